@@ -1,0 +1,287 @@
+//! One key's whole bucket vector, in one atomic word.
+//!
+//! The design that this library replaces keeps a vector of counters per key, one for each bucket. A permit is taken
+//! from the first bucket that has room, and given back to the last one that has any out. The vector is needed there
+//! because the store must write before it can read: a counter needs a value beyond its limit to say "full".
+//!
+//! A compare-and-swap writes nothing when it refuses, so no such value is needed. And a vector that is only filled
+//! from the left and drained from the right is known by its sum: with `s` permits out and `m` per bucket it reads
+//!
+//! ```text
+//!     s = 8, m = 3      [3, 3, 2]           s / m buckets full, s rem m in the next, the others empty
+//! ```
+//!
+//! So the sum is the vector. To acquire is "if s < capacity then s + 1", one compare-and-swap; to release is
+//! "s - 1"; and the cost of both is the same for one bucket and for a thousand (P3). `tests` below play both
+//! designs side by side. Where callers disagree about `MaxPer`, no vector is defined and the sum against the
+//! caller's own capacity is the rule (P6).
+//!
+//! # The states of the word
+//!
+//! | word | meaning | leaves it by |
+//! |---|---|---|
+//! | `n` | `n` permits are out; nobody has acquired since the sweep last came by | acquire, release, sweep (0 only) |
+//! | `USED + n` | `n` permits are out; somebody has acquired since then | acquire, release, sweep (clears `USED` at 0) |
+//! | `DEAD` | the key is gone; whoever finds it looks the key up again | never |
+//!
+//! `USED` is the second chance of the clock algorithm (Corbató 1968): a key in frequent use that happens to be at 0
+//! when the sweep comes by is spared once, and an idle one is gone with the second sweep (P8). It costs nothing: the
+//! compare-and-swap of acquire writes the word anyway.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Set by every acquire, cleared by the sweep.
+const USED: u64 = 1 << 62;
+
+/// The key has been given up. Far beyond any count: counts stay below `USED`.
+const DEAD: u64 = u64::MAX;
+
+/// How many permits of a key one caller believes there are: `MaxPer * Buckets`, saturating.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Capacity(u64);
+
+impl Capacity {
+    /// Nobody gets this far; it leaves room for the flags of the word.
+    pub const MAX: Capacity = Capacity(USED - 1);
+
+    /// The capacity of `buckets` buckets of `max_per` permits each. A product beyond [`Capacity::MAX`] is that.
+    pub fn of(max_per: u64, buckets: u64) -> Self {
+        Capacity(max_per.saturating_mul(buckets).min(Self::MAX.0))
+    }
+
+    /// Does it admit nobody at all?
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Why a word did not give a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// At the instant of the read, no fewer permits were out than the capacity.
+    Full,
+    /// The key has been reclaimed: look it up again.
+    Dead,
+}
+
+/// What the sweep found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idleness {
+    /// Permits are out, or somebody acquired since the last sweep: the key stays.
+    Kept,
+    /// Nobody has used the key for a sweep: it is dead now, and it is the caller's to unlink.
+    Dead,
+}
+
+/// The permits of one key that are out.
+#[derive(Debug)]
+pub(crate) struct Buckets {
+    word: AtomicU64,
+}
+
+impl Buckets {
+    /// A key that is born with its first permit out.
+    pub(crate) fn with_one_permit() -> Self {
+        Self {
+            word: AtomicU64::new(USED + 1),
+        }
+    }
+
+    /// Would a permit be given now? Only reads (P2).
+    #[inline(always)]
+    pub(crate) fn admits(&self, capacity: Capacity) -> Result<(), Refusal> {
+        Self::check(self.word.load(Ordering::Acquire), capacity).map(|_| ())
+    }
+
+    /// Takes a permit if fewer than `capacity` are out (P1), and answers how many are out with it.
+    ///
+    /// The instant of the grant is the successful compare-and-swap, that of a refusal the read that showed it. A
+    /// failed swap means that somebody else made progress: it is no reason to refuse, and none to give up.
+    ///
+    /// AcqRel: whatever a holder wrote before its release is seen by the one who takes the permit after it.
+    #[inline(always)]
+    pub(crate) fn acquire(&self, capacity: Capacity) -> Result<u64, Refusal> {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let out = Self::check(word, capacity)? + 1;
+            match self.word.compare_exchange_weak(
+                word,
+                USED | out,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok(out),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Gives `permits` back. The caller's own record says that they are out, so the count cannot fall below 0 (P5).
+    #[inline(always)]
+    pub(crate) fn release(&self, permits: u64) {
+        let before = self.word.fetch_sub(permits, Ordering::AcqRel);
+        debug_assert!(before != DEAD && before & !USED >= permits);
+    }
+
+    /// Permits out, or nothing if the key is dead.
+    #[inline(always)]
+    pub(crate) fn permits(&self) -> Option<u64> {
+        match self.word.load(Ordering::Acquire) {
+            DEAD => None,
+            word => Some(word & !USED),
+        }
+    }
+
+    /// The sweep comes by: an idle key dies, one that was used since the last time gets its second chance.
+    pub(crate) fn sweep(&self) -> Idleness {
+        let next = match self.word.load(Ordering::Acquire) {
+            0 => DEAD,
+            USED => 0,
+            _ => return Idleness::Kept,
+        };
+        let before = if next == DEAD { 0 } else { USED };
+        // Failing means that somebody acquired in between, which is use enough.
+        match self
+            .word
+            .compare_exchange(before, next, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) if next == DEAD => Idleness::Dead,
+            _ => Idleness::Kept,
+        }
+    }
+
+    #[inline(always)]
+    fn check(word: u64, capacity: Capacity) -> Result<u64, Refusal> {
+        if word == DEAD {
+            return Err(Refusal::Dead);
+        }
+        let out = word & !USED;
+        if out < capacity.0 {
+            Ok(out)
+        } else {
+            Err(Refusal::Full)
+        }
+    }
+}
+
+/// The bucket view of a count, for people to look at: how many buckets are full, and how many permits are in the next.
+///
+/// # Panics
+/// If `max_per` is 0: there is no such view.
+pub fn bucket_view(permits: u64, max_per: u64) -> (u64, u64) {
+    (permits / max_per, permits % max_per)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The vector of the original design, as its text describes it: filled from the left, drained from the right.
+    #[derive(Default)]
+    struct Vector(Vec<u64>);
+
+    impl Vector {
+        fn acquire(&mut self, max_per: u64, buckets: usize) -> Option<u64> {
+            for bucket in 0..buckets {
+                if self.0.len() == bucket {
+                    self.0.push(0);
+                }
+                if self.0[bucket] < max_per {
+                    self.0[bucket] += 1;
+                    return Some(self.0.iter().sum());
+                }
+            }
+            None
+        }
+
+        fn release(&mut self) {
+            let last = self
+                .0
+                .iter_mut()
+                .rev()
+                .find(|permits| **permits > 0)
+                .unwrap();
+            *last -= 1;
+        }
+
+        fn view(&self) -> Vec<u64> {
+            self.0.iter().copied().filter(|&n| n > 0).collect()
+        }
+    }
+
+    fn expand((full, rest): (u64, u64), max_per: u64) -> Vec<u64> {
+        let mut view = vec![max_per; full as usize];
+        view.extend((rest > 0).then_some(rest));
+        view
+    }
+
+    proptest! {
+        /// P1, P3, P6: the word gives, refuses and shows exactly what the vector does, whatever sizes the callers bring.
+        #[test]
+        fn the_word_is_the_vector(
+            max_per in 1u64..6,
+            calls in prop::collection::vec(prop_oneof![3 => (0usize..6).prop_map(Some), 2 => Just(None)], 0..200),
+        ) {
+            let word = Buckets { word: AtomicU64::new(0) };
+            let mut vector = Vector::default();
+            for call in calls {
+                match call {
+                    Some(buckets) => {
+                        let ours = word.acquire(Capacity::of(max_per, buckets as u64)).ok();
+                        prop_assert_eq!(ours, vector.acquire(max_per, buckets));
+                    }
+                    None if word.permits() == Some(0) => {}
+                    None => {
+                        word.release(1);
+                        vector.release();
+                    }
+                }
+                let out = word.permits().unwrap();
+                prop_assert_eq!(expand(bucket_view(out, max_per), max_per), vector.view());
+            }
+        }
+
+        /// P6: with a `MaxPer` that differs from call to call, the sum against the caller's own capacity decides.
+        #[test]
+        fn the_sum_decides_when_sizes_differ(calls in prop::collection::vec((0u64..5, 0u64..5, any::<bool>()), 0..200)) {
+            let word = Buckets { word: AtomicU64::new(0) };
+            let mut out = 0;
+            for (max_per, buckets, acquire) in calls {
+                if acquire {
+                    let granted = out < max_per * buckets;
+                    out += u64::from(granted);
+                    let expected = if granted { Ok(out) } else { Err(Refusal::Full) };
+                    prop_assert_eq!(word.acquire(Capacity::of(max_per, buckets)), expected);
+                } else if out > 0 {
+                    word.release(1);
+                    out -= 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn p6_capacity_saturates_and_zero_admits_nobody() {
+        assert_eq!(Capacity::of(u64::MAX, u64::MAX), Capacity::MAX);
+        assert_eq!(Capacity::of(1 << 61, 2), Capacity::MAX);
+        assert!(Capacity::of(0, u64::MAX).is_zero());
+        assert!(Capacity::of(u64::MAX, 0).is_zero());
+        let word = Buckets::with_one_permit();
+        assert_eq!(word.acquire(Capacity::of(0, 1)), Err(Refusal::Full));
+        assert_eq!(word.acquire(Capacity::MAX), Ok(2));
+    }
+
+    #[test]
+    fn p8_a_key_dies_with_the_second_sweep_and_stays_dead() {
+        let word = Buckets::with_one_permit();
+        assert_eq!(word.sweep(), Idleness::Kept);
+        word.release(1);
+        assert_eq!(word.sweep(), Idleness::Kept, "used since the last sweep");
+        assert_eq!(word.sweep(), Idleness::Dead);
+        assert_eq!(word.permits(), None);
+        assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Dead));
+        assert_eq!(word.admits(Capacity::MAX), Err(Refusal::Dead));
+        assert_eq!(word.sweep(), Idleness::Kept, "it dies once");
+    }
+}

@@ -1,0 +1,79 @@
+//! Permits counted per key and per holder, without locks: the core of `canal_lock`. It knows nothing of the BEAM.
+//!
+//! # The map
+//!
+//! ```text
+//!                     table.rs       acquire, release, give back: the promises are kept here
+//!                    /    |    \
+//!           keys.rs   holders.rs   sweep.rs
+//!   key -> its word   process ->   idle keys go,
+//!     (a lock-free    what it      a step at a time
+//!      hash table)    holds            |
+//!            |   \     /               |
+//!     buckets.rs  lazy_array.rs    epochs.rs      memory.rs     sync.rs
+//!     one word is  arrays that      who may       fallible,     the only door
+//!     the bucket   grow by chunks   still look    accounted     to atomics
+//!     vector
+//! ```
+//!
+//! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `holders.rs` and
+//! `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
+//!
+//! A caller pins ([`pin`]), finds the table by whatever means, and calls it with the pin:
+//!
+//! ```
+//! use permit_table::{pin, Acquired, Capacity, Holder, Key, OutOfMemory, Query, Table};
+//! use std::num::NonZeroU64;
+//!
+//! #[derive(PartialEq, Eq, Hash, Clone)]
+//! struct Name(String);
+//! impl Key for Name {
+//!     fn heap_bytes(&self) -> usize {
+//!         self.0.capacity()
+//!     }
+//! }
+//! impl Query<Name> for Name {
+//!     fn to_key(&self) -> Result<Name, OutOfMemory> {
+//!         Ok(self.clone())
+//!     }
+//! }
+//!
+//! let table = Table::<Name>::new(1024)?;
+//! let pin = pin();
+//! let holder = Holder::new(NonZeroU64::MIN, 0);
+//! let db = Name("db".into());
+//! let watch = || Ok::<(), OutOfMemory>(());
+//! assert_eq!(table.acquire(&pin, holder, &db, Capacity::of(1, 1), watch)?, Acquired::Permit(1));
+//! assert_eq!(table.acquire(&pin, holder, &db, Capacity::of(1, 1), watch)?, Acquired::Full);
+//! assert_eq!(table.release(&pin, holder, &db), Ok(()));
+//! assert_eq!(table.count(&pin, &db), 0);
+//! # Ok::<(), OutOfMemory>(())
+//! ```
+//!
+//! # What comes from elsewhere, and why
+//! - `ahash`: a keyed hash that resists crafted collisions, at a few nanoseconds for short keys; keys can come from
+//!   strangers.
+//! - `crossbeam-utils`: `CachePadded` knows the distance at which cache lines disturb each other, per platform.
+//! - `equivalent`, `hashbrown`: lookups by a borrowed view of a key, and a hash table whose growth can fail (`try_reserve`), for
+//!   holders of many keys.
+//! - `parking_lot`: one-word locks without poison for what is cold: the sweep, displaced slots, holders of many keys.
+//! - `libc`: `membarrier(2)`.
+
+pub(crate) mod sync;
+
+mod buckets;
+mod epochs;
+mod holders;
+mod keys;
+mod lazy_array;
+mod memory;
+mod sweep;
+mod table;
+
+pub use buckets::{bucket_view, Capacity};
+pub use epochs::{pin, quiet_before, stamp, Pin};
+pub use holders::{GivenBack, Holder, NotHeld};
+pub use keys::{Key, Query};
+pub use memory::OutOfMemory;
+pub use sweep::Progress;
+pub use table::{Acquired, Table, Usage};

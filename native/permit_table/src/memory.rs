@@ -1,0 +1,158 @@
+//! Memory that callers make grow: reserved fallibly, and accounted for.
+//!
+//! A full machine must turn into an error of the one call that asked (P9), so nothing here aborts; and the account
+//! is what `info/0` shows and what P8 is measured by, so whatever is allocated for a table passes through its account.
+
+use std::alloc::Layout;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The allocator had no memory to give. Nothing has been changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+/// How many bytes a table has allocated and not yet freed.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    bytes: AtomicUsize,
+}
+
+impl Account {
+    /// Bytes allocated now.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes `bytes` that somebody else has allocated for the table (a key's own heap, a hash table).
+    pub(crate) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that `bytes` told to [`Account::add`] are freed.
+    pub(crate) fn subtract(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Moves `value` to the heap. Gives the value up when there is no memory.
+    pub(crate) fn allocate<T>(&self, value: T) -> Result<NonNull<T>, OutOfMemory> {
+        let place = self.reserve(Layout::new::<T>())?.cast::<T>();
+        // SAFETY: `place` was just allocated with the layout of T and nobody else knows it.
+        unsafe { place.write(value) };
+        Ok(place)
+    }
+
+    /// An array of `len` values, each made from its index.
+    pub(crate) fn allocate_array<T>(
+        &self,
+        len: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> Result<NonNull<[T]>, OutOfMemory> {
+        let layout = Layout::array::<T>(len).map_err(|_| OutOfMemory)?;
+        let first = self.reserve(layout)?.cast::<T>();
+        for index in 0..len {
+            // SAFETY: `first` is the start of room for `len` values of T, and index < len.
+            unsafe { first.add(index).write(make(index)) };
+        }
+        Ok(NonNull::slice_from_raw_parts(first, len))
+    }
+
+    /// Drops and frees what [`Account::allocate`] or [`Account::allocate_array`] of this account gave.
+    ///
+    /// # Safety
+    /// `place` came from this account, is freed once, and nobody uses it any more.
+    pub(crate) unsafe fn free<T: ?Sized>(&self, place: NonNull<T>) {
+        // SAFETY: the caller says that it is alive and ours alone.
+        let layout = Layout::for_value(unsafe { place.as_ref() });
+        // SAFETY: as above; afterwards the value is not touched again.
+        unsafe { place.drop_in_place() };
+        if layout.size() > 0 {
+            // SAFETY: it was allocated by `reserve` with this very layout (that of the same type and length).
+            unsafe { std::alloc::dealloc(place.as_ptr().cast(), layout) };
+        }
+        self.subtract(layout.size());
+    }
+
+    fn reserve(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        #[cfg(test)]
+        failing::check()?;
+        let place = if layout.size() == 0 {
+            NonNull::dangling()
+        } else {
+            // SAFETY: the layout is not of size 0.
+            NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or(OutOfMemory)?
+        };
+        self.add(layout.size());
+        Ok(place)
+    }
+}
+
+/// Lets a test say which allocation of its own thread fails.
+#[cfg(test)]
+pub(crate) mod failing {
+    use super::OutOfMemory;
+    use std::cell::Cell;
+
+    thread_local! {
+        static GRANTS: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+
+    /// After `grants` more allocations, every one fails until [`never`] is called.
+    pub(crate) fn after(grants: usize) {
+        GRANTS.set(Some(grants));
+    }
+
+    /// No allocation is made to fail any more.
+    pub(crate) fn never() {
+        GRANTS.set(None);
+    }
+
+    pub(crate) fn check() -> Result<(), OutOfMemory> {
+        match GRANTS.get() {
+            None => Ok(()),
+            Some(0) => Err(OutOfMemory),
+            Some(grants) => {
+                GRANTS.set(Some(grants - 1));
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_account_returns_to_zero() {
+        let account = Account::default();
+        let one = account.allocate(7u64).unwrap();
+        let many = account.allocate_array(100, |i| i as u32).unwrap();
+        assert_eq!(account.bytes(), 8 + 400);
+        // SAFETY: both were allocated above, are freed once, and are not used after.
+        unsafe {
+            assert_eq!(many.as_ref()[99], 99);
+            account.free(one);
+            account.free(many);
+        }
+        assert_eq!(account.bytes(), 0);
+    }
+
+    #[test]
+    fn a_failed_allocation_is_an_error_and_costs_nothing() {
+        let account = Account::default();
+        failing::after(0);
+        assert_eq!(account.allocate(7u64), Err(OutOfMemory));
+        failing::never();
+        assert_eq!(account.bytes(), 0);
+        assert!(account.allocate_array(usize::MAX, |_| 0u64).is_err());
+    }
+}

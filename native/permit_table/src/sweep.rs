@@ -1,0 +1,343 @@
+//! Reclaiming idle keys, a bounded step at a time (P8).
+//!
+//! One pass goes through these phases; every step of it ends by giving back what nobody can see any more.
+//!
+//! ```text
+//!   Walk      along the list from where the last step stopped: a key at 0 that nobody has used since the pass
+//!             before dies, is marked, unlinked, and put on the list of what waits
+//!   Shrink    if far too many buckets are left, halve them; close the chunks of heads beyond, the highest first
+//!   Drain     wait until everything unlinked has been freed
+//! ```
+//!
+//! Only one sweep of a table runs at a time (K3): its state is behind a lock that nobody but the sweep takes. Between
+//! two steps no link is marked (**S1**), so each step starts from a clean list wherever the others have taken it.
+
+use crate::buckets::Idleness;
+use crate::epochs::{self, Pin};
+use crate::keys::{
+    free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LINKED, LINKING, MIN_BITS,
+    UNLINKED,
+};
+use crate::memory::{Account, OutOfMemory};
+use std::collections::VecDeque;
+use std::ptr::{self, NonNull};
+
+/// What a step of work leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more to do right now.
+    More,
+    /// The rest has to wait for a thread that is still inside: come back in a moment.
+    Waiting,
+    /// Nothing is left.
+    Done,
+}
+
+/// How far the pass has come.
+#[derive(Clone, Copy)]
+enum Phase {
+    /// Up to and including this order.
+    Walk(u64),
+    /// The next head to close is this one of this chunk.
+    Shrink {
+        chunk: usize,
+        index: usize,
+    },
+    Drain,
+}
+
+/// What is unlinked, but may still be seen.
+enum Retired<K> {
+    Node(NonNull<Node<K>>),
+    Heads(NonNull<[Head]>),
+}
+
+/// The sweep's own state, kept from step to step.
+pub(crate) struct Sweep<K> {
+    phase: Phase,
+    /// In the order of their stamps.
+    waiting: VecDeque<(u64, Retired<K>)>,
+    /// Unlinked in this step: not stamped yet.
+    fresh: Vec<Retired<K>>,
+}
+
+// SAFETY: the pointers are to keys and heads that only the sweep still refers to.
+unsafe impl<K: Send> Send for Sweep<K> {}
+
+impl<K: Key> Sweep<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: Phase::Walk(0),
+            waiting: VecDeque::new(),
+            fresh: Vec::new(),
+        }
+    }
+
+    /// One step: looks at about `budget` keys or heads, and frees at most as many. `Done` ends a pass; the next step begins
+    /// another.
+    pub(crate) fn step(&mut self, keys: &Keys<K>, account: &Account, budget: usize) -> Progress {
+        let pin = epochs::pin();
+        let walked = match self.phase {
+            Phase::Walk(after) => self.walk(&pin, keys, account, after, budget),
+            Phase::Shrink { chunk, index } => self.shrink(&pin, keys, chunk, index, budget),
+            Phase::Drain => Ok(()),
+        };
+        drop(pin);
+        self.stamp_fresh();
+        let freed = self.free_quiet(account, budget);
+        match (walked, self.phase) {
+            // Without memory for the list of what waits, the pass goes on when some of it has been freed.
+            (Err(OutOfMemory), _) => Progress::Waiting,
+            (Ok(()), Phase::Walk(_) | Phase::Shrink { .. }) => Progress::More,
+            (Ok(()), Phase::Drain) if self.waiting.is_empty() => {
+                self.phase = Phase::Walk(0);
+                self.waiting.shrink_to_fit();
+                Progress::Done
+            }
+            (Ok(()), Phase::Drain) if freed => Progress::More,
+            (Ok(()), Phase::Drain) => Progress::Waiting,
+        }
+    }
+
+    fn walk(
+        &mut self,
+        pin: &Pin,
+        keys: &Keys<K>,
+        account: &Account,
+        after: u64,
+        budget: usize,
+    ) -> Result<(), OutOfMemory> {
+        let mut seen = 0;
+        let mut last = after;
+        let mut outcome = Ok(());
+        let mut finished = true;
+        keys.walk(pin, after, |node, order| {
+            // A run of one order is looked at in one step: the next one begins behind it.
+            if seen >= budget && order != last {
+                finished = false;
+                return false;
+            }
+            seen += 1;
+            last = order;
+            // SAFETY: found in the list, under the pin.
+            let alive = unsafe { node.as_ref() };
+            // A bucket that has got no key since it came to be is entered by its parent. The sweep links its head, so that the
+            // table is as fast after growth as if it had always been that large.
+            keys.link_head(pin, alive.hash(), account);
+            outcome = self.reclaim(pin, keys, node);
+            outcome.is_ok()
+        });
+        if outcome.is_ok() {
+            self.phase = if finished {
+                Self::begin_shrinking(keys)
+            } else {
+                Phase::Walk(last)
+            };
+        }
+        outcome
+    }
+
+    /// Kills and unlinks the key, if it is idle.
+    fn reclaim(
+        &mut self,
+        pin: &Pin,
+        keys: &Keys<K>,
+        node: NonNull<Node<K>>,
+    ) -> Result<(), OutOfMemory> {
+        // First the room to remember it: what is unlinked and forgotten would never be freed.
+        self.make_room()?;
+        // SAFETY: found in the list, under the pin.
+        let alive = unsafe { node.as_ref() };
+        if alive.buckets.sweep() == Idleness::Dead {
+            Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
+            keys.forget_one();
+            self.fresh.push(Retired::Node(node));
+        }
+        Ok(())
+    }
+
+    /// Marks a link and takes it out of the list.
+    fn unlink(pin: &Pin, keys: &Keys<K>, target: *mut Link) {
+        // SAFETY: in the list, and only the sweep takes anything out (K3).
+        let link = unsafe { &*target };
+        // Before the mark its place is found by its order; after it, others may put greater orders in front of it.
+        let mut gap = loop {
+            let head = keys.entry(link.order().reverse_bits());
+            let head = if ptr::eq(&head.link, target) {
+                // A head cannot lead to itself.
+                keys.entry(parent(head_bucket(link)) as u64)
+            } else {
+                head
+            };
+            if let Some(gap) = keys.gap(pin, &head.link, link.order()) {
+                break gap;
+            }
+        };
+        let rest = link.mark();
+        loop {
+            // From there on it is found by its address: in front of it stand only links that are not marked (S1), or
+            // others of the same order. Each of them may be the one before it.
+            let mut before = gap.before;
+            let (mut next, _) = before.next();
+            while !ptr::eq(next, target) {
+                // SAFETY: linked in front of the target, which is linked.
+                before = unsafe { &*next };
+                (next, _) = before.next();
+            }
+            if before.redirect(target, rest) {
+                return;
+            }
+            gap.before = before;
+        }
+    }
+
+    /// If more than half of the buckets are too many, lets them go. (They double when there are more keys than buckets, so a
+    /// number of keys that wavers a little changes nothing.)
+    fn begin_shrinking(keys: &Keys<K>) -> Phase {
+        let bits = keys.bits();
+        let wanted = (2 * keys.len())
+            .next_power_of_two()
+            .trailing_zeros()
+            .max(MIN_BITS);
+        if bits > wanted {
+            keys.resize(bits, wanted);
+        }
+        Phase::Shrink {
+            chunk: keys.heads().chunk_count(),
+            index: CHUNK,
+        }
+    }
+
+    /// Closes heads beyond the number of buckets, from the highest chunk downwards, so that each is next to its parent.
+    fn shrink(
+        &mut self,
+        pin: &Pin,
+        keys: &Keys<K>,
+        mut chunk: usize,
+        mut index: usize,
+        budget: usize,
+    ) -> Result<(), OutOfMemory> {
+        for _ in 0..budget {
+            if index == CHUNK {
+                match self.next_chunk(keys, chunk)? {
+                    Some(next) => (chunk, index) = (next, 0),
+                    None => {
+                        self.phase = Phase::Drain;
+                        return Ok(());
+                    }
+                }
+            }
+            let heads = keys
+                .heads()
+                .chunk(chunk)
+                .expect("only the sweep takes chunks");
+            if !Self::close(pin, keys, &heads[index]) {
+                // Somebody is just linking it in. What has been closed is served by the parents; the rest goes with
+                // the next pass.
+                (chunk, index) = (chunk, CHUNK);
+                continue;
+            }
+            index += 1;
+            if index == CHUNK {
+                let heads = keys
+                    .heads()
+                    .take(chunk)
+                    .expect("only the sweep takes chunks");
+                self.fresh.push(Retired::Heads(heads));
+            }
+        }
+        self.phase = Phase::Shrink { chunk, index };
+        Ok(())
+    }
+
+    /// The highest chunk below `above` that is there and not needed.
+    fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, OutOfMemory> {
+        self.make_room()?;
+        let needed = (1 << keys.bits()) / CHUNK;
+        Ok((needed..above)
+            .rev()
+            .find(|&chunk| keys.heads().chunk(chunk).is_some()))
+    }
+
+    /// Takes a head out of the list for good; false if somebody is just linking it in.
+    fn close(pin: &Pin, keys: &Keys<K>, head: &Head) -> bool {
+        loop {
+            match head.state() {
+                CLOSED => return true,
+                LINKING => return false,
+                UNLINKED => {
+                    head.change(UNLINKED, CLOSED);
+                }
+                _ => {
+                    // First nobody may enter by it any more; who has already will notice at the end of its search.
+                    head.change(LINKED, CLOSED);
+                    Self::unlink(pin, keys, ptr::from_ref(&head.link).cast_mut());
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Room for one more on both lists, or nothing is unlinked.
+    fn make_room(&mut self) -> Result<(), OutOfMemory> {
+        self.fresh.try_reserve(1).map_err(|_| OutOfMemory)?;
+        self.waiting
+            .try_reserve(self.fresh.len() + 1)
+            .map_err(|_| OutOfMemory)
+    }
+
+    fn stamp_fresh(&mut self) {
+        if !self.fresh.is_empty() {
+            let stamp = epochs::stamp();
+            self.waiting
+                .extend(self.fresh.drain(..).map(|retired| (stamp, retired)));
+        }
+    }
+
+    /// Frees what nobody can see any more; answers whether that was anything.
+    fn free_quiet(&mut self, account: &Account, limit: usize) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        let quiet = epochs::quiet_before();
+        for freed in 0..limit {
+            match self.waiting.front() {
+                Some((stamp, _)) if *stamp < quiet => {}
+                _ => return freed > 0,
+            }
+            if let Some((_, retired)) = self.waiting.pop_front() {
+                // SAFETY: unlinked before its stamp was given, and nobody who was inside then still is (K5).
+                unsafe { Self::free(retired, account) };
+            }
+        }
+        true
+    }
+
+    /// Frees everything that waits.
+    ///
+    /// # Safety
+    /// Nobody is inside the table any more.
+    pub(crate) unsafe fn free_all(&mut self, account: &Account) {
+        self.stamp_fresh();
+        for (_, retired) in self.waiting.drain(..) {
+            // SAFETY: as the caller says.
+            unsafe { Self::free(retired, account) };
+        }
+    }
+
+    /// # Safety
+    /// Nobody can see it any more.
+    unsafe fn free(retired: Retired<K>, account: &Account) {
+        match retired {
+            // SAFETY: as the caller says.
+            Retired::Node(node) => unsafe { free_node(node, account) },
+            // SAFETY: as the caller says.
+            Retired::Heads(heads) => unsafe { account.free(heads) },
+        }
+    }
+}
+
+/// Which bucket a head is of.
+fn head_bucket(link: &Link) -> usize {
+    link.order().reverse_bits() as usize
+}

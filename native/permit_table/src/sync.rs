@@ -1,0 +1,64 @@
+//! The only door to atomics, locks and thread-locals: the standard ones, or loom's when a model is checked.
+//!
+//! Every atomic whose ordering matters to a promise passes through here, so that `--cfg loom` sees all of them.
+//! What merely counts for people (the memory account) does not.
+
+#[cfg(not(loom))]
+mod imp {
+    pub(crate) use parking_lot::Mutex;
+    pub(crate) use std::sync::atomic::{
+        fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    };
+
+    /// A static whose initial value is a constant.
+    macro_rules! global {
+        ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
+            $(#[$attr])* static $name: $type = $init;
+        };
+    }
+    /// A thread-local whose initial value is a constant: reading it is one load, without a check.
+    macro_rules! thread_cell {
+        ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
+            std::thread_local! { $(#[$attr])* static $name: $type = const { $init }; }
+        };
+    }
+    pub(crate) use {global, thread_cell};
+}
+
+#[cfg(loom)]
+mod imp {
+    pub(crate) use loom::sync::atomic::{
+        fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    };
+    pub(crate) use loom::sync::MutexGuard;
+
+    /// loom's mutex with the signature of `parking_lot`'s: no poison.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("no model panics inside a lock")
+        }
+    }
+
+    /// A static that each execution of a model makes anew.
+    macro_rules! global {
+        ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
+            loom::lazy_static! { $(#[$attr])* static ref $name: $type = $init; }
+        };
+    }
+    /// A thread-local that each execution of a model makes anew.
+    macro_rules! thread_cell {
+        ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
+            loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
+        };
+    }
+    pub(crate) use {global, thread_cell};
+}
+
+pub(crate) use imp::*;

@@ -1,0 +1,274 @@
+//! Keys, holders and the sweep together: the promises are kept here.
+//!
+//! - **P1 Exact**: the grant is one compare-and-swap on the key's word ([`Buckets::acquire`](crate::buckets)), or the
+//!   insertion of a key that is born with its first permit.
+//! - **P2 A refusal changes nothing**: the word is read before anything is reserved.
+//! - **P3 O(1) in buckets**: the capacity is a product, and the word a sum.
+//! - **P4 No leak**: what is counted is on the holder's record in the same call, and the holder was watched before.
+//! - **P5 Only a holder releases**: release starts from the caller's own record.
+//! - **P6 Resizing is free**: the capacity comes with the call and is kept nowhere.
+//! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
+//! - **P9**: memory is reserved before the count changes; what follows the count cannot fail.
+
+use crate::buckets::{Capacity, Refusal};
+use crate::epochs::{self, Pin};
+use crate::holders::{GivenBack, Holder, Holders, NotHeld};
+use crate::keys::{Inserted, Key, Keys, NewNode, Node, Query};
+use crate::memory::{Account, OutOfMemory};
+use crate::sweep::{Progress, Sweep};
+use crate::sync::Mutex;
+use ahash::RandomState;
+
+/// What [`Table::acquire`] answers when nothing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// A permit is the caller's; so many of the key are out with it.
+    Permit(u64),
+    /// No fewer than the capacity are out. Nothing has changed.
+    Full,
+}
+
+/// What a table is and costs at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Keys in the table, idle ones that the sweep has not reached included.
+    pub keys: usize,
+    /// Permits out, of all keys together.
+    pub permits: u64,
+    /// Processes that hold at least one.
+    pub holders: usize,
+    /// Bytes allocated.
+    pub memory: usize,
+}
+
+/// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
+///
+/// All methods may be called from any thread at any time, with one condition, which the [`Holder`] stands for: calls on
+/// behalf of one holder do not overlap, and [`Table::give_back`] comes after the last of them.
+pub struct Table<K: Key> {
+    keys: Keys<K>,
+    holders: Holders<K>,
+    sweep: Mutex<Sweep<K>>,
+    /// Seeded at random for each table: keys may come from strangers, who must not find some that collide.
+    hasher: RandomState,
+    account: Account,
+}
+
+impl<K: Key> Table<K> {
+    /// An empty table for a VM of up to `processes` processes. Allocates about 250 KiB, and further 64 KiB per 1024
+    /// processes as they come.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(processes: usize) -> Result<Self, OutOfMemory> {
+        let account = Account::default();
+        let keys = Keys::new(&account)?;
+        let holders = match Holders::new(processes, &account) {
+            Ok(holders) => holders,
+            Err(out_of_memory) => {
+                // SAFETY: made with this account, and nobody else knows it.
+                unsafe { keys.free(&account) };
+                return Err(out_of_memory);
+            }
+        };
+        Ok(Self {
+            keys,
+            holders,
+            sweep: Mutex::new(Sweep::new()),
+            hasher: seeded(),
+            account,
+        })
+    }
+
+    /// Takes a permit of a key for `holder`, if fewer than `capacity` are out.
+    ///
+    /// `watch` is called when the holder first takes anything, and has to arrange for [`Table::give_back`] after its death.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] (as an `E`), or what `watch` answers. Nothing has changed then.
+    ///
+    /// # Cost
+    /// O(1) expected: a hash, a lookup, one compare-and-swap. No lock is taken, but by a holder of more than two keys at a
+    /// time, its own.
+    #[inline(always)]
+    pub fn acquire<Q: Query<K>, E: From<OutOfMemory>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        capacity: Capacity,
+        watch: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Acquired, E> {
+        let hash = self.hasher.hash_one(query);
+        if let Some(node) = self.keys.get(pin, hash, query) {
+            match node.buckets.admits(capacity) {
+                Err(Refusal::Full) => return Ok(Acquired::Full),
+                Err(Refusal::Dead) => {}
+                Ok(()) => {
+                    let slot = self.holders.claim(holder, &self.account, watch)?;
+                    let place = slot.reserve(Some(node), &self.account)?;
+                    match node.buckets.acquire(capacity) {
+                        Ok(out) => {
+                            slot.record(place, node);
+                            return Ok(Acquired::Permit(out));
+                        }
+                        Err(Refusal::Full) => return Ok(Acquired::Full),
+                        Err(Refusal::Dead) => {}
+                    }
+                    // The slot is claimed, so nobody is asked to watch twice.
+                    return self.acquire_new(pin, holder, hash, query, capacity, || Ok(()));
+                }
+            }
+        }
+        self.acquire_new(pin, holder, hash, query, capacity, watch)
+    }
+
+    /// Takes a permit of a key that was not there a moment ago.
+    #[cold]
+    fn acquire_new<Q: Query<K>, E: From<OutOfMemory>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        hash: u64,
+        query: &Q,
+        capacity: Capacity,
+        watch: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Acquired, E> {
+        if capacity.is_zero() {
+            return Ok(Acquired::Full);
+        }
+        let slot = self.holders.claim(holder, &self.account, watch)?;
+        let mut new = NewNode::with_one_permit(query, hash, &self.account)?;
+        loop {
+            let place = slot.reserve(None, &self.account)?;
+            match self.keys.insert(pin, hash, query, new) {
+                Inserted::New(node) => {
+                    slot.record(place, node);
+                    return Ok(Acquired::Permit(1));
+                }
+                Inserted::Present(back) => new = back,
+            }
+            // Somebody else was quicker. If that one has died by now, the next round puts ours in.
+            let Some(node) = self.keys.get(pin, hash, query) else {
+                continue;
+            };
+            let place = slot.reserve(Some(node), &self.account)?;
+            match node.buckets.acquire(capacity) {
+                Ok(out) => {
+                    slot.record(place, node);
+                    return Ok(Acquired::Permit(out));
+                }
+                Err(Refusal::Full) => return Ok(Acquired::Full),
+                Err(Refusal::Dead) => {}
+            }
+        }
+    }
+
+    /// Gives one permit of a key back.
+    ///
+    /// # Errors
+    /// [`NotHeld`] if the holder has none: nothing has changed (P5).
+    ///
+    /// # Cost
+    /// O(1). The holder's record leads to the key, so the table is not searched, and for a holder of up to two keys
+    /// nothing is hashed.
+    #[inline(always)]
+    pub fn release<Q: Query<K>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+    ) -> Result<(), NotHeld> {
+        self.holders.release(pin, holder, query, &self.account, || {
+            self.hasher.hash_one(query)
+        })
+    }
+
+    /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.
+    ///
+    /// # Cost
+    /// O(keys held): about 100 ns each.
+    pub fn give_back(&self, pin: &Pin, holder: Holder) -> GivenBack {
+        self.holders.give_back(pin, holder, &self.account)
+    }
+
+    /// How many permits of a key are out.
+    pub fn count<Q: Query<K>>(&self, pin: &Pin, query: &Q) -> u64 {
+        let hash = self.hasher.hash_one(query);
+        self.keys
+            .get(pin, hash, query)
+            .and_then(|node| node.buckets.permits())
+            .unwrap_or(0)
+    }
+
+    /// One bounded step of the sweep: looks at about `budget` keys, and frees at most as many. See [`Progress`].
+    ///
+    /// A pass reclaims the keys that nobody has used since the pass before. A second caller waits for the first.
+    pub fn sweep_step(&self, budget: usize) -> Progress {
+        self.sweep.lock().step(&self.keys, &self.account, budget)
+    }
+
+    /// What the table is and costs. Walks over all keys and slots, a piece at a time: exact at quiet points, and nobody waits for it.
+    pub fn usage(&self) -> Usage {
+        /// Keys between two pins: nothing is freed in the meantime.
+        const STRETCH: usize = 4096;
+        let mut permits = 0;
+        let mut after = Some(0);
+        while let Some(start) = after.take() {
+            let pin = epochs::pin();
+            let mut seen = 0;
+            let mut last = start;
+            self.keys.walk(&pin, start, |node, order| {
+                if seen >= STRETCH && order != last {
+                    after = Some(last);
+                    return false;
+                }
+                seen += 1;
+                last = order;
+                // SAFETY: found under the pin.
+                permits += unsafe { node.as_ref() }.buckets.permits().unwrap_or(0);
+                true
+            });
+        }
+        Usage {
+            keys: self.keys.len(),
+            permits,
+            holders: self.holders.count(&epochs::pin()),
+            memory: self.account.bytes(),
+        }
+    }
+
+    /// Frees up to `limit` keys of a table that is not used any more; answers whether any are left. To drop a table does
+    /// all that is left at once, which for a million keys is a tenth of a second.
+    pub fn dismantle(&mut self, limit: usize) -> bool {
+        // SAFETY: the exclusive borrow says that nobody is inside.
+        unsafe {
+            self.sweep.lock().free_all(&self.account);
+            self.keys.free_some(&self.account, limit)
+        }
+    }
+}
+
+fn seeded() -> RandomState {
+    if cfg!(loom) {
+        // A model is explored by playing it again: it must not differ from time to time.
+        RandomState::with_seeds(1, 2, 3, 4)
+    } else {
+        RandomState::new()
+    }
+}
+
+impl<K: Key> Drop for Table<K> {
+    fn drop(&mut self) {
+        while self.dismantle(usize::MAX) {}
+        // SAFETY: nobody is inside, and nothing is used after this.
+        unsafe {
+            self.keys.free(&self.account);
+            self.holders.free(&self.account);
+        }
+        debug_assert_eq!(self.account.bytes(), 0, "what was allocated is freed");
+    }
+}
+
+// What a node is must fit: the key's word shares a cache line with its own key, and with nobody else's.
+const _: () = assert!(align_of::<Node<[u64; 5]>>() == 64 && size_of::<Node<[u64; 5]>>() == 64);

@@ -1,0 +1,98 @@
+//! Keys and holders for tests.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use equivalent::Equivalent;
+use permit_table::{
+    pin, Acquired, Capacity, Holder, Key, NotHeld, OutOfMemory, Progress, Query, Table,
+};
+use std::num::NonZeroU64;
+
+/// A key that shows whether it is looked at after it has been dropped.
+pub struct Name {
+    name: u64,
+    alive: u64,
+}
+
+const ALIVE: u64 = 0xA11F_E00D_A11F_E00D;
+
+impl Name {
+    fn assert_alive(&self) {
+        // SAFETY: a plain read; volatile, so that it is not left out because it "cannot" be anything else.
+        let alive = unsafe { std::ptr::read_volatile(&self.alive) };
+        assert_eq!(alive, ALIVE, "somebody looks at a key that has been freed");
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        self.assert_alive();
+        // SAFETY: a plain write; volatile, so that it is not left out because nobody may read it.
+        unsafe { std::ptr::write_volatile(&mut self.alive, 0) };
+    }
+}
+
+impl Key for Name {
+    fn heap_bytes(&self) -> usize {
+        self.assert_alive();
+        0
+    }
+}
+
+/// What a [`Name`] is looked up by.
+#[derive(Hash)]
+pub struct Wanted(pub u64);
+
+impl Equivalent<Name> for Wanted {
+    fn equivalent(&self, key: &Name) -> bool {
+        key.assert_alive();
+        self.0 == key.name
+    }
+}
+
+impl Query<Name> for Wanted {
+    fn to_key(&self) -> Result<Name, OutOfMemory> {
+        Ok(Name {
+            name: self.0,
+            alive: ALIVE,
+        })
+    }
+}
+
+/// A holder at a place of its own.
+pub fn holder(number: u64) -> Holder {
+    displaced_holder(number, number)
+}
+
+/// A holder that shares its place with others.
+pub fn displaced_holder(number: u64, place: u64) -> Holder {
+    Holder::new(NonZeroU64::new(number + 1).unwrap(), place)
+}
+
+pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {
+    let watch = || Ok::<(), OutOfMemory>(());
+    let capacity = Capacity::of(capacity, 1);
+    match table.acquire(&pin(), holder, &Wanted(key), capacity, watch) {
+        Ok(Acquired::Permit(out)) => Some(out),
+        Ok(Acquired::Full) => None,
+        Err(OutOfMemory) => panic!("out of memory"),
+    }
+}
+
+pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
+    table.release(&pin(), holder, &Wanted(key))
+}
+
+pub fn count(table: &Table<Name>, key: u64) -> u64 {
+    table.count(&pin(), &Wanted(key))
+}
+
+/// One pass of the sweep.
+pub fn sweep(table: &Table<Name>) {
+    while table.sweep_step(64) != Progress::Done {
+        #[cfg(not(loom))]
+        std::thread::yield_now();
+        #[cfg(loom)]
+        loom::thread::yield_now();
+    }
+}

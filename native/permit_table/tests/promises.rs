@@ -1,0 +1,268 @@
+//! The promises, one thread at a time: what each call answers, and what is left behind.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use permit_table::{pin, NotHeld, OutOfMemory, Table};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[test]
+fn p6_capacity_comes_with_the_call() {
+    let table = Table::new(16).unwrap();
+    let me = holder(1);
+    assert_eq!(
+        (1..=3)
+            .map(|_| acquire(&table, me, 1, 3))
+            .collect::<Vec<_>>(),
+        [Some(1), Some(2), Some(3)]
+    );
+    assert_eq!(acquire(&table, me, 1, 3), None);
+    assert_eq!(acquire(&table, me, 1, 6), Some(4), "growing admits at once");
+    assert_eq!(
+        acquire(&table, me, 1, 3),
+        None,
+        "shrinking evicts nobody, and admits nobody"
+    );
+    release(&table, me, 1).unwrap();
+    assert_eq!(acquire(&table, me, 1, 3), None);
+    release(&table, me, 1).unwrap();
+    assert_eq!(acquire(&table, me, 1, 3), Some(3));
+    assert_eq!(acquire(&table, me, 1, 0), None);
+}
+
+#[test]
+fn p2_a_refusal_creates_no_key() {
+    let table = Table::new(16).unwrap();
+    let before = table.usage();
+    assert_eq!(acquire(&table, holder(1), 1, 0), None);
+    assert_eq!(table.usage(), before);
+    assert_eq!(acquire(&table, holder(1), 1, 1), Some(1));
+    let one = table.usage();
+    assert_eq!(acquire(&table, holder(2), 1, 1), None);
+    assert_eq!(table.usage(), one);
+}
+
+#[test]
+fn p4_a_death_gives_back_everything_once() {
+    for keys in [1, 2, 3, 100, 10_000] {
+        let table = Table::new(16).unwrap();
+        for key in 0..keys {
+            assert_eq!(acquire(&table, holder(1), key, 9), Some(1));
+            assert_eq!(acquire(&table, holder(2), key, 9), Some(2));
+        }
+        let given = table.give_back(&pin(), holder(1));
+        assert_eq!((given.keys, given.permits), (keys, keys));
+        assert!((0..keys).all(|key| count(&table, key) == 1));
+        let again = table.give_back(&pin(), holder(1));
+        assert_eq!((again.keys, again.permits), (0, 0));
+        assert_eq!(table.usage().permits, keys);
+    }
+}
+
+#[test]
+fn p4_many_permits_of_one_key() {
+    let table = Table::new(16).unwrap();
+    for out in 1..=10_000 {
+        assert_eq!(acquire(&table, holder(1), 7, 10_000), Some(out));
+    }
+    assert_eq!(acquire(&table, holder(1), 7, 10_000), None);
+    release(&table, holder(1), 7).unwrap();
+    assert_eq!(table.give_back(&pin(), holder(1)).permits, 9_999);
+    assert_eq!(count(&table, 7), 0);
+}
+
+#[test]
+fn p5_only_a_holder_releases() {
+    let table = Table::new(16).unwrap();
+    assert_eq!(release(&table, holder(1), 7), Err(NotHeld), "no such key");
+    acquire(&table, holder(1), 7, 2);
+    assert_eq!(
+        release(&table, holder(2), 7),
+        Err(NotHeld),
+        "no such holder"
+    );
+    acquire(&table, holder(2), 8, 2);
+    assert_eq!(
+        release(&table, holder(2), 7),
+        Err(NotHeld),
+        "holds another key"
+    );
+    assert_eq!(count(&table, 7), 1);
+    assert_eq!(release(&table, holder(1), 7), Ok(()));
+    assert_eq!(release(&table, holder(1), 7), Err(NotHeld), "no longer");
+    assert_eq!(count(&table, 7), 0);
+}
+
+#[test]
+fn h3_a_holder_is_watched_once_and_before_it_holds() {
+    let table = Table::<Name>::new(16).unwrap();
+    let refused = table.acquire(
+        &pin(),
+        holder(1),
+        &Wanted(1),
+        permit_table::Capacity::MAX,
+        || Err(OutOfMemory),
+    );
+    assert_eq!(refused, Err(OutOfMemory));
+    assert_eq!(count(&table, 1), 0);
+    assert_eq!(table.usage().holders, 0);
+    let mut watched = 0;
+    for key in 0..5 {
+        let watch = || {
+            watched += 1;
+            assert_eq!(count(&table, key), 0);
+            Ok::<(), OutOfMemory>(())
+        };
+        table
+            .acquire(
+                &pin(),
+                holder(1),
+                &Wanted(key),
+                permit_table::Capacity::MAX,
+                watch,
+            )
+            .unwrap();
+    }
+    assert_eq!(watched, 1);
+}
+
+#[test]
+fn p8_a_burst_of_keys_leaves_nothing() {
+    let table = Table::new(16).unwrap();
+    acquire(&table, holder(1), u64::MAX, 1);
+    let before = table.usage();
+    for key in 0..200_000 {
+        acquire(&table, holder(1), key, 1);
+        release(&table, holder(1), key).unwrap();
+    }
+    assert_eq!(table.usage().keys, 200_001);
+    sweep(&table);
+    assert_eq!(table.usage().keys, 200_001, "used since the last sweep");
+    sweep(&table);
+    assert_eq!(
+        table.usage(),
+        before,
+        "keys, heads and what waited are gone; the key in use is not"
+    );
+    assert_eq!(acquire(&table, holder(1), 5, 1), Some(1));
+    assert_eq!(count(&table, u64::MAX), 1);
+}
+
+#[test]
+fn p8_a_holder_of_many_keys_leaves_no_room_behind() {
+    let table = Table::new(16).unwrap();
+    let before = table.usage().memory;
+    for key in 0..10_000 {
+        acquire(&table, holder(1), key, 1);
+    }
+    for key in 0..10_000 {
+        release(&table, holder(1), key).unwrap();
+    }
+    for _ in 0..2 {
+        sweep(&table);
+    }
+    // The chunk of slots, and the lock of this one, stay.
+    assert!(table.usage().memory - before < 70_000);
+    table.give_back(&pin(), holder(1));
+}
+
+#[test]
+fn h4_holders_that_share_a_place_keep_apart() {
+    let table = Table::new(16).unwrap();
+    let crowd: Vec<_> = (0..50).map(|number| displaced_holder(number, 3)).collect();
+    let empty = table.usage().memory;
+    for (number, holder) in crowd.iter().enumerate() {
+        for key in 0..4 {
+            assert_eq!(acquire(&table, *holder, key, 50), Some(number as u64 + 1));
+        }
+    }
+    assert_eq!(table.usage().holders, 50);
+    // The one at home dies first: the others must find their own slots again, not its.
+    for (dead, holder) in crowd.iter().enumerate() {
+        assert_eq!(table.give_back(&pin(), *holder).permits, 4);
+        for living in &crowd[dead + 1..] {
+            release(&table, *living, 0).unwrap();
+            acquire(&table, *living, 0, 50).unwrap();
+        }
+    }
+    assert_eq!(table.usage().permits, 0);
+    assert_eq!(table.usage().holders, 0);
+    for _ in 0..2 {
+        sweep(&table);
+    }
+    assert!(table.usage().memory - empty < 80_000);
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Acquire {
+        holder: u64,
+        key: u64,
+        capacity: u64,
+    },
+    Release {
+        holder: u64,
+        key: u64,
+    },
+    Die {
+        holder: u64,
+    },
+    Sweep,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let (holders, keys) = (0..6u64, 0..12u64);
+    prop_oneof![
+        6 => (holders.clone(), keys.clone(), 0..5u64)
+            .prop_map(|(holder, key, capacity)| Call::Acquire { holder, key, capacity }),
+        4 => (holders.clone(), keys).prop_map(|(holder, key)| Call::Release { holder, key }),
+        1 => holders.prop_map(|holder| Call::Die { holder }),
+        1 => Just(Call::Sweep),
+    ]
+}
+
+proptest! {
+    /// P1, P2, P4, P5, P6: any history answers as a map from (holder, key) to permits does. Places collide on purpose.
+    #[test]
+    fn any_history_answers_as_the_model(calls in prop::collection::vec(call(), 0..300), places in 1u64..8) {
+        let table = Table::new(8).unwrap();
+        let mut model = BTreeMap::<(u64, u64), u64>::new();
+        let out = |model: &BTreeMap<(u64, u64), u64>, key| -> u64 {
+            model.iter().filter(|((_, held), _)| *held == key).map(|(_, permits)| permits).sum()
+        };
+        let who = |number| displaced_holder(number, number % places);
+        for call in calls {
+            match call {
+                Call::Acquire { holder, key, capacity } => {
+                    let before = out(&model, key);
+                    let expected = (before < capacity).then_some(before + 1);
+                    prop_assert_eq!(acquire(&table, who(holder), key, capacity), expected);
+                    if expected.is_some() {
+                        *model.entry((holder, key)).or_default() += 1;
+                    }
+                }
+                Call::Release { holder, key } => {
+                    let permits = model.entry((holder, key)).or_default();
+                    let expected = if *permits > 0 { Ok(()) } else { Err(NotHeld) };
+                    *permits = permits.saturating_sub(1);
+                    prop_assert_eq!(release(&table, who(holder), key), expected);
+                }
+                Call::Die { holder } => {
+                    let permits: u64 = model.iter().filter(|((who, _), _)| *who == holder).map(|(_, permits)| permits).sum();
+                    model.retain(|(who, _), _| *who != holder);
+                    prop_assert_eq!(table.give_back(&pin(), who(holder)).permits, permits);
+                }
+                Call::Sweep => sweep(&table),
+            }
+            for key in 0..12 {
+                prop_assert_eq!(count(&table, key), out(&model, key));
+            }
+        }
+        let usage = table.usage();
+        prop_assert_eq!(usage.permits, model.values().sum::<u64>());
+        let holding = (0..6).filter(|holder| model.iter().any(|((who, _), permits)| who == holder && *permits > 0));
+        prop_assert_eq!(usage.holders, holding.count());
+    }
+}

@@ -1,0 +1,183 @@
+//! The promises under real threads. Every storm runs for a number of rounds, not for a time, and ends at a quiet point that has
+//! to be exact. `CANAL_LOCK_SOAK` multiplies the rounds.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use permit_table::{pin, Table};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+const THREADS: u64 = 4;
+
+fn rounds(base: u64) -> u64 {
+    let factor = std::env::var("CANAL_LOCK_SOAK").map_or(1, |factor| factor.parse().unwrap_or(1));
+    base * factor
+}
+
+/// A cheap random number, seeded by the thread.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// Runs the storm on all threads while another one sweeps all the time.
+fn storm(table: &Table<Name>, body: impl Fn(u64) + Sync) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                table.sweep_step(16);
+            }
+        });
+        let body = &body;
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| scope.spawn(move || body(number)))
+            .collect();
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        for outcome in outcomes {
+            outcome.unwrap();
+        }
+    });
+}
+
+fn assert_empty(table: &Table<Name>) {
+    // Two passes, after the one that the storm has left half done.
+    for _ in 0..3 {
+        sweep(table);
+    }
+    let usage = table.usage();
+    assert_eq!((usage.keys, usage.permits, usage.holders), (0, 0, 0));
+}
+
+#[test]
+fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
+    const KEYS: u64 = 3;
+    const CAPACITY: u64 = 2;
+    let table = Table::new(64).unwrap();
+    let inside: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let granted = AtomicU64::new(0);
+    storm(&table, |number| {
+        let mut dice = Dice(number);
+        for _ in 0..rounds(100_000) {
+            let key = dice.roll(KEYS);
+            if let Some(out) = acquire(&table, holder(number), key, CAPACITY) {
+                assert!((1..=CAPACITY).contains(&out));
+                let now = inside[key as usize].fetch_add(1, Ordering::AcqRel) + 1;
+                assert!(now <= CAPACITY, "{now} hold what {CAPACITY} may");
+                granted.fetch_add(1, Ordering::Relaxed);
+                inside[key as usize].fetch_sub(1, Ordering::AcqRel);
+                release(&table, holder(number), key).unwrap();
+            }
+        }
+    });
+    assert!(granted.into_inner() > 0);
+    assert_empty(&table);
+}
+
+#[test]
+fn p8_keys_are_born_and_reclaimed_under_everybodys_hands() {
+    let table = Table::new(64).unwrap();
+    storm(&table, |number| {
+        let mut dice = Dice(number);
+        for _ in 0..rounds(100_000) {
+            // Few keys, so that one is often looked up while it dies; of capacity 1, so that two nodes of one key would show.
+            let key = dice.roll(4);
+            if let Some(out) = acquire(&table, holder(number), key, 1) {
+                assert_eq!(out, 1);
+                assert_eq!(count(&table, key), 1);
+                release(&table, holder(number), key).unwrap();
+            }
+        }
+    });
+    assert_empty(&table);
+}
+
+#[test]
+fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
+    let table = Table::new(64).unwrap();
+    let before = table.usage().memory;
+    for wave in 0..rounds(3) {
+        storm(&table, |number| {
+            let own = (wave * THREADS + number) << 32;
+            for key in 0..30_000 {
+                assert_eq!(acquire(&table, holder(number), own + key, 1), Some(1));
+            }
+            for key in 0..30_000 {
+                assert_eq!(
+                    acquire(&table, holder(number), own + key, 1),
+                    None,
+                    "key {key}"
+                );
+                release(&table, holder(number), own + key).unwrap();
+            }
+            table.give_back(&pin(), holder(number));
+        });
+        assert_empty(&table);
+    }
+    assert!(
+        table.usage().memory < before + 70_000,
+        "all but the slots is given back"
+    );
+}
+
+#[test]
+fn p4_deaths_in_a_storm_leak_nothing() {
+    let table = Table::new(64).unwrap();
+    let lives = AtomicU64::new(0);
+    storm(&table, |number| {
+        let mut dice = Dice(number);
+        for _ in 0..rounds(5_000) {
+            let life = lives.fetch_add(1, Ordering::Relaxed);
+            // Places are shared, as when a process is numbered like one whose death is still being told.
+            let me = displaced_holder(life, life % 3);
+            let mut held = 0;
+            for _ in 0..dice.roll(12) {
+                held += u64::from(acquire(&table, me, dice.roll(5), 8).is_some());
+                if dice.roll(3) == 0 {
+                    held -= u64::from(release(&table, me, dice.roll(5)).is_ok());
+                }
+            }
+            assert_eq!(table.give_back(&pin(), me).permits, held);
+        }
+    });
+    assert_empty(&table);
+}
+
+#[test]
+fn a_look_from_outside_disturbs_nobody() {
+    let table = Table::new(64).unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let usage = table.usage();
+                assert!(usage.permits <= 400 && usage.holders <= THREADS as usize);
+            }
+        });
+        storm(&table, |number| {
+            for round in 0..rounds(300) {
+                for key in 0..100 {
+                    acquire(&table, holder(number), key, u64::MAX).unwrap();
+                }
+                if round % 2 == 0 {
+                    for key in 0..100 {
+                        release(&table, holder(number), key).unwrap();
+                    }
+                }
+                table.give_back(&pin(), holder(number));
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_empty(&table);
+}
