@@ -1,0 +1,54 @@
+#!/usr/bin/env escript
+%%! -kernel logger_level error
+%% The main job, live: the shell session of the README, evaluated expression by expression on this node, and then a death.
+%% Run it by `make demo', which builds the library and puts it on the code path.
+
+-mode(compile).
+
+%% The session that the design this library replaces is explained by; the README walks through it.
+session() ->
+    [
+        "MaxPer = 3.",
+        "{ok, _Pid} = canal_lock:start_link(MaxPer).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:acquire(db, MaxPer, 2).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:release(db, MaxPer, 1).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:release(db, MaxPer, 2).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "canal_lock:acquire(db, MaxPer, 1)."
+    ].
+
+%% A second process takes the fourth of six permits, and dies of a cause that nothing can catch. The last expression waits until the
+%% VM has given the permit back: it may tell of a death a moment before.
+a_death() ->
+    [
+        "Shell = self().",
+        "Holder = spawn(fun() -> Shell ! canal_lock:acquire(db, MaxPer, 2), receive after infinity -> ok end end).",
+        "receive Answer -> Answer end.",
+        "canal_lock:buckets(db, MaxPer).",
+        "exit(Holder, kill).",
+        "(fun Wait() -> case canal_lock:count(db) of 4 -> Wait(); N -> N end end)().",
+        "canal_lock:buckets(db, MaxPer).",
+        "canal_lock:info()."
+    ].
+
+main([]) ->
+    {Line, Bindings} = evaluate(session(), 1, erl_eval:new_bindings()),
+    io:format("~nAnother process takes a permit, and is killed:~n~n"),
+    _ = evaluate(a_death(), Line, Bindings),
+    ok.
+
+evaluate([], Line, Bindings) ->
+    {Line, Bindings};
+evaluate([Source | Rest], Line, Bindings) ->
+    io:format("~b> ~ts~n", [Line, Source]),
+    {ok, Tokens, _} = erl_scan:string(Source),
+    {ok, Expressions} = erl_parse:parse_exprs(Tokens),
+    {value, Value, NewBindings} = erl_eval:exprs(Expressions, Bindings),
+    io:format("~tp~n", [Value]),
+    evaluate(Rest, Line + 1, NewBindings).

@@ -1,0 +1,256 @@
+//! Tables opened and closed, and the watch on whoever must not die unnoticed.
+//!
+//! A table is an incarnation: it begins empty, and what is in it ends with it. At most one is open.
+//!
+//! ```text
+//!   CURRENT ------------------.                        .---- ManagerWatch   down: closes
+//!                             v                        v     (one; the manager's handle)
+//!                        Incarnation  <---------  Gate (shared)
+//!                        table, watches                ^
+//!                             '-----------------> HolderWatch x 1024       down: gives back
+//! ```
+//!
+//! - **I1** The way to an incarnation is `CURRENT` for callers and its own gate for its watches. A death callback acts on the
+//!   table that it watched for, never on one that was opened since: a parent sees the `'EXIT'` of a manager, and may start the next
+//!   one, before the callback of the old one has run.
+//! - **I2** To close is to take both ways away. Whoever is inside by then finishes its call on the closed table, whose permits
+//!   are void anyway. The table is freed when nobody is inside any more (`permit_table::stamp`), a piece at a time, by
+//!   whoever manages the next table, or by the one that closes it in order.
+//! - **I3** A process that has died holding permits of a closed table changes nothing: its watch finds the gate empty.
+
+use crate::enif;
+use crate::key::TermKey;
+use parking_lot::Mutex;
+use permit_table::{
+    pin, quiet_before, stamp, GivenBack, Holder, OutOfMemory, Pin, Progress, Table,
+};
+use rustler::sys::ErlNifPid;
+use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
+use std::num::NonZeroU64;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
+
+/// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes that come and go
+/// at once rarely meet.
+const WATCHES: usize = 1024;
+
+/// Watches let go in one step of dismantling: the VM takes away a few hundred monitors with them.
+const WATCHES_PER_STEP: usize = 4;
+
+/// Pids are numbered above four bits of type tag. Only a hint: see `Holder::new`.
+const PID_TAG_BITS: u32 = 4;
+
+/// Why a table, or a place in one, could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    OutOfMemory,
+    /// The VM would not watch the process.
+    NotWatched,
+}
+
+impl From<OutOfMemory> for Trouble {
+    fn from(_: OutOfMemory) -> Self {
+        Trouble::OutOfMemory
+    }
+}
+
+/// One table with its watches.
+pub(crate) struct Incarnation {
+    pub(crate) table: Table<TermKey>,
+    watches: Vec<ResourceArc<HolderWatch>>,
+}
+
+/// The way from the watches to their incarnation; null when it is closed.
+#[derive(Default)]
+struct Gate(AtomicPtr<Incarnation>);
+
+/// Told of the deaths of holders.
+pub(crate) struct HolderWatch(Arc<Gate>);
+
+/// Told of the death of the manager; the manager's own handle on its table.
+pub(crate) struct ManagerWatch(Arc<Gate>);
+
+/// The open incarnation, or null. Counted as an `Arc`.
+static CURRENT: AtomicPtr<Incarnation> = AtomicPtr::new(ptr::null_mut());
+
+/// Closed incarnations, each with the stamp of its closing. Whoever opens or closes one holds this lock.
+static CLOSED: Mutex<Vec<(u64, Arc<Incarnation>)>> = Mutex::new(Vec::new());
+
+#[rustler::resource_impl]
+impl Resource for HolderWatch {
+    const IMPLEMENTS_DOWN: bool = true;
+
+    fn down<'a>(&'a self, env: Env<'a>, pid: LocalPid, _: Monitor) {
+        let pin = pin();
+        if let Some(incarnation) = self.0.incarnation(&pin) {
+            let dead = Caller::from_pid(env, pid.as_c_arg());
+            let _: GivenBack = incarnation.table.give_back(&pin, dead.holder());
+        }
+    }
+}
+
+#[rustler::resource_impl]
+impl Resource for ManagerWatch {
+    const IMPLEMENTS_DOWN: bool = true;
+
+    fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
+        self.close();
+    }
+}
+
+impl Gate {
+    fn incarnation<'a>(&self, _pin: &'a Pin) -> Option<&'a Incarnation> {
+        // SAFETY: it is freed only when nobody is inside who was when it left this place (I2).
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+impl Incarnation {
+    /// Has the VM tell us of the death of the calling process.
+    #[cold]
+    pub(crate) fn watch_caller(&self, env: Env<'_>, place: u64) -> Result<(), Trouble> {
+        let watch = &self.watches[place as usize % WATCHES];
+        match env.monitor(watch, &enif::self_local_pid(env)) {
+            Some(_) => Ok(()),
+            None => Err(Trouble::NotWatched),
+        }
+    }
+}
+
+/// The open incarnation.
+#[inline(always)]
+pub(crate) fn current(_pin: &Pin) -> Option<&Incarnation> {
+    // SAFETY: as in `Gate::incarnation`.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The open incarnation, to be kept for longer than a pin should be.
+pub(crate) fn current_kept() -> Option<Arc<Incarnation>> {
+    let pin = pin();
+    let open: *const Incarnation = current(&pin)?;
+    // SAFETY: from `Arc::into_raw` in `open`. The list of closed ones keeps its count while we are inside.
+    unsafe {
+        Arc::increment_strong_count(open);
+        Some(Arc::from_raw(open))
+    }
+}
+
+/// A local process, as the table knows it.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    word: NonZeroU64,
+    pub(crate) place: u64,
+}
+
+impl Caller {
+    /// The calling process.
+    #[inline(always)]
+    pub(crate) fn of(env: Env<'_>) -> Self {
+        Self::from_pid(env, &enif::self_pid(env))
+    }
+
+    #[inline(always)]
+    fn from_pid(env: Env<'_>, pid: &ErlNifPid) -> Self {
+        let word = enif::pid_word(env, pid);
+        Self {
+            word,
+            place: word.get() >> PID_TAG_BITS,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn holder(self) -> Holder {
+        Holder::new(self.word, self.place)
+    }
+}
+
+/// Opens an empty table, managed by the calling process, for a VM of up to `processes`. Closes the one before.
+pub(crate) fn open(env: Env<'_>, processes: usize) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+    let gate = Arc::new(Gate::default());
+    let table = Table::new(processes)?;
+    let mut watches = Vec::new();
+    watches
+        .try_reserve_exact(WATCHES)
+        .map_err(|_| Trouble::OutOfMemory)?;
+    watches.extend((0..WATCHES).map(|_| ResourceArc::new(HolderWatch(gate.clone()))));
+    let handle = ResourceArc::new(ManagerWatch(gate));
+    let mut closed = CLOSED.lock();
+    // Room for the one that is closed now, and for this one some day: closing must not fail.
+    closed.try_reserve(2).map_err(|_| Trouble::OutOfMemory)?;
+    env.monitor(&handle, &enif::self_local_pid(env))
+        .ok_or(Trouble::NotWatched)?;
+    let fresh = Arc::into_raw(Arc::new(Incarnation { table, watches })).cast_mut();
+    handle.0 .0.store(fresh, Ordering::Release);
+    let previous = CURRENT.swap(fresh, Ordering::AcqRel);
+    if !previous.is_null() {
+        // SAFETY: it was open until now, so it is alive, and stays so while we hold the lock.
+        let previous = unsafe { &*previous };
+        close_gate(&previous.watches[0].0.clone(), &mut closed);
+    }
+    Ok(handle)
+}
+
+impl ManagerWatch {
+    /// Closes the table, if it is still open.
+    pub(crate) fn close(&self) {
+        close_gate(&self.0, &mut CLOSED.lock());
+    }
+
+    /// One bounded step of the sweep, and of freeing what has been closed.
+    pub(crate) fn sweep_step(&self, budget: usize) -> Progress {
+        let swept = {
+            let pin = pin();
+            match self.0.incarnation(&pin) {
+                Some(incarnation) => incarnation.table.sweep_step(budget),
+                None => Progress::Done,
+            }
+        };
+        match (swept, dismantle_step(budget)) {
+            (Progress::More, _) | (_, Progress::More) => Progress::More,
+            (Progress::Waiting, _) | (_, Progress::Waiting) => Progress::Waiting,
+            (Progress::Done, Progress::Done) => Progress::Done,
+        }
+    }
+}
+
+fn close_gate(gate: &Gate, closed: &mut Vec<(u64, Arc<Incarnation>)>) {
+    let incarnation = gate.0.swap(ptr::null_mut(), Ordering::AcqRel);
+    if incarnation.is_null() {
+        return;
+    }
+    // Failing means that another one has been opened: it stays.
+    let _ = CURRENT.compare_exchange(
+        incarnation,
+        ptr::null_mut(),
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+    // SAFETY: from `Arc::into_raw` in `open`; the gate gave it up just now, to nobody but us.
+    let incarnation = unsafe { Arc::from_raw(incarnation) };
+    // `open` has reserved the room.
+    closed.push((stamp(), incarnation));
+}
+
+/// Frees a piece of a closed incarnation.
+fn dismantle_step(budget: usize) -> Progress {
+    let mut closed = CLOSED.lock();
+    let Some((stamp, incarnation)) = closed.last_mut() else {
+        return Progress::Done;
+    };
+    let quiet = *stamp < quiet_before();
+    let Some(incarnation) = Arc::get_mut(incarnation).filter(|_| quiet) else {
+        return Progress::Waiting;
+    };
+    if incarnation.table.dismantle(budget) {
+        return Progress::More;
+    }
+    let watches = &mut incarnation.watches;
+    if !watches.is_empty() {
+        let left = watches.len().saturating_sub(WATCHES_PER_STEP);
+        watches.truncate(left);
+        return Progress::More;
+    }
+    closed.pop();
+    Progress::More
+}

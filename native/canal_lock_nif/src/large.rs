@@ -1,0 +1,227 @@
+//! Keys that do not fit into a cache line.
+//!
+//! Strings, lists, longer binaries, deeper or larger tuples are **encoded**: what a walk tells of them, word for word. It is
+//! the same for two terms if and only if they are `=:=`, so keys are compared as words.
+//!
+//! What the documented functions of `erl_nif` cannot look into, or only in an order that is nobody's (maps, funs, references, big
+//! integers, bitstrings, what belongs to other nodes), and whatever contains such a thing, is **copied** into an
+//! environment of its own, and the VM itself compares it (`enif_is_identical`). It is found by a digest of what the walk can
+//! tell, made with a random seed; of what stays opaque the VM's own hash goes in. That one has 32 bits before OTP 27 and no
+//! seed, but strangers cannot send funs and references, and the bytes of integers and bitstrings are hashed by us.
+
+use crate::enif;
+use crate::key::{tag, TermKey};
+use crate::walk::{walk, Stop, Visitor};
+use ahash::RandomState;
+use equivalent::Equivalent;
+use permit_table::{OutOfMemory, Query};
+use rustler::sys::{enif_alloc_env, enif_make_copy};
+use rustler::{Term, TermType};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::OnceLock;
+
+/// A key that is not [`Small`](crate::small::Small).
+pub(crate) enum Large<'a> {
+    Encoded(Vec<u64>),
+    Copied {
+        term: Term<'a>,
+        digest: u64,
+        /// How many bytes the walk has been told of.
+        size: usize,
+    },
+}
+
+impl<'a> Large<'a> {
+    /// The key that any term is.
+    pub(crate) fn parse(term: Term<'a>) -> Result<Self, OutOfMemory> {
+        let mut encoder = Encoder::default();
+        match walk(term, &mut encoder) {
+            Ok(()) => return Ok(Large::Encoded(encoder.words)),
+            Err(Stop::OutOfMemory) => return Err(OutOfMemory),
+            Err(Stop::Unwanted) => {}
+        }
+        let mut digester = Digester::new();
+        match walk(term, &mut digester) {
+            Ok(()) => Ok(Large::Copied {
+                term,
+                digest: digester.hasher.finish(),
+                size: digester.size,
+            }),
+            Err(_) => Err(OutOfMemory),
+        }
+    }
+}
+
+impl Hash for Large<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        match self {
+            Large::Encoded(words) => words.hash(hasher),
+            Large::Copied { digest, .. } => hasher.write_u64(*digest),
+        }
+    }
+}
+
+impl Equivalent<TermKey> for Large<'_> {
+    fn equivalent(&self, key: &TermKey) -> bool {
+        match self {
+            Large::Encoded(words) => key.encoding() == Some(words.as_slice()),
+            Large::Copied { term, digest, .. } => key.copy().is_some_and(|(copy, of_copy)| {
+                of_copy == *digest && enif::identical(copy, term.as_c_arg())
+            }),
+        }
+    }
+}
+
+impl Query<TermKey> for Large<'_> {
+    fn to_key(&self) -> Result<TermKey, OutOfMemory> {
+        match self {
+            Large::Encoded(words) => {
+                let mut exact = Vec::new();
+                exact
+                    .try_reserve_exact(words.len())
+                    .map_err(|_| OutOfMemory)?;
+                exact.extend_from_slice(words);
+                Ok(TermKey::encoded(exact.into_boxed_slice()))
+            }
+            Large::Copied { term, digest, size } => {
+                // SAFETY: the environment is new and becomes the key's; the copy lives in it. Where the VM has no
+                // memory for either, it ends the node, as it does everywhere.
+                let (environment, copy) = unsafe {
+                    let environment = enif_alloc_env();
+                    (environment, enif_make_copy(environment, term.as_c_arg()))
+                };
+                Ok(TermKey::copied(environment, copy, *digest, *size))
+            }
+        }
+    }
+}
+
+/// Writes down what a walk tells; wants nothing that has no order or no inside.
+#[derive(Default)]
+struct Encoder {
+    words: Vec<u64>,
+}
+
+impl Encoder {
+    fn reserve(&mut self, words: usize) -> Result<(), Stop> {
+        self.words.try_reserve(words).map_err(|_| Stop::OutOfMemory)
+    }
+}
+
+impl Visitor for Encoder {
+    fn word(&mut self, tag: u64, payload: Option<u64>) -> Result<(), Stop> {
+        self.reserve(2)?;
+        self.words.push(tag);
+        self.words.extend(payload);
+        Ok(())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        self.reserve(1 + bytes.len().div_ceil(8))?;
+        self.words.push(tag::sized(tag::BYTES, bytes.len()));
+        let (words, rest) = bytes.as_chunks::<8>();
+        self.words
+            .extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.words.push(u64::from_ne_bytes(last));
+        }
+        Ok(())
+    }
+
+    fn opaque(&mut self, _: Term<'_>) -> Result<(), Stop> {
+        Err(Stop::Unwanted)
+    }
+
+    fn map(&mut self, _: usize) -> Result<(), Stop> {
+        Err(Stop::Unwanted)
+    }
+
+    fn pair(&mut self) {}
+    fn end_pair(&mut self) {}
+    fn end_map(&mut self) {}
+}
+
+type SeededHasher = <RandomState as BuildHasher>::Hasher;
+
+/// Hashes what a walk tells. The pairs of a map are hashed each for itself, and their hashes added: a sum has no order.
+struct Digester {
+    hasher: SeededHasher,
+    /// Of the maps that the walk is inside of: what was hashed before, and the sum of the pairs so far.
+    outer: Vec<(SeededHasher, u64)>,
+    size: usize,
+}
+
+impl Digester {
+    fn new() -> Self {
+        Self {
+            hasher: Self::fresh(),
+            outer: Vec::new(),
+            size: 0,
+        }
+    }
+
+    fn fresh() -> SeededHasher {
+        static SEED: OnceLock<RandomState> = OnceLock::new();
+        SEED.get_or_init(RandomState::new).build_hasher()
+    }
+
+    fn add(&mut self, tag: u64, payload: u64) {
+        self.hasher.write_u64(tag);
+        self.hasher.write_u64(payload);
+        self.size += 16;
+    }
+}
+
+impl Visitor for Digester {
+    fn word(&mut self, tag: u64, payload: Option<u64>) -> Result<(), Stop> {
+        self.add(tag, payload.unwrap_or(0));
+        Ok(())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        self.add(tag::BYTES, bytes.len() as u64);
+        self.hasher.write(bytes);
+        self.size += bytes.len();
+        Ok(())
+    }
+
+    fn opaque(&mut self, term: Term<'_>) -> Result<(), Stop> {
+        match term.get_type() {
+            TermType::Integer | TermType::Binary => {
+                let bytes = enif::with_external_format(term, |bytes| self.bytes(bytes));
+                bytes.unwrap_or(Err(Stop::OutOfMemory))
+            }
+            _ => {
+                self.add(tag::OPAQUE, enif::internal_hash(term));
+                Ok(())
+            }
+        }
+    }
+
+    fn map(&mut self, size: usize) -> Result<(), Stop> {
+        self.add(tag::MAP, size as u64);
+        self.outer.try_reserve(1).map_err(|_| Stop::OutOfMemory)?;
+        let before = std::mem::replace(&mut self.hasher, Self::fresh());
+        self.outer.push((before, 0));
+        Ok(())
+    }
+
+    fn pair(&mut self) {
+        self.hasher = Self::fresh();
+    }
+
+    fn end_pair(&mut self) {
+        if let Some((_, sum)) = self.outer.last_mut() {
+            *sum = sum.wrapping_add(self.hasher.finish());
+        }
+    }
+
+    fn end_map(&mut self) {
+        if let Some((before, sum)) = self.outer.pop() {
+            self.hasher = before;
+            self.hasher.write_u64(sum);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The border between the BEAM and `permit_table`: terms, resources, the death watch. No logic.
+//!
+//! | room | what it does |
+//! |---|---|
+//! | `calls.rs` | the NIFs: arguments in, one call of the table, an answer out |
+//! | `incarnation.rs` | tables opened and closed, the watch on the manager and on the holders |
+//! | `key.rs` | what is stored as a key: any term, by `=:=` |
+//! | `small.rs` | keys that fit into a cache line: parsed without allocating |
+//! | `large.rs` | all other keys |
+//! | `walk.rs` | a way through a term of any depth, without recursion |
+//! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
+//!
+//! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
+//! arguments at each call, which costs more than the rest of them together. All NIFs but `usage` run on normal schedulers,
+//! because a process that is killed inside a dirty NIF is announced dead while the NIF runs on: counts, records and
+//! monitors must not be touched then.
+
+mod calls;
+mod enif;
+mod incarnation;
+mod key;
+mod large;
+mod small;
+mod walk;
+
+rustler::init!("canal_lock_nif");
