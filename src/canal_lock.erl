@@ -79,8 +79,7 @@ acquire(Key, MaxPer, Buckets) ->
 %% Raises and costs as {@link acquire/3}.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 release(Key, MaxPer, Buckets) ->
-    _ = canal_lock_nif:release(Key, MaxPer, Buckets),
-    ok.
+    canal_lock_nif:release(Key, MaxPer, Buckets).
 
 %% @doc Gives one permit of `Key' back; `{error, not_held}' if the calling process holds none.
 %%

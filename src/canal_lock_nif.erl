@@ -21,7 +21,7 @@ acquire(_Key, _MaxPer, _Buckets) ->
 release(_Key) ->
     erlang:nif_error(not_loaded).
 
--spec release(canal_lock:key(), non_neg_integer(), non_neg_integer()) -> ok | {error, not_held}.
+-spec release(canal_lock:key(), non_neg_integer(), non_neg_integer()) -> ok.
 release(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 

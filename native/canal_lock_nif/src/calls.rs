@@ -1,13 +1,11 @@
 //! The NIFs: arguments in, one call of the table, an answer out.
 
-use crate::enif;
+use crate::enif::{self, Here};
 use crate::incarnation::{self, current, Caller, ManagerWatch, Trouble};
 use crate::key::TermKey;
 use crate::large::Large;
-use crate::small::Small;
-use permit_table::{
-    bucket_view, pin, Acquired, Capacity, NotHeld, OutOfMemory, Progress, Query, Usage,
-};
+use crate::small::{guess, Guess, Small, WithGuess};
+use permit_table::{bucket_view, pin, Acquired, Capacity, NotHeld, Progress, Query, Usage};
 use rustler::sys::{enif_make_badarg, enif_raise_exception, ErlNifEnv, ErlNifTerm};
 use rustler::{Atom, Env, Error, Nif, NifMap, NifResult, ResourceArc, Term};
 use std::ffi::{c_char, c_int};
@@ -56,7 +54,8 @@ impl Raised {
 
     /// Raises; what it returns is what the NIF has to return at once.
     #[cold]
-    fn raise(self, env: Env<'_>) -> ErlNifTerm {
+    fn raise(self, here: Here<'_>) -> ErlNifTerm {
+        let env = here.env();
         // SAFETY: the environment is that of the running call.
         unsafe {
             match self.reason() {
@@ -76,16 +75,13 @@ macro_rules! raw_nif {
                 _arity: c_int,
                 arguments: *const ErlNifTerm,
             ) -> ErlNifTerm {
-                let lifetime = ();
-                // SAFETY: the VM calls with the environment of the calling process, valid during the call, and
-                // with as many arguments as the function was registered for.
-                let (env, arguments) = unsafe {
-                    let env = Env::new(&lifetime, env);
-                    let arguments = &*arguments.cast::<[ErlNifTerm; $arity]>();
-                    (env, arguments.map(|argument| Term::new(env, argument)))
-                };
-                catch_unwind(AssertUnwindSafe(|| $body(env, arguments)))
-                    .unwrap_or_else(|_| Raised::Panicked.raise(env))
+                // SAFETY: the VM calls with the environment of the calling process, valid during the call.
+                let here = unsafe { Here::new(env) };
+                // SAFETY: it gives as many arguments as the function was registered for. They are read one by one where
+                // they stand: to copy them all at once would read words that have just been written, as one.
+                let arguments = unsafe { &*arguments.cast::<[ErlNifTerm; $arity]>() };
+                catch_unwind(AssertUnwindSafe(|| $body(here, arguments)))
+                    .unwrap_or_else(|_| Raised::Panicked.raise(here))
             }
 
             rustler::codegen_runtime::inventory::submit!(Nif {
@@ -98,121 +94,186 @@ macro_rules! raw_nif {
     };
 }
 
-/// What to do with a key, whatever kind it is of: the two kinds are compiled apart, so that the small one pays for nothing.
-trait WithKey {
-    type Answer;
-
-    fn call<Q: Query<TermKey>>(self, key: &Q) -> Self::Answer;
-}
-
-#[inline(always)]
-fn with_key<W: WithKey>(key: Term<'_>, with: W) -> Result<W::Answer, OutOfMemory> {
-    let mut small = Small::default();
-    if small.parse(key) {
-        Ok(with.call(&small))
-    } else {
-        with_large_key(key, with)
-    }
-}
-
-#[cold]
-fn with_large_key<W: WithKey>(key: Term<'_>, with: W) -> Result<W::Answer, OutOfMemory> {
-    Ok(with.call(&Large::parse(key)?))
-}
-
 // The hot calls answer with a term at every turn, instead of with a result that is looked into at the end: a result that is written
-// as bytes and read back as a word stalls the processor for longer than the rest of a call takes (18 ns of a pair, measured).
+// as bytes and read back as a word stalls the processor for longer than most of what a call does.
 
 raw_nif!("acquire", 3, acquire);
 
 /// `acquire(Key, MaxPer, Buckets) -> {acquired, N} | full`
 #[inline(always)]
-fn acquire<'a>(env: Env<'a>, [key, max_per, buckets]: [Term<'a>; 3]) -> ErlNifTerm {
-    let Some(capacity) = capacity(max_per, buckets) else {
-        return Raised::BadArg.raise(env);
+fn acquire(here: Here<'_>, &[key, max_per, buckets]: &[ErlNifTerm; 3]) -> ErlNifTerm {
+    let Some(capacity) = capacity(here, max_per, buckets) else {
+        return Raised::BadArg.raise(here);
     };
-    with_key(key, Acquire { env, capacity }).unwrap_or_else(|error| Raised::from(error).raise(env))
+    match guess(here, key, Acquire { here, capacity }) {
+        Some(Some(answer)) => answer,
+        _ => acquire_surely(here, key, capacity),
+    }
 }
 
 struct Acquire<'a> {
-    env: Env<'a>,
+    here: Here<'a>,
     capacity: Capacity,
 }
 
-impl WithKey for Acquire<'_> {
-    type Answer = ErlNifTerm;
+impl WithGuess for Acquire<'_> {
+    type Answer = Option<ErlNifTerm>;
 
     #[inline(always)]
-    fn call<Q: Query<TermKey>>(self, key: &Q) -> ErlNifTerm {
-        let env = self.env;
+    fn call<const N: usize>(self, guess: &Guess<N>) -> Option<ErlNifTerm> {
+        let here = self.here;
         let pin = pin();
-        let Some(open) = current(&pin) else {
-            return Raised::BadArg.raise(env);
-        };
-        let caller = Caller::of(env);
-        let watch = || open.watch_caller(env, caller.place);
+        let open = current(&pin)?;
+        let caller = Caller::of(here);
+        let watch = || open.watch_caller(here, caller.place);
         match open
             .table
-            .acquire(&pin, caller.holder(), key, self.capacity, watch)
+            .acquire_known(&pin, caller.holder(), guess, self.capacity, watch)
         {
-            Ok(Acquired::Permit(out)) => enif::tagged(env, atoms::acquired(), out),
-            Ok(Acquired::Full) => atoms::full().as_c_arg(),
-            Err(trouble) => Raised::Trouble(trouble).raise(env),
+            Ok(Some(acquired)) => Some(answer(here, acquired)),
+            Ok(None) => None,
+            Err(trouble) => Some(Raised::Trouble(trouble).raise(here)),
         }
+    }
+}
+
+/// Acquires a key that is new, or not of the kind that is guessed.
+#[cold]
+fn acquire_surely(here: Here<'_>, key: ErlNifTerm, capacity: Capacity) -> ErlNifTerm {
+    struct Surely<'a>(Here<'a>, Capacity);
+
+    impl WithKey for Surely<'_> {
+        type Answer = Acquired;
+
+        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Acquired, Raised> {
+            let Surely(here, capacity) = self;
+            let pin = pin();
+            let open = current(&pin).ok_or(Raised::BadArg)?;
+            let caller = Caller::of(here);
+            let watch = || open.watch_caller(here, caller.place);
+            let acquired = open
+                .table
+                .acquire(&pin, caller.holder(), key, capacity, watch)?;
+            Ok(acquired)
+        }
+    }
+
+    match with_key(here, key, Surely(here, capacity)) {
+        Ok(acquired) => answer(here, acquired),
+        Err(raised) => raised.raise(here),
+    }
+}
+
+#[inline(always)]
+fn answer(here: Here<'_>, acquired: Acquired) -> ErlNifTerm {
+    match acquired {
+        Acquired::Permit(out) => enif::tagged(here, atoms::acquired(), out),
+        Acquired::Full => atoms::full().as_c_arg(),
     }
 }
 
 raw_nif!("release", 3, release);
 
-/// `release(Key, MaxPer, Buckets) -> ok | {error, not_held}`
+/// `release(Key, MaxPer, Buckets) -> ok`
 #[inline(always)]
-fn release<'a>(env: Env<'a>, [key, max_per, buckets]: [Term<'a>; 3]) -> ErlNifTerm {
-    match capacity(max_per, buckets) {
-        Some(_) => release_strictly(env, [key]),
-        None => Raised::BadArg.raise(env),
+fn release(here: Here<'_>, &[key, max_per, buckets]: &[ErlNifTerm; 3]) -> ErlNifTerm {
+    if capacity(here, max_per, buckets).is_none() {
+        return Raised::BadArg.raise(here);
     }
+    release_by(here, key, |NotHeld| atoms::ok().as_c_arg())
 }
 
 raw_nif!("release", 1, release_strictly);
 
 /// `release(Key) -> ok | {error, not_held}`
 #[inline(always)]
-fn release_strictly<'a>(env: Env<'a>, [key]: [Term<'a>; 1]) -> ErlNifTerm {
-    with_key(key, Release { env }).unwrap_or_else(|error| Raised::from(error).raise(env))
+fn release_strictly(here: Here<'_>, &[key]: &[ErlNifTerm; 1]) -> ErlNifTerm {
+    release_by(here, key, |NotHeld| {
+        here.env().error_tuple(atoms::not_held()).as_c_arg()
+    })
+}
+
+#[inline(always)]
+fn release_by(
+    here: Here<'_>,
+    key: ErlNifTerm,
+    not_held: impl FnOnce(NotHeld) -> ErlNifTerm,
+) -> ErlNifTerm {
+    if guess(here, key, Release { here }) == Some(true) {
+        return atoms::ok().as_c_arg();
+    }
+    match release_surely(here, key) {
+        Ok(Ok(())) => atoms::ok().as_c_arg(),
+        Ok(Err(none)) => not_held(none),
+        Err(raised) => raised.raise(here),
+    }
 }
 
 struct Release<'a> {
-    env: Env<'a>,
+    here: Here<'a>,
 }
 
-impl WithKey for Release<'_> {
-    type Answer = ErlNifTerm;
+impl WithGuess for Release<'_> {
+    type Answer = bool;
 
     #[inline(always)]
-    fn call<Q: Query<TermKey>>(self, key: &Q) -> ErlNifTerm {
-        let env = self.env;
+    fn call<const N: usize>(self, guess: &Guess<N>) -> bool {
         let pin = pin();
         let Some(open) = current(&pin) else {
-            return Raised::BadArg.raise(env);
+            return false;
         };
-        match open.table.release(&pin, Caller::of(env).holder(), key) {
-            Ok(()) => atoms::ok().as_c_arg(),
-            Err(NotHeld) => env.error_tuple(atoms::not_held()).as_c_arg(),
+        let caller = Caller::of(self.here).holder();
+        open.table.release(&pin, caller, guess).is_ok()
+    }
+}
+
+/// Releases a key that is not of the kind that is guessed, or is not held.
+#[cold]
+fn release_surely(here: Here<'_>, key: ErlNifTerm) -> Result<Result<(), NotHeld>, Raised> {
+    struct Surely<'a>(Here<'a>);
+
+    impl WithKey for Surely<'_> {
+        type Answer = Result<(), NotHeld>;
+
+        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised> {
+            let pin = pin();
+            let open = current(&pin).ok_or(Raised::BadArg)?;
+            let caller = Caller::of(self.0).holder();
+            Ok(open.table.release(&pin, caller, key))
         }
+    }
+
+    with_key(here, key, Surely(here))
+}
+
+/// What to do with a key that is known for sure; compiled for each kind.
+trait WithKey {
+    type Answer;
+
+    fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised>;
+}
+
+fn with_key<W: WithKey>(here: Here<'_>, key: ErlNifTerm, with: W) -> Result<W::Answer, Raised> {
+    match Small::parse(here, key) {
+        Some(small) => with.call(&small),
+        None => with.call(&Large::parse(here.term(key))?),
     }
 }
 
 /// `MaxPer * Buckets` of two non-negative integers of any size.
 #[inline(always)]
-fn capacity(max_per: Term<'_>, buckets: Term<'_>) -> Option<Capacity> {
-    Some(Capacity::of(non_negative(max_per)?, non_negative(buckets)?))
+fn capacity(here: Here<'_>, max_per: ErlNifTerm, buckets: ErlNifTerm) -> Option<Capacity> {
+    Some(Capacity::of(
+        non_negative(here, max_per)?,
+        non_negative(here, buckets)?,
+    ))
 }
 
 #[inline(always)]
-fn non_negative(term: Term<'_>) -> Option<u64> {
-    match term.decode::<u64>() {
-        Ok(integer) => Some(integer),
-        Err(_) => beyond_64_bits(term),
+fn non_negative(here: Here<'_>, term: ErlNifTerm) -> Option<u64> {
+    match enif::unsigned(here, term) {
+        Some(integer) => Some(integer),
+        None => beyond_64_bits(here.term(term)),
     }
 }
 
@@ -224,32 +285,30 @@ fn beyond_64_bits(term: Term<'_>) -> Option<u64> {
 struct Count;
 
 impl WithKey for Count {
-    type Answer = Result<u64, Raised>;
+    type Answer = u64;
 
-    fn call<Q: Query<TermKey>>(self, key: &Q) -> Self::Answer {
+    fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<u64, Raised> {
         let pin = pin();
         let open = current(&pin).ok_or(Raised::BadArg)?;
         Ok(open.table.count(&pin, key))
     }
 }
 
-fn count_of(key: Term) -> Result<u64, Raised> {
-    with_key(key, Count)?
-}
-
 /// `count(Key)`: permits out.
 #[rustler::nif]
-fn count(key: Term) -> NifResult<u64> {
-    Ok(count_of(key)?)
+fn count(env: Env, key: Term) -> NifResult<u64> {
+    Ok(with_key(Here::from_env(env), key.as_c_arg(), Count)?)
 }
 
 /// `buckets(Key, MaxPer) -> {Full, Rest}`: full buckets, and permits in the next one.
 #[rustler::nif]
-fn buckets(key: Term, max_per: Term) -> NifResult<(u64, u64)> {
-    let max_per = non_negative(max_per)
+fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
+    let here = Here::from_env(env);
+    let max_per = non_negative(here, max_per.as_c_arg())
         .filter(|max_per| *max_per > 0)
         .ok_or(Error::BadArg)?;
-    Ok(bucket_view(count_of(key)?, max_per))
+    let out = with_key(here, key.as_c_arg(), Count)?;
+    Ok(bucket_view(out, max_per))
 }
 
 /// `open(ProcessLimit) -> Handle`: opens an empty table that the caller manages.

@@ -18,7 +18,7 @@
 //!   whoever manages the next table, or by the one that closes it in order.
 //! - **I3** A process that has died holding permits of a closed table changes nothing: its watch finds the gate empty.
 
-use crate::enif;
+use crate::enif::{self, Here};
 use crate::key::TermKey;
 use parking_lot::Mutex;
 use permit_table::{
@@ -81,10 +81,10 @@ static CLOSED: Mutex<Vec<(u64, Arc<Incarnation>)>> = Mutex::new(Vec::new());
 impl Resource for HolderWatch {
     const IMPLEMENTS_DOWN: bool = true;
 
-    fn down<'a>(&'a self, env: Env<'a>, pid: LocalPid, _: Monitor) {
+    fn down<'a>(&'a self, _: Env<'a>, pid: LocalPid, _: Monitor) {
         let pin = pin();
         if let Some(incarnation) = self.0.incarnation(&pin) {
-            let dead = Caller::from_pid(env, pid.as_c_arg());
+            let dead = Caller::from_pid(pid.as_c_arg());
             let _: GivenBack = incarnation.table.give_back(&pin, dead.holder());
         }
     }
@@ -109,9 +109,10 @@ impl Gate {
 impl Incarnation {
     /// Has the VM tell us of the death of the calling process.
     #[cold]
-    pub(crate) fn watch_caller(&self, env: Env<'_>, place: u64) -> Result<(), Trouble> {
+    pub(crate) fn watch_caller(&self, here: Here<'_>, place: u64) -> Result<(), Trouble> {
         let watch = &self.watches[place as usize % WATCHES];
-        match env.monitor(watch, &enif::self_local_pid(env)) {
+        let env = here.env();
+        match env.monitor(watch, &env.pid()) {
             Some(_) => Ok(()),
             None => Err(Trouble::NotWatched),
         }
@@ -146,13 +147,13 @@ pub(crate) struct Caller {
 impl Caller {
     /// The calling process.
     #[inline(always)]
-    pub(crate) fn of(env: Env<'_>) -> Self {
-        Self::from_pid(env, &enif::self_pid(env))
+    pub(crate) fn of(here: Here<'_>) -> Self {
+        Self::from_pid(&enif::self_pid(here))
     }
 
     #[inline(always)]
-    fn from_pid(env: Env<'_>, pid: &ErlNifPid) -> Self {
-        let word = enif::pid_word(env, pid);
+    fn from_pid(pid: &ErlNifPid) -> Self {
+        let word = enif::pid_word(pid);
         Self {
             word,
             place: word.get() >> PID_TAG_BITS,
@@ -178,7 +179,7 @@ pub(crate) fn open(env: Env<'_>, processes: usize) -> Result<ResourceArc<Manager
     let mut closed = CLOSED.lock();
     // Room for the one that is closed now, and for this one some day: closing must not fail.
     closed.try_reserve(2).map_err(|_| Trouble::OutOfMemory)?;
-    env.monitor(&handle, &enif::self_local_pid(env))
+    env.monitor(&handle, &env.pid())
         .ok_or(Trouble::NotWatched)?;
     let fresh = Arc::into_raw(Arc::new(Incarnation { table, watches })).cast_mut();
     handle.0 .0.store(fresh, Ordering::Release);

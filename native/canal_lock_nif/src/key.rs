@@ -10,21 +10,18 @@
 //! Which of the three a term becomes depends on nothing but the term, so equal terms become equal keys. The five words leave
 //! just room for the three of a node on one cache line.
 
-use equivalent::Equivalent;
 use permit_table::Key;
 use rustler::sys::{enif_free_env, ErlNifEnv, ErlNifTerm};
 use std::ptr;
 
 /// Tags of the parts of a key; one byte each. A shape is what its parts' tags are, first part highest.
 pub(crate) mod tag {
-    /// Followed by the atom's word.
-    pub(crate) const ATOM: u64 = 1;
+    /// Followed by the word of an atom, a local pid or a small integer: the whole of the term.
+    pub(crate) const IMMEDIATE: u64 = 1;
     /// Followed by the integer, 64 bits signed.
     pub(crate) const INTEGER: u64 = 2;
     /// Followed by the float's bits.
     pub(crate) const FLOAT: u64 = 3;
-    /// Followed by the word of a local pid.
-    pub(crate) const PID: u64 = 4;
     /// The empty list, or the end of one.
     pub(crate) const NIL: u64 = 5;
     /// Not a part: an encoded key. The bits above are its length in words.
@@ -65,7 +62,7 @@ pub(crate) struct TermKey {
 }
 
 impl TermKey {
-    #[inline]
+    /// A small key; of the words those that the shape does not speak of are 0.
     pub(crate) fn small(shape: u64, words: [u64; 4]) -> Self {
         Self { shape, words }
     }
@@ -156,13 +153,5 @@ impl Drop for TermKey {
             // SAFETY: ours since `copied`; the copy is not used after this.
             unsafe { enif_free_env(ptr::with_exposed_provenance_mut(self.words[0] as usize)) };
         }
-    }
-}
-
-/// Two stored keys are never compared with each other; a query is compared with them.
-impl Equivalent<TermKey> for crate::small::Small {
-    #[inline(always)]
-    fn equivalent(&self, key: &TermKey) -> bool {
-        key.is_small(self.shape(), self.words())
     }
 }

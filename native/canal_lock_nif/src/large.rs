@@ -11,6 +11,7 @@
 
 use crate::enif;
 use crate::key::{tag, TermKey};
+use crate::small::words_of;
 use crate::walk::{walk, Stop, Visitor};
 use ahash::RandomState;
 use equivalent::Equivalent;
@@ -117,16 +118,12 @@ impl Visitor for Encoder {
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Stop> {
-        self.reserve(1 + bytes.len().div_ceil(8))?;
+        let words = bytes.len().div_ceil(8);
+        self.reserve(1 + words)?;
         self.words.push(tag::sized(tag::BYTES, bytes.len()));
-        let (words, rest) = bytes.as_chunks::<8>();
-        self.words
-            .extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.words.push(u64::from_ne_bytes(last));
-        }
+        let start = self.words.len();
+        self.words.resize(start + words, 0);
+        words_of(bytes, &mut self.words[start..]);
         Ok(())
     }
 

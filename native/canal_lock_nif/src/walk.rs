@@ -4,7 +4,7 @@
 //! different terms different ones, as far as the documented functions of `erl_nif` can look into them. What stays
 //! opaque is told as such, and so are maps, whose pairs come in no order that could be relied on.
 
-use crate::enif;
+use crate::enif::{self, Here};
 use crate::key::tag;
 use crate::small::float_bits;
 use permit_table::OutOfMemory;
@@ -76,10 +76,10 @@ pub(crate) fn walk(root: Term<'_>, visitor: &mut impl Visitor) -> Result<(), Sto
 /// Tells of a term; a frame if there is something inside.
 fn enter<'a>(term: Term<'a>, visitor: &mut impl Visitor) -> Result<Option<Frame<'a>>, Stop> {
     match term.get_type() {
-        TermType::Atom => visitor.word(tag::ATOM, Some(enif::word(term.as_c_arg())))?,
-        TermType::Integer => match term.decode::<i64>() {
-            Ok(integer) => visitor.word(tag::INTEGER, Some(integer as u64))?,
-            Err(_) => visitor.opaque(term)?,
+        TermType::Atom => visitor.word(tag::IMMEDIATE, Some(enif::word(term.as_c_arg())))?,
+        TermType::Integer => match enif::signed(term) {
+            Some(integer) => visitor.word(tag::INTEGER, Some(integer as u64))?,
+            None => visitor.opaque(term)?,
         },
         TermType::Float => match float_bits(term) {
             Some(bits) => visitor.word(tag::FLOAT, Some(bits))?,
@@ -91,8 +91,8 @@ fn enter<'a>(term: Term<'a>, visitor: &mut impl Visitor) -> Result<Option<Frame<
         },
         TermType::Pid => match term.decode::<LocalPid>() {
             Ok(pid) => {
-                let word = enif::pid_word(term.get_env(), pid.as_c_arg()).get();
-                visitor.word(tag::PID, Some(word))?;
+                let word = enif::pid_word(pid.as_c_arg()).get();
+                visitor.word(tag::IMMEDIATE, Some(word))?;
             }
             Err(_) => visitor.opaque(term)?,
         },
@@ -102,7 +102,8 @@ fn enter<'a>(term: Term<'a>, visitor: &mut impl Visitor) -> Result<Option<Frame<
             return Ok(Some(Frame::List(term)));
         }
         TermType::Tuple => {
-            let rest = enif::tuple(term).unwrap_or(&[]);
+            let here = Here::from_env(term.get_env());
+            let rest = enif::elements(here, term.as_c_arg()).unwrap_or(&[]);
             visitor.word(tag::sized(tag::ELEMENTS, rest.len()), None)?;
             return Ok(Some(Frame::Elements { parent: term, rest }));
         }

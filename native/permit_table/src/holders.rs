@@ -22,10 +22,11 @@
 //!   looks there if that count is not 0, so it finds its slot again after the other has gone.
 
 use crate::epochs::Pin;
-use crate::keys::{Node, Query};
+use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
+use equivalent::Equivalent;
 use hashbrown::HashTable;
 use std::num::NonZeroU64;
 use std::ptr::{self, NonNull};
@@ -84,7 +85,8 @@ impl<K> Default for Entry<K> {
 /// A key that a process holds beyond the second.
 struct Held<K> {
     node: NonNull<Node<K>>,
-    hash: u64,
+    /// The node's: what it is hashed by.
+    order: u64,
     permits: u64,
 }
 
@@ -208,13 +210,13 @@ impl<K> Holders<K> {
 
     /// Takes one permit of the key off the process's record, and gives it back to the count.
     #[inline(always)]
-    pub(crate) fn release<Q: Query<K>>(
+    pub(crate) fn release<Q: Equivalent<K>>(
         &self,
         _pin: &Pin,
         holder: Holder,
         query: &Q,
         account: &Account,
-        hash: impl FnOnce() -> u64,
+        order: impl FnOnce() -> u64,
     ) -> Result<(), NotHeld> {
         let slot = self.find(holder).ok_or(NotHeld)?;
         for entry in &slot.entries {
@@ -230,7 +232,7 @@ impl<K> Holders<K> {
                 return Ok(());
             }
         }
-        slot.release_more(query, hash, account)
+        slot.release_more(query, order, account)
     }
 
     /// Gives back all that a dead process held, exactly once (P4), and lets its slot go.
@@ -389,7 +391,7 @@ impl<K> Slot<K> {
         if let (Some(more), Some(node)) = (self.more(), node) {
             let held = more.lock();
             if held
-                .find(node.hash(), |held| ptr::eq(held.node.as_ptr(), node))
+                .find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
                 .is_some()
             {
                 return Ok(Place::More);
@@ -448,42 +450,42 @@ impl<K> Slot<K> {
                 unsafe { fresh.as_ref() }
             }
         };
-        reserve(&mut more.lock(), account, |held| held.hash)?;
+        reserve(&mut more.lock(), account, |held| held.order)?;
         Ok(Place::More)
     }
 
     #[cold]
     fn record_more(&self, node: &Node<K>) {
         let mut held = self.more().expect("reserved by `reserve`").lock();
-        let hash = node.hash();
+        let order = node.order();
         // Not `entry`: that one reserves room again, and cannot say so when there is none.
-        match held.find_mut(hash, |held| ptr::eq(held.node.as_ptr(), node)) {
+        match held.find_mut(order, |held| ptr::eq(held.node.as_ptr(), node)) {
             Some(entry) => entry.permits += 1,
             None => {
                 let entry = Held {
                     node: NonNull::from(node),
-                    hash,
+                    order,
                     permits: 1,
                 };
-                held.insert_unique(hash, entry, |held| held.hash);
+                held.insert_unique(order, entry, |held| held.order);
             }
         }
     }
 
     #[cold]
-    fn release_more<Q: Query<K>>(
+    fn release_more<Q: Equivalent<K>>(
         &self,
         query: &Q,
-        hash: impl FnOnce() -> u64,
+        order: impl FnOnce() -> u64,
         account: &Account,
     ) -> Result<(), NotHeld> {
         let mut held = self.more().ok_or(NotHeld)?.lock();
-        let hash = Node::<K>::hash_of(hash());
+        let order = order();
         let is_wanted = |held: &Held<K>| {
             // SAFETY: what is on record has permits (H2).
             query.equivalent(unsafe { &held.node.as_ref().key })
         };
-        let mut entry = held.find_entry(hash, is_wanted).map_err(|_| NotHeld)?;
+        let mut entry = held.find_entry(order, is_wanted).map_err(|_| NotHeld)?;
         // SAFETY: as above.
         let node = unsafe { entry.get().node.as_ref() };
         if entry.get().permits > 1 {

@@ -1,20 +1,22 @@
 //! From a key to its word: a concurrent map with lock-free lookups and insertions.
 //!
 //! A split-ordered list (Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", JACM 2006): one
-//! linked list of all keys, sorted by the *reversed* bits of their hashes, and an array of heads that lead into it.
-//! Bucket `b` of `2^bits` holds the keys whose hash ends in `b`; read backwards, those are neighbours. So doubling the
-//! number of buckets moves nothing: it is one store, and the new heads are linked in one by one as keys arrive (P8:
-//! no call waits for growth).
+//! linked list of all keys, sorted by hash, and an array of heads that lead into it. With `2^bits` buckets, the bucket of a key
+//! is the first `bits` bits of its hash. So doubling the number of buckets moves nothing: it is one store, after which each bucket has
+//! a new head half-way, and the new heads are linked in one by one as keys arrive (P8: no call waits for growth).
 //!
 //! ```text
-//!   heads (bits = 2)   [0]            [2]            [1]            [3]
+//!   heads (bits = 2)   [00]           [01]           [10]           [11]
 //!                       |              |              |              |
-//!   order (reversed)   000 -> 0011 -> 010 -> 0101 -> 100 ---------> 110 -> 1111 -> end
+//!   order              000 -> 0011 -> 010 -> 0101 -> 100 ---------> 110 -> 1111 -> end
 //!                      head   key     head   key     head           head   key
 //! ```
 //!
-//! A key's order is its reversed hash with the last bit set, a head's its reversed index, whose last bit is clear; so
-//! they never tie. A head that is not linked yet is served by its parent, the index without its highest bit.
+//! A key's order is its hash with the last bit set; a head's is its bucket's first bits followed by zeros, so they never tie. A
+//! head that is not linked yet is served by its parent, the one whose order lacks the lowest bit that is set. In the array a head
+//! stands by the number of bits that tell it from its parent's, then by those bits (`index`): so a head keeps its place when
+//! the buckets double. (The paper numbers buckets by the *last* bits, and sorts by the reversed hash, for the same end; to find
+//! the lowest bit set is an instruction, to reverse a word is not.)
 //!
 //! # Invariants
 //! - **K1** The links that are not marked are sorted by order; of those of one order, the newer comes first.
@@ -133,12 +135,6 @@ impl Link {
         }
     }
 
-    /// The order of a key with this hash.
-    #[inline(always)]
-    fn order_of_key(hash: u64) -> u64 {
-        hash.reverse_bits() | 1
-    }
-
     /// The pointer to the next link, and whether this one is marked.
     #[inline(always)]
     pub(crate) fn next(&self) -> (*mut Link, bool) {
@@ -178,9 +174,9 @@ impl Link {
 }
 
 impl Head {
-    fn new(bucket: usize) -> Self {
+    fn new(index: usize) -> Self {
         Self {
-            link: Link::new((bucket as u64).reverse_bits()),
+            link: Link::new(order_at(index)),
             state: AtomicU8::new(UNLINKED),
         }
     }
@@ -198,14 +194,9 @@ impl Head {
 }
 
 impl<K> Node<K> {
-    /// What [`Node::hash_of`] made of its key's hash.
-    pub(crate) fn hash(&self) -> u64 {
-        self.link.order.reverse_bits()
-    }
-
-    /// The part of a hash that a node remembers: the highest bit gave way to the mark of a key's order.
-    pub(crate) fn hash_of(hash: u64) -> u64 {
-        Link::order_of_key(hash).reverse_bits()
+    /// [`order_of_key`] of its key's hash.
+    pub(crate) fn order(&self) -> u64 {
+        self.link.order
     }
 }
 
@@ -213,13 +204,13 @@ impl<'a, K: Key> NewNode<'a, K> {
     /// A key with one permit out.
     pub(crate) fn with_one_permit(
         query: &impl Query<K>,
-        hash: u64,
+        order: u64,
         account: &'a Account,
     ) -> Result<Self, OutOfMemory> {
         let key = query.to_key()?;
         let heap_bytes = key.heap_bytes();
         let node = account.allocate(Node {
-            link: Link::new(Link::order_of_key(hash)),
+            link: Link::new(order),
             buckets: Buckets::with_one_permit(),
             key,
         })?;
@@ -295,49 +286,45 @@ impl<K: Key> Keys<K> {
     }
 
     /// The node of a key. Writes nothing (P2).
+    ///
+    /// The head that it enters by may be taken out meanwhile, and what has been put in since then be missed. The answer is right all
+    /// the same: it was so when the head was found linked, which is within the call. Whoever wants to put a key in
+    /// because of it will notice.
     #[inline(always)]
-    pub(crate) fn get<'a, Q: Query<K>>(
+    pub(crate) fn get<'a, Q: Equivalent<K>>(
         &'a self,
         _pin: &'a Pin,
-        hash: u64,
+        order: u64,
         query: &Q,
     ) -> Option<&'a Node<K>> {
-        let order = Link::order_of_key(hash);
-        loop {
-            let head = self.entry(hash);
-            let (mut cursor, _) = head.link.next();
-            // SAFETY: pinned, so whatever the list leads to is alive (K5).
-            while let Some(link) = unsafe { cursor.as_ref() } {
-                if link.order >= order {
-                    if link.order > order {
-                        break;
-                    }
-                    if let Some(node) = Self::live_node(cursor, query) {
-                        return Some(node);
-                    }
+        let (mut cursor, _) = self.entry(order).link.next();
+        // SAFETY: pinned, so whatever the list leads to is alive (K5).
+        while let Some(link) = unsafe { cursor.as_ref() } {
+            if link.order >= order {
+                if link.order > order {
+                    break;
                 }
-                (cursor, _) = link.next();
+                if let Some(node) = Self::live_node(cursor, query) {
+                    return Some(node);
+                }
             }
-            // Whoever entered by a head that was taken out meanwhile may have missed what came since.
-            if head.state() == LINKED {
-                return None;
-            }
+            (cursor, _) = link.next();
         }
+        None
     }
 
     /// Puts a new node in, unless the key is there by now.
-    pub(crate) fn insert<'a, 'n, Q: Query<K>>(
+    pub(crate) fn insert<'a, 'n, Q: Equivalent<K>>(
         &'a self,
         pin: &'a Pin,
-        hash: u64,
         query: &Q,
         new: NewNode<'n, K>,
     ) -> Inserted<'a, 'n, K> {
-        self.link_head(pin, hash, new.account);
         // SAFETY: it is alive, and it is only read here.
         let link = unsafe { &new.node.as_ref().link };
+        self.link_head(pin, link.order, new.account);
         loop {
-            let Some(gap) = self.gap(pin, &self.entry(hash).link, link.order) else {
+            let Some(gap) = self.gap(pin, &self.entry(link.order).link, link.order) else {
                 continue;
             };
             if Self::run_has(&gap, link.order, query) {
@@ -356,16 +343,22 @@ impl<K: Key> Keys<K> {
         Inserted::New(unsafe { node.as_ref() })
     }
 
-    /// The head of the bucket of `hash`, or of its nearest forefather that is in the list.
+    /// The nearest head in the list whose order is not greater than `order`: that of its bucket, or a forefather.
     #[inline(always)]
-    pub(crate) fn entry(&self, hash: u64) -> &Head {
-        let mut bucket = hash as usize & ((1 << self.bits()) - 1);
+    pub(crate) fn entry(&self, order: u64) -> &Head {
+        let mut bucket = self.bucket(order);
         loop {
-            match self.heads.get(bucket) {
+            match self.heads.get(index(bucket)) {
                 Some(head) if head.state() == LINKED => return head,
                 _ => bucket = parent(bucket),
             }
         }
+    }
+
+    /// The order of the head of the bucket that `order` is in.
+    #[inline(always)]
+    fn bucket(&self, order: u64) -> u64 {
+        order & (u64::MAX << (u64::BITS - self.bits()))
     }
 
     /// The place for `order`, searched from `start` on: behind the last unmarked link of smaller order. Nothing if `start` is
@@ -394,10 +387,11 @@ impl<K: Key> Keys<K> {
         Some(gap)
     }
 
-    /// Links the head of a bucket in, if it is not there yet. Without memory for it, the parent goes on serving.
-    pub(crate) fn link_head(&self, pin: &Pin, hash: u64, account: &Account) {
-        let bucket = hash as usize & ((1 << self.bits()) - 1);
-        let Ok(head) = self.heads.get_or_create(bucket, account, Head::new) else {
+    /// Links the head of the bucket of `order` in, if it is not there yet. Without memory for it, the parent goes on serving.
+    pub(crate) fn link_head(&self, pin: &Pin, order: u64, account: &Account) {
+        let bucket = self.bucket(order);
+        let head = self.heads.get_or_create(index(bucket), account, Head::new);
+        let Ok(head) = head else {
             return;
         };
         if head.state() != UNLINKED || !head.change(UNLINKED, LINKING) {
@@ -405,8 +399,8 @@ impl<K: Key> Keys<K> {
         }
         let link = ptr::from_ref(&head.link).cast_mut();
         loop {
-            let start = self.entry(parent(bucket) as u64);
-            let Some(gap) = self.gap(pin, &start.link, head.link.order) else {
+            let start = self.entry(parent(bucket));
+            let Some(gap) = self.gap(pin, &start.link, bucket) else {
                 continue;
             };
             head.link.next.store(gap.next, Ordering::Relaxed);
@@ -426,7 +420,7 @@ impl<K: Key> Keys<K> {
     }
 
     /// Is there a live node with the key among those of `order` behind the gap?
-    fn run_has<Q: Query<K>>(gap: &Gap<'_>, order: u64, query: &Q) -> bool {
+    fn run_has<Q: Equivalent<K>>(gap: &Gap<'_>, order: u64, query: &Q) -> bool {
         let mut cursor = gap.next;
         // SAFETY: the gap was found under a pin that its lifetime still borrows (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
@@ -446,7 +440,7 @@ impl<K: Key> Keys<K> {
 
     /// The link as a node, if it has the key and is not dead (K4).
     #[inline(always)]
-    fn live_node<'a, Q: Query<K>>(link: *mut Link, query: &Q) -> Option<&'a Node<K>> {
+    fn live_node<'a, Q: Equivalent<K>>(link: *mut Link, query: &Q) -> Option<&'a Node<K>> {
         let node = Link::node::<K>(link)?;
         // SAFETY: callers are pinned and have got the link from the list (K5).
         let node = unsafe { node.as_ref() };
@@ -460,13 +454,12 @@ impl<K: Key> Keys<K> {
         after: u64,
         mut visit: impl FnMut(NonNull<Node<K>>, u64) -> bool,
     ) {
-        let hash = after.reverse_bits();
         let gap = loop {
             // With `+ 1` the place behind all links of that very order. The greatest has none behind it.
             let Some(order) = after.checked_add(1) else {
                 return;
             };
-            if let Some(gap) = self.gap(pin, &self.entry(hash).link, order) {
+            if let Some(gap) = self.gap(pin, &self.entry(after).link, order) {
                 break gap;
             }
         };
@@ -514,10 +507,53 @@ impl<K: Key> Keys<K> {
     }
 }
 
-/// The bucket that `bucket` was split off from.
-pub(crate) fn parent(bucket: usize) -> usize {
-    match bucket.checked_ilog2() {
-        Some(highest) => bucket & !(1 << highest),
+/// The order of a key with this hash.
+#[inline(always)]
+pub(crate) fn order_of_key(hash: u64) -> u64 {
+    hash | 1
+}
+
+/// The order of the head that the one of this order was split off from; 0 is everybody's forefather.
+pub(crate) fn parent(order: u64) -> u64 {
+    order & order.wrapping_sub(1)
+}
+
+/// Where in the array the head of an order stands: those that came with the k-th doubling from `2^(k-1)` on.
+#[inline(always)]
+fn index(order: u64) -> usize {
+    if order == 0 {
+        return 0;
+    }
+    let zeros = order.trailing_zeros();
+    let generation = 1 << (u64::BITS - 1 - zeros);
+    generation | ((order >> zeros) >> 1) as usize
+}
+
+/// The order of the head at an index: the inverse of [`index`].
+fn order_at(index: usize) -> u64 {
+    match index.checked_ilog2() {
         None => 0,
+        Some(bits) => {
+            let rest = index as u64 & ((1 << bits) - 1);
+            (rest << 1 | 1) << (u64::BITS - 1 - bits)
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_has_one_place_and_a_smaller_forefather() {
+        for place in 0..10_000 {
+            assert_eq!(index(order_at(place)), place);
+            let forefather = parent(order_at(place));
+            assert!(place == 0 || forefather < order_at(place) && index(forefather) < place);
+        }
+        // The buckets of 2^b fill the first 2^b places.
+        let mut places: Vec<_> = (0..64u64).map(|bucket| index(bucket << 58)).collect();
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..64));
     }
 }

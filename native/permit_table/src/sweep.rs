@@ -123,7 +123,7 @@ impl<K: Key> Sweep<K> {
             let alive = unsafe { node.as_ref() };
             // A bucket that has got no key since it came to be is entered by its parent. The sweep links its head, so that the
             // table is as fast after growth as if it had always been that large.
-            keys.link_head(pin, alive.hash(), account);
+            keys.link_head(pin, alive.order(), account);
             outcome = self.reclaim(pin, keys, node);
             outcome.is_ok()
         });
@@ -162,13 +162,8 @@ impl<K: Key> Sweep<K> {
         let link = unsafe { &*target };
         // Before the mark its place is found by its order; after it, others may put greater orders in front of it.
         let mut gap = loop {
-            let head = keys.entry(link.order().reverse_bits());
-            let head = if ptr::eq(&head.link, target) {
-                // A head cannot lead to itself.
-                keys.entry(parent(head_bucket(link)) as u64)
-            } else {
-                head
-            };
+            // A head cannot lead to itself; but its parent can, and to a key leads what leads to one of smaller order.
+            let head = keys.entry(parent(link.order()));
             if let Some(gap) = keys.gap(pin, &head.link, link.order()) {
                 break gap;
             }
@@ -335,9 +330,4 @@ impl<K: Key> Sweep<K> {
             Retired::Heads(heads) => unsafe { account.free(heads) },
         }
     }
-}
-
-/// Which bucket a head is of.
-fn head_bucket(link: &Link) -> usize {
-    link.order().reverse_bits() as usize
 }

@@ -13,11 +13,13 @@
 use crate::buckets::{Capacity, Refusal};
 use crate::epochs::{self, Pin};
 use crate::holders::{GivenBack, Holder, Holders, NotHeld};
-use crate::keys::{Inserted, Key, Keys, NewNode, Node, Query};
+use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
 use crate::sweep::{Progress, Sweep};
 use crate::sync::Mutex;
 use ahash::RandomState;
+use equivalent::Equivalent;
+use std::hash::Hash;
 
 /// What [`Table::acquire`] answers when nothing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,46 +92,57 @@ impl<K: Key> Table<K> {
     /// # Cost
     /// O(1) expected: a hash, a lookup, one compare-and-swap. No lock is taken, but by a holder of more than two keys at a
     /// time, its own.
-    #[inline(always)]
     pub fn acquire<Q: Query<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
         capacity: Capacity,
-        watch: impl FnOnce() -> Result<(), E>,
+        mut watch: impl FnMut() -> Result<(), E>,
     ) -> Result<Acquired, E> {
-        let hash = self.hasher.hash_one(query);
-        if let Some(node) = self.keys.get(pin, hash, query) {
-            match node.buckets.admits(capacity) {
-                Err(Refusal::Full) => return Ok(Acquired::Full),
-                Err(Refusal::Dead) => {}
-                Ok(()) => {
-                    let slot = self.holders.claim(holder, &self.account, watch)?;
-                    let place = slot.reserve(Some(node), &self.account)?;
-                    match node.buckets.acquire(capacity) {
-                        Ok(out) => {
-                            slot.record(place, node);
-                            return Ok(Acquired::Permit(out));
-                        }
-                        Err(Refusal::Full) => return Ok(Acquired::Full),
-                        Err(Refusal::Dead) => {}
-                    }
-                    // The slot is claimed, so nobody is asked to watch twice.
-                    return self.acquire_new(pin, holder, hash, query, capacity, || Ok(()));
-                }
-            }
+        match self.acquire_known(pin, holder, query, capacity, &mut watch)? {
+            Some(acquired) => Ok(acquired),
+            None => self.acquire_new(pin, holder, query, capacity, watch),
         }
-        self.acquire_new(pin, holder, hash, query, capacity, watch)
+    }
+
+    /// As [`Table::acquire`], of a key that is in the table. If it is not, the answer is `None`, and nothing has changed; so it
+    /// serves to ask for what a key may well be before it is known for sure.
+    #[inline(always)]
+    pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        capacity: Capacity,
+        watch: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Option<Acquired>, E> {
+        let order = self.order(query);
+        let Some(node) = self.keys.get(pin, order, query) else {
+            return Ok(None);
+        };
+        match node.buckets.admits(capacity) {
+            Ok(()) => {}
+            Err(Refusal::Full) => return Ok(Some(Acquired::Full)),
+            Err(Refusal::Dead) => return Ok(None),
+        }
+        let slot = self.holders.claim(holder, &self.account, watch)?;
+        let place = slot.reserve(Some(node), &self.account)?;
+        match node.buckets.acquire(capacity) {
+            Ok(out) => {
+                slot.record(place, node);
+                Ok(Some(Acquired::Permit(out)))
+            }
+            Err(Refusal::Full) => Ok(Some(Acquired::Full)),
+            Err(Refusal::Dead) => Ok(None),
+        }
     }
 
     /// Takes a permit of a key that was not there a moment ago.
-    #[cold]
     fn acquire_new<Q: Query<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
         holder: Holder,
-        hash: u64,
         query: &Q,
         capacity: Capacity,
         watch: impl FnOnce() -> Result<(), E>,
@@ -137,11 +150,12 @@ impl<K: Key> Table<K> {
         if capacity.is_zero() {
             return Ok(Acquired::Full);
         }
+        let order = self.order(query);
         let slot = self.holders.claim(holder, &self.account, watch)?;
-        let mut new = NewNode::with_one_permit(query, hash, &self.account)?;
+        let mut new = NewNode::with_one_permit(query, order, &self.account)?;
         loop {
             let place = slot.reserve(None, &self.account)?;
-            match self.keys.insert(pin, hash, query, new) {
+            match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
                     slot.record(place, node);
                     return Ok(Acquired::Permit(1));
@@ -149,7 +163,7 @@ impl<K: Key> Table<K> {
                 Inserted::Present(back) => new = back,
             }
             // Somebody else was quicker. If that one has died by now, the next round puts ours in.
-            let Some(node) = self.keys.get(pin, hash, query) else {
+            let Some(node) = self.keys.get(pin, order, query) else {
                 continue;
             };
             let place = slot.reserve(Some(node), &self.account)?;
@@ -173,15 +187,14 @@ impl<K: Key> Table<K> {
     /// O(1). The holder's record leads to the key, so the table is not searched, and for a holder of up to two keys
     /// nothing is hashed.
     #[inline(always)]
-    pub fn release<Q: Query<K>>(
+    pub fn release<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
     ) -> Result<(), NotHeld> {
-        self.holders.release(pin, holder, query, &self.account, || {
-            self.hasher.hash_one(query)
-        })
+        self.holders
+            .release(pin, holder, query, &self.account, || self.order(query))
     }
 
     /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.
@@ -193,12 +206,17 @@ impl<K: Key> Table<K> {
     }
 
     /// How many permits of a key are out.
-    pub fn count<Q: Query<K>>(&self, pin: &Pin, query: &Q) -> u64 {
-        let hash = self.hasher.hash_one(query);
+    pub fn count<Q: Hash + Equivalent<K>>(&self, pin: &Pin, query: &Q) -> u64 {
+        let order = self.order(query);
         self.keys
-            .get(pin, hash, query)
+            .get(pin, order, query)
             .and_then(|node| node.buckets.permits())
             .unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn order<Q: Hash>(&self, query: &Q) -> u64 {
+        order_of_key(self.hasher.hash_one(query))
     }
 
     /// One bounded step of the sweep: looks at about `budget` keys, and frees at most as many. See [`Progress`].

@@ -1,0 +1,1 @@
+[inputs: ["{.formatter,mix}.exs", "{lib,test}/**/*.{ex,exs}"], line_length: 120]

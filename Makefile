@@ -1,0 +1,82 @@
+# Everything a maintainer runs. Users of the library need none of this: rebar3 and mix build it by themselves.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+# Both tools, and cargo below them, share _build; and their output is unreadable when mixed.
+.NOTPARALLEL:
+
+# A plain rustup installation is on PATH only in shells that were started after it.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# Elixir complains on every start in the C locale, where machines without a person tend to run.
+export ELIXIR_ERL_OPTIONS ?= +fnu
+
+# In native/, where cargo finds the .cargo/config.toml that puts its output under _build.
+cargo := cd native && cargo
+ebin_path := ERL_LIBS=_build/rebar3/default/lib
+
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install what this machine lacks, given that it has Rust
+	@scripts/setup.sh
+
+.PHONY: demo
+demo: setup ## watch permits being taken, refused and given back
+	rebar3 compile
+	$(ebin_path) escript examples/demo.escript
+
+.PHONY: test
+test: setup both-tools ## run all tests
+	$(cargo) test --locked --package permit_table
+	rebar3 eunit
+
+# That each tool builds the project on its own, and that a second build finds nothing to do and says nothing.
+.PHONY: both-tools
+both-tools:
+	rebar3 compile
+	mix compile --warnings-as-errors
+	@again=$$(mix compile) && test -z "$$again" || { echo "mix compile found work to do twice: $$again" >&2; exit 1; }
+
+.PHONY: check
+check: setup check-rust check-erlang check-elixir ## formatting, linters, types and docs; any warning is an error
+
+.PHONY: check-rust
+check-rust:
+	@for part in fmt clippy; do cargo $$part --version >/dev/null 2>&1 || \
+	  { echo "make check needs cargo $$part; get both with: rustup component add rustfmt clippy" >&2; exit 1; }; done
+	$(cargo) fmt --check
+	$(cargo) clippy --all-targets --locked -- -D warnings
+	cd native && RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items --locked
+
+# EDoc exits with 0 after a warning, so its words decide.
+.PHONY: check-erlang
+check-erlang:
+	rebar3 as check do compile, xref, dialyzer
+	@mkdir -p _build
+	rebar3 edoc 2>&1 | tee _build/edoc.log
+	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
+
+.PHONY: check-elixir
+check-elixir:
+	mix format --check-formatted
+	mix compile --warnings-as-errors
+
+.PHONY: bench
+bench: setup ## measure, as bench/README.md tells
+	bench/run.sh
+
+.PHONY: soak
+soak: setup ## the stress and property tests again, with counts that take minutes
+	cd native && PROPTEST_CASES=20000 cargo test --release --locked --package permit_table
+	CANAL_LOCK_SOAK=1 rebar3 eunit
+
+.PHONY: strangers
+strangers: setup ## build the library the ways its users will: as a dependency, in releases, without cargo...
+	scripts/strangers.sh
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf _build priv doc erl_crash.dump

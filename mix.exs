@@ -1,0 +1,81 @@
+defmodule Mix.Tasks.Compile.CanalLockNative do
+  @moduledoc false
+  # Calls the same driver as rebar3 does, with another destination: the application's own folder under `_build`.
+  use Mix.Task.Compiler
+
+  # Without it the task runs once at the top of an umbrella, where there is no application to install into.
+  @recursive true
+
+  @impl true
+  def run(_args) do
+    driver = Path.join(__DIR__, "native/build.escript")
+    app = Mix.Project.app_path()
+
+    # The driver writes one line when it has installed something, and nothing when the library was up to date.
+    case System.cmd(escript(), [driver, Path.join(app, "native")]) do
+      {"", 0} ->
+        link_priv(app)
+        {:noop, []}
+
+      {line, 0} ->
+        link_priv(app)
+        Mix.shell().info(String.trim_trailing(line))
+        {:ok, []}
+
+      {_, _} ->
+        {:error, []}
+    end
+  end
+
+  # The one that belongs to the VM we run in, wherever PATH leads.
+  defp escript do
+    System.find_executable(Path.join([:code.root_dir(), "bin", "escript"])) || "escript"
+  end
+
+  # A link, because of what Mix does before any compiler runs when the source has a `priv` (where rebar3 installs): into
+  # a real folder it copies file by file and in place, through the memory of every VM that has the old library loaded;
+  # a link it only points elsewhere, and here it is put right again.
+  defp link_priv(app) do
+    priv = Path.join(app, "priv")
+
+    if File.read_link(priv) != {:ok, "native"} do
+      File.rm_rf!(priv)
+      # Where links are not to be had, what is loaded cannot be overwritten either.
+      with {:error, _} <- File.ln_s("native", priv), do: File.cp_r!(Path.join(app, "native"), priv)
+    end
+  end
+end
+
+defmodule CanalLock.MixProject do
+  use Mix.Project
+
+  # Mix overlooks src/canal_lock.app.src when there is a mix.exs, so what stands there is read from there.
+  {:ok, [{:application, :canal_lock, spec}]} = :file.consult(Path.join(__DIR__, "src/canal_lock.app.src"))
+  @app_src spec
+
+  def project do
+    [
+      app: :canal_lock,
+      version: to_string(@app_src[:vsn]),
+      description: to_string(@app_src[:description]),
+      elixir: "~> 1.14",
+      compilers: [:canal_lock_native | Mix.compilers()],
+      erlc_options: [:debug_info],
+      deps: [],
+      package: package()
+    ]
+  end
+
+  def application do
+    [extra_applications: @app_src[:applications] -- [:kernel, :stdlib]] ++
+      Keyword.take(@app_src, [:mod, :registered, :env])
+  end
+
+  defp package do
+    [
+      licenses: Enum.map(@app_src[:licenses], &to_string/1),
+      links: Map.new(@app_src[:links], fn {name, url} -> {to_string(name), to_string(url)} end),
+      files: Enum.map(@app_src[:files], &to_string/1)
+    ]
+  end
+end
