@@ -13,6 +13,10 @@ export ELIXIR_ERL_OPTIONS ?= +fnu
 
 # In native/, where cargo finds the .cargo/config.toml that puts its output under _build.
 cargo := cd native && cargo
+# Every interleaving of the models in tests/loom.rs. Apart from other builds, which would be made anew after each change of flags.
+loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --package permit_table --profile loom --target-dir ../_build/cargo-loom
+# How many times as long as `make test' the soak goes on.
+soak ?= 20
 ebin_path := ERL_LIBS=_build/rebar3/default/lib
 
 .PHONY: help
@@ -31,6 +35,7 @@ demo: setup ## watch permits being taken, refused and given back
 .PHONY: test
 test: setup both-tools ## run all tests
 	$(cargo) test --locked --package permit_table
+	$(loom) --test loom
 	rebar3 eunit
 
 # That each tool builds the project on its own, and that a second build finds nothing to do and says nothing.
@@ -69,9 +74,9 @@ bench: setup ## measure, as bench/README.md tells
 	bench/run.sh
 
 .PHONY: soak
-soak: setup ## the stress and property tests again, with counts that take minutes
-	cd native && PROPTEST_CASES=20000 cargo test --release --locked --package permit_table
-	CANAL_LOCK_SOAK=1 rebar3 eunit
+soak: setup ## the stress and property tests with soak=20 times as many rounds
+	cd native && CANAL_LOCK_SOAK=$(soak) PROPTEST_CASES=$$((256 * $(soak))) cargo test --release --locked --package permit_table
+	CANAL_LOCK_SOAK=$(soak) rebar3 eunit
 
 .PHONY: strangers
 strangers: setup ## build the library the ways its users will: as a dependency, in releases, without cargo...

@@ -7,8 +7,8 @@
 
 %% full: figures to publish. quick: to see that nothing has broken.
 -define(MODES, #{
-    "full" => #{rounds => 41, sample_ms => 40, keys => 200000},
-    "quick" => #{rounds => 9, sample_ms => 10, keys => 200000}
+    "full" => #{rounds => 41, sample_ms => 40, keys => 1000000, wait_rounds => 7},
+    "quick" => #{rounds => 9, sample_ms => 10, keys => 200000, wait_rounds => 1}
 }).
 %% Loops that are timed to find how many make a sample.
 -define(TRIAL_LOOPS, 200).
@@ -34,7 +34,7 @@ main() ->
 run(Folder, Name, Mode) ->
     Machine = machine(Name, Mode),
     io:put_chars(Machine),
-    Results = maps:merge(timed(Mode), memory(Mode)),
+    Results = lists:foldl(fun maps:merge/2, #{}, [timed(Mode), memory(Mode), waits(Mode)]),
     Text = bench_report:text(Results),
     io:put_chars(Text),
     Report = filename:join(Folder, "report-" ++ Name ++ ".txt"),
@@ -100,6 +100,13 @@ memory(#{keys := Keys}) ->
      || {Variant, _} <- bench_cases:shapes(),
         Subject <- [ours, ets],
         {Op, Bytes} <- bench_memory:measure(Variant, Subject, Keys)
+    ]).
+
+waits(#{keys := Keys, wait_rounds := Rounds}) ->
+    collect([
+        {{wait, Variant, ours, Op}, {Round, Us}}
+     || Round <- lists:seq(1, Rounds),
+        {Variant, Op, Us} <- bench_waits:measure(Keys)
     ]).
 
 machine(Name, #{rounds := Rounds, sample_ms := SampleMs, keys := Keys}) ->

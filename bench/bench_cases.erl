@@ -6,7 +6,7 @@
 -export_type([subject/0, op/0, scenario/0, ratio/0, id/0]).
 
 -type subject() :: ours | ets | floor | atomics.
--type op() :: pair | acquire | release | full | table | public_table | os.
+-type op() :: pair | acquire | release | full | table | public_table | os | median | rare | longest.
 -type id() :: {Group :: atom(), Variant :: string(), subject(), op()}.
 -type scenario() :: #{
     group := atom(),
@@ -128,8 +128,10 @@ title(alone) -> "acquires in a row, then releases in a row, one process";
 title(full) -> "refused: another process holds the only permit";
 title(below) -> "acquire + release above full buckets (MaxPer 1, other processes hold them)";
 title(two) -> "acquire + release, two processes at once (as each sees it)";
+title(wait) -> "how long single calls and sweep steps take, at worst: quiet, and while keys come and go by the hundred thousand";
 title(memory) -> "memory of a key in use, one process holding all".
 
 -spec unit(Group :: atom()) -> string().
 unit(memory) -> "B";
+unit(wait) -> "us";
 unit(_) -> "ns".

@@ -11,14 +11,7 @@
 
 -spec measure(Variant :: string(), bench_cases:subject(), Keys :: pos_integer()) -> [{bench_cases:op(), float()}].
 measure(Variant, Subject, Keys) ->
-    Folders = [filename:dirname(code:which(Module)) || Module <- [?MODULE, bench_subjects:module(Subject)]],
-    Path = lists:append([["-pa", Folder] || Folder <- Folders]),
-    {ok, Peer, _} = peer:start_link(#{connection => standard_io, args => Path}),
-    try
-        peer:call(Peer, ?MODULE, hold, [Variant, Subject, Keys], infinity)
-    after
-        peer:stop(Peer)
-    end.
+    bench_vm:call(Subject, ?MODULE, hold, [Variant, Subject, Keys]).
 
 -spec hold(Variant :: string(), bench_cases:subject(), Keys :: pos_integer()) -> [{bench_cases:op(), float()}].
 hold(Variant, Subject, Keys) ->

@@ -8,6 +8,7 @@
 //! | `small.rs` | keys that fit into a cache line: parsed without allocating |
 //! | `large.rs` | all other keys |
 //! | `walk.rs` | a way through a term of any depth, without recursion |
+//! | `allocator.rs` | memory comes from the VM |
 //! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
 //!
 //! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
@@ -15,6 +16,9 @@
 //! because a process that is killed inside a dirty NIF is announced dead while the NIF runs on: counts, records and
 //! monitors must not be touched then.
 
+// Elsewhere the VM's functions are found only after the library has begun to allocate.
+#[cfg(not(any(target_os = "macos", windows)))]
+mod allocator;
 mod calls;
 mod enif;
 mod incarnation;

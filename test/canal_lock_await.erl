@@ -1,0 +1,58 @@
+%% Waits for what comes about by itself, never for a length of time: a test that needs a permit to be back asks until it is.
+-module(canal_lock_await).
+
+-export([count/2, value/2, value/3, down/1, answer/1, answer/2]).
+
+%% How long anything may take before a test fails. Far longer than it takes on a busy machine.
+-define(DEADLINE_MS, 20000).
+
+%% P4: when a death has been seen, the permits may still be on their way back.
+-spec count(term(), non_neg_integer()) -> ok.
+count(Key, Count) ->
+    value(Count, fun() -> canal_lock:count(Key) end).
+
+-spec value(term(), fun(() -> term())) -> ok.
+value(Wanted, Ask) ->
+    value(Wanted, Ask, ?DEADLINE_MS).
+
+-spec value(term(), fun(() -> term()), pos_integer()) -> ok.
+value(Wanted, Ask, Within_ms) ->
+    ask(Wanted, Ask, erlang:monotonic_time(millisecond) + Within_ms).
+
+ask(Wanted, Ask, Deadline_ms) ->
+    case Ask() of
+        Wanted ->
+            ok;
+        Other ->
+            erlang:monotonic_time(millisecond) < Deadline_ms orelse error({still, Other, instead_of, Wanted}),
+            erlang:yield(),
+            ask(Wanted, Ask, Deadline_ms)
+    end.
+
+%% Until these processes are dead.
+-spec down([pid()]) -> ok.
+down(Pids) ->
+    Monitors = [{Pid, monitor(process, Pid)} || Pid <- Pids],
+    lists:foreach(
+        fun({Pid, Monitor}) ->
+            receive
+                {'DOWN', Monitor, process, Pid, _} -> ok
+            after ?DEADLINE_MS -> error({still_alive, Pid})
+            end
+        end,
+        Monitors
+    ).
+
+%% The message `{Ref, Answer}'.
+-spec answer(reference()) -> term().
+answer(Ref) ->
+    answer(Ref, make_ref()).
+
+%% From somebody who is monitored.
+-spec answer(reference(), Monitor :: reference()) -> term().
+answer(Ref, Monitor) ->
+    receive
+        {Ref, Answer} -> Answer;
+        {'DOWN', Monitor, process, _, Reason} -> error({died_before_it_answered, Reason})
+    after ?DEADLINE_MS -> error(no_answer)
+    end.

@@ -1,0 +1,189 @@
+%% P4: whatever a holder holds and however it dies, all of it comes back, and comes back once.
+-module(canal_lock_death_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(MANY, 10_000).
+
+%% A linear cost would make a call a hundred times dearer between the two measurements; cold caches make it a few times dearer.
+-define(MEASURED_AT, [100, ?MANY]).
+-define(MAX_RATIO, 25).
+
+death_test_() ->
+    canal_lock_stage:quietly([
+        canal_lock_stage:tests([
+            {lists:concat(["P4: ", Way, " while holding ", What]), fun() -> dies_holding(Way, Hold) end}
+         || Way <- ways(), {What, Hold} <- holdings()
+        ]),
+        canal_lock_stage:tests([
+            {"P4: several ways at once", fun at_once/0},
+            {"P4: what had been released is not given back again", fun after_releases/0},
+            {"P4: killed before and after its first call", fun around_the_first_call/0},
+            {"P4: a successor that waits for the death may have to wait for the permit", fun successor/0},
+            {"P4: ten thousand die together", fun die_together/0},
+            {"P3, P4: each call costs the same with 10,000 keys held", fun cost_of_a_call/0}
+        ])
+    ]).
+
+ways() ->
+    [normal_exit, shutdown, error, throw, kill, exit_signal, linked, by_its_own_hand].
+
+%% What is held, and by how many permits of which keys.
+holdings() ->
+    [
+        {"nothing any more", fun() ->
+            take([{1, once}]),
+            ok = canal_lock:release(once),
+            []
+        end},
+        {"one key", fun() -> take([{1, db}]) end},
+        {"two keys", fun() -> take([{2, db}, {1, {app, 1}}]) end},
+        {"three keys", fun() -> take([{1, db}, {3, {app, 1}}, {2, "string"}]) end},
+        {"10,000 keys", fun() -> take([{1, {key, N}} || N <- lists:seq(1, ?MANY)]) end},
+        {"10,000 permits of one key", fun() -> take([{?MANY, db}]) end},
+        {"keys of every kind", fun() -> take([{2, Term} || {_, Term} <- canal_lock_key_terms:all()]) end}
+    ].
+
+take(Wanted) ->
+    [{acquired, _} = canal_lock:acquire(Key, ?MANY, 2) || {Permits, Key} <- Wanted, _ <- lists:seq(1, Permits)],
+    Wanted.
+
+dies_holding(Way, Hold) ->
+    %% One that stays: what the dead did not hold must not come back.
+    {_, [_]} = canal_lock_worker:start(fun() -> take([{1, db}]) end),
+    {Holder, Held} = canal_lock_worker:start(Hold),
+    All = lists:sum([Permits || {Permits, _} <- Held]),
+    ?assertMatch(#{permits := Out} when Out =:= All + 1, canal_lock:info()),
+    ok = die(Way, Holder),
+    canal_lock_await:value(1, fun() -> maps:get(permits, canal_lock:info()) end),
+    [?assertEqual(0, canal_lock:count(Key)) || {_, Key} <- Held, Key =/= db],
+    ?assertEqual(1, canal_lock:count(db)),
+    ?assertMatch(#{holders := 1}, canal_lock:info()).
+
+die(normal_exit, Holder) -> canal_lock_worker:release_then_die(Holder, fun() -> bye end);
+die(shutdown, Holder) -> canal_lock_worker:release_then_die(Holder, fun() -> exit(shutdown) end);
+die(error, Holder) -> canal_lock_worker:release_then_die(Holder, fun() -> error(meant) end);
+die(throw, Holder) -> canal_lock_worker:release_then_die(Holder, fun() -> throw(meant) end);
+die(kill, Holder) -> canal_lock_worker:kill(Holder);
+die(by_its_own_hand, Holder) -> canal_lock_worker:release_then_die(Holder, fun() -> exit(self(), kill) end);
+die(exit_signal, Holder) ->
+    exit(Holder, meant),
+    canal_lock_await:down([Holder]);
+die(linked, Holder) ->
+    Friend = canal_lock_worker:start(),
+    true = canal_lock_worker:order(Holder, fun() -> link(Friend) end),
+    ok = canal_lock_worker:kill(Friend),
+    canal_lock_await:down([Holder]).
+
+at_once() ->
+    Numbered = [
+        {N, element(1, canal_lock_worker:start(fun() -> take([{2, db}, {1, app}, {1, {key, N}}]) end))}
+     || N <- lists:seq(1, 300)
+    ],
+    [
+        case N rem 3 of
+            0 -> exit(Holder, kill);
+            1 -> exit(Holder, shutdown);
+            2 -> canal_lock_worker:send_order(Holder, fun() -> exit(normal) end)
+        end
+     || {N, Holder} <- Numbered
+    ],
+    canal_lock_await:down([Holder || {_, Holder} <- Numbered]),
+    [canal_lock_await:count(Key, 0) || Key <- [db, app | [{key, N} || N <- lists:seq(1, 300)]]].
+
+after_releases() ->
+    Keys = [{key, N} || N <- lists:seq(1, 50)],
+    {Stays, _} = canal_lock_worker:start(fun() -> take([{1, Key} || Key <- Keys]) end),
+    {Holder, _} = canal_lock_worker:start(fun() -> take([{3, Key} || Key <- Keys]) end),
+    {Odd, Even} = lists:partition(fun({key, N}) -> N rem 2 =:= 1 end, Keys),
+    Release = fun() -> [canal_lock:release(Key) || Key <- Odd ++ Odd ++ Odd ++ Even] end,
+    ?assertEqual([ok], lists:usort(canal_lock_worker:order(Holder, Release))),
+    ?assertEqual({[1], [3]}, {counts(Odd), counts(Even)}),
+    ok = canal_lock_worker:kill(Holder),
+    canal_lock_await:value([1], fun() -> counts(Keys) end),
+    ok = canal_lock_worker:kill(Stays),
+    canal_lock_await:value([0], fun() -> counts(Keys) end).
+
+counts(Keys) ->
+    lists:usort([canal_lock:count(Key) || Key <- Keys]).
+
+%% At all moments around the acquire that makes a process a holder, which is when its death begins to be watched.
+around_the_first_call() ->
+    Times = canal_lock_stage:times(20_000),
+    Acquired = counters:new(1, []),
+    Holders = [killed_around_the_first_call(Acquired) || _ <- lists:seq(1, Times)],
+    canal_lock_await:down(Holders),
+    [canal_lock_await:count(Key, 0) || Key <- [db, app]],
+    %% There were some of both.
+    ?assertMatch(Some when Some > 0 andalso Some < Times, counters:get(Acquired, 1)).
+
+killed_around_the_first_call(Acquired) ->
+    Holder = spawn(fun() ->
+        {acquired, _} = canal_lock:acquire(db, 1_000_000, 1),
+        ok = counters:add(Acquired, 1, 1),
+        {acquired, _} = canal_lock:acquire(app, 1_000_000, 1),
+        receive
+        after infinity -> ok
+        end
+    end),
+    spin(rand:uniform(5000)),
+    exit(Holder, kill),
+    Holder.
+
+spin(0) -> ok;
+spin(Turns) -> spin(Turns - 1).
+
+%% What a restarted worker has to do: it hears `full' for as long as its predecessor's permit is out, and not for ever.
+successor() ->
+    lists:foldl(
+        fun(_, Predecessor) ->
+            exit(Predecessor, kill),
+            {Next, ok} = canal_lock_worker:start(fun() ->
+                canal_lock_await:value({acquired, 1}, fun() -> canal_lock:acquire(db, 1, 1) end)
+            end),
+            Next
+        end,
+        canal_lock_worker:start(),
+        lists:seq(1, canal_lock_stage:times(2000))
+    ).
+
+die_together() ->
+    Parent = canal_lock_worker:start(),
+    Hold = fun() ->
+        take([{1, db}, {1, {key, self()}}]),
+        receive
+        after infinity -> ok
+        end
+    end,
+    Holders = canal_lock_worker:order(Parent, fun() -> [spawn_link(Hold) || _ <- lists:seq(1, ?MANY)] end),
+    canal_lock_await:count(db, ?MANY),
+    ok = canal_lock_worker:kill(Parent),
+    canal_lock_await:count(db, 0),
+    canal_lock_await:value([0], fun() -> counts([{key, Holder} || Holder <- Holders]) end),
+    canal_lock_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end).
+
+cost_of_a_call() ->
+    Keys = [{key, N} || N <- lists:seq(1, ?MANY)],
+    [Few, Many] = [best_of(5, fun() -> pairs_while_holding(Held, Keys) end) || Held <- ?MEASURED_AT],
+    ?assertMatch({_, _, true}, {Few, Many, Many < ?MAX_RATIO * Few}).
+
+best_of(Times, Measure) ->
+    lists:min([Measure() || _ <- lists:seq(1, Times)]).
+
+%% Microseconds for acquiring and releasing some keys, old and new ones, while so many are held.
+pairs_while_holding(Count, Keys) ->
+    Held = lists:sublist(Keys, Count),
+    [{acquired, 1} = canal_lock:acquire(Key, 2, 1) || Key <- Held],
+    Old = lists:nthtail(Count - 100, Held),
+    New = [{new, N} || N <- lists:seq(1, 100)],
+    {Time_us, _} = timer:tc(fun() ->
+        [
+            begin
+                [{acquired, _} = canal_lock:acquire(Key, 2, 1) || Key <- Old ++ New],
+                [ok = canal_lock:release(Key) || Key <- Old ++ New]
+            end
+         || _ <- lists:seq(1, 10)
+        ]
+    end),
+    [ok = canal_lock:release(Key) || Key <- Held],
+    Time_us.

@@ -1,0 +1,118 @@
+%% The referee is itself tested: it answers what the text of the original says, and has the defects its header lists.
+-module(canal_lock_ets_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+transcript_test() ->
+    with_manager(3, fun() ->
+        [
+            ?assertEqual(Answer, canal_lock_ets:Call(db, 3, Buckets))
+         || {Call, Buckets, Answer} <- canal_lock_seed_cases:transcript()
+        ]
+    end).
+
+resize_timeline_test() ->
+    with_manager(3, fun() ->
+        [
+            ?assertMatch({_, Answer}, start_holder(app, 3, Buckets))
+         || {_Who, Buckets, Answer} <- canal_lock_seed_cases:resize_timeline()
+        ],
+        ?assertEqual([4, 1], [count(app, Bucket) || Bucket <- [1, 2]])
+    end).
+
+death_gives_back_each_permit_test() ->
+    with_manager(3, fun() ->
+        {_, {acquired, 1}} = start_holder(db, 3, 1),
+        {Holder, {acquired, 2}} = start_holder(db, 3, 1),
+        {acquired, 3} = canal_lock_worker:order(Holder, fun() -> canal_lock_ets:acquire(db, 3, 1) end),
+        full = canal_lock_ets:acquire(db, 3, 1),
+        exit(Holder, kill),
+        wait_for_count(1, db)
+    end).
+
+what_is_released_is_not_given_back_by_death_test() ->
+    with_manager(3, fun() ->
+        {_, {acquired, 1}} = start_holder(db, 3, 1),
+        {Holder, {acquired, 2}} = start_holder(db, 3, 1),
+        {acquired, 3} = canal_lock_worker:order(Holder, fun() -> canal_lock_ets:acquire(db, 3, 1) end),
+        [ok = canal_lock_worker:order(Holder, fun() -> canal_lock_ets:release(db, 3, 1) end) || _ <- [1, 2]],
+        ?assertEqual({monitored_by, []}, process_info(Holder, monitored_by)),
+        ?assertEqual(1, count(db, 1))
+    end).
+
+d1_anybody_releases_test() ->
+    with_manager(2, fun() ->
+        {Holder, {acquired, 1}} = start_holder(db, 2, 1),
+        {_, {acquired, 2}} = start_holder(db, 2, 1),
+        ok = canal_lock_ets:release(db, 2, 1),
+        exit(Holder, kill),
+        wait_for_count(0, db)
+    end).
+
+d2_rows_stay_test() ->
+    with_manager(1, fun() ->
+        [{acquired, 1} = canal_lock_ets:acquire(Key, 1, 1) || Key <- lists:seq(1, 10)],
+        [ok = canal_lock_ets:release(Key, 1, 1) || Key <- lists:seq(1, 10)],
+        ?assertEqual(20, ets:info(canal_lock_ets, size)),
+        ?assertEqual(0, ets:info(canal_lock_ets_monitors, size))
+    end).
+
+d3_new_manager_counts_from_zero_test() ->
+    with_manager(1, fun() -> {_, {acquired, 1}} = start_holder(db, 1, 1) end),
+    with_manager(1, fun() -> ?assertEqual({acquired, 1}, canal_lock_ets:acquire(db, 1, 1)) end).
+
+d4_smaller_max_per_lowers_the_count_test() ->
+    with_manager(5, fun() ->
+        [{acquired, N} = canal_lock_ets:acquire(db, 5, 1) || N <- lists:seq(1, 5)],
+        ?assertEqual(full, canal_lock_ets:acquire(db, 2, 1)),
+        ?assertEqual(3, count(db, 1))
+    end).
+
+d6_permit_is_back_before_the_manager_answers_test() ->
+    with_manager(1, fun() ->
+        {Holder, {acquired, 1}} = start_holder(db, 1, 1),
+        ok = sys:suspend(canal_lock_ets),
+        Released = canal_lock_worker:send_order(Holder, fun() -> canal_lock_ets:release(db, 1, 1) end),
+        wait_for_count(0, db),
+        ok = sys:resume(canal_lock_ets),
+        ?assertEqual(ok, canal_lock_await:answer(Released))
+    end).
+
+d7_zero_buckets_are_granted_test() ->
+    with_manager(1, fun() ->
+        ?assertEqual([{acquired, N} || N <- [1, 2, 3]], [canal_lock_ets:acquire(db, 1, 0) || _ <- [1, 2, 3]])
+    end).
+
+d8_second_bucket_before_highest_is_known_test() ->
+    with_manager(1, fun() ->
+        {acquired, 1} = canal_lock_ets:acquire(db, 1, 1),
+        %% The state between the two writes of whoever makes the first bucket.
+        true = ets:delete(canal_lock_ets, {db, highest}),
+        ?assertError(badarg, canal_lock_ets:acquire(db, 1, 2))
+    end).
+
+release_of_what_is_not_out_test() ->
+    with_manager(1, fun() ->
+        ?assertError(badarg, canal_lock_ets:release(db, 1, 1)),
+        {acquired, 1} = canal_lock_ets:acquire(db, 1, 1),
+        ok = canal_lock_ets:release(db, 1, 1),
+        ?assertEqual({error, out_of_buckets}, canal_lock_ets:release(db, 1, 1)),
+        ?assertEqual(0, count(db, 1))
+    end).
+
+with_manager(MaxPer, Test) ->
+    {ok, _} = canal_lock_ets:start_link(MaxPer),
+    try
+        Test()
+    after
+        canal_lock_ets:stop()
+    end.
+
+count(Key, Bucket) ->
+    ets:lookup_element(canal_lock_ets, {Key, Bucket}, 2).
+
+start_holder(Key, MaxPer, Buckets) ->
+    canal_lock_worker:start(fun() -> canal_lock_ets:acquire(Key, MaxPer, Buckets) end).
+
+wait_for_count(Count, Key) ->
+    canal_lock_await:value(Count, fun() -> count(Key, 1) end).

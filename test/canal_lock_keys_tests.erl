@@ -1,0 +1,187 @@
+%% P9: every kind of term is a key, and two terms are one key if and only if they are `=:='. What `=:=' says is asked at run time:
+%% of 0.0 and -0.0 it depends on the release of the VM.
+-module(canal_lock_keys_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+keys_test_() ->
+    canal_lock_stage:tests([
+        {"P9: each kind of key against each other", fun pairwise/0},
+        {"P9: a copy, however made, is the same key", fun copies/0},
+        {"P9: all of them held at once by one process, released through copies", fun held_at_once/0},
+        {"P9: binaries of every length, at every bit offset", fun binaries/0},
+        {"P9: large binaries", fun large_binaries/0},
+        {"P9: maps built in different orders", fun map_orders/0},
+        {"P9: funs of one place with equal and different environments", fun funs/0},
+        {"P9: a key outlives the term that it was made from", fun key_outlives_term/0},
+        {"P9: a million levels deep", fun deep/0},
+        {"P9: a million levels deep inside what only the VM looks into", fun deep_in_a_fun/0}
+    ]).
+
+%% Everything here says true or false by `?assert', and shows a name: some terms are too large to be shown.
+pairwise() ->
+    Terms = canal_lock_key_terms:all(),
+    [
+        begin
+            {acquired, 1} = canal_lock:acquire(Term, 1, 1),
+            [?assertMatch({_, _, true}, {Name, OtherName, agree(Term, Other)}) || {OtherName, Other} <- Terms],
+            ok = canal_lock:release(Term)
+        end
+     || {Name, Term} <- Terms
+    ].
+
+%% Is `Other' the same key as `Held' (of which the only permit is ours), just as it is the same term?
+agree(Held, Other) ->
+    case canal_lock:acquire(Other, 1, 1) of
+        full ->
+            Held =:= Other andalso canal_lock:count(Other) =:= 1;
+        {acquired, 1} ->
+            ok = canal_lock:release(Other),
+            Held =/= Other andalso canal_lock:count(Held) =:= 1
+    end.
+
+copies() ->
+    [
+        begin
+            true = Term =:= Copy,
+            {acquired, 1} = canal_lock:acquire(Term, 2, 1),
+            ?assertEqual({Name, 1}, {Name, canal_lock:count(Copy)}),
+            ?assertEqual({Name, {acquired, 2}}, {Name, canal_lock:acquire(Copy, 2, 1)}),
+            ?assertEqual({Name, full}, {Name, canal_lock:acquire(Copy, 2, 1)}),
+            ?assertEqual({Name, ok, ok}, {Name, canal_lock:release(Copy), canal_lock:release(Copy)}),
+            ?assertEqual({Name, {error, not_held}}, {Name, canal_lock:release(Term)})
+        end
+     || {Name, Term} <- canal_lock_key_terms:all(), Copy <- canal_lock_key_terms:copies(Term)
+    ].
+
+held_at_once() ->
+    Terms = canal_lock_key_terms:all(),
+    %% A map's keys are told apart by `=:=' as well.
+    Wanted = lists:foldl(fun({_, Term}, Counts) -> maps:update_with(Term, fun(N) -> N + 1 end, 1, Counts) end, #{}, Terms),
+    [{acquired, _} = canal_lock:acquire(Term, 100, 1) || {_, Term} <- Terms],
+    [?assertEqual({Name, maps:get(Term, Wanted)}, {Name, canal_lock:count(Term)}) || {Name, Term} <- Terms],
+    ?assertMatch({Keys, #{keys := Keys, permits := Permits}} when Permits =:= length(Terms), {map_size(Wanted), canal_lock:info()}),
+    [
+        ?assertEqual({Name, ok}, {Name, canal_lock:release(lists:last(canal_lock_key_terms:copies(Term)))})
+     || {Name, Term} <- Terms
+    ],
+    ?assertMatch(#{permits := 0, holders := 0}, canal_lock:info()),
+    [?assertEqual({Name, {error, not_held}}, {Name, canal_lock:release(Term)}) || {Name, Term} <- Terms].
+
+binaries() ->
+    Source = list_to_binary([rand:uniform(256) - 1 || _ <- lists:seq(1, 4096)]),
+    [
+        begin
+            Plain = binary:copy(binary:part(Source, 0, Length)),
+            {acquired, 1} = canal_lock:acquire(Plain, 1, 1),
+            [
+                begin
+                    <<_:Offset, Shifted:Length/binary, _/bitstring>> = <<1:Offset, Plain/binary, 0:9>>,
+                    <<_:Offset, Cut:Length/binary, _/bitstring>> = <<(-1):Offset, Plain/binary, (-1):300>>,
+                    ?assertEqual({Length, Offset, full}, {Length, Offset, canal_lock:acquire(Shifted, 1, 1)}),
+                    ?assertEqual({Length, Offset, 1}, {Length, Offset, canal_lock:count(Cut)})
+                end
+             || Offset <- lists:seq(0, 16)
+            ],
+            ?assert(Length =:= 0 orelse canal_lock:count(binary:part(Plain, 0, Length - 1)) =:= 0),
+            ?assertEqual({Length, 0}, {Length, canal_lock:count(<<Plain/binary, 0>>)}),
+            ok = canal_lock:release(Plain)
+        end
+     || Length <- lists:seq(0, 80)
+    ].
+
+large_binaries() ->
+    [
+        begin
+            Large = binary:copy(<<"x">>, Length),
+            Other = <<(binary:part(Large, 0, Length - 1))/binary, "y">>,
+            {acquired, 1} = canal_lock:acquire(Wrap(Large), 1, 1),
+            ?assertEqual({Length, full}, {Length, canal_lock:acquire(Wrap(binary:copy(Large)), 1, 1)}),
+            ?assertEqual({Length, {acquired, 1}}, {Length, canal_lock:acquire(Wrap(Other), 1, 1)}),
+            ok = canal_lock:release(Wrap(Large)),
+            ok = canal_lock:release(Wrap(Other))
+        end
+     || Length <- [100_000, 100_001, 5_000_000],
+        Wrap <- [fun(Binary) -> Binary end, fun(Binary) -> #{key => Binary} end, fun(Binary) -> <<Binary/binary, 1:1>> end]
+    ].
+
+map_orders() ->
+    [
+        begin
+            Pairs = [{{N, rand:uniform()}, #{N => rand:uniform()}} || N <- lists:seq(1, Size)],
+            Map = insert(Pairs),
+            {acquired, 1} = canal_lock:acquire(Map, 1, 1),
+            [?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(shuffled(Pairs)), 1, 1)}) || _ <- lists:seq(1, 10)],
+            %% One that was larger on its way may have another form.
+            Grown = insert(shuffled([{N, N} || N <- lists:seq(1, 100)] ++ Pairs)),
+            ?assertEqual({Size, 1}, {Size, canal_lock:count(maps:without(lists:seq(1, 100), Grown))}),
+            [{Key, Value} | _] = Pairs,
+            ?assertEqual({Size, 0}, {Size, canal_lock:count(Map#{Key := {Value}})}),
+            ?assertEqual({Size, 0}, {Size, canal_lock:count(maps:remove(Key, Map))})
+        end
+     || Size <- [1, 2, 3, 10, 31, 32, 33, 34, 64, 1000, 20_000]
+    ].
+
+insert(Pairs) ->
+    lists:foldl(fun({Key, Value}, Map) -> Map#{Key => Value} end, #{}, Pairs).
+
+shuffled(List) ->
+    [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
+
+funs() ->
+    Make = fun(Captured) -> fun() -> Captured end end,
+    Same = canal_lock_worker:start(fun() -> Make({1, #{a => "b"}}) end),
+    Candidates = [Make({1, #{a => "b"}}), element(2, Same), Make({1, #{a => "c"}}), Make({1.0, #{a => "b"}}), Make(Make(1)), Make(Make(2))],
+    [
+        begin
+            {acquired, 1} = canal_lock:acquire(Fun, 1, 1),
+            [?assert(agree(Fun, Other)) || Other <- Candidates],
+            ok = canal_lock:release(Fun)
+        end
+     || Fun <- Candidates
+    ].
+
+%% The terms below leave memory while their keys are held: a module's literals, a persistent term, and the heap of a process.
+key_outlives_term() ->
+    Rare = #{name => "literal", id => 1 bsl 100, list => lists:seq(1, 100)},
+    Parts = lists:zip(lists:seq(1, 4), [Rare, {Rare, <<1:3>>}, [fun erlang:abs/1, "string"], lists:seq(1, 50)]),
+    Keys = [{Number, term_to_binary(Part)} || {Number, Part} <- Parts],
+    [ok = persistent_term:put({?MODULE, Number}, Part) || {Number, Part} <- Parts],
+    {Holder, _} = canal_lock_worker:start(fun() ->
+        [{acquired, 1} = canal_lock:acquire(persistent_term:get({?MODULE, Number}), 9, 1) || {Number, _} <- Keys],
+        [{acquired, 2} = canal_lock:acquire(binary_to_term(Binary), 9, 1) || {_, Binary} <- Keys],
+        done
+    end),
+    [persistent_term:erase({?MODULE, Number}) || {Number, _} <- Keys],
+    canal_lock_worker:order(Holder, fun() -> erlang:garbage_collect() end),
+    [erlang:garbage_collect(Process) || Process <- processes()],
+    [?assertEqual({Number, 2}, {Number, canal_lock:count(binary_to_term(Binary))}) || {Number, Binary} <- Keys],
+    ok = canal_lock_worker:kill(Holder),
+    [canal_lock_await:count(binary_to_term(Binary), 0) || {_, Binary} <- Keys].
+
+deep() ->
+    [
+        begin
+            Key = canal_lock_key_terms:deep(Shape, 1_000_000),
+            Encoded = term_to_binary(Key),
+            Deeper = canal_lock_key_terms:deep(Shape, 1_000_001),
+            {Holder, {acquired, 1}} = canal_lock_worker:start(fun() -> canal_lock:acquire(binary_to_term(Encoded), 1, 1) end),
+            ?assertEqual({Shape, full}, {Shape, canal_lock:acquire(Key, 1, 1)}),
+            ?assertEqual({Shape, {acquired, 1}}, {Shape, canal_lock:acquire(Deeper, 1, 1)}),
+            ?assertEqual({Shape, ok}, {Shape, canal_lock:release(Deeper)}),
+            ok = canal_lock_worker:kill(Holder),
+            canal_lock_await:count(Key, 0)
+        end
+     || Shape <- [tuple, list, tail, map, map_key]
+    ],
+    %% To forget them does not recurse either.
+    ok = canal_lock_manager:sweep(),
+    ?assertMatch(#{keys := 0}, canal_lock:info()).
+
+deep_in_a_fun() ->
+    Make = fun(Captured) -> fun() -> Captured end end,
+    Encoded = term_to_binary(Make(canal_lock_key_terms:deep(tuple, 1_000_000))),
+    {acquired, 1} = canal_lock:acquire(binary_to_term(Encoded), 1, 1),
+    ?assertEqual(full, canal_lock:acquire(binary_to_term(Encoded), 1, 1)),
+    ?assertEqual(ok, canal_lock:release(binary_to_term(Encoded))),
+    ok = canal_lock_manager:sweep().

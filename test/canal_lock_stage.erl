@@ -1,0 +1,48 @@
+%% What the suites stand on: a manager that is started before each test and gone after it, and how much a test has to do.
+-module(canal_lock_stage).
+
+-export([tests/1, tests/2, times/1, quietly/1]).
+
+-define(MAX_PER, 3).
+
+%% A net for what hangs; a test that is merely slow has to be repaired, not given more.
+-define(TIMEOUT_S, 120).
+
+%% The tests, each with a manager of its own.
+-spec tests([{Title :: string(), fun(() -> term())}]) -> term().
+tests(Tests) ->
+    {foreach, fun start/0, fun stop/1, timed(Tests)}.
+
+%% The same without a manager: a test may start and stop some.
+-spec tests(without_manager, [{Title :: string(), fun(() -> term())}]) -> term().
+tests(without_manager, Tests) ->
+    {foreach, fun() -> none end, fun stop/1, timed(Tests)}.
+
+timed(Tests) ->
+    [{timeout, ?TIMEOUT_S * factor(), {Title, Test}} || {Title, Test} <- Tests].
+
+start() ->
+    {ok, Manager} = canal_lock:start_link(?MAX_PER),
+    Manager.
+
+stop(_) ->
+    case whereis(canal_lock) of
+        undefined -> ok;
+        _ -> canal_lock:stop()
+    end.
+
+%% How often something random is tried: so many times, and CANAL_LOCK_SOAK times that when somebody has the patience.
+-spec times(pos_integer()) -> pos_integer().
+times(Times) ->
+    Times * factor().
+
+factor() ->
+    list_to_integer(os:getenv("CANAL_LOCK_SOAK", "1")).
+
+%% The tests, with what the VM reports of deaths that are meant kept from whoever reads the output. For all of them together, because it
+%% may come after the death that it tells of.
+-spec quietly(term()) -> term().
+quietly(Tests) ->
+    Level = maps:get(level, logger:get_primary_config()),
+    SetLevel = fun(New) -> ok = logger:set_primary_config(level, New) end,
+    {setup, fun() -> SetLevel(none) end, fun(_) -> SetLevel(Level) end, Tests}.

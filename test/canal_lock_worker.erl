@@ -1,0 +1,58 @@
+%% A process that does what a test orders, one thing after the other, and dies with the test at the latest. The permits that it
+%% acquires are its own, so a test can have as many holders as it likes.
+-module(canal_lock_worker).
+
+-export([start/0, start/1, order/2, send_order/2, kill/1, release_then_die/2]).
+
+-spec start() -> pid().
+start() ->
+    Test = self(),
+    spawn(fun() -> obey(monitor(process, Test)) end).
+
+%% With a first order, and what came of it.
+-spec start(fun(() -> Answer)) -> {pid(), Answer}.
+start(Order) ->
+    Worker = start(),
+    {Worker, order(Worker, Order)}.
+
+-spec order(pid(), fun(() -> Answer)) -> Answer.
+order(Worker, Order) ->
+    Monitor = monitor(process, Worker),
+    Ref = send_order(Worker, Order),
+    try
+        canal_lock_await:answer(Ref, Monitor)
+    after
+        demonitor(Monitor, [flush])
+    end.
+
+%% The answer comes as `{Ref, Answer}'.
+-spec send_order(pid(), fun(() -> term())) -> Ref :: reference().
+send_order(Worker, Order) ->
+    Ref = make_ref(),
+    Worker ! {order, self(), Ref, Order},
+    Ref.
+
+%% Dead when this returns; P4: its permits may come back a little later.
+-spec kill(pid() | [pid()]) -> ok.
+kill(Worker) when is_pid(Worker) ->
+    kill([Worker]);
+kill(Workers) ->
+    [exit(Worker, kill) || Worker <- Workers],
+    canal_lock_await:down(Workers).
+
+%% The order is the last thing that it does: nothing comes between it and the death.
+-spec release_then_die(pid(), fun(() -> term())) -> ok.
+release_then_die(Worker, Order) ->
+    Worker ! {last_order, Order},
+    canal_lock_await:down([Worker]).
+
+obey(Monitor) ->
+    receive
+        {order, From, Ref, Order} ->
+            From ! {Ref, Order()},
+            obey(Monitor);
+        {last_order, Order} ->
+            Order();
+        {'DOWN', Monitor, process, _, _} ->
+            ok
+    end.
