@@ -1,5 +1,5 @@
-%% What a key in use costs in memory, measured in a VM of its own: where earlier cases have freed memory, the operating
-%% system sees no growth.
+%% What a key in use costs in memory, measured in a VM of its own: where earlier cases have freed memory, the
+%% operating system sees no growth.
 -module(bench_memory).
 
 -export([measure/3]).

@@ -8,8 +8,8 @@
 -type worker() ::
     [{bench_cases:op(), bench_loops:loop(), Key :: term(), MaxPer :: pos_integer(), Buckets :: pos_integer()}].
 
-%% Words (512 KB). Fixed, so that every subject collects its garbage equally often, and within a second-level cache. The
-%% value hardly matters: from 2 KB to 32 MB the pair of the floor stayed within 6 %.
+%% Words (512 KB). Fixed, so that every subject collects its garbage equally often, and within a second-level cache.
+%% The value hardly matters: from 2 KB to 32 MB the pair of the floor stayed within 6 %.
 -define(HEAP_WORDS, 65536).
 %% The lap that is not timed is this part of the timed one: it pays for what a process pays once.
 -define(WARM_UP_PART, 10).
@@ -41,8 +41,8 @@ start(Worker, Times, Barrier, Number, Workers) ->
     end,
     spawn_opt(Run, [monitor, {min_heap_size, ?HEAP_WORDS} | placement(Number, Workers)]).
 
-%% Workers that are to run at the same time must not share a scheduler, and the balancing of the VM takes longer than a
-%% sample to part them. The option is not documented, but the tests of the VM rely on it.
+%% Workers that are to run at the same time must not share a scheduler, and the balancing of the VM takes longer than
+%% a sample to part them. The option is not documented, but the tests of the VM rely on it.
 placement(_Number, 1) -> [];
 placement(Number, _Workers) -> [{scheduler, Number}].
 

@@ -1,7 +1,7 @@
-%% Does anybody wait for the growth of the table, or for its sweep? Each call of one process is timed by itself, while nothing else
-%% goes on and while another process makes a new key at each call and the manager sweeps all the time; and each step
-%% of a sweep over many keys is timed too. On a shared machine the longest of a million calls is mostly the machine's:
-%% compare it with the quiet one's.
+%% Does anybody wait for the growth of the table, or for its sweep? Each call of one process is timed by itself, while
+%% nothing else goes on and while another process makes a new key at each call and the manager sweeps all the time;
+%% and each step of a sweep over many keys is timed too. On a shared machine the longest of a million calls is mostly
+%% the machine's: compare it with the quiet one's.
 -module(bench_waits).
 
 -export([measure/1]).

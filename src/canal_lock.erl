@@ -1,7 +1,8 @@
 %% @doc Limits who may use what, right now.
 %%
-%% A <em>key</em> is what is limited: any term. It has so many <em>buckets</em>, each of which bears `MaxPer' <em>permits</em> at a
-%% time; both numbers come with each call, because they change while permits are out. A caller that gets a permit is a
+%% A <em>key</em> is what is limited: any term. It has so many <em>buckets</em>, each of which bears `MaxPer'
+%% <em>permits</em> at a time; both numbers come with each call, because they change while permits are out. A caller
+%% that gets a permit is a
 %% <em>holder</em>, and the VM gives its permits back when it dies, whatever it dies of.
 %%
 %% ```
@@ -32,15 +33,18 @@
     holders := non_neg_integer(),
     memory := non_neg_integer()
 }.
-%% What the table is and costs: the `MaxPer' that the manager was started with; keys in the table, with those idle ones that the sweep
-%% has not reached yet; permits out, of all keys together; processes that hold any; bytes allocated by the table.
+%% What the table is and costs: the `MaxPer' that the manager was started with; keys in the table, with those idle
+%% ones that the sweep has not reached yet; permits out, of all keys together; processes that hold any; bytes
+%% allocated by the table.
 
 %% @doc Starts the manager, linked to the caller and registered as `canal_lock', with an empty table.
 %%
-%% `MaxPer', a positive integer, is how many permits a bucket bears by default. It is shown by {@link info/0}; each call brings its own.
+%% `MaxPer', a positive integer, is how many permits a bucket bears by default. It is shown by {@link info/0}; each
+%% call brings its own.
 %%
-%% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone. Otherwise whatever
-%% permits are still held from an earlier manager are void from now on: the deaths and late releases of their holders change nothing.
+%% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone. Otherwise
+%% whatever permits are still held from an earlier manager are void from now on: the deaths and late releases of their
+%% holders change nothing.
 %%
 %% Raises `badarg' if `MaxPer' is anything else.
 -spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.
@@ -58,14 +62,14 @@ stop() ->
 
 %% @doc Takes a permit of `Key' for the calling process, if fewer than `MaxPer * Buckets' are out.
 %%
-%% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size; with a product of 0 nobody is admitted.
-%% `N' is the number of permits out, this one included. A process may take several, of one key and of many.
+%% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size; with a product of 0 nobody is
+%% admitted. `N' is the number of permits out, this one included. A process may take several, of one key and of many.
 %%
-%% Raises `badarg' for anything else, and when no manager has been started; `system_limit' when there is no memory. Nothing has
-%% changed then.
+%% Raises `badarg' for anything else, and when no manager has been started; `system_limit' when there is no memory.
+%% Nothing has changed then.
 %%
-%% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first permit that a process
-%% takes costs a monitor more. Keys of kilobytes and more are read to the end on each call.
+%% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first
+%% permit that a process takes costs a monitor more. Keys of kilobytes and more are read to the end on each call.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->
@@ -73,8 +77,8 @@ acquire(Key, MaxPer, Buckets) ->
 
 %% @doc Gives one permit of `Key' back, if the calling process holds one.
 %%
-%% `MaxPer' and `Buckets' are those of {@link acquire/3}; they are checked, and decide nothing. A caller that holds no permit
-%% of `Key' hears `ok' too, and no count changes: only a holder releases. Use {@link release/1} to be told.
+%% `MaxPer' and `Buckets' are those of {@link acquire/3}; they are checked, and decide nothing. A caller that holds no
+%% permit of `Key' hears `ok' too, and no count changes: only a holder releases. Use {@link release/1} to be told.
 %%
 %% Raises and costs as {@link acquire/3}.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
@@ -106,8 +110,8 @@ buckets(Key, MaxPer) ->
 
 %% @doc What the table is and costs.
 %%
-%% Exact when nothing is going on, a fair snapshot otherwise. Exits with `noproc' when no manager is running. Cost: walks over all keys, on
-%% a dirty scheduler; nobody waits for it.
+%% Exact when nothing is going on, a fair snapshot otherwise. Exits with `noproc' when no manager is running. Cost:
+%% walks over all keys, on a dirty scheduler; nobody waits for it.
 -spec info() -> info().
 info() ->
     MaxPer = canal_lock_manager:max_per(),

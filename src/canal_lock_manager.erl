@@ -1,6 +1,6 @@
 %% @private
-%% The manager: it owns the life of the table and has idle keys swept away. It decides no acquire and no release, and none
-%% passes through it.
+%% The manager: it owns the life of the table and has idle keys swept away. It decides no acquire and no release, and
+%% none passes through it.
 %%
 %% The table lives and dies with this process: the native library watches it, and closes the table if it goes without
 %% `terminate/2'. It does not trap exits, so that it dies with a parent that ends normally.
@@ -13,17 +13,19 @@
 
 -define(NAME, canal_lock).
 
-%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough that a pass
-%% over a million keys (about 0.2 s) is not a matter of time.
+%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough
+%% that a pass over a million keys (about 0.2 s) is not a matter of time.
 -define(SWEEP_INTERVAL_MS, 5000).
 
 %% Keys looked at in one native call: 256 that are not in any cache and have to be freed are about 0.1 ms.
 -define(SWEEP_BUDGET, 256).
 
-%% What is unlinked can be freed when the threads that may still look at it have gone on; they are there for microseconds.
+%% What is unlinked can be freed when the threads that may still look at it have gone on; they are there for
+%% microseconds.
 -define(SWEEP_WAIT_MS, 1).
 
-%% A thread that stays longer than this is looking at statistics of many keys; the next manager frees what is left then.
+%% A thread that stays longer than this is looking at statistics of many keys; the next manager frees what is left
+%% then.
 -define(DISMANTLE_WAITS, 100).
 
 -record(state, {
@@ -84,8 +86,8 @@ terminate(_Reason, #state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
     dismantle(Handle, ?DISMANTLE_WAITS).
 
-%% One step of the pass. A timeout of the server drives it, not a message to itself: its mailbox is empty while it works, and
-%% whoever calls is served between two steps.
+%% One step of the pass. A timeout of the server drives it, not a message to itself: its mailbox is empty while it
+%% works, and whoever calls is served between two steps.
 sweep_step(State = #state{handle = Handle}) ->
     case canal_lock_nif:sweep_step(Handle, ?SWEEP_BUDGET) of
         more -> noreply(State);

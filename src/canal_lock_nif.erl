@@ -1,6 +1,6 @@
 %% @private
-%% The functions of the native library, and nothing else: a module with a loaded library cannot be replaced while anything
-%% of it is in use, so what may ever change lives elsewhere.
+%% The functions of the native library, and nothing else: a module with a loaded library cannot be replaced while
+%% anything of it is in use, so what may ever change lives elsewhere.
 -module(canal_lock_nif).
 
 -export([acquire/3, release/1, release/3, count/1, buckets/2, open/1, close/1, sweep_step/2, usage/0]).

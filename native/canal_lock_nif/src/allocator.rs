@@ -1,8 +1,10 @@
-//! All memory of this library comes from the VM's own allocators: it shows in `erlang:memory/0`, and it comes and goes as the VM's
-//! does, without long pauses. (The C library collects small freed pieces, and merges them all at once when somebody asks for a
-//! large one: 38 ms after 200,000 keys, measured, in the call of whoever happens to ask.)
+//! All memory of this library comes from the VM's own allocators: it shows in `erlang:memory/0`, and it comes and
+//! goes as the VM's does, without long pauses. (The C library collects small freed pieces, and merges them all at
+//! once when somebody asks for a large one: 38 ms after 200,000 keys, measured, in the call of whoever happens to
+//! ask.)
 //!
-//! rustler's allocator does the same, but writes to the null page when the VM has no memory and the alignment is more than 8.
+//! rustler's allocator does the same, but writes to the null page when the VM has no memory and the alignment is more
+//! than 8.
 
 use rustler::sys::{c_void, enif_alloc, enif_free};
 use std::alloc::{GlobalAlloc, Layout};
@@ -16,7 +18,8 @@ const VM_ALIGN: usize = 8;
 
 struct VmAllocator;
 
-// SAFETY: what `alloc` gives has the size and alignment asked for, or is null; and `dealloc` gives back what `alloc` got.
+// SAFETY: what `alloc` gives has the size and alignment asked for, or is null; and `dealloc` gives back what `alloc`
+// got.
 unsafe impl GlobalAlloc for VmAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= VM_ALIGN {

@@ -77,8 +77,8 @@ macro_rules! raw_nif {
             ) -> ErlNifTerm {
                 // SAFETY: the VM calls with the environment of the calling process, valid during the call.
                 let here = unsafe { Here::new(env) };
-                // SAFETY: it gives as many arguments as the function was registered for. They are read one by one where
-                // they stand: to copy them all at once would read words that have just been written, as one.
+                // SAFETY: it gives as many arguments as the function was registered for. They are read one by one
+                // where they stand: to copy them all at once would read words that have just been written, as one.
                 let arguments = unsafe { &*arguments.cast::<[ErlNifTerm; $arity]>() };
                 catch_unwind(AssertUnwindSafe(|| $body(here, arguments)))
                     .unwrap_or_else(|_| Raised::Panicked.raise(here))
@@ -94,8 +94,8 @@ macro_rules! raw_nif {
     };
 }
 
-// The hot calls answer with a term at every turn, instead of with a result that is looked into at the end: a result that is written
-// as bytes and read back as a word stalls the processor for longer than most of what a call does.
+// The hot calls answer with a term at every turn, instead of with a result that is looked into at the end: a result
+// that is written as bytes and read back as a word stalls the processor for longer than most of what a call does.
 
 raw_nif!("acquire", 3, acquire);
 

@@ -1,7 +1,7 @@
 //! The few functions of `erl_nif` that rustler does not wrap, or wraps at a cost that a hot call cannot bear.
 //!
-//! `Env` and `Term` are rustler's, whose lifetimes say how long a term may be used: all blocks here rest on that. The hot calls
-//! use [`Here`] instead.
+//! `Env` and `Term` are rustler's, whose lifetimes say how long a term may be used: all blocks here rest on that. The
+//! hot calls use [`Here`] instead.
 
 use rustler::sys::{
     enif_compare, enif_get_int64, enif_get_list_cell, enif_get_tuple, enif_get_uint64, enif_hash,
@@ -17,8 +17,8 @@ use std::ptr;
 
 /// The environment of the running call, and nothing beside it.
 ///
-/// rustler's `Env` carries a byte that says of what kind it is. A structure with a byte in it that has just been written is read back
-/// by words when it is moved, for which the processor waits 3 ns: a tenth of a call.
+/// rustler's `Env` carries a byte that says of what kind it is. A structure with a byte in it that has just been
+/// written is read back by words when it is moved, for which the processor waits 3 ns: a tenth of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Here<'a> {
     env: *mut ErlNifEnv,
@@ -59,7 +59,8 @@ impl<'a> Here<'a> {
     }
 }
 
-/// The machine word that a term is. For an atom or a local pid it is the whole of it: equal if and only if the terms are.
+/// The machine word that a term is. For an atom or a local pid it is the whole of it: equal if and only if the terms
+/// are.
 #[inline(always)]
 pub(crate) fn word(term: ErlNifTerm) -> u64 {
     // SAFETY: ErlNifTerm is a transparent wrapper around the C type ERL_NIF_TERM, which is a word.
@@ -89,8 +90,8 @@ pub(crate) fn self_pid(here: Here<'_>) -> ErlNifPid {
 /// What kind of term it is.
 #[inline(always)]
 pub(crate) fn term_type(here: Here<'_>, term: ErlNifTerm) -> ErlNifTermType {
-    // SAFETY: the term is of this environment. Kinds that a later VM may add to the enumeration cannot come up: it must
-    // be told by the version of the interface that we know them.
+    // SAFETY: the term is of this environment. Kinds that a later VM may add to the enumeration cannot come up: it
+    // must be told by the version of the interface that we know them.
     unsafe { enif_term_type(here.env, term) }
 }
 

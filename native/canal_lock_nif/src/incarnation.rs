@@ -10,13 +10,14 @@
 //!                             '-----------------> HolderWatch x 1024       down: gives back
 //! ```
 //!
-//! - **I1** The way to an incarnation is `CURRENT` for callers and its own gate for its watches. A death callback acts on the
-//!   table that it watched for, never on one that was opened since: a parent sees the `'EXIT'` of a manager, and may start the next
-//!   one, before the callback of the old one has run.
-//! - **I2** To close is to take both ways away. Whoever is inside by then finishes its call on the closed table, whose permits
-//!   are void anyway. The table is freed when nobody is inside any more (`permit_table::stamp`), a piece at a time, by
-//!   whoever manages the next table, or by the one that closes it in order.
-//! - **I3** A process that has died holding permits of a closed table changes nothing: its watch finds the gate empty.
+//! - **I1** The way to an incarnation is `CURRENT` for callers and its own gate for its watches. A death callback
+//!   acts on the table that it watched for, never on one that was opened since: a parent sees the `'EXIT'` of a
+//!   manager, and may start the next one, before the callback of the old one has run.
+//! - **I2** To close is to take both ways away. Whoever is inside by then finishes its call on the closed table,
+//!   whose permits are void anyway. The table is freed when nobody is inside any more (`permit_table::stamp`), a
+//!   piece at a time, by whoever manages the next table, or by the one that closes it in order.
+//! - **I3** A process that has died holding permits of a closed table changes nothing: its watch finds the gate
+//!   empty.
 
 use crate::enif::{self, Here};
 use crate::key::TermKey;
@@ -31,8 +32,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
-/// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes that come and go
-/// at once rarely meet.
+/// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes
+/// that come and go at once rarely meet.
 const WATCHES: usize = 1024;
 
 /// Watches let go in one step of dismantling: the VM takes away a few hundred monitors with them.

@@ -7,8 +7,8 @@
 //!   copied       COPY                           environment, term, digest, size                 (large.rs)
 //! ```
 //!
-//! Which of the three a term becomes depends on nothing but the term, so equal terms become equal keys. The five words leave
-//! just room for the three of a node on one cache line.
+//! Which of the three a term becomes depends on nothing but the term, so equal terms become equal keys. The five
+//! words leave just room for the three of a node on one cache line.
 
 use permit_table::Key;
 use rustler::sys::{enif_free_env, ErlNifEnv, ErlNifTerm};
@@ -67,8 +67,8 @@ impl TermKey {
         Self { shape, words }
     }
 
-    /// Is it the small key of this shape and these words? Word by word: wider reads of what has just been written word by
-    /// word would stall.
+    /// Is it the small key of this shape and these words? Word by word: wider reads of what has just been written
+    /// word by word would stall.
     #[inline(always)]
     pub(crate) fn is_small(&self, shape: u64, words: &[u64]) -> bool {
         self.shape == shape

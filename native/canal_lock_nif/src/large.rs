@@ -1,13 +1,14 @@
 //! Keys that do not fit into a cache line.
 //!
-//! Strings, lists, longer binaries, deeper or larger tuples are **encoded**: what a walk tells of them, word for word. It is
-//! the same for two terms if and only if they are `=:=`, so keys are compared as words.
+//! Strings, lists, longer binaries, deeper or larger tuples are **encoded**: what a walk tells of them, word for
+//! word. It is the same for two terms if and only if they are `=:=`, so keys are compared as words.
 //!
-//! What the documented functions of `erl_nif` cannot look into, or only in an order that is nobody's (maps, funs, references, big
-//! integers, bitstrings, what belongs to other nodes), and whatever contains such a thing, is **copied** into an
-//! environment of its own, and the VM itself compares it (`enif_is_identical`). It is found by a digest of what the walk can
-//! tell, made with a random seed; of what stays opaque the VM's own hash goes in. That one has 32 bits before OTP 27 and no
-//! seed, but strangers cannot send funs and references, and the bytes of integers and bitstrings are hashed by us.
+//! What the documented functions of `erl_nif` cannot look into, or only in an order that is nobody's (maps, funs,
+//! references, big integers, bitstrings, what belongs to other nodes), and whatever contains such a thing, is
+//! **copied** into an environment of its own, and the VM itself compares it (`enif_is_identical`). It is found by a
+//! digest of what the walk can tell, made with a random seed; of what stays opaque the VM's own hash goes in. That
+//! one has 32 bits before OTP 27 and no seed, but strangers cannot send funs and references, and the bytes of
+//! integers and bitstrings are hashed by us.
 
 use crate::enif;
 use crate::key::{tag, TermKey};
@@ -142,7 +143,8 @@ impl Visitor for Encoder {
 
 type SeededHasher = <RandomState as BuildHasher>::Hasher;
 
-/// Hashes what a walk tells. The pairs of a map are hashed each for itself, and their hashes added: a sum has no order.
+/// Hashes what a walk tells. The pairs of a map are hashed each for itself, and their hashes added: a sum has no
+/// order.
 struct Digester {
     hasher: SeededHasher,
     /// Of the maps that the walk is inside of: what was hashed before, and the sum of the pairs so far.

@@ -1,5 +1,6 @@
-//! Keys that fit into a cache line together with their count: atoms, integers, floats, local pids, binaries of up to 32
-//! bytes, and tuples of up to seven of these that need no more than four words. Nothing is allocated to look one up.
+//! Keys that fit into a cache line together with their count: atoms, integers, floats, local pids, binaries of up to
+//! 32 bytes, and tuples of up to seven of these that need no more than four words. Nothing is allocated to look one
+//! up.
 //!
 //! ```text
 //!   db                     shape  IMMEDIATE                          words  the atom
@@ -7,19 +8,20 @@
 //!   <<"0123456789">>       shape  BINARY+10                          words  "01234567", "89" and zeros
 //! ```
 //!
-//! A shape says how many words each part has, so the words of two keys of one shape stand in the same places, and what is
-//! left is zero: comparing is comparing words.
+//! A shape says how many words each part has, so the words of two keys of one shape stand in the same places, and
+//! what is left is zero: comparing is comparing words.
 //!
 //! # Guessing
 //!
-//! Each question to the VM costs about as much as hashing the whole key. So the hot calls do not ask what the elements of
-//! a tuple are. They guess that all of them are **immediate**: that the word of the element is the whole of it, as with atoms, local
-//! pids and small integers. If the table knows the key that the guess makes, the guess is right:
+//! Each question to the VM costs about as much as hashing the whole key. So the hot calls do not ask what the
+//! elements of a tuple are. They guess that all of them are **immediate**: that the word of the element is the whole
+//! of it, as with atoms, local pids and small integers. If the table knows the key that the guess makes, the guess is
+//! right:
 //!
-//! - A key gets IMMEDIATE parts only by [`Small::parse`], which has asked, and has seen of each that its word depends on its value alone
-//!   (an integer is made anew from its value, and has to come out as the same word).
-//! - A word denotes one term at a time. So a term with that word is that very atom, pid or integer, and never one that lives on a
-//!   heap; and an equal term has no other word.
+//! - A key gets IMMEDIATE parts only by [`Small::parse`], which has asked, and has seen of each that its word depends
+//!   on its value alone (an integer is made anew from its value, and has to come out as the same word).
+//! - A word denotes one term at a time. So a term with that word is that very atom, pid or integer, and never one
+//!   that lives on a heap; and an equal term has no other word.
 //!
 //! If the table does not know it, the call begins anew and asks.
 

@@ -1,7 +1,7 @@
 //! A way through a term of any size and depth, without recursion: a stack overflow would take the VM down (P9).
 //!
-//! The walk is depth first, and tells a [`Visitor`] of what it meets so that equal terms (by `=:=`) make equal tales, and
-//! different terms different ones, as far as the documented functions of `erl_nif` can look into them. What stays
+//! The walk is depth first, and tells a [`Visitor`] of what it meets so that equal terms (by `=:=`) make equal tales,
+//! and different terms different ones, as far as the documented functions of `erl_nif` can look into them. What stays
 //! opaque is told as such, and so are maps, whose pairs come in no order that could be relied on.
 
 use crate::enif::{self, Here};

@@ -164,7 +164,8 @@ impl Buckets {
     }
 }
 
-/// The bucket view of a count, for people to look at: how many buckets are full, and how many permits are in the next.
+/// The bucket view of a count, for people to look at: how many buckets are full, and how many permits are in the
+/// next.
 ///
 /// # Panics
 /// If `max_per` is 0: there is no such view.
@@ -217,7 +218,8 @@ mod tests {
     }
 
     proptest! {
-        /// P1, P3, P6: the word gives, refuses and shows exactly what the vector does, whatever sizes the callers bring.
+        /// P1, P3, P6: the word gives, refuses and shows exactly what the vector does, whatever sizes the callers
+        /// bring.
         #[test]
         fn the_word_is_the_vector(
             max_per in 1u64..6,

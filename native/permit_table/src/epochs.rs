@@ -23,10 +23,10 @@
 //!   sees (a) and cannot find what bears that stamp.
 //! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a thing comes before its freeing.
 //!
-//! Where there is no `membarrier` (other systems, old kernels, a filter of system calls), both sides use a full fence.
-//! A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
-//! prototype, this one 1.2 ns, and a call of this library has about 20 to spend. It also frees where its caller happens to be; here
-//! nobody but the sweep ever frees.
+//! Where there is no `membarrier` (other systems, old kernels, a filter of system calls), both sides use a full
+//! fence. A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
+//! prototype, this one 1.2 ns, and a call of this library has about 20 to spend. It also frees where its caller
+//! happens to be; here nobody but the sweep ever frees.
 
 use crate::sync::{fence, global, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
@@ -75,7 +75,8 @@ pub struct Pin {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Enters. Costs a thread-local read, a load and a store (1–2 ns) where there is `membarrier(2)`, a full fence elsewhere.
+/// Enters. Costs a thread-local read, a load and a store (1–2 ns) where there is `membarrier(2)`, a full fence
+/// elsewhere.
 ///
 /// The first pin of a thread allocates its record, 256 bytes once and for ever. It is the one allocation in this
 /// crate that aborts when there is no memory, as a thread's own start would have.
@@ -197,7 +198,8 @@ mod departure {
     }
 
     pub(super) fn note(record: *const Record) {
-        // Under loom the records die with the execution, and its threads are not the ones that hold thread-locals here.
+        // Under loom the records die with the execution, and its threads are not the ones that hold thread-locals
+        // here.
         if cfg!(not(loom)) {
             DEPARTURE.with(|departure| departure.0.set(record));
         }
@@ -247,8 +249,8 @@ mod barrier {
         }
     }
 
-    /// False if there was no barrier. A registered process is never refused, unless somebody forbids it the call later
-    /// on; then nobody can know any more who is inside, and nothing may be freed by a guess.
+    /// False if there was no barrier. A registered process is never refused, unless somebody forbids it the call
+    /// later on; then nobody can know any more who is inside, and nothing may be freed by a guess.
     pub(super) fn heavy() -> bool {
         choose();
         fence(Ordering::SeqCst);

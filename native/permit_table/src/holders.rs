@@ -11,15 +11,15 @@
 //! ```
 //!
 //! # Invariants
-//! - **H1** Only the process itself changes its slot while it lives, inside its own calls; after its death only the one
-//!   death callback does. So no two ever change one slot at a time, and plain stores are enough.
-//! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added after
-//!   the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
+//! - **H1** Only the process itself changes its slot while it lives, inside its own calls; after its death only the
+//!   one death callback does. So no two ever change one slot at a time, and plain stores are enough.
+//! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
+//!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
 //!   something else by now: it is never followed.
 //! - **H3** A slot at its own place is taken before the process is watched, and the process is watched before its
 //!   first permit is counted: whatever is counted is given back (P4).
-//! - **H4** A process that finds its place taken by another lives in `displaced`, and the place counts how many do. It
-//!   looks there if that count is not 0, so it finds its slot again after the other has gone.
+//! - **H4** A process that finds its place taken by another lives in `displaced`, and the place counts how many do.
+//!   It looks there if that count is not 0, so it finds its slot again after the other has gone.
 
 use crate::epochs::Pin;
 use crate::keys::Node;
@@ -48,8 +48,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and distinct for
-    /// them too, for speed; nothing else depends on it.
+    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and
+    /// distinct for them too, for speed; nothing else depends on it.
     pub fn new(word: NonZeroU64, place: u64) -> Self {
         Self { word, place }
     }
@@ -168,8 +168,8 @@ impl<K> Holders<K> {
         self.find_displaced(holder)
     }
 
-    /// The slot of a process that is about to hold something. On its first time `watch` is called, which has to see to it
-    /// that [`Holders::give_back`] is called after its death (H3).
+    /// The slot of a process that is about to hold something. On its first time `watch` is called, which has to see
+    /// to it that [`Holders::give_back`] is called after its death (H3).
     #[inline(always)]
     pub(crate) fn claim<E: From<OutOfMemory>>(
         &self,
@@ -362,7 +362,8 @@ impl<K> Holders<K> {
             let (gone, _) = found.remove();
             free_room_beyond(KEPT_ROOM, &mut displaced, account);
             home.displaced.fetch_sub(1, Ordering::Relaxed);
-            // SAFETY: allocated with this account by `displace`; only its dead process and this lock's holder ever see it.
+            // SAFETY: allocated with this account by `displace`; only its dead process and this lock's holder ever
+            // see it.
             unsafe {
                 gone.slot.as_ref().free_more(account);
                 account.free(gone.slot);
@@ -539,7 +540,8 @@ fn free_room_beyond<T>(kept: usize, table: &mut HashTable<T>, account: &Account)
     }
 }
 
-/// A word spread over all bits, as the hash table wants it (Fibonacci hashing, Knuth 6.4). Words come from the VM, not from strangers.
+/// A word spread over all bits, as the hash table wants it (Fibonacci hashing, Knuth 6.4). Words come from the VM,
+/// not from strangers.
 fn spread(word: u64) -> u64 {
     word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32)
 }

@@ -1,9 +1,10 @@
 //! From a key to its word: a concurrent map with lock-free lookups and insertions.
 //!
 //! A split-ordered list (Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", JACM 2006): one
-//! linked list of all keys, sorted by hash, and an array of heads that lead into it. With `2^bits` buckets, the bucket of a key
-//! is the first `bits` bits of its hash. So doubling the number of buckets moves nothing: it is one store, after which each bucket has
-//! a new head half-way, and the new heads are linked in one by one as keys arrive (P8: no call waits for growth).
+//! linked list of all keys, sorted by hash, and an array of heads that lead into it. With `2^bits` buckets, the
+//! bucket of a key is the first `bits` bits of its hash. So doubling the number of buckets moves nothing: it is one
+//! store, after which each bucket has a new head half-way, and the new heads are linked in one by one as keys arrive
+//! (P8: no call waits for growth).
 //!
 //! ```text
 //!   heads (bits = 2)   [00]           [01]           [10]           [11]
@@ -12,11 +13,12 @@
 //!                      head   key     head   key     head           head   key
 //! ```
 //!
-//! A key's order is its hash with the last bit set; a head's is its bucket's first bits followed by zeros, so they never tie. A
-//! head that is not linked yet is served by its parent, the one whose order lacks the lowest bit that is set. In the array a head
-//! stands by the number of bits that tell it from its parent's, then by those bits (`index`): so a head keeps its place when
-//! the buckets double. (The paper numbers buckets by the *last* bits, and sorts by the reversed hash, for the same end; to find
-//! the lowest bit set is an instruction, to reverse a word is not.)
+//! A key's order is its hash with the last bit set; a head's is its bucket's first bits followed by zeros, so they
+//! never tie. A head that is not linked yet is served by its parent, the one whose order lacks the lowest bit that is
+//! set. In the array a head stands by the number of bits that tell it from its parent's, then by those bits
+//! (`index`): so a head keeps its place when the buckets double. (The paper numbers buckets by the *last* bits, and
+//! sorts by the reversed hash, for the same end; to find the lowest bit set is an instruction, to reverse a word is
+//! not.)
 //!
 //! # Invariants
 //! - **K1** The links that are not marked are sorted by order; of those of one order, the newer comes first.
@@ -287,9 +289,9 @@ impl<K: Key> Keys<K> {
 
     /// The node of a key. Writes nothing (P2).
     ///
-    /// The head that it enters by may be taken out meanwhile, and what has been put in since then be missed. The answer is right all
-    /// the same: it was so when the head was found linked, which is within the call. Whoever wants to put a key in
-    /// because of it will notice.
+    /// The head that it enters by may be taken out meanwhile, and what has been put in since then be missed. The
+    /// answer is right all the same: it was so when the head was found linked, which is within the call. Whoever
+    /// wants to put a key in because of it will notice.
     #[inline(always)]
     pub(crate) fn get<'a, Q: Equivalent<K>>(
         &'a self,
@@ -361,8 +363,8 @@ impl<K: Key> Keys<K> {
         order & (u64::MAX << (u64::BITS - self.bits()))
     }
 
-    /// The place for `order`, searched from `start` on: behind the last unmarked link of smaller order. Nothing if `start` is
-    /// marked, so is no way in any more.
+    /// The place for `order`, searched from `start` on: behind the last unmarked link of smaller order. Nothing if
+    /// `start` is marked, so is no way in any more.
     pub(crate) fn gap<'a>(&self, _pin: &'a Pin, start: &'a Link, order: u64) -> Option<Gap<'a>> {
         let (next, marked) = start.next();
         if marked {
@@ -387,7 +389,8 @@ impl<K: Key> Keys<K> {
         Some(gap)
     }
 
-    /// Links the head of the bucket of `order` in, if it is not there yet. Without memory for it, the parent goes on serving.
+    /// Links the head of the bucket of `order` in, if it is not there yet. Without memory for it, the parent goes on
+    /// serving.
     pub(crate) fn link_head(&self, pin: &Pin, order: u64, account: &Account) {
         let bucket = self.bucket(order);
         let head = self.heads.get_or_create(index(bucket), account, Head::new);

@@ -16,8 +16,8 @@
 //!     vector
 //! ```
 //!
-//! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `holders.rs` and
-//! `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
+//! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `holders.rs`
+//! and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
 //!
 //! A caller pins ([`pin`]), finds the table by whatever means, and calls it with the pin:
 //!
@@ -54,8 +54,8 @@
 //! - `ahash`: a keyed hash that resists crafted collisions, at a few nanoseconds for short keys; keys can come from
 //!   strangers.
 //! - `crossbeam-utils`: `CachePadded` knows the distance at which cache lines disturb each other, per platform.
-//! - `equivalent`, `hashbrown`: lookups by a borrowed view of a key, and a hash table whose growth can fail (`try_reserve`), for
-//!   holders of many keys.
+//! - `equivalent`, `hashbrown`: lookups by a borrowed view of a key, and a hash table whose growth can fail
+//!   (`try_reserve`), for holders of many keys.
 //! - `parking_lot`: one-word locks without poison for what is cold: the sweep, displaced slots, holders of many keys.
 //! - `libc`: `membarrier(2)`.
 

@@ -1,7 +1,7 @@
 //! Memory that callers make grow: reserved fallibly, and accounted for.
 //!
-//! A full machine must turn into an error of the one call that asked (P9), so nothing here aborts; and the account
-//! is what `info/0` shows and what P8 is measured by, so whatever is allocated for a table passes through its account.
+//! A full machine must turn into an error of the one call that asked (P9), so nothing here aborts; and the account is
+//! what `info/0` shows and what P8 is measured by, so whatever is allocated for a table passes through its account.
 
 use std::alloc::Layout;
 use std::fmt;

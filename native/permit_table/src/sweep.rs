@@ -73,8 +73,8 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// One step: looks at about `budget` keys or heads, and frees at most as many. `Done` ends a pass; the next step begins
-    /// another.
+    /// One step: looks at about `budget` keys or heads, and frees at most as many. `Done` ends a pass; the next step
+    /// begins another.
     pub(crate) fn step(&mut self, keys: &Keys<K>, account: &Account, budget: usize) -> Progress {
         let pin = epochs::pin();
         let walked = match self.phase {
@@ -121,8 +121,8 @@ impl<K: Key> Sweep<K> {
             last = order;
             // SAFETY: found in the list, under the pin.
             let alive = unsafe { node.as_ref() };
-            // A bucket that has got no key since it came to be is entered by its parent. The sweep links its head, so that the
-            // table is as fast after growth as if it had always been that large.
+            // A bucket that has got no key since it came to be is entered by its parent. The sweep links its head, so
+            // that the table is as fast after growth as if it had always been that large.
             keys.link_head(pin, alive.order(), account);
             outcome = self.reclaim(pin, keys, node);
             outcome.is_ok()
@@ -162,7 +162,8 @@ impl<K: Key> Sweep<K> {
         let link = unsafe { &*target };
         // Before the mark its place is found by its order; after it, others may put greater orders in front of it.
         let mut gap = loop {
-            // A head cannot lead to itself; but its parent can, and to a key leads what leads to one of smaller order.
+            // A head cannot lead to itself; but its parent can, and to a key leads what leads to one of smaller
+            // order.
             let head = keys.entry(parent(link.order()));
             if let Some(gap) = keys.gap(pin, &head.link, link.order()) {
                 break gap;
@@ -186,8 +187,8 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// If more than half of the buckets are too many, lets them go. (They double when there are more keys than buckets, so a
-    /// number of keys that wavers a little changes nothing.)
+    /// If more than half of the buckets are too many, lets them go. (They double when there are more keys than
+    /// buckets, so a number of keys that wavers a little changes nothing.)
     fn begin_shrinking(keys: &Keys<K>) -> Phase {
         let bits = keys.bits();
         let wanted = (2 * keys.len())
@@ -203,7 +204,8 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Closes heads beyond the number of buckets, from the highest chunk downwards, so that each is next to its parent.
+    /// Closes heads beyond the number of buckets, from the highest chunk downwards, so that each is next to its
+    /// parent.
     fn shrink(
         &mut self,
         pin: &Pin,

@@ -45,8 +45,8 @@ pub struct Usage {
 
 /// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
 ///
-/// All methods may be called from any thread at any time, with one condition, which the [`Holder`] stands for: calls on
-/// behalf of one holder do not overlap, and [`Table::give_back`] comes after the last of them.
+/// All methods may be called from any thread at any time, with one condition, which the [`Holder`] stands for: calls
+/// on behalf of one holder do not overlap, and [`Table::give_back`] comes after the last of them.
 pub struct Table<K: Key> {
     keys: Keys<K>,
     holders: Holders<K>,
@@ -84,14 +84,15 @@ impl<K: Key> Table<K> {
 
     /// Takes a permit of a key for `holder`, if fewer than `capacity` are out.
     ///
-    /// `watch` is called when the holder first takes anything, and has to arrange for [`Table::give_back`] after its death.
+    /// `watch` is called when the holder first takes anything, and has to arrange for [`Table::give_back`] after its
+    /// death.
     ///
     /// # Errors
     /// [`OutOfMemory`] (as an `E`), or what `watch` answers. Nothing has changed then.
     ///
     /// # Cost
-    /// O(1) expected: a hash, a lookup, one compare-and-swap. No lock is taken, but by a holder of more than two keys at a
-    /// time, its own.
+    /// O(1) expected: a hash, a lookup, one compare-and-swap. No lock is taken, but by a holder of more than two keys
+    /// at a time, its own.
     pub fn acquire<Q: Query<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
@@ -106,8 +107,8 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// As [`Table::acquire`], of a key that is in the table. If it is not, the answer is `None`, and nothing has changed; so it
-    /// serves to ask for what a key may well be before it is known for sure.
+    /// As [`Table::acquire`], of a key that is in the table. If it is not, the answer is `None`, and nothing has
+    /// changed; so it serves to ask for what a key may well be before it is known for sure.
     #[inline(always)]
     pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
         &self,
@@ -226,7 +227,8 @@ impl<K: Key> Table<K> {
         self.sweep.lock().step(&self.keys, &self.account, budget)
     }
 
-    /// What the table is and costs. Walks over all keys and slots, a piece at a time: exact at quiet points, and nobody waits for it.
+    /// What the table is and costs. Walks over all keys and slots, a piece at a time: exact at quiet points, and
+    /// nobody waits for it.
     pub fn usage(&self) -> Usage {
         /// Keys between two pins: nothing is freed in the meantime.
         const STRETCH: usize = 4096;
@@ -256,8 +258,8 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// Frees up to `limit` keys of a table that is not used any more; answers whether any are left. To drop a table does
-    /// all that is left at once, which for a million keys is a tenth of a second.
+    /// Frees up to `limit` keys of a table that is not used any more; answers whether any are left. To drop a table
+    /// does all that is left at once, which for a million keys is a tenth of a second.
     pub fn dismantle(&mut self, limit: usize) -> bool {
         // SAFETY: the exclusive borrow says that nobody is inside.
         unsafe {
@@ -290,3 +292,92 @@ impl<K: Key> Drop for Table<K> {
 
 // What a node is must fit: the key's word shares a cache line with its own key, and with nobody else's.
 const _: () = assert!(align_of::<Node<[u64; 5]>>() == 64 && size_of::<Node<[u64; 5]>>() == 64);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::failing;
+    use crate::pin;
+    use std::num::NonZeroU64;
+
+    #[derive(Hash)]
+    struct Number(u64);
+
+    impl Key for u64 {
+        fn heap_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    impl Equivalent<u64> for Number {
+        fn equivalent(&self, key: &u64) -> bool {
+            self.0 == *key
+        }
+    }
+
+    impl Query<u64> for Number {
+        fn to_key(&self) -> Result<u64, OutOfMemory> {
+            Ok(self.0)
+        }
+    }
+
+    fn acquire(table: &Table<u64>, holder: Holder, key: u64) -> Result<Acquired, OutOfMemory> {
+        table.acquire(&pin(), holder, &Number(key), Capacity::of(9, 1), || Ok(()))
+    }
+
+    /// P9: whichever allocation of a call fails, the call says so and nothing has changed; and the same call goes
+    /// through when there is memory again.
+    #[test]
+    fn p9_no_memory_at_any_point_changes_nothing() {
+        let holder = |word, place| Holder::new(NonZeroU64::new(word).unwrap(), place);
+        // The first permit of all; one of a key that is there; the third key of a holder; a holder whose place is
+        // taken.
+        let calls = [
+            (holder(1, 0), 1),
+            (holder(2, 1), 1),
+            (holder(1, 0), 2),
+            (holder(1, 0), 3),
+            (holder(3, 0), 4),
+        ];
+        let table = Table::new(4096).unwrap();
+        let mut failures = 0;
+        for (holder, key) in calls {
+            for grants in 0.. {
+                let before = table.usage();
+                failing::after(grants);
+                let outcome = acquire(&table, holder, key);
+                failing::never();
+                if outcome.is_ok() {
+                    break;
+                }
+                failures += 1;
+                let after = table.usage();
+                assert_eq!(
+                    (after.keys, after.permits, after.holders),
+                    (before.keys, before.permits, before.holders)
+                );
+                assert_eq!(
+                    table.count(&pin(), &Number(key)),
+                    u64::from(key == 1 && before.keys > 0)
+                );
+            }
+        }
+        assert!(failures >= 7, "{failures} allocations were made to fail");
+        assert_eq!(table.usage().permits, 5);
+        for (word, place) in [(1, 0), (2, 1), (3, 0)] {
+            table.give_back(&pin(), holder(word, place));
+        }
+        assert_eq!(table.usage().permits, 0);
+    }
+
+    #[test]
+    fn p9_a_table_that_cannot_be_made_leaves_nothing() {
+        for grants in 0..3 {
+            failing::after(grants);
+            assert!(Table::<u64>::new(16).is_err());
+            failing::never();
+        }
+        assert!(Table::<u64>::new(16).is_ok());
+        assert!(Table::<u64>::new(usize::MAX).is_err());
+    }
+}

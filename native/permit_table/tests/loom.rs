@@ -1,7 +1,7 @@
 //! Every interleaving of two threads, with the real code: `make test` runs them with `--cfg loom`.
 //!
-//! A model is explored up to three preemptions, which is where loom's authors say that nearly all bugs show. What is freed is
-//! poisoned first, so that a thread which still looks at it fails the model instead of reading on.
+//! A model is explored up to three preemptions, which is where loom's authors say that nearly all bugs show. What is
+//! freed is poisoned first, so that a thread which still looks at it fails the model instead of reading on.
 #![cfg(loom)]
 
 mod common;

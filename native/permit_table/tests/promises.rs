@@ -224,7 +224,8 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    /// P1, P2, P4, P5, P6: any history answers as a map from (holder, key) to permits does. Places collide on purpose.
+    /// P1, P2, P4, P5, P6: any history answers as a map from (holder, key) to permits does. Places collide on
+    /// purpose.
     #[test]
     fn any_history_answers_as_the_model(calls in prop::collection::vec(call(), 0..300), places in 1u64..8) {
         let table = Table::new(8).unwrap();

@@ -1,5 +1,5 @@
-//! The promises under real threads. Every storm runs for a number of rounds, not for a time, and ends at a quiet point that has
-//! to be exact. `CANAL_LOCK_SOAK` multiplies the rounds.
+//! The promises under real threads. Every storm runs for a number of rounds, not for a time, and ends at a quiet
+//! point that has to be exact. `CANAL_LOCK_SOAK` multiplies the rounds.
 #![cfg(not(loom))]
 
 mod common;
@@ -90,7 +90,8 @@ fn p8_keys_are_born_and_reclaimed_under_everybodys_hands() {
     storm(&table, |number| {
         let mut dice = Dice(number);
         for _ in 0..rounds(100_000) {
-            // Few keys, so that one is often looked up while it dies; of capacity 1, so that two nodes of one key would show.
+            // Few keys, so that one is often looked up while it dies; of capacity 1, so that two nodes of one key
+            // would show.
             let key = dice.roll(4);
             if let Some(out) = acquire(&table, holder(number), key, 1) {
                 assert_eq!(out, 1);
