@@ -9,32 +9,37 @@
 -behaviour(gen_server).
 
 -export([start_link/1, stop/0, max_per/0, sweep/0]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 -define(NAME, canal_lock).
 
-%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough
-%% that a pass over a million keys (about 0.2 s) is not a matter of time.
+%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough that
+%% a pass over a million keys (about 0.2 s) is not a matter of time.
 -define(SWEEP_INTERVAL_MS, 5000).
 
-%% Keys looked at in one native call: 256 that are not in any cache and have to be freed are about 0.1 ms.
--define(SWEEP_BUDGET, 256).
+%% Keys looked at, or freed, in one native call: 256 that are in no cache are about 0.1 ms.
+-define(BUDGET, 256).
 
 %% What is unlinked can be freed when the threads that may still look at it have gone on; they are there for
 %% microseconds.
--define(SWEEP_WAIT_MS, 1).
+-define(WAIT_MS, 1).
 
-%% A thread that stays longer than this is looking at statistics of many keys; the next manager frees what is left
-%% then.
--define(DISMANTLE_WAITS, 100).
+%% Whoever stays longer than this is looking at statistics of many keys; the next manager frees what is left then.
+-define(MAX_WAITS, 100).
+
+%% Before a manager begins, it frees what its predecessor has left, so that managers that are killed again and again
+%% leave no more than one table behind. Not more than so many steps of it, though: whoever starts it waits for that. An
+%% idle table takes about 130, one of a million keys 4,000.
+-define(STEPS_BEFORE_START, 1000).
 
 -record(state, {
     %% Second element: people give it to ets:tab2list/1.
     table :: ets:tid() | atom(),
     handle :: canal_lock_nif:handle(),
     max_per :: pos_integer(),
-    sweep = idle :: idle | running,
-    %% Who waits for the end of a pass, and of how many.
+    %% What is to be done a step at a time, the first one first.
+    work = [dismantle] :: [dismantle | sweep],
+    %% Who waits for the end of a pass of the sweep, and of how many.
     waiting = [] :: [{gen_server:from(), pos_integer()}]
 }).
 
@@ -58,16 +63,20 @@ sweep() ->
 init(MaxPer) ->
     Table = ets:new(?NAME, [named_table, protected]),
     Handle = canal_lock_nif:open(erlang:system_info(process_limit)),
+    dismantle(?STEPS_BEFORE_START, 1),
     schedule_sweep(),
-    {ok, #state{table = Table, handle = Handle, max_per = MaxPer}}.
+    {ok, #state{table = Table, handle = Handle, max_per = MaxPer}, {continue, work}}.
 
 handle_call(max_per, _From, State) ->
     reply(State#state.max_per, State);
-handle_call(sweep, From, State = #state{sweep = running, waiting = Waiting}) ->
-    %% The running pass has gone by some keys already: it does not count.
-    noreply(State#state{waiting = [{From, 3} | Waiting]});
-handle_call(sweep, From, State = #state{waiting = Waiting}) ->
-    noreply(State#state{sweep = running, waiting = [{From, 2} | Waiting]});
+handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
+    %% A pass that is under way has gone by some keys already: it does not count.
+    Passes =
+        case lists:member(sweep, Work) of
+            true -> 3;
+            false -> 2
+        end,
+    noreply(add(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
 handle_call(_Request, _From, State) ->
     reply({error, unknown_call}, State).
 
@@ -76,59 +85,77 @@ handle_cast(_Request, State) ->
 
 handle_info(sweep, State) ->
     schedule_sweep(),
-    noreply(State#state{sweep = running});
-handle_info(timeout, State = #state{sweep = running}) ->
-    sweep_step(State);
+    noreply(add(sweep, add(dismantle, State)));
+handle_info(timeout, State) ->
+    work(State);
 handle_info(_Message, State) ->
     noreply(State).
 
+handle_continue(work, State) ->
+    work(State).
+
 terminate(_Reason, #state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
-    dismantle(Handle, ?DISMANTLE_WAITS).
+    %% Afterwards there is nobody to do it before the next one starts.
+    dismantle(all, ?MAX_WAITS).
 
-%% One step of the pass. A timeout of the server drives it, not a message to itself: its mailbox is empty while it
-%% works, and whoever calls is served between two steps.
-sweep_step(State = #state{handle = Handle}) ->
-    case canal_lock_nif:sweep_step(Handle, ?SWEEP_BUDGET) of
-        more -> noreply(State);
-        waiting -> {noreply, State, ?SWEEP_WAIT_MS};
-        done -> noreply(pass_done(State))
+add(Task, State = #state{work = Work}) ->
+    case lists:member(Task, Work) of
+        true -> State;
+        false -> State#state{work = Work ++ [Task]}
     end.
 
-pass_done(State = #state{waiting = Waiting}) ->
-    Left = [{From, Passes - 1} || {From, Passes} <- Waiting],
-    {Served, StillWaiting} = lists:partition(fun({_, Passes}) -> Passes =:= 0 end, Left),
-    lists:foreach(fun({From, 0}) -> gen_server:reply(From, ok) end, Served),
-    Next =
-        case StillWaiting of
-            [] -> idle;
-            _ -> running
-        end,
-    State#state{sweep = Next, waiting = StillWaiting}.
+%% One step of what is to be done. Timeouts drive the steps, not messages of the manager to itself: its mailbox is empty
+%% while it works, and whoever calls is served between two steps. And each message is followed by a step, so that a
+%% mailbox that is never empty does not keep it from its work.
+work(State = #state{work = []}) ->
+    {noreply, State};
+work(State = #state{work = [Task | Rest]}) ->
+    case step(Task, State) of
+        more -> {noreply, State, 0};
+        waiting when Task =:= sweep -> {noreply, State, ?WAIT_MS};
+        %% Somebody is looking at the statistics of a table that has been closed. There is time.
+        waiting -> work(State#state{work = Rest});
+        done -> work(done(Task, State#state{work = Rest}))
+    end.
 
-reply(Answer, State) ->
-    {reply, Answer, State, timeout(State)}.
+step(dismantle, _State) -> canal_lock_nif:dismantle_step(?BUDGET);
+step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGET).
 
-noreply(State) ->
-    {noreply, State, timeout(State)}.
+done(dismantle, State) ->
+    State;
+done(sweep, State = #state{waiting = Waiting}) ->
+    _ = [gen_server:reply(From, ok) || {From, 1} <- Waiting],
+    case [{From, Passes - 1} || {From, Passes} <- Waiting, Passes > 1] of
+        [] -> State#state{waiting = []};
+        StillWaiting -> add(sweep, State#state{waiting = StillWaiting})
+    end.
 
-timeout(#state{sweep = running}) -> 0;
-timeout(#state{sweep = idle}) -> infinity.
+reply(Answer, State = #state{work = []}) -> {reply, Answer, State};
+reply(Answer, State) -> {reply, Answer, State, {continue, work}}.
+
+noreply(State = #state{work = []}) -> {noreply, State};
+noreply(State) -> {noreply, State, {continue, work}}.
 
 schedule_sweep() ->
     _ = erlang:send_after(?SWEEP_INTERVAL_MS, self(), sweep),
     ok.
 
-%% Frees the closed table before the manager is gone: afterwards there is nobody to do it before the next one starts.
-dismantle(_Handle, 0) ->
+%% Frees what has been closed, in at most so many steps, waiting at most so many times.
+dismantle(0, _Waits) ->
     ok;
-dismantle(Handle, Waits) ->
-    case canal_lock_nif:sweep_step(Handle, ?SWEEP_BUDGET) of
+dismantle(_Steps, 0) ->
+    ok;
+dismantle(Steps, Waits) ->
+    case canal_lock_nif:dismantle_step(?BUDGET) of
         more ->
-            dismantle(Handle, Waits);
+            dismantle(fewer(Steps), Waits);
         waiting ->
-            timer:sleep(?SWEEP_WAIT_MS),
-            dismantle(Handle, Waits - 1);
+            timer:sleep(?WAIT_MS),
+            dismantle(Steps, Waits - 1);
         done ->
             ok
     end.
+
+fewer(all) -> all;
+fewer(Steps) -> Steps - 1.

@@ -3,7 +3,8 @@
 %% anything of it is in use, so what may ever change lives elsewhere.
 -module(canal_lock_nif).
 
--export([acquire/3, release/1, release/3, count/1, buckets/2, open/1, close/1, sweep_step/2, usage/0]).
+-export([acquire/3, release/1, release/3, count/1, buckets/2, usage/0]).
+-export([open/1, close/1, sweep_step/2, dismantle_step/1]).
 
 -export_type([handle/0]).
 
@@ -46,6 +47,11 @@ close(_Handle) ->
 %% Looks at so many keys.
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) ->
+    erlang:nif_error(not_loaded).
+
+%% Frees about so many keys of tables that have been closed.
+-spec dismantle_step(pos_integer()) -> more | waiting | done.
+dismantle_step(_Budget) ->
     erlang:nif_error(not_loaded).
 
 -spec usage() -> #{keys | permits | holders | memory := non_neg_integer()}.

@@ -1,10 +1,14 @@
-%% Waits for what comes about by itself, never for a length of time: a test that needs a permit to be back asks until it is.
+%% Waits for what comes about by itself, never for a length of time: a test that needs a permit to be back asks until
+%% it is.
 -module(canal_lock_await).
 
--export([count/2, value/2, value/3, down/1, answer/1, answer/2]).
+-export([count/2, value/2, value/3, down/1, reason/1, answer/1, answer/2]).
 
 %% How long anything may take before a test fails. Far longer than it takes on a busy machine.
 -define(DEADLINE_MS, 20000).
+
+%% So often it is asked again at once: most things are there within microseconds.
+-define(QUICK_TURNS, 1000).
 
 %% P4: when a death has been seen, the permits may still be on their way back.
 -spec count(term(), non_neg_integer()) -> ok.
@@ -17,31 +21,38 @@ value(Wanted, Ask) ->
 
 -spec value(term(), fun(() -> term()), pos_integer()) -> ok.
 value(Wanted, Ask, Within_ms) ->
-    ask(Wanted, Ask, erlang:monotonic_time(millisecond) + Within_ms).
+    ask(Wanted, Ask, erlang:monotonic_time(millisecond) + Within_ms, ?QUICK_TURNS).
 
-ask(Wanted, Ask, Deadline_ms) ->
+ask(Wanted, Ask, Deadline_ms, Quick) ->
     case Ask() of
         Wanted ->
             ok;
         Other ->
             erlang:monotonic_time(millisecond) < Deadline_ms orelse error({still, Other, instead_of, Wanted}),
-            erlang:yield(),
-            ask(Wanted, Ask, Deadline_ms)
+            pause(Quick),
+            ask(Wanted, Ask, Deadline_ms, max(0, Quick - 1))
     end.
+
+%% What takes long must not be kept from a processor by those who wait for it.
+pause(0) ->
+    receive
+    after 1 -> ok
+    end;
+pause(_) ->
+    erlang:yield().
 
 %% Until these processes are dead.
 -spec down([pid()]) -> ok.
 down(Pids) ->
-    Monitors = [{Pid, monitor(process, Pid)} || Pid <- Pids],
-    lists:foreach(
-        fun({Pid, Monitor}) ->
-            receive
-                {'DOWN', Monitor, process, Pid, _} -> ok
-            after ?DEADLINE_MS -> error({still_alive, Pid})
-            end
-        end,
-        Monitors
-    ).
+    lists:foreach(fun reason/1, [{Pid, monitor(process, Pid)} || Pid <- Pids]).
+
+%% Why a process has died that is monitored.
+-spec reason({pid(), Monitor :: reference()}) -> term().
+reason({Pid, Monitor}) ->
+    receive
+        {'DOWN', Monitor, process, Pid, Reason} -> Reason
+    after ?DEADLINE_MS -> error({still_alive, Pid})
+    end.
 
 %% The message `{Ref, Answer}'.
 -spec answer(reference()) -> term().

@@ -5,7 +5,8 @@
 
 -define(MANY, 10_000).
 
-%% A linear cost would make a call a hundred times dearer between the two measurements; cold caches make it a few times dearer.
+%% A linear cost would make a call a hundred times dearer between the two measurements; cold caches make it a few
+%% times dearer.
 -define(MEASURED_AT, [100, ?MANY]).
 -define(MAX_RATIO, 25).
 
@@ -133,7 +134,8 @@ killed_around_the_first_call(Acquired) ->
 spin(0) -> ok;
 spin(Turns) -> spin(Turns - 1).
 
-%% What a restarted worker has to do: it hears `full' for as long as its predecessor's permit is out, and not for ever.
+%% What a restarted worker has to do: it hears `full' for as long as its predecessor's permit is out, and not for
+%% ever.
 successor() ->
     lists:foldl(
         fun(_, Predecessor) ->

@@ -1,4 +1,5 @@
-%% Terms of every kind that the VM has, as keys: many of them near misses of each other in one of the forms that keys are stored in.
+%% Terms of every kind that the VM has, as keys: many of them near misses of each other in one of the forms that keys
+%% are stored in.
 -module(canal_lock_key_terms).
 
 -export([all/0, by_kind/0, copies/1, deep/2]).
@@ -30,22 +31,26 @@ by_kind() ->
     ].
 
 atoms() ->
-    [a, b, '', true, false, undefined, 'ä', 'линия', '鍵', binary_to_atom(binary:copy(<<"x">>, 255)), 'a\0', 'A'].
+    [a, b, 'A', 'a\0', '', true, false, undefined, 'ä', 'линия', '鍵', binary_to_atom(binary:copy(<<"x">>, 255))].
 
-%% Where the VM and the library change the form of an integer: 2^59, 2^63, 2^64; and the words of terms told apart by a tag only.
+%% Where the VM and the library change the form of an integer: 2^59, 2^63, 2^64; and the words of terms told apart by
+%% a tag only.
 integers() ->
-    Large = [1 bsl Bits + Near || Bits <- [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 65, 127, 128, 1000], Near <- [-1, 0, 1]],
+    Bits = [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 65, 127, 128, 1000],
+    Large = [1 bsl Bit + Near || Bit <- Bits, Near <- [-1, 0, 1]],
     <<OneAsFloat:64>> = <<1.0/float>>,
     lists:seq(-2, 17) ++ Large ++ [-N || N <- Large] ++ [OneAsFloat, binary:decode_unsigned(<<"12345678">>, little)].
 
 floats() ->
-    [0.0, -0.0, 1.0, -1.0, 2.0, 0.1, 1.5, 5.0e-324, 1.0e300, 1.7976931348623157e308, float(1 bsl 53), float(1 bsl 63)].
+    [0.0, -0.0, 1.0, -1.0, 2.0, 0.1, 1.5] ++
+        [5.0e-324, 1.0e300, 1.7976931348623157e308, float(1 bsl 53), float(1 bsl 63)].
 
 binaries() ->
     Bytes = binary:copy(<<"0123456789abcdef">>, 7),
     [binary:part(Bytes, 0, Length) || Length <- lists:seq(0, 80)] ++
         [<<0:Size/unit:8>> || Size <- lists:seq(1, 40)] ++
-        [<<1:64/native>>, <<"12345678">>, <<1:64, 1:64, 1:64, 1:64>>, <<1:64, 1:64, 1:64, 1:64, 0>>, <<1.0/float-native>>].
+        [<<1:64/native>>, <<"12345678">>, <<1.0/float-native>>] ++
+        [<<1:64, 1:64, 1:64, 1:64>>, <<1:64, 1:64, 1:64, 1:64, 0>>].
 
 bitstrings() ->
     [<<0:1>>, <<1:1>>, <<0:2>>, <<1:2>>, <<0:7>>, <<0:9>>, <<1:9>>, <<"ab", 1:1>>, <<"ab", 0:1>>, <<"ab", 1:3>>] ++
@@ -53,33 +58,41 @@ bitstrings() ->
         [<<(binary:copy(<<7>>, 300))/binary, Last:5>> || Last <- [1, 2]].
 
 lists() ->
-    [[], [[]], [[], []], [[[]]], [a], [a | b], [a, b], [a, b | []], [a, b | c], [a, [b]], [[a], b], [[a, b]], [[a | b]]] ++
-        ["a", "ab", "ba", "db", "Leiter", "ключ", [1.0], [1], [1 | 1.0], [1, <<>>], [1 | <<>>], [<<1>>], [<<1>> | 1]] ++
+    [[], [[]], [[], []], [[[]]], [a], [a | b], [a, b], [a, b | []], [a, b | c]] ++
+        [[a, [b]], [[a], b], [[a, b]], [[a | b]], [[a] | b], [a, b, []]] ++
+        ["a", "ab", "ba", "db", "Leiter", "ключ", [1.0], [1], [1 | 1.0]] ++
+        [[1, <<>>], [1 | <<>>], [<<1>>], [<<1>> | 1]] ++
         [lists:seq(1, 2000), lists:seq(1, 2000) ++ end_of_list, lists:duplicate(300, []), lists:duplicate(300, 0.5)].
 
 tuples() ->
     [list_to_tuple(lists:seq(1, Arity)) || Arity <- lists:seq(0, 20) ++ [255, 256, 1000]] ++
         [list_to_tuple(lists:duplicate(Arity, [])) || Arity <- lists:seq(1, 9)] ++
         [list_to_tuple(lists:duplicate(Arity, <<>>)) || Arity <- lists:seq(1, 9)] ++
-        [{a}, {{a}}, {{{a}}}, {a, b}, {b, a}, {{a}, b}, {a, {b}}, {{a, b}}, {a, {b, c}}, {{a, b}, c}, {a, b, c}, {a, [b, c]}] ++
-        [{app, 12345}, {app, 12345.0}, {app, <<"12345">>}, {app, "12345"}, {1, 2}, {1, 2.0}, {1.0, 2}, {[], 1}, {1, []}] ++
-        [{<<>>, 1}, {1, <<>>}, {<<"a">>, <<"b">>}, {<<"ab">>, <<>>}, {<<>>, <<"ab">>}, {<<"abcdefgh">>, 1}, {1, <<"abcdefgh">>}] ++
-        [{1, 2, 3, 0}, {1, 2, 3, 4, 0}, {<<0:64, 0:64, 0:64, 0:64>>}, {<<0:64, 0:64, 0:64>>, 0}, {self()}, {self(), 1}, {-1}, {1 bsl 63}].
+        [{a}, {{a}}, {{{a}}}, {a, b}, {b, a}, {{a}, b}, {a, {b}}, {{a, b}}] ++
+        [{a, {b, c}}, {{a, b}, c}, {a, b, c}, {a, [b, c]}, {{a}, {b}}, {{a}, [b]}, {[a], b}, {[a | b]}] ++
+        [{app, 12345}, {app, 12345.0}, {app, <<"12345">>}, {app, "12345"}] ++
+        [{1, 2}, {1, 2.0}, {1.0, 2}, {[], 1}, {1, []}, {-1}, {1 bsl 63}, {self()}, {self(), 1}] ++
+        [{<<>>, 1}, {1, <<>>}, {<<"a">>, <<"b">>}, {<<"ab">>, <<>>}, {<<>>, <<"ab">>}] ++
+        [{<<"abcdefgh">>, 1}, {1, <<"abcdefgh">>}, {<<0:64, 0:64, 0:64, 0:64>>}, {<<0:64, 0:64, 0:64>>, 0}] ++
+        [{1, 2, 3, 0}, {1, 2, 3, 4, 0}].
 
 maps() ->
     Many = [{N, N * N} || N <- lists:seq(1, 100)],
-    [#{}, #{a => 1}, #{a => 1.0}, #{a => 2}, #{b => 1}, #{1 => a}, #{1.0 => a}, #{a => 1, b => 2}, #{a => 2, b => 1}, #{[] => #{}}] ++
+    [#{}, #{a => 1}, #{a => 1.0}, #{a => 2}, #{b => 1}, #{1 => a}, #{1.0 => a}, #{[] => #{}}] ++
+        [#{a => 1, b => 2}, #{a => 2, b => 1}] ++
         [maps:from_list(lists:sublist(Many, Size)) || Size <- [31, 32, 33, 34, 99, 100]] ++
         [(maps:from_list(Many))#{50 => 2500.0}, (maps:from_list(Many))#{50.0 => 2500}] ++
-        [#{#{a => 1} => b}, #{#{a => 1.0} => b}, #{b => #{a => 1}}, #{#{#{} => 1} => #{2 => #{}}}, #{maps:from_list(Many) => 1}] ++
-        [#{1 => #{2 => 3}, 4 => #{5 => 6}}, #{1 => #{5 => 6}, 4 => #{2 => 3}}, [#{a => 1}, #{b => 2}], [#{b => 2}, #{a => 1}]] ++
+        [#{#{a => 1} => b}, #{#{a => 1.0} => b}, #{b => #{a => 1}}, #{#{#{} => 1} => #{2 => #{}}}] ++
+        [#{1 => #{2 => 3}, 4 => #{5 => 6}}, #{1 => #{5 => 6}, 4 => #{2 => 3}}, #{maps:from_list(Many) => 1}] ++
+        [[#{a => 1}, #{b => 2}], [#{b => 2}, #{a => 1}]] ++
         [{#{a => 1}, x}, {#{a => 1}, y}, #{a => 1 bsl 70}, #{a => (1 bsl 70) + 1}, #{<<1:1>> => 1}, #{<<1:2>> => 1}].
 
 references() ->
     [make_ref(), make_ref(), monitor(process, whereis(init)), atomics:new(1, []), ets:new(key, []), {make_ref(), 1}].
 
 %% Made by hand in the external format, because there is no other node to make them. References are of three words or
-%% of five and differ in the first three, as those that nodes make: of others OTP 25 loses track itself, as keys of a large map.
+%% of five and differ in the first three, as those that nodes make: of others OTP 25 loses track itself, as keys of a
+%% large map.
 from_other_nodes() ->
     Node = there@nowhere,
     [
@@ -109,8 +122,9 @@ funs() ->
     There = [fun(Argument) -> {Argument, Captured} end || Captured <- Captures],
     Without = fun() -> nothing end,
     Here ++ There ++
-        [Without, of_another_version(Without), of_unknown_module(Without), of_another_version(hd(Here)), of_unknown_module(hd(Here))] ++
-        [fun erlang:abs/1, fun erlang:abs/2, fun lists:map/2, fun no_such_module:no_such_function/3, {fun erlang:abs/1}].
+        [Without, of_another_version(Without), of_unknown_module(Without)] ++
+        [of_another_version(hd(Here)), of_unknown_module(hd(Here))] ++
+        [fun erlang:abs/1, fun erlang:abs/2, fun lists:map/2, fun no_such_module:f/3, {fun erlang:abs/1}].
 
 %% As if it came from a node that runs another version of this module.
 of_another_version(Fun) ->
@@ -124,8 +138,10 @@ of_unknown_module(Fun) ->
 
 mixed() ->
     Deep = deep(tuple, 50),
-    [Deep, {Deep, 1}, [Deep | 1], #{Deep => Deep}, {a, "b", <<"c">>, 1.0, #{d => [e]}}, {a, "b", <<"c">>, 1, #{d => [e]}}] ++
-        [{<<1:1>>, 1}, {<<1:2>>, 1}, [1 bsl 64, <<1:3>>], [1 bsl 64, <<1:4>>], {tag, make_ref(), [self()]}, {db, "shard", 7}].
+    [Deep, {Deep, 1}, [Deep | 1], #{Deep => Deep}] ++
+        [{a, "b", <<"c">>, 1.0, #{d => [e]}}, {a, "b", <<"c">>, 1, #{d => [e]}}] ++
+        [{<<1:1>>, 1}, {<<1:2>>, 1}, [1 bsl 64, <<1:3>>], [1 bsl 64, <<1:4>>]] ++
+        [{tag, make_ref(), [self()]}, {db, "shard", 7}].
 
 %% The same term made in other ways: each of them is `=:=' to it, and no two need look alike in memory.
 -spec copies(term()) -> [term()].

@@ -1,5 +1,5 @@
-%% P9: every kind of term is a key, and two terms are one key if and only if they are `=:='. What `=:=' says is asked at run time:
-%% of 0.0 and -0.0 it depends on the release of the VM.
+%% P9: every kind of term is a key, and two terms are one key if and only if they are `=:='. What `=:=' says is asked
+%% at run time: of 0.0 and -0.0 it depends on the release of the VM.
 -module(canal_lock_keys_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -57,10 +57,12 @@ copies() ->
 held_at_once() ->
     Terms = canal_lock_key_terms:all(),
     %% A map's keys are told apart by `=:=' as well.
-    Wanted = lists:foldl(fun({_, Term}, Counts) -> maps:update_with(Term, fun(N) -> N + 1 end, 1, Counts) end, #{}, Terms),
+    Count = fun({_, Term}, Counts) -> maps:update_with(Term, fun(N) -> N + 1 end, 1, Counts) end,
+    Wanted = lists:foldl(Count, #{}, Terms),
     [{acquired, _} = canal_lock:acquire(Term, 100, 1) || {_, Term} <- Terms],
     [?assertEqual({Name, maps:get(Term, Wanted)}, {Name, canal_lock:count(Term)}) || {Name, Term} <- Terms],
-    ?assertMatch({Keys, #{keys := Keys, permits := Permits}} when Permits =:= length(Terms), {map_size(Wanted), canal_lock:info()}),
+    #{keys := Keys, permits := Permits} = canal_lock:info(),
+    ?assertEqual({map_size(Wanted), length(Terms)}, {Keys, Permits}),
     [
         ?assertEqual({Name, ok}, {Name, canal_lock:release(lists:last(canal_lock_key_terms:copies(Term)))})
      || {Name, Term} <- Terms
@@ -102,7 +104,11 @@ large_binaries() ->
             ok = canal_lock:release(Wrap(Other))
         end
      || Length <- [100_000, 100_001, 5_000_000],
-        Wrap <- [fun(Binary) -> Binary end, fun(Binary) -> #{key => Binary} end, fun(Binary) -> <<Binary/binary, 1:1>> end]
+        Wrap <- [
+            fun(Binary) -> Binary end,
+            fun(Binary) -> #{key => Binary} end,
+            fun(Binary) -> <<Binary/binary, 1:1>> end
+        ]
     ].
 
 map_orders() ->
@@ -111,7 +117,10 @@ map_orders() ->
             Pairs = [{{N, rand:uniform()}, #{N => rand:uniform()}} || N <- lists:seq(1, Size)],
             Map = insert(Pairs),
             {acquired, 1} = canal_lock:acquire(Map, 1, 1),
-            [?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(shuffled(Pairs)), 1, 1)}) || _ <- lists:seq(1, 10)],
+            [
+                ?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(shuffled(Pairs)), 1, 1)})
+             || _ <- lists:seq(1, 10)
+            ],
             %% One that was larger on its way may have another form.
             Grown = insert(shuffled([{N, N} || N <- lists:seq(1, 100)] ++ Pairs)),
             ?assertEqual({Size, 1}, {Size, canal_lock:count(maps:without(lists:seq(1, 100), Grown))}),
@@ -130,8 +139,9 @@ shuffled(List) ->
 
 funs() ->
     Make = fun(Captured) -> fun() -> Captured end end,
-    Same = canal_lock_worker:start(fun() -> Make({1, #{a => "b"}}) end),
-    Candidates = [Make({1, #{a => "b"}}), element(2, Same), Make({1, #{a => "c"}}), Make({1.0, #{a => "b"}}), Make(Make(1)), Make(Make(2))],
+    {_, MadeElsewhere} = canal_lock_worker:start(fun() -> Make({1, #{a => "b"}}) end),
+    Captures = [{1, #{a => "b"}}, {1, #{a => "c"}}, {1.0, #{a => "b"}}, Make(1), Make(2)],
+    Candidates = [MadeElsewhere | lists:map(Make, Captures)],
     [
         begin
             {acquired, 1} = canal_lock:acquire(Fun, 1, 1),
@@ -141,7 +151,8 @@ funs() ->
      || Fun <- Candidates
     ].
 
-%% The terms below leave memory while their keys are held: a module's literals, a persistent term, and the heap of a process.
+%% The terms below leave memory while their keys are held: a module's literals, a persistent term, and the heap of a
+%% process.
 key_outlives_term() ->
     Rare = #{name => "literal", id => 1 bsl 100, list => lists:seq(1, 100)},
     Parts = lists:zip(lists:seq(1, 4), [Rare, {Rare, <<1:3>>}, [fun erlang:abs/1, "string"], lists:seq(1, 50)]),
@@ -165,7 +176,8 @@ deep() ->
             Key = canal_lock_key_terms:deep(Shape, 1_000_000),
             Encoded = term_to_binary(Key),
             Deeper = canal_lock_key_terms:deep(Shape, 1_000_001),
-            {Holder, {acquired, 1}} = canal_lock_worker:start(fun() -> canal_lock:acquire(binary_to_term(Encoded), 1, 1) end),
+            Hold = fun() -> canal_lock:acquire(binary_to_term(Encoded), 1, 1) end,
+            {Holder, {acquired, 1}} = canal_lock_worker:start(Hold),
             ?assertEqual({Shape, full}, {Shape, canal_lock:acquire(Key, 1, 1)}),
             ?assertEqual({Shape, {acquired, 1}}, {Shape, canal_lock:acquire(Deeper, 1, 1)}),
             ?assertEqual({Shape, ok}, {Shape, canal_lock:release(Deeper)}),

@@ -1,4 +1,5 @@
-%% What the text of the original library shows, as cases to be run against any implementation: `canal_lock' and the referee.
+%% What the text of the original library shows, as cases to be run against any implementation: `canal_lock' and the
+%% referee.
 -module(canal_lock_seed_cases).
 
 -export([transcript/0, resize_timeline/0]).
@@ -20,7 +21,8 @@ transcript() ->
         {acquire, 1, full}
     ].
 
-%% "Behaviour Under Concurrent Resizes": five processes acquire with a MaxPer of 3, in the order in which their calls come.
+%% "Behaviour Under Concurrent Resizes": five processes acquire with a MaxPer of 3, in the order in which their calls
+%% come.
 -spec resize_timeline() -> [{Who :: atom(), Buckets :: 1 | 2, Answer :: term()}].
 resize_timeline() ->
     [

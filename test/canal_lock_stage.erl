@@ -1,4 +1,5 @@
-%% What the suites stand on: a manager that is started before each test and gone after it, and how much a test has to do.
+%% What the suites stand on: a manager that is started before each test and gone after it, and how much a test has to
+%% do.
 -module(canal_lock_stage).
 
 -export([tests/1, tests/2, times/1, quietly/1]).
@@ -39,8 +40,8 @@ times(Times) ->
 factor() ->
     list_to_integer(os:getenv("CANAL_LOCK_SOAK", "1")).
 
-%% The tests, with what the VM reports of deaths that are meant kept from whoever reads the output. For all of them together, because it
-%% may come after the death that it tells of.
+%% The tests, with what the VM reports of deaths that are meant kept from whoever reads the output. For all of them
+%% together, because it may come after the death that it tells of.
 -spec quietly(term()) -> term().
 quietly(Tests) ->
     Level = maps:get(level, logger:get_primary_config()),

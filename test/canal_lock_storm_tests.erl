@@ -1,5 +1,5 @@
-%% P1 and P4 with many processes at once: never more permits out than the capacity, never a refusal while fewer are, and nothing left
-%% when they are dead.
+%% P1 and P4 with many processes at once: never more permits out than the capacity, never a refusal while fewer are,
+%% and nothing left when they are dead.
 -module(canal_lock_storm_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -40,7 +40,10 @@ killed_at_random() ->
     stopped = canal_lock_await:answer(Observed),
     ?assertEqual(0, counters:get(Seen, ?OVER_ALLOCATED)),
     %% They came as far as to get in each other's way, and the observer has seen it.
-    [?assertMatch({_, Times} when Times > 10 * ?ROUNDS, {What, counters:get(Seen, What)}) || What <- [?GRANTED, ?REFUSED, ?LOOKED]].
+    [
+        ?assertMatch({_, Times} when Times > 10 * ?ROUNDS, {What, counters:get(Seen, What)})
+     || What <- [?GRANTED, ?REFUSED, ?LOOKED]
+    ].
 
 killed_at_random(Keys, Seen) ->
     Workers = [spawn(fun() -> take_and_give(Keys, Seen) end) || _ <- lists:seq(1, ?PROCESSES)],

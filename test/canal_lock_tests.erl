@@ -63,7 +63,8 @@ capacity_0() ->
 
 any_size() ->
     %% Around the widths at which the VM and the library change the form of an integer.
-    Sizes = [1 bsl Bits + Near || Bits <- [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 70, 128, 4000], Near <- [-1, 0, 1]],
+    Bits = [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 70, 128, 4000],
+    Sizes = [1 bsl Bit + Near || Bit <- Bits, Near <- [-1, 0, 1]],
     Pairs = [{MaxPer, Buckets} || Size <- Sizes, {MaxPer, Buckets} <- [{Size, 1}, {1, Size}, {Size, Size}]],
     [
         ?assertEqual({MaxPer, Buckets, {acquired, N}}, {MaxPer, Buckets, canal_lock:acquire(db, MaxPer, Buckets)})
@@ -142,8 +143,9 @@ buckets() ->
     ).
 
 info() ->
-    ?assertMatch(#{max_per := 3, keys := 0, permits := 0, holders := 0, memory := Memory} when Memory > 0, canal_lock:info()),
-    ?assertEqual([holders, keys, max_per, memory, permits], lists:sort(maps:keys(canal_lock:info()))),
+    #{memory := Memory} = Empty = canal_lock:info(),
+    ?assertEqual(#{max_per => 3, keys => 0, permits => 0, holders => 0, memory => Memory}, Empty),
+    ?assert(Memory > 0),
     [{acquired, N} = canal_lock:acquire(db, 5, 1) || N <- [1, 2, 3]],
     {acquired, 1} = canal_lock:acquire(other, 5, 1),
     {Worker, {acquired, 4}} = canal_lock_worker:start(fun() -> canal_lock:acquire(db, 5, 1) end),

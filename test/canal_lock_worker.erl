@@ -1,5 +1,5 @@
-%% A process that does what a test orders, one thing after the other, and dies with the test at the latest. The permits that it
-%% acquires are its own, so a test can have as many holders as it likes.
+%% A process that does what a test orders, one thing after the other, and dies with the test at the latest. The
+%% permits that it acquires are its own, so a test can have as many holders as it likes.
 -module(canal_lock_worker).
 
 -export([start/0, start/1, order/2, send_order/2, kill/1, release_then_die/2]).

@@ -1,10 +1,12 @@
 %% P9, at random: two terms are one key if and only if they are `=:='.
 %%
-%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the header.
+%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
+%% header.
 -module(prop_canal_lock_keys).
 
 -import(proper_types, [
-    atom/0, binary/0, bitstring/0, bind/3, float/0, integer/0, list/1, non_neg_integer/0, oneof/1, range/2, sized/1, weighted_union/1
+    atom/0, binary/0, bitstring/0, float/0, integer/0, list/1, non_neg_integer/0, range/2,
+    bind/3, oneof/1, sized/1, weighted_union/1
 ]).
 
 -export([prop_one_key_iff_identical/0, one_key_iff_identical_test_/0]).
@@ -31,8 +33,8 @@ prop_one_key_iff_identical() ->
         proper:whenfail(Show, fun() -> Answers =:= expected(Left =:= Right) end)
     end).
 
-%% One after the other, so that nothing is left for the next case whatever they are; and nothing raises, which PropEr's older versions
-%% cannot tell of.
+%% One after the other, so that nothing is left for the next case whatever they are; and nothing raises, which
+%% PropEr's older versions cannot tell of.
 answers(Left, Right) ->
     [
         canal_lock:acquire(Left, 1, 1),

@@ -6,6 +6,7 @@ use crate::key::TermKey;
 use crate::large::Large;
 use crate::small::{guess, Guess, Small, WithGuess};
 use permit_table::{bucket_view, pin, Acquired, Capacity, NotHeld, Progress, Query, Usage};
+use rustler::schedule::consume_timeslice;
 use rustler::sys::{enif_make_badarg, enif_raise_exception, ErlNifEnv, ErlNifTerm};
 use rustler::{Atom, Env, Error, Nif, NifMap, NifResult, ResourceArc, Term};
 use std::ffi::{c_char, c_int};
@@ -246,6 +247,9 @@ fn release_surely(here: Here<'_>, key: ErlNifTerm) -> Result<Result<(), NotHeld>
     with_key(here, key, Surely(here))
 }
 
+/// How much of a key is read in a hundredth of a timeslice, which is ten microseconds.
+const BYTES_PER_PERCENT: usize = 16 * 1024;
+
 /// What to do with a key that is known for sure; compiled for each kind.
 trait WithKey {
     type Answer;
@@ -254,10 +258,14 @@ trait WithKey {
 }
 
 fn with_key<W: WithKey>(here: Here<'_>, key: ErlNifTerm, with: W) -> Result<W::Answer, Raised> {
-    match Small::parse(here, key) {
-        Some(small) => with.call(&small),
-        None => with.call(&Large::parse(here.term(key))?),
+    if let Some(small) = Small::parse(here, key) {
+        return with.call(&small);
     }
+    let large = Large::parse(here.term(key))?;
+    // The VM should know how long a call has taken, or a process that uses such keys gets more than its share.
+    let percent = (large.bytes() / BYTES_PER_PERCENT).clamp(1, 100);
+    consume_timeslice(here.env(), percent as i32);
+    with.call(&large)
 }
 
 /// `MaxPer * Buckets` of two non-negative integers of any size.
@@ -324,10 +332,20 @@ fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
     atoms::ok()
 }
 
-/// `sweep_step(Handle, Budget) -> more | waiting | done`
+/// `sweep_step(Handle, Budget) -> more | waiting | done`: looks at about so many keys.
 #[rustler::nif]
 fn sweep_step(handle: ResourceArc<ManagerWatch>, budget: usize) -> Atom {
-    match handle.sweep_step(budget) {
+    progress(handle.sweep_step(budget))
+}
+
+/// `dismantle_step(Budget) -> more | waiting | done`: frees about so many keys of closed tables.
+#[rustler::nif]
+fn dismantle_step(budget: usize) -> Atom {
+    progress(incarnation::dismantle_step(budget))
+}
+
+fn progress(progress: Progress) -> Atom {
+    match progress {
         Progress::More => atoms::more(),
         Progress::Waiting => atoms::waiting(),
         Progress::Done => atoms::done(),

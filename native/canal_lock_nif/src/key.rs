@@ -22,13 +22,15 @@ pub(crate) mod tag {
     pub(crate) const INTEGER: u64 = 2;
     /// Followed by the float's bits.
     pub(crate) const FLOAT: u64 = 3;
-    /// The empty list, or the end of one.
+    /// The end of a proper list: not the same as `NIL`, or `[[a], []]` would read like `[[a, []]]`.
+    pub(crate) const END: u64 = 4;
+    /// The empty list.
     pub(crate) const NIL: u64 = 5;
     /// Not a part: an encoded key. The bits above are its length in words.
     pub(crate) const LONG: u64 = 6;
     /// Not a part: a copied key.
     pub(crate) const COPY: u64 = 7;
-    /// Followed by the elements of a list, and by `NIL` or by `TAIL` and the tail.
+    /// Followed by the elements of a list, and by `END` or by `TAIL` and the tail.
     pub(crate) const LIST: u64 = 8;
     /// Followed by the tail of an improper list.
     pub(crate) const TAIL: u64 = 9;

@@ -33,7 +33,19 @@ pub(crate) enum Large<'a> {
     },
 }
 
+/// How much of a term is looked at before it is refused as a key: half a gigabyte. A term may be far larger than its
+/// memory, when its parts are shared; to write it all down would take the node down (P9).
+const MAX_BYTES: usize = 1 << 29;
+
 impl<'a> Large<'a> {
+    /// How much of the term has been looked at.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Large::Encoded(words) => size_of_val(words.as_slice()),
+            Large::Copied { size, .. } => *size,
+        }
+    }
+
     /// The key that any term is.
     pub(crate) fn parse(term: Term<'a>) -> Result<Self, OutOfMemory> {
         let mut encoder = Encoder::default();
@@ -106,6 +118,9 @@ struct Encoder {
 
 impl Encoder {
     fn reserve(&mut self, words: usize) -> Result<(), Stop> {
+        if self.words.len() + words > MAX_BYTES / size_of::<u64>() {
+            return Err(Stop::OutOfMemory);
+        }
         self.words.try_reserve(words).map_err(|_| Stop::OutOfMemory)
     }
 }
@@ -166,23 +181,30 @@ impl Digester {
         SEED.get_or_init(RandomState::new).build_hasher()
     }
 
-    fn add(&mut self, tag: u64, payload: u64) {
+    fn add(&mut self, tag: u64, payload: u64) -> Result<(), Stop> {
         self.hasher.write_u64(tag);
         self.hasher.write_u64(payload);
-        self.size += 16;
+        self.count(16)
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), Stop> {
+        self.size += bytes;
+        if self.size > MAX_BYTES {
+            return Err(Stop::OutOfMemory);
+        }
+        Ok(())
     }
 }
 
 impl Visitor for Digester {
     fn word(&mut self, tag: u64, payload: Option<u64>) -> Result<(), Stop> {
-        self.add(tag, payload.unwrap_or(0));
-        Ok(())
+        self.add(tag, payload.unwrap_or(0))
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Stop> {
-        self.add(tag::BYTES, bytes.len() as u64);
+        self.add(tag::BYTES, bytes.len() as u64)?;
+        self.count(bytes.len())?;
         self.hasher.write(bytes);
-        self.size += bytes.len();
         Ok(())
     }
 
@@ -192,15 +214,12 @@ impl Visitor for Digester {
                 let bytes = enif::with_external_format(term, |bytes| self.bytes(bytes));
                 bytes.unwrap_or(Err(Stop::OutOfMemory))
             }
-            _ => {
-                self.add(tag::OPAQUE, enif::internal_hash(term));
-                Ok(())
-            }
+            _ => self.add(tag::OPAQUE, enif::internal_hash(term)),
         }
     }
 
     fn map(&mut self, size: usize) -> Result<(), Stop> {
-        self.add(tag::MAP, size as u64);
+        self.add(tag::MAP, size as u64)?;
         self.outer.try_reserve(1).map_err(|_| Stop::OutOfMemory)?;
         let before = std::mem::replace(&mut self.hasher, Self::fresh());
         self.outer.push((before, 0));

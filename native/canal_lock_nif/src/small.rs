@@ -157,8 +157,10 @@ impl Small {
     }
 
     fn part(&mut self, term: Term<'_>) -> Option<()> {
-        if term.is_atom() || term.decode::<LocalPid>().is_ok() {
+        if term.is_atom() {
             self.word(tag::IMMEDIATE, enif::word(term.as_c_arg()))
+        } else if let Ok(pid) = term.decode::<LocalPid>() {
+            self.word(tag::IMMEDIATE, enif::pid_word(pid.as_c_arg()).get())
         } else if let Some(integer) = enif::signed(term) {
             if enif::integer(term.get_env(), integer) == term.as_c_arg() {
                 self.word(tag::IMMEDIATE, enif::word(term.as_c_arg()))

@@ -149,7 +149,7 @@ fn advance<'a>(
                     return Ok(Some(head));
                 }
                 if rest_of_list.is_empty_list() {
-                    visitor.word(tag::NIL, None)?;
+                    visitor.word(tag::END, None)?;
                 } else {
                     visitor.word(tag::TAIL, None)?;
                     frames.pop();

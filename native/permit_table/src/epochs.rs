@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Invariants, and why it is sound:
-//! - **E1** A thread that is inside shows in `entered` an epoch no younger than the one it entered in. Nested pins
-//!   keep the outer, older one.
+//! - **E1** A thread that is inside shows in `entered` an epoch no younger than the one it entered in. Further pins
+//!   of the same thread keep that one, and it leaves with the last of them.
 //! - **E2** The barrier falls somewhere in the caller's program: before (1), and then (2) sees the unlinking (a), so
 //!   it cannot find the thing; or after (1), and then (c) sees that it is inside. The compiler may not move (2) above
 //!   (1); the processor may, and that is what the barrier mends.
@@ -55,6 +55,8 @@ global! {
 /// One thread's place. On cache lines of its own: it is written by every call of its thread.
 struct Record {
     entered: CachePadded<AtomicU64>,
+    /// How many pins of the thread live. Its own business.
+    depth: Cell<usize>,
     taken: AtomicBool,
     next: *mut Record,
 }
@@ -66,12 +68,10 @@ thread_cell! {
 
 /// As long as it lives, nothing that its thread can find is freed.
 ///
-/// It belongs to its thread, and can be had again inside: only the outermost one counts. Hold it for microseconds;
-/// what it holds up is the freeing of memory, nothing else.
+/// It belongs to its thread. Several can be had at once, and the last to go counts. Hold one for microseconds: what it
+/// holds up is the freeing of memory, nothing else.
 pub struct Pin {
     record: *const Record,
-    /// What `entered` said before: [`OUTSIDE`], or the epoch of an outer pin.
-    outer: u64,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -87,16 +87,17 @@ pub fn pin() -> Pin {
         record = adopt_record();
     }
     // SAFETY: records are never freed, and this one is this thread's.
-    let entered = unsafe { &(*record).entered };
-    let outer = entered.load(Ordering::Relaxed);
-    if outer == OUTSIDE {
+    let own = unsafe { &*record };
+    let depth = own.depth.get();
+    own.depth.set(depth + 1);
+    if depth == 0 {
         // Acquire: E3.
-        entered.store(DOMAIN.epoch.load(Ordering::Acquire), Ordering::Relaxed);
+        let epoch = DOMAIN.epoch.load(Ordering::Acquire);
+        own.entered.store(epoch, Ordering::Relaxed);
         barrier::light();
     }
     Pin {
         record,
-        outer,
         _not_send: PhantomData,
     }
 }
@@ -104,11 +105,13 @@ pub fn pin() -> Pin {
 impl Drop for Pin {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.outer == OUTSIDE {
-            // SAFETY: records are never freed.
-            let entered = unsafe { &(*self.record).entered };
+        // SAFETY: records are never freed, and this one is this thread's: a pin does not leave its thread.
+        let own = unsafe { &*self.record };
+        let depth = own.depth.get() - 1;
+        own.depth.set(depth);
+        if depth == 0 {
             // Release: E4.
-            entered.store(OUTSIDE, Ordering::Release);
+            own.entered.store(OUTSIDE, Ordering::Release);
         }
     }
 }
@@ -166,6 +169,7 @@ fn free_record() -> Option<*const Record> {
 fn new_record() -> *const Record {
     let record = Box::into_raw(Box::new(Record {
         entered: CachePadded::new(AtomicU64::new(OUTSIDE)),
+        depth: Cell::new(0),
         taken: AtomicBool::new(true),
         next: ptr::null_mut(),
     }));
@@ -292,11 +296,13 @@ mod tests {
         let (inside, entered) = mpsc::channel();
         let (leave, leaving) = mpsc::channel::<()>();
         let reader = thread::spawn(move || {
-            let outer = pin();
+            let first = pin();
+            let last = pin();
+            drop(first);
             drop(pin());
             inside.send(()).unwrap();
             leaving.recv().unwrap();
-            drop(outer);
+            drop(last);
         });
         entered.recv().unwrap();
         let stamp = stamp();

@@ -5,9 +5,9 @@
 //! numbers its processes by a table, a slot is one array access away; any other distribution is slower, and as right.
 //!
 //! ```text
-//!   slots  [ owner | displaced | entry | entry | more ]  64 bytes each, by place
-//!                                |               '-> keys beyond the second: a hash table of the process's own
-//!                                '-> key's node, permits of it
+//!   slots  [ holder | displaced | entry | entry | more ]  64 bytes each, by place
+//!                                 |               '-> keys beyond the second: a hash table of the process's own
+//!                                 '-> key's node, permits of it
 //! ```
 //!
 //! # Invariants
@@ -48,9 +48,14 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and
-    /// distinct for them too, for speed; nothing else depends on it.
-    pub fn new(word: NonZeroU64, place: u64) -> Self {
+    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and distinct
+    /// for them too, for speed; nothing else depends on it.
+    ///
+    /// # Safety
+    /// Calls of one table on behalf of one word do not overlap, and each of them happens before the next. After
+    /// `give_back` there are none before the word stands for somebody else. (What a holder has on record is kept without
+    /// a lock, and followed without a question: H1, H2.)
+    pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
         Self { word, place }
     }
 }
@@ -100,7 +105,7 @@ type More<K> = Mutex<HashTable<Held<K>>>;
 #[repr(C, align(64))]
 pub(crate) struct Slot<K> {
     /// The identity word of its process, or 0.
-    owner: AtomicU64,
+    holder: AtomicU64,
     /// How many processes that belong here live in [`Holders::displaced`].
     displaced: AtomicU32,
     entries: [Entry<K>; INLINE],
@@ -110,7 +115,7 @@ pub(crate) struct Slot<K> {
 impl<K> Default for Slot<K> {
     fn default() -> Self {
         Self {
-            owner: AtomicU64::new(0),
+            holder: AtomicU64::new(0),
             displaced: AtomicU32::new(0),
             entries: Default::default(),
             more: AtomicPtr::new(ptr::null_mut()),
@@ -159,7 +164,7 @@ impl<K> Holders<K> {
     #[inline(always)]
     pub(crate) fn find(&self, holder: Holder) -> Option<&Slot<K>> {
         let home = self.slots.get(self.index(holder))?;
-        if home.owner.load(Ordering::Acquire) == holder.word.get() {
+        if home.holder.load(Ordering::Acquire) == holder.word.get() {
             return Some(home);
         }
         if home.displaced.load(Ordering::Relaxed) == 0 {
@@ -280,16 +285,26 @@ impl<K> Holders<K> {
         at_home + elsewhere
     }
 
-    /// Frees everything; the permits on record are not given back.
+    /// Frees one chunk of slots; answers whether any are left. The permits on record are not given back.
     ///
     /// # Safety
-    /// Made with this account, nobody is inside, and it is not used again.
-    pub(crate) unsafe fn free(&self, account: &Account) {
-        for chunk in 0..self.slots.chunk_count() {
-            for slot in self.slots.chunk(chunk).into_iter().flatten() {
-                slot.free_more(account);
-            }
+    /// Made with this account, nobody is inside, and it is not used for anything else again.
+    pub(crate) unsafe fn free_some(&self, account: &Account) -> bool {
+        let last = (0..self.slots.chunk_count())
+            .rev()
+            .find_map(|chunk| self.slots.chunk(chunk));
+        for slot in last.into_iter().flatten() {
+            slot.free_more(account);
         }
+        // SAFETY: as the caller says.
+        unsafe { self.slots.free_last(account, 0) }
+    }
+
+    /// Frees everything, after [`Holders::free_some`] has freed all chunks.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn free(&self, account: &Account) {
         let mut displaced = self.displaced.lock();
         for gone in displaced.drain() {
             // SAFETY: allocated with this account by `displace`; nobody is inside.
@@ -348,13 +363,13 @@ impl<K> Holders<K> {
             return;
         };
         let word = holder.word.get();
-        if home.owner.load(Ordering::Relaxed) == word {
+        if home.holder.load(Ordering::Relaxed) == word {
             if let Some(more) = home.more() {
                 // The lock itself stays with the place: somebody may just be counting (`count`).
                 free_room(&mut more.lock(), account);
             }
             // Release: the next one to take it finds it clean.
-            home.owner.store(0, Ordering::Release);
+            home.holder.store(0, Ordering::Release);
             return;
         }
         let mut displaced = self.displaced.lock();
@@ -422,8 +437,8 @@ impl<K> Slot<K> {
     }
 
     fn take(&self, holder: Holder) -> bool {
-        // Acquire: what the last owner's death did to it is done.
-        self.owner
+        // Acquire: what the last holder's death did to it is done.
+        self.holder
             .compare_exchange(0, holder.word.get(), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
@@ -432,7 +447,10 @@ impl<K> Slot<K> {
         self.entries
             .iter()
             .any(|entry| entry.permits.load(Ordering::Acquire) > 0)
-            || self.more().is_some_and(|more| !more.lock().is_empty())
+            // Locked by its own process it is about to hold something, or did a moment ago; it must not wait for us.
+            || self
+                .more()
+                .is_some_and(|more| more.try_lock().is_none_or(|held| !held.is_empty()))
     }
 
     fn more(&self) -> Option<&More<K>> {

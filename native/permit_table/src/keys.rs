@@ -1,9 +1,9 @@
 //! From a key to its word: a concurrent map with lock-free lookups and insertions.
 //!
 //! A split-ordered list (Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", JACM 2006): one
-//! linked list of all keys, sorted by hash, and an array of heads that lead into it. With `2^bits` buckets, the
-//! bucket of a key is the first `bits` bits of its hash. So doubling the number of buckets moves nothing: it is one
-//! store, after which each bucket has a new head half-way, and the new heads are linked in one by one as keys arrive
+//! linked list of all keys, sorted by hash, and an array of heads that lead into it. With `2^bits` ranges, the
+//! range of a key is the first `bits` bits of its hash. So doubling the number of ranges moves nothing: it is one
+//! store, after which each range has a new head half-way, and the new heads are linked in one by one as keys arrive
 //! (P8: no call waits for growth).
 //!
 //! ```text
@@ -13,10 +13,10 @@
 //!                      head   key     head   key     head           head   key
 //! ```
 //!
-//! A key's order is its hash with the last bit set; a head's is its bucket's first bits followed by zeros, so they
+//! A key's order is its hash with the last bit set; a head's is its range's first bits followed by zeros, so they
 //! never tie. A head that is not linked yet is served by its parent, the one whose order lacks the lowest bit that is
 //! set. In the array a head stands by the number of bits that tell it from its parent's, then by those bits
-//! (`index`): so a head keeps its place when the buckets double. (The paper numbers buckets by the *last* bits, and
+//! (`index`): so a head keeps its place when the ranges double. (The paper numbers ranges by the *last* bits, and
 //! sorts by the reversed hash, for the same end; to find the lowest bit set is an instruction, to reverse a word is
 //! not.)
 //!
@@ -57,7 +57,7 @@ pub trait Query<K>: std::hash::Hash + Equivalent<K> {
 /// Heads to a chunk: a chunk of 96 KiB is made in a few microseconds, and the first one serves 4096 keys.
 pub(crate) const CHUNK: usize = if cfg!(loom) { 2 } else { 4096 };
 
-/// The table never has fewer buckets than one chunk has heads.
+/// The table never has fewer ranges than one chunk has heads.
 pub(crate) const MIN_BITS: u32 = CHUNK.trailing_zeros();
 
 /// Nor more than 2^26: beyond that the runs between two heads get longer, which a thousand million keys bear (at 16).
@@ -102,7 +102,7 @@ pub(crate) struct Node<K> {
 /// The map.
 pub(crate) struct Keys<K> {
     heads: LazyArray<Head, CHUNK>,
-    /// There are `2^bits` buckets.
+    /// There are `2^bits` ranges.
     bits: AtomicU32,
     /// Keys in the list.
     len: AtomicUsize,
@@ -228,16 +228,19 @@ impl<K: Key> Drop for NewNode<'_, K> {
     }
 }
 
-/// Frees a node and its key.
+/// Frees a node and its key; answers what that is worth of a step's budget: one, and one more for each page of the key,
+/// which the system has to take back.
 ///
 /// # Safety
 /// It was made with this account, and nobody can use it any more.
-pub(crate) unsafe fn free_node<K: Key>(node: NonNull<Node<K>>, account: &Account) {
+pub(crate) unsafe fn free_node<K: Key>(node: NonNull<Node<K>>, account: &Account) -> usize {
+    const PAGE: usize = 4096;
     // SAFETY: alive until the next line.
     let heap_bytes = unsafe { node.as_ref().key.heap_bytes() };
     // SAFETY: as the caller says.
     unsafe { account.free(node) };
     account.subtract(heap_bytes);
+    1 + heap_bytes / PAGE
 }
 
 impl<K: Key> Keys<K> {
@@ -275,7 +278,7 @@ impl<K: Key> Keys<K> {
         self.bits.load(Ordering::Relaxed)
     }
 
-    /// Changes the number of buckets, unless somebody else just has.
+    /// Changes the number of ranges, unless somebody else just has.
     pub(crate) fn resize(&self, from: u32, to: u32) {
         // A lost race means that somebody has resized it already.
         let _ = self
@@ -345,21 +348,21 @@ impl<K: Key> Keys<K> {
         Inserted::New(unsafe { node.as_ref() })
     }
 
-    /// The nearest head in the list whose order is not greater than `order`: that of its bucket, or a forefather.
+    /// The nearest head in the list whose order is not greater than `order`: that of its range, or a forefather.
     #[inline(always)]
     pub(crate) fn entry(&self, order: u64) -> &Head {
-        let mut bucket = self.bucket(order);
+        let mut range = self.range(order);
         loop {
-            match self.heads.get(index(bucket)) {
+            match self.heads.get(index(range)) {
                 Some(head) if head.state() == LINKED => return head,
-                _ => bucket = parent(bucket),
+                _ => range = parent(range),
             }
         }
     }
 
-    /// The order of the head of the bucket that `order` is in.
+    /// The order of the head of the range that `order` is in.
     #[inline(always)]
-    fn bucket(&self, order: u64) -> u64 {
+    fn range(&self, order: u64) -> u64 {
         order & (u64::MAX << (u64::BITS - self.bits()))
     }
 
@@ -389,11 +392,11 @@ impl<K: Key> Keys<K> {
         Some(gap)
     }
 
-    /// Links the head of the bucket of `order` in, if it is not there yet. Without memory for it, the parent goes on
+    /// Links the head of the range of `order` in, if it is not there yet. Without memory for it, the parent goes on
     /// serving.
     pub(crate) fn link_head(&self, pin: &Pin, order: u64, account: &Account) {
-        let bucket = self.bucket(order);
-        let head = self.heads.get_or_create(index(bucket), account, Head::new);
+        let range = self.range(order);
+        let head = self.heads.get_or_create(index(range), account, Head::new);
         let Ok(head) = head else {
             return;
         };
@@ -402,8 +405,8 @@ impl<K: Key> Keys<K> {
         }
         let link = ptr::from_ref(&head.link).cast_mut();
         loop {
-            let start = self.entry(parent(bucket));
-            let Some(gap) = self.gap(pin, &start.link, bucket) else {
+            let start = self.entry(parent(range));
+            let Some(gap) = self.gap(pin, &start.link, range) else {
                 continue;
             };
             head.link.next.store(gap.next, Ordering::Relaxed);
@@ -414,7 +417,7 @@ impl<K: Key> Keys<K> {
         head.state.store(LINKED, Ordering::Release);
     }
 
-    /// At more than one key a bucket the number of buckets doubles. No memory is asked for, and nothing moves.
+    /// With more keys than ranges, the number of ranges doubles. No memory is asked for, and nothing moves.
     fn grow_when_loaded(&self, len: usize) {
         let bits = self.bits();
         if len > 1 << bits && bits < MAX_BITS {
@@ -450,7 +453,7 @@ impl<K: Key> Keys<K> {
         (query.equivalent(&node.key) && node.buckets.permits().is_some()).then_some(node)
     }
 
-    /// Calls `visit` with each link from the first one whose order is greater than `after` on, as long as it says so.
+    /// Calls `visit` with each key, from the first one whose order is greater than `after` on, as long as it says so.
     pub(crate) fn walk<'a>(
         &'a self,
         pin: &'a Pin,
@@ -484,7 +487,9 @@ impl<K: Key> Keys<K> {
     /// The map was made with this account, nobody else is inside, and it is not used for anything else again.
     pub(crate) unsafe fn free_some(&self, account: &Account, limit: usize) -> bool {
         let first = &self.entry(0).link;
-        for _ in 0..limit {
+        let mut left = limit as isize;
+        while left > 0 {
+            left -= 1;
             let (next, _) = first.next();
             // SAFETY: linked, and nobody frees but us.
             let Some(link) = (unsafe { next.as_ref() }) else {
@@ -494,13 +499,23 @@ impl<K: Key> Keys<K> {
             first.next.store(rest, Ordering::Relaxed);
             if let Some(node) = Link::node::<K>(next) {
                 // SAFETY: just unlinked; the caller says that nobody is inside.
-                unsafe { free_node(node, account) };
+                left -= unsafe { free_node(node, account) as isize };
             }
         }
         true
     }
 
-    /// Frees the heads, after [`Keys::free_some`] has freed all nodes.
+    /// Frees the heads, but for those that it was made with, after [`Keys::free_some`] has freed all nodes; a chunk
+    /// each time. Answers whether any are left.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn free_heads(&self, account: &Account) -> bool {
+        // SAFETY: as the caller says.
+        unsafe { self.heads.free_last(account, 1) }
+    }
+
+    /// Frees all that is left.
     ///
     /// # Safety
     /// As there.
@@ -554,8 +569,8 @@ mod tests {
             let forefather = parent(order_at(place));
             assert!(place == 0 || forefather < order_at(place) && index(forefather) < place);
         }
-        // The buckets of 2^b fill the first 2^b places.
-        let mut places: Vec<_> = (0..64u64).map(|bucket| index(bucket << 58)).collect();
+        // The ranges of 2^b fill the first 2^b places.
+        let mut places: Vec<_> = (0..64u64).map(|range| index(range << 58)).collect();
         places.sort_unstable();
         assert!(places.into_iter().eq(0..64));
     }

@@ -92,9 +92,24 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
 
     /// Takes a chunk out. Others may still be inside: it may be freed only when they are gone.
     pub(crate) fn take(&self, chunk: usize) -> Option<NonNull<[T]>> {
-        let taken = self.chunk_place(chunk);
+        let taken = self.chunk_place(chunk)?;
         self.pointers()[chunk].store(ptr::null_mut(), Ordering::Release);
-        taken
+        Some(taken)
+    }
+
+    /// Frees the last chunk that is there, unless it is one of the first `kept`; answers whether it was there.
+    ///
+    /// # Safety
+    /// `account` is the one it was made with, and nobody is inside.
+    pub(crate) unsafe fn free_last(&self, account: &Account, kept: usize) -> bool {
+        let last = (kept..self.chunk_count())
+            .rev()
+            .find_map(|chunk| self.take(chunk));
+        if let Some(values) = last {
+            // SAFETY: allocated with this account by `get_or_create`; the caller says that nobody is inside.
+            unsafe { account.free(values) };
+        }
+        last.is_some()
     }
 
     /// Frees everything.
@@ -102,12 +117,8 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
     /// # Safety
     /// `account` is the one it was made with, nobody is inside, and it is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
-        for chunk in 0..self.chunk_count() {
-            if let Some(values) = self.take(chunk) {
-                // SAFETY: allocated with this account by `get_or_create`; the caller says that nobody is inside.
-                unsafe { account.free(values) };
-            }
-        }
+        // SAFETY: as the caller says.
+        while unsafe { self.free_last(account, 0) } {}
         // SAFETY: allocated with this account by `new`.
         unsafe { account.free(self.chunks) };
     }

@@ -40,7 +40,8 @@
 //!
 //! let table = Table::<Name>::new(1024)?;
 //! let pin = pin();
-//! let holder = Holder::new(NonZeroU64::MIN, 0);
+//! // SAFETY: one thread, so no two calls overlap.
+//! let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
 //! let db = Name("db".into());
 //! let watch = || Ok::<(), OutOfMemory>(());
 //! assert_eq!(table.acquire(&pin, holder, &db, Capacity::of(1, 1), watch)?, Acquired::Permit(1));

@@ -5,7 +5,8 @@
 //! ```text
 //!   Walk      along the list from where the last step stopped: a key at 0 that nobody has used since the pass
 //!             before dies, is marked, unlinked, and put on the list of what waits
-//!   Shrink    if far too many buckets are left, halve them; close the chunks of heads beyond, the highest first
+//!   Shrink    if there are twice as many heads as would do, halve them: close the chunks beyond, the highest first;
+//!             and again, until they are few enough
 //!   Drain     wait until everything unlinked has been freed
 //! ```
 //!
@@ -18,7 +19,7 @@ use crate::keys::{
     free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LINKED, LINKING, MIN_BITS,
     UNLINKED,
 };
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::Account;
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -32,6 +33,10 @@ pub enum Progress {
     /// Nothing is left.
     Done,
 }
+
+/// The step cannot go on now: there is no memory for the list of what waits, or somebody is just linking a head in. The
+/// phase says where the next one takes it up.
+struct ComeBack;
 
 /// How far the pass has come.
 #[derive(Clone, Copy)]
@@ -86,8 +91,7 @@ impl<K: Key> Sweep<K> {
         self.stamp_fresh();
         let freed = self.free_quiet(account, budget);
         match (walked, self.phase) {
-            // Without memory for the list of what waits, the pass goes on when some of it has been freed.
-            (Err(OutOfMemory), _) => Progress::Waiting,
+            (Err(ComeBack), _) => Progress::Waiting,
             (Ok(()), Phase::Walk(_) | Phase::Shrink { .. }) => Progress::More,
             (Ok(()), Phase::Drain) if self.waiting.is_empty() => {
                 self.phase = Phase::Walk(0);
@@ -106,7 +110,7 @@ impl<K: Key> Sweep<K> {
         account: &Account,
         after: u64,
         budget: usize,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), ComeBack> {
         let mut seen = 0;
         let mut last = after;
         let mut outcome = Ok(());
@@ -119,12 +123,7 @@ impl<K: Key> Sweep<K> {
             }
             seen += 1;
             last = order;
-            // SAFETY: found in the list, under the pin.
-            let alive = unsafe { node.as_ref() };
-            // A bucket that has got no key since it came to be is entered by its parent. The sweep links its head, so
-            // that the table is as fast after growth as if it had always been that large.
-            keys.link_head(pin, alive.order(), account);
-            outcome = self.reclaim(pin, keys, node);
+            outcome = self.reclaim(pin, keys, account, node);
             outcome.is_ok()
         });
         if outcome.is_ok() {
@@ -142,16 +141,22 @@ impl<K: Key> Sweep<K> {
         &mut self,
         pin: &Pin,
         keys: &Keys<K>,
+        account: &Account,
         node: NonNull<Node<K>>,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), ComeBack> {
         // First the room to remember it: what is unlinked and forgotten would never be freed.
         self.make_room()?;
         // SAFETY: found in the list, under the pin.
         let alive = unsafe { node.as_ref() };
-        if alive.buckets.sweep() == Idleness::Dead {
-            Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
-            keys.forget_one();
-            self.fresh.push(Retired::Node(node));
+        match alive.buckets.sweep() {
+            Idleness::Dead => {
+                Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
+                keys.forget_one();
+                self.fresh.push(Retired::Node(node));
+            }
+            // A head that nobody has come by to link since the table grew: without it, this key is found from a
+            // parent.
+            Idleness::Kept => keys.link_head(pin, alive.order(), account),
         }
         Ok(())
     }
@@ -187,16 +192,13 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// If more than half of the buckets are too many, lets them go. (They double when there are more keys than
-    /// buckets, so a number of keys that wavers a little changes nothing.)
+    /// If there are twice as many heads as would do, lets half of them go. (They double when there are more keys than
+    /// heads, so a number of keys that wavers a little changes nothing.) Half, not all that are too many: each step
+    /// of it leaves twice as many heads between two that lead into the list, and everybody walks past those.
     fn begin_shrinking(keys: &Keys<K>) -> Phase {
         let bits = keys.bits();
-        let wanted = (2 * keys.len())
-            .next_power_of_two()
-            .trailing_zeros()
-            .max(MIN_BITS);
-        if bits > wanted {
-            keys.resize(bits, wanted);
+        if bits > MIN_BITS && 2 * keys.len() <= 1 << (bits - 1) {
+            keys.resize(bits, bits - 1);
         }
         Phase::Shrink {
             chunk: keys.heads().chunk_count(),
@@ -204,8 +206,7 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Closes heads beyond the number of buckets, from the highest chunk downwards, so that each is next to its
-    /// parent.
+    /// Closes the heads that are not needed, the highest chunk first, so that each is next to its parent.
     fn shrink(
         &mut self,
         pin: &Pin,
@@ -213,27 +214,39 @@ impl<K: Key> Sweep<K> {
         mut chunk: usize,
         mut index: usize,
         budget: usize,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), ComeBack> {
         for _ in 0..budget {
+            self.phase = Phase::Shrink { chunk, index };
             if index == CHUNK {
-                match self.next_chunk(keys, chunk)? {
-                    Some(next) => (chunk, index) = (next, 0),
+                self.phase = match self.next_chunk(keys, chunk)? {
+                    Some(next) => Phase::Shrink {
+                        chunk: next,
+                        index: 0,
+                    },
                     None => {
-                        self.phase = Phase::Drain;
-                        return Ok(());
+                        let bits = keys.bits();
+                        let again = Self::begin_shrinking(keys);
+                        if keys.bits() < bits {
+                            again
+                        } else {
+                            Phase::Drain
+                        }
                     }
+                };
+                match self.phase {
+                    Phase::Shrink {
+                        chunk: next,
+                        index: first,
+                    } => (chunk, index) = (next, first),
+                    _ => return Ok(()),
                 }
+                continue;
             }
             let heads = keys
                 .heads()
                 .chunk(chunk)
                 .expect("only the sweep takes chunks");
-            if !Self::close(pin, keys, &heads[index]) {
-                // Somebody is just linking it in. What has been closed is served by the parents; the rest goes with
-                // the next pass.
-                (chunk, index) = (chunk, CHUNK);
-                continue;
-            }
+            Self::close(pin, keys, &heads[index])?;
             index += 1;
             if index == CHUNK {
                 let heads = keys
@@ -248,7 +261,7 @@ impl<K: Key> Sweep<K> {
     }
 
     /// The highest chunk below `above` that is there and not needed.
-    fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, OutOfMemory> {
+    fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, ComeBack> {
         self.make_room()?;
         let needed = (1 << keys.bits()) / CHUNK;
         Ok((needed..above)
@@ -256,31 +269,31 @@ impl<K: Key> Sweep<K> {
             .find(|&chunk| keys.heads().chunk(chunk).is_some()))
     }
 
-    /// Takes a head out of the list for good; false if somebody is just linking it in.
-    fn close(pin: &Pin, keys: &Keys<K>, head: &Head) -> bool {
+    /// Takes a head out of the list for good; not while somebody is just linking it in.
+    fn close(pin: &Pin, keys: &Keys<K>, head: &Head) -> Result<(), ComeBack> {
         loop {
             match head.state() {
-                CLOSED => return true,
-                LINKING => return false,
+                CLOSED => return Ok(()),
+                LINKING => return Err(ComeBack),
                 UNLINKED => {
                     head.change(UNLINKED, CLOSED);
                 }
                 _ => {
-                    // First nobody may enter by it any more; who has already will notice at the end of its search.
+                    // First nobody may enter by it any more; who has already finds what was there then.
                     head.change(LINKED, CLOSED);
                     Self::unlink(pin, keys, ptr::from_ref(&head.link).cast_mut());
-                    return true;
+                    return Ok(());
                 }
             }
         }
     }
 
     /// Room for one more on both lists, or nothing is unlinked.
-    fn make_room(&mut self) -> Result<(), OutOfMemory> {
-        self.fresh.try_reserve(1).map_err(|_| OutOfMemory)?;
+    fn make_room(&mut self) -> Result<(), ComeBack> {
+        self.fresh.try_reserve(1).map_err(|_| ComeBack)?;
         self.waiting
             .try_reserve(self.fresh.len() + 1)
-            .map_err(|_| OutOfMemory)
+            .map_err(|_| ComeBack)
     }
 
     fn stamp_fresh(&mut self) {
@@ -297,39 +310,46 @@ impl<K: Key> Sweep<K> {
             return false;
         }
         let quiet = epochs::quiet_before();
-        for freed in 0..limit {
+        let mut left = limit as isize;
+        while left > 0 {
             match self.waiting.front() {
                 Some((stamp, _)) if *stamp < quiet => {}
-                _ => return freed > 0,
+                _ => return left < limit as isize,
             }
-            if let Some((_, retired)) = self.waiting.pop_front() {
-                // SAFETY: unlinked before its stamp was given, and nobody who was inside then still is (K5).
-                unsafe { Self::free(retired, account) };
-            }
+            // SAFETY: unlinked before its stamp was given, and nobody who was inside then still is (K5).
+            left -= unsafe { self.free_first(account) };
         }
         true
     }
 
-    /// Frees everything that waits.
+    /// Frees some of what waits; answers whether anything is left.
     ///
     /// # Safety
     /// Nobody is inside the table any more.
-    pub(crate) unsafe fn free_all(&mut self, account: &Account) {
+    pub(crate) unsafe fn free_some(&mut self, account: &Account, limit: usize) -> bool {
         self.stamp_fresh();
-        for (_, retired) in self.waiting.drain(..) {
+        let mut left = limit as isize;
+        while left > 0 && !self.waiting.is_empty() {
             // SAFETY: as the caller says.
-            unsafe { Self::free(retired, account) };
+            left -= unsafe { self.free_first(account) };
         }
+        !self.waiting.is_empty()
     }
 
+    /// Frees what has waited longest; answers what that is worth of a step's budget.
+    ///
     /// # Safety
     /// Nobody can see it any more.
-    unsafe fn free(retired: Retired<K>, account: &Account) {
-        match retired {
+    unsafe fn free_first(&mut self, account: &Account) -> isize {
+        match self.waiting.pop_front() {
             // SAFETY: as the caller says.
-            Retired::Node(node) => unsafe { free_node(node, account) },
-            // SAFETY: as the caller says.
-            Retired::Heads(heads) => unsafe { account.free(heads) },
+            Some((_, Retired::Node(node))) => unsafe { free_node(node, account) as isize },
+            Some((_, Retired::Heads(heads))) => {
+                // SAFETY: as the caller says.
+                unsafe { account.free(heads) };
+                1
+            }
+            None => 0,
         }
     }
 }

@@ -45,8 +45,8 @@ pub struct Usage {
 
 /// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
 ///
-/// All methods may be called from any thread at any time, with one condition, which the [`Holder`] stands for: calls
-/// on behalf of one holder do not overlap, and [`Table::give_back`] comes after the last of them.
+/// All methods may be called from any thread at any time, on the condition that whoever made the [`Holder`] has vouched
+/// for: calls on behalf of one do not overlap, and [`Table::give_back`] comes after the last of them.
 pub struct Table<K: Key> {
     keys: Keys<K>,
     holders: Holders<K>,
@@ -224,11 +224,13 @@ impl<K: Key> Table<K> {
     ///
     /// A pass reclaims the keys that nobody has used since the pass before. A second caller waits for the first.
     pub fn sweep_step(&self, budget: usize) -> Progress {
-        self.sweep.lock().step(&self.keys, &self.account, budget)
+        self.sweep
+            .lock()
+            .step(&self.keys, &self.account, budget.max(1))
     }
 
-    /// What the table is and costs. Walks over all keys and slots, a piece at a time: exact at quiet points, and
-    /// nobody waits for it.
+    /// What the table is and costs. Walks over all keys and slots: exact at quiet points, a fair snapshot otherwise.
+    /// Nobody waits for it but the processes whose place is taken (H4), and the sweep for what it is just looking at.
     pub fn usage(&self) -> Usage {
         /// Keys between two pins: nothing is freed in the meantime.
         const STRETCH: usize = 4096;
@@ -258,13 +260,16 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// Frees up to `limit` keys of a table that is not used any more; answers whether any are left. To drop a table
-    /// does all that is left at once, which for a million keys is a tenth of a second.
+    /// Frees a piece of a table that is not used any more: up to `limit` keys, or a chunk of slots or heads. Answers
+    /// whether there is more. To drop a table does all that is left at once, which for a million keys is a tenth of a
+    /// second.
     pub fn dismantle(&mut self, limit: usize) -> bool {
         // SAFETY: the exclusive borrow says that nobody is inside.
         unsafe {
-            self.sweep.lock().free_all(&self.account);
-            self.keys.free_some(&self.account, limit)
+            self.sweep.lock().free_some(&self.account, limit)
+                || self.keys.free_some(&self.account, limit)
+                || self.holders.free_some(&self.account)
+                || self.keys.free_heads(&self.account)
         }
     }
 }
@@ -280,7 +285,7 @@ fn seeded() -> RandomState {
 
 impl<K: Key> Drop for Table<K> {
     fn drop(&mut self) {
-        while self.dismantle(usize::MAX) {}
+        while self.dismantle(isize::MAX as usize) {}
         // SAFETY: nobody is inside, and nothing is used after this.
         unsafe {
             self.keys.free(&self.account);
@@ -329,7 +334,8 @@ mod tests {
     /// through when there is memory again.
     #[test]
     fn p9_no_memory_at_any_point_changes_nothing() {
-        let holder = |word, place| Holder::new(NonZeroU64::new(word).unwrap(), place);
+        // SAFETY: one thread, and nothing after `give_back`.
+        let holder = |word, place| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) };
         // The first permit of all; one of a key that is there; the third key of a holder; a holder whose place is
         // taken.
         let calls = [
