@@ -14,6 +14,8 @@ keys_test_() ->
         {"P9: maps built in different orders", fun map_orders/0},
         {"P9: funs of one place with equal and different environments", fun funs/0},
         {"P9: a key outlives the term that it was made from", fun key_outlives_term/0},
+        {"P9: every list of up to four cells, of atoms and empty lists", fun nested_lists/0},
+        {"P9: a term far larger than its memory is refused", fun shared_without_end/0},
         {"P9: a million levels deep", fun deep/0},
         {"P9: a million levels deep inside what only the VM looks into", fun deep_in_a_fun/0}
     ]).
@@ -169,6 +171,42 @@ key_outlives_term() ->
     [?assertEqual({Number, 2}, {Number, canal_lock:count(binary_to_term(Binary))}) || {Number, Binary} <- Keys],
     ok = canal_lock_worker:kill(Holder),
     [canal_lock_await:count(binary_to_term(Binary), 0) || {_, Binary} <- Keys].
+
+%% The end of a list and an empty list in it must not look alike: `[[a], []]' and `[[a, []]]' did, once.
+nested_lists() ->
+    Terms = lists:append([trees(Cells) || Cells <- lists:seq(0, 4)]),
+    [
+        begin
+            {acquired, 1} = canal_lock:acquire(Term, 1, 1),
+            ?assertEqual([], [{Term, Other} || Other <- Terms, not agree(Term, Other)]),
+            ok = canal_lock:release(Term)
+        end
+     || Term <- Terms
+    ].
+
+trees(0) ->
+    [[], a];
+trees(Cells) ->
+    [[Head | Tail] || Left <- lists:seq(0, Cells - 1), Head <- trees(Left), Tail <- trees(Cells - 1 - Left)].
+
+%% Forty cells in memory, 2^40 for whoever walks through them. Never shown: that would not end either.
+shared_without_end() ->
+    Shared = lists:foldl(fun(_, Part) -> [Part | Part] end, [], lists:seq(1, 40)),
+    [
+        begin
+            ?assert(raises_system_limit(fun() -> canal_lock:acquire(Key, 1, 1) end)),
+            ?assert(raises_system_limit(fun() -> canal_lock:release(Key) end))
+        end
+     || Key <- [Shared, {#{}, Shared}]
+    ],
+    ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()).
+
+raises_system_limit(Fun) ->
+    try Fun() of
+        _ -> false
+    catch
+        error:Reason -> Reason =:= system_limit
+    end.
 
 deep() ->
     [
