@@ -16,13 +16,6 @@
 %% Workers of earlier managers that are kept alive; those of one round are of many different tables then.
 -define(OLD_WORKERS, 12).
 
--define(CYCLES, 60).
--define(KEYS_PER_CYCLE, 10_000).
-
-%% Between two measurements everything that the VM's allocators keep in reserve has its room; a leak would be some 60
-%% MiB.
--define(MAX_GROWTH_BYTES, 20 * 1024 * 1024).
-
 life_test_() ->
     canal_lock_stage:quietly(canal_lock_stage:tests(without_manager, [
         {"P10: killed and started again at once, 300 times, with old workers alive", fun restarts/0},
@@ -33,9 +26,7 @@ life_test_() ->
         {"P10: it survives a parent that ends normally", fun parent_ends/0},
         {"P10: it dies with a parent that crashes, and calls raise", fun parent_crashes/0},
         {"P10: an exit signal ends it, and calls raise", fun exit_signals/0},
-        {"P10: under a supervisor", fun supervised/0},
-        {"P8, P10: tables that were stopped leave no memory behind", fun() -> no_growth(fun stopped/1) end},
-        {"P8, P10: nor do those of killed managers, once the next one sweeps", fun() -> no_growth(fun killed/1) end}
+        {"P10: under a supervisor", fun supervised/0}
     ])).
 
 restarts() ->
@@ -229,41 +220,3 @@ supervised() ->
 %% Of the supervisor.
 init(Specification) ->
     {ok, Specification}.
-
-%% By what the operating system says, because memory that nobody knows of any more is in nobody's account.
-no_growth(Cycle) ->
-    trapping_exits(fun() ->
-        cycles(Cycle),
-        Before = resident_bytes(),
-        cycles(Cycle),
-        ?assertMatch(Growth when Growth < ?MAX_GROWTH_BYTES, resident_bytes() - Before)
-    end).
-
-cycles(Cycle) ->
-    [Cycle(Number) || Number <- lists:seq(1, ?CYCLES)],
-    {ok, Last} = canal_lock:start_link(3),
-    ok = canal_lock_manager:sweep(),
-    ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()),
-    unlink(Last),
-    ok = canal_lock:stop().
-
-stopped(Number) ->
-    _ = used(Number),
-    ok = canal_lock:stop().
-
-killed(Number) ->
-    kill_and_wait(used(Number)).
-
-used(Number) ->
-    {ok, Manager} = canal_lock:start_link(3),
-    [{acquired, 1} = canal_lock:acquire({Number, N}, 3, 1) || N <- lists:seq(1, ?KEYS_PER_CYCLE)],
-    [{acquired, 1} = canal_lock:acquire(#{Number => N}, 3, 1) || N <- lists:seq(1, ?KEYS_PER_CYCLE div 20)],
-    Manager.
-
-%% 0 where the operating system does not say.
-resident_bytes() ->
-    erlang:garbage_collect(),
-    case file:read_file("/proc/self/statm") of
-        {ok, Pages} -> 4096 * binary_to_integer(lists:nth(2, binary:split(Pages, <<" ">>, [global])));
-        {error, _} -> 0
-    end.

@@ -2,7 +2,7 @@
 %% do.
 -module(canal_lock_stage).
 
--export([tests/1, tests/2, times/1, quietly/1]).
+-export([tests/1, tests/2, in_a_vm/2, times/1, quietly/1]).
 
 -define(MAX_PER, 3).
 
@@ -30,6 +30,20 @@ stop(_) ->
     case whereis(canal_lock) of
         undefined -> ok;
         _ -> canal_lock:stop()
+    end.
+
+%% In a VM of its own, started with such arguments. The test is in the code path of both.
+-spec in_a_vm([string()], fun(() -> Answer)) -> Answer.
+in_a_vm(Arguments, Test) ->
+    Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
+    {ok, Vm, _} = peer:start_link(#{
+        connection => standard_io,
+        args => ["-kernel", "logger_level", "none", "-pa" | Paths] ++ Arguments
+    }),
+    try
+        peer:call(Vm, erlang, apply, [Test, []], 1000 * ?TIMEOUT_S)
+    after
+        peer:stop(Vm)
     end.
 
 %% How often something random is tried: so many times, and CANAL_LOCK_SOAK times that when somebody has the patience.

@@ -4,11 +4,9 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(TIMEOUT_MS, 60_000).
-
 vm_test_() ->
-    [
-        {timeout, ?TIMEOUT_MS div 1000, {Title, fun() -> in_a_vm(Arguments, Test) end}}
+    canal_lock_stage:tests(without_manager, [
+        {Title, fun() -> ?assertEqual(passed, canal_lock_stage:in_a_vm(Arguments, fun() -> passed(Test) end)) end}
      || {Title, Arguments, Test} <- [
             {"P4: few processes at a time, so that their numbers return soon", ["+P", "1024"], fun numbers_return/0},
             {"P4: room for very many processes", ["+P", "4000000"], fun numbers_return/0},
@@ -16,19 +14,7 @@ vm_test_() ->
             {"P9: the native library loaded again", [], fun load_again/0},
             {"P9: the native library deleted, purged and loaded again", [], fun delete_and_load_again/0}
         ]
-    ].
-
-in_a_vm(Arguments, Test) ->
-    Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
-    {ok, Vm, _} = peer:start_link(#{
-        connection => standard_io,
-        args => ["-kernel", "logger_level", "none", "-pa" | Paths] ++ Arguments
-    }),
-    try
-        ?assertEqual(passed, peer:call(Vm, erlang, apply, [fun() -> passed(Test) end, []], ?TIMEOUT_MS))
-    after
-        peer:stop(Vm)
-    end.
+    ]).
 
 passed(Test) ->
     {ok, _} = canal_lock:start_link(3),

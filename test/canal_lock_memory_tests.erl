@@ -1,0 +1,64 @@
+%% P8, P10: tables that have had their time leave no memory behind. In VMs of their own, by what the operating system
+%% says: what nobody knows of any more is in nobody's account, and a VM that has run other tests has room to hide it.
+-module(canal_lock_memory_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(CYCLES, 100).
+-define(KEYS_PER_CYCLE, 10_000).
+
+%% Of the second hundred cycles: the first has given the allocators their reserves. The least that could leak, the
+%% records of a holder, would be 40 MiB.
+-define(MAX_GROWTH_BYTES, 24 * 1024 * 1024).
+
+memory_test_() ->
+    canal_lock_stage:tests(without_manager, [
+        {"P8, P10: of managers that were stopped", fun() -> no_growth(fun canal_lock:stop/0) end},
+        {"P8, P10: of managers that were killed, once the next one sweeps", fun() -> no_growth(fun kill/0) end}
+    ]).
+
+no_growth(End) ->
+    Growth = canal_lock_stage:in_a_vm([], fun() ->
+        false = process_flag(trap_exit, true),
+        cycles(End),
+        Before = resident_bytes(),
+        cycles(End),
+        resident_bytes() - Before
+    end),
+    ?assertMatch(_ when Growth < ?MAX_GROWTH_BYTES, Growth).
+
+cycles(End) ->
+    [
+        begin
+            use(Cycle),
+            End()
+        end
+     || Cycle <- lists:seq(1, ?CYCLES)
+    ],
+    {ok, _} = canal_lock:start_link(3),
+    ok = canal_lock_manager:sweep(),
+    ok = canal_lock:stop().
+
+%% Leaves holding keys of each form that they are stored in.
+use(Cycle) ->
+    {ok, _} = canal_lock:start_link(3),
+    Rare = ?KEYS_PER_CYCLE div 20,
+    [{acquired, 1} = canal_lock:acquire({Cycle, N}, 3, 1) || N <- lists:seq(1, ?KEYS_PER_CYCLE)],
+    [{acquired, 1} = canal_lock:acquire(#{Cycle => N}, 3, 1) || N <- lists:seq(1, Rare)],
+    [{acquired, 1} = canal_lock:acquire(lists:seq(N, N + 100), 3, 1) || N <- lists:seq(1, Rare)],
+    ok.
+
+kill() ->
+    Manager = whereis(canal_lock),
+    exit(Manager, kill),
+    receive
+        {'EXIT', Manager, killed} -> ok
+    end.
+
+%% Does not grow where the operating system does not say.
+resident_bytes() ->
+    erlang:garbage_collect(),
+    case file:read_file("/proc/self/statm") of
+        {ok, Pages} -> 4096 * binary_to_integer(lists:nth(2, binary:split(Pages, <<" ">>, [global])));
+        {error, _} -> 0
+    end.
