@@ -3,7 +3,8 @@
 %% none passes through it.
 %%
 %% The table lives and dies with this process: the native library watches it, and closes the table if it goes without
-%% `terminate/2'. It does not trap exits, so that it dies with a parent that ends normally.
+%% `terminate/2'. It does not trap exits: a gen_server that does ends with a parent that ends normally, and the
+%% original's did not.
 -module(canal_lock_manager).
 
 -behaviour(gen_server).

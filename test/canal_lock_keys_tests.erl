@@ -16,6 +16,7 @@ keys_test_() ->
         {"P9: a key outlives the term that it was made from", fun key_outlives_term/0},
         {"P9: every list of up to four cells, of atoms and empty lists", fun nested_lists/0},
         {"P9: a term far larger than its memory is refused", fun shared_without_end/0},
+        {"P9: a reference of one word, from another node", fun short_reference/0},
         {"P9: a million levels deep", fun deep/0},
         {"P9: a million levels deep inside what only the VM looks into", fun deep_in_a_fun/0}
     ]).
@@ -207,6 +208,14 @@ raises_system_limit(Fun) ->
     catch
         error:Reason -> Reason =:= system_limit
     end.
+
+%% The VM's own hash of such a reference, in OTP 25, reads words that it does not have, and so is not that of its copy.
+short_reference() ->
+    <<131, Node/binary>> = term_to_binary(there@nowhere),
+    Copy = fun(_) -> binary_to_term(<<131, 90, 1:16, Node/binary, 1:32, 1:32>>) end,
+    Copies = lists:map(Copy, lists:seq(1, 20)),
+    ?assertEqual(lists:seq(1, 20), [N || Key <- Copies, {acquired, N} <- [canal_lock:acquire(Key, 20, 1)]]),
+    ?assertEqual([ok], lists:usort([canal_lock:release(Key) || Key <- Copies])).
 
 deep() ->
     [

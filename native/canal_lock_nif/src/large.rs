@@ -7,8 +7,8 @@
 //! references, big integers, bitstrings, what belongs to other nodes), and whatever contains such a thing, is
 //! **copied** into an environment of its own, and the VM itself compares it (`enif_is_identical`). It is found by a
 //! digest of what the walk can tell, made with a random seed; of what stays opaque the VM's own hash goes in. That
-//! one has 32 bits before OTP 27 and no seed, but strangers cannot send funs and references, and the bytes of
-//! integers and bitstrings are hashed by us.
+//! one has 32 bits before OTP 27 and no seed, but strangers cannot send funs, and the bytes of integers and bitstrings
+//! and the words of references are hashed by us.
 
 use crate::enif;
 use crate::key::{tag, TermKey};
@@ -156,6 +156,22 @@ impl Visitor for Encoder {
     fn end_map(&mut self) {}
 }
 
+/// The words of a reference in the external format (tag 90): what is left when the node and its creation, which change
+/// when a node gets a name, are left out. References may be equal and of different lengths, the rest being zeros. The
+/// VM's own hash of one from another node reads beyond it, at least in OTP 25.
+fn reference_words(external: &[u8]) -> [u32; 5] {
+    let mut words = [0; 5];
+    if let [131, 90, high, low, rest @ ..] = external {
+        let count = usize::from(u16::from_be_bytes([*high, *low]));
+        let (_, all) = rest.as_rchunks::<4>();
+        let first = all.len().saturating_sub(count);
+        for (word, bytes) in words.iter_mut().zip(&all[first..]) {
+            *word = u32::from_be_bytes(*bytes);
+        }
+    }
+    words
+}
+
 type SeededHasher = <RandomState as BuildHasher>::Hasher;
 
 /// Hashes what a walk tells. The pairs of a map are hashed each for itself, and their hashes added: a sum has no
@@ -213,6 +229,15 @@ impl Visitor for Digester {
             TermType::Integer | TermType::Binary => {
                 let bytes = enif::with_external_format(term, |bytes| self.bytes(bytes));
                 bytes.unwrap_or(Err(Stop::OutOfMemory))
+            }
+            TermType::Ref => {
+                let words = enif::with_external_format(term, reference_words);
+                match words {
+                    Some(words) => words
+                        .into_iter()
+                        .try_for_each(|word| self.add(tag::OPAQUE, word.into())),
+                    None => Err(Stop::OutOfMemory),
+                }
             }
             _ => self.add(tag::OPAQUE, enif::internal_hash(term)),
         }
