@@ -65,8 +65,9 @@ stop() ->
 %% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size; with a product of 0 nobody is
 %% admitted. `N' is the number of permits out, this one included. A process may take several, of one key and of many.
 %%
-%% Raises `badarg' for anything else, and when no manager has been started; `system_limit' when there is no memory, and
-%% for a key of more than half a gigabyte (counted with shared parts as often as they occur). Nothing has changed then.
+%% Raises `badarg' for anything else, and when no manager has been started; `system_limit' when there is no memory,
+%% and for a key of more than half a gigabyte (counted with shared parts as often as they occur). Nothing has changed
+%% then.
 %%
 %% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first
 %% permit that a process takes costs a monitor more. Keys of kilobytes and more are read to the end on each call.

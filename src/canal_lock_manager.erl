@@ -14,8 +14,8 @@
 
 -define(NAME, canal_lock).
 
-%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough that
-%% a pass over a million keys (about 0.2 s) is not a matter of time.
+%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough
+%% that a pass over a million keys (about 0.2 s) is not a matter of time.
 -define(SWEEP_INTERVAL_MS, 5000).
 
 %% Keys looked at, or freed, in one native call: 256 that are in no cache are about 0.1 ms.
@@ -29,8 +29,8 @@
 -define(MAX_WAITS, 100).
 
 %% Before a manager begins, it frees what its predecessor has left, so that managers that are killed again and again
-%% leave no more than one table behind. Not more than so many steps of it, though: whoever starts it waits for that. An
-%% idle table takes about 130, one of a million keys 4,000.
+%% leave no more than one table behind. Not more than so many steps of it, though: whoever starts it waits for that.
+%% An idle table takes about 130, one of a million keys 4,000.
 -define(STEPS_BEFORE_START, 1000).
 
 -record(state, {
@@ -106,9 +106,9 @@ add(Task, State = #state{work = Work}) ->
         false -> State#state{work = Work ++ [Task]}
     end.
 
-%% One step of what is to be done. Timeouts drive the steps, not messages of the manager to itself: its mailbox is empty
-%% while it works, and whoever calls is served between two steps. And each message is followed by a step, so that a
-%% mailbox that is never empty does not keep it from its work.
+%% One step of what is to be done. Timeouts drive the steps, not messages of the manager to itself: its mailbox is
+%% empty while it works, and whoever calls is served between two steps. And each message is followed by a step, so
+%% that a mailbox that is never empty does not keep it from its work.
 work(State = #state{work = []}) ->
     {noreply, State};
 work(State = #state{work = [Task | Rest]}) ->

@@ -90,8 +90,8 @@ pub(crate) fn self_pid(here: Here<'_>) -> ErlNifPid {
 /// What kind of term it is.
 #[inline(always)]
 pub(crate) fn term_type(here: Here<'_>, term: ErlNifTerm) -> ErlNifTermType {
-    // SAFETY: the term is of this environment. That the answer is one of the kinds that rustler lists rests on rustler's
-    // word, as every use of its own `Term::get_type` does; all terms of OTP 22 to 28 are of one of them.
+    // SAFETY: the term is of this environment. That the answer is one of the kinds that rustler lists rests on
+    // rustler's word, as every use of its own `Term::get_type` does; all terms of OTP 22 to 28 are of one of them.
     unsafe { enif_term_type(here.env, term) }
 }
 

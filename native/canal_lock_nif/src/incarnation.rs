@@ -36,7 +36,8 @@ use std::sync::Arc;
 /// that come and go at once rarely meet.
 const WATCHES: usize = 1024;
 
-/// Watches let go in one step of dismantling. With 200,000 processes alive the VM takes away 1,600 monitors with them.
+/// Watches let go in one step of dismantling. With 200,000 processes alive the VM takes away 1,600 monitors with
+/// them.
 const WATCHES_PER_STEP: usize = 8;
 
 /// In place of the stamp of a closed incarnation: nobody is inside any more. Stamps start above it.
@@ -166,8 +167,9 @@ impl Caller {
 
     #[inline(always)]
     pub(crate) fn holder(self) -> Holder {
-        // SAFETY: a process runs on one thread at a time, the VM hands it from one to the next, and calls from it only in
-        // normal NIFs, which it cannot be killed inside of; its death is told after the last of them, and once.
+        // SAFETY: a process runs on one thread at a time, the VM hands it from one to the next, and calls from it
+        // only in normal NIFs, which it cannot be killed inside of; its death is told after the last of them, and
+        // once.
         unsafe { Holder::new(self.word, self.place) }
     }
 }

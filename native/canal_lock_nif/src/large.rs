@@ -7,8 +7,8 @@
 //! references, big integers, bitstrings, what belongs to other nodes), and whatever contains such a thing, is
 //! **copied** into an environment of its own, and the VM itself compares it (`enif_is_identical`). It is found by a
 //! digest of what the walk can tell, made with a random seed; of what stays opaque the VM's own hash goes in. That
-//! one has 32 bits before OTP 27 and no seed, but strangers cannot send funs, and the bytes of integers and bitstrings
-//! and the words of references are hashed by us.
+//! one has 32 bits before OTP 27 and no seed, but strangers cannot send funs, and the bytes of integers and
+//! bitstrings and the words of references are hashed by us.
 
 use crate::enif;
 use crate::key::{tag, TermKey};
@@ -156,9 +156,9 @@ impl Visitor for Encoder {
     fn end_map(&mut self) {}
 }
 
-/// The words of a reference in the external format (tag 90): what is left when the node and its creation, which change
-/// when a node gets a name, are left out. References may be equal and of different lengths, the rest being zeros. The
-/// VM's own hash of one from another node reads beyond it, at least in OTP 25.
+/// The words of a reference in the external format (tag 90): what is left when the node and its creation, which
+/// change when a node gets a name, are left out. References may be equal and of different lengths, the rest being
+/// zeros. The VM's own hash of one from another node reads beyond it, at least in OTP 25.
 fn reference_words(external: &[u8]) -> [u32; 5] {
     let mut words = [0; 5];
     if let [131, 90, high, low, rest @ ..] = external {

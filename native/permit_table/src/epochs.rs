@@ -68,8 +68,8 @@ thread_cell! {
 
 /// As long as it lives, nothing that its thread can find is freed.
 ///
-/// It belongs to its thread. Several can be had at once, and the last to go counts. Hold one for microseconds: what it
-/// holds up is the freeing of memory, nothing else.
+/// It belongs to its thread. Several can be had at once, and the last to go counts. Hold one for microseconds: what
+/// it holds up is the freeing of memory, nothing else.
 pub struct Pin {
     record: *const Record,
     _not_send: PhantomData<*const ()>,

@@ -48,13 +48,13 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and distinct
-    /// for them too, for speed; nothing else depends on it.
+    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and
+    /// distinct for them too, for speed; nothing else depends on it.
     ///
     /// # Safety
     /// Calls of one table on behalf of one word do not overlap, and each of them happens before the next. After
-    /// `give_back` there are none before the word stands for somebody else. (What a holder has on record is kept without
-    /// a lock, and followed without a question: H1, H2.)
+    /// `give_back` there are none before the word stands for somebody else. (What a holder has on record is kept
+    /// without a lock, and followed without a question: H1, H2.)
     pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
         Self { word, place }
     }

@@ -228,8 +228,8 @@ impl<K: Key> Drop for NewNode<'_, K> {
     }
 }
 
-/// Frees a node and its key; answers what that is worth of a step's budget: one, and one more for each page of the key,
-/// which the system has to take back.
+/// Frees a node and its key; answers what that is worth of a step's budget: one, and one more for each page of the
+/// key, which the system has to take back.
 ///
 /// # Safety
 /// It was made with this account, and nobody can use it any more.

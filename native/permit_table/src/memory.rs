@@ -1,8 +1,8 @@
 //! Memory that callers make grow: reserved fallibly, and accounted for.
 //!
 //! A full machine must turn into an error of the one call that asked (P9), so nothing here aborts. And the account is
-//! what `info/0` shows and what P8 is measured by, so whatever grows with keys and holders passes through it: the bytes
-//! that are asked for. What the allocator adds to them, to align and to find its way, it keeps to itself.
+//! what `info/0` shows and what P8 is measured by, so whatever grows with keys and holders passes through it: the
+//! bytes that are asked for. What the allocator adds to them, to align and to find its way, it keeps to itself.
 
 use std::alloc::Layout;
 use std::fmt;

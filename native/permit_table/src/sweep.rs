@@ -34,8 +34,8 @@ pub enum Progress {
     Done,
 }
 
-/// The step cannot go on now: there is no memory for the list of what waits, or somebody is just linking a head in. The
-/// phase says where the next one takes it up.
+/// The step cannot go on now: there is no memory for the list of what waits, or somebody is just linking a head in.
+/// The phase says where the next one takes it up.
 struct ComeBack;
 
 /// How far the pass has come.

@@ -45,8 +45,8 @@ pub struct Usage {
 
 /// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
 ///
-/// All methods may be called from any thread at any time, on the condition that whoever made the [`Holder`] has vouched
-/// for: calls on behalf of one do not overlap, and [`Table::give_back`] comes after the last of them.
+/// All methods may be called from any thread at any time, on the condition that whoever made the [`Holder`] has
+/// vouched for: calls on behalf of one do not overlap, and [`Table::give_back`] comes after the last of them.
 pub struct Table<K: Key> {
     keys: Keys<K>,
     holders: Holders<K>,
