@@ -24,7 +24,9 @@
 -export_type([key/0, info/0]).
 
 -type key() :: term().
-%% What is limited. Keys are compared with `=:=': `1' and `1.0' are two.
+%% What is limited. Keys are compared with `=:=': `1' and `1.0' are two. A key that holds a map, a fun, a reference, a
+%% big integer or a bitstring is copied as the VM copies a message: a small part of a large binary in it keeps all of
+%% that binary alive, until the key is swept away.
 
 -type info() :: #{
     max_per := pos_integer(),
@@ -112,7 +114,7 @@ buckets(Key, MaxPer) ->
 %% @doc What the table is and costs.
 %%
 %% Exact when nothing is going on, a fair snapshot otherwise. Exits with `noproc' when no manager is running. Cost:
-%% walks over all keys, on a dirty scheduler; nobody waits for it.
+%% walks over all keys, on a dirty scheduler; calls go on meanwhile.
 -spec info() -> info().
 info() ->
     MaxPer = canal_lock_manager:max_per(),

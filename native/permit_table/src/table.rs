@@ -12,7 +12,7 @@
 
 use crate::buckets::{Capacity, Refusal};
 use crate::epochs::{self, Pin};
-use crate::holders::{GivenBack, Holder, Holders, NotHeld};
+use crate::holders::{GivenBack, Holder, Holders, NotHeld, Slot};
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
 use crate::sweep::{Progress, Sweep};
@@ -128,6 +128,18 @@ impl<K: Key> Table<K> {
             Err(Refusal::Dead) => return Ok(None),
         }
         let slot = self.holders.claim(holder, &self.account, watch)?;
+        Ok(self.take(slot, node, capacity)?)
+    }
+
+    /// Takes a permit of a node for a slot; nothing if the key is dead. The order is what P9 rests on: first the room
+    /// for the record, then the count, then the record, which cannot fail.
+    #[inline(always)]
+    fn take(
+        &self,
+        slot: &Slot<K>,
+        node: &Node<K>,
+        capacity: Capacity,
+    ) -> Result<Option<Acquired>, OutOfMemory> {
         let place = slot.reserve(Some(node), &self.account)?;
         match node.buckets.acquire(capacity) {
             Ok(out) => {
@@ -167,14 +179,8 @@ impl<K: Key> Table<K> {
             let Some(node) = self.keys.get(pin, order, query) else {
                 continue;
             };
-            let place = slot.reserve(Some(node), &self.account)?;
-            match node.buckets.acquire(capacity) {
-                Ok(out) => {
-                    slot.record(place, node);
-                    return Ok(Acquired::Permit(out));
-                }
-                Err(Refusal::Full) => return Ok(Acquired::Full),
-                Err(Refusal::Dead) => {}
+            if let Some(acquired) = self.take(slot, node, capacity)? {
+                return Ok(acquired);
             }
         }
     }
