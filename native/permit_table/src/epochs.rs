@@ -58,6 +58,8 @@ struct Record {
     /// How many pins of the thread live. Its own business.
     depth: Cell<usize>,
     taken: AtomicBool,
+    /// How many there were before it: what its thread is counted by.
+    number: usize,
     next: *mut Record,
 }
 
@@ -99,6 +101,16 @@ pub fn pin() -> Pin {
     Pin {
         record,
         _not_send: PhantomData,
+    }
+}
+
+impl Pin {
+    /// The number of this thread, which no other thread has while it lives. Numbers are small: one that is free is
+    /// given again.
+    #[inline(always)]
+    pub(crate) fn thread(&self) -> usize {
+        // SAFETY: records are never freed.
+        unsafe { &*self.record }.number
     }
 }
 
@@ -171,17 +183,21 @@ fn new_record() -> *const Record {
         entered: CachePadded::new(AtomicU64::new(OUTSIDE)),
         depth: Cell::new(0),
         taken: AtomicBool::new(true),
+        number: 0,
         next: ptr::null_mut(),
     }));
-    let mut newest = DOMAIN.records.load(Ordering::Relaxed);
+    // Acquire: the number of the newest is read below.
+    let mut newest = DOMAIN.records.load(Ordering::Acquire);
     loop {
+        // SAFETY: records are never freed.
+        let number = unsafe { newest.as_ref() }.map_or(0, |newest| newest.number + 1);
         // SAFETY: the record is this thread's alone until the exchange succeeds.
-        unsafe { (*record).next = newest };
+        unsafe { ((*record).next, (*record).number) = (newest, number) };
         match DOMAIN.records.compare_exchange_weak(
             newest,
             record,
             Ordering::AcqRel,
-            Ordering::Relaxed,
+            Ordering::Acquire,
         ) {
             Ok(_) => return record,
             Err(now) => newest = now,

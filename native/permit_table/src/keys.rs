@@ -106,6 +106,8 @@ pub(crate) struct Keys<K> {
     bits: AtomicU32,
     /// Keys in the list.
     len: AtomicUsize,
+    /// Keys that the sweep has taken out. Only the sweep counts it, and it is counted for people.
+    reclaimed: std::sync::atomic::AtomicU64,
     _nodes: std::marker::PhantomData<Box<Node<K>>>,
 }
 
@@ -260,6 +262,7 @@ impl<K: Key> Keys<K> {
             heads,
             bits: AtomicU32::new(MIN_BITS),
             len: AtomicUsize::new(0),
+            reclaimed: Default::default(),
             _nodes: std::marker::PhantomData,
         })
     }
@@ -272,6 +275,12 @@ impl<K: Key> Keys<K> {
     /// Notes that the sweep has unlinked a key.
     pub(crate) fn forget_one(&self) {
         self.len.fetch_sub(1, Ordering::Relaxed);
+        self.reclaimed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many the sweep has unlinked.
+    pub(crate) fn reclaimed(&self) -> u64 {
+        self.reclaimed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn bits(&self) -> u32 {

@@ -3,21 +3,22 @@
 //! # The map
 //!
 //! ```text
-//!                     table.rs       acquire, release, give back: the promises are kept here
+//!                      table.rs        acquire, release, give back: the promises are kept here
 //!                    /    |    \
-//!           keys.rs   holders.rs   sweep.rs
-//!   key -> its word   process ->   idle keys go,
-//!     (a lock-free    what it      a step at a time
-//!      hash table)    holds            |
-//!            |   \     /               |
+//!           keys.rs  holders.rs  sweep.rs           view.rs        tally.rs
+//!   key -> its word  process ->  idle keys go,      who holds      how often what
+//!     (a lock-free   its slot    a step at a time   what, told     has happened
+//!      hash table)        |            |            by pieces
+//!            |   \     slot.rs         |
+//!            |    \  what it holds     |
 //!     buckets.rs  lazy_array.rs    epochs.rs      memory.rs     sync.rs
 //!     one word is  arrays that      who may       fallible,     the only door
 //!     the bucket   grow by chunks   still look    accounted     to atomics
 //!     vector
 //! ```
 //!
-//! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `holders.rs`
-//! and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
+//! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
+//! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
 //!
 //! A caller pins ([`pin`]), finds the table by whatever means, and calls it with the pin:
 //!
@@ -68,13 +69,18 @@ mod holders;
 mod keys;
 mod lazy_array;
 mod memory;
+mod slot;
 mod sweep;
 mod table;
+mod tally;
+mod view;
 
 pub use buckets::{bucket_view, Capacity};
 pub use epochs::{pin, quiet_before, stamp, Pin};
-pub use holders::{GivenBack, Holder, NotHeld};
+pub use holders::Holder;
 pub use keys::{Key, Query};
 pub use memory::OutOfMemory;
+pub use slot::{GivenBack, NotHeld};
 pub use sweep::Progress;
-pub use table::{Acquired, Table, Usage};
+pub use table::{Acquired, Table, Totals, Usage};
+pub use view::{Cursor, Permits};

@@ -12,11 +12,13 @@
 
 use crate::buckets::{Capacity, Refusal};
 use crate::epochs::{self, Pin};
-use crate::holders::{GivenBack, Holder, Holders, NotHeld, Slot};
+use crate::holders::{Holder, Holders};
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
+use crate::slot::{GivenBack, NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
 use crate::sync::Mutex;
+use crate::tally::{Event, Tally};
 use ahash::RandomState;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -43,13 +45,35 @@ pub struct Usage {
     pub memory: usize,
 }
 
+/// What has happened in a table since it was made. Exact at quiet points, where `granted` is what is out, and what
+/// was `released` or `given_back`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Permits granted.
+    pub granted: u64,
+    /// Calls that were answered "full".
+    pub refused: u64,
+    /// Permits released by their holders.
+    pub released: u64,
+    /// Permits given back after the death of their holders.
+    pub given_back: u64,
+    /// Releases of what the caller did not hold.
+    pub not_held: u64,
+    /// Idle keys that the sweep has taken out.
+    pub reclaimed: u64,
+}
+
+/// Keys that are looked at between two pins: nothing is freed in the meantime.
+const STRETCH: usize = 4096;
+
 /// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
 ///
 /// All methods may be called from any thread at any time, on the condition that whoever made the [`Holder`] has
 /// vouched for: calls on behalf of one do not overlap, and [`Table::give_back`] comes after the last of them.
 pub struct Table<K: Key> {
-    keys: Keys<K>,
-    holders: Holders<K>,
+    pub(crate) keys: Keys<K>,
+    pub(crate) holders: Holders<K>,
+    tally: Tally,
     sweep: Mutex<Sweep<K>>,
     /// Seeded at random for each table: keys may come from strangers, who must not find some that collide.
     hasher: RandomState,
@@ -57,25 +81,29 @@ pub struct Table<K: Key> {
 }
 
 impl<K: Key> Table<K> {
-    /// An empty table for a VM of up to `processes` processes. Allocates about 250 KiB, and further 64 KiB per 1024
+    /// An empty table for a VM of up to `processes` processes. Allocates about 240 KB, and further 64 KiB per 1024
     /// processes as they come.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(processes: usize) -> Result<Self, OutOfMemory> {
         let account = Account::default();
-        let keys = Keys::new(&account)?;
-        let holders = match Holders::new(processes, &account) {
-            Ok(holders) => holders,
-            Err(out_of_memory) => {
-                // SAFETY: made with this account, and nobody else knows it.
-                unsafe { keys.free(&account) };
-                return Err(out_of_memory);
+        let tally = Tally::new(&account)?;
+        let keys = Keys::new(&account).inspect_err(|_| {
+            // SAFETY: made with this account, and nobody else knows it.
+            unsafe { tally.free(&account) };
+        })?;
+        let holders = Holders::new(processes, &account).inspect_err(|_| {
+            // SAFETY: as above, for both.
+            unsafe {
+                keys.free(&account);
+                tally.free(&account);
             }
-        };
+        })?;
         Ok(Self {
             keys,
             holders,
+            tally,
             sweep: Mutex::new(Sweep::new()),
             hasher: seeded(),
             account,
@@ -124,11 +152,11 @@ impl<K: Key> Table<K> {
         };
         match node.buckets.admits(capacity) {
             Ok(()) => {}
-            Err(Refusal::Full) => return Ok(Some(Acquired::Full)),
+            Err(Refusal::Full) => return Ok(Some(self.refuse(pin))),
             Err(Refusal::Dead) => return Ok(None),
         }
         let slot = self.holders.claim(holder, &self.account, watch)?;
-        Ok(self.take(slot, node, capacity)?)
+        Ok(self.take(pin, slot, node, capacity)?)
     }
 
     /// Takes a permit of a node for a slot; nothing if the key is dead. The order is what P9 rests on: first the room
@@ -136,6 +164,7 @@ impl<K: Key> Table<K> {
     #[inline(always)]
     fn take(
         &self,
+        pin: &Pin,
         slot: &Slot<K>,
         node: &Node<K>,
         capacity: Capacity,
@@ -144,11 +173,18 @@ impl<K: Key> Table<K> {
         match node.buckets.acquire(capacity) {
             Ok(out) => {
                 slot.record(place, node);
+                self.tally.count(pin, Event::Granted, &self.account);
                 Ok(Some(Acquired::Permit(out)))
             }
-            Err(Refusal::Full) => Ok(Some(Acquired::Full)),
+            Err(Refusal::Full) => Ok(Some(self.refuse(pin))),
             Err(Refusal::Dead) => Ok(None),
         }
+    }
+
+    #[inline(always)]
+    fn refuse(&self, pin: &Pin) -> Acquired {
+        self.tally.count(pin, Event::Refused, &self.account);
+        Acquired::Full
     }
 
     /// Takes a permit of a key that was not there a moment ago.
@@ -161,7 +197,7 @@ impl<K: Key> Table<K> {
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Acquired, E> {
         if capacity.is_zero() {
-            return Ok(Acquired::Full);
+            return Ok(self.refuse(pin));
         }
         let order = self.order(query);
         let slot = self.holders.claim(holder, &self.account, watch)?;
@@ -171,6 +207,7 @@ impl<K: Key> Table<K> {
             match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
                     slot.record(place, node);
+                    self.tally.count(pin, Event::Granted, &self.account);
                     return Ok(Acquired::Permit(1));
                 }
                 Inserted::Present(back) => new = back,
@@ -179,7 +216,7 @@ impl<K: Key> Table<K> {
             let Some(node) = self.keys.get(pin, order, query) else {
                 continue;
             };
-            if let Some(acquired) = self.take(slot, node, capacity)? {
+            if let Some(acquired) = self.take(pin, slot, node, capacity)? {
                 return Ok(acquired);
             }
         }
@@ -193,15 +230,36 @@ impl<K: Key> Table<K> {
     /// # Cost
     /// O(1). The holder's record leads to the key, so the table is not searched, and for a holder of up to two keys
     /// nothing is hashed.
-    #[inline(always)]
     pub fn release<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
     ) -> Result<(), NotHeld> {
-        self.holders
-            .release(pin, holder, query, &self.account, || self.order(query))
+        if self.release_known(pin, holder, query) {
+            return Ok(());
+        }
+        self.tally.count(pin, Event::NotHeld, &self.account);
+        Err(NotHeld)
+    }
+
+    /// As [`Table::release`], of a key that the holder may well have; answers whether it did. If not, nothing has
+    /// changed, and it does not count as a mistake: it serves to ask before it is known for sure what the key is.
+    #[inline(always)]
+    pub fn release_known<Q: Hash + Equivalent<K>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+    ) -> bool {
+        let Some(slot) = self.holders.find(holder) else {
+            return false;
+        };
+        let released = slot.release(pin, query, &self.account, || self.order(query));
+        if released.is_ok() {
+            self.tally.count(pin, Event::Released, &self.account);
+        }
+        released.is_ok()
     }
 
     /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.
@@ -209,7 +267,11 @@ impl<K: Key> Table<K> {
     /// # Cost
     /// O(keys held): about 100 ns each.
     pub fn give_back(&self, pin: &Pin, holder: Holder) -> GivenBack {
-        self.holders.give_back(pin, holder, &self.account)
+        let given = self.holders.give_back(pin, holder, &self.account);
+        let permits = given.permits;
+        self.tally
+            .add(pin, Event::GivenBack, permits, &self.account);
+        given
     }
 
     /// How many permits of a key are out.
@@ -222,7 +284,7 @@ impl<K: Key> Table<K> {
     }
 
     #[inline(always)]
-    fn order<Q: Hash>(&self, query: &Q) -> u64 {
+    pub(crate) fn order<Q: Hash>(&self, query: &Q) -> u64 {
         order_of_key(self.hasher.hash_one(query))
     }
 
@@ -238,31 +300,28 @@ impl<K: Key> Table<K> {
     /// What the table is and costs. Walks over all keys and slots: exact at quiet points, a fair snapshot otherwise.
     /// Nobody waits for it but the processes whose place is taken (H4), and the sweep for what it is just looking at.
     pub fn usage(&self) -> Usage {
-        /// Keys between two pins: nothing is freed in the meantime.
-        const STRETCH: usize = 4096;
         let mut permits = 0;
         let mut after = Some(0);
-        while let Some(start) = after.take() {
-            let pin = epochs::pin();
-            let mut seen = 0;
-            let mut last = start;
-            self.keys.walk(&pin, start, |node, order| {
-                if seen >= STRETCH && order != last {
-                    after = Some(last);
-                    return false;
-                }
-                seen += 1;
-                last = order;
-                // SAFETY: found under the pin.
-                permits += unsafe { node.as_ref() }.buckets.permits().unwrap_or(0);
-                true
-            });
+        while let Some(start) = after {
+            after = self.keys_after(start, STRETCH, |_, out| permits += out);
         }
         Usage {
             keys: self.keys.len(),
             permits,
             holders: self.holders.count(&epochs::pin()),
             memory: self.account.bytes(),
+        }
+    }
+
+    /// What has happened so far. Looks at a few counters per thread.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            granted: self.tally.sum(Event::Granted),
+            refused: self.tally.sum(Event::Refused),
+            released: self.tally.sum(Event::Released),
+            given_back: self.tally.sum(Event::GivenBack),
+            not_held: self.tally.sum(Event::NotHeld),
+            reclaimed: self.keys.reclaimed(),
         }
     }
 
@@ -296,6 +355,7 @@ impl<K: Key> Drop for Table<K> {
         unsafe {
             self.keys.free(&self.account);
             self.holders.free(&self.account);
+            self.tally.free(&self.account);
         }
         debug_assert_eq!(self.account.bytes(), 0, "what was allocated is freed");
     }

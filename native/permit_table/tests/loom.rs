@@ -236,3 +236,24 @@ fn a_look_from_outside_beside_a_death() {
         assert_eq!(table.usage().permits, 0);
     });
 }
+
+/// H2: what is seen on a record from outside is there as long as it is looked at, though it is released, swept and
+/// freed meanwhile.
+#[test]
+fn a_look_from_outside_beside_a_release_and_the_sweep() {
+    model(|| {
+        let table = table();
+        acquire(&table, holder(0), 1, 1).unwrap();
+        beside(
+            &table,
+            |t| {
+                release(t, holder(0), 1).unwrap();
+                for _ in 0..8 {
+                    t.sweep_step(8);
+                }
+            },
+            |t| assert!(on_record(t).values().all(|permits| *permits == 1)),
+        );
+        assert!(on_record(&table).is_empty());
+    });
+}

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use permit_table::{pin, NotHeld, OutOfMemory, Table};
+use permit_table::{pin, Cursor, NotHeld, OutOfMemory, Table, Totals};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -195,6 +195,44 @@ fn h4_holders_that_share_a_place_keep_apart() {
     assert!(table.usage().memory - empty < 80_000);
 }
 
+/// Whatever the size of the pieces, each key that has permits out is told once.
+#[test]
+fn keys_are_told_once_piece_by_piece() {
+    let table = Table::new(16).unwrap();
+    for key in 0..1000 {
+        for _ in 0..=key % 3 {
+            acquire(&table, holder(1), key, 9).unwrap();
+        }
+    }
+    (900..1000)
+        .for_each(|key| (0..=key % 3).for_each(|_| release(&table, holder(1), key).unwrap()));
+    for limit in [1, 7, 999, 10_000] {
+        let mut told = BTreeMap::new();
+        let mut after = Some(0);
+        let mut pieces = 0;
+        while let Some(start) = after {
+            pieces += 1;
+            after = table.keys_after(start, limit, |key, out| {
+                assert!(told.insert(key.number(), out).is_none());
+            });
+        }
+        assert!(told.into_iter().eq((0..900).map(|key| (key, key % 3 + 1))));
+        assert!(pieces >= 1000 / limit, "{pieces} pieces of {limit}");
+    }
+}
+
+#[test]
+fn p8_the_sweep_counts_what_it_takes_out() {
+    let table = Table::new(16).unwrap();
+    for key in 0..100 {
+        acquire(&table, holder(1), key, 1).unwrap();
+    }
+    table.give_back(&pin(), holder(1));
+    acquire(&table, holder(1), 7, 1).unwrap();
+    (0..2).for_each(|_| sweep(&table));
+    assert_eq!(table.totals().reclaimed, 99);
+}
+
 #[derive(Clone, Debug)]
 enum Call {
     Acquire {
@@ -233,26 +271,36 @@ proptest! {
         let out = |model: &BTreeMap<(u64, u64), u64>, key| -> u64 {
             model.iter().filter(|((_, held), _)| *held == key).map(|(_, permits)| permits).sum()
         };
-        let who = |number| displaced_holder(number, number % places);
+        let who = |number| match number {
+            5 => holder_without_place(number),
+            _ => displaced_holder(number, number % places),
+        };
+        let mut counted = Totals::default();
         for call in calls {
             match call {
                 Call::Acquire { holder, key, capacity } => {
                     let before = out(&model, key);
                     let expected = (before < capacity).then_some(before + 1);
                     prop_assert_eq!(acquire(&table, who(holder), key, capacity), expected);
-                    if expected.is_some() {
+                    if expected.is_none() {
+                        counted.refused += 1;
+                    } else {
+                        counted.granted += 1;
                         *model.entry((holder, key)).or_default() += 1;
                     }
                 }
                 Call::Release { holder, key } => {
                     let permits = model.entry((holder, key)).or_default();
                     let expected = if *permits > 0 { Ok(()) } else { Err(NotHeld) };
+                    counted.released += u64::from(expected.is_ok());
+                    counted.not_held += u64::from(expected.is_err());
                     *permits = permits.saturating_sub(1);
                     prop_assert_eq!(release(&table, who(holder), key), expected);
                 }
                 Call::Die { holder } => {
                     let permits: u64 = model.iter().filter(|((who, _), _)| *who == holder).map(|(_, permits)| permits).sum();
                     model.retain(|(who, _), _| *who != holder);
+                    counted.given_back += permits;
                     prop_assert_eq!(table.give_back(&pin(), who(holder)).permits, permits);
                 }
                 Call::Sweep => sweep(&table),
@@ -261,8 +309,26 @@ proptest! {
                 prop_assert_eq!(count(&table, key), out(&model, key));
             }
         }
+        model.retain(|_, permits| *permits > 0);
+        prop_assert_eq!(&on_record(&table), &model);
+        for number in 0..6 {
+            let mut held = BTreeMap::new();
+            table.held(who(number), |key, permits| assert!(held.insert((number, key.number()), permits).is_none())).unwrap();
+            prop_assert_eq!(held, model.iter().filter(|((who, _), _)| *who == number).map(|(who, n)| (*who, *n)).collect());
+        }
+        for key in 0..12 {
+            let mut holders = BTreeMap::new();
+            let mut cursor = Some(Cursor::default());
+            while let Some(start) = cursor {
+                cursor = table.holders_from(start, &Wanted(key), |word, permits| assert!(holders.insert((word - 1, key), permits).is_none())).unwrap();
+            }
+            prop_assert_eq!(holders, model.iter().filter(|((_, held), _)| *held == key).map(|(who, n)| (*who, *n)).collect());
+        }
         let usage = table.usage();
         prop_assert_eq!(usage.permits, model.values().sum::<u64>());
+        let totals = table.totals();
+        prop_assert_eq!(totals.granted, totals.released + totals.given_back + usage.permits);
+        prop_assert_eq!(Totals { reclaimed: 0, ..totals }, counted);
         let holding = (0..6).filter(|holder| model.iter().any(|((who, _), permits)| who == holder && *permits > 0));
         prop_assert_eq!(usage.holders, holding.count());
     }

@@ -4,8 +4,9 @@
 
 use equivalent::Equivalent;
 use permit_table::{
-    pin, Acquired, Capacity, Holder, Key, NotHeld, OutOfMemory, Progress, Query, Table,
+    pin, Acquired, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Progress, Query, Table,
 };
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 /// A key that shows whether it is looked at after it has been dropped.
@@ -21,6 +22,14 @@ impl Name {
         // SAFETY: a plain read; volatile, so that it is not left out because it "cannot" be anything else.
         let alive = unsafe { std::ptr::read_volatile(&self.alive) };
         assert_eq!(alive, ALIVE, "somebody looks at a key that has been freed");
+    }
+}
+
+impl Name {
+    /// What it is looked up by.
+    pub fn number(&self) -> u64 {
+        self.assert_alive();
+        self.name
     }
 }
 
@@ -68,6 +77,26 @@ pub fn holder(number: u64) -> Holder {
 pub fn displaced_holder(number: u64, place: u64) -> Holder {
     // SAFETY: in the tests each number belongs to one thread at a time.
     unsafe { Holder::new(NonZeroU64::new(number + 1).unwrap(), place) }
+}
+
+/// A holder that has no place at all.
+pub fn holder_without_place(number: u64) -> Holder {
+    // SAFETY: as in `displaced_holder`.
+    unsafe { Holder::without_place(NonZeroU64::new(number + 1).unwrap()) }
+}
+
+/// What is on record: permits by holder's number and key.
+pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
+    let mut seen = BTreeMap::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(start) = cursor {
+        let next = table.permits_from(start, |permits| {
+            let who = (permits.holder - 1, permits.key.number());
+            assert_eq!(seen.insert(who, permits.permits), None, "told twice");
+        });
+        cursor = next.unwrap();
+    }
+    seen
 }
 
 pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {

@@ -1,0 +1,413 @@
+//! What one process holds.
+//!
+//! ```text
+//!   [ holder | displaced | entry | entry | more ]     64 bytes, a cache line
+//!                            |              '-> keys beyond the second: a hash table of the process's own
+//!                            '-> key's node, permits of it
+//! ```
+//!
+//! # Invariants
+//! - **H1** Only the process itself changes its slot while it lives, inside its own calls; after its death only the
+//!   one death callback does. So no two ever change one slot at a time, and plain stores are enough.
+//! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
+//!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
+//!   something else by now: it is never followed.
+//!
+//! # Looking on from elsewhere
+//!
+//! Statistics read slots of others ([`Slot::gather`]), and need H2 across threads. Who has pinned and then reads
+//! permits > 0 (Acquire) sees the node of that store (Release), or a later one. It may be followed as long as the pin
+//! lasts: were it freed already, it would have been unlinked under a stamp that the pin has come after (E3), hence
+//! died before, hence been released before that, and the 0 of that release would have been read.
+
+use crate::epochs::Pin;
+use crate::keys::Node;
+use crate::memory::{Account, OutOfMemory};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
+use equivalent::Equivalent;
+use hashbrown::HashTable;
+use std::num::NonZeroU64;
+use std::ptr::{self, NonNull};
+
+/// Entries in the slot itself: with them it fills a cache line.
+const INLINE: usize = 2;
+
+/// A hash table that is empty and has room for more than this is freed.
+pub(crate) const KEPT_ROOM: usize = 64;
+
+/// How often an entry is read again that changes while it is looked at. One that goes on changing belongs to a
+/// process that takes and releases as fast as it can: whether it is seen to hold or not, both were so a moment ago.
+const GLANCES: usize = 8;
+
+/// The caller does not hold what it wants to release. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotHeld;
+
+/// What a process had when it died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenBack {
+    /// Keys of which it held permits.
+    pub keys: u64,
+    /// Permits, of all keys together.
+    pub permits: u64,
+}
+
+/// What a process was seen to hold of one key.
+pub(crate) struct Seen<K> {
+    /// The identity word of the process.
+    pub(crate) holder: u64,
+    /// Alive as long as the pin that it was seen under.
+    pub(crate) node: NonNull<Node<K>>,
+    pub(crate) permits: u64,
+}
+
+struct Entry<K> {
+    node: AtomicPtr<Node<K>>,
+    permits: AtomicU64,
+}
+
+impl<K> Default for Entry<K> {
+    fn default() -> Self {
+        Self {
+            node: AtomicPtr::new(ptr::null_mut()),
+            permits: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<K> Entry<K> {
+    /// Node and permits of one moment, if there are any.
+    fn glance(&self) -> Option<(NonNull<Node<K>>, u64)> {
+        for _ in 0..GLANCES {
+            // Acquire: H2. Without the second look, the permits of one key could be told of the next.
+            let permits = self.permits.load(Ordering::Acquire);
+            let node = self.node.load(Ordering::Acquire);
+            if permits == self.permits.load(Ordering::Acquire) {
+                return Some((NonNull::new(node)?, permits)).filter(|_| permits > 0);
+            }
+        }
+        None
+    }
+}
+
+/// A key that a process holds beyond the second.
+struct Held<K> {
+    node: NonNull<Node<K>>,
+    /// The node's: what it is hashed by.
+    order: u64,
+    permits: u64,
+}
+
+// SAFETY: a pointer to a node that is alive as long as permits > 0 (H2), and nodes are shared between threads anyway.
+unsafe impl<K: Send + Sync> Send for Held<K> {}
+
+/// The keys that a process holds beyond the second.
+type More<K> = Mutex<HashTable<Held<K>>>;
+
+/// What one process holds.
+#[repr(C, align(64))]
+pub(crate) struct Slot<K> {
+    /// The identity word of its process, or 0.
+    holder: AtomicU64,
+    /// How many processes that belong here live elsewhere (H4).
+    displaced: AtomicU32,
+    entries: [Entry<K>; INLINE],
+    more: AtomicPtr<More<K>>,
+}
+
+impl<K> Default for Slot<K> {
+    fn default() -> Self {
+        Self {
+            holder: AtomicU64::new(0),
+            displaced: AtomicU32::new(0),
+            entries: Default::default(),
+            more: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+}
+
+/// Where a permit is going to be recorded.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Entry(usize),
+    More,
+}
+
+impl<K> Slot<K> {
+    /// The identity word of its process, or 0.
+    #[inline(always)]
+    pub(crate) fn holder(&self) -> u64 {
+        self.holder.load(Ordering::Acquire)
+    }
+
+    /// Makes it the slot of a process, unless it is another's.
+    pub(crate) fn take(&self, word: NonZeroU64) -> bool {
+        // Acquire: what the last holder's death did to it is done.
+        self.holder
+            .compare_exchange(0, word.get(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Lets it go: its process holds nothing, and will not come again.
+    pub(crate) fn vacate(&self, account: &Account) {
+        if let Some(more) = self.more() {
+            // The lock itself stays with the place: somebody may just be looking on.
+            free_room(&mut more.lock(), account);
+        }
+        // Release: the next one to take it finds it clean.
+        self.holder.store(0, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(crate) fn displaced(&self) -> &AtomicU32 {
+        &self.displaced
+    }
+
+    /// Room for one more permit of `node`, or of a key that has no node yet: nothing can fail after this.
+    #[inline(always)]
+    pub(crate) fn reserve(
+        &self,
+        node: Option<&Node<K>>,
+        account: &Account,
+    ) -> Result<Place, OutOfMemory> {
+        let wanted = node.map_or(ptr::null(), ptr::from_ref);
+        let mut free = None;
+        for (index, entry) in self.entries.iter().enumerate() {
+            if entry.permits.load(Ordering::Relaxed) == 0 {
+                free = free.or(Some(index));
+            } else if ptr::eq(entry.node.load(Ordering::Relaxed), wanted) {
+                return Ok(Place::Entry(index));
+            }
+        }
+        if let (Some(more), Some(node)) = (self.more(), node) {
+            let held = more.lock();
+            if held
+                .find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
+                .is_some()
+            {
+                return Ok(Place::More);
+            }
+        }
+        match free {
+            Some(index) => Ok(Place::Entry(index)),
+            None => self.reserve_more(account),
+        }
+    }
+
+    /// Records a permit of `node`, whose count includes it already, in the place reserved for it. Cannot fail.
+    #[inline(always)]
+    pub(crate) fn record(&self, place: Place, node: &Node<K>) {
+        match place {
+            Place::Entry(index) => {
+                let entry = &self.entries[index];
+                entry
+                    .node
+                    .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
+                let permits = entry.permits.load(Ordering::Relaxed);
+                // Release: whoever looks on from elsewhere and sees the permits sees the node (H2).
+                entry.permits.store(permits + 1, Ordering::Release);
+            }
+            Place::More => self.record_more(node),
+        }
+    }
+
+    /// Takes one permit of the key off the record, and gives it back to the count.
+    #[inline(always)]
+    pub(crate) fn release<Q: Equivalent<K>>(
+        &self,
+        _pin: &Pin,
+        query: &Q,
+        account: &Account,
+        order: impl FnOnce() -> u64,
+    ) -> Result<(), NotHeld> {
+        for entry in &self.entries {
+            let permits = entry.permits.load(Ordering::Relaxed);
+            if permits == 0 {
+                continue;
+            }
+            // SAFETY: permits > 0 (H2), and only we change that (H1).
+            let node = unsafe { &*entry.node.load(Ordering::Relaxed) };
+            if query.equivalent(&node.key) {
+                entry.permits.store(permits - 1, Ordering::Release);
+                node.buckets.release(1);
+                return Ok(());
+            }
+        }
+        self.release_more(query, order, account)
+    }
+
+    /// Gives back all that is on record.
+    pub(crate) fn give_back(&self, _pin: &Pin) -> GivenBack {
+        let mut given = GivenBack::default();
+        let mut give = |node: NonNull<Node<K>>, permits: u64| {
+            // SAFETY: permits > 0 (H2), and the process that could change that is dead (H1).
+            unsafe { node.as_ref() }.buckets.release(permits);
+            given.keys += 1;
+            given.permits += permits;
+        };
+        for entry in &self.entries {
+            let permits = entry.permits.swap(0, Ordering::AcqRel);
+            if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
+                if permits > 0 {
+                    give(node, permits);
+                }
+            }
+        }
+        if let Some(more) = self.more() {
+            for held in more.lock().drain() {
+                give(held.node, held.permits);
+            }
+        }
+        given
+    }
+
+    /// Does its process hold anything?
+    pub(crate) fn holds_any(&self) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| entry.permits.load(Ordering::Acquire) > 0)
+            // Locked by its own process it is about to hold something, or did a moment ago; it must not wait for us.
+            || self
+                .more()
+                .is_some_and(|more| more.try_lock().is_none_or(|held| !held.is_empty()))
+    }
+
+    /// Notes what its process holds. It waits for us only if it holds more than two keys, and only while the list of
+    /// them is copied.
+    pub(crate) fn gather(&self, _pin: &Pin, seen: &mut Vec<Seen<K>>) -> Result<(), OutOfMemory> {
+        let start = seen.len();
+        loop {
+            let holder = self.holder();
+            if holder == 0 {
+                return Ok(());
+            }
+            seen.try_reserve(INLINE).map_err(|_| OutOfMemory)?;
+            seen.extend(self.entries.iter().filter_map(|entry| {
+                let (node, permits) = entry.glance()?;
+                Some(Seen {
+                    holder,
+                    node,
+                    permits,
+                })
+            }));
+            if let Some(more) = self.more() {
+                let held = more.lock();
+                seen.try_reserve(held.len()).map_err(|_| OutOfMemory)?;
+                seen.extend(held.iter().map(|held| Seen {
+                    holder,
+                    node: held.node,
+                    permits: held.permits,
+                }));
+            }
+            if holder == self.holder() {
+                return Ok(());
+            }
+            // It has died, and the slot may be another's by now.
+            seen.truncate(start);
+        }
+    }
+
+    fn more(&self) -> Option<&More<K>> {
+        // SAFETY: freed with its slot, not before.
+        unsafe { self.more.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[cold]
+    fn reserve_more(&self, account: &Account) -> Result<Place, OutOfMemory> {
+        let more = match self.more() {
+            Some(more) => more,
+            None => {
+                let fresh = account.allocate(Mutex::new(HashTable::new()))?;
+                self.more.store(fresh.as_ptr(), Ordering::Release);
+                // SAFETY: as in `more`.
+                unsafe { fresh.as_ref() }
+            }
+        };
+        reserve(&mut more.lock(), account, |held| held.order)?;
+        Ok(Place::More)
+    }
+
+    #[cold]
+    fn record_more(&self, node: &Node<K>) {
+        let mut held = self.more().expect("reserved by `reserve`").lock();
+        let order = node.order();
+        // Not `entry`: that one reserves room again, and cannot say so when there is none.
+        match held.find_mut(order, |held| ptr::eq(held.node.as_ptr(), node)) {
+            Some(entry) => entry.permits += 1,
+            None => {
+                let entry = Held {
+                    node: NonNull::from(node),
+                    order,
+                    permits: 1,
+                };
+                held.insert_unique(order, entry, |held| held.order);
+            }
+        }
+    }
+
+    #[cold]
+    fn release_more<Q: Equivalent<K>>(
+        &self,
+        query: &Q,
+        order: impl FnOnce() -> u64,
+        account: &Account,
+    ) -> Result<(), NotHeld> {
+        let mut held = self.more().ok_or(NotHeld)?.lock();
+        let order = order();
+        let is_wanted = |held: &Held<K>| {
+            // SAFETY: what is on record has permits (H2).
+            query.equivalent(unsafe { &held.node.as_ref().key })
+        };
+        let mut entry = held.find_entry(order, is_wanted).map_err(|_| NotHeld)?;
+        // SAFETY: as above.
+        let node = unsafe { entry.get().node.as_ref() };
+        if entry.get().permits > 1 {
+            entry.get_mut().permits -= 1;
+        } else {
+            entry.remove();
+            free_room_beyond(KEPT_ROOM, &mut held, account);
+        }
+        node.buckets.release(1);
+        Ok(())
+    }
+
+    /// Frees the table of further keys, lock and all. Called where nobody else can see the slot.
+    pub(crate) fn free_more(&self, account: &Account) {
+        let more = self.more.swap(ptr::null_mut(), Ordering::AcqRel);
+        if let Some(more) = NonNull::new(more) {
+            // SAFETY: allocated with this account by `reserve_more`, and just taken out by us.
+            unsafe {
+                account.subtract(more.as_ref().lock().allocation_size());
+                account.free(more);
+            }
+        }
+    }
+}
+
+/// Room for one more in a hash table, on the table's account.
+pub(crate) fn reserve<T>(
+    table: &mut HashTable<T>,
+    account: &Account,
+    hash: impl Fn(&T) -> u64,
+) -> Result<(), OutOfMemory> {
+    #[cfg(test)]
+    crate::memory::failing::check()?;
+    let before = table.allocation_size();
+    table.try_reserve(1, hash).map_err(|_| OutOfMemory)?;
+    account.add(table.allocation_size());
+    account.subtract(before);
+    Ok(())
+}
+
+/// Frees what is reserved by an empty hash table.
+pub(crate) fn free_room<T>(table: &mut HashTable<T>, account: &Account) {
+    account.subtract(table.allocation_size());
+    *table = HashTable::new();
+}
+
+/// The same, if it is empty and has more room than is worth keeping. (To shrink one that is not empty could fail.)
+pub(crate) fn free_room_beyond<T>(kept: usize, table: &mut HashTable<T>, account: &Account) {
+    if table.is_empty() && table.capacity() > kept {
+        free_room(table, account);
+    }
+}

@@ -1,0 +1,148 @@
+//! Who holds what: looking at a table from outside, a bounded piece at a time.
+//!
+//! All of it is exact at quiet points and a fair snapshot otherwise: what was so all the time of a walk is told once,
+//! what came or went meanwhile may be told or not, and nothing is told that was never so. Nobody waits for it but a
+//! holder of more than two keys, while the list of its keys is copied, and those whose place is taken (H4).
+
+use crate::epochs::{self, Pin};
+use crate::holders::Holder;
+use crate::keys::{Key, Node};
+use crate::memory::OutOfMemory;
+use crate::slot::Seen;
+use crate::table::Table;
+use equivalent::Equivalent;
+use std::hash::Hash;
+use std::ptr;
+
+/// How far a walk over the holders has come; [`Cursor::default`] is the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(usize);
+
+impl Cursor {
+    /// As a number, to be kept where there are only numbers.
+    pub fn to_number(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The inverse of [`Cursor::to_number`]. Any number is safe.
+    pub fn from_number(number: u64) -> Self {
+        Self(number.try_into().unwrap_or(usize::MAX))
+    }
+}
+
+/// Permits of one key that one holder has.
+#[derive(Debug)]
+pub struct Permits<'a, K> {
+    /// The identity word of the holder.
+    pub holder: u64,
+    /// The key.
+    pub key: &'a K,
+    /// How many.
+    pub permits: u64,
+}
+
+impl<K: Key> Table<K> {
+    /// Calls `visit` with keys that have permits out and with their number, in an order that never changes, from
+    /// the first one behind `after` on (0 is before all). Looks at about `limit` keys, idle ones included; answers
+    /// from where to go on, or nothing at the end.
+    pub fn keys_after(
+        &self,
+        after: u64,
+        limit: usize,
+        mut visit: impl FnMut(&K, u64),
+    ) -> Option<u64> {
+        let pin = epochs::pin();
+        let mut next = None;
+        let mut seen = 0;
+        let mut last = after;
+        self.keys.walk(&pin, after, |node, order| {
+            // A run of one order is looked at as a whole: the next piece begins behind it.
+            if seen >= limit && order != last {
+                next = Some(last);
+                return false;
+            }
+            seen += 1;
+            last = order;
+            // SAFETY: found under the pin.
+            let node = unsafe { node.as_ref() };
+            match node.buckets.permits() {
+                None | Some(0) => {}
+                Some(out) => visit(&node.key, out),
+            }
+            true
+        });
+        next
+    }
+
+    /// Calls `visit` with all permits of the next 1024 places for processes that have ever been used; the last piece
+    /// is what is held by those without a place of their own. Answers where to go on, or nothing at the end.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: nothing has been visited then.
+    pub fn permits_from(
+        &self,
+        cursor: Cursor,
+        mut visit: impl FnMut(Permits<'_, K>),
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        let pin = epochs::pin();
+        let mut seen = Vec::new();
+        let next = self.holders.gather_from(&pin, cursor.0, &mut seen)?;
+        for seen in &seen {
+            visit(shown(&pin, seen));
+        }
+        Ok(next.map(Cursor))
+    }
+
+    /// As [`Table::permits_from`], of one key only: calls `visit` with the holder's identity word and the number of
+    /// permits.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn holders_from<Q: Hash + Equivalent<K>>(
+        &self,
+        cursor: Cursor,
+        query: &Q,
+        mut visit: impl FnMut(u64, u64),
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        let pin = epochs::pin();
+        let Some(wanted) = self.keys.get(&pin, self.order(query), query) else {
+            return Ok(None);
+        };
+        let mut seen = Vec::new();
+        let next = self.holders.gather_from(&pin, cursor.0, &mut seen)?;
+        for seen in &seen {
+            if ptr::eq(seen.node.as_ptr(), wanted) {
+                visit(seen.holder, seen.permits);
+            }
+        }
+        Ok(next.map(Cursor))
+    }
+
+    /// Calls `visit` with what one holder has.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: nothing has been visited then.
+    ///
+    /// # Cost
+    /// O(keys held).
+    pub fn held(&self, holder: Holder, mut visit: impl FnMut(&K, u64)) -> Result<(), OutOfMemory> {
+        let pin = epochs::pin();
+        let mut seen = Vec::new();
+        self.holders.gather(&pin, holder, &mut seen)?;
+        for seen in &seen {
+            let Permits { key, permits, .. } = shown(&pin, seen);
+            visit(key, permits);
+        }
+        Ok(())
+    }
+}
+
+fn shown<'a, K>(_pin: &'a Pin, seen: &Seen<K>) -> Permits<'a, K> {
+    // SAFETY: seen under the pin, which keeps it.
+    let node: &'a Node<K> = unsafe { seen.node.as_ref() };
+    Permits {
+        holder: seen.holder,
+        key: &node.key,
+        permits: seen.permits,
+    }
+}
