@@ -14,50 +14,112 @@
 %% '''
 %%
 %% {@link acquire/3} and {@link release/1} send no message and wait for nobody. The manager, a process registered as
-%% `canal_lock', owns the life of the table; it is not on the way of any call.
+%% `canal_lock', owns the life of the table and watches holders on other nodes; it is not on the way of any local call.
+%%
+%% == Errors ==
+%% A wrong argument raises `badarg', and so does any call while canal_lock is not started: there is no manager, and no
+%% table that one has kept. The shell says which argument it is, and why (`error_info', EEP 54). When something raises,
+%% nothing has changed.
 -module(canal_lock).
 
--export([start_link/1, stop/0]).
--export([acquire/3, release/1, release/3]).
--export([count/1, buckets/2, info/0]).
+-export([start_link/1, start_link/2, child_spec/1, stop/0]).
+-export([acquire/3, release/1, release/3, with_permit/4]).
+-export([acquire_on/4, release_on/2]).
+-export([count/1, buckets/2, holders/1, held/0, held/1, keys/0, info/0, audit/0]).
 
--export_type([key/0, info/0]).
+-export_type([key/0, options/0, info/0]).
+
+%% With an explanation, and the arguments, for whoever shows the error. A macro: the function that raises is the one
+%% that is shown.
+-define(RAISE(Cause, Arguments),
+    error(canal_lock_errors:reason(Cause), Arguments, canal_lock_errors:options(Cause))
+).
 
 -type key() :: term().
 %% What is limited. Keys are compared with `=:=': `1' and `1.0' are two. A key that holds a map, a fun, a reference, a
 %% big integer or a bitstring is copied as the VM copies a message: a small part of a large binary in it keeps all of
 %% that binary alive, until the key is swept away.
 
+-type options() :: canal_lock_manager:options().
+%% `keep_on_crash' (`false'): if the manager crashes, counts, holders and their watch go on without it, and the next
+%% manager that is started with this option adopts them. `sweep_interval_ms' (5000): an idle key is gone after two of
+%% these intervals.
+
 -type info() :: #{
     max_per := pos_integer(),
     keys := non_neg_integer(),
     permits := non_neg_integer(),
     holders := non_neg_integer(),
-    memory := non_neg_integer()
+    memory := non_neg_integer(),
+    granted := non_neg_integer(),
+    refused := non_neg_integer(),
+    released := non_neg_integer(),
+    given_back := non_neg_integer(),
+    not_held := non_neg_integer(),
+    reclaimed := non_neg_integer()
 }.
 %% What the table is and costs: the `MaxPer' that the manager was started with; keys in the table, with those idle
 %% ones that the sweep has not reached yet; permits out, of all keys together; processes that hold any; bytes
-%% allocated by the table.
+%% allocated by the table. And what has happened since it was opened: permits granted; calls that were answered
+%% `full'; permits released; permits given back after the death of their holders; releases of what the caller did not
+%% hold; idle keys that the sweep has taken out. When nothing is going on, `granted' is the sum of `permits',
+%% `released' and `given_back'.
 
-%% @doc Starts the manager, linked to the caller and registered as `canal_lock', with an empty table.
+%% @equiv start_link(MaxPer, #{})
+-spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.
+start_link(MaxPer) ->
+    case canal_lock_errors:faults(?FUNCTION_NAME, [MaxPer]) of
+        Faults when map_size(Faults) =:= 0 -> canal_lock_manager:start_link(MaxPer, #{});
+        _ -> ?RAISE(badarg, [MaxPer])
+    end.
+
+%% @doc Starts the manager, linked to the caller and registered as `canal_lock'.
 %%
 %% `MaxPer', a positive integer, is how many permits a bucket bears by default. It is shown by {@link info/0}; each
-%% call brings its own.
+%% call brings its own. `Options' is a map; see {@type options()}.
 %%
-%% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone. Otherwise
-%% whatever permits are still held from an earlier manager are void from now on: the deaths and late releases of their
-%% holders change nothing.
+%% The table is empty at first, unless `keep_on_crash' is `true' and a manager with that option has crashed: then its
+%% table goes on. In any other case, whatever permits are still held from an earlier manager are void from now on: the
+%% deaths and late releases of their holders change nothing.
 %%
-%% Raises `badarg' if `MaxPer' is anything else.
--spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.
-start_link(MaxPer) when is_integer(MaxPer), MaxPer > 0 ->
-    canal_lock_manager:start_link(MaxPer);
-start_link(MaxPer) ->
-    error(badarg, [MaxPer]).
+%% An orderly end of the manager (`stop/0', or an exit with `normal', `shutdown' or `{shutdown, _}') closes the table.
+%% So does any other end of one without `keep_on_crash'. Such a one does not trap exits, and outlives a parent that ends
+%% normally. One with `keep_on_crash' does, and ends with its parent.
+%%
+%% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone.
+-spec start_link(MaxPer :: pos_integer(), options()) -> {ok, pid()} | {error, term()}.
+start_link(MaxPer, Options) ->
+    case canal_lock_errors:faults(?FUNCTION_NAME, [MaxPer, Options]) of
+        Faults when map_size(Faults) =:= 0 -> canal_lock_manager:start_link(MaxPer, Options);
+        _ -> ?RAISE(badarg, [MaxPer, Options])
+    end.
+
+%% @doc For a supervisor: a manager that is restarted whenever it ends, and keeps its table when it crashes, unless the
+%% options say otherwise.
+%%
+%% In Erlang the child is `canal_lock:child_spec(3)', in Elixir `{:canal_lock, 3}'; with options,
+%% `{3, #{sweep_interval_ms => 1000}}' in place of the number.
+-spec child_spec(MaxPer | {MaxPer, options()}) -> supervisor:child_spec() when MaxPer :: pos_integer().
+child_spec(Argument) ->
+    case canal_lock_errors:faults(?FUNCTION_NAME, [Argument]) of
+        Faults when map_size(Faults) =:= 0 ->
+            {MaxPer, Options} =
+                case Argument of
+                    {_, _} -> Argument;
+                    _ -> {Argument, #{}}
+                end,
+            #{
+                id => canal_lock,
+                start => {canal_lock, start_link, [MaxPer, maps:merge(#{keep_on_crash => true}, Options)]},
+                modules => [canal_lock_manager]
+            };
+        _ ->
+            ?RAISE(badarg, [Argument])
+    end.
 
 %% @doc Stops the manager. The table is closed: all permits are void, and calls raise until the next start.
 %%
-%% Exits with `noproc' if there is no manager.
+%% Exits with `noproc' if there is no manager. One that has a supervisor is started again by it, with an empty table.
 -spec stop() -> ok.
 stop() ->
     canal_lock_manager:stop().
@@ -67,55 +129,221 @@ stop() ->
 %% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size; with a product of 0 nobody is
 %% admitted. `N' is the number of permits out, this one included. A process may take several, of one key and of many.
 %%
-%% Raises `badarg' for anything else, and when no manager has been started; `system_limit' when there is no memory,
-%% and for a key of more than half a gigabyte (counted with shared parts as often as they occur). Nothing has changed
-%% then.
+%% Raises `badarg' as the module says; `system_limit' when there is no memory, and for a key of more than half a
+%% gigabyte (counted with shared parts as often as they occur).
 %%
 %% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first
 %% permit that a process takes costs a monitor more. Keys of kilobytes and more are read to the end on each call.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->
-    canal_lock_nif:acquire(Key, MaxPer, Buckets).
+    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
+        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
+        Answer -> Answer
+    end.
 
 %% @doc Gives one permit of `Key' back, if the calling process holds one.
 %%
 %% `MaxPer' and `Buckets' are those of {@link acquire/3}; they are checked, and decide nothing. A caller that holds no
-%% permit of `Key' hears `ok' too, and no count changes: only a holder releases. Use {@link release/1} to be told.
+%% permit of `Key' hears `ok' too, and no count changes: only a holder releases. But it is a mistake, and is reported
+%% to the logger (once a second at most) with the key and those who do hold it. Use {@link release/1} to be told.
 %%
-%% Raises and costs as {@link acquire/3}.
+%% Raises and costs as {@link acquire/3}; a report costs milliseconds.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 release(Key, MaxPer, Buckets) ->
-    canal_lock_nif:release(Key, MaxPer, Buckets).
+    case canal_lock_nif:release(Key, MaxPer, Buckets) of
+        ok -> ok;
+        {not_held, NotHeld} -> canal_lock_reports:unexpected_unlock(NotHeld);
+        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments)
+    end.
 
 %% @doc Gives one permit of `Key' back; `{error, not_held}' if the calling process holds none.
 %%
-%% Raises `badarg' when no manager has been started. Costs as {@link acquire/3}.
+%% Raises and costs as {@link acquire/3}.
 -spec release(key()) -> ok | {error, not_held}.
 release(Key) ->
-    canal_lock_nif:release(Key).
+    case canal_lock_nif:release(Key) of
+        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
+        Answer -> Answer
+    end.
+
+%% @doc Calls `Fun', a function of no arguments, with a permit of `Key', which is given back however `Fun' ends: when
+%% it returns (`{ok, Result}'), when it throws, exits or raises (which goes on to the caller), and when the process is
+%% killed.
+%%
+%% If there is none to be had, the answer is `full', and `Fun' is not called. Calls may be nested; each takes a permit
+%% of its own. `Fun' must not release what it runs under.
+%%
+%% Raises and costs as {@link acquire/3} and {@link release/1}.
+-spec with_permit(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)) ->
+    {ok, Result} | full.
+with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
+    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
+        {acquired, _} ->
+            try
+                {ok, Fun()}
+            after
+                return(Key)
+            end;
+        full ->
+            full;
+        {raise, Cause, _} ->
+            ?RAISE(Cause, [Key, MaxPer, Buckets, Fun])
+    end;
+with_permit(Key, MaxPer, Buckets, Fun) ->
+    ?RAISE(badarg, [Key, MaxPer, Buckets, Fun]).
+
+%% What came of `Fun' must not be lost because its permit is void by now.
+return(Key) ->
+    case canal_lock_nif:release(Key) of
+        {raise, not_started, _} -> void;
+        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
+        _ -> ok
+    end.
+
+%% @doc As {@link acquire/3}, on another node: takes a permit of that node's `Key' for the calling process. With
+%% `node()' it is {@link acquire/3}.
+%%
+%% The manager there monitors the caller, and gives its permits back when it dies, and when the connection between the
+%% two nodes is lost: from then on they are void, and the caller is not told. (Monitor the manager,
+%% `{canal_lock, Node}', to hear of it.) A crash of the manager loses nothing if its table is kept.
+%%
+%% It waits as long as it takes. It exits as `gen_server:call/2' does, with `{Reason, {canal_lock, acquire_on, _}}',
+%% when the node is not there or goes (`{nodedown, Node}'), when no manager runs there (`noproc'), or when that one
+%% crashes; whatever comes of the request then, no permit stays behind. Raises as {@link acquire/3}.
+%%
+%% Cost: one round trip, a process on this side, and one manager on the other through which all such calls go.
+-spec acquire_on(node(), key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
+    {acquired, N :: pos_integer()} | full.
+acquire_on(Node, Key, MaxPer, Buckets) when Node =:= node() ->
+    acquire(Key, MaxPer, Buckets);
+acquire_on(Node, Key, MaxPer, Buckets) ->
+    Arguments = [Node, Key, MaxPer, Buckets],
+    case canal_lock_errors:faults(?FUNCTION_NAME, Arguments) of
+        Faults when map_size(Faults) =:= 0 ->
+            try canal_lock_remote:acquire(Node, {Key, MaxPer, Buckets}) of
+                {raise, Cause} -> ?RAISE(Cause, Arguments);
+                Answer -> Answer
+            catch
+                exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
+            end;
+        _ ->
+            ?RAISE(badarg, Arguments)
+    end.
+
+%% @doc As {@link release/1}, on another node: gives back a permit that the calling process has got by
+%% {@link acquire_on/4}. With `node()' it is {@link release/1}.
+%%
+%% Exits and costs as {@link acquire_on/4}. If it exits because the manager has crashed, it is not known whether the
+%% permit was released: try again, and `{error, not_held}' is as good as `ok'.
+-spec release_on(node(), key()) -> ok | {error, not_held}.
+release_on(Node, Key) when Node =:= node() ->
+    release(Key);
+release_on(Node, Key) ->
+    Arguments = [Node, Key],
+    case canal_lock_errors:faults(?FUNCTION_NAME, Arguments) of
+        Faults when map_size(Faults) =:= 0 ->
+            try canal_lock_remote:release(Node, Key) of
+                {raise, Cause} -> ?RAISE(Cause, Arguments);
+                Answer -> Answer
+            catch
+                exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
+            end;
+        _ ->
+            ?RAISE(badarg, Arguments)
+    end.
 
 %% @doc How many permits of `Key' are out.
 %%
-%% Raises `badarg' when no manager has been started. Cost: constant.
+%% Raises as the module says. Cost: constant.
 -spec count(key()) -> non_neg_integer().
 count(Key) ->
-    canal_lock_nif:count(Key).
+    try
+        canal_lock_nif:count(Key)
+    catch
+        error:Cause -> ?RAISE(Cause, [Key])
+    end.
 
 %% @doc The permits of `Key' that are out, as buckets of `MaxPer', a positive integer: `[3,1]' are four of three each.
 %% Empty buckets are not shown.
 %%
-%% Raises `badarg' for any other `MaxPer', and when no manager has been started. Cost: the length of the answer.
+%% Raises as the module says. Cost: the length of the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
 buckets(Key, MaxPer) ->
-    {Full, Rest} = canal_lock_nif:buckets(Key, MaxPer),
-    lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0].
+    try canal_lock_nif:buckets(Key, MaxPer) of
+        {Full, Rest} -> lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0]
+    catch
+        error:Cause -> ?RAISE(Cause, [Key, MaxPer])
+    end.
 
-%% @doc What the table is and costs.
+%% @doc Who holds permits of `Key', and how many; in no order. Holders on other nodes are shown by their own pids.
 %%
-%% Exact when nothing is going on, a fair snapshot otherwise. Exits with `noproc' when no manager is running. Cost:
-%% walks over all keys, on a dirty scheduler; calls go on meanwhile.
+%% Exact when nothing is going on, a fair snapshot otherwise. Raises as the module says. Cost: looks at the holders of
+%% all keys, about 0.1 ms for a thousand processes; calls go on meanwhile.
+-spec holders(key()) -> [{pid(), Permits :: pos_integer()}].
+holders(Key) ->
+    try
+        canal_lock_view:holders(Key)
+    catch
+        error:Cause -> ?RAISE(Cause, [Key])
+    end.
+
+%% @doc What the calling process holds, in no order.
+%%
+%% Raises as the module says. Cost: a call on a dirty scheduler, and the length of the answer.
+-spec held() -> [{key(), Permits :: pos_integer()}].
+held() ->
+    try
+        canal_lock_nif:held(self())
+    catch
+        error:Cause -> ?RAISE(Cause, [])
+    end.
+
+%% @doc What a process holds here, in no order. It may be one on another node.
+%%
+%% Exact when nothing is going on, a fair snapshot otherwise. Raises and costs as {@link held/0}.
+-spec held(pid()) -> [{key(), Permits :: pos_integer()}].
+held(Pid) ->
+    try
+        canal_lock_nif:held(Pid)
+    catch
+        error:Cause -> ?RAISE(Cause, [Pid])
+    end.
+
+%% @doc All keys that have permits out, each with their number; in no order.
+%%
+%% Exact when nothing is going on, a fair snapshot otherwise. Raises as the module says. Cost: looks at all keys, about
+%% a second for a million; calls go on meanwhile.
+-spec keys() -> [{key(), Permits :: pos_integer()}].
+keys() ->
+    try
+        canal_lock_view:keys()
+    catch
+        error:Cause -> ?RAISE(Cause, [])
+    end.
+
+%% @doc What the table is and costs, and what has happened in it; see {@type info()}.
+%%
+%% Exact when nothing is going on, a fair snapshot otherwise. Raises as the module says. Cost: walks over all keys, on
+%% a dirty scheduler; calls go on meanwhile.
 -spec info() -> info().
 info() ->
-    MaxPer = canal_lock_manager:max_per(),
-    (canal_lock_nif:usage())#{max_per => MaxPer}.
+    try
+        canal_lock_nif:info()
+    catch
+        error:Cause -> ?RAISE(Cause, [])
+    end.
+
+%% @doc Compares the count of each key with what its holders have on record. The answer is a list of those that differ,
+%% `{Key, Counted, Held}'.
+%%
+%% When nothing is going on it is empty, or there is a bug in canal_lock. Otherwise permits come and go between the two
+%% looks. Raises as the module says. Cost: looks at everything, some seconds for a million keys, and keeps all of them in
+%% the memory of the caller; calls go on meanwhile.
+-spec audit() -> [{key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
+audit() ->
+    try
+        canal_lock_view:audit()
+    catch
+        error:Cause -> ?RAISE(Cause, [])
+    end.

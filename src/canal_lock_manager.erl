@@ -1,22 +1,27 @@
 %% @private
-%% The manager: it owns the life of the table and has idle keys swept away. It decides no acquire and no release, and
-%% none passes through it.
+%% The manager: it owns the life of the table, has idle keys swept away, and keeps the holders on other nodes. It
+%% decides no acquire and no release of a local process, and none passes through it.
 %%
-%% The table lives and dies with this process: the native library watches it, and closes the table if it goes without
-%% `terminate/2'. It does not trap exits: a gen_server that does ends with a parent that ends normally, and the
-%% original's did not.
+%% A plain manager does not trap exits: a gen_server that does ends with a parent that ends normally, and the
+%% original's did not. If it goes without `terminate/2', the native library, which watches it, closes its table. One
+%% with `keep_on_crash' has to tell an orderly end, which closes the table, from a crash, which leaves it to the next
+%% one. So it traps exits, and ends with any process that it is linked to and that does not end normally, as others do.
 -module(canal_lock_manager).
 
 -behaviour(gen_server).
 
--export([start_link/1, stop/0, max_per/0, sweep/0]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
+-export([start_link/2, stop/0, sweep/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2, format_status/1]).
+
+-export_type([options/0]).
+
+-type options() :: #{keep_on_crash => boolean(), sweep_interval_ms => pos_integer()}.
 
 -define(NAME, canal_lock).
 
-%% An idle key is gone after two of these. Short enough that a burst of keys is not a matter of memory, long enough
-%% that a pass over a million keys (about 0.2 s) is not a matter of time.
--define(SWEEP_INTERVAL_MS, 5000).
+%% An idle key is gone after two intervals of the sweep. Short enough that a burst of keys is not a matter of memory,
+%% long enough that a pass over a million keys (about 0.2 s) is not a matter of time.
+-define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000}).
 
 %% Keys looked at, or freed, in one native call: 256 that are in no cache are about 0.1 ms.
 -define(BUDGET, 256).
@@ -34,42 +39,60 @@
 -define(STEPS_BEFORE_START, 1000).
 
 -record(state, {
-    %% Second element: people give it to ets:tab2list/1.
+    %% Second element: people give it to ets:tab2list/1. See canal_lock_watch for what is in it.
     table :: ets:tid() | atom(),
     handle :: canal_lock_nif:handle(),
     max_per :: pos_integer(),
+    keep_on_crash :: boolean(),
+    sweep_interval_ms :: pos_integer(),
+    %% Of the next sweep.
+    timer :: reference(),
     %% What is to be done a step at a time, the first one first.
     work = [dismantle] :: [dismantle | sweep],
     %% Who waits for the end of a pass of the sweep, and of how many.
-    waiting = [] :: [{gen_server:from(), pos_integer()}]
+    waiting = [] :: [{gen_server:from(), pos_integer()}],
+    %% Whether somebody's unknown message has been reported.
+    reported = false :: boolean()
 }).
 
--spec start_link(pos_integer()) -> {ok, pid()} | {error, term()}.
-start_link(MaxPer) ->
-    gen_server:start_link({local, ?NAME}, ?MODULE, MaxPer, []).
+-spec start_link(pos_integer(), options()) -> {ok, pid()} | {error, term()}.
+start_link(MaxPer, Options) ->
+    gen_server:start_link({local, ?NAME}, ?MODULE, {MaxPer, maps:merge(?DEFAULTS, Options)}, []).
 
 -spec stop() -> ok.
 stop() ->
     gen_server:stop(?NAME).
-
--spec max_per() -> pos_integer().
-max_per() ->
-    gen_server:call(?NAME, max_per, infinity).
 
 %% Two passes of the sweep, beginning now: every key that is idle, and stays so, is gone when this returns.
 -spec sweep() -> ok.
 sweep() ->
     gen_server:call(?NAME, sweep, infinity).
 
-init(MaxPer) ->
+init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
+    _ = process_flag(trap_exit, Keep),
+    ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
-    Handle = canal_lock_nif:open(erlang:system_info(process_limit)),
+    Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep),
+    ok = canal_lock_watch:adopt(Table, Handle),
     dismantle(?STEPS_BEFORE_START, 1),
-    schedule_sweep(),
-    {ok, #state{table = Table, handle = Handle, max_per = MaxPer}, {continue, work}}.
+    State = #state{
+        table = Table,
+        handle = Handle,
+        max_per = MaxPer,
+        keep_on_crash = Keep,
+        sweep_interval_ms = Interval_ms,
+        timer = schedule_sweep(Interval_ms)
+    },
+    {ok, State, {continue, work}}.
 
-handle_call(max_per, _From, State) ->
-    reply(State#state.max_per, State);
+handle_call({acquire, Holder, Call, Wish = {_, _, _}}, _From, State) when
+    is_pid(Holder), is_pid(Call), node(Holder) =/= node(), node(Call) =:= node(Holder)
+->
+    reply(canal_lock_watch:acquire(State#state.table, State#state.handle, Holder, Call, Wish), State);
+handle_call({confirm, Holder, Call}, _From, State) when is_pid(Holder), is_pid(Call) ->
+    reply(canal_lock_watch:confirm(State#state.table, State#state.handle, Holder, Call), State);
+handle_call({release, Key}, {Holder, _Tag}, State) when node(Holder) =/= node() ->
+    reply(canal_lock_watch:release(State#state.table, State#state.handle, Holder, Key), State);
 handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
     %% A pass that is under way has gone by some keys already: it does not count.
     Passes =
@@ -78,27 +101,73 @@ handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
             false -> 2
         end,
     noreply(add(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
-handle_call(_Request, _From, State) ->
-    reply({error, unknown_call}, State).
+handle_call(Request, _From, State) ->
+    reply({error, unknown_call}, unknown(call, Request, State)).
 
-handle_cast(_Request, State) ->
-    noreply(State).
+handle_cast(Request, State) ->
+    noreply(unknown(cast, Request, State)).
 
-handle_info(sweep, State) ->
-    schedule_sweep(),
-    noreply(add(sweep, add(dismantle, State)));
+handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
+    Next = schedule_sweep(State#state.sweep_interval_ms),
+    noreply(add(sweep, add(dismantle, State#state{timer = Next})));
 handle_info(timeout, State) ->
     work(State);
-handle_info(_Message, State) ->
-    noreply(State).
+handle_info({'DOWN', Monitor, process, Pid, _Reason}, State) ->
+    ok = canal_lock_watch:down(State#state.table, State#state.handle, Monitor, Pid),
+    noreply(State);
+handle_info({'EXIT', _Pid, Reason}, State = #state{keep_on_crash = true}) ->
+    case Reason of
+        normal -> noreply(State);
+        _ -> {stop, Reason, State}
+    end;
+handle_info(Message, State) ->
+    noreply(unknown(info, Message, State)).
 
 handle_continue(work, State) ->
     work(State).
 
-terminate(_Reason, #state{handle = Handle}) ->
+terminate(Reason, State = #state{keep_on_crash = Keep}) ->
+    case Keep andalso not is_orderly(Reason) of
+        true -> ok;
+        false -> close(State)
+    end.
+
+%% For people: what `sys:get_status/1' and a report of a crash show.
+format_status(Status) ->
+    maps:map(
+        fun
+            (state, #state{} = State) -> summary(State);
+            (_, Other) -> Other
+        end,
+        Status
+    ).
+
+summary(State) ->
+    #{
+        max_per => State#state.max_per,
+        keep_on_crash => State#state.keep_on_crash,
+        sweep_interval_ms => State#state.sweep_interval_ms,
+        work => State#state.work,
+        waiting_for_sweep => length(State#state.waiting),
+        watched_on_other_nodes => ets:info(State#state.table, size)
+    }.
+
+is_orderly(normal) -> true;
+is_orderly(shutdown) -> true;
+is_orderly({shutdown, _}) -> true;
+is_orderly(_) -> false.
+
+close(#state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
     %% Afterwards there is nobody to do it before the next one starts.
     dismantle(all, ?MAX_WAITS).
+
+%% Once, or whoever sends them in a loop fills the logs as well.
+unknown(_Kind, _Message, State = #state{reported = true}) ->
+    State;
+unknown(Kind, Message, State) ->
+    ok = canal_lock_reports:unknown_message(Kind, Message),
+    State#state{reported = true}.
 
 add(Task, State = #state{work = Work}) ->
     case lists:member(Task, Work) of
@@ -138,9 +207,8 @@ reply(Answer, State) -> {reply, Answer, State, {continue, work}}.
 noreply(State = #state{work = []}) -> {noreply, State};
 noreply(State) -> {noreply, State, {continue, work}}.
 
-schedule_sweep() ->
-    _ = erlang:send_after(?SWEEP_INTERVAL_MS, self(), sweep),
-    ok.
+schedule_sweep(Interval_ms) ->
+    erlang:start_timer(Interval_ms, self(), sweep).
 
 %% Frees what has been closed, in at most so many steps, waiting at most so many times.
 dismantle(0, _Waits) ->

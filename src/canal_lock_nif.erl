@@ -1,28 +1,44 @@
 %% @private
 %% The functions of the native library, and nothing else: a module with a loaded library cannot be replaced while
 %% anything of it is in use, so what may ever change lives elsewhere.
+%%
+%% `acquire/3' and `release/1,3' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise; all others raise
+%% `Cause' themselves. See canal_lock_errors for the causes.
 -module(canal_lock_nif).
 
--export([acquire/3, release/1, release/3, count/1, buckets/2, usage/0]).
--export([open/1, close/1, sweep_step/2, dismantle_step/1]).
+%% The calls that count.
+-export([acquire/3, release/1, release/3]).
+%% The calls that look.
+-export([count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
+%% The manager's calls.
+-export([open/3, close/1, sweep_step/2, dismantle_step/1]).
+-export([remote_acquire/4, remote_confirm/3, remote_cancel/3, remote_release/3, remote_give_back/2, remote_holders/1]).
 
--export_type([handle/0]).
+-export_type([handle/0, raise/0, serial/0, piece/1]).
 
 -on_load(load/0).
 
-%% The manager's handle on the table that it has opened.
+%% The manager's handle on its table.
 -opaque handle() :: reference().
 
+-type raise() :: {raise, canal_lock_errors:cause(), Arguments :: [term()]}.
+
+%% Which table a piece is of. With 0, the first piece is of the one that is open.
+-type serial() :: non_neg_integer().
+
+%% A piece of a long answer, and from where to go on; or the table is not the one of the pieces before.
+-type piece(Element) :: {serial(), [Element], Next :: non_neg_integer() | done} | changed.
+
 -spec acquire(canal_lock:key(), non_neg_integer(), non_neg_integer()) ->
-    {acquired, pos_integer()} | full.
+    {acquired, pos_integer()} | full | raise().
 acquire(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
--spec release(canal_lock:key()) -> ok | {error, not_held}.
+-spec release(canal_lock:key()) -> ok | {error, not_held} | raise().
 release(_Key) ->
     erlang:nif_error(not_loaded).
 
--spec release(canal_lock:key(), non_neg_integer(), non_neg_integer()) -> ok.
+-spec release(canal_lock:key(), non_neg_integer(), non_neg_integer()) -> ok | {not_held, canal_lock:key()} | raise().
 release(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
@@ -35,9 +51,33 @@ count(_Key) ->
 buckets(_Key, _MaxPer) ->
     erlang:nif_error(not_loaded).
 
-%% Opens an empty table that the caller manages, for so many processes. It closes the one before.
--spec open(pos_integer()) -> handle().
-open(_ProcessLimit) ->
+%% Keys with permits out, of about so many that are looked at; from 0 on.
+-spec keys(serial(), non_neg_integer(), pos_integer()) -> piece({canal_lock:key(), pos_integer()}).
+keys(_Serial, _After, _Limit) ->
+    erlang:nif_error(not_loaded).
+
+%% Who holds what; from 0 on.
+-spec permits(serial(), non_neg_integer()) -> piece({pid(), canal_lock:key(), pos_integer()}).
+permits(_Serial, _From) ->
+    erlang:nif_error(not_loaded).
+
+%% Who holds permits of a key; from 0 on.
+-spec holders(serial(), non_neg_integer(), canal_lock:key()) -> piece({pid(), pos_integer()}).
+holders(_Serial, _From, _Key) ->
+    erlang:nif_error(not_loaded).
+
+-spec held(pid()) -> [{canal_lock:key(), pos_integer()}].
+held(_Pid) ->
+    erlang:nif_error(not_loaded).
+
+-spec info() -> canal_lock:info().
+info() ->
+    erlang:nif_error(not_loaded).
+
+%% A table that the caller manages from now on, in a VM of so many processes. It is an empty one, which closes the one
+%% before; or, if it is to be kept when the caller dies, one that was kept.
+-spec open(ProcessLimit :: pos_integer(), MaxPer :: pos_integer(), Keep :: boolean()) -> handle().
+open(_ProcessLimit, _MaxPer, _Keep) ->
     erlang:nif_error(not_loaded).
 
 -spec close(handle()) -> ok.
@@ -54,8 +94,33 @@ sweep_step(_Handle, _Budget) ->
 dismantle_step(_Budget) ->
     erlang:nif_error(not_loaded).
 
--spec usage() -> #{keys | permits | holders | memory := non_neg_integer()}.
-usage() ->
+%% A permit for a process on another node, asked for by its call, which has to be confirmed or cancelled.
+-spec remote_acquire(handle(), pid(), Call :: pid(), canal_lock_remote:wish()) -> {acquired, pos_integer()} | full.
+remote_acquire(_Handle, _Pid, _Call, _Wish) ->
+    erlang:nif_error(not_loaded).
+
+%% The process has heard of the permit. Is it still a holder?
+-spec remote_confirm(handle(), pid(), Call :: pid()) -> boolean().
+remote_confirm(_Handle, _Pid, _Call) ->
+    erlang:nif_error(not_loaded).
+
+%% The call has died before it confirmed. Is the process still a holder?
+-spec remote_cancel(handle(), pid(), Call :: pid()) -> boolean().
+remote_cancel(_Handle, _Pid, _Call) ->
+    erlang:nif_error(not_loaded).
+
+-spec remote_release(handle(), pid(), canal_lock:key()) -> {Released :: boolean(), StillAHolder :: boolean()}.
+remote_release(_Handle, _Pid, _Key) ->
+    erlang:nif_error(not_loaded).
+
+%% The process has died, or its node has gone.
+-spec remote_give_back(handle(), pid()) -> ok.
+remote_give_back(_Handle, _Pid) ->
+    erlang:nif_error(not_loaded).
+
+%% The holders on other nodes, each with the calls that are neither confirmed nor cancelled.
+-spec remote_holders(handle()) -> [{pid(), [Call :: pid()]}].
+remote_holders(_Handle) ->
     erlang:nif_error(not_loaded).
 
 load() ->

@@ -79,10 +79,10 @@ refusal_changes_nothing() ->
     Before = canal_lock:info(),
     full = canal_lock:acquire(db, 1, 1),
     full = canal_lock:acquire(nobody_knows, 0, 1),
-    ?assertEqual(Before, canal_lock:info()),
+    ?assertEqual(Before#{refused := 2}, canal_lock:info()),
     %% Nobody that was refused is watched.
     {_, full} = canal_lock_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
-    ?assertEqual(Before, canal_lock:info()),
+    ?assertEqual(Before#{refused := 3}, canal_lock:info()),
     ?assertEqual(ok, canal_lock_worker:order(Holder, fun() -> canal_lock:release(db) end)).
 
 strict_release() ->
@@ -144,7 +144,9 @@ buckets() ->
 
 info() ->
     #{memory := Memory} = Empty = canal_lock:info(),
-    ?assertEqual(#{max_per => 3, keys => 0, permits => 0, holders => 0, memory => Memory}, Empty),
+    Rest = maps:without([max_per, memory], Empty),
+    ?assertMatch(#{max_per := 3}, Empty),
+    ?assertEqual([0], lists:usort(maps:values(Rest))),
     ?assert(Memory > 0),
     [{acquired, N} = canal_lock:acquire(db, 5, 1) || N <- [1, 2, 3]],
     {acquired, 1} = canal_lock:acquire(other, 5, 1),
@@ -176,7 +178,7 @@ no_manager() ->
         ?assertError(badarg, canal_lock:acquire(Large, 3, 1)),
         ?assertError(badarg, canal_lock:release(Large)),
         ?assertError(badarg, canal_lock:count(Large)),
-        ?assertExit({noproc, _}, canal_lock:info()),
+        ?assertError(badarg, canal_lock:info()),
         ?assertExit(noproc, canal_lock:stop())
     end,
     Raise(),

@@ -5,9 +5,10 @@
 
 use rustler::sys::{
     enif_compare, enif_get_int64, enif_get_list_cell, enif_get_tuple, enif_get_uint64, enif_hash,
-    enif_inspect_binary, enif_is_identical, enif_make_int, enif_make_int64, enif_make_pid,
-    enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary, enif_term_type,
-    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifTerm, ErlNifTermType,
+    enif_inspect_binary, enif_is_identical, enif_make_copy, enif_make_double, enif_make_int,
+    enif_make_int64, enif_make_list_cell, enif_make_list_from_array, enif_make_new_binary,
+    enif_make_pid, enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary,
+    enif_term_type, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifTerm, ErlNifTermType,
 };
 use rustler::{Atom, Env, Term};
 use std::marker::PhantomData;
@@ -68,6 +69,15 @@ pub(crate) fn word(term: ErlNifTerm) -> u64 {
     word as u64
 }
 
+/// The term that a machine word is.
+///
+/// # Safety
+/// The word is of a term that is alive: of an immediate one, or of one whose environment the caller keeps.
+pub(crate) unsafe fn from_word(word: u64) -> ErlNifTerm {
+    // SAFETY: the inverse of `word`.
+    unsafe { std::mem::transmute::<usize, ErlNifTerm>(word as usize) }
+}
+
 /// The word of a local pid, which no other living process has.
 #[inline(always)]
 pub(crate) fn pid_word(pid: &ErlNifPid) -> NonZeroU64 {
@@ -117,6 +127,61 @@ pub(crate) fn signed(term: Term<'_>) -> Option<i64> {
 pub(crate) fn integer(env: Env<'_>, integer: i64) -> ErlNifTerm {
     // SAFETY: the environment is that of the running call.
     unsafe { enif_make_int64(env.as_c_arg(), integer) }
+}
+
+/// A float as a term. What is read from a float is finite, so it can be one again.
+pub(crate) fn float(here: Here<'_>, float: f64) -> ErlNifTerm {
+    // SAFETY: the environment is that of the running call.
+    unsafe { enif_make_double(here.env, float) }
+}
+
+/// `[]`.
+pub(crate) fn nil(here: Here<'_>) -> ErlNifTerm {
+    // SAFETY: as in `float`; of no elements, none are read.
+    unsafe { enif_make_list_from_array(here.env, ptr::null(), 0) }
+}
+
+/// A tuple of terms of this environment.
+pub(crate) fn tuple(here: Here<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
+    // SAFETY: the array is as long as it says. A tuple that was one before is not too long to be one again.
+    unsafe { enif_make_tuple_from_array(here.env, elements.as_ptr(), elements.len() as u32) }
+}
+
+/// A list of terms of this environment with such a tail.
+pub(crate) fn list(here: Here<'_>, elements: &[ErlNifTerm], tail: ErlNifTerm) -> ErlNifTerm {
+    elements.iter().rev().fold(tail, |tail, head| {
+        // SAFETY: both terms are of this environment.
+        unsafe { enif_make_list_cell(here.env, *head, tail) }
+    })
+}
+
+/// A binary of `size` bytes, which are taken from as many words as hold them.
+pub(crate) fn binary(
+    here: Here<'_>,
+    size: usize,
+    words: &mut impl Iterator<Item = u64>,
+) -> ErlNifTerm {
+    let mut term = ErlNifTerm::default();
+    let bytes = if size == 0 {
+        // SAFETY: as in `float`.
+        unsafe { enif_make_new_binary(here.env, 0, &mut term) };
+        return term;
+    } else {
+        // SAFETY: the VM answers with room for as many bytes (or ends the node), which nobody else knows yet.
+        unsafe {
+            std::slice::from_raw_parts_mut(enif_make_new_binary(here.env, size, &mut term), size)
+        }
+    };
+    for (bytes, word) in bytes.chunks_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+    }
+    term
+}
+
+/// A copy of a term of another environment, which the caller keeps alive.
+pub(crate) fn copied(here: Here<'_>, term: ErlNifTerm) -> ErlNifTerm {
+    // SAFETY: the environment is that of the running call; it only reads the term.
+    unsafe { enif_make_copy(here.env, term) }
 }
 
 /// The elements of a tuple.

@@ -18,18 +18,20 @@
 //!   piece at a time, by whoever manages the next table, or by the one that closes it in order.
 //! - **I3** A process that has died holding permits of a closed table changes nothing: its watch finds the gate
 //!   empty.
+//! - **I4** A table that is kept stays open when its manager dies; nothing in it needs one but holders on other nodes
+//!   and the sweep. The next manager that wants to keep one adopts it, with a watch of its own on the same gate; any
+//!   other opens a new one, which closes it. In order, a manager closes its table itself.
 
 use crate::enif::{self, Here};
 use crate::key::TermKey;
+use crate::remote::Remotes;
 use parking_lot::Mutex;
-use permit_table::{
-    pin, quiet_before, stamp, GivenBack, Holder, OutOfMemory, Pin, Progress, Table,
-};
+use permit_table::{pin, quiet_before, stamp, GivenBack, Holder, Pin, Progress, Table};
 use rustler::sys::ErlNifPid;
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
 use std::num::NonZeroU64;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes
@@ -54,15 +56,16 @@ pub(crate) enum Trouble {
     NotWatched,
 }
 
-impl From<OutOfMemory> for Trouble {
-    fn from(_: OutOfMemory) -> Self {
-        Trouble::OutOfMemory
-    }
-}
-
-/// One table with its watches.
+/// One table, its watches, and what else outlives a manager that crashes.
 pub(crate) struct Incarnation {
     pub(crate) table: Table<TermKey>,
+    pub(crate) remotes: Remotes,
+    /// Tells it from all others.
+    pub(crate) serial: u64,
+    /// What the manager was started with, to be shown.
+    pub(crate) max_per: Mutex<TermKey>,
+    /// It stays open when the manager dies (I4).
+    kept: bool,
     watches: Vec<ResourceArc<HolderWatch>>,
 }
 
@@ -100,7 +103,9 @@ impl Resource for ManagerWatch {
     const IMPLEMENTS_DOWN: bool = true;
 
     fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
-        self.close();
+        if !self.incarnation(&pin()).is_some_and(|own| own.kept) {
+            self.close();
+        }
     }
 }
 
@@ -112,6 +117,11 @@ impl Gate {
 }
 
 impl Incarnation {
+    /// The way that its watches come by.
+    fn gate(&self) -> Arc<Gate> {
+        self.watches[0].0.clone()
+    }
+
     /// Has the VM tell us of the death of the calling process.
     #[cold]
     pub(crate) fn watch_caller(&self, here: Here<'_>, place: u64) -> Result<(), Trouble> {
@@ -156,8 +166,14 @@ impl Caller {
         Self::from_pid(&enif::self_pid(here))
     }
 
+    /// Can this be the word of a local pid? All of them have the same tag.
+    pub(crate) fn is_word(word: u64) -> bool {
+        word & ((1 << PID_TAG_BITS) - 1) != 0
+    }
+
+    /// A local process.
     #[inline(always)]
-    fn from_pid(pid: &ErlNifPid) -> Self {
+    pub(crate) fn from_pid(pid: &ErlNifPid) -> Self {
         let word = enif::pid_word(pid);
         Self {
             word,
@@ -174,33 +190,83 @@ impl Caller {
     }
 }
 
-/// Opens an empty table, managed by the calling process, for a VM of up to `processes`. Closes the one before.
-pub(crate) fn open(env: Env<'_>, processes: usize) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+/// What a manager wants of its table.
+pub(crate) struct Wishes {
+    /// How many processes the VM may have.
+    pub(crate) processes: usize,
+    /// To be shown.
+    pub(crate) max_per: TermKey,
+    /// Not to lose it by dying, and to adopt one that is there (I4).
+    pub(crate) keep: bool,
+}
+
+/// Gives the calling process a table to manage. That is an empty one, which closes the one before; or one that was
+/// kept.
+pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+    let mut closed = CLOSED.lock();
+    if wishes.keep {
+        // SAFETY: whoever takes it out of there holds the lock.
+        if let Some(open) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+            if open.kept {
+                return adopt(env, open, wishes.max_per);
+            }
+        }
+    }
     let gate = Arc::new(Gate::default());
-    let table = Table::new(processes)?;
+    let table = Table::new(wishes.processes)?;
     let mut watches = Vec::new();
     watches
         .try_reserve_exact(WATCHES)
         .map_err(|_| Trouble::OutOfMemory)?;
     watches.extend((0..WATCHES).map(|_| ResourceArc::new(HolderWatch(gate.clone()))));
     let handle = ResourceArc::new(ManagerWatch(gate));
-    let mut closed = CLOSED.lock();
     // Room for the one that is closed now, and for this one some day: closing must not fail.
     closed.try_reserve(2).map_err(|_| Trouble::OutOfMemory)?;
-    env.monitor(&handle, &env.pid())
-        .ok_or(Trouble::NotWatched)?;
-    let fresh = Arc::into_raw(Arc::new(Incarnation { table, watches })).cast_mut();
+    watch_manager(env, &handle)?;
+    static SERIALS: AtomicU64 = AtomicU64::new(1);
+    let incarnation = Incarnation {
+        table,
+        remotes: Remotes::default(),
+        serial: SERIALS.fetch_add(1, Ordering::Relaxed),
+        max_per: Mutex::new(wishes.max_per),
+        kept: wishes.keep,
+        watches,
+    };
+    let fresh = Arc::into_raw(Arc::new(incarnation)).cast_mut();
     handle.0 .0.store(fresh, Ordering::Release);
     let previous = CURRENT.swap(fresh, Ordering::AcqRel);
     if !previous.is_null() {
         // SAFETY: it was open until now, so it is alive, and stays so while we hold the lock.
         let previous = unsafe { &*previous };
-        close_gate(&previous.watches[0].0.clone(), &mut closed);
+        close_gate(&previous.gate(), &mut closed);
     }
     Ok(handle)
 }
 
+fn adopt(
+    env: Env<'_>,
+    open: &Incarnation,
+    max_per: TermKey,
+) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+    let handle = ResourceArc::new(ManagerWatch(open.gate()));
+    watch_manager(env, &handle)?;
+    *open.max_per.lock() = max_per;
+    Ok(handle)
+}
+
+fn watch_manager(env: Env<'_>, handle: &ResourceArc<ManagerWatch>) -> Result<(), Trouble> {
+    match env.monitor(handle, &env.pid()) {
+        Some(_) => Ok(()),
+        None => Err(Trouble::NotWatched),
+    }
+}
+
 impl ManagerWatch {
+    /// The table that is managed, as long as it is open.
+    pub(crate) fn incarnation<'a>(&self, pin: &'a Pin) -> Option<&'a Incarnation> {
+        self.0.incarnation(pin)
+    }
+
     /// Closes the table, if it is still open.
     pub(crate) fn close(&self) {
         close_gate(&self.0, &mut CLOSED.lock());
@@ -209,7 +275,7 @@ impl ManagerWatch {
     /// One bounded step of the sweep.
     pub(crate) fn sweep_step(&self, budget: usize) -> Progress {
         let pin = pin();
-        match self.0.incarnation(&pin) {
+        match self.incarnation(&pin) {
             Some(incarnation) => incarnation.table.sweep_step(budget),
             None => Progress::Done,
         }

@@ -119,9 +119,14 @@ impl TermKey {
         if self.shape != tag::COPY {
             return None;
         }
-        // SAFETY: the word was made from an ErlNifTerm, which is a transparent wrapper around a word.
-        let term = unsafe { std::mem::transmute::<usize, ErlNifTerm>(self.words[1] as usize) };
+        // SAFETY: the word of a term in an environment that is ours until `drop`.
+        let term = unsafe { crate::enif::from_word(self.words[1]) };
         Some((term, self.words[2]))
+    }
+
+    /// Shape and words of a small key.
+    pub(crate) fn parts(&self) -> (u64, &[u64]) {
+        (self.shape, &self.words)
     }
 
     fn encoding_place(&self) -> Option<*mut [u64]> {

@@ -1,0 +1,79 @@
+//! What comes in: keys of any kind, and numbers of any size.
+
+use crate::enif::{self, Here};
+use crate::key::TermKey;
+use crate::large::Large;
+use crate::raised::Raised;
+use crate::small::Small;
+use permit_table::{Capacity, Query};
+use rustler::schedule::consume_timeslice;
+use rustler::sys::ErlNifTerm;
+use rustler::Term;
+
+/// How much of a key is read in a hundredth of a timeslice, which is ten microseconds.
+const BYTES_PER_PERCENT: usize = 16 * 1024;
+
+/// What to do with a key that is known for sure; compiled for each kind.
+pub(crate) trait WithKey {
+    type Answer;
+
+    fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised>;
+}
+
+/// Calls with the key that a term is.
+pub(crate) fn with_key<W: WithKey>(
+    here: Here<'_>,
+    key: ErlNifTerm,
+    with: W,
+) -> Result<W::Answer, Raised> {
+    if let Some(small) = Small::parse(here, key) {
+        return with.call(&small);
+    }
+    let large = Large::parse(here.term(key))?;
+    // The VM should know how long a call has taken, or a process that uses such keys gets more than its share.
+    let percent = (large.bytes() / BYTES_PER_PERCENT).clamp(1, 100);
+    consume_timeslice(here.env(), percent as i32);
+    with.call(&large)
+}
+
+/// A term to be kept.
+pub(crate) fn to_key(here: Here<'_>, term: ErlNifTerm) -> Result<TermKey, Raised> {
+    struct ToKey;
+
+    impl WithKey for ToKey {
+        type Answer = TermKey;
+
+        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<TermKey, Raised> {
+            Ok(key.to_key()?)
+        }
+    }
+
+    with_key(here, term, ToKey)
+}
+
+/// `MaxPer * Buckets` of two non-negative integers of any size.
+#[inline(always)]
+pub(crate) fn capacity(
+    here: Here<'_>,
+    max_per: ErlNifTerm,
+    buckets: ErlNifTerm,
+) -> Option<Capacity> {
+    Some(Capacity::of(
+        non_negative(here, max_per)?,
+        non_negative(here, buckets)?,
+    ))
+}
+
+/// A non-negative integer of any size; what is beyond 64 bits is the greatest of them.
+#[inline(always)]
+pub(crate) fn non_negative(here: Here<'_>, term: ErlNifTerm) -> Option<u64> {
+    match enif::unsigned(here, term) {
+        Some(integer) => Some(integer),
+        None => beyond_64_bits(here.term(term)),
+    }
+}
+
+#[cold]
+fn beyond_64_bits(term: Term<'_>) -> Option<u64> {
+    (term.is_integer() && enif::is_positive(term)).then_some(u64::MAX)
+}

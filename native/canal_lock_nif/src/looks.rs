@@ -1,0 +1,264 @@
+//! The calls that look: what is out, who holds it, what it costs. They change nothing.
+//!
+//! What may be long is told in pieces, each of them a call of about a tenth of a millisecond on a normal scheduler. The
+//! serial number of the table goes along, so that the pieces of one answer are of one table.
+
+use crate::arguments::{non_negative, with_key, WithKey};
+use crate::decode;
+use crate::enif::{self, Here};
+use crate::incarnation::{self, current, Caller, Incarnation};
+use crate::key::TermKey;
+use crate::raised::Raised;
+use permit_table::{bucket_view, pin, Cursor, Holder, OutOfMemory, Pin, Query, Totals, Usage};
+use rustler::schedule::consume_timeslice;
+use rustler::sys::ErlNifTerm;
+use rustler::{Encoder, Env, Error, LocalPid, NifMap, NifResult, Term, TermType};
+
+mod atoms {
+    rustler::atoms! { changed, done }
+}
+
+/// What a piece takes of a timeslice, in hundredths.
+const PIECE_PERCENT: i32 = 10;
+
+struct Count;
+
+impl WithKey for Count {
+    type Answer = u64;
+
+    fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<u64, Raised> {
+        let pin = pin();
+        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        Ok(open.table.count(&pin, key))
+    }
+}
+
+/// `count(Key)`: permits out.
+#[rustler::nif]
+fn count(env: Env, key: Term) -> NifResult<u64> {
+    Ok(with_key(Here::from_env(env), key.as_c_arg(), Count)?)
+}
+
+/// `buckets(Key, MaxPer) -> {Full, Rest}`: full buckets, and permits in the next one.
+#[rustler::nif]
+fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
+    let here = Here::from_env(env);
+    let max_per = non_negative(here, max_per.as_c_arg())
+        .filter(|max_per| *max_per > 0)
+        .ok_or(Error::BadArg)?;
+    let out = with_key(here, key.as_c_arg(), Count)?;
+    Ok(bucket_view(out, max_per))
+}
+
+/// The open table, if it is still the one that the pieces before were of; any, if there were none (0).
+fn same(pin: &Pin, serial: u64) -> Result<Option<&Incarnation>, Raised> {
+    let open = current(pin).ok_or(Raised::NotStarted)?;
+    Ok(Some(open).filter(|open| serial == 0 || serial == open.serial))
+}
+
+/// `{Serial, List, Next | done}`
+fn piece<'a>(
+    env: Env<'a>,
+    open: &Incarnation,
+    list: &[ErlNifTerm],
+    next: Option<u64>,
+) -> NifResult<Term<'a>> {
+    consume_timeslice(env, PIECE_PERCENT);
+    let here = Here::from_env(env);
+    let list = here.term(enif::list(here, list, enif::nil(here)));
+    let next = match next {
+        Some(next) => next.encode(env),
+        None => atoms::done().encode(env),
+    };
+    Ok((open.serial, list, next).encode(env))
+}
+
+/// Adds a tuple to a list in the making. What has gone wrong before stays so.
+fn add(list: &mut Result<Vec<ErlNifTerm>, OutOfMemory>, tuple: Result<ErlNifTerm, OutOfMemory>) {
+    let Ok(so_far) = list else {
+        return;
+    };
+    match tuple {
+        Ok(tuple) if so_far.try_reserve(1).is_ok() => so_far.push(tuple),
+        _ => *list = Err(OutOfMemory),
+    }
+}
+
+fn number(here: Here<'_>, number: u64) -> ErlNifTerm {
+    number.encode(here.env()).as_c_arg()
+}
+
+/// `{Key, Permits}`
+fn key_and_permits(here: Here<'_>, key: &TermKey, permits: u64) -> Result<ErlNifTerm, OutOfMemory> {
+    let key = decode::term(here, key)?;
+    Ok(enif::tuple(here, &[key, number(here, permits)]))
+}
+
+/// The pid of a holder, unless it is one of another node that has been forgotten since.
+fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Option<ErlNifTerm> {
+    if Caller::is_word(word) {
+        // SAFETY: the word of a local pid is the whole of the term, whether the process lives or not.
+        return Some(unsafe { enif::from_word(word) });
+    }
+    open.remotes.pid(here, word)
+}
+
+/// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: what is out.
+#[rustler::nif]
+fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
+    let here = Here::from_env(env);
+    let pin = pin();
+    let Some(open) = same(&pin, serial)? else {
+        return Ok(atoms::changed().encode(env));
+    };
+    let mut list = Ok(Vec::new());
+    let next = open.table.keys_after(after, limit, |key, permits| {
+        add(&mut list, key_and_permits(here, key, permits));
+    });
+    piece(env, open, &list.map_err(Raised::from)?, next)
+}
+
+/// `permits(Serial, Cursor) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
+#[rustler::nif]
+fn permits(env: Env<'_>, serial: u64, cursor: u64) -> NifResult<Term<'_>> {
+    let here = Here::from_env(env);
+    let pin = pin();
+    let Some(open) = same(&pin, serial)? else {
+        return Ok(atoms::changed().encode(env));
+    };
+    let mut list = Ok(Vec::new());
+    let next = open
+        .table
+        .permits_from(Cursor::from_number(cursor), |seen| {
+            let Some(pid) = self::pid(here, open, seen.holder) else {
+                return;
+            };
+            let tuple = decode::term(here, seen.key)
+                .map(|key| enif::tuple(here, &[pid, key, number(here, seen.permits)]));
+            add(&mut list, tuple);
+        })
+        .map_err(Raised::from)?;
+    let list = list.map_err(Raised::from)?;
+    piece(env, open, &list, next.map(Cursor::to_number))
+}
+
+/// `holders(Serial, Cursor, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
+#[rustler::nif]
+fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResult<Term<'a>> {
+    struct Holders<'a>(&'a Incarnation, Cursor);
+
+    impl WithKey for Holders<'_> {
+        type Answer = (Vec<(u64, u64)>, Option<Cursor>);
+
+        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised> {
+            let mut holders = Ok(Vec::new());
+            let next = self.0.table.holders_from(self.1, key, |word, permits| {
+                let Ok(so_far) = &mut holders else {
+                    return;
+                };
+                match so_far.try_reserve(1) {
+                    Ok(()) => so_far.push((word, permits)),
+                    Err(_) => holders = Err(OutOfMemory),
+                }
+            })?;
+            Ok((holders?, next))
+        }
+    }
+
+    let here = Here::from_env(env);
+    let pin = pin();
+    let Some(open) = same(&pin, serial)? else {
+        return Ok(atoms::changed().encode(env));
+    };
+    let holders = Holders(open, Cursor::from_number(cursor));
+    let (holders, next) = with_key(here, key.as_c_arg(), holders)?;
+    let mut list = Ok(Vec::new());
+    for (word, permits) in holders {
+        if let Some(pid) = pid(here, open, word) {
+            add(
+                &mut list,
+                Ok(enif::tuple(here, &[pid, number(here, permits)])),
+            );
+        }
+    }
+    let list = list.map_err(Raised::from)?;
+    piece(env, open, &list, next.map(Cursor::to_number))
+}
+
+/// `held(Pid) -> [{Key, Permits}]`: what one process holds. Dirty, for a process may hold very much, and it cannot be
+/// told in pieces.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn held<'a>(env: Env<'a>, pid: Term<'a>) -> NifResult<Term<'a>> {
+    let here = Here::from_env(env);
+    let open = incarnation::current_kept().ok_or(Raised::NotStarted)?;
+    let mut list = Ok(Vec::new());
+    if let Some(holder) = holder(here, &open, pid)? {
+        let visited = open.table.held(holder, |key, permits| {
+            add(&mut list, key_and_permits(here, key, permits));
+        });
+        visited.map_err(Raised::from)?;
+    }
+    let list = list.map_err(Raised::from)?;
+    Ok(here.term(enif::list(here, &list, enif::nil(here))))
+}
+
+/// A process to look at; none if it is of another node and not known.
+fn holder(here: Here<'_>, open: &Incarnation, pid: Term<'_>) -> Result<Option<Holder>, Raised> {
+    if pid.get_type() != TermType::Pid {
+        return Err(Raised::BadArg);
+    }
+    match pid.decode::<LocalPid>() {
+        Ok(local) => Ok(Some(Caller::from_pid(local.as_c_arg()).holder())),
+        Err(_) => open.remotes.holder(here, pid.as_c_arg()),
+    }
+}
+
+#[derive(NifMap)]
+struct Info<'a> {
+    max_per: Term<'a>,
+    keys: usize,
+    permits: u64,
+    holders: usize,
+    memory: usize,
+    granted: u64,
+    refused: u64,
+    released: u64,
+    given_back: u64,
+    not_held: u64,
+    reclaimed: u64,
+}
+
+/// `info()`. Dirty, for it walks over everything.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn info(env: Env<'_>) -> NifResult<Info<'_>> {
+    let here = Here::from_env(env);
+    let open = incarnation::current_kept().ok_or(Raised::NotStarted)?;
+    let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
+    let Usage {
+        keys,
+        permits,
+        holders,
+        memory,
+    } = open.table.usage();
+    let Totals {
+        granted,
+        refused,
+        released,
+        given_back,
+        not_held,
+        reclaimed,
+    } = open.table.totals();
+    Ok(Info {
+        max_per: here.term(max_per),
+        keys,
+        permits,
+        holders,
+        memory,
+        granted,
+        refused,
+        released,
+        given_back,
+        not_held,
+        reclaimed,
+    })
+}

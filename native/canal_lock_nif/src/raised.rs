@@ -1,0 +1,70 @@
+//! Why a call raises, and how the Erlang side learns of it.
+//!
+//! Only Erlang code can attach an explanation (`error_info`, EEP 54) to an error, so the modules in `src/` raise. The
+//! hot calls hand them `{raise, Cause, Arguments}` as an answer: to match on it costs less than to catch. All others
+//! raise the cause, which is caught.
+
+use crate::enif::{self, Here};
+use crate::incarnation::Trouble;
+use permit_table::OutOfMemory;
+use rustler::sys::ErlNifTerm;
+use rustler::{Atom, Error};
+
+mod atoms {
+    rustler::atoms! { badarg, nif_panicked, not_started, not_watched, raise, system_limit }
+}
+
+/// Why a call raises.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Raised {
+    /// An argument is of the wrong type.
+    BadArg,
+    /// No table is open.
+    NotStarted,
+    /// There is no memory, or the VM would not watch the process.
+    Trouble(Trouble),
+    /// A bug of ours. It must not reach the VM, which would die of it.
+    Panicked,
+}
+
+impl<T: Into<Trouble>> From<T> for Raised {
+    fn from(trouble: T) -> Self {
+        Raised::Trouble(trouble.into())
+    }
+}
+
+impl From<OutOfMemory> for Trouble {
+    fn from(_: OutOfMemory) -> Self {
+        Trouble::OutOfMemory
+    }
+}
+
+impl From<Raised> for Error {
+    fn from(raised: Raised) -> Self {
+        Error::RaiseTerm(Box::new(raised.cause()))
+    }
+}
+
+impl Raised {
+    fn cause(self) -> Atom {
+        match self {
+            Raised::BadArg => atoms::badarg(),
+            Raised::NotStarted => atoms::not_started(),
+            Raised::Trouble(Trouble::OutOfMemory) => atoms::system_limit(),
+            Raised::Trouble(Trouble::NotWatched) => atoms::not_watched(),
+            Raised::Panicked => atoms::nif_panicked(),
+        }
+    }
+
+    /// `{raise, Cause, Arguments}`
+    #[cold]
+    pub(crate) fn answer(self, here: Here<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
+        let arguments = enif::list(here, arguments, enif::nil(here));
+        let parts = [
+            atoms::raise().as_c_arg(),
+            self.cause().as_c_arg(),
+            arguments,
+        ];
+        enif::tuple(here, &parts)
+    }
+}

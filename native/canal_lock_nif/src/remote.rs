@@ -1,0 +1,331 @@
+//! Holders on other nodes.
+//!
+//! The VM lets a native library watch local processes only. So those of other nodes are watched by the manager, which
+//! takes and releases permits for them, one call at a time. What must outlive a manager that crashes is kept here,
+//! with the table: who they are, and which of their calls are not over yet.
+//!
+//! A **call** is a process on the other node that asks for a permit on behalf of the holder and lives until it has
+//! heard that we know that it has the answer. As long as it is on record, the permit that it brought is the call's to
+//! lose: if it dies before it confirms, its holder never heard of the permit, and it is taken back.
+//!
+//! - **R1** A permit and the call that brought it are recorded in one native call, which the death of the manager
+//!   cannot interrupt.
+//! - **R2** Everything here happens under one lock, table included: so no two calls on behalf of one holder overlap.
+//! - **R3** A holder is known by a number that is never given again; with no permits and no calls it is forgotten.
+
+use crate::arguments::{with_key, WithKey};
+use crate::decode;
+use crate::enif::{self, Here};
+use crate::key::TermKey;
+use crate::raised::Raised;
+use parking_lot::Mutex;
+use permit_table::{pin, Acquired, Capacity, Holder, OutOfMemory, Query, Table};
+use rustler::sys::ErlNifTerm;
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+
+/// The word of a local pid has both of its lowest bits set. The words of these holders have none of the lowest four.
+const WORD_SHIFT: u32 = 4;
+
+/// A pid in the external format: the same bytes for the same pid of another node, on one VM.
+type Pid = Box<[u8]>;
+
+/// The holders on other nodes that one table knows.
+#[derive(Default)]
+pub(crate) struct Remotes(Mutex<Registry>);
+
+#[derive(Default)]
+struct Registry {
+    numbers: HashMap<Pid, u64>,
+    remotes: HashMap<u64, Remote>,
+    last_number: u64,
+}
+
+struct Remote {
+    pid: Pid,
+    permits: u64,
+    calls: Vec<Call>,
+}
+
+/// A call that has brought a permit, and has not confirmed it yet.
+struct Call {
+    process: Pid,
+    key: TermKey,
+}
+
+/// Whether a holder still has permits or calls: if not, it is forgotten, and need not be watched any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remains(pub(crate) bool);
+
+impl Remotes {
+    /// Takes a permit for the process `pid`, asked for by the process `call`.
+    pub(crate) fn acquire(
+        &self,
+        here: Here<'_>,
+        table: &Table<TermKey>,
+        pid: ErlNifTerm,
+        call: ErlNifTerm,
+        key: ErlNifTerm,
+        capacity: Capacity,
+    ) -> Result<Acquired, Raised> {
+        struct Take<'a>(&'a Table<TermKey>, Holder, Capacity);
+
+        impl WithKey for Take<'_> {
+            type Answer = (Acquired, TermKey);
+
+            fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised> {
+                let Take(table, holder, capacity) = self;
+                let stored = key.to_key()?;
+                let watched = || Ok::<(), OutOfMemory>(());
+                let acquired = table.acquire(&pin(), holder, key, capacity, watched)?;
+                Ok((acquired, stored))
+            }
+        }
+
+        let process = external(here, call)?;
+        let mut registry = self.0.lock();
+        let number = registry.number(external(here, pid)?)?;
+        let taken = registry
+            .room_for_call(number)
+            .and_then(|()| with_key(here, key, Take(table, holder(number), capacity)));
+        let outcome = taken.map(|(acquired, key)| {
+            let remote = registry.remotes.get_mut(&number);
+            if let (Acquired::Permit(_), Some(remote)) = (acquired, remote) {
+                remote.permits += 1;
+                remote.calls.push(Call { process, key });
+            }
+            acquired
+        });
+        registry.forget_if_idle(table, number);
+        outcome
+    }
+
+    /// The holder has heard of the permit that a call has brought.
+    pub(crate) fn confirm(
+        &self,
+        here: Here<'_>,
+        table: &Table<TermKey>,
+        pid: ErlNifTerm,
+        call: ErlNifTerm,
+    ) -> Result<Remains, Raised> {
+        let (mut registry, number) = self.find(here, pid)?;
+        let Some(number) = number else {
+            return Ok(Remains(false));
+        };
+        let _: Option<Call> = registry.take_call(number, &external(here, call)?);
+        Ok(registry.forget_if_idle(table, number))
+    }
+
+    /// A call has died without confirming: takes back the permit that it has brought.
+    pub(crate) fn cancel(
+        &self,
+        here: Here<'_>,
+        table: &Table<TermKey>,
+        pid: ErlNifTerm,
+        call: ErlNifTerm,
+    ) -> Result<Remains, Raised> {
+        let (mut registry, number) = self.find(here, pid)?;
+        let Some(number) = number else {
+            return Ok(Remains(false));
+        };
+        let process = external(here, call)?;
+        // First what can fail, then what cannot be done twice.
+        let key = match registry.call(number, &process) {
+            Some(call) => decode::term(here, &call.key)?,
+            None => return Ok(Remains(true)),
+        };
+        // Its holder may have heard of the permit all the same, and released it.
+        registry.release(here, table, number, key, false)?;
+        let _: Option<Call> = registry.take_call(number, &process);
+        Ok(registry.forget_if_idle(table, number))
+    }
+
+    /// Gives one permit back; answers whether there was one.
+    pub(crate) fn release(
+        &self,
+        here: Here<'_>,
+        table: &Table<TermKey>,
+        pid: ErlNifTerm,
+        key: ErlNifTerm,
+    ) -> Result<(bool, Remains), Raised> {
+        let (mut registry, number) = self.find(here, pid)?;
+        // One that is not known holds nothing, under any number: the table counts the mistake.
+        let known = number.unwrap_or(0);
+        let released = registry.release(here, table, known, key, true)?;
+        Ok((released, registry.forget_if_idle(table, known)))
+    }
+
+    /// Gives back everything that a holder has, and forgets it and its calls.
+    pub(crate) fn give_back(
+        &self,
+        here: Here<'_>,
+        table: &Table<TermKey>,
+        pid: ErlNifTerm,
+    ) -> Result<(), Raised> {
+        let (mut registry, number) = self.find(here, pid)?;
+        if let Some(number) = number {
+            registry.forget(table, number);
+        }
+        Ok(())
+    }
+
+    /// All holders, each with the calls that are not over.
+    pub(crate) fn list(
+        &self,
+        here: Here<'_>,
+    ) -> Result<Vec<(ErlNifTerm, Vec<ErlNifTerm>)>, Raised> {
+        let registry = self.0.lock();
+        registry
+            .remotes
+            .values()
+            .map(|remote| {
+                let calls = remote
+                    .calls
+                    .iter()
+                    .map(|call| internal(here, &call.process));
+                Ok((
+                    internal(here, &remote.pid)?,
+                    calls.collect::<Result<_, _>>()?,
+                ))
+            })
+            .collect()
+    }
+
+    /// The pid that an identity word stands for, if it is one of these, and not forgotten.
+    pub(crate) fn pid(&self, here: Here<'_>, word: u64) -> Option<ErlNifTerm> {
+        let registry = self.0.lock();
+        let remote = registry.remotes.get(&(word >> WORD_SHIFT))?;
+        internal(here, &remote.pid).ok()
+    }
+
+    /// Such a holder, to look at.
+    pub(crate) fn holder(&self, here: Here<'_>, pid: ErlNifTerm) -> Result<Option<Holder>, Raised> {
+        Ok(self.find(here, pid)?.1.map(holder))
+    }
+
+    fn find(
+        &self,
+        here: Here<'_>,
+        pid: ErlNifTerm,
+    ) -> Result<(parking_lot::MutexGuard<'_, Registry>, Option<u64>), Raised> {
+        let pid = external(here, pid)?;
+        let registry = self.0.lock();
+        let number = registry.numbers.get(&pid).copied();
+        Ok((registry, number))
+    }
+}
+
+impl Registry {
+    /// The number of a holder, known or new.
+    fn number(&mut self, pid: Pid) -> Result<u64, OutOfMemory> {
+        if let Some(number) = self.numbers.get(&pid) {
+            return Ok(*number);
+        }
+        self.numbers.try_reserve(1).map_err(|_| OutOfMemory)?;
+        self.remotes.try_reserve(1).map_err(|_| OutOfMemory)?;
+        let remote = Remote {
+            pid: copy(&pid)?,
+            permits: 0,
+            calls: Vec::new(),
+        };
+        self.last_number += 1;
+        self.numbers.insert(pid, self.last_number);
+        self.remotes.insert(self.last_number, remote);
+        Ok(self.last_number)
+    }
+
+    fn room_for_call(&mut self, number: u64) -> Result<(), Raised> {
+        match self.remotes.get_mut(&number) {
+            Some(remote) => remote.calls.try_reserve(1).map_err(|_| OutOfMemory.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn call(&self, number: u64, process: &Pid) -> Option<&Call> {
+        let remote = self.remotes.get(&number)?;
+        remote.calls.iter().find(|call| call.process == *process)
+    }
+
+    fn take_call(&mut self, number: u64, process: &Pid) -> Option<Call> {
+        let calls = &mut self.remotes.get_mut(&number)?.calls;
+        let place = calls.iter().position(|call| call.process == *process)?;
+        Some(calls.swap_remove(place))
+    }
+
+    /// Gives a permit back; answers whether there was one. If there should have been, it counts as a mistake.
+    fn release(
+        &mut self,
+        here: Here<'_>,
+        table: &Table<TermKey>,
+        number: u64,
+        key: ErlNifTerm,
+        expected: bool,
+    ) -> Result<bool, Raised> {
+        struct Release<'a>(&'a Table<TermKey>, Holder, bool);
+
+        impl WithKey for Release<'_> {
+            type Answer = bool;
+
+            fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<bool, Raised> {
+                let Release(table, holder, expected) = self;
+                Ok(if expected {
+                    table.release(&pin(), holder, key).is_ok()
+                } else {
+                    table.release_known(&pin(), holder, key)
+                })
+            }
+        }
+
+        let released = with_key(here, key, Release(table, holder(number), expected))?;
+        if let (true, Some(remote)) = (released, self.remotes.get_mut(&number)) {
+            remote.permits -= 1;
+        }
+        Ok(released)
+    }
+
+    fn forget_if_idle(&mut self, table: &Table<TermKey>, number: u64) -> Remains {
+        match self.remotes.get(&number) {
+            Some(remote) if remote.permits > 0 || !remote.calls.is_empty() => Remains(true),
+            _ => {
+                self.forget(table, number);
+                Remains(false)
+            }
+        }
+    }
+
+    fn forget(&mut self, table: &Table<TermKey>, number: u64) {
+        if let Some(remote) = self.remotes.remove(&number) {
+            self.numbers.remove(&remote.pid);
+            table.give_back(&pin(), holder(number));
+        }
+    }
+}
+
+/// The holder with a number; 0 is nobody's.
+fn holder(number: u64) -> Holder {
+    let word = NonZeroU64::new(number << WORD_SHIFT).unwrap_or(NOBODY);
+    // SAFETY: calls on behalf of one come one at a time, and none comes after `give_back` (R2, R3). Nobody holds
+    // nothing, so nobody's record is never made.
+    unsafe { Holder::without_place(word) }
+}
+
+/// No pid's word, and no holder's here.
+const NOBODY: NonZeroU64 = NonZeroU64::MIN;
+
+fn external(here: Here<'_>, pid: ErlNifTerm) -> Result<Pid, Raised> {
+    let bytes = enif::with_external_format(here.term(pid), copy);
+    Ok(bytes.ok_or(OutOfMemory)??)
+}
+
+fn internal(here: Here<'_>, pid: &Pid) -> Result<ErlNifTerm, Raised> {
+    let (term, _) = here.env().binary_to_term(pid).ok_or(OutOfMemory)?;
+    Ok(term.as_c_arg())
+}
+
+fn copy(bytes: &[u8]) -> Result<Pid, OutOfMemory> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())
+        .map_err(|_| OutOfMemory)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy.into_boxed_slice())
+}

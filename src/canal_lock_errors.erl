@@ -1,0 +1,89 @@
+%% @private
+%% What is wrong with a call, in words (EEP 54): the shell and Elixir ask {@link format_error/2} when they show an error.
+%%
+%% The arguments are looked at again only then, so that what is right pays nothing for it.
+-module(canal_lock_errors).
+
+-export([reason/1, options/1, faults/2, format_error/2]).
+
+-export_type([cause/0]).
+
+-type cause() :: badarg | not_started | system_limit | not_watched | nif_panicked.
+
+%% Timers of the VM take no longer ones in all releases.
+-define(MAX_INTERVAL_MS, 16#ffffffff).
+
+%% What to raise.
+-spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked.
+reason(not_started) -> badarg;
+reason(Cause) -> Cause.
+
+%% The last argument of `erlang:error/3'.
+-spec options(cause()) -> [{error_info, map()}].
+options(Cause) ->
+    [{error_info, #{module => ?MODULE, cause => Cause}}].
+
+-spec format_error(term(), erlang:stacktrace()) -> #{pos_integer() | general => binary()}.
+format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
+    case proplists:get_value(error_info, Info, #{}) of
+        #{cause := badarg} when is_list(Arguments) -> faults(Function, Arguments);
+        #{cause := Cause} when Cause =/= badarg -> #{general => explain(Cause)};
+        _ -> #{}
+    end.
+
+explain(not_started) ->
+    <<"canal_lock is not started: there is no manager, and no table that one has kept">>;
+explain(system_limit) ->
+    <<"no memory, or a key of more than half a gigabyte; nothing has changed">>;
+explain(not_watched) ->
+    <<"the VM would not watch the calling process; nothing has changed">>;
+explain(nif_panicked) ->
+    <<"a bug in the native library of canal_lock; please report it">>.
+
+%% Which arguments are wrong, and why; none if the call may be made.
+-spec faults(Function :: atom(), Arguments :: [term()]) -> #{pos_integer() => binary()}.
+faults(Function, Arguments) ->
+    Numbered = lists:zip3(lists:seq(1, length(Arguments)), wanted(Function, length(Arguments)), Arguments),
+    maps:from_list([{N, Fault} || {N, Wanted, Argument} <- Numbered, Fault <- fault(Wanted, Argument)]).
+
+wanted(start_link, 1) -> [positive];
+wanted(start_link, 2) -> [positive, options];
+wanted(child_spec, 1) -> [child];
+wanted(acquire, 3) -> [any, count, count];
+wanted(release, 3) -> [any, count, count];
+wanted(with_permit, 4) -> [any, count, count, action];
+wanted(buckets, 2) -> [any, positive];
+wanted(held, 1) -> [pid];
+wanted(acquire_on, 4) -> [node, any, count, count];
+wanted(release_on, 2) -> [node, any];
+wanted(_, Arity) -> lists:duplicate(Arity, any).
+
+fault(any, _) -> [];
+fault(positive, N) when is_integer(N), N > 0 -> [];
+fault(positive, _) -> [<<"not a positive integer">>];
+fault(count, N) when is_integer(N), N >= 0 -> [];
+fault(count, _) -> [<<"not a non-negative integer">>];
+fault(action, Fun) when is_function(Fun, 0) -> [];
+fault(action, _) -> [<<"not a function of no arguments">>];
+fault(pid, Pid) when is_pid(Pid) -> [];
+fault(pid, _) -> [<<"not a pid">>];
+fault(node, Node) when is_atom(Node) -> [];
+fault(node, _) -> [<<"not the name of a node, which is an atom">>];
+fault(options, Options) when is_map(Options) -> options_fault(lists:sort(maps:to_list(Options)));
+fault(options, _) -> [<<"not a map of options">>];
+fault(child, {MaxPer, Options}) -> lists:sublist(fault(positive, MaxPer) ++ fault(options, Options), 1);
+fault(child, MaxPer) when is_integer(MaxPer), MaxPer > 0 -> [];
+fault(child, _) -> [<<"neither MaxPer, a positive integer, nor {MaxPer, Options}">>].
+
+options_fault([]) ->
+    [];
+options_fault([{keep_on_crash, Keep} | Rest]) when is_boolean(Keep) ->
+    options_fault(Rest);
+options_fault([{keep_on_crash, _} | _]) ->
+    [<<"keep_on_crash is neither true nor false">>];
+options_fault([{sweep_interval_ms, Ms} | Rest]) when is_integer(Ms), Ms > 0, Ms =< ?MAX_INTERVAL_MS ->
+    options_fault(Rest);
+options_fault([{sweep_interval_ms, _} | _]) ->
+    [<<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>];
+options_fault([{Unknown, _} | _]) ->
+    [unicode:characters_to_binary(io_lib:format("no such option: ~0tP", [Unknown, 10]))].
