@@ -150,12 +150,14 @@ acquire(Key, MaxPer, Buckets) ->
 %%
 %% Raises and costs as {@link acquire/3}; a report costs milliseconds.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
-release(Key, MaxPer, Buckets) ->
-    case canal_lock_nif:release(Key, MaxPer, Buckets) of
+release(Key, MaxPer, Buckets) when is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0 ->
+    case canal_lock_nif:release(Key) of
         ok -> ok;
-        {not_held, NotHeld} -> canal_lock_reports:unexpected_unlock(NotHeld);
-        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments)
-    end.
+        {error, not_held} -> canal_lock_reports:unexpected_unlock(Key);
+        {raise, Cause, _} -> ?RAISE(Cause, [Key, MaxPer, Buckets])
+    end;
+release(Key, MaxPer, Buckets) ->
+    ?RAISE(badarg, [Key, MaxPer, Buckets]).
 
 %% @doc Gives one permit of `Key' back; `{error, not_held}' if the calling process holds none.
 %%

@@ -2,12 +2,12 @@
 %% The functions of the native library, and nothing else: a module with a loaded library cannot be replaced while
 %% anything of it is in use, so what may ever change lives elsewhere.
 %%
-%% `acquire/3' and `release/1,3' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise; all others raise
+%% `acquire/3' and `release/1' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise; all others raise
 %% `Cause' themselves. See canal_lock_errors for the causes.
 -module(canal_lock_nif).
 
 %% The calls that count.
--export([acquire/3, release/1, release/3]).
+-export([acquire/3, release/1]).
 %% The calls that look.
 -export([count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
 %% The manager's calls.
@@ -36,10 +36,6 @@ acquire(_Key, _MaxPer, _Buckets) ->
 
 -spec release(canal_lock:key()) -> ok | {error, not_held} | raise().
 release(_Key) ->
-    erlang:nif_error(not_loaded).
-
--spec release(canal_lock:key(), non_neg_integer(), non_neg_integer()) -> ok | {not_held, canal_lock:key()} | raise().
-release(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
 -spec count(canal_lock:key()) -> non_neg_integer().

@@ -56,12 +56,7 @@ fn acquire(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
     let Some(capacity) = capacity(here, max_per, buckets) else {
         return Raised::BadArg.answer(here, arguments);
     };
-    let acquire = Acquire {
-        here,
-        capacity,
-        arguments,
-    };
-    match guess(here, key, acquire) {
+    match guess(here, key, Acquire { here, capacity }) {
         Some(Some(answer)) => answer,
         _ => acquire_surely(here, arguments, capacity),
     }
@@ -70,7 +65,6 @@ fn acquire(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
 struct Acquire<'a> {
     here: Here<'a>,
     capacity: Capacity,
-    arguments: &'a [ErlNifTerm; 3],
 }
 
 impl WithGuess for Acquire<'_> {
@@ -88,8 +82,8 @@ impl WithGuess for Acquire<'_> {
             .acquire_known(&pin, caller.holder(), guess, self.capacity, watch)
         {
             Ok(Some(acquired)) => Some(answer(here, acquired)),
-            Ok(None) => None,
-            Err(trouble) => Some(Raised::Trouble(trouble).answer(here, self.arguments)),
+            // After an error nothing has changed either. It will come again, or the second try is worth it.
+            Ok(None) | Err(_) => None,
         }
     }
 }
@@ -130,44 +124,18 @@ pub(crate) fn answer(here: Here<'_>, acquired: Acquired) -> ErlNifTerm {
     }
 }
 
-raw_nif!("release", 3, release);
-
-/// `release(Key, MaxPer, Buckets) -> ok | {not_held, Key} | {raise, Cause, Arguments}`
-#[inline(always)]
-fn release(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
-    let &[key, max_per, buckets] = arguments;
-    if capacity(here, max_per, buckets).is_none() {
-        return Raised::BadArg.answer(here, arguments);
-    }
-    release_by(here, arguments, |NotHeld| {
-        enif::tuple(here, &[atoms::not_held().as_c_arg(), key])
-    })
-}
-
-raw_nif!("release", 1, release_strictly);
+raw_nif!("release", 1, release);
 
 /// `release(Key) -> ok | {error, not_held} | {raise, Cause, Arguments}`
 #[inline(always)]
-fn release_strictly(here: Here<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
-    release_by(here, arguments, |NotHeld| {
-        here.env().error_tuple(atoms::not_held()).as_c_arg()
-    })
-}
-
-/// Releases the first of the arguments.
-#[inline(always)]
-fn release_by<const N: usize>(
-    here: Here<'_>,
-    arguments: &[ErlNifTerm; N],
-    not_held: impl FnOnce(NotHeld) -> ErlNifTerm,
-) -> ErlNifTerm {
-    let key = arguments[0];
+fn release(here: Here<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
+    let &[key] = arguments;
     if guess(here, key, Release { here }) == Some(true) {
         return atoms::ok().as_c_arg();
     }
     match release_surely(here, key) {
         Ok(Ok(())) => atoms::ok().as_c_arg(),
-        Ok(Err(none)) => not_held(none),
+        Ok(Err(NotHeld)) => here.env().error_tuple(atoms::not_held()).as_c_arg(),
         Err(raised) => raised.answer(here, arguments),
     }
 }

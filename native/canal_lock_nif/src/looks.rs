@@ -239,6 +239,7 @@ fn info(env: Env<'_>) -> NifResult<Info<'_>> {
         permits,
         holders,
         memory,
+        totals,
     } = open.table.usage();
     let Totals {
         granted,
@@ -247,7 +248,7 @@ fn info(env: Env<'_>) -> NifResult<Info<'_>> {
         given_back,
         not_held,
         reclaimed,
-    } = open.table.totals();
+    } = totals;
     Ok(Info {
         max_per: here.term(max_per),
         keys,

@@ -61,6 +61,8 @@ pub(crate) struct Holders<K> {
     slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
     displaced: Mutex<HashTable<Displaced<K>>>,
+    /// Permits released from slots that have been freed since. Changed under the lock.
+    released: std::sync::atomic::AtomicU64,
 }
 
 /// The slot of a process that has none in the array.
@@ -83,6 +85,7 @@ impl<K> Holders<K> {
             slots: LazyArray::new(capacity, account)?,
             mask: capacity as u64 - 1,
             displaced: Mutex::new(HashTable::new()),
+            released: Default::default(),
         })
     }
 
@@ -160,19 +163,31 @@ impl<K> Holders<K> {
     }
 
     /// How many processes hold at least one permit. Exact at quiet points.
-    pub(crate) fn count(&self, _pin: &Pin) -> usize {
-        let at_home = (0..self.slots.chunk_count())
-            .filter_map(|chunk| self.slots.chunk(chunk))
-            .flatten()
-            .filter(|slot| slot.holds_any())
-            .count();
-        let displaced = self.displaced.lock();
-        let elsewhere = displaced
-            .iter()
+    pub(crate) fn count(&self) -> usize {
+        let mut holders = 0;
+        self.each(|slot| holders += usize::from(slot.holds_any()));
+        holders
+    }
+
+    /// How many permits have been released by their holders. Exact at quiet points.
+    pub(crate) fn released(&self) -> u64 {
+        let mut released = 0;
+        self.each(|slot| released += slot.released());
+        released + self.released.load(Ordering::Relaxed)
+    }
+
+    fn each(&self, mut visit: impl FnMut(&Slot<K>)) {
+        for chunk in 0..self.slots.chunk_count() {
+            self.slots
+                .chunk(chunk)
+                .into_iter()
+                .flatten()
+                .for_each(&mut visit);
+        }
+        for displaced in self.displaced.lock().iter() {
             // SAFETY: slots are freed under this lock.
-            .filter(|displaced| unsafe { displaced.slot.as_ref() }.holds_any())
-            .count();
-        at_home + elsewhere
+            visit(unsafe { displaced.slot.as_ref() });
+        }
     }
 
     /// Notes what a process holds. Anybody may ask.
@@ -316,6 +331,8 @@ impl<K> Holders<K> {
             // SAFETY: allocated with this account by `displace`; only its dead process and this lock's holder ever
             // see it.
             unsafe {
+                let released = gone.slot.as_ref().released();
+                self.released.fetch_add(released, Ordering::Relaxed);
                 gone.slot.as_ref().free_more(account);
                 account.free(gone.slot);
             }

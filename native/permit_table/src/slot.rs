@@ -1,7 +1,8 @@
 //! What one process holds.
 //!
 //! ```text
-//!   [ holder | displaced | entry | entry | more ]     64 bytes, a cache line
+//!   [ holder | displaced | entry | entry | more | released ]     64 bytes, a cache line
+//!                            |              |       '-> counted for people
 //!                            |              '-> keys beyond the second: a hash table of the process's own
 //!                            '-> key's node, permits of it
 //! ```
@@ -113,6 +114,9 @@ pub(crate) struct Slot<K> {
     displaced: AtomicU32,
     entries: [Entry<K>; INLINE],
     more: AtomicPtr<More<K>>,
+    /// Permits released by the processes whose slot it has been. Counted here because a release has the line at hand
+    /// anyway; relaxed, and not through `sync.rs`, for the reasons that `tally.rs` gives.
+    released: std::sync::atomic::AtomicU64,
 }
 
 impl<K> Default for Slot<K> {
@@ -122,6 +126,7 @@ impl<K> Default for Slot<K> {
             displaced: AtomicU32::new(0),
             entries: Default::default(),
             more: AtomicPtr::new(ptr::null_mut()),
+            released: Default::default(),
         }
     }
 }
@@ -230,6 +235,7 @@ impl<K> Slot<K> {
             if query.equivalent(&node.key) {
                 entry.permits.store(permits - 1, Ordering::Release);
                 node.buckets.release(1);
+                self.count_release();
                 return Ok(());
             }
         }
@@ -368,7 +374,20 @@ impl<K> Slot<K> {
             free_room_beyond(KEPT_ROOM, &mut held, account);
         }
         node.buckets.release(1);
+        self.count_release();
         Ok(())
+    }
+
+    #[inline(always)]
+    fn count_release(&self) {
+        // Only we write it (H1).
+        let released = self.released.load(Ordering::Relaxed);
+        self.released.store(released + 1, Ordering::Relaxed);
+    }
+
+    /// How many permits have been released from here.
+    pub(crate) fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
     }
 
     /// Frees the table of further keys, lock and all. Called where nobody else can see the slot.

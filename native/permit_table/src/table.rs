@@ -11,7 +11,7 @@
 //! - **P9**: memory is reserved before the count changes; what follows the count cannot fail.
 
 use crate::buckets::{Capacity, Refusal};
-use crate::epochs::{self, Pin};
+use crate::epochs::Pin;
 use crate::holders::{Holder, Holders};
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
@@ -43,13 +43,15 @@ pub struct Usage {
     pub holders: usize,
     /// Bytes allocated.
     pub memory: usize,
+    /// What has happened so far.
+    pub totals: Totals,
 }
 
-/// What has happened in a table since it was made. Exact at quiet points, where `granted` is what is out, and what
-/// was `released` or `given_back`.
+/// What has happened in a table since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Permits granted.
+    /// Permits granted: those that are out, and those that were released or given back. It is not counted by itself, so
+    /// that a grant writes nothing for it.
     pub granted: u64,
     /// Calls that were answered "full".
     pub refused: u64,
@@ -173,7 +175,6 @@ impl<K: Key> Table<K> {
         match node.buckets.acquire(capacity) {
             Ok(out) => {
                 slot.record(place, node);
-                self.tally.count(pin, Event::Granted, &self.account);
                 Ok(Some(Acquired::Permit(out)))
             }
             Err(Refusal::Full) => Ok(Some(self.refuse(pin))),
@@ -207,7 +208,6 @@ impl<K: Key> Table<K> {
             match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
                     slot.record(place, node);
-                    self.tally.count(pin, Event::Granted, &self.account);
                     return Ok(Acquired::Permit(1));
                 }
                 Inserted::Present(back) => new = back,
@@ -255,11 +255,8 @@ impl<K: Key> Table<K> {
         let Some(slot) = self.holders.find(holder) else {
             return false;
         };
-        let released = slot.release(pin, query, &self.account, || self.order(query));
-        if released.is_ok() {
-            self.tally.count(pin, Event::Released, &self.account);
-        }
-        released.is_ok()
+        slot.release(pin, query, &self.account, || self.order(query))
+            .is_ok()
     }
 
     /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.
@@ -305,23 +302,21 @@ impl<K: Key> Table<K> {
         while let Some(start) = after {
             after = self.keys_after(start, STRETCH, |_, out| permits += out);
         }
+        let released = self.holders.released();
+        let given_back = self.tally.sum(Event::GivenBack);
         Usage {
             keys: self.keys.len(),
             permits,
-            holders: self.holders.count(&epochs::pin()),
+            holders: self.holders.count(),
             memory: self.account.bytes(),
-        }
-    }
-
-    /// What has happened so far. Looks at a few counters per thread.
-    pub fn totals(&self) -> Totals {
-        Totals {
-            granted: self.tally.sum(Event::Granted),
-            refused: self.tally.sum(Event::Refused),
-            released: self.tally.sum(Event::Released),
-            given_back: self.tally.sum(Event::GivenBack),
-            not_held: self.tally.sum(Event::NotHeld),
-            reclaimed: self.keys.reclaimed(),
+            totals: Totals {
+                granted: permits + released + given_back,
+                refused: self.tally.sum(Event::Refused),
+                released,
+                given_back,
+                not_held: self.tally.sum(Event::NotHeld),
+                reclaimed: self.keys.reclaimed(),
+            },
         }
     }
 

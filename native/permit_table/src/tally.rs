@@ -1,4 +1,5 @@
-//! What has happened in a table, counted for people.
+//! What has happened in a table, counted for people; but for what is released, which is counted where it was on record
+//! (`slot.rs`), and what is granted, which follows from the rest.
 //!
 //! Each thread counts by itself, on cache lines that no other thread writes, and whoever asks adds them up. So an
 //! event costs its thread a load and a store of its own, and two callers on two threads still share nothing.
@@ -26,9 +27,7 @@ const THREADS: usize = 4096;
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    Granted,
     Refused,
-    Released,
     GivenBack,
     NotHeld,
 }
@@ -133,18 +132,18 @@ mod tests {
                 scope.spawn(|| {
                     failing::after(0);
                     for _ in 0..1000 {
-                        tally.count(&pin(), Event::Granted, &account);
+                        tally.count(&pin(), Event::GivenBack, &account);
                     }
                     failing::never();
                 });
             }
         });
-        tally.add_first(THREADS, Event::Granted, 5, &account);
+        tally.add_first(THREADS, Event::GivenBack, 5, &account);
         failing::after(0);
-        tally.add_first(CHUNK, Event::Granted, 6, &account);
+        tally.add_first(CHUNK, Event::GivenBack, 6, &account);
         failing::never();
         assert_eq!(account.bytes(), bytes, "no place beyond the first chunk");
-        assert_eq!(tally.sum(Event::Granted), 4011);
+        assert_eq!(tally.sum(Event::GivenBack), 4011);
         assert_eq!(tally.sum(Event::Refused), 0);
         // SAFETY: this thread is the last to use it.
         unsafe { tally.free(&account) };

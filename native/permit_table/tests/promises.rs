@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use permit_table::{pin, Cursor, NotHeld, OutOfMemory, Table, Totals};
+use permit_table::{pin, Cursor, NotHeld, OutOfMemory, Table, Totals, Usage};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -35,13 +35,18 @@ fn p6_capacity_comes_with_the_call() {
 #[test]
 fn p2_a_refusal_creates_no_key() {
     let table = Table::new(16).unwrap();
-    let before = table.usage();
+    let is = || Usage {
+        totals: Totals::default(),
+        ..table.usage()
+    };
+    let before = is();
     assert_eq!(acquire(&table, holder(1), 1, 0), None);
-    assert_eq!(table.usage(), before);
+    assert_eq!(is(), before);
     assert_eq!(acquire(&table, holder(1), 1, 1), Some(1));
-    let one = table.usage();
+    let one = is();
     assert_eq!(acquire(&table, holder(2), 1, 1), None);
-    assert_eq!(table.usage(), one);
+    assert_eq!(is(), one);
+    assert_eq!(table.usage().totals.refused, 2);
 }
 
 #[test]
@@ -142,7 +147,10 @@ fn p8_a_burst_of_keys_leaves_nothing() {
     assert_eq!(table.usage().keys, 200_001, "used since the last sweep");
     sweep(&table);
     assert_eq!(
-        table.usage(),
+        Usage {
+            totals: before.totals,
+            ..table.usage()
+        },
         before,
         "keys, heads and what waited are gone; the key in use is not"
     );
@@ -230,7 +238,7 @@ fn p8_the_sweep_counts_what_it_takes_out() {
     table.give_back(&pin(), holder(1));
     acquire(&table, holder(1), 7, 1).unwrap();
     (0..2).for_each(|_| sweep(&table));
-    assert_eq!(table.totals().reclaimed, 99);
+    assert_eq!(table.usage().totals.reclaimed, 99);
 }
 
 #[derive(Clone, Debug)]
@@ -326,9 +334,7 @@ proptest! {
         }
         let usage = table.usage();
         prop_assert_eq!(usage.permits, model.values().sum::<u64>());
-        let totals = table.totals();
-        prop_assert_eq!(totals.granted, totals.released + totals.given_back + usage.permits);
-        prop_assert_eq!(Totals { reclaimed: 0, ..totals }, counted);
+        prop_assert_eq!(Totals { reclaimed: 0, ..usage.totals }, counted);
         let holding = (0..6).filter(|holder| model.iter().any(|((who, _), permits)| who == holder && *permits > 0));
         prop_assert_eq!(usage.holders, holding.count());
     }
