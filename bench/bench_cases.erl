@@ -131,7 +131,9 @@ title(alone) -> "acquires in a row, then releases in a row, one process";
 title(full) -> "refused: another process holds the only permit";
 title(below) -> "acquire + release above full buckets (MaxPer 1, other processes hold them)";
 title(two) -> "acquire + release, two processes at once (as each sees it)";
-title(wait) -> "how long single calls and sweep steps take, at worst: quiet, and while keys come and go by the hundred thousand";
+title(wait) ->
+    "how long single calls, sweep steps and pieces of a look take, at worst: quiet, while keys come and go by the "
+    "hundred thousand, and while another process looks at all there is";
 title(memory) -> "memory of a key in use, one process holding all".
 
 -spec unit(Group :: atom()) -> string().

@@ -31,16 +31,35 @@ a_death() ->
         "Holder = spawn(fun() -> Shell ! canal_lock:acquire(db, MaxPer, 2), receive after infinity -> ok end end).",
         "receive Answer -> Answer end.",
         "canal_lock:buckets(db, MaxPer).",
+        "canal_lock:holders(db).",
         "exit(Holder, kill).",
         "(fun Wait() -> case canal_lock:count(db) of 4 -> Wait(); N -> N end end)().",
         "canal_lock:buckets(db, MaxPer).",
         "canal_lock:info()."
     ].
 
+%% The next manager finds what was out, and what was taken while there was none.
+a_crash() ->
+    [
+        "canal_lock:stop().",
+        "process_flag(trap_exit, true).",
+        "{ok, Manager} = canal_lock:start_link(MaxPer, #{keep_on_crash => true}).",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "exit(Manager, kill).",
+        "receive {'EXIT', Manager, Reason} -> Reason end.",
+        "canal_lock:acquire(db, MaxPer, 1).",
+        "{ok, _Next} = canal_lock:start_link(MaxPer, #{keep_on_crash => true}).",
+        "canal_lock:held().",
+        "canal_lock:with_permit(db, MaxPer, 1, fun() -> canal_lock:count(db) end).",
+        "canal_lock:audit()."
+    ].
+
 main([]) ->
-    {Line, Bindings} = evaluate(session(), 1, erl_eval:new_bindings()),
+    {AfterSession, Bindings} = evaluate(session(), 1, erl_eval:new_bindings()),
     io:format("~nAnother process takes a permit, and is killed:~n~n"),
-    _ = evaluate(a_death(), Line, Bindings),
+    {AfterDeath, MoreBindings} = evaluate(a_death(), AfterSession, Bindings),
+    io:format("~nThe manager is killed, and its table goes on:~n~n"),
+    _ = evaluate(a_crash(), AfterDeath, MoreBindings),
     ok.
 
 evaluate([], Line, Bindings) ->

@@ -1,7 +1,8 @@
 //! The calls that look: what is out, who holds it, what it costs. They change nothing.
 //!
-//! What may be long is told in pieces, each of them a call of about a tenth of a millisecond on a normal scheduler. The
-//! serial number of the table goes along, so that the pieces of one answer are of one table.
+//! What may be long is told in pieces, each of them a call of about a tenth of a millisecond on a normal scheduler; or
+//! on a dirty one, where a piece may be as long as what a process holds. The serial number of the table goes along, so
+//! that the pieces of one answer are of one table.
 
 use crate::arguments::{non_negative, with_key, WithKey};
 use crate::decode;
@@ -18,7 +19,7 @@ mod atoms {
     rustler::atoms! { changed, done }
 }
 
-/// What a piece takes of a timeslice, in hundredths.
+/// What a piece on a normal scheduler takes of a timeslice, in hundredths.
 const PIECE_PERCENT: i32 = 10;
 
 struct Count;
@@ -63,7 +64,6 @@ fn piece<'a>(
     list: &[ErlNifTerm],
     next: Option<u64>,
 ) -> NifResult<Term<'a>> {
-    consume_timeslice(env, PIECE_PERCENT);
     let here = Here::from_env(env);
     let list = here.term(enif::list(here, list, enif::nil(here)));
     let next = match next {
@@ -115,11 +115,12 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
     let next = open.table.keys_after(after, limit, |key, permits| {
         add(&mut list, key_and_permits(here, key, permits));
     });
+    consume_timeslice(env, PIECE_PERCENT);
     piece(env, open, &list.map_err(Raised::from)?, next)
 }
 
 /// `permits(Serial, Cursor) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
-#[rustler::nif]
+#[rustler::nif(schedule = "DirtyCpu")]
 fn permits(env: Env<'_>, serial: u64, cursor: u64) -> NifResult<Term<'_>> {
     let here = Here::from_env(env);
     let pin = pin();
@@ -181,6 +182,7 @@ fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResu
             );
         }
     }
+    consume_timeslice(env, PIECE_PERCENT);
     let list = list.map_err(Raised::from)?;
     piece(env, open, &list, next.map(Cursor::to_number))
 }

@@ -13,6 +13,7 @@
 //!   place always lives there.
 
 use crate::epochs::Pin;
+use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{free_room, free_room_beyond, reserve, GivenBack, Seen, Slot, KEPT_ROOM};
@@ -202,12 +203,12 @@ impl<K> Holders<K> {
             .place
             .and_then(|place| self.slots.get(self.index(place)));
         if let Some(home) = home.filter(|home| home.holder() == word) {
-            home.gather(pin, seen)?;
+            home.gather(pin, None, seen)?;
         } else {
             let displaced = self.displaced.lock();
             if let Some(found) = displaced.find(spread(word), |displaced| displaced.word == word) {
                 // SAFETY: slots are freed under this lock.
-                unsafe { found.slot.as_ref() }.gather(pin, seen)?;
+                unsafe { found.slot.as_ref() }.gather(pin, None, seen)?;
             }
         }
         // The place may have become another's in between.
@@ -215,24 +216,25 @@ impl<K> Holders<K> {
         Ok(())
     }
 
-    /// Notes what all processes of one chunk hold, from this one on; answers which chunk is next. The displaced come
-    /// after the last.
+    /// Notes what all processes of one chunk hold, of all keys or of one, from this chunk on; answers which is next.
+    /// The displaced come after the last.
     pub(crate) fn gather_from(
         &self,
         pin: &Pin,
         chunk: usize,
+        only: Option<&Node<K>>,
         seen: &mut Vec<Seen<K>>,
     ) -> Result<Option<usize>, OutOfMemory> {
         let there = |chunk: usize| Some((chunk, self.slots.chunk(chunk)?));
         if let Some((chunk, slots)) = (chunk..self.slots.chunk_count()).find_map(there) {
             for slot in slots {
-                slot.gather(pin, seen)?;
+                slot.gather(pin, only, seen)?;
             }
             return Ok(Some(chunk + 1));
         }
         for displaced in self.displaced.lock().iter() {
             // SAFETY: slots are freed under this lock.
-            unsafe { displaced.slot.as_ref() }.gather(pin, seen)?;
+            unsafe { displaced.slot.as_ref() }.gather(pin, only, seen)?;
         }
         Ok(None)
     }

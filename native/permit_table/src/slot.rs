@@ -278,32 +278,46 @@ impl<K> Slot<K> {
                 .is_some_and(|more| more.try_lock().is_none_or(|held| !held.is_empty()))
     }
 
-    /// Notes what its process holds. It waits for us only if it holds more than two keys, and only while the list of
-    /// them is copied.
-    pub(crate) fn gather(&self, _pin: &Pin, seen: &mut Vec<Seen<K>>) -> Result<(), OutOfMemory> {
+    /// Notes what its process holds, of all keys or of one. It waits for us only if it holds more than two, and only
+    /// while the list of them is copied or searched.
+    pub(crate) fn gather(
+        &self,
+        _pin: &Pin,
+        only: Option<&Node<K>>,
+        seen: &mut Vec<Seen<K>>,
+    ) -> Result<(), OutOfMemory> {
+        let is_wanted =
+            |node: NonNull<Node<K>>| only.is_none_or(|only| ptr::eq(node.as_ptr(), only));
         let start = seen.len();
         loop {
             let holder = self.holder();
             if holder == 0 {
                 return Ok(());
             }
-            seen.try_reserve(INLINE).map_err(|_| OutOfMemory)?;
-            seen.extend(self.entries.iter().filter_map(|entry| {
-                let (node, permits) = entry.glance()?;
-                Some(Seen {
+            let mut note = |node, permits| {
+                seen.try_reserve(1).map_err(|_| OutOfMemory)?;
+                seen.push(Seen {
                     holder,
                     node,
                     permits,
-                })
-            }));
+                });
+                Ok(())
+            };
+            for (node, permits) in self.entries.iter().filter_map(Entry::glance) {
+                if is_wanted(node) {
+                    note(node, permits)?;
+                }
+            }
             if let Some(more) = self.more() {
                 let held = more.lock();
-                seen.try_reserve(held.len()).map_err(|_| OutOfMemory)?;
-                seen.extend(held.iter().map(|held| Seen {
-                    holder,
-                    node: held.node,
-                    permits: held.permits,
-                }));
+                match only {
+                    None => held
+                        .iter()
+                        .try_for_each(|held| note(held.node, held.permits))?,
+                    Some(only) => held
+                        .find(only.order(), |held| is_wanted(held.node))
+                        .map_or(Ok(()), |held| note(held.node, held.permits))?,
+                }
             }
             if holder == self.holder() {
                 return Ok(());

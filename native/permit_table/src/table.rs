@@ -50,8 +50,8 @@ pub struct Usage {
 /// What has happened in a table since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Permits granted: those that are out, and those that were released or given back. It is not counted by itself, so
-    /// that a grant writes nothing for it.
+    /// Permits granted: those that are out, and those that were released or given back. It is not counted by itself,
+    /// so that a grant writes nothing for it.
     pub granted: u64,
     /// Calls that were answered "full".
     pub refused: u64,

@@ -1,5 +1,5 @@
-//! What has happened in a table, counted for people; but for what is released, which is counted where it was on record
-//! (`slot.rs`), and what is granted, which follows from the rest.
+//! What has happened in a table, counted for people; but for what is released, which is counted where it was on
+//! record (`slot.rs`), and what is granted, which follows from the rest.
 //!
 //! Each thread counts by itself, on cache lines that no other thread writes, and whoever asks adds them up. So an
 //! event costs its thread a load and a store of its own, and two callers on two threads still share nothing.

@@ -2,7 +2,8 @@
 //!
 //! All of it is exact at quiet points and a fair snapshot otherwise: what was so all the time of a walk is told once,
 //! what came or went meanwhile may be told or not, and nothing is told that was never so. Nobody waits for it but a
-//! holder of more than two keys, while the list of its keys is copied, and those whose place is taken (H4).
+//! holder of more than two keys, while the list of its keys is copied or searched, and those whose place is taken
+//! (H4).
 
 use crate::epochs::{self, Pin};
 use crate::holders::Holder;
@@ -12,7 +13,9 @@ use crate::slot::Seen;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
-use std::ptr;
+
+/// To tell a key of so many bytes on the heap takes about as long as a small one.
+const BYTES_PER_KEY: usize = 1024;
 
 /// How far a walk over the holders has come; [`Cursor::default`] is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +46,8 @@ pub struct Permits<'a, K> {
 
 impl<K: Key> Table<K> {
     /// Calls `visit` with keys that have permits out and with their number, in an order that never changes, from
-    /// the first one behind `after` on (0 is before all). Looks at about `limit` keys, idle ones included; answers
-    /// from where to go on, or nothing at the end.
+    /// the first one behind `after` on (0 is before all). Looks at about `limit` keys, idle ones included and large
+    /// ones counted as several; answers from where to go on, or nothing at the end.
     pub fn keys_after(
         &self,
         after: u64,
@@ -67,7 +70,10 @@ impl<K: Key> Table<K> {
             let node = unsafe { node.as_ref() };
             match node.buckets.permits() {
                 None | Some(0) => {}
-                Some(out) => visit(&node.key, out),
+                Some(out) => {
+                    seen += node.key.heap_bytes() / BYTES_PER_KEY;
+                    visit(&node.key, out);
+                }
             }
             true
         });
@@ -75,7 +81,8 @@ impl<K: Key> Table<K> {
     }
 
     /// Calls `visit` with all permits of the next 1024 places for processes that have ever been used; the last piece
-    /// is what is held by those without a place of their own. Answers where to go on, or nothing at the end.
+    /// is what is held by those without a place of their own. Answers where to go on, or nothing at the end. A piece
+    /// is as long as what is held there.
     ///
     /// # Errors
     /// [`OutOfMemory`]: nothing has been visited then.
@@ -86,7 +93,7 @@ impl<K: Key> Table<K> {
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let mut seen = Vec::new();
-        let next = self.holders.gather_from(&pin, cursor.0, &mut seen)?;
+        let next = self.holders.gather_from(&pin, cursor.0, None, &mut seen)?;
         for seen in &seen {
             visit(shown(&pin, seen));
         }
@@ -109,11 +116,11 @@ impl<K: Key> Table<K> {
             return Ok(None);
         };
         let mut seen = Vec::new();
-        let next = self.holders.gather_from(&pin, cursor.0, &mut seen)?;
+        let next = self
+            .holders
+            .gather_from(&pin, cursor.0, Some(wanted), &mut seen)?;
         for seen in &seen {
-            if ptr::eq(seen.node.as_ptr(), wanted) {
-                visit(seen.holder, seen.permits);
-            }
+            visit(seen.holder, seen.permits);
         }
         Ok(next.map(Cursor))
     }
