@@ -35,6 +35,33 @@
     error(canal_lock_errors:reason(Cause), Arguments, canal_lock_errors:options(Cause))
 ).
 
+%% The call, if nothing is wrong with the arguments.
+-define(CHECKED(Arguments, Call),
+    case canal_lock_errors:faults(?FUNCTION_NAME, Arguments) of
+        Faults when map_size(Faults) =:= 0 -> Call;
+        _ -> ?RAISE(badarg, Arguments)
+    end
+).
+
+%% A call whose errors are causes.
+-define(EXPLAINED(Arguments, Call),
+    try
+        Call
+    catch
+        error:Cause -> ?RAISE(Cause, Arguments)
+    end
+).
+
+%% A call of another node's manager, which answers causes, and exits as `gen_server:call/2' does.
+-define(REMOTE(Arguments, Call),
+    try Call of
+        {raise, Cause} -> ?RAISE(Cause, Arguments);
+        Answer -> Answer
+    catch
+        exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
+    end
+).
+
 -type key() :: term().
 %% What is limited. Keys are compared with `=:=': `1' and `1.0' are two. A key that holds a map, a fun, a reference, a
 %% big integer or a bitstring is copied as the VM copies a message: a small part of a large binary in it keeps all of
@@ -68,10 +95,7 @@
 %% @equiv start_link(MaxPer, #{})
 -spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPer) ->
-    case canal_lock_errors:faults(?FUNCTION_NAME, [MaxPer]) of
-        Faults when map_size(Faults) =:= 0 -> canal_lock_manager:start_link(MaxPer, #{});
-        _ -> ?RAISE(badarg, [MaxPer])
-    end.
+    ?CHECKED([MaxPer], canal_lock_manager:start_link(MaxPer, #{})).
 
 %% @doc Starts the manager, linked to the caller and registered as `canal_lock'.
 %%
@@ -89,10 +113,7 @@ start_link(MaxPer) ->
 %% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone.
 -spec start_link(MaxPer :: pos_integer(), options()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPer, Options) ->
-    case canal_lock_errors:faults(?FUNCTION_NAME, [MaxPer, Options]) of
-        Faults when map_size(Faults) =:= 0 -> canal_lock_manager:start_link(MaxPer, Options);
-        _ -> ?RAISE(badarg, [MaxPer, Options])
-    end.
+    ?CHECKED([MaxPer, Options], canal_lock_manager:start_link(MaxPer, Options)).
 
 %% @doc For a supervisor: a manager that is restarted whenever it ends, and keeps its table when it crashes, unless the
 %% options say otherwise.
@@ -101,21 +122,16 @@ start_link(MaxPer, Options) ->
 %% `{3, #{sweep_interval_ms => 1000}}' in place of the number.
 -spec child_spec(MaxPer | {MaxPer, options()}) -> supervisor:child_spec() when MaxPer :: pos_integer().
 child_spec(Argument) ->
-    case canal_lock_errors:faults(?FUNCTION_NAME, [Argument]) of
-        Faults when map_size(Faults) =:= 0 ->
-            {MaxPer, Options} =
-                case Argument of
-                    {_, _} -> Argument;
-                    _ -> {Argument, #{}}
-                end,
-            #{
-                id => canal_lock,
-                start => {canal_lock, start_link, [MaxPer, maps:merge(#{keep_on_crash => true}, Options)]},
-                modules => [canal_lock_manager]
-            };
-        _ ->
-            ?RAISE(badarg, [Argument])
-    end.
+    ?CHECKED([Argument], child(Argument)).
+
+child({MaxPer, Options}) ->
+    #{
+        id => canal_lock,
+        start => {canal_lock, start_link, [MaxPer, maps:merge(#{keep_on_crash => true}, Options)]},
+        modules => [canal_lock_manager]
+    };
+child(MaxPer) ->
+    child({MaxPer, #{}}).
 
 %% @doc Stops the manager. The table is closed: all permits are void, and calls raise until the next start.
 %%
@@ -221,17 +237,7 @@ acquire_on(Node, Key, MaxPer, Buckets) when Node =:= node() ->
     acquire(Key, MaxPer, Buckets);
 acquire_on(Node, Key, MaxPer, Buckets) ->
     Arguments = [Node, Key, MaxPer, Buckets],
-    case canal_lock_errors:faults(?FUNCTION_NAME, Arguments) of
-        Faults when map_size(Faults) =:= 0 ->
-            try canal_lock_remote:acquire(Node, {Key, MaxPer, Buckets}) of
-                {raise, Cause} -> ?RAISE(Cause, Arguments);
-                Answer -> Answer
-            catch
-                exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
-            end;
-        _ ->
-            ?RAISE(badarg, Arguments)
-    end.
+    ?CHECKED(Arguments, ?REMOTE(Arguments, canal_lock_remote:acquire(Node, {Key, MaxPer, Buckets}))).
 
 %% @doc As {@link release/1}, on another node: gives back a permit that the calling process has got by
 %% {@link acquire_on/4}. With `node()' it is {@link release/1}.
@@ -243,28 +249,14 @@ release_on(Node, Key) when Node =:= node() ->
     release(Key);
 release_on(Node, Key) ->
     Arguments = [Node, Key],
-    case canal_lock_errors:faults(?FUNCTION_NAME, Arguments) of
-        Faults when map_size(Faults) =:= 0 ->
-            try canal_lock_remote:release(Node, Key) of
-                {raise, Cause} -> ?RAISE(Cause, Arguments);
-                Answer -> Answer
-            catch
-                exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
-            end;
-        _ ->
-            ?RAISE(badarg, Arguments)
-    end.
+    ?CHECKED(Arguments, ?REMOTE(Arguments, canal_lock_remote:release(Node, Key))).
 
 %% @doc How many permits of `Key' are out.
 %%
 %% Raises as the module says. Cost: constant.
 -spec count(key()) -> non_neg_integer().
 count(Key) ->
-    try
-        canal_lock_nif:count(Key)
-    catch
-        error:Cause -> ?RAISE(Cause, [Key])
-    end.
+    ?EXPLAINED([Key], canal_lock_nif:count(Key)).
 
 %% @doc The permits of `Key' that are out, as buckets of `MaxPer', a positive integer: `[3,1]' are four of three each.
 %% Empty buckets are not shown.
@@ -272,11 +264,8 @@ count(Key) ->
 %% Raises as the module says. Cost: the length of the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
 buckets(Key, MaxPer) ->
-    try canal_lock_nif:buckets(Key, MaxPer) of
-        {Full, Rest} -> lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0]
-    catch
-        error:Cause -> ?RAISE(Cause, [Key, MaxPer])
-    end.
+    {Full, Rest} = ?EXPLAINED([Key, MaxPer], canal_lock_nif:buckets(Key, MaxPer)),
+    lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0].
 
 %% @doc Who holds permits of `Key', and how many; in no order. Holders on other nodes are shown by their own pids.
 %%
@@ -284,33 +273,21 @@ buckets(Key, MaxPer) ->
 %% all keys, about 0.1 ms for a thousand processes; calls go on meanwhile.
 -spec holders(key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
-    try
-        canal_lock_view:holders(Key)
-    catch
-        error:Cause -> ?RAISE(Cause, [Key])
-    end.
+    ?EXPLAINED([Key], canal_lock_view:holders(Key)).
 
 %% @doc What the calling process holds, in no order.
 %%
 %% Raises as the module says. Cost: a call on a dirty scheduler, and the length of the answer.
 -spec held() -> [{key(), Permits :: pos_integer()}].
 held() ->
-    try
-        canal_lock_nif:held(self())
-    catch
-        error:Cause -> ?RAISE(Cause, [])
-    end.
+    ?EXPLAINED([], canal_lock_nif:held(self())).
 
 %% @doc What a process holds here, in no order. It may be one on another node.
 %%
 %% Exact when nothing is going on, a fair snapshot otherwise. Raises and costs as {@link held/0}.
 -spec held(pid()) -> [{key(), Permits :: pos_integer()}].
 held(Pid) ->
-    try
-        canal_lock_nif:held(Pid)
-    catch
-        error:Cause -> ?RAISE(Cause, [Pid])
-    end.
+    ?EXPLAINED([Pid], canal_lock_nif:held(Pid)).
 
 %% @doc All keys that have permits out, each with their number; in no order.
 %%
@@ -318,11 +295,7 @@ held(Pid) ->
 %% a second for a million; calls go on meanwhile.
 -spec keys() -> [{key(), Permits :: pos_integer()}].
 keys() ->
-    try
-        canal_lock_view:keys()
-    catch
-        error:Cause -> ?RAISE(Cause, [])
-    end.
+    ?EXPLAINED([], canal_lock_view:keys()).
 
 %% @doc What the table is and costs, and what has happened in it; see {@type info()}.
 %%
@@ -330,11 +303,7 @@ keys() ->
 %% a dirty scheduler; calls go on meanwhile.
 -spec info() -> info().
 info() ->
-    try
-        canal_lock_nif:info()
-    catch
-        error:Cause -> ?RAISE(Cause, [])
-    end.
+    ?EXPLAINED([], canal_lock_nif:info()).
 
 %% @doc Compares the count of each key with what its holders have on record. The answer is a list of those that differ,
 %% `{Key, Counted, Held}'.
@@ -344,8 +313,4 @@ info() ->
 %% the memory of the caller; calls go on meanwhile.
 -spec audit() -> [{key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
-    try
-        canal_lock_view:audit()
-    catch
-        error:Cause -> ?RAISE(Cause, [])
-    end.
+    ?EXPLAINED([], canal_lock_view:audit()).

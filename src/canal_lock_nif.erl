@@ -12,7 +12,7 @@
 -export([count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
 %% The manager's calls.
 -export([open/3, close/1, sweep_step/2, dismantle_step/1]).
--export([remote_acquire/4, remote_confirm/3, remote_cancel/3, remote_release/3, remote_give_back/2, remote_holders/1]).
+-export([remote_acquire/4, remote_end_call/4, remote_release/3, remote_give_back/2, remote_holders/1]).
 
 -export_type([handle/0, raise/0, serial/0, piece/1]).
 
@@ -90,19 +90,14 @@ sweep_step(_Handle, _Budget) ->
 dismantle_step(_Budget) ->
     erlang:nif_error(not_loaded).
 
-%% A permit for a process on another node, asked for by its call, which has to be confirmed or cancelled.
+%% A permit for a process on another node, asked for by its call, which has to be ended.
 -spec remote_acquire(handle(), pid(), Call :: pid(), canal_lock_remote:wish()) -> {acquired, pos_integer()} | full.
 remote_acquire(_Handle, _Pid, _Call, _Wish) ->
     erlang:nif_error(not_loaded).
 
-%% The process has heard of the permit. Is it still a holder?
--spec remote_confirm(handle(), pid(), Call :: pid()) -> boolean().
-remote_confirm(_Handle, _Pid, _Call) ->
-    erlang:nif_error(not_loaded).
-
-%% The call has died before it confirmed. Is the process still a holder?
--spec remote_cancel(handle(), pid(), Call :: pid()) -> boolean().
-remote_cancel(_Handle, _Pid, _Call) ->
+%% The call has confirmed that the process has heard of the permit, or has died. Is the process still a holder?
+-spec remote_end_call(handle(), pid(), Call :: pid(), Confirmed :: boolean()) -> boolean().
+remote_end_call(_Handle, _Pid, _Call, _Confirmed) ->
     erlang:nif_error(not_loaded).
 
 -spec remote_release(handle(), pid(), canal_lock:key()) -> {Released :: boolean(), StillAHolder :: boolean()}.
@@ -114,7 +109,7 @@ remote_release(_Handle, _Pid, _Key) ->
 remote_give_back(_Handle, _Pid) ->
     erlang:nif_error(not_loaded).
 
-%% The holders on other nodes, each with the calls that are neither confirmed nor cancelled.
+%% The holders on other nodes, each with the calls that have not ended.
 -spec remote_holders(handle()) -> [{pid(), [Call :: pid()]}].
 remote_holders(_Handle) ->
     erlang:nif_error(not_loaded).

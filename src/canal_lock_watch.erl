@@ -42,7 +42,7 @@ acquire(Table, Handle, Holder, Call, Wish) ->
 -spec confirm(ets:tid() | atom(), canal_lock_nif:handle(), pid(), Call :: pid()) -> ok.
 confirm(Table, Handle, Holder, Call) ->
     unwatch(Table, Call),
-    unwatch_unless(canal_lock_nif:remote_confirm(Handle, Holder, Call), Table, Holder).
+    unwatch_unless(canal_lock_nif:remote_end_call(Handle, Holder, Call, true), Table, Holder).
 
 -spec release(ets:tid() | atom(), canal_lock_nif:handle(), pid(), canal_lock:key()) ->
     ok | {error, not_held} | {raise, canal_lock_errors:cause()}.
@@ -68,7 +68,7 @@ down(Table, Handle, Monitor, Pid) ->
                 holder ->
                     canal_lock_nif:remote_give_back(Handle, Pid);
                 {call_of, Holder} ->
-                    unwatch_unless(canal_lock_nif:remote_cancel(Handle, Holder, Pid), Table, Holder)
+                    unwatch_unless(canal_lock_nif:remote_end_call(Handle, Holder, Pid, false), Table, Holder)
             end;
         _ ->
             ok

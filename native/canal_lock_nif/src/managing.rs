@@ -86,33 +86,19 @@ fn remote_acquire<'a>(
     Ok(here.term(answer(here, acquired)))
 }
 
-/// `remote_confirm(Handle, Pid, Call) -> boolean()`: the holder knows of the permit. Answers whether the holder is
-/// still one.
+/// `remote_end_call(Handle, Pid, Call, Confirmed) -> boolean()`: the call has confirmed that the holder knows of the
+/// permit, or it has died. Answers whether the holder is still one.
 #[rustler::nif]
-fn remote_confirm(
+fn remote_end_call(
     env: Env,
     handle: ResourceArc<ManagerWatch>,
     pid: Term,
     call: Term,
+    confirmed: bool,
 ) -> NifResult<bool> {
     let here = Here::from_env(env);
     let Remains(remains) = managed(&handle, |remotes, table| {
-        remotes.confirm(here, table, pid.as_c_arg(), call.as_c_arg())
-    })?;
-    Ok(remains)
-}
-
-/// `remote_cancel(Handle, Pid, Call) -> boolean()`: the call has died. Answers as `remote_confirm`.
-#[rustler::nif]
-fn remote_cancel(
-    env: Env,
-    handle: ResourceArc<ManagerWatch>,
-    pid: Term,
-    call: Term,
-) -> NifResult<bool> {
-    let here = Here::from_env(env);
-    let Remains(remains) = managed(&handle, |remotes, table| {
-        remotes.cancel(here, table, pid.as_c_arg(), call.as_c_arg())
+        remotes.end_call(here, table, pid.as_c_arg(), call.as_c_arg(), confirmed)
     })?;
     Ok(remains)
 }

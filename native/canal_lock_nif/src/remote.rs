@@ -100,43 +100,31 @@ impl Remotes {
         outcome
     }
 
-    /// The holder has heard of the permit that a call has brought.
-    pub(crate) fn confirm(
+    /// A call is over. If it has confirmed, its holder has heard of the permit that it brought; otherwise it has died,
+    /// and the permit is taken back.
+    pub(crate) fn end_call(
         &self,
         here: Here<'_>,
         table: &Table<TermKey>,
         pid: ErlNifTerm,
         call: ErlNifTerm,
+        confirmed: bool,
     ) -> Result<Remains, Raised> {
-        let (mut registry, number) = self.find(here, pid)?;
-        let Some(number) = number else {
-            return Ok(Remains(false));
-        };
-        let _: Option<Call> = registry.take_call(number, &external(here, call)?);
-        Ok(registry.forget_if_idle(table, number))
-    }
-
-    /// A call has died without confirming: takes back the permit that it has brought.
-    pub(crate) fn cancel(
-        &self,
-        here: Here<'_>,
-        table: &Table<TermKey>,
-        pid: ErlNifTerm,
-        call: ErlNifTerm,
-    ) -> Result<Remains, Raised> {
-        let (mut registry, number) = self.find(here, pid)?;
-        let Some(number) = number else {
-            return Ok(Remains(false));
-        };
         let process = external(here, call)?;
-        // First what can fail, then what cannot be done twice.
-        let key = match registry.call(number, &process) {
-            Some(call) => decode::term(here, &call.key)?,
-            None => return Ok(Remains(true)),
+        let (mut registry, number) = self.find(here, pid)?;
+        let Some(number) = number else {
+            return Ok(Remains(false));
         };
-        // Its holder may have heard of the permit all the same, and released it.
-        registry.release(here, table, number, key, false)?;
-        let _: Option<Call> = registry.take_call(number, &process);
+        let Some(call) = registry.call(number, &process) else {
+            return Ok(registry.forget_if_idle(table, number));
+        };
+        if !confirmed {
+            // First what can fail, then what cannot be done twice.
+            let key = decode::term(here, &call.key)?;
+            // Its holder may have heard of the permit all the same, and released it.
+            registry.release(here, table, number, key, false)?;
+        }
+        registry.forget_call(number, &process);
         Ok(registry.forget_if_idle(table, number))
     }
 
@@ -246,10 +234,10 @@ impl Registry {
         remote.calls.iter().find(|call| call.process == *process)
     }
 
-    fn take_call(&mut self, number: u64, process: &Pid) -> Option<Call> {
-        let calls = &mut self.remotes.get_mut(&number)?.calls;
-        let place = calls.iter().position(|call| call.process == *process)?;
-        Some(calls.swap_remove(place))
+    fn forget_call(&mut self, number: u64, process: &Pid) {
+        if let Some(remote) = self.remotes.get_mut(&number) {
+            remote.calls.retain(|call| call.process != *process);
+        }
     }
 
     /// Gives a permit back; answers whether there was one. If there should have been, it counts as a mistake.

@@ -119,6 +119,9 @@ pub(crate) struct Slot<K> {
     released: std::sync::atomic::AtomicU64,
 }
 
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot<u64>>() == 64);
+
 impl<K> Default for Slot<K> {
     fn default() -> Self {
         Self {
