@@ -32,7 +32,11 @@
 %% With an explanation, and the arguments, for whoever shows the error. A macro: the function that raises is the one
 %% that is shown.
 -define(RAISE(Cause, Arguments),
-    error(canal_lock_errors:reason(Cause), Arguments, canal_lock_errors:options(Cause))
+    error(
+        canal_lock_errors:reason(Cause),
+        canal_lock_errors:arguments(Cause, Arguments),
+        canal_lock_errors:options(Cause)
+    )
 ).
 
 %% The call, if nothing is wrong with the arguments.
@@ -43,12 +47,16 @@
     end
 ).
 
-%% A call whose errors are causes.
+%% A call whose errors are causes, unless they come from elsewhere: a library that is not there, say.
 -define(EXPLAINED(Arguments, Call),
     try
         Call
     catch
-        error:Cause -> ?RAISE(Cause, Arguments)
+        error:Cause:Stack ->
+            case canal_lock_errors:is_cause(Cause) of
+                true -> ?RAISE(Cause, Arguments);
+                false -> erlang:raise(error, Cause, Stack)
+            end
     end
 ).
 
@@ -108,7 +116,8 @@ start_link(MaxPer) ->
 %%
 %% An orderly end of the manager (`stop/0', or an exit with `normal', `shutdown' or `{shutdown, _}') closes the table.
 %% So does any other end of one without `keep_on_crash'. Such a one does not trap exits, and outlives a parent that ends
-%% normally. One with `keep_on_crash' does, and ends with its parent.
+%% normally. One with `keep_on_crash' does, and ends with its parent. If nobody starts another after a crash, the table
+%% stays, and calls go on, but idle keys are not swept away.
 %%
 %% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone.
 -spec start_link(MaxPer :: pos_integer(), options()) -> {ok, pid()} | {error, term()}.

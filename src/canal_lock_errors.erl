@@ -4,7 +4,7 @@
 %% The arguments are looked at again only then, so that what is right pays nothing for it.
 -module(canal_lock_errors).
 
--export([reason/1, options/1, faults/2, format_error/2]).
+-export([is_cause/1, reason/1, arguments/2, options/1, faults/2, format_error/2]).
 
 -export_type([cause/0]).
 
@@ -13,10 +13,20 @@
 %% Timers of the VM take no longer ones in all releases.
 -define(MAX_INTERVAL_MS, 16#ffffffff).
 
+-spec is_cause(term()) -> boolean().
+is_cause(Reason) ->
+    lists:member(Reason, [badarg, not_started, system_limit, not_watched, nif_panicked]).
+
 %% What to raise.
 -spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked.
 reason(not_started) -> badarg;
 reason(Cause) -> Cause.
+
+%% What to show of the arguments. A key that is too large may be a small term with shared parts; but not to the VM, which
+%% copies an error for each link and monitor of who dies of it, and not to those who print it.
+-spec arguments(cause(), [term()]) -> [term()] | none.
+arguments(system_limit, _Arguments) -> none;
+arguments(_Cause, Arguments) -> Arguments.
 
 %% The last argument of `erlang:error/3'.
 -spec options(cause()) -> [{error_info, map()}].

@@ -85,8 +85,10 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     },
     {ok, State, {continue, work}}.
 
-handle_call({acquire, Holder, Call, Wish = {_, _, _}}, _From, State) when
-    is_pid(Holder), is_pid(Call), node(Holder) =/= node(), node(Call) =:= node(Holder)
+%% What comes from other nodes is checked once more: their version may be another.
+handle_call({acquire, Holder, Call, Wish = {_Key, MaxPer, Buckets}}, _From, State) when
+    is_pid(Holder), is_pid(Call), node(Holder) =/= node(), node(Call) =:= node(Holder),
+    is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0
 ->
     reply(canal_lock_watch:acquire(State#state.table, State#state.handle, Holder, Call, Wish), State);
 handle_call({confirm, Holder, Call}, _From, State) when is_pid(Holder), is_pid(Call) ->

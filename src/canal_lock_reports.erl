@@ -14,6 +14,9 @@
 %% So many holders are named in a report.
 -define(NAMED, 10).
 
+%% About so many are shown of a key or a message.
+-define(MAX_CHARACTERS, 200).
+
 %% The places in the array of the limiter.
 -define(LAST_MS, 1).
 -define(LEFT_OUT, 2).
@@ -82,20 +85,29 @@ holders(Key) ->
 
 -spec format(map()) -> {io:format(), [term()]}.
 format(#{what := unexpected_unlock, key := Key, pid := Pid, holders := Holders, left_out := LeftOut}) ->
-    {Format, Arguments} = format_holders(Holders),
-    {"canal_lock: ~p released a permit of ~0tP that it does not hold" ++ Format ++ format_left_out(LeftOut),
-        [Pid, Key, 30 | Arguments]};
+    {"canal_lock: ~p released a permit of ~ts that it does not hold; ~ts~ts", [
+        Pid, short(Key), format_holders(Holders), format_left_out(LeftOut)
+    ]};
 format(#{what := unknown_message, kind := Kind, message := Message}) ->
-    {"canal_lock: the manager got an unknown ~ts: ~0tP. No further ones will be reported", [Kind, Message, 30]}.
+    {"canal_lock: the manager got an unknown ~ts: ~ts. No further ones will be reported", [Kind, short(Message)]}.
+
+%% On one line: what people send, or use as a key, may be of any size.
+short(Term) ->
+    %% The limit is no more than a wish: numbers and atoms are not cut.
+    Text = io_lib:format("~0tp", [Term], [{chars_limit, ?MAX_CHARACTERS}]),
+    case string:slice(Text, 2 * ?MAX_CHARACTERS) of
+        Rest when Rest =:= []; Rest =:= <<>> -> Text;
+        _ -> [string:slice(Text, 0, 2 * ?MAX_CHARACTERS), "..."]
+    end.
 
 format_holders([]) ->
-    {"; nobody does", []};
+    "nobody does";
 format_holders(Holders) ->
     Named = lists:sublist(Holders, ?NAMED),
     Names = lists:join(", ", [io_lib:format("~p (~b)", [Pid, Permits]) || {Pid, Permits} <- Named]),
     case length(Holders) - length(Named) of
-        0 -> {"; held by ~ts", [Names]};
-        Others -> {"; held by ~ts and ~b others", [Names, Others]}
+        0 -> ["held by ", Names];
+        Others -> io_lib:format("held by ~ts and ~b others", [Names, Others])
     end.
 
 format_left_out(0) -> "";

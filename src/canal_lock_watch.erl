@@ -36,7 +36,7 @@ acquire(Table, Handle, Holder, Call, Wish) ->
             watch(Table, Call, {call_of, Holder}),
             Acquired
     catch
-        error:Cause -> {raise, Cause}
+        error:system_limit -> {raise, system_limit}
     end.
 
 -spec confirm(ets:tid() | atom(), canal_lock_nif:handle(), pid(), Call :: pid()) -> ok.
@@ -55,7 +55,7 @@ release(Table, Handle, Holder, Key) ->
                 false -> {error, not_held}
             end
     catch
-        error:Cause -> {raise, Cause}
+        error:system_limit -> {raise, system_limit}
     end.
 
 %% A `'DOWN'' of one of these, or of somebody who is not watched any more.

@@ -306,18 +306,30 @@ impl<K> Slot<K> {
                 });
                 Ok(())
             };
-            for (node, permits) in self.entries.iter().filter_map(Entry::glance) {
-                if is_wanted(node) {
+            // A key that is released and taken again may have moved meanwhile, and must not be told twice: where it
+            // was seen last counts.
+            let [first, second] = self.entries.each_ref().map(Entry::glance);
+            let moved = |(node, _): &(NonNull<Node<K>>, u64)| {
+                second.is_some_and(|(other, _)| other == *node)
+            };
+            let inline = [first.filter(|first| !moved(first)), second];
+            let more = self.more().map(|more| more.lock());
+            for (node, permits) in inline.into_iter().flatten() {
+                // SAFETY: seen under the pin (H2).
+                let order = unsafe { node.as_ref() }.order();
+                let moved = |more: &HashTable<Held<K>>| {
+                    more.find(order, |held| held.node == node).is_some()
+                };
+                if is_wanted(node) && !more.as_deref().is_some_and(moved) {
                     note(node, permits)?;
                 }
             }
-            if let Some(more) = self.more() {
-                let held = more.lock();
+            if let Some(more) = more {
                 match only {
-                    None => held
+                    None => more
                         .iter()
                         .try_for_each(|held| note(held.node, held.permits))?,
-                    Some(only) => held
+                    Some(only) => more
                         .find(only.order(), |held| is_wanted(held.node))
                         .map_or(Ok(()), |held| note(held.node, held.permits))?,
                 }

@@ -1,0 +1,86 @@
+%% Managers that are made to crash, and what is left of them.
+-module(canal_lock_crash).
+
+-export([alone/1, kill/1, another/1, in_a_callback/1, calls_raise/0]).
+
+%% A test that starts managers and hears of their ends. What it has left kept is no matter of the next one.
+-spec alone(fun(() -> term())) -> fun(() -> ok).
+alone(Test) ->
+    fun() ->
+        false = process_flag(trap_exit, true),
+        try
+            _ = Test(),
+            ok
+        after
+            forget(),
+            process_flag(trap_exit, false),
+            flush()
+        end
+    end.
+
+%% A plain start closes what was kept.
+forget() ->
+    _ = [canal_lock:stop() || whereis(canal_lock) =/= undefined],
+    {ok, _} = canal_lock:start_link(1),
+    ok = canal_lock:stop().
+
+flush() ->
+    receive
+        {'EXIT', _, _} -> flush()
+    after 0 -> ok
+    end.
+
+%% It is dead when this returns, and its name is free. If the caller has started it, the caller is among the first who
+%% know.
+-spec kill(pid()) -> ok.
+kill(Manager) ->
+    Monitor = monitor(process, Manager),
+    exit(Manager, kill),
+    killed = canal_lock_await:reason({Manager, Monitor}),
+    ok.
+
+%% The one that a supervisor has started in place of this one.
+-spec another(pid()) -> pid().
+another(Manager) ->
+    canal_lock_await:value(true, fun() -> not lists:member(whereis(canal_lock), [undefined, Manager]) end),
+    whereis(canal_lock).
+
+%% By a bug of ours, as it were: it loses the table that it shows to people, and then looks into it. It is dead when
+%% this returns.
+-spec in_a_callback(pid()) -> ok.
+in_a_callback(Manager) ->
+    Monitor = monitor(process, Manager),
+    _ = sys:replace_state(Manager, fun(State) ->
+        true = ets:delete(element(2, State)),
+        State
+    end),
+    Manager ! {'DOWN', make_ref(), process, self(), gone},
+    {badarg, _} = canal_lock_await:reason({Manager, Monitor}),
+    ok.
+
+%% That no table is there.
+-spec calls_raise() -> ok.
+calls_raise() ->
+    Calls = [
+        fun() -> canal_lock:acquire(db, 3, 1) end,
+        fun() -> canal_lock:release(db) end,
+        fun() -> canal_lock:release(db, 3, 1) end,
+        fun() -> canal_lock:with_permit(db, 3, 1, fun() -> called end) end,
+        fun() -> canal_lock:count(db) end,
+        fun() -> canal_lock:buckets(db, 3) end,
+        fun() -> canal_lock:holders(db) end,
+        fun() -> canal_lock:held() end,
+        fun() -> canal_lock:held(self()) end,
+        fun() -> canal_lock:keys() end,
+        fun() -> canal_lock:info() end,
+        fun() -> canal_lock:audit() end
+    ],
+    [raised = raised(Call) || Call <- Calls],
+    ok.
+
+raised(Call) ->
+    try
+        {answered, Call()}
+    catch
+        error:badarg -> raised
+    end.
