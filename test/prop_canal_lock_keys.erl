@@ -1,4 +1,5 @@
-%% P9, at random: two terms are one key if and only if they are `=:='.
+%% P9, at random: two terms are one key if and only if they are `=:=', and what is told of a key is the term that it was
+%% made from.
 %%
 %% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
 %% header.
@@ -10,6 +11,7 @@
 ]).
 
 -export([prop_one_key_iff_identical/0, one_key_iff_identical_test_/0]).
+-export([prop_key_comes_back/0, key_comes_back_test_/0]).
 
 -define(CASES, 5000).
 
@@ -50,6 +52,33 @@ answers(Left, Right) ->
 
 expected(true) -> [{acquired, 1}, full, 1, ok, 0, {error, not_held}, {error, not_held}, 0, 0];
 expected(false) -> [{acquired, 1}, {acquired, 1}, 1, ok, 1, ok, {error, not_held}, 0, 0].
+
+key_comes_back_test_() ->
+    canal_lock_stage:tests([
+        {"P9: a random term comes back as it went in", fun() ->
+            Options = [{numtests, canal_lock_stage:times(?CASES div 2)}, {max_size, ?MAX_SIZE}, quiet],
+            true = proper:quickcheck(prop_key_comes_back(), Options)
+        end}
+    ]).
+
+%% Alone, and as one of two.
+prop_key_comes_back() ->
+    proper:forall({key(), key()}, fun({Key, Other}) ->
+        Told = told(Key, Other),
+        Show = fun() -> io:format(user, "~tp~n~tp~n~tp~n", [Key, Other, Told]) end,
+        proper:whenfail(Show, fun() -> lists:all(fun({Wanted, Answer}) -> Wanted =:= Answer end, Told) end)
+    end).
+
+told(Key, Other) ->
+    {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+    Alone = [{[{Key, 1}], Answer} || Answer <- [canal_lock:keys(), canal_lock:held()]],
+    {acquired, Number} = canal_lock:acquire(Other, 2, 1),
+    Both = maps:from_list([{Key, 1}, {Other, Number}]),
+    Together = [{Both, maps:from_list(Answer)} || Answer <- [canal_lock:keys(), canal_lock:held()]],
+    Holders = [{[{self(), Number}], canal_lock:holders(Other)}],
+    ok = canal_lock:release(Key),
+    ok = canal_lock:release(Other),
+    Alone ++ Together ++ Holders.
 
 right(other, _, Other, _) -> Other;
 right(copy, Left, _, Choice) -> choose(Choice, canal_lock_key_terms:copies(Left));

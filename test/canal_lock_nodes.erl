@@ -1,0 +1,189 @@
+%% Nodes for tests with more than one: started, asked and stopped by a VM that need not be one of them, over their
+%% standard input and output. So a test loses hold of none when the connection between two of them is cut.
+%%
+%% They connect when a test says so, and by themselves only where it allows it.
+-module(canal_lock_nodes).
+
+-export([tests/2, start/0, stop/1, kill/1, name/1, call/2]).
+-export([connect/2, cut/2, connect_by_themselves/2]).
+-export([worker/1, order/2, send_order/2, kill_worker/1, kill_workers/1]).
+
+-export_type([a_node/0, worker/0]).
+
+-type a_node() :: {Peer :: pid(), node()}.
+-type worker() :: {a_node(), pid()}.
+
+%% Nets for what hangs: a test, and one call.
+-define(TIMEOUT_S, 120).
+-define(TIMEOUT_MS, 60_000).
+
+%% The process of a node that its workers live and die with.
+-define(KEEPER, canal_lock_nodes_keeper).
+
+%% So long to answer on its way out.
+-define(HALT_MS, 5000).
+
+%% Tests on so many nodes, connected with each other at first. A test gets a list of them; when it is over, its
+%% workers are killed.
+-spec tests(pos_integer(), [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
+tests(Count, Tests) ->
+    Start = fun() -> [start() || _ <- lists:seq(1, Count)] end,
+    Timeout_s = canal_lock_stage:times(?TIMEOUT_S),
+    {setup, Start, fun(Nodes) -> [stop(Node) || Node <- Nodes] end, fun(Nodes) ->
+        [{timeout, Timeout_s, {Title, fun() -> run(Test, Nodes) end}} || {Title, Test} <- Tests]
+    end}.
+
+run(Test, Nodes) ->
+    [connect(One, Other) || One <- Nodes, Other <- Nodes, One < Other],
+    try
+        Test(Nodes)
+    after
+        [kill_workers(Node) || Node <- Nodes],
+        [connect_by_themselves(Node, false) || Node <- Nodes]
+    end.
+
+-spec start() -> a_node().
+start() ->
+    Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
+    {ok, Peer, Name} = peer:start(#{
+        name => peer:random_name(canal_lock),
+        host => "127.0.0.1",
+        longnames => true,
+        connection => standard_io,
+        shutdown => {halt, ?HALT_MS},
+        args =>
+            ["-setcookie", "canal_lock", "-connect_all", "false", "-kernel", "dist_auto_connect", "never"] ++
+                ["-kernel", "logger_level", "none"] ++ canal_lock_epmd:arguments() ++ ["-pa" | Paths]
+    }),
+    Node = {Peer, Name},
+    call(Node, fun start_keeper/0),
+    Node.
+
+-spec stop(a_node()) -> ok.
+stop({Peer, _}) ->
+    case is_process_alive(Peer) of
+        true -> peer:stop(Peer);
+        false -> ok
+    end.
+
+%% The operating system ends it, without any last words.
+-spec kill(a_node()) -> ok.
+kill(Node = {Peer, _}) ->
+    Process = call(Node, fun os:getpid/0),
+    Monitor = monitor(process, Peer),
+    [] = os:cmd("kill -9 " ++ Process),
+    _ = canal_lock_await:reason({Peer, Monitor}),
+    ok.
+
+-spec name(a_node()) -> node().
+name({_, Name}) ->
+    Name.
+
+%% On the node, by a process that ends with it.
+-spec call(a_node(), fun(() -> Answer)) -> Answer.
+call({Peer, _}, Fun) ->
+    peer:call(Peer, erlang, apply, [Fun, []], ?TIMEOUT_MS).
+
+-spec connect(a_node(), a_node()) -> ok.
+connect(One, Other) ->
+    tell(One, Other),
+    tell(Other, One),
+    Name = name(Other),
+    true = call(One, fun() -> net_kernel:connect_node(Name) end),
+    see_each_other(One, Other, true).
+
+tell(Who, Whom) ->
+    Name = name(Whom),
+    Port = call(Whom, fun canal_lock_epmd:port/0),
+    call(Who, fun() -> canal_lock_epmd:tell(Name, Port) end).
+
+%% The first one knows at once, the second one when this returns.
+-spec cut(a_node(), a_node()) -> ok.
+cut(One, Other) ->
+    Name = name(Other),
+    _ = call(One, fun() -> erlang:disconnect_node(Name) end),
+    see_each_other(One, Other, false).
+
+see_each_other(One, Other, Whether) ->
+    [
+        call(Who, fun() -> canal_lock_await:value(Whether, fun() -> lists:member(Name, nodes()) end) end)
+     || {Who, {_, Name}} <- [{One, Other}, {Other, One}]
+    ],
+    ok.
+
+%% Whether it makes a connection when it has something to send, as nodes usually do.
+-spec connect_by_themselves(a_node(), boolean()) -> ok.
+connect_by_themselves(Node, true) ->
+    call(Node, fun() -> application:unset_env(kernel, dist_auto_connect) end);
+connect_by_themselves(Node, false) ->
+    call(Node, fun() -> application:set_env(kernel, dist_auto_connect, never) end).
+
+%% A process that does what a test orders, as those of canal_lock_worker.
+-spec worker(a_node()) -> worker().
+worker(Node) ->
+    Start = fun() ->
+        Ref = make_ref(),
+        ?KEEPER ! {start, self(), Ref},
+        canal_lock_await:answer(Ref)
+    end,
+    {Node, call(Node, Start)}.
+
+-spec order(worker(), fun(() -> Answer)) -> Answer.
+order({Node, Pid}, Order) ->
+    call(Node, fun() -> canal_lock_worker:order(Pid, Order) end).
+
+%% The answer comes as `{Ref, Answer}', or `{Ref, none}' if the worker dies first.
+-spec send_order(worker(), fun(() -> term())) -> Ref :: reference().
+send_order(Worker, Order) ->
+    Test = self(),
+    Ref = make_ref(),
+    _ = spawn_link(fun() -> Test ! {Ref, answer(Worker, Order)} end),
+    Ref.
+
+answer(Worker, Order) ->
+    try
+        order(Worker, Order)
+    catch
+        _:_ -> none
+    end.
+
+-spec kill_worker(worker()) -> ok.
+kill_worker({Node, Pid}) ->
+    call(Node, fun() -> canal_lock_worker:kill(Pid) end).
+
+%% All of a node, if that is still there.
+-spec kill_workers(a_node()) -> ok.
+kill_workers(Node = {Peer, _}) ->
+    case is_process_alive(Peer) of
+        true ->
+            call(Node, fun() ->
+                Workers = [Pid || {links, Linked} <- [process_info(whereis(?KEEPER), links)], Pid <- Linked],
+                canal_lock_worker:kill(Workers)
+            end);
+        false ->
+            ok
+    end.
+
+start_keeper() ->
+    Test = self(),
+    Ref = make_ref(),
+    _ = spawn(fun() ->
+        true = register(?KEEPER, self()),
+        process_flag(trap_exit, true),
+        Test ! {Ref, started},
+        keep()
+    end),
+    started = canal_lock_await:answer(Ref),
+    ok.
+
+%% Links, so that they can be found; the worker watches it by itself.
+keep() ->
+    receive
+        {start, From, Ref} ->
+            Worker = canal_lock_worker:start(),
+            link(Worker),
+            From ! {Ref, Worker},
+            keep();
+        {'EXIT', _, _} ->
+            keep()
+    end.

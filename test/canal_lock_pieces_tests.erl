@@ -1,0 +1,195 @@
+%% Long answers come in pieces of bounded size, so that looking at a large table stops nobody; and all pieces of an
+%% answer are of one table.
+-module(canal_lock_pieces_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(KEYS, 200_000).
+
+%% What canal_lock_view asks for at a time.
+-define(LIMIT, 512).
+
+%% Processes that are looked at together.
+-define(PLACES, 1024).
+
+pieces_test_() ->
+    canal_lock_stage:tests([
+        {"keys/3: no piece tells more than the limit, of 200,000 keys that are held", fun held_keys/0},
+        {"keys/3: nor looks at more than the limit, of 200,000 idle keys", fun idle_keys/0},
+        {"keys/3: with any limit, each key once", fun any_limit/0},
+        {"keys/3: a large key counts as several", fun large_keys/0},
+        {"permits/2 and holders/3: no piece tells of more than 1024 processes", fun holders/0},
+        {"a piece of another table is answered `changed'", fun changed/0},
+        {"from any number on, whatever it is", fun any_number/0},
+        {"a whole answer is of one table, though it be another at the end than at the beginning", fun one_table/0}
+    ]).
+
+kept_test_() ->
+    canal_lock_stage:quietly([
+        canal_lock_stage:tests(without_manager, [
+            {"P10: pieces of a kept table go on when the manager has died, and when there is another", fun kept/0}
+        ])
+    ]).
+
+held_keys() ->
+    Keys = [{key, N} || N <- lists:seq(1, ?KEYS)],
+    {_, taken} = canal_lock_worker:start(fun() -> take(Keys) end),
+    Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?LIMIT) end),
+    ?assert(at_most(?LIMIT, Pieces)),
+    ?assertEqual(sorted([{Key, 1} || Key <- Keys]), sorted(lists:append(Pieces))),
+    ?assertEqual(sorted(canal_lock:keys()), sorted(lists:append(Pieces))).
+
+idle_keys() ->
+    take([{key, N} || N <- lists:seq(1, ?KEYS)]),
+    [ok = canal_lock:release({key, N}) || N <- lists:seq(1, ?KEYS), N rem 1000 =/= 0],
+    Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?LIMIT) end),
+    ?assert(length(Pieces) >= ?KEYS div ?LIMIT),
+    ?assertEqual(sorted([{{key, N}, 1} || N <- lists:seq(1000, ?KEYS, 1000)]), sorted(lists:append(Pieces))).
+
+any_limit() ->
+    Keys = [{key, N} || N <- lists:seq(1, 1000)],
+    take(Keys),
+    [
+        begin
+            Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, Limit) end),
+            ?assert(at_most(Limit, Pieces)),
+            ?assertEqual({Limit, sorted([{Key, 1} || Key <- Keys])}, {Limit, sorted(lists:append(Pieces))})
+        end
+     || Limit <- [1, 2, 7, 999, 1000, 1001, 1 bsl 40]
+    ].
+
+large_keys() ->
+    Make = [
+        fun(N) -> <<N:64, 0:(8 * 64 * 1024)>> end,
+        fun(N) -> [N | lists:seq(1, 10_000)] end,
+        fun(N) -> #{N => lists:seq(1, 10_000)} end
+    ],
+    Keys = [Large(N) || Large <- Make, N <- lists:seq(1, 50)],
+    take(Keys),
+    Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?LIMIT) end),
+    %% Of 64 KB and more each, which counts as 65.
+    ?assert(at_most(8, Pieces)),
+    ?assert(sorted([{Key, 1} || Key <- Keys]) =:= sorted(lists:append(Pieces))).
+
+%% There are so many that they cannot all be in two groups of places.
+holders() ->
+    Workers = [canal_lock_worker:start() || _ <- lists:seq(1, 3 * ?PLACES)],
+    Orders = [canal_lock_worker:send_order(Worker, fun() -> take([db, {own, self()}]) end) || Worker <- Workers],
+    [taken = canal_lock_await:answer(Order) || Order <- Orders],
+    Permits = pieces(fun canal_lock_nif:permits/2),
+    Wanted = [{Worker, Key, 1} || Worker <- Workers, Key <- [db, {own, Worker}]],
+    ?assertEqual(sorted(Wanted), sorted(lists:append(Permits))),
+    ?assert(at_most(?PLACES, [lists:usort([Pid || {Pid, _, _} <- Piece]) || Piece <- Permits])),
+    Holders = pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, db) end),
+    ?assertEqual(sorted([{Worker, 1} || Worker <- Workers]), sorted(lists:append(Holders))),
+    ?assert(at_most(?PLACES, Holders)),
+    [?assert(length(Pieces) > 3) || Pieces <- [Permits, Holders]].
+
+changed() ->
+    First = first_pieces(),
+    ok = canal_lock:stop(),
+    [?assertError(not_started, Next()) || {_, Next} <- First],
+    {ok, _} = canal_lock:start_link(3),
+    [?assertEqual({What, changed}, {What, Next()}) || {What, Next} <- First],
+    %% And so it does for an answer that has just begun.
+    Second = first_pieces(),
+    [?assertMatch({What, {_, _, _}}, {What, Next()}) || {What, Next} <- Second].
+
+kept() ->
+    {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
+    true = unlink(Manager),
+    First = first_pieces(),
+    exit(Manager, kill),
+    canal_lock_await:value(undefined, fun() -> whereis(canal_lock) end),
+    [?assertMatch({What, {_, _, _}}, {What, Next()}) || {What, Next} <- First],
+    {ok, _} = canal_lock:start_link(3, #{keep_on_crash => true}),
+    [?assertMatch({What, {_, _, _}}, {What, Next()}) || {What, Next} <- First],
+    ok = canal_lock:stop().
+
+%% Calls for the second pieces of answers whose first pieces have come.
+first_pieces() ->
+    take([db | [{key, N} || N <- lists:seq(1, 1000)]]),
+    {Serial, [_ | _], Next} = canal_lock_nif:keys(0, 0, ?LIMIT),
+    ?assert(is_integer(Next)),
+    {Serial, _, NextPermits} = canal_lock_nif:permits(0, 0),
+    ?assert(is_integer(NextPermits)),
+    {Serial, _, NextHolders} = canal_lock_nif:holders(0, 0, db),
+    ?assert(is_integer(NextHolders)),
+    [
+        {keys, fun() -> canal_lock_nif:keys(Serial, Next, ?LIMIT) end},
+        {permits, fun() -> canal_lock_nif:permits(Serial, NextPermits) end},
+        {holders, fun() -> canal_lock_nif:holders(Serial, NextHolders, db) end}
+    ].
+
+any_number() ->
+    take([db, {app, 1}, "string"]),
+    Numbers = [0, 1, 2, 1000] ++ [1 bsl Bit - Near || Bit <- [31, 32, 62, 63, 64], Near <- [1, 2]],
+    [
+        begin
+            {_, Keys, _} = canal_lock_nif:keys(0, From, ?LIMIT),
+            ?assertEqual({From, []}, {From, Keys -- [{Key, 1} || Key <- [db, {app, 1}, "string"]]}),
+            ?assertMatch({From, {_, _, _}}, {From, canal_lock_nif:permits(0, From)}),
+            ?assertMatch({From, {_, _, _}}, {From, canal_lock_nif:holders(0, From, db)})
+        end
+     || From <- Numbers
+    ],
+    [
+        begin
+            ?assertError(badarg, canal_lock_nif:keys(Bad, 0, ?LIMIT)),
+            ?assertError(badarg, canal_lock_nif:keys(0, Bad, ?LIMIT)),
+            ?assertError(badarg, canal_lock_nif:keys(0, 0, Bad)),
+            ?assertError(badarg, canal_lock_nif:permits(Bad, 0)),
+            ?assertError(badarg, canal_lock_nif:permits(0, Bad)),
+            ?assertError(badarg, canal_lock_nif:holders(Bad, 0, db)),
+            ?assertError(badarg, canal_lock_nif:holders(0, Bad, db))
+        end
+     || Bad <- [-1, 1.0, atom, 1 bsl 64, [], self()]
+    ],
+    ?assertEqual(3, length(canal_lock:keys())).
+
+%% Somebody who looks is stopped in the middle, and goes on when there is another table.
+one_table() ->
+    take([{old, N} || N <- lists:seq(1, 50_000)]),
+    Looker = canal_lock_worker:start(),
+    1 = erlang:trace(Looker, true, [call]),
+    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, true, []),
+    Answer = canal_lock_worker:send_order(Looker, fun canal_lock:keys/0),
+    receive
+        {trace, Looker, call, {canal_lock_nif, keys, [0, 0, _]}} -> true = erlang:suspend_process(Looker)
+    end,
+    ok = canal_lock:stop(),
+    {ok, _} = canal_lock:start_link(3),
+    take([{new, N} || N <- lists:seq(1, 5_000)]),
+    true = erlang:resume_process(Looker),
+    ?assertEqual(sorted([{{new, N}, 1} || N <- lists:seq(1, 5_000)]), sorted(canal_lock_await:answer(Answer))),
+    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, false, []),
+    %% It had come further than its first piece, and began anew.
+    ?assert(length(first_calls(Looker)) >= 1).
+
+first_calls(Looker) ->
+    receive
+        {trace, Looker, call, {canal_lock_nif, keys, [0, 0, _]}} -> [first | first_calls(Looker)];
+        {trace, Looker, call, _} -> first_calls(Looker)
+    after 0 -> []
+    end.
+
+take(Keys) ->
+    [{acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1) || Key <- Keys],
+    taken.
+
+%% All pieces of an answer, which must come to an end.
+pieces(Piece) ->
+    {Serial, First, Next} = Piece(0, 0),
+    [First | pieces(Piece, Serial, Next)].
+
+pieces(_, _, done) ->
+    [];
+pieces(Piece, Serial, From) ->
+    {Serial, Next, Rest} = Piece(Serial, From),
+    [Next | pieces(Piece, Serial, Rest)].
+
+at_most(Limit, Pieces) ->
+    lists:max([length(Piece) || Piece <- Pieces]) =< Limit.
+
+sorted(List) ->
+    lists:sort(List).

@@ -1,0 +1,204 @@
+%% P1, P4 and P10 with many processes of other nodes at once, while managers, connections, holders and a node go: what
+%% the holders know of is what is on record, and nothing is left when they are dead.
+-module(canal_lock_remote_storm_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(KEPT, #{keep_on_crash => true}).
+-define(CAPACITY, 4).
+-define(KEYS, [db, {app, 1}, #{rare => "map"}]).
+
+%% Of each node.
+-define(PROCESSES, 15).
+
+-define(CRASHES, 60).
+-define(BLOWS, 80).
+
+%% What has to be granted between one of them and the next.
+-define(GRANTS_BETWEEN, 25).
+
+%% Where the processes of a node count what they hold.
+-define(OVER_ALLOCATED, 1).
+-define(OF_KEY(N), (1 + N)).
+
+storm_test_() ->
+    canal_lock_stage:quietly(
+        canal_lock_there:tests(3, ?KEPT, [
+            {"P1, P4, P10: the manager crashes again and again: each holder has what it knows of", fun crashes/1},
+            {"P4, P10: managers, connections, holders and a node go: nothing is left", fun everything_goes/1}
+        ])
+    ).
+
+crashes([There, Here | _]) ->
+    Storm = start_storm(There, [Here]),
+    crash(canal_lock_stage:times(?CRASHES), There),
+    Known = lists:sort(stop_storm(Storm)),
+    ?assert(length(Known) > 0),
+    %% Calls that died with a manager may still have to be taken back.
+    Recorded = fun() -> canal_lock_nodes:call(There, fun() -> lists:sort(canal_lock_view:permits()) end) end,
+    canal_lock_await:value(Known, Recorded),
+    canal_lock_await:value([], fun() -> canal_lock_there:calls(Here) end),
+    ?assertEqual([], canal_lock_there:unconfirmed(There)),
+    ?assertEqual(Known, Recorded()),
+    Counted = canal_lock_nodes:call(Here, fun() -> tuple_to_list(counted()) end),
+    ?assertEqual([0 | [length([1 || {_, K, 1} <- Known, K =:= Key]) || Key <- ?KEYS]], Counted),
+    canal_lock_nodes:kill_workers(Here),
+    canal_lock_there:nothing_is_left(There).
+
+crash(0, _There) ->
+    ok;
+crash(Left, There) ->
+    await_grants(There),
+    canal_lock_there:kill_manager(There),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    crash(Left - 1, There).
+
+await_grants(There) ->
+    canal_lock_nodes:call(There, fun() ->
+        #{granted := Before} = canal_lock:info(),
+        canal_lock_await:value(true, fun() -> maps:get(granted, canal_lock:info()) >= Before + ?GRANTS_BETWEEN end)
+    end).
+
+everything_goes([There, Here, Elsewhere]) ->
+    Doomed = canal_lock_nodes:start(),
+    canal_lock_nodes:connect(Doomed, There),
+    Nodes = [Here, Elsewhere, Doomed],
+    [canal_lock_nodes:connect_by_themselves(Node, true) || Node <- [There | Nodes]],
+    Storm = start_storm(There, Nodes),
+    [blow(There, [Here, Elsewhere]) || _ <- lists:seq(1, canal_lock_stage:times(?BLOWS))],
+    ok = canal_lock_nodes:kill(Doomed),
+    _ = stop_storm([Worker || {Node, _} = Worker <- Storm, Node =/= Doomed]),
+    Living = lists:append([canal_lock_nodes:call(Node, fun processes/0) || Node <- [Here, Elsewhere]]),
+    canal_lock_await:value({[], []}, fun() ->
+        Watched = [Pid || {Pid, _} <- canal_lock_there:watched(There)],
+        {Watched -- Living, canal_lock_there:unconfirmed(There)}
+    end),
+    ?assertEqual([], canal_lock_nodes:call(There, fun canal_lock:audit/0)),
+    [canal_lock_await:value([], fun() -> canal_lock_there:calls(Node) end) || Node <- [Here, Elsewhere]],
+    [canal_lock_nodes:kill_workers(Node) || Node <- [Here, Elsewhere]],
+    canal_lock_there:nothing_is_left(There).
+
+blow(There, Nodes) ->
+    await_grants(There),
+    Node = lists:nth(rand:uniform(length(Nodes)), Nodes),
+    case rand:uniform(4) of
+        1 -> hard_restart(There);
+        2 -> disconnect(Node, There);
+        3 -> disconnect(There, Node);
+        4 -> disconnect(There, Node), hard_restart(There)
+    end.
+
+hard_restart(There) ->
+    canal_lock_there:kill_manager(There),
+    canal_lock_there:start_manager(There, ?KEPT).
+
+disconnect(One, Other) ->
+    Name = canal_lock_nodes:name(Other),
+    canal_lock_nodes:call(One, fun() -> erlang:disconnect_node(Name) end).
+
+%% Processes that acquire, release and have others die, until they are stopped; then each tells what it holds.
+start_storm(There, Nodes) ->
+    Name = canal_lock_nodes:name(There),
+    [canal_lock_nodes:call(Node, fun count_from_0/0) || Node <- Nodes],
+    Workers = [canal_lock_nodes:worker(Node) || Node <- Nodes, _ <- lists:seq(1, ?PROCESSES)],
+    %% Nobody waits for the end of it: it takes as long as it takes.
+    Order = fun(Pid) -> canal_lock_worker:send_order(Pid, fun() -> put(?MODULE, storm(Name, [])) end) end,
+    [canal_lock_nodes:call(Node, fun() -> Order(Pid) end) || {Node, Pid} <- Workers],
+    Workers.
+
+stop_storm(Workers) ->
+    [canal_lock_nodes:call(Node, fun() -> Pid ! stop_storm end) || {Node, Pid} <- Workers],
+    lists:append([canal_lock_nodes:order(Worker, fun() -> get(?MODULE) end) || Worker <- Workers]).
+
+count_from_0() ->
+    persistent_term:put(?MODULE, atomics:new(?OF_KEY(length(?KEYS)), [])).
+
+counted() ->
+    Counters = persistent_term:get(?MODULE),
+    list_to_tuple([atomics:get(Counters, N) || N <- lists:seq(1, ?OF_KEY(length(?KEYS)))]).
+
+%% A process has one permit of a key at most: so it knows what it has after each answer and each exit.
+storm(Node, Held) ->
+    receive
+        stop_storm -> [{self(), Key, 1} || Key <- Held]
+    after 0 ->
+        Key = lists:nth(rand:uniform(length(?KEYS)), ?KEYS),
+        storm(Node, act(rand:uniform(10), Node, Key, Held))
+    end.
+
+act(1, Node, Key, Held) ->
+    %% Dies in full possession.
+    {Child, Monitor} = spawn_monitor(fun() ->
+        [forget(K) || K <- acquire(Node, Key, [])],
+        exit(kill)
+    end),
+    _ = canal_lock_await:reason({Child, Monitor}),
+    Held;
+act(2, Node, Key, Held) ->
+    %% Dies at any moment.
+    {Child, Monitor} = spawn_monitor(fun() -> canal_lock:acquire_on(Node, Key, ?CAPACITY, 1) end),
+    [erlang:yield() || _ <- lists:seq(1, rand:uniform(100))],
+    exit(Child, kill),
+    _ = canal_lock_await:reason({Child, Monitor}),
+    Held;
+act(_, Node, Key, Held) ->
+    case lists:member(Key, Held) of
+        true -> release(Node, Key, Held);
+        false -> acquire(Node, Key, Held)
+    end.
+
+acquire(Node, Key, Held) ->
+    case canal_lock_there:attempt(fun() -> canal_lock:acquire_on(Node, Key, ?CAPACITY, 1) end) of
+        {acquired, N} when N =< ?CAPACITY ->
+            know(Key),
+            [Key | Held];
+        full ->
+            Held;
+        {exit, Reason} ->
+            after_exit(Reason, Held)
+    end.
+
+release(Node, Key, Held) ->
+    forget(Key),
+    release_again(Node, Key, lists:delete(Key, Held)).
+
+%% Whether the manager did it before it crashed is not known.
+release_again(Node, Key, Held) ->
+    case canal_lock_there:attempt(fun() -> canal_lock:release_on(Node, Key) end) of
+        ok -> Held;
+        {error, not_held} -> Held;
+        {exit, Reason = {{nodedown, _}, _}} -> after_exit(Reason, Held);
+        {exit, Reason} -> release_again(Node, Key, after_exit(Reason, Held))
+    end.
+
+%% Without a connection all is void.
+after_exit({{nodedown, _}, _}, Held) ->
+    pause(),
+    [forget(Key) || Key <- Held],
+    [];
+after_exit(_, Held) ->
+    pause(),
+    Held.
+
+%% Gives the processor to those who put things right.
+pause() ->
+    receive
+    after 1 -> ok
+    end.
+
+%% Between the grant and the release, so that there are never more of these than permits out.
+know(Key) ->
+    Counters = persistent_term:get(?MODULE),
+    case atomics:add_get(Counters, index(Key), 1) of
+        N when N =< ?CAPACITY -> ok;
+        _ -> atomics:add(Counters, ?OVER_ALLOCATED, 1)
+    end.
+
+forget(Key) ->
+    atomics:sub(persistent_term:get(?MODULE), index(Key), 1).
+
+index(Key) ->
+    index(Key, ?KEYS, 1).
+
+index(Key, [Key | _], N) -> ?OF_KEY(N);
+index(Key, [_ | Keys], N) -> index(Key, Keys, N + 1).

@@ -1,0 +1,441 @@
+%% Permits for processes on other nodes: as for those here, only that the manager there is asked, and watches.
+-module(canal_lock_remote_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(CYCLES, 300).
+-define(PROCESSES, 40).
+
+remote_test_() ->
+    canal_lock_stage:quietly([
+        canal_lock_there:tests(3, #{}, [
+            {"P1: granted, refused and released as here", fun as_here/1},
+            {"P1, P6: as many as the capacity of the call, of many at once", fun many_at_once/1},
+            {"P5: a process releases what it holds itself, nobody else's", fun only_a_holder_releases/1},
+            {"Keys of every kind, from the node that they are of", fun keys/1},
+            {"Who holds what is seen on both nodes", fun seen_on_both/1},
+            {"Its own node is not asked by way of the manager", fun own_node/1},
+            {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
+            {"P8: nothing piles up: watches, monitors, calls, messages", fun nothing_piles_up/1},
+            {"P4: given back when the holder dies, whatever it dies of", fun deaths/1},
+            {"P4: many die together", fun die_together/1},
+            {"P4: given back when the connection is lost, and only then", fun connection_lost/1},
+            {"P10: void after an end of the manager that keeps nothing", fun void/1},
+            {"P9: wrong arguments raise, and nobody is asked", fun bad_arguments/1},
+            {"P9: what the manager over there had not the means to do is raised here", fun raised/1},
+            {"P9: requests that no call of ours makes", fun forged/1},
+            {"Exits say who was not there", fun exits/1}
+        ]),
+        canal_lock_there:tests(1, #{}, [
+            {"P4: given back when the node of the holder stops, or is killed", fun nodes_end/1}
+        ])
+    ]).
+
+as_here([There, Here, Elsewhere]) ->
+    {One, Other} = {canal_lock_nodes:worker(Here), canal_lock_nodes:worker(Elsewhere)},
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(One, There, db)),
+    ?assertEqual({acquired, 2}, canal_lock_there:acquire(Other, There, db)),
+    Local = canal_lock_nodes:worker(There),
+    ?assertEqual({acquired, 3}, canal_lock_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end)),
+    [?assertEqual(full, canal_lock_there:acquire(Worker, There, db)) || Worker <- [One, Other]],
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(One, There, app)),
+    ?assertEqual({acquired, 2}, canal_lock_there:acquire(One, There, app)),
+    ?assertMatch(#{permits := 5, holders := 3, granted := 5, refused := 2}, canal_lock_there:info(There)),
+    ?assertEqual([], canal_lock_nodes:call(There, fun canal_lock:audit/0)),
+    ?assertEqual([ok, {error, not_held}], [canal_lock_there:release(One, There, db) || _ <- [1, 2]]),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Other, There, no_such_key)),
+    ?assertEqual({acquired, 3}, canal_lock_there:acquire(Other, There, db)),
+    ?assertEqual([ok, ok], [canal_lock_there:release(Other, There, db) || _ <- [1, 2]]),
+    ?assertEqual([ok, ok], [canal_lock_there:release(One, There, app) || _ <- [1, 2]]),
+    ?assertEqual(ok, canal_lock_nodes:order(Local, fun() -> canal_lock:release(db) end)),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{granted := 6, released := 6, not_held := 2, given_back := 0}, canal_lock_there:info(There)).
+
+many_at_once([There, Here, Elsewhere]) ->
+    Workers = [canal_lock_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
+    Sent = [canal_lock_there:send_acquire(Worker, There, db) || Worker <- Workers],
+    Answers = lists:sort([canal_lock_await:answer(Ref) || Ref <- Sent]),
+    ?assertEqual([{acquired, N} || N <- [1, 2, 3]], [Answer || Answer <- Answers, Answer =/= full]),
+    ?assertEqual(3, length(confirmed(There))),
+    One = hd(Workers),
+    [?assertEqual({MaxPer, full}, {MaxPer, canal_lock_there:acquire(One, There, db, MaxPer)}) || MaxPer <- [0, 2, 3]],
+    ?assertEqual({acquired, 4}, canal_lock_there:acquire(One, There, db, 4)),
+    ?assertEqual({acquired, 5}, canal_lock_there:acquire(One, There, db, 1 bsl 200)),
+    canal_lock_nodes:kill_workers(Here),
+    canal_lock_nodes:kill_workers(Elsewhere),
+    canal_lock_there:nothing_is_left(There).
+
+only_a_holder_releases([There, Here, Elsewhere]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    Others = [canal_lock_nodes:worker(Node) || Node <- [Here, Elsewhere]],
+    [?assertEqual({error, not_held}, canal_lock_there:release(Other, There, db)) || Other <- Others],
+    Local = canal_lock_nodes:worker(There),
+    Release = fun() -> canal_lock:release(db) end,
+    ?assertEqual({error, not_held}, canal_lock_nodes:order(Local, Release)),
+    %% The other way round.
+    {acquired, 2} = canal_lock_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end),
+    ?assertEqual([ok, {error, not_held}], [canal_lock_there:release(Holder, There, db) || _ <- [1, 2]]),
+    %% A key that is held, by one who holds another.
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, app),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
+    ?assertEqual([1, 1], [canal_lock_there:count(There, Key) || Key <- [db, app]]).
+
+%% The terms are made by the holder, compared over there, and compared with what comes back.
+keys([There, Here | _]) ->
+    Name = canal_lock_nodes:name(There),
+    Holder = canal_lock_nodes:worker(Here),
+    Acquire = fun() ->
+        Keys = [Key || {_, Key} <- canal_lock_key_terms:all()],
+        Permits = lists:foldl(fun(Key, Sums) -> maps:update_with(Key, fun(N) -> N + 1 end, 1, Sums) end, #{}, Keys),
+        [{acquired, _} = canal_lock:acquire_on(Name, Copy, 9, 1) || Key <- Keys, Copy <- both(Key)],
+        Differing = fun(Held) ->
+            [Key || {Key, N} <- maps:to_list(Permits), maps:get(Key, Held, 0) =/= 2 * N]
+        end,
+        {[], []} = {Differing(maps:from_list(erpc:call(Name, canal_lock, held, [self()]))), Differing(counts(Name))},
+        [ok = canal_lock:release_on(Name, Copy) || Key <- Keys, Copy <- both(Key)],
+        [{error, not_held} = canal_lock:release_on(Name, Key) || Key <- Keys],
+        length(Keys)
+    end,
+    ?assertMatch(Keys when Keys > 500, canal_lock_nodes:order(Holder, Acquire)),
+    canal_lock_there:nothing_is_left(There).
+
+%% The same term twice, the second one made in another way.
+both(Key) ->
+    Copies = canal_lock_key_terms:copies(Key),
+    [hd(Copies), lists:last(Copies)].
+
+counts(Name) ->
+    maps:from_list(erpc:call(Name, canal_lock, keys, [])).
+
+seen_on_both([There, Here, Elsewhere]) ->
+    Name = canal_lock_nodes:name(There),
+    {_, Pid} = Holder = canal_lock_nodes:worker(Here),
+    {_, Other} = Second = canal_lock_nodes:worker(Elsewhere),
+    Key = {db, Pid},
+    [{acquired, N} = canal_lock_there:acquire(Holder, There, Key) || N <- [1, 2]],
+    {acquired, 3} = canal_lock_there:acquire(Second, There, Key),
+    {acquired, 1} = canal_lock_there:acquire(Second, There, app),
+    Look = fun() -> {canal_lock:holders(Key), [canal_lock:held(Who) || Who <- [Pid, Other]], canal_lock:held()} end,
+    Seen = fun({Holders, Held, Own}) -> {lists:sort(Holders), [lists:sort(Of) || Of <- Held], Own} end,
+    Wanted = {lists:sort([{Pid, 2}, {Other, 1}]), [[{Key, 2}], [{app, 1}, {Key, 1}]], []},
+    ?assertEqual(Wanted, Seen(canal_lock_nodes:call(There, Look))),
+    %% By the holder itself, and by a third one.
+    Ask = fun() -> Seen(erpc:call(Name, Look)) end,
+    [?assertEqual(Wanted, canal_lock_nodes:order(Worker, Ask)) || Worker <- [Holder, Second]],
+    ?assertEqual([{Who, holder} || Who <- lists:sort([Pid, Other])], confirmed(There)),
+    %% One that holds nothing is not known.
+    {_, Nobody} = canal_lock_nodes:worker(Here),
+    ?assertEqual([], canal_lock_nodes:call(There, fun() -> canal_lock:held(Nobody) end)).
+
+%% Whom the manager watches when all calls have been confirmed.
+confirmed(There) ->
+    canal_lock_await:value([], fun() -> canal_lock_there:unconfirmed(There) end),
+    canal_lock_there:watched(There).
+
+own_node([There | _]) ->
+    Name = canal_lock_nodes:name(There),
+    {_, Pid} = Holder = canal_lock_nodes:worker(There),
+    canal_lock_there:suspend_manager(There),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+    ?assertEqual({acquired, 2}, canal_lock_there:acquire(Holder, There, db)),
+    ?assertEqual(ok, canal_lock_there:release(Holder, There, db)),
+    canal_lock_there:resume_manager(There),
+    ?assertEqual([], canal_lock_there:watched(There)),
+    ?assertEqual([{Pid, 1}], canal_lock_nodes:call(There, fun() -> canal_lock:holders(db) end)),
+    Wrong = fun() -> canal_lock_there:attempt(fun() -> canal_lock:acquire_on(Name, db, -1, 1) end) end,
+    ?assertEqual({error, badarg}, canal_lock_nodes:order(Holder, Wrong)),
+    %% Neither does a VM that is no node.
+    {ok, _} = canal_lock:start_link(3),
+    ?assertEqual({acquired, 1}, canal_lock:acquire_on(node(), db, 3, 1)),
+    ?assertEqual([ok, {error, not_held}], [canal_lock:release_on(node(), db) || _ <- [1, 2]]),
+    ?assertEqual({exit, {{nodedown, Name}, {canal_lock, release_on, [Name, db]}}},
+        canal_lock_there:attempt(fun() -> canal_lock:release_on(Name, db) end)),
+    ok = canal_lock:stop().
+
+waits_for_the_manager([There, Here | _]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    canal_lock_there:suspend_manager(There),
+    Waiting = canal_lock_there:send_acquire(Holder, There, db),
+    canal_lock_there:await_request(There),
+    Local = canal_lock_nodes:worker(There),
+    ?assertEqual({acquired, 2}, canal_lock_nodes:order(Local, fun() -> canal_lock:acquire(db, 2, 1) end)),
+    ?assertEqual(full, canal_lock_nodes:order(Local, fun() -> canal_lock:acquire(db, 2, 1) end)),
+    ?assertEqual(2, canal_lock_there:count(There, db)),
+    canal_lock_there:resume_manager(There),
+    ?assertEqual({acquired, 3}, canal_lock_await:answer(Waiting)).
+
+nothing_piles_up([There, Here | _]) ->
+    {_, Pid} = Holder = canal_lock_nodes:worker(Here),
+    Name = canal_lock_nodes:name(There),
+    Cycles = fun() ->
+        [
+            begin
+                [{acquired, _} = canal_lock:acquire_on(Name, Key, 2, 1) || Key <- [db, {app, N}, db]],
+                full = canal_lock:acquire_on(Name, db, 2, 1),
+                [ok = canal_lock:release_on(Name, Key) || Key <- [db, db, {app, N}]],
+                {error, not_held} = canal_lock:release_on(Name, db)
+            end
+         || N <- lists:seq(1, ?CYCLES)
+        ],
+        process_info(self(), [messages, message_queue_len])
+    end,
+    Before = monitors(Holder),
+    Quiet = [{messages, []}, {message_queue_len, 0}],
+    ?assertEqual(Quiet, canal_lock_nodes:order(Holder, Cycles)),
+    canal_lock_there:nothing_is_left(There),
+    %% The last call may still be hearing that it has been confirmed.
+    canal_lock_await:value([], fun() -> canal_lock_there:calls(Here) end),
+    ?assertEqual(Before, monitors(Holder)),
+    %% While something is held all the time, its holder is watched by one monitor.
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, held),
+    ?assertEqual(Quiet, canal_lock_nodes:order(Holder, Cycles)),
+    ?assertEqual([{Pid, holder}], confirmed(There)),
+    canal_lock_await:value([], fun() -> canal_lock_there:calls(Here) end),
+    ?assertEqual(ok, canal_lock_there:release(Holder, There, held)),
+    canal_lock_there:nothing_is_left(There),
+    ?assertEqual({message_queue_len, 0}, canal_lock_nodes:call(There, fun() ->
+        process_info(whereis(canal_lock), message_queue_len)
+    end)).
+
+monitors({Node, Pid}) ->
+    canal_lock_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
+
+deaths([There, Here, Elsewhere]) ->
+    Stays = canal_lock_nodes:worker(Elsewhere),
+    [{acquired, _} = canal_lock_there:acquire(Stays, There, Key) || Key <- [db, {key, 1}]],
+    [
+        begin
+            Holder = canal_lock_nodes:worker(Here),
+            Keys = [db, db, {key, 1}, {key, 2} | [{more, M} || M <- lists:seq(1, 10)]],
+            [{acquired, _} = canal_lock_there:acquire(Holder, There, Key) || Key <- Keys],
+            ?assertEqual(3, canal_lock_there:count(There, db)),
+            ok = die(Way, Holder),
+            Left = [{db, 1}, {{key, 1}, 1}, {{key, 2}, 0}],
+            [canal_lock_there:await_count(There, Key, Count) || {Key, Count} <- Left],
+            Expected = length(Keys) * N,
+            ?assertMatch(#{permits := 2, holders := 1, given_back := Expected}, canal_lock_there:info(There))
+        end
+     || {N, Way} <- lists:zip(lists:seq(1, 7), [normal, shutdown, meant, {error, meant}, kill, linked, signal])
+    ],
+    {_, Pid} = Stays,
+    ?assertEqual([{Pid, holder}], confirmed(There)).
+
+die(kill, Holder) ->
+    canal_lock_nodes:kill_worker(Holder);
+die(signal, {Here, Pid}) ->
+    canal_lock_nodes:call(Here, fun() ->
+        exit(Pid, meant),
+        canal_lock_await:down([Pid])
+    end);
+die(linked, Holder = {Here, Pid}) ->
+    {_, Friend} = Friendly = canal_lock_nodes:worker(Here),
+    true = canal_lock_nodes:order(Holder, fun() -> link(Friend) end),
+    ok = canal_lock_nodes:kill_worker(Friendly),
+    canal_lock_nodes:call(Here, fun() -> canal_lock_await:down([Pid]) end);
+die(How, {Here, Pid}) ->
+    Last =
+        case How of
+            {error, Reason} -> fun() -> error(Reason) end;
+            Reason -> fun() -> exit(Reason) end
+        end,
+    canal_lock_nodes:call(Here, fun() -> canal_lock_worker:release_then_die(Pid, Last) end).
+
+die_together([There, Here, Elsewhere]) ->
+    Workers = [canal_lock_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
+    Sent = [canal_lock_there:send_acquire(Worker, There, {key, N rem 30}) || {N, Worker} <- numbered(Workers)],
+    [{acquired, _} = canal_lock_await:answer(Ref) || Ref <- Sent],
+    ?assertMatch(#{permits := Permits} when Permits =:= 2 * ?PROCESSES, canal_lock_there:info(There)),
+    canal_lock_nodes:kill_workers(Here),
+    canal_lock_nodes:kill_workers(Elsewhere),
+    canal_lock_there:nothing_is_left(There),
+    #{given_back := GivenBack, released := 0} = canal_lock_there:info(There),
+    ?assertEqual(2 * ?PROCESSES, GivenBack).
+
+numbered(List) ->
+    lists:zip(lists:seq(1, length(List)), List).
+
+connection_lost([There, Here, Elsewhere]) ->
+    Name = canal_lock_nodes:name(There),
+    {_, Pid} = Holder = canal_lock_nodes:worker(Here),
+    {_, Other} = Unharmed = canal_lock_nodes:worker(Elsewhere),
+    [{acquired, _} = canal_lock_there:acquire(Worker, There, db) || Worker <- [Holder, Unharmed, Holder]],
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, app),
+    canal_lock_nodes:cut(Here, There),
+    canal_lock_there:await_count(There, db, 1),
+    canal_lock_there:await_count(There, app, 0),
+    ?assertEqual([{Other, holder}], confirmed(There)),
+    ?assertEqual(
+        {exit, {{nodedown, Name}, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
+        canal_lock_there:acquire(Holder, There, db)
+    ),
+    ?assertEqual(
+        {exit, {{nodedown, Name}, {canal_lock, release_on, [Name, db]}}},
+        canal_lock_there:release(Holder, There, db)
+    ),
+    canal_lock_nodes:connect(Here, There),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
+    Again = [canal_lock_there:acquire(Holder, There, db) || _ <- [1, 2, 3]],
+    ?assertEqual([{acquired, 2}, {acquired, 3}, full], Again),
+    ?assertEqual([{Who, holder} || Who <- lists:sort([Pid, Other])], confirmed(There)),
+    %% The other side cuts, and who has something to say connects.
+    canal_lock_nodes:cut(There, Here),
+    canal_lock_there:await_count(There, db, 1),
+    canal_lock_nodes:connect_by_themselves(Here, true),
+    ?assertEqual({acquired, 2}, canal_lock_there:acquire(Holder, There, db)),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:await_count(There, db, 1),
+    ?assertEqual(ok, canal_lock_there:release(Unharmed, There, db)),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{given_back := 6, released := 1}, canal_lock_there:info(There)).
+
+void([There, Here | _]) ->
+    {_, Pid} = Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    canal_lock_there:kill_manager(There),
+    Name = canal_lock_nodes:name(There),
+    ?assertEqual(
+        {exit, {noproc, {canal_lock, release_on, [Name, db]}}},
+        canal_lock_there:release(Holder, There, db)
+    ),
+    _ = canal_lock_there:start_manager(There, #{}),
+    ?assertEqual(0, canal_lock_there:count(There, db)),
+    ?assertEqual([], canal_lock_there:watched(There)),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
+    %% By the old permit and by the new one it dies once.
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+    ?assertEqual([{Pid, holder}], confirmed(There)),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{granted := 1, given_back := 1}, canal_lock_there:info(There)).
+
+bad_arguments([There, Here | _]) ->
+    Name = canal_lock_nodes:name(There),
+    Holder = canal_lock_nodes:worker(Here),
+    canal_lock_there:suspend_manager(There),
+    Attempt = fun(Function, Arguments) ->
+        canal_lock_nodes:order(Holder, fun() ->
+            canal_lock_there:attempt(fun() -> apply(canal_lock, Function, Arguments) end)
+        end)
+    end,
+    Numbers = [-1, 1.0, atom, [], <<>>, -(1 bsl 70)],
+    [
+        ?assertEqual({Bad, {error, badarg}}, {Bad, Attempt(acquire_on, Arguments)})
+     || Bad <- Numbers, Arguments <- [[Name, db, Bad, 1], [Name, db, 1, Bad]]
+    ],
+    [
+        ?assertEqual({Bad, {error, badarg}}, {Bad, Attempt(Function, Arguments)})
+     || Bad <- [1, "node", <<"node">>, {canal_lock, Name}, self()],
+        {Function, Arguments} <- [{acquire_on, [Bad, db, 1, 1]}, {release_on, [Bad, db]}]
+    ],
+    canal_lock_there:resume_manager(There),
+    ?assertMatch(#{granted := 0, refused := 0, not_held := 0}, canal_lock_there:info(There)).
+
+%% By one who has to refuse for want of memory.
+raised([_, Here, Elsewhere]) ->
+    {_, Pid} = Poor = canal_lock_nodes:worker(Elsewhere),
+    Name = canal_lock_nodes:name(Elsewhere),
+    canal_lock_nodes:order(Poor, fun() -> register(canal_lock, self()) end),
+    Holder = canal_lock_nodes:worker(Here),
+    [
+        begin
+            _ = canal_lock_nodes:send_order(Poor, fun() ->
+                receive
+                    {'$gen_call', From, _} -> gen_server:reply(From, {raise, system_limit})
+                end
+            end),
+            Call = fun() -> apply(canal_lock, Function, [Name | Arguments]) end,
+            Answer = canal_lock_nodes:order(Holder, fun() -> canal_lock_there:attempt(Call) end),
+            ?assertEqual({error, system_limit}, Answer)
+        end
+     || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
+    ],
+    ?assert(canal_lock_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)).
+
+forged([There, Here | _]) ->
+    Name = canal_lock_nodes:name(There),
+    {_, Pid} = Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    [{Pid, holder}] = confirmed(There),
+    Local = canal_lock_nodes:worker(There),
+    %% Of a local process, which has calls of its own for that.
+    Requests = fun() ->
+        [
+            gen_server:call(canal_lock, Request)
+         || Request <- [
+                {acquire, self(), self(), {k, 1, 1}},
+                {acquire, Pid, self(), {k, 1, 1}},
+                {acquire, self(), Pid, {k, 1, 1}},
+                {acquire, Pid, not_a_pid, {k, 1, 1}},
+                {acquire, Pid, Pid, k},
+                {release, db}
+            ]
+        ]
+    end,
+    ?assertEqual([{error, unknown_call}], lists:usort(canal_lock_nodes:order(Local, Requests))),
+    {_, Asking} = Stranger = canal_lock_nodes:worker(Here),
+    Ask = fun(Request) ->
+        canal_lock_nodes:order(Stranger, fun() -> gen_server:call({canal_lock, Name}, Request) end)
+    end,
+    %% What another version might ask for.
+    ?assertEqual({error, unknown_call}, Ask({acquire, Pid, Asking, {k, -1, x}})),
+    %% Nothing to confirm.
+    ?assertEqual([ok, ok], [Ask({confirm, Whom, Asking}) || Whom <- [Pid, Asking]]),
+    ?assertEqual([{Pid, holder}], canal_lock_there:watched(There)),
+    ?assertEqual([0, 1], [canal_lock_there:count(There, Key) || Key <- [k, db]]),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:nothing_is_left(There).
+
+exits([There, Here, Elsewhere]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    Call = fun(Node) ->
+        canal_lock_nodes:order(Holder, fun() ->
+            {exit, Reason} = canal_lock_there:attempt(fun() -> canal_lock:acquire_on(Node, db, 3, 1) end),
+            {exit, Reason1} = canal_lock_there:attempt(fun() -> canal_lock:release_on(Node, db) end),
+            {Reason, Reason1}
+        end)
+    end,
+    Exits = fun(Node, Reason) ->
+        {{Reason, {canal_lock, acquire_on, [Node, db, 3, 1]}}, {Reason, {canal_lock, release_on, [Node, db]}}}
+    end,
+    Unknown = 'nobody@127.0.0.1',
+    [
+        begin
+            canal_lock_nodes:connect_by_themselves(Here, ByThemselves),
+            ?assertEqual(Exits(Unknown, {nodedown, Unknown}), Call(Unknown))
+        end
+     || ByThemselves <- [false, true]
+    ],
+    Without = canal_lock_nodes:name(Elsewhere),
+    ?assertEqual(Exits(Without, noproc), Call(Without)),
+    %% The manager ends while somebody waits for it.
+    Name = canal_lock_nodes:name(There),
+    canal_lock_there:suspend_manager(There),
+    Waiting = canal_lock_there:send_acquire(Holder, There, db),
+    canal_lock_there:await_request(There),
+    canal_lock_there:kill_manager(There),
+    ?assertEqual(
+        {exit, {killed, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
+        canal_lock_await:answer(Waiting)
+    ),
+    ?assertEqual(
+        [{messages, []}],
+        canal_lock_nodes:order(Holder, fun() -> process_info(self(), [messages]) end)
+    ).
+
+nodes_end([There]) ->
+    [
+        begin
+            Here = canal_lock_nodes:start(),
+            canal_lock_nodes:connect(Here, There),
+            [
+                {acquired, _} = canal_lock_there:acquire(canal_lock_nodes:worker(Here), There, Key)
+             || Key <- [db, app, db]
+            ],
+            3 = length(confirmed(There)),
+            ok = End(Here),
+            canal_lock_there:nothing_is_left(There)
+        end
+     || End <- [fun canal_lock_nodes:stop/1, fun canal_lock_nodes:kill/1]
+    ].
