@@ -252,7 +252,8 @@ acquire_on(Node, Key, MaxPer, Buckets) ->
 %% {@link acquire_on/4}. With `node()' it is {@link release/1}.
 %%
 %% Exits and costs as {@link acquire_on/4}. If it exits because the manager has crashed, it is not known whether the
-%% permit was released: try again, and `{error, not_held}' is as good as `ok'.
+%% permit was released. A process that had only one of `Key' may try again, and `{error, not_held}' is as good as `ok';
+%% one that had several learns by `erpc:call(Node, canal_lock, held, [self()])' what is left.
 -spec release_on(node(), key()) -> ok | {error, not_held}.
 release_on(Node, Key) when Node =:= node() ->
     release(Key);

@@ -86,12 +86,12 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     {ok, State, {continue, work}}.
 
 %% What comes from other nodes is checked once more: their version may be another.
-handle_call({acquire, Holder, Call, Wish = {_Key, MaxPer, Buckets}}, _From, State) when
-    is_pid(Holder), is_pid(Call), node(Holder) =/= node(), node(Call) =:= node(Holder),
+handle_call({acquire, Holder, Call, Wish = {_Key, MaxPer, Buckets}}, {Call, _Tag}, State) when
+    is_pid(Holder), Holder =/= Call, node(Holder) =/= node(), node(Call) =:= node(Holder),
     is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0
 ->
     reply(canal_lock_watch:acquire(State#state.table, State#state.handle, Holder, Call, Wish), State);
-handle_call({confirm, Holder, Call}, _From, State) when is_pid(Holder), is_pid(Call) ->
+handle_call({confirm, Holder, Call}, {Call, _Tag}, State) when is_pid(Holder), node(Call) =/= node() ->
     reply(canal_lock_watch:confirm(State#state.table, State#state.handle, Holder, Call), State);
 handle_call({release, Key}, {Holder, _Tag}, State) when node(Holder) =/= node() ->
     reply(canal_lock_watch:release(State#state.table, State#state.handle, Holder, Key), State);

@@ -90,9 +90,11 @@ sweep_step(_Handle, _Budget) ->
 dismantle_step(_Budget) ->
     erlang:nif_error(not_loaded).
 
-%% A permit for a process on another node, asked for by its call, which has to be ended.
--spec remote_acquire(handle(), pid(), Call :: pid(), canal_lock_remote:wish()) -> {acquired, pos_integer()} | full.
-remote_acquire(_Handle, _Pid, _Call, _Wish) ->
+%% A permit for a process on another node, asked for by its call, which has to be ended. What it is connected by is
+%% noted when it is new.
+-spec remote_acquire(handle(), {pid(), canal_lock_watch:connection()}, Call :: pid(), canal_lock_remote:wish()) ->
+    {acquired, pos_integer()} | full.
+remote_acquire(_Handle, _Holder, _Call, _Wish) ->
     erlang:nif_error(not_loaded).
 
 %% The call has confirmed that the process has heard of the permit, or has died. Is the process still a holder?
@@ -110,7 +112,7 @@ remote_give_back(_Handle, _Pid) ->
     erlang:nif_error(not_loaded).
 
 %% The holders on other nodes, each with the calls that have not ended.
--spec remote_holders(handle()) -> [{pid(), [Call :: pid()]}].
+-spec remote_holders(handle()) -> [{pid(), canal_lock_watch:connection(), [Call :: pid()]}].
 remote_holders(_Handle) ->
     erlang:nif_error(not_loaded).
 

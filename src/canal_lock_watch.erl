@@ -11,23 +11,37 @@
 -type row() :: {pid(), reference(), why()}.
 -type why() :: holder | {call_of, Holder :: pid()}.
 
--export_type([row/0]).
+%% What stands for the connection to a node, and for no other connection to it.
+-type connection() :: port() | pid() | none.
 
-%% Watches all those anew that a table knows which an earlier manager has left.
+-export_type([row/0, connection/0]).
+
+%% Watches all those anew that a table knows which an earlier manager has left. Whoever has lost the connection that it
+%% came by has lost its permits, though there was nobody to see it.
 -spec adopt(ets:tid() | atom(), canal_lock_nif:handle()) -> ok.
 adopt(Table, Handle) ->
     lists:foreach(
-        fun({Holder, Calls}) ->
+        fun({Holder, Connection, Calls}) ->
+            %% First the watch: if the connection is the same afterwards, its loss will be seen.
             watch(Table, Holder, holder),
-            [watch(Table, Call, {call_of, Holder}) || Call <- Calls]
+            case connection(Holder) of
+                Connection ->
+                    [watch(Table, Call, {call_of, Holder}) || Call <- Calls];
+                _ ->
+                    unwatch(Table, Holder),
+                    canal_lock_nif:remote_give_back(Handle, Holder)
+            end
         end,
         canal_lock_nif:remote_holders(Handle)
     ).
 
+connection(Pid) ->
+    proplists:get_value(node(Pid), erlang:system_info(dist_ctrl), none).
+
 -spec acquire(ets:tid() | atom(), canal_lock_nif:handle(), pid(), Call :: pid(), canal_lock_remote:wish()) ->
     {acquired, pos_integer()} | full | {raise, canal_lock_errors:cause()}.
 acquire(Table, Handle, Holder, Call, Wish) ->
-    try canal_lock_nif:remote_acquire(Handle, Holder, Call, Wish) of
+    try canal_lock_nif:remote_acquire(Handle, {Holder, connection(Holder)}, Call, Wish) of
         full ->
             full;
         Acquired ->
@@ -41,7 +55,7 @@ acquire(Table, Handle, Holder, Call, Wish) ->
 
 -spec confirm(ets:tid() | atom(), canal_lock_nif:handle(), pid(), Call :: pid()) -> ok.
 confirm(Table, Handle, Holder, Call) ->
-    unwatch(Table, Call),
+    [unwatch(Table, Call) || [{_, _, {call_of, _}}] <- [ets:lookup(Table, Call)]],
     unwatch_unless(canal_lock_nif:remote_end_call(Handle, Holder, Call, true), Table, Holder).
 
 -spec release(ets:tid() | atom(), canal_lock_nif:handle(), pid(), canal_lock:key()) ->

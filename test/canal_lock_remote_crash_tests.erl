@@ -9,6 +9,7 @@
 adoption_test_() ->
     tests(3, [
         {"P10: holders are adopted: they hold, release, and are watched", fun adopted/1},
+        {"P4, P10: a connection lost while there is no manager", fun cut_unseen/1},
         {"P10: those who die while there is no manager give back to the next", fun die_without_manager/1},
         {"P10: a node that goes while there is no manager gives back to the next", fun node_ends_without_manager/1},
         {"P10: a connection lost and not found again gives back to the next", fun cut_without_manager/1},
@@ -46,6 +47,35 @@ tests(Nodes, Tests) ->
 new_manager(There) ->
     canal_lock_there:kill_manager(There),
     canal_lock_there:start_manager(There, ?KEPT).
+
+%% The next manager was not there to see it, and finds everybody alive; or connects to them by itself.
+cut_unseen([There, Here, Elsewhere]) ->
+    Stays = canal_lock_nodes:worker(Elsewhere),
+    {acquired, 1} = canal_lock_there:acquire(Stays, There, stays),
+    [
+        begin
+            Holder = canal_lock_nodes:worker(Here),
+            {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+            ok = canal_lock_there:kill_manager(There),
+            canal_lock_nodes:cut(Here, There),
+            Reconnect(),
+            _ = canal_lock_there:start_manager(There, ?KEPT),
+            canal_lock_there:await_count(There, db, 0),
+            canal_lock_nodes:connect_by_themselves(There, false),
+            canal_lock_nodes:connect(Here, There),
+            ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+            ok = canal_lock_nodes:kill_worker(Holder),
+            canal_lock_there:await_count(There, db, 0)
+        end
+     || Reconnect <- [
+            fun() -> canal_lock_nodes:connect(Here, There) end,
+            fun() -> canal_lock_nodes:connect_by_themselves(There, true) end,
+            fun() -> not_at_all end
+        ]
+    ],
+    ?assertEqual(1, canal_lock_there:count(There, stays)),
+    ?assertEqual(ok, canal_lock_there:release(Stays, There, stays)),
+    canal_lock_there:nothing_is_left(There).
 
 adopted([There, Here, Elsewhere]) ->
     {_, One} = Holder = canal_lock_nodes:worker(Here),
@@ -295,7 +325,8 @@ manager_crashes_unanswered([There, Here]) ->
 %% The manager takes a permit, and does nothing else for it.
 take(There, {_, Holder}, {_, Call}, Key) ->
     in_the_manager(There, fun(Handle) ->
-        {acquired, _} = canal_lock_nif:remote_acquire(Handle, Holder, Call, {Key, 3, 1})
+        {_, Connection} = lists:keyfind(node(Holder), 1, erlang:system_info(dist_ctrl)),
+        {acquired, _} = canal_lock_nif:remote_acquire(Handle, {Holder, Connection}, Call, {Key, 3, 1})
     end).
 
 in_the_manager(There, Fun) ->

@@ -379,9 +379,16 @@ forged([There, Here | _]) ->
         canal_lock_nodes:order(Stranger, fun() -> gen_server:call({canal_lock, Name}, Request) end)
     end,
     %% What another version might ask for.
-    ?assertEqual({error, unknown_call}, Ask({acquire, Pid, Asking, {k, -1, x}})),
+    Strange = [{acquire, Pid, Asking, Wish} || Wish <- [{k, -1, 1}, {k, 1, x}, {k, 1}, k]],
+    [?assertEqual({Request, {error, unknown_call}}, {Request, Ask(Request)}) || Request <- Strange],
+    %% A holder that calls for itself would not be watched as a holder; nobody confirms for others.
+    ?assertEqual({error, unknown_call}, Ask({acquire, Asking, Asking, {k, 1, 1}})),
+    ?assertEqual({error, unknown_call}, Ask({confirm, Asking, Pid})),
+    Confirm = fun() -> [gen_server:call(canal_lock, {confirm, Pid, By}) || By <- [Pid, self()]] end,
+    ?assertEqual([{error, unknown_call} || _ <- [1, 2]], canal_lock_nodes:order(Local, Confirm)),
     %% Nothing to confirm.
     ?assertEqual([ok, ok], [Ask({confirm, Whom, Asking}) || Whom <- [Pid, Asking]]),
+    ?assertEqual(ok, canal_lock_nodes:order(Holder, fun() -> gen_server:call({canal_lock, Name}, {confirm, Pid, Pid}) end)),
     ?assertEqual([{Pid, holder}], canal_lock_there:watched(There)),
     ?assertEqual([0, 1], [canal_lock_there:count(There, Key) || Key <- [k, db]]),
     ok = canal_lock_nodes:kill_worker(Holder),

@@ -128,7 +128,7 @@ other_nodes() ->
     #{from_other_nodes := Terms} = maps:from_list(canal_lock_key_terms:by_kind()),
     [Holder, Call | _] = [Pid || Pid <- Terms, is_pid(Pid)],
     Acquire = fun(Capacity) ->
-        Answer = canal_lock_nif:remote_acquire(Handle, Holder, Call, {db, Capacity, 1}),
+        Answer = canal_lock_nif:remote_acquire(Handle, {Holder, none}, Call, {db, Capacity, 1}),
         canal_lock_nif:remote_end_call(Handle, Holder, Call, true),
         Answer
     end,

@@ -67,21 +67,22 @@ fn managed<T>(
     with(remotes, table)
 }
 
-/// `remote_acquire(Handle, Pid, Call, {Key, MaxPer, Buckets}) -> {acquired, N} | full`: a permit for a process on
-/// another node, asked for by its call.
+/// `remote_acquire(Handle, {Pid, Connection}, Call, {Key, MaxPer, Buckets}) -> {acquired, N} | full`: a permit for a
+/// process on another node, asked for by its call.
 #[rustler::nif]
 fn remote_acquire<'a>(
     env: Env<'a>,
     handle: ResourceArc<ManagerWatch>,
-    pid: Term<'a>,
+    (pid, connection): (Term<'a>, Term<'a>),
     call: Term<'a>,
     (key, max_per, buckets): (Term<'a>, Term<'a>, Term<'a>),
 ) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
     let capacity = capacity(here, max_per.as_c_arg(), buckets.as_c_arg()).ok_or(Error::BadArg)?;
     let acquired = managed(&handle, |remotes, table| {
-        let (pid, call, key) = (pid.as_c_arg(), call.as_c_arg(), key.as_c_arg());
-        remotes.acquire(here, table, pid, call, key, capacity)
+        let connected = (pid.as_c_arg(), connection.as_c_arg());
+        let (call, key) = (call.as_c_arg(), key.as_c_arg());
+        remotes.acquire(here, table, connected, call, key, capacity)
     })?;
     Ok(here.term(answer(here, acquired)))
 }
@@ -128,16 +129,17 @@ fn remote_give_back(env: Env, handle: ResourceArc<ManagerWatch>, pid: Term) -> N
     Ok(atoms::ok())
 }
 
-/// `remote_holders(Handle) -> [{Pid, [Call]}]`: the holders on other nodes, each with its calls that are not over.
+/// `remote_holders(Handle) -> [{Pid, Connection, [Call]}]`: the holders on other nodes, each with its calls that are not
+/// over.
 #[rustler::nif]
 fn remote_holders(env: Env<'_>, handle: ResourceArc<ManagerWatch>) -> NifResult<Term<'_>> {
     let here = Here::from_env(env);
     let holders = managed(&handle, |remotes, _| remotes.list(here))?;
-    let terms: Vec<(Term, Vec<Term>)> = holders
+    let terms: Vec<(Term, Term, Vec<Term>)> = holders
         .into_iter()
-        .map(|(pid, calls)| {
+        .map(|(pid, connection, calls)| {
             let calls = calls.into_iter().map(|call| here.term(call)).collect();
-            (here.term(pid), calls)
+            (here.term(pid), here.term(connection), calls)
         })
         .collect();
     Ok(terms.encode(env))

@@ -2,7 +2,7 @@
 //!
 //! The VM lets a native library watch local processes only. So those of other nodes are watched by the manager, which
 //! takes and releases permits for them, one call at a time. What must outlive a manager that crashes is kept here,
-//! with the table: who they are, and which of their calls are not over yet.
+//! with the table: who they are, by which connection, and which of their calls are not over yet.
 //!
 //! A **call** is a process on the other node that asks for a permit on behalf of the holder and lives until it has
 //! heard that we know that it has the answer. As long as it is on record, the permit that it brought is the call's to
@@ -27,8 +27,8 @@ use std::num::NonZeroU64;
 /// The word of a local pid has both of its lowest bits set. The words of these holders have none of the lowest four.
 const WORD_SHIFT: u32 = 4;
 
-/// A pid in the external format: the same bytes for the same pid of another node, on one VM.
-type Pid = Box<[u8]>;
+/// A term in the external format. For a pid of another node these are the same bytes each time, on one VM.
+type External = Box<[u8]>;
 
 /// The holders on other nodes that one table knows.
 #[derive(Default)]
@@ -36,20 +36,22 @@ pub(crate) struct Remotes(Mutex<Registry>);
 
 #[derive(Default)]
 struct Registry {
-    numbers: HashMap<Pid, u64>,
+    numbers: HashMap<External, u64>,
     remotes: HashMap<u64, Remote>,
     last_number: u64,
 }
 
 struct Remote {
-    pid: Pid,
+    pid: External,
+    /// What it was connected by when it came, whatever that is to the manager.
+    connection: External,
     permits: u64,
     calls: Vec<Call>,
 }
 
 /// A call that has brought a permit, and has not confirmed it yet.
 struct Call {
-    process: Pid,
+    process: External,
     key: TermKey,
 }
 
@@ -57,13 +59,16 @@ struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remains(pub(crate) bool);
 
+/// A holder's pid, its connection, and its calls that are not over.
+pub(crate) type Listed = (ErlNifTerm, ErlNifTerm, Vec<ErlNifTerm>);
+
 impl Remotes {
-    /// Takes a permit for the process `pid`, asked for by the process `call`.
+    /// Takes a permit for the process `pid`, which is connected by `connection`, asked for by the process `call`.
     pub(crate) fn acquire(
         &self,
         here: Here<'_>,
         table: &Table<TermKey>,
-        pid: ErlNifTerm,
+        (pid, connection): (ErlNifTerm, ErlNifTerm),
         call: ErlNifTerm,
         key: ErlNifTerm,
         capacity: Capacity,
@@ -84,7 +89,7 @@ impl Remotes {
 
         let process = external(here, call)?;
         let mut registry = self.0.lock();
-        let number = registry.number(external(here, pid)?)?;
+        let number = registry.number(external(here, pid)?, external(here, connection)?)?;
         let taken = registry
             .room_for_call(number)
             .and_then(|()| with_key(here, key, Take(table, holder(number), capacity)));
@@ -157,26 +162,21 @@ impl Remotes {
         Ok(())
     }
 
-    /// All holders, each with the calls that are not over.
-    pub(crate) fn list(
-        &self,
-        here: Here<'_>,
-    ) -> Result<Vec<(ErlNifTerm, Vec<ErlNifTerm>)>, Raised> {
+    /// All holders: pid, connection, and the calls that are not over.
+    pub(crate) fn list(&self, here: Here<'_>) -> Result<Vec<Listed>, Raised> {
         let registry = self.0.lock();
-        registry
-            .remotes
-            .values()
-            .map(|remote| {
-                let calls = remote
-                    .calls
-                    .iter()
-                    .map(|call| internal(here, &call.process));
-                Ok((
-                    internal(here, &remote.pid)?,
-                    calls.collect::<Result<_, _>>()?,
-                ))
-            })
-            .collect()
+        let listed = registry.remotes.values().map(|remote| {
+            let calls = remote
+                .calls
+                .iter()
+                .map(|call| internal(here, &call.process));
+            Ok((
+                internal(here, &remote.pid)?,
+                internal(here, &remote.connection)?,
+                calls.collect::<Result<_, _>>()?,
+            ))
+        });
+        listed.collect()
     }
 
     /// The pid that an identity word stands for, if it is one of these, and not forgotten.
@@ -205,7 +205,7 @@ impl Remotes {
 
 impl Registry {
     /// The number of a holder, known or new.
-    fn number(&mut self, pid: Pid) -> Result<u64, OutOfMemory> {
+    fn number(&mut self, pid: External, connection: External) -> Result<u64, OutOfMemory> {
         if let Some(number) = self.numbers.get(&pid) {
             return Ok(*number);
         }
@@ -213,6 +213,7 @@ impl Registry {
         self.remotes.try_reserve(1).map_err(|_| OutOfMemory)?;
         let remote = Remote {
             pid: copy(&pid)?,
+            connection,
             permits: 0,
             calls: Vec::new(),
         };
@@ -229,12 +230,12 @@ impl Registry {
         }
     }
 
-    fn call(&self, number: u64, process: &Pid) -> Option<&Call> {
+    fn call(&self, number: u64, process: &External) -> Option<&Call> {
         let remote = self.remotes.get(&number)?;
         remote.calls.iter().find(|call| call.process == *process)
     }
 
-    fn forget_call(&mut self, number: u64, process: &Pid) {
+    fn forget_call(&mut self, number: u64, process: &External) {
         if let Some(remote) = self.remotes.get_mut(&number) {
             remote.calls.retain(|call| call.process != *process);
         }
@@ -285,6 +286,10 @@ impl Registry {
         if let Some(remote) = self.remotes.remove(&number) {
             self.numbers.remove(&remote.pid);
             table.give_back(&pin(), holder(number));
+            if self.remotes.is_empty() {
+                // A crowd may have been here.
+                (self.numbers, self.remotes) = Default::default();
+            }
         }
     }
 }
@@ -300,17 +305,17 @@ fn holder(number: u64) -> Holder {
 /// No pid's word, and no holder's here.
 const NOBODY: NonZeroU64 = NonZeroU64::MIN;
 
-fn external(here: Here<'_>, pid: ErlNifTerm) -> Result<Pid, Raised> {
-    let bytes = enif::with_external_format(here.term(pid), copy);
+fn external(here: Here<'_>, term: ErlNifTerm) -> Result<External, Raised> {
+    let bytes = enif::with_external_format(here.term(term), copy);
     Ok(bytes.ok_or(OutOfMemory)??)
 }
 
-fn internal(here: Here<'_>, pid: &Pid) -> Result<ErlNifTerm, Raised> {
-    let (term, _) = here.env().binary_to_term(pid).ok_or(OutOfMemory)?;
+fn internal(here: Here<'_>, bytes: &External) -> Result<ErlNifTerm, Raised> {
+    let (term, _) = here.env().binary_to_term(bytes).ok_or(OutOfMemory)?;
     Ok(term.as_c_arg())
 }
 
-fn copy(bytes: &[u8]) -> Result<Pid, OutOfMemory> {
+fn copy(bytes: &[u8]) -> Result<External, OutOfMemory> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len())
         .map_err(|_| OutOfMemory)?;
