@@ -77,7 +77,8 @@
 
 -type options() :: canal_lock_manager:options().
 %% `keep_on_crash' (`false'): if the manager crashes, counts, holders and their watch go on without it, and the next
-%% manager that is started with this option adopts them. `sweep_interval_ms' (5000): an idle key is gone after two of
+%% manager that is started with this option adopts them. (Holders on other nodes are watched again from then on; who has
+%% died or lost its connection meanwhile gives back then.) `sweep_interval_ms' (5000): an idle key is gone after two of
 %% these intervals.
 
 -type info() :: #{
@@ -96,9 +97,10 @@
 %% What the table is and costs: the `MaxPer' that the manager was started with; keys in the table, with those idle
 %% ones that the sweep has not reached yet; permits out, of all keys together; processes that hold any; bytes
 %% allocated by the table. And what has happened since it was opened: permits granted; calls that were answered
-%% `full'; permits released; permits given back after the death of their holders; releases of what the caller did not
-%% hold; idle keys that the sweep has taken out. When nothing is going on, `granted' is the sum of `permits',
-%% `released' and `given_back'.
+%% `full'; permits released; permits given back after the death of their holders, or when their connection was lost;
+%% releases of what the caller did not hold; idle keys that the sweep has taken out. `granted' is the sum of `permits',
+%% `released' and `given_back'; these are not read at one instant, so between two looks at a busy table it may waver by
+%% a few. What is noted of holders on other nodes is not in `memory'.
 
 %% @equiv start_link(MaxPer, #{})
 -spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.
@@ -107,8 +109,8 @@ start_link(MaxPer) ->
 
 %% @doc Starts the manager, linked to the caller and registered as `canal_lock'.
 %%
-%% `MaxPer', a positive integer, is how many permits a bucket bears by default. It is shown by {@link info/0}; each
-%% call brings its own. `Options' is a map; see {@type options()}.
+%% `MaxPer', a positive integer, is how many permits a bucket bears. It is shown by {@link info/0} and decides nothing:
+%% each call brings its own. `Options' is a map; see {@type options()}.
 %%
 %% The table is empty at first, unless `keep_on_crash' is `true' and a manager with that option has crashed: then its
 %% table goes on. In any other case, whatever permits are still held from an earlier manager are void from now on: the
@@ -144,7 +146,8 @@ child(MaxPer) ->
 
 %% @doc Stops the manager. The table is closed: all permits are void, and calls raise until the next start.
 %%
-%% Exits with `noproc' if there is no manager. One that has a supervisor is started again by it, with an empty table.
+%% Exits with `noproc' if there is no manager; a table that one has kept stays open then. One that has a supervisor is
+%% started again by it, with an empty table.
 -spec stop() -> ok.
 stop() ->
     canal_lock_manager:stop().
@@ -199,7 +202,8 @@ release(Key) ->
 %% killed.
 %%
 %% If there is none to be had, the answer is `full', and `Fun' is not called. Calls may be nested; each takes a permit
-%% of its own. `Fun' must not release what it runs under.
+%% of its own. `Fun' must not release what it runs under. If the table is closed meanwhile, the permit is void, and the
+%% result of `Fun' is answered all the same.
 %%
 %% Raises and costs as {@link acquire/3} and {@link release/1}.
 -spec with_permit(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)) ->
@@ -237,9 +241,11 @@ return(Key) ->
 %%
 %% It waits as long as it takes. It exits as `gen_server:call/2' does, with `{Reason, {canal_lock, acquire_on, _}}',
 %% when the node is not there or goes (`{nodedown, Node}'), when no manager runs there (`noproc'), or when that one
-%% crashes; whatever comes of the request then, no permit stays behind. Raises as {@link acquire/3}.
+%% crashes. If a permit comes of the request none the less, it is taken back as soon as the manager hears, or the next
+%% one begins; until then it is counted. Raises as {@link acquire/3}.
 %%
-%% Cost: one round trip, a process on this side, and one manager on the other through which all such calls go.
+%% Cost: one round trip before the answer and one after it, a process on this side, and one manager on the other through
+%% which all such calls go.
 -spec acquire_on(node(), key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire_on(Node, Key, MaxPer, Buckets) when Node =:= node() ->

@@ -93,8 +93,9 @@ format(#{what := unknown_message, kind := Kind, message := Message}) ->
 
 %% On one line: what people send, or use as a key, may be of any size.
 short(Term) ->
-    %% The limit is no more than a wish: numbers and atoms are not cut.
-    Text = io_lib:format("~0tp", [Term], [{chars_limit, ?MAX_CHARACTERS}]),
+    %% The limit on characters is no more than a wish, numbers and atoms are not cut; without that on depth, what is
+    %% nested very deeply takes seconds.
+    Text = io_lib:format("~0tP", [Term, 30], [{chars_limit, ?MAX_CHARACTERS}]),
     case string:slice(Text, 2 * ?MAX_CHARACTERS) of
         Rest when Rest =:= []; Rest =:= <<>> -> Text;
         _ -> [string:slice(Text, 0, 2 * ?MAX_CHARACTERS), "..."]

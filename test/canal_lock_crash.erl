@@ -43,6 +43,8 @@ kill(Manager) ->
 -spec another(pid()) -> pid().
 another(Manager) ->
     canal_lock_await:value(true, fun() -> not lists:member(whereis(canal_lock), [undefined, Manager]) end),
+    %% It answers when it has begun, and has its name before.
+    _ = sys:get_state(canal_lock),
     whereis(canal_lock).
 
 %% By a bug of ours, as it were: it loses the table that it shows to people, and then looks into it. It is dead when

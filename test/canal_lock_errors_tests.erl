@@ -71,6 +71,7 @@ calls() ->
     Wrong = [Call || {_, _, Faults} = Call <- Numbers ++ With ++ On, Faults =/= #{}],
     ?assert(length(Wrong) > 500),
     Wrong ++
+        [{with_permit, [db, 3, 1, Action], #{4 => ?ACTION}} || Action <- [not_a_fun, fun(_) -> not_called end]] ++
         [{acquire_on, [Node, db, 3, 1], #{1 => ?NODE_NAME}} || Node <- [<<"there@nowhere">>, 1, self()]] ++
         [{release_on, [Node, db], #{1 => ?NODE_NAME}} || Node <- ["there@nowhere", <<"there@nowhere">>, 1, self()]] ++
         [{buckets, [Key, MaxPer], #{2 => ?POSITIVE}} || Key <- [db, new, "string"], MaxPer <- [0 | not_counts()]] ++

@@ -207,6 +207,8 @@ supervised() ->
         Manager = whereis(canal_lock),
         exit(Manager, kill),
         canal_lock_await:value(true, fun() -> not lists:member(whereis(canal_lock), [undefined, Manager]) end),
+        %% It answers when it has begun, and has its name before.
+        _ = sys:get_state(canal_lock),
         ?assertEqual({acquired, 1}, canal_lock:acquire(db, 1, 1)),
         ok = canal_lock_worker:kill(Holder),
         ?assertEqual(full, canal_lock:acquire(db, 1, 1)),

@@ -67,11 +67,14 @@ fails(exit, Reason) -> exit(Reason);
 fails(error, Reason) -> error(Reason).
 
 nested_same_key() ->
-    Nested = fun Nest(Left) ->
-        case canal_lock:with_permit(db, 3, 1, fun() -> Nest([canal_lock:count(db) | Left]) end) of
-            {ok, Inner} -> Inner;
-            full -> Left
-        end
+    Nested = fun
+        Nest([_, _, _, _]) ->
+            too_many;
+        Nest(Counts) ->
+            case canal_lock:with_permit(db, 3, 1, fun() -> Nest([canal_lock:count(db) | Counts]) end) of
+                {ok, Innermost} -> Innermost;
+                full -> Counts
+            end
     end,
     ?assertEqual([3, 2, 1], Nested([])),
     nothing_is_out().

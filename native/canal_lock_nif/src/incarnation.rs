@@ -3,8 +3,8 @@
 //! A table is an incarnation: it begins empty, and what is in it ends with it. At most one is open.
 //!
 //! ```text
-//!   CURRENT ------------------.                        .---- ManagerWatch   down: closes
-//!                             v                        v     (one; the manager's handle)
+//!   CURRENT ------------------.                        .---- ManagerWatch   down: closes, unless it is kept
+//!                             v                        v     (the manager's handle; one for each that adopts it)
 //!                        Incarnation  <---------  Gate (shared)
 //!                        table, watches                ^
 //!                             '-----------------> HolderWatch x 1024       down: gives back
@@ -143,8 +143,11 @@ pub(crate) fn current(_pin: &Pin) -> Option<&Incarnation> {
 
 /// The open incarnation, to be kept for longer than a pin should be.
 pub(crate) fn current_kept() -> Option<Arc<Incarnation>> {
-    let pin = pin();
-    let open: *const Incarnation = current(&pin)?;
+    let _pin = pin();
+    let open = CURRENT.load(Ordering::Acquire).cast_const();
+    if open.is_null() {
+        return None;
+    }
     // SAFETY: from `Arc::into_raw` in `open`. The list of closed ones keeps its count while we are inside.
     unsafe {
         Arc::increment_strong_count(open);
@@ -317,7 +320,8 @@ pub(crate) fn dismantle_step(budget: usize) -> Progress {
     let Some(alone) = Arc::get_mut(incarnation) else {
         return Progress::Waiting;
     };
-    if alone.table.dismantle(budget.max(1)) {
+    let budget = budget.max(1);
+    if alone.table.dismantle(budget) || alone.remotes.dismantle(budget) {
         return Progress::More;
     }
     let left = alone.watches.len().saturating_sub(WATCHES_PER_STEP);

@@ -144,7 +144,7 @@ fn permits(env: Env<'_>, serial: u64, cursor: u64) -> NifResult<Term<'_>> {
 }
 
 /// `holders(Serial, Cursor, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
-#[rustler::nif]
+#[rustler::nif(schedule = "DirtyCpu")]
 fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResult<Term<'a>> {
     struct Holders<'a>(&'a Incarnation, Cursor);
 
@@ -182,7 +182,6 @@ fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResu
             );
         }
     }
-    consume_timeslice(env, PIECE_PERCENT);
     let list = list.map_err(Raised::from)?;
     piece(env, open, &list, next.map(Cursor::to_number))
 }

@@ -8,7 +8,7 @@ use crate::key::TermKey;
 use crate::raised::Raised;
 use crate::remote::{Remains, Remotes};
 use permit_table::{pin, Progress, Table};
-use rustler::{Atom, Encoder, Env, Error, NifResult, ResourceArc, Term};
+use rustler::{Atom, Env, Error, NifResult, ResourceArc, Term};
 
 mod atoms {
     rustler::atoms! { done, more, ok, waiting }
@@ -130,17 +130,10 @@ fn remote_give_back(env: Env, handle: ResourceArc<ManagerWatch>, pid: Term) -> N
 }
 
 /// `remote_holders(Handle) -> [{Pid, Connection, [Call]}]`: the holders on other nodes, each with its calls that are not
-/// over.
-#[rustler::nif]
+/// over. Dirty, for there may be very many; it changes nothing.
+#[rustler::nif(schedule = "DirtyCpu")]
 fn remote_holders(env: Env<'_>, handle: ResourceArc<ManagerWatch>) -> NifResult<Term<'_>> {
     let here = Here::from_env(env);
     let holders = managed(&handle, |remotes, _| remotes.list(here))?;
-    let terms: Vec<(Term, Term, Vec<Term>)> = holders
-        .into_iter()
-        .map(|(pid, connection, calls)| {
-            let calls = calls.into_iter().map(|call| here.term(call)).collect();
-            (here.term(pid), here.term(connection), calls)
-        })
-        .collect();
-    Ok(terms.encode(env))
+    Ok(here.term(holders))
 }

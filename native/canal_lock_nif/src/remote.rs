@@ -59,9 +59,6 @@ struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remains(pub(crate) bool);
 
-/// A holder's pid, its connection, and its calls that are not over.
-pub(crate) type Listed = (ErlNifTerm, ErlNifTerm, Vec<ErlNifTerm>);
-
 impl Remotes {
     /// Takes a permit for the process `pid`, which is connected by `connection`, asked for by the process `call`.
     pub(crate) fn acquire(
@@ -162,21 +159,40 @@ impl Remotes {
         Ok(())
     }
 
-    /// All holders: pid, connection, and the calls that are not over.
-    pub(crate) fn list(&self, here: Here<'_>) -> Result<Vec<Listed>, Raised> {
+    /// All holders, as `[{Pid, Connection, [Call]}]`, with the calls that are not over.
+    pub(crate) fn list(&self, here: Here<'_>) -> Result<ErlNifTerm, Raised> {
         let registry = self.0.lock();
-        let listed = registry.remotes.values().map(|remote| {
-            let calls = remote
-                .calls
-                .iter()
-                .map(|call| internal(here, &call.process));
-            Ok((
+        let mut holders = Vec::new();
+        let mut calls = Vec::new();
+        for remote in registry.remotes.values() {
+            calls.clear();
+            for call in &remote.calls {
+                push(&mut calls, internal(here, &call.process)?)?;
+            }
+            let holder = [
                 internal(here, &remote.pid)?,
                 internal(here, &remote.connection)?,
-                calls.collect::<Result<_, _>>()?,
-            ))
-        });
-        listed.collect()
+                enif::list(here, &calls, enif::nil(here)),
+            ];
+            push(&mut holders, enif::tuple(here, &holder))?;
+        }
+        Ok(enif::list(here, &holders, enif::nil(here)))
+    }
+
+    /// Frees up to so many of them, of a table that is closed; answers whether any are left.
+    pub(crate) fn dismantle(&mut self, limit: usize) -> bool {
+        let registry = self.0.get_mut();
+        registry
+            .numbers
+            .extract_if(|_, _| true)
+            .take(limit)
+            .for_each(drop);
+        registry
+            .remotes
+            .extract_if(|_, _| true)
+            .take(limit)
+            .for_each(drop);
+        !(registry.numbers.is_empty() && registry.remotes.is_empty())
     }
 
     /// The pid that an identity word stands for, if it is one of these, and not forgotten.
@@ -313,6 +329,12 @@ fn external(here: Here<'_>, term: ErlNifTerm) -> Result<External, Raised> {
 fn internal(here: Here<'_>, bytes: &External) -> Result<ErlNifTerm, Raised> {
     let (term, _) = here.env().binary_to_term(bytes).ok_or(OutOfMemory)?;
     Ok(term.as_c_arg())
+}
+
+fn push(list: &mut Vec<ErlNifTerm>, term: ErlNifTerm) -> Result<(), OutOfMemory> {
+    list.try_reserve(1).map_err(|_| OutOfMemory)?;
+    list.push(term);
+    Ok(())
 }
 
 fn copy(bytes: &[u8]) -> Result<External, OutOfMemory> {

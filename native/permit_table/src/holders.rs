@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! - **H3** A slot is taken before the process is watched, and the process is watched before its first permit is
-//!   counted: whatever is counted is given back (P4).
+//!   counted: whatever is counted is given back (P4). Who watches a holder in another way than by being asked to must
+//!   see to it for himself.
 //! - **H4** A process that finds its place taken by another lives in `displaced`, and the place counts how many do.
 //!   It looks there if that count is not 0, so it finds its slot again after the other has gone. A holder without a
 //!   place always lives there.
@@ -192,11 +193,11 @@ impl<K> Holders<K> {
     }
 
     /// Notes what a process holds. Anybody may ask.
-    pub(crate) fn gather(
+    pub(crate) fn gather<'a>(
         &self,
-        pin: &Pin,
+        pin: &'a Pin,
         holder: Holder,
-        seen: &mut Vec<Seen<K>>,
+        seen: &mut Vec<Seen<'a, K>>,
     ) -> Result<(), OutOfMemory> {
         let word = holder.word.get();
         let home = holder
@@ -218,12 +219,12 @@ impl<K> Holders<K> {
 
     /// Notes what all processes of one chunk hold, of all keys or of one, from this chunk on; answers which is next.
     /// The displaced come after the last.
-    pub(crate) fn gather_from(
+    pub(crate) fn gather_from<'a>(
         &self,
-        pin: &Pin,
+        pin: &'a Pin,
         chunk: usize,
         only: Option<&Node<K>>,
-        seen: &mut Vec<Seen<K>>,
+        seen: &mut Vec<Seen<'a, K>>,
     ) -> Result<Option<usize>, OutOfMemory> {
         let there = |chunk: usize| Some((chunk, self.slots.chunk(chunk)?));
         if let Some((chunk, slots)) = (chunk..self.slots.chunk_count()).find_map(there) {
@@ -239,11 +240,23 @@ impl<K> Holders<K> {
         Ok(None)
     }
 
-    /// Frees one chunk of slots; answers whether any are left. The permits on record are not given back.
+    /// Frees up to `limit` slots of the displaced, or one chunk; answers whether any are left. The permits on record
+    /// are not given back.
     ///
     /// # Safety
     /// Made with this account, nobody is inside, and it is not used for anything else again.
-    pub(crate) unsafe fn free_some(&self, account: &Account) -> bool {
+    pub(crate) unsafe fn free_some(&self, account: &Account, limit: usize) -> bool {
+        let mut displaced = self.displaced.lock();
+        if !displaced.is_empty() {
+            for gone in displaced.extract_if(|_| true).take(limit) {
+                // SAFETY: allocated with this account by `displace`; nobody is inside.
+                unsafe {
+                    gone.slot.as_ref().free_more(account);
+                    account.free(gone.slot);
+                }
+            }
+            return true;
+        }
         let last = (0..self.slots.chunk_count())
             .rev()
             .find_map(|chunk| self.slots.chunk(chunk));
@@ -254,20 +267,12 @@ impl<K> Holders<K> {
         unsafe { self.slots.free_last(account, 0) }
     }
 
-    /// Frees everything, after [`Holders::free_some`] has freed all chunks.
+    /// Frees everything, after [`Holders::free_some`] has freed all slots.
     ///
     /// # Safety
     /// As there.
     pub(crate) unsafe fn free(&self, account: &Account) {
-        let mut displaced = self.displaced.lock();
-        for gone in displaced.drain() {
-            // SAFETY: allocated with this account by `displace`; nobody is inside.
-            unsafe {
-                gone.slot.as_ref().free_more(account);
-                account.free(gone.slot);
-            }
-        }
-        free_room(&mut displaced, account);
+        free_room(&mut self.displaced.lock(), account);
         // SAFETY: as the caller says.
         unsafe { self.slots.free(account) };
     }

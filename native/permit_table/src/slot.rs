@@ -16,10 +16,13 @@
 //!
 //! # Looking on from elsewhere
 //!
-//! Statistics read slots of others ([`Slot::gather`]), and need H2 across threads. Who has pinned and then reads
-//! permits > 0 (Acquire) sees the node of that store (Release), or a later one. It may be followed as long as the pin
-//! lasts: were it freed already, it would have been unlinked under a stamp that the pin has come after (E3), hence
-//! died before, hence been released before that, and the 0 of that release would have been read.
+//! Statistics read slots of others ([`Slot::gather`]), and need H2 across threads. Whoever has pinned, reads permits > 0
+//! (Acquire), and then the node, sees the node that goes with that store (Release) or a later one, M. M may be
+//! followed as long as the pin lasts. For suppose that it had been freed: then it had died, so its permits had been
+//! released before, by a store of 0 that came after M was stored here. If the free did not wait for the pin, that 0
+//! had happened before the pin's first read: by E3, if the pin has entered a later epoch, or by E2, if the sweep's
+//! barrier fell before it entered. So the permits that were read are of a later store than that 0, and the node that
+//! goes with them is later than M: a contradiction.
 
 use crate::epochs::Pin;
 use crate::keys::Node;
@@ -36,8 +39,8 @@ const INLINE: usize = 2;
 /// A hash table that is empty and has room for more than this is freed.
 pub(crate) const KEPT_ROOM: usize = 64;
 
-/// How often an entry is read again that changes while it is looked at. One that goes on changing belongs to a
-/// process that takes and releases as fast as it can: whether it is seen to hold or not, both were so a moment ago.
+/// How often an entry is read again whose key changes while it is looked at. One that goes on changing belongs to a
+/// process that takes and releases as fast as it can, and holds none of the keys all the time.
 const GLANCES: usize = 8;
 
 /// The caller does not hold what it wants to release. Nothing has changed.
@@ -53,12 +56,11 @@ pub struct GivenBack {
     pub permits: u64,
 }
 
-/// What a process was seen to hold of one key.
-pub(crate) struct Seen<K> {
+/// What a process was seen to hold of one key, under a pin.
+pub(crate) struct Seen<'a, K> {
     /// The identity word of the process.
     pub(crate) holder: u64,
-    /// Alive as long as the pin that it was seen under.
-    pub(crate) node: NonNull<Node<K>>,
+    pub(crate) node: &'a Node<K>,
     pub(crate) permits: u64,
 }
 
@@ -78,13 +80,19 @@ impl<K> Default for Entry<K> {
 
 impl<K> Entry<K> {
     /// Node and permits of one moment, if there are any.
-    fn glance(&self) -> Option<(NonNull<Node<K>>, u64)> {
+    fn glance<'a>(&self, _pin: &'a Pin) -> Option<(&'a Node<K>, u64)> {
         for _ in 0..GLANCES {
-            // Acquire: H2. Without the second look, the permits of one key could be told of the next.
+            let before = self.node.load(Ordering::Acquire);
+            // Acquire: H2.
             let permits = self.permits.load(Ordering::Acquire);
+            if permits == 0 {
+                return None;
+            }
             let node = self.node.load(Ordering::Acquire);
-            if permits == self.permits.load(Ordering::Acquire) {
-                return Some((NonNull::new(node)?, permits)).filter(|_| permits > 0);
+            // Otherwise the permits of one key could be told of the next.
+            if ptr::eq(before, node) {
+                // SAFETY: read under the pin, after permits > 0: see "Looking on from elsewhere".
+                return Some((unsafe { &*node }, permits));
             }
         }
         None
@@ -275,29 +283,25 @@ impl<K> Slot<K> {
         self.entries
             .iter()
             .any(|entry| entry.permits.load(Ordering::Acquire) > 0)
-            // Locked by its own process it is about to hold something, or did a moment ago; it must not wait for us.
-            || self
-                .more()
-                .is_some_and(|more| more.try_lock().is_none_or(|held| !held.is_empty()))
+            || self.more().is_some_and(|more| !more.lock().is_empty())
     }
 
     /// Notes what its process holds, of all keys or of one. It waits for us only if it holds more than two, and only
     /// while the list of them is copied or searched.
-    pub(crate) fn gather(
+    pub(crate) fn gather<'a>(
         &self,
-        _pin: &Pin,
+        pin: &'a Pin,
         only: Option<&Node<K>>,
-        seen: &mut Vec<Seen<K>>,
+        seen: &mut Vec<Seen<'a, K>>,
     ) -> Result<(), OutOfMemory> {
-        let is_wanted =
-            |node: NonNull<Node<K>>| only.is_none_or(|only| ptr::eq(node.as_ptr(), only));
+        let is_wanted = |node: &Node<K>| only.is_none_or(|only| ptr::eq(node, only));
         let start = seen.len();
         loop {
             let holder = self.holder();
             if holder == 0 {
                 return Ok(());
             }
-            let mut note = |node, permits| {
+            let mut note = |node: &'a Node<K>, permits| {
                 seen.try_reserve(1).map_err(|_| OutOfMemory)?;
                 seen.push(Seen {
                     holder,
@@ -308,30 +312,31 @@ impl<K> Slot<K> {
             };
             // A key that is released and taken again may have moved meanwhile, and must not be told twice: where it
             // was seen last counts.
-            let [first, second] = self.entries.each_ref().map(Entry::glance);
-            let moved = |(node, _): &(NonNull<Node<K>>, u64)| {
-                second.is_some_and(|(other, _)| other == *node)
+            let [first, second] = self.entries.each_ref().map(|entry| entry.glance(pin));
+            let moved = |(node, _): &(&Node<K>, u64)| {
+                second.is_some_and(|(other, _)| ptr::eq(other, *node))
             };
             let inline = [first.filter(|first| !moved(first)), second];
             let more = self.more().map(|more| more.lock());
             for (node, permits) in inline.into_iter().flatten() {
-                // SAFETY: seen under the pin (H2).
-                let order = unsafe { node.as_ref() }.order();
                 let moved = |more: &HashTable<Held<K>>| {
-                    more.find(order, |held| held.node == node).is_some()
+                    more.find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
+                        .is_some()
                 };
                 if is_wanted(node) && !more.as_deref().is_some_and(moved) {
                     note(node, permits)?;
                 }
             }
             if let Some(more) = more {
+                // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
+                let node = |held: &Held<K>| unsafe { &*held.node.as_ptr().cast_const() };
                 match only {
                     None => more
                         .iter()
-                        .try_for_each(|held| note(held.node, held.permits))?,
+                        .try_for_each(|held| note(node(held), held.permits))?,
                     Some(only) => more
-                        .find(only.order(), |held| is_wanted(held.node))
-                        .map_or(Ok(()), |held| note(held.node, held.permits))?,
+                        .find(only.order(), |held| is_wanted(node(held)))
+                        .map_or(Ok(()), |held| note(node(held), held.permits))?,
                 }
             }
             if holder == self.holder() {

@@ -328,7 +328,7 @@ impl<K: Key> Table<K> {
         unsafe {
             self.sweep.lock().free_some(&self.account, limit)
                 || self.keys.free_some(&self.account, limit)
-                || self.holders.free_some(&self.account)
+                || self.holders.free_some(&self.account, limit)
                 || self.keys.free_heads(&self.account)
         }
     }

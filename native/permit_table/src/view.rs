@@ -1,15 +1,14 @@
 //! Who holds what: looking at a table from outside, a bounded piece at a time.
 //!
 //! All of it is exact at quiet points and a fair snapshot otherwise: what was so all the time of a walk is told once,
-//! what came or went meanwhile may be told or not, and nothing is told that was never so. Nobody waits for it but a
+//! what came or went meanwhile may be told or not, and nothing is told that was never so (unless it changed there and back between two loads). Nobody waits for it but a
 //! holder of more than two keys, while the list of its keys is copied or searched, and those whose place is taken
 //! (H4).
 
-use crate::epochs::{self, Pin};
+use crate::epochs;
 use crate::holders::Holder;
-use crate::keys::{Key, Node};
+use crate::keys::Key;
 use crate::memory::OutOfMemory;
-use crate::slot::Seen;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -60,7 +59,7 @@ impl<K: Key> Table<K> {
         let mut last = after;
         self.keys.walk(&pin, after, |node, order| {
             // A run of one order is looked at as a whole: the next piece begins behind it.
-            if seen >= limit && order != last {
+            if seen >= limit.max(1) && order != last {
                 next = Some(last);
                 return false;
             }
@@ -95,7 +94,11 @@ impl<K: Key> Table<K> {
         let mut seen = Vec::new();
         let next = self.holders.gather_from(&pin, cursor.0, None, &mut seen)?;
         for seen in &seen {
-            visit(shown(&pin, seen));
+            visit(Permits {
+                holder: seen.holder,
+                key: &seen.node.key,
+                permits: seen.permits,
+            });
         }
         Ok(next.map(Cursor))
     }
@@ -137,19 +140,8 @@ impl<K: Key> Table<K> {
         let mut seen = Vec::new();
         self.holders.gather(&pin, holder, &mut seen)?;
         for seen in &seen {
-            let Permits { key, permits, .. } = shown(&pin, seen);
-            visit(key, permits);
+            visit(&seen.node.key, seen.permits);
         }
         Ok(())
-    }
-}
-
-fn shown<'a, K>(_pin: &'a Pin, seen: &Seen<K>) -> Permits<'a, K> {
-    // SAFETY: seen under the pin, which keeps it.
-    let node: &'a Node<K> = unsafe { seen.node.as_ref() };
-    Permits {
-        holder: seen.holder,
-        key: &node.key,
-        permits: seen.permits,
     }
 }

@@ -257,3 +257,55 @@ fn a_look_from_outside_beside_a_release_and_the_sweep() {
         assert!(on_record(&table).is_empty());
     });
 }
+
+/// A key that moves in its holder's record, from one entry to the other or beyond them, is told once. The look is on the
+/// other thread: loom does not let a store come before another thread's load that it has run already.
+#[test]
+fn a_look_from_outside_beside_a_key_that_moves() {
+    for beyond in [false, true] {
+        model(move || {
+            let table = table();
+            for key in [1, 2] {
+                acquire(&table, holder(0), key, 1).unwrap();
+            }
+            beside(
+                &table,
+                |t| drop(on_record(t)),
+                |t| {
+                    release(t, holder(0), 1).unwrap();
+                    acquire(t, holder(0), 3, 1).unwrap();
+                    if !beyond {
+                        release(t, holder(0), 2).unwrap();
+                    }
+                    acquire(t, holder(0), 1, 1).unwrap();
+                },
+            );
+            assert_eq!(on_record(&table).len(), if beyond { 3 } else { 2 });
+        });
+    }
+}
+
+/// The permits of one key are not told of the next one in its place.
+#[test]
+fn a_look_from_outside_beside_another_key_in_the_same_place() {
+    model(|| {
+        let table = table();
+        for _ in 0..2 {
+            acquire(&table, holder(0), 1, 2).unwrap();
+        }
+        beside(
+            &table,
+            |t| {
+                for ((_, key), permits) in on_record(t) {
+                    assert!(permits <= if key == 1 { 2 } else { 1 });
+                }
+            },
+            |t| {
+                for _ in 0..2 {
+                    release(t, holder(0), 1).unwrap();
+                }
+                acquire(t, holder(0), 2, 1).unwrap();
+            },
+        );
+    });
+}
