@@ -26,6 +26,13 @@ use std::ptr::NonNull;
 /// Slots to a chunk: 64 KiB.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 1024 };
 
+/// Chunks that are looked at in one piece: about a millisecond. With less, whoever looks spends its time in coming back
+/// to a busy scheduler.
+const CHUNKS_PER_PIECE: usize = 64;
+
+/// A piece ends behind the chunk in which so much has been seen.
+const SEEN_PER_PIECE: usize = 4096;
+
 /// Who holds: the identity word of a process, and where to look for it first.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
@@ -217,7 +224,7 @@ impl<K> Holders<K> {
         Ok(())
     }
 
-    /// Notes what all processes of one chunk hold, of all keys or of one, from this chunk on; answers which is next.
+    /// Notes what all processes of some chunks hold, of all keys or of one, from this chunk on; answers which is next.
     /// The displaced come after the last.
     pub(crate) fn gather_from<'a>(
         &self,
@@ -227,11 +234,20 @@ impl<K> Holders<K> {
         seen: &mut Vec<Seen<'a, K>>,
     ) -> Result<Option<usize>, OutOfMemory> {
         let there = |chunk: usize| Some((chunk, self.slots.chunk(chunk)?));
-        if let Some((chunk, slots)) = (chunk..self.slots.chunk_count()).find_map(there) {
+        let mut next = chunk;
+        let mut looked_at = 0;
+        while let Some((chunk, slots)) = (next..self.slots.chunk_count()).find_map(there) {
+            if looked_at >= CHUNKS_PER_PIECE || seen.len() >= SEEN_PER_PIECE {
+                return Ok(Some(chunk));
+            }
             for slot in slots {
                 slot.gather(pin, only, seen)?;
             }
-            return Ok(Some(chunk + 1));
+            looked_at += 1;
+            next = chunk + 1;
+        }
+        if looked_at > 0 {
+            return Ok(Some(next));
         }
         for displaced in self.displaced.lock().iter() {
             // SAFETY: slots are freed under this lock.

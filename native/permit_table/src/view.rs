@@ -79,9 +79,9 @@ impl<K: Key> Table<K> {
         next
     }
 
-    /// Calls `visit` with all permits of the next 1024 places for processes that have ever been used; the last piece
-    /// is what is held by those without a place of their own. Answers where to go on, or nothing at the end. A piece
-    /// is as long as what is held there.
+    /// Calls `visit` with the permits of the next thousands of places for processes that have ever been used; the last
+    /// piece has what is held by those without a place of their own. Answers where to go on, or nothing at the end. A
+    /// piece is as long as what is held in a thousand places, at least.
     ///
     /// # Errors
     /// [`OutOfMemory`]: nothing has been visited then.
