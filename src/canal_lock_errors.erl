@@ -1,5 +1,6 @@
 %% @private
-%% What is wrong with a call, in words (EEP 54): the shell and Elixir ask {@link format_error/2} when they show an error.
+%% What is wrong with a call, in words (EEP 54): the shell and Elixir ask {@link format_error/2} when they show an
+%% error.
 %%
 %% The arguments are looked at again only then, so that what is right pays nothing for it.
 -module(canal_lock_errors).
@@ -22,8 +23,8 @@ is_cause(Reason) ->
 reason(not_started) -> badarg;
 reason(Cause) -> Cause.
 
-%% What to show of the arguments. A key that is too large may be a small term with shared parts; but not to the VM, which
-%% copies an error for each link and monitor of who dies of it, and not to those who print it.
+%% What to show of the arguments. A key that is too large may be a small term with shared parts; but not to the VM,
+%% which copies an error for each link and monitor of who dies of it, and not to those who print it.
 -spec arguments(cause(), [term()]) -> [term()] | none.
 arguments(system_limit, _Arguments) -> none;
 arguments(_Cause, Arguments) -> Arguments.

@@ -1,7 +1,7 @@
 %% Managers that are made to crash, and what is left of them.
 -module(canal_lock_crash).
 
--export([alone/1, kill/1, another/1, in_a_callback/1, calls_raise/0]).
+-export([alone/1, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
 
 %% A test that starts managers and hears of their ends. What it has left kept is no matter of the next one.
 -spec alone(fun(() -> term())) -> fun(() -> ok).
@@ -59,6 +59,12 @@ in_a_callback(Manager) ->
     Manager ! {'DOWN', make_ref(), process, self(), gone},
     {badarg, _} = canal_lock_await:reason({Manager, Monitor}),
     ok.
+
+%% The table is closed by the death of the manager, which is told to the table about when it is told to others.
+-spec await_closed() -> ok.
+await_closed() ->
+    ok = canal_lock_await:value(raised, fun() -> raised(fun() -> canal_lock:count(db) end) end),
+    calls_raise().
 
 %% That no table is there.
 -spec calls_raise() -> ok.

@@ -248,9 +248,9 @@ no_growth() ->
     Growth = canal_lock_stage:in_a_vm([], fun() ->
         false = process_flag(trap_exit, true),
         cycles(),
-        Before = resident_bytes(),
+        Before = canal_lock_stage:resident_bytes(),
         cycles(),
-        resident_bytes() - Before
+        canal_lock_stage:resident_bytes() - Before
     end),
     ?assertMatch(_ when Growth < ?MAX_GROWTH_BYTES, Growth).
 
@@ -266,14 +266,6 @@ cycles() ->
         end
      || Cycle <- lists:seq(1, ?CYCLES)
     ].
-
-%% Does not grow where the operating system does not say.
-resident_bytes() ->
-    erlang:garbage_collect(),
-    case file:read_file("/proc/self/statm") of
-        {ok, Pages} -> 4096 * binary_to_integer(lists:nth(2, binary:split(Pages, <<" ">>, [global])));
-        {error, _} -> 0
-    end.
 
 %% A parent may start the next one before the old table has heard of the death: it is still open then, and must not be
 %% adopted. With very many links the VM takes so long to tell of a death that this is what nearly always happens.

@@ -140,30 +140,12 @@ stop() ->
     ?assertEqual(ok, canal_lock:stop()),
     ?assertNot(is_process_alive(Manager)),
     ?assertEqual(undefined, ets:info(canal_lock)),
-    raises(),
+    ok = canal_lock_crash:calls_raise(),
     ?assertExit(noproc, canal_lock:stop()),
     {ok, _} = canal_lock:start_link(3),
     ?assertEqual({error, not_held}, canal_lock_worker:order(Holder, fun() -> canal_lock:release(db) end)),
     ?assertEqual(0, canal_lock:count(db)),
     ok = canal_lock:stop().
-
-raises() ->
-    ?assertError(badarg, canal_lock:acquire(db, 3, 1)),
-    ?assertError(badarg, canal_lock:release(db)),
-    ?assertError(badarg, canal_lock:release(db, 3, 1)),
-    ?assertError(badarg, canal_lock:count(db)),
-    ?assertError(badarg, canal_lock:buckets(db, 3)).
-
-%% The table is closed by the death of the manager, which is told to the table about when it is told to others.
-wait_until_it_raises() ->
-    canal_lock_await:value(raised, fun() ->
-        try
-            canal_lock:count(db)
-        catch
-            error:badarg -> raised
-        end
-    end),
-    raises().
 
 %% Links say nothing of normal ends to those that trap no exits.
 parent_ends() ->
@@ -181,7 +163,7 @@ parent_crashes() ->
     {acquired, 1} = canal_lock:acquire(db, 3, 1),
     ok = canal_lock_worker:kill(Parent),
     canal_lock_await:down([Manager]),
-    wait_until_it_raises().
+    ok = canal_lock_crash:await_closed().
 
 exit_signals() ->
     trapping_exits(fun() ->
@@ -193,7 +175,7 @@ exit_signals() ->
                 receive
                     {'EXIT', Manager, _} -> ok
                 end,
-                wait_until_it_raises()
+                ok = canal_lock_crash:await_closed()
             end
          || Reason <- [kill, shutdown, {shutdown, meant}, meant]
         ]
@@ -216,7 +198,7 @@ supervised() ->
         receive
             {'EXIT', Supervisor, shutdown} -> ok
         end,
-        wait_until_it_raises()
+        ok = canal_lock_crash:await_closed()
     end).
 
 %% Of the supervisor.

@@ -21,9 +21,9 @@ no_growth(End) ->
     Growth = canal_lock_stage:in_a_vm([], fun() ->
         false = process_flag(trap_exit, true),
         cycles(End),
-        Before = resident_bytes(),
+        Before = canal_lock_stage:resident_bytes(),
         cycles(End),
-        resident_bytes() - Before
+        canal_lock_stage:resident_bytes() - Before
     end),
     ?assertMatch(_ when Growth < ?MAX_GROWTH_BYTES, Growth).
 
@@ -53,12 +53,4 @@ kill() ->
     exit(Manager, kill),
     receive
         {'EXIT', Manager, killed} -> ok
-    end.
-
-%% Does not grow where the operating system does not say.
-resident_bytes() ->
-    erlang:garbage_collect(),
-    case file:read_file("/proc/self/statm") of
-        {ok, Pages} -> 4096 * binary_to_integer(lists:nth(2, binary:split(Pages, <<" ">>, [global])));
-        {error, _} -> 0
     end.

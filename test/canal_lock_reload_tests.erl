@@ -187,7 +187,7 @@ native_plain() ->
     {ok, Manager} = canal_lock:start_link(3),
     native_anew_with_holders(),
     crashes_at_its_sweep(Manager),
-    closed_by_the_watch(),
+    ok = canal_lock_crash:await_closed(),
     begins_empty().
 
 %% To the one who stops it that is no orderly end either.
@@ -195,24 +195,13 @@ native_stop() ->
     {ok, _} = canal_lock:start_link(3),
     native_anew_with_holders(),
     ?assertExit({badarg, _}, canal_lock:stop()),
-    closed_by_the_watch(),
+    ok = canal_lock_crash:await_closed(),
     _ = keeping(#{}),
     native_anew_with_holders(),
     ?assertExit({badarg, _}, canal_lock:stop()),
     ?assertEqual(undefined, whereis(canal_lock)),
     ?assertEqual({acquired, 3}, canal_lock:acquire(db, 9, 1)),
     begins_empty(),
-    canal_lock_crash:calls_raise().
-
-%% The watch is told of the manager's death about when we are.
-closed_by_the_watch() ->
-    canal_lock_await:value(raised, fun() ->
-        try
-            canal_lock:count(db)
-        catch
-            error:badarg -> raised
-        end
-    end),
     canal_lock_crash:calls_raise().
 
 %% Of five holders one dies before, one meanwhile and one after; the others, this process among them, have one permit

@@ -2,7 +2,7 @@
 %% do.
 -module(canal_lock_stage).
 
--export([tests/1, tests/2, in_a_vm/2, times/1, quietly/1]).
+-export([tests/1, tests/2, in_a_vm/2, resident_bytes/0, times/1, quietly/1]).
 
 -define(MAX_PER, 3).
 
@@ -44,6 +44,15 @@ in_a_vm(Arguments, Test) ->
         peer:call(Vm, erlang, apply, [Test, []], 1000 * ?TIMEOUT_S)
     after
         peer:stop(Vm)
+    end.
+
+%% What this VM has in memory; does not grow where the operating system does not say.
+-spec resident_bytes() -> non_neg_integer().
+resident_bytes() ->
+    erlang:garbage_collect(),
+    case file:read_file("/proc/self/statm") of
+        {ok, Pages} -> 4096 * binary_to_integer(lists:nth(2, binary:split(Pages, <<" ">>, [global])));
+        {error, _} -> 0
     end.
 
 %% How often something random is tried: so many times, and CANAL_LOCK_SOAK times that when somebody has the patience.

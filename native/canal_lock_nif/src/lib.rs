@@ -19,8 +19,8 @@
 //!
 //! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
 //! arguments at each call, which costs more than the rest of them together. All NIFs but some that only look run on
-//! normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on: counts,
-//! records and monitors must not be touched then.
+//! normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on:
+//! counts, records and monitors must not be touched then.
 
 // Elsewhere the VM's functions are found only after the library has begun to allocate.
 #[cfg(not(any(target_os = "macos", windows)))]

@@ -57,15 +57,24 @@ fn same(pin: &Pin, serial: u64) -> Result<Option<&Incarnation>, Raised> {
     Ok(Some(open).filter(|open| serial == 0 || serial == open.serial))
 }
 
-/// `{Serial, List, Next | done}`
+/// A list in the making.
+type List = Result<Vec<ErlNifTerm>, OutOfMemory>;
+
+/// `{Serial, List, Next | done} | changed`: what `tell` adds to the list, and where it says to go on.
 fn piece<'a>(
     env: Env<'a>,
-    open: &Incarnation,
-    list: &[ErlNifTerm],
-    next: Option<u64>,
+    serial: u64,
+    tell: impl FnOnce(Here<'a>, &Incarnation, &mut List) -> Result<Option<u64>, Raised>,
 ) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
-    let list = here.term(enif::list(here, list, enif::nil(here)));
+    let pin = pin();
+    let Some(open) = same(&pin, serial)? else {
+        return Ok(atoms::changed().encode(env));
+    };
+    let mut list = Ok(Vec::new());
+    let next = tell(here, open, &mut list)?;
+    let list = list.map_err(Raised::from)?;
+    let list = here.term(enif::list(here, &list, enif::nil(here)));
     let next = match next {
         Some(next) => next.encode(env),
         None => atoms::done().encode(env),
@@ -74,7 +83,7 @@ fn piece<'a>(
 }
 
 /// Adds a tuple to a list in the making. What has gone wrong before stays so.
-fn add(list: &mut Result<Vec<ErlNifTerm>, OutOfMemory>, tuple: Result<ErlNifTerm, OutOfMemory>) {
+fn add(list: &mut List, tuple: Result<ErlNifTerm, OutOfMemory>) {
     let Ok(so_far) = list else {
         return;
     };
@@ -106,84 +115,54 @@ fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Option<ErlNifTerm> {
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: what is out.
 #[rustler::nif]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
-    let here = Here::from_env(env);
-    let pin = pin();
-    let Some(open) = same(&pin, serial)? else {
-        return Ok(atoms::changed().encode(env));
-    };
-    let mut list = Ok(Vec::new());
-    let next = open.table.keys_after(after, limit, |key, permits| {
-        add(&mut list, key_and_permits(here, key, permits));
-    });
     consume_timeslice(env, PIECE_PERCENT);
-    piece(env, open, &list.map_err(Raised::from)?, next)
+    piece(env, serial, |here, open, list| {
+        Ok(open.table.keys_after(after, limit, |key, permits| {
+            add(list, key_and_permits(here, key, permits));
+        }))
+    })
 }
 
 /// `permits(Serial, Cursor) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn permits(env: Env<'_>, serial: u64, cursor: u64) -> NifResult<Term<'_>> {
-    let here = Here::from_env(env);
-    let pin = pin();
-    let Some(open) = same(&pin, serial)? else {
-        return Ok(atoms::changed().encode(env));
-    };
-    let mut list = Ok(Vec::new());
-    let next = open
-        .table
-        .permits_from(Cursor::from_number(cursor), |seen| {
-            let Some(pid) = self::pid(here, open, seen.holder) else {
-                return;
-            };
-            let tuple = decode::term(here, seen.key)
-                .map(|key| enif::tuple(here, &[pid, key, number(here, seen.permits)]));
-            add(&mut list, tuple);
-        })
-        .map_err(Raised::from)?;
-    let list = list.map_err(Raised::from)?;
-    piece(env, open, &list, next.map(Cursor::to_number))
+    piece(env, serial, |here, open, list| {
+        let from = Cursor::from_number(cursor);
+        let next = open.table.permits_from(from, |seen| {
+            if let Some(pid) = pid(here, open, seen.holder) {
+                let tuple = decode::term(here, seen.key)
+                    .map(|key| enif::tuple(here, &[pid, key, number(here, seen.permits)]));
+                add(list, tuple);
+            }
+        })?;
+        Ok(next.map(Cursor::to_number))
+    })
 }
 
 /// `holders(Serial, Cursor, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResult<Term<'a>> {
-    struct Holders<'a>(&'a Incarnation, Cursor);
+    struct Holders<'a, V>(&'a Incarnation, Cursor, V);
 
-    impl WithKey for Holders<'_> {
-        type Answer = (Vec<(u64, u64)>, Option<Cursor>);
+    impl<V: FnMut(u64, u64)> WithKey for Holders<'_, V> {
+        type Answer = Option<Cursor>;
 
         fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised> {
-            let mut holders = Ok(Vec::new());
-            let next = self.0.table.holders_from(self.1, key, |word, permits| {
-                let Ok(so_far) = &mut holders else {
-                    return;
-                };
-                match so_far.try_reserve(1) {
-                    Ok(()) => so_far.push((word, permits)),
-                    Err(_) => holders = Err(OutOfMemory),
-                }
-            })?;
-            Ok((holders?, next))
+            let Holders(open, from, visit) = self;
+            Ok(open.table.holders_from(from, key, visit)?)
         }
     }
 
-    let here = Here::from_env(env);
-    let pin = pin();
-    let Some(open) = same(&pin, serial)? else {
-        return Ok(atoms::changed().encode(env));
-    };
-    let holders = Holders(open, Cursor::from_number(cursor));
-    let (holders, next) = with_key(here, key.as_c_arg(), holders)?;
-    let mut list = Ok(Vec::new());
-    for (word, permits) in holders {
-        if let Some(pid) = pid(here, open, word) {
-            add(
-                &mut list,
-                Ok(enif::tuple(here, &[pid, number(here, permits)])),
-            );
-        }
-    }
-    let list = list.map_err(Raised::from)?;
-    piece(env, open, &list, next.map(Cursor::to_number))
+    piece(env, serial, |here, open, list| {
+        let visit = |word, permits| {
+            if let Some(pid) = pid(here, open, word) {
+                add(list, Ok(enif::tuple(here, &[pid, number(here, permits)])));
+            }
+        };
+        let holders = Holders(open, Cursor::from_number(cursor), visit);
+        let next = with_key(here, key.as_c_arg(), holders)?;
+        Ok(next.map(Cursor::to_number))
+    })
 }
 
 /// `held(Pid) -> [{Key, Permits}]`: what one process holds. Dirty, for a process may hold very much, and it cannot be

@@ -320,9 +320,9 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// Frees a piece of a table that is not used any more: up to `limit` keys, or a chunk of slots or heads. Answers
-    /// whether there is more. To drop a table does all that is left at once, which for a million keys is a tenth of a
-    /// second.
+    /// Frees a piece of a table that is not used any more: up to `limit` keys or slots, or a chunk of slots or heads.
+    /// Answers whether there is more. To drop a table does all that is left at once, which for a million keys is a
+    /// tenth of a second.
     pub fn dismantle(&mut self, limit: usize) -> bool {
         // SAFETY: the exclusive borrow says that nobody is inside.
         unsafe {
