@@ -60,6 +60,22 @@
     end
 ).
 
+%% The answer of a call that counts. If the key is long, it is made again with a handle on it. (A macro, and `Again'
+%% written out in it: so the fun is not made where it is not needed.)
+-define(COUNTED(Arguments, Key, Answer, Again),
+    case Answer of
+        {raise, intern, _} ->
+            case canal_lock_interned:counted(Key, Again) of
+                {raise, Cause, _} -> ?RAISE(Cause, Arguments);
+                OfHandle -> OfHandle
+            end;
+        {raise, Cause, _} ->
+            ?RAISE(Cause, Arguments);
+        OfKey ->
+            OfKey
+    end
+).
+
 %% A call of another node's manager, which answers causes, and exits as `gen_server:call/2' does.
 -define(REMOTE(Arguments, Call),
     try Call of
@@ -161,14 +177,17 @@ stop() ->
 %% gigabyte (counted with shared parts as often as they occur).
 %%
 %% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first
-%% permit that a process takes costs a monitor more. Keys of kilobytes and more are read to the end on each call.
+%% permit that a process takes costs a monitor more. A long key is read to the end by each call: what is more than 64 KiB,
+%% a fun or a bitstring, by a dirty scheduler, which takes some microseconds more.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->
-    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
-        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
-        Answer -> Answer
-    end.
+    ?COUNTED(
+        [Key, MaxPer, Buckets],
+        Key,
+        canal_lock_nif:acquire(Key, MaxPer, Buckets),
+        fun(Handle) -> canal_lock_nif:acquire(Handle, MaxPer, Buckets) end
+    ).
 
 %% @doc Gives one permit of `Key' back, if the calling process holds one.
 %%
@@ -179,10 +198,9 @@ acquire(Key, MaxPer, Buckets) ->
 %% Raises and costs as {@link acquire/3}; a report costs milliseconds.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 release(Key, MaxPer, Buckets) when is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0 ->
-    case canal_lock_nif:release(Key) of
+    case ?COUNTED([Key, MaxPer, Buckets], Key, canal_lock_nif:release(Key), fun canal_lock_nif:release/1) of
         ok -> ok;
-        {error, not_held} -> canal_lock_reports:unexpected_unlock(Key);
-        {raise, Cause, _} -> ?RAISE(Cause, [Key, MaxPer, Buckets])
+        {error, not_held} -> canal_lock_reports:unexpected_unlock(Key)
     end;
 release(Key, MaxPer, Buckets) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets]).
@@ -192,10 +210,7 @@ release(Key, MaxPer, Buckets) ->
 %% Raises and costs as {@link acquire/3}.
 -spec release(key()) -> ok | {error, not_held}.
 release(Key) ->
-    case canal_lock_nif:release(Key) of
-        {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
-        Answer -> Answer
-    end.
+    ?COUNTED([Key], Key, canal_lock_nif:release(Key), fun canal_lock_nif:release/1).
 
 %% @doc Calls `Fun', a function of no arguments, with a permit of `Key', which is given back however `Fun' ends: when
 %% it returns (`{ok, Result}'), when it throws, exits or raises (which goes on to the caller), and when the process is
@@ -209,24 +224,29 @@ release(Key) ->
 -spec with_permit(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)) ->
     {ok, Result} | full.
 with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
-    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
-        {acquired, _} ->
+    %% What it was acquired with, it is released with: so a long key is read once, and nothing can fail afterwards.
+    Acquire = fun(KeyOrHandle) ->
+        case canal_lock_nif:acquire(KeyOrHandle, MaxPer, Buckets) of
+            {acquired, _} -> {acquired, KeyOrHandle};
+            Other -> Other
+        end
+    end,
+    case ?COUNTED([Key, MaxPer, Buckets, Fun], Key, Acquire(Key), Acquire) of
+        {acquired, KeyOrHandle} ->
             try
                 {ok, Fun()}
             after
-                return(Key)
+                return(KeyOrHandle)
             end;
         full ->
-            full;
-        {raise, Cause, _} ->
-            ?RAISE(Cause, [Key, MaxPer, Buckets, Fun])
+            full
     end;
 with_permit(Key, MaxPer, Buckets, Fun) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets, Fun]).
 
 %% What came of `Fun' must not be lost because its permit is void by now.
-return(Key) ->
-    case canal_lock_nif:release(Key) of
+return(KeyOrHandle) ->
+    case canal_lock_nif:release(KeyOrHandle) of
         {raise, not_started, _} -> void;
         {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
         _ -> ok
@@ -272,7 +292,7 @@ release_on(Node, Key) ->
 %% Raises as the module says. Cost: constant.
 -spec count(key()) -> non_neg_integer().
 count(Key) ->
-    ?EXPLAINED([Key], canal_lock_nif:count(Key)).
+    ?EXPLAINED([Key], canal_lock_interned:call(Key, fun canal_lock_nif:count/1)).
 
 %% @doc The permits of `Key' that are out, as buckets of `MaxPer', a positive integer: `[3,1]' are four of three each.
 %% Empty buckets are not shown.
@@ -280,7 +300,8 @@ count(Key) ->
 %% Raises as the module says. Cost: the length of the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
 buckets(Key, MaxPer) ->
-    {Full, Rest} = ?EXPLAINED([Key, MaxPer], canal_lock_nif:buckets(Key, MaxPer)),
+    Buckets = fun(KeyOrHandle) -> canal_lock_nif:buckets(KeyOrHandle, MaxPer) end,
+    {Full, Rest} = ?EXPLAINED([Key, MaxPer], canal_lock_interned:call(Key, Buckets)),
     lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0].
 
 %% @doc Who holds permits of `Key', and how many; in no order. Holders on other nodes are shown by their own pids.

@@ -2,6 +2,9 @@
 %% The functions of the native library, and nothing else: a module with a loaded library cannot be replaced while
 %% anything of it is in use, so what may ever change lives elsewhere.
 %%
+%% What is called with a key may be called with a handle on it instead, and has to be if it raises `intern': the key is
+%% long then. See canal_lock_interned.
+%%
 %% `acquire/3' and `release/1' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise; all others raise
 %% `Cause' themselves. See canal_lock_errors for the causes.
 -module(canal_lock_nif).
@@ -9,17 +12,22 @@
 %% The calls that count.
 -export([acquire/3, release/1]).
 %% The calls that look.
--export([count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
+-export([intern/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
 %% The manager's calls.
--export([open/3, close/1, sweep_step/2, dismantle_step/1]).
+-export([open/3, close/1, sweep_step/2, dismantle_step/1, free_unused_keys/0]).
 -export([remote_acquire/4, remote_end_call/4, remote_release/3, remote_give_back/2, remote_holders/1]).
 
--export_type([handle/0, raise/0, serial/0, piece/1]).
+-export_type([handle/0, key/0, raise/0, serial/0, piece/1]).
 
 -on_load(load/0).
 
 %% The manager's handle on its table.
 -opaque handle() :: reference().
+
+%% A key, or a handle on a long one.
+-type key() :: canal_lock:key() | reference().
+
+-type wish() :: {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
 
 -type raise() :: {raise, canal_lock_errors:cause(), Arguments :: [term()]}.
 
@@ -29,21 +37,26 @@
 %% A piece of a long answer, and from where to go on; or the table is not the one of the pieces before.
 -type piece(Element) :: {serial(), [Element], Next :: non_neg_integer() | done} | changed.
 
--spec acquire(canal_lock:key(), non_neg_integer(), non_neg_integer()) ->
+-spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
     {acquired, pos_integer()} | full | raise().
 acquire(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
--spec release(canal_lock:key()) -> ok | {error, not_held} | raise().
+-spec release(key()) -> ok | {error, not_held} | raise().
 release(_Key) ->
     erlang:nif_error(not_loaded).
 
--spec count(canal_lock:key()) -> non_neg_integer().
+%% A handle on a long key.
+-spec intern(canal_lock:key()) -> reference().
+intern(_Key) ->
+    erlang:nif_error(not_loaded).
+
+-spec count(key()) -> non_neg_integer().
 count(_Key) ->
     erlang:nif_error(not_loaded).
 
 %% Full buckets, and the permits in the next one.
--spec buckets(canal_lock:key(), pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
+-spec buckets(key(), pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
 buckets(_Key, _MaxPer) ->
     erlang:nif_error(not_loaded).
 
@@ -58,7 +71,7 @@ permits(_Serial, _From) ->
     erlang:nif_error(not_loaded).
 
 %% Who holds permits of a key; from 0 on.
--spec holders(serial(), non_neg_integer(), canal_lock:key()) -> piece({pid(), pos_integer()}).
+-spec holders(serial(), non_neg_integer(), key()) -> piece({pid(), pos_integer()}).
 holders(_Serial, _From, _Key) ->
     erlang:nif_error(not_loaded).
 
@@ -90,9 +103,14 @@ sweep_step(_Handle, _Budget) ->
 dismantle_step(_Budget) ->
     erlang:nif_error(not_loaded).
 
+%% Long keys that nobody uses any more.
+-spec free_unused_keys() -> ok.
+free_unused_keys() ->
+    erlang:nif_error(not_loaded).
+
 %% A permit for a process on another node, asked for by its call, which has to be ended. What it is connected by is
 %% noted when it is new.
--spec remote_acquire(handle(), {pid(), canal_lock_watch:connection()}, Call :: pid(), canal_lock_remote:wish()) ->
+-spec remote_acquire(handle(), {pid(), canal_lock_watch:connection()}, Call :: pid(), wish()) ->
     {acquired, pos_integer()} | full.
 remote_acquire(_Handle, _Holder, _Call, _Wish) ->
     erlang:nif_error(not_loaded).
@@ -102,7 +120,7 @@ remote_acquire(_Handle, _Holder, _Call, _Wish) ->
 remote_end_call(_Handle, _Pid, _Call, _Confirmed) ->
     erlang:nif_error(not_loaded).
 
--spec remote_release(handle(), pid(), canal_lock:key()) -> {Released :: boolean(), StillAHolder :: boolean()}.
+-spec remote_release(handle(), pid(), key()) -> {Released :: boolean(), StillAHolder :: boolean()}.
 remote_release(_Handle, _Pid, _Key) ->
     erlang:nif_error(not_loaded).
 

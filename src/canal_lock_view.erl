@@ -14,7 +14,9 @@ keys() ->
 
 -spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
-    pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, Key) end).
+    canal_lock_interned:call(Key, fun(KeyOrHandle) ->
+        pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, KeyOrHandle) end)
+    end).
 
 -spec permits() -> [{pid(), canal_lock:key(), Permits :: pos_integer()}].
 permits() ->

@@ -40,8 +40,12 @@ connection(Pid) ->
 
 -spec acquire(ets:tid() | atom(), canal_lock_nif:handle(), pid(), Call :: pid(), canal_lock_remote:wish()) ->
     {acquired, pos_integer()} | full | {raise, canal_lock_errors:cause()}.
-acquire(Table, Handle, Holder, Call, Wish) ->
-    try canal_lock_nif:remote_acquire(Handle, {Holder, connection(Holder)}, Call, Wish) of
+acquire(Table, Handle, Holder, Call, {Key, MaxPer, Buckets}) ->
+    Acquire = fun(KeyOrHandle) ->
+        Wish = {KeyOrHandle, MaxPer, Buckets},
+        canal_lock_nif:remote_acquire(Handle, {Holder, connection(Holder)}, Call, Wish)
+    end,
+    try canal_lock_interned:call(Key, Acquire) of
         full ->
             full;
         Acquired ->
@@ -61,7 +65,8 @@ confirm(Table, Handle, Holder, Call) ->
 -spec release(ets:tid() | atom(), canal_lock_nif:handle(), pid(), canal_lock:key()) ->
     ok | {error, not_held} | {raise, canal_lock_errors:cause()}.
 release(Table, Handle, Holder, Key) ->
-    try canal_lock_nif:remote_release(Handle, Holder, Key) of
+    Release = fun(KeyOrHandle) -> canal_lock_nif:remote_release(Handle, Holder, KeyOrHandle) end,
+    try canal_lock_interned:call(Key, Release) of
         {Released, StillAHolder} ->
             unwatch_unless(StillAHolder, Table, Holder),
             case Released of

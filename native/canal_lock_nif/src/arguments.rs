@@ -1,14 +1,16 @@
 //! What comes in: keys of any kind, and numbers of any size.
 
+use crate::decode;
 use crate::enif::{self, Here};
+use crate::interned::Handle;
 use crate::key::TermKey;
-use crate::large::Large;
+use crate::large::{Large, Reading};
 use crate::raised::Raised;
 use crate::small::Small;
 use permit_table::{Capacity, Query};
 use rustler::schedule::consume_timeslice;
 use rustler::sys::ErlNifTerm;
-use rustler::Term;
+use rustler::{ResourceArc, Term};
 
 /// How much of a key is read in a hundredth of a timeslice, which is ten microseconds.
 const BYTES_PER_PERCENT: usize = 16 * 1024;
@@ -20,7 +22,7 @@ pub(crate) trait WithKey {
     fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised>;
 }
 
-/// Calls with the key that a term is.
+/// Calls with the key that a term is, or that it is a handle on. A long key raises [`Raised::Long`].
 pub(crate) fn with_key<W: WithKey>(
     here: Here<'_>,
     key: ErlNifTerm,
@@ -29,26 +31,34 @@ pub(crate) fn with_key<W: WithKey>(
     if let Some(small) = Small::parse(here, key) {
         return with.call(&small);
     }
-    let large = Large::parse(here.term(key))?;
+    if let Ok(handle) = here.term(key).decode::<ResourceArc<Handle>>() {
+        return with.call(&*handle);
+    }
+    let large = Large::parse(here.term(key), Reading::Brief)?;
     // The VM should know how long a call has taken, or a process that uses such keys gets more than its share.
     let percent = (large.bytes() / BYTES_PER_PERCENT).clamp(1, 100);
     consume_timeslice(here.env(), percent as i32);
     with.call(&large)
 }
 
-/// A term to be kept.
-pub(crate) fn to_key(here: Here<'_>, term: ErlNifTerm) -> Result<TermKey, Raised> {
-    struct ToKey;
-
-    impl WithKey for ToKey {
-        type Answer = TermKey;
-
-        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<TermKey, Raised> {
-            Ok(key.to_key()?)
-        }
+/// Calls with a key that was kept.
+pub(crate) fn with_kept<W: WithKey>(
+    here: Here<'_>,
+    key: &TermKey,
+    with: W,
+) -> Result<W::Answer, Raised> {
+    match key.share_interned() {
+        Some(interned) => with.call(&Handle::new(interned)),
+        None => with_key(here, decode::term(here, key)?, with),
     }
+}
 
-    with_key(here, term, ToKey)
+/// A term to be kept and shown; no key to look for, if it is long.
+pub(crate) fn to_show(here: Here<'_>, term: ErlNifTerm) -> Result<TermKey, Raised> {
+    match Small::parse(here, term) {
+        Some(small) => Ok(small.to_key()?),
+        None => Ok(Large::parse(here.term(term), Reading::Thorough)?.to_key()?),
+    }
 }
 
 /// `MaxPer * Buckets` of two non-negative integers of any size.

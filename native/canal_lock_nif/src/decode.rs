@@ -9,6 +9,9 @@ use rustler::sys::ErlNifTerm;
 
 /// The term that a key was made from, as a term of this environment.
 pub(crate) fn term(here: Here<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
+    if let Some(interned) = key.interned() {
+        return term(here, interned.key());
+    }
     if let Some((copy, _)) = key.copy() {
         return Ok(enif::copied(here, copy));
     }

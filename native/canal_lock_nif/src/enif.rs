@@ -4,11 +4,12 @@
 //! hot calls use [`Here`] instead.
 
 use rustler::sys::{
-    enif_compare, enif_get_int64, enif_get_list_cell, enif_get_tuple, enif_get_uint64, enif_hash,
-    enif_inspect_binary, enif_is_identical, enif_make_copy, enif_make_double, enif_make_int,
-    enif_make_int64, enif_make_list_cell, enif_make_list_from_array, enif_make_new_binary,
-    enif_make_pid, enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary,
-    enif_term_type, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifTerm, ErlNifTermType,
+    enif_compare, enif_get_int64, enif_get_list_cell, enif_get_local_port, enif_get_tuple,
+    enif_get_uint64, enif_hash, enif_inspect_binary, enif_is_identical, enif_make_copy,
+    enif_make_double, enif_make_int, enif_make_int64, enif_make_list_cell,
+    enif_make_list_from_array, enif_make_new_binary, enif_make_pid, enif_make_ref,
+    enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary, enif_term_type,
+    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifPort, ErlNifTerm, ErlNifTermType,
 };
 use rustler::{Atom, Env, Term};
 use std::marker::PhantomData;
@@ -253,6 +254,44 @@ pub(crate) fn is_positive(integer: Term<'_>) -> bool {
         let zero = enif_make_int(integer.get_env().as_c_arg(), 0);
         enif_compare(integer.as_c_arg(), zero) > 0
     }
+}
+
+/// Is an integer of no more than 128 bytes? To ask takes the same time for any.
+pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
+    const BYTES: usize = 128;
+    // In the external format: a big integer of BYTES + 1 digits of a byte each, a sign, and the digits, least first.
+    let mut bound = [0; 4 + BYTES + 1];
+    bound[..3].copy_from_slice(&[131, 110, BYTES as u8 + 1]);
+    bound[4 + BYTES] = 1;
+    let mut is_beyond = |sign: u8, beyond: fn(i32) -> bool| {
+        bound[3] = sign;
+        let Some((bound, _)) = integer.get_env().binary_to_term(&bound) else {
+            return true;
+        };
+        // SAFETY: both terms are of this environment.
+        beyond(unsafe { enif_compare(integer.as_c_arg(), bound.as_c_arg()) })
+    };
+    !is_beyond(0, |order| order >= 0) && !is_beyond(1, |order| order <= 0)
+}
+
+/// A reference that nobody has.
+pub(crate) fn make_reference(here: Here<'_>) -> Term<'_> {
+    // SAFETY: the environment is that of the running call.
+    here.term(unsafe { enif_make_ref(here.env) })
+}
+
+/// The word of a local port, which is the whole of it, as that of a local pid is.
+pub(crate) fn local_port_word(port: Term<'_>) -> Option<u64> {
+    let mut local = MaybeUninit::<ErlNifPort>::uninit();
+    // SAFETY: the pointer is to a local, and the term is of this environment.
+    let is_local = unsafe {
+        enif_get_local_port(
+            port.get_env().as_c_arg(),
+            port.as_c_arg(),
+            local.as_mut_ptr(),
+        )
+    };
+    (is_local != 0).then(|| word(port.as_c_arg()))
 }
 
 /// A hash of the VM's own: equal for terms that are `=:=`.

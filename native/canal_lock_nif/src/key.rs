@@ -5,14 +5,17 @@
 //!   small        a tag per part, in a word      up to four words: what the parts are            (small.rs)
 //!   encoded      LONG and the length            the address of the words of its encoding        (large.rs)
 //!   copied       COPY                           environment, term, digest, size                 (large.rs)
+//!   interned     INTERNED                       the address of one of the two above, shared     (interned.rs)
 //! ```
 //!
-//! Which of the three a term becomes depends on nothing but the term, so equal terms become equal keys. The five
+//! Which of the four a term becomes depends on nothing but the term, so equal terms become equal keys. The five
 //! words leave just room for the three of a node on one cache line.
 
+use crate::interned::Interned;
 use permit_table::Key;
 use rustler::sys::{enif_free_env, ErlNifEnv, ErlNifTerm};
 use std::ptr;
+use std::sync::Arc;
 
 /// Tags of the parts of a key; one byte each. A shape is what its parts' tags are, first part highest.
 pub(crate) mod tag {
@@ -42,6 +45,8 @@ pub(crate) mod tag {
     pub(crate) const MAP: u64 = 12;
     /// In a copied key's digest: followed by a hash of what only the VM can look into.
     pub(crate) const OPAQUE: u64 = 13;
+    /// Not a part: an interned key.
+    pub(crate) const INTERNED: u64 = 14;
     /// `TUPLE + N`: a tuple of N parts, in a small key.
     pub(crate) const TUPLE: u64 = 0x10;
     /// `BINARY + N`: a binary of N bytes, in a small key.
@@ -124,6 +129,34 @@ impl TermKey {
         Some((term, self.words[2]))
     }
 
+    /// A key that is shared with all others who use it.
+    pub(crate) fn of_interned(interned: Arc<Interned>) -> Self {
+        let address = Arc::into_raw(interned).expose_provenance();
+        Self {
+            shape: tag::INTERNED,
+            words: [address as u64, 0, 0, 0],
+        }
+    }
+
+    /// What is shared, if the key is stored so.
+    pub(crate) fn interned(&self) -> Option<&Interned> {
+        // SAFETY: from `Arc::into_raw` in `of_interned`, and counted until `drop`.
+        self.interned_place().map(|place| unsafe { &*place })
+    }
+
+    /// The same, to be had beyond the key.
+    pub(crate) fn share_interned(&self) -> Option<Arc<Interned>> {
+        // SAFETY: as in `interned`; the one that is made is counted by itself.
+        self.interned_place().map(|place| unsafe {
+            Arc::increment_strong_count(place);
+            Arc::from_raw(place)
+        })
+    }
+
+    fn interned_place(&self) -> Option<*const Interned> {
+        (self.shape == tag::INTERNED).then(|| ptr::with_exposed_provenance(self.words[0] as usize))
+    }
+
     /// Shape and words of a small key.
     pub(crate) fn parts(&self) -> (u64, &[u64]) {
         (self.shape, &self.words)
@@ -142,7 +175,11 @@ impl TermKey {
 }
 
 impl Key for TermKey {
+    /// Of an interned key all of it, though others may share it: without them it would be all ours.
     fn heap_bytes(&self) -> usize {
+        if let Some(interned) = self.interned() {
+            return interned.key().heap_bytes();
+        }
         match self.encoding() {
             Some(encoding) => size_of_val(encoding),
             None if self.shape == tag::COPY => ENVIRONMENT_BYTES + self.words[3] as usize,
@@ -153,7 +190,10 @@ impl Key for TermKey {
 
 impl Drop for TermKey {
     fn drop(&mut self) {
-        if let Some(place) = self.encoding_place() {
+        if let Some(place) = self.interned_place() {
+            // SAFETY: from `Arc::into_raw` in `of_interned`, and dropped once.
+            drop(unsafe { Arc::from_raw(place) });
+        } else if let Some(place) = self.encoding_place() {
             // SAFETY: from `Box::into_raw` in `encoded`, and dropped once.
             drop(unsafe { Box::from_raw(place) });
         } else if self.shape == tag::COPY {

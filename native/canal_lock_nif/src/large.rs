@@ -7,11 +7,13 @@
 //! references, big integers, bitstrings, what belongs to other nodes), and whatever contains such a thing, is
 //! **copied** into an environment of its own, and the VM itself compares it (`enif_is_identical`). It is found by a
 //! digest of what the walk can tell, made with a random seed; of what stays opaque the VM's own hash goes in. That
-//! one has 32 bits before OTP 27 and no seed, but strangers cannot send funs, and the bytes of integers and
-//! bitstrings and the words of references are hashed by us.
+//! one has 32 bits before OTP 27 and no seed, and goes in for funs only, which strangers cannot send. (How long the VM
+//! takes to hash and copy a fun cannot be foreseen either: if what it has captured shares parts without end, for ever,
+//! as to send it would.) Of all others we hash what the external format says.
 
-use crate::enif;
+use crate::enif::{self, Here};
 use crate::key::{tag, TermKey};
+use crate::raised::Raised;
 use crate::small::words_of;
 use crate::walk::{walk, Stop, Visitor};
 use ahash::RandomState;
@@ -37,6 +39,36 @@ pub(crate) enum Large<'a> {
 /// memory, when its parts are shared; to write it all down would take the node down (P9).
 const MAX_BYTES: usize = 1 << 29;
 
+/// How much of a term is looked at on a normal scheduler. To read, hash, compare and store as much takes about a tenth
+/// of a millisecond, and a hop to a dirty scheduler and back a few microseconds.
+const MAX_BRIEF_BYTES: usize = 64 * 1024;
+
+/// How long a term may be to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// On a normal scheduler: what is longer is [`Raised::Long`]. So is what does not say beforehand how long it is:
+    /// funs and bitstrings.
+    Brief,
+    /// On a dirty one: what is longer is refused for good.
+    Thorough,
+}
+
+impl Reading {
+    fn max_bytes(self) -> usize {
+        match self {
+            Reading::Brief => MAX_BRIEF_BYTES,
+            Reading::Thorough => MAX_BYTES,
+        }
+    }
+
+    fn raised(self, stop: Stop) -> Raised {
+        match (stop, self) {
+            (Stop::Long, Reading::Brief) => Raised::Long,
+            _ => OutOfMemory.into(),
+        }
+    }
+}
+
 impl<'a> Large<'a> {
     /// How much of the term has been looked at.
     pub(crate) fn bytes(&self) -> usize {
@@ -47,23 +79,40 @@ impl<'a> Large<'a> {
     }
 
     /// The key that any term is.
-    pub(crate) fn parse(term: Term<'a>) -> Result<Self, OutOfMemory> {
-        let mut encoder = Encoder::default();
+    pub(crate) fn parse(term: Term<'a>, reading: Reading) -> Result<Self, Raised> {
+        let mut encoder = Encoder {
+            words: Vec::new(),
+            reading,
+        };
         match walk(term, &mut encoder) {
             Ok(()) => return Ok(Large::Encoded(encoder.words)),
-            Err(Stop::OutOfMemory) => return Err(OutOfMemory),
             Err(Stop::Unwanted) => {}
+            Err(stop) => return Err(reading.raised(stop)),
         }
-        let mut digester = Digester::new();
+        let mut digester = Digester::new(reading);
         match walk(term, &mut digester) {
             Ok(()) => Ok(Large::Copied {
                 term,
                 digest: digester.hasher.finish(),
                 size: digester.size,
             }),
-            Err(_) => Err(OutOfMemory),
+            Err(stop) => Err(reading.raised(stop)),
         }
     }
+
+    /// Equal for equal keys, and not to be foreseen by strangers.
+    pub(crate) fn digest(&self) -> u64 {
+        match self {
+            Large::Encoded(words) => seed().hash_one(words),
+            Large::Copied { digest, .. } => *digest,
+        }
+    }
+}
+
+/// Of digests.
+fn seed() -> &'static RandomState {
+    static SEED: OnceLock<RandomState> = OnceLock::new();
+    SEED.get_or_init(RandomState::new)
 }
 
 impl Hash for Large<'_> {
@@ -111,15 +160,15 @@ impl Query<TermKey> for Large<'_> {
 }
 
 /// Writes down what a walk tells; wants nothing that has no order or no inside.
-#[derive(Default)]
 struct Encoder {
     words: Vec<u64>,
+    reading: Reading,
 }
 
 impl Encoder {
     fn reserve(&mut self, words: usize) -> Result<(), Stop> {
-        if self.words.len() + words > MAX_BYTES / size_of::<u64>() {
-            return Err(Stop::OutOfMemory);
+        if self.words.len() + words > self.reading.max_bytes() / size_of::<u64>() {
+            return Err(Stop::Long);
         }
         self.words.try_reserve(words).map_err(|_| Stop::OutOfMemory)
     }
@@ -156,21 +205,34 @@ impl Visitor for Encoder {
     fn end_map(&mut self) {}
 }
 
-/// The words of a reference in the external format (tag 90): what is left when the node and its creation, which
-/// change when a node gets a name, are left out. References may be equal and of different lengths, the rest being
-/// zeros. The VM's own hash of one from another node reads beyond it, at least in OTP 25.
-fn reference_words(external: &[u8]) -> [u32; 5] {
-    let mut words = [0; 5];
-    if let [131, 90, high, low, rest @ ..] = external {
+/// A reference, in the external format (tag 90): how many words, who made it, its words.
+struct Reference<'a> {
+    /// The name of the node and its creation.
+    origin: &'a [u8],
+    /// References may be equal and of different lengths, the rest being zeros. (The VM's own hash of one from another
+    /// node reads beyond it, at least in OTP 25.)
+    words: [u32; 5],
+}
+
+impl<'a> Reference<'a> {
+    fn read(external: &'a [u8]) -> Self {
+        let mut words = [0; 5];
+        let [131, 90, high, low, rest @ ..] = external else {
+            return Self { origin: &[], words };
+        };
         let count = usize::from(u16::from_be_bytes([*high, *low]));
         let (_, all) = rest.as_rchunks::<4>();
         let first = all.len().saturating_sub(count);
         for (word, bytes) in words.iter_mut().zip(&all[first..]) {
             *word = u32::from_be_bytes(*bytes);
         }
+        let origin = &rest[..rest.len().saturating_sub(4 * count)];
+        Self { origin, words }
     }
-    words
 }
+
+/// The least that is told of a pair of a map.
+const PAIR_BYTES: usize = 32;
 
 type SeededHasher = <RandomState as BuildHasher>::Hasher;
 
@@ -181,20 +243,17 @@ struct Digester {
     /// Of the maps that the walk is inside of: what was hashed before, and the sum of the pairs so far.
     outer: Vec<(SeededHasher, u64)>,
     size: usize,
+    reading: Reading,
 }
 
 impl Digester {
-    fn new() -> Self {
+    fn new(reading: Reading) -> Self {
         Self {
-            hasher: Self::fresh(),
+            hasher: seed().build_hasher(),
             outer: Vec::new(),
             size: 0,
+            reading,
         }
-    }
-
-    fn fresh() -> SeededHasher {
-        static SEED: OnceLock<RandomState> = OnceLock::new();
-        SEED.get_or_init(RandomState::new).build_hasher()
     }
 
     fn add(&mut self, tag: u64, payload: u64) -> Result<(), Stop> {
@@ -203,10 +262,33 @@ impl Digester {
         self.count(16)
     }
 
+    /// By what the external format says, which is the same for equal terms of this kind.
+    fn external(&mut self, term: Term<'_>) -> Result<(), Stop> {
+        let bytes = enif::with_external_format(term, |bytes| self.bytes(bytes));
+        bytes.unwrap_or(Err(Stop::OutOfMemory))
+    }
+
+    /// By its words and its origin; but the name of this node changes when it gets one, and its creation too.
+    fn reference(&mut self, term: Term<'_>) -> Result<(), Stop> {
+        let ours = enif::make_reference(Here::from_env(term.get_env()));
+        let added = enif::with_external_format(ours, |ours| {
+            enif::with_external_format(term, |bytes| {
+                let Reference { origin, words } = Reference::read(bytes);
+                if origin != Reference::read(ours).origin {
+                    self.bytes(origin)?;
+                }
+                words
+                    .into_iter()
+                    .try_for_each(|word| self.add(tag::OPAQUE, word.into()))
+            })
+        });
+        added.flatten().unwrap_or(Err(Stop::OutOfMemory))
+    }
+
     fn count(&mut self, bytes: usize) -> Result<(), Stop> {
         self.size += bytes;
-        if self.size > MAX_BYTES {
-            return Err(Stop::OutOfMemory);
+        if self.size > self.reading.max_bytes() {
+            return Err(Stop::Long);
         }
         Ok(())
     }
@@ -225,34 +307,35 @@ impl Visitor for Digester {
     }
 
     fn opaque(&mut self, term: Term<'_>) -> Result<(), Stop> {
+        let is_brief = self.reading == Reading::Brief;
         match term.get_type() {
-            TermType::Integer | TermType::Binary => {
-                let bytes = enif::with_external_format(term, |bytes| self.bytes(bytes));
-                bytes.unwrap_or(Err(Stop::OutOfMemory))
-            }
-            TermType::Ref => {
-                let words = enif::with_external_format(term, reference_words);
-                match words {
-                    Some(words) => words
-                        .into_iter()
-                        .try_for_each(|word| self.add(tag::OPAQUE, word.into())),
-                    None => Err(Stop::OutOfMemory),
-                }
-            }
+            TermType::Integer if is_brief && !enif::is_short_integer(term) => Err(Stop::Long),
+            TermType::Integer | TermType::Pid => self.external(term),
+            TermType::Ref => self.reference(term),
+            TermType::Port => match enif::local_port_word(term) {
+                Some(word) => self.add(tag::OPAQUE, word),
+                None => self.external(term),
+            },
+            _ if is_brief => Err(Stop::Long),
+            TermType::Binary => self.external(term),
             _ => self.add(tag::OPAQUE, enif::internal_hash(term)),
         }
     }
 
     fn map(&mut self, size: usize) -> Result<(), Stop> {
         self.add(tag::MAP, size as u64)?;
+        // Of each pair both parts will be told: a map that is too long is so before its pairs are looked for.
+        if size > (self.reading.max_bytes() - self.size) / PAIR_BYTES {
+            return Err(Stop::Long);
+        }
         self.outer.try_reserve(1).map_err(|_| Stop::OutOfMemory)?;
-        let before = std::mem::replace(&mut self.hasher, Self::fresh());
+        let before = std::mem::replace(&mut self.hasher, seed().build_hasher());
         self.outer.push((before, 0));
         Ok(())
     }
 
     fn pair(&mut self) {
-        self.hasher = Self::fresh();
+        self.hasher = seed().build_hasher();
     }
 
     fn end_pair(&mut self) {

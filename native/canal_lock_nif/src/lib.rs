@@ -12,6 +12,7 @@
 //! | `key.rs` | what is stored as a key: any term, by `=:=` |
 //! | `small.rs` | keys that fit into a cache line: parsed without allocating |
 //! | `large.rs` | all other keys |
+//! | `interned.rs` | keys that take long to read |
 //! | `decode.rs` | a stored key as a term again |
 //! | `walk.rs` | a way through a term of any depth, without recursion |
 //! | `allocator.rs` | memory comes from the VM |
@@ -30,6 +31,7 @@ mod calls;
 mod decode;
 mod enif;
 mod incarnation;
+mod interned;
 mod key;
 mod large;
 mod looks;
@@ -39,4 +41,9 @@ mod remote;
 mod small;
 mod walk;
 
-rustler::init!("canal_lock_nif");
+fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
+    looks::make_atoms(env);
+    true
+}
+
+rustler::init!("canal_lock_nif", load = load);

@@ -1,9 +1,10 @@
 //! The manager's calls: the life of the table, its upkeep, and holders on other nodes.
 
-use crate::arguments::{capacity, to_key};
+use crate::arguments::{capacity, to_show};
 use crate::calls::answer;
 use crate::enif::Here;
 use crate::incarnation::{self, Incarnation, ManagerWatch, Wishes};
+use crate::interned;
 use crate::key::TermKey;
 use crate::raised::Raised;
 use crate::remote::{Remains, Remotes};
@@ -24,7 +25,7 @@ fn open(
 ) -> NifResult<ResourceArc<ManagerWatch>> {
     let wishes = Wishes {
         processes,
-        max_per: to_key(Here::from_env(env), max_per.as_c_arg())?,
+        max_per: to_show(Here::from_env(env), max_per.as_c_arg())?,
         keep,
     };
     Ok(incarnation::open(env, wishes).map_err(Raised::from)?)
@@ -47,6 +48,14 @@ fn sweep_step(handle: ResourceArc<ManagerWatch>, budget: usize) -> Atom {
 #[rustler::nif]
 fn dismantle_step(budget: usize) -> Atom {
     progress(incarnation::dismantle_step(budget))
+}
+
+/// `free_unused_keys() -> ok`: long keys that nobody uses any more. Dirty, for the system may take long to take them
+/// back.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn free_unused_keys() -> Atom {
+    interned::free_unused();
+    atoms::ok()
 }
 
 fn progress(progress: Progress) -> Atom {

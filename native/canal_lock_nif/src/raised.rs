@@ -11,7 +11,7 @@ use rustler::sys::ErlNifTerm;
 use rustler::{Atom, Error};
 
 mod atoms {
-    rustler::atoms! { badarg, nif_panicked, not_started, not_watched, raise, system_limit }
+    rustler::atoms! { badarg, intern, nif_panicked, not_started, not_watched, raise, system_limit }
 }
 
 /// Why a call raises.
@@ -19,6 +19,8 @@ mod atoms {
 pub(crate) enum Raised {
     /// An argument is of the wrong type.
     BadArg,
+    /// The key takes long to read: it has to be interned first. Nothing has changed.
+    Long,
     /// No table is open.
     NotStarted,
     /// There is no memory, or the VM would not watch the process.
@@ -49,6 +51,7 @@ impl Raised {
     fn cause(self) -> Atom {
         match self {
             Raised::BadArg => atoms::badarg(),
+            Raised::Long => atoms::intern(),
             Raised::NotStarted => atoms::not_started(),
             Raised::Trouble(Trouble::OutOfMemory) => atoms::system_limit(),
             Raised::Trouble(Trouble::NotWatched) => atoms::not_watched(),

@@ -13,8 +13,7 @@
 //! - **R2** Everything here happens under one lock, table included: so no two calls on behalf of one holder overlap.
 //! - **R3** A holder is known by a number that is never given again; with no permits and no calls it is forgotten.
 
-use crate::arguments::{with_key, WithKey};
-use crate::decode;
+use crate::arguments::{with_kept, with_key, WithKey};
 use crate::enif::{self, Here};
 use crate::key::TermKey;
 use crate::raised::Raised;
@@ -121,10 +120,14 @@ impl Remotes {
             return Ok(registry.forget_if_idle(table, number));
         };
         if !confirmed {
-            // First what can fail, then what cannot be done twice.
-            let key = decode::term(here, &call.key)?;
             // Its holder may have heard of the permit all the same, and released it.
-            registry.release(here, table, number, key, false)?;
+            let release = Release {
+                table,
+                holder: holder(number),
+                expected: false,
+            };
+            let released = with_kept(here, &call.key, release)?;
+            registry.note_release(number, released);
         }
         registry.forget_call(number, &process);
         Ok(registry.forget_if_idle(table, number))
@@ -141,7 +144,13 @@ impl Remotes {
         let (mut registry, number) = self.find(here, pid)?;
         // One that is not known holds nothing, under any number: the table counts the mistake.
         let known = number.unwrap_or(0);
-        let released = registry.release(here, table, known, key, true)?;
+        let release = Release {
+            table,
+            holder: holder(known),
+            expected: true,
+        };
+        let released = with_key(here, key, release)?;
+        registry.note_release(known, released);
         Ok((released, registry.forget_if_idle(table, known)))
     }
 
@@ -257,35 +266,10 @@ impl Registry {
         }
     }
 
-    /// Gives a permit back; answers whether there was one. If there should have been, it counts as a mistake.
-    fn release(
-        &mut self,
-        here: Here<'_>,
-        table: &Table<TermKey>,
-        number: u64,
-        key: ErlNifTerm,
-        expected: bool,
-    ) -> Result<bool, Raised> {
-        struct Release<'a>(&'a Table<TermKey>, Holder, bool);
-
-        impl WithKey for Release<'_> {
-            type Answer = bool;
-
-            fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<bool, Raised> {
-                let Release(table, holder, expected) = self;
-                Ok(if expected {
-                    table.release(&pin(), holder, key).is_ok()
-                } else {
-                    table.release_known(&pin(), holder, key)
-                })
-            }
-        }
-
-        let released = with_key(here, key, Release(table, holder(number), expected))?;
+    fn note_release(&mut self, number: u64, released: bool) {
         if let (true, Some(remote)) = (released, self.remotes.get_mut(&number)) {
             remote.permits -= 1;
         }
-        Ok(released)
     }
 
     fn forget_if_idle(&mut self, table: &Table<TermKey>, number: u64) -> Remains {
@@ -307,6 +291,26 @@ impl Registry {
                 (self.numbers, self.remotes) = Default::default();
             }
         }
+    }
+}
+
+/// Gives a permit back; answers whether there was one. If there should have been, it counts as a mistake.
+struct Release<'a> {
+    table: &'a Table<TermKey>,
+    holder: Holder,
+    expected: bool,
+}
+
+impl WithKey for Release<'_> {
+    type Answer = bool;
+
+    fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<bool, Raised> {
+        let Release { table, holder, .. } = self;
+        Ok(if self.expected {
+            table.release(&pin(), holder, key).is_ok()
+        } else {
+            table.release_known(&pin(), holder, key)
+        })
     }
 }
 

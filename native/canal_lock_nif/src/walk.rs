@@ -16,6 +16,8 @@ use rustler::{Binary, LocalPid, MapIterator, Term, TermType};
 pub(crate) enum Stop {
     /// The visitor does not want this kind of term.
     Unwanted,
+    /// It takes longer than the visitor has time for.
+    Long,
     /// No memory for the walk's own stack, or for what the visitor makes of it.
     OutOfMemory,
 }

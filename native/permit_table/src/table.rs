@@ -33,7 +33,7 @@ pub enum Acquired {
 }
 
 /// What a table is and costs at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Keys in the table, idle ones that the sweep has not reached included.
     pub keys: usize,

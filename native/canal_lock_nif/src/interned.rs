@@ -1,0 +1,194 @@
+//! Keys that take long to read: read once per call, by a dirty scheduler, and known by their address from then on.
+//!
+//! No scheduler of the VM may be held for long, and neither may a call that counts run on a dirty one. So a call that
+//! finds its key to be long ([`Reading::Brief`]) gives up before it has taken anything, and the Erlang side has the key
+//! **interned**: a dirty scheduler reads it and looks for an equal one among all that are in use. With a handle on that
+//! one the call is made again, on a normal scheduler, and compares addresses.
+//!
+//! ```text
+//!   acquire(Key, ..)  -- long -->  intern(Key)  -- handle -->  acquire(Handle, ..)  -- Arc -->  a key of the table
+//!     normal                         dirty                       normal
+//! ```
+//!
+//! - **N1** Of two equal long keys that are in use, be it by a table or a handle, there is one `Interned`: so the same
+//!   address says the same key. It is found as long as anybody has it, because who looks for it gets hold of it or
+//!   sees it gone for good (`Weak::upgrade`), and a new one goes in only if no other has since the search began.
+//! - **N2** Whether a key is long depends on nothing but its value: so equal keys are interned all, or none of them.
+//! - **N3** The lock is held for some pointers' time, never while a key is read, compared, made or freed. What nobody
+//!   uses any more is freed by a dirty scheduler too ([`free_unused`]): to give back a gigabyte takes the system long.
+//!
+//! A process that is killed in between has a handle, or is about to get one, and that is collected as its other terms.
+//! A panic under the lock would leave a weak reference too many or a key unfreed, nothing that breaks N1.
+
+use crate::key::TermKey;
+use crate::large::{Large, Reading};
+use crate::raised::Raised;
+use crate::small::Small;
+use equivalent::Equivalent;
+use parking_lot::Mutex;
+use permit_table::{OutOfMemory, Query};
+use rustler::{Resource, Term};
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::mem;
+use std::sync::{Arc, LazyLock, Weak};
+
+/// A long key. It is nobody's but the tables' and the handles' that share it.
+pub(crate) struct Interned {
+    key: TermKey,
+    digest: u64,
+}
+
+/// What a call has of a long key: to Erlang, a reference.
+pub(crate) struct Handle(Arc<Interned>);
+
+#[rustler::resource_impl]
+impl Resource for Handle {}
+
+#[derive(Default)]
+struct Registry {
+    by_digest: HashMap<u64, Vec<Weak<Interned>>>,
+    /// How many have been put in so far.
+    additions: u64,
+    /// Not used any more, to be freed.
+    unused: Vec<TermKey>,
+}
+
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+
+impl Handle {
+    /// The long key that the term is, for a call on a normal scheduler. To be called on a dirty one.
+    pub(crate) fn of(term: Term<'_>) -> Result<Self, Raised> {
+        free_unused();
+        if !is_long(term)? {
+            // Interned, it would be another key than the one that calls make of it (N2).
+            return Err(Raised::BadArg);
+        }
+        let large = Large::parse(term, Reading::Thorough)?;
+        Ok(Self(intern(&large)?))
+    }
+
+    pub(crate) fn new(interned: Arc<Interned>) -> Self {
+        Self(interned)
+    }
+}
+
+fn is_long(term: Term<'_>) -> Result<bool, Raised> {
+    if Small::parse(crate::enif::Here::from_env(term.get_env()), term.as_c_arg()).is_some() {
+        return Ok(false);
+    }
+    match Large::parse(term, Reading::Brief) {
+        Ok(_) => Ok(false),
+        Err(Raised::Long) => Ok(true),
+        Err(other) => Err(other),
+    }
+}
+
+/// The one of this key (N1).
+fn intern(large: &Large<'_>) -> Result<Arc<Interned>, OutOfMemory> {
+    let digest = large.digest();
+    let mut new = None;
+    loop {
+        let (candidates, additions) = candidates(digest)?;
+        let mut candidates = candidates.iter().filter_map(Weak::upgrade);
+        if let Some(found) = candidates.find(|other| large.equivalent(&other.key)) {
+            return Ok(found);
+        }
+        let own = match new.take() {
+            Some(own) => own,
+            None => Arc::new(Interned {
+                key: large.to_key()?,
+                digest,
+            }),
+        };
+        if REGISTRY.lock().add(&own, additions)? {
+            return Ok(own);
+        }
+        new = Some(own);
+    }
+}
+
+/// All that may be the key with this digest, and how many keys had been put in by then.
+fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
+    let registry = REGISTRY.lock();
+    let mut candidates = Vec::new();
+    if let Some(same) = registry.by_digest.get(&digest) {
+        candidates
+            .try_reserve_exact(same.len())
+            .map_err(|_| OutOfMemory)?;
+        candidates.extend_from_slice(same);
+    }
+    Ok((candidates, registry.additions))
+}
+
+impl Registry {
+    /// Adds one, unless others have been since there were so many; answers whether it did.
+    fn add(&mut self, new: &Arc<Interned>, additions: u64) -> Result<bool, OutOfMemory> {
+        if self.additions != additions {
+            return Ok(false);
+        }
+        self.by_digest.try_reserve(1).map_err(|_| OutOfMemory)?;
+        let same = self.by_digest.entry(new.digest).or_default();
+        same.try_reserve(1).map_err(|_| OutOfMemory)?;
+        same.push(Arc::downgrade(new));
+        self.additions += 1;
+        Ok(true)
+    }
+
+    fn forget_unused(&mut self, digest: u64) {
+        if let Some(same) = self.by_digest.get_mut(&digest) {
+            same.retain(|other| other.strong_count() > 0);
+            if same.is_empty() {
+                self.by_digest.remove(&digest);
+            }
+        }
+        if self.by_digest.is_empty() {
+            // A crowd may have been here.
+            self.by_digest = HashMap::new();
+        }
+    }
+}
+
+impl Drop for Interned {
+    fn drop(&mut self) {
+        let mut registry = REGISTRY.lock();
+        registry.forget_unused(self.digest);
+        if registry.unused.try_reserve(1).is_ok() {
+            let key = mem::replace(&mut self.key, TermKey::small(0, [0; 4]));
+            registry.unused.push(key);
+        }
+    }
+}
+
+/// Frees the long keys that nobody uses any more. To be called on a dirty scheduler.
+pub(crate) fn free_unused() {
+    let unused = mem::take(&mut REGISTRY.lock().unused);
+    drop(unused);
+}
+
+impl Interned {
+    /// The key itself, as it would be stored if it were not long.
+    pub(crate) fn key(&self) -> &TermKey {
+        &self.key
+    }
+}
+
+impl Hash for Handle {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // Not the digest: that may be the same for many funs.
+        hasher.write_usize(Arc::as_ptr(&self.0).addr());
+    }
+}
+
+impl Equivalent<TermKey> for Handle {
+    fn equivalent(&self, key: &TermKey) -> bool {
+        key.interned()
+            .is_some_and(|other| std::ptr::eq(other, Arc::as_ptr(&self.0)))
+    }
+}
+
+impl Query<TermKey> for Handle {
+    fn to_key(&self) -> Result<TermKey, OutOfMemory> {
+        Ok(TermKey::of_interned(self.0.clone()))
+    }
+}
