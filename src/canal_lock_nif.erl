@@ -29,7 +29,7 @@
 
 -type wish() :: {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
 
--type raise() :: {raise, canal_lock_errors:cause(), Arguments :: [term()]}.
+-type raise() :: {raise, canal_lock_errors:cause() | intern, Arguments :: [term()]}.
 
 %% Which table a piece is of. With 0, the first piece is of the one that is open.
 -type serial() :: non_neg_integer().
