@@ -46,7 +46,7 @@ both-tools:
 	@again=$$(mix compile) && test -z "$$again" || { echo "mix compile found work to do twice: $$again" >&2; exit 1; }
 
 .PHONY: check
-check: setup check-rust check-erlang check-elixir ## formatting, linters, types and docs; any warning is an error
+check: setup check-rust check-erlang check-elixir check-promises ## formatting, linters, types and docs; any warning is an error
 
 .PHONY: check-rust
 check-rust:
@@ -68,6 +68,10 @@ check-erlang:
 check-elixir:
 	mix format --check-formatted
 	mix compile --warnings-as-errors
+
+.PHONY: check-promises
+check-promises:
+	scripts/promises.sh
 
 .PHONY: bench
 bench: setup ## measure, as bench/README.md tells

@@ -5,6 +5,10 @@
 
 -define(MAX_PER, 5).
 
+%% Whoever walks past them would take a hundred times as long for a thousand buckets; measured in bench/, it is 0.99.
+-define(MANY, 1000).
+-define(MAX_RATIO, 5).
+
 resize_test_() ->
     canal_lock_stage:tests([
         {"P6: sizing down: refused until the sixth release", fun() -> down_from_10(fun by_release/1) end},
@@ -12,6 +16,7 @@ resize_test_() ->
         {"P6: sizing down by releases and deaths in turn", fun by_both_in_turn/0},
         {"P6: sizing up admits at once; back down refuses still", fun up_from_5_of_5/0},
         {"P6: sizing up by death as by release", fun up_and_down_by_death/0},
+        {"P3: a call costs the same for one bucket and for a thousand", fun cost_of_buckets/0},
         {"P4: who releases and then dies gives back one permit, not two", fun release_then_die/0},
         {"P4: each of several permits of one holder comes back once", fun several_of_one_holder/0}
     ]).
@@ -100,3 +105,22 @@ holders(Count, Buckets) ->
         end
      || N <- lists:seq(1, Count)
     ].
+
+cost_of_buckets() ->
+    [One, Many] = [pairs_above(Buckets) || Buckets <- [1, ?MANY]],
+    ?assertMatch({_, _, true}, {One, Many, Many < ?MAX_RATIO * One}).
+
+%% Microseconds for a thousand pairs and refusals, with so many buckets full.
+pairs_above(Full) ->
+    Key = {full, Full},
+    [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, Full) || _ <- lists:seq(1, Full * ?MAX_PER)],
+    canal_lock_stage:fastest_us(fun() ->
+        [
+            begin
+                full = canal_lock:acquire(Key, ?MAX_PER, Full),
+                {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, Full + 1),
+                ok = canal_lock:release(Key, ?MAX_PER, Full + 1)
+            end
+         || _ <- lists:seq(1, 1000)
+        ]
+    end).
