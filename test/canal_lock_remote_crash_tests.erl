@@ -180,18 +180,24 @@ orderly_end([There, Here | _]) ->
 
 %% A request that waits for the manager: whose, what will come of it, and the process that makes the call.
 waiting(There, Here) ->
+    waiting(There, Here, db).
+
+waiting(There, Here, Key) ->
     Holder = canal_lock_nodes:worker(Here),
     canal_lock_there:suspend_manager(There),
-    Outcome = canal_lock_there:send_acquire(Holder, There, db),
+    Outcome = canal_lock_there:send_acquire(Holder, There, Key),
     canal_lock_there:await_request(There),
     {Holder, Outcome, canal_lock_there:call_of(Holder)}.
 
 %% A permit is taken, and the answer has been sent to a call that does not run, until somebody lets it.
 unheard(There, Here) ->
-    {Holder, Outcome, Call} = waiting(There, Here),
+    unheard(There, Here, db).
+
+unheard(There, Here, Key) ->
+    {Holder, Outcome, Call} = waiting(There, Here, Key),
     Hand = stop(Call),
     canal_lock_there:resume_manager(There),
-    canal_lock_there:await_count(There, db, 1),
+    canal_lock_there:await_count(There, Key, 1),
     {{_, HolderPid}, {_, CallPid}} = {Holder, Call},
     ?assertEqual(lists:sort([{HolderPid, holder}, {CallPid, {call_of, HolderPid}}]), canal_lock_there:watched(There)),
     ?assertEqual([{HolderPid, CallPid}], canal_lock_there:unconfirmed(There)),
@@ -232,19 +238,28 @@ call_dies_waiting([There, Here]) ->
 
 %% The caller has heard an exit with that reason, nothing else, and can go on.
 lives_on(Holder, {exit, Reason, There}, Outcome) ->
+    lives_on(Holder, {exit, Reason, There, db}, Outcome);
+lives_on(Holder, {exit, Reason, There, Key}, Outcome) ->
     Name = canal_lock_nodes:name(There),
-    ?assertEqual({exit, {Reason, {canal_lock, acquire_on, [Name, db, 3, 1]}}}, canal_lock_await:answer(Outcome)),
+    ?assertEqual({exit, {Reason, {canal_lock, acquire_on, [Name, Key, 3, 1]}}}, canal_lock_await:answer(Outcome)),
     ?assertEqual(
         [{messages, []}],
         canal_lock_nodes:order(Holder, fun() -> process_info(self(), [messages]) end)
     ).
 
+%% The second key is a long one, which is kept in another way.
 call_dies_untold([There, Here]) ->
-    {Holder, Outcome, Call, _} = unheard(There, Here),
-    ok = canal_lock_nodes:kill_worker(Call),
-    lives_on(Holder, {exit, killed, There}, Outcome),
-    canal_lock_there:nothing_is_left(There),
-    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)).
+    [
+        begin
+            {Holder, Outcome, Call, _} = unheard(There, Here, Key),
+            ok = canal_lock_nodes:kill_worker(Call),
+            lives_on(Holder, {exit, killed, There, Key}, Outcome),
+            canal_lock_there:nothing_is_left(There),
+            ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, Key)),
+            ?assertEqual(ok, canal_lock_there:release(Holder, There, Key))
+        end
+     || Key <- [db, <<"a long one", 1:1>>]
+    ].
 
 cut_and_connected([There, Here]) ->
     {Holder, Outcome, _} = waiting(There, Here),
