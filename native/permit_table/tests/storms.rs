@@ -1,5 +1,5 @@
 //! The promises under real threads. Every storm runs for a number of rounds, not for a time, and ends at a quiet
-//! point that has to be exact. `CANAL_LOCK_SOAK` multiplies the rounds.
+//! point that has to be exact. `CANAL_LOCK_SOAK` multiplies the rounds (`rounds`).
 #![cfg(not(loom))]
 
 mod common;
@@ -11,54 +11,6 @@ use std::thread;
 
 const THREADS: u64 = 4;
 
-fn rounds(base: u64) -> u64 {
-    let factor = std::env::var("CANAL_LOCK_SOAK").map_or(1, |factor| factor.parse().unwrap_or(1));
-    base * factor
-}
-
-/// A cheap random number, seeded by the thread.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
-/// Runs the storm on all threads while another one sweeps all the time.
-fn storm(table: &Table<Name>, body: impl Fn(u64) + Sync) {
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                table.sweep_step(16);
-            }
-        });
-        let body = &body;
-        let threads: Vec<_> = (0..THREADS)
-            .map(|number| scope.spawn(move || body(number)))
-            .collect();
-        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        over.store(true, Ordering::Relaxed);
-        for outcome in outcomes {
-            outcome.unwrap();
-        }
-    });
-}
-
-fn assert_empty(table: &Table<Name>) {
-    // Two passes, after the one that the storm has left half done.
-    for _ in 0..3 {
-        sweep(table);
-    }
-    let usage = table.usage();
-    assert_eq!((usage.keys, usage.permits, usage.holders), (0, 0, 0));
-}
-
 #[test]
 fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
     const KEYS: u64 = 3;
@@ -66,7 +18,7 @@ fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
     let table = Table::new(64).unwrap();
     let inside: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let granted = AtomicU64::new(0);
-    storm(&table, |number| {
+    storm(&table, THREADS, |number| {
         let mut dice = Dice(number);
         for _ in 0..rounds(100_000) {
             let key = dice.roll(KEYS);
@@ -87,7 +39,7 @@ fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
 #[test]
 fn p8_keys_are_born_and_reclaimed_under_everybodys_hands() {
     let table = Table::new(64).unwrap();
-    storm(&table, |number| {
+    storm(&table, THREADS, |number| {
         let mut dice = Dice(number);
         for _ in 0..rounds(100_000) {
             // Few keys, so that one is often looked up while it dies; of capacity 1, so that two nodes of one key
@@ -108,7 +60,7 @@ fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
     let table = Table::new(64).unwrap();
     let before = table.usage().memory;
     for wave in 0..rounds(3) {
-        storm(&table, |number| {
+        storm(&table, THREADS, |number| {
             let own = (wave * THREADS + number) << 32;
             for key in 0..30_000 {
                 assert_eq!(acquire(&table, holder(number), own + key, 1), Some(1));
@@ -135,7 +87,7 @@ fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
 fn p4_deaths_in_a_storm_leak_nothing() {
     let table = Table::new(64).unwrap();
     let lives = AtomicU64::new(0);
-    storm(&table, |number| {
+    storm(&table, THREADS, |number| {
         let mut dice = Dice(number);
         for _ in 0..rounds(5_000) {
             let life = lives.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +117,7 @@ fn a_look_from_outside_disturbs_nobody() {
                 assert!(usage.permits <= 400 && usage.holders <= THREADS as usize);
             }
         });
-        storm(&table, |number| {
+        storm(&table, THREADS, |number| {
             for round in 0..rounds(300) {
                 for key in 0..100 {
                     acquire(&table, holder(number), key, u64::MAX).unwrap();

@@ -126,3 +126,59 @@ pub fn sweep(table: &Table<Name>) {
         loom::thread::yield_now();
     }
 }
+
+/// How often something is tried: so many times, and `CANAL_LOCK_SOAK` times that when somebody has the patience. A
+/// fraction makes them fewer, for tools under which everything is slow.
+pub fn rounds(base: u64) -> u64 {
+    let soak = std::env::var("CANAL_LOCK_SOAK");
+    let factor = soak.map_or(1.0, |factor| {
+        factor.parse().expect("CANAL_LOCK_SOAK is a number")
+    });
+    (base as f64 * factor).max(1.0) as u64
+}
+
+/// A cheap random number, seeded by the thread.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// Runs the storm on so many threads, each with its number, while another one sweeps all the time.
+#[cfg(not(loom))]
+pub fn storm(table: &Table<Name>, threads: u64, body: impl Fn(u64) + Sync) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                table.sweep_step(16);
+            }
+        });
+        let body = &body;
+        let threads: Vec<_> = (0..threads)
+            .map(|number| scope.spawn(move || body(number)))
+            .collect();
+        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        for outcome in outcomes {
+            outcome.unwrap();
+        }
+    });
+}
+
+/// Sweeps what is idle away; nothing may be left.
+pub fn assert_empty(table: &Table<Name>) {
+    // Two passes, after the one that a storm may have left half done.
+    for _ in 0..3 {
+        sweep(table);
+    }
+    let usage = table.usage();
+    assert_eq!((usage.keys, usage.permits, usage.holders), (0, 0, 0));
+}
