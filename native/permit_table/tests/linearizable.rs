@@ -110,11 +110,17 @@ impl Specification for OneKey {
 }
 
 /// Rings when its worker panics: the others need not wait for it.
-struct Alarm<'a>(&'a AtomicBool);
+struct Alarm<'a> {
+    seed: u64,
+    panicked: &'a AtomicBool,
+}
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
-        self.0.fetch_or(thread::panicking(), Ordering::Relaxed);
+        if thread::panicking() {
+            self.panicked.store(true, Ordering::Relaxed);
+            eprintln!("in the history of seed {}", self.seed);
+        }
     }
 }
 
@@ -191,21 +197,24 @@ fn keys(seed: u64) -> u64 {
     1 + seed % KEYS
 }
 
-/// Each history has holders and keys of its own. Where a holder lives is no part of the answers: at home, where others
-/// want to be too, or nowhere.
-fn who(seed: u64, holder: usize) -> Holder {
-    let holder = holder as u64;
-    let number = seed * HOLDERS as u64 + holder;
-    match (seed + holder) % 4 {
+/// Where a holder lives is no part of the answers: at home, where others want to be too, or nowhere.
+fn who(seed: u64, of: usize) -> Holder {
+    let number = of as u64;
+    match (seed + number) % 4 {
         0 => holder_without_place(number),
         1 => displaced_holder(number, 0),
-        _ => displaced_holder(number, holder),
+        _ => holder(number),
     }
+}
+
+/// Keys come again after some other histories: about as many as it takes a key to die.
+fn key_of(seed: u64, key: u64) -> u64 {
+    Dice(seed).roll(8) * KEYS + key
 }
 
 fn perform(table: &Table<Name>, seed: u64, call: Call) -> Answer {
     let who = who(seed, call.holder);
-    let key = seed * KEYS + call.key.unwrap_or_default();
+    let key = key_of(seed, call.key.unwrap_or_default());
     match call.what {
         What::Acquire { capacity } => {
             acquire(table, who, key, capacity).map_or(Answer::Full, Answer::Permit)
@@ -231,8 +240,11 @@ fn play(table: &Table<Name>, seeds: &[u64]) -> Vec<Vec<Event>> {
     let stages: Vec<_> = seeds.iter().map(|_| Stage::default()).collect();
     let panicked = AtomicBool::new(false);
     storm(table, WORKERS, |worker| {
-        let _alarm = Alarm(&panicked);
         for (seed, stage) in seeds.iter().zip(&stages) {
+            let _alarm = Alarm {
+                seed: *seed,
+                panicked: &panicked,
+            };
             let mut events = Vec::with_capacity(64);
             let mut make = |calls: Vec<(u64, Call)>| {
                 for (pause, call) in calls {
@@ -344,7 +356,7 @@ fn overlapping(history: &[Event]) -> usize {
 
 #[test]
 fn p1_every_history_is_linearizable() {
-    let seeds: Vec<_> = (0..rounds(3_000)).collect();
+    let seeds: Vec<_> = (0..rounds(4_000)).collect();
     let table = Table::new(64).unwrap();
     let mut overlapped = 0;
     for seeds in seeds.chunks(BATCH) {
@@ -365,8 +377,8 @@ fn p1_every_history_is_linearizable() {
     // does that too.
     let processors = thread::available_parallelism().map_or(1, usize::from);
     if histories >= 1000 && processors > 1 {
-        assert!(overlapped as u64 > calls / 25, "the calls hardly met");
-        assert!(reclaimed > histories, "hardly a key died");
+        assert!(overlapped as u64 > calls / 100, "the calls hardly met");
+        assert!(reclaimed > histories / 10, "hardly a key died");
     }
 }
 
