@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
 # Sees to it that this machine can build, test and measure, given that it has Rust. Silent and quick when nothing is
 # missing. On Debian and its relatives it installs what is; elsewhere it says what is missing and exits with status 1.
+#
+#   scripts/setup.sh         what everything but the soak needs
+#   scripts/setup.sh soak    what the soak needs, too
 set -euo pipefail
+case "${*-}" in
+  '' | soak) for_what=${1-} ;;
+  *) echo "usage: scripts/setup.sh [soak]" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/.."
 
 needed_otp=25     # error_info of NIF errors, and what the tests were written against
@@ -77,12 +84,18 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
+look_for_what_the_soak_needs() {
+  # Elsewhere valgrind hardly exists: scripts/memory_checks.sh does without it there, and says so.
+  [ "$(uname)" != Linux ] || has valgrind || lacks "valgrind" valgrind
+}
+
 look() {
   missing=()
   packages=()
   look_for_rust
   look_for_erlang
   look_for_tools
+  [ "$for_what" != soak ] || look_for_what_the_soak_needs
 }
 
 report_and_fail() {

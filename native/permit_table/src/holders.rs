@@ -18,13 +18,13 @@ use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{free_room, free_room_beyond, reserve, GivenBack, Seen, Slot, KEPT_ROOM};
-use crate::sync::{Mutex, Ordering};
+use crate::sync::{sized, Mutex, Ordering};
 use hashbrown::HashTable;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
 
 /// Slots to a chunk: 64 KiB.
-const CHUNK: usize = if cfg!(loom) { 2 } else { 1024 };
+const CHUNK: usize = sized(2, 64, 1024);
 
 /// Chunks that are looked at in one piece: about a millisecond. With less, whoever looks spends its time in coming back
 /// to a busy scheduler.

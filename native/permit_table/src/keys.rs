@@ -38,7 +38,7 @@ use crate::buckets::Buckets;
 use crate::epochs::Pin;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::{sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 
@@ -55,14 +55,14 @@ pub trait Query<K>: std::hash::Hash + Equivalent<K> {
 }
 
 /// Heads to a chunk: a chunk of 96 KiB is made in a few microseconds, and the first one serves 4096 keys.
-pub(crate) const CHUNK: usize = if cfg!(loom) { 2 } else { 4096 };
+pub(crate) const CHUNK: usize = sized(2, 64, 4096);
 
 /// The table never has fewer ranges than one chunk has heads.
 pub(crate) const MIN_BITS: u32 = CHUNK.trailing_zeros();
 
 /// Nor more than 2^26: beyond that the runs between two heads get longer, which a thousand million keys bear (at 16).
 /// The array of chunk pointers is 128 KiB with it.
-const MAX_BITS: u32 = if cfg!(loom) { 3 } else { 26 };
+const MAX_BITS: u32 = sized(3, 10, 26) as u32;
 
 /// The lowest bit of a pointer out of a link: the link is on its way out (K2).
 const MARK: usize = 1;

@@ -66,3 +66,15 @@ mod imp {
 }
 
 pub(crate) use imp::*;
+
+/// The size of something large: for a model, which explores every step; for an interpreter (Miri), which is a thousand
+/// times slower; and for all others.
+pub(crate) const fn sized(model: usize, interpreter: usize, size: usize) -> usize {
+    if cfg!(loom) {
+        model
+    } else if cfg!(miri) {
+        interpreter
+    } else {
+        size
+    }
+}

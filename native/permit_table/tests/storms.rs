@@ -59,13 +59,14 @@ fn p8_keys_are_born_and_reclaimed_under_everybodys_hands() {
 fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
     let table = Table::new(64).unwrap();
     let before = table.usage().memory;
+    let keys = many(30_000);
     for wave in 0..rounds(3) {
         storm(&table, THREADS, |number| {
             let own = (wave * THREADS + number) << 32;
-            for key in 0..30_000 {
+            for key in 0..keys {
                 assert_eq!(acquire(&table, holder(number), own + key, 1), Some(1));
             }
-            for key in 0..30_000 {
+            for key in 0..keys {
                 assert_eq!(
                     acquire(&table, holder(number), own + key, 1),
                     None,

@@ -130,11 +130,22 @@ pub fn sweep(table: &Table<Name>) {
 /// How often something is tried: so many times, and `CANAL_LOCK_SOAK` times that when somebody has the patience. A
 /// fraction makes them fewer, for tools under which everything is slow.
 pub fn rounds(base: u64) -> u64 {
+    // An interpreter takes a second for what takes a millisecond otherwise.
+    let base = if cfg!(miri) { base / 1000 } else { base };
     let soak = std::env::var("CANAL_LOCK_SOAK");
     let factor = soak.map_or(1.0, |factor| {
         factor.parse().expect("CANAL_LOCK_SOAK is a number")
     });
     (base as f64 * factor).max(1.0) as u64
+}
+
+/// So many, to be many; in an interpreter a hundredth, which is many there.
+pub fn many(number: u64) -> u64 {
+    if cfg!(miri) {
+        number / 100
+    } else {
+        number
+    }
 }
 
 /// A cheap random number, seeded by the thread.
