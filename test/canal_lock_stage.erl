@@ -2,12 +2,16 @@
 %% do.
 -module(canal_lock_stage).
 
--export([tests/1, tests/2, in_a_vm/2, resident_bytes/0, fastest_us/1, times/1, quietly/1]).
+-export([tests/1, tests/2, on_schedulers/2, schedulers/1, in_a_vm/2]).
+-export([resident_bytes/0, fastest_us/1, times/1, quietly/1]).
 
 -define(MAX_PER, 3).
 
 %% A net for what hangs; a test that is merely slow has to be repaired, not given more.
 -define(TIMEOUT_S, 120).
+
+%% Of a VM that starts in a test.
+-define(SCHEDULERS, [1, 2, 8]).
 
 %% The tests, each with a manager of its own.
 -spec tests([{Title :: string(), fun(() -> term())}]) -> term().
@@ -32,19 +36,56 @@ stop(_) ->
         _ -> canal_lock:stop()
     end.
 
+%% The tests, in VMs of their own: one with a single scheduler, where who is interrupted stays so for long; one with
+%% two; and one with more than the machine has processors, as likely as not, where threads are interrupted anywhere.
+%% They get such arguments too. No manager is there, before a test and after it.
+-spec on_schedulers([string()], [{Title :: string(), fun(() -> term())}]) -> term().
+on_schedulers(Arguments, Tests) ->
+    [
+        {setup, fun() -> start_vm(schedulers(Count) ++ Arguments) end, fun peer:stop/1, fun(Vm) ->
+            timed([
+                {lists:concat([Title, "; schedulers: ", Count]), fun() -> ended = in_vm(Vm, without_manager(Test)) end}
+             || {Title, Test} <- Tests
+            ])
+        end}
+     || Count <- ?SCHEDULERS
+    ].
+
+without_manager(Test) ->
+    fun() ->
+        try
+            _ = Test(),
+            ended
+        after
+            stop(none)
+        end
+    end.
+
+%% As arguments of a VM.
+-spec schedulers(pos_integer()) -> [string()].
+schedulers(Count) ->
+    ["+S", lists:concat([Count, ":", Count])].
+
 %% In a VM of its own, started with such arguments. The test is in the code path of both.
 -spec in_a_vm([string()], fun(() -> Answer)) -> Answer.
 in_a_vm(Arguments, Test) ->
-    Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
-    {ok, Vm, _} = peer:start_link(#{
-        connection => standard_io,
-        args => ["-kernel", "logger_level", "none", "-pa" | Paths] ++ Arguments
-    }),
+    Vm = start_vm(Arguments),
     try
-        peer:call(Vm, erlang, apply, [Test, []], 1000 * ?TIMEOUT_S)
+        in_vm(Vm, Test)
     after
         peer:stop(Vm)
     end.
+
+start_vm(Arguments) ->
+    Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
+    {ok, Vm, _} = peer:start(#{
+        connection => standard_io,
+        args => ["-kernel", "logger_level", "none", "-pa" | Paths] ++ Arguments
+    }),
+    Vm.
+
+in_vm(Vm, Test) ->
+    peer:call(Vm, erlang, apply, [Test, []], 1000 * ?TIMEOUT_S * factor()).
 
 %% What this VM has in memory; does not grow where the operating system does not say.
 -spec resident_bytes() -> non_neg_integer().

@@ -4,46 +4,55 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(ROUNDS, 200).
+%% Few processes, so that their numbers return soon.
+-define(FEW_PROCESSES, ["+P", "4096"]).
+
+-define(ROUNDS, 30).
 -define(PROCESSES, 100).
 -define(CAPACITY, 7).
+
+%% Who dies, one after the other, while they say what they hold.
+-define(DEATHS, 500).
+-define(CLAIMANTS, 30).
 
 %% Of each of eight processes.
 -define(CALLS, 100_000).
 
 storm_test_() ->
-    canal_lock_stage:tests([
-        {"P1, P4: 200 rounds of 100 processes on 5 keys, killed at random moments", fun killed_at_random/0},
-        {"P1: as many as the capacity are all admitted", fun all_admitted/0},
-        {"P1: of more, exactly as many as the capacity", fun exactly_the_capacity/0},
-        {"P1: what the holders themselves count never exceeds the capacity", fun counted_by_holders/0},
-        {"P1: a free permit is never refused to the only one who asks", fun never_under_allocated/0},
-        {"P1, P6: callers that disagree on the capacity", fun mixed_capacities/0}
+    canal_lock_stage:on_schedulers(?FEW_PROCESSES, [
+        {Title, fun() -> canal_lock_storm:play(Capacities, Storm) end}
+     || {Title, Capacities, Storm} <- [
+            {"P1, P4: 30 rounds of 100 processes on 5 keys, killed at random moments", every_key(?CAPACITY),
+                fun killed_at_random/0},
+            {"P1, P4: what those who live know of never exceeds the capacity, while others are killed",
+                every_key(2), fun claimed/0},
+            {"P1: as many as the capacity are all admitted", #{}, fun all_admitted/0},
+            {"P1: of more, exactly as many as the capacity", #{}, fun exactly_the_capacity/0},
+            {"P1: what the holders themselves count never exceeds the capacity", #{db => 3}, fun counted_by_holders/0},
+            {"P1: a free permit is never refused to the only one who asks", #{db => 8}, fun never_under_allocated/0},
+            {"P1, P6: callers that disagree on the capacity", #{db => 6}, fun mixed_capacities/0}
+        ]
     ]).
+
+every_key(Capacity) ->
+    maps:from_list([{Key, Capacity} || Key <- keys()]).
 
 keys() ->
     [db, {app, 12345}, <<"0123456789abcdef0123456789abcdef">>, #{rare => "map"}, 1 bsl 70].
 
-%% What the workers and the observer have seen, in counters.
+%% What the workers have seen, in counters.
 -define(GRANTED, 1).
 -define(REFUSED, 2).
 -define(OVER_ALLOCATED, 3).
--define(LOOKED, 4).
 
 killed_at_random() ->
     Keys = keys(),
-    Seen = counters:new(4, []),
-    Observer = canal_lock_worker:start(),
-    Observed = canal_lock_worker:send_order(Observer, fun() -> observe(Keys, Seen) end),
-    [killed_at_random(Keys, Seen) || _ <- lists:seq(1, canal_lock_stage:times(?ROUNDS))],
-    Observer ! stop_observing,
-    stopped = canal_lock_await:answer(Observed),
+    Seen = counters:new(3, []),
+    Rounds = canal_lock_stage:times(?ROUNDS),
+    [killed_at_random(Keys, Seen) || _ <- lists:seq(1, Rounds)],
     ?assertEqual(0, counters:get(Seen, ?OVER_ALLOCATED)),
-    %% They came as far as to get in each other's way, and the observer has seen it.
-    [
-        ?assertMatch({_, Times} when Times > 10 * ?ROUNDS, {What, counters:get(Seen, What)})
-     || What <- [?GRANTED, ?REFUSED, ?LOOKED]
-    ].
+    %% They came as far as to get in each other's way.
+    [?assertMatch({_, Times} when Times > 10 * Rounds, {What, counters:get(Seen, What)}) || What <- [?GRANTED, ?REFUSED]].
 
 killed_at_random(Keys, Seen) ->
     Workers = [spawn(fun() -> take_and_give(Keys, Seen) end) || _ <- lists:seq(1, ?PROCESSES)],
@@ -59,6 +68,7 @@ killed_at_random(Keys, Seen) ->
     %% Not one permit was lost, and not one is there twice.
     [?assertEqual({acquired, N}, canal_lock:acquire(Key, ?CAPACITY, 1)) || Key <- Keys, N <- lists:seq(1, ?CAPACITY)],
     [?assertEqual(full, canal_lock:acquire(Key, ?CAPACITY, 1)) || Key <- Keys],
+    canal_lock_storm:books_agree([{self(), every_key(?CAPACITY)}]),
     [?assertEqual(ok, canal_lock:release(Key)) || Key <- Keys, _ <- lists:seq(1, ?CAPACITY)].
 
 take_and_give(Keys, Seen) ->
@@ -77,13 +87,57 @@ take_and_give(Keys, Seen) ->
     rand:uniform(500) > 1 orelse exit(normal),
     take_and_give(Keys, Seen).
 
-observe(Keys, Seen) ->
-    [counters:add(Seen, ?OVER_ALLOCATED, 1) || Key <- Keys, canal_lock:count(Key) > ?CAPACITY],
-    counters:add(Seen, ?LOOKED, 1),
-    receive
-        stop_observing -> stopped
-    after 0 -> observe(Keys, Seen)
-    end.
+%% Each says what it has after it has got it, and takes that back before it gives it back.
+claimed() ->
+    Claims = ets:new(claims, [public, {write_concurrency, true}]),
+    Most = atomics:new(1, []),
+    Observer = spawn_link(fun() -> observe_claims(Claims, Most) end),
+    Claimants = [spawn_monitor(fun() -> claim(Claims) end) || _ <- lists:seq(1, ?CLAIMANTS)],
+    Last = lists:foldl(
+        fun(_, [First | Others]) ->
+            kill_claimant(First),
+            Others ++ [spawn_monitor(fun() -> claim(Claims) end)]
+        end,
+        Claimants,
+        lists:seq(1, canal_lock_stage:times(?DEATHS))
+    ),
+    %% They were seen to hold as much as there is, and no more.
+    canal_lock_await:value(true, fun() -> atomics:get(Most, 1) >= 2 end),
+    [kill_claimant(Claimant) || Claimant <- Last],
+    ?assertEqual(2, atomics:get(Most, 1)),
+    unlink(Observer),
+    canal_lock_worker:kill(Observer).
+
+kill_claimant({Claimant, _} = Monitored) ->
+    spin(rand:uniform(3000)),
+    exit(Claimant, kill),
+    killed = canal_lock_await:reason(Monitored).
+
+claim(Claims) ->
+    Key = lists:nth(rand:uniform(length(keys())), keys()),
+    case canal_lock:acquire(Key, 2, 1) of
+        {acquired, _} ->
+            Claim = {make_ref(), self(), Key},
+            ets:insert(Claims, Claim),
+            rand:uniform(4) > 1 orelse erlang:yield(),
+            ets:delete(Claims, element(1, Claim)),
+            ok = canal_lock:release(Key);
+        full ->
+            erlang:yield()
+    end,
+    claim(Claims).
+
+%% What stands in two lists stood at the moment between them; and who lives after that, lived then.
+observe_claims(Claims, Most) ->
+    Before = ets:tab2list(Claims),
+    Stands = ets:tab2list(Claims),
+    Held = [Key || {_, Pid, Key} = Claim <- Before, lists:member(Claim, Stands), is_process_alive(Pid)],
+    Now = lists:max([length([same || Other <- Held, Other =:= Key]) || Key <- keys()]),
+    ok = atomics:put(Most, 1, max(Now, atomics:get(Most, 1))),
+    %% Of the dead.
+    [ets:delete(Claims, Ref) || {Ref, Pid, _} <- Before, not is_process_alive(Pid)],
+    erlang:yield(),
+    observe_claims(Claims, Most).
 
 shuffled(List) ->
     [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
@@ -175,5 +229,7 @@ mixed_capacities() ->
 
 together(Processes, Do) ->
     Workers = [canal_lock_worker:start() || _ <- lists:seq(1, Processes)],
-    Answers = [canal_lock_worker:send_order(Worker, Do) || Worker <- Workers],
-    [canal_lock_await:answer(Answer) || Answer <- Answers].
+    Orders = [canal_lock_worker:send_order(Worker, Do) || Worker <- Workers],
+    Answers = [canal_lock_await:answer(Order) || Order <- Orders],
+    canal_lock_worker:kill(Workers),
+    Answers.
