@@ -48,7 +48,7 @@
     %% Of the next sweep.
     timer :: reference(),
     %% What is to be done a step at a time, the first one first.
-    work = [dismantle] :: [dismantle | sweep],
+    work :: [dismantle | sweep],
     %% Who waits for the end of a pass of the sweep, and of how many.
     waiting = [] :: [{gen_server:from(), pos_integer()}],
     %% Whether somebody's unknown message has been reported.
@@ -81,7 +81,9 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
         max_per = MaxPer,
         keep_on_crash = Keep,
         sweep_interval_ms = Interval_ms,
-        timer = schedule_sweep(Interval_ms)
+        timer = schedule_sweep(Interval_ms),
+        %% The table may be one whose last manager was in the middle of a pass: the rest of it must not count as one.
+        work = [dismantle] ++ [sweep || Keep]
     },
     {ok, State, {continue, work}}.
 

@@ -38,6 +38,7 @@ keep_test_() ->
                 {"P10: only one that keeps traps exits", fun traps_exits/0},
                 {"P10: the options are those of the manager that adopts", fun options_of_the_next/0},
                 {"P8, P10: it sweeps at its interval, and so does the next", fun sweeps/0},
+                {"P8, P10: a pass that its predecessor has begun does not count as one", fun sweep_begun_by_another/0},
                 {"P10: what nobody should send it starts no timers, and ends nothing", fun stray_messages/0}
             ]
         ])
@@ -360,6 +361,18 @@ only_held_is_left() ->
 idle_keys_go() ->
     leave_idle_keys(),
     only_held_is_left().
+
+%% The first keys of the walk have been passed by, and are used after that: two passes more have to come by.
+sweep_begun_by_another() ->
+    Manager = keeping(3, #{sweep_interval_ms => 60_000}),
+    Use = fun() -> [{_, ok} = {canal_lock:acquire(Key, 1, 1), canal_lock:release(Key)} || Key <- lists:seq(1, 2000)] end,
+    _ = Use(),
+    more = canal_lock_nif:sweep_step(element(3, sys:get_state(Manager)), 1000),
+    _ = Use(),
+    ok = canal_lock_crash:kill(Manager),
+    _ = keeping(3, #{sweep_interval_ms => 60_000}),
+    ok = canal_lock_manager:sweep(),
+    ?assertMatch(#{keys := 0}, canal_lock:info()).
 
 %% The call that makes a timer is traced. The manager's own are an hour away.
 stray_messages() ->
