@@ -275,6 +275,16 @@ mod tests {
     }
 
     #[test]
+    fn p1_the_largest_count_does_not_run_into_the_flags() {
+        let word = Buckets {
+            word: AtomicU64::new(Capacity::MAX.0 - 1),
+        };
+        assert_eq!(word.acquire(Capacity::MAX), Ok(Capacity::MAX.0));
+        assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Full));
+        assert_eq!(word.permits(), Some(Capacity::MAX.0));
+    }
+
+    #[test]
     fn p8_a_key_dies_with_the_second_sweep_and_stays_dead() {
         let word = Buckets::with_one_permit();
         assert_eq!(word.sweep(), Idleness::Kept);

@@ -362,6 +362,7 @@ const _: () = assert!(align_of::<Node<[u64; 5]>>() == 64 && size_of::<Node<[u64;
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::keys::CHUNK;
     use crate::memory::failing;
     use crate::pin;
     use std::num::NonZeroU64;
@@ -435,6 +436,46 @@ mod tests {
             table.give_back(&pin(), holder(word, place));
         }
         assert_eq!(table.usage().permits, 0);
+    }
+
+    /// More heads than keys would be a waste, and with fewer a lookup would be a walk. Where their number changes
+    /// matters little; but that it wavers with the number of keys would cost much.
+    #[test]
+    fn p8_heads_come_with_the_keys_and_go_with_them() {
+        // SAFETY: one thread, and nothing after `give_back`.
+        let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+        let table = Table::new(16).unwrap();
+        let heads = || 1 << table.keys.bits();
+        let chunk = CHUNK as u64;
+        let take = |keys| {
+            for key in keys {
+                acquire(&table, holder, key).unwrap();
+            }
+        };
+        let give = |keys| {
+            for key in keys {
+                table.release(&pin(), holder, &Number(key)).unwrap();
+            }
+            // What is used no more goes with the second pass, its heads with the third.
+            for _ in 0..3 {
+                while table.sweep_step(1000) != Progress::Done {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        take(0..chunk);
+        assert_eq!(heads(), chunk);
+        take(chunk..chunk + 1);
+        assert_eq!(heads(), 2 * chunk);
+        take(chunk + 1..2 * chunk + 1);
+        assert_eq!(heads(), 4 * chunk);
+        give(chunk + 1..2 * chunk + 1);
+        assert_eq!(heads(), 4 * chunk, "still more keys than a quarter");
+        give(chunk..chunk + 1);
+        assert_eq!(heads(), 2 * chunk);
+        give(1..chunk);
+        assert_eq!(heads(), chunk, "never fewer");
+        table.give_back(&pin(), holder);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use permit_table::{pin, Cursor, NotHeld, OutOfMemory, Table, Totals, Usage};
+use permit_table::{pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Table, Totals, Usage};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -47,6 +47,19 @@ fn p2_a_refusal_creates_no_key() {
     assert_eq!(acquire(&table, holder(2), 1, 1), None);
     assert_eq!(is(), one);
     assert_eq!(table.usage().totals.refused, 2);
+}
+
+/// Whoever asks for a full key is not even given a place of its own, nor watched.
+#[test]
+fn p2_a_refusal_of_a_key_that_is_there_reserves_nothing() {
+    let table = Table::new(1 << 20).unwrap();
+    acquire(&table, holder(1), 1, 1).unwrap();
+    let memory = table.usage().memory;
+    let watch = || -> Result<(), OutOfMemory> { panic!("nothing to watch") };
+    let far = holder((1 << 20) - 1);
+    let outcome = table.acquire(&pin(), far, &Wanted(1), Capacity::of(1, 1), watch);
+    assert_eq!(outcome, Ok(Acquired::Full));
+    assert_eq!(table.usage().memory, memory);
 }
 
 #[test]
@@ -104,13 +117,9 @@ fn p5_only_a_holder_releases() {
 #[test]
 fn h3_a_holder_is_watched_once_and_before_it_holds() {
     let table = Table::<Name>::new(16).unwrap();
-    let refused = table.acquire(
-        &pin(),
-        holder(1),
-        &Wanted(1),
-        permit_table::Capacity::MAX,
-        || Err(OutOfMemory),
-    );
+    let refused = table.acquire(&pin(), holder(1), &Wanted(1), Capacity::MAX, || {
+        Err(OutOfMemory)
+    });
     assert_eq!(refused, Err(OutOfMemory));
     assert_eq!(count(&table, 1), 0);
     assert_eq!(table.usage().holders, 0);
@@ -122,13 +131,7 @@ fn h3_a_holder_is_watched_once_and_before_it_holds() {
             Ok::<(), OutOfMemory>(())
         };
         table
-            .acquire(
-                &pin(),
-                holder(1),
-                &Wanted(key),
-                permit_table::Capacity::MAX,
-                watch,
-            )
+            .acquire(&pin(), holder(1), &Wanted(key), Capacity::MAX, watch)
             .unwrap();
     }
     assert_eq!(watched, 1);
@@ -162,6 +165,25 @@ fn p8_a_burst_of_keys_leaves_nothing() {
     );
     assert_eq!(acquire(&table, holder(1), 5, 1), Some(1));
     assert_eq!(count(&table, u64::MAX), 1);
+}
+
+/// Whether it is dropped as it is, or taken down in pieces of any size before.
+#[test]
+fn p8_a_table_that_is_dropped_frees_all_its_keys() {
+    for limit in [None, Some(1), Some(100)] {
+        let mut table = Table::new(16).unwrap();
+        for key in 0..1000 {
+            acquire(&table, displaced_holder(key, key % 20), key, 1).unwrap();
+        }
+        assert_eq!(living(), 1000);
+        if let Some(limit) = limit {
+            let pieces = std::iter::from_fn(|| table.dismantle(limit).then(living)).count();
+            assert!(pieces >= 1000 / limit, "{pieces} pieces of {limit}");
+            assert_eq!(living(), 0);
+        }
+        drop(table);
+        assert_eq!(living(), 0);
+    }
 }
 
 #[test]
@@ -233,6 +255,42 @@ fn keys_are_told_once_piece_by_piece() {
         assert!(told.into_iter().eq((0..900).map(|key| (key, key % 3 + 1))));
         assert!(pieces >= 1000 / limit, "{pieces} pieces of {limit}");
     }
+}
+
+/// The same of permits: a piece is a limited number of places for processes, or as many as have a lot to tell.
+#[test]
+fn permits_are_told_once_piece_by_piece() {
+    let pieces = |table: &Table<Name>| {
+        let mut pieces = Vec::new();
+        let mut cursor = Some(Cursor::default());
+        while let Some(start) = cursor {
+            let mut told = 0;
+            cursor = table.permits_from(start, |_| told += 1).unwrap();
+            pieces.push(told);
+        }
+        pieces
+    };
+
+    // Far apart, so that each has a chunk of places made for it; and one without a place, who comes last.
+    let sparse = Table::new(1 << 20).unwrap();
+    let mut expected = BTreeMap::new();
+    for number in 0..200 {
+        acquire(&sparse, holder(number * 5000), 1, u64::MAX).unwrap();
+        expected.insert((number * 5000, 1), 1);
+    }
+    acquire(&sparse, holder_without_place(7), 1, u64::MAX).unwrap();
+    expected.insert((7, 1), 1);
+    assert_eq!(on_record(&sparse), expected);
+    assert_eq!(pieces(&sparse), [64, 64, 64, 8, 1]);
+
+    // The first chunk has so many that the piece ends there.
+    let crowded = Table::new(1 << 20).unwrap();
+    for key in 0..4096 {
+        acquire(&crowded, holder(1), key, 1).unwrap();
+    }
+    acquire(&crowded, holder(2000), 1, 9).unwrap();
+    acquire(&crowded, holder(5000), 1, 9).unwrap();
+    assert_eq!(pieces(&crowded), [4096, 2, 0]);
 }
 
 #[test]

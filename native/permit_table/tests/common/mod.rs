@@ -6,6 +6,7 @@ use equivalent::Equivalent;
 use permit_table::{
     pin, Acquired, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Progress, Query, Table,
 };
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
@@ -33,9 +34,19 @@ impl Name {
     }
 }
 
+thread_local! {
+    static LIVING: Cell<isize> = const { Cell::new(0) };
+}
+
+/// How many names this thread has made and not dropped. Of use where no other thread makes or drops any.
+pub fn living() -> isize {
+    LIVING.get()
+}
+
 impl Drop for Name {
     fn drop(&mut self) {
         self.assert_alive();
+        LIVING.set(LIVING.get() - 1);
         // SAFETY: a plain write; volatile, so that it is not left out because nobody may read it.
         unsafe { std::ptr::write_volatile(&mut self.alive, 0) };
     }
@@ -61,6 +72,7 @@ impl Equivalent<Name> for Wanted {
 
 impl Query<Name> for Wanted {
     fn to_key(&self) -> Result<Name, OutOfMemory> {
+        LIVING.set(LIVING.get() + 1);
         Ok(Name {
             name: self.0,
             alive: ALIVE,
@@ -94,7 +106,10 @@ pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
             let who = (permits.holder - 1, permits.key.number());
             assert_eq!(seen.insert(who, permits.permits), None, "told twice");
         });
-        cursor = next.unwrap();
+        // By way of the number, as the border keeps it.
+        cursor = next
+            .unwrap()
+            .map(|next| Cursor::from_number(next.to_number()));
     }
     seen
 }
