@@ -583,4 +583,16 @@ mod tests {
         places.sort_unstable();
         assert!(places.into_iter().eq(0..64));
     }
+
+    /// Beyond it the array of heads would have no place for them.
+    #[test]
+    fn p9_the_number_of_heads_has_a_limit() {
+        let account = Account::default();
+        let keys = Keys::<u64>::new(&account).unwrap();
+        keys.resize(MIN_BITS, MAX_BITS);
+        keys.grow_when_loaded(usize::MAX);
+        assert_eq!(keys.bits(), MAX_BITS);
+        // SAFETY: nobody else knows it.
+        unsafe { keys.free(&account) };
+    }
 }

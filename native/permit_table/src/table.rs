@@ -478,6 +478,35 @@ mod tests {
         table.give_back(&pin(), holder);
     }
 
+    /// K4: a key that has died is passed over before the sweep has unlinked it, and so is another that happens to have
+    /// the same hash; but nobody puts in what is there.
+    #[test]
+    fn k4_of_the_nodes_with_one_key_one_is_alive() {
+        let table = Table::<u64>::new(16).unwrap();
+        let pin = pin();
+        let order = order_of_key(42);
+        let insert = |key| {
+            let new = NewNode::with_one_permit(&Number(key), order, &table.account).unwrap();
+            match table.keys.insert(&pin, &Number(key), new) {
+                Inserted::New(node) => Some(node),
+                Inserted::Present(_) => None,
+            }
+        };
+        let get = |key| table.keys.get(&pin, order, &Number(key));
+        let first = insert(1).unwrap();
+        assert!(get(1).is_some() && insert(1).is_none());
+        assert!(get(2).is_none() && insert(2).is_some());
+        assert!(get(1).is_some() && insert(1).is_none(), "behind the other");
+
+        first.buckets.release(1);
+        first.buckets.sweep();
+        first.buckets.sweep();
+        assert!(get(1).is_none());
+        let second = insert(1).unwrap();
+        assert!(get(1).is_some_and(|found| std::ptr::eq(found, second)));
+        assert!(get(2).is_some() && insert(2).is_none());
+    }
+
     #[test]
     fn p9_a_table_that_cannot_be_made_leaves_nothing() {
         for grants in 0..3 {

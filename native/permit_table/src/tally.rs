@@ -72,15 +72,22 @@ impl Tally {
             return;
         }
         let thread = pin.thread();
+        let Some(own) = self.own(thread) else {
+            return self.add_first(thread, event, events, account);
+        };
+        // Nobody else writes it: what is read here is still there when it is written.
+        let counter = &own.0[event as usize];
+        counter.store(counter.load(Ordering::Relaxed) + events, Ordering::Relaxed);
+    }
+
+    /// A thread's own place, if it has one.
+    #[inline(always)]
+    fn own(&self, thread: usize) -> Option<&Counters> {
         if thread < THREADS {
-            if let Some(own) = self.own.get(thread) {
-                // Nobody else writes it: what is read here is still there when it is written.
-                let counter = &own.0[event as usize];
-                counter.store(counter.load(Ordering::Relaxed) + events, Ordering::Relaxed);
-                return;
-            }
+            self.own.get(thread).map(|own| &**own)
+        } else {
+            None
         }
-        self.add_first(thread, event, events, account);
     }
 
     #[cold]
@@ -145,6 +152,11 @@ mod tests {
         assert_eq!(account.bytes(), bytes, "no place beyond the first chunk");
         assert_eq!(tally.sum(Event::GivenBack), 4011);
         assert_eq!(tally.sum(Event::Refused), 0);
+        assert!(
+            tally.own(0).is_some() && tally.own(CHUNK).is_none() && tally.own(THREADS).is_none()
+        );
+        tally.add_first(CHUNK, Event::Refused, 1, &account);
+        assert!(tally.own(CHUNK).is_some(), "there is memory again");
         // SAFETY: this thread is the last to use it.
         unsafe { tally.free(&account) };
         assert_eq!(account.bytes(), 0);

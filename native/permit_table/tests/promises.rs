@@ -257,6 +257,23 @@ fn keys_are_told_once_piece_by_piece() {
     }
 }
 
+/// To tell a large key takes long, so a piece has fewer of them.
+#[test]
+fn large_keys_are_told_in_smaller_pieces() {
+    let table = Table::new(16).unwrap();
+    for key in 0..9 {
+        acquire(&table, holder(1), LARGE + key, 1).unwrap();
+    }
+    let mut pieces = Vec::new();
+    let mut after = Some(0);
+    while let Some(start) = after {
+        let mut told = 0;
+        after = table.keys_after(start, 3 * LARGE_BYTES / 1024, |_, _| told += 1);
+        pieces.push(told);
+    }
+    assert_eq!(pieces, [3, 3, 3]);
+}
+
 /// The same of permits: a piece is a limited number of places for processes, or as many as have a lot to tell.
 #[test]
 fn permits_are_told_once_piece_by_piece() {
