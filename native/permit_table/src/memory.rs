@@ -154,6 +154,7 @@ mod tests {
         assert_eq!(account.allocate(7u64), Err(OutOfMemory));
         failing::never();
         assert_eq!(account.bytes(), 0);
+        assert_eq!(OutOfMemory.to_string(), "out of memory");
         assert!(account.allocate_array(usize::MAX, |_| 0u64).is_err());
     }
 }

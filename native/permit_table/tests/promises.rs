@@ -4,7 +4,9 @@
 mod common;
 
 use common::*;
-use permit_table::{pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Table, Totals, Usage};
+use permit_table::{
+    pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Progress, Table, Totals, Usage,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -308,6 +310,22 @@ fn permits_are_told_once_piece_by_piece() {
     acquire(&crowded, holder(2000), 1, 9).unwrap();
     acquire(&crowded, holder(5000), 1, 9).unwrap();
     assert_eq!(pieces(&crowded), [4096, 2, 0]);
+}
+
+#[test]
+fn p8_the_sweep_frees_nothing_while_somebody_may_look_and_says_so() {
+    let table = Table::new(16).unwrap();
+    acquire(&table, holder(1), 1, 1).unwrap();
+    release(&table, holder(1), 1).unwrap();
+    sweep(&table);
+    let inside = pin();
+    let mut steps = (0..1000).map(|_| table.sweep_step(64));
+    let waiting = steps.find(|progress| *progress != Progress::More);
+    assert_eq!(waiting, Some(Progress::Waiting));
+    assert_eq!((table.usage().keys, living()), (0, 1));
+    drop(inside);
+    sweep(&table);
+    assert_eq!(living(), 0);
 }
 
 #[test]
