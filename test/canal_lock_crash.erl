@@ -1,7 +1,7 @@
 %% Managers that are made to crash, and what is left of them.
 -module(canal_lock_crash).
 
--export([alone/1, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
+-export([alone/1, forget/0, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
 
 %% A test that starts managers and hears of their ends. What it has left kept is no matter of the next one.
 -spec alone(fun(() -> term())) -> fun(() -> ok).
@@ -18,7 +18,8 @@ alone(Test) ->
         end
     end.
 
-%% A plain start closes what was kept.
+%% No manager, and no table that one has kept: a plain start closes what was.
+-spec forget() -> ok.
 forget() ->
     _ = [canal_lock:stop() || whereis(canal_lock) =/= undefined],
     {ok, _} = canal_lock:start_link(1),

@@ -2,7 +2,7 @@
 %% permits that it acquires are its own, so a test can have as many holders as it likes.
 -module(canal_lock_worker).
 
--export([start/0, start/1, order/2, send_order/2, kill/1, release_then_die/2]).
+-export([start/0, start/1, start_on/1, order/2, send_order/2, kill/1, release_then_die/2]).
 
 -spec start() -> pid().
 start() ->
@@ -14,6 +14,12 @@ start() ->
 start(Order) ->
     Worker = start(),
     {Worker, order(Worker, Order)}.
+
+%% On this scheduler. The VM leaves processes that do little together on one, where they never run at the same time.
+-spec start_on(Scheduler :: pos_integer()) -> pid().
+start_on(Scheduler) ->
+    Test = self(),
+    spawn_opt(fun() -> obey(monitor(process, Test)) end, [{scheduler, Scheduler}]).
 
 -spec order(pid(), fun(() -> Answer)) -> Answer.
 order(Worker, Order) ->
