@@ -14,6 +14,7 @@
 //!   place always lives there.
 
 use crate::epochs::Pin;
+use crate::fault;
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
@@ -69,6 +70,8 @@ impl Holder {
 pub(crate) struct Holders<K> {
     slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
+    /// A panic inside the lock (a bug of ours) leaves it free and the table whole: what may fail comes before anything
+    /// is put in, and what is let go goes in one step, in which nothing can panic.
     displaced: Mutex<HashTable<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
@@ -151,14 +154,15 @@ impl<K> Holders<K> {
             Some(home) if home.take(holder.word) => home,
             _ => self.displace(home, holder, account)?,
         };
-        match watch() {
-            Ok(()) => Ok(slot),
-            Err(error) => {
-                // Nobody would ever clear it.
-                self.vacate(holder, account);
-                Err(error)
-            }
-        }
+        let unwatched = Unwatched {
+            holders: self,
+            holder,
+            account,
+        };
+        fault::point();
+        watch()?;
+        std::mem::forget(unwatched);
+        Ok(slot)
     }
 
     /// Gives back all that a dead process held, exactly once (P4), and lets its slot go.
@@ -167,6 +171,7 @@ impl<K> Holders<K> {
             return GivenBack::default();
         };
         let given = slot.give_back(pin);
+        fault::point();
         self.vacate(holder, account);
         given
     }
@@ -360,6 +365,20 @@ impl<K> Holders<K> {
                 account.free(gone.slot);
             }
         }
+    }
+}
+
+/// A slot whose process nobody watches. When it is dropped, because the watch could not be had or panicked, the slot is
+/// let go: with it the process would take permits that nobody gave back (H3).
+struct Unwatched<'a, K> {
+    holders: &'a Holders<K>,
+    holder: Holder,
+    account: &'a Account,
+}
+
+impl<K> Drop for Unwatched<'_, K> {
+    fn drop(&mut self) {
+        self.holders.vacate(self.holder, self.account);
     }
 }
 

@@ -36,6 +36,7 @@
 
 use crate::buckets::Buckets;
 use crate::epochs::Pin;
+use crate::fault;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::sync::{sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
@@ -88,8 +89,10 @@ pub(crate) const UNLINKED: u8 = 0;
 pub(crate) const LINKING: u8 = 1;
 /// In the list.
 pub(crate) const LINKED: u8 = 2;
+/// On its way out: the sweep is unlinking it; its parent serves.
+pub(crate) const LEAVING: u8 = 3;
 /// Out of the list for good, with the rest of its chunk to follow; its parent serves.
-pub(crate) const CLOSED: u8 = 3;
+pub(crate) const CLOSED: u8 = 4;
 
 /// A key with its word. 64 bytes with a key of 40, and never on a cache line with another's.
 #[repr(C, align(64))]
@@ -115,6 +118,19 @@ pub(crate) struct Keys<K> {
 pub(crate) struct NewNode<'a, K: Key> {
     node: NonNull<Node<K>>,
     account: &'a Account,
+}
+
+/// A head that is `LINKING`, and will be what `outcome` says when this is dropped: a panic on the way must not leave it
+/// so, or the sweep would wait for it for ever.
+struct Linking<'a> {
+    head: &'a Head,
+    outcome: u8,
+}
+
+impl Drop for Linking<'_> {
+    fn drop(&mut self) {
+        self.head.state.store(self.outcome, Ordering::Release);
+    }
 }
 
 /// What became of a new node.
@@ -412,6 +428,11 @@ impl<K: Key> Keys<K> {
         if head.state() != UNLINKED || !head.change(UNLINKED, LINKING) {
             return;
         }
+        let mut linking = Linking {
+            head,
+            outcome: UNLINKED,
+        };
+        fault::point();
         let link = ptr::from_ref(&head.link).cast_mut();
         loop {
             let start = self.entry(parent(range));
@@ -423,7 +444,7 @@ impl<K: Key> Keys<K> {
                 break;
             }
         }
-        head.state.store(LINKED, Ordering::Release);
+        linking.outcome = LINKED;
     }
 
     /// With more keys than ranges, the number of ranges doubles. No memory is asked for, and nothing moves.
@@ -505,6 +526,7 @@ impl<K: Key> Keys<K> {
                 return false;
             };
             let (rest, _) = link.next();
+            fault::point();
             first.next.store(rest, Ordering::Relaxed);
             if let Some(node) = Link::node::<K>(next) {
                 // SAFETY: just unlinked; the caller says that nobody is inside.

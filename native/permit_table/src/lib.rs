@@ -17,6 +17,8 @@
 //!     vector
 //! ```
 //!
+//! `fault.rs` stands wherever something may go wrong, for tests; elsewhere it is empty.
+//!
 //! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
 //! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
 //!
@@ -65,6 +67,7 @@ pub(crate) mod sync;
 
 mod buckets;
 mod epochs;
+pub mod fault;
 mod holders;
 mod keys;
 mod lazy_array;
@@ -79,7 +82,7 @@ pub use buckets::{bucket_view, Capacity};
 pub use epochs::{pin, quiet_before, stamp, Pin};
 pub use holders::Holder;
 pub use keys::{Key, Query};
-pub use memory::OutOfMemory;
+pub use memory::{make_room, OutOfMemory};
 pub use slot::{GivenBack, NotHeld};
 pub use sweep::Progress;
 pub use table::{Acquired, Table, Totals, Usage};

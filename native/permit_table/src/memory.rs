@@ -4,6 +4,7 @@
 //! what `info/0` shows and what P8 is measured by, so whatever grows with keys and holders passes through it: the
 //! bytes that are asked for. What the allocator adds to them, to align and to find its way, it keeps to itself.
 
+use crate::fault;
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -51,7 +52,7 @@ impl Account {
         Ok(place)
     }
 
-    /// An array of `len` values, each made from its index.
+    /// An array of `len` values, each made from its index by what cannot panic: the array would be lost.
     pub(crate) fn allocate_array<T>(
         &self,
         len: usize,
@@ -83,8 +84,7 @@ impl Account {
     }
 
     fn reserve(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        #[cfg(test)]
-        failing::check()?;
+        fault::memory()?;
         let place = if layout.size() == 0 {
             NonNull::dangling()
         } else {
@@ -96,41 +96,19 @@ impl Account {
     }
 }
 
-/// Lets a test say which allocation of its own thread fails.
-#[cfg(test)]
-pub(crate) mod failing {
-    use super::OutOfMemory;
-    use std::cell::Cell;
-
-    thread_local! {
-        static GRANTS: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-
-    /// After `grants` more allocations, every one fails until [`never`] is called.
-    pub(crate) fn after(grants: usize) {
-        GRANTS.set(Some(grants));
-    }
-
-    /// No allocation is made to fail any more.
-    pub(crate) fn never() {
-        GRANTS.set(None);
-    }
-
-    pub(crate) fn check() -> Result<(), OutOfMemory> {
-        match GRANTS.get() {
-            None => Ok(()),
-            Some(0) => Err(OutOfMemory),
-            Some(grants) => {
-                GRANTS.set(Some(grants - 1));
-                Ok(())
-            }
-        }
-    }
+/// Room for so many more in a list that nobody accounts for.
+///
+/// # Errors
+/// [`OutOfMemory`]: the list is as it was.
+pub fn make_room<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
+    fault::memory()?;
+    list.try_reserve(more).map_err(|_| OutOfMemory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Fault;
 
     #[test]
     fn the_account_returns_to_zero() {
@@ -150,9 +128,9 @@ mod tests {
     #[test]
     fn a_failed_allocation_is_an_error_and_costs_nothing() {
         let account = Account::default();
-        failing::after(0);
+        fault::arm(Fault::Memory, 0);
         assert_eq!(account.allocate(7u64), Err(OutOfMemory));
-        failing::never();
+        fault::disarm();
         assert_eq!(account.bytes(), 0);
         assert_eq!(OutOfMemory.to_string(), "out of memory");
         assert!(account.allocate_array(usize::MAX, |_| 0u64).is_err());

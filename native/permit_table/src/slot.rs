@@ -25,8 +25,9 @@
 //! goes with them is later than M: a contradiction.
 
 use crate::epochs::Pin;
+use crate::fault;
 use crate::keys::Node;
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::{make_room, Account, OutOfMemory};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use equivalent::Equivalent;
 use hashbrown::HashTable;
@@ -111,6 +112,10 @@ struct Held<K> {
 unsafe impl<K: Send + Sync> Send for Held<K> {}
 
 /// The keys that a process holds beyond the second.
+///
+/// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the table whole: what is
+/// reserved, searched or copied changes nothing, and what is put in or taken out goes in or out in one step, with the
+/// count, between which nothing can panic.
 type More<K> = Mutex<HashTable<Held<K>>>;
 
 /// What one process holds.
@@ -256,6 +261,8 @@ impl<K> Slot<K> {
     /// Gives back all that is on record.
     pub(crate) fn give_back(&self, _pin: &Pin) -> GivenBack {
         let mut given = GivenBack::default();
+        // Nothing between taking permits off the record and this can panic, so each of them is given back once, though a
+        // panic may come between two of them (what calls from the VM tries again then).
         let mut give = |node: NonNull<Node<K>>, permits: u64| {
             // SAFETY: permits > 0 (H2), and the process that could change that is dead (H1).
             unsafe { node.as_ref() }.buckets.release(permits);
@@ -263,6 +270,7 @@ impl<K> Slot<K> {
             given.permits += permits;
         };
         for entry in &self.entries {
+            fault::point();
             let permits = entry.permits.swap(0, Ordering::AcqRel);
             if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
                 if permits > 0 {
@@ -271,8 +279,10 @@ impl<K> Slot<K> {
             }
         }
         if let Some(more) = self.more() {
-            for held in more.lock().drain() {
+            // Not `drain`, which would drop the rest if it were left early.
+            for held in more.lock().extract_if(|_| true) {
                 give(held.node, held.permits);
+                fault::point();
             }
         }
         given
@@ -302,7 +312,7 @@ impl<K> Slot<K> {
                 return Ok(());
             }
             let mut note = |node: &'a Node<K>, permits| {
-                seen.try_reserve(1).map_err(|_| OutOfMemory)?;
+                make_room(seen, 1)?;
                 seen.push(Seen {
                     holder,
                     node,
@@ -393,6 +403,7 @@ impl<K> Slot<K> {
         account: &Account,
     ) -> Result<(), NotHeld> {
         let mut held = self.more().ok_or(NotHeld)?.lock();
+        fault::point();
         let order = order();
         let is_wanted = |held: &Held<K>| {
             // SAFETY: what is on record has permits (H2).
@@ -405,10 +416,10 @@ impl<K> Slot<K> {
             entry.get_mut().permits -= 1;
         } else {
             entry.remove();
-            free_room_beyond(KEPT_ROOM, &mut held, account);
         }
         node.buckets.release(1);
         self.count_release();
+        free_room_beyond(KEPT_ROOM, &mut held, account);
         Ok(())
     }
 
@@ -443,8 +454,7 @@ pub(crate) fn reserve<T>(
     account: &Account,
     hash: impl Fn(&T) -> u64,
 ) -> Result<(), OutOfMemory> {
-    #[cfg(test)]
-    crate::memory::failing::check()?;
+    fault::memory()?;
     let before = table.allocation_size();
     table.try_reserve(1, hash).map_err(|_| OutOfMemory)?;
     account.add(table.allocation_size());

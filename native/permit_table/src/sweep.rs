@@ -12,14 +12,21 @@
 //!
 //! Only one sweep of a table runs at a time (K3): its state is behind a lock that nobody but the sweep takes. Between
 //! two steps no link is marked (**S1**), so each step starts from a clean list wherever the others have taken it.
+//!
+//! # A step that panics
+//! That is a bug of ours. It leaves the lock free, and one thing half done at most: a key that is dead and maybe marked,
+//! but still linked; or a head that is `LEAVING`, and the same. The phase is moved on behind what has been done, so the
+//! next step comes by the same thing, and finishes it: to mark and to unlink it again does no harm, whatever has
+//! been put in front of it meanwhile. What had been unlinked in the step waits in `fresh` for the next stamp.
 
 use crate::buckets::Idleness;
 use crate::epochs::{self, Pin};
+use crate::fault;
 use crate::keys::{
-    free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LINKED, LINKING, MIN_BITS,
-    UNLINKED,
+    free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
+    MIN_BITS, UNLINKED,
 };
-use crate::memory::Account;
+use crate::memory::{make_room, Account};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -95,6 +102,7 @@ impl<K: Key> Sweep<K> {
             (Ok(()), Phase::Walk(_) | Phase::Shrink { .. }) => Progress::More,
             (Ok(()), Phase::Drain) if self.waiting.is_empty() => {
                 self.phase = Phase::Walk(0);
+                // It is empty: nothing is allocated for that.
                 self.waiting.shrink_to_fit();
                 Progress::Done
             }
@@ -150,6 +158,7 @@ impl<K: Key> Sweep<K> {
         let alive = unsafe { node.as_ref() };
         match alive.buckets.sweep() {
             Idleness::Dead => {
+                fault::point();
                 Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
                 keys.forget_one();
                 self.fresh.push(Retired::Node(node));
@@ -175,6 +184,7 @@ impl<K: Key> Sweep<K> {
             }
         };
         let rest = link.mark();
+        fault::point();
         loop {
             // From there on it is found by its address: in front of it stand only links that are not marked (S1), or
             // others of the same order. Each of them may be the one before it.
@@ -278,11 +288,13 @@ impl<K: Key> Sweep<K> {
                 UNLINKED => {
                     head.change(UNLINKED, CLOSED);
                 }
+                // First nobody may enter by it any more; who has already finds what was there then.
+                LINKED => {
+                    head.change(LINKED, LEAVING);
+                }
                 _ => {
-                    // First nobody may enter by it any more; who has already finds what was there then.
-                    head.change(LINKED, CLOSED);
                     Self::unlink(pin, keys, ptr::from_ref(&head.link).cast_mut());
-                    return Ok(());
+                    head.change(LEAVING, CLOSED);
                 }
             }
         }
@@ -290,7 +302,8 @@ impl<K: Key> Sweep<K> {
 
     /// Room for one more on both lists, or nothing is unlinked.
     fn make_room(&mut self) -> Result<(), ComeBack> {
-        self.fresh.try_reserve(1).map_err(|_| ComeBack)?;
+        make_room(&mut self.fresh, 1).map_err(|_| ComeBack)?;
+        fault::memory().map_err(|_| ComeBack)?;
         self.waiting
             .try_reserve(self.fresh.len() + 1)
             .map_err(|_| ComeBack)

@@ -125,7 +125,7 @@ impl Tally {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::memory::failing;
+    use crate::fault::{arm, disarm, Fault};
     use crate::pin;
     use std::thread;
 
@@ -137,18 +137,18 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    failing::after(0);
+                    arm(Fault::Memory, 0);
                     for _ in 0..1000 {
                         tally.count(&pin(), Event::GivenBack, &account);
                     }
-                    failing::never();
+                    disarm();
                 });
             }
         });
         tally.add_first(THREADS, Event::GivenBack, 5, &account);
-        failing::after(0);
+        arm(Fault::Memory, 0);
         tally.add_first(CHUNK, Event::GivenBack, 6, &account);
-        failing::never();
+        disarm();
         assert_eq!(account.bytes(), bytes, "no place beyond the first chunk");
         assert_eq!(tally.sum(Event::GivenBack), 4011);
         assert_eq!(tally.sum(Event::Refused), 0);
