@@ -1,11 +1,12 @@
 #!/usr/bin/env escript
 %% Builds a crate of this workspace and installs the library where the VM will look for it.
 %%
-%%     escript native/build.escript [--package NAME] [FOLDER]
+%%     escript native/build.escript [--package NAME] [--faults] [FOLDER]
 %%
-%% NAME is canal_lock_nif unless told otherwise, FOLDER the `priv' folder of this project. The library is FOLDER/NAME.so
-%% (.dll on Windows). rebar3 and mix both call this file: an escript asks nothing of a machine that Erlang does not
-%% bring along, neither make nor a shell.
+%% NAME is canal_lock_nif unless told otherwise, FOLDER the `priv' folder of this project. The library is
+%% FOLDER/NAME.so (.dll on Windows). With --faults it is one for tests, which goes wrong when they say so. rebar3 and
+%% mix both call this file: an escript asks nothing of a machine that Erlang does not bring along, neither make nor a
+%% shell.
 %%
 %% Standard output is one line when something was installed, and empty when the library was up to date: mix tells by it
 %% whether there was anything to do. All else goes to standard error, and a failure exits with status 1.
@@ -21,8 +22,10 @@ main(Args) ->
     %% Paths in whatever letters: mix, which reads our output, stumbles over anything but UTF-8.
     [ok = io:setopts(Device, [{encoding, unicode}]) || Device <- [standard_io, standard_error]],
     try
-        {Package, Folder} = options(Args, ?OURS, filename:join(filename:dirname(workspace()), "priv")),
-        install(library(Package), Folder, Package ++ extension())
+        Priv = filename:join(filename:dirname(workspace()), "priv"),
+        Defaults = #{package => ?OURS, faults => false, folder => Priv},
+        #{package := Package, faults := Faults, folder := Folder} = options(Args, Defaults),
+        install(library(Package, Faults), Folder, Package ++ extension())
     catch
         throw:{sentence, Format, Values} ->
             io:format(standard_error, "canal_lock: " ++ Format ++ "~n", Values),
@@ -33,11 +36,11 @@ main(Args) ->
 stop(Format, Values) ->
     throw({sentence, Format, Values}).
 
-options(["--package", Name | Rest], _, Folder) -> options(Rest, Name, Folder);
-options(["-" ++ _ | _], _, _) -> stop("usage: escript build.escript [--package NAME] [FOLDER]", []);
-options([Folder], Package, _) -> {Package, Folder};
-options([], Package, Folder) -> {Package, Folder};
-options(_, _, _) -> stop("usage: escript build.escript [--package NAME] [FOLDER]", []).
+options(["--package", Name | Rest], Options) -> options(Rest, Options#{package := Name});
+options(["--faults" | Rest], Options) -> options(Rest, Options#{faults := true});
+options([], Options) -> Options;
+options([[First | _] = Folder], Options) when First =/= $- -> Options#{folder := Folder};
+options(_, _) -> stop("usage: escript build.escript [--package NAME] [--faults] [FOLDER]", []).
 
 %% By this file's own place, because the caller's working directory may be anything.
 workspace() ->
@@ -50,27 +53,34 @@ extension() ->
         _ -> ".so"
     end.
 
-library(?OURS) ->
+library(?OURS, false) ->
     case os:getenv("CANAL_LOCK_NIF_LIBRARY", "") of
         "" ->
-            build(?OURS);
+            build(?OURS, release());
         Path ->
             %% A dependency is built in a folder of its own, so a relative path would not mean what its author saw.
             filename:pathtype(Path) =:= absolute orelse
                 stop("CANAL_LOCK_NIF_LIBRARY must be an absolute path, and ~ts is not.", [Path]),
             Path
     end;
-library(Package) ->
-    build(Package).
+library(Package, false) ->
+    build(Package, release());
+library(Package, true) ->
+    build(Package, faults()).
+
+release() -> ["--release"].
+
+%% In a folder of its own, so that neither build makes the other's work anew.
+faults() -> ["--profile", "faults", "--features", "faults", "--target-dir", "../_build/cargo-faults"].
 
 %%% Cargo
 
-build(Package) ->
+build(Package, Kind) ->
     {Cargo, Env} = cargo(),
     check_version("cargo", Cargo, Env),
     check_version("rustc", rustc(Env), Env),
     %% -p: rustler writes the entry point of a library only for the package that cargo was asked for.
-    Args = ["build", "--release", "--locked", "-p", Package, "--message-format=json-render-diagnostics"],
+    Args = ["build" | Kind] ++ ["--locked", "-p", Package, "--message-format=json-render-diagnostics"],
     case run(Cargo, Args, Env) of
         {0, Lines} ->
             case [Path || Line <- Lines, Path <- libraries(Line, Package)] of

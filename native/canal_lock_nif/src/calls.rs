@@ -6,7 +6,7 @@ use crate::incarnation::{current, Caller};
 use crate::key::TermKey;
 use crate::raised::Raised;
 use crate::small::{guess, Guess, WithGuess};
-use permit_table::{pin, Acquired, Capacity, NotHeld, Query};
+use permit_table::{fault, pin, Acquired, Capacity, NotHeld, Query};
 use rustler::sys::{ErlNifEnv, ErlNifTerm};
 use rustler::Nif;
 use std::ffi::{c_char, c_int};
@@ -74,6 +74,7 @@ impl WithGuess for Acquire<'_> {
     fn call<const N: usize>(self, guess: &Guess<N>) -> Option<ErlNifTerm> {
         let here = self.here;
         let pin = pin();
+        fault::point();
         let open = current(&pin)?;
         let caller = Caller::of(here);
         let watch = || open.watch_caller(here, caller.place);
@@ -99,6 +100,7 @@ fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacit
         fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Acquired, Raised> {
             let Surely(here, capacity) = self;
             let pin = pin();
+            fault::point();
             let open = current(&pin).ok_or(Raised::NotStarted)?;
             let caller = Caller::of(here);
             let watch = || open.watch_caller(here, caller.place);
@@ -150,6 +152,7 @@ impl WithGuess for Release<'_> {
     #[inline(always)]
     fn call<const N: usize>(self, guess: &Guess<N>) -> bool {
         let pin = pin();
+        fault::point();
         let Some(open) = current(&pin) else {
             return false;
         };

@@ -4,7 +4,7 @@
 
 use crate::enif::{self, Here};
 use crate::key::{tag, TermKey};
-use permit_table::OutOfMemory;
+use permit_table::{make_room, OutOfMemory};
 use rustler::sys::ErlNifTerm;
 
 /// The term that a key was made from, as a term of this environment.
@@ -65,7 +65,7 @@ struct Stack(Vec<ErlNifTerm>);
 
 impl Stack {
     fn push(&mut self, term: ErlNifTerm) -> Result<(), OutOfMemory> {
-        self.0.try_reserve(1).map_err(|_| OutOfMemory)?;
+        make_room(&mut self.0, 1)?;
         self.0.push(term);
         Ok(())
     }
@@ -122,7 +122,7 @@ fn encoded(here: Here<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
             }
         };
         if let Some(what) = what {
-            open.try_reserve(1).map_err(|_| OutOfMemory)?;
+            make_room(&mut open, 1)?;
             let start = parts.0.len();
             open.push(Open { start, what });
         }

@@ -26,10 +26,13 @@ use crate::enif::{self, Here};
 use crate::key::TermKey;
 use crate::remote::Remotes;
 use parking_lot::Mutex;
-use permit_table::{pin, quiet_before, stamp, GivenBack, Holder, Pin, Progress, Table};
+use permit_table::{
+    fault, make_room, pin, quiet_before, stamp, GivenBack, Holder, Pin, Progress, Table,
+};
 use rustler::sys::ErlNifPid;
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
 use std::num::NonZeroU64;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -62,7 +65,8 @@ pub(crate) struct Incarnation {
     pub(crate) remotes: Remotes,
     /// Tells it from all others.
     pub(crate) serial: u64,
-    /// What the manager was started with, to be shown.
+    /// What the manager was started with, to be shown. It is copied or replaced as a whole: a panic leaves one or the
+    /// other.
     pub(crate) max_per: Mutex<TermKey>,
     /// It stays open when the manager dies (I4).
     kept: bool,
@@ -83,7 +87,14 @@ pub(crate) struct ManagerWatch(Arc<Gate>);
 static CURRENT: AtomicPtr<Incarnation> = AtomicPtr::new(ptr::null_mut());
 
 /// Closed incarnations, each with the stamp of its closing. Whoever opens or closes one holds this lock.
+///
+/// A panic inside (a bug of ours) leaves it free, and each table either open or closed: whatever may go wrong comes
+/// before the ways to a table are changed. One that is being freed stays in the list until nothing is left of it.
 static CLOSED: Mutex<Vec<(u64, Arc<Incarnation>)>> = Mutex::new(Vec::new());
+
+// The VM tells of a death once. What is done then allocates nothing that it needs, and if it panics (a bug of ours),
+// it is tried once more, here or in `Table::give_back`. rustler keeps a second panic from the VM, and one in a
+// destructor; what is on record then stays out until the table is closed by the next one.
 
 #[rustler::resource_impl]
 impl Resource for HolderWatch {
@@ -103,8 +114,13 @@ impl Resource for ManagerWatch {
     const IMPLEMENTS_DOWN: bool = true;
 
     fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
-        if !self.incarnation(&pin()).is_some_and(|own| own.kept) {
-            self.close();
+        let close = || {
+            if !self.incarnation(&pin()).is_some_and(|own| own.kept) {
+                self.close();
+            }
+        };
+        if catch_unwind(AssertUnwindSafe(close)).is_err() {
+            close();
         }
     }
 }
@@ -127,10 +143,14 @@ impl Incarnation {
     pub(crate) fn watch_caller(&self, here: Here<'_>, place: u64) -> Result<(), Trouble> {
         let watch = &self.watches[place as usize % WATCHES];
         let env = here.env();
-        match env.monitor(watch, &env.pid()) {
+        fault::point();
+        let watched = match env.monitor(watch, &env.pid()) {
             Some(_) => Ok(()),
             None => Err(Trouble::NotWatched),
-        }
+        };
+        // A second watch, after a panic here, would find nothing left to give back.
+        fault::point();
+        watched
     }
 }
 
@@ -217,6 +237,7 @@ pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWa
     }
     let gate = Arc::new(Gate::default());
     let table = Table::new(wishes.processes)?;
+    fault::memory()?;
     let mut watches = Vec::new();
     watches
         .try_reserve_exact(WATCHES)
@@ -224,8 +245,10 @@ pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWa
     watches.extend((0..WATCHES).map(|_| ResourceArc::new(HolderWatch(gate.clone()))));
     let handle = ResourceArc::new(ManagerWatch(gate));
     // Room for the one that is closed now, and for this one some day: closing must not fail.
-    closed.try_reserve(2).map_err(|_| Trouble::OutOfMemory)?;
+    make_room(&mut closed, 2)?;
     watch_manager(env, &handle)?;
+    fault::point();
+    // From here on nothing can fail or panic: the ways to the old table and to the new one change together.
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let incarnation = Incarnation {
         table,
@@ -253,6 +276,7 @@ fn adopt(
 ) -> Result<ResourceArc<ManagerWatch>, Trouble> {
     let handle = ResourceArc::new(ManagerWatch(open.gate()));
     watch_manager(env, &handle)?;
+    fault::point();
     *open.max_per.lock() = max_per;
     Ok(handle)
 }
@@ -272,7 +296,9 @@ impl ManagerWatch {
 
     /// Closes the table, if it is still open.
     pub(crate) fn close(&self) {
-        close_gate(&self.0, &mut CLOSED.lock());
+        let mut closed = CLOSED.lock();
+        fault::point();
+        close_gate(&self.0, &mut closed);
     }
 
     /// One bounded step of the sweep.
@@ -306,6 +332,7 @@ fn close_gate(gate: &Gate, closed: &mut Vec<(u64, Arc<Incarnation>)>) {
 /// One bounded step of freeing what has been closed, the oldest first.
 pub(crate) fn dismantle_step(budget: usize) -> Progress {
     let mut closed = CLOSED.lock();
+    fault::point();
     let Some((stamp, incarnation)) = closed.first_mut() else {
         return Progress::Done;
     };
@@ -321,6 +348,7 @@ pub(crate) fn dismantle_step(budget: usize) -> Progress {
         return Progress::Waiting;
     };
     let budget = budget.max(1);
+    fault::point();
     if alone.table.dismantle(budget) || alone.remotes.dismantle(budget) {
         return Progress::More;
     }

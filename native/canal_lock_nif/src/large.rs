@@ -18,7 +18,7 @@ use crate::small::words_of;
 use crate::walk::{walk, Stop, Visitor};
 use ahash::RandomState;
 use equivalent::Equivalent;
-use permit_table::{OutOfMemory, Query};
+use permit_table::{fault, make_room, OutOfMemory, Query};
 use rustler::sys::{enif_alloc_env, enif_make_copy};
 use rustler::{Term, TermType};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -111,6 +111,7 @@ impl<'a> Large<'a> {
 
 /// Of digests.
 fn seed() -> &'static RandomState {
+    // If making it panicked, the lock would stay empty for the next one.
     static SEED: OnceLock<RandomState> = OnceLock::new();
     SEED.get_or_init(RandomState::new)
 }
@@ -139,6 +140,7 @@ impl Query<TermKey> for Large<'_> {
     fn to_key(&self) -> Result<TermKey, OutOfMemory> {
         match self {
             Large::Encoded(words) => {
+                fault::memory()?;
                 let mut exact = Vec::new();
                 exact
                     .try_reserve_exact(words.len())
@@ -147,6 +149,7 @@ impl Query<TermKey> for Large<'_> {
                 Ok(TermKey::encoded(exact.into_boxed_slice()))
             }
             Large::Copied { term, digest, size } => {
+                fault::memory()?;
                 // SAFETY: the environment is new and becomes the key's; the copy lives in it. Where the VM has no
                 // memory for either, it ends the node, as it does everywhere.
                 let (environment, copy) = unsafe {
@@ -170,7 +173,7 @@ impl Encoder {
         if self.words.len() + words > self.reading.max_bytes() / size_of::<u64>() {
             return Err(Stop::Long);
         }
-        self.words.try_reserve(words).map_err(|_| Stop::OutOfMemory)
+        Ok(make_room(&mut self.words, words)?)
     }
 }
 
@@ -328,7 +331,7 @@ impl Visitor for Digester {
         if size > (self.reading.max_bytes() - self.size) / PAIR_BYTES {
             return Err(Stop::Long);
         }
-        self.outer.try_reserve(1).map_err(|_| Stop::OutOfMemory)?;
+        make_room(&mut self.outer, 1)?;
         let before = std::mem::replace(&mut self.hasher, seed().build_hasher());
         self.outer.push((before, 0));
         Ok(())

@@ -16,12 +16,28 @@
 //! | `decode.rs` | a stored key as a term again |
 //! | `walk.rs` | a way through a term of any depth, without recursion |
 //! | `allocator.rs` | memory comes from the VM |
+//! | `faults.rs` | what goes wrong because a test says so; never in a library that is shipped |
 //! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
 //!
 //! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
 //! arguments at each call, which costs more than the rest of them together. All NIFs but some that only look run on
 //! normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on:
 //! counts, records and monitors must not be touched then.
+
+//!
+//! # Without memory (P9) What callers make grow is reserved fallibly, and a failure is an error of the call: keys,
+//! records, the table, the stacks of walks, lists to be told. What is left ends the node when there is no memory for
+//! it, as the VM itself does:
+//!
+//! - what the VM makes for us: terms, their copies (`enif_make_*`, `enif_alloc_env`) and resources, a thousand for a
+//!   table, for which it never answers null;
+//! - what is allocated once and for ever: by this library when it is loaded, by a thread that calls it for the first
+//!   time (its epoch record, its place to wait for a lock in), by the first hasher (its seeds);
+//! - what is of a fixed size and freed right away: the list of arguments that `#[rustler::nif]` makes for each call
+//!   (five words at most), the two of `info/0`;
+//! - two `Arc`s for a manager that begins, some hundred bytes: there is no fallible way to make one yet.
+//!
+//! What is pushed, inserted or moved elsewhere has had its room reserved before.
 
 // Elsewhere the VM's functions are found only after the library has begun to allocate.
 #[cfg(not(any(target_os = "macos", windows)))]
@@ -30,6 +46,8 @@ mod arguments;
 mod calls;
 mod decode;
 mod enif;
+#[cfg(feature = "faults")]
+mod faults;
 mod incarnation;
 mod interned;
 mod key;

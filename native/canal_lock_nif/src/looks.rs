@@ -11,7 +11,9 @@ use crate::incarnation::{self, current, Caller, Incarnation};
 use crate::interned::Handle;
 use crate::key::TermKey;
 use crate::raised::Raised;
-use permit_table::{bucket_view, pin, Cursor, Holder, OutOfMemory, Pin, Query, Totals, Usage};
+use permit_table::{
+    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Pin, Query, Totals, Usage,
+};
 use rustler::sys::ErlNifTerm;
 use rustler::{Encoder, Env, Error, LocalPid, NifMap, NifResult, ResourceArc, Term, TermType};
 
@@ -27,6 +29,7 @@ impl WithKey for Count {
     fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<u64, Raised> {
         let pin = pin();
         let open = current(&pin).ok_or(Raised::NotStarted)?;
+        fault::point();
         Ok(open.table.count(&pin, key))
     }
 }
@@ -71,6 +74,7 @@ fn piece<'a>(
 ) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
     let pin = pin();
+    fault::point();
     let Some(open) = same(&pin, serial)? else {
         return Ok(atoms::changed().encode(env));
     };
@@ -91,7 +95,7 @@ fn add(list: &mut List, tuple: Result<ErlNifTerm, OutOfMemory>) {
         return;
     };
     match tuple {
-        Ok(tuple) if so_far.try_reserve(1).is_ok() => so_far.push(tuple),
+        Ok(tuple) if make_room(so_far, 1).is_ok() => so_far.push(tuple),
         _ => *list = Err(OutOfMemory),
     }
 }
@@ -173,6 +177,7 @@ fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResu
 fn held<'a>(env: Env<'a>, pid: Term<'a>) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
     let open = incarnation::current_kept().ok_or(Raised::NotStarted)?;
+    fault::point();
     let mut list = Ok(Vec::new());
     if let Some(holder) = holder(here, &open, pid)? {
         let visited = open.table.held(holder, |key, permits| {
@@ -248,6 +253,7 @@ impl<'a> Info<'a> {
 fn info(env: Env<'_>) -> NifResult<Info<'_>> {
     let here = Here::from_env(env);
     let open = incarnation::current_kept().ok_or(Raised::NotStarted)?;
+    fault::point();
     let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
     Ok(Info::new(here.term(max_per), open.table.usage()))
 }

@@ -8,7 +8,7 @@ use crate::interned;
 use crate::key::TermKey;
 use crate::raised::Raised;
 use crate::remote::{Remains, Remotes};
-use permit_table::{pin, Progress, Table};
+use permit_table::{fault, pin, Progress, Table};
 use rustler::{Atom, Env, Error, NifResult, ResourceArc, Term};
 
 mod atoms {
@@ -73,6 +73,7 @@ fn managed<T>(
 ) -> Result<T, Raised> {
     let pin = pin();
     let Incarnation { remotes, table, .. } = handle.incarnation(&pin).ok_or(Raised::NotStarted)?;
+    fault::point();
     with(remotes, table)
 }
 

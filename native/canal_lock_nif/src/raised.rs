@@ -11,7 +11,7 @@ use rustler::sys::ErlNifTerm;
 use rustler::{Atom, Error};
 
 mod atoms {
-    rustler::atoms! { badarg, intern, nif_panicked, not_started, not_watched, raise, system_limit }
+    rustler::atoms! { badarg, raise }
 }
 
 /// Why a call raises.
@@ -43,19 +43,20 @@ impl From<OutOfMemory> for Trouble {
 
 impl From<Raised> for Error {
     fn from(raised: Raised) -> Self {
-        Error::RaiseTerm(Box::new(raised.cause()))
+        // Not `RaiseTerm`, which allocates a box: not for saying that there is no memory.
+        Error::RaiseAtom(raised.cause())
     }
 }
 
 impl Raised {
-    fn cause(self) -> Atom {
+    fn cause(self) -> &'static str {
         match self {
-            Raised::BadArg => atoms::badarg(),
-            Raised::Long => atoms::intern(),
-            Raised::NotStarted => atoms::not_started(),
-            Raised::Trouble(Trouble::OutOfMemory) => atoms::system_limit(),
-            Raised::Trouble(Trouble::NotWatched) => atoms::not_watched(),
-            Raised::Panicked => atoms::nif_panicked(),
+            Raised::BadArg => "badarg",
+            Raised::Long => "intern",
+            Raised::NotStarted => "not_started",
+            Raised::Trouble(Trouble::OutOfMemory) => "system_limit",
+            Raised::Trouble(Trouble::NotWatched) => "not_watched",
+            Raised::Panicked => "nif_panicked",
         }
     }
 
@@ -63,11 +64,8 @@ impl Raised {
     #[cold]
     pub(crate) fn answer(self, here: Here<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
         let arguments = enif::list(here, arguments, enif::nil(here));
-        let parts = [
-            atoms::raise().as_c_arg(),
-            self.cause().as_c_arg(),
-            arguments,
-        ];
+        let cause = Atom::from_str(here.env(), self.cause()).unwrap_or(atoms::badarg());
+        let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
         enif::tuple(here, &parts)
     }
 }

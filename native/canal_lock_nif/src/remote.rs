@@ -18,7 +18,7 @@ use crate::enif::{self, Here};
 use crate::key::TermKey;
 use crate::raised::Raised;
 use parking_lot::Mutex;
-use permit_table::{pin, Acquired, Capacity, Holder, OutOfMemory, Query, Table};
+use permit_table::{fault, make_room, pin, Acquired, Capacity, Holder, OutOfMemory, Query, Table};
 use rustler::sys::ErlNifTerm;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -30,6 +30,10 @@ const WORD_SHIFT: u32 = 4;
 type External = Box<[u8]>;
 
 /// The holders on other nodes that one table knows.
+///
+/// A panic inside the lock (a bug of ours) leaves it free, and the registry as it was before the call: what can go
+/// wrong comes before a permit is taken or given back, and nothing between that and the record of it can panic. A
+/// holder that came with the call is forgotten again.
 #[derive(Default)]
 pub(crate) struct Remotes(Mutex<Registry>);
 
@@ -83,22 +87,33 @@ impl Remotes {
             }
         }
 
+        /// A holder that may be new, and is forgotten if nothing comes of its call, however that ends (R3).
+        struct Guest<'a>(
+            parking_lot::MutexGuard<'a, Registry>,
+            &'a Table<TermKey>,
+            u64,
+        );
+
+        impl Drop for Guest<'_> {
+            fn drop(&mut self) {
+                self.0.forget_if_idle(self.1, self.2);
+            }
+        }
+
         let process = external(here, call)?;
         let mut registry = self.0.lock();
         let number = registry.number(external(here, pid)?, external(here, connection)?)?;
-        let taken = registry
-            .room_for_call(number)
-            .and_then(|()| with_key(here, key, Take(table, holder(number), capacity)));
-        let outcome = taken.map(|(acquired, key)| {
-            let remote = registry.remotes.get_mut(&number);
-            if let (Acquired::Permit(_), Some(remote)) = (acquired, remote) {
-                remote.permits += 1;
-                remote.calls.push(Call { process, key });
-            }
-            acquired
-        });
-        registry.forget_if_idle(table, number);
-        outcome
+        let mut guest = Guest(registry, table, number);
+        fault::point();
+        let registry = &mut guest.0;
+        registry.room_for_call(number)?;
+        let (acquired, key) = with_key(here, key, Take(table, holder(number), capacity))?;
+        let remote = registry.remotes.get_mut(&number);
+        if let (Acquired::Permit(_), Some(remote)) = (acquired, remote) {
+            remote.permits += 1;
+            remote.calls.push(Call { process, key });
+        }
+        Ok(acquired)
     }
 
     /// A call is over. If it has confirmed, its holder has heard of the permit that it brought; otherwise it has died,
@@ -119,6 +134,7 @@ impl Remotes {
         let Some(call) = registry.call(number, &process) else {
             return Ok(registry.forget_if_idle(table, number));
         };
+        fault::point();
         if !confirmed {
             // Its holder may have heard of the permit all the same, and released it.
             let release = Release {
@@ -223,6 +239,7 @@ impl Remotes {
     ) -> Result<(parking_lot::MutexGuard<'_, Registry>, Option<u64>), Raised> {
         let pid = external(here, pid)?;
         let registry = self.0.lock();
+        fault::point();
         let number = registry.numbers.get(&pid).copied();
         Ok((registry, number))
     }
@@ -234,7 +251,9 @@ impl Registry {
         if let Some(number) = self.numbers.get(&pid) {
             return Ok(*number);
         }
+        fault::memory()?;
         self.numbers.try_reserve(1).map_err(|_| OutOfMemory)?;
+        fault::memory()?;
         self.remotes.try_reserve(1).map_err(|_| OutOfMemory)?;
         let remote = Remote {
             pid: copy(&pid)?,
@@ -250,7 +269,7 @@ impl Registry {
 
     fn room_for_call(&mut self, number: u64) -> Result<(), Raised> {
         match self.remotes.get_mut(&number) {
-            Some(remote) => remote.calls.try_reserve(1).map_err(|_| OutOfMemory.into()),
+            Some(remote) => Ok(make_room(&mut remote.calls, 1)?),
             None => Ok(()),
         }
     }
@@ -283,9 +302,13 @@ impl Registry {
     }
 
     fn forget(&mut self, table: &Table<TermKey>, number: u64) {
+        if !self.remotes.contains_key(&number) {
+            return;
+        }
+        // First what may panic: what is still on record can be given back by the next try.
+        table.give_back(&pin(), holder(number));
         if let Some(remote) = self.remotes.remove(&number) {
             self.numbers.remove(&remote.pid);
-            table.give_back(&pin(), holder(number));
             if self.remotes.is_empty() {
                 // A crowd may have been here.
                 (self.numbers, self.remotes) = Default::default();
@@ -336,12 +359,13 @@ fn internal(here: Here<'_>, bytes: &External) -> Result<ErlNifTerm, Raised> {
 }
 
 fn push(list: &mut Vec<ErlNifTerm>, term: ErlNifTerm) -> Result<(), OutOfMemory> {
-    list.try_reserve(1).map_err(|_| OutOfMemory)?;
+    make_room(list, 1)?;
     list.push(term);
     Ok(())
 }
 
 fn copy(bytes: &[u8]) -> Result<External, OutOfMemory> {
+    fault::memory()?;
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len())
         .map_err(|_| OutOfMemory)?;

@@ -263,6 +263,7 @@ pub(crate) fn float_bits(term: Term<'_>) -> Option<u64> {
 }
 
 fn zeros_are_one(env: Env<'_>) -> bool {
+    // As that in `large.rs`: a panic inside would leave it empty.
     static ZEROS_ARE_ONE: OnceLock<bool> = OnceLock::new();
     *ZEROS_ARE_ONE.get_or_init(|| {
         use rustler::Encoder;

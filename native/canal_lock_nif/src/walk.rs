@@ -7,7 +7,7 @@
 use crate::enif::{self, Here};
 use crate::key::tag;
 use crate::small::float_bits;
-use permit_table::OutOfMemory;
+use permit_table::{fault, make_room, OutOfMemory};
 use rustler::sys::ErlNifTerm;
 use rustler::{Binary, LocalPid, MapIterator, Term, TermType};
 
@@ -67,7 +67,7 @@ pub(crate) fn walk(root: Term<'_>, visitor: &mut impl Visitor) -> Result<(), Sto
     let mut next = Some(root);
     while let Some(term) = next {
         if let Some(frame) = enter(term, visitor)? {
-            frames.try_reserve(1).map_err(|_| Stop::OutOfMemory)?;
+            make_room(&mut frames, 1)?;
             frames.push(frame);
         }
         next = advance(&mut frames, visitor)?;
@@ -112,6 +112,7 @@ fn enter<'a>(term: Term<'a>, visitor: &mut impl Visitor) -> Result<Option<Frame<
         TermType::Map => {
             let size = term.map_size().unwrap_or(0);
             visitor.map(size)?;
+            fault::memory()?;
             let mut pairs = Vec::new();
             pairs
                 .try_reserve_exact(size)

@@ -4,8 +4,8 @@
 //! belong together. [`memory`] stands before each allocation that may fail. In the library that is shipped both are
 //! empty: only the tests of this crate and the feature `faults`, which nobody but a test asks for, give them a body.
 //!
-//! None stands between the change of a count and the record of it. Nothing there can panic, and nothing could be mended
-//! there: those lines say so themselves.
+//! None stands between the change of a count and the record of it. Nothing there can panic, and nothing could be
+//! mended there: those lines say so themselves.
 
 use crate::memory::OutOfMemory;
 
@@ -60,8 +60,8 @@ mod armed {
         hits: 0,
     };
 
-    // The unit tests of this crate run side by side, each on a thread of its own. In a VM a call and the callbacks that
-    // follow from it run on many.
+    // The unit tests of this crate run side by side, each on a thread of its own. In a VM a call and the callbacks
+    // that follow from it run on many.
     #[cfg(test)]
     thread_local! {
         static PLAN: Mutex<Plan> = const { Mutex::new(NONE) };

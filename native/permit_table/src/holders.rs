@@ -70,8 +70,8 @@ impl Holder {
 pub(crate) struct Holders<K> {
     slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
-    /// A panic inside the lock (a bug of ours) leaves it free and the table whole: what may fail comes before anything
-    /// is put in, and what is let go goes in one step, in which nothing can panic.
+    /// A panic inside the lock (a bug of ours) leaves it free and the table whole: what may fail comes before
+    /// anything is put in, and what is let go goes in one step, in which nothing can panic.
     displaced: Mutex<HashTable<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
@@ -166,14 +166,20 @@ impl<K> Holders<K> {
     }
 
     /// Gives back all that a dead process held, exactly once (P4), and lets its slot go.
-    pub(crate) fn give_back(&self, pin: &Pin, holder: Holder, account: &Account) -> GivenBack {
+    /// Adds what it has given back, as it goes.
+    pub(crate) fn give_back(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        account: &Account,
+        given: &mut GivenBack,
+    ) {
         let Some(slot) = self.find(holder) else {
-            return GivenBack::default();
+            return;
         };
-        let given = slot.give_back(pin);
+        slot.give_back(pin, given);
         fault::point();
         self.vacate(holder, account);
-        given
     }
 
     /// How many processes hold at least one permit. Exact at quiet points.
@@ -368,8 +374,8 @@ impl<K> Holders<K> {
     }
 }
 
-/// A slot whose process nobody watches. When it is dropped, because the watch could not be had or panicked, the slot is
-/// let go: with it the process would take permits that nobody gave back (H3).
+/// A slot whose process nobody watches. When it is dropped, because the watch could not be had or panicked, the slot
+/// is let go: with it the process would take permits that nobody gave back (H3).
 struct Unwatched<'a, K> {
     holders: &'a Holders<K>,
     holder: Holder,

@@ -120,8 +120,8 @@ pub(crate) struct NewNode<'a, K: Key> {
     account: &'a Account,
 }
 
-/// A head that is `LINKING`, and will be what `outcome` says when this is dropped: a panic on the way must not leave it
-/// so, or the sweep would wait for it for ever.
+/// A head that is `LINKING`, and will be what `outcome` says when this is dropped: a panic on the way must not leave
+/// it so, or the sweep would wait for it for ever.
 struct Linking<'a> {
     head: &'a Head,
     outcome: u8,

@@ -258,11 +258,10 @@ impl<K> Slot<K> {
         self.release_more(query, order, account)
     }
 
-    /// Gives back all that is on record.
-    pub(crate) fn give_back(&self, _pin: &Pin) -> GivenBack {
-        let mut given = GivenBack::default();
-        // Nothing between taking permits off the record and this can panic, so each of them is given back once, though a
-        // panic may come between two of them (what calls from the VM tries again then).
+    /// Gives back all that is on record, and adds it up.
+    pub(crate) fn give_back(&self, _pin: &Pin, given: &mut GivenBack) {
+        // Nothing between taking permits off the record and this can panic, so none is lost and none is given back
+        // twice, though a panic may come between two of them.
         let mut give = |node: NonNull<Node<K>>, permits: u64| {
             // SAFETY: permits > 0 (H2), and the process that could change that is dead (H1).
             unsafe { node.as_ref() }.buckets.release(permits);
@@ -285,7 +284,6 @@ impl<K> Slot<K> {
                 fault::point();
             }
         }
-        given
     }
 
     /// Does its process hold anything?

@@ -13,11 +13,11 @@
 //! Only one sweep of a table runs at a time (K3): its state is behind a lock that nobody but the sweep takes. Between
 //! two steps no link is marked (**S1**), so each step starts from a clean list wherever the others have taken it.
 //!
-//! # A step that panics
-//! That is a bug of ours. It leaves the lock free, and one thing half done at most: a key that is dead and maybe marked,
-//! but still linked; or a head that is `LEAVING`, and the same. The phase is moved on behind what has been done, so the
-//! next step comes by the same thing, and finishes it: to mark and to unlink it again does no harm, whatever has
-//! been put in front of it meanwhile. What had been unlinked in the step waits in `fresh` for the next stamp.
+//! # A step that panics That is a bug of ours. It leaves the lock free, and one thing half done at most: a key that
+//! is dead and maybe marked, but still linked; or a head that is `LEAVING`, and the same. The phase is moved on
+//! behind what has been done, so the next step comes by the same thing, and finishes it: to mark and to unlink it
+//! again does no harm, whatever has been put in front of it meanwhile. What had been unlinked in the step waits in
+//! `fresh` for the next stamp.
 
 use crate::buckets::Idleness;
 use crate::epochs::{self, Pin};
@@ -88,6 +88,7 @@ impl<K: Key> Sweep<K> {
     /// One step: looks at about `budget` keys or heads, and frees at most as many. `Done` ends a pass; the next step
     /// begins another.
     pub(crate) fn step(&mut self, keys: &Keys<K>, account: &Account, budget: usize) -> Progress {
+        fault::point();
         let pin = epochs::pin();
         let walked = match self.phase {
             Phase::Walk(after) => self.walk(&pin, keys, account, after, budget),

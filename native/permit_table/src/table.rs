@@ -23,6 +23,7 @@ use crate::tally::{Event, Tally};
 use ahash::RandomState;
 use equivalent::Equivalent;
 use std::hash::Hash;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// What [`Table::acquire`] answers when nothing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,8 +269,16 @@ impl<K: Key> Table<K> {
     /// # Cost
     /// O(keys held): about 100 ns each.
     pub fn give_back(&self, pin: &Pin, holder: Holder) -> GivenBack {
-        fault::point();
-        let given = self.holders.give_back(pin, holder, &self.account);
+        let mut given = GivenBack::default();
+        let mut give_back = || {
+            self.holders
+                .give_back(pin, holder, &self.account, &mut given)
+        };
+        // If it panics (a bug of ours), it is tried once more. It takes up what is left; and nobody else would, until
+        // a process came with the same word, and held what it never took.
+        if catch_unwind(AssertUnwindSafe(&mut give_back)).is_err() {
+            give_back();
+        }
         let permits = given.permits;
         self.tally
             .add(pin, Event::GivenBack, permits, &self.account);
@@ -372,7 +381,6 @@ mod tests {
     use crate::pin;
     use std::cell::Cell;
     use std::num::NonZeroU64;
-    use std::panic::{catch_unwind, AssertUnwindSafe};
 
     #[derive(Hash)]
     struct Number(u64);
@@ -534,7 +542,8 @@ mod tests {
         unreachable!()
     }
 
-    /// P9: a panic (a bug of ours) anywhere in a call that takes or releases leaves everything as it was, and no lock.
+    /// P9: a panic (a bug of ours) anywhere in a call that takes or releases leaves everything as it was, and no
+    /// lock.
     #[test]
     fn p9_a_panic_anywhere_changes_nothing() {
         // SAFETY: one thread, and nothing after `give_back`.
@@ -595,9 +604,9 @@ mod tests {
         assert_eq!(table.usage().permits, 0);
     }
 
-    /// P4, P9: whoever comes again after a panic in the middle of a death finds the rest, and nothing twice.
+    /// P4, P9: a panic in the middle of a death loses nothing of it, and nothing is given back twice.
     #[test]
-    fn p4_what_a_panic_leaves_of_a_death_is_given_back_by_the_next_try() {
+    fn p4_a_death_gives_back_in_spite_of_a_panic() {
         // SAFETY: one thread, and nothing after `give_back`.
         let holder = |word, place| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) };
         for grants in 0.. {
@@ -607,19 +616,19 @@ mod tests {
                     acquire(&table, holder(word, place), key).unwrap();
                 }
             }
-            let mut went_through = true;
-            for (dead, left) in [((1, 0), 12), ((3, 0), 6)] {
-                let dead = holder(dead.0, dead.1);
-                if with_panic(grants, || table.give_back(&pin(), dead)).is_none() {
-                    went_through = false;
-                    table.give_back(&pin(), dead);
-                }
+            let mut hits = 0;
+            for (dead, left) in [(holder(1, 0), 12), (holder(3, 0), 6)] {
+                arm(Fault::Panic, grants);
+                let given = table.give_back(&pin(), dead);
+                hits += disarm();
+                assert_eq!((given.keys, given.permits), (5, 6));
                 assert!(table.holders.find(dead).is_none());
                 assert_eq!(table.usage().permits, left);
             }
+            assert_eq!(table.usage().totals.given_back, 12);
             assert_eq!(table.count(&pin(), &Number(1)), 2);
-            if went_through {
-                assert!(grants >= 7, "{grants} places");
+            if hits == 0 {
+                assert!(grants >= 6, "{grants} places");
                 return;
             }
         }
