@@ -157,7 +157,7 @@ close(Handle) ->
 attempt({_, Prepare, Call}, Fault, Grants, Handle) ->
     {Other, _} = canal_lock_worker:start(fun() -> acquire(?KEYS) end),
     {Caller, Prepared} = canal_lock_worker:start(fun() -> Prepare(Handle) end),
-    Before = state(),
+    Before = {state(), remotes(Handle)},
     {Outcome, Hit} = canal_lock_worker:order(Caller, fun() ->
         with_fault(Fault, Grants, fun() -> Call(Prepared) end)
     end),
@@ -168,7 +168,7 @@ attempt({_, Prepare, Call}, Fault, Grants, Handle) ->
         {raised, Reason} ->
             true = Hit,
             ?assertEqual(reason(Fault), Reason),
-            ?assertEqual(Before, state()),
+            ?assertEqual(Before, {state(), remotes(Handle)}),
             {answered, _} = canal_lock_worker:order(Caller, fun() -> outcome(fun() -> Call(Prepared) end) end),
             consistent()
     end,
@@ -197,6 +197,14 @@ state() ->
         {Permits, Keys, Info} -> {Permits, Keys, maps:with([permits, holders, max_per, released, given_back], Info)}
     catch
         error:_ -> closed
+    end.
+
+%% Holders on other nodes, if the table is this one.
+remotes(Handle) ->
+    try
+        lists:sort(canal_lock_nif:remote_holders(Handle))
+    catch
+        error:not_started -> closed
     end.
 
 %% What is counted is what is on record.
