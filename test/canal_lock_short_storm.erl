@@ -1,0 +1,119 @@
+%% Everything that the native library does, once or a few times: for tools that watch its memory, and make a VM a hundred
+%% times as slow (scripts/valgrind_nif.sh). What comes out is tested elsewhere; here it is checked that it was done.
+-module(canal_lock_short_storm).
+
+-export([run/0]).
+
+-define(MAX_PER, 1000).
+
+%% Holders that come and go at once.
+-define(CROWD, 20).
+
+%% Enough keys for the table to grow, and to shrink again.
+-define(MANY_KEYS, 5000).
+
+-spec run() -> ok.
+run() ->
+    _ = process_flag(trap_exit, true),
+    {ok, Manager} = canal_lock:start_link(?MAX_PER, #{keep_on_crash => true}),
+    Keys = [Key || {_, Key} <- canal_lock_key_terms:all()],
+    hold_and_die(Keys),
+    crowd(Keys),
+    grow_and_shrink(),
+    remotes(handle(Manager), Keys),
+    ok = adopt(Manager, Keys),
+    ok = canal_lock:stop(),
+    %% Each leaves a table with everything in it to the next one.
+    [leave(Keys) || _ <- [1, 2]],
+    {ok, _} = canal_lock:start_link(?MAX_PER),
+    ok = canal_lock:stop().
+
+handle(Manager) ->
+    element(3, sys:get_state(Manager)).
+
+%% What a process holds is looked at from all sides; half of it is released, the rest goes with its death.
+hold_and_die(Keys) ->
+    {Holder, _} = canal_lock_worker:start(fun() ->
+        [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- Keys ++ Keys],
+        [full = canal_lock:acquire(Key, 1, 1) || Key <- Keys],
+        [ok = canal_lock:release(Key) || Key <- Keys],
+        [_ | _] = canal_lock:held()
+    end),
+    [{error, not_held} = canal_lock:release(Key) || Key <- Keys],
+    [true = canal_lock:count(Key) > 0 || Key <- Keys],
+    [[_ | _] = canal_lock:buckets(Key, 2) || Key <- Keys],
+    [[{Holder, _}] = canal_lock:holders(Key) || Key <- lists:sublist(Keys, 20)],
+    [_ | _] = canal_lock:held(Holder),
+    [_ | _] = canal_lock:keys(),
+    [] = canal_lock:audit(),
+    #{holders := 1} = canal_lock:info(),
+    ok = canal_lock_worker:kill(Holder),
+    nothing_is_out(),
+    %% Idle keys go, and come again.
+    ok = canal_lock_manager:sweep(),
+    #{keys := 0} = canal_lock:info(),
+    badarg = try canal_lock:acquire(db, -1, 1) catch error:Reason -> Reason end.
+
+crowd(Keys) ->
+    Some = lists:sublist(Keys, 40),
+    Crowd = [canal_lock_worker:start() || _ <- lists:seq(1, ?CROWD)],
+    Orders = [canal_lock_worker:send_order(Worker, fun() -> take_and_release(Some) end) || Worker <- Crowd],
+    ok = canal_lock_manager:sweep(),
+    [done = canal_lock_await:answer(Order) || Order <- Orders],
+    ok = canal_lock_worker:kill(Crowd),
+    nothing_is_out().
+
+take_and_release(Keys) ->
+    [canal_lock:acquire(Key, ?CROWD div 2, 1) || Key <- Keys],
+    [canal_lock:release(Key) || Key <- tl(Keys)],
+    done.
+
+grow_and_shrink() ->
+    Keys = [{many, N} || N <- lists:seq(1, ?MANY_KEYS)],
+    [{acquired, 1} = canal_lock:acquire(Key, 1, 1) || Key <- Keys],
+    [ok = canal_lock:release(Key) || Key <- Keys],
+    ok = canal_lock_manager:sweep(),
+    ok = canal_lock_manager:sweep(),
+    #{keys := 0} = canal_lock:info().
+
+%% By the native functions, because there is no other node.
+remotes(Handle, Keys) ->
+    [{acquired, 1} = remote_acquire(Handle, 1, Call, Key) || {Call, Key} <- calls(Keys)],
+    [_] = canal_lock_nif:remote_holders(Handle),
+    [_ | _] = canal_lock_nif:held(remote(1)),
+    [_ | _] = canal_lock_view:permits(),
+    [canal_lock_nif:remote_end_call(Handle, remote(1), remote(Call), Call rem 2 =:= 0) || {Call, _} <- calls(Keys)],
+    [{true, _} = canal_lock_nif:remote_release(Handle, remote(1), Key) || {Call, Key} <- calls(Keys), Call rem 4 =:= 0],
+    ok = canal_lock_nif:remote_give_back(Handle, remote(1)),
+    nothing_is_out().
+
+remote_acquire(Handle, Holder, Call, Key) ->
+    canal_lock_nif:remote_acquire(Handle, {remote(Holder), none}, remote(Call), {Key, ?MAX_PER, 1}).
+
+calls(Keys) ->
+    Some = lists:sublist(Keys, 100),
+    lists:zip(lists:seq(100, 99 + length(Some)), Some).
+
+remote(Number) ->
+    <<131, Node/binary>> = term_to_binary('there@nowhere'),
+    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
+
+%% A manager crashes, and the next one finds what is held.
+adopt(Manager, Keys) ->
+    [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- lists:sublist(Keys, 100)],
+    {acquired, _} = remote_acquire(handle(Manager), 2, 3, hd(Keys)),
+    ok = canal_lock_crash:kill(Manager),
+    {ok, _} = canal_lock:start_link(7, #{keep_on_crash => true}),
+    #{max_per := 7} = canal_lock:info(),
+    %% The other node is not there: what it held comes back as soon as that is seen.
+    ok = canal_lock_await:count(hd(Keys), 1).
+
+leave(Keys) ->
+    {ok, Manager} = canal_lock:start_link(?MAX_PER),
+    [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- Keys],
+    {acquired, _} = remote_acquire(handle(Manager), 2, 3, hd(Keys)),
+    ok = canal_lock_crash:kill(Manager),
+    ok = canal_lock_crash:await_closed().
+
+nothing_is_out() ->
+    canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end).
