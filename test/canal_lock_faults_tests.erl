@@ -11,6 +11,9 @@
 %% Everything comes as a key of each form that keys are stored in.
 -define(KEYS, [db, "a list of bytes", #{a => [map]}]).
 
+%% Those that are too long to be read by the calls themselves.
+-define(LONG_KEYS, [<<"a bitstring", 1:1>>, binary:copy(<<"x">>, 100_000)]).
+
 -define(FAULTS, [panic, allocation, memory]).
 
 faults_test_() ->
@@ -48,6 +51,7 @@ cases() ->
     Idle = fun(Handle) -> acquire(more_keys()), release(more_keys()), Handle end,
     Closed = fun(_) -> acquire(more_keys()), canal_lock_nif:open(1024, 3, false) end,
     Kept = fun(_) -> Kept = canal_lock_nif:open(1024, 3, true), acquire(?KEYS), Kept end,
+    Interned = fun(Key) -> fun(_) -> canal_lock_nif:intern(Key) end end,
     Remote = fun(Handle) -> [{acquired, _} = remote_acquire(Handle, Key) || Key <- ?KEYS], Handle end,
     lists:append([
         [{{acquire, 3}, First, fun(_) -> {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1)) end}
@@ -57,6 +61,14 @@ cases() ->
          || Key <- ?KEYS, First <- [Three, Many]],
         [{{release, 1}, Nothing, fun(_) -> {error, not_held} = answer(canal_lock_nif:release(Key)) end}
          || Key <- ?KEYS],
+        lists:append([
+            [
+                {{intern, 1}, Nothing, fun(_) -> true = is_reference(canal_lock_nif:intern(Key)) end},
+                {{acquire, 3}, Interned(Key), fun(Long) -> {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1)) end},
+                {{free_unused_keys, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused_keys() end}
+            ]
+         || Key <- ?LONG_KEYS
+        ]),
         [{{count, 1}, Three, fun(_) -> 2 = canal_lock_nif:count(Key) end} || Key <- ?KEYS],
         [{{buckets, 2}, Three, fun(_) -> {2, 0} = canal_lock_nif:buckets(Key, 1) end} || Key <- ?KEYS],
         [{{holders, 3}, First, fun(_) -> {_, [_, _], _} = canal_lock_nif:holders(0, 0, Key) end}
@@ -315,7 +327,7 @@ public_calls() ->
             fun() -> canal_lock:buckets(Key, 2) end,
             fun() -> canal_lock:holders(Key) end
         ]
-     || Key <- ?KEYS
+     || Key <- ?KEYS ++ ?LONG_KEYS
     ]) ++
         [
             fun canal_lock:held/0,
