@@ -165,7 +165,14 @@ close(#state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
     %% Afterwards there is nobody to do it before the next one starts.
     dismantle(all, ?MAX_WAITS),
-    canal_lock_nif:free_unused_keys().
+    free_unused_keys().
+
+%% Mostly there are none, and no dirty scheduler need be waited for.
+free_unused_keys() ->
+    case canal_lock_nif:has_unused_keys() of
+        true -> canal_lock_nif:free_unused_keys();
+        false -> ok
+    end.
 
 %% Once, or whoever sends them in a loop fills the logs as well.
 unknown(_Kind, _Message, State = #state{reported = true}) ->
@@ -200,7 +207,7 @@ step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGE
 done(dismantle, State) ->
     State;
 done(sweep, State = #state{waiting = Waiting}) ->
-    ok = canal_lock_nif:free_unused_keys(),
+    ok = free_unused_keys(),
     _ = [gen_server:reply(From, ok) || {From, 1} <- Waiting],
     case [{From, Passes - 1} || {From, Passes} <- Waiting, Passes > 1] of
         [] -> State#state{waiting = []};

@@ -14,7 +14,7 @@
 %% The calls that look.
 -export([intern/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
 %% The manager's calls.
--export([open/3, close/1, sweep_step/2, dismantle_step/1, free_unused_keys/0]).
+-export([open/3, close/1, sweep_step/2, dismantle_step/1, has_unused_keys/0, free_unused_keys/0]).
 -export([remote_acquire/4, remote_end_call/4, remote_release/3, remote_give_back/2, remote_holders/1]).
 
 -export_type([handle/0, key/0, raise/0, serial/0, piece/1]).
@@ -103,7 +103,12 @@ sweep_step(_Handle, _Budget) ->
 dismantle_step(_Budget) ->
     erlang:nif_error(not_loaded).
 
-%% Long keys that nobody uses any more.
+%% Whether there are long keys that nobody uses any more.
+-spec has_unused_keys() -> boolean().
+has_unused_keys() ->
+    erlang:nif_error(not_loaded).
+
+%% Frees them.
 -spec free_unused_keys() -> ok.
 free_unused_keys() ->
     erlang:nif_error(not_loaded).

@@ -65,6 +65,7 @@ cases() ->
             [
                 {{intern, 1}, Nothing, fun(_) -> true = is_reference(canal_lock_nif:intern(Key)) end},
                 {{acquire, 3}, Interned(Key), fun(Long) -> {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1)) end},
+                {{has_unused_keys, 0}, Interned(Key), fun(_) -> canal_lock_nif:has_unused_keys() end},
                 {{free_unused_keys, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused_keys() end}
             ]
          || Key <- ?LONG_KEYS

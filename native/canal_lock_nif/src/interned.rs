@@ -161,6 +161,11 @@ impl Drop for Interned {
     }
 }
 
+/// Is there anything for [`free_unused`]?
+pub(crate) fn has_unused() -> bool {
+    !REGISTRY.lock().unused.is_empty()
+}
+
 /// Frees the long keys that nobody uses any more. To be called on a dirty scheduler.
 pub(crate) fn free_unused() {
     fault::point();

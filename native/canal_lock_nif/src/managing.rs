@@ -50,6 +50,13 @@ fn dismantle_step(budget: usize) -> Atom {
     progress(incarnation::dismantle_step(budget))
 }
 
+/// `has_unused_keys() -> boolean()`: is there anything for the next one?
+#[rustler::nif]
+fn has_unused_keys() -> bool {
+    fault::point();
+    interned::has_unused()
+}
+
 /// `free_unused_keys() -> ok`: long keys that nobody uses any more. Dirty, for the system may take long to take them
 /// back.
 #[rustler::nif(schedule = "DirtyCpu")]
