@@ -64,6 +64,34 @@ fn e2_nothing_is_freed_while_somebody_looks() {
     });
 }
 
+/// E4: what a thread has looked at is not freed before that look is over, though it has entered again since.
+#[test]
+fn e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it() {
+    model(|| {
+        let first = Box::into_raw(Box::new(UnsafeCell::new(1)));
+        let place = Arc::new(AtomicPtr::new(first));
+        let sweep = {
+            let place = Arc::clone(&place);
+            thread::spawn(move || {
+                place.store(std::ptr::null_mut(), Ordering::Release);
+                let stamp = stamp();
+                if stamp < quiet_before() {
+                    unsafe { (*first).with_mut(|value| *value = 0) };
+                }
+            })
+        };
+        for _ in 0..2 {
+            let _pin = pin();
+            let found = place.load(Ordering::Acquire);
+            if let Some(found) = unsafe { found.as_ref() } {
+                found.with(|value| assert_eq!(unsafe { *value }, 1));
+            }
+        }
+        sweep.join().unwrap();
+        drop(unsafe { Box::from_raw(first) });
+    });
+}
+
 #[test]
 fn p1_two_acquire_the_last_permit() {
     model(|| {
