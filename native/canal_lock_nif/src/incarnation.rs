@@ -1,41 +1,31 @@
-//! Tables opened and closed, and the watch on whoever must not die unnoticed.
-//!
-//! A table is an incarnation: it begins empty, and what is in it ends with it. At most one is open.
+//! The table that is open, and those who must not die unnoticed.
 //!
 //! ```text
-//!   CURRENT ------------------.                        .---- ManagerWatch   down: closes, unless it is kept
-//!                             v                        v     (the manager's handle; one for each that adopts it)
-//!                        Incarnation  <---------  Gate (shared)
-//!                        table, watches                ^
-//!                             '-----------------> HolderWatch x 1024       down: gives back
+//!   INCARNATIONS -----------.                          .---- ManagerWatch   down: closes, unless it is kept
+//!                           v                          v     (the manager's handle; one for each that adopts it)
+//!                      Incarnation  <-----------  gate (shared)
+//!                      table, watches                  ^
+//!                           '-------------------> HolderWatch x 1024       down: gives back
 //! ```
 //!
-//! - **I1** The way to an incarnation is `CURRENT` for callers and its own gate for its watches. A death callback
-//!   acts on the table that it watched for, never on one that was opened since: a parent sees the `'EXIT'` of a
-//!   manager, and may start the next one, before the callback of the old one has run.
-//! - **I2** To close is to take both ways away. Whoever is inside by then finishes its call on the closed table,
-//!   whose permits are void anyway. The table is freed when nobody is inside any more (`permit_table::stamp`), a
-//!   piece at a time, by whoever manages the next table, or by the one that closes it in order.
-//! - **I3** A process that has died holding permits of a closed table changes nothing: its watch finds the gate
-//!   empty.
-//! - **I4** A table that is kept stays open when its manager dies; nothing in it needs one but holders on other nodes
-//!   and the sweep. The next manager that wants to keep one adopts it, with a watch of its own on the same gate; any
-//!   other opens a new one, which closes it. In order, a manager closes its table itself.
+//! How tables follow one another, and what a late death may touch, is `permit_table`'s (`incarnations.rs`, I1 to I5).
+//! Here is what only the VM can do: it keeps the watches, and tells them of deaths. A table that is kept (I4) needs no
+//! manager but for holders on other nodes and the sweep. In order, a manager closes its table itself; it is freed by
+//! whoever manages the next one, or by the one that closes it in order.
 
 use crate::enif::{self, Here};
 use crate::key::TermKey;
 use crate::remote::Remotes;
 use parking_lot::Mutex;
 use permit_table::{
-    fault, make_room, pin, quiet_before, stamp, GivenBack, Holder, Pin, Progress, Table,
+    fault, pin, Dismantle, Gate, GivenBack, Holder, Incarnations, Opening, OutOfMemory, Pin,
+    Progress, Shared, Table,
 };
 use rustler::sys::ErlNifPid;
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes
 /// that come and go at once rarely meet.
@@ -44,9 +34,6 @@ const WATCHES: usize = 1024;
 /// Watches let go in one step of dismantling. With 200,000 processes alive the VM takes away 1,600 monitors with
 /// them.
 const WATCHES_PER_STEP: usize = 8;
-
-/// In place of the stamp of a closed incarnation: nobody is inside any more. Stamps start above it.
-const QUIET: u64 = 0;
 
 /// Pids are numbered above four bits of type tag. Only a hint: see `Holder::new`.
 const PID_TAG_BITS: u32 = 4;
@@ -68,29 +55,16 @@ pub(crate) struct Incarnation {
     /// What the manager was started with, to be shown. It is copied or replaced as a whole: a panic leaves one or the
     /// other.
     pub(crate) max_per: Mutex<TermKey>,
-    /// It stays open when the manager dies (I4).
-    kept: bool,
     watches: Vec<ResourceArc<HolderWatch>>,
 }
 
-/// The way from the watches to their incarnation; null when it is closed.
-#[derive(Default)]
-struct Gate(AtomicPtr<Incarnation>);
-
 /// Told of the deaths of holders.
-pub(crate) struct HolderWatch(Arc<Gate>);
+pub(crate) struct HolderWatch(Gate<Incarnation>);
 
 /// Told of the death of the manager; the manager's own handle on its table.
-pub(crate) struct ManagerWatch(Arc<Gate>);
+pub(crate) struct ManagerWatch(Gate<Incarnation>);
 
-/// The open incarnation, or null. Counted as an `Arc`.
-static CURRENT: AtomicPtr<Incarnation> = AtomicPtr::new(ptr::null_mut());
-
-/// Closed incarnations, each with the stamp of its closing. Whoever opens or closes one holds this lock.
-///
-/// A panic inside (a bug of ours) leaves it free, and each table either open or closed: whatever may go wrong comes
-/// before the ways to a table are changed. One that is being freed stays in the list until nothing is left of it.
-static CLOSED: Mutex<Vec<(u64, Arc<Incarnation>)>> = Mutex::new(Vec::new());
+static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
 
 // The VM tells of a death once. What is done then allocates nothing that it needs, and if it panics (a bug of ours),
 // it is tried once more, here or in `Table::give_back`. rustler keeps a second panic from the VM, and one in a
@@ -114,30 +88,25 @@ impl Resource for ManagerWatch {
     const IMPLEMENTS_DOWN: bool = true;
 
     fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
-        let close = || {
-            if !self.incarnation(&pin()).is_some_and(|own| own.kept) {
-                self.close();
-            }
-        };
-        if catch_unwind(AssertUnwindSafe(close)).is_err() {
-            close();
+        let abandon = || self.0.abandon();
+        if catch_unwind(AssertUnwindSafe(abandon)).is_err() {
+            abandon();
         }
     }
 }
 
-impl Gate {
-    fn incarnation<'a>(&self, _pin: &'a Pin) -> Option<&'a Incarnation> {
-        // SAFETY: it is freed only when nobody is inside who was when it left this place (I2).
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+impl Dismantle for Incarnation {
+    fn dismantle(&mut self, budget: usize) -> bool {
+        if self.table.dismantle(budget) || self.remotes.dismantle(budget) {
+            return true;
+        }
+        let left = self.watches.len().saturating_sub(WATCHES_PER_STEP);
+        self.watches.truncate(left);
+        left > 0
     }
 }
 
 impl Incarnation {
-    /// The way that its watches come by.
-    fn gate(&self) -> Arc<Gate> {
-        self.watches[0].0.clone()
-    }
-
     /// Has the VM tell us of the death of the calling process.
     #[cold]
     pub(crate) fn watch_caller(&self, here: Here<'_>, place: u64) -> Result<(), Trouble> {
@@ -156,23 +125,13 @@ impl Incarnation {
 
 /// The open incarnation.
 #[inline(always)]
-pub(crate) fn current(_pin: &Pin) -> Option<&Incarnation> {
-    // SAFETY: as in `Gate::incarnation`.
-    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
+    INCARNATIONS.current(pin)
 }
 
 /// The open incarnation, to be kept for longer than a pin should be.
-pub(crate) fn current_kept() -> Option<Arc<Incarnation>> {
-    let _pin = pin();
-    let open = CURRENT.load(Ordering::Acquire).cast_const();
-    if open.is_null() {
-        return None;
-    }
-    // SAFETY: from `Arc::into_raw` in `open`. The list of closed ones keeps its count while we are inside.
-    unsafe {
-        Arc::increment_strong_count(open);
-        Some(Arc::from_raw(open))
-    }
+pub(crate) fn current_shared() -> Option<Shared<Incarnation>> {
+    INCARNATIONS.shared()
 }
 
 /// A local process, as the table knows it.
@@ -226,64 +185,50 @@ pub(crate) struct Wishes {
 /// Gives the calling process a table to manage. That is an empty one, which closes the one before; or one that was
 /// kept.
 pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWatch>, Trouble> {
-    let mut closed = CLOSED.lock();
-    if wishes.keep {
-        // SAFETY: whoever takes it out of there holds the lock.
-        if let Some(open) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
-            if open.kept {
-                return adopt(env, open, wishes.max_per);
-            }
-        }
+    let opening = INCARNATIONS.opening(wishes.keep)?;
+    if let Some((gate, open)) = opening.adopted() {
+        let handle = watch_manager(env, gate)?;
+        fault::point();
+        *open.max_per.lock() = wishes.max_per;
+        return Ok(handle);
     }
-    let gate = Arc::new(Gate::default());
+    open_anew(env, wishes, opening)
+}
+
+fn open_anew(
+    env: Env<'_>,
+    wishes: Wishes,
+    opening: Opening<Incarnation>,
+) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+    static SERIALS: AtomicU64 = AtomicU64::new(1);
     let table = Table::new(wishes.processes)?;
     fault::memory()?;
     let mut watches = Vec::new();
     watches
         .try_reserve_exact(WATCHES)
-        .map_err(|_| Trouble::OutOfMemory)?;
-    watches.extend((0..WATCHES).map(|_| ResourceArc::new(HolderWatch(gate.clone()))));
-    let handle = ResourceArc::new(ManagerWatch(gate));
-    // Room for the one that is closed now, and for this one some day: closing must not fail.
-    make_room(&mut closed, 2)?;
-    watch_manager(env, &handle)?;
+        .map_err(|_| OutOfMemory)?;
+    watches.extend((0..WATCHES).map(|_| ResourceArc::new(HolderWatch(opening.gate()))));
+    let handle = watch_manager(env, opening.gate())?;
     fault::point();
     // From here on nothing can fail or panic: the ways to the old table and to the new one change together.
-    static SERIALS: AtomicU64 = AtomicU64::new(1);
-    let incarnation = Incarnation {
+    opening.open(Incarnation {
         table,
         remotes: Remotes::default(),
         serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         max_per: Mutex::new(wishes.max_per),
-        kept: wishes.keep,
         watches,
-    };
-    let fresh = Arc::into_raw(Arc::new(incarnation)).cast_mut();
-    handle.0 .0.store(fresh, Ordering::Release);
-    let previous = CURRENT.swap(fresh, Ordering::AcqRel);
-    if !previous.is_null() {
-        // SAFETY: it was open until now, so it is alive, and stays so while we hold the lock.
-        let previous = unsafe { &*previous };
-        close_gate(&previous.gate(), &mut closed);
-    }
+    });
     Ok(handle)
 }
 
-fn adopt(
+/// A handle for the calling process, whose death it hears of.
+fn watch_manager(
     env: Env<'_>,
-    open: &Incarnation,
-    max_per: TermKey,
+    gate: Gate<Incarnation>,
 ) -> Result<ResourceArc<ManagerWatch>, Trouble> {
-    let handle = ResourceArc::new(ManagerWatch(open.gate()));
-    watch_manager(env, &handle)?;
-    fault::point();
-    *open.max_per.lock() = max_per;
-    Ok(handle)
-}
-
-fn watch_manager(env: Env<'_>, handle: &ResourceArc<ManagerWatch>) -> Result<(), Trouble> {
-    match env.monitor(handle, &env.pid()) {
-        Some(_) => Ok(()),
+    let handle = ResourceArc::new(ManagerWatch(gate));
+    match env.monitor(&handle, &env.pid()) {
+        Some(_) => Ok(handle),
         None => Err(Trouble::NotWatched),
     }
 }
@@ -296,9 +241,7 @@ impl ManagerWatch {
 
     /// Closes the table, if it is still open.
     pub(crate) fn close(&self) {
-        let mut closed = CLOSED.lock();
-        fault::point();
-        close_gate(&self.0, &mut closed);
+        self.0.close();
     }
 
     /// One bounded step of the sweep.
@@ -311,53 +254,7 @@ impl ManagerWatch {
     }
 }
 
-fn close_gate(gate: &Gate, closed: &mut Vec<(u64, Arc<Incarnation>)>) {
-    let incarnation = gate.0.swap(ptr::null_mut(), Ordering::AcqRel);
-    if incarnation.is_null() {
-        return;
-    }
-    // Failing means that another one has been opened: it stays.
-    let _ = CURRENT.compare_exchange(
-        incarnation,
-        ptr::null_mut(),
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
-    // SAFETY: from `Arc::into_raw` in `open`; the gate gave it up just now, to nobody but us.
-    let incarnation = unsafe { Arc::from_raw(incarnation) };
-    // `open` has reserved the room.
-    closed.push((stamp(), incarnation));
-}
-
 /// One bounded step of freeing what has been closed, the oldest first.
 pub(crate) fn dismantle_step(budget: usize) -> Progress {
-    let mut closed = CLOSED.lock();
-    fault::point();
-    let Some((stamp, incarnation)) = closed.first_mut() else {
-        return Progress::Done;
-    };
-    if *stamp != QUIET {
-        if *stamp >= quiet_before() {
-            return Progress::Waiting;
-        }
-        // To ask again at each step would interrupt all processors each time.
-        *stamp = QUIET;
-    }
-    // Nobody is inside by a pin; somebody may still be looking at it from `current_kept`.
-    let Some(alone) = Arc::get_mut(incarnation) else {
-        return Progress::Waiting;
-    };
-    let budget = budget.max(1);
-    fault::point();
-    if alone.table.dismantle(budget) || alone.remotes.dismantle(budget) {
-        return Progress::More;
-    }
-    let left = alone.watches.len().saturating_sub(WATCHES_PER_STEP);
-    alone.watches.truncate(left);
-    if left == 0 {
-        let gone = closed.remove(0);
-        drop(closed);
-        drop(gone);
-    }
-    Progress::More
+    INCARNATIONS.dismantle_step(budget)
 }

@@ -176,7 +176,7 @@ fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResu
 #[rustler::nif(schedule = "DirtyCpu")]
 fn held<'a>(env: Env<'a>, pid: Term<'a>) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
-    let open = incarnation::current_kept().ok_or(Raised::NotStarted)?;
+    let open = incarnation::current_shared().ok_or(Raised::NotStarted)?;
     fault::point();
     let mut list = Ok(Vec::new());
     if let Some(holder) = holder(here, &open, pid)? {
@@ -252,7 +252,7 @@ impl<'a> Info<'a> {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Info<'_>> {
     let here = Here::from_env(env);
-    let open = incarnation::current_kept().ok_or(Raised::NotStarted)?;
+    let open = incarnation::current_shared().ok_or(Raised::NotStarted)?;
     fault::point();
     let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
     Ok(Info::new(here.term(max_per), open.table.usage()))

@@ -14,13 +14,16 @@
 //!     buckets.rs  lazy_array.rs    epochs.rs      memory.rs     sync.rs
 //!     one word is  arrays that      who may       fallible,     the only door
 //!     the bucket   grow by chunks   still look    accounted     to atomics
-//!     vector
+//!     vector                           |
+//!                              incarnations.rs
+//!                  one table open at a time, closed ones freed
 //! ```
 //!
 //! `fault.rs` stands wherever something may go wrong, for tests; elsewhere it is empty.
 //!
 //! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
-//! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…).
+//! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…). A table
+//! that may be closed while somebody is inside is an incarnation (`incarnations.rs`, I1…).
 //!
 //! A caller pins ([`pin`]), finds the table by whatever means, and calls it with the pin:
 //!
@@ -69,6 +72,7 @@ mod buckets;
 mod epochs;
 pub mod fault;
 mod holders;
+mod incarnations;
 mod keys;
 mod lazy_array;
 mod memory;
@@ -79,8 +83,11 @@ mod tally;
 mod view;
 
 pub use buckets::{bucket_view, Capacity};
-pub use epochs::{pin, quiet_before, stamp, Pin};
+pub use epochs::{pin, Pin};
+#[cfg(loom)]
+pub use epochs::{quiet_before, stamp};
 pub use holders::Holder;
+pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
 pub use memory::{make_room, OutOfMemory};
 pub use slot::{GivenBack, NotHeld};

@@ -5,10 +5,11 @@
 
 #[cfg(not(loom))]
 mod imp {
-    pub(crate) use parking_lot::Mutex;
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{
         fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
+    pub(crate) use std::sync::Arc;
 
     /// A static whose initial value is a constant.
     macro_rules! global {
@@ -22,7 +23,13 @@ mod imp {
             std::thread_local! { $(#[$attr])* static $name: $type = const { $init }; }
         };
     }
-    pub(crate) use {global, thread_cell};
+    /// A function that makes the initial value of a static.
+    macro_rules! const_unless_loom {
+        ($(#[$attr:meta])* pub fn $name:ident() -> $type:ty $body:block) => {
+            $(#[$attr])* pub const fn $name() -> $type $body
+        };
+    }
+    pub(crate) use {const_unless_loom, global, thread_cell};
 }
 
 #[cfg(loom)]
@@ -30,7 +37,7 @@ mod imp {
     pub(crate) use loom::sync::atomic::{
         fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
-    pub(crate) use loom::sync::MutexGuard;
+    pub(crate) use loom::sync::{Arc, MutexGuard};
 
     /// loom's mutex with the signature of `parking_lot`'s: no poison.
     #[derive(Debug, Default)]
@@ -43,10 +50,6 @@ mod imp {
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().expect("no model panics inside a lock")
-        }
-
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok()
         }
     }
 
@@ -62,7 +65,13 @@ mod imp {
             loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
         };
     }
-    pub(crate) use {global, thread_cell};
+    /// loom's types have no constants.
+    macro_rules! const_unless_loom {
+        ($(#[$attr:meta])* pub fn $name:ident() -> $type:ty $body:block) => {
+            $(#[$attr])* pub fn $name() -> $type $body
+        };
+    }
+    pub(crate) use {const_unless_loom, global, thread_cell};
 }
 
 pub(crate) use imp::*;
