@@ -9,9 +9,9 @@
 //! ```
 //!
 //! How tables follow one another, and what a late death may touch, is `permit_table`'s (`incarnations.rs`, I1 to I5).
-//! Here is what only the VM can do: it keeps the watches, and tells them of deaths. A table that is kept (I4) needs no
-//! manager but for holders on other nodes and the sweep. In order, a manager closes its table itself; it is freed by
-//! whoever manages the next one, or by the one that closes it in order.
+//! Here is what only the VM can do: it keeps the watches, and tells them of deaths. A table that is kept (I4) needs
+//! no manager but for holders on other nodes and the sweep. In order, a manager closes its table itself; it is freed
+//! by whoever manages the next one, or by the one that closes it in order.
 
 use crate::enif::{self, Here};
 use crate::key::TermKey;

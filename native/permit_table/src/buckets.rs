@@ -28,7 +28,7 @@
 //! when the sweep comes by is spared once, and an idle one is gone with the second sweep (P8). It costs nothing: the
 //! compare-and-swap of acquire writes the word anyway.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{ordering, seeded, AtomicU64, Ordering};
 
 /// Set by every acquire, cleared by the sweep.
 const USED: u64 = 1 << 62;
@@ -104,10 +104,14 @@ impl Buckets {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let out = Self::check(word, capacity)? + 1;
+            if seeded("p1_checked_then_stored") {
+                self.word.store(USED | out, Ordering::Release);
+                return Ok(out);
+            }
             match self.word.compare_exchange_weak(
                 word,
                 USED | out,
-                Ordering::AcqRel,
+                ordering("p1_acquired_relaxed", Ordering::AcqRel),
                 Ordering::Acquire,
             ) {
                 Ok(_) => return Ok(out),
@@ -119,7 +123,8 @@ impl Buckets {
     /// Gives `permits` back. The caller's own record says that they are out, so the count cannot fall below 0 (P5).
     #[inline(always)]
     pub(crate) fn release(&self, permits: u64) {
-        let before = self.word.fetch_sub(permits, Ordering::AcqRel);
+        let order = ordering("p1_released_relaxed", Ordering::AcqRel);
+        let before = self.word.fetch_sub(permits, order);
         debug_assert!(before != DEAD && before & !USED >= permits);
     }
 
@@ -142,6 +147,9 @@ impl Buckets {
             _ => return Idleness::Kept,
         };
         let before = if next == DEAD { 0 } else { USED };
+        if seeded("p8_death_stored") {
+            self.word.store(before, Ordering::Release);
+        }
         // Failing means that somebody acquired in between, which is use enough.
         match self
             .word
@@ -154,11 +162,11 @@ impl Buckets {
 
     #[inline(always)]
     fn check(word: u64, capacity: Capacity) -> Result<u64, Refusal> {
-        if word == DEAD {
+        if word == DEAD && !seeded("p8_dead_taken_for_full") {
             return Err(Refusal::Dead);
         }
         let out = word & !USED;
-        if out < capacity.0 {
+        if out < capacity.0 || seeded("p6_more_than_full_admits") && out > capacity.0 {
             Ok(out)
         } else {
             Err(Refusal::Full)

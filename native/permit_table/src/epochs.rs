@@ -29,7 +29,9 @@
 //! prototype, this one 1.2 ns, and a call of this library has about 20 to spend. It also frees where its caller
 //! happens to be; here nobody but the sweep ever frees.
 
-use crate::sync::{fence, global, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{
+    fence, global, ordering, seeded, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering,
+};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -97,7 +99,8 @@ pub fn pin() -> Pin {
         // Acquire: E3.
         let epoch = DOMAIN.epoch.load(Ordering::Acquire);
         // Release: E4. Who reads it may do so instead of what this thread wrote when it left the last time.
-        own.entered.store(epoch, Ordering::Release);
+        let order = ordering("e4_entered_again_relaxed", Ordering::Release);
+        own.entered.store(epoch, order);
         barrier::light();
     }
     Pin {
@@ -123,9 +126,10 @@ impl Drop for Pin {
         let own = unsafe { &*self.record };
         let depth = own.depth.get() - 1;
         own.depth.set(depth);
-        if depth == 0 {
+        if depth == 0 || seeded("e1_left_with_the_first_pin") {
             // Release: E4.
-            own.entered.store(OUTSIDE, Ordering::Release);
+            let order = ordering("e4_left_relaxed", Ordering::Release);
+            own.entered.store(OUTSIDE, order);
         }
     }
 }
@@ -133,7 +137,8 @@ impl Drop for Pin {
 /// The stamp for everything that has been unlinked before this call.
 pub fn stamp() -> u64 {
     // AcqRel: its Release half is E3.
-    DOMAIN.epoch.fetch_add(1, Ordering::AcqRel)
+    let step = u64::from(!seeded("e3_stamped_without_counting"));
+    DOMAIN.epoch.fetch_add(step, Ordering::AcqRel)
 }
 
 /// What bears a stamp smaller than this one, given before the call, can be found by nobody: free it.
@@ -149,6 +154,7 @@ pub fn quiet_before() -> u64 {
         // Acquire: E4.
         match record.entered.load(Ordering::Acquire) {
             OUTSIDE => {}
+            entered if seeded("e2_quiet_too_soon") => oldest = oldest.min(entered + 1),
             entered => oldest = oldest.min(entered),
         }
         next = record.next;
@@ -195,6 +201,10 @@ fn new_record() -> *const Record {
         let number = unsafe { newest.as_ref() }.map_or(0, |newest| newest.number + 1);
         // SAFETY: the record is this thread's alone until the exchange succeeds.
         unsafe { ((*record).next, (*record).number) = (newest, number) };
+        if seeded("e1_record_stored") {
+            DOMAIN.records.store(record, Ordering::Release);
+            return record;
+        }
         match DOMAIN.records.compare_exchange_weak(
             newest,
             record,
@@ -287,17 +297,21 @@ mod barrier {
 
 #[cfg(any(not(target_os = "linux"), loom, miri))]
 mod barrier {
-    use super::{fence, Ordering};
+    use super::{fence, seeded, Ordering};
 
     pub(super) fn choose() {}
 
     #[inline(always)]
     pub(super) fn light() {
-        fence(Ordering::SeqCst);
+        if !seeded("e2_entered_without_a_fence") {
+            fence(Ordering::SeqCst);
+        }
     }
 
     pub(super) fn heavy() -> bool {
-        fence(Ordering::SeqCst);
+        if !seeded("e2_looked_without_a_fence") {
+            fence(Ordering::SeqCst);
+        }
         true
     }
 }

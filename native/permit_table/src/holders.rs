@@ -19,7 +19,7 @@ use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{free_room, free_room_beyond, reserve, GivenBack, Seen, Slot, KEPT_ROOM};
-use crate::sync::{sized, Mutex, Ordering};
+use crate::sync::{seeded, sized, Mutex, Ordering};
 use hashbrown::HashTable;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
@@ -177,6 +177,9 @@ impl<K> Holders<K> {
         let Some(slot) = self.find(holder) else {
             return;
         };
+        if seeded("p4_vacated_before_given_back") {
+            self.vacate(holder, account);
+        }
         slot.give_back(pin, given);
         fault::point();
         self.vacate(holder, account);
@@ -339,7 +342,7 @@ impl<K> Holders<K> {
             },
             |displaced| spread(displaced.word),
         );
-        if let Some(home) = home {
+        if let Some(home) = home.filter(|_| !seeded("h4_displaced_not_counted")) {
             home.displaced().fetch_add(1, Ordering::Relaxed);
         }
         Ok(slot)

@@ -22,22 +22,24 @@
 //!   and what it does there is void. It is freed when nobody is inside any more: neither by a pin that is older than
 //!   the stamp that was given after both ways had gone (`epochs.rs`), nor by a [`Shared`].
 //! - **I3** What comes through the gate of a closed incarnation finds nobody, and changes nothing.
-//! - **I4** One that is kept stays open when who opened it dies. The next who wants to keep one adopts it, by the same
-//!   gate; any other opens a new one, which closes it.
+//! - **I4** One that is kept stays open when who opened it dies. The next who wants to keep one adopts it, by the
+//!   same gate; any other opens a new one, which closes it.
 //! - **I5** Whoever opens, closes or frees holds the lock on `closed`. Between opening and closing there is room on
 //!   that list for each that is open, so to close cannot fail.
 //!
 //! # Orderings
-//! Both ways are stored with Release and loaded with Acquire: whoever finds an incarnation sees what it is made of. That
-//! nobody finds it after its stamp needs no more than that the ways are taken away before the stamp is given, and is
-//! for E2 and E3 to ensure. What was done inside comes before the freeing: by E4 for pins, and for a [`Shared`] by its
-//! count, which is given up with Release and found to be the last with Acquire.
+//! Both ways are stored with Release and loaded with Acquire: whoever finds an incarnation sees what it is made of.
+//! That nobody finds it after its stamp needs no more than that the ways are taken away before the stamp is given,
+//! and is for E2 and E3 to ensure. What was done inside comes before the freeing: by E4 for pins, and for a
+//! [`Shared`] by its count, which is given up with Release and found to be the last with Acquire.
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::fault;
 use crate::memory::{make_room, OutOfMemory};
 use crate::sweep::Progress;
-use crate::sync::{const_unless_loom, Arc, AtomicPtr, Mutex, MutexGuard, Ordering};
+use crate::sync::{
+    const_unless_loom, seeded, yield_now, Arc, AtomicPtr, Mutex, MutexGuard, Ordering,
+};
 use std::ops::Deref;
 use std::panic::RefUnwindSafe;
 use std::ptr;
@@ -119,13 +121,18 @@ impl<T: Dismantle> Incarnations<T> {
 
     /// The open one, for longer than a pin should be held.
     pub fn shared(&self) -> Option<Shared<T>> {
-        let _pin = pin();
+        let pin = pin();
         let open = self.current.load(Ordering::Acquire).cast_const();
+        if seeded("i2_shared_outside_the_pin") {
+            drop(pin);
+            // By itself loom stops nobody before he counts an `Arc` up.
+            yield_now();
+        }
         if open.is_null() {
             return None;
         }
-        // SAFETY: from `Arc::into_raw` in `Opening::open`. What is open or closed has a count of its own, and keeps it
-        // while we are inside (I2).
+        // SAFETY: from `Arc::into_raw` in `Opening::open`. What is open or closed has a count of its own, and keeps
+        // it while we are inside (I2).
         unsafe {
             Arc::increment_strong_count(open);
             Some(Shared(Arc::from_raw(open)))
@@ -154,7 +161,7 @@ impl<T: Dismantle> Incarnations<T> {
         let Some(oldest) = closed.first_mut() else {
             return Progress::Done;
         };
-        if oldest.stamp != QUIET {
+        if oldest.stamp != QUIET && !seeded("i2_freed_without_waiting") {
             if oldest.stamp >= quiet_before() {
                 return Progress::Waiting;
             }
@@ -216,7 +223,8 @@ impl<T: Dismantle> Opening<T> {
         way.open.store(fresh, Ordering::Release);
         let previous = way.incarnations.current.swap(fresh, Ordering::AcqRel);
         // SAFETY: it was open until now, so it is alive, and stays so while we hold the lock (I5).
-        if let Some(previous) = unsafe { previous.as_ref() } {
+        let previous = unsafe { previous.as_ref() };
+        if let Some(previous) = previous.filter(|_| !seeded("i2_the_one_before_left_open")) {
             previous.gate.0.clone().close(&mut closed);
         }
     }
@@ -238,7 +246,7 @@ impl<T: Dismantle> Gate<T> {
     /// Who opened or adopted it has died: closes it, unless it is kept (I4).
     pub fn abandon(&self) {
         let kept = self.0.incarnation(&pin()).is_some_and(|open| open.kept);
-        if !kept {
+        if !kept || seeded("i4_a_death_closes_what_is_kept") {
             self.close();
         }
     }
@@ -252,22 +260,33 @@ impl<T> Clone for Gate<T> {
 
 impl<T> Way<T> {
     fn incarnation<'a>(&self, _pin: &'a Pin) -> Option<&'a Incarnation<T>> {
+        let way = if seeded("i1_a_death_acts_on_the_current_one") {
+            &self.incarnations.current
+        } else {
+            &self.open
+        };
         // SAFETY: as in `Incarnations::current`.
-        unsafe { self.open.load(Ordering::Acquire).as_ref() }
+        unsafe { way.load(Ordering::Acquire).as_ref() }
     }
 
     fn close(&self, closed: &mut Vec<Closed<T>>) {
-        let incarnation = self.open.swap(ptr::null_mut(), Ordering::AcqRel);
+        let incarnation = if seeded("i3_closed_and_its_way_left_open") {
+            self.open.load(Ordering::Acquire)
+        } else {
+            self.open.swap(ptr::null_mut(), Ordering::AcqRel)
+        };
         if incarnation.is_null() {
             return;
         }
-        // Failing means that another one has been opened: it stays.
-        let _ = self.incarnations.current.compare_exchange(
-            incarnation,
-            ptr::null_mut(),
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+        if !seeded("i2_closed_and_still_current") {
+            // Failing means that another one has been opened: it stays.
+            let _ = self.incarnations.current.compare_exchange(
+                incarnation,
+                ptr::null_mut(),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
         // SAFETY: from `Arc::into_raw` in `Opening::open`; the way gave it up just now, to nobody but us.
         let incarnation = unsafe { Arc::from_raw(incarnation) };
         // There is room (I5).

@@ -39,7 +39,7 @@ use crate::epochs::Pin;
 use crate::fault;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
-use crate::sync::{sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::{ordering, seeded, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 
@@ -165,8 +165,13 @@ impl Link {
 
     /// Lets this link, if it is not marked, point to `new` instead of `expected`.
     pub(crate) fn redirect(&self, expected: *mut Link, new: *mut Link) -> bool {
+        if seeded("k3_redirected_without_compare") {
+            self.next.store(new, Ordering::Release);
+            return true;
+        }
+        let order = ordering("k1_published_relaxed", Ordering::AcqRel);
         self.next
-            .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(expected, new, order, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -357,7 +362,7 @@ impl<K: Key> Keys<K> {
             let Some(gap) = self.gap(pin, &self.entry(link.order).link, link.order) else {
                 continue;
             };
-            if Self::run_has(&gap, link.order, query) {
+            if Self::run_has(&gap, link.order, query) && !seeded("k4_present_put_in_again") {
                 return Inserted::Present(new);
             }
             link.next.store(gap.next, Ordering::Relaxed);
@@ -434,6 +439,9 @@ impl<K: Key> Keys<K> {
         };
         fault::point();
         let link = ptr::from_ref(&head.link).cast_mut();
+        if seeded("k1_said_to_be_linked_too_soon") {
+            head.state.store(LINKED, Ordering::Release);
+        }
         loop {
             let start = self.entry(parent(range));
             let Some(gap) = self.gap(pin, &start.link, range) else {

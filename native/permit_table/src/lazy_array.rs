@@ -12,7 +12,7 @@
 //! ```
 
 use crate::memory::{Account, OutOfMemory};
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{ordering, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
 
 /// At most `capacity` values of `T`, `CHUNK` (a power of two) to a chunk.
@@ -68,7 +68,7 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         let published = self.place(index).compare_exchange(
             ptr::null_mut(),
             fresh.cast::<T>().as_ptr(),
-            Ordering::AcqRel,
+            ordering("p1_chunk_published_relaxed", Ordering::AcqRel),
             Ordering::Acquire,
         );
         let first = match published {

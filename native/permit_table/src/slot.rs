@@ -28,7 +28,7 @@ use crate::epochs::Pin;
 use crate::fault;
 use crate::keys::Node;
 use crate::memory::{make_room, Account, OutOfMemory};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{ordering, seeded, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use equivalent::Equivalent;
 use hashbrown::HashTable;
 use std::num::NonZeroU64;
@@ -91,7 +91,7 @@ impl<K> Entry<K> {
             }
             let node = self.node.load(Ordering::Acquire);
             // Otherwise the permits of one key could be told of the next.
-            if ptr::eq(before, node) {
+            if ptr::eq(before, node) || seeded("h2_permits_of_one_told_of_another") {
                 // SAFETY: read under the pin, after permits > 0: see "Looking on from elsewhere".
                 return Some((unsafe { &*node }, permits));
             }
@@ -176,7 +176,8 @@ impl<K> Slot<K> {
             free_room(&mut more.lock(), account);
         }
         // Release: the next one to take it finds it clean.
-        self.holder.store(0, Ordering::Release);
+        let order = ordering("h1_vacated_relaxed", Ordering::Release);
+        self.holder.store(0, order);
     }
 
     #[inline(always)]
@@ -226,7 +227,8 @@ impl<K> Slot<K> {
                     .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
                 let permits = entry.permits.load(Ordering::Relaxed);
                 // Release: whoever looks on from elsewhere and sees the permits sees the node (H2).
-                entry.permits.store(permits + 1, Ordering::Release);
+                let order = ordering("h2_recorded_relaxed", Ordering::Release);
+                entry.permits.store(permits + 1, order);
             }
             Place::More => self.record_more(node),
         }
@@ -249,8 +251,14 @@ impl<K> Slot<K> {
             // SAFETY: permits > 0 (H2), and only we change that (H1).
             let node = unsafe { &*entry.node.load(Ordering::Relaxed) };
             if query.equivalent(&node.key) {
+                let too_soon = seeded("h2_given_back_before_off_the_record");
+                if too_soon {
+                    node.buckets.release(1);
+                }
                 entry.permits.store(permits - 1, Ordering::Release);
-                node.buckets.release(1);
+                if !too_soon {
+                    node.buckets.release(1);
+                }
                 self.count_release();
                 return Ok(());
             }
@@ -270,7 +278,11 @@ impl<K> Slot<K> {
         };
         for entry in &self.entries {
             fault::point();
-            let permits = entry.permits.swap(0, Ordering::AcqRel);
+            let permits = if seeded("p4_given_back_and_left_on_record") {
+                entry.permits.load(Ordering::Acquire)
+            } else {
+                entry.permits.swap(0, Ordering::AcqRel)
+            };
             if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
                 if permits > 0 {
                     give(node, permits);
@@ -323,6 +335,7 @@ impl<K> Slot<K> {
             let [first, second] = self.entries.each_ref().map(|entry| entry.glance(pin));
             let moved = |(node, _): &(&Node<K>, u64)| {
                 second.is_some_and(|(other, _)| ptr::eq(other, *node))
+                    && !seeded("h2_moved_and_told_twice")
             };
             let inline = [first.filter(|first| !moved(first)), second];
             let more = self.more().map(|more| more.lock());
@@ -347,7 +360,7 @@ impl<K> Slot<K> {
                         .map_or(Ok(()), |held| note(node(held), held.permits))?,
                 }
             }
-            if holder == self.holder() {
+            if holder == self.holder() || seeded("h1_not_asked_again_whose_it_is") {
                 return Ok(());
             }
             // It has died, and the slot may be another's by now.

@@ -27,6 +27,7 @@ use crate::keys::{
     MIN_BITS, UNLINKED,
 };
 use crate::memory::{make_room, Account};
+use crate::sync::seeded;
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -184,7 +185,11 @@ impl<K: Key> Sweep<K> {
                 break gap;
             }
         };
-        let rest = link.mark();
+        let rest = if seeded("k2_unlinked_without_mark") {
+            link.next().0
+        } else {
+            link.mark()
+        };
         fault::point();
         loop {
             // From there on it is found by its address: in front of it stand only links that are not marked (S1), or
@@ -327,7 +332,7 @@ impl<K: Key> Sweep<K> {
         let mut left = limit as isize;
         while left > 0 {
             match self.waiting.front() {
-                Some((stamp, _)) if *stamp < quiet => {}
+                Some((stamp, _)) if *stamp < quiet || seeded("k5_freed_without_waiting") => {}
                 _ => return left < limit as isize,
             }
             // SAFETY: unlinked before its stamp was given, and nobody who was inside then still is (K5).

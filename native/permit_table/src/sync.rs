@@ -2,6 +2,13 @@
 //!
 //! Every atomic whose ordering matters to a promise passes through here, so that `--cfg loom` sees all of them.
 //! What merely counts for people (the memory account) does not.
+//!
+//! # Seeded bugs
+//!
+//! A model that cannot fail proves nothing. So the code names places where it can be made wrong ([`seeded`],
+//! [`ordering`]), one at a time, by an environment variable that only a build for loom reads;
+//! `tests/loom/must_fail.rs` has the list, and sees to it that a model fails with each. In all other builds the
+//! question is a constant, asked below of the compiler itself.
 
 #[cfg(not(loom))]
 mod imp {
@@ -10,6 +17,7 @@ mod imp {
         fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
     pub(crate) use std::sync::Arc;
+    pub(crate) use std::thread::yield_now;
 
     /// A static whose initial value is a constant.
     macro_rules! global {
@@ -30,6 +38,19 @@ mod imp {
         };
     }
     pub(crate) use {const_unless_loom, global, thread_cell};
+
+    /// Is the code to have this bug?
+    #[inline(always)]
+    pub(crate) const fn seeded(_bug: &str) -> bool {
+        false
+    }
+    const _: () = assert!(!seeded("any"));
+
+    /// This ordering, or none at all if the code is to have this bug.
+    #[inline(always)]
+    pub(crate) const fn ordering(_bug: &str, ordering: Ordering) -> Ordering {
+        ordering
+    }
 }
 
 #[cfg(loom)]
@@ -38,6 +59,8 @@ mod imp {
         fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
     pub(crate) use loom::sync::{Arc, MutexGuard};
+    pub(crate) use loom::thread::yield_now;
+    use std::sync::OnceLock;
 
     /// loom's mutex with the signature of `parking_lot`'s: no poison.
     #[derive(Debug, Default)]
@@ -72,6 +95,22 @@ mod imp {
         };
     }
     pub(crate) use {const_unless_loom, global, thread_cell};
+
+    /// Is the code to have this bug?
+    pub(crate) fn seeded(bug: &str) -> bool {
+        static BUG: OnceLock<Option<String>> = OnceLock::new();
+        let seeded = BUG.get_or_init(|| std::env::var("CANAL_LOCK_SEEDED_BUG").ok());
+        seeded.as_deref() == Some(bug)
+    }
+
+    /// This ordering, or none at all if the code is to have this bug.
+    pub(crate) fn ordering(bug: &str, ordering: Ordering) -> Ordering {
+        if seeded(bug) {
+            Ordering::Relaxed
+        } else {
+            ordering
+        }
+    }
 }
 
 pub(crate) use imp::*;

@@ -110,7 +110,7 @@ impl<K: Key> Table<K> {
             holders,
             tally,
             sweep: Mutex::new(Sweep::new()),
-            hasher: seeded(),
+            hasher: seeded_hasher(),
             account,
         })
     }
@@ -348,7 +348,7 @@ impl<K: Key> Table<K> {
     }
 }
 
-fn seeded() -> RandomState {
+fn seeded_hasher() -> RandomState {
     if cfg!(loom) {
         // A model is explored by playing it again: it must not differ from time to time.
         RandomState::with_seeds(1, 2, 3, 4)

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CHUNK: usize = 64;
 
 /// Threads that can have a place of their own: more than the VM can be told to start.
-const THREADS: usize = 4096;
+const THREADS: usize = if cfg!(loom) { CHUNK } else { 4096 };
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]

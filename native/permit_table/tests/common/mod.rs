@@ -14,7 +14,14 @@ use std::num::NonZeroU64;
 pub struct Name {
     name: u64,
     alive: u64,
+    /// loom asks whether each look is ordered behind the making, and before the dropping.
+    #[cfg(loom)]
+    looked_at: loom::cell::UnsafeCell<()>,
 }
+
+#[cfg(loom)]
+// SAFETY: what is not atomic in it is what loom watches.
+unsafe impl Sync for Name {}
 
 const ALIVE: u64 = 0xA11F_E00D_A11F_E00D;
 
@@ -23,6 +30,8 @@ impl Name {
         // SAFETY: a plain read; volatile, so that it is not left out because it "cannot" be anything else.
         let alive = unsafe { std::ptr::read_volatile(&self.alive) };
         assert_eq!(alive, ALIVE, "somebody looks at a key that has been freed");
+        #[cfg(loom)]
+        self.looked_at.with(|_| ());
     }
 }
 
@@ -47,6 +56,8 @@ impl Drop for Name {
     fn drop(&mut self) {
         self.assert_alive();
         LIVING.set(LIVING.get() - 1);
+        #[cfg(loom)]
+        self.looked_at.with_mut(|_| ());
         // SAFETY: a plain write; volatile, so that it is not left out because nobody may read it.
         unsafe { std::ptr::write_volatile(&mut self.alive, 0) };
     }
@@ -85,6 +96,8 @@ impl Query<Name> for Wanted {
         Ok(Name {
             name: self.0,
             alive: ALIVE,
+            #[cfg(loom)]
+            looked_at: loom::cell::UnsafeCell::new(()),
         })
     }
 }

@@ -1,0 +1,197 @@
+//! Acquire, release and the size of the call.
+
+use super::*;
+use common::*;
+use loom::cell::UnsafeCell;
+use permit_table::pin;
+
+#[test]
+fn p1_two_acquire_the_last_permit() {
+    model(2, 5, |sides| {
+        let table = table();
+        acquire(&table, holder(2), 1, 2).unwrap();
+        let granted = sides.beside(
+            &table,
+            |t| acquire(t, holder(0), 1, 2),
+            |t| acquire(t, holder(1), 1, 2),
+        );
+        assert!(matches!(granted, (Some(2), None) | (None, Some(2))));
+        assert_eq!(count(&table, 1), 2);
+    });
+}
+
+#[test]
+fn p1_three_acquire_the_last_two_permits() {
+    // Alike, so it does not matter which goes first.
+    model(1, 2, |sides| {
+        let table = table();
+        acquire(&table, holder(3), 1, 3).unwrap();
+        let take = |number| side(move |t: &Table<Name>| acquire(t, holder(number), 1, 3));
+        let mut granted = sides.three(&table, [take(0), take(1), take(2)]);
+        granted.sort();
+        assert_eq!(granted, [None, Some(2), Some(3)]);
+        assert_eq!(count(&table, 1), 3);
+    });
+}
+
+#[test]
+fn p1_two_create_one_key() {
+    model(2, 3, |sides| {
+        let table = table();
+        let granted = sides.beside(
+            &table,
+            |t| acquire(t, holder(0), 1, 2),
+            |t| acquire(t, holder(1), 1, 2),
+        );
+        assert!(matches!(granted, (Some(1), Some(2)) | (Some(2), Some(1))));
+        assert_eq!(table.usage().keys, 1);
+    });
+}
+
+#[test]
+fn p1_two_create_keys_in_one_place() {
+    model(2, 3, |sides| {
+        let table = table();
+        let granted = sides.beside(
+            &table,
+            |t| acquire(t, holder(0), 1, 1),
+            |t| acquire(t, holder(1), 2, 1),
+        );
+        assert_eq!(granted, (Some(1), Some(1)));
+        assert_eq!((count(&table, 1), count(&table, 2)), (1, 1));
+        assert_eq!(table.usage().keys, 2);
+    });
+}
+
+#[test]
+fn p1_a_release_beside_an_acquire_loses_nothing() {
+    model(2, 5, |sides| {
+        let table = table();
+        acquire(&table, holder(0), 1, 2).unwrap();
+        let (_, granted) = sides.beside(
+            &table,
+            |t| release(t, holder(0), 1).unwrap(),
+            |t| acquire(t, holder(1), 1, 2),
+        );
+        assert!(matches!(granted, Some(1 | 2)));
+        assert_eq!(count(&table, 1), 1);
+    });
+}
+
+/// A table, and something that only the holder of a permit may touch.
+struct Guarded {
+    table: Table<Name>,
+    by_permit: UnsafeCell<u64>,
+}
+
+fn guarded() -> Arc<Guarded> {
+    Arc::new(Guarded {
+        table: Table::new(2).unwrap(),
+        by_permit: UnsafeCell::new(0),
+    })
+}
+
+impl Guarded {
+    /// loom fails the model unless this is ordered behind the last time. (To be called under a pin, and what is
+    /// called before and behind it too: the fence of the first pin must not do what is the word's to do.)
+    fn touch(&self) {
+        // SAFETY: the caller has the permit.
+        self.by_permit.with_mut(|touched| unsafe { *touched += 1 });
+    }
+}
+
+#[test]
+fn p1_a_release_admits_the_next_who_sees_what_was_done_before() {
+    model(2, 5, |sides| {
+        let guarded = guarded();
+        acquire(&guarded.table, holder(0), 1, 1).unwrap();
+        let (_, granted) = sides.beside(
+            &guarded,
+            |g| {
+                let _pin = pin();
+                g.touch();
+                release(&g.table, holder(0), 1).unwrap();
+            },
+            |g| {
+                let _pin = pin();
+                let granted = acquire(&g.table, holder(1), 1, 1);
+                granted.inspect(|_| g.touch())
+            },
+        );
+        assert_eq!(count(&guarded.table, 1), u64::from(granted.is_some()));
+        if granted.is_none() {
+            assert_eq!(acquire(&guarded.table, holder(1), 1, 1), Some(1));
+        }
+    });
+}
+
+#[test]
+fn p1_what_one_does_under_a_permit_is_seen_under_the_next() {
+    model(2, 5, |sides| {
+        let guarded = guarded();
+        // So that the key is there.
+        acquire(&guarded.table, holder(0), 1, 1).unwrap();
+        release(&guarded.table, holder(0), 1).unwrap();
+        let once = |number| {
+            move |g: &Guarded| {
+                let _pin = pin();
+                if acquire(&g.table, holder(number), 1, 1).is_some() {
+                    g.touch();
+                    release(&g.table, holder(number), 1).unwrap();
+                }
+            }
+        };
+        sides.beside(&guarded, once(0), once(1));
+        assert_eq!(count(&guarded.table, 1), 0);
+    });
+}
+
+#[test]
+fn p1_an_acquire_beside_a_release_beside_the_sweep() {
+    model(3, 3, |sides| {
+        let table = table();
+        acquire(&table, holder(0), 1, 2).unwrap();
+        sides.three(
+            &table,
+            [
+                side(|t| assert!(matches!(acquire(t, holder(1), 1, 2), Some(1 | 2)))),
+                side(|t| release(t, holder(0), 1).unwrap()),
+                side(|t: &Table<Name>| {
+                    t.sweep_step(8);
+                }),
+            ],
+        );
+        assert_eq!(count(&table, 1), 1);
+        assert_eq!(acquire(&table, holder(2), 1, 1), None);
+    });
+}
+
+#[test]
+fn p6_one_grows_what_the_other_finds_full() {
+    model(2, 5, |sides| {
+        let table = table();
+        acquire(&table, holder(0), 1, 1).unwrap();
+        let granted = sides.beside(
+            &table,
+            |t| acquire(t, holder(1), 1, 1),
+            |t| acquire(t, holder(0), 1, 2),
+        );
+        assert_eq!(granted, (None, Some(2)));
+    });
+}
+
+#[test]
+fn p6_two_come_with_different_sizes() {
+    model(2, 5, |sides| {
+        let table = table();
+        // So that the key is there.
+        acquire(&table, holder(0), 1, 1).unwrap();
+        release(&table, holder(0), 1).unwrap();
+        let granted = sides.beside(
+            &table,
+            |t| acquire(t, holder(0), 1, 1),
+            |t| acquire(t, holder(1), 1, 2),
+        );
+        assert!(matches!(granted, (Some(1), Some(2)) | (None, Some(1))));
+    });
+}
