@@ -53,7 +53,37 @@ pub trait Dismantle: Send + Sync + 'static {
     fn dismantle(&mut self, budget: usize) -> bool;
 }
 
-/// At most one open `T`, and the closed ones that are not freed yet. It lives in a static.
+/// At most one open `T`, and the closed ones that are not freed yet. It lives in a static:
+///
+/// ```
+/// use permit_table::{pin, Dismantle, Incarnations, OutOfMemory, Progress};
+///
+/// struct Room(u64);
+/// impl Dismantle for Room {
+///     fn dismantle(&mut self, _budget: usize) -> bool {
+///         false
+///     }
+/// }
+///
+/// static ROOMS: Incarnations<Room> = Incarnations::new();
+/// let number = || ROOMS.current(&pin()).map(|room| room.0);
+///
+/// let opening = ROOMS.opening(false)?;
+/// let first = opening.gate();
+/// opening.open(Room(1));
+/// assert_eq!(number(), Some(1));
+///
+/// let opening = ROOMS.opening(false)?;
+/// let second = opening.gate();
+/// opening.open(Room(2));
+/// first.close();
+/// assert_eq!(number(), Some(2), "the first was closed by the second");
+///
+/// second.close();
+/// assert_eq!(number(), None);
+/// while ROOMS.dismantle_step(1) != Progress::Done {}
+/// # Ok::<(), OutOfMemory>(())
+/// ```
 pub struct Incarnations<T: 'static> {
     /// The open one, or null. Counted as an [`Arc`].
     current: AtomicPtr<Incarnation<T>>,
@@ -270,6 +300,7 @@ impl<T> Way<T> {
     }
 
     fn close(&self, closed: &mut Vec<Closed<T>>) {
+        let too_soon = seeded("i2_stamped_before_it_was_closed").then(stamp);
         let incarnation = if seeded("i3_closed_and_its_way_left_open") {
             self.open.load(Ordering::Acquire)
         } else {
@@ -291,7 +322,7 @@ impl<T> Way<T> {
         let incarnation = unsafe { Arc::from_raw(incarnation) };
         // There is room (I5).
         closed.push(Closed {
-            stamp: stamp(),
+            stamp: too_soon.unwrap_or_else(stamp),
             incarnation,
         });
     }

@@ -125,6 +125,8 @@ bugs! {
         incarnations::i1_a_late_death_beside_the_next_table => Asserted;
     i2_freed_without_waiting:
         incarnations::i2_a_table_is_closed_and_freed_during_a_call => Unordered;
+    i2_stamped_before_it_was_closed:
+        incarnations::i2_a_table_is_closed_and_freed_during_a_call => Unordered;
     i2_closed_and_still_current:
         incarnations::i2_a_table_is_closed_and_freed_during_a_call => Asserted;
     i2_shared_outside_the_pin:
@@ -189,9 +191,10 @@ fn assert_found(name_of_bug: &str) {
     }
 }
 
-/// What is on the list, as a set to compare.
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
-    names.map(name).collect()
+fn assert_on_the_list<'a>(there: BTreeSet<String>, list: impl Iterator<Item = &'a str>) {
+    let list = list.map(name).collect();
+    let odd: Vec<_> = there.symmetric_difference(&list).collect();
+    assert!(odd.is_empty(), "there or on the list, not both: {odd:?}");
 }
 
 #[test]
@@ -201,9 +204,10 @@ fn every_model_has_a_bug_that_it_finds() {
     let models = list
         .lines()
         .filter_map(|line| line.strip_suffix(": test"))
-        .filter(|test| !test.starts_with("must_fail::"));
+        .filter(|test| !test.starts_with("must_fail::"))
+        .map(str::to_owned);
     let found = BUGS.iter().flat_map(|bug| bug.found);
-    assert_eq!(listed(models), listed(found.map(|(model, _)| *model)));
+    assert_on_the_list(models.collect(), found.map(|(model, _)| *model));
 }
 
 #[test]
@@ -226,7 +230,7 @@ fn every_bug_that_the_code_can_have_is_on_the_list() {
             );
         }
     }
-    assert_eq!(bugs, listed(BUGS.iter().map(|bug| bug.name)));
+    assert_on_the_list(bugs, BUGS.iter().map(|bug| bug.name));
 }
 
 /// Why [`Sides`]: one way round, loom sees the one who merely reads before the other one has written, and nothing

@@ -93,7 +93,7 @@ fn e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it() {
 
 #[test]
 fn e1_two_threads_that_pin_for_the_first_time_are_both_inside() {
-    model(1, 3, |sides| {
+    model(3, 2, |sides| {
         let look = || {
             side(|place: &Place| {
                 let _pin = pin();
