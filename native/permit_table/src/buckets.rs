@@ -227,26 +227,58 @@ mod tests {
         view
     }
 
+    #[derive(Clone, Debug)]
+    enum Call {
+        Acquire { buckets: usize, times: usize },
+        Release { times: u64 },
+        Sweep,
+    }
+
+    /// Calls of up to so many buckets, and up to so many times each.
+    fn calls(buckets: usize, times: usize, length: usize) -> impl Strategy<Value = Vec<Call>> {
+        let call = prop_oneof![
+            4 => (0..=buckets, 1..=times).prop_map(|(buckets, times)| Call::Acquire { buckets, times }),
+            3 => (1..=times as u64).prop_map(|times| Call::Release { times }),
+            1 => Just(Call::Sweep),
+        ];
+        prop::collection::vec(call, 0..length)
+    }
+
     proptest! {
-        /// P1, P3, P6: the word gives, refuses and shows exactly what the vector does, whatever sizes the callers
-        /// bring.
+        /// P1, P3, P6, P8: the word gives, refuses and shows exactly what the vector does, whatever numbers of buckets
+        /// the callers bring: in long histories of few permits, and in short ones of many. The sweep changes nothing of
+        /// it, and takes the word only if nobody has acquired since it last came by.
         #[test]
         fn the_word_is_the_vector(
-            max_per in 1u64..6,
-            calls in prop::collection::vec(prop_oneof![3 => (0usize..6).prop_map(Some), 2 => Just(None)], 0..200),
+            (max_per, calls) in prop_oneof![(1..6u64, calls(6, 3, 600)), (1..500u64, calls(40, 2000, 30))],
         ) {
-            let word = Buckets { word: AtomicU64::new(0) };
+            let mut word = Buckets { word: AtomicU64::new(0) };
             let mut vector = Vector::default();
+            let mut used = false;
             for call in calls {
+                let out = word.permits().unwrap();
                 match call {
-                    Some(buckets) => {
+                    Call::Acquire { buckets, times } => for _ in 0..times {
                         let ours = word.acquire(Capacity::of(max_per, buckets as u64)).ok();
                         prop_assert_eq!(ours, vector.acquire(max_per, buckets));
+                        used |= ours.is_some();
+                    },
+                    // By a holder, or by the death of one.
+                    Call::Release { times } => {
+                        word.release(times.min(out));
+                        (0..times.min(out)).for_each(|_| vector.release());
                     }
-                    None if word.permits() == Some(0) => {}
-                    None => {
-                        word.release(1);
-                        vector.release();
+                    Call::Sweep if out == 0 && !used => {
+                        prop_assert_eq!(word.sweep(), Idleness::Dead);
+                        prop_assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Dead));
+                        // As it is found by whoever acquires the key next.
+                        word = Buckets::with_one_permit();
+                        used = true;
+                        prop_assert_eq!(vector.acquire(max_per, 1), Some(1));
+                    }
+                    Call::Sweep => {
+                        prop_assert_eq!(word.sweep(), Idleness::Kept);
+                        used &= out > 0;
                     }
                 }
                 let out = word.permits().unwrap();
@@ -254,23 +286,34 @@ mod tests {
             }
         }
 
-        /// P6: with a `MaxPer` that differs from call to call, the sum against the caller's own capacity decides.
+        /// P1, P6: with a `MaxPer` that differs from call to call, the sum against the caller's own capacity decides,
+        /// of any size, and wherever the count is between nothing and the greatest capacity.
         #[test]
-        fn the_sum_decides_when_sizes_differ(calls in prop::collection::vec((0u64..5, 0u64..5, any::<bool>()), 0..200)) {
-            let word = Buckets { word: AtomicU64::new(0) };
-            let mut out = 0;
+        fn the_sum_decides_when_sizes_differ(
+            start in prop_oneof![Just(0), Capacity::MAX.0 - 20..=Capacity::MAX.0],
+            calls in prop::collection::vec((size(), size(), any::<bool>()), 0..300),
+        ) {
+            let word = Buckets { word: AtomicU64::new(start) };
+            let mut out = start;
             for (max_per, buckets, acquire) in calls {
                 if acquire {
-                    let granted = out < max_per * buckets;
+                    let capacity = u128::from(max_per) * u128::from(buckets);
+                    let granted = u128::from(out) < capacity && out < Capacity::MAX.0;
                     out += u64::from(granted);
                     let expected = if granted { Ok(out) } else { Err(Refusal::Full) };
+                    prop_assert_eq!(word.admits(Capacity::of(max_per, buckets)).is_ok(), granted);
                     prop_assert_eq!(word.acquire(Capacity::of(max_per, buckets)), expected);
                 } else if out > 0 {
                     word.release(1);
                     out -= 1;
                 }
+                prop_assert_eq!(word.permits(), Some(out));
             }
         }
+    }
+
+    fn size() -> impl Strategy<Value = u64> {
+        prop_oneof![4 => 0..5u64, 1 => any::<u64>()]
     }
 
     #[test]

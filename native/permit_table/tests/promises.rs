@@ -355,22 +355,25 @@ enum Call {
         holder: u64,
     },
     Sweep,
+    /// A part of it.
+    Step(usize),
 }
 
 fn call() -> impl Strategy<Value = Call> {
     let (holders, keys) = (0..6u64, 0..12u64);
     prop_oneof![
-        6 => (holders.clone(), keys.clone(), 0..5u64)
+        6 => (holders.clone(), keys.clone(), prop_oneof![9 => 0..5u64, 1 => Just(u64::MAX)])
             .prop_map(|(holder, key, capacity)| Call::Acquire { holder, key, capacity }),
         4 => (holders.clone(), keys).prop_map(|(holder, key)| Call::Release { holder, key }),
         1 => holders.prop_map(|holder| Call::Die { holder }),
         1 => Just(Call::Sweep),
+        3 => (1..9usize).prop_map(Call::Step),
     ]
 }
 
 proptest! {
-    /// P1, P2, P4, P5, P6: any history answers as a map from (holder, key) to permits does. Places collide on
-    /// purpose.
+    /// P1, P2, P4, P5, P6, P8: any history answers as a map from (holder, key) to permits does, wherever the sweep is.
+    /// Places collide on purpose.
     #[test]
     fn any_history_answers_as_the_model(calls in prop::collection::vec(call(), 0..300), places in 1u64..8) {
         let table = Table::new(8).unwrap();
@@ -411,6 +414,9 @@ proptest! {
                     prop_assert_eq!(table.give_back(&pin(), who(holder)).permits, permits);
                 }
                 Call::Sweep => sweep(&table),
+                Call::Step(budget) => {
+                    table.sweep_step(budget);
+                }
             }
             for key in 0..12 {
                 prop_assert_eq!(count(&table, key), out(&model, key));
@@ -424,12 +430,7 @@ proptest! {
             prop_assert_eq!(held, model.iter().filter(|((who, _), _)| *who == number).map(|(who, n)| (*who, *n)).collect());
         }
         for key in 0..12 {
-            let mut holders = BTreeMap::new();
-            let mut cursor = Some(Cursor::default());
-            while let Some(start) = cursor {
-                cursor = table.holders_from(start, &Wanted(key), |word, permits| assert!(holders.insert((word - 1, key), permits).is_none())).unwrap();
-            }
-            prop_assert_eq!(holders, model.iter().filter(|((_, held), _)| *held == key).map(|(who, n)| (*who, *n)).collect());
+            prop_assert_eq!(holders_of(&table, key), model.iter().filter(|((_, held), _)| *held == key).map(|(who, n)| (*who, *n)).collect());
         }
         let usage = table.usage();
         prop_assert_eq!(usage.permits, model.values().sum::<u64>());
@@ -437,4 +438,39 @@ proptest! {
         let holding = (0..6).filter(|holder| model.iter().any(|((who, _), permits)| who == holder && *permits > 0));
         prop_assert_eq!(usage.holders, holding.count());
     }
+
+    /// H4: wherever holders live, whatever they hold is told once, piece by piece, of all keys and of each.
+    #[test]
+    fn what_is_held_is_told_once_piece_by_piece(
+        places in prop::collection::vec((0..PLACES, 1..6u64, any::<bool>()), 0..150),
+    ) {
+        let table = Table::new(PLACES as usize).unwrap();
+        let mut model = BTreeMap::new();
+        for (number, (place, keys, has_place)) in (0..).zip(places) {
+            let who = if has_place { displaced_holder(number, place) } else { holder_without_place(number) };
+            for key in 0..keys {
+                acquire(&table, who, key, u64::MAX).unwrap();
+                model.insert((number, key), 1);
+            }
+        }
+        prop_assert_eq!(&on_record(&table), &model);
+        for key in 0..6 {
+            let model: BTreeMap<_, _> = model.iter().filter(|((_, held), _)| *held == key).map(|(who, n)| (*who, *n)).collect();
+            prop_assert_eq!(holders_of(&table, key), model);
+        }
+    }
+}
+
+/// More chunks of slots than are looked at in one piece.
+const PLACES: u64 = 1 << 17;
+
+/// Who holds a key: permits by holder's number and the key.
+fn holders_of(table: &Table<Name>, key: u64) -> BTreeMap<(u64, u64), u64> {
+    let mut holders = BTreeMap::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(start) = cursor {
+        let told = |word, permits| assert!(holders.insert((word - 1, key), permits).is_none());
+        cursor = table.holders_from(start, &Wanted(key), told).unwrap();
+    }
+    holders
 }
