@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the table, where nearly all the unsafe code is, under what sees memory errors and undefined behaviour
-# that happen to do no harm on this machine:
+# Runs the tests of the table, where nearly all the unsafe code is, under what sees memory errors and undefined
+# behaviour that happen to do no harm on this machine:
 #
 #   valgrind           use after free, use of what was never written, leaks; in the code as it is released
 #   AddressSanitizer   use after free, out of bounds, leaks; fast, so with more rounds
@@ -30,10 +30,14 @@ under_valgrind() {
     skip valgrind 'scripts/setup.sh soak'
     return
   fi
+  # The threads take turns, and some spin until another one has come: to each its turn. With a long stack it is known
+  # where something comes from. The path is seen from where cargo runs tests, and has no space in it.
+  local memcheck=(
+    valgrind --quiet --error-exitcode=9 --leak-check=full --num-callers=40 --fair-sched=try
+    --suppressions=../../scripts/valgrind.supp
+  )
   local runner=${host//-/_}
-  # The threads take turns, and some spin until another one has come: to each its turn.
-  env "CARGO_TARGET_${runner^^}_RUNNER=valgrind --error-exitcode=9 --leak-check=full --fair-sched=try --quiet \
-    --suppressions=$PWD/../scripts/valgrind.supp" CANAL_LOCK_SOAK=0.02 PROPTEST_CASES=16 \
+  env "CARGO_TARGET_${runner^^}_RUNNER=${memcheck[*]}" CANAL_LOCK_SOAK=0.02 PROPTEST_CASES=16 \
     cargo test --release "${table[@]}" --tests
   ran+=(valgrind)
 }
@@ -56,9 +60,9 @@ under_miri() {
     skip Miri 'rustup toolchain install nightly --component miri,rust-src'
     return
   fi
-  # Without isolation, because proptest looks for a file of failures. Integers as pointers are parking_lot's, which finds
-  # waiting threads by them. Tables and rounds are smaller with `cfg!(miri)`, and epochs use fences: Miri knows no
-  # membarrier(2).
+  # Without isolation, because proptest looks for a file of failures. Integers as pointers are parking_lot's, which
+  # finds waiting threads by them. Tables and rounds are smaller with `cfg!(miri)`, and epochs use fences: Miri knows
+  # no membarrier(2).
   local flags='-Zmiri-disable-isolation -Zmiri-permissive-provenance'
   local miri=(cargo +nightly miri test "${table[@]}" --target-dir ../_build/cargo-miri)
   MIRIFLAGS=$flags PROPTEST_CASES=2 "${miri[@]}" --lib --test promises

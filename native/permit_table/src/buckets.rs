@@ -245,9 +245,9 @@ mod tests {
     }
 
     proptest! {
-        /// P1, P3, P6, P8: the word gives, refuses and shows exactly what the vector does, whatever numbers of buckets
-        /// the callers bring: in long histories of few permits, and in short ones of many. The sweep changes nothing of
-        /// it, and takes the word only if nobody has acquired since it last came by.
+        /// P1, P3, P6, P8: the word gives, refuses and shows exactly what the vector does, whatever numbers of
+        /// buckets the callers bring: in long histories of few permits, and in short ones of many. The sweep changes
+        /// nothing of it, and takes the word only if nobody has acquired since it last came by.
         #[test]
         fn the_word_is_the_vector(
             (max_per, calls) in prop_oneof![(1..6u64, calls(6, 3, 600)), (1..500u64, calls(40, 2000, 30))],

@@ -434,8 +434,8 @@ mod tests {
         // SAFETY: as in `links`.
         let orders = links.iter().map(|link| unsafe { (**link).order() });
         assert!(orders.is_sorted(), "K1");
-        // SAFETY: as above.
         let nodes = links.iter().filter_map(|link| Link::node::<u64>(*link));
+        // SAFETY: as above.
         let nodes = nodes.map(|node| unsafe { node.as_ref() });
         let nodes: Vec<_> = nodes.collect();
         assert_eq!(keys.len(), nodes.len());

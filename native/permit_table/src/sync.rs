@@ -115,8 +115,8 @@ mod imp {
 
 pub(crate) use imp::*;
 
-/// The size of something large: for a model, which explores every step; for an interpreter (Miri), which is a thousand
-/// times slower; and for all others.
+/// The size of something large: for a model, which explores every step; for an interpreter (Miri), which is a
+/// thousand times slower; and for all others.
 pub(crate) const fn sized(model: usize, interpreter: usize, size: usize) -> usize {
     if cfg!(loom) {
         model

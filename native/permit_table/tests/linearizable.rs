@@ -1,18 +1,18 @@
 //! P1, P2, P4, P5, P6, P8 call by call: what threads are answered at the same time must be what they could have been
 //! answered one after the other.
 //!
-//! Short random histories are played on real threads against the real table, while another thread sweeps all the time,
-//! so that keys die and are made again under their hands. A global clock is stamped just before each call and just
-//! after it. Then the history is linearizable if each call can be given one instant between its two stamps so that, in
-//! the order of these instants, all answers are those of the specification below (`OneKey`).
+//! Short random histories are played on real threads against the real table, while another thread sweeps all the
+//! time, so that keys die and are made again under their hands. A global clock is stamped just before each call and
+//! just after it. Then the history is linearizable if each call can be given one instant between its two stamps so
+//! that, in the order of these instants, all answers are those of the specification below (`OneKey`).
 //!
 //! What is atomic: an acquire, a release, a count; and the return of what a dead holder had *of one key*. The keys of
 //! a dead holder come back one by one, in an order that nobody is promised, each at an instant of its own during
-//! [`Table::give_back`]. So a death is a call on each key, and every history is checked key by key; which is enough: a
-//! history is linearizable if and only if its part of each object is (Herlihy and Wing 1990, theorem 1).
+//! [`Table::give_back`]. So a death is a call on each key, and every history is checked key by key; which is enough:
+//! a history is linearizable if and only if its part of each object is (Herlihy and Wing 1990, theorem 1).
 //!
-//! The stamps are sequentially consistent, so they order what the machine might not: what this cannot see are orderings
-//! that are too weak. Those are the models' (`loom.rs`).
+//! The stamps are sequentially consistent, so they order what the machine might not: what this cannot see are
+//! orderings that are too weak. Those are the models' (`loom.rs`).
 #![cfg(not(loom))]
 
 mod common;
@@ -133,8 +133,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Lets the workers begin together, spinning: to be woken takes longer than a history. A machine that is busy with
-    /// something else is left to it after a moment.
+    /// Lets the workers begin together, spinning: to be woken takes longer than a history. A machine that is busy
+    /// with something else is left to it after a moment.
     fn enter(&self, panicked: &AtomicBool) {
         let mut patience = 1000;
         self.arrived.fetch_add(1, Ordering::AcqRel);

@@ -372,8 +372,8 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    /// P1, P2, P4, P5, P6, P8: any history answers as a map from (holder, key) to permits does, wherever the sweep is.
-    /// Places collide on purpose.
+    /// P1, P2, P4, P5, P6, P8: any history answers as a map from (holder, key) to permits does, wherever the sweep
+    /// is. Places collide on purpose.
     #[test]
     fn any_history_answers_as_the_model(calls in prop::collection::vec(call(), 0..300), places in 1u64..8) {
         let table = Table::new(8).unwrap();
@@ -430,7 +430,8 @@ proptest! {
             prop_assert_eq!(held, model.iter().filter(|((who, _), _)| *who == number).map(|(who, n)| (*who, *n)).collect());
         }
         for key in 0..12 {
-            prop_assert_eq!(holders_of(&table, key), model.iter().filter(|((_, held), _)| *held == key).map(|(who, n)| (*who, *n)).collect());
+            let held = model.iter().filter(|((_, held), _)| *held == key);
+            prop_assert_eq!(holders_of(&table, key), held.map(|(who, permits)| (*who, *permits)).collect());
         }
         let usage = table.usage();
         prop_assert_eq!(usage.permits, model.values().sum::<u64>());
@@ -455,7 +456,8 @@ proptest! {
         }
         prop_assert_eq!(&on_record(&table), &model);
         for key in 0..6 {
-            let model: BTreeMap<_, _> = model.iter().filter(|((_, held), _)| *held == key).map(|(who, n)| (*who, *n)).collect();
+            let held = model.iter().filter(|((_, held), _)| *held == key);
+            let model: BTreeMap<_, _> = held.map(|(who, permits)| (*who, *permits)).collect();
             prop_assert_eq!(holders_of(&table, key), model);
         }
     }
