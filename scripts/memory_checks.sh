@@ -74,4 +74,5 @@ under_miri() {
 under_valgrind
 under_address_sanitizer
 under_miri
-echo "memory checks passed: ${ran[*]:-none}; skipped: ${skipped[*]:-none}"
+[ ${#ran[@]} -gt 0 ] || { echo "memory checks: there is nothing to check with" >&2; exit 1; }
+echo "memory checks passed: ${ran[*]}; skipped: ${skipped[*]:-none}"

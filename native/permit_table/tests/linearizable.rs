@@ -356,7 +356,7 @@ fn overlapping(history: &[Event]) -> usize {
 
 #[test]
 fn p1_every_history_is_linearizable() {
-    let seeds: Vec<_> = (0..rounds(4_000)).collect();
+    let seeds: Vec<_> = (0..rounds(3_000)).collect();
     let table = Table::new(64).unwrap();
     let mut overlapped = 0;
     for seeds in seeds.chunks(BATCH) {
