@@ -328,6 +328,37 @@ fn p8_the_sweep_frees_nothing_while_somebody_may_look_and_says_so() {
     assert_eq!(living(), 0);
 }
 
+/// No step takes out or frees more than it was told to, and of large keys fewer: each page of one counts.
+#[test]
+fn p8_a_step_of_the_sweep_is_as_long_as_it_is_told_to_be() {
+    const BUDGET: usize = 60;
+    for (first, freed_at_once) in [(0, BUDGET), (LARGE, 3)] {
+        let table = Table::new(16).unwrap();
+        for key in first..first + 600 {
+            acquire(&table, holder(1), key, 1).unwrap();
+        }
+        table.give_back(&pin(), holder(1));
+        sweep(&table);
+        let is = || (table.usage().keys, living() as usize);
+        let mut taken_out = Vec::new();
+        let mut before = is();
+        loop {
+            let progress = table.sweep_step(BUDGET);
+            let after = is();
+            taken_out.push(before.0 - after.0);
+            assert!(before.1 - after.1 <= freed_at_once);
+            before = after;
+            match progress {
+                Progress::Done => break,
+                Progress::Waiting => std::thread::yield_now(),
+                Progress::More => {}
+            }
+        }
+        assert_eq!(taken_out[..11], [[BUDGET; 10].as_slice(), &[0]].concat());
+        assert_eq!(living(), 0);
+    }
+}
+
 #[test]
 fn p8_the_sweep_counts_what_it_takes_out() {
     let table = Table::new(16).unwrap();

@@ -156,11 +156,18 @@ pub fn count(table: &Table<Name>, key: u64) -> u64 {
 
 /// One pass of the sweep.
 pub fn sweep(table: &Table<Name>) {
-    while table.sweep_step(64) != Progress::Done {
-        #[cfg(not(loom))]
-        std::thread::yield_now();
-        #[cfg(loom)]
-        loom::thread::yield_now();
+    loop {
+        match table.sweep_step(64) {
+            Progress::Done => return,
+            // To give way after each step is dear on a machine where many wait for their turn.
+            Progress::More if cfg!(not(loom)) => {}
+            _ => {
+                #[cfg(not(loom))]
+                std::thread::yield_now();
+                #[cfg(loom)]
+                loom::thread::yield_now();
+            }
+        }
     }
 }
 
