@@ -289,7 +289,7 @@ mod barrier {
         MODE.load(Ordering::Relaxed) == FENCED || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
     }
 
-    fn membarrier(command: libc::c_int) -> bool {
+    pub(super) fn membarrier(command: libc::c_int) -> bool {
         // SAFETY: the call takes integers and touches no memory of ours.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
@@ -353,5 +353,25 @@ mod tests {
         while quiet_before() <= stamp {
             thread::yield_now();
         }
+    }
+    /// What it is counted by (`tally.rs`), on the condition that no two write one place.
+    #[test]
+    fn each_thread_has_a_number_of_its_own_and_leaves_it_to_the_next() {
+        let own = pin().thread();
+        for _ in 0..500 {
+            let other = thread::spawn(|| pin().thread()).join().unwrap();
+            assert_ne!(other, own);
+            assert!(
+                other < 300,
+                "as many as live at once, with those of other tests"
+            );
+        }
+    }
+
+    /// E2: who took a refusal for a barrier would free what is in use.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_barrier_that_is_refused_is_none() {
+        assert!(!barrier::membarrier(-1));
     }
 }

@@ -531,4 +531,12 @@ mod tests {
             prop_assert_eq!(account.bytes(), 0);
         }
     }
+
+    /// P9: what is unlinked cannot be forgotten for want of memory.
+    #[test]
+    fn p9_there_is_room_before_anything_is_unlinked() {
+        let mut sweep = Sweep::<u64>::new();
+        assert!(sweep.make_room().is_ok());
+        assert!(sweep.fresh.capacity() > 0 && sweep.waiting.capacity() > 0);
+    }
 }

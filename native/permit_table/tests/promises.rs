@@ -169,22 +169,53 @@ fn p8_a_burst_of_keys_leaves_nothing() {
     assert_eq!(count(&table, u64::MAX), 1);
 }
 
-/// Whether it is dropped as it is, or taken down in pieces of any size before.
+/// A table of keys that are held by those with a place and by those without.
+fn table_of_held_keys(first: u64) -> Table<Name> {
+    let table = Table::new(16).unwrap();
+    for key in first..first + 500 {
+        acquire(&table, displaced_holder(key, key % 20), key, 1).unwrap();
+    }
+    table
+}
+
+/// A table of keys that have been taken out, but not been freed.
+fn table_of_waiting_keys(first: u64) -> Table<Name> {
+    let table = Table::new(16).unwrap();
+    for key in first..first + 500 {
+        acquire(&table, holder(1), key, 1).unwrap();
+    }
+    table.give_back(&pin(), holder(1));
+    sweep(&table);
+    let inside = pin();
+    while table.sweep_step(64) == Progress::More {}
+    drop(inside);
+    assert_eq!(table.usage().keys, 0);
+    table
+}
+
 #[test]
 fn p8_a_table_that_is_dropped_frees_all_its_keys() {
-    for limit in [None, Some(1), Some(100)] {
-        let mut table = Table::new(16).unwrap();
-        for key in 0..1000 {
-            acquire(&table, displaced_holder(key, key % 20), key, 1).unwrap();
-        }
-        assert_eq!(living(), 1000);
-        if let Some(limit) = limit {
-            let pieces = std::iter::from_fn(|| table.dismantle(limit).then(living)).count();
-            assert!(pieces >= 1000 / limit, "{pieces} pieces of {limit}");
-            assert_eq!(living(), 0);
-        }
+    for make in [table_of_held_keys, table_of_waiting_keys] {
+        let table = make(0);
+        assert_eq!(living(), 500);
         drop(table);
         assert_eq!(living(), 0);
+    }
+}
+
+/// No piece is longer than it was told to be, and large keys count for more.
+#[test]
+fn p8_a_table_is_taken_down_in_pieces() {
+    for make in [table_of_held_keys, table_of_waiting_keys] {
+        for (first, limit, at_once) in [(0, 1, 1), (0, 60, 60), (LARGE, 60, 3)] {
+            let mut table = make(first);
+            let mut before = living();
+            while table.dismantle(limit) {
+                assert!(before - living() <= at_once);
+                before = living();
+            }
+            assert_eq!(living(), 0);
+        }
     }
 }
 
@@ -342,15 +373,22 @@ fn p8_a_step_of_the_sweep_is_as_long_as_it_is_told_to_be() {
         let is = || (table.usage().keys, living() as usize);
         let mut taken_out = Vec::new();
         let mut before = is();
+        // So that they all wait to be freed at a time.
+        let mut inside = Some(pin());
         loop {
             let progress = table.sweep_step(BUDGET);
             let after = is();
             taken_out.push(before.0 - after.0);
-            assert!(before.1 - after.1 <= freed_at_once);
+            let freed = before.1 - after.1;
+            assert!(freed <= freed_at_once);
             before = after;
             match progress {
                 Progress::Done => break,
-                Progress::Waiting => std::thread::yield_now(),
+                Progress::Waiting => {
+                    assert_eq!(freed, 0, "there may be more to free right now");
+                    inside.take();
+                    std::thread::yield_now();
+                }
                 Progress::More => {}
             }
         }
