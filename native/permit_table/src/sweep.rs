@@ -539,4 +539,19 @@ mod tests {
         assert!(sweep.make_room().is_ok());
         assert!(sweep.fresh.capacity() > 0 && sweep.waiting.capacity() > 0);
     }
+    /// K3: what somebody is just linking in is not in the list yet, so it cannot be taken out.
+    #[test]
+    fn k3_a_head_that_is_being_linked_in_is_closed_later() {
+        let account = Account::default();
+        let keys = Keys::<u64>::new(&account).unwrap();
+        let pin = epochs::pin();
+        let head = keys.heads().get(1).unwrap();
+        assert!(head.change(UNLINKED, LINKING));
+        assert!(Sweep::close(&pin, &keys, head).is_err());
+        assert!(head.change(LINKING, UNLINKED));
+        assert!(Sweep::close(&pin, &keys, head).is_ok());
+        assert_eq!(head.state(), CLOSED);
+        // SAFETY: nobody else knows it.
+        unsafe { keys.free(&account) };
+    }
 }

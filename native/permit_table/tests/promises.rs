@@ -264,6 +264,37 @@ fn h4_holders_that_share_a_place_keep_apart() {
     assert!(table.usage().memory - empty < 80_000);
 }
 
+#[test]
+fn h4_any_number_is_a_place() {
+    let table = Table::new(16).unwrap();
+    for (number, place) in [0, 15, 16, 1 << 40, u64::MAX].into_iter().enumerate() {
+        let me = displaced_holder(number as u64, place);
+        assert_eq!(acquire(&table, me, 1, 9), Some(number as u64 + 1));
+    }
+    assert_eq!(table.usage().holders, 5);
+}
+
+/// Not even when they are numbered like one that lives on, or have no place.
+#[test]
+fn p8_processes_that_come_and_go_leave_nothing() {
+    let table = Table::new(16).unwrap();
+    acquire(&table, holder(1), 1, 9).unwrap();
+    let live = |number| {
+        for me in [
+            displaced_holder(number, 1),
+            displaced_holder(number, 2),
+            holder_without_place(number),
+        ] {
+            acquire(&table, me, 1, 9).unwrap();
+            table.give_back(&pin(), me);
+        }
+        table.usage().memory
+    };
+    let memory = live(100);
+    assert!((101..2000).all(|number| live(number) == memory));
+    assert_eq!(table.usage().holders, 1);
+}
+
 /// Whatever the size of the pieces, each key that has permits out is told once.
 #[test]
 fn keys_are_told_once_piece_by_piece() {
