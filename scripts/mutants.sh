@@ -19,8 +19,8 @@ fi
 
 mkdir -p "$work/copies"
 export TMPDIR=$work/copies
-# A case that fails is all that is asked for, not the smallest one.
-export PROPTEST_MAX_SHRINK_ITERS=0
+# That a test fails is all that is asked for: neither where, nor for which smallest case.
+export RUST_BACKTRACE=0 PROPTEST_MAX_SHRINK_ITERS=0
 # A mutant may ask for more and more memory: 16 GiB of addresses are plenty for the compiler and the tests.
 ulimit -v $((16 << 20))
 

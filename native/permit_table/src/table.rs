@@ -465,8 +465,12 @@ mod tests {
             }
             // What is used no more goes with the second pass, its heads with the third.
             for _ in 0..3 {
-                while table.sweep_step(1000) != Progress::Done {
-                    std::thread::yield_now();
+                loop {
+                    match table.sweep_step(1000) {
+                        Progress::Done => break,
+                        Progress::Waiting => std::thread::yield_now(),
+                        Progress::More => {}
+                    }
                 }
             }
         };
