@@ -8,7 +8,8 @@
 %%   {{Key, highest}, Buckets}  how many buckets of the key were ever made: a release begins there, on its way down.
 %% The manager alone writes `canal_lock_ets_monitors': {{Pid, Key}, Ref} and {Ref, Key} for each permit it heard of.
 %%
-%% Defects kept on purpose, because the text describes them or implies them (D1.. are named by the tests):
+%% Defects kept on purpose, because the text describes them or implies them (D1.. are named by the tests and by
+%% canal_lock_conformance):
 %%  D1 Anybody may release: a process that holds nothing frees another's permit, whose death then frees one more.
 %%  D2 Rows are never deleted: a key used once keeps two rows for ever.
 %%  D3 A new manager counts from zero while the holders of the old one live on.

@@ -1,4 +1,5 @@
-%% The referee is itself tested: it answers what the text of the original says, and has the defects its header lists.
+%% The referee is itself tested: it answers what the text of the original says, and has the defects its header lists,
+%% those that canal_lock_conformance does not show anyway.
 -module(canal_lock_ets_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -47,35 +48,6 @@ d1_anybody_releases_test() ->
         ok = canal_lock_ets:release(db, 2, 1),
         exit(Holder, kill),
         wait_for_count(0, db)
-    end).
-
-d2_rows_stay_test() ->
-    with_manager(1, fun() ->
-        [{acquired, 1} = canal_lock_ets:acquire(Key, 1, 1) || Key <- lists:seq(1, 10)],
-        [ok = canal_lock_ets:release(Key, 1, 1) || Key <- lists:seq(1, 10)],
-        ?assertEqual(20, ets:info(canal_lock_ets, size)),
-        ?assertEqual(0, ets:info(canal_lock_ets_monitors, size))
-    end).
-
-d3_new_manager_counts_from_zero_test() ->
-    with_manager(1, fun() -> {_, {acquired, 1}} = start_holder(db, 1, 1) end),
-    with_manager(1, fun() -> ?assertEqual({acquired, 1}, canal_lock_ets:acquire(db, 1, 1)) end).
-
-d4_smaller_max_per_lowers_the_count_test() ->
-    with_manager(5, fun() ->
-        [{acquired, N} = canal_lock_ets:acquire(db, 5, 1) || N <- lists:seq(1, 5)],
-        ?assertEqual(full, canal_lock_ets:acquire(db, 2, 1)),
-        ?assertEqual(3, count(db, 1))
-    end).
-
-d6_permit_is_back_before_the_manager_answers_test() ->
-    with_manager(1, fun() ->
-        {Holder, {acquired, 1}} = start_holder(db, 1, 1),
-        ok = sys:suspend(canal_lock_ets),
-        Released = canal_lock_worker:send_order(Holder, fun() -> canal_lock_ets:release(db, 1, 1) end),
-        wait_for_count(0, db),
-        ok = sys:resume(canal_lock_ets),
-        ?assertEqual(ok, canal_lock_await:answer(Released))
     end).
 
 d7_zero_buckets_are_granted_test() ->
