@@ -3,7 +3,7 @@
 %% what the original's design and `canal_lock' show.
 -module(canal_lock_conformance).
 
--export([main/0, defects/0, shows/2, is_shown/1]).
+-export([main/0, conformance_test_/0]).
 
 -type implementation() :: canal_lock | canal_lock_ets.
 
@@ -18,8 +18,6 @@
     shown_by := fun((implementation()) -> shown())
 }.
 
--export_type([defect/0]).
-
 %% In a race somebody is stopped in the middle of a call, after so many steps of it at most (the VM counts
 %% reductions), and so often at each.
 -define(STEPS, 30).
@@ -30,7 +28,25 @@
 
 -define(ONE_SHOT_KEYS, 1000).
 
-%% Prints the table. Ends the VM, with 1 if `canal_lock' shows any.
+%% That `canal_lock' shows none of them; and that the original shows what does not depend on chance, so the cases can
+%% tell.
+conformance_test_() ->
+    Defects = defects(),
+    canal_lock_stage:quietly(
+        canal_lock_stage:tests(
+            without_manager,
+            [
+                {Promise ++ ": not " ++ Title, fun() -> false = is_shown(shows(Defect, canal_lock)) end}
+             || Defect = #{promise := Promise, title := Title} <- Defects
+            ] ++
+                [
+                    {"By the original: " ++ Title, fun() -> true = is_shown(shows(Defect, canal_lock_ets)) end}
+                 || Defect = #{kind := certain, title := Title} <- Defects
+                ]
+        )
+    ).
+
+%% Prints the table. The status that the VM ends with is how many of them `canal_lock' shows.
 -spec main() -> no_return().
 main() ->
     ok = logger:set_primary_config(level, none),
@@ -47,7 +63,6 @@ in_words(true) -> "shown";
 in_words(false) -> "not shown";
 in_words({In, Of}) -> io_lib:format("in ~b of ~b rounds", [In, Of]).
 
--spec is_shown(shown()) -> boolean().
 is_shown({In, _}) -> In > 0;
 is_shown(Shown) -> Shown.
 

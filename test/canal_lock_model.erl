@@ -5,7 +5,7 @@
 %% number, so that a process and its successor are two holders.
 -module(canal_lock_model).
 
--export([new/2, keys/1, slots/1, manager/1, is_open/1, is_connected/1, holder/2, is_far/1, permits/1]).
+-export([new/2, keys/1, slots/1, manager/1, is_open/1, is_connected/1, is_far/1, permits/1]).
 -export([step/3, look/1, more/3, format/1]).
 
 -export_type([model/0, slot/0, holder/0, ending/0, death/0, look/0]).

@@ -151,8 +151,9 @@ failed(Commands, Outcome) ->
 %% The state machine. Its state is the model.
 
 command(Model) ->
-    Slot = oneof(canal_lock_model:slots(Model)),
-    Near = oneof([Slot_ || Slot_ <- canal_lock_model:slots(Model), not canal_lock_model:is_far(Slot_)]),
+    Slots = canal_lock_model:slots(Model),
+    Slot = oneof(Slots),
+    Near = oneof(Slots -- far_slots(Slots)),
     Key = oneof(canal_lock_model:keys(Model)),
     weighted_union(
         [
@@ -183,17 +184,20 @@ start_weight(Model) ->
 
 %% Cut where something is held across it, now and then after a crash, when there is no manager to see it.
 connection_commands(Model) ->
-    case lists:any(fun canal_lock_model:is_far/1, canal_lock_model:slots(Model)) of
-        true ->
-            Across = length([Slot || {Slot, _} <- canal_lock_model:permits(Model), canal_lock_model:is_far(Slot)]),
+    case far_slots(canal_lock_model:slots(Model)) of
+        [] ->
+            [];
+        _ ->
+            Across = length(far_slots([Slot || {Slot, _} <- canal_lock_model:permits(Model)])),
             Cut = call(cut, [oneof([near, far])]),
             case canal_lock_model:manager(Model) of
                 none -> [{1 + 30 * Across, Cut}];
                 _ -> [{1 + 2 * Across, Cut}, {4 * Across, call(end_manager, [oneof([killed, crashes])])}]
-            end ++ [{30, call(connect, [])}];
-        false ->
-            []
+            end ++ [{30, call(connect, [])}]
     end.
+
+far_slots(Slots) ->
+    lists:filter(fun canal_lock_model:is_far/1, Slots).
 
 call(Function, Arguments) ->
     {call, ?MODULE, Function, Arguments}.
@@ -286,7 +290,7 @@ look_here(Terms, Pids) ->
 
 %% Notes what has happened.
 tally(Function, Arguments, Answer, Before, After) ->
-    Adopts = canal_lock_model:is_open(Before),
+    Kept = canal_lock_model:is_open(Before),
     GivesBack = canal_lock_model:more(given_back, Before, After) > 0,
     Events =
         case {Function, Arguments} of
@@ -294,7 +298,7 @@ tally(Function, Arguments, Answer, Before, After) ->
                 [{near, with_permit, Ending}];
             {die, [Slot, How]} ->
                 [{distance(Slot), die, Of} || GivesBack, Of <- [kind(How), of_something]];
-            {start, _} when Answer =:= ok, Adopts ->
+            {start, [keeping, _]} when Answer =:= ok, Kept ->
                 [{manager, start, adopts} | [{connection, lost, back_by_the_next_manager} || GivesBack]];
             {start, _} when Answer =:= ok ->
                 [{manager, start, begins_empty}];
@@ -312,7 +316,7 @@ tally(Function, Arguments, Answer, Before, After) ->
     [ets:insert(?MODULE, {{seen, Event}}) || Event <- Events].
 
 distance(Slot) ->
-    case lists:member(Slot, [far1, far2]) of
+    case canal_lock_model:is_far(Slot) of
         true -> far;
         false -> near
     end.
