@@ -4,7 +4,7 @@
 %% They connect when a test says so, and by themselves only where it allows it.
 -module(canal_lock_nodes).
 
--export([tests/2, start/0, stop/1, kill/1, name/1, call/2]).
+-export([tests/2, start/0, start/1, stop/1, kill/1, name/1, call/2]).
 -export([connect/2, cut/2, connect_by_themselves/2]).
 -export([worker/1, order/2, send_order/2, kill_worker/1, kill_workers/1]).
 
@@ -44,6 +44,11 @@ run(Test, Nodes) ->
 
 -spec start() -> a_node().
 start() ->
+    start([]).
+
+%% With further arguments.
+-spec start([string()]) -> a_node().
+start(Arguments) ->
     Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
     {ok, Peer, Name} = peer:start(#{
         name => peer:random_name(canal_lock),
@@ -53,7 +58,7 @@ start() ->
         shutdown => {halt, ?HALT_MS},
         args =>
             ["-setcookie", "canal_lock", "-connect_all", "false", "-kernel", "dist_auto_connect", "never"] ++
-                ["-kernel", "logger_level", "none"] ++ canal_lock_epmd:arguments() ++ ["-pa" | Paths]
+                ["-kernel", "logger_level", "none"] ++ canal_lock_epmd:arguments() ++ ["-pa" | Paths] ++ Arguments
     }),
     Node = {Peer, Name},
     call(Node, fun start_keeper/0),

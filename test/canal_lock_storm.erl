@@ -1,7 +1,7 @@
 %% What storms are judged by: what is seen while one rages, what the books say when it pauses, and what is left of it.
 -module(canal_lock_storm).
 
--export([play/2, books_agree/1, level/0, nothing_left/1]).
+-export([play/2, books_agree/1, level/0, nothing_left/1, nothing_held/0]).
 
 -export_type([level/0]).
 
@@ -112,20 +112,25 @@ take_a_place() ->
         die -> exit(died)
     end.
 
-%% Soon: not a permit, a holder or a key; no memory, process or port that was not there before; and the manager has
-%% nobody to watch and nothing to do.
+%% Soon: nothing is held; and there is no memory, process or port that was not there before.
 -spec nothing_left(level()) -> ok.
 nothing_left(#{memory := Memory, processes := Processes, ports := Ports}) ->
-    canal_lock_await:value({0, 0, [], []}, fun() ->
-        #{permits := Permits, holders := Holders} = canal_lock:info(),
-        {Permits, Holders, canal_lock:keys(), canal_lock:audit()}
-    end),
+    ok = nothing_held(),
     canal_lock_await:value(true, fun() -> erlang:system_info(process_count) =< Processes end),
     canal_lock_await:value(true, fun() -> erlang:system_info(port_count) =< Ports end),
-    ok = canal_lock_manager:sweep(),
-    #{keys := 0} = canal_lock:info(),
     #{memory := Now} = level(),
     {true, _, _} = {Now =< Memory + ?MAX_LEFT_BYTES, Memory, Now},
-    [] = ets:tab2list(canal_lock),
-    [{monitors, []}, {message_queue_len, 0}] = process_info(whereis(canal_lock), [monitors, message_queue_len]),
+    ok.
+
+%% Soon: not a permit, a holder or a key, and the manager has nobody to watch and nothing to do.
+-spec nothing_held() -> ok.
+nothing_held() ->
+    canal_lock_await:value({0, 0, [], [], [], []}, fun() ->
+        #{permits := Permits, holders := Holders} = canal_lock:info(),
+        {monitors, Monitors} = process_info(whereis(canal_lock), monitors),
+        {Permits, Holders, canal_lock:keys(), canal_lock:audit(), Monitors, ets:tab2list(canal_lock)}
+    end),
+    {message_queue_len, 0} = process_info(whereis(canal_lock), message_queue_len),
+    ok = canal_lock_manager:sweep(),
+    #{keys := 0} = canal_lock:info(),
     ok.
