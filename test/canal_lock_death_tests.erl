@@ -19,7 +19,6 @@ death_test_() ->
         canal_lock_stage:tests([
             {"P4: several ways at once", fun at_once/0},
             {"P4: what had been released is not given back again", fun after_releases/0},
-            {"P4: killed before and after its first call", fun around_the_first_call/0},
             {"P4: a successor that waits for the death may have to wait for the permit", fun successor/0},
             {"P4: ten thousand die together", fun die_together/0},
             {"P3, P4: each call costs the same with 10,000 keys held", fun cost_of_a_call/0}
@@ -107,32 +106,6 @@ after_releases() ->
 
 counts(Keys) ->
     lists:usort([canal_lock:count(Key) || Key <- Keys]).
-
-%% At all moments around the acquire that makes a process a holder, which is when its death begins to be watched.
-around_the_first_call() ->
-    Times = canal_lock_stage:times(20_000),
-    Acquired = counters:new(1, []),
-    Holders = [killed_around_the_first_call(Acquired) || _ <- lists:seq(1, Times)],
-    canal_lock_await:down(Holders),
-    [canal_lock_await:count(Key, 0) || Key <- [db, app]],
-    %% There were some of both.
-    ?assertMatch(Some when Some > 0 andalso Some < Times, counters:get(Acquired, 1)).
-
-killed_around_the_first_call(Acquired) ->
-    Holder = spawn(fun() ->
-        {acquired, _} = canal_lock:acquire(db, 1_000_000, 1),
-        ok = counters:add(Acquired, 1, 1),
-        {acquired, _} = canal_lock:acquire(app, 1_000_000, 1),
-        receive
-        after infinity -> ok
-        end
-    end),
-    spin(rand:uniform(5000)),
-    exit(Holder, kill),
-    Holder.
-
-spin(0) -> ok;
-spin(Turns) -> spin(Turns - 1).
 
 %% What a restarted worker has to do: it hears `full' for as long as its predecessor's permit is out, and not for
 %% ever.

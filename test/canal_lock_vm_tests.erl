@@ -8,8 +8,7 @@ vm_test_() ->
         {Title, fun() -> ?assertEqual(passed, canal_lock_stage:in_a_vm(Arguments, fun() -> passed(Test) end)) end}
      || {Title, Arguments, Test} <- [
             {"P4: few processes at a time, so that their numbers return soon", ["+P", "1024"], fun numbers_return/0},
-            {"P4: room for very many processes", ["+P", "4000000"], fun numbers_return/0},
-            {"P1, P4: one scheduler", ["+S", "1:1"], fun numbers_return/0}
+            {"P4: room for very many processes", ["+P", "4000000"], fun numbers_return/0}
         ]
     ]).
 
