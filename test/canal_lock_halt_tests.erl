@@ -6,8 +6,6 @@
 
 -export([busy/1]).
 
--define(SCHEDULERS, [1, 2, 8]).
-
 -define(HOLDERS, 300).
 -define(CHURNERS, 4).
 
@@ -27,7 +25,7 @@ halt_test_() ->
                 [ends(Way, Schedulers) || _ <- lists:seq(1, canal_lock_stage:times(1))]
             end}}
      || Way <- [init_stop, signal, halt, halt_at_once, halt_by_a_holder, init_stop_after_a_crash],
-        Schedulers <- ?SCHEDULERS
+        Schedulers <- canal_lock_stage:schedulers()
     ].
 
 ends(Way, Schedulers) ->

@@ -4,7 +4,7 @@
 %% They connect when a test says so, and by themselves only where it allows it.
 -module(canal_lock_nodes).
 
--export([tests/2, start/0, start/1, stop/1, kill/1, name/1, call/2]).
+-export([tests/3, start/0, start/1, stop/1, kill/1, shut_down/1, name/1, call/2]).
 -export([connect/2, cut/2, connect_by_themselves/2]).
 -export([worker/1, order/2, send_order/2, kill_worker/1, kill_workers/1]).
 
@@ -23,11 +23,11 @@
 %% So long to answer on its way out.
 -define(HALT_MS, 5000).
 
-%% Tests on so many nodes, connected with each other at first. A test gets a list of them; when it is over, its
+%% Tests on so many nodes, which get such arguments, connected with each other at first. A test gets a list of them; when it is over, its
 %% workers are killed.
--spec tests(pos_integer(), [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
-tests(Count, Tests) ->
-    Start = fun() -> [start() || _ <- lists:seq(1, Count)] end,
+-spec tests(pos_integer(), [string()], [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
+tests(Count, Arguments, Tests) ->
+    Start = fun() -> [start(Arguments) || _ <- lists:seq(1, Count)] end,
     Timeout_s = canal_lock_stage:times(?TIMEOUT_S),
     {setup, Start, fun(Nodes) -> [stop(Node) || Node <- Nodes] end, fun(Nodes) ->
         [{timeout, Timeout_s, {Title, fun() -> run(Test, Nodes) end}} || {Title, Test} <- Tests]
@@ -77,6 +77,14 @@ kill(Node = {Peer, _}) ->
     Process = call(Node, fun os:getpid/0),
     Monitor = monitor(process, Peer),
     [] = os:cmd("kill -9 " ++ Process),
+    _ = canal_lock_await:reason({Peer, Monitor}),
+    ok.
+
+%% It ends in order, and its processes with it.
+-spec shut_down(a_node()) -> ok.
+shut_down(Node = {Peer, _}) ->
+    Monitor = monitor(process, Peer),
+    ok = call(Node, fun init:stop/0),
     _ = canal_lock_await:reason({Peer, Monitor}),
     ok.
 

@@ -11,8 +11,8 @@
 %% Of each node.
 -define(PROCESSES, 15).
 
--define(CRASHES, 60).
--define(BLOWS, 80).
+-define(CRASHES, 40).
+-define(BLOWS, 40).
 
 %% What has to be granted between one of them and the next.
 -define(GRANTS_BETWEEN, 25).
@@ -22,12 +22,18 @@
 -define(OF_KEY(N), (1 + N)).
 
 storm_test_() ->
-    canal_lock_stage:quietly(
-        canal_lock_there:tests(3, ?KEPT, [
-            {"P1, P4, P10: the manager crashes again and again: each holder has what it knows of", fun crashes/1},
-            {"P4, P10: managers, connections, holders and a node go: nothing is left", fun everything_goes/1}
+    canal_lock_stage:quietly([
+        canal_lock_there:tests(3, ?KEPT, canal_lock_stage:schedulers(Schedulers), [
+            {Title ++ integer_to_list(Schedulers), Test}
+         || {Title, Test} <- [
+                {"P1, P4, P10: the manager crashes again and again: each holder has what it knows of; schedulers: ",
+                    fun crashes/1},
+                {"P4, P10: managers, connections, holders and nodes go: nothing is left; schedulers: ",
+                    fun everything_goes/1}
+            ]
         ])
-    ).
+     || Schedulers <- canal_lock_stage:schedulers()
+    ]).
 
 crashes([There, Here | _]) ->
     Storm = start_storm(There, [Here]),
@@ -60,14 +66,21 @@ await_grants(There) ->
     end).
 
 everything_goes([There, Here, Elsewhere]) ->
-    Doomed = canal_lock_nodes:start(),
-    canal_lock_nodes:connect(Doomed, There),
-    Nodes = [Here, Elsewhere, Doomed],
+    Ends = [fun canal_lock_nodes:kill/1, fun canal_lock_nodes:shut_down/1],
+    Doomed = [canal_lock_nodes:start() || _ <- Ends],
+    [canal_lock_nodes:connect(Node, There) || Node <- Doomed],
+    Nodes = [Here, Elsewhere | Doomed],
     [canal_lock_nodes:connect_by_themselves(Node, true) || Node <- [There | Nodes]],
     Storm = start_storm(There, Nodes),
     [blow(There, [Here, Elsewhere]) || _ <- lists:seq(1, canal_lock_stage:times(?BLOWS))],
-    ok = canal_lock_nodes:kill(Doomed),
-    _ = stop_storm([Worker || {Node, _} = Worker <- Storm, Node =/= Doomed]),
+    [
+        begin
+            await_grants(There),
+            ok = End(Node)
+        end
+     || {End, Node} <- lists:zip(Ends, Doomed)
+    ],
+    _ = stop_storm([Worker || {Node, _} = Worker <- Storm, not lists:member(Node, Doomed)]),
     Living = lists:append([canal_lock_nodes:call(Node, fun processes/0) || Node <- [Here, Elsewhere]]),
     canal_lock_await:value({[], []}, fun() ->
         Watched = [Pid || {Pid, _} <- canal_lock_there:watched(There)],

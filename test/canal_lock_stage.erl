@@ -2,16 +2,13 @@
 %% do.
 -module(canal_lock_stage).
 
--export([tests/1, tests/2, on_schedulers/2, schedulers/1, in_a_vm/2]).
+-export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
 -export([resident_bytes/0, fastest_us/1, times/1, quietly/1]).
 
 -define(MAX_PER, 3).
 
 %% A net for what hangs; a test that is merely slow has to be repaired, not given more.
 -define(TIMEOUT_S, 120).
-
-%% Of a VM that starts in a test.
--define(SCHEDULERS, [1, 2, 8]).
 
 %% The tests, each with a manager of its own.
 -spec tests([{Title :: string(), fun(() -> term())}]) -> term().
@@ -48,7 +45,7 @@ on_schedulers(Arguments, Tests) ->
              || {Title, Test} <- Tests
             ])
         end}
-     || Count <- ?SCHEDULERS
+     || Count <- schedulers()
     ].
 
 without_manager(Test) ->
@@ -60,6 +57,11 @@ without_manager(Test) ->
             stop(none)
         end
     end.
+
+%% With how many of them is tried what depends on it.
+-spec schedulers() -> [pos_integer()].
+schedulers() ->
+    [1, 2, 8].
 
 %% As arguments of a VM.
 -spec schedulers(pos_integer()) -> [string()].

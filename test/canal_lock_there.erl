@@ -1,7 +1,7 @@
 %% Permits on another node: what the tests do and see there, and what of a call can be seen where it comes from.
 -module(canal_lock_there).
 
--export([tests/3]).
+-export([tests/3, tests/4]).
 -export([start_manager/2, kill_manager/1, suspend_manager/1, resume_manager/1]).
 -export([acquire/3, acquire/4, send_acquire/3, release/3, attempt/1]).
 -export([count/2, await_count/3, info/1, watched/1, unconfirmed/1, nothing_is_left/1]).
@@ -18,7 +18,13 @@
 %% ours is left on any node.
 -spec tests(pos_integer(), canal_lock:options(), [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
 tests(Count, Options, Tests) ->
-    canal_lock_nodes:tests(Count, [{Title, fun(Nodes) -> run(Test, Options, Nodes) end} || {Title, Test} <- Tests]).
+    tests(Count, Options, [], Tests).
+
+%% With further arguments for the nodes.
+-spec tests(pos_integer(), canal_lock:options(), [string()], [{Title, fun(([a_node()]) -> term())}]) -> term() when
+    Title :: string().
+tests(Count, Options, Arguments, Tests) ->
+    canal_lock_nodes:tests(Count, Arguments, [{Title, fun(Nodes) -> run(Test, Options, Nodes) end} || {Title, Test} <- Tests]).
 
 run(Test, Options, Nodes = [There | _]) ->
     _ = start_manager(There, Options),
