@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--export([woken/1]).
+-export([wait_on/0]).
 
 -define(CAPACITY, 40).
 
@@ -15,7 +15,7 @@
 %% Processes at a time, how many of them are linked to each other, and how many die in all.
 -define(WORKERS, 40).
 -define(FAMILY, 4).
--define(DEATHS, 1500).
+-define(DEATHS, 500).
 
 -define(FIRST_CALLS, 5_000).
 
@@ -64,44 +64,46 @@ ways() ->
         {in_its_messages, fun(Holder) -> exit(Holder, kill) end},
         {suspended, fun(Holder) -> true = erlang:suspend_process(Holder) andalso exit(Holder, kill) end},
         {asleep, fun(Holder) -> exit(Holder, kill) end},
-        {asleep, fun(Holder) -> Holder ! 'end' end},
-        {released_in_sleep, fun(Holder) -> Holder ! release end}
+        {woken, fun(Holder) -> Holder ! 'end' end},
+        {released, fun(Holder) -> Holder ! release end}
     ].
 
 every_way() ->
     [round_of_all_ways() || _ <- lists:seq(1, canal_lock_stage:times(?ROUNDS))].
 
 round_of_all_ways() ->
-    Test = self(),
-    Born = [
-        {spawn_monitor(fun() -> live(Test, Way) end), Way, End}
-     || {Way, End} <- ways(), _ <- lists:seq(1, ?HOLDERS)
-    ],
-    Known = [receive {holds, Pid, Held} -> {Pid, Held} end || {{Pid, _}, _, _} <- Born],
+    Born = [birth(Way, End) || {Way, End} <- ways(), _ <- lists:seq(1, ?HOLDERS)],
+    Known = [{Holder, canal_lock_await:answer(Ref, Monitor)} || {{Holder, Monitor}, Ref, _, _} <- Born],
     ok = canal_lock_storm:books_agree(Known),
-    %% Half of them first: the books agree on the others.
+    %% Some of them first, one by one: the books agree on the others.
     {First, Last} = lists:partition(fun(_) -> rand:uniform(2) =:= 1 end, Born),
-    [die(Way, End, Monitored) || {Monitored, Way, End} <- First],
-    Left = [Holder || {Pid, _} = Holder <- Known, lists:keymember(Pid, 1, [Monitored || {Monitored, _, _} <- Last])],
-    Out = lists:sum([lists:sum(maps:values(Held)) || {_, Held} <- Left]),
+    [ends(Monitored, Way, End) || {Monitored, _, Way, End} <- First],
+    Left = [{Holder, proplists:get_value(Holder, Known)} || {{Holder, _}, _, _, _} <- Last],
+    Out = lists:sum([Permits || {_, Held} <- Left, Permits <- maps:values(Held)]),
     canal_lock_await:value(Out, fun() -> maps:get(permits, canal_lock:info()) end),
     ok = canal_lock_storm:books_agree(Left),
-    %% And all at once.
-    [End(Pid) || {{Pid, _}, _, End} <- Last],
-    [canal_lock_await:reason(Monitored) || {Monitored, _, _} <- Last],
+    %% And the others at once.
+    [End(Holder) || {{Holder, _}, _, _, End} <- Last],
+    [canal_lock_await:reason(Monitored) || {Monitored, _, _, _} <- Last],
     [canal_lock_await:count(Key, 0) || Key <- keys()].
 
-die(Way, End, {Pid, _} = Monitored) ->
-    _ = End(Pid),
-    Expected = #{ends => normal, released_in_sleep => normal, fails => failed, signalled => meant, by_a_link => lost},
-    Reason = canal_lock_await:reason(Monitored),
-    ?assertMatch({_, _, true}, {Way, Reason, lists:member(Reason, [maps:get(Way, Expected, killed), normal])}).
+birth(Way, End) ->
+    Test = self(),
+    Ref = make_ref(),
+    Live = fun() ->
+        Held = take(rand:uniform(6), #{}),
+        prepare(Way),
+        Test ! {Ref, Held},
+        wait(Way)
+    end,
+    {spawn_monitor(Live), Ref, Way, End}.
 
-live(Test, Way) ->
-    Held = take(rand:uniform(6), #{}),
-    prepare(Way),
-    Test ! {holds, self(), Held},
-    wait(Way).
+ends({Holder, _} = Monitored, Way, End) ->
+    _ = End(Holder),
+    Reasons = #{
+        signalled => meant, by_a_link => lost, ends => normal, fails => failed, woken => normal, released => normal
+    },
+    ?assertEqual({Way, maps:get(Way, Reasons, killed)}, {Way, canal_lock_await:reason(Monitored)}).
 
 take(0, Held) ->
     Held;
@@ -119,23 +121,24 @@ prepare(_) -> ok.
 limit_heap() ->
     process_flag(max_heap_size, #{size => ?HEAP_LIMIT, kill => true, error_logger => false}).
 
-wait(Way) when Way =:= asleep; Way =:= released_in_sleep ->
-    erlang:hibernate(?MODULE, woken, [Way]);
+wait(Way) when Way =:= asleep; Way =:= woken; Way =:= released ->
+    erlang:hibernate(?MODULE, wait_on, []);
 wait(_) ->
-    receive
-        grow -> grow([]);
-        lose_a_friend -> spawn_link(fun() -> exit(lost) end), receive after infinity -> ok end;
-        fail -> exit(failed);
-        'end' -> ok
-    end.
+    wait_on().
 
-woken(released_in_sleep) ->
+wait_on() ->
     receive
-        release -> [ok = canal_lock:release(Key) || {Key, Permits} <- canal_lock:held(), _ <- lists:seq(1, Permits)]
-    end;
-woken(asleep) ->
-    receive
-        'end' -> ok
+        grow ->
+            grow([]);
+        lose_a_friend ->
+            spawn_link(fun() -> exit(lost) end),
+            wait_on();
+        release ->
+            [ok = canal_lock:release(Key) || {Key, Permits} <- canal_lock:held(), _ <- lists:seq(1, Permits)];
+        fail ->
+            exit(failed);
+        'end' ->
+            ok
     end.
 
 grow(List) ->
@@ -144,28 +147,31 @@ grow(List) ->
 %% Families of processes that take and give die as a whole when one of them dies: of a signal, of its memory, or while
 %% it is suspended.
 in_the_middle() ->
-    Dead = counters:new(1, []),
     Families = [family() || _ <- lists:seq(1, ?WORKERS div ?FAMILY)],
-    Last = in_the_middle(canal_lock_stage:times(?DEATHS), Families, Dead),
+    Last = in_the_middle(canal_lock_stage:times(?DEATHS), Families),
     [end_family(killed, Family) || Family <- Last],
     ?assertMatch(#{given_back := Some} when Some > ?DEATHS div 4, canal_lock:info()).
 
-in_the_middle(Left, Families, _) when Left =< 0 ->
+in_the_middle(Left, Families) when Left =< 0 ->
     Families;
-in_the_middle(Left, [First | Others], Dead) ->
+in_the_middle(Left, [First | Others]) ->
     spin(rand:uniform(20_000)),
     end_family(lists:nth(rand:uniform(4), [killed, signalled, suspended, left_alone]), First),
-    in_the_middle(Left - ?FAMILY, Others ++ [family()], Dead).
+    in_the_middle(Left - ?FAMILY, Others ++ [family()]).
 
 family() ->
-    {Eldest, _} = Monitored = spawn_monitor(fun() -> receive Siblings -> live_on(Siblings) end end),
-    Siblings = [spawn_monitor(fun() -> link(Eldest), live_on([Eldest]) end) || _ <- lists:seq(2, ?FAMILY)],
-    Eldest ! [Sibling || {Sibling, _} <- Siblings],
+    {Eldest, _} = Monitored = spawn_monitor(fun live_on/0),
+    Siblings = [
+        spawn_monitor(fun() ->
+            link(Eldest),
+            live_on()
+        end)
+     || _ <- lists:seq(2, ?FAMILY)
+    ],
     [Monitored | Siblings].
 
 %% Its heap grows with each call, so that its memory ends in any of them.
-live_on(Friends) ->
-    [catch link(Friend) || Friend <- Friends],
+live_on() ->
     limit_heap(),
     take_and_give([], []).
 
@@ -201,7 +207,7 @@ suspend(Pid) ->
             spin(rand:uniform(20_000)),
             Still = lists:sort(canal_lock:held(Pid)),
             %% Unless it has been killed meanwhile, with its family.
-            ?assertEqual([], [differs || is_process_alive(Pid), Held =/= Still]),
+            ?assertEqual([], [{Held, Still} || Held =/= Still, is_process_alive(Pid)]),
             true
     catch
         error:badarg -> true

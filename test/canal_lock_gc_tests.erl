@@ -77,8 +77,8 @@ use(Left, Kinds) ->
     use(Left - 1, Kinds).
 
 %% How much of a binary of 16 MiB is still there when its only holder has forgotten it, and has its permit: nothing, if
-%% the key is a binary, which is copied; all of it, if more than 64 bytes of it are in a key which the VM copies, as in a
-%% message. Nobody looks on: who is shown such a key keeps the binary too.
+%% the key is a binary, which is copied; all of it, if more than 64 bytes of it are in a key which the VM copies, as in
+%% a message. Nobody looks on: who is shown such a key keeps the binary too.
 binaries() ->
     {ok, _} = canal_lock:start_link(3),
     [

@@ -365,7 +365,7 @@ idle_keys_go() ->
 %% The first keys of the walk have been passed by, and are used after that: two passes more have to come by.
 sweep_begun_by_another() ->
     Manager = keeping(3, #{sweep_interval_ms => 60_000}),
-    Use = fun() -> [{_, ok} = {canal_lock:acquire(Key, 1, 1), canal_lock:release(Key)} || Key <- lists:seq(1, 2000)] end,
+    Use = fun() -> [{ok, Key} = canal_lock:with_permit(Key, 1, 1, fun() -> Key end) || Key <- lists:seq(1, 2000)] end,
     _ = Use(),
     more = canal_lock_nif:sweep_step(element(3, sys:get_state(Manager)), 1000),
     _ = Use(),

@@ -23,8 +23,8 @@
 %% So long to answer on its way out.
 -define(HALT_MS, 5000).
 
-%% Tests on so many nodes, which get such arguments, connected with each other at first. A test gets a list of them; when it is over, its
-%% workers are killed.
+%% Tests on so many nodes with such arguments, connected with each other at first. A test gets a list of them; when it
+%% is over, its workers are killed.
 -spec tests(pos_integer(), [string()], [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
 tests(Count, Arguments, Tests) ->
     Start = fun() -> [start(Arguments) || _ <- lists:seq(1, Count)] end,

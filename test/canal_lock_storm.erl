@@ -19,38 +19,40 @@
 %% What there has to be as much of after a storm as before it.
 -type level() :: #{memory | processes | ports := non_neg_integer()}.
 
-%% Plays a storm with a manager of its own, and has it watched: nobody who looks sees more permits of a key than its
-%% capacity, and nothing is left when it is over.
+%% Plays a storm with a manager of its own that sweeps all the time, and has it watched: nobody who looks sees more
+%% permits of a key than its capacity, and nothing is left when it is over.
 -spec play(#{canal_lock:key() => Capacity :: pos_integer()}, fun(() -> term())) -> ok.
 play(Capacities, Storm) ->
     {ok, _} = canal_lock:start_link(?MAX_PER),
     Level = level(),
     Observers = [
-        spawn_monitor(fun() -> exit({looked, observe(Look, Capacities, 1)}) end)
-     || Look <- [fun counts/1, fun views/1]
+        spawn_monitor(fun() -> exit({looked, observe(Look, Capacities)}) end)
+     || Look <- [fun counts/1, fun views/1, fun(_) -> ok = canal_lock_manager:sweep() end]
     ],
     _ = Storm(),
     [
         begin
             Observer ! stop_observing,
-            {looked, _} = canal_lock_await:reason(Observed)
+            {looked, at_last} = canal_lock_await:reason(Observed)
         end
      || {Observer, _} = Observed <- Observers
     ],
     ok = nothing_left(Level),
     ok = canal_lock:stop().
 
-%% How often it has looked.
-observe(Look, Capacities, Times) ->
+%% Not all the time, or those who are to be seen come to nothing.
+observe(Look, Capacities) ->
     Look(Capacities),
-    erlang:yield(),
     receive
-        stop_observing -> Times
-    after 0 -> observe(Look, Capacities, Times + 1)
+        stop_observing -> at_last
+    after 1 -> observe(Look, Capacities)
     end.
 
 counts(Capacities) ->
-    [{Key, Capacity, true} = {Key, Capacity, canal_lock:count(Key) =< Capacity} || {Key, Capacity} <- maps:to_list(Capacities)].
+    [
+        {Key, Count, true} = {Key, Count, Count =< Capacity}
+     || {Key, Capacity} <- maps:to_list(Capacities), Count <- [canal_lock:count(Key)]
+    ].
 
 %% What is told in pieces may be of different moments, but each entry is of one.
 views(Capacities) ->

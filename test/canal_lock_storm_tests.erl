@@ -52,7 +52,10 @@ killed_at_random() ->
     [killed_at_random(Keys, Seen) || _ <- lists:seq(1, Rounds)],
     ?assertEqual(0, counters:get(Seen, ?OVER_ALLOCATED)),
     %% They came as far as to get in each other's way.
-    [?assertMatch({_, Times} when Times > 10 * Rounds, {What, counters:get(Seen, What)}) || What <- [?GRANTED, ?REFUSED]].
+    [
+        ?assertMatch({_, Times} when Times > 10 * Rounds, {What, counters:get(Seen, What)})
+     || What <- [?GRANTED, ?REFUSED]
+    ].
 
 killed_at_random(Keys, Seen) ->
     Workers = [spawn(fun() -> take_and_give(Keys, Seen) end) || _ <- lists:seq(1, ?PROCESSES)],

@@ -24,7 +24,10 @@ tests(Count, Options, Tests) ->
 -spec tests(pos_integer(), canal_lock:options(), [string()], [{Title, fun(([a_node()]) -> term())}]) -> term() when
     Title :: string().
 tests(Count, Options, Arguments, Tests) ->
-    canal_lock_nodes:tests(Count, Arguments, [{Title, fun(Nodes) -> run(Test, Options, Nodes) end} || {Title, Test} <- Tests]).
+    canal_lock_nodes:tests(Count, Arguments, [
+        {Title, fun(Nodes) -> run(Test, Options, Nodes) end}
+     || {Title, Test} <- Tests
+    ]).
 
 run(Test, Options, Nodes = [There | _]) ->
     _ = start_manager(There, Options),
