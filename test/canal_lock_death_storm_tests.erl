@@ -36,7 +36,8 @@ death_storm_test_() ->
                 {"P4: every way to die, of those who hold and wait", fun every_way/0},
                 {"P4: every way to die, in the middle of things", fun in_the_middle/0},
                 {"P4: killed before, in and after their first calls", fun around_the_first_call/0},
-                {"P4: with a million messages", fun full_mailboxes/0}
+                {"P4: with a million messages", fun full_mailboxes/0},
+                {"P4, P8: who comes later has the places of the dead", fun places_of_the_dead/0}
             ]
         ]),
         %% Measured here on a busy machine: all was free within 10 to 15 us after the last of them was gone.
@@ -271,6 +272,17 @@ flood(0) ->
 flood(Left) ->
     self() ! {message, Left},
     flood(Left - 1).
+
+%% All places have been taken before. A thousand new ones would be 64 bytes each at least.
+places_of_the_dead() ->
+    #{memory := Before} = canal_lock:info(),
+    Holders = [
+        element(1, canal_lock_worker:start(fun() -> {acquired, _} = canal_lock:acquire(many, 1000, 1) end))
+     || _ <- lists:seq(1, 1000)
+    ],
+    #{memory := Now, holders := 1000} = canal_lock:info(),
+    ?assertMatch(More when More < 1000 * 64 div 2, Now - Before),
+    canal_lock_worker:kill(Holders).
 
 very_many() ->
     {ok, _} = canal_lock:start_link(?CAPACITY),
