@@ -461,7 +461,7 @@ mod tests {
         };
         let give = |keys| {
             for key in keys {
-                table.release(&pin(), holder, &Number(key)).unwrap();
+                table.release(&pin(), holder, &key).unwrap();
             }
             // What is used no more goes with the second pass, its heads with the third.
             for _ in 0..3 {
@@ -497,13 +497,13 @@ mod tests {
         let pin = pin();
         let order = order_of_key(42);
         let insert = |key| {
-            let new = NewNode::with_one_permit(&Number(key), order, &table.account).unwrap();
-            match table.keys.insert(&pin, &Number(key), new) {
+            let new = NewNode::with_one_permit(&key, order, &table.account).unwrap();
+            match table.keys.insert(&pin, &key, new) {
                 Inserted::New(node) => Some(node),
                 Inserted::Present(_) => None,
             }
         };
-        let get = |key| table.keys.get(&pin, order, &Number(key));
+        let get = |key| table.keys.get(&pin, order, &key);
         let first = insert(1).unwrap();
         assert!(get(1).is_some() && insert(1).is_none());
         assert!(get(2).is_none() && insert(2).is_some());
@@ -568,7 +568,7 @@ mod tests {
             let (outcome, panicked) = through_panics(
                 || {
                     let holder = holder(word, place);
-                    table.acquire(&pin(), holder, &Number(key), Capacity::of(9, 1), watch)
+                    table.acquire(&pin(), holder, &key, Capacity::of(9, 1), watch)
                 },
                 || {
                     let after = table.usage();
@@ -590,7 +590,7 @@ mod tests {
             let before = table.usage().permits;
             let holder = holder(word, place);
             let (released, panicked) = through_panics(
-                || table.release(&pin(), holder, &Number(key)),
+                || table.release(&pin(), holder, &key),
                 || assert_eq!(table.usage().permits, before),
             );
             assert_eq!(released, Ok(()));
@@ -622,7 +622,7 @@ mod tests {
                 assert_eq!(table.usage().permits, left);
             }
             assert_eq!(table.usage().totals.given_back, 12);
-            assert_eq!(table.count(&pin(), &Number(1)), 2);
+            assert_eq!(table.count(&pin(), &1), 2);
             if hits == 0 {
                 assert!(grants >= 6, "{grants} places");
                 return;
@@ -642,7 +642,7 @@ mod tests {
             acquire(&table, holder, 0).unwrap();
             for key in 1..=keys {
                 acquire(&table, holder, key).unwrap();
-                table.release(&pin(), holder, &Number(key)).unwrap();
+                table.release(&pin(), holder, &key).unwrap();
             }
             let mut grants = first;
             let mut swept = 0;
