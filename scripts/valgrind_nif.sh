@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs everything that the native library does under valgrind (memcheck), in the VM that is installed: no memory of ours
-# may be touched after it was freed or beyond its ends, and none may be lost. Takes a minute or two.
+# Runs everything that the native library does under valgrind (memcheck), in the VM that is installed: no memory of
+# ours may be touched after it was freed or beyond its ends, and none may be lost. Takes a minute or two.
 #
 # The VM gets its memory from malloc here (+Mea min), so valgrind knows each block of ours. What it says is judged as
 # follows, because a VM that makes code at run time is not a program that valgrind was made for:
 #
 # - Only what has a frame of ours on the stack counts: the library is the only Rust in the VM, so that is a frame with
-#   a line of a .rs file. The rest is the VM's own. (What begins in code that the VM has made, has none: it is not even
-#   told, scripts/valgrind_nif.supp.)
-# - Erlang's stacks are on its heaps, and valgrind takes them for those of threads: what has been popped counts as gone,
-#   though it is within a block that is there. So an access *inside a block that is allocated* is no error. After a free,
-#   before or behind a block, or anywhere else, it is one.
+#   a line of a .rs file. The rest is the VM's own. (What begins in code that the VM has made, has none: it is not
+#   even told, scripts/valgrind_nif.supp.)
+# - Erlang's stacks are on its heaps, and valgrind takes them for those of threads: what has been popped counts as
+#   gone, though it is within a block that is there. So an access *inside a block that is allocated* is no error. After
+#   a free, before or behind a block, or anywhere else, it is one.
 # - For the same reason, whether something is initialised cannot be told: it is not asked for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +29,8 @@ mkdir "$tests"
 erlc +debug_info -o "$tests" test/canal_lock_{await,crash,key_terms,short_storm,worker}.erl
 
 # What `erl' does, but for valgrind.
-read -r root version < <(erl -noshell -eval 'io:format("~ts ~ts~n", [code:root_dir(), erlang:system_info(version)]), halt().')
+ask='io:format("~ts ~ts~n", [code:root_dir(), erlang:system_info(version)]), halt().'
+read -r root version < <(erl -noshell -eval "$ask")
 export ROOTDIR=$root BINDIR=$root/erts-$version/bin EMU=beam PROGNAME=erl
 vm=("$BINDIR/beam.smp" -S 2:2 -SDcpu 2:2 -SDio 1 -A 1 -sbwt none -sbwtdcpu none -sbwtdio none -Mea min --
   -root "$root" -bindir "$BINDIR" -progname erl -- -home "$HOME" --
@@ -40,7 +41,7 @@ status=0
 timeout 900 valgrind --smc-check=all --undef-value-errors=no --fair-sched=yes --error-limit=no --num-callers=40 \
   --leak-check=full --show-leak-kinds=definite --suppressions=scripts/valgrind_nif.supp --log-file="$log" \
   "${vm[@]}" -eval 'ok = canal_lock_short_storm:run(), io:format("done~n"), halt().' >"$work/output" 2>&1 || status=$?
-grep -qx 'done' "$work/output" || fail "the storm did not come to its end (status $status): $(tail -n 20 "$work/output")"
+grep -qx 'done' "$work/output" || fail "the storm did not come to its end ($status): $(tail -n 20 "$work/output")"
 grep -q 'ERROR SUMMARY' "$log" || fail "valgrind did not come to its end: $(tail -n 20 "$log")"
 
 # One paragraph for each error.

@@ -30,6 +30,7 @@ tests() ->
         {"P9: a fault anywhere in any native function", fun every_native/0},
         {"P9: a fault anywhere in a public function", fun every_public/0},
         {"P4, P9: a panic anywhere in the death of a holder", fun deaths/0},
+        {"P4, P9: the death of a holder without memory", fun deaths_without_memory/0},
         {"P10: a panic anywhere in the death of a manager", fun deaths_of_managers/0},
         {"P8, P9: a thousand faults leave nothing behind", fun a_thousand/0}
     ].
@@ -283,6 +284,25 @@ death(Limit, Grants) ->
         false when Grants =< length(Keys) -> death(Limit, Grants);
         false -> ok
     end.
+
+%% Nothing that a death needs has to be allocated.
+deaths_without_memory() ->
+    Handle = canal_lock_nif:open(1024, 3, false),
+    Keys = ?KEYS ++ more_keys(),
+    [
+        begin
+            {Dying, _} = canal_lock_worker:start(fun() -> acquire(Keys ++ Keys) end),
+            canal_lock_faults:arm(memory, 0),
+            ok = canal_lock_worker:kill(Dying),
+            %% To count needs none either.
+            ok = canal_lock_await:count(lists:last(Keys), 0),
+            _ = canal_lock_faults:disarm(),
+            canal_lock_await:value({0, 0}, fun permits_and_holders/0)
+        end
+     || _ <- lists:seq(1, 20)
+    ],
+    close(Handle),
+    passed.
 
 permits_and_holders() ->
     #{permits := Permits, holders := Holders} = canal_lock:info(),

@@ -1,5 +1,6 @@
-%% Everything that the native library does, once or a few times: for tools that watch its memory, and make a VM a hundred
-%% times as slow (scripts/valgrind_nif.sh). What comes out is tested elsewhere; here it is checked that it was done.
+%% Everything that the native library does, once or a few times: for tools that watch its memory, and make a VM a
+%% hundred times as slow (scripts/valgrind_nif.sh). What comes out is tested elsewhere; here it is checked that it was
+%% done.
 -module(canal_lock_short_storm).
 
 -export([run/0]).
@@ -83,7 +84,8 @@ remotes(Handle, Keys) ->
     [_ | _] = canal_lock_nif:held(remote(1)),
     [_ | _] = canal_lock_view:permits(),
     [canal_lock_nif:remote_end_call(Handle, remote(1), remote(Call), Call rem 2 =:= 0) || {Call, _} <- calls(Keys)],
-    [{true, _} = canal_lock_nif:remote_release(Handle, remote(1), Key) || {Call, Key} <- calls(Keys), Call rem 4 =:= 0],
+    Confirmed = [Key || {Call, Key} <- calls(Keys), Call rem 4 =:= 0],
+    [{true, _} = canal_lock_nif:remote_release(Handle, remote(1), Key) || Key <- Confirmed],
     ok = canal_lock_nif:remote_give_back(Handle, remote(1)),
     nothing_is_out().
 

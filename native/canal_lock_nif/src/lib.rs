@@ -23,11 +23,12 @@
 //! arguments at each call, which costs more than the rest of them together. All NIFs but some that only look run on
 //! normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on:
 //! counts, records and monitors must not be touched then.
-
 //!
-//! # Without memory (P9) What callers make grow is reserved fallibly, and a failure is an error of the call: keys,
-//! records, the table, the stacks of walks, lists to be told. What is left ends the node when there is no memory for
-//! it, as the VM itself does:
+//! # Without memory (P9)
+//!
+//! What callers make grow is reserved fallibly, and a failure is an error of the call: keys, records, the table, the
+//! stacks of walks, lists to be told. What is left ends the node when there is no memory for it, as the VM itself
+//! does:
 //!
 //! - what the VM makes for us: terms, their copies (`enif_make_*`, `enif_alloc_env`) and resources, a thousand for a
 //!   table, for which it never answers null;

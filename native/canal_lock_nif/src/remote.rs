@@ -22,6 +22,7 @@ use permit_table::{fault, make_room, pin, Acquired, Capacity, Holder, OutOfMemor
 use rustler::sys::ErlNifTerm;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// The word of a local pid has both of its lowest bits set. The words of these holders have none of the lowest four.
 const WORD_SHIFT: u32 = 4;
@@ -96,7 +97,8 @@ impl Remotes {
 
         impl Drop for Guest<'_> {
             fn drop(&mut self) {
-                self.0.forget_if_idle(self.1, self.2);
+                // A second panic must not leave a destructor: that would end the VM. The holder stays on record then.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.0.forget_if_idle(self.1, self.2)));
             }
         }
 

@@ -89,9 +89,9 @@ pub(crate) const UNLINKED: u8 = 0;
 pub(crate) const LINKING: u8 = 1;
 /// In the list.
 pub(crate) const LINKED: u8 = 2;
-/// On its way out: the sweep is unlinking it; its parent serves.
+/// On its way out of the list, or out, for good, with the rest of its chunk to follow; its parent serves.
 pub(crate) const LEAVING: u8 = 3;
-/// Out of the list for good, with the rest of its chunk to follow; its parent serves.
+/// The same of one that never was in the list.
 pub(crate) const CLOSED: u8 = 4;
 
 /// A key with its word. 64 bytes with a key of 40, and never on a cache line with another's.

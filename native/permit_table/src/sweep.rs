@@ -13,11 +13,13 @@
 //! Only one sweep of a table runs at a time (K3): its state is behind a lock that nobody but the sweep takes. Between
 //! two steps no link is marked (**S1**), so each step starts from a clean list wherever the others have taken it.
 //!
-//! # A step that panics That is a bug of ours. It leaves the lock free, and one thing half done at most: a key that
-//! is dead and maybe marked, but still linked; or a head that is `LEAVING`, and the same. The phase is moved on
-//! behind what has been done, so the next step comes by the same thing, and finishes it: to mark and to unlink it
-//! again does no harm, whatever has been put in front of it meanwhile. What had been unlinked in the step waits in
-//! `fresh` for the next stamp.
+//! # A step that panics
+//!
+//! That is a bug of ours. It leaves the lock free, and one thing half done at most: a key that is dead and maybe
+//! marked, but still linked; or a head that is `LEAVING`, and the same. The phase is moved on behind what has been
+//! done, so the next step comes by the same thing, and finishes it: to mark and to unlink it again does no harm,
+//! whatever has been put in front of it meanwhile. What had been unlinked in the step waits in `fresh` for the next
+//! stamp.
 
 use crate::buckets::Idleness;
 use crate::epochs::{self, Pin};
@@ -294,13 +296,14 @@ impl<K: Key> Sweep<K> {
                 UNLINKED => {
                     head.change(UNLINKED, CLOSED);
                 }
-                // First nobody may enter by it any more; who has already finds what was there then.
-                LINKED => {
-                    head.change(LINKED, LEAVING);
-                }
-                _ => {
+                state => {
+                    // First nobody may enter by it any more; who has already finds what was there then. It may be
+                    // leaving since a step that panicked.
+                    if state == LINKED {
+                        head.change(LINKED, LEAVING);
+                    }
                     Self::unlink(pin, keys, ptr::from_ref(&head.link).cast_mut());
-                    head.change(LEAVING, CLOSED);
+                    return Ok(());
                 }
             }
         }
