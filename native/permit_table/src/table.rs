@@ -684,7 +684,7 @@ mod tests {
         let table = Table::new(16).unwrap();
         for key in 0..2 * crate::keys::CHUNK as u64 {
             acquire(&table, holder, key).unwrap();
-            table.release(&pin(), holder, &Number(key)).unwrap();
+            table.release(&pin(), holder, &key).unwrap();
         }
         while table.sweep_step(256) != Progress::Done {}
         // As long as somebody is inside, nothing is freed: so what is in the list can be looked at.
