@@ -24,7 +24,7 @@ halt_test_() ->
             {lists:concat(["P9: a busy node ends by ", Way, "; schedulers: ", Schedulers]), fun() ->
                 [ends(Way, Schedulers) || _ <- lists:seq(1, canal_lock_stage:times(1))]
             end}}
-     || Way <- [init_stop, signal, halt, halt_at_once, halt_by_a_holder, init_stop_after_a_crash],
+     || Way <- [init_stop, signal, halt_at_once, halt_by_a_holder, init_stop_after_a_crash],
         Schedulers <- canal_lock_stage:schedulers()
     ].
 
@@ -80,8 +80,6 @@ end_by(init_stop) ->
     init:stop(?STATUS);
 end_by(signal) ->
     os:cmd("kill -TERM " ++ os:getpid());
-end_by(halt) ->
-    halt(?STATUS);
 end_by(halt_at_once) ->
     halt(?STATUS, [{flush, false}]);
 end_by(halt_by_a_holder) ->
