@@ -13,7 +13,7 @@
 //! # What is explored, and what is not
 //! - Each model says up to how many preemptions: five, unless that takes longer than a second, then three or four
 //!   (three is where loom's authors say that nearly all bugs show), or two if three take minutes. Not without a
-//!   bound, which makes loom return to fewer places. All of it takes 45 seconds of processor time, a quarter of them
+//!   bound, which makes loom return to fewer places. All of it takes 40 seconds of processor time, a quarter of them
 //!   in `p8_heads_are_closed_while_a_key_comes`, and 3 in `must_fail.rs`.
 //! - Each model is explored once for each of its sides that can go first ([`Sides`]), for loom lets a store come
 //!   before a load that another thread has already made only if that load was the last use of its place; what goes
