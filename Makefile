@@ -13,10 +13,11 @@ export ELIXIR_ERL_OPTIONS ?= +fnu
 
 # In native/, where cargo finds the .cargo/config.toml that puts its output under _build.
 cargo := cd native && cargo
-# Every interleaving of the models in tests/loom.rs. Apart from other builds, which would be made anew after each change of flags.
+# Every interleaving of the models in tests/loom. Apart from other builds, which would be made anew after each change of flags.
 loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --package permit_table --profile loom --target-dir ../_build/cargo-loom
-# How many times as long as `make test' the soak goes on.
-soak ?= 20
+# How many times as many rounds as `make test' the soak goes through, and for how many minutes it looks for leaks.
+soak ?= 10
+minutes ?= 60
 ebin_path := ERL_LIBS=_build/rebar3/default/lib
 
 .PHONY: help
@@ -77,10 +78,21 @@ check-promises:
 bench: setup ## measure, as bench/README.md tells
 	bench/run.sh
 
+.PHONY: conformance
+conformance: setup ## what lock managers get wrong: shown in the design of the original, and tried here
+	rebar3 as test compile
+	CANAL_LOCK_SOAK=4 erl -noinput -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -s canal_lock_conformance main
+
+# The quick ones first. Each can be run by itself; docs/proof.md says what they look for, and what they found last.
 .PHONY: soak
-soak: setup ## the stress and property tests with soak=20 times as many rounds
+soak: ## what takes hours: memory checkers, many more rounds, mutants, a hunt for leaks (soak=10 minutes=60)
+	@scripts/setup.sh soak
+	scripts/memory_checks.sh
+	scripts/valgrind_nif.sh
 	cd native && CANAL_LOCK_SOAK=$(soak) PROPTEST_CASES=$$((256 * $(soak))) cargo test --release --locked --package permit_table
 	CANAL_LOCK_SOAK=$(soak) rebar3 eunit
+	scripts/mutants.sh
+	scripts/churn.sh $(minutes)
 
 .PHONY: strangers
 strangers: setup ## build the library the ways its users will: as a dependency, in releases, without cargo...

@@ -9,7 +9,7 @@
 # What this machine lacks is skipped, loudly. Without Miri it takes some minutes, nearly all of them cargo's.
 #
 # Not ThreadSanitizer: it understands neither fences nor membarrier(2), on which the epochs rest (epochs.rs), and does
-# not link with a standard library that was built without it. Data races are seen by Miri and by tests/loom.rs.
+# not link with a standard library that was built without it. Data races are seen by Miri and by tests/loom.
 set -euo pipefail
 cd "$(dirname "$0")/../native"
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"

@@ -12,7 +12,7 @@
 //! a history is linearizable if and only if its part of each object is (Herlihy and Wing 1990, theorem 1).
 //!
 //! The stamps are sequentially consistent, so they order what the machine might not: what this cannot see are
-//! orderings that are too weak. Those are the models' (`loom.rs`).
+//! orderings that are too weak. Those are the models' (`loom/`).
 #![cfg(not(loom))]
 
 mod common;
