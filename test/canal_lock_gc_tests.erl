@@ -93,9 +93,10 @@ binaries() ->
             ?assertEqual(full, canal_lock:acquire(Wrap(binary:copy(<<"k">>, 16 * ?MIB)), 1, 1)),
             ok = canal_lock_worker:kill(Holder),
             canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end),
+            %% Whoever called with a long key has something left of it.
+            erlang:garbage_collect(),
             ok = canal_lock_manager:sweep(),
             ?assertMatch(#{keys := 0}, canal_lock:info()),
-            erlang:garbage_collect(),
             canal_lock_await:value(0, Kept)
         end
      || {Expected, Wrap} <- [

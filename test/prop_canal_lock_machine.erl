@@ -42,7 +42,7 @@ machine_test_() ->
                 check(?CASES_HERE, [near1, near2, near3], here, none, everywhere())
             end}
         ]),
-        canal_lock_nodes:tests(2, [
+        canal_lock_nodes:tests(2, [], [
             {"P1, P4, P5, P8, P10: as the model, with holders on another node", fun([There, Far]) ->
                 check(?CASES_WITH_A_FAR_NODE, [near1, far1, far2], There, Far, with_a_far_node())
             end}
