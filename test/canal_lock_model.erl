@@ -132,7 +132,8 @@ step(die, [Slot, {acquires, Key, MaxPer, Buckets}], Model) ->
 step(die, [Slot, _How], Model) ->
     {dead, die(Slot, Model)};
 step(start, [Kind, MaxPer], Model = #{manager := none}) ->
-    {ok, start(Kind, MaxPer, Model)};
+    %% One that adopts a table sweeps it.
+    {ok, swept(start(Kind, MaxPer, Model))};
 step(start, _, Model) ->
     {already_started, Model};
 step(cut, [_From], Model = #{lives := Lives}) ->
@@ -145,15 +146,18 @@ step(_, _, Model = #{manager := none}) ->
     {{exit, noproc}, Model};
 step(stop, [], Model) ->
     {ok, close(Model)};
-step(sweep, [], Model = #{table := Table}) ->
-    Present = [Key || Key <- maps:get(present, Table), out(Key, Model) > 0],
-    Reclaimed = length(maps:get(present, Table)) - length(Present),
-    {ok, Model#{table := add(reclaimed, Reclaimed, Table#{present := Present})}};
+step(sweep, [], Model) ->
+    {ok, swept(Model)};
 step(end_manager, [How], Model = #{manager := Manager}) ->
     case Manager =:= keeping andalso How =/= shut_down of
         true -> {ok, Model#{manager := none}};
         false -> {ok, close(Model)}
     end.
+
+swept(Model = #{table := Table}) ->
+    Present = [Key || Key <- maps:get(present, Table), out(Key, Model) > 0],
+    Reclaimed = length(maps:get(present, Table)) - length(Present),
+    Model#{table := add(reclaimed, Reclaimed, Table#{present := Present})}.
 
 %% An answer of a table, if one is there and the way to it is open.
 reach(Slot, Model, Call) ->

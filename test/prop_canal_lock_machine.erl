@@ -419,6 +419,8 @@ start(Kind, MaxPer) ->
     perform(parent, fun() ->
         process_flag(trap_exit, true),
         case canal_lock:start_link(MaxPer, #{keep_on_crash => Kind =:= keeping, sweep_interval_ms => ?NEVER_MS}) of
+            %% One that adopts a table begins with the rest of a pass of the sweep: then let it be all of it.
+            {ok, _} when Kind =:= keeping -> canal_lock_manager:sweep();
             {ok, _} -> ok;
             {error, {already_started, _}} -> already_started
         end
