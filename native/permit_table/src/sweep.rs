@@ -100,7 +100,7 @@ impl<K: Key> Sweep<K> {
         };
         drop(pin);
         self.stamp_fresh();
-        let freed = self.free_quiet(account, budget);
+        let more = self.free_quiet(account, budget);
         match (walked, self.phase) {
             (Err(ComeBack), _) => Progress::Waiting,
             (Ok(()), Phase::Walk(_) | Phase::Shrink { .. }) => Progress::More,
@@ -110,7 +110,7 @@ impl<K: Key> Sweep<K> {
                 self.waiting.shrink_to_fit();
                 Progress::Done
             }
-            (Ok(()), Phase::Drain) if freed => Progress::More,
+            (Ok(()), Phase::Drain) if more => Progress::More,
             (Ok(()), Phase::Drain) => Progress::Waiting,
         }
     }
@@ -326,7 +326,7 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Frees what nobody can see any more; answers whether that was anything.
+    /// Frees what nobody can see any more; answers whether it may have left some of that.
     fn free_quiet(&mut self, account: &Account, limit: usize) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -336,7 +336,7 @@ impl<K: Key> Sweep<K> {
         while left > 0 {
             match self.waiting.front() {
                 Some((stamp, _)) if *stamp < quiet || seeded("k5_freed_without_waiting") => {}
-                _ => return left < limit as isize,
+                _ => return false,
             }
             // SAFETY: unlinked before its stamp was given, and nobody who was inside then still is (K5).
             left -= unsafe { self.free_first(account) };

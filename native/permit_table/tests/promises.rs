@@ -416,7 +416,7 @@ fn p8_a_step_of_the_sweep_is_as_long_as_it_is_told_to_be() {
             match progress {
                 Progress::Done => break,
                 Progress::Waiting => {
-                    assert_eq!(freed, 0, "there may be more to free right now");
+                    assert!(freed < freed_at_once, "there may be more to free right now");
                     inside.take();
                     std::thread::yield_now();
                 }
