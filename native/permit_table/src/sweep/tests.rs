@@ -1,0 +1,181 @@
+//! The list and its heads after any calls and steps of the sweep.
+
+use super::*;
+use crate::buckets::Capacity;
+use crate::keys::{order_of_key, Inserted, NewNode};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug)]
+enum Do {
+    Acquire(u64),
+    Release(u64),
+    /// The number of ranges doubles, as if there were many keys.
+    Grow,
+    Step(usize),
+}
+
+/// Up to 16 chunks of heads.
+const MOST_BITS: u32 = MIN_BITS + 4;
+
+fn anything() -> impl Strategy<Value = Do> {
+    prop_oneof![
+        6 => (0..24u64).prop_map(Do::Acquire),
+        6 => (0..24u64).prop_map(Do::Release),
+        1 => Just(Do::Grow),
+        8 => prop_oneof![3 => 1..6usize, 1 => Just(CHUNK)].prop_map(Do::Step),
+    ]
+}
+
+/// Hashes that are the same, next to each other, and next to heads; on both sides.
+fn hashes() -> impl Strategy<Value = Vec<u64>> {
+    let range = (0..1u64 << MOST_BITS).prop_map(|range| range << (u64::BITS - MOST_BITS));
+    let hash = prop_oneof![
+        Just(0),
+        Just(u64::MAX),
+        range.clone(),
+        range.prop_map(|order| order.wrapping_sub(1)),
+        any::<u64>(),
+    ];
+    prop::collection::vec(hash, 1..12)
+}
+
+/// All that is in the list.
+fn links(keys: &Keys<u64>) -> Vec<*mut Link> {
+    let mut links = Vec::new();
+    let (mut cursor, _) = keys.entry(0).link.next();
+    // SAFETY: one thread, so what is in the list is alive.
+    while let Some(link) = unsafe { cursor.as_ref() } {
+        links.push(cursor);
+        let (next, marked) = link.next();
+        assert!(!marked, "S1: a marked link");
+        cursor = next;
+    }
+    links
+}
+
+fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>) {
+    let links = links(keys);
+    // SAFETY: as in `links`.
+    let orders = links.iter().map(|link| unsafe { (**link).order() });
+    assert!(orders.is_sorted(), "K1");
+    let nodes = links.iter().filter_map(|link| Link::node::<u64>(*link));
+    // SAFETY: as above.
+    let nodes = nodes.map(|node| unsafe { node.as_ref() });
+    let nodes: Vec<_> = nodes.collect();
+    assert_eq!(keys.len(), nodes.len());
+    let alive = nodes
+        .iter()
+        .filter_map(|node| Some((node.key, node.buckets.permits()?)));
+    let alive: Vec<_> = alive.collect();
+    let by_key: BTreeMap<_, _> = alive.iter().copied().collect();
+    assert_eq!(by_key.len(), alive.len(), "K4: a key that is there twice");
+    for (key, out) in out {
+        assert_eq!(by_key.get(key).copied().unwrap_or(0), *out, "K6: key {key}");
+    }
+    let pin = epochs::pin();
+    for key in 0..24 {
+        let found = keys.get(&pin, order(key), &key);
+        assert_eq!(found.is_some(), by_key.contains_key(&key), "key {key}");
+    }
+}
+
+/// That a head is in the list if and only if it says so.
+fn check_heads(keys: &Keys<u64>) {
+    let chunks = 0..keys.heads().chunk_count();
+    let heads = chunks.filter_map(|chunk| keys.heads().chunk(chunk));
+    let heads = heads.flatten().filter(|head| head.state() == LINKED);
+    // The first one is where the list begins.
+    assert_eq!(links(keys).len() - keys.len(), heads.count() - 1);
+}
+
+proptest! {
+    /// P8, K1, K4, K6, S1: whatever comes and goes in whatever order, while heads come and go and the sweep stops
+    /// anywhere, the list is sorted, each key that has permits out is found with them, and in the end nothing is
+    /// left.
+    #[test]
+    fn p8_any_history_keeps_the_list_and_leaves_nothing(
+        hashes in hashes(),
+        history in prop::collection::vec(anything(), 0..200),
+    ) {
+        let order = |key: u64| order_of_key(hashes[key as usize % hashes.len()]);
+        let account = Account::default();
+        let keys = Keys::<u64>::new(&account).unwrap();
+        let mut sweep = Sweep::new();
+        let empty = account.bytes();
+        let mut out = BTreeMap::<u64, u64>::new();
+        for step in history {
+            match step {
+                Do::Acquire(key) => {
+                    let pin = epochs::pin();
+                    match keys.get(&pin, order(key), &key) {
+                        Some(node) => {
+                            node.buckets.acquire(Capacity::MAX).unwrap();
+                        }
+                        None => {
+                            let new = NewNode::with_one_permit(&key, order(key), &account).unwrap();
+                            prop_assert!(matches!(keys.insert(&pin, &key, new), Inserted::New(_)));
+                        }
+                    }
+                    *out.entry(key).or_default() += 1;
+                }
+                Do::Release(key) => {
+                    let permits = out.entry(key).or_default();
+                    if *permits > 0 {
+                        *permits -= 1;
+                        keys.get(&epochs::pin(), order(key), &key).unwrap().buckets.release(1);
+                    }
+                }
+                Do::Grow => {
+                    let bits = keys.bits();
+                    keys.resize(bits, (bits + 1).min(MOST_BITS));
+                }
+                Do::Step(budget) => {
+                    sweep.step(&keys, &account, budget);
+                }
+            }
+            check(&keys, order, &out);
+        }
+        check_heads(&keys);
+        for (key, permits) in out {
+            if let Some(node) = keys.get(&epochs::pin(), order(key), &key) {
+                node.buckets.release(permits);
+            }
+        }
+        // The pass that was under way, and two more.
+        for _ in 0..3 {
+            // Other tests' pins may hold it up for a moment.
+            let budget = || if keys.bits() == MIN_BITS { 1 } else { CHUNK };
+            while sweep.step(&keys, &account, budget()) != Progress::Done {
+                std::thread::yield_now();
+            }
+        }
+        prop_assert_eq!((keys.len(), keys.bits(), account.bytes()), (0, MIN_BITS, empty));
+        // SAFETY: made with this account, used by this thread only, and not used again.
+        unsafe { keys.free(&account) };
+        prop_assert_eq!(account.bytes(), 0);
+    }
+}
+
+/// P9: what is unlinked cannot be forgotten for want of memory.
+#[test]
+fn p9_there_is_room_before_anything_is_unlinked() {
+    let mut sweep = Sweep::<u64>::new();
+    assert!(sweep.make_room().is_ok());
+    assert!(sweep.fresh.capacity() > 0 && sweep.waiting.capacity() > 0);
+}
+/// K3: what somebody is just linking in is not in the list yet, so it cannot be taken out.
+#[test]
+fn k3_a_head_that_is_being_linked_in_is_closed_later() {
+    let account = Account::default();
+    let keys = Keys::<u64>::new(&account).unwrap();
+    let pin = epochs::pin();
+    let head = keys.heads().get(1).unwrap();
+    assert!(head.change(UNLINKED, LINKING));
+    assert!(Sweep::close(&pin, &keys, head).is_err());
+    assert!(head.change(LINKING, UNLINKED));
+    assert!(Sweep::close(&pin, &keys, head).is_ok());
+    assert_eq!(head.state(), CLOSED);
+    // SAFETY: nobody else knows it.
+    unsafe { keys.free(&account) };
+}

@@ -1,0 +1,353 @@
+//! What can be seen only from inside: memory that fails, panics, dead keys, the number of heads.
+
+use super::*;
+use crate::fault::{arm, disarm, Fault};
+use crate::keys::CHUNK;
+use crate::pin;
+use std::cell::Cell;
+use std::num::NonZeroU64;
+
+/// Any number is a key, and asked for by itself.
+impl Key for u64 {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Query<u64> for u64 {
+    fn to_key(&self) -> Result<u64, OutOfMemory> {
+        Ok(*self)
+    }
+}
+
+fn acquire(table: &Table<u64>, holder: Holder, key: u64) -> Result<Acquired, OutOfMemory> {
+    table.acquire(&pin(), holder, &key, Capacity::of(9, 1), || Ok(()))
+}
+
+/// P9: whichever allocation of a call fails, the call says so and nothing has changed; and the same call goes
+/// through when there is memory again.
+#[test]
+fn p9_no_memory_at_any_point_changes_nothing() {
+    // SAFETY: one thread, and nothing after `give_back`.
+    let holder = |word, place| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) };
+    // The first permit of all; one of a key that is there; the third key of a holder; a holder whose place is
+    // taken.
+    let calls = [
+        (holder(1, 0), 1),
+        (holder(2, 1), 1),
+        (holder(1, 0), 2),
+        (holder(1, 0), 3),
+        (holder(3, 0), 4),
+    ];
+    let table = Table::new(4096).unwrap();
+    let mut failures = 0;
+    for (holder, key) in calls {
+        for grants in 0.. {
+            let before = table.usage();
+            arm(Fault::Memory, grants);
+            let outcome = acquire(&table, holder, key);
+            disarm();
+            if outcome.is_ok() {
+                break;
+            }
+            failures += 1;
+            let after = table.usage();
+            assert_eq!(
+                (after.keys, after.permits, after.holders),
+                (before.keys, before.permits, before.holders)
+            );
+            assert_eq!(
+                table.count(&pin(), &key),
+                u64::from(key == 1 && before.keys > 0)
+            );
+        }
+    }
+    assert!(failures >= 7, "{failures} allocations were made to fail");
+    assert_eq!(table.usage().permits, 5);
+    for (word, place) in [(1, 0), (2, 1), (3, 0)] {
+        table.give_back(&pin(), holder(word, place));
+    }
+    assert_eq!(table.usage().permits, 0);
+}
+
+/// More heads than keys would be a waste, and with fewer a lookup would be a walk. Where their number changes
+/// matters little; but that it wavers with the number of keys would cost much.
+#[test]
+fn p8_heads_come_with_the_keys_and_go_with_them() {
+    // SAFETY: one thread, and nothing after `give_back`.
+    let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+    let table = Table::new(16).unwrap();
+    let heads = || 1 << table.keys.bits();
+    let chunk = CHUNK as u64;
+    let take = |keys| {
+        for key in keys {
+            acquire(&table, holder, key).unwrap();
+        }
+    };
+    let give = |keys| {
+        for key in keys {
+            table.release(&pin(), holder, &key).unwrap();
+        }
+        // What is used no more goes with the second pass, its heads with the third.
+        for _ in 0..3 {
+            loop {
+                match table.sweep_step(1000) {
+                    Progress::Done => break,
+                    Progress::Waiting => std::thread::yield_now(),
+                    Progress::More => {}
+                }
+            }
+        }
+    };
+    take(0..chunk);
+    assert_eq!(heads(), chunk);
+    take(chunk..chunk + 1);
+    assert_eq!(heads(), 2 * chunk);
+    take(chunk + 1..2 * chunk + 1);
+    assert_eq!(heads(), 4 * chunk);
+    give(chunk + 1..2 * chunk + 1);
+    assert_eq!(heads(), 4 * chunk, "still more keys than a quarter");
+    give(chunk..chunk + 1);
+    assert_eq!(heads(), 2 * chunk);
+    give(1..chunk);
+    assert_eq!(heads(), chunk, "never fewer");
+    table.give_back(&pin(), holder);
+}
+
+/// K4: a key that has died is passed over before the sweep has unlinked it, and so is another that happens to have
+/// the same hash; but nobody puts in what is there.
+#[test]
+fn k4_of_the_nodes_with_one_key_one_is_alive() {
+    let table = Table::<u64>::new(16).unwrap();
+    let pin = pin();
+    let order = order_of_key(42);
+    let insert = |key| {
+        let new = NewNode::with_one_permit(&key, order, &table.account).unwrap();
+        match table.keys.insert(&pin, &key, new) {
+            Inserted::New(node) => Some(node),
+            Inserted::Present(_) => None,
+        }
+    };
+    let get = |key| table.keys.get(&pin, order, &key);
+    let first = insert(1).unwrap();
+    assert!(get(1).is_some() && insert(1).is_none());
+    assert!(get(2).is_none() && insert(2).is_some());
+    assert!(get(1).is_some() && insert(1).is_none(), "behind the other");
+
+    first.buckets.release(1);
+    first.buckets.sweep();
+    first.buckets.sweep();
+    assert!(get(1).is_none());
+    let second = insert(1).unwrap();
+    assert!(get(1).is_some_and(|found| std::ptr::eq(found, second)));
+    assert!(get(2).is_some() && insert(2).is_none());
+}
+
+/// Calls, with the panic of so many places on; answers nothing if it panicked.
+fn with_panic<T>(grants: usize, call: impl FnOnce() -> T) -> Option<T> {
+    arm(Fault::Panic, grants);
+    let outcome = catch_unwind(AssertUnwindSafe(call));
+    assert_eq!(disarm() > 0, outcome.is_err());
+    outcome.ok()
+}
+
+/// So many times as there are places to panic in, until the call goes through; answers what came of it, and how
+/// often it panicked.
+fn through_panics<T>(mut call: impl FnMut() -> T, mut check: impl FnMut()) -> (T, usize) {
+    for grants in 0.. {
+        if let Some(answer) = with_panic(grants, &mut call) {
+            return (answer, grants);
+        }
+        check();
+    }
+    unreachable!()
+}
+
+/// P9: a panic (a bug of ours) anywhere in a call that takes or releases leaves everything as it was, and no
+/// lock.
+#[test]
+fn p9_a_panic_anywhere_changes_nothing() {
+    // SAFETY: one thread, and nothing after `give_back`.
+    let holder = |word, place| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) };
+    let table = Table::new(4096).unwrap();
+    let mut panics = 0;
+    let watched = Cell::new(0);
+    let watch = || {
+        fault::point();
+        watched.set(watched.get() + 1);
+        fault::point();
+        Ok::<(), OutOfMemory>(())
+    };
+    let calls = [
+        (1, 0, 1),
+        (2, 1, 1),
+        (1, 0, 2),
+        (1, 0, 3),
+        (1, 0, 4),
+        (3, 0, 4),
+    ];
+    for (word, place, key) in calls {
+        let before = table.usage();
+        let first = table.holders.find(holder(word, place)).is_none();
+        watched.set(0);
+        let (outcome, panicked) = through_panics(
+            || {
+                let holder = holder(word, place);
+                table.acquire(&pin(), holder, &key, Capacity::of(9, 1), watch)
+            },
+            || {
+                let after = table.usage();
+                assert_eq!(
+                    (after.keys, after.permits, after.holders),
+                    (before.keys, before.permits, before.holders)
+                );
+            },
+        );
+        assert!(matches!(outcome, Ok(Acquired::Permit(_))));
+        assert_eq!(
+            watched.get() > 0,
+            first,
+            "watched if it is new, in spite of all"
+        );
+        panics += panicked;
+    }
+    for (word, place, key) in calls {
+        let before = table.usage().permits;
+        let holder = holder(word, place);
+        let (released, panicked) = through_panics(
+            || table.release(&pin(), holder, &key),
+            || assert_eq!(table.usage().permits, before),
+        );
+        assert_eq!(released, Ok(()));
+        panics += panicked;
+    }
+    assert!(panics >= 20, "{panics} places panicked");
+    assert_eq!(table.usage().permits, 0);
+}
+
+/// P4, P9: a panic in the middle of a death loses nothing of it, and nothing is given back twice.
+#[test]
+fn p4_a_death_gives_back_in_spite_of_a_panic() {
+    // SAFETY: one thread, and nothing after `give_back`.
+    let holder = |word, place| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) };
+    for grants in 0.. {
+        let table = Table::new(4096).unwrap();
+        for (word, place) in [(1, 0), (2, 1), (3, 0)] {
+            for key in [1, 1, 2, 3, 4, 5] {
+                acquire(&table, holder(word, place), key).unwrap();
+            }
+        }
+        let mut hits = 0;
+        for (dead, left) in [(holder(1, 0), 12), (holder(3, 0), 6)] {
+            arm(Fault::Panic, grants);
+            let given = table.give_back(&pin(), dead);
+            hits += disarm();
+            assert_eq!((given.keys, given.permits), (5, 6));
+            assert!(table.holders.find(dead).is_none());
+            assert_eq!(table.usage().permits, left);
+        }
+        assert_eq!(table.usage().totals.given_back, 12);
+        assert_eq!(table.count(&pin(), &1), 2);
+        if hits == 0 {
+            assert!(grants >= 6, "{grants} places");
+            return;
+        }
+    }
+}
+
+/// P8, P9: a sweep that panics anywhere is taken up by the next one: every idle key goes, and so do the heads.
+#[test]
+fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
+    // SAFETY: one thread.
+    let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+    let keys = 3 * crate::keys::CHUNK as u64;
+    let mut panics = 0;
+    for first in 0..5 {
+        let table = Table::new(16).unwrap();
+        acquire(&table, holder, 0).unwrap();
+        for key in 1..=keys {
+            acquire(&table, holder, key).unwrap();
+            table.release(&pin(), holder, &key).unwrap();
+        }
+        let mut grants = first;
+        let mut swept = 0;
+        while swept < 8 {
+            match with_panic(grants, || table.sweep_step(256)) {
+                Some(Progress::Done) => swept += 1,
+                Some(_) => {}
+                None => panics += 1,
+            }
+            // Further on in each step.
+            grants = if grants > 1500 {
+                first % 7
+            } else {
+                grants + 13
+            };
+        }
+        let mut swept = 0;
+        while swept < 4 {
+            swept += usize::from(table.sweep_step(256) == Progress::Done);
+        }
+        assert_eq!(table.usage().keys, 1);
+        assert_eq!(table.keys.bits(), crate::keys::MIN_BITS);
+        let bytes = table.usage().memory;
+        acquire(&table, holder, 1).unwrap();
+        assert_eq!(
+            table.usage().memory,
+            bytes + 64,
+            "but for the node nothing is left"
+        );
+    }
+    assert!(panics > 100, "{panics} panics");
+}
+
+/// P8, P9: a head whose way out of the list was interrupted by a panic is out before its chunk is given up.
+#[test]
+fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
+    // SAFETY: one thread.
+    let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+    let table = Table::new(16).unwrap();
+    for key in 0..2 * crate::keys::CHUNK as u64 {
+        acquire(&table, holder, key).unwrap();
+        table.release(&pin(), holder, &key).unwrap();
+    }
+    while table.sweep_step(256) != Progress::Done {}
+    // As long as somebody is inside, nothing is freed: so what is in the list can be looked at.
+    let _inside = pin();
+    let mut grants = 0;
+    let mut panics = 0;
+    loop {
+        grants = (grants + 1) % 40;
+        match with_panic(grants, || table.sweep_step(16)) {
+            Some(Progress::More) => {}
+            Some(_) => break,
+            None => panics += 1,
+        }
+    }
+    assert!(panics > 100, "{panics} panics");
+    assert_eq!(table.keys.bits(), crate::keys::MIN_BITS);
+    let mut heads = 0;
+    let (mut next, _) = table.keys.entry(0).link.next();
+    // SAFETY: pinned since before the sweep began to take anything out.
+    while let Some(link) = unsafe { next.as_ref() } {
+        let head = table.keys.entry(link.order());
+        assert!(
+            std::ptr::eq(&head.link, link),
+            "a head that is not there any more"
+        );
+        heads += 1;
+        (next, _) = link.next();
+    }
+    assert!(heads > 1000, "{heads} heads");
+}
+
+#[test]
+fn p9_a_table_that_cannot_be_made_leaves_nothing() {
+    for grants in 0..3 {
+        arm(Fault::Memory, grants);
+        assert!(Table::<u64>::new(16).is_err());
+        disarm();
+    }
+    assert!(Table::<u64>::new(16).is_ok());
+    assert!(Table::<u64>::new(usize::MAX).is_err());
+}
