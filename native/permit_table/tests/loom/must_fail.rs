@@ -216,8 +216,8 @@ fn every_bug_that_the_code_can_have_is_on_the_list() {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     for source in fs::read_dir(sources).unwrap() {
         let path = source.unwrap().path();
-        // Where the questions are asked, not where they are answered.
-        if path.ends_with("sync.rs") {
+        // Where the questions are asked: neither where they are answered, nor in the folders, which are of tests.
+        if path.ends_with("sync.rs") || path.is_dir() {
             continue;
         }
         let text = fs::read_to_string(path).unwrap();
