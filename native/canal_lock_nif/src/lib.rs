@@ -20,8 +20,8 @@
 //! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
 //!
 //! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
-//! arguments at each call, which costs more than the rest of them together. All NIFs but some that only look run on
-//! normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on:
+//! arguments at each call, which costs more than the rest of them together. All NIFs but those that
+//! only look, or read long keys, or free what nobody can find any more, run on normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on:
 //! counts, records and monitors must not be touched then.
 //!
 //! # Without memory (P9)
@@ -36,7 +36,8 @@
 //!   time (its epoch record, its place to wait for a lock in), by the first hasher (its seeds);
 //! - what is of a fixed size and freed right away: the list of arguments that `#[rustler::nif]` makes for each call
 //!   (five words at most), the two of `info/0`;
-//! - two `Arc`s for a manager that begins, some hundred bytes: there is no fallible way to make one yet.
+//! - two `Arc`s for a manager that begins and one for a long key, some hundred bytes: there is no fallible way to make
+//!   one yet.
 //!
 //! What is pushed, inserted or moved elsewhere has had its room reserved before.
 
