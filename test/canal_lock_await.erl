@@ -2,7 +2,7 @@
 %% it is.
 -module(canal_lock_await).
 
--export([count/2, value/2, value/3, down/1, reason/1, answer/1, answer/2]).
+-export([count/2, value/2, value/3, gate/1, down/1, reason/1, answer/1, answer/2]).
 
 %% How long anything may take before a test fails. Far longer than it takes on a busy machine.
 -define(DEADLINE_MS, 20000).
@@ -40,6 +40,17 @@ pause(0) ->
     end;
 pause(_) ->
     erlang:yield().
+
+%% Until somebody opens the gate, a counter, by counting up: so many can begin together.
+-spec gate(counters:counters_ref()) -> ok.
+gate(Gate) ->
+    case counters:get(Gate, 1) of
+        0 ->
+            erlang:yield(),
+            gate(Gate);
+        _ ->
+            ok
+    end.
 
 %% Until these processes are dead.
 -spec down([pid()]) -> ok.

@@ -114,7 +114,7 @@ all_new_at_once() ->
             Workers = [canal_lock_worker:start() || _ <- lists:seq(1, ?PROCESSES)],
             Acquire = fun() ->
                 Key = {Round, Make()},
-                wait_at(Gate),
+                canal_lock_await:gate(Gate),
                 canal_lock:acquire(Key, ?CAPACITY, 1)
             end,
             Answers = [canal_lock_worker:send_order(Worker, Acquire) || Worker <- Workers],
@@ -128,15 +128,6 @@ all_new_at_once() ->
         %% The last one takes so long to read that all who can read at once do.
         {Kind, Make} <- long_keys() ++ [{very_long, fun() -> Large end}]
     ].
-
-wait_at(Gate) ->
-    case counters:get(Gate, 1) of
-        0 ->
-            erlang:yield(),
-            wait_at(Gate);
-        _ ->
-            ok
-    end.
 
 %% The holders themselves count. The sweep beside them takes the key out whenever nobody holds it.
 come_and_go() ->

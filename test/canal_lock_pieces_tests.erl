@@ -149,8 +149,13 @@ any_number() ->
     ],
     ?assertEqual(3, length(canal_lock:keys())).
 
-%% Somebody who looks is stopped in the middle, and goes on when there is another table.
+%% While somebody looks, another table is opened in place of the one that is looked at. Tried again if the look was over
+%% by then.
 one_table() ->
+    one_table(100).
+
+one_table(Tries) ->
+    _ = canal_lock_nif:open(1024, 3, false),
     take([{old, N} || N <- lists:seq(1, 50_000)]),
     Looker = canal_lock_worker:start(),
     1 = erlang:trace(Looker, true, [call]),
@@ -158,17 +163,17 @@ one_table() ->
     Answer = canal_lock_worker:send_order(Looker, fun canal_lock:keys/0),
     receive
         {trace, Looker, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
-            true = erlang:suspend_process(Looker)
+            _ = canal_lock_nif:open(1024, 3, false)
     end,
-    [] = first_calls(Looker) -- [first],
-    ok = canal_lock:stop(),
-    {ok, _} = canal_lock:start_link(3),
     take([{new, N} || N <- lists:seq(1, 5_000)]),
-    true = erlang:resume_process(Looker),
-    ?assertEqual(sorted([{{new, N}, 1} || N <- lists:seq(1, 5_000)]), sorted(canal_lock_await:answer(Answer))),
+    Tables = lists:usort([Table || {{Table, _}, 1} <- canal_lock_await:answer(Answer)]),
     1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, false, []),
-    %% It had come further than its first piece, and begins anew.
-    ?assert(length(first_calls(Looker)) >= 1).
+    ok = canal_lock_worker:kill(Looker),
+    %% It has come further than its first piece; has it begun anew?
+    case {first_calls(Looker), Tables} of
+        {[first], [old]} when Tries > 1 -> one_table(Tries - 1);
+        {[first, first], Tables} -> ?assertEqual([], Tables -- [new])
+    end.
 
 first_calls(Looker) ->
     receive

@@ -168,7 +168,7 @@ race(Processes, Key, Capacity) ->
     Gate = counters:new(1, []),
     Workers = [canal_lock_worker:start() || _ <- lists:seq(1, Processes)],
     Acquire = fun() ->
-        wait_at(Gate),
+        canal_lock_await:gate(Gate),
         canal_lock:acquire(Key, Capacity, 1)
     end,
     Answers = [canal_lock_worker:send_order(Worker, Acquire) || Worker <- Workers],
@@ -176,15 +176,6 @@ race(Processes, Key, Capacity) ->
     Sorted = lists:sort([canal_lock_await:answer(Answer) || Answer <- Answers]),
     canal_lock_worker:kill(Workers),
     [N || {acquired, N} <- Sorted] ++ [full || full <- Sorted].
-
-wait_at(Gate) ->
-    case counters:get(Gate, 1) of
-        0 ->
-            erlang:yield(),
-            wait_at(Gate);
-        _ ->
-            ok
-    end.
 
 %% The second count goes up after the first, and down before it: it can only be smaller.
 counted_by_holders() ->
