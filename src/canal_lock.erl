@@ -60,19 +60,11 @@
     end
 ).
 
-%% The answer of a call that counts. If the key is long, it is made again with a handle on it. (A macro, and `Again'
-%% written out in it: so the fun is not made where it is not needed.)
--define(COUNTED(Arguments, Key, Answer, Again),
+%% An answer, unless it says what to raise.
+-define(ANSWERED(Arguments, Answer),
     case Answer of
-        {raise, intern, _} ->
-            case canal_lock_interned:counted(Key, Again) of
-                {raise, Cause, _} -> ?RAISE(Cause, Arguments);
-                OfHandle -> OfHandle
-            end;
-        {raise, Cause, _} ->
-            ?RAISE(Cause, Arguments);
-        OfKey ->
-            OfKey
+        {raise, Cause, _} -> ?RAISE(Cause, Arguments);
+        Answered -> Answered
     end
 ).
 
@@ -182,12 +174,15 @@ stop() ->
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->
-    ?COUNTED(
-        [Key, MaxPer, Buckets],
-        Key,
-        canal_lock_nif:acquire(Key, MaxPer, Buckets),
-        fun(Handle) -> canal_lock_nif:acquire(Handle, MaxPer, Buckets) end
-    ).
+    %% The arguments come back with a cause, so that none need be kept across the call.
+    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
+        {raise, intern, Arguments} ->
+            ?ANSWERED(Arguments, canal_lock_interned:counted(fun canal_lock_nif:acquire/3, Arguments));
+        {raise, Cause, Arguments} ->
+            ?RAISE(Cause, Arguments);
+        Answer ->
+            Answer
+    end.
 
 %% @doc Gives one permit of `Key' back, if the calling process holds one.
 %%
@@ -198,9 +193,19 @@ acquire(Key, MaxPer, Buckets) ->
 %% Raises and costs as {@link acquire/3}; a report costs milliseconds.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 release(Key, MaxPer, Buckets) when is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0 ->
-    case ?COUNTED([Key, MaxPer, Buckets], Key, canal_lock_nif:release(Key), fun canal_lock_nif:release/1) of
-        ok -> ok;
-        {error, not_held} -> canal_lock_reports:unexpected_unlock(Key)
+    case canal_lock_nif:release(Key) of
+        ok ->
+            ok;
+        {error, not_held} ->
+            canal_lock_reports:unexpected_unlock(Key);
+        {raise, intern, [Key]} ->
+            Again = canal_lock_interned:counted(fun canal_lock_nif:release/1, [Key]),
+            case ?ANSWERED([Key, MaxPer, Buckets], Again) of
+                ok -> ok;
+                {error, not_held} -> canal_lock_reports:unexpected_unlock(Key)
+            end;
+        {raise, Cause, _} ->
+            ?RAISE(Cause, [Key, MaxPer, Buckets])
     end;
 release(Key, MaxPer, Buckets) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets]).
@@ -210,7 +215,14 @@ release(Key, MaxPer, Buckets) ->
 %% Raises and costs as {@link acquire/3}.
 -spec release(key()) -> ok | {error, not_held}.
 release(Key) ->
-    ?COUNTED([Key], Key, canal_lock_nif:release(Key), fun canal_lock_nif:release/1).
+    case canal_lock_nif:release(Key) of
+        {raise, intern, Arguments} ->
+            ?ANSWERED(Arguments, canal_lock_interned:counted(fun canal_lock_nif:release/1, Arguments));
+        {raise, Cause, Arguments} ->
+            ?RAISE(Cause, Arguments);
+        Answer ->
+            Answer
+    end.
 
 %% @doc Calls `Fun', a function of no arguments, with a permit of `Key', which is given back however `Fun' ends: when
 %% it returns (`{ok, Result}'), when it throws, exits or raises (which goes on to the caller), and when the process is
@@ -225,24 +237,31 @@ release(Key) ->
     {ok, Result} | full.
 with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
     %% What it was acquired with, it is released with: so a long key is read once, and nothing can fail afterwards.
-    Acquire = fun(KeyOrHandle) ->
-        case canal_lock_nif:acquire(KeyOrHandle, MaxPer, Buckets) of
-            {acquired, _} -> {acquired, KeyOrHandle};
-            Other -> Other
-        end
-    end,
-    case ?COUNTED([Key, MaxPer, Buckets, Fun], Key, Acquire(Key), Acquire) of
-        {acquired, KeyOrHandle} ->
-            try
-                {ok, Fun()}
-            after
-                return(KeyOrHandle)
-            end;
-        full ->
-            full
+    case acquired_with(Key, MaxPer, Buckets) of
+        {raise, intern, _} ->
+            Acquire = fun(Handle) -> acquired_with(Handle, MaxPer, Buckets) end,
+            Acquired = canal_lock_interned:counted(Acquire, [Key]),
+            call_with(?ANSWERED([Key, MaxPer, Buckets, Fun], Acquired), Fun);
+        Acquired ->
+            call_with(?ANSWERED([Key, MaxPer, Buckets, Fun], Acquired), Fun)
     end;
 with_permit(Key, MaxPer, Buckets, Fun) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets, Fun]).
+
+acquired_with(KeyOrHandle, MaxPer, Buckets) ->
+    case canal_lock_nif:acquire(KeyOrHandle, MaxPer, Buckets) of
+        {acquired, _} -> {acquired, KeyOrHandle};
+        Other -> Other
+    end.
+
+call_with(full, _Fun) ->
+    full;
+call_with({acquired, KeyOrHandle}, Fun) ->
+    try
+        {ok, Fun()}
+    after
+        return(KeyOrHandle)
+    end.
 
 %% What came of `Fun' must not be lost because its permit is void by now.
 return(KeyOrHandle) ->

@@ -6,11 +6,12 @@
 
 -export([counted/2, call/2]).
 
-%% The second try of a call that counts, and answers causes instead of raising them.
--spec counted(canal_lock:key(), fun((Handle :: reference()) -> Answer)) -> Answer | canal_lock_nif:raise().
-counted(Key, Call) ->
+%% The second try of a call that counts, which answers causes instead of raising them: with these arguments, of which
+%% the first one is the key.
+-spec counted(fun((...) -> Answer), [canal_lock:key() | term(), ...]) -> Answer | canal_lock_nif:raise().
+counted(Native, [Key | Others]) ->
     try canal_lock_nif:intern(Key) of
-        Handle -> Call(Handle)
+        Handle -> apply(Native, [Handle | Others])
     catch
         error:Cause -> {raise, Cause, [Key]}
     end.
