@@ -416,15 +416,35 @@ forever() ->
     end.
 
 start(Kind, MaxPer) ->
-    perform(parent, fun() ->
+    Started = perform(parent, fun() ->
         process_flag(trap_exit, true),
         case canal_lock:start_link(MaxPer, #{keep_on_crash => Kind =:= keeping, sweep_interval_ms => ?NEVER_MS}) of
-            %% One that adopts a table begins with the rest of a pass of the sweep: then let it be all of it.
-            {ok, _} when Kind =:= keeping -> canal_lock_manager:sweep();
             {ok, _} -> ok;
             {error, {already_started, _}} -> already_started
         end
-    end).
+    end),
+    case {Started, Kind} of
+        {ok, keeping} ->
+            %% One that adopts a table begins with the rest of a pass of the sweep: then let it be all of it, with the
+            %% keys of those too who have died while there was no manager.
+            canal_lock_await:value([], fun gone_on_record/0),
+            sweep();
+        _ ->
+            Started
+    end.
+
+%% Holders that have died, or are out of reach.
+gone_on_record() ->
+    Seen = on(place(), fun() -> {[Pid || {Pid, _, _} <- canal_lock_view:permits()], [node() | nodes()]} end),
+    {Pids, Reached} = Seen,
+    [Pid || Pid <- lists:usort(Pids), not (lists:member(node(Pid), Reached) andalso lives(Pid))].
+
+lives(Pid) ->
+    Where = case node(Pid) =:= on(place(), fun() -> node() end) of
+        true -> place();
+        false -> far()
+    end,
+    on(Where, fun() -> is_process_alive(Pid) end).
 
 stop() ->
     perform(near1, fun canal_lock:stop/0).
