@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Breaks native/permit_table in every small way that cargo-mutants knows, one at a time, and sees whether its tests
 # notice. What survives must be in the table of docs/mutants.md, with the reason; and what is there must survive.
-# Takes half an hour. With arguments, which go to cargo-mutants (such as --file keys.rs), only a part is looked at.
+# Takes about an hour on a machine that does nothing else. With arguments, which go to cargo-mutants (such as
+# --file keys.rs), only a part is looked at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -21,6 +21,7 @@
 //!
 //! A panic under the lock (a bug of ours) leaves it free, and at most a digest without a key, which is nobody's.
 
+use crate::enif::Here;
 use crate::key::TermKey;
 use crate::large::{Large, Reading};
 use crate::raised::Raised;
@@ -75,7 +76,7 @@ impl Handle {
 }
 
 fn is_long(term: Term<'_>) -> Result<bool, Raised> {
-    if Small::parse(crate::enif::Here::from_env(term.get_env()), term.as_c_arg()).is_some() {
+    if Small::parse(Here::from_env(term.get_env()), term.as_c_arg()).is_some() {
         return Ok(false);
     }
     match Large::parse(term, Reading::Brief) {

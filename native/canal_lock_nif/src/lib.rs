@@ -20,9 +20,9 @@
 //! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
 //!
 //! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
-//! arguments at each call, which costs more than the rest of them together. All NIFs but those that
-//! only look, or read long keys, or free what nobody can find any more, run on normal schedulers, because a process that is killed inside a dirty NIF is announced dead while the NIF runs on:
-//! counts, records and monitors must not be touched then.
+//! arguments at each call, which costs more than the rest of them together. All NIFs but those that only look, or read
+//! long keys, or free what nobody can find any more, run on normal schedulers, because a process that is killed inside a
+//! dirty NIF is announced dead while the NIF runs on: counts, records and monitors must not be touched then.
 //!
 //! # Without memory (P9)
 //!
