@@ -38,6 +38,7 @@ test: setup both-tools ## run all tests
 	$(cargo) test --locked --package permit_table
 	$(loom) --test loom
 	rebar3 eunit
+	mix test --warnings-as-errors
 
 # That each tool builds the project on its own, and that a second build finds nothing to do and says nothing.
 .PHONY: both-tools

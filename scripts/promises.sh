@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which tests hold which promise: the promises are those of the table in README.md, and a test cites one in its title
-# (EUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails if a promise has no test, or if a test cites
-# one that is not made. With --all, names the tests too.
+# (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails if a promise has no test, or if a test
+# cites one that is not made. With --all, names the tests too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +21,7 @@ citations() {
       n = split(labels, parts, /[^A-Z0-9]+/)
       for (i = 1; i <= n; i++) if (parts[i] ~ /^P[0-9]+$/) print parts[i] "\t" FILENAME "\t" test
     }
-    FILENAME ~ /\.erl$/ {
+    FILENAME ~ /\.(erl|exs)$/ {
       rest = $0
       while (match(rest, /"P[0-9]+(, ?[A-Z][0-9]+)*: [^"]*"/)) {
         title = substr(rest, RSTART + 1, RLENGTH - 2)
@@ -38,7 +38,7 @@ citations() {
       cite(cited, name)
     }
     { cited = "" }
-  ' test/*.erl native/permit_table/tests/*.rs native/permit_table/src/*.rs | sort -u
+  ' test/*.erl test/*.exs native/permit_table/tests/*.rs native/permit_table/src/*.rs | sort -u
 }
 
 cited=$(citations)

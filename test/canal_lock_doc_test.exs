@@ -1,0 +1,36 @@
+defmodule CanalLock.DocTest do
+  # What the docs of CanalLock show, and with them the Elixir session of the README, is what happens.
+  use ExUnit.Case, async: false
+
+  describe "without a manager:" do
+    doctest CanalLock, only: [:moduledoc]
+  end
+
+  describe "with a manager:" do
+    setup do
+      start_supervised!({CanalLock, max_per: 3})
+      :ok
+    end
+
+    doctest CanalLock, except: [:moduledoc]
+  end
+
+  test "whatever can be called is documented, with a session but for what has nothing to show" do
+    {:docs_v1, _, :elixir, "text/markdown", %{"en" => _}, _, docs} = Code.fetch_docs(CanalLock)
+    functions = for {{:function, name, arity}, _, _, doc, _} <- docs, do: {"#{name}/#{arity}", doc}
+    assert [] = for({function, :none} <- functions, do: function)
+    assert ["stop/0"] = for({function, %{"en" => text}} <- functions, not (text =~ "iex>"), do: function)
+    assert [] = for({{:type, name, _}, _, _, :none, _} <- docs, do: name)
+  end
+
+  test "the docs of the module are the README's" do
+    {:docs_v1, _, _, _, %{"en" => text}, _, _} = Code.fetch_docs(CanalLock)
+    readme = File.read!("README.md")
+    parts = String.split(text, "\n\n", trim: true)
+    assert [] = for(part <- parts, not (readme =~ String.trim(part)), do: part)
+
+    for words <- ["Limits who may use what", "Do you need it?", "{CanalLock, max_per: 3}"] do
+      assert text =~ words
+    end
+  end
+end

@@ -1,0 +1,116 @@
+defmodule CanalLockTest do
+  # What is said here in Elixir alone: options, children, and how errors look. All else is tested in Erlang.
+  use ExUnit.Case, async: false
+
+  test "it has every function of the Erlang module" do
+    ours = [__info__: 1, module_info: 0, module_info: 1, child_spec: 1, start_link: 1]
+    erlangs = :canal_lock.module_info(:exports) -- [module_info: 0, module_info: 1, start_link: 2]
+    assert [] = erlangs -- CanalLock.module_info(:exports)
+    assert [] = CanalLock.module_info(:exports) -- (erlangs ++ ours)
+  end
+
+  test "each function passes its arguments on in their order" do
+    start_supervised!({CanalLock, max_per: 3})
+    assert {:acquired, 1} = CanalLock.acquire(:db, 1, 2)
+    assert {:acquired, 2} = CanalLock.acquire_on(node(), :db, 2, 1)
+    assert :full = CanalLock.acquire(:db, 2, 1)
+    assert :full = CanalLock.with_permit(:db, 0, 9, fn -> flunk("without a permit") end)
+    assert {:ok, :done} = CanalLock.with_permit(:db, 3, 1, fn -> :done end)
+    assert [2] = CanalLock.buckets(:db, 3)
+    assert [1, 1] = CanalLock.buckets(:db, 1)
+    assert 2 = CanalLock.count(:db)
+    assert [{self(), 2}] == CanalLock.holders(:db)
+    assert [{:db, 2}] == CanalLock.held()
+    assert [{:db, 2}] == CanalLock.held(self())
+    assert [] == CanalLock.held(Process.whereis(:canal_lock))
+    assert [{:db, 2}] == CanalLock.keys()
+    assert [] == CanalLock.audit()
+    assert :ok = CanalLock.release(:db, 3, 1)
+    assert :ok = CanalLock.release_on(node(), :db)
+    assert {:error, :not_held} = CanalLock.release(:db)
+    assert %{granted: 3, released: 3, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
+  end
+
+  @tag :capture_log
+  test "P10: a child keeps its table when it crashes, unless it is not to" do
+    keeping = start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
+    assert %{keep_on_crash: true, sweep_interval_ms: 1000, max_per: 3} = state(keeping)
+    {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
+    crash(keeping)
+    assert [db: 1] = CanalLock.held()
+    :ok = stop_supervised(CanalLock)
+
+    forgetting = start_supervised!({CanalLock, max_per: 3, keep_on_crash: false})
+    {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
+    crash(forgetting)
+    assert [] = CanalLock.held()
+  end
+
+  # As `sys` shows it.
+  defp state(manager) do
+    {:status, _, _, [_, _, _, _, shown]} = :sys.get_status(manager)
+    [state] = for {:data, [{~c"State", state}]} <- shown, do: state
+    state
+  end
+
+  defp crash(manager) do
+    monitor = Process.monitor(manager)
+    Process.exit(manager, :kill)
+    assert_receive {:DOWN, ^monitor, _, _, :killed}
+    await_another()
+  end
+
+  defp await_another do
+    if Process.whereis(:canal_lock), do: :sys.get_state(:canal_lock), else: await_another()
+  end
+
+  test "the first process that needs it may start it" do
+    {:ok, manager} = CanalLock.start_link(max_per: 7, keep_on_crash: false)
+    assert %{max_per: 7} = CanalLock.info()
+    assert %{keep_on_crash: false, sweep_interval_ms: 5000} = state(manager)
+    assert :ok = CanalLock.stop()
+    assert :noproc = catch_exit(CanalLock.stop())
+  end
+
+  for {options, words} <- [
+        {[], "the option :max_per is missing, a positive integer"},
+        {[keep_on_crash: true], "the option :max_per is missing, a positive integer"},
+        {[max_per: 0], "max_per is not a positive integer: 0"},
+        {[max_per: "3"], ~s(max_per is not a positive integer: "3")},
+        {[max_per: 3, keep_on_crash: :yes], "keep_on_crash is neither true nor false: [keep_on_crash: :yes]"},
+        {[max_per: 3, sweep_interval_ms: 0],
+         "sweep_interval_ms is not a positive integer below 2^32, in milliseconds: [sweep_interval_ms: 0]"},
+        {[max_pre: 3], "unknown keys [:max_pre] in [max_pre: 3], the allowed keys are"},
+        {[max_per: 3, max_per: 4], "duplicate keys [:max_per]"},
+        {3, "not a keyword list of options such as [max_per: 3]: 3"},
+        {%{max_per: 3}, "not a keyword list of options such as [max_per: 3]: %{max_per: 3}"}
+      ] do
+    test "options that are wrong: #{inspect(options)}" do
+      options = unquote(Macro.escape(options))
+
+      for wrong <- [&CanalLock.start_link/1, &CanalLock.child_spec/1] do
+        error = assert_raise ArgumentError, fn -> wrong.(options) end
+        assert Exception.message(error) =~ unquote(words)
+      end
+
+      refute Process.whereis(:canal_lock)
+    end
+  end
+
+  test "an error says which argument is wrong" do
+    assert blamed(fn -> CanalLock.acquire(:db, 3, 1) end) =~ "canal_lock is not started"
+    start_supervised!({CanalLock, max_per: 3})
+    assert blamed(fn -> CanalLock.acquire(:db, :three, 1) end) =~ "2nd argument: not a non-negative integer"
+    assert blamed(fn -> CanalLock.with_permit(:db, 3, 1, :fun) end) =~ "4th argument: not a function of no arguments"
+    assert blamed(fn -> CanalLock.buckets(:db, 0) end) =~ "2nd argument: not a positive integer"
+    assert 0 = CanalLock.info().granted
+  end
+
+  # As it is shown when a process dies of it.
+  defp blamed(fun) do
+    fun.()
+    flunk("no error")
+  rescue
+    error -> Exception.format(:error, error, __STACKTRACE__)
+  end
+end

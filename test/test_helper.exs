@@ -1,0 +1,3 @@
+# Not a dependency of the library. The tests have it catch what they make supervisors report.
+{:ok, _} = Application.ensure_all_started(:logger)
+ExUnit.start()
