@@ -107,7 +107,8 @@ ratios() ->
             #{text => "throughput of two processes, distinct keys / one: ours", dividend => {pair, "atom", ours, pair},
               divisor => {two, "distinct keys", ours, pair}, factor => 2, target => {at_least, 1.8}},
             %% What the machine has to give at that moment: two counters that share nothing.
-            #{text => "throughput of two processes, distinct keys / one: atomics", dividend => {pair, "atom", atomics, pair},
+            #{text => "throughput of two processes, distinct keys / one: atomics",
+              dividend => {pair, "atom", atomics, pair},
               divisor => {two, "distinct keys", atomics, pair}, factor => 2},
             #{text => "throughput of two processes, distinct keys / one: ets", dividend => {pair, "atom", ets, pair},
               divisor => {two, "distinct keys", ets, pair}, factor => 2},

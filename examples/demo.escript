@@ -1,7 +1,7 @@
 #!/usr/bin/env escript
 %%! -kernel logger_level error
-%% The main job, live: the shell session of the README, evaluated expression by expression on this node, and then a death.
-%% Run it by `make demo', which builds the library and puts it on the code path.
+%% The main job, live: the shell session of the README, evaluated expression by expression on this node, and then a
+%% death. Run it by `make demo', which builds the library and puts it on the code path.
 
 -mode(compile).
 
@@ -23,8 +23,8 @@ session() ->
         "canal_lock:acquire(db, MaxPer, 1)."
     ].
 
-%% A second process takes the fourth of six permits, and dies of a cause that nothing can catch. The last expression waits until the
-%% VM has given the permit back: it may tell of a death a moment before.
+%% A second process takes the fourth of six permits, and dies of a cause that nothing can catch. The last expression
+%% waits until the VM has given the permit back: it may tell of a death a moment before.
 a_death() ->
     [
         "Shell = self().",

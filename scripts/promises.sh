@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which tests hold which promise: the promises are those of the table in README.md, and a test cites one in its title
-# (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails if a promise has no test, or if a test
-# cites one that is not made. With --all, names the tests too.
+# (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails if a promise has no test, or if a
+# test cites one that is not made. With --all, names the tests too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -13,7 +13,8 @@ start(_Type, _Arguments) ->
             canal_lock_sup:start_link([]);
         {ok, MaxPer} ->
             Keys = [keep_on_crash, sweep_interval_ms],
-            Options = maps:from_list([{Key, Value} || Key <- Keys, {ok, Value} <- [application:get_env(canal_lock, Key)]]),
+            Given = [{Key, application:get_env(canal_lock, Key)} || Key <- Keys],
+            Options = maps:from_list([{Key, Value} || {Key, {ok, Value}} <- Given]),
             case canal_lock_errors:faults(child_spec, [{MaxPer, Options}]) of
                 #{1 := Fault} -> {error, {bad_environment, #{max_per => MaxPer, options => Options}, Fault}};
                 #{} -> canal_lock_sup:start_link([canal_lock:child_spec({MaxPer, Options})])

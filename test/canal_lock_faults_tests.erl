@@ -65,7 +65,9 @@ cases() ->
         lists:append([
             [
                 {{intern, 1}, Nothing, fun(_) -> true = is_reference(canal_lock_nif:intern(Key)) end},
-                {{acquire, 3}, Interned(Key), fun(Long) -> {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1)) end},
+                {{acquire, 3}, Interned(Key), fun(Long) ->
+                    {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1))
+                end},
                 {{has_unused_keys, 0}, Interned(Key), fun(_) -> canal_lock_nif:has_unused_keys() end},
                 {{free_unused_keys, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused_keys() end}
             ]

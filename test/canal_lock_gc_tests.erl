@@ -1,6 +1,6 @@
-%% P4, P9: what a process does with its heap is no matter of its permits. Keys are made, used, and forgotten; the heap is
-%% collected, moved and shrunk; and equal keys that are made anew are the same keys. And what a key keeps in memory it
-%% keeps for as long as it is there.
+%% P4, P9: what a process does with its heap is no matter of its permits. Keys are made, used, and forgotten; the heap
+%% is collected, moved and shrunk; and equal keys that are made anew are the same keys. And what a key keeps in memory
+%% it keeps for as long as it is there.
 -module(canal_lock_gc_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -130,7 +130,9 @@ watched_here() ->
 %% The calls on record, each with whom it is for.
 -spec unconfirmed(a_node()) -> [{Holder :: pid(), Call :: pid()}].
 unconfirmed(There) ->
-    canal_lock_nodes:call(There, fun() -> [{Holder, Call} || {Holder, _, Calls} <- remote_holders(), Call <- Calls] end).
+    canal_lock_nodes:call(There, fun() ->
+        [{Holder, Call} || {Holder, _, Calls} <- remote_holders(), Call <- Calls]
+    end).
 
 remote_holders() ->
     canal_lock_nif:remote_holders(element(3, sys:get_state(canal_lock))).

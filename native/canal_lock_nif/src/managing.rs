@@ -146,8 +146,8 @@ fn remote_give_back(env: Env, handle: ResourceArc<ManagerWatch>, pid: Term) -> N
     Ok(atoms::ok())
 }
 
-/// `remote_holders(Handle) -> [{Pid, Connection, [Call]}]`: the holders on other nodes, each with its calls that are not
-/// over. Dirty, for there may be very many; it changes nothing.
+/// `remote_holders(Handle) -> [{Pid, Connection, [Call]}]`: the holders on other nodes, each with its calls that are
+/// not over. Dirty, for there may be very many; it changes nothing.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn remote_holders(env: Env<'_>, handle: ResourceArc<ManagerWatch>) -> NifResult<Term<'_>> {
     let here = Here::from_env(env);

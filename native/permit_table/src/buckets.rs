@@ -21,7 +21,7 @@
 //! | word | meaning | leaves it by |
 //! |---|---|---|
 //! | `n` | `n` permits are out; nobody has acquired since the sweep last came by | acquire, release, sweep (0 only) |
-//! | `USED + n` | `n` permits are out; somebody has acquired since then | acquire, release, sweep (clears `USED` at 0) |
+//! | `USED + n` | `n` permits are out; somebody has acquired since | acquire, release, sweep (clears `USED` at 0) |
 //! | `DEAD` | the key is gone; whoever finds it looks the key up again | never |
 //!
 //! `USED` is the second chance of the clock algorithm (Corbató 1968): a key in frequent use that happens to be at 0

@@ -21,8 +21,8 @@
 //!   (1); the processor may, and that is what the barrier mends.
 //! - **E3** A thread whose `entered` is greater than a stamp has read (Acquire) the increment (b) (Release), so it
 //!   sees (a) and cannot find what bears that stamp.
-//! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a thing comes before its freeing. So is (1):
-//!   (c) may find that the thread has entered again, in a later epoch, and nothing of (3) any more.
+//! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a thing comes before its freeing. So is
+//!   (1): (c) may find that the thread has entered again, in a later epoch, and nothing of (3) any more.
 //!
 //! Where there is no `membarrier` (other systems, old kernels, a filter of system calls), both sides use a full
 //! fence. A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the

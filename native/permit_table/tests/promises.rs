@@ -508,7 +508,8 @@ proptest! {
                     prop_assert_eq!(release(&table, who(holder), key), expected);
                 }
                 Call::Die { holder } => {
-                    let permits: u64 = model.iter().filter(|((who, _), _)| *who == holder).map(|(_, permits)| permits).sum();
+                    let held = model.iter().filter(|((who, _), _)| *who == holder);
+                    let permits: u64 = held.map(|(_, permits)| permits).sum();
                     model.retain(|(who, _), _| *who != holder);
                     counted.given_back += permits;
                     prop_assert_eq!(table.give_back(&pin(), who(holder)).permits, permits);
@@ -526,8 +527,11 @@ proptest! {
         prop_assert_eq!(&on_record(&table), &model);
         for number in 0..6 {
             let mut held = BTreeMap::new();
-            table.held(who(number), |key, permits| assert!(held.insert((number, key.number()), permits).is_none())).unwrap();
-            prop_assert_eq!(held, model.iter().filter(|((who, _), _)| *who == number).map(|(who, n)| (*who, *n)).collect());
+            table
+                .held(who(number), |key, permits| assert!(held.insert((number, key.number()), permits).is_none()))
+                .unwrap();
+            let modelled = model.iter().filter(|((who, _), _)| *who == number);
+            prop_assert_eq!(held, modelled.map(|(who, n)| (*who, *n)).collect());
         }
         for key in 0..12 {
             let held = model.iter().filter(|((_, held), _)| *held == key);
