@@ -13,11 +13,15 @@ export ELIXIR_ERL_OPTIONS ?= +fnu
 
 # In native/, where cargo finds the .cargo/config.toml that puts its output under _build.
 cargo := cd native && cargo
-# Every interleaving of the models in tests/loom. Apart from other builds, which would be made anew after each change of flags.
-loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --package permit_table --profile loom --target-dir ../_build/cargo-loom
+# Every interleaving of the models in tests/loom. Apart from other builds, which would be made anew after each change of
+# flags.
+loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --package permit_table \
+  --profile loom --target-dir ../_build/cargo-loom
 # How many times as many rounds as `make test' the soak goes through, and for how many minutes it looks for leaks.
 soak ?= 10
 minutes ?= 60
+# It stands there, and nowhere else.
+version = $(shell sed -n 's/.*{vsn, "\(.*\)"}.*/\1/p' src/canal_lock.app.src)
 ebin_path := ERL_LIBS=_build/rebar3/default/lib
 
 .PHONY: help
@@ -48,7 +52,11 @@ both-tools:
 	@again=$$(mix compile) && test -z "$$again" || { echo "mix compile found work to do twice: $$again" >&2; exit 1; }
 
 .PHONY: check
-check: setup check-rust check-erlang check-elixir check-promises ## formatting, linters, types and docs; any warning is an error
+check: setup check-layout check-rust check-erlang check-elixir check-promises ## formatting, lints, types, docs
+
+.PHONY: check-layout
+check-layout:
+	scripts/layout.sh
 
 .PHONY: check-rust
 check-rust:
@@ -58,22 +66,40 @@ check-rust:
 	$(cargo) clippy --all-targets --locked -- -D warnings
 	cd native && RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items --locked
 
-# EDoc exits with 0 after a warning, so its words decide.
 .PHONY: check-erlang
-check-erlang:
+check-erlang: html
 	rebar3 as check do compile, xref, dialyzer
-	@mkdir -p _build
-	rebar3 edoc 2>&1 | tee _build/edoc.log
-	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
 
+# By the words: mix knows of warnings of Elixir alone, and repeats none of a file that it does not compile again.
 .PHONY: check-elixir
 check-elixir:
 	mix format --check-formatted
-	mix compile --warnings-as-errors
+	@mkdir -p _build
+	mix compile --force --warnings-as-errors 2>&1 | tee _build/mix.log
+	@! grep -iq 'warning' _build/mix.log || { echo "mix has warnings, see above" >&2; exit 1; }
 
 .PHONY: check-promises
 check-promises:
 	scripts/promises.sh
+
+.PHONY: docs
+docs: setup html ## HTML in doc/ (of CanalLock too, where ExDoc is installed), and what h(canal_lock) shows in a shell
+	escript scripts/shell_docs.escript
+	@echo "docs: doc/index.html"
+	@if ! command -v ex_doc >/dev/null; then \
+	  echo "docs: without ExDoc (an ex_doc on PATH) there is no HTML of CanalLock"; \
+	else \
+	  mix compile && \
+	  ex_doc CanalLock $(version) _build/dev/lib/canal_lock/ebin --main CanalLock --output doc/elixir && \
+	  echo "docs: doc/elixir/index.html"; \
+	fi
+
+# EDoc exits with 0 after a warning, so its words decide.
+.PHONY: html
+html:
+	@mkdir -p _build
+	rebar3 edoc 2>&1 | tee _build/edoc.log
+	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
 
 .PHONY: bench
 bench: setup ## measure, as bench/README.md tells
@@ -90,7 +116,8 @@ soak: ## what takes hours: memory checkers, many more rounds, mutants, a hunt fo
 	@scripts/setup.sh soak
 	scripts/memory_checks.sh
 	scripts/valgrind_nif.sh
-	cd native && CANAL_LOCK_SOAK=$(soak) PROPTEST_CASES=$$((256 * $(soak))) cargo test --release --locked --package permit_table
+	cd native && CANAL_LOCK_SOAK=$(soak) PROPTEST_CASES=$$((256 * $(soak))) \
+	  cargo test --release --locked --package permit_table
 	CANAL_LOCK_SOAK=$(soak) rebar3 eunit
 	scripts/mutants.sh
 	scripts/churn.sh $(minutes)

@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Compile.CanalLockNative do
   @moduledoc false
-  # Calls the same driver as rebar3 does, with another destination: the application's own folder under `_build`.
+  # Calls the same scripts as rebar3 does, with another destination: the application's own folder under `_build`.
   use Mix.Task.Compiler
 
   # Without it the task runs once at the top of an umbrella, where there is no application to install into.
@@ -8,11 +8,11 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
 
   @impl true
   def run(_args) do
-    driver = Path.join(__DIR__, "native/build.escript")
     app = Mix.Project.app_path()
+    show_docs(app)
 
     # The driver writes one line when it has installed something, and nothing when the library was up to date.
-    case System.cmd(escript(), [driver, Path.join(app, "native")]) do
+    case escript("native/build.escript", Path.join(app, "native")) do
       {"", 0} ->
         link_priv(app)
         {:noop, []}
@@ -27,9 +27,17 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
     end
   end
 
-  # The one that belongs to the VM we run in, wherever PATH leads.
-  defp escript do
-    System.find_executable(Path.join([:code.root_dir(), "bin", "escript"])) || "escript"
+  # By the escript that belongs to the VM we run in, wherever PATH leads.
+  defp escript(script, folder) do
+    escript = System.find_executable(Path.join([:code.root_dir(), "bin", "escript"])) || "escript"
+    System.cmd(escript, [Path.join(__DIR__, script), folder])
+  end
+
+  # What `h :canal_lock` shows. To start another VM takes longer than to see that there is nothing to do.
+  defp show_docs(app) do
+    source = Path.join(__DIR__, "src/canal_lock.erl")
+    chunk = Path.join(app, "doc/chunks/canal_lock.chunk")
+    if Mix.Utils.stale?([source], [chunk]), do: escript("scripts/shell_docs.escript", Path.join(app, "doc"))
   end
 
   # A link, because of what Mix does before any compiler runs when the source has a `priv` (where rebar3 installs): into

@@ -25,7 +25,8 @@ defmodule CanalLock do
   @type buckets :: non_neg_integer
 
   @typedoc """
-  `:max_per`, a positive integer, has to be there. It is shown by `info/0` and decides nothing: each call brings its own.
+  `:max_per`, a positive integer, has to be there. It is shown by `info/0` and decides nothing: each call brings its
+  own.
 
   With `keep_on_crash: true`, the table of a manager that crashes goes on, and the next manager adopts it.
 
@@ -62,8 +63,8 @@ defmodule CanalLock do
   @doc """
   Starts the manager, linked to the caller and registered as `:canal_lock`. There is one to a node.
 
-  Options are `t:option/0`. The table is empty at first, unless one has been kept: see `:canal_lock.start_link/2`. Answers
-  `{:error, {:already_started, pid}}` if a manager is running, and raises `ArgumentError` if an option is wrong.
+  Options are `t:option/0`. The table is empty at first, unless one has been kept: see `:canal_lock.start_link/2`.
+  Answers `{:error, {:already_started, pid}}` if a manager is running, and raises `ArgumentError` if an option is wrong.
 
       iex> {:error, {:already_started, manager}} = CanalLock.start_link(max_per: 3)
       iex> manager == Process.whereis(:canal_lock)
@@ -123,8 +124,9 @@ defmodule CanalLock do
       iex> CanalLock.acquire(:db, 1, 2)
       :full
 
-  Raises `ArgumentError` if an argument is wrong or canal_lock is not started, and `SystemLimitError` if there is no memory.
-  Costs some tens of nanoseconds, whatever `buckets` is and however much is held; `:canal_lock.acquire/3` says more.
+  Raises `ArgumentError` if an argument is wrong or canal_lock is not started, and `SystemLimitError` if there is no
+  memory. Costs some tens of nanoseconds, whatever `buckets` is and however much is held; `:canal_lock.acquire/3` says
+  more.
   """
   @spec acquire(key, max_per, buckets) :: {:acquired, pos_integer} | :full
   defdelegate acquire(key, max_per, buckets), to: :canal_lock
@@ -158,8 +160,8 @@ defmodule CanalLock do
   defdelegate release(key, max_per, buckets), to: :canal_lock
 
   @doc """
-  Calls `fun` with a permit of `key`, which is given back however `fun` ends: when it returns, raises, throws or exits, and
-  when the process is killed.
+  Calls `fun` with a permit of `key`, which is given back however `fun` ends: when it returns, raises, throws or exits,
+  and when the process is killed.
 
   Answers `{:ok, result}`, or `:full` without having called `fun`.
 
@@ -186,7 +188,8 @@ defmodule CanalLock do
   defdelegate acquire_on(node, key, max_per, buckets), to: :canal_lock
 
   @doc """
-  As `release/1`, on another node: gives back what the calling process has got by `acquire_on/4`, and exits as that does.
+  As `release/1`, on another node: gives back what the calling process has got by `acquire_on/4`, and exits as that
+  does.
 
       iex> {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
       iex> CanalLock.release_on(node(), :db)

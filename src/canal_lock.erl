@@ -6,7 +6,8 @@
 %% <em>holder</em>, and the VM gives its permits back when it dies, whatever it dies of.
 %%
 %% ```
-%% 1> {ok, _} = canal_lock:start_link(3).
+%% 1> {ok, _Pid} = canal_lock:start_link(3).
+%% {ok,<0.84.0>}
 %% 2> canal_lock:acquire(db, 3, 1).
 %% {acquired,1}
 %% 3> canal_lock:release(db, 3, 1).
@@ -169,8 +170,8 @@ stop() ->
 %% gigabyte (counted with shared parts as often as they occur).
 %%
 %% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first
-%% permit that a process takes costs a monitor more. A long key is read to the end by each call: what is more than 64 KiB,
-%% a fun or a bitstring, by a dirty scheduler, which takes some microseconds more.
+%% permit that a process takes costs a monitor more. A long key is read to the end by each call: what is more than 64
+%% KiB, a fun or a bitstring, by a dirty scheduler, which takes some microseconds more.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->
@@ -365,8 +366,8 @@ info() ->
 %% `{Key, Counted, Held}'.
 %%
 %% When nothing is going on it is empty, or there is a bug in canal_lock. Otherwise permits come and go between the two
-%% looks. Raises as the module says. Cost: looks at everything, some seconds for a million keys, and keeps all of them in
-%% the memory of the caller; calls go on meanwhile.
+%% looks. Raises as the module says. Cost: looks at everything, some seconds for a million keys, and keeps all of them
+%% in the memory of the caller; calls go on meanwhile.
 -spec audit() -> [{key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
     ?EXPLAINED([], canal_lock_view:audit()).

@@ -1,0 +1,117 @@
+%% What the documents show of the shell is what a shell shows; and what the shell can be asked about is documented.
+-module(canal_lock_docs_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(TIMEOUT_S, 60).
+
+%%% Transcripts
+
+%% Each in a shell of its own.
+transcripts_test_() ->
+    {inparallel, 2, [
+        {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> shows(Steps) end}}
+     || File <- ["README.md", "src/canal_lock.erl" | filelib:wildcard("docs/*.md")],
+        {Line, Steps} <- transcripts(File)
+    ]}.
+
+%% So that none is overlooked.
+there_are_transcripts_test() ->
+    [?assertNotEqual([], transcripts(File)) || File <- ["README.md", "src/canal_lock.erl"]].
+
+%% Blocks that begin with the first prompt of a shell, each with its line and its steps.
+transcripts(File) ->
+    {ok, Text} = file:read_file(File),
+    Lines = [without_comment(Line) || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
+    Numbered = lists:zip(lists:seq(1, length(Lines)), Lines),
+    [
+        {Number, steps([Line || {_, Line} <- lists:takewhile(fun is_inside/1, Block)])}
+     || {Number, "1> " ++ _} <- Numbered,
+        Block <- [lists:nthtail(Number - 1, Numbered)]
+    ].
+
+%% A block in the docs of a module.
+without_comment("%% " ++ Line) -> Line;
+without_comment(Line) -> Line.
+
+is_inside({_, "```" ++ _}) -> false;
+is_inside({_, "'''" ++ _}) -> false;
+is_inside(_) -> true.
+
+%% What is typed, and what is shown then.
+steps([]) ->
+    [];
+steps([Prompted | Lines]) ->
+    {match, [First]} = re:run(Prompted, "^[0-9]+> (.*)$", [{capture, all_but_first, list}]),
+    {Typed, Others} = typed(First, Lines),
+    {Shown, Rest} = lists:splitwith(fun(Line) -> re:run(Line, "^[0-9]+> ") =:= nomatch end, Others),
+    [{Typed, lists:join($\n, Shown)} | steps(Rest)].
+
+%% Up to the full stop.
+typed(Typed, Lines) ->
+    case {lists:suffix(".", Typed), Lines} of
+        {true, _} -> {Typed, Lines};
+        {false, [Line | Rest]} -> typed(Typed ++ [$\n | Line], Rest)
+    end.
+
+shows(Steps) ->
+    {Typed, Expected} = lists:unzip(Steps),
+    Shown = shell(Typed),
+    ?assertEqual(length(Typed), length(Shown)),
+    [
+        ?assertEqual({What, words(Wanted)}, {What, words(Got)})
+     || {What, Wanted, Got} <- lists:zip3(Typed, Expected, Shown)
+    ].
+
+%% What a shell shows after each of its prompts.
+shell(Typed) ->
+    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    Ebin = filename:dirname(code:which(canal_lock)),
+    Port = open_port({spawn_executable, Erl}, [
+        {args, ["-kernel", "logger_level", "none", "-pa", Ebin]}, {env, [{"TERM", "dumb"}]}, exit_status, use_stdio
+    ]),
+    true = port_command(Port, [[[Line, $\n] || Line <- Typed], "halt().\n"]),
+    [_Greeting | Shown] = re:split(output(Port, []), "^[0-9]+> ", [multiline, {return, list}]),
+    %% The last prompt is answered by the end.
+    lists:droplast(Shown).
+
+output(Port, Output) ->
+    receive
+        {Port, {data, Data}} -> output(Port, [Output | Data]);
+        {Port, {exit_status, 0}} -> Output
+    end.
+
+%% But for how the lines are laid out, and which pids and references they are.
+words(Text) ->
+    Named = re:replace(Text, "(#Ref|#Fun|)<[^ >]*[0-9]+\\.[0-9]+[^ >]*>", "\\1<>", [global, {return, list}, unicode]),
+    lists:flatten(lists:join(" ", string:lexemes(Named, " \n"))).
+
+%%% Names
+
+every_call_of_the_readme_is_there_test() ->
+    {ok, Readme} = file:read_file("README.md"),
+    {match, Named} = re:run(Readme, "`([a-z_]+)\\(([A-Za-z, ]*)\\)`", [global, {capture, all_but_first, list}]),
+    Calls = [{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named],
+    ?assertEqual([], lists:usort(Calls) -- functions()).
+
+functions() ->
+    canal_lock:module_info(exports) -- [{module_info, 0}, {module_info, 1}].
+
+%%% In the shell
+
+%% The build has left the docs where the shell looks for them (EEP 48).
+every_function_has_docs_test() ->
+    {ok, {docs_v1, _, erlang, _, #{<<"en">> := _}, _, Docs}} = code:get_doc(canal_lock),
+    Documented = [{Name, Arity} || {{function, Name, Arity}, _, _, #{<<"en">> := [_ | _]}, _} <- Docs],
+    ?assertEqual([], functions() -- Documented).
+
+the_shell_shows_them_test() ->
+    [Shown] = shell(["h(canal_lock, acquire, 3)."]),
+    [
+        ?assertNotEqual(nomatch, string:find(words(Shown), Words))
+     || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Takes a permit of Key for the calling process"]
+    ].
+
+%% They are made anew when the source changes, and only then.
+docs_are_of_this_source_test() ->
+    ?assert(filelib:last_modified("doc/chunks/canal_lock.chunk") >= filelib:last_modified("src/canal_lock.erl")).
