@@ -89,10 +89,41 @@ words(Text) ->
 %%% Names
 
 every_call_of_the_readme_is_there_test() ->
-    {ok, Readme} = file:read_file("README.md"),
-    {match, Named} = re:run(Readme, "`([a-z_]+)\\(([A-Za-z, ]*)\\)`", [global, {capture, all_but_first, list}]),
+    Named = matches("README.md", "`([a-z_]+)\\(([A-Za-z, ]*)\\)`"),
+    ?assertNotEqual([], Named),
     Calls = [{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named],
     ?assertEqual([], lists:usort(Calls) -- functions()).
+
+%% Files that are there, and headings in them.
+every_link_leads_somewhere_test_() ->
+    [
+        {File ++ ": " ++ Link, ?_assert(leads_somewhere(filename:dirname(File), File, Link))}
+     || File <- filelib:wildcard("{,docs/,bench/}*.md"),
+        [Link] <- matches(File, "\\]\\(([^)]*)\\)"),
+        string:prefix(Link, "https://") =:= nomatch
+    ].
+
+leads_somewhere(Folder, From, Link) ->
+    case string:split(Link, "#") of
+        [Path] -> filelib:is_file(filename:join(Folder, Path));
+        ["", Heading] -> lists:member(Heading, headings(From));
+        [Path, Heading] -> lists:member(Heading, headings(filename:join(Folder, Path)))
+    end.
+
+%% As the places where such files are read name them.
+headings(File) ->
+    [anchor(Heading) || [Heading] <- matches(File, "^#+ (.*)$")].
+
+anchor(Heading) ->
+    Plain = re:replace(string:lowercase(Heading), "[^\\w -]", "", [global, unicode, {return, list}]),
+    lists:flatten(string:replace(Plain, " ", "-", all)).
+
+matches(File, Pattern) ->
+    {ok, Text} = file:read_file(File),
+    case re:run(Text, Pattern, [global, multiline, unicode, {capture, all_but_first, list}]) of
+        {match, Found} -> Found;
+        nomatch -> []
+    end.
 
 functions() ->
     canal_lock:module_info(exports) -- [{module_info, 0}, {module_info, 1}].
