@@ -170,8 +170,9 @@ stop() ->
 %% gigabyte (counted with shared parts as often as they occur).
 %%
 %% Cost: constant, some tens of nanoseconds; it depends neither on `Buckets' nor on what is held already. The first
-%% permit that a process takes costs a monitor more. A long key is read to the end by each call: what is more than 64
-%% KiB, a fun or a bitstring, by a dirty scheduler, which takes some microseconds more.
+%% permit that a process takes costs a monitor more. A long key is read to the end by each call: one of more than 64
+%% KiB, or with a fun, a bitstring or an integer beyond 1024 bits in it, by a dirty scheduler, which takes some
+%% microseconds more.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->

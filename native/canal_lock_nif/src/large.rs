@@ -47,7 +47,7 @@ const MAX_BRIEF_BYTES: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// On a normal scheduler: what is longer is [`Raised::Long`]. So is what does not say beforehand how long it is:
-    /// funs and bitstrings.
+    /// funs, bitstrings and huge integers.
     Brief,
     /// On a dirty one: what is longer is refused for good.
     Thorough,

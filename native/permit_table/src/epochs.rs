@@ -354,6 +354,7 @@ mod tests {
             thread::yield_now();
         }
     }
+
     /// What it is counted by (`tally.rs`), on the condition that no two write one place.
     #[test]
     fn each_thread_has_a_number_of_its_own_and_leaves_it_to_the_next() {

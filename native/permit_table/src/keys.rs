@@ -271,7 +271,7 @@ impl<K: Key> Keys<K> {
     pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
         let heads = LazyArray::new(1 << MAX_BITS, account)?;
         match heads.get_or_create(0, account, Head::new) {
-            // Bucket 0 is everybody's forefather: it is the list's beginning.
+            // Head 0 is everybody's forefather: it is the list's beginning.
             Ok(first) => first.change(UNLINKED, LINKED),
             Err(out_of_memory) => {
                 // SAFETY: it was made above, and nobody else knows it.
