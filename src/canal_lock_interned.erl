@@ -1,7 +1,7 @@
 %% @private
 %% Keys that are too long to be read on a normal scheduler: more than 64 KiB, and what does not say beforehand how long
-%% it is (a fun, a bitstring, an integer beyond 1024 bits). The native library refuses them with the cause `intern' before anything has changed. A
-%% dirty scheduler reads the key, and the call is made again with a handle on it.
+%% it is (a fun, a bitstring, an integer beyond 1024 bits). The native library refuses them with the cause `intern'
+%% before anything has changed. A dirty scheduler reads the key, and the call is made again with a handle on it.
 -module(canal_lock_interned).
 
 -export([counted/2, call/2]).

@@ -1,8 +1,8 @@
 //! The calls that look: what is out, who holds it, what it costs. They change nothing.
 //!
 //! What may be long is told in pieces. Each of them is a call of about a tenth of a millisecond (of keys) or up to one
-//! (of holders), if what it tells of is not long in itself: a key, or all that a process holds. So it runs on a dirty scheduler. The serial number of the
-//! table goes along, so that the pieces of one answer are of one table.
+//! (of holders), if what it tells of is not long in itself: a key, or all that a process holds. So it runs on a dirty
+//! scheduler. The serial number of the table goes along, so that the pieces of one answer are of one table.
 
 use crate::arguments::{non_negative, with_key, WithKey};
 use crate::decode;
