@@ -66,6 +66,26 @@ impl Holder {
     }
 }
 
+/// What all holders of a table together have and had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Processes that hold at least one permit.
+    pub(crate) holders: usize,
+    /// Permits that they hold.
+    pub(crate) permits: u64,
+    /// Permits that were released, by those who have died too.
+    pub(crate) released: u64,
+}
+
+impl Sums {
+    fn add<K>(&mut self, slot: &Slot<K>) {
+        let permits = slot.permits();
+        self.holders += usize::from(permits > 0);
+        self.permits += permits;
+        self.released += slot.released();
+    }
+}
+
 /// All slots of a table.
 pub(crate) struct Holders<K> {
     slots: LazyArray<Slot<K>, CHUNK>,
@@ -185,32 +205,21 @@ impl<K> Holders<K> {
         self.vacate(holder, account);
     }
 
-    /// How many processes hold at least one permit. Exact at quiet points.
-    pub(crate) fn count(&self) -> usize {
-        let mut holders = 0;
-        self.each(|slot| holders += usize::from(slot.holds_any()));
-        holders
-    }
-
-    /// How many permits have been released by their holders. Exact at quiet points.
-    pub(crate) fn released(&self) -> u64 {
-        let mut released = 0;
-        self.each(|slot| released += slot.released());
-        released + self.released.load(Ordering::Relaxed)
-    }
-
-    fn each(&self, mut visit: impl FnMut(&Slot<K>)) {
+    /// What all processes together have and had. One walk over the slots, a cache line each: exact at quiet points.
+    pub(crate) fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
         for chunk in 0..self.slots.chunk_count() {
-            self.slots
-                .chunk(chunk)
-                .into_iter()
-                .flatten()
-                .for_each(&mut visit);
+            let slots = self.slots.chunk(chunk).into_iter().flatten();
+            slots.for_each(|slot| sums.add(slot));
         }
-        for displaced in self.displaced.lock().iter() {
+        let displaced = self.displaced.lock();
+        for displaced in displaced.iter() {
             // SAFETY: slots are freed under this lock.
-            visit(unsafe { displaced.slot.as_ref() });
+            sums.add(unsafe { displaced.slot.as_ref() });
         }
+        // Under the lock too: what was released from a slot is told by the slot or from here.
+        sums.released += self.released.load(Ordering::Relaxed);
+        sums
     }
 
     /// Notes what a process holds. Anybody may ask.

@@ -13,6 +13,8 @@
 //! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
 //!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
 //!   something else by now: it is never followed.
+//! - **H5** Whenever its process is in no call, the sum beside the keys beyond the second is that of their permits.
+//!   So what a process has in all is read without a walk and without a lock, and it does not wait for who reads it.
 //!
 //! # Looking on from elsewhere
 //!
@@ -111,12 +113,40 @@ struct Held<K> {
 // SAFETY: a pointer to a node that is alive as long as permits > 0 (H2), and nodes are shared between threads anyway.
 unsafe impl<K: Send + Sync> Send for Held<K> {}
 
-/// The keys that a process holds beyond the second.
+/// What a process holds beyond the second key.
 ///
 /// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the table whole: what is
 /// reserved, searched or copied changes nothing, and what is put in or taken out goes in or out in one step, with the
-/// count, between which nothing can panic.
-type More<K> = Mutex<HashTable<Held<K>>>;
+/// count and the sum, between which nothing can panic.
+struct More<K> {
+    keys: Mutex<HashTable<Held<K>>>,
+    /// Permits of all these keys together (H5). Changed under the lock, so a load and a store do. It is a number for
+    /// people, and nobody follows anything because of it: relaxed.
+    permits: AtomicU64,
+}
+
+impl<K> More<K> {
+    fn new() -> Self {
+        Self {
+            keys: Mutex::new(HashTable::new()),
+            permits: AtomicU64::new(0),
+        }
+    }
+
+    fn permits(&self) -> u64 {
+        self.permits.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, permits: u64) {
+        self.permits
+            .store(self.permits() + permits, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, permits: u64) {
+        self.permits
+            .store(self.permits() - permits, Ordering::Relaxed);
+    }
+}
 
 /// What one process holds.
 #[repr(C, align(64))]
@@ -173,7 +203,7 @@ impl<K> Slot<K> {
     pub(crate) fn vacate(&self, account: &Account) {
         if let Some(more) = self.more() {
             // The lock itself stays with the place: somebody may just be looking on.
-            free_room(&mut more.lock(), account);
+            free_room(&mut more.keys.lock(), account);
         }
         // Release: the next one to take it finds it clean.
         let order = ordering("h1_vacated_relaxed", Ordering::Release);
@@ -202,7 +232,7 @@ impl<K> Slot<K> {
             }
         }
         if let (Some(more), Some(node)) = (self.more(), node) {
-            let held = more.lock();
+            let held = more.keys.lock();
             if held
                 .find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
                 .is_some()
@@ -291,19 +321,22 @@ impl<K> Slot<K> {
         }
         if let Some(more) = self.more() {
             // Not `drain`, which would drop the rest if it were left early.
-            for held in more.lock().extract_if(|_| true) {
+            for held in more.keys.lock().extract_if(|_| true) {
+                if !seeded("h5_given_back_and_left_in_the_sum") {
+                    more.subtract(held.permits);
+                }
                 give(held.node, held.permits);
                 fault::point();
             }
         }
     }
 
-    /// Does its process hold anything?
-    pub(crate) fn holds_any(&self) -> bool {
-        self.entries
-            .iter()
-            .any(|entry| entry.permits.load(Ordering::Acquire) > 0)
-            || self.more().is_some_and(|more| !more.lock().is_empty())
+    /// How many permits its process has, of all keys together: as many as at some moment, unless it takes or releases
+    /// just now. Nobody waits for it, and nothing is followed because of it: relaxed.
+    pub(crate) fn permits(&self) -> u64 {
+        let inline = self.entries.iter();
+        let inline = inline.map(|entry| entry.permits.load(Ordering::Relaxed));
+        inline.sum::<u64>() + self.more().map_or(0, More::permits)
     }
 
     /// Notes what its process holds, of all keys or of one. It waits for us only if it holds more than two, and only
@@ -338,7 +371,7 @@ impl<K> Slot<K> {
                     && !seeded("h2_moved_and_told_twice")
             };
             let inline = [first.filter(|first| !moved(first)), second];
-            let more = self.more().map(|more| more.lock());
+            let more = self.more().map(|more| more.keys.lock());
             for (node, permits) in inline.into_iter().flatten() {
                 let moved = |more: &HashTable<Held<K>>| {
                     more.find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
@@ -378,19 +411,20 @@ impl<K> Slot<K> {
         let more = match self.more() {
             Some(more) => more,
             None => {
-                let fresh = account.allocate(Mutex::new(HashTable::new()))?;
+                let fresh = account.allocate(More::new())?;
                 self.more.store(fresh.as_ptr(), Ordering::Release);
                 // SAFETY: as in `more`.
                 unsafe { fresh.as_ref() }
             }
         };
-        reserve(&mut more.lock(), account, |held| held.order)?;
+        reserve(&mut more.keys.lock(), account, |held| held.order)?;
         Ok(Place::More)
     }
 
     #[cold]
     fn record_more(&self, node: &Node<K>) {
-        let mut held = self.more().expect("reserved by `reserve`").lock();
+        let more = self.more().expect("reserved by `reserve`");
+        let mut held = more.keys.lock();
         let order = node.order();
         // Not `entry`: that one reserves room again, and cannot say so when there is none.
         match held.find_mut(order, |held| ptr::eq(held.node.as_ptr(), node)) {
@@ -404,6 +438,7 @@ impl<K> Slot<K> {
                 held.insert_unique(order, entry, |held| held.order);
             }
         }
+        more.add(1);
     }
 
     #[cold]
@@ -413,7 +448,8 @@ impl<K> Slot<K> {
         order: impl FnOnce() -> u64,
         account: &Account,
     ) -> Result<(), NotHeld> {
-        let mut held = self.more().ok_or(NotHeld)?.lock();
+        let more = self.more().ok_or(NotHeld)?;
+        let mut held = more.keys.lock();
         fault::point();
         let order = order();
         let is_wanted = |held: &Held<K>| {
@@ -428,6 +464,7 @@ impl<K> Slot<K> {
         } else {
             entry.remove();
         }
+        more.subtract(1);
         node.buckets.release(1);
         self.count_release();
         free_room_beyond(KEPT_ROOM, &mut held, account);
@@ -452,7 +489,7 @@ impl<K> Slot<K> {
         if let Some(more) = NonNull::new(more) {
             // SAFETY: allocated with this account by `reserve_more`, and just taken out by us.
             unsafe {
-                account.subtract(more.as_ref().lock().allocation_size());
+                account.subtract(more.as_ref().keys.lock().allocation_size());
                 account.free(more);
             }
         }

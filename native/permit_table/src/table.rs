@@ -13,7 +13,7 @@
 use crate::buckets::{Capacity, Refusal};
 use crate::epochs::Pin;
 use crate::fault;
-use crate::holders::{Holder, Holders};
+use crate::holders::{Holder, Holders, Sums};
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{GivenBack, NotHeld, Slot};
@@ -66,9 +66,6 @@ pub struct Totals {
     /// Idle keys that the sweep has taken out.
     pub reclaimed: u64,
 }
-
-/// Keys that are looked at between two pins: nothing is freed in the meantime.
-const STRETCH: usize = 4096;
 
 /// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
 ///
@@ -308,20 +305,26 @@ impl<K: Key> Table<K> {
             .step(&self.keys, &self.account, budget.max(1))
     }
 
-    /// What the table is and costs. Walks over all keys and slots: exact at quiet points, a fair snapshot otherwise.
-    /// Nobody waits for it but the processes whose place is taken (H4), and the sweep for what it is just looking at.
+    /// What the table is and costs.
+    ///
+    /// The permits are those that its holders have on record, one holder after the other: exact at quiet points, a
+    /// fair snapshot otherwise. (One that goes from hand to hand meanwhile may be seen in both, or in neither; to know
+    /// of one key, ask for its count.) Nobody waits for it but the processes whose place is taken (H4).
+    ///
+    /// # Cost
+    /// A cache line for each place that has ever been used, and one more for each holder of more than two keys. It
+    /// depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
-        let mut permits = 0;
-        let mut after = Some(0);
-        while let Some(start) = after {
-            after = self.keys_after(start, STRETCH, |_, out| permits += out);
-        }
-        let released = self.holders.released();
+        let Sums {
+            holders,
+            permits,
+            released,
+        } = self.holders.sums();
         let given_back = self.tally.sum(Event::GivenBack);
         Usage {
             keys: self.keys.len(),
             permits,
-            holders: self.holders.count(),
+            holders,
             memory: self.account.bytes(),
             totals: Totals {
                 granted: permits + released + given_back,

@@ -77,7 +77,7 @@ fn p4_a_death_gives_back_everything_once() {
         assert!((0..keys).all(|key| count(&table, key) == 1));
         let again = table.give_back(&pin(), holder(1));
         assert_eq!((again.keys, again.permits), (0, 0));
-        assert_eq!(table.usage().permits, keys);
+        assert_eq!(permits(&table), keys);
     }
 }
 
@@ -92,6 +92,62 @@ fn p4_many_permits_of_one_key() {
     release(&table, holder(1), 7).unwrap();
     assert_eq!(table.give_back(&pin(), holder(1)).permits, capacity - 1);
     assert_eq!(count(&table, 7), 0);
+}
+
+/// H5: what is told of the permits of all is what the keys have counted, wherever they are on record.
+#[test]
+fn h5_the_sum_is_that_of_the_permits_of_all() {
+    for keys in [1, 2, 3, 4, many(3000)] {
+        let table = Table::new(16).unwrap();
+        // The first dies before the next comes to the same place; the last dies too.
+        let crowd = [
+            holder(1),
+            holder(1),
+            displaced_holder(2, 1),
+            holder_without_place(3),
+        ];
+        let mut granted = 0;
+        for (round, me) in crowd.into_iter().enumerate() {
+            for key in (0..keys).chain(0..keys).chain(0..1) {
+                acquire(&table, me, key, u64::MAX).unwrap();
+                granted += 1;
+                if keys < 9 {
+                    assert_eq!(permits(&table), granted);
+                }
+            }
+            assert_eq!(acquire(&table, me, keys - 1, 0), None);
+            for key in (0..keys).step_by(2) {
+                release(&table, me, key).unwrap();
+                granted -= 1;
+                if keys < 9 {
+                    assert_eq!(permits(&table), granted);
+                }
+            }
+            assert_eq!(release(&table, me, keys), Err(NotHeld));
+            assert_eq!(permits(&table), granted);
+            assert_eq!(table.usage().holders, round.max(1));
+            if [0, 3].contains(&round) {
+                granted -= table.give_back(&pin(), me).permits;
+                assert_eq!(permits(&table), granted);
+                assert_eq!(table.usage().holders, round.max(1) - 1);
+            }
+        }
+        for me in &crowd[1..3] {
+            for key in 0..keys {
+                while release(&table, *me, key).is_ok() {
+                    granted -= 1;
+                }
+            }
+            assert_eq!(permits(&table), granted);
+        }
+        let usage = table.usage();
+        assert_eq!((usage.permits, usage.holders), (0, 0));
+        assert_eq!(
+            usage.totals.granted,
+            usage.totals.released + usage.totals.given_back
+        );
+        assert_eq!(usage.totals.granted, 4 * (2 * keys + 1));
+    }
 }
 
 #[test]
@@ -256,7 +312,7 @@ fn h4_holders_that_share_a_place_keep_apart() {
             acquire(&table, *living, 0, 50).unwrap();
         }
     }
-    assert_eq!(table.usage().permits, 0);
+    assert_eq!(permits(&table), 0);
     assert_eq!(table.usage().holders, 0);
     for _ in 0..2 {
         sweep(&table);
@@ -522,6 +578,7 @@ proptest! {
             for key in 0..12 {
                 prop_assert_eq!(count(&table, key), out(&model, key));
             }
+            prop_assert_eq!(permits(&table), model.values().sum::<u64>());
         }
         model.retain(|_, permits| *permits > 0);
         prop_assert_eq!(&on_record(&table), &model);
@@ -538,7 +595,6 @@ proptest! {
             prop_assert_eq!(holders_of(&table, key), held.map(|(who, permits)| (*who, *permits)).collect());
         }
         let usage = table.usage();
-        prop_assert_eq!(usage.permits, model.values().sum::<u64>());
         prop_assert_eq!(Totals { reclaimed: 0, ..usage.totals }, counted);
         let holding = (0..6).filter(|holder| model.iter().any(|((who, _), permits)| who == holder && *permits > 0));
         prop_assert_eq!(usage.holders, holding.count());
