@@ -11,7 +11,8 @@
 -behaviour(gen_server).
 
 -export([start_link/2, stop/0, sweep/0]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2, format_status/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2, code_change/3]).
+-export([format_status/1]).
 
 -export_type([options/0]).
 
@@ -51,8 +52,8 @@
     work :: [dismantle | sweep],
     %% Who waits for the end of a pass of the sweep, and of how many.
     waiting = [] :: [{gen_server:from(), pos_integer()}],
-    %% Whether somebody's unknown message has been reported.
-    reported = false :: boolean()
+    %% What has been reported, and is not again: whoever does it in a loop would fill the logs.
+    reported = [] :: [unknown_message | event_failed]
 }).
 
 -spec start_link(pos_integer(), options()) -> {ok, pid()} | {error, term()}.
@@ -113,7 +114,7 @@ handle_cast(Request, State) ->
 
 handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
     Next = schedule_sweep(State#state.sweep_interval_ms),
-    noreply(add(sweep, add(dismantle, State#state{timer = Next})));
+    noreply(add(sweep, add(dismantle, emit(State#state{timer = Next}))));
 handle_info(timeout, State) ->
     work(State);
 handle_info({'DOWN', Monitor, process, Pid, _Reason}, State) ->
@@ -135,6 +136,10 @@ terminate(Reason, State = #state{keep_on_crash = Keep}) ->
         true -> ok;
         false -> close(State)
     end.
+
+%% A release handler suspends the manager, and asks for this when it has loaded the new code. Calls go on meanwhile.
+code_change(_Old, State, _Extra) ->
+    {ok, State}.
 
 %% For people: what `sys:get_status/1' and a report of a crash show.
 format_status(Status) ->
@@ -174,12 +179,23 @@ free_unused_keys() ->
         false -> ok
     end.
 
-%% Once, or whoever sends them in a loop fills the logs as well.
-unknown(_Kind, _Message, State = #state{reported = true}) ->
-    State;
 unknown(Kind, Message, State) ->
-    ok = canal_lock_reports:unknown_message(Kind, Message),
-    State#state{reported = true}.
+    report_once(unknown_message, fun() -> canal_lock_reports:unknown_message(Kind, Message) end, State).
+
+emit(State) ->
+    case canal_lock_telemetry:emit() of
+        ok -> State;
+        {failed, Failure} -> report_once(event_failed, fun() -> canal_lock_reports:event_failed(Failure) end, State)
+    end.
+
+report_once(What, Report, State = #state{reported = Reported}) ->
+    case lists:member(What, Reported) of
+        true ->
+            State;
+        false ->
+            ok = Report(),
+            State#state{reported = [What | Reported]}
+    end.
 
 add(Task, State = #state{work = Work}) ->
     case lists:member(Task, Work) of

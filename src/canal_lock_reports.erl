@@ -4,7 +4,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([open/0, unexpected_unlock/1, unknown_message/2]).
+-export([open/0, unexpected_unlock/1, unknown_message/2, event_failed/1]).
 -export([format/1]).
 
 %% A process that releases what it does not hold may do so a million times a second. One report in so long tells the
@@ -57,6 +57,11 @@ unexpected_unlock(Key) ->
 unknown_message(Kind, Message) ->
     ?LOG_ERROR(#{what => unknown_message, kind => Kind, message => Message, pid => self()}, meta()).
 
+%% `telemetry' has not taken an event of the manager's.
+-spec event_failed(canal_lock_telemetry:failure()) -> ok.
+event_failed(Failure) ->
+    ?LOG_ERROR(Failure#{what => event_failed, pid => self()}, meta()).
+
 meta() ->
     #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}.
 
@@ -89,9 +94,13 @@ format(#{what := unexpected_unlock, key := Key, pid := Pid, holders := Holders, 
         Pid, short(Key), format_holders(Holders), format_left_out(LeftOut)
     ]};
 format(#{what := unknown_message, kind := Kind, message := Message}) ->
-    {"canal_lock: the manager got an unknown ~ts: ~ts. No further ones will be reported", [Kind, short(Message)]}.
+    {"canal_lock: the manager got an unknown ~ts: ~ts. No further ones will be reported", [Kind, short(Message)]};
+format(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
+    {"canal_lock: telemetry did not take the event ~0tp: ~ts: ~ts in ~ts. No further ones will be reported", [
+        Event, Class, short(Reason), short(Stacktrace)
+    ]}.
 
-%% On one line: what people send, or use as a key, may be of any size.
+%% On one line: what people send, or use as a key, or raise, may be of any size.
 short(Term) ->
     %% The limit on characters is no more than a wish, numbers and atoms are not cut; without that on depth, what is
     %% nested very deeply takes seconds.

@@ -248,7 +248,7 @@ impl<'a> Info<'a> {
     }
 }
 
-/// `info()`. Dirty, for it walks over everything.
+/// `info()`. Dirty, for it walks over all holders.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Info<'_>> {
     let here = Here::from_env(env);

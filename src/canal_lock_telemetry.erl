@@ -1,0 +1,68 @@
+%% @doc What the manager tells `telemetry', if your project has it.
+%%
+%% canal_lock does not depend on that library. If the application `telemetry' is running, the manager emits one event
+%% each time that it begins to sweep, which is once in `sweep_interval_ms' (see {@type canal_lock:options()}). There is
+%% no other event: an acquire, a release or a death emits nothing.
+%%
+%% <table border="1" summary="events">
+%% <tr><th>event</th><th>measurements</th><th>metadata</th></tr>
+%% <tr><td>`[canal_lock, totals]'</td>
+%% <td>all of {@link canal_lock:info/0} but `max_per': `keys', `permits', `holders' and `memory' (in bytes) are of
+%% now; `granted', `refused', `released', `given_back', `not_held' and `reclaimed' count from the beginning of the
+%% table</td>
+%% <td>`#{max_per => pos_integer()}'</td></tr>
+%% </table>
+%%
+%% ```
+%% telemetry:attach(my_handler, [canal_lock, totals], fun my_metrics:handle_event/4, none).
+%% '''
+%%
+%% With `Telemetry.Metrics' each of them is a `last_value("canal_lock.totals.permits")': what counts is a sum already.
+%% What counts begins again with the next table; `granted' may besides be a few less than before, as {@type
+%% canal_lock:info()} says, the others never are.
+%%
+%% Handlers run in the manager, as those of any event do in the process that emits it. Local calls never wait for it,
+%% but those of other nodes and the sweep do, so a handler should be quick, and must not call the manager
+%% (`canal_lock:stop/0', say). One that raises is detached by `telemetry'. What gets through none the less is reported
+%% to the logger, in the domain `[canal_lock]' and once for each manager, and the manager goes on.
+-module(canal_lock_telemetry).
+
+-export([emit/0]).
+
+-export_type([failure/0]).
+
+-type failure() :: #{
+    event := [atom()],
+    class := error | exit | throw,
+    reason := term(),
+    stacktrace := [term()]
+}.
+
+-define(EVENT, [canal_lock, totals]).
+
+%% @private
+%% Called by the manager, by nobody else.
+-spec emit() -> ok | {failed, failure()}.
+emit() ->
+    emit(telemetry).
+
+%% The name comes as an argument, or there would be a call of a module that may not exist: that is a warning of xref and
+%% of Dialyzer, to all who check their project with this library in it.
+emit(Telemetry) ->
+    try is_running(Telemetry) andalso execute(Telemetry) of
+        _ -> ok
+    catch
+        Class:Reason:Stacktrace ->
+            {failed, #{event => ?EVENT, class => Class, reason => Reason, stacktrace => Stacktrace}}
+    end.
+
+%% Two look-ups in tables of the VM's: no process is asked, the code server least of all. To attach a handler loads the
+%% module, so what is not loaded has none. And if the application has not been started, each event would be a warning
+%% in the log of somebody who may not even know that the library is there.
+is_running(Telemetry) ->
+    erlang:function_exported(Telemetry, execute, 3) andalso
+        application_controller:get_master(Telemetry) =/= undefined.
+
+execute(Telemetry) ->
+    {MaxPer, Totals} = maps:take(max_per, canal_lock_nif:info()),
+    Telemetry:execute(?EVENT, Totals, #{max_per => MaxPer}).
