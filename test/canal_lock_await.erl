@@ -2,7 +2,7 @@
 %% it is.
 -module(canal_lock_await).
 
--export([count/2, value/2, value/3, gate/1, down/1, reason/1, answer/1, answer/2]).
+-export([count/2, permits/1, value/2, value/3, gate/1, down/1, reason/1, answer/1, answer/2]).
 
 %% How long anything may take before a test fails. Far longer than it takes on a busy machine.
 -define(DEADLINE_MS, 20000).
@@ -14,6 +14,12 @@
 -spec count(term(), non_neg_integer()) -> ok.
 count(Key, Count) ->
     value(Count, fun() -> canal_lock:count(Key) end).
+
+%% Of all keys together: that many on record, and that many counted, which they are for a little longer after a death.
+-spec permits(non_neg_integer()) -> ok.
+permits(Permits) ->
+    value(Permits, fun() -> maps:get(permits, canal_lock:info()) end),
+    value(Permits, fun() -> lists:sum([Counted || {_, Counted} <- canal_lock:keys()]) end).
 
 -spec value(term(), fun(() -> term())) -> ok.
 value(Wanted, Ask) ->

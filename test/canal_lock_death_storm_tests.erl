@@ -79,7 +79,7 @@ round_of_all_ways() ->
     [ends(Monitored, Way, End) || {Monitored, _, Way, End} <- First],
     Left = [{Holder, proplists:get_value(Holder, Known)} || {{Holder, _}, _, _, _} <- Last],
     Out = lists:sum([Permits || {_, Held} <- Left, Permits <- maps:values(Held)]),
-    canal_lock_await:value(Out, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(Out),
     ok = canal_lock_storm:books_agree(Left),
     %% And the others at once.
     [End(Holder) || {{Holder, _}, _, _, End} <- Last],

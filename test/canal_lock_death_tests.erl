@@ -55,7 +55,7 @@ dies_holding(Way, Hold) ->
     All = lists:sum([Permits || {Permits, _} <- Held]),
     ?assertMatch(#{permits := Out} when Out =:= All + 1, canal_lock:info()),
     ok = die(Way, Holder),
-    canal_lock_await:value(1, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(1),
     [?assertEqual(0, canal_lock:count(Key)) || {_, Key} <- Held, Key =/= db],
     ?assertEqual(1, canal_lock:count(db)),
     ?assertMatch(#{holders := 1}, canal_lock:info()).

@@ -97,7 +97,7 @@ deaths_in_between() ->
     canal_lock_await:count(db, 1),
     %% Born and dead without a manager.
     ok = canal_lock_worker:kill([holder([db, N]) || N <- lists:seq(1, 5)]),
-    canal_lock_await:value(2, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(2),
     ?assertEqual([{db, 1}, {{app, 1}, 1}], lists:sort(canal_lock:keys())),
     _ = keeping(),
     ?assertMatch(#{permits := 2, holders := 1, given_back := 48, granted := 50}, canal_lock:info()),

@@ -206,7 +206,7 @@ freed() ->
     #{memory := Held} = canal_lock:info(),
     ?assert(Held - Before > 20 * 10 * 2_000),
     ok = canal_lock_worker:kill(Holder),
-    canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(0),
     ok = canal_lock_manager:sweep(),
     #{keys := 0, memory := After} = canal_lock:info(),
     %% A chunk of slots may have come.
@@ -299,7 +299,7 @@ swept_away() ->
             [{acquired, 1} = canal_lock:acquire(<<N:64, 0:?KEY_BYTES/unit:8>>, 1, 1) || N <- lists:seq(1, ?KEYS)]
         end),
         ok = canal_lock_worker:kill(Holder),
-        canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end),
+        canal_lock_await:permits(0),
         ok = canal_lock_manager:sweep()
     end).
 

@@ -106,7 +106,7 @@ take_all_places() ->
     Holders = [spawn_monitor(fun take_a_place/0) || _ <- lists:seq(1, Count)],
     [Holder ! die || {Holder, _} <- Holders],
     [died = canal_lock_await:reason(Holder) || Holder <- Holders],
-    canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end).
+    canal_lock_await:permits(0).
 
 take_a_place() ->
     [{acquired, _} = canal_lock:acquire({?MODULE, N}, 1 bsl 30, 1) || N <- lists:seq(1, ?KEYS_BEYOND_THE_PLACE)],

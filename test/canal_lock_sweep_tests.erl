@@ -79,7 +79,7 @@ keys_of_the_dead() ->
         end
      || Round <- lists:seq(1, 100)
     ],
-    canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(0),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()),
     ?assertMatch(Left when Left < ?MAX_LEFT_BYTES, maps:get(memory, canal_lock:info()) - Before).
@@ -96,7 +96,7 @@ held_keys_survive() ->
     ?assertEqual([{acquired, 2}], Acquire()),
     ?assertEqual([full], Acquire()),
     ok = canal_lock_worker:kill(Holder),
-    canal_lock_await:value(Keys, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(Keys),
     ok = canal_lock_manager:sweep(),
     ?assertEqual([ok], lists:usort([canal_lock:release(Key) || Key <- Held])),
     ok = canal_lock_manager:sweep(),

@@ -270,12 +270,14 @@ use(Key) ->
     {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1),
     canal_lock:release(Key).
 
-%% Just this happens. Deaths are counted a little after they are seen.
+%% Just this happens, and the permits are those that the keys have counted, wherever their holders have them on record.
+%% Deaths are counted a little after they are seen.
 does(Changes, Do) ->
     Before = totals(),
     Answer = Do(),
     Wanted = maps:merge_with(fun(_, Count, Change) -> Count + Change end, Before, Changes),
     canal_lock_await:value(Wanted, fun totals/0),
+    ?assertEqual(lists:sum([Permits || {_, Permits} <- canal_lock:keys()]), maps:get(permits, Wanted)),
     Answer.
 
 totals() ->

@@ -73,7 +73,7 @@ releases_and_deaths() ->
         fun(Pid, Before) ->
             ok = canal_lock_worker:kill(Pid),
             After = Before#{Pid := #{}},
-            canal_lock_await:value(permits(After), fun() -> maps:get(permits, canal_lock:info()) end),
+            canal_lock_await:permits(permits(After)),
             canal_lock_await:value(holders(After), fun() -> maps:get(holders, canal_lock:info()) end),
             tells(After),
             After
@@ -151,7 +151,7 @@ deep() ->
         end
      || {Name, Make} <- Shapes ++ mixed() ++ wide()
     ],
-    canal_lock_await:value(0, fun() -> maps:get(permits, canal_lock:info()) end),
+    canal_lock_await:permits(0),
     ok = canal_lock_manager:sweep().
 
 comes_back(Key) ->
