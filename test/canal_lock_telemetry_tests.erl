@@ -136,7 +136,7 @@ start_manager(Interval_ms) ->
 %% Until its timer has gone off so many times: an idle key is gone after two passes of the sweep.
 await_timer() ->
     ok = use(idle),
-    canal_lock_await:value(false, fun() -> maps:get(keys, canal_lock:info()) > maps:get(holders, canal_lock:info()) end).
+    canal_lock_await:value(0, fun() -> maps:get(keys, canal_lock:info()) end).
 
 use(Key) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),
@@ -313,14 +313,13 @@ failure_of_telemetry() ->
 
 %% It tells of each call before it raises.
 failing_with(Class, Reason) ->
+    Raise = io_lib:format("erlang:raise(~p, ~p, [])", [Class, Reason]),
     Forms = [
         "-module(telemetry).",
         "-export([execute/3, start/2, stop/1]).",
         "start(_, _) -> {ok, spawn_link(fun() -> receive after infinity -> ok end end)}.",
         "stop(_) -> ok.",
-        lists:flatten([
-            io_lib:format("execute(_, _, _) -> ~p ! {called, none}, erlang:raise(~p, ~p, []).", [?MODULE, Class, Reason])
-        ])
+        lists:flatten(["execute(_, _, _) -> ", atom_to_list(?MODULE), " ! {called, none}, ", Raise, "."])
     ],
     {ok, telemetry, Beam} = compile:forms([form(Form) || Form <- Forms]),
     Beam.

@@ -1,5 +1,5 @@
-%% A stand-in for the library `telemetry', which cannot be fetched where these tests have to run. It is not that library,
-%% and nobody but canal_lock_telemetry_tests loads it, from this source: it is on no code path.
+%% A stand-in for the library `telemetry', which cannot be fetched where these tests have to run. It is not that
+%% library, and nobody but canal_lock_telemetry_tests loads it, from this source: it is on no code path.
 %%
 %% It keeps to what telemetry 1.x promises those who emit events and those who handle them (its src/telemetry.erl):
 %% - the name of an event is a list of atoms that is not empty, measurements and metadata are maps; all else raises;

@@ -18,13 +18,14 @@
 //!
 //! # Looking on from elsewhere
 //!
-//! Statistics read slots of others ([`Slot::gather`]), and need H2 across threads. Whoever has pinned, reads permits > 0
-//! (Acquire), and then the node, sees the node that goes with that store (Release) or a later one, M. M may be
-//! followed as long as the pin lasts. For suppose that it had been freed: then it had died, so its permits had been
-//! released before, by a store of 0 that came after M was stored here. If the free did not wait for the pin, that 0
-//! had happened before the pin's first read: by E3, if the pin has entered a later epoch, or by E2, if the sweep's
-//! barrier fell before it entered. So the permits that were read are of a later store than that 0, and the node that
-//! goes with them is later than M: a contradiction.
+//! Those who want to know what is held read slots of others ([`Slot::gather`]), and need H2 across threads. Whoever
+//! has pinned, reads permits > 0 (Acquire), and then the node, sees the node that goes with that store (Release) or a
+//! later one, M. M may be followed as long as the pin lasts. For suppose that it had been freed: then it had died, so
+//! its permits had been released before, by a store of 0 that came after M was stored here. If the free did not wait
+//! for the pin, that 0 had happened before the pin's first read: by E3, if the pin has entered a later epoch, or by
+//! E2, if the sweep's barrier fell before it entered. So the permits that were read are of a later store than that 0,
+//! and the node that goes with them is later than M: a contradiction. Those who only add up what is held
+//! ([`Slot::permits`]) follow nothing, and need none of this.
 
 use crate::epochs::Pin;
 use crate::fault;
