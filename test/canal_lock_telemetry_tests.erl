@@ -2,9 +2,12 @@
 %% This module is a handler of the logger as well, and passes everything on to the test.
 -module(canal_lock_telemetry_tests).
 
+-behaviour(application).
+
 -include_lib("eunit/include/eunit.hrl").
 
 -export([log/2]).
+-export([start/2, stop/1]).
 
 -define(EVENT, [canal_lock, totals]).
 
@@ -24,6 +27,7 @@ telemetry_test_() ->
                 {"the totals, at the interval of the sweep", fun totals/0},
                 {"not for an acquire, a release, a death or a sweep that somebody asks for", fun not_by_callers/0},
                 {"without telemetry nothing, and nobody is asked for it", fun without/0},
+                {"one that runs and has not been loaded has no handlers, and is not loaded for it", fun not_loaded/0},
                 {"one that is not running is left alone", fun not_running/0},
                 {"one that comes later is found, and may go", fun comes_and_goes/0},
                 {"a handler that fails is telemetry's own affair", fun failing_handler/0},
@@ -65,7 +69,7 @@ clean(Test) ->
         Test()
     after
         unregister(?MODULE),
-        stop(),
+        stop_telemetry(),
         unload()
     end.
 
@@ -83,18 +87,29 @@ unload() ->
     _ = code:purge(telemetry),
     ok.
 
-start() ->
-    ok = application:load({application, telemetry, [{vsn, "1"}, {modules, [telemetry]}, {mod, {telemetry, []}}]}),
+start(Callbacks) ->
+    ok = application:load({application, telemetry, [{vsn, "1"}, {modules, [telemetry]}, {mod, {Callbacks, []}}]}),
     ok = application:start(telemetry).
 
-stop() ->
+%% Of an application that has nothing to do.
+start(normal, _) ->
+    {ok, spawn_link(fun() ->
+        receive
+        after infinity -> ok
+        end
+    end)}.
+
+stop(_) ->
+    ok.
+
+stop_telemetry() ->
     _ = application:stop(telemetry),
     _ = application:unload(telemetry),
     ok.
 
 load_and_start() ->
     ok = load(),
-    ok = start().
+    ok = start(telemetry).
 
 %% Each event comes to this process as a message.
 attach(Id) ->
@@ -186,6 +201,7 @@ tells(Some) ->
     {?EVENT, Measurements, Metadata, _, _} = new_event(here),
     ?assertEqual(Some, maps:with(maps:keys(Some), Measurements)),
     ?assertEqual([max_per], maps:keys(Metadata)),
+    ?assertNot(is_map_key(max_per, Measurements)),
     %% What has been swept away is freed a little later.
     Told = maps:merge(Measurements, Metadata),
     ?assertEqual((canal_lock:info())#{memory := memory}, Told#{memory := memory}),
@@ -208,9 +224,15 @@ not_by_callers() ->
     ok = canal_lock:stop(),
     no_event(here).
 
-%% It would have to send a message to ask the code server, or anybody.
 without() ->
-    Manager = start_manager(?INTERVAL_MS),
+    asks_nobody(start_manager(?INTERVAL_MS)).
+
+not_loaded() ->
+    ok = start(?MODULE),
+    asks_nobody(start_manager(?INTERVAL_MS)).
+
+%% It would have to send a message to ask the code server, or anybody.
+asks_nobody(Manager) ->
     1 = erlang:trace(Manager, true, [send]),
     [await_timer() || _ <- [1, 2]],
     1 = erlang:trace(Manager, false, [send]),
@@ -240,10 +262,10 @@ comes_and_goes() ->
     await_timer(),
     ok = load(),
     await_timer(),
-    ok = start(),
+    ok = start(telemetry),
     attach(here),
     ?assertMatch({?EVENT, #{permits := 0}, _, Manager, _}, event(here)),
-    stop(),
+    stop_telemetry(),
     flush(here),
     await_timer(),
     unload(),
@@ -280,7 +302,7 @@ failure_of_telemetry() ->
     [
         begin
             load(failing_with(Class, Reason)),
-            ok = start(),
+            ok = start(?MODULE),
             Manager = start_manager(?INTERVAL_MS),
             ok = await_calls(3),
             [#{level := error, msg := {report, Report}, meta := Meta}] = logged(),
@@ -305,7 +327,7 @@ failure_of_telemetry() ->
             ?assertEqual(Manager, whereis(canal_lock)),
             await_timer(),
             ok = canal_lock:stop(),
-            stop(),
+            stop_telemetry(),
             unload()
         end
      || {Class, Reason} <- [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]
@@ -316,9 +338,7 @@ failing_with(Class, Reason) ->
     Raise = io_lib:format("erlang:raise(~p, ~p, [])", [Class, Reason]),
     Forms = [
         "-module(telemetry).",
-        "-export([execute/3, start/2, stop/1]).",
-        "start(_, _) -> {ok, spawn_link(fun() -> receive after infinity -> ok end end)}.",
-        "stop(_) -> ok.",
+        "-export([execute/3]).",
         lists:flatten(["execute(_, _, _) -> ", atom_to_list(?MODULE), " ! {called, none}, ", Raise, "."])
     ],
     {ok, telemetry, Beam} = compile:forms([form(Form) || Form <- Forms]),
