@@ -172,16 +172,12 @@ logged() ->
 totals() ->
     load_and_start(),
     attach(here),
-    Start_ms = now_ms(),
     Manager = start_manager(?INTERVAL_MS),
-    Events = [event(here) || _ <- lists:seq(1, 5)],
-    [
-        begin
-            ?assertMatch({?EVENT, #{permits := 0, granted := 0}, #{max_per := 3}, Manager, _}, Event),
-            ?assert(element(5, Event) >= Start_ms + N * ?INTERVAL_MS)
-        end
-     || {N, Event} <- lists:zip(lists:seq(1, 5), Events)
-    ],
+    Events = [event(here) || _ <- lists:seq(0, 10)],
+    [?assertMatch({?EVENT, #{permits := 0, granted := 0}, #{max_per := 3}, Manager, _}, Event) || Event <- Events],
+    %% The first may have come late.
+    Took_ms = element(5, lists:last(Events)) - element(5, hd(Events)),
+    ?assert(Took_ms >= 9 * ?INTERVAL_MS),
     {Holder, _} = canal_lock_worker:start(fun() -> [canal_lock:acquire(Key, 9, 1) || Key <- [db, db, 1, 2, 3]] end),
     {acquired, 3} = canal_lock:acquire(db, 9, 1),
     full = canal_lock:acquire(db, 1, 1),
