@@ -1,12 +1,13 @@
 %% A stand-in for the library `telemetry', which cannot be fetched where these tests have to run. It is not that
-%% library, and nobody but canal_lock_telemetry_tests loads it, from this source: it is on no code path.
+%% library. canal_lock_telemetry_tests loads it by the name of the real one, and unloads it after each test: by that
+%% name it is on no code path.
 %%
 %% It keeps to what telemetry 1.x promises those who emit events and those who handle them (its src/telemetry.erl):
 %% - the name of an event is a list of atoms that is not empty, measurements and metadata are maps; all else raises;
 %% - the handlers of an event run in the process that emits it, one after the other;
 %% - one that raises, exits or throws is detached, which is an event of its own and an error in the log;
 %% - an event that is emitted while the application is not running is a warning in the log, and nothing else.
--module(telemetry).
+-module(canal_lock_telemetry_stand_in).
 
 -behaviour(application).
 
