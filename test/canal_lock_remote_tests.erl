@@ -388,8 +388,8 @@ forged([There, Here | _]) ->
     ?assertEqual([{error, unknown_call} || _ <- [1, 2]], canal_lock_nodes:order(Local, Confirm)),
     %% Nothing to confirm.
     ?assertEqual([ok, ok], [Ask({confirm, Whom, Asking}) || Whom <- [Pid, Asking]]),
-    Confirm = fun() -> gen_server:call({canal_lock, Name}, {confirm, Pid, Pid}) end,
-    ?assertEqual(ok, canal_lock_nodes:order(Holder, Confirm)),
+    ConfirmAgain = fun() -> gen_server:call({canal_lock, Name}, {confirm, Pid, Pid}) end,
+    ?assertEqual(ok, canal_lock_nodes:order(Holder, ConfirmAgain)),
     ?assertEqual([{Pid, holder}], canal_lock_there:watched(There)),
     ?assertEqual([0, 1], [canal_lock_there:count(There, Key) || Key <- [k, db]]),
     ok = canal_lock_nodes:kill_worker(Holder),
