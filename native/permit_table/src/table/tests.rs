@@ -237,6 +237,35 @@ fn p9_a_panic_anywhere_changes_nothing() {
     assert_eq!(permits(&table), 0);
 }
 
+/// H5: who adds up what is held does not wait for a holder of many keys, though that one is in the middle of a call.
+#[test]
+fn h5_a_sum_waits_for_no_holder() {
+    /// Asks for the sum wherever it is compared, which is inside the lock of a holder of many keys.
+    struct Asking<'a>(u64, &'a Table<u64>);
+    impl Hash for Asking<'_> {
+        fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+    impl Equivalent<u64> for Asking<'_> {
+        fn equivalent(&self, key: &u64) -> bool {
+            let usage = self.1.usage();
+            assert_eq!((usage.permits, usage.holders), (4, 1));
+            self.0 == *key
+        }
+    }
+    // SAFETY: one thread, and nothing after `give_back`.
+    let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+    let table = Table::new(16).unwrap();
+    for key in 0..4 {
+        acquire(&table, holder, key).unwrap();
+    }
+    let asking = Asking(3, &table);
+    assert_eq!(table.release(&pin(), holder, &asking), Ok(()));
+    assert_eq!(permits(&table), 3);
+    table.give_back(&pin(), holder);
+}
+
 /// P4, P9: a panic in the middle of a death loses nothing of it, and nothing is given back twice.
 #[test]
 fn p4_a_death_gives_back_in_spite_of_a_panic() {
