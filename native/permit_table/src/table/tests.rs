@@ -25,6 +25,7 @@ fn acquire(table: &Table<u64>, holder: Holder, key: u64) -> Result<Acquired, Out
 }
 
 /// How many permits are out: so many have the keys counted, and so many have their holders on record.
+#[track_caller]
 fn permits(table: &Table<u64>) -> u64 {
     let mut counted = 0;
     let mut after = Some(0);

@@ -155,6 +155,7 @@ pub fn count(table: &Table<Name>, key: u64) -> u64 {
 }
 
 /// How many permits are out: so many have the keys counted, and so many have their holders on record.
+#[track_caller]
 pub fn permits(table: &Table<Name>) -> u64 {
     let mut counted = 0;
     let mut after = Some(0);
