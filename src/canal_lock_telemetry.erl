@@ -18,8 +18,8 @@
 %% '''
 %%
 %% With `Telemetry.Metrics' each of them is a `last_value("canal_lock.totals.permits")': what counts is a sum already.
-%% What counts begins again with the next table; `granted' may besides be a few less than before, as {@type
-%% canal_lock:info()} says, the others never are.
+%% In one table they never go down, but for `granted', as {@type canal_lock:info()} says: for rates take `released' and
+%% `given_back', which are together what was granted and is not out any more.
 %%
 %% Handlers run in the manager, as those of any event do in the process that emits it. Local calls never wait for it,
 %% but those of other nodes and the sweep do, so a handler should be quick, and must not call the manager
@@ -63,6 +63,7 @@ is_running(Telemetry) ->
     erlang:function_exported(Telemetry, execute, 3) andalso
         application_controller:get_master(Telemetry) =/= undefined.
 
+%% The totals come from a dirty scheduler, for which the manager waits its turn. No local call waits for the manager.
 execute(Telemetry) ->
     {MaxPer, Totals} = maps:take(max_per, canal_lock_nif:info()),
     Telemetry:execute(?EVENT, Totals, #{max_per => MaxPer}).
