@@ -108,10 +108,10 @@
 %% allocated by the table. And what has happened since it was opened: permits granted; calls that were answered
 %% `full'; permits released; permits given back after the death of their holders, or when their connection was lost;
 %% releases of what the caller did not hold; idle keys that the sweep has taken out. `granted' is the sum of `permits',
-%% `released' and `given_back'; these are not read at one instant, so in a busy table it may be more or less by what goes
-%% on just then, and less than a moment before. The permits are those that the holders have, one looked at after the
-%% other: so one that goes from a holder to another meanwhile may be seen twice or not at all, and only {@link count/1}
-%% is exact at any time. What is noted of holders on other nodes is not in `memory'.
+%% `released' and `given_back'; these are not read at one instant, so in a busy table it may be more or less by what
+%% goes on just then, and less than a moment before. The permits are those that the holders have, one looked at after
+%% the other: so one that goes from a holder to another meanwhile may be seen twice or not at all, and only
+%% {@link count/1} is exact at any time. What is noted of holders on other nodes is not in `memory'.
 
 %% @equiv start_link(MaxPer, #{})
 -spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.

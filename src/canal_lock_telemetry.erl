@@ -17,9 +17,9 @@
 %% telemetry:attach(my_handler, [canal_lock, totals], fun my_metrics:handle_event/4, none).
 %% '''
 %%
-%% With `Telemetry.Metrics' each of them is a `last_value("canal_lock.totals.permits")': what counts is a sum already.
-%% In one table they never go down, but for `granted', as {@type canal_lock:info()} says: for rates take `released' and
-%% `given_back', which are together what was granted and is not out any more.
+%% With `Telemetry.Metrics' each of them is a `last_value("canal_lock.totals.permits")'. What counts is a sum already,
+%% which never goes down in one table. Only `granted' may, a little, as {@type canal_lock:info()} says: for rates take
+%% `released' and `given_back', which are together what was granted and is not out any more.
 %%
 %% Handlers run in the manager, as those of any event do in the process that emits it. Local calls never wait for it,
 %% but those of other nodes and the sweep do, so a handler should be quick, and must not call the manager
