@@ -1,10 +1,7 @@
-%% What the logger is told: of releases of what is not held, and of messages that the manager does not know. This
-%% module is the handler as well, and passes everything on to the test.
+%% What the logger is told: of releases of what is not held, and of messages that the manager does not know.
 -module(canal_lock_reports_tests).
 
 -include_lib("eunit/include/eunit.hrl").
-
--export([log/2]).
 
 %% The limiter of the reports: when the last one was made, and how many have been left out since.
 -define(LAST_MS, 1).
@@ -15,7 +12,7 @@
 -define(MAX_CHARACTERS, 1200).
 
 reports_test_() ->
-    listening([
+    canal_lock_listener:tests(all, [
         canal_lock_stage:tests([
             {"release/3 of what is not held is reported, with those who do hold it", fun unexpected_unlock/0},
             {"with a key of any kind", fun any_key/0},
@@ -36,45 +33,14 @@ reports_test_() ->
         ])
     ]).
 
-%% With this handler, and without the default one's output of reports that are meant.
-listening(Tests) ->
-    {setup,
-        fun() ->
-            {ok, #{level := Level}} = logger:get_handler_config(default),
-            ok = logger:set_handler_config(default, level, none),
-            ok = logger:add_handler(?MODULE, ?MODULE, #{level => all}),
-            Level
-        end,
-        fun(Level) ->
-            ok = logger:remove_handler(?MODULE),
-            ok = logger:set_handler_config(default, level, Level)
-        end,
-        Tests}.
-
-%% Of a handler. Called in the process that logs: what it has done is here when it goes on.
-log(Event, _Config) ->
-    case whereis(?MODULE) of
-        undefined -> ok;
-        Test -> Test ! {?MODULE, Event}
-    end.
-
 %% What of this kind is reported while something is done.
 reports(What, Do) ->
-    true = register(?MODULE, self()),
-    try
-        _ = Do()
-    after
-        unregister(?MODULE)
-    end,
-    received(What).
+    _ = canal_lock_listener:listening(Do),
+    [Event || #{msg := {report, Report}} = Event <- canal_lock_listener:events(), is_of(What, Report)].
 
-received(What) ->
-    receive
-        {?MODULE, #{msg := {report, #{what := What}}} = Event} -> [Event | received(What)];
-        {?MODULE, #{msg := {report, #{label := What}}} = Event} -> [Event | received(What)];
-        {?MODULE, _} -> received(What)
-    after 0 -> []
-    end.
+is_of(What, #{what := What}) -> true;
+is_of(What, #{label := What}) -> true;
+is_of(_, _) -> false.
 
 %% As if a second had passed.
 reset() ->
@@ -407,7 +373,7 @@ default_handler() ->
 with_and_without_filter(Line) ->
     {ok, Default} = logger:get_handler_config(default),
     ok = logger:remove_handler(default),
-    ok = logger:add_handler(default, ?MODULE, maps:with([level, filters, filter_default], Default)),
+    ok = logger:add_handler(default, canal_lock_listener, maps:with([level, filters, filter_default], Default)),
     ok = logger:set_primary_config(level, notice),
     {ok, _} = canal_lock:start_link(3),
     Reports = fun() ->

@@ -1,12 +1,10 @@
 %% What the manager tells `telemetry': the totals, each time that it begins to sweep; and nothing where there is none.
-%% This module is a handler of the logger as well, and passes everything on to the test.
 -module(canal_lock_telemetry_tests).
 
 -behaviour(application).
 
 -include_lib("eunit/include/eunit.hrl").
 
--export([log/2]).
 -export([start/2, stop/1]).
 
 -define(EVENT, [canal_lock, totals]).
@@ -20,7 +18,8 @@
 -define(MAX_CHARACTERS, 1600).
 
 telemetry_test_() ->
-    listening(
+    canal_lock_listener:tests(
+        warning,
         canal_lock_stage:tests(without_manager, [
             {Title, fun() -> clean(Test) end}
          || {Title, Test} <- [
@@ -40,35 +39,12 @@ telemetry_test_() ->
 
 %%% The stage
 
-listening(Tests) ->
-    {setup,
-        fun() ->
-            {ok, #{level := Level}} = logger:get_handler_config(default),
-            ok = logger:set_handler_config(default, level, none),
-            ok = logger:add_handler(?MODULE, ?MODULE, #{level => warning}),
-            Level
-        end,
-        fun(Level) ->
-            ok = logger:remove_handler(?MODULE),
-            ok = logger:set_handler_config(default, level, Level)
-        end,
-        Tests}.
-
-%% Of a handler of the logger. Called in the process that logs.
-log(Event, _Config) ->
-    case whereis(?MODULE) of
-        undefined -> ok;
-        Test -> Test ! {logged, Event}
-    end.
-
 %% Afterwards no telemetry is there.
 clean(Test) ->
     false = code:is_loaded(telemetry),
-    true = register(?MODULE, self()),
     try
-        Test()
+        canal_lock_listener:listening(Test)
     after
-        unregister(?MODULE),
         stop_telemetry(),
         unload()
     end.
@@ -166,13 +142,6 @@ use(Key) ->
 now_ms() ->
     erlang:monotonic_time(millisecond).
 
-%% What has been logged of late.
-logged() ->
-    receive
-        {logged, Event} -> [Event | logged()]
-    after 0 -> []
-    end.
-
 %%% The tests
 
 totals() ->
@@ -196,7 +165,7 @@ totals() ->
     ok = canal_lock:release(db),
     ok = canal_lock_manager:sweep(),
     tells(#{permits => 0, holders => 0, keys => 0, released => 1, reclaimed => 4}),
-    ?assertEqual([], logged()).
+    ?assertEqual([], canal_lock_listener:events()).
 
 %% What info/0 tells, all of it, and these among others.
 tells(Some) ->
@@ -247,16 +216,16 @@ asks_nobody(Manager) ->
     after 0 -> ok
     end,
     ?assertEqual(false, code:is_loaded(telemetry)),
-    ?assertEqual([], logged()).
+    ?assertEqual([], canal_lock_listener:events()).
 
 %% It would complain, each time.
 not_running() ->
     ok = load(),
     Manager = start_manager(?INTERVAL_MS),
     [await_timer() || _ <- [1, 2]],
-    ?assertEqual([], logged()),
+    ?assertEqual([], canal_lock_listener:events()),
     ok = telemetry:execute(?EVENT, #{}, #{}),
-    ?assertMatch([#{level := warning}], logged()),
+    ?assertMatch([#{level := warning}], canal_lock_listener:events()),
     ?assertEqual(Manager, whereis(canal_lock)).
 
 comes_and_goes() ->
@@ -276,7 +245,7 @@ comes_and_goes() ->
     ok = load_and_start(),
     attach(here),
     ?assertMatch({?EVENT, _, _, Manager, _}, event(here)),
-    ?assertEqual([], logged()).
+    ?assertEqual([], canal_lock_listener:events()).
 
 failing_handler() ->
     load_and_start(),
@@ -294,7 +263,7 @@ failing_handler() ->
     ],
     attach(here),
     {?EVENT, _, _, Manager, _} = event(here),
-    Logged = logged(),
+    Logged = canal_lock_listener:events(),
     ?assertMatch([_, _, _], Logged),
     ?assertEqual([], [Domain || #{meta := #{domain := Domain}} <- Logged]).
 
@@ -307,7 +276,7 @@ failure_of_telemetry() ->
             ok = start(?MODULE),
             Manager = start_manager(?INTERVAL_MS),
             ok = await_calls(3),
-            [#{level := error, msg := {report, Report}, meta := Meta}] = logged(),
+            [#{level := error, msg := {report, Report}, meta := Meta}] = canal_lock_listener:events(),
             ?assertMatch(
                 #{what := event_failed, event := ?EVENT, class := Class, reason := Reason, pid := Manager},
                 Report
@@ -323,9 +292,9 @@ failure_of_telemetry() ->
             %% An unknown message is something else, and is reported too.
             Manager ! unknown,
             _ = sys:get_state(Manager),
-            ?assertMatch([#{msg := {report, #{what := unknown_message}}}], logged()),
+            ?assertMatch([#{msg := {report, #{what := unknown_message}}}], canal_lock_listener:events()),
             ok = await_calls(2),
-            ?assertEqual([], logged()),
+            ?assertEqual([], canal_lock_listener:events()),
             ?assertEqual(Manager, whereis(canal_lock)),
             await_timer(),
             ok = canal_lock:stop(),
@@ -341,7 +310,7 @@ failing_with(Class, Reason) ->
     Forms = [
         "-module(telemetry).",
         "-export([execute/3]).",
-        lists:flatten(["execute(_, _, _) -> ", atom_to_list(?MODULE), " ! {called, none}, ", Raise, "."])
+        lists:flatten(["execute(_, _, _) -> canal_lock_listener ! {called, none}, ", Raise, "."])
     ],
     [form(Form) || Form <- Forms].
 
@@ -379,7 +348,7 @@ slow_handler() ->
     Sweep = gen_server:send_request(Manager, sweep),
     Manager ! go_on,
     ?assertEqual({reply, ok}, gen_server:receive_response(Sweep, 20_000)),
-    ?assertEqual([], logged()).
+    ?assertEqual([], canal_lock_listener:events()).
 
 next_manager() ->
     load_and_start(),
