@@ -132,7 +132,9 @@ start_link(MaxPer) ->
 %% normally. One with `keep_on_crash' does, and ends with its parent. If nobody starts another after a crash, the table
 %% stays, and calls go on, but idle keys are not swept away.
 %%
-%% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone.
+%% If a manager is running, the answer is `{error, {already_started, Pid}}' and its table is left alone. If the native
+%% library does not load, it is `{error, {nif_not_loaded, Sentences}}', a binary that names the file, what is wrong with
+%% it, and the command that builds it.
 -spec start_link(MaxPer :: pos_integer(), options()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPer, Options) ->
     ?CHECKED([MaxPer, Options], canal_lock_manager:start_link(MaxPer, Options)).

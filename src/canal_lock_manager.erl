@@ -58,7 +58,10 @@
 
 -spec start_link(pos_integer(), options()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPer, Options) ->
-    gen_server:start_link({local, ?NAME}, ?MODULE, {MaxPer, maps:merge(?DEFAULTS, Options)}, []).
+    case canal_lock_library:ensure_loaded() of
+        ok -> gen_server:start_link({local, ?NAME}, ?MODULE, {MaxPer, maps:merge(?DEFAULTS, Options)}, []);
+        {error, Sentences} -> {error, {nif_not_loaded, Sentences}}
+    end.
 
 -spec stop() -> ok.
 stop() ->

@@ -140,7 +140,11 @@ remote_holders(_Handle) ->
     erlang:nif_error(not_loaded).
 
 load() ->
-    erlang:load_nif(filename:join(priv_dir(), ?MODULE_STRING), 0).
+    Path = filename:join(priv_dir(), ?MODULE_STRING),
+    case erlang:load_nif(Path, 0) of
+        ok -> ok;
+        {error, {Kind, _} = Failure} -> {error, {Kind, canal_lock_library:explain(Path, Failure)}}
+    end.
 
 priv_dir() ->
     case code:priv_dir(canal_lock) of

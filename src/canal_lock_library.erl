@@ -1,0 +1,111 @@
+%% @private
+%% The native library when it does not load: what is wrong with the file, and how to come by a right one.
+%%
+%% The VM's own words are shown, but they do not tell it all. To the loader of glibc a library of another machine is "No
+%% such file or directory"; and one that was made for another libc lacks some symbol, or a file that nobody knows.
+-module(canal_lock_library).
+
+-export([ensure_loaded/0, explain/2]).
+
+%% The last failure in words, from the process that loads to those that ask. It stays, and does not grow.
+-define(FAILURE, {?MODULE, failure}).
+
+-spec ensure_loaded() -> ok | {error, Sentences :: binary()}.
+ensure_loaded() ->
+    case code:ensure_loaded(canal_lock_nif) of
+        {module, _} ->
+            ok;
+        {error, on_load_failure} ->
+            {error, persistent_term:get(?FAILURE)};
+        {error, Reason} ->
+            {error, unicode:characters_to_binary(io_lib:format("canal_lock cannot load canal_lock_nif: ~tp.", [Reason]))}
+    end.
+
+%% What `erlang:load_nif/2' has answered for a path, in sentences. A string, because the VM's report of a module that
+%% does not load cuts binaries short. In a release this is called while the node boots: of servers, only those of code
+%% and files are there.
+-spec explain(Path :: file:filename(), {Kind :: atom(), Words :: string()}) -> string().
+explain(Path, {Kind, Words}) ->
+    File = Path ++ extension(),
+    Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
+    Sentences = lists:flatten(io_lib:format(Format, [File, cause(File, Words), remedy(Kind)])),
+    ok = persistent_term:put(?FAILURE, unicode:characters_to_binary(Sentences)),
+    Sentences.
+
+%% What `erlang:load_nif/2' appends.
+extension() ->
+    case os:type() of
+        {win32, _} -> ".dll";
+        _ -> ".so"
+    end.
+
+%% Its file may have been replaced since then, so that nothing is to be learned from it.
+remedy(Kind) when Kind =:= upgrade; Kind =:= reload ->
+    "The one that this node has loaded before is in use, and stays: a new version needs a new node.";
+remedy(_) ->
+    "Build it again for a machine such as this one, with `rebar3 compile' or `mix deps.compile canal_lock --force' in "
+    "the project that depends on it; or have that install a ready-made one, by CANAL_LOCK_NIF_LIBRARY in the environment.".
+
+cause(File, Words) ->
+    case file:read_file(File) of
+        {error, Reason} ->
+            [file:format_error(Reason), in_parentheses(Words)];
+        {ok, Bytes} ->
+            case differences(built_for(Bytes), this_vm()) of
+                [] -> Words;
+                Differences -> [lists:join(", and ", Differences), in_parentheses(Words)]
+            end
+    end.
+
+in_parentheses(Words) ->
+    [" (", Words, ")"].
+
+%% Where there is a /proc, what is loaded into this VM must be as its own program is.
+this_vm() ->
+    case file:read_file("/proc/self/exe") of
+        {ok, Bytes} -> built_for(Bytes);
+        {error, _} -> unknown
+    end.
+
+%% For which machine an ELF file is (with words of how many bits, and a number out of ELF's list), and for which libc.
+built_for(<<16#7f, "ELF", Class, Order, _:10/binary, _Type:2/binary, Machine:2/binary, _/binary>> = Bytes) ->
+    Endianness = case Order of 2 -> big; _ -> little end,
+    {{32 * Class, Endianness, binary:decode_unsigned(Machine, Endianness)}, libc(Bytes)};
+built_for(_) ->
+    unknown.
+
+%% By the name of the file that it needs, which is a string of its own. It may need none.
+libc(Bytes) ->
+    Names = [{"glibc", <<0, "libc.so.6", 0>>}, {"musl", <<0, "libc.so", 0>>}, {"musl", <<0, "libc.musl-">>}],
+    case [Libc || {Libc, Name} <- Names, binary:match(Bytes, Name) =/= nomatch] of
+        [Libc | _] -> Libc;
+        [] -> unknown
+    end.
+
+differences(_, unknown) ->
+    [];
+differences(unknown, _) ->
+    ["it is no library of this system"];
+differences({Machine, Libc}, {OurMachine, OurLibc}) ->
+    machines(Machine, OurMachine) ++ [differ(Libc, OurLibc) || Libc =/= OurLibc, Libc =/= unknown, OurLibc =/= unknown].
+
+machines(Same, Same) -> [];
+machines({_, _, Number} = Machine, {_, _, Number} = Ours) -> [differ(in_full(Machine), in_full(Ours))];
+machines({_, _, Number}, {_, _, Ours}) -> [differ(name(Number), name(Ours))].
+
+differ(What, Ours) ->
+    io_lib:format("it is for ~ts, while this VM is for ~ts", [What, Ours]).
+
+in_full({Bits, Endianness, Number}) ->
+    io_lib:format("~ts of ~b bits, ~ts-endian", [name(Number), Bits, Endianness]).
+
+name(3) -> "x86";
+name(8) -> "MIPS";
+name(21) -> "PowerPC";
+name(22) -> "S/390";
+name(40) -> "ARM";
+name(62) -> "x86-64";
+name(183) -> "AArch64";
+name(243) -> "RISC-V";
+name(258) -> "LoongArch";
+name(Number) -> io_lib:format("machine ~b of ELF's list", [Number]).

@@ -1,0 +1,186 @@
+%% A native library that does not load: the VM's report and the answer of `start_link' name the file, what is wrong with
+%% it, and what to do. Each test has a VM of its own, in which canal_lock is a copy with such a file.
+-module(canal_lock_library_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-export([log/2]).
+
+%% Where an ELF file says for which machine it is, and the number of one of which there are few.
+-define(MACHINE_AT, 18).
+-define(S390, <<22:16/little>>).
+
+library_test_() ->
+    canal_lock_stage:tests(without_manager, [
+        {"no native library: the file is named, and what builds it", fun missing/0},
+        {"a native library that is none", fun no_library/0},
+        {"a native library of another version", fun another_version/0},
+        {"an application without its native library does not start, and says why", fun application_says_why/0},
+        {"a right library in place of a wrong one is loaded by the next start", fun another_start/0},
+        {"P9: a native library that is in use is not replaced, and it is said why", fun in_use/0}
+    ]).
+
+elf_test_() ->
+    case os:type() of
+        {unix, linux} ->
+            canal_lock_stage:tests(without_manager, [
+                {"a native library of another machine", fun another_machine/0},
+                {"a native library of another byte order", fun another_endianness/0},
+                {"a native library of another libc", fun another_libc/0}
+            ]);
+        _ ->
+            []
+    end.
+
+missing() ->
+    Sentences = is_refused("missing", none),
+    ?assertMatch({_, _}, binary:match(Sentences, <<": no such file or directory (">>)).
+
+no_library() ->
+    Sentences = is_refused("no library", <<"no library, but more than the twenty bytes of a header">>),
+    [?assertMatch({_, _}, binary:match(Sentences, <<"it is no library of this system">>)) || os:type() =:= {unix, linux}].
+
+%% One that lacks a function.
+another_version() ->
+    Sentences = is_refused("another version", replaced(<<0, "has_unused_keys", 0>>, <<0, "had_unused_keys", 0>>)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"canal_lock_nif:had_unused_keys/0">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"it is ">>)).
+
+another_machine() ->
+    <<Before:?MACHINE_AT/binary, _:2/binary, After/binary>> = library(),
+    Sentences = is_refused("another machine", <<Before/binary, ?S390/binary, After/binary>>),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"it is for S/390, while this VM is for ">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"endian">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"glibc">>)).
+
+another_endianness() ->
+    <<Before:5/binary, Order, Middle:12/binary, Low, High, After/binary>> = library(),
+    Other = <<Before/binary, (3 - Order), Middle/binary, High, Low, After/binary>>,
+    Sentences = is_refused("another byte order", Other),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"-endian, while this VM is for ">>)).
+
+another_libc() ->
+    {Sentences, Said} =
+        case binary:match(library(), <<0, "libc.so.6", 0>>) of
+            nomatch ->
+                Glibc = replaced(<<0, "libc.musl-">>, <<0, "libc.so.6", 0>>),
+                {is_refused("glibc", Glibc), <<": it is for glibc, while this VM is for musl (">>};
+            _ ->
+                Musl = replaced(<<0, "libc.so.6", 0>>, <<0, "libc.so", 0, 0, 0>>),
+                {is_refused("musl", Musl), <<": it is for musl, while this VM is for glibc (">>}
+        end,
+    ?assertMatch({_, _}, binary:match(Sentences, Said)).
+
+application_says_why() ->
+    Copy = copy("application", none),
+    Answer = in_a_vm(Copy, fun() ->
+        ok = application:load(canal_lock),
+        ok = application:set_env(canal_lock, max_per, 3),
+        application:start(canal_lock)
+    end),
+    {error, {{shutdown, {failed_to_start_child, canal_lock, {nif_not_loaded, Sentences}}}, _}} = Answer,
+    names(Copy, Sentences).
+
+another_start() ->
+    Copy = copy("another start", <<"no library">>),
+    Good = library(),
+    {Refused, Started} = in_a_vm(Copy, fun() ->
+        Refused = canal_lock:start_link(3),
+        ok = file:write_file(native(Copy), Good),
+        {ok, _} = canal_lock:start_link(3),
+        {Refused, canal_lock:acquire(db, 3, 1)}
+    end),
+    ?assertMatch({error, {nif_not_loaded, _}}, Refused),
+    ?assertEqual({acquired, 1}, Started).
+
+in_use() ->
+    Copy = copy("in use", library()),
+    {Reports, Answer} = in_a_vm(Copy, fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        {{error, on_load_failure}, Reports} = reported(fun() -> code:load_file(canal_lock_nif) end),
+        ok = canal_lock:stop(),
+        true = code:delete(canal_lock_nif),
+        {Reports, canal_lock:start_link(3)}
+    end),
+    {error, {nif_not_loaded, Sentences}} = Answer,
+    [Report] = Reports,
+    ?assertEqual(Report, unicode:characters_to_list(Sentences)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"a new version needs a new node.">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"rebar3">>)).
+
+%% What it is told that nothing works, in the VM's report and in the answer alike.
+is_refused(Name, Library) ->
+    Copy = copy(Name, Library),
+    {{error, {nif_not_loaded, Sentences}}, Reports} = in_a_vm(Copy, fun() ->
+        reported(fun() -> canal_lock:start_link(3) end)
+    end),
+    ?assertEqual([unicode:characters_to_list(Sentences)], Reports),
+    names(Copy, Sentences),
+    [
+        ?assertMatch({_, _}, binary:match(Sentences, Way))
+     || Way <- [<<"`rebar3 compile'">>, <<"`mix deps.compile canal_lock --force'">>, <<"CANAL_LOCK_NIF_LIBRARY">>]
+    ],
+    Sentences.
+
+names(Copy, Sentences) ->
+    File = unicode:characters_to_binary(native(Copy)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"library ", File/binary, ": ">>)).
+
+%% A canal_lock of its own, with such a library or none. Its path has a space and what is in no ASCII.
+copy(Name, Library) ->
+    Copy = filename:absname(filename:join(["_build/library tests", [$\x{e9} | Name], "canal_lock"])),
+    ok = filelib:ensure_dir(filename:join([Copy, "ebin", "file"])),
+    ok = filelib:ensure_dir(native(Copy)),
+    Ebin = filename:dirname(code:which(canal_lock_nif)),
+    [{ok, _} = file:copy(File, filename:join([Copy, "ebin", filename:basename(File)]))
+     || File <- filelib:wildcard(filename:join(Ebin, "*"))],
+    case Library of
+        none -> _ = file:delete(native(Copy));
+        _ -> ok = file:write_file(native(Copy), Library)
+    end,
+    Copy.
+
+native(Copy) ->
+    filename:join([Copy, "priv", "canal_lock_nif" ++ extension()]).
+
+extension() ->
+    case os:type() of
+        {win32, _} -> ".dll";
+        _ -> ".so"
+    end.
+
+library() ->
+    {ok, Bytes} = file:read_file(filename:join(code:priv_dir(canal_lock), "canal_lock_nif" ++ extension())),
+    Bytes.
+
+%% It has to be in there.
+replaced(Old, New) when byte_size(Old) =:= byte_size(New) ->
+    Library = library(),
+    [_, _ | _] = Parts = binary:split(Library, Old, [global]),
+    iolist_to_binary(lists:join(New, Parts)).
+
+in_a_vm(Copy, Test) ->
+    canal_lock_stage:in_a_vm([], fun() ->
+        true = code:add_patha(filename:join(Copy, "ebin")),
+        Test()
+    end).
+
+%% The answer, and the sentences of the reports that the VM has made of it.
+reported(Call) ->
+    ok = logger:set_primary_config(level, warning),
+    ok = logger:remove_handler(default),
+    ok = logger:add_handler(?MODULE, ?MODULE, #{config => self()}),
+    Answer = Call(),
+    Reports = [
+        receive
+            {report, [canal_lock_nif, {error, {_, Sentences}}, _]} -> Sentences
+        end
+    ],
+    ok = logger:remove_handler(?MODULE),
+    {Answer, Reports}.
+
+%% As a handler of the logger.
+log(#{msg := {report, #{label := {error_logger, warning_msg}, args := Arguments}}}, #{config := Test}) ->
+    Test ! {report, Arguments};
+log(_, _) ->
+    ok.
