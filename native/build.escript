@@ -12,9 +12,12 @@
 %% whether there was anything to do. All else goes to standard error, and a failure exits with status 1.
 %%
 %% Environment:
-%%   CANAL_LOCK_NIF_LIBRARY  absolute path of a canal_lock_nif library to install; no Rust is needed then
+%%   CANAL_LOCK_NIF_LIBRARY  absolute path of what to install instead of building, so that no Rust is needed: a library
+%%                           (.so, .dylib, .dll), or an archive that `make dist' has made (.tar.gz) with the checksum
+%%                           that was made with it beside it (.tar.gz.sha256)
 %%   CARGO                   the cargo to use; otherwise PATH is searched, then cargo's home
-%% Whatever else cargo listens to (CARGO_TARGET_DIR, CARGO_BUILD_TARGET, RUSTFLAGS...) works as it always does.
+%% Whatever else cargo listens to (CARGO_TARGET_DIR, CARGO_BUILD_TARGET, RUSTFLAGS...) works as it always does. Cargo
+%% fetches crates unless they are on the machine; where it cannot, this says how to bring them there.
 
 -define(OURS, "canal_lock_nif").
 
@@ -53,15 +56,11 @@ extension() ->
         _ -> ".so"
     end.
 
+%% The bytes of it.
 library(?OURS, false) ->
     case os:getenv("CANAL_LOCK_NIF_LIBRARY", "") of
-        "" ->
-            build(?OURS, release());
-        Path ->
-            %% A dependency is built in a folder of its own, so a relative path would not mean what its author saw.
-            filename:pathtype(Path) =:= absolute orelse
-                stop("CANAL_LOCK_NIF_LIBRARY must be an absolute path, and ~ts is not.", [Path]),
-            Path
+        "" -> build(?OURS, release());
+        Path -> ready_made(Path)
     end;
 library(Package, false) ->
     build(Package, release());
@@ -84,16 +83,51 @@ build(Package, Kind) ->
     case run(Cargo, Args, Env) of
         {0, Lines} ->
             case [Path || Line <- Lines, Path <- libraries(Line, Package)] of
-                [Path | _] -> Path;
-                [] -> stop("cargo built ~ts but named no shared library of it.", [Package])
+                [Path | _] -> must("read", Path, file:read_file(Path));
+                [] -> stop("cargo built ~ts but named no shared library of it. ~ts", [Package, musl()])
             end;
         {Status, _} ->
-            stop("cargo could not build ~ts (status ~b); its own words are above.", [Package, Status])
+            stop("cargo could not build the library ~ts (status ~b); its own words are above.~ts",
+                 [Package, Status, help(Cargo, Package, Env)])
     end.
+
+%% For failures that cargo's own words leave one alone with.
+help(Cargo, Package, Env) ->
+    case are_crates_missing(Cargo, Package, Env) of
+        true ->
+            io_lib:format(
+                " The crates that it needs are not on this machine, and cargo cannot fetch them. On a machine with a "
+                "network, run \"cargo vendor --locked FOLDER\" in ~ts; bring FOLDER here, and write the lines that it "
+                "printed into ~ts, with the absolute path that FOLDER has here. Or ~ts.",
+                [workspace(), filename:join(cargo_home(), "config.toml"), elsewhere()]);
+        false ->
+            [[" ", musl()] || is_for_musl(Env), are_flags_replaced()]
+    end.
+
+%% Cargo fetches all crates before it compiles any, so that without a network it still answers this after a failure of
+%% another kind. The question is only about what this build needs: what else is in the lock file may never have been
+%% fetched.
+are_crates_missing(Cargo, Package, Env) ->
+    Args = ["tree", "--locked", "--offline", "-p", Package, "-e", "no-dev"],
+    {Status, Lines} = run(Cargo, Args, Env, [stderr_to_stdout]),
+    Status =/= 0 andalso re:run(Lines, "--offline was specified|offline mode \\(--offline\\)") =/= nomatch.
+
+musl() ->
+    "For musl it makes one only with \"-C target-feature=-crt-static\", which native/.cargo/config.toml has, unless "
+    "RUSTFLAGS or CARGO_ENCODED_RUSTFLAGS in the environment takes its place: add it there.".
+
+is_for_musl(Env) ->
+    {_, Lines} = run(rustc(Env), ["-vV"], Env),
+    Host = [Host || <<"host: ", Host/binary>> <- Lines],
+    re:run(os:getenv("CARGO_BUILD_TARGET", Host), "-musl") =/= nomatch.
+
+are_flags_replaced() ->
+    Flags = [Flags || Name <- ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS"], Flags <- [os:getenv(Name, "")], Flags =/= ""],
+    Flags =/= [] andalso re:run(hd(Flags), "-crt-static") =:= nomatch.
 
 %% The environment puts cargo's folder first where PATH does not lead to it, so that cargo finds the rustc beside it.
 cargo() ->
-    Home = filename:join(os:getenv("CARGO_HOME", filename:join(home(), ".cargo")), "bin"),
+    Home = filename:join(cargo_home(), "bin"),
     case {os:getenv("CARGO", ""), os:find_executable("cargo"), os:find_executable("cargo", Home)} of
         {"", false, false} ->
             stop("building needs Rust ~ts or newer, and there is no cargo in $CARGO, on PATH or in ~ts; ~ts.",
@@ -108,6 +142,9 @@ cargo() ->
                 Cargo -> {Cargo, path_with(Cargo)}
             end
     end.
+
+cargo_home() ->
+    os:getenv("CARGO_HOME", filename:join(home(), ".cargo")).
 
 home() ->
     case init:get_argument(home) of
@@ -148,12 +185,17 @@ numbers(Version) ->
     [list_to_integer(Number) || Number <- string:lexemes(Version, ".")].
 
 remedy() ->
-    "\"rustup update\" brings the newest (rustup itself: https://rustup.rs), "
-    "and CANAL_LOCK_NIF_LIBRARY can name a library built elsewhere".
+    "\"rustup update\" brings the newest (rustup itself: https://rustup.rs), or " ++ elsewhere().
+
+elsewhere() ->
+    "let CANAL_LOCK_NIF_LIBRARY name a library built elsewhere".
 
 %% Runs in the workspace, where cargo finds its .cargo/config.toml. Standard error goes straight to the user's.
 run(Program, Args, Env) ->
-    Options = [{args, Args}, {cd, workspace()}, {env, Env}, {line, 65536}, binary, exit_status, hide],
+    run(Program, Args, Env, []).
+
+run(Program, Args, Env, More) ->
+    Options = [{args, Args}, {cd, workspace()}, {env, Env}, {line, 65536}, binary, exit_status, hide | More],
     try open_port({spawn_executable, Program}, Options) of
         Port -> lines(Port, [], [])
     catch
@@ -191,13 +233,96 @@ string(<<$\\, Char, Rest/binary>>, File) when Char =:= $\\; Char =:= $" -> strin
 string(<<$", Rest/binary>>, File) -> [File | strings(Rest)];
 string(<<Char, Rest/binary>>, File) -> string(Rest, <<File/binary, Char>>).
 
-%%% Installing
+%%% A library made elsewhere
+
+ready_made(Path) ->
+    %% A dependency is built in a folder of its own, so a relative path would not mean what its author saw.
+    filename:pathtype(Path) =:= absolute orelse
+        stop("CANAL_LOCK_NIF_LIBRARY must be an absolute path, and ~ts is not.", [Path]),
+    Bytes =
+        case file:read_file(Path) of
+            {ok, Read} -> Read;
+            {error, Reason} -> stop("CANAL_LOCK_NIF_LIBRARY names ~ts: ~ts.", [Path, file:format_error(Reason)])
+        end,
+    case {lists:suffix(".tar.gz", Path), lists:member(filename:extension(Path), [".so", ".dylib", ".dll"])} of
+        {true, _} ->
+            check_sum(Path, Bytes),
+            from_archive(Path, Bytes);
+        {_, true} ->
+            Bytes;
+        _ ->
+            stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is neither a library (.so, .dylib, .dll) nor an archive "
+                 "(.tar.gz).", [Path])
+    end.
+
+%% As `sha256sum' writes it.
+check_sum(Archive, Bytes) ->
+    File = Archive ++ ".sha256",
+    Wanted =
+        case file:read_file(File) of
+            {ok, Text} ->
+                case re:run(Text, "^([0-9a-f]{64})([ \t\r\n]|$)", [{capture, [1], binary}]) of
+                    {match, [Sum]} -> Sum;
+                    nomatch -> stop("~ts is no checksum as sha256sum writes it.", [File])
+                end;
+            {error, Reason} ->
+                stop("~ts is installed only if its checksum is beside it, and ~ts cannot be read: ~ts.",
+                     [Archive, File, file:format_error(Reason)])
+        end,
+    case sha256(Archive, Bytes) of
+        Wanted -> ok;
+        Found -> stop("~ts is not what its checksum was made of: that is ~ts, and the file's is ~ts.",
+                      [Archive, Wanted, Found])
+    end.
+
+%% Some minimal Erlangs come without crypto.
+sha256(File, Bytes) ->
+    case code:ensure_loaded(crypto) of
+        {module, _} -> iolist_to_binary([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= crypto:hash(sha256, Bytes)]);
+        {error, _} -> sha256(File, [{"sha256sum", []}, {"shasum", ["-a", "256"]}], none)
+    end.
+
+sha256(File, [], none) ->
+    stop("to check ~ts it takes Erlang's crypto, or the program sha256sum or shasum, and none is here.", [File]);
+sha256(File, [{Name, Args} | Others], none) ->
+    case os:find_executable(Name) of
+        false ->
+            sha256(File, Others, none);
+        Program ->
+            {Status, Lines} = run(Program, Args ++ [File], []),
+            %% It begins with a backslash if one is in the name of the file.
+            case re:run(Lines, "^\\\\?([0-9a-f]{64}) ", [{capture, [1], binary}]) of
+                {match, [Sum]} when Status =:= 0 -> Sum;
+                _ -> stop("~ts does not tell the checksum of ~ts (status ~b).", [Program, File, Status])
+            end
+    end.
+
+%% Out of memory, so that nothing in it is written to where it says.
+from_archive(Archive, Bytes) ->
+    Library = ?OURS ++ extension(),
+    App = "canal_lock-" ++ version(),
+    Wanted = lists:flatten(lists:join("/", [App, "priv", Library])),
+    case erl_tar:extract({binary, Bytes}, [compressed, memory]) of
+        {ok, Entries} ->
+            case {lists:keyfind(Wanted, 1, Entries), [Name || {Name, _} <- Entries, filename:basename(Name) =:= Library]} of
+                {{_, Found}, _} -> Found;
+                {false, []} -> stop("there is no ~ts in ~ts.", [Library, Archive]);
+                {false, [Name | _]} -> stop("these sources are ~ts, and what is in ~ts is ~ts.", [App, Archive, Name])
+            end;
+        {error, Reason} ->
+            stop("~ts cannot be unpacked: ~ts.", [Archive, erl_tar:format_error(Reason)])
+    end.
+
+version() ->
+    {ok, [{application, canal_lock, Keys}]} =
+        file:consult(filename:join([filename:dirname(workspace()), "src", "canal_lock.app.src"])),
+    {vsn, Version} = lists:keyfind(vsn, 1, Keys),
+    Version.
 
 %% By rename: a VM that has the old library loaded keeps its file, where writing into it would crash that VM, and
 %% another build at the same moment sees the old file or the new one, whole. Same bytes: nothing is touched.
-install(Library, Folder, Name) ->
+install(Bytes, Folder, Name) ->
     Target = filename:join(Folder, Name),
-    Bytes = must("read", Library, file:read_file(Library)),
     case file:read_file(Target) of
         {ok, Bytes} ->
             ok;

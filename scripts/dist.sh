@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Makes an archive of the native library, with its checksum beside it, in _build/dist. Where both have been brought to,
+# CANAL_LOCK_NIF_LIBRARY=/path/of/the/archive.tar.gz installs the library from it, and no Rust is needed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The library of these sources, not one that somebody has made.
+unset CANAL_LOCK_NIF_LIBRARY
+
+version=$(sed -n 's/^ *{vsn, "\(.*\)"},$/\1/p' src/canal_lock.app.src)
+target=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
+[ -n "$version" ] && [ -n "$target" ]
+archive=canal_lock_nif-$version-$target.tar.gz
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+
+escript native/build.escript "$stage/priv" >&2
+cp LICENSE "$stage/priv/"
+mkdir -p _build/dist
+# By Erlang, because not every tar can do without the times and owners of files: the same library makes the same archive.
+# What it is of is in the path inside, whatever the archive is called later.
+STAGE=$stage ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
+  [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
+  {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
+  [begin
+       {ok, Bytes} = file:read_file(filename:join([Stage, "priv", Name])),
+       ok = erl_tar:add(Tar, Bytes, lists:flatten(lists:join("/", [App | Inside])), [{mtime, 0}, {uid, 0}, {gid, 0}])
+   end || {Name, Inside} <- [{"LICENSE", ["LICENSE"]}, {"canal_lock_nif.so", ["priv", "canal_lock_nif.so"]}]],
+  ok = erl_tar:close(Tar),
+  halt().'
+cd _build/dist
+if command -v sha256sum >/dev/null; then sha256sum "$archive"; else shasum -a 256 "$archive"; fi >"$archive.sha256"
+echo "_build/dist/$archive"
