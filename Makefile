@@ -43,6 +43,7 @@ test: setup both-tools ## run all tests
 	$(loom) --test loom
 	rebar3 eunit
 	mix test --warnings-as-errors
+	test/strangers/run.sh
 
 # That each tool builds the project on its own, and that a second build finds nothing to do and says nothing.
 .PHONY: both-tools
@@ -124,7 +125,11 @@ soak: ## what takes hours: memory checkers, many more rounds, mutants, a hunt fo
 
 .PHONY: strangers
 strangers: setup ## build the library the ways its users will: as a dependency, in releases, without cargo...
-	scripts/strangers.sh
+	test/strangers/run.sh
+
+.PHONY: dist
+dist: setup ## pack the native library with its checksum, for machines without Rust
+	scripts/dist.sh
 
 .PHONY: clean
 clean: ## remove what was built

@@ -304,10 +304,14 @@ from_archive(Archive, Bytes) ->
     Wanted = lists:flatten(lists:join("/", [App, "priv", Library])),
     case erl_tar:extract({binary, Bytes}, [compressed, memory]) of
         {ok, Entries} ->
-            case {lists:keyfind(Wanted, 1, Entries), [Name || {Name, _} <- Entries, filename:basename(Name) =:= Library]} of
-                {{_, Found}, _} -> Found;
-                {false, []} -> stop("there is no ~ts in ~ts.", [Library, Archive]);
-                {false, [Name | _]} -> stop("these sources are ~ts, and what is in ~ts is ~ts.", [App, Archive, Name])
+            Libraries = [Entry || Entry = {Name, _} <- Entries, filename:basename(Name) =:= Library],
+            case {lists:keyfind(Wanted, 1, Libraries), Libraries} of
+                {{_, Found}, _} ->
+                    Found;
+                {false, []} ->
+                    stop("there is no ~ts in ~ts.", [Library, Archive]);
+                {false, [{Other, _} | _]} ->
+                    stop("these sources are ~ts, and what is in ~ts is ~ts.", [App, Archive, Other])
             end;
         {error, Reason} ->
             stop("~ts cannot be unpacked: ~ts.", [Archive, erl_tar:format_error(Reason)])

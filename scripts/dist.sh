@@ -17,15 +17,15 @@ trap 'rm -rf "$stage"' EXIT
 escript native/build.escript "$stage/priv" >&2
 cp LICENSE "$stage/priv/"
 mkdir -p _build/dist
-# By Erlang, because not every tar can do without the times and owners of files: the same library makes the same archive.
-# What it is of is in the path inside, whatever the archive is called later.
+# By Erlang, because not every tar can leave out times and owners, without which the same library makes the same
+# archive. What version it is of is told by the paths inside, whatever the archive is called later.
 STAGE=$stage ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
   [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
   {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
   [begin
        {ok, Bytes} = file:read_file(filename:join([Stage, "priv", Name])),
-       ok = erl_tar:add(Tar, Bytes, lists:flatten(lists:join("/", [App | Inside])), [{mtime, 0}, {uid, 0}, {gid, 0}])
-   end || {Name, Inside} <- [{"LICENSE", ["LICENSE"]}, {"canal_lock_nif.so", ["priv", "canal_lock_nif.so"]}]],
+       ok = erl_tar:add(Tar, Bytes, App ++ Inside ++ Name, [{mtime, 0}, {uid, 0}, {gid, 0}])
+   end || {Name, Inside} <- [{"LICENSE", "/"}, {"canal_lock_nif.so", "/priv/"}]],
   ok = erl_tar:close(Tar),
   halt().'
 cd _build/dist

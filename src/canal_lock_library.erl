@@ -1,8 +1,8 @@
 %% @private
 %% The native library when it does not load: what is wrong with the file, and how to come by a right one.
 %%
-%% The VM's own words are shown, but they do not tell it all. To the loader of glibc a library of another machine is "No
-%% such file or directory"; and one that was made for another libc lacks some symbol, or a file that nobody knows.
+%% The VM's own words are shown, but they do not tell it all. To the loader of glibc a library of another machine is
+%% "No such file or directory"; and one that was made for another libc lacks some symbol, or a file that nobody knows.
 -module(canal_lock_library).
 
 -export([ensure_loaded/0, explain/2]).
@@ -18,7 +18,8 @@ ensure_loaded() ->
         {error, on_load_failure} ->
             {error, persistent_term:get(?FAILURE)};
         {error, Reason} ->
-            {error, unicode:characters_to_binary(io_lib:format("canal_lock cannot load canal_lock_nif: ~tp.", [Reason]))}
+            Sentence = io_lib:format("canal_lock cannot load its module canal_lock_nif: ~tp.", [Reason]),
+            {error, unicode:characters_to_binary(Sentence)}
     end.
 
 %% What `erlang:load_nif/2' has answered for a path, in sentences. A string, because the VM's report of a module that
@@ -43,8 +44,9 @@ extension() ->
 remedy(Kind) when Kind =:= upgrade; Kind =:= reload ->
     "The one that this node has loaded before is in use, and stays: a new version needs a new node.";
 remedy(_) ->
-    "Build it again for a machine such as this one, with `rebar3 compile' or `mix deps.compile canal_lock --force' in "
-    "the project that depends on it; or have that install a ready-made one, by CANAL_LOCK_NIF_LIBRARY in the environment.".
+    "Build it again, for a machine such as this one, with `rebar3 do clean --apps canal_lock, compile' or "
+    "`mix deps.compile canal_lock --force' in the project that depends on it; CANAL_LOCK_NIF_LIBRARY in the "
+    "environment may name a ready-made one.".
 
 cause(File, Words) ->
     case file:read_file(File) of
@@ -87,7 +89,8 @@ differences(_, unknown) ->
 differences(unknown, _) ->
     ["it is no library of this system"];
 differences({Machine, Libc}, {OurMachine, OurLibc}) ->
-    machines(Machine, OurMachine) ++ [differ(Libc, OurLibc) || Libc =/= OurLibc, Libc =/= unknown, OurLibc =/= unknown].
+    machines(Machine, OurMachine) ++
+        [differ(Libc, OurLibc) || Libc =/= OurLibc, Libc =/= unknown, OurLibc =/= unknown].
 
 machines(Same, Same) -> [];
 machines({_, _, Number} = Machine, {_, _, Number} = Ours) -> [differ(in_full(Machine), in_full(Ours))];

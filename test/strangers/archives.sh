@@ -1,0 +1,98 @@
+# The archive that `make dist' makes, and what is no such archive. Sourced by run.sh.
+
+# By the sources of the repository, or by others, on a machine that has no Rust.
+installs() { # ARCHIVE FOLDER [SCRIPT]
+  CANAL_LOCK_NIF_LIBRARY=$1 poor escript "${3-$script}" "$2"
+}
+
+refuses_to_install() { # WORDS ARCHIVE [SCRIPT]
+  refuses_in_one_line "$1" installs "$2" "$place/nothing" "${@:3}"
+  [ ! -e "$place/nothing" ] || wrong "something was installed"
+}
+
+sum() { # ARCHIVE
+  (cd "${1%/*}" && if command -v sha256sum >/dev/null; then sha256sum "${1##*/}"; else shasum -a 256 "${1##*/}"; fi) \
+    >"$1.sha256"
+}
+
+# A copy of the archive with its checksum.
+copy() { # NAME
+  cp "$archive" "$work/$1"
+  cp "$archive.sha256" "$work/$1.sha256"
+}
+
+is_made_the_same_twice() {
+  local again
+  again=$("$root/scripts/dist.sh")
+  cmp "$archive" "$root/$again"
+  cmp "$archive.sha256" "$root/$again.sha256"
+}
+
+# And with it what depends on us; by an Erlang that makes no docs.
+is_installed() {
+  installs "$archive" "$place/unpacked"
+  cmp "$ready_made" "$place/unpacked/canal_lock_nif.so"
+  [ -z "$(installs "$archive" "$place/unpacked")" ] || wrong "it was installed twice"
+  enter rebar3_git without_rust
+  ERL_AFLAGS="-run code del_path edoc" CANAL_LOCK_NIF_LIBRARY=$archive poor rebar3 compile
+  visits_with_erl "$PWD/_build/default/lib"
+}
+
+is_checked_without_crypto() {
+  local without_crypto="-run code del_path crypto"
+  ERL_AFLAGS=$without_crypto refuses_to_install "Erlang's crypto, or the program sha256sum or shasum" "$archive"
+  copy damaged.tar.gz
+  echo >>"$work/damaged.tar.gz"
+  mkdir "$work/sums"
+  local program
+  for program in sha256sum shasum; do
+    if ! command -v $program >/dev/null; then continue; fi
+    rm -f "$work"/sums/*
+    ln -s "$(command -v $program)" "$work/sums/$program"
+    (
+      bin=$bin:$work/sums
+      export ERL_AFLAGS=$without_crypto
+      installs "$archive" "$place/checked by $program"
+      cmp "$ready_made" "$place/checked by $program/canal_lock_nif.so"
+      refuses_to_install "is not what its checksum was made of" "$work/damaged.tar.gz"
+    )
+  done
+}
+
+is_refused() {
+  copy changed.tar.gz
+  echo >>"$work/changed.tar.gz"
+  refuses_to_install "changed.tar.gz is not what its checksum was made of: that is " "$work/changed.tar.gz"
+  rm "$work/changed.tar.gz.sha256"
+  refuses_to_install "changed.tar.gz.sha256 cannot be read: no such file or directory." "$work/changed.tar.gz"
+  echo "no checksum" >"$work/changed.tar.gz.sha256"
+  refuses_to_install "changed.tar.gz.sha256 is no checksum as sha256sum writes it." "$work/changed.tar.gz"
+
+  echo "no archive" >"$work/none.tar.gz"
+  sum "$work/none.tar.gz"
+  refuses_to_install "none.tar.gz cannot be unpacked: " "$work/none.tar.gz"
+
+  tar -C "$place/canal_lock" -czf "$work/empty.tar.gz" LICENSE
+  sum "$work/empty.tar.gz"
+  refuses_to_install "there is no canal_lock_nif.so in $work/empty.tar.gz." "$work/empty.tar.gz"
+
+  mkdir "$work/above"
+  cp "$ready_made" "$work/canal_lock_nif.so"
+  (cd "$work/above" && tar -P -czf "$work/above.tar.gz" ../canal_lock_nif.so)
+  rm "$work/canal_lock_nif.so"
+  sum "$work/above.tar.gz"
+  refuses_to_install "above.tar.gz" "$work/above.tar.gz"
+  [ ! -e "$place/canal_lock_nif.so" ] && [ ! -e "$place/canal_lock/canal_lock_nif.so" ] || wrong "it was unpacked above"
+
+  cp -R "$place/canal_lock" "$place/next"
+  sed -i.before 's/{vsn, "[^"]*"}/{vsn, "99.0.0"}/' "$place/next/src/canal_lock.app.src"
+  refuses_to_install "these sources are canal_lock-99.0.0, and what is in $archive is canal_lock-" \
+    "$archive" "$place/next/native/build.escript"
+}
+
+archives() {
+  check "an archive made twice is the same" is_made_the_same_twice
+  check "an archive is installed, without Rust and without Elixir" is_installed
+  check "an archive is checked without Erlang's crypto" is_checked_without_crypto
+  check "an archive that is not right is not installed: one sentence" is_refused
+}

@@ -1,0 +1,89 @@
+# What cargo builds: a checkout of our own, by both tools, again, and after an edit; and a project of somebody who has
+# no network. Sourced by run.sh.
+
+with_rebar3=priv/canal_lock_nif.so
+with_mix=_build/dev/lib/canal_lock/priv/canal_lock_nif.so
+
+inodes() { if has_elixir; then ls -i $with_rebar3 $with_mix; else ls -i $with_rebar3; fi; }
+
+builds_from_nothing() {
+  make_repository "$place/checkout"
+  cd "$place/checkout"
+  local rebar3 mix=
+  (rebar3 compile) & rebar3=$!
+  if has_elixir; then (mix compile) & mix=$!; fi
+  wait $rebar3
+  if [ -n "$mix" ]; then wait "$mix"; cmp $with_rebar3 $with_mix; fi
+  cp $with_rebar3 "$work/before"
+}
+
+does_nothing_twice() {
+  cd "$place/checkout"
+  local before again
+  before=$(inodes)
+  rebar3 compile
+  if has_elixir; then
+    again=$(mix compile)
+    [ -z "$again" ] || wrong "a second mix compile did something: $again"
+  fi
+  [ "$before" = "$(inodes)" ] || wrong "a second build installed again"
+}
+
+# A line more at the top moves the line numbers that the library carries for its backtraces.
+picks_up_an_edit() {
+  cd "$place/checkout"
+  sed -i.before '1i\
+// one line more
+' native/canal_lock_nif/src/lib.rs
+  rebar3 compile
+  ! cmp -s $with_rebar3 "$work/before" || wrong "rebar3 overlooked an edit"
+  if has_elixir; then
+    mix compile
+    cmp $with_mix $with_rebar3 || wrong "mix overlooked an edit"
+  fi
+}
+
+# Cargo's own words say it, and nothing is added.
+leaves_compile_errors_alone() {
+  cd "$place/checkout"
+  echo 'nonsense' >>native/canal_lock_nif/src/lib.rs
+  refuses "status 101); its own words are above." escript native/build.escript
+  tail -n 1 "$said" | grep -q '^canal_lock: .* are above\.$' || wrong "more is said"
+}
+
+# These are quick builds of what is the same library otherwise; the one without a network is as it is for everybody.
+building() {
+  export CARGO_PROFILE_RELEASE_{LTO=off,CODEGEN_UNITS=16,OPT_LEVEL=1}
+  check "$(has_elixir && echo both tools at once || echo rebar3), from nothing" builds_from_nothing
+  check "a second build does nothing" does_nothing_twice
+  check "an edit of a .rs file is picked up" picks_up_an_edit
+  check "a compile error is left to cargo's words" leaves_compile_errors_alone
+  unset "${!CARGO_PROFILE_RELEASE_@}"
+}
+
+builds_without_a_network() {
+  enter rebar3_git without_a_network
+  local ours=${CARGO_HOME-}
+  mkdir "$work/cargo_home"
+  export CARGO_HOME="$work/cargo_home" CARGO_NET_OFFLINE=true
+  refuses "The crates that it needs are not on this machine, and cargo cannot fetch them." rebar3 compile
+  says "run \"cargo vendor --locked FOLDER\" in $PWD/_build/default/lib/canal_lock/native;"
+  says "write the lines that it printed into $CARGO_HOME/config.toml,"
+  says "Or let CANAL_LOCK_NIF_LIBRARY name a library built elsewhere."
+
+  # A machine with a network, or at least with all the crates.
+  (
+    cd "$place/canal_lock/native"
+    unset CARGO_HOME CARGO_NET_OFFLINE
+    if [ -n "$ours" ]; then export CARGO_HOME=$ours; fi
+    cargo vendor --locked "$place/crates" >"$work/lines"
+  )
+  cp "$work/lines" "$CARGO_HOME/config.toml"
+  # For a target by name, which cargo puts into another folder.
+  CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p') rebar3 compile
+  visits_with_erl "$PWD/_build/default/lib"
+}
+
+crates() {
+  check "no crates and no network: how to bring them, and with that it builds" builds_without_a_network
+}
