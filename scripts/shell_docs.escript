@@ -14,10 +14,11 @@ main([]) ->
 main([Folder]) ->
     Source = filename:join([project(), "src", ?MODULE_NAME ++ ".erl"]),
     Chunk = filename:join([Folder, "chunks", ?MODULE_NAME ++ ".chunk"]),
-    try filelib:last_modified(Chunk) >= filelib:last_modified(Source) orelse make(Source, Chunk) of
+    HasEDoc = code:ensure_loaded(edoc) =:= {module, edoc},
+    IsThere = filelib:last_modified(Chunk) >= filelib:last_modified(Source),
+    try IsThere orelse not HasEDoc orelse make(Source, Chunk) of
         _ -> ok
     catch
-        error:undef -> ok;
         Class:Reason ->
             io:format(standard_error, "canal_lock: no docs for the shell (~0tp ~0tP)~n", [Class, Reason, 20])
     end.

@@ -1,4 +1,4 @@
-# What cargo builds: a checkout of our own, by both tools, again, and after an edit; and a project of somebody who has
+# What cargo builds: what a package holds, by both tools, again, and after an edit; and a project of somebody who has
 # no network. Sourced by run.sh.
 
 with_rebar3=priv/canal_lock_nif.so
@@ -7,8 +7,8 @@ with_mix=_build/dev/lib/canal_lock/priv/canal_lock_nif.so
 inodes() { if has_elixir; then ls -i $with_rebar3 $with_mix; else ls -i $with_rebar3; fi; }
 
 builds_from_nothing() {
-  make_repository "$place/checkout"
-  cd "$place/checkout"
+  make_package "$place/canal_lock" "$place/package"
+  cd "$place/package"
   local rebar3 mix=
   (rebar3 compile) & rebar3=$!
   if has_elixir; then (mix compile) & mix=$!; fi
@@ -18,7 +18,7 @@ builds_from_nothing() {
 }
 
 does_nothing_twice() {
-  cd "$place/checkout"
+  cd "$place/package"
   local before again
   before=$(inodes)
   rebar3 compile
@@ -31,7 +31,7 @@ does_nothing_twice() {
 
 # A line more at the top moves the line numbers that the library carries for its backtraces.
 picks_up_an_edit() {
-  cd "$place/checkout"
+  cd "$place/package"
   sed -i.before '1i\
 // one line more
 ' native/canal_lock_nif/src/lib.rs
@@ -45,7 +45,7 @@ picks_up_an_edit() {
 
 # Cargo's own words say it, and nothing is added.
 leaves_compile_errors_alone() {
-  cd "$place/checkout"
+  cd "$place/package"
   echo 'nonsense' >>native/canal_lock_nif/src/lib.rs
   refuses "status 101); its own words are above." escript native/build.escript
   tail -n 1 "$said" | grep -q '^canal_lock: .* are above\.$' || wrong "more is said"

@@ -77,16 +77,32 @@ make_repository() { # FOLDER
   git -C "$1" -c user.name=stranger -c user.email=stranger@localhost commit --quiet --message=copy
 }
 
+# What a package for hex would hold: what app.src lists, and nothing else.
+make_package() { # REPOSITORY FOLDER
+  mkdir "$2"
+  (
+    cd "$1"
+    erl -noinput -eval '
+      {ok, [{application, canal_lock, Keys}]} = file:consult("src/canal_lock.app.src"),
+      {files, Files} = lists:keyfind(files, 1, Keys),
+      io:format("~ts~n", [lists:join("\n", Files)]),
+      halt().' | tar --create --files-from=-
+  ) | tar -x -C "$2"
+}
+
 # For git, the address by which the projects depend on us is this repository.
 stand_in() { # REPOSITORY
   export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$1.insteadOf"
   export GIT_CONFIG_VALUE_0=https://example.org/canal_lock.git
 }
 
-# A copy of a project, and into it.
+# A copy of a project, with what all of them do, and into it.
 enter() { # PROJECT [FOLDER]
   cp -R "$strangers/$1" "$place/${2-$1}"
   cd "$place/${2-$1}"
+  if [ -d src ]; then cp "$strangers/visit/stranger.erl" src/; fi
+  if [ -d lib ]; then cp "$strangers/visit/stranger.ex" lib/; fi
+  if [ -d apps ]; then cp "$strangers/visit/stranger.ex" apps/stranger/lib/; fi
 }
 
 # The line that every project prints when all was as it should be.

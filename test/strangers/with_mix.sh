@@ -4,6 +4,8 @@ by_git_with_mix() {
   enter mix_git
   mix deps.get
   visits mix run --no-halt
+  # What h CanalLock and h :canal_lock show.
+  mix run --no-start -e 'for module <- [CanalLock, :canal_lock], do: :docs_v1 = elem(Code.fetch_docs(module), 0)'
 }
 
 # As the sentence tells that a VM without the library says.

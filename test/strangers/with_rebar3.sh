@@ -5,6 +5,8 @@ by_git() {
   rebar3 release
   cd "$work"
   visits_with_erl "$place/rebar3_git/_build/default/lib"
+  # What h(canal_lock) shows.
+  ERL_LIBS=$place/rebar3_git/_build/default/lib erl -noinput -eval '{ok, _} = code:get_doc(canal_lock), halt().'
 }
 
 moved() {

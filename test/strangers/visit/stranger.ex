@@ -2,10 +2,10 @@ defmodule Stranger do
   # Far more than it takes.
   @patience_ms 10_000
 
-  # Three get in, and the fourth does not, until one of the three has died.
-  def visit do
-    [{first, monitor}, _, _] = for _ <- 1..3, do: holder()
-    :full = CanalLock.acquire(:db, 3, 1)
+  # Three get in, and the fourth does not, until one of the three has died. By the module of either language.
+  def visit(canal_lock) do
+    [{first, monitor}, _, _] = for _ <- 1..3, do: holder(canal_lock)
+    :full = canal_lock.acquire(:db, 3, 1)
     Process.exit(first, :kill)
 
     receive do
@@ -13,16 +13,16 @@ defmodule Stranger do
     end
 
     # The permit may be there some microseconds later than the news of the death.
-    {:acquired, 3} = admitted(System.monotonic_time(:millisecond) + @patience_ms)
+    {:acquired, 3} = admitted(canal_lock, System.monotonic_time(:millisecond) + @patience_ms)
     IO.puts("canal_lock: three got in, a fourth found it full, and the permit of one that died came back")
   end
 
-  defp holder do
+  defp holder(canal_lock) do
     visitor = self()
 
     {holder, monitor} =
       spawn_monitor(fn ->
-        send(visitor, {self(), CanalLock.acquire(:db, 3, 1)})
+        send(visitor, {self(), canal_lock.acquire(:db, 3, 1)})
 
         receive do
           :stop -> :ok
@@ -36,12 +36,12 @@ defmodule Stranger do
     end
   end
 
-  defp admitted(deadline_ms) do
-    case CanalLock.acquire(:db, 3, 1) do
+  defp admitted(canal_lock, deadline_ms) do
+    case canal_lock.acquire(:db, 3, 1) do
       :full ->
         true = System.monotonic_time(:millisecond) < deadline_ms
         true = :erlang.yield()
-        admitted(deadline_ms)
+        admitted(canal_lock, deadline_ms)
 
       acquired ->
         acquired
