@@ -98,7 +98,7 @@ docs: setup html ## HTML in doc/ (of CanalLock too, where ExDoc is installed), a
 # EDoc exits with 0 after a warning, so its words decide.
 .PHONY: html
 html:
-	@mkdir -p _build
+	@mkdir -p _build && rm -rf doc
 	rebar3 edoc 2>&1 | tee _build/edoc.log
 	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
 

@@ -35,9 +35,13 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
 
   # What `h :canal_lock` shows. To start another VM takes longer than to see that there is nothing to do.
   defp show_docs(app) do
-    source = Path.join(__DIR__, "src/canal_lock.erl")
-    chunk = Path.join(app, "doc/chunks/canal_lock.chunk")
-    if Mix.Utils.stale?([source], [chunk]), do: escript("scripts/shell_docs.escript", Path.join(app, "doc"))
+    stale? = fn module ->
+      Mix.Utils.stale?([Path.join(__DIR__, "src/#{module}.erl")], [Path.join(app, "doc/chunks/#{module}.chunk")])
+    end
+
+    if Enum.any?([:canal_lock, :canal_lock_telemetry], stale?) do
+      escript("scripts/shell_docs.escript", Path.join(app, "doc"))
+    end
   end
 
   # A link, because of what Mix does before any compiler runs when the source has a `priv` (where rebar3 installs): into

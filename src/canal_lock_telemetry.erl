@@ -4,14 +4,12 @@
 %% each time that it begins to sweep, which is once in `sweep_interval_ms' (see {@type canal_lock:options()}). There is
 %% no other event: an acquire, a release or a death emits nothing.
 %%
-%% <table border="1" summary="events">
-%% <tr><th>event</th><th>measurements</th><th>metadata</th></tr>
-%% <tr><td>`[canal_lock, totals]'</td>
-%% <td>all of {@link canal_lock:info/0} but `max_per': `keys', `permits', `holders' and `memory' (in bytes) are of
-%% now; `granted', `refused', `released', `given_back', `not_held' and `reclaimed' count from the beginning of the
-%% table</td>
-%% <td>`#{max_per => pos_integer()}'</td></tr>
-%% </table>
+%% <dl>
+%% <dt>`[canal_lock, totals]'</dt>
+%% <dd>Measurements: all of {@link canal_lock:info/0} but `max_per'. `keys', `permits', `holders' and `memory' (in
+%% bytes) are of now; `granted', `refused', `released', `given_back', `not_held' and `reclaimed' count from the
+%% beginning of the table. Metadata: `#{max_per => pos_integer()}'.</dd>
+%% </dl>
 %%
 %% ```
 %% telemetry:attach(my_handler, [canal_lock, totals], fun my_metrics:handle_event/4, none).

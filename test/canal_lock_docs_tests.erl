@@ -143,6 +143,15 @@ the_shell_shows_them_test() ->
      || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Takes a permit of Key for the calling process"]
     ].
 
-%% They are made anew when the source changes, and only then.
-docs_are_of_this_source_test() ->
-    ?assert(filelib:last_modified("doc/chunks/canal_lock.chunk") >= filelib:last_modified("src/canal_lock.erl")).
+the_event_of_telemetry_is_shown_too_test() ->
+    [Shown] = shell(["h(canal_lock_telemetry)."]),
+    ?assertNotEqual(nomatch, string:find(words(Shown), "[canal_lock, totals]")).
+
+%% They are made anew when the source changes.
+docs_are_of_this_source_test_() ->
+    [
+        {Module, ?_assert(filelib:last_modified(Chunk) >= filelib:last_modified(Source))}
+     || Module <- ["canal_lock", "canal_lock_telemetry"],
+        Chunk <- [filename:join("doc/chunks", Module ++ ".chunk")],
+        Source <- [filename:join("src", Module ++ ".erl")]
+    ].

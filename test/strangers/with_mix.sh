@@ -4,8 +4,9 @@ by_git_with_mix() {
   enter mix_git
   mix deps.get
   visits mix run --no-halt
-  # What h CanalLock and h :canal_lock show.
-  mix run --no-start -e 'for module <- [CanalLock, :canal_lock], do: :docs_v1 = elem(Code.fetch_docs(module), 0)'
+  # What h CanalLock, h :canal_lock and h :canal_lock_telemetry show.
+  mix run --no-start -e '
+    for module <- [CanalLock, :canal_lock, :canal_lock_telemetry], do: :docs_v1 = elem(Code.fetch_docs(module), 0)'
 }
 
 # As the sentence tells that a VM without the library says.
