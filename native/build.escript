@@ -97,11 +97,13 @@ help(Cargo, Package, Env) ->
         true ->
             io_lib:format(
                 " The crates that it needs are not on this machine, and cargo cannot fetch them. On a machine with a "
-                "network, run \"cargo vendor --locked FOLDER\" in ~ts; bring FOLDER here, and write the lines that it "
-                "printed into ~ts, with the absolute path that FOLDER has here. Or ~ts.",
+                "network, run \"cargo vendor --locked FOLDER\" in a copy of ~ts; bring FOLDER here, and write the "
+                "lines that it printed into ~ts, with the absolute path that FOLDER has here. Or ~ts.",
                 [workspace(), filename:join(cargo_home(), "config.toml"), elsewhere()]);
         false ->
-            [[" ", musl()] || is_for_musl(Env), are_flags_replaced()]
+            [[" ", musl()] || is_for_musl(Env), are_flags_replaced()] ++
+                [" There is no cc on PATH, which Rust links with unless it is told of another: install a C compiler."
+                 || {unix, _} <- [os:type()], os:find_executable("cc") =:= false]
     end.
 
 %% Cargo fetches all crates before it compiles any, so that without a network it still answers this after a failure of
@@ -249,11 +251,19 @@ ready_made(Path) ->
             check_sum(Path, Bytes),
             from_archive(Path, Bytes);
         {_, true} ->
+            is_library(Bytes) orelse stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is no library.", [Path]),
             Bytes;
         _ ->
             stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is neither a library (.so, .dylib, .dll) nor an archive "
                  "(.tar.gz).", [Path])
     end.
+
+%% Of any machine: ELF, Mach-O (of one processor or of several), or Windows.
+is_library(<<16#7f, "ELF", _/binary>>) -> true;
+is_library(<<16#cffaedfe:32, _/binary>>) -> true;
+is_library(<<16#cafebabe:32, _/binary>>) -> true;
+is_library(<<"MZ", _/binary>>) -> true;
+is_library(_) -> false.
 
 %% As `sha256sum' writes it.
 check_sum(Archive, Bytes) ->

@@ -1,9 +1,8 @@
 %% @doc Limits who may use what, right now.
 %%
-%% A <em>key</em> is what is limited: any term. It has so many <em>buckets</em>, each of which bears `MaxPer'
-%% <em>permits</em> at a time; both numbers come with each call, because they change while permits are out. A caller
-%% that gets a permit is a
-%% <em>holder</em>, and the VM gives its permits back when it dies, whatever it dies of.
+%% A <em>key</em> is what is limited: any term. It has so many <em>buckets</em>, each of which bears so many
+%% <em>permits</em> at a time (`MaxPer'). Both numbers come with each call, because they change while permits are out. A
+%% caller that gets a permit is a <em>holder</em>, and the VM gives its permits back when it dies, whatever it dies of.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock:start_link(3).
@@ -84,7 +83,7 @@
 %% big integer or a bitstring is copied as the VM copies a message: a small part of a large binary in it keeps all of
 %% that binary alive, until the key is swept away.
 
--type options() :: canal_lock_manager:options().
+-type options() :: #{keep_on_crash => boolean(), sweep_interval_ms => pos_integer()}.
 %% `keep_on_crash' (`false'): if the manager crashes, counts, holders and their watch go on without it, and the next
 %% manager that is started with this option adopts them. (Holders on other nodes are watched again from then on; who has
 %% died or lost its connection meanwhile gives back then.) `sweep_interval_ms' (5000): an idle key is gone after two of

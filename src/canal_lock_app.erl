@@ -8,18 +8,18 @@
 -export([start/2, stop/1]).
 
 start(_Type, _Arguments) ->
-    case application:get_env(canal_lock, max_per) of
-        undefined ->
-            canal_lock_sup:start_link([]);
-        {ok, MaxPer} ->
-            Keys = [keep_on_crash, sweep_interval_ms],
-            Given = [{Key, application:get_env(canal_lock, Key)} || Key <- Keys],
-            Options = maps:from_list([{Key, Value} || {Key, {ok, Value}} <- Given]),
-            case canal_lock_errors:faults(child_spec, [{MaxPer, Options}]) of
-                #{1 := Fault} -> {error, {bad_environment, #{max_per => MaxPer, options => Options}, Fault}};
-                #{} -> canal_lock_sup:start_link([canal_lock:child_spec({MaxPer, Options})])
-            end
+    %% The application controller adds included_applications to what somebody has set.
+    Environment = maps:remove(included_applications, maps:from_list(application:get_all_env(canal_lock))),
+    Options = maps:remove(max_per, Environment),
+    %% Looked at without max_per, too: that may be what is misspelled.
+    case canal_lock_errors:faults(start_link, [maps:get(max_per, Environment, 1), Options]) of
+        Faults when map_size(Faults) > 0 -> {error, {bad_environment, Environment, hd(maps:values(Faults))}};
+        _ when is_map_key(max_per, Environment) -> canal_lock_sup:start_link([child(Environment, Options)]);
+        _ -> canal_lock_sup:start_link([])
     end.
+
+child(#{max_per := MaxPer}, Options) ->
+    canal_lock:child_spec({MaxPer, Options}).
 
 stop(_State) ->
     ok.

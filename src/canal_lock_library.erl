@@ -29,7 +29,8 @@ ensure_loaded() ->
 explain(Path, {Kind, Words}) ->
     File = Path ++ extension(),
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
-    Sentences = lists:flatten(io_lib:format(Format, [File, cause(File, Words), remedy(Kind)])),
+    Cause = cause(File, string:trim(Words, trailing, ".")),
+    Sentences = lists:flatten(io_lib:format(Format, [File, Cause, remedy(Kind)])),
     ok = persistent_term:put(?FAILURE, unicode:characters_to_binary(Sentences)),
     Sentences.
 

@@ -14,10 +14,6 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2, code_change/3]).
 -export([format_status/1]).
 
--export_type([options/0]).
-
--type options() :: #{keep_on_crash => boolean(), sweep_interval_ms => pos_integer()}.
-
 -define(NAME, canal_lock).
 
 %% An idle key is gone after two intervals of the sweep. Short enough that a burst of keys is not a matter of memory,
@@ -56,7 +52,7 @@
     reported = [] :: [unknown_message | event_failed]
 }).
 
--spec start_link(pos_integer(), options()) -> {ok, pid()} | {error, term()}.
+-spec start_link(pos_integer(), canal_lock:options()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPer, Options) ->
     case canal_lock_library:ensure_loaded() of
         ok -> gen_server:start_link({local, ?NAME}, ?MODULE, {MaxPer, maps:merge(?DEFAULTS, Options)}, []);

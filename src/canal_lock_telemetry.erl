@@ -1,8 +1,8 @@
 %% @doc What the manager tells `telemetry', if your project has it.
 %%
 %% canal_lock does not depend on that library. If the application `telemetry' is running, the manager emits one event
-%% each time that it begins to sweep, which is once in `sweep_interval_ms' (see {@type canal_lock:options()}). There is
-%% no other event: an acquire, a release or a death emits nothing.
+%% each time that it begins to sweep, which is once in `sweep_interval_ms' (see {@link canal_lock:start_link/2}). There
+%% is no other event: an acquire, a release or a death emits nothing.
 %%
 %% <dl>
 %% <dt>`[canal_lock, totals]'</dt>
@@ -16,7 +16,7 @@
 %% '''
 %%
 %% With `Telemetry.Metrics' each of them is a `last_value("canal_lock.totals.permits")'. What counts is a sum already,
-%% which never goes down in one table. Only `granted' may, a little, as {@type canal_lock:info()} says: for rates take
+%% which never goes down in one table. Only `granted' may, a little, as {@link canal_lock:info/0} says: for rates take
 %% `released' and `given_back', which are together what was granted and is not out any more.
 %%
 %% Handlers run in the manager, as those of any event do in the process that emits it. Local calls never wait for it,

@@ -243,7 +243,7 @@ bad_environment() ->
             {error, {{bad_environment, Given, Fault}, {canal_lock_app, start, _}}} = start(Environment),
             ?assertEqual({Environment, Faulty}, {Environment, Fault}),
             %% And with what.
-            ?assertEqual(lists:sort(Environment), lists:sort(environment(Given))),
+            ?assertEqual(maps:from_list(Environment), Given),
             ?assertEqual([undefined, undefined], [whereis(Name) || Name <- [canal_lock, canal_lock_sup]]),
             ok = canal_lock_crash:calls_raise()
         end
@@ -251,6 +251,10 @@ bad_environment() ->
             {[{max_per, 0}], <<"not a positive integer">>},
             {[{max_per, many}], <<"not a positive integer">>},
             {[{max_per, {3, #{}}}], <<"not a positive integer">>},
+            {[{max_per, 3}, {keep_on_crsh, true}], <<"no such option: keep_on_crsh">>},
+            {[{max_pre, 3}], <<"no such option: max_pre">>},
+            {[{sweep_interval_ms, soon}],
+                <<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>},
             {[{max_per, 3}, {keep_on_crash, yes}], <<"keep_on_crash is neither true nor false">>},
             {[{max_per, 3}, {sweep_interval_ms, 0}],
                 <<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>},
@@ -259,9 +263,6 @@ bad_environment() ->
         ]
     ],
     ?assertEqual(ok, start([{max_per, 3}])).
-
-environment(#{max_per := MaxPer, options := Options}) ->
-    [{max_per, MaxPer} | maps:to_list(Options)].
 
 somebody_elses_manager() ->
     {ok, Manager} = canal_lock:start_link(3),

@@ -67,7 +67,7 @@ builds_without_a_network() {
   mkdir "$work/cargo_home"
   export CARGO_HOME="$work/cargo_home" CARGO_NET_OFFLINE=true
   refuses "The crates that it needs are not on this machine, and cargo cannot fetch them." rebar3 compile
-  says "run \"cargo vendor --locked FOLDER\" in $PWD/_build/default/lib/canal_lock/native;"
+  says "run \"cargo vendor --locked FOLDER\" in a copy of $PWD/_build/default/lib/canal_lock/native;"
   says "write the lines that it printed into $CARGO_HOME/config.toml,"
   says "Or let CANAL_LOCK_NIF_LIBRARY name a library built elsewhere."
 

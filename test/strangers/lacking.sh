@@ -16,6 +16,18 @@ old_cargo() {
   refuses_in_one_line "cargo is 1.63.0" poor env PATH="$work/old:$bin" "${build[@]}"
 }
 
+# By the programs of the toolchain themselves: what rustup has put into their place asks for its home.
+no_linker() {
+  local home=${CARGO_HOME:-$HOME/.cargo} programs
+  programs=$(rustc --print sysroot)/bin
+  if [ ! -x "$programs/cargo" ]; then programs=$(dirname "$(command -v cargo)"); fi
+  mkdir "$work/rust"
+  ln -s "$programs/cargo" "$programs/rustc" "$work/rust/"
+  refuses "There is no cc on PATH, which Rust links with" \
+    poor env PATH="$work/rust:$bin" CARGO_HOME="$home" CARGO_TARGET_DIR="$work/unlinked" "${build[@]}"
+  says "linker \`cc\` not found"
+}
+
 not_ready_made() {
   export CANAL_LOCK_NIF_LIBRARY=$work/nowhere.so
   refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/nowhere.so: no such file or directory." "${build[@]}"
@@ -23,6 +35,9 @@ not_ready_made() {
   refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY must be an absolute path, and nowhere.so is not." "${build[@]}"
   CANAL_LOCK_NIF_LIBRARY=$archive.sha256
   refuses_in_one_line "which is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz)." "${build[@]}"
+  echo "no library" >"$work/none.so"
+  CANAL_LOCK_NIF_LIBRARY=$work/none.so
+  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/none.so, which is no library." "${build[@]}"
   [ ! -e "$place/nowhere" ] || wrong "something was installed"
 }
 
@@ -71,6 +86,7 @@ END
 lacking() {
   check "no cargo: one sentence" no_cargo
   check "an old cargo: one sentence" old_cargo
+  check "no C compiler to link with: one more sentence" no_linker
   check "a ready-made library that is none: one sentence" not_ready_made
   check "no shared library: one sentence, with what it is on musl" no_shared_library
   check "for musl with flags in place of ours: what to add" musl_without_our_flags
