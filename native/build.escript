@@ -121,11 +121,11 @@ musl() ->
 is_for_musl(Env) ->
     {_, Lines} = run(rustc(Env), ["-vV"], Env),
     Host = [Host || <<"host: ", Host/binary>> <- Lines],
-    re:run(os:getenv("CARGO_BUILD_TARGET", Host), "-musl") =/= nomatch.
+    string:find(os:getenv("CARGO_BUILD_TARGET", Host), "-musl") =/= nomatch.
 
 are_flags_replaced() ->
     Flags = [Flags || Name <- ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS"], Flags <- [os:getenv(Name, "")], Flags =/= ""],
-    Flags =/= [] andalso re:run(hd(Flags), "-crt-static") =:= nomatch.
+    Flags =/= [] andalso string:find(hd(Flags), "-crt-static") =:= nomatch.
 
 %% The environment puts cargo's folder first where PATH does not lead to it, so that cargo finds the rustc beside it.
 cargo() ->
@@ -251,14 +251,20 @@ ready_made(Path) ->
             check_sum(Path, Bytes),
             from_archive(Path, Bytes);
         {_, true} ->
-            is_library(Bytes) orelse stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is no library.", [Path]),
+            is_library(Bytes) orelse
+                stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is no library, or not a whole one.", [Path]),
             Bytes;
         _ ->
             stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is neither a library (.so, .dylib, .dll) nor an archive "
                  "(.tar.gz).", [Path])
     end.
 
-%% Of any machine: ELF, Mach-O (of one processor or of several), or Windows.
+%% Of any machine: ELF, Mach-O (of one processor or of several), or Windows. The system's loader does not look whether
+%% a file is whole: a VM that loads half a library is gone. (Of ELF, the table of sections comes last; the common kind
+%% is of 64 bits and little-endian.)
+is_library(<<16#7f, "ELF", 2, 1, _:34/binary, Sections:64/little, _:10/binary, Size:16/little, Number:16/little,
+             _/binary>> = Bytes) ->
+    Sections + Size * Number =< byte_size(Bytes);
 is_library(<<16#7f, "ELF", _/binary>>) -> true;
 is_library(<<16#cffaedfe:32, _/binary>>) -> true;
 is_library(<<16#cafebabe:32, _/binary>>) -> true;
@@ -312,7 +318,7 @@ from_archive(Archive, Bytes) ->
     Library = ?OURS ++ extension(),
     App = "canal_lock-" ++ version(),
     Wanted = lists:flatten(lists:join("/", [App, "priv", Library])),
-    case erl_tar:extract({binary, Bytes}, [compressed, memory]) of
+    case unpacked(Bytes) of
         {ok, Entries} ->
             Libraries = [Entry || Entry = {Name, _} <- Entries, filename:basename(Name) =:= Library],
             case {lists:keyfind(Wanted, 1, Libraries), Libraries} of
@@ -325,6 +331,14 @@ from_archive(Archive, Bytes) ->
             end;
         {error, Reason} ->
             stop("~ts cannot be unpacked: ~ts.", [Archive, erl_tar:format_error(Reason)])
+    end.
+
+%% There are archives that erl_tar trips over (OTP 25, of a path that is absolute).
+unpacked(Bytes) ->
+    try
+        erl_tar:extract({binary, Bytes}, [compressed, memory])
+    catch
+        error:_ -> {error, "it is not as `make dist' makes them"}
     end.
 
 version() ->

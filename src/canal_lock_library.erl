@@ -29,10 +29,21 @@ ensure_loaded() ->
 explain(Path, {Kind, Words}) ->
     File = Path ++ extension(),
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
-    Cause = cause(File, string:trim(Words, trailing, ".")),
+    Cause = cause(File, string:trim(decoded(Words), trailing, ".")),
     Sentences = lists:flatten(io_lib:format(Format, [File, Cause, remedy(Kind)])),
     ok = persistent_term:put(?FAILURE, unicode:characters_to_binary(Sentences)),
-    Sentences.
+    lists:flatmap(fun reported/1, Sentences).
+
+%% The VM passes on the bytes of what the loader has said.
+decoded(Words) ->
+    case unicode:characters_to_list(list_to_binary(Words)) of
+        Decoded when is_list(Decoded) -> Decoded;
+        _ -> Words
+    end.
+
+%% With anything else in it, the VM's report would show numbers.
+reported(Character) when Character =< 16#ff -> [Character];
+reported(Character) -> io_lib:format("\\x{~.16B}", [Character]).
 
 %% What `erlang:load_nif/2' appends.
 extension() ->

@@ -47,11 +47,9 @@ emit() ->
 %% The name comes as an argument, or there would be a call of a module that may not exist: that is a warning of xref and
 %% of Dialyzer, to all who check their project with this library in it.
 emit(Telemetry) ->
-    try is_running(Telemetry) andalso execute(Telemetry) of
-        _ -> ok
-    catch
-        Class:Reason:Stacktrace ->
-            {failed, #{event => ?EVENT, class => Class, reason => Reason, stacktrace => Stacktrace}}
+    case is_running(Telemetry) of
+        true -> execute(Telemetry);
+        false -> ok
     end.
 
 %% Two look-ups in tables of the VM's: no process is asked, the code server least of all. To attach a handler loads the
@@ -62,6 +60,12 @@ is_running(Telemetry) ->
         application_controller:get_master(Telemetry) =/= undefined.
 
 %% The totals come from a dirty scheduler, for which the manager waits its turn. No local call waits for the manager.
+%% What its handlers do is not to harm the manager. A failure of ours, before that, is no affair of theirs.
 execute(Telemetry) ->
     {MaxPer, Totals} = maps:take(max_per, canal_lock_nif:info()),
-    Telemetry:execute(?EVENT, Totals, #{max_per => MaxPer}).
+    try Telemetry:execute(?EVENT, Totals, #{max_per => MaxPer}) of
+        _ -> ok
+    catch
+        Class:Reason:Stacktrace ->
+            {failed, #{event => ?EVENT, class => Class, reason => Reason, stacktrace => Stacktrace}}
+    end.

@@ -15,6 +15,7 @@ library_test_() ->
         {"no native library: the file is named, and what builds it", fun missing/0},
         {"a native library that is none", fun no_library/0},
         {"a native library of another version", fun another_version/0},
+        {"a path that not every report can show", fun far_path/0},
         {"an application without its native library does not start, and says why", fun application_says_why/0},
         {"a right library in place of a wrong one is loaded by the next start", fun another_start/0},
         {"P9: a native library that is in use is not replaced, and it is said why", fun in_use/0}
@@ -40,6 +41,21 @@ no_library() ->
     Sentences = is_refused("no library", <<"no library, but more than the twenty bytes of a header">>),
     Said = <<"it is no library of this system">>,
     [?assertMatch({_, _}, binary:match(Sentences, Said)) || os:type() =:= {unix, linux}].
+
+%% Where the names of files are bytes, there is no such path.
+far_path() ->
+    file:native_name_encoding() =:= latin1 orelse
+        begin
+            Copy = copy([16#65e5], none),
+            {{error, {nif_not_loaded, Sentences}}, [Report]} = in_a_vm(Copy, fun() ->
+                reported(fun() -> canal_lock:start_link(3) end)
+            end),
+            names(Copy, Sentences),
+            ?assert(io_lib:printable_latin1_list(Report)),
+            ?assertNotEqual(nomatch, string:find(Report, [16#e9 | "\\x{65E5}/canal_lock/priv/"])),
+            %% In the words of the VM, too.
+            [_, _, _] = string:split(Sentences, <<"\x{65e5}"/utf8>>, all)
+        end.
 
 %% One that lacks a function.
 another_version() ->

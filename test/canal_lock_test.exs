@@ -29,12 +29,16 @@ defmodule CanalLockTest do
     assert :ok = CanalLock.release_on(node(), :db)
     assert {:error, :not_held} = CanalLock.release(:db)
     assert %{granted: 3, released: 3, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
+    # This node is in no net, and so is no other.
+    assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1))
+    assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db))
   end
 
   @tag :capture_log
   test "P10: a child keeps its table when it crashes, unless it is not to" do
     keeping = start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
     assert %{keep_on_crash: true, sweep_interval_ms: 1000, max_per: 3} = state(keeping)
+    assert %{id: CanalLock, modules: [:canal_lock_manager]} = CanalLock.child_spec(max_per: 3)
     {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
     crash(keeping)
     assert [db: 1] = CanalLock.held()

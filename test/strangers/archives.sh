@@ -21,11 +21,14 @@ copy() { # NAME
   cp "$archive.sha256" "$work/$1.sha256"
 }
 
+# Whatever somebody else would install, and whatever the time.
 is_made_the_same_twice() {
   local again
-  again=$("$root/scripts/dist.sh")
+  again=$(CANAL_LOCK_NIF_LIBRARY=/nowhere.so "$root/scripts/dist.sh")
   cmp "$archive" "$root/$again"
   cmp "$archive.sha256" "$root/$again.sha256"
+  [ "$(tar -tzf "$archive" | sed 's,.*/,,' | sort | xargs)" = "LICENSE canal_lock_nif.so" ] || wrong "what is in it?"
+  [ "$(TZ=UTC tar -tvzf "$archive" | grep -c ' 1970-01-01 00:00 ')" = 2 ] || wrong "the time is in it"
 }
 
 # And with it what depends on us; by an Erlang that makes no docs.
@@ -76,13 +79,20 @@ is_refused() {
   sum "$work/empty.tar.gz"
   refuses_to_install "there is no canal_lock_nif.so in $work/empty.tar.gz." "$work/empty.tar.gz"
 
-  mkdir "$work/above"
-  cp "$ready_made" "$work/canal_lock_nif.so"
-  (cd "$work/above" && tar -P -czf "$work/above.tar.gz" ../canal_lock_nif.so)
-  rm "$work/canal_lock_nif.so"
-  sum "$work/above.tar.gz"
-  refuses_to_install "above.tar.gz" "$work/above.tar.gz"
-  [ ! -e "$place/canal_lock_nif.so" ] && [ ! -e "$place/canal_lock/canal_lock_nif.so" ] || wrong "it was unpacked above"
+  # Nothing is unpacked, neither where its path leads nor where the build goes on.
+  mkdir -p "$work/above/beneath"
+  cp "$ready_made" "$work/above/canal_lock_nif.so"
+  (cd "$work/above/beneath" && tar -P -czf "$work/above.tar.gz" ../canal_lock_nif.so)
+  (cd "$work/above" && tar -P -czf "$work/absolute.tar.gz" "$PWD/canal_lock_nif.so")
+  rm "$work/above/canal_lock_nif.so"
+  cd "$work/above/beneath"
+  local outside
+  for outside in above absolute; do
+    sum "$work/$outside.tar.gz"
+    refuses_to_install "$outside.tar.gz" "$work/$outside.tar.gz"
+  done
+  refuses_to_install "empty.tar.gz" "$work/empty.tar.gz"
+  [ "$(find "$work/above")" = "$work/above"$'\n'"$work/above/beneath" ] || wrong "something was unpacked"
 
   cp -R "$place/canal_lock" "$place/next"
   sed -i.before 's/{vsn, "[^"]*"}/{vsn, "99.0.0"}/' "$place/next/src/canal_lock.app.src"

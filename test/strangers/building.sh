@@ -43,6 +43,22 @@ picks_up_an_edit() {
   fi
 }
 
+# In the docs for the shell.
+picks_up_an_edit_of_the_docs() {
+  cd "$place/package"
+  sed -i.before 's/^%% @doc Limits who may use what, right now/& and here/' src/canal_lock.erl
+  local of_rebar3=doc/chunks/canal_lock.chunk of_mix=_build/dev/lib/canal_lock/doc/chunks/canal_lock.chunk
+  # Files tell the time by the second, and this may be the one that they were made in.
+  touch -t 200101010000 $of_rebar3
+  rebar3 compile
+  grep -q "right now and here" $of_rebar3 || wrong "rebar3 overlooked it"
+  if has_elixir; then
+    touch -t 200101010000 $of_mix
+    mix compile
+    grep -q "right now and here" $of_mix || wrong "mix overlooked it"
+  fi
+}
+
 # Cargo's own words say it, and nothing is added.
 leaves_compile_errors_alone() {
   cd "$place/package"
@@ -57,6 +73,7 @@ building() {
   check "$(has_elixir && echo both tools at once || echo rebar3), from nothing" builds_from_nothing
   check "a second build does nothing" does_nothing_twice
   check "an edit of a .rs file is picked up" picks_up_an_edit
+  check "an edit of the docs is picked up" picks_up_an_edit_of_the_docs
   check "a compile error is left to cargo's words" leaves_compile_errors_alone
   unset "${!CARGO_PROFILE_RELEASE_@}"
 }

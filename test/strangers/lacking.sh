@@ -37,7 +37,9 @@ not_ready_made() {
   refuses_in_one_line "which is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz)." "${build[@]}"
   echo "no library" >"$work/none.so"
   CANAL_LOCK_NIF_LIBRARY=$work/none.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/none.so, which is no library." "${build[@]}"
+  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/none.so, which is no library" "${build[@]}"
+  head -c 100000 "$ready_made" >"$work/none.so"
+  if [ "$(uname)" = Linux ]; then refuses_in_one_line "or not a whole one." "${build[@]}"; fi
   [ ! -e "$place/nowhere" ] || wrong "something was installed"
 }
 
@@ -58,7 +60,7 @@ END
 musl_without_our_flags() {
   local variable
   for variable in RUSTFLAGS CARGO_ENCODED_RUSTFLAGS; do
-    refuses "For musl it makes one only with \"-C target-feature=-crt-static\"" env $variable=-Copt-level=3 \
+    refuses "For musl it makes one only with \"-C target-feature=-crt-static\"" env $variable=--cfg=Łódź \
       CARGO_BUILD_TARGET=aarch64-unknown-linux-musl "${build[@]}"
   done
 }

@@ -312,8 +312,8 @@ impl<K: Key> Table<K> {
     /// of one key, ask for its count.) Nobody waits for it but the processes whose place is taken (H4).
     ///
     /// # Cost
-    /// A cache line for each place that has ever been used, and one more for each holder of more than two keys. It
-    /// depends neither on the number of keys nor on that of permits.
+    /// A cache line for each place in a chunk that has ever been used, and one more for each holder of more than two
+    /// keys. It depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
         let Sums {
             holders,
