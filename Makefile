@@ -64,6 +64,7 @@ check-rust:
 	@for part in fmt clippy; do cargo $$part --version >/dev/null 2>&1 || \
 	  { echo "make check needs cargo $$part; get both with: rustup component add rustfmt clippy" >&2; exit 1; }; done
 	$(cargo) fmt --check
+	$(cargo) clippy --all-targets --locked -- -D warnings
 	$(cargo) clippy --all-targets --locked --features canal_lock_nif/faults -- -D warnings
 	cd native && RUSTFLAGS='--cfg loom' cargo clippy --locked --package permit_table --profile loom \
 	  --target-dir ../_build/cargo-loom --all-targets -- -D warnings
