@@ -88,7 +88,6 @@ check-promises:
 
 .PHONY: docs
 docs: setup html ## HTML in doc/ (of CanalLock too, where ExDoc is installed), and what h(canal_lock) shows in a shell
-	escript scripts/shell_docs.escript
 	@echo "docs: doc/index.html"
 	@if ! command -v ex_doc >/dev/null; then \
 	  echo "docs: without ExDoc (an ex_doc on PATH) there is no HTML of CanalLock"; \
@@ -98,7 +97,7 @@ docs: setup html ## HTML in doc/ (of CanalLock too, where ExDoc is installed), a
 	  echo "docs: doc/elixir/index.html"; \
 	fi
 
-# EDoc exits with 0 after a warning, so its words decide.
+# EDoc exits with 0 after a warning, so its words decide. What shells show is made by the build that comes first.
 .PHONY: html
 html:
 	@mkdir -p _build && rm -rf doc
