@@ -34,11 +34,14 @@ explain(Path, {Kind, Words}) ->
     ok = persistent_term:put(?FAILURE, unicode:characters_to_binary(Sentences)),
     lists:flatmap(fun reported/1, Sentences).
 
-%% The VM passes on the bytes of what the loader has said.
+%% The VM passes on the bytes of what the loader has said. Should they be no UTF-8, or should it read them one day, they
+%% are as good as they are.
 decoded(Words) ->
-    case unicode:characters_to_list(list_to_binary(Words)) of
+    try unicode:characters_to_list(list_to_binary(Words)) of
         Decoded when is_list(Decoded) -> Decoded;
         _ -> Words
+    catch
+        error:badarg -> Words
     end.
 
 %% With anything else in it, the VM's report would show numbers.

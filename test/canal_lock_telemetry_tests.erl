@@ -196,11 +196,13 @@ not_by_callers() ->
     no_event(here).
 
 without() ->
-    asks_nobody(start_manager(?INTERVAL_MS)).
+    asks_nobody(start_manager(?INTERVAL_MS)),
+    ?assertEqual(false, code:is_loaded(telemetry)).
 
 not_loaded() ->
     ok = start(?MODULE),
-    asks_nobody(start_manager(?INTERVAL_MS)).
+    asks_nobody(start_manager(?INTERVAL_MS)),
+    ?assertEqual(false, code:is_loaded(telemetry)).
 
 %% It would have to send a message to ask the code server, or anybody.
 asks_nobody(Manager) ->
@@ -215,15 +217,13 @@ asks_nobody(Manager) ->
         Sent when element(1, Sent) =:= trace -> error({unexpected, Sent})
     after 0 -> ok
     end,
-    ?assertEqual(false, code:is_loaded(telemetry)),
     ?assertEqual([], canal_lock_listener:events()).
 
 %% It would complain, each time.
 not_running() ->
     ok = load(),
     Manager = start_manager(?INTERVAL_MS),
-    [await_timer() || _ <- [1, 2]],
-    ?assertEqual([], canal_lock_listener:events()),
+    asks_nobody(Manager),
     ok = telemetry:execute(?EVENT, #{}, #{}),
     ?assertMatch([#{level := warning}], canal_lock_listener:events()),
     ?assertEqual(Manager, whereis(canal_lock)).
