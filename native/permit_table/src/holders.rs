@@ -17,8 +17,8 @@ use crate::epochs::Pin;
 use crate::fault;
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
-use crate::memory::{Account, OutOfMemory};
-use crate::slot::{free_room, free_room_beyond, reserve, GivenBack, Seen, Slot, KEPT_ROOM};
+use crate::memory::{free_room, free_room_if_empty, reserve_one, Account, OutOfMemory};
+use crate::slot::{GivenBack, Seen, Slot};
 use crate::sync::{seeded, sized, Mutex, Ordering};
 use hashbrown::HashTable;
 use std::num::NonZeroU64;
@@ -338,7 +338,7 @@ impl<K> Holders<K> {
     ) -> Result<&Slot<K>, OutOfMemory> {
         let word = holder.word.get();
         let mut displaced = self.displaced.lock();
-        reserve(&mut displaced, account, |displaced| spread(displaced.word))?;
+        reserve_one(&mut displaced, account, |displaced| spread(displaced.word))?;
         let slot = account.allocate(Slot::default())?;
         // SAFETY: just allocated; freed by this process's death only, or with the table.
         let slot = unsafe { slot.as_ref() };
@@ -370,7 +370,7 @@ impl<K> Holders<K> {
         let mut displaced = self.displaced.lock();
         if let Ok(found) = displaced.find_entry(spread(word), |displaced| displaced.word == word) {
             let (gone, _) = found.remove();
-            free_room_beyond(KEPT_ROOM, &mut displaced, account);
+            free_room_if_empty(&mut displaced, account);
             if let Some(home) = home {
                 home.displaced().fetch_sub(1, Ordering::Relaxed);
             }

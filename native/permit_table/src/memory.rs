@@ -5,6 +5,7 @@
 //! bytes that are asked for. What the allocator adds to them, to align and to find its way, it keeps to itself.
 
 use crate::fault;
+use hashbrown::HashTable;
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -103,6 +104,36 @@ impl Account {
 pub fn make_room<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
     fault::memory()?;
     list.try_reserve(more).map_err(|_| OutOfMemory)
+}
+
+/// A hash table that is empty and has room for more than this is freed.
+const KEPT_ROOM: usize = 64;
+
+/// Room for one more in a hash table, on the table's account.
+pub(crate) fn reserve_one<T>(
+    table: &mut HashTable<T>,
+    account: &Account,
+    hash: impl Fn(&T) -> u64,
+) -> Result<(), OutOfMemory> {
+    fault::memory()?;
+    let before = table.allocation_size();
+    table.try_reserve(1, hash).map_err(|_| OutOfMemory)?;
+    account.add(table.allocation_size());
+    account.subtract(before);
+    Ok(())
+}
+
+/// Frees what is reserved by an empty hash table.
+pub(crate) fn free_room<T>(table: &mut HashTable<T>, account: &Account) {
+    account.subtract(table.allocation_size());
+    *table = HashTable::new();
+}
+
+/// The same, if it is empty and has more room than is worth keeping. (To shrink one that is not empty could fail.)
+pub(crate) fn free_room_if_empty<T>(table: &mut HashTable<T>, account: &Account) {
+    if table.is_empty() && table.capacity() > KEPT_ROOM {
+        free_room(table, account);
+    }
 }
 
 #[cfg(test)]

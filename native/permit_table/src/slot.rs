@@ -30,7 +30,7 @@
 use crate::epochs::Pin;
 use crate::fault;
 use crate::keys::Node;
-use crate::memory::{make_room, Account, OutOfMemory};
+use crate::memory::{free_room, free_room_if_empty, make_room, reserve_one, Account, OutOfMemory};
 use crate::sync::{ordering, seeded, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use equivalent::Equivalent;
 use hashbrown::HashTable;
@@ -39,9 +39,6 @@ use std::ptr::{self, NonNull};
 
 /// Entries in the slot itself: with them it fills a cache line.
 const INLINE: usize = 2;
-
-/// A hash table that is empty and has room for more than this is freed.
-pub(crate) const KEPT_ROOM: usize = 64;
 
 /// How often an entry is read again whose key changes while it is looked at. One that goes on changing belongs to a
 /// process that takes and releases as fast as it can, and holds none of the keys all the time.
@@ -418,7 +415,7 @@ impl<K> Slot<K> {
                 unsafe { fresh.as_ref() }
             }
         };
-        reserve(&mut more.keys.lock(), account, |held| held.order)?;
+        reserve_one(&mut more.keys.lock(), account, |held| held.order)?;
         Ok(Place::More)
     }
 
@@ -468,7 +465,7 @@ impl<K> Slot<K> {
         more.subtract(1);
         node.buckets.release(1);
         self.count_release();
-        free_room_beyond(KEPT_ROOM, &mut held, account);
+        free_room_if_empty(&mut held, account);
         Ok(())
     }
 
@@ -494,32 +491,5 @@ impl<K> Slot<K> {
                 account.free(more);
             }
         }
-    }
-}
-
-/// Room for one more in a hash table, on the table's account.
-pub(crate) fn reserve<T>(
-    table: &mut HashTable<T>,
-    account: &Account,
-    hash: impl Fn(&T) -> u64,
-) -> Result<(), OutOfMemory> {
-    fault::memory()?;
-    let before = table.allocation_size();
-    table.try_reserve(1, hash).map_err(|_| OutOfMemory)?;
-    account.add(table.allocation_size());
-    account.subtract(before);
-    Ok(())
-}
-
-/// Frees what is reserved by an empty hash table.
-pub(crate) fn free_room<T>(table: &mut HashTable<T>, account: &Account) {
-    account.subtract(table.allocation_size());
-    *table = HashTable::new();
-}
-
-/// The same, if it is empty and has more room than is worth keeping. (To shrink one that is not empty could fail.)
-pub(crate) fn free_room_beyond<T>(kept: usize, table: &mut HashTable<T>, account: &Account) {
-    if table.is_empty() && table.capacity() > kept {
-        free_room(table, account);
     }
 }
