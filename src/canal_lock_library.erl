@@ -5,7 +5,7 @@
 %% "No such file or directory"; and one that was made for another libc lacks some symbol, or a file that nobody knows.
 -module(canal_lock_library).
 
--export([ensure_loaded/0, explain/2]).
+-export([ensure_loaded/0, is_cut_short/1, explain/2]).
 
 %% The last failure in words, from the process that loads to those that ask. It stays, and does not grow.
 -define(FAILURE, {?MODULE, failure}).
@@ -20,6 +20,20 @@ ensure_loaded() ->
         {error, Reason} ->
             Sentence = io_lib:format("canal_lock cannot load its module canal_lock_nif: ~tp.", [Reason]),
             {error, unicode:characters_to_binary(Sentence)}
+    end.
+
+%% To be asked before `erlang:load_nif/2', because the system's loader does not look: half a library ends the VM that
+%% loads it. Of ELF the table of sections comes last; of another kind than that of 64 bits and little-endian, nothing is
+%% known.
+-spec is_cut_short(Path :: file:filename()) -> boolean().
+is_cut_short(Path) ->
+    case file:read_file(Path ++ extension()) of
+        {ok,
+            <<16#7f, "ELF", 2, 1, _:34/binary, Sections:64/little, _:10/binary, Size:16/little, Number:16/little,
+                _/binary>> = Bytes} ->
+            Sections + Size * Number > byte_size(Bytes);
+        _ ->
+            false
     end.
 
 %% What `erlang:load_nif/2' has answered for a path, in sentences. A string, because the VM's report of a module that

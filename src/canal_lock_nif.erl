@@ -141,7 +141,12 @@ remote_holders(_Handle) ->
 
 load() ->
     Path = filename:join(priv_dir(), ?MODULE_STRING),
-    case erlang:load_nif(Path, 0) of
+    Loaded =
+        case canal_lock_library:is_cut_short(Path) of
+            false -> erlang:load_nif(Path, 0);
+            true -> {error, {load_failed, "the file is not whole"}}
+        end,
+    case Loaded of
         ok -> ok;
         {error, {Kind, _} = Failure} -> {error, {Kind, canal_lock_library:explain(Path, Failure)}}
     end.

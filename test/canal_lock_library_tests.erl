@@ -27,7 +27,8 @@ elf_test_() ->
             canal_lock_stage:tests(without_manager, [
                 {"a native library of another machine", fun another_machine/0},
                 {"a native library of another byte order", fun another_endianness/0},
-                {"a native library of another libc", fun another_libc/0}
+                {"a native library of another libc", fun another_libc/0},
+                {"P9: a native library that is cut short does not end the VM", fun cut_short/0}
             ]);
         _ ->
             []
@@ -87,6 +88,29 @@ another_libc() ->
                 {is_refused("musl", Musl), <<": it is for musl, while this VM is for glibc (">>}
         end,
     ?assertMatch({_, _}, binary:match(Sentences, Said)).
+
+%% Anywhere.
+cut_short() ->
+    Library = library(),
+    [
+        begin
+            Sentences = is_refused("cut short", binary:part(Library, 0, Bytes)),
+            ?assertEqual({Bytes, match}, {Bytes, said(Sentences, Said)})
+        end
+     || {Bytes, Said} <- [
+            {0, <<"it is no library of this system">>},
+            {10, <<"it is no library of this system">>},
+            {100, <<"not whole">>},
+            {100_000, <<"not whole">>},
+            {byte_size(Library) - 1, <<"not whole">>}
+        ]
+    ].
+
+said(Sentences, Said) ->
+    case binary:match(Sentences, Said) of
+        {_, _} -> match;
+        nomatch -> Sentences
+    end.
 
 application_says_why() ->
     Copy = copy("application", none),
