@@ -260,8 +260,8 @@ ready_made(Path) ->
     end.
 
 %% Of any machine: ELF, Mach-O (of one processor or of several), or Windows. The system's loader does not look whether
-%% a file is whole: a VM that loads half a library is gone. (Of ELF, the table of sections comes last; the common kind
-%% is of 64 bits and little-endian.)
+%% a file is whole. canal_lock_library asks that once more, of ELF in the same way, before a VM loads it; but who builds
+%% a release hears of it here.
 is_library(<<16#7f, "ELF", 2, 1, _:34/binary, Sections:64/little, _:10/binary, Size:16/little, Number:16/little,
              _/binary>> = Bytes) ->
     Sections + Size * Number =< byte_size(Bytes);
@@ -295,16 +295,16 @@ check_sum(Archive, Bytes) ->
 sha256(File, Bytes) ->
     case code:ensure_loaded(crypto) of
         {module, _} -> iolist_to_binary([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= crypto:hash(sha256, Bytes)]);
-        {error, _} -> sha256(File, [{"sha256sum", []}, {"shasum", ["-a", "256"]}], none)
+        {error, _} -> sha256_by_program(File)
     end.
 
-sha256(File, [], none) ->
-    stop("to check ~ts it takes Erlang's crypto, or the program sha256sum or shasum, and none is here.", [File]);
-sha256(File, [{Name, Args} | Others], none) ->
-    case os:find_executable(Name) of
-        false ->
-            sha256(File, Others, none);
-        Program ->
+sha256_by_program(File) ->
+    Programs = [{"sha256sum", []}, {"shasum", ["-a", "256"]}],
+    case [{Program, Args} || {Name, Args} <- Programs, Program <- [os:find_executable(Name)], Program =/= false] of
+        [] ->
+            stop("to check ~ts it takes Erlang's crypto, or the program sha256sum or shasum, and none is here.",
+                 [File]);
+        [{Program, Args} | _] ->
             {Status, Lines} = run(Program, Args ++ [File], []),
             %% It begins with a backslash if one is in the name of the file.
             case re:run(Lines, "^\\\\?([0-9a-f]{64}) ", [{capture, [1], binary}]) of
@@ -346,6 +346,8 @@ version() ->
         file:consult(filename:join([filename:dirname(workspace()), "src", "canal_lock.app.src"])),
     {vsn, Version} = lists:keyfind(vsn, 1, Keys),
     Version.
+
+%%% Installing
 
 %% By rename: a VM that has the old library loaded keeps its file, where writing into it would crash that VM, and
 %% another build at the same moment sees the old file or the new one, whole. Same bytes: nothing is touched.

@@ -31,6 +31,8 @@ telemetry_test_() ->
                 {"one that comes later is found, and may go", fun comes_and_goes/0},
                 {"a handler that fails is telemetry's own affair", fun failing_handler/0},
                 {"P9: what gets through is reported once, and the manager goes on", fun failure_of_telemetry/0},
+                {"what fails before telemetry is called is no failure of telemetry's",
+                    canal_lock_crash:alone(fun own_failure/0)},
                 {"P7: a handler that takes long is waited for by nobody but the manager", fun slow_handler/0},
                 {"P10: a manager that is started again goes on", fun next_manager/0}
             ]
@@ -303,6 +305,16 @@ failure_of_telemetry() ->
         end
      || {Class, Reason} <- [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]
     ].
+
+%% A bug of ours, then. The manager ends of it, as of any other.
+own_failure() ->
+    load_and_start(),
+    Manager = start_manager(?INTERVAL_MS),
+    ok = canal_lock_nif:close(element(3, sys:get_state(Manager))),
+    receive
+        {'EXIT', Manager, Reason} -> ?assertMatch({not_started, _}, Reason)
+    end,
+    ?assertEqual([], [Event || #{msg := {report, #{what := event_failed}}} = Event <- canal_lock_listener:events()]).
 
 %% It tells of each call before it raises.
 failing_with(Class, Reason) ->

@@ -96,8 +96,9 @@ builds_without_a_network() {
     cargo vendor --locked "$place/crates" >"$work/lines"
   )
   cp "$work/lines" "$CARGO_HOME/config.toml"
-  # For a target by name, which cargo puts into another folder.
-  CARGO_BUILD_TARGET=$(rustc -vV | sed -n 's/^host: //p') rebar3 compile
+  # By Rust, Erlang and rebar3 alone; and for a target by name, which cargo puts into another folder.
+  poor env PATH="$rust:$linker:$bin" CARGO_HOME="$CARGO_HOME" \
+    CARGO_BUILD_TARGET="$(rustc -vV | sed -n 's/^host: //p')" rebar3 compile
   visits_with_erl "$PWD/_build/default/lib"
 }
 

@@ -16,15 +16,9 @@ old_cargo() {
   refuses_in_one_line "cargo is 1.63.0" poor env PATH="$work/old:$bin" "${build[@]}"
 }
 
-# By the programs of the toolchain themselves: what rustup has put into their place asks for its home.
 no_linker() {
-  local home=${CARGO_HOME:-$HOME/.cargo} programs
-  programs=$(rustc --print sysroot)/bin
-  if [ ! -x "$programs/cargo" ]; then programs=$(dirname "$(command -v cargo)"); fi
-  mkdir "$work/rust"
-  ln -s "$programs/cargo" "$programs/rustc" "$work/rust/"
   refuses "There is no cc on PATH, which Rust links with" \
-    poor env PATH="$work/rust:$bin" CARGO_HOME="$home" CARGO_TARGET_DIR="$work/unlinked" "${build[@]}"
+    poor env PATH="$rust:$bin" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" CARGO_TARGET_DIR="$work/unlinked" "${build[@]}"
   says "linker \`cc\` not found"
 }
 

@@ -100,9 +100,14 @@ stand_in() { # REPOSITORY
 enter() { # PROJECT [FOLDER]
   cp -R "$strangers/$1" "$place/${2-$1}"
   cd "$place/${2-$1}"
-  if [ -d src ]; then cp "$strangers/visit/stranger.erl" src/; fi
-  if [ -d lib ]; then cp "$strangers/visit/stranger.ex" lib/; fi
-  if [ -d apps ]; then cp "$strangers/visit/stranger.ex" apps/stranger/lib/; fi
+  local lib=lib
+  if [ -d apps ]; then lib=apps/stranger/lib; fi
+  if [ -f rebar.config ]; then
+    cp "$strangers/visit/"*.erl src/
+  else
+    mkdir $lib
+    cp "$strangers/visit/"*.ex $lib/
+  fi
 }
 
 # The line that every project prints when all was as it should be.
@@ -145,10 +150,20 @@ poor() { # COMMAND...
 }
 
 make_bin() {
-  local tool found
   bin=$work/bin
-  mkdir "$bin"
-  for tool in sh env erl escript rebar3 git dirname basename sed uname cat rm mkdir ln cp mv; do
-    if found=$(command -v "$tool"); then ln -s "$found" "$bin/$tool"; fi
+  link_programs "$bin" sh env erl escript rebar3 git dirname basename sed uname cat rm mkdir ln cp mv
+  # Rust, by the programs of the toolchain themselves: what rustup has put into their place asks for its home.
+  rust=$work/rust
+  PATH="$(rustc --print sysroot)/bin:$PATH" link_programs "$rust" cargo rustc
+  # And what it links with.
+  linker=$work/linker
+  link_programs "$linker" cc ld as
+}
+
+link_programs() { # FOLDER PROGRAM...
+  local folder=$1 program found
+  mkdir "$folder"
+  for program in "${@:2}"; do
+    if found=$(command -v "$program"); then ln -s "$found" "$folder/$program"; fi
   done
 }

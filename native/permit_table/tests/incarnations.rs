@@ -57,6 +57,12 @@ impl Stage {
         self.incarnations.current(&pin()).map(|open| open.number)
     }
 
+    /// Is there none for who opens with this wish?
+    fn adopts_nothing(&self, keep: bool) -> bool {
+        let opening = self.incarnations.opening(keep).unwrap();
+        opening.adopted().is_none()
+    }
+
     fn step(&self) -> Progress {
         self.incarnations.dismantle_step(1)
     }
@@ -124,31 +130,16 @@ fn p10_one_that_is_kept_outlives_who_opened_it() {
     static OWN: Incarnations<Piecewise> = Incarnations::new();
     let stage = Stage::new(&OWN);
     let plain = stage.open(1, false);
-    assert!(stage
-        .incarnations
-        .opening(true)
-        .unwrap()
-        .adopted()
-        .is_none());
+    assert!(stage.adopts_nothing(true));
     plain.abandon();
     assert_eq!(stage.current(), None);
-    assert!(stage
-        .incarnations
-        .opening(true)
-        .unwrap()
-        .adopted()
-        .is_none());
+    assert!(stage.adopts_nothing(true));
 
     let kept = stage.open(2, true);
     kept.abandon();
     assert_eq!(stage.current(), Some(2));
     assert!(
-        stage
-            .incarnations
-            .opening(false)
-            .unwrap()
-            .adopted()
-            .is_none(),
+        stage.adopts_nothing(false),
         "who does not keep adopts nothing"
     );
     let opening = stage.incarnations.opening(true).unwrap();

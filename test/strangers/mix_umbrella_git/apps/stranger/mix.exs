@@ -13,6 +13,6 @@ defmodule Stranger.MixProject do
   end
 
   def application do
-    [mod: {Stranger.Application, []}]
+    [mod: {Stranger.Application, {CanalLock, max_per: 3}}]
   end
 end
