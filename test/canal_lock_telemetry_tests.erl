@@ -311,6 +311,7 @@ own_failure() ->
     load_and_start(),
     Manager = start_manager(?INTERVAL_MS),
     ok = canal_lock_nif:close(element(3, sys:get_state(Manager))),
+    canal_lock_await:value(undefined, fun() -> whereis(canal_lock) end),
     receive
         {'EXIT', Manager, Reason} -> ?assertMatch({not_started, _}, Reason)
     end,
