@@ -29,9 +29,8 @@
 //! prototype, this one 1.2 ns, and a call of this library has about 20 to spend. It also frees where its caller
 //! happens to be; here nobody but the sweep ever frees.
 
-use crate::sync::{
-    fence, global, ordering, seeded, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering,
-};
+use crate::sync::{fence, global, ordering, seeded, AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::thread_pointer;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -66,9 +65,10 @@ struct Record {
     next: *mut Record,
 }
 
-thread_cell! {
-    /// This thread's record, or null before its first pin.
-    static RECORD: Cell<*const Record> = Cell::new(ptr::null());
+/// This thread's record, or null before its first pin.
+#[inline(always)]
+fn own_record() -> *const Record {
+    thread_pointer::get().cast()
 }
 
 /// As long as it lives, nothing that its thread can find is freed.
@@ -87,7 +87,7 @@ pub struct Pin {
 /// crate that aborts when there is no memory, as a thread's own start would have.
 #[inline(always)]
 pub fn pin() -> Pin {
-    let mut record = RECORD.with(Cell::get);
+    let mut record = own_record();
     if record.is_null() {
         record = adopt_record();
     }
@@ -166,7 +166,7 @@ pub fn quiet_before() -> u64 {
 fn adopt_record() -> *const Record {
     barrier::choose();
     let record = free_record().unwrap_or_else(new_record);
-    RECORD.with(|cell| cell.set(record));
+    thread_pointer::set(record.cast());
     departure::note(record);
     record
 }
@@ -219,7 +219,7 @@ fn new_record() -> *const Record {
 
 /// A thread that ends leaves its record to another.
 mod departure {
-    use super::{Ordering, Record, RECORD};
+    use super::{thread_pointer, Ordering, Record};
     use std::cell::Cell;
     use std::ptr;
 
@@ -241,7 +241,7 @@ mod departure {
         fn drop(&mut self) {
             // SAFETY: records are never freed.
             if let Some(record) = unsafe { self.0.get().as_ref() } {
-                let _ = RECORD.try_with(|cell| cell.set(ptr::null()));
+                thread_pointer::set(ptr::null());
                 record.taken.store(false, Ordering::Release);
             }
         }

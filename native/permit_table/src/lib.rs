@@ -80,6 +80,7 @@ mod slot;
 mod sweep;
 mod table;
 mod tally;
+mod thread_pointer;
 mod view;
 
 pub use buckets::{bucket_view, Capacity};
