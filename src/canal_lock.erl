@@ -197,20 +197,22 @@ acquire(Key, MaxPer, Buckets) ->
 %%
 %% Raises and costs as {@link acquire/3}; a report costs milliseconds.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
-release(Key, MaxPer, Buckets) when is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0 ->
-    case canal_lock_nif:release(Key) of
+release(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
+    %% That is so of two non-negative integers and of nothing else, asked at once. And as in `acquire/3', the arguments
+    %% come back with a cause.
+    case canal_lock_nif:release(Key, MaxPer, Buckets) of
         ok ->
             ok;
-        {error, not_held} ->
-            canal_lock_reports:unexpected_unlock(Key);
-        {raise, intern, [Key]} ->
-            Again = canal_lock_interned:counted(fun canal_lock_nif:release/1, [Key]),
-            case ?ANSWERED([Key, MaxPer, Buckets], Again) of
+        {raise, not_held, [Unheld | _]} ->
+            canal_lock_reports:unexpected_unlock(Unheld);
+        {raise, intern, Arguments} ->
+            case canal_lock_interned:counted(fun canal_lock_nif:release/3, Arguments) of
                 ok -> ok;
-                {error, not_held} -> canal_lock_reports:unexpected_unlock(Key)
+                {raise, not_held, _} -> canal_lock_reports:unexpected_unlock(hd(Arguments));
+                {raise, Cause, _} -> ?RAISE(Cause, Arguments)
             end;
-        {raise, Cause, _} ->
-            ?RAISE(Cause, [Key, MaxPer, Buckets])
+        {raise, Cause, Arguments} ->
+            ?RAISE(Cause, Arguments)
     end;
 release(Key, MaxPer, Buckets) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets]).

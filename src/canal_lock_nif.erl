@@ -5,12 +5,13 @@
 %% What is called with a key may be called with a handle on it instead, and has to be if it raises `intern': the key is
 %% long then. See canal_lock_interned.
 %%
-%% `acquire/3' and `release/1' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise; all others raise
-%% `Cause' themselves. See canal_lock_errors for the causes.
+%% `acquire/3', `release/1' and `release/3' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise (or, as it
+%% may be with `intern' and `not_held', to do something else); all others raise `Cause' themselves. See
+%% canal_lock_errors for the causes.
 -module(canal_lock_nif).
 
 %% The calls that count.
--export([acquire/3, release/1]).
+-export([acquire/3, release/1, release/3]).
 %% The calls that look.
 -export([intern/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
 %% The manager's calls.
@@ -29,7 +30,7 @@
 
 -type wish() :: {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
 
--type raise() :: {raise, canal_lock_errors:cause() | intern, Arguments :: [term()]}.
+-type raise() :: {raise, canal_lock_errors:cause() | intern | not_held, Arguments :: [term(), ...]}.
 
 %% Which table a piece is of. With 0, the first piece is of the one that is open.
 -type serial() :: non_neg_integer().
@@ -44,6 +45,11 @@ acquire(_Key, _MaxPer, _Buckets) ->
 
 -spec release(key()) -> ok | {error, not_held} | raise().
 release(_Key) ->
+    erlang:nif_error(not_loaded).
+
+%% The numbers are not looked at. They come back with a cause.
+-spec release(key(), non_neg_integer(), non_neg_integer()) -> ok | raise().
+release(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
 %% A handle on a long key.

@@ -5,7 +5,7 @@ use crate::enif::{self, Here};
 use crate::incarnation::{current, Caller};
 use crate::key::TermKey;
 use crate::raised::Raised;
-use crate::small::{guess, Guess, WithGuess};
+use crate::small::{guess, Guess, Unread, WithGuess};
 use permit_table::{fault, pin, Acquired, Capacity, NotHeld, Query};
 use rustler::sys::{ErlNifEnv, ErlNifTerm};
 use rustler::Nif;
@@ -77,19 +77,14 @@ impl WithGuess for Acquire<'_> {
         fault::point();
         let open = current(&pin)?;
         let caller = Caller::of(here);
-        let watch = || open.watch_caller(here, caller.place);
-        match open
+        let acquired = open
             .table
-            .acquire_known(&pin, caller.holder(), guess, self.capacity, watch)
-        {
-            Ok(Some(acquired)) => Some(answer(here, acquired)),
-            // After an error nothing has changed either. It will come again, or the second try is worth it.
-            Ok(None) | Err(_) => None,
-        }
+            .acquire_known(&pin, caller.holder(), guess, self.capacity)?;
+        Some(answer(here, acquired))
     }
 }
 
-/// Acquires a key that is new, or not of the kind that is guessed.
+/// Acquires a key that is new, or not of the kind that is guessed; or for a process that has held nothing before.
 #[cold]
 fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacity) -> ErlNifTerm {
     struct Surely<'a>(Here<'a>, Capacity);
@@ -127,19 +122,51 @@ pub(crate) fn answer(here: Here<'_>, acquired: Acquired) -> ErlNifTerm {
 }
 
 raw_nif!("release", 1, release);
+raw_nif!("release", 3, release_counted);
 
 /// `release(Key) -> ok | {error, not_held} | {raise, Cause, Arguments}`
 #[inline(always)]
 fn release(here: Here<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
-    let &[key] = arguments;
-    if guess(here, key, Release { here }) == Some(true) {
+    let not_held = || here.env().error_tuple(atoms::not_held()).as_c_arg();
+    release_or(here, arguments, not_held)
+}
+
+/// `release(Key, MaxPer, Buckets) -> ok | {raise, Cause, Arguments}`. The numbers are not looked at: they are there to
+/// come back, so that the caller need not keep them meanwhile. So is the key that is not held.
+#[inline(always)]
+fn release_counted(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
+    let not_held = || Raised::NotHeld.answer(here, arguments);
+    release_or(here, arguments, not_held)
+}
+
+#[inline(always)]
+fn release_or(
+    here: Here<'_>,
+    arguments: &[ErlNifTerm],
+    not_held: impl FnOnce() -> ErlNifTerm,
+) -> ErlNifTerm {
+    let key = arguments[0];
+    if release_inline(here, key) || guess(here, key, Release { here }) == Some(true) {
         return atoms::ok().as_c_arg();
     }
     match release_surely(here, key) {
         Ok(Ok(())) => atoms::ok().as_c_arg(),
-        Ok(Err(NotHeld)) => here.env().error_tuple(atoms::not_held()).as_c_arg(),
+        Ok(Err(NotHeld)) => not_held(),
         Err(raised) => raised.answer(here, arguments),
     }
+}
+
+/// Releases a key that is one of the two that the caller's slot names; those say what the term has to be read as.
+#[inline(always)]
+fn release_inline(here: Here<'_>, key: ErlNifTerm) -> bool {
+    let pin = pin();
+    fault::point();
+    let Some(open) = current(&pin) else {
+        return false;
+    };
+    let caller = Caller::of(here).holder();
+    open.table
+        .release_inline(&pin, caller, &Unread { here, term: key })
 }
 
 struct Release<'a> {
@@ -149,10 +176,9 @@ struct Release<'a> {
 impl WithGuess for Release<'_> {
     type Answer = bool;
 
-    #[inline(always)]
+    #[cold]
     fn call<const N: usize>(self, guess: &Guess<N>) -> bool {
         let pin = pin();
-        fault::point();
         let Some(open) = current(&pin) else {
             return false;
         };

@@ -5,11 +5,11 @@
 
 use rustler::sys::{
     enif_compare, enif_get_int64, enif_get_list_cell, enif_get_local_port, enif_get_tuple,
-    enif_get_uint64, enif_hash, enif_inspect_binary, enif_is_identical, enif_make_copy,
-    enif_make_double, enif_make_int, enif_make_int64, enif_make_list_cell,
-    enif_make_list_from_array, enif_make_new_binary, enif_make_pid, enif_make_ref,
-    enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary, enif_term_type,
-    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifPort, ErlNifTerm, ErlNifTermType,
+    enif_get_uint64, enif_hash, enif_inspect_binary, enif_is_atom, enif_is_identical,
+    enif_is_number, enif_is_pid, enif_make_copy, enif_make_double, enif_make_int, enif_make_int64,
+    enif_make_list_cell, enif_make_list_from_array, enif_make_new_binary, enif_make_pid,
+    enif_make_ref, enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary,
+    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifPort, ErlNifTerm,
 };
 use rustler::{Atom, Env, Term};
 use std::marker::PhantomData;
@@ -98,12 +98,25 @@ pub(crate) fn self_pid(here: Here<'_>) -> ErlNifPid {
     }
 }
 
-/// What kind of term it is.
+/// Is it an atom?
 #[inline(always)]
-pub(crate) fn term_type(here: Here<'_>, term: ErlNifTerm) -> ErlNifTermType {
-    // SAFETY: the term is of this environment. That the answer is one of the kinds that rustler lists rests on
-    // rustler's word, as every use of its own `Term::get_type` does; all terms of OTP 22 to 28 are of one of them.
-    unsafe { enif_term_type(here.env, term) }
+pub(crate) fn is_atom(here: Here<'_>, term: ErlNifTerm) -> bool {
+    // SAFETY: the term is of this environment.
+    unsafe { enif_is_atom(here.env, term) != 0 }
+}
+
+/// Is it an integer or a float?
+#[inline(always)]
+pub(crate) fn is_number(here: Here<'_>, term: ErlNifTerm) -> bool {
+    // SAFETY: the term is of this environment.
+    unsafe { enif_is_number(here.env, term) != 0 }
+}
+
+/// Is it a pid, of whatever node?
+#[inline(always)]
+pub(crate) fn is_pid(here: Here<'_>, term: ErlNifTerm) -> bool {
+    // SAFETY: the term is of this environment.
+    unsafe { enif_is_pid(here.env, term) != 0 }
 }
 
 /// An integer of 64 bits without sign.
@@ -188,12 +201,14 @@ pub(crate) fn copied(here: Here<'_>, term: ErlNifTerm) -> ErlNifTerm {
 /// The elements of a tuple.
 #[inline(always)]
 pub(crate) fn elements<'a>(here: Here<'a>, term: ErlNifTerm) -> Option<&'a [ErlNifTerm]> {
-    let mut arity = 0;
-    let mut first = ptr::null();
-    // SAFETY: the pointers are to locals, and the term is of this environment.
-    if unsafe { enif_get_tuple(here.env, term, &mut arity, &mut first) } == 0 {
-        return None;
-    }
+    let (mut arity, mut first) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the pointers are to locals, and the term is of this environment; both are filled on success.
+    let (arity, first) = unsafe {
+        if enif_get_tuple(here.env, term, arity.as_mut_ptr(), first.as_mut_ptr()) == 0 {
+            return None;
+        }
+        (arity.assume_init(), first.assume_init())
+    };
     if arity == 0 {
         return Some(&[]);
     }

@@ -25,6 +25,8 @@ pub(crate) enum Raised {
     NotStarted,
     /// There is no memory, or the VM would not watch the process.
     Trouble(Trouble),
+    /// The caller does not hold the key. That is reported, where it is not an answer.
+    NotHeld,
     /// A bug of ours. It must not reach the VM, which would die of it.
     Panicked,
 }
@@ -56,6 +58,7 @@ impl Raised {
             Raised::NotStarted => "not_started",
             Raised::Trouble(Trouble::OutOfMemory) => "system_limit",
             Raised::Trouble(Trouble::NotWatched) => "not_watched",
+            Raised::NotHeld => "not_held",
             Raised::Panicked => "nif_panicked",
         }
     }

@@ -13,10 +13,10 @@
 //!
 //! # Guessing
 //!
-//! Each question to the VM costs about as much as hashing the whole key. So the hot calls do not ask what the
-//! elements of a tuple are. They guess that all of them are **immediate**: that the word of the element is the whole
-//! of it, as with atoms, local pids and small integers. If the table knows the key that the guess makes, the guess is
-//! right:
+//! Each question to the VM costs about a nanosecond, so the hot calls ask as few as they can: what is asked most often
+//! comes first, and nobody asks what the elements of a tuple are, or how large a number is. The guess is that all of
+//! them are **immediate**: that the word of the element is the whole of it, as with atoms, local pids and small
+//! integers. If the table knows the key that the guess makes, the guess is right:
 //!
 //! - A key gets IMMEDIATE parts only by [`Small::parse`], which has asked, and has seen of each that its word depends
 //!   on its value alone (an integer is made anew from its value, and has to come out as the same word).
@@ -24,12 +24,14 @@
 //!   that lives on a heap; and an equal term has no other word.
 //!
 //! If the table does not know it, the call begins anew and asks.
+//!
+//! A release need not guess: the keys that its process holds say what the term would have to be ([`Unread`]).
 
 use crate::enif::{self, Here};
 use crate::key::{tag, TermKey};
 use equivalent::Equivalent;
 use permit_table::{OutOfMemory, Query};
-use rustler::sys::{ErlNifTerm, ErlNifTermType};
+use rustler::sys::ErlNifTerm;
 use rustler::{Binary, Env, LocalPid, Term};
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -55,31 +57,48 @@ pub(crate) trait WithGuess {
 /// Calls with what a term may be as a small key; nothing if it is none for sure.
 #[inline(always)]
 pub(crate) fn guess<W: WithGuess>(here: Here<'_>, term: ErlNifTerm, with: W) -> Option<W::Answer> {
-    match enif::term_type(here, term) {
-        ErlNifTermType::ERL_NIF_TERM_TYPE_ATOM
-        | ErlNifTermType::ERL_NIF_TERM_TYPE_INTEGER
-        | ErlNifTermType::ERL_NIF_TERM_TYPE_PID => Some(with.call(&Guess {
+    let immediate = if enif::is_atom(here, term) {
+        true
+    } else if let Some(elements) = enif::elements(here, term) {
+        return match *elements {
+            [a, b] => Some(with.call(&Guess::tuple([a, b]))),
+            [a] => Some(apart(with, &Guess::tuple([a]))),
+            [a, b, c] => Some(apart(with, &Guess::tuple([a, b, c]))),
+            [a, b, c, d] => Some(apart(with, &Guess::tuple([a, b, c, d]))),
+            _ => None,
+        };
+    } else {
+        enif::is_number(here, term)
+    };
+    if immediate {
+        return Some(with.call(&Guess::immediate(term)));
+    }
+    if let Some(bytes) = enif::bytes(here, term) {
+        return match bytes.len() {
+            1..=8 => Some(apart(with, &Guess::<1>::bytes(bytes))),
+            9..=16 => Some(apart(with, &Guess::<2>::bytes(bytes))),
+            17..=24 => Some(apart(with, &Guess::<3>::bytes(bytes))),
+            25..=32 => Some(apart(with, &Guess::<4>::bytes(bytes))),
+            _ => None,
+        };
+    }
+    enif::is_pid(here, term).then(|| apart(with, &Guess::immediate(term)))
+}
+
+/// The same, as a function of its own for all shapes of so many words. The caller has room for few: with all shapes in
+/// one, the call that catches panics no longer has the rest within itself, and the compiler runs out of registers.
+#[inline(never)]
+fn apart<W: WithGuess, const N: usize>(with: W, guess: &Guess<N>) -> W::Answer {
+    with.call(guess)
+}
+
+impl Guess<1> {
+    #[inline(always)]
+    fn immediate(term: ErlNifTerm) -> Self {
+        Self {
             shape: tag::IMMEDIATE,
             words: [enif::word(term)],
-        })),
-        ErlNifTermType::ERL_NIF_TERM_TYPE_TUPLE => match *enif::elements(here, term)? {
-            [a] => Some(with.call(&Guess::tuple([a]))),
-            [a, b] => Some(with.call(&Guess::tuple([a, b]))),
-            [a, b, c] => Some(with.call(&Guess::tuple([a, b, c]))),
-            [a, b, c, d] => Some(with.call(&Guess::tuple([a, b, c, d]))),
-            _ => None,
-        },
-        ErlNifTermType::ERL_NIF_TERM_TYPE_BITSTRING => {
-            let bytes = enif::bytes(here, term)?;
-            match bytes.len() {
-                1..=8 => Some(with.call(&Guess::<1>::bytes(bytes))),
-                9..=16 => Some(with.call(&Guess::<2>::bytes(bytes))),
-                17..=24 => Some(with.call(&Guess::<3>::bytes(bytes))),
-                25..=32 => Some(with.call(&Guess::<4>::bytes(bytes))),
-                _ => None,
-            }
         }
-        _ => None,
     }
 }
 
@@ -87,12 +106,8 @@ impl<const N: usize> Guess<N> {
     /// A tuple of immediate elements.
     #[inline(always)]
     fn tuple(elements: [ErlNifTerm; N]) -> Self {
-        let mut shape = tag::TUPLE + N as u64;
-        for _ in 0..N {
-            shape = shape << 8 | tag::IMMEDIATE;
-        }
         Self {
-            shape,
+            shape: tuple_shape(N),
             words: elements.map(enif::word),
         }
     }
@@ -125,6 +140,60 @@ impl<const N: usize> Equivalent<TermKey> for Guess<N> {
     #[inline(always)]
     fn equivalent(&self, key: &TermKey) -> bool {
         key.is_small(self.shape, &self.words)
+    }
+}
+
+/// The shape of a tuple of so many immediate elements.
+#[inline(always)]
+const fn tuple_shape(arity: usize) -> u64 {
+    let mut shape = tag::TUPLE + arity as u64;
+    let mut elements = 0;
+    while elements < arity {
+        shape = shape << 8 | tag::IMMEDIATE;
+        elements += 1;
+    }
+    shape
+}
+
+/// A term that is compared with a key without having been read: the shape of the key says what to ask of the term. It
+/// may be equal, and not be found to be: only an immediate term, a tuple of these and a binary are.
+pub(crate) struct Unread<'a> {
+    pub(crate) here: Here<'a>,
+    pub(crate) term: ErlNifTerm,
+}
+
+impl Equivalent<TermKey> for Unread<'_> {
+    #[inline(always)]
+    fn equivalent(&self, key: &TermKey) -> bool {
+        let (shape, words) = key.parts();
+        if shape == tag::IMMEDIATE {
+            return words[0] == enif::word(self.term);
+        }
+        if shape & !(tag::BINARY - 1) == tag::BINARY {
+            return self.is_bytes(key);
+        }
+        match enif::elements(self.here, self.term) {
+            Some(&[a, b]) => Guess::tuple([a, b]).equivalent(key),
+            Some(&[a, b, c]) => Guess::tuple([a, b, c]).equivalent(key),
+            Some(&[a]) => Guess::tuple([a]).equivalent(key),
+            Some(&[a, b, c, d]) => Guess::tuple([a, b, c, d]).equivalent(key),
+            _ => false,
+        }
+    }
+}
+
+impl Unread<'_> {
+    fn is_bytes(&self, key: &TermKey) -> bool {
+        let Some(bytes) = enif::bytes(self.here, self.term) else {
+            return false;
+        };
+        match bytes.len() {
+            1..=8 => Guess::<1>::bytes(bytes).equivalent(key),
+            9..=16 => Guess::<2>::bytes(bytes).equivalent(key),
+            17..=24 => Guess::<3>::bytes(bytes).equivalent(key),
+            25..=32 => Guess::<4>::bytes(bytes).equivalent(key),
+            _ => false,
+        }
     }
 }
 
@@ -217,12 +286,26 @@ impl Query<TermKey> for Small {
     }
 }
 
-/// A guess and the key that it turns out to be hash alike.
+/// A guess and the key that it turns out to be hash alike. Two words at a time: the hasher multiplies twice as rarely.
 #[inline(always)]
 fn hash_small<H: Hasher>(shape: u64, words: &[u64], hasher: &mut H) {
-    hasher.write_u64(shape);
-    for word in words {
-        hasher.write_u64(*word);
+    let pair = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
+    match *words {
+        [] => hasher.write_u64(shape),
+        [a] => hasher.write_u128(pair(shape, a)),
+        [a, b] => {
+            hasher.write_u128(pair(shape, a));
+            hasher.write_u64(b);
+        }
+        [a, b, c] => {
+            hasher.write_u128(pair(shape, a));
+            hasher.write_u128(pair(b, c));
+        }
+        [a, b, c, d, ..] => {
+            hasher.write_u128(pair(shape, a));
+            hasher.write_u128(pair(b, c));
+            hasher.write_u64(d);
+        }
     }
 }
 

@@ -57,8 +57,8 @@ global! {
 /// One thread's place. On cache lines of its own: it is written by every call of its thread.
 struct Record {
     entered: CachePadded<AtomicU64>,
-    /// How many pins of the thread live. Its own business.
-    depth: Cell<usize>,
+    /// How many pins of the thread live beside the first. Its own business.
+    further: Cell<usize>,
     taken: AtomicBool,
     /// How many there were before it: what its thread is counted by.
     number: usize,
@@ -93,9 +93,10 @@ pub fn pin() -> Pin {
     }
     // SAFETY: records are never freed, and this one is this thread's.
     let own = unsafe { &*record };
-    let depth = own.depth.get();
-    own.depth.set(depth + 1);
-    if depth == 0 {
+    // Relaxed: only this thread writes it.
+    if own.entered.load(Ordering::Relaxed) != OUTSIDE {
+        own.further.set(own.further.get() + 1);
+    } else {
         // Acquire: E3.
         let epoch = DOMAIN.epoch.load(Ordering::Acquire);
         // Release: E4. Who reads it may do so instead of what this thread wrote when it left the last time.
@@ -124,9 +125,10 @@ impl Drop for Pin {
     fn drop(&mut self) {
         // SAFETY: records are never freed, and this one is this thread's: a pin does not leave its thread.
         let own = unsafe { &*self.record };
-        let depth = own.depth.get() - 1;
-        own.depth.set(depth);
-        if depth == 0 || seeded("e1_left_with_the_first_pin") {
+        let further = own.further.get();
+        if further > 0 && !seeded("e1_left_with_the_first_pin") {
+            own.further.set(further - 1);
+        } else {
             // Release: E4.
             let order = ordering("e4_left_relaxed", Ordering::Release);
             own.entered.store(OUTSIDE, order);
@@ -189,7 +191,7 @@ fn free_record() -> Option<*const Record> {
 fn new_record() -> *const Record {
     let record = Box::into_raw(Box::new(Record {
         entered: CachePadded::new(AtomicU64::new(OUTSIDE)),
-        depth: Cell::new(0),
+        further: Cell::new(0),
         taken: AtomicBool::new(true),
         number: 0,
         next: ptr::null_mut(),

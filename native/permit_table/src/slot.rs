@@ -65,7 +65,7 @@ pub(crate) struct Seen<'a, K> {
     pub(crate) permits: u64,
 }
 
-struct Entry<K> {
+pub(crate) struct Entry<K> {
     node: AtomicPtr<Node<K>>,
     permits: AtomicU64,
 }
@@ -176,9 +176,8 @@ impl<K> Default for Slot<K> {
 }
 
 /// Where a permit is going to be recorded.
-#[derive(Clone, Copy)]
-pub(crate) enum Place {
-    Entry(usize),
+pub(crate) enum Place<'a, K> {
+    Entry(&'a Entry<K>),
     More,
 }
 
@@ -219,14 +218,14 @@ impl<K> Slot<K> {
         &self,
         node: Option<&Node<K>>,
         account: &Account,
-    ) -> Result<Place, OutOfMemory> {
+    ) -> Result<Place<'_, K>, OutOfMemory> {
         let wanted = node.map_or(ptr::null(), ptr::from_ref);
         let mut free = None;
-        for (index, entry) in self.entries.iter().enumerate() {
+        for entry in &self.entries {
             if entry.permits.load(Ordering::Relaxed) == 0 {
-                free = free.or(Some(index));
+                free = free.or(Some(entry));
             } else if ptr::eq(entry.node.load(Ordering::Relaxed), wanted) {
-                return Ok(Place::Entry(index));
+                return Ok(Place::Entry(entry));
             }
         }
         if let (Some(more), Some(node)) = (self.more(), node) {
@@ -239,17 +238,16 @@ impl<K> Slot<K> {
             }
         }
         match free {
-            Some(index) => Ok(Place::Entry(index)),
+            Some(entry) => Ok(Place::Entry(entry)),
             None => self.reserve_more(account),
         }
     }
 
     /// Records a permit of `node`, whose count includes it already, in the place reserved for it. Cannot fail.
     #[inline(always)]
-    pub(crate) fn record(&self, place: Place, node: &Node<K>) {
+    pub(crate) fn record(&self, place: Place<'_, K>, node: &Node<K>) {
         match place {
-            Place::Entry(index) => {
-                let entry = &self.entries[index];
+            Place::Entry(entry) => {
                 entry
                     .node
                     .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
@@ -266,32 +264,53 @@ impl<K> Slot<K> {
     #[inline(always)]
     pub(crate) fn release<Q: Equivalent<K>>(
         &self,
-        _pin: &Pin,
+        pin: &Pin,
         query: &Q,
         account: &Account,
         order: impl FnOnce() -> u64,
     ) -> Result<(), NotHeld> {
-        for entry in &self.entries {
-            let permits = entry.permits.load(Ordering::Relaxed);
-            if permits == 0 {
-                continue;
-            }
-            // SAFETY: permits > 0 (H2), and only we change that (H1).
-            let node = unsafe { &*entry.node.load(Ordering::Relaxed) };
-            if query.equivalent(&node.key) {
-                let too_soon = seeded("h2_given_back_before_off_the_record");
-                if too_soon {
-                    node.buckets.release(1);
-                }
-                entry.permits.store(permits - 1, Ordering::Release);
-                if !too_soon {
-                    node.buckets.release(1);
-                }
-                self.count_release();
-                return Ok(());
-            }
+        match self.release_inline(pin, query) {
+            Ok(()) => Ok(()),
+            Err(NotHeld) => self.release_more(query, order, account),
         }
-        self.release_more(query, order, account)
+    }
+
+    /// The same, if the key is one of those in the slot itself.
+    #[inline(always)]
+    pub(crate) fn release_inline<Q: Equivalent<K>>(
+        &self,
+        _pin: &Pin,
+        query: &Q,
+    ) -> Result<(), NotHeld> {
+        // Not a loop: the compiler does not unroll it.
+        let [first, second] = &self.entries;
+        if self.release_entry(first, query) || self.release_entry(second, query) {
+            return Ok(());
+        }
+        Err(NotHeld)
+    }
+
+    #[inline(always)]
+    fn release_entry<Q: Equivalent<K>>(&self, entry: &Entry<K>, query: &Q) -> bool {
+        let permits = entry.permits.load(Ordering::Relaxed);
+        if permits == 0 {
+            return false;
+        }
+        // SAFETY: permits > 0 (H2), and only we change that (H1).
+        let node = unsafe { &*entry.node.load(Ordering::Relaxed) };
+        if !query.equivalent(&node.key) {
+            return false;
+        }
+        let too_soon = seeded("h2_given_back_before_off_the_record");
+        if too_soon {
+            node.buckets.release(1);
+        }
+        entry.permits.store(permits - 1, Ordering::Release);
+        if !too_soon {
+            node.buckets.release(1);
+        }
+        self.count_release();
+        true
     }
 
     /// Gives back all that is on record, and adds it up.
@@ -405,7 +424,7 @@ impl<K> Slot<K> {
     }
 
     #[cold]
-    fn reserve_more(&self, account: &Account) -> Result<Place, OutOfMemory> {
+    fn reserve_more(&self, account: &Account) -> Result<Place<'_, K>, OutOfMemory> {
         let more = match self.more() {
             Some(more) => more,
             None => {

@@ -26,6 +26,10 @@ mod imp {
         };
     }
     /// A thread-local whose initial value is a constant: reading it is one load, without a check.
+    #[allow(
+        unused_macros,
+        reason = "on some platforms, `thread_pointer.rs` has a better way"
+    )]
     macro_rules! thread_cell {
         ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
             std::thread_local! { $(#[$attr])* static $name: $type = const { $init }; }
@@ -37,7 +41,9 @@ mod imp {
             $(#[$attr])* pub const fn $name() -> $type $body
         };
     }
-    pub(crate) use {const_unless_loom, global, thread_cell};
+    #[allow(unused_imports, reason = "as above")]
+    pub(crate) use thread_cell;
+    pub(crate) use {const_unless_loom, global};
 
     /// Is the code to have this bug?
     #[inline(always)]

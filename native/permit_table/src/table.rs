@@ -131,34 +131,41 @@ impl<K: Key> Table<K> {
         capacity: Capacity,
         mut watch: impl FnMut() -> Result<(), E>,
     ) -> Result<Acquired, E> {
-        match self.acquire_known(pin, holder, query, capacity, &mut watch)? {
-            Some(acquired) => Ok(acquired),
-            None => self.acquire_new(pin, holder, query, capacity, watch),
+        if let Some(acquired) = self.acquire_known(pin, holder, query, capacity) {
+            return Ok(acquired);
         }
+        let order = self.order(query);
+        if let Some(node) = self.keys.get(pin, order, query) {
+            if node.buckets.admits(capacity) == Err(Refusal::Full) {
+                return Ok(self.refuse(pin));
+            }
+            let slot = self.holders.claim(holder, &self.account, &mut watch)?;
+            if let Some(acquired) = self.take(pin, slot, node, capacity)? {
+                return Ok(acquired);
+            }
+        }
+        self.acquire_new(pin, holder, query, order, capacity, watch)
     }
 
-    /// As [`Table::acquire`], of a key that is in the table. If it is not, the answer is `None`, and nothing has
-    /// changed; so it serves to ask for what a key may well be before it is known for sure.
+    /// As [`Table::acquire`], of a key that is in the table, for a holder that has held something before. If either is
+    /// not so, or memory is short, the answer is `None`, and nothing has changed; so it serves to ask for what a key
+    /// may well be before it is known for sure. A refusal is told to any holder.
     #[inline(always)]
-    pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
+    pub fn acquire_known<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
         capacity: Capacity,
-        watch: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Option<Acquired>, E> {
-        let order = self.order(query);
-        let Some(node) = self.keys.get(pin, order, query) else {
-            return Ok(None);
-        };
+    ) -> Option<Acquired> {
+        let node = self.keys.get(pin, self.order(query), query)?;
         match node.buckets.admits(capacity) {
             Ok(()) => {}
-            Err(Refusal::Full) => return Ok(Some(self.refuse(pin))),
-            Err(Refusal::Dead) => return Ok(None),
+            Err(Refusal::Full) => return Some(self.refuse(pin)),
+            Err(Refusal::Dead) => return None,
         }
-        let slot = self.holders.claim(holder, &self.account, watch)?;
-        Ok(self.take(pin, slot, node, capacity)?)
+        let slot = self.holders.find(holder)?;
+        self.take(pin, slot, node, capacity).ok()?
     }
 
     /// Takes a permit of a node for a slot; nothing if the key is dead. The order is what P9 rests on: first the room
@@ -195,13 +202,13 @@ impl<K: Key> Table<K> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
+        order: u64,
         capacity: Capacity,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Acquired, E> {
         if capacity.is_zero() {
             return Ok(self.refuse(pin));
         }
-        let order = self.order(query);
         let slot = self.holders.claim(holder, &self.account, watch)?;
         let mut new = NewNode::with_one_permit(query, order, &self.account)?;
         loop {
@@ -259,6 +266,14 @@ impl<K: Key> Table<K> {
         };
         slot.release(pin, query, &self.account, || self.order(query))
             .is_ok()
+    }
+
+    /// As [`Table::release_known`], of a key that the holder's slot itself names, as it does with up to two. Nothing is
+    /// hashed.
+    #[inline(always)]
+    pub fn release_inline<Q: Equivalent<K>>(&self, pin: &Pin, holder: Holder, query: &Q) -> bool {
+        let slot = self.holders.find(holder);
+        slot.is_some_and(|slot| slot.release_inline(pin, query).is_ok())
     }
 
     /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.
