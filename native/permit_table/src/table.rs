@@ -131,9 +131,6 @@ impl<K: Key> Table<K> {
         capacity: Capacity,
         mut watch: impl FnMut() -> Result<(), E>,
     ) -> Result<Acquired, E> {
-        if let Some(acquired) = self.acquire_known(pin, holder, query, capacity) {
-            return Ok(acquired);
-        }
         let order = self.order(query);
         if let Some(node) = self.keys.get(pin, order, query) {
             if node.buckets.admits(capacity) == Err(Refusal::Full) {

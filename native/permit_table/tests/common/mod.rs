@@ -139,7 +139,11 @@ pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
 pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {
     let watch = || Ok::<(), OutOfMemory>(());
     let capacity = Capacity::of(capacity, 1);
-    match table.acquire(&pin(), holder, &Wanted(key), capacity, watch) {
+    let (pin, key) = (pin(), Wanted(key));
+    // As the border does: what need not be made is tried first.
+    let known = table.acquire_known(&pin, holder, &key, capacity);
+    let surely = || table.acquire(&pin, holder, &key, capacity, watch);
+    match known.map_or_else(surely, Ok) {
         Ok(Acquired::Permit(out)) => Some(out),
         Ok(Acquired::Full) => None,
         Err(OutOfMemory) => panic!("out of memory"),
@@ -147,7 +151,11 @@ pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> 
 }
 
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
-    table.release(&pin(), holder, &Wanted(key))
+    let (pin, key) = (pin(), Wanted(key));
+    if table.release_inline(&pin, holder, &key) {
+        return Ok(());
+    }
+    table.release(&pin, holder, &key)
 }
 
 pub fn count(table: &Table<Name>, key: u64) -> u64 {
