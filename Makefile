@@ -26,7 +26,7 @@ ebin_path := ERL_LIBS=_build/rebar3/default/lib
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install what this machine lacks, given that it has Rust
@@ -107,6 +107,10 @@ html:
 .PHONY: bench
 bench: setup ## measure, as bench/README.md tells
 	bench/run.sh
+
+.PHONY: bench-table
+bench-table: setup ## measure the table alone, by as many threads as there are cores; to be taken to other machines
+	scripts/bench_table.sh
 
 .PHONY: conformance
 conformance: setup ## what lock managers get wrong: shown in the design of the original, and tried here

@@ -1,0 +1,166 @@
+//! The table that is measured, and how one measurement goes.
+
+use bench_table::caller::{acquire, holder, unlimited, OnePin, PinPerCall, Pinning, WordTable};
+use bench_table::word_key::{tuple, Words};
+use bench_table::{crowd, sweeper};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Throughput};
+use permit_table::Holder;
+
+/// Numbers of the threads' holders begin here; those below hold keys from before.
+const CROWD: u64 = 1 << 20;
+
+/// Keys of the large table. Far more than any cache has room for: 64 MB of nodes.
+pub const MANY: u64 = 1_000_000;
+
+/// Which key a call is about.
+#[derive(Clone, Copy)]
+pub enum Choice {
+    /// Key 0, for all threads.
+    One,
+    /// The thread's number is the key's.
+    Own,
+    /// Any of the first [`MANY`].
+    Random,
+}
+
+/// A thread of the crowd.
+pub struct Thread<P> {
+    pub pinning: P,
+    pub number: u64,
+    choice: Choice,
+    dice: u64,
+}
+
+impl<P> Thread<P> {
+    fn new(number: usize, choice: Choice, pinning: P) -> Self {
+        let number = number as u64;
+        Self {
+            pinning,
+            number,
+            choice,
+            dice: number,
+        }
+    }
+
+    pub fn holder(&self) -> Holder {
+        // SAFETY: the thread's own, and there is one crowd at a time.
+        unsafe { holder(CROWD + self.number) }
+    }
+
+    /// The key of the next call.
+    #[inline(always)]
+    pub fn key(&mut self) -> Words<2> {
+        tuple(match self.choice {
+            Choice::One => 0,
+            Choice::Own => self.number,
+            Choice::Random => {
+                // Knuth's MMIX; the high bits are the good ones.
+                self.dice = self
+                    .dice
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                ((u128::from(self.dice) * u128::from(MANY)) >> 64) as u64
+            }
+        })
+    }
+}
+
+/// A table in which these keys have a permit out, taken by holders of two.
+pub fn table_of_held(keys: u64) -> WordTable {
+    let table = WordTable::new(2 * CROWD as usize).expect("there is memory");
+    for number in 0..keys {
+        // SAFETY: this thread's alone.
+        let holder = unsafe { holder(number / 2) };
+        acquire(&table, &PinPerCall, holder, &tuple(number), unlimited());
+    }
+    table
+}
+
+/// What a thread does with the table again and again. A type, so that it is compiled for each way to pin.
+pub trait Work: Sync {
+    /// What comes before the time is taken.
+    fn prepare<P: Pinning>(&self, _table: &WordTable, _thread: &mut Thread<P>) {}
+
+    /// What is measured.
+    fn once<P: Pinning>(&self, table: &WordTable, thread: &mut Thread<P>);
+
+    /// What comes after.
+    fn clean_up<P: Pinning>(&self, _table: &WordTable, _thread: &Thread<P>) {}
+}
+
+/// Measures with a pin for each call, and with the sweep beside.
+pub fn reclaiming(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    table: &WordTable,
+    choice: Choice,
+    work: &impl Work,
+) {
+    for threads in crowd::sizes() {
+        sweeper::beside(table, || {
+            measure(group, name, threads, table, work, |number| {
+                Thread::new(number, choice, PinPerCall)
+            });
+        });
+    }
+}
+
+/// Measures with one pin for all calls, and without a sweep.
+pub fn with_one_pin(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    table: &WordTable,
+    choice: Choice,
+    work: &impl Work,
+) {
+    for threads in crowd::sizes() {
+        measure(group, name, threads, table, work, |number| {
+            Thread::new(number, choice, OnePin::begin())
+        });
+    }
+}
+
+fn measure<P: Pinning>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    threads: usize,
+    table: &WordTable,
+    work: &impl Work,
+    thread: impl Fn(usize) -> Thread<P> + Sync,
+) {
+    group.throughput(Throughput::Elements(threads as u64));
+    group.bench_function(BenchmarkId::new(name, threads), |bencher| {
+        bencher.iter_custom(|times| {
+            let prepare = |number| {
+                let mut thread = thread(number);
+                work.prepare(table, &mut thread);
+                // The first call of a holder is another one: it takes its slot.
+                work.once(table, &mut thread);
+                Leaving {
+                    thread,
+                    work,
+                    table,
+                }
+            };
+            crowd::time(threads, prepare, |leaving| {
+                for _ in 0..times {
+                    work.once(table, &mut leaving.thread);
+                }
+            })
+        });
+    });
+}
+
+/// A thread that cleans up after itself.
+struct Leaving<'a, P: Pinning, W: Work> {
+    thread: Thread<P>,
+    work: &'a W,
+    table: &'a WordTable,
+}
+
+impl<P: Pinning, W: Work> Drop for Leaving<'_, P, W> {
+    fn drop(&mut self) {
+        self.work.clean_up(self.table, &self.thread);
+    }
+}

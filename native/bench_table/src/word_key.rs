@@ -1,0 +1,94 @@
+//! Keys like the small ones of the native library (`canal_lock_nif/src/key.rs`, `small.rs`): a word that says what
+//! the parts are, and up to four words that are the parts. They are as large, they are hashed word by word as those
+//! are, and are compared as those are: shape and words, as many as the shape speaks of.
+
+use equivalent::Equivalent;
+use permit_table::{Key, OutOfMemory, Query};
+use std::hash::{Hash, Hasher};
+
+/// A part that is one word: an atom, a small integer.
+const IMMEDIATE: u64 = 1;
+/// `TUPLE + N`: a tuple of `N` parts.
+const TUPLE: u64 = 0x10;
+/// `BINARY + N`: a binary of `N` bytes.
+const BINARY: u64 = 0x40;
+/// Words of the VM for an atom and for the integer 0; what it adds to an integer for each one more is 16.
+const SOME_ATOM: u64 = 0x0002_4a0b;
+const SMALL_ZERO: u64 = 0xf;
+
+/// A stored key.
+#[repr(C)]
+pub struct WordKey {
+    shape: u64,
+    words: [u64; 4],
+}
+
+impl Key for WordKey {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What a [`WordKey`] of `N` words is looked up by, and made from.
+#[derive(Clone, Copy)]
+pub struct Words<const N: usize> {
+    shape: u64,
+    words: [u64; N],
+}
+
+/// A key like an atom: one word.
+pub fn atom(number: u64) -> Words<1> {
+    Words {
+        shape: IMMEDIATE,
+        words: [SOME_ATOM + (number << 6)],
+    }
+}
+
+/// A key like `{app, 12345}`: two words.
+pub fn tuple(number: u64) -> Words<2> {
+    Words {
+        shape: (TUPLE + 2) << 16 | IMMEDIATE << 8 | IMMEDIATE,
+        words: [SOME_ATOM, SMALL_ZERO + (number << 4)],
+    }
+}
+
+/// A key like a binary of 32 bytes: four words.
+pub fn binary(number: u64) -> Words<4> {
+    Words {
+        shape: BINARY + 32,
+        words: [u64::from_le_bytes(*b"01234567"), 0, !0, number],
+    }
+}
+
+impl<const N: usize> Hash for Words<N> {
+    #[inline(always)]
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(self.shape);
+        for word in &self.words {
+            hasher.write_u64(*word);
+        }
+    }
+}
+
+impl<const N: usize> Equivalent<WordKey> for Words<N> {
+    #[inline(always)]
+    fn equivalent(&self, key: &WordKey) -> bool {
+        self.shape == key.shape
+            && self
+                .words
+                .iter()
+                .zip(&key.words)
+                .all(|(wanted, word)| wanted == word)
+    }
+}
+
+impl<const N: usize> Query<WordKey> for Words<N> {
+    fn to_key(&self) -> Result<WordKey, OutOfMemory> {
+        let mut words = [0; 4];
+        words[..N].copy_from_slice(&self.words);
+        Ok(WordKey {
+            shape: self.shape,
+            words,
+        })
+    }
+}
