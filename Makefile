@@ -53,7 +53,8 @@ both-tools:
 	@again=$$(mix compile) && test -z "$$again" || { echo "mix compile found work to do twice: $$again" >&2; exit 1; }
 
 .PHONY: check
-check: setup check-layout check-rust check-erlang check-elixir check-promises ## formatting, lints, types, docs
+check: setup check-layout check-rust check-instructions
+check: check-erlang check-elixir check-promises ## formatting, lints, types, docs, instructions of a call
 
 .PHONY: check-layout
 check-layout:
@@ -69,6 +70,11 @@ check-rust:
 	cd native && RUSTFLAGS='--cfg loom' cargo clippy --locked --package permit_table --profile loom \
 	  --target-dir ../_build/cargo-loom --all-targets -- -D warnings
 	cd native && RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items --locked
+
+# Dearer calls are noticed here, where times would waver.
+.PHONY: check-instructions
+check-instructions:
+	scripts/instructions.sh
 
 .PHONY: check-erlang
 check-erlang: html

@@ -84,9 +84,12 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
-look_for_what_the_soak_needs() {
-  # Elsewhere valgrind hardly exists: scripts/memory_checks.sh does without it there, and says so.
-  [ "$(uname)" != Linux ] || has valgrind || lacks "valgrind" valgrind
+# Instructions are counted by it, on x86-64 alone (scripts/instructions.sh). On systems other than Linux it hardly
+# exists: scripts/memory_checks.sh does without it there, and says so.
+look_for_valgrind() {
+  case "$for_what $(uname -sm)" in
+    *' Linux x86_64' | 'soak Linux '*) has valgrind || lacks "valgrind" valgrind ;;
+  esac
 }
 
 look() {
@@ -95,7 +98,7 @@ look() {
   look_for_rust
   look_for_erlang
   look_for_tools
-  [ "$for_what" != soak ] || look_for_what_the_soak_needs
+  look_for_valgrind
 }
 
 report_and_fail() {
