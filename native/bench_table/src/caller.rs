@@ -79,11 +79,8 @@ pub fn acquire<const N: usize>(
     capacity: Capacity,
 ) -> Acquired {
     let key = black_box(key);
-    let known = pinning.call(|pin| table.acquire_known(pin, holder, key, capacity, watch));
-    match known.expect("there is memory") {
-        Some(acquired) => acquired,
-        None => acquire_surely(table, holder, key, capacity),
-    }
+    let known = pinning.call(|pin| table.acquire_known(pin, holder, key, capacity));
+    known.unwrap_or_else(|| acquire_surely(table, holder, key, capacity))
 }
 
 #[cold]
@@ -110,8 +107,21 @@ pub fn release<const N: usize>(
     key: &Words<N>,
 ) {
     let key = black_box(key);
-    let held = pinning.call(|pin| table.release_known(pin, holder, key));
-    assert!(held, "only what has been acquired is released");
+    let held = pinning.call(|pin| table.release_inline(pin, holder, key));
+    assert!(
+        held || release_beyond(table, pinning, holder, key),
+        "only what has been acquired is released"
+    );
+}
+
+#[cold]
+fn release_beyond<const N: usize>(
+    table: &WordTable,
+    pinning: &impl Pinning,
+    holder: Holder,
+    key: &Words<N>,
+) -> bool {
+    pinning.call(|pin| table.release_known(pin, holder, key))
 }
 
 /// Takes a permit and gives it back.

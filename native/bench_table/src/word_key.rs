@@ -1,6 +1,6 @@
 //! Keys like the small ones of the native library (`canal_lock_nif/src/key.rs`, `small.rs`): a word that says what
-//! the parts are, and up to four words that are the parts. They are as large, they are hashed word by word as those
-//! are, and are compared as those are: shape and words, as many as the shape speaks of.
+//! the parts are, and up to four words that are the parts. They are as large, they are hashed two words at a time as
+//! those are, and are compared as those are: shape and words, as many as the shape speaks of.
 
 use equivalent::Equivalent;
 use permit_table::{Key, OutOfMemory, Query};
@@ -63,9 +63,14 @@ pub fn binary(number: u64) -> Words<4> {
 impl<const N: usize> Hash for Words<N> {
     #[inline(always)]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_u64(self.shape);
-        for word in &self.words {
-            hasher.write_u64(*word);
+        let pair = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
+        hasher.write_u128(pair(self.shape, self.words[0]));
+        let (pairs, last) = self.words[1..].as_chunks::<2>();
+        for [low, high] in pairs {
+            hasher.write_u128(pair(*low, *high));
+        }
+        if let [last] = last {
+            hasher.write_u64(*last);
         }
     }
 }
