@@ -79,7 +79,7 @@ pub fn acquire<const N: usize>(
     capacity: Capacity,
 ) -> Acquired {
     let key = black_box(key);
-    let known = pinning.call(|pin| table.acquire_known(pin, holder, key, capacity));
+    let known = pinning.call(|pin| table.acquire_known(pin, holder, key, capacity, watch));
     known.unwrap_or_else(|| acquire_surely(table, holder, key, capacity))
 }
 
@@ -121,7 +121,7 @@ fn release_beyond<const N: usize>(
     holder: Holder,
     key: &Words<N>,
 ) -> bool {
-    pinning.call(|pin| table.release_known(pin, holder, key))
+    pinning.call(|pin| table.release_more(pin, holder, key))
 }
 
 /// Takes a permit and gives it back.

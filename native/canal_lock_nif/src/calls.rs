@@ -77,14 +77,15 @@ impl WithGuess for Acquire<'_> {
         fault::point();
         let open = current(&pin)?;
         let caller = Caller::of(here);
-        let acquired = open
-            .table
-            .acquire_known(&pin, caller.holder(), guess, self.capacity)?;
+        let watch = move || open.watch_caller(here, caller.place);
+        let acquired =
+            open.table
+                .acquire_known(&pin, caller.holder(), guess, self.capacity, watch)?;
         Some(answer(here, acquired))
     }
 }
 
-/// Acquires a key that is new, or not of the kind that is guessed; or for a process that has held nothing before.
+/// Acquires a key that is new, or not of the kind that is guessed; and says what went wrong.
 #[cold]
 fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacity) -> ErlNifTerm {
     struct Surely<'a>(Here<'a>, Capacity);
@@ -183,7 +184,7 @@ impl WithGuess for Release<'_> {
             return false;
         };
         let caller = Caller::of(self.here).holder();
-        open.table.release_known(&pin, caller, guess)
+        open.table.release_more(&pin, caller, guess)
     }
 }
 

@@ -458,8 +458,9 @@ impl<K> Slot<K> {
         more.add(1);
     }
 
+    /// The same, if it is one of those beyond.
     #[cold]
-    fn release_more<Q: Equivalent<K>>(
+    pub(crate) fn release_more<Q: Equivalent<K>>(
         &self,
         query: &Q,
         order: impl FnOnce() -> u64,

@@ -144,16 +144,16 @@ impl<K: Key> Table<K> {
         self.acquire_new(pin, holder, query, order, capacity, watch)
     }
 
-    /// As [`Table::acquire`], of a key that is in the table, for a holder that has held something before. If either is
-    /// not so, or memory is short, the answer is `None`, and nothing has changed; so it serves to ask for what a key
-    /// may well be before it is known for sure. A refusal is told to any holder.
+    /// As [`Table::acquire`], of a key that is in the table. If it is not, or something goes wrong, the answer is `None`,
+    /// and nothing has changed; so it serves to ask for what a key may well be before it is known for sure.
     #[inline(always)]
-    pub fn acquire_known<Q: Hash + Equivalent<K>>(
+    pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
         capacity: Capacity,
+        watch: impl FnOnce() -> Result<(), E>,
     ) -> Option<Acquired> {
         let node = self.keys.get(pin, self.order(query), query)?;
         match node.buckets.admits(capacity) {
@@ -161,7 +161,7 @@ impl<K: Key> Table<K> {
             Err(Refusal::Full) => return Some(self.refuse(pin)),
             Err(Refusal::Dead) => return None,
         }
-        let slot = self.holders.find(holder)?;
+        let slot = self.holders.claim(holder, &self.account, watch).ok()?;
         self.take(pin, slot, node, capacity).ok()?
     }
 
@@ -271,6 +271,18 @@ impl<K: Key> Table<K> {
     pub fn release_inline<Q: Equivalent<K>>(&self, pin: &Pin, holder: Holder, query: &Q) -> bool {
         let slot = self.holders.find(holder);
         slot.is_some_and(|slot| slot.release_inline(pin, query).is_ok())
+    }
+
+    /// As [`Table::release_known`], of all other keys.
+    pub fn release_more<Q: Hash + Equivalent<K>>(
+        &self,
+        _pin: &Pin,
+        holder: Holder,
+        query: &Q,
+    ) -> bool {
+        let order = || self.order(query);
+        let slot = self.holders.find(holder);
+        slot.is_some_and(|slot| slot.release_more(query, order, &self.account).is_ok())
     }
 
     /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.

@@ -141,7 +141,7 @@ pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> 
     let capacity = Capacity::of(capacity, 1);
     let (pin, key) = (pin(), Wanted(key));
     // As the border does: what need not be made is tried first.
-    let known = table.acquire_known(&pin, holder, &key, capacity);
+    let known = table.acquire_known(&pin, holder, &key, capacity, watch);
     let surely = || table.acquire(&pin, holder, &key, capacity, watch);
     match known.map_or_else(surely, Ok) {
         Ok(Acquired::Permit(out)) => Some(out),
@@ -152,7 +152,7 @@ pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> 
 
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
     let (pin, key) = (pin(), Wanted(key));
-    if table.release_inline(&pin, holder, &key) {
+    if table.release_inline(&pin, holder, &key) || table.release_more(&pin, holder, &key) {
         return Ok(());
     }
     table.release(&pin, holder, &key)
