@@ -1,0 +1,74 @@
+%% What is out, by the subjects' own books. A measurement that leaves anything behind has not measured what it says, so
+%% each one ends with books that are closed, or crashes.
+-module(bench_books).
+
+-export([await_permits/3, settle/1, closed/1]).
+
+-type subject() :: ours | ets.
+
+%% Looks before it begins to sleep in between: what is quick is seen within microseconds, and what takes long is not
+%% kept from a processor by those who wait for it.
+-define(QUICK_LOOKS, 1000).
+-define(PAUSE_MS, 1).
+%% The ETS design takes seconds for some hundred thousand deaths.
+-define(DEADLINE_MS, 120000).
+
+%% Waits until so many permits of each of these keys are out; all of them in the first bucket.
+-spec await_permits(subject(), Keys :: [term()], Permits :: non_neg_integer()) -> ok.
+await_permits(Subject, Keys, Permits) ->
+    lists:foreach(fun(Key) -> await(Permits, fun() -> count(Subject, Key) end) end, Keys).
+
+count(ours, Key) ->
+    canal_lock:count(Key);
+count(ets, Key) ->
+    case ets:lookup(canal_lock_ets, {Key, 1}) of
+        [{_, Count}] -> Count;
+        [] -> 0
+    end.
+
+%% Waits until the manager has handled what it has been sent so far.
+-spec settle(subject()) -> ok.
+settle(ours) ->
+    ok;
+settle(ets) ->
+    _ = sys:get_state(canal_lock_ets, ?DEADLINE_MS),
+    ok.
+
+%% A death may be seen a moment before its permits are back.
+-spec closed(subject()) -> ok.
+closed(ours) ->
+    ok = await(0, fun() -> maps:get(permits, canal_lock:info()) end),
+    #{holders := 0} = canal_lock:info(),
+    [] = canal_lock:keys(),
+    [] = canal_lock:audit(),
+    ok;
+closed(ets) ->
+    ok = settle(ets),
+    IsOut = [{{{'_', '$1'}, '$2'}, [{is_integer, '$1'}, {'=/=', '$2', 0}], [true]}],
+    0 = ets:select_count(canal_lock_ets, IsOut),
+    0 = ets:info(canal_lock_ets_monitors, size),
+    ok.
+
+await(Wanted, Ask) ->
+    await(Wanted, Ask, ?QUICK_LOOKS).
+
+await(Wanted, Ask, 0) ->
+    await_long(Wanted, Ask, erlang:monotonic_time(millisecond) + ?DEADLINE_MS);
+await(Wanted, Ask, QuickLooks) ->
+    case Ask() of
+        Wanted ->
+            ok;
+        _ ->
+            erlang:yield(),
+            await(Wanted, Ask, QuickLooks - 1)
+    end.
+
+await_long(Wanted, Ask, Deadline_ms) ->
+    case Ask() of
+        Wanted ->
+            ok;
+        Other ->
+            erlang:monotonic_time(millisecond) < Deadline_ms orelse error({still, Other, instead_of, Wanted}),
+            timer:sleep(?PAUSE_MS),
+            await_long(Wanted, Ask, Deadline_ms)
+    end.

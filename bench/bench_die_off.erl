@@ -1,0 +1,142 @@
+%% Very many die at once: processes that hold a permit each, children of one parent to a scheduler, whose parents are
+%% all killed. `none' is the same without permits: what the deaths take by themselves.
+%%
+%% last_death_to_free: from the last death until the books show no permit. A watcher monitors all of them, and the last
+%% 'DOWN' is the last death. It runs at high priority: as one of very many it would hear of most deaths long after
+%% them, and the permits would seem to be back sooner than they are. What looking at the books takes is in it.
+%% all_in: from before the parents are killed until all are dead and all is free.
+%%
+%% Each sample has a VM of its own, which must have room for so many processes.
+%%
+%% Of the mode: die_off_rounds; die_off_holders.
+-module(bench_die_off).
+
+-export([measure/2, many/1]).
+%% Called in the other VM.
+-export([die/2]).
+
+-define(SUBJECTS, [ours, ets, none]).
+%% So many keys, and each bears all.
+-define(KEYS, 250).
+-define(MAX_PER, 1000000).
+%% Words. The messages of all deaths stay outside of it.
+-define(WATCHER_HEAP_WORDS, 4000000).
+
+-spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
+measure(#{die_off_rounds := Rounds, die_off_holders := Holders}, Tell) ->
+    bench_rounds:play(Rounds, fun(Round) ->
+        [
+            {{die_off, many(Holders), none, Subject, Measure}, Value}
+         || Subject <- bench_rounds:shuffle(?SUBJECTS),
+            ok =:= Tell(io_lib:format("~s die at once, ~s, round ~b of ~b", [many(Holders), Subject, Round, Rounds])),
+            {Measure, Value} <- bench_vm:call(ours, ?MODULE, die, [Subject, Holders])
+        ]
+    end).
+
+%% As people write it: "200,000 holders".
+-spec many(Holders :: pos_integer()) -> string().
+many(Holders) when Holders rem 1000 =:= 0 ->
+    integer_to_list(Holders div 1000) ++ ",000 holders".
+
+-spec die(bench_cases:subject(), Holders :: pos_integer()) -> [{Measure :: atom(), Ms :: float()}].
+die(Subject, Holders) ->
+    ok = start(Subject),
+    Test = self(),
+    Watch = fun() -> Test ! {self(), watch(Subject, Holders)} end,
+    {Watcher, Monitor} = spawn_opt(Watch, [
+        monitor, {priority, high}, {message_queue_data, off_heap}, {min_heap_size, ?WATCHER_HEAP_WORDS}
+    ]),
+    receive
+        {Watcher, {Killed, LastDeath, Free}} ->
+            ok = closed(Subject, Holders),
+            [{all_in, ms(Free - Killed)} | [{last_death_to_free, ms(Free - LastDeath)} || Subject =/= none]];
+        {'DOWN', Monitor, process, Watcher, Reason} ->
+            error({watcher, Reason})
+    end.
+
+start(none) ->
+    ok;
+start(Subject) ->
+    ok = bench_subjects:start(Subject),
+    Module = bench_subjects:module(Subject),
+    %% D8 of the ETS design: the first two of a key must not come at the same time.
+    [{{acquired, 1}, ok} = {Module:acquire(Key, ?MAX_PER, 1), Module:release(Key, ?MAX_PER, 1)} || Key <- keys()],
+    ok.
+
+watch(Subject, Holders) ->
+    Keys = keys(),
+    Parents = parents(Subject, Holders),
+    Children = lists:append([receive {Parent, Born} -> Born end || Parent <- Parents]),
+    [monitor(process, Pid) || Pid <- Parents ++ Children],
+    ok = all_hold(Subject, Keys, Holders),
+    Killed = erlang:monotonic_time(),
+    [exit(Parent, kill) || Parent <- Parents],
+    ok = deaths(length(Parents) + Holders),
+    LastDeath = erlang:monotonic_time(),
+    ok = all_free(Subject, Keys),
+    {Killed, LastDeath, erlang:monotonic_time()}.
+
+parents(Subject, Holders) ->
+    Watcher = self(),
+    Schedulers = erlang:system_info(schedulers_online),
+    Born = fun(First) ->
+        [spawn_link(fun() -> hold(Subject, {app, I rem ?KEYS}) end) || I <- lists:seq(First, Holders, Schedulers)]
+    end,
+    [
+        spawn_opt(
+            fun() ->
+                Watcher ! {self(), Born(First)},
+                timer:sleep(infinity)
+            end,
+            [{scheduler, First}]
+        )
+     || First <- lists:seq(1, Schedulers)
+    ].
+
+hold(none, _Key) ->
+    sleep();
+hold(ours, Key) ->
+    {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1),
+    sleep();
+hold(ets, Key) ->
+    {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1),
+    sleep().
+
+sleep() ->
+    receive
+    after infinity -> ok
+    end.
+
+all_hold(none, _Keys, _Holders) ->
+    ok;
+all_hold(Subject, Keys, Holders) ->
+    0 = Holders rem ?KEYS,
+    ok = bench_books:await_permits(Subject, Keys, Holders div ?KEYS),
+    bench_books:settle(Subject).
+
+deaths(0) ->
+    ok;
+deaths(Left) ->
+    receive
+        {'DOWN', _, process, _, Reason} ->
+            killed = Reason,
+            deaths(Left - 1)
+    end.
+
+all_free(none, _Keys) -> ok;
+all_free(Subject, Keys) -> bench_books:await_permits(Subject, Keys, 0).
+
+closed(none, _Holders) ->
+    ok;
+closed(ets, _Holders) ->
+    bench_books:closed(ets);
+closed(ours, Holders) ->
+    ok = bench_books:closed(ours),
+    #{given_back := Holders} = canal_lock:info(),
+    ok.
+
+keys() ->
+    [{app, I} || I <- lists:seq(0, ?KEYS - 1)].
+
+ms(Native) ->
+    erlang:convert_time_unit(Native, native, nanosecond) / 1.0e6.

@@ -1,0 +1,127 @@
+%% How long single acquires take. An average hides the one caller in a thousand that waited.
+%%
+%% "under load": all schedulers but one are busy with processes that acquire and release other keys of the same
+%% subject, and one process times each of its acquires by itself. "first acquire, idle VM": a process times the very
+%% first acquire of its life, a new process every millisecond, while nothing else goes on; for ours that includes the
+%% monitor, for all the caches that have gone cold.
+%%
+%% The clock is read twice for each time: the subject `none' is that alone. On a shared machine the longest of many
+%% calls (the 100th percentile) is mostly the machine's: compare it with that of `none'.
+%%
+%% Of the mode: latency_rounds; latency_calls, under load, of each subject in a round; first_acquires, the same; and
+%% what bench_beside needs.
+-module(bench_latency).
+
+-export([measure/2]).
+%% Called in the other VM.
+-export([acquires/1]).
+
+-define(SUBJECTS, [ours, ets, counters, none]).
+-define(PERCENTS, [50, 90, 99, 99.9, 99.99, 100]).
+-define(MAX_PER, 10).
+%% Pairs between two looks whether to stop: whoever is killed in the ETS design leaks what it holds.
+-define(BUSY_PAIRS, 100).
+%% Between two processes that acquire for the first time.
+-define(PAUSE_MS, 1).
+
+-spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
+measure(#{latency_rounds := Rounds} = Mode, Tell) ->
+    bench_rounds:play(Rounds, fun(Round) ->
+        lists:append([
+            begin
+                ok = Tell(io_lib:format("latency of ~s, round ~b of ~b", [What, Round, Rounds])),
+                Samples = bench_vm:call(ours, Module, What, [Mode]),
+                [
+                    {{latency, Variant, Percent, Subject, Measure}, Value}
+                 || {Variant, Subject, Measure, Ns} <- Samples,
+                    {Percent, Value} <- bench_times:percentiles(?PERCENTS, Ns)
+                ]
+            end
+         || {Module, What} <- [{?MODULE, acquires}, {bench_beside, pairs}]
+        ])
+    end).
+
+-spec acquires(map()) -> [{Variant :: string(), bench_cases:subject(), acquire, [Ns :: integer()]}].
+acquires(#{latency_calls := Calls, first_acquires := Firsts}) ->
+    [ok = start(Subject) || Subject <- ?SUBJECTS],
+    First = first_acquires(Firsts),
+    Loaded = [{"under load", Subject, acquire, under_load(Subject, Calls)} || Subject <- bench_rounds:shuffle(?SUBJECTS)],
+    [ok = closed(Subject) || Subject <- ?SUBJECTS],
+    First ++ Loaded.
+
+start(counters) ->
+    ?MODULE = ets:new(?MODULE, [named_table, public, set, {write_concurrency, true}, {read_concurrency, true}]),
+    ok;
+start(none) ->
+    ok;
+start(Subject) ->
+    bench_subjects:start(Subject).
+
+closed(counters) ->
+    0 = ets:select_count(?MODULE, [{{'_', '$1'}, [{'=/=', '$1', 0}], [true]}]),
+    ok;
+closed(none) ->
+    ok;
+closed(Subject) ->
+    bench_books:closed(Subject).
+
+%% One acquire, in the VM's unit of time, and its release, which is not timed.
+time(ours, Key) ->
+    Start = erlang:monotonic_time(),
+    {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1),
+    Time = erlang:monotonic_time() - Start,
+    ok = canal_lock:release(Key, ?MAX_PER, 1),
+    Time;
+time(ets, Key) ->
+    Start = erlang:monotonic_time(),
+    {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1),
+    Time = erlang:monotonic_time() - Start,
+    ok = canal_lock_ets:release(Key, ?MAX_PER, 1),
+    Time;
+time(counters, Key) ->
+    Start = erlang:monotonic_time(),
+    Count = ets:update_counter(?MODULE, Key, {2, 1, ?MAX_PER + 1, ?MAX_PER + 1}, {Key, 0}),
+    Time = erlang:monotonic_time() - Start,
+    true = Count =< ?MAX_PER,
+    _ = ets:update_counter(?MODULE, Key, {2, -1, 0, 0}),
+    Time;
+time(none, _Key) ->
+    Start = erlang:monotonic_time(),
+    erlang:monotonic_time() - Start.
+
+under_load(Subject, Calls) ->
+    Stop = atomics:new(1, []),
+    Busy = [
+        spawn_opt(fun() -> be_busy(Subject, {busy, Scheduler}, Stop) end, [monitor, {scheduler, Scheduler}])
+     || Scheduler <- lists:seq(2, erlang:system_info(schedulers_online))
+    ],
+    Ns = bench_times:of_calls(Calls, fun() -> time(Subject, hot) end),
+    ok = atomics:put(Stop, 1, 1),
+    [receive {'DOWN', Monitor, process, Pid, normal} -> ok end || {Pid, Monitor} <- Busy],
+    Ns.
+
+be_busy(Subject, Key, Stop) ->
+    [time(Subject, Key) || _ <- lists:seq(1, ?BUSY_PAIRS)],
+    case atomics:get(Stop, 1) of
+        0 -> be_busy(Subject, Key, Stop);
+        1 -> ok
+    end.
+
+first_acquires(Firsts) ->
+    Times = [{Subject, bench_times:new(Firsts)} || Subject <- ?SUBJECTS],
+    %% What the key costs once is not what a process costs.
+    [time(Subject, hot) || Subject <- ?SUBJECTS],
+    [
+        first_acquire(Subject, Call, OfSubject)
+     || Call <- lists:seq(1, Firsts), {Subject, OfSubject} <- bench_rounds:shuffle(Times)
+    ],
+    [{"first acquire, idle VM", Subject, acquire, bench_times:ns(OfSubject)} || {Subject, OfSubject} <- Times].
+
+first_acquire(Subject, Call, Times) ->
+    {Pid, Monitor} = spawn_monitor(fun() -> ok = bench_times:note(Times, Call, time(Subject, hot)) end),
+    receive
+        {'DOWN', Monitor, process, Pid, normal} -> ok
+    end,
+    receive
+    after ?PAUSE_MS -> ok
+    end.

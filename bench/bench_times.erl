@@ -1,0 +1,67 @@
+%% The times of single calls, each taken by itself. They are noted outside of the heap of whoever measures, in memory
+%% that is there before, so that noting them neither makes garbage nor meets a page that the system has yet to give.
+%% Read as percentiles, by the nearest rank: always a value that was measured.
+-module(bench_times).
+
+-export([of_calls/2, new/1, note/3, ns/1, percentiles/2]).
+
+-export_type([times/0]).
+
+-opaque times() :: atomics:atomics_ref().
+
+%% The process that measures collects its garbage itself, between two calls, before its heap is full: what 250 pairs
+%% of the most wasteful subject leave is less than 20,000 words.
+-define(CALLS_PER_COLLECTION, 250).
+-define(HEAP_WORDS, 32768).
+%% The calls that are not timed are this part of those that are.
+-define(WARM_UP_PART, 10).
+
+%% Nanoseconds of so many calls, one after the other in a process that stays on the first scheduler (the option is not
+%% documented, but the tests of the VM rely on it). The fun makes one and says how long it took, in the VM's own unit.
+-spec of_calls(Calls :: pos_integer(), fun(() -> integer())) -> [integer()].
+of_calls(Calls, Time) ->
+    Times = new(Calls),
+    Run = fun() ->
+        ok = each(Time, new(Calls div ?WARM_UP_PART + 1), Calls div ?WARM_UP_PART + 1),
+        ok = each(Time, Times, Calls)
+    end,
+    {Pid, Monitor} = spawn_opt(Run, [monitor, {scheduler, 1}, {min_heap_size, ?HEAP_WORDS}]),
+    receive
+        {'DOWN', Monitor, process, Pid, normal} -> ns(Times);
+        {'DOWN', Monitor, process, Pid, Reason} -> error({worker, Reason})
+    end.
+
+each(_Time, _Times, 0) ->
+    ok;
+each(Time, Times, Call) ->
+    ok = note(Times, Call, Time()),
+    Call rem ?CALLS_PER_COLLECTION =:= 0 andalso erlang:garbage_collect(),
+    each(Time, Times, Call - 1).
+
+-spec new(Calls :: pos_integer()) -> times().
+new(Calls) ->
+    atomics:new(Calls, []).
+
+%% The time of one call, in the VM's own unit.
+-spec note(times(), Call :: pos_integer(), Native :: integer()) -> ok.
+note(Times, Call, Native) ->
+    atomics:put(Times, Call, Native).
+
+%% All of them, in nanoseconds. One that has not been noted is an error.
+-spec ns(times()) -> [integer()].
+ns(Times) ->
+    #{size := Calls} = atomics:info(Times),
+    [ns_of(atomics:get(Times, Call)) || Call <- lists:seq(1, Calls)].
+
+ns_of(Native) when Native > 0 ->
+    erlang:convert_time_unit(Native, native, nanosecond).
+
+%% 100 is the longest. Hundredths of a percent are told apart.
+-spec percentiles(Percents :: [number()], Ns :: [integer(), ...]) -> [{Percent :: number(), Ns :: float()}].
+percentiles(Percents, Ns) ->
+    Sorted = list_to_tuple(lists:sort(Ns)),
+    [{Percent, float(element(rank(Percent, tuple_size(Sorted)), Sorted))} || Percent <- Percents].
+
+%% In whole numbers: as floats, 99.99 % of 200,000 are 199,980.00000000003.
+rank(Percent, Count) ->
+    max(1, (round(Percent * 100) * Count + 9999) div 10000).
