@@ -3,32 +3,44 @@
 %% Read as percentiles, by the nearest rank: always a value that was measured.
 -module(bench_times).
 
--export([of_calls/2, new/1, note/3, ns/1, percentiles/2]).
+-export([of_calls/2, in_a_process/1, new/1, note/3, ns/1, of_native/1, percentiles/2, worst_us/1]).
 
 -export_type([times/0]).
 
 -opaque times() :: atomics:atomics_ref().
 
-%% The process that measures collects its garbage itself, between two calls, before its heap is full: what 250 pairs
-%% of the most wasteful subject leave is less than 20,000 words.
+%% Whoever measures so collects the garbage between two calls, before the heap is full: what 250 pairs of the most
+%% wasteful subject leave is less than 20,000 words.
 -define(CALLS_PER_COLLECTION, 250).
 -define(HEAP_WORDS, 32768).
 %% The calls that are not timed are this part of those that are.
 -define(WARM_UP_PART, 10).
 
-%% Nanoseconds of so many calls, one after the other in a process that stays on the first scheduler (the option is not
-%% documented, but the tests of the VM rely on it). The fun makes one and says how long it took, in the VM's own unit.
+%% Nanoseconds of so many calls, one after the other. The fun makes one and says how long it took, in the VM's own unit.
 -spec of_calls(Calls :: pos_integer(), fun(() -> integer())) -> [integer()].
 of_calls(Calls, Time) ->
     Times = new(Calls),
-    Run = fun() ->
-        ok = each(Time, new(Calls div ?WARM_UP_PART + 1), Calls div ?WARM_UP_PART + 1),
-        ok = each(Time, Times, Calls)
-    end,
+    WarmUp = Calls div ?WARM_UP_PART + 1,
+    ok = in_a_process(fun() ->
+        ok = each(Time, new(WarmUp), WarmUp),
+        each(Time, Times, Calls)
+    end),
+    ns(Times).
+
+%% What the fun says in a process of its own, which stays on the first scheduler (the option is not documented, but the
+%% tests of the VM rely on it), and whose heap is not full before 32,768 words.
+-spec in_a_process(fun(() -> Result)) -> Result.
+in_a_process(Fun) ->
+    Parent = self(),
+    Run = fun() -> Parent ! {self(), Fun()} end,
     {Pid, Monitor} = spawn_opt(Run, [monitor, {scheduler, 1}, {min_heap_size, ?HEAP_WORDS}]),
     receive
-        {'DOWN', Monitor, process, Pid, normal} -> ns(Times);
-        {'DOWN', Monitor, process, Pid, Reason} -> error({worker, Reason})
+        {Pid, Result} ->
+            receive
+                {'DOWN', Monitor, process, Pid, normal} -> Result
+            end;
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            error({worker, Reason})
     end.
 
 each(_Time, _Times, 0) ->
@@ -51,9 +63,11 @@ note(Times, Call, Native) ->
 -spec ns(times()) -> [integer()].
 ns(Times) ->
     #{size := Calls} = atomics:info(Times),
-    [ns_of(atomics:get(Times, Call)) || Call <- lists:seq(1, Calls)].
+    [of_native(atomics:get(Times, Call)) || Call <- lists:seq(1, Calls)].
 
-ns_of(Native) when Native > 0 ->
+%% A time of 0 is one that nobody has taken.
+-spec of_native(pos_integer()) -> Ns :: integer().
+of_native(Native) when Native > 0 ->
     erlang:convert_time_unit(Native, native, nanosecond).
 
 %% 100 is the longest. Hundredths of a percent are told apart.
@@ -61,6 +75,13 @@ ns_of(Native) when Native > 0 ->
 percentiles(Percents, Ns) ->
     Sorted = list_to_tuple(lists:sort(Ns)),
     [{Percent, float(element(rank(Percent, tuple_size(Sorted)), Sorted))} || Percent <- Percents].
+
+%% Of pieces of work that others may have to wait for, in microseconds; `rare' is the 99.99th percentile.
+-spec worst_us(Ns :: [integer(), ...]) -> [{median | rare | longest, Us :: float()}].
+worst_us(Ns) ->
+    [{Measure, Value / 1000} || {Measure, {_, Value}} <- lists:zip(
+        [median, rare, longest], percentiles([50, 99.99, 100], Ns)
+    )].
 
 %% In whole numbers: as floats, 99.99 % of 200,000 are 199,980.00000000003.
 rank(Percent, Count) ->

@@ -1,0 +1,98 @@
+%% What it costs to look at a table: calls that people and monitoring make while it is in use.
+%%
+%% "piece of keys/0": how long each of the native calls takes of which keys/0 is made, and between which the process
+%% can be put aside. "info/0": the median of some calls, with more and more keys, held by a hundred processes; and with
+%% very many holders of one permit each.
+%%
+%% Of the mode: look_rounds; look_keys, a list in ascending order, multiples of a hundred; look_holders.
+-module(bench_looks).
+
+-export([measure/2]).
+%% Called in the other VM.
+-export([keys/1, holders/1]).
+
+%% As the API does it.
+-define(PIECE_KEYS, 512).
+-define(HOLDERS, 100).
+-define(CALLS, 501).
+-define(MAX_PER, 1000000).
+
+-spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
+measure(#{look_rounds := Rounds, look_keys := Sizes, look_holders := Holders}, Tell) ->
+    bench_rounds:play(Rounds, fun(Round) ->
+        ok = Tell(io_lib:format("looks at many keys and holders, round ~b of ~b", [Round, Rounds])),
+        {Infos, Pieces} = bench_vm:call(ours, ?MODULE, keys, [Sizes]),
+        Info = bench_vm:call(ours, ?MODULE, holders, [Holders]),
+        lists:append([
+            [{{info, "info/0", Keys, ours, call}, Us} || {Keys, Us} <- Infos],
+            [{{info, "info/0, " ++ bench_die_off:many(Holders), none, ours, call}, Info}],
+            [{{sweep, "piece of keys/0", none, ours, Measure}, Us} || {Measure, Us} <- bench_times:worst_us(Pieces)]
+        ])
+    end).
+
+-spec keys(Sizes :: [pos_integer(), ...]) -> {[{Keys :: pos_integer(), Us :: float()}], PiecesNs :: [integer()]}.
+keys(Sizes) ->
+    ok = bench_subjects:start(ours),
+    Holders = [spawn_monitor(fun() -> hold_more(Holder, 0) end) || Holder <- lists:seq(1, ?HOLDERS)],
+    Infos = [
+        begin
+            ok = all_hold(Holders, Keys div ?HOLDERS),
+            {Keys, info_us(#{keys => Keys, permits => Keys, holders => ?HOLDERS})}
+        end
+     || Keys <- Sizes
+    ],
+    {Seen, Times} = bench_times:in_a_process(fun() -> pieces(0, 0, 0, []) end),
+    Seen = lists:last(Sizes),
+    ok = kill(Holders),
+    {Infos, [bench_times:of_native(Time) || Time <- Times]}.
+
+%% What a piece answers is garbage, and is collected before the next one is timed.
+pieces(Serial, From, Seen, Times) ->
+    erlang:garbage_collect(),
+    Start = erlang:monotonic_time(),
+    {Same, Keys, Next} = canal_lock_nif:keys(Serial, From, ?PIECE_KEYS),
+    Time = erlang:monotonic_time() - Start,
+    case Next of
+        done -> {Seen + length(Keys), [Time | Times]};
+        _ -> pieces(Same, Next, Seen + length(Keys), [Time | Times])
+    end.
+
+-spec holders(Holders :: pos_integer()) -> Us :: float().
+holders(Number) ->
+    ok = bench_subjects:start(ours),
+    Holders = [spawn_monitor(fun() -> hold_more(same, 0) end) || _ <- lists:seq(1, Number)],
+    ok = all_hold(Holders, 1),
+    Us = info_us(#{keys => 1, permits => Number, holders => Number}),
+    ok = kill(Holders),
+    Us.
+
+%% Holds so many keys more when it is told to.
+hold_more(Name, Held) ->
+    receive
+        {Pid, hold, Keys} ->
+            [{acquired, _} = canal_lock:acquire({Name, I}, ?MAX_PER, 1) || I <- lists:seq(Held + 1, Keys)],
+            Pid ! {self(), holding},
+            hold_more(Name, Keys)
+    end.
+
+all_hold(Holders, Keys) ->
+    [Holder ! {self(), hold, Keys} || {Holder, _} <- Holders],
+    [receive {Holder, holding} -> ok end || {Holder, _} <- Holders],
+    ok.
+
+kill(Holders) ->
+    [exit(Holder, kill) || {Holder, _} <- Holders],
+    [receive {'DOWN', Monitor, process, Holder, killed} -> ok end || {Holder, Monitor} <- Holders],
+    bench_books:closed(ours).
+
+%% It must tell the truth each time.
+info_us(Expected) ->
+    Ns = bench_times:of_calls(?CALLS, fun() ->
+        Start = erlang:monotonic_time(),
+        Info = canal_lock:info(),
+        Time = erlang:monotonic_time() - Start,
+        Expected = maps:with(maps:keys(Expected), Info),
+        Time
+    end),
+    [{50, Median}] = bench_times:percentiles([50], Ns),
+    Median / 1000.
