@@ -2,7 +2,7 @@
 %% each one ends with books that are closed, or crashes.
 -module(bench_books).
 
--export([await_permits/3, settle/1, closed/1]).
+-export([await_permits/3, closed/1]).
 
 -type subject() :: ours | ets.
 
@@ -26,16 +26,8 @@ count(ets, Key) ->
         [] -> 0
     end.
 
-%% Waits until the manager has handled what it has been sent so far.
--spec settle(subject()) -> ok.
-settle(ours) ->
-    ok;
-settle(ets) ->
-    _ = sys:get_state(canal_lock_ets, ?DEADLINE_MS),
-    ok.
-
 %% A death may be seen a moment before its permits are back.
--spec closed(subject()) -> ok.
+-spec closed(subject() | counters) -> ok.
 closed(ours) ->
     ok = await(0, fun() -> maps:get(permits, canal_lock:info()) end),
     #{holders := 0} = canal_lock:info(),
@@ -43,10 +35,13 @@ closed(ours) ->
     [] = canal_lock:audit(),
     ok;
 closed(ets) ->
-    ok = settle(ets),
     IsOut = [{{{'_', '$1'}, '$2'}, [{is_integer, '$1'}, {'=/=', '$2', 0}], [true]}],
-    0 = ets:select_count(canal_lock_ets, IsOut),
+    ok = await(0, fun() -> ets:select_count(canal_lock_ets, IsOut) end),
+    ok = bench_subjects:settle(ets),
     0 = ets:info(canal_lock_ets_monitors, size),
+    ok;
+closed(counters) ->
+    0 = ets:select_count(persistent_term:get(bench_counters), [{{'_', '$1'}, [{'=/=', '$1', 0}], [true]}]),
     ok.
 
 await(Wanted, Ask) ->

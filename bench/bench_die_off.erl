@@ -112,7 +112,7 @@ all_hold(none, _Keys, _Holders) ->
 all_hold(Subject, Keys, Holders) ->
     0 = Holders rem ?KEYS,
     ok = bench_books:await_permits(Subject, Keys, Holders div ?KEYS),
-    bench_books:settle(Subject).
+    bench_subjects:settle(Subject).
 
 deaths(0) ->
     ok;

@@ -49,42 +49,25 @@ acquires(#{latency_calls := Calls, first_acquires := Firsts}) ->
     [ok = closed(Subject) || Subject <- ?SUBJECTS],
     First ++ Loaded.
 
-start(counters) ->
-    ?MODULE = ets:new(?MODULE, [named_table, public, set, {write_concurrency, true}, {read_concurrency, true}]),
-    ok;
-start(none) ->
-    ok;
-start(Subject) ->
-    bench_subjects:start(Subject).
+start(none) -> ok;
+start(Subject) -> bench_subjects:start(Subject).
 
-closed(counters) ->
-    0 = ets:select_count(?MODULE, [{{'_', '$1'}, [{'=/=', '$1', 0}], [true]}]),
-    ok;
-closed(none) ->
-    ok;
-closed(Subject) ->
-    bench_books:closed(Subject).
+closed(none) -> ok;
+closed(Subject) -> bench_books:closed(Subject).
 
-%% One acquire, in the VM's unit of time, and its release, which is not timed.
-time(ours, Key) ->
-    Start = erlang:monotonic_time(),
-    {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1),
-    Time = erlang:monotonic_time() - Start,
-    ok = canal_lock:release(Key, ?MAX_PER, 1),
-    Time;
-time(ets, Key) ->
-    Start = erlang:monotonic_time(),
-    {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1),
-    Time = erlang:monotonic_time() - Start,
-    ok = canal_lock_ets:release(Key, ?MAX_PER, 1),
-    Time;
-time(counters, Key) ->
-    Start = erlang:monotonic_time(),
-    Count = ets:update_counter(?MODULE, Key, {2, 1, ?MAX_PER + 1, ?MAX_PER + 1}, {Key, 0}),
-    Time = erlang:monotonic_time() - Start,
-    true = Count =< ?MAX_PER,
-    _ = ets:update_counter(?MODULE, Key, {2, -1, 0, 0}),
-    Time;
+%% One acquire, in the VM's unit of time, and its release, which is not timed. A macro, as in bench_loops.
+-define(TIME(Subject, Module),
+    time(Subject, Key) ->
+        Start = erlang:monotonic_time(),
+        {acquired, _} = Module:acquire(Key, ?MAX_PER, 1),
+        Time = erlang:monotonic_time() - Start,
+        ok = Module:release(Key, ?MAX_PER, 1),
+        Time
+).
+
+?TIME(ours, canal_lock);
+?TIME(ets, canal_lock_ets);
+?TIME(counters, bench_counters);
 time(none, _Key) ->
     Start = erlang:monotonic_time(),
     erlang:monotonic_time() - Start.
