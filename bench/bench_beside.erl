@@ -1,8 +1,9 @@
-%% Does anybody wait for the growth of the table, for its sweep, or for those who look at it? One process times each of
-%% its pairs by itself: "quiet", while nothing else goes on; "beside a sweep" that never rests, while another process
-%% makes a new key at each call; "beside keys/0, audit/0 and info/0" of many held keys, each called over and over. What
-%% goes on beside has its own schedulers, if there are any, so that it is waited for only where the table makes
-%% somebody wait. Compare with the quiet one: on a shared machine the longest of many calls is mostly the machine's.
+%% Does anybody wait for the growth of the table, for its sweep, or for those who look at it? One process times each
+%% of its pairs by itself: "quiet", while nothing else goes on; "beside a sweep" that never rests, while another
+%% process makes a new key at each call; "beside keys/0, audit/0 and info/0" of many held keys, each called over and
+%% over. What goes on beside has its own schedulers, if there are any, so that it is waited for only where the table
+%% makes somebody wait. Compare with the quiet one: on a shared machine the longest of many calls is mostly the
+%% machine's.
 %%
 %% Of the mode: latency_pairs, of each condition; latency_keys, that are looked at.
 -module(bench_beside).
@@ -41,7 +42,7 @@ pairs(#{latency_pairs := Calls, latency_keys := Keys}) ->
 %% Each of the others has gone round once before the first pair is timed, so that all are in the middle of it.
 beside(Tasks, Calls) ->
     Others = [other(Task, Number) || {Number, Task} <- lists:enumerate(0, Tasks)],
-    [receive {Pid, at_work} -> ok end || {Pid, _} <- Others],
+    [ok = at_work(Other) || Other <- Others],
     Ns = bench_times:of_calls(Calls, fun pair/0),
     [ok = kill(Other) || Other <- Others],
     Ns.
@@ -60,6 +61,12 @@ other(Task, Number) ->
         again_and_again(Task, 1)
     end,
     spawn_opt(Run, [monitor, place(Number)]).
+
+at_work({Pid, Monitor}) ->
+    receive
+        {Pid, at_work} -> ok;
+        {'DOWN', Monitor, process, Pid, Reason} -> error({beside, Reason})
+    end.
 
 again_and_again(Task, Lap) ->
     Task(Lap),
@@ -91,5 +98,7 @@ place(Number) ->
 kill({Pid, Monitor}) ->
     exit(Pid, kill),
     receive
-        {'DOWN', Monitor, process, Pid, killed} -> ok
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            killed = Reason,
+            ok
     end.

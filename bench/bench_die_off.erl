@@ -1,9 +1,9 @@
 %% Very many die at once: processes that hold a permit each, children of one parent to a scheduler, whose parents are
 %% all killed. `none' is the same without permits: what the deaths take by themselves.
 %%
-%% last_death_to_free: from the last death until the books show no permit. A watcher monitors all of them, and the last
-%% 'DOWN' is the last death. It runs at high priority: as one of very many it would hear of most deaths long after
-%% them, and the permits would seem to be back sooner than they are. What looking at the books takes is in it.
+%% last_death_to_free: from the last death until the books show no permit. A watcher monitors all of them, and the
+%% last 'DOWN' is the last death. It runs at high priority: as one of very many it would hear of most deaths long
+%% after them, and the permits would seem to be back sooner than they are. What looking at the books takes is in it.
 %% all_in: from before the parents are killed until all are dead and all is free.
 %%
 %% Each sample has a VM of its own, which must have room for so many processes.
@@ -38,7 +38,7 @@ measure(#{die_off_rounds := Rounds, die_off_holders := Holders}, Tell) ->
 many(Holders) when Holders rem 1000 =:= 0 ->
     integer_to_list(Holders div 1000) ++ ",000 holders".
 
--spec die(bench_cases:subject(), Holders :: pos_integer()) -> [{Measure :: atom(), Ms :: float()}].
+-spec die(bench_cases:subject(), Holders :: pos_integer()) -> [{bench_cases:measure(), Ms :: float()}].
 die(Subject, Holders) ->
     ok = start(Subject),
     Test = self(),
@@ -66,11 +66,11 @@ start(Subject) ->
 watch(Subject, Holders) ->
     Keys = keys(),
     Parents = parents(Subject, Holders),
-    Children = lists:append([receive {Parent, Born} -> Born end || Parent <- Parents]),
-    [monitor(process, Pid) || Pid <- Parents ++ Children],
+    Children = lists:append([children(Parent) || Parent <- Parents]),
+    [monitor(process, Child) || Child <- Children],
     ok = all_hold(Subject, Keys, Holders),
     Killed = erlang:monotonic_time(),
-    [exit(Parent, kill) || Parent <- Parents],
+    [exit(Parent, kill) || {Parent, _} <- Parents],
     ok = deaths(length(Parents) + Holders),
     LastDeath = erlang:monotonic_time(),
     ok = all_free(Subject, Keys),
@@ -88,10 +88,16 @@ parents(Subject, Holders) ->
                 Watcher ! {self(), Born(First)},
                 timer:sleep(infinity)
             end,
-            [{scheduler, First}]
+            [monitor, {scheduler, First}]
         )
      || First <- lists:seq(1, Schedulers)
     ].
+
+children({Parent, Monitor}) ->
+    receive
+        {Parent, Born} -> Born;
+        {'DOWN', Monitor, process, Parent, Reason} -> error({parent, Reason})
+    end.
 
 hold(none, _Key) ->
     sleep();

@@ -45,7 +45,8 @@ measure(#{latency_rounds := Rounds} = Mode, Tell) ->
 acquires(#{latency_calls := Calls, first_acquires := Firsts}) ->
     [ok = start(Subject) || Subject <- ?SUBJECTS],
     First = first_acquires(Firsts),
-    Loaded = [{"under load", Subject, acquire, under_load(Subject, Calls)} || Subject <- bench_rounds:shuffle(?SUBJECTS)],
+    InTurn = bench_rounds:shuffle(?SUBJECTS),
+    Loaded = [{"under load", Subject, acquire, under_load(Subject, Calls)} || Subject <- InTurn],
     [ok = closed(Subject) || Subject <- ?SUBJECTS],
     First ++ Loaded.
 
@@ -74,13 +75,13 @@ time(none, _Key) ->
 
 under_load(Subject, Calls) ->
     Stop = atomics:new(1, []),
-    Busy = [
+    AllBusy = [
         spawn_opt(fun() -> be_busy(Subject, {busy, Scheduler}, Stop) end, [monitor, {scheduler, Scheduler}])
      || Scheduler <- lists:seq(2, erlang:system_info(schedulers_online))
     ],
     Ns = bench_times:of_calls(Calls, fun() -> time(Subject, hot) end),
     ok = atomics:put(Stop, 1, 1),
-    [receive {'DOWN', Monitor, process, Pid, normal} -> ok end || {Pid, Monitor} <- Busy],
+    [ok = ended(Busy) || Busy <- AllBusy],
     Ns.
 
 be_busy(Subject, Key, Stop) ->
@@ -101,10 +102,15 @@ first_acquires(Firsts) ->
     [{"first acquire, idle VM", Subject, acquire, bench_times:ns(OfSubject)} || {Subject, OfSubject} <- Times].
 
 first_acquire(Subject, Call, Times) ->
-    {Pid, Monitor} = spawn_monitor(fun() -> ok = bench_times:note(Times, Call, time(Subject, hot)) end),
-    receive
-        {'DOWN', Monitor, process, Pid, normal} -> ok
-    end,
+    First = spawn_monitor(fun() -> ok = bench_times:note(Times, Call, time(Subject, hot)) end),
+    ok = ended(First),
     receive
     after ?PAUSE_MS -> ok
+    end.
+
+ended({Pid, Monitor}) ->
+    receive
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            normal = Reason,
+            ok
     end.

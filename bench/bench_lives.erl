@@ -2,10 +2,11 @@
 %% scheduler has a process that gives birth and hears of the ends, so many at a time. `none' is the same life that
 %% acquires nothing: what a bare process costs here.
 %%
-%% per_life: the time from the first birth until all are dead *and* all is free, by the number of lives. All schedulers
-%% work on them, so a life takes that many times as much of a processor. last_death_to_free: from the moment that the
-%% last death is heard of until the books have been seen to show no permit of any key, one key after the other, which
-%% takes some tens of microseconds in itself. longest_mailbox: of the manager, looked at every millisecond.
+%% per_life: the time from the first birth until all are dead *and* all is free, by the number of lives. All
+%% schedulers work on them, so a life takes that many times as much of a processor. last_death_to_free: from the
+%% moment that the last death is heard of until the books have been seen to show no permit of any key, one key after
+%% the other, which takes some tens of microseconds in itself. longest_mailbox: of the manager, looked at every
+%% millisecond.
 %%
 %% Of the mode: live_rounds; lives, of each subject in a round.
 -module(bench_lives).
@@ -35,7 +36,8 @@ measure(#{live_rounds := Rounds, lives := Lives}, Tell) ->
         ]
     end).
 
--spec each_once(Lives :: pos_integer()) -> [{Variant :: string(), bench_cases:subject(), Measure :: atom(), number()}].
+-spec each_once(Lives :: pos_integer()) ->
+    [{Variant :: string(), bench_cases:subject(), bench_cases:measure(), number()}].
 each_once(Lives) ->
     [ok = bench_subjects:start(Subject) || Subject <- [ours, ets]],
     %% D8 of the ETS design: the first two of a key must not come at the same time.
@@ -83,7 +85,12 @@ live(Subject, Life, Lives) ->
         spawn_opt(fun() -> Bear(Number) end, [monitor, {scheduler, Number}])
      || Number <- lists:seq(1, Mothers)
     ],
-    [receive {'DOWN', Monitor, process, Pid, normal} -> ok end || {Pid, Monitor} <- Monitored],
+    [
+        receive
+            {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason
+        end
+     || {Pid, Monitor} <- Monitored
+    ],
     receive
         {all_dead, LastDeath, Free} -> {LastDeath, Free}
     end.
@@ -96,7 +103,9 @@ bear(_Life, _Next, _Step, _Last, 0) ->
     ok;
 bear(Life, Next, Step, Last, Alive) ->
     receive
-        {'DOWN', _, process, _, normal} -> bear(Life, Next, Step, Last, Alive - 1)
+        {'DOWN', _, process, _, Reason} ->
+            normal = Reason,
+            bear(Life, Next, Step, Last, Alive - 1)
     end.
 
 life("release and exit", ours) ->
@@ -138,7 +147,7 @@ closed(ours, Granted, Lives) ->
     Lives = granted(ours) - Granted,
     ok.
 
-%% Runs beside the lives of all subjects; where there is no manager it looks at one who sleeps.
+%% Runs beside the lives of all subjects; where there is no manager it looks at one who is idle.
 start_sampler(Subject) ->
     Parent = self(),
     spawn_link(fun() ->
@@ -146,7 +155,7 @@ start_sampler(Subject) ->
         Parent ! {self(), sample(Manager, 0)}
     end).
 
-manager(none) -> spawn_link(fun() -> timer:sleep(infinity) end);
+manager(none) -> whereis(init);
 manager(Subject) -> whereis(bench_subjects:module(Subject)).
 
 sample(Manager, Longest) ->

@@ -1,8 +1,8 @@
 %% What it costs to look at a table: calls that people and monitoring make while it is in use.
 %%
 %% "piece of keys/0": how long each of the native calls takes of which keys/0 is made, and between which the process
-%% can be put aside. "info/0": the median of some calls, with more and more keys, held by a hundred processes; and with
-%% very many holders of one permit each.
+%% can be put aside. "info/0": the median of some calls, with more and more keys, held by a hundred processes; and
+%% with very many holders of one permit each.
 %%
 %% Of the mode: look_rounds; look_keys, a list in ascending order, multiples of a hundred; look_holders.
 -module(bench_looks).
@@ -77,12 +77,23 @@ hold_more(Name, Held) ->
 
 all_hold(Holders, Keys) ->
     [Holder ! {self(), hold, Keys} || {Holder, _} <- Holders],
-    [receive {Holder, holding} -> ok end || {Holder, _} <- Holders],
+    [
+        receive
+            {Pid, holding} -> ok;
+            {'DOWN', Monitor, process, Pid, Reason} -> error({holder, Reason})
+        end
+     || {Pid, Monitor} <- Holders
+    ],
     ok.
 
 kill(Holders) ->
     [exit(Holder, kill) || {Holder, _} <- Holders],
-    [receive {'DOWN', Monitor, process, Holder, killed} -> ok end || {Holder, Monitor} <- Holders],
+    [
+        receive
+            {'DOWN', Monitor, process, Pid, Reason} -> killed = Reason
+        end
+     || {Pid, Monitor} <- Holders
+    ],
     bench_books:closed(ours).
 
 %% It must tell the truth each time.

@@ -1,9 +1,9 @@
-%% What a key in use and a process that holds cost in memory. Each sample has a VM of its own: where earlier cases have
-%% freed memory, the operating system sees no growth.
+%% What a key in use and a process that holds cost in memory. Each sample has a VM of its own: where earlier cases
+%% have freed memory, the operating system sees no growth.
 %%
 %% A key: many keys of one shape, a permit of each, held by one process. per_key is the growth of the subject's own
-%% account (for `ets' of the public table and the manager's; per_key_public is the first alone), per_key_os that of the
-%% resident set. The keys themselves are there before.
+%% account (for `ets' of the public table and the manager's; per_key_public is the first alone), per_key_os that of
+%% the resident set. The keys themselves are there before.
 %%
 %% A holder: many processes take a permit each of one common key. They are there before, so that what a process costs
 %% is not what a holder costs; and what is left of that, such as the order to take, is taken from processes that are
@@ -24,7 +24,6 @@
 -export([keys/3, holders/2]).
 
 -define(MAX_PER, 1000000).
--define(PAUSE_MS, 1).
 
 %% Bytes for each key or holder: of the subject's own account (and its public part), of the VM's, and as the operating
 %% system sees it, which it can be asked where there is /proc.
@@ -50,7 +49,7 @@ measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holder
         OfKeys ++ OfHolders
     end).
 
--spec keys(Shape :: string(), bench_cases:subject(), Keys :: pos_integer()) -> [{Measure :: atom(), float()}].
+-spec keys(Shape :: string(), bench_cases:subject(), Keys :: pos_integer()) -> [{bench_cases:measure(), float()}].
 keys(Shape, Subject, Keys) ->
     {Shape, Make} = lists:keyfind(Shape, 1, bench_cases:shapes()),
     %% Literals of the VM: the keys themselves exist before, and walking over them allocates nothing.
@@ -120,12 +119,17 @@ hold(Subject, Holders) ->
     Pids = [spawn(Hold) || _ <- lists:seq(1, Holders)],
     Before = account(Subject),
     [Pid ! take || Pid <- Pids],
-    ok = await(Taken, Holders),
+    ok = bench_books:await(Holders, fun() -> counters:get(Taken, 1) end),
     ok = bench_subjects:settle(Subject),
     After = account(Subject),
     Monitors = [monitor(process, Pid) || Pid <- Pids],
     [exit(Pid, kill) || Pid <- Pids],
-    [receive {'DOWN', Monitor, process, _, killed} -> ok end || Monitor <- Monitors],
+    [
+        receive
+            {'DOWN', Monitor, process, _, Reason} -> killed = Reason
+        end
+     || Monitor <- Monitors
+    ],
     growth(Before, After, Holders).
 
 take(none) ->
@@ -134,19 +138,12 @@ take(Subject) ->
     {acquired, _} = (bench_subjects:module(Subject)):acquire(same, ?MAX_PER, 1),
     ok.
 
-await(Taken, Holders) ->
-    case counters:get(Taken, 1) of
-        Holders ->
-            ok;
-        _ ->
-            timer:sleep(?PAUSE_MS),
-            await(Taken, Holders)
-    end.
-
 live(Subject) ->
     {Pid, Monitor} = spawn_monitor(fun() -> ok = take(Subject) end),
     receive
-        {'DOWN', Monitor, process, Pid, normal} -> ok
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            normal = Reason,
+            ok
     end.
 
 %% What a holder costs beyond what its process does without a permit.
@@ -158,7 +155,8 @@ beyond(#{young := None}, #{young := Young} = Growths) ->
             #{} -> [{per_holder, WithSlots}]
         end,
     Vm = maps:get(vm, Young) - WithSlots - maps:get(vm, None),
-    Own ++ [{per_holder_vm, Vm}] ++ [{per_holder_os, Os - OfNone} || #{os := Os} <- [Young], #{os := OfNone} <- [None]].
+    Resident = [{per_holder_os, Os - OfNone} || #{os := Os} <- [Young], #{os := OfNone} <- [None]],
+    Own ++ [{per_holder_vm, Vm} | Resident].
 
 account(Subject) ->
     true = erlang:garbage_collect(),

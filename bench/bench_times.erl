@@ -16,7 +16,8 @@
 %% The calls that are not timed are this part of those that are.
 -define(WARM_UP_PART, 10).
 
-%% Nanoseconds of so many calls, one after the other. The fun makes one and says how long it took, in the VM's own unit.
+%% Nanoseconds of so many calls, one after the other. The fun makes one and says how long it took, in the VM's own
+%% unit.
 -spec of_calls(Calls :: pos_integer(), fun(() -> integer())) -> [integer()].
 of_calls(Calls, Time) ->
     Times = new(Calls),
@@ -27,8 +28,8 @@ of_calls(Calls, Time) ->
     end),
     ns(Times).
 
-%% What the fun says in a process of its own, which stays on the first scheduler (the option is not documented, but the
-%% tests of the VM rely on it), and whose heap is not full before 32,768 words.
+%% What the fun says in a process of its own, which stays on the first scheduler (the option is not documented, but
+%% the tests of the VM rely on it), and whose heap is not full before 32,768 words.
 -spec in_a_process(fun(() -> Result)) -> Result.
 in_a_process(Fun) ->
     Parent = self(),
