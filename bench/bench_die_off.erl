@@ -21,6 +21,8 @@
 -define(MAX_PER, 1000000).
 %% Words. The messages of all deaths stay outside of it.
 -define(WATCHER_HEAP_WORDS, 4000000).
+%% Between two deaths.
+-define(DEADLINE_MS, 60000).
 
 -spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
 measure(#{die_off_rounds := Rounds, die_off_holders := Holders}, Tell) ->
@@ -58,9 +60,7 @@ start(none) ->
     ok;
 start(Subject) ->
     ok = bench_subjects:start(Subject),
-    Module = bench_subjects:module(Subject),
-    %% D8 of the ETS design: the first two of a key must not come at the same time.
-    [{{acquired, 1}, ok} = {Module:acquire(Key, ?MAX_PER, 1), Module:release(Key, ?MAX_PER, 1)} || Key <- keys()],
+    [Key = bench_subjects:place(Subject, Key) || Key <- keys()],
     ok.
 
 watch(Subject, Holders) ->
@@ -127,6 +127,7 @@ deaths(Left) ->
         {'DOWN', _, process, _, Reason} ->
             killed = Reason,
             deaths(Left - 1)
+    after ?DEADLINE_MS -> error({still_alive, Left})
     end.
 
 all_free(none, _Keys) -> ok;

@@ -2,8 +2,8 @@
 %%
 %% "under load": all schedulers but one are busy with processes that acquire and release other keys of the same
 %% subject, and one process times each of its acquires by itself. "first acquire, idle VM": a process times the very
-%% first acquire of its life, a new process every millisecond, while nothing else goes on; for ours that includes the
-%% monitor, for all the caches that have gone cold.
+%% first acquire of its life, a new process every other millisecond, while nothing else goes on; for ours that
+%% includes the monitor, for all the caches that have gone cold.
 %%
 %% The clock is read twice for each time: the subject `none' is that alone. On a shared machine the longest of many
 %% calls (the 100th percentile) is mostly the machine's: compare it with that of `none'.

@@ -40,8 +40,7 @@ measure(#{live_rounds := Rounds, lives := Lives}, Tell) ->
     [{Variant :: string(), bench_cases:subject(), bench_cases:measure(), number()}].
 each_once(Lives) ->
     [ok = bench_subjects:start(Subject) || Subject <- [ours, ets]],
-    %% D8 of the ETS design: the first two of a key must not come at the same time.
-    [(life("release and exit", Subject))(Key) || Subject <- [ours, ets], Key <- keys()],
+    [Key = bench_subjects:place(Subject, Key) || Subject <- [ours, ets], Key <- keys()],
     Runs = [{Variant, Subject} || Variant <- ?VARIANTS, Subject <- ?SUBJECTS],
     [_ = play(Variant, Subject, Lives div ?WARM_UP_PART) || {Variant, Subject} <- Runs],
     %% In a VM that has been up for a while, the places of all processes have been used.
