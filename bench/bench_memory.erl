@@ -8,9 +8,9 @@
 %% A holder: many processes take a permit each of one common key. They are there before, so that what a process costs
 %% is not what a holder costs; and what is left of that, such as the order to take, is taken from processes that are
 %% told to take and do not (`none').
-%%   per_holder             the growth of the account. Of ours beyond the slot array: when all slots are there, because
-%%                          as many processes have come and gone as the VM has places for. (With one key or two a
-%%                          holder needs no more than its slot.)
+%%   per_holder             the growth of the account. Of ours beyond the slot array: when all slots are there,
+%%                          because as many processes have come and gone as the VM has places for. (With one key or
+%%                          two a holder needs no more than its slot.)
 %%   per_holder_with_slots  the same in a young VM: each process has a slot in an array, which stays for the next
 %%                          process of that place. They come a thousand at a time.
 %%   per_holder_vm          what the VM takes besides, by erlang:memory/1: its monitors, which no account contains;
