@@ -111,8 +111,12 @@ html:
 	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
 
 .PHONY: bench
-bench: setup ## measure, as bench/README.md tells
-	bench/run.sh
+bench: setup ## measure, as bench/README.md tells, in less than ten minutes
+	bench/run.sh full
+
+.PHONY: bench-quick
+bench-quick: setup ## the same in less than one, to see that nothing has broken
+	bench/run.sh quick
 
 .PHONY: bench-table
 bench-table: setup ## measure the table alone, by as many threads as there are cores; to be taken to other machines

@@ -1,139 +1,120 @@
-%% The benchmark: measures every case of bench_cases in one run and says how the figures stand to each other.
-%% All cases are set up first and stay; then each round takes one sample of each, in an order of its own, so that
-%% whatever happens to the machine meanwhile happens to all of them alike.
+%% The benchmark: goes through its rooms, says how the figures stand to each other, and keeps them in files.
 -module(bench).
 
 -export([main/0]).
 
-%% full: figures to publish. quick: to see that nothing has broken.
+%% full: figures to publish, in less than ten minutes. quick: to see that nothing has broken, in less than one.
 -define(MODES, #{
-    "full" => #{rounds => 41, sample_ms => 40, keys => 1000000, wait_rounds => 7},
-    "quick" => #{rounds => 9, sample_ms => 10, keys => 200000, wait_rounds => 1}
+    "full" => #{
+        rounds => 25,
+        sample_ms => 30,
+        crowds => [1, 2, 10, 100, 1000],
+        held => [1, 2, 3, 10, 100, 1000, 10000, 100000],
+        keys => [1, 10, 100, 1000, 10000, 100000, 1000000],
+        latency_rounds => 3,
+        latency_calls => 100000,
+        first_acquires => 2500,
+        latency_pairs => 300000,
+        latency_keys => 1000000,
+        live_rounds => 7,
+        lives => 100000,
+        die_off_rounds => 3,
+        die_off_holders => 200000,
+        sweep_rounds => 3,
+        sweep_keys => 1000000,
+        look_rounds => 3,
+        look_keys => [1000, 100000, 1000000],
+        look_holders => 200000,
+        memory_rounds => 1,
+        memory_keys => 1000000,
+        memory_holders => 100000
+    },
+    "quick" => #{
+        rounds => 3,
+        sample_ms => 5,
+        crowds => [1, 2, 10, 100, 1000],
+        held => [1, 10, 1000, 100000],
+        keys => [1, 1000, 100000],
+        latency_rounds => 1,
+        latency_calls => 10000,
+        first_acquires => 300,
+        latency_pairs => 30000,
+        latency_keys => 100000,
+        live_rounds => 1,
+        lives => 10000,
+        die_off_rounds => 1,
+        die_off_holders => 20000,
+        sweep_rounds => 1,
+        sweep_keys => 100000,
+        look_rounds => 1,
+        look_keys => [1000, 100000],
+        look_holders => 20000,
+        memory_rounds => 1,
+        memory_keys => 100000,
+        memory_holders => 10000
+    }
 }).
-%% Loops that are timed to find how many make a sample.
--define(TRIAL_LOOPS, 200).
+
+%% In the order in which they are gone through, with the seconds that each takes in each mode: by these the time that
+%% is left is estimated.
+-define(ROOMS, [
+    {bench_timed, "calls", #{"full" => 200, "quick" => 6}},
+    {bench_keys, "many keys", #{"full" => 30, "quick" => 2}},
+    {bench_latency, "latency", #{"full" => 100, "quick" => 4}},
+    {bench_lives, "short lives", #{"full" => 28, "quick" => 1}},
+    {bench_die_off, "die-off", #{"full" => 25, "quick" => 2}},
+    {bench_sweep, "sweep", #{"full" => 10, "quick" => 1}},
+    {bench_looks, "looks", #{"full" => 28, "quick" => 2}},
+    {bench_memory, "memory", #{"full" => 51, "quick" => 6}}
+]).
 
 -spec main() -> no_return().
 main() ->
     try
-        [Folder, Name] = init:get_plain_arguments(),
-        case ?MODES of
-            #{Name := Mode} ->
-                run(Folder, Name, Mode),
-                halt(0);
-            #{} ->
-                io:format(standard_error, "no such mode: ~ts; there are ~p~n", [Name, maps:keys(?MODES)]),
-                halt(2)
-        end
+        halt(main(init:get_plain_arguments()))
     catch
         Class:Reason:Stack ->
             io:format(standard_error, "~ts", [erl_error:format_exception(Class, Reason, Stack)]),
             halt(1)
     end.
 
-run(Folder, Name, Mode) ->
-    Machine = machine(Name, Mode),
-    io:put_chars(Machine),
-    Results = lists:foldl(fun maps:merge/2, #{}, [timed(Mode), memory(Mode), waits(Mode)]),
+main(["compare", Old, New]) ->
+    io:put_chars(bench_compare:text(Old, New)),
+    0;
+main([Name, Folder, Output]) when is_map_key(Name, ?MODES) ->
+    run(Name, maps:get(Name, ?MODES), Folder, output(Output)),
+    0;
+main([Name | _]) ->
+    io:format(standard_error, "no such mode: ~ts; there are ~ts~n", [Name, lists:join(", ", maps:keys(?MODES))]),
+    2.
+
+output("terminal") -> terminal;
+output("lines") -> lines.
+
+run(Name, Mode, Folder, Output) ->
+    Facts = bench_machine:facts(Name, Mode),
+    Head = [io_lib:format("~-12ts~ts~n", [Fact, Value]) || {Fact, Value} <- Facts],
+    io:put_chars(Head),
+    Results = bench_results:merged(measured(Name, Mode, Output)),
     Text = bench_report:text(Results),
     io:put_chars(Text),
-    Report = filename:join(Folder, "report-" ++ Name ++ ".txt"),
-    Samples = filename:join(Folder, "samples-" ++ Name ++ ".csv"),
-    ok = file:write_file(Report, unicode:characters_to_binary([Machine, Text])),
-    ok = file:write_file(Samples, bench_report:csv(Results)),
-    io:format("~nThis report is in ~ts, the samples are in ~ts~n", [Report, Samples]).
-
-timed(#{rounds := Rounds, sample_ms := SampleMs}) ->
-    Subjects = lists:usort(lists:append([Subjects || #{subjects := Subjects} <- bench_cases:cases()])),
-    [ok = bench_subjects:start(Subject) || Subject <- Subjects],
-    Runs = [
-        prepare(Case, Subject, SampleMs)
-     || #{keys := Keys, subjects := OfCase} = Case <- bench_cases:cases(),
-        length(Keys) =< erlang:system_info(schedulers_online),
-        Subject <- OfCase
-    ],
-    _ = rand:seed(exsss, 1),
-    collect([
-        {{Group, Variant, Subject, Op}, {Round, Ns}}
-     || Round <- lists:seq(1, Rounds),
-        {{Group, Variant, Subject}, Workers, Times} <- shuffle(Runs),
-        {Op, Ns} <- bench_sample:take(Workers, Times)
+    File = fun(Kind, Extension) -> filename:join(Folder, Kind ++ "-" ++ Name ++ Extension) end,
+    ok = file:write_file(File("report", ".txt"), unicode:characters_to_binary([Head, Text])),
+    ok = bench_results:write(File("samples", ".csv"), Facts, Results),
+    ok = bench_results:write_summary(File("summary", ".csv"), Facts, Results),
+    io:format("~nreport: ~ts~nsamples: ~ts~nsummary: ~ts~n", [
+        File("report", ".txt"), File("samples", ".csv"), File("summary", ".csv")
     ]).
 
-collect(Samples) ->
-    Add = fun({Id, Value}, Acc) -> maps:update_with(Id, fun(Values) -> [Value | Values] end, [Value], Acc) end,
-    lists:foldl(Add, #{}, Samples).
-
-shuffle(List) ->
-    [Item || {_, Item} <- lists:sort([{rand:uniform(), Item} || Item <- List])].
-
-prepare(#{group := Group, variant := Variant, keys := Keys} = Case, Subject, SampleMs) ->
-    ok = hold(Case, Subject),
-    Workers = [worker(Case, Subject, bench_subjects:key(Subject, Key)) || Key <- Keys],
-    {{Group, Variant, Subject}, Workers, loops(Workers, SampleMs)}.
-
-worker(#{ops := Ops, max_per := MaxPer, buckets := Buckets}, Subject, Key) ->
-    [{Op, bench_loops:loop(Subject, Op), Key, MaxPer, Buckets} || Op <- Ops].
-
-%% As many as take the wanted time, by two trials: the first is for caches, and for what the subject does only once.
-loops(Workers, SampleMs) ->
-    _ = bench_sample:take(Workers, ?TRIAL_LOOPS),
-    Ns = lists:sum([PerLoop || {_, PerLoop} <- bench_sample:take(Workers, ?TRIAL_LOOPS)]),
-    max(?TRIAL_LOOPS, round(SampleMs * 1.0e6 / Ns)).
-
-hold(#{held := Held, keys := Keys, max_per := MaxPer, buckets := Buckets}, Subject) ->
-    Parent = self(),
-    Hold = fun(Key) ->
-        {acquired, _} = (bench_subjects:module(Subject)):acquire(Key, MaxPer, Buckets),
-        Parent ! {self(), held},
-        receive
-            give_back -> ok
+measured(Name, Mode, Output) ->
+    Rooms = [{Room, Title, maps:get(Name, Seconds)} || {Room, Title, Seconds} <- ?ROOMS],
+    Progress = bench_progress:start(Output, {length(Rooms), lists:sum([Seconds || {_, _, Seconds} <- Rooms])}),
+    Results = [
+        begin
+            ok = bench_progress:room(Progress, Title, Seconds),
+            Room:measure(Mode, fun(Text) -> bench_progress:tell(Progress, Text) end)
         end
-    end,
-    Holders = [spawn_link(fun() -> Hold(Key) end) || Key <- Keys, _ <- lists:seq(1, Held)],
-    [receive {Holder, held} -> ok end || Holder <- Holders],
-    ok.
-
-memory(#{keys := Keys}) ->
-    maps:from_list([
-        {{memory, Variant, Subject, Op}, [{1, Bytes}]}
-     || {Variant, _} <- bench_cases:shapes(),
-        Subject <- [ours, ets],
-        {Op, Bytes} <- bench_memory:measure(Variant, Subject, Keys)
-    ]).
-
-waits(#{keys := Keys, wait_rounds := Rounds}) ->
-    collect([
-        {{wait, Variant, ours, Op}, {Round, Us}}
-     || Round <- lists:seq(1, Rounds),
-        {Variant, Op, Us} <- bench_waits:measure(Keys)
-    ]).
-
-machine(Name, #{rounds := Rounds, sample_ms := SampleMs, keys := Keys}) ->
-    Facts = [
-        {"machine", processor()},
-        {"system", erlang:system_info(system_architecture)},
-        {"otp", [erlang:system_info(otp_release), ", ", atom_to_list(erlang:system_info(emu_flavor))]},
-        {"schedulers", integer_to_list(erlang:system_info(schedulers_online))},
-        {"commit", commit()},
-        {"run", io_lib:format("~ts: ~b rounds, samples of ~b ms, memory of ~b keys", [Name, Rounds, SampleMs, Keys])},
-        {"columns", "median   p25..p75"}
+     || {Room, Title, Seconds} <- Rooms
     ],
-    [io_lib:format("~-12ts~ts~n", [Fact, Value]) || {Fact, Value} <- Facts].
-
-processor() ->
-    case file:read_file("/proc/cpuinfo") of
-        {ok, Info} ->
-            case re:run(Info, "^model name\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
-                {match, [Model]} -> Model;
-                nomatch -> "unknown"
-            end;
-        {error, _} ->
-            "unknown"
-    end.
-
-commit() ->
-    case string:trim(os:cmd("git describe --always --dirty --exclude '*' 2>/dev/null")) of
-        "" -> "none";
-        Commit -> Commit
-    end.
+    ok = bench_progress:stop(Progress),
+    Results.

@@ -1,36 +1,80 @@
-%% What is measured and what is to come of it, as data: the cases, and the ratios between their figures.
+%% What is measured, as data: the scenarios whose samples bench_timed takes, and the title and unit of every case, of
+%% the other rooms', too.
 -module(bench_cases).
 
--export([cases/0, shapes/0, ratios/0, title/1, unit/1]).
+-export([scenarios/1, cases/0, subjects/0, variants/0, shapes/0, unit/2]).
 
--export_type([subject/0, op/0, scenario/0, ratio/0, id/0]).
+-export_type([subject/0, measure/0, mode/0, scenario/0, kind/0]).
 
--type subject() :: ours | ets | floor | atomics.
--type op() :: pair | acquire | release | full | table | public_table | os | median | rare | longest.
--type id() :: {Group :: atom(), Variant :: string(), subject(), op()}.
+-type subject() :: ours | elixir | ets | counters | atomics | floor | none.
+%% pair, acquire, release, full, per_second; and what else the rooms yield.
+-type measure() :: atom().
+-type mode() :: #{atom() => term()}.
+-type kind() :: pair | acquire | release | full | pair_of_choices | pair_of_many | mix.
 -type scenario() :: #{
-    group := atom(),
-    variant := string(),
-    %% One worker for each.
-    keys := [term(), ...],
+    id := {Case :: atom(), Variant :: string(), X :: number() | none},
+    subjects := [subject(), ...],
+    %% fresh: processes of their own for each sample, one for each of `keys'. resident: one process that takes so many
+    %% permits of so many keys beside the one that is measured, and stays.
+    workers := fresh | {resident, beside()},
+    %% What its worker's loop runs on; bench_subjects:where/2 says what the subject makes of it.
+    keys := [bench_subjects:where(), ...],
     max_per := pos_integer(),
     buckets := pos_integer(),
     %% So many other processes hold a permit of each key all the while.
     held := non_neg_integer(),
-    ops := [op(), ...],
-    subjects := [subject(), ...]
+    %% Timed one after the other, each from the first worker that begins to the last that ends.
+    phases := [kind(), ...],
+    %% What a sample is worth: nanoseconds for one loop as each worker sees it, or loops per second of all together.
+    measures := [per_loop | per_second, ...]
 }.
--type ratio() :: #{
-    text := string(),
-    dividend := id(),
-    divisor := id(),
-    factor => number(),
-    target => {at_most | at_least, number()}
-}.
+-type beside() :: {permits | keys, non_neg_integer()}.
 
 %% More than any sample acquires before it releases.
 -define(UNBOUNDED, 1 bsl 40).
+-define(ZIPF_KEYS, 100).
 
+%% The cases in the order of the report.
+-spec cases() -> [{Case :: atom(), Title :: string()}].
+cases() ->
+    [
+        {pair, "acquire + release, one process"},
+        {refused, "another process holds the only permit (full); acquires and releases in a row, timed apart"},
+        {buckets, "acquire + release above full buckets (X of them; MaxPer 1, other processes hold them)"},
+        {keys, "acquire + release of a key picked at random among X that are in use, one process"},
+        {crowd, "acquire + release by X processes at once"},
+        {held, "acquire + release by a process that holds X permits"},
+        {mix, "90 % pairs, 5 % refused, 4 % deaths, 1 % resizes, over 1000 keys, as many processes as schedulers"},
+        {latency, "how long single calls take (X is the percentile)"},
+        {lives, "short-lived processes"},
+        {die_off, "many holders killed at once"},
+        {sweep, "the sweep of idle keys, and looks at the table"},
+        {info, "what a look costs"},
+        {memory, "memory of a key in use, and of a holder"}
+    ].
+
+%% In the order of the report: what is compared, what it is compared with, and what lies below.
+-spec subjects() -> [subject()].
+subjects() ->
+    [ours, elixir, ets, counters, atomics, floor, none].
+
+%% Those that have an order of their own; the others follow by the alphabet.
+-spec variants() -> [string()].
+variants() ->
+    [Variant || {Variant, _} <- keys() ++ shapes()].
+
+-spec unit(Case :: atom(), measure()) -> string().
+unit(_, per_second) -> "1/s";
+unit(_, longest_mailbox) -> "messages";
+unit(memory, _) -> "B";
+unit(die_off, _) -> "ms";
+unit(lives, last_death_to_free) -> "us";
+unit(sweep, reclaim) -> "ns";
+unit(sweep, _) -> "us";
+unit(info, _) -> "us";
+unit(_, _) -> "ns".
+
+%% For whoever needs many keys of a kind.
 -spec shapes() -> [{string(), fun((non_neg_integer()) -> term())}].
 shapes() ->
     [
@@ -39,105 +83,104 @@ shapes() ->
         {"bin32", fun(I) -> <<I:256>> end}
     ].
 
--spec cases() -> [scenario()].
-cases() ->
+%% The counts of `keys' are not here: bench_keys has a VM of its own for each.
+-spec scenarios(mode()) -> [scenario(), ...].
+scenarios(#{held := Held, crowds := Crowds}) ->
+    lists:append([pairs(), refused(), buckets(), crowd(Crowds), held(Held), mix()]).
+
+pairs() ->
+    [
+        pair({pair, Variant, none}, [ours, elixir, ets, counters, atomics, floor], [{key, Key}])
+     || {Variant, Key} <- keys()
+    ].
+
+keys() ->
+    [
+        {"atom", db},
+        {"small integer", 12345},
+        {"pid", self()},
+        {"{app, 12345}", {app, 12345}},
+        {"4-tuple", {app, 12345, web, 1}},
+        {"8-byte binary", <<12345:64>>},
+        {"32-byte binary", <<12345:256>>},
+        {"200-byte binary", <<12345:1600>>},
+        {"{host, {10,0,0,1}, 8080}", {host, {10, 0, 0, 1}, 8080}},
+        {"map", #{app => 12345, role => web}}
+    ].
+
+refused() ->
+    Shapes = [{"atom", refused, alone}, {"{app, 12345}", {refused, 12345}, {alone, 12345}},
+              {"32-byte binary", <<12346:256>>, <<12347:256>>}],
     lists:append([
         [
-            #{group => pair, variant => Variant, keys => [Make(12345)], max_per => 10, buckets => 1,
-              held => 0, ops => [pair], subjects => [ours, ets, floor, atomics]}
-         || {Variant, Make} <- shapes()
-        ],
-        [
-            #{group => alone, variant => Variant, keys => [Make(12346)], max_per => ?UNBOUNDED, buckets => 1,
-              held => 0, ops => [acquire, release], subjects => [ours]}
-         || {Variant, Make} <- shapes()
-        ],
-        [
-            #{group => full, variant => Variant, keys => [Make(12347)], max_per => 1, buckets => 1,
-              held => 1, ops => [full], subjects => [ours]}
-         || {Variant, Make} <- shapes()
-        ],
-        [
-            #{group => below, variant => integer_to_list(Full) ++ " full", keys => [{below, Full}], max_per => 1,
-              buckets => Full + 1, held => Full, ops => [pair], subjects => [ours, ets]}
-         || Full <- [1, 1000]
-        ],
-        [
-            #{group => two, variant => "distinct keys", keys => [left, right], max_per => 10, buckets => 1,
-              held => 0, ops => [pair], subjects => [ours, ets, atomics]},
-            #{group => two, variant => "one key", keys => [middle, middle], max_per => 10, buckets => 1,
-              held => 0, ops => [pair], subjects => [ours, ets, floor]}
+            (pair({refused, Variant, none}, [ours, ets, counters, floor], [{key, Full}]))#{
+                max_per := 1, held := 1, phases := [full]
+            },
+            (pair({refused, Variant, none}, [ours], [{key, Alone}]))#{
+                max_per := ?UNBOUNDED, phases := [acquire, release]
+            }
         ]
+     || {Variant, Full, Alone} <- Shapes
     ]).
 
--spec ratios() -> [ratio()].
-ratios() ->
+buckets() ->
+    [
+        (pair({buckets, "MaxPer 1", Full}, [ours, ets], [{key, {below, Full}}]))#{
+            max_per := 1, buckets := Full + 1, held := Full
+        }
+     || Full <- [1, 10, 100, 1000]
+    ].
+
+crowd(Crowds) ->
     lists:append([
         [
-            #{text => "pair, " ++ Variant ++ ": ours / floor", dividend => {pair, Variant, ours, pair},
-              divisor => {pair, Variant, floor, pair}, target => {at_most, Target}}
-         || {Variant, Target} <- [{"atom", 1.8}, {"tuple", 1.8}, {"bin32", 2.2}]
-        ],
-        [
-            #{text => "pair, " ++ Variant ++ ": ets / ours", dividend => {pair, Variant, ets, pair},
-              divisor => {pair, Variant, ours, pair}, target => {at_least, 40}}
-         || {Variant, _} <- shapes()
-        ],
-        [
-            #{text => "pair, " ++ Variant ++ ": ours / two atomics", dividend => {pair, Variant, ours, pair},
-              divisor => {pair, Variant, atomics, pair}}
-         || {Variant, _} <- shapes()
-        ],
-        [
-            #{text => "full, " ++ Variant ++ ": full / acquire alone", dividend => {full, Variant, ours, full},
-              divisor => {alone, Variant, ours, acquire}, target => {at_most, 1}}
-         || {Variant, _} <- shapes()
-        ],
-        [
-            #{text => "full, " ++ Variant ++ ": full / half a pair", dividend => {full, Variant, ours, full},
-              divisor => {pair, Variant, ours, pair}, factor => 2}
-         || {Variant, _} <- shapes()
-        ],
-        [
-            %% "The same" with a tenth for the noise of a shared machine.
-            #{text => "1000 full buckets / 1: ours", dividend => {below, "1000 full", ours, pair},
-              divisor => {below, "1 full", ours, pair}, target => {at_most, 1.1}},
-            #{text => "1000 full buckets / 1: ets", dividend => {below, "1000 full", ets, pair},
-              divisor => {below, "1 full", ets, pair}},
-            #{text => "throughput of two processes, distinct keys / one: ours", dividend => {pair, "atom", ours, pair},
-              divisor => {two, "distinct keys", ours, pair}, factor => 2, target => {at_least, 1.8}},
-            %% What the machine has to give at that moment: two counters that share nothing.
-            #{text => "throughput of two processes, distinct keys / one: atomics",
-              dividend => {pair, "atom", atomics, pair},
-              divisor => {two, "distinct keys", atomics, pair}, factor => 2},
-            #{text => "throughput of two processes, distinct keys / one: ets", dividend => {pair, "atom", ets, pair},
-              divisor => {two, "distinct keys", ets, pair}, factor => 2},
-            #{text => "two processes on one key: ours / floor", dividend => {two, "one key", ours, pair},
-              divisor => {two, "one key", floor, pair}}
-        ],
-        [
-            #{text => "memory, " ++ Variant ++ ": ours / ets (" ++ Text ++ ")",
-              dividend => {memory, Variant, ours, OfOurs}, divisor => {memory, Variant, ets, OfEts},
-              target => {at_most, 1}}
-         || {Variant, _} <- shapes(),
-            {Text, OfOurs, OfEts} <- [
-                {"both tables", table, table}, {"its public table", table, public_table}, {"as the OS sees it", os, os}
-            ]
+            %% The floor has one counter for all keys, so it has no place in the others.
+            crowd("one key", Processes, [ours, ets, counters, atomics, floor], [
+                {key, {one, Processes}} || _ <- lists:seq(1, Processes)
+            ]),
+            crowd("distinct keys", Processes, [ours, ets, counters, atomics], [
+                {key, {distinct, Processes, I}} || I <- lists:seq(1, Processes)
+            ]),
+            crowd("100 keys by Zipf", Processes, [ours, ets, counters, atomics], [
+                {zipf, ?ZIPF_KEYS} || _ <- lists:seq(1, Processes)
+            ])
         ]
+     || Processes <- Crowds
     ]).
 
--spec title(Group :: atom()) -> string().
-title(pair) -> "acquire + release, one process";
-title(alone) -> "acquires in a row, then releases in a row, one process";
-title(full) -> "refused: another process holds the only permit";
-title(below) -> "acquire + release above full buckets (MaxPer 1, other processes hold them)";
-title(two) -> "acquire + release, two processes at once (as each sees it)";
-title(wait) ->
-    "how long single calls, sweep steps and pieces of a look take, at worst: quiet, while keys come and go by the "
-    "hundred thousand, and while another process looks at all there is";
-title(memory) -> "memory of a key in use, one process holding all".
+crowd(Variant, Processes, Subjects, [{Kind, _} | _] = Keys) ->
+    Measures = [per_second | [per_loop || Processes =< 2, Kind =:= key]],
+    Phase = case Kind of key -> pair; zipf -> pair_of_choices end,
+    (pair({crowd, Variant, Processes}, Subjects, Keys))#{
+        max_per := ?UNBOUNDED, phases := [Phase], measures := Measures
+    }.
 
--spec unit(Group :: atom()) -> string().
-unit(memory) -> "B";
-unit(wait) -> "us";
-unit(_) -> "ns".
+held(Counts) ->
+    [
+        (pair({held, Variant, Count}, [ours, ets], [{key, {Of, Count}}]))#{
+            max_per := ?UNBOUNDED, workers := {resident, {Of, Count}}
+        }
+     || {Variant, Of} <- [{"permits of the key", permits}, {"permits of other keys", keys}],
+        Count <- Counts
+    ].
+
+mix() ->
+    Workers = [mix || _ <- lists:seq(1, erlang:system_info(schedulers_online))],
+    [
+        (pair({mix, "90/5/4/1", none}, [ours, ets], Workers))#{
+            max_per := ?UNBOUNDED, phases := [mix], measures := [per_second]
+        }
+    ].
+
+pair(Id, Subjects, Keys) ->
+    #{
+        id => Id,
+        subjects => Subjects,
+        workers => fresh,
+        keys => Keys,
+        max_per => 10,
+        buckets => 1,
+        held => 0,
+        phases => [pair],
+        measures => [per_loop]
+    }.

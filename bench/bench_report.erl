@@ -1,82 +1,72 @@
-%% From samples to the table that people read and the file that programs read.
+%% The table that people read: every figure with its spread, then the targets.
 -module(bench_report).
 
--export([text/1, csv/1]).
+-export([text/1, number/1]).
 
--type results() :: #{bench_cases:id() => [{Round :: pos_integer(), float()}]}.
-
--spec text(results()) -> iolist().
+-spec text(bench_results:results()) -> iolist().
 text(Results) ->
-    Ids = lists:sort(fun(A, B) -> order(A) =< order(B) end, maps:keys(Results)),
-    Groups = lists:uniq([Group || {Group, _, _, _} <- Ids]),
+    InOrder = bench_results:in_order(Results),
     [
-        [figures(Group, [Id || {G, _, _, _} = Id <- Ids, G =:= Group], Results) || Group <- Groups],
-        line("~nratios~n", []),
-        [ratio(Ratio, Results) || Ratio <- bench_cases:ratios()]
+        [
+            figures(Case, Title, [Sample || {{C, _, _, _, _}, _} = Sample <- InOrder, C =:= Case])
+         || {Case, Title} <- bench_cases:cases()
+        ],
+        line("~ntargets and ratios (median   p25..p75)~n", []),
+        [target(Target, Results) || Target <- bench_targets:targets()]
     ].
 
-%% As the list of cases has them; what it does not name, memory, comes last.
-order({Group, Variant, Subject, Op}) ->
-    Cases = bench_cases:cases(),
-    {
-        place(Group, [G || #{group := G} <- Cases]),
-        place(Variant, [V || #{variant := V} <- Cases]),
-        place(Subject, lists:append([Subjects || #{subjects := Subjects} <- Cases])),
-        Op
-    }.
-
-place(Item, List) ->
-    length(lists:takewhile(fun(Other) -> Other =/= Item end, List)).
-
-figures(Group, Ids, Results) ->
+figures(_Case, _Title, []) ->
+    "";
+figures(Case, Title, Measured) ->
     [
-        line("~n~ts (~ts)~n", [bench_cases:title(Group), bench_cases:unit(Group)]),
+        line("~n~s: ~ts~n", [Case, Title]),
+        line("  ~-34ts~-10ts~-10ts~-20ts~12s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
         [
-            line("  ~-16ts~-9ts~-14ts~s~n", [Variant, Subject, Op, spread(values(Id, Results), 11, 1)])
-         || {_, Variant, Subject, Op} = Id <- Ids
+            line("  ~-34ts~-10ts~-10ts~-20ts~12s   ~ts ~s~n", [
+                Variant, axis(X), Subject, Measure, Median, Spread, bench_cases:unit(Case, Measure)
+            ])
+         || {{_, Variant, X, Subject, Measure}, Samples} <- Measured,
+            {Median, Spread} <- [spread([Value || {_, Value} <- Samples], fun number/1)]
         ]
     ].
 
-%% Divided round by round: what a round has in common, such as a busy neighbour, cancels out.
-ratio(#{text := Text, dividend := Dividend, divisor := Divisor} = Ratio, Results) ->
-    case Results of
-        #{Dividend := As, Divisor := Bs} ->
-            Factor = maps:get(factor, Ratio, 1),
-            Quotients = [Factor * A / B || {{Round, A}, {Round, B}} <- lists:zip(lists:sort(As), lists:sort(Bs))],
-            line("  ~-58ts~s~ts~n", [Text, spread(Quotients, 9, 2), verdict(Ratio, percentile(50, Quotients))]);
-        #{} ->
-            line("  ~-58ts not measured here~n", [Text])
+axis(none) -> "";
+axis(X) when is_integer(X) -> grouped(X);
+axis(X) -> float_to_list(X, [short]).
+
+target(#{text := Text, figure := Figure, unit := Unit} = Target, Results) ->
+    case bench_targets:figure(Figure, Results) of
+        {ok, Values} ->
+            #{median := Median} = bench_results:spread(Values),
+            {Middle, Spread} = spread(Values, fun ratio/1),
+            line("  ~-60ts~10s   ~-18ts ~-3s~ts~n", [Text, Middle, Spread, Unit, verdict(Target, Median)]);
+        not_measured ->
+            line("  ~-60ts not measured here~n", [Text])
     end.
 
-verdict(#{target := {at_most, Target}}, Value) -> verdict("<=", Target, Value =< Target);
-verdict(#{target := {at_least, Target}}, Value) -> verdict(">=", Target, Value >= Target);
+verdict(#{bound := {at_most, Bound}}, Median) -> verdict("<=", Bound, Median =< Bound);
+verdict(#{bound := {at_least, Bound}}, Median) -> verdict(">=", Bound, Median >= Bound);
 verdict(#{}, _) -> "".
 
-verdict(Sign, Target, true) -> line("   ~s ~p  PASS", [Sign, Target]);
-verdict(Sign, Target, false) -> line("   ~s ~p  MISS", [Sign, Target]).
+verdict(Sign, Bound, true) -> line("~s ~p  PASS", [Sign, Bound]);
+verdict(Sign, Bound, false) -> line("~s ~p  MISS", [Sign, Bound]).
 
-spread(Values, Width, Decimals) ->
-    [Median, Low, High] = [float_to_list(float(percentile(P, Values)), [{decimals, Decimals}]) || P <- [50, 25, 75]],
-    line("~*s   ~s..~s", [Width, Median, Low, High]).
+spread(Values, Text) ->
+    #{median := Median, p25 := P25, p75 := P75} = bench_results:spread(Values),
+    {Text(Median), [Text(P25), "..", Text(P75)]}.
 
-%% The nearest rank: always a value that was measured.
-percentile(P, Values) ->
-    Rank = max(1, ceil(P * length(Values) / 100)),
-    lists:nth(Rank, lists:sort(Values)).
+%% As many digits as mean something.
+-spec number(float()) -> string().
+number(Value) when abs(Value) >= 1000 -> grouped(round(Value));
+number(Value) -> float_to_list(Value, [{decimals, 1}]).
 
-values(Id, Results) ->
-    [Value || {_, Value} <- maps:get(Id, Results)].
+ratio(Value) when abs(Value) >= 1000 -> number(Value);
+ratio(Value) -> float_to_list(Value, [{decimals, 2}]).
 
--spec csv(results()) -> iolist().
-csv(Results) ->
-    [
-        "group,variant,subject,op,unit,round,value\n",
-        [
-            line("~s,~s,~s,~s,~s,~b,~.3f~n", [Group, Variant, Subject, Op, bench_cases:unit(Group), Round, Value])
-         || {{Group, Variant, Subject, Op}, Samples} <- lists:sort(maps:to_list(Results)),
-            {Round, Value} <- lists:sort(Samples)
-        ]
-    ].
+%% 1234567 as 1,234,567.
+grouped(Integer) when Integer < 0 -> [$- | grouped(-Integer)];
+grouped(Integer) when Integer < 1000 -> integer_to_list(Integer);
+grouped(Integer) -> grouped(Integer div 1000) ++ "," ++ lists:flatten(line("~3..0b", [Integer rem 1000])).
 
 line(Format, Arguments) ->
     io_lib:format(Format, Arguments).

@@ -1,13 +1,28 @@
 %% What differs between the subjects outside of the timed loops.
 -module(bench_subjects).
 
--export([start/1, module/1, key/2, settle/1, memory/1]).
+-export([start/1, module/1, place/2, hold/4, take/4, settle/1, memory/1]).
+
+-export_type([where/0]).
 
 -type subject() :: bench_cases:subject().
+%% One key; one of so many, by Zipf; the keys of the mix.
+-type where() :: {key, term()} | {zipf, Keys :: pos_integer()} | mix.
+
+%% Acquires between two looks at the manager of the ETS design, so that its mailbox stays short.
+-define(SETTLE_EVERY, 1000).
+%% Words of an `atomics' array, of which one is used: no two may share a cache line.
+-define(WORDS, 32).
 
 -spec start(subject()) -> ok.
 start(Subject) when Subject =:= ours; Subject =:= ets ->
     {ok, _} = (module(Subject)):start_link(10),
+    ok;
+start(counters) ->
+    bench_counters:start();
+%% It is another door to the table of `ours'.
+start(elixir) ->
+    {module, _} = code:ensure_loaded(module(elixir)),
     ok;
 start(floor) ->
     {module, _} = code:ensure_loaded(bench_floor_nif),
@@ -15,24 +30,67 @@ start(floor) ->
 start(atomics) ->
     ok.
 
+%% Those that have acquire/3 and release/3.
 -spec module(subject()) -> module().
 module(ours) -> canal_lock;
-module(ets) -> canal_lock_ets.
+module(elixir) -> 'Elixir.CanalLock';
+module(ets) -> canal_lock_ets;
+module(counters) -> bench_counters.
 
--spec key(subject(), Key :: term()) -> term().
-key(atomics, _Key) -> atomics:new(1, []);
-key(_, Key) -> Key.
+%% What the loops take for that key. It has been used once: where several processes are the first to use a key at the
+%% same time, the ETS design raises.
+-spec place(subject(), Key :: term()) -> term().
+place(atomics, _Key) ->
+    atomics:new(?WORDS, []);
+place(floor, Key) ->
+    Key;
+place(Subject, Key) ->
+    Module = module(Subject),
+    {acquired, _} = Module:acquire(Key, 1, 1),
+    ok = Module:release(Key, 1, 1),
+    Key.
+
+%% A new process for each list takes a permit of each key in it, and lives as long as the caller.
+-spec hold(subject(), [[Key :: term()]], MaxPer :: pos_integer(), Buckets :: pos_integer()) -> ok.
+hold(Subject, Lists, MaxPer, Buckets) ->
+    Parent = self(),
+    Hold = fun(Keys) ->
+        ok = take(Subject, Keys, MaxPer, Buckets),
+        Parent ! {self(), holding},
+        receive after infinity -> ok end
+    end,
+    Holders = [spawn_link(fun() -> Hold(Keys) end) || Keys <- Lists],
+    [receive {Holder, holding} -> ok end || Holder <- Holders],
+    ok.
+
+%% The calling process takes a permit of each key.
+-spec take(subject(), [Key :: term()], MaxPer :: pos_integer(), Buckets :: pos_integer()) -> ok.
+take(Subject, Keys, MaxPer, Buckets) ->
+    take(Subject, Keys, MaxPer, Buckets, 0).
+
+take(Subject, [], _MaxPer, _Buckets, _) ->
+    settle(Subject);
+take(Subject, Keys, MaxPer, Buckets, ?SETTLE_EVERY) ->
+    ok = settle(Subject),
+    take(Subject, Keys, MaxPer, Buckets, 0);
+take(Subject, [Key | Keys], MaxPer, Buckets, Since) ->
+    {acquired, _} = acquire(Subject, Key, MaxPer, Buckets),
+    take(Subject, Keys, MaxPer, Buckets, Since + 1).
+
+%% The one counter of the floor may be above MaxPer already, for another key.
+acquire(floor, Key, _MaxPer, _Buckets) -> bench_floor_nif:floor_acquire(Key, 1000, 1);
+acquire(Subject, Key, MaxPer, Buckets) -> (module(Subject)):acquire(Key, MaxPer, Buckets).
 
 %% Waits until the manager has handled what this process has sent it.
 -spec settle(subject()) -> ok.
 settle(ets) ->
     _ = sys:get_state(canal_lock_ets),
     ok;
-settle(ours) ->
+settle(_) ->
     ok.
 
 %% The subject's own account of its memory, in bytes.
--spec memory(subject()) -> [{bench_cases:op(), non_neg_integer()}].
+-spec memory(subject()) -> [{bench_cases:measure(), non_neg_integer()}].
 memory(ours) ->
     #{memory := Bytes} = canal_lock:info(),
     [{table, Bytes}];

@@ -1,0 +1,36 @@
+%% The process that holds much while it is measured: setting it up for each sample would take longer than the sample.
+%% So this one stays, and takes a lap whenever it is asked to.
+-module(bench_resident).
+
+-export([start/3, take/2]).
+
+-spec start(bench_cases:subject(), bench_sample:worker(), Beside) -> {pid(), bench_sample:worker()} when
+    Beside :: {permits | keys, non_neg_integer()}.
+start(Subject, [{_, _, Key, MaxPer, Buckets}] = Worker, {Of, Count}) ->
+    Parent = self(),
+    Run = fun() ->
+        ok = bench_subjects:take(Subject, [held(Of, Key, I) || I <- lists:seq(1, Count)], MaxPer, Buckets),
+        Parent ! {self(), ready},
+        serve(Worker)
+    end,
+    Pid = spawn_opt(Run, [link, {min_heap_size, bench_sample:heap(1)}]),
+    receive
+        {Pid, ready} -> {Pid, Worker}
+    end.
+
+held(permits, Key, _) -> Key;
+held(keys, Key, I) -> {Key, I}.
+
+serve(Worker) ->
+    receive
+        {take, Parent, Times} ->
+            Parent ! {self(), bench_sample:laps(Worker, {Times, fun() -> ok end})},
+            serve(Worker)
+    end.
+
+-spec take({pid(), bench_sample:worker()}, Times :: pos_integer()) -> bench_sample:sample().
+take({Pid, Worker}, Times) ->
+    Pid ! {take, self(), Times},
+    receive
+        {Pid, Laps} -> bench_sample:elapsed(Worker, [Laps])
+    end.

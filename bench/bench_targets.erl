@@ -1,0 +1,152 @@
+%% What the figures are held against, as data. A miss is printed; it does not change how the run exits, for a machine
+%% that others use decides too much of it.
+-module(bench_targets).
+
+-export([targets/0, figure/2]).
+
+-export_type([target/0, figure/0]).
+
+-type target() :: #{
+    text := string(),
+    figure := figure(),
+    %% Of the figure as it is printed.
+    unit := string(),
+    bound => {at_most | at_least, number()}
+}.
+%% Formed within each round: what a round has in common, such as a busy neighbour, cancels out.
+-type figure() ::
+    {quotient, Dividend :: bench_results:id(), Divisor :: bench_results:id()}
+    | {difference, bench_results:id(), bench_results:id()}
+    | {value, bench_results:id()}.
+
+-spec figure(figure(), bench_results:results()) -> {ok, [float(), ...]} | not_measured.
+figure({value, Id}, Results) ->
+    case Results of
+        #{Id := Samples} -> {ok, [Value || {_, Value} <- Samples]};
+        #{} -> not_measured
+    end;
+figure({How, A, B}, Results) ->
+    case Results of
+        #{A := As, B := Bs} -> {ok, [of_both(How, Pair) || Pair <- bench_results:by_round(As, Bs)]};
+        #{} -> not_measured
+    end.
+
+of_both(quotient, {A, B}) -> A / B;
+of_both(difference, {A, B}) -> A - B.
+
+%% Those without a bound are printed for what they say about their neighbours.
+-spec targets() -> [target(), ...].
+targets() ->
+    lists:append([pairs(), two_processes(), flat(), large(), lives(), memory(), latency()]).
+
+pairs() ->
+    Shapes = [{"atom", 1.4}, {"{app, 12345}", 1.4}, {"32-byte binary", 1.7}],
+    Quotient = fun(Variant, A, B) -> {quotient, {pair, Variant, none, A, pair}, {pair, Variant, none, B, pair}} end,
+    lists:append([
+        [
+            times("pair, " ++ Variant ++ ": ours / floor", Quotient(Variant, ours, floor), {at_most, Most})
+         || {Variant, Most} <- Shapes
+        ],
+        [times("pair, atom: ours / two atomics", Quotient("atom", ours, atomics), {at_most, 2})],
+        [
+            times(
+                "pair, " ++ Variant ++ ": " ++ atom_to_list(Subject) ++ " / ours",
+                Quotient(Variant, Subject, ours),
+                {at_least, Least}
+            )
+         || {Subject, Least} <- [{ets, 50}, {counters, 4}],
+            {Variant, _} <- Shapes
+        ],
+        [
+            told("pair, " ++ Variant ++ ": elixir / ours", Quotient(Variant, elixir, ours))
+         || {Variant, _} <- Shapes
+        ]
+    ]).
+
+two_processes() ->
+    Gain = fun(Subject) ->
+        {quotient, {crowd, "distinct keys", 2, Subject, per_second}, {crowd, "distinct keys", 1, Subject, per_second}}
+    end,
+    [
+        times("work of two processes on distinct keys / of one: ours", Gain(ours), {at_least, 1.9}),
+        %% What the machine has to give at that moment: two counters that share nothing.
+        told("work of two processes on distinct keys / of one: atomics", Gain(atomics)),
+        times(
+            "two processes on one key: ours / floor",
+            {quotient, {crowd, "one key", 2, ours, pair}, {crowd, "one key", 2, floor, pair}},
+            {at_most, 1.15}
+        )
+    ].
+
+%% "The same" with a tenth for the noise of a shared machine.
+flat() ->
+    Flat = fun(Text, Case, Variant, Many) ->
+        times(Text, {quotient, {Case, Variant, Many, ours, pair}, {Case, Variant, 1, ours, pair}}, {at_most, 1.1})
+    end,
+    [
+        Flat("above 1000 full buckets / 1: ours", buckets, "MaxPer 1", 1000),
+        Flat("holding 100,000 permits of the key / 1: ours", held, "permits of the key", 100000),
+        Flat("holding 100,000 permits of other keys / 1: ours", held, "permits of other keys", 100000)
+    ].
+
+large() ->
+    Id = fun(Subject) -> {keys, "random keys", 1000000, Subject, pair} end,
+    [
+        plain("a key among 1,000,000: ours", {value, Id(ours)}, "ns", {at_most, 350}),
+        times("a key among 1,000,000: ets / ours", {quotient, Id(ets), Id(ours)}, {at_least, 10})
+    ].
+
+lives() ->
+    lists:append([
+        [
+            plain(
+                "a life (" ++ Variant ++ ") over a bare spawn: ours",
+                {difference, {lives, Variant, none, ours, per_life}, {lives, Variant, none, none, per_life}},
+                "ns",
+                {at_most, 350}
+            )
+         || Variant <- ["release and exit", "die holding"]
+        ],
+        [
+            plain(
+                "from the last of 200,000 deaths to all free: ours",
+                {value, {die_off, "200,000 holders", none, ours, last_death_to_free}},
+                "ms",
+                {at_most, 1}
+            )
+        ]
+    ]).
+
+memory() ->
+    lists:append([
+        [
+            plain(
+                "memory of a key, " ++ Shape ++ ": ours",
+                {value, {memory, Shape, none, ours, per_key}},
+                "B",
+                {at_most, 160}
+            )
+         || {Shape, _} <- bench_cases:shapes()
+        ],
+        [
+            plain(
+                "memory of a holder, beyond the slots: ours",
+                {value, {memory, "holder", none, ours, per_holder}},
+                "B",
+                {at_most, 64}
+            )
+        ]
+    ]).
+
+latency() ->
+    At = fun(Percentile) -> {latency, "under load", Percentile, ours, acquire} end,
+    [times("acquire under load, p99.9 / median: ours", {quotient, At(99.9), At(50)}, {at_most, 10})].
+
+told(Text, Figure) ->
+    #{text => Text, figure => Figure, unit => ""}.
+
+times(Text, Figure, Bound) ->
+    plain(Text, Figure, "", Bound).
+
+plain(Text, Figure, Unit, Bound) ->
+    #{text => Text, figure => Figure, unit => Unit, bound => Bound}.

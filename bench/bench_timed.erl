@@ -1,0 +1,43 @@
+%% The room of all that is timed in one VM: the scenarios of bench_cases, by fresh processes or by residents.
+-module(bench_timed).
+
+-export([measure/2]).
+
+-spec measure(bench_cases:mode(), fun((iodata()) -> ok)) -> bench_results:results().
+measure(Mode, Tell) ->
+    Scenarios = bench_cases:scenarios(Mode),
+    Subjects = lists:usort(lists:append([Subjects || #{subjects := Subjects} <- Scenarios])),
+    [ok = bench_subjects:start(Subject) || Subject <- Subjects],
+    Runs = [prepared(Scenario, Subject, Tell) || #{subjects := Of} = Scenario <- Scenarios, Subject <- Of],
+    bench_runs:measure(Runs, Mode, Tell).
+
+prepared(#{id := {Case, Variant, X}, keys := Keys, measures := Measures} = Scenario, Subject, Tell) ->
+    ok = Tell(io_lib:format("set up: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
+    Places = maps:from_list([{Key, place(Subject, Key)} || Key <- lists:usort(Keys)]),
+    ok = hold(Scenario, Subject),
+    Workers = [worker(Scenario, Subject, maps:get(Key, Places)) || Key <- Keys],
+    #{
+        id => {Case, Variant, X, Subject},
+        take => taking(Scenario, Subject, Workers),
+        workers => length(Workers),
+        measures => Measures
+    }.
+
+place(Subject, {key, Key}) -> bench_subjects:place(Subject, Key);
+place(Subject, {zipf, Keys}) -> bench_choices:zipf(Subject, Keys);
+place(Subject, mix) -> bench_mix:prepare(Subject).
+
+worker(#{phases := Phases, max_per := MaxPer, buckets := Buckets}, Subject, Place) ->
+    [{Kind, bench_loops:loop(Subject, Kind), Place, MaxPer, Buckets} || Kind <- Phases].
+
+taking(#{workers := fresh}, _Subject, Workers) ->
+    fun(Times) -> bench_sample:take(Workers, Times) end;
+taking(#{workers := {resident, Beside}}, Subject, [Worker]) ->
+    Resident = bench_resident:start(Subject, Worker, Beside),
+    fun(Times) -> bench_resident:take(Resident, Times) end.
+
+%% By a process for each permit, for as long as this VM lives.
+hold(#{held := 0}, _Subject) ->
+    ok;
+hold(#{held := Held, keys := [{key, Key}], max_per := MaxPer, buckets := Buckets}, Subject) ->
+    bench_subjects:hold(Subject, lists:duplicate(Held, [Key]), MaxPer, Buckets).
