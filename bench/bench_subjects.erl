@@ -1,7 +1,7 @@
 %% What differs between the subjects outside of the timed loops.
 -module(bench_subjects).
 
--export([start/1, module/1, place/2, hold/4, take/4, settle/1, memory/1]).
+-export([start/1, module/1, place/2, hold/4, take/4, settle/1]).
 
 -export_type([where/0]).
 
@@ -88,15 +88,3 @@ settle(ets) ->
     ok;
 settle(_) ->
     ok.
-
-%% The subject's own account of its memory, in bytes.
--spec memory(subject()) -> [{bench_cases:measure(), non_neg_integer()}].
-memory(ours) ->
-    #{memory := Bytes} = canal_lock:info(),
-    [{table, Bytes}];
-memory(ets) ->
-    [Public, Private] = [
-        ets:info(Table, memory) * erlang:system_info(wordsize)
-     || Table <- [canal_lock_ets, canal_lock_ets_monitors]
-    ],
-    [{public_table, Public}, {table, Public + Private}].
