@@ -68,13 +68,15 @@
     {bench_memory, "memory", #{"full" => 51, "quick" => 6}}
 ]).
 
+%% In a process of its own: many are linked to it, and if one of them crashes, somebody must be left to end this VM.
 -spec main() -> no_return().
 main() ->
-    try
-        halt(main(init:get_plain_arguments()))
-    catch
-        Class:Reason:Stack ->
-            io:format(standard_error, "~ts", [erl_error:format_exception(Class, Reason, Stack)]),
+    {Pid, Monitor} = spawn_monitor(fun() -> exit({status, main(init:get_plain_arguments())}) end),
+    receive
+        {'DOWN', Monitor, process, Pid, {status, Status}} ->
+            halt(Status);
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            io:format(standard_error, "~nbench: ~tp~n", [Reason]),
             halt(1)
     end.
 
