@@ -16,7 +16,6 @@
     before_s = 0 :: number(),
     %% The present room.
     number = 0 :: non_neg_integer(),
-    name = "" :: string(),
     expected_s = 0 :: number(),
     room_started = now_ms() :: integer(),
     written = none :: integer() | none
@@ -66,9 +65,9 @@ loop(State, Rooms) ->
 
 handle({room, Name, Expected_s}, #state{before_s = Before, expected_s = Last, number = Number} = State, Rooms) ->
     New = State#state{
-        before_s = Before + Last, number = Number + 1, name = Name, expected_s = Expected_s, room_started = now_ms()
+        before_s = Before + Last, number = Number + 1, expected_s = Expected_s, room_started = now_ms()
     },
-    write("", New, Rooms);
+    write(Name, New, Rooms);
 handle({tell, Text}, #state{output = Output, written = Written} = State, Rooms) ->
     case Written =:= none orelse now_ms() - Written >= maps:get(Output, ?EVERY_MS) of
         true -> write(Text, State, Rooms);
@@ -78,10 +77,10 @@ handle(stop, #state{output = Output}, _Rooms) ->
     Output =:= terminal andalso io:put_chars("\r\e[K"),
     stopped.
 
-write(Text, #state{output = Output, number = Number, name = Name, started = Started} = State, Rooms) ->
+write(Text, #state{output = Output, number = Number, started = Started} = State, Rooms) ->
     Elapsed_s = (now_ms() - Started) div 1000,
     Left = io_lib:format("~s gone, about ~s left", [clock(Elapsed_s), clock(left_s(State))]),
-    Line = io_lib:format("[~b/~b, ~s] ~ts ~ts", [Number, Rooms, Left, Name, Text]),
+    Line = io_lib:format("[~b/~b, ~s] ~ts", [Number, Rooms, Left, Text]),
     case Output of
         terminal -> io:put_chars(["\r", string:slice(Line, 0, ?WIDTH), "\e[K"]);
         lines -> io:put_chars([Line, $\n])

@@ -23,7 +23,7 @@
 measure(Runs, #{rounds := Rounds, sample_ms := SampleMs}, Tell) ->
     Sized = [sized(Run, SampleMs * 1.0e6, Tell) || Run <- Runs],
     bench_rounds:play(Rounds, fun(Round) ->
-        ok = Tell(io_lib:format("round ~b of ~b", [Round, Rounds])),
+        ok = Tell(io_lib:format("loops of calls, round ~b of ~b", [Round, Rounds])),
         [Sample || {Run, Times} <- bench_rounds:shuffle(Sized), Sample <- values(Run, Times, take(Run, Times))]
     end).
 

@@ -12,7 +12,7 @@ measure(Mode, Tell) ->
     bench_runs:measure(Runs, Mode, Tell).
 
 prepared(#{id := {Case, Variant, X}, keys := Keys, measures := Measures} = Scenario, Subject, Tell) ->
-    ok = Tell(io_lib:format("set up: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
+    ok = Tell(io_lib:format("setting up: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
     Places = maps:from_list([{Key, place(Subject, Key)} || Key <- lists:usort(Keys)]),
     ok = hold(Scenario, Subject),
     Workers = [worker(Scenario, Subject, maps:get(Key, Places)) || Key <- Keys],
