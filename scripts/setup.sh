@@ -2,12 +2,13 @@
 # Sees to it that this machine can build, test and measure, given that it has Rust. Silent and quick when nothing is
 # missing. On Debian and its relatives it installs what is; elsewhere it says what is missing and exits with status 1.
 #
-#   scripts/setup.sh         what everything but the soak needs
-#   scripts/setup.sh soak    what the soak needs, too
+#   scripts/setup.sh          what everything but the soak and the plots needs
+#   scripts/setup.sh soak     what the soak needs, too
+#   scripts/setup.sh bench    what the plots of the benchmark need, too
 set -euo pipefail
 case "${*-}" in
-  '' | soak) for_what=${1-} ;;
-  *) echo "usage: scripts/setup.sh [soak]" >&2; exit 2 ;;
+  '' | soak | bench) for_what=${1-} ;;
+  *) echo "usage: scripts/setup.sh [soak|bench]" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
 
@@ -92,6 +93,10 @@ look_for_valgrind() {
   esac
 }
 
+look_for_what_the_plots_need() {
+  has gnuplot || lacks "gnuplot" gnuplot-nox
+}
+
 look() {
   missing=()
   packages=()
@@ -99,6 +104,7 @@ look() {
   look_for_erlang
   look_for_tools
   look_for_valgrind
+  [ "$for_what" != bench ] || look_for_what_the_plots_need
 }
 
 report_and_fail() {

@@ -1,0 +1,47 @@
+# A row for each variant; in it a dot for each subject, with a line from the first to the third quartile. The axis is
+# logarithmic and of times. Wants `row_name(variant, x, measure)', and `said', the subjects whose values stand beside
+# their dots, with how many times ours that is.
+
+rows = most(row)
+legend = words(subjects) > 1
+reads = "Dot: median of %s rounds; line: quartiles" . (legend ? "; ×: times canal_lock's." : ".")
+high = (legend ? 88 : 66) + 30 * rows + 66
+load "page.gp"
+
+lo = begin_at(0.85 * lowest(""))
+hi = end_at(1.1 * highest(""))
+set logscale x
+set xrange [lo:hi]
+set yrange [rows + 0.5:0.5]
+set xtics ()
+do for [e = -1:11] {
+    do for [m in (hi / lo <= 1100 ? "1 2 5" : "1")] {
+        t = m * 10.0 ** e
+        if (t > 0.99 * lo && t < 1.01 * hi) { set xtics add (time_tic(t) t) }
+    }
+}
+longest = 0
+set ytics () textcolor rgb ink
+set grid noytics
+do for [r = 1:rows] {
+    text = row_name(of_row(r, variant), of_row(r, along), of_row(r, measure))
+    longest = strlen(text) > longest ? strlen(text) : longest
+    set ytics add (text r)
+    set arrow from lo, r to hi, r nohead lc rgb faint back
+}
+set lmargin at screen across(36 + 6.9 * longest)
+set rmargin at screen across(wide - 40)
+set tmargin at screen down(top)
+set bmargin at screen down(high - 54)
+
+is(s) = strcol(subject) eq s
+# What is too small for a logarithm (nothing at all, say) stands at the edge.
+shown(c) = column(c) > lo ? column(c) : lo
+# Aside, where it would lie on another.
+aside(s) = s eq "elixir" ? 0.24 : 0
+of_ours(s, v, mine) = s eq "ours" || mine eq "none" || mine + 0 <= 0 ? "" : " · " . times(v, mine + 0)
+plot for [s in subjects] data using (is(s) ? shown(median) : NaN):(column(row) + aside(s)):(shown(p25)):(shown(p75)) \
+        with xerrorbars lc rgb color(s) lw 1.5 pt point(s) ps size(s), \
+    for [s in said] data using (is(s) ? shown(median) : NaN):(column(row)): \
+        (duration(column(median)) . of_ours(s, column(median), strcol(ours))) \
+        with labels center offset 0, 0.7 font ",10" textcolor rgb color(s)

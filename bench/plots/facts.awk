@@ -1,0 +1,27 @@
+# The line under each plot: on what it was measured, from the facts that head the samples. A long one is cut.
+
+{ sub(/\r$/, "") }
+/^# [a-z_]+: / {
+    colon = index($0, ": ")
+    fact[substr($0, 3, colon - 3)] = substr($0, colon + 2)
+    next
+}
+{ exit }
+
+function add(name, before, after,    text) {
+    if (!(name in fact)) return
+    text = fact[name]
+    if (length(text) > 50) text = substr(text, 1, 49) "…"
+    said = said (said == "" ? "" : " · ") before text after
+}
+
+END {
+    add("machine")
+    add("system")
+    add("otp", "OTP ")
+    add("schedulers", "", " schedulers")
+    add("commit", "commit ")
+    add("date")
+    if (fact["mode"] != "full") add("mode", "", " mode")
+    print said
+}

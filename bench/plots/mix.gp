@@ -1,0 +1,9 @@
+# Something like real use.
+title = "A mix of pairs, refusals, deaths and resizes: operations per second"
+subtitle = "As many processes as schedulers, 1000 keys."
+better = "more"
+row_name(v, m) = ""
+panels = 1
+shows_1 = "per_second"
+over_bare = 0
+load "bars.gp"

@@ -1,0 +1,22 @@
+# Of samples.awk's lines, sorted: one for each id, with median, first and third quartile (by nearest rank, so each is a
+# value that was measured) and the number of samples.
+#
+#   case  variant  x  subject  measure  unit  median  p25  p75  n       (tab-separated)
+
+BEGIN { FS = OFS = "\t" }
+
+function rank(part) { return value[part * n == int(part * n) ? part * n : int(part * n) + 1] }
+
+function tell() { if (n > 0) print id, rank(0.5), rank(0.25), rank(0.75), n }
+
+{
+    this = $4 OFS $5 OFS $6 OFS $7 OFS $8 OFS $9
+    if (this != id) {
+        tell()
+        n = 0
+        id = this
+    }
+    value[++n] = $3
+}
+
+END { tell() }

@@ -1,0 +1,86 @@
+# The benchmark's samples, checked, for sort and quartiles.awk:
+#
+#   SERIES  X  VALUE  case  variant  x  subject  measure  unit       (tab-separated)
+#
+# SERIES numbers what differs in more than x, in the order of the file, and X is x as a number: sorted by the first
+# three, the samples of each id stand together, smallest first, and the ids of a curve from left to right.
+# Times become nanoseconds, whatever they were measured in. What is not as it should be ends the program: a plot of
+# half the samples would look as good as one of all.
+
+BEGIN {
+    OFS = "\t"
+    header = "case,variant,x,subject,measure,unit,round,value"
+    split("ns us ms s", times, " ")
+    for (i = 1; i in times; i++) in_ns[times[i]] = 1000 ^ (i - 1)
+    split("B 1/s messages", others, " ")
+    for (i in others) is_unit[others[i]]
+    split("ours elixir ets counters atomics floor none", known, " ")
+    for (i in known) is_subject[known[i]]
+    number = "^-?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"
+}
+
+function fail(what) {
+    printf "plots: %s:%d: %s\n", FILENAME, FNR, what > "/dev/stderr"
+    failed = 1
+    exit 1
+}
+
+# The fields of a line into `field'; answers how many there are, and 0 where a quote is not closed.
+function split_csv(line,    n, rest) {
+    n = 0
+    rest = line
+    for (;;) {
+        if (substr(rest, 1, 1) == "\"") {
+            if (!match(rest, /^"([^"]|"")*"/)) return 0
+            field[++n] = substr(rest, 2, RLENGTH - 2)
+            gsub(/""/, "\"", field[n])
+        } else {
+            match(rest, /^[^,]*/)
+            field[++n] = substr(rest, 1, RLENGTH)
+        }
+        rest = substr(rest, RLENGTH + 1)
+        if (rest == "") return n
+        if (substr(rest, 1, 1) != ",") return 0
+        rest = substr(rest, 2)
+    }
+}
+
+{ sub(/\r$/, "") }
+!headed && /^# / { next }
+!headed && $0 == header { headed = 1; next }
+!headed { fail("this should be `# name: value' or the header " header) }
+
+{
+    n = split_csv($0)
+    if (n == 0) fail("a quote is not closed, or something follows it")
+    if (n != 8) fail(n " fields instead of 8")
+    for (i = 1; i <= n; i++) if (field[i] == "" || field[i] ~ /\t/) fail("field " i " is empty or has a tab in it")
+    if (field[3] != "none" && field[3] !~ number) fail("x is neither a number nor none: " field[3])
+    if (!(field[4] in is_subject)) fail("the subject is none that a plot has a colour for: " field[4])
+    if (field[7] !~ /^[1-9][0-9]*$/) fail("the round is not a number from 1: " field[7])
+    if (field[8] !~ number) fail("the value is not a number: " field[8])
+
+    unit = field[6]
+    value = field[8]
+    if (unit in in_ns) {
+        value = field[8] * in_ns[unit]
+        unit = "ns"
+    } else if (!(unit in is_unit)) {
+        fail("the unit is none that a plot has an axis for: " unit)
+    }
+    id = field[1] OFS field[2] OFS field[3] OFS field[4] OFS field[5]
+    if ((id, field[7]) in seen) fail("round " field[7] " of this stands further up, too")
+    seen[id, field[7]]
+    if (id in unit_of && unit_of[id] != unit) fail("measured in " unit ", but further up in " unit_of[id])
+    unit_of[id] = unit
+    series = field[1] OFS field[2] OFS field[4] OFS field[5]
+    if (!(series in place)) place[series] = ++places
+
+    print place[series], field[3] == "none" ? 0 : field[3], value, id, unit
+}
+
+END {
+    if (failed) exit 1
+    if (!headed) fail("the header is missing: " header)
+    if (places == 0) fail("there are no samples")
+}
