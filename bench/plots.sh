@@ -18,13 +18,13 @@ command -v gnuplot >/dev/null || fail "there is no gnuplot here: scripts/setup.s
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+
+awk -v order="$rooms/order" -f "$rooms/samples.awk" "$samples" >"$work/samples" || exit 1
+sort -t $'\t' -k 1,1n -k 2,2g -k 3,3n -k 4,4n -k 5,5g "$work/samples" | awk -f "$rooms/quartiles.awk" >"$work/quartiles"
+awk -f "$rooms/facts.awk" "$samples" >"$work/facts"
 mkdir -p "$folder"
 
-awk -f "$rooms/samples.awk" "$samples" >"$work/samples" || exit 1
-sort -t $'\t' -k 1,1n -k 2,2g -k 3,3g "$work/samples" | awk -f "$rooms/quartiles.awk" >"$work/quartiles"
-awk -f "$rooms/facts.awk" "$samples" >"$work/facts"
-
-draw() { # NAME CASE...
+draw() { # NAME CASE[/MEASURE]...
   local name=$1 title
   shift
   awk -v cases=" $* " -f "$rooms/places.awk" "$work/quartiles" >"$work/$name"
@@ -43,13 +43,13 @@ draw() { # NAME CASE...
 
 draw pair pair
 draw refused refused
-draw keys keys
-draw buckets buckets
-draw crowd crowd
-draw held held
+draw keys keys/pair
+draw buckets buckets/pair
+draw crowd crowd/per_second
+draw held held/pair
 draw latency latency
 draw lives lives
 draw die_off die_off
 draw sweep sweep info
 draw memory memory
-draw mix mix
+draw mix mix/per_second

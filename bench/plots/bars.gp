@@ -54,6 +54,7 @@ y(s) = is(s) ? middle[int(column(row))] + (column(place) - (column(places) + 1) 
 half = 0.38 * thick
 positive(v) = v > 0 ? v : 0
 
+first = 1
 set multiplot
 do for [p = 1:panels] {
     shown = " " . value(sprintf("shows_%d", p)) . " "
@@ -61,11 +62,13 @@ do for [p = 1:panels] {
     here = subjects_of(of_shown . "1 ")
     greatest = highest(of_shown)
     u = ask(of_shown . sprintf("1 { print $%d; exit }", unit))
-    if (p > 1) {
+    if (here eq "") { continue }
+    if (!first) {
         do for [i = 1:tag] { unset label i }
         set format y ""
         set ytics ()
     }
+    first = 0
     if (panels > 1) {
         set label 100 value(sprintf("says_%d", p)) at graph 0, 1 offset 0, 0.8 font ",13" textcolor rgb ink
     }

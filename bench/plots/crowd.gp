@@ -2,7 +2,6 @@
 title = "Pairs of acquire and release per second, by the number of processes"
 subtitle = "All processes together."
 better = "more"
-what = "per_second"
 x_says = "processes"
 tic(v) = count_tic(v) . "/s"
 in_words(v) = count(v) . "/s"

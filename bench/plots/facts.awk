@@ -11,17 +11,19 @@
 function add(name, before, after,    text) {
     if (!(name in fact)) return
     text = fact[name]
-    if (length(text) > 50) text = substr(text, 1, 49) "…"
+    if (length(text) > 60) text = substr(text, 1, 59) "…"
     said = said (said == "" ? "" : " · ") before text after
 }
 
 END {
     add("machine")
-    add("system")
     add("otp", "OTP ")
     add("schedulers", "", " schedulers")
     add("commit", "commit ")
+    if ("date" in fact) fact["date"] = substr(fact["date"], 1, 10)
     add("date")
-    if (fact["mode"] != "full") add("mode", "", " mode")
+    # What "full: ..." and "quick: ..." say further is said by the plots.
+    sub(/:.*/, "", fact["mode"])
+    if (fact["mode"] != "" && fact["mode"] != "full") add("mode", "", " mode")
     print said
 }

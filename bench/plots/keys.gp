@@ -2,7 +2,6 @@
 title = "acquire + release, by the number of keys in use"
 subtitle = "One process, keys picked at random."
 none_is = "the loop alone"
-what = "pair"
 x_says = "keys in use"
 tic(v) = time_tic(v)
 in_words(v) = duration(v)

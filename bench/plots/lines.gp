@@ -1,21 +1,20 @@
 # A panel for each variant, in it a curve for each subject with a band from the first to the third quartile; both axes
-# are logarithmic. Wants `what', the measure; `x_says'; and `tic(v)' and `in_words(v)', which say a number of the
-# y axis. The curves of one panel bear their names at their ends; several panels share a legend. The harness alone is
-# left out.
+# are logarithmic. Wants `x_says', and `tic(v)' and `in_words(v)', which say a number of the y axis. The curves of one
+# panel bear their names at their ends; several panels share a legend. The harness alone is left out.
 
-of_what = sprintf("$%d == \"%s\" && $%d != \"none\" && ", measure, what, subject)
-subjects = subjects_of(of_what . "1 ")
-shown = panels_of(of_what)
+of_shown = sprintf("$%d != \"none\" && ", subject)
+subjects = subjects_of(of_shown . "1 ")
+shown = panels_of(of_shown)
 panels = words(shown)
 legend = panels > 1
 reads = "Line: median of %s rounds; band: quartiles."
 high = 400
 load "page.gp"
 
-lo = begin_at(0.85 * lowest(of_what))
-hi = end_at(1.1 * highest(of_what))
-first_x = ask(of_what . sprintf("(!n++ || $%d < v) { v = $%d } END { print v }", along, along)) + 0
-last_x = ask(of_what . sprintf("$%d + 0 > v { v = $%d } END { print v }", along, along)) + 0
+lo = begin_at(0.85 * lowest(of_shown))
+hi = end_at(1.1 * highest(of_shown))
+first_x = ask(of_shown . sprintf("(!n++ || $%d < v) { v = $%d } END { print v }", along, along)) + 0
+last_x = ask(of_shown . sprintf("$%d + 0 > v { v = $%d } END { print v }", along, along)) + 0
 set logscale xy
 set xrange [first_x:last_x > first_x ? last_x : 10 * first_x]
 set yrange [lo:hi]
@@ -45,7 +44,7 @@ if (!legend) {
     names = words(subjects)
     do for [i = 1:names] {
         named[i] = word(subjects, i)
-        last[i] = ask(of_what . sprintf("$%d == \"%s\" { v = $%d } END { print v }", subject, named[i], median)) + 0
+        last[i] = ask(of_shown . sprintf("$%d == \"%s\" { v = $%d } END { print v }", subject, named[i], median)) + 0
         do for [j = i:2:-1] {
             if (last[j] < last[j - 1]) {
                 v = last[j]; last[j] = last[j - 1]; last[j - 1] = v
@@ -55,7 +54,7 @@ if (!legend) {
     }
     apart = 34.0 / (high - 76 - top - 10)
     do for [i = 1:names] {
-        at = log(last[i] / lo) / log(hi / lo)
+        at = log((last[i] > lo ? last[i] : lo) / lo) / log(hi / lo)
         end_of[i] = i > 1 ? (at < end_of[i - 1] + apart ? end_of[i - 1] + apart : at) : at
         tag = tag + 1
         set label tag name(named[i]) . "\n" . in_words(last[i]) at graph 1, end_of[i] left offset 1, 0.3 font ",12" \
@@ -74,8 +73,8 @@ do for [i = 1:panels] {
     if (legend) { set label 100 of_panel(p, variant) at graph 0, 1 offset 0, 0.8 font ",13" textcolor rgb ink }
     set lmargin at screen across(left + (i - 1) * (one + gap))
     set rmargin at screen across(left + (i - 1) * (one + gap) + one)
-    here = subjects_of(of_what . sprintf("$%d == %d ", panel, p))
-    at(s) = strcol(subject) eq s && strcol(measure) eq what && column(panel) == p ? column(along) : NaN
+    here = subjects_of(of_shown . sprintf("$%d == %d ", panel, p))
+    at(s) = strcol(subject) eq s && column(panel) == p ? column(along) : NaN
     plot for [s in here] data using (at(s)):p25:p75 \
             with filledcurves fill transparent solid 0.2 noborder lc rgb color(s), \
         for [s in here] data using (at(s)):median \

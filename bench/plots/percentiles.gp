@@ -56,7 +56,9 @@ do for [i = 1:panels] {
     set rmargin at screen across(left + (i - 1) * (one + gap) + one)
     if (i <= words(acquires)) {
         p = word(acquires, i) + 0
-        set label 100 "acquire, " . of_panel(p, variant) at graph 0, 1 offset 0, 0.8 font ",13" textcolor rgb ink
+        called = of_panel(p, variant)
+        set label 100 (strstrt(called, "acquire") > 0 ? "" : "acquire ") . called at graph 0, 1 offset 0, 0.8 \
+            font ",13" textcolor rgb ink
         here = subjects_of(of_acquires . sprintf("$%d == %d ", panel, p))
         plot for [s in here] data using (at(s, p, "acquire")):p25:p75 \
                 with filledcurves fill transparent solid 0.2 noborder lc rgb color(s), \

@@ -1,4 +1,5 @@
-# Of quartiles.awk's lines, those of some cases, with what a plot has to know of their neighbours added:
+# Of quartiles.awk's lines, those of some cases, or of a measure of theirs, with what a plot has to know of their
+# neighbours added:
 #
 #   ...  row  place  places  panel  ours  bare       (tab-separated)
 #
@@ -11,7 +12,7 @@ BEGIN {
     subjects = split("none ours elixir floor atomics counters ets", subject, " ")
 }
 
-index(cases, " " $1 " ") {
+index(cases, " " $1 " ") || index(cases, " " $1 "/" $5 " ") {
     row = $2 OFS $3 OFS $5
     if (!(row in row_of)) row_of[row] = ++rows
     if (!($2 in panel_of)) panel_of[$2] = ++panels

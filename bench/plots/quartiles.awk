@@ -10,13 +10,13 @@ function rank(part) { return value[part * n == int(part * n) ? part * n : int(pa
 function tell() { if (n > 0) print id, rank(0.5), rank(0.25), rank(0.75), n }
 
 {
-    this = $4 OFS $5 OFS $6 OFS $7 OFS $8 OFS $9
+    this = $6 OFS $7 OFS $8 OFS $9 OFS $10 OFS $11
     if (this != id) {
         tell()
         n = 0
         id = this
     }
-    value[++n] = $3
+    value[++n] = $5
 }
 
 END { tell() }

@@ -1,9 +1,9 @@
 # The benchmark's samples, checked, for sort and quartiles.awk:
 #
-#   SERIES  X  VALUE  case  variant  x  subject  measure  unit       (tab-separated)
+#   VARIANT  X  MEASURE  SERIES  VALUE  case  variant  x  subject  measure  unit       (tab-separated)
 #
-# SERIES numbers what differs in more than x, in the order of the file, and X is x as a number: sorted by the first
-# three, the samples of each id stand together, smallest first, and the ids of a curve from left to right.
+# Sorted by the first five, as numbers, they are in a reader's order (that of the file `order', which -v names), and
+# the samples of each id stand together, the smallest first.
 # Times become nanoseconds, whatever they were measured in. What is not as it should be ends the program: a plot of
 # half the samples would look as good as one of all.
 
@@ -16,7 +16,14 @@ BEGIN {
     for (i in others) is_unit[others[i]]
     split("ours elixir ets counters atomics floor none", known, " ")
     for (i in known) is_subject[known[i]]
+    while ((getline line < order) > 0) if (line !~ /^#/) rank[line] = ++ranks
+    if (ranks == 0) fail("the order " order " cannot be read")
     number = "^-?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"
+}
+
+function rank_of(word) {
+    if (!(word in rank)) rank[word] = ++ranks
+    return rank[word]
 }
 
 function fail(what) {
@@ -54,7 +61,7 @@ function split_csv(line,    n, rest) {
     n = split_csv($0)
     if (n == 0) fail("a quote is not closed, or something follows it")
     if (n != 8) fail(n " fields instead of 8")
-    for (i = 1; i <= n; i++) if (field[i] == "" || field[i] ~ /\t/) fail("field " i " is empty or has a tab in it")
+    for (i = 1; i <= n; i++) if (field[i] ~ /\t/) fail("field " i " has a tab in it")
     if (field[3] != "none" && field[3] !~ number) fail("x is neither a number nor none: " field[3])
     if (!(field[4] in is_subject)) fail("the subject is none that a plot has a colour for: " field[4])
     if (field[7] !~ /^[1-9][0-9]*$/) fail("the round is not a number from 1: " field[7])
@@ -75,8 +82,9 @@ function split_csv(line,    n, rest) {
     unit_of[id] = unit
     series = field[1] OFS field[2] OFS field[4] OFS field[5]
     if (!(series in place)) place[series] = ++places
+    across = field[3] == "none" ? 0 : field[3]
 
-    print place[series], field[3] == "none" ? 0 : field[3], value, id, unit
+    print rank_of(field[2]), across, rank_of(field[5]), place[series], value, id, unit
 }
 
 END {

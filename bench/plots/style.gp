@@ -23,9 +23,9 @@ least(c) = ask(sprintf("NR == 1 || $%d < least + 0 { least = $%d } END { print l
 of_row(r, c) = ask(sprintf("$%d == %d { print $%d; exit }", row, r, c))
 of_panel(p, c) = ask(sprintf("$%d == %d { print $%d; exit }", panel, p, c))
 panels_of(condition) = ask(condition . sprintf("!seen[$%d]++ { print $%d }", panel, panel))
-# What a logarithmic axis has to reach.
-lowest(condition) = ask(condition . "$8 > 0 && (!n++ || $8 < v) { v = $8 } END { print n ? v : 1 }") + 0
-highest(condition) = ask(condition . "$9 > 0 && (!n++ || $9 > v) { v = $9 } END { print n ? v : 10 }") + 0
+# What an axis has to reach. Not as whole numbers, which gnuplot divides as such.
+lowest(condition) = ask(condition . "$8 > 0 && (!n++ || $8 < v) { v = $8 } END { print n ? v : 1 }") * 1.0
+highest(condition) = ask(condition . "$9 > 0 && (!n++ || $9 > v) { v = $9 } END { print n ? v : 10 }") * 1.0
 # From the back to the front: what is painted last is seen, and that is ours.
 back_to_front = "none ets counters atomics floor elixir ours"
 subjects_of(condition) = ask(condition . sprintf("{ seen[$%d] } END { n = split(\"%s\", all, \" \"); \
