@@ -65,8 +65,7 @@ do for [p = 1:panels] {
     if (here eq "") { continue }
     if (!first) {
         do for [i = 1:tag] { unset label i }
-        set format y ""
-        set ytics ()
+        unset ytics
     }
     first = 0
     if (panels > 1) {

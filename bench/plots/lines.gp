@@ -20,12 +20,16 @@ set xrange [first_x:last_x > first_x ? last_x : 10 * first_x]
 set yrange [lo:hi]
 set xtics ()
 set ytics ()
+heights = ""
 do for [e = -1:11] {
     t = 10.0 ** e
     if (t >= first_x && t <= last_x) { set xtics add (count_tic(t) t) }
     do for [m in (hi / lo <= 60 ? "1 2 5" : "1")] {
         t = m * 10.0 ** e
-        if (t > 0.99 * lo && t < 1.01 * hi) { set ytics add (tic(t) t) }
+        if (t > 0.99 * lo && t < 1.01 * hi) {
+            set ytics add (tic(t) t)
+            heights = heights . sprintf(" %f", t)
+        }
     }
 }
 set xlabel x_says offset 0, 0.4 font ",12" textcolor rgb quiet
@@ -67,8 +71,9 @@ do for [i = 1:panels] {
     p = word(shown, i) + 0
     if (i > 1) {
         do for [j = 1:tag] { unset label j }
-        set format y ""
+        # The lines go on, the words do not.
         set ytics ()
+        do for [t in heights] { set ytics add ("" t + 0) }
     }
     if (legend) { set label 100 of_panel(p, variant) at graph 0, 1 offset 0, 0.8 font ",13" textcolor rgb ink }
     set lmargin at screen across(left + (i - 1) * (one + gap))

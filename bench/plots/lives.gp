@@ -1,6 +1,6 @@
 # What a process costs that lives for the sake of one permit, and what is left to do when many have died.
 title = "Short lives: spawn, acquire, end"
-subtitle = "Many at once."
+subtitle = "Many at once, on all schedulers."
 none_is = "spawn and exit alone"
 row_name(v, m) = v
 panels = 3

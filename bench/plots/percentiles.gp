@@ -20,9 +20,13 @@ set yrange [lo:hi]
 set xrange [0.2:5.1]
 set xtics ("50" 0.301, "90" 1, "99" 2, "99.9" 3, "99.99" 4, "max" 5) font ",11"
 set ytics ()
+heights = ""
 do for [e = -1:11] {
     t = 10.0 ** e
-    if (t > 0.99 * lo && t < 1.01 * hi) { set ytics add (time_tic(t) t) }
+    if (t > 0.99 * lo && t < 1.01 * hi) {
+        set ytics add (time_tic(t) t)
+        heights = heights . sprintf(" %f", t)
+    }
 }
 set xlabel "percentile of calls" offset 0, 0.4 font ",12" textcolor rgb quiet
 set tmargin at screen down(top + 26)
@@ -49,8 +53,9 @@ set multiplot
 do for [i = 1:panels] {
     if (i > 1) {
         do for [j = 1:tag] { unset label j }
-        set format y ""
+        # The lines go on, the words do not.
         set ytics ()
+        do for [t in heights] { set ytics add ("" t + 0) }
     }
     set lmargin at screen across(left + (i - 1) * (one + gap))
     set rmargin at screen across(left + (i - 1) * (one + gap) + one)
