@@ -111,11 +111,13 @@ html:
 	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
 
 .PHONY: bench
-bench: setup ## measure, as bench/README.md tells, in less than ten minutes
+bench: ## measure, as bench/README.md tells, in less than ten minutes
+	@scripts/setup.sh bench
 	bench/run.sh full
 
 .PHONY: bench-quick
-bench-quick: setup ## the same in less than one, to see that nothing has broken
+bench-quick: ## the same in less than one, to see that nothing has broken
+	@scripts/setup.sh bench
 	bench/run.sh quick
 
 .PHONY: bench-table
