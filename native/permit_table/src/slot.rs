@@ -108,6 +108,12 @@ struct Held<K> {
     permits: u64,
 }
 
+impl<K> Held<K> {
+    fn is_of(&self, node: &Node<K>) -> bool {
+        ptr::eq(self.node.as_ptr(), node)
+    }
+}
+
 // SAFETY: a pointer to a node that is alive as long as permits > 0 (H2), and nodes are shared between threads anyway.
 unsafe impl<K: Send + Sync> Send for Held<K> {}
 
@@ -133,6 +139,12 @@ impl<K> More<K> {
 
     fn permits(&self) -> u64 {
         self.permits.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn has(&self, node: &Node<K>) -> bool {
+        let keys = self.keys.lock();
+        keys.find(node.order(), |held| held.is_of(node)).is_some()
     }
 
     fn add(&self, permits: u64) {
@@ -177,7 +189,9 @@ impl<K> Default for Slot<K> {
 
 /// Where a permit is going to be recorded.
 pub(crate) enum Place<'a, K> {
+    /// In the slot.
     Entry(&'a Entry<K>),
+    /// Where permits of the same key are, beyond.
     More,
 }
 
@@ -228,18 +242,15 @@ impl<K> Slot<K> {
                 return Ok(Place::Entry(entry));
             }
         }
-        if let (Some(more), Some(node)) = (self.more(), node) {
-            let held = more.keys.lock();
-            if held
-                .find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
-                .is_some()
-            {
+        // Only we change what there is beyond (H1): where nothing is, none need look.
+        if let (Some(more), Some(node)) = (self.more().filter(|more| more.permits() > 0), node) {
+            if more.has(node) {
                 return Ok(Place::More);
             }
         }
         match free {
             Some(entry) => Ok(Place::Entry(entry)),
-            None => self.reserve_more(account),
+            None => self.make_place(account).map(Place::Entry),
         }
     }
 
@@ -391,8 +402,7 @@ impl<K> Slot<K> {
             let more = self.more().map(|more| more.keys.lock());
             for (node, permits) in inline.into_iter().flatten() {
                 let moved = |more: &HashTable<Held<K>>| {
-                    more.find(node.order(), |held| ptr::eq(held.node.as_ptr(), node))
-                        .is_some()
+                    more.find(node.order(), |held| held.is_of(node)).is_some()
                 };
                 if is_wanted(node) && !more.as_deref().is_some_and(moved) {
                     note(node, permits)?;
@@ -423,8 +433,10 @@ impl<K> Slot<K> {
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
+    /// Makes the last entry free: what it has is kept with the keys beyond. So who holds many keys for long and takes
+    /// and releases others meanwhile does the latter in the slot.
     #[cold]
-    fn reserve_more(&self, account: &Account) -> Result<Place<'_, K>, OutOfMemory> {
+    fn make_place(&self, account: &Account) -> Result<&Entry<K>, OutOfMemory> {
         let more = match self.more() {
             Some(more) => more,
             None => {
@@ -434,27 +446,37 @@ impl<K> Slot<K> {
                 unsafe { fresh.as_ref() }
             }
         };
-        reserve_one(&mut more.keys.lock(), account, |held| held.order)?;
-        Ok(Place::More)
+        let [.., entry] = &self.entries;
+        let mut keys = more.keys.lock();
+        reserve_one(&mut keys, account, |held| held.order)?;
+        let permits = entry.permits.load(Ordering::Relaxed);
+        if seeded("h2_moved_and_not_told") {
+            entry.permits.store(0, Ordering::Release);
+            drop(keys);
+            keys = more.keys.lock();
+        }
+        if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
+            // SAFETY: permits > 0 (H2): nobody calls for a place that is free.
+            let order = unsafe { node.as_ref() }.order();
+            let held = Held {
+                node,
+                order,
+                permits,
+            };
+            keys.insert_unique(order, held, |held| held.order);
+            more.add(permits);
+        }
+        // After it has been put in there: who looks on sees it in one of the two at least.
+        entry.permits.store(0, Ordering::Release);
+        Ok(entry)
     }
 
     #[cold]
     fn record_more(&self, node: &Node<K>) {
-        let more = self.more().expect("reserved by `reserve`");
-        let mut held = more.keys.lock();
-        let order = node.order();
-        // Not `entry`: that one reserves room again, and cannot say so when there is none.
-        match held.find_mut(order, |held| ptr::eq(held.node.as_ptr(), node)) {
-            Some(entry) => entry.permits += 1,
-            None => {
-                let entry = Held {
-                    node: NonNull::from(node),
-                    order,
-                    permits: 1,
-                };
-                held.insert_unique(order, entry, |held| held.order);
-            }
-        }
+        let more = self.more().expect("found by `reserve`");
+        let mut keys = more.keys.lock();
+        let found = keys.find_mut(node.order(), |held| held.is_of(node));
+        found.expect("found by `reserve`").permits += 1;
         more.add(1);
     }
 

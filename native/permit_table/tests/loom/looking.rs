@@ -149,6 +149,21 @@ fn a_look_beside_a_key_that_moves() {
     }
 }
 
+/// A key that has to make room for the next one in its holder's record is told all the time.
+#[test]
+fn a_look_beside_a_key_that_makes_room() {
+    model(2, 5, |sides| {
+        let table = table();
+        for key in [1, 2] {
+            acquire(&table, holder(0), key, 1).unwrap();
+        }
+        let (seen, third) = sides.beside(&table, on_record, |t| acquire(t, holder(0), 3, 1));
+        assert_eq!(third, Some(1));
+        assert!([1, 2].iter().all(|key| seen.get(&(0, *key)) == Some(&1)));
+        assert_eq!(on_record(&table).len(), 3);
+    });
+}
+
 /// The permits of one key are not told of the one before or behind it in the same place.
 #[test]
 fn a_look_beside_another_key_in_the_same_place() {

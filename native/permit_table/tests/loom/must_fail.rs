@@ -101,6 +101,8 @@ bugs! {
         looking::a_look_beside_another_key_in_the_same_place => Asserted;
     h2_moved_and_told_twice:
         looking::a_look_beside_a_key_that_moves => Asserted;
+    h2_moved_and_not_told:
+        looking::a_look_beside_a_key_that_makes_room => Asserted;
     h5_given_back_and_left_in_the_sum:
         looking::a_look_beside_a_death => Asserted;
     h4_displaced_not_counted:
