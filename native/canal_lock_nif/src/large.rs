@@ -15,18 +15,23 @@ use crate::enif::{self, Here};
 use crate::key::{tag, TermKey};
 use crate::raised::Raised;
 use crate::small::words_of;
-use crate::walk::{walk, Stop, Visitor};
+use crate::walk::{make_room_inline, walk, Stop, Visitor};
 use ahash::RandomState;
 use equivalent::Equivalent;
 use permit_table::{fault, make_room, OutOfMemory, Query};
 use rustler::sys::{enif_alloc_env, enif_make_copy};
 use rustler::{Term, TermType};
+use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
+/// An encoding. Of most keys it needs no memory but the stack's: two words to a number in a tuple or a list, one to
+/// eight bytes of a binary.
+type Words = SmallVec<[u64; 24]>;
+
 /// A key that is not [`Small`](crate::small::Small).
 pub(crate) enum Large<'a> {
-    Encoded(Vec<u64>),
+    Encoded(Words),
     Copied {
         term: Term<'a>,
         digest: u64,
@@ -81,7 +86,7 @@ impl<'a> Large<'a> {
     /// The key that any term is.
     pub(crate) fn parse(term: Term<'a>, reading: Reading) -> Result<Self, Raised> {
         let mut encoder = Encoder {
-            words: Vec::new(),
+            words: Words::new(),
             reading,
         };
         match walk(term, &mut encoder) {
@@ -164,7 +169,7 @@ impl Query<TermKey> for Large<'_> {
 
 /// Writes down what a walk tells; wants nothing that has no order or no inside.
 struct Encoder {
-    words: Vec<u64>,
+    words: Words,
     reading: Reading,
 }
 
@@ -173,7 +178,7 @@ impl Encoder {
         if self.words.len() + words > self.reading.max_bytes() / size_of::<u64>() {
             return Err(Stop::Long);
         }
-        Ok(make_room(&mut self.words, words)?)
+        Ok(make_room_inline(&mut self.words, words)?)
     }
 }
 

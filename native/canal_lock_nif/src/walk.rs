@@ -7,9 +7,10 @@
 use crate::enif::{self, Here};
 use crate::key::tag;
 use crate::small::float_bits;
-use permit_table::{fault, make_room, OutOfMemory};
+use permit_table::{fault, OutOfMemory};
 use rustler::sys::ErlNifTerm;
 use rustler::{Binary, LocalPid, MapIterator, Term, TermType};
+use smallvec::{Array, SmallVec};
 
 /// Why a walk ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +62,28 @@ enum Frame<'a> {
     },
 }
 
+/// Few keys are deeper: of those no memory is asked for.
+type Frames<'a> = SmallVec<[Frame<'a>; 4]>;
+
+/// Room for so many more in a list that begins on the stack.
+pub(crate) fn make_room_inline<A: Array>(
+    list: &mut SmallVec<A>,
+    more: usize,
+) -> Result<(), OutOfMemory> {
+    if list.capacity() - list.len() >= more {
+        return Ok(());
+    }
+    fault::memory()?;
+    list.try_reserve(more).map_err(|_| OutOfMemory)
+}
+
 /// Walks through `root` and everything in it.
 pub(crate) fn walk(root: Term<'_>, visitor: &mut impl Visitor) -> Result<(), Stop> {
-    let mut frames = Vec::new();
+    let mut frames = Frames::new();
     let mut next = Some(root);
     while let Some(term) = next {
         if let Some(frame) = enter(term, visitor)? {
-            make_room(&mut frames, 1)?;
+            make_room_inline(&mut frames, 1)?;
             frames.push(frame);
         }
         next = advance(&mut frames, visitor)?;
@@ -133,7 +149,7 @@ fn enter<'a>(term: Term<'a>, visitor: &mut impl Visitor) -> Result<Option<Frame<
 
 /// The next term inside the innermost frame that has one left.
 fn advance<'a>(
-    frames: &mut Vec<Frame<'a>>,
+    frames: &mut Frames<'a>,
     visitor: &mut impl Visitor,
 ) -> Result<Option<Term<'a>>, Stop> {
     while let Some(frame) = frames.last_mut() {
