@@ -27,9 +27,13 @@ use std::sync::OnceLock;
 
 /// An encoding. Of most keys it needs no memory but the stack's: two words to a number in a tuple or a list, one to
 /// eight bytes of a binary.
-type Words = SmallVec<[u64; 24]>;
+type Words = SmallVec<[u64; 32]>;
 
 /// A key that is not [`Small`](crate::small::Small).
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack, and to be small there is not worth a box"
+)]
 pub(crate) enum Large<'a> {
     Encoded(Words),
     Copied {
