@@ -27,10 +27,10 @@ use std::ptr::NonNull;
 /// Slots to a chunk: 64 KiB.
 const CHUNK: usize = sized(2, 64, 1024);
 
-/// A processor that fetches a cache line fetches its neighbour along with it, so two slots on two neighbouring lines are
-/// in each other's way when their processes run at the same time. Processes that follow one another often do: every
-/// second one has its slot half a chunk away.
-const HALF_CHUNK: u32 = CHUNK.trailing_zeros() - 1;
+/// A processor that fetches a cache line fetches its neighbour along with it, so two slots on neighbouring lines are in
+/// each other's way when their processes run at the same time. Processes that follow one another often do: every
+/// second one has its slot so many places away. (A model has no cache, and chunks that are too short for it.)
+const APART: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
 
 /// Chunks that are looked at in one piece: about a millisecond. With less, whoever looks spends its time in coming back
 /// to a busy scheduler.
@@ -323,7 +323,8 @@ impl<K> Holders<K> {
 
     #[inline(always)]
     fn index(&self, place: u64) -> usize {
-        ((place ^ (place & 1) << HALF_CHUNK) & self.mask) as usize
+        // One place for each, whatever the mask: the lowest bit stays, and says whether another one is turned.
+        ((place ^ (place & 1) * APART) & self.mask) as usize
     }
 
     #[cold]

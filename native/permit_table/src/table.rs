@@ -144,8 +144,8 @@ impl<K: Key> Table<K> {
         self.acquire_new(pin, holder, query, order, capacity, watch)
     }
 
-    /// As [`Table::acquire`], of a key that is in the table. If it is not, or something goes wrong, the answer is `None`,
-    /// and nothing has changed; so it serves to ask for what a key may well be before it is known for sure.
+    /// As [`Table::acquire`], of a key that is in the table. If it is not, or something goes wrong, the answer is
+    /// `None`, and nothing has changed; so it serves to ask for what a key may well be before it is known for sure.
     #[inline(always)]
     pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
         &self,
