@@ -324,7 +324,7 @@ impl<K> Holders<K> {
     #[inline(always)]
     fn index(&self, place: u64) -> usize {
         // One place for each, whatever the mask: the lowest bit stays, and says whether another one is turned.
-        ((place ^ (place & 1) * APART) & self.mask) as usize
+        ((place ^ ((place & 1) * APART)) & self.mask) as usize
     }
 
     #[cold]
@@ -410,4 +410,27 @@ impl<K> Drop for Unwatched<'_, K> {
 /// not from strangers.
 fn spread(word: u64) -> u64 {
     word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// H4: with two places to one slot, one of two processes would always be displaced, and its calls take a lock.
+    #[test]
+    fn h4_each_place_has_a_slot_of_its_own_and_no_neighbour_next_to_it() {
+        for processes in [1, 2, 16, 1024, 4096] {
+            let account = Account::default();
+            let holders = Holders::<u64>::new(processes, &account).unwrap();
+            let places = 0..processes as u64;
+            let slots: BTreeSet<usize> = places.map(|place| holders.index(place)).collect();
+            assert_eq!(slots.len(), processes);
+            if processes > CHUNK {
+                assert!(holders.index(6).abs_diff(holders.index(7)) > 1);
+            }
+            // SAFETY: nobody else knows it.
+            unsafe { holders.free(&account) };
+        }
+    }
 }
