@@ -1,6 +1,7 @@
 %% What a short life costs: a process is born, acquires, and ends, "release and exit" in order or "die holding". Each
 %% scheduler has a process that gives birth and hears of the ends, so many at a time. `none' is the same life that
-%% acquires nothing: what a bare process costs here.
+%% acquires nothing: what a bare process costs here. `floor' is one that the VM watches for a native library, which does
+%% nothing when it hears, and that counts with bare native calls: what any such library must pay.
 %%
 %% per_life: the time from the first birth until all are dead *and* all is free, by the number of lives. All
 %% schedulers work on them, so a life takes that many times as much of a processor. last_death_to_free: from the
@@ -16,7 +17,7 @@
 -export([each_once/1]).
 
 -define(VARIANTS, ["release and exit", "die holding"]).
--define(SUBJECTS, [ours, ets, none]).
+-define(SUBJECTS, [ours, ets, floor, none]).
 
 %% So many keys, and each bears all who live at a time.
 -define(KEYS, 256).
@@ -39,7 +40,7 @@ measure(#{live_rounds := Rounds, lives := Lives}, Tell) ->
 -spec each_once(Lives :: pos_integer()) ->
     [{Variant :: string(), bench_cases:subject(), bench_cases:measure(), number()}].
 each_once(Lives) ->
-    [ok = bench_subjects:start(Subject) || Subject <- [ours, ets]],
+    [ok = bench_subjects:start(Subject) || Subject <- [ours, ets, floor]],
     [Key = bench_subjects:place(Subject, Key) || Subject <- [ours, ets], Key <- keys()],
     Runs = [{Variant, Subject} || Variant <- ?VARIANTS, Subject <- ?SUBJECTS],
     [_ = play(Variant, Subject, Lives div ?WARM_UP_PART) || {Variant, Subject} <- Runs],
@@ -61,7 +62,7 @@ play(Variant, Subject, Lives) ->
     ok = closed(Subject, Granted, Lives),
     [{per_life, ns(Free - Start) / Lives}] ++
         case Subject of
-            none -> [];
+            Bare when Bare =:= none; Bare =:= floor -> [];
             _ -> [{last_death_to_free, ns(Free - LastDeath) / 1000}, {longest_mailbox, Longest}]
         end.
 
@@ -121,10 +122,21 @@ life("die holding", ours) ->
     fun(Key) -> {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) end;
 life("die holding", ets) ->
     fun(Key) -> {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1) end;
+life("release and exit", floor) ->
+    fun(Key) ->
+        true = bench_floor_nif:floor_watch(),
+        {acquired, _} = bench_floor_nif:floor_acquire(Key, ?MAX_PER, 1),
+        ok = bench_floor_nif:floor_release(Key, ?MAX_PER, 1)
+    end;
+life("die holding", floor) ->
+    fun(Key) ->
+        true = bench_floor_nif:floor_watch(),
+        {acquired, _} = bench_floor_nif:floor_acquire(Key, ?MAX_PER, 1)
+    end;
 life(_, none) ->
     fun(Key) -> {app, _} = Key end.
 
-free_at(none) ->
+free_at(Bare) when Bare =:= none; Bare =:= floor ->
     erlang:monotonic_time();
 free_at(Subject) ->
     ok = bench_books:await_permits(Subject, keys(), 0),
@@ -137,7 +149,7 @@ keys() ->
 granted(ours) -> maps:get(granted, canal_lock:info());
 granted(_) -> 0.
 
-closed(none, _Granted, _Lives) ->
+closed(Bare, _Granted, _Lives) when Bare =:= none; Bare =:= floor ->
     ok;
 closed(ets, _Granted, _Lives) ->
     bench_books:closed(ets);
@@ -154,7 +166,7 @@ start_sampler(Subject) ->
         Parent ! {self(), sample(Manager, 0)}
     end).
 
-manager(none) -> whereis(init);
+manager(Bare) when Bare =:= none; Bare =:= floor -> whereis(init);
 manager(Subject) -> whereis(bench_subjects:module(Subject)).
 
 sample(Manager, Longest) ->

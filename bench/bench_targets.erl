@@ -107,6 +107,15 @@ lives() ->
             )
          || Variant <- ["release and exit", "die holding"]
         ],
+        %% The floor of that: the VM's watch, of a library that does nothing when it hears of a death.
+        [
+            times(
+                "a life (" ++ Variant ++ "): ours / one that the VM watches",
+                {quotient, {lives, Variant, none, ours, per_life}, {lives, Variant, none, floor, per_life}},
+                {at_most, 1.1}
+            )
+         || Variant <- ["release and exit", "die holding"]
+        ],
         [
             plain(
                 "from the last of 200,000 deaths to all free: ours",
@@ -130,8 +139,8 @@ memory() ->
         ],
         [
             plain(
-                "memory of a holder, beyond the slots: ours",
-                {value, {memory, "holder", none, ours, per_holder}},
+                "memory of a holder, slot and all: ours",
+                {value, {memory, "holder", none, ours, per_holder_with_slot}},
                 "B",
                 {at_most, 64}
             )

@@ -4,16 +4,20 @@
 //! the real ones do, then does its one atomic step and builds the same answer. What a benchmark shows beyond that is
 //! the price of keys, holders and reclamation, and not of the border.
 //!
-//! The functions are raw, registered by hand: `#[rustler::nif]` would allocate a `Vec` of terms for each call, and
+//! And what a death watch must at least pay: `floor_watch`, in which the VM is asked to tell of the caller's death, and
+//! nothing is done when it does.
+//!
+//! The functions that are called again and again are raw, registered by hand: `#[rustler::nif]` would allocate a `Vec` of terms for each call, and
 //! the floor would be above what it is compared with. They cannot panic, so nothing is there to catch.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use rustler::codegen_runtime::{c_int, inventory};
 use rustler::sys::{enif_make_badarg, enif_make_tuple_from_array, ErlNifEnv, ErlNifTerm};
 use rustler::types::atom::ok;
-use rustler::{Encoder, Env, SchedulerFlags, Term};
+use rustler::{Encoder, Env, LocalPid, Monitor, Resource, ResourceArc, SchedulerFlags, Term};
 
 mod atoms {
     rustler::atoms! { acquired, full }
@@ -45,6 +49,30 @@ rustler::init!("bench_floor_nif", load = load);
 fn load(_env: Env, _load_info: Term) -> bool {
     let _ = (atoms::acquired(), atoms::full(), ok());
     true
+}
+
+/// What the VM tells of deaths.
+struct Watch;
+
+#[rustler::resource_impl]
+impl Resource for Watch {
+    const IMPLEMENTS_DOWN: bool = true;
+
+    fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {}
+}
+
+/// As many as the library has for a table.
+const WATCHES: usize = 1024;
+
+/// Has the VM watch the caller; answers whether it does.
+#[rustler::nif]
+fn floor_watch(env: Env) -> bool {
+    static WATCHES_OF_ALL: OnceLock<Vec<ResourceArc<Watch>>> = OnceLock::new();
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let all =
+        WATCHES_OF_ALL.get_or_init(|| (0..WATCHES).map(|_| ResourceArc::new(Watch)).collect());
+    let watch = &all[NEXT.fetch_add(1, Ordering::Relaxed) % WATCHES];
+    env.monitor(watch, &env.pid()).is_some()
 }
 
 /// `floor_acquire(Key, MaxPer, Buckets)`: `{acquired, N}`, or `full` at capacity.
