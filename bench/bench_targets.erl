@@ -139,11 +139,13 @@ memory() ->
         ],
         [
             plain(
-                "memory of a holder, slot and all: ours",
-                {value, {memory, "holder", none, ours, per_holder_with_slot}},
+                "memory of a holder, beyond the slots: ours",
+                {value, {memory, "holder", none, ours, per_holder}},
                 "B",
                 {at_most, 64}
-            )
+            ),
+            told("memory of a holder, with its slot: ours", {value, {memory, "holder", none, ours, per_holder_with_slots}}),
+            told("memory of a holder, in the VM: ours", {value, {memory, "holder", none, ours, per_holder_vm}})
         ]
     ]).
 
