@@ -17,7 +17,7 @@
     %% fresh: processes of their own for each sample, one for each of `keys'. resident: one process that takes so many
     %% permits of so many keys beside the one that is measured, and stays.
     workers := fresh | {resident, beside()},
-    %% What its worker's loop runs on; bench_subjects:where/2 says what the subject makes of it.
+    %% What its worker's loop runs on; bench_subjects:place/2 says what the subject makes of it.
     keys := [bench_subjects:where(), ...],
     max_per := pos_integer(),
     buckets := pos_integer(),

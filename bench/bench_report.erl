@@ -20,9 +20,9 @@ figures(_Case, _Title, []) ->
 figures(Case, Title, Measured) ->
     [
         line("~n~s: ~ts~n", [Case, Title]),
-        line("  ~-34ts~-10ts~-10ts~-20ts~12s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
+        line("  ~-34ts~-10ts~-10ts~-22ts~12s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
         [
-            line("  ~-34ts~-10ts~-10ts~-20ts~12s   ~ts ~s~n", [
+            line("  ~-34ts~-10ts~-10ts~-22ts~12s   ~ts ~s~n", [
                 Variant, axis(X), Subject, Measure, Median, Spread, bench_cases:unit(Case, Measure)
             ])
          || {{_, Variant, X, Subject, Measure}, Samples} <- Measured,

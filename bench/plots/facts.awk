@@ -22,8 +22,6 @@ END {
     add("commit", "commit ")
     if ("date" in fact) fact["date"] = substr(fact["date"], 1, 10)
     add("date")
-    # What "full: ..." and "quick: ..." say further is said by the plots.
-    sub(/:.*/, "", fact["mode"])
     if (fact["mode"] != "" && fact["mode"] != "full") add("mode", "", " mode")
     print said
 }
