@@ -22,7 +22,7 @@ do for [r = 1:rows] {
 }
 
 legend = words(subjects) > 1
-reads = "Bar: median of %s rounds; line: quartiles."
+reads = "Bar: median of %s; line: quartiles."
 titles = panels > 1 ? 26 : 4
 high = (legend ? 88 : 66) + titles + end + 54
 load "page.gp"

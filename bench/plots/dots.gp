@@ -4,7 +4,7 @@
 
 rows = most(row)
 legend = words(subjects) > 1
-reads = "Dot: median of %s rounds; line: quartiles" . (legend ? "; ×: times canal_lock's." : ".")
+reads = "Dot: median of %s; line: quartiles" . (legend ? "; ×: times canal_lock's." : ".")
 high = (legend ? 88 : 66) + 32 * rows + 66
 load "page.gp"
 
@@ -42,10 +42,11 @@ is(s) = strcol(subject) eq s
 shown(c) = column(c) > lo ? column(c) : lo
 # Aside, where it would lie on another.
 aside(s) = s eq "elixir" ? 0.24 : 0
-# The words stand above their dots, but for the one subject that is often close to another.
+# The words stand above their dots, but for the one subject that is often close to another (NAME.gp may say which).
+if (!exists("below")) { below = "counters" }
 of_ours(s, v, mine) = s eq "ours" || mine eq "none" || mine + 0 <= 0 ? "" : " · " . times(v, mine + 0)
 plot for [s in subjects] data using (is(s) ? shown(median) : NaN):(column(row) + aside(s)):(shown(p25)):(shown(p75)) \
         with xerrorbars lc rgb color(s) lw 1.5 pt point(s) ps size(s), \
     for [s in with_words] data using (is(s) ? shown(median) : NaN):(column(row)): \
         (duration(column(median)) . of_ours(s, column(median), strcol(ours))) \
-        with labels center offset 0, (s eq "counters" ? -0.75 : 0.7) font ",10" textcolor rgb color(s)
+        with labels center offset 0, (s eq below ? -0.75 : 0.7) font ",10" textcolor rgb color(s)

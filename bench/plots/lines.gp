@@ -7,7 +7,7 @@ subjects = subjects_of(of_shown . "1 ")
 shown = panels_of(of_shown)
 panels = words(shown)
 legend = panels > 1
-reads = "Line: median of %s rounds; band: quartiles."
+reads = "Line: median of %s; band: quartiles."
 high = 400
 load "page.gp"
 

@@ -7,7 +7,7 @@ across(px) = px / wide
 # From the top.
 down(px) = 1 - px / (1.0 * high)
 
-rounds = sprintf("%d", most(samples))
+rounds = sprintf(most(samples) > 1 ? "%d rounds" : "%d round", most(samples))
 if (least(samples) < most(samples)) { rounds = sprintf("%d to ", least(samples)) . rounds }
 set label 1 title at screen across(20), down(26) font ",16" textcolor rgb ink
 set label 2 (subtitle eq "" ? "" : subtitle . " ") . sprintf(reads, rounds) . (better eq "more" ? " More" : " Less") \

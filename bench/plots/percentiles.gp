@@ -9,7 +9,7 @@ pairs = panels_of(of_pairs)
 subjects = subjects_of(of_acquires . "1 ")
 panels = words(acquires) + (pairs ne "")
 legend = words(subjects) > 1
-reads = "Line: median of %s rounds; band: quartiles."
+reads = "Line: median of %s; band: quartiles."
 high = 400
 load "page.gp"
 
