@@ -71,19 +71,28 @@ ns(Times) ->
 of_native(Native) when Native > 0 ->
     erlang:convert_time_unit(Native, native, nanosecond).
 
-%% 100 is the longest. Hundredths of a percent are told apart.
+%% 100 is the longest. Hundredths of a percent are told apart. Those beyond which not one call lies are left out: they
+%% would be the longest by another name.
 -spec percentiles(Percents :: [number()], Ns :: [integer(), ...]) -> [{Percent :: number(), Ns :: float()}].
 percentiles(Percents, Ns) ->
     Sorted = list_to_tuple(lists:sort(Ns)),
-    [{Percent, float(element(rank(Percent, tuple_size(Sorted)), Sorted))} || Percent <- Percents].
+    Count = tuple_size(Sorted),
+    [
+        {Percent, float(element(Rank, Sorted))}
+     || Percent <- Percents,
+        Rank <- [rank(Percent, Count)],
+        Rank < Count orelse Percent =:= 100
+    ].
 
-%% Of pieces of work that others may have to wait for, in microseconds; `rare' is the 99.9th percentile: there
-%% are some thousand pieces, so that one further out would be the longest itself.
+%% Of pieces of work that others may have to wait for, in microseconds; `rare' is the 99.9th percentile, for there
+%% are some thousand pieces.
 -spec worst_us(Ns :: [integer(), ...]) -> [{median | rare | longest, Us :: float()}].
 worst_us(Ns) ->
-    [{Measure, Value / 1000} || {Measure, {_, Value}} <- lists:zip(
-        [median, rare, longest], percentiles([50, 99.9, 100], Ns)
-    )].
+    [
+        {Measure, Value / 1000}
+     || {Measure, Percent} <- [{median, 50}, {rare, 99.9}, {longest, 100}],
+        {_, Value} <- percentiles([Percent], Ns)
+    ].
 
 %% In whole numbers: as floats, 99.99 % of 200,000 are 199,980.00000000003.
 rank(Percent, Count) ->
