@@ -8,7 +8,8 @@
 call(Subject, Module, Function, Arguments) ->
     Folders = [filename:dirname(code:which(M)) || M <- [Module, bench_subjects:module(Subject)]],
     Path = lists:append([["-pa", Folder] || Folder <- Folders]),
-    {ok, Peer, _} = peer:start_link(#{connection => standard_io, args => Path}),
+    %% Ends on Ctrl-C, as the VM does that waits for it.
+    {ok, Peer, _} = peer:start_link(#{connection => standard_io, args => ["+Bd" | Path]}),
     try
         peer:call(Peer, Module, Function, Arguments, infinity)
     after

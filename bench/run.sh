@@ -3,25 +3,38 @@
 #   bench/run.sh [full|quick]
 #   bench/run.sh compare OLD.csv NEW.csv
 set -eu
+mode=${1:-full}
+case "$mode $#" in
+  'full '[01] | 'quick 1' | 'compare 3') ;;
+  *) echo "usage: bench/run.sh [full|quick], or bench/run.sh compare OLD.csv NEW.csv" >&2; exit 2 ;;
+esac
+if [ "$mode" = compare ]; then
+  # Before the folder changes.
+  for file in "$2" "$3"; do
+    [ -r "$file" ] || { echo "bench: $file cannot be read" >&2; exit 1; }
+  done
+  old=$(realpath "$2")
+  new=$(realpath "$3")
+fi
 cd "$(dirname "$0")/.."
 out=_build/bench
 library=_build/rebar3/default/lib/canal_lock/ebin
-mode=${1:-full}
 export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS:-+fnu}"
 
+# Without the VM's break handler, which would ask on Ctrl-C what to do, and measure on meanwhile.
 bench() {
-  erl -noinput +fnu -pa "$out" "$library" -s bench main -extra "$@"
+  erl -noinput +Bd +fnu -pa "$out" "$library" -s bench main -extra "$@"
 }
 
-rebar3 compile
 mkdir -p "$out"
-escript native/build.escript --package bench_floor_nif "$out"
-elixirc -pa "$library" -o "$out" lib/canal_lock.ex
 erlc -o "$out" bench/*.erl test/canal_lock_ets.erl
 if [ "$mode" = compare ]; then
-  bench "$@"
+  bench compare "$old" "$new"
   exit
 fi
+rebar3 compile
+escript native/build.escript --package bench_floor_nif "$out"
+elixirc -pa "$library" -o "$out" lib/canal_lock.ex
 
 # On a terminal the progress is shown in place.
 if [ -t 1 ]; then output=terminal; else output=lines; fi
