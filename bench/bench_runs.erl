@@ -1,5 +1,6 @@
 %% Samples of loops that run for a while, of all that is to be compared: each is sized by trials, so that it fills the
-%% wanted time, and then they are taken round by round, in an order of its own in each.
+%% wanted time, and then they are taken round by round, in an order of its own in each. What is compared with each other
+%% stands together in it: a round takes seconds, and a neighbour that is busy for less would slow one side alone.
 -module(bench_runs).
 
 -export([measure/3]).
@@ -21,10 +22,16 @@
 
 -spec measure([run()], bench_cases:mode(), fun((iodata()) -> ok)) -> bench_results:results().
 measure(Runs, #{rounds := Rounds, sample_ms := SampleMs}, Tell) ->
-    Sized = [sized(Run, SampleMs * 1.0e6, Tell) || Run <- Runs],
+    Compared = fun({#{id := {Case, Variant, _, _}}, _}) -> {Case, Variant} end,
+    Groups = maps:values(maps:groups_from_list(Compared, [sized(Run, SampleMs * 1.0e6, Tell) || Run <- Runs])),
     bench_rounds:play(Rounds, fun(Round) ->
         ok = Tell(io_lib:format("loops of calls, round ~b of ~b", [Round, Rounds])),
-        [Sample || {Run, Times} <- bench_rounds:shuffle(Sized), Sample <- values(Run, Times, take(Run, Times))]
+        [
+            Sample
+         || Group <- bench_rounds:shuffle(Groups),
+            {Run, Times} <- bench_rounds:shuffle(Group),
+            Sample <- values(Run, Times, take(Run, Times))
+        ]
     end).
 
 %% No phase can have taken longer than all of it: whoever mistakes a unit or a worker's clock hears of it here.
