@@ -47,7 +47,10 @@ pairs() ->
             times("pair, " ++ Variant ++ ": ours / floor", Quotient(Variant, ours, floor), {at_most, Most})
          || {Variant, Most} <- Shapes
         ],
-        [times("pair, atom: ours / two atomics", Quotient("atom", ours, atomics), {at_most, 2})],
+        [
+            times("pair, " ++ Variant ++ ": ours / two atomics", Quotient(Variant, ours, atomics), {at_most, 2})
+         || {Variant, _} <- Shapes
+        ],
         [
             times(
                 "pair, " ++ Variant ++ ": " ++ atom_to_list(Subject) ++ " / ours",
@@ -96,11 +99,12 @@ large() ->
         times("a key among 1,000,000: ets / ours", {quotient, Id(ets), Id(ours)}, {at_least, 10})
     ].
 
+%% Wall time, while all schedulers work on lives: with two, a life takes twice that of a processor.
 lives() ->
     lists:append([
         [
             plain(
-                "a life (" ++ Variant ++ ") over a bare spawn: ours",
+                "wall time of a life (" ++ Variant ++ ") over a bare one: ours",
                 {difference, {lives, Variant, none, ours, per_life}, {lives, Variant, none, none, per_life}},
                 "ns",
                 {at_most, 350}
@@ -135,6 +139,15 @@ memory() ->
                 "B",
                 {at_most, 160}
             )
+         || {Shape, _} <- bench_cases:shapes()
+        ],
+        %% What no account knows is in it: the allocator's own, and pages that are not full.
+        [
+            #{
+                text => "the same as the system sees it, " ++ Shape ++ ": ours",
+                figure => {value, {memory, Shape, none, ours, per_key_os}},
+                unit => "B"
+            }
          || {Shape, _} <- bench_cases:shapes()
         ],
         [
