@@ -6,12 +6,17 @@ use bench_table::{crowd, sweeper};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Throughput};
 use permit_table::Holder;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Numbers of the threads' holders begin here; those below hold keys from before.
 const CROWD: u64 = 1 << 20;
 
 /// Keys of the large table. Far more than any cache has room for: 64 MB of nodes.
 pub const MANY: u64 = 1_000_000;
+
+/// Where the next thread's dice begin. Elsewhere each time: the same part of the keys in each sample would come to lie
+/// in a cache.
+static DICE: AtomicU64 = AtomicU64::new(0);
 
 /// Which key a call is about.
 #[derive(Clone, Copy)]
@@ -39,7 +44,7 @@ impl<P> Thread<P> {
             pinning,
             number,
             choice,
-            dice: number,
+            dice: DICE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed),
         }
     }
 
