@@ -131,6 +131,7 @@ lives() ->
     ]).
 
 memory() ->
+    OfHolder = fun(Measure) -> {value, {memory, "holder", none, ours, Measure}} end,
     lists:append([
         [
             plain(
@@ -153,12 +154,12 @@ memory() ->
         [
             plain(
                 "memory of a holder, beyond the slots: ours",
-                {value, {memory, "holder", none, ours, per_holder}},
+                OfHolder(per_holder),
                 "B",
                 {at_most, 64}
             ),
-            told("memory of a holder, with its slot: ours", {value, {memory, "holder", none, ours, per_holder_with_slots}}),
-            told("memory of a holder, in the VM: ours", {value, {memory, "holder", none, ours, per_holder_vm}})
+            told("memory of a holder, with its slot: ours", OfHolder(per_holder_with_slots)),
+            told("memory of a holder, in the VM: ours", OfHolder(per_holder_vm))
         ]
     ]).
 

@@ -43,8 +43,13 @@ is_cut_short(Path) ->
 explain(Path, {Kind, Words}) ->
     File = Path ++ extension(),
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
-    Cause = cause(File, string:trim(decoded(Words), trailing, ".")),
-    Sentences = lists:flatten(io_lib:format(Format, [File, Cause, remedy(Kind)])),
+    Trimmed = string:trim(decoded(Words), trailing, "."),
+    Remedy =
+        case string:find(Trimmed, "static TLS") of
+            nomatch -> remedy(Kind);
+            _ -> remedy(no_room_for_thread_locals)
+        end,
+    Sentences = lists:flatten(io_lib:format(Format, [File, cause(File, Trimmed), Remedy])),
     ok = persistent_term:put(?FAILURE, unicode:characters_to_binary(Sentences)),
     lists:flatmap(fun reported/1, Sentences).
 
@@ -72,6 +77,9 @@ extension() ->
 %% Its file may have been replaced since then, so that nothing is to be learned from it.
 remedy(Kind) when Kind =:= upgrade; Kind =:= reload ->
     "The one that this node has loaded before is in use, and stays: a new version needs a new node.";
+remedy(no_room_for_thread_locals) ->
+    "Other libraries have used up what the C library keeps for the thread-locals of those that are loaded later (we "
+    "need 152 bytes): start the node with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096 in its environment.";
 remedy(_) ->
     "Build it again, for a machine such as this one, with `rebar3 do clean --apps canal_lock, compile' or "
     "`mix deps.compile canal_lock --force' in the project that depends on it; CANAL_LOCK_NIF_LIBRARY in the "

@@ -11,6 +11,9 @@
 %% Everything comes as a key of each form that keys are stored in.
 -define(KEYS, [db, "a list of bytes", #{a => [map]}]).
 
+%% Longer and deeper than what a call has room for on the stack.
+-define(BEYOND_THE_STACK, {lists:seq(1, 100), {{{{{{deep}}}}}}}).
+
 %% Those that are too long to be read by the calls themselves.
 -define(LONG_KEYS, [<<"a bitstring", 1:1>>, binary:copy(<<"x">>, 100_000)]).
 
@@ -56,7 +59,8 @@ cases() ->
     Remote = fun(Handle) -> [{acquired, _} = remote_acquire(Handle, Key) || Key <- ?KEYS], Handle end,
     lists:append([
         [{{acquire, 3}, First, fun(_) -> {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1)) end}
-         || Key <- ?KEYS ++ [{new, key}, "a new key", {a, [#{new => "key"}]}], First <- [Nothing, Three, Many]],
+         || Key <- ?KEYS ++ [{new, key}, "a new key", {a, [#{new => "key"}]}, ?BEYOND_THE_STACK],
+            First <- [Nothing, Three, Many]],
         [{{acquire, 3}, Many, fun(_) -> full = answer(canal_lock_nif:acquire(Key, 1, 1)) end} || Key <- ?KEYS],
         [{{release, 1}, First, fun(_) -> ok = answer(canal_lock_nif:release(Key)) end}
          || Key <- ?KEYS, First <- [Three, Many]],

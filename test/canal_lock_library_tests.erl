@@ -28,11 +28,19 @@ elf_test_() ->
                 {"a native library of another machine", fun another_machine/0},
                 {"a native library of another byte order", fun another_endianness/0},
                 {"a native library of another libc", fun another_libc/0},
+                {"no room for the thread-locals of the library", fun no_room_for_thread_locals/0},
                 {"P9: a native library that is cut short does not end the VM", fun cut_short/0}
             ]);
         _ ->
             []
     end.
+
+%% In the words of glibc; to use the room up takes a C compiler and the VM's headers.
+no_room_for_thread_locals() ->
+    Words = "Failed to load NIF library: 'x.so: cannot allocate memory in static TLS block'",
+    Sentences = canal_lock_library:explain("x", {load_failed, Words}),
+    ?assertNotEqual(nomatch, string:find(Sentences, "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=")),
+    ?assertEqual(nomatch, string:find(Sentences, "Build it again")).
 
 missing() ->
     Sentences = is_refused("missing", none),

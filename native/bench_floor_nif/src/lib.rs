@@ -4,11 +4,12 @@
 //! the real ones do, then does its one atomic step and builds the same answer. What a benchmark shows beyond that is
 //! the price of keys, holders and reclamation, and not of the border.
 //!
-//! And what a death watch must at least pay: `floor_watch`, in which the VM is asked to tell of the caller's death, and
-//! nothing is done when it does.
+//! And what a death watch must at least pay: `floor_watch`, in which the VM is asked to tell of the caller's death,
+//! and nothing is done when it does.
 //!
-//! The functions that are called again and again are raw, registered by hand: `#[rustler::nif]` would allocate a `Vec` of terms for each call, and
-//! the floor would be above what it is compared with. They cannot panic, so nothing is there to catch.
+//! The functions that are called again and again are raw, registered by hand: `#[rustler::nif]` would allocate a
+//! `Vec` of terms for each call, and the floor would be above what it is compared with. They cannot panic, so nothing
+//! is there to catch.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -15,7 +15,7 @@ use rustler::{ResourceArc, Term};
 /// How much of a key is read in a hundredth of a timeslice, which is ten microseconds.
 const BYTES_PER_PERCENT: usize = 16 * 1024;
 
-/// Less is read in a microsecond.
+/// Less is read in a microsecond, if we can read it ourselves.
 const BYTES_WORTH_A_WORD: usize = 1024;
 
 /// What to do with a key that is known for sure; compiled for each kind.
@@ -39,8 +39,9 @@ pub(crate) fn with_key<W: WithKey>(
     }
     let large = Large::parse(here.term(key), Reading::Brief)?;
     // The VM should know how long a call has taken, or a process that uses such keys gets more than its share.
-    // (The least that can be said is ten microseconds, and most keys take less than one.)
-    if large.bytes() >= BYTES_WORTH_A_WORD {
+    // (The least that can be said is ten microseconds. Most keys take less than one; but what only the VM can read
+    // takes longer than its length says.)
+    if large.bytes() >= BYTES_WORTH_A_WORD || matches!(large, Large::Copied { .. }) {
         let percent = (large.bytes() / BYTES_PER_PERCENT).clamp(1, 100);
         consume_timeslice(here.env(), percent as i32);
     }

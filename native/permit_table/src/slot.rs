@@ -3,7 +3,7 @@
 //! ```text
 //!   [ holder | displaced | entry | entry | more | released ]     64 bytes, a cache line
 //!                            |              |       '-> counted for people
-//!                            |              '-> keys beyond the second: a hash table of the process's own
+//!                            |              '-> further keys: a hash table of the process's own
 //!                            '-> key's node, permits of it
 //! ```
 //!
@@ -12,8 +12,9 @@
 //!   one death callback does. So no two ever change one slot at a time, and plain stores are enough.
 //! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
 //!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
-//!   something else by now: it is never followed.
-//! - **H5** Whenever its process is in no call, the sum beside the keys beyond the second is that of their permits.
+//!   something else by now: it is never followed. When the entries are taken and a key comes that is on no record, the
+//!   last of them moves to the further keys, under their lock: for that moment it is on record twice.
+//! - **H5** Whenever its process is in no call, the sum beside the further keys is that of their permits.
 //!   So what a process has in all is read without a walk and without a lock, and it does not wait for who reads it.
 //!
 //! # Looking on from elsewhere
@@ -21,11 +22,11 @@
 //! Those who want to know what is held read slots of others ([`Slot::gather`]), and need H2 across threads. Whoever
 //! has pinned, reads permits > 0 (Acquire), and then the node, sees the node that goes with that store (Release) or a
 //! later one, M. M may be followed as long as the pin lasts. For suppose that it had been freed: then it had died, so
-//! its permits had been released before, by a store of 0 that came after M was stored here. If the free did not wait
-//! for the pin, that 0 had happened before the pin's first read: by E3, if the pin has entered a later epoch, or by
-//! E2, if the sweep's barrier fell before it entered. So the permits that were read are of a later store than that 0,
-//! and the node that goes with them is later than M: a contradiction. Those who only add up what is held
-//! ([`Slot::permits`]) follow nothing, and need none of this.
+//! its permits had left this entry before, released or moved, by a store of 0 that came after M was stored here. If
+//! the free did not wait for the pin, that 0 had happened before the pin's first read: by E3, if the pin has entered
+//! a later epoch, or by E2, if the sweep's barrier fell before it entered. So the permits that were read are of a
+//! later store than that 0, and the node that goes with them is later than M: a contradiction. Those who only add up
+//! what is held ([`Slot::permits`]) follow nothing, and need none of this.
 
 use crate::epochs::Pin;
 use crate::fault;
@@ -100,7 +101,7 @@ impl<K> Entry<K> {
     }
 }
 
-/// A key that a process holds beyond the second.
+/// A key that is not in its holder's slot itself.
 struct Held<K> {
     node: NonNull<Node<K>>,
     /// The node's: what it is hashed by.
@@ -117,7 +118,7 @@ impl<K> Held<K> {
 // SAFETY: a pointer to a node that is alive as long as permits > 0 (H2), and nodes are shared between threads anyway.
 unsafe impl<K: Send + Sync> Send for Held<K> {}
 
-/// What a process holds beyond the second key.
+/// What a process holds beyond its slot.
 ///
 /// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the table whole: what is
 /// reserved, searched or copied changes nothing, and what is put in or taken out goes in or out in one step, with the
@@ -466,7 +467,7 @@ impl<K> Slot<K> {
             keys.insert_unique(order, held, |held| held.order);
             more.add(permits);
         }
-        // After it has been put in there: who looks on sees it in one of the two at least.
+        // Under the lock: who looks on sees it in one of the two at least.
         entry.permits.store(0, Ordering::Release);
         Ok(entry)
     }
@@ -527,7 +528,7 @@ impl<K> Slot<K> {
     pub(crate) fn free_more(&self, account: &Account) {
         let more = self.more.swap(ptr::null_mut(), Ordering::AcqRel);
         if let Some(more) = NonNull::new(more) {
-            // SAFETY: allocated with this account by `reserve_more`, and just taken out by us.
+            // SAFETY: allocated with this account by `make_place`, and just taken out by us.
             unsafe {
                 account.subtract(more.as_ref().keys.lock().allocation_size());
                 account.free(more);

@@ -133,12 +133,15 @@ impl<K: Key> Table<K> {
     ) -> Result<Acquired, E> {
         let order = self.order(query);
         if let Some(node) = self.keys.get(pin, order, query) {
-            if node.buckets.admits(capacity) == Err(Refusal::Full) {
-                return Ok(self.refuse(pin));
-            }
-            let slot = self.holders.claim(holder, &self.account, &mut watch)?;
-            if let Some(acquired) = self.take(pin, slot, node, capacity)? {
-                return Ok(acquired);
+            match node.buckets.admits(capacity) {
+                Ok(()) => {
+                    let slot = self.holders.claim(holder, &self.account, &mut watch)?;
+                    if let Some(acquired) = self.take(pin, slot, node, capacity)? {
+                        return Ok(acquired);
+                    }
+                }
+                Err(Refusal::Full) => return Ok(self.refuse(pin)),
+                Err(Refusal::Dead) => {}
             }
         }
         self.acquire_new(pin, holder, query, order, capacity, watch)
@@ -234,8 +237,8 @@ impl<K: Key> Table<K> {
     /// [`NotHeld`] if the holder has none: nothing has changed (P5).
     ///
     /// # Cost
-    /// O(1). The holder's record leads to the key, so the table is not searched, and for a holder of up to two keys
-    /// nothing is hashed.
+    /// O(1). The holder's record leads to the key, so the table is not searched, and nothing is hashed for a key that
+    /// its slot itself names: the one that came last, and one more.
     pub fn release<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
@@ -265,8 +268,8 @@ impl<K: Key> Table<K> {
             .is_ok()
     }
 
-    /// As [`Table::release_known`], of a key that the holder's slot itself names, as it does with up to two. Nothing is
-    /// hashed.
+    /// As [`Table::release_known`], of a key that the holder's slot itself names, as it does the one that came last and
+    /// one more. Nothing is hashed.
     #[inline(always)]
     pub fn release_inline<Q: Equivalent<K>>(&self, pin: &Pin, holder: Holder, query: &Q) -> bool {
         let slot = self.holders.find(holder);
@@ -332,8 +335,9 @@ impl<K: Key> Table<K> {
     /// What the table is and costs.
     ///
     /// The permits are those that its holders have on record, one holder after the other: exact at quiet points, a
-    /// fair snapshot otherwise. (One that goes from hand to hand meanwhile may be seen in both, or in neither; to know
-    /// of one key, ask for its count.) Nobody waits for it but the processes whose place is taken (H4).
+    /// fair snapshot otherwise. (One that goes from hand to hand meanwhile, or from one place of a record to another,
+    /// may be seen in both, or in neither; to know of one key, ask for its count.) Nobody waits for it but the
+    /// processes whose place is taken (H4).
     ///
     /// # Cost
     /// A cache line for each place in a chunk that has ever been used, and one more for each holder of more than two

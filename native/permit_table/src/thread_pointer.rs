@@ -8,7 +8,9 @@
 //!
 //! Rust has no stable way to choose the model, so the place and the two instructions are written in assembly, for
 //! x86-64 Linux with glibc. That keeps some room in the block (1.6 KB) for libraries that are loaded later, of which we
-//! take eight bytes; musl keeps none and would not load us. Everywhere else it is a thread-local like any other.
+//! take 152 bytes: one such place brings the library's other thread-locals along. If others have used it up, we do not
+//! load, and `canal_lock_library.erl` says what to do. musl keeps none. Everywhere else it is a thread-local like any
+//! other.
 
 pub(crate) use imp::{get, set};
 
