@@ -39,7 +39,8 @@ target(#{text := Text, figure := Figure, unit := Unit} = Target, Results) ->
         {ok, Values} ->
             #{median := Median} = bench_results:spread(Values),
             {Middle, Spread} = spread(Values, fun ratio/1),
-            line("  ~-60ts~10s   ~-18ts ~-3s~ts~n", [Text, Middle, Spread, Unit, verdict(Target, Median)]);
+            Line = line("  ~-60ts~10s   ~-18ts ~-3s~ts", [Text, Middle, Spread, Unit, verdict(Target, Median)]),
+            [string:trim(Line, trailing), "\n"];
         not_measured ->
             line("  ~-60ts not measured here~n", [Text])
     end.
