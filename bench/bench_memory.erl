@@ -56,7 +56,7 @@ keys(Shape, Subject, Keys) ->
     %% Literals of the VM: the keys themselves exist before, and walking over them allocates nothing.
     persistent_term:put(?MODULE, [Make(I) || I <- lists:seq(1, Keys)]),
     ok = bench_subjects:start(Subject),
-    Growth = in_a_process(fun() ->
+    Growth = bench_process:result([], fun() ->
         %% One key first: what a holder and a table cost once is not a cost of each key.
         ok = bench_subjects:take(Subject, [first], ?MAX_PER, 1),
         Before = account(Subject),
@@ -83,12 +83,12 @@ has_taken(ets, Keys) ->
 -spec holders(bench_cases:subject(), Holders :: pos_integer()) -> #{young := growth(), old => growth()}.
 holders(Subject, Holders) ->
     ok = start(Subject),
-    Young = in_a_process(fun() -> hold(Subject, Holders) end),
+    Young = bench_process:result([], fun() -> hold(Subject, Holders) end),
     ok = closed(Subject),
     case Subject of
         ours ->
             [ok = live(Subject) || _ <- lists:seq(1, erlang:system_info(process_limit))],
-            Old = in_a_process(fun() -> hold(Subject, Holders) end),
+            Old = bench_process:result([], fun() -> hold(Subject, Holders) end),
             ok = closed(Subject),
             #{young => Young, old => Old};
         _ ->
@@ -186,15 +186,3 @@ resident() ->
 
 growth(Before, After, Count) ->
     maps:map(fun(Of, Bytes) -> (Bytes - maps:get(Of, Before)) / Count end, After).
-
-in_a_process(Fun) ->
-    Parent = self(),
-    {Pid, Monitor} = spawn_monitor(fun() -> Parent ! {self(), Fun()} end),
-    receive
-        {Pid, Result} ->
-            receive
-                {'DOWN', Monitor, process, Pid, normal} -> Result
-            end;
-        {'DOWN', Monitor, process, Pid, Reason} ->
-            error({holder, Reason})
-    end.

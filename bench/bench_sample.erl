@@ -27,7 +27,7 @@ take([First | _] = Workers, Times) ->
     Numbered = lists:zip(lists:seq(1, Count), Workers),
     Started = [start(Worker, Times, Barrier, Number, Count) || {Number, Worker} <- Numbered],
     ok = await_last(Barrier, Started),
-    elapsed(First, [await(Pid, Monitor) || {Pid, Monitor} <- Started]).
+    elapsed(First, [bench_process:await(Pid, Monitor) || {Pid, Monitor} <- Started]).
 
 -spec elapsed(worker(), [laps()]) -> sample().
 elapsed(Worker, OfWorkers) ->
@@ -114,16 +114,5 @@ await_last(Barrier, Started) ->
             [Pid ! {Barrier, report} || {Pid, _} <- Started],
             ok;
         {'DOWN', _, process, _, Reason} ->
-            error({worker, Reason})
-    end.
-
-await(Pid, Monitor) ->
-    receive
-        {Pid, Laps} ->
-            %% The next sample must not run beside the end of this process.
-            receive
-                {'DOWN', Monitor, process, Pid, normal} -> Laps
-            end;
-        {'DOWN', Monitor, process, Pid, Reason} ->
             error({worker, Reason})
     end.

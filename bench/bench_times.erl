@@ -32,17 +32,7 @@ of_calls(Calls, Time) ->
 %% the tests of the VM rely on it), and whose heap is not full before 32,768 words.
 -spec in_a_process(fun(() -> Result)) -> Result.
 in_a_process(Fun) ->
-    Parent = self(),
-    Run = fun() -> Parent ! {self(), Fun()} end,
-    {Pid, Monitor} = spawn_opt(Run, [monitor, {scheduler, 1}, {min_heap_size, ?HEAP_WORDS}]),
-    receive
-        {Pid, Result} ->
-            receive
-                {'DOWN', Monitor, process, Pid, normal} -> Result
-            end;
-        {'DOWN', Monitor, process, Pid, Reason} ->
-            error({worker, Reason})
-    end.
+    bench_process:result([{scheduler, 1}, {min_heap_size, ?HEAP_WORDS}], Fun).
 
 each(_Time, _Times, 0) ->
     ok;
