@@ -167,7 +167,7 @@ fn release_inline(here: Here<'_>, key: ErlNifTerm) -> bool {
     };
     let caller = Caller::of(here).holder();
     open.table
-        .release_inline(&pin, caller, &Unread::new(here, key))
+        .release_inline(&pin, caller, &Unread { here, term: key })
 }
 
 struct Release<'a> {

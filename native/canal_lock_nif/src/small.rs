@@ -33,7 +33,6 @@ use equivalent::Equivalent;
 use permit_table::{OutOfMemory, Query};
 use rustler::sys::ErlNifTerm;
 use rustler::{Binary, Env, LocalPid, Term};
-use std::cell::OnceCell;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
@@ -159,18 +158,8 @@ const fn tuple_shape(arity: usize) -> u64 {
 /// A term that is compared with a key without having been read: the shape of the key says what to ask of the term. It
 /// may be equal, and not be found to be: only an immediate term, a tuple of these and a binary are.
 pub(crate) struct Unread<'a> {
-    here: Here<'a>,
-    term: ErlNifTerm,
-    /// Asked for once: the VM copies a binary that does not begin with a whole byte, however long it is.
-    bytes: OnceCell<Option<&'a [u8]>>,
-}
-
-impl<'a> Unread<'a> {
-    #[inline(always)]
-    pub(crate) fn new(here: Here<'a>, term: ErlNifTerm) -> Self {
-        let bytes = OnceCell::new();
-        Self { here, term, bytes }
-    }
+    pub(crate) here: Here<'a>,
+    pub(crate) term: ErlNifTerm,
 }
 
 impl Equivalent<TermKey> for Unread<'_> {
@@ -195,8 +184,7 @@ impl Equivalent<TermKey> for Unread<'_> {
 
 impl Unread<'_> {
     fn is_bytes(&self, key: &TermKey) -> bool {
-        let ask = || enif::bytes(self.here, self.term);
-        let Some(bytes) = *self.bytes.get_or_init(ask) else {
+        let Some(bytes) = enif::bytes(self.here, self.term) else {
             return false;
         };
         match bytes.len() {
