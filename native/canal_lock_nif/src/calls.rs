@@ -78,9 +78,11 @@ impl WithGuess for Acquire<'_> {
         let open = current(&pin)?;
         let caller = Caller::of(here);
         let watch = move || open.watch_caller(here, caller.place);
-        let acquired =
-            open.table
-                .acquire_known(&pin, caller.holder(), guess, self.capacity, watch)?;
+        let acquired = open
+            .table
+            .acquire_known(&pin, caller.holder(), guess, self.capacity, watch);
+        // After an error nothing has changed either. It will come again, or the second try is worth it.
+        let acquired = acquired.ok()??;
         Some(answer(here, acquired))
     }
 }

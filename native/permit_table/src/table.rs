@@ -131,24 +131,14 @@ impl<K: Key> Table<K> {
         capacity: Capacity,
         mut watch: impl FnMut() -> Result<(), E>,
     ) -> Result<Acquired, E> {
-        let order = self.order(query);
-        if let Some(node) = self.keys.get(pin, order, query) {
-            match node.buckets.admits(capacity) {
-                Ok(()) => {
-                    let slot = self.holders.claim(holder, &self.account, &mut watch)?;
-                    if let Some(acquired) = self.take(pin, slot, node, capacity)? {
-                        return Ok(acquired);
-                    }
-                }
-                Err(Refusal::Full) => return Ok(self.refuse(pin)),
-                Err(Refusal::Dead) => {}
-            }
+        match self.acquire_known(pin, holder, query, capacity, &mut watch)? {
+            Some(acquired) => Ok(acquired),
+            None => self.acquire_new(pin, holder, query, capacity, watch),
         }
-        self.acquire_new(pin, holder, query, order, capacity, watch)
     }
 
-    /// As [`Table::acquire`], of a key that is in the table. If it is not, or something goes wrong, the answer is
-    /// `None`, and nothing has changed; so it serves to ask for what a key may well be before it is known for sure.
+    /// As [`Table::acquire`], of a key that is in the table. If it is not, the answer is `None`, and nothing has
+    /// changed; so it serves to ask for what a key may well be before it is known for sure.
     #[inline(always)]
     pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
         &self,
@@ -157,15 +147,18 @@ impl<K: Key> Table<K> {
         query: &Q,
         capacity: Capacity,
         watch: impl FnOnce() -> Result<(), E>,
-    ) -> Option<Acquired> {
-        let node = self.keys.get(pin, self.order(query), query)?;
+    ) -> Result<Option<Acquired>, E> {
+        let order = self.order(query);
+        let Some(node) = self.keys.get(pin, order, query) else {
+            return Ok(None);
+        };
         match node.buckets.admits(capacity) {
             Ok(()) => {}
-            Err(Refusal::Full) => return Some(self.refuse(pin)),
-            Err(Refusal::Dead) => return None,
+            Err(Refusal::Full) => return Ok(Some(self.refuse(pin))),
+            Err(Refusal::Dead) => return Ok(None),
         }
-        let slot = self.holders.claim(holder, &self.account, watch).ok()?;
-        self.take(pin, slot, node, capacity).ok()?
+        let slot = self.holders.claim(holder, &self.account, watch)?;
+        Ok(self.take(pin, slot, node, capacity)?)
     }
 
     /// Takes a permit of a node for a slot; nothing if the key is dead. The order is what P9 rests on: first the room
@@ -202,13 +195,13 @@ impl<K: Key> Table<K> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        order: u64,
         capacity: Capacity,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Acquired, E> {
         if capacity.is_zero() {
             return Ok(self.refuse(pin));
         }
+        let order = self.order(query);
         let slot = self.holders.claim(holder, &self.account, watch)?;
         let mut new = NewNode::with_one_permit(query, order, &self.account)?;
         loop {

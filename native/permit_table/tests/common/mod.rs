@@ -139,11 +139,7 @@ pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
 pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {
     let watch = || Ok::<(), OutOfMemory>(());
     let capacity = Capacity::of(capacity, 1);
-    let (pin, key) = (pin(), Wanted(key));
-    // As the border does: what need not be made is tried first.
-    let known = table.acquire_known(&pin, holder, &key, capacity, watch);
-    let surely = || table.acquire(&pin, holder, &key, capacity, watch);
-    match known.map_or_else(surely, Ok) {
+    match table.acquire(&pin(), holder, &Wanted(key), capacity, watch) {
         Ok(Acquired::Permit(out)) => Some(out),
         Ok(Acquired::Full) => None,
         Err(OutOfMemory) => panic!("out of memory"),
@@ -152,6 +148,7 @@ pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> 
 
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
     let (pin, key) = (pin(), Wanted(key));
+    // As the border does.
     if table.release_inline(&pin, holder, &key) || table.release_more(&pin, holder, &key) {
         return Ok(());
     }
