@@ -19,8 +19,8 @@
 //!                  one table open at a time, closed ones freed
 //! ```
 //!
-//! `thread_pointer.rs` finds a thread's own place in `epochs.rs`. `fault.rs` stands wherever something may go wrong, for
-//! tests; elsewhere it is empty.
+//! `thread_pointer.rs` finds a thread's own place in `epochs.rs`. `fault.rs` stands wherever something may go wrong,
+//! for tests; elsewhere it is empty.
 //!
 //! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
 //! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…). A table
