@@ -1,0 +1,239 @@
+%% The router under load: an app whose dynos go from one to three, to six and back to two, and one whose dynos stay as
+%% they are; clients in processes of their own, some of which hang up; dynos that break off; processes of requests
+%% that are killed; and a manager that crashes. Ends with the verdict on what the dynos have seen.
+-module(router_demo).
+
+-export([main/1, run/2, scenario/0]).
+
+-export_type([scenario/0, event/0]).
+
+-type scenario() :: #{
+    %% Each with the connections that its clients ask over.
+    apps := [{router_apps:host(), MaxPer :: pos_integer(), Connections :: pos_integer()}],
+    all_ms := pos_integer(),
+    %% In the order of their times, those at 0 before any load.
+    events := [{At_ms :: non_neg_integer(), event()}],
+    manners := router_demo_dyno:manners(),
+    kill_every_ms := pos_integer()
+}.
+
+-type event() ::
+    {dynos, router_apps:host(), non_neg_integer()}
+    %% Clients that ask over so many connections for a second, and hang up.
+    | {hang_up, router_apps:host(), Connections :: pos_integer()}
+    | crash.
+
+-record(show, {
+    scenario :: scenario(),
+    book :: router_demo_book:book(),
+    screen :: router_demo_screen:screen(),
+    events :: [{non_neg_integer(), event()}],
+    started_ms = erlang:monotonic_time(millisecond) :: integer(),
+    dynos = #{} :: #{router_apps:host() => [router_demo_dyno:dyno()]},
+    loads = [] :: [router_demo_load:load()],
+    readings = #{} :: #{router_apps:host() => reading()},
+    killer = none :: none | pid()
+}).
+
+-type reading() :: {At_ms :: integer(), router_stats:reading(), Died :: non_neg_integer()}.
+
+-define(REFRESH_MS, 500).
+%% A request that knows the dynos as they were has asked its dyno by then.
+-define(DRAIN_MS, 500).
+%% For what is on its way when the load ends.
+-define(END_MS, 10000).
+
+%% What `make demo' shows.
+-spec scenario() -> scenario().
+scenario() ->
+    #{
+        apps => [{<<"shop">>, 3, 40}, {<<"blog">>, 2, 8}],
+        all_ms => 32000,
+        events => [
+            {0, {dynos, <<"blog">>, 2}},
+            {0, {dynos, <<"shop">>, 1}},
+            {5000, {hang_up, <<"shop">>, 10}},
+            {8000, {dynos, <<"shop">>, 3}},
+            {16000, {dynos, <<"shop">>, 6}},
+            {20000, crash},
+            {22000, {hang_up, <<"blog">>, 10}},
+            {24000, {dynos, <<"shop">>, 2}}
+        ],
+        manners => #{work_ms => 30, reset_one_of => 100},
+        kill_every_ms => 100
+    }.
+
+%% From the command line, with how many columns the terminal has, or 0 if there is none. Ends the VM, with status 1 if a
+%% promise was broken.
+-spec main([string()]) -> no_return().
+main([Columns]) ->
+    Output =
+        case list_to_integer(Columns) of
+            0 -> lines;
+            Number -> {terminal, Number}
+        end,
+    %% Of deaths that are part of the show nobody needs a report.
+    ok = logger:set_primary_config(level, none),
+    {ok, _} = application:ensure_all_started(router),
+    Verdict = run(scenario(), Output),
+    io:put_chars([[Line, $\n] || Line <- router_demo_verdict:lines(Verdict)]),
+    case Verdict of
+        #{broken := []} -> halt(0);
+        _ -> halt(1)
+    end.
+
+%% The router has to run, and nobody else may hold permits.
+-spec run(scenario(), router_demo_screen:output()) -> router_demo_verdict:verdict().
+run(#{apps := Apps, events := Events, kill_every_ms := Every_ms} = Scenario, Output) ->
+    Book = router_demo_book:new(),
+    Prepared = due(0, #show{
+        scenario = Scenario, book = Book, screen = router_demo_screen:new(Output), events = Events
+    }),
+    Loads = [load(Host, Connections, Scenario) || {Host, _, Connections} <- Apps],
+    Killer = router_demo_killer:start(Book, hosts(Scenario), Every_ms),
+    Last = loop(Prepared#show{loads = Loads, killer = Killer, started_ms = now_ms()}),
+    finish(Last).
+
+load(Host, Connections, #{all_ms := All_ms}) ->
+    router_demo_load:start(Host, router:port(), Connections, (All_ms + 999) div 1000).
+
+hosts(#{apps := Apps}) ->
+    [Host || {Host, _, _} <- Apps].
+
+loop(#show{scenario = #{all_ms := All_ms}} = Show) ->
+    case elapsed_ms(Show) of
+        Elapsed_ms when Elapsed_ms >= All_ms -> Show;
+        Elapsed_ms -> loop(wait(picture(due(Elapsed_ms, Show))))
+    end.
+
+wait(#show{events = Events} = Show) ->
+    Until = [At - elapsed_ms(Show) || {At, _} <- Events],
+    receive
+    after max(0, lists:min([?REFRESH_MS | Until])) -> Show
+    end.
+
+%% What is to happen by now.
+due(Elapsed_ms, #show{events = [{At, Event} | Rest], screen = Screen} = Show) when At =< Elapsed_ms ->
+    {Text, After} = happen(Event, Show#show{events = Rest}),
+    due(Elapsed_ms, After#show{screen = router_demo_screen:say({Elapsed_ms, Text}, Screen)});
+due(_Elapsed_ms, Show) ->
+    Show.
+
+happen({dynos, Host, Count}, #show{book = Book, dynos = Dynos, scenario = Scenario} = Show) ->
+    #{apps := Apps, manners := Manners} = Scenario,
+    {Host, MaxPer, _} = lists:keyfind(Host, 1, Apps),
+    Present = maps:get(Host, Dynos, []),
+    {Kept, Leaving} = lists:split(min(Count, length(Present)), Present),
+    New = Kept ++ [router_demo_dyno:start(Host, Book, Manners) || _ <- lists:seq(length(Kept) + 1, Count)],
+    ok = router_demo_book:scaling(Book, Host, MaxPer, Count),
+    ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- New]),
+    lists:foreach(fun leave/1, Leaving),
+    {io_lib:format("~ts: ~b -> ~b dynos", [Host, length(Present), Count]), Show#show{dynos = Dynos#{Host => New}}};
+happen({hang_up, Host, Connections}, #show{loads = Loads} = Show) ->
+    Load = router_demo_load:start(Host, router:port(), Connections, 1),
+    {io_lib:format("~ts: ~b more clients, which hang up after a second", [Host, Connections]), Show#show{
+        loads = [Load | Loads]
+    }};
+happen(crash, Show) ->
+    Manager = whereis(canal_lock),
+    Monitor = monitor(process, Manager),
+    #{permits := Permits} = canal_lock:info(),
+    Begun_ns = erlang:monotonic_time(nanosecond),
+    exit(Manager, kill),
+    receive
+        {'DOWN', Monitor, process, Manager, _} -> ok
+    end,
+    ok = await(fun() -> is_pid(whereis(canal_lock)) end),
+    Gone_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
+    Format = "the manager is killed while ~b permits are out; the next one has them after ~.1f ms",
+    {io_lib:format(Format, [Permits, Gone_ns / 1.0e6]), Show}.
+
+%% When nobody is connected to it any more.
+leave(Dyno) ->
+    spawn_link(fun() ->
+        receive
+        after ?DRAIN_MS -> ok
+        end,
+        ok = await(fun() -> mochiweb_socket_server:get(Dyno, active_sockets) =:= 0 end),
+        router_demo_dyno:stop(Dyno)
+    end).
+
+picture(#show{scenario = #{all_ms := All_ms} = Scenario, book = Book, screen = Screen} = Show) ->
+    {Rows, Readings} = lists:unzip([row(Host, Show) || Host <- hosts(Scenario)]),
+    Picture = #{
+        elapsed_ms => elapsed_ms(Show), all_ms => All_ms, killed => router_demo_book:killed(Book), rows => Rows
+    },
+    Show#show{screen = router_demo_screen:show(Picture, Screen), readings = maps:from_list(Readings)}.
+
+%% What has come since the last picture.
+row(Host, #show{book = Book, readings = Readings} = Show) ->
+    {ok, #{max_per := MaxPer, dynos := Dynos, stats := Stats}} = router_apps:find(Host),
+    #{granted := Granted, ended := Ended} = Reading = router_stats:read(Stats),
+    %% Those that are out have neither ended nor died.
+    Died = max(0, Granted - Ended - canal_lock:count(Host)),
+    {Last_ms, Last, LastDied} = maps:get(Host, Readings, {Show#show.started_ms, router_stats:read(router_stats:new()), 0}),
+    Now_ms = now_ms(),
+    Seconds = max(1, Now_ms - Last_ms) / 1000,
+    #{granted := NewlyGranted, refused := NewlyRefused} = New = router_stats:since(Last, Reading),
+    Row = #{
+        host => Host,
+        dynos => length(Dynos),
+        capacity => MaxPer * length(Dynos),
+        buckets => canal_lock:buckets(Host, MaxPer),
+        at_work => router_demo_book:at_work(Book, Host),
+        granted_s => NewlyGranted / Seconds,
+        refused_s => NewlyRefused / Seconds,
+        died_s => max(0, Died - LastDied) / Seconds,
+        p50_ns => router_stats:quantile(New, 500),
+        p99_ns => router_stats:quantile(New, 990)
+    },
+    {Row, {Host, {Now_ms, Reading, Died}}}.
+
+%% The load has ended or is about to: when nothing is left to wait for, what is left over is counted.
+finish(#show{scenario = Scenario, book = Book, loads = Loads, killer = Killer, screen = Screen, dynos = Dynos}) ->
+    _ = router_demo_killer:stop(Killer),
+    lists:foreach(fun router_demo_load:stop/1, Loads),
+    AtRest = fun() ->
+        maps:get(permits, canal_lock:info()) =:= 0 andalso
+            lists:all(fun(Host) -> router_demo_book:at_work(Book, Host) =:= 0 end, hosts(Scenario))
+    end,
+    %% If it does not come to rest, the verdict says so.
+    _ = await(AtRest),
+    Refused = lists:sum([refused(Host) || Host <- hosts(Scenario)]),
+    %% The table's refusals are of dynos, too, that were asked for a place in vain.
+    AtTheEnd = (canal_lock:info())#{differing => length(canal_lock:audit()), refused := Refused},
+    Verdict = router_demo_verdict:judge(router_demo_book:record(Book), AtTheEnd),
+    lists:foreach(fun router_demo_dyno:stop/1, lists:append(maps:values(Dynos))),
+    lists:foreach(fun router:delete/1, hosts(Scenario)),
+    ok = router_demo_book:delete(Book),
+    ok = router_demo_screen:leave(Screen),
+    Verdict.
+
+refused(Host) ->
+    {ok, #{stats := Stats}} = router_apps:find(Host),
+    maps:get(refused, router_stats:read(Stats)).
+
+%% Whether it has come true before long.
+await(Condition) ->
+    await(Condition, now_ms() + ?END_MS).
+
+await(Condition, Until_ms) ->
+    case Condition() of
+        true ->
+            ok;
+        false ->
+            case now_ms() < Until_ms of
+                true ->
+                    receive
+                    after 1 -> await(Condition, Until_ms)
+                    end;
+                false ->
+                    timeout
+            end
+    end.
+
+elapsed_ms(#show{started_ms = Started_ms}) ->
+    now_ms() - Started_ms.
+
+now_ms() ->
+    erlang:monotonic_time(millisecond).

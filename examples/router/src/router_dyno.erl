@@ -1,0 +1,224 @@
+%% The side of the dyno: a connection for each request, and the answer passed on as it comes.
+%%
+%% The dyno is asked in HTTP/1.0 and told to close, so that an answer ends where its connection does, or after as many
+%% bytes as its head says; its head is read by the VM's own parser. The connection belongs to the process of the
+%% request, and ends with it.
+%%
+%% When the client goes away, the dyno has to be let go of before the permits are: it would be given other work while it
+%% is still busy with this. So it is told (by the end of what we send), and the process dies when the dyno has closed.
+%% If the process is killed, nobody can wait, and the dyno hears of it a moment after the permits are back.
+-module(router_dyno).
+
+-export([pass_on/4]).
+
+-export_type([address/0, failure/0]).
+
+-type address() :: {inet:ip_address() | inet:hostname(), inet:port_number()}.
+
+-type failure() :: none | cut_short | timeout | closed | bad_answer | inet:posix().
+%% `cut_short': the head of the answer has been passed on, and not all of the rest.
+
+-record(exchange, {
+    socket :: gen_tcp:socket(),
+    client :: router_client:client(),
+    deadline :: integer(),
+    status = none :: none | pos_integer(),
+    headers = [] :: [{string(), string()}],
+    %% Once the head is there: what is left of the body, and where it goes.
+    left = unknown :: unknown | non_neg_integer(),
+    answer = none :: none | router_client:answer()
+}).
+
+-define(CONNECT_MS, 2000).
+%% An endless head would fill the memory.
+-define(MOST_HEADERS, 200).
+-define(LONGEST_LINE, 16384).
+
+%% They are about one connection, and this is another (RFC 9110, section 7.6.1).
+-define(HOP_BY_HOP, [
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade"
+]).
+
+%% Passes a request on, and the answer back; and says whether the client may send another on its connection.
+%% Capacity: how many requests the app bears, as it was when this one was admitted; the dyno is told.
+-spec pass_on(address(), router_client:client(), Body :: binary(), Capacity :: non_neg_integer()) ->
+    {failure(), next | close}.
+pass_on({Host, Port}, Client, Body, Capacity) ->
+    %% From the connection to the end of the answer. What takes longer is given up, though the dyno may go on with it.
+    {ok, Answer_ms} = application:get_env(router, answer_ms),
+    Options = [
+        binary, {active, false}, {nodelay, true}, {packet, http}, {packet_size, ?LONGEST_LINE},
+        {show_econnreset, true}, {send_timeout, Answer_ms}, {send_timeout_close, true}
+    ],
+    case gen_tcp:connect(Host, Port, Options, ?CONNECT_MS) of
+        {ok, Socket} ->
+            Deadline = erlang:monotonic_time(millisecond) + Answer_ms,
+            Outcome = exchange(Socket, Client, request(Client, Body, Capacity), Deadline),
+            forget(Socket),
+            Outcome;
+        {error, Reason} ->
+            {Reason, next}
+    end.
+
+request(Client, Body, Capacity) ->
+    Ours = [
+        {"connection", "close"},
+        {"content-length", integer_to_list(byte_size(Body))},
+        {"x-request-id", request_id()},
+        {"x-router-capacity", integer_to_list(Capacity)}
+    ],
+    %% mochiweb has answered what is expected.
+    Theirs = end_to_end(router_client:headers(Client), ["expect" | [Name || {Name, _} <- Ours]]),
+    [
+        router_client:request_line(Client),
+        [[Name, ": ", Value, "\r\n"] || {Name, Value} <- Ours ++ Theirs],
+        "\r\n",
+        Body
+    ].
+
+%% Unique on this node, and whose process it is can be seen.
+request_id() ->
+    "<" ++ Pid = pid_to_list(self()),
+    lists:concat([lists:droplast(Pid), "-", erlang:unique_integer([positive])]).
+
+%% The headers that are for those at the other end, and not among others that are named.
+end_to_end(Headers, Others) ->
+    Connection = [string:lexemes(string:lowercase(Value), ", ") || {"connection", Value} <- lowercase(Headers)],
+    Dropped = lists:append([?HOP_BY_HOP, Others | Connection]),
+    [Header || {Name, _} = Header <- Headers, not lists:member(string:lowercase(Name), Dropped)].
+
+lowercase(Headers) ->
+    [{string:lowercase(Name), Value} || {Name, Value} <- Headers].
+
+exchange(Socket, Client, Request, Deadline) ->
+    case gen_tcp:send(Socket, Request) of
+        ok ->
+            ok = router_client:watch(Client),
+            await(#exchange{socket = Socket, client = Client, deadline = Deadline});
+        {error, Reason} ->
+            {Reason, next}
+    end.
+
+%% Waits for what comes next, from either side.
+await(#exchange{socket = Socket, client = Client, headers = Headers, deadline = Deadline} = Exchange) ->
+    _ = inet:setopts(Socket, [{active, once}]),
+    ClientSocket = router_client:socket(Client),
+    receive
+        {http, Socket, {http_response, _, Status, _}} when Status >= 200 ->
+            await(Exchange#exchange{status = Status});
+        {http, Socket, {http_header, _, Name, _, Value}} when length(Headers) < ?MOST_HEADERS ->
+            await(Exchange#exchange{headers = [{header_name(Name), Value} | Headers]});
+        {http, Socket, http_eoh} ->
+            head(Exchange);
+        {http, Socket, _} ->
+            fail(Exchange, bad_answer);
+        {tcp, Socket, Data} ->
+            body(Exchange, Data);
+        {tcp_closed, Socket} ->
+            closed(Exchange);
+        {tcp_error, Socket, Reason} ->
+            fail(Exchange, Reason);
+        {tcp_closed, ClientSocket} ->
+            let_go(Exchange);
+        {tcp_error, ClientSocket, _} ->
+            let_go(Exchange)
+    after max(0, Deadline - erlang:monotonic_time(millisecond)) ->
+        fail(Exchange, timeout)
+    end.
+
+header_name(Name) when is_atom(Name) -> atom_to_list(Name);
+header_name(Name) -> Name.
+
+head(#exchange{client = Client, socket = Socket, status = Status, headers = Reversed} = Exchange) ->
+    Headers = lists:reverse(Reversed),
+    ok = inet:setopts(Socket, [{packet, raw}]),
+    case length_of_body(Status, lowercase(Headers), router_client:is_head(Client)) of
+        wrong -> fail(Exchange, bad_answer);
+        Length -> begin_answer(Exchange#exchange{left = Length}, end_to_end(Headers, []))
+    end.
+
+length_of_body(Status, Headers, IsHead) ->
+    Lengths = [Value || {"content-length", Value} <- Headers],
+    case lists:keymember("transfer-encoding", 1, Headers) of
+        %% We have asked in a version that knows of none.
+        true -> wrong;
+        false when IsHead; Status =:= 204; Status =:= 304 -> 0;
+        false when Lengths =:= [] -> unknown;
+        false -> parsed([string:to_integer(Length) || Length <- Lengths])
+    end.
+
+parsed([{Length, ""}]) when Length >= 0 -> Length;
+parsed(_) -> wrong.
+
+%% The client may send its next request as soon as it has all of this answer, and that is not for us to read. So the
+%% watch ends before the last piece is sent.
+begin_answer(#exchange{client = Client, status = Status, left = 0} = Exchange, Headers) ->
+    Next = router_client:unwatch(Client),
+    case router_client:begin_answer(Client, Status, Headers, plain) of
+        {ok, _} -> {none, Next};
+        gone -> let_go(Exchange)
+    end;
+begin_answer(#exchange{client = Client, status = Status, left = Left} = Exchange, Headers) ->
+    Framing = case Left of unknown -> chunked; _ -> plain end,
+    case router_client:begin_answer(Client, Status, Headers, Framing) of
+        {ok, Answer} -> await(Exchange#exchange{answer = Answer});
+        gone -> let_go(Exchange)
+    end.
+
+body(#exchange{client = Client, answer = Answer, left = Left} = Exchange, Data) when byte_size(Data) >= Left ->
+    Next = router_client:unwatch(Client),
+    %% What goes beyond the length would be taken for the next answer.
+    case router_client:send(Answer, binary:part(Data, 0, Left)) of
+        ok -> {none, Next};
+        gone -> let_go(Exchange)
+    end;
+body(#exchange{answer = Answer, left = Left} = Exchange, Data) ->
+    case router_client:send(Answer, Data) of
+        ok when Left =:= unknown -> await(Exchange);
+        ok -> await(Exchange#exchange{left = Left - byte_size(Data)});
+        gone -> let_go(Exchange)
+    end.
+
+closed(#exchange{answer = none} = Exchange) ->
+    fail(Exchange, closed);
+closed(#exchange{client = Client, answer = Answer, left = unknown} = Exchange) ->
+    Next = router_client:unwatch(Client),
+    case router_client:end_answer(Answer) of
+        ok -> {none, Next};
+        gone -> let_go(Exchange)
+    end;
+closed(Exchange) ->
+    fail(Exchange, closed).
+
+fail(#exchange{client = Client, answer = none}, Reason) ->
+    {Reason, router_client:unwatch(Client)};
+fail(_Exchange, _Reason) ->
+    {cut_short, close}.
+
+%% The client has gone. The dyno is told, and has its time to close; then the process dies, and gives back what it
+%% holds by that.
+-spec let_go(#exchange{}) -> no_return().
+let_go(#exchange{socket = Socket, deadline = Deadline} = Exchange) ->
+    _ = gen_tcp:shutdown(Socket, write),
+    %% An error: it has closed already.
+    _ = inet:setopts(Socket, [{active, once}]) =:= ok orelse exit(normal),
+    receive
+        {Kind, Socket, _} when Kind =:= http; Kind =:= tcp -> let_go(Exchange);
+        {tcp_closed, Socket} -> exit(normal);
+        {tcp_error, Socket, _} -> exit(normal)
+    after max(0, Deadline - erlang:monotonic_time(millisecond)) ->
+        exit(normal)
+    end.
+
+%% Nothing of this connection may be found by what the process does next.
+forget(Socket) ->
+    ok = gen_tcp:close(Socket),
+    flush(Socket).
+
+flush(Socket) ->
+    receive
+        {_, Socket} -> flush(Socket);
+        {_, Socket, _} -> flush(Socket)
+    after 0 -> ok
+    end.

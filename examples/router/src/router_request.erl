@@ -1,0 +1,91 @@
+%% What becomes of a request, in the process of its connection:
+%%
+%%   read whole -> a permit of the app -> a place on one of its dynos -> that dyno's answer -> both given back
+%%
+%% There is no `try ... after' here and no code for ends that nobody foresaw: when the process dies, of whatever it be,
+%% the VM gives back what it held.
+-module(router_request).
+
+-export([handle/1]).
+
+%% Before a dyno with a free place is given up on. There is one at any time, see `place/3', but others may take it
+%% between two looks.
+-define(ROUNDS, 100).
+
+-spec handle(router_client:client()) -> ok.
+handle(Client) ->
+    case router_client:read(Client) of
+        {ok, Body} ->
+            case router_apps:find(router_client:host(Client)) of
+                {ok, App} -> admit(Client, Body, App);
+                error -> router_client:answer(Client, 404, {"unknown-app", "There is no such app here."})
+            end;
+        {error, too_long} ->
+            refuse_to_read(Client, 413, {"body-too-long", "The body is longer than is taken here."});
+        {error, malformed} ->
+            refuse_to_read(Client, 400, {"malformed", "The request cannot be passed on."})
+    end.
+
+%% The rest of what the client sends is no request.
+-spec refuse_to_read(router_client:client(), 400..499, {string(), string()}) -> no_return().
+refuse_to_read(Client, Status, Reason) ->
+    ok = router_client:answer(Client, Status, Reason),
+    router_client:close(Client).
+
+admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := Stats} = App) ->
+    Begun_ns = erlang:monotonic_time(nanosecond),
+    Acquired = canal_lock:acquire(Host, MaxPer, length(Dynos)),
+    Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
+    case Acquired of
+        {acquired, _} ->
+            ok = router_stats:granted(Stats, Took_ns),
+            Next = pass_on(Client, Body, App),
+            ok = canal_lock:release(Host, MaxPer, length(Dynos)),
+            ok = router_stats:ended(Stats),
+            Next =:= next orelse router_client:close(Client),
+            ok;
+        full ->
+            ok = router_stats:refused(Stats, Took_ns),
+            Sentence = io_lib:format("All ~b places are taken.", [MaxPer * length(Dynos)]),
+            router_client:answer(Client, 503, {"full", Sentence})
+    end.
+
+pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := Stats}) ->
+    case place(Host, MaxPer, Dynos) of
+        {ok, Dyno} ->
+            {Failure, Next} = router_dyno:pass_on(Dyno, Client, Body, MaxPer * length(Dynos)),
+            ok = canal_lock:release({Host, Dyno}, MaxPer, 1),
+            ok = explain(Failure, Client, Stats),
+            Next;
+        none ->
+            ok = router_stats:failed(Stats),
+            ok = router_client:answer(Client, 503, {"no-place", "No dyno had a place when it was asked."}),
+            next
+    end.
+
+explain(none, _Client, _Stats) ->
+    ok;
+explain(Failure, Client, Stats) ->
+    ok = router_stats:failed(Stats),
+    case Failure of
+        %% It can only be told by the end of the connection.
+        cut_short -> ok;
+        timeout -> router_client:answer(Client, 504, {"dyno-timeout", "The dyno has not answered in time."});
+        _ -> router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno has failed: ~w.", [Failure])})
+    end.
+
+%% A permit of the app says that there is room, not where: N of `{acquired, N}' is how many are out, and two requests
+%% can hear the same one after the other. So each dyno is a key, too, of one bucket. All who hold one of these hold one
+%% of the app's, and those are fewer than the places: so at any time one of the dynos has a place.
+place(Host, MaxPer, Dynos) ->
+    {Before, From} = lists:split(rand:uniform(length(Dynos)) - 1, Dynos),
+    place(Host, MaxPer, From ++ Before, ?ROUNDS).
+
+place(_Host, _MaxPer, _Dynos, 0) ->
+    none;
+place(Host, MaxPer, Dynos, Rounds) ->
+    Take = fun(Dyno) -> canal_lock:acquire({Host, Dyno}, MaxPer, 1) =/= full end,
+    case lists:search(Take, Dynos) of
+        {value, Dyno} -> {ok, Dyno};
+        false -> place(Host, MaxPer, Dynos, Rounds - 1)
+    end.
