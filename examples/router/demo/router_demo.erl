@@ -145,7 +145,7 @@ happen(crash, Show) ->
     end,
     ok = await(fun() -> is_pid(whereis(canal_lock)) end),
     Gone_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    Format = "the manager is killed while ~b permits are out; the next one has them after ~.1f ms",
+    Format = "the manager is killed with ~b permits out; another has them after ~.1f ms",
     {io_lib:format(Format, [Permits, Gone_ns / 1.0e6]), Show}.
 
 %% When nobody is connected to it any more.
@@ -171,7 +171,8 @@ row(Host, #show{book = Book, readings = Readings} = Show) ->
     #{granted := Granted, ended := Ended} = Reading = router_stats:read(Stats),
     %% Those that are out have neither ended nor died.
     Died = max(0, Granted - Ended - canal_lock:count(Host)),
-    {Last_ms, Last, LastDied} = maps:get(Host, Readings, {Show#show.started_ms, router_stats:read(router_stats:new()), 0}),
+    None = {Show#show.started_ms, router_stats:read(router_stats:new()), 0},
+    {Last_ms, Last, LastDied} = maps:get(Host, Readings, None),
     Now_ms = now_ms(),
     Seconds = max(1, Now_ms - Last_ms) / 1000,
     #{granted := NewlyGranted, refused := NewlyRefused} = New = router_stats:since(Last, Reading),

@@ -78,7 +78,7 @@ progress(#{elapsed_ms := Elapsed_ms, all_ms := All_ms, killed := Killed}) ->
     ]).
 
 %% With six buckets of less than ten it is as wide as the narrowest terminals.
--define(ROW, "~-5ts ~5ts ~-13ts ~8ts ~4ts ~9ts ~9ts ~6ts ~6ts ~6ts").
+-define(ROW, "~-4ts ~5ts ~-13ts ~8ts ~4ts ~9ts ~9ts ~6ts ~6ts ~6ts").
 
 header() ->
     io_lib:format(?ROW, [

@@ -4,8 +4,10 @@
 %% killed, until it was killed: then the permit is back, and the dyno hears of it a moment later. What all dynos of an
 %% app bear at a time is what they bear together.
 %%
-%% Each request brings the capacity that it was admitted with. When it begins, no more may be borne than that. Of that
-%% follows what is promised of scaling: an app that has shrunk, and bears more than it should yet, gets no more.
+%% When a request begins, no more may be borne than the capacity. So an app that has shrunk, and bears more than it
+%% should yet, gets no more. Each request brings the capacity that it was admitted with, for there is one exception: who
+%% looked up the app just before a scaling may begin just after it. Such late ones come on top of what the new capacity
+%% admits, and they themselves may find as much as either capacity admits.
 -module(router_demo_verdict).
 
 -export([judge/2, lines/1]).
@@ -30,14 +32,14 @@
     dynos := non_neg_integer(),
     max_per := non_neg_integer(),
     from_ns := integer(),
-    %% Borne together when it began; at most, when a request had begun in it; and so on one dyno.
+    %% Borne together when it began; and at most, when a request had begun in it, without the late ones.
     at_first := non_neg_integer(),
     highest := non_neg_integer(),
+    %% Borne by one dyno, at most.
     highest_on_one := non_neg_integer(),
     %% How long it took until no more was borne than the capacity; `never' before it ended.
     above_ns := non_neg_integer() | never,
     begun := non_neg_integer(),
-    %% How many of these had been admitted with the capacity before.
     late := non_neg_integer()
 }.
 
@@ -61,11 +63,13 @@
     before = [] :: [phase()],
     together = 0 :: non_neg_integer(),
     on_one = #{} :: #{router_dyno:address() => non_neg_integer()},
+    %% Late ones of this phase that are still borne.
+    late = [] :: [router_demo_book:request()],
     %% What was broken, how often, and how it was the first time.
     broken = #{} :: #{atom() => {pos_integer(), string()}}
 }).
 
-%% A request may have looked up its app just before a scaling, and begin after it; but not much later.
+%% Whoever begins later than this after a scaling has to know of it.
 -define(LATE_NS, 1000000000).
 
 -spec judge(router_demo_book:record(), at_the_end()) -> verdict().
@@ -100,7 +104,8 @@ course(Host, Requests, Scalings, Kills) ->
             [{Until, 2, {ends, Request}} || {_, Until, Request} <- Spans] ++
             [{Begun, 3, {begins, Request}} || {Begun, _, Request} <- Spans]
     ),
-    lists:foldl(fun({At, _, Event}, Course) -> step(Event, At, Course) end, #course{phase = phase(First, Zero, 0)}, Events).
+    Step = fun({At, _, Event}, Course) -> step(Event, At, Course) end,
+    lists:foldl(Step, #course{phase = phase(First, Zero, 0)}, Events).
 
 phase(#{host := Host, max_per := MaxPer, dynos := Dynos}, At, Together) ->
     Phase = #{
@@ -120,35 +125,52 @@ capacity(#{max_per := MaxPer, dynos := Dynos}) ->
     MaxPer * Dynos.
 
 step({scaling, Scaling}, At, #course{phase = Phase, before = Before, together = Together} = Course) ->
-    Course#course{phase = phase(Scaling, At, Together), before = [Phase | Before]};
-step({ends, #{dyno := Dyno}}, At, #course{phase = Phase, together = Before, on_one = OnOne} = Course) ->
+    Course#course{phase = phase(Scaling, At, Together), before = [Phase | Before], late = []};
+step({ends, #{dyno := Dyno} = Request}, At, Course) ->
+    #course{phase = Phase, together = Before, on_one = OnOne, late = Late} = Course,
     Together = Before - 1,
     Course#course{
         phase = settle(Phase, At, Together),
         together = Together,
-        on_one = maps:update_with(Dyno, fun(Requests) -> Requests - 1 end, OnOne)
+        on_one = maps:update_with(Dyno, fun(Requests) -> Requests - 1 end, OnOne),
+        late = lists:delete(Request, Late)
     };
-step({begins, #{dyno := Dyno, capacity := Own}}, At, #course{phase = Phase, together = Before, on_one = OnOne} = Course) ->
-    #{highest := Highest, highest_on_one := HighestOnOne, begun := Begun, late := Late} = Phase,
+step({begins, #{dyno := Dyno, capacity := Own} = Request}, At, Course) ->
+    #course{phase = Phase, together = Before, on_one = OnOne, late = Late} = Course,
+    #{highest := Highest, highest_on_one := HighestOnOne, begun := Begun, late := AllLate} = Phase,
     Together = Before + 1,
     OnThis = maps:get(Dyno, OnOne, 0) + 1,
+    NewlyLate = [Request || Own =/= capacity(Phase)],
+    InTime = [Together - length(Late) || NewlyLate =:= []],
     Now = Phase#{
-        highest := max(Highest, Together),
+        highest := lists:max([Highest | InTime]),
         highest_on_one := max(HighestOnOne, OnThis),
         begun := Begun + 1,
-        late := Late + case Own =:= capacity(Phase) of true -> 0; false -> 1 end
+        late := AllLate + length(NewlyLate)
     },
-    After = Course#course{phase = Now, together = Together, on_one = OnOne#{Dyno => OnThis}},
+    After = Course#course{
+        phase = Now, together = Together, on_one = OnOne#{Dyno => OnThis}, late = NewlyLate ++ Late
+    },
     lists:foldl(fun broken/2, After, rules(At, Own, OnThis, After)).
 
-rules(At, Own, OnThis, #course{phase = Phase, before = Before, together = Together}) ->
+rules(At, Own, OnThis, #course{phase = Phase, before = Before, together = Together, late = Late}) ->
     #{host := Host, max_per := MaxPer, from_ns := From} = Phase,
-    IsOfNow = Own =:= capacity(Phase),
+    Capacity = capacity(Phase),
     IsLate = At - From =< ?LATE_NS andalso [Own || Last <- lists:sublist(Before, 1), capacity(Last) =:= Own] =/= [],
+    {Counted, Most} =
+        case Own of
+            Capacity -> {Together - length(Late), Capacity};
+            _ -> {Together, max(Own, Capacity)}
+        end,
     [
-        {together, Together =< Own, "~ts: ~b requests together, the last one admitted to ~b", [Host, Together, Own]},
+        {together, Counted =< Most, "~ts: ~b requests together instead of ~b", [Host, Counted, Most]},
         {on_one, OnThis =< MaxPer, "~ts: ~b requests on a dyno that bears ~b", [Host, OnThis, MaxPer]},
-        {scaled, IsOfNow orelse IsLate, "~ts: a request admitted to ~b instead of ~b", [Host, Own, capacity(Phase)]}
+        {
+            scaled,
+            Own =:= Capacity orelse IsLate,
+            "~ts: a request admitted to ~b instead of ~b",
+            [Host, Own, Capacity]
+        }
     ].
 
 broken({_Rule, true, _Format, _Arguments}, Course) ->
@@ -185,30 +207,29 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
     #{served := Served, reset := Reset, killed := Killed, hung_up := HungUp, after_kill_ns := AfterKill_ns} = Verdict,
     #{refused := Refused, permits := Permits, granted := Granted, given_back := GivenBack} = AtTheEnd,
     Zero = lists:min([From || #{from_ns := From} <- Phases]),
-    [io_lib:format("~-5ts ~5ts ~7ts ~8ts ~8ts ~6ts", ["app", "dynos", "from", "capacity", "together", "on one"])] ++
-        [phase_line(Phase, Zero) || Phase <- Phases] ++
-        [
-            "",
-            io_lib:format("~b requests served, ~b refused, ~b broken off by dynos", [Served, Refused, Reset]),
-            io_lib:format("~b processes killed; their dynos have noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
-            io_lib:format("~b requests left by their clients or with the killed", [HungUp]),
-            io_lib:format("~b permits granted, ~b of them given back by deaths, ~b left", [Granted, GivenBack, Permits])
-        ] ++
+    Titles = ["app", "dynos", "from", "capacity", "together", "on one"],
+    Outcome =
         case Broken of
             [] -> ["All promises were kept."];
             _ -> [["BROKEN  ", Promise] || Promise <- Broken]
-        end.
+        end,
+    [io_lib:format("~-5ts ~5ts ~7ts ~8ts ~8ts ~6ts", Titles) | [phase_line(Phase, Zero) || Phase <- Phases]] ++
+        [
+            "",
+            io_lib:format("~b requests served, ~b refused, ~b broken off by dynos", [Served, Refused, Reset]),
+            io_lib:format("~b processes killed; dynos have noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
+            io_lib:format("~b requests left by their clients or with the killed", [HungUp]),
+            io_lib:format("~b permits granted, ~b of them given back by deaths, ~b left", [Granted, GivenBack, Permits])
+            | Outcome
+        ].
 
 phase_line(#{from_ns := From, at_first := AtFirst, above_ns := Above_ns, late := Late} = Phase, Zero) ->
     #{host := Host, dynos := Dynos, highest := Highest, highest_on_one := HighestOnOne} = Phase,
-    Remarks =
-        [shrunk(AtFirst, Above_ns) || AtFirst > capacity(Phase)] ++
-            [io_lib:format("~b begun with the capacity before", [Late]) || Late > 0],
+    Shrunk = [come_down(AtFirst, Above_ns) || AtFirst > capacity(Phase)],
+    Remarks = Shrunk ++ [io_lib:format("~b late", [Late]) || Late > 0],
     io_lib:format("~-5ts ~5b ~5.1f s ~8b ~8b ~6b  ~ts", [
         Host, Dynos, (From - Zero) / 1.0e9, capacity(Phase), Highest, HighestOnOne, lists:join("; ", Remarks)
     ]).
 
-shrunk(AtFirst, never) ->
-    io_lib:format("~b at first, and above its capacity to its end", [AtFirst]);
-shrunk(AtFirst, Above_ns) ->
-    io_lib:format("~b at first, within its capacity after ~.1f ms", [AtFirst, Above_ns / 1.0e6]).
+come_down(AtFirst, never) -> io_lib:format("down from ~b, not to its end", [AtFirst]);
+come_down(AtFirst, Above_ns) -> io_lib:format("down from ~b in ~.1f ms", [AtFirst, Above_ns / 1.0e6]).

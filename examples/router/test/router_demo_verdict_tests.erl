@@ -1,0 +1,161 @@
+%% The verdict of the demo, on records made up for it: that it finds what is wrong, and nothing where all is right.
+-module(router_demo_verdict_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+%% Of two dynos with one place each.
+nothing_wrong_test() ->
+    Verdict = judge([request(1, a, 10, 20), request(2, b, 15, 30), request(3, a, 20, 25)], [scaling(0, 2)]),
+    ?assertMatch(#{broken := [], served := 3, killed := 0, after_kill_ns := 0}, Verdict),
+    ?assertMatch([#{highest := 2, highest_on_one := 1, at_first := 0, above_ns := 0, late := 0}], phases(Verdict)).
+
+too_many_together_test() ->
+    Requests = [request(1, a, 10, 20), request(2, b, 10, 20), request(3, c, 12, 20), request(4, d, 13, 20)],
+    ?assertEqual(["shop: 3 requests together instead of 2 (2 times)"], broken(Requests, [scaling(0, 2)])).
+
+%% What has ended at a time is not borne by what begins then, whatever order they were noted in.
+handed_on_at_one_time_test() ->
+    ?assertEqual([], broken([request(2, a, 20, 30), request(1, a, 10, 20)], [scaling(0, 1)])),
+    ?assertMatch([_ | _], broken([request(2, a, 19, 30), request(1, a, 10, 20)], [scaling(0, 1)])).
+
+too_many_on_one_test() ->
+    ?assertEqual(
+        ["shop: 2 requests on a dyno that bears 1 (1 times)"],
+        broken([request(1, a, 10, 20), request(2, a, 12, 20)], [scaling(0, 2)])
+    ).
+
+%% Until its process is killed a request counts, and not after; of what begins later, it was never borne.
+killed_test() ->
+    Requests = [request(1, a, 10, 40), request(2, a, 20, 30)],
+    ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 20})),
+    ?assertMatch([_ | _], broken(Requests, [scaling(0, 1)], #{"1" => 21})),
+    ?assertEqual([], broken([request(1, a, 10, 40), request(2, a, 20, 30)], [scaling(0, 1)], #{"1" => 5})),
+    ?assertMatch(#{after_kill_ns := 20, killed := 1}, judge(Requests, [scaling(0, 1)], #{"1" => 20})).
+
+shrunk_test() ->
+    Before = [request(1, a, 10, 40), request(2, b, 10, 40), request(3, c, 10, 30)],
+    Scalings = [scaling(0, 3), scaling(20, 1)],
+    Right = judge([request(1, 4, a, 40, 50) | Before], Scalings),
+    ?assertMatch(#{broken := []}, Right),
+    ?assertMatch([#{above_ns := 0}, #{at_first := 3, highest := 1, above_ns := 20}], phases(Right)),
+    %% It grows again while it is above what it should be, though by one only.
+    Wrong = judge([request(1, 4, d, 35, 50) | Before], Scalings),
+    ?assertMatch(#{broken := ["shop: 3 requests together instead of 1 (1 times)"]}, Wrong).
+
+never_came_down_test() ->
+    Verdict = judge([request(1, a, 10, 90), request(2, b, 10, 90)], [scaling(0, 2), scaling(20, 1), scaling(80, 2)]),
+    ?assertMatch([_, #{at_first := 2, above_ns := never, begun := 0}, _], phases(Verdict)),
+    ?assertMatch([_ | _], [Line || Line <- lines(Verdict), string:find(Line, "not to its end") =/= nomatch]).
+
+%% It has found two dynos, and begins when there is one already: beside the one that knows of that.
+late_test() ->
+    Requests = [request(2, 1, a, 10, 15), request(1, 2, a, 21, 50), request(2, 3, b, 25, 40)],
+    Verdict = judge(Requests, [scaling(0, 2), scaling(20, 1)]),
+    ?assertMatch(#{broken := []}, Verdict),
+    ?assertMatch([#{late := 0}, #{late := 1, highest := 1}], phases(Verdict)),
+    %% One that knows of it is not admitted beside two late ones, but for the place that is left.
+    Full = [request(2, 1, a, 10, 15), request(2, 2, a, 21, 50), request(1, 3, c, 25, 40), request(1, 4, d, 26, 40)],
+    ?assertEqual(
+        ["shop: 2 requests together instead of 1 (1 times)"], broken(Full, [scaling(0, 2), scaling(20, 1)])
+    ),
+    %% And a late one finds no more than it was admitted with.
+    Late = [request(2, 1, a, 10, 30), request(2, 2, b, 10, 30), request(2, 3, c, 25, 40)],
+    ?assertEqual(
+        ["shop: 3 requests together instead of 2 (1 times)"], broken(Late ++ last(), [scaling(0, 2), scaling(20, 1)])
+    ).
+
+last() ->
+    [request(1, 9, a, 60, 70)].
+
+not_scaled_test() ->
+    First = request(2, 1, a, 10, 20),
+    Scalings = [scaling(0, 2), scaling(30, 1)],
+    Second = 1000000000,
+    ?assertEqual([], broken([First, request(2, 2, a, 30 + Second, 40 + Second)], Scalings)),
+    ?assertEqual(
+        ["shop: a request admitted to 2 instead of 1 (1 times)"],
+        broken([First, request(2, 2, a, 31 + Second, 40 + Second)], Scalings)
+    ),
+    ?assertEqual(
+        ["shop: a request admitted to 7 instead of 1 (1 times)"], broken([First, request(7, 2, a, 40, 50)], Scalings)
+    ).
+
+%% Apps are judged each for itself.
+apps_test() ->
+    Others = [(request(1, 7, a, 10, 20))#{host := <<"blog">>}, (request(1, 8, b, 12, 20))#{host := <<"blog">>}],
+    Scalings = [scaling(0, 2), (scaling(0, 1))#{host := <<"blog">>}],
+    ?assertEqual(
+        ["blog: 2 requests together instead of 1 (1 times)"],
+        broken([request(1, a, 10, 20), request(2, b, 10, 20) | Others], Scalings)
+    ).
+
+unasked_test() ->
+    ?assertEqual(
+        ["shop: no request while it had 1 dynos"],
+        broken([request(2, 1, a, 10, 15)], [scaling(0, 2), scaling(20, 1)])
+    ).
+
+left_over_test_() ->
+    [
+        ?_assertMatch(#{broken := [_]}, judge_at_the_end(#{Name => Number}))
+     || {Name, Number} <- [
+            {permits, 1}, {holders, 1}, {differing, 1}, {not_held, 1}, {granted, 8}, {released, 5}, {given_back, 2}
+        ]
+    ] ++ [?_assertMatch(#{broken := []}, judge_at_the_end(#{}))].
+
+judge_at_the_end(Changes) ->
+    Record = #{requests => [request(1, 1, a, 10, 20)], scalings => [scaling(0, 1)], kills => #{}},
+    router_demo_verdict:judge(Record, maps:merge(at_the_end(), Changes)).
+
+lines_test() ->
+    Kept = lines(judge([request(1, 1, a, 10, 20)], [scaling(0, 1)])),
+    ?assertEqual("All promises were kept.", lists:last(Kept)),
+    ?assertEqual([], [Line || Line <- Kept, length(Line) > 80]),
+    Broken = lines(judge([request(1, 1, a, 10, 20), request(1, 2, a, 12, 20)], [scaling(0, 1)])),
+    ?assertEqual(2, length([Line || "BROKEN" ++ _ = Line <- Broken])),
+    ?assertNot(lists:member("All promises were kept.", Broken)).
+
+lines(Verdict) ->
+    [lists:flatten(Line) || Line <- router_demo_verdict:lines(Verdict)].
+
+phases(#{phases := Phases}) ->
+    Phases.
+
+broken(Requests, Scalings) ->
+    broken(Requests, Scalings, #{}).
+
+broken(Requests, Scalings, Kills) ->
+    maps:get(broken, judge(Requests, Scalings, Kills)).
+
+judge(Requests, Scalings) ->
+    judge(Requests, Scalings, #{}).
+
+judge(Requests, Scalings, Kills) ->
+    Known = [with_capacity(Request, Scalings) || Request <- Requests],
+    router_demo_verdict:judge(#{requests => Known, scalings => Scalings, kills => Kills}, at_the_end()).
+
+%% Who is not said to be late has found the last scaling before it.
+with_capacity(#{capacity := known, host := Host, begun_ns := Begun} = Request, Scalings) ->
+    Found = [Dynos || #{host := H, at_ns := At, dynos := Dynos} <- Scalings, H =:= Host, At =< Begun],
+    Request#{capacity := lists:last(Found)};
+with_capacity(Request, _Scalings) ->
+    Request.
+
+request(Number, Dyno, Begun_ns, Ended_ns) ->
+    request(known, Number, Dyno, Begun_ns, Ended_ns).
+
+request(Capacity, Number, Dyno, Begun_ns, Ended_ns) ->
+    #{
+        host => <<"shop">>, dyno => Dyno, process => integer_to_list(Number), capacity => Capacity,
+        begun_ns => Begun_ns, ended_ns => Ended_ns, how => answered
+    }.
+
+%% Each dyno bears one.
+scaling(At_ns, Dynos) ->
+    #{host => <<"shop">>, at_ns => At_ns, max_per => 1, dynos => Dynos}.
+
+at_the_end() ->
+    #{
+        permits => 0, holders => 0, granted => 7, released => 4, given_back => 3, not_held => 0, differing => 0,
+        refused => 0
+    }.
