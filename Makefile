@@ -22,7 +22,6 @@ soak ?= 10
 minutes ?= 60
 # It stands there, and nowhere else.
 version = $(shell sed -n 's/.*{vsn, "\(.*\)"}.*/\1/p' src/canal_lock.app.src)
-ebin_path := ERL_LIBS=_build/rebar3/default/lib
 
 .PHONY: help
 help: ## list these targets
@@ -32,10 +31,17 @@ help: ## list these targets
 setup: ## install what this machine lacks, given that it has Rust
 	@scripts/setup.sh
 
+# The session of the README first; then half a minute of load, which fails if a promise is broken.
 .PHONY: demo
-demo: setup ## watch permits being taken, refused and given back
+demo: setup ## watch permits being taken, refused and given back, and an HTTP router that limits its back-ends
+	rebar3 as examples compile
+	ERL_LIBS=_build/rebar3/examples/lib escript examples/demo.escript
+	examples/router/demo.sh
+
+.PHONY: shell
+shell: setup ## an Erlang shell with canal_lock started, and the first lines to type
 	rebar3 compile
-	$(ebin_path) escript examples/demo.escript
+	@scripts/shell.sh
 
 .PHONY: test
 test: setup both-tools ## run all tests

@@ -47,10 +47,11 @@ look_for_rust() {
   rm -f "$program"
 }
 
-# The applications of Erlang/OTP that the tools and tests use, and PropEr. Each is a package of its own on Debian.
+# The applications of Erlang/OTP that the tools and tests use, PropEr, and what the examples are made of. Each is a
+# package of its own on Debian.
 look_for_erlang() {
   local applications=(
-    crypto tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper
+    crypto tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper mochiweb
   )
   local application found otp root absent
   if ! has erl || ! has escript; then
@@ -85,6 +86,11 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
+# The load of the router in examples/.
+look_for_what_the_examples_need() {
+  has wrk || lacks "wrk" wrk
+}
+
 # Instructions are counted by it, on x86-64 alone (scripts/instructions.sh). On systems other than Linux it hardly
 # exists: scripts/memory_checks.sh does without it there, and says so.
 look_for_valgrind() {
@@ -103,6 +109,7 @@ look() {
   look_for_rust
   look_for_erlang
   look_for_tools
+  look_for_what_the_examples_need
   look_for_valgrind
   [ "$for_what" != bench ] || look_for_what_the_plots_need
 }
