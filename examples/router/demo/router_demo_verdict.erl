@@ -69,8 +69,8 @@
     broken = #{} :: #{atom() => {pos_integer(), string()}}
 }).
 
-%% Whoever begins later than this after a scaling has to know of it.
--define(LATE_NS, 1000000000).
+%% Whoever begins later than this after a scaling has to know of it: to connect to a dyno may take two seconds.
+-define(LATE_NS, 3000000000).
 
 -spec judge(router_demo_book:record(), at_the_end()) -> verdict().
 judge(#{requests := Requests, scalings := Scalings, kills := Kills}, AtTheEnd) ->

@@ -70,11 +70,11 @@ last() ->
 not_scaled_test() ->
     First = request(2, 1, a, 10, 20),
     Scalings = [scaling(0, 2), scaling(30, 1)],
-    Second = 1000000000,
-    ?assertEqual([], broken([First, request(2, 2, a, 30 + Second, 40 + Second)], Scalings)),
+    Seconds = 3000000000,
+    ?assertEqual([], broken([First, request(2, 2, a, 30 + Seconds, 40 + Seconds)], Scalings)),
     ?assertEqual(
         ["shop: a request admitted to 2 instead of 1 (1 times)"],
-        broken([First, request(2, 2, a, 31 + Second, 40 + Second)], Scalings)
+        broken([First, request(2, 2, a, 31 + Seconds, 40 + Seconds)], Scalings)
     ),
     ?assertEqual(
         ["shop: a request admitted to 7 instead of 1 (1 times)"], broken([First, request(7, 2, a, 40, 50)], Scalings)
