@@ -98,7 +98,8 @@ every_call_of_the_readme_is_there_test() ->
 every_link_leads_somewhere_test_() ->
     [
         {File ++ ": " ++ Link, ?_assert(leads_somewhere(filename:dirname(File), File, Link))}
-     || File <- filelib:wildcard("*.md") ++ filelib:wildcard("{docs,bench}/*.md"),
+     || Files <- ["*.md", "{docs,bench}/*.md", "examples/*/*.md"],
+        File <- filelib:wildcard(Files),
         [Link] <- matches(File, "\\]\\(([^)]*)\\)"),
         string:prefix(Link, "https://") =:= nomatch
     ].
