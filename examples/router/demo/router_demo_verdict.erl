@@ -214,6 +214,7 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
             _ -> [["BROKEN  ", Promise] || Promise <- Broken]
         end,
     [io_lib:format("~-5ts ~5ts ~7ts ~8ts ~8ts ~6ts", Titles) | [phase_line(Phase, Zero) || Phase <- Phases]] ++
+        ["(late: looked up the app before a scaling, begun after it)" || lists:any(fun is_late/1, Phases)] ++
         [
             "",
             io_lib:format("~b requests served, ~b refused, ~b broken off by dynos", [Served, Refused, Reset]),
@@ -230,6 +231,9 @@ phase_line(#{from_ns := From, at_first := AtFirst, above_ns := Above_ns, late :=
     io_lib:format("~-5ts ~5b ~5.1f s ~8b ~8b ~6b  ~ts", [
         Host, Dynos, (From - Zero) / 1.0e9, capacity(Phase), Highest, HighestOnOne, lists:join("; ", Remarks)
     ]).
+
+is_late(#{late := Late}) ->
+    Late > 0.
 
 come_down(AtFirst, never) -> io_lib:format("down from ~b, not to its end", [AtFirst]);
 come_down(AtFirst, Above_ns) -> io_lib:format("down from ~b in ~.1f ms", [AtFirst, Above_ns / 1.0e6]).

@@ -29,7 +29,10 @@ killed_test() ->
     Requests = [request(1, a, 10, 40), request(2, a, 20, 30)],
     ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 20})),
     ?assertMatch([_ | _], broken(Requests, [scaling(0, 1)], #{"1" => 21})),
-    ?assertEqual([], broken([request(1, a, 10, 40), request(2, a, 20, 30)], [scaling(0, 1)], #{"1" => 5})),
+    %% When it begins, or before; and long after it has ended.
+    ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 10})),
+    ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 5})),
+    ?assertEqual([], broken([request(1, a, 10, 15), request(2, a, 20, 30)], [scaling(0, 1)], #{"1" => 25})),
     ?assertMatch(#{after_kill_ns := 20, killed := 1}, judge(Requests, [scaling(0, 1)], #{"1" => 20})).
 
 shrunk_test() ->
@@ -42,6 +45,13 @@ shrunk_test() ->
     Wrong = judge([request(1, 4, d, 35, 50) | Before], Scalings),
     ?assertMatch(#{broken := ["shop: 3 requests together instead of 1 (1 times)"]}, Wrong).
 
+%% At its capacity it is not above it.
+full_and_shrunk_test() ->
+    Verdict = judge([request(1, a, 10, 40), request(2, b, 50, 60)], [scaling(0, 2), scaling(20, 1)]),
+    ?assertMatch([_, #{at_first := 1, above_ns := 0}], phases(Verdict)),
+    Requests = [request(1, a, 10, 40), request(2, b, 10, 30), request(3, c, 45, 50)],
+    ?assertMatch([_, #{above_ns := 10}], phases(judge(Requests, [scaling(0, 2), scaling(20, 1)]))).
+
 never_came_down_test() ->
     Verdict = judge([request(1, a, 10, 90), request(2, b, 10, 90)], [scaling(0, 2), scaling(20, 1), scaling(80, 2)]),
     ?assertMatch([_, #{at_first := 2, above_ns := never, begun := 0}, _], phases(Verdict)),
@@ -53,15 +63,44 @@ late_test() ->
     Verdict = judge(Requests, [scaling(0, 2), scaling(20, 1)]),
     ?assertMatch(#{broken := []}, Verdict),
     ?assertMatch([#{late := 0}, #{late := 1, highest := 1}], phases(Verdict)),
+    ?assertMatch([_, _], [Line || Line <- lines(Verdict), string:find(Line, "late") =/= nomatch]),
     %% One that knows of it is not admitted beside two late ones, but for the place that is left.
     Full = [request(2, 1, a, 10, 15), request(2, 2, a, 21, 50), request(1, 3, c, 25, 40), request(1, 4, d, 26, 40)],
     ?assertEqual(
         ["shop: 2 requests together instead of 1 (1 times)"], broken(Full, [scaling(0, 2), scaling(20, 1)])
     ),
-    %% And a late one finds no more than it was admitted with.
+    %% And a late one finds no more than either capacity admits.
     Late = [request(2, 1, a, 10, 30), request(2, 2, b, 10, 30), request(2, 3, c, 25, 40)],
     ?assertEqual(
         ["shop: 3 requests together instead of 2 (1 times)"], broken(Late ++ last(), [scaling(0, 2), scaling(20, 1)])
+    ).
+
+%% What it begins beside has come with the growth.
+late_in_growth_test() ->
+    Two = [request(1, 1, a, 10, 15), request(2, 2, b, 21, 40)],
+    ?assertEqual([], broken([request(1, 3, a, 25, 40) | Two], [scaling(0, 1), scaling(20, 2)])),
+    Three = [request(2, 4, c, 22, 40) | Two],
+    ?assertEqual(
+        ["shop: 3 requests together instead of 2 (1 times)"],
+        broken([request(1, 3, a, 25, 40) | Three], [scaling(0, 1), scaling(20, 2)])
+    ).
+
+%% By the next scaling it is one like any other, and when it has ended it leaves its place to none.
+late_is_over_test() ->
+    Shrinks = [scaling(0, 3), scaling(20, 2), scaling(30, 1)],
+    Requests = [request(3, 1, a, 10, 15), request(3, 2, a, 21, 50), request(2, 3, b, 25, 26)],
+    ?assertMatch([_, _, #{at_first := 1, late := 0}], phases(judge(Requests ++ last(), Shrinks))),
+    ?assertEqual(
+        ["shop: 2 requests together instead of 1 (1 times)"], broken([request(1, 4, c, 40, 45) | Requests], Shrinks)
+    ),
+    Ended = [request(2, 1, a, 10, 15), request(2, 2, a, 21, 25), request(1, 3, b, 30, 40), request(1, 4, c, 31, 40)],
+    ?assertEqual(
+        ["shop: 2 requests together instead of 1 (1 times)"], broken(Ended, [scaling(0, 2), scaling(20, 1)])
+    ),
+    %% Nor does it know of a capacity before the last.
+    ?assertEqual(
+        ["shop: a request admitted to 3 instead of 1 (1 times)"],
+        broken([request(3, 5, c, 61, 62) | Requests] ++ last(), [scaling(0, 3), scaling(20, 2), scaling(51, 1)])
     ).
 
 last() ->
