@@ -1,1 +1,1 @@
-[inputs: ["{.formatter,mix}.exs", "{lib,test}/**/*.{ex,exs}"], line_length: 120]
+[inputs: ["{.formatter,mix}.exs", "{examples,lib,test}/**/*.{ex,exs}"], line_length: 120]

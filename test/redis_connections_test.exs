@@ -1,0 +1,89 @@
+defmodule RedisConnectionsTest do
+  # The example as its readers run it: a process of the system, with a Redis of its own and real sockets. It judges
+  # itself, so it is also seen to condemn.
+  use ExUnit.Case, async: false
+
+  @example "examples/redis_connections.exs"
+
+  test "P1, P4: Redis refuses no connection while workers are killed, if the connection's process holds the permit" do
+    {output, 0} = run(~w(--limit 8 --workers 40 --seconds 2))
+    figures = figures(output)
+    assert output =~ "The limit was kept."
+
+    assert %{"connections at most, by CLIENT LIST" => 8, "connections refused by Redis" => 0} = figures
+    assert %{"permits granted" => granted, "calls made" => granted} = figures
+    assert %{"permits given back for the dead" => 0, "releases of what was not held" => 0} = figures
+    assert %{"connections left" => 0, "permits left" => 0, "holders left" => 0} = figures
+    assert %{"keys that audit/0 finds wrong" => 0} = figures
+
+    for what <- ["calls made", "times full", "workers killed", "calls that outlived their worker"] do
+      assert figures[what] > 0, "#{what}: #{figures[what]}"
+    end
+  end
+
+  # By chance a run may go well, and then the next one has to show it.
+  test "it ends with status 1 and says why, if the worker holds the permit and Redis refuses a connection" do
+    {output, 1} = first_broken(5)
+    figures = figures(output)
+    assert output =~ ~r/^Broken: .*connections refused by Redis/m
+    assert figures["connections refused by Redis"] > 0
+    assert figures["permits given back for the dead"] > 0
+  end
+
+  test "Redis ends when the VM that has started it is killed" do
+    elixir = System.find_executable("elixir")
+    vm = Port.open({:spawn_executable, elixir}, [:binary, :exit_status, line: 1000, args: arguments(~w(--seconds 600))])
+    assert_receive {^vm, {:data, {:eol, line}}}, 60_000
+    [_, port] = Regex.run(~r/a Redis on port (\d+)/, line)
+    port = String.to_integer(port)
+    assert :ok = connect(port)
+
+    {:os_pid, pid} = Port.info(vm, :os_pid)
+    {"", 0} = System.cmd("kill", ["-KILL", "#{pid}"])
+    assert_receive {^vm, {:exit_status, _}}, 60_000
+    assert :gone = await_end(port)
+  end
+
+  test "arguments that it cannot use are named" do
+    for {arguments, sentence} <- [
+          {~w(--limit eight), "cannot use --limit eight"},
+          {~w(--speed 3), "cannot use --speed"},
+          {~w(fast), "cannot use fast"},
+          {~w(--workers 0), "--workers is not positive: 0"},
+          {~w(--seconds -1), "--seconds is not positive: -1.0"},
+          {~w(--holder nobody), "--holder is not connection or worker: nobody"}
+        ] do
+      {output, 1} = run(arguments)
+      assert output =~ "redis_connections: " <> sentence
+    end
+  end
+
+  defp first_broken(attempts) do
+    case run(~w(--limit 8 --workers 40 --seconds 2 --holder worker)) do
+      {_, 0} when attempts > 1 -> first_broken(attempts - 1)
+      ended -> ended
+    end
+  end
+
+  defp run(arguments), do: System.cmd("elixir", arguments(arguments), stderr_to_stdout: true)
+
+  defp arguments(arguments), do: ["-pa", Path.dirname(:code.which(CanalLock)), @example | arguments]
+
+  defp figures(output) do
+    for [_, figure, what] <- Regex.scan(~r/^  (\d+) (.+)$/m, output), into: %{}, do: {what, String.to_integer(figure)}
+  end
+
+  defp connect(port) do
+    with {:ok, socket} <- :gen_tcp.connect(~c"127.0.0.1", port, []), do: :gen_tcp.close(socket)
+  end
+
+  # It hears of the kill a moment later.
+  defp await_end(port) do
+    if connect(port) == {:error, :econnrefused} do
+      :gone
+    else
+      Process.sleep(10)
+      await_end(port)
+    end
+  end
+end
