@@ -86,9 +86,15 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
-# The load of the router in examples/.
+# The load of examples/router; the server of examples/redis_connections.exs and its client. (That example starts a Redis
+# of its own. Debian's package may start another one, for this machine alone, which can be stopped.)
 look_for_what_the_examples_need() {
   has wrk || lacks "wrk" wrk
+  has redis-server || lacks "redis-server" redis-server
+  # By a module: another package makes a folder of that name.
+  if ! has erl || ! erl -boot start_clean -noshell -eval 'is_list(code:which(eredis)) orelse halt(1), halt().'; then
+    lacks "eredis, Redis's client for Erlang" erlang-redis-client
+  fi
 }
 
 # Instructions are counted by it, on x86-64 alone (scripts/instructions.sh). On systems other than Linux it hardly
