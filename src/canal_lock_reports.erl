@@ -100,15 +100,8 @@ format(#{what := event_failed, event := Event, class := Class, reason := Reason,
         Event, Class, short(Reason), short(Stacktrace)
     ]}.
 
-%% On one line: what people send, or use as a key, or raise, may be of any size.
 short(Term) ->
-    %% The limit on characters is no more than a wish, numbers and atoms are not cut; without that on depth, what is
-    %% nested very deeply takes seconds.
-    Text = io_lib:format("~0tP", [Term, 30], [{chars_limit, ?MAX_CHARACTERS}]),
-    case string:slice(Text, 2 * ?MAX_CHARACTERS) of
-        Rest when Rest =:= []; Rest =:= <<>> -> Text;
-        _ -> [string:slice(Text, 0, 2 * ?MAX_CHARACTERS), "..."]
-    end.
+    canal_lock_text:short(Term, ?MAX_CHARACTERS).
 
 format_holders([]) ->
     "nobody does";
