@@ -5,7 +5,7 @@
 %% The arguments are looked at again only then, so that what is right pays nothing for it.
 -module(canal_lock_errors).
 
--export([is_cause/1, reason/1, arguments/2, options/1, faults/2, format_error/2]).
+-export([is_cause/1, reason/1, arguments/2, options/1, explain/1, faults/2, format_error/2]).
 
 -export_type([cause/0]).
 
@@ -42,6 +42,8 @@ format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
         _ -> #{}
     end.
 
+%% Of any cause but a wrong argument.
+-spec explain(not_started | system_limit | not_watched | nif_panicked) -> binary().
 explain(not_started) ->
     <<"canal_lock is not started: there is no manager, and no table that one has kept">>;
 explain(system_limit) ->
@@ -67,6 +69,7 @@ wanted(buckets, 2) -> [any, positive];
 wanted(held, 1) -> [pid];
 wanted(acquire_on, 4) -> [node, any, count, count];
 wanted(release_on, 2) -> [node, any];
+wanted(top, 1) -> [view_options];
 wanted(_, Arity) -> lists:duplicate(Arity, any).
 
 fault(any, _) -> [];
@@ -80,21 +83,35 @@ fault(pid, Pid) when is_pid(Pid) -> [];
 fault(pid, _) -> [<<"not a pid">>];
 fault(node, Node) when is_atom(Node) -> [];
 fault(node, _) -> [<<"not the name of a node, which is an atom">>];
-fault(options, Options) when is_map(Options) -> options_fault(lists:sort(maps:to_list(Options)));
-fault(options, _) -> [<<"not a map of options">>];
+fault(options, Options) -> options_fault(fun start_fault/2, Options);
+fault(view_options, Options) -> options_fault(fun view_fault/2, Options);
 fault(child, {MaxPer, Options}) -> lists:sublist(fault(positive, MaxPer) ++ fault(options, Options), 1);
 fault(child, MaxPer) when is_integer(MaxPer), MaxPer > 0 -> [];
 fault(child, _) -> [<<"neither MaxPer, a positive integer, nor {MaxPer, Options}">>].
 
-options_fault([]) ->
+%% The first one.
+options_fault(Fault, Options) when is_map(Options) ->
+    Faults = [Fault(Name, Value) || {Name, Value} <- lists:sort(maps:to_list(Options))],
+    lists:sublist(lists:append(Faults), 1);
+options_fault(_, _) ->
+    [<<"not a map of options">>].
+
+start_fault(keep_on_crash, Keep) when is_boolean(Keep) -> [];
+start_fault(keep_on_crash, _) -> [<<"keep_on_crash is neither true nor false">>];
+start_fault(sweep_interval_ms, Ms) -> interval_fault(sweep_interval_ms, Ms);
+start_fault(Unknown, _) -> unknown_option(Unknown).
+
+view_fault(interval_ms, Ms) -> interval_fault(interval_ms, Ms);
+view_fault(rows, Rows) when is_integer(Rows), Rows > 0 -> [];
+view_fault(rows, _) -> [<<"rows is not a positive integer">>];
+view_fault(show, Show) when is_function(Show, 1) -> [];
+view_fault(show, _) -> [<<"show is not a function of one argument">>];
+view_fault(Unknown, _) -> unknown_option(Unknown).
+
+interval_fault(_, Ms) when is_integer(Ms), Ms > 0, Ms =< ?MAX_INTERVAL_MS ->
     [];
-options_fault([{keep_on_crash, Keep} | Rest]) when is_boolean(Keep) ->
-    options_fault(Rest);
-options_fault([{keep_on_crash, _} | _]) ->
-    [<<"keep_on_crash is neither true nor false">>];
-options_fault([{sweep_interval_ms, Ms} | Rest]) when is_integer(Ms), Ms > 0, Ms =< ?MAX_INTERVAL_MS ->
-    options_fault(Rest);
-options_fault([{sweep_interval_ms, _} | _]) ->
-    [<<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>];
-options_fault([{Unknown, _} | _]) ->
-    [unicode:characters_to_binary(io_lib:format("no such option: ~0tP", [Unknown, 10]))].
+interval_fault(Name, _) ->
+    [<<(atom_to_binary(Name))/binary, " is not a positive integer below 2^32, in milliseconds">>].
+
+unknown_option(Name) ->
+    [unicode:characters_to_binary(io_lib:format("no such option: ~0tP", [Name, 10]))].

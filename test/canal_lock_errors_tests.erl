@@ -8,6 +8,7 @@
 -define(OPTIONS, <<"not a map of options">>).
 -define(KEEP, <<"keep_on_crash is neither true nor false">>).
 -define(INTERVAL, <<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>).
+-define(LOOK_INTERVAL, <<"interval_ms is not a positive integer below 2^32, in milliseconds">>).
 -define(ACTION, <<"not a function of no arguments">>).
 -define(PID, <<"not a pid">>).
 -define(NODE_NAME, <<"not the name of a node, which is an atom">>).
@@ -75,7 +76,8 @@ calls() ->
         [{acquire_on, [Node, db, 3, 1], #{1 => ?NODE_NAME}} || Node <- [<<"there@nowhere">>, 1, self()]] ++
         [{release_on, [Node, db], #{1 => ?NODE_NAME}} || Node <- ["there@nowhere", <<"there@nowhere">>, 1, self()]] ++
         [{buckets, [Key, MaxPer], #{2 => ?POSITIVE}} || Key <- [db, new, "string"], MaxPer <- [0 | not_counts()]] ++
-        [{held, [Pid], #{1 => ?PID}} || Pid <- [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []]].
+        [{held, [Pid], #{1 => ?PID}} || Pid <- [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []]] ++
+        [{top, [Options], #{1 => Fault}} || {Options, Fault} <- bad_view_options()].
 
 pairs() ->
     [{Bad, 1} || Bad <- not_counts()] ++ [{1, Bad} || Bad <- not_counts()] ++
@@ -121,6 +123,21 @@ bad_options() ->
             {#{"keep_on_crash" => true}, <<"no such option: \"keep_on_crash\"">>},
             {#{'ключ' => 1}, <<"no such option: 'ключ'"/utf8>>}
         ].
+
+bad_view_options() ->
+    NotPositive = [0 | not_counts()],
+    Options = [{Options, ?OPTIONS} || Options <- [[], [{rows, 3}], rows, 1000]],
+    Intervals = [{#{interval_ms => Bad}, ?LOOK_INTERVAL} || Bad <- [1 bsl 32, 1 bsl 70 | NotPositive]],
+    Rows = [{#{rows => Bad}, <<"rows is not a positive integer">>} || Bad <- NotPositive],
+    Shows = [
+        {#{show => Bad, rows => 3}, <<"show is not a function of one argument">>}
+     || Bad <- [inspect, fun() -> "" end, fun(_, _) -> "" end]
+    ],
+    Unknown = [
+        {#{interval => 1000}, <<"no such option: interval">>},
+        {#{keep_on_crash => true}, <<"no such option: keep_on_crash">>}
+    ],
+    Options ++ Intervals ++ Rows ++ Shows ++ Unknown.
 
 %% The function that was called heads the stack trace, with its arguments and whom to ask what is wrong with them.
 is_explained(Function, Arguments, Faults) ->
@@ -173,7 +190,8 @@ looks_and_calls() ->
         [{Function, [Key]} || Function <- [release, count, holders], Key <- Keys] ++
         [{buckets, [Key, 3]} || Key <- Keys] ++
         [{held, [self()]}] ++
-        [{Function, []} || Function <- [held, keys, info, audit]].
+        [{Function, []} || Function <- [held, keys, info, audit, top]] ++
+        [{top, [#{}]}].
 
 not_started() ->
     [is_explained(Function, Arguments, #{general => ?NOT_STARTED}) || {Function, Arguments} <- looks_and_calls()],
