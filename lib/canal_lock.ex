@@ -292,4 +292,41 @@ defmodule CanalLock do
   """
   @spec audit() :: [{key, counted :: non_neg_integer, held :: non_neg_integer}]
   defdelegate audit(), to: :canal_lock
+
+  @doc """
+  Shows what goes on in the table, in plain text, until Enter is pressed: for people, in a shell, also in one that is
+  attached to a running node. What `info/0` counts, by the second; and the keys and the processes with most permits.
+
+  Options, a keyword list: `:interval_ms` (1000) is how long to wait between two looks, and `:rows` (10) how many keys,
+  and how many holders, to show at most. Keys are shown by `inspect/2`.
+
+  Raises `ArgumentError` if an option is wrong or canal_lock is not started. `:canal_lock.top/1` says what each number
+  is, and what a look costs.
+
+      iex> {:ok, screen} = StringIO.open("")
+      iex> Process.group_leader(self(), screen)
+      iex> {:acquired, 1} = CanalLock.acquire({MyApp, "db"}, 3, 1)
+      iex> CanalLock.top(interval_ms: 1)
+      :ok
+      iex> {_, shown} = StringIO.contents(screen)
+      iex> shown =~ ~s(1  {MyApp, "db"})
+      true
+  """
+  @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok
+  def top(options \\ []) do
+    Keyword.keyword?(options) ||
+      raise ArgumentError, "not a keyword list of options such as [rows: 20]: #{inspect(options)}"
+
+    options = options |> Keyword.validate!([:interval_ms, :rows]) |> Map.new()
+
+    case :canal_lock_errors.faults(:top, [options]) do
+      %{1 => fault} -> raise ArgumentError, "#{fault}: #{inspect(Enum.to_list(options))}"
+      _ -> :canal_lock.top(Map.put(options, :show, &show/1))
+    end
+  end
+
+  # As much of it as may be shown on a line.
+  defp show(term) do
+    inspect(:canal_lock_text.pruned(term), limit: 30, printable_limit: 250, width: :infinity)
+  end
 end

@@ -110,6 +110,67 @@ defmodule CanalLockTest do
     assert 0 = CanalLock.info().granted
   end
 
+  test "top shows keys and holders as Elixir does, whatever they are" do
+    start_supervised!({CanalLock, max_per: 3})
+
+    keys = [
+      {MyApp.Repo, "db"},
+      "tenant\e[2J",
+      ~D[2026-01-01],
+      # One that its own implementation of Inspect fails with.
+      %{~D[2026-01-01] | month: :none},
+      {:huge, Bitwise.bsl(1, 10_000_000)},
+      Enum.reduce(1..1_000_000, :leaf, fn _, term -> {term} end),
+      %{String.duplicate("x", 1_000_000) => Enum.to_list(1..1_000_000)}
+    ]
+
+    for {key, n} <- Enum.with_index(keys), _ <- n..9, do: {:acquired, _} = CanalLock.acquire(key, 9, 9)
+    shown = ExUnit.CaptureIO.capture_io(fn -> assert :ok = CanalLock.top(interval_ms: 1) end)
+    assert [_head, [_ | keys], [_ | holders] | _] = shown |> sections()
+
+    assert [
+             "10  {MyApp.Repo, \"db\"}",
+             ~S(9  "tenant\e[2J"),
+             "8  ~D[2026-01-01]",
+             "7  #Inspect.Error<" <> _,
+             "6  {:huge, :\"a huge integer\"}",
+             "5  {{{{{{{{" <> _,
+             "4  %{\"xxxxxxx" <> _
+           ] = Enum.map(keys, &String.trim/1)
+
+    assert [holder] = holders
+    assert holder =~ ~r/49 +7  #{Regex.escape(inspect(self()))}  the caller$/
+    assert shown |> String.split("\n") |> Enum.all?(&(String.length(&1) < 80))
+  end
+
+  # Of a picture, the lines of each.
+  defp sections(picture) do
+    picture |> String.split("\n\n") |> Enum.map(&String.split(&1, "\n", trim: true))
+  end
+
+  test "top takes the options that it says, and says what is wrong" do
+    assert blamed(fn -> CanalLock.top() end) =~ "canal_lock is not started"
+    start_supervised!({CanalLock, max_per: 3})
+    for n <- 1..20, do: {:acquired, 1} = CanalLock.acquire({:key, n}, 3, 1)
+
+    for {options, rows} <- [{[], 10}, {[rows: 3], 3}] do
+      shown = ExUnit.CaptureIO.capture_io(fn -> assert :ok = CanalLock.top([interval_ms: 1] ++ options) end)
+      assert [_, [_ | keys], [_, _] | _] = sections(shown)
+      assert ^rows = length(keys)
+    end
+
+    for {options, words} <- [
+          {%{rows: 3}, "not a keyword list of options such as [rows: 20]: %{rows: 3}"},
+          {[rows: 0], "rows is not a positive integer: [rows: 0]"},
+          {[interval_ms: :soon], "interval_ms is not a positive integer below 2^32, in milliseconds"},
+          {[row: 3], "unknown keys [:row] in [row: 3]"},
+          {[show: &inspect/1], "unknown keys [:show]"}
+        ] do
+      error = assert_raise ArgumentError, fn -> CanalLock.top(options) end
+      assert Exception.message(error) =~ words
+    end
+  end
+
   # As it is shown when a process dies of it.
   defp blamed(fun) do
     fun.()
