@@ -1,0 +1,63 @@
+%% What `make shell' opens: the lines that it greets with can be typed, and do what it says.
+-module(canal_lock_shell_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+greeting_test_() ->
+    {timeout, 60, fun greeting/0}.
+
+greeting() ->
+    Lines = lines(shell(["q()."])),
+    ?assertEqual("q().", lists:last(Lines)),
+    Shown = shell([Typed || Line <- Lines, Typed <- typed(Line)]),
+    [
+        ?assertNotEqual({Expected, nomatch}, {Expected, re:run(Shown, Expected, [multiline])})
+     || Expected <- [
+            "{acquired,1}$",
+            "^\\d+> \\[1\\]$",
+            "^\\d+> ok$",
+            "\\[{<0\\.\\d+\\.0>,1}\\]$",
+            "granted",
+            "Takes a permit of Key"
+        ]
+    ],
+    ?assertEqual(nomatch, re:run(Shown, "\\*\\* ")).
+
+%% Two blanks, an expression, and what it does.
+lines(Greeting) ->
+    {match, Found} = re:run(Greeting, "^  ([a-z].*?\\.)(?:  +.*)?$", [global, multiline, {capture, [1], list}]),
+    lists:append(Found).
+
+%% A person would take that long, and press Enter when there is something to be seen.
+typed("spawn(" ++ _ = Line) -> [Line, "(fun Wait() -> canal_lock:count(db) > 0 orelse Wait() end)()."];
+typed("canal_lock:top(" ++ _ = Line) -> [Line, {when_shown, "holder\n"}, ""];
+typed(Line) -> [Line].
+
+%% The last step leaves it.
+shell(Steps) ->
+    Libraries = filename:dirname(code:lib_dir(canal_lock)),
+    Port = open_port({spawn_executable, "scripts/shell.sh"}, [
+        {args, [Libraries]}, {env, [{"TERM", "dumb"}]}, exit_status
+    ]),
+    WhenStarted = "(fun Wait() -> is_pid(whereis(canal_lock)) orelse Wait() end)().",
+    lists:foldl(fun(Step, Output) -> step(Step, Port, Output) end, "", [WhenStarted | Steps] ++ [ended]).
+
+step({when_shown, Text}, Port, Output) ->
+    case string:find(Output, Text) of
+        nomatch -> step({when_shown, Text}, Port, output(Port, Output));
+        _ -> Output
+    end;
+step(ended, Port, Output) ->
+    case output(Port, Output) of
+        {ended, All} -> All;
+        More -> step(ended, Port, More)
+    end;
+step(Line, Port, Output) ->
+    true = port_command(Port, [Line, $\n]),
+    Output.
+
+output(Port, Output) ->
+    receive
+        {Port, {data, Data}} -> Output ++ Data;
+        {Port, {exit_status, 0}} -> {ended, Output}
+    end.
