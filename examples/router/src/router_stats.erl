@@ -28,7 +28,7 @@
 %% of its time. Up to 2^40 ns, which are 18 minutes.
 -define(FIRST_CLASS, 5).
 -define(POWERS, 40).
--define(LAST_CLASS, (?FIRST_CLASS + 8 * ?POWERS - 1)).
+-define(LAST_CLASS, (?FIRST_CLASS + 8 * (?POWERS - 2) - 1)).
 
 -spec new() -> stats().
 new() ->

@@ -1,0 +1,110 @@
+%% Counts and classes of times: what they say of a list of times, compared with the list.
+%%
+%% PropEr is called by its functions: not everybody who has the application has the header with the macros.
+-module(router_stats_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(proper_types, [bind/3, list/1, non_empty/1, range/2]).
+
+-define(LARGEST_NS, (1 bsl 40)).
+
+stats_test_() ->
+    [
+        {"counts are what has been counted", fun counts/0},
+        {"nothing has been counted", fun nothing/0},
+        {"below eight nanoseconds each has a class", fun small/0},
+        {"classes follow each other without a gap, to the last", fun classes/0},
+        {"what takes longer is in the last class", fun large/0},
+        {"since an earlier reading", fun since/0},
+        {timeout, 60, {"a quantile is above that of the list, by one part in eight at most", fun quantiles/0}},
+        {timeout, 60, {"what has come since is what came", fun since_any/0}}
+    ].
+
+with(Times) ->
+    add(router_stats:new(), Times).
+
+add(Stats, Times) ->
+    [ok = router_stats:granted(Stats, Time) || Time <- Times],
+    Stats.
+
+below(Time) ->
+    #{times := [{Below, 1}]} = router_stats:read(with([Time])),
+    Below.
+
+counts() ->
+    Stats = with([1, 1, 100]),
+    ok = router_stats:refused(Stats, 1),
+    ok = router_stats:ended(Stats),
+    ok = router_stats:ended(Stats),
+    ok = router_stats:failed(Stats),
+    ?assertEqual(
+        #{granted => 3, refused => 1, ended => 2, failed => 1, times => [{2, 3}, {104, 1}]}, router_stats:read(Stats)
+    ).
+
+nothing() ->
+    Reading = router_stats:read(router_stats:new()),
+    ?assertEqual(#{granted => 0, refused => 0, ended => 0, failed => 0, times => []}, Reading),
+    ?assertEqual([0, 0], [router_stats:quantile(Reading, Thousandths) || Thousandths <- [1, 1000]]),
+    ?assertEqual(Reading, router_stats:since(Reading, Reading)).
+
+small() ->
+    ?assertEqual(lists:seq(1, 16), [below(Time) || Time <- lists:seq(0, 15)]).
+
+classes() ->
+    Last = classes(0, []),
+    ?assertEqual(?LARGEST_NS, hd(Last)),
+    %% Eight of each power of two, but the smallest, which are eight together.
+    ?assertEqual(8 * (40 - 2), length(Last)).
+
+%% The lower end of each is the upper one of the class before; and both ends are where they should be.
+classes(Lower, Before) ->
+    Upper = below(Lower),
+    ?assert(Upper > Lower),
+    ?assert((Upper - Lower) * 8 =< max(8, Lower)),
+    ?assertEqual(Upper, below(Upper - 1)),
+    case Upper >= ?LARGEST_NS of
+        true -> [Upper | Before];
+        false -> classes(Upper, [Upper | Before])
+    end.
+
+large() ->
+    [?assertEqual(?LARGEST_NS, below(Time)) || Time <- [?LARGEST_NS - 1, ?LARGEST_NS, 1 bsl 41, 1 bsl 64, 1 bsl 200]].
+
+since() ->
+    Stats = with([1, 5, 5]),
+    ok = router_stats:ended(Stats),
+    Earlier = router_stats:read(Stats),
+    _ = add(Stats, [5, 9]),
+    ok = router_stats:refused(Stats, 9),
+    ok = router_stats:failed(Stats),
+    ?assertEqual(
+        #{granted => 2, refused => 1, ended => 0, failed => 1, times => [{6, 1}, {10, 2}]},
+        router_stats:since(Earlier, router_stats:read(Stats))
+    ).
+
+quantiles() ->
+    ?assert(proper:quickcheck(quantile_property(), [quiet, {numtests, 500}])).
+
+quantile_property() ->
+    proper:forall({non_empty(list(time_ns())), range(1, 1000)}, fun({Times, Thousandths}) ->
+        Quantile = router_stats:quantile(router_stats:read(with(Times)), Thousandths),
+        %% The least rank that is no less than so many of a thousand.
+        Rank = ceil(length(Times) * Thousandths / 1000),
+        Exact = lists:nth(Rank, lists:sort(Times)),
+        Quantile > Exact andalso 8 * (Quantile - Exact) =< max(8, Exact)
+    end).
+
+since_any() ->
+    ?assert(proper:quickcheck(since_property(), [quiet, {numtests, 500}])).
+
+since_property() ->
+    proper:forall({list(time_ns()), list(time_ns())}, fun({Before, After}) ->
+        Stats = with(Before),
+        Earlier = router_stats:read(Stats),
+        router_stats:since(Earlier, router_stats:read(add(Stats, After))) =:= router_stats:read(with(After))
+    end).
+
+%% As many short ones as long ones.
+time_ns() ->
+    bind(range(0, 39), fun(Power) -> range(0, (1 bsl (Power + 1)) - 1) end, false).
