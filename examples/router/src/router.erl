@@ -17,7 +17,8 @@
 %% those have been answered.
 -spec put(router_apps:host(), MaxPer :: non_neg_integer(), [router_dyno:address()]) -> ok.
 put(Host, MaxPer, Dynos) when is_binary(Host), is_integer(MaxPer), MaxPer >= 0, is_list(Dynos) ->
-    router_apps:put(string:lowercase(Host), MaxPer, Dynos).
+    %% One that is named twice bears no more than the others.
+    router_apps:put(string:lowercase(Host), MaxPer, lists:usort(Dynos)).
 
 %% @doc From now on `Host' is unknown here.
 -spec delete(router_apps:host()) -> ok.

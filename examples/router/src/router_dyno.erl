@@ -11,12 +11,14 @@
 
 -export([pass_on/4]).
 
--export_type([address/0, failure/0]).
+-export_type([address/0, outcome/0]).
 
 -type address() :: {inet:ip_address() | inet:hostname(), inet:port_number()}.
 
--type failure() :: none | cut_short | timeout | closed | bad_answer | inet:posix().
-%% `cut_short': the head of the answer has been passed on, and not all of the rest.
+-type outcome() ::
+    {answered, Last :: fun(() -> term())} | cut_short | timeout | closed | bad_answer | inet:posix().
+%% Last: passes on the last piece of the answer, which the client does not have yet. `cut_short': the head of the answer
+%% has been passed on, and not all of the rest.
 
 -record(exchange, {
     socket :: gen_tcp:socket(),
@@ -43,7 +45,7 @@
 %% Passes a request on, and the answer back; and says whether the client may send another on its connection.
 %% Capacity: how many requests the app bears, as it was when this one was admitted; the dyno is told.
 -spec pass_on(address(), router_client:client(), Body :: binary(), Capacity :: non_neg_integer()) ->
-    {failure(), next | close}.
+    {outcome(), next | close}.
 pass_on({Host, Port}, Client, Body, Capacity) ->
     %% From the connection to the end of the answer. What takes longer is given up, though the dyno may go on with it.
     {ok, Answer_ms} = application:get_env(router, answer_ms),
@@ -151,14 +153,8 @@ length_of_body(Status, Headers, IsHead) ->
 parsed([{Length, ""}]) when Length >= 0 -> Length;
 parsed(_) -> wrong.
 
-%% The client may send its next request as soon as it has all of this answer, and that is not for us to read. So the
-%% watch ends before the last piece is sent.
-begin_answer(#exchange{client = Client, status = Status, left = 0} = Exchange, Headers) ->
-    Next = router_client:unwatch(Client),
-    case router_client:begin_answer(Client, Status, Headers, plain) of
-        {ok, _} -> {none, Next};
-        gone -> let_go(Exchange)
-    end;
+begin_answer(#exchange{client = Client, status = Status, left = 0}, Headers) ->
+    last(Client, fun() -> router_client:begin_answer(Client, Status, Headers, plain) end);
 begin_answer(#exchange{client = Client, status = Status, left = Left} = Exchange, Headers) ->
     Framing = case Left of unknown -> chunked; _ -> plain end,
     case router_client:begin_answer(Client, Status, Headers, Framing) of
@@ -166,13 +162,14 @@ begin_answer(#exchange{client = Client, status = Status, left = Left} = Exchange
         gone -> let_go(Exchange)
     end.
 
-body(#exchange{client = Client, answer = Answer, left = Left} = Exchange, Data) when byte_size(Data) >= Left ->
-    Next = router_client:unwatch(Client),
+%% The client may send its next request as soon as it has all of this answer, and that is not for us to read. So the
+%% watch ends before the last piece is sent.
+last(Client, Last) ->
+    {{answered, Last}, router_client:unwatch(Client)}.
+
+body(#exchange{client = Client, answer = Answer, left = Left}, Data) when byte_size(Data) >= Left ->
     %% What goes beyond the length would be taken for the next answer.
-    case router_client:send(Answer, binary:part(Data, 0, Left)) of
-        ok -> {none, Next};
-        gone -> let_go(Exchange)
-    end;
+    last(Client, fun() -> router_client:send(Answer, binary:part(Data, 0, Left)) end);
 body(#exchange{answer = Answer, left = Left} = Exchange, Data) ->
     case router_client:send(Answer, Data) of
         ok when Left =:= unknown -> await(Exchange);
@@ -182,12 +179,8 @@ body(#exchange{answer = Answer, left = Left} = Exchange, Data) ->
 
 closed(#exchange{answer = none} = Exchange) ->
     fail(Exchange, closed);
-closed(#exchange{client = Client, answer = Answer, left = unknown} = Exchange) ->
-    Next = router_client:unwatch(Client),
-    case router_client:end_answer(Answer) of
-        ok -> {none, Next};
-        gone -> let_go(Exchange)
-    end;
+closed(#exchange{client = Client, answer = Answer, left = unknown}) ->
+    last(Client, fun() -> router_client:end_answer(Answer) end);
 closed(Exchange) ->
     fail(Exchange, closed).
 

@@ -2,6 +2,9 @@
 %%
 %%   read whole -> a permit of the app -> a place on one of its dynos -> that dyno's answer -> both given back
 %%
+%% Before the last piece of the answer is sent: a client that has it all, and asks again, finds the place free; and one
+%% that is slow to take it keeps nobody out.
+%%
 %% There is no `try ... after' here and no code for ends that nobody foresaw: when the process dies, of whatever it be,
 %% the VM gives back what it held.
 -module(router_request).
@@ -39,9 +42,10 @@ admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := 
     case Acquired of
         {acquired, _} ->
             ok = router_stats:granted(Stats, Took_ns),
-            Next = pass_on(Client, Body, App),
+            {Outcome, Next} = pass_on(Client, Body, App),
             ok = canal_lock:release(Host, MaxPer, length(Dynos)),
-            ok = router_stats:ended(Stats),
+            ok = ended(Outcome, Stats),
+            ok = conclude(Outcome, Client),
             Next =:= next orelse router_client:close(Client),
             ok;
         full ->
@@ -50,29 +54,35 @@ admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := 
             router_client:answer(Client, 503, {"full", Sentence})
     end.
 
-pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := Stats}) ->
+pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos}) ->
     case place(Host, MaxPer, Dynos) of
         {ok, Dyno} ->
-            {Failure, Next} = router_dyno:pass_on(Dyno, Client, Body, MaxPer * length(Dynos)),
+            Outcome = router_dyno:pass_on(Dyno, Client, Body, MaxPer * length(Dynos)),
             ok = canal_lock:release({Host, Dyno}, MaxPer, 1),
-            ok = explain(Failure, Client, Stats),
-            Next;
+            Outcome;
         none ->
-            ok = router_stats:failed(Stats),
-            ok = router_client:answer(Client, 503, {"no-place", "No dyno had a place when it was asked."}),
-            next
+            {no_place, next}
     end.
 
-explain(none, _Client, _Stats) ->
-    ok;
-explain(Failure, Client, Stats) ->
+ended({answered, _}, Stats) ->
+    router_stats:ended(Stats);
+ended(_, Stats) ->
     ok = router_stats:failed(Stats),
-    case Failure of
-        %% It can only be told by the end of the connection.
-        cut_short -> ok;
-        timeout -> router_client:answer(Client, 504, {"dyno-timeout", "The dyno has not answered in time."});
-        _ -> router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno has failed: ~w.", [Failure])})
-    end.
+    router_stats:ended(Stats).
+
+conclude({answered, Last}, _Client) ->
+    %% If the client has gone, mochiweb sees that next.
+    _ = Last(),
+    ok;
+conclude(cut_short, _Client) ->
+    %% It can only be told by the end of the connection.
+    ok;
+conclude(no_place, Client) ->
+    router_client:answer(Client, 503, {"no-place", "No dyno had a place when it was asked."});
+conclude(timeout, Client) ->
+    router_client:answer(Client, 504, {"dyno-timeout", "The dyno has not answered in time."});
+conclude(Failure, Client) ->
+    router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno has failed: ~w.", [Failure])}).
 
 %% A permit of the app says that there is room, not where: N of `{acquired, N}' is how many are out, and two requests
 %% can hear the same one after the other. So each dyno is a key, too, of one bucket. All who hold one of these hold one
