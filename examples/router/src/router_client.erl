@@ -27,6 +27,9 @@ host(Client) ->
 %% The body; or why there is none to go on with.
 -spec read(client()) -> {ok, binary()} | {error, malformed | too_long}.
 read(Client) ->
+    %% Who does not take its answer would otherwise keep a dyno for ever.
+    {ok, Answer_ms} = application:get_env(router, answer_ms),
+    _ = inet:setopts(socket(Client), [{send_timeout, Answer_ms}, {send_timeout_close, true}]),
     Texts = [mochiweb_request:get(raw_path, Client) | [Value || {_, Value} <- headers(Client)]],
     case lists:any(fun has_control_character/1, Texts) of
         %% Taken over as it is, a line within a header would be one of ours.
@@ -137,7 +140,7 @@ present(Send) ->
     try
         Send()
     catch
-        exit:normal -> gone
+        exit:{shutdown, _} -> gone
     end.
 
 ok(_) -> ok.

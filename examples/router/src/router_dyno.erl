@@ -102,8 +102,15 @@ exchange(Socket, Client, Request, Deadline) ->
             {Reason, next}
     end.
 
-%% Waits for what comes next, from either side.
-await(#exchange{socket = Socket, client = Client, headers = Headers, deadline = Deadline} = Exchange) ->
+%% Waits for what comes next, from either side. Looks at the clock first: of a dyno that sends fast enough there is
+%% always something.
+await(#exchange{deadline = Deadline} = Exchange) ->
+    case Deadline - erlang:monotonic_time(millisecond) of
+        Left_ms when Left_ms > 0 -> await(Exchange, Left_ms);
+        _ -> fail(Exchange, timeout)
+    end.
+
+await(#exchange{socket = Socket, client = Client, headers = Headers} = Exchange, Left_ms) ->
     _ = inet:setopts(Socket, [{active, once}]),
     ClientSocket = router_client:socket(Client),
     receive
@@ -125,7 +132,7 @@ await(#exchange{socket = Socket, client = Client, headers = Headers, deadline = 
             let_go(Exchange);
         {tcp_error, ClientSocket, _} ->
             let_go(Exchange)
-    after max(0, Deadline - erlang:monotonic_time(millisecond)) ->
+    after Left_ms ->
         fail(Exchange, timeout)
     end.
 
@@ -194,13 +201,14 @@ fail(_Exchange, _Reason) ->
 -spec let_go(#exchange{}) -> no_return().
 let_go(#exchange{socket = Socket, deadline = Deadline} = Exchange) ->
     _ = gen_tcp:shutdown(Socket, write),
+    Left_ms = Deadline - erlang:monotonic_time(millisecond),
     %% An error: it has closed already.
-    _ = inet:setopts(Socket, [{active, once}]) =:= ok orelse exit(normal),
+    _ = Left_ms > 0 andalso inet:setopts(Socket, [{active, once}]) =:= ok orelse exit(normal),
     receive
         {Kind, Socket, _} when Kind =:= http; Kind =:= tcp -> let_go(Exchange);
         {tcp_closed, Socket} -> exit(normal);
         {tcp_error, Socket, _} -> exit(normal)
-    after max(0, Deadline - erlang:monotonic_time(millisecond)) ->
+    after Left_ms ->
         exit(normal)
     end.
 
