@@ -3,7 +3,7 @@
 
 -export([host/1, read/1, request_line/1, headers/1, is_head/1]).
 -export([socket/1, watch/1, unwatch/1, close/1]).
--export([answer/3, begin_answer/4, send/2, end_answer/1]).
+-export([answer/3, refuse/3, begin_answer/4, send/2, end_answer/1]).
 
 -export_type([client/0, answer/0]).
 
@@ -13,9 +13,8 @@
 -opaque answer() :: {plain, client()} | {chunked, Response :: term()}.
 %% One that has begun.
 
-%% Longer bodies are refused: they are read whole before anybody is asked for a permit, so that a client that sends
-%% slowly keeps nobody else out.
--define(LONGEST_BODY, 1024 * 1024).
+%% For what a client still sends when its connection is to end.
+-define(LINGER_MS, 2000).
 
 -spec host(client()) -> router_apps:host().
 host(Client) ->
@@ -30,24 +29,23 @@ read(Client) ->
     %% Who does not take its answer would otherwise keep a dyno for ever.
     {ok, Answer_ms} = application:get_env(router, answer_ms),
     _ = inet:setopts(socket(Client), [{send_timeout, Answer_ms}, {send_timeout_close, true}]),
-    Texts = [mochiweb_request:get(raw_path, Client) | [Value || {_, Value} <- headers(Client)]],
-    case lists:any(fun has_control_character/1, Texts) of
-        %% Taken over as it is, a line within a header would be one of ours.
+    Headers = headers(Client),
+    Sound = [
+        %% No tunnels.
+        mochiweb_request:get(method, Client) =/= "CONNECT",
+        is_path(mochiweb_request:get(raw_path, Client)),
+        router_headers:are_sound(Headers),
+        %% mochiweb makes one of two, with a comma; and the dyno might take the other.
+        not lists:any(fun(Host) -> lists:member($,, Host) end, router_headers:values("host", Headers))
+    ],
+    case lists:member(false, Sound) of
         true -> {error, malformed};
-        false -> read_body(Client)
+        false -> router_body:read(Client, Headers)
     end.
 
-read_body(Client) ->
-    try mochiweb_request:recv_body(?LONGEST_BODY, Client) of
-        undefined -> {ok, <<>>};
-        Body -> {ok, Body}
-    catch
-        exit:{body_too_large, _} -> {error, too_long};
-        exit:{unknown_transfer_encoding, _} -> {error, malformed}
-    end.
-
-has_control_character(Text) ->
-    lists:any(fun(Character) -> Character < $\s andalso Character =/= $\t orelse Character =:= 127 end, Text).
+%% Of this host, and none that would end the line that it stands in.
+is_path("/" ++ _ = Path) -> not router_headers:has_control_character(Path);
+is_path(Path) -> Path =:= "*".
 
 %% In HTTP/1.0, so that the answer needs no framing of its own.
 -spec request_line(client()) -> iodata().
@@ -55,12 +53,9 @@ request_line(Client) ->
     Method = mochiweb_request:get(method, Client),
     [io_lib:format("~s", [Method]), " ", mochiweb_request:get(raw_path, Client), " HTTP/1.0\r\n"].
 
--spec headers(client()) -> [{Name :: string(), Value :: string()}].
+-spec headers(client()) -> router_headers:headers().
 headers(Client) ->
-    [{name(Name), Value} || {Name, Value} <- mochiweb_headers:to_list(mochiweb_request:get(headers, Client))].
-
-name(Name) when is_atom(Name) -> atom_to_list(Name);
-name(Name) -> Name.
+    router_headers:normal(mochiweb_headers:to_list(mochiweb_request:get(headers, Client))).
 
 -spec is_head(client()) -> boolean().
 is_head(Client) ->
@@ -95,11 +90,21 @@ unwatch(Client) ->
     after 0 -> next
     end.
 
-%% Ends the connection, and with it the process.
+%% Ends the connection, and with it the process. What the client has sent, and sends before it knows, is read: if it
+%% were not, the connection would be reset, and what it has of the answer might be lost (RFC 9112, section 9.6).
 -spec close(client()) -> no_return().
 close(Client) ->
+    _ = inet:setopts(socket(Client), [{active, false}]),
+    _ = gen_tcp:shutdown(socket(Client), write),
+    ok = linger(socket(Client), erlang:monotonic_time(millisecond) + ?LINGER_MS),
     ok = gen_tcp:close(socket(Client)),
     exit(normal).
+
+linger(Socket, Deadline) ->
+    case gen_tcp:recv(Socket, 0, max(0, Deadline - erlang:monotonic_time(millisecond))) of
+        {ok, _} -> linger(Socket, Deadline);
+        {error, _} -> ok
+    end.
 
 %% The whole answer, of the router's own.
 -spec answer(client(), Status :: 100..999, {Reason :: string(), Sentence :: iodata()}) -> ok.
@@ -108,9 +113,18 @@ answer(Client, Status, {Reason, Sentence}) ->
     _ = mochiweb_request:respond({Status, Headers, [Sentence, $\n]}, Client),
     ok.
 
+%% The same to a request that has not been read to its end: what the client still sends is none.
+-spec refuse(client(), Status :: 400..499, {Reason :: string(), Sentence :: iodata()}) -> no_return().
+refuse(Client, Status, Reason) ->
+    %% Without the headers, of which mochiweb would not understand all.
+    [Method, Path, Version] = [mochiweb_request:get(What, Client) || What <- [method, raw_path, version]],
+    Headers = mochiweb_headers:make([{"Connection", "close"}]),
+    ok = answer(mochiweb_request:new(socket(Client), Method, Path, Version, Headers), Status, Reason),
+    close(Client).
+
 %% The head of a dyno's answer. `chunked' if nothing in it says how long the body is: its end is shown by chunks then,
 %% or, to clients that know none, by the end of the connection.
--spec begin_answer(client(), Status :: 100..999, [{Name :: string(), Value :: string()}], chunked | plain) ->
+-spec begin_answer(client(), Status :: 100..999, router_headers:headers(), chunked | plain) ->
     {ok, answer()} | gone.
 begin_answer(Client, Status, Headers, chunked) ->
     present(fun() -> {ok, {chunked, mochiweb_request:respond({Status, Headers, chunked}, Client)}} end);

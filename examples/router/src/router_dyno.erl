@@ -25,7 +25,7 @@
     client :: router_client:client(),
     deadline :: integer(),
     status = none :: none | pos_integer(),
-    headers = [] :: [{string(), string()}],
+    headers = [] :: [{atom() | string(), string()}],
     %% Once the head is there: what is left of the body, and where it goes.
     left = unknown :: unknown | non_neg_integer(),
     answer = none :: none | router_client:answer()
@@ -35,12 +35,6 @@
 %% An endless head would fill the memory.
 -define(MOST_HEADERS, 200).
 -define(LONGEST_LINE, 16384).
-
-%% They are about one connection, and this is another (RFC 9110, section 7.6.1).
--define(HOP_BY_HOP, [
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade"
-]).
 
 %% Passes a request on, and the answer back; and says whether the client may send another on its connection.
 %% Capacity: how many requests the app bears, as it was when this one was admitted; the dyno is told.
@@ -70,8 +64,8 @@ request(Client, Body, Capacity) ->
         {"x-request-id", request_id()},
         {"x-router-capacity", integer_to_list(Capacity)}
     ],
-    %% mochiweb has answered what is expected.
-    Theirs = end_to_end(router_client:headers(Client), ["expect" | [Name || {Name, _} <- Ours]]),
+    %% What is expected has been answered.
+    Theirs = router_headers:end_to_end(router_client:headers(Client), ["expect" | [Name || {Name, _} <- Ours]]),
     [
         router_client:request_line(Client),
         [[Name, ": ", Value, "\r\n"] || {Name, Value} <- Ours ++ Theirs],
@@ -83,15 +77,6 @@ request(Client, Body, Capacity) ->
 request_id() ->
     "<" ++ Pid = pid_to_list(self()),
     lists:concat([lists:droplast(Pid), "-", erlang:unique_integer([positive])]).
-
-%% The headers that are for those at the other end, and not among others that are named.
-end_to_end(Headers, Others) ->
-    Connection = [string:lexemes(string:lowercase(Value), ", ") || {"connection", Value} <- lowercase(Headers)],
-    Dropped = lists:append([?HOP_BY_HOP, Others | Connection]),
-    [Header || {Name, _} = Header <- Headers, not lists:member(string:lowercase(Name), Dropped)].
-
-lowercase(Headers) ->
-    [{string:lowercase(Name), Value} || {Name, Value} <- Headers].
 
 exchange(Socket, Client, Request, Deadline) ->
     case gen_tcp:send(Socket, Request) of
@@ -114,12 +99,12 @@ await(#exchange{socket = Socket, client = Client, headers = Headers} = Exchange,
     _ = inet:setopts(Socket, [{active, once}]),
     ClientSocket = router_client:socket(Client),
     receive
-        {http, Socket, {http_response, _, Status, _}} when Status >= 200 ->
+        {http, Socket, {http_response, _, Status, _}} when Status >= 200, Status =< 999 ->
             await(Exchange#exchange{status = Status});
         {http, Socket, {http_header, _, Name, _, Value}} when length(Headers) < ?MOST_HEADERS ->
-            await(Exchange#exchange{headers = [{header_name(Name), Value} | Headers]});
+            await(Exchange#exchange{headers = [{Name, Value} | Headers]});
         {http, Socket, http_eoh} ->
-            head(Exchange);
+            head(Exchange, router_headers:normal(lists:reverse(Headers)));
         {http, Socket, _} ->
             fail(Exchange, bad_answer);
         {tcp, Socket, Data} ->
@@ -136,29 +121,22 @@ await(#exchange{socket = Socket, client = Client, headers = Headers} = Exchange,
         fail(Exchange, timeout)
     end.
 
-header_name(Name) when is_atom(Name) -> atom_to_list(Name);
-header_name(Name) -> Name.
-
-head(#exchange{client = Client, socket = Socket, status = Status, headers = Reversed} = Exchange) ->
-    Headers = lists:reverse(Reversed),
+head(#exchange{client = Client, socket = Socket, status = Status} = Exchange, Headers) ->
     ok = inet:setopts(Socket, [{packet, raw}]),
-    case length_of_body(Status, lowercase(Headers), router_client:is_head(Client)) of
-        wrong -> fail(Exchange, bad_answer);
-        Length -> begin_answer(Exchange#exchange{left = Length}, end_to_end(Headers, []))
+    case router_headers:are_sound(Headers) andalso length_of_body(Status, Headers, router_client:is_head(Client)) of
+        Wrong when Wrong =:= wrong; Wrong =:= false -> fail(Exchange, bad_answer);
+        Length -> begin_answer(Exchange#exchange{left = Length}, router_headers:end_to_end(Headers, []))
     end.
 
 length_of_body(Status, Headers, IsHead) ->
-    Lengths = [Value || {"content-length", Value} <- Headers],
-    case lists:keymember("transfer-encoding", 1, Headers) of
+    case {router_headers:body_length(Headers), router_headers:values("transfer-encoding", Headers)} of
+        {wrong, _} -> wrong;
         %% We have asked in a version that knows of none.
-        true -> wrong;
-        false when IsHead; Status =:= 204; Status =:= 304 -> 0;
-        false when Lengths =:= [] -> unknown;
-        false -> parsed([string:to_integer(Length) || Length <- Lengths])
+        {_, [_ | _]} -> wrong;
+        _ when IsHead; Status =:= 204; Status =:= 304 -> 0;
+        {none, []} -> unknown;
+        {Length, []} -> Length
     end.
-
-parsed([{Length, ""}]) when Length >= 0 -> Length;
-parsed(_) -> wrong.
 
 begin_answer(#exchange{client = Client, status = Status, left = 0}, Headers) ->
     last(Client, fun() -> router_client:begin_answer(Client, Status, Headers, plain) end);

@@ -24,16 +24,10 @@ handle(Client) ->
                 error -> router_client:answer(Client, 404, {"unknown-app", "There is no such app here."})
             end;
         {error, too_long} ->
-            refuse_to_read(Client, 413, {"body-too-long", "The body is longer than is taken here."});
+            router_client:refuse(Client, 413, {"body-too-long", "The body is longer than is taken here."});
         {error, malformed} ->
-            refuse_to_read(Client, 400, {"malformed", "The request cannot be passed on."})
+            router_client:refuse(Client, 400, {"malformed", "The request cannot be passed on."})
     end.
-
-%% The rest of what the client sends is no request.
--spec refuse_to_read(router_client:client(), 400..499, {string(), string()}) -> no_return().
-refuse_to_read(Client, Status, Reason) ->
-    ok = router_client:answer(Client, Status, Reason),
-    router_client:close(Client).
 
 admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := Stats} = App) ->
     Begun_ns = erlang:monotonic_time(nanosecond),

@@ -1,0 +1,256 @@
+%% What a client gets of a dyno's answer, and that its connection goes on with the next request afterwards.
+-module(router_answers_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+%% Of one connection: some may fall between the end of the watch and that of the answer.
+-define(IN_A_ROW, 500).
+
+answer_test_() ->
+    router_test_stage:tests([
+        {"status and headers pass, repeated cookies too", fun headers/0},
+        {"headers about the dyno's connection do not pass", fun hop_by_hop/0},
+        {"whoever says that the length is about the connection does not get rid of it", fun connection_length/0},
+        {"a body with a length passes, in whatever pieces it comes", fun lengths/0},
+        {"what goes beyond the length does not", fun beyond/0},
+        {"a body without a length passes in chunks", fun chunked/0},
+        {"to clients that know no chunks it ends with the connection", fun closed/0},
+        {"what has no body passes without one", fun no_body/0},
+        {"a body of 5 MB passes", fun five_megabytes/0},
+        {"and to a plain client", fun plain_client/0},
+        {"a streamed body passes as it comes", fun streamed/0},
+        {"500 requests in a row over one connection", fun in_a_row/0},
+        {"a connection is closed when its client asks for that", fun client_closes/0},
+        {"a dyno may leave out the reason of its status, and may end lines as it likes", fun terse/0}
+    ]).
+
+put_app() ->
+    router:put(<<"shop">>, 1, [router_test_dyno:start()]).
+
+%% What comes of such a request and such an answer, whose pieces are sent one after the other, each when the one before
+%% it has gone.
+answered(Socket, Method, Pieces) ->
+    ok = router_test_client:send(Socket, [atom_to_list(Method), " / HTTP/1.1\r\nHost: shop\r\n\r\n"]),
+    {Connection, _} = router_test_dyno:request(),
+    [ok = router_test_dyno:send(Connection, Piece) || Piece <- Pieces],
+    ok = router_test_dyno:close(Connection),
+    router_test_client:answer(Socket, Method).
+
+values(Name, #{headers := Headers}) ->
+    proplists:get_all_values(Name, Headers).
+
+headers() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    Statuses = [200, 302, 404, 500, 599],
+    [?assertMatch(#{status := Status}, answered(Socket, 'GET', [status(Status)])) || Status <- Statuses],
+    Answer = answered(Socket, 'GET', [
+        "HTTP/1.1 200 OK\r\nset-cookie: a=1; Path=/\r\nX-One: \351, y  \r\nSet-Cookie: b=2, 3\r\nSet-Cookie: a=1\r\n"
+        "Server: dyno\r\nDate: now\r\nX-Two: 1\r\nx-two: 2\r\nX-Router-Reason: mine\r\nContent-Length: 0 \r\n\r\n"
+    ]),
+    [
+        ?assertEqual(Values, values(Name, Answer))
+     || {Name, Values} <- [
+            {<<"set-cookie">>, [<<"a=1; Path=/">>, <<"b=2, 3">>, <<"a=1">>]},
+            {<<"x-one">>, [<<233, ", y">>]},
+            {<<"server">>, [<<"dyno">>]},
+            {<<"date">>, [<<"now">>]},
+            {<<"x-two">>, [<<"1, 2">>]},
+            {<<"content-length">>, [<<"0">>]}
+        ]
+    ].
+
+status(Status) ->
+    io_lib:format("HTTP/1.1 ~b Text\r\nContent-Length: 0\r\n\r\n", [Status]).
+
+hop_by_hop() ->
+    ok = put_app(),
+    Answer = answered(router_test_client:connect(), 'GET', [
+        "HTTP/1.1 200 OK\r\nConnection: close, x-mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nUpgrade: x\r\nTrailer: x\r\n"
+        "X-Kept: 1\r\nContent-Length: 0\r\n\r\n"
+    ]),
+    ?assertEqual(
+        [<<"content-length">>, <<"date">>, <<"server">>, <<"x-kept">>],
+        lists:sort([Name || {Name, _} <- maps:get(headers, Answer)])
+    ).
+
+connection_length() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    Answer = answered(Socket, 'GET', [
+        "HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 2\r\n\r\nok"
+    ]),
+    ?assertMatch(#{body := <<"ok">>, ends := length}, Answer).
+
+lengths() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    [
+        ?assertMatch(#{status := 200, body := <<"abcdef">>, ends := length}, answered(Socket, 'GET', Pieces))
+     || Pieces <- [
+            ["HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef"],
+            ["HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", "abc", "d", "ef"],
+            [[Byte] || Byte <- "HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nabcdef"]
+        ]
+    ].
+
+beyond() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    [
+        ?assertMatch(#{body := Body}, answered(Socket, Method, ["HTTP/1.1 200 OK\r\n", Rest]))
+     || {Method, Body, Rest} <- [
+            {'GET', <<"abc">>, "Content-Length: 3\r\n\r\nabc\r\nand more"},
+            {'GET', <<>>, "Content-Length: 0\r\n\r\nabc"},
+            {'HEAD', <<>>, "\r\nabc"},
+            {'GET', <<"abc">>, "Content-Length: 3\r\n\r\nabc"}
+        ]
+    ].
+
+chunked() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    [
+        begin
+            Answer = answered(Socket, 'GET', ["HTTP/1.1 200 OK\r\n\r\n" | Pieces]),
+            Body = iolist_to_binary(Pieces),
+            ?assertMatch(#{status := 200, body := Body, ends := chunks}, Answer),
+            ?assertEqual([], values(<<"content-length">>, Answer))
+        end
+     || Pieces <- [["abc"], ["a", "\r\n0\r\n", "c"], []]
+    ].
+
+closed() ->
+    ok = put_app(),
+    [
+        begin
+            Socket = router_test_client:request(["GET / HTTP/1.0\r\nHost: shop\r\n", Header, "\r\n"]),
+            {Connection, _} = router_test_dyno:request(),
+            ok = router_test_dyno:answer(Connection, "HTTP/1.0 200 OK\r\n\r\nabc"),
+            Answer = router_test_client:answer(Socket),
+            ?assertMatch(#{version := {1, 0}, body := <<"abc">>, ends := closed}, Answer),
+            ?assertEqual([], values(<<"transfer-encoding">>, Answer))
+        end
+     || Header <- ["", "Connection: Keep-Alive\r\n"]
+    ].
+
+no_body() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    [
+        begin
+            Answer = answered(Socket, Method, [["HTTP/1.1 ", Status, " Text\r\n", Length, "X-A: 1\r\n\r\n"]]),
+            ?assertEqual([<<"1">>], values(<<"x-a">>, Answer)),
+            ?assertEqual(Lengths, values(<<"content-length">>, Answer)),
+            ?assertEqual([], values(<<"transfer-encoding">>, Answer))
+        end
+     || {Method, Status, Length, Lengths} <- [
+            {'HEAD', "200", "Content-Length: 17\r\n", [<<"17">>]},
+            {'HEAD', "200", "", []},
+            {'GET', "304", "Content-Length: 17\r\n", [<<"17">>]},
+            {'GET', "304", "", []},
+            {'GET', "204", "", []},
+            {'GET', "200", "Content-Length: 0\r\n", [<<"0">>]}
+        ]
+    ],
+    Whole = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole",
+    ?assertMatch(#{body := <<"whole">>}, answered(Socket, 'GET', [Whole])).
+
+large() ->
+    rand:bytes(5 * 1024 * 1024).
+
+five_megabytes() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    Body = large(),
+    [
+        begin
+            ok = router_test_client:get(Socket, "/"),
+            {Connection, _} = router_test_dyno:request(),
+            ok = router_test_dyno:answer_later(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n", Body]),
+            %% Not shown when it fails: it is long.
+            #{ends := Ends, body := Passed} = router_test_client:answer(Socket),
+            ?assert(Passed =:= Body)
+        end
+     || {Length, Ends} <- [{["Content-Length: ", integer_to_list(byte_size(Body)), "\r\n"], length}, {"", chunks}]
+    ].
+
+plain_client() ->
+    ok = put_app(),
+    Test = self(),
+    Body = large(),
+    _ = spawn_link(fun() ->
+        Url = lists:concat(["http://127.0.0.1:", router:port(), "/"]),
+        Test ! httpc:request(get, {Url, [{"host", "shop"}]}, [], [{body_format, binary}])
+    end),
+    {Connection, _} = router_test_dyno:request(),
+    ok = router_test_dyno:answer(Connection, ["HTTP/1.1 200 OK\r\n\r\n", Body]),
+    receive
+        {ok, {{_, 200, _}, _, Passed}} -> ?assert(Passed =:= Body)
+    end.
+
+streamed() ->
+    ok = put_app(),
+    [
+        begin
+            Socket = router_test_client:get("/"),
+            {Connection, _} = router_test_dyno:request(),
+            ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n"]),
+            [
+                begin
+                    ok = router_test_dyno:send(Connection, Piece),
+                    ok = until(Socket, Piece, <<>>)
+                end
+             || Piece <- ["first", "second"]
+            ],
+            ok = router_test_dyno:close(Connection)
+        end
+     || Length <- ["", "Content-Length: 11\r\n"]
+    ].
+
+%% Reads until this has come.
+until(Socket, Piece, Before) ->
+    case binary:match(Before, list_to_binary(Piece)) of
+        nomatch ->
+            {ok, Data} = gen_tcp:recv(Socket, 0, 10000),
+            until(Socket, Piece, <<Before/binary, Data/binary>>);
+        _ ->
+            ok
+    end.
+
+in_a_row() ->
+    Answers = [
+        "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody", "HTTP/1.0 200 OK\r\n\r\nbody",
+        "HTTP/1.0 204 OK\r\n\r\n", "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"
+    ],
+    Dyno = router_test_dyno:start(fun(#{path := <<"/", Number/binary>>}, Socket) ->
+        ok = gen_tcp:send(Socket, lists:nth(binary_to_integer(Number), Answers))
+    end),
+    ok = router:put(<<"shop">>, 1, [Dyno]),
+    Socket = router_test_client:connect(),
+    [
+        begin
+            ok = router_test_client:get(Socket, ["/", integer_to_list(Turn rem 4 + 1)]),
+            Body = lists:nth(Turn rem 4 + 1, [<<"body">>, <<"body">>, <<>>, <<>>]),
+            ?assertMatch(#{body := Body}, router_test_client:answer(Socket))
+        end
+     || Turn <- lists:seq(1, ?IN_A_ROW)
+    ].
+
+client_closes() ->
+    ok = put_app(),
+    Socket = router_test_client:request("GET / HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n"),
+    {Connection, _} = router_test_dyno:request(),
+    ok = router_test_dyno:answer(Connection, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    Answer = router_test_client:answer(Socket),
+    ?assertMatch(#{body := <<"ok">>}, Answer),
+    ?assertEqual([<<"close">>], values(<<"connection">>, Answer)),
+    ?assertEqual(<<>>, router_test_client:rest(Socket)).
+
+terse() ->
+    ok = put_app(),
+    Socket = router_test_client:connect(),
+    ?assertMatch(
+        #{status := 200, body := <<"ok">>},
+        answered(Socket, 'GET', ["HTTP/1.1 200\ncontent-length:2\n\nok"])
+    ).

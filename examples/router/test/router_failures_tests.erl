@@ -1,0 +1,207 @@
+%% Dynos that fail: the client hears of it, or sees a connection that is cut; the permits come back, and nothing
+%% crashes.
+-module(router_failures_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(SOON_MS, 500).
+
+failure_test_() ->
+    router_test_stage:tests([
+        {"a dyno that closes before its head is whole", fun() -> no_head(fun router_test_dyno:close/1) end},
+        {"a dyno that resets the connection before that", fun() -> no_head(fun router_test_dyno:reset/1) end},
+        {"a dyno that closes before its body is whole", fun closes_in_the_body/0},
+        {"a dyno that resets the connection in the body", fun resets_in_the_body/0},
+        {"a dyno that refuses the connection", fun refuses/0},
+        {"what is no answer", fun rubbish/0},
+        {"lengths that are none, and codings that were not asked for", fun framing/0},
+        {"lines that would be other headers to somebody", fun unsound_headers/0},
+        {"heads without an end", fun long_heads/0},
+        {"a dyno that does not answer in time", fun silent/0},
+        {"a dyno that begins and does not go on", fun half_silent/0},
+        {"a dyno that does not read the request", fun does_not_read/0}
+    ]).
+
+put_app(Dyno) ->
+    router:put(<<"shop">>, 1, [Dyno]).
+
+open(Socket) ->
+    ok = router_test_client:get(Socket, "/"),
+    {Connection, _} = router_test_dyno:request(),
+    Connection.
+
+%% Of an answer of the router's own. The connection goes on.
+failed(Socket) ->
+    failed(Socket, {502, <<"dyno-failed">>}).
+
+failed(Socket, Expected) ->
+    #{status := Status, headers := Headers} = router_test_client:answer(Socket),
+    ?assertEqual(Expected, {Status, proplists:get_value(<<"x-router-reason">>, Headers)}),
+    router_test_stage:held(0).
+
+goes_on(Socket) ->
+    ok = router_test_dyno:answer(open(Socket), "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    ?assertMatch(#{status := 200, body := <<"ok">>}, router_test_client:answer(Socket)),
+    router_test_stage:held(0).
+
+%% These heads are all answered with a failure; and are not followed by anything.
+all_fail(Heads) ->
+    ok = put_app(router_test_dyno:start()),
+    Socket = router_test_client:connect(),
+    [
+        begin
+            Connection = open(Socket),
+            %% May fail: the router goes as soon as it has seen enough.
+            _ = router_test_dyno:send(Connection, Head),
+            failed(Socket),
+            ok = router_test_dyno:ended(Connection)
+        end
+     || Head <- Heads
+    ],
+    goes_on(Socket).
+
+no_head(End) ->
+    ok = put_app(router_test_dyno:start()),
+    Socket = router_test_client:connect(),
+    [
+        begin
+            Connection = open(Socket),
+            ok = router_test_dyno:send(Connection, Bytes),
+            ok = End(Connection),
+            failed(Socket)
+        end
+     || Bytes <- ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A"]
+    ],
+    goes_on(Socket).
+
+closes_in_the_body() ->
+    cut("Content-Length: 100\r\n", fun router_test_dyno:close/1).
+
+resets_in_the_body() ->
+    cut("Content-Length: 100\r\n", fun router_test_dyno:reset/1),
+    cut("", fun router_test_dyno:reset/1).
+
+cut(Length, End) ->
+    ok = put_app(router_test_dyno:start()),
+    Socket = router_test_client:connect(),
+    Connection = open(Socket),
+    ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\nabc"]),
+    %% A reset may overtake what has not been passed on yet.
+    {ok, Head} = gen_tcp:recv(Socket, 0, 10000),
+    ok = End(Connection),
+    Rest = router_test_client:rest(Socket),
+    ?assertMatch(<<"HTTP/1.1 200", _/binary>>, Head),
+    %% Not by the last chunk.
+    ?assertEqual(nomatch, binary:match(<<Head/binary, Rest/binary>>, <<"\r\n0\r\n\r\n">>)),
+    router_test_stage:held(0),
+    goes_on(router_test_client:connect()).
+
+refuses() ->
+    ok = put_app(router_test_dyno:nobody()),
+    Socket = router_test_client:connect(),
+    [
+        begin
+            ok = router_test_client:get(Socket, "/"),
+            failed(Socket)
+        end
+     || _ <- [1, 2, 3]
+    ].
+
+rubbish() ->
+    all_fail([
+        "rubbish\r\n\r\n",
+        "\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "HTTP/1.1 OK\r\n\r\n",
+        "HTTP/1.1 -200 OK\r\n\r\n",
+        "HTTP/1.1 1000 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 99 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+        [0, 1, 2, 255, $\r, $\n],
+        "SSH-2.0-dyno\r\n"
+    ]).
+
+framing() ->
+    all_fail([
+        ["HTTP/1.1 200 OK\r\n", Headers, "\r\n\r\n"]
+     || Headers <- [
+            "Content-Length: -1", "Content-Length: +1", "Content-Length: 1x", "Content-Length: 0x1", "Content-Length:",
+            "Content-Length: 1, 1", "Content-Length: 1\r\nContent-Length: 2", "Content-Length: 1\r\nContent-Length: 1",
+            "Transfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 1",
+            "Transfer-Encoding: identity"
+        ]
+    ]),
+    %% Of what has no body, too: there it tells how long that would be.
+    Socket = router_test_client:request("HEAD / HTTP/1.1\r\nHost: shop\r\n\r\n"),
+    {Connection, _} = router_test_dyno:request(),
+    ok = router_test_dyno:answer(Connection, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
+    ?assertMatch(#{status := 502}, router_test_client:answer(Socket, 'HEAD')),
+    router_test_stage:held(0).
+
+unsound_headers() ->
+    all_fail([
+        ["HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", Header, "\r\n\r\n"]
+     || Header <- ["X-A: 1\r\n X-B: 2", "X-A: 1\rX-B: 2", [<<"X-A: ">>, 0], ": x"]
+    ]).
+
+long_heads() ->
+    Lines = fun(Count) -> [["X-", integer_to_list(Number), ": x\r\n"] || Number <- lists:seq(1, Count)] end,
+    all_fail([
+        ["HTTP/1.1 200 OK\r\nX-A: ", binary:copy(<<"a">>, 100000), "\r\n\r\n"],
+        ["HTTP/1.1 200 ", binary:copy(<<"a">>, 100000), "\r\n\r\n"],
+        ["HTTP/1.1 200 OK\r\n", Lines(201), "\r\n"]
+    ]),
+    Socket = router_test_client:connect(),
+    Connection = open(Socket),
+    ok = router_test_dyno:answer(Connection, [
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: ", binary:copy(<<"a">>, 16000), "\r\n", Lines(198), "\r\n"
+    ]),
+    #{status := 200, headers := Headers} = router_test_client:answer(Socket),
+    ?assertEqual(<<"x">>, proplists:get_value(<<"x-198">>, Headers)).
+
+silent() ->
+    ok = put_app(router_test_dyno:start()),
+    Socket = router_test_client:connect(),
+    ok = router_test_stage:answer_ms(?SOON_MS),
+    [
+        begin
+            Connection = open(Socket),
+            ok = router_test_dyno:send(Connection, Bytes),
+            failed(Socket, {504, <<"dyno-timeout">>}),
+            ok = router_test_dyno:ended(Connection)
+        end
+     || Bytes <- ["", "HTTP/1.1 200 OK\r\nX-"]
+    ],
+    ok = router_test_stage:answer_ms(20000),
+    goes_on(Socket).
+
+half_silent() ->
+    ok = put_app(router_test_dyno:start()),
+    [
+        begin
+            ok = router_test_stage:answer_ms(?SOON_MS),
+            Socket = router_test_client:connect(),
+            Connection = open(Socket),
+            ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\nabc"]),
+            ?assertMatch(#{status := 200, ends := cut}, router_test_client:answer(Socket)),
+            ok = router_test_dyno:ended(Connection),
+            router_test_stage:held(0),
+            ok = router_test_stage:answer_ms(20000),
+            goes_on(router_test_client:connect())
+        end
+     || Length <- ["", "Content-Length: 100\r\n"]
+    ].
+
+%% Of whose longest body not all fits into what the systems keep between them.
+does_not_read() ->
+    ok = router_test_stage:answer_ms(?SOON_MS),
+    {ok, Listener} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {recbuf, 4096}]),
+    {ok, Port} = inet:port(Listener),
+    ok = put_app({{127, 0, 0, 1}, Port}),
+    Socket = router_test_client:request([
+        "POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 1000000\r\n\r\n", binary:copy(<<"0123456789">>, 100000)
+    ]),
+    failed(Socket, {504, <<"dyno-timeout">>}),
+    ok = gen_tcp:close(Listener).
