@@ -15,8 +15,14 @@
 %% @doc From now on requests for `Host' go to `Dynos', `MaxPer' at a time to each. Nobody waits for anything: requests
 %% that are on their way go on, and new ones find the new dynos. If there are fewer, none is admitted until enough of
 %% those have been answered.
+%%
+%% Raises `{What_it_is_not, Argument}'.
 -spec put(router_apps:host(), MaxPer :: non_neg_integer(), [router_dyno:address()]) -> ok.
-put(Host, MaxPer, Dynos) when is_binary(Host), is_integer(MaxPer), MaxPer >= 0, is_list(Dynos) ->
+put(Host, MaxPer, Dynos) ->
+    is_binary(Host) orelse error({not_a_host, Host}),
+    (is_integer(MaxPer) andalso MaxPer >= 0) orelse error({not_a_number_of_requests, MaxPer}),
+    is_list(Dynos) orelse error({not_a_list_of_dynos, Dynos}),
+    _ = [error({not_the_address_of_a_dyno, Dyno}) || Dyno <- Dynos, not router_dyno:is_address(Dyno)],
     %% One that is named twice bears no more than the others.
     router_apps:put(string:lowercase(Host), MaxPer, lists:usort(Dynos)).
 

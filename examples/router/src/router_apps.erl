@@ -2,7 +2,7 @@
 %% Nobody is told of a change; whoever asks next finds it.
 -module(router_apps).
 
--export([new/0, put/3, delete/1, find/1, hosts/0]).
+-export([new/0, put/3, delete/1, find/1]).
 
 -export_type([host/0, app/0]).
 
@@ -45,7 +45,3 @@ find(Host) ->
         [{_, App}] -> {ok, App};
         [] -> error
     end.
-
--spec hosts() -> [host()].
-hosts() ->
-    [Host || {Host, _} <- ets:tab2list(?MODULE)].

@@ -1,7 +1,7 @@
 %% The side of the client: what it asks for, how it is answered, and whether it is still there.
 -module(router_client).
 
--export([host/1, read/1, request_line/1, headers/1, is_head/1]).
+-export([host/1, peer/1, read/1, request_line/1, headers/1, is_head/1]).
 -export([socket/1, watch/1, unwatch/1, close/1]).
 -export([answer/3, refuse/3, begin_answer/4, send/2, end_answer/1]).
 
@@ -21,6 +21,14 @@ host(Client) ->
     case mochiweb_request:get_header_value("host", Client) of
         undefined -> <<>>;
         Host -> list_to_binary(string:lowercase(hd(string:split(Host, ":"))))
+    end.
+
+%% Its address, as far as this connection tells.
+-spec peer(client()) -> string().
+peer(Client) ->
+    case inet:peername(socket(Client)) of
+        {ok, {Address, _Port}} -> inet:ntoa(Address);
+        {error, _} -> "unknown"
     end.
 
 %% The body; or why there is none to go on with.

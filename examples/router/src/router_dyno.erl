@@ -9,7 +9,7 @@
 %% If the process is killed, nobody can wait, and the dyno hears of it a moment after the permits are back.
 -module(router_dyno).
 
--export([pass_on/4]).
+-export([pass_on/4, is_address/1]).
 
 -export_type([address/0, outcome/0]).
 
@@ -36,6 +36,13 @@
 -define(MOST_HEADERS, 200).
 -define(LONGEST_LINE, 16384).
 
+%% Whether it could be one; not whether anybody is there.
+-spec is_address(term()) -> boolean().
+is_address({Host, Port}) when is_integer(Port), Port > 0, Port < 65536 ->
+    inet:is_ip_address(Host) orelse is_atom(Host) orelse (Host =/= "" andalso io_lib:latin1_char_list(Host));
+is_address(_) ->
+    false.
+
 %% Passes a request on, and the answer back; and says whether the client may send another on its connection.
 %% Capacity: how many requests the app bears, as it was when this one was admitted; the dyno is told.
 -spec pass_on(address(), router_client:client(), Body :: binary(), Capacity :: non_neg_integer()) ->
@@ -58,20 +65,27 @@ pass_on({Host, Port}, Client, Body, Capacity) ->
     end.
 
 request(Client, Body, Capacity) ->
+    Headers = router_client:headers(Client),
     Ours = [
         {"connection", "close"},
         {"content-length", integer_to_list(byte_size(Body))},
         {"x-request-id", request_id()},
-        {"x-router-capacity", integer_to_list(Capacity)}
+        {"x-router-capacity", integer_to_list(Capacity)},
+        %% After those whom it has come by (RFC 9110, section 7.6.3, for the second).
+        {"x-forwarded-for", and_then("x-forwarded-for", Headers, router_client:peer(Client))},
+        {"via", and_then("via", Headers, "1.1 router")}
     ],
     %% What is expected has been answered.
-    Theirs = router_headers:end_to_end(router_client:headers(Client), ["expect" | [Name || {Name, _} <- Ours]]),
+    Theirs = router_headers:end_to_end(Headers, ["expect" | [Name || {Name, _} <- Ours]]),
     [
         router_client:request_line(Client),
         [[Name, ": ", Value, "\r\n"] || {Name, Value} <- Ours ++ Theirs],
         "\r\n",
         Body
     ].
+
+and_then(Name, Headers, Next) ->
+    lists:append(lists:join(", ", router_headers:values(Name, Headers) ++ [Next])).
 
 %% Unique on this node, and whose process it is can be seen.
 request_id() ->

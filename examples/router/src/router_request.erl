@@ -39,9 +39,11 @@ admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := 
             {Outcome, Next} = pass_on(Client, Body, App),
             ok = canal_lock:release(Host, MaxPer, length(Dynos)),
             ok = ended(Outcome, Stats),
-            ok = conclude(Outcome, Client),
-            Next =:= next orelse router_client:close(Client),
-            ok;
+            case conclude(Outcome, Client) of
+                gone -> router_client:close(Client);
+                _ when Next =:= close -> router_client:close(Client);
+                _ -> ok
+            end;
         full ->
             ok = router_stats:refused(Stats, Took_ns),
             Sentence = io_lib:format("All ~b places are taken.", [MaxPer * length(Dynos)]),
@@ -65,9 +67,7 @@ ended(_, Stats) ->
     router_stats:ended(Stats).
 
 conclude({answered, Last}, _Client) ->
-    %% If the client has gone, mochiweb sees that next.
-    _ = Last(),
-    ok;
+    Last();
 conclude(cut_short, _Client) ->
     %% It can only be told by the end of the connection.
     ok;

@@ -20,6 +20,7 @@ permits_test_() ->
             {"two requests on two dynos are one on each", fun one_on_each/0},
             {"a dyno that is named twice bears no more", fun named_twice/0},
             {"no dyno ever gets more than it bears", fun many_clients/0},
+            {"what cannot be an app is named, and changes nothing", fun wrong_app/0},
             {"apps do not take each other's places", fun two_apps/0},
             {"more dynos admit at once", fun grow/0},
             {"fewer dynos admit none until enough have been answered, and evict nobody", fun shrink/0},
@@ -186,6 +187,26 @@ until_served(Socket) ->
             <<"full">> = proplists:get_value(<<"x-router-reason">>, Headers),
             until_served(Socket)
     end.
+
+wrong_app() ->
+    Dyno = router_test_dyno:start(),
+    ok = put_app(2, [Dyno]),
+    [
+        ?assertError({What, _}, router:put(Host, MaxPer, Dynos))
+     || {What, Host, MaxPer, Dynos} <- [
+            {not_a_host, "shop", 1, []},
+            {not_a_number_of_requests, <<"shop">>, -1, []},
+            {not_a_number_of_requests, <<"shop">>, 1.0, []},
+            {not_a_list_of_dynos, <<"shop">>, 1, Dyno},
+            {not_the_address_of_a_dyno, <<"shop">>, 1, [Dyno, {<<"127.0.0.1">>, 80}]},
+            {not_the_address_of_a_dyno, <<"shop">>, 1, [{"", 80}]},
+            {not_the_address_of_a_dyno, <<"shop">>, 1, [{{127, 0, 0, 1}, 0}]},
+            {not_the_address_of_a_dyno, <<"shop">>, 1, [{localhost, 65536}]},
+            {not_the_address_of_a_dyno, <<"shop">>, 1, [80]}
+        ]
+    ],
+    ?assertMatch({ok, #{max_per := 2, dynos := [Dyno]}}, router_apps:find(<<"shop">>)),
+    [ok = router:put(<<"other">>, 0, [{Host, 65535}]) || Host <- [localhost, "localhost", {0, 0, 0, 0, 0, 0, 0, 1}]].
 
 two_apps() ->
     Dyno = router_test_dyno:start(),

@@ -13,6 +13,7 @@ request_test_() ->
         {"headers pass, repeated ones too", fun headers/0},
         {"headers about the client's connection do not", fun hop_by_hop/0},
         {"what the router says in headers, no client can", fun ours/0},
+        {"the dyno is told whom a request has come by", fun forwarded/0},
         {"whoever says that Host is about the connection does not get rid of it", fun connection_host/0},
         {"the id of a request is its own, and tells its process", fun ids/0},
         {"the capacity is that of the app when the request was admitted", fun capacity/0},
@@ -154,7 +155,10 @@ hop_by_hop() ->
     ),
     #{headers := Headers} = Request,
     ?assertEqual(
-        [<<"connection">>, <<"content-length">>, <<"host">>, <<"x-kept">>, <<"x-request-id">>, <<"x-router-capacity">>],
+        [
+            <<"connection">>, <<"content-length">>, <<"host">>, <<"via">>, <<"x-forwarded-for">>, <<"x-kept">>,
+            <<"x-request-id">>, <<"x-router-capacity">>
+        ],
         lists:sort([Name || {Name, _} <- Headers])
     ).
 
@@ -167,6 +171,18 @@ ours() ->
     ?assertEqual([<<"4">>], values(<<"x-router-capacity">>, Request)),
     ?assertMatch([<<"0.", _/binary>>], values(<<"x-request-id">>, Request)),
     ?assertEqual([<<"0">>], values(<<"content-length">>, Request)).
+
+forwarded() ->
+    ok = put_app(1),
+    First = sent("GET / HTTP/1.1\r\nHost: shop\r\n\r\n"),
+    ?assertEqual([<<"127.0.0.1">>], values(<<"x-forwarded-for">>, First)),
+    ?assertEqual([<<"1.1 router">>], values(<<"via">>, First)),
+    Second = sent([
+        "GET / HTTP/1.1\r\nHost: shop\r\nX-Forwarded-For: 10.0.0.1\r\nVia: 1.0 fred\r\n",
+        "x-forwarded-for: 10.0.0.2\r\nConnection: via\r\n\r\n"
+    ]),
+    ?assertEqual([<<"10.0.0.1, 10.0.0.2, 127.0.0.1">>], values(<<"x-forwarded-for">>, Second)),
+    ?assertEqual([<<"1.0 fred, 1.1 router">>], values(<<"via">>, Second)).
 
 connection_host() ->
     ok = put_app(1),
