@@ -36,12 +36,12 @@ setup: ## install what this machine lacks, given that it has Rust
 demo: setup ## watch permits being taken, refused and given back, and an HTTP router that limits its back-ends
 	rebar3 as examples compile
 	ERL_LIBS=_build/rebar3/examples/lib escript examples/demo.escript
-	examples/router/demo.sh
+	@examples/router/demo.sh
 
 .PHONY: demo-elixir
 demo-elixir: setup ## kill workers that share a Redis of eight connections, which counts what it refuses
 	mix compile
-	elixir -pa _build/dev/lib/canal_lock/ebin examples/redis_connections.exs
+	elixir --erl +Bd -pa _build/dev/lib/canal_lock/ebin examples/redis_connections.exs
 
 .PHONY: shell
 shell: setup ## an Erlang shell with canal_lock started, and the first lines to type

@@ -8,14 +8,17 @@ libraries=${1:-_build/rebar3/default/lib}
 cat <<'END'
 canal_lock is started. For a start:
 
-  canal_lock:acquire(db, 3, 1).              a permit of db, if fewer than 3 * 1 are out
-  canal_lock:buckets(db, 3).                 those that are out, as buckets of 3
-  canal_lock:release(db, 3, 1).
-  spawn(fun() -> canal_lock:acquire(db, 3, 2), receive after 60000 -> ok end end).
-  canal_lock:holders(db).                    its permit comes back when it dies
-  canal_lock:top().                          all of this as it changes; Enter ends it
-  h(canal_lock, acquire).                    what a call takes, answers and costs
-  q().
+  canal_lock:acquire(db, 3, 1).     a permit of db, if fewer than 3 * 1 are out
+  canal_lock:buckets(db, 3).        those that are out, as buckets of 3
+  canal_lock:release(db, 3, 1).     gives it back
+
+  Hold = fun() -> canal_lock:acquire(db, 3, 2), timer:sleep(60000) end.
+  spawn(Hold).                      gives it back when it dies
+  canal_lock:holders(db).           who holds how many
+  canal_lock:top().                 all of this as it changes; Enter ends it
+
+  h(canal_lock, acquire).           what a call takes, answers and costs
+  q().                              leaves
 
 END
 exec env ERL_LIBS="$libraries${ERL_LIBS:+:$ERL_LIBS}" \

@@ -409,7 +409,7 @@ top() ->
 %% started, until it is again.
 %%
 %% ```
-%% canal_lock on shop@host, 14:03:27
+%% canal_lock on shop@host, 14:03:27; Enter ends this
 %%          keys      permits      holders       memory
 %%            26         1755           51     338.6 kB
 %%     granted/s    refused/s   released/s given back/s

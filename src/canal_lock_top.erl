@@ -199,7 +199,7 @@ write(Leader, Text) ->
 %% The last column stays free: terminals do not agree on where the next character goes.
 picture(Last, Look, View = #view{leader = Leader, encoding = Encoding}, Space) ->
     Columns = measure(fun io:columns/1, Leader, ?COLUMNS) - 1,
-    Lines = [title() | lines(Last, Look, View, Space)],
+    Lines = [title(View) | lines(Last, Look, View, Space)],
     Shown =
         case Space of
             infinity -> Lines;
@@ -207,14 +207,20 @@ picture(Last, Look, View = #view{leader = Leader, encoding = Encoding}, Space) -
         end,
     [canal_lock_text:fit(Line, max(0, Columns), Encoding) || Line <- Shown].
 
-title() ->
+title(#view{is_terminal = IsTerminal}) ->
     {Hour, Minute, Second} = erlang:time(),
+    %% For who sits before it.
+    End =
+        case IsTerminal of
+            true -> "; Enter ends this";
+            false -> ""
+        end,
     Manager =
         case whereis(canal_lock) of
             undefined -> "; no manager is there";
             _ -> ""
         end,
-    io_lib:format("canal_lock on ~ts, ~2..0b:~2..0b:~2..0b~ts", [node(), Hour, Minute, Second, Manager]).
+    io_lib:format("canal_lock on ~ts, ~2..0b:~2..0b:~2..0b~ts~ts", [node(), Hour, Minute, Second, Manager, End]).
 
 lines(_Last, {trouble, Sentence}, _View, _Space) ->
     [Sentence];

@@ -25,7 +25,7 @@ greeting() ->
 
 %% Two blanks, an expression, and what it does.
 lines(Greeting) ->
-    {match, Found} = re:run(Greeting, "^  ([a-z].*?\\.)(?:  +.*)?$", [global, multiline, {capture, [1], list}]),
+    {match, Found} = re:run(Greeting, "^  ([a-zA-Z].*?\\.)(?:  +.*)?$", [global, multiline, {capture, [1], list}]),
     lists:append(Found).
 
 %% A person would take that long, and press Enter when there is something to be seen.

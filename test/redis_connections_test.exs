@@ -8,7 +8,7 @@ defmodule RedisConnectionsTest do
   test "P1, P4: Redis refuses no connection while workers are killed, if the connection's process holds the permit" do
     {output, 0} = run(~w(--limit 8 --workers 40 --seconds 2))
     figures = figures(output)
-    assert output =~ "The limit was kept."
+    assert output =~ "The limit was kept, and reached."
 
     assert %{"connections at most, by CLIENT LIST" => 8, "connections refused by Redis" => 0} = figures
     assert %{"permits granted" => granted, "calls made" => granted} = figures
@@ -49,6 +49,7 @@ defmodule RedisConnectionsTest do
           {~w(--limit eight), "cannot use --limit eight"},
           {~w(--speed 3), "cannot use --speed"},
           {~w(fast), "cannot use fast"},
+          {~w(--workers 8), "--workers is not more than --limit"},
           {~w(--workers 0), "--workers is not positive: 0"},
           {~w(--seconds -1), "--seconds is not positive: -1.0"},
           {~w(--holder nobody), "--holder is not connection or worker: nobody"}

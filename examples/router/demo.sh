@@ -1,8 +1,15 @@
 #!/bin/sh
-# Runs the router's demo from what `rebar3 as examples compile' has built: half a minute. Exits with 1 if a promise was
-# broken.
+# Runs the router's demo from what `rebar3 as examples compile' has built: half a minute. Exits with status 1 if
+# a promise was broken.
 set -eu
 cd "$(dirname "$0")/../.."
+
+for what in wrk _build/rebar3/examples/lib/router; do
+  [ -d "$what" ] || command -v "$what" >/dev/null || {
+    echo "demo: there is no $what; make demo sees to it" >&2
+    exit 1
+  }
+done
 
 # On a terminal it is shown in place, so its width has to be known: the VM does not look at it in this mode.
 columns=0

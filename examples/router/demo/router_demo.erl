@@ -125,7 +125,7 @@ happen({dynos, Host, Count}, #show{book = Book, dynos = Dynos, scenario = Scenar
     Present = maps:get(Host, Dynos, []),
     {Kept, Leaving} = lists:split(min(Count, length(Present)), Present),
     New = Kept ++ [router_demo_dyno:start(Host, Book, Manners) || _ <- lists:seq(length(Kept) + 1, Count)],
-    ok = router_demo_book:scaling(Book, Host, MaxPer, Count),
+    ok = router_demo_book:scaling(Book, Host, MaxPer, Count, stat(refused, Host)),
     ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- New]),
     lists:foreach(fun leave/1, Leaving),
     {io_lib:format("~ts: ~b -> ~b dynos", [Host, length(Present), Count]), Show#show{dynos = Dynos#{Host => New}}};
@@ -144,8 +144,10 @@ happen(crash, Show) ->
         {'DOWN', Monitor, process, Manager, _} -> ok
     end,
     ok = await(fun() -> is_pid(whereis(canal_lock)) end),
+    %% It answers when it has adopted the table.
+    _ = sys:get_state(canal_lock),
     Gone_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    Format = "the manager is killed with ~b permits out; another has them after ~.1f ms",
+    Format = "the manager is killed with ~b permits out; the next took ~.1f ms",
     {io_lib:format(Format, [Permits, Gone_ns / 1.0e6]), Show}.
 
 %% When nobody is connected to it any more.
@@ -192,17 +194,19 @@ row(Host, #show{book = Book, readings = Readings} = Show) ->
 
 %% The load has ended or is about to: when nothing is left to wait for, what is left over is counted.
 finish(#show{scenario = Scenario, book = Book, loads = Loads, killer = Killer, screen = Screen, dynos = Dynos}) ->
-    _ = router_demo_killer:stop(Killer),
+    ok = router_demo_killer:stop(Killer),
     lists:foreach(fun router_demo_load:stop/1, Loads),
-    AtRest = fun() ->
-        maps:get(permits, canal_lock:info()) =:= 0 andalso
-            lists:all(fun(Host) -> router_demo_book:at_work(Book, Host) =:= 0 end, hosts(Scenario))
-    end,
+    AtWork = fun() -> lists:sum([router_demo_book:at_work(Book, Host) || Host <- hosts(Scenario)]) end,
+    AtRest = fun() -> maps:get(permits, canal_lock:info()) =:= 0 andalso AtWork() =:= 0 end,
     %% If it does not come to rest, the verdict says so.
     _ = await(AtRest),
-    Refused = lists:sum([refused(Host) || Host <- hosts(Scenario)]),
     %% The table's refusals are of dynos, too, that were asked for a place in vain.
-    AtTheEnd = (canal_lock:info())#{differing => length(canal_lock:audit()), refused := Refused},
+    AtTheEnd = (canal_lock:info())#{
+        differing => length(canal_lock:audit()),
+        at_work => AtWork(),
+        refused := maps:from_list([{Host, stat(refused, Host)} || Host <- hosts(Scenario)]),
+        failed => lists:sum([stat(failed, Host) || Host <- hosts(Scenario)])
+    },
     Verdict = router_demo_verdict:judge(router_demo_book:record(Book), AtTheEnd),
     lists:foreach(fun router_demo_dyno:stop/1, lists:append(maps:values(Dynos))),
     lists:foreach(fun router:delete/1, hosts(Scenario)),
@@ -210,9 +214,11 @@ finish(#show{scenario = Scenario, book = Book, loads = Loads, killer = Killer, s
     ok = router_demo_screen:leave(Screen),
     Verdict.
 
-refused(Host) ->
-    {ok, #{stats := Stats}} = router_apps:find(Host),
-    maps:get(refused, router_stats:read(Stats)).
+stat(Name, Host) ->
+    case router_apps:find(Host) of
+        {ok, #{stats := Stats}} -> maps:get(Name, router_stats:read(Stats));
+        error -> 0
+    end.
 
 %% Whether it has come true before long.
 await(Condition) ->

@@ -5,7 +5,7 @@
 -module(router_demo_book).
 
 -export([new/0, delete/1, begin_request/2, end_request/4, at_work/2]).
--export([scaling/4, kill/2, killed/1]).
+-export([scaling/5, kill/2, killed/1]).
 -export([record/1]).
 
 -export_type([book/0, record/0, request/0, scaling/0, how/0]).
@@ -30,7 +30,12 @@
 %% The last two: the dyno has broken off, or has been left by the router.
 
 -type scaling() :: #{
-    host := router_apps:host(), at_ns := integer(), max_per := non_neg_integer(), dynos := non_neg_integer()
+    host := router_apps:host(),
+    at_ns := integer(),
+    max_per := non_neg_integer(),
+    dynos := non_neg_integer(),
+    %% Requests that the router has refused by then.
+    refused := non_neg_integer()
 }.
 
 -spec new() -> book().
@@ -72,9 +77,10 @@ count(Name, #{counts := Counts}) ->
     end.
 
 %% To be noted before the router is told.
--spec scaling(book(), router_apps:host(), non_neg_integer(), non_neg_integer()) -> ok.
-scaling(#{entries := Entries}, Host, MaxPer, Dynos) ->
-    Scaling = #{host => Host, at_ns => erlang:monotonic_time(nanosecond), max_per => MaxPer, dynos => Dynos},
+-spec scaling(book(), router_apps:host(), non_neg_integer(), non_neg_integer(), Refused :: non_neg_integer()) -> ok.
+scaling(#{entries := Entries}, Host, MaxPer, Dynos, Refused) ->
+    At_ns = erlang:monotonic_time(nanosecond),
+    Scaling = #{host => Host, at_ns => At_ns, max_per => MaxPer, dynos => Dynos, refused => Refused},
     true = ets:insert(Entries, {scaling, Scaling}),
     ok.
 

@@ -32,13 +32,17 @@
 %% Where lines come one after the other, they come this much apart.
 -define(LINES_EVERY_MS, 2000).
 
+-define(TITLE, "Requests through a router, which gives each app as many as its dynos bear.").
+-define(LEGEND, "(p50, p99: what an acquire takes. busy: requests that dynos work on.)").
+
 -spec new(output()) -> screen().
 new(Output) ->
     #{output => Output, drawn => 0, said => [], shown_ms => none}.
 
 -spec show(picture(), screen()) -> screen().
 show(#{rows := Rows} = Picture, #{output := {terminal, Columns}, said := Said, drawn := Drawn} = Screen) ->
-    Lines = [progress(Picture), "", header() | lists:map(fun row/1, Rows)] ++ [""] ++ lists:reverse(Said),
+    Table = [header() | lists:map(fun row/1, Rows)],
+    Lines = [?TITLE, progress(Picture), ""] ++ Table ++ [?LEGEND, ""] ++ lists:reverse(Said),
     %% A line that wraps would be two when they are gone over.
     Cut = [string:slice(Line, 0, Columns - 1) || Line <- Lines],
     io:put_chars([up(Drawn), [["\e[K", Line, $\n] || Line <- Cut], "\e[J"]),
@@ -46,7 +50,7 @@ show(#{rows := Rows} = Picture, #{output := {terminal, Columns}, said := Said, d
 show(#{elapsed_ms := Elapsed_ms, rows := Rows}, #{output := lines, shown_ms := Shown_ms} = Screen) when
     Shown_ms =:= none; Elapsed_ms - Shown_ms >= ?LINES_EVERY_MS
 ->
-    Header = [[time(Elapsed_ms), header(), $\n] || Shown_ms =:= none],
+    Header = [[?TITLE, $\n, ?LEGEND, $\n, time(Elapsed_ms), header(), $\n] || Shown_ms =:= none],
     io:put_chars([Header, [[time(Elapsed_ms), row(Row), $\n] || Row <- Rows]]),
     Screen#{shown_ms := Elapsed_ms};
 show(_Picture, Screen) ->

@@ -8,6 +8,8 @@
 %% should yet, gets no more. Each request brings the capacity that it was admitted with, for there is one exception: who
 %% looked up the app just before a scaling may begin just after it. Such late ones come on top of what the new capacity
 %% admits, and they themselves may find as much as either capacity admits.
+%%
+%% And no fewer: where many were refused, all places have to have been taken at some time.
 -module(router_demo_verdict).
 
 -export([judge/2, lines/1]).
@@ -40,7 +42,10 @@
     %% How long it took until no more was borne than the capacity; `never' before it ended.
     above_ns := non_neg_integer() | never,
     begun := non_neg_integer(),
-    late := non_neg_integer()
+    %% Of those that have begun.
+    late := non_neg_integer(),
+    %% By the router.
+    refused := non_neg_integer()
 }.
 
 -type at_the_end() :: #{
@@ -52,8 +57,11 @@
     not_held := non_neg_integer(),
     %% Keys that `canal_lock:audit/0' has named.
     differing := non_neg_integer(),
-    %% Requests that the router has refused.
-    refused := non_neg_integer(),
+    %% Requests that dynos have begun, and never ended.
+    at_work := non_neg_integer(),
+    %% Requests that the router has refused, and those that it could not answer by a dyno.
+    refused := #{router_apps:host() => non_neg_integer()},
+    failed := non_neg_integer(),
     _ => _
 }.
 %% Of `canal_lock:info/0', and more.
@@ -71,28 +79,35 @@
 
 %% Whoever begins later than this after a scaling has to know of it: to connect to a dyno may take two seconds.
 -define(LATE_NS, 3000000000).
+%% A dyno has to know by then that nobody waits for it any more.
+-define(AFTER_KILL_NS, 5000000000).
+%% One refusal says that all places were taken, or just being taken or left: of so many, one was of the first kind.
+-define(MANY_REFUSED, 100).
 
 -spec judge(router_demo_book:record(), at_the_end()) -> verdict().
-judge(#{requests := Requests, scalings := Scalings, kills := Kills}, AtTheEnd) ->
-    Courses = [course(Host, Requests, Scalings, Kills) || Host <- lists:usort([Host || #{host := Host} <- Scalings])],
+judge(#{requests := Requests, scalings := Scalings, kills := Kills}, #{refused := Refused} = AtTheEnd) ->
+    Hosts = lists:usort([Host || #{host := Host} <- Scalings]),
+    Courses = [course(Host, Requests, Scalings, Kills, maps:get(Host, Refused)) || Host <- Hosts],
     Count = fun(Wanted) -> length([How || #{how := How} <- Requests, How =:= Wanted]) end,
     Phases = lists:append([lists:reverse(Before, [Phase]) || #course{before = Before, phase = Phase} <- Courses]),
+    AfterKill_ns = lists:max([0 | [Ended - until(Request, Kills) || #{ended_ns := Ended} = Request <- Requests]]),
+    Broken = [in_words(Course) || Course <- Courses] ++ [unasked(Phases), unfilled(Phases), untold(AfterKill_ns)],
     #{
         phases => Phases,
         served => Count(answered),
         reset => Count(reset),
         hung_up => Count(hung_up),
         killed => maps:size(Kills),
-        after_kill_ns => lists:max([0 | [Ended - until(Request, Kills) || #{ended_ns := Ended} = Request <- Requests]]),
+        after_kill_ns => AfterKill_ns,
         at_the_end => AtTheEnd,
-        broken => lists:append([in_words(Course) || Course <- Courses]) ++ unasked(Phases) ++ left_over(AtTheEnd)
+        broken => lists:append(Broken) ++ left_over(AtTheEnd)
     }.
 
 %% When a request has ceased to count.
 until(#{process := Process, ended_ns := Ended}, Kills) ->
     min(Ended, maps:get(Process, Kills, Ended)).
 
-course(Host, Requests, Scalings, Kills) ->
+course(Host, Requests, Scalings, Kills, Refused) ->
     [#{at_ns := Zero} = First | Later] = [Scaling || #{host := H} = Scaling <- Scalings, H =:= Host],
     Spans = [
         {Begun, until(Request, Kills), Request}
@@ -105,14 +120,19 @@ course(Host, Requests, Scalings, Kills) ->
             [{Begun, 3, {begins, Request}} || {Begun, _, Request} <- Spans]
     ),
     Step = fun({At, _, Event}, Course) -> step(Event, At, Course) end,
-    lists:foldl(Step, #course{phase = phase(First, Zero, 0)}, Events).
+    #course{phase = Last} = Course = lists:foldl(Step, #course{phase = phase(First, Zero, 0)}, Events),
+    Course#course{phase = over(Last, Refused)}.
 
-phase(#{host := Host, max_per := MaxPer, dynos := Dynos}, At, Together) ->
+phase(#{host := Host, max_per := MaxPer, dynos := Dynos, refused := Refused}, At, Together) ->
     Phase = #{
         host => Host, dynos => Dynos, max_per => MaxPer, from_ns => At, at_first => Together,
-        highest => 0, highest_on_one => 0, above_ns => never, begun => 0, late => 0
+        highest => 0, highest_on_one => 0, above_ns => never, begun => 0, late => 0, refused => Refused
     },
     settle(Phase, At, Together).
+
+%% Until now it has said how many were refused before it.
+over(#{refused := Before} = Phase, Refused) ->
+    Phase#{refused := Refused - Before}.
 
 settle(#{above_ns := never, from_ns := From, max_per := MaxPer, dynos := Dynos} = Phase, At, Together) when
     Together =< MaxPer * Dynos
@@ -124,8 +144,9 @@ settle(Phase, _At, _Together) ->
 capacity(#{max_per := MaxPer, dynos := Dynos}) ->
     MaxPer * Dynos.
 
-step({scaling, Scaling}, At, #course{phase = Phase, before = Before, together = Together} = Course) ->
-    Course#course{phase = phase(Scaling, At, Together), before = [Phase | Before], late = []};
+step({scaling, #{refused := Refused} = Scaling}, At, Course) ->
+    #course{phase = Phase, before = Before, together = Together} = Course,
+    Course#course{phase = phase(Scaling, At, Together), before = [over(Phase, Refused) | Before], late = []};
 step({ends, #{dyno := Dyno} = Request}, At, Course) ->
     #course{phase = Phase, together = Before, on_one = OnOne, late = Late} = Course,
     Together = Before - 1,
@@ -187,7 +208,24 @@ in_words(#course{broken = Broken}) ->
 unasked(Phases) ->
     [
         lists:flatten(io_lib:format("~ts: no request while it had ~b dynos", [Host, Dynos]))
-     || #{host := Host, dynos := Dynos, begun := 0} <- Phases
+     || #{host := Host, dynos := Dynos, begun := 0} = Phase <- Phases,
+        capacity(Phase) > 0
+    ].
+
+unfilled(Phases) ->
+    [
+        lists:flatten(io_lib:format(Format, [Host, Refused, Highest, Capacity]))
+     || Format <- ["~ts: ~b refused, with never more than ~b of ~b there"],
+        #{host := Host, highest := Highest, at_first := AtFirst, refused := Refused} = Phase <- Phases,
+        Capacity <- [capacity(Phase)],
+        Refused >= ?MANY_REFUSED,
+        max(AtFirst, Highest) < Capacity
+    ].
+
+untold(AfterKill_ns) ->
+    [
+        lists:flatten(io_lib:format("a dyno at work for ~.1f s after its request was killed", [AfterKill_ns / 1.0e9]))
+     || AfterKill_ns > ?AFTER_KILL_NS
     ].
 
 left_over(#{granted := Granted, released := Released, given_back := GivenBack} = AtTheEnd) ->
@@ -195,6 +233,7 @@ left_over(#{granted := Granted, released := Released, given_back := GivenBack} =
         {permits, "permits left"},
         {holders, "holders left"},
         {differing, "keys whose count is not what their holders have"},
+        {at_work, "requests that dynos have never ended"},
         {not_held, "releases of what was not held"}
     ],
     Left = [{maps:get(Name, AtTheEnd), What} || {Name, What} <- Zeros],
@@ -205,7 +244,8 @@ left_over(#{granted := Granted, released := Released, given_back := GivenBack} =
 -spec lines(verdict()) -> [iolist()].
 lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) ->
     #{served := Served, reset := Reset, killed := Killed, hung_up := HungUp, after_kill_ns := AfterKill_ns} = Verdict,
-    #{refused := Refused, permits := Permits, granted := Granted, given_back := GivenBack} = AtTheEnd,
+    #{permits := Permits, granted := Granted, given_back := GivenBack, failed := Failed} = AtTheEnd,
+    Refused = lists:sum(maps:values(maps:get(refused, AtTheEnd))),
     Zero = lists:min([From || #{from_ns := From} <- Phases]),
     Titles = ["app", "dynos", "from", "capacity", "together", "on one"],
     Outcome =
@@ -217,10 +257,14 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
         ["(late: looked up the app before a scaling, begun after it)" || lists:any(fun is_late/1, Phases)] ++
         [
             "",
-            io_lib:format("~b requests served, ~b refused, ~b broken off by dynos", [Served, Refused, Reset]),
+            io_lib:format("~b requests served, ~b refused, ~b failed, for dynos broke off ~b", [
+                Served, Refused, Failed, Reset
+            ]),
             io_lib:format("~b processes killed; dynos have noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
             io_lib:format("~b requests left by their clients or with the killed", [HungUp]),
-            io_lib:format("~b permits granted, ~b of them given back by deaths, ~b left", [Granted, GivenBack, Permits])
+            io_lib:format("~b permits granted, two to a request; ~b of them given back by deaths, ~b left", [
+                Granted, GivenBack, Permits
+            ])
             | Outcome
         ].
 

@@ -19,7 +19,8 @@
 %% Raises `{What_it_is_not, Argument}'.
 -spec put(router_apps:host(), MaxPer :: non_neg_integer(), [router_dyno:address()]) -> ok.
 put(Host, MaxPer, Dynos) ->
-    is_binary(Host) orelse error({not_a_host, Host}),
+    %% No request is ever found to be for a host with a port.
+    (is_binary(Host) andalso binary:match(Host, <<":">>) =:= nomatch) orelse error({not_a_host, Host}),
     (is_integer(MaxPer) andalso MaxPer >= 0) orelse error({not_a_number_of_requests, MaxPer}),
     is_list(Dynos) orelse error({not_a_list_of_dynos, Dynos}),
     _ = [error({not_the_address_of_a_dyno, Dyno}) || Dyno <- Dynos, not router_dyno:is_address(Dyno)],

@@ -85,8 +85,9 @@ watch(Client) ->
             ok
     end.
 
-%% Not any more. A client that has sent its next request before it had this answer has sent it to us: its connection is
-%% to be closed after the answer, and it will send it again (RFC 9112, section 9.3.2). So is that of one that is gone.
+%% Not any more. A client that has sent its next request before it had this answer has sent it to us, as
+%% `{tcp, socket(Client), _}': its connection is to be closed after the answer, and it will send it again (RFC 9112,
+%% section 9.3.2). So is that of one that is gone.
 -spec unwatch(client()) -> next | close.
 unwatch(Client) ->
     Socket = socket(Client),
@@ -134,12 +135,17 @@ refuse(Client, Status, Reason) ->
 %% or, to clients that know none, by the end of the connection.
 -spec begin_answer(client(), Status :: 100..999, router_headers:headers(), chunked | plain) ->
     {ok, answer()} | gone.
-begin_answer(Client, Status, Headers, chunked) ->
-    present(fun() -> {ok, {chunked, mochiweb_request:respond({Status, Headers, chunked}, Client)}} end);
-begin_answer(Client, Status, Headers, plain) ->
+begin_answer(Client, Status, Headers, Framing) ->
+    %% mochiweb would name itself.
+    Named = Headers ++ [{"Server", "router"} || router_headers:values("server", Headers) =:= []],
     present(fun() ->
-        _ = mochiweb_request:start_response({Status, Headers}, Client),
-        {ok, {plain, Client}}
+        case Framing of
+            chunked ->
+                {ok, {chunked, mochiweb_request:respond({Status, Named, chunked}, Client)}};
+            plain ->
+                _ = mochiweb_request:start_response({Status, Named}, Client),
+                {ok, {plain, Client}}
+        end
     end).
 
 -spec send(answer(), binary()) -> ok | gone.

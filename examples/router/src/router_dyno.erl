@@ -28,7 +28,9 @@
     headers = [] :: [{atom() | string(), string()}],
     %% Once the head is there: what is left of the body, and where it goes.
     left = unknown :: unknown | non_neg_integer(),
-    answer = none :: none | router_client:answer()
+    answer = none :: none | router_client:answer(),
+    %% What becomes of the client's connection.
+    next = next :: next | close
 }).
 
 -define(CONNECT_MS, 2000).
@@ -101,16 +103,19 @@ exchange(Socket, Client, Request, Deadline) ->
             {Reason, next}
     end.
 
-%% Waits for what comes next, from either side. Looks at the clock first: of a dyno that sends fast enough there is
-%% always something.
-await(#exchange{deadline = Deadline} = Exchange) ->
+%% Waits for what comes next, from either side.
+await(#exchange{socket = Socket} = Exchange) ->
+    _ = inet:setopts(Socket, [{active, once}]),
+    await_either(Exchange).
+
+%% Looks at the clock first: of one that sends fast enough there is always something.
+await_either(#exchange{deadline = Deadline} = Exchange) ->
     case Deadline - erlang:monotonic_time(millisecond) of
-        Left_ms when Left_ms > 0 -> await(Exchange, Left_ms);
+        Left_ms when Left_ms > 0 -> await_either(Exchange, Left_ms);
         _ -> fail(Exchange, timeout)
     end.
 
-await(#exchange{socket = Socket, client = Client, headers = Headers} = Exchange, Left_ms) ->
-    _ = inet:setopts(Socket, [{active, once}]),
+await_either(#exchange{socket = Socket, client = Client, headers = Headers} = Exchange, Left_ms) ->
     ClientSocket = router_client:socket(Client),
     receive
         {http, Socket, {http_response, _, Status, _}} when Status >= 200, Status =< 999 ->
@@ -130,7 +135,12 @@ await(#exchange{socket = Socket, client = Client, headers = Headers} = Exchange,
         {tcp_closed, ClientSocket} ->
             let_go(Exchange);
         {tcp_error, ClientSocket, _} ->
-            let_go(Exchange)
+            let_go(Exchange);
+        {tcp, ClientSocket, _} ->
+            %% It is ahead of its answer. What it has sent is lost to the next request, but it is still listened to. (As
+            %% the dyno is: asked twice for one message, the VM would read on in a body as if it were the head.)
+            ok = router_client:watch(Client),
+            await_either(Exchange#exchange{next = close})
     after Left_ms ->
         fail(Exchange, timeout)
     end.
@@ -152,8 +162,8 @@ length_of_body(Status, Headers, IsHead) ->
         {Length, []} -> Length
     end.
 
-begin_answer(#exchange{client = Client, status = Status, left = 0}, Headers) ->
-    last(Client, fun() -> router_client:begin_answer(Client, Status, Headers, plain) end);
+begin_answer(#exchange{client = Client, status = Status, left = 0} = Exchange, Headers) ->
+    last(Exchange, fun() -> router_client:begin_answer(Client, Status, Headers, plain) end);
 begin_answer(#exchange{client = Client, status = Status, left = Left} = Exchange, Headers) ->
     Framing = case Left of unknown -> chunked; _ -> plain end,
     case router_client:begin_answer(Client, Status, Headers, Framing) of
@@ -163,12 +173,18 @@ begin_answer(#exchange{client = Client, status = Status, left = Left} = Exchange
 
 %% The client may send its next request as soon as it has all of this answer, and that is not for us to read. So the
 %% watch ends before the last piece is sent.
-last(Client, Last) ->
-    {{answered, Last}, router_client:unwatch(Client)}.
+last(Exchange, Last) ->
+    {{answered, Last}, unwatch(Exchange)}.
 
-body(#exchange{client = Client, answer = Answer, left = Left}, Data) when byte_size(Data) >= Left ->
+unwatch(#exchange{client = Client, next = Next}) ->
+    case router_client:unwatch(Client) of
+        next -> Next;
+        close -> close
+    end.
+
+body(#exchange{answer = Answer, left = Left} = Exchange, Data) when byte_size(Data) >= Left ->
     %% What goes beyond the length would be taken for the next answer.
-    last(Client, fun() -> router_client:send(Answer, binary:part(Data, 0, Left)) end);
+    last(Exchange, fun() -> router_client:send(Answer, binary:part(Data, 0, Left)) end);
 body(#exchange{answer = Answer, left = Left} = Exchange, Data) ->
     case router_client:send(Answer, Data) of
         ok when Left =:= unknown -> await(Exchange);
@@ -178,13 +194,13 @@ body(#exchange{answer = Answer, left = Left} = Exchange, Data) ->
 
 closed(#exchange{answer = none} = Exchange) ->
     fail(Exchange, closed);
-closed(#exchange{client = Client, answer = Answer, left = unknown}) ->
-    last(Client, fun() -> router_client:end_answer(Answer) end);
+closed(#exchange{answer = Answer, left = unknown} = Exchange) ->
+    last(Exchange, fun() -> router_client:end_answer(Answer) end);
 closed(Exchange) ->
     fail(Exchange, closed).
 
-fail(#exchange{client = Client, answer = none}, Reason) ->
-    {Reason, router_client:unwatch(Client)};
+fail(#exchange{answer = none} = Exchange, Reason) ->
+    {Reason, unwatch(Exchange)};
 fail(_Exchange, _Reason) ->
     {cut_short, close}.
 

@@ -80,7 +80,8 @@ conclude(Failure, Client) ->
 
 %% A permit of the app says that there is room, not where: N of `{acquired, N}' is how many are out, and two requests
 %% can hear the same one after the other. So each dyno is a key, too, of one bucket. All who hold one of these hold one
-%% of the app's, and those are fewer than the places: so at any time one of the dynos has a place.
+%% of the app's, and those are fewer than the places: so at any time one of the dynos has a place (but for a moment when
+%% a holder dies, whose permits come back one after the other).
 place(Host, MaxPer, Dynos) ->
     {Before, From} = lists:split(rand:uniform(length(Dynos)) - 1, Dynos),
     place(Host, MaxPer, From ++ Before, ?ROUNDS).

@@ -45,7 +45,7 @@ scenario() ->
 keeps() ->
     {Verdict, Said} = router_demo_listener:listen(fun() -> router_demo:run(scenario(), lines) end),
     #{broken := Broken, phases := Phases, served := Served, reset := Reset, hung_up := HungUp} = Verdict,
-    #{killed := Killed, at_the_end := #{given_back := GivenBack, refused := Refused}} = Verdict,
+    #{killed := Killed, at_the_end := #{given_back := GivenBack, refused := #{<<"shop">> := Refused}}} = Verdict,
     ?assertEqual([], Broken),
     ?assertMatch(
         [

@@ -138,9 +138,52 @@ left_over_test_() ->
     [
         ?_assertMatch(#{broken := [_]}, judge_at_the_end(#{Name => Number}))
      || {Name, Number} <- [
-            {permits, 1}, {holders, 1}, {differing, 1}, {not_held, 1}, {granted, 8}, {released, 5}, {given_back, 2}
+            {permits, 1}, {holders, 1}, {differing, 1}, {not_held, 1}, {at_work, 1}, {granted, 8}, {released, 5},
+            {given_back, 2}
         ]
     ] ++ [?_assertMatch(#{broken := []}, judge_at_the_end(#{}))].
+
+%% Many refusals, though a place was free all the time; a hundred are many.
+unfilled_test() ->
+    Requests = [request(1, a, 10, 20), request(2, b, 30, 40)],
+    ?assertMatch(
+        #{broken := ["shop: 100 refused, with never more than 1 of 2 there"]},
+        judge_refused(Requests, [scaling(0, 2)], 100)
+    ),
+    ?assertMatch(#{broken := []}, judge_refused(Requests, [scaling(0, 2)], 99)),
+    ?assertMatch(#{broken := []}, judge_refused([request(3, c, 12, 20) | Requests], [scaling(0, 2)], 100)),
+    %% Each phase by what was refused in it.
+    Scalings = [scaling(0, 1), (scaling(25, 2))#{refused := 500}],
+    ?assertMatch(
+        #{broken := [], phases := [#{refused := 500}, #{refused := 99}]}, judge_refused(Requests, Scalings, 599)
+    ),
+    ?assertMatch(#{broken := [_]}, judge_refused(Requests, Scalings, 600)),
+    %% Full at first is full.
+    Shrunk = [request(1, a, 10, 20), request(2, a, 22, 40), request(3, b, 23, 24), request(4, b, 41, 42)],
+    ?assertMatch(#{broken := []}, judge_refused(Shrunk, [scaling(0, 2), (scaling(25, 1))#{refused := 0}], 100)).
+
+judge_refused(Requests, Scalings, Refused) ->
+    Known = [with_capacity(Request, Scalings) || Request <- Requests],
+    AtTheEnd = (at_the_end())#{refused := #{<<"shop">> => Refused}},
+    router_demo_verdict:judge(#{requests => Known, scalings => Scalings, kills => #{}}, AtTheEnd).
+
+untold_test() ->
+    Seconds = 5000000000,
+    Requests = fun(Ended) -> [request(1, a, 10, Ended), request(2, a, 20, 30)] end,
+    ?assertEqual([], broken(Requests(20 + Seconds), [scaling(0, 1)], #{"1" => 20})),
+    ?assertEqual(
+        ["a dyno at work for 5.0 s after its request was killed"],
+        broken(Requests(21 + Seconds), [scaling(0, 1)], #{"1" => 20})
+    ).
+
+%% Nobody is admitted, and nobody has to be.
+no_dynos_test() ->
+    Requests = [request(1, a, 10, 20)],
+    ?assertEqual([], broken(Requests, [scaling(0, 1), scaling(30, 0)])),
+    ?assertEqual(
+        ["shop: 1 requests together instead of 0 (1 times)"],
+        broken([request(0, 2, a, 35, 40) | Requests], [scaling(0, 1), scaling(30, 0)])
+    ).
 
 judge_at_the_end(Changes) ->
     Record = #{requests => [request(1, 1, a, 10, 20)], scalings => [scaling(0, 1)], kills => #{}},
@@ -191,10 +234,10 @@ request(Capacity, Number, Dyno, Begun_ns, Ended_ns) ->
 
 %% Each dyno bears one.
 scaling(At_ns, Dynos) ->
-    #{host => <<"shop">>, at_ns => At_ns, max_per => 1, dynos => Dynos}.
+    #{host => <<"shop">>, at_ns => At_ns, max_per => 1, dynos => Dynos, refused => 0}.
 
 at_the_end() ->
     #{
         permits => 0, holders => 0, granted => 7, released => 4, given_back => 3, not_held => 0, differing => 0,
-        refused => 0
+        at_work => 0, failed => 0, refused => #{<<"shop">> => 0, <<"blog">> => 0}
     }.

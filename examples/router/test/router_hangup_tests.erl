@@ -13,6 +13,7 @@ hangup_test_() ->
     router_test_stage:tests([
         {"a client hangs up: the dyno is told, and has its place until it has closed", fun waits_for_the_dyno/0},
         {"the same in the middle of a body", fun in_the_body/0},
+        {"the same by a client that has sent more than its request", fun ahead/0},
         {"the same by a reset", fun by_a_reset/0},
         {"who closes only the sending half has hung up", fun half_closed/0},
         {"a dyno that does not close is given up in time", fun never_closes/0},
@@ -73,6 +74,20 @@ in_the_body() ->
         end
      || Length <- ["", "Content-Length: 100\r\n"]
     ].
+
+%% Again and again, and it is listened to after each time.
+ahead() ->
+    {Socket, Connection} = open(),
+    [
+        begin
+            ok = gen_tcp:send(Socket, Bytes),
+            %% Until it has been read.
+            canal_lock_await:value({ok, [{send_pend, 0}]}, fun() -> inet:getstat(Socket, [send_pend]) end)
+        end
+     || Bytes <- ["G", binary:copy(<<"more">>, 100000), "E"]
+    ],
+    ok = gen_tcp:close(Socket),
+    until_closed(Connection).
 
 by_a_reset() ->
     {Socket, Connection} = open(),

@@ -195,6 +195,7 @@ wrong_app() ->
         ?assertError({What, _}, router:put(Host, MaxPer, Dynos))
      || {What, Host, MaxPer, Dynos} <- [
             {not_a_host, "shop", 1, []},
+            {not_a_host, <<"shop:80">>, 1, []},
             {not_a_number_of_requests, <<"shop">>, -1, []},
             {not_a_number_of_requests, <<"shop">>, 1.0, []},
             {not_a_list_of_dynos, <<"shop">>, 1, Dyno},
