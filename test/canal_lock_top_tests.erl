@@ -4,6 +4,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(canal_lock_worker, [holder/1, take/1]).
+
 %% Started by tests.
 -export([hold/2]).
 
@@ -577,18 +579,6 @@ rates_of([_Title, _, _, Names, Rates | _]) ->
 
 cells([]) -> [];
 cells(Line) -> [string:trim(string:slice(Line, 0, 13)) | cells(string:slice(Line, 13))].
-
-%% A process that has taken so many permits of each key.
-holder(Wanted) ->
-    {Holder, _} = canal_lock_worker:start(fun() -> take(Wanted) end),
-    Holder.
-
-take(Wanted) ->
-    [
-        {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1)
-     || {Key, Permits} <- maps:to_list(Wanted), _ <- lists:seq(1, Permits)
-    ],
-    taken.
 
 format(Term) ->
     lists:flatten(io_lib:format("~0tp", [Term])).

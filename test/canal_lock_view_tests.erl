@@ -4,6 +4,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(canal_lock_worker, [holder/1, take/1]).
+
 -define(LEVELS, 1_000_000).
 -define(PARTS, 100_000).
 
@@ -240,18 +242,6 @@ other_nodes() ->
 pids_of_other_nodes() ->
     #{from_other_nodes := Terms} = maps:from_list(canal_lock_key_terms:by_kind()),
     [Pid || Pid <- Terms, is_pid(Pid)].
-
-%% A process that has taken so many permits of each key.
-holder(Wanted) ->
-    {Holder, _} = canal_lock_worker:start(fun() -> take(Wanted) end),
-    Holder.
-
-take(Wanted) ->
-    [
-        {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1)
-     || {Key, Permits} <- maps:to_list(Wanted), _ <- lists:seq(1, Permits)
-    ],
-    Wanted.
 
 %% Every view tells just this: what each of these processes holds, and that nobody else holds anything.
 tells(Holdings) ->

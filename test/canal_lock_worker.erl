@@ -2,7 +2,7 @@
 %% permits that it acquires are its own, so a test can have as many holders as it likes.
 -module(canal_lock_worker).
 
--export([start/0, start/1, start_on/1, order/2, send_order/2, kill/1, release_then_die/2]).
+-export([start/0, start/1, start_on/1, holder/1, take/1, order/2, send_order/2, kill/1, release_then_die/2]).
 
 -spec start() -> pid().
 start() ->
@@ -20,6 +20,21 @@ start(Order) ->
 start_on(Scheduler) ->
     Test = self(),
     spawn_opt(fun() -> obey(monitor(process, Test)) end, [{scheduler, Scheduler}]).
+
+%% One that has taken so many permits of each key.
+-spec holder(#{canal_lock:key() => non_neg_integer()}) -> pid().
+holder(Wanted) ->
+    {Holder, Wanted} = start(fun() -> take(Wanted) end),
+    Holder.
+
+%% Takes them for the caller.
+-spec take(Wanted) -> Wanted when Wanted :: #{canal_lock:key() => non_neg_integer()}.
+take(Wanted) ->
+    [
+        {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1)
+     || {Key, Permits} <- maps:to_list(Wanted), _ <- lists:seq(1, Permits)
+    ],
+    Wanted.
 
 -spec order(pid(), fun(() -> Answer)) -> Answer.
 order(Worker, Order) ->

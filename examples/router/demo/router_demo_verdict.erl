@@ -257,12 +257,12 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
         ["(late: looked up the app before a scaling, begun after it)" || lists:any(fun is_late/1, Phases)] ++
         [
             "",
-            io_lib:format("~b requests served, ~b refused, ~b failed, for dynos broke off ~b", [
+            io_lib:format("~b requests served, ~b refused, ~b failed (dynos broke off ~b)", [
                 Served, Refused, Failed, Reset
             ]),
             io_lib:format("~b processes killed; dynos have noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
             io_lib:format("~b requests left by their clients or with the killed", [HungUp]),
-            io_lib:format("~b permits granted, two to a request; ~b of them given back by deaths, ~b left", [
+            io_lib:format("~b permits granted (two to a request), ~b given back by deaths, ~b left", [
                 Granted, GivenBack, Permits
             ])
             | Outcome
