@@ -9,7 +9,8 @@
 %% looked up the app just before a scaling may begin just after it. Such late ones come on top of what the new capacity
 %% admits, and they themselves may find as much as either capacity admits.
 %%
-%% And no fewer: where many were refused, all places have to have been taken at some time.
+%% And not much less than the capacity: where many were refused, half of it has to have been borne at some time. (All of
+%% it was out as permits when somebody was refused; but not all of their holders need have come to their dynos yet.)
 -module(router_demo_verdict).
 
 -export([judge/2, lines/1]).
@@ -81,7 +82,6 @@
 -define(LATE_NS, 3000000000).
 %% A dyno has to know by then that nobody waits for it any more.
 -define(AFTER_KILL_NS, 5000000000).
-%% One refusal says that all places were taken, or just being taken or left: of so many, one was of the first kind.
 -define(MANY_REFUSED, 100).
 
 -spec judge(router_demo_book:record(), at_the_end()) -> verdict().
@@ -219,7 +219,7 @@ unfilled(Phases) ->
         #{host := Host, highest := Highest, at_first := AtFirst, refused := Refused} = Phase <- Phases,
         Capacity <- [capacity(Phase)],
         Refused >= ?MANY_REFUSED,
-        max(AtFirst, Highest) < Capacity
+        2 * max(AtFirst, Highest) < Capacity
     ].
 
 untold(AfterKill_ns) ->

@@ -143,24 +143,25 @@ left_over_test_() ->
         ]
     ] ++ [?_assertMatch(#{broken := []}, judge_at_the_end(#{}))].
 
-%% Many refusals, though a place was free all the time; a hundred are many.
+%% Many refusals, though never half of the places were taken; a hundred are many.
 unfilled_test() ->
     Requests = [request(1, a, 10, 20), request(2, b, 30, 40)],
     ?assertMatch(
-        #{broken := ["shop: 100 refused, with never more than 1 of 2 there"]},
-        judge_refused(Requests, [scaling(0, 2)], 100)
+        #{broken := ["shop: 100 refused, with never more than 1 of 3 there"]},
+        judge_refused(Requests, [scaling(0, 3)], 100)
     ),
-    ?assertMatch(#{broken := []}, judge_refused(Requests, [scaling(0, 2)], 99)),
-    ?assertMatch(#{broken := []}, judge_refused([request(3, c, 12, 20) | Requests], [scaling(0, 2)], 100)),
+    ?assertMatch(#{broken := []}, judge_refused(Requests, [scaling(0, 3)], 99)),
+    ?assertMatch(#{broken := []}, judge_refused(Requests, [scaling(0, 2)], 100)),
+    ?assertMatch(#{broken := []}, judge_refused([request(3, c, 12, 20) | Requests], [scaling(0, 3)], 100)),
     %% Each phase by what was refused in it.
-    Scalings = [scaling(0, 1), (scaling(25, 2))#{refused := 500}],
+    Scalings = [scaling(0, 1), (scaling(25, 3))#{refused := 500}],
     ?assertMatch(
         #{broken := [], phases := [#{refused := 500}, #{refused := 99}]}, judge_refused(Requests, Scalings, 599)
     ),
     ?assertMatch(#{broken := [_]}, judge_refused(Requests, Scalings, 600)),
     %% Full at first is full.
-    Shrunk = [request(1, a, 10, 20), request(2, a, 22, 40), request(3, b, 23, 24), request(4, b, 41, 42)],
-    ?assertMatch(#{broken := []}, judge_refused(Shrunk, [scaling(0, 2), (scaling(25, 1))#{refused := 0}], 100)).
+    Shrunk = [request(N, N, 10, 40) || N <- [1, 2, 3]] ++ [request(4, d, 41, 42)],
+    ?assertMatch(#{broken := []}, judge_refused(Shrunk, [scaling(0, 4), (scaling(25, 3))#{refused := 0}], 100)).
 
 judge_refused(Requests, Scalings, Refused) ->
     Known = [with_capacity(Request, Scalings) || Request <- Requests],
