@@ -3,7 +3,7 @@
 %% that are killed; and a manager that crashes. Ends with the verdict on what the dynos have seen.
 -module(router_demo).
 
--export([main/1, run/2, scenario/0]).
+-export([main/1, present/2, run/2, scenario/0]).
 
 -export_type([scenario/0, event/0]).
 
@@ -63,19 +63,18 @@ scenario() ->
         kill_every_ms => 100
     }.
 
-%% From the command line, with how many columns the terminal has, or 0 if there is none. Ends the VM, with status 1 if a
-%% promise was broken.
+%% From the command line, with how many columns the terminal has, or 0 if there is none.
 -spec main([string()]) -> no_return().
-main([Columns]) ->
-    Output =
-        case list_to_integer(Columns) of
-            0 -> lines;
-            Number -> {terminal, Number}
-        end,
+main(["0"]) -> present(scenario(), lines);
+main([Columns]) -> present(scenario(), {terminal, list_to_integer(Columns)}).
+
+%% All of it, with the verdict. Ends the VM, with status 1 if a promise was broken.
+-spec present(scenario(), router_demo_screen:output()) -> no_return().
+present(Scenario, Output) ->
     %% Of deaths that are part of the show nobody needs a report.
     ok = logger:set_primary_config(level, none),
     {ok, _} = application:ensure_all_started(router),
-    Verdict = run(scenario(), Output),
+    Verdict = run(Scenario, Output),
     io:put_chars([[Line, $\n] || Line <- router_demo_verdict:lines(Verdict)]),
     case Verdict of
         #{broken := []} -> halt(0);

@@ -163,12 +163,13 @@ end_answer({chunked, Response}) ->
     %% To mochiweb an empty chunk is the last one.
     present(fun() -> ok(mochiweb_response:write_chunk(<<>>, Response)) end).
 
-%% mochiweb ends the process when it cannot send; here something has to be done before.
+%% mochiweb ends the process when it cannot send, by a reason that depends on its version; here something has to be
+%% done before.
 present(Send) ->
     try
         Send()
     catch
-        exit:{shutdown, _} -> gone
+        exit:_ -> gone
     end.
 
 ok(_) -> ok.

@@ -2,6 +2,9 @@
 %% promise were broken.
 -module(router_demo_tests).
 
+%% For the VM that the demo ends.
+-export([short/0, tamper/0]).
+
 -include_lib("eunit/include/eunit.hrl").
 
 demo_test_() ->
@@ -10,6 +13,10 @@ demo_test_() ->
         {"tells when the limit is not kept", {timeout, 60, fun tells/0}},
         {"ends its load with itself", {timeout, 60, fun ends_load/0}}
     ]}.
+
+%% As `make demo' runs it, in a VM of its own.
+status_test_() ->
+    {timeout, 60, fun status/0}.
 
 start() ->
     Level = maps:get(level, logger:get_primary_config()),
@@ -64,22 +71,48 @@ keeps() ->
     ?assertMatch({match, _}, re:run(Said, "(shop|blog) +[0-9] \\[[1-3]")),
     ?assertEqual(nomatch, string:find(Said, "\e")).
 
-%% Somebody lets the router admit more than the dynos are said to bear.
-tells() ->
+%% Of which nothing is changed.
+short() ->
     #{events := Events} = Scenario = scenario(),
-    Short = Scenario#{all_ms := 2000, events := [Event || {At, _} = Event <- Events, At =:= 0]},
-    Tamperer = spawn_link(fun Tamper() ->
-        case router_apps:find(<<"shop">>) of
-            {ok, #{max_per := 3, dynos := Dynos}} -> router:put(<<"shop">>, 5, Dynos);
-            _ -> erlang:yield(), Tamper()
-        end
-    end),
-    {#{broken := Broken}, _Said} = router_demo_listener:listen(fun() -> router_demo:run(Short, lines) end),
+    Scenario#{all_ms := 2000, events := [Event || {At, _} = Event <- Events, At =:= 0]}.
+
+%% Lets the router admit more than the dynos are said to bear, as soon as it knows of them.
+tamper() ->
+    case ets:whereis(router_apps) =/= undefined andalso router_apps:find(<<"shop">>) of
+        {ok, #{max_per := 3, dynos := Dynos}} -> router:put(<<"shop">>, 5, Dynos);
+        _ -> erlang:yield(), tamper()
+    end.
+
+tells() ->
+    Tamperer = spawn_link(fun tamper/0),
+    {#{broken := Broken}, _Said} = router_demo_listener:listen(fun() -> router_demo:run(short(), lines) end),
     ?assertNot(is_process_alive(Tamperer)),
     [
         ?assertMatch([_], [Promise || Promise <- Broken, string:find(Promise, Expected) =/= nomatch])
      || Expected <- ["on a dyno that bears 3", "admitted to 5 instead of 3"]
     ].
+
+status() ->
+    {KeptStatus, Kept} = presented("router_demo:present(router_demo_tests:short(), lines)"),
+    ?assertEqual({0, "All promises were kept."}, {KeptStatus, lists:last(Kept)}),
+    {BrokenStatus, Broken} = presented(
+        "spawn(fun router_demo_tests:tamper/0), router_demo:present(router_demo_tests:short(), lines)"
+    ),
+    ?assertMatch({1, "BROKEN  " ++ _}, {BrokenStatus, lists:last(Broken)}).
+
+%% The status of a VM that evaluates this, and the lines that it has written.
+presented(Expression) ->
+    Paths = [filename:dirname(code:which(Module)) || Module <- [router, router_demo_tests, canal_lock]],
+    Port = open_port({spawn_executable, filename:join([code:root_dir(), "bin", "erl"])}, [
+        {args, ["-noinput", "-router", "port", "0", "-pa"] ++ Paths ++ ["-eval", Expression ++ "."]}, exit_status
+    ]),
+    presented(Port, "").
+
+presented(Port, Output) ->
+    receive
+        {Port, {data, Data}} -> presented(Port, Output ++ Data);
+        {Port, {exit_status, Status}} -> {Status, string:lexemes(Output, "\n")}
+    end.
 
 %% wrk would go on for a minute.
 ends_load() ->
