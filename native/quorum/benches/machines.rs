@@ -1,0 +1,343 @@
+//! What the machines cost, in memory: no network, no BEAM, frames as bytes all the same.
+//!
+//! `cargo bench -p quorum` prints a table for `docs/quorum.md`. Rounds of what is compared take turns, and medians
+//! are shown. With the argument `quick` it takes a second, to see that nothing has broken.
+
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
+use quorum::frame;
+use quorum::members::{Member, Members};
+use quorum::message::{Fence, Frame, Incarnation, Mode, Name, Names, Token};
+use quorum::rules::Rules;
+use quorum::time::Time;
+use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::weakness::Weaknesses;
+use stats_alloc::{Region, StatsAlloc, INSTRUMENTED_SYSTEM};
+use std::alloc::System;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// One agent, and all voters.
+struct Cluster {
+    now: Time,
+    agent: Agent,
+    voters: Vec<Voter>,
+    granted: Vec<Token>,
+    bytes: Vec<u8>,
+    frames: u64,
+    requests: u64,
+    /// The longest call of a machine, where that is asked for.
+    longest: Option<Duration>,
+}
+
+impl Cluster {
+    fn new(count: usize) -> Cluster {
+        let rules = Rules::default();
+        let members = |me| Members::new(count, me).unwrap();
+        let now = Time(0);
+        let weaknesses = Weaknesses::NONE;
+        let setup = AgentSetup {
+            members: members(0),
+            rules,
+            weaknesses,
+            incarnation: Incarnation(1),
+            seed: 1,
+        };
+        let agent = Agent::new(setup, now);
+        let voters = (0..count)
+            .map(|me| voter(count, me, Incarnation(2 + me as u64), now))
+            .collect();
+        let (granted, bytes) = (Vec::new(), Vec::new());
+        let mut cluster = Cluster {
+            now,
+            agent,
+            voters,
+            granted,
+            bytes,
+            frames: 0,
+            requests: 0,
+            longest: None,
+        };
+        for member in members(0).iter() {
+            cluster.agent.up(now, member);
+        }
+        // The other agents never say that they have settled, so the quarantine takes its time.
+        for _ in 0..20 {
+            cluster.now = cluster.now + Duration::from_secs(1);
+            let now = cluster.now;
+            cluster.agent.tick(now);
+            cluster.voters.iter_mut().for_each(|voter| voter.tick(now));
+            cluster.run();
+        }
+        cluster
+    }
+
+    fn name(&self, i: u64) -> Names {
+        Name::new(format!("an/ordinary/name/{i:08}").as_bytes())
+            .unwrap()
+            .into()
+    }
+
+    fn lock(&mut self, names: Names) {
+        self.requests += 1;
+        self.agent.lock(
+            self.now,
+            Request(self.requests),
+            names,
+            Mode::Write,
+            Duration::from_secs(60),
+        );
+    }
+
+    fn unlock(&mut self, token: Token) {
+        self.requests += 1;
+        assert!(self
+            .agent
+            .try_unlock(self.now, token, Request(self.requests)));
+    }
+
+    /// A frame goes over the wire.
+    fn wire(&mut self, frame: &Frame) -> Frame {
+        self.frames += 1;
+        self.bytes.clear();
+        frame::encode_into(frame, &mut self.bytes);
+        frame::decode(&self.bytes).unwrap()
+    }
+
+    /// Until nobody has anything to say.
+    fn run(&mut self) {
+        loop {
+            let begin = Instant::now();
+            self.agent.flush(self.now);
+            self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
+            let mut said = false;
+            for output in self.agent.outputs() {
+                match output {
+                    AgentOutput::Send(send) => {
+                        let frame = self.wire(&send.frame);
+                        let begin = Instant::now();
+                        self.voters[send.to.place()].receive(self.now, member(0), frame);
+                        self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
+                    }
+                    AgentOutput::Granted { token, .. } => self.granted.push(token),
+                    AgentOutput::Accepted { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            for place in 0..self.voters.len() {
+                for output in self.voters[place].outputs() {
+                    let VoterOutput::Send(send) = output else {
+                        continue;
+                    };
+                    if send.to == member(0) {
+                        let frame = self.wire(&send.frame);
+                        let begin = Instant::now();
+                        self.agent.receive(self.now, member(place), frame);
+                        self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
+                        said = true;
+                    }
+                }
+            }
+            if !said {
+                return;
+            }
+        }
+    }
+
+    /// Locks and unlocks `count` names, `together` at a time. Nanoseconds and frames of each.
+    fn pairs(&mut self, count: u64, together: u64) -> (f64, f64) {
+        let names: Vec<Names> = (0..count).map(|i| self.name(1_000_000 + i)).collect();
+        let (frames, begin) = (self.frames, Instant::now());
+        for group in names.chunks(together as usize) {
+            let held = self.granted.len();
+            group.iter().for_each(|names| self.lock(names.clone()));
+            self.run();
+            let granted = self.granted.split_off(held);
+            assert_eq!(granted.len(), group.len());
+            granted.into_iter().for_each(|token| self.unlock(token));
+            self.run();
+        }
+        let nanos = begin.elapsed().as_nanos() as f64;
+        (
+            nanos / count as f64,
+            (self.frames - frames) as f64 / count as f64,
+        )
+    }
+
+    /// Locks so many names, and keeps them.
+    fn hold(&mut self, count: u64) {
+        for i in 0..count {
+            let names = self.name(i);
+            self.lock(names);
+            if i % 1000 == 999 {
+                self.run();
+            }
+        }
+        self.run();
+        assert_eq!(self.granted.len() as u64, count);
+    }
+
+    /// A voter forgets everything, and is told what is held. Nanoseconds in all, and of the longest call.
+    fn restart(&mut self, incarnation: u64) -> (f64, f64) {
+        self.voters[1] = voter(self.voters.len(), 1, Incarnation(incarnation), self.now);
+        self.longest = Some(Duration::ZERO);
+        let begin = Instant::now();
+        self.run();
+        let all = begin.elapsed().as_nanos() as f64;
+        assert!(self
+            .agent
+            .locks()
+            .all(|lock| lock.votes.contains(member(1))));
+        (
+            all,
+            self.longest.take().unwrap_or_default().as_nanos() as f64,
+        )
+    }
+
+    /// One heartbeat to all voters and back. Nanoseconds.
+    fn heartbeat(&mut self) -> f64 {
+        self.now = self.now + Rules::default().heartbeat;
+        let (frames, begin) = (self.frames, Instant::now());
+        self.agent.tick(self.now);
+        self.voters
+            .iter_mut()
+            .for_each(|voter| voter.tick(self.now));
+        self.run();
+        assert_eq!(self.frames - frames, 2 * self.voters.len() as u64);
+        begin.elapsed().as_nanos() as f64
+    }
+}
+
+fn voter(count: usize, me: usize, incarnation: Incarnation, now: Time) -> Voter {
+    let members = Members::new(count, me).unwrap();
+    let fences = Fences {
+        floor: Some(Fence(0)),
+        durable: false,
+    };
+    let (rules, weaknesses) = (Rules::default(), Weaknesses::NONE);
+    Voter::new(
+        VoterSetup {
+            members,
+            rules,
+            weaknesses,
+            incarnation,
+            fences,
+        },
+        now,
+    )
+}
+
+fn member(place: usize) -> Member {
+    Member::at(place).unwrap()
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// What `count` held locks take in memory, at one agent and `voters` voters together.
+fn memory(count: u64, voters: usize) -> f64 {
+    let mut cluster = Cluster::new(voters);
+    // Rooms that grow by doubling are as large as they will be.
+    cluster.hold(1000);
+    let held: Vec<Token> = cluster.granted.drain(..).collect();
+    held.into_iter().for_each(|token| cluster.unlock(token));
+    cluster.run();
+    let region = Region::new(ALLOCATOR);
+    cluster.hold(count);
+    cluster.granted = Vec::new();
+    let change = region.change();
+    let bytes = change.bytes_allocated as f64 - change.bytes_deallocated as f64
+        + change.bytes_reallocated as f64;
+    black_box(&cluster);
+    bytes / count as f64
+}
+
+fn main() {
+    let quick = std::env::args().any(|argument| argument == "quick");
+    let (rounds, pairs, held) = if quick {
+        (3, 100, 1000)
+    } else {
+        (15, 2000, 100_000)
+    };
+
+    println!("lock and try_unlock, one agent and n voters on one core, frames as bytes; medians of {rounds} rounds");
+    println!("| n | singly: ns a pair | pairs/s | frames a pair | 100 together: ns a pair | pairs/s | frames a pair |");
+    println!("|---|---|---|---|---|---|---|");
+    for count in (3..=15).step_by(2) {
+        let mut cluster = Cluster::new(count);
+        let mut figures = [Vec::new(), Vec::new()];
+        let mut frames = [0.0, 0.0];
+        for _ in 0..rounds {
+            for (way, together) in [1, 100].into_iter().enumerate() {
+                let (nanos, sent) = cluster.pairs(pairs, together);
+                figures[way].push(nanos);
+                frames[way] = sent;
+            }
+        }
+        let [singly, together] = figures.map(median);
+        let second = |nanos: f64| 1e9 / nanos;
+        println!(
+            "| {count} | {singly:.0} | {:.0} | {:.1} | {together:.0} | {:.0} | {:.2} |",
+            second(singly),
+            frames[0],
+            second(together),
+            frames[1]
+        );
+    }
+
+    println!();
+    println!("with {held} locks held, and with none; n = 3; medians of {rounds} rounds");
+    let mut full = Cluster::new(3);
+    full.hold(held);
+    let mut empty = Cluster::new(3);
+    let mut figures: [Vec<f64>; 9] = Default::default();
+    let lease = full.agent.lease();
+    let lock = full
+        .agent
+        .locks()
+        .nth(held as usize / 2)
+        .map(|lock| lock.token)
+        .unwrap();
+    let standing = full.agent.standing(lock).unwrap();
+    for round in 0..rounds {
+        figures[0].push(full.pairs(pairs, 1).0);
+        figures[1].push(empty.pairs(pairs, 1).0);
+        figures[2].push(full.pairs(pairs, 100).0);
+        figures[3].push(empty.pairs(pairs, 100).0);
+        figures[4].push(full.heartbeat());
+        figures[5].push(empty.heartbeat());
+        let begin = Instant::now();
+        for _ in 0..pairs * 10 {
+            assert!(black_box(&lease).holds(black_box(&standing), || full.now));
+        }
+        figures[6].push(begin.elapsed().as_nanos() as f64 / (pairs * 10) as f64);
+        let (all, longest) = full.restart(1000 + round as u64);
+        figures[7].push(all);
+        figures[8].push(longest);
+    }
+    let [a, b, c, d, e, f, g, h, i] = figures.map(median);
+    println!("| | {held} held | none held |");
+    println!("|---|---|---|");
+    println!("| a pair, singly: ns | {a:.0} | {b:.0} |");
+    println!("| a pair, 100 together: ns | {c:.0} | {d:.0} |");
+    println!("| a heartbeat to all voters and back: ns | {e:.0} | {f:.0} |");
+    println!("| is it held? ns | {g:.1} | |");
+    println!(
+        "| a voter restarts, until it knows all: ms | {:.1} | |",
+        h / 1e6
+    );
+    println!(
+        "| the longest call of a machine in that: ms | {:.2} | |",
+        i / 1e6
+    );
+
+    println!();
+    let [one, three] = [memory(held, 1), memory(held, 3)];
+    let voter = (three - one) / 2.0;
+    let agent = one - voter;
+    println!("memory of a held lock, of a name of 25 bytes: {agent:.0} bytes at its agent, {voter:.0} at each voter");
+}

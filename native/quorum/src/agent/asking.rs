@@ -1,0 +1,433 @@
+//! How a request gets its votes, from its turn on this node to the lock.
+
+use super::locks::HeldLock;
+use super::request::{Attempt, Pending, Stage};
+use super::{Agent, AgentOutput, Refusal, Request};
+use crate::lease::Standing;
+use crate::members::{Member, MemberSet};
+use crate::message::{Fence, Mode, Name, Names, Op, Reason, Token, Turn};
+use crate::weakness::Weakness;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Agent {
+    /// Begins the attempts of those whose turn it has become.
+    pub(super) fn start(&mut self) {
+        while let Some(request) = self.starting.pop_front() {
+            let Some(pending) = self.requests.get(&request) else {
+                continue;
+            };
+            let turn = matches!(pending.stage, Stage::Queued);
+            if turn && self.lines.start(request, &pending.names, pending.mode) {
+                let names = pending.names.clone();
+                // It asks from here on: an attempt that is refused at once has to leave the lines as one that asked.
+                let until = self.now;
+                self.stage(
+                    request,
+                    Stage::Pausing {
+                        until,
+                        short: false,
+                    },
+                );
+                self.attempt(request);
+                // With a reader the next one may be one, too.
+                self.next_in_line(&names);
+            }
+        }
+    }
+
+    pub(super) fn next_in_line(&mut self, names: &Names) {
+        self.starting
+            .extend(names.iter().filter_map(|name| self.lines.first(name)));
+    }
+
+    /// One more attempt of a request whose turn it is on this node.
+    pub(super) fn attempt(&mut self, request: Request) {
+        let (ready, connected, rules) = (self.ready(), self.connected(), self.setup.rules);
+        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
+            return;
+        };
+        let quorum = self.quorum(mode);
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return;
+        };
+        let Some(first) = ready.iter().next().filter(|_| ready.len() >= quorum) else {
+            if connected < quorum {
+                return self.refuse(request, Refusal::NoQuorum);
+            }
+            let stage = Stage::Pausing {
+                until: self.now + rules.retry_most,
+                short: true,
+            };
+            return self.stage(request, stage);
+        };
+        let chosen = std::mem::take(&mut pending.chosen);
+        let alone = pending.alone() && !chosen;
+        let token = self.next;
+        self.next = Token(token.0 + 1);
+        pending.reason = None;
+        let asked = if alone {
+            MemberSet::EMPTY.with(first)
+        } else {
+            ready
+        };
+        let until = self.now + rules.attempt;
+        self.attempts.insert(token, request);
+        self.stage(
+            request,
+            Stage::Asking(Attempt::new(token, until, first, asked, alone)),
+        );
+        self.ask(request, asked, chosen);
+    }
+
+    /// Asks these for their votes. Whether it is the turn of the request: then others are told so.
+    fn ask(&mut self, request: Request, members: MemberSet, chosen: bool) {
+        let Some(pending) = self.requests.get(&request) else {
+            return;
+        };
+        let Stage::Asking(attempt) = &pending.stage else {
+            return;
+        };
+        let (token, mode, guess, first) =
+            (attempt.token, pending.mode, pending.guess, attempt.first);
+        let names = pending.names.clone();
+        let op = |turn| Op::Lock {
+            token,
+            mode,
+            turn,
+            guess,
+            names: names.clone(),
+        };
+        let others = if chosen { Turn::Nobody } else { Turn::Unknown };
+        self.tell(
+            members.and(MemberSet::EMPTY.with(first)),
+            &op(Turn::Earlier),
+        );
+        self.tell(members.without(first), &op(others));
+    }
+
+    fn stage(&mut self, request: Request, stage: Stage) {
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return;
+        };
+        self.timers.remove(&(pending.timer(), request));
+        pending.stage = stage;
+        self.timers.insert((pending.timer(), request));
+    }
+
+    pub(super) fn timer(&mut self, request: Request) {
+        let Some(pending) = self.requests.get(&request) else {
+            return;
+        };
+        if pending.deadline <= self.now {
+            return self.refuse(request, Refusal::Timeout);
+        }
+        match pending.stage {
+            Stage::Queued => {}
+            Stage::Asking(_) => self.fail(request),
+            Stage::Pausing { .. } => self.attempt(request),
+        }
+    }
+
+    /// Takes the attempt back; another one comes after a pause.
+    pub(super) fn fail(&mut self, request: Request) {
+        self.take_back(request);
+        let rules = self.setup.rules;
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return;
+        };
+        if pending.chosen {
+            return self.attempt(request);
+        }
+        // With a place in the line of the first voter it will be told; without one it has to come and get one.
+        let placed = matches!(&pending.stage, Stage::Asking(attempt) if pending.waits.contains(attempt.first));
+        pending.misses = if placed { 0 } else { pending.misses + 1 };
+        let soon = rules.retry_base + rules.retry_step * pending.misses;
+        let most = if placed {
+            rules.retry_most
+        } else {
+            rules.retry_most.min(soon)
+        };
+        let until = self.now + self.random.up_to(most);
+        self.stage(
+            request,
+            Stage::Pausing {
+                until,
+                short: false,
+            },
+        );
+    }
+
+    /// Gives up the votes of the current attempt, if there is one.
+    fn take_back(&mut self, request: Request) {
+        let Some(pending) = self.requests.get(&request) else {
+            return;
+        };
+        let Stage::Asking(attempt) = &pending.stage else {
+            return;
+        };
+        let (token, asked) = (attempt.token, attempt.asked.minus(attempt.no));
+        let fence = attempt.fence.unwrap_or_default();
+        self.attempts.remove(&token);
+        self.tell(asked, &Op::Unlock { token, fence });
+    }
+
+    fn refuse(&mut self, request: Request, why: Refusal) {
+        if self.drop_request(request) {
+            self.out.push(AgentOutput::Refused { request, why });
+        }
+    }
+
+    /// Ends a request that has not been granted. Whether there was one.
+    pub(super) fn drop_request(&mut self, request: Request) -> bool {
+        self.take_back(request);
+        let Some(pending) = self.requests.remove(&request) else {
+            return false;
+        };
+        self.timers.remove(&(pending.timer(), request));
+        match pending.stage {
+            Stage::Queued => self.lines.leave(request, &pending.names),
+            Stage::Asking(_) | Stage::Pausing { .. } => {
+                self.lines.gone(Some(request), &pending.names, pending.mode);
+                self.tell(
+                    pending.waits,
+                    &Op::Leave {
+                        names: pending.names.clone(),
+                    },
+                );
+            }
+        }
+        self.next_in_line(&pending.names);
+        true
+    }
+
+    /// A voter has answered a request, or forgotten that it had.
+    pub(super) fn count(
+        &mut self,
+        member: Member,
+        token: Token,
+        vote: Result<Fence, Option<Reason>>,
+    ) {
+        let Some(request) = self.attempts.get(&token).copied() else {
+            return;
+        };
+        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
+            return;
+        };
+        let quorum = self.quorum(mode);
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return;
+        };
+        let Stage::Asking(attempt) = &mut pending.stage else {
+            return;
+        };
+        match vote {
+            Ok(fence) => {
+                attempt.vote(member, fence);
+                pending.guess = pending.guess.max(fence.next());
+                pending.waits = pending.waits.without(member);
+            }
+            Err(reason) => {
+                // A fence that was agreed on is higher than all before for as long as each of its votes stands. Once
+                // one is gone another writer may be granted a higher one; so there is none to be granted here.
+                let outlived =
+                    attempt.fence.is_some() && attempt.yes.or(attempt.lagging).contains(member);
+                attempt.refuse(member, reason == Some(Reason::Turn));
+                if let Some(Reason::Readers | Reason::Writer | Reason::Turn) = reason {
+                    pending.waits = pending.waits.with(member);
+                }
+                // Readers in the way outweigh all else: see Pending::alone.
+                if pending.reason != Some(Reason::Readers) {
+                    pending.reason = reason.or(pending.reason);
+                }
+                let turn = reason == Some(Reason::Turn) && member == attempt.first;
+                if turn || outlived || attempt.hopeless(quorum) {
+                    return self.fail(request);
+                }
+            }
+        }
+        let again = attempt.again();
+        if !again.is_empty() {
+            self.ask(request, again, true);
+        }
+        self.decide(request);
+    }
+
+    /// A voter cannot write the fence down yet. Its vote stands, and has to be taken back with the others; it only
+    /// does not help this attempt. It is as good as any for a lock that is held.
+    pub(super) fn lags(&mut self, member: Member, token: Token) {
+        let Some(request) = self.attempts.get(&token).copied() else {
+            return;
+        };
+        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
+            return;
+        };
+        let quorum = self.quorum(mode);
+        let Some(Pending {
+            stage: Stage::Asking(attempt),
+            ..
+        }) = self.requests.get_mut(&request)
+        else {
+            return;
+        };
+        attempt.lag(member);
+        if attempt.hopeless(quorum) {
+            self.fail(request);
+        }
+    }
+
+    /// Whether the votes are enough: then for a fence, then for the lock.
+    pub(super) fn decide(&mut self, request: Request) {
+        let ready = self.ready();
+        let Some(pending) = self.requests.get(&request) else {
+            return;
+        };
+        let quorum = self.quorum(pending.mode);
+        let weak = self.setup.weaknesses;
+        let Some(Pending {
+            stage: Stage::Asking(attempt),
+            mode,
+            ..
+        }) = self.requests.get_mut(&request)
+        else {
+            return;
+        };
+        // Also when the timer is late: as long as an attempt lasts no voter drops the votes for it, which are
+        // younger. Later one may have, and another writer been granted a higher fence.
+        if attempt.until <= self.now {
+            return self.fail(request);
+        }
+        if attempt.alone && attempt.yes.contains(attempt.first) {
+            let rest = ready.without(attempt.first);
+            attempt.widen(rest);
+            self.ask(request, rest, true);
+            return self.decide(request);
+        }
+        if attempt.yes.len() < quorum {
+            return;
+        }
+        let (token, mode) = (attempt.token, *mode);
+        let fence = match (attempt.fence, mode) {
+            (Some(fence), _) => fence,
+            (None, Mode::Write) if weak.have(Weakness::FenceNotWritten) => attempt.highest().next(),
+            (None, _) => attempt.highest(),
+        };
+        attempt.fence = Some(fence);
+        let mut behind = MemberSet::EMPTY;
+        for (member, said) in std::mem::take(&mut attempt.fences) {
+            let wrote = mode == Mode::Read || said >= fence || weak.have(Weakness::FenceNotWritten);
+            if wrote || weak.have(Weakness::FenceNotAwaited) {
+                attempt.wrote = attempt.wrote.with(member);
+            }
+            if !wrote {
+                behind = behind.with(member);
+            }
+        }
+        let (yes, wrote) = (attempt.yes, attempt.wrote);
+        self.tell(behind, &Op::Confirm { token, fence });
+        if wrote.len() >= quorum && self.locks.lease.until(yes.and(wrote), quorum) > self.now {
+            self.grant(request, token, fence, yes, quorum);
+        }
+    }
+
+    fn grant(
+        &mut self,
+        request: Request,
+        token: Token,
+        fence: Fence,
+        yes: MemberSet,
+        quorum: usize,
+    ) {
+        let Some(pending) = self.requests.remove(&request) else {
+            return;
+        };
+        self.timers.remove(&(pending.timer(), request));
+        self.attempts.remove(&token);
+        self.lines.granted(request, &pending.names);
+        self.tell(
+            pending.waits.minus(yes),
+            &Op::Leave {
+                names: pending.names.clone(),
+            },
+        );
+        let standing = Arc::new(Standing::new(yes, quorum));
+        let (names, mode, since) = (pending.names, pending.mode, self.now);
+        self.out.push(AgentOutput::Granted {
+            request,
+            token,
+            fence,
+            standing: Arc::clone(&standing),
+        });
+        self.locks.insert(
+            token,
+            HeldLock {
+                names,
+                mode,
+                fence,
+                since,
+                standing,
+            },
+        );
+    }
+
+    /// A voter is there to be asked: those that paused for lack of one need not any longer.
+    pub(super) fn awake(&mut self) {
+        let short = |pending: &Pending| matches!(pending.stage, Stage::Pausing { short: true, .. });
+        let waking = self
+            .requests
+            .iter()
+            .filter(|(_, pending)| short(pending))
+            .map(|(request, _)| *request);
+        for request in waking.collect::<Vec<_>>() {
+            self.attempt(request);
+        }
+    }
+
+    pub(super) fn confirmed(&mut self, member: Member, token: Token) {
+        let Some(request) = self.attempts.get(&token).copied() else {
+            return;
+        };
+        let Some(Pending {
+            stage: Stage::Asking(attempt),
+            ..
+        }) = self.requests.get_mut(&request)
+        else {
+            return;
+        };
+        if attempt.yes.contains(member) {
+            attempt.wrote = attempt.wrote.with(member);
+        }
+        self.decide(request);
+    }
+
+    /// It may be this agent's turn for `names` at `member`. A request that wants several of them is woken once: the
+    /// second name must not leave it chosen when the first has sent it off, or it comes again as soon as it has
+    /// failed.
+    pub(super) fn hint(&mut self, member: Member, names: Vec<Name>) {
+        let mut woken = BTreeSet::new();
+        for name in names {
+            let asking = self.lines.asking(&name);
+            if asking.is_empty() {
+                self.tell(
+                    MemberSet::EMPTY.with(member),
+                    &Op::Leave { names: name.into() },
+                );
+            }
+            woken.extend(asking);
+        }
+        // The others keep the name in another order. Two agents that were hinted at by one voter each would take the
+        // vote there, be refused at the other's, give it back, and so hint at each other for ever.
+        if self.ready().iter().next() != Some(member) {
+            return;
+        }
+        for request in woken {
+            let Some(pending) = self.requests.get_mut(&request) else {
+                continue;
+            };
+            pending.chosen = true;
+            if matches!(pending.stage, Stage::Pausing { .. }) {
+                self.attempt(request);
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What this node holds.
+//!
+//! Locks with the same votes end at the same moment, and there are few sets of votes. So locks are counted by their
+//! votes, and to know whether any of 100,000 is at risk is to look at a handful of sets.
+
+use crate::lease::{Lease, Standing};
+use crate::members::{Member, MemberSet};
+use crate::message::{Digest, Fence, Mode, Names, Token};
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct HeldLock {
+    pub(super) names: Names,
+    pub(super) mode: Mode,
+    pub(super) fence: Fence,
+    pub(super) since: Time,
+    pub(super) standing: Arc<Standing>,
+}
+
+/// What a set of votes is told apart by: who voted, and how many it takes.
+type Votes = (MemberSet, usize);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Alike {
+    count: usize,
+    /// Of their tokens.
+    digest: Digest,
+    /// That their holders have been told that they are at risk.
+    warned: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Locks {
+    pub(super) lease: Arc<Lease>,
+    held: BTreeMap<Token, HeldLock>,
+    alike: BTreeMap<Votes, Alike>,
+}
+
+impl Locks {
+    pub(super) fn new() -> Locks {
+        Locks {
+            lease: Arc::new(Lease::new()),
+            held: BTreeMap::new(),
+            alike: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, token: Token, lock: HeldLock) {
+        self.alike
+            .entry(votes(&lock.standing))
+            .or_default()
+            .add(token);
+        self.held.insert(token, lock);
+    }
+
+    pub(super) fn remove(&mut self, token: Token) -> Option<HeldLock> {
+        let lock = self.held.remove(&token)?;
+        self.discount(token, votes(&lock.standing));
+        Some(lock)
+    }
+
+    pub(super) fn get(&self, token: Token) -> Option<&HeldLock> {
+        self.held.get(&token)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Token, &HeldLock)> {
+        self.held.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// From `from` on, in order.
+    pub(super) fn range(&self, from: Token) -> impl Iterator<Item = (Token, &HeldLock)> {
+        self.held
+            .range((Bound::Included(from), Bound::Unbounded))
+            .map(|(token, lock)| (*token, lock))
+    }
+
+    /// `member` votes for it, or no longer does. Answers whether it is at risk by that, with others that know it.
+    pub(super) fn vote(&mut self, token: Token, member: Member, given: bool) -> bool {
+        let Some(lock) = self.held.get(&token) else {
+            return false;
+        };
+        let (old, quorum) = votes(&lock.standing);
+        let new = if given {
+            old.with(member)
+        } else {
+            old.without(member)
+        };
+        if new == old {
+            return false;
+        }
+        lock.standing.set(new);
+        let warned = self.discount(token, (old, quorum));
+        let alike = self.alike.entry((new, quorum)).or_default();
+        alike.add(token);
+        alike.warned && !warned
+    }
+
+    /// `member` has forgotten all its votes.
+    pub(super) fn forgotten(&mut self, member: Member) {
+        for lock in self.held.values() {
+            lock.standing.set(lock.standing.votes().without(member));
+        }
+        let mut alike: BTreeMap<Votes, Alike> = BTreeMap::new();
+        for ((set, quorum), old) in std::mem::take(&mut self.alike) {
+            let new = alike.entry((set.without(member), quorum)).or_default();
+            // Those that have not been told are told once more with those that have.
+            new.warned = old.warned && (new.count == 0 || new.warned);
+            new.count += old.count;
+            new.digest = new.digest.plus(old.digest);
+        }
+        self.alike = alike;
+    }
+
+    /// Of the locks that `member` has a vote for.
+    pub(super) fn digest(&self, member: Member) -> Digest {
+        let voted = self
+            .alike
+            .iter()
+            .filter(|((set, _), _)| set.contains(member));
+        voted.fold(Digest::default(), |sum, (_, alike)| sum.plus(alike.digest))
+    }
+
+    /// Whether a lock is without the vote of `member`.
+    pub(super) fn lacks(&self, member: Member) -> bool {
+        self.alike.keys().any(|(set, _)| !set.contains(member))
+    }
+
+    /// Locks that are over at `now`.
+    pub(super) fn over(&self, now: Time) -> Vec<Token> {
+        self.among(|(set, quorum), _| self.lease.until(*set, *quorum) <= now)
+    }
+
+    /// Locks of which less than `left` is left, and whose holders have not been told since there was more.
+    pub(super) fn at_risk(&mut self, now: Time, left: Duration) -> Vec<Token> {
+        let at_risk = |votes: &Votes, lease: &Lease| lease.until(votes.0, votes.1) < now + left;
+        let tokens = self.among(|votes, alike| !alike.warned && at_risk(votes, &self.lease));
+        for (votes, alike) in &mut self.alike {
+            alike.warned = at_risk(votes, &self.lease);
+        }
+        tokens
+    }
+
+    /// When to look again, if nothing is renewed.
+    pub(super) fn deadline(&self, left: Duration) -> Option<Time> {
+        let next = |((set, quorum), alike): (&Votes, &Alike)| {
+            let until = self.lease.until(*set, *quorum);
+            let before = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
+            if alike.warned {
+                until
+            } else {
+                Time(until.0.saturating_sub(before).saturating_add(1))
+            }
+        };
+        self.alike.iter().map(next).min()
+    }
+
+    fn among(&self, which: impl Fn(&Votes, &Alike) -> bool) -> Vec<Token> {
+        let sets: Vec<_> = self
+            .alike
+            .iter()
+            .filter(|(votes, alike)| which(votes, alike))
+            .map(|(votes, _)| *votes)
+            .collect();
+        if sets.is_empty() {
+            return Vec::new();
+        }
+        let locks = self
+            .held
+            .iter()
+            .filter(|(_, lock)| sets.contains(&votes(&lock.standing)));
+        locks.map(|(token, _)| *token).collect()
+    }
+
+    /// Whether its like had been told that they are at risk.
+    fn discount(&mut self, token: Token, votes: Votes) -> bool {
+        let Some(alike) = self.alike.get_mut(&votes) else {
+            return false;
+        };
+        let warned = alike.warned;
+        alike.count -= 1;
+        alike.digest = alike.digest.without(token);
+        if alike.count == 0 {
+            self.alike.remove(&votes);
+        }
+        warned
+    }
+
+    #[cfg(feature = "model")]
+    pub(super) fn rebase(&mut self, now: Time, members: impl Iterator<Item = Member>) {
+        for member in members {
+            self.lease
+                .set(member, self.lease.valid(member).relative_to(now));
+        }
+        self.held.values_mut().for_each(|lock| lock.since = Time(0));
+    }
+}
+
+impl Alike {
+    fn add(&mut self, token: Token) {
+        self.count += 1;
+        self.digest = self.digest.with(token);
+    }
+}
+
+fn votes(standing: &Standing) -> Votes {
+    (standing.votes(), standing.quorum())
+}
+
+// What is behind the Arcs belongs to one state of one agent; a copy of the agent must have its own.
+impl Clone for Locks {
+    fn clone(&self) -> Locks {
+        let own = |lock: &HeldLock| HeldLock {
+            standing: Arc::new(Standing::clone(&lock.standing)),
+            ..lock.clone()
+        };
+        Locks {
+            lease: Arc::new(Lease::clone(&self.lease)),
+            held: self
+                .held
+                .iter()
+                .map(|(token, lock)| (*token, own(lock)))
+                .collect(),
+            alike: self.alike.clone(),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A request to lock, from its first attempt to its last.
+//!
+//! ```text
+//!   queued --> asking --> granted                  queued: others of this node are before it
+//!               |   ^
+//!               v   |  a hint, or a pause
+//!              pausing                             and from anywhere, by its deadline: refused
+//! ```
+
+use crate::members::{Member, MemberSet};
+use crate::message::{Fence, Mode, Names, Reason, Token};
+use crate::time::Time;
+
+/// The votes for one token, while they are collected.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Attempt {
+    pub(super) token: Token,
+    pub(super) until: Time,
+    /// Who goes first: if it says that others were here earlier, the attempt is over.
+    pub(super) first: Member,
+    /// That only the first has been asked.
+    pub(super) alone: bool,
+    pub(super) asked: MemberSet,
+    pub(super) yes: MemberSet,
+    pub(super) no: MemberSet,
+    /// Those of them that said that it is another's turn, while the first has not voted.
+    pub(super) turned: MemberSet,
+    /// Those that have a vote for it and cannot write down the fence yet.
+    pub(super) lagging: MemberSet,
+    /// Those of the votes that are known to have written down the fence.
+    pub(super) wrote: MemberSet,
+    /// What each vote said.
+    pub(super) fences: Vec<(Member, Fence)>,
+    /// The fence, once a quorum has voted.
+    pub(super) fence: Option<Fence>,
+}
+
+impl Attempt {
+    pub(super) fn new(
+        token: Token,
+        until: Time,
+        first: Member,
+        asked: MemberSet,
+        alone: bool,
+    ) -> Attempt {
+        let none = MemberSet::EMPTY;
+        let (yes, no, turned, lagging, wrote) = (none, none, none, none, none);
+        Attempt {
+            token,
+            until,
+            first,
+            alone,
+            asked,
+            yes,
+            no,
+            turned,
+            lagging,
+            wrote,
+            fences: Vec::new(),
+            fence: None,
+        }
+    }
+
+    /// `member` has voted, and said this number.
+    pub(super) fn vote(&mut self, member: Member, fence: Fence) {
+        if !self.yes.contains(member) {
+            self.yes = self.yes.with(member);
+            self.fences.push((member, fence));
+        }
+    }
+
+    /// These are asked, too.
+    pub(super) fn widen(&mut self, members: MemberSet) {
+        self.alone = false;
+        self.asked = self.asked.or(members);
+        // Whatever one of them has said before, or forgotten, it is asked now.
+        self.no = self.no.minus(members);
+    }
+
+    /// `member` has refused, or forgotten; perhaps only because it believes that it is another's turn.
+    pub(super) fn refuse(&mut self, member: Member, turn: bool) {
+        self.turned = if turn {
+            self.turned.with(member)
+        } else {
+            self.turned.without(member)
+        };
+        self.no = self.no.with(member);
+        self.yes = self.yes.without(member);
+        self.wrote = self.wrote.without(member);
+        self.fences.retain(|(voter, _)| *voter != member);
+    }
+
+    /// Those to be asked again, now that the first has voted and it is known whose turn it is.
+    pub(super) fn again(&mut self) -> MemberSet {
+        if !self.yes.contains(self.first) {
+            return MemberSet::EMPTY;
+        }
+        self.no = self.no.minus(self.turned);
+        std::mem::take(&mut self.turned)
+    }
+
+    /// `member` cannot write down the fence yet.
+    pub(super) fn lag(&mut self, member: Member) {
+        self.lagging = self.lagging.with(member);
+        self.yes = self.yes.without(member);
+        self.wrote = self.wrote.without(member);
+    }
+
+    /// Whether there is no hope for `quorum` votes.
+    pub(super) fn hopeless(&self, quorum: usize) -> bool {
+        if self.alone {
+            self.no.contains(self.first)
+        } else {
+            // While the first has not refused, it may be its turn in spite of what others believe.
+            let turned = if self.no.contains(self.first) {
+                MemberSet::EMPTY
+            } else {
+                self.turned
+            };
+            self.asked
+                .minus(self.no)
+                .minus(self.lagging)
+                .or(turned)
+                .len()
+                < quorum
+        }
+    }
+
+    /// The highest number that was said.
+    pub(super) fn highest(&self) -> Fence {
+        self.fences
+            .iter()
+            .map(|(_, fence)| *fence)
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Stage {
+    Queued,
+    Asking(Attempt),
+    /// `short`: for lack of voters to ask, not for a refusal.
+    Pausing {
+        until: Time,
+        short: bool,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pending {
+    pub(super) names: Names,
+    pub(super) mode: Mode,
+    pub(super) deadline: Time,
+    pub(super) stage: Stage,
+    /// How many attempts failed, one after the other, that left it without a place in the line of the first voter.
+    pub(super) misses: u32,
+    /// Higher than any number it has heard.
+    pub(super) guess: Fence,
+    /// Why it was refused last, if it was.
+    pub(super) reason: Option<Reason>,
+    /// That it is its turn: the first voter has said so.
+    pub(super) chosen: bool,
+    /// Who keeps a place in the line for it.
+    pub(super) waits: MemberSet,
+}
+
+impl Pending {
+    pub(super) fn new(names: Names, mode: Mode, deadline: Time) -> Pending {
+        let (stage, guess, waits) = (Stage::Queued, Fence(0), MemberSet::EMPTY);
+        Pending {
+            names,
+            mode,
+            deadline,
+            stage,
+            misses: 0,
+            guess,
+            reason: None,
+            chosen: false,
+            waits,
+        }
+    }
+
+    /// Whether the next attempt is to ask the first voter alone, so that writers that split the votes come one after
+    /// the other. A writer that readers keep waiting asks all: its place in the line is what keeps new readers out,
+    /// and it has to keep that everywhere.
+    pub(super) fn alone(&self) -> bool {
+        matches!(self.reason, Some(Reason::Writer | Reason::Turn))
+    }
+
+    /// Who has a vote for the current attempt.
+    pub(super) fn votes(&self) -> MemberSet {
+        match &self.stage {
+            Stage::Asking(attempt) => attempt.yes.or(attempt.lagging),
+            Stage::Queued | Stage::Pausing { .. } => MemberSet::EMPTY,
+        }
+    }
+
+    /// When something has to happen without being asked.
+    pub(super) fn timer(&self) -> Time {
+        match &self.stage {
+            Stage::Queued => self.deadline,
+            Stage::Asking(attempt) => self.deadline.min(attempt.until),
+            Stage::Pausing { until, .. } => self.deadline.min(*until),
+        }
+    }
+
+    #[cfg(feature = "model")]
+    pub(super) fn rebase(&mut self, now: Time) {
+        self.deadline = self.deadline.relative_to(now);
+        match &mut self.stage {
+            Stage::Queued => {}
+            Stage::Asking(Attempt { until, .. }) | Stage::Pausing { until, .. } => {
+                *until = until.relative_to(now)
+            }
+        }
+    }
+}

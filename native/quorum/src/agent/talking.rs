@@ -1,0 +1,288 @@
+//! What an agent says to voters, and what it makes of their answers.
+
+use super::peer::{Flight, Repair, Sent};
+use super::{Agent, AgentOutput, Loss};
+use crate::frame::{wire_size, BATCH_BYTES};
+use crate::members::{Member, MemberSet};
+use crate::message::{
+    Ack, Batch, Digest, Fence, Frame, Mode, Notice, Op, Reply, Send, Session, Token, Verdict, EPOCH,
+};
+use crate::time::Time;
+use crate::weakness::Weakness;
+
+impl Agent {
+    /// One batch for a voter.
+    pub(super) fn speak(&mut self, member: Member) {
+        let (rules, issued) = (self.setup.rules, self.unlocks.issued());
+        let peer = &self.peers[member.place()];
+        let heartbeat = peer.speak <= self.now;
+        let repair = match peer.repair {
+            // What a voter had refused it may give now.
+            Repair::None if heartbeat && peer.ready() && self.locks.lacks(member) => {
+                Repair::Assert(Token(0))
+            }
+            repair => repair,
+        };
+        let mut ops = Vec::new();
+        let mut then = Repair::None;
+        if peer.session.is_some() {
+            then = self.repair(member, repair, &mut ops);
+        }
+        let peer = &mut self.peers[member.place()];
+        let settles = peer.session.is_some() && !peer.settled && then == Repair::None;
+        if settles {
+            ops.push(Op::Settled);
+        }
+        let mut unlocked = None;
+        if peer.session.is_some() {
+            let most = rules.batch.max(ops.len());
+            // Before it has settled it may keep what was asserted in a batch whose answer was lost, and given back
+            // since then: the digest will tell.
+            unlocked = Some(peer.take(&mut ops, most, BATCH_BYTES, issued))
+                .filter(|_| peer.settled && !matches!(then, Repair::Sync(_)));
+        }
+        peer.repair = repair;
+        peer.seq += 1;
+        peer.speak = self.now + rules.heartbeat;
+        let (seq, session) = (peer.seq, peer.session);
+        let sent = ops.iter().filter_map(sent).collect();
+        let until = self.now + rules.attempt;
+        peer.flight = Some(Flight {
+            seq,
+            until,
+            sent,
+            unlocked,
+            repair: then,
+            settles,
+        });
+        let batch = Batch {
+            epoch: EPOCH,
+            agent: self.setup.incarnation,
+            session,
+            seq,
+            stamp: self.now,
+            ops,
+        };
+        self.out.push(AgentOutput::Send(Send {
+            to: member,
+            frame: Frame::Batch(batch),
+        }));
+    }
+
+    /// The next piece of a repair, and what is left after it.
+    fn repair(&self, member: Member, repair: Repair, ops: &mut Vec<Op>) -> Repair {
+        let most = self.setup.rules.batch;
+        match repair {
+            Repair::None => Repair::None,
+            Repair::Sync(from) => {
+                let attempts = self
+                    .attempts
+                    .range(from..)
+                    .map(|(token, _)| *token)
+                    .take(most + 1);
+                let locks = self
+                    .locks
+                    .range(from)
+                    .map(|(token, _)| token)
+                    .take(most + 1);
+                let mut live: Vec<Token> = attempts.chain(locks).collect();
+                live.sort_unstable();
+                // Each token once, so `to` is past all that live, or is the first of them that is not listed.
+                let to = live.get(most).copied();
+                live.truncate(most);
+                ops.push(Op::Sync {
+                    from,
+                    to: to.unwrap_or(self.next),
+                    live,
+                });
+                to.map_or(Repair::None, Repair::Sync)
+            }
+            Repair::Assert(from) => {
+                let mut bytes = 0;
+                for (token, lock) in self.locks.range(from) {
+                    if lock.standing.votes().contains(member) {
+                        continue;
+                    }
+                    let (mode, fence, names) = (lock.mode, lock.fence, lock.names.clone());
+                    let op = Op::Assert {
+                        token,
+                        mode,
+                        fence,
+                        names,
+                    };
+                    bytes += wire_size(&op);
+                    if ops.len() == most || (bytes > BATCH_BYTES && !ops.is_empty()) {
+                        return Repair::Assert(token);
+                    }
+                    ops.push(op);
+                }
+                Repair::None
+            }
+        }
+    }
+
+    pub(super) fn ack(&mut self, member: Member, ack: Ack) {
+        let weak = self.setup.weaknesses;
+        let peer = &mut self.peers[member.place()];
+        match ack.verdict {
+            // A late one names another session than the one that stands now.
+            Verdict::Mismatch { named } if named == peer.session => self.begin(member, ack.session),
+            Verdict::Mismatch { .. } | Verdict::OtherEpoch => {}
+            Verdict::Done { .. } if peer.session != Some(ack.session) => {}
+            Verdict::Done {
+                replies,
+                digest,
+                condemned,
+            } => {
+                let until = match weak.have(Weakness::LeaseFromAnswer) {
+                    false => ack.stamp.min(self.now) + self.setup.rules.holder_lease,
+                    true => self.now + self.setup.rules.voter_lease,
+                };
+                let lease = &self.locks.lease;
+                lease.set(member, lease.valid(member).max(until));
+                let flight = peer.flight.take_if(|flight| flight.seq == ack.seq);
+                if let Some(flight) = flight {
+                    self.landed(member, flight, replies, digest);
+                }
+                for token in condemned {
+                    self.lost(token, Loss::Condemned);
+                    if let Some(request) = self.attempts.get(&token).copied() {
+                        self.fail(request);
+                    }
+                }
+            }
+        }
+        self.count_unlocks();
+    }
+
+    /// The voter begins anew with this agent. Whatever it had voted for, it has forgotten.
+    fn begin(&mut self, member: Member, session: Session) {
+        let issued = self.unlocks.issued();
+        self.peers[member.place()].begin(session, issued);
+        if !self.setup.weaknesses.have(Weakness::ForgottenVotesCount) {
+            // In this order: see lease.rs.
+            self.locks.forgotten(member);
+            self.locks.lease.set(member, Time::NEVER);
+            for token in self.attempts.keys().copied().collect::<Vec<_>>() {
+                self.count(member, token, Err(None));
+            }
+            self.advance(self.now);
+        }
+        self.awake();
+    }
+
+    /// A batch was answered.
+    fn landed(&mut self, member: Member, flight: Flight, replies: Vec<Reply>, digest: Digest) {
+        let issued = self.unlocks.issued();
+        let peer = &mut self.peers[member.place()];
+        let woken = !peer.answers;
+        peer.answers = true;
+        if replies.len() != flight.sent.len() {
+            return peer.lose();
+        }
+        peer.repair = flight.repair;
+        peer.settled |= flight.settles;
+        peer.unlocked = peer.unlocked.max(flight.unlocked.unwrap_or_default());
+        if flight.settles && std::mem::take(&mut peer.doubtful) {
+            // What lives it has to be told before its answers count for unlocks.
+            peer.repair = Repair::Sync(Token(0));
+        }
+        if flight.settles && peer.unlocked < issued {
+            // Somebody waits for an unlock that it may have done: its next answer counts.
+            peer.speak = self.now;
+        }
+        for (sent, reply) in flight.sent.into_iter().zip(replies) {
+            self.replied(member, sent, reply);
+        }
+        self.compare(member, digest);
+        if woken {
+            self.awake();
+        }
+    }
+
+    /// Whether the voter has votes for what it should, when all that it was told is done. If not it is told what
+    /// lives: that mends whatever went wrong. Not more often than with each heartbeat, in case it does not.
+    fn compare(&mut self, member: Member, digest: Digest) {
+        let peer = &self.peers[member.place()];
+        if peer.has_ops() || peer.repair != Repair::None || peer.compare > self.now {
+            return;
+        }
+        let attempts = self.attempts.iter().filter(|(_, request)| {
+            self.requests
+                .get(request)
+                .is_some_and(|pending| pending.votes().contains(member))
+        });
+        let live = attempts.fold(self.locks.digest(member), |digest, (token, _)| {
+            digest.with(*token)
+        });
+        if live != digest {
+            let peer = &mut self.peers[member.place()];
+            peer.repair = Repair::Sync(Token(0));
+            peer.compare = self.now + self.setup.rules.heartbeat;
+        }
+    }
+
+    fn replied(&mut self, member: Member, sent: Sent, reply: Reply) {
+        match (sent, reply) {
+            (Sent::Lock(token), Reply::Yes { fence }) => {
+                self.voted(member, token, fence);
+                self.count(member, token, Ok(fence));
+            }
+            (Sent::Lock(token), Reply::No { reason }) => {
+                self.count(member, token, Err(Some(reason)))
+            }
+            (Sent::Assert(token), Reply::Yes { .. }) => self.vote(member, token, true),
+            (Sent::Confirm(token), Reply::Confirmed) => self.confirmed(member, token),
+            (Sent::Confirm(token), Reply::No { .. }) => self.lags(member, token),
+            (Sent::Confirm(token), _) => {
+                self.vote(member, token, false);
+                self.count(member, token, Err(None));
+            }
+            (Sent::Sync(live), Reply::Synced { missing }) => {
+                for token in live {
+                    self.vote(member, token, missing.binary_search(&token).is_err());
+                }
+            }
+            // A refusal that changes nothing, or an answer to something else, which the digest will tell.
+            _ => {}
+        }
+    }
+
+    /// A vote that came after the lock was granted without it.
+    fn voted(&mut self, member: Member, token: Token, said: Fence) {
+        let Some(lock) = self.locks.get(token) else {
+            return;
+        };
+        let (mode, fence) = (lock.mode, lock.fence);
+        self.vote(member, token, true);
+        if mode == Mode::Write && said < fence {
+            self.tell(MemberSet::EMPTY.with(member), &Op::Confirm { token, fence });
+        }
+    }
+
+    pub(super) fn notice(&mut self, member: Member, notice: Notice) {
+        let peer = &mut self.peers[member.place()];
+        let other = peer
+            .session
+            .is_some_and(|session| session.voter != notice.voter);
+        if other && peer.flight.is_some() {
+            // It will not be answered.
+            peer.lose();
+        }
+        if other || notice.speak {
+            peer.speak = self.now;
+        }
+        self.hint(member, notice.hints);
+    }
+}
+
+/// What an answer to `op` is about, if there will be one.
+fn sent(op: &Op) -> Option<Sent> {
+    match op {
+        Op::Lock { token, .. } => Some(Sent::Lock(*token)),
+        Op::Confirm { token, .. } => Some(Sent::Confirm(*token)),
+        Op::Assert { token, .. } => Some(Sent::Assert(*token)),
+        Op::Sync { live, .. } => Some(Sent::Sync(live.clone())),
+        Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Condemn { .. } => None,
+    }
+}

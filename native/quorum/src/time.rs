@@ -1,0 +1,64 @@
+//! Time as a machine is told it: nanoseconds of its own node's clock. No machine looks at a clock.
+//!
+//! What is assumed of such a clock: it never goes back, and its rate is right within one per cent, also while the
+//! system sleeps. Its value means nothing to anybody else.
+
+use serde::{Deserialize, Serialize};
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Nanoseconds since a moment that only the owner of the clock knows.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// Before all other times.
+    pub const NEVER: Time = Time(i64::MIN);
+
+    /// The same moment, told relative to `now`, where what is over by now differs no more from what was over before:
+    /// what comes true when a time has come is as true as it can be. Search for states that are alike needs it.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub fn relative_to(self, now: Time) -> Time {
+        Time(self.0.saturating_sub(now.0).max(0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+
+    fn add(self, span: Duration) -> Time {
+        Time(
+            self.0
+                .saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)),
+        )
+    }
+}
+
+impl Sub for Time {
+    type Output = Duration;
+
+    /// Nothing, when `earlier` is later.
+    fn sub(self, earlier: Time) -> Duration {
+        Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_saturate_and_differences_are_never_negative() {
+        assert_eq!(Time(1) + Duration::from_nanos(2), Time(3));
+        assert_eq!(Time(i64::MAX) + Duration::MAX, Time(i64::MAX));
+        assert_eq!(Time(3) - Time(1), Duration::from_nanos(2));
+        assert_eq!(Time(1) - Time(3), Duration::ZERO);
+        assert_eq!(
+            Time(0) - Time::NEVER,
+            Duration::from_nanos(u64::try_from(i64::MAX).unwrap())
+        );
+    }
+}

@@ -1,0 +1,209 @@
+//! The agents that a voter knows: each by the lease that it has now, and what it has votes for.
+
+use crate::members::Member;
+use crate::message::{Digest, Generation, Incarnation, Mode, Names, Token};
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Vote {
+    pub(super) mode: Mode,
+    pub(super) names: Names,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct AgentLease {
+    pub(super) member: Member,
+    pub(super) agent: Incarnation,
+    pub(super) expires: Time,
+    /// Of the last batch.
+    pub(super) seq: u64,
+    votes: BTreeMap<Token, Vote>,
+    digest: Digest,
+    /// Votes that are to be given up.
+    condemned: BTreeSet<Token>,
+}
+
+impl AgentLease {
+    pub(super) fn vote(&self, token: Token) -> Option<&Vote> {
+        self.votes.get(&token)
+    }
+
+    pub(super) fn insert(&mut self, token: Token, vote: Vote) {
+        if self.votes.insert(token, vote).is_none() {
+            self.digest = self.digest.with(token);
+        }
+    }
+
+    pub(super) fn remove(&mut self, token: Token) -> Option<Vote> {
+        let vote = self.votes.remove(&token)?;
+        self.digest = self.digest.without(token);
+        self.condemned.remove(&token);
+        Some(vote)
+    }
+
+    /// The tokens from `from` up to `to`, less one, that have a vote and are not in `live`, which is in order.
+    pub(super) fn unlisted(&self, from: Token, to: Token, live: &[Token]) -> Vec<Token> {
+        // A range that ends before it begins is a panic of BTreeMap's; here it is one without tokens.
+        let range = self
+            .votes
+            .range(from..to.max(from))
+            .map(|(token, _)| *token);
+        range
+            .filter(|token| live.binary_search(token).is_err())
+            .collect()
+    }
+
+    pub(super) fn condemn(&mut self, token: Token) {
+        self.condemned.insert(token);
+    }
+
+    pub(super) fn condemned(&self, most: usize) -> Vec<Token> {
+        self.condemned.iter().take(most).copied().collect()
+    }
+
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct AgentLeases {
+    known: BTreeMap<(Member, Incarnation), Generation>,
+    leases: BTreeMap<Generation, AgentLease>,
+    /// Leases that are over, until their votes have been taken back. Till then those stand in the way of others.
+    ended: Vec<(Generation, AgentLease)>,
+    last: Generation,
+}
+
+impl AgentLeases {
+    pub(super) fn new() -> AgentLeases {
+        AgentLeases {
+            known: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            ended: Vec::new(),
+            last: Generation(0),
+        }
+    }
+
+    /// The lease of this agent; a new one, until `expires`, if it has none.
+    pub(super) fn generation(
+        &mut self,
+        member: Member,
+        agent: Incarnation,
+        expires: Time,
+    ) -> Generation {
+        *self.known.entry((member, agent)).or_insert_with(|| {
+            self.last = Generation(self.last.0 + 1);
+            let votes = BTreeMap::new();
+            let (digest, condemned) = (Digest::default(), BTreeSet::new());
+            let lease = AgentLease {
+                member,
+                agent,
+                expires,
+                seq: 0,
+                votes,
+                digest,
+                condemned,
+            };
+            self.leases.insert(self.last, lease);
+            self.last
+        })
+    }
+
+    pub(super) fn get(&self, generation: Generation) -> Option<&AgentLease> {
+        self.leases.get(&generation)
+    }
+
+    pub(super) fn get_mut(&mut self, generation: Generation) -> Option<&mut AgentLease> {
+        self.leases.get_mut(&generation)
+    }
+
+    /// Ends the leases that are over at `now`. `keep`: only their votes.
+    pub(super) fn expire(&mut self, now: Time, keep: bool) {
+        let over = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.expires <= now)
+            .map(|(generation, _)| *generation);
+        for generation in over.collect::<Vec<_>>() {
+            let Some(lease) = self.leases.remove(&generation) else {
+                continue;
+            };
+            if keep {
+                let (votes, condemned) = (BTreeMap::new(), BTreeSet::new());
+                let renewed = AgentLease {
+                    votes,
+                    condemned,
+                    digest: Digest::default(),
+                    expires: Time(i64::MAX),
+                    ..lease
+                };
+                self.leases.insert(generation, renewed);
+            } else {
+                self.known.remove(&(lease.member, lease.agent));
+            }
+            self.ended.push((generation, lease));
+        }
+    }
+
+    /// A vote of a lease that is over, no longer there.
+    pub(super) fn pop_ended(&mut self) -> Option<(Generation, Token, Vote)> {
+        loop {
+            let (generation, lease) = self.ended.last_mut()?;
+            match lease.votes.pop_first() {
+                Some((token, vote)) => return Some((*generation, token, vote)),
+                None => drop(self.ended.pop()),
+            }
+        }
+    }
+
+    /// When the next lease is over; at once, if votes of one that is over are still there.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        if !self.ended.is_empty() {
+            return Some(Time::NEVER);
+        }
+        self.leases.values().map(|lease| lease.expires).min()
+    }
+
+    /// Whether no agent has a vote.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.leases.values().all(|lease| lease.votes.is_empty())
+    }
+
+    /// All votes, also those of leases that are over until they have been taken back.
+    #[cfg(feature = "model")]
+    pub(super) fn votes(&self) -> impl Iterator<Item = (Incarnation, Generation, Token, &Vote)> {
+        let ended = self
+            .ended
+            .iter()
+            .map(|(generation, lease)| (generation, lease));
+        let leases = self.leases.iter().chain(ended);
+        leases.flat_map(|(generation, lease)| {
+            lease
+                .votes
+                .iter()
+                .map(|(token, vote)| (lease.agent, *generation, *token, vote))
+        })
+    }
+
+    /// The lease of an agent that is known.
+    #[cfg(feature = "model")]
+    pub(super) fn known(&self, agent: Incarnation) -> Option<Generation> {
+        self.leases
+            .iter()
+            .find(|(_, lease)| lease.agent == agent)
+            .map(|(generation, _)| *generation)
+    }
+
+    #[cfg(feature = "model")]
+    pub(super) fn rebase(&mut self, now: Time) {
+        for lease in self
+            .leases
+            .values_mut()
+            .chain(self.ended.iter_mut().map(|(_, lease)| lease))
+        {
+            lease.expires = lease.expires.relative_to(now);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a voter does of a batch, one operation after the other.
+
+use super::names::VoteId;
+use super::{Stage, Voter};
+use crate::members::{Member, MemberSet};
+use crate::message::{Fence, Generation, Mode, Name, Names, Op, Reason, Reply, Token, Turn};
+use crate::weakness::Weakness;
+
+impl Voter {
+    pub(super) fn apply(&mut self, from: Member, generation: Generation, op: Op) -> Option<Reply> {
+        match op {
+            Op::Lock {
+                token,
+                mode,
+                turn,
+                guess,
+                names,
+            } => Some(self.lock((generation, token), mode, turn, guess, names)),
+            Op::Confirm { token, fence } => Some(self.confirm((generation, token), fence)),
+            Op::Assert {
+                token,
+                mode,
+                fence,
+                names,
+            } => Some(self.assert((generation, token), mode, fence, names)),
+            Op::Unlock { token, fence } => {
+                self.unlock((generation, token), fence);
+                None
+            }
+            Op::Leave { names } => {
+                names
+                    .iter()
+                    .for_each(|name| self.names.leave(name, generation));
+                None
+            }
+            Op::Sync { from, to, live } => Some(self.sync(generation, from, to, live)),
+            Op::Settled => {
+                if let Stage::Quarantine { settled, .. } = &mut self.stage {
+                    *settled = settled.with(from);
+                }
+                self.advance(self.now);
+                None
+            }
+            Op::Condemn { name } => {
+                self.condemn(&name);
+                None
+            }
+        }
+    }
+
+    fn lock(&mut self, id: VoteId, mode: Mode, turn: Turn, guess: Fence, names: Names) -> Reply {
+        let (generation, token) = id;
+        if self.vote(id).is_some() {
+            return Reply::Yes {
+                fence: self.highest_of(&names),
+            };
+        }
+        if self.stage != Stage::Voting {
+            return Reply::No {
+                reason: Reason::Quarantine,
+            };
+        }
+        let expires = self.now + self.setup.rules.wait;
+        let refusal = |name| self.names.refusal(name, generation, mode, turn);
+        if let Some(reason) = names.iter().find_map(refusal) {
+            self.names.wait(&names, generation, mode, expires);
+            return Reply::No { reason };
+        }
+        let highest = self.highest_of(&names);
+        let fence = match mode {
+            Mode::Read => highest,
+            Mode::Write if self.setup.weaknesses.have(Weakness::FenceNotWritten) => highest,
+            Mode::Write => guess.max(highest.next()),
+        };
+        let spent = mode == Mode::Write
+            && fence <= highest
+            && !self.setup.weaknesses.have(Weakness::FenceNotWritten);
+        if mode == Mode::Write && (spent || !self.reserve(fence)) {
+            return Reply::No {
+                reason: Reason::Storing,
+            };
+        }
+        self.record(generation, token, mode, fence, names);
+        Reply::Yes { fence }
+    }
+
+    fn confirm(&mut self, id: VoteId, fence: Fence) -> Reply {
+        let Some(vote) = self.vote(id) else {
+            return Reply::Missing;
+        };
+        let names = vote.names.clone();
+        if !self.reserve(fence) {
+            return Reply::No {
+                reason: Reason::Storing,
+            };
+        }
+        names.iter().for_each(|name| self.names.raise(name, fence));
+        Reply::Confirmed
+    }
+
+    fn assert(&mut self, id: VoteId, mode: Mode, fence: Fence, names: Names) -> Reply {
+        let (generation, token) = id;
+        if self.vote(id).is_none() {
+            if let Some(reason) = names
+                .iter()
+                .find_map(|name| self.names.conflict(name, mode))
+            {
+                return Reply::No { reason };
+            }
+            if !self.reserve(fence) {
+                return Reply::No {
+                    reason: Reason::Storing,
+                };
+            }
+            self.record(generation, token, mode, fence, names);
+        }
+        Reply::Yes { fence }
+    }
+
+    fn unlock(&mut self, id: VoteId, fence: Fence) {
+        let (generation, token) = id;
+        let lease = self.leases.get_mut(generation);
+        let Some(vote) = lease.and_then(|lease| lease.remove(token)) else {
+            return;
+        };
+        // A number that cannot be stored yet is not written down. It need not be: it is where it was confirmed.
+        if self.reserve(fence) {
+            vote.names
+                .iter()
+                .for_each(|name| self.names.raise(name, fence));
+        }
+        self.forget(generation, token, &vote);
+    }
+
+    fn sync(&mut self, generation: Generation, from: Token, to: Token, live: Vec<Token>) -> Reply {
+        let Some(lease) = self.leases.get_mut(generation) else {
+            return Reply::Synced { missing: live };
+        };
+        let unlisted = lease.unlisted(from, to, &live);
+        let missing = live
+            .into_iter()
+            .filter(|token| lease.vote(*token).is_none())
+            .collect();
+        for token in unlisted {
+            let vote = self
+                .leases
+                .get_mut(generation)
+                .and_then(|lease| lease.remove(token));
+            vote.into_iter()
+                .for_each(|vote| self.forget(generation, token, &vote));
+        }
+        Reply::Synced { missing }
+    }
+
+    /// The votes stay, so nobody else is granted the name, until their agents have given them up or their leases end.
+    fn condemn(&mut self, name: &Name) {
+        let mut holders = MemberSet::EMPTY;
+        for (generation, token) in self.names.holders(name) {
+            let Some(lease) = self.leases.get_mut(generation) else {
+                continue;
+            };
+            holders = holders.with(lease.member);
+            if self.setup.weaknesses.have(Weakness::CondemnedForgotten) {
+                let vote = lease.remove(token);
+                vote.into_iter()
+                    .for_each(|vote| self.forget(generation, token, &vote));
+            } else {
+                lease.condemn(token);
+            }
+        }
+        // What is condemned goes with the answer to anything they say.
+        holders
+            .iter()
+            .for_each(|member| self.notice(member, Vec::new(), true));
+    }
+}

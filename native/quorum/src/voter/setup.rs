@@ -1,0 +1,42 @@
+//! What goes into a voter and comes out of it, but for frames.
+
+use crate::members::Members;
+use crate::message::{Fence, Incarnation, Send};
+use crate::rules::Rules;
+use crate::weakness::Weaknesses;
+
+/// What a voter starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VoterSetup {
+    /// The list.
+    pub members: Members,
+    /// The constants.
+    pub rules: Rules,
+    /// None, but in a model.
+    pub weaknesses: Weaknesses,
+    /// Of this life: random.
+    pub incarnation: Incarnation,
+    /// What is known of the fences of earlier lives.
+    pub fences: Fences,
+}
+
+/// What is known of the fences of earlier lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fences {
+    /// No fence past it was given: what was stored last, or where a new cluster is to begin. None: it is lost, and
+    /// the voter asks the others before it votes.
+    pub floor: Option<Fence>,
+    /// Whether they are stored. Then the voter gives no fence before it has been told that it is
+    /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
+    pub durable: bool,
+}
+
+/// What a voter wants done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum VoterOutput {
+    /// Send it.
+    Send(Send),
+    /// Store this number so that it survives a crash, in place of an earlier one; then call
+    /// [`stored`](super::Voter::stored).
+    Store(Fence),
+}

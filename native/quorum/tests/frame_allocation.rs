@@ -1,0 +1,122 @@
+//! F2: what is allocated for a frame, measured. A program of its own, because the allocator is one for all of it.
+
+mod common;
+
+use common::counting::{asked, bounded, Counting, FRAME, NO_FRAME};
+use common::frames::frame;
+use common::raw::Raw;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use quorum::frame::{encode, MAX_HINTS, MAX_NAMES, MAX_OPS, MAX_TOKENS};
+use quorum::message::Op;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+proptest! {
+    #[test]
+    fn f2_frames(frame in frame()) {
+        bounded(&encode(&frame));
+    }
+
+    /// With a number of any size where a count may be.
+    #[test]
+    fn f2_spoiled_frames(frame in frame(), at in any::<Index>(), bits in 0..=64u32, cut in any::<Index>()) {
+        let mut bytes = encode(&frame);
+        let at = at.index(bytes.len());
+        let number = Raw::default().number(u64::MAX.checked_shr(64 - bits).unwrap_or(0)).0;
+        bytes.splice(at..=at, number);
+        bounded(&bytes);
+        bounded(&bytes[..cut.index(bytes.len())]);
+    }
+
+    #[test]
+    fn f2_likely_bytes(kind in 0..4u8, rest in vec(prop_oneof![0..8u8, 0..4u8, any::<u8>()], 0..200)) {
+        bounded(&[&[1, kind], rest.as_slice()].concat());
+    }
+
+    /// Counts within counts, each of as many as there can be: what the fuzzer found to cost most.
+    #[test]
+    fn f2_counts_within_counts(sets in 0..40usize, count in 1..=MAX_NAMES, live in any::<bool>()) {
+        let mut inner = (0..sets).fold(Raw::default(), |raw, _| tiny(raw.byte(4), count)).0;
+        if live {
+            inner.extend(Raw::default().byte(5).number(0).number(0).number(100).0);
+            inner.resize(inner.len() + 100, 0);
+        }
+        bounded(&Raw::batch().number(MAX_OPS.min(inner.len()) as u64).0.into_iter().chain(inner).collect::<Vec<_>>());
+    }
+}
+
+/// That many names of a byte, in order.
+fn tiny(raw: Raw, count: usize) -> Raw {
+    let counted = raw.number(count as u64);
+    (0..count).fold(counted, |raw, place| raw.name(1, place as u8))
+}
+
+/// A batch that counts as many operations, and consists of so many sets of names.
+fn sets(ops: usize, sets: usize) -> Raw {
+    (0..sets).fold(Raw::batch().number(ops as u64), |raw, _| {
+        tiny(raw.byte(4), MAX_NAMES)
+    })
+}
+
+/// The frames that cost most for their length, each as long as it may be, whole and with the last byte missing.
+#[test]
+fn f2_the_dearest_frames() {
+    let leave = |count| tiny(Raw::batch().number(1).byte(4), count);
+    let many = Raw::batch().number(1000);
+    let leaves = (0..1000).fold(many, |raw, _| tiny(raw.byte(4), 1));
+    let sync = Raw::batch().number(1).byte(5).number(0).number(0);
+    let frames = [
+        ("settled", Raw::batch().bytes(MAX_OPS, 6)),
+        (
+            "confirmed",
+            Raw::done().bytes(MAX_OPS, 2).number(0).number(0),
+        ),
+        ("live", sync.tokens(MAX_TOKENS)),
+        (
+            "condemned",
+            Raw::done().number(0).number(0).tokens(MAX_TOKENS),
+        ),
+        ("hints", tiny(Raw::notice(), MAX_HINTS).byte(0)),
+        ("a name", leave(1)),
+        ("two names", leave(2)),
+        ("many names", leave(MAX_NAMES)),
+        ("leaves", leaves),
+        ("sets", sets(1000, 1000)),
+    ];
+    for (name, Raw(bytes)) in frames {
+        let (all, whole) = asked(&bytes);
+        println!("{name}: {} bytes, {all} allocated", bytes.len());
+        assert!(whole, "{name}");
+        bounded(&bytes);
+        bounded(&bytes[..bytes.len() - 1]);
+    }
+}
+
+/// The factors are the true ones, not such as would hold anything.
+#[test]
+fn f2_is_as_tight_as_it_can_be() {
+    assert_eq!(size_of::<Op>(), FRAME);
+    let Raw(frame) = Raw::batch().bytes(MAX_OPS, 6);
+    assert_eq!(asked(&frame), (FRAME * MAX_OPS, true));
+    let Raw(none) = sets(MAX_OPS, MAX_OPS / 130 + 1);
+    assert!(asked(&none).0 > (NO_FRAME - 2) * none.len());
+    bounded(&none);
+}
+
+/// A count that nothing stands behind costs nothing.
+#[test]
+fn f2_a_count_alone_allocates_nothing() {
+    for count in [2, MAX_OPS as u64, 1 << 32, u64::MAX] {
+        for before in [Raw::batch(), Raw::done(), Raw::notice()] {
+            assert_eq!(asked(&before.number(count).byte(0).0), (0, false));
+        }
+        let sync = Raw::batch().number(1).byte(5).number(0).number(0);
+        assert_eq!(
+            asked(&sync.number(count).byte(0).0),
+            (size_of::<Op>(), false)
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! What is no frame, and what is said of it: each bound, one by one.
+
+mod common;
+
+use common::raw::Raw;
+use quorum::frame::{
+    decode, Bound, FrameError, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME, MAX_NAMES,
+    MAX_OPS, MAX_TOKENS,
+};
+use quorum::message::Frame;
+
+/// `most` is a frame, `more` breaks the bound.
+fn bounded(bound: Bound, most: Raw, more: Raw) {
+    assert!(decode(&most.0).is_ok(), "{bound}: {:?}", decode(&most.0));
+    match decode(&more.0) {
+        Err(FrameError::Bound { bound: broken, at }) => {
+            assert_eq!(broken, bound);
+            assert!(at > 2 && at <= more.0.len(), "{bound}: at {at}");
+        }
+        other => panic!("{bound}: {other:?}"),
+    }
+}
+
+#[test]
+fn each_bound_holds_to_the_last_element() {
+    let settled = |count| Raw::batch().bytes(count, 6);
+    bounded(Bound::Ops, settled(MAX_OPS), settled(MAX_OPS + 1));
+    let confirmed = |count| Raw::done().bytes(count, 2).number(0).number(0);
+    bounded(Bound::Replies, confirmed(MAX_OPS), confirmed(MAX_OPS + 1));
+    let live = |count| {
+        Raw::batch()
+            .number(1)
+            .byte(5)
+            .number(0)
+            .number(9999)
+            .tokens(count)
+    };
+    bounded(Bound::Live, live(MAX_TOKENS), live(MAX_TOKENS + 1));
+    let missing = |count| {
+        Raw::done()
+            .number(1)
+            .byte(4)
+            .tokens(count)
+            .number(0)
+            .number(0)
+    };
+    bounded(Bound::Missing, missing(MAX_TOKENS), missing(MAX_TOKENS + 1));
+    let condemned = |count| Raw::done().number(0).number(0).tokens(count);
+    bounded(
+        Bound::Condemned,
+        condemned(MAX_TOKENS),
+        condemned(MAX_TOKENS + 1),
+    );
+    let hints = |count| Raw::notice().names(count).byte(0);
+    bounded(Bound::Hints, hints(MAX_HINTS), hints(MAX_HINTS + 1));
+    let leave = |count| Raw::batch().number(1).byte(4).names(count);
+    bounded(Bound::Names, leave(MAX_NAMES), leave(MAX_NAMES + 1));
+    bounded(Bound::Names, leave(1), leave(0).byte(0));
+    let condemn = |length| Raw::batch().number(1).byte(7).name(length, b'a');
+    bounded(Bound::Name, condemn(MAX_NAME), condemn(MAX_NAME + 1));
+    bounded(Bound::Name, condemn(1), condemn(0));
+}
+
+#[test]
+fn no_fence_is_above_the_highest() {
+    let told = |fence| Raw::told().number(fence);
+    let confirm = |fence| Raw::batch().number(1).byte(1).number(5).number(fence);
+    let unlock = |fence| Raw::batch().number(1).byte(3).number(5).number(fence);
+    let lock = |fence| {
+        Raw::batch()
+            .number(1)
+            .byte(0)
+            .number(5)
+            .byte(1)
+            .byte(0)
+            .number(fence)
+            .names(1)
+    };
+    let assert = |fence| {
+        Raw::batch()
+            .number(1)
+            .byte(2)
+            .number(5)
+            .byte(1)
+            .number(fence)
+            .names(1)
+    };
+    let yes = |fence| {
+        Raw::done()
+            .number(1)
+            .byte(0)
+            .number(fence)
+            .number(0)
+            .number(0)
+    };
+    let all: [&dyn Fn(u64) -> Raw; 6] = [&told, &confirm, &unlock, &lock, &assert, &yes];
+    for frame in all {
+        bounded(Bound::Fence, frame(MAX_FENCE), frame(MAX_FENCE + 1));
+    }
+}
+
+#[test]
+fn what_has_an_order_has_it_strictly() {
+    let names = |first, second| {
+        Raw::batch()
+            .number(1)
+            .byte(4)
+            .number(2)
+            .name(1, first)
+            .name(1, second)
+    };
+    let live = |first, second| {
+        Raw::batch()
+            .number(1)
+            .byte(5)
+            .number(0)
+            .number(9)
+            .number(2)
+            .number(first)
+            .number(second)
+    };
+    let missing = |first, second| {
+        let listed = Raw::done()
+            .number(1)
+            .byte(4)
+            .number(2)
+            .number(first)
+            .number(second);
+        listed.number(0).number(0)
+    };
+    for second in [1, 2] {
+        bounded(Bound::Order, names(1, 3), names(2, second));
+        bounded(Bound::Order, live(1, 3), live(2, second.into()));
+        bounded(Bound::Order, missing(1, 3), missing(2, second.into()));
+    }
+    let longer = |first, second| {
+        Raw::batch()
+            .number(1)
+            .byte(4)
+            .number(2)
+            .name(first, b'a')
+            .name(second, b'a')
+    };
+    bounded(Bound::Order, longer(1, 2), longer(2, 1));
+}
+
+#[test]
+fn a_count_past_the_bytes_is_refused() {
+    let none = Raw::notice().number(0).byte(0);
+    for count in [2, 100, u32::MAX.into(), 1 << 62, u64::MAX] {
+        bounded(
+            Bound::Count,
+            none.clone(),
+            Raw::notice().number(count).byte(0),
+        );
+        bounded(
+            Bound::Count,
+            none.clone(),
+            Raw::batch().number(count).byte(6),
+        );
+        bounded(
+            Bound::Count,
+            none.clone(),
+            Raw::batch().number(1).byte(4).number(count).byte(1),
+        );
+    }
+    // The length of a name is no count of elements: there the bytes are asked for, and are not there.
+    for length in [2, 1 << 20, u64::MAX] {
+        assert_eq!(
+            decode(&Raw::notice().number(1).number(length).byte(0).0),
+            Err(FrameError::CutShort)
+        );
+    }
+}
+
+#[test]
+fn the_version_comes_first() {
+    assert_eq!(decode(&[]), Err(FrameError::CutShort));
+    assert_eq!(decode(&[1]), Err(FrameError::CutShort));
+    for version in [0, 2, 255] {
+        assert_eq!(decode(&[version]), Err(FrameError::Version { version }));
+        assert_eq!(
+            decode(&vec![version; MAX_FRAME + 1]),
+            Err(FrameError::Version { version })
+        );
+    }
+}
+
+#[test]
+fn a_frame_that_is_too_long_is_not_read() {
+    for (kind, most) in [
+        (0, MAX_BATCH),
+        (1, MAX_FRAME),
+        (2, MAX_FRAME),
+        (3, MAX_FRAME),
+        (99, MAX_FRAME),
+    ] {
+        let mut bytes = [vec![1, kind], vec![0x80; most - 1]].concat();
+        let error = FrameError::TooLong {
+            bytes: most + 1,
+            most,
+        };
+        assert_eq!(decode(&bytes), Err(error));
+        bytes.pop();
+        assert!(!matches!(decode(&bytes), Err(FrameError::TooLong { .. })));
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_malformed() {
+    let reply = |kind| Raw::done().number(1).byte(kind);
+    let flag = |flag| Raw::notice().number(0).byte(flag);
+    let epoch = |bytes: &[u8]| [&[1, 2], bytes].concat();
+    let voter = |bytes: &[u8]| [&[1, 2, 0], bytes].concat();
+    let wrong = [
+        ("frame", vec![1, 4], 2),
+        ("operation", Raw::batch().number(1).byte(8).0, 9),
+        ("reply", reply(5).0, 11),
+        ("reason", reply(1).byte(5).0, 12),
+        ("flag", flag(2).0, 6),
+        ("maybe", vec![1, 0, 0, 7, 2], 5),
+        (
+            "epoch of 33 bits",
+            epoch(&[0xff, 0xff, 0xff, 0xff, 0x1f]),
+            7,
+        ),
+        (
+            "epoch of 35 bits",
+            epoch(&[0xff, 0xff, 0xff, 0xff, 0xff]),
+            7,
+        ),
+        (
+            "voter of 65 bits",
+            voter(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 3]),
+            13,
+        ),
+        ("longer kind", vec![1, 0x80, 0], 2),
+        ("longer epoch", epoch(&[0x80, 0, 8, 0, 0]), 3),
+        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0]), 5),
+        ("longer count", voter(&[8, 0x80, 0, 0]), 5),
+        ("longer length", voter(&[8, 1, 0x81, 0, b'a', 0]), 6),
+    ];
+    for (what, bytes, at) in wrong {
+        assert_eq!(decode(&bytes), Err(FrameError::Malformed { at }), "{what}");
+    }
+}
+
+/// A broken bound is not told of the next frame, nor is one that somebody else has met.
+#[test]
+fn an_error_is_of_its_own_frame() {
+    let malformed = Err(FrameError::Malformed { at: 2 });
+    assert!(matches!(
+        decode(&Raw::notice().number(9).0),
+        Err(FrameError::Bound { .. })
+    ));
+    assert_eq!(decode(&[1, 4]), malformed);
+    postcard::from_bytes::<Frame>(&Raw::notice().number(9).0[1..]).unwrap_err();
+    assert_eq!(decode(&[1, 4]), malformed);
+}
+
+#[test]
+fn errors_read_well() {
+    let sentences = [
+        (
+            FrameError::Version { version: 2 },
+            "a frame of version 2; this node speaks version 1",
+        ),
+        (
+            FrameError::TooLong { bytes: 9, most: 8 },
+            "a frame of 9 bytes, where 8 are the most",
+        ),
+        (
+            FrameError::Bound {
+                bound: Bound::Ops,
+                at: 5,
+            },
+            "a frame with more than 4096 operations, before byte 5",
+        ),
+        (
+            FrameError::LeftOver { bytes: 3 },
+            "a frame, and 3 bytes behind it",
+        ),
+    ];
+    for (error, sentence) in sentences {
+        assert_eq!(error.to_string(), sentence);
+    }
+}

@@ -1,0 +1,177 @@
+//! F3: what agents and voters have to say fits into frames, and an agent knows when a batch is full.
+
+mod common;
+
+use common::frames::op;
+use proptest::prelude::*;
+use quorum::frame::{
+    decode, encode, wire_size, BATCH_BYTES, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME,
+    MAX_NAMES, MAX_OPS, MAX_TOKENS,
+};
+use quorum::message::{
+    Ack, Batch, Digest, Fence, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Op,
+    Reply, Session, Token, Turn, Verdict,
+};
+use quorum::time::Time;
+
+proptest! {
+    #[test]
+    fn f3_an_operation_is_not_longer_than_told(op in op()) {
+        let batch = |ops| encode(&Frame::Batch(batch(ops))).len();
+        let bytes = batch(vec![op.clone()]) - batch(vec![]);
+        prop_assert!(bytes <= wire_size(&op), "{} bytes", bytes);
+    }
+}
+
+fn batch(ops: Vec<Op>) -> Batch {
+    let session = Session {
+        voter: Incarnation(u64::MAX),
+        generation: Generation(u64::MAX),
+    };
+    Batch {
+        epoch: u32::MAX,
+        agent: Incarnation(u64::MAX),
+        session: Some(session),
+        seq: u64::MAX,
+        stamp: Time::NEVER,
+        ops,
+    }
+}
+
+/// The longest names there can be, `count` of them.
+fn longest(count: usize) -> Vec<Name> {
+    let name =
+        |place: usize| [vec![place as u8, (place >> 8) as u8], vec![0; MAX_NAME - 2]].concat();
+    (0..count)
+        .map(|place| Name::new(&name(place)).unwrap())
+        .collect()
+}
+
+/// The longest tokens there can be.
+fn tokens(count: usize) -> Vec<Token> {
+    (0..count as u64)
+        .rev()
+        .map(|place| Token(u64::MAX - place))
+        .collect()
+}
+
+#[test]
+fn f3_the_longest_operations_are_as_long_as_told() {
+    let token = Token(u64::MAX);
+    let (mode, fence) = (Mode::Write, Fence(MAX_FENCE));
+    let names = Names::new(longest(MAX_NAMES)).unwrap();
+    let longest = [
+        Op::Lock {
+            token,
+            mode,
+            turn: Turn::Nobody,
+            guess: fence,
+            names: names.clone(),
+        },
+        Op::Confirm { token, fence },
+        Op::Assert {
+            token,
+            mode,
+            fence,
+            names: names.clone(),
+        },
+        Op::Unlock { token, fence },
+        Op::Leave { names },
+        Op::Sync {
+            from: token,
+            to: token,
+            live: tokens(MAX_TOKENS),
+        },
+        Op::Settled,
+        Op::Condemn {
+            name: longest(1).remove(0),
+        },
+    ];
+    let empty = encode(&Frame::Batch(batch(vec![]))).len();
+    for op in longest {
+        let bytes = encode(&Frame::Batch(batch(vec![op.clone()]))).len() - empty;
+        assert_eq!(bytes, wire_size(&op), "{op:?}");
+    }
+}
+
+#[test]
+fn f3_a_batch_that_is_filled_to_the_last_byte_is_a_frame() {
+    let token = Token(u64::MAX);
+    let unlock = Op::Unlock {
+        token,
+        fence: Fence(MAX_FENCE),
+    };
+    let mut ops = vec![unlock; 3000];
+    let left = |ops: &[Op]| BATCH_BYTES - ops.iter().map(wire_size).sum::<usize>();
+    while left(&ops) > 5 * MAX_NAME {
+        ops.push(Op::Condemn {
+            name: longest(1).remove(0),
+        });
+    }
+    ops.push(Op::Sync {
+        from: token,
+        to: token,
+        live: tokens((left(&ops) - 600) / 10),
+    });
+    let name = left(&ops)
+        - wire_size(&Op::Condemn {
+            name: Name::new(&[1]).unwrap(),
+        })
+        + 1;
+    ops.push(Op::Condemn {
+        name: Name::new(&vec![1; name]).unwrap(),
+    });
+    assert_eq!(left(&ops), 0);
+    assert!(ops.len() > 128, "their count takes two bytes");
+    assert_eq!(encode(&Frame::Batch(batch(ops))).len(), MAX_BATCH);
+}
+
+/// The longest answers to the longest batches: most replies, and as many missing tokens as a batch can have live.
+#[test]
+fn f3_whatever_a_batch_asks_fits_its_answer() {
+    let Batch {
+        epoch,
+        agent,
+        session,
+        seq,
+        stamp,
+        ..
+    } = batch(vec![]);
+    let synced = || Reply::Synced {
+        missing: tokens(MAX_TOKENS),
+    };
+    let syncs = BATCH_BYTES / (10 * MAX_TOKENS);
+    let mut replies = vec![
+        Reply::Yes {
+            fence: Fence(MAX_FENCE)
+        };
+        MAX_OPS - syncs - 1
+    ];
+    replies.extend((0..=syncs).map(|_| synced()));
+    let condemned = tokens(MAX_TOKENS);
+    let verdict = Verdict::Done {
+        replies,
+        digest: Digest(u64::MAX),
+        condemned,
+    };
+    let session = session.unwrap();
+    let ack = Frame::Ack(Ack {
+        epoch,
+        agent,
+        session,
+        seq,
+        stamp,
+        verdict,
+    });
+    let notice = Frame::Notice(Notice {
+        epoch,
+        voter: agent,
+        hints: longest(MAX_HINTS),
+        speak: true,
+    });
+    for frame in [ack, notice] {
+        let bytes = encode(&frame);
+        assert!(bytes.len() <= MAX_FRAME, "{} bytes", bytes.len());
+        assert_eq!(decode(&bytes), Ok(frame));
+    }
+}

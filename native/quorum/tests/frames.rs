@@ -1,0 +1,146 @@
+//! F1: each frame has one encoding, and bytes are a frame or an error.
+
+mod common;
+
+use common::frames::frame;
+use common::judge::{by_postcard, judge};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use quorum::frame::{decode, encode, encode_into, Bound, FrameError, MAX_FENCE};
+use quorum::message::{Fence, Floor, Frame, Incarnation};
+
+/// A way to spoil a frame.
+#[derive(Clone, Debug)]
+enum Harm {
+    Flip(Index, u8),
+    Put(Index, u8),
+    Cut(Index),
+    Drop(Index),
+    /// A number of so many bits, where one may be.
+    Number(Index, u32),
+    /// The same number, a byte longer: where it is one, and has its end there.
+    Longer(Index),
+    /// The rest of another frame.
+    Splice(Index, Index, Vec<u8>),
+    Twice(Index, Index),
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    let place = any::<Index>;
+    prop_oneof![
+        3 => (place(), 0..8u8).prop_map(|(at, bit)| Harm::Flip(at, 1 << bit)),
+        2 => (place(), any::<u8>()).prop_map(|(at, byte)| Harm::Put(at, byte)),
+        1 => place().prop_map(Harm::Cut),
+        1 => place().prop_map(Harm::Drop),
+        2 => (place(), 0..=70u32).prop_map(|(at, bits)| Harm::Number(at, bits)),
+        2 => place().prop_map(Harm::Longer),
+        1 => (place(), place(), frame()).prop_map(|(at, from, other)| Harm::Splice(at, from, encode(&other))),
+        1 => (place(), place()).prop_map(|(from, to)| Harm::Twice(from, to)),
+    ]
+}
+
+fn harmed(mut bytes: Vec<u8>, harm: Harm) -> Vec<u8> {
+    if bytes.is_empty() {
+        return bytes;
+    }
+    let length = bytes.len();
+    match harm {
+        Harm::Flip(at, bit) => bytes[at.index(length)] ^= bit,
+        Harm::Put(at, byte) => bytes[at.index(length)] = byte,
+        Harm::Cut(at) => bytes.truncate(at.index(length)),
+        Harm::Drop(at) => drop(bytes.remove(at.index(length))),
+        Harm::Number(at, bits) => {
+            let mut number = vec![0xff; (bits / 7) as usize];
+            number.push(0x7f >> (7 - bits % 7));
+            let at = at.index(length);
+            bytes.splice(at..=at, number);
+        }
+        Harm::Longer(at) => {
+            let at = at.index(length);
+            bytes[at] |= 0x80;
+            bytes.insert(at + 1, 0);
+        }
+        Harm::Splice(at, from, other) => {
+            bytes.truncate(at.index(length));
+            bytes.extend(&other[from.index(other.len())..]);
+        }
+        Harm::Twice(from, to) => {
+            let (from, to) = (from.index(length), to.index(length));
+            let copy = bytes[from.min(to)..from.max(to)].to_vec();
+            bytes.splice(to..to, copy);
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn f1_each_frame_comes_back(frame in frame(), mut buffer in vec(any::<u8>(), 0..100)) {
+        let bytes = encode(&frame);
+        prop_assert_eq!(decode(&bytes), Ok(frame.clone()));
+        prop_assert_eq!(by_postcard(&bytes), Some(frame.clone()));
+        encode_into(&frame, &mut buffer);
+        prop_assert_eq!(buffer, bytes);
+    }
+
+    #[test]
+    fn f1_any_bytes_are_a_frame_or_an_error(bytes in vec(any::<u8>(), 0..200)) {
+        judge(&bytes);
+    }
+
+    /// As above, with the version right and the rest made of bytes that occur: so more of it is read.
+    #[test]
+    fn f1_likely_bytes_are_a_frame_or_an_error(
+        kind in 0..4u8,
+        rest in vec(prop_oneof![0..8u8, 0..4u8, any::<u8>()], 0..60),
+    ) {
+        judge(&[&[1, kind], rest.as_slice()].concat());
+    }
+
+    #[test]
+    fn f1_a_spoiled_frame_is_another_or_an_error(frame in frame(), harms in vec(harm(), 1..4)) {
+        judge(&harms.into_iter().fold(encode(&frame), harmed));
+    }
+
+    /// Also where the cut leaves a sensible count.
+    #[test]
+    fn a_frame_that_is_cut_short_is_none(frame in frame(), at in any::<Index>()) {
+        let bytes = encode(&frame);
+        let error = decode(&bytes[..at.index(bytes.len())]).unwrap_err();
+        let short = matches!(error, FrameError::CutShort | FrameError::Bound { bound: Bound::Count, .. });
+        prop_assert!(short, "{}", error);
+    }
+
+    #[test]
+    fn a_frame_has_nothing_behind_it(frame in frame(), more in vec(any::<u8>(), 1..4)) {
+        let bytes = [encode(&frame), more.clone()].concat();
+        prop_assert_eq!(decode(&bytes), Err(FrameError::LeftOver { bytes: more.len() }));
+    }
+}
+
+fn told(fence: Fence) -> Frame {
+    let (epoch, asker) = (0, Incarnation(1));
+    Frame::Floor(Floor::Told {
+        epoch,
+        asker,
+        fence,
+    })
+}
+
+#[test]
+fn memory_is_used_again() {
+    let mut bytes = Vec::with_capacity(100);
+    let before = bytes.as_ptr();
+    for _ in 0..3 {
+        encode_into(&told(Fence(9)), &mut bytes);
+        assert_eq!(bytes.as_ptr(), before);
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "a frame that others will not accept")]
+fn a_frame_of_ours_that_breaks_a_bound_is_a_bug() {
+    let _ = encode(&told(Fence(MAX_FENCE + 1)));
+}

@@ -1,0 +1,236 @@
+//! An agent whose answers get lost, with its voters played by hand: what the stories of a small cluster do not meet.
+
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
+use quorum::members::{Member, Members};
+use quorum::message::{
+    Ack, Batch, Digest, Fence, Frame, Generation, Incarnation, Mode, Name, Op, Reply, Session,
+    Token, Verdict, EPOCH,
+};
+use quorum::rules::Rules;
+use quorum::time::Time;
+use quorum::weakness::Weaknesses;
+use std::time::Duration;
+
+const A: Incarnation = Incarnation(1);
+
+struct Alone {
+    agent: Agent,
+    now: Time,
+    said: Vec<AgentOutput>,
+    sent: Vec<(usize, Batch)>,
+}
+
+impl Alone {
+    fn new() -> Alone {
+        let setup = AgentSetup {
+            members: Members::new(3, 0).unwrap(),
+            rules: Rules::default(),
+            weaknesses: Weaknesses::NONE,
+            incarnation: A,
+            seed: 1,
+        };
+        let now = Time(0);
+        let agent = Agent::new(setup, now);
+        let (said, sent) = (Vec::new(), Vec::new());
+        Alone {
+            agent,
+            now,
+            said,
+            sent,
+        }
+    }
+
+    fn does(&mut self, call: impl FnOnce(&mut Agent, Time)) {
+        call(&mut self.agent, self.now);
+        self.agent.flush(self.now);
+        for output in self.agent.outputs() {
+            match output {
+                AgentOutput::Send(send) => match send.frame {
+                    Frame::Batch(batch) => self.sent.push((send.to.place(), batch)),
+                    other => panic!("{other:?}"),
+                },
+                other => self.said.push(other),
+            }
+        }
+    }
+
+    fn wait(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.does(|agent, now| agent.tick(now));
+    }
+
+    /// The last batch to `voter`, which is taken out.
+    fn batch(&mut self, voter: usize) -> Batch {
+        let place = self.sent.iter().rposition(|(to, _)| *to == voter);
+        self.sent.remove(place.expect("a batch")).1
+    }
+
+    fn answer(&mut self, voter: usize, batch: &Batch, session: Session, verdict: Verdict) {
+        let (seq, stamp) = (batch.seq, batch.stamp);
+        let ack = Ack {
+            epoch: EPOCH,
+            agent: A,
+            session,
+            seq,
+            stamp,
+            verdict,
+        };
+        let from = Member::at(voter).unwrap();
+        self.does(|agent, now| agent.receive(now, from, Frame::Ack(ack)));
+    }
+
+    /// The voter does not know the session that the batch names, and begins `session`.
+    fn begin(&mut self, voter: usize, session: Session) -> Batch {
+        let batch = self.batch(voter);
+        let named = batch.session;
+        self.answer(voter, &batch, session, Verdict::Mismatch { named });
+        self.batch(voter)
+    }
+
+    fn done(&mut self, voter: usize, batch: &Batch, replies: Vec<Reply>, votes: &[Token]) {
+        let digest = votes
+            .iter()
+            .fold(Digest::default(), |digest, token| digest.with(*token));
+        let verdict = Verdict::Done {
+            replies,
+            digest,
+            condemned: Vec::new(),
+        };
+        self.answer(voter, batch, batch.session.unwrap(), verdict);
+    }
+}
+
+fn session(voter: u64) -> Session {
+    Session {
+        voter: Incarnation(voter),
+        generation: Generation(1),
+    }
+}
+
+fn name(bytes: &str) -> Name {
+    Name::new(bytes.as_bytes()).unwrap()
+}
+
+/// Found by a simulated history. A voter that began anew was told of a lock, and its answer was lost; the lock was
+/// given back meanwhile. So the voter keeps it, and nothing it answers says that it has forgotten it, until it has
+/// been told what lives.
+#[test]
+fn an_unlock_waits_for_a_voter_that_may_keep_what_a_lost_answer_was_about() {
+    let mut alone = Alone::new();
+    for voter in 0..3 {
+        let member = Member::at(voter).unwrap();
+        alone.does(|agent, now| agent.up(now, member));
+        let settled = alone.begin(voter, session(10 + voter as u64));
+        alone.done(voter, &settled, Vec::new(), &[]);
+    }
+    let (a, soon) = (name("a"), Duration::from_secs(5));
+    alone.does(|agent, now| agent.lock(now, Request(1), a.into(), Mode::Write, soon));
+    for voter in 0..3 {
+        let batch = alone.batch(voter);
+        let Some(Op::Lock { token, .. }) = batch.ops.first() else {
+            panic!("{batch:?}")
+        };
+        let token = *token;
+        alone.done(
+            voter,
+            &batch,
+            vec![Reply::Yes { fence: Fence(1) }],
+            &[token],
+        );
+    }
+    let Some(AgentOutput::Granted { token, .. }) = alone.said.pop() else {
+        panic!("not granted")
+    };
+
+    // Voter 2 begins anew. It hears of the lock, and the agent does not hear that it did.
+    alone.wait(Rules::default().heartbeat);
+    for voter in 0..2 {
+        let batch = alone.batch(voter);
+        alone.done(voter, &batch, Vec::new(), &[token]);
+    }
+    let lost = alone.begin(2, session(22));
+    assert!(
+        matches!(lost.ops[..], [Op::Assert { .. }, Op::Settled]),
+        "{lost:?}"
+    );
+    // The lock is given back. Voter 0 forgets it, voter 1 does not answer any more.
+    alone.does(|agent, now| assert!(agent.unlock(now, token, Request(2))));
+    let batch = alone.batch(0);
+    alone.done(0, &batch, Vec::new(), &[]);
+    alone.wait(Rules::default().attempt);
+    // Something else is on its way to voter 2 when its next answer comes.
+    alone.does(|agent, now| agent.condemn(now, name("b")));
+    let mut told = false;
+    while !told {
+        let batch = alone.batch(2);
+        told = batch.ops.iter().any(|op| matches!(op, Op::Sync { .. }));
+        let replies = match told {
+            true => vec![Reply::Synced {
+                missing: Vec::new(),
+            }],
+            false => Vec::new(),
+        };
+        assert!(
+            alone.said.is_empty(),
+            "voter 2 keeps the lock: {:?}",
+            alone.said
+        );
+        alone.done(2, &batch, replies, &[token]);
+    }
+    let unlocked = |output: &AgentOutput| {
+        matches!(
+            output,
+            AgentOutput::Unlocked {
+                request: Request(2),
+                confirmed: true
+            }
+        )
+    };
+    assert!(alone.said.iter().any(unlocked), "{:?}", alone.said);
+}
+
+/// A fence was agreed on by two voters; one of them forgot its vote, and so another writer may have been granted a
+/// higher one since. The third voter knows of it.
+#[test]
+fn a_fence_that_was_agreed_on_does_not_outlive_the_votes_it_was_made_of() {
+    let mut alone = Alone::new();
+    for voter in 0..3 {
+        let member = Member::at(voter).unwrap();
+        alone.does(|agent, now| agent.up(now, member));
+        let settled = alone.begin(voter, session(10 + voter as u64));
+        alone.done(voter, &settled, Vec::new(), &[]);
+    }
+    let (a, soon) = (name("a"), Duration::from_secs(5));
+    alone.does(|agent, now| agent.lock(now, Request(1), a.into(), Mode::Write, soon));
+    let batches: Vec<Batch> = (0..3).map(|voter| alone.batch(voter)).collect();
+    let Some(Op::Lock { token, .. }) = batches[0].ops.first() else {
+        panic!("{batches:?}")
+    };
+    let token = *token;
+    let yes = |fence| {
+        vec![Reply::Yes {
+            fence: Fence(fence),
+        }]
+    };
+    alone.done(0, &batches[0], yes(7), &[token]);
+    // 7 is agreed on, and voter 1 is to write it down; but it dies first.
+    alone.done(1, &batches[1], yes(6), &[token]);
+    let settled = alone.begin(1, session(21));
+    alone.done(1, &settled, Vec::new(), &[]);
+    // Meanwhile voters 1 and 2 have granted 8 to somebody else, who has given it back.
+    alone.done(2, &batches[2], yes(9), &[token]);
+    for voter in [0, 2, 1] {
+        let confirms = |(to, batch): &(usize, Batch)| {
+            *to == voter && batch.ops.iter().any(|op| matches!(op, Op::Confirm { .. }))
+        };
+        if alone.sent.iter().any(confirms) {
+            let batch = alone.batch(voter);
+            alone.done(voter, &batch, vec![Reply::Confirmed], &[token]);
+        }
+    }
+    for output in &alone.said {
+        if let AgentOutput::Granted { fence, .. } = output {
+            assert!(*fence >= Fence(9), "granted {fence:?} after 8");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! A cluster in one process: frames arrive in the order in which they were sent, unless a test cuts or holds a link.
+
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
+use quorum::frame;
+use quorum::lease::Standing;
+use quorum::members::{Member, Members};
+use quorum::message::{Batch, Fence, Frame, Incarnation, Mode, Name, Names, Op, Send, Token};
+use quorum::rules::Rules;
+use quorum::time::Time;
+use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::weakness::Weaknesses;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of a new cluster, that stores nothing.
+pub const NEW: Fences = Fences {
+    floor: Some(Fence(0)),
+    durable: false,
+};
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// A lock as its holder knows it.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    pub node: usize,
+    pub token: Token,
+    pub fence: u64,
+    pub standing: Arc<Standing>,
+}
+
+/// What a request was answered with.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Granted(Lock),
+    Refused(Refusal),
+    Unlocked { confirmed: bool },
+    Accepted,
+}
+
+pub struct Cluster {
+    pub now: Time,
+    pub rules: Rules,
+    pub agents: Vec<Agent>,
+    pub voters: Vec<Voter>,
+    pub answers: BTreeMap<Request, Answer>,
+    pub lost: Vec<(Token, Loss)>,
+    pub at_risk: Vec<Token>,
+    /// What voters want stored: the last of each.
+    pub store: BTreeMap<usize, Fence>,
+    /// All that was sent and arrived, in order.
+    pub arrived: Vec<(usize, Send)>,
+    pub wire: VecDeque<(usize, Send)>,
+    cut: BTreeSet<(usize, usize)>,
+    held: BTreeSet<(usize, usize)>,
+    requests: u64,
+    lives: u64,
+}
+
+impl Cluster {
+    /// With sessions set up everywhere.
+    pub fn new(count: usize) -> Cluster {
+        Cluster::with(count, Rules::default(), NEW)
+    }
+
+    pub fn with(count: usize, rules: Rules, fences: Fences) -> Cluster {
+        let mut cluster = Cluster {
+            now: Time(1_000_000_000),
+            rules,
+            agents: Vec::new(),
+            voters: Vec::new(),
+            answers: BTreeMap::new(),
+            lost: Vec::new(),
+            at_risk: Vec::new(),
+            store: BTreeMap::new(),
+            arrived: Vec::new(),
+            wire: VecDeque::new(),
+            cut: BTreeSet::new(),
+            held: BTreeSet::new(),
+            requests: 0,
+            lives: 0,
+        };
+        for place in 0..count {
+            let agent = cluster.agent(count, place);
+            cluster.agents.push(agent);
+            let voter = cluster.voter(count, place, fences);
+            cluster.voters.push(voter);
+        }
+        for place in 0..count {
+            cluster.connect(place);
+        }
+        cluster.run();
+        cluster
+    }
+
+    fn agent(&mut self, count: usize, place: usize) -> Agent {
+        let members = Members::new(count, place).unwrap();
+        self.lives += 1;
+        let (incarnation, seed) = (Incarnation(self.lives), self.lives);
+        let setup = AgentSetup {
+            members,
+            rules: self.rules,
+            weaknesses: Weaknesses::NONE,
+            incarnation,
+            seed,
+        };
+        Agent::new(setup, self.now)
+    }
+
+    fn voter(&mut self, count: usize, place: usize, fences: Fences) -> Voter {
+        let members = Members::new(count, place).unwrap();
+        self.lives += 1;
+        let incarnation = Incarnation(self.lives);
+        let (rules, weaknesses) = (self.rules, Weaknesses::NONE);
+        Voter::new(
+            VoterSetup {
+                members,
+                rules,
+                weaknesses,
+                incarnation,
+                fences,
+            },
+            self.now,
+        )
+    }
+
+    fn connect(&mut self, place: usize) {
+        for member in 0..self.agents.len() {
+            self.agents[place].up(self.now, at(member));
+        }
+    }
+
+    /// The voter of a node crashes and starts anew.
+    pub fn restart_voter(&mut self, place: usize, fences: Fences) {
+        self.voters[place] = self.voter(self.agents.len(), place, fences);
+    }
+
+    /// The agent of a node crashes, with all who held something, and starts anew.
+    pub fn restart_agent(&mut self, place: usize) {
+        self.agents[place] = self.agent(self.agents.len(), place);
+        self.connect(place);
+    }
+
+    /// What is sent from one node to another is lost from now on.
+    pub fn cut(&mut self, from: usize, to: usize) {
+        self.cut.insert((from, to));
+    }
+
+    /// In both directions, with all others. Nobody is told.
+    pub fn isolate(&mut self, node: usize) {
+        for other in (0..self.agents.len()).filter(|other| *other != node) {
+            self.cut(node, other);
+            self.cut(other, node);
+        }
+    }
+
+    /// What two nodes say to each other arrives again.
+    pub fn mend(&mut self, one: usize, other: usize) {
+        self.cut.remove(&(one, other));
+        self.cut.remove(&(other, one));
+    }
+
+    pub fn heal(&mut self) {
+        self.cut.clear();
+        self.held.clear();
+        self.run();
+    }
+
+    /// What is sent from one node to another stays on the wire, until all is healed.
+    pub fn hold(&mut self, from: usize, to: usize) {
+        self.held.insert((from, to));
+    }
+
+    fn request(&mut self) -> Request {
+        self.requests += 1;
+        Request(self.requests)
+    }
+
+    fn ask(&mut self, node: usize, names: &[&str], mode: Mode, timeout: Duration) -> Request {
+        let request = self.request();
+        self.agents[node].lock(self.now, request, self::names(names), mode, timeout);
+        self.run();
+        request
+    }
+
+    pub fn lock(&mut self, node: usize, name: &str, timeout: Duration) -> Request {
+        self.ask(node, &[name], Mode::Write, timeout)
+    }
+
+    pub fn rlock(&mut self, node: usize, name: &str, timeout: Duration) -> Request {
+        self.ask(node, &[name], Mode::Read, timeout)
+    }
+
+    pub fn lock_many(&mut self, node: usize, names: &[&str], timeout: Duration) -> Request {
+        self.ask(node, names, Mode::Write, timeout)
+    }
+
+    /// A lock that is granted at once.
+    pub fn locked(&mut self, node: usize, name: &str) -> Lock {
+        let request = self.lock(node, name, SECOND);
+        self.granted(request)
+    }
+
+    pub fn rlocked(&mut self, node: usize, name: &str) -> Lock {
+        let request = self.rlock(node, name, SECOND);
+        self.granted(request)
+    }
+
+    /// The lock that a request was granted.
+    pub fn granted(&self, request: Request) -> Lock {
+        match self.answers.get(&request) {
+            Some(Answer::Granted(lock)) => lock.clone(),
+            answer => panic!("{request:?} was not granted: {answer:?}"),
+        }
+    }
+
+    pub fn is_granted(&self, request: Request) -> bool {
+        matches!(self.answers.get(&request), Some(Answer::Granted(_)))
+    }
+
+    pub fn refused(&self, request: Request) -> Refusal {
+        match self.answers.get(&request) {
+            Some(Answer::Refused(why)) => *why,
+            answer => panic!("{request:?} was not refused: {answer:?}"),
+        }
+    }
+
+    pub fn unlock(&mut self, lock: &Lock) -> Request {
+        let request = self.request();
+        assert!(self.agents[lock.node].unlock(self.now, lock.token, request));
+        self.run();
+        request
+    }
+
+    pub fn try_unlock(&mut self, lock: &Lock) -> Request {
+        let request = self.request();
+        assert!(self.agents[lock.node].try_unlock(self.now, lock.token, request));
+        self.run();
+        request
+    }
+
+    pub fn held(&self, lock: &Lock) -> bool {
+        let held = self.agents[lock.node]
+            .lease()
+            .holds(&lock.standing, || self.now);
+        assert_eq!(held, self.agents[lock.node].held(lock.token, self.now));
+        held
+    }
+
+    /// Everything arrives that can.
+    pub fn run(&mut self) {
+        self.collect();
+        for _ in 0..100_000 {
+            let movable =
+                |(from, send): &(usize, Send)| !self.held.contains(&(*from, send.to.place()));
+            let Some(place) = self.wire.iter().position(movable) else {
+                return;
+            };
+            let (from, send) = self.wire.remove(place).unwrap();
+            if !self.cut.contains(&(from, send.to.place())) {
+                self.deliver(from, send);
+            }
+            self.collect();
+        }
+        panic!("they talk without end");
+    }
+
+    /// A frame arrives that somebody may have sent once. Frames go over the wire as bytes.
+    pub fn deliver(&mut self, from: usize, send: Send) {
+        let bytes = frame::encode(&send.frame);
+        let frame = frame::decode(&bytes).unwrap();
+        assert_eq!(frame, send.frame);
+        let to = send.to.place();
+        self.arrived.push((from, send));
+        match frame {
+            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(self.now, at(from), frame),
+            Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(self.now, at(from), frame),
+        }
+    }
+
+    fn collect(&mut self) {
+        for node in 0..self.agents.len() {
+            for output in self.voters[node].outputs() {
+                match output {
+                    VoterOutput::Send(send) => self.wire.push_back((node, send)),
+                    VoterOutput::Store(fence) => drop(self.store.insert(node, fence)),
+                }
+            }
+            self.agents[node].flush(self.now);
+            for output in self.agents[node].outputs() {
+                self.take(node, output);
+            }
+        }
+    }
+
+    fn take(&mut self, node: usize, output: AgentOutput) {
+        let (request, answer) = match output {
+            AgentOutput::Send(send) => return self.wire.push_back((node, send)),
+            AgentOutput::Lost { token, why } => return self.lost.push((token, why)),
+            AgentOutput::AtRisk { token } => return self.at_risk.push(token),
+            AgentOutput::Granted {
+                request,
+                token,
+                fence,
+                standing,
+            } => (
+                request,
+                Answer::Granted(Lock {
+                    node,
+                    token,
+                    fence: fence.0,
+                    standing,
+                }),
+            ),
+            AgentOutput::Refused { request, why } => (request, Answer::Refused(why)),
+            AgentOutput::Unlocked { request, confirmed } => {
+                (request, Answer::Unlocked { confirmed })
+            }
+            AgentOutput::Accepted { request } => (request, Answer::Accepted),
+        };
+        let earlier = self.answers.insert(request, answer);
+        assert!(earlier.is_none(), "{request:?} is answered twice");
+    }
+
+    /// Time passes, and everything happens that is due.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.now < end {
+            let deadlines = self.agents.iter().filter_map(Agent::deadline);
+            let next = deadlines
+                .chain(self.voters.iter().filter_map(Voter::deadline))
+                .min();
+            self.now = next
+                .unwrap_or(end)
+                .clamp(self.now + Duration::from_nanos(1), end);
+            self.agents
+                .iter_mut()
+                .for_each(|agent| agent.tick(self.now));
+            self.voters
+                .iter_mut()
+                .for_each(|voter| voter.tick(self.now));
+            self.run();
+        }
+    }
+
+    /// The batches that have arrived since the last call.
+    pub fn batches(&mut self) -> Vec<(usize, usize, Batch)> {
+        let arrived = std::mem::take(&mut self.arrived).into_iter();
+        let batch = |(from, send): (usize, Send)| match send.frame {
+            Frame::Batch(batch) => Some((from, send.to.place(), batch)),
+            _ => None,
+        };
+        arrived.filter_map(batch).collect()
+    }
+
+    /// Which operations have arrived since the last call.
+    pub fn ops(&mut self) -> Vec<Op> {
+        self.batches()
+            .into_iter()
+            .flat_map(|(_, _, batch)| batch.ops)
+            .collect()
+    }
+
+    /// Q9, Q10: nothing is left, anywhere, when nobody holds or wants anything.
+    pub fn assert_empty(&mut self) {
+        self.pass(self.rules.voter_lease + self.rules.heartbeat * 2);
+        for (agent, voter) in self.agents.iter().zip(&self.voters) {
+            assert!(agent.is_empty(), "{agent:#?}");
+            assert!(voter.is_empty(), "{voter:#?}");
+        }
+    }
+}
+
+pub fn at(place: usize) -> Member {
+    Member::at(place).unwrap()
+}
+
+pub fn name(name: &str) -> Name {
+    Name::new(name.as_bytes()).unwrap()
+}
+
+fn names(names: &[&str]) -> Names {
+    Names::new(names.iter().map(|bytes| name(bytes)).collect()).unwrap()
+}

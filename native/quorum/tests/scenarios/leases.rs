@@ -1,0 +1,205 @@
+//! What is held when nobody answers, and when an answer comes late.
+
+use crate::cluster::{at, Cluster, SECOND};
+use quorum::agent::{Loss, Refusal};
+use quorum::message::Op;
+use std::time::Duration;
+
+/// A lock is kept as long as a quorum answers, by a heartbeat every two seconds and no more.
+#[test]
+fn heartbeats_keep_it() {
+    let mut cluster = Cluster::new(3);
+    let locks: Vec<_> = (0..100)
+        .map(|i| cluster.locked(0, &format!("x{i}")))
+        .collect();
+    cluster.isolate(2);
+    cluster.batches();
+    cluster.pass(SECOND * 60);
+    assert!(locks.iter().all(|lock| cluster.held(lock)));
+    assert!(cluster.at_risk.is_empty() && cluster.lost.is_empty());
+    let from_holder: Vec<_> = cluster
+        .batches()
+        .into_iter()
+        .filter(|(from, to, _)| (*from, *to) == (0, 1))
+        .collect();
+    assert_eq!(from_holder.len(), 30);
+    assert!(from_holder.iter().all(|(_, _, batch)| batch.ops.is_empty()));
+}
+
+/// At risk first, then lost: 8 s after the last answered word, never later, and for good.
+#[test]
+fn without_a_quorum_it_is_lost() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let other = cluster.rlocked(0, "y");
+    cluster.isolate(0);
+    cluster.pass(SECOND * 4);
+    assert!(cluster.at_risk.is_empty());
+    cluster.pass(Duration::from_nanos(1));
+    assert_eq!(cluster.at_risk, [lock.token, other.token]);
+    cluster.pass(Duration::from_nanos(4_000_000_000 - 2));
+    assert!(cluster.held(&lock) && cluster.lost.is_empty());
+    cluster.pass(Duration::from_nanos(1));
+    assert!(!cluster.held(&lock));
+    assert_eq!(
+        cluster.lost,
+        [(lock.token, Loss::Quorum), (other.token, Loss::Quorum)]
+    );
+    cluster.heal();
+    cluster.pass(SECOND * 10);
+    assert!(!cluster.held(&lock));
+    cluster.assert_empty();
+}
+
+/// Q2: the voters give a name to another only after its holder knows that it has lost it.
+#[test]
+fn another_gets_it_after_the_holder_has_lost_it() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.isolate(0);
+    let other = cluster.lock(1, "x", SECOND * 60);
+    while !cluster.is_granted(other) {
+        assert!(cluster.voters[1..].iter().all(|voter| !voter.is_empty()));
+        cluster.pass(SECOND / 10);
+        assert!(!(cluster.is_granted(other) && cluster.held(&lock)));
+    }
+    let waited = cluster.now - quorum::time::Time(1_000_000_000);
+    assert!(
+        waited >= cluster.rules.voter_lease && waited < cluster.rules.voter_lease + SECOND * 2,
+        "{waited:?}"
+    );
+}
+
+/// Told once; told again when it was well in between.
+#[test]
+fn at_risk_is_said_once_each_time() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    for times in 1..=3 {
+        cluster.isolate(0);
+        cluster.pass(SECOND * 5);
+        assert_eq!(cluster.at_risk, vec![lock.token; times]);
+        cluster.heal();
+        cluster.pass(SECOND * 5);
+    }
+    assert!(cluster.held(&lock));
+}
+
+/// Q3: an agent that was silent for too long starts anew with a voter that has dropped its votes, and takes them
+/// again.
+#[test]
+fn after_a_reset_it_is_asserted() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.cut(0, 2);
+    cluster.pass(cluster.rules.voter_lease);
+    assert!(cluster.voters[2].is_empty(), "its lease is over there");
+    assert!(cluster.held(&lock));
+    cluster.batches();
+    cluster.heal();
+    cluster.pass(SECOND);
+    assert!(cluster
+        .ops()
+        .iter()
+        .any(|op| matches!(op, Op::Assert { .. })));
+    assert!(!cluster.voters[2].is_empty());
+    // Now it takes the other quorum.
+    cluster.cut(0, 1);
+    cluster.pass(SECOND * 20);
+    assert!(cluster.held(&lock));
+    cluster.heal();
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}
+
+/// An answer that comes late renews from when the question was sent.
+#[test]
+fn a_late_answer_is_worth_less() {
+    let mut cluster = Cluster::new(1);
+    let lock = cluster.locked(0, "x");
+    cluster.hold(0, 0);
+    cluster.pass(SECOND * 2);
+    let sent = cluster.now;
+    cluster.pass(SECOND * 5);
+    cluster.wire.truncate(1);
+    cluster.heal();
+    cluster.hold(0, 0);
+    assert!(cluster.held(&lock));
+    cluster.pass(SECOND * 3 - Duration::from_nanos(1));
+    assert!(cluster.held(&lock));
+    cluster.pass(Duration::from_nanos(1));
+    assert!(!cluster.held(&lock));
+    assert_eq!(cluster.now, sent + cluster.rules.holder_lease);
+}
+
+/// Q5: votes that come after the end of their attempt make no lock, also if nobody has looked at the time yet: the
+/// first of them may be gone.
+#[test]
+fn an_attempt_ends_in_time() {
+    let mut cluster = Cluster::new(3);
+    cluster.hold(1, 0);
+    cluster.hold(2, 0);
+    let request = cluster.lock(0, "x", SECOND * 60);
+    cluster.now = cluster.now + cluster.rules.attempt;
+    cluster.heal();
+    assert!(!cluster.is_granted(request));
+    cluster.pass(SECOND);
+    let lock = cluster.granted(request);
+    assert!(lock.token > quorum::message::Token(1));
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}
+
+/// A voter that said no, or was not there, is asked again while the lock is held.
+#[test]
+fn a_lock_gets_the_votes_it_lacks() {
+    let mut cluster = Cluster::new(3);
+    cluster.isolate(2);
+    cluster.pass(SECOND * 2);
+    let lock = cluster.locked(0, "x");
+    assert_eq!(cluster.agents[0].locks().next().unwrap().votes.len(), 2);
+    cluster.heal();
+    cluster.pass(SECOND * 5);
+    assert_eq!(cluster.agents[0].locks().next().unwrap().votes.len(), 3);
+    cluster.isolate(1);
+    cluster.pass(SECOND * 20);
+    assert!(cluster.held(&lock));
+}
+
+/// Q9: an agent that dies leaves nothing for longer than a lease.
+#[test]
+fn votes_of_a_dead_agent_go() {
+    let mut cluster = Cluster::new(3);
+    cluster.locked(0, "x");
+    cluster.restart_agent(0);
+    let early = cluster.lock(1, "x", SECOND * 5);
+    cluster.pass(SECOND * 6);
+    assert_eq!(cluster.refused(early), Refusal::Timeout);
+    let late = cluster.lock(1, "x", SECOND * 10);
+    cluster.pass(SECOND * 10);
+    let lock = cluster.granted(late);
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}
+
+/// A member that comes and goes loses nothing.
+#[test]
+fn flaps_lose_nothing() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    for turn in 0..50 {
+        let other = 1 + turn % 2;
+        cluster.cut(0, other);
+        cluster.agents[0].down(cluster.now, at(other));
+        let extra = cluster.lock(0, &format!("y{turn}"), SECOND);
+        cluster.pass(SECOND / 10);
+        let extra = cluster.granted(extra);
+        cluster.try_unlock(&extra);
+        cluster.heal();
+        cluster.agents[0].up(cluster.now, at(other));
+        cluster.run();
+    }
+    assert!(cluster.held(&lock));
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}

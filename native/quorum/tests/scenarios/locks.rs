@@ -1,0 +1,211 @@
+//! Locks, readers, several names, fences.
+
+use crate::cluster::{Cluster, SECOND};
+use quorum::agent::Refusal;
+use quorum::message::{Frame, Op};
+
+/// Q1: while one node has a name, no other gets it, and then it does.
+#[test]
+fn a_writer_is_alone() {
+    let mut cluster = Cluster::new(3);
+    let first = cluster.locked(0, "x");
+    let second = cluster.lock(1, "x", SECOND * 60);
+    cluster.pass(SECOND * 30);
+    assert!(cluster.held(&first));
+    assert!(!cluster.is_granted(second));
+    cluster.unlock(&first);
+    assert!(cluster.is_granted(second));
+    assert!(!cluster.held(&first));
+    let second = cluster.granted(second);
+    cluster.unlock(&second);
+    cluster.assert_empty();
+}
+
+/// Two messages to each voter and back: nothing is agreed on in a second round if all say the same.
+#[test]
+fn a_lock_takes_one_round() {
+    let mut cluster = Cluster::new(5);
+    for turn in 0..10 {
+        cluster.arrived.clear();
+        let lock = cluster.locked(turn % 5, "x");
+        assert_eq!(cluster.batches().len(), 5);
+        cluster.unlock(&lock);
+        assert_eq!(cluster.batches().len(), 5);
+    }
+    cluster.assert_empty();
+}
+
+/// Q1: readers share; a writer comes after the last of them.
+#[test]
+fn readers_are_together() {
+    let mut cluster = Cluster::new(4);
+    let readers: Vec<_> = [0, 1, 1, 3]
+        .iter()
+        .map(|node| cluster.rlocked(*node, "x"))
+        .collect();
+    assert!(readers.iter().all(|lock| cluster.held(lock)));
+    let writer = cluster.lock(2, "x", SECOND * 60);
+    for lock in &readers {
+        assert!(!cluster.is_granted(writer));
+        cluster.unlock(lock);
+    }
+    let writer = cluster.granted(writer);
+    assert!(cluster.held(&writer));
+    cluster.unlock(&writer);
+    cluster.assert_empty();
+}
+
+/// Q11: all names or none.
+#[test]
+fn several_names_are_one_lock() {
+    let mut cluster = Cluster::new(3);
+    let [b, c] = [cluster.locked(0, "b"), cluster.locked(2, "c")];
+    let all = cluster.lock_many(1, &["c", "a", "b"], SECOND * 60);
+    assert!(!cluster.is_granted(all));
+    cluster.unlock(&b);
+    cluster.pass(SECOND * 2);
+    assert!(!cluster.is_granted(all), "c is taken");
+    cluster.unlock(&c);
+    cluster.pass(SECOND * 2);
+    let all = cluster.granted(all);
+    for name in ["a", "b", "c"] {
+        let other = cluster.lock(2, name, SECOND / 10);
+        cluster.pass(SECOND);
+        assert_eq!(cluster.refused(other), Refusal::Timeout);
+    }
+    cluster.unlock(&all);
+    for name in ["a", "b", "c"] {
+        cluster.locked(2, name);
+    }
+}
+
+/// Q5: a name's fences grow, through names that are forgotten in between and through whoever asks.
+#[test]
+fn fences_grow() {
+    let mut cluster = Cluster::new(3);
+    let mut last = 0;
+    for turn in 0..20 {
+        let lock = cluster.locked(turn % 3, "x");
+        assert!(lock.fence > last);
+        last = lock.fence;
+        cluster.unlock(&lock);
+        assert!(cluster.voters.iter().all(quorum::voter::Voter::is_empty));
+        let reader = cluster.rlocked(0, "x");
+        assert!(reader.fence >= last, "a reader sees the last writer's");
+        cluster.unlock(&reader);
+    }
+}
+
+/// Q6: a voter that is behind is told, and the lock is granted when a quorum has written the fence down.
+#[test]
+fn a_quorum_knows_the_fence_before_it_is_given() {
+    let mut cluster = Cluster::new(3);
+    // Only two voters see ten locks, each time.
+    cluster.isolate(2);
+    for _ in 0..10 {
+        let lock = cluster.locked(0, "x");
+        cluster.unlock(&lock);
+        cluster.pass(SECOND * 2);
+    }
+    let last = cluster.voters[0].fence(&crate::cluster::name("x"));
+    cluster.heal();
+    cluster.pass(SECOND * 4);
+    cluster.hold(0, 0);
+    cluster.arrived.clear();
+    let request = cluster.lock(0, "x", SECOND);
+    let said = |send: &quorum::message::Send| {
+        matches!(&send.frame, Frame::Batch(batch)
+        if batch.ops.iter().any(|op| matches!(op, Op::Confirm { .. })))
+    };
+    assert!(cluster
+        .arrived
+        .iter()
+        .any(|(_, send)| send.to.place() == 2 && said(send)));
+    let lock = cluster.granted(request);
+    assert!(lock.fence > last.0);
+    let wrote =
+        |voter: &&quorum::voter::Voter| voter.fence(&crate::cluster::name("x")).0 >= lock.fence;
+    assert!(cluster.voters.iter().filter(wrote).count() >= 2);
+}
+
+/// Names that share a floor have fences that grow, too.
+#[test]
+fn names_may_share_a_floor() {
+    let rules = quorum::rules::Rules {
+        fence_floors: 1,
+        ..Default::default()
+    };
+    let mut cluster = Cluster::with(3, rules, crate::cluster::NEW);
+    let mut last = 0;
+    for turn in 0..10 {
+        let lock = cluster.locked(turn % 3, ["x", "y"][turn % 2]);
+        assert!(lock.fence > last);
+        last = lock.fence;
+        cluster.unlock(&lock);
+    }
+}
+
+#[test]
+fn one_node_is_a_cluster() {
+    let mut cluster = Cluster::new(1);
+    let lock = cluster.locked(0, "x");
+    let other = cluster.lock(0, "x", SECOND);
+    cluster.pass(SECOND * 20);
+    assert!(cluster.held(&lock));
+    assert_eq!(cluster.refused(other), Refusal::Timeout);
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}
+
+#[test]
+fn too_few_members_are_told_at_once() {
+    let mut cluster = Cluster::new(3);
+    for other in [1, 2] {
+        cluster.agents[0].down(cluster.now, crate::cluster::at(other));
+    }
+    let request = cluster.lock(0, "x", SECOND);
+    assert_eq!(cluster.refused(request), Refusal::NoQuorum);
+    cluster.assert_empty();
+}
+
+/// Q10: a request that fails leaves nothing, wherever it had got to.
+#[test]
+fn a_request_that_is_not_granted_leaves_nothing() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let local = cluster.lock(0, "x", SECOND * 3);
+    let remote = cluster.lock(1, "x", SECOND * 3);
+    let many = cluster.lock_many(2, &["x", "y"], SECOND * 3);
+    let gone = cluster.lock(2, "x", SECOND * 3);
+    cluster.agents[2].cancel(cluster.now, gone);
+    cluster.pass(SECOND * 4);
+    for request in [local, remote, many] {
+        assert_eq!(cluster.refused(request), Refusal::Timeout);
+    }
+    assert!(
+        !cluster.answers.contains_key(&gone),
+        "who is gone gets no answer"
+    );
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}
+
+/// One that waited here until too few members were left is refused as its turn comes, and stands in nobody's way.
+#[test]
+fn a_turn_that_comes_too_late_is_passed_on() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let waiting = cluster.lock(0, "x", SECOND * 60);
+    for other in [1, 2] {
+        cluster.agents[0].down(cluster.now, crate::cluster::at(other));
+    }
+    cluster.try_unlock(&lock);
+    assert_eq!(cluster.refused(waiting), Refusal::NoQuorum);
+    for other in [1, 2] {
+        cluster.agents[0].up(cluster.now, crate::cluster::at(other));
+    }
+    cluster.run();
+    let lock = cluster.locked(0, "x");
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}

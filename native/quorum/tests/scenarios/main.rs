@@ -1,0 +1,12 @@
+//! What the machines do in a small cluster, step by step: one story a test. What they do when everything goes wrong
+//! at once is looked for by `quorum_check`.
+
+mod cluster;
+mod condemned;
+mod contention;
+mod full;
+mod leases;
+mod locks;
+mod restarts;
+mod unlocks;
+mod waiting;

@@ -1,0 +1,234 @@
+//! Voters that have forgotten everything.
+
+use crate::cluster::{name, Cluster, NEW, SECOND};
+use quorum::message::{Fence, Op};
+use quorum::rules::Rules;
+use quorum::voter::Fences;
+use std::time::Duration;
+
+const LOST: Fences = Fences {
+    floor: None,
+    durable: false,
+};
+
+/// A2, dsync's error with three nodes: one crash and restart, and two have the lock. Q4: a quarantine prevents it.
+#[test]
+fn a_voter_that_forgot_does_not_give_it_away() {
+    let mut cluster = Cluster::new(3);
+    // A lock of 0 and 1, of which 2 knows nothing; and when 1 is back, nobody tells it.
+    cluster.isolate(2);
+    let lock = cluster.locked(0, "x");
+    cluster.isolate(0);
+    cluster.mend(1, 2);
+    cluster.restart_voter(1, NEW);
+    let other = cluster.lock(2, "x", SECOND * 60);
+    while !cluster.is_granted(other) {
+        cluster.pass(SECOND / 10);
+        assert!(!(cluster.is_granted(other) && cluster.held(&lock)));
+    }
+    assert!(cluster.now >= quorum::time::Time(1_000_000_000) + cluster.rules.quarantine);
+}
+
+/// With all agents there, the quarantine is over in a round: the lock is asserted, then it votes.
+#[test]
+fn a_voter_learns_what_is_held() {
+    let mut cluster = Cluster::new(3);
+    let locks: Vec<_> = (0..3000)
+        .map(|i| cluster.locked(i % 3, &format!("x{i}")))
+        .collect();
+    for voter in 0..3 {
+        cluster.batches();
+        cluster.restart_voter(voter, NEW);
+        assert!(!cluster.voters[voter].is_voting());
+        cluster.run();
+        assert!(
+            cluster.voters[voter].is_voting(),
+            "at once, though there are thousands"
+        );
+        assert_eq!(
+            cluster
+                .ops()
+                .iter()
+                .filter(|op| matches!(op, Op::Assert { .. }))
+                .count(),
+            3000
+        );
+        assert!(locks.iter().all(|lock| cluster.held(lock)));
+    }
+    let other = cluster.lock(0, "x1", SECOND);
+    cluster.pass(SECOND);
+    assert!(!cluster.is_granted(other));
+    for lock in &locks {
+        cluster.try_unlock(lock);
+    }
+    cluster.assert_empty();
+}
+
+/// One after the other all may restart, and the lock stays; its fence, too.
+#[test]
+fn a_lock_outlives_its_voters() {
+    let mut cluster = Cluster::new(5);
+    let lock = cluster.locked(0, "x");
+    for turn in 0..20 {
+        cluster.restart_voter(turn % 5, LOST);
+        cluster.pass(SECOND * 3);
+        assert!(cluster.voters.iter().all(quorum::voter::Voter::is_voting));
+        assert!(cluster.held(&lock));
+    }
+    cluster.unlock(&lock);
+    let next = cluster.locked(1, "x");
+    assert!(next.fence > lock.fence);
+}
+
+/// Too many at once, and the lock is lost; but not given to two.
+#[test]
+fn too_many_restarts_lose_it() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.restart_voter(1, NEW);
+    cluster.restart_voter(2, NEW);
+    cluster.run();
+    assert!(!cluster.held(&lock));
+    let other = cluster.locked(1, "x");
+    assert!(cluster.held(&other) && !cluster.held(&lock));
+}
+
+/// The fences of a voter without storage are learnt from those that have not forgotten them: after its quarantine.
+#[test]
+fn lost_fences_are_learnt() {
+    let mut cluster = Cluster::new(3);
+    let mut fence = 0;
+    for turn in 0..10 {
+        let lock = cluster.locked(turn % 3, "x");
+        fence = lock.fence;
+        cluster.unlock(&lock);
+    }
+    cluster.restart_voter(0, LOST);
+    cluster.cut(0, 1);
+    cluster.run();
+    cluster.pass(SECOND * 12);
+    assert!(
+        !cluster.voters[0].is_voting(),
+        "one of the others is not enough"
+    );
+    cluster.heal();
+    cluster.pass(SECOND * 2);
+    assert!(cluster.voters[0].is_voting());
+    assert!(cluster.voters[0].fence(&name("x")) >= Fence(fence));
+    assert!(cluster.voters[0].fence(&name("never locked")) >= Fence(fence));
+}
+
+/// If more have lost them than may, voting is over; what has not been lost stays true.
+#[test]
+fn fences_that_too_many_lost_end_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.restart_voter(0, LOST);
+    cluster.restart_voter(1, LOST);
+    cluster.pass(SECOND * 60);
+    assert!(!cluster.voters[0].is_voting() && !cluster.voters[1].is_voting());
+    let request = cluster.lock(2, "x", SECOND);
+    cluster.pass(SECOND * 2);
+    assert!(!cluster.is_granted(request));
+}
+
+/// With storage all may restart at once. No fence is given before it is stored.
+#[test]
+fn stored_fences_survive() {
+    let rules = Rules {
+        fence_block: 10,
+        ..Rules::default()
+    };
+    let durable = |floor| Fences {
+        floor: Some(floor),
+        durable: true,
+    };
+    let mut cluster = Cluster::with(3, rules, durable(Fence(0)));
+    let request = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(SECOND);
+    assert!(!cluster.is_granted(request), "nothing has been stored");
+    let mut last = 0;
+    for turn in 0..100 {
+        for voter in 0..3 {
+            let fence = cluster.store[&voter];
+            cluster.voters[voter].stored(cluster.now, fence);
+        }
+        cluster.pass(SECOND);
+        let lock = if turn == 0 {
+            cluster.granted(request)
+        } else {
+            cluster.locked(turn % 3, "x")
+        };
+        assert!(lock.fence > last);
+        assert!(
+            cluster
+                .store
+                .values()
+                .filter(|stored| stored.0 >= lock.fence)
+                .count()
+                >= 2
+        );
+        last = lock.fence;
+        cluster.unlock(&lock);
+        if turn % 7 == 6 {
+            (0..3).for_each(|voter| cluster.restart_voter(voter, durable(cluster.store[&voter])));
+            cluster.run();
+        }
+    }
+    assert!(
+        last < 1000,
+        "blocks are not thrown away without need: {last}"
+    );
+}
+
+/// B1: a yes of a life that is over does not count, however late it comes.
+#[test]
+fn a_vote_of_an_earlier_life_does_not_count() {
+    let mut cluster = Cluster::new(3);
+    cluster.isolate(2);
+    cluster.pass(SECOND * 2);
+    // The answers of 1 are under way while it restarts.
+    cluster.hold(1, 0);
+    let first = cluster.lock(0, "x", SECOND * 60);
+    cluster.restart_voter(1, NEW);
+    cluster.heal();
+    cluster.cut(0, 2);
+    let second = cluster.lock(2, "x", SECOND * 60);
+    for _ in 0..1000 {
+        cluster.pass(Duration::from_millis(10));
+        if cluster.is_granted(first) && cluster.is_granted(second) {
+            let locks = [cluster.granted(first), cluster.granted(second)];
+            assert!(!locks.iter().all(|lock| cluster.held(lock)));
+        }
+    }
+}
+
+/// A voter that cannot write a fence down yet has a vote for it all the same, and gives it back (Q10).
+#[test]
+fn a_vote_whose_fence_is_not_stored_is_given_back() {
+    let rules = Rules {
+        fence_block: 10,
+        ..Rules::default()
+    };
+    let durable = |floor| Fences {
+        floor: Some(Fence(floor)),
+        durable: true,
+    };
+    let mut cluster = Cluster::with(3, rules, durable(0));
+    // Far apart: what one says is past what the others have stored.
+    cluster.restart_voter(0, durable(1000));
+    cluster.run();
+    for voter in 0..3 {
+        let fence = cluster.store[&voter];
+        cluster.voters[voter].stored(cluster.now, fence);
+    }
+    cluster.run();
+    let request = cluster.lock(0, "x", SECOND);
+    cluster.pass(SECOND * 2);
+    assert!(!cluster.is_granted(request), "nobody has stored it");
+    cluster.assert_empty();
+    for voter in 0..3 {
+        let fence = cluster.store[&voter];
+        cluster.voters[voter].stored(cluster.now, fence);
+    }
+    assert!(cluster.locked(0, "x").fence > 1000);
+}
