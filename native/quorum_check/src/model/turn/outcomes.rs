@@ -1,0 +1,242 @@
+//! What comes of it: what the machines want done, and what it means for the promises.
+
+use super::Turn;
+use crate::model::deeds::Deed;
+use crate::model::kept::Kept;
+use crate::model::setting::{Disk, Setting};
+use crate::model::state::{Flight, Phase, VoterSeat};
+use crate::model::words;
+use quorum::agent::{AgentOutput, Refusal, Request};
+use quorum::members::Member;
+use quorum::message::{Ack, Batch, Fence, Frame, Mode, Op, Reason, Reply, Send, Token, Verdict};
+
+impl Turn<'_> {
+    pub(super) fn send(&mut self, from: Member, send: Send) {
+        let Send { to, frame } = send;
+        self.count_frame(&frame);
+        let reaches = match &frame {
+            Frame::Batch(_) | Frame::Floor(_) => self.state.voters[to.place()].machine.is_some(),
+            Frame::Ack(ack) => self
+                .state
+                .seat_of(to)
+                .is_some_and(|seat| self.state.agents[seat].incarnation() == ack.agent),
+            Frame::Notice(_) => self.state.seat_of(to).is_some(),
+        };
+        self.note(|| {
+            format!(
+                "{}{}",
+                words::frame(from, to, &frame),
+                if reaches { "" } else { " (to nobody)" }
+            )
+        });
+        if reaches {
+            self.state.flights.push(Kept::new(Flight {
+                from,
+                to,
+                frame,
+                late: false,
+            }));
+        }
+    }
+
+    pub(super) fn do_for_agent(&mut self, seat: usize, output: AgentOutput) {
+        let member = self.state.agents[seat].member;
+        match output {
+            AgentOutput::Send(send) => {
+                if let Frame::Batch(batch) = &send.frame {
+                    self.look_for_renewals(seat, batch);
+                }
+                self.send(member, send);
+            }
+            AgentOutput::Granted {
+                request,
+                token,
+                fence,
+                ..
+            } => self.granted(seat, request, token, fence),
+            AgentOutput::Refused { request, why } => {
+                self.note(|| format!("{member:?} refuses client {}: {why:?}", request.0 / 100));
+                self.deeds.count(match why {
+                    Refusal::Timeout => Deed::TimedOut,
+                    Refusal::NoQuorum => Deed::NoQuorum,
+                });
+                self.answered(request, |phase| matches!(phase, Phase::Asked { .. }));
+            }
+            AgentOutput::Unlocked { request, confirmed } => {
+                self.note(|| {
+                    format!(
+                        "{member:?} tells client {}: unlocked, {confirmed}",
+                        request.0 / 100
+                    )
+                });
+                self.deeds.count(if confirmed {
+                    Deed::Unlocked
+                } else {
+                    Deed::UnlockedUnsure
+                });
+                self.answered(request, |phase| matches!(phase, Phase::Returns { .. }));
+            }
+            AgentOutput::Accepted { request } => {
+                self.note(|| format!("{member:?} tells client {}: accepted", request.0 / 100));
+                self.answered(request, |phase| matches!(phase, Phase::Returns { .. }));
+            }
+            AgentOutput::AtRisk { token } => {
+                self.note(|| format!("{member:?}: {} is at risk", token.0));
+                self.deeds.count(Deed::AtRisk);
+            }
+            AgentOutput::Lost { token, why } => {
+                self.note(|| format!("{member:?}: {} is lost, {why:?}", token.0));
+                self.deeds.count(Deed::Lost);
+                for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
+                    let holds =
+                        matches!(client.phase, Phase::Holds { token: held, .. } if held == token);
+                    if script.at == member.place() && holds {
+                        client.phase = Phase::Idle;
+                        client.past.push(token);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An answer, to a client that waits for it or died since.
+    pub(super) fn answered(&mut self, request: Request, waited: fn(&Phase) -> bool) {
+        let (client, step) = ((request.0 / 100) as usize, (request.0 % 100) as usize);
+        let phase = self.state.clients[client].phase;
+        let same = match phase {
+            Phase::Asked { step: asked } => asked == step,
+            Phase::Returns { step: asked, .. } => asked == step,
+            Phase::Idle | Phase::Holds { .. } => false,
+        };
+        if same && waited(&phase) {
+            self.state.clients[client].phase = Phase::Idle;
+        }
+    }
+
+    pub(super) fn granted(&mut self, seat: usize, request: Request, token: Token, fence: Fence) {
+        let (client, step) = ((request.0 / 100) as usize, (request.0 % 100) as usize);
+        self.note(|| format!("CLIENT {client} HOLDS {} with fence {}", token.0, fence.0));
+        if self.state.clients[client].phase != (Phase::Asked { step }) {
+            return self.broke(
+                "P0",
+                format!("client {client} was granted what it did not wait for"),
+            );
+        }
+        self.state.clients[client].phase = Phase::Holds { step, token };
+        let (mode, names) = self.setting.asked(client, step);
+        self.deeds.count(if mode == Mode::Write {
+            Deed::GrantedWrite
+        } else {
+            Deed::GrantedRead
+        });
+        for number in names {
+            let before = self.state.fences[*number];
+            if fence < before || mode == Mode::Write && fence == before {
+                self.broke(
+                    "Q5",
+                    format!(
+                        "fence {} is not past {}, a writer's before it",
+                        fence.0, before.0
+                    ),
+                );
+            }
+            if mode == Mode::Write {
+                self.state.fences[*number] = fence.max(before);
+                let name = Setting::name_of(*number);
+                // One that has restarted without a disk will learn it, from these.
+                let knows = |seat: &VoterSeat| {
+                    let unsure = seat.life > 0 && self.setting.disk == Disk::None;
+                    seat.machine
+                        .as_ref()
+                        .is_some_and(|voter| unsure || voter.fence(&name) >= fence)
+                };
+                let written = self.state.voters.iter().filter(|seat| knows(seat)).count();
+                if written < self.members(self.state.agents[seat].member).quorum() {
+                    self.broke(
+                        "Q6",
+                        format!(
+                            "fence {} was granted, and {written} voters know it",
+                            fence.0
+                        ),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Q8: nothing asks for a vote for what was given back, unless the same batch takes it back.
+    pub(super) fn look_for_renewals(&mut self, seat: usize, batch: &Batch) {
+        let member = self.state.agents[seat].member.place();
+        let mut past = Vec::new();
+        for (client, script) in self.state.clients.iter().zip(&self.setting.scripts) {
+            if script.at == member {
+                past.extend(client.past.iter().copied());
+            }
+        }
+        for token in past {
+            let renews = batch.ops.iter().any(|op| match op {
+                Op::Assert { token: named, .. } | Op::Lock { token: named, .. } => *named == token,
+                Op::Sync { live, .. } => live.contains(&token),
+                _ => false,
+            });
+            let takes_back = batch
+                .ops
+                .iter()
+                .any(|op| matches!(op, Op::Unlock { token: named, .. } if *named == token));
+            if renews && !takes_back {
+                self.broke(
+                    "Q8",
+                    format!(
+                        "m{member} asks for a vote for {}, which was given back",
+                        token.0
+                    ),
+                );
+            }
+        }
+    }
+
+    pub(super) fn count_frame(&self, frame: &Frame) {
+        match frame {
+            Frame::Batch(batch) => batch.ops.iter().for_each(|op| match op {
+                Op::Lock {
+                    turn: quorum::message::Turn::Nobody,
+                    ..
+                } => self.deeds.count(Deed::AskedRest),
+                Op::Assert { .. } => self.deeds.count(Deed::Asserted),
+                _ => {}
+            }),
+            Frame::Ack(Ack {
+                verdict:
+                    Verdict::Done {
+                        replies, condemned, ..
+                    },
+                ..
+            }) => {
+                if !condemned.is_empty() {
+                    self.deeds.count(Deed::Condemned);
+                }
+                replies.iter().for_each(|reply| match reply {
+                    Reply::Confirmed => self.deeds.count(Deed::Confirmed),
+                    Reply::Synced { .. } => self.deeds.count(Deed::Synced),
+                    Reply::No {
+                        reason: Reason::Turn,
+                    } => self.deeds.count(Deed::RefusedTurn),
+                    Reply::No {
+                        reason: Reason::Quarantine,
+                    } => self.deeds.count(Deed::RefusedQuarantine),
+                    Reply::No {
+                        reason: Reason::Storing,
+                    } => self.deeds.count(Deed::RefusedStoring),
+                    _ => {}
+                });
+            }
+            Frame::Ack(Ack {
+                verdict: Verdict::Mismatch { .. },
+                ..
+            }) => self.deeds.count(Deed::Mismatched),
+            Frame::Notice(notice) if !notice.hints.is_empty() => self.deeds.count(Deed::Hinted),
+            Frame::Floor(quorum::message::Floor::Told { .. }) => self.deeds.count(Deed::FloorTold),
+            Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => {}
+        }
+    }
+}

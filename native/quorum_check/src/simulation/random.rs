@@ -1,0 +1,70 @@
+//! Where all chance of a history comes from: one number. The same seed is the same history, on any machine.
+
+/// SplitMix64 (Steele, Lea, Flood, 2014): small, and good for all 2^64 seeds, so that neighbouring seeds are as
+/// different as any.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// Any number.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 up to `end`, less one. 0 if `end` is not above it.
+    pub fn below(&mut self, end: i64) -> i64 {
+        let end = u128::try_from(end).unwrap_or(0);
+        ((u128::from(self.word()) * end) >> 64) as i64
+    }
+
+    /// From `first` up to `last`.
+    pub fn between(&mut self, first: i64, last: i64) -> i64 {
+        first + self.below(last - first + 1)
+    }
+
+    /// From `first` up to `last`, each order of magnitude as likely as the others.
+    pub fn spread(&mut self, first: i64, last: i64) -> i64 {
+        let (low, high) = ((first.max(1) as f64).ln(), (last.max(1) as f64).ln());
+        let part = (self.word() >> 11) as f64 / (1_u64 << 53) as f64;
+        ((low + (high - low) * part).exp() as i64).clamp(first, last)
+    }
+
+    /// True `thousandths` times of a thousand.
+    pub fn chance(&mut self, thousandths: i64) -> bool {
+        self.below(1000) < thousandths
+    }
+
+    /// One of them, which must be some.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as i64) as usize]
+    }
+
+    /// One of them, each as likely as its weight says.
+    pub fn weighted<T: Copy>(&mut self, from: &[(i64, T)]) -> T {
+        let mut rest = self.below(from.iter().map(|(weight, _)| weight).sum());
+        for (weight, thing) in from {
+            if rest < *weight {
+                return *thing;
+            }
+            rest -= weight;
+        }
+        from[from.len() - 1].1
+    }
+
+    /// In another order.
+    pub fn shuffle<T>(&mut self, things: &mut [T]) {
+        for last in (1..things.len()).rev() {
+            things.swap(last, self.below(last as i64 + 1) as usize);
+        }
+    }
+}
