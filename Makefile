@@ -15,8 +15,7 @@ export ELIXIR_ERL_OPTIONS ?= +fnu
 cargo := cd native && cargo
 # Every interleaving of the models in tests/loom. Apart from other builds, which would be made anew after each change of
 # flags.
-loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --package permit_table \
-  --profile loom --target-dir ../_build/cargo-loom
+loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --profile loom --target-dir ../_build/cargo-loom
 # How many times as many rounds as `make test' the soak goes through, and for how many minutes it looks for leaks.
 soak ?= 10
 minutes ?= 60
@@ -50,8 +49,10 @@ shell: setup ## an Erlang shell with canal_lock started, and the first lines to 
 
 .PHONY: test
 test: setup both-tools ## run all tests
-	$(cargo) test --locked --package permit_table
-	$(loom) --test loom
+	$(cargo) test --locked --package permit_table --package quorum
+	$(cargo) test --locked --package quorum_check
+	$(loom) --package permit_table --test loom
+	$(loom) --package quorum --lib models
 	rebar3 eunit
 	mix test --warnings-as-errors
 	test/strangers/run.sh
@@ -78,7 +79,8 @@ check-rust:
 	$(cargo) fmt --check
 	$(cargo) clippy --all-targets --locked -- -D warnings
 	$(cargo) clippy --all-targets --locked --features canal_lock_nif/faults -- -D warnings
-	cd native && RUSTFLAGS='--cfg loom' cargo clippy --locked --package permit_table --profile loom \
+	$(cargo) clippy --all-targets --locked --package quorum -- -D warnings
+	cd native && RUSTFLAGS='--cfg loom' cargo clippy --locked --package permit_table --package quorum --profile loom \
 	  --target-dir ../_build/cargo-loom --all-targets -- -D warnings
 	cd native && RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items --locked
 
@@ -135,6 +137,10 @@ bench-quick: ## the same in less than one, to see that nothing has broken
 bench-table: setup ## measure the table alone, by as many threads as there are cores; to be taken to other machines
 	scripts/bench_table.sh
 
+.PHONY: bench-quorum
+bench-quorum: setup ## measure the quorum locks' machines in memory, in two minutes
+	$(cargo) bench --locked --package quorum --bench machines
+
 .PHONY: conformance
 conformance: setup ## what lock managers get wrong: shown in the design of the original, and tried here
 	rebar3 as test compile
@@ -147,7 +153,8 @@ soak: ## what takes hours: memory checkers, many more rounds, mutants, a hunt fo
 	scripts/memory_checks.sh
 	scripts/valgrind_nif.sh
 	cd native && CANAL_LOCK_SOAK=$(soak) PROPTEST_CASES=$$((256 * $(soak))) \
-	  cargo test --release --locked --package permit_table
+	  cargo test --release --locked --package permit_table --package quorum --package quorum_check
+	scripts/quorum_soak.sh $$(($(minutes) / 4))
 	CANAL_LOCK_SOAK=$(soak) rebar3 eunit
 	scripts/mutants.sh
 	scripts/churn.sh $(minutes)

@@ -10,7 +10,7 @@ files() { git ls-files --cached --others --exclude-standard -z -- ':!LICENSE' ':
 status=0
 files | LC_ALL=C xargs -0 awk -v max=120 '
   function wrong(what) { printf "%s:%d: %s\n", FILENAME, FNR, what; found = 1 }
-  FNR == 1 { is_make = FILENAME ~ /Makefile$/; is_code = FILENAME !~ /\.(md|supp|svg)$/ }
+  FNR == 1 { is_make = FILENAME ~ /Makefile$/; is_code = FILENAME !~ /\.(md|supp|svg)$|\/golden\// }
   /\r/ { wrong("a carriage return") }
   /[ \t]$/ { wrong("a blank at the end") }
   /^ *\t/ && !is_make { wrong("a tab") }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Which tests hold which promise: the promises are those of the table in README.md, and a test cites one in its title
-# (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails if a promise has no test, or if a
-# test cites one that is not made. With --all, names the tests too.
+# Which tests hold which promise: the promises are those of the tables in README.md (P) and docs/quorum.md (Q), and a
+# test cites one in its title (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails
+# if a promise has no test, or if a test cites one that is not made. With --all, names the tests too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,33 +12,34 @@ case "${1:-}" in
   *) echo "usage: scripts/promises.sh [--all]" >&2; exit 2 ;;
 esac
 
-promises() { sed -n 's/^| \*\*\(P[0-9]*\) \([^*]*\)\*\*.*/\1 \2/p' README.md; }
+promises() { sed -n 's/^| \*\*\([PQ][0-9]*\) \([^*]*\)\*\*.*/\1 \2/p' README.md docs/quorum.md; }
 
 # LABEL FILE TEST, tab-separated, for each label that a test cites.
 citations() {
   awk '
     function cite(labels, test,    n, parts, i) {
       n = split(labels, parts, /[^A-Z0-9]+/)
-      for (i = 1; i <= n; i++) if (parts[i] ~ /^P[0-9]+$/) print parts[i] "\t" FILENAME "\t" test
+      for (i = 1; i <= n; i++) if (parts[i] ~ /^[PQ][0-9]+$/) print parts[i] "\t" FILENAME "\t" test
     }
     FILENAME ~ /\.(erl|exs)$/ {
       rest = $0
-      while (match(rest, /"P[0-9]+(, ?[A-Z][0-9]+)*: [^"]*"/)) {
+      while (match(rest, /"[PQ][0-9]+(, ?[A-Z][0-9]+)*: [^"]*"/)) {
         title = substr(rest, RSTART + 1, RLENGTH - 2)
         cite(substr(title, 1, index(title, ":")), title)
         rest = substr(rest, RSTART + RLENGTH)
       }
       next
     }
-    /^ *\/\/\/ / && match($0, /P[0-9]+(, ?[A-Z][0-9]+)*: /) { cited = cited " " substr($0, RSTART, RLENGTH); next }
+    /^ *\/\/\/ / && match($0, /[PQ][0-9]+(, ?[A-Z][0-9]+)*: /) { cited = cited " " substr($0, RSTART, RLENGTH); next }
     /^ *\/\/\// || /^ *#\[/ { next }
     match($0, /fn [a-z0-9_]+/) {
       name = substr($0, RSTART + 3, RLENGTH - 3)
-      if (name ~ /^p[0-9]+_/) cited = cited " P" substr(name, 2, index(name, "_") - 2)
+      if (name ~ /^[pq][0-9]+_/) cited = cited " " toupper(substr(name, 1, index(name, "_") - 1))
       cite(cited, name)
     }
     { cited = "" }
-  ' test/*.erl test/*.exs native/permit_table/tests/*.rs native/permit_table/src/*.rs | sort -u
+  ' test/*.erl test/*.exs \
+    native/permit_table/{tests,src}/*.rs native/quorum/tests/{,*/}*.rs native/quorum_check/tests/*.rs | sort -u
 }
 
 cited=$(citations)
@@ -59,7 +60,7 @@ done < <(promises)
 
 unknown=$(comm -13 <(promises | cut -d ' ' -f 1 | sort -u) <(cut -f 1 <<<"$cited" | sort -u))
 if [ -n "$unknown" ]; then
-  echo "promises: tests cite what README.md does not promise:" $unknown >&2
+  echo "promises: tests cite what is not promised:" $unknown >&2
   status=1
 fi
 exit $status

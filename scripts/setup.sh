@@ -105,6 +105,11 @@ look_for_valgrind() {
   esac
 }
 
+# For the fuzzer of the quorum locks' frames.
+look_for_cpp() {
+  [ "$for_what" != soak ] || has c++ || lacks "a C++ compiler" g++
+}
+
 look_for_what_the_plots_need() {
   has gnuplot || lacks "gnuplot" gnuplot-nox
 }
@@ -117,6 +122,7 @@ look() {
   look_for_tools
   look_for_what_the_examples_need
   look_for_valgrind
+  look_for_cpp
   [ "$for_what" != bench ] || look_for_what_the_plots_need
 }
 
