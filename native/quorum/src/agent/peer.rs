@@ -98,8 +98,8 @@ impl Peer {
         }
     }
 
-    /// Moves what fits from the outbox to `ops`: so many, of so many bytes, as `size` says. How far the unlocks will
-    /// be done then.
+    /// Moves what fits from the outbox to `ops`: so many, of so many bytes on the wire. How far the unlocks will be
+    /// done then.
     pub(super) fn take(
         &mut self,
         ops: &mut Vec<Op>,

@@ -37,7 +37,7 @@ impl Agent {
         if peer.session.is_some() {
             let most = rules.batch.max(ops.len());
             // Before it has settled it may keep what was asserted in a batch whose answer was lost, and given back
-            // since then: the digest will tell.
+            // since then: see Peer::doubtful.
             unlocked = Some(peer.take(&mut ops, most, BATCH_BYTES, issued))
                 .filter(|_| peer.settled && !matches!(then, Repair::Sync(_)));
         }
