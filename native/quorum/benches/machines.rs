@@ -214,6 +214,7 @@ fn voter(count: usize, me: usize, incarnation: Incarnation, now: Time) -> Voter 
     let members = Members::new(count, me).unwrap();
     let fences = Fences {
         floor: Some(Fence(0)),
+        origin: Fence(0),
         durable: false,
     };
     let (rules, weaknesses) = (Rules::default(), Weaknesses::NONE);

@@ -185,6 +185,7 @@ impl Agent {
             return;
         };
         peer.connected = false;
+        peer.silent = false;
         peer.lose();
         self.start();
     }
@@ -223,6 +224,7 @@ impl Agent {
                 .is_some_and(|flight| flight.until <= self.now)
             {
                 peer.lose();
+                peer.silent = true;
             }
         }
         self.answer_unlocks();
@@ -322,6 +324,23 @@ impl Agent {
                 session: peer.session,
                 valid: self.locks.lease.valid(member),
             })
+    }
+
+    /// The connected members whose voters do not answer: they let an answer be late, and have given none in time
+    /// since. Found out by [`Agent::tick`].
+    #[must_use]
+    pub fn silent(&self) -> MemberSet {
+        let peers = self.setup.members.iter().zip(&self.peers);
+        peers
+            .filter(|(_, peer)| peer.silent)
+            .map(|(member, _)| member)
+            .collect()
+    }
+
+    /// How many locks were given back, and a quorum has not said yet that it has forgotten them.
+    #[must_use]
+    pub fn pending_unlocks(&self) -> u64 {
+        self.unlocks.pending()
     }
 
     /// Whether nothing is held, nothing asked for, and no caller waits.

@@ -34,6 +34,7 @@
 //!     03 floor, then
 //!       00 ask          number epoch, number asker
 //!       01 told         number epoch, number asker, fence
+//!       02 lost         number epoch, number asker, fence origin
 //!
 //!   op                                                       reply
 //!     00 lock     number token, mode, turn,                    00 yes        fence

@@ -5,12 +5,14 @@
 //!   Standing which voters have voted for this lock    [ m0, m2 ]                                    one per lock
 //! ```
 //!
-//! A lock is held while a quorum of the voters that voted for it have a time later than now. The agent alone writes;
-//! renewing 100,000 locks is writing a time for each voter.
+//! A lock is held while a quorum of the voters that voted for it have a time later than now. The agent alone
+//! gives times; renewing 100,000 locks is writing a time for each voter.
 //!
 //! # Invariants
 //! - **L1** An answer of yes was true at a moment inside of the call: there was a quorum of votes that counted then.
 //! - **L2** Once the agent has withdrawn a lock, no call that begins later answers yes.
+//! - **L3** Once the lease has been ended, by any thread, no call that begins later answers yes, of any of its locks:
+//!   finally, whatever the agent does.
 //!
 //! Why L1 holds though three things are read one after the other: votes, times, clock. The clock is read last, so a
 //! time that is later than it was later when it was read, and counted then. Between the reading of the votes and of
@@ -19,12 +21,22 @@
 //! read: the agent takes a vote out of all standings before it gives its voter a new time (Release), so whoever has
 //! read the new time (Acquire) reads standings without the vote, or with it given again. The votes themselves need no
 //! order.
+//!
+//! Why L3 holds though the agent may be in the middle of giving times: to end is to write a time into each word that
+//! is earlier than all others and that nothing follows, since a new time replaces only a time that is not that one.
+//! The two are exchanges of one word, so one of them comes first, and what the word is after both is the same. Whoever
+//! asks reads no more than before.
 
 use crate::members::{Member, MemberSet, MAX_MEMBERS};
 use crate::sync::{pause, AtomicI64, AtomicU32, Ordering};
 use crate::time::Time;
 use std::array;
 use std::hash::{Hash, Hasher};
+
+/// A word that stays as it is: see L3. Earlier than any time that is given.
+const ENDED: i64 = Time::NEVER.0;
+/// The earliest time that is given.
+const NONE: Time = Time(ENDED + 1);
 
 /// Until when each voter's votes count.
 #[derive(Debug)]
@@ -43,7 +55,7 @@ pub struct Standing {
 impl Lease {
     pub(crate) fn new() -> Lease {
         Lease {
-            valid: array::from_fn(|_| AtomicI64::new(Time::NEVER.0)),
+            valid: array::from_fn(|_| AtomicI64::new(NONE.0)),
         }
     }
 
@@ -70,8 +82,26 @@ impl Lease {
         Time(self.valid[member.place()].load(Ordering::Acquire))
     }
 
+    /// None of the agent's locks is held from now on, finally, though the agent may not know it yet. For whoever knows
+    /// that the agent is gone, before another one of the same node begins: those who held a lock must not find it
+    /// held by what is left of the first one.
+    pub fn end(&self) {
+        for word in &self.valid {
+            word.swap(ENDED, Ordering::AcqRel);
+        }
+    }
+
+    /// Of no effect on a lease that has ended. (An exchange, not a store: the lease may end in between.)
     pub(crate) fn set(&self, member: Member, until: Time) {
-        self.valid[member.place()].store(until.0, Ordering::Release);
+        let word = &self.valid[member.place()];
+        let until = until.max(NONE).0;
+        let mut known = word.load(Ordering::Relaxed);
+        while known != ENDED {
+            match word.compare_exchange_weak(known, until, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => known = other,
+            }
+        }
     }
 
     /// Until when `quorum` of `votes` count, if nothing is renewed.
@@ -209,6 +239,33 @@ mod models {
         });
     }
 
+    /// L3: who knows that a lease has ended finds nothing held, though the agent gives a time meanwhile.
+    #[test]
+    fn l3_what_has_ended_is_not_held() {
+        loom::model(|| {
+            let lease = Arc::new(Lease::new());
+            lease.set(member(0), Time(100));
+            let lock = Standing::new(MemberSet::EMPTY.with(member(0)), 1);
+            let agent = {
+                let lease = Arc::clone(&lease);
+                loom::thread::spawn(move || lease.set(member(0), Time(200)))
+            };
+            let ended = Arc::new(AtomicU32::new(0));
+            let ender = {
+                let (lease, ended) = (Arc::clone(&lease), Arc::clone(&ended));
+                loom::thread::spawn(move || {
+                    lease.end();
+                    ended.store(1, Ordering::Release);
+                })
+            };
+            let known = ended.load(Ordering::Acquire) == 1;
+            assert!(!(lease.holds(&lock, || Time(10)) && known));
+            agent.join().unwrap();
+            ender.join().unwrap();
+            assert!(!lease.holds(&lock, || Time(10)));
+        });
+    }
+
     /// A vote that is taken while another is given: the lock is held throughout by two of three, or seems not to be,
     /// but an answer comes.
     #[test]
@@ -258,6 +315,33 @@ mod tests {
             Time::NEVER,
             "two votes are no quorum of three, ever"
         );
+    }
+
+    #[test]
+    fn an_ended_lease_stays_ended() {
+        let lease = Lease::new();
+        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
+        let [one, other] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
+        lease.set(one, Time(10));
+        lease.set(other, Time(10));
+        assert!(lease.holds(&lock, || Time(5)));
+        lease.end();
+        assert!(!lease.holds(&lock, || Time(5)));
+        for until in [Time(20), Time(i64::MAX), Time::NEVER, Time(20)] {
+            lease.set(one, until);
+            lease.set(other, until);
+            assert!(!lease.holds(&lock, || Time(i64::MIN)), "{until:?}");
+        }
+        assert_eq!(lease.until(lock.votes(), 2), Time::NEVER);
+    }
+
+    #[test]
+    fn no_time_ends_a_lease() {
+        let lease = Lease::new();
+        let voter = Member::at(0).unwrap();
+        lease.set(voter, Time::NEVER);
+        lease.set(voter, Time(10));
+        assert_eq!(lease.valid(voter), Time(10));
     }
 
     #[test]

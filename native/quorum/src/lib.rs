@@ -7,8 +7,8 @@
 //!     lines        who of this node is next                    leases       agents, and what they have votes for
 //!     asking       from a request to a lock                    names        who has a name, who waits for it
 //!     talking      batches, and their answers                  floors       fences of names that are forgotten
-//!     peer         what a voter has been told                  ops          what is done of a batch
-//!     locks        what is held, and until when
+//!     peer         what a voter has been told                  learning     fences of earlier lives that are lost
+//!     locks        what is held, and until when                ops          what is done of a batch
 //!     unlocks      how far a quorum has come
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            what they say; frame.rs: as bytes
@@ -19,7 +19,7 @@
 //! has ways of being wrong, for the tests that must notice; elsewhere it is a constant no.
 //!
 //! Read `docs/quorum.md` first: the protocol, why it is right and what it cannot promise. Then `voter.rs` and
-//! `agent.rs`, whose heads have their invariants (V1…, G1…), and `lease.rs` (L1, L2).
+//! `agent.rs`, whose heads have their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
 //!
 //! Both machines are called with the time and an event, and asked for what they want done:
 //!
@@ -38,7 +38,7 @@
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
 //! let mut agent = Agent::new(AgentSetup { members, rules, weaknesses, incarnation: Incarnation(1), seed: 1 }, now);
-//! let fences = Fences { floor: Some(Fence(0)), durable: false };
+//! let fences = Fences { floor: None, origin: Fence(1_700_000_000_000_000), durable: false };
 //! let mut voter = Voter::new(VoterSetup { members, rules, weaknesses, incarnation: Incarnation(2), fences }, now);
 //!
 //! agent.up(now, me);

@@ -5,7 +5,7 @@
 //!            | -- Batch: operations, stamp -> |   at most one unanswered to each voter
 //!            | <- Ack: a result for each ---- |
 //!            | <- Notice: come again, ... --- |   unasked, unanswered; a lost one costs time only
-//!                                       voter -- Ask, Told --> voter    after a restart: how far did the fences go?
+//!                                 voter -- Ask, Told, Lost --> voter    after a restart: how far did the fences go?
 //! ```
 
 use crate::members::Member;
@@ -369,6 +369,15 @@ pub enum Floor {
         asker: Incarnation,
         /// No fence past it was ever given there.
         fence: Fence,
+    },
+    /// I have lost mine, too. Said only by a voter that asks the same.
+    Lost {
+        /// As in a batch.
+        epoch: u32,
+        /// Of the one that asked.
+        asker: Incarnation,
+        /// If wall clocks are right no fence that was given before its start has reached it.
+        origin: Fence,
     },
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   started --> quarantine --> learning --> voting        quarantine: all agents have settled, or time has passed
-//!                   '-------------------------^           learning:   only if the fences of earlier lives are lost
+//!                   '-------------------------^           learning:   only if it has no fences of earlier lives
 //! ```
 //!
 //! # Invariants
@@ -21,6 +21,7 @@
 //! finds.
 
 mod floors;
+mod learning;
 mod leases;
 mod names;
 mod ops;
@@ -28,28 +29,22 @@ mod setup;
 
 pub use setup::{Fences, VoterOutput, VoterSetup};
 
-use crate::frame::MAX_HINTS;
+use crate::frame::{MAX_FENCE, MAX_HINTS};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{
-    Ack, Batch, Fence, Floor, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Send,
-    Session, Token, Verdict, EPOCH,
+    Ack, Batch, Fence, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Send, Session,
+    Token, Verdict, EPOCH,
 };
 use crate::time::Time;
 use crate::weakness::Weakness;
+use learning::Learning;
 use leases::{AgentLeases, Vote};
 use names::{VoteId, VoterNames};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
-    Quarantine {
-        until: Time,
-        settled: MemberSet,
-    },
-    Learning {
-        again: Time,
-        told: MemberSet,
-        floor: Fence,
-    },
+    Quarantine { until: Time, settled: MemberSet },
+    Learning(Learning),
     Voting,
 }
 
@@ -71,7 +66,9 @@ pub struct Voter {
 impl Voter {
     /// A voter that has just started. It tells all agents, which will tell it what they hold.
     #[must_use]
-    pub fn new(setup: VoterSetup, now: Time) -> Voter {
+    pub fn new(mut setup: VoterSetup, now: Time) -> Voter {
+        // A clock may show anything; what is past the highest fence would be no frame.
+        setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
         let stage = match setup.weaknesses.have(Weakness::NoQuarantine) {
             true => Stage::Voting,
             false => Stage::Quarantine {
@@ -110,28 +107,8 @@ impl Voter {
         match frame {
             _ if !self.members().contains(from) => {}
             Frame::Batch(batch) => self.batch(from, batch),
-            Frame::Floor(Floor::Ask {
-                epoch: EPOCH,
-                asker,
-            }) if self.stage == Stage::Voting => {
-                let fence = self.names.highest();
-                self.send(
-                    from,
-                    Frame::Floor(Floor::Told {
-                        epoch: EPOCH,
-                        asker,
-                        fence,
-                    }),
-                );
-            }
-            Frame::Floor(Floor::Told {
-                epoch: EPOCH,
-                asker,
-                fence,
-            }) if asker == self.setup.incarnation => {
-                self.told(from, fence);
-            }
-            Frame::Floor(_) | Frame::Ack(_) | Frame::Notice(_) => {}
+            Frame::Floor(floor) => self.floor(from, floor),
+            Frame::Ack(_) | Frame::Notice(_) => {}
         }
         self.tell();
     }
@@ -140,6 +117,23 @@ impl Voter {
     pub fn stored(&mut self, now: Time, mark: Fence) {
         self.advance(now);
         self.reserved = self.reserved.max(mark);
+        self.tell();
+    }
+
+    /// Whoever called this voter until now is gone, and another calls it from now on. What was on its way to the
+    /// voter then may be lost, and what it wanted done may not have been; the voter itself has forgotten nothing. It
+    /// wants done again what nobody else would ask for once more, and makes agents speak.
+    pub fn interrupted(&mut self, now: Time) {
+        self.advance(now);
+        // It asks once: without an answer it would wait for one for ever, and give no fence past what is stored.
+        let stored = self.storing <= self.reserved;
+        if !stored && !self.setup.weaknesses.have(Weakness::NotStoredAgain) {
+            self.out.push(VoterOutput::Store(self.storing));
+        }
+        self.ask();
+        for member in self.members().iter() {
+            self.notice(member, Vec::new(), true);
+        }
         self.tell();
     }
 
@@ -154,7 +148,7 @@ impl Voter {
     pub fn deadline(&self) -> Option<Time> {
         let stage = match self.stage {
             Stage::Quarantine { until, .. } => Some(until),
-            Stage::Learning { again, .. } => Some(again),
+            Stage::Learning(learning) => Some(learning.again),
             Stage::Voting => None,
         };
         [stage, self.leases.deadline(), self.names.deadline()]
@@ -211,8 +205,8 @@ impl Voter {
             {
                 self.end_quarantine();
             }
-            Stage::Learning { again, told, floor } if again <= self.now => self.ask(told, floor),
-            Stage::Quarantine { .. } | Stage::Learning { .. } | Stage::Voting => {}
+            Stage::Learning(learning) if learning.again <= self.now => self.ask(),
+            Stage::Quarantine { .. } | Stage::Learning(_) | Stage::Voting => {}
         }
     }
 
@@ -221,38 +215,7 @@ impl Voter {
             Some(_) => self.stage = Stage::Voting,
             // Not earlier: a lock that counted on a vote of an earlier life may have been granted until now, and its
             // fence is surely with the others of its quorum only now that no such vote counts any more.
-            None => self.ask(MemberSet::EMPTY, Fence(0)),
-        }
-    }
-
-    fn ask(&mut self, told: MemberSet, floor: Fence) {
-        self.stage = Stage::Learning {
-            again: self.now + self.setup.rules.attempt,
-            told,
-            floor,
-        };
-        let ask = Floor::Ask {
-            epoch: EPOCH,
-            asker: self.setup.incarnation,
-        };
-        let me = self.members().me();
-        for member in self.members().iter() {
-            if member != me && !told.contains(member) {
-                self.send(member, Frame::Floor(ask.clone()));
-            }
-        }
-    }
-
-    fn told(&mut self, from: Member, fence: Fence) {
-        let Stage::Learning { told, floor, again } = self.stage else {
-            return;
-        };
-        let (told, floor) = (told.with(from), floor.max(fence));
-        self.stage = Stage::Learning { told, floor, again };
-        if told.len() >= self.members().co_quorum() {
-            self.names.raise_all(floor);
-            self.reserve(floor.next());
-            self.stage = Stage::Voting;
+            None => self.learn(),
         }
     }
 
@@ -359,9 +322,9 @@ impl Voter {
     /// voters that always came one number too late would refuse in turn, and no quorum would meet.
     fn reserve(&mut self, fence: Fence) -> bool {
         let block = self.setup.rules.fence_block;
-        let wanted = Fence(fence.0.saturating_add(block.div_ceil(2)));
-        if wanted > self.reserved.max(self.storing) {
-            self.storing = Fence(fence.0.saturating_add(block));
+        let past = |more| Fence(fence.0.saturating_add(more).min(MAX_FENCE));
+        if past(block.div_ceil(2)) > self.reserved.max(self.storing) {
+            self.storing = past(block);
             self.out.push(VoterOutput::Store(self.storing));
         }
         fence <= self.reserved
@@ -413,6 +376,13 @@ impl Voter {
         Some(lease.expires)
     }
 
+    /// No fence past it was given here, or heard of.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub fn highest(&self) -> Fence {
+        self.names.highest()
+    }
+
     /// Whose votes the name knows of.
     #[cfg(feature = "model")]
     #[must_use]
@@ -437,7 +407,8 @@ impl Voter {
         self.leases.rebase(now);
         self.names.rebase(now);
         match &mut self.stage {
-            Stage::Quarantine { until: time, .. } | Stage::Learning { again: time, .. } => {
+            Stage::Quarantine { until: time, .. }
+            | Stage::Learning(Learning { again: time, .. }) => {
                 *time = time.relative_to(now);
             }
             Stage::Voting => {}

@@ -24,6 +24,8 @@ pub enum Weakness {
     CondemnedForgotten,
     /// An agent goes on counting the vote of a token after it was taken back.
     UnlockKeepsHeld,
+    /// A voter that another process takes over does not ask again for what was being stored.
+    NotStoredAgain,
     /// A voter takes batches in any order, and the same one again. This one must do no harm: see the protocol.
     AnyOrder,
 }

@@ -64,6 +64,7 @@ fn each_bound_holds_to_the_last_element() {
 #[test]
 fn no_fence_is_above_the_highest() {
     let told = |fence| Raw::told().number(fence);
+    let lost = |origin| Raw::lost().number(origin);
     let confirm = |fence| Raw::batch().number(1).byte(1).number(5).number(fence);
     let unlock = |fence| Raw::batch().number(1).byte(3).number(5).number(fence);
     let lock = |fence| {
@@ -93,7 +94,7 @@ fn no_fence_is_above_the_highest() {
             .number(0)
             .number(0)
     };
-    let all: [&dyn Fn(u64) -> Raw; 6] = [&told, &confirm, &unlock, &lock, &assert, &yes];
+    let all: [&dyn Fn(u64) -> Raw; 7] = [&told, &lost, &confirm, &unlock, &lock, &assert, &yes];
     for frame in all {
         bounded(Bound::Fence, frame(MAX_FENCE), frame(MAX_FENCE + 1));
     }

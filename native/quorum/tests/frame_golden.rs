@@ -177,6 +177,11 @@ fn frames() -> Vec<Frame> {
             .map(|reason| done(vec![Reply::No { reason }])),
     );
     all.extend(replies.into_iter().map(|reply| done(vec![reply])));
+    all.push(Frame::Floor(Floor::Lost {
+        epoch: 0,
+        asker: Incarnation(128),
+        origin: fence,
+    }));
     all
 }
 
@@ -213,6 +218,7 @@ fn name(frame: &Frame) -> String {
         }
         Frame::Floor(Floor::Ask { .. }) => ("ask", String::new()),
         Frame::Floor(Floor::Told { .. }) => ("told", String::new()),
+        Frame::Floor(Floor::Lost { .. }) => ("lost", String::new()),
     };
     format!("{kind}({detail})")
 }

@@ -49,6 +49,8 @@ pub struct Settings {
     pub drift: i64,
     /// Whether an agent's clock stands still while it is paused. It must not.
     pub agent_sleeps: bool,
+    /// Whether wall clocks always show the same. They must not, where too many lose their fences at once.
+    pub wall_stands: bool,
     /// Which promises are not looked at: to see that another one falls, too.
     pub blind: Vec<Label>,
     /// How many lines of the trace are kept.
@@ -65,6 +67,7 @@ impl Default for Settings {
             weaknesses: Weaknesses::NONE,
             drift: 10_000,
             agent_sleeps: false,
+            wall_stands: false,
             blind: Vec::new(),
             lines: 0,
         }

@@ -56,6 +56,16 @@ fn many_names() {
 }
 
 #[test]
+fn a_first_start() {
+    closes("first-start");
+}
+
+#[test]
+fn all_fences_are_lost() {
+    closes("all-lost");
+}
+
+#[test]
 fn all_orders() {
     closes("all-orders");
 }
@@ -126,6 +136,7 @@ controls! {
     e2_a_lease_of_voters_too_short: "E2",
     f1_a_fence_that_nobody_wrote: "F1",
     f2_a_fence_not_waited_for: "F2",
+    f3_all_fences_are_lost: "F3",
     a_generation_goes_on: "SameGeneration",
     a_lease_from_the_answer: "LeaseFromAnswer",
     a_condemned_lock_is_forgotten: "CondemnedForgotten",

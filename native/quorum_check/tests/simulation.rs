@@ -70,10 +70,12 @@ fn ten_thousand_histories_keep_every_promise_and_meet_every_fault() {
         ("votes refused: readers", 2000),
         ("votes refused: a writer", 5000),
         ("fences confirmed", 2000),
-        ("voters that lost their fences", 100),
-        ("voters that were given a fence", 500),
-        ("floors asked and told", 1000),
+        ("voters without fences", 2000),
+        ("floors asked", 2000),
+        ("floors told", 500),
+        ("floors lost, too", 1000),
         ("marks stored", 2000),
+        ("voters taken over", 100),
         ("syncs", 10_000),
         ("mismatches heard", 10_000),
         ("answers for an agent that is dead", 500),
@@ -338,6 +340,43 @@ fn an_unlock_that_keeps_the_standing_is_held_still() {
         &weak(Weakness::UnlockKeepsHeld),
         &[Label::Q8],
         MOST,
+    );
+}
+
+/// The process around a voter dies while a mark is being stored, and nobody stores it again.
+#[test]
+fn a_voter_that_is_taken_over_and_does_not_store_again_stops() {
+    let faults = Some(vec![Fault::VoterIsTakenOver]);
+    let settings = Settings {
+        faults,
+        ..weak(Weakness::NotStoredAgain)
+    };
+    refuted("NotStoredAgain", &settings, &[Label::Live], MOST);
+    unrefuted(
+        &Settings {
+            weaknesses: Weaknesses::NONE,
+            ..settings
+        },
+        1000,
+    );
+}
+
+/// Q5: all fences are lost at once, and wall clocks show no more than they did: the fences begin where they began.
+/// Where clocks go on, so do fences.
+#[test]
+fn lost_fences_without_a_clock_come_again() {
+    let settings = Settings {
+        faults: Some(vec![Fault::DisksDie, Fault::VotersDie]),
+        wall_stands: true,
+        ..Settings::default()
+    };
+    refuted("a clock that stands", &settings, &[Label::Q5], MOST);
+    unrefuted(
+        &Settings {
+            wall_stands: false,
+            ..settings
+        },
+        2000,
     );
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Peer {
     pub(super) connected: bool,
     /// That its last batch was answered in time.
     pub(super) answers: bool,
+    /// That it is connected and has let an answer be late, and has given none in time since.
+    pub(super) silent: bool,
     pub(super) session: Option<Session>,
     /// That it knows all that was held when the session began.
     pub(super) settled: bool,
@@ -73,6 +75,7 @@ impl Peer {
         Peer {
             connected: false,
             answers: false,
+            silent: false,
             session: None,
             settled: false,
             doubtful: false,
@@ -144,12 +147,18 @@ impl Peer {
         };
     }
 
+    /// It has answered in time. Whether it did not before.
+    pub(super) fn answered(&mut self) -> bool {
+        self.silent = false;
+        !std::mem::replace(&mut self.answers, true)
+    }
+
     /// It has forgotten everything, and this is the new beginning. `issued` unlocks need no longer be told.
     pub(super) fn begin(&mut self, session: Session, issued: u64) {
         self.session = Some(session);
         self.settled = false;
         self.doubtful = false;
-        self.answers = true;
+        self.answered();
         self.flight = None;
         self.compare = Time::NEVER;
         self.repair = Repair::Assert(Token(0));

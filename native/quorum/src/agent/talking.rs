@@ -175,8 +175,7 @@ impl Agent {
     fn landed(&mut self, member: Member, flight: Flight, replies: Vec<Reply>, digest: Digest) {
         let issued = self.unlocks.issued();
         let peer = &mut self.peers[member.place()];
-        let woken = !peer.answers;
-        peer.answers = true;
+        let woken = peer.answered();
         if replies.len() != flight.sent.len() {
             return peer.lose();
         }

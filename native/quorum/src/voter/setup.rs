@@ -23,9 +23,14 @@ pub struct VoterSetup {
 /// What is known of the fences of earlier lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fences {
-    /// No fence past it was given: what was stored last, or where a new cluster is to begin. None: it is lost, and
-    /// the voter asks the others before it votes.
+    /// No fence past it was given: what was stored last. None: it is lost, or there was no earlier life; the voter
+    /// asks the others before it votes.
     pub floor: Option<Fence>,
+    /// A number that no fence given in earlier lives has reached, if wall clocks are right: the microseconds that the
+    /// wall clock shows at the start. (Fences grow by one an attempt to lock, and by less than a million a second.) It
+    /// counts only where so many have lost their fences that the others do not know them: see `voter/learning.rs`.
+    /// What is past [`MAX_FENCE`](crate::frame::MAX_FENCE) is taken for that.
+    pub origin: Fence,
     /// Whether they are stored. Then the voter gives no fence before it has been told that it is
     /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
     pub durable: bool,

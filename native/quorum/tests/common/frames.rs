@@ -161,7 +161,7 @@ pub fn frame() -> impl Strategy<Value = Frame> {
         verdict(),
     );
     let notice = (epoch(), incarnation(), vec(name(), 0..=8), any::<bool>());
-    let floor = (epoch(), incarnation(), option::of(fence()));
+    let floor = (epoch(), incarnation(), option::of((any::<bool>(), fence())));
     prop_oneof![
         batch.prop_map(|(epoch, agent, session, seq, stamp, ops)| {
             Frame::Batch(Batch {
@@ -194,10 +194,15 @@ pub fn frame() -> impl Strategy<Value = Frame> {
         floor.prop_map(|(epoch, asker, fence)| {
             Frame::Floor(match fence {
                 None => Floor::Ask { epoch, asker },
-                Some(fence) => Floor::Told {
+                Some((true, fence)) => Floor::Told {
                     epoch,
                     asker,
                     fence,
+                },
+                Some((false, origin)) => Floor::Lost {
+                    epoch,
+                    asker,
+                    origin,
                 },
             })
         }),

@@ -37,6 +37,11 @@ impl Raw {
         Raw(vec![1, 3, 1]).number(0).number(8)
     }
 
+    /// That the fences are lost, up to the origin.
+    pub fn lost() -> Raw {
+        Raw(vec![1, 3, 2]).number(0).number(8)
+    }
+
     /// A byte: a flag, a kind.
     pub fn byte(mut self, byte: u8) -> Raw {
         self.0.push(byte);

@@ -16,6 +16,7 @@ use std::time::Duration;
 /// Of a new cluster, that stores nothing.
 pub const NEW: Fences = Fences {
     floor: Some(Fence(0)),
+    origin: Fence(0),
     durable: false,
 };
 

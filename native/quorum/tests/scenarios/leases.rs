@@ -51,6 +51,28 @@ fn without_a_quorum_it_is_lost() {
     cluster.assert_empty();
 }
 
+/// L3: an agent whose process is dead may have been stopped in the middle of anything. When its lease has been ended
+/// nothing of it is held, whatever it still hears, and it grants nothing.
+#[test]
+fn an_agent_that_has_been_ended_holds_nothing() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.hold(1, 0);
+    cluster.hold(2, 0);
+    let asked = cluster.lock(0, "y", SECOND * 60);
+    assert!(cluster.held(&lock));
+    cluster.agents[0].lease().end();
+    assert!(!cluster.held(&lock));
+    cluster.heal();
+    assert!(!cluster.held(&lock) && !cluster.is_granted(asked));
+    cluster.pass(SECOND * 5);
+    assert!(!cluster.held(&lock) && !cluster.is_granted(asked));
+    cluster.restart_agent(0);
+    let next = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(SECOND * 11);
+    assert!(cluster.held(&cluster.granted(next)));
+}
+
 /// Q2: the voters give a name to another only after its holder knows that it has lost it.
 #[test]
 fn another_gets_it_after_the_holder_has_lost_it() {

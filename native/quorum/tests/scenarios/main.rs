@@ -4,9 +4,12 @@
 mod cluster;
 mod condemned;
 mod contention;
+mod fences;
 mod full;
 mod leases;
 mod locks;
 mod restarts;
+mod status;
+mod taken_over;
 mod unlocks;
 mod waiting;

@@ -24,6 +24,7 @@ const ALL: &[Weakness] = &[
     Weakness::SameGeneration,
     Weakness::CondemnedForgotten,
     Weakness::UnlockKeepsHeld,
+    Weakness::NotStoredAgain,
     Weakness::AnyOrder,
 ];
 

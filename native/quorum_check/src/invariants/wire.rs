@@ -3,7 +3,7 @@
 use super::{probe, Checker, Label};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
-use quorum::message::{Ack, Batch, Frame, Op, Reply, Session, Verdict};
+use quorum::message::{Ack, Batch, Floor, Frame, Op, Reply, Session, Verdict};
 use quorum::time::Time;
 
 /// The last batch from an agent to a voter.
@@ -181,7 +181,9 @@ impl Checker {
                 self.counts.add("hints", notice.hints.len() as u64);
                 self.counts.count("notices");
             }
-            Frame::Floor(_) => self.counts.count("floors asked and told"),
+            Frame::Floor(Floor::Ask { .. }) => self.counts.count("floors asked"),
+            Frame::Floor(Floor::Told { .. }) => self.counts.count("floors told"),
+            Frame::Floor(Floor::Lost { .. }) => self.counts.count("floors lost, too"),
             Frame::Batch(_) => self.violated(Label::Wire, || {
                 format!("the voter of n{node} sends {frame:?}")
             }),

@@ -30,6 +30,7 @@ pub fn all() -> Vec<Control> {
         e_voter_lease_too_short(),
         f1(),
         f2(),
+        f3(),
         same_generation(),
         lease_from_answer(),
         condemned_forgotten(),
@@ -69,7 +70,8 @@ fn a1() -> Control {
     let setting = two_clients("A1", about, WRITE, WRITE, budget).broken(Weakness::NoQuarantine);
     let mut setting = Setting {
         members: 8,
-        floors: vec![0; 8],
+        floors: vec![Some(0); 8],
+        origins: vec![0; 8],
         disaster: Some(0),
         ..setting
     };
@@ -141,7 +143,8 @@ fn one_restart_of_four(name: &'static str, about: &'static str) -> Setting {
     setting.rules.heartbeat = units(9);
     Setting {
         members: 4,
-        floors: vec![0; 4],
+        floors: vec![Some(0); 4],
+        origins: vec![0; 4],
         apart: vec![(0, 3)],
         disaster: Some(0),
         crashing: [1].into_iter().map(member).collect(),
@@ -206,10 +209,25 @@ fn f2() -> Control {
     let mut setting =
         two_clients("F2", about, WRITE, WRITE, budget).broken(Weakness::FenceNotAwaited);
     setting.rules.heartbeat = units(9);
-    setting.floors = vec![1, 0, 0];
+    setting.floors = vec![Some(1), Some(0), Some(0)];
     setting.apart = vec![(0, 2), (1, 0)];
     setting.scripts[1].steps = vec![Step::Later(4), WRITE];
     setting.holding_back = false;
+    breaks("Q5", setting)
+}
+
+/// The first holder has given its lock back; all voters restart, and begin where they began.
+fn f3() -> Control {
+    let about = "2 members, all fences are lost, and clocks show what they showed before";
+    let mut setting = Setting::new("F3", about, 2, &[&[WRITE, Step::Unlock], &[]]);
+    setting.scripts[1].steps = vec![Step::Await(0), WRITE];
+    setting.budget = Budget {
+        voter_crashes: 2,
+        ..Budget::default()
+    };
+    setting.calm = 0;
+    setting.disk = Disk::None;
+    setting.wall_stands = true;
     breaks("Q5", setting)
 }
 

@@ -52,6 +52,8 @@ deeds! {
     Hinted: "hints",
     /// A voter has told another how far its fences went.
     FloorTold: "floors told",
+    /// A voter has told another that it has lost its fences, too.
+    FloorLost: "floors lost, too",
     /// A vote refused for a writer that waits, or out of turn.
     RefusedTurn: "votes refused for somebody's turn",
     /// A vote refused in quarantine.

@@ -69,7 +69,7 @@ pub enum Disk {
     Fast,
     /// The mark; writing is a step of its own, and a crash may come before it.
     Slow,
-    /// Nothing: the others have to be asked.
+    /// Nothing: the others have to be asked, or the wall clock.
     None,
 }
 
@@ -121,8 +121,13 @@ pub struct Setting {
     /// voters start, before anything else; and none of that happens at another time, or is undone. For directed
     /// searches.
     pub disaster: Option<usize>,
-    /// What the voters know of fences at first.
-    pub floors: Vec<u64>,
+    /// What the voters know of fences at first, if they know anything.
+    pub floors: Vec<Option<u64>>,
+    /// What their wall clocks show then.
+    pub origins: Vec<u64>,
+    /// Whether wall clocks show the same for ever. Otherwise they show, when a voter restarts, the lowest number that
+    /// is right, if it needs one: the highest fence that any voter knows of, or began with.
+    pub wall_stands: bool,
     /// What survives.
     pub disk: Disk,
     /// In which order frames come.
@@ -198,7 +203,9 @@ impl Setting {
             apart: Vec::new(),
             holding_back: true,
             disaster: None,
-            floors: vec![0; members],
+            floors: vec![Some(0); members],
+            origins: vec![0; members],
+            wall_stands: false,
             disk: Disk::Fast,
             order: Order::Sent,
             cold: false,

@@ -28,6 +28,8 @@ pub fn all() -> Vec<Setting> {
         sleepers(),
         cuts(),
         cold_start(),
+        first_start(),
+        all_fences_lost(),
         everybody_settles(),
         force_unlock(),
         force_unlock_and_crash(),
@@ -265,6 +267,33 @@ fn cold_start() -> Setting {
     Setting {
         cold: true,
         ..setting
+    }
+}
+
+fn first_start() -> Setting {
+    let budget = Budget { time: 1, ..NOTHING };
+    let about = "two members that have no fences yet: they begin by their clocks";
+    Setting {
+        budget,
+        cold: true,
+        disk: Disk::None,
+        floors: vec![None; 2],
+        origins: vec![5, 6],
+        ..Setting::new("first-start", about, 2, &[&[WRITE], &[]])
+    }
+}
+
+fn all_fences_lost() -> Setting {
+    let budget = Budget {
+        voter_crashes: 2,
+        defers: 0,
+        ..NOTHING
+    };
+    let about = "two members, which lose their fences, perhaps at once";
+    Setting {
+        budget,
+        disk: Disk::None,
+        ..Setting::new("all-lost", about, 2, &[&[WRITE, UNLOCK], &[WRITE]])
     }
 }
 

@@ -60,6 +60,8 @@ pub struct VoterSeat {
     pub machine: Option<Kept<Voter>>,
     /// The mark that survives.
     pub stored: Option<Fence>,
+    /// What its wall clock showed when it started.
+    pub origin: Fence,
     /// What is being written.
     pub storing: Option<Fence>,
     /// Whether it is not scheduled when its time comes.

@@ -79,18 +79,18 @@ impl<'a> Turn<'a> {
             turn.state.agents.push(seat);
         }
         for place in 0..setting.members {
-            let floor = Fence(setting.floors[place]);
-            let stored = (setting.disk != Disk::None).then_some(floor);
+            let floor = setting.floors[place].map(Fence);
             let seat = VoterSeat {
                 life: 0,
                 machine: None,
-                stored,
+                stored: floor.filter(|_| setting.disk != Disk::None),
+                origin: Fence(setting.origins[place]),
                 storing: None,
                 late: false,
             };
             turn.state.voters.push(seat);
             if !setting.down.contains(member(place)) {
-                turn.start_voter(member(place), Some(floor));
+                turn.start_voter(member(place), floor);
             }
         }
         for seat in 0..turn.state.agents.len() {
@@ -129,6 +129,7 @@ impl<'a> Turn<'a> {
             incarnation: voter_incarnation(me, seat.life),
             fences: Fences {
                 floor,
+                origin: seat.origin,
                 durable: self.setting.disk != Disk::None,
             },
         };
@@ -138,7 +139,7 @@ impl<'a> Turn<'a> {
 
     /// A voter that did not run starts, and all agents are told that it is there.
     pub fn join_voter(&mut self, me: Member) {
-        self.start_voter(me, Some(Fence(self.setting.floors[me.place()])));
+        self.start_voter(me, self.setting.floors[me.place()].map(Fence));
         for seat in 0..self.state.agents.len() {
             self.join(seat, me);
         }

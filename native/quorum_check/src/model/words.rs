@@ -159,6 +159,7 @@ pub fn frame(from: Member, to: Member, frame: &Frame) -> String {
         }
         Frame::Floor(Floor::Ask { .. }) => "how far did the fences go?".into(),
         Frame::Floor(Floor::Told { fence, .. }) => format!("fences went to {}", fence.0),
+        Frame::Floor(Floor::Lost { origin, .. }) => format!("fences are lost, {}", origin.0),
     };
     format!("{from:?} -> {to:?} {{{told}}}")
 }

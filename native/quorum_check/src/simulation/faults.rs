@@ -1,12 +1,15 @@
 //! What goes wrong, and how it ends. All that a fault does ends by itself, or at last when the history turns quiet.
 
-use super::clock::{Real, MILLISECOND, SECOND, STANDS_STILL};
+use super::clock::{Real, MICROSECOND, MILLISECOND, SECOND, STANDS_STILL};
 use super::node::Part;
 use super::plan::Fences;
 use super::world::{Event, World};
 use quorum::members::Member;
 use quorum::message::Fence;
 use std::fmt;
+
+/// What wall clocks show when a history begins: some day in 2026.
+const WALL: u64 = 1_780_000_000_000_000_000;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +18,16 @@ pub enum Fault {
     VoterDies,
     /// An agent dies, and those that locked by it, and comes again.
     AgentDies,
+    /// A voter lives, and the process around it dies in the middle of something; another one takes it over.
+    VoterIsTakenOver,
     /// A whole node.
     NodeDies,
     /// Several voters at once, or one right after the other.
     VotersDie,
     /// All nodes.
     AllDie,
+    /// All nodes, or some of them, and what was on their disks is gone.
+    DisksDie,
     /// A whole node is stopped and goes on later as if nothing had been: SIGSTOP, a system that sleeps.
     NodePauses,
     /// Only its agent.
@@ -50,9 +57,11 @@ impl Fault {
     pub const ALL: &'static [Fault] = &[
         Fault::VoterDies,
         Fault::AgentDies,
+        Fault::VoterIsTakenOver,
         Fault::NodeDies,
         Fault::VotersDie,
         Fault::AllDie,
+        Fault::DisksDie,
         Fault::NodePauses,
         Fault::AgentPauses,
         Fault::VoterPauses,
@@ -72,9 +81,11 @@ impl Fault {
         match self {
             Fault::VoterDies => "fault: a voter dies",
             Fault::AgentDies => "fault: an agent dies",
+            Fault::VoterIsTakenOver => "fault: a voter is taken over",
             Fault::NodeDies => "fault: a node dies",
             Fault::VotersDie => "fault: several voters die",
             Fault::AllDie => "fault: all nodes die",
+            Fault::DisksDie => "fault: nodes die with their disks",
             Fault::NodePauses => "fault: a node pauses",
             Fault::AgentPauses => "fault: an agent pauses",
             Fault::VoterPauses => "fault: a voter pauses",
@@ -103,6 +114,8 @@ pub enum Mend {
     Starts(usize, Part),
     /// It goes on.
     Resumes(usize, Part),
+    /// Another process calls the voter.
+    TakesOver(usize),
     /// These links are whole again.
     Links(Vec<(usize, usize)>),
     /// This link is no worse than others.
@@ -131,6 +144,7 @@ impl World {
         match fault {
             Fault::VoterDies => self.dies_for(node, Part::Voter, span),
             Fault::AgentDies => self.dies_for(node, Part::Agent, span),
+            Fault::VoterIsTakenOver => self.nodes[node].doomed = true,
             Fault::NodeDies => self.node_dies_for(node, span),
             Fault::VotersDie => {
                 for node in 0..self.nodes.len() {
@@ -139,10 +153,11 @@ impl World {
                     }
                 }
             }
-            Fault::AllDie => {
-                for node in 0..self.nodes.len() {
-                    let more = self.random.spread(MILLISECOND, 5 * SECOND);
-                    self.node_dies_for(node, span + more);
+            Fault::AllDie => drop(self.nodes_die(1000, span)),
+            Fault::DisksDie => {
+                let share = self.random.pick(&[1000, 1000, 600]);
+                for node in self.nodes_die(share, span) {
+                    self.nodes[node].stored = None;
                 }
             }
             Fault::NodePauses => {
@@ -206,6 +221,19 @@ impl World {
             .collect()
     }
 
+    /// All nodes, or each with that chance, of a thousand.
+    fn nodes_die(&mut self, share: i64, span: Real) -> Vec<usize> {
+        let mut dead = Vec::new();
+        for node in 0..self.nodes.len() {
+            if self.random.chance(share) {
+                let more = self.random.spread(MILLISECOND, 5 * SECOND);
+                self.node_dies_for(node, span + more);
+                dead.push(node);
+            }
+        }
+        dead
+    }
+
     fn node_dies_for(&mut self, node: usize, span: Real) {
         self.dies_for(node, Part::Agent, span);
         self.dies_for(node, Part::Voter, span);
@@ -231,20 +259,51 @@ impl World {
             }
             Part::Voter => {
                 self.nodes[node].voter.end();
-                self.nodes[node].knows_fences = false;
-                // What was on its way to the disk has arrived there, or has not.
-                for mark in std::mem::take(&mut self.nodes[node].storing) {
-                    if self.random.chance(500) {
-                        self.nodes[node].stored = self.nodes[node].stored.max(mark);
-                    }
-                }
+                self.process_dies(node);
             }
         }
         self.push(self.real + span, Event::Mend(Mend::Starts(node, part)));
     }
 
+    /// What was on its way to the disk has arrived there, or has not.
+    fn process_dies(&mut self, node: usize) {
+        for mark in std::mem::take(&mut self.nodes[node].storing) {
+            if self.random.chance(500) {
+                self.nodes[node].stored = self.nodes[node].stored.max(Some(mark));
+            }
+        }
+    }
+
+    /// From now on this process calls the voter, which may have begun or gone on.
+    pub fn voter_is_called_by(&mut self, node: usize, process: u64) {
+        let known = &mut self.nodes[node];
+        (known.process, known.doomed, known.orphaned) = (process, false, false);
+    }
+
+    /// The process of a voter dies, and another one will take it over.
+    pub fn orphan_voter(&mut self, node: usize) {
+        self.say(|| format!("n{node} the voter's process dies"));
+        self.nodes[node].orphaned = true;
+        self.process_dies(node);
+        let soon = self.random.spread(MICROSECOND, SECOND);
+        self.push(self.real + soon, Event::Mend(Mend::TakesOver(node)));
+    }
+
+    fn takes_over(&mut self, node: usize) {
+        if !self.nodes[node].orphaned {
+            return;
+        }
+        self.summary.count("voters taken over");
+        let process = self.new_life();
+        self.voter_is_called_by(node, process);
+        self.say(|| format!("n{node} the voter is taken over"));
+        self.voter(node, |voter, now| voter.interrupted(now));
+        self.rearm(node);
+    }
+
     fn pauses_for(&mut self, node: usize, part: Part, span: Real) {
-        if self.nodes[node].alive(part) && !self.nodes[node].paused(part) {
+        let orphaned = part == Part::Voter && self.nodes[node].orphaned;
+        if self.nodes[node].alive(part) && !self.nodes[node].paused(part) && !orphaned {
             self.say(|| format!("n{node} {part:?} pauses"));
             self.nodes[node].set_paused(part, true);
             if part == Part::Agent && self.agent_sleeps {
@@ -303,6 +362,7 @@ impl World {
             Mend::Starts(node, Part::Agent) => self.agent_starts(node),
             Mend::Starts(node, Part::Voter) => self.voter_starts(node),
             Mend::Resumes(node, part) => self.resumes(node, part),
+            Mend::TakesOver(node) => self.takes_over(node),
             Mend::Link(from, to) => self.network.worsen(from, to, 0, 0),
             Mend::Clock(node) => {
                 let rate = self.random.between(-self.plan.drift, self.plan.drift);
@@ -350,6 +410,8 @@ impl World {
                 self.resumes(node, part);
                 self.mend(Mend::Starts(node, part));
             }
+            self.nodes[node].doomed = false;
+            self.mend(Mend::TakesOver(node));
             self.mend(Mend::Clock(node));
             for about in 0..self.nodes.len() {
                 let soon = self.random.spread(MILLISECOND, 200 * MILLISECOND);
@@ -358,24 +420,27 @@ impl World {
         }
     }
 
-    /// With which floor a voter begins its next life. One that knows nothing must have as many others to ask as make
-    /// sure that one of them knows; where they are not, somebody who looks after the cluster gives it a number.
+    /// With which floor a voter begins its next life.
     pub fn floor(&mut self, node: usize) -> Option<Fence> {
-        let enough = self.nodes.len() - (self.nodes.len() / 2 + 1) + 1;
-        let others = self.nodes.iter().filter(|other| other.knows_fences).count();
-        match self.plan.fences {
-            Fences::Durable => Some(self.nodes[node].stored),
-            Fences::Lost if others >= enough => {
-                self.summary.count("voters that lost their fences");
-                None
-            }
-            Fences::Lost | Fences::Given => {
-                self.summary.count("voters that were given a fence");
-                Some(Fence(
-                    self.checker.highest_fence().0 + self.random.between(0, 3) as u64,
-                ))
-            }
+        let floor = match self.plan.fences {
+            Fences::Durable => self.nodes[node].stored,
+            Fences::Lost => None,
+        };
+        if floor.is_none() {
+            self.summary.count("voters without fences");
         }
+        floor
+    }
+
+    /// What a wall clock shows that is right. It counts nanoseconds, not microseconds: that for each second of a
+    /// history, with its crashes, there is as much more room for fences as in the hours that it stands for.
+    #[must_use]
+    pub fn wall(&self) -> Fence {
+        Fence(if self.wall_stands {
+            0
+        } else {
+            WALL + self.real as u64
+        })
     }
 
     /// By what other members an agent is called in its own words.

@@ -60,12 +60,8 @@ impl World {
         if self.nodes[node].alive(Part::Voter) {
             return;
         }
-        let first = self.nodes[node].voter.life == 0;
-        let floor = if first {
-            Some(Fence(0))
-        } else {
-            self.floor(node)
-        };
+        let floor = self.floor(node);
+        let origin = self.wall();
         let life = self.new_life();
         let setup = VoterSetup {
             members: self.members(node),
@@ -74,12 +70,13 @@ impl World {
             incarnation: Incarnation(life),
             fences: Fences {
                 floor,
+                origin,
                 durable: self.plan.fences == super::plan::Fences::Durable,
             },
         };
         let now = self.nodes[node].voter.now(self.real);
-        self.nodes[node].knows_fences = floor.is_some();
         self.nodes[node].voter.begin(life, Voter::new(setup, now));
+        self.voter_is_called_by(node, life);
         self.say(|| format!("n{node} voter starts: v{life}, floor {floor:?}"));
         self.voter(node, |_, _| ());
     }
@@ -194,7 +191,12 @@ impl World {
             return;
         };
         call(voter, now);
-        let outputs = voter.outputs();
+        let mut outputs = voter.outputs();
+        if std::mem::take(&mut self.nodes[node].doomed) {
+            let done = self.random.between(0, outputs.len() as i64);
+            outputs.truncate(done as usize);
+            self.orphan_voter(node);
+        }
         self.voter_said(node, outputs);
         self.checker.voter_did(node, &self.nodes, self.real);
         self.arm(node, Part::Voter);
@@ -210,9 +212,16 @@ impl World {
                 VoterOutput::Store(mark) => {
                     self.summary.count("marks stored");
                     self.nodes[node].storing.push(mark);
-                    let life = self.nodes[node].voter.life;
+                    let process = self.nodes[node].process;
                     let span = self.random.spread(10 * MICROSECOND, self.plan.store);
-                    self.push(self.real + span, Event::Stored { node, life, mark });
+                    self.push(
+                        self.real + span,
+                        Event::Stored {
+                            node,
+                            process,
+                            mark,
+                        },
+                    );
                 }
             }
         }
@@ -222,7 +231,7 @@ impl World {
     pub fn has_stored(&mut self, node: usize, mark: Fence) {
         let known = &mut self.nodes[node];
         known.storing.retain(|other| *other != mark);
-        known.stored = known.stored.max(mark);
+        known.stored = known.stored.max(Some(mark));
         self.say(|| format!("n{node} stored {}", mark.0));
         self.voter(node, |voter, now| voter.stored(now, mark));
     }

@@ -100,11 +100,15 @@ pub struct Node {
     /// Whether a flush of the agent is on its way.
     pub drains: bool,
     /// The highest mark on its disk.
-    pub stored: Fence,
-    /// Marks on their way to the disk: those of a life that ends may get there or not.
+    pub stored: Option<Fence>,
+    /// Marks on their way to the disk: those of a process that dies may get there or not.
     pub storing: Vec<Fence>,
-    /// Whether this life of the voter began with a floor: it counts for those that ask.
-    pub knows_fences: bool,
+    /// Which process calls the voter: what was begun by another one is told to nobody.
+    pub process: u64,
+    /// Whether it dies with the next call, and not all that comes of that is done.
+    pub doomed: bool,
+    /// Whether there is none, though the voter lives: whatever happens to the voter is lost.
+    pub orphaned: bool,
     /// Those who lock.
     pub clients: Vec<Client>,
 }

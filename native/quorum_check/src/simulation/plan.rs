@@ -16,8 +16,6 @@ pub enum Fences {
     Durable,
     /// They are lost: the new life asks the others.
     Lost,
-    /// They are lost, and each life is given a number past all that were given before.
-    Given,
 }
 
 /// The character of a history.
@@ -113,7 +111,7 @@ impl Plan {
                 random.spread(MILLISECOND, 400 * MILLISECOND)
             },
             drains: random.pick(&[0, 0, 200, 800]),
-            fences: random.pick(&[Fences::Durable, Fences::Lost, Fences::Given]),
+            fences: random.pick(&[Fences::Durable, Fences::Durable, Fences::Lost]),
             store: random.spread(
                 100 * MICROSECOND,
                 if calm { 10 * MILLISECOND } else { 3 * SECOND },

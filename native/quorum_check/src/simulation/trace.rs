@@ -151,6 +151,9 @@ pub fn describe(frame: &Frame) -> String {
         Frame::Floor(Floor::Told { asker, fence, .. }) => {
             write!(line, "floor {} for v{}", fence.0, asker.0)
         }
+        Frame::Floor(Floor::Lost { asker, origin, .. }) => {
+            write!(line, "no floor, origin {}, for v{}", origin.0, asker.0)
+        }
     };
     let _ = told;
     line

@@ -53,8 +53,8 @@ pub enum Event {
     Stored {
         /// The node.
         node: usize,
-        /// The life of its voter.
-        life: u64,
+        /// See [`Node::process`].
+        process: u64,
         /// The mark.
         mark: Fence,
     },
@@ -139,6 +139,8 @@ pub struct World {
     pub quiet: bool,
     /// A fault that the protocol does not survive: the agent's clock stands still while it is paused.
     pub agent_sleeps: bool,
+    /// See [`Settings::wall_stands`].
+    pub wall_stands: bool,
     /// What the machines are to do wrong.
     pub weaknesses: Weaknesses,
     /// From when on each node may be asked to lock once more.
@@ -166,6 +168,7 @@ impl World {
             summary: Summary::default(),
             quiet: false,
             agent_sleeps: settings.agent_sleeps,
+            wall_stands: settings.wall_stands,
             weaknesses: settings.weaknesses,
             probe_after: 0,
             probed: false,
@@ -254,7 +257,7 @@ impl World {
             if known.paused(part) {
                 return known.backlog(part).push(event);
             }
-            if !known.alive(part) {
+            if !known.alive(part) || (part == Part::Voter && known.orphaned) {
                 return;
             }
         }
@@ -275,8 +278,12 @@ impl World {
                     self.drained(node);
                 }
             }
-            Event::Stored { node, life, mark } => {
-                if self.nodes[node].voter.life == life {
+            Event::Stored {
+                node,
+                process,
+                mark,
+            } => {
+                if self.nodes[node].process == process {
                     self.has_stored(node, mark);
                 }
             }
@@ -386,9 +393,11 @@ fn node(random: &mut Random, plan: &Plan) -> Node {
         told: MemberSet::EMPTY,
         quorum_since: None,
         drains: false,
-        stored: Fence(0),
+        stored: None,
         storing: Vec::new(),
-        knows_fences: false,
+        process: 0,
+        doomed: false,
+        orphaned: false,
         clients: vec![
             Client {
                 doing: Doing::Nothing,

@@ -4,10 +4,10 @@ use super::{answers_the_dead, names_token, request, spend, votes_of, Turn};
 use crate::model::deeds::Deed;
 use crate::model::kept::Kept;
 use crate::model::setting::{member, units, Budget, Setting, Step};
-use crate::model::state::{AgentSeat, Client, Flight, Phase, NOW};
+use crate::model::state::{AgentSeat, Client, Flight, Phase, VoterSeat, NOW};
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
-use quorum::message::{Ack, Batch, Frame, Mode, Names, Op, Token};
+use quorum::message::{Ack, Batch, Fence, Frame, Mode, Names, Op, Token};
 use quorum::time::Time;
 
 impl Turn<'_> {
@@ -260,12 +260,24 @@ impl Turn<'_> {
     /// A voter forgets everything and starts again.
     pub fn crash_voter(&mut self, me: Member) {
         spend(&mut self.state.left.voter_crashes, 1);
+        let wall = self.wall();
         let seat = &mut self.state.voters[me.place()];
         seat.life += 1;
         seat.storing = None;
         seat.late = false;
         let stored = seat.stored;
+        if stored.is_none() && !self.setting.wall_stands {
+            seat.origin = wall;
+        }
         self.start_voter(me, stored);
+    }
+
+    /// The lowest number that a wall clock may show if it is right: no fence was given past it.
+    fn wall(&self) -> Fence {
+        let seats = self.state.voters.iter();
+        let known = |seat: &VoterSeat| seat.machine.as_ref().map(|voter| voter.highest());
+        let highest = seats.map(|seat| known(seat).max(Some(seat.origin)));
+        highest.flatten().max().unwrap_or_default()
     }
 
     /// An agent and its clients are gone, and another agent begins. Clients go on with what is left of their scripts.

@@ -8,7 +8,9 @@ use crate::model::state::{Flight, Phase, VoterSeat};
 use crate::model::words;
 use quorum::agent::{AgentOutput, Refusal, Request};
 use quorum::members::Member;
-use quorum::message::{Ack, Batch, Fence, Frame, Mode, Op, Reason, Reply, Send, Token, Verdict};
+use quorum::message::{
+    Ack, Batch, Fence, Floor, Frame, Mode, Op, Reason, Reply, Send, Token, Verdict,
+};
 
 impl Turn<'_> {
     pub(super) fn send(&mut self, from: Member, send: Send) {
@@ -235,7 +237,8 @@ impl Turn<'_> {
                 ..
             }) => self.deeds.count(Deed::Mismatched),
             Frame::Notice(notice) if !notice.hints.is_empty() => self.deeds.count(Deed::Hinted),
-            Frame::Floor(quorum::message::Floor::Told { .. }) => self.deeds.count(Deed::FloorTold),
+            Frame::Floor(Floor::Told { .. }) => self.deeds.count(Deed::FloorTold),
+            Frame::Floor(Floor::Lost { .. }) => self.deeds.count(Deed::FloorLost),
             Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => {}
         }
     }

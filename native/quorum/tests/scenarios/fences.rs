@@ -1,0 +1,302 @@
+//! How voters come by their fences: when a cluster starts for the first time, and when they are lost.
+
+use crate::cluster::{at, name, Cluster, SECOND};
+use quorum::frame::MAX_FENCE;
+use quorum::message::{Fence, Floor, Frame, Incarnation, Send};
+use quorum::rules::Rules;
+use quorum::voter::{Fences, Voter};
+use std::time::Duration;
+
+/// A first start, or a disk that is lost, when the wall clock shows so much.
+fn lost(origin: u64) -> Fences {
+    Fences {
+        floor: None,
+        origin: Fence(origin),
+        durable: false,
+    }
+}
+
+fn all_vote(cluster: &Cluster) -> bool {
+    cluster.voters.iter().all(Voter::is_voting)
+}
+
+fn from_voter(cluster: &mut Cluster, from: usize, to: usize, floor: Floor) {
+    let frame = Frame::Floor(floor);
+    cluster.deliver(from, Send { to: at(to), frame });
+    cluster.run();
+}
+
+/// A first start needs nobody who gives a number, and no time: all that is needed is that all members are there.
+#[test]
+fn a_first_start_needs_nobody() {
+    for count in [1, 2, 3, 5, 16] {
+        let mut cluster = Cluster::with(count, Rules::default(), lost(1000));
+        assert!(all_vote(&cluster), "{count}");
+        let first = cluster.locked(0, "x");
+        assert_eq!(first.fence, 1001, "{count}");
+        cluster.unlock(&first);
+        assert_eq!(cluster.locked(count - 1, "x").fence, 1002);
+    }
+}
+
+/// The clocks of the members differ: the highest counts for all.
+#[test]
+fn the_highest_clock_counts() {
+    let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
+    for (voter, origin) in [2000, 1500, 3000].into_iter().enumerate() {
+        cluster.restart_voter(voter, lost(origin));
+    }
+    cluster.run();
+    assert!(all_vote(&cluster));
+    for voter in &cluster.voters {
+        assert_eq!(voter.fence(&name("x")), Fence(3000));
+    }
+}
+
+/// With storage, too, and no fence is given before it is stored.
+#[test]
+fn a_first_start_with_storage_stores_first() {
+    let fences = Fences {
+        durable: true,
+        ..lost(1000)
+    };
+    let mut cluster = Cluster::with(3, Rules::default(), fences);
+    let request = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(SECOND);
+    assert!(!cluster.is_granted(request));
+    let now = cluster.now;
+    for (voter, mark) in std::mem::take(&mut cluster.store) {
+        assert!(mark > Fence(1000));
+        cluster.voters[voter].stored(now, mark);
+    }
+    cluster.pass(SECOND);
+    assert_eq!(cluster.granted(request).fence, 1001);
+}
+
+/// While a member has never come up, nobody votes, though they could by their clocks.
+#[test]
+fn a_first_start_waits_for_all() {
+    let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
+    cluster.isolate(2);
+    (0..2).for_each(|voter| cluster.restart_voter(voter, lost(1000)));
+    cluster.pass(SECOND * 60);
+    assert!(!cluster.voters[0].is_voting() && !cluster.voters[1].is_voting());
+    cluster.heal();
+    cluster.pass(SECOND * 2);
+    assert!(all_vote(&cluster));
+}
+
+/// So many may lose their fences at a time that the others know them: then no clock is looked at.
+#[test]
+fn where_enough_know_no_clock_counts() {
+    let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
+    let lock = cluster.locked(0, "x");
+    cluster.unlock(&lock);
+    // Clocks that are wrong, one each way.
+    cluster.restart_voter(1, lost(3));
+    cluster.restart_voter(2, lost(1_000_000));
+    cluster.run();
+    assert!(all_vote(&cluster));
+    for voter in &cluster.voters {
+        assert_eq!(voter.fence(&name("x")), Fence(lock.fence));
+    }
+}
+
+/// Where too many have lost them, all have to answer; then the clocks count, and what is told by those that know.
+#[test]
+fn where_too_many_have_lost_them_all_have_to_answer() {
+    for (clock, next) in [(5000, 5001), (10, 1003)] {
+        let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
+        for _ in 0..2 {
+            let lock = cluster.locked(2, "x");
+            cluster.unlock(&lock);
+        }
+        cluster.isolate(2);
+        cluster.restart_voter(0, lost(clock));
+        cluster.restart_voter(1, lost(9));
+        cluster.pass(SECOND * 60);
+        assert!(!cluster.voters[0].is_voting() && !cluster.voters[1].is_voting());
+        cluster.heal();
+        cluster.pass(SECOND * 2);
+        assert!(all_vote(&cluster));
+        assert_eq!(cluster.locked(0, "x").fence, next);
+    }
+}
+
+/// Q5: all lose them at once, again and again, and fences grow, as the clocks do.
+#[test]
+fn fences_grow_over_the_loss_of_all() {
+    for durable in [false, true] {
+        let fences = |origin| Fences {
+            durable,
+            ..lost(origin)
+        };
+        let rules = Rules {
+            fence_block: 10,
+            ..Rules::default()
+        };
+        let mut cluster = Cluster::with(3, rules, fences(1000));
+        let mut last = 0;
+        for turn in 2..10 {
+            let until = cluster.now + SECOND;
+            while cluster.now < until {
+                let now = cluster.now;
+                for (voter, mark) in std::mem::take(&mut cluster.store) {
+                    cluster.voters[voter].stored(now, mark);
+                }
+                cluster.pass(Duration::from_millis(100));
+            }
+            for node in 0..3 {
+                let lock = cluster.locked(node, "x");
+                assert!(lock.fence > last);
+                last = lock.fence;
+                cluster.unlock(&lock);
+            }
+            (0..3).for_each(|voter| cluster.restart_voter(voter, fences(turn * 1000)));
+            cluster.store.clear();
+            cluster.run();
+        }
+        assert!(last > 8000, "{last}");
+    }
+}
+
+/// Answers to an earlier life of the asker, and such that come twice, are no answers more.
+#[test]
+fn answers_count_once_and_for_one_life() {
+    let mut cluster = Cluster::with(4, Rules::default(), lost(1000));
+    cluster.isolate(0);
+    let earlier = cluster.voters[0].incarnation();
+    cluster.restart_voter(0, lost(1000));
+    cluster.pass(SECOND * 11);
+    let asker = cluster.voters[0].incarnation();
+    let epoch = 0;
+    let said = |asker: Incarnation| {
+        let (fence, origin) = (Fence(5000), Fence(9000));
+        [
+            Floor::Told {
+                epoch,
+                asker,
+                fence,
+            },
+            Floor::Lost {
+                epoch,
+                asker,
+                origin,
+            },
+        ]
+    };
+    for from in 1..4 {
+        for late in said(earlier) {
+            from_voter(&mut cluster, from, 0, late);
+        }
+    }
+    assert!(!cluster.voters[0].is_voting(), "that was not asked now");
+    for _ in 0..3 {
+        for answer in said(asker) {
+            from_voter(&mut cluster, 1, 0, answer);
+        }
+        let [_, again] = said(asker);
+        from_voter(&mut cluster, 2, 0, again);
+    }
+    assert!(!cluster.voters[0].is_voting(), "two have answered");
+    let origin = Fence(7);
+    from_voter(
+        &mut cluster,
+        3,
+        0,
+        Floor::Lost {
+            epoch,
+            asker,
+            origin,
+        },
+    );
+    assert!(cluster.voters[0].is_voting());
+    assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
+    // And when it votes it has heard enough.
+    let fence = Fence(1_000_000);
+    from_voter(
+        &mut cluster,
+        3,
+        0,
+        Floor::Told {
+            epoch,
+            asker,
+            fence,
+        },
+    );
+    let origin = Fence(1_000_000);
+    from_voter(
+        &mut cluster,
+        3,
+        0,
+        Floor::Lost {
+            epoch,
+            asker,
+            origin,
+        },
+    );
+    assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
+}
+
+/// Who said that it had lost its fences may know them by now: it is asked again, and counts among those that know.
+#[test]
+fn who_had_lost_them_is_asked_again() {
+    let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
+    // All can answer 1 and 2, but 4 cannot answer 0.
+    cluster.cut(4, 0);
+    cluster.restart_voter(0, lost(3000));
+    // Not in time with its questions: so they say that they have lost theirs before they hear the same of 0.
+    cluster.pass(SECOND / 2);
+    (1..3).for_each(|voter| cluster.restart_voter(voter, lost(2000)));
+    cluster.pass(cluster.rules.quarantine - SECOND / 2);
+    assert!(cluster.voters[1].is_voting() && cluster.voters[2].is_voting());
+    assert!(!cluster.voters[0].is_voting());
+    cluster.pass(SECOND * 2);
+    assert!(all_vote(&cluster));
+    for voter in 0..3 {
+        assert_eq!(cluster.voters[voter].fence(&name("x")), Fence(3000));
+    }
+}
+
+/// Who comes up last tells by its question that it is there: no time is lost.
+#[test]
+fn the_last_to_come_up_ends_the_waiting() {
+    let mut cluster = Cluster::with(2, Rules::default(), lost(1000));
+    cluster.isolate(1);
+    cluster.restart_voter(0, lost(1000));
+    cluster.pass(cluster.rules.quarantine);
+    cluster.restart_voter(1, lost(1000));
+    assert!(!cluster.voters[0].is_voting());
+    cluster.heal();
+    cluster.pass(SECOND / 2);
+    assert!(all_vote(&cluster));
+}
+
+/// A clock may show anything: no frame has a number past the highest, and the last number is given to nobody twice.
+#[test]
+fn a_clock_past_all_numbers_stops_at_the_highest() {
+    for durable in [false, true] {
+        let fences = Fences {
+            durable,
+            ..lost(u64::MAX)
+        };
+        let mut cluster = Cluster::with(3, Rules::default(), fences);
+        cluster.restart_voter(0, fences);
+        cluster.run();
+        assert!(all_vote(&cluster));
+        let now = cluster.now;
+        for (voter, mark) in std::mem::take(&mut cluster.store) {
+            assert_eq!(mark, Fence(MAX_FENCE));
+            cluster.voters[voter].stored(now, mark);
+        }
+        cluster.run();
+        let request = cluster.lock(0, "x", SECOND);
+        cluster.pass(SECOND * 2);
+        assert!(!cluster.is_granted(request), "there are no more numbers");
+        assert!(cluster.store.is_empty(), "nor is there more to store");
+        let reader = cluster.rlocked(0, "x");
+        assert_eq!(reader.fence, MAX_FENCE);
+        cluster.unlock(&reader);
+        cluster.assert_empty();
+    }
+}

@@ -1,0 +1,109 @@
+//! The process that called a voter dies, and another one goes on with the same voter: what the first one had taken
+//! out of it was not done.
+
+use crate::cluster::{at, name, Cluster, SECOND};
+use quorum::agent::Loss;
+use quorum::message::Fence;
+use quorum::rules::Rules;
+use quorum::voter::Fences;
+
+/// All that it wanted done is lost.
+fn lose(cluster: &mut Cluster, voter: usize) {
+    drop(cluster.voters[voter].outputs());
+}
+
+fn take_over(cluster: &mut Cluster, voter: usize) {
+    let now = cluster.now;
+    cluster.voters[voter].interrupted(now);
+    cluster.run();
+}
+
+/// A mark that was on its way to the disk is stored again; otherwise the voter would wait for it for ever.
+#[test]
+fn what_was_being_stored_is_stored_again() {
+    let fences = Fences {
+        floor: Some(Fence(0)),
+        origin: Fence(0),
+        durable: true,
+    };
+    let mut cluster = Cluster::with(3, Rules::default(), fences);
+    let asked = std::mem::take(&mut cluster.store);
+    assert_eq!(asked.len(), 3);
+    let lock = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(SECOND);
+    assert!(!cluster.is_granted(lock));
+    assert!(cluster.store.is_empty(), "asked for once");
+    (0..3).for_each(|voter| take_over(&mut cluster, voter));
+    assert_eq!(cluster.store, asked);
+    let now = cluster.now;
+    for (voter, mark) in std::mem::take(&mut cluster.store) {
+        cluster.voters[voter].stored(now, mark);
+    }
+    cluster.pass(SECOND);
+    assert!(cluster.is_granted(lock));
+    (0..3).for_each(|voter| take_over(&mut cluster, voter));
+    assert!(cluster.store.is_empty(), "what is stored is stored");
+}
+
+/// It asks again how far the fences went, and not only when it would have anyhow.
+#[test]
+fn what_it_was_learning_it_asks_again() {
+    let lost = Fences {
+        floor: None,
+        origin: Fence(0),
+        durable: false,
+    };
+    let mut cluster = Cluster::new(3);
+    cluster.isolate(0);
+    cluster.restart_voter(0, lost);
+    // Its questions at the end of the quarantine are lost.
+    cluster.pass(cluster.rules.quarantine);
+    cluster.heal();
+    assert!(!cluster.voters[0].is_voting());
+    take_over(&mut cluster, 0);
+    assert!(cluster.voters[0].is_voting());
+}
+
+/// What it had to tell agents they come for at once: here, that a lock is condemned.
+#[test]
+fn agents_are_made_to_speak() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    (0..3).for_each(|voter| cluster.hold(1, voter));
+    let now = cluster.now;
+    cluster.agents[1].condemn(now, name("x"));
+    cluster.run();
+    for (from, send) in cluster.wire.drain(..).collect::<Vec<_>>() {
+        let voter = send.to.place();
+        cluster.voters[voter].receive(now, at(from), send.frame);
+        lose(&mut cluster, voter);
+    }
+    cluster.heal();
+    assert!(cluster.lost.is_empty() && cluster.held(&lock));
+    take_over(&mut cluster, 2);
+    assert_eq!(cluster.lost, [(lock.token, Loss::Condemned)]);
+    assert!(!cluster.held(&lock));
+}
+
+/// And nothing else of it changes: it has its votes, and nobody has to begin anew with it.
+#[test]
+fn it_has_forgotten_nothing() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let sessions: Vec<_> = cluster.agents[0]
+        .status()
+        .map(|status| status.session)
+        .collect();
+    (0..3).for_each(|voter| take_over(&mut cluster, voter));
+    assert!(cluster.held(&lock));
+    let after: Vec<_> = cluster.agents[0]
+        .status()
+        .map(|status| status.session)
+        .collect();
+    assert_eq!(sessions, after);
+    let other = cluster.lock(1, "x", SECOND);
+    cluster.pass(SECOND * 2);
+    assert!(!cluster.is_granted(other));
+    cluster.unlock(&lock);
+    cluster.assert_empty();
+}
