@@ -1,34 +1,41 @@
 #!/usr/bin/env escript
-%% Builds a crate of this workspace and installs the library where the VM will look for it.
+%% Builds libraries of this workspace and installs them where the VM will look for them.
 %%
 %%     escript native/build.escript [--package NAME] [--faults] [FOLDER]
 %%
-%% NAME is canal_lock_nif unless told otherwise, FOLDER the `priv' folder of this project. The library is
-%% FOLDER/NAME.so (.dll on Windows). With --faults it is one for tests, which goes wrong when they say so. rebar3 and
-%% mix both call this file: an escript asks nothing of a machine that Erlang does not bring along, neither make nor a
-%% shell.
+%% These are canal_lock_nif, which counts permits, and canal_lock_quorum_nif, of the quorum locks; or the one called
+%% NAME. FOLDER is the `priv' folder of this project unless told otherwise. A library is FOLDER/NAME.so (.dll on
+%% Windows). With --faults it is a canal_lock_nif for tests, which goes wrong when they say so. rebar3 and mix both
+%% call this file: an escript asks nothing of a machine that Erlang does not bring along, neither make nor a shell.
 %%
-%% Standard output is one line when something was installed, and empty when the library was up to date: mix tells by it
-%% whether there was anything to do. All else goes to standard error, and a failure exits with status 1.
+%% Standard output is one line when anything was installed, and empty when all was up to date: mix tells by it whether
+%% there was anything to do. All else goes to standard error, and a failure exits with status 1. Either all libraries
+%% are right, or none is installed.
 %%
 %% Environment:
-%%   CANAL_LOCK_NIF_LIBRARY  absolute path of what to install instead of building, so that no Rust is needed: a library
-%%                           (.so, .dylib, .dll), or an archive that `make dist' has made (.tar.gz) with the checksum
-%%                           that was made with it beside it (.tar.gz.sha256)
-%%   CARGO                   the cargo to use; otherwise PATH is searched, then cargo's home
+%%   CANAL_LOCK_NIF_LIBRARY         absolute path of what to install instead of building, so that no Rust is needed:
+%%                                  an archive that `make dist' has made (.tar.gz) with the checksum that was made
+%%                                  with it beside it (.tar.gz.sha256), which holds both libraries; or canal_lock_nif
+%%                                  alone (.so, .dylib, .dll)
+%%   CANAL_LOCK_QUORUM_NIF_LIBRARY  the same for canal_lock_quorum_nif; it comes before the other one's archive
+%%   CARGO                          the cargo to use; otherwise PATH is searched, then cargo's home
+%% Where canal_lock_nif is brought alone, canal_lock_quorum_nif is not built either: who brings it has no Rust. One
+%% that is in FOLDER is removed then, because nobody knows of which sources it was made. Permits do without it; the
+%% quorum locks say how to bring it when they are started.
+%%
 %% Whatever else cargo listens to (CARGO_TARGET_DIR, CARGO_BUILD_TARGET, RUSTFLAGS...) works as it always does. Cargo
 %% fetches crates unless they are on the machine; where it cannot, this says how to bring them there.
 
 -define(OURS, "canal_lock_nif").
+-define(QUORUM, "canal_lock_quorum_nif").
 
 main(Args) ->
     %% Paths in whatever letters: mix, which reads our output, stumbles over anything but UTF-8.
     [ok = io:setopts(Device, [{encoding, unicode}]) || Device <- [standard_io, standard_error]],
     try
         Priv = filename:join(filename:dirname(workspace()), "priv"),
-        Defaults = #{package => ?OURS, faults => false, folder => Priv},
-        #{package := Package, faults := Faults, folder := Folder} = options(Args, Defaults),
-        install(library(Package, Faults), Folder, Package ++ extension())
+        Options = options(Args, #{faults => false, folder => Priv}),
+        report(install(libraries(Options), maps:get(folder, Options)))
     catch
         throw:{sentence, Format, Values} ->
             io:format(standard_error, "canal_lock: " ++ Format ++ "~n", Values),
@@ -39,7 +46,7 @@ main(Args) ->
 stop(Format, Values) ->
     throw({sentence, Format, Values}).
 
-options(["--package", Name | Rest], Options) -> options(Rest, Options#{package := Name});
+options(["--package", Name | Rest], Options) -> options(Rest, Options#{package => Name});
 options(["--faults" | Rest], Options) -> options(Rest, Options#{faults := true});
 options([], Options) -> Options;
 options([[First | _] = Folder], Options) when First =/= $- -> Options#{folder := Folder};
@@ -56,16 +63,28 @@ extension() ->
         _ -> ".so"
     end.
 
-%% The bytes of it.
-library(?OURS, false) ->
-    case os:getenv("CANAL_LOCK_NIF_LIBRARY", "") of
-        "" -> build(?OURS, release());
-        Path -> ready_made(Path)
-    end;
-library(Package, false) ->
-    build(Package, release());
-library(Package, true) ->
-    build(Package, faults()).
+packages(#{package := Name}) -> [Name];
+packages(#{faults := true}) -> [?OURS];
+packages(#{}) -> [?OURS, ?QUORUM].
+
+%% The bytes of each library; or that there is to be none.
+libraries(#{faults := true} = Options) ->
+    build(packages(Options), faults());
+libraries(#{faults := false} = Options) ->
+    Packages = packages(Options),
+    %% First, so that cargo does not work in vain.
+    Ready = [{Package, ready_made(By, Path, Package)} || Package <- Packages, {By, Path} <- named(Package)],
+    Ready ++ build([Package || Package <- Packages, not lists:keymember(Package, 1, Ready)], release()).
+
+%% What is to be installed instead of building.
+named(Package) ->
+    Set = [{Variable, Path} || Variable <- variables(Package), Path <- [os:getenv(Variable, "")], Path =/= ""],
+    lists:sublist(Set, 1).
+
+%% The first that is set counts.
+variables(?OURS) -> ["CANAL_LOCK_NIF_LIBRARY"];
+variables(?QUORUM) -> ["CANAL_LOCK_QUORUM_NIF_LIBRARY", "CANAL_LOCK_NIF_LIBRARY"];
+variables(_) -> [].
 
 release() -> ["--release"].
 
@@ -74,26 +93,38 @@ faults() -> ["--profile", "faults", "--features", "faults", "--target-dir", "../
 
 %%% Cargo
 
-build(Package, Kind) ->
+build([], _) ->
+    [];
+build(Packages, Kind) ->
     {Cargo, Env} = cargo(),
     check_version("cargo", Cargo, Env),
     check_version("rustc", rustc(Env), Env),
-    %% -p: rustler writes the entry point of a library only for the package that cargo was asked for.
-    Args = ["build" | Kind] ++ ["--locked", "-p", Package, "--message-format=json-render-diagnostics"],
+    %% All in one call, for what they share is then compiled once.
+    Args = ["build" | Kind] ++ ["--locked", "--message-format=json-render-diagnostics" | asked_for(Packages)],
     case run(Cargo, Args, Env) of
         {0, Lines} ->
-            case [Path || Line <- Lines, Path <- libraries(Line, Package)] of
-                [Path | _] -> must("read", Path, file:read_file(Path));
-                [] -> stop("cargo built ~ts but named no shared library of it. ~ts", [Package, musl()])
-            end;
+            [{Package, built(Package, Lines)} || Package <- Packages];
         {Status, _} ->
-            stop("cargo could not build the library ~ts (status ~b); its own words are above.~ts",
-                 [Package, Status, help(Cargo, Package, Env)])
+            stop("cargo could not build ~ts (status ~b); its own words are above.~ts",
+                 [in_words(Packages), Status, help(Cargo, Packages, Env)])
     end.
 
+%% rustler writes the entry point of a library only for the packages that cargo was asked for.
+asked_for(Packages) ->
+    lists:append([["-p", Package] || Package <- Packages]).
+
+built(Package, Lines) ->
+    case [Path || Line <- Lines, Path <- announced(Line, Package)] of
+        [Path | _] -> must("read", Path, file:read_file(Path));
+        [] -> stop("cargo built ~ts but named no shared library of it. ~ts", [Package, musl()])
+    end.
+
+in_words([Package]) -> "the library " ++ Package;
+in_words(Packages) -> "the libraries " ++ lists:join(" and ", Packages).
+
 %% For failures that cargo's own words leave one alone with.
-help(Cargo, Package, Env) ->
-    case are_crates_missing(Cargo, Package, Env) of
+help(Cargo, Packages, Env) ->
+    case are_crates_missing(Cargo, Packages, Env) of
         true ->
             io_lib:format(
                 " The crates that it needs are not on this machine, and cargo cannot fetch them. On a machine with a "
@@ -109,8 +140,8 @@ help(Cargo, Package, Env) ->
 %% Cargo fetches all crates before it compiles any, so that without a network it still answers this after a failure of
 %% another kind. The question is only about what this build needs: what else is in the lock file may never have been
 %% fetched.
-are_crates_missing(Cargo, Package, Env) ->
-    Args = ["tree", "--locked", "--offline", "-p", Package, "-e", "no-dev"],
+are_crates_missing(Cargo, Packages, Env) ->
+    Args = ["tree", "--locked", "--offline", "-e", "no-dev" | asked_for(Packages)],
     {Status, Lines} = run(Cargo, Args, Env, [stderr_to_stdout]),
     Status =/= 0 andalso re:run(Lines, "--offline was specified|offline mode \\(--offline\\)") =/= nomatch.
 
@@ -190,7 +221,7 @@ remedy() ->
     "\"rustup update\" brings the newest (rustup itself: https://rustup.rs), or " ++ elsewhere().
 
 elsewhere() ->
-    "let CANAL_LOCK_NIF_LIBRARY name a library built elsewhere".
+    "let CANAL_LOCK_NIF_LIBRARY name what was built elsewhere".
 
 %% Runs in the workspace, where cargo finds its .cargo/config.toml. Standard error goes straight to the user's.
 run(Program, Args, Env) ->
@@ -214,7 +245,7 @@ lines(Port, Part, Lines) ->
 %% The shared libraries that one of cargo's messages announces for the package. No JSON decoder before OTP 27, and none
 %% is needed: cargo writes a message per line and no space between tokens, and a quotation mark inside a JSON string
 %% always follows a backslash, so the patterns below match keys only.
-libraries(Line, Package) ->
+announced(Line, Package) ->
     Name = iolist_to_binary(["\"name\":\"", Package, "\""]),
     Has = fun(Pattern) -> binary:match(Line, Pattern) =/= nomatch end,
     case Has(<<"\"reason\":\"compiler-artifact\"">>) andalso Has(<<"\"cdylib\"">>) andalso Has(Name) of
@@ -237,27 +268,31 @@ string(<<Char, Rest/binary>>, File) -> string(Rest, <<File/binary, Char>>).
 
 %%% A library made elsewhere
 
-ready_made(Path) ->
+ready_made(Variable, Path, Package) ->
     %% A dependency is built in a folder of its own, so a relative path would not mean what its author saw.
     filename:pathtype(Path) =:= absolute orelse
-        stop("CANAL_LOCK_NIF_LIBRARY must be an absolute path, and ~ts is not.", [Path]),
+        stop("~ts must be an absolute path, and ~ts is not.", [Variable, Path]),
     Bytes =
         case file:read_file(Path) of
             {ok, Read} -> Read;
-            {error, Reason} -> stop("CANAL_LOCK_NIF_LIBRARY names ~ts: ~ts.", [Path, file:format_error(Reason)])
+            {error, Reason} -> stop("~ts names ~ts: ~ts.", [Variable, Path, file:format_error(Reason)])
         end,
     case {lists:suffix(".tar.gz", Path), lists:member(filename:extension(Path), [".so", ".dylib", ".dll"])} of
         {true, _} ->
             check_sum(Path, Bytes),
-            from_archive(Path, Bytes);
+            from_archive(Path, Bytes, Package ++ extension());
         {_, true} ->
             is_library(Bytes) orelse
-                stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is no library, or not a whole one.", [Path]),
-            Bytes;
+                stop("~ts names ~ts, which is no library, or not a whole one.", [Variable, Path]),
+            alone(Variable, Package, Bytes);
         _ ->
-            stop("CANAL_LOCK_NIF_LIBRARY names ~ts, which is neither a library (.so, .dylib, .dll) nor an archive "
-                 "(.tar.gz).", [Path])
+            stop("~ts names ~ts, which is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz).",
+                 [Variable, Path])
     end.
+
+%% One file is one library.
+alone("CANAL_LOCK_NIF_LIBRARY", ?QUORUM, _) -> none;
+alone(_, _, Bytes) -> Bytes.
 
 %% Of any machine: ELF, Mach-O (of one processor or of several), or Windows. The system's loader does not look whether
 %% a file is whole. canal_lock_library asks that once more, of ELF in the same way, before a VM loads it; but who builds
@@ -314,8 +349,7 @@ sha256_by_program(File) ->
     end.
 
 %% Out of memory, so that nothing in it is written to where it says.
-from_archive(Archive, Bytes) ->
-    Library = ?OURS ++ extension(),
+from_archive(Archive, Bytes, Library) ->
     App = "canal_lock-" ++ version(),
     Wanted = lists:flatten(lists:join("/", [App, "priv", Library])),
     case unpacked(Bytes) of
@@ -349,22 +383,44 @@ version() ->
 
 %%% Installing
 
+%% What has changed in the folder.
+install(Libraries, Folder) ->
+    [{Change, Target}
+     || {Package, Bytes} <- Libraries,
+        Target <- [filename:join(Folder, Package ++ extension())],
+        Change <- [in_place(Bytes, Target)],
+        Change =/= up_to_date].
+
+in_place(none, Target) ->
+    case file:delete(Target) of
+        {error, enoent} -> up_to_date;
+        Other -> must("remove", Target, Other), removed
+    end;
+in_place(Bytes, Target) ->
+    case file:read_file(Target) of
+        {ok, Bytes} -> up_to_date;
+        _ -> replace(Bytes, Target), installed
+    end.
+
 %% By rename: a VM that has the old library loaded keeps its file, where writing into it would crash that VM, and
 %% another build at the same moment sees the old file or the new one, whole. Same bytes: nothing is touched.
-install(Bytes, Folder, Name) ->
-    Target = filename:join(Folder, Name),
-    case file:read_file(Target) of
-        {ok, Bytes} ->
-            ok;
-        _ ->
-            must("make the folder of", Target, filelib:ensure_dir(Target)),
-            Temporary = lists:flatten([Target, ".", os:getpid(), ".tmp"]),
-            must("write", Temporary, file:write_file(Temporary, Bytes)),
-            case file:rename(Temporary, Target) of
-                ok -> io:format("canal_lock: installed ~ts~n", [Target]);
-                Error -> _ = file:delete(Temporary), must("replace", Target, Error)
-            end
+replace(Bytes, Target) ->
+    must("make the folder of", Target, filelib:ensure_dir(Target)),
+    Temporary = lists:flatten([Target, ".", os:getpid(), ".tmp"]),
+    must("write", Temporary, file:write_file(Temporary, Bytes)),
+    case file:rename(Temporary, Target) of
+        ok -> ok;
+        Error -> _ = file:delete(Temporary), must("replace", Target, Error)
     end.
+
+report([]) ->
+    ok;
+report(Changes) ->
+    Words = [[atom_to_list(Change), " ", lists:join(" and ", Targets)]
+             || Change <- [installed, removed],
+                Targets <- [[Target || {By, Target} <- Changes, By =:= Change]],
+                Targets =/= []],
+    io:format("canal_lock: ~ts~n", [lists:join(", ", Words)]).
 
 must(_, _, ok) -> ok;
 must(_, _, {ok, Value}) -> Value;

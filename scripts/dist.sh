@@ -1,31 +1,31 @@
 #!/usr/bin/env bash
-# Makes an archive of the native library, with its checksum beside it, in _build/dist. Where both have been brought to,
-# CANAL_LOCK_NIF_LIBRARY=/path/of/the/archive.tar.gz installs the library from it, and no Rust is needed.
+# Makes an archive of the native libraries, with its checksum beside it, in _build/dist. Where both have been brought
+# to, CANAL_LOCK_NIF_LIBRARY=/path/of/the/archive.tar.gz installs the libraries from it, and no Rust is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The library of these sources, not one that somebody has made.
-unset CANAL_LOCK_NIF_LIBRARY
+# The libraries of these sources, not what somebody has made.
+unset CANAL_LOCK_NIF_LIBRARY CANAL_LOCK_QUORUM_NIF_LIBRARY
 
 version=$(sed -n 's/^ *{vsn, "\(.*\)"},$/\1/p' src/canal_lock.app.src)
 target=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
 [ -n "$version" ] && [ -n "$target" ]
-archive=canal_lock_nif-$version-$target.tar.gz
+archive=canal_lock-$version-$target.tar.gz
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
 escript native/build.escript "$stage/priv" >&2
 cp LICENSE "$stage/priv/"
 mkdir -p _build/dist
-# By Erlang, because not every tar can leave out times and owners, without which the same library makes the same
+# By Erlang, because not every tar can leave out times and owners, without which the same libraries make the same
 # archive. What version it is of is told by the paths inside, whatever the archive is called later.
 STAGE=$stage ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
   [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
   {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
   [begin
-       {ok, Bytes} = file:read_file(filename:join([Stage, "priv", Name])),
-       ok = erl_tar:add(Tar, Bytes, App ++ Inside ++ Name, [{mtime, 0}, {uid, 0}, {gid, 0}])
-   end || {Name, Inside} <- [{"LICENSE", "/"}, {"canal_lock_nif.so", "/priv/"}]],
+       {ok, Bytes} = file:read_file(filename:join([Stage, "priv", filename:basename(Name)])),
+       ok = erl_tar:add(Tar, Bytes, App ++ "/" ++ Name, [{mtime, 0}, {uid, 0}, {gid, 0}])
+   end || Name <- ["LICENSE", "priv/canal_lock_nif.so", "priv/canal_lock_quorum_nif.so"]],
   ok = erl_tar:close(Tar),
   halt().'
 cd _build/dist

@@ -1,33 +1,104 @@
 %% @private
-%% The native library when it does not load: what is wrong with the file, and how to come by a right one.
+%% How a module comes by its native library; and, when it does not load, what is wrong with the file, and how to come
+%% by a right one. There are two such modules. The library of canal_lock_nif is loaded with its module; that of
+%% canal_lock_quorum_nif by those who use it, so that a node that counts permits and nothing else does without.
+%%
+%% The module itself has to call `erlang:load_nif/2', and it may not hand a fun over that does: after a version of a
+%% module is refused by its -on_load, the VM calls no local fun of the version that goes on (OTP 25: badfun).
 %%
 %% The VM's own words are shown, but they do not tell it all. To the loader of glibc a library of another machine is
 %% "No such file or directory"; and one that was made for another libc lacks some symbol, or a file that nobody knows.
 -module(canal_lock_library).
 
--export([ensure_loaded/0, is_cut_short/1, explain/2]).
+-export([path/1, loaded/2, on_load/2, was_loaded/1, on_load_again/2, ensure_loaded/0]).
 
-%% The last failure in words, from the process that loads to those that ask. It stays, and does not grow.
--define(FAILURE, {?MODULE, failure}).
+-export_type([answer/0, refusal/0]).
 
+%% Of `erlang:load_nif/2'.
+-type answer() :: ok | {error, {Kind :: atom(), Words :: string()}}.
+
+%% A function of -on_load answers it, and the VM shows it in its report of a module that does not load: a string,
+%% because of binaries it shows the beginning only.
+-type refusal() :: {error, {not_loaded, Sentences :: string()}}.
+
+%% A module's last failure in words, from the process that loads it to those that ask. It stays, and does not grow.
+-define(FAILURE(Module), {?MODULE, failure, Module}).
+%% That a module has had its library in this VM.
+-define(LOADED(Module), {?MODULE, loaded, Module}).
+
+%% What `erlang:load_nif/2' is to be called with. The system's loader does not look whether a file is whole, and half
+%% a library ends the VM that loads it: in place of such a file one is named that there is not.
+%%
+%% In a release this is called while the node boots: of servers, only those of code and files are there.
+-spec path(module()) -> file:filename().
+path(Module) ->
+    Path = whole_path(Module),
+    case is_cut_short(Path ++ extension()) of
+        false -> Path;
+        true -> Path ++ " is not whole"
+    end.
+
+%% What `erlang:load_nif/2' has answered. That the module has its library already is no error.
+-spec loaded(module(), answer()) -> ok | {error, Sentences :: binary()}.
+loaded(Module, ok) -> persistent_term:put(?LOADED(Module), true);
+loaded(_, {error, {reload, _}}) -> ok;
+loaded(Module, {error, Failure}) -> {error, explain(Module, whole_path(Module) ++ extension(), Failure)}.
+
+%% The same for -on_load of a module that is nothing without its library.
+-spec on_load(module(), answer()) -> ok | refusal().
+on_load(Module, Answer) ->
+    case loaded(Module, Answer) of
+        ok ->
+            ok;
+        {error, Sentences} ->
+            ok = persistent_term:put(?FAILURE(Module), Sentences),
+            {error, {not_loaded, lists:flatmap(fun reported/1, unicode:characters_to_list(Sentences))}}
+    end.
+
+%% Whether a module whose library is loaded by those who use it has had it in this VM. From then on each version of it
+%% that is loaded has to come with the library, by its -on_load: somebody is at work with it.
+-spec was_loaded(module()) -> boolean().
+was_loaded(Module) ->
+    persistent_term:get(?LOADED(Module), false).
+
+%% The same for that -on_load. Where the version before has the library in use, it goes on, and this one is refused.
+%% If that has been deleted, this one comes without, so that who calls it to load the library hears why it cannot.
+-spec on_load_again(module(), answer()) -> ok | refusal().
+on_load_again(Module, Answer) ->
+    Loaded = on_load(Module, Answer),
+    case erlang:function_exported(Module, module_info, 0) of
+        true -> Loaded;
+        false -> ok
+    end.
+
+%% Whether the library of canal_lock_nif is there.
 -spec ensure_loaded() -> ok | {error, Sentences :: binary()}.
 ensure_loaded() ->
     case code:ensure_loaded(canal_lock_nif) of
         {module, _} ->
             ok;
         {error, on_load_failure} ->
-            {error, persistent_term:get(?FAILURE)};
+            {error, persistent_term:get(?FAILURE(canal_lock_nif))};
         {error, Reason} ->
             Sentence = io_lib:format("canal_lock cannot load its module canal_lock_nif: ~tp.", [Reason]),
             {error, unicode:characters_to_binary(Sentence)}
     end.
 
-%% To be asked before `erlang:load_nif/2', because the system's loader does not look: half a library ends the VM that
-%% loads it. Of ELF the table of sections comes last; of another kind than that of 64 bits and little-endian, nothing is
-%% known.
--spec is_cut_short(Path :: file:filename()) -> boolean().
-is_cut_short(Path) ->
-    case file:read_file(Path ++ extension()) of
+whole_path(Module) ->
+    filename:join(priv_dir(Module), atom_to_list(Module)).
+
+priv_dir(Module) ->
+    case code:priv_dir(canal_lock) of
+        {error, bad_name} ->
+            %% Not loaded as an application: priv is beside the ebin that the module comes from.
+            filename:join([filename:dirname(code:which(Module)), "..", "priv"]);
+        Dir ->
+            Dir
+    end.
+
+%% Of ELF the table of sections comes last; of another kind than that of 64 bits and little-endian, nothing is known.
+is_cut_short(File) ->
+    case file:read_file(File) of
         {ok,
             <<16#7f, "ELF", 2, 1, _:34/binary, Sections:64/little, _:10/binary, Size:16/little, Number:16/little,
                 _/binary>> = Bytes} ->
@@ -36,22 +107,16 @@ is_cut_short(Path) ->
             false
     end.
 
-%% What `erlang:load_nif/2' has answered for a path, in sentences. A string, because the VM's report of a module that
-%% does not load cuts binaries short. In a release this is called while the node boots: of servers, only those of code
-%% and files are there.
--spec explain(Path :: file:filename(), {Kind :: atom(), Words :: string()}) -> string().
-explain(Path, {Kind, Words}) ->
-    File = Path ++ extension(),
+%% What `erlang:load_nif/2' has answered for a file, in sentences.
+explain(Module, File, {Kind, Words}) ->
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
     Trimmed = string:trim(decoded(Words), trailing, "."),
     Remedy =
         case string:find(Trimmed, "static TLS") of
-            nomatch -> remedy(Kind);
-            _ -> remedy(no_room_for_thread_locals)
+            nomatch -> remedy(Kind, Module);
+            _ -> remedy(no_room_for_thread_locals, Module)
         end,
-    Sentences = lists:flatten(io_lib:format(Format, [File, cause(File, Trimmed), Remedy])),
-    ok = persistent_term:put(?FAILURE, unicode:characters_to_binary(Sentences)),
-    lists:flatmap(fun reported/1, Sentences).
+    unicode:characters_to_binary(io_lib:format(Format, [File, cause(Kind, File, Trimmed), Remedy])).
 
 %% The VM passes on the bytes of what the loader has said. Should they be no UTF-8, or should it read them one day, they
 %% are as good as they are.
@@ -74,25 +139,35 @@ extension() ->
         _ -> ".so"
     end.
 
-%% Its file may have been replaced since then, so that nothing is to be learned from it.
-remedy(Kind) when Kind =:= upgrade; Kind =:= reload ->
+remedy(upgrade, _) ->
     "The one that this node has loaded before is in use, and stays: a new version needs a new node.";
-remedy(no_room_for_thread_locals) ->
-    "Other libraries have used up what the C library keeps for the thread-locals of those that are loaded later (we "
-    "need 152 bytes): start the node with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096 in its environment.";
-remedy(_) ->
+remedy(no_room_for_thread_locals, _) ->
+    "Other libraries have used up what the C library keeps for the thread-locals of those that are loaded later (this "
+    "one needs less than 200 bytes): start the node with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096 in its "
+    "environment.";
+remedy(_, Module) ->
     "Build it again, for a machine such as this one, with `rebar3 do clean --apps canal_lock, compile' or "
-    "`mix deps.compile canal_lock --force' in the project that depends on it; CANAL_LOCK_NIF_LIBRARY in the "
-    "environment may name a ready-made one.".
+    "`mix deps.compile canal_lock --force' in the project that depends on it; " ++ ready_made(Module).
 
-cause(File, Words) ->
+%% As native/build.escript has it.
+ready_made(canal_lock_nif) ->
+    "CANAL_LOCK_NIF_LIBRARY in the environment may name a ready-made one.";
+ready_made(canal_lock_quorum_nif) ->
+    "CANAL_LOCK_QUORUM_NIF_LIBRARY in the environment may name a ready-made one, and has to where "
+    "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. Permits do without it.".
+
+%% The file of one that is in use may have been replaced, so that nothing is to be learned from it.
+cause(upgrade, _, Words) ->
+    Words;
+cause(_, File, Words) ->
     case file:read_file(File) of
         {error, Reason} ->
             [file:format_error(Reason), in_parentheses(Words)];
         {ok, Bytes} ->
-            case differences(built_for(Bytes), this_vm()) of
-                [] -> Words;
-                Differences -> [lists:join(", and ", Differences), in_parentheses(Words)]
+            case {differences(built_for(Bytes), this_vm()), is_cut_short(File)} of
+                {_, true} -> "the file is not whole";
+                {[], false} -> Words;
+                {Differences, false} -> [lists:join(", and ", Differences), in_parentheses(Words)]
             end
     end.
 

@@ -146,22 +146,4 @@ remote_holders(_Handle) ->
     erlang:nif_error(not_loaded).
 
 load() ->
-    Path = filename:join(priv_dir(), ?MODULE_STRING),
-    Loaded =
-        case canal_lock_library:is_cut_short(Path) of
-            false -> erlang:load_nif(Path, 0);
-            true -> {error, {load_failed, "the file is not whole"}}
-        end,
-    case Loaded of
-        ok -> ok;
-        {error, {Kind, _} = Failure} -> {error, {Kind, canal_lock_library:explain(Path, Failure)}}
-    end.
-
-priv_dir() ->
-    case code:priv_dir(canal_lock) of
-        {error, bad_name} ->
-            %% Not loaded as an application: priv is beside the ebin that this module comes from.
-            filename:join([filename:dirname(code:which(?MODULE)), "..", "priv"]);
-        Dir ->
-            Dir
-    end.
+    canal_lock_library:on_load(?MODULE, erlang:load_nif(canal_lock_library:path(?MODULE), 0)).

@@ -1,5 +1,6 @@
 %% A native library that does not load: the VM's report and the answer of `start_link' name the file, what is wrong
-%% with it, and what to do. Each test has a VM of its own, in which canal_lock is a copy with such a file.
+%% with it, and what to do. That of the quorum locks, which is loaded when somebody asks for it: the same, in the
+%% answer alone. Each test has a VM of its own, in which canal_lock is a copy with such a file.
 -module(canal_lock_library_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -18,7 +19,9 @@ library_test_() ->
         {"a path that not every report can show", fun far_path/0},
         {"an application without its native library does not start, and says why", fun application_says_why/0},
         {"a right library in place of a wrong one is loaded by the next start", fun another_start/0},
-        {"P9: a native library that is in use is not replaced, and it is said why", fun in_use/0}
+        {"P9: a native library that is in use is not replaced, and it is said why", fun in_use/0},
+        {"the library of the quorum locks: loaded when it is asked for, and once", fun quorum/0},
+        {"the library of the quorum locks is missing: a value says so, and permits do without", fun quorum_missing/0}
     ]).
 
 elf_test_() ->
@@ -29,7 +32,9 @@ elf_test_() ->
                 {"a native library of another byte order", fun another_endianness/0},
                 {"a native library of another libc", fun another_libc/0},
                 {"no room for the thread-locals of the library", fun no_room_for_thread_locals/0},
-                {"P9: a native library that is cut short does not end the VM", fun cut_short/0}
+                {"P9: a native library that is cut short does not end the VM", fun cut_short/0},
+                {"the library of the quorum locks is cut short, before it is loaded and after", fun quorum_cut_short/0},
+                {"the library of the quorum locks is in no memory before it is asked for", fun quorum_mapped/0}
             ]);
         _ ->
             []
@@ -38,9 +43,9 @@ elf_test_() ->
 %% In the words of glibc; to use the room up takes a C compiler and the VM's headers.
 no_room_for_thread_locals() ->
     Words = "Failed to load NIF library: 'x.so: cannot allocate memory in static TLS block'",
-    Sentences = canal_lock_library:explain("x", {load_failed, Words}),
-    ?assertNotEqual(nomatch, string:find(Sentences, "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=")),
-    ?assertEqual(nomatch, string:find(Sentences, "Build it again")).
+    {error, Sentences} = canal_lock_library:loaded(canal_lock_nif, {error, {load_failed, Words}}),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"Build it again">>)).
 
 missing() ->
     Sentences = is_refused("missing", none),
@@ -146,6 +151,8 @@ in_use() ->
     Copy = copy("in use", library()),
     {Reports, Answer} = in_a_vm(Copy, fun() ->
         {ok, _} = canal_lock:start_link(3),
+        %% What has become of the file since then does not matter.
+        ok = file:delete(native(Copy)),
         {{error, on_load_failure}, Reports} = reported(fun() -> code:load_file(canal_lock_nif) end),
         ok = canal_lock:stop(),
         true = code:delete(canal_lock_nif),
@@ -155,7 +162,81 @@ in_use() ->
     [Report] = Reports,
     ?assertEqual(Report, unicode:characters_to_list(Sentences)),
     ?assertMatch({_, _}, binary:match(Sentences, <<"a new version needs a new node.">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"no such file">>)),
     ?assertEqual(nomatch, binary:match(Sentences, <<"rebar3">>)).
+
+%% Whatever becomes of the file once it is loaded.
+quorum() ->
+    Copy = copy("quorum", none),
+    Native = native(Copy, canal_lock_quorum_nif),
+    ok = file:write_file(Native, library(canal_lock_quorum_nif)),
+    in_a_vm(Copy, fun() ->
+        {module, _} = code:ensure_loaded(canal_lock_quorum_nif),
+        ?assertError(not_loaded, canal_lock_quorum_nif:now()),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ?assert(is_integer(canal_lock_quorum_nif:now())),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ok = file:delete(Native),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ?assert(is_integer(canal_lock_quorum_nif:now()))
+    end).
+
+%% And where a right one comes, the next one who asks has it.
+quorum_missing() ->
+    Copy = copy("quorum missing", library()),
+    Native = native(Copy, canal_lock_quorum_nif),
+    Right = library(canal_lock_quorum_nif),
+    Sentences = in_a_vm(Copy, fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        {{error, Sentences}, []} = reported(0, fun() -> canal_lock_quorum_nif:load() end),
+        ?assertError(not_loaded, canal_lock_quorum_nif:now()),
+        ?assertEqual({acquired, 1}, canal_lock:acquire(db, 3, 1)),
+        ok = file:write_file(Native, Right),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ?assert(is_integer(canal_lock_quorum_nif:now())),
+        Sentences
+    end),
+    names(Copy, canal_lock_quorum_nif, Sentences),
+    Ways = [
+        <<": no such file or directory (">>,
+        <<"`mix deps.compile canal_lock --force'">>,
+        <<"; CANAL_LOCK_QUORUM_NIF_LIBRARY in the environment may name a ready-made one, and has to where">>
+    ],
+    [?assertEqual(match, said(Sentences, Way)) || Way <- Ways].
+
+quorum_cut_short() ->
+    Copy = copy("quorum cut short", none),
+    Native = native(Copy, canal_lock_quorum_nif),
+    Right = library(canal_lock_quorum_nif),
+    Half = binary:part(Right, 0, byte_size(Right) div 2),
+    ok = file:write_file(Native, Half),
+    Sentences = in_a_vm(Copy, fun() ->
+        {error, Sentences} = canal_lock_quorum_nif:load(),
+        ok = file:write_file(Native, Right),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        %% Not in place: the VM has the file mapped.
+        ok = file:delete(Native),
+        ok = file:write_file(Native, Half),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        Sentences
+    end),
+    names(Copy, canal_lock_quorum_nif, Sentences),
+    ?assertEqual(match, said(Sentences, <<": the file is not whole. Build it again">>)).
+
+%% The first user pays, and nobody else.
+quorum_mapped() ->
+    canal_lock_stage:in_a_vm([], fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        {acquired, 1} = canal_lock:acquire(db, 3, 1),
+        {module, _} = code:ensure_loaded(canal_lock_quorum_nif),
+        ?assertEqual([true, false], [is_mapped(Module) || Module <- [canal_lock_nif, canal_lock_quorum_nif]]),
+        ok = canal_lock_quorum_nif:load(),
+        ?assert(is_mapped(canal_lock_quorum_nif))
+    end).
+
+is_mapped(Module) ->
+    {ok, Maps} = file:read_file("/proc/self/maps"),
+    binary:match(Maps, iolist_to_binary(["/", atom_to_list(Module), extension(), "\n"])) =/= nomatch.
 
 %% What it is told that nothing works, in the VM's report and in the answer alike.
 is_refused(Name, Library) ->
@@ -174,14 +255,19 @@ is_refused(Name, Library) ->
     Sentences.
 
 names(Copy, Sentences) ->
-    File = unicode:characters_to_binary(native(Copy)),
+    names(Copy, canal_lock_nif, Sentences).
+
+names(Copy, Module, Sentences) ->
+    File = unicode:characters_to_binary(native(Copy, Module)),
     ?assertMatch({_, _}, binary:match(Sentences, <<"library ", File/binary, ": ">>)).
 
-%% A canal_lock of its own, with such a library or none. Its path has a space and what is in no ASCII.
+%% A canal_lock of its own, with such a library or none, and none of the quorum locks. Its path has a space and what is
+%% in no ASCII.
 copy(Name, Library) ->
     Copy = filename:absname(filename:join(["_build/library tests", [$\x{e9} | Name], "canal_lock"])),
     ok = filelib:ensure_dir(filename:join([Copy, "ebin", "file"])),
     ok = filelib:ensure_dir(native(Copy)),
+    _ = file:delete(native(Copy, canal_lock_quorum_nif)),
     Ebin = filename:dirname(code:which(canal_lock_nif)),
     [{ok, _} = file:copy(File, filename:join([Copy, "ebin", filename:basename(File)]))
      || File <- filelib:wildcard(filename:join(Ebin, "*"))],
@@ -192,7 +278,10 @@ copy(Name, Library) ->
     Copy.
 
 native(Copy) ->
-    filename:join([Copy, "priv", "canal_lock_nif" ++ extension()]).
+    native(Copy, canal_lock_nif).
+
+native(Copy, Module) ->
+    filename:join([Copy, "priv", atom_to_list(Module) ++ extension()]).
 
 extension() ->
     case os:type() of
@@ -201,7 +290,10 @@ extension() ->
     end.
 
 library() ->
-    {ok, Bytes} = file:read_file(filename:join(code:priv_dir(canal_lock), "canal_lock_nif" ++ extension())),
+    library(canal_lock_nif).
+
+library(Module) ->
+    {ok, Bytes} = file:read_file(filename:join(code:priv_dir(canal_lock), atom_to_list(Module) ++ extension())),
     Bytes.
 
 %% It has to be in there.
@@ -216,8 +308,12 @@ in_a_vm(Copy, Test) ->
         Test()
     end).
 
-%% The answer, and the sentences of the reports that the VM has made of it.
+%% The answer, and the sentences of the report that the VM has made of it.
 reported(Call) ->
+    reported(1, Call).
+
+%% Of so many reports. One more would be there by the time that what has made it has answered.
+reported(Count, Call) ->
     ok = logger:set_primary_config(level, warning),
     ok = logger:remove_handler(default),
     ok = logger:add_handler(?MODULE, ?MODULE, #{config => self()}),
@@ -226,8 +322,13 @@ reported(Call) ->
         receive
             {report, [canal_lock_nif, {error, {_, Sentences}}, _]} -> Sentences
         end
+     || _ <- lists:seq(1, Count)
     ],
     ok = logger:remove_handler(?MODULE),
+    receive
+        {report, More} -> error({reported, More})
+    after 0 -> ok
+    end,
     {Answer, Reports}.
 
 %% As a handler of the logger.

@@ -1,7 +1,8 @@
 %% P9: code that is loaded again while permits are out. Each test has a VM of its own.
 %%
 %% The library is loaded into the VM together with canal_lock_nif, and refuses to be loaded twice. So a release of
-%% this software that changes the library takes a VM that is started again; all the other modules can be replaced.
+%% this software that changes the library takes a VM that is started again; all the other modules can be replaced. So
+%% it is with canal_lock_quorum_nif once its library has been asked for; before, that is a module like any other.
 -module(canal_lock_reload_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -27,7 +28,11 @@ reload_test_() ->
             {"P9, P10: the native module loaded anew: a plain manager loses its table", fun native_plain/0},
             {"P9, P10: the native module loaded anew: stopping the manager is a crash", fun native_stop/0},
             {"P9: the native module loaded anew when nothing of it is in use", fun native_unused/0},
-            {"P9: the native module deleted and loaded anew under load", fun native_under_load/0}
+            {"P9: the native module deleted and loaded anew under load", fun native_under_load/0},
+            {"P9: the module of the quorum locks' library, loaded again before the library", fun quorum_without/0},
+            {"P9: the module of the quorum locks' library, loaded again, refuses, and goes on", fun quorum_refuses/0},
+            {"P9: the module of the quorum locks' library, deleted: it says why it has none", fun quorum_deleted/0},
+            {"P9: the module of the quorum locks' library, loaded anew, comes with it", fun quorum_anew/0}
         ]
     ]).
 
@@ -252,6 +257,45 @@ native_unused() ->
      || Use <- [fun() -> unused end, fun() -> unused end, fun canal_lock_crash:calls_raise/0, fun begins_empty/0]
     ],
     begins_empty().
+
+%%% The library that is loaded by those who use it
+
+quorum_without() ->
+    load_again([canal_lock_quorum_nif, canal_lock_quorum_nif]),
+    ?assertError(not_loaded, canal_lock_quorum_nif:now()),
+    ?assertEqual(ok, canal_lock_quorum_nif:load()),
+    ?assert(is_integer(canal_lock_quorum_nif:now())).
+
+quorum_refuses() ->
+    ok = canal_lock_quorum_nif:load(),
+    [
+        begin
+            ?assertEqual({error, on_load_failure}, load(canal_lock_quorum_nif)),
+            ?assert(is_integer(canal_lock_quorum_nif:now())),
+            ?assertEqual(ok, canal_lock_quorum_nif:load())
+        end
+     || _ <- [1, 2, 3]
+    ].
+
+%% It comes back without, because the version before has not gone; and a purge is all that it takes.
+quorum_deleted() ->
+    ok = canal_lock_quorum_nif:load(),
+    true = code:delete(canal_lock_quorum_nif),
+    {error, Sentences} = canal_lock_quorum_nif:load(),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"canal_lock_quorum_nif.">>)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"a new version needs a new node.">>)),
+    ?assertError(not_loaded, canal_lock_quorum_nif:now()),
+    ?assertNot(code:purge(canal_lock_quorum_nif)),
+    ?assertEqual(ok, canal_lock_quorum_nif:load()),
+    ?assert(is_integer(canal_lock_quorum_nif:now())).
+
+%% By the next call, as this VM loads modules that it misses: whoever is at work goes on.
+quorum_anew() ->
+    ok = canal_lock_quorum_nif:load(),
+    true = code:delete(canal_lock_quorum_nif),
+    ?assertNot(code:purge(canal_lock_quorum_nif)),
+    ?assertNot(code:is_loaded(canal_lock_quorum_nif)),
+    ?assert(is_integer(canal_lock_quorum_nif:now())).
 
 %%% Under load
 

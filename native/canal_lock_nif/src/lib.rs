@@ -15,7 +15,6 @@
 //! | `interned.rs` | keys that take long to read |
 //! | `decode.rs` | a stored key as a term again |
 //! | `walk.rs` | a way through a term of any depth, without recursion |
-//! | `allocator.rs` | memory comes from the VM |
 //! | `faults.rs` | what goes wrong because a test says so; never in a library that is shipped |
 //! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
 //!
@@ -41,9 +40,6 @@
 //!
 //! What is pushed, inserted or moved elsewhere has had its room reserved before.
 
-// Elsewhere the VM's functions are found only after the library has begun to allocate.
-#[cfg(not(any(target_os = "macos", windows)))]
-mod allocator;
 mod arguments;
 mod calls;
 mod decode;
@@ -67,3 +63,8 @@ fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
 }
 
 rustler::init!("canal_lock_nif", load = load);
+
+// On those two the VM's functions are found only after the library has begun to allocate.
+#[cfg(not(any(target_os = "macos", windows)))]
+#[global_allocator]
+static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;

@@ -1,22 +1,30 @@
-//! All memory of this library comes from the VM's own allocators: it shows in `erlang:memory/0`, and it comes and
-//! goes as the VM's does, without long pauses. (The C library collects small freed pieces, and merges them all at
-//! once when somebody asks for a large one: 38 ms after 200,000 keys, measured, in the call of whoever happens to
-//! ask.)
+//! An allocator for native libraries of the BEAM: all their memory comes from the VM's own allocators. So it shows in
+//! `erlang:memory/0`, and it comes and goes as the VM's does, without long pauses. (The C library collects small freed
+//! pieces, and merges them all at once when somebody asks for a large one: 38 ms after 200,000 keys, measured, in the
+//! call of whoever happens to ask.)
 //!
 //! rustler's allocator does the same, but writes to the null page when the VM has no memory and the alignment is more
 //! than 8.
+//!
+//! A library takes it with
+//!
+//! ```ignore
+//! #[cfg(not(any(target_os = "macos", windows)))]
+//! #[global_allocator]
+//! static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;
+//! ```
+//!
+//! because on those two the VM's functions are found only after the library has begun to allocate.
 
 use rustler::sys::{c_void, enif_alloc, enif_free};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 
-#[global_allocator]
-static ALLOCATOR: VmAllocator = VmAllocator;
-
 /// What `enif_alloc` aligns to, at least.
 const VM_ALIGN: usize = 8;
 
-struct VmAllocator;
+/// All from `enif_alloc`, and back to `enif_free`.
+pub struct VmAllocator;
 
 // SAFETY: what `alloc` gives has the size and alignment asked for, or is null; and `dealloc` gives back what `alloc`
 // got.

@@ -1,7 +1,7 @@
 %% P9: whatever goes wrong inside of a native call, be it a panic (a bug of ours) or memory that is not there, the
 %% caller hears of it by an error, nothing has changed, nothing is lost, and everything goes on. At each place where
 %% something may go wrong, one after the other.
--module(canal_lock_faults_tests).
+-module(canal_lock_panics_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 

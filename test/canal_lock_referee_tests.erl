@@ -1,6 +1,6 @@
 %% The referee is itself tested: it answers what the text of the original says, and has the defects its header lists,
 %% those that canal_lock_conformance does not show anyway.
--module(canal_lock_ets_tests).
+-module(canal_lock_referee_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 

@@ -1,6 +1,6 @@
 %% P1 and P4 with many processes at once: never more permits out than the capacity, never a refusal while fewer are,
 %% and nothing left when they are dead.
--module(canal_lock_storm_tests).
+-module(canal_lock_storms_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 

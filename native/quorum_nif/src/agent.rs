@@ -1,0 +1,283 @@
+//! The agent of this node.
+
+use crate::clock;
+use crate::lock::LockHandle;
+use crate::machine::{self, Current, Running};
+use crate::raised::Raised;
+use crate::setup::Setup;
+use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
+use quorum::lease::Lease;
+use quorum::members::Member;
+use quorum::message::{Mode, Name, Names, Token};
+use quorum::time::Time;
+use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
+use rustler::{Resource, ResourceArc, Term};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+mod atoms {
+    rustler::atoms! {
+        accepted, at_risk, bad_frame, condemned, granted, lost, missing, no_quorum, ok, quorum, refused, timeout,
+        unlocked,
+    }
+}
+
+/// The agent, and what others than its process look at.
+pub(crate) struct AgentCell {
+    running: Mutex<Running<Agent>>,
+    lease: Arc<Lease>,
+    /// Unlocks that are on their way to the agent, or wait for a quorum there.
+    unlocking: AtomicU64,
+    /// Of those that the agent has heard of, how many it counted when it was asked last.
+    pending: AtomicU64,
+    most_unlocking: u64,
+}
+
+/// A handle on it.
+pub(crate) struct AgentHandle(Arc<AgentCell>);
+
+#[rustler::resource_impl]
+impl Resource for AgentHandle {}
+
+/// As many as a step mostly has.
+const OUTPUTS: usize = 32;
+
+static CURRENT: Current<AgentCell> = Current::none();
+
+/// What is done in a step.
+#[derive(NifTaggedEnum)]
+enum AgentEvent<'a> {
+    Frame(usize, Binary<'a>),
+    Lock(u64, LockMode, Vec<Binary<'a>>, u64),
+    TryUnlock(u64, u64),
+    /// As `TryUnlock`, and was sent by `give_back`.
+    GivenBack(u64, u64),
+    Unlock(u64, u64),
+    Cancel(u64),
+    Up(usize),
+    Down(usize),
+    Condemn(Binary<'a>),
+}
+
+/// How a name is locked.
+#[derive(NifUnitEnum)]
+enum LockMode {
+    Read,
+    Write,
+}
+
+impl AgentCell {
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        CURRENT
+            .lock()
+            .as_deref()
+            .is_some_and(|current| ptr::eq(current, self))
+    }
+
+    /// Whether one more may be given back without waiting.
+    pub(crate) fn has_room(&self) -> bool {
+        let unlocking = self.unlocking.load(Ordering::Relaxed);
+        unlocking + self.pending.load(Ordering::Relaxed) < self.most_unlocking
+    }
+
+    /// One more is on its way to the agent.
+    pub(crate) fn enqueue(&self) {
+        self.unlocking.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// `agent_open(Setup) -> Handle`: an agent for the calling process to run. The one before is ended: no lock of it is
+/// held from now on.
+#[rustler::nif]
+fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
+    let rules = setup.rules();
+    rules.check().map_err(|_| Raised::BadArg)?;
+    let setup = setup.agent()?;
+    let mut current = CURRENT.lock();
+    if let Some(before) = current.take() {
+        before.lease.end();
+    }
+    let machine = Agent::new(setup, clock::now());
+    let cell = Arc::new(AgentCell {
+        lease: machine.lease(),
+        running: Running::new(machine),
+        unlocking: AtomicU64::new(0),
+        pending: AtomicU64::new(0),
+        most_unlocking: rules.pending_unlocks,
+    });
+    *current = Some(Arc::clone(&cell));
+    Ok(ResourceArc::new(AgentHandle(cell)))
+}
+
+/// `agent_close(Handle) -> ok`: no lock of it is held from now on.
+#[rustler::nif]
+fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
+    handle.0.lease.end();
+    let mut current = CURRENT.lock();
+    if matches!(&*current, Some(cell) if Arc::ptr_eq(cell, &handle.0)) {
+        *current = None;
+    }
+    atoms::ok()
+}
+
+/// `agent_step(Handle, Events) -> {Outputs, WaitMs | infinity, Silent, Pending}`: all that has happened, and time that
+/// has passed. `Silent` are the members that do not answer, a bit for each place; `Pending` how many unlocks wait for a
+/// quorum.
+#[rustler::nif]
+fn agent_step<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<AgentHandle>,
+    events: Vec<AgentEvent<'a>>,
+) -> NifResult<Term<'a>> {
+    let cell = &handle.0;
+    CURRENT.check(cell)?;
+    let mut running = machine::take(&cell.running)?;
+    let Running {
+        machine: agent,
+        bytes,
+    } = &mut *running;
+    let now = clock::now();
+    let mut outputs = Vec::with_capacity(OUTPUTS);
+    for event in events {
+        if let Some(output) = apply(env, cell, agent, now, event)? {
+            outputs.push(output);
+        }
+    }
+    agent.tick(now);
+    agent.flush(now);
+    for output in agent.outputs() {
+        outputs.push(output_term(env, cell, output, bytes));
+    }
+    let pending = agent.pending_unlocks();
+    cell.pending.store(pending, Ordering::Relaxed);
+    let answer = (
+        outputs,
+        machine::wait(env, agent.deadline(), now),
+        agent.silent().bits(),
+        pending,
+    );
+    let answer = answer.encode(env);
+    drop(running);
+    machine::account(env, now);
+    Ok(answer)
+}
+
+/// What is to be said at once, if anything.
+fn apply<'a>(
+    env: Env<'a>,
+    cell: &AgentCell,
+    agent: &mut Agent,
+    now: Time,
+    event: AgentEvent<'a>,
+) -> Result<Option<Term<'a>>, Raised> {
+    let missing = |was: bool, request: u64| (!was).then(|| (atoms::missing(), request).encode(env));
+    match event {
+        AgentEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
+            Ok(frame) => agent.receive(now, member(place)?, frame),
+            Err(why) => return Ok(Some((atoms::bad_frame(), place, why).encode(env))),
+        },
+        AgentEvent::Lock(request, mode, names, timeout_ms) => {
+            let mode = match mode {
+                LockMode::Read => Mode::Read,
+                LockMode::Write => Mode::Write,
+            };
+            let timeout = Duration::from_millis(timeout_ms);
+            agent.lock(now, Request(request), all(names)?, mode, timeout);
+        }
+        AgentEvent::TryUnlock(token, request) => {
+            return Ok(missing(
+                agent.try_unlock(now, Token(token), Request(request)),
+                request,
+            ));
+        }
+        AgentEvent::GivenBack(token, request) => {
+            cell.unlocking.fetch_sub(1, Ordering::Relaxed);
+            // Whether it was there, its holder has seen by itself.
+            let _: bool = agent.try_unlock(now, Token(token), Request(request));
+        }
+        AgentEvent::Unlock(token, request) => {
+            return Ok(missing(
+                agent.unlock(now, Token(token), Request(request)),
+                request,
+            ));
+        }
+        AgentEvent::Cancel(request) => agent.cancel(now, Request(request)),
+        AgentEvent::Up(place) => agent.up(now, member(place)?),
+        AgentEvent::Down(place) => agent.down(now, member(place)?),
+        AgentEvent::Condemn(name) => agent.condemn(now, one(&name)?),
+    }
+    Ok(None)
+}
+
+fn output_term<'a>(
+    env: Env<'a>,
+    cell: &Arc<AgentCell>,
+    output: AgentOutput,
+    bytes: &mut Vec<u8>,
+) -> Term<'a> {
+    match output {
+        AgentOutput::Send(send) => machine::to_send(env, &send, bytes),
+        AgentOutput::Granted {
+            request,
+            token,
+            fence,
+            standing,
+        } => {
+            let lock = LockHandle::new(Arc::clone(cell), standing, token, env.pid());
+            let lock = ResourceArc::new(lock);
+            (atoms::granted(), request.0, token.0, fence.0, lock).encode(env)
+        }
+        AgentOutput::Refused { request, why } => {
+            let why = match why {
+                Refusal::Timeout => atoms::timeout(),
+                Refusal::NoQuorum => atoms::no_quorum(),
+            };
+            (atoms::refused(), request.0, why).encode(env)
+        }
+        AgentOutput::Unlocked { request, confirmed } => {
+            (atoms::unlocked(), request.0, confirmed).encode(env)
+        }
+        AgentOutput::Accepted { request } => (atoms::accepted(), request.0).encode(env),
+        AgentOutput::AtRisk { token } => (atoms::at_risk(), token.0).encode(env),
+        AgentOutput::Lost { token, why } => {
+            let why = match why {
+                Loss::Quorum => atoms::quorum(),
+                Loss::Condemned => atoms::condemned(),
+            };
+            (atoms::lost(), token.0, why).encode(env)
+        }
+    }
+}
+
+/// `agent_status(Handle) -> [{Connected, Answers, ValidMs}]`, in the order of the list: how long the votes of each
+/// count from now.
+#[rustler::nif]
+fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, u64)>> {
+    CURRENT.check(&handle.0)?;
+    let running = machine::take(&handle.0.running)?;
+    let now = clock::now();
+    let status = running.machine.status().map(|status| {
+        let left = (status.valid - now).as_millis() as u64;
+        (status.connected, status.answers, left)
+    });
+    Ok(status.collect())
+}
+
+fn member(place: usize) -> Result<Member, Raised> {
+    Member::at(place).ok_or(Raised::BadArg)
+}
+
+fn one(name: &Binary<'_>) -> Result<Name, Raised> {
+    Name::new(name.as_slice()).ok_or(Raised::BadArg)
+}
+
+fn all(names: Vec<Binary<'_>>) -> Result<Names, Raised> {
+    let names = names.iter().map(one).collect::<Result<_, _>>()?;
+    Names::new(names).ok_or(Raised::BadArg)
+}

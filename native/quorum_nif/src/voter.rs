@@ -1,0 +1,136 @@
+//! The voter of this node. Its memory is here and not in its process: it is what keeps a restart from costing a
+//! quarantine, in which the node's vote is missed by all.
+
+use crate::clock;
+use crate::machine::{self, Current, Running};
+use crate::raised::Raised;
+use crate::setup::{FencesKnown, Setup};
+use quorum::members::{Member, Members};
+use quorum::message::Fence;
+use quorum::rules::Rules;
+use quorum::voter::{Voter, VoterOutput};
+use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, Resource, ResourceArc, Term};
+use std::sync::{Arc, Mutex};
+
+mod atoms {
+    rustler::atoms! { bad_frame, ok, store }
+}
+
+/// The voter, and what it lives by.
+pub(crate) struct VoterCell {
+    running: Mutex<Running<Voter>>,
+    members: Members,
+    rules: Rules,
+    /// Whether its fences are stored.
+    durable: bool,
+}
+
+/// A handle on it.
+pub(crate) struct VoterHandle(Arc<VoterCell>);
+
+#[rustler::resource_impl]
+impl Resource for VoterHandle {}
+
+/// As many as a step mostly has.
+const OUTPUTS: usize = 16;
+
+static CURRENT: Current<VoterCell> = Current::none();
+
+/// What is done in a step.
+#[derive(NifTaggedEnum)]
+enum VoterEvent<'a> {
+    Frame(usize, Binary<'a>),
+    Stored(u64),
+}
+
+/// `voter_open(Setup, Fences) -> {Handle, IsNew}`: a voter for the calling process to run. One whose process has died
+/// is taken over, if it lives by the same rules, has its fences stored or not as this one is to, and no panic has
+/// spoilt it; then `Fences` mean nothing.
+#[rustler::nif]
+fn voter_open(setup: Setup, known: FencesKnown) -> NifResult<(ResourceArc<VoterHandle>, bool)> {
+    let rules = setup.rules();
+    rules.check().map_err(|_| Raised::BadArg)?;
+    let new = setup.voter(&known)?;
+    let now = clock::now();
+    let mut current = CURRENT.lock();
+    if let Some(cell) = &*current {
+        if (cell.members, cell.rules, cell.durable) == (new.members, rules, new.fences.durable) {
+            if let Ok(mut running) = cell.running.lock() {
+                running.machine.interrupted(now);
+                return Ok((ResourceArc::new(VoterHandle(Arc::clone(cell))), false));
+            }
+        }
+    }
+    let cell = Arc::new(VoterCell {
+        running: Running::new(Voter::new(new, now)),
+        members: new.members,
+        rules,
+        durable: new.fences.durable,
+    });
+    *current = Some(Arc::clone(&cell));
+    Ok((ResourceArc::new(VoterHandle(cell)), true))
+}
+
+/// `voter_close(Handle) -> ok`: it is forgotten, with its votes.
+#[rustler::nif]
+fn voter_close(handle: ResourceArc<VoterHandle>) -> Atom {
+    let mut current = CURRENT.lock();
+    if matches!(&*current, Some(cell) if Arc::ptr_eq(cell, &handle.0)) {
+        *current = None;
+    }
+    atoms::ok()
+}
+
+/// `voter_step(Handle, Events) -> {Outputs, WaitMs | infinity, IsVoting}`: all that has happened, and time that has
+/// passed.
+#[rustler::nif]
+fn voter_step<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<VoterHandle>,
+    events: Vec<VoterEvent<'a>>,
+) -> NifResult<Term<'a>> {
+    let cell = &handle.0;
+    CURRENT.check(cell)?;
+    let mut running = machine::take(&cell.running)?;
+    let Running {
+        machine: voter,
+        bytes,
+    } = &mut *running;
+    let now = clock::now();
+    let mut outputs = Vec::with_capacity(OUTPUTS);
+    for event in events {
+        match event {
+            VoterEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
+                Ok(frame) => {
+                    let from = Member::at(place).ok_or(Raised::BadArg)?;
+                    voter.receive(now, from, frame);
+                }
+                Err(why) => outputs.push((atoms::bad_frame(), place, why).encode(env)),
+            },
+            VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
+        }
+    }
+    voter.tick(now);
+    for output in voter.outputs() {
+        outputs.push(match output {
+            VoterOutput::Send(send) => machine::to_send(env, &send, bytes),
+            VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
+        });
+    }
+    let answer = (
+        outputs,
+        machine::wait(env, voter.deadline(), now),
+        voter.is_voting(),
+    );
+    let answer = answer.encode(env);
+    drop(running);
+    machine::account(env, now);
+    Ok(answer)
+}
+
+/// `voter_is_empty(Handle) -> boolean()`: whether it keeps no vote and no place of one that waits.
+#[rustler::nif]
+fn voter_is_empty(handle: ResourceArc<VoterHandle>) -> NifResult<bool> {
+    CURRENT.check(&handle.0)?;
+    Ok(machine::take(&handle.0.running)?.machine.is_empty())
+}

@@ -1,0 +1,127 @@
+//! The allocator on a VM of which there is nothing but its two functions for memory: whole blocks, aligned as asked
+//! for, given back where they began; and null when there is no memory.
+
+// Where the VM's functions are looked up in the VM's own program, there is nobody to play the VM.
+#![cfg(not(any(target_os = "macos", windows)))]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+use std::ptr;
+
+use vm_allocator::VmAllocator;
+
+/// A word, written in front of each block of this VM, which aligns to no more than that.
+const WORD: usize = 8;
+
+thread_local! {
+    /// What is out: where each block begins, and its size.
+    static BLOCKS: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
+    static HAS_MEMORY: Cell<bool> = const { Cell::new(true) };
+}
+
+/// As the VM's, at the least alignment that it promises: never more than a word.
+#[no_mangle]
+extern "C" fn enif_alloc(size: usize) -> *mut c_void {
+    if !HAS_MEMORY.get() || size > isize::MAX as usize / 2 {
+        return ptr::null_mut();
+    }
+    // SAFETY: the layout is not empty.
+    let start = unsafe { std::alloc::alloc(layout_around(size)) }.wrapping_add(WORD);
+    assert_eq!(
+        start.addr() % (2 * WORD),
+        WORD,
+        "no better aligned than promised"
+    );
+    BLOCKS.with_borrow_mut(|blocks| blocks.push((start.addr(), size)));
+    start.cast()
+}
+
+/// As the VM's.
+#[no_mangle]
+extern "C" fn enif_free(start: *mut c_void) {
+    let size = BLOCKS.with_borrow_mut(|blocks| {
+        let found = blocks
+            .iter()
+            .position(|(address, _)| *address == start.addr());
+        blocks
+            .swap_remove(found.expect("what is freed is where a block began"))
+            .1
+    });
+    // SAFETY: `enif_alloc` has made it so.
+    unsafe { std::alloc::dealloc(start.cast::<u8>().wrapping_sub(WORD), layout_around(size)) };
+}
+
+fn layout_around(size: usize) -> Layout {
+    Layout::from_size_align(size + 2 * WORD, 2 * WORD).expect("not more than there can be")
+}
+
+fn layouts() -> impl Iterator<Item = Layout> {
+    let sizes = [1, 7, 8, 9, 64, 100, 4096, 100_000];
+    let alignments = (0..13).map(|power| 1 << power);
+    alignments.flat_map(move |align| {
+        sizes.map(|size| Layout::from_size_align(size, align).expect("a layout"))
+    })
+}
+
+#[test]
+fn blocks_are_whole_aligned_and_given_back() {
+    for layout in layouts() {
+        // SAFETY: the layout is not empty.
+        let place = unsafe { VmAllocator.alloc(layout) };
+        assert!(!place.is_null());
+        assert_eq!(place.addr() % layout.align(), 0, "{layout:?}");
+        let (start, size) = BLOCKS.with_borrow(|blocks| blocks[0]);
+        assert!(
+            start <= place.addr() && place.addr() + layout.size() <= start + size,
+            "{layout:?} within its block"
+        );
+        assert!(
+            size <= layout.size() + layout.align(),
+            "{layout:?}: no more than it takes"
+        );
+        // SAFETY: so much is ours.
+        unsafe { place.write_bytes(0xa5, layout.size()) };
+        // SAFETY: from `alloc`, of this layout.
+        unsafe { VmAllocator.dealloc(place, layout) };
+        assert!(
+            BLOCKS.with_borrow(Vec::is_empty),
+            "{layout:?} is given back"
+        );
+    }
+}
+
+#[test]
+fn blocks_move_with_what_is_in_them() {
+    for layout in layouts() {
+        // SAFETY: the layout is not empty, and so much is ours.
+        let small = unsafe { VmAllocator.alloc_zeroed(layout) };
+        // SAFETY: `alloc_zeroed` has written it.
+        unsafe { small.add(layout.size() - 1).write(7) };
+        // SAFETY: from `alloc_zeroed`, of this layout.
+        let large = unsafe { VmAllocator.realloc(small, layout, 3 * layout.size()) };
+        assert_eq!(large.addr() % layout.align(), 0, "{layout:?}");
+        // SAFETY: `realloc` has moved as much.
+        let moved = unsafe { std::slice::from_raw_parts(large, layout.size()) };
+        assert!(
+            moved.iter().rev().skip(1).all(|byte| *byte == 0) && moved[layout.size() - 1] == 7,
+            "{layout:?}"
+        );
+        let grown = Layout::from_size_align(3 * layout.size(), layout.align()).expect("a layout");
+        // SAFETY: from `realloc`, of this layout.
+        unsafe { VmAllocator.dealloc(large, grown) };
+        assert!(
+            BLOCKS.with_borrow(Vec::is_empty),
+            "{layout:?} is given back"
+        );
+    }
+}
+
+#[test]
+fn without_memory_the_answer_is_null() {
+    HAS_MEMORY.set(false);
+    for layout in layouts() {
+        // SAFETY: the layout is not empty.
+        assert!(unsafe { VmAllocator.alloc(layout) }.is_null(), "{layout:?}");
+    }
+}
