@@ -39,7 +39,7 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
       Mix.Utils.stale?([Path.join(__DIR__, "src/#{module}.erl")], [Path.join(app, "doc/chunks/#{module}.chunk")])
     end
 
-    if Enum.any?([:canal_lock, :canal_lock_telemetry], stale?) do
+    if Enum.any?([:canal_lock, :canal_lock_quorum, :canal_lock_telemetry], stale?) do
       escript("scripts/shell_docs.escript", Path.join(app, "doc"))
     end
   end

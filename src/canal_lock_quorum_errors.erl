@@ -1,0 +1,65 @@
+%% @private
+%% What is wrong with a call of canal_lock_quorum, and how the shell explains it (`error_info', EEP 54).
+-module(canal_lock_quorum_errors).
+
+-export([faults/2, options/1, format_error/2]).
+
+-export_type([cause/0]).
+
+-type cause() :: badarg | not_started | not_of_this_node.
+
+%% No timer of the VM takes more.
+-define(MAX_MS, 16#ffffffff).
+
+%% Which arguments are wrong, and why; none if the call may be made.
+-spec faults(Function :: atom(), Arguments :: [term()]) -> #{pos_integer() => binary()}.
+faults(Function, Arguments) ->
+    Numbered = lists:zip3(lists:seq(1, length(Arguments)), wanted(Function), Arguments),
+    maps:from_list([{N, Fault} || {N, Wanted, Argument} <- Numbered, Fault <- fault(Wanted, Argument)]).
+
+wanted(start_link) -> [options];
+wanted(child_spec) -> [map];
+wanted(lock) -> [name, timeout];
+wanted(rlock) -> [name, timeout];
+wanted(lock_many) -> [names, timeout];
+wanted(with_lock) -> [name, timeout, action];
+wanted(force_unlock) -> [name];
+wanted(Function) when Function =:= status; Function =:= locks -> [];
+wanted(_) -> [lock].
+
+fault(options, Options) ->
+    %% It knows the rules. Why it does not load, is for start_link/1 to tell.
+    case canal_lock_quorum_nif:load() =:= ok andalso canal_lock_quorum_config:fault(Options) of
+        Fault when is_binary(Fault) -> [Fault];
+        _ -> []
+    end;
+fault(map, Options) when is_map(Options) -> [];
+fault(map, _) -> [<<"not a map of options">>];
+fault(name, Name) -> only_fault(canal_lock_quorum_names:encode(Name));
+fault(names, Names) -> only_fault(canal_lock_quorum_names:encode_all(Names));
+fault(timeout, Ms) when is_integer(Ms), Ms >= 0, Ms =< ?MAX_MS -> [];
+fault(timeout, _) -> [<<"not a non-negative integer below 2^32, in milliseconds">>];
+fault(action, Fun) when is_function(Fun, 1) -> [];
+fault(action, _) -> [<<"not a function of one argument, which is the lock">>];
+fault(lock, Lock) ->
+    case canal_lock_quorum_lock:is_lock(Lock) of
+        true -> [];
+        false -> [<<"not a lock, as lock/2, rlock/2 or lock_many/2 answers it">>]
+    end.
+
+only_fault({ok, _}) -> [];
+only_fault({error, Fault}) -> [Fault].
+
+%% The last argument of `erlang:error/3'.
+-spec options(cause()) -> [{error_info, map()}].
+options(Cause) ->
+    [{error_info, #{module => ?MODULE, cause => Cause}}].
+
+-spec format_error(term(), erlang:stacktrace()) -> #{pos_integer() | general => binary()}.
+format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
+    case proplists:get_value(error_info, Info, #{}) of
+        #{cause := badarg} when is_list(Arguments) -> faults(Function, Arguments);
+        #{cause := not_started} -> #{general => <<"canal_lock_quorum is not started on this node">>};
+        #{cause := not_of_this_node} -> #{1 => <<"a lock of another node, or of an earlier life of this one">>};
+        _ -> #{}
+    end.
