@@ -51,7 +51,7 @@ look_for_rust() {
 # package of its own on Debian.
 look_for_erlang() {
   local applications=(
-    crypto tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper mochiweb
+    crypto ssl tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper mochiweb
   )
   local application found otp root absent
   if ! has erl || ! has escript; then
@@ -110,6 +110,11 @@ look_for_cpp() {
   [ "$for_what" != soak ] || has c++ || lacks "a C++ compiler" g++
 }
 
+# For the network namespaces of scripts/quorum_faults.sh. `make test' does without, and says so.
+look_for_ip() {
+  [ "$for_what $(uname -s)" != 'soak Linux' ] || has ip || lacks "ip, of iproute2" iproute2
+}
+
 look_for_what_the_plots_need() {
   has gnuplot || lacks "gnuplot" gnuplot-nox
 }
@@ -123,6 +128,7 @@ look() {
   look_for_what_the_examples_need
   look_for_valgrind
   look_for_cpp
+  look_for_ip
   [ "$for_what" != bench ] || look_for_what_the_plots_need
 }
 

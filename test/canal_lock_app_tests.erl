@@ -179,8 +179,11 @@ application_with_manager() ->
     ?assertEqual(ok, start([{max_per, 4}])),
     Manager = whereis(canal_lock),
     ?assertMatch([{canal_lock, Manager, worker, _}], supervisor:which_children(canal_lock_sup)),
+    %% Names that it takes, once the quorum locks are started, too.
     {ok, Names} = application:get_key(canal_lock, registered),
+    {ok, _} = canal_lock_quorum:start_link(#{members => [node()]}),
     ?assertEqual([], [Name || Name <- Names, whereis(Name) =:= undefined]),
+    ok = canal_lock_quorum:stop(),
     keeps_on_crash(),
     ?assertMatch(#{max_per := 4}, canal_lock:info()).
 

@@ -1,5 +1,6 @@
 defmodule CanalLock.DocTest do
-  # What the docs of CanalLock show, and with them the Elixir session of the README, is what happens.
+  # What the docs of CanalLock and CanalLock.Quorum show, and with them the Elixir session of the README, is what
+  # happens.
   use ExUnit.Case, async: false
 
   describe "without a manager:" do
@@ -15,12 +16,26 @@ defmodule CanalLock.DocTest do
     doctest CanalLock, except: [:moduledoc]
   end
 
+  describe "with quorum locks:" do
+    setup do
+      start_supervised!({CanalLock.Quorum, members: [node()]})
+      :ok
+    end
+
+    doctest CanalLock.Quorum
+  end
+
   test "whatever can be called is documented, with a session but for what has nothing to show" do
-    {:docs_v1, _, :elixir, "text/markdown", %{"en" => _}, _, docs} = Code.fetch_docs(CanalLock)
+    assert ["stop/0"] = without_session(CanalLock)
+    assert ["force_unlock/1", "held/1", "stop/0", "try_unlock/1"] = without_session(CanalLock.Quorum)
+  end
+
+  defp without_session(module) do
+    {:docs_v1, _, :elixir, "text/markdown", %{"en" => _}, _, docs} = Code.fetch_docs(module)
     functions = for {{:function, name, arity}, _, _, doc, _} <- docs, do: {"#{name}/#{arity}", doc}
     assert [] = for({function, :none} <- functions, do: function)
-    assert ["stop/0"] = for({function, %{"en" => text}} <- functions, not (text =~ "iex>"), do: function)
     assert [] = for({{:type, name, _}, _, _, :none, _} <- docs, do: name)
+    Enum.sort(for({function, %{"en" => text}} <- functions, not (text =~ "iex>"), do: function))
   end
 
   test "the docs of the module are the README's" do

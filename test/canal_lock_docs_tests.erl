@@ -5,19 +5,22 @@
 
 -define(TIMEOUT_S, 60).
 
+%% The docs of modules that show some.
+-define(MODULES, ["src/canal_lock.erl", "src/canal_lock_quorum.erl"]).
+
 %%% Transcripts
 
 %% Each in a shell of its own.
 transcripts_test_() ->
     {inparallel, 2, [
         {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> shows(Steps) end}}
-     || File <- ["README.md", "src/canal_lock.erl" | filelib:wildcard("docs/*.md")],
+     || File <- ["README.md" | ?MODULES ++ filelib:wildcard("docs/*.md")],
         {Line, Steps} <- transcripts(File)
     ]}.
 
 %% So that none is overlooked.
 there_are_transcripts_test() ->
-    [?assertNotEqual([], transcripts(File)) || File <- ["README.md", "src/canal_lock.erl"]].
+    [?assertNotEqual([], transcripts(File)) || File <- ["README.md" | ?MODULES]].
 
 %% Blocks that begin with the first prompt of a shell, each with its line and its steps.
 transcripts(File) ->
@@ -89,10 +92,15 @@ words(Text) ->
 %%% Names
 
 every_call_of_the_readme_is_there_test() ->
-    Named = matches("README.md", "`([a-z_]+)\\(([A-Za-z, ]*)\\)`"),
+    ?assertEqual([], calls("README.md") -- functions(canal_lock)).
+
+every_call_of_the_quorum_locks_is_told_test() ->
+    ?assertEqual(lists:sort(functions(canal_lock_quorum)), calls("docs/cluster.md")).
+
+calls(File) ->
+    Named = matches(File, "`(?:canal_lock_quorum:)?([a-z_]+)\\(([A-Za-z, ]*)\\)`"),
     ?assertNotEqual([], Named),
-    Calls = [{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named],
-    ?assertEqual([], lists:usort(Calls) -- functions()).
+    lists:usort([{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named]).
 
 %% Files that are there, and headings in them.
 every_link_leads_somewhere_test_() ->
@@ -126,16 +134,19 @@ matches(File, Pattern) ->
         nomatch -> []
     end.
 
-functions() ->
-    canal_lock:module_info(exports) -- [{module_info, 0}, {module_info, 1}].
+functions(Module) ->
+    Module:module_info(exports) -- [{module_info, 0}, {module_info, 1}].
 
 %%% In the shell
 
 %% The build has left the docs where the shell looks for them (EEP 48).
-every_function_has_docs_test() ->
-    {ok, {docs_v1, _, erlang, _, #{<<"en">> := _}, _, Docs}} = code:get_doc(canal_lock),
+every_function_has_docs_test_() ->
+    [{atom_to_list(Module), fun() -> has_docs(Module) end} || Module <- [canal_lock, canal_lock_quorum]].
+
+has_docs(Module) ->
+    {ok, {docs_v1, _, erlang, _, #{<<"en">> := _}, _, Docs}} = code:get_doc(Module),
     Documented = [{Name, Arity} || {{function, Name, Arity}, _, _, #{<<"en">> := [_ | _]}, _} <- Docs],
-    ?assertEqual([], functions() -- Documented).
+    ?assertEqual([], functions(Module) -- Documented).
 
 the_shell_shows_them_test() ->
     [Shown] = shell(["h(canal_lock, acquire, 3)."]),
@@ -155,8 +166,9 @@ docs_follow_their_sources_test() ->
     Chunks = fun() -> lists:sort(filelib:wildcard(filename:join(Folder, "chunks/*"))) end,
     make_docs(Folder),
     Made = Chunks(),
-    ?assertEqual(["canal_lock.chunk", "canal_lock_telemetry.chunk"], [filename:basename(Chunk) || Chunk <- Made]),
-    [One, Other] = Made,
+    Public = ["canal_lock.chunk", "canal_lock_quorum.chunk", "canal_lock_telemetry.chunk"],
+    ?assertEqual(Public, [filename:basename(Chunk) || Chunk <- Made]),
+    [One, Other | _] = Made,
     Old = {{2001, 1, 1}, {0, 0, 0}},
     [ok = file:write_file(Chunk, "of another source") || Chunk <- Made],
     ok = file:change_time(One, Old),

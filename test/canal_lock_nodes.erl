@@ -4,8 +4,8 @@
 %% They connect when a test says so, and by themselves only where it allows it.
 -module(canal_lock_nodes).
 
--export([tests/3, start/0, start/1, stop/1, kill/1, shut_down/1, name/1, call/2]).
--export([connect/2, cut/2, connect_by_themselves/2]).
+-export([tests/3, start/0, start/1, restart/2, stop/1, kill/1, shut_down/1, name/1, call/2]).
+-export([connect/2, introduce/2, cut/2, connect_by_themselves/2]).
 -export([worker/1, order/2, send_order/2, kill_worker/1, kill_workers/1]).
 
 -export_type([a_node/0, worker/0]).
@@ -19,6 +19,8 @@
 
 %% The process of a node that its workers live and die with.
 -define(KEEPER, canal_lock_nodes_keeper).
+
+-define(HOST, "127.0.0.1").
 
 %% So long to answer on its way out.
 -define(HALT_MS, 5000).
@@ -49,10 +51,19 @@ start() ->
 %% With further arguments.
 -spec start([string()]) -> a_node().
 start(Arguments) ->
+    boot(peer:random_name(canal_lock), Arguments).
+
+%% One more life of a node that is dead, with the same name. It knows nobody, and nobody knows where it listens.
+-spec restart(a_node(), [string()]) -> a_node().
+restart({_, Name}, Arguments) ->
+    [Short, ?HOST] = string:split(atom_to_list(Name), "@"),
+    boot(Short, Arguments).
+
+boot(Short, Arguments) ->
     Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
     {ok, Peer, Name} = peer:start(#{
-        name => peer:random_name(canal_lock),
-        host => "127.0.0.1",
+        name => Short,
+        host => ?HOST,
         longnames => true,
         connection => standard_io,
         shutdown => {halt, ?HALT_MS},
@@ -99,13 +110,15 @@ call({Peer, _}, Fun) ->
 
 -spec connect(a_node(), a_node()) -> ok.
 connect(One, Other) ->
-    tell(One, Other),
-    tell(Other, One),
+    introduce(One, Other),
+    introduce(Other, One),
     Name = name(Other),
     true = call(One, fun() -> net_kernel:connect_node(Name) end),
     see_each_other(One, Other, true).
 
-tell(Who, Whom) ->
+%% The first one learns where the other one listens.
+-spec introduce(a_node(), a_node()) -> ok.
+introduce(Who, Whom) ->
     Name = name(Whom),
     Port = call(Whom, fun canal_lock_epmd:port/0),
     call(Who, fun() -> canal_lock_epmd:tell(Name, Port) end).
@@ -119,7 +132,7 @@ cut(One, Other) ->
 
 see_each_other(One, Other, Whether) ->
     [
-        call(Who, fun() -> canal_lock_await:value(Whether, fun() -> lists:member(Name, nodes()) end) end)
+        call(Who, fun() -> canal_lock_await:value(Whether, fun() -> lists:member(Name, nodes(connected)) end) end)
      || {Who, {_, Name}} <- [{One, Other}, {Other, One}]
     ],
     ok.
