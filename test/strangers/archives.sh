@@ -24,17 +24,19 @@ copy() { # NAME
 # Whatever somebody else would install, and whatever the time.
 is_made_the_same_twice() {
   local again
-  again=$(CANAL_LOCK_NIF_LIBRARY=/nowhere.so "$root/scripts/dist.sh")
+  again=$(CANAL_LOCK_NIF_LIBRARY=/nowhere.so CANAL_LOCK_QUORUM_NIF_LIBRARY=/nowhere.so "$root/scripts/dist.sh")
   cmp "$archive" "$root/$again"
   cmp "$archive.sha256" "$root/$again.sha256"
-  [ "$(tar -tzf "$archive" | sed 's,.*/,,' | sort | xargs)" = "LICENSE canal_lock_nif.so" ] || wrong "what is in it?"
-  [ "$(TZ=UTC tar -tvzf "$archive" | grep -c ' 1970-01-01 00:00 ')" = 2 ] || wrong "the time is in it"
+  local files
+  files=$(tar -tzf "$archive" | sed 's,.*/,,' | sort | xargs)
+  [ "$files" = "LICENSE canal_lock_nif.so canal_lock_quorum_nif.so" ] || wrong "what is in it? $files"
+  [ "$(TZ=UTC tar -tvzf "$archive" | grep -c ' 1970-01-01 00:00 ')" = 3 ] || wrong "the time is in it"
 }
 
 # And with it what depends on us; by an Erlang that makes no docs.
 is_installed() {
   installs "$archive" "$place/unpacked"
-  cmp "$ready_made" "$place/unpacked/canal_lock_nif.so"
+  has_both "$place/unpacked"
   [ -z "$(installs "$archive" "$place/unpacked")" ] || wrong "it was installed twice"
   enter rebar3_git without_rust
   ERL_AFLAGS="-run code del_path edoc" CANAL_LOCK_NIF_LIBRARY=$archive poor rebar3 compile
@@ -56,7 +58,7 @@ is_checked_without_crypto() {
       bin=$bin:$work/sums
       export ERL_AFLAGS=$without_crypto
       installs "$archive" "$place/checked by $program"
-      cmp "$ready_made" "$place/checked by $program/canal_lock_nif.so"
+      has_both "$place/checked by $program"
       refuses_to_install "is not what its checksum was made of" "$work/damaged.tar.gz"
     )
   done
@@ -78,6 +80,17 @@ is_refused() {
   tar -C "$place/canal_lock" -czf "$work/empty.tar.gz" LICENSE
   sum "$work/empty.tar.gz"
   refuses_to_install "there is no canal_lock_nif.so in $work/empty.tar.gz." "$work/empty.tar.gz"
+
+  # What lacks one of them is not what `make dist' has made.
+  local library
+  for library in canal_lock_nif.so canal_lock_quorum_nif.so; do
+    mkdir "$work/lacks $library"
+    tar -C "$work/lacks $library" -xzf "$archive"
+    rm "$work/lacks $library"/canal_lock-*/priv/$library
+    tar -C "$work/lacks $library" -czf "$work/lacking.tar.gz" "$(ls "$work/lacks $library")"
+    sum "$work/lacking.tar.gz"
+    refuses_to_install "there is no $library in $work/lacking.tar.gz." "$work/lacking.tar.gz"
+  done
 
   # Nothing is unpacked, neither where its path leads nor where the build goes on.
   mkdir -p "$work/above/beneath"

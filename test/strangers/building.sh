@@ -1,10 +1,16 @@
 # What cargo builds: what a package holds, by both tools, again, and after an edit; and a project of somebody who has
 # no network. Sourced by run.sh.
 
-with_rebar3=priv/canal_lock_nif.so
-with_mix=_build/dev/lib/canal_lock/priv/canal_lock_nif.so
+with_rebar3=priv
+with_mix=_build/dev/lib/canal_lock/priv
+both="canal_lock_nif canal_lock_quorum_nif"
 
-inodes() { if has_elixir; then ls -i $with_rebar3 $with_mix; else ls -i $with_rebar3; fi; }
+inodes() { if has_elixir; then ls -i $with_rebar3/* $with_mix/*; else ls -i $with_rebar3/*; fi; }
+
+are_the_same() {
+  local library
+  for library in $both; do cmp $with_rebar3/$library.so $with_mix/$library.so; done
+}
 
 builds_from_nothing() {
   make_package "$place/canal_lock" "$place/package"
@@ -13,8 +19,8 @@ builds_from_nothing() {
   (rebar3 compile) & rebar3=$!
   if has_elixir; then (mix compile) & mix=$!; fi
   wait $rebar3
-  if [ -n "$mix" ]; then wait "$mix"; cmp $with_rebar3 $with_mix; fi
-  cp $with_rebar3 "$work/before"
+  if [ -n "$mix" ]; then wait "$mix"; are_the_same; fi
+  cp -R $with_rebar3 "$work/before"
 }
 
 does_nothing_twice() {
@@ -32,14 +38,19 @@ does_nothing_twice() {
 # A line more at the top moves the line numbers that the library carries for its backtraces.
 picks_up_an_edit() {
   cd "$place/package"
-  sed -i.before '1i\
+  local crate library
+  for crate in canal_lock_nif quorum_nif; do
+    sed -i.before '1i\
 // one line more
-' native/canal_lock_nif/src/lib.rs
+' native/$crate/src/lib.rs
+  done
   rebar3 compile
-  ! cmp -s $with_rebar3 "$work/before" || wrong "rebar3 overlooked an edit"
+  for library in $both; do
+    ! cmp -s $with_rebar3/$library.so "$work/before/$library.so" || wrong "rebar3 overlooked an edit of $library"
+  done
   if has_elixir; then
     mix compile
-    cmp $with_mix $with_rebar3 || wrong "mix overlooked an edit"
+    are_the_same || wrong "mix overlooked an edit"
   fi
 }
 
@@ -86,7 +97,7 @@ builds_without_a_network() {
   refuses "The crates that it needs are not on this machine, and cargo cannot fetch them." rebar3 compile
   says "run \"cargo vendor --locked FOLDER\" in a copy of $PWD/_build/default/lib/canal_lock/native;"
   says "write the lines that it printed into $CARGO_HOME/config.toml,"
-  says "Or let CANAL_LOCK_NIF_LIBRARY name a library built elsewhere."
+  says "Or let CANAL_LOCK_NIF_LIBRARY name what was built elsewhere."
 
   # A machine with a network, or at least with all the crates.
   (

@@ -5,7 +5,7 @@ build=(escript "$script" "$place/nowhere")
 
 no_cargo() {
   refuses_in_one_line "there is no cargo" poor "${build[@]}"
-  says "or let CANAL_LOCK_NIF_LIBRARY name a library built elsewhere."
+  says "or let CANAL_LOCK_NIF_LIBRARY name what was built elsewhere."
 }
 
 old_cargo() {
@@ -34,7 +34,33 @@ not_ready_made() {
   refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/none.so, which is no library" "${build[@]}"
   head -c 100000 "$ready_made" >"$work/none.so"
   if [ "$(uname)" = Linux ]; then refuses_in_one_line "or not a whole one." "${build[@]}"; fi
+  # Neither comes without the other.
+  CANAL_LOCK_NIF_LIBRARY=$ready_made
+  export CANAL_LOCK_QUORUM_NIF_LIBRARY=$work/none.so
+  refuses_in_one_line "CANAL_LOCK_QUORUM_NIF_LIBRARY names $work/none.so, which is no library" "${build[@]}"
   [ ! -e "$place/nowhere" ] || wrong "something was installed"
+}
+
+# Who brings canal_lock_nif alone has no Rust, and what is there of the other is of who knows what.
+one_alone() {
+  local folder=$place/alone
+  mkdir "$folder"
+  echo "of other sources" >"$folder/canal_lock_quorum_nif.so"
+  CANAL_LOCK_NIF_LIBRARY=$ready_made poor escript "$script" "$folder" >"$said"
+  says "canal_lock: installed $folder/canal_lock_nif.so, removed $folder/canal_lock_quorum_nif.so"
+  cmp "$ready_made" "$folder/canal_lock_nif.so"
+  [ ! -e "$folder/canal_lock_quorum_nif.so" ] || wrong "the other one is there"
+  local again
+  again=$(CANAL_LOCK_NIF_LIBRARY=$ready_made poor escript "$script" "$folder")
+  [ -z "$again" ] || wrong "a second time it did something: $again"
+  CANAL_LOCK_NIF_LIBRARY=$ready_made CANAL_LOCK_QUORUM_NIF_LIBRARY=$ready_made_quorum poor escript "$script" "$folder"
+  has_both "$folder"
+  # The one comes first where an archive has both.
+  echo >>"$folder/canal_lock_quorum_nif.so"
+  CANAL_LOCK_NIF_LIBRARY=$archive CANAL_LOCK_QUORUM_NIF_LIBRARY=$folder/canal_lock_quorum_nif.so \
+    poor escript "$script" "$place/first"
+  cmp "$folder/canal_lock_quorum_nif.so" "$place/first/canal_lock_quorum_nif.so"
+  cmp "$ready_made" "$place/first/canal_lock_nif.so"
 }
 
 # As cargo does it for musl when it may not link dynamically.
@@ -84,6 +110,7 @@ lacking() {
   check "an old cargo: one sentence" old_cargo
   check "no C compiler to link with: one more sentence" no_linker
   check "a ready-made library that is none: one sentence" not_ready_made
+  check "a ready-made library alone" one_alone
   check "no shared library: one sentence, with what it is on musl" no_shared_library
   check "for musl with flags in place of ours: what to add" musl_without_our_flags
   check "for musl: our flags are there" musl_with_our_flags

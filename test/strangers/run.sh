@@ -25,6 +25,7 @@ make_bin
 
 escript native/build.escript "$work/ready_made"
 ready_made=$work/ready_made/canal_lock_nif.so
+ready_made_quorum=$work/ready_made/canal_lock_quorum_nif.so
 mkdir "$work/archives"
 archive=$(scripts/dist.sh)
 cp "$archive" "$archive.sha256" "$work/archives/"

@@ -10,7 +10,8 @@ mkdir "$place"
 script=$place/canal_lock/native/build.escript
 
 # A stranger's machine has none of this.
-unset CANAL_LOCK_NIF_LIBRARY CARGO CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
+unset CANAL_LOCK_NIF_LIBRARY CANAL_LOCK_QUORUM_NIF_LIBRARY
+unset CARGO CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 unset MIX_ENV MIX_REBAR3 ERL_LIBS ERL_FLAGS MAKEFLAGS MFLAGS
 # A release of mix that starts no distribution leaves no epmd behind, and a node that does not start no dump.
 export RELEASE_DISTRIBUTION=none ERL_CRASH_DUMP_SECONDS=0
@@ -110,11 +111,24 @@ enter() { # PROJECT [FOLDER]
   fi
 }
 
-# The line that every project prints when all was as it should be.
+# The lines that every project prints when all was as it should be.
 visits() { # COMMAND...
+  counts_permits "$@"
+  grep -q "^canal_lock: the library of the quorum locks came when it was asked for" "$said" ||
+    wrong "no word of the quorum locks from: $*"
+}
+
+# The first of them. Instead of the other it may say why the library of the quorum locks does not come.
+counts_permits() { # COMMAND...
   "$@" | tee "$said"
   grep -q "^canal_lock: three got in, a fourth found it full, and the permit of one that died came back" "$said" ||
     wrong "no word of the visit from: $*"
+}
+
+# Of what was built or brought here.
+has_both() { # PRIV
+  cmp "$ready_made" "$1/canal_lock_nif.so"
+  cmp "$ready_made_quorum" "$1/canal_lock_quorum_nif.so"
 }
 
 visits_with_erl() { # LIBS [ARGUMENT...]

@@ -12,7 +12,7 @@ by_git_with_mix() {
 # As the sentence tells that a VM without the library says.
 brings_it_back_with_mix() {
   cd "$place/mix_git"
-  rm _build/dev/lib/canal_lock/priv/canal_lock_nif.so
+  rm _build/dev/lib/canal_lock/priv/*.so
   refuses "canal_lock_nif.so: no such file or directory" mix run --no-halt
   mix deps.compile canal_lock --force
   visits mix run --no-halt
@@ -23,6 +23,7 @@ by_path() {
   export MIX_ENV=prod
   enter mix_path
   visits mix run --no-halt
+  has_both _build/prod/lib/canal_lock/priv
   [ ! -e "$place/canal_lock/priv" ] || wrong "mix installed into the source"
   [ -z "$(mix compile)" ] || wrong "a second mix compile did something"
   cp "$ready_made" "$work/longer.so"
@@ -37,7 +38,14 @@ moved_with_mix() {
   mv _build/prod/rel/stranger "$work/moved_with_mix"
   cd "$work"
   rm -rf "$place/mix_path"
+  has_both "$work"/moved_with_mix/lib/canal_lock-*/priv
   visits "$work/moved_with_mix/bin/stranger" start
+}
+
+boots_without_quorum_with_mix() {
+  rm "$work"/moved_with_mix/lib/canal_lock-*/priv/canal_lock_quorum_nif.so
+  counts_permits "$work/moved_with_mix/bin/stranger" start
+  says "/priv/canal_lock_quorum_nif.so: no such file or directory"
 }
 
 boots_without_its_library_with_mix() {
@@ -69,11 +77,13 @@ with_rebar3_as_manager() {
 }
 
 with_mix() {
-  local -x CANAL_LOCK_NIF_LIBRARY=$ready_made
+  local -x CANAL_LOCK_NIF_LIBRARY=$ready_made CANAL_LOCK_QUORUM_NIF_LIBRARY=$ready_made_quorum
   check_with_elixir "mix, by git" by_git_with_mix
-  check_with_elixir "mix brings a missing library back" brings_it_back_with_mix
+  check_with_elixir "mix brings missing libraries back" brings_it_back_with_mix
   check_with_elixir "mix, by path" by_path
   check_with_elixir "a release of mix, moved" moved_with_mix
+  check_with_elixir "the same without the library of the quorum locks counts permits, and says what is missing" \
+    boots_without_quorum_with_mix
   check_with_elixir "the same without its native library says what is missing" boots_without_its_library_with_mix
   check_with_elixir "mix, by git, from an umbrella" by_an_umbrella
   check_with_elixir "mix, in an umbrella" in_an_umbrella

@@ -3,18 +3,33 @@
 by_git() {
   enter rebar3_git
   rebar3 release
+  has_both _build/default/lib/canal_lock/priv
   cd "$work"
   visits_with_erl "$place/rebar3_git/_build/default/lib"
   # What h(canal_lock) shows.
   ERL_LIBS=$place/rebar3_git/_build/default/lib erl -noinput -eval '{ok, _} = code:get_doc(canal_lock), halt().'
 }
 
+# Whether all modules are loaded at boot or not.
 moved() {
   mv "$place/rebar3_git/_build/default/rel/stranger" "$work/moved"
   mv "$place/rebar3_git" "$work/elsewhere"
   cd "$work"
-  visits "$work/moved/bin/stranger" -noinput
+  has_both "$work"/moved/lib/canal_lock-*/priv
+  local mode
+  for mode in interactive embedded; do
+    visits "$work/moved/bin/stranger" -noinput -mode $mode
+  done
   mv "$work/elsewhere" "$place/rebar3_git"
+}
+
+# Permits do without it.
+boots_without_quorum() {
+  rm "$work"/moved/lib/canal_lock-*/priv/canal_lock_quorum_nif.so
+  counts_permits "$work/moved/bin/stranger" -noinput -mode embedded
+  says "canal_lock cannot load its native library $work/moved/"
+  says "/priv/canal_lock_quorum_nif.so: no such file or directory"
+  says "CANAL_LOCK_QUORUM_NIF_LIBRARY in the environment may name a ready-made one"
 }
 
 # With all modules loaded at boot, as many releases do it, it goes no further.
@@ -32,7 +47,7 @@ boots_without_its_library() {
 # As the sentence has told.
 brings_it_back() {
   cd "$place/rebar3_git"
-  rm _build/default/lib/canal_lock/priv/canal_lock_nif.so
+  rm _build/default/lib/canal_lock/priv/*.so
   rebar3 do clean --apps canal_lock, compile
   visits_with_erl "$place/rebar3_git/_build/default/lib"
 }
@@ -46,10 +61,12 @@ by_checkouts() {
 }
 
 with_rebar3() {
-  local -x CANAL_LOCK_NIF_LIBRARY=$ready_made
+  local -x CANAL_LOCK_NIF_LIBRARY=$ready_made CANAL_LOCK_QUORUM_NIF_LIBRARY=$ready_made_quorum
   check "rebar3, by git" by_git
   check "a release of rebar3, moved" moved
+  check "a release without the library of the quorum locks counts permits, and says what is missing" \
+    boots_without_quorum
   check "a release without its native library says what is missing" boots_without_its_library
-  check "rebar3 brings a missing library back" brings_it_back
+  check "rebar3 brings missing libraries back" brings_it_back
   check "rebar3, by _checkouts" by_checkouts
 }
