@@ -1,0 +1,161 @@
+%% What a node does in a sample: loops that lock and give back, each by itself, from the same moment on all nodes.
+%%
+%% What is counted are locks that were got within the window. Whoever still waits at its end has waited for so long at
+%% least, which is among the longest waits: otherwise those would be told of least who starve. It is killed then, as
+%% all loops are, and its lock given back by that.
+-module(bench_cluster_load).
+
+-export([run/2]).
+
+-export_type([work/0, plan/0, done/0]).
+
+-type subject() :: try_unlock | unlock | global.
+
+-type work() :: #{
+    subject := subject(),
+    %% own: never the same twice. one: all lock the same. readers: nine of ten locks are a reader's, of ten names.
+    names := own | one | readers,
+    loops := non_neg_integer()
+}.
+
+%% Wall clock, which the nodes of a machine have in common.
+-type plan() :: #{starts_ns := integer(), warm_up_ms := pos_integer(), window_ms := pos_integer()}.
+
+-type done() :: #{
+    waits := bench_cluster_waits:filled(),
+    ends := bench_cluster_waits:filled(),
+    longest_ns := non_neg_integer(),
+    frames := non_neg_integer(),
+    cpu_ns := non_neg_integer() | unknown
+}.
+
+-record(loop, {
+    subject :: subject(),
+    names :: own | one | readers,
+    %% Where `global' locks.
+    nodes :: [node()],
+    starts :: integer(),
+    begins :: integer(),
+    ends :: integer(),
+    waits = bench_cluster_waits:new() :: bench_cluster_waits:waits(),
+    unlocks = bench_cluster_waits:new() :: bench_cluster_waits:waits(),
+    %% Since when it waits, in nanoseconds from when it began, or 0; and its longest wait.
+    notes = atomics:new(2, []) :: atomics:atomics_ref()
+}).
+
+-define(SINCE, 1).
+-define(LONGEST, 2).
+
+%% Longer than any sample: who is refused ends the run.
+-define(TIMEOUT_MS, 600_000).
+-define(READ_NAMES, 10).
+-define(READS_OF_TEN, 9).
+
+-spec run(work(), plan()) -> done().
+run(#{subject := Subject, names := Names, loops := Count}, #{starts_ns := At_ns} = Plan) ->
+    #{warm_up_ms := WarmUp_ms, window_ms := Window_ms} = Plan,
+    Starts = now_ns() + At_ns - os:system_time(nanosecond),
+    Begins = Starts + WarmUp_ms * 1_000_000,
+    Ends = Begins + Window_ms * 1_000_000,
+    Nodes = [node() | nodes()],
+    Started = [
+        begin
+            Loop = #loop{
+                subject = Subject, names = Names, nodes = Nodes, starts = Starts, begins = Begins, ends = Ends
+            },
+            {spawn_monitor(fun() -> start(Loop) end), Loop}
+        end
+     || _ <- lists:seq(1, Count)
+    ],
+    sleep_until(Begins),
+    {Frames, Cpu_ns} = {bench_cluster_nodes:frames_sent(), bench_cluster_nodes:cpu_ns()},
+    sleep_until(Ends),
+    {FramesAfter, CpuAfter_ns} = {bench_cluster_nodes:frames_sent(), bench_cluster_nodes:cpu_ns()},
+    Longest = [longest(Loop) || {_, Loop} <- Started],
+    _ = [kill(Process) || {Process, _} <- Started],
+    #{
+        waits => bench_cluster_waits:all([bench_cluster_waits:filled(Waits) || {_, #loop{waits = Waits}} <- Started]),
+        ends => bench_cluster_waits:all([bench_cluster_waits:filled(Took) || {_, #loop{unlocks = Took}} <- Started]),
+        longest_ns => lists:max([0 | Longest]),
+        frames => FramesAfter - Frames,
+        cpu_ns => case Cpu_ns of unknown -> unknown; _ -> CpuAfter_ns - Cpu_ns end
+    }.
+
+%% Of one that still waits, too.
+longest(#loop{notes = Notes, starts = Starts, ends = Ends}) ->
+    case atomics:get(Notes, ?SINCE) of
+        0 -> atomics:get(Notes, ?LONGEST);
+        Since -> max(atomics:get(Notes, ?LONGEST), Ends - Starts - Since)
+    end.
+
+%% If it has ended before, it was refused.
+kill({Pid, Monitor}) ->
+    true = exit(Pid, kill),
+    receive
+        {'DOWN', Monitor, process, Pid, killed} -> ok;
+        {'DOWN', Monitor, process, Pid, Reason} -> error({loop_failed, Reason})
+    end.
+
+start(Loop = #loop{starts = Starts}) ->
+    sleep_until(Starts),
+    loop(Loop).
+
+loop(Loop = #loop{subject = Subject, names = Names, nodes = Nodes, starts = Starts, notes = Notes}) ->
+    {Mode, Name} = next(Names),
+    Asked = now_ns(),
+    ok = atomics:put(Notes, ?SINCE, max(1, Asked - Starts)),
+    Lock = lock(Subject, Mode, Name, Nodes),
+    Got = now_ns(),
+    ok = note_wait(Loop, Asked, Got),
+    ok = unlock(Subject, Lock, Nodes),
+    ok = note_end(Loop, Got, now_ns()),
+    loop(Loop).
+
+next(own) -> {write, {bench, node(), erlang:unique_integer()}};
+next(one) -> {write, bench};
+next(readers) ->
+    Name = {bench, rand:uniform(?READ_NAMES)},
+    case rand:uniform(10) =< ?READS_OF_TEN of
+        true -> {read, Name};
+        false -> {write, Name}
+    end.
+
+%% `global' knows no readers, and locks alone.
+lock(global, _Mode, Name, Nodes) ->
+    Id = {Name, self()},
+    true = global:set_lock(Id, Nodes, infinity),
+    Id;
+lock(_, write, Name, _Nodes) ->
+    {ok, Lock} = canal_lock_quorum:lock(Name, ?TIMEOUT_MS),
+    Lock;
+lock(_, read, Name, _Nodes) ->
+    {ok, Lock} = canal_lock_quorum:rlock(Name, ?TIMEOUT_MS),
+    Lock.
+
+unlock(global, Id, Nodes) ->
+    true = global:del_lock(Id, Nodes),
+    ok;
+unlock(try_unlock, Lock, _Nodes) ->
+    canal_lock_quorum:try_unlock(Lock);
+unlock(unlock, Lock, _Nodes) ->
+    canal_lock_quorum:unlock(Lock).
+
+%% First how long, then that it waits no more: whoever looks meanwhile sees the one or the other.
+note_wait(#loop{begins = Begins, ends = Ends, waits = Waits, notes = Notes}, Asked, Got) ->
+    Wait = min(Got, Ends) - Asked,
+    Got >= Begins andalso Wait > atomics:get(Notes, ?LONGEST) andalso atomics:put(Notes, ?LONGEST, Wait),
+    Got >= Begins andalso Got < Ends andalso bench_cluster_waits:note(Waits, Got - Asked),
+    atomics:put(Notes, ?SINCE, 0).
+
+note_end(#loop{begins = Begins, ends = Ends, unlocks = Unlocks}, Got, Done) ->
+    Got >= Begins andalso Got < Ends andalso bench_cluster_waits:note(Unlocks, Done - Got),
+    ok.
+
+sleep_until(Then) ->
+    case Then - now_ns() of
+        Left when Left > 0 -> timer:sleep(Left div 1_000_000 + 1);
+        _ -> ok
+    end.
+
+now_ns() ->
+    erlang:monotonic_time(nanosecond).
