@@ -24,7 +24,7 @@ version = $(shell sed -n 's/.*{vsn, "\(.*\)"}.*/\1/p' src/canal_lock.app.src)
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install what this machine lacks, given that it has Rust
@@ -42,6 +42,12 @@ demo-elixir: setup ## kill workers that share a Redis of eight connections, whic
 	mix compile
 	elixir --erl +Bd -pa _build/dev/lib/canal_lock/ebin examples/redis_connections.exs
 
+# In half a minute; fails if a promise is broken. Without the break handler: Ctrl-C ends it, and its nodes with it.
+.PHONY: demo-cluster
+demo-cluster: setup ## watch locks move between five nodes that are cut off, killed and paused, and judge it
+	rebar3 as examples compile
+	ERL_LIBS=_build/rebar3/examples/lib erl -noinput +Bd -run cluster_demo main
+
 .PHONY: shell
 shell: setup ## an Erlang shell with canal_lock started, and the first lines to type
 	rebar3 compile
@@ -49,11 +55,11 @@ shell: setup ## an Erlang shell with canal_lock started, and the first lines to 
 
 .PHONY: test
 test: setup both-tools ## run all tests
-	$(cargo) test --locked --package permit_table --package quorum
+	$(cargo) test --locked --package permit_table --package quorum --package vm_allocator
 	$(cargo) test --locked --package quorum_check
 	$(loom) --package permit_table --test loom
 	$(loom) --package quorum --lib models
-	rebar3 eunit
+	scripts/eunit.sh
 	mix test --warnings-as-errors
 	test/strangers/run.sh
 
@@ -141,6 +147,10 @@ bench-table: setup ## measure the table alone, by as many threads as there are c
 bench-quorum: setup ## measure the quorum locks' machines in memory, in two minutes
 	$(cargo) bench --locked --package quorum --bench machines
 
+.PHONY: bench-cluster
+bench-cluster: setup ## measure the quorum locks beside OTP's global, on 4, 8 and 16 nodes, in a quarter of an hour
+	bench/cluster/run.sh $(or $(mode),full)
+
 .PHONY: conformance
 conformance: setup ## what lock managers get wrong: shown in the design of the original, and tried here
 	rebar3 as test compile
@@ -148,13 +158,14 @@ conformance: setup ## what lock managers get wrong: shown in the design of the o
 
 # The quick ones first. Each can be run by itself; docs/proof.md says what they look for, and what they found last.
 .PHONY: soak
-soak: ## what takes hours: memory checkers, many more rounds, mutants, a hunt for leaks (soak=10 minutes=60)
+soak: ## what takes hours: memory checkers, faults, more rounds, mutants, a hunt for leaks (soak=10 minutes=60)
 	@scripts/setup.sh soak
 	scripts/memory_checks.sh
 	scripts/valgrind_nif.sh
 	cd native && CANAL_LOCK_SOAK=$(soak) PROPTEST_CASES=$$((256 * $(soak))) \
 	  cargo test --release --locked --package permit_table --package quorum --package quorum_check
 	scripts/quorum_soak.sh $$(($(minutes) / 4))
+	scripts/quorum_faults.sh 1
 	CANAL_LOCK_SOAK=$(soak) rebar3 eunit
 	scripts/mutants.sh
 	scripts/churn.sh $(minutes)
@@ -164,7 +175,7 @@ strangers: setup ## build the library the ways its users will: as a dependency, 
 	test/strangers/run.sh
 
 .PHONY: dist
-dist: setup ## pack the native library with its checksum, for machines without Rust
+dist: setup ## pack the native libraries with their checksum, for machines without Rust
 	scripts/dist.sh
 
 .PHONY: clean
