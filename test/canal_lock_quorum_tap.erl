@@ -122,8 +122,8 @@ session(Bytes) ->
 
 op(<<0, Bytes/binary>>) ->
     {Token, <<_Mode, _Turn, AfterTurn/binary>>} = number(Bytes),
-    {_Guess, AfterGuess} = number(AfterTurn),
-    {{lock, Token}, names(AfterGuess)};
+    {_Guess, <<_Run, AfterRun/binary>>} = number(AfterTurn),
+    {{lock, Token}, names(AfterRun)};
 op(<<1, Bytes/binary>>) ->
     token_and_fence(confirm, Bytes);
 op(<<2, Bytes/binary>>) ->

@@ -5,7 +5,7 @@
 //!   lock ---> lines.rs ----> request.rs ----> locks.rs ----> unlock: unlocks.rs
 //!             who of this    the votes of     what is held,
 //!             node is next   an attempt       and until when
-//!                  '--------------.------------'
+//!                  '--------------.------------'    passing.rs: to the next one of this node
 //!                       asking.rs | talking.rs      how a request comes by its votes; batches and answers
 //!                              peer.rs              one a voter: what was said, what was missed
 //! ```
@@ -29,6 +29,7 @@ mod asking;
 mod lines;
 mod locks;
 mod output;
+mod passing;
 mod peer;
 mod random;
 mod request;
@@ -44,6 +45,7 @@ use crate::time::Time;
 use crate::weakness::Weakness;
 use lines::Lines;
 use locks::Locks;
+use passing::Released;
 use peer::{Peer, Repair};
 use random::Random;
 use request::Pending;
@@ -126,17 +128,24 @@ impl Agent {
         self.start();
     }
 
-    /// Gives a lock back. Answered by [`AgentOutput::Unlocked`] when a quorum has forgotten it. `false`, and no
-    /// answer, if there is no such lock: it was lost, or given back before.
+    /// Gives a lock back. Answered by [`AgentOutput::Unlocked`] when a quorum has forgotten it, or at once if it is
+    /// passed on: to a request of this node that waits for it. `false`, and no answer, if there is no such lock: it was
+    /// lost, or given back before.
     pub fn unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
-        let was = self.give_up(token);
-        if was {
-            self.unlocks
-                .await_done(self.now + self.setup.rules.voter_lease, request);
+        let released = self.release(token);
+        match released {
+            Some(Released::GivenUp) => self
+                .unlocks
+                .await_done(self.now + self.setup.rules.voter_lease, request),
+            Some(Released::Passed) => self.out.push(AgentOutput::Unlocked {
+                request,
+                confirmed: true,
+            }),
+            None => {}
         }
         self.start();
-        was
+        released.is_some()
     }
 
     /// Gives a lock back, and does not wait for it: answered by [`AgentOutput::Accepted`], at once unless more than
@@ -144,15 +153,17 @@ impl Agent {
     /// is no such lock.
     pub fn try_unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
-        let was = self.give_up(token);
-        if was && self.unlocks.pending() <= self.setup.rules.pending_unlocks {
-            self.out.push(AgentOutput::Accepted { request });
-        } else if was {
-            self.unlocks
-                .await_room(self.now + self.setup.rules.voter_lease, request);
+        let released = self.release(token);
+        let room = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
+        match released {
+            Some(Released::GivenUp) if !room => self
+                .unlocks
+                .await_room(self.now + self.setup.rules.voter_lease, request),
+            Some(_) => self.out.push(AgentOutput::Accepted { request }),
+            None => {}
         }
         self.start();
-        was
+        released.is_some()
     }
 
     /// Whoever holds `name` is to give it up: [`Loss::Condemned`]. It may be granted to others once its holder's
@@ -272,9 +283,8 @@ impl Agent {
     /// Whether `token` is held at `now`: what [`Lease::holds`] says, for those who have the agent itself.
     #[must_use]
     pub fn held(&self, token: Token, now: Time) -> bool {
-        self.locks
-            .get(token)
-            .is_some_and(|lock| self.locks.lease.holds(&lock.standing, || now))
+        self.standing_of(token)
+            .is_some_and(|standing| self.locks.lease.holds(standing, || now))
     }
 
     /// What the standings of this agent's locks are to be asked with.
@@ -285,8 +295,9 @@ impl Agent {
 
     /// What is held, in the order in which it was asked for.
     pub fn locks(&self) -> impl Iterator<Item = Held<'_>> {
-        self.locks.iter().map(|(token, lock)| Held {
-            token: *token,
+        self.locks.iter().map(|(attempt, lock)| Held {
+            token: lock.token,
+            attempt: *attempt,
             names: &lock.names,
             mode: lock.mode,
             fence: lock.fence,
@@ -298,7 +309,12 @@ impl Agent {
     /// What to ask [`Lease::holds`] about, of a lock that is held.
     #[must_use]
     pub fn standing(&self, token: Token) -> Option<Arc<Standing>> {
-        self.locks.get(token).map(|lock| Arc::clone(&lock.standing))
+        self.standing_of(token).map(Arc::clone)
+    }
+
+    fn standing_of(&self, token: Token) -> Option<&Arc<Standing>> {
+        let attempt = self.locks.attempt_of(token)?;
+        self.locks.get(attempt).map(|lock| &lock.standing)
     }
 
     /// The standing of each lock that is held, as its holder has it: for checkers.
@@ -307,7 +323,7 @@ impl Agent {
     pub fn standings(&self) -> Vec<(Token, Arc<Standing>)> {
         let locks = self.locks.iter();
         locks
-            .map(|(token, lock)| (*token, Arc::clone(&lock.standing)))
+            .map(|(_, lock)| (lock.token, Arc::clone(&lock.standing)))
             .collect()
     }
 
@@ -354,11 +370,11 @@ impl Agent {
     /// Takes note of the time, and of what is over by it.
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        for token in self.locks.over(self.now) {
-            self.lost(token, Loss::Quorum);
+        for attempt in self.locks.over(self.now) {
+            self.lost(attempt, Loss::Quorum);
         }
-        for token in self.locks.at_risk(self.now, self.setup.rules.at_risk) {
-            self.out.push(AgentOutput::AtRisk { token });
+        for attempt in self.locks.at_risk(self.now, self.setup.rules.at_risk) {
+            self.at_risk(attempt);
         }
     }
 
@@ -393,8 +409,8 @@ impl Agent {
     }
 
     /// Out of the table first, then to the voters. Whether it was there.
-    fn give_up(&mut self, token: Token) -> bool {
-        let Some(lock) = self.locks.remove(token) else {
+    fn give_up(&mut self, attempt: Token) -> bool {
+        let Some(lock) = self.locks.remove(attempt) else {
             return false;
         };
         if !self.setup.weaknesses.have(Weakness::UnlockKeepsHeld) {
@@ -404,8 +420,8 @@ impl Agent {
         self.tell(
             self.setup.members.iter().collect(),
             &Op::Unlock {
-                token,
-                fence: lock.fence,
+                token: attempt,
+                fence: lock.last,
             },
         );
         self.lines.gone(None, &lock.names, lock.mode);
@@ -414,15 +430,21 @@ impl Agent {
         true
     }
 
-    fn lost(&mut self, token: Token, why: Loss) {
-        if self.give_up(token) {
+    fn lost(&mut self, attempt: Token, why: Loss) {
+        let token = self.locks.token_of(attempt);
+        if self.give_up(attempt) {
             self.out.push(AgentOutput::Lost { token, why });
         }
     }
 
-    fn vote(&mut self, member: Member, token: Token, given: bool) {
-        if self.locks.vote(token, member, given) {
-            self.out.push(AgentOutput::AtRisk { token });
+    fn at_risk(&mut self, attempt: Token) {
+        let token = self.locks.token_of(attempt);
+        self.out.push(AgentOutput::AtRisk { token });
+    }
+
+    fn vote(&mut self, member: Member, attempt: Token, given: bool) {
+        if self.locks.vote(attempt, member, given) {
+            self.at_risk(attempt);
         }
     }
 

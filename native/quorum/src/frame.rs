@@ -19,6 +19,7 @@
 //!   tokens    list number: at most MAX_TOKENS
 //!   ascending tokens, each greater than the one before
 //!   fence     number, at most MAX_FENCE
+//!   run       a byte, 01 to ff
 //!   mode      00 read, 01 write
 //!   turn      00 unknown, 01 earlier, 02 nobody
 //!   reason    00 readers, 01 writer, 02 turn, 03 quarantine, 04 storing
@@ -38,7 +39,7 @@
 //!
 //!   op                                                       reply
 //!     00 lock     number token, mode, turn,                    00 yes        fence
-//!                 fence guess, names                           01 no         reason
+//!                 fence guess, run, names                      01 no         reason
 //!     01 confirm  number token, fence                          02 confirmed
 //!     02 assert   number token, mode, fence, names             03 missing
 //!     03 unlock   number token, fence                          04 synced     ascending missing

@@ -12,6 +12,7 @@ use crate::members::Member;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 /// Which list of members. There is but one, until lists change while nodes run.
@@ -61,6 +62,15 @@ impl Names {
     pub fn iter(&self) -> impl Iterator<Item = &Name> {
         self.0.iter()
     }
+
+    /// The name, if it is but one.
+    #[must_use]
+    pub fn alone(&self) -> Option<&Name> {
+        match &*self.0 {
+            [name] => Some(name),
+            _ => None,
+        }
+    }
 }
 
 impl From<Name> for Names {
@@ -94,7 +104,8 @@ pub struct Session {
 }
 
 /// One attempt to lock, and the lock it became. Each attempt has a new one: growing, never used again by an agent. So
-/// whatever comes late about an attempt says nothing about a later one.
+/// whatever comes late about an attempt says nothing about a later one. A lock that was passed on within its node has a
+/// new one, too, which voters never hear: there its votes are still those of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Token(pub u64);
 
@@ -109,7 +120,23 @@ impl Fence {
     /// The number after it. The highest stays what it is.
     #[must_use]
     pub fn next(self) -> Fence {
-        Fence(self.0.saturating_add(1).min(crate::frame::MAX_FENCE))
+        self.after(NonZeroU8::MIN)
+    }
+
+    /// The last of so many numbers after it. None is past the highest.
+    #[must_use]
+    pub fn after(self, run: NonZeroU8) -> Fence {
+        Fence(
+            self.0
+                .saturating_add(run.get().into())
+                .min(crate::frame::MAX_FENCE),
+        )
+    }
+
+    /// The first of so many numbers of which it is the last.
+    #[must_use]
+    pub fn first(self, run: NonZeroU8) -> Fence {
+        Fence(self.0.saturating_sub(u64::from(run.get()) - 1))
     }
 }
 
@@ -150,6 +177,8 @@ pub enum Op {
         turn: Turn,
         /// The fence the writer hopes for, so that all voters say the same.
         guess: Fence,
+        /// How many fences a writer takes, one after the other: one for each lock that may come of these votes.
+        run: NonZeroU8,
         /// What to lock.
         names: Names,
     },
@@ -224,7 +253,7 @@ pub enum Reason {
 pub enum Reply {
     /// The vote is given, or was before.
     Yes {
-        /// Of the names, the highest; for a writer, one that was never given here before.
+        /// Of the names, the highest; for a writer, the last of a run that was never given here before.
         fence: Fence,
     },
     /// It is not.

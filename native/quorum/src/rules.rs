@@ -31,6 +31,12 @@ pub struct Rules {
     /// How long a voter keeps a name that has become free for the first that waits for it, and has been told: longer
     /// than it takes it to come. Without that whoever gave it back would have it again before anybody else could ask.
     pub keep: Duration,
+    /// How many locks of a name may come of the same votes, one after the other, if others of the same node wait for it
+    /// when its turn comes: so many fences are taken at once. From 1 to 255.
+    pub run: usize,
+    /// For how long a lock may be passed on within its node, counted from when the first of the run was granted: that
+    /// others wait so much longer is what it costs.
+    pub run_time: Duration,
     /// A holder hears that its lock is at risk when less than this is left of its lease: half of it, two heartbeats.
     pub at_risk: Duration,
     /// Fences are reserved on disk in blocks of so many: one write a block.
@@ -58,6 +64,8 @@ impl Default for Rules {
             retry_most: Duration::from_secs(1),
             wait: Duration::from_secs(3),
             keep: Duration::from_millis(100),
+            run: 16,
+            run_time: Duration::from_millis(50),
             at_risk: Duration::from_secs(4),
             fence_block: 1 << 20,
             fence_floors: 1024,
@@ -112,6 +120,7 @@ impl Rules {
                 self.at_risk < self.holder_lease,
                 "at_risk must be shorter than holder_lease",
             ),
+            ((1..=255).contains(&self.run), "run must be from 1 to 255"),
             (self.fence_block > 0, "fence_block must be at least 1"),
             (self.fence_floors > 0, "fence_floors must be at least 1"),
             (
@@ -173,6 +182,8 @@ mod tests {
                 "wait",
             ),
             (Rules { batch: 0, ..rules }, "batch"),
+            (Rules { run: 0, ..rules }, "run"),
+            (Rules { run: 256, ..rules }, "run"),
             (
                 Rules {
                     fence_floors: 0,

@@ -16,6 +16,8 @@ pub enum Weakness {
     FenceNotWritten,
     /// F2: it tells, and does not wait until a quorum has written it down.
     FenceNotAwaited,
+    /// An agent passes a lock on that it took one fence for: each gets the next number.
+    FencesNotTaken,
     /// The agent counts on its votes for as long as the voter keeps them, counted from when the answer came.
     LeaseFromAnswer,
     /// A voter drops the votes of an agent whose lease is over, and goes on under the same generation.

@@ -75,6 +75,7 @@ fn no_fence_is_above_the_highest() {
             .byte(1)
             .byte(0)
             .number(fence)
+            .byte(1)
             .names(1)
     };
     let assert = |fence| {
@@ -98,6 +99,21 @@ fn no_fence_is_above_the_highest() {
     for frame in all {
         bounded(Bound::Fence, frame(MAX_FENCE), frame(MAX_FENCE + 1));
     }
+}
+
+#[test]
+fn a_run_is_of_one_fence_at_least() {
+    let lock = |run| {
+        let mode = Raw::batch().number(1).byte(0).number(5).byte(1);
+        mode.byte(0).number(9).byte(run).names(1)
+    };
+    for run in [1, 2, u8::MAX] {
+        assert!(decode(&lock(run).0).is_ok(), "{run}");
+    }
+    assert!(matches!(
+        decode(&lock(0).0),
+        Err(FrameError::Malformed { .. })
+    ));
 }
 
 #[test]

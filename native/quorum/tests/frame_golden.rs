@@ -12,6 +12,7 @@ use quorum::message::{
 };
 use quorum::time::Time;
 use std::collections::BTreeSet;
+use std::num::NonZeroU8;
 
 const GOLDEN: &str = include_str!("golden/v1.txt");
 
@@ -78,6 +79,11 @@ fn frames() -> Vec<Frame> {
         mode,
         turn,
         guess,
+        run: if mode == write {
+            NonZeroU8::MAX
+        } else {
+            NonZeroU8::MIN
+        },
         names,
     };
     let mut all = vec![

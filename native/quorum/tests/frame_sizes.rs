@@ -13,6 +13,7 @@ use quorum::message::{
     Reply, Session, Token, Turn, Verdict,
 };
 use quorum::time::Time;
+use std::num::NonZeroU8;
 
 proptest! {
     #[test]
@@ -66,6 +67,7 @@ fn f3_the_longest_operations_are_as_long_as_told() {
             mode,
             turn: Turn::Nobody,
             guess: fence,
+            run: NonZeroU8::MAX,
             names: names.clone(),
         },
         Op::Confirm { token, fence },

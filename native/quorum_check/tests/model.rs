@@ -137,6 +137,7 @@ controls! {
     f1_a_fence_that_nobody_wrote: "F1",
     f2_a_fence_not_waited_for: "F2",
     f3_all_fences_are_lost: "F3",
+    f4_fences_that_were_not_taken: "F4",
     a_generation_goes_on: "SameGeneration",
     a_lease_from_the_answer: "LeaseFromAnswer",
     a_condemned_lock_is_forgotten: "CondemnedForgotten",

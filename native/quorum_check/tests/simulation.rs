@@ -52,6 +52,7 @@ fn ten_thousand_histories_keep_every_promise_and_meet_every_fault() {
         ("writers granted", 5000),
         ("readers granted", 3000),
         ("locks of many names granted", 1000),
+        ("locks passed on", 100),
         ("locks refused: timeout", 2000),
         ("locks refused: no quorum", 1000),
         ("locks lost", 20),

@@ -226,6 +226,7 @@ fn output_term<'a>(
         AgentOutput::Granted {
             request,
             token,
+            attempt: _,
             fence,
             standing,
         } => {

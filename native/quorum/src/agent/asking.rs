@@ -8,6 +8,7 @@ use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Mode, Name, Names, Op, Reason, Token, Turn};
 use crate::weakness::Weakness;
 use std::collections::BTreeSet;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 impl Agent {
@@ -47,7 +48,7 @@ impl Agent {
         let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
             return;
         };
-        let quorum = self.quorum(mode);
+        let (quorum, run) = (self.quorum(mode), self.run(request));
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
@@ -75,7 +76,7 @@ impl Agent {
         self.attempts.insert(token, request);
         self.stage(
             request,
-            Stage::Asking(Attempt::new(token, until, first, asked, alone)),
+            Stage::Asking(Attempt::new(token, until, first, asked, alone, run)),
         );
         self.ask(request, asked, chosen);
     }
@@ -88,14 +89,15 @@ impl Agent {
         let Stage::Asking(attempt) = &pending.stage else {
             return;
         };
-        let (token, mode, guess, first) =
-            (attempt.token, pending.mode, pending.guess, attempt.first);
+        let (token, first, run) = (attempt.token, attempt.first, attempt.run);
+        let (mode, guess) = (pending.mode, pending.heard.after(run));
         let names = pending.names.clone();
         let op = |turn| Op::Lock {
             token,
             mode,
             turn,
             guess,
+            run,
             names: names.clone(),
         };
         let others = if chosen { Turn::Nobody } else { Turn::Unknown };
@@ -224,7 +226,7 @@ impl Agent {
         match vote {
             Ok(fence) => {
                 attempt.vote(member, fence);
-                pending.guess = pending.guess.max(fence.next());
+                pending.heard = pending.heard.max(fence);
                 pending.waits = pending.waits.without(member);
             }
             Err(reason) => {
@@ -309,7 +311,9 @@ impl Agent {
         let (token, mode) = (attempt.token, *mode);
         let fence = match (attempt.fence, mode) {
             (Some(fence), _) => fence,
-            (None, Mode::Write) if weak.have(Weakness::FenceNotWritten) => attempt.highest().next(),
+            (None, Mode::Write) if weak.have(Weakness::FenceNotWritten) => {
+                attempt.highest().after(attempt.run)
+            }
             (None, _) => attempt.highest(),
         };
         attempt.fence = Some(fence);
@@ -323,10 +327,10 @@ impl Agent {
                 behind = behind.with(member);
             }
         }
-        let (yes, wrote) = (attempt.yes, attempt.wrote);
+        let (yes, wrote, run) = (attempt.yes, attempt.wrote, attempt.run);
         self.tell(behind, &Op::Confirm { token, fence });
         if wrote.len() >= quorum && self.locks.lease.until(yes.and(wrote), quorum) > self.now {
-            self.grant(request, token, fence, yes, quorum);
+            self.grant(request, token, (fence, run), Standing::new(yes, quorum));
         }
     }
 
@@ -334,9 +338,8 @@ impl Agent {
         &mut self,
         request: Request,
         token: Token,
-        fence: Fence,
-        yes: MemberSet,
-        quorum: usize,
+        (last, run): (Fence, NonZeroU8),
+        standing: Standing,
     ) {
         let Some(pending) = self.requests.remove(&request) else {
             return;
@@ -345,26 +348,30 @@ impl Agent {
         self.attempts.remove(&token);
         self.lines.granted(request, &pending.names);
         self.tell(
-            pending.waits.minus(yes),
+            pending.waits.minus(standing.votes()),
             &Op::Leave {
                 names: pending.names.clone(),
             },
         );
-        let standing = Arc::new(Standing::new(yes, quorum));
-        let (names, mode, since) = (pending.names, pending.mode, self.now);
+        let (fence, standing) = (last.first(run), Arc::new(standing));
+        let pass_until = self.now + self.setup.rules.run_time;
         self.out.push(AgentOutput::Granted {
             request,
             token,
+            attempt: token,
             fence,
             standing: Arc::clone(&standing),
         });
         self.locks.insert(
             token,
             HeldLock {
-                names,
-                mode,
+                token,
+                names: pending.names,
+                mode: pending.mode,
                 fence,
-                since,
+                last,
+                since: self.now,
+                pass_until: (fence < last).then_some(pass_until),
                 standing,
             },
         );

@@ -68,6 +68,15 @@ impl Lines {
         }
     }
 
+    /// `request`, the first that waits, has them from another writer of this node.
+    pub(super) fn passed(&mut self, request: Request, names: &Names) {
+        for name in names.iter() {
+            if let Some(line) = self.0.get_mut(name) {
+                line.waiting.retain(|waiting| *waiting != request);
+            }
+        }
+    }
+
     /// One that asked, or had them, is gone.
     pub(super) fn gone(&mut self, request: Option<Request>, names: &Names, mode: Mode) {
         for name in names.iter() {
@@ -96,7 +105,14 @@ impl Lines {
 
     /// The first that waits for `name`.
     pub(super) fn first(&self, name: &Name) -> Option<Request> {
-        self.0.get(name)?.waiting.front().copied()
+        self.waiting(name).next()
+    }
+
+    /// Those that wait for `name`, in order.
+    pub(super) fn waiting(&self, name: &Name) -> impl Iterator<Item = Request> + '_ {
+        let line = self.0.get(name);
+        line.into_iter()
+            .flat_map(|line| line.waiting.iter().copied())
     }
 
     /// Those that ask for `name`.

@@ -14,10 +14,16 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HeldLock {
+    /// By which its holder knows it. Voters know the attempt, by which it is found here.
+    pub(super) token: Token,
     pub(super) names: Names,
     pub(super) mode: Mode,
     pub(super) fence: Fence,
+    /// The last fence of the run: the one that voters know.
+    pub(super) last: Fence,
     pub(super) since: Time,
+    /// Until when it may be passed on, unless it is the last of the run.
+    pub(super) pass_until: Option<Time>,
     pub(super) standing: Arc<Standing>,
 }
 
@@ -36,7 +42,10 @@ struct Alike {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Locks {
     pub(super) lease: Arc<Lease>,
+    /// By their attempts.
     held: BTreeMap<Token, HeldLock>,
+    /// The attempts of those that were passed on.
+    passed: BTreeMap<Token, Token>,
     alike: BTreeMap<Votes, Alike>,
 }
 
@@ -45,8 +54,27 @@ impl Locks {
         Locks {
             lease: Arc::new(Lease::new()),
             held: BTreeMap::new(),
+            passed: BTreeMap::new(),
             alike: BTreeMap::new(),
         }
+    }
+
+    /// Of a lock that is held, as its holder knows it.
+    pub(super) fn attempt_of(&self, token: Token) -> Option<Token> {
+        let attempt = self.passed.get(&token).copied().unwrap_or(token);
+        let lock = self.held.get(&attempt)?;
+        (lock.token == token).then_some(attempt)
+    }
+
+    /// As its holder knows it.
+    pub(super) fn token_of(&self, attempt: Token) -> Token {
+        self.held.get(&attempt).map_or(attempt, |lock| lock.token)
+    }
+
+    /// From now on that is how the holder knows it.
+    pub(super) fn passed(&mut self, token: Token, before: Token, attempt: Token) {
+        self.passed.remove(&before);
+        self.passed.insert(token, attempt);
     }
 
     pub(super) fn insert(&mut self, token: Token, lock: HeldLock) {
@@ -59,6 +87,7 @@ impl Locks {
 
     pub(super) fn remove(&mut self, token: Token) -> Option<HeldLock> {
         let lock = self.held.remove(&token)?;
+        self.passed.remove(&lock.token);
         self.discount(token, votes(&lock.standing));
         Some(lock)
     }
@@ -67,12 +96,17 @@ impl Locks {
         self.held.get(&token)
     }
 
+    /// Its votes are not to be changed by this.
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut HeldLock> {
+        self.held.get_mut(&token)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Token, &HeldLock)> {
         self.held.iter()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.held.is_empty() && self.passed.is_empty()
     }
 
     /// From `from` on, in order.
@@ -199,7 +233,10 @@ impl Locks {
             self.lease
                 .set(member, self.lease.valid(member).relative_to(now));
         }
-        self.held.values_mut().for_each(|lock| lock.since = Time(0));
+        for lock in self.held.values_mut() {
+            lock.since = Time(0);
+            lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
+        }
     }
 }
 
@@ -228,6 +265,7 @@ impl Clone for Locks {
                 .iter()
                 .map(|(token, lock)| (*token, own(lock)))
                 .collect(),
+            passed: self.passed.clone(),
             alike: self.alike.clone(),
         }
     }

@@ -38,6 +38,8 @@ pub enum AgentOutput {
         request: Request,
         /// The lock.
         token: Token,
+        /// The attempt whose votes it has: the same number, unless it was passed on by another of this node.
+        attempt: Token,
         /// Its fence: of a writer higher than that of any writer before; of a reader not lower.
         fence: Fence,
         /// To ask [`holds`](crate::lease::Lease::holds) about.
@@ -100,6 +102,8 @@ pub enum Loss {
 pub struct Held<'a> {
     /// The lock.
     pub token: Token,
+    /// The attempt whose votes it has: see [`AgentOutput::Granted`].
+    pub attempt: Token,
     /// What it locks.
     pub names: &'a Names,
     /// How.

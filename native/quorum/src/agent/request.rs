@@ -10,6 +10,7 @@
 use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Mode, Names, Reason, Token};
 use crate::time::Time;
+use std::num::NonZeroU8;
 
 /// The votes for one token, while they are collected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +22,8 @@ pub(super) struct Attempt {
     /// That only the first has been asked.
     pub(super) alone: bool,
     pub(super) asked: MemberSet,
+    /// How many fences the voters are asked for.
+    pub(super) run: NonZeroU8,
     pub(super) yes: MemberSet,
     pub(super) no: MemberSet,
     /// Those of them that said that it is another's turn, while the first has not voted.
@@ -31,7 +34,7 @@ pub(super) struct Attempt {
     pub(super) wrote: MemberSet,
     /// What each vote said.
     pub(super) fences: Vec<(Member, Fence)>,
-    /// The fence, once a quorum has voted.
+    /// The last fence of the run, once a quorum has voted.
     pub(super) fence: Option<Fence>,
 }
 
@@ -42,6 +45,7 @@ impl Attempt {
         first: Member,
         asked: MemberSet,
         alone: bool,
+        run: NonZeroU8,
     ) -> Attempt {
         let none = MemberSet::EMPTY;
         let (yes, no, turned, lagging, wrote) = (none, none, none, none, none);
@@ -51,6 +55,7 @@ impl Attempt {
             first,
             alone,
             asked,
+            run,
             yes,
             no,
             turned,
@@ -155,8 +160,8 @@ pub(super) struct Pending {
     pub(super) stage: Stage,
     /// How many attempts failed, one after the other, that left it without a place in the line of the first voter.
     pub(super) misses: u32,
-    /// Higher than any number it has heard.
-    pub(super) guess: Fence,
+    /// The highest number that a voter has said to it.
+    pub(super) heard: Fence,
     /// Why it was refused last, if it was.
     pub(super) reason: Option<Reason>,
     /// That it is its turn: the first voter has said so.
@@ -167,14 +172,14 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(names: Names, mode: Mode, deadline: Time) -> Pending {
-        let (stage, guess, waits) = (Stage::Queued, Fence(0), MemberSet::EMPTY);
+        let (stage, heard, waits) = (Stage::Queued, Fence(0), MemberSet::EMPTY);
         Pending {
             names,
             mode,
             deadline,
             stage,
             misses: 0,
-            guess,
+            heard,
             reason: None,
             chosen: false,
             waits,

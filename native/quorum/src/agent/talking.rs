@@ -103,7 +103,7 @@ impl Agent {
                     if lock.standing.votes().contains(member) {
                         continue;
                     }
-                    let (mode, fence, names) = (lock.mode, lock.fence, lock.names.clone());
+                    let (mode, fence, names) = (lock.mode, lock.last, lock.names.clone());
                     let op = Op::Assert {
                         token,
                         mode,
@@ -252,7 +252,7 @@ impl Agent {
         let Some(lock) = self.locks.get(token) else {
             return;
         };
-        let (mode, fence) = (lock.mode, lock.fence);
+        let (mode, fence) = (lock.mode, lock.last);
         self.vote(member, token, true);
         if mode == Mode::Write && said < fence {
             self.tell(MemberSet::EMPTY.with(member), &Op::Confirm { token, fence });

@@ -7,12 +7,12 @@ use crate::message::{Name, Names, Op};
 const NUMBER: usize = 10;
 /// A fence, at most.
 const FENCE: usize = 9;
-/// A kind, a mode, a flag, a count of names.
+/// A kind, a mode, a flag, a run, a count of names.
 const SMALL: usize = 1;
 /// A count of tokens or the length of a name, at most.
 const COUNT: usize = 2;
 
-const LOCK: usize = SMALL + NUMBER + SMALL + SMALL + FENCE + SMALL;
+const LOCK: usize = SMALL + NUMBER + SMALL + SMALL + FENCE + SMALL + SMALL;
 const SYNC: usize = SMALL + NUMBER + NUMBER + COUNT;
 
 // Or there would be operations that no batch can carry.

@@ -5,6 +5,7 @@ use super::{Stage, Voter};
 use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Generation, Mode, Name, Names, Op, Reason, Reply, Token, Turn};
 use crate::weakness::Weakness;
+use std::num::NonZeroU8;
 
 impl Voter {
     pub(super) fn apply(&mut self, from: Member, generation: Generation, op: Op) -> Option<Reply> {
@@ -14,8 +15,12 @@ impl Voter {
                 mode,
                 turn,
                 guess,
+                run,
                 names,
-            } => Some(self.lock((generation, token), mode, turn, guess, names)),
+            } => {
+                let fences = (guess, run);
+                Some(self.lock((generation, token), mode, turn, fences, names))
+            }
             Op::Confirm { token, fence } => Some(self.confirm((generation, token), fence)),
             Op::Assert {
                 token,
@@ -48,7 +53,14 @@ impl Voter {
         }
     }
 
-    fn lock(&mut self, id: VoteId, mode: Mode, turn: Turn, guess: Fence, names: Names) -> Reply {
+    fn lock(
+        &mut self,
+        id: VoteId,
+        mode: Mode,
+        turn: Turn,
+        (guess, run): (Fence, NonZeroU8),
+        names: Names,
+    ) -> Reply {
         let (generation, token) = id;
         if self.vote(id).is_some() {
             return Reply::Yes {
@@ -70,10 +82,11 @@ impl Voter {
         let fence = match mode {
             Mode::Read => highest,
             Mode::Write if self.setup.weaknesses.have(Weakness::FenceNotWritten) => highest,
-            Mode::Write => guess.max(highest.next()),
+            Mode::Write => guess.max(highest.after(run)),
         };
+        // All of the run has to be new.
         let spent = mode == Mode::Write
-            && fence <= highest
+            && fence.first(run) <= highest
             && !self.setup.weaknesses.have(Weakness::FenceNotWritten);
         if mode == Mode::Write && (spent || !self.reserve(fence)) {
             return Reply::No {

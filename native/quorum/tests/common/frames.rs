@@ -9,6 +9,7 @@ use quorum::message::{
     Op, Reason, Reply, Session, Token, Turn, Verdict,
 };
 use quorum::time::Time;
+use std::num::NonZeroU8;
 
 /// Numbers of all lengths.
 fn number() -> impl Strategy<Value = u64> {
@@ -83,15 +84,22 @@ fn ascending() -> impl Strategy<Value = Vec<Token>> {
 /// Any operation.
 pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        (token(), mode(), turn(), fence(), names()).prop_map(
-            |(token, mode, turn, guess, names)| Op::Lock {
+        (
+            token(),
+            mode(),
+            turn(),
+            fence(),
+            any::<NonZeroU8>(),
+            names()
+        )
+            .prop_map(|(token, mode, turn, guess, run, names)| Op::Lock {
                 token,
                 mode,
                 turn,
                 guess,
+                run,
                 names
-            }
-        ),
+            }),
         (token(), fence()).prop_map(|(token, fence)| Op::Confirm { token, fence }),
         (token(), mode(), fence(), names()).prop_map(|(token, mode, fence, names)| Op::Assert {
             token,

@@ -305,6 +305,7 @@ impl Cluster {
                 token,
                 fence,
                 standing,
+                ..
             } => (
                 request,
                 Answer::Granted(Lock {

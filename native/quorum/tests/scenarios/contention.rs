@@ -159,7 +159,7 @@ impl Fight {
 /// 4 nodes with 5 loops each, as in the design's figures: nobody waits for a second, and no node gets the most.
 #[test]
 fn writers_share_one_name() {
-    for nodes in [2, 3, 4, 5, 8] {
+    for nodes in [2, 3, 4, 5, 8, 16] {
         let mut fight = Fight::new(nodes, 5, |_| Mode::Write);
         fight.run(Duration::from_secs(20));
         let longest = fight.waits.iter().max().unwrap();

@@ -8,6 +8,7 @@ mod fences;
 mod full;
 mod leases;
 mod locks;
+mod passing;
 mod restarts;
 mod status;
 mod taken_over;

@@ -20,6 +20,7 @@ const ALL: &[Weakness] = &[
     Weakness::ReadHalf,
     Weakness::FenceNotWritten,
     Weakness::FenceNotAwaited,
+    Weakness::FencesNotTaken,
     Weakness::LeaseFromAnswer,
     Weakness::SameGeneration,
     Weakness::CondemnedForgotten,

@@ -17,7 +17,7 @@ impl Checker {
     pub fn granted(
         &mut self,
         request: Request,
-        token: Token,
+        (token, attempt): (Token, Token),
         fence: Fence,
         standing: Arc<Standing>,
         nodes: &[Node],
@@ -41,18 +41,14 @@ impl Checker {
         }
         let (node, life) = (asked.node, asked.life);
         self.check_fence(names, mode, fence, token);
-        self.check_written(node, life, token, names, mode, fence, nodes);
-        let promise = self.promises.entry((life, token)).or_default();
-        if std::mem::replace(&mut promise.granted, true) {
-            self.violated(Label::Q8, || {
-                format!("n{node} t{} was granted twice", token.0)
-            });
-        }
+        self.check_written(node, life, attempt, names, mode, fence, nodes);
+        self.check_granted(node, life, token, attempt);
         self.standings.insert((life, token), standing);
         self.locks.push(Lock {
             node,
             life,
             token,
+            attempt,
             names,
             mode,
             fence,
@@ -60,6 +56,27 @@ impl Checker {
             condemned: None,
         });
         Some(asked.client)
+    }
+
+    /// Each attempt is granted once, and passed on only after that.
+    fn check_granted(&mut self, node: usize, life: u64, token: Token, attempt: Token) {
+        let passed = token != attempt;
+        let promise = self.promises.entry((life, attempt)).or_default();
+        if std::mem::replace(&mut promise.granted, true) != passed {
+            self.violated(Label::Q8, || {
+                format!(
+                    "n{node} t{} of t{}: granted twice, or never",
+                    token.0, attempt.0
+                )
+            });
+        }
+        let new = self.standings.keys().all(|known| *known != (life, token));
+        if passed {
+            self.counts.count("locks passed on");
+            if !new {
+                self.violated(Label::Q8, || format!("n{node} t{} is two locks", token.0));
+            }
+        }
     }
 
     fn check_fence(&mut self, names: u32, mode: Mode, fence: Fence, token: Token) {
@@ -91,7 +108,7 @@ impl Checker {
         &mut self,
         node: usize,
         life: u64,
-        token: Token,
+        attempt: Token,
         names: u32,
         mode: Mode,
         fence: Fence,
@@ -105,7 +122,7 @@ impl Checker {
         };
         let said = self
             .promises
-            .get(&(life, token))
+            .get(&(life, attempt))
             .map(|promise| promise.said.clone())
             .unwrap_or_default();
         let mut written = 0;
@@ -137,7 +154,7 @@ impl Checker {
             self.violated(Label::Q6, || {
                 format!(
                     "t{} has {}, and {written} voters wrote it",
-                    token.0, fence.0
+                    attempt.0, fence.0
                 )
             });
         }
@@ -174,6 +191,7 @@ impl Checker {
             node,
             life,
             token,
+            attempt: lock.attempt,
             names: lock.names,
             standing,
             at,

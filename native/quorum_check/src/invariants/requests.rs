@@ -235,8 +235,8 @@ impl Checker {
                 });
             }
         }
-        if confirmed && !self.any_order {
-            let keep = self.voters_that_keep(nodes, asked.life, token);
+        if confirmed && !self.any_order && !self.is_passed_on(asked.life, token) {
+            let keep = self.voters_that_keep(nodes, asked.life, self.attempt_of(asked.life, token));
             if keep > self.members - self.quorum {
                 self.violated(Label::Confirmed, || {
                     format!("t{} is kept by {keep} voters", token.0)

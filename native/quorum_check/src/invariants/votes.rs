@@ -26,7 +26,7 @@ impl Checker {
         real: Real,
     ) {
         let lock = &self.locks[place];
-        let (node, token) = (lock.node, lock.token);
+        let (node, token, attempt) = (lock.node, lock.token, lock.attempt);
         let Some(agent) = agent(nodes, node) else {
             return;
         };
@@ -57,12 +57,44 @@ impl Checker {
                 self.violated(Label::Q2, || {
                     format!("n{node} t{}: n{voter} counts after its lease", token.0)
                 });
-            } else if probe::keeps(machine, incarnation, token) != Some(session.generation) {
+            } else if probe::keeps(machine, incarnation, attempt) != Some(session.generation) {
                 self.violated(Label::Q2, || {
                     format!("n{node} t{}: n{voter} counts and has no vote", token.0)
                 });
             }
         }
+    }
+
+    /// The attempt whose votes a lock has, or had a moment ago.
+    pub(super) fn attempt_of(&self, life: u64, token: Token) -> Token {
+        let locks = self
+            .locks
+            .iter()
+            .map(|lock| (lock.life, lock.token, lock.attempt));
+        let gone = self
+            .gone
+            .iter()
+            .map(|lock| (lock.life, lock.token, lock.attempt));
+        locks
+            .chain(gone)
+            .find(|known| (known.0, known.1) == (life, token))
+            .map_or(token, |known| known.2)
+    }
+
+    /// Whether somebody has a lock on the same votes, or had it later.
+    pub(super) fn is_passed_on(&self, life: u64, token: Token) -> bool {
+        let attempt = self.attempt_of(life, token);
+        let locks = self
+            .locks
+            .iter()
+            .map(|lock| (lock.life, lock.token, lock.attempt));
+        let gone = self
+            .gone
+            .iter()
+            .map(|lock| (lock.life, lock.token, lock.attempt));
+        locks
+            .chain(gone)
+            .any(|known| (known.0, known.2) == (life, attempt) && known.1 > token)
     }
 
     /// How many voters that live keep a token.

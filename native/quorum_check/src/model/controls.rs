@@ -31,6 +31,7 @@ pub fn all() -> Vec<Control> {
         f1(),
         f2(),
         f3(),
+        f4(),
         same_generation(),
         lease_from_answer(),
         condemned_forgotten(),
@@ -228,6 +229,20 @@ fn f3() -> Control {
     setting.calm = 0;
     setting.disk = Disk::None;
     setting.wall_stands = true;
+    breaks("Q5", setting)
+}
+
+/// Two of one node wait while another has the lock. When their turn comes each gets the next number, and the voters
+/// were asked for one.
+fn f4() -> Control {
+    let about = "3 members, a lock that is passed on within a node has a fence that was not taken";
+    let scripts: &[&[Step]] = &[
+        &[Step::Await(1), WRITE, Step::Unlock],
+        &[WRITE, Step::Unlock, WRITE],
+    ];
+    let mut setting = Setting::new("F4", about, 3, scripts).broken(Weakness::FencesNotTaken);
+    setting.scripts.push(setting.scripts[0].clone());
+    setting.calm = 0;
     breaks("Q5", setting)
 }
 

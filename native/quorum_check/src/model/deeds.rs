@@ -22,6 +22,8 @@ deeds! {
     GrantedRead: "read locks granted",
     /// A writer's lock.
     GrantedWrite: "write locks granted",
+    /// From one client of a node to another.
+    Passed: "locks passed on",
     /// The first voter has said that it is a request's turn, and the others are asked.
     AskedRest: "votes asked for because it is one's turn",
     /// In time it was not to be had.

@@ -111,7 +111,7 @@ pub fn leases_outlast(_: &Setting, state: &State) -> bool {
                     .is_some_and(|expires| expires >= valid);
                 let voted = |lock: &Held<'_>| {
                     voter.votes().any(|(agent, _, token, ..)| {
-                        (agent, token) == (seat.incarnation(), lock.token)
+                        (agent, token) == (seat.incarnation(), lock.attempt)
                     })
                 };
                 lease

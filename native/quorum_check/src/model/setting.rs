@@ -156,6 +156,8 @@ const SMALL: Rules = Rules {
     retry_most: units(1),
     wait: units(3),
     keep: units(1),
+    run: 3,
+    run_time: units(2),
     at_risk: units(1),
     fence_block: 8,
     fence_floors: 1,

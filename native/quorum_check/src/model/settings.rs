@@ -35,6 +35,9 @@ pub fn all() -> Vec<Setting> {
         force_unlock_and_crash(),
         many_names(),
         names_that_share_a_floor(),
+        passed_on(),
+        passed_on_while_a_voter_crashes(),
+        passed_on_and_lost(),
         death_while_waiting(),
         four_members(),
         five_members(),
@@ -371,6 +374,46 @@ fn names_that_share_a_floor() -> Setting {
             budget,
         )
     }
+}
+
+/// Two of one node that come while another has the lock. They are asked for together.
+fn two_of_one_node(name: &'static str, about: &'static str, budget: Budget) -> Setting {
+    let scripts: &[&[Step]] = &[
+        &[Step::Await(1), WRITE, UNLOCK],
+        &[WRITE, UNLOCK, WRITE, UNLOCK],
+    ];
+    let mut setting = setting(name, about, scripts, budget);
+    setting.scripts.push(Script {
+        at: 0,
+        steps: vec![Step::Await(1), WRITE, Step::TryUnlock],
+    });
+    setting
+}
+
+fn passed_on() -> Setting {
+    let about = "a lock is passed on within a node, and others want it";
+    two_of_one_node("passed-on", about, Budget { time: 2, ..NOTHING })
+}
+
+fn passed_on_while_a_voter_crashes() -> Setting {
+    let budget = Budget {
+        time: 5,
+        voter_crashes: 1,
+        ..NOTHING
+    };
+    let about = "a lock is passed on within a node, and a voter forgets it";
+    two_of_one_node("passed-on-crash", about, budget)
+}
+
+fn passed_on_and_lost() -> Setting {
+    let budget = Budget {
+        time: 4,
+        delays: 2,
+        agent_crashes: 1,
+        ..NOTHING
+    };
+    let about = "a lock is passed on within a node, which may die of it, and frames are late";
+    two_of_one_node("passed-on-lost", about, budget)
 }
 
 fn death_while_waiting() -> Setting {

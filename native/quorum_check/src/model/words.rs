@@ -50,6 +50,7 @@ fn op(op: &Op) -> String {
             mode: how,
             turn,
             guess,
+            run,
             names: what,
         } => {
             let turn = match turn {
@@ -58,7 +59,7 @@ fn op(op: &Op) -> String {
                 Turn::Nobody => " having its turn",
             };
             format!(
-                "lock {} {} {}{turn} guess {}",
+                "lock {} {} {}{turn} guess {} run {run}",
                 token.0,
                 mode(*how),
                 names(what),

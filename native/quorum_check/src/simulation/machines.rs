@@ -130,6 +130,7 @@ impl World {
                 AgentOutput::Granted {
                     request,
                     token,
+                    attempt,
                     fence,
                     standing,
                 } => {
@@ -141,7 +142,7 @@ impl World {
                     });
                     let client = self.checker.granted(
                         request,
-                        token,
+                        (token, attempt),
                         fence,
                         standing,
                         &self.nodes,

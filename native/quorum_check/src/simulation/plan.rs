@@ -201,6 +201,8 @@ fn draw_rules(random: &mut Random, calm: bool) -> Rules {
             random.pick(&[1, 2, 16, 1024, 1024])
         },
         pending_unlocks: random.pick(&[1, 4, 4096]),
+        run: random.pick(&[1, 2, 16]),
+        run_time: Duration::from_millis(random.pick(&[50, 5000, 60_000])),
         ..Rules::default()
     };
     if random.chance(700) {

@@ -172,6 +172,7 @@ fn describe_batch(line: &mut String, batch: &Batch) -> std::fmt::Result {
                 mode,
                 turn,
                 guess,
+                run,
                 names,
             } => {
                 let turn = match turn {
@@ -181,7 +182,7 @@ fn describe_batch(line: &mut String, batch: &Batch) -> std::fmt::Result {
                 };
                 write!(
                     line,
-                    " lock(t{} {mode:?} {names:?} guess {}{turn})",
+                    " lock(t{} {mode:?} {names:?} guess {} run {run}{turn})",
                     token.0, guess.0
                 )?;
             }

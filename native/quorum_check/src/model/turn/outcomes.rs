@@ -53,9 +53,15 @@ impl Turn<'_> {
             AgentOutput::Granted {
                 request,
                 token,
+                attempt,
                 fence,
                 ..
-            } => self.granted(seat, request, token, fence),
+            } => {
+                if attempt != token {
+                    self.deeds.count(Deed::Passed);
+                }
+                self.granted(seat, request, token, fence);
+            }
             AgentOutput::Refused { request, why } => {
                 self.note(|| format!("{member:?} refuses client {}: {why:?}", request.0 / 100));
                 self.deeds.count(match why {
@@ -166,7 +172,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Q8: nothing asks for a vote for what was given back, unless the same batch takes it back.
+    /// Q8: nothing asks for a vote for what was given back, unless the same batch takes it back, or another client of
+    /// the node has the lock on the same votes.
     pub(super) fn look_for_renewals(&mut self, seat: usize, batch: &Batch) {
         let member = self.state.agents[seat].member.place();
         let mut past = Vec::new();
@@ -175,6 +182,11 @@ impl Turn<'_> {
                 past.extend(client.past.iter().copied());
             }
         }
+        let passed = |token: &Token| {
+            let mut locks = self.state.agents[seat].machine.locks();
+            locks.any(|lock| lock.attempt == *token)
+        };
+        past.retain(|token| !passed(token));
         for token in past {
             let renews = batch.ops.iter().any(|op| match op {
                 Op::Assert { token: named, .. } | Op::Lock { token: named, .. } => *named == token,
