@@ -160,7 +160,7 @@ pub enum Turn {
     Unknown,
     /// All that came earlier. Asked of the first.
     Earlier,
-    /// Nobody: it is its turn at the first voter. Asked of the others.
+    /// Nobody: it is its turn at the first voter. Asked of the others; where somebody else has the vote it is the next.
     Nobody,
 }
 

@@ -267,6 +267,7 @@ impl Voter {
             .into_iter()
             .filter_map(|op| self.apply(from, generation, op))
             .collect();
+        self.names.batch_done(generation);
         let Some(lease) = self.leases.get(generation) else {
             return;
         };

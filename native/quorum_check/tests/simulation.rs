@@ -52,7 +52,7 @@ fn ten_thousand_histories_keep_every_promise_and_meet_every_fault() {
         ("writers granted", 5000),
         ("readers granted", 3000),
         ("locks of many names granted", 1000),
-        ("locks passed on", 100),
+        ("locks passed on", 500),
         ("locks refused: timeout", 2000),
         ("locks refused: no quorum", 1000),
         ("locks lost", 20),
@@ -176,7 +176,7 @@ fn without_quarantine_two_hold() {
         refuted(
             "NoQuarantine",
             &settings,
-            &[Label::Q3, Label::Votes, Label::Q1],
+            &[Label::Q3, Label::Q5, Label::Votes, Label::Q1],
             MOST,
         );
         refuted(
@@ -263,6 +263,27 @@ fn fences_that_are_not_written_down_come_again() {
             MOST,
         );
     }
+}
+
+/// F4: a lock that is passed on with a fence that no voter gave.
+#[test]
+fn fences_that_were_not_taken_come_again() {
+    let settings = weak(Weakness::FencesNotTaken);
+    refuted(
+        "fences that were not taken",
+        &settings,
+        &[Label::Q6, Label::Q5],
+        MOST,
+    );
+    refuted(
+        "fences that were not taken",
+        &Settings {
+            blind: blind_but(Label::Q5),
+            ..settings
+        },
+        &[Label::Q5],
+        MOST,
+    );
 }
 
 /// The lease is counted from the answer instead of the question.

@@ -21,6 +21,10 @@ impl Agent {
             let turn = matches!(pending.stage, Stage::Queued);
             if turn && self.lines.start(request, &pending.names, pending.mode) {
                 let names = pending.names.clone();
+                let contended = self.lines.contended(&names);
+                if let Some(pending) = self.requests.get_mut(&request).filter(|_| contended) {
+                    pending.reason = Some(Reason::Turn);
+                }
                 // It asks from here on: an attempt that is refused at once has to leave the lines as one that asked.
                 let until = self.now;
                 self.stage(
@@ -83,12 +87,15 @@ impl Agent {
 
     /// Asks these for their votes. Whether it is the turn of the request: then others are told so.
     fn ask(&mut self, request: Request, members: MemberSet, chosen: bool) {
-        let Some(pending) = self.requests.get(&request) else {
+        let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
-        let Stage::Asking(attempt) = &pending.stage else {
+        let Stage::Asking(attempt) = &mut pending.stage else {
             return;
         };
+        if chosen {
+            attempt.in_turn = attempt.in_turn.or(members);
+        }
         let (token, first, run) = (attempt.token, attempt.first, attempt.run);
         let (mode, guess) = (pending.mode, pending.heard.after(run));
         let names = pending.names.clone();
@@ -106,6 +113,20 @@ impl Agent {
             &op(Turn::Earlier),
         );
         self.tell(members.without(first), &op(others));
+    }
+
+    /// All its hope is that others give votes back. Not for long: the vote of the first, which it keeps, may be the
+    /// one that a lock lacks which is held by the others; or somebody takes another voter for the first, and waits.
+    fn hurry(&mut self, request: Request) {
+        let soon = self.now + self.setup.rules.keep;
+        let Some(pending) = self.requests.get_mut(&request) else {
+            return;
+        };
+        self.timers.remove(&(pending.timer(), request));
+        if let Stage::Asking(attempt) = &mut pending.stage {
+            attempt.until = attempt.until.min(soon);
+        }
+        self.timers.insert((pending.timer(), request));
     }
 
     fn stage(&mut self, request: Request, stage: Stage) {
@@ -191,12 +212,7 @@ impl Agent {
             Stage::Queued => self.lines.leave(request, &pending.names),
             Stage::Asking(_) | Stage::Pausing { .. } => {
                 self.lines.gone(Some(request), &pending.names, pending.mode);
-                self.tell(
-                    pending.waits,
-                    &Op::Leave {
-                        names: pending.names.clone(),
-                    },
-                );
+                self.leave(pending.waits, &pending.names);
             }
         }
         self.next_in_line(&pending.names);
@@ -234,9 +250,10 @@ impl Agent {
                 // one is gone another writer may be granted a higher one; so there is none to be granted here.
                 let outlived =
                     attempt.fence.is_some() && attempt.yes.or(attempt.lagging).contains(member);
-                attempt.refuse(member, reason == Some(Reason::Turn));
+                attempt.refuse(member, reason);
                 if let Some(Reason::Readers | Reason::Writer | Reason::Turn) = reason {
                     pending.waits = pending.waits.with(member);
+                    pending.refused = true;
                 }
                 // Readers in the way outweigh all else: see Pending::alone.
                 if pending.reason != Some(Reason::Readers) {
@@ -249,6 +266,9 @@ impl Agent {
             }
         }
         let again = attempt.again();
+        if attempt.patient(quorum) {
+            self.hurry(request);
+        }
         if !again.is_empty() {
             self.ask(request, again, true);
         }
@@ -346,13 +366,8 @@ impl Agent {
         };
         self.timers.remove(&(pending.timer(), request));
         self.attempts.remove(&token);
-        self.lines.granted(request, &pending.names);
-        self.tell(
-            pending.waits.minus(standing.votes()),
-            &Op::Leave {
-                names: pending.names.clone(),
-            },
-        );
+        self.lines.granted(request, &pending.names, pending.refused);
+        self.leave(pending.waits.minus(standing.votes()), &pending.names);
         let (fence, standing) = (last.first(run), Arc::new(standing));
         let pass_until = self.now + self.setup.rules.run_time;
         self.out.push(AgentOutput::Granted {
@@ -375,6 +390,17 @@ impl Agent {
                 standing,
             },
         );
+    }
+
+    /// This node waits no longer in the lines of these voters; unless another of its readers does, with whom it shares
+    /// the place.
+    fn leave(&mut self, members: MemberSet, names: &Names) {
+        let left = names
+            .iter()
+            .filter(|name| self.lines.asking(name).is_empty());
+        if let Some(names) = Names::new(left.cloned().collect()) {
+            self.tell(members, &Op::Leave { names });
+        }
     }
 
     /// A voter is there to be asked: those that paused for lack of one need not any longer.
@@ -423,17 +449,22 @@ impl Agent {
             woken.extend(asking);
         }
         // The others keep the name in another order. Two agents that were hinted at by one voter each would take the
-        // vote there, be refused at the other's, give it back, and so hint at each other for ever.
-        if self.ready().iter().next() != Some(member) {
-            return;
-        }
+        // vote there, be refused at the other's, give it back, and so hint at each other for ever. So theirs are for
+        // whoever has the vote of the first alone.
+        let chosen = self.ready().iter().next() == Some(member);
         for request in woken {
             let Some(pending) = self.requests.get_mut(&request) else {
                 continue;
             };
-            pending.chosen = true;
-            if matches!(pending.stage, Stage::Pausing { .. }) {
-                self.attempt(request);
+            pending.chosen |= chosen;
+            match &mut pending.stage {
+                Stage::Pausing { .. } if chosen => self.attempt(request),
+                Stage::Asking(attempt) => {
+                    attempt.freed(member);
+                    let again = attempt.again();
+                    self.ask(request, again, true);
+                }
+                Stage::Pausing { .. } | Stage::Queued => {}
             }
         }
     }

@@ -16,6 +16,8 @@ struct Line {
     readers: usize,
     /// Those that ask.
     asking: BTreeSet<Request>,
+    /// That the last one that was granted had others of other nodes before it, and so will the next.
+    contended: bool,
     waiting: VecDeque<Request>,
 }
 
@@ -59,20 +61,29 @@ impl Lines {
         true
     }
 
-    /// `request` asks no more: it has them.
-    pub(super) fn granted(&mut self, request: Request, names: &Names) {
+    /// `request` asks no more: it has them. Whether it was refused before.
+    pub(super) fn granted(&mut self, request: Request, names: &Names, refused: bool) {
         for name in names.iter() {
             if let Some(line) = self.0.get_mut(name) {
                 line.asking.remove(&request);
+                line.contended = refused;
             }
         }
+    }
+
+    /// Whether others of other nodes are likely to be before whoever asks for `names` now.
+    pub(super) fn contended(&self, names: &Names) -> bool {
+        names
+            .iter()
+            .any(|name| self.0.get(name).is_some_and(|line| line.contended))
     }
 
     /// `request`, the first that waits, has them from another writer of this node.
     pub(super) fn passed(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
             if let Some(line) = self.0.get_mut(name) {
-                line.waiting.retain(|waiting| *waiting != request);
+                debug_assert_eq!(line.waiting.front(), Some(&request));
+                line.waiting.pop_front();
             }
         }
     }

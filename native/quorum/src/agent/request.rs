@@ -26,8 +26,12 @@ pub(super) struct Attempt {
     pub(super) run: NonZeroU8,
     pub(super) yes: MemberSet,
     pub(super) no: MemberSet,
-    /// Those of them that said that it is another's turn, while the first has not voted.
+    /// Those that were told that it is its turn at the first; and the first, if it was its turn from the beginning.
+    pub(super) in_turn: MemberSet,
+    /// Those that refused, for others that have their votes or wait for them, and were not told so.
     pub(super) turned: MemberSet,
+    /// Those that were, and whose votes others have: it is the next there, too, and will hear when they are given back.
+    pub(super) busy: MemberSet,
     /// Those that have a vote for it and cannot write down the fence yet.
     pub(super) lagging: MemberSet,
     /// Those of the votes that are known to have written down the fence.
@@ -48,7 +52,8 @@ impl Attempt {
         run: NonZeroU8,
     ) -> Attempt {
         let none = MemberSet::EMPTY;
-        let (yes, no, turned, lagging, wrote) = (none, none, none, none, none);
+        let (yes, no, in_turn, turned) = (none, none, none, none);
+        let (busy, lagging, wrote) = (none, none, none);
         Attempt {
             token,
             until,
@@ -58,7 +63,9 @@ impl Attempt {
             run,
             yes,
             no,
+            in_turn,
             turned,
+            busy,
             lagging,
             wrote,
             fences: Vec::new(),
@@ -82,20 +89,35 @@ impl Attempt {
         self.no = self.no.minus(members);
     }
 
-    /// `member` has refused, or forgotten; perhaps only because it believes that it is another's turn.
-    pub(super) fn refuse(&mut self, member: Member, turn: bool) {
-        self.turned = if turn {
-            self.turned.with(member)
-        } else {
-            self.turned.without(member)
-        };
+    /// `member` has refused, for a reason, or forgotten.
+    pub(super) fn refuse(&mut self, member: Member, reason: Option<Reason>) {
+        self.turned = self.turned.without(member);
+        self.busy = self.busy.without(member);
+        match reason {
+            Some(Reason::Readers | Reason::Writer) if self.in_turn.contains(member) => {
+                self.busy = self.busy.with(member);
+            }
+            Some(Reason::Readers | Reason::Writer | Reason::Turn) => {
+                self.turned = self.turned.with(member);
+            }
+            Some(Reason::Quarantine | Reason::Storing) | None => {}
+        }
         self.no = self.no.with(member);
         self.yes = self.yes.without(member);
         self.wrote = self.wrote.without(member);
         self.fences.retain(|(voter, _)| *voter != member);
     }
 
-    /// Those to be asked again, now that the first has voted and it is known whose turn it is.
+    /// `member` may have its vote back that somebody else had: to be asked again, when the first has voted.
+    pub(super) fn freed(&mut self, member: Member) {
+        if self.busy.contains(member) {
+            self.busy = self.busy.without(member);
+            self.turned = self.turned.with(member);
+        }
+    }
+
+    /// Those to be asked again, now that the first has voted and it is known whose turn it is. A refusal makes it the
+    /// next there.
     pub(super) fn again(&mut self) -> MemberSet {
         if !self.yes.contains(self.first) {
             return MemberSet::EMPTY;
@@ -116,19 +138,20 @@ impl Attempt {
         if self.alone {
             self.no.contains(self.first)
         } else {
-            // While the first has not refused, it may be its turn in spite of what others believe.
-            let turned = if self.no.contains(self.first) {
+            // While the first has not refused, it may be its turn in spite of what others believe; and then whoever has
+            // their votes is likely to give them back soon, as it has given back that of the first.
+            let hope = if self.no.contains(self.first) {
                 MemberSet::EMPTY
             } else {
-                self.turned
+                self.turned.or(self.busy)
             };
-            self.asked
-                .minus(self.no)
-                .minus(self.lagging)
-                .or(turned)
-                .len()
-                < quorum
+            self.asked.minus(self.no).minus(self.lagging).or(hope).len() < quorum
         }
+    }
+
+    /// Whether all its hope is that others give votes back.
+    pub(super) fn patient(&self, quorum: usize) -> bool {
+        !self.alone && self.asked.minus(self.no).minus(self.lagging).len() < quorum
     }
 
     /// The highest number that was said.
@@ -162,8 +185,10 @@ pub(super) struct Pending {
     pub(super) misses: u32,
     /// The highest number that a voter has said to it.
     pub(super) heard: Fence,
-    /// Why it was refused last, if it was.
+    /// Why it was refused last, if it was; or is likely to be.
     pub(super) reason: Option<Reason>,
+    /// Whether others of other nodes were in its way.
+    pub(super) refused: bool,
     /// That it is its turn: the first voter has said so.
     pub(super) chosen: bool,
     /// Who keeps a place in the line for it.
@@ -181,6 +206,7 @@ impl Pending {
             misses: 0,
             heard,
             reason: None,
+            refused: false,
             chosen: false,
             waits,
         }

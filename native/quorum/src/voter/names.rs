@@ -26,8 +26,9 @@ struct Waiting {
     expires: Time,
     /// Until when the name is kept for it: it was told that it is its turn.
     kept: Time,
-    /// Grows from place to place, whatever the names.
-    ticket: u64,
+    /// Grows from place to place, whatever the names; and falls from place to place of those at the front. Each place
+    /// has one of its own.
+    ticket: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +46,13 @@ pub(super) struct VoterNames {
     expiries: BTreeSet<(Time, Name)>,
     /// Whose turn it may be, to be told.
     hints: BTreeMap<Generation, Vec<Name>>,
-    /// Of the last place.
-    tickets: u64,
+    /// Names of which readers of the batch that is being done have votes, and still their places: others of the same
+    /// agent that come with them are in time, too.
+    seated: BTreeSet<Name>,
+    /// Of the last place at an end.
+    tickets: i64,
+    /// Of the last place at a front.
+    fronts: i64,
     now: Time,
     /// How long a name is kept for the one that was hinted at.
     keep: Duration,
@@ -59,7 +65,9 @@ impl VoterNames {
             floors: Floors::new(floors),
             expiries: BTreeSet::new(),
             hints: BTreeMap::new(),
+            seated: BTreeSet::new(),
             tickets: 0,
+            fronts: 0,
             now,
             keep,
         }
@@ -103,7 +111,9 @@ impl VoterNames {
     pub(super) fn record(&mut self, name: &Name, id: VoteId, mode: Mode, fence: Fence) {
         let entry = self.entry(name);
         entry.fence = entry.fence.max(fence);
-        entry.line.retain(|waiting| waiting.generation != id.0);
+        if mode == Mode::Write {
+            entry.line.retain(|waiting| waiting.generation != id.0);
+        }
         match (&mut entry.holders, mode) {
             (holders, Mode::Write) => *holders = Holders::Writer(id),
             (Holders::Readers(readers), Mode::Read) => {
@@ -111,7 +121,17 @@ impl VoterNames {
             }
             (holders, Mode::Read) => *holders = Holders::Readers(BTreeSet::from([id])),
         }
+        if mode == Mode::Read {
+            self.seated.insert(name.clone());
+        }
         self.floors.seen(fence);
+    }
+
+    /// The batch of `generation` is done: those that have votes wait no longer.
+    pub(super) fn batch_done(&mut self, generation: Generation) {
+        for name in std::mem::take(&mut self.seated) {
+            self.leave(&name, generation);
+        }
     }
 
     /// Takes a vote back, if it is there.
@@ -141,44 +161,62 @@ impl VoterNames {
         }
     }
 
-    /// `generation` was refused, and keeps its place in the lines of all its names, or gets one at their ends. It is
-    /// one place: with the same ticket in each line, and lines are in the order of their tickets. If each line had an
-    /// order of its own, two that want the same names would wait for each other.
+    /// `generation` was refused, and keeps its place in the lines of all its names, or gets one at their ends; or at
+    /// their fronts, if it is its turn at the first voter. It is one place: with the same ticket in each line, and
+    /// lines are in the order of their tickets. If each line had an order of its own, two that want the same names
+    /// would wait for each other.
     pub(super) fn wait(
         &mut self,
         names: &Names,
         generation: Generation,
-        mode: Mode,
+        (mode, turn): (Mode, Turn),
         expires: Time,
     ) {
-        let place =
-            |names: &VoterNames, name| Some(names.entries.get(name)?.place(generation)?.ticket);
-        let mut tickets = names.iter().map(|name| place(self, name));
-        let first = tickets.next().flatten();
-        let ticket = first.filter(|first| tickets.all(|ticket| ticket == Some(*first)));
-        if ticket.is_none() {
-            names.iter().for_each(|name| self.leave(name, generation));
-            self.tickets += 1;
+        for name in names.iter() {
+            self.seated.remove(name);
         }
+        let front = turn == Turn::Nobody;
+        let ticket = if front {
+            self.fronts -= 1;
+            self.fronts
+        } else {
+            self.ticket(names, generation)
+        };
         let kept = Time::NEVER;
         let place = Waiting {
             generation,
             mode,
             expires,
             kept,
-            ticket: ticket.unwrap_or(self.tickets),
+            ticket,
         };
         for name in names.iter() {
             let line = &mut self.entry(name).line;
-            match line
-                .iter_mut()
-                .find(|waiting| waiting.generation == generation)
-            {
-                Some(waiting) => *waiting = place.clone(),
-                None => line.push(place.clone()),
+            let same = |waiting: &Waiting| waiting.generation == generation;
+            if front {
+                line.retain(|waiting| !same(waiting));
+                line.insert(0, place.clone());
+            } else if let Some(at) = line.iter().position(same) {
+                line[at] = place.clone();
+            } else {
+                line.push(place.clone());
             }
             self.expiries.insert((expires, name.clone()));
         }
+    }
+
+    /// Of its place in all these lines, if it is one; or of a new one.
+    fn ticket(&mut self, names: &Names, generation: Generation) -> i64 {
+        let place =
+            |names: &VoterNames, name| Some(names.entries.get(name)?.place(generation)?.ticket);
+        let mut tickets = names.iter().map(|name| place(self, name));
+        let first = tickets.next().flatten();
+        let one = first.filter(|first| tickets.all(|ticket| ticket == Some(*first)));
+        one.unwrap_or_else(|| {
+            names.iter().for_each(|name| self.leave(name, generation));
+            self.tickets += 1;
+            self.tickets
+        })
     }
 
     /// `generation` waits no longer.
@@ -293,13 +331,14 @@ impl VoterNames {
     pub(super) fn rebase(&mut self, now: Time) {
         self.now = Time(0);
         let lines = self.entries.values().flat_map(|entry| &entry.line);
-        let tickets: BTreeSet<u64> = lines.map(|waiting| waiting.ticket).collect();
-        self.tickets = tickets.len() as u64;
+        let tickets: BTreeSet<i64> = lines.map(|waiting| waiting.ticket).collect();
+        self.tickets = tickets.len() as i64;
+        self.fronts = 0;
         for waiting in self.entries.values_mut().flat_map(|entry| &mut entry.line) {
             waiting.expires = waiting.expires.relative_to(now);
             waiting.kept = waiting.kept.relative_to(now);
             // What counts is who was earlier.
-            waiting.ticket = tickets.range(..=waiting.ticket).count() as u64;
+            waiting.ticket = tickets.range(..=waiting.ticket).count() as i64;
         }
         let expiries = std::mem::take(&mut self.expiries);
         self.expiries = expiries

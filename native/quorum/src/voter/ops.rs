@@ -75,7 +75,7 @@ impl Voter {
         let expires = self.now + self.setup.rules.wait;
         let refusal = |name| self.names.refusal(name, generation, mode, turn);
         if let Some(reason) = names.iter().find_map(refusal) {
-            self.names.wait(&names, generation, mode, expires);
+            self.names.wait(&names, generation, (mode, turn), expires);
             return Reply::No { reason };
         }
         let highest = self.highest_of(&names);

@@ -27,9 +27,9 @@ pub struct Fences {
     /// asks the others before it votes.
     pub floor: Option<Fence>,
     /// A number that no fence given in earlier lives has reached, if wall clocks are right: the microseconds that the
-    /// wall clock shows at the start. (Fences grow by one an attempt to lock, and by less than a million a second.) It
-    /// counts only where so many have lost their fences that the others do not know them: see `voter/learning.rs`.
-    /// What is past [`MAX_FENCE`](crate::frame::MAX_FENCE) is taken for that.
+    /// wall clock shows at the start. (Fences grow by a run with each attempt to lock, and by less than a million a
+    /// second.) It counts only where so many have lost their fences that the others do not know them: see
+    /// `voter/learning.rs`. What is past [`MAX_FENCE`](crate::frame::MAX_FENCE) is taken for that.
     pub origin: Fence,
     /// Whether they are stored. Then the voter gives no fence before it has been told that it is
     /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).

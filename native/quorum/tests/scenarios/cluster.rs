@@ -168,6 +168,12 @@ impl Cluster {
         self.run();
     }
 
+    /// What was held arrives; what is cut stays cut.
+    pub fn release(&mut self) {
+        self.held.clear();
+        self.run();
+    }
+
     /// What is sent from one node to another stays on the wire, until all is healed.
     pub fn hold(&mut self, from: usize, to: usize) {
         self.held.insert((from, to));

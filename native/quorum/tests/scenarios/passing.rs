@@ -157,7 +157,10 @@ fn an_earlier_holder_gives_nothing_back() {
 fn an_unlock_of_what_is_passed_on_is_done_at_once() {
     let (mut cluster, waiting) = their_turn(2);
     (0..3).for_each(|voter| cluster.hold(0, voter));
-    let done = |cluster: &Cluster, request| matches!(cluster.answers.get(&request), Some(Answer::Unlocked { confirmed }) if *confirmed);
+    let done = |cluster: &Cluster, request| {
+        let answer = cluster.answers.get(&request);
+        matches!(answer, Some(Answer::Unlocked { confirmed: true }))
+    };
     let first = cluster.granted(waiting[0]);
     let request = cluster.unlock(&first);
     assert!(done(&cluster, request));

@@ -127,8 +127,30 @@ impl Plan {
         };
         if settings.fight || random.chance(50) {
             plan.fight()
+        } else if random.chance(60) {
+            plan.crowd(random)
         } else {
             plan
+        }
+    }
+
+    /// Many of each node want one name, again and again: so locks are passed on.
+    fn crowd(self, random: &mut Random) -> Plan {
+        let rules = Rules {
+            run: random.pick(&[2, 16]),
+            run_time: Duration::from_millis(random.pick(&[50, 60_000])),
+            ..self.rules
+        };
+        Plan {
+            rules,
+            active: random.spread(2 * SECOND, 10 * SECOND),
+            clients: 4,
+            think: 20 * MILLISECOND,
+            hold: random.pick(&[5 * MILLISECOND, SECOND]),
+            hot: 1,
+            cold: 0,
+            readers: random.pick(&[0, 0, 200]),
+            ..self
         }
     }
 
@@ -201,8 +223,6 @@ fn draw_rules(random: &mut Random, calm: bool) -> Rules {
             random.pick(&[1, 2, 16, 1024, 1024])
         },
         pending_unlocks: random.pick(&[1, 4, 4096]),
-        run: random.pick(&[1, 2, 16]),
-        run_time: Duration::from_millis(random.pick(&[50, 5000, 60_000])),
         ..Rules::default()
     };
     if random.chance(700) {
