@@ -1,5 +1,6 @@
 %% That the faults of the laboratory are what they are called, seen from the nodes that suffer them: without that a
-%% test under faults would hold in their absence.
+%% test under faults would hold in their absence. And that a cut which is mended is over soon for those who start their
+%% nodes as docs/cluster.md tells them to.
 -module(canal_lock_quorum_laboratory_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -11,6 +12,11 @@
 -define(COMES_MS, 20_000).
 -define(STAYS_AWAY_MS, 300).
 
+%% TCP sends again 0.2, 0.6, 1.4, 3, 6.2 and 12.6 seconds after the first time, or a little later: after a cut of this
+%% length it stays silent for four seconds more, if it is not told otherwise.
+-define(CUT_MS, 8000).
+-define(SOON_MS, 2500).
+
 namespaces_test_() ->
     case canal_lock_quorum_net:possible() of
         true ->
@@ -21,6 +27,14 @@ namespaces_test_() ->
 
 wires_test_() ->
     laboratory(wires, fun(Lab) -> faults(Lab) ++ faults_of_wires(Lab) end).
+
+mended_test_() ->
+    Title = "a connection that was cut carries again at once with the flags of docs/cluster.md",
+    case {canal_lock_quorum_net:possible(), canal_lock_quorum_net:mends_soon()} of
+        {true, {true, Flags}} -> canal_lock_stage:quietly({timeout, 120, {Title, fun() -> mended(Flags) end}});
+        {{false, Why}, _} -> {"SKIPPED, " ++ Title ++ ": " ++ Why, fun() -> ok end};
+        {true, {false, Why}} -> {"SKIPPED, " ++ Title ++ ": " ++ Why, fun() -> ok end}
+    end.
 
 laboratory(Kind, Tests) ->
     canal_lock_stage:quietly(
@@ -75,6 +89,20 @@ both_ways(Lab) ->
     ?assert(hears(Lab, 2, 3)),
     heal_all(Lab),
     [?assert(has_come(Lab, To, Message, ?COMES_MS)) || {To, Message} <- Sent].
+
+%% The first one has connected with the second, which has accepted that: each has its own flag.
+mended(Flags) ->
+    Lab = canal_lock_quorum_lab:start(#{nodes => 2, kind => namespaces, arguments => Flags}),
+    try
+        connect_all(Lab),
+        canal_lock_quorum_lab:isolate(Lab, 1),
+        Sent = [{To, send(Lab, From, To)} || {From, To} <- [{1, 2}, {2, 1}]],
+        timer:sleep(?CUT_MS),
+        heal_all(Lab),
+        [?assert(has_come(Lab, To, Message, ?SOON_MS)) || {To, Message} <- Sent]
+    after
+        canal_lock_quorum_lab:stop(Lab)
+    end.
 
 stopped(Lab) ->
     connect_all(Lab),
@@ -136,6 +164,7 @@ held_back(Lab) ->
 
 %% --- a message, and whether it comes -------------------------------------------------------------------------------
 
+%% Those with lower places with those with higher ones.
 connect_all(Lab) ->
     Places = canal_lock_quorum_lab:places(Lab),
     [call(Lab, Place, fun start_inbox/0) || Place <- Places],

@@ -10,7 +10,7 @@
 %% so several such networks do not disturb each other. It takes root; canal_lock_quorum_wires does without.
 -module(canal_lock_quorum_net).
 
--export([possible/0, build/1, remove/1, address/1, inside/2, drop/3, pass/3, slow/3, fast/2]).
+-export([possible/0, mends_soon/0, build/1, remove/1, address/1, inside/2, drop/3, pass/3, slow/3, fast/2]).
 
 -export_type([net/0, place/0]).
 
@@ -39,6 +39,24 @@ try_one(Ip) ->
         [] -> true;
         [Said | _] -> {false, "network namespaces cannot be made here: " ++ string:trim(Said)}
     end.
+
+%% With which arguments nodes have TCP send again each second what is not acknowledged, where it can: those that the
+%% page gives to whoever runs a cluster. A socket option that the system does not know is passed over in silence.
+-spec mends_soon() -> {true, Arguments :: [string()]} | {false, Why :: string()}.
+mends_soon() ->
+    {ok, Socket} = gen_tcp:listen(0, [Option = {raw, 6, 44, <<1000:32/native>>}]),
+    Has = inet:getopts(Socket, [{raw, 6, 44, 4}]),
+    ok = gen_tcp:close(Socket),
+    case {os:type(), Has} of
+        {{unix, linux}, {ok, [Option]}} -> {true, flags("docs/cluster.md")};
+        _ -> {false, "TCP_RTO_MAX_MS takes Linux 6.15"}
+    end.
+
+flags(Path) ->
+    {ok, Page} = file:read_file(Path),
+    Lines = string:lexemes(unicode:characters_to_list(Page), "\n"),
+    [_, _] = Flags = [string:lexemes(Line, " ") || Line = "-kernel inet_dist_" ++ _ <- Lines],
+    lists:append(Flags).
 
 %% For so many nodes, at the places 1 and up.
 -spec build(pos_integer()) -> net().

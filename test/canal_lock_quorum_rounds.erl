@@ -35,11 +35,15 @@ settings(Setting, Faults) ->
     case canal_lock_quorum_net:possible() of
         true ->
             Five = Setting#{nodes => 5, kind => namespaces},
+            Cut = [none, cut_off_from_all, hears_nobody, is_heard_by_nobody, a_large_message],
             [
                 {"3 nodes, network namespaces", Five#{nodes => 3}, Faults},
                 {"5 nodes, network namespaces, net_ticktime 4", Five#{arguments => ?SOON}, Faults},
                 {"5 nodes, the same without prevent_overlapping_partitions",
                     Five#{arguments => ?SOON ++ ?NOT_PREVENTED}, Faults}
+            ] ++ [
+                {"3 nodes, TCP sends again each second", Five#{nodes => 3, arguments => Flags}, Cut}
+             || {true, Flags} <- [canal_lock_quorum_net:mends_soon()]
             ];
         {false, Why} ->
             io:format("nodes are not in network namespaces, but on wires that hold back: ~ts~n", [Why]),
