@@ -13,7 +13,7 @@
 %% long: when one is cut off another one inherits it, at the moment when that is most dangerous.
 -module(canal_lock_quorum_clients).
 
--export([start/1, stop/0, granted/0, wait_for_heirloom/0, start_locks/1, now_ns/0, read/1]).
+-export([start/1, stop/0, granted/0, has_heirloom/1, pass_on/0, start_locks/1, now_ns/0, read/1]).
 
 -export_type([options/0]).
 
@@ -119,16 +119,19 @@ stop() ->
 granted() ->
     counters:get(persistent_term:get(?GRANTED), 1).
 
-%% Until the heir of this node gets what all want, from now on.
--spec wait_for_heirloom() -> ok.
-wait_for_heirloom() ->
-    Since_ms = erlang:system_time(millisecond),
-    canal_lock_await:value(true, fun() ->
-        lists:any(
-            fun(#{names := Names, since_ms := When_ms}) -> Names =:= [?HEIRLOOM] andalso When_ms > Since_ms end,
-            canal_lock_quorum_agent:infos()
-        )
-    end, ?STOP_MS).
+%% Whether the heir of this node has what all want, and has got it since then, by this node's wall clock.
+-spec has_heirloom(Since_ms :: integer()) -> boolean().
+has_heirloom(Since_ms) ->
+    [] =/= [got || #{since_ms := When_ms} <- heirlooms(), When_ms > Since_ms].
+
+%% If the heir of this node has it, it gives it back.
+-spec pass_on() -> ok.
+pass_on() ->
+    _ = [Heir ! pass_on || #{holder := Heir} <- heirlooms()],
+    ok.
+
+heirlooms() ->
+    [Lock || Lock = #{names := [?HEIRLOOM]} <- canal_lock_quorum_agent:infos()].
 
 new(Kind, Options) ->
     spawn_link(fun() -> begin_client(Kind, Options) end).
@@ -235,6 +238,9 @@ look(Lock, Until, Pause_ms, Span, Client = #client{number = Number}) ->
                 {canal_lock, lost, Lock} ->
                     ok = note_held(Longer, Client),
                     told_lost(Lock, Client);
+                pass_on ->
+                    ok = note_held(Longer, Client),
+                    over;
                 stop ->
                     ok = note_held(Longer, Client),
                     self() ! stop,
@@ -309,7 +315,9 @@ finish(over, Lock, Client = #client{kind = Kind, number = Number}) ->
 
 forget_news(Lock) ->
     receive
-        {canal_lock, _, Lock} -> forget_news(Lock)
+        {canal_lock, _, Lock} -> forget_news(Lock);
+        %% It was on its way.
+        pass_on -> forget_news(Lock)
     after 0 -> ok
     end.
 

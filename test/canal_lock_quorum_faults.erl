@@ -10,6 +10,9 @@
 -import(canal_lock_quorum_trial, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
 -import(canal_lock_quorum_trial, [begin_lives/2, start_locks/2, now_ns/0, ns/1, ms/1, news_ms/0]).
 
+%% A net for what hangs. Each half of the time in which an attempt is over it is passed on, to any of the others.
+-define(INHERIT_MS, 120_000).
+
 -type fault() :: atom().
 -type run() :: canal_lock_quorum_trial:run().
 
@@ -127,7 +130,7 @@ bring_about(voters_forget_a_holder, Run = #{lab := Lab}) ->
     Began = now_ns(),
     {Near, Far} = lists:split(length(places(Lab)) div 2, others(Run, 1)),
     [canal_lock_quorum_lab:cut(Lab, 1, Place) || Place <- Far],
-    call(Lab, 1, fun canal_lock_quorum_clients:wait_for_heirloom/0),
+    inherit(1, Run),
     canal_lock_quorum_lab:isolate(Lab, 1),
     Since = now_ns(),
     [stop_locks(Place, Run) || Place <- Near],
@@ -144,7 +147,7 @@ bring_about(voters_forget_a_holder, Run = #{lab := Lab}) ->
 %% The last ones that a holder hears before it is cut off are almost as old as they may be: its lease counts from when
 %% it asked. On wires: TCP would take its time to send them again.
 bring_about(answers_are_late, Run = #{lab := Lab}) ->
-    call(Lab, 1, fun canal_lock_quorum_clients:wait_for_heirloom/0),
+    inherit(1, Run),
     [canal_lock_quorum_lab:cut_one_way(Lab, Other, 1) || Other <- others(Run, 1)],
     timer:sleep(8 * rule(attempt_ms, Run) div 10),
     [canal_lock_quorum_lab:heal_one_way(Lab, Other, 1) || Other <- others(Run, 1)],
@@ -207,6 +210,22 @@ bring_about(held_back_answers, Run = #{lab := Lab}) ->
         lists:concat([Held, " held back; the others went on after ", Took_ms, " ms of the restart; ", Seen]),
         [must_lose(1, Since, Run), {no_grants, 1, Since, Until} | Others ++ Recovers]
     }.
+
+%% The heir at a place gets what all want, from now on. The others keep it for up to two leases each, and who has waited
+%% too long begins anew; so with five of them it may be minutes until it is one's turn, if nobody gives it back earlier.
+inherit(Place, Run = #{lab := Lab}) ->
+    inherit(Place, call(Lab, Place, fun() -> erlang:system_time(millisecond) end), now_ns() + ns(?INHERIT_MS), Run).
+
+inherit(Place, Since_ms, Until, Run = #{lab := Lab}) ->
+    case call(Lab, Place, fun() -> canal_lock_quorum_clients:has_heirloom(Since_ms) end) of
+        true ->
+            ok;
+        false ->
+            now_ns() < Until orelse error({does_not_inherit, Place}),
+            [call(Lab, Other, fun canal_lock_quorum_clients:pass_on/0) || Other <- others(Run, Place)],
+            timer:sleep(rule(attempt_ms, Run) div 2),
+            inherit(Place, Since_ms, Until, Run)
+    end.
 
 %% Some heartbeats.
 pause(Run) ->
