@@ -211,13 +211,16 @@ terminate(Reason, State = #state{agent = Agent}) ->
             ok
     end.
 
-give_all_back(State = #state{locking = Locking, config = #{setup := #{rules := #{attempt_ms := Attempt_ms}}}}) ->
+give_all_back(State = #state{events = Events, locking = Locking, config = Config}) ->
+    #{setup := #{rules := #{attempt_ms := Attempt_ms}}} = Config,
     Rows = ets:tab2list(?TABLE),
     true = ets:delete_all_objects(?TABLE),
     _ = erlang:start_timer(Attempt_ms, self(), farewell),
-    %% Who waits for a lock is not to get one now. The numbers of unlocks mean nothing any more.
+    %% Who waits for a lock is not to get one now; that some have died, the agent may not have heard yet. The numbers of
+    %% unlocks mean nothing any more.
     Cancelled = [{cancel, Request} || Request <- maps:keys(Locking)],
-    Stepped = step(Cancelled ++ [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows], State),
+    Returned = [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows],
+    Stepped = step(lists:reverse(Events) ++ Cancelled ++ Returned, State#state{events = []}),
     %% Not earlier: who is told that a lock is lost must not find it held.
     ok = tell_lost(Rows),
     await_quorum(Stepped).

@@ -12,6 +12,7 @@ cluster_test_() ->
         {"Q1: readers together, and no writer with them", fun readers/1},
         {"Q11: several names are locked together or not at all", fun lock_many/1},
         {"Q5: fences grow from holder to holder, from node to node", fun fences/1},
+        {"Q5, Q8: a lock that is passed on within a node is a new one each time", fun passed_on/1},
         {"Q8: what was given back is not held, at once", fun given_back/1},
         {"a lock is given back once", fun once/1},
         {"of two who give it back at the same moment, one has", fun at_once/1},
@@ -71,6 +72,51 @@ fences(Nodes) ->
     ?assertEqual(Fences, lists:usort(Fences)),
     {ok, Reader} = rlock(hd(Workers), x, 5000),
     ?assert(Reader >= lists:last(Fences)).
+
+%% By unlock, try_unlock and death: some wait on A while B has it, and C comes last.
+passed_on([A, B, C]) ->
+    {Holder, Last} = {worker(B), worker(C)},
+    {ok, First} = lock(Holder, x, 5000),
+    Waiting = [worker(A) || _ <- lists:seq(1, 7)],
+    Locking = fun() ->
+        {ok, Lock} = canal_lock_quorum:lock(x, 20_000),
+        put({lock, x}, Lock),
+        canal_lock_quorum:fence(Lock)
+    end,
+    Refs = [waits(A, Place, send_order(Worker, Locking)) || {Place, Worker} <- lists:enumerate(Waiting)],
+    ok = unlock(Holder, x),
+    Ways = [unlock, try_unlock, kill, unlock, try_unlock, kill, unlock],
+    Fences = [
+        begin
+            Fence = canal_lock_await:answer(Ref),
+            ?assert(held(Worker, x)),
+            ?assertMatch({[#{fence := Fence, held := true}], []}, call(A, fun canal_lock_quorum:locks/0)),
+            gives_back(Way, Worker),
+            Fence
+        end
+     || {Way, Worker, Ref} <- lists:zip3(Ways, Waiting, Refs)
+    ],
+    ?assertEqual([First | Fences], lists:usort([First | Fences])),
+    {ok, Next} = lock(Last, x, 5000),
+    ?assert(Next > lists:last(Fences)),
+    %% Nothing is left of those before, and with them nothing is given back.
+    [
+        begin
+            ?assertNot(held(Worker, x)),
+            ?assertEqual([{error, not_held}, {error, not_held}], [try_unlock(Worker, x), unlock(Worker, x)])
+        end
+     || {Way, Worker} <- lists:zip(Ways, Waiting), Way =/= kill
+    ],
+    ?assert(held(Last, x)).
+
+%% So many wait there by then.
+waits(Node, Count, Ref) ->
+    call(Node, fun() -> canal_lock_await:value(Count, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    Ref.
+
+gives_back(kill, Worker) -> canal_lock_nodes:kill_worker(Worker);
+gives_back(unlock, Worker) -> ok = unlock(Worker, x);
+gives_back(try_unlock, Worker) -> ok = try_unlock(Worker, x).
 
 given_back([A | _]) ->
     order(worker(A), fun() ->
