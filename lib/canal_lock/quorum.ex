@@ -157,7 +157,7 @@ defmodule CanalLock.Quorum do
   defdelegate fence(lock), to: :canal_lock_quorum
 
   @doc """
-  Gives a lock back, and waits until a quorum has forgotten it.
+  Gives a lock back, and waits until a quorum has forgotten it, unless another process of this node has it next.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
       iex> CanalLock.Quorum.unlock(lock)
