@@ -13,6 +13,7 @@
 -define(HANG_MS, 30_000).
 -define(ENQUEUE_MS, 2000).
 
+-define(ANSWERS_MS, 10_000).
 -define(LONG_MS, 15_000).
 
 %% The rule pending_unlocks where the bound is tried.
@@ -229,12 +230,13 @@ logged([A, B, C]) ->
     ?assertEqual(Names, lists:sort([Node || {notice, #{what := answers, node := Node}} <- Reports])),
     ?assertEqual([], [Report || {error, Report} <- Reports]).
 
-%% Of the other members, those that do.
+%% Of the other members, those that do. Sooner than whoever has ordered it gives up: so it is told who does not.
 await_answers(Names) ->
-    canal_lock_await:value(Names, fun() ->
+    Answer = fun() ->
         #{members := Members} = canal_lock_quorum_agent:status(),
         lists:sort([Node || #{node := Node, answers := true} <- Members, Node =/= node()])
-    end).
+    end,
+    canal_lock_await:value(Names, Answer, ?ANSWERS_MS).
 
 not_raised([A, B, C]) ->
     Names = members([B, C]),
