@@ -30,6 +30,7 @@ pub struct Rules {
     pub wait: Duration,
     /// How long a voter keeps a name that has become free for the first that waits for it, and has been told: longer
     /// than it takes it to come. Without that whoever gave it back would have it again before anybody else could ask.
+    /// And for so long an agent keeps the vote of the first voter while others have theirs given away.
     pub keep: Duration,
     /// How many locks of a name may come of the same votes, one after the other, if others of the same node wait for it
     /// when its turn comes: so many fences are taken at once. From 1 to 255.

@@ -67,34 +67,29 @@ impl Checker {
 
     /// The attempt whose votes a lock has, or had a moment ago.
     pub(super) fn attempt_of(&self, life: u64, token: Token) -> Token {
-        let locks = self
-            .locks
-            .iter()
-            .map(|lock| (lock.life, lock.token, lock.attempt));
-        let gone = self
-            .gone
-            .iter()
-            .map(|lock| (lock.life, lock.token, lock.attempt));
-        locks
-            .chain(gone)
-            .find(|known| (known.0, known.1) == (life, token))
-            .map_or(token, |known| known.2)
+        let mut known = self.attempts(life);
+        known
+            .find(|(known, _)| *known == token)
+            .map_or(token, |(_, attempt)| attempt)
     }
 
     /// Whether somebody has a lock on the same votes, or had it later.
     pub(super) fn is_passed_on(&self, life: u64, token: Token) -> bool {
         let attempt = self.attempt_of(life, token);
-        let locks = self
-            .locks
-            .iter()
-            .map(|lock| (lock.life, lock.token, lock.attempt));
-        let gone = self
-            .gone
-            .iter()
-            .map(|lock| (lock.life, lock.token, lock.attempt));
-        locks
-            .chain(gone)
-            .any(|known| (known.0, known.2) == (life, attempt) && known.1 > token)
+        let mut known = self.attempts(life);
+        known.any(|(later, of)| of == attempt && later > token)
+    }
+
+    /// Of each lock of this agent that is held, or was a moment ago.
+    fn attempts(&self, life: u64) -> impl Iterator<Item = (Token, Token)> + '_ {
+        let locks = self.locks.iter();
+        let locks = locks.map(|lock| (lock.life, lock.token, lock.attempt));
+        let gone = self.gone.iter();
+        let gone = gone.map(|lock| (lock.life, lock.token, lock.attempt));
+        let known = locks.chain(gone);
+        known
+            .filter(move |(of, ..)| *of == life)
+            .map(|(_, token, attempt)| (token, attempt))
     }
 
     /// How many voters that live keep a token.
