@@ -176,10 +176,11 @@ defmodule CanalLock do
   defdelegate with_permit(key, max_per, buckets, fun), to: :canal_lock
 
   @doc """
-  As `acquire/3`, on another node: takes a permit of that node's `key` for the calling process.
+  As `acquire/3`, in the table of another node.
 
-  The manager there gives it back when the process dies or the connection is lost. Exits as `GenServer.call/3` does if
-  the node or its manager is not there. Costs two round trips; `:canal_lock.acquire_on/4` says more.
+  It is released when the calling process dies or the connection is lost. Exits as `GenServer.call/3` does if the node
+  or its manager is not there; then nothing was acquired. Costs two round trips. `:canal_lock.acquire_on/4` has the
+  details.
 
       iex> CanalLock.acquire_on(node(), :db, 3, 1)
       {:acquired, 1}
@@ -188,8 +189,7 @@ defmodule CanalLock do
   defdelegate acquire_on(node, key, max_per, buckets), to: :canal_lock
 
   @doc """
-  As `release/1`, on another node: gives back what the calling process has got by `acquire_on/4`, and exits as that
-  does.
+  As `release/1`, of a permit that the calling process has acquired by `acquire_on/4`. If it exits, call it again.
 
       iex> {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
       iex> CanalLock.release_on(node(), :db)

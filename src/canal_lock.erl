@@ -13,8 +13,9 @@
 %% ok
 %% '''
 %%
-%% {@link acquire/3} and {@link release/1} send no message and wait for nobody. The manager, a process registered as
-%% `canal_lock', owns the life of the table and watches holders on other nodes; it is not on the way of any local call.
+%% {@link acquire/3} and {@link release/1} send no message and wait for no process. The manager, a process registered as
+%% `canal_lock', owns the life of the table and starts the proxies of holders on other nodes. No local call passes
+%% through it.
 %%
 %% == Errors ==
 %% A wrong argument raises `badarg', and so does any call while canal_lock is not started: there is no manager, and no
@@ -80,14 +81,13 @@
 ).
 
 -type key() :: term().
-%% What is limited. Keys are compared with `=:=': `1' and `1.0' are two. A key that holds a map, a fun, a reference, a
-%% big integer or a bitstring is copied as the VM copies a message: a small part of a large binary in it keeps all of
-%% that binary alive, until the key is swept away.
+%% What permits are counted for. Keys are compared with `=:=': `1' and `1.0' are two keys. A key that holds a
+%% reference or a fun is copied as the VM copies a message: a small part of a large binary in it keeps the whole
+%% binary in memory until the key is reclaimed.
 
 -type options() :: #{keep_on_crash => boolean(), sweep_interval_ms => pos_integer()}.
 %% `keep_on_crash' (`false'): if the manager crashes, counts, holders and their watch go on without it, and the next
-%% manager that is started with this option adopts them. (Holders on other nodes are watched again from then on; who has
-%% died or lost its connection meanwhile gives back then.) `sweep_interval_ms' (5000): an idle key is gone after two of
+%% manager that is started with this option adopts them. `sweep_interval_ms' (5000): an idle key is gone after two of
 %% these intervals.
 
 -type info() :: #{
@@ -111,7 +111,7 @@
 %% `released' and `given_back'; these are not read at one instant, so in a busy table it may be more or less by what
 %% goes on just then, and less than a moment before. The permits are those that the holders have, one looked at after
 %% the other: so one that goes from a holder to another meanwhile may be seen twice or not at all, and only
-%% {@link count/1} is exact at any time. What is noted of holders on other nodes is not in `memory'.
+%% {@link count/1} is exact at any time. The records of proxies of holders on other nodes are not in `memory'.
 
 -type view_options() :: #{
     interval_ms => pos_integer(),
@@ -253,27 +253,24 @@ release(Key) ->
 -spec with_permit(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)) ->
     {ok, Result} | full.
 with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
-    %% What it was acquired with, it is released with: so a long key is read once, and nothing can fail afterwards.
-    case acquired_with(Key, MaxPer, Buckets) of
-        {raise, intern, _} ->
-            Acquire = fun(Handle) -> acquired_with(Handle, MaxPer, Buckets) end,
-            Acquired = canal_lock_interned:counted(Acquire, [Key]),
-            call_with(?ANSWERED([Key, MaxPer, Buckets, Fun], Acquired), Fun);
-        Acquired ->
-            call_with(?ANSWERED([Key, MaxPer, Buckets, Fun], Acquired), Fun)
+    case with_permit_of(Key, MaxPer, Buckets, Fun) of
+        {raise, intern, Arguments} ->
+            Call = fun(Handle) -> with_permit_of(Handle, MaxPer, Buckets, Fun) end,
+            ?ANSWERED(Arguments ++ [Fun], canal_lock_interned:with_handle(Key, Call));
+        Answer ->
+            ?ANSWERED([Key, MaxPer, Buckets, Fun], Answer)
     end;
 with_permit(Key, MaxPer, Buckets, Fun) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets, Fun]).
 
-acquired_with(KeyOrHandle, MaxPer, Buckets) ->
+%% What it was acquired with, it is released with: so a long key is read once, and nothing can fail afterwards.
+with_permit_of(KeyOrHandle, MaxPer, Buckets, Fun) ->
     case canal_lock_nif:acquire(KeyOrHandle, MaxPer, Buckets) of
-        {acquired, _} -> {acquired, KeyOrHandle};
+        {acquired, _} -> call_with_permit(KeyOrHandle, Fun);
         Other -> Other
     end.
 
-call_with(full, _Fun) ->
-    full;
-call_with({acquired, KeyOrHandle}, Fun) ->
+call_with_permit(KeyOrHandle, Fun) ->
     try
         {ok, Fun()}
     after
@@ -288,40 +285,40 @@ return(KeyOrHandle) ->
         _ -> ok
     end.
 
-%% @doc As {@link acquire/3}, on another node: takes a permit of that node's `Key' for the calling process. With
-%% `node()' it is {@link acquire/3}.
+%% @doc Acquires a permit in the table of another node, for the calling process. With `node()' it is {@link acquire/3}.
 %%
-%% The manager there monitors the caller, and gives its permits back when it dies, and when the connection between the
-%% two nodes is lost: from then on they are void, and the caller is not told. (Monitor the manager,
-%% `{canal_lock, Node}', to hear of it.) A crash of the manager loses nothing if its table is kept.
+%% On that node, a process that represents the caller, its <em>proxy</em>, monitors the caller and holds the permit.
+%% When the caller dies, or the connection between the nodes is lost, the VM there releases its permits. The caller is
+%% not notified of a lost connection; it can monitor `{canal_lock, Node}'. A crash of the manager loses nothing if its
+%% table is kept.
 %%
-%% It waits as long as it takes. It exits as `gen_server:call/2' does, with `{Reason, {canal_lock, acquire_on, _}}',
-%% when the node is not there or goes (`{nodedown, Node}'), when no manager runs there (`noproc'), or when that one
-%% crashes. If a permit comes of the request none the less, it is taken back as soon as the manager hears, or the next
-%% one begins; until then it is counted. Raises as {@link acquire/3}.
+%% The call waits as long as it takes. It exits with `{Reason, {canal_lock, acquire_on, _}}', as `gen_server:call/2'
+%% does, if the node is not connected (`{nodedown, Node}'), if no manager runs there (`noproc'), or if the manager
+%% crashes during the call. Then no permit was acquired. It raises as {@link acquire/3}; and `version_mismatch', if
+%% the node runs another version of this library.
 %%
-%% Cost: one round trip before the answer and one after it, a process on this side, and one manager on the other through
-%% which all such calls go.
+%% Cost: two round trips. The first one is served by the manager, the second one by the proxy, so a long key holds up no
+%% other caller.
 -spec acquire_on(node(), key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire_on(Node, Key, MaxPer, Buckets) when Node =:= node() ->
     acquire(Key, MaxPer, Buckets);
 acquire_on(Node, Key, MaxPer, Buckets) ->
     Arguments = [Node, Key, MaxPer, Buckets],
-    ?CHECKED(Arguments, ?REMOTE(Arguments, canal_lock_remote:acquire(Node, {Key, MaxPer, Buckets}))).
+    ?CHECKED(Arguments, ?REMOTE(Arguments, canal_lock_remote:call(Node, {acquire, Key, MaxPer, Buckets}))).
 
-%% @doc As {@link release/1}, on another node: gives back a permit that the calling process has got by
-%% {@link acquire_on/4}. With `node()' it is {@link release/1}.
+%% @doc Releases a permit that the calling process has acquired by {@link acquire_on/4}. With `node()' it is
+%% {@link release/1}.
 %%
-%% Exits and costs as {@link acquire_on/4}. If it exits because the manager has crashed, it is not known whether the
-%% permit was released. A process that had only one of `Key' may try again, and `{error, not_held}' is as good as `ok';
-%% one that had several learns by `erpc:call(Node, canal_lock, held, [self()])' what is left.
+%% Exits, raises and costs as {@link acquire_on/4}. If it exits, call it again: either the permit is still held,
+%% because no manager has answered, or the answer is `{error, not_held}', because the proxy is gone and all permits
+%% with it.
 -spec release_on(node(), key()) -> ok | {error, not_held}.
 release_on(Node, Key) when Node =:= node() ->
     release(Key);
 release_on(Node, Key) ->
     Arguments = [Node, Key],
-    ?CHECKED(Arguments, ?REMOTE(Arguments, canal_lock_remote:release(Node, Key))).
+    ?CHECKED(Arguments, ?REMOTE(Arguments, canal_lock_remote:call(Node, {release, Key}))).
 
 %% @doc How many permits of `Key' are out.
 %%
@@ -353,14 +350,14 @@ holders(Key) ->
 %% Raises as the module says. Cost: a call on a dirty scheduler, and the length of the answer.
 -spec held() -> [{key(), Permits :: pos_integer()}].
 held() ->
-    ?EXPLAINED([], canal_lock_nif:held(self())).
+    ?EXPLAINED([], canal_lock_view:held(self())).
 
 %% @doc What a process holds here, in no order. It may be one on another node.
 %%
 %% Exact when nothing is going on, a fair snapshot otherwise. Raises and costs as {@link held/0}.
 -spec held(pid()) -> [{key(), Permits :: pos_integer()}].
 held(Pid) ->
-    ?EXPLAINED([Pid], canal_lock_nif:held(Pid)).
+    ?EXPLAINED([Pid], canal_lock_view:held(Pid)).
 
 %% @doc All keys that have permits out, each with their number; in no order.
 %%

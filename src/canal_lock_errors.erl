@@ -9,17 +9,17 @@
 
 -export_type([cause/0]).
 
--type cause() :: badarg | not_started | system_limit | not_watched | nif_panicked.
+-type cause() :: badarg | not_started | system_limit | not_watched | nif_panicked | version_mismatch.
 
 %% Timers of the VM take no longer ones in all releases.
 -define(MAX_INTERVAL_MS, 16#ffffffff).
 
 -spec is_cause(term()) -> boolean().
 is_cause(Reason) ->
-    lists:member(Reason, [badarg, not_started, system_limit, not_watched, nif_panicked]).
+    lists:member(Reason, [badarg, not_started, system_limit, not_watched, nif_panicked, version_mismatch]).
 
 %% What to raise.
--spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked.
+-spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked | version_mismatch.
 reason(not_started) -> badarg;
 reason(Cause) -> Cause.
 
@@ -43,7 +43,7 @@ format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
     end.
 
 %% Of any cause but a wrong argument.
--spec explain(not_started | system_limit | not_watched | nif_panicked) -> binary().
+-spec explain(not_started | system_limit | not_watched | nif_panicked | version_mismatch) -> binary().
 explain(not_started) ->
     <<"canal_lock is not started: there is no manager, and no table that one has kept">>;
 explain(system_limit) ->
@@ -51,7 +51,9 @@ explain(system_limit) ->
 explain(not_watched) ->
     <<"the VM would not watch the calling process; nothing has changed">>;
 explain(nif_panicked) ->
-    <<"a bug in the native library of canal_lock; please report it">>.
+    <<"a bug in the native library of canal_lock; please report it">>;
+explain(version_mismatch) ->
+    <<"the other node runs another version of canal_lock: calls between nodes need the same version on both">>.
 
 %% Which arguments are wrong, and why; none if the call may be made.
 -spec faults(Function :: atom(), Arguments :: [term()]) -> #{pos_integer() => binary()}.

@@ -111,12 +111,7 @@ is_cut_short(File) ->
 explain(Module, File, {Kind, Words}) ->
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
     Trimmed = string:trim(decoded(Words), trailing, "."),
-    Remedy =
-        case string:find(Trimmed, "static TLS") of
-            nomatch -> remedy(Kind, Module);
-            _ -> remedy(no_room_for_thread_locals, Module)
-        end,
-    unicode:characters_to_binary(io_lib:format(Format, [File, cause(Kind, File, Trimmed), Remedy])).
+    unicode:characters_to_binary(io_lib:format(Format, [File, cause(Kind, File, Trimmed), remedy(Kind, Module)])).
 
 %% The VM passes on the bytes of what the loader has said. Should they be no UTF-8, or should it read them one day, they
 %% are as good as they are.
@@ -141,10 +136,6 @@ extension() ->
 
 remedy(upgrade, _) ->
     "The one that this node has loaded before is in use, and stays: a new version needs a new node.";
-remedy(no_room_for_thread_locals, _) ->
-    "Other libraries have used up what the C library keeps for the thread-locals of those that are loaded later (this "
-    "one needs less than 200 bytes): start the node with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096 in its "
-    "environment.";
 remedy(_, Module) ->
     "Build it again, for a machine such as this one, with `rebar3 do clean --apps canal_lock, compile' or "
     "`mix deps.compile canal_lock --force' in the project that depends on it; " ++ ready_made(Module).

@@ -1,6 +1,6 @@
 %% @private
-%% The manager: it owns the life of the table, has idle keys swept away, and keeps the holders on other nodes. It
-%% decides no acquire and no release of a local process, and none passes through it.
+%% The manager: it owns the life of the table, has idle keys reclaimed, and starts the proxies of holders on other
+%% nodes. It decides no acquire and no release, and none passes through it.
 %%
 %% A plain manager does not trap exits: a gen_server that does ends with a parent that ends normally, and the
 %% original's did not. If it goes without `terminate/2', the native library, which watches it, closes its table. One
@@ -20,7 +20,8 @@
 %% long enough that a pass over a million keys (about 0.2 s) is not a matter of time.
 -define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000}).
 
-%% Keys looked at, or freed, in one native call: 256 that are in no cache are about 0.1 ms.
+%% Keys looked at, or freed, in one native call: 256 that are in no cache are about 0.1 ms. Each call counts as the part
+%% of a timeslice that it takes.
 -define(BUDGET, 256).
 
 %% What is unlinked can be freed when the threads that may still look at it have gone on; they are there for
@@ -36,7 +37,8 @@
 -define(STEPS_BEFORE_START, 1000).
 
 -record(state, {
-    %% Second element: people give it to ets:tab2list/1. See canal_lock_watch for what is in it.
+    %% The original counted in a table of this name, and its users give the second element to ets:tab2list/1. It is
+    %% empty.
     table :: ets:tid() | atom(),
     handle :: canal_lock_nif:handle(),
     max_per :: pos_integer(),
@@ -73,7 +75,6 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
     Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep),
-    ok = canal_lock_watch:adopt(Table, Handle),
     dismantle(?STEPS_BEFORE_START, 1),
     State = #state{
         table = Table,
@@ -87,16 +88,8 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     },
     {ok, State, {continue, work}}.
 
-%% What comes from other nodes is checked once more: their version may be another.
-handle_call({acquire, Holder, Call, Wish = {_Key, MaxPer, Buckets}}, {Call, _Tag}, State) when
-    is_pid(Holder), Holder =/= Call, node(Holder) =/= node(), node(Call) =:= node(Holder),
-    is_integer(MaxPer), MaxPer >= 0, is_integer(Buckets), Buckets >= 0
-->
-    reply(canal_lock_watch:acquire(State#state.table, State#state.handle, Holder, Call, Wish), State);
-handle_call({confirm, Holder, Call}, {Call, _Tag}, State) when is_pid(Holder), node(Call) =/= node() ->
-    reply(canal_lock_watch:confirm(State#state.table, State#state.handle, Holder, Call), State);
-handle_call({release, Key}, {Holder, _Tag}, State) when node(Holder) =/= node() ->
-    reply(canal_lock_watch:release(State#state.table, State#state.handle, Holder, Key), State);
+handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
+    reply(canal_lock_remote:answer(Request, From), State);
 handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
     %% A pass that is under way has gone by some keys already: it does not count.
     Passes =
@@ -116,9 +109,6 @@ handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
     noreply(add(sweep, add(dismantle, emit(State#state{timer = Next}))));
 handle_info(timeout, State) ->
     work(State);
-handle_info({'DOWN', Monitor, process, Pid, _Reason}, State) ->
-    ok = canal_lock_watch:down(State#state.table, State#state.handle, Monitor, Pid),
-    noreply(State);
 handle_info({'EXIT', _Pid, Reason}, State = #state{keep_on_crash = true}) ->
     case Reason of
         normal -> noreply(State);
@@ -156,8 +146,7 @@ summary(State) ->
         keep_on_crash => State#state.keep_on_crash,
         sweep_interval_ms => State#state.sweep_interval_ms,
         work => State#state.work,
-        waiting_for_sweep => length(State#state.waiting),
-        watched_on_other_nodes => ets:info(State#state.table, size)
+        waiting_for_sweep => length(State#state.waiting)
     }.
 
 is_orderly(normal) -> true;

@@ -13,12 +13,13 @@
 %% The calls that count.
 -export([acquire/3, release/1, release/3]).
 %% The calls that look.
--export([intern/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/1, info/0]).
+-export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, info/0]).
 %% The manager's calls.
 -export([open/3, close/1, sweep_step/2, dismantle_step/1, has_unused_keys/0, free_unused_keys/0]).
--export([remote_acquire/4, remote_end_call/4, remote_release/3, remote_give_back/2, remote_holders/1]).
+%% Of proxies.
+-export([represent/1, proxy_of/1]).
 
--export_type([handle/0, key/0, raise/0, serial/0, piece/1]).
+-export_type([handle/0, key/0, raise/0, serial/0, from/0, piece/2]).
 
 -on_load(load/0).
 
@@ -28,15 +29,16 @@
 %% A key, or a handle on a long one.
 -type key() :: canal_lock:key() | reference().
 
--type wish() :: {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
-
 -type raise() :: {raise, canal_lock_errors:cause() | intern | not_held, Arguments :: [term(), ...]}.
 
 %% Which table a piece is of. With 0, the first piece is of the one that is open.
 -type serial() :: non_neg_integer().
 
+%% How far a look at the holders has come; at first it is `{false, 0, 0}'.
+-type from() :: {boolean(), non_neg_integer(), non_neg_integer()}.
+
 %% A piece of a long answer, and from where to go on; or the table is not the one of the pieces before.
--type piece(Element) :: {serial(), [Element], Next :: non_neg_integer() | done} | changed.
+-type piece(Element, From) :: {serial(), [Element], From | done} | changed.
 
 -spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
     {acquired, pos_integer()} | full | raise().
@@ -57,6 +59,11 @@ release(_Key, _MaxPer, _Buckets) ->
 intern(_Key) ->
     erlang:nif_error(not_loaded).
 
+%% The call that the handle was made for is over.
+-spec forget(reference()) -> ok.
+forget(_Handle) ->
+    erlang:nif_error(not_loaded).
+
 -spec count(key()) -> non_neg_integer().
 count(_Key) ->
     erlang:nif_error(not_loaded).
@@ -67,22 +74,24 @@ buckets(_Key, _MaxPer) ->
     erlang:nif_error(not_loaded).
 
 %% Keys with permits out, of about so many that are looked at; from 0 on.
--spec keys(serial(), non_neg_integer(), pos_integer()) -> piece({canal_lock:key(), pos_integer()}).
+-spec keys(serial(), non_neg_integer(), pos_integer()) ->
+    piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 keys(_Serial, _After, _Limit) ->
     erlang:nif_error(not_loaded).
 
-%% Who holds what; from 0 on.
--spec permits(serial(), non_neg_integer()) -> piece({pid(), canal_lock:key(), pos_integer()}).
+%% Who holds what. The permits of one process come in a row, which may go on in the next piece.
+-spec permits(serial(), from()) -> piece({pid(), canal_lock:key(), pos_integer()}, from()).
 permits(_Serial, _From) ->
     erlang:nif_error(not_loaded).
 
-%% Who holds permits of a key; from 0 on.
--spec holders(serial(), non_neg_integer(), key()) -> piece({pid(), pos_integer()}).
+%% Who holds permits of a key.
+-spec holders(serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
 holders(_Serial, _From, _Key) ->
     erlang:nif_error(not_loaded).
 
--spec held(pid()) -> [{canal_lock:key(), pos_integer()}].
-held(_Pid) ->
+%% What a process holds; from 0 on.
+-spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
+held(_Serial, _From, _Pid) ->
     erlang:nif_error(not_loaded).
 
 -spec info() -> canal_lock:info().
@@ -99,7 +108,7 @@ open(_ProcessLimit, _MaxPer, _Keep) ->
 close(_Handle) ->
     erlang:nif_error(not_loaded).
 
-%% Looks at so many keys.
+%% Looks at so many keys, or frees them.
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) ->
     erlang:nif_error(not_loaded).
@@ -119,30 +128,13 @@ has_unused_keys() ->
 free_unused_keys() ->
     erlang:nif_error(not_loaded).
 
-%% A permit for a process on another node, asked for by its call, which has to be ended. What it is connected by is
-%% noted when it is new.
--spec remote_acquire(handle(), {pid(), canal_lock_watch:connection()}, Call :: pid(), wish()) ->
-    {acquired, pos_integer()} | full.
-remote_acquire(_Handle, _Holder, _Call, _Wish) ->
+%% The caller represents a process of another node from now on, unless another process that is alive does.
+-spec represent(Holder :: pid()) -> ok | Proxy :: pid().
+represent(_Holder) ->
     erlang:nif_error(not_loaded).
 
-%% The call has confirmed that the process has heard of the permit, or has died. Is the process still a holder?
--spec remote_end_call(handle(), pid(), Call :: pid(), Confirmed :: boolean()) -> boolean().
-remote_end_call(_Handle, _Pid, _Call, _Confirmed) ->
-    erlang:nif_error(not_loaded).
-
--spec remote_release(handle(), pid(), key()) -> {Released :: boolean(), StillAHolder :: boolean()}.
-remote_release(_Handle, _Pid, _Key) ->
-    erlang:nif_error(not_loaded).
-
-%% The process has died, or its node has gone.
--spec remote_give_back(handle(), pid()) -> ok.
-remote_give_back(_Handle, _Pid) ->
-    erlang:nif_error(not_loaded).
-
-%% The holders on other nodes, each with the calls that have not ended.
--spec remote_holders(handle()) -> [{pid(), canal_lock_watch:connection(), [Call :: pid()]}].
-remote_holders(_Handle) ->
+-spec proxy_of(Holder :: pid()) -> Proxy :: pid() | none.
+proxy_of(_Holder) ->
     erlang:nif_error(not_loaded).
 
 load() ->

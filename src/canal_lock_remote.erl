@@ -1,95 +1,59 @@
 %% @private
-%% Asking the manager of another node for permits.
-%%
-%% A grant must not be lost between two nodes: if the answer does not reach the process that asked, the permit has to
-%% go back; if it does, it has to stay, though the manager may crash right then. So a process of its own makes the
-%% call. The manager takes a permit that the call has brought back if the call dies unconfirmed, and the call lives
-%% until its confirmation has been heard:
+%% Permits in the table of another node, from the side of the holder: it asks the manager of that node for its proxy,
+%% and the proxy for the permit. See canal_lock_proxy.
 %%
 %% ```
-%%   holder             call                            manager there
-%%     | spawns          |                                   |
-%%     |---------------->| acquire                           |
-%%     |                 |---------------------------------->| takes a permit for the holder, on record as the
-%%     |                 |                      {acquired,N} | call's; watches both
-%%     |   {acquired,N}  |<----------------------------------|
-%%     |<----------------| confirm                           |
-%%   goes on             |---------------------------------->| the permit is the holder's
-%%                       | ends                           ok |
-%%                       |<----------------------------------|
+%%   holder                    manager there                proxy there
+%%     | proxy                      |                            |
+%%     |--------------------------->| finds it, or starts it --->| monitors the holder
+%%     |<------------------- Proxy -|                            |
+%%     | {acquire, ...}             |                            |
+%%     |-------------------------------------------------------->| acquires for itself
+%%     |<------------------------------- {acquired, N} or full --|
 %% '''
-%%
-%% The call dies earlier only if it has not told the holder of a permit, or if the holder cannot have it any more,
-%% because the connection was lost. A manager that adopts a table finds the calls that are on record, and watches
-%% them again.
 -module(canal_lock_remote).
 
--export([acquire/2, release/2]).
+-export([call/2, answer/2]).
 
--export_type([wish/0, request/0]).
+%% Increased with each change of what nodes send to each other.
+-define(PROXY_REQUEST, {proxy, 1}).
 
-%% What is wanted.
--type wish() :: {canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
+%% A proxy that exits because it is idle, or belongs to a connection or to a table that is gone, holds nothing. The next
+%% one holds what is asked for.
+-define(ATTEMPTS, 2).
 
-%% What a manager is asked by other nodes. A release is on behalf of the process that calls.
--type request() ::
-    {acquire, Holder :: pid(), Call :: pid(), wish()}
-    | {confirm, Holder :: pid(), Call :: pid()}
-    | {release, canal_lock:key()}.
+%% Exits with a reason as those of `gen_server:call/2'. If the first of its two calls fails, nothing has changed; if the
+%% second one fails, the proxy is gone, and all permits of the holder with it.
+-spec call(node(), canal_lock_proxy:request()) -> Answer | {raise, canal_lock_errors:cause()} when
+    Answer :: {acquired, pos_integer()} | full | ok | {error, not_held}.
+call(Node, Request) ->
+    call(Node, Request, ?ATTEMPTS).
 
-%% How long to wait for a manager that has crashed to be there again, first and at most.
--define(FIRST_WAIT_MS, 10).
--define(LAST_WAIT_MS, 5000).
-
-%% Exits with a reason as those of `gen_server:call/2'.
--spec acquire(node(), wish()) -> {acquired, pos_integer()} | full | {raise, canal_lock_errors:cause()}.
-acquire(Node, Wish) ->
-    Holder = self(),
-    Tag = make_ref(),
-    {Call, Monitor} = spawn_monitor(fun() -> call({canal_lock, Node}, Holder, Tag, Wish) end),
-    receive
-        {Tag, Answer} ->
-            demonitor(Monitor, [flush]),
-            Answer;
-        {'DOWN', Monitor, process, Call, Reason} ->
-            exit(Reason)
+call(Node, Request, Attempts) ->
+    case server_call({canal_lock, Node}, ?PROXY_REQUEST) of
+        Proxy when is_pid(Proxy) ->
+            try
+                server_call(Proxy, Request)
+            catch
+                exit:Reason when Attempts > 1, (Reason =:= normal orelse Reason =:= noproc) ->
+                    call(Node, Request, Attempts - 1)
+            end;
+        {raise, Cause} ->
+            {raise, Cause};
+        _ ->
+            {raise, version_mismatch}
     end.
 
--spec release(node(), canal_lock:key()) -> ok | {error, not_held} | {raise, canal_lock_errors:cause()}.
-release(Node, Key) ->
-    request({canal_lock, Node}, {release, Key}).
-
-call(Manager, Holder, Tag, Wish) ->
-    Answer = request(Manager, {acquire, Holder, self(), Wish}),
-    Holder ! {Tag, Answer},
-    case Answer of
-        {acquired, _} -> confirm(Manager, Holder, ?FIRST_WAIT_MS);
-        _ -> ok
-    end.
-
-%% Until it has been heard, or does not matter any more: without a connection the permit has been taken back, or will
-%% be, as this process ends.
-confirm(Manager, Holder, Wait_ms) ->
-    try request(Manager, {confirm, Holder, self()}) of
-        _ -> ok
-    catch
-        exit:{nodedown, _} ->
-            ok;
-        exit:_ ->
-            case is_process_alive(Holder) of
-                true ->
-                    timer:sleep(Wait_ms),
-                    confirm(Manager, Holder, min(2 * Wait_ms, ?LAST_WAIT_MS));
-                false ->
-                    ok
-            end
-    end.
-
-%% Without a timeout: an answer that comes too late would be a permit that nobody knows of.
--spec request({atom(), node()}, request()) -> term().
-request(Manager, Request) ->
+server_call(Server, Request) ->
     try
-        gen_server:call(Manager, Request, infinity)
+        gen_server:call(Server, Request, infinity)
     catch
         exit:{Reason, {gen_server, call, _}} -> exit(Reason)
     end.
+
+%% What a manager answers to a call from another node.
+-spec answer(Request :: term(), Holder :: pid()) -> pid() | none | {raise, canal_lock_errors:cause()}.
+answer(?PROXY_REQUEST, Holder) ->
+    canal_lock_proxy:find_or_start(Holder);
+answer(_OfAnotherVersion, _From) ->
+    {raise, version_mismatch}.

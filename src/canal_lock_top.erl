@@ -140,7 +140,7 @@ look(Rows) ->
     Info = canal_lock_nif:info(),
     At = erlang:monotonic_time(),
     Keys = canal_lock_view:fold_keys(fun add_keys/2, #best{rows = Rows}),
-    Holders = canal_lock_view:fold_permits(fun add_holders/2, #best{rows = Rows}),
+    Holders = add_holder(canal_lock_view:fold_permits(fun add_holders/2, {none, #best{rows = Rows}})),
     #look{
         at = At,
         info = Info,
@@ -153,16 +153,16 @@ look(Rows) ->
 add_keys(Piece, Best) ->
     lists:foldl(fun({Key, Permits}, Before) -> add({-Permits, Key}, Before) end, Best, Piece).
 
-%% All permits of one holder are in one piece, one after the other: it has one slot as long as it lives.
-add_holders([], Best) ->
-    Best;
-add_holders([{Pid, _Key, Permits} | Rest], Best) ->
-    add_holder(Rest, Pid, Permits, 1, Best).
+%% What one holder has comes in a row, which may go on in the next piece: so the last one is not added before that.
+add_holders([{Pid, _Key, Permits} | Rest], {{Pid, Sum, Count}, Best}) ->
+    add_holders(Rest, {{Pid, Sum + Permits, Count + 1}, Best});
+add_holders([{Pid, _Key, Permits} | Rest], Before) ->
+    add_holders(Rest, {{Pid, Permits, 1}, add_holder(Before)});
+add_holders([], Before) ->
+    Before.
 
-add_holder([{Pid, _Key, Permits} | Rest], Pid, Sum, Count, Best) ->
-    add_holder(Rest, Pid, Sum + Permits, Count + 1, Best);
-add_holder(Rest, Pid, Sum, Count, Best) ->
-    add_holders(Rest, add({-Sum, Pid, Count}, Best)).
+add_holder({none, Best}) -> Best;
+add_holder({{Pid, Sum, Count}, Best}) -> add({-Sum, Pid, Count}, Best).
 
 add(New, Best = #best{rows = Rows, count = Count, kept = Kept, last = Last}) when Last =:= none; New < Last ->
     case Best#best{count = Count + 1, kept = [New | Kept]} of

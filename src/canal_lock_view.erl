@@ -3,63 +3,73 @@
 %% million keys stops nobody.
 -module(canal_lock_view).
 
--export([keys/0, holders/1, permits/0, audit/0]).
+-export([keys/0, holders/1, held/1, audit/0]).
 -export([fold_keys/2, fold_permits/2]).
 
 %% Keys looked at in one native call: about 0.1 ms.
 -define(KEYS_PER_PIECE, 512).
 
+%% Where a look at all keys, or at those of one process, begins; and one at all holders.
+-define(FIRST_KEY, 0).
+-define(FIRST_HOLDER, {false, 0, 0}).
+
 -spec keys() -> [{canal_lock:key(), Permits :: pos_integer()}].
 keys() ->
-    pieces(fun keys_piece/2).
+    pieces(fun keys_piece/2, ?FIRST_KEY).
 
 %% The same without keeping all of it, a list of some of them after the other. It begins again with the first `Result'
 %% if the table is another one meanwhile.
 -spec fold_keys(fun(([{canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_keys(Add, Result) ->
-    fold(fun keys_piece/2, Add, Result).
+    fold(fun keys_piece/2, ?FIRST_KEY, Add, Result).
 
 -spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
     canal_lock_interned:call(Key, fun(KeyOrHandle) ->
-        pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, KeyOrHandle) end)
+        pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, KeyOrHandle) end, ?FIRST_HOLDER)
     end).
 
--spec permits() -> [{pid(), canal_lock:key(), Permits :: pos_integer()}].
-permits() ->
-    pieces(fun canal_lock_nif:permits/2).
+-spec held(pid()) -> [{canal_lock:key(), Permits :: pos_integer()}].
+held(Pid) ->
+    pieces(fun(Serial, From) -> canal_lock_nif:held(Serial, From, Pid) end, ?FIRST_KEY).
 
-%% As `fold_keys/2'. What one process holds comes in one list, without anything of others in between: a process has one
-%% slot as long as it lives, and a slot is looked at as a whole.
+%% As `fold_keys/2'. What one process holds comes in a row, which may go on in the next list.
 -spec fold_permits(fun(([{pid(), canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_permits(Add, Result) ->
-    fold(fun canal_lock_nif:permits/2, Add, Result).
+    fold(fun canal_lock_nif:permits/2, ?FIRST_HOLDER, Add, Result).
 
 %% Keys of which not as many permits are counted as are on record with their holders.
 -spec audit() -> [{canal_lock:key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
-    Add = fun({_Pid, Key, Permits}, Sums) ->
-        maps:update_with(Key, fun(Sum) -> Sum + Permits end, Permits, Sums)
-    end,
-    Held = lists:foldl(Add, #{}, permits()),
-    Counted = maps:from_list(keys()),
-    All = maps:keys(maps:merge(Held, Counted)),
-    Sums = [{Key, maps:get(Key, Counted, 0), maps:get(Key, Held, 0)} || Key <- All],
-    [Differing || {_, Count, Sum} = Differing <- Sums, Count =/= Sum].
+    Held = fold_permits(fun(Permits, Sums) -> lists:foldl(fun add_held/2, Sums, Permits) end, #{}),
+    Unequal = fold_keys(fun(Keys, Rest) -> lists:foldl(fun compare/2, Rest, Keys) end, {[], Held}),
+    {Differing, Uncounted} = Unequal,
+    maps:fold(fun(Key, Sum, Before) -> [{Key, 0, Sum} | Before] end, Differing, Uncounted).
+
+add_held({_Pid, Key, Permits}, Sums) ->
+    maps:update_with(Key, fun(Sum) -> Sum + Permits end, Permits, Sums).
+
+%% Takes the sum of the key, too. What is left in the end is of keys without permits out.
+compare({Key, Count}, {Differing, Held}) ->
+    case maps:take(Key, Held) of
+        {Count, Rest} -> {Differing, Rest};
+        {Sum, Rest} -> {[{Key, Count, Sum} | Differing], Rest};
+        error -> {[{Key, Count, 0} | Differing], Held}
+    end.
 
 keys_piece(Serial, After) ->
     canal_lock_nif:keys(Serial, After, ?KEYS_PER_PIECE).
 
-pieces(Piece) ->
-    lists:append(lists:reverse(fold(Piece, fun(List, Before) -> [List | Before] end, []))).
+pieces(Piece, Start) ->
+    fold(Piece, Start, fun lists:append/2, []).
 
-fold(Piece, Add, First) ->
-    fold(Piece, Add, First, 0, 0, First).
+fold(Piece, Start, Add, First) ->
+    fold(Piece, Start, Add, First, 0, Start, First).
 
-fold(Piece, Add, First, Serial, From, Result) ->
+fold(Piece, Start, Add, First, Serial, From, Result) ->
     case Piece(Serial, From) of
         %% The pieces so far are of a table that has been closed: that is not what was asked for.
-        changed -> fold(Piece, Add, First, 0, 0, First);
+        changed -> fold(Piece, Start, Add, First, 0, Start, First);
         {_, Last, done} -> Add(Last, Result);
-        {Same, Next, Rest} -> fold(Piece, Add, First, Same, Rest, Add(Next, Result))
+        {Same, Next, Rest} -> fold(Piece, Start, Add, First, Same, Rest, Add(Next, Result))
     end.

@@ -48,16 +48,12 @@ another(Manager) ->
     _ = sys:get_state(canal_lock),
     whereis(canal_lock).
 
-%% By a bug of ours, as it were: it loses the table that it shows to people, and then looks into it. It is dead when
-%% this returns.
+%% As by a bug of ours: it loses the handle of its table, and then sweeps. It is dead when this returns.
 -spec in_a_callback(pid()) -> ok.
 in_a_callback(Manager) ->
     Monitor = monitor(process, Manager),
-    _ = sys:replace_state(Manager, fun(State) ->
-        true = ets:delete(element(2, State)),
-        State
-    end),
-    Manager ! {'DOWN', make_ref(), process, self(), gone},
+    _ = sys:replace_state(Manager, fun(State) -> setelement(3, State, no_handle) end),
+    Manager ! {'$gen_call', {self(), make_ref()}, sweep},
     {badarg, _} = canal_lock_await:reason({Manager, Monitor}),
     ok.
 

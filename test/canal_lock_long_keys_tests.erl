@@ -34,6 +34,9 @@ long_keys_test_() ->
             end},
             {"P8: with the sweep, the memory of long keys goes back", fun() ->
                 ?assertEqual(bounded, canal_lock_stage:in_a_vm([], fun swept_away/0))
+            end},
+            {"P8: a process that has used a long key and idles does not keep it in memory", fun() ->
+                ?assertEqual(bounded, canal_lock_stage:in_a_vm([], fun idle_users/0))
             end}
         ])
     ].
@@ -60,7 +63,7 @@ around_the_bound() ->
     Lengths = [?BRIEF + Near || Near <- lists:seq(-24, 8)],
     Keys =
         [binary:copy(<<"x">>, Length) || Length <- Lengths] ++
-            [lists:duplicate(Length div 16, a) || Length <- Lengths] ++
+            [lists:duplicate(Length div 8, a) || Length <- Lengths] ++
             [#{binary:copy(<<"x">>, Length) => 1} || Length <- Lengths] ++
             [1 bsl (8 * 128 + Near) || Near <- [-2, -1, 0, 1]] ++ [-(1 bsl (8 * 128 + Near)) || Near <- [-1, 0, 1]],
     Different = lists:usort(Keys),
@@ -300,6 +303,23 @@ swept_away() ->
         end),
         ok = canal_lock_worker:kill(Holder),
         canal_lock_await:permits(0),
+        ok = canal_lock_manager:sweep()
+    end).
+
+%% Each user idles with the garbage of its calls on its heap. The key is small there, because its parts are shared; to
+%% store it takes four megabytes.
+idle_users() ->
+    {ok, _} = canal_lock:start_link(3, #{sweep_interval_ms => 1_000_000}),
+    growth(fun() ->
+        [
+            {_, ok} = canal_lock_worker:start(fun() ->
+                Key = lists:foldl(fun(_, Part) -> [Part | Part] end, N, lists:seq(1, 18)),
+                {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+                {ok, 2} = canal_lock:with_permit(Key, 2, 1, fun() -> canal_lock:count(Key) end),
+                ok = canal_lock:release(Key, 1, 1)
+            end)
+         || N <- lists:seq(1, ?KEYS)
+        ],
         ok = canal_lock_manager:sweep()
     end).
 

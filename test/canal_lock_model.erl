@@ -19,9 +19,7 @@
     table := closed | table(),
     %% Whether the nodes of the near and the far processes are connected.
     connected := boolean(),
-    lives := #{slot() => non_neg_integer()},
-    %% Far holders who have died, or lost the connection that they came by, and no manager was there to see it.
-    lost := [holder()]
+    lives := #{slot() => non_neg_integer()}
 }.
 
 -type table() :: #{
@@ -66,8 +64,7 @@ new(Keys, Slots) ->
         manager => none,
         table => closed,
         connected => true,
-        lives => maps:from_list([{Slot, 0} || Slot <- Slots]),
-        lost => []
+        lives => maps:from_list([{Slot, 0} || Slot <- Slots])
     }.
 
 keys(#{keys := Keys}) -> Keys.
@@ -138,7 +135,7 @@ step(start, _, Model) ->
     {already_started, Model};
 step(cut, [_From], Model = #{lives := Lives}) ->
     Far = [{Slot, Life} || {Slot, Last} <- maps:to_list(Lives), is_far(Slot), Life <- lists:seq(0, Last)],
-    {ok, gone(Far, true, Model#{connected := false})};
+    {ok, gone(Far, Model#{connected := false})};
 step(connect, [], Model) ->
     {ok, Model#{connected := true}};
 %% What is left are calls of a manager.
@@ -218,29 +215,26 @@ returned(Holder, Key, Model) ->
 
 %% P4.
 die(Slot, Model = #{lives := Lives}) ->
-    gone([holder(Slot, Model)], is_far(Slot), Model#{lives := Lives#{Slot := maps:get(Slot, Lives) + 1}}).
+    gone([holder(Slot, Model)], Model#{lives := Lives#{Slot := maps:get(Slot, Lives) + 1}}).
 
 %% Who has died, or lost the connection.
-gone(_, _, Model = #{table := closed}) ->
+gone(_, Model = #{table := closed}) ->
     Model;
-gone(Holders, true, Model = #{manager := none, lost := Lost}) ->
-    Model#{lost := lists:usort(Holders ++ Lost)};
-gone(Holders, _, Model = #{table := Table = #{held := Held}}) ->
+gone(Holders, Model = #{table := Table = #{held := Held}}) ->
     Left = maps:filter(fun({Holder, _}, _) -> not lists:member(Holder, Holders) end, Held),
     Back = sum(maps:values(Held)) - sum(maps:values(Left)),
     Model#{table := add(given_back, Back, Table#{held := Left})}.
 
 %% P10.
-start(keeping, MaxPer, Model = #{table := Table, lost := Lost}) when Table =/= closed ->
-    Adopted = Model#{manager := keeping, table := Table#{max_per := MaxPer}, lost := []},
-    gone(Lost, true, Adopted);
+start(keeping, MaxPer, Model = #{table := Table}) when Table =/= closed ->
+    Model#{manager := keeping, table := Table#{max_per := MaxPer}};
 start(Kind, MaxPer, Model) ->
     Totals = maps:from_list([{Total, 0} || Total <- ?TOTALS]),
     Empty = #{held => #{}, present => [], max_per => MaxPer, totals => Totals},
-    Model#{manager := Kind, table := Empty, lost := []}.
+    Model#{manager := Kind, table := Empty}.
 
 close(Model) ->
-    Model#{manager := none, table := closed, lost := []}.
+    Model#{manager := none, table := closed}.
 
 -spec look(model()) -> look().
 look(#{table := closed}) ->

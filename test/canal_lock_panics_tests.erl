@@ -56,7 +56,7 @@ cases() ->
     Closed = fun(_) -> acquire(more_keys()), canal_lock_nif:open(1024, 3, false) end,
     Kept = fun(_) -> Kept = canal_lock_nif:open(1024, 3, true), acquire(?KEYS), Kept end,
     Interned = fun(Key) -> fun(_) -> canal_lock_nif:intern(Key) end end,
-    Remote = fun(Handle) -> [{acquired, _} = remote_acquire(Handle, Key) || Key <- ?KEYS], Handle end,
+    Proxy = fun(Handle) -> ok = canal_lock_nif:represent(remote()), Three(Handle) end,
     lists:append([
         [{{acquire, 3}, First, fun(_) -> {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1)) end}
          || Key <- ?KEYS ++ [{new, key}, "a new key", {a, [#{new => "key"}]}, ?BEYOND_THE_STACK],
@@ -76,6 +76,7 @@ cases() ->
                 {{acquire, 3}, Interned(Key), fun(Long) ->
                     {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1))
                 end},
+                {{forget, 1}, Interned(Key), fun(Long) -> ok = canal_lock_nif:forget(Long) end},
                 {{has_unused_keys, 0}, Interned(Key), fun(_) -> canal_lock_nif:has_unused_keys() end},
                 {{free_unused_keys, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused_keys() end}
             ]
@@ -83,12 +84,12 @@ cases() ->
         ]),
         [{{count, 1}, Three, fun(_) -> 2 = canal_lock_nif:count(Key) end} || Key <- ?KEYS],
         [{{buckets, 2}, Three, fun(_) -> {2, 0} = canal_lock_nif:buckets(Key, 1) end} || Key <- ?KEYS],
-        [{{holders, 3}, First, fun(_) -> {_, [_, _], _} = canal_lock_nif:holders(0, 0, Key) end}
+        [{{holders, 3}, First, fun(_) -> {_, [_, _], _} = canal_lock_nif:holders(0, {false, 0, 0}, Key) end}
          || Key <- ?KEYS, First <- [Three, Many]],
         [
             {{keys, 3}, Many, fun(_) -> {_, [_ | _], done} = canal_lock_nif:keys(0, 0, 100) end},
-            {{permits, 2}, Many, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, 0) end},
-            {{held, 1}, Many, fun(_) -> [_ | _] = canal_lock_nif:held(self()) end},
+            {{permits, 2}, Many, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {false, 0, 0}) end},
+            {{held, 3}, Many, fun(_) -> {_, [_ | _], done} = canal_lock_nif:held(0, 0, self()) end},
             {{info, 0}, Many, fun(_) -> #{holders := 2} = canal_lock_nif:info() end},
             {{open, 3}, Many, fun(_) -> canal_lock_nif:open(1024, "any term", false) end},
             {{open, 3}, Many, fun(_) -> canal_lock_nif:open(1024, 3, true) end},
@@ -96,20 +97,12 @@ cases() ->
             {{close, 1}, Many, fun canal_lock_nif:close/1},
             {{sweep_step, 2}, Idle, fun(Handle) -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 2) end) end},
             {{dismantle_step, 1}, Closed, fun(_) -> steps(fun() -> canal_lock_nif:dismantle_step(2) end) end},
-            {{remote_holders, 1}, Remote, fun(Handle) ->
-                [{_, there, [_, _, _]}] = canal_lock_nif:remote_holders(Handle)
-            end},
-            {{held, 1}, Remote, fun(_) -> [_, _, _] = canal_lock_nif:held(remote()) end},
-            {{remote_give_back, 2}, Remote, fun(Handle) -> ok = canal_lock_nif:remote_give_back(Handle, remote()) end}
+            {{held, 3}, Proxy, fun(_) -> {_, [_, _, _], done} = canal_lock_nif:held(0, 0, remote()) end},
+            {{permits, 2}, Proxy, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {false, 0, 0}) end},
+            {{proxy_of, 1}, Nothing, fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
+            {{proxy_of, 1}, Proxy, fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end}
         ],
-        [{{remote_acquire, 4}, First, fun(Handle) -> {acquired, _} = remote_acquire(Handle, Key) end}
-         || Key <- ?KEYS ++ [{new, key}], First <- [Nothing, Remote]],
-        [{{remote_release, 3}, Remote, fun(Handle) ->
-            {true, true} = canal_lock_nif:remote_release(Handle, remote(), Key)
-        end} || Key <- ?KEYS],
-        [{{remote_end_call, 4}, Remote, fun(Handle) ->
-            true = canal_lock_nif:remote_end_call(Handle, remote(), call_for(Key), Confirmed)
-        end} || Key <- ?KEYS, Confirmed <- [true, false]]
+        [{{represent, 1}, First, fun(_) -> ok = canal_lock_nif:represent(remote()) end} || First <- [Nothing, Proxy]]
     ]).
 
 more_keys() ->
@@ -121,19 +114,10 @@ acquire(Keys) ->
 release(Keys) ->
     [ok = canal_lock_nif:release(Key) || Key <- Keys].
 
-remote_acquire(Handle, Key) ->
-    canal_lock_nif:remote_acquire(Handle, {remote(), there}, call_for(Key), {Key, 9, 1}).
-
-%% Processes of a node that is not there.
+%% A process of a node that is not there.
 remote() ->
-    remote(7).
-
-call_for(Key) ->
-    remote(100 + erlang:phash2(Key)).
-
-remote(Number) ->
     <<131, Node/binary>> = term_to_binary('there@nowhere'),
-    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
+    binary_to_term(<<131, 88, Node/binary, 7:32, 0:32, 1:32>>).
 
 %% The hot calls say what to raise.
 answer({raise, not_held, [_Key, 3, 1]}) -> not_held;
@@ -182,7 +166,7 @@ close(Handle) ->
 attempt({_, Prepare, Call}, Fault, Grants, Handle) ->
     {Other, _} = canal_lock_worker:start(fun() -> acquire(?KEYS) end),
     {Caller, Prepared} = canal_lock_worker:start(fun() -> Prepare(Handle) end),
-    Before = {state(), remotes(Handle)},
+    Before = {state(), proxy()},
     {Outcome, Hit} = canal_lock_worker:order(Caller, fun() ->
         with_fault(Fault, Grants, fun() -> Call(Prepared) end)
     end),
@@ -193,7 +177,7 @@ attempt({_, Prepare, Call}, Fault, Grants, Handle) ->
         {raised, Reason} ->
             true = Hit,
             ?assertEqual(reason(Fault), Reason),
-            ?assertEqual(Before, {state(), remotes(Handle)}),
+            ?assertEqual(Before, {state(), proxy()}),
             {answered, _} = canal_lock_worker:order(Caller, fun() -> outcome(fun() -> Call(Prepared) end) end),
             consistent()
     end,
@@ -217,17 +201,16 @@ reason(_) -> system_limit.
 %% Whoever holds what, if there is a table.
 state() ->
     try
-        {lists:sort(canal_lock_view:permits()), lists:sort(canal_lock_view:keys()), canal_lock:info()}
+        {lists:sort(canal_lock_stage:permits()), lists:sort(canal_lock_view:keys()), canal_lock:info()}
     of
         {Permits, Keys, Info} -> {Permits, Keys, maps:with([permits, holders, max_per, released, given_back], Info)}
     catch
         error:_ -> closed
     end.
 
-%% Holders on other nodes, if the table is this one.
-remotes(Handle) ->
+proxy() ->
     try
-        lists:sort(canal_lock_nif:remote_holders(Handle))
+        canal_lock_nif:proxy_of(remote())
     catch
         error:not_started -> closed
     end.
@@ -241,9 +224,8 @@ go_on(Handle, Caller, Other) ->
     Held = [{Key, 1} || Key <- lists:sort(?KEYS)],
     Next = try lists:sort(canal_lock:held(Other)) of
         Held ->
-            ok = canal_lock_nif:remote_give_back(Handle, remote()),
-            [] = canal_lock_nif:remote_holders(Handle),
             ok = canal_lock_worker:kill(Caller),
+            canal_lock_await:value(none, fun proxy/0),
             canal_lock_await:permits(length(?KEYS)),
             Held = lists:sort(canal_lock:held(Other)),
             [] = canal_lock:audit(),
@@ -485,7 +467,7 @@ a_thousand() ->
     %% Few places for processes: what stays with a place is there after the first rounds.
     Handle = canal_lock_nif:open(16, 3, false),
     Rounds = fun() ->
-        [faulty_round(Handle, lists:nth(1 + N rem 3, ?FAULTS), N rem 17) || N <- lists:seq(1, 500)],
+        [faulty_round(lists:nth(1 + N rem 3, ?FAULTS), N rem 17) || N <- lists:seq(1, 500)],
         [done = steps(fun() -> canal_lock_nif:sweep_step(Handle, 256) end) || _ <- [1, 2]],
         {maps:get(memory, canal_lock:info()), canal_lock_stage:resident_bytes()}
     end,
@@ -496,13 +478,13 @@ a_thousand() ->
     passed.
 
 %% Keys that are kilobytes in memory: what is lost of them shows.
-faulty_round(Handle, Fault, Grants) ->
+faulty_round(Fault, Grants) ->
     Blob = binary:copy(<<Grants>>, 16 * 1024),
     Keys = [{Blob, N} || N <- lists:seq(1, 3)] ++ [#{N => Blob} || N <- [1, 2]],
     {Caller, _} = canal_lock_worker:start(fun() ->
         with_fault(Fault, Grants, fun() ->
             [outcome(fun() -> canal_lock_nif:acquire(Key, 3, 1) end) || Key <- Keys],
-            [outcome(fun() -> remote_acquire(Handle, Key) end) || Key <- Keys],
+            outcome(fun() -> canal_lock_nif:represent(remote()) end),
             [outcome(fun() -> canal_lock_nif:release(Key) end) || Key <- tl(Keys)],
             outcome(fun canal_lock:held/0)
         end)
@@ -510,5 +492,4 @@ faulty_round(Handle, Fault, Grants) ->
     canal_lock_faults:arm(Fault, Grants),
     ok = canal_lock_worker:kill(Caller),
     _ = canal_lock_faults:disarm(),
-    ok = canal_lock_nif:remote_give_back(Handle, remote()),
     canal_lock_await:value({0, 0}, fun permits_and_holders/0).

@@ -9,10 +9,14 @@
 %% What canal_lock_view asks for at a time.
 -define(LIMIT, 512).
 
-%% Processes that are looked at together.
--define(PLACES, 1024).
-%% After so many permits a piece ends, behind the places that are looked at together.
+%% After so many permits a piece ends, behind the process that is looked at then; and of one process so many keys are
+%% told at a time, and those of one part of its hash table more.
 -define(SEEN, 4096).
+-define(HELD, 1024).
+-define(PART, 112).
+
+%% Where a look at the holders begins.
+-define(FIRST_HOLDER, {false, 0, 0}).
 
 pieces_test_() ->
     canal_lock_stage:tests([
@@ -21,6 +25,7 @@ pieces_test_() ->
         {"keys/3: with any limit, each key once", fun any_limit/0},
         {"keys/3: a large key counts as several", fun large_keys/0},
         {"permits/2 and holders/3: no piece tells of many more than 4096 permits", fun holders/0},
+        {"permits/2 and held/3: what one process holds comes in pieces, each key once", fun one_holder/0},
         {"a piece of another table is answered `changed'", fun changed/0},
         {"from any number on, whatever it is", fun any_number/0},
         {"a whole answer is of one table, though it be another at the end than at the beginning", fun one_table/0}
@@ -75,17 +80,30 @@ large_keys() ->
 
 %% A piece ends behind the group of places in which it has so many; there are more than two could tell.
 holders() ->
-    Workers = [canal_lock_worker:start() || _ <- lists:seq(1, 11 * ?PLACES)],
+    Workers = [canal_lock_worker:start() || _ <- lists:seq(1, 3 * ?SEEN)],
     Orders = [canal_lock_worker:send_order(Worker, fun() -> take([db, {own, self()}]) end) || Worker <- Workers],
     [taken = canal_lock_await:answer(Order) || Order <- Orders],
-    Permits = pieces(fun canal_lock_nif:permits/2),
+    Permits = pieces(fun canal_lock_nif:permits/2, ?FIRST_HOLDER),
     Wanted = [{Worker, Key, 1} || Worker <- Workers, Key <- [db, {own, Worker}]],
     ?assertEqual(sorted(Wanted), sorted(lists:append(Permits))),
-    ?assert(at_most(?SEEN + 2 * ?PLACES, Permits)),
-    Holders = pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, db) end),
+    ?assert(at_most(?SEEN + 2, Permits)),
+    Holders = pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, db) end, ?FIRST_HOLDER),
     ?assertEqual(sorted([{Worker, 1} || Worker <- Workers]), sorted(lists:append(Holders))),
-    ?assert(at_most(?SEEN + ?PLACES, Holders)),
+    ?assert(at_most(?SEEN + 1, Holders)),
     [?assert(length(Pieces) > 2) || Pieces <- [Permits, Holders]].
+
+one_holder() ->
+    Keys = [{key, N} || N <- lists:seq(1, ?KEYS)],
+    take(Keys),
+    {Worker, taken} = canal_lock_worker:start(fun() -> take([db, http]) end),
+    Held = pieces(fun(Serial, From) -> canal_lock_nif:held(Serial, From, self()) end),
+    ?assertEqual(sorted([{Key, 1} || Key <- Keys]), sorted(lists:append(Held))),
+    ?assertEqual(sorted(canal_lock:held()), sorted(lists:append(Held))),
+    Permits = pieces(fun canal_lock_nif:permits/2, ?FIRST_HOLDER),
+    Wanted = [{self(), Key, 1} || Key <- Keys] ++ [{Worker, Key, 1} || Key <- [db, http]],
+    ?assertEqual(sorted(Wanted), sorted(lists:append(Permits))),
+    %% And the two keys that are not in the hash table.
+    [?assert(at_most(?HELD + ?PART + 2, Pieces)) || Pieces <- [Held, Permits]].
 
 changed() ->
     First = first_pieces(),
@@ -110,17 +128,18 @@ kept() ->
 
 %% Calls for the second pieces of answers whose first pieces have come.
 first_pieces() ->
-    take([db | [{key, N} || N <- lists:seq(1, 1000)]]),
+    take([db | [{key, N} || N <- lists:seq(1, 3 * ?HELD)]]),
     {Serial, [_ | _], Next} = canal_lock_nif:keys(0, 0, ?LIMIT),
     ?assert(is_integer(Next)),
-    {Serial, _, NextPermits} = canal_lock_nif:permits(0, 0),
-    ?assert(is_integer(NextPermits)),
-    {Serial, _, NextHolders} = canal_lock_nif:holders(0, 0, db),
-    ?assert(is_integer(NextHolders)),
+    {Serial, [_ | _], NextHeld} = canal_lock_nif:held(0, 0, self()),
+    ?assert(is_integer(NextHeld)),
+    {Serial, [_ | _], NextPermits} = canal_lock_nif:permits(0, ?FIRST_HOLDER),
+    ?assertMatch({false, _, _}, NextPermits),
     [
         {keys, fun() -> canal_lock_nif:keys(Serial, Next, ?LIMIT) end},
+        {held, fun() -> canal_lock_nif:held(Serial, NextHeld, self()) end},
         {permits, fun() -> canal_lock_nif:permits(Serial, NextPermits) end},
-        {holders, fun() -> canal_lock_nif:holders(Serial, NextHolders, db) end}
+        {holders, fun() -> canal_lock_nif:holders(Serial, ?FIRST_HOLDER, db) end}
     ].
 
 any_number() ->
@@ -130,8 +149,17 @@ any_number() ->
         begin
             {_, Keys, _} = canal_lock_nif:keys(0, From, ?LIMIT),
             ?assertEqual({From, []}, {From, Keys -- [{Key, 1} || Key <- [db, {app, 1}, "string"]]}),
-            ?assertMatch({From, {_, _, _}}, {From, canal_lock_nif:permits(0, From)}),
-            ?assertMatch({From, {_, _, _}}, {From, canal_lock_nif:holders(0, From, db)})
+            {_, Held, _} = canal_lock_nif:held(0, From, self()),
+            ?assertEqual({From, []}, {From, Held -- [{Key, 1} || Key <- [db, {app, 1}, "string"]]}),
+            [
+                begin
+                    ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(0, Holder)}),
+                    ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:holders(0, Holder, db)})
+                end
+             || Displaced <- [false, true],
+                Other <- [0, 1 bsl 40],
+                Holder <- [{Displaced, From, Other}, {Displaced, Other, From}]
+            ]
         end
      || From <- Numbers
     ],
@@ -140,10 +168,17 @@ any_number() ->
             ?assertError(badarg, canal_lock_nif:keys(Bad, 0, ?LIMIT)),
             ?assertError(badarg, canal_lock_nif:keys(0, Bad, ?LIMIT)),
             ?assertError(badarg, canal_lock_nif:keys(0, 0, Bad)),
-            ?assertError(badarg, canal_lock_nif:permits(Bad, 0)),
-            ?assertError(badarg, canal_lock_nif:permits(0, Bad)),
-            ?assertError(badarg, canal_lock_nif:holders(Bad, 0, db)),
-            ?assertError(badarg, canal_lock_nif:holders(0, Bad, db))
+            ?assertError(badarg, canal_lock_nif:held(Bad, 0, self())),
+            ?assertError(badarg, canal_lock_nif:held(0, Bad, self())),
+            ?assertError(badarg, canal_lock_nif:permits(Bad, ?FIRST_HOLDER)),
+            ?assertError(badarg, canal_lock_nif:holders(Bad, ?FIRST_HOLDER, db)),
+            [
+                begin
+                    ?assertError(badarg, canal_lock_nif:permits(0, From)),
+                    ?assertError(badarg, canal_lock_nif:holders(0, From, db))
+                end
+             || From <- [Bad, {false, Bad, 0}, {false, 0, Bad}]
+            ]
         end
      || Bad <- [-1, 1.0, atom, 1 bsl 64, [], self()]
     ],
@@ -188,7 +223,10 @@ take(Keys) ->
 
 %% All pieces of an answer, which must come to an end.
 pieces(Piece) ->
-    {Serial, First, Next} = Piece(0, 0),
+    pieces(Piece, 0).
+
+pieces(Piece, Start) ->
+    {Serial, First, Next} = Piece(0, Start),
     [First | pieces(Piece, Serial, Next)].
 
 pieces(_, _, done) ->

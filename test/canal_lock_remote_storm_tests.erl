@@ -11,7 +11,10 @@
 %% Of each node.
 -define(PROCESSES, 15).
 
--define(CRASHES, 40).
+%% Of each node, all at once.
+-define(HOLDERS, 5000).
+
+-define(CRASHES, 100).
 -define(BLOWS, 40).
 
 %% What has to be granted between one of them and the next.
@@ -33,6 +36,10 @@ storm_test_() ->
             ]
         ])
      || Schedulers <- canal_lock_stage:schedulers()
+    ] ++ [
+        canal_lock_there:tests(3, ?KEPT, [
+            {"P4: thousands of holders are killed, disconnected and connected again: nothing is left", fun masses/1}
+        ])
     ]).
 
 crashes([There, Here | _]) ->
@@ -40,12 +47,9 @@ crashes([There, Here | _]) ->
     crash(canal_lock_stage:times(?CRASHES), There),
     Known = lists:sort(stop_storm(Storm)),
     ?assert(length(Known) > 0),
-    %% Calls that died with a manager may still have to be taken back.
-    Recorded = fun() -> canal_lock_nodes:call(There, fun() -> lists:sort(canal_lock_view:permits()) end) end,
+    %% Some of those that died on purpose may still be on record.
+    Recorded = fun() -> canal_lock_nodes:call(There, fun() -> lists:sort(canal_lock_stage:permits()) end) end,
     canal_lock_await:value(Known, Recorded),
-    canal_lock_await:value([], fun() -> canal_lock_there:calls(Here) end),
-    ?assertEqual([], canal_lock_there:unconfirmed(There)),
-    ?assertEqual(Known, Recorded()),
     Counted = canal_lock_nodes:call(Here, fun() -> tuple_to_list(counted()) end),
     ?assertEqual([0 | [length([1 || {_, K, 1} <- Known, K =:= Key]) || Key <- ?KEYS]], Counted),
     canal_lock_nodes:kill_workers(Here),
@@ -82,14 +86,63 @@ everything_goes([There, Here, Elsewhere]) ->
     ],
     _ = stop_storm([Worker || {Node, _} = Worker <- Storm, not lists:member(Node, Doomed)]),
     Living = lists:append([canal_lock_nodes:call(Node, fun processes/0) || Node <- [Here, Elsewhere]]),
-    canal_lock_await:value({[], []}, fun() ->
-        Watched = [Pid || {Pid, _} <- canal_lock_there:watched(There)],
-        {Watched -- Living, canal_lock_there:unconfirmed(There)}
-    end),
+    canal_lock_await:value([], fun() -> [Pid || {Pid, _} <- canal_lock_there:proxies(There)] -- Living end),
     ?assertEqual([], canal_lock_nodes:call(There, fun canal_lock:audit/0)),
-    [canal_lock_await:value([], fun() -> canal_lock_there:calls(Node) end) || Node <- [Here, Elsewhere]],
     [canal_lock_nodes:kill_workers(Node) || Node <- [Here, Elsewhere]],
     canal_lock_there:nothing_is_left(There).
+
+masses([There, Here, Elsewhere]) ->
+    Name = canal_lock_nodes:name(There),
+    Count = ?HOLDERS,
+    Start = fun(Node) -> canal_lock_nodes:call(Node, fun() -> holders(Name, Count) end) end,
+    Held = fun() -> maps:get(permits, canal_lock_there:info(There)) end,
+    lists:foreach(
+        fun(End) ->
+            Holders = [Start(Here), Start(Elsewhere)],
+            ?assertEqual(2 * Count, Held()),
+            ok = End(Holders),
+            canal_lock_there:nothing_is_left(There),
+            canal_lock_nodes:connect(Here, There)
+        end,
+        [
+            fun([OfHere, OfElsewhere]) ->
+                kill_all(Here, OfHere),
+                kill_all(Elsewhere, OfElsewhere)
+            end,
+            fun([OfHere, OfElsewhere]) ->
+                canal_lock_nodes:cut(Here, There),
+                canal_lock_await:value(Count, Held),
+                %% They are alive, and come back over the next connection.
+                canal_lock_nodes:connect(Here, There),
+                again(Here, OfHere),
+                ?assertEqual(2 * Count, Held()),
+                kill_all(Elsewhere, OfElsewhere),
+                canal_lock_nodes:cut(There, Here),
+                kill_all(Here, OfHere)
+            end
+        ]
+    ).
+
+%% Processes of a node that each acquire a permit, and again each time they are told to.
+holders(Name, Count) ->
+    Test = self(),
+    Holders = [spawn(fun() -> hold(Test, Name, {key, N rem 100}) end) || N <- lists:seq(1, Count)],
+    [receive {Holder, {acquired, _}} -> Holder end || Holder <- Holders].
+
+hold(Test, Name, Key) ->
+    Test ! {self(), canal_lock:acquire_on(Name, Key, 1_000_000, 1)},
+    receive
+        {again, Next} -> hold(Next, Name, Key)
+    end.
+
+again(Node, Holders) ->
+    canal_lock_nodes:call(Node, fun() ->
+        [Holder ! {again, self()} || Holder <- Holders],
+        [receive {Holder, {acquired, _}} -> ok end || Holder <- Holders]
+    end).
+
+kill_all(Node, Holders) ->
+    canal_lock_nodes:call(Node, fun() -> canal_lock_worker:kill(Holders) end).
 
 blow(There, Nodes) ->
     await_grants(There),
@@ -175,7 +228,7 @@ release(Node, Key, Held) ->
     forget(Key),
     release_again(Node, Key, lists:delete(Key, Held)).
 
-%% Whether the manager did it before it crashed is not known.
+%% Without a manager, nothing has changed.
 release_again(Node, Key, Held) ->
     case canal_lock_there:attempt(fun() -> canal_lock:release_on(Node, Key) end) of
         ok -> Held;

@@ -16,7 +16,8 @@ remote_test_() ->
             {"Who holds what is seen on both nodes", fun seen_on_both/1},
             {"Its own node is not asked by way of the manager", fun own_node/1},
             {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
-            {"P8: nothing piles up: watches, monitors, calls, messages", fun nothing_piles_up/1},
+            {"P8: nothing piles up: proxies, monitors, messages", fun nothing_piles_up/1},
+            {"A proxy without permits exits after some seconds", fun idle/1},
             {"P4: given back when the holder dies, whatever it dies of", fun deaths/1},
             {"P4: many die together", fun die_together/1},
             {"P4: given back when the connection is lost, and only then", fun connection_lost/1},
@@ -24,6 +25,7 @@ remote_test_() ->
             {"P9: wrong arguments raise, and nobody is asked", fun bad_arguments/1},
             {"P9: what the manager over there had not the means to do is raised here", fun raised/1},
             {"P9: requests that no call of ours makes", fun forged/1},
+            {"Calls between nodes with different versions raise version_mismatch", fun versions/1},
             {"Exits say who was not there", fun exits/1}
         ]),
         canal_lock_there:tests(1, #{}, [
@@ -56,7 +58,8 @@ many_at_once([There, Here, Elsewhere]) ->
     Sent = [canal_lock_there:send_acquire(Worker, There, db) || Worker <- Workers],
     Answers = lists:sort([canal_lock_await:answer(Ref) || Ref <- Sent]),
     ?assertEqual([{acquired, N} || N <- [1, 2, 3]], [Answer || Answer <- Answers, Answer =/= full]),
-    ?assertEqual(3, length(confirmed(There))),
+    ?assertEqual(2 * ?PROCESSES, length(canal_lock_there:proxies(There))),
+    ?assertMatch([_, _, _], canal_lock_nodes:call(There, fun() -> canal_lock:holders(db) end)),
     One = hd(Workers),
     [?assertEqual({MaxPer, full}, {MaxPer, canal_lock_there:acquire(One, There, db, MaxPer)}) || MaxPer <- [0, 2, 3]],
     ?assertEqual({acquired, 4}, canal_lock_there:acquire(One, There, db, 4)),
@@ -123,15 +126,12 @@ seen_on_both([There, Here, Elsewhere]) ->
     %% By the holder itself, and by a third one.
     Ask = fun() -> Seen(erpc:call(Name, Look)) end,
     [?assertEqual(Wanted, canal_lock_nodes:order(Worker, Ask)) || Worker <- [Holder, Second]],
-    ?assertEqual([{Who, holder} || Who <- lists:sort([Pid, Other])], confirmed(There)),
-    %% One that holds nothing is not known.
-    {_, Nobody} = canal_lock_nodes:worker(Here),
-    ?assertEqual([], canal_lock_nodes:call(There, fun() -> canal_lock:held(Nobody) end)).
-
-%% Whom the manager watches when all calls have been confirmed.
-confirmed(There) ->
-    canal_lock_await:value([], fun() -> canal_lock_there:unconfirmed(There) end),
-    canal_lock_there:watched(There).
+    %% One that never asked is not known.
+    {_, Stranger} = canal_lock_nodes:worker(Here),
+    ?assertEqual([], canal_lock_nodes:call(There, fun() -> canal_lock:held(Stranger) end)),
+    %% What a proxy holds, by its own pid.
+    [{Pid, Proxy}] = [Row || {Who, _} = Row <- canal_lock_there:proxies(There), Who =:= Pid],
+    ?assertEqual([{Key, 2}], canal_lock_nodes:call(There, fun() -> canal_lock:held(Proxy) end)).
 
 own_node([There | _]) ->
     Name = canal_lock_nodes:name(There),
@@ -141,7 +141,7 @@ own_node([There | _]) ->
     ?assertEqual({acquired, 2}, canal_lock_there:acquire(Holder, There, db)),
     ?assertEqual(ok, canal_lock_there:release(Holder, There, db)),
     canal_lock_there:resume_manager(There),
-    ?assertEqual([], canal_lock_there:watched(There)),
+    ?assertEqual([], canal_lock_there:proxies(There)),
     ?assertEqual([{Pid, 1}], canal_lock_nodes:call(There, fun() -> canal_lock:holders(db) end)),
     Wrong = fun() -> canal_lock_there:attempt(fun() -> canal_lock:acquire_on(Name, db, -1, 1) end) end,
     ?assertEqual({error, badarg}, canal_lock_nodes:order(Holder, Wrong)),
@@ -184,20 +184,31 @@ nothing_piles_up([There, Here | _]) ->
     Before = monitors(Holder),
     Quiet = [{messages, []}, {message_queue_len, 0}],
     ?assertEqual(Quiet, canal_lock_nodes:order(Holder, Cycles)),
+    ?assertMatch([{Pid, _}], canal_lock_there:proxies(There)),
     canal_lock_there:nothing_is_left(There),
-    %% The last call may still be hearing that it has been confirmed.
-    canal_lock_await:value([], fun() -> canal_lock_there:calls(Here) end),
-    ?assertEqual(Before, monitors(Holder)),
-    %% While something is held all the time, its holder is watched by one monitor.
+    canal_lock_await:value(Before, fun() -> monitors(Holder) end),
+    %% While something is held all the time, one process monitors the holder.
     {acquired, 1} = canal_lock_there:acquire(Holder, There, held),
+    [{Pid, Proxy}] = canal_lock_there:proxies(There),
     ?assertEqual(Quiet, canal_lock_nodes:order(Holder, Cycles)),
-    ?assertEqual([{Pid, holder}], confirmed(There)),
-    canal_lock_await:value([], fun() -> canal_lock_there:calls(Here) end),
+    ?assertEqual([{Pid, Proxy}], canal_lock_there:proxies(There)),
+    ?assertMatch([_, {monitored_by, [Proxy]}, _], monitors(Holder)),
     ?assertEqual(ok, canal_lock_there:release(Holder, There, held)),
     canal_lock_there:nothing_is_left(There),
     ?assertEqual({message_queue_len, 0}, canal_lock_nodes:call(There, fun() ->
         process_info(whereis(canal_lock), message_queue_len)
     end)).
+
+%% By itself.
+idle([There, Here | _]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    Proxy = canal_lock_there:proxy(Holder, There),
+    ok = canal_lock_there:release(Holder, There, db),
+    ?assertEqual(normal, canal_lock_nodes:call(There, fun() ->
+        canal_lock_await:reason({Proxy, monitor(process, Proxy)})
+    end)),
+    ?assertEqual(none, canal_lock_there:proxy(Holder, There)).
 
 monitors({Node, Pid}) ->
     canal_lock_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
@@ -220,7 +231,7 @@ deaths([There, Here, Elsewhere]) ->
      || {N, Way} <- lists:zip(lists:seq(1, 7), [normal, shutdown, meant, {error, meant}, kill, linked, signal])
     ],
     {_, Pid} = Stays,
-    ?assertEqual([{Pid, holder}], confirmed(There)).
+    canal_lock_await:value([Pid], fun() -> [Who || {Who, _} <- canal_lock_there:proxies(There)] end).
 
 die(kill, Holder) ->
     canal_lock_nodes:kill_worker(Holder);
@@ -265,7 +276,7 @@ connection_lost([There, Here, Elsewhere]) ->
     canal_lock_nodes:cut(Here, There),
     canal_lock_there:await_count(There, db, 1),
     canal_lock_there:await_count(There, app, 0),
-    ?assertEqual([{Other, holder}], confirmed(There)),
+    canal_lock_await:value([Other], fun() -> [Who || {Who, _} <- canal_lock_there:proxies(There)] end),
     ?assertEqual(
         {exit, {{nodedown, Name}, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
         canal_lock_there:acquire(Holder, There, db)
@@ -278,7 +289,7 @@ connection_lost([There, Here, Elsewhere]) ->
     ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
     Again = [canal_lock_there:acquire(Holder, There, db) || _ <- [1, 2, 3]],
     ?assertEqual([{acquired, 2}, {acquired, 3}, full], Again),
-    ?assertEqual([{Who, holder} || Who <- lists:sort([Pid, Other])], confirmed(There)),
+    ?assertEqual(lists:sort([Pid, Other]), lists:sort([Who || {Who, _} <- canal_lock_there:proxies(There)])),
     %% The other side cuts, and who has something to say connects.
     canal_lock_nodes:cut(There, Here),
     canal_lock_there:await_count(There, db, 1),
@@ -301,11 +312,11 @@ void([There, Here | _]) ->
     ),
     _ = canal_lock_there:start_manager(There, #{}),
     ?assertEqual(0, canal_lock_there:count(There, db)),
-    ?assertEqual([], canal_lock_there:watched(There)),
+    ?assertEqual([], canal_lock_there:proxies(There)),
     ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
     %% By the old permit and by the new one it dies once.
     ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
-    ?assertEqual([{Pid, holder}], confirmed(There)),
+    ?assertMatch([{Pid, _}], canal_lock_there:proxies(There)),
     ok = canal_lock_nodes:kill_worker(Holder),
     canal_lock_there:nothing_is_left(There),
     ?assertMatch(#{granted := 1, given_back := 1}, canal_lock_there:info(There)).
@@ -354,46 +365,64 @@ raised([_, Here, Elsewhere]) ->
     ?assert(canal_lock_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)).
 
 forged([There, Here | _]) ->
-    Name = canal_lock_nodes:name(There),
     {_, Pid} = Holder = canal_lock_nodes:worker(Here),
     {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
-    [{Pid, holder}] = confirmed(There),
+    Proxy = canal_lock_there:proxy(Holder, There),
+    %% A local process has calls of its own for that.
     Local = canal_lock_nodes:worker(There),
-    %% Of a local process, which has calls of its own for that.
-    Requests = fun() ->
-        [
-            gen_server:call(canal_lock, Request)
-         || Request <- [
-                {acquire, self(), self(), {k, 1, 1}},
-                {acquire, Pid, self(), {k, 1, 1}},
-                {acquire, self(), Pid, {k, 1, 1}},
-                {acquire, Pid, not_a_pid, {k, 1, 1}},
-                {acquire, Pid, Pid, k},
-                {release, db}
-            ]
-        ]
-    end,
-    ?assertEqual([{error, unknown_call}], lists:usort(canal_lock_nodes:order(Local, Requests))),
-    {_, Asking} = Stranger = canal_lock_nodes:worker(Here),
-    Ask = fun(Request) ->
-        canal_lock_nodes:order(Stranger, fun() -> gen_server:call({canal_lock, Name}, Request) end)
-    end,
-    %% What another version might ask for.
-    Strange = [{acquire, Pid, Asking, Wish} || Wish <- [{k, -1, 1}, {k, 1, x}, {k, 1}, k]],
-    [?assertEqual({Request, {error, unknown_call}}, {Request, Ask(Request)}) || Request <- Strange],
-    %% A holder that calls for itself would not be watched as a holder; nobody confirms for others.
-    ?assertEqual({error, unknown_call}, Ask({acquire, Asking, Asking, {k, 1, 1}})),
-    ?assertEqual({error, unknown_call}, Ask({confirm, Asking, Pid})),
-    Confirm = fun() -> [gen_server:call(canal_lock, {confirm, Pid, By}) || By <- [Pid, self()]] end,
-    ?assertEqual([{error, unknown_call} || _ <- [1, 2]], canal_lock_nodes:order(Local, Confirm)),
-    %% Nothing to confirm.
-    ?assertEqual([ok, ok], [Ask({confirm, Whom, Asking}) || Whom <- [Pid, Asking]]),
-    ConfirmAgain = fun() -> gen_server:call({canal_lock, Name}, {confirm, Pid, Pid}) end,
-    ?assertEqual(ok, canal_lock_nodes:order(Holder, ConfirmAgain)),
-    ?assertEqual([{Pid, holder}], canal_lock_there:watched(There)),
-    ?assertEqual([0, 1], [canal_lock_there:count(There, Key) || Key <- [k, db]]),
+    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 1})),
+    %% A proxy serves its holder only.
+    Requests = [{acquire, db, 3, 1}, {release, db}, {acquire, Pid, db, 3, 1}, nonsense],
+    [
+        ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Who, Proxy, Request)})
+     || Who <- [Local, canal_lock_nodes:worker(Here)], Request <- Requests
+    ],
+    Wrong = [{acquire, k, MaxPer, Buckets} || {MaxPer, Buckets} <- [{-1, 1}, {1, x}, {1.0, 1}]],
+    [?assertEqual({Request, {raise, badarg}}, {Request, asked(Holder, Proxy, Request)}) || Request <- Wrong],
+    ?assertEqual({raise, version_mismatch}, asked(Holder, Proxy, {acquire, k, 1})),
+    canal_lock_nodes:call(There, fun() ->
+        Proxy ! nonsense,
+        Proxy ! {'DOWN', make_ref(), process, Pid, noproc},
+        gen_server:cast(Proxy, nonsense)
+    end),
+    ?assertEqual({acquired, 2}, asked(Holder, Proxy, {acquire, db, 3, 1})),
+    ?assertEqual([{Pid, Proxy}], canal_lock_there:proxies(There)),
+    ?assertEqual([0, 2], [canal_lock_there:count(There, Key) || Key <- [k, db]]),
     ok = canal_lock_nodes:kill_worker(Holder),
     canal_lock_there:nothing_is_left(There).
+
+asked(Worker, Server, Request) ->
+    canal_lock_nodes:order(Worker, fun() -> gen_server:call(Server, Request) end).
+
+%% The requests of version 0.1.0 before proxies, and an answer that its manager gives to what it does not know.
+versions([There, Here, Elsewhere]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {_, Pid} = Holder,
+    Manager = {canal_lock, canal_lock_nodes:name(There)},
+    [
+        ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Manager, Request)})
+     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 2}]
+    ],
+    {_, Old} = Worker = canal_lock_nodes:worker(Elsewhere),
+    canal_lock_nodes:order(Worker, fun() -> register(canal_lock, self()) end),
+    [
+        begin
+            _ = canal_lock_nodes:send_order(Worker, fun() ->
+                receive
+                    {'$gen_call', From, _} -> gen_server:reply(From, {error, unknown_call})
+                end
+            end),
+            Call = fun() ->
+                canal_lock_there:attempt(fun() ->
+                    apply(canal_lock, Function, [canal_lock_nodes:name(Elsewhere) | Arguments])
+                end)
+            end,
+            ?assertEqual({error, version_mismatch}, canal_lock_nodes:order(Holder, Call))
+        end
+     || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
+    ],
+    ?assert(canal_lock_nodes:call(Elsewhere, fun() -> is_process_alive(Old) end)),
+    ?assertMatch(#{granted := 0, not_held := 0}, canal_lock_there:info(There)).
 
 exits([There, Here, Elsewhere]) ->
     Holder = canal_lock_nodes:worker(Here),
@@ -441,7 +470,7 @@ nodes_end([There]) ->
                 {acquired, _} = canal_lock_there:acquire(canal_lock_nodes:worker(Here), There, Key)
              || Key <- [db, app, db]
             ],
-            3 = length(confirmed(There)),
+            3 = length(canal_lock_there:proxies(There)),
             ok = End(Here),
             canal_lock_there:nothing_is_left(There)
         end

@@ -21,16 +21,13 @@ run() ->
     hold_and_die(Keys),
     crowd(Keys),
     grow_and_shrink(),
-    remotes(handle(Manager), Keys),
+    proxies(Keys),
     ok = adopt(Manager, Keys),
     ok = canal_lock:stop(),
     %% Each leaves a table with everything in it to the next one.
     [leave(Keys) || _ <- [1, 2]],
     {ok, _} = canal_lock:start_link(?MAX_PER),
     ok = canal_lock:stop().
-
-handle(Manager) ->
-    element(3, sys:get_state(Manager)).
 
 %% What a process holds is looked at from all sides; half of it is released, the rest goes with its death.
 hold_and_die(Keys) ->
@@ -77,24 +74,24 @@ grow_and_shrink() ->
     ok = canal_lock_manager:sweep(),
     #{keys := 0} = canal_lock:info().
 
-%% By the native functions, because there is no other node.
-remotes(Handle, Keys) ->
-    [{acquired, 1} = remote_acquire(Handle, 1, Call, Key) || {Call, Key} <- calls(Keys)],
-    [_] = canal_lock_nif:remote_holders(Handle),
-    [_ | _] = canal_lock_nif:held(remote(1)),
-    [_ | _] = canal_lock_view:permits(),
-    [canal_lock_nif:remote_end_call(Handle, remote(1), remote(Call), Call rem 2 =:= 0) || {Call, _} <- calls(Keys)],
-    Confirmed = [Key || {Call, Key} <- calls(Keys), Call rem 4 =:= 0],
-    [{true, _} = canal_lock_nif:remote_release(Handle, remote(1), Key) || Key <- Confirmed],
-    ok = canal_lock_nif:remote_give_back(Handle, remote(1)),
-    nothing_is_out().
+%% Workers in place of canal_lock_proxy, because there is no other node.
+proxies(Keys) ->
+    Proxies = [proxy(N, lists:sublist(Keys, 10)) || N <- lists:seq(1, 50)],
+    [_ | _] = canal_lock_view:held(remote(1)),
+    [_ | _] = canal_lock_stage:permits(),
+    ok = canal_lock_worker:kill(Proxies),
+    nothing_is_out(),
+    none = canal_lock_nif:proxy_of(remote(1)).
 
-remote_acquire(Handle, Holder, Call, Key) ->
-    canal_lock_nif:remote_acquire(Handle, {remote(Holder), none}, remote(Call), {Key, ?MAX_PER, 1}).
-
-calls(Keys) ->
-    Some = lists:sublist(Keys, 100),
-    lists:zip(lists:seq(100, 99 + length(Some)), Some).
+proxy(Number, Keys) ->
+    {Proxy, ok} = canal_lock_worker:start(fun() ->
+        ok = canal_lock_nif:represent(remote(Number)),
+        true = canal_lock_nif:proxy_of(remote(Number)) =:= self(),
+        _ = canal_lock_nif:represent(remote(1)),
+        [{acquired, _} = canal_lock:acquire(Key, 100, 1) || Key <- Keys],
+        ok
+    end),
+    Proxy.
 
 remote(Number) ->
     <<131, Node/binary>> = term_to_binary('there@nowhere'),
@@ -103,17 +100,18 @@ remote(Number) ->
 %% A manager crashes, and the next one finds what is held.
 adopt(Manager, Keys) ->
     [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- lists:sublist(Keys, 100)],
-    {acquired, _} = remote_acquire(handle(Manager), 2, 3, hd(Keys)),
+    Proxy = proxy(2, [hd(Keys)]),
     ok = canal_lock_crash:kill(Manager),
     {ok, _} = canal_lock:start_link(7, #{keep_on_crash => true}),
     #{max_per := 7} = canal_lock:info(),
-    %% The other node is not there: what it held comes back as soon as that is seen.
+    Proxy = canal_lock_nif:proxy_of(remote(2)),
+    ok = canal_lock_worker:kill(Proxy),
     ok = canal_lock_await:count(hd(Keys), 1).
 
 leave(Keys) ->
     {ok, Manager} = canal_lock:start_link(?MAX_PER),
     [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- Keys],
-    {acquired, _} = remote_acquire(handle(Manager), 2, 3, hd(Keys)),
+    _ = proxy(2, [hd(Keys)]),
     ok = canal_lock_crash:kill(Manager),
     ok = canal_lock_crash:await_closed().
 

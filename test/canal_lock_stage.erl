@@ -3,7 +3,7 @@
 -module(canal_lock_stage).
 
 -export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
--export([resident_bytes/0, fastest_us/1, times/1, quietly/1]).
+-export([permits/0, resident_bytes/0, fastest_us/1, times/1, quietly/1]).
 
 -define(MAX_PER, 3).
 
@@ -118,3 +118,8 @@ quietly(Tests) ->
     Level = maps:get(level, logger:get_primary_config()),
     SetLevel = fun(New) -> ok = logger:set_primary_config(level, New) end,
     {setup, fun() -> SetLevel(none) end, fun(_) -> SetLevel(Level) end, Tests}.
+
+%% Who holds what.
+-spec permits() -> [{pid(), canal_lock:key(), pos_integer()}].
+permits() ->
+    canal_lock_view:fold_permits(fun lists:append/2, []).

@@ -38,8 +38,7 @@ status() ->
         keep_on_crash => false,
         sweep_interval_ms => 5000,
         work => [],
-        waiting_for_sweep => 0,
-        watched_on_other_nodes => 0
+        waiting_for_sweep => 0
     },
     ?assertEqual({running, Shown}, shown()),
     ok = sys:suspend(canal_lock),

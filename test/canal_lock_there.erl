@@ -4,8 +4,8 @@
 -export([tests/3, tests/4]).
 -export([start_manager/2, kill_manager/1, suspend_manager/1, resume_manager/1]).
 -export([acquire/3, acquire/4, send_acquire/3, release/3, attempt/1]).
--export([count/2, await_count/3, info/1, watched/1, unconfirmed/1, nothing_is_left/1]).
--export([await_request/1, call_of/1, calls/1]).
+-export([count/2, await_count/3, info/1, nothing_is_left/1]).
+-export([proxy/2, proxies/1, suspend/2, resume/2, await_request/1, await_request/2]).
 
 -type a_node() :: canal_lock_nodes:a_node().
 -type worker() :: canal_lock_nodes:worker().
@@ -37,8 +37,7 @@ run(Test, Options, Nodes = [There | _]) ->
         stop_manager(There)
     end,
     [canal_lock_nodes:kill_workers(Node) || Node <- Nodes],
-    [await(Node, [], fun calls_here/0) || Node <- Nodes],
-    ok.
+    await(There, [], fun idle_proxies/0).
 
 %% Its parent does not end with it, as a supervisor.
 -spec start_manager(a_node(), canal_lock:options()) -> worker().
@@ -112,65 +111,62 @@ await_count(There, Key, Count) ->
 info(There) ->
     canal_lock_nodes:call(There, fun canal_lock:info/0).
 
-%% Whom the manager watches: the rows of its table, which are its monitors too; if not, both.
--spec watched(a_node()) -> [{pid(), holder | {call_of, pid()}}] | {differ, Rows :: list(), Monitors :: list()}.
-watched(There) ->
-    canal_lock_nodes:call(There, fun watched_here/0).
+%% The proxy of a worker on another node.
+-spec proxy(worker(), a_node()) -> pid() | none.
+proxy({_, Holder}, There) ->
+    canal_lock_nodes:call(There, fun() -> canal_lock_nif:proxy_of(Holder) end).
 
-watched_here() ->
-    %% It answers after what it has been sent before.
-    _ = sys:get_state(canal_lock),
-    Rows = lists:sort([{Pid, Why} || {Pid, _, Why} <- ets:tab2list(canal_lock)]),
-    {monitors, Monitors} = process_info(whereis(canal_lock), monitors),
-    case lists:sort([Pid || {process, Pid} <- Monitors]) =:= [Pid || {Pid, _} <- Rows] of
-        true -> Rows;
-        false -> {differ, Rows, Monitors}
-    end.
-
-%% The calls on record, each with whom it is for.
--spec unconfirmed(a_node()) -> [{Holder :: pid(), Call :: pid()}].
-unconfirmed(There) ->
+%% All proxies, with the processes that they represent in the table that is open.
+-spec proxies(a_node()) -> [{Holder :: pid(), Proxy :: pid()}].
+proxies(There) ->
     canal_lock_nodes:call(There, fun() ->
-        [{Holder, Call} || {Holder, _, Calls} <- remote_holders(), Call <- Calls]
+        [
+            {Holder, Proxy}
+         || Proxy <- proxies_here(), {state, Holder, _, _, _} <- [sys:get_state(Proxy)],
+            canal_lock_nif:proxy_of(Holder) =:= Proxy
+        ]
     end).
 
-remote_holders() ->
-    canal_lock_nif:remote_holders(element(3, sys:get_state(canal_lock))).
-
-%% Soon: not a permit, nobody who holds one or is on record as if, nobody who is watched.
--spec nothing_is_left(a_node()) -> ok.
-nothing_is_left(There) ->
-    await(There, {0, 0, [], [], []}, fun() ->
-        #{permits := Permits, holders := Holders} = canal_lock:info(),
-        {Permits, Holders, remote_holders(), watched_here(), canal_lock:audit()}
-    end).
-
-%% Until somebody's request waits for a manager that is suspended.
--spec await_request(a_node()) -> ok.
-await_request(There) ->
-    await(There, {message_queue_len, 1}, fun() -> process_info(whereis(canal_lock), message_queue_len) end).
-
-%% The process that makes the call for a worker which is in the middle of one: it is monitored by the worker.
--spec call_of(worker()) -> worker().
-call_of({Here, Pid}) ->
-    [Call] = canal_lock_nodes:call(Here, fun() ->
-        {monitors, Monitors} = process_info(Pid, monitors),
-        [Call || Call <- calls_here(), lists:member({process, Call}, Monitors)]
-    end),
-    {Here, Call}.
-
-%% All processes of a node that are in the middle of a call.
--spec calls(a_node()) -> [pid()].
-calls(Here) ->
-    canal_lock_nodes:call(Here, fun calls_here/0).
-
-calls_here() ->
+proxies_here() ->
     [
         Pid
      || Pid <- processes(),
-        {current_stacktrace, Stack} <- [process_info(Pid, current_stacktrace)],
-        lists:keymember(canal_lock_remote, 1, Stack)
+        {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
+        lists:member({'$initial_call', {canal_lock_proxy, init, 1}}, Dictionary)
     ].
+
+%% All proxies, after each has been told that it has been idle for long.
+idle_proxies() ->
+    [Proxy ! timeout || Proxy <- proxies_here()],
+    proxies_here().
+
+-spec suspend(a_node(), pid()) -> ok.
+suspend(There, Process) ->
+    canal_lock_nodes:call(There, fun() -> sys:suspend(Process) end).
+
+-spec resume(a_node(), pid()) -> ok.
+resume(There, Process) ->
+    canal_lock_nodes:call(There, fun() -> sys:resume(Process) end).
+
+%% Soon: not a permit, not a holder, and no proxy.
+-spec nothing_is_left(a_node()) -> ok.
+nothing_is_left(There) ->
+    await(There, {0, 0, [], []}, fun() ->
+        #{permits := Permits, holders := Holders} = canal_lock:info(),
+        {Permits, Holders, idle_proxies(), canal_lock:audit()}
+    end).
+
+%% Until a request waits for a manager, or a proxy, that is suspended.
+-spec await_request(a_node()) -> ok.
+await_request(There) ->
+    await_request(There, canal_lock).
+
+-spec await_request(a_node(), canal_lock | pid()) -> ok.
+await_request(There, Server) ->
+    await(There, {message_queue_len, 1}, fun() ->
+        Pid = if is_pid(Server) -> Server; true -> whereis(Server) end,
+        process_info(Pid, message_queue_len)
+    end).
 
 await(Node, Value, Ask) ->
     canal_lock_nodes:call(Node, fun() -> canal_lock_await:value(Value, Ask) end).

@@ -100,7 +100,7 @@ rows() ->
     [holder(maps:from_list([{{H, N}, rand:uniform(30)} || N <- lists:seq(1, 40)])) || H <- lists:seq(1, 50)],
     AllKeys = [[integer_to_list(-P), format(K)] || {P, K} <- lists:sort([{-P, K} || {K, P} <- canal_lock:keys()])],
     Add = fun({Pid, _, P}, Sums) -> maps:update_with(Pid, fun({S, C}) -> {S + P, C + 1} end, {P, 1}, Sums) end,
-    Sums = lists:foldl(Add, #{}, canal_lock_view:permits()),
+    Sums = lists:foldl(Add, #{}, canal_lock_stage:permits()),
     AllHolders = [
         [integer_to_list(-S), integer_to_list(C), pid_to_list(Pid)]
      || {S, Pid, C} <- lists:sort([{-S, Pid, C} || {Pid, {S, C}} <- maps:to_list(Sums)])
@@ -259,18 +259,16 @@ held(Pid) ->
     canal_lock_await:value({status, waiting}, fun() -> process_info(Pid, status) end),
     Pid.
 
-%% As the manager does for a process of another node, for one that there is not.
+%% A process that does not exist, represented by a worker.
 other_node() ->
-    Handle = element(3, sys:get_state(canal_lock)),
     #{from_other_nodes := Terms} = maps:from_list(canal_lock_key_terms:by_kind()),
-    [There, Call | _] = [Pid || Pid <- Terms, is_pid(Pid)],
-    [{acquired, _} = canal_lock_nif:remote_acquire(Handle, {There, none}, Call, {Key, 9, 1}) || Key <- [db, db, other]],
-    true = canal_lock_nif:remote_end_call(Handle, There, Call, true),
+    [There | _] = [Pid || Pid <- Terms, is_pid(Pid)],
+    Proxy = canal_lock_worker:holder(#{db => 2, other => 1}),
+    ok = canal_lock_worker:order(Proxy, fun() -> canal_lock_nif:represent(There) end),
     Screen = top(?SLOW, ?TERMINAL),
     {_, _, Holders} = sections(canal_lock_screen:picture(Screen)),
     ?assertEqual([["3", "2", pid_to_list(There), "on", atom_to_list(node(There))]], Holders),
-    canal_lock_screen:quits(Screen),
-    ok = canal_lock_nif:remote_give_back(Handle, There).
+    canal_lock_screen:quits(Screen).
 
 %%% Tables that come and go
 

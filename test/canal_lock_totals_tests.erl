@@ -123,27 +123,18 @@ reclaimed() ->
     does(#{reclaimed => 10}, fun canal_lock_manager:sweep/0),
     ?assertMatch(#{keys := 100}, canal_lock:info()).
 
-%% What the manager asks of the native library for them.
+%% By their proxies, which are local processes.
 other_nodes() ->
-    Handle = element(3, sys:get_state(canal_lock)),
     #{from_other_nodes := Terms} = maps:from_list(canal_lock_key_terms:by_kind()),
-    [Holder, Call | _] = [Pid || Pid <- Terms, is_pid(Pid)],
-    Acquire = fun(Capacity) ->
-        Answer = canal_lock_nif:remote_acquire(Handle, {Holder, none}, Call, {db, Capacity, 1}),
-        canal_lock_nif:remote_end_call(Handle, Holder, Call, true),
-        Answer
-    end,
-    Release = fun(Pid, Key) -> canal_lock_nif:remote_release(Handle, Pid, Key) end,
-    does(#{granted => 3, permits => 3}, fun() -> [{acquired, N} = Acquire(3) || N <- [1, 2, 3]] end),
-    does(#{refused => 1}, fun() -> full = Acquire(3) end),
-    does(#{released => 1, permits => -1}, fun() -> {true, true} = Release(Holder, db) end),
-    does(#{not_held => 1}, fun() -> {false, true} = Release(Holder, other) end),
-    does(#{not_held => 1}, fun() -> {false, false} = Release(Call, db) end),
-    does(#{given_back => 2, permits => -2}, fun() -> ok = canal_lock_nif:remote_give_back(Handle, Holder) end),
-    does(#{refused => 1}, fun() -> full = Acquire(0) end),
-    %% The last release of a holder, after which it is forgotten.
-    does(#{granted => 1, permits => 1}, fun() -> {acquired, 1} = Acquire(1) end),
-    does(#{released => 1, permits => -1}, fun() -> {true, false} = Release(Holder, db) end).
+    [Holder | _] = [Pid || Pid <- Terms, is_pid(Pid)],
+    {Proxy, ok} = canal_lock_worker:start(fun() -> canal_lock_nif:represent(Holder) end),
+    Acquire = fun() -> canal_lock_worker:order(Proxy, fun() -> canal_lock:acquire(db, 3, 1) end) end,
+    does(#{granted => 3, permits => 3}, fun() -> [{acquired, N} = Acquire() || N <- [1, 2, 3]] end),
+    does(#{refused => 1}, fun() -> full = Acquire() end),
+    does(#{released => 1, permits => -1}, fun() ->
+        ok = canal_lock_worker:order(Proxy, fun() -> canal_lock:release(db) end)
+    end),
+    does(#{given_back => 2, permits => -2}, fun() -> ok = canal_lock_worker:kill(Proxy) end).
 
 nothing() ->
     take(db, 1),

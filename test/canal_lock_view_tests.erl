@@ -224,20 +224,26 @@ of_other_generations(Pid) ->
      || Further <- lists:seq(1, 64)
     ].
 
-%% What the manager asks of the native library on behalf of processes of other nodes is asked here for processes that
-%% there are not.
+%% Of processes that do not exist, represented by workers: what a proxy holds is shown as held by the process that it
+%% represents.
 other_nodes() ->
-    Handle = element(3, sys:get_state(canal_lock)),
-    [Known, Unknown, Call | _] = pids_of_other_nodes(),
+    [Known, Second, Unknown | _] = pids_of_other_nodes(),
     Here = holder(#{db => 1}),
-    {acquired, 2} = canal_lock_nif:remote_acquire(Handle, {Known, none}, Call, {db, 9, 1}),
-    true = canal_lock_nif:remote_end_call(Handle, Known, Call, true),
-    {acquired, 1} = canal_lock_nif:remote_acquire(Handle, {Known, none}, Call, {"string", 9, 1}),
-    true = canal_lock_nif:remote_end_call(Handle, Known, Call, true),
-    tells(#{Here => #{db => 1}, Known => #{db => 1, "string" => 1}, Unknown => #{}, Call => #{}, self() => #{}}),
+    Proxy = holder(#{db => 1, "string" => 1}),
+    tells(#{Here => #{db => 1}, Proxy => #{db => 1, "string" => 1}}),
+    ok = canal_lock_worker:order(Proxy, fun() -> canal_lock_nif:represent(Known) end),
+    Represented = #{Here => #{db => 1}, Known => #{db => 1, "string" => 1}, Unknown => #{}, self() => #{}},
+    tells(Represented),
     [?assertEqual({Pid, []}, {Pid, canal_lock:held(Pid)}) || Pid <- pids_of_other_nodes(), Pid =/= Known],
-    ok = canal_lock_nif:remote_give_back(Handle, Known),
-    tells(#{Here => #{db => 1}, Known => #{}}).
+    %% A second proxy is refused while the first one lives, and holds nothing.
+    {Other, Proxy} = canal_lock_worker:start(fun() -> canal_lock_nif:represent(Known) end),
+    tells(Represented),
+    ok = canal_lock_worker:order(Other, fun() -> canal_lock_nif:represent(Second) end),
+    ?assertEqual([Proxy, Other, none], [canal_lock_nif:proxy_of(Pid) || Pid <- [Known, Second, Unknown]]),
+    ok = canal_lock_worker:kill(Proxy),
+    canal_lock_await:value([], fun() -> canal_lock:held(Known) end),
+    tells(#{Here => #{db => 1}, Known => #{}}),
+    ?assertEqual([none, Other], [canal_lock_nif:proxy_of(Pid) || Pid <- [Known, Second]]).
 
 pids_of_other_nodes() ->
     #{from_other_nodes := Terms} = maps:from_list(canal_lock_key_terms:by_kind()),

@@ -65,7 +65,7 @@ with_a_far_node() ->
         {release, [ok, not_held]},
         {die, [of_something]}
     ]) ++
-        each(connection, [{lost, [back_at_once, back_by_the_next_manager]}]).
+        each(connection, [{lost, [managed, without_a_manager]}]).
 
 each(Where, Events) ->
     [{Where, Call, Kind} || {Call, Kinds} <- Events, Kind <- Kinds].
@@ -299,7 +299,7 @@ tally(Function, Arguments, Answer, Before, After) ->
             {die, [Slot, How]} ->
                 [{distance(Slot), die, Of} || GivesBack, Of <- [kind(How), of_something]];
             {start, [keeping, _]} when Answer =:= ok, Kept ->
-                [{manager, start, adopts} | [{connection, lost, back_by_the_next_manager} || GivesBack]];
+                [{manager, start, adopts}];
             {start, _} when Answer =:= ok ->
                 [{manager, start, begins_empty}];
             {end_manager, _} when Answer =:= ok ->
@@ -307,7 +307,8 @@ tally(Function, Arguments, Answer, Before, After) ->
             {sweep, []} when Answer =:= ok ->
                 [{manager, sweep, reclaimed} || canal_lock_model:more(reclaimed, Before, After) > 0];
             {cut, _} ->
-                [{connection, lost, back_at_once} || GivesBack];
+                Managed = canal_lock_model:manager(Before) =/= none,
+                [{connection, lost, if Managed -> managed; true -> without_a_manager end} || GivesBack];
             {_, [Slot | _]} ->
                 [{distance(Slot), Function, kind(Answer)}];
             {_, []} ->
@@ -435,7 +436,7 @@ start(Kind, MaxPer) ->
 
 %% Holders that have died, or are out of reach.
 gone_on_record() ->
-    Seen = on(place(), fun() -> {[Pid || {Pid, _, _} <- canal_lock_view:permits()], [node() | nodes()]} end),
+    Seen = on(place(), fun() -> {[Pid || {Pid, _, _} <- canal_lock_stage:permits()], [node() | nodes()]} end),
     {Pids, Reached} = Seen,
     [Pid || Pid <- lists:usort(Pids), not (lists:member(node(Pid), Reached) andalso lives(Pid))].
 

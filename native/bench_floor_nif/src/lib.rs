@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use rustler::codegen_runtime::{c_int, inventory};
-use rustler::sys::{enif_make_badarg, enif_make_tuple_from_array, ErlNifEnv, ErlNifTerm};
+use rustler::sys::{
+    enif_make_badarg, enif_make_tuple_from_array, ErlNifEnv, ERL_NIF_TERM as ErlNifTerm,
+};
 use rustler::types::atom::ok;
 use rustler::{Encoder, Env, LocalPid, Monitor, Resource, ResourceArc, SchedulerFlags, Term};
 

@@ -1,7 +1,7 @@
 //! The sweep beside those who call.
 
 use crate::caller::WordTable;
-use permit_table::Progress;
+use permit_table::{Budget, Progress};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub fn beside<R>(table: &WordTable, body: impl FnOnce() -> R) -> R {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                table.sweep_step(BUDGET);
+                table.sweep_step(&mut Budget::of(BUDGET));
                 thread::sleep(REST);
             }
         });
@@ -39,5 +39,5 @@ impl Drop for End<'_> {
 
 /// One pass, as fast as it goes.
 pub fn pass(table: &WordTable) {
-    while table.sweep_step(BUDGET) != Progress::Done {}
+    while table.sweep_step(&mut Budget::of(BUDGET)) != Progress::Done {}
 }

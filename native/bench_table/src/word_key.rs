@@ -65,11 +65,11 @@ impl<const N: usize> Hash for Words<N> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let pair = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
         hasher.write_u128(pair(self.shape, self.words[0]));
-        let (pairs, last) = self.words[1..].as_chunks::<2>();
-        for [low, high] in pairs {
-            hasher.write_u128(pair(*low, *high));
+        let mut pairs = self.words[1..].chunks_exact(2);
+        for two in &mut pairs {
+            hasher.write_u128(pair(two[0], two[1]));
         }
-        if let [last] = last {
+        if let [last] = pairs.remainder() {
             hasher.write_u64(*last);
         }
     }

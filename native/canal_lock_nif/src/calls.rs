@@ -1,13 +1,13 @@
 //! The calls that count: `acquire` and `release`, as raw NIF functions.
 
-use crate::arguments::{capacity, with_key, WithKey};
-use crate::enif::{self, Here};
-use crate::incarnation::{current, Caller};
-use crate::key::TermKey;
+use crate::arguments::{capacity, with_key};
+use crate::caller::Caller;
+use crate::enif::{self, ErlNifTerm, Here};
+use crate::incarnation::current;
+use crate::key::read::{at_first_sight, Attempt, Reading, Unread};
 use crate::raised::Raised;
-use crate::small::{guess, Guess, Unread, WithGuess};
-use permit_table::{fault, pin, Acquired, Capacity, NotHeld, Query};
-use rustler::sys::{ErlNifEnv, ErlNifTerm};
+use permit_table::{fault, pin, Acquired, Capacity, NotHeld};
+use rustler::sys::ErlNifEnv;
 use rustler::Nif;
 use std::ffi::{c_char, c_int};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -56,10 +56,8 @@ fn acquire(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
     let Some(capacity) = capacity(here, max_per, buckets) else {
         return Raised::BadArg.answer(here, arguments);
     };
-    match guess(here, key, Acquire { here, capacity }) {
-        Some(Some(answer)) => answer,
-        _ => acquire_surely(here, arguments, capacity),
-    }
+    at_first_sight(here, key, Acquire { here, capacity })
+        .unwrap_or_else(|| acquire_surely(here, arguments, capacity))
 }
 
 struct Acquire<'a> {
@@ -67,49 +65,37 @@ struct Acquire<'a> {
     capacity: Capacity,
 }
 
-impl WithGuess for Acquire<'_> {
-    type Answer = Option<ErlNifTerm>;
+impl Attempt for Acquire<'_> {
+    type Answer = ErlNifTerm;
 
     #[inline(always)]
-    fn call<const N: usize>(self, guess: &Guess<N>) -> Option<ErlNifTerm> {
-        let here = self.here;
+    fn call(self, key: &Reading<'_>) -> Option<ErlNifTerm> {
+        let Acquire { here, capacity } = self;
         let pin = pin();
         fault::point();
         let open = current(&pin)?;
         let caller = Caller::of(here);
-        let watch = move || open.watch_caller(here, caller.place);
-        let acquired = open
-            .table
-            .acquire_known(&pin, caller.holder(), guess, self.capacity, watch);
+        let watch = || open.watch_caller(here, caller);
+        let table = &open.table;
+        let acquired = table.acquire_known(&pin, caller.holder(), key, capacity, watch);
         // After an error nothing has changed either. It will come again, or the second try is worth it.
-        let acquired = acquired.ok()??;
-        Some(answer(here, acquired))
+        Some(answer(here, acquired.ok()??))
     }
 }
 
-/// Acquires a key that is new, or not of the kind that is guessed; and says what went wrong.
+/// Acquires a key that is new, or was not read right at first sight; and says what went wrong.
 #[cold]
 fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacity) -> ErlNifTerm {
-    struct Surely<'a>(Here<'a>, Capacity);
-
-    impl WithKey for Surely<'_> {
-        type Answer = Acquired;
-
-        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Acquired, Raised> {
-            let Surely(here, capacity) = self;
-            let pin = pin();
-            fault::point();
-            let open = current(&pin).ok_or(Raised::NotStarted)?;
-            let caller = Caller::of(here);
-            let watch = || open.watch_caller(here, caller.place);
-            let acquired = open
-                .table
-                .acquire(&pin, caller.holder(), key, capacity, watch)?;
-            Ok(acquired)
-        }
-    }
-
-    match with_key(here, arguments[0], Surely(here, capacity)) {
+    let acquired = with_key(here, arguments[0], |key| {
+        let pin = pin();
+        fault::point();
+        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        let caller = Caller::of(here);
+        let watch = || open.watch_caller(here, caller);
+        let table = &open.table;
+        Ok(table.acquire(&pin, caller.holder(), key, capacity, watch)?)
+    });
+    match acquired {
         Ok(acquired) => answer(here, acquired),
         Err(raised) => raised.answer(here, arguments),
     }
@@ -149,7 +135,7 @@ fn release_or(
     not_held: impl FnOnce() -> ErlNifTerm,
 ) -> ErlNifTerm {
     let key = arguments[0];
-    if release_inline(here, key) || guess(here, key, Release { here }) == Some(true) {
+    if at_first_sight(here, key, Release { here }).is_some() {
         return atoms::ok().as_c_arg();
     }
     match release_surely(here, key) {
@@ -159,52 +145,37 @@ fn release_or(
     }
 }
 
-/// Releases a key that is one of the two that the caller's slot names; those say what the term has to be read as.
-#[inline(always)]
-fn release_inline(here: Here<'_>, key: ErlNifTerm) -> bool {
-    let pin = pin();
-    fault::point();
-    let Some(open) = current(&pin) else {
-        return false;
-    };
-    let caller = Caller::of(here).holder();
-    open.table
-        .release_inline(&pin, caller, &Unread { here, term: key })
-}
-
 struct Release<'a> {
     here: Here<'a>,
 }
 
-impl WithGuess for Release<'_> {
-    type Answer = bool;
+impl Attempt for Release<'_> {
+    type Answer = ();
 
-    #[cold]
-    fn call<const N: usize>(self, guess: &Guess<N>) -> bool {
+    #[inline(always)]
+    fn call(self, key: &Reading<'_>) -> Option<()> {
         let pin = pin();
-        let Some(open) = current(&pin) else {
-            return false;
-        };
+        fault::point();
+        let open = current(&pin)?;
         let caller = Caller::of(self.here).holder();
-        open.table.release_more(&pin, caller, guess)
+        open.table.release_known(&pin, caller, key).then_some(())
+    }
+
+    fn call_unread(&self, key: &Unread) -> Option<()> {
+        let pin = pin();
+        let open = current(&pin)?;
+        let caller = Caller::of(self.here).holder();
+        open.table.release_inline(&pin, caller, key).then_some(())
     }
 }
 
-/// Releases a key that is not of the kind that is guessed, or is not held.
+/// Releases a key that was not read right at first sight, or is not held.
 #[cold]
 fn release_surely(here: Here<'_>, key: ErlNifTerm) -> Result<Result<(), NotHeld>, Raised> {
-    struct Surely<'a>(Here<'a>);
-
-    impl WithKey for Surely<'_> {
-        type Answer = Result<(), NotHeld>;
-
-        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised> {
-            let pin = pin();
-            let open = current(&pin).ok_or(Raised::NotStarted)?;
-            let caller = Caller::of(self.0).holder();
-            Ok(open.table.release(&pin, caller, key))
-        }
-    }
-
-    with_key(here, key, Surely(here))
+    with_key(here, key, |key| {
+        let pin = pin();
+        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        let caller = Caller::of(here).holder();
+        Ok(open.table.release(&pin, caller, key))
+    })
 }

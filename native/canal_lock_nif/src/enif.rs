@@ -3,19 +3,26 @@
 //! `Env` and `Term` are rustler's, whose lifetimes say how long a term may be used: all blocks here rest on that. The
 //! hot calls use [`Here`] instead.
 
+use permit_table::OutOfMemory;
+pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
-    enif_compare, enif_get_int64, enif_get_list_cell, enif_get_local_port, enif_get_tuple,
-    enif_get_uint64, enif_hash, enif_inspect_binary, enif_is_atom, enif_is_identical,
-    enif_is_number, enif_is_pid, enif_make_copy, enif_make_double, enif_make_int, enif_make_int64,
-    enif_make_list_cell, enif_make_list_from_array, enif_make_new_binary, enif_make_pid,
-    enif_make_ref, enif_make_tuple_from_array, enif_make_uint64, enif_self, enif_term_to_binary,
-    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifPid, ErlNifPort, ErlNifTerm,
+    enif_alloc_env, enif_binary_to_term, enif_compare, enif_get_int64, enif_get_list_cell,
+    enif_get_local_port, enif_get_map_size, enif_get_tuple, enif_get_uint64, enif_hash,
+    enif_inspect_binary, enif_is_identical, enif_make_copy, enif_make_double, enif_make_int,
+    enif_make_int64, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
+    enif_make_new_binary, enif_make_pid, enif_make_ref, enif_make_tuple_from_array,
+    enif_make_uint64, enif_map_iterator_create, enif_map_iterator_destroy,
+    enif_map_iterator_get_pair, enif_map_iterator_next, enif_self, enif_term_to_binary,
+    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator, ErlNifMapIteratorEntry, ErlNifPid,
+    ErlNifPort,
 };
 use rustler::{Atom, Env, Term};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 /// The environment of the running call, and nothing beside it.
 ///
@@ -65,9 +72,7 @@ impl<'a> Here<'a> {
 /// are.
 #[inline(always)]
 pub(crate) fn word(term: ErlNifTerm) -> u64 {
-    // SAFETY: ErlNifTerm is a transparent wrapper around the C type ERL_NIF_TERM, which is a word.
-    let word: usize = unsafe { std::mem::transmute(term) };
-    word as u64
+    term as u64
 }
 
 /// The term that a machine word is.
@@ -75,8 +80,7 @@ pub(crate) fn word(term: ErlNifTerm) -> u64 {
 /// # Safety
 /// The word is of a term that is alive: of an immediate one, or of one whose environment the caller keeps.
 pub(crate) unsafe fn from_word(word: u64) -> ErlNifTerm {
-    // SAFETY: the inverse of `word`.
-    unsafe { std::mem::transmute::<usize, ErlNifTerm>(word as usize) }
+    word as ErlNifTerm
 }
 
 /// The word of a local pid, which no other living process has.
@@ -96,27 +100,6 @@ pub(crate) fn self_pid(here: Here<'_>) -> ErlNifPid {
         enif_self(here.env, pid.as_mut_ptr());
         pid.assume_init()
     }
-}
-
-/// Is it an atom?
-#[inline(always)]
-pub(crate) fn is_atom(here: Here<'_>, term: ErlNifTerm) -> bool {
-    // SAFETY: the term is of this environment.
-    unsafe { enif_is_atom(here.env, term) != 0 }
-}
-
-/// Is it an integer or a float?
-#[inline(always)]
-pub(crate) fn is_number(here: Here<'_>, term: ErlNifTerm) -> bool {
-    // SAFETY: the term is of this environment.
-    unsafe { enif_is_number(here.env, term) != 0 }
-}
-
-/// Is it a pid, of whatever node?
-#[inline(always)]
-pub(crate) fn is_pid(here: Here<'_>, term: ErlNifTerm) -> bool {
-    // SAFETY: the term is of this environment.
-    unsafe { enif_is_pid(here.env, term) != 0 }
 }
 
 /// An integer of 64 bits without sign.
@@ -149,13 +132,59 @@ pub(crate) fn float(here: Here<'_>, float: f64) -> ErlNifTerm {
     unsafe { enif_make_double(here.env, float) }
 }
 
+/// An integer without sign as a term.
+pub(crate) fn unsigned_integer(here: Here<'_>, integer: u64) -> ErlNifTerm {
+    // SAFETY: as in `integer`.
+    unsafe { enif_make_uint64(here.env, integer) }
+}
+
 /// `[]`.
-pub(crate) fn nil(here: Here<'_>) -> ErlNifTerm {
-    // SAFETY: as in `float`; of no elements, none are read.
-    unsafe { enif_make_list_from_array(here.env, ptr::null(), 0) }
+#[inline(always)]
+pub(crate) fn nil() -> ErlNifTerm {
+    NIL.load(Ordering::Relaxed) as ErlNifTerm
+}
+
+static NIL: AtomicU64 = AtomicU64::new(0);
+
+/// An integer from 0 to 255, by its word alone: the VM has said at the load which words these are ([`learn_words`]).
+#[inline(always)]
+pub(crate) fn byte(word: u64) -> Option<u64> {
+    // What is not a whole number of steps above 0 has bits at the top after that.
+    let above_zero = word.wrapping_sub(ZERO.load(Ordering::Relaxed));
+    let integer = above_zero.rotate_right(STEP.trailing_zeros());
+    (integer < KNOWN.load(Ordering::Relaxed)).then_some(integer)
+}
+
+/// The inverse of [`byte`], for as many integers as are known.
+#[inline(always)]
+pub(crate) fn byte_word(integer: u64) -> Option<u64> {
+    let word = ZERO.load(Ordering::Relaxed) + integer.wrapping_mul(STEP);
+    (integer < KNOWN.load(Ordering::Relaxed)).then_some(word)
+}
+
+/// How far the words of two small integers are apart of which one is the next of the other.
+const STEP: u64 = 16;
+
+/// The word of 0; and how many integers from there on have words that are so far apart. None, on a VM where it is
+/// otherwise.
+static ZERO: AtomicU64 = AtomicU64::new(0);
+static KNOWN: AtomicU64 = AtomicU64::new(0);
+
+/// Asks the VM for the words of terms that are the same as long as it runs. To be called before anything else.
+pub(crate) fn learn_words(env: Env<'_>) {
+    // SAFETY: the environment is that of the running call; of no elements, none are read.
+    let nil = unsafe { enif_make_list_from_array(env.as_c_arg(), ptr::null(), 0) };
+    NIL.store(word(nil), Ordering::Relaxed);
+    let word_of = |integer| word(self::integer(env, integer as i64));
+    let zero = word_of(0);
+    if (0..256).all(|integer| word_of(integer) == zero + integer * STEP) {
+        ZERO.store(zero, Ordering::Relaxed);
+        KNOWN.store(256, Ordering::Relaxed);
+    }
 }
 
 /// A tuple of terms of this environment.
+#[inline(always)]
 pub(crate) fn tuple(here: Here<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
     // SAFETY: the array is as long as it says. A tuple that was one before is not too long to be one again.
     unsafe { enif_make_tuple_from_array(here.env, elements.as_ptr(), elements.len() as u32) }
@@ -190,6 +219,50 @@ pub(crate) fn binary(
         bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
     }
     term
+}
+
+/// A list of bytes.
+pub(crate) fn string(here: Here<'_>, bytes: &[u8]) -> ErlNifTerm {
+    bytes.iter().rev().fold(nil(), |tail, byte| {
+        // SAFETY: all terms are of this environment.
+        unsafe { enif_make_list_cell(here.env, enif_make_int(here.env, (*byte).into()), tail) }
+    })
+}
+
+/// A map of keys that differ, as they were those of a map before.
+pub(crate) fn map(here: Here<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm]) -> ErlNifTerm {
+    let mut map = 0;
+    // SAFETY: as many values as keys, all of this environment; the pointer is to a local.
+    let made = unsafe {
+        enif_make_map_from_arrays(
+            here.env,
+            keys.as_ptr().cast_mut(),
+            values.as_ptr().cast_mut(),
+            keys.len().min(values.len()),
+            &mut map,
+        )
+    };
+    assert_ne!(made, 0, "the keys of a map differ");
+    map
+}
+
+/// The term that the external format says.
+pub(crate) fn from_external_format(
+    here: Here<'_>,
+    bytes: &[u8],
+) -> Result<ErlNifTerm, OutOfMemory> {
+    let term = here.env().binary_to_term(bytes);
+    term.map(|(term, _)| term.as_c_arg()).ok_or(OutOfMemory)
+}
+
+/// A copy of a term in a new environment, which is the caller's. Without memory for either, the VM ends the node, as it
+/// does everywhere.
+pub(crate) fn copied_apart(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
+    // SAFETY: the environment is new, and nobody else's; the term is alive, as those of the running call are.
+    unsafe {
+        let environment = enif_alloc_env();
+        (environment, enif_make_copy(environment, term))
+    }
 }
 
 /// A copy of a term of another environment, which the caller keeps alive.
@@ -234,26 +307,72 @@ pub(crate) fn bytes<'a>(here: Here<'a>, term: ErlNifTerm) -> Option<&'a [u8]> {
     Some(unsafe { std::slice::from_raw_parts(binary.data, binary.size) })
 }
 
-/// An element of `parent` as a term.
+/// The head and the tail of a list cell; nothing for what is not one.
 #[inline(always)]
-pub(crate) fn element<'a>(parent: Term<'a>, element: ErlNifTerm) -> Term<'a> {
-    // SAFETY: what a term of an environment contains is of that environment too.
-    unsafe { Term::new(parent.get_env(), element) }
+pub(crate) fn list_cell(here: Here<'_>, term: ErlNifTerm) -> Option<(ErlNifTerm, ErlNifTerm)> {
+    let (mut head, mut tail) = (0, 0);
+    // SAFETY: the pointers are to locals, and the term is of this environment.
+    let is_cell = unsafe { enif_get_list_cell(here.env, term, &mut head, &mut tail) };
+    (is_cell != 0).then_some((head, tail))
 }
 
-/// The head and the tail of a list cell; nothing for what is not one.
-pub(crate) fn list_cell<'a>(term: Term<'a>) -> Option<(Term<'a>, Term<'a>)> {
-    let (mut head, mut tail) = (ErlNifTerm::default(), ErlNifTerm::default());
-    // SAFETY: the pointers are to locals, and the term is of this environment.
-    let is_cell = unsafe {
-        enif_get_list_cell(
-            term.get_env().as_c_arg(),
-            term.as_c_arg(),
-            &mut head,
-            &mut tail,
-        )
-    };
-    (is_cell != 0).then(|| (element(term, head), element(term, tail)))
+/// How many pairs a map has; nothing for what is none.
+#[inline(always)]
+pub(crate) fn map_size(here: Here<'_>, term: ErlNifTerm) -> Option<usize> {
+    let mut size = 0;
+    // SAFETY: the pointer is to a local, and the term is of this environment.
+    let is_map = unsafe { enif_get_map_size(here.env, term, &mut size) };
+    (is_map != 0).then_some(size)
+}
+
+/// The pairs of a map that has so many.
+#[inline(always)]
+pub(crate) fn pairs(here: Here<'_>, map: ErlNifTerm, size: usize) -> Option<Pairs<'_>> {
+    let mut iterator = MaybeUninit::uninit();
+    let head = ErlNifMapIteratorEntry::ERL_NIF_MAP_ITERATOR_HEAD;
+    // SAFETY: the pointer is to a local, and the term is of this environment; it is filled on success.
+    unsafe {
+        let created = enif_map_iterator_create(here.env, map, iterator.as_mut_ptr(), head);
+        (created != 0).then(|| Pairs {
+            here,
+            iterator: iterator.assume_init(),
+            left: size,
+        })
+    }
+}
+
+/// The keys and values of a map.
+pub(crate) struct Pairs<'a> {
+    here: Here<'a>,
+    iterator: ErlNifMapIterator,
+    left: usize,
+}
+
+impl Iterator for Pairs<'_> {
+    type Item = (ErlNifTerm, ErlNifTerm);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let (mut key, mut value) = (0, 0);
+        let (env, iterator) = (self.here.env, &mut self.iterator);
+        // SAFETY: the iterator is of a map of this environment, and the pointers are to locals.
+        unsafe {
+            let is_pair = enif_map_iterator_get_pair(env, iterator, &mut key, &mut value) != 0;
+            if self.left > 0 {
+                enif_map_iterator_next(env, iterator);
+            }
+            is_pair.then_some((key, value))
+        }
+    }
+}
+
+impl Drop for Pairs<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: created, and destroyed once.
+        unsafe { enif_map_iterator_destroy(self.here.env, &mut self.iterator) };
+    }
 }
 
 /// Are the two `=:=`? Both have to be alive, whatever environments they are of.
@@ -271,22 +390,32 @@ pub(crate) fn is_positive(integer: Term<'_>) -> bool {
     }
 }
 
-/// Is an integer of no more than 128 bytes? To ask takes the same time for any.
+/// Is an integer of no more than 1024 bits? To ask takes the same time for any.
 pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
-    const BYTES: usize = 128;
-    // In the external format: a big integer of BYTES + 1 digits of a byte each, a sign, and the digits, least first.
-    let mut bound = [0; 4 + BYTES + 1];
-    bound[..3].copy_from_slice(&[131, 110, BYTES as u8 + 1]);
-    bound[4 + BYTES] = 1;
-    let mut is_beyond = |sign: u8, beyond: fn(i32) -> bool| {
-        bound[3] = sign;
-        let Some((bound, _)) = integer.get_env().binary_to_term(&bound) else {
-            return true;
-        };
-        // SAFETY: both terms are of this environment.
-        beyond(unsafe { enif_compare(integer.as_c_arg(), bound.as_c_arg()) })
-    };
-    !is_beyond(0, |order| order >= 0) && !is_beyond(1, |order| order <= 0)
+    /// Bytes of 2^1024.
+    const BYTES: usize = 129;
+    /// -2^1024 and 2^1024, in an environment that is never freed.
+    static BOUNDS: OnceLock<[ErlNifTerm; 2]> = OnceLock::new();
+    let [least, most] = *BOUNDS.get_or_init(|| {
+        // SAFETY: nobody else has the environment.
+        let environment = unsafe { enif_alloc_env() };
+        [1, 0].map(|sign| {
+            // In the external format: a big integer of so many bytes, a sign, and the bytes, the least first.
+            let mut bytes = [0; 4 + BYTES];
+            bytes[..4].copy_from_slice(&[131, 110, BYTES as u8, sign]);
+            bytes[3 + BYTES] = 1;
+            let mut bound = 0;
+            // SAFETY: the pointers are to locals, and the environment is ours.
+            let read = unsafe {
+                enif_binary_to_term(environment, bytes.as_ptr(), bytes.len(), &mut bound, 0)
+            };
+            assert_ne!(read, 0, "an integer in the external format");
+            bound
+        })
+    });
+    let integer = integer.as_c_arg();
+    // SAFETY: all three terms are alive.
+    unsafe { enif_compare(integer, least) > 0 && enif_compare(integer, most) < 0 }
 }
 
 /// A reference that nobody has.
@@ -295,8 +424,8 @@ pub(crate) fn make_reference(here: Here<'_>) -> Term<'_> {
     here.term(unsafe { enif_make_ref(here.env) })
 }
 
-/// The word of a local port, which is the whole of it, as that of a local pid is.
-pub(crate) fn local_port_word(port: Term<'_>) -> Option<u64> {
+/// Is a port one of this node? Then its word is the whole of it, as that of a local pid is.
+pub(crate) fn is_local_port(port: Term<'_>) -> bool {
     let mut local = MaybeUninit::<ErlNifPort>::uninit();
     // SAFETY: the pointer is to a local, and the term is of this environment.
     let is_local = unsafe {
@@ -306,13 +435,13 @@ pub(crate) fn local_port_word(port: Term<'_>) -> Option<u64> {
             local.as_mut_ptr(),
         )
     };
-    (is_local != 0).then(|| word(port.as_c_arg()))
+    is_local != 0
 }
 
-/// A hash of the VM's own: equal for terms that are `=:=`.
-pub(crate) fn internal_hash(term: Term<'_>) -> u64 {
+/// A hash of the VM's own: equal for terms that are `=:=`, but for references of other nodes.
+pub(crate) fn internal_hash(term: Term<'_>, salt: u64) -> u64 {
     // SAFETY: it reads the term.
-    unsafe { enif_hash(ErlNifHash::ERL_NIF_INTERNAL_HASH, term.as_c_arg(), 0) }
+    unsafe { enif_hash(ErlNifHash::ERL_NIF_INTERNAL_HASH, term.as_c_arg(), salt) }
 }
 
 /// Calls `with` with the term in the external format.
@@ -347,9 +476,9 @@ pub(crate) fn with_external_format<T>(term: Term<'_>, with: impl FnOnce(&[u8]) -
 /// `{Tag, Number}`.
 #[inline(always)]
 pub(crate) fn tagged(here: Here<'_>, tag: Atom, number: u64) -> ErlNifTerm {
-    // SAFETY: the array is read before the call returns, and both terms are of this environment.
-    unsafe {
-        let elements = [tag.as_c_arg(), enif_make_uint64(here.env, number)];
-        enif_make_tuple_from_array(here.env, elements.as_ptr(), 2)
-    }
+    let number = match byte_word(number) {
+        Some(word) => word as ErlNifTerm,
+        None => unsigned_integer(here, number),
+    };
+    tuple(here, &[tag.as_c_arg(), number])
 }

@@ -5,38 +5,37 @@
 //!                           v                          v     (the manager's handle; one for each that adopts it)
 //!                      Incarnation  <-----------  gate (shared)
 //!                      table, watches                  ^
-//!                           '-------------------> HolderWatch x 1024       down: gives back
+//!                           |-------------------> HolderWatch x 1024       down: gives back
+//!                           '-------------------> HolderWatch x 128        down: the same, for proxies (R2)
 //! ```
 //!
 //! How tables follow one another, and what a late death may touch, is `permit_table`'s (`incarnations.rs`, I1 to I5).
-//! Here is what only the VM can do: it keeps the watches, and tells them of deaths. A table that is kept (I4) needs
-//! no manager but for holders on other nodes and the sweep. In order, a manager closes its table itself; it is freed
-//! by whoever manages the next one, or by the one that closes it in order.
+//! Here is what only the VM can do: it keeps the watches, and reports deaths to them. A table that is kept (I4) needs a
+//! manager for the sweep only, and to start proxies. A manager that shuts down cleanly closes its table itself; the
+//! table is freed by that manager, or by the next one.
 
-use crate::enif::{self, Here};
+use crate::caller::Caller;
+use crate::enif::Here;
 use crate::key::TermKey;
-use crate::remote::Remotes;
+use crate::proxies::Proxies;
 use parking_lot::Mutex;
 use permit_table::{
-    fault, pin, Dismantle, Gate, GivenBack, Holder, Incarnations, Opening, OutOfMemory, Pin,
-    Progress, Shared, Table,
+    fault, pin, Budget, Dismantle, Gate, Incarnations, Opening, OutOfMemory, Pin, Progress, Shared,
+    Table,
 };
-use rustler::sys::ErlNifPid;
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
-use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes
 /// that come and go at once rarely meet.
 const WATCHES: usize = 1024;
 
-/// Watches let go in one step of dismantling. With 200,000 processes alive the VM takes away 1,600 monitors with
-/// them.
-const WATCHES_PER_STEP: usize = 8;
+/// The same for proxies, of which there are fewer. What is let go at a time are the monitors of one watch.
+const PROXY_WATCHES: usize = 128;
 
-/// Pids are numbered above four bits of type tag. Only a hint: see `Holder::new`.
-const PID_TAG_BITS: u32 = 4;
+/// What it is worth of a budget to free a watch without a monitor.
+const UNITS_PER_WATCH: usize = 1;
 
 /// Why a table, or a place in one, could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,78 +48,148 @@ pub(crate) enum Trouble {
 /// One table, its watches, and what else outlives a manager that crashes.
 pub(crate) struct Incarnation {
     pub(crate) table: Table<TermKey>,
-    pub(crate) remotes: Remotes,
+    pub(crate) proxies: Proxies,
     /// Tells it from all others.
     pub(crate) serial: u64,
     /// What the manager was started with, to be shown. It is copied or replaced as a whole: a panic leaves one or the
     /// other.
     pub(crate) max_per: Mutex<TermKey>,
     watches: Vec<ResourceArc<HolderWatch>>,
+    proxy_watches: Vec<ResourceArc<HolderWatch>>,
 }
 
-/// Told of the deaths of holders.
-pub(crate) struct HolderWatch(Gate<Incarnation>);
+/// Told of the deaths of holders, or of proxies.
+pub(crate) struct HolderWatch {
+    gate: Gate<Incarnation>,
+    of_proxies: bool,
+    /// How many monitors it has in the VM, which takes time in proportion to let it go.
+    monitors: AtomicUsize,
+}
 
 /// Told of the death of the manager; the manager's own handle on its table.
 pub(crate) struct ManagerWatch(Gate<Incarnation>);
 
 static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
 
-// The VM tells of a death once. What is done then allocates nothing that it needs, and if it panics (a bug of ours),
-// it is tried once more, here or in `Table::give_back`. rustler keeps a second panic from the VM, and one in a
-// destructor; what is on record then stays out until the table is closed by the next one.
+// The VM reports a death once. What is done then allocates nothing that it needs, and if it panics (a bug of ours),
+// it is tried once more, here or in `Table::give_back`. What is on record after a second panic stays out until the
+// table is closed by the next one.
+
+/// Runs a callback of the VM, which a panic must not leave: the VM would abort.
+pub(crate) fn contain_panic(callback: impl FnOnce()) -> Result<(), Panicked> {
+    catch_unwind(AssertUnwindSafe(callback)).map_err(|_| Panicked)
+}
+
+/// The callback has panicked.
+pub(crate) struct Panicked;
 
 #[rustler::resource_impl]
 impl Resource for HolderWatch {
     const IMPLEMENTS_DOWN: bool = true;
+    const IMPLEMENTS_DESTRUCTOR: bool = true;
 
-    fn down<'a>(&'a self, _: Env<'a>, pid: LocalPid, _: Monitor) {
-        let pin = pin();
-        if let Some(incarnation) = self.0.incarnation(&pin) {
-            let dead = Caller::from_pid(pid.as_c_arg());
-            let _: GivenBack = incarnation.table.give_back(&pin, dead.holder());
-        }
+    fn down<'a>(&'a self, _: Env<'a>, pid: LocalPid, monitor: Monitor) {
+        self.monitors.fetch_sub(1, Ordering::Relaxed);
+        let handle = || {
+            let pin = pin();
+            if let Some(incarnation) = self.gate.incarnation(&pin) {
+                let dead = Caller::from_pid(pid.as_c_arg());
+                incarnation.table.give_back(&pin, dead.holder());
+                if self.of_proxies {
+                    incarnation.proxies.forget(dead, monitor);
+                }
+            }
+        };
+        let _ = contain_panic(handle).or_else(|_| contain_panic(handle));
+    }
+
+    fn destructor(self, _: Env<'_>) {
+        let _ = contain_panic(|| drop(self));
     }
 }
 
 #[rustler::resource_impl]
 impl Resource for ManagerWatch {
     const IMPLEMENTS_DOWN: bool = true;
+    const IMPLEMENTS_DESTRUCTOR: bool = true;
 
     fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
-        let abandon = || self.0.abandon();
-        if catch_unwind(AssertUnwindSafe(abandon)).is_err() {
-            abandon();
-        }
+        let _ = contain_panic(|| self.0.abandon()).or_else(|_| contain_panic(|| self.0.abandon()));
+    }
+
+    fn destructor(self, _: Env<'_>) {
+        let _ = contain_panic(|| drop(self));
     }
 }
 
 impl Dismantle for Incarnation {
-    fn dismantle(&mut self, budget: usize) -> bool {
-        if self.table.dismantle(budget) || self.remotes.dismantle(budget) {
+    fn dismantle(&mut self, budget: &mut Budget) -> bool {
+        self.table.dismantle(budget)
+            || self.proxies.dismantle(budget)
+            || let_go(&mut self.watches, budget)
+            || let_go(&mut self.proxy_watches, budget)
+    }
+}
+
+/// Lets some watches go, and with them the VM their monitors; answers whether any are left.
+fn let_go(watches: &mut Vec<ResourceArc<HolderWatch>>, budget: &mut Budget) -> bool {
+    while let Some(watch) = watches.pop() {
+        budget.spend(UNITS_PER_WATCH + watch.monitors.load(Ordering::Relaxed));
+        if budget.left() == 0 {
             return true;
         }
-        let left = self.watches.len().saturating_sub(WATCHES_PER_STEP);
-        self.watches.truncate(left);
-        left > 0
+    }
+    false
+}
+
+impl HolderWatch {
+    fn several(
+        number: usize,
+        gate: &Gate<Incarnation>,
+        of_proxies: bool,
+    ) -> Result<Vec<ResourceArc<Self>>, OutOfMemory> {
+        fault::memory()?;
+        let mut watches = Vec::new();
+        watches.try_reserve_exact(number).map_err(|_| OutOfMemory)?;
+        let watch = || Self {
+            gate: gate.clone(),
+            of_proxies,
+            monitors: AtomicUsize::new(0),
+        };
+        watches.extend((0..number).map(|_| ResourceArc::new(watch())));
+        Ok(watches)
+    }
+
+    /// Has the VM report the death of the calling process.
+    fn watch_caller(this: &ResourceArc<Self>, here: Here<'_>) -> Result<Monitor, Trouble> {
+        let monitor = watch(here, this)?;
+        this.monitors.fetch_add(1, Ordering::Relaxed);
+        Ok(monitor)
     }
 }
 
 impl Incarnation {
-    /// Has the VM tell us of the death of the calling process.
+    /// Has the VM report the death of the calling process.
     #[cold]
-    pub(crate) fn watch_caller(&self, here: Here<'_>, place: u64) -> Result<(), Trouble> {
-        let watch = &self.watches[place as usize % WATCHES];
-        let env = here.env();
+    pub(crate) fn watch_caller(&self, here: Here<'_>, caller: Caller) -> Result<(), Trouble> {
         fault::point();
-        let watched = match env.monitor(watch, &env.pid()) {
-            Some(_) => Ok(()),
-            None => Err(Trouble::NotWatched),
-        };
+        let watch = &self.watches[caller.place() as usize % WATCHES];
+        HolderWatch::watch_caller(watch, here)?;
         // A second watch, after a panic here, would find nothing left to give back.
         fault::point();
-        watched
+        Ok(())
     }
+
+    /// The same of a proxy, which is the calling process.
+    pub(crate) fn watch_proxy(&self, here: Here<'_>) -> Result<Monitor, Trouble> {
+        let watch = &self.proxy_watches[Caller::of(here).place() as usize % PROXY_WATCHES];
+        HolderWatch::watch_caller(watch, here)
+    }
+}
+
+fn watch<W: Resource>(here: Here<'_>, watch: &ResourceArc<W>) -> Result<Monitor, Trouble> {
+    let env = here.env();
+    env.monitor(watch, &env.pid()).ok_or(Trouble::NotWatched)
 }
 
 /// The open incarnation.
@@ -132,44 +201,6 @@ pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
 /// The open incarnation, to be kept for longer than a pin should be.
 pub(crate) fn current_shared() -> Option<Shared<Incarnation>> {
     INCARNATIONS.shared()
-}
-
-/// A local process, as the table knows it.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller {
-    word: NonZeroU64,
-    pub(crate) place: u64,
-}
-
-impl Caller {
-    /// The calling process.
-    #[inline(always)]
-    pub(crate) fn of(here: Here<'_>) -> Self {
-        Self::from_pid(&enif::self_pid(here))
-    }
-
-    /// Can this be the word of a local pid? All of them have the same tag.
-    pub(crate) fn is_word(word: u64) -> bool {
-        word & ((1 << PID_TAG_BITS) - 1) != 0
-    }
-
-    /// A local process.
-    #[inline(always)]
-    pub(crate) fn from_pid(pid: &ErlNifPid) -> Self {
-        let word = enif::pid_word(pid);
-        Self {
-            word,
-            place: word.get() >> PID_TAG_BITS,
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn holder(self) -> Holder {
-        // SAFETY: a process runs on one thread at a time, the VM hands it from one to the next, and calls from it
-        // only in normal NIFs, which it cannot be killed inside of; its death is told after the last of them, and
-        // once.
-        unsafe { Holder::new(self.word, self.place) }
-    }
 }
 
 /// What a manager wants of its table.
@@ -202,21 +233,18 @@ fn open_anew(
 ) -> Result<ResourceArc<ManagerWatch>, Trouble> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let table = Table::new(wishes.processes)?;
-    fault::memory()?;
-    let mut watches = Vec::new();
-    watches
-        .try_reserve_exact(WATCHES)
-        .map_err(|_| OutOfMemory)?;
-    watches.extend((0..WATCHES).map(|_| ResourceArc::new(HolderWatch(opening.gate()))));
+    let watches = HolderWatch::several(WATCHES, &opening.gate(), false)?;
+    let proxy_watches = HolderWatch::several(PROXY_WATCHES, &opening.gate(), true)?;
     let handle = watch_manager(env, opening.gate())?;
     fault::point();
     // From here on nothing can fail or panic: the ways to the old table and to the new one change together.
     opening.open(Incarnation {
         table,
-        remotes: Remotes::default(),
+        proxies: Proxies::default(),
         serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         max_per: Mutex::new(wishes.max_per),
         watches,
+        proxy_watches,
     });
     Ok(handle)
 }
@@ -227,10 +255,8 @@ fn watch_manager(
     gate: Gate<Incarnation>,
 ) -> Result<ResourceArc<ManagerWatch>, Trouble> {
     let handle = ResourceArc::new(ManagerWatch(gate));
-    match env.monitor(&handle, &env.pid()) {
-        Some(_) => Ok(handle),
-        None => Err(Trouble::NotWatched),
-    }
+    watch(Here::from_env(env), &handle)?;
+    Ok(handle)
 }
 
 impl ManagerWatch {
@@ -245,7 +271,7 @@ impl ManagerWatch {
     }
 
     /// One bounded step of the sweep.
-    pub(crate) fn sweep_step(&self, budget: usize) -> Progress {
+    pub(crate) fn sweep_step(&self, budget: &mut Budget) -> Progress {
         let pin = pin();
         match self.incarnation(&pin) {
             Some(incarnation) => incarnation.table.sweep_step(budget),
@@ -255,6 +281,6 @@ impl ManagerWatch {
 }
 
 /// One bounded step of freeing what has been closed, the oldest first.
-pub(crate) fn dismantle_step(budget: usize) -> Progress {
+pub(crate) fn dismantle_step(budget: &mut Budget) -> Progress {
     INCARNATIONS.dismantle_step(budget)
 }

@@ -8,13 +8,13 @@
 //! | `arguments.rs` | what comes in: keys and numbers |
 //! | `raised.rs` | what goes wrong |
 //! | `incarnation.rs` | tables opened, kept and closed, the watch on the manager and on the holders |
-//! | `remote.rs` | holders on other nodes |
-//! | `key.rs` | what is stored as a key: any term, by `=:=` |
-//! | `small.rs` | keys that fit into a cache line: parsed without allocating |
-//! | `large.rs` | all other keys |
-//! | `interned.rs` | keys that take long to read |
-//! | `decode.rs` | a stored key as a term again |
-//! | `walk.rs` | a way through a term of any depth, without recursion |
+//! | `caller.rs` | a process, as the table knows it |
+//! | `proxies.rs` | holders on other nodes, and the local processes that represent them |
+//! | `key.rs` | what is stored as a key: any term, by `=:=`; and all forms that a key has |
+//! | `key/encoding.rs` | the words that a term is encoded as |
+//! | `key/read.rs` | from a term to these |
+//! | `key/decode.rs` | and back |
+//! | `key/interned.rs` | keys that take long to read |
 //! | `faults.rs` | what goes wrong because a test says so; never in a library that is shipped |
 //! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
 //!
@@ -41,30 +41,27 @@
 //! What is pushed, inserted or moved elsewhere has had its room reserved before.
 
 mod arguments;
+mod caller;
 mod calls;
-mod decode;
 mod enif;
 #[cfg(feature = "faults")]
 mod faults;
 mod incarnation;
-mod interned;
 mod key;
-mod large;
 mod looks;
 mod managing;
+mod proxies;
 mod raised;
-mod remote;
-mod small;
-mod walk;
 
 fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
+    enif::learn_words(env);
     looks::make_atoms(env);
     true
 }
 
 rustler::init!("canal_lock_nif", load = load);
 
-// On those two the VM's functions are found only after the library has begun to allocate.
+// On those two a library cannot be linked against functions of the VM.
 #[cfg(not(any(target_os = "macos", windows)))]
 #[global_allocator]
 static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;

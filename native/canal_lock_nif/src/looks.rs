@@ -1,49 +1,54 @@
 //! The calls that look: what is out, who holds it, what it costs. They change nothing.
 //!
 //! What may be long is told in pieces. Each of them is a call of about a tenth of a millisecond (of keys) or up to one
-//! (of holders), if what it tells of is not long in itself: a key, or all that a process holds. So it runs on a dirty
-//! scheduler. The serial number of the table goes along, so that the pieces of one answer are of one table.
+//! (of holders), if no key is long. So it runs on a dirty scheduler. The serial number of the table goes along, so that
+//! the pieces of one answer are of one table.
 
-use crate::arguments::{non_negative, with_key, WithKey};
-use crate::decode;
-use crate::enif::{self, Here};
-use crate::incarnation::{self, current, Caller, Incarnation};
-use crate::interned::Handle;
-use crate::key::TermKey;
+use crate::arguments::{non_negative, with_key};
+use crate::caller::Caller;
+use crate::enif::{self, ErlNifTerm, Here};
+use crate::incarnation::{self, contain_panic, current, Incarnation};
+use crate::key::interned::Handle;
+use crate::key::read::Reading;
+use crate::key::{decode, TermKey};
 use crate::raised::Raised;
 use permit_table::{
-    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Pin, Query, Totals, Usage,
+    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Pin, Totals, Usage,
 };
-use rustler::sys::ErlNifTerm;
-use rustler::{Encoder, Env, Error, LocalPid, NifMap, NifResult, ResourceArc, Term, TermType};
+use rustler::{
+    Atom, Encoder, Env, Error, LocalPid, NifMap, NifResult, ResourceArc, Term, TermType,
+};
 
 mod atoms {
-    rustler::atoms! { changed, done }
+    rustler::atoms! { changed, done, ok }
 }
 
-struct Count;
-
-impl WithKey for Count {
-    type Answer = u64;
-
-    fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<u64, Raised> {
-        let pin = pin();
-        let open = current(&pin).ok_or(Raised::NotStarted)?;
-        fault::point();
-        Ok(open.table.count(&pin, key))
-    }
+fn permits_out(key: &Reading<'_>) -> Result<u64, Raised> {
+    let pin = pin();
+    let open = current(&pin).ok_or(Raised::NotStarted)?;
+    fault::point();
+    Ok(open.table.count(&pin, key))
 }
 
 /// `intern(Key) -> Handle`: for another try of a call that has raised `intern`. Dirty, for the key is long.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn intern(key: Term) -> NifResult<ResourceArc<Handle>> {
-    Ok(ResourceArc::new(Handle::of(key)?))
+fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
+    let handle = Handle::of(Here::from_env(env), key.as_c_arg())?;
+    Ok(ResourceArc::new(handle))
+}
+
+/// `forget(Handle) -> ok`: the call that the handle was made for is over. What has come of that is not lost by a panic
+/// here, which costs memory only.
+#[rustler::nif]
+fn forget(handle: ResourceArc<Handle>) -> Atom {
+    let _ = contain_panic(|| handle.empty());
+    atoms::ok()
 }
 
 /// `count(Key)`: permits out.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
-    Ok(with_key(Here::from_env(env), key.as_c_arg(), Count)?)
+    Ok(with_key(Here::from_env(env), key.as_c_arg(), permits_out)?)
 }
 
 /// `buckets(Key, MaxPer) -> {Full, Rest}`: full buckets, and permits in the next one.
@@ -53,7 +58,7 @@ fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
     let max_per = non_negative(here, max_per.as_c_arg())
         .filter(|max_per| *max_per > 0)
         .ok_or(Error::BadArg)?;
-    let out = with_key(here, key.as_c_arg(), Count)?;
+    let out = with_key(here, key.as_c_arg(), permits_out)?;
     Ok(bucket_view(out, max_per))
 }
 
@@ -67,10 +72,10 @@ fn same(pin: &Pin, serial: u64) -> Result<Option<&Incarnation>, Raised> {
 type List = Result<Vec<ErlNifTerm>, OutOfMemory>;
 
 /// `{Serial, List, Next | done} | changed`: what `tell` adds to the list, and where it says to go on.
-fn piece<'a>(
+fn piece<'a, N: Encoder>(
     env: Env<'a>,
     serial: u64,
-    tell: impl FnOnce(Here<'a>, &Incarnation, &mut List) -> Result<Option<u64>, Raised>,
+    tell: impl FnOnce(Here<'a>, &Incarnation, &mut List) -> Result<Option<N>, Raised>,
 ) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
     let pin = pin();
@@ -81,7 +86,7 @@ fn piece<'a>(
     let mut list = Ok(Vec::new());
     let next = tell(here, open, &mut list)?;
     let list = list.map_err(Raised::from)?;
-    let list = here.term(enif::list(here, &list, enif::nil(here)));
+    let list = here.term(enif::list(here, &list, enif::nil()));
     let next = match next {
         Some(next) => next.encode(env),
         None => atoms::done().encode(env),
@@ -110,13 +115,11 @@ fn key_and_permits(here: Here<'_>, key: &TermKey, permits: u64) -> Result<ErlNif
     Ok(enif::tuple(here, &[key, number(here, permits)]))
 }
 
-/// The pid of a holder, unless it is one of another node that has been forgotten since.
-fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Option<ErlNifTerm> {
-    if Caller::is_word(word) {
-        // SAFETY: the word of a local pid is the whole of the term, whether the process lives or not.
-        return Some(unsafe { enif::from_word(word) });
-    }
-    open.remotes.pid(here, word)
+/// The pid of a holder; of a proxy, that of the process that it represents.
+fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Result<ErlNifTerm, OutOfMemory> {
+    let holder = Caller::from_word(word);
+    let represented = open.proxies.holder(here, holder)?;
+    Ok(represented.unwrap_or(holder.pid()))
 }
 
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: what is out.
@@ -129,75 +132,79 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
     })
 }
 
-/// `permits(Serial, Cursor) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
+/// How far a look at the holders has come: the fields of a [`Cursor`].
+type From = (bool, u64, u64);
+
+fn cursor((displaced, slot, order): From) -> Cursor {
+    Cursor {
+        displaced,
+        slot,
+        order,
+    }
+}
+
+fn from(cursor: Cursor) -> From {
+    (cursor.displaced, cursor.slot, cursor.order)
+}
+
+/// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn permits(env: Env<'_>, serial: u64, cursor: u64) -> NifResult<Term<'_>> {
+fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
     piece(env, serial, |here, open, list| {
-        let from = Cursor::from_number(cursor);
-        let next = open.table.permits_from(from, |seen| {
-            if let Some(pid) = pid(here, open, seen.holder) {
-                let tuple = decode::term(here, seen.key)
-                    .map(|key| enif::tuple(here, &[pid, key, number(here, seen.permits)]));
-                add(list, tuple);
-            }
+        let next = open.table.permits_from(cursor(from), |seen| {
+            let permits = number(here, seen.permits);
+            let tuple = pid(here, open, seen.holder).and_then(|pid| {
+                Ok(enif::tuple(
+                    here,
+                    &[pid, decode::term(here, seen.key)?, permits],
+                ))
+            });
+            add(list, tuple);
         })?;
-        Ok(next.map(Cursor::to_number))
+        Ok(next.map(self::from))
     })
 }
 
-/// `holders(Serial, Cursor, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
+/// `holders(Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn holders<'a>(env: Env<'a>, serial: u64, cursor: u64, key: Term<'a>) -> NifResult<Term<'a>> {
-    struct Holders<'a, V>(&'a Incarnation, Cursor, V);
-
-    impl<V: FnMut(u64, u64)> WithKey for Holders<'_, V> {
-        type Answer = Option<Cursor>;
-
-        fn call<Q: Query<TermKey>>(self, key: &Q) -> Result<Self::Answer, Raised> {
-            let Holders(open, from, visit) = self;
-            Ok(open.table.holders_from(from, key, visit)?)
-        }
-    }
-
+fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |here, open, list| {
         let visit = |word, permits| {
-            if let Some(pid) = pid(here, open, word) {
-                add(list, Ok(enif::tuple(here, &[pid, number(here, permits)])));
-            }
+            let pid = pid(here, open, word);
+            add(
+                list,
+                pid.map(|pid| enif::tuple(here, &[pid, number(here, permits)])),
+            );
         };
-        let holders = Holders(open, Cursor::from_number(cursor), visit);
-        let next = with_key(here, key.as_c_arg(), holders)?;
-        Ok(next.map(Cursor::to_number))
+        let next = with_key(here, key.as_c_arg(), |key| {
+            Ok(open.table.holders_from(cursor(from), key, visit)?)
+        })?;
+        Ok(next.map(self::from))
     })
 }
 
-/// `held(Pid) -> [{Key, Permits}]`: what one process holds. Dirty, for a process may hold very much, and it cannot be
-/// told in pieces.
+/// `held(Serial, From, Pid) -> {Serial, [{Key, Permits}], Next | done} | changed`: what one process holds.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn held<'a>(env: Env<'a>, pid: Term<'a>) -> NifResult<Term<'a>> {
-    let here = Here::from_env(env);
-    let open = incarnation::current_shared().ok_or(Raised::NotStarted)?;
-    fault::point();
-    let mut list = Ok(Vec::new());
-    if let Some(holder) = holder(here, &open, pid)? {
-        let visited = open.table.held(holder, |key, permits| {
-            add(&mut list, key_and_permits(here, key, permits));
-        });
-        visited.map_err(Raised::from)?;
-    }
-    let list = list.map_err(Raised::from)?;
-    Ok(here.term(enif::list(here, &list, enif::nil(here))))
+fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Term<'a>> {
+    piece(env, serial, |here, open, list| {
+        let Some(holder) = holder(here, open, pid)? else {
+            return Ok(None);
+        };
+        let visit = |key: &TermKey, permits| add(list, key_and_permits(here, key, permits));
+        Ok(open.table.held(holder, from, visit)?)
+    })
 }
 
-/// A process to look at; none if it is of another node and not known.
+/// The holder that a process is, or its proxy; nothing for a process of another node that has none.
 fn holder(here: Here<'_>, open: &Incarnation, pid: Term<'_>) -> Result<Option<Holder>, Raised> {
     if pid.get_type() != TermType::Pid {
         return Err(Raised::BadArg);
     }
-    match pid.decode::<LocalPid>() {
-        Ok(local) => Ok(Some(Caller::from_pid(local.as_c_arg()).holder())),
-        Err(_) => open.remotes.holder(here, pid.as_c_arg()),
-    }
+    let process = match pid.decode::<LocalPid>() {
+        Ok(local) => Some(Caller::from_pid(local.as_c_arg())),
+        Err(_) => with_key(here, pid.as_c_arg(), |pid| Ok(open.proxies.proxy(pid)))?,
+    };
+    Ok(process.map(Caller::holder))
 }
 
 #[derive(NifMap)]

@@ -1,18 +1,22 @@
-//! The manager's calls: the life of the table, its upkeep, and holders on other nodes.
+//! The calls of the manager, for the life and the upkeep of the table, and of proxies.
 
-use crate::arguments::{capacity, to_show};
-use crate::calls::answer;
+use crate::arguments::{to_show, with_key};
 use crate::enif::Here;
-use crate::incarnation::{self, Incarnation, ManagerWatch, Wishes};
-use crate::interned;
-use crate::key::TermKey;
+use crate::incarnation::{self, current, ManagerWatch, Wishes};
+use crate::key::interned;
 use crate::raised::Raised;
-use crate::remote::{Remains, Remotes};
-use permit_table::{fault, pin, Progress, Table};
-use rustler::{Atom, Env, Error, NifResult, ResourceArc, Term};
+use permit_table::{fault, pin, Budget, Progress};
+use rustler::schedule::consume_timeslice;
+use rustler::{Atom, Env, NifResult, ResourceArc, Term};
+
+/// Units of a budget in a percent of a timeslice, which is a millisecond.
+const UNITS_PER_PERCENT: usize = 25;
+
+/// What `open` takes of a timeslice: it makes a thousand watches.
+const PERCENT_TO_OPEN: i32 = 10;
 
 mod atoms {
-    rustler::atoms! { done, more, ok, waiting }
+    rustler::atoms! { done, more, none, ok, waiting }
 }
 
 /// `open(ProcessLimit, MaxPer, Keep) -> Handle`: a table for the caller to manage.
@@ -28,6 +32,7 @@ fn open(
         max_per: to_show(Here::from_env(env), max_per.as_c_arg())?,
         keep,
     };
+    consume_timeslice(env, PERCENT_TO_OPEN);
     Ok(incarnation::open(env, wishes).map_err(Raised::from)?)
 }
 
@@ -38,16 +43,29 @@ fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
     atoms::ok()
 }
 
-/// `sweep_step(Handle, Budget) -> more | waiting | done`: looks at about so many keys.
+/// `sweep_step(Handle, Units) -> more | waiting | done`: looks at or frees about so many keys.
 #[rustler::nif]
-fn sweep_step(handle: ResourceArc<ManagerWatch>, budget: usize) -> Atom {
-    progress(handle.sweep_step(budget))
+fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom {
+    step(env, units, |budget| handle.sweep_step(budget))
 }
 
-/// `dismantle_step(Budget) -> more | waiting | done`: frees about so many keys of closed tables.
+/// `dismantle_step(Units) -> more | waiting | done`: frees about so many keys of closed tables.
 #[rustler::nif]
-fn dismantle_step(budget: usize) -> Atom {
-    progress(incarnation::dismantle_step(budget))
+fn dismantle_step(env: Env, units: usize) -> Atom {
+    step(env, units, incarnation::dismantle_step)
+}
+
+/// A bounded step, whose work counts as time of the calling process.
+fn step(env: Env<'_>, units: usize, step: impl FnOnce(&mut Budget) -> Progress) -> Atom {
+    let mut budget = Budget::of(units);
+    let progress = step(&mut budget);
+    let percent = (budget.spent() / UNITS_PER_PERCENT).clamp(1, 100);
+    consume_timeslice(env, percent as i32);
+    match progress {
+        Progress::More => atoms::more(),
+        Progress::Waiting => atoms::waiting(),
+        Progress::Done => atoms::done(),
+    }
 }
 
 /// `has_unused_keys() -> boolean()`: is there anything for the next one?
@@ -65,92 +83,36 @@ fn free_unused_keys() -> Atom {
     atoms::ok()
 }
 
-fn progress(progress: Progress) -> Atom {
-    match progress {
-        Progress::More => atoms::more(),
-        Progress::Waiting => atoms::waiting(),
-        Progress::Done => atoms::done(),
-    }
-}
-
-/// Calls with the table that is managed.
-fn managed<T>(
-    handle: &ManagerWatch,
-    with: impl FnOnce(&Remotes, &Table<TermKey>) -> Result<T, Raised>,
-) -> Result<T, Raised> {
-    let pin = pin();
-    let Incarnation { remotes, table, .. } = handle.incarnation(&pin).ok_or(Raised::NotStarted)?;
-    fault::point();
-    with(remotes, table)
-}
-
-/// `remote_acquire(Handle, {Pid, Connection}, Call, {Key, MaxPer, Buckets}) -> {acquired, N} | full`: a permit for a
-/// process on another node, asked for by its call.
+/// `represent(Pid) -> ok | Proxy`: the caller is the proxy of a process on another node from now on, unless another
+/// one is.
 #[rustler::nif]
-fn remote_acquire<'a>(
-    env: Env<'a>,
-    handle: ResourceArc<ManagerWatch>,
-    (pid, connection): (Term<'a>, Term<'a>),
-    call: Term<'a>,
-    (key, max_per, buckets): (Term<'a>, Term<'a>, Term<'a>),
-) -> NifResult<Term<'a>> {
+fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
-    let capacity = capacity(here, max_per.as_c_arg(), buckets.as_c_arg()).ok_or(Error::BadArg)?;
-    let acquired = managed(&handle, |remotes, table| {
-        let connected = (pid.as_c_arg(), connection.as_c_arg());
-        let (call, key) = (call.as_c_arg(), key.as_c_arg());
-        remotes.acquire(here, table, connected, call, key, capacity)
+    let other = with_key(here, holder.as_c_arg(), |holder| {
+        let pin = pin();
+        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        fault::point();
+        let watch = || Ok(open.watch_proxy(here)?);
+        open.proxies.represent(here, holder, watch)
     })?;
-    Ok(here.term(answer(here, acquired)))
+    Ok(here.term(match other {
+        Some(other) => other.pid(),
+        None => atoms::ok().as_c_arg(),
+    }))
 }
 
-/// `remote_end_call(Handle, Pid, Call, Confirmed) -> boolean()`: the call has confirmed that the holder knows of the
-/// permit, or it has died. Answers whether the holder is still one.
+/// `proxy_of(Pid) -> Proxy | none`
 #[rustler::nif]
-fn remote_end_call(
-    env: Env,
-    handle: ResourceArc<ManagerWatch>,
-    pid: Term,
-    call: Term,
-    confirmed: bool,
-) -> NifResult<bool> {
+fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let here = Here::from_env(env);
-    let Remains(remains) = managed(&handle, |remotes, table| {
-        remotes.end_call(here, table, pid.as_c_arg(), call.as_c_arg(), confirmed)
+    let proxy = with_key(here, holder.as_c_arg(), |holder| {
+        let pin = pin();
+        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        fault::point();
+        Ok(open.proxies.proxy(holder))
     })?;
-    Ok(remains)
-}
-
-/// `remote_release(Handle, Pid, Key) -> {Released :: boolean(), StillAHolder :: boolean()}`
-#[rustler::nif]
-fn remote_release(
-    env: Env,
-    handle: ResourceArc<ManagerWatch>,
-    pid: Term,
-    key: Term,
-) -> NifResult<(bool, bool)> {
-    let here = Here::from_env(env);
-    let (released, Remains(remains)) = managed(&handle, |remotes, table| {
-        remotes.release(here, table, pid.as_c_arg(), key.as_c_arg())
-    })?;
-    Ok((released, remains))
-}
-
-/// `remote_give_back(Handle, Pid) -> ok`: the holder has died, or its node has gone.
-#[rustler::nif]
-fn remote_give_back(env: Env, handle: ResourceArc<ManagerWatch>, pid: Term) -> NifResult<Atom> {
-    let here = Here::from_env(env);
-    managed(&handle, |remotes, table| {
-        remotes.give_back(here, table, pid.as_c_arg())
-    })?;
-    Ok(atoms::ok())
-}
-
-/// `remote_holders(Handle) -> [{Pid, Connection, [Call]}]`: the holders on other nodes, each with its calls that are
-/// not over. Dirty, for there may be very many; it changes nothing.
-#[rustler::nif(schedule = "DirtyCpu")]
-fn remote_holders(env: Env<'_>, handle: ResourceArc<ManagerWatch>) -> NifResult<Term<'_>> {
-    let here = Here::from_env(env);
-    let holders = managed(&handle, |remotes, _| remotes.list(here))?;
-    Ok(here.term(holders))
+    Ok(here.term(match proxy {
+        Some(proxy) => proxy.pid(),
+        None => atoms::none().as_c_arg(),
+    }))
 }

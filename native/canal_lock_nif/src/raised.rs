@@ -4,10 +4,10 @@
 //! hot calls hand them `{raise, Cause, Arguments}` as an answer: to match on it costs less than to catch. All others
 //! raise the cause, which is caught.
 
-use crate::enif::{self, Here};
+use crate::enif::{self, ErlNifTerm, Here};
 use crate::incarnation::Trouble;
+use crate::key::read::Stop;
 use permit_table::OutOfMemory;
-use rustler::sys::ErlNifTerm;
 use rustler::{Atom, Error};
 
 mod atoms {
@@ -34,6 +34,15 @@ pub(crate) enum Raised {
 impl<T: Into<Trouble>> From<T> for Raised {
     fn from(trouble: T) -> Self {
         Raised::Trouble(trouble.into())
+    }
+}
+
+impl From<Stop> for Raised {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Long => Raised::Long,
+            Stop::OutOfMemory => OutOfMemory.into(),
+        }
     }
 }
 
@@ -66,7 +75,7 @@ impl Raised {
     /// `{raise, Cause, Arguments}`
     #[cold]
     pub(crate) fn answer(self, here: Here<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
-        let arguments = enif::list(here, arguments, enif::nil(here));
+        let arguments = enif::list(here, arguments, enif::nil());
         let cause = Atom::from_str(here.env(), self.cause()).unwrap_or(atoms::badarg());
         let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
         enif::tuple(here, &parts)

@@ -26,11 +26,12 @@
 //!
 //! Where there is no `membarrier` (other systems, old kernels, a filter of system calls), both sides use a full
 //! fence. A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
-//! prototype, this one 1.2 ns, and a call of this library has about 20 to spend. It also frees where its caller
-//! happens to be; here nobody but the sweep ever frees.
+//! prototype, this one 3 ns, half of them for the thread-local, and a call of this library has about 20 to spend. It
+//! also frees where its caller happens to be; here nobody but the sweep ever frees.
 
-use crate::sync::{fence, global, ordering, seeded, AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use crate::thread_pointer;
+use crate::sync::{
+    fence, global, ordering, seeded, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering,
+};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -65,10 +66,9 @@ struct Record {
     next: *mut Record,
 }
 
-/// This thread's record, or null before its first pin.
-#[inline(always)]
-fn own_record() -> *const Record {
-    thread_pointer::get().cast()
+thread_cell! {
+    /// This thread's record, or null before its first pin.
+    static OWN_RECORD: Cell<*const Record> = Cell::new(ptr::null());
 }
 
 /// As long as it lives, nothing that its thread can find is freed.
@@ -80,14 +80,14 @@ pub struct Pin {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Enters. Costs a thread-local read, a load and a store (1–2 ns) where there is `membarrier(2)`, a full fence
+/// Enters. Costs a thread-local read, a load and a store (3 ns) where there is `membarrier(2)`, a full fence
 /// elsewhere.
 ///
 /// The first pin of a thread allocates its record, 256 bytes once and for ever. It is the one allocation in this
 /// crate that aborts when there is no memory, as a thread's own start would have.
 #[inline(always)]
 pub fn pin() -> Pin {
-    let mut record = own_record();
+    let mut record = OWN_RECORD.with(Cell::get);
     if record.is_null() {
         record = adopt_record();
     }
@@ -168,7 +168,7 @@ pub fn quiet_before() -> u64 {
 fn adopt_record() -> *const Record {
     barrier::choose();
     let record = free_record().unwrap_or_else(new_record);
-    thread_pointer::set(record.cast());
+    OWN_RECORD.with(|own| own.set(record));
     departure::note(record);
     record
 }
@@ -221,7 +221,7 @@ fn new_record() -> *const Record {
 
 /// A thread that ends leaves its record to another.
 mod departure {
-    use super::{thread_pointer, Ordering, Record};
+    use super::{Ordering, Record, OWN_RECORD};
     use std::cell::Cell;
     use std::ptr;
 
@@ -243,7 +243,7 @@ mod departure {
         fn drop(&mut self) {
             // SAFETY: records are never freed.
             if let Some(record) = unsafe { self.0.get().as_ref() } {
-                thread_pointer::set(ptr::null());
+                OWN_RECORD.with(|own| own.set(ptr::null()));
                 record.taken.store(false, Ordering::Release);
             }
         }

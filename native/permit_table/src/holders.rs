@@ -10,17 +10,18 @@
 //!   counted: whatever is counted is given back (P4). Who watches a holder in another way than by being asked to must
 //!   see to it for himself.
 //! - **H4** A process that finds its place taken by another lives in `displaced`, and the place counts how many do.
-//!   It looks there if that count is not 0, so it finds its slot again after the other has gone. A holder without a
-//!   place always lives there.
+//!   It looks there if that count is not 0, so it finds its slot again after the other has gone.
 
+use crate::budget::Budget;
 use crate::epochs::Pin;
 use crate::fault;
+use crate::hash_trie::{change, spread, HashTrie, Hashed};
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
-use crate::memory::{free_room, free_room_if_empty, reserve_one, Account, OutOfMemory};
+use crate::memory::{Account, OutOfMemory};
 use crate::slot::{GivenBack, Seen, Slot};
 use crate::sync::{seeded, sized, Mutex, Ordering};
-use hashbrown::HashTable;
+use std::convert::Infallible;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
 
@@ -32,18 +33,21 @@ const CHUNK: usize = sized(2, 64, 1024);
 /// second one has its slot so many places away. (A model has no cache, and chunks that are too short for it.)
 const APART: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
 
-/// Chunks that are looked at in one piece: about a millisecond. With less, whoever looks spends its time in coming back
-/// to a busy scheduler.
-const CHUNKS_PER_PIECE: usize = 64;
+/// Slots that are read in one piece: about a millisecond. With fewer, a reader spends its time in coming back to a busy
+/// scheduler.
+const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 
-/// A piece ends behind the chunk in which so much has been seen.
+/// A piece ends when so many keys have been seen.
 const SEEN_PER_PIECE: usize = 4096;
+
+/// What it is worth of a budget to read a chunk and to free it.
+const UNITS_PER_CHUNK: usize = 64;
 
 /// Who holds: the identity word of a process, and where to look for it first.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
     word: NonZeroU64,
-    place: Option<u64>,
+    place: u64,
 }
 
 impl Holder {
@@ -56,19 +60,19 @@ impl Holder {
     /// without a lock, and followed without a question: H1, H2.) Those that only look may come at any time.
     #[inline(always)]
     pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
-        Self {
-            word,
-            place: Some(place),
-        }
+        Self { word, place }
     }
+}
 
-    /// A holder without a place of its own, which takes none from others. Its calls are dearer by a lock.
-    ///
-    /// # Safety
-    /// As [`Holder::new`].
-    pub unsafe fn without_place(word: NonZeroU64) -> Self {
-        Self { word, place: None }
-    }
+/// How far a walk over the holders has come; [`Cursor::default`] is the beginning. Any value is safe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Past all slots of the array.
+    pub displaced: bool,
+    /// The next slot: its index in the array, or the hash of its word among the displaced.
+    pub slot: u64,
+    /// The order to go on from in it.
+    pub order: u64,
 }
 
 /// What all holders of a table together have and had.
@@ -97,7 +101,7 @@ pub(crate) struct Holders<K> {
     mask: u64,
     /// A panic inside the lock (a bug of ours) leaves it free and the table whole: what may fail comes before
     /// anything is put in, and what is let go goes in one step, in which nothing can panic.
-    displaced: Mutex<HashTable<Displaced<K>>>,
+    displaced: Mutex<HashTrie<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
 }
@@ -106,6 +110,12 @@ pub(crate) struct Holders<K> {
 struct Displaced<K> {
     word: u64,
     slot: NonNull<Slot<K>>,
+}
+
+impl<K> Hashed for Displaced<K> {
+    fn hash(&self) -> u64 {
+        spread(self.word)
+    }
 }
 
 // SAFETY: the slot is on the heap and made of atomics.
@@ -121,7 +131,7 @@ impl<K> Holders<K> {
         Ok(Self {
             slots: LazyArray::new(capacity, account)?,
             mask: capacity as u64 - 1,
-            displaced: Mutex::new(HashTable::new()),
+            displaced: Mutex::new(HashTrie::default()),
             released: Default::default(),
         })
     }
@@ -130,10 +140,7 @@ impl<K> Holders<K> {
     /// with its process.
     #[inline(always)]
     pub(crate) fn find(&self, holder: Holder) -> Option<&Slot<K>> {
-        let Some(place) = holder.place else {
-            return self.find_displaced(holder);
-        };
-        let home = self.slots.get(self.index(place))?;
+        let home = self.slots.get(self.index(holder.place))?;
         if home.holder() == holder.word.get() {
             return Some(home);
         }
@@ -165,19 +172,13 @@ impl<K> Holders<K> {
         account: &Account,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<&Slot<K>, E> {
-        let home = match holder.place {
-            None => None,
-            Some(place) => {
-                let index = self.index(place);
-                Some(
-                    self.slots
-                        .get_or_create(index, account, |_| Slot::default())?,
-                )
-            }
-        };
-        let slot = match home {
-            Some(home) if home.take(holder.word) => home,
-            _ => self.displace(home, holder, account)?,
+        let index = self.index(holder.place);
+        let home = self
+            .slots
+            .get_or_create(index, account, |_| Slot::default())?;
+        let slot = match home.take(holder.word) {
+            true => home,
+            false => self.displace(home, holder, account)?,
         };
         let unwatched = Unwatched {
             holders: self,
@@ -205,7 +206,7 @@ impl<K> Holders<K> {
         if seeded("p4_vacated_before_given_back") {
             self.vacate(holder, account);
         }
-        slot.give_back(pin, given);
+        slot.give_back(pin, account, given);
         fault::point();
         self.vacate(holder, account);
     }
@@ -218,97 +219,147 @@ impl<K> Holders<K> {
             slots.for_each(|slot| sums.add(slot));
         }
         let displaced = self.displaced.lock();
-        for displaced in displaced.iter() {
+        let Ok(_) = displaced.walk(0, usize::MAX, |displaced| -> Result<(), Infallible> {
             // SAFETY: slots are freed under this lock.
             sums.add(unsafe { displaced.slot.as_ref() });
-        }
+            Ok(())
+        });
         // Under the lock too: what was released from a slot is told by the slot or from here.
         sums.released += self.released.load(Ordering::Relaxed);
         sums
     }
 
-    /// Notes what a process holds. Anybody may ask.
+    /// Notes a piece of what a process holds, from this order on; returns the order to go on from.
     pub(crate) fn gather<'a>(
         &self,
         pin: &'a Pin,
         holder: Holder,
+        from: u64,
         seen: &mut Vec<Seen<'a, K>>,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<Option<u64>, OutOfMemory> {
         let word = holder.word.get();
-        let home = holder
-            .place
-            .and_then(|place| self.slots.get(self.index(place)));
-        if let Some(home) = home.filter(|home| home.holder() == word) {
-            home.gather(pin, None, seen)?;
+        let home = self.slots.get(self.index(holder.place));
+        let next = if let Some(home) = home.filter(|home| home.holder() == word) {
+            home.gather(pin, None, from, seen)?
         } else {
             let displaced = self.displaced.lock();
-            if let Some(found) = displaced.find(spread(word), |displaced| displaced.word == word) {
+            match displaced.find(spread(word), |displaced| displaced.word == word) {
                 // SAFETY: slots are freed under this lock.
-                unsafe { found.slot.as_ref() }.gather(pin, None, seen)?;
+                Some(found) => unsafe { found.slot.as_ref() }.gather(pin, None, from, seen)?,
+                None => None,
             }
-        }
+        };
         // The place may have become another's in between.
         seen.retain(|seen| seen.holder == word);
-        Ok(())
+        Ok(next)
     }
 
-    /// Notes what all processes of some chunks hold, of all keys or of one, from this chunk on; answers which is next.
-    /// The displaced come after the last.
+    /// Notes a piece of what all processes hold, of all keys or of one, from the cursor on; returns where to go on. The
+    /// displaced come last.
     pub(crate) fn gather_from<'a>(
         &self,
         pin: &'a Pin,
-        chunk: usize,
+        mut cursor: Cursor,
         only: Option<&Node<K>>,
         seen: &mut Vec<Seen<'a, K>>,
-    ) -> Result<Option<usize>, OutOfMemory> {
-        let there = |chunk: usize| Some((chunk, self.slots.chunk(chunk)?));
-        let mut next = chunk;
-        let mut looked_at = 0;
-        while let Some((chunk, slots)) = (next..self.slots.chunk_count()).find_map(there) {
-            if looked_at >= CHUNKS_PER_PIECE || seen.len() >= SEEN_PER_PIECE {
-                return Ok(Some(chunk));
-            }
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        let mut slots_read = 0;
+        while !cursor.displaced {
+            let index = cursor.slot as usize;
+            let Some(slots) = self.slots.rest_of_chunk(index) else {
+                cursor = self.next_chunk(index);
+                continue;
+            };
             for slot in slots {
-                slot.gather(pin, only, seen)?;
+                if slots_read >= SLOTS_PER_PIECE || seen.len() >= SEEN_PER_PIECE {
+                    return Ok(Some(cursor));
+                }
+                if let Some(order) = slot.gather(pin, only, cursor.order, seen)? {
+                    return Ok(Some(Cursor { order, ..cursor }));
+                }
+                slots_read += 1;
+                cursor.slot += 1;
+                cursor.order = 0;
             }
-            looked_at += 1;
-            next = chunk + 1;
         }
-        if looked_at > 0 {
-            return Ok(Some(next));
-        }
-        for displaced in self.displaced.lock().iter() {
-            // SAFETY: slots are freed under this lock.
-            unsafe { displaced.slot.as_ref() }.gather(pin, only, seen)?;
-        }
-        Ok(None)
+        self.gather_displaced(pin, cursor, only, seen)
     }
 
-    /// Frees up to `limit` slots of the displaced, or one chunk; answers whether any are left. The permits on record
-    /// are not given back.
+    /// Where the next chunk that is there begins.
+    fn next_chunk(&self, index: usize) -> Cursor {
+        let mut chunks = index / CHUNK..self.slots.chunk_count();
+        let next = chunks.find(|chunk| self.slots.chunk(*chunk).is_some());
+        Cursor {
+            displaced: next.is_none(),
+            slot: next.map_or(0, |chunk| (chunk * CHUNK) as u64),
+            order: 0,
+        }
+    }
+
+    fn gather_displaced<'a>(
+        &self,
+        pin: &'a Pin,
+        mut cursor: Cursor,
+        only: Option<&Node<K>>,
+        seen: &mut Vec<Seen<'a, K>>,
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        loop {
+            if seen.len() >= SEEN_PER_PIECE {
+                return Ok(Some(cursor));
+            }
+            let displaced = self.displaced.lock();
+            let Some(next) = displaced.first(cursor.slot, |_| true) else {
+                return Ok(None);
+            };
+            if next.hash() > cursor.slot {
+                cursor.slot = next.hash();
+                cursor.order = 0;
+            }
+            // SAFETY: slots are freed under this lock.
+            let slot = unsafe { next.slot.as_ref() };
+            if let Some(order) = slot.gather(pin, only, cursor.order, seen)? {
+                return Ok(Some(Cursor { order, ..cursor }));
+            }
+            let Some(next) = cursor.slot.checked_add(1) else {
+                return Ok(None);
+            };
+            cursor.slot = next;
+            cursor.order = 0;
+        }
+    }
+
+    /// Frees some slots, the displaced first; returns whether any are left. The permits on record are not released.
     ///
     /// # Safety
-    /// Made with this account, nobody is inside, and it is not used for anything else again.
-    pub(crate) unsafe fn free_some(&self, account: &Account, limit: usize) -> bool {
-        let mut displaced = self.displaced.lock();
-        if !displaced.is_empty() {
-            for gone in displaced.extract_if(|_| true).take(limit) {
-                // SAFETY: allocated with this account by `displace`; nobody is inside.
-                unsafe {
-                    gone.slot.as_ref().free_more(account);
-                    account.free(gone.slot);
-                }
+    /// Made with this account, no other thread is inside, and it is not used for anything else again.
+    pub(crate) unsafe fn free_some(&self, account: &Account, budget: &mut Budget) -> bool {
+        let mut displaced = change(&self.displaced, account);
+        while let Some(next) = displaced.first(0, |_| true) {
+            let (hash, slot) = (next.hash(), next.slot);
+            // SAFETY: in the table, so it is not freed yet.
+            if !unsafe { forget_further_keys(slot.as_ref(), account, budget) } {
+                return true;
             }
-            return true;
+            displaced.remove(hash, |displaced| displaced.slot == slot);
+            budget.spend(1);
+            // SAFETY: allocated with this account by `displace`, and no other thread is inside.
+            unsafe {
+                slot.as_ref().free_more(account);
+                account.free(slot);
+            }
         }
-        let last = (0..self.slots.chunk_count())
-            .rev()
-            .find_map(|chunk| self.slots.chunk(chunk));
-        for slot in last.into_iter().flatten() {
-            slot.free_more(account);
+        let mut chunks = (0..self.slots.chunk_count()).rev();
+        let Some(slots) = chunks.find_map(|chunk| self.slots.chunk(chunk)) else {
+            return false;
+        };
+        let is_enough = |slot| forget_further_keys(slot, account, budget);
+        if slots.iter().all(is_enough) {
+            budget.spend(UNITS_PER_CHUNK);
+            slots.iter().for_each(|slot| slot.free_more(account));
+            // SAFETY: as the caller says.
+            unsafe { self.slots.free_last(account, 0) };
         }
-        // SAFETY: as the caller says.
-        unsafe { self.slots.free_last(account, 0) }
+        true
     }
 
     /// Frees everything, after [`Holders::free_some`] has freed all slots.
@@ -316,7 +367,7 @@ impl<K> Holders<K> {
     /// # Safety
     /// As there.
     pub(crate) unsafe fn free(&self, account: &Account) {
-        free_room(&mut self.displaced.lock(), account);
+        change(&self.displaced, account).shrink_to_fit();
         // SAFETY: as the caller says.
         unsafe { self.slots.free(account) };
     }
@@ -338,26 +389,19 @@ impl<K> Holders<K> {
 
     fn displace(
         &self,
-        home: Option<&Slot<K>>,
+        home: &Slot<K>,
         holder: Holder,
         account: &Account,
     ) -> Result<&Slot<K>, OutOfMemory> {
         let word = holder.word.get();
-        let mut displaced = self.displaced.lock();
-        reserve_one(&mut displaced, account, |displaced| spread(displaced.word))?;
+        let mut displaced = change(&self.displaced, account);
+        let vacancy = displaced.reserve(spread(word))?;
         let slot = account.allocate(Slot::default())?;
+        vacancy.insert(Displaced { word, slot });
         // SAFETY: just allocated; freed by this process's death only, or with the table.
         let slot = unsafe { slot.as_ref() };
         slot.take(holder.word);
-        displaced.insert_unique(
-            spread(word),
-            Displaced {
-                word,
-                slot: NonNull::from(slot),
-            },
-            |displaced| spread(displaced.word),
-        );
-        if let Some(home) = home.filter(|_| !seeded("h4_displaced_not_counted")) {
+        if !seeded("h4_displaced_not_counted") {
             home.displaced().fetch_add(1, Ordering::Relaxed);
         }
         Ok(slot)
@@ -365,21 +409,17 @@ impl<K> Holders<K> {
 
     /// Lets the slot of a process go: it holds nothing, and will not come again.
     fn vacate(&self, holder: Holder, account: &Account) {
-        let home = holder
-            .place
-            .and_then(|place| self.slots.get(self.index(place)));
         let word = holder.word.get();
-        if let Some(home) = home.filter(|home| home.holder() == word) {
+        let Some(home) = self.slots.get(self.index(holder.place)) else {
+            return;
+        };
+        if home.holder() == word {
             home.vacate(account);
             return;
         }
-        let mut displaced = self.displaced.lock();
-        if let Ok(found) = displaced.find_entry(spread(word), |displaced| displaced.word == word) {
-            let (gone, _) = found.remove();
-            free_room_if_empty(&mut displaced, account);
-            if let Some(home) = home {
-                home.displaced().fetch_sub(1, Ordering::Relaxed);
-            }
+        let mut displaced = change(&self.displaced, account);
+        if let Some(gone) = displaced.remove(spread(word), |displaced| displaced.word == word) {
+            home.displaced().fetch_sub(1, Ordering::Relaxed);
             // SAFETY: allocated with this account by `displace`; only its dead process and this lock's holder ever
             // see it.
             unsafe {
@@ -406,10 +446,10 @@ impl<K> Drop for Unwatched<'_, K> {
     }
 }
 
-/// A word spread over all bits, as the hash table wants it (Fibonacci hashing, Knuth 6.4). Words come from the VM,
-/// not from strangers.
-fn spread(word: u64) -> u64 {
-    word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32)
+/// Forgets the further keys of a slot, as far as the budget goes; returns whether it was enough.
+fn forget_further_keys<K>(slot: &Slot<K>, account: &Account, budget: &mut Budget) -> bool {
+    budget.spend(slot.forget_some(account, budget.left()));
+    !budget.is_spent()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -33,6 +33,7 @@
 //! and is for E2 and E3 to ensure. What was done inside comes before the freeing: by E4 for pins, and for a
 //! [`Shared`] by its count, which is given up with Release and found to be the last with Acquire.
 
+use crate::budget::Budget;
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::fault;
 use crate::memory::{make_room, OutOfMemory};
@@ -49,18 +50,18 @@ const QUIET: u64 = 0;
 
 /// What can be opened, and goes by pieces after it has been closed.
 pub trait Dismantle: Send + Sync + 'static {
-    /// Frees a piece of it that is worth about `budget`; answers whether there is more. Nobody is inside any more.
-    fn dismantle(&mut self, budget: usize) -> bool;
+    /// Frees a piece of it; returns whether there is more. No other thread is inside any more.
+    fn dismantle(&mut self, budget: &mut Budget) -> bool;
 }
 
 /// At most one open `T`, and the closed ones that are not freed yet. It lives in a static:
 ///
 /// ```
-/// use permit_table::{pin, Dismantle, Incarnations, OutOfMemory, Progress};
+/// use permit_table::{pin, Budget, Dismantle, Incarnations, OutOfMemory, Progress};
 ///
 /// struct Room(u64);
 /// impl Dismantle for Room {
-///     fn dismantle(&mut self, _budget: usize) -> bool {
+///     fn dismantle(&mut self, _budget: &mut Budget) -> bool {
 ///         false
 ///     }
 /// }
@@ -81,7 +82,7 @@ pub trait Dismantle: Send + Sync + 'static {
 ///
 /// second.close();
 /// assert_eq!(number(), None);
-/// while ROOMS.dismantle_step(1) != Progress::Done {}
+/// while ROOMS.dismantle_step(&mut Budget::of(1)) != Progress::Done {}
 /// # Ok::<(), OutOfMemory>(())
 /// ```
 pub struct Incarnations<T: 'static> {
@@ -185,7 +186,7 @@ impl<T: Dismantle> Incarnations<T> {
     }
 
     /// One bounded step of freeing what has been closed, the oldest first.
-    pub fn dismantle_step(&self, budget: usize) -> Progress {
+    pub fn dismantle_step(&self, budget: &mut Budget) -> Progress {
         let mut closed = self.closed.lock();
         fault::point();
         let Some(oldest) = closed.first_mut() else {
@@ -203,7 +204,7 @@ impl<T: Dismantle> Incarnations<T> {
             return Progress::Waiting;
         };
         fault::point();
-        if !alone.opened.dismantle(budget.max(1)) {
+        if !alone.opened.dismantle(budget) {
             let gone = closed.remove(0);
             drop(closed);
             drop(gone);

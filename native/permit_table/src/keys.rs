@@ -35,6 +35,7 @@
 //! unmarked one of smaller order. (The reverse may be, and is passed over.)
 
 use crate::buckets::Buckets;
+use crate::budget::Budget;
 use crate::epochs::Pin;
 use crate::fault;
 use crate::lazy_array::LazyArray;
@@ -57,6 +58,9 @@ pub trait Query<K>: std::hash::Hash + Equivalent<K> {
 
 /// Heads to a chunk: a chunk of 96 KiB is made in a few microseconds, and the first one serves 4096 keys.
 pub(crate) const CHUNK: usize = sized(2, 64, 4096);
+
+/// What it is worth of a budget to free a chunk.
+pub(crate) const UNITS_PER_CHUNK: usize = 64;
 
 /// The table never has fewer ranges than one chunk has heads.
 pub(crate) const MIN_BITS: u32 = CHUNK.trailing_zeros();
@@ -251,8 +255,8 @@ impl<K: Key> Drop for NewNode<'_, K> {
     }
 }
 
-/// Frees a node and its key; answers what that is worth of a step's budget: one, and one more for each page of the
-/// key, which the system has to take back.
+/// Frees a node and its key; returns what that is worth of a budget: one, and one more for each page of the key, which
+/// the system takes back.
 ///
 /// # Safety
 /// It was made with this account, and nobody can use it any more.
@@ -491,7 +495,9 @@ impl<K: Key> Keys<K> {
         (query.equivalent(&node.key) && node.buckets.permits().is_some()).then_some(node)
     }
 
-    /// Calls `visit` with each key, from the first one whose order is greater than `after` on, as long as it says so.
+    /// Calls `visit` with each key whose order is greater than `after`, as long as it says so, and with the greatest
+    /// order so far. (A marked link may stand behind a greater one that is not marked. Whoever went on after that
+    /// smaller order would visit the greater one again.)
     pub(crate) fn walk<'a>(
         &'a self,
         pin: &'a Pin,
@@ -508,10 +514,12 @@ impl<K: Key> Keys<K> {
             }
         };
         let mut cursor = gap.next;
+        let mut reached = after;
         // SAFETY: pinned (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
             if let Some(node) = Link::node::<K>(cursor) {
-                if !visit(node, link.order) {
+                reached = reached.max(link.order);
+                if !visit(node, reached) {
                     return;
                 }
             }
@@ -519,15 +527,13 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// Frees up to `limit` nodes from the front of the list; answers whether any are left.
+    /// Frees nodes from the front of the list; returns whether any are left.
     ///
     /// # Safety
     /// The map was made with this account, nobody else is inside, and it is not used for anything else again.
-    pub(crate) unsafe fn free_some(&self, account: &Account, limit: usize) -> bool {
+    pub(crate) unsafe fn free_some(&self, account: &Account, budget: &mut Budget) -> bool {
         let first = &self.entry(0).link;
-        let mut left = limit as isize;
-        while left > 0 {
-            left -= 1;
+        while !budget.is_spent() {
             let (next, _) = first.next();
             // SAFETY: linked, and nobody frees but us.
             let Some(link) = (unsafe { next.as_ref() }) else {
@@ -536,22 +542,27 @@ impl<K: Key> Keys<K> {
             let (rest, _) = link.next();
             fault::point();
             first.next.store(rest, Ordering::Relaxed);
-            if let Some(node) = Link::node::<K>(next) {
+            budget.spend(match Link::node::<K>(next) {
                 // SAFETY: just unlinked; the caller says that nobody is inside.
-                left -= unsafe { free_node(node, account) as isize };
-            }
+                Some(node) => unsafe { free_node(node, account) },
+                None => 1,
+            });
         }
         true
     }
 
-    /// Frees the heads, but for those that it was made with, after [`Keys::free_some`] has freed all nodes; a chunk
-    /// each time. Answers whether any are left.
+    /// Frees a chunk of heads, but not the one that it was made with, after [`Keys::free_some`] has freed all nodes.
+    /// Returns whether there was one.
     ///
     /// # Safety
     /// As there.
-    pub(crate) unsafe fn free_heads(&self, account: &Account) -> bool {
+    pub(crate) unsafe fn free_heads(&self, account: &Account, budget: &mut Budget) -> bool {
         // SAFETY: as the caller says.
-        unsafe { self.heads.free_last(account, 1) }
+        let freed = unsafe { self.heads.free_last(account, 1) };
+        if freed {
+            budget.spend(UNITS_PER_CHUNK);
+        }
+        freed
     }
 
     /// Frees all that is left.

@@ -90,6 +90,15 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
             .map(|place| unsafe { place.as_ref() })
     }
 
+    /// The values from `index` to the end of its chunk, if that is there.
+    pub(crate) fn rest_of_chunk(&self, index: usize) -> Option<&[T]> {
+        let chunk = index / CHUNK;
+        let is_there = chunk < self.chunk_count();
+        is_there
+            .then(|| self.chunk(chunk))?
+            .map(|values| &values[index % CHUNK..])
+    }
+
     /// Takes a chunk out. Others may still be inside: it may be freed only when they are gone.
     pub(crate) fn take(&self, chunk: usize) -> Option<NonNull<[T]>> {
         let taken = self.chunk_place(chunk)?;

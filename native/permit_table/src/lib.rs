@@ -11,16 +11,19 @@
 //!      hash table)        |            |            by pieces
 //!            |   \     slot.rs         |
 //!            |    \  what it holds     |
-//!     buckets.rs  lazy_array.rs    epochs.rs      memory.rs     sync.rs
-//!     one word is  arrays that      who may       fallible,     the only door
-//!     the bucket   grow by chunks   still look    accounted     to atomics
+//!            |     \       |           |
+//!            |      \  hash_trie.rs    |           budget.rs    how much a step may do
+//!            |       \  grows without  |           memory.rs    fallible, accounted
+//!            |        \  long pauses   |           sync.rs      the only door to atomics
+//!     buckets.rs  lazy_array.rs    epochs.rs
+//!     one word is  arrays that      who may
+//!     the bucket   grow by chunks   still look
 //!     vector                           |
 //!                              incarnations.rs
 //!                  one table open at a time, closed ones freed
 //! ```
 //!
-//! `thread_pointer.rs` finds a thread's own place in `epochs.rs`. `fault.rs` stands wherever something may go wrong,
-//! for tests; elsewhere it is empty.
+//! `fault.rs` stands wherever something may go wrong, for tests; elsewhere it is empty.
 //!
 //! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
 //! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…). A table
@@ -63,15 +66,17 @@
 //!   strangers.
 //! - `crossbeam-utils`: `CachePadded` knows the distance at which cache lines disturb each other, per platform.
 //! - `equivalent`, `hashbrown`: lookups by a borrowed view of a key, and a hash table whose growth can fail
-//!   (`try_reserve`), for holders of many keys.
+//!   (`try_reserve`), for the leaves of `hash_trie.rs`.
 //! - `parking_lot`: one-word locks without poison for what is cold: the sweep, displaced slots, holders of many keys.
 //! - `libc`: `membarrier(2)`.
 
 pub(crate) mod sync;
 
 mod buckets;
+mod budget;
 mod epochs;
 pub mod fault;
+mod hash_trie;
 mod holders;
 mod incarnations;
 mod keys;
@@ -81,18 +86,19 @@ mod slot;
 mod sweep;
 mod table;
 mod tally;
-mod thread_pointer;
 mod view;
 
 pub use buckets::{bucket_view, Capacity};
+pub use budget::Budget;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
 pub use epochs::{quiet_before, stamp};
-pub use holders::Holder;
+pub use hash_trie::{spread, HashTrie, Hashed, Vacancy};
+pub use holders::{Cursor, Holder};
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
 pub use memory::{make_room, OutOfMemory};
 pub use slot::{GivenBack, NotHeld};
 pub use sweep::Progress;
 pub use table::{Acquired, Table, Totals, Usage};
-pub use view::{Cursor, Permits};
+pub use view::Permits;

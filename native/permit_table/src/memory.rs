@@ -5,7 +5,6 @@
 //! bytes that are asked for. What the allocator adds to them, to align and to find its way, it keeps to itself.
 
 use crate::fault;
-use hashbrown::HashTable;
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -43,6 +42,15 @@ impl Account {
     /// Notes that `bytes` told to [`Account::add`] are freed.
     pub(crate) fn subtract(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that what took `before` bytes takes `after`.
+    pub(crate) fn replace(&self, before: usize, after: usize) {
+        // Most changes allocate nothing, and all holders of many keys would meet on this cache line.
+        if after != before {
+            self.add(after);
+            self.subtract(before);
+        }
     }
 
     /// Moves `value` to the heap. Gives the value up when there is no memory.
@@ -104,40 +112,6 @@ impl Account {
 pub fn make_room<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
     fault::memory()?;
     list.try_reserve(more).map_err(|_| OutOfMemory)
-}
-
-/// A hash table that is empty and has room for more than this is freed.
-const KEPT_ROOM: usize = 64;
-
-/// Room for one more in a hash table, on the table's account.
-pub(crate) fn reserve_one<T>(
-    table: &mut HashTable<T>,
-    account: &Account,
-    hash: impl Fn(&T) -> u64,
-) -> Result<(), OutOfMemory> {
-    fault::memory()?;
-    let before = table.allocation_size();
-    table.try_reserve(1, hash).map_err(|_| OutOfMemory)?;
-    let after = table.allocation_size();
-    // All holders of many keys would meet on the account's cache line otherwise, at each acquire.
-    if after != before {
-        account.add(after);
-        account.subtract(before);
-    }
-    Ok(())
-}
-
-/// Frees what is reserved by an empty hash table.
-pub(crate) fn free_room<T>(table: &mut HashTable<T>, account: &Account) {
-    account.subtract(table.allocation_size());
-    *table = HashTable::new();
-}
-
-/// The same, if it is empty and has more room than is worth keeping. (To shrink one that is not empty could fail.)
-pub(crate) fn free_room_if_empty<T>(table: &mut HashTable<T>, account: &Account) {
-    if table.is_empty() && table.capacity() > KEPT_ROOM {
-        free_room(table, account);
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! ```text
 //!   [ holder | displaced | entry | entry | more | released ]     64 bytes, a cache line
 //!                            |              |       '-> counted for people
-//!                            |              '-> further keys: a hash table of the process's own
+//!                            |              '-> further keys: a table of the process's own (`hash_trie.rs`)
 //!                            '-> key's node, permits of it
 //! ```
 //!
@@ -30,11 +30,11 @@
 
 use crate::epochs::Pin;
 use crate::fault;
+use crate::hash_trie::{change, HashTrie, Hashed};
 use crate::keys::Node;
-use crate::memory::{free_room, free_room_if_empty, make_room, reserve_one, Account, OutOfMemory};
+use crate::memory::{make_room, Account, OutOfMemory};
 use crate::sync::{ordering, seeded, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use equivalent::Equivalent;
-use hashbrown::HashTable;
 use std::num::NonZeroU64;
 use std::ptr::{self, NonNull};
 
@@ -44,6 +44,9 @@ const INLINE: usize = 2;
 /// How often an entry is read again whose key changes while it is looked at. One that goes on changing belongs to a
 /// process that takes and releases as fast as it can, and holds none of the keys all the time.
 const GLANCES: usize = 8;
+
+/// Further keys of one holder that are copied while its lock is held, about 50 µs.
+const KEYS_PER_PIECE: usize = 1024;
 
 /// The caller does not hold what it wants to release. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,16 +118,22 @@ impl<K> Held<K> {
     }
 }
 
+impl<K> Hashed for Held<K> {
+    fn hash(&self) -> u64 {
+        self.order
+    }
+}
+
 // SAFETY: a pointer to a node that is alive as long as permits > 0 (H2), and nodes are shared between threads anyway.
 unsafe impl<K: Send + Sync> Send for Held<K> {}
 
 /// What a process holds beyond its slot.
 ///
-/// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the table whole: what is
-/// reserved, searched or copied changes nothing, and what is put in or taken out goes in or out in one step, with the
-/// count and the sum, between which nothing can panic.
+/// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the table whole: to search
+/// or to copy changes nothing, and what is inserted or removed is so in one step, with the count and the sum, between
+/// which nothing can panic.
 struct More<K> {
-    keys: Mutex<HashTable<Held<K>>>,
+    keys: Mutex<HashTrie<Held<K>>>,
     /// Permits of all these keys together (H5). Changed under the lock, so a load and a store do. It is a number for
     /// people, and nobody follows anything because of it: relaxed.
     permits: AtomicU64,
@@ -133,7 +142,7 @@ struct More<K> {
 impl<K> More<K> {
     fn new() -> Self {
         Self {
-            keys: Mutex::new(HashTable::new()),
+            keys: Mutex::new(HashTrie::default()),
             permits: AtomicU64::new(0),
         }
     }
@@ -214,8 +223,8 @@ impl<K> Slot<K> {
     /// Lets it go: its process holds nothing, and will not come again.
     pub(crate) fn vacate(&self, account: &Account) {
         if let Some(more) = self.more() {
-            // The lock itself stays with the place: somebody may just be looking on.
-            free_room(&mut more.keys.lock(), account);
+            // The lock itself stays with the place: a reader may be using it.
+            change(&more.keys, account).shrink_to_fit();
         }
         // Release: the next one to take it finds it clean.
         let order = ordering("h1_vacated_relaxed", Ordering::Release);
@@ -326,7 +335,7 @@ impl<K> Slot<K> {
     }
 
     /// Gives back all that is on record, and adds it up.
-    pub(crate) fn give_back(&self, _pin: &Pin, given: &mut GivenBack) {
+    pub(crate) fn give_back(&self, _pin: &Pin, account: &Account, given: &mut GivenBack) {
         // Nothing between taking permits off the record and this can panic, so none is lost and none is given back
         // twice, though a panic may come between two of them.
         let mut give = |node: NonNull<Node<K>>, permits: u64| {
@@ -349,14 +358,13 @@ impl<K> Slot<K> {
             }
         }
         if let Some(more) = self.more() {
-            // Not `drain`, which would drop the rest if it were left early.
-            for held in more.keys.lock().extract_if(|_| true) {
+            change(&more.keys, account).take(usize::MAX, |held| {
                 if !seeded("h5_given_back_and_left_in_the_sum") {
                     more.subtract(held.permits);
                 }
                 give(held.node, held.permits);
                 fault::point();
-            }
+            });
         }
     }
 
@@ -368,20 +376,23 @@ impl<K> Slot<K> {
         inline.sum::<u64>() + self.more().map_or(0, More::permits)
     }
 
-    /// Notes what its process holds, of all keys or of one. It waits for us only if it holds more than two, and only
-    /// while the list of them is copied or searched.
+    /// Notes what its process holds of one key, or of the keys from this order on, as many as are copied in one piece.
+    /// Returns the order to go on from. A process with more than two keys waits for its lock while they are copied.
+    ///
+    /// Every piece is of a range of orders, wherever the keys of the range are on record. So a key that moves within
+    /// the record between two pieces is noted once.
     pub(crate) fn gather<'a>(
         &self,
         pin: &'a Pin,
         only: Option<&Node<K>>,
+        from: u64,
         seen: &mut Vec<Seen<'a, K>>,
-    ) -> Result<(), OutOfMemory> {
-        let is_wanted = |node: &Node<K>| only.is_none_or(|only| ptr::eq(node, only));
+    ) -> Result<Option<u64>, OutOfMemory> {
         let start = seen.len();
         loop {
             let holder = self.holder();
             if holder == 0 {
-                return Ok(());
+                return Ok(None);
             }
             let mut note = |node: &'a Node<K>, permits| {
                 make_room(seen, 1)?;
@@ -392,8 +403,8 @@ impl<K> Slot<K> {
                 });
                 Ok(())
             };
-            // A key that is released and taken again may have moved meanwhile, and must not be told twice: where it
-            // was seen last counts.
+            // A key that is released and acquired again may have moved in between, and must not be noted twice: where
+            // it was seen last counts.
             let [first, second] = self.entries.each_ref().map(|entry| entry.glance(pin));
             let moved = |(node, _): &(&Node<K>, u64)| {
                 second.is_some_and(|(other, _)| ptr::eq(other, *node))
@@ -401,28 +412,37 @@ impl<K> Slot<K> {
             };
             let inline = [first.filter(|first| !moved(first)), second];
             let more = self.more().map(|more| more.keys.lock());
+            // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
+            let node = |held: &Held<K>| unsafe { &*held.node.as_ptr().cast_const() };
+            let find = |wanted: &Node<K>| {
+                more.as_ref()?
+                    .find(wanted.order(), |held| held.is_of(wanted))
+            };
+            let mut next = None;
+            match (only, &more) {
+                (Some(only), _) => {
+                    if let Some(held) = find(only) {
+                        note(node(held), held.permits)?;
+                    }
+                }
+                (None, Some(more)) => {
+                    let visit = |held| note(node(held), held.permits);
+                    next = more.walk(from, KEYS_PER_PIECE, visit)?;
+                }
+                (None, None) => {}
+            }
+            let is_wanted = |node: &Node<K>| match only {
+                Some(only) => ptr::eq(node, only),
+                None => node.order() >= from && next.is_none_or(|next| node.order() < next),
+            };
             for (node, permits) in inline.into_iter().flatten() {
-                let moved = |more: &HashTable<Held<K>>| {
-                    more.find(node.order(), |held| held.is_of(node)).is_some()
-                };
-                if is_wanted(node) && !more.as_deref().is_some_and(moved) {
+                if is_wanted(node) && find(node).is_none() {
                     note(node, permits)?;
                 }
             }
-            if let Some(more) = more {
-                // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
-                let node = |held: &Held<K>| unsafe { &*held.node.as_ptr().cast_const() };
-                match only {
-                    None => more
-                        .iter()
-                        .try_for_each(|held| note(node(held), held.permits))?,
-                    Some(only) => more
-                        .find(only.order(), |held| is_wanted(node(held)))
-                        .map_or(Ok(()), |held| note(node(held), held.permits))?,
-                }
-            }
+            drop(more);
             if holder == self.holder() || seeded("h1_not_asked_again_whose_it_is") {
-                return Ok(());
+                return Ok(next);
             }
             // It has died, and the slot may be another's by now.
             seen.truncate(start);
@@ -448,23 +468,20 @@ impl<K> Slot<K> {
             }
         };
         let [.., entry] = &self.entries;
-        let mut keys = more.keys.lock();
-        reserve_one(&mut keys, account, |held| held.order)?;
         let permits = entry.permits.load(Ordering::Relaxed);
         if seeded("h2_moved_and_not_told") {
             entry.permits.store(0, Ordering::Release);
-            drop(keys);
-            keys = more.keys.lock();
+            drop(more.keys.lock());
         }
+        let mut keys = change(&more.keys, account);
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
             // SAFETY: permits > 0 (H2): nobody calls for a place that is free.
             let order = unsafe { node.as_ref() }.order();
-            let held = Held {
+            keys.reserve(order)?.insert(Held {
                 node,
                 order,
                 permits,
-            };
-            keys.insert_unique(order, held, |held| held.order);
+            });
             more.add(permits);
         }
         // Under the lock: who looks on sees it in one of the two at least.
@@ -490,25 +507,24 @@ impl<K> Slot<K> {
         account: &Account,
     ) -> Result<(), NotHeld> {
         let more = self.more().ok_or(NotHeld)?;
-        let mut held = more.keys.lock();
+        let mut keys = change(&more.keys, account);
         fault::point();
         let order = order();
         let is_wanted = |held: &Held<K>| {
             // SAFETY: what is on record has permits (H2).
             query.equivalent(unsafe { &held.node.as_ref().key })
         };
-        let mut entry = held.find_entry(order, is_wanted).map_err(|_| NotHeld)?;
+        let held = keys.find_mut(order, is_wanted).ok_or(NotHeld)?;
         // SAFETY: as above.
-        let node = unsafe { entry.get().node.as_ref() };
-        if entry.get().permits > 1 {
-            entry.get_mut().permits -= 1;
+        let node = unsafe { held.node.as_ref() };
+        if held.permits > 1 {
+            held.permits -= 1;
         } else {
-            entry.remove();
+            keys.remove(order, |held| held.is_of(node));
         }
         more.subtract(1);
         node.buckets.release(1);
         self.count_release();
-        free_room_if_empty(&mut held, account);
         Ok(())
     }
 
@@ -524,13 +540,23 @@ impl<K> Slot<K> {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// Frees the table of further keys, lock and all. Called where nobody else can see the slot.
+    /// Forgets up to `limit` further keys, whose permits are not released; returns how many. Called where nobody else
+    /// can see the slot.
+    pub(crate) fn forget_some(&self, account: &Account, limit: usize) -> usize {
+        let mut forgotten = 0;
+        if let Some(more) = self.more() {
+            change(&more.keys, account).take(limit, |_| forgotten += 1);
+        }
+        forgotten
+    }
+
+    /// Frees what it has allocated. Called where nobody else can see it.
     pub(crate) fn free_more(&self, account: &Account) {
         let more = self.more.swap(ptr::null_mut(), Ordering::AcqRel);
         if let Some(more) = NonNull::new(more) {
             // SAFETY: allocated with this account by `make_place`, and just taken out by us.
             unsafe {
-                account.subtract(more.as_ref().keys.lock().allocation_size());
+                account.replace(more.as_ref().keys.lock().bytes(), 0);
                 account.free(more);
             }
         }

@@ -1,6 +1,6 @@
 //! Reclaiming idle keys, a bounded step at a time (P8).
 //!
-//! One pass goes through these phases; every step of it ends by giving back what nobody can see any more.
+//! One pass goes through these phases; every step of it begins by freeing what no thread can see any more.
 //!
 //! ```text
 //!   Walk      along the list from where the last step stopped: a key at 0 that nobody has used since the pass
@@ -22,11 +22,12 @@
 //! stamp.
 
 use crate::buckets::Idleness;
+use crate::budget::Budget;
 use crate::epochs::{self, Pin};
 use crate::fault;
 use crate::keys::{
     free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
-    MIN_BITS, UNLINKED,
+    MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{make_room, Account};
 use crate::sync::seeded;
@@ -61,6 +62,10 @@ enum Phase {
     Drain,
 }
 
+/// Keys and chunks that may wait to be freed. With more, the sweep waits until some have been freed, so that the list
+/// of them is copied in microseconds when it grows.
+const MAX_WAITING: usize = 16_384;
+
 /// What is unlinked, but may still be seen.
 enum Retired<K> {
     Node(NonNull<Node<K>>),
@@ -88,30 +93,35 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// One step: looks at about `budget` keys or heads, and frees at most as many. `Done` ends a pass; the next step
-    /// begins another.
-    pub(crate) fn step(&mut self, keys: &Keys<K>, account: &Account, budget: usize) -> Progress {
+    /// One step: frees what earlier steps have unlinked, and looks at keys or heads for the rest of the budget. `Done`
+    /// ends a pass; the next step begins another.
+    pub(crate) fn step(
+        &mut self,
+        keys: &Keys<K>,
+        account: &Account,
+        budget: &mut Budget,
+    ) -> Progress {
         fault::point();
+        let is_quiet = self.free_quiet(account, budget);
         let pin = epochs::pin();
         let walked = match self.phase {
+            _ if budget.is_spent() => Ok(()),
             Phase::Walk(after) => self.walk(&pin, keys, account, after, budget),
             Phase::Shrink { chunk, index } => self.shrink(&pin, keys, chunk, index, budget),
             Phase::Drain => Ok(()),
         };
         drop(pin);
         self.stamp_fresh();
-        let more = self.free_quiet(account, budget);
         match (walked, self.phase) {
             (Err(ComeBack), _) => Progress::Waiting,
-            (Ok(()), Phase::Walk(_) | Phase::Shrink { .. }) => Progress::More,
             (Ok(()), Phase::Drain) if self.waiting.is_empty() => {
                 self.phase = Phase::Walk(0);
                 // It is empty: nothing is allocated for that.
                 self.waiting.shrink_to_fit();
                 Progress::Done
             }
-            (Ok(()), Phase::Drain) if more => Progress::More,
-            (Ok(()), Phase::Drain) => Progress::Waiting,
+            (Ok(()), Phase::Drain) if !is_quiet => Progress::Waiting,
+            (Ok(()), _) => Progress::More,
         }
     }
 
@@ -121,30 +131,32 @@ impl<K: Key> Sweep<K> {
         keys: &Keys<K>,
         account: &Account,
         after: u64,
-        budget: usize,
+        budget: &mut Budget,
     ) -> Result<(), ComeBack> {
-        let mut seen = 0;
+        // What has been looked at as a whole, and what is being looked at: a run of one order is one step's.
+        let mut done = after;
         let mut last = after;
         let mut outcome = Ok(());
         let mut finished = true;
-        keys.walk(pin, after, |node, order| {
-            // A run of one order is looked at in one step: the next one begins behind it.
-            if seen >= budget && order != last {
-                finished = false;
-                return false;
+        keys.walk(pin, after, |node, reached| {
+            if reached > last {
+                done = last;
+                if budget.is_spent() {
+                    finished = false;
+                    return false;
+                }
+                last = reached;
             }
-            seen += 1;
-            last = order;
+            budget.spend(1);
             outcome = self.reclaim(pin, keys, account, node);
             outcome.is_ok()
         });
-        if outcome.is_ok() {
-            self.phase = if finished {
-                Self::begin_shrinking(keys)
-            } else {
-                Phase::Walk(last)
-            };
-        }
+        self.phase = if outcome.is_err() || !finished {
+            // A key that was looked at twice in a pass would go without its second chance.
+            Phase::Walk(done)
+        } else {
+            Self::begin_shrinking(keys)
+        };
         outcome
     }
 
@@ -231,9 +243,10 @@ impl<K: Key> Sweep<K> {
         keys: &Keys<K>,
         mut chunk: usize,
         mut index: usize,
-        budget: usize,
+        budget: &mut Budget,
     ) -> Result<(), ComeBack> {
-        for _ in 0..budget {
+        while !budget.is_spent() {
+            budget.spend(1);
             self.phase = Phase::Shrink { chunk, index };
             if index == CHUNK {
                 self.phase = match self.next_chunk(keys, chunk)? {
@@ -311,6 +324,9 @@ impl<K: Key> Sweep<K> {
 
     /// Room for one more on both lists, or nothing is unlinked.
     fn make_room(&mut self) -> Result<(), ComeBack> {
+        if self.waiting.len() + self.fresh.len() >= MAX_WAITING {
+            return Err(ComeBack);
+        }
         make_room(&mut self.fresh, 1).map_err(|_| ComeBack)?;
         fault::memory().map_err(|_| ComeBack)?;
         self.waiting
@@ -326,50 +342,51 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Frees what nobody can see any more; answers whether it may have left some of that.
-    fn free_quiet(&mut self, account: &Account, limit: usize) -> bool {
+    /// Frees what no thread can see any more; returns whether that is all that waits, as far as the budget tells.
+    fn free_quiet(&mut self, account: &Account, budget: &mut Budget) -> bool {
         if self.waiting.is_empty() {
-            return false;
+            return true;
         }
         let quiet = epochs::quiet_before();
-        let mut left = limit as isize;
-        while left > 0 {
+        loop {
             match self.waiting.front() {
+                None => return true,
                 Some((stamp, _)) if *stamp < quiet || seeded("k5_freed_without_waiting") => {}
-                _ => return false,
+                Some(_) => return false,
             }
-            // SAFETY: unlinked before its stamp was given, and nobody who was inside then still is (K5).
-            left -= unsafe { self.free_first(account) };
+            // SAFETY: unlinked before its stamp was given, and no thread that was inside then still is (K5).
+            budget.spend(unsafe { self.free_first(account) });
+            if budget.is_spent() {
+                return true;
+            }
         }
-        true
     }
 
-    /// Frees some of what waits; answers whether anything is left.
+    /// Frees some of what waits; returns whether anything is left.
     ///
     /// # Safety
-    /// Nobody is inside the table any more.
-    pub(crate) unsafe fn free_some(&mut self, account: &Account, limit: usize) -> bool {
+    /// No thread is inside the table any more.
+    pub(crate) unsafe fn free_some(&mut self, account: &Account, budget: &mut Budget) -> bool {
         self.stamp_fresh();
-        let mut left = limit as isize;
-        while left > 0 && !self.waiting.is_empty() {
+        while !self.waiting.is_empty() && !budget.is_spent() {
             // SAFETY: as the caller says.
-            left -= unsafe { self.free_first(account) };
+            budget.spend(unsafe { self.free_first(account) });
         }
         !self.waiting.is_empty()
     }
 
-    /// Frees what has waited longest; answers what that is worth of a step's budget.
+    /// Frees what has waited longest; returns what that is worth of a budget.
     ///
     /// # Safety
-    /// Nobody can see it any more.
-    unsafe fn free_first(&mut self, account: &Account) -> isize {
+    /// No thread can see it any more.
+    unsafe fn free_first(&mut self, account: &Account) -> usize {
         match self.waiting.pop_front() {
             // SAFETY: as the caller says.
-            Some((_, Retired::Node(node))) => unsafe { free_node(node, account) as isize },
+            Some((_, Retired::Node(node))) => unsafe { free_node(node, account) },
             Some((_, Retired::Heads(heads))) => {
                 // SAFETY: as the caller says.
                 unsafe { account.free(heads) };
-                1
+                UNITS_PER_CHUNK
             }
             None => 0,
         }

@@ -26,10 +26,6 @@ mod imp {
         };
     }
     /// A thread-local whose initial value is a constant: reading it is one load, without a check.
-    #[allow(
-        unused_macros,
-        reason = "on some platforms, `thread_pointer.rs` has a better way"
-    )]
     macro_rules! thread_cell {
         ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
             std::thread_local! { $(#[$attr])* static $name: $type = const { $init }; }
@@ -41,9 +37,7 @@ mod imp {
             $(#[$attr])* pub const fn $name() -> $type $body
         };
     }
-    #[allow(unused_imports, reason = "as above")]
-    pub(crate) use thread_cell;
-    pub(crate) use {const_unless_loom, global};
+    pub(crate) use {const_unless_loom, global, thread_cell};
 
     /// Is the code to have this bug?
     #[inline(always)]

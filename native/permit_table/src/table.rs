@@ -11,6 +11,7 @@
 //! - **P9**: memory is reserved before the count changes; what follows the count cannot fail.
 
 use crate::buckets::{Capacity, Refusal};
+use crate::budget::Budget;
 use crate::epochs::Pin;
 use crate::fault;
 use crate::holders::{Holder, Holders, Sums};
@@ -316,13 +317,11 @@ impl<K: Key> Table<K> {
         order_of_key(self.hasher.hash_one(query))
     }
 
-    /// One bounded step of the sweep: looks at about `budget` keys, and frees at most as many. See [`Progress`].
+    /// One bounded step of the sweep. A pass reclaims the keys that have not been used since the pass before.
     ///
-    /// A pass reclaims the keys that nobody has used since the pass before. A second caller waits for the first.
-    pub fn sweep_step(&self, budget: usize) -> Progress {
-        self.sweep
-            .lock()
-            .step(&self.keys, &self.account, budget.max(1))
+    /// A second caller waits for the first.
+    pub fn sweep_step(&self, budget: &mut Budget) -> Progress {
+        self.sweep.lock().step(&self.keys, &self.account, budget)
     }
 
     /// What the table is and costs.
@@ -358,16 +357,15 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// Frees a piece of a table that is not used any more: up to `limit` keys or slots, or a chunk of slots or heads.
-    /// Answers whether there is more. To drop a table does all that is left at once, which for a million keys is a
-    /// tenth of a second.
-    pub fn dismantle(&mut self, limit: usize) -> bool {
-        // SAFETY: the exclusive borrow says that nobody is inside.
+    /// Frees a piece of a table that is not used any more; returns whether there is more. To drop a table frees all
+    /// that is left at once, which takes a tenth of a second for a million keys.
+    pub fn dismantle(&mut self, budget: &mut Budget) -> bool {
+        // SAFETY: the exclusive borrow says that no other thread is inside.
         unsafe {
-            self.sweep.lock().free_some(&self.account, limit)
-                || self.keys.free_some(&self.account, limit)
-                || self.holders.free_some(&self.account, limit)
-                || self.keys.free_heads(&self.account)
+            self.sweep.lock().free_some(&self.account, budget)
+                || self.keys.free_some(&self.account, budget)
+                || self.holders.free_some(&self.account, budget)
+                || self.keys.free_heads(&self.account, budget)
         }
     }
 }
@@ -383,7 +381,7 @@ fn seeded_hasher() -> RandomState {
 
 impl<K: Key> Drop for Table<K> {
     fn drop(&mut self) {
-        while self.dismantle(isize::MAX as usize) {}
+        while self.dismantle(&mut Budget::of(usize::MAX)) {}
         // SAFETY: nobody is inside, and nothing is used after this.
         unsafe {
             self.keys.free(&self.account);

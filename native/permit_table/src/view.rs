@@ -7,7 +7,7 @@
 //! [`Table::usage`] adds it up without looking at any key.
 
 use crate::epochs;
-use crate::holders::Holder;
+use crate::holders::{Cursor, Holder};
 use crate::keys::Key;
 use crate::memory::OutOfMemory;
 use crate::table::Table;
@@ -16,22 +16,6 @@ use std::hash::Hash;
 
 /// To tell a key of so many bytes on the heap takes about as long as a small one.
 const BYTES_PER_KEY: usize = 1024;
-
-/// How far a walk over the holders has come; [`Cursor::default`] is the beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(usize);
-
-impl Cursor {
-    /// As a number, to be kept where there are only numbers.
-    pub fn to_number(self) -> u64 {
-        self.0 as u64
-    }
-
-    /// The inverse of [`Cursor::to_number`]. Any number is safe.
-    pub fn from_number(number: u64) -> Self {
-        Self(number.try_into().unwrap_or(usize::MAX))
-    }
-}
 
 /// Permits of one key that one holder has.
 #[derive(Debug)]
@@ -58,14 +42,14 @@ impl<K: Key> Table<K> {
         let mut next = None;
         let mut seen = 0;
         let mut last = after;
-        self.keys.walk(&pin, after, |node, order| {
+        self.keys.walk(&pin, after, |node, reached| {
             // A run of one order is looked at as a whole: the next piece begins behind it.
-            if seen >= limit.max(1) && order != last {
+            if seen >= limit.max(1) && reached > last {
                 next = Some(last);
                 return false;
             }
             seen += 1;
-            last = order;
+            last = reached;
             // SAFETY: found under the pin.
             let node = unsafe { node.as_ref() };
             match node.buckets.permits() {
@@ -80,9 +64,9 @@ impl<K: Key> Table<K> {
         next
     }
 
-    /// Calls `visit` with the permits of the next thousands of places for processes that have ever been used; the last
-    /// piece has what is held by those without a place of their own. Answers where to go on, or nothing at the end. A
-    /// piece is as long as what is held in a thousand places, at least.
+    /// Calls `visit` with a piece of what the holders have, from the cursor on: with the permits of some ten thousand
+    /// places for processes, or some thousand keys. What one holder has comes in a row, which may be continued by the
+    /// next piece. Returns where to go on, or nothing at the end.
     ///
     /// # Errors
     /// [`OutOfMemory`]: nothing has been visited then.
@@ -93,7 +77,7 @@ impl<K: Key> Table<K> {
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let mut seen = Vec::new();
-        let next = self.holders.gather_from(&pin, cursor.0, None, &mut seen)?;
+        let next = self.holders.gather_from(&pin, cursor, None, &mut seen)?;
         for seen in &seen {
             visit(Permits {
                 holder: seen.holder,
@@ -101,7 +85,7 @@ impl<K: Key> Table<K> {
                 permits: seen.permits,
             });
         }
-        Ok(next.map(Cursor))
+        Ok(next)
     }
 
     /// As [`Table::permits_from`], of one key only: calls `visit` with the holder's identity word and the number of
@@ -122,27 +106,30 @@ impl<K: Key> Table<K> {
         let mut seen = Vec::new();
         let next = self
             .holders
-            .gather_from(&pin, cursor.0, Some(wanted), &mut seen)?;
+            .gather_from(&pin, cursor, Some(wanted), &mut seen)?;
         for seen in &seen {
             visit(seen.holder, seen.permits);
         }
-        Ok(next.map(Cursor))
+        Ok(next)
     }
 
-    /// Calls `visit` with what one holder has.
+    /// Calls `visit` with a piece of what one holder has, some thousand keys at most; `from` is 0 at first. Returns
+    /// from where to go on, or nothing at the end.
     ///
     /// # Errors
     /// [`OutOfMemory`]: nothing has been visited then.
-    ///
-    /// # Cost
-    /// O(keys held).
-    pub fn held(&self, holder: Holder, mut visit: impl FnMut(&K, u64)) -> Result<(), OutOfMemory> {
+    pub fn held(
+        &self,
+        holder: Holder,
+        from: u64,
+        mut visit: impl FnMut(&K, u64),
+    ) -> Result<Option<u64>, OutOfMemory> {
         let pin = epochs::pin();
         let mut seen = Vec::new();
-        self.holders.gather(&pin, holder, &mut seen)?;
+        let next = self.holders.gather(&pin, holder, from, &mut seen)?;
         for seen in &seen {
             visit(&seen.node.key, seen.permits);
         }
-        Ok(())
+        Ok(next)
     }
 }

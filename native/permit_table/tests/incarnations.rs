@@ -2,7 +2,7 @@
 //! happens beside each other is in `loom/incarnations.rs`.)
 #![cfg(not(loom))]
 
-use permit_table::{pin, Dismantle, Gate, Incarnations, Progress};
+use permit_table::{pin, Budget, Dismantle, Gate, Incarnations, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ struct Piecewise {
 }
 
 impl Dismantle for Piecewise {
-    fn dismantle(&mut self, budget: usize) -> bool {
-        self.pieces = self.pieces.saturating_sub(budget);
+    fn dismantle(&mut self, budget: &mut Budget) -> bool {
+        self.pieces = self.pieces.saturating_sub(budget.left());
         self.pieces > 0
     }
 }
@@ -64,7 +64,7 @@ impl Stage {
     }
 
     fn step(&self) -> Progress {
-        self.incarnations.dismantle_step(1)
+        self.incarnations.dismantle_step(&mut Budget::of(1))
     }
 
     /// As `step`, once nobody is inside. Other tests are, now and then: pins are not of one stage.
@@ -184,8 +184,14 @@ fn the_oldest_goes_first_and_a_step_does_something_at_least() {
     stage.open(2, false);
     let last = stage.open(3, false);
     assert_eq!(stage.step_in_peace(), Progress::More);
-    assert_eq!(stage.incarnations.dismantle_step(0), Progress::More);
-    assert_eq!(stage.incarnations.dismantle_step(2), Progress::More);
+    assert_eq!(
+        stage.incarnations.dismantle_step(&mut Budget::of(0)),
+        Progress::More
+    );
+    assert_eq!(
+        stage.incarnations.dismantle_step(&mut Budget::of(2)),
+        Progress::More
+    );
     assert_eq!(stage.alive.load(Ordering::Relaxed), 2);
     stage.goes_in(3, 1);
     assert_eq!(stage.current(), Some(3));

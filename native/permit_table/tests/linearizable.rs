@@ -18,7 +18,7 @@
 mod common;
 
 use common::*;
-use permit_table::{pin, Holder, Table};
+use permit_table::{Holder, Table};
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,7 +177,7 @@ fn storm_of(seed: u64, worker: u64) -> Vec<(u64, Call)> {
         };
         let holder = (2 * worker + dice.roll(2)) as usize;
         // Close together, or now and then with the time for a key to die.
-        let patient = seed.is_multiple_of(2) && dice.roll(8) == 0;
+        let patient = seed % 2 == 0 && dice.roll(8) == 0;
         let longest = if patient { 1000 } else { 10 };
         (dice.roll(longest), Call { holder, key, what })
     };
@@ -198,11 +198,11 @@ fn keys(seed: u64) -> u64 {
     1 + seed % KEYS
 }
 
-/// Where a holder lives is no part of the answers: at home, where others want to be too, or nowhere.
+/// The place of a holder is no part of the answers: some have one of their own, some share one.
 fn who(seed: u64, of: usize) -> Holder {
     let number = of as u64;
     match (seed + number) % 4 {
-        0 => holder_without_place(number),
+        0 => displaced_holder(number, 1),
         1 => displaced_holder(number, 0),
         _ => holder(number),
     }
@@ -226,7 +226,7 @@ fn perform(table: &Table<Name>, seed: u64, call: Call) -> Answer {
         },
         What::Count => Answer::Out(count(table, key)),
         What::Die => {
-            let given = table.give_back(&pin(), who);
+            let given = die(table, who);
             Answer::GivenBack {
                 keys: given.keys,
                 permits: given.permits,

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use permit_table::{pin, Table};
+use permit_table::Table;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -74,7 +74,7 @@ fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
                 );
                 release(&table, holder(number), own + key).unwrap();
             }
-            table.give_back(&pin(), holder(number));
+            die(&table, holder(number));
         });
         assert_empty(&table);
     }
@@ -101,7 +101,7 @@ fn p4_deaths_in_a_storm_leak_nothing() {
                     held -= u64::from(release(&table, me, dice.roll(5)).is_ok());
                 }
             }
-            assert_eq!(table.give_back(&pin(), me).permits, held);
+            assert_eq!(die(&table, me).permits, held);
         }
     });
     assert_empty(&table);
@@ -128,7 +128,7 @@ fn a_look_from_outside_disturbs_nobody() {
                         release(&table, holder(number), key).unwrap();
                     }
                 }
-                table.give_back(&pin(), holder(number));
+                die(&table, holder(number));
             }
         });
         over.store(true, Ordering::Relaxed);

@@ -395,8 +395,7 @@ impl Search {
         if state.broken.is_some() || self.setting.calm == 0 {
             return true;
         }
-        let chosen =
-            state.is_over(&self.setting) || state.mixed().is_multiple_of(self.setting.calm);
+        let chosen = state.is_over(&self.setting) || state.mixed() % self.setting.calm == 0;
         !chosen || calm::ends_well(&self.setting, &self.deeds, state).is_ok()
     }
 }

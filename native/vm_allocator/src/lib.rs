@@ -4,7 +4,8 @@
 //! call of whoever happens to ask.)
 //!
 //! rustler's allocator does the same, but writes to the null page when the VM has no memory and the alignment is more
-//! than 8.
+//! than 8. It also needs rustler to have looked up the VM's functions, for which rustler allocates. So the two
+//! functions are declared here, and the system's loader finds them in the VM when it loads the library.
 //!
 //! A library takes it with
 //!
@@ -14,11 +15,16 @@
 //! static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;
 //! ```
 //!
-//! because on those two the VM's functions are found only after the library has begun to allocate.
+//! because on those two a library is not linked against functions of the program that loads it.
 
-use rustler::sys::{c_void, enif_alloc, enif_free};
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
 use std::ptr;
+
+unsafe extern "C" {
+    fn enif_alloc(size: usize) -> *mut c_void;
+    fn enif_free(start: *mut c_void);
+}
 
 /// What `enif_alloc` aligns to, at least.
 const VM_ALIGN: usize = 8;

@@ -131,7 +131,7 @@ proptest! {
                     keys.resize(bits, (bits + 1).min(MOST_BITS));
                 }
                 Do::Step(budget) => {
-                    sweep.step(&keys, &account, budget);
+                    sweep.step(&keys, &account, &mut Budget::of(budget));
                 }
             }
             check(&keys, order, &out);
@@ -146,7 +146,7 @@ proptest! {
         for _ in 0..3 {
             // Other tests' pins may hold it up for a moment.
             let budget = || if keys.bits() == MIN_BITS { 1 } else { CHUNK };
-            while sweep.step(&keys, &account, budget()) != Progress::Done {
+            while sweep.step(&keys, &account, &mut Budget::of(budget())) != Progress::Done {
                 std::thread::yield_now();
             }
         }

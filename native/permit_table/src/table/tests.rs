@@ -103,7 +103,7 @@ fn p8_heads_come_with_the_keys_and_go_with_them() {
         // What is used no more goes with the second pass, its heads with the third.
         for _ in 0..3 {
             loop {
-                match table.sweep_step(1000) {
+                match table.sweep_step(&mut Budget::of(1000)) {
                     Progress::Done => break,
                     Progress::Waiting => std::thread::yield_now(),
                     Progress::More => {}
@@ -314,7 +314,7 @@ fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
         let mut grants = first;
         let mut swept = 0;
         while swept < 8 {
-            match with_panic(grants, || table.sweep_step(256)) {
+            match with_panic(grants, || table.sweep_step(&mut Budget::of(256))) {
                 Some(Progress::Done) => swept += 1,
                 Some(_) => {}
                 None => panics += 1,
@@ -328,7 +328,7 @@ fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
         }
         let mut swept = 0;
         while swept < 4 {
-            swept += usize::from(table.sweep_step(256) == Progress::Done);
+            swept += usize::from(table.sweep_step(&mut Budget::of(256)) == Progress::Done);
         }
         assert_eq!(table.usage().keys, 1);
         assert_eq!(table.keys.bits(), crate::keys::MIN_BITS);
@@ -353,14 +353,14 @@ fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
         acquire(&table, holder, key).unwrap();
         table.release(&pin(), holder, &key).unwrap();
     }
-    while table.sweep_step(256) != Progress::Done {}
+    while table.sweep_step(&mut Budget::of(256)) != Progress::Done {}
     // As long as somebody is inside, nothing is freed: so what is in the list can be looked at.
     let _inside = pin();
     let mut grants = 0;
     let mut panics = 0;
     loop {
         grants = (grants + 1) % 40;
-        match with_panic(grants, || table.sweep_step(16)) {
+        match with_panic(grants, || table.sweep_step(&mut Budget::of(16))) {
             Some(Progress::More) => {}
             Some(_) => break,
             None => panics += 1,

@@ -4,7 +4,8 @@
 
 use equivalent::Equivalent;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Progress, Query, Table,
+    pin, Acquired, Budget, Capacity, Cursor, GivenBack, Holder, Key, NotHeld, OutOfMemory,
+    Progress, Query, Table,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -113,12 +114,6 @@ pub fn displaced_holder(number: u64, place: u64) -> Holder {
     unsafe { Holder::new(NonZeroU64::new(number + 1).unwrap(), place) }
 }
 
-/// A holder that has no place at all.
-pub fn holder_without_place(number: u64) -> Holder {
-    // SAFETY: as in `displaced_holder`.
-    unsafe { Holder::without_place(NonZeroU64::new(number + 1).unwrap()) }
-}
-
 /// What is on record: permits by holder's number and key.
 pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
     let mut seen = BTreeMap::new();
@@ -128,12 +123,22 @@ pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
             let who = (permits.holder - 1, permits.key.number());
             assert_eq!(seen.insert(who, permits.permits), None, "told twice");
         });
-        // By way of the number, as the border keeps it.
-        cursor = next
-            .unwrap()
-            .map(|next| Cursor::from_number(next.to_number()));
+        cursor = next.unwrap();
     }
     seen
+}
+
+/// What one holder has: permits by key.
+pub fn held(table: &Table<Name>, holder: Holder) -> BTreeMap<u64, u64> {
+    let mut held = BTreeMap::new();
+    let mut from = Some(0);
+    while let Some(start) = from {
+        let visit = |key: &Name, permits| {
+            assert_eq!(held.insert(key.number(), permits), None, "told twice");
+        };
+        from = table.held(holder, start, visit).unwrap();
+    }
+    held
 }
 
 pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {
@@ -155,6 +160,16 @@ pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotH
     table.release(&pin, holder, &key)
 }
 
+/// A holder has died.
+pub fn die(table: &Table<Name>, holder: Holder) -> GivenBack {
+    table.give_back(&pin(), holder)
+}
+
+/// A step of the sweep.
+pub fn step(table: &Table<Name>, units: usize) -> Progress {
+    table.sweep_step(&mut Budget::of(units))
+}
+
 pub fn count(table: &Table<Name>, key: u64) -> u64 {
     table.count(&pin(), &Wanted(key))
 }
@@ -174,7 +189,7 @@ pub fn permits(table: &Table<Name>) -> u64 {
 /// One pass of the sweep.
 pub fn sweep(table: &Table<Name>) {
     loop {
-        match table.sweep_step(64) {
+        match step(table, 64) {
             Progress::Done => return,
             // To give way after each step is dear on a machine where many wait for their turn.
             Progress::More if cfg!(not(loom)) => {}
@@ -230,7 +245,7 @@ pub fn storm(table: &Table<Name>, threads: u64, body: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                table.sweep_step(16);
+                step(table, 16);
             }
         });
         let body = &body;

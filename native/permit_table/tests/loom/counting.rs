@@ -157,7 +157,7 @@ fn p1_an_acquire_beside_a_release_beside_the_sweep() {
                 side(|t| assert!(matches!(acquire(t, holder(1), 1, 2), Some(1 | 2)))),
                 side(|t| release(t, holder(0), 1).unwrap()),
                 side(|t: &Table<Name>| {
-                    t.sweep_step(8);
+                    step(t, 8);
                 }),
             ],
         );

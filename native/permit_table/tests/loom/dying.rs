@@ -13,7 +13,7 @@ fn p4_a_death_admits_the_next() {
         }
         let (given, granted) = sides.beside(
             &table,
-            |t| t.give_back(&pin(), holder(0)),
+            |t| die(t, holder(0)),
             |t| acquire(t, holder(1), 1, 1),
         );
         assert_eq!((given.keys, given.permits), (3, 3));
@@ -30,7 +30,7 @@ fn p4_a_place_is_taken_over_at_a_death() {
         let next = displaced_holder(5, 0);
         let (given, granted) = sides.beside(
             &table,
-            |t| t.give_back(&pin(), holder(0)),
+            |t| die(t, holder(0)),
             move |t| acquire(t, next, 1, 2),
         );
         assert_eq!(given.permits, 1);
@@ -54,7 +54,7 @@ fn p5_the_next_in_a_place_holds_nothing_of_the_dead() {
             |t| {
                 // So that no other pin's fence does what is the slot's to do.
                 let _pin = pin();
-                t.give_back(&pin(), holder(0));
+                die(t, holder(0));
             },
             move |t| {
                 let _pin = pin();
@@ -75,12 +75,12 @@ fn p4_a_key_dies_with_its_last_holder() {
             &table,
             [
                 side(|t: &Table<Name>| {
-                    t.give_back(&pin(), holder(0));
+                    die(t, holder(0));
                     None
                 }),
                 side(|t: &Table<Name>| {
                     for _ in 0..2 {
-                        t.sweep_step(8);
+                        step(t, 8);
                     }
                     None
                 }),

@@ -12,8 +12,7 @@ fn a_look_beside_a_death() {
         for key in 0..3 {
             acquire(&table, holder(0), key, 1).unwrap();
         }
-        let (usage, given) =
-            sides.beside(&table, |t| t.usage(), |t| t.give_back(&pin(), holder(0)));
+        let (usage, given) = sides.beside(&table, |t| t.usage(), |t| die(t, holder(0)));
         assert!(usage.permits <= 3 && usage.holders <= 1);
         assert_eq!(given.permits, 3);
         assert_eq!((permits(&table), table.usage().holders), (0, 0));
@@ -22,7 +21,7 @@ fn a_look_beside_a_death() {
 
 /// A process has key 1; it dies; the next one at its place takes key 2.
 fn take_over(table: &Table<Name>) {
-    table.give_back(&pin(), holder(0));
+    die(table, holder(0));
     acquire(table, displaced_holder(5, 0), 2, 1).unwrap();
 }
 
@@ -56,7 +55,7 @@ fn who_holds_a_key_beside_a_death_and_the_next_in_its_place() {
                     .unwrap();
             },
             |t| {
-                t.give_back(&pin(), holder(0));
+                die(t, holder(0));
                 acquire(t, displaced_holder(5, 0), 2, 2).unwrap();
             },
         );
@@ -72,7 +71,7 @@ fn what_one_holds_beside_its_death_and_the_next_in_its_place() {
             &table,
             |t| {
                 let visit = |key: &Name, permits| assert_eq!((key.number(), permits), (1, 1));
-                t.held(holder(0), visit).unwrap();
+                t.held(holder(0), 0, visit).unwrap();
             },
             take_over,
         );
@@ -91,7 +90,7 @@ fn a_look_beside_a_release_and_the_sweep() {
             |t| {
                 release(t, holder(0), 1).unwrap();
                 for _ in 0..8 {
-                    t.sweep_step(8);
+                    step(t, 8);
                 }
             },
             |t| assert!(on_record(t).values().all(|permits| *permits == 1)),
@@ -114,7 +113,7 @@ fn h2_a_look_beside_a_release_beside_the_sweep() {
                 side(|t: &Table<Name>| {
                     // The fourth is the first that frees anything.
                     for _ in 0..4 {
-                        t.sweep_step(8);
+                        step(t, 8);
                     }
                 }),
             ],

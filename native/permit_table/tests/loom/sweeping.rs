@@ -16,8 +16,7 @@ fn with_idle_key() -> Arc<Table<Name>> {
 fn p8_a_key_dies_while_it_is_acquired() {
     model(2, 4, |sides| {
         let table = with_idle_key();
-        let (_, granted) =
-            sides.beside(&table, |t| t.sweep_step(8), |t| acquire(t, holder(1), 1, 1));
+        let (_, granted) = sides.beside(&table, |t| step(t, 8), |t| acquire(t, holder(1), 1, 1));
         assert_eq!(granted, Some(1), "nobody holds it");
         assert_eq!(count(&table, 1), 1);
         assert_eq!(acquire(&table, holder(0), 1, 1), None);
@@ -37,7 +36,7 @@ fn p8_a_key_is_reclaimed_while_it_is_found() {
             &table,
             |t| {
                 for _ in 0..4 {
-                    t.sweep_step(8);
+                    step(t, 8);
                 }
             },
             |t| assert_eq!(count(t, 1), 0),
@@ -53,7 +52,7 @@ fn k4_a_key_is_made_anew_while_its_old_word_is_seen() {
         let granted = sides.beside(
             &table,
             |t| {
-                t.sweep_step(8);
+                step(t, 8);
                 acquire(t, holder(0), 1, 1)
             },
             |t| acquire(t, holder(1), 1, 1),
@@ -72,7 +71,7 @@ fn p8_a_key_dies_between_two_that_come() {
         let keys = [4, 10];
         sides.beside(
             &table,
-            |t| t.sweep_step(8),
+            |t| step(t, 8),
             move |t| {
                 for key in keys {
                     assert_eq!(acquire(t, holder(1), key, 1), Some(1));
@@ -96,7 +95,7 @@ fn k1_a_key_is_found_while_a_head_is_linked_before_it() {
         sides.beside(
             &table,
             |t| {
-                t.sweep_step(8);
+                step(t, 8);
             },
             |t| {
                 for key in 0..3 {
@@ -121,7 +120,7 @@ fn p8_heads_are_closed_while_a_key_comes() {
             &table,
             |t| {
                 for _ in 0..2 {
-                    t.sweep_step(8);
+                    step(t, 8);
                 }
             },
             |t| assert_eq!(acquire(t, holder(1), 9, 1), Some(1)),

@@ -1,9 +1,11 @@
 //! Keys that take long to read: read once per call, by a dirty scheduler, and known by their address from then on.
 //!
-//! No scheduler of the VM may be held for long, and neither may a call that counts run on a dirty one. So a call that
-//! finds its key to be long ([`Reading::Brief`]) gives up before it has taken anything, and the Erlang side has the key
-//! **interned**: a dirty scheduler reads it and looks for an equal one among all that are in use. With a handle on that
-//! one the call is made again, on a normal scheduler, and compares addresses.
+//! A call may not hold a scheduler for long, and a call that counts may not run on a dirty one. So a call that finds
+//! its key to be long ([`Stop::Long`]) returns before it has taken anything, and the Erlang side has the key
+//! **interned**: a dirty scheduler reads it and looks for an equal one among all that are in use. With a handle on
+//! that one the call is made again, on a normal scheduler, and compares addresses. After the call the handle is
+//! emptied: on the heap of a process that does not collect its garbage, it would keep the key for as long as the
+//! process lives.
 //!
 //! ```text
 //!   acquire(Key, ..)  -- long -->  intern(Key)  -- handle -->  acquire(Handle, ..)  -- Arc -->  a key of the table
@@ -17,22 +19,22 @@
 //! - **N3** The lock is held for some pointers' time, never while a key is read, compared, made or freed. What nobody
 //!   uses any more is freed by a dirty scheduler too ([`free_unused`]): to give back a gigabyte takes the system long.
 //!
-//! A process that is killed in between has a handle, or is about to get one, and that is collected as its other terms.
+//! The handle of a process that is killed in between goes with the other terms of the process.
 //!
 //! A panic under the lock (a bug of ours) leaves it free, and at most a digest without a key, which is nobody's.
 
-use crate::enif::Here;
-use crate::key::TermKey;
-use crate::large::{Large, Reading};
+use super::read::{with_interned, with_term, Care, Reading, Stop};
+use super::TermKey;
+use crate::enif::{ErlNifTerm, Here};
+use crate::incarnation::contain_panic;
 use crate::raised::Raised;
-use crate::small::Small;
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use permit_table::{fault, make_room, OutOfMemory, Query};
-use rustler::{Resource, Term};
+use rustler::{Env, Resource};
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::mem;
+use std::panic::RefUnwindSafe;
 use std::sync::{Arc, LazyLock, Weak};
 
 /// A long key. It is nobody's but the tables' and the handles' that share it.
@@ -41,11 +43,20 @@ pub(crate) struct Interned {
     digest: u64,
 }
 
-/// What a call has of a long key: to Erlang, a reference.
-pub(crate) struct Handle(Arc<Interned>);
+/// What a call has of a long key, until it is emptied; to Erlang, a reference.
+pub(crate) struct Handle(Mutex<Option<Arc<Interned>>>);
 
 #[rustler::resource_impl]
-impl Resource for Handle {}
+impl Resource for Handle {
+    const IMPLEMENTS_DESTRUCTOR: bool = true;
+
+    fn destructor(self, _: Env<'_>) {
+        let _ = contain_panic(|| drop(self));
+    }
+}
+
+// A panic leaves it full, or empty.
+impl RefUnwindSafe for Handle {}
 
 #[derive(Default)]
 struct Registry {
@@ -60,46 +71,49 @@ static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
 impl Handle {
     /// The long key that the term is, for a call on a normal scheduler. To be called on a dirty one.
-    pub(crate) fn of(term: Term<'_>) -> Result<Self, Raised> {
+    pub(crate) fn of(here: Here<'_>, term: ErlNifTerm) -> Result<Self, Raised> {
         free_unused();
-        if !is_long(term)? {
+        match with_term(here, term, Care::Sure, |_| ()) {
+            Err(Stop::Long) => {}
             // Interned, it would be another key than the one that calls make of it (N2).
-            return Err(Raised::BadArg);
+            Ok(()) => return Err(Raised::BadArg),
+            Err(other) => return Err(other.into()),
         }
-        let large = Large::parse(term, Reading::Thorough)?;
-        Ok(Self(intern(&large)?))
+        let interned = with_term(here, term, Care::Thorough, intern)??;
+        Ok(Self(Mutex::new(Some(interned))))
     }
 
-    pub(crate) fn new(interned: Arc<Interned>) -> Self {
-        Self(interned)
+    /// Calls with the key.
+    ///
+    /// # Errors
+    /// [`Raised::BadArg`], if the handle has been emptied.
+    pub(crate) fn read<T>(&self, with: impl FnOnce(&Reading<'_>) -> T) -> Result<T, Raised> {
+        let interned = self.0.lock().clone().ok_or(Raised::BadArg)?;
+        Ok(with_interned(&interned, with))
     }
-}
 
-fn is_long(term: Term<'_>) -> Result<bool, Raised> {
-    if Small::parse(Here::from_env(term.get_env()), term.as_c_arg()).is_some() {
-        return Ok(false);
-    }
-    match Large::parse(term, Reading::Brief) {
-        Ok(_) => Ok(false),
-        Err(Raised::Long) => Ok(true),
-        Err(other) => Err(other),
+    /// The call that needed the handle is over.
+    pub(crate) fn empty(&self) {
+        fault::point();
+        let interned = self.0.lock().take();
+        drop(interned);
     }
 }
 
 /// The one of this key (N1).
-fn intern(large: &Large<'_>) -> Result<Arc<Interned>, OutOfMemory> {
-    let digest = large.digest();
+fn intern(reading: &Reading<'_>) -> Result<Arc<Interned>, OutOfMemory> {
+    let digest = reading.digest();
     let mut new = None;
     loop {
         let (candidates, additions) = candidates(digest)?;
         let mut candidates = candidates.iter().filter_map(Weak::upgrade);
-        if let Some(found) = candidates.find(|other| large.equivalent(&other.key)) {
+        if let Some(found) = candidates.find(|other| reading.equivalent(&other.key)) {
             return Ok(found);
         }
         let own = match new.take() {
             Some(own) => own,
             None => Arc::new(Interned {
-                key: large.to_key()?,
+                key: reading.to_key()?,
                 digest,
             }),
         };
@@ -156,7 +170,7 @@ impl Drop for Interned {
         registry.forget_unused(self.digest);
         // Without room for it, it is freed right here.
         if registry.unused.try_reserve(1).is_ok() {
-            let key = mem::replace(&mut self.key, TermKey::small(0, [0; 4]));
+            let key = mem::replace(&mut self.key, TermKey::inline(&[]));
             registry.unused.push(key);
         }
     }
@@ -178,25 +192,5 @@ impl Interned {
     /// The key itself, as it would be stored if it were not long.
     pub(crate) fn key(&self) -> &TermKey {
         &self.key
-    }
-}
-
-impl Hash for Handle {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // Not the digest: that may be the same for many funs.
-        hasher.write_usize(Arc::as_ptr(&self.0).addr());
-    }
-}
-
-impl Equivalent<TermKey> for Handle {
-    fn equivalent(&self, key: &TermKey) -> bool {
-        key.interned()
-            .is_some_and(|other| std::ptr::eq(other, Arc::as_ptr(&self.0)))
-    }
-}
-
-impl Query<TermKey> for Handle {
-    fn to_key(&self) -> Result<TermKey, OutOfMemory> {
-        Ok(TermKey::of_interned(self.0.clone()))
     }
 }

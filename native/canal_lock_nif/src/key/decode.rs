@@ -1,0 +1,120 @@
+//! A stored key as a term again, for calls that show keys. The term is `=:=` to the one that the key was made of.
+//!
+//! Keys of any depth are decoded without recursion (P9).
+
+use super::encoding::{size_of, tag};
+use super::TermKey;
+use crate::enif::{self, ErlNifTerm, Here};
+use permit_table::{make_room, OutOfMemory};
+
+/// The term that a key was made of, as a term of this environment.
+pub(crate) fn term(here: Here<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
+    if let Some(interned) = key.interned() {
+        return term(here, interned.key());
+    }
+    match (key.copy(), key.encoding()) {
+        (Some(copy), _) => Ok(enif::copied(here, copy)),
+        (None, Some(words)) => decoded(here, words),
+        (None, None) => decoded(here, &key.words),
+    }
+}
+
+/// A term that is not complete yet.
+struct Open {
+    tag: u64,
+    /// Where its parts begin among all that have been decoded, and how many there will be.
+    start: usize,
+    parts: usize,
+}
+
+/// The term that begins with the first word; what follows it is not read.
+fn decoded(here: Here<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
+    let mut words = words.iter().copied();
+    let mut parts = Vec::new();
+    let mut open: Vec<Open> = Vec::new();
+    while let Some(word) = words.next() {
+        let (tag, size) = size_of(word);
+        let inside = match tag {
+            tag::TUPLE | tag::LIST => Some(size),
+            tag::IMPROPER => Some(size + 1),
+            tag::MAP => Some(2 * size),
+            _ => None,
+        };
+        if let Some(inside) = inside {
+            make_room(&mut open, 1)?;
+            open.push(Open {
+                tag,
+                start: parts.len(),
+                parts: inside,
+            });
+        } else {
+            let leaf = leaf(here, word, &mut words)?;
+            make_room(&mut parts, 1)?;
+            parts.push(leaf);
+        }
+        // The last part of a term completes it; that may complete the one around, and so on.
+        while let Some(complete) = open.last() {
+            if parts.len() < complete.start + complete.parts {
+                break;
+            }
+            let whole = composed(here, complete.tag, &parts[complete.start..])?;
+            parts.truncate(complete.start);
+            open.pop();
+            make_room(&mut parts, 1)?;
+            parts.push(whole);
+        }
+        if open.is_empty() {
+            break;
+        }
+    }
+    Ok(parts.pop().expect("an encoding has a term"))
+}
+
+/// A term with nothing inside.
+fn leaf(
+    here: Here<'_>,
+    word: u64,
+    words: &mut impl Iterator<Item = u64>,
+) -> Result<ErlNifTerm, OutOfMemory> {
+    let mut next = || words.next().expect("an encoding says how long it is");
+    let (tag, size) = size_of(word);
+    Ok(match tag {
+        tag::INTEGER => enif::integer(here.env(), next() as i64),
+        tag::UNSIGNED => enif::unsigned_integer(here, next()),
+        tag::FLOAT => enif::float(here, f64::from_bits(next())),
+        tag::BYTES => enif::binary(here, size, words),
+        tag::STRING => enif::string(here, &bytes(size, words)?),
+        tag::EXTERNAL => enif::from_external_format(here, &bytes(size, words)?)?,
+        // SAFETY: the word of an immediate term that was handed in as (part of) a key is that term, anywhere.
+        tag::WORD => unsafe { enif::from_word(next()) },
+        // SAFETY: as above.
+        _ => unsafe { enif::from_word(word) },
+    })
+}
+
+fn composed(here: Here<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm, OutOfMemory> {
+    Ok(match (tag, parts) {
+        (tag::TUPLE, elements) => enif::tuple(here, elements),
+        (tag::IMPROPER, [elements @ .., tail]) => enif::list(here, elements, *tail),
+        (tag::MAP, []) => enif::map(here, &[], &[]),
+        (tag::MAP, pairs) => enif::map(here, &every_second(pairs)?, &every_second(&pairs[1..])?),
+        (_, elements) => enif::list(here, elements, enif::nil()),
+    })
+}
+
+fn every_second(pairs: &[ErlNifTerm]) -> Result<Vec<ErlNifTerm>, OutOfMemory> {
+    let mut list = Vec::new();
+    make_room(&mut list, pairs.len().div_ceil(2))?;
+    list.extend(pairs.iter().step_by(2));
+    Ok(list)
+}
+
+fn bytes(size: usize, words: &mut impl Iterator<Item = u64>) -> Result<Vec<u8>, OutOfMemory> {
+    let mut bytes = Vec::new();
+    make_room(&mut bytes, size.next_multiple_of(8))?;
+    for word in words.take(size.div_ceil(8)) {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.truncate(size);
+    Ok(bytes)
+}

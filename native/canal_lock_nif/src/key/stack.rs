@@ -1,0 +1,117 @@
+//! A list that begins on the stack, with room for `N` values, and moves to the heap when it outgrows that.
+//!
+//! (The crate smallvec takes three times as many instructions to push a value, which most of reading a short key would
+//! be. And to fill the room with zeros first takes as long as to read a tuple.)
+
+use permit_table::{fault, OutOfMemory};
+use std::mem::MaybeUninit;
+
+pub(super) struct Stack<T, const N: usize> {
+    /// The first `length` of them are values.
+    inline: [MaybeUninit<T>; N],
+    length: usize,
+    /// All values, if there are any here; then `length` is `N`.
+    heap: Vec<T>,
+}
+
+impl<T: Copy, const N: usize> Stack<T, N> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self {
+            inline: [const { MaybeUninit::uninit() }; N],
+            length: 0,
+            heap: Vec::new(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn values(&self) -> &[T] {
+        if !self.heap.is_empty() {
+            return &self.heap;
+        }
+        // SAFETY: so many have been written.
+        unsafe { std::slice::from_raw_parts(self.inline.as_ptr().cast(), self.length) }
+    }
+
+    #[inline(always)]
+    pub(super) fn values_mut(&mut self) -> &mut [T] {
+        if !self.heap.is_empty() {
+            return &mut self.heap;
+        }
+        // SAFETY: as in `values`.
+        unsafe { std::slice::from_raw_parts_mut(self.inline.as_mut_ptr().cast(), self.length) }
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self, value: T) -> Result<(), OutOfMemory> {
+        match self.inline.get_mut(self.length) {
+            Some(place) => {
+                place.write(value);
+                self.length += 1;
+                Ok(())
+            }
+            None => self.extend_on_heap(1, [value].into_iter()),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let last = *self.values().last()?;
+        self.truncate(self.values().len() - 1);
+        Some(last)
+    }
+
+    /// Adds so many values.
+    #[inline(always)]
+    pub(super) fn extend(
+        &mut self,
+        count: usize,
+        values: impl Iterator<Item = T>,
+    ) -> Result<(), OutOfMemory> {
+        if count > N - self.length {
+            return self.extend_on_heap(count, values);
+        }
+        let places = &mut self.inline[self.length..self.length + count];
+        let written = places
+            .iter_mut()
+            .zip(values)
+            .map(|(place, value)| place.write(value));
+        self.length += written.count();
+        Ok(())
+    }
+
+    #[cold]
+    fn extend_on_heap(
+        &mut self,
+        count: usize,
+        values: impl Iterator<Item = T>,
+    ) -> Result<(), OutOfMemory> {
+        let is_moving = self.heap.is_empty();
+        let more = count + if is_moving { self.length } else { 0 };
+        if self.heap.capacity() - self.heap.len() < more {
+            fault::memory()?;
+            self.heap.try_reserve(more).map_err(|_| OutOfMemory)?;
+        }
+        if is_moving {
+            // SAFETY: as in `values`.
+            let inline =
+                unsafe { std::slice::from_raw_parts(self.inline.as_ptr().cast(), self.length) };
+            self.heap.extend_from_slice(inline);
+        }
+        self.heap.extend(values.take(count));
+        self.length = N;
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn truncate(&mut self, length: usize) {
+        if self.heap.is_empty() {
+            self.length = self.length.min(length);
+            return;
+        }
+        self.heap.truncate(length);
+        if self.heap.is_empty() {
+            self.length = 0;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+%% @private
+%% Holds permits in the table of this node for one process of another node, the holder.
+%%
+%% A proxy monitors its holder, and is itself a holder like any other: it acquires and releases by the local calls, and
+%% exits with its holder or with the connection. So nothing that happens to the holder, to the connection or to the
+%% manager needs anybody to clean up: the VM releases the permits of the proxy. The native library records which process
+%% it represents. A manager starts a proxy, and finds it again by that record; no proxy is linked to a manager.
+%%
+%% A grant is not lost to a 'DOWN' that arrives late. A proxy belongs to the connection over which it was started, and
+%% exits when it serves a request over another one. The holder then asks the manager for another proxy. If the
+%% connection changes while an answer is on its way, the call of the holder fails before the answer can arrive.
+-module(canal_lock_proxy).
+
+-behaviour(gen_server).
+
+-export([find_or_start/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-export_type([request/0]).
+
+%% What a holder asks its proxy for.
+-type request() ::
+    {acquire, canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}
+    | {release, canal_lock:key()}.
+
+%% How long a proxy without permits waits for the next request, and how often one with permits looks whether its table
+%% is still open.
+-define(IDLE_MS, 5000).
+
+-record(state, {
+    holder :: pid(),
+    %% Stands for the connection to the node of the holder, and for no other connection to it.
+    connection :: port() | pid(),
+    monitor :: reference(),
+    permits = 0 :: non_neg_integer()
+}).
+
+%% Called by a manager. There is no proxy if the connection to the holder has just been lost.
+-spec find_or_start(Holder :: pid()) -> pid() | none | {raise, canal_lock_errors:cause()}.
+find_or_start(Holder) ->
+    case canal_lock_nif:proxy_of(Holder) of
+        none ->
+            start(Holder);
+        Proxy ->
+            case is_process_alive(Proxy) of
+                true -> Proxy;
+                false -> start(Holder)
+            end
+    end.
+
+start(Holder) ->
+    case gen_server:start(?MODULE, Holder, []) of
+        {ok, Proxy} -> Proxy;
+        {error, {shutdown, Answer}} -> Answer
+    end.
+
+init(Holder) ->
+    Connection = connection(Holder),
+    Monitor = monitor(process, Holder),
+    %% It is the same before and after: so the monitor is on this connection.
+    case connection(Holder) of
+        none -> {stop, {shutdown, none}};
+        Connection -> represent(#state{holder = Holder, connection = Connection, monitor = Monitor});
+        _ -> {stop, {shutdown, none}}
+    end.
+
+represent(State = #state{holder = Holder}) ->
+    try canal_lock_nif:represent(Holder) of
+        ok -> {ok, State, ?IDLE_MS};
+        Proxy -> {stop, {shutdown, Proxy}}
+    catch
+        error:Cause -> {stop, {shutdown, {raise, Cause}}}
+    end.
+
+handle_call(Request, {Holder, _Tag}, State = #state{holder = Holder}) ->
+    case is_current(State) of
+        true -> serve(Request, State);
+        false -> {stop, normal, State}
+    end;
+handle_call(_Request, _From, State) ->
+    {reply, {error, unknown_call}, State, ?IDLE_MS}.
+
+%% What has been granted by another table than the one that knows the proxy, is returned by its exit.
+serve(Request, State) ->
+    {Answer, Next} = answer(Request, State),
+    case is_current(Next) of
+        true -> {reply, Answer, Next, ?IDLE_MS};
+        false -> {stop, normal, Next}
+    end.
+
+answer({acquire, Key, MaxPer, Buckets}, State = #state{permits = Permits}) ->
+    case answered(fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end) of
+        {acquired, _} = Acquired -> {Acquired, State#state{permits = Permits + 1}};
+        Other -> {Other, State}
+    end;
+answer({release, Key}, State = #state{permits = Permits}) ->
+    case answered(fun() -> canal_lock:release(Key) end) of
+        ok -> {ok, State#state{permits = Permits - 1}};
+        Other -> {Other, State}
+    end;
+answer(_Request, State) ->
+    {{raise, version_mismatch}, State}.
+
+answered(Call) ->
+    try
+        Call()
+    catch
+        error:Cause -> {raise, Cause}
+    end.
+
+handle_cast(_Message, State) ->
+    {noreply, State, ?IDLE_MS}.
+
+handle_info({'DOWN', Monitor, process, Holder, _Reason}, State = #state{monitor = Monitor, holder = Holder}) ->
+    {stop, normal, State};
+handle_info(timeout, State = #state{permits = Permits}) ->
+    case Permits > 0 andalso is_current(State) of
+        true -> {noreply, State, ?IDLE_MS};
+        false -> {stop, normal, State}
+    end;
+handle_info(_Message, State) ->
+    {noreply, State, ?IDLE_MS}.
+
+%% Whether the permits are those of the holder: over this connection, in the table that is open.
+is_current(#state{holder = Holder, connection = Connection}) ->
+    connection(Holder) =:= Connection andalso is_represented(Holder).
+
+is_represented(Holder) ->
+    try
+        canal_lock_nif:proxy_of(Holder) =:= self()
+    catch
+        error:not_started -> false
+    end.
+
+connection(Pid) ->
+    proplists:get_value(node(Pid), erlang:system_info(dist_ctrl), none).

@@ -1,0 +1,347 @@
+%% P4, P10: whatever ends between the request of a holder on another node and the answer to it, a permit is held by a
+%% holder that knows of it, or it is released. See canal_lock_proxy for how.
+-module(canal_lock_proxy_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(KEPT, #{keep_on_crash => true}).
+
+manager_test_() ->
+    tests(3, [
+        {"P10: a crash of the manager changes nothing; the next one finds the proxies", fun manager_crashes/1},
+        {"P4, P10: without a manager, permits come back when their holder dies", fun die_without_manager/1},
+        {"P4, P10: without a manager, permits come back when the connection is lost", fun cut_without_manager/1},
+        {"P10: many managers, one after the other", fun many_managers/1},
+        {"P10: permits are void after a clean shutdown", fun clean_shutdown/1},
+        {"a release that no manager answers leaves the permit held, and can be repeated", fun release_repeated/1}
+    ]).
+
+proxy_test_() ->
+    tests(2, [
+        {"P4: the holder dies while its request waits at the manager", fun dies_at_manager/1},
+        {"P4: the holder dies while its request waits at the proxy", fun dies_at_proxy/1},
+        {"P4: the connection is lost while a request waits at the manager", fun cut_at_manager/1},
+        {"P4: the connection is lost while a request waits at the proxy", fun cut_at_proxy/1},
+        {"P4: ... and comes back before the proxy runs", fun cut_and_connected/1},
+        {"P4: a proxy serves one connection: the next one gets another proxy", fun another_connection/1},
+        {"P4: the node of the holder is killed while its request waits", fun node_killed/1},
+        {"P4: a killed proxy releases the permits, and its holder gets another one", fun proxy_killed/1},
+        {"P4: a proxy is killed while its holder waits", fun proxy_killed_in_call/1},
+        {"a proxy that exits while it is called is replaced", fun proxy_exits_in_call/1},
+        {"P10: the manager crashes while a request waits for it", fun manager_killed_in_call/1},
+        {"R1: a second proxy of a holder finds the first one", fun second_proxy/1},
+        {"P10: a proxy of a table that has been closed serves nothing, and exits", fun closed_table/1},
+        {"P10: ... also when it has been idle", fun closed_and_idle/1},
+        {"P10: ... and when the table changes while it works", fun closed_in_call/1}
+    ]).
+
+tests(Nodes, Tests) ->
+    canal_lock_stage:quietly(canal_lock_there:tests(Nodes, ?KEPT, Tests)).
+
+new_manager(There) ->
+    canal_lock_there:kill_manager(There),
+    canal_lock_there:start_manager(There, ?KEPT).
+
+manager_crashes([There, Here, Elsewhere]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    Other = canal_lock_nodes:worker(Elsewhere),
+    [{acquired, N} = canal_lock_there:acquire(Holder, There, db) || N <- [1, 2]],
+    {acquired, 3} = canal_lock_there:acquire(Other, There, db),
+    Proxies = lists:sort(canal_lock_there:proxies(There)),
+    canal_lock_there:kill_manager(There),
+    ?assertEqual(3, canal_lock_there:count(There, db)),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    ?assertEqual(full, canal_lock_there:acquire(Holder, There, db)),
+    ?assertEqual(ok, canal_lock_there:release(Holder, There, db)),
+    ?assertEqual({acquired, 3}, canal_lock_there:acquire(Other, There, db)),
+    ?assertEqual(Proxies, lists:sort(canal_lock_there:proxies(There))),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:await_count(There, db, 2),
+    canal_lock_nodes:cut(Elsewhere, There),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{granted := 4, released := 1, given_back := 3}, canal_lock_there:info(There)).
+
+die_without_manager([There, Here, Elsewhere]) ->
+    Stays = canal_lock_nodes:worker(Elsewhere),
+    Holder = canal_lock_nodes:worker(Here),
+    [{acquired, N} = canal_lock_there:acquire(Holder, There, db) || N <- [1, 2]],
+    {acquired, 3} = canal_lock_there:acquire(Stays, There, db),
+    canal_lock_there:kill_manager(There),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:await_count(There, db, 1),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    ?assertEqual(ok, canal_lock_there:release(Stays, There, db)),
+    canal_lock_there:nothing_is_left(There).
+
+cut_without_manager([There, Here | _]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    Doomed = canal_lock_nodes:start(),
+    canal_lock_nodes:connect(Doomed, There),
+    {acquired, 2} = canal_lock_there:acquire(canal_lock_nodes:worker(Doomed), There, db),
+    canal_lock_there:kill_manager(There),
+    canal_lock_nodes:cut(Here, There),
+    canal_lock_there:await_count(There, db, 1),
+    ok = canal_lock_nodes:kill(Doomed),
+    canal_lock_there:await_count(There, db, 0),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    canal_lock_nodes:connect(Here, There),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)).
+
+many_managers([There, Here, Elsewhere]) ->
+    Workers = [canal_lock_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, 5)],
+    lists:foldl(
+        fun(Round, Before) ->
+            Taking = [{Worker, {key, Round, N}} || {N, Worker} <- lists:zip(lists:seq(1, 10), Workers)],
+            [{acquired, 1} = canal_lock_there:acquire(Worker, There, Key) || {Worker, Key} <- Taking],
+            {Going, Staying} = lists:split(5, Before ++ Taking),
+            [?assertEqual(ok, canal_lock_there:release(Worker, There, Key)) || {Worker, Key} <- Going],
+            _ = new_manager(There),
+            Staying
+        end,
+        [],
+        lists:seq(1, 10)
+    ),
+    ?assertMatch(#{permits := 50}, canal_lock_there:info(There)),
+    ?assertEqual(10, length(canal_lock_there:proxies(There))),
+    canal_lock_nodes:kill_workers(Here),
+    canal_lock_nodes:kill_workers(Elsewhere),
+    canal_lock_there:nothing_is_left(There).
+
+clean_shutdown([There, Here | _]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    canal_lock_nodes:call(There, fun canal_lock:stop/0),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    canal_lock_there:nothing_is_left(There),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)).
+
+release_repeated([There, Here | _]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    canal_lock_there:kill_manager(There),
+    ?assertMatch({exit, {noproc, {canal_lock, release_on, _}}}, canal_lock_there:release(Holder, There, db)),
+    ?assertEqual(1, canal_lock_there:count(There, db)),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    ?assertEqual([ok, {error, not_held}], [canal_lock_there:release(Holder, There, db) || _ <- [1, 2]]),
+    canal_lock_there:nothing_is_left(There).
+
+%% A holder with a request that waits for the manager, and what will come of it.
+waits_at_manager(There, Here) ->
+    Holder = canal_lock_nodes:worker(Here),
+    canal_lock_there:suspend_manager(There),
+    Outcome = canal_lock_there:send_acquire(Holder, There, db),
+    canal_lock_there:await_request(There),
+    {Holder, Outcome}.
+
+%% The same of its proxy, which already holds a permit for it.
+waits_at_proxy(There, Here) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    Proxy = canal_lock_there:proxy(Holder, There),
+    canal_lock_there:suspend(There, Proxy),
+    Outcome = canal_lock_there:send_acquire(Holder, There, db),
+    canal_lock_there:await_request(There, Proxy),
+    {Holder, Outcome, Proxy}.
+
+dies_at_manager([There, Here]) ->
+    {Holder, _} = waits_at_manager(There, Here),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:resume_manager(There),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{granted := 0}, canal_lock_there:info(There)).
+
+dies_at_proxy([There, Here]) ->
+    {Holder, _, Proxy} = waits_at_proxy(There, Here),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:resume(There, Proxy),
+    canal_lock_there:nothing_is_left(There).
+
+cut_at_manager([There, Here]) ->
+    {Holder, Outcome} = waits_at_manager(There, Here),
+    canal_lock_nodes:cut(Here, There),
+    exits_with({nodedown, canal_lock_nodes:name(There)}, There, Holder, Outcome),
+    canal_lock_nodes:connect(Here, There),
+    canal_lock_there:resume_manager(There),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{granted := 0}, canal_lock_there:info(There)),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)).
+
+%% The holder is left with one exit, nothing in its mailbox, and can go on.
+exits_with(Reason, There, Holder, Outcome) ->
+    Name = canal_lock_nodes:name(There),
+    ?assertEqual({exit, {Reason, {canal_lock, acquire_on, [Name, db, 3, 1]}}}, canal_lock_await:answer(Outcome)),
+    Messages = fun() -> process_info(self(), messages) end,
+    ?assertEqual({messages, []}, canal_lock_nodes:order(Holder, Messages)).
+
+cut_at_proxy([There, Here]) ->
+    {Holder, Outcome, Proxy} = waits_at_proxy(There, Here),
+    canal_lock_nodes:cut(There, Here),
+    exits_with({nodedown, canal_lock_nodes:name(There)}, There, Holder, Outcome),
+    canal_lock_there:resume(There, Proxy),
+    canal_lock_there:nothing_is_left(There).
+
+cut_and_connected([There, Here]) ->
+    {Holder, Outcome, Proxy} = waits_at_proxy(There, Here),
+    canal_lock_nodes:cut(Here, There),
+    exits_with({nodedown, canal_lock_nodes:name(There)}, There, Holder, Outcome),
+    canal_lock_nodes:connect(Here, There),
+    %% Over the new connection; the old proxy has all of it to come.
+    Again = canal_lock_there:send_acquire(Holder, There, db),
+    canal_lock_nodes:call(There, fun() ->
+        canal_lock_await:value({message_queue_len, 3}, fun() -> process_info(Proxy, message_queue_len) end)
+    end),
+    canal_lock_there:resume(There, Proxy),
+    ?assertEqual({acquired, 1}, canal_lock_await:answer(Again)),
+    ?assertNotEqual(Proxy, canal_lock_there:proxy(Holder, There)),
+    ?assertEqual([ok, {error, not_held}], [canal_lock_there:release(Holder, There, db) || _ <- [1, 2]]),
+    canal_lock_there:nothing_is_left(There).
+
+%% As if the 'DOWN' of the first connection had not arrived yet.
+another_connection([There, Here]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    [{acquired, N} = canal_lock_there:acquire(Holder, There, db) || N <- [1, 2]],
+    Proxy = canal_lock_there:proxy(Holder, There),
+    Replace = fun({state, Pid, _, Monitor, Permits}) -> {state, Pid, self(), Monitor, Permits} end,
+    canal_lock_nodes:call(There, fun() -> sys:replace_state(Proxy, Replace) end),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+    ?assertNotEqual(Proxy, canal_lock_there:proxy(Holder, There)),
+    ?assertEqual([ok, {error, not_held}], [canal_lock_there:release(Holder, There, db) || _ <- [1, 2]]),
+    ?assertMatch(#{granted := 3, given_back := 2}, canal_lock_there:info(There)),
+    canal_lock_there:nothing_is_left(There).
+
+node_killed([There, _]) ->
+    [
+        begin
+            Here = canal_lock_nodes:start(),
+            canal_lock_nodes:connect(Here, There),
+            Waits = Wait(Here),
+            ok = canal_lock_nodes:kill(Here),
+            Resume(Waits),
+            canal_lock_there:nothing_is_left(There)
+        end
+     || {Wait, Resume} <- [
+            {fun(Here) -> waits_at_manager(There, Here) end, fun(_) -> canal_lock_there:resume_manager(There) end},
+            {fun(Here) -> waits_at_proxy(There, Here) end, fun({_, _, Proxy}) ->
+                canal_lock_there:resume(There, Proxy)
+            end}
+        ]
+    ].
+
+proxy_killed([There, Here]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    [{acquired, N} = canal_lock_there:acquire(Holder, There, db) || N <- [1, 2]],
+    kill(There, canal_lock_there:proxy(Holder, There)),
+    canal_lock_there:await_count(There, db, 0),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+    ?assertEqual(ok, canal_lock_there:release(Holder, There, db)),
+    canal_lock_there:nothing_is_left(There).
+
+kill(There, Proxy) ->
+    canal_lock_nodes:call(There, fun() -> canal_lock_worker:kill(Proxy) end).
+
+proxy_killed_in_call([There, Here]) ->
+    {Holder, Outcome, Proxy} = waits_at_proxy(There, Here),
+    kill(There, Proxy),
+    exits_with(killed, There, Holder, Outcome),
+    canal_lock_there:nothing_is_left(There),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)).
+
+%% It has been idle for long when the request comes, but has not looked yet.
+proxy_exits_in_call([There, Here]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    ok = canal_lock_there:release(Holder, There, db),
+    Proxy = canal_lock_there:proxy(Holder, There),
+    canal_lock_there:suspend(There, Proxy),
+    canal_lock_nodes:call(There, fun() -> Proxy ! timeout end),
+    Outcome = canal_lock_there:send_acquire(Holder, There, db),
+    canal_lock_nodes:call(There, fun() ->
+        canal_lock_await:value({message_queue_len, 2}, fun() -> process_info(Proxy, message_queue_len) end)
+    end),
+    canal_lock_there:resume(There, Proxy),
+    ?assertEqual({acquired, 1}, canal_lock_await:answer(Outcome)),
+    ?assertNotEqual(Proxy, canal_lock_there:proxy(Holder, There)),
+    ?assertEqual(ok, canal_lock_there:release(Holder, There, db)),
+    canal_lock_there:nothing_is_left(There).
+
+manager_killed_in_call([There, Here]) ->
+    {Holder, Outcome} = waits_at_manager(There, Here),
+    _ = new_manager(There),
+    exits_with(killed, There, Holder, Outcome),
+    canal_lock_there:nothing_is_left(There),
+    ?assertMatch(#{granted := 0}, canal_lock_there:info(There)).
+
+%% A manager has crashed while it started the first one, so to speak.
+second_proxy([There, Here]) ->
+    {_, Pid} = Holder = canal_lock_nodes:worker(Here),
+    [First, Second] = canal_lock_nodes:call(There, fun() ->
+        [gen_server:start(canal_lock_proxy, Pid, []) || _ <- [1, 2]]
+    end),
+    {ok, Proxy} = First,
+    ?assertEqual({error, {shutdown, Proxy}}, Second),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+    ?assertEqual([{Pid, Proxy}], canal_lock_there:proxies(There)),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:nothing_is_left(There).
+
+another_table(There) ->
+    canal_lock_nodes:call(There, fun canal_lock:stop/0),
+    canal_lock_there:start_manager(There, ?KEPT).
+
+closed_table([There, Here]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    [{acquired, N} = canal_lock_there:acquire(Holder, There, db) || N <- [1, 2]],
+    Proxy = canal_lock_there:proxy(Holder, There),
+    _ = another_table(There),
+    ?assertEqual({error, not_held}, canal_lock_there:release(Holder, There, db)),
+    ?assertMatch(#{not_held := 1}, canal_lock_there:info(There)),
+    ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
+    %% Asked directly, as by a holder that had its pid from the manager before.
+    Ask = fun() -> canal_lock_there:attempt(fun() -> gen_server:call(Proxy, {acquire, db, 3, 1}) end) end,
+    ?assertMatch({exit, {normal, _}}, canal_lock_nodes:order(Holder, Ask)),
+    ?assertEqual(1, canal_lock_there:count(There, db)),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:nothing_is_left(There).
+
+closed_and_idle([There, Here]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    Proxy = canal_lock_there:proxy(Holder, There),
+    Look = fun() ->
+        Monitor = monitor(process, Proxy),
+        Proxy ! timeout,
+        %% It answers, if it is still there after that.
+        Alive = canal_lock_there:attempt(fun() -> sys:get_state(Proxy) end),
+        demonitor(Monitor, [flush]),
+        element(1, Alive)
+    end,
+    ?assertEqual(state, canal_lock_nodes:call(There, Look)),
+    canal_lock_nodes:call(There, fun canal_lock:stop/0),
+    ?assertEqual(exit, canal_lock_nodes:call(There, Look)),
+    _ = canal_lock_there:start_manager(There, ?KEPT).
+
+%% The proxy has found that it is current, and the table is another one when it acquires: the key takes long to read.
+closed_in_call([There, Here]) ->
+    Holder = canal_lock_nodes:worker(Here),
+    {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
+    Proxy = canal_lock_there:proxy(Holder, There),
+    Name = canal_lock_nodes:name(There),
+    Outcome = canal_lock_nodes:send_order(Holder, fun() ->
+        canal_lock:acquire_on(Name, binary:copy(<<"long">>, 10_000_000), 3, 1)
+    end),
+    canal_lock_nodes:call(There, fun() ->
+        Reads = {current_function, {canal_lock_nif, intern, 1}},
+        canal_lock_await:value(Reads, fun() -> process_info(Proxy, current_function) end),
+        canal_lock:stop()
+    end),
+    _ = canal_lock_there:start_manager(There, ?KEPT),
+    ?assertEqual({acquired, 1}, canal_lock_await:answer(Outcome)),
+    %% By a proxy of this table, which the first one is not.
+    ?assertMatch(Next when is_pid(Next), canal_lock_there:proxy(Holder, There)),
+    ?assertNotEqual(Proxy, canal_lock_there:proxy(Holder, There)),
+    ?assertMatch(#{permits := 1}, canal_lock_there:info(There)),
+    ok = canal_lock_nodes:kill_worker(Holder),
+    canal_lock_there:nothing_is_left(There).

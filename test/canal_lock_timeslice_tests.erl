@@ -1,0 +1,113 @@
+%% What our calls and the steps of the manager count as, so that the VM lets other processes run in time: the reductions
+%% of the calling process grow in proportion to the work. How long others wait is in canal_lock_stalls_tests.
+-module(canal_lock_timeslice_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(NEVER_MS, 3_600_000).
+
+%% A timeslice has 4000 reductions and is meant to last 1 ms. A key that is looked at or freed takes 0.4 us at most.
+-define(REDUCTIONS_PER_KEY, 1.6).
+
+timeslice_test_() ->
+    canal_lock_stage:tests(without_manager, [
+        {"a step of the sweep, of idle keys and of keys in use", fun sweep/0},
+        {"a step of dismantling, of keys", fun dismantle_keys/0},
+        {"a step of dismantling, of monitors on live holders", fun dismantle_monitors/0},
+        {"to open a table", fun open/0},
+        {"a call with a key that takes long to read", fun long_to_read/0}
+    ]).
+
+sweep() ->
+    Handle = opened(),
+    ok = use(20_000),
+    %% The first pass clears the mark of use, the second one unlinks, the third one is of an empty table.
+    [?assert(enough(pass(fun() -> canal_lock_nif:sweep_step(Handle, 256) end), 20_000)) || _ <- [1, 2]],
+    ?assertMatch(#{keys := 0}, canal_lock:info()),
+    Empty = pass(fun() -> canal_lock_nif:sweep_step(Handle, 256) end),
+    ok = take(20_000),
+    Held = pass(fun() -> canal_lock_nif:sweep_step(Handle, 256) end),
+    ?assert(enough(Held - Empty, 20_000)),
+    %% No step takes much more than its budget.
+    Step = reductions(fun() -> more = canal_lock_nif:sweep_step(Handle, 256) end),
+    ?assert(enough(Step, 200)),
+    ?assertNot(enough(Step, 1000)),
+    ok = canal_lock_nif:close(Handle).
+
+dismantle_keys() ->
+    Empty = closed(fun(_) -> ok end),
+    Full = closed(fun(_) -> use(20_000) end),
+    ?assert(enough(Full - Empty, 20_000)),
+    Held = closed(fun(_) -> take(20_000) end),
+    ?assert(enough(Held - Empty, 20_000)).
+
+dismantle_monitors() ->
+    Empty = closed(fun(_) -> ok end),
+    Watched = closed(fun(_) -> [canal_lock_worker:holder(#{db => 1}) || _ <- lists:seq(1, 5_000)] end),
+    ?assert(enough(Watched - Empty, 5_000)).
+
+open() ->
+    Reductions = reductions(fun() -> canal_lock_nif:open(1024, 3, false) end),
+    ?assert(Reductions >= 400),
+    ok = canal_lock_crash:forget().
+
+%% A percent of a timeslice for 10 us: these take 20 us at least.
+long_to_read() ->
+    Handle = opened(),
+    Keys = [
+        [1 bsl 64 + N || N <- lists:seq(1, 100)],
+        lists:duplicate(1500, #{}),
+        lists:foldl(fun(_, Inner) -> #{1 => Inner} end, a, lists:seq(1, 300)),
+        lists:foldl(fun(_, Inner) -> {Inner} end, a, lists:seq(1, 1500)),
+        <<0:(8 * 40_000)>>
+    ],
+    Pair = fun(Key) -> {{acquired, _}, ok} = {canal_lock_nif:acquire(Key, 3, 1), canal_lock_nif:release(Key)} end,
+    [Pair(Key) || Key <- Keys],
+    [?assertMatch({_, Reductions} when Reductions >= 2 * 80, {Key, reductions(fun() -> Pair(Key) end)}) || Key <- Keys],
+    ?assert(reductions(fun() -> Pair(db) end) < 40),
+    ok = canal_lock_nif:close(Handle).
+
+enough(Reductions, Keys) ->
+    Reductions >= 0.8 * ?REDUCTIONS_PER_KEY * Keys.
+
+opened() ->
+    ok = canal_lock_crash:forget(),
+    canal_lock_nif:open(1024, 3, false).
+
+%% The reductions of dismantling a table after this.
+closed(Fill) ->
+    Handle = opened(),
+    _ = Fill(Handle),
+    ok = canal_lock_nif:close(Handle),
+    pass(fun() -> canal_lock_nif:dismantle_step(256) end).
+
+use(Keys) ->
+    _ = [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, Keys)],
+    ok.
+
+take(Keys) ->
+    _ = [{acquired, _} = canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, Keys)],
+    ok.
+
+%% The reductions of all steps until there is no more to do.
+pass(Step) ->
+    pass(Step, 0).
+
+pass(Step, Sum) ->
+    Parent = self(),
+    Reductions = reductions(fun() -> Parent ! {progress, Step()} end),
+    receive
+        {progress, more} ->
+            pass(Step, Sum + Reductions);
+        {progress, waiting} ->
+            timer:sleep(1),
+            pass(Step, Sum);
+        {progress, done} ->
+            Sum + Reductions
+    end.
+
+reductions(Work) ->
+    {reductions, Before} = process_info(self(), reductions),
+    _ = Work(),
+    {reductions, After} = process_info(self(), reductions),
+    After - Before.
