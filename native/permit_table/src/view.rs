@@ -43,8 +43,9 @@ impl<K: Key> Table<K> {
         let mut seen = 0;
         let mut last = after;
         self.keys.walk(&pin, after, |node, reached| {
-            // A run of one order is looked at as a whole: the next piece begins behind it.
-            if seen >= limit.max(1) && reached > last {
+            // A run of one order is looked at as a whole: the next piece begins behind it. A marked link of a smaller
+            // order may come first, and no piece ends where it began.
+            if seen >= limit.max(1) && reached > last && last > after {
                 next = Some(last);
                 return false;
             }

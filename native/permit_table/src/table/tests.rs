@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fault::{arm, disarm, Fault};
-use crate::keys::CHUNK;
+use crate::keys::{Link, CHUNK};
 use crate::pin;
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -153,6 +153,37 @@ fn k4_of_the_nodes_with_one_key_one_is_alive() {
     let second = insert(1).unwrap();
     assert!(get(1).is_some_and(|found| std::ptr::eq(found, second)));
     assert!(get(2).is_some() && insert(2).is_none());
+}
+
+/// K1, K2: a link that is marked may stand behind a greater one, which was linked in after the mark. A look that ends a
+/// piece there tells the greater key once.
+#[test]
+fn k2_a_key_in_front_of_a_smaller_marked_one_is_told_once() {
+    let table = Table::<u64>::new(16).unwrap();
+    let pin = pin();
+    // Each is its own order, so they stand in one range.
+    let insert = |order: u64| {
+        let new = NewNode::with_one_permit(&order, order, &table.account).unwrap();
+        match table.keys.insert(&pin, &order, new) {
+            Inserted::New(node) => node,
+            Inserted::Present(_) => panic!("{order} is there"),
+        }
+    };
+    let [_, idle, _] = [1, 3, 7].map(insert);
+    // All that the sweep does to it but to unlink it.
+    idle.buckets.release(1);
+    idle.buckets.sweep();
+    idle.buckets.sweep();
+    // SAFETY: a node begins with its link (repr(C)).
+    unsafe { &*std::ptr::from_ref(idle).cast::<Link>() }.mark();
+    insert(5);
+    let mut told = Vec::new();
+    let mut after = Some(0);
+    for _ in 0..9 {
+        let Some(start) = after else { break };
+        after = table.keys_after(start, 1, |key, _| told.push(*key));
+    }
+    assert_eq!((told, after), (vec![1, 5, 7], None));
 }
 
 /// Calls, with the panic of so many places on; answers nothing if it panicked.
