@@ -24,13 +24,16 @@
 //! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a thing comes before its freeing. So is
 //!   (1): (c) may find that the thread has entered again, in a later epoch, and nothing of (3) any more.
 //!
-//! Where there is no `membarrier` (other systems, old kernels, a filter of system calls), both sides use a full
-//! fence. A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
+//! `barrier.rs` has the two halves of the barrier: where there is no `membarrier`, both sides use a full fence. The
+//! models run with either kind.
+//!
+//! A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
 //! prototype, this one 3 ns, half of them for the thread-local, and a call of this library has about 20 to spend. It
 //! also frees where its caller happens to be; here nobody but the sweep ever frees.
 
+use crate::barrier;
 use crate::sync::{
-    fence, global, ordering, seeded, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering,
+    global, ordering, seeded, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering,
 };
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
@@ -98,11 +101,12 @@ pub fn pin() -> Pin {
         own.further.set(own.further.get() + 1);
     } else {
         // Acquire: E3.
-        let epoch = DOMAIN.epoch.load(Ordering::Acquire);
+        let order = ordering("e3_entered_by_a_relaxed_load", Ordering::Acquire);
+        let epoch = DOMAIN.epoch.load(order);
         // Release: E4. Who reads it may do so instead of what this thread wrote when it left the last time.
         let order = ordering("e4_entered_again_relaxed", Ordering::Release);
         own.entered.store(epoch, order);
-        barrier::light();
+        barrier::light(own.number);
     }
     Pin {
         record,
@@ -140,7 +144,8 @@ impl Drop for Pin {
 pub fn stamp() -> u64 {
     // AcqRel: its Release half is E3.
     let step = u64::from(!seeded("e3_stamped_without_counting"));
-    DOMAIN.epoch.fetch_add(step, Ordering::AcqRel)
+    let order = ordering("e3_stamped_relaxed", Ordering::AcqRel);
+    DOMAIN.epoch.fetch_add(step, order)
 }
 
 /// What bears a stamp smaller than this one, given before the call, can be found by nobody: free it.
@@ -154,7 +159,8 @@ pub fn quiet_before() -> u64 {
     // SAFETY: records are never freed.
     while let Some(record) = unsafe { next.as_ref() } {
         // Acquire: E4.
-        match record.entered.load(Ordering::Acquire) {
+        let order = ordering("e4_looked_relaxed", Ordering::Acquire);
+        match record.entered.load(order) {
             OUTSIDE => {}
             entered if seeded("e2_quiet_too_soon") => oldest = oldest.min(entered + 1),
             entered => oldest = oldest.min(entered),
@@ -250,74 +256,6 @@ mod departure {
     }
 }
 
-/// The two halves of the fence between callers and the sweep (E2).
-#[cfg(all(target_os = "linux", not(any(loom, miri))))]
-mod barrier {
-    use super::fence;
-    use std::sync::atomic::{compiler_fence, AtomicU8, Ordering};
-
-    const UNKNOWN: u8 = 0;
-    const ASYMMETRIC: u8 = 1;
-    const FENCED: u8 = 2;
-
-    /// Chosen before the first pin of any thread, and never changed after.
-    static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
-
-    pub(super) fn choose() {
-        if MODE.load(Ordering::Acquire) == UNKNOWN {
-            let mode = match membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
-                true => ASYMMETRIC,
-                false => FENCED,
-            };
-            // Two threads may come here at once: the first answer counts for both.
-            let _ = MODE.compare_exchange(UNKNOWN, mode, Ordering::AcqRel, Ordering::Acquire);
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn light() {
-        if MODE.load(Ordering::Relaxed) == ASYMMETRIC {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-    }
-
-    /// False if there was no barrier. A registered process is never refused, unless somebody forbids it the call
-    /// later on; then nobody can know any more who is inside, and nothing may be freed by a guess.
-    pub(super) fn heavy() -> bool {
-        choose();
-        fence(Ordering::SeqCst);
-        MODE.load(Ordering::Relaxed) == FENCED || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-    }
-
-    pub(super) fn membarrier(command: libc::c_int) -> bool {
-        // SAFETY: the call takes integers and touches no memory of ours.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-    }
-}
-
-#[cfg(any(not(target_os = "linux"), loom, miri))]
-mod barrier {
-    use super::{fence, seeded, Ordering};
-
-    pub(super) fn choose() {}
-
-    #[inline(always)]
-    pub(super) fn light() {
-        if !seeded("e2_entered_without_a_fence") {
-            fence(Ordering::SeqCst);
-        }
-    }
-
-    pub(super) fn heavy() -> bool {
-        if !seeded("e2_looked_without_a_fence") {
-            fence(Ordering::SeqCst);
-        }
-        true
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -369,12 +307,5 @@ mod tests {
                 "as many as live at once, with those of other tests"
             );
         }
-    }
-
-    /// E2: who took a refusal for a barrier would free what is in use.
-    #[cfg(all(target_os = "linux", not(miri)))]
-    #[test]
-    fn a_barrier_that_is_refused_is_none() {
-        assert!(!barrier::membarrier(-1));
     }
 }

@@ -18,9 +18,10 @@
 //!     buckets.rs  lazy_array.rs    epochs.rs
 //!     one word is  arrays that      who may
 //!     the bucket   grow by chunks   still look
-//!     vector                           |
-//!                              incarnations.rs
-//!                  one table open at a time, closed ones freed
+//!     vector                         |     |
+//!                       incarnations.rs   barrier.rs
+//!           one table open at a time,     the fence between callers
+//!                  closed ones freed      and the sweep
 //! ```
 //!
 //! `fault.rs` stands wherever something may go wrong, for tests; elsewhere it is empty.
@@ -72,6 +73,7 @@
 
 pub(crate) mod sync;
 
+mod barrier;
 mod buckets;
 mod budget;
 mod epochs;
@@ -88,6 +90,8 @@ mod table;
 mod tally;
 mod view;
 
+#[cfg(loom)]
+pub use barrier::use_fences;
 pub use buckets::{bucket_view, Capacity};
 pub use budget::Budget;
 pub use epochs::{pin, Pin};

@@ -5,6 +5,32 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicPtr, Ordering};
 use permit_table::{pin, quiet_before, stamp};
 
+/// Each of these models, with either barrier.
+macro_rules! with_both_barriers {
+    ($($name:ident),+ $(,)?) => {
+        mod membarrier {
+            $(#[test]
+            fn $name() {
+                super::$name(super::Barrier::Membarrier);
+            })+
+        }
+        mod fences {
+            $(#[test]
+            fn $name() {
+                super::$name(super::Barrier::Fences);
+            })+
+        }
+    };
+}
+
+with_both_barriers! {
+    e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone,
+    e1_two_threads_that_pin_for_the_first_time_are_both_inside,
+    e2_nothing_is_freed_while_somebody_looks,
+    e3_a_pin_that_comes_after_the_stamp_holds_nothing_up,
+    e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it,
+}
+
 /// A place with something in it that is taken out and freed.
 struct Place {
     way: AtomicPtr<UnsafeCell<u64>>,
@@ -13,6 +39,8 @@ struct Place {
 
 impl Place {
     fn new() -> Arc<Self> {
+        // Makes the domain. Otherwise the side that makes it would be ordered before the other one.
+        quiet_before();
         let first = Box::into_raw(Box::new(UnsafeCell::new(1)));
         let way = AtomicPtr::new(first);
         Arc::new(Self { way, first })
@@ -46,9 +74,8 @@ impl Drop for Place {
 }
 
 /// E1 to E4: what a pinned thread can find is not freed under it.
-#[test]
-fn e2_nothing_is_freed_while_somebody_looks() {
-    model(2, 5, |sides| {
+fn e2_nothing_is_freed_while_somebody_looks(barrier: Barrier) {
+    model_with(barrier, 2, 5, |sides| {
         sides.beside(
             &Place::new(),
             |place| {
@@ -60,9 +87,8 @@ fn e2_nothing_is_freed_while_somebody_looks() {
     });
 }
 
-#[test]
-fn e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone() {
-    model(2, 5, |sides| {
+fn e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone(barrier: Barrier) {
+    model_with(barrier, 2, 5, |sides| {
         sides.beside(
             &Place::new(),
             |place| {
@@ -75,9 +101,8 @@ fn e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone() {
     });
 }
 
-#[test]
-fn e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it() {
-    model(2, 5, |sides| {
+fn e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it(barrier: Barrier) {
+    model_with(barrier, 2, 5, |sides| {
         sides.beside(
             &Place::new(),
             |place| {
@@ -91,9 +116,8 @@ fn e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it() {
     });
 }
 
-#[test]
-fn e1_two_threads_that_pin_for_the_first_time_are_both_inside() {
-    model(3, 2, |sides| {
+fn e1_two_threads_that_pin_for_the_first_time_are_both_inside(barrier: Barrier) {
+    model_with(barrier, 3, 2, |sides| {
         let look = || {
             side(|place: &Place| {
                 let _pin = pin();
@@ -107,9 +131,8 @@ fn e1_two_threads_that_pin_for_the_first_time_are_both_inside() {
     });
 }
 
-#[test]
-fn e3_a_pin_that_comes_after_the_stamp_holds_nothing_up() {
-    model(2, 5, |sides| {
+fn e3_a_pin_that_comes_after_the_stamp_holds_nothing_up(barrier: Barrier) {
+    model_with(barrier, 2, 5, |sides| {
         let stamp = stamp();
         sides.beside(
             &Arc::new(()),
