@@ -17,7 +17,8 @@
 //! # Invariants
 //! - **I1** The way to an incarnation is `current` for callers, and its own gate for those who watch for it. A death
 //!   that was watched for acts on the incarnation that it was watched for, never on one that was opened since: the
-//!   next one may be open before the death of who opened the last is told.
+//!   next one may be open before the death of who opened the last is told. The gate leads there before `current`
+//!   does: a caller can take permits, die, and have its death reported as soon as it finds the incarnation.
 //! - **I2** To close is to take both ways away, once. Whoever is inside by then finishes its call on what is closed,
 //!   and what it does there is void. It is freed when nobody is inside any more: neither by a pin that is older than
 //!   the stamp that was given after both ways had gone (`epochs.rs`), nor by a [`Shared`].
@@ -39,7 +40,7 @@ use crate::fault;
 use crate::memory::{make_room, OutOfMemory};
 use crate::sweep::Progress;
 use crate::sync::{
-    const_unless_loom, seeded, yield_now, Arc, AtomicPtr, Mutex, MutexGuard, Ordering,
+    const_unless_loom, ordering, seeded, yield_now, Arc, AtomicPtr, Mutex, MutexGuard, Ordering,
 };
 use std::ops::Deref;
 use std::panic::RefUnwindSafe;
@@ -251,8 +252,16 @@ impl<T: Dismantle> Opening<T> {
             opened,
         });
         let fresh = Arc::into_raw(incarnation).cast_mut();
-        way.open.store(fresh, Ordering::Release);
-        let previous = way.incarnations.current.swap(fresh, Ordering::AcqRel);
+        // First the gate (I1): a caller finds it by `current`, and the caller's death by the gate.
+        let too_late = seeded("i1_current_before_its_gate");
+        if !too_late {
+            way.open.store(fresh, Ordering::Release);
+        }
+        let order = ordering("i1_opened_relaxed", Ordering::AcqRel);
+        let previous = way.incarnations.current.swap(fresh, order);
+        if too_late {
+            way.open.store(fresh, Ordering::Release);
+        }
         // SAFETY: it was open until now, so it is alive, and stays so while we hold the lock (I5).
         let previous = unsafe { previous.as_ref() };
         if let Some(previous) = previous.filter(|_| !seeded("i2_the_one_before_left_open")) {

@@ -5,10 +5,11 @@ use common::*;
 use loom::cell::UnsafeCell;
 use permit_table::{pin, Budget, Dismantle, Gate, Incarnations, Progress};
 
-/// What is opened: a table, and whether loom has seen it freed.
+/// What is opened: a table, the gate by which its holders are watched, and whether loom has seen it freed.
 struct Opened {
     number: u64,
     table: Table<Name>,
+    watch: Gate<Opened>,
     looked_at: UnsafeCell<()>,
 }
 
@@ -16,10 +17,11 @@ struct Opened {
 unsafe impl Sync for Opened {}
 
 impl Opened {
-    fn new(number: u64) -> Self {
+    fn new(number: u64, gate: &Gate<Opened>) -> Self {
         Self {
             number,
             table: Table::new(2).unwrap(),
+            watch: gate.clone(),
             looked_at: UnsafeCell::new(()),
         }
     }
@@ -45,7 +47,7 @@ loom::lazy_static! {
 fn open(number: u64, keep: bool) -> Gate<Opened> {
     let opening = INCARNATIONS.opening(keep).unwrap();
     let gate = opening.gate();
-    opening.open(Opened::new(number));
+    opening.open(Opened::new(number, &gate));
     gate
 }
 
@@ -56,7 +58,7 @@ fn adopt_or_open(number: u64) -> (u64, Gate<Opened>) {
         return (adopted.number(), gate);
     }
     let gate = opening.gate();
-    opening.open(Opened::new(number));
+    opening.open(Opened::new(number, &gate));
     (number, gate)
 }
 
@@ -199,6 +201,31 @@ fn i1_a_late_death_beside_the_next_table() {
             assert_eq!((open.number(), count(&open.table, 1)), (2, 1));
         }
         new.close();
+        dismantle();
+    });
+}
+
+/// A process that finds a table just opened takes a permit and dies: its death gives the permit back.
+#[test]
+fn i1_a_death_as_soon_as_a_table_can_be_found() {
+    model(2, 5, |sides| {
+        let (gate, ()) = sides.beside(
+            &nothing(),
+            |()| open(1, false),
+            |()| {
+                let pin = pin();
+                let Some(open) = INCARNATIONS.current(&pin) else {
+                    return;
+                };
+                assert_eq!(open.number(), 1);
+                assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
+                if let Some(watched) = open.watch.incarnation(&pin) {
+                    watched.table.give_back(&pin, holder(0));
+                }
+                assert_eq!(count(&open.table, 1), 0);
+            },
+        );
+        gate.close();
         dismantle();
     });
 }

@@ -142,6 +142,10 @@ bugs! {
         reclaiming::membarrier::e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it => Unordered,
         reclaiming::fences::e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it => Unordered;
 
+    i1_current_before_its_gate:
+        incarnations::i1_a_death_as_soon_as_a_table_can_be_found => Asserted;
+    i1_opened_relaxed:
+        incarnations::i1_a_death_as_soon_as_a_table_can_be_found => Unordered;
     i1_a_death_acts_on_the_current_one:
         incarnations::i1_a_late_death_beside_the_next_table => Asserted;
     i2_freed_without_waiting:
