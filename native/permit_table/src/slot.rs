@@ -215,8 +215,9 @@ impl<K> Slot<K> {
     /// Makes it the slot of a process, unless it is another's.
     pub(crate) fn take(&self, word: NonZeroU64) -> bool {
         // Acquire: what the last holder's death did to it is done.
+        let order = ordering("h1_taken_relaxed", Ordering::AcqRel);
         self.holder
-            .compare_exchange(0, word.get(), Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(0, word.get(), order, Ordering::Relaxed)
             .is_ok()
     }
 

@@ -42,27 +42,32 @@ fn p4_a_place_is_taken_over_at_a_death() {
     });
 }
 
-/// H1: what is left of the dead in its place is not taken for the next one's.
+/// H1: what is left of the dead in its place is not taken for the next one's: neither when it releases, nor when it
+/// looks for room (the dead has left none).
 #[test]
 fn p5_the_next_in_a_place_holds_nothing_of_the_dead() {
     model(2, 5, |sides| {
         let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        for key in [1, 2] {
+            acquire(&table, holder(0), key, 1).unwrap();
+        }
         let next = displaced_holder(5, 0);
         sides.beside(
             &table,
             |t| {
-                // So that no other pin's fence does what is the slot's to do.
+                // So that no other pin's barrier does what is the slot's to do.
                 let _pin = pin();
                 die(t, holder(0));
             },
             move |t| {
                 let _pin = pin();
-                assert_eq!(acquire(t, next, 2, 1), Some(1));
-                assert_eq!(release(t, next, 1), Err(NotHeld));
+                assert_eq!(acquire(t, next, 3, 1), Some(1));
+                for key in [1, 2] {
+                    assert_eq!(release(t, next, key), Err(NotHeld));
+                }
             },
         );
-        assert_eq!((count(&table, 1), count(&table, 2)), (0, 1));
+        assert_eq!([1, 2, 3].map(|key| count(&table, key)), [0, 0, 1]);
     });
 }
 

@@ -89,6 +89,8 @@ bugs! {
         looking::a_look_beside_a_death => Asserted;
     h1_vacated_relaxed:
         dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Denied("src/buckets.rs");
+    h1_taken_relaxed:
+        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Denied("src/buckets.rs");
     h1_not_asked_again_whose_it_is:
         looking::what_is_on_record_beside_a_death_and_the_next_in_its_place => Asserted,
         looking::who_holds_a_key_beside_a_death_and_the_next_in_its_place => Asserted,
