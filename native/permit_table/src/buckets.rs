@@ -139,7 +139,15 @@ impl Buckets {
 
     /// The sweep comes by: an idle key dies, one that was used since the last time gets its second chance.
     pub(crate) fn sweep(&self) -> Idleness {
-        let next = match self.word.load(Ordering::Acquire) {
+        // Acquire: what was done under the key's permits, and the records of them, come before its death (H2).
+        //
+        // The swap below may be relaxed, as long as this load acquires. Every change of the word is a
+        // read-modify-write, so it continues the release sequences of all releases before it. Only this function
+        // writes 0, and one sweep runs at a time: the swap to DEAD replaces the very 0 that was read here, with no
+        // release in between. And the swap releases nothing: a thread that reads DEAD follows nothing because of it,
+        // and one that acquires a permit after USED was cleared reads the same release sequences.
+        let order = ordering("p8_swept_relaxed", Ordering::Acquire);
+        let next = match self.word.load(order) {
             0 => DEAD,
             USED => 0,
             // Killed by a step of the sweep that has panicked since: it is still to be unlinked.
@@ -151,10 +159,12 @@ impl Buckets {
             self.word.store(before, Ordering::Release);
         }
         // Failing means that somebody acquired in between, which is use enough.
-        match self
-            .word
-            .compare_exchange(before, next, Ordering::AcqRel, Ordering::Acquire)
-        {
+        match self.word.compare_exchange(
+            before,
+            next,
+            ordering("p8_swept_relaxed", Ordering::AcqRel),
+            Ordering::Acquire,
+        ) {
             Ok(_) if next == DEAD => Idleness::Dead,
             _ => Idleness::Kept,
         }

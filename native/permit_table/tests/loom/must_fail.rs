@@ -64,6 +64,8 @@ bugs! {
     p8_death_stored:
         sweeping::p8_a_key_dies_while_it_is_acquired => Asserted,
         dying::p4_a_key_dies_with_its_last_holder => Asserted;
+    p8_swept_relaxed:
+        looking::h2_a_look_beside_a_release_beside_the_sweep => Freed;
     p8_dead_taken_for_full:
         sweeping::p8_a_key_dies_while_it_is_acquired => Asserted;
     k1_published_relaxed:
