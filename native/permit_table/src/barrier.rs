@@ -7,6 +7,13 @@
 //! | other systems, kernels without that call, Miri | a full fence | a full fence |
 //! | a model | writes the thread's word | writes the words of all threads; or both as in the row above |
 //!
+//! # A barrier that the kernel refuses
+//!
+//! The kernel serves only a process that has registered. A process can lose its registration, for example when it is
+//! restored from a checkpoint, and a filter of system calls can forbid the call at any time. On a refusal `heavy`
+//! registers again and asks once more. If the kernel refuses again, there was no barrier. Then nothing may be freed,
+//! because no thread can know who is inside. [`refused`] counts these barriers, and the next `heavy` asks again.
+//!
 //! # `membarrier(2)` in a model
 //!
 //! The kernel promises this: between the call and its return, each thread T passes a full fence at some point p of its
@@ -27,6 +34,10 @@
 //! - A thread without a record has a word too, the one of the number that it will get. So the barrier reaches it.
 //! - Two barriers at a time would be ordered by the words. No model has two.
 
+use crate::fault;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 #[cfg(all(any(not(target_os = "linux"), miri), not(loom)))]
 use fences as imp;
 #[cfg(all(target_os = "linux", not(any(loom, miri))))]
@@ -34,20 +45,42 @@ use membarrier as imp;
 #[cfg(loom)]
 use model as imp;
 
-pub(crate) use imp::{choose, heavy, light};
+pub(crate) use imp::{choose, light};
 #[cfg(loom)]
 pub use model::use_fences;
+
+/// See [`refused`]. Of the process, as the registration is.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// False if there was no barrier: nothing may be freed.
+pub(crate) fn heavy() -> bool {
+    choose();
+    let passed = ask() || imp::register() && ask();
+    if !passed {
+        REFUSED.fetch_add(1, Relaxed);
+    }
+    passed
+}
+
+fn ask() -> bool {
+    !fault::barrier() && imp::heavy()
+}
+
+/// How many barriers the kernel has refused this process for good.
+pub(crate) fn refused() -> u64 {
+    REFUSED.load(Relaxed)
+}
 
 #[cfg(all(target_os = "linux", not(any(loom, miri))))]
 mod membarrier {
     use std::sync::atomic::{compiler_fence, fence, AtomicU8, Ordering};
 
     const UNKNOWN: u8 = 0;
-    const ASYMMETRIC: u8 = 1;
+    pub(super) const ASYMMETRIC: u8 = 1;
     const FENCED: u8 = 2;
 
     /// Chosen before the first pin of any thread, and never changed after.
-    static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
+    pub(super) static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
     pub(crate) fn choose() {
         if MODE.load(Ordering::Acquire) == UNKNOWN {
@@ -66,15 +99,12 @@ mod membarrier {
         }
     }
 
-    /// False if there was no barrier. A registered process is never refused, unless somebody forbids it the call
-    /// later on; then nobody can know any more who is inside, and nothing may be freed by a guess.
-    pub(crate) fn heavy() -> bool {
-        choose();
+    pub(super) fn heavy() -> bool {
         fence(Ordering::SeqCst);
         MODE.load(Ordering::Relaxed) == FENCED || call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
     }
 
-    fn register() -> bool {
+    pub(super) fn register() -> bool {
         call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
     }
 
@@ -95,8 +125,12 @@ mod fences {
         fence(Ordering::SeqCst);
     }
 
-    pub(crate) fn heavy() -> bool {
+    pub(super) fn heavy() -> bool {
         fence(Ordering::SeqCst);
+        true
+    }
+
+    pub(super) fn register() -> bool {
         true
     }
 }
@@ -137,7 +171,7 @@ mod model {
         }
     }
 
-    pub(crate) fn heavy() -> bool {
+    pub(super) fn heavy() -> bool {
         if seeded("e2_looked_without_a_fence") {
             return true;
         }
@@ -151,15 +185,49 @@ mod model {
         }
         true
     }
+
+    pub(super) fn register() -> bool {
+        true
+    }
 }
 
 #[cfg(all(test, target_os = "linux", not(any(loom, miri))))]
 mod tests {
     use super::*;
+    use std::env;
+    use std::process::Command;
+    use std::sync::atomic::Ordering;
 
     /// E2: a refusal that passed for a barrier would free what is in use.
     #[test]
     fn a_barrier_that_is_refused_is_none() {
         assert!(!membarrier::call(-1));
+    }
+
+    #[test]
+    fn e2_a_registration_that_is_lost_is_made_again() {
+        const UNREGISTERED: &str = "CANAL_LOCK_TEST_UNREGISTERED";
+        if env::var_os(UNREGISTERED).is_none() {
+            // Only a process that has never registered is without a registration.
+            let output = Command::new(env::current_exe().unwrap())
+                .args([
+                    "--exact",
+                    "barrier::tests::e2_a_registration_that_is_lost_is_made_again",
+                ])
+                .env(UNREGISTERED, "1")
+                .output()
+                .unwrap();
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && told.contains("1 passed"),
+                "{told}"
+            );
+            return;
+        }
+        membarrier::MODE.store(membarrier::ASYMMETRIC, Ordering::Release);
+        assert!(!ask(), "it is not registered");
+        assert!(heavy());
+        assert!(ask());
+        assert_eq!(refused(), 0);
     }
 }

@@ -24,8 +24,8 @@
 //! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a thing comes before its freeing. So is
 //!   (1): (c) may find that the thread has entered again, in a later epoch, and nothing of (3) any more.
 //!
-//! `barrier.rs` has the two halves of the barrier: where there is no `membarrier`, both sides use a full fence. The
-//! models run with either kind.
+//! `barrier.rs` has the two halves of the barrier: where there is no `membarrier`, both sides use a full fence; if the
+//! kernel refuses the barrier, nothing is freed until it grants one again. The models run with either kind.
 //!
 //! A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
 //! prototype, this one 3 ns, half of them for the thread-local, and a call of this library has about 20 to spend. It

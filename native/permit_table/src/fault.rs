@@ -1,8 +1,9 @@
 //! Where something may go wrong, so that a test can make it go wrong there (P9).
 //!
 //! [`point`] stands where a panic would be worst: inside a lock, inside somebody's closure, between two steps that
-//! belong together. [`memory`] stands before each allocation that may fail. In the library that is shipped both are
-//! empty: only the tests of this crate and the feature `faults`, which nobody but a test asks for, give them a body.
+//! belong together. [`memory`] stands before each allocation that may fail, [`barrier`] before each barrier that the
+//! kernel may refuse. In the library that is shipped all are empty: only the tests of this crate and the feature
+//! `faults`, which nobody but a test asks for, give them a body.
 //!
 //! None stands between the change of a count and the record of it. Nothing there can panic, and nothing could be
 //! mended there: those lines say so themselves.
@@ -27,6 +28,15 @@ pub fn memory() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
+/// Where the kernel may refuse a barrier (`barrier.rs`): does it?
+#[inline(always)]
+pub(crate) fn barrier() -> bool {
+    #[cfg(any(test, feature = "faults"))]
+    return armed::barrier();
+    #[cfg(not(any(test, feature = "faults")))]
+    false
+}
+
 #[cfg(any(test, feature = "faults"))]
 pub use armed::{arm, disarm, Fault};
 
@@ -44,6 +54,8 @@ mod armed {
         Allocation,
         /// All allocations fail from then on.
         Memory,
+        /// The kernel refuses all barriers from then on.
+        Barriers,
     }
 
     #[derive(Clone, Copy)]
@@ -101,10 +113,14 @@ mod armed {
 
     pub(super) fn memory() -> Result<(), OutOfMemory> {
         point();
-        match goes_wrong(|fault| fault != Fault::Panic) {
+        match goes_wrong(|fault| matches!(fault, Fault::Allocation | Fault::Memory)) {
             true => Err(OutOfMemory),
             false => Ok(()),
         }
+    }
+
+    pub(super) fn barrier() -> bool {
+        goes_wrong(|fault| fault == Fault::Barriers)
     }
 
     fn goes_wrong(is_of_this_kind: impl FnOnce(Fault) -> bool) -> bool {
@@ -117,7 +133,7 @@ mod armed {
                 return false;
             }
             plan.hits += 1;
-            if fault != Fault::Memory {
+            if matches!(fault, Fault::Panic | Fault::Allocation) {
                 plan.fault = None;
             }
             true

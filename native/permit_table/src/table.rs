@@ -10,6 +10,7 @@
 //! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
 //! - **P9**: memory is reserved before the count changes; what follows the count cannot fail.
 
+use crate::barrier;
 use crate::buckets::{Capacity, Refusal};
 use crate::budget::Budget;
 use crate::epochs::Pin;
@@ -46,6 +47,9 @@ pub struct Usage {
     pub holders: usize,
     /// Bytes allocated.
     pub memory: usize,
+    /// Memory barriers that the kernel has refused this process, for all its tables together. Each time nothing could
+    /// be freed: if the number grows, so does `memory`. It stays 0 unless `membarrier(2)` is forbidden after the start.
+    pub barriers_refused: u64,
     /// What has happened so far.
     pub totals: Totals,
 }
@@ -346,6 +350,7 @@ impl<K: Key> Table<K> {
             permits,
             holders,
             memory: self.account.bytes(),
+            barriers_refused: barrier::refused(),
             totals: Totals {
                 granted: permits + released + given_back,
                 refused: self.tally.sum(Event::Refused),

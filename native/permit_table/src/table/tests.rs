@@ -186,6 +186,38 @@ fn k2_a_key_in_front_of_a_smaller_marked_one_is_told_once() {
     assert_eq!((told, after), (vec![1, 5, 7], None));
 }
 
+/// E2: while the kernel refuses barriers, nothing is freed, and the usage says so. Then the sweep goes on.
+#[test]
+fn e2_nothing_is_freed_while_barriers_are_refused() {
+    // SAFETY: one thread.
+    let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+    let table = Table::new(16).unwrap();
+    let step = || table.sweep_step(&mut Budget::of(64));
+    acquire(&table, holder, 1).unwrap();
+    table.release(&pin(), holder, &1).unwrap();
+    while step() != Progress::Done {}
+    let before = table.usage();
+
+    arm(Fault::Barriers, 0);
+    for _ in 0..5 {
+        assert_ne!(step(), Progress::Done);
+    }
+    assert_eq!(crate::epochs::quiet_before(), 0, "no stamp is smaller");
+    let hits = disarm();
+    let refused = table.usage();
+    assert_eq!((refused.keys, refused.memory), (0, before.memory));
+    let count = refused.barriers_refused - before.barriers_refused;
+    assert!(count > 0 && hits as u64 >= count);
+
+    // Other tests' pins may hold it up for a moment.
+    while step() != Progress::Done {
+        std::thread::yield_now();
+    }
+    let after = table.usage();
+    assert_eq!(after.barriers_refused, refused.barriers_refused);
+    assert_eq!(after.memory, before.memory - 64);
+}
+
 /// Calls, with the panic of so many places on; answers nothing if it panicked.
 fn with_panic<T>(grants: usize, call: impl FnOnce() -> T) -> Option<T> {
     arm(Fault::Panic, grants);
