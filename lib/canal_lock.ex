@@ -273,7 +273,8 @@ defmodule CanalLock do
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> %{max_per: 3, keys: 1, permits: 1, holders: 1} = CanalLock.info()
       iex> CanalLock.info() |> Map.keys() |> Enum.sort()
-      [:given_back, :granted, :holders, :keys, :max_per, :memory, :not_held, :permits, :reclaimed, :refused, :released]
+      [:barriers_refused, :given_back, :granted, :holders, :keys, :max_per,
+       :memory, :not_held, :permits, :reclaimed, :refused, :released]
 
   Raises as `acquire/3`. Cheap enough to be asked each second.
   """

@@ -96,6 +96,7 @@
     permits := non_neg_integer(),
     holders := non_neg_integer(),
     memory := non_neg_integer(),
+    barriers_refused := non_neg_integer(),
     granted := non_neg_integer(),
     refused := non_neg_integer(),
     released := non_neg_integer(),
@@ -105,13 +106,15 @@
 }.
 %% What the table is and costs: the `MaxPer' that the manager was started with; keys in the table, with those idle
 %% ones that the sweep has not reached yet; permits out, of all keys together; processes that hold any; bytes
-%% allocated by the table. And what has happened since it was opened: permits granted; calls that were answered
-%% `full'; permits released; permits given back after the death of their holders, or when their connection was lost;
-%% releases of what the caller did not hold; idle keys that the sweep has taken out. `granted' is the sum of `permits',
-%% `released' and `given_back'; these are not read at one instant, so in a busy table it may be more or less by what
-%% goes on just then, and less than a moment before. The permits are those that the holders have, one looked at after
-%% the other: so one that goes from a holder to another meanwhile may be seen twice or not at all, and only
-%% {@link count/1} is exact at any time. The records of proxies of holders on other nodes are not in `memory'.
+%% allocated by the table; and memory barriers that the operating system has refused this VM since it was started
+%% (each of them delays the freeing of memory; it should be 0). And what has happened since it was opened: permits
+%% granted; calls that were answered `full'; permits released; permits given back after the death of their holders, or
+%% when their connection was lost; releases of what the caller did not hold; idle keys that the sweep has taken out.
+%% `granted' is the sum of `permits', `released' and `given_back'; these are not read at one instant, so in a busy
+%% table it may be more or less by what goes on just then, and less than a moment before. The permits are those that
+%% the holders have, one looked at after the other: so one that goes from a holder to another meanwhile may be seen
+%% twice or not at all, and only {@link count/1} is exact at any time. The records of proxies of holders on other
+%% nodes are not in `memory'.
 
 -type view_options() :: #{
     interval_ms => pos_integer(),

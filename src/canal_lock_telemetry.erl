@@ -7,8 +7,9 @@
 %% <dl>
 %% <dt>`[canal_lock, totals]'</dt>
 %% <dd>Measurements: all of {@link canal_lock:info/0} but `max_per'. `keys', `permits', `holders' and `memory' (in
-%% bytes) are of now; `granted', `refused', `released', `given_back', `not_held' and `reclaimed' count from the
-%% beginning of the table. Metadata: `#{max_per => pos_integer()}'.</dd>
+%% bytes) are of now; `barriers_refused' counts from the start of the VM; `granted', `refused', `released',
+%% `given_back', `not_held' and `reclaimed' count from the beginning of the table. Metadata: `#{max_per =>
+%% pos_integer()}'.</dd>
 %% </dl>
 %%
 %% ```

@@ -7,7 +7,7 @@
 
 -export([build/0, in_a_vm/2, arm/2, disarm/0, natives/0]).
 
--type fault() :: panic | allocation | memory.
+-type fault() :: panic | allocation | memory | barriers.
 
 -export_type([fault/0]).
 
@@ -65,8 +65,8 @@ call(Line, Function, Arguments) ->
      || Argument <- Arguments
     ]}.
 
-%% After so many places of its kind something goes wrong, whoever comes by: a panic, one allocation that fails, or all
-%% of them from then on.
+%% After so many places of its kind something goes wrong in the process that comes by: a panic, one allocation that
+%% fails, all of them from then on, or all memory barriers are refused from then on.
 -spec arm(fault(), non_neg_integer()) -> ok.
 arm(Fault, Grants) ->
     _ = canal_lock_nif:arm(Fault, Grants),

@@ -35,7 +35,8 @@ tests() ->
         {"P4, P9: a panic anywhere in the death of a holder", fun deaths/0},
         {"P4, P9: the death of a holder without memory", fun deaths_without_memory/0},
         {"P10: a panic anywhere in the death of a manager", fun deaths_of_managers/0},
-        {"P8, P9: a thousand faults leave nothing behind", fun a_thousand/0}
+        {"P8, P9: a thousand faults leave nothing behind", fun a_thousand/0},
+        {"P8: refused memory barriers are counted, and keys are freed after them", fun refused_barriers/0}
     ].
 
 %%% Native functions
@@ -475,6 +476,23 @@ a_thousand() ->
     {MemoryAfter, ResidentAfter} = Rounds(),
     ?assertEqual(Memory, MemoryAfter),
     ?assertMatch(_ when ResidentAfter - Resident < 4 * 1024 * 1024, ResidentAfter - Resident),
+    passed.
+
+refused_barriers() ->
+    Handle = canal_lock_nif:open(1024, 3, false),
+    Sweep = fun() -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 256) end) end,
+    Keys = [{key, N} || N <- lists:seq(1, 1000)],
+    acquire(Keys),
+    release(Keys),
+    ?assertMatch(#{barriers_refused := 0, keys := 1000}, canal_lock:info()),
+    ok = canal_lock_faults:arm(barriers, 0),
+    ?assertEqual([done, waiting], [Sweep(), Sweep()]),
+    #{barriers_refused := Refused, keys := 0, memory := Unlinked} = canal_lock:info(),
+    ?assert(Refused > 0),
+    ?assert(canal_lock_faults:disarm()),
+    ?assertEqual(done, Sweep()),
+    #{barriers_refused := Refused, memory := Freed} = canal_lock:info(),
+    ?assert(Unlinked - Freed >= 1000 * 64),
     passed.
 
 %% Keys that are kilobytes in memory: what is lost of them shows.

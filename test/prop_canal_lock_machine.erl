@@ -276,7 +276,7 @@ look(Names) ->
 look_here(Terms, Pids) ->
     try
         #{
-            info => maps:remove(memory, canal_lock:info()),
+            info => maps:without([memory, barriers_refused], canal_lock:info()),
             keys => canal_lock:keys(),
             counts => [canal_lock:count(Key) || Key <- Terms],
             buckets => [canal_lock:buckets(Key, 2) || Key <- Terms],

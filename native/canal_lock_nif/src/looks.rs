@@ -214,6 +214,7 @@ struct Info<'a> {
     permits: u64,
     holders: usize,
     memory: usize,
+    barriers_refused: u64,
     granted: u64,
     refused: u64,
     released: u64,
@@ -229,6 +230,7 @@ impl<'a> Info<'a> {
             permits,
             holders,
             memory,
+            barriers_refused,
             totals,
         } = usage;
         let Totals {
@@ -245,6 +247,7 @@ impl<'a> Info<'a> {
             permits,
             holders,
             memory,
+            barriers_refused,
             granted,
             refused,
             released,
