@@ -41,7 +41,9 @@ impl Work for Life {
             }
             Life::Cut => 1,
         };
-        let given = thread.pinning.call(|pin| table.give_back(pin, holder));
+        let given = thread
+            .pinning
+            .call(|pin| table.give_back(pin, holder, || false));
         let all = GivenBack {
             keys: held,
             permits: held,

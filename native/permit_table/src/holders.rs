@@ -5,12 +5,24 @@
 //! a VM that numbers its processes by a table, a slot is one array access away; any other distribution is slower, and
 //! as right.
 //!
+//! # Identity
+//!
+//! A process is *alive* from its entry in the VM's process table to its last call. At most one process with a given
+//! identity word is alive at a time. But words are reused: the VM removes a process from its table before it reports
+//! the death (the *callback*, [`Holders::give_back`]), and a VM whose pids have few bits can start a process with the
+//! same word in between. Until the callback comes, the two cannot be told apart. The new process *inherits*: it holds
+//! what the dead one held, and its calls use the same slot. The callback asks the VM whether a process with the word is
+//! alive. If so, the slot stays with that process until its own death. If not, the slot loses the word, and its permits
+//! are given back. A process that starts with the word from then on holds nothing.
+//!
 //! # Invariants
 //! - **H3** A slot is taken before the process is watched, and the process is watched before its first permit is
-//!   counted: whatever is counted is given back (P4). Who watches a holder in another way than by being asked to must
-//!   see to it for himself.
-//! - **H4** A process that finds its place taken by another lives in `displaced`, and the place counts how many do.
-//!   It looks there if that count is not 0, so it finds its slot again after the other has gone.
+//!   counted: whatever is counted is given back (P4). A process that inherits is not watched by its first call. The
+//!   callback of the death before is still to come, and either finds that process dead too, or has it watched. Who
+//!   watches a holder in another way than by being asked to must see to it for himself.
+//! - **H4** A process that finds its place taken, be it by a dead process with the same word, lives in `displaced`, and
+//!   the place counts how many do. It looks there if that count is not 0, so it finds its slot again after the other
+//!   has gone. Of several slots there that are of one word, at most one is not GIVING.
 
 use crate::budget::Budget;
 use crate::epochs::Pin;
@@ -19,11 +31,12 @@ use crate::hash_trie::{change, spread, HashTrie, Hashed};
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
-use crate::slot::{GivenBack, Seen, Slot};
-use crate::sync::{seeded, sized, Mutex, Ordering};
+use crate::slot::{GivenBack, Seen, Slot, GIVING, RETIRING};
+use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
 use std::convert::Infallible;
 use std::num::NonZeroU64;
-use std::ptr::NonNull;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::{self, NonNull};
 
 /// Slots to a chunk: 64 KiB.
 const CHUNK: usize = sized(2, 64, 1024);
@@ -51,15 +64,25 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// `word` is the holder's identity: distinct for any two that live at a time. `place` should be dense and
-    /// distinct for them too, for speed; nothing else depends on it.
+    /// `word` is the identity word of a process. `place` is always the same for a word. It should be dense, and
+    /// distinct for processes that are alive at a time, for speed; nothing else depends on it.
     ///
     /// # Safety
-    /// Calls of one table on behalf of one word do not overlap, and each of them happens before the next. After
-    /// `give_back` there are none before the word stands for somebody else. (What a holder has on record is kept
-    /// without a lock, and followed without a question: H1, H2.) Those that only look may come at any time.
+    /// What a holder has on record is changed without a lock, and followed without a question (H1, H2). So, in one
+    /// table:
+    /// - No process has one of the two greatest numbers for a word.
+    /// - Calls on behalf of processes with one word that acquire or release do not overlap, and each happens before the
+    ///   next: of one process, and from one process to the next with that word.
+    /// - Between the entry of a process in the VM's process table and its first call there is a sequentially consistent
+    ///   fence.
+    /// - [`Table::give_back`](crate::Table::give_back) is called for a process that is not alive anymore. The next one
+    ///   with its word may be alive by then. `is_reused` reads the VM's process table during the call, and answers "no"
+    ///   only if it finds no process with the word alive there.
+    ///
+    /// Calls that only look may come at any time. So may those of `give_back`, also several at a time for one word.
     #[inline(always)]
     pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
+        debug_assert!(word.get() < GIVING);
         Self { word, place }
     }
 }
@@ -121,6 +144,13 @@ impl<K> Hashed for Displaced<K> {
 // SAFETY: the slot is on the heap and made of atomics.
 unsafe impl<K: Send + Sync> Send for Displaced<K> {}
 
+/// A slot as [`Holders::search`] has found it.
+struct Found<'a, K> {
+    slot: &'a Slot<K>,
+    /// If the slot is among the displaced: under this lock they are freed.
+    _lock: Option<MutexGuard<'a, HashTrie<Displaced<K>>>>,
+}
+
 impl<K> Holders<K> {
     /// Room for `processes` with places of their own. [`Holders::free`] it with the same account.
     pub(crate) fn new(processes: usize, account: &Account) -> Result<Self, OutOfMemory> {
@@ -136,18 +166,18 @@ impl<K> Holders<K> {
         })
     }
 
-    /// The slot of a process, if it has one. For its own calls and its death only: a slot among the displaced goes
-    /// with its process.
+    /// The slot of a process, if it has one. For its own calls only: a slot among the displaced goes with its process.
     #[inline(always)]
     pub(crate) fn find(&self, holder: Holder) -> Option<&Slot<K>> {
-        let home = self.slots.get(self.index(holder.place))?;
-        if home.holder() == holder.word.get() {
+        let home = self.home(holder)?;
+        let at_home = home.holder();
+        if at_home == holder.word.get() {
             return Some(home);
         }
-        if home.displaced().load(Ordering::Relaxed) == 0 {
+        if at_home != RETIRING && home.displaced().load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.find_displaced(holder)
+        self.find_surely(home, holder.word.get())
     }
 
     /// The slot of a process that is about to hold something. On its first time `watch` is called, which has to see
@@ -191,24 +221,52 @@ impl<K> Holders<K> {
         Ok(slot)
     }
 
-    /// Gives back all that a dead process held, exactly once (P4), and lets its slot go.
-    /// Adds what it has given back, as it goes.
+    /// Gives back all that a dead process held, exactly once (P4), and lets its slot go; unless its word is reused.
     pub(crate) fn give_back(
         &self,
         pin: &Pin,
         holder: Holder,
+        mut is_reused: impl FnMut() -> bool,
         account: &Account,
-        given: &mut GivenBack,
-    ) {
-        let Some(slot) = self.find(holder) else {
-            return;
+    ) -> GivenBack {
+        let mut given = GivenBack::default();
+        let mut retired = None;
+        let mut give_back = || {
+            if retired.is_none() {
+                retired = self.retire(holder, &mut is_reused);
+            }
+            let Some(slot) = retired else {
+                return;
+            };
+            if seeded("p4_vacated_before_given_back") {
+                self.vacate(holder, slot, account);
+            }
+            slot.give_back(pin, account, &mut given);
+            fault::point();
+            self.vacate(holder, slot, account);
         };
-        if seeded("p4_vacated_before_given_back") {
-            self.vacate(holder, account);
+        // If it panics (a bug of ours), it is tried once more, with the slot that it had: no word leads there anymore.
+        if catch_unwind(AssertUnwindSafe(&mut give_back)).is_err() {
+            give_back();
         }
-        slot.give_back(pin, account, given);
-        fault::point();
-        self.vacate(holder, account);
+        given
+    }
+
+    /// The slot of a dead process, which is GIVING from then on, and the caller's (H1); unless its word is reused.
+    fn retire(&self, holder: Holder, mut is_reused: impl FnMut() -> bool) -> Option<&Slot<K>> {
+        let word = holder.word.get();
+        let too_soon = seeded("h1_asked_before_retiring").then(&mut is_reused);
+        let slot = self.take_away(holder, RETIRING)?;
+        let is_reused = || too_soon.unwrap_or_else(is_reused);
+        slot.retire(word, is_reused).then_some(slot)
+    }
+
+    /// Takes the slot with the holder's word away from it. From then on other threads only look at the slot.
+    fn take_away(&self, holder: Holder, next: u64) -> Option<&Slot<K>> {
+        let word = holder.word.get();
+        let look = |slot: &Slot<K>| slot.take_away(word, next);
+        let found = self.search(self.home(holder)?, word, look);
+        found.map(|found| found.slot)
     }
 
     /// What all processes together have and had. One walk over the slots, a cache line each: exact at quiet points.
@@ -238,17 +296,12 @@ impl<K> Holders<K> {
         seen: &mut Vec<Seen<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
         let word = holder.word.get();
-        let home = self.slots.get(self.index(holder.place));
-        let next = if let Some(home) = home.filter(|home| home.holder() == word) {
-            home.gather(pin, None, from, seen)?
-        } else {
-            let displaced = self.displaced.lock();
-            match displaced.find(spread(word), |displaced| displaced.word == word) {
-                // SAFETY: slots are freed under this lock.
-                Some(found) => unsafe { found.slot.as_ref() }.gather(pin, None, from, seen)?,
-                None => None,
-            }
+        let home = self.home(holder);
+        let found = home.and_then(|home| self.search(home, word, Slot::holder));
+        let Some(found) = found else {
+            return Ok(None);
         };
+        let next = found.slot.gather(pin, None, from, seen)?;
         // The place may have become another's in between.
         seen.retain(|seen| seen.holder == word);
         Ok(next)
@@ -308,7 +361,13 @@ impl<K> Holders<K> {
                 return Ok(Some(cursor));
             }
             let displaced = self.displaced.lock();
-            let Some(next) = displaced.first(cursor.slot, |_| true) else {
+            // One that is GIVING may stand before the living one of the same word (H4).
+            let has_word = |displaced: &Displaced<K>| {
+                // SAFETY: slots are freed under this lock.
+                let slot = unsafe { displaced.slot.as_ref() };
+                slot.holder() != GIVING || seeded("h4_one_dead_hides_the_next")
+            };
+            let Some(next) = displaced.first(cursor.slot, has_word) else {
                 return Ok(None);
             };
             if next.hash() > cursor.slot {
@@ -372,19 +431,64 @@ impl<K> Holders<K> {
         unsafe { self.slots.free(account) };
     }
 
+    /// Where the slot of a process is, unless that is taken.
+    #[inline(always)]
+    fn home(&self, holder: Holder) -> Option<&Slot<K>> {
+        self.slots.get(self.index(holder.place))
+    }
+
     #[inline(always)]
     fn index(&self, place: u64) -> usize {
         // One place for each, whatever the mask: the lowest bit stays, and says whether another one is turned.
         ((place ^ ((place & 1) * APART)) & self.mask) as usize
     }
 
+    /// As [`Holders::find`], if the home is RETIRING, or slots that belong there are among the displaced.
     #[cold]
-    fn find_displaced(&self, holder: Holder) -> Option<&Slot<K>> {
-        let word = holder.word.get();
-        let displaced = self.displaced.lock();
-        let found = displaced.find(spread(word), |displaced| displaced.word == word)?;
-        // SAFETY: it is freed by its own process's death only, or with the table.
-        Some(unsafe { found.slot.as_ref() })
+    fn find_surely<'a>(&'a self, home: &'a Slot<K>, word: u64) -> Option<&'a Slot<K>> {
+        let found = self.search(home, word, Slot::holder);
+        found.map(|found| found.slot)
+    }
+
+    /// The slot at which `look` sees this word. Waits as long as a slot is RETIRING that may have had it.
+    ///
+    /// A caller that is not the process itself, and has not taken the slot away, uses it only as long as it keeps the
+    /// answer.
+    fn search<'a>(
+        &'a self,
+        home: &'a Slot<K>,
+        word: u64,
+        look: impl Fn(&Slot<K>) -> u64,
+    ) -> Option<Found<'a, K>> {
+        loop {
+            let mut seen = look(home);
+            if seen == word {
+                return Some(Found {
+                    slot: home,
+                    _lock: None,
+                });
+            }
+            if seen != RETIRING || seeded("h1_retiring_not_waited_for") {
+                let displaced = self.displaced.lock();
+                let found = displaced.find(spread(word), |displaced| {
+                    // SAFETY: slots are freed under this lock.
+                    let slot = unsafe { displaced.slot.as_ref() };
+                    displaced.word == word && {
+                        seen = look(slot);
+                        seen == word || seen == RETIRING
+                    }
+                });
+                // SAFETY: as above. So the lock goes with it.
+                let slot = unsafe { found?.slot.as_ref() };
+                if seen == word {
+                    return Some(Found {
+                        slot,
+                        _lock: Some(displaced),
+                    });
+                }
+            }
+            yield_now();
+        }
     }
 
     fn displace(
@@ -407,27 +511,27 @@ impl<K> Holders<K> {
         Ok(slot)
     }
 
-    /// Lets the slot of a process go: it holds nothing, and will not come again.
-    fn vacate(&self, holder: Holder, account: &Account) {
-        let word = holder.word.get();
-        let Some(home) = self.slots.get(self.index(holder.place)) else {
-            return;
-        };
-        if home.holder() == word {
+    /// Lets a slot go that is GIVING, and has nothing on record. It may be freed.
+    fn vacate(&self, holder: Holder, slot: *const Slot<K>, account: &Account) {
+        let home = self.home(holder).expect("older than the slot");
+        if ptr::eq(home, slot) {
             home.vacate(account);
             return;
         }
         let mut displaced = change(&self.displaced, account);
-        if let Some(gone) = displaced.remove(spread(word), |displaced| displaced.word == word) {
-            home.displaced().fetch_sub(1, Ordering::Relaxed);
-            // SAFETY: allocated with this account by `displace`; only its dead process and this lock's holder ever
-            // see it.
-            unsafe {
-                let released = gone.slot.as_ref().released();
-                self.released.fetch_add(released, Ordering::Relaxed);
-                gone.slot.as_ref().free_more(account);
-                account.free(gone.slot);
-            }
+        let is_it = |displaced: &Displaced<K>| {
+            ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_vacated_by_word")
+        };
+        let gone = displaced.remove(spread(holder.word.get()), is_it);
+        let gone = gone.expect("a slot that is not at home").slot;
+        home.displaced().fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: allocated with this account by `displace`. No call finds it anymore (H1), and those that look hold
+        // this lock.
+        unsafe {
+            let released = gone.as_ref().released();
+            self.released.fetch_add(released, Ordering::Relaxed);
+            gone.as_ref().free_more(account);
+            account.free(gone);
         }
     }
 }
@@ -442,7 +546,9 @@ struct Unwatched<'a, K> {
 
 impl<K> Drop for Unwatched<'_, K> {
     fn drop(&mut self) {
-        self.holders.vacate(self.holder, self.account);
+        if let Some(slot) = self.holders.take_away(self.holder, GIVING) {
+            self.holders.vacate(self.holder, slot, self.account);
+        }
     }
 }
 

@@ -7,9 +7,30 @@
 //!                            '-> key's node, permits of it
 //! ```
 //!
+//! # Whose it is
+//!
+//! ```text
+//!         take                    death                                no                       vacate
+//!   FREE ------> identity word ----------> RETIRING: is the word reused? ----> GIVING permits back --------> FREE
+//!                      ^                              |
+//!                      '------------------------------'
+//!                       yes: the new process keeps the slot
+//! ```
+//!
+//! The word of a dead process can already be that of a new one ("Identity" in `holders.rs`). So the callback of a death
+//! first takes the word away: a call that looks for the slot now waits. Then the callback asks whether a process with
+//! the word is alive, and decides. That takes microseconds. The callback holds no lock in between, so a call may wait
+//! with one.
+//!
 //! # Invariants
-//! - **H1** Only the process itself changes its slot while it lives, inside its own calls; after its death only the
-//!   one death callback does. So no two ever change one slot at a time, and plain stores are enough.
+//! - **H1** One thread at a time changes what is on record in a slot, and each change happens before the next. So plain
+//!   stores are enough. A process changes the slot that has its word, inside its own calls. A callback changes a slot
+//!   that it has made GIVING, until it vacates it. These do not meet: no call finds a slot that is GIVING, and none
+//!   that has found it before is still running. For the callback has been told that no process with the word is alive.
+//!   So each of them has made its last call, or its entry in the VM's process table was not to be seen yet. The calls
+//!   of the former happen before the answer, and, by the fence after it, before what the callback does. The latter
+//!   finds in its first call that the word has been taken away: between that and the question is a SeqCst fence, and
+//!   between the entry and the first call is another, so one of the two sides sees what the other has done.
 //! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
 //!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
 //!   something else by now: it is never followed. When the entries are taken and a key comes that is on no record, the
@@ -33,10 +54,21 @@ use crate::fault;
 use crate::hash_trie::{change, HashTrie, Hashed};
 use crate::keys::Node;
 use crate::memory::{make_room, Account, OutOfMemory};
-use crate::sync::{ordering, seeded, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{
+    fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
+};
 use equivalent::Equivalent;
 use std::num::NonZeroU64;
 use std::ptr::{self, NonNull};
+
+/// In place of an identity word: no process has the slot.
+const FREE: u64 = 0;
+
+/// In place of an identity word: a process with it has died, and it is not decided whether another one is alive.
+pub(crate) const RETIRING: u64 = u64::MAX;
+
+/// In place of an identity word: the process is dead, and its permits are being given back.
+pub(crate) const GIVING: u64 = u64::MAX - 1;
 
 /// Entries in the slot itself: with them it fills a cache line.
 const INLINE: usize = 2;
@@ -171,7 +203,7 @@ impl<K> More<K> {
 /// What one process holds.
 #[repr(C, align(64))]
 pub(crate) struct Slot<K> {
-    /// The identity word of its process, or 0.
+    /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`GIVING`].
     holder: AtomicU64,
     /// How many processes that belong here live elsewhere (H4).
     displaced: AtomicU32,
@@ -180,6 +212,8 @@ pub(crate) struct Slot<K> {
     /// Permits released by the processes whose slot it has been. Counted here because a release has the line at hand
     /// anyway; relaxed, and not through `sync.rs`, for the reasons that `tally.rs` gives.
     released: std::sync::atomic::AtomicU64,
+    /// Of the entries and what is beyond (H1).
+    writer: OneWriter,
 }
 
 #[cfg(not(loom))]
@@ -188,11 +222,12 @@ const _: () = assert!(size_of::<Slot<u64>>() == 64);
 impl<K> Default for Slot<K> {
     fn default() -> Self {
         Self {
-            holder: AtomicU64::new(0),
+            holder: AtomicU64::new(FREE),
             displaced: AtomicU32::new(0),
             entries: Default::default(),
             more: AtomicPtr::new(ptr::null_mut()),
             released: Default::default(),
+            writer: Default::default(),
         }
     }
 }
@@ -205,11 +240,35 @@ pub(crate) enum Place<'a, K> {
     More,
 }
 
+/// A slot that is [`RETIRING`], until this is dropped.
+struct Retiring<'a> {
+    holder: &'a AtomicU64,
+    next: u64,
+}
+
+impl Drop for Retiring<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the fence of `retire` comes before it.
+        self.holder.store(self.next, Ordering::Relaxed);
+    }
+}
+
 impl<K> Slot<K> {
-    /// The identity word of its process, or 0.
+    /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`GIVING`].
     #[inline(always)]
     pub(crate) fn holder(&self) -> u64 {
         self.holder.load(Ordering::Acquire)
+    }
+
+    /// The identity word of its process, if it has one. Waits until that is decided.
+    fn settled_holder(&self) -> Option<u64> {
+        loop {
+            match self.holder() {
+                RETIRING if !seeded("h1_retiring_taken_for_free") => yield_now(),
+                FREE | GIVING | RETIRING => return None,
+                word => return Some(word),
+            }
+        }
     }
 
     /// Makes it the slot of a process, unless it is another's.
@@ -217,19 +276,54 @@ impl<K> Slot<K> {
         // Acquire: what the last holder's death did to it is done.
         let order = ordering("h1_taken_relaxed", Ordering::AcqRel);
         self.holder
-            .compare_exchange(0, word.get(), order, Ordering::Relaxed)
+            .compare_exchange(FREE, word.get(), order, Ordering::Relaxed)
             .is_ok()
+    }
+
+    /// Takes it away from this word, if it has it: it is `next` then. Returns what it was. Of several that try, one
+    /// succeeds.
+    pub(crate) fn take_away(&self, word: u64, next: u64) -> u64 {
+        // Relaxed: the fence of `retire` comes behind it; or the caller is the process itself.
+        let (Ok(was) | Err(was)) =
+            self.holder
+                .compare_exchange(word, next, Ordering::Relaxed, Ordering::Relaxed);
+        was
+    }
+
+    /// Decides about a slot that the caller has made RETIRING. It is GIVING then, and the caller's (H1); unless its
+    /// word is reused, or `is_reused` panics: then it has the word again.
+    pub(crate) fn retire(&self, word: u64, is_reused: impl FnOnce() -> bool) -> bool {
+        let mut retiring = Retiring {
+            holder: &self.holder,
+            next: word,
+        };
+        // One side of two: the word is taken away before it, and the VM's process table is read behind it (H1).
+        if !seeded("h1_asked_without_a_fence") {
+            fence(Ordering::SeqCst);
+        }
+        if is_reused() && !seeded("h1_reuse_ignored") {
+            return false;
+        }
+        // All calls of those that have been alive happen before what the caller does (H1).
+        if !seeded("h1_answered_without_a_fence") {
+            fence(Ordering::Acquire);
+        }
+        if !seeded("h1_given_back_under_its_word") {
+            retiring.next = GIVING;
+        }
+        true
     }
 
     /// Lets it go: its process holds nothing, and will not come again.
     pub(crate) fn vacate(&self, account: &Account) {
+        self.writer.check();
         if let Some(more) = self.more() {
             // The lock itself stays with the place: a reader may be using it.
             change(&more.keys, account).shrink_to_fit();
         }
         // Release: the next one to take it finds it clean.
         let order = ordering("h1_vacated_relaxed", Ordering::Release);
-        self.holder.store(0, order);
+        self.holder.store(FREE, order);
     }
 
     #[inline(always)]
@@ -244,6 +338,7 @@ impl<K> Slot<K> {
         node: Option<&Node<K>>,
         account: &Account,
     ) -> Result<Place<'_, K>, OutOfMemory> {
+        self.writer.check();
         let wanted = node.map_or(ptr::null(), ptr::from_ref);
         let mut free = None;
         for entry in &self.entries {
@@ -268,6 +363,7 @@ impl<K> Slot<K> {
     /// Records a permit of `node`, whose count includes it already, in the place reserved for it. Cannot fail.
     #[inline(always)]
     pub(crate) fn record(&self, place: Place<'_, K>, node: &Node<K>) {
+        self.writer.check();
         match place {
             Place::Entry(entry) => {
                 entry
@@ -304,6 +400,7 @@ impl<K> Slot<K> {
         _pin: &Pin,
         query: &Q,
     ) -> Result<(), NotHeld> {
+        self.writer.check();
         // Not a loop: the compiler does not unroll it.
         let [first, second] = &self.entries;
         if self.release_entry(first, query) || self.release_entry(second, query) {
@@ -337,10 +434,11 @@ impl<K> Slot<K> {
 
     /// Gives back all that is on record, and adds it up.
     pub(crate) fn give_back(&self, _pin: &Pin, account: &Account, given: &mut GivenBack) {
+        self.writer.check();
         // Nothing between taking permits off the record and this can panic, so none is lost and none is given back
         // twice, though a panic may come between two of them.
         let mut give = |node: NonNull<Node<K>>, permits: u64| {
-            // SAFETY: permits > 0 (H2), and the process that could change that is dead (H1).
+            // SAFETY: permits > 0 (H2), and only we change that (H1).
             unsafe { node.as_ref() }.buckets.release(permits);
             given.keys += 1;
             given.permits += permits;
@@ -391,10 +489,9 @@ impl<K> Slot<K> {
     ) -> Result<Option<u64>, OutOfMemory> {
         let start = seen.len();
         loop {
-            let holder = self.holder();
-            if holder == 0 {
+            let Some(holder) = self.settled_holder() else {
                 return Ok(None);
-            }
+            };
             let mut note = |node: &'a Node<K>, permits| {
                 make_room(seen, 1)?;
                 seen.push(Seen {
@@ -445,7 +542,7 @@ impl<K> Slot<K> {
             if holder == self.holder() || seeded("h1_not_asked_again_whose_it_is") {
                 return Ok(next);
             }
-            // It has died, and the slot may be another's by now.
+            // It has died, and the slot may be another's by now. Or the slot is RETIRING, and may keep its word.
             seen.truncate(start);
         }
     }
@@ -507,6 +604,7 @@ impl<K> Slot<K> {
         order: impl FnOnce() -> u64,
         account: &Account,
     ) -> Result<(), NotHeld> {
+        self.writer.check();
         let more = self.more().ok_or(NotHeld)?;
         let mut keys = change(&more.keys, account);
         fault::point();

@@ -39,6 +39,15 @@ mod imp {
     }
     pub(crate) use {const_unless_loom, global, thread_cell};
 
+    /// Nothing, but in a model.
+    #[derive(Default)]
+    pub(crate) struct OneWriter;
+
+    impl OneWriter {
+        #[inline(always)]
+        pub(crate) fn check(&self) {}
+    }
+
     /// Is the code to have this bug?
     #[inline(always)]
     pub(crate) const fn seeded(_bug: &str) -> bool {
@@ -95,6 +104,25 @@ mod imp {
         };
     }
     pub(crate) use {const_unless_loom, global, thread_cell};
+
+    /// Stands beside what only one thread may change at a time. loom fails a model in which two checks of it are not in
+    /// order.
+    pub(crate) struct OneWriter(loom::cell::UnsafeCell<()>);
+
+    // SAFETY: there is nothing in it to race for.
+    unsafe impl Sync for OneWriter {}
+
+    impl Default for OneWriter {
+        fn default() -> Self {
+            Self(loom::cell::UnsafeCell::new(()))
+        }
+    }
+
+    impl OneWriter {
+        pub(crate) fn check(&self) {
+            self.0.with_mut(|_| ());
+        }
+    }
 
     /// Is the code to have this bug?
     pub(crate) fn seeded(bug: &str) -> bool {

@@ -4,7 +4,8 @@
 //!   insertion of a key that is born with its first permit.
 //! - **P2 A refusal changes nothing**: the word is read before anything is reserved.
 //! - **P3 O(1) in buckets**: the capacity is a product, and the word a sum.
-//! - **P4 No leak**: what is counted is on the holder's record in the same call, and the holder was watched before.
+//! - **P4 No leak**: what is counted is on the holder's record in the same call, and a death that will be reported
+//!   leads to that record (H3).
 //! - **P5 Only a holder releases**: release starts from the caller's own record.
 //! - **P6 Resizing is free**: the capacity comes with the call and is kept nowhere.
 //! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
@@ -25,7 +26,6 @@ use crate::tally::{Event, Tally};
 use ahash::RandomState;
 use equivalent::Equivalent;
 use std::hash::Hash;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// What [`Table::acquire`] answers when nothing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ pub struct Totals {
 
 /// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
 ///
-/// All methods may be called from any thread at any time, on the condition that whoever made the [`Holder`] has
-/// vouched for: calls on behalf of one do not overlap, and [`Table::give_back`] comes after the last of them.
+/// All methods may be called from any thread at any time, on the conditions that whoever made the [`Holder`] has
+/// vouched for ([`Holder::new`]).
 pub struct Table<K: Key> {
     pub(crate) keys: Keys<K>,
     pub(crate) holders: Holders<K>,
@@ -286,21 +286,24 @@ impl<K: Key> Table<K> {
         slot.is_some_and(|slot| slot.release_more(query, order, &self.account).is_ok())
     }
 
-    /// Gives back all that a holder had. Called once, after its death; a holder that never took anything has nothing.
+    /// Gives back all that a holder had. Called after its death; a holder that never took anything has nothing.
+    ///
+    /// `is_reused` is asked whether another process with the holder's word is alive by now. If so, nothing is given
+    /// back: that process holds it all. Before `is_reused` answers yes, it has to arrange for another call of this
+    /// method after the death of that process. It must not call this table: calls that look for the holder's slot wait
+    /// for its answer. If it panics, it is asked once more.
     ///
     /// # Cost
     /// O(keys held): about 100 ns each.
-    pub fn give_back(&self, pin: &Pin, holder: Holder) -> GivenBack {
-        let mut given = GivenBack::default();
-        let mut give_back = || {
-            self.holders
-                .give_back(pin, holder, &self.account, &mut given)
-        };
-        // If it panics (a bug of ours), it is tried once more. It takes up what is left; and nobody else would, until
-        // a process came with the same word, and held what it never took.
-        if catch_unwind(AssertUnwindSafe(&mut give_back)).is_err() {
-            give_back();
-        }
+    pub fn give_back(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        is_reused: impl FnMut() -> bool,
+    ) -> GivenBack {
+        let given = self
+            .holders
+            .give_back(pin, holder, is_reused, &self.account);
         let permits = given.permits;
         self.tally
             .add(pin, Event::GivenBack, permits, &self.account);

@@ -81,6 +81,24 @@ fn p4_a_death_gives_back_everything_once() {
     }
 }
 
+/// A process with the pid of a dead one holds what that one held.
+#[test]
+fn p4_a_new_process_inherits() {
+    let table = Table::new(16).unwrap();
+    for place in [1, 2] {
+        let heir = displaced_holder(5, place);
+        acquire(&table, holder(1), 7, 1);
+        acquire(&table, heir, 8, 1).unwrap();
+        let given = table.give_back(&pin(), heir, || true);
+        assert_eq!((given.keys, given.permits), (0, 0));
+        let watch = || panic!("it is watched already");
+        assert_eq!(acquire_watched(&table, heir, 9, 1, watch), Some(1));
+        assert_eq!(release(&table, heir, 8), Ok(()));
+        assert_eq!(die(&table, heir).permits, 1);
+    }
+    assert_eq!(permits(&table), 1);
+}
+
 #[test]
 fn p4_many_permits_of_one_key() {
     let table = Table::new(16).unwrap();
@@ -513,6 +531,10 @@ enum Call {
     Die {
         holder: u64,
     },
+    /// The death of a process is reported when a new one has its pid.
+    DieLate {
+        holder: u64,
+    },
     Sweep,
     /// A part of it.
     Step(usize),
@@ -524,7 +546,8 @@ fn call() -> impl Strategy<Value = Call> {
         6 => (holders.clone(), keys.clone(), prop_oneof![9 => 0..5u64, 1 => Just(u64::MAX)])
             .prop_map(|(holder, key, capacity)| Call::Acquire { holder, key, capacity }),
         4 => (holders.clone(), keys).prop_map(|(holder, key)| Call::Release { holder, key }),
-        1 => holders.prop_map(|holder| Call::Die { holder }),
+        1 => holders.clone().prop_map(|holder| Call::Die { holder }),
+        1 => holders.prop_map(|holder| Call::DieLate { holder }),
         1 => Just(Call::Sweep),
         3 => (1..9usize).prop_map(Call::Step),
     ]
@@ -569,6 +592,10 @@ proptest! {
                     model.retain(|(who, _), _| *who != holder);
                     counted.given_back += permits;
                     prop_assert_eq!(die(&table, who(holder)).permits, permits);
+                }
+                Call::DieLate { holder } => {
+                    let given = table.give_back(&pin(), who(holder), || true);
+                    prop_assert_eq!(given.permits, 0);
                 }
                 Call::Sweep => sweep(&table),
                 Call::Step(budget) => {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use permit_table::Table;
+use permit_table::{pin, Table};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -104,6 +104,54 @@ fn p4_deaths_in_a_storm_leak_nothing() {
             assert_eq!(die(&table, me).permits, held);
         }
     });
+    assert_empty(&table);
+}
+
+/// Each thread is one process after the other with one pid. Its neighbor reports the deaths, mostly too late.
+#[test]
+fn p4_a_death_that_is_reported_late_takes_nothing_from_the_next_with_its_pid() {
+    const KEYS: u64 = 4;
+    let table = Table::new(64).unwrap();
+    let pids: Vec<(Pid, AtomicU64)> = (0..THREADS).map(|_| Default::default()).collect();
+    // Two to a place.
+    let who = |number| displaced_holder(number, number % 2);
+    let inside: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let enter = |key| assert_eq!(inside[key as usize].swap(1, Ordering::AcqRel), 0);
+    let leave = |key| inside[key as usize].store(0, Ordering::Release);
+    let report = |number| {
+        let (pid, unreported) = &pids[number as usize];
+        for _ in 0..unreported.swap(0, Ordering::Acquire) {
+            table.give_back(&pin(), who(number), || pid.is_reused());
+        }
+    };
+    storm(&table, THREADS, |number| {
+        let mut dice = Dice(number);
+        let (pid, unreported) = &pids[number as usize];
+        for _ in 0..rounds(10_000) {
+            pid.start();
+            let mut held = Vec::new();
+            for _ in 0..dice.roll(4) {
+                let key = dice.roll(KEYS);
+                if acquire_watched(&table, who(number), key, 1, || pid.watch()).is_some() {
+                    enter(key);
+                    held.push(key);
+                }
+            }
+            // So that the neighbor runs now, also on a machine with few cores.
+            if dice.roll(4) == 0 {
+                thread::yield_now();
+            }
+            for key in held {
+                leave(key);
+                if dice.roll(2) == 0 {
+                    release(&table, who(number), key).unwrap();
+                }
+            }
+            unreported.fetch_add(pid.exit(), Ordering::Release);
+            report((number + 1) % THREADS);
+        }
+    });
+    (0..THREADS).for_each(report);
     assert_empty(&table);
 }
 

@@ -6,6 +6,7 @@ use crate::keys::{Link, CHUNK};
 use crate::pin;
 use std::cell::Cell;
 use std::num::NonZeroU64;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Any number is a key, and asked for by itself.
 impl Key for u64 {
@@ -77,7 +78,7 @@ fn p9_no_memory_at_any_point_changes_nothing() {
     assert!(failures >= 7, "{failures} allocations were made to fail");
     assert_eq!(permits(&table), 5);
     for (word, place) in [(1, 0), (2, 1), (3, 0)] {
-        table.give_back(&pin(), holder(word, place));
+        table.give_back(&pin(), holder(word, place), || false);
     }
     assert_eq!(permits(&table), 0);
 }
@@ -123,7 +124,7 @@ fn p8_heads_come_with_the_keys_and_go_with_them() {
     assert_eq!(heads(), 2 * chunk);
     give(1..chunk);
     assert_eq!(heads(), chunk, "never fewer");
-    table.give_back(&pin(), holder);
+    table.give_back(&pin(), holder, || false);
 }
 
 /// K4: a key that has died is passed over before the sweep has unlinked it, and so is another that happens to have
@@ -327,7 +328,7 @@ fn h5_a_sum_waits_for_no_holder() {
     let asking = Asking(3, &table);
     assert_eq!(table.release(&pin(), holder, &asking), Ok(()));
     assert_eq!(permits(&table), 3);
-    table.give_back(&pin(), holder);
+    table.give_back(&pin(), holder, || false);
 }
 
 /// P4, P9: a panic in the middle of a death loses nothing of it, and nothing is given back twice.
@@ -345,7 +346,10 @@ fn p4_a_death_gives_back_in_spite_of_a_panic() {
         let mut hits = 0;
         for (dead, left) in [(holder(1, 0), 14), (holder(3, 0), 7)] {
             arm(Fault::Panic, grants);
-            let given = table.give_back(&pin(), dead);
+            let given = table.give_back(&pin(), dead, || {
+                fault::point();
+                false
+            });
             hits += disarm();
             assert_eq!((given.keys, given.permits), (5, 7));
             assert!(table.holders.find(dead).is_none());
@@ -354,10 +358,33 @@ fn p4_a_death_gives_back_in_spite_of_a_panic() {
         assert_eq!(table.usage().totals.given_back, 14);
         assert_eq!(table.count(&pin(), &1), 2);
         if hits == 0 {
-            assert!(grants >= 6, "{grants} places");
+            assert!(grants >= 7, "{grants} places");
             return;
         }
     }
+}
+
+/// P4, P9: a panic while it is asked whether a word is reused changes nothing, and it is asked again.
+#[test]
+fn p4_a_new_process_inherits_in_spite_of_a_panic() {
+    // SAFETY: one thread, and `give_back` is told of a process until there is none.
+    let holder = |word, place| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) };
+    let table = Table::new(4096).unwrap();
+    for heir in [holder(1, 0), holder(3, 0)] {
+        for key in [1, 2, 3] {
+            acquire(&table, heir, key).unwrap();
+        }
+        let mut asked = 0;
+        arm(Fault::Panic, 0);
+        let given = table.give_back(&pin(), heir, || {
+            asked += 1;
+            fault::point();
+            true
+        });
+        assert_eq!((disarm(), asked, given.permits), (1, 2, 0));
+        assert!((1..4).all(|key| table.release(&pin(), heir, &key).is_ok()));
+    }
+    assert_eq!(permits(&table), 0);
 }
 
 /// P8, P9: a sweep that panics anywhere is taken up by the next one: every idle key goes, and so do the heads.

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use equivalent::Equivalent;
+#[cfg(loom)]
+use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use permit_table::{
     pin, Acquired, Budget, Capacity, Cursor, GivenBack, Holder, Key, NotHeld, OutOfMemory,
     Progress, Query, Table,
@@ -10,6 +12,8 @@ use permit_table::{
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+#[cfg(not(loom))]
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 /// A key that shows whether it is looked at after it has been dropped.
 pub struct Name {
@@ -110,7 +114,7 @@ pub fn holder(number: u64) -> Holder {
 
 /// A holder that shares its place with others.
 pub fn displaced_holder(number: u64, place: u64) -> Holder {
-    // SAFETY: in the tests each number belongs to one thread at a time.
+    // SAFETY: in the tests the calls of each number are of one thread at a time, and `give_back` is told the truth.
     unsafe { Holder::new(NonZeroU64::new(number + 1).unwrap(), place) }
 }
 
@@ -142,7 +146,21 @@ pub fn held(table: &Table<Name>, holder: Holder) -> BTreeMap<u64, u64> {
 }
 
 pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {
-    let watch = || Ok::<(), OutOfMemory>(());
+    acquire_watched(table, holder, key, capacity, || ())
+}
+
+/// The same; `watch` is called when the table has the holder watched.
+pub fn acquire_watched(
+    table: &Table<Name>,
+    holder: Holder,
+    key: u64,
+    capacity: u64,
+    watch: impl Fn(),
+) -> Option<u64> {
+    let watch = || {
+        watch();
+        Ok::<(), OutOfMemory>(())
+    };
     let capacity = Capacity::of(capacity, 1);
     match table.acquire(&pin(), holder, &Wanted(key), capacity, watch) {
         Ok(Acquired::Permit(out)) => Some(out),
@@ -162,7 +180,48 @@ pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotH
 
 /// A holder has died.
 pub fn die(table: &Table<Name>, holder: Holder) -> GivenBack {
-    table.give_back(&pin(), holder)
+    table.give_back(&pin(), holder, || false)
+}
+
+/// A pid of a VM, which starts one process after the other with it, and may report a death when the next one is alive.
+/// It orders no more than [`Holder::new`] demands.
+#[derive(Default)]
+pub struct Pid {
+    /// 0 if no process has it; otherwise 1, and 1 for each watch on that process.
+    process: AtomicU64,
+}
+
+impl Pid {
+    /// A process starts.
+    pub fn start(&self) {
+        self.process.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The process has itself watched.
+    pub fn watch(&self) {
+        self.process.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a process has the pid. If so, it is watched once more.
+    pub fn is_reused(&self) -> bool {
+        let mut seen = self.process.load(Ordering::Relaxed);
+        while seen > 0 {
+            let watched =
+                self.process
+                    .compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed);
+            match watched {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// The process dies. Returns how often that has to be reported.
+    pub fn exit(&self) -> u64 {
+        self.process.swap(0, Ordering::Release) - 1
+    }
 }
 
 /// A step of the sweep.

@@ -2,7 +2,7 @@
 
 use super::*;
 use common::*;
-use permit_table::{pin, NotHeld};
+use permit_table::{pin, Holder, NotHeld};
 
 #[test]
 fn p4_a_death_admits_the_next() {
@@ -95,4 +95,102 @@ fn p4_a_key_dies_with_its_last_holder() {
         assert_eq!(count(&table, 1), u64::from(granted[2].is_some()));
         assert_eq!(permits(&table), u64::from(granted[2].is_some()));
     });
+}
+
+/// A table, and a process that has died with a permit of key 1. The VM has not reported the death yet, and the pid is
+/// free.
+struct Late {
+    table: Table<Name>,
+    pid: Pid,
+    holder: Holder,
+}
+
+impl Late {
+    /// The slot of the dead process is at its place, or among the displaced.
+    fn new(at_home: bool) -> Arc<Self> {
+        let table = Table::new(2).unwrap();
+        if !at_home {
+            acquire(&table, holder(7), 7, 1).unwrap();
+        }
+        let late = Arc::new(Self {
+            table,
+            pid: Pid::default(),
+            holder: displaced_holder(0, if at_home { 0 } else { 7 }),
+        });
+        late.pid.start();
+        late.acquire(1, 1).unwrap();
+        assert_eq!(late.pid.exit(), 1);
+        late
+    }
+
+    fn acquire(&self, key: u64, capacity: u64) -> Option<u64> {
+        acquire_watched(&self.table, self.holder, key, capacity, || self.pid.watch())
+    }
+
+    fn release(&self, key: u64) -> Result<(), NotHeld> {
+        release(&self.table, self.holder, key)
+    }
+
+    /// Reports a death of a process with the pid. Returns how many permits were given back.
+    fn report(&self) -> u64 {
+        let is_reused = || self.pid.is_reused();
+        let given = self.table.give_back(&pin(), self.holder, is_reused);
+        given.permits
+    }
+
+    /// The process that has the pid dies, and its death is reported as often as it was watched.
+    fn die(&self) -> u64 {
+        (0..self.pid.exit()).map(|_| self.report()).sum()
+    }
+
+    /// Nothing is on record, but for the process whose place it is.
+    fn assert_over(&self) {
+        if release(&self.table, holder(7), 7).is_ok() {
+            die(&self.table, holder(7));
+        }
+        assert_eq!(permits(&self.table), 0);
+        assert_eq!(on_record(&self.table).len(), 0);
+    }
+}
+
+/// H1: the new process keeps what it acquires. What the dead one held is given back, or the new process holds it.
+#[test]
+fn p4_a_death_is_reported_while_the_next_process_has_its_pid() {
+    for at_home in [true, false] {
+        model(2, 5, move |sides| {
+            let late = Late::new(at_home);
+            let (given, ()) = sides.beside(&late, Late::report, |late| {
+                late.pid.start();
+                assert_eq!(late.acquire(2, 1), Some(1));
+                assert_eq!(late.release(2), Ok(()));
+                assert_eq!(late.acquire(3, 1), Some(1));
+            });
+            assert_eq!(acquire(&late.table, holder(1), 3, 1), None);
+            let inherited = late.release(1).is_ok();
+            assert_eq!(given, u64::from(!inherited));
+            assert_eq!(late.die(), 1);
+            late.assert_over();
+        });
+    }
+}
+
+/// H1: the same, if the new process dies, and another one gets the pid. Two callbacks come at a time.
+#[test]
+fn p4_a_death_is_reported_while_two_more_processes_have_its_pid() {
+    for at_home in [true, false] {
+        model(2, 4, move |sides| {
+            let late = Late::new(at_home);
+            let (given, given_next) = sides.beside(&late, Late::report, |late| {
+                late.pid.start();
+                assert_eq!(late.acquire(2, 1), Some(1));
+                let given = late.die();
+                late.pid.start();
+                assert_eq!(late.acquire(3, 1), Some(1));
+                given
+            });
+            let last = late.die();
+            assert_eq!(given + given_next + last, 3);
+            late.assert_over();
+        });
+    }
 }

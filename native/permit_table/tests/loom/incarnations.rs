@@ -183,7 +183,7 @@ fn i1_a_late_death_beside_the_next_table() {
                 let pin = pin();
                 if let Some(watched) = watch.incarnation(&pin) {
                     assert_eq!(watched.number(), 1);
-                    watched.table.give_back(&pin, holder(0));
+                    die(&watched.table, holder(0));
                 }
             },
             |()| {

@@ -193,3 +193,50 @@ fn a_look_beside_another_key_in_the_same_place() {
         });
     }
 }
+
+/// What a process has inherited is told all the time, also while the callback asks whether the word is reused (H1).
+#[test]
+fn a_look_beside_a_death_whose_pid_is_reused() {
+    for place in [0, 7] {
+        model(2, 5, move |sides| {
+            let table = table();
+            // The place 7 is taken.
+            acquire(&table, holder(7), 7, 1).unwrap();
+            let next = displaced_holder(0, place);
+            acquire(&table, next, 1, 1).unwrap();
+            let ((seen, held), given) = sides.beside(
+                &table,
+                move |t| (on_record(t), held(t, next)),
+                move |t| t.give_back(&pin(), next, || true),
+            );
+            assert_eq!(given.permits, 0);
+            assert_eq!(seen, BTreeMap::from([((0, 1), 1), ((7, 7), 1)]));
+            assert_eq!(held, BTreeMap::from([(1, 1)]));
+        });
+    }
+}
+
+/// What a process holds is told, also while the permits of a dead one with its word are given back (H4).
+#[test]
+fn a_look_beside_a_death_whose_pid_and_place_are_taken() {
+    model(2, 5, move |sides| {
+        let table = table();
+        acquire(&table, holder(7), 7, 1).unwrap();
+        let next = displaced_holder(0, 7);
+        acquire(&table, next, 1, 1).unwrap();
+        sides.beside(
+            &table,
+            move |t| {
+                t.give_back(&pin(), next, || false);
+            },
+            move |t| {
+                // The new process is alive from the moment when the slot is GIVING.
+                if held(t, next).is_empty() {
+                    assert_eq!(acquire(t, next, 2, 1), Some(1));
+                    assert_eq!(on_record(t).get(&(0, 2)), Some(&1));
+                    assert_eq!(held(t, next), BTreeMap::from([(2, 1)]));
+                }
+            },
+        );
+    });
+}

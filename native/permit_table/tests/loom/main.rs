@@ -18,6 +18,7 @@
 //! - Each model is explored once for each of its sides that can go first ([`Sides`]), for loom lets a store come
 //!   before a load that another thread has already made only if that load was the last use of its place; what goes
 //!   first and merely looks is seen in one interleaving otherwise. `must_fail.rs` has the proof.
+//! - The record of a holder is watched (`OneWriter`): two changes that are not in order fail the model.
 //! - What is freed is poisoned, and what a key is looked at by is watched: a look that is not ordered before the
 //!   freeing fails the model.
 //! - loom takes SeqCst for AcqRel but in fences, `compare_exchange_weak` does not fail without a reason, and of each

@@ -17,8 +17,6 @@ enum Found {
     Asserted,
     /// loom sees two accesses, one of them a write, that nothing puts in order.
     Unordered,
-    /// By an assertion of the code itself, which a debug build has.
-    Denied(&'static str),
     /// loom knows nothing of an `Arc` there any more.
     Gone,
     /// A key is looked at after it has been dropped.
@@ -85,14 +83,30 @@ bugs! {
         looking::a_look_beside_a_release_and_the_sweep => Unordered;
 
     p4_vacated_before_given_back:
-        dying::p4_a_place_is_taken_over_at_a_death => Asserted;
+        dying::p4_a_place_is_taken_over_at_a_death => Unordered;
     p4_given_back_and_left_on_record:
         dying::p4_a_death_admits_the_next => Asserted,
         looking::a_look_beside_a_death => Asserted;
     h1_vacated_relaxed:
-        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Denied("src/buckets.rs");
+        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Unordered;
     h1_taken_relaxed:
-        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Denied("src/buckets.rs");
+        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Unordered;
+    h1_reuse_ignored:
+        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered,
+        looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
+    h1_asked_before_retiring:
+        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
+    h1_asked_without_a_fence:
+        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
+    h1_answered_without_a_fence:
+        dying::p4_a_death_is_reported_while_two_more_processes_have_its_pid => Unordered;
+    h1_retiring_not_waited_for:
+        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Asserted,
+        looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
+    h1_retiring_taken_for_free:
+        looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
+    h1_given_back_under_its_word:
+        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
     h1_not_asked_again_whose_it_is:
         looking::what_is_on_record_beside_a_death_and_the_next_in_its_place => Asserted,
         looking::who_holds_a_key_beside_a_death_and_the_next_in_its_place => Asserted,
@@ -111,6 +125,10 @@ bugs! {
         looking::a_look_beside_a_death => Asserted;
     h4_displaced_not_counted:
         dying::p4_a_place_is_taken_over_at_a_death => Asserted;
+    h4_vacated_by_word:
+        dying::p4_a_death_is_reported_while_two_more_processes_have_its_pid => Asserted;
+    h4_one_dead_hides_the_next:
+        looking::a_look_beside_a_death_whose_pid_and_place_are_taken => Asserted;
 
     e1_left_with_the_first_pin:
         reclaiming::membarrier::e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone => Unordered,
@@ -212,7 +230,6 @@ fn assert_found(name_of_bug: &str) {
                 place.contains(&format!("tests/loom/{file}.rs")) || words.contains("told twice")
             }
             Unordered => words.contains("Causality violation"),
-            Denied(file) => place.contains(file),
             Gone => place.contains("sync/arc.rs"),
             Freed => words.contains("has been freed"),
         };

@@ -114,7 +114,7 @@ fn p8_heads_are_closed_while_a_key_comes() {
         for key in 0..5 {
             acquire(&table, holder(0), key, 1).unwrap();
         }
-        table.give_back(&permit_table::pin(), holder(0));
+        die(&table, holder(0));
         sweep(&table);
         sides.beside(
             &table,

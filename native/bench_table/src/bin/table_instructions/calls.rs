@@ -68,7 +68,7 @@ fn release_not_held<const N: usize>(table: &WordTable, holder: Holder, key: &Wor
 
 #[inline(never)]
 fn give_back(table: &WordTable, holder: Holder) -> GivenBack {
-    PinPerCall.call(|pin| table.give_back(pin, holder))
+    PinPerCall.call(|pin| table.give_back(pin, holder, || false))
 }
 
 #[inline(never)]
