@@ -12,13 +12,14 @@ use rustler::sys::{
     enif_make_int64, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
     enif_make_new_binary, enif_make_pid, enif_make_ref, enif_make_tuple_from_array,
     enif_make_uint64, enif_map_iterator_create, enif_map_iterator_destroy,
-    enif_map_iterator_get_pair, enif_map_iterator_next, enif_self, enif_term_to_binary,
-    ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator, ErlNifMapIteratorEntry, ErlNifPid,
-    ErlNifPort,
+    enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self,
+    enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator,
+    ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
-use rustler::{Atom, Env, Term};
+use rustler::{Atom, Env, LocalPid, Monitor, Resource, ResourceArc, Term};
+use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::num::NonZeroU64;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,12 +84,39 @@ pub(crate) unsafe fn from_word(word: u64) -> ErlNifTerm {
     word as ErlNifTerm
 }
 
-/// The word of a local pid, which no other living process has.
+/// The word of a local pid. `caller.rs` says which processes may have the same one.
 #[inline(always)]
 pub(crate) fn pid_word(pid: &ErlNifPid) -> NonZeroU64 {
     // SAFETY: the function reads the structure that the VM has filled, and no environment.
     let term = unsafe { enif_make_pid(ptr::null_mut(), *pid) };
     NonZeroU64::new(word(term)).expect("a pid is not the zero word")
+}
+
+/// Has the VM report the death of a process to a resource; nothing if there is no such process. It can be called from
+/// callbacks too, where rustler's own function panics.
+pub(crate) fn monitor<R: Resource>(
+    env: Env<'_>,
+    resource: &ResourceArc<R>,
+    pid: LocalPid,
+) -> Option<Monitor> {
+    let mut monitor = MaybeUninit::uninit();
+    // SAFETY: the environment is that of the calling thread; the resource lives as long as `resource`; the pointers are
+    // to locals. On success the monitor is filled.
+    unsafe {
+        let object = object(resource);
+        let answer =
+            enif_monitor_process(env.as_c_arg(), object, pid.as_c_arg(), monitor.as_mut_ptr());
+        (answer == 0).then(|| Monitor::from_c_arg(monitor.assume_init()))
+    }
+}
+
+/// A resource as the VM knows it, which rustler keeps to itself.
+fn object<R: Resource>(resource: &ResourceArc<R>) -> *mut c_void {
+    const { assert!(size_of::<ResourceArc<R>>() == size_of::<[usize; 2]>()) };
+    // SAFETY: rustler is pinned to a version whose `ResourceArc` is two pointers: to the memory that the VM has
+    // allocated, and to the value, which rustler puts at a greater address in that memory.
+    let [one, other]: [*mut c_void; 2] = unsafe { mem::transmute_copy(resource) };
+    one.min(other)
 }
 
 /// The pid of the calling process.

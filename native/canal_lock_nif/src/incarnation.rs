@@ -15,7 +15,7 @@
 //! table is freed by that manager, or by the next one.
 
 use crate::caller::Caller;
-use crate::enif::Here;
+use crate::enif::{self, Here};
 use crate::key::TermKey;
 use crate::proxies::Proxies;
 use parking_lot::Mutex;
@@ -88,13 +88,14 @@ impl Resource for HolderWatch {
     const IMPLEMENTS_DOWN: bool = true;
     const IMPLEMENTS_DESTRUCTOR: bool = true;
 
-    fn down<'a>(&'a self, _: Env<'a>, pid: LocalPid, monitor: Monitor) {
+    fn down<'a>(&'a self, env: Env<'a>, pid: LocalPid, monitor: Monitor) {
         self.monitors.fetch_sub(1, Ordering::Relaxed);
         let handle = || {
             let pin = pin();
             if let Some(incarnation) = self.gate.incarnation(&pin) {
                 let dead = Caller::from_pid(pid.as_c_arg());
-                incarnation.table.give_back(&pin, dead.holder());
+                let is_reused = || incarnation.watch_next(env, pid);
+                incarnation.table.give_back(&pin, dead.holder(), is_reused);
                 if self.of_proxies {
                     incarnation.proxies.forget(dead, monitor);
                 }
@@ -160,9 +161,9 @@ impl HolderWatch {
         Ok(watches)
     }
 
-    /// Has the VM report the death of the calling process.
-    fn watch_caller(this: &ResourceArc<Self>, here: Here<'_>) -> Result<Monitor, Trouble> {
-        let monitor = watch(here, this)?;
+    /// Has the VM report the death of a process.
+    fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, Trouble> {
+        let monitor = watch(env, this, pid)?;
         this.monitors.fetch_add(1, Ordering::Relaxed);
         Ok(monitor)
     }
@@ -173,8 +174,7 @@ impl Incarnation {
     #[cold]
     pub(crate) fn watch_caller(&self, here: Here<'_>, caller: Caller) -> Result<(), Trouble> {
         fault::point();
-        let watch = &self.watches[caller.place() as usize % WATCHES];
-        HolderWatch::watch_caller(watch, here)?;
+        HolderWatch::watch(self.watch_of(caller), here.env(), here.env().pid())?;
         // A second watch, after a panic here, would find nothing left to give back.
         fault::point();
         Ok(())
@@ -183,13 +183,27 @@ impl Incarnation {
     /// The same of a proxy, which is the calling process.
     pub(crate) fn watch_proxy(&self, here: Here<'_>) -> Result<Monitor, Trouble> {
         let watch = &self.proxy_watches[Caller::of(here).place() as usize % PROXY_WATCHES];
-        HolderWatch::watch_caller(watch, here)
+        HolderWatch::watch(watch, here.env(), here.env().pid())
+    }
+
+    /// Asked when a death is reported: is another process with this pid alive? Then its death will be reported, too.
+    fn watch_next(&self, env: Env<'_>, pid: LocalPid) -> bool {
+        let watch = self.watch_of(Caller::from_pid(pid.as_c_arg()));
+        // The VM also monitors a process that is exiting, and so is not alive anymore.
+        pid.is_alive(env) && HolderWatch::watch(watch, env, pid).is_ok()
+    }
+
+    fn watch_of(&self, process: Caller) -> &ResourceArc<HolderWatch> {
+        &self.watches[process.place() as usize % WATCHES]
     }
 }
 
-fn watch<W: Resource>(here: Here<'_>, watch: &ResourceArc<W>) -> Result<Monitor, Trouble> {
-    let env = here.env();
-    env.monitor(watch, &env.pid()).ok_or(Trouble::NotWatched)
+fn watch<W: Resource>(
+    env: Env<'_>,
+    watch: &ResourceArc<W>,
+    pid: LocalPid,
+) -> Result<Monitor, Trouble> {
+    enif::monitor(env, watch, pid).ok_or(Trouble::NotWatched)
 }
 
 /// The open incarnation.
@@ -255,7 +269,7 @@ fn watch_manager(
     gate: Gate<Incarnation>,
 ) -> Result<ResourceArc<ManagerWatch>, Trouble> {
     let handle = ResourceArc::new(ManagerWatch(gate));
-    watch(Here::from_env(env), &handle)?;
+    watch(env, &handle, env.pid())?;
     Ok(handle)
 }
 

@@ -14,7 +14,7 @@
 mod imp {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+        fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
     pub(crate) use std::sync::Arc;
     pub(crate) use std::thread::yield_now;
