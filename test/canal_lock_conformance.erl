@@ -28,6 +28,9 @@
 
 -define(ONE_SHOT_KEYS, 1000).
 
+%% The manager is suspended for as long, so any time does.
+-define(RELEASE_TIMEOUT_MS, 100).
+
 %% That `canal_lock' shows none of them; and that the original shows what does not depend on chance, so the cases can
 %% tell.
 conformance_test_() ->
@@ -169,7 +172,7 @@ retried_release(Implementation) ->
     with_manager(Implementation, 2, fun(_) ->
         {Holder, {acquired, 1}} = acquire(Implementation, db, 2, 1),
         {_, {acquired, 2}} = acquire(Implementation, db, 2, 1),
-        Release = fun() -> canal_lock_there:attempt(fun() -> Implementation:release(db, 2, 1) end) end,
+        Release = fun() -> canal_lock_there:attempt(fun() -> release_or_exit(Implementation, db, 2, 1) end) end,
         ok = sys:suspend(Implementation),
         First = canal_lock_worker:order(Holder, Release),
         ok = sys:resume(Implementation),
@@ -177,6 +180,11 @@ retried_release(Implementation) ->
         First =:= ok orelse canal_lock_worker:order(Holder, Release),
         is_granted(Implementation, db, 2, 1)
     end).
+
+release_or_exit(canal_lock, Key, MaxPer, Buckets) ->
+    canal_lock:release(Key, MaxPer, Buckets);
+release_or_exit(canal_lock_ets, Key, MaxPer, Buckets) ->
+    canal_lock_ets:release(Key, MaxPer, Buckets, ?RELEASE_TIMEOUT_MS).
 
 %% One that makes the first bucket stops at each step of its call, and the other one makes the second. D8.
 buckets_at_once(Implementation) ->
