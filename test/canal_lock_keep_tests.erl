@@ -39,6 +39,7 @@ keep_test_() ->
                 {"P10: the options are those of the manager that adopts", fun options_of_the_next/0},
                 {"P8, P10: it sweeps at its interval, and so does the next", fun sweeps/0},
                 {"P8, P10: a pass that its predecessor has begun does not count as one", fun sweep_begun_by_another/0},
+                {"P8, P10: after an adoption, a sweep takes two passes", fun passes_after_adoption/0},
                 {"P10: what nobody should send it starts no timers, and ends nothing", fun stray_messages/0}
             ]
         ])
@@ -373,6 +374,38 @@ sweep_begun_by_another() ->
     _ = keeping(3, #{sweep_interval_ms => 60_000}),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).
+
+%% Steps that end a pass are counted. The manager begins with the rest of its predecessor's pass, which comes first.
+passes_after_adoption() ->
+    _ = keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
+    leave_idle_keys(),
+    ok = canal_lock_crash:kill(whereis(canal_lock)),
+    Next = keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
+    Work = fun() ->
+        {status, _, _, [_, _, _, _, Status]} = sys:get_status(Next),
+        [maps:get(work, State) || {data, [{"State", State}]} <- Status]
+    end,
+    canal_lock_await:value([[]], Work),
+    1 = erlang:trace_pattern({canal_lock_nif, sweep_step, 2}, [{'_', [], [{return_trace}]}], []),
+    1 = erlang:trace(Next, true, [call]),
+    try
+        ok = canal_lock_manager:sweep(),
+        Delivered = erlang:trace_delivered(Next),
+        receive
+            {trace_delivered, Next, Delivered} -> ok
+        end
+    after
+        erlang:trace_pattern({canal_lock_nif, sweep_step, 2}, false, [])
+    end,
+    ?assertEqual(2, length([done || done <- steps_of(Next)])),
+    ?assertMatch(#{keys := 0}, canal_lock:info()).
+
+steps_of(Manager) ->
+    receive
+        {trace, Manager, return_from, _, Progress} -> [Progress | steps_of(Manager)];
+        {trace, Manager, call, _} -> steps_of(Manager)
+    after 0 -> []
+    end.
 
 %% The call that makes a timer is traced. The manager's own are an hour away.
 stray_messages() ->

@@ -17,6 +17,7 @@ keys_test_() ->
         {"P9: every list of up to four cells, of atoms and empty lists", fun nested_lists/0},
         {"P9: a term far larger than its memory is refused", fun shared_without_end/0},
         {"P9: a reference of one word, from another node", fun short_reference/0},
+        {"P9: local pids, ports and references are the same keys when the node gets a name", fun node_gets_a_name/0},
         {"P9: a million levels deep", fun deep/0},
         {"P9: a million levels deep inside what only the VM looks into", fun deep_in_a_fun/0}
     ]).
@@ -210,6 +211,26 @@ raises_system_limit(Fun) ->
     end.
 
 %% The VM's own hash of such a reference, in OTP 25, reads words that it does not have, and so is not that of its copy.
+%% And when it loses the name again.
+node_gets_a_name() ->
+    passed = canal_lock_stage:in_a_vm(canal_lock_epmd:arguments(), fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        Local = [self(), make_ref(), hd(erlang:ports())],
+        Keys = Local ++ [{Key, tag} || Key <- Local] ++ [Local, #{Local => Local}],
+        Pass = fun(Permits) ->
+            [{acquired, Permits} = canal_lock:acquire(Key, 3, 1) || Key <- Keys],
+            [Permits = canal_lock:count(Key) || Key <- Keys],
+            ?assertEqual(lists:sort([{Key, Permits} || Key <- Keys]), lists:sort(canal_lock:held()))
+        end,
+        Pass(1),
+        {ok, _} = net_kernel:start(['canal_lock_named@127.0.0.1', longnames]),
+        Pass(2),
+        ok = net_kernel:stop(),
+        Pass(3),
+        [[ok, ok, ok, {error, not_held}] = [canal_lock:release(Key) || _ <- lists:seq(1, 4)] || Key <- Keys],
+        passed
+    end).
+
 short_reference() ->
     <<131, Node/binary>> = term_to_binary(there@nowhere),
     Copy = fun(_) -> binary_to_term(<<131, 90, 1:16, Node/binary, 1:32, 1:32>>) end,

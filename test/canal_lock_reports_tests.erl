@@ -28,6 +28,7 @@ reports_test_() ->
             {"what sys shows of the manager", fun shown_by_sys/0}
         ]),
         canal_lock_stage:tests(without_manager, [
+            {"the first release of what is not held is reported, in a VM that has just started", fun first_report/0},
             {"P10: a crash of the manager is reported without all that it had to do", fun crash/0},
             {"OTP's default handler drops the reports, but for the filter that the README shows", fun default_handler/0}
         ])
@@ -74,6 +75,16 @@ unexpected_unlock() ->
     #{report_cb := Callback} = Meta,
     ?assertNotEqual(nomatch, string:find(said(Callback, Report), pid_to_list(Culprit))),
     ?assertEqual(3, canal_lock:count(db)).
+
+%% No test has touched its limiter.
+first_report() ->
+    Reports = canal_lock_stage:in_a_vm([], fun() ->
+        ok = logger:set_primary_config(level, all),
+        ok = logger:add_handler(canal_lock_listener, canal_lock_listener, #{}),
+        {ok, _} = canal_lock:start_link(3),
+        reports(unexpected_unlock, fun() -> ok = canal_lock:release(db, 3, 1) end)
+    end),
+    ?assertMatch([#{msg := {report, #{key := db, left_out := 0}}}], Reports).
 
 any_key() ->
     [
