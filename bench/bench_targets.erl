@@ -40,16 +40,16 @@ targets() ->
     lists:append([pairs(), two_processes(), flat(), large(), lives(), memory(), latency()]).
 
 pairs() ->
-    Shapes = [{"atom", 1.4}, {"{app, 12345}", 1.4}, {"32-byte binary", 1.7}],
+    Frequent = [{"atom", 1.4}, {"{app, 12345}", 1.4}, {"32-byte binary", 1.7}],
     Quotient = fun(Variant, A, B) -> {quotient, {pair, Variant, none, A, pair}, {pair, Variant, none, B, pair}} end,
     lists:append([
         [
             times("pair, " ++ Variant ++ ": ours / floor", Quotient(Variant, ours, floor), {at_most, Most})
-         || {Variant, Most} <- Shapes
+         || {Variant, Most} <- Frequent
         ],
         [
             times("pair, " ++ Variant ++ ": ours / two atomics", Quotient(Variant, ours, atomics), {at_most, 2})
-         || {Variant, _} <- Shapes
+         || {Variant, _} <- Frequent
         ],
         [
             times(
@@ -58,11 +58,16 @@ pairs() ->
                 {at_least, Least}
             )
          || {Subject, Least} <- [{ets, 50}, {counters, 4}],
-            {Variant, _} <- Shapes
+            {Variant, _} <- Frequent
         ],
         [
             told("pair, " ++ Variant ++ ": elixir / ours", Quotient(Variant, elixir, ours))
-         || {Variant, _} <- Shapes
+         || {Variant, _} <- Frequent
+        ],
+        %% At most two thirds of what the counters take.
+        [
+            times("pair, " ++ Variant ++ ": counters / ours", Quotient(Variant, counters, ours), {at_least, 1.5})
+         || {Variant, _} <- bench_cases:keys(), not lists:keymember(Variant, 1, Frequent)
         ]
     ]).
 

@@ -42,11 +42,15 @@ is(s) = strcol(subject) eq s
 shown(c) = column(c) > lo ? column(c) : lo
 # Aside, where it would lie on another.
 aside(s) = s eq "elixir" ? 0.24 : 0
-# The words stand above their dots, but for the one subject that is often close to another (NAME.gp may say which).
+# The words stand above their dots, but for the one subject that is often close to another: it has them below (NAME.gp
+# may say which that is), or to the right of its line, if `beside' says so. There all are about as long.
 if (!exists("below")) { below = "counters" }
+if (!exists("beside")) { beside = "" }
+from_center(s) = s eq beside ? 5.2 : 0
+from_row(s) = s eq beside ? 0 : s eq below ? -0.75 : 0.7
 of_ours(s, v, mine) = s eq "ours" || mine eq "none" || mine + 0 <= 0 ? "" : " · " . times(v, mine + 0)
 plot for [s in subjects] data using (is(s) ? shown(median) : NaN):(column(row) + aside(s)):(shown(p25)):(shown(p75)) \
         with xerrorbars lc rgb color(s) lw 1.5 pt point(s) ps size(s), \
-    for [s in with_words] data using (is(s) ? shown(median) : NaN):(column(row)): \
+    for [s in with_words] data using (is(s) ? shown(s eq beside ? p75 : median) : NaN):(column(row)): \
         (duration(column(median)) . of_ours(s, column(median), strcol(ours))) \
-        with labels center offset 0, (s eq below ? -0.75 : 0.7) font ",10" textcolor rgb color(s)
+        with labels center offset from_center(s), from_row(s) font ",10" textcolor rgb color(s)

@@ -4,4 +4,5 @@ title = "What a permit costs: acquire + release, by the kind of key"
 subtitle = "One process, one key."
 row_name(v, x, m) = v
 said = "ours counters ets"
+beside = "counters"
 load "dots.gp"
