@@ -17,7 +17,6 @@ cd "$(dirname "$0")/.."
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-command -v valgrind >/dev/null || fail "there is no valgrind; Debian's package is called so"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 log=$work/log
@@ -26,21 +25,13 @@ rebar3 as test compile >"$log" 2>&1 || fail "$(cat "$log")"
 ebin=$PWD/_build/rebar3/test/lib/canal_lock/ebin
 tests=$work/tests
 mkdir "$tests"
-erlc +debug_info -o "$tests" test/canal_lock_{await,crash,key_terms,short_storm,worker}.erl
+erlc +debug_info -o "$tests" test/canal_lock_{await,crash,key_terms,short_storm,stage,worker}.erl
 
-# What `erl' does, but for valgrind.
-ask='io:format("~ts ~ts~n", [code:root_dir(), erlang:system_info(version)]), halt().'
-read -r root version < <(erl -noshell -eval "$ask")
-export ROOTDIR=$root BINDIR=$root/erts-$version/bin EMU=beam PROGNAME=erl
-vm=("$BINDIR/beam.smp" -S 2:2 -SDcpu 2:2 -SDio 1 -A 1 -sbwt none -sbwtdcpu none -sbwtdio none -Mea min --
-  -root "$root" -bindir "$BINDIR" -progname erl -- -home "$HOME" --
-  -noshell -kernel logger_level none -pa "$ebin" "$tests")
-
-# --smc-check: the VM's code is mapped from a file, which is not expected to change.
 status=0
-timeout 900 valgrind --smc-check=all --undef-value-errors=no --fair-sched=yes --error-limit=no --num-callers=40 \
-  --leak-check=full --show-leak-kinds=definite --suppressions=scripts/valgrind_nif.supp --log-file="$log" \
-  "${vm[@]}" -eval 'ok = canal_lock_short_storm:run(), io:format("done~n"), halt().' >"$work/output" 2>&1 || status=$?
+timeout 900 scripts/valgrind_vm.sh --undef-value-errors=no --error-limit=no --num-callers=40 --leak-check=full \
+  --show-leak-kinds=definite --suppressions=scripts/valgrind_nif.supp --log-file="$log" -- \
+  -S 2:2 -SDcpu 2:2 -Mea min -- -pa "$ebin" "$tests" \
+  -eval 'ok = canal_lock_short_storm:run(), io:format("done~n"), halt().' >"$work/output" 2>&1 || status=$?
 grep -qx 'done' "$work/output" || fail "the storm did not come to its end ($status): $(tail -n 20 "$work/output")"
 grep -q 'ERROR SUMMARY' "$log" || fail "valgrind did not come to its end: $(tail -n 20 "$log")"
 
