@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# Counts the instructions that a call of the table takes, and how many of them lock a cache line (a compare-and-swap, a
-# fence), each of which takes the time of dozens; and compares with scripts/instructions.txt. Times waver too much on a
-# machine that others use to tell that a change has made a call dearer; these numbers are the same on each run.
+# Counts the instructions of a call and those of them that lock a cache line (a compare-and-swap, a fence), each of
+# which takes the time of dozens; and compares with scripts/instructions.txt. On a machine that others use, times vary
+# too much to show that a change has made a call dearer. These numbers are the same on each run.
 #
-#   scripts/instructions.sh            fails if a call takes more or less than it did: neither comes unnoticed
-#   scripts/instructions.sh --update   writes the file anew; what was in it is in the history
+#   scripts/instructions.sh            fails if a call takes more instructions than it did, or fewer
+#   scripts/instructions.sh --update   writes the file; git has the numbers of before
 #
 # They say nothing about waiting, for memory or for another core: `make bench' and `make bench-table' do.
 #
-# What is counted is what native/bench_table/src/bin/table_instructions does, built as it is released, by one thread,
-# under valgrind's callgrind; only inside of its function `counted', so nothing of the set-up. The memory allocator is
-# its own. Numbers belong to the compiler that the file names: another one may make other code of the same source, so
-# with it only a large difference fails.
+# What is counted, by valgrind's callgrind, of code that is built as it is released:
+#
+#   table CALL   One call of the table: what the function `counted' of native/bench_table/src/bin/table_instructions
+#                does in one thread, without the set-up. The memory allocator is its own.
+#   nif KEY      An acquire and a release of a key: what the two native functions do, with all that they call in the VM.
+#                What leads there is not counted: the Erlang functions, and the VM's way into a native function.
+#                bench/bench_instructions.erl makes the calls, of all keys in one VM.
+#
+# Another compiler may make other code of the same source, and another VM has other functions. So the numbers belong to
+# those that the file names. With others, only a large difference fails.
 #
 # Not by gungraun (formerly iai-callgrind): it compares with the last run in the folder of build products, which a clean
 # checkout does not have, or with limits in the source, beyond which more fails, and not less; and it wants a program of
@@ -23,14 +29,16 @@ PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 
 file=scripts/instructions.txt
-# A multiple of the keys and tables that some calls are told the mean of.
-times=20000
-# What is not worth a word: so many percent, or so many instructions where that is more. Another order of the same code
-# makes as much.
+# A multiple of the keys and tables whose mean some calls of the table are.
+table_calls=20000
+# Each pair takes as many instructions as the one before.
+nif_pairs=1000
+# A difference up to this passes: so many percent, or so many instructions where that is more. The same code in another
+# order makes as much.
 percent=5
-percent_of_another_compiler=15
+percent_of_others=15
 least=4
-# Of those that lock each one counts, whatever the compiler; but some calls are told by a mean.
+# Instructions that lock: one more or less fails with any compiler. Some calls are a mean.
 least_locked=0.5
 
 case "$*" in
@@ -42,62 +50,114 @@ if [ "$(uname -sm)" != 'Linux x86_64' ]; then
   echo "instructions: SKIPPED: the numbers are those of x86-64 on Linux, and this is $(uname -sm)" >&2
   exit 0
 fi
-command -v valgrind >/dev/null || { echo "instructions: there is no valgrind; get it with: make setup" >&2; exit 1; }
 
-(cd native && cargo build --release --locked --package bench_table --bin table_instructions)
-# In native/, as cargo chose it there.
-rustc=$(cd native && rustc -vV | sed -n 's/^release: //p')
-program=$(cd native && cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
-program=$program/release/table_instructions
+fail() { echo "instructions: $*" >&2; exit 1; }
 
-count() { # NAME: instructions of one call, and those that lock
-  local said collected
-  said=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-bus=yes \
-    --toggle-collect='*::calls::counted*' "$program" "$1" "$times" 2>&1) || { echo "$said" >&2; return 1; }
-  collected=$(sed -n 's/^==.*Collected : *\([0-9]* [0-9]*\)$/\1/p' <<<"$said")
-  awk -v times="$times" '$1 > times { printf "%.1f %.1f\n", $1 / times, $2 / times; found = 1 } END { exit !found }' \
-    <<<"$collected" || { echo "instructions: nothing was counted of $1: $said" >&2; return 1; }
+command -v valgrind >/dev/null || fail "valgrind is missing; install it with: make setup"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+callgrind=(--tool=callgrind --collect-bus=yes --combine-dumps=yes --log-file="$work/log")
+
+collected() { # FILE: of each dump the instructions, and those that lock, which callgrind leaves out if there are none
+  awk '$1 == "totals:" { print $2, $3 + 0 }' "$1"
 }
 
-counts=
-for name in $("$program"); do
-  numbers=$(count "$name")
-  counts+="$name $numbers"$'\n'
-done
+count_table() {
+  local program name
+  (cd native && cargo build --release --locked --package bench_table --bin table_instructions)
+  program=$(cd native && cargo metadata --no-deps --format-version 1 |
+    sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release/table_instructions
+  for name in $("$program"); do
+    valgrind "${callgrind[@]}" --callgrind-out-file="$work/dump" --toggle-collect='*::calls::counted*' \
+      "$program" "$name" "$table_calls" || fail "table_instructions $name failed: $(cat "$work/log")"
+    echo "$(collected "$work/dump") table $name"
+  done | of_one "$table_calls"
+}
+
+# Prints the VM's version first.
+count_nifs() {
+  rebar3 compile >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+  erlc -o "$work" bench/bench_{cases,instructions,process}.erl
+  ERL_CRASH_DUMP_SECONDS=0 scripts/valgrind_vm.sh "${callgrind[@]}" --callgrind-out-file="$work/dumps" \
+    --toggle-collect='*::calls::*::entry' --dump-before='*::looks::*::nif_func' -- -S 1:1 -SDcpu 1:1 -- \
+    -pa _build/rebar3/default/lib/canal_lock/ebin "$work" -s bench_instructions main -extra "$nif_pairs" \
+    >"$work/output" 2>&1 || fail "bench_instructions failed: $(cat "$work/output" "$work/log")"
+  sed -n 1p "$work/output"
+  sed '1d; s/^/nif /' "$work/output" >"$work/names"
+  # Of each key the first dump is of the warm-up. The last one is of what comes after all keys.
+  collected "$work/dumps" | sed -n 'n;p' >"$work/numbers"
+  [ "$(wc -l <"$work/names")" -eq "$(wc -l <"$work/numbers")" ] ||
+    fail "callgrind has not met the functions that start and end the count; these are the names: $(cat "$work/output")"
+  paste -d ' ' "$work/numbers" "$work/names" | of_one "$nif_pairs"
+}
+
+of_one() { # TIMES: lines `INSTRUCTIONS LOCKING NAME' of so many calls, as the file has them
+  awk -v times="$1" '
+    {
+      name = $0
+      sub(/^[0-9]+ [0-9]+ /, "", name)
+      if ($1 <= times) {
+        printf "instructions: nothing was counted of: %s\n", name >"/dev/stderr"
+        exit 1
+      }
+      printf "%-34s %8.1f %5.1f\n", name, $1 / times, $2 / times
+    }
+  '
+}
+
+# In native/, as cargo chose it there.
+rustc=$(cd native && rustc -vV | sed -n 's/^release: //p')
+{
+  echo "# The instructions of a call on x86-64, and those of them that lock a cache line: scripts/instructions.sh"
+  echo "rustc $rustc"
+  count_table
+  count_nifs
+} >"$work/now"
 
 if [ -n "$update" ]; then
-  {
-    echo "# Of one call of the table, on x86-64: its instructions, and those of them that lock a cache line."
-    echo "# Written by: scripts/instructions.sh --update"
-    echo "rustc $rustc"
-    printf '%s' "$counts"
-  } >"$file"
+  cp "$work/now" "$file"
   cat "$file"
   exit
 fi
 
-awk -v rustc="$rustc" -v percent=$percent -v wider=$percent_of_another_compiler -v least=$least \
-  -v least_locked=$least_locked '
+awk -v percent=$percent -v wider=$percent_of_others -v least=$least -v least_locked=$least_locked '
   function beyond(difference, allowed) { return difference > allowed || -difference > allowed }
   function line(name, what,    more) {
     more = (name in before && name in now) ? sprintf("%+.1f", now[name] - before[name]) : ""
-    printf "%-20s %8s %8s %8s   %6s %6s   %s\n", name, before[name], now[name], more, \
+    printf "%-34s %8s %8s %8s   %6s %6s   %s\n", name, before[name], now[name], more, \
       locked_before[name], locked_now[name], what
   }
   function fail(name, what) { line(name, "FAILED: " what); failed = 1 }
+  # Is that of other tools than the numbers in the file?
+  function is_of_others(name) { return others["rustc"] || (name ~ /^nif / && others["OTP"]) }
+  function allowed_of(name,    allowed) {
+    allowed = before[name] * (is_of_others(name) ? wider : percent) / 100
+    return allowed < least ? least : allowed
+  }
 
   /^#/ { next }
-  NR == FNR && $1 == "rustc" { known_by = $2; next }
-  NR == FNR { before[$1] = $2; locked_before[$1] = $3; next }
-  { names[++last] = $1; now[$1] = $2; locked_now[$1] = $3 }
+  /^(rustc|OTP) / {
+    if (NR == FNR) {
+      known_by[$1] = $0
+    } else if (known_by[$1] != $0) {
+      others[$1] = 1
+      printf "The numbers are those of %s, and this is %s.\n", known_by[$1], $0
+    }
+    next
+  }
+  {
+    name = $0
+    sub(/( +[0-9.]+)( +[0-9.]+)$/, "", name)
+  }
+  NR == FNR { before[name] = $(NF - 1); locked_before[name] = $NF; next }
+  { names[++last] = name; now[name] = $(NF - 1); locked_now[name] = $NF }
 
   END {
-    if (known_by != rustc) {
-      percent = wider
-      printf "The numbers are those of rustc %s, and this is %s: of instructions, only a difference of more than " \
-        "%d %% fails.\n", known_by, rustc, percent
-    }
-    printf "%-20s %26s   %13s\n%-20s %8s %8s %8s   %6s %6s\n", \
+    if (others["rustc"] || others["OTP"])
+      printf "Of %s, only a difference of more than %d %% in instructions fails.\n", \
+        others["rustc"] ? "all calls" : "native functions", wider
+    printf "%-34s %26s   %13s\n%-34s %8s %8s %8s   %6s %6s\n", \
       "", "instructions", "that lock", "", "before", "now", "", "before", "now"
     update = "scripts/instructions.sh --update"
     for (i = 1; i <= last; i++) {
@@ -106,8 +166,7 @@ awk -v rustc="$rustc" -v percent=$percent -v wider=$percent_of_another_compiler 
         fail(name, "it is new. Write it down: " update)
         continue
       }
-      allowed = before[name] * percent / 100
-      if (allowed < least) allowed = least
+      allowed = allowed_of(name)
       difference = now[name] - before[name]
       locked = locked_now[name] - locked_before[name]
       if (!beyond(difference, allowed) && !beyond(locked, least_locked)) line(name, "ok")
@@ -117,4 +176,4 @@ awk -v rustc="$rustc" -v percent=$percent -v wider=$percent_of_another_compiler 
     for (name in before) if (!(name in now)) fail(name, "it is gone. Write it down: " update)
     exit failed
   }
-' "$file" - <<<"${counts%$'\n'}"
+' "$file" "$work/now"
