@@ -6,7 +6,7 @@
 %% full: figures to publish, in less than ten minutes. quick: to see that nothing has broken, in less than one.
 -define(MODES, #{
     "full" => #{
-        rounds => 25,
+        rounds => 21,
         sample_ms => 30,
         crowds => [1, 2, 10, 100, 1000],
         held => [1, 2, 3, 10, 100, 1000, 10000, 100000],
@@ -58,8 +58,8 @@
 %% In the order in which they are gone through, with the seconds that each takes in each mode: by these the time that
 %% is left is estimated.
 -define(ROOMS, [
-    {bench_timed, "loops of calls", #{"full" => 210, "quick" => 6}},
-    {bench_keys, "many keys", #{"full" => 40, "quick" => 2}},
+    {bench_timed, "loops of calls", #{"full" => 180, "quick" => 6}},
+    {bench_keys, "many keys", #{"full" => 35, "quick" => 2}},
     {bench_latency, "latency", #{"full" => 100, "quick" => 4}},
     {bench_lives, "short lives", #{"full" => 28, "quick" => 1}},
     {bench_die_off, "die-off", #{"full" => 25, "quick" => 2}},
