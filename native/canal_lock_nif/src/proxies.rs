@@ -62,8 +62,8 @@ impl Hashed for ByProxy {
 }
 
 impl Proxies {
-    /// Records that the calling process represents `holder`, after `watch` has had the VM monitor it. If another
-    /// process that is alive does, nothing changes, and that one is the answer.
+    /// Records that the calling process represents `holder` and no other process, after `watch` has had the VM monitor
+    /// it. If another process that is alive represents `holder`, nothing changes, and that one is the answer.
     pub(crate) fn represent(
         &self,
         here: Here<'_>,

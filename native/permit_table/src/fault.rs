@@ -1,7 +1,7 @@
 //! Where something may go wrong, so that a test can make it go wrong there (P9).
 //!
 //! [`point`] stands where a panic would be worst: inside a lock, inside somebody's closure, between two steps that
-//! belong together. [`memory`] stands before each allocation that may fail, [`barrier`] before each barrier that the
+//! belong together. [`memory`] stands before each allocation that may fail, `barrier` before each barrier that the
 //! kernel may refuse. In the library that is shipped all are empty: only the tests of this crate and the feature
 //! `faults`, which nobody but a test asks for, give them a body.
 //!
