@@ -12,15 +12,14 @@ use crate::key::interned::Handle;
 use crate::key::read::Reading;
 use crate::key::{decode, TermKey};
 use crate::raised::Raised;
-use permit_table::{
-    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Pin, Totals, Usage,
-};
-use rustler::{
-    Atom, Encoder, Env, Error, LocalPid, NifMap, NifResult, ResourceArc, Term, TermType,
-};
+use permit_table::{bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Pin, Usage};
+use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term, TermType};
 
 mod atoms {
-    rustler::atoms! { changed, done, ok }
+    rustler::atoms! {
+        barriers_refused, changed, done, given_back, granted, holders, keys, max_per, memory, not_held, ok, permits,
+        reclaimed, refused, released
+    }
 }
 
 fn permits_out(key: &Reading<'_>) -> Result<u64, Raised> {
@@ -207,69 +206,41 @@ fn holder(here: Here<'_>, open: &Incarnation, pid: Term<'_>) -> Result<Option<Ho
     Ok(process.map(Caller::holder))
 }
 
-#[derive(NifMap)]
-struct Info<'a> {
-    max_per: Term<'a>,
-    keys: usize,
-    permits: u64,
-    holders: usize,
-    memory: usize,
-    barriers_refused: u64,
-    granted: u64,
-    refused: u64,
-    released: u64,
-    given_back: u64,
-    not_held: u64,
-    reclaimed: u64,
-}
-
-impl<'a> Info<'a> {
-    fn new(max_per: Term<'a>, usage: Usage) -> Self {
-        let Usage {
-            keys,
-            permits,
-            holders,
-            memory,
-            barriers_refused,
-            totals,
-        } = usage;
-        let Totals {
-            granted,
-            refused,
-            released,
-            given_back,
-            not_held,
-            reclaimed,
-        } = totals;
-        Info {
-            max_per,
-            keys,
-            permits,
-            holders,
-            memory,
-            barriers_refused,
-            granted,
-            refused,
-            released,
-            given_back,
-            not_held,
-            reclaimed,
-        }
-    }
+/// The map that `info/0` returns.
+fn info_map(here: Here<'_>, max_per: ErlNifTerm, usage: Usage) -> ErlNifTerm {
+    let Usage { totals, .. } = usage;
+    let numbers = [
+        (atoms::keys(), usage.keys as u64),
+        (atoms::permits(), usage.permits),
+        (atoms::holders(), usage.holders as u64),
+        (atoms::memory(), usage.memory as u64),
+        (atoms::barriers_refused(), usage.barriers_refused),
+        (atoms::granted(), totals.granted),
+        (atoms::refused(), totals.refused),
+        (atoms::released(), totals.released),
+        (atoms::given_back(), totals.given_back),
+        (atoms::not_held(), totals.not_held),
+        (atoms::reclaimed(), totals.reclaimed),
+    ];
+    let mut keys = vec![atoms::max_per().as_c_arg()];
+    let mut values = vec![max_per];
+    keys.extend(numbers.map(|(name, _)| name.as_c_arg()));
+    values.extend(numbers.map(|(_, value)| number(here, value)));
+    enif::map(here, &keys, &values)
 }
 
 /// `info()`. Dirty, for it walks over all holders.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn info(env: Env<'_>) -> NifResult<Info<'_>> {
+fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     let here = Here::from_env(env);
     let open = incarnation::current_shared().ok_or(Raised::NotStarted)?;
     fault::point();
     let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
-    Ok(Info::new(here.term(max_per), open.table.usage()))
+    Ok(here.term(info_map(here, max_per, open.table.usage())))
 }
 
 /// Makes the atoms of an answer that no Erlang module of ours mentions. Later there may be no room for them, which is
 /// the end of the VM (P9).
 pub(crate) fn make_atoms(env: Env<'_>) {
-    let _: Term<'_> = Info::new(atoms::done().encode(env), Usage::default()).encode(env);
+    info_map(Here::from_env(env), enif::nil(), Usage::default());
 }
