@@ -42,20 +42,25 @@ fold_permits(Add, Result) ->
 -spec audit() -> [{canal_lock:key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
     Held = fold_permits(fun(Permits, Sums) -> lists:foldl(fun add_held/2, Sums, Permits) end, #{}),
-    Unequal = fold_keys(fun(Keys, Rest) -> lists:foldl(fun compare/2, Rest, Keys) end, {[], Held}),
-    {Differing, Uncounted} = Unequal,
-    maps:fold(fun(Key, Sum, Before) -> [{Key, 0, Sum} | Before] end, Differing, Uncounted).
+    Compare = fun(Keys, Before) -> lists:foldl(fun(Key, So) -> compare(Key, Held, So) end, Before, Keys) end,
+    case fold_keys(Compare, {[], 0}) of
+        {Differing, Found} when Found =:= map_size(Held) -> Differing;
+        {Differing, _} -> [{Key, 0, Sum} || {Key, Sum} <- maps:to_list(uncounted(Held))] ++ Differing
+    end.
 
 add_held({_Pid, Key, Permits}, Sums) ->
     maps:update_with(Key, fun(Sum) -> Sum + Permits end, Permits, Sums).
 
-%% Takes the sum of the key, too. What is left in the end is of keys without permits out.
-compare({Key, Count}, {Differing, Held}) ->
-    case maps:take(Key, Held) of
-        {Count, Rest} -> {Differing, Rest};
-        {Sum, Rest} -> {[{Key, Count, Sum} | Differing], Rest};
-        error -> {[{Key, Count, 0} | Differing], Held}
+compare({Key, Count}, Held, {Differing, Found}) ->
+    case Held of
+        #{Key := Count} -> {Differing, Found + 1};
+        #{Key := Sum} -> {[{Key, Count, Sum} | Differing], Found + 1};
+        #{} -> {[{Key, Count, 0} | Differing], Found}
     end.
+
+%% Keys that are held, and have no permits out.
+uncounted(Held) ->
+    fold_keys(fun(Keys, Rest) -> maps:without([Key || {Key, _} <- Keys], Rest) end, Held).
 
 keys_piece(Serial, After) ->
     canal_lock_nif:keys(Serial, After, ?KEYS_PER_PIECE).

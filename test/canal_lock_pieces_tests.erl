@@ -26,6 +26,7 @@ pieces_test_() ->
         {"keys/3: a large key counts as several", fun large_keys/0},
         {"permits/2 and holders/3: no piece tells of many more than 4096 permits", fun holders/0},
         {"permits/2 and held/3: what one process holds comes in pieces, each key once", fun one_holder/0},
+        {"audit/0 returns keys that lose their holder between its two looks", fun audit_beside_death/0},
         {"a piece of another table is answered `changed'", fun changed/0},
         {"from any number on, whatever it is", fun any_number/0},
         {"a whole answer is of one table, though it be another at the end than at the beginning", fun one_table/0}
@@ -104,6 +105,29 @@ one_holder() ->
     ?assertEqual(sorted(Wanted), sorted(lists:append(Permits))),
     %% And the two keys that are not in the hash table.
     [?assert(at_most(?HELD + ?PART + 2, Pieces)) || Pieces <- [Held, Permits]].
+
+%% The first look is over when the first piece of the keys is asked for. Tried again if the death came too late.
+audit_beside_death() ->
+    audit_beside_death(100).
+
+audit_beside_death(Tries) ->
+    {Holder, taken} = canal_lock_worker:start(fun() -> take([{key, N} || N <- lists:seq(1, 20_000)]) end),
+    take([db]),
+    Auditor = canal_lock_worker:start(),
+    1 = erlang:trace(Auditor, true, [call]),
+    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, true, []),
+    Answer = canal_lock_worker:send_order(Auditor, fun canal_lock:audit/0),
+    receive
+        {trace, Auditor, call, {canal_lock_nif, keys, [0, 0, _]}} -> canal_lock_worker:kill(Holder)
+    end,
+    Differing = canal_lock_await:answer(Answer),
+    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, false, []),
+    _ = first_calls(Auditor),
+    ok = canal_lock:release(db),
+    case Differing of
+        [] when Tries > 1 -> audit_beside_death(Tries - 1);
+        [_ | _] -> ?assertEqual([{0, 1}], lists:usort([{Count, Held} || {_, Count, Held} <- Differing]))
+    end.
 
 changed() ->
     First = first_pieces(),

@@ -68,12 +68,26 @@ work(Before, Work) ->
 stall_us(#{before := Before, work := Work, first := First, turn := Turn}) ->
     canal_lock_stage:in_a_vm(["+S", "1:1", "+P", "1000000"], fun() ->
         State = Before(),
-        {Waiter, ok} = canal_lock_worker:start(fun() -> First(), ok end),
-        Order = canal_lock_worker:send_order(Waiter, fun() -> longest_wait(Turn) end),
-        _ = canal_lock_worker:start(fun() -> Work(State, Waiter) end),
+        Test = self(),
+        Waiter = spawn_link(fun() ->
+            First(),
+            Test ! {self(), ready},
+            Test ! {self(), longest_wait(Turn)}
+        end),
+        ready = answer(Waiter),
+        Worker = spawn_link(fun() ->
+            _ = Work(State, Waiter),
+            Test ! {self(), done}
+        end),
+        done = answer(Worker),
         Waiter ! stop,
-        erlang:convert_time_unit(canal_lock_await:answer(Order), native, microsecond)
+        erlang:convert_time_unit(answer(Waiter), native, microsecond)
     end).
+
+answer(Pid) ->
+    receive
+        {Pid, Answer} -> Answer
+    end.
 
 longest_wait(Turn) ->
     longest_wait(Turn, erlang:monotonic_time(), 0).
@@ -105,7 +119,15 @@ idle_keys() ->
 
 held_keys() ->
     _ = start(),
-    {Holder, _} = canal_lock_worker:start(fun() -> hold(?KEYS) end),
+    Test = self(),
+    Holder = spawn(fun() ->
+        hold(?KEYS),
+        Test ! {self(), held},
+        receive
+            stop -> ok
+        end
+    end),
+    held = answer(Holder),
     Holder.
 
 many_holders() ->
