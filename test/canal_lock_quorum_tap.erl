@@ -2,7 +2,7 @@
 %% which batch, and what is to be done in it. The format is that at the head of native/quorum/src/frame.rs.
 -module(canal_lock_quorum_tap).
 
--export([listening/1, is_quiet/2, batches/1, done/2, unanswered/1]).
+-export([listening/1, is_quiet/3, batches/1, done/2, unanswered/1]).
 
 -export_type([heard/0]).
 
@@ -70,10 +70,10 @@ batches(Heard) ->
 done(Kind, Batches) ->
     [Count || Ops <- Batches, Count <- [length([Op || {Of, _} = Op <- Ops, Of =:= Kind])], Count > 0].
 
-%% Whether each voter has been asked for so many locks since it was listened, and has answered everything.
--spec is_quiet(pos_integer(), [heard()]) -> boolean().
-is_quiet(Locks, Heard) ->
-    Asked = [Batches || Batches <- maps:values(batches(Heard)), lists:sum(done(lock, Batches)) >= Locks],
+%% Whether each voter has been sent at least this many operations of a kind, and has answered everything.
+-spec is_quiet(lock | unlock, pos_integer(), [heard()]) -> boolean().
+is_quiet(Kind, Count, Heard) ->
+    Asked = [Batches || Batches <- maps:values(batches(Heard)), lists:sum(done(Kind, Batches)) >= Count],
     {_, UnderWay} = walk(Heard),
     length(Asked) =:= 1 + length(nodes(connected)) andalso map_size(UnderWay) =:= 0.
 
