@@ -62,6 +62,7 @@ test: setup both-tools ## run all tests
 	scripts/eunit.sh
 	mix test --warnings-as-errors
 	test/strangers/run.sh
+	@cat _build/eunit-skipped.txt
 
 # That each tool builds the project on its own, and that a second build finds nothing to do and says nothing.
 .PHONY: both-tools

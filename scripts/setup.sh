@@ -110,9 +110,10 @@ look_for_cpp() {
   [ "$for_what" != soak ] || has c++ || lacks "a C++ compiler" g++
 }
 
-# For the network namespaces of scripts/quorum_faults.sh. `make test' does without, and says so.
+# Makes the network namespaces in which nodes with quorum locks are cut off, if this is root. Otherwise the tests skip
+# them, and say so.
 look_for_ip() {
-  [ "$for_what $(uname -s)" != 'soak Linux' ] || has ip || lacks "ip, of iproute2" iproute2
+  [ "$(uname -s)" != Linux ] || has ip || lacks "ip, of iproute2" iproute2
 }
 
 look_for_what_the_plots_need() {

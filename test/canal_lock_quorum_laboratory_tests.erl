@@ -22,7 +22,7 @@ namespaces_test_() ->
         true ->
             laboratory(namespaces, fun faults/1);
         {false, Why} ->
-            {"SKIPPED, on wires only: " ++ Why, fun() -> ok end}
+            canal_lock_stage:skipped("faults in network namespaces", Why)
     end.
 
 wires_test_() ->
@@ -32,8 +32,8 @@ mended_test_() ->
     Title = "a connection that was cut carries again at once with the flags of docs/cluster.md",
     case {canal_lock_quorum_net:possible(), canal_lock_quorum_net:mends_soon()} of
         {true, {true, Flags}} -> canal_lock_stage:quietly({timeout, 120, {Title, fun() -> mended(Flags) end}});
-        {{false, Why}, _} -> {"SKIPPED, " ++ Title ++ ": " ++ Why, fun() -> ok end};
-        {true, {false, Why}} -> {"SKIPPED, " ++ Title ++ ": " ++ Why, fun() -> ok end}
+        {{false, Why}, _} -> canal_lock_stage:skipped(Title, Why);
+        {true, {false, Why}} -> canal_lock_stage:skipped(Title, Why)
     end.
 
 laboratory(Kind, Tests) ->

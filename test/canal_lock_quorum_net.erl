@@ -12,10 +12,13 @@
 
 -export([possible/0, mends_soon/0, build/1, remove/1, address/1, inside/2, drop/3, pass/3, slow/3, fast/2]).
 
--export_type([net/0, place/0]).
+-export_type([net/0, place/0, why/0]).
 
 -opaque net() :: {Prefix :: string(), Count :: pos_integer()}.
 -type place() :: pos_integer().
+
+%% Why this machine cannot do it: as canal_lock_stage:skipped/2 takes it.
+-type why() :: {missing | impossible, string()}.
 
 -define(PREFIX, "canal_lock_").
 
@@ -23,11 +26,12 @@
 -define(QUEUE_MS, 2000).
 -define(BURST, "64kb").
 
--spec possible() -> true | {false, Why :: string()}.
+-spec possible() -> true | {false, why()}.
 possible() ->
-    case os:find_executable("ip") of
-        false -> {false, "there is no ip (of iproute2)"};
-        Ip -> try_one(Ip)
+    case {os:type(), os:find_executable("ip")} of
+        {{unix, linux}, false} -> {false, {missing, "there is no ip (of iproute2)"}};
+        {_, false} -> {false, {impossible, "network namespaces are Linux's"}};
+        {_, Ip} -> try_one(Ip)
     end.
 
 try_one(Ip) ->
@@ -37,19 +41,19 @@ try_one(Ip) ->
     _ = run(Ip, ["netns", "delete", Net]),
     case [Said || {Status, Said} <- [Made, Ruled], Status =/= 0] of
         [] -> true;
-        [Said | _] -> {false, "network namespaces cannot be made here: " ++ string:trim(Said)}
+        [Said | _] -> {false, {impossible, "network namespaces cannot be made here: " ++ string:trim(Said)}}
     end.
 
 %% With which arguments nodes have TCP send again each second what is not acknowledged, where it can: those that the
 %% page gives to whoever runs a cluster. A socket option that the system does not know is passed over in silence.
--spec mends_soon() -> {true, Arguments :: [string()]} | {false, Why :: string()}.
+-spec mends_soon() -> {true, Arguments :: [string()]} | {false, why()}.
 mends_soon() ->
     {ok, Socket} = gen_tcp:listen(0, [Option = {raw, 6, 44, <<1000:32/native>>}]),
     Has = inet:getopts(Socket, [{raw, 6, 44, 4}]),
     ok = gen_tcp:close(Socket),
     case {os:type(), Has} of
         {{unix, linux}, {ok, [Option]}} -> {true, flags("docs/cluster.md")};
-        _ -> {false, "TCP_RTO_MAX_MS takes Linux 6.15"}
+        _ -> {false, {impossible, "TCP_RTO_MAX_MS takes Linux 6.15"}}
     end.
 
 flags(Path) ->

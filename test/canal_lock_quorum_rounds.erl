@@ -45,7 +45,7 @@ settings(Setting, Faults) ->
                 {"3 nodes, TCP sends again each second", Five#{nodes => 3, arguments => Flags}, Cut}
              || {true, Flags} <- [canal_lock_quorum_net:mends_soon()]
             ];
-        {false, Why} ->
+        {false, {_, Why}} ->
             io:format("nodes are not in network namespaces, but on wires that hold back: ~ts~n", [Why]),
             [{"3 nodes, wires", Setting#{nodes => 3, kind => wires}, [F || F <- Faults, can(F, Setting)]}]
     end.
