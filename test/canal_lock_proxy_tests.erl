@@ -203,8 +203,10 @@ another_connection([There, Here]) ->
     Holder = canal_lock_nodes:worker(Here),
     [{acquired, N} = canal_lock_there:acquire(Holder, There, db) || N <- [1, 2]],
     Proxy = canal_lock_there:proxy(Holder, There),
-    Replace = fun({state, Pid, _, Monitor, Permits}) -> {state, Pid, self(), Monitor, Permits} end,
-    canal_lock_nodes:call(There, fun() -> sys:replace_state(Proxy, Replace) end),
+    canal_lock_nodes:call(There, fun() ->
+        OfAnother = fun({state, Pid, _, Monitor, Permits}) -> {state, Pid, self(), Monitor, Permits} end,
+        _ = sys:replace_state(Proxy, OfAnother)
+    end),
     ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)),
     ?assertNotEqual(Proxy, canal_lock_there:proxy(Holder, There)),
     ?assertEqual([ok, {error, not_held}], [canal_lock_there:release(Holder, There, db) || _ <- [1, 2]]),
@@ -223,9 +225,10 @@ node_killed([There, _]) ->
         end
      || {Wait, Resume} <- [
             {fun(Here) -> waits_at_manager(There, Here) end, fun(_) -> canal_lock_there:resume_manager(There) end},
-            {fun(Here) -> waits_at_proxy(There, Here) end, fun({_, _, Proxy}) ->
-                canal_lock_there:resume(There, Proxy)
-            end}
+            {
+                fun(Here) -> waits_at_proxy(There, Here) end,
+                fun({_, _, Proxy}) -> canal_lock_there:resume(There, Proxy) end
+            }
         ]
     ].
 
@@ -323,21 +326,14 @@ closed_and_idle([There, Here]) ->
     ?assertEqual(exit, canal_lock_nodes:call(There, Look)),
     _ = canal_lock_there:start_manager(There, ?KEPT).
 
-%% The proxy has found that it is current, and the table is another one when it acquires: the key takes long to read.
+%% The proxy has found that it is current, and the table is another one when it acquires.
 closed_in_call([There, Here]) ->
     Holder = canal_lock_nodes:worker(Here),
     {acquired, 1} = canal_lock_there:acquire(Holder, There, db),
     Proxy = canal_lock_there:proxy(Holder, There),
-    Name = canal_lock_nodes:name(There),
-    Outcome = canal_lock_nodes:send_order(Holder, fun() ->
-        canal_lock:acquire_on(Name, binary:copy(<<"long">>, 10_000_000), 3, 1)
-    end),
-    canal_lock_nodes:call(There, fun() ->
-        Reads = {current_function, {canal_lock_nif, intern, 1}},
-        canal_lock_await:value(Reads, fun() -> process_info(Proxy, current_function) end),
-        canal_lock:stop()
-    end),
-    _ = canal_lock_there:start_manager(There, ?KEPT),
+    {Suspender, Outcome} = suspended_in_acquire(There, Holder, Proxy, 10_000_000),
+    _ = another_table(There),
+    canal_lock_nodes:order(Suspender, fun() -> erlang:resume_process(Proxy) end),
     ?assertEqual({acquired, 1}, canal_lock_await:answer(Outcome)),
     %% By a proxy of this table, which the first one is not.
     ?assertMatch(Next when is_pid(Next), canal_lock_there:proxy(Holder, There)),
@@ -345,3 +341,32 @@ closed_in_call([There, Here]) ->
     ?assertMatch(#{permits := 1}, canal_lock_there:info(There)),
     ok = canal_lock_nodes:kill_worker(Holder),
     canal_lock_there:nothing_is_left(There).
+
+%% A proxy that holds one permit, while it reads the long key of another one. If it was too fast, the next key is longer.
+suspended_in_acquire(There, Holder, Proxy, Length) ->
+    Suspender = canal_lock_nodes:worker(There),
+    canal_lock_nodes:order(Suspender, fun() ->
+        1 = erlang:trace(Proxy, true, [call]),
+        1 = erlang:trace_pattern({canal_lock_nif, intern, 1}, true, [])
+    end),
+    Name = canal_lock_nodes:name(There),
+    Key = fun() -> binary:copy(<<"x">>, Length) end,
+    Outcome = canal_lock_nodes:send_order(Holder, fun() -> canal_lock:acquire_on(Name, Key(), 3, 1) end),
+    Permits = canal_lock_nodes:order(Suspender, fun() ->
+        receive
+            {trace, Proxy, call, _} -> true = erlang:suspend_process(Proxy, [asynchronous])
+        end,
+        %% When it has left the native library, which cannot be suspended.
+        canal_lock_await:value({status, suspended}, fun() -> process_info(Proxy, status) end),
+        1 = erlang:trace(Proxy, false, [call]),
+        maps:get(permits, canal_lock:info())
+    end),
+    case Permits of
+        1 ->
+            {Suspender, Outcome};
+        2 ->
+            ok = canal_lock_nodes:kill_worker(Suspender),
+            {acquired, 1} = canal_lock_await:answer(Outcome),
+            ok = canal_lock_nodes:order(Holder, fun() -> canal_lock:release_on(Name, Key()) end),
+            suspended_in_acquire(There, Holder, Proxy, 2 * Length)
+    end.
