@@ -342,7 +342,7 @@ closed_in_call([There, Here]) ->
     ok = canal_lock_nodes:kill_worker(Holder),
     canal_lock_there:nothing_is_left(There).
 
-%% A proxy that holds one permit, while it reads the long key of another one. If it was too fast, the next key is longer.
+%% A proxy that holds one permit, while it reads the long key of another one. If it is too fast, a longer key is taken.
 suspended_in_acquire(There, Holder, Proxy, Length) ->
     Suspender = canal_lock_nodes:worker(There),
     canal_lock_nodes:order(Suspender, fun() ->
