@@ -3,7 +3,7 @@
 -module(canal_lock_stage).
 
 -export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
--export([permits/0, resident_bytes/0, fastest_us/1, times/1, quietly/1, skipped/2]).
+-export([permits/0, resident_bytes/0, times/1, quietly/1, skipped/2]).
 
 -define(MAX_PER, 3).
 
@@ -97,11 +97,6 @@ resident_bytes() ->
         {ok, Pages} -> 4096 * binary_to_integer(lists:nth(2, binary:split(Pages, <<" ">>, [global])));
         {error, _} -> 0
     end.
-
-%% What it takes at best, of five times: what else the machine does takes time away, and never brings any back.
--spec fastest_us(fun(() -> term())) -> non_neg_integer().
-fastest_us(Fun) ->
-    lists:min([element(1, timer:tc(Fun)) || _ <- lists:seq(1, 5)]).
 
 %% How often something random is tried: so many times, and CANAL_LOCK_SOAK times that when somebody has the patience.
 -spec times(pos_integer()) -> pos_integer().
