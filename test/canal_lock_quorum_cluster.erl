@@ -5,7 +5,7 @@
 -export([tests/2, tests/3, tests/4, rules/0, options/1]).
 -export([members/1, start/2, start_all/1, stop/1, await_voting/1, await_quorum/1, is_empty/1, await_empty/1]).
 -export([introduce/1, isolate/2, heal/1, call/2, worker/1, order/2, send_order/2]).
--export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1]).
+-export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
 
 -type a_node() :: canal_lock_nodes:a_node().
 -type worker() :: canal_lock_nodes:worker().
@@ -197,7 +197,24 @@ try_unlock(Worker, Name) ->
 %% What the worker was told of its locks, by their names, the first one first.
 -spec messages(worker()) -> [{at_risk | lost, term()}].
 messages(Worker) ->
-    order(Worker, fun() -> told(maps:from_list([{Lock, Name} || {{lock, Name}, Lock} <- get()])) end).
+    order(Worker, fun() -> told(names_of_locks()) end).
+
+names_of_locks() ->
+    maps:from_list([{Lock, Name} || {{lock, Name}, Lock} <- get()]).
+
+%% The same, up to the one that says that a lock is lost. It may come a little later than the lock is not held any more.
+-spec messages_until_lost(worker(), term()) -> [{at_risk | lost, term()}].
+messages_until_lost(Worker, Name) ->
+    order(Worker, fun() -> told_until({lost, Name}, names_of_locks()) end).
+
+told_until(Last, Names) ->
+    receive
+        {canal_lock, What, Lock} when is_map_key(Lock, Names) ->
+            case {What, maps:get(Lock, Names)} of
+                Last -> [Last];
+                Other -> [Other | told_until(Last, Names)]
+            end
+    end.
 
 told(Names) ->
     receive
