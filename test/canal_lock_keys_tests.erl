@@ -17,6 +17,8 @@ keys_test_() ->
         {"P9: every list of up to four cells, of atoms and empty lists", fun nested_lists/0},
         {"P9: a term far larger than its memory is refused", fun shared_without_end/0},
         {"P9: a reference of one word, from another node", fun short_reference/0},
+        {"P9: equal references of different lengths are one key", fun lengths_of_references/0},
+        {"P8: the copy of a key with a reference in it is a part of the memory", fun memory_of_copies/0},
         {"P9: local pids, ports and references are the same keys when the node gets a name", fun node_gets_a_name/0},
         {"P9: a million levels deep", fun deep/0},
         {"P9: a million levels deep inside what only the VM looks into", fun deep_in_a_fun/0}
@@ -237,6 +239,32 @@ short_reference() ->
     Copies = lists:map(Copy, lists:seq(1, 20)),
     ?assertEqual(lists:seq(1, 20), [N || Key <- Copies, {acquired, N} <- [canal_lock:acquire(Key, 20, 1)]]),
     ?assertEqual([ok], lists:usort([canal_lock:release(Key) || Key <- Copies])).
+
+%% The words that are missing are zeros.
+lengths_of_references() ->
+    <<131, Node/binary>> = term_to_binary(there@nowhere),
+    Keys = [
+        binary_to_term(<<131, 90, Words:16, Node/binary, 1:32, 1:32, 2:32, 3:32, 0:(32 * (Words - 3))>>)
+     || Words <- [3, 4, 5]
+    ],
+    [true = Key =:= hd(Keys) || Key <- Keys],
+    ?assertEqual([{acquired, N} || N <- [1, 2, 3]], [canal_lock:acquire(Key, 3, 1) || Key <- Keys]),
+    ?assertMatch(#{keys := 1}, canal_lock:info()),
+    ?assertEqual([ok, ok, ok], [canal_lock:release(Key) || Key <- lists:reverse(Keys)]).
+
+%% Its words are stored as those of any key, and the term once more: 16 bytes for each cell of the list.
+memory_of_copies() ->
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    Taken = fun(Key) ->
+        #{memory := Before} = canal_lock:info(),
+        {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+        #{memory := After} = canal_lock:info(),
+        ok = canal_lock:release(Key),
+        After - Before
+    end,
+    Long = lists:duplicate(5_000, a),
+    ?assert(Taken({make_ref(), Long}) - Taken({1.5, Long}) > 5_000 * 8),
+    ok = canal_lock:release(db).
 
 deep() ->
     [

@@ -23,7 +23,8 @@ long_keys_test_() ->
             {"P4: killed while the key is read", fun killed_while_reading/0},
             {"P10: the same key in one table after the other", fun one_table_after_the_other/0},
             {"P8: what nobody uses any more is freed", fun freed/0},
-            {"P9: a handle is made of long keys only", fun handles/0}
+            {"P9: a handle is made of long keys only", fun handles/0},
+            {"N2: a list of bytes is as long as its elements, however it is stored", fun lists_of_bytes/0}
         ]),
         canal_lock_stage:tests(without_manager, [
             {"P9: no scheduler is held up by a key of 60 MB", fun() ->
@@ -220,6 +221,11 @@ handles() ->
     Others = [db, {app, 1}, "string", #{a => 1}, make_ref(), 1 bsl 100],
     [?assertError(badarg, canal_lock_nif:intern(Key)) || Key <- Others],
     [?assert(is_reference(canal_lock_nif:intern(Make()))) || {_, Make} <- long_keys()].
+
+lists_of_bytes() ->
+    Answer = fun(Length) -> canal_lock_nif:acquire(lists:duplicate(Length, $x), 1, 1) end,
+    ?assertEqual({acquired, 1}, Answer(?BRIEF div 8 - 8)),
+    [?assertMatch({raise, intern, _}, Answer(Length)) || Length <- [?BRIEF div 8 + 1, ?BRIEF, 8 * ?BRIEF]].
 
 %% How long schedulers have been held up by calls with each key, if it was for too long.
 held_up() ->

@@ -35,6 +35,17 @@ proxy_test_() ->
         {"P10: ... and when the table changes while it works", fun closed_in_call/1}
     ]).
 
+%% Without another node.
+alone_test_() ->
+    [
+        canal_lock_stage:tests([
+            {"R1: a process that represents another holder no longer represents the first", fun represents_another/0}
+        ]),
+        canal_lock_stage:tests(without_manager, [
+            {"a proxy that has exited before it is called is replaced, once", fun exited_before_the_call/0}
+        ])
+    ].
+
 tests(Nodes, Tests) ->
     canal_lock_stage:quietly(canal_lock_there:tests(Nodes, ?KEPT, Tests)).
 
@@ -251,6 +262,59 @@ proxy_killed_in_call([There, Here]) ->
     exits_with(killed, There, Holder, Outcome),
     canal_lock_there:nothing_is_left(There),
     ?assertEqual({acquired, 1}, canal_lock_there:acquire(Holder, There, db)).
+
+%% As a proxy does that has the pid of one whose death is not handled yet.
+represents_another() ->
+    [First, Second] = Holders = [remote_pid(Number) || Number <- [1, 2]],
+    {Proxy, Seen} = canal_lock_worker:start(fun() ->
+        [ok = canal_lock_nif:represent(Holder) || Holder <- Holders],
+        {acquired, 1} = canal_lock:acquire(db, 1, 1),
+        {[canal_lock_nif:proxy_of(Holder) || Holder <- Holders], canal_lock:holders(db)}
+    end),
+    ?assertEqual({[none, Proxy], [{Second, 1}]}, Seen),
+    ?assertEqual({[], [{db, 1}]}, {canal_lock:held(First), canal_lock:held(Second)}),
+    ok = canal_lock_worker:kill(Proxy),
+    canal_lock_await:count(db, 0),
+    ?assertEqual([none, none], [canal_lock_nif:proxy_of(Holder) || Holder <- Holders]).
+
+remote_pid(Number) ->
+    <<131, Node/binary>> = term_to_binary(there@nowhere),
+    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
+
+%% A manager that knows of these proxies, of which the first ones are not there any more.
+exited_before_the_call() ->
+    Gone = element(1, spawn_monitor(fun() -> ok end)),
+    receive
+        {'DOWN', _, process, Gone, _} -> ok
+    end,
+    Serve = fun(Answers) ->
+        fun() ->
+            true = register(canal_lock, self()),
+            [
+                receive
+                    {'$gen_call', From, _} -> gen_server:reply(From, Answer)
+                end
+             || Answer <- Answers
+            ],
+            unregister(canal_lock)
+        end
+    end,
+    Proxy = spawn_link(fun() ->
+        receive
+            {'$gen_call', From, {release, db}} -> gen_server:reply(From, ok)
+        end
+    end),
+    Call = fun(Answers) ->
+        {Manager, Monitor} = spawn_monitor(Serve(Answers)),
+        ok = canal_lock_await:value(Manager, fun() -> whereis(canal_lock) end),
+        Answer = catch canal_lock_remote:call(node(), {release, db}),
+        exit(Manager, kill),
+        receive
+            {'DOWN', Monitor, process, Manager, _} -> Answer
+        end
+    end,
+    ?assertEqual(ok, Call([Gone, Proxy])),
+    ?assertMatch({'EXIT', noproc}, Call([Gone, Gone])).
 
 %% It has been idle for long when the request comes, but has not looked yet.
 proxy_exits_in_call([There, Here]) ->

@@ -23,6 +23,7 @@ sweep_test_() ->
         {"P8: a key comes back after it was reclaimed", fun comes_back/0},
         {"P1, P8: while the sweep goes on, no permit too many", fun one_at_a_time_while_sweeping/0},
         {"P1, P8: while the sweep goes on, no permit too few", fun never_refused_while_sweeping/0},
+        {"P8: a pass that is under way does not count as one of those that are asked for", fun under_way/0},
         {"P8: the manager sweeps without being asked", fun regular_sweep/0}
     ]).
 
@@ -188,6 +189,26 @@ use(Keys, Capacity, Held, Seen) ->
             counters:add(Seen, ?REFUSED, 1)
     end,
     counters:get(Seen, ?STOP) =:= 1 orelse use(Keys, Capacity, Held, Seen).
+
+%% Keys that the pass has gone by are used again, so that it takes two more to reclaim them.
+under_way() ->
+    Use = fun() ->
+        [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, 20_000)]
+    end,
+    _ = Use(),
+    ok = sys:suspend(canal_lock),
+    First = gen_server:send_request(canal_lock, sweep),
+    %% Each message is followed by a step: a part of the keys has been gone by.
+    ok = sys:resume(canal_lock),
+    ok = sys:suspend(canal_lock),
+    {status, _, _, [_, _, _, _, Parts]} = sys:get_status(canal_lock),
+    [#{work := [sweep | _]}] = [State || {data, [{"State", State}]} <- Parts],
+    _ = Use(),
+    Second = gen_server:send_request(canal_lock, sweep),
+    ok = sys:resume(canal_lock),
+    ?assertEqual({reply, ok}, gen_server:receive_response(Second, infinity)),
+    ?assertMatch(#{keys := 0}, canal_lock:info()),
+    ?assertEqual({reply, ok}, gen_server:receive_response(First, infinity)).
 
 regular_sweep() ->
     {acquired, 1} = canal_lock:acquire(held, 1, 1),

@@ -15,7 +15,9 @@ timeslice_test_() ->
         {"a step of dismantling, of keys", fun dismantle_keys/0},
         {"a step of dismantling, of monitors on live holders", fun dismantle_monitors/0},
         {"to open a table", fun open/0},
-        {"a call with a key that takes long to read", fun long_to_read/0}
+        {"a step that finds nothing to do", fun idle/0},
+        {"a call with a key that takes long to read", fun long_to_read/0},
+        {"a call that stops reading its key because it is too long", fun too_long_to_read/0}
     ]).
 
 sweep() ->
@@ -32,6 +34,12 @@ sweep() ->
     Step = reductions(fun() -> more = canal_lock_nif:sweep_step(Handle, 256) end),
     ?assert(enough(Step, 200)),
     ?assertNot(enough(Step, 1000)),
+    ok = canal_lock_nif:close(Handle).
+
+%% Whatever it may do, what counts is what it has done.
+idle() ->
+    Handle = opened(),
+    [?assertNot(enough(reductions(fun() -> canal_lock_nif:sweep_step(Handle, 256) end), 256)) || _ <- [1, 2, 3, 4]],
     ok = canal_lock_nif:close(Handle).
 
 dismantle_keys() ->
@@ -65,6 +73,14 @@ long_to_read() ->
     [Pair(Key) || Key <- Keys],
     [?assertMatch({_, Reductions} when Reductions >= 2 * 80, {Key, reductions(fun() -> Pair(Key) end)}) || Key <- Keys],
     ?assert(reductions(fun() -> Pair(db) end) < 40),
+    ok = canal_lock_nif:close(Handle).
+
+%% Two thousand of its elements are read, twice.
+too_long_to_read() ->
+    Handle = opened(),
+    Key = lists:duplicate(9_000, {}),
+    Reductions = reductions(fun() -> {raise, intern, _} = canal_lock_nif:acquire(Key, 3, 1) end),
+    ?assert(Reductions >= 200),
     ok = canal_lock_nif:close(Handle).
 
 enough(Reductions, Keys) ->

@@ -25,6 +25,7 @@ top_test_() ->
             {"keys, permits, holders and their order", fun figures/0},
             {"among equals, in the order of terms", fun ties/0},
             {"no more rows than asked for, and the right ones of many", fun rows/0},
+            {"a holder of more keys than are told at once is one row", fun one_row/0},
             {"without options, ten rows of each", fun ten_rows/0},
             {"the numbers of info/0", fun head/0},
             {"rates by the time that has gone by", fun rates/0},
@@ -115,6 +116,14 @@ rows() ->
         end
      || Rows <- [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]
     ].
+
+one_row() ->
+    Many = holder(maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5_000)])),
+    One = holder(#{db => 2}),
+    Screen = top(?SLOW, ?TERMINAL),
+    {_, _, Holders} = sections(canal_lock_screen:picture(Screen)),
+    ?assertEqual([["5000", "5000", pid_to_list(Many)], ["2", "1", pid_to_list(One)]], without_purpose(Holders)),
+    canal_lock_screen:quits(Screen).
 
 ten_rows() ->
     [holder(#{{key, N} => N}) || N <- lists:seq(1, 12)],

@@ -38,3 +38,20 @@ impl Budget {
         self.spent
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// What a step has done counts as time of its caller, also what it could not divide.
+    #[test]
+    fn what_exceeds_a_budget_is_told_too() {
+        let mut budget = Budget::of(10);
+        budget.spend(4);
+        assert_eq!((budget.left(), budget.spent()), (6, 4));
+        budget.spend(64);
+        assert_eq!((budget.left(), budget.spent()), (0, 68));
+        assert!(budget.is_spent());
+        assert_eq!(Budget::of(0).left(), 1);
+    }
+}

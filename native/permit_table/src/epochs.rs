@@ -124,6 +124,12 @@ impl Pin {
     }
 }
 
+/// [`Pin::thread`], for models.
+#[cfg(loom)]
+pub fn thread_of(pin: &Pin) -> usize {
+    pin.thread()
+}
+
 impl Drop for Pin {
     #[inline(always)]
     fn drop(&mut self) {

@@ -559,6 +559,37 @@ mod tests {
         }
     }
 
+    /// P9: whichever allocation of a split fails, it has the entries that it had, and accounts for no more.
+    #[test]
+    fn p9_a_split_without_memory_changes_nothing() {
+        let mut trie = HashTrie::default();
+        let mut model = BTreeSet::new();
+        for number in 0..LEAF as u64 {
+            let entry = Entry(spread(number), 0);
+            trie.reserve(entry.0).unwrap().insert(entry);
+            model.insert(entry);
+        }
+        let before = trie.bytes();
+        let mut failures = 0;
+        loop {
+            arm(Fault::Memory, failures);
+            let failed = trie.reserve(0).is_err();
+            disarm();
+            check(&trie, &model);
+            if !failed {
+                break;
+            }
+            // The split is made when there is no room for the new entry only.
+            if failures <= CHILDREN {
+                assert_eq!(trie.bytes(), before);
+            }
+            failures += 1;
+        }
+        assert!(failures > CHILDREN, "{failures} allocations");
+        trie.take(usize::MAX, drop);
+        assert_eq!(trie.bytes(), 0);
+    }
+
     /// T2: what keeps each operation short, with hashes as a hasher makes them.
     #[test]
     fn no_leaf_is_large_and_a_piece_is_little_longer_than_its_limit() {

@@ -546,7 +546,12 @@ struct Unwatched<'a, K> {
 
 impl<K> Drop for Unwatched<'_, K> {
     fn drop(&mut self) {
-        if let Some(slot) = self.holders.take_away(self.holder, GIVING) {
+        let next = if seeded("h3_let_go_before_it_is_vacated") {
+            0
+        } else {
+            GIVING
+        };
+        if let Some(slot) = self.holders.take_away(self.holder, next) {
             self.holders.vacate(self.holder, slot, self.account);
         }
     }

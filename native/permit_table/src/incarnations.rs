@@ -345,3 +345,28 @@ impl<T> Deref for Shared<T> {
         &self.0.opened
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+    impl Dismantle for Nothing {
+        fn dismantle(&mut self, _budget: &mut Budget) -> bool {
+            false
+        }
+    }
+
+    /// I5: to close asks for no memory, however many are closed already.
+    #[test]
+    fn i5_there_is_room_to_close_each_that_is_open() {
+        static OWN: Incarnations<Nothing> = Incarnations::new();
+        for closed in 0..20 {
+            let opening = OWN.opening(false).unwrap();
+            opening.open(Nothing);
+            let list = OWN.closed.lock();
+            assert_eq!(list.len(), closed);
+            assert!(list.capacity() > closed, "no room for the open one");
+        }
+    }
+}

@@ -96,7 +96,7 @@ pub use buckets::{bucket_view, Capacity};
 pub use budget::Budget;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
-pub use epochs::{quiet_before, stamp};
+pub use epochs::{quiet_before, stamp, thread_of};
 pub use hash_trie::{spread, HashTrie, Hashed, Vacancy};
 pub use holders::{Cursor, Holder};
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};

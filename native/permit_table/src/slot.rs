@@ -543,6 +543,9 @@ impl<K> Slot<K> {
                 return Ok(next);
             }
             // It has died, and the slot may be another's by now. Or the slot is RETIRING, and may keep its word.
+            if seeded("h1_what_others_hold_forgotten_too") {
+                seen.clear();
+            }
             seen.truncate(start);
         }
     }

@@ -129,6 +129,18 @@ mod tests {
     use crate::pin;
     use std::thread;
 
+    /// The first event of a thread counts, though only the next one finds its place.
+    #[test]
+    fn the_event_that_makes_a_place_counts() {
+        let account = Account::default();
+        let tally = Tally::new(&account).unwrap();
+        tally.add_first(CHUNK, Event::NotHeld, 3, &account);
+        assert!(tally.own(CHUNK).is_some());
+        assert_eq!(tally.sum(Event::NotHeld), 3);
+        // SAFETY: nobody else knows it.
+        unsafe { tally.free(&account) };
+    }
+
     #[test]
     fn every_thread_is_heard_with_memory_and_without() {
         let account = Account::default();

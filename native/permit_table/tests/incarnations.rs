@@ -4,7 +4,7 @@
 
 use permit_table::{pin, Budget, Dismantle, Gate, Incarnations, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What is opened: it goes in so many pieces, and says when it is gone.
 struct Piecewise {
@@ -197,4 +197,28 @@ fn the_oldest_goes_first_and_a_step_does_something_at_least() {
     assert_eq!(stage.current(), Some(3));
     last.close();
     stage.goes_in(3, 0);
+}
+
+#[test]
+fn closed_ones_go_in_the_order_of_their_closing() {
+    struct Numbered(u64, &'static Mutex<Vec<u64>>);
+    impl Dismantle for Numbered {
+        fn dismantle(&mut self, _budget: &mut Budget) -> bool {
+            false
+        }
+    }
+    impl Drop for Numbered {
+        fn drop(&mut self) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+    static OWN: Incarnations<Numbered> = Incarnations::new();
+    static GONE: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    for number in 1..=5 {
+        OWN.opening(false).unwrap().open(Numbered(number, &GONE));
+    }
+    while OWN.dismantle_step(&mut Budget::of(1)) != Progress::Done {
+        std::thread::yield_now();
+    }
+    assert_eq!(*GONE.lock().unwrap(), [1, 2, 3, 4]);
 }

@@ -451,6 +451,37 @@ fn permits_are_told_once_piece_by_piece() {
     }
 }
 
+/// A holder that dies in the middle of what is told of it takes nothing from what is told of the next.
+#[test]
+fn all_is_told_of_a_holder_behind_one_that_dies_between_two_pieces() {
+    let table = Table::new(16).unwrap();
+    // The first one has the place, the others are displaced.
+    let crowd = [0, 1, 2].map(|number| displaced_holder(number, 3));
+    let keys = 1500;
+    for me in crowd {
+        for key in 0..keys {
+            acquire(&table, me, key, 3).unwrap();
+        }
+    }
+    let mut told = BTreeMap::<u64, u64>::new();
+    let mut dead = None;
+    let mut cursor = Some(Cursor::default());
+    while let Some(start) = cursor {
+        let visit =
+            |seen: permit_table::Permits<'_, _>| *told.entry(seen.holder - 1).or_default() += 1;
+        cursor = table.permits_from(start, visit).unwrap();
+        let is_inside = cursor.is_some_and(|next| next.displaced && next.order > 0);
+        if is_inside && dead.is_none() {
+            let first = *told.keys().find(|number| **number > 0).unwrap();
+            die(&table, crowd[first as usize]);
+            dead = Some(first);
+        }
+    }
+    let dead = dead.expect("one of the displaced is told in two pieces");
+    assert_eq!((told[&0], told[&(3 - dead)]), (keys, keys));
+    assert!(told[&dead] < keys);
+}
+
 #[test]
 fn p8_the_sweep_frees_nothing_while_somebody_may_look_and_says_so() {
     let table = Table::new(16).unwrap();

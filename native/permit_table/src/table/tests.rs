@@ -83,6 +83,111 @@ fn p9_no_memory_at_any_point_changes_nothing() {
     assert_eq!(permits(&table), 0);
 }
 
+/// P9, H4: a place does not count a holder that no memory could be had for. Calls there would take a lock for ever.
+#[test]
+fn p9_a_holder_that_is_not_displaced_is_not_counted() {
+    // SAFETY: one thread, and nothing after `give_back`.
+    let holder = |word| unsafe { Holder::new(NonZeroU64::new(word).unwrap(), 0) };
+    let table = Table::new(16).unwrap();
+    acquire(&table, holder(1), 1).unwrap();
+    let home = table.holders.find(holder(1)).unwrap();
+    for grants in 0..2 {
+        arm(Fault::Memory, grants);
+        assert!(acquire(&table, holder(2), 1).is_err());
+        disarm();
+        assert_eq!(home.displaced().load(crate::sync::Ordering::Relaxed), 0);
+    }
+    acquire(&table, holder(2), 1).unwrap();
+    assert_eq!(home.displaced().load(crate::sync::Ordering::Relaxed), 1);
+}
+
+/// P9: a key is on the account together with its node, or not at all.
+#[test]
+fn p9_a_key_without_memory_for_its_node_costs_nothing() {
+    #[derive(PartialEq, Eq, Hash)]
+    struct Long;
+    impl Key for Long {
+        fn heap_bytes(&self) -> usize {
+            1000
+        }
+    }
+    impl Query<Long> for Long {
+        fn to_key(&self) -> Result<Long, OutOfMemory> {
+            Ok(Long)
+        }
+    }
+    let account = Account::default();
+    arm(Fault::Memory, 0);
+    assert!(NewNode::with_one_permit(&Long, 1, &account).is_err());
+    disarm();
+    assert_eq!(account.bytes(), 0);
+    let new = NewNode::with_one_permit(&Long, 1, &account).unwrap();
+    assert_eq!(account.bytes(), size_of::<Node<Long>>() + 1000);
+    drop(new);
+    assert_eq!(account.bytes(), 0);
+}
+
+/// P8: with the first key behind it a head is linked in, so that no lookup walks until the sweep comes by.
+#[test]
+fn p8_a_key_links_the_head_of_its_range() {
+    let table = Table::<u64>::new(16).unwrap();
+    let pin = pin();
+    for range in [1u64, 2, 3] {
+        let head = range << (u64::BITS - table.keys.bits());
+        let order = order_of_key(head);
+        assert_ne!(table.keys.entry(order).link.order(), head);
+        let new = NewNode::with_one_permit(&range, order, &table.account).unwrap();
+        assert!(matches!(
+            table.keys.insert(&pin, &range, new),
+            Inserted::New(_)
+        ));
+        assert_eq!(table.keys.entry(order).link.order(), head);
+    }
+}
+
+/// P8: a caller that has read the number of heads before they became fewer makes a chunk that nobody needs. It goes
+/// with the next pass.
+#[test]
+fn p8_a_chunk_that_comes_late_goes_too() {
+    let table = Table::<u64>::new(16).unwrap();
+    let before = table.usage();
+    let bits = table.keys.bits();
+    table.keys.resize(bits, bits + 2);
+    table.keys.link_head(&pin(), u64::MAX, &table.account);
+    table.keys.resize(bits + 2, bits);
+    assert!(table.usage().memory > before.memory);
+    while table.sweep_step(&mut Budget::of(1000)) != Progress::Done {
+        std::thread::yield_now();
+    }
+    assert_eq!(table.usage().memory, before.memory);
+}
+
+/// P8, P9: a step without memory takes nothing out, and the pass goes on from there.
+#[test]
+fn p8_a_pass_goes_on_after_a_step_without_memory() {
+    // SAFETY: one thread.
+    let holder = unsafe { Holder::new(NonZeroU64::MIN, 0) };
+    let table = Table::new(16).unwrap();
+    for key in 0..10 {
+        acquire(&table, holder, key).unwrap();
+        table.release(&pin(), holder, &key).unwrap();
+    }
+    let step = || table.sweep_step(&mut Budget::of(64));
+    let finish = || {
+        while step() != Progress::Done {
+            std::thread::yield_now();
+        }
+    };
+    // What is used no more goes with the second pass.
+    finish();
+    arm(Fault::Memory, 0);
+    assert_eq!(step(), Progress::Waiting);
+    disarm();
+    assert_eq!(table.usage().keys, 10);
+    finish();
+    assert_eq!(table.usage().keys, 0);
+}
+
 /// More heads than keys would be a waste, and with fewer a lookup would be a walk. Where their number changes
 /// matters little; but that it wavers with the number of keys would cost much.
 #[test]
@@ -154,6 +259,32 @@ fn k4_of_the_nodes_with_one_key_one_is_alive() {
     let second = insert(1).unwrap();
     assert!(get(1).is_some_and(|found| std::ptr::eq(found, second)));
     assert!(get(2).is_some() && insert(2).is_none());
+}
+
+/// K4: a link that is marked does not end the run of its order. Of two keys with one hash, an insertion finds the one
+/// behind it.
+#[test]
+fn k4_a_key_behind_a_marked_one_is_not_put_in_again() {
+    let table = Table::<u64>::new(16).unwrap();
+    let pin = pin();
+    let order = order_of_key(42);
+    let insert = |key| {
+        let new = NewNode::with_one_permit(&key, order, &table.account).unwrap();
+        match table.keys.insert(&pin, &key, new) {
+            Inserted::New(node) => Some(node),
+            Inserted::Present(_) => None,
+        }
+    };
+    insert(1).unwrap();
+    let first = insert(2).unwrap();
+    // All that the sweep does to it but to unlink it.
+    first.buckets.release(1);
+    first.buckets.sweep();
+    first.buckets.sweep();
+    // SAFETY: a node begins with its link (repr(C)).
+    unsafe { &*std::ptr::from_ref(first).cast::<Link>() }.mark();
+    assert!(insert(1).is_none());
+    assert!(insert(2).is_some());
 }
 
 /// K1, K2: a link that is marked may stand behind a greater one, which was linked in after the mark. A look that ends a

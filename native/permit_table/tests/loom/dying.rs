@@ -2,7 +2,8 @@
 
 use super::*;
 use common::*;
-use permit_table::{pin, Holder, NotHeld};
+use permit_table::{pin, Capacity, Holder, NotHeld, OutOfMemory};
+use std::collections::BTreeMap;
 
 #[test]
 fn p4_a_death_admits_the_next() {
@@ -68,6 +69,28 @@ fn p5_the_next_in_a_place_holds_nothing_of_the_dead() {
             },
         );
         assert_eq!([1, 2, 3].map(|key| count(&table, key)), [0, 0, 1]);
+    });
+}
+
+/// H3: a process that cannot be watched lets its slot go once. The next one in the place keeps it.
+#[test]
+fn h3_a_place_is_taken_while_its_process_cannot_be_watched() {
+    model(2, 5, |sides| {
+        let table = table();
+        let next = displaced_holder(5, 0);
+        sides.beside(
+            &table,
+            |t| {
+                let not_watched = || Err(OutOfMemory);
+                let capacity = Capacity::of(1, 1);
+                let refused = t.acquire(&pin(), holder(0), &Wanted(1), capacity, not_watched);
+                assert_eq!(refused, Err(OutOfMemory));
+            },
+            move |t| assert_eq!(acquire(t, next, 2, 1), Some(1)),
+        );
+        assert_eq!(on_record(&table), BTreeMap::from([((5, 2), 1)]));
+        assert_eq!(die(&table, next).permits, 1);
+        assert_eq!(permits(&table), 0);
     });
 }
 

@@ -37,6 +37,21 @@ fn what_is_on_record_beside_a_death_and_the_next_in_its_place() {
     });
 }
 
+/// A slot that is read again because its process has died takes nothing from what was told of others before it.
+#[test]
+fn what_others_hold_beside_a_death_and_the_next_in_its_place() {
+    model(2, 4, |sides| {
+        let table = table();
+        acquire(&table, holder(0), 1, 1).unwrap();
+        acquire(&table, holder(1), 2, 1).unwrap();
+        let (seen, ()) = sides.beside(&table, on_record, |t| {
+            die(t, holder(1));
+            acquire(t, displaced_holder(5, 1), 3, 1).unwrap();
+        });
+        assert_eq!(seen.get(&(0, 1)), Some(&1));
+    });
+}
+
 #[test]
 fn who_holds_a_key_beside_a_death_and_the_next_in_its_place() {
     model(2, 4, |sides| {

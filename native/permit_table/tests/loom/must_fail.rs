@@ -107,6 +107,10 @@ bugs! {
         looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
     h1_given_back_under_its_word:
         dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
+    h1_what_others_hold_forgotten_too:
+        looking::what_others_hold_beside_a_death_and_the_next_in_its_place => Asserted;
+    h3_let_go_before_it_is_vacated:
+        dying::h3_a_place_is_taken_while_its_process_cannot_be_watched => Unordered;
     h1_not_asked_again_whose_it_is:
         looking::what_is_on_record_beside_a_death_and_the_next_in_its_place => Asserted,
         looking::who_holds_a_key_beside_a_death_and_the_next_in_its_place => Asserted,
@@ -135,7 +139,9 @@ bugs! {
         reclaiming::fences::e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone => Unordered;
     e1_record_stored:
         reclaiming::membarrier::e1_two_threads_that_pin_for_the_first_time_are_both_inside => Unordered,
-        reclaiming::fences::e1_two_threads_that_pin_for_the_first_time_are_both_inside => Unordered;
+        reclaiming::fences::e1_two_threads_that_pin_for_the_first_time_are_both_inside => Unordered,
+        reclaiming::membarrier::e1_two_threads_that_pin_for_the_first_time_have_different_numbers => Asserted,
+        reclaiming::fences::e1_two_threads_that_pin_for_the_first_time_have_different_numbers => Asserted;
     e2_entered_without_a_fence:
         reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered,
         reclaiming::fences::e2_nothing_is_freed_while_somebody_looks => Unordered;

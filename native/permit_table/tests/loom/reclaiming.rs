@@ -3,7 +3,7 @@
 use super::*;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicPtr, Ordering};
-use permit_table::{pin, quiet_before, stamp};
+use permit_table::{pin, quiet_before, stamp, thread_of};
 
 /// Each of these models, with either barrier.
 macro_rules! with_both_barriers {
@@ -26,6 +26,7 @@ macro_rules! with_both_barriers {
 with_both_barriers! {
     e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone,
     e1_two_threads_that_pin_for_the_first_time_are_both_inside,
+    e1_two_threads_that_pin_for_the_first_time_have_different_numbers,
     e2_nothing_is_freed_while_somebody_looks,
     e3_a_pin_that_comes_after_the_stamp_holds_nothing_up,
     e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it,
@@ -128,6 +129,15 @@ fn e1_two_threads_that_pin_for_the_first_time_are_both_inside(barrier: Barrier) 
             &Place::new(),
             [look(), look(), side(Place::take_out_and_free)],
         );
+    });
+}
+
+/// By its number a thread counts (`tally.rs`), on the condition that no other thread has it.
+fn e1_two_threads_that_pin_for_the_first_time_have_different_numbers(barrier: Barrier) {
+    model_with(barrier, 2, 5, |sides| {
+        let number = |_: &()| thread_of(&pin());
+        let (one, other) = sides.beside(&Arc::new(()), number, number);
+        assert_ne!(one, other);
     });
 }
 
