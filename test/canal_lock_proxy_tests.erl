@@ -39,7 +39,8 @@ proxy_test_() ->
 alone_test_() ->
     [
         canal_lock_stage:tests([
-            {"R1: a process that represents another holder no longer represents the first", fun represents_another/0}
+            {"R1: a process that represents another holder no longer represents the first", fun represents_another/0},
+            {"R2: a look while a proxy dies shows its holder or nothing", fun looked_at_while_it_dies/0}
         ]),
         canal_lock_stage:tests(without_manager, [
             {"a proxy that has exited before it is called is replaced, once", fun exited_before_the_call/0}
@@ -276,6 +277,32 @@ represents_another() ->
     ok = canal_lock_worker:kill(Proxy),
     canal_lock_await:count(db, 0),
     ?assertEqual([none, none], [canal_lock_nif:proxy_of(Holder) || Holder <- Holders]).
+
+%% All in one piece of the answer: the proxy dies when some of them have been put into words.
+looked_at_while_it_dies() ->
+    Holder = remote_pid(1),
+    [
+        begin
+            Proxy = canal_lock_worker:start(),
+            {acquired, 1} = canal_lock_worker:order(Proxy, fun() ->
+                ok = canal_lock_nif:represent(Holder),
+                hd([canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, 1_000)])
+            end),
+            Looker = canal_lock_worker:start(),
+            Looked = canal_lock_worker:send_order(Looker, fun() ->
+                lists:usort([Pid || _ <- lists:seq(1, 20), {Pid, _, _} <- canal_lock_stage:permits()])
+            end),
+            spin(37 * Round rem 3_000),
+            ok = canal_lock_worker:kill(Proxy),
+            ?assertEqual([], canal_lock_await:answer(Looked) -- [Holder]),
+            ok = canal_lock_worker:kill(Looker)
+        end
+     || Round <- lists:seq(1, 100)
+    ].
+
+spin(Us) ->
+    End = erlang:monotonic_time(microsecond) + Us,
+    canal_lock_await:value(true, fun() -> erlang:monotonic_time(microsecond) >= End end).
 
 remote_pid(Number) ->
     <<131, Node/binary>> = term_to_binary(there@nowhere),

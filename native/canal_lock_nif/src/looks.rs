@@ -93,13 +93,14 @@ fn piece<'a, N: Encoder>(
     Ok((open.serial, list, next).encode(env))
 }
 
-/// Adds a tuple to a list in the making. What has gone wrong before stays so.
-fn add(list: &mut List, tuple: Result<ErlNifTerm, OutOfMemory>) {
+/// Adds a tuple to a list in the making, if there is one. What has gone wrong before stays so.
+fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
     let Ok(so_far) = list else {
         return;
     };
     match tuple {
-        Ok(tuple) if make_room(so_far, 1).is_ok() => so_far.push(tuple),
+        Ok(None) => {}
+        Ok(Some(tuple)) if make_room(so_far, 1).is_ok() => so_far.push(tuple),
         _ => *list = Err(OutOfMemory),
     }
 }
@@ -109,16 +110,22 @@ fn number(here: Here<'_>, number: u64) -> ErlNifTerm {
 }
 
 /// `{Key, Permits}`
-fn key_and_permits(here: Here<'_>, key: &TermKey, permits: u64) -> Result<ErlNifTerm, OutOfMemory> {
+fn key_and_permits(
+    here: Here<'_>,
+    key: &TermKey,
+    permits: u64,
+) -> Result<Option<ErlNifTerm>, OutOfMemory> {
     let key = decode::term(here, key)?;
-    Ok(enif::tuple(here, &[key, number(here, permits)]))
+    Ok(Some(enif::tuple(here, &[key, number(here, permits)])))
 }
 
-/// The pid of a holder; of a proxy, that of the process that it represents.
-fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Result<ErlNifTerm, OutOfMemory> {
+/// The pid of a holder; of a proxy, that of the process that it represents. Nothing if it has died since it was seen to
+/// hold something: it may have been a proxy, whose record is gone (R2).
+fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Result<Option<ErlNifTerm>, OutOfMemory> {
     let holder = Caller::from_word(word);
     let represented = open.proxies.holder(here, holder)?;
-    Ok(represented.unwrap_or(holder.pid()))
+    // In this order: a record is removed after the table has forgotten the proxy.
+    Ok(represented.or_else(|| open.table.knows(holder.holder()).then(|| holder.pid())))
 }
 
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: what is out.
@@ -153,10 +160,11 @@ fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
         let next = open.table.permits_from(cursor(from), |seen| {
             let permits = number(here, seen.permits);
             let tuple = pid(here, open, seen.holder).and_then(|pid| {
-                Ok(enif::tuple(
-                    here,
-                    &[pid, decode::term(here, seen.key)?, permits],
-                ))
+                let Some(pid) = pid else {
+                    return Ok(None);
+                };
+                let key = decode::term(here, seen.key)?;
+                Ok(Some(enif::tuple(here, &[pid, key, permits])))
             });
             add(list, tuple);
         })?;
@@ -169,11 +177,8 @@ fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
 fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |here, open, list| {
         let visit = |word, permits| {
-            let pid = pid(here, open, word);
-            add(
-                list,
-                pid.map(|pid| enif::tuple(here, &[pid, number(here, permits)])),
-            );
+            let tuple = |pid| enif::tuple(here, &[pid, number(here, permits)]);
+            add(list, pid(here, open, word).map(|pid| pid.map(tuple)));
         };
         let next = with_key(here, key.as_c_arg(), |key| {
             Ok(open.table.holders_from(cursor(from), key, visit)?)

@@ -9,7 +9,8 @@
 //! - **R1** A holder on another node has at most one live proxy in a table: [`Proxies::represent`] refuses a second
 //!   one.
 //! - **R2** A record is removed after the permits of its proxy have been released, by the same callback: so the permits
-//!   are never shown as held by the proxy.
+//!   are never shown as held by the proxy. A look sees the permits first and looks for the record afterwards. Where it
+//!   finds none, it asks the table whether the process still has a slot, and tells nothing of one that has none.
 
 use crate::caller::Caller;
 use crate::enif::{ErlNifTerm, Here};

@@ -269,6 +269,13 @@ impl<K> Holders<K> {
         found.map(|found| found.slot)
     }
 
+    /// Does a process have a slot? One that had one and has none anymore is dead, and holds nothing. Waits as
+    /// [`Holders::search`] does.
+    pub(crate) fn has(&self, holder: Holder) -> bool {
+        let found = |home| self.search(home, holder.word.get(), Slot::holder);
+        self.home(holder).and_then(found).is_some()
+    }
+
     /// What all processes together have and had. One walk over the slots, a cache line each: exact at quiet points.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();

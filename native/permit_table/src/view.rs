@@ -91,6 +91,12 @@ impl<K: Key> Table<K> {
         Ok(next)
     }
 
+    /// Whether a process that has been told as a holder is still known. If not, it has died since, and its permits have
+    /// been given back. Calls that visit what is told may ask.
+    pub fn knows(&self, holder: Holder) -> bool {
+        self.holders.has(holder)
+    }
+
     /// As [`Table::permits_from`], of one key only: calls `visit` with the holder's identity word and the number of
     /// permits.
     ///

@@ -338,6 +338,23 @@ fn h4_holders_that_share_a_place_keep_apart() {
     assert!(table.usage().memory - empty < 80_000);
 }
 
+/// H4: a process is known from its first permit to its death, wherever its slot is.
+#[test]
+fn h4_a_holder_is_known_until_it_dies() {
+    let table = Table::new(16).unwrap();
+    let crowd = [0, 1, 2].map(|number| displaced_holder(number, 3));
+    assert!(!crowd.iter().any(|me| table.knows(*me)));
+    for me in crowd {
+        acquire(&table, me, 1, 9).unwrap();
+        release(&table, me, 1).unwrap();
+    }
+    for (dead, me) in crowd.iter().enumerate() {
+        assert_eq!(crowd.map(|me| table.knows(me)), [dead < 1, dead < 2, true]);
+        die(&table, *me);
+    }
+    assert!(!crowd.iter().any(|me| table.knows(*me)));
+}
+
 #[test]
 fn h4_any_number_is_a_place() {
     let table = Table::new(16).unwrap();
