@@ -13,7 +13,7 @@
 %% long: when one is cut off another one inherits it, at the moment when that is most dangerous.
 -module(canal_lock_quorum_clients).
 
--export([start/1, stop/0, granted/0, has_heirloom/1, pass_on/0, start_locks/1, now_ns/0, read/1]).
+-export([start/1, stop/0, granted/0, is_kept/0, has_heirloom/1, pass_on/0, start_locks/1, now_ns/0, read/1]).
 
 -export_type([options/0]).
 
@@ -118,6 +118,11 @@ stop() ->
 -spec granted() -> non_neg_integer().
 granted() ->
     counters:get(persistent_term:get(?GRANTED), 1).
+
+%% Whether the keeper of this node holds its lock.
+-spec is_kept() -> boolean().
+is_kept() ->
+    [] =/= [kept || #{names := [{kept, _}], held := true} <- canal_lock_quorum_agent:infos()].
 
 %% Whether the heir of this node has what all want, and has got it since then, by this node's wall clock.
 -spec has_heirloom(Since_ms :: integer()) -> boolean().

@@ -86,6 +86,7 @@ bring_about(connections_are_closed, Run = #{lab := Lab}) ->
     {Seen, Known} = recovered(Run, places(Lab), now_ns(), 0),
     {lists:concat([length(Closed), " of ", length(Tried), " were there to be closed; ", Seen]), Known};
 bring_about(stopped_for_longer_than_leases, Run = #{lab := Lab}) ->
+    await_keeper(1, Run),
     Began = now_ns(),
     canal_lock_quorum_lab:freeze(Lab, 1),
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
@@ -131,6 +132,7 @@ bring_about(voters_forget_a_holder, Run = #{lab := Lab}) ->
     {Near, Far} = lists:split(length(places(Lab)) div 2, others(Run, 1)),
     [canal_lock_quorum_lab:cut(Lab, 1, Place) || Place <- Far],
     inherit(1, Run),
+    await_keeper(1, Run),
     canal_lock_quorum_lab:isolate(Lab, 1),
     Since = now_ns(),
     [stop_locks(Place, Run) || Place <- Near],
@@ -188,6 +190,7 @@ bring_about(wall_clocks_jump, Run = #{lab := Lab}) ->
 %% B1: the first node hears nobody; what the second one has granted it is on its way when that forgets it and begins
 %% anew; it comes when the third one, and the second one in its new life, have granted the same names to others.
 bring_about(held_back_answers, Run = #{lab := Lab}) ->
+    await_keeper(1, Run),
     Began = now_ns(),
     [canal_lock_quorum_lab:cut_one_way(Lab, Other, 1) || Other <- others(Run, 1)],
     Since = now_ns(),
@@ -210,6 +213,10 @@ bring_about(held_back_answers, Run = #{lab := Lab}) ->
         lists:concat([Held, " held back; the others went on after ", Took_ms, " ms of the restart; ", Seen]),
         [must_lose(1, Since, Run), {no_grants, 1, Since, Until} | Others ++ Recovers]
     }.
+
+%% A fault that ends what is held at a place ends something.
+await_keeper(Place, #{lab := Lab}) ->
+    canal_lock_await:value(true, fun() -> call(Lab, Place, fun canal_lock_quorum_clients:is_kept/0) end).
 
 %% The heir at a place gets what all want, from now on. The others keep it for up to two leases each, and who has waited
 %% too long begins anew; so with five of them it may be minutes until it is one's turn, if nobody gives it back earlier.
@@ -266,6 +273,7 @@ others(#{lab := Lab}, Place) ->
 
 %% The node at a place is cut off by some cuts, for longer than any lease.
 cut_off(Cut, Place, Run = #{lab := Lab}) ->
+    await_keeper(Place, Run),
     Began = now_ns(),
     Cut(),
     Since = now_ns(),
@@ -285,6 +293,7 @@ cut_off(Cut, Place, Run = #{lab := Lab}) ->
 
 %% Something that ends what nodes hold at once.
 end_at_once(Places, End, Begin, Run = #{lab := Lab}) ->
+    [await_keeper(Place, Run) || Place <- Places],
     Began = now_ns(),
     End(),
     Ended = now_ns(),

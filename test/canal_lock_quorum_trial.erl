@@ -15,9 +15,12 @@
 
 -type rules() :: #{atom() => pos_integer()}.
 
+%% `enough': before it ends, clients have got so many locks since their nodes were started, and added so often to what
+%% the locks protect.
 -type setting() :: #{
     nodes := pos_integer(),
     rules := rules(),
+    enough => #{granted := non_neg_integer(), adds := non_neg_integer()},
     kind => namespaces | wires,
     clocks => boolean(),
     arguments => [string()]
@@ -63,6 +66,9 @@ short() ->
         at_risk_ms => 400
     }.
 
+%% A net for what hangs.
+-define(ENOUGH_MS, 60_000).
+
 %% What was seen of each fault, how much there was of all, and what is wrong.
 -spec run(setting(), [canal_lock_quorum_faults:fault()]) ->
     #{
@@ -80,6 +86,7 @@ run(Setting = #{nodes := Nodes}, Faults) ->
         begin_lives(Run, places(Lab)),
         {_, Start} = recovery(Run, places(Lab), now_ns(), bound_ms(0, Run)),
         Brought = [{Fault, canal_lock_quorum_faults:bring_about(Fault, Run)} || Fault <- Faults],
+        await_enough(maps:get(enough, Setting, #{granted => 0, adds => 0}), Register, Run),
         Left = end_lives(Run),
         Clients = canal_lock_quorum_clients:read(Folder),
         Known = Start ++ lists:append([Its || {_, {_, Its}} <- Brought]) ++ Left,
@@ -116,6 +123,13 @@ begin_lives(Run = #{lab := Lab, register := Register}, Places) ->
     },
     [call(Lab, Place, fun() -> canal_lock_quorum_clients:start(Clients#{place => Place}) end) || Place <- Places],
     ok.
+
+await_enough(#{granted := Granted, adds := Adds}, Register, Run = #{lab := Lab}) ->
+    IsEnough = fun() ->
+        #{adds := Added} = canal_lock_quorum_register:result(Register),
+        Added >= Adds andalso lists:sum([granted(Run, Place) || Place <- places(Lab)]) >= Granted
+    end,
+    canal_lock_await:value(true, IsEnough, ?ENOUGH_MS).
 
 %% What is there when nobody uses the locks any more, and everybody has had time to hear of it.
 end_lives(Run = #{lab := Lab}) ->

@@ -6,6 +6,12 @@
 
 -define(TIMEOUT_S, 120).
 
+%% So that there is something to be judged: locks that were granted, and what they protect. And of each of the settings,
+%% three faults or more end a lock that is surely held.
+-define(GRANTED, 100).
+-define(ADDS, 50).
+-define(LOST, 3).
+
 faults_test_() ->
     Tests = [
         {timeout, canal_lock_stage:times(?TIMEOUT_S), {Title, fun() ->
@@ -33,11 +39,10 @@ settings() ->
     ].
 
 setting(More) ->
-    More#{nodes => 3, rules => canal_lock_quorum_trial:short()}.
+    More#{nodes => 3, rules => canal_lock_quorum_trial:short(), enough => #{granted => ?GRANTED, adds => ?ADDS}}.
 
-%% And there was something to be judged.
 hold(Setting, Faults) ->
     #{wrong := Wrong, counts := Counts, seen := Seen} = canal_lock_quorum_trial:run(Setting, Faults),
     ?assertEqual({[], Seen, Counts}, {Wrong, Seen, Counts}),
     #{granted := Granted, lost := Lost, adds := Adds} = Counts,
-    ?assertEqual({true, true, true, Counts}, {Granted > 100, Lost > 1, Adds > 50, Counts}).
+    ?assertEqual({true, true, true, Counts}, {Granted >= ?GRANTED, Lost >= ?LOST, Adds >= ?ADDS, Counts}).
