@@ -3,7 +3,7 @@
 -module(canal_lock_stage).
 
 -export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
--export([permits/0, resident_bytes/0, times/1, quietly/1, skipped/2]).
+-export([permits/0, resident_bytes/0, times/1, in_soak/2, quietly/1, skipped/2]).
 
 -define(MAX_PER, 3).
 
@@ -102,6 +102,14 @@ resident_bytes() ->
 -spec times(pos_integer()) -> pos_integer().
 times(Times) ->
     Times * factor().
+
+%% What takes seconds is tried in the soak alone, and otherwise something that shows the same sooner.
+-spec in_soak(Soak, Otherwise) -> Soak | Otherwise.
+in_soak(Soak, Otherwise) ->
+    case os:getenv("CANAL_LOCK_SOAK") of
+        false -> Otherwise;
+        _ -> Soak
+    end.
 
 factor() ->
     list_to_integer(os:getenv("CANAL_LOCK_SOAK", "1")).

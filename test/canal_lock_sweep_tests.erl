@@ -5,27 +5,33 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -define(CHEAP_KEYS, 1_000_000).
--define(RARE_KEYS, 20_000).
+%% Of some kinds dirty schedulers read each key, twice, which takes long where others use the processors. If but their
+%% nodes of 64 bytes stayed, it would be more than may stay.
+-define(RARE_KEYS, 5_000).
 
 %% What may stay of a burst: the slots of processes that have come since, some tens of kilobytes for a thousand of
 %% them.
 -define(MAX_LEFT_BYTES, 256 * 1024).
 
-%% Two intervals of 5 s, and some for a machine that is busy.
--define(REGULAR_SWEEPS_MS, 15_000).
-
 sweep_test_() ->
-    canal_lock_stage:tests([
+    [
+        canal_lock_stage:tests(with_manager()),
+        canal_lock_stage:tests(without_manager, [
+            {"P8: the manager sweeps without being asked", fun regular_sweep/0}
+        ])
+    ].
+
+with_manager() ->
+    [
         {"P8: 1,000,000 one-shot keys of the cheap kinds", fun cheap_keys/0},
-        {"P8: 20,000 one-shot keys of each rare kind", fun rare_keys/0},
+        {"P8: 5,000 one-shot keys of each rare kind", fun rare_keys/0},
         {"P8: keys left behind by the dead", fun keys_of_the_dead/0},
         {"P8: held keys survive", fun held_keys_survive/0},
         {"P8: a key comes back after it was reclaimed", fun comes_back/0},
         {"P1, P8: while the sweep goes on, no permit too many", fun one_at_a_time_while_sweeping/0},
         {"P1, P8: while the sweep goes on, no permit too few", fun never_refused_while_sweeping/0},
-        {"P8: a pass that is under way does not count as one of those that are asked for", fun under_way/0},
-        {"P8: the manager sweeps without being asked", fun regular_sweep/0}
-    ]).
+        {"P8: a pass that is under way does not count as one of those that are asked for", fun under_way/0}
+    ].
 
 cheap_keys() ->
     one_shot(?CHEAP_KEYS, fun
@@ -211,8 +217,9 @@ under_way() ->
     ?assertEqual({reply, ok}, gen_server:receive_response(First, infinity)).
 
 regular_sweep() ->
+    {ok, _} = canal_lock:start_link(3, #{sweep_interval_ms => 10}),
     {acquired, 1} = canal_lock:acquire(held, 1, 1),
     take_and_give(10_000, fun(N) -> {idle, N} end),
-    ?assertMatch(#{keys := 10_001}, canal_lock:info()),
-    canal_lock_await:value(1, fun() -> maps:get(keys, canal_lock:info()) end, ?REGULAR_SWEEPS_MS),
+    canal_lock_await:value(1, fun() -> maps:get(keys, canal_lock:info()) end),
+    ?assertMatch(#{reclaimed := 10_000}, canal_lock:info()),
     ?assertEqual(1, canal_lock:count(held)).
