@@ -57,7 +57,7 @@ pairs() ->
                 Quotient(Variant, Subject, ours),
                 {at_least, Least}
             )
-         || {Subject, Least} <- [{ets, 50}, {counters, 4}],
+         || {Subject, Least} <- [{ets, 30}, {counters, 3}],
             {Variant, _} <- Frequent
         ],
         [

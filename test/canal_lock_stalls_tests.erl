@@ -4,7 +4,8 @@
 %%
 %% A VM with one scheduler has a process that yields all the time, and notes the longest time from one turn to the next.
 %% Another process does the work. What else the machine does makes that time longer and never shorter, so the best of
-%% five rounds counts, beside a control: a process that does nothing of ours, as long as it may.
+%% five rounds counts. The control is a process that does nothing of ours: the time beside it is what the VM gives to a
+%% process at a time, and what the machine adds. It may come on top.
 -module(canal_lock_stalls_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -27,7 +28,8 @@ stalls() ->
     Best = lists:foldl(fun(Round, Before) -> lists:zipwith(fun min/2, Round, Before) end, hd(Rounds), tl(Rounds)),
     Stalls = [{Title, Us} || {{Title, _}, Us} <- lists:zip(Works, Best)],
     [io:format(user, "~8b us  ~ts~n", [Us, Title]) || {Title, Us} <- Stalls],
-    ?assertEqual([], [Stall || {_, Us} = Stall <- Stalls, Us > ?LIMIT_US]).
+    [{_, Control} | _] = Stalls,
+    ?assertEqual([], [Stall || {_, Us} = Stall <- Stalls, Us > ?LIMIT_US + Control]).
 
 %% By its title: what comes before the work; the work, which gets what has come of that, and the process that waits;
 %% and what that process does first, and at each turn.
