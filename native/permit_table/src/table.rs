@@ -2,7 +2,9 @@
 //!
 //! - **P1 Exact**: the grant is one compare-and-swap on the key's word ([`Buckets::acquire`](crate::buckets)), or the
 //!   insertion of a key that is born with its first permit.
-//! - **P2 A refusal changes nothing**: the word is read before anything is reserved.
+//! - **P2 A refusal changes nothing**: the word is read before anything is reserved. A caller that loses the last
+//!   permit to another one after that keeps what it has reserved: room on its record, and at its first call a slot
+//!   and a watch.
 //! - **P3 O(1) in buckets**: the capacity is a product, and the word a sum.
 //! - **P4 No leak**: what is counted is on the holder's record in the same call, and a death that will be reported
 //!   leads to that record (H3).
