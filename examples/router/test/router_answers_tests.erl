@@ -203,7 +203,9 @@ streamed() ->
                 end
              || Piece <- ["first", "second"]
             ],
-            ok = router_test_dyno:close(Connection)
+            ok = router_test_dyno:close(Connection),
+            %% The next request finds room.
+            canal_lock_await:permits(0)
         end
      || Length <- ["", "Content-Length: 11\r\n"]
     ].
