@@ -54,6 +54,9 @@ mod proxies;
 mod raised;
 
 fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
+    // The first pin of an operating system process takes some milliseconds: the kernel waits for all processors when it
+    // registers the process for `membarrier(2)`. No acquire should have to.
+    drop(permit_table::pin());
     enif::learn_words(env);
     looks::make_atoms(env);
     true

@@ -49,7 +49,7 @@ const PART_WORK: usize = 3;
 const WORK_TO_REPORT: usize = 128;
 
 /// Work that takes about ten microseconds, a hundredth of a timeslice.
-const WORK_PER_PERCENT: usize = 2048;
+const WORK_PER_PERCENT: usize = 1536;
 
 /// An encoding in the making. Most keys need no memory but the stack's.
 type Words = Stack<u64, 32>;
