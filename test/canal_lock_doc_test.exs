@@ -4,6 +4,10 @@ defmodule CanalLock.DocTest do
   use ExUnit.Case, async: false
 
   describe "without a manager:" do
+    setup do
+      on_exit(&manager_has_ended/0)
+    end
+
     doctest CanalLock, only: [:moduledoc]
   end
 
@@ -28,6 +32,12 @@ defmodule CanalLock.DocTest do
   test "whatever can be called is documented, with a session but for what has nothing to show" do
     assert ["stop/0"] = without_session(CanalLock)
     assert ["force_unlock/1", "held/1", "stop/0", "try_unlock/1"] = without_session(CanalLock.Quorum)
+  end
+
+  # The session of the README starts a supervisor, which ends after the process of its test has ended.
+  defp manager_has_ended do
+    manager = Process.monitor(:canal_lock)
+    assert_receive {:DOWN, ^manager, :process, _, _}, 10_000
   end
 
   defp without_session(module) do
