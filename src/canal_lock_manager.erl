@@ -20,8 +20,8 @@
 %% long enough that a pass over a million keys (about 0.2 s) is not a matter of time.
 -define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000}).
 
-%% Keys looked at, or freed, in one native call: 256 that are in no cache are about 0.1 ms. Each call counts as the part
-%% of a timeslice that it takes.
+%% Keys looked at, or freed, in one step of the sweep: 256 that are in no cache are about 0.1 ms. Each step counts as
+%% the part of a timeslice that it takes.
 -define(BUDGET, 256).
 
 %% What is unlinked can be freed when the threads that may still look at it have gone on; they are there for
@@ -30,11 +30,6 @@
 
 %% Whoever stays longer than this is looking at statistics of many keys; the next manager frees what is left then.
 -define(MAX_WAITS, 100).
-
-%% Before a manager begins, it frees what its predecessor has left, so that managers that are killed again and again
-%% leave no more than one table behind. Not more than so many steps of it, though: whoever starts it waits for that.
-%% An idle table takes about 130, one of a million keys 4,000.
--define(STEPS_BEFORE_START, 1000).
 
 -record(state, {
     %% The original counted in a table of this name, and its users give the second element to ets:tab2list/1. It is
@@ -75,7 +70,7 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
     Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep),
-    dismantle(?STEPS_BEFORE_START, 1),
+    dismantle(1),
     State = #state{
         table = Table,
         handle = Handle,
@@ -157,13 +152,14 @@ is_orderly(_) -> false.
 close(#state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
     %% Afterwards there is nobody to do it before the next one starts.
-    dismantle(all, ?MAX_WAITS),
-    free_unused_keys().
+    dismantle(?MAX_WAITS),
+    free_unused().
 
-%% Mostly there are none, and no dirty scheduler need be waited for.
-free_unused_keys() ->
-    case canal_lock_nif:has_unused_keys() of
-        true -> canal_lock_nif:free_unused_keys();
+%% Mostly there is nothing, and no dirty scheduler need be waited for. A closed table takes a quarter of a second for
+%% each million of its keys, in which the manager handles no message.
+free_unused() ->
+    case canal_lock_nif:has_unused() of
+        true -> canal_lock_nif:free_unused();
         false -> ok
     end.
 
@@ -205,13 +201,14 @@ work(State = #state{work = [Task | Rest]}) ->
         done -> work(done(Task, State#state{work = Rest}))
     end.
 
-step(dismantle, _State) -> canal_lock_nif:dismantle_step(?BUDGET);
+step(dismantle, _State) -> canal_lock_nif:dismantle_step();
 step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGET).
 
 done(dismantle, State) ->
+    ok = free_unused(),
     State;
 done(sweep, State = #state{waiting = Waiting}) ->
-    ok = free_unused_keys(),
+    ok = free_unused(),
     _ = [gen_server:reply(From, ok) || {From, 1} <- Waiting],
     case [{From, Passes - 1} || {From, Passes} <- Waiting, Passes > 1] of
         [] -> State#state{waiting = []};
@@ -227,21 +224,16 @@ noreply(State) -> {noreply, State, {continue, work}}.
 schedule_sweep(Interval_ms) ->
     erlang:start_timer(Interval_ms, self(), sweep).
 
-%% Frees what has been closed, in at most so many steps, waiting at most so many times.
-dismantle(0, _Waits) ->
+%% Lets go the monitors of what has been closed, waiting at most this many times.
+dismantle(0) ->
     ok;
-dismantle(_Steps, 0) ->
-    ok;
-dismantle(Steps, Waits) ->
-    case canal_lock_nif:dismantle_step(?BUDGET) of
+dismantle(Waits) ->
+    case canal_lock_nif:dismantle_step() of
         more ->
-            dismantle(fewer(Steps), Waits);
+            dismantle(Waits);
         waiting ->
             timer:sleep(?WAIT_MS),
-            dismantle(Steps, Waits - 1);
+            dismantle(Waits - 1);
         done ->
             ok
     end.
-
-fewer(all) -> all;
-fewer(Steps) -> Steps - 1.

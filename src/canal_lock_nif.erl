@@ -15,7 +15,7 @@
 %% The calls that look.
 -export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, info/0]).
 %% The manager's calls.
--export([open/3, close/1, sweep_step/2, dismantle_step/1, has_unused_keys/0, free_unused_keys/0]).
+-export([open/3, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
 %% Of proxies.
 -export([represent/1, proxy_of/1]).
 
@@ -108,24 +108,24 @@ open(_ProcessLimit, _MaxPer, _Keep) ->
 close(_Handle) ->
     erlang:nif_error(not_loaded).
 
-%% Looks at so many keys, or frees them.
+%% Looks at this many keys, or frees them.
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) ->
     erlang:nif_error(not_loaded).
 
-%% Frees about so many keys of tables that have been closed.
--spec dismantle_step(pos_integer()) -> more | waiting | done.
-dismantle_step(_Budget) ->
+%% Lets go monitors of tables that have been closed.
+-spec dismantle_step() -> more | waiting | done.
+dismantle_step() ->
     erlang:nif_error(not_loaded).
 
-%% Whether there are long keys that nobody uses any more.
--spec has_unused_keys() -> boolean().
-has_unused_keys() ->
+%% Whether there are closed tables without monitors, or long keys that are not in use.
+-spec has_unused() -> boolean().
+has_unused() ->
     erlang:nif_error(not_loaded).
 
-%% Frees them.
--spec free_unused_keys() -> ok.
-free_unused_keys() ->
+%% Frees them, on a dirty scheduler: about a quarter of a second for each million keys.
+-spec free_unused() -> ok.
+free_unused() ->
     erlang:nif_error(not_loaded).
 
 %% The caller represents a process of another node from now on, unless another process that is alive does.

@@ -78,7 +78,7 @@ use(Left, Kinds) ->
 
 %% How much of a binary of 16 MiB is still there when its only holder has forgotten it and has its permit: nothing, if
 %% the key is encoded; all of it, if more than 64 bytes of it are in a key that holds a reference or a fun, which the VM
-%% copies as it copies a message. No process is shown such a key meanwhile, because it would keep the binary too.
+%% copies as it copies a message. No process is shown such a key in the meantime, because it would keep the binary too.
 binaries() ->
     {ok, _} = canal_lock:start_link(3),
     Reference = make_ref(),

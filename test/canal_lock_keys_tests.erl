@@ -24,7 +24,7 @@ keys_test_() ->
         {lists:concat(["P9: ", levels(), " levels deep inside what only the VM looks into"]), fun deep_in_a_fun/0}
     ]).
 
-%% Whoever recurses into so many needs more than a thread's stack has.
+%% A recursion this deep needs more than the stack of a thread.
 levels() ->
     canal_lock_stage:in_soak(1_000_000, 100_000).
 

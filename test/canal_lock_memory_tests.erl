@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(CYCLES, 100).
+-define(CYCLES, canal_lock_stage:in_soak(100, 40)).
 -define(KEYS_PER_CYCLE, 10_000).
 
 %% Of the second hundred cycles: the first has given the allocators their reserves. The least that could leak, the

@@ -78,8 +78,8 @@ cases() ->
                     {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1))
                 end},
                 {{forget, 1}, Interned(Key), fun(Long) -> ok = canal_lock_nif:forget(Long) end},
-                {{has_unused_keys, 0}, Interned(Key), fun(_) -> canal_lock_nif:has_unused_keys() end},
-                {{free_unused_keys, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused_keys() end}
+                {{has_unused, 0}, Interned(Key), fun(_) -> canal_lock_nif:has_unused() end},
+                {{free_unused, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused() end}
             ]
          || Key <- ?LONG_KEYS
         ]),
@@ -97,7 +97,8 @@ cases() ->
             {{open, 3}, Kept, fun(_) -> canal_lock_nif:open(1024, 4, true) end},
             {{close, 1}, Many, fun canal_lock_nif:close/1},
             {{sweep_step, 2}, Idle, fun(Handle) -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 2) end) end},
-            {{dismantle_step, 1}, Closed, fun(_) -> steps(fun() -> canal_lock_nif:dismantle_step(2) end) end},
+            {{dismantle_step, 0}, Closed, fun(_) -> steps(fun canal_lock_nif:dismantle_step/0) end},
+            {{free_unused, 0}, Closed, fun(_) -> free_closed() end},
             {{held, 3}, Proxy, fun(_) -> {_, [_, _, _], done} = canal_lock_nif:held(0, 0, remote()) end},
             {{permits, 2}, Proxy, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {false, 0, 0}) end},
             {{proxy_of, 1}, Nothing, fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
@@ -160,7 +161,11 @@ through_faults(Case, Fault, Grants, Handle) ->
 
 close(Handle) ->
     ok = canal_lock_nif:close(Handle),
-    done = steps(fun() -> canal_lock_nif:dismantle_step(256) end).
+    free_closed().
+
+free_closed() ->
+    done = steps(fun canal_lock_nif:dismantle_step/0),
+    ok = canal_lock_nif:free_unused().
 
 %% A table, a process that holds something in it, and one that makes the call. Did something go wrong? And which table
 %% is the next one's?
@@ -246,7 +251,7 @@ go_on(Handle, Caller, Other) ->
 another(Caller) ->
     ok = canal_lock_worker:kill(Caller),
     Handle = canal_lock_nif:open(1024, 3, false),
-    done = steps(fun() -> canal_lock_nif:dismantle_step(256) end),
+    free_closed(),
     Handle.
 
 %%% Deaths
@@ -313,7 +318,7 @@ death_of_a_manager(Grants) ->
     ok = canal_lock_worker:kill(Manager),
     canal_lock_await:value(closed, fun state/0),
     Hit = canal_lock_faults:disarm(),
-    done = steps(fun() -> canal_lock_nif:dismantle_step(256) end),
+    free_closed(),
     case Hit of
         true -> death_of_a_manager(Grants + 1);
         false -> ?assert(Grants > 0)

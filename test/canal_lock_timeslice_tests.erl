@@ -12,8 +12,8 @@
 timeslice_test_() ->
     canal_lock_stage:tests(without_manager, [
         {"a step of the sweep, of idle keys and of keys in use", fun sweep/0},
-        {"a step of dismantling, of keys", fun dismantle_keys/0},
-        {"a step of dismantling, of monitors on live holders", fun dismantle_monitors/0},
+        {"other processes run while a table is freed", fun free_keys/0},
+        {"a step of dismantling takes a timeslice for some monitors", fun dismantle/0},
         {"to open a table", fun open/0},
         {"a step that finds nothing to do", fun idle/0},
         {"a call with a key that takes long to read", fun long_to_read/0},
@@ -42,17 +42,48 @@ idle() ->
     [?assertNot(enough(reductions(fun() -> canal_lock_nif:sweep_step(Handle, 256) end), 256)) || _ <- [1, 2, 3, 4]],
     ok = canal_lock_nif:close(Handle).
 
-dismantle_keys() ->
-    Empty = closed(fun(_) -> ok end),
-    Full = closed(fun(_) -> use(20_000) end),
-    ?assert(enough(Full - Empty, 20_000)),
-    Held = closed(fun(_) -> take(20_000) end),
-    ?assert(enough(Held - Empty, 20_000)).
+%% The VM has one scheduler. If that were occupied, the other process would have its next turn afterwards.
+free_keys() ->
+    Turns = canal_lock_stage:in_a_vm(["+S", "1:1"], fun() ->
+        Handle = opened(),
+        ok = use(100_000),
+        ok = canal_lock_nif:close(Handle),
+        _ = dismantled(),
+        true = canal_lock_nif:has_unused(),
+        Test = self(),
+        spawn_link(fun() ->
+            Test ! freeing,
+            Test ! {freed, canal_lock_nif:free_unused()}
+        end),
+        receive
+            freeing -> turns_before_freed(0)
+        end
+    end),
+    ?assert(Turns > 1000).
 
-dismantle_monitors() ->
-    Empty = closed(fun(_) -> ok end),
-    Watched = closed(fun(_) -> [canal_lock_worker:holder(#{db => 1}) || _ <- lists:seq(1, 5_000)] end),
-    ?assert(enough(Watched - Empty, 5_000)).
+turns_before_freed(Turns) ->
+    receive
+        {freed, ok} -> Turns
+    after 0 ->
+        erlang:yield(),
+        turns_before_freed(Turns + 1)
+    end.
+
+%% The holders of one place share a watch: there are 1024.
+dismantle() ->
+    Holders = 5_000,
+    Handle = opened(),
+    _ = [canal_lock_worker:holder(#{db => 1}) || _ <- lists:seq(1, Holders)],
+    ok = canal_lock_nif:close(Handle),
+    Test = self(),
+    Reductions = reductions(fun() -> Test ! {steps, dismantled()} end),
+    Steps =
+        receive
+            {steps, Number} -> Number
+        end,
+    ?assert(Steps > Holders / (64 + Holders / 1024 * 2)),
+    ?assert(Reductions > 3000 * Steps),
+    ok = canal_lock_nif:free_unused().
 
 open() ->
     Reductions = reductions(fun() -> canal_lock_nif:open(1024, 3, false) end),
@@ -90,12 +121,17 @@ opened() ->
     ok = canal_lock_crash:forget(),
     canal_lock_nif:open(1024, 3, false).
 
-%% The reductions of dismantling a table after this.
-closed(Fill) ->
-    Handle = opened(),
-    _ = Fill(Handle),
-    ok = canal_lock_nif:close(Handle),
-    pass(fun() -> canal_lock_nif:dismantle_step(256) end).
+%% How many steps it takes to free what has been closed.
+dismantled() ->
+    case canal_lock_nif:dismantle_step() of
+        more ->
+            1 + dismantled();
+        waiting ->
+            timer:sleep(1),
+            dismantled();
+        done ->
+            0
+    end.
 
 use(Keys) ->
     _ = [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, Keys)],

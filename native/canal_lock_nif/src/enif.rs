@@ -287,7 +287,7 @@ pub(crate) fn from_external_format(
 /// A copy of a term in a new environment, which is the caller's. Without memory for either, the VM ends the node, as it
 /// does everywhere.
 pub(crate) fn copied_apart(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
-    // SAFETY: the environment is new, and nobody else's; the term is alive, as those of the running call are.
+    // SAFETY: the environment is new, and only the caller has it; the term is alive, as those of the running call are.
     unsafe {
         let environment = enif_alloc_env();
         (environment, enif_make_copy(environment, term))
@@ -392,7 +392,7 @@ pub(crate) fn map_size(here: Here<'_>, term: ErlNifTerm) -> Option<usize> {
     (is_map != 0).then_some(size)
 }
 
-/// The pairs of a map that has so many.
+/// The pairs of a map of this size.
 #[inline(always)]
 pub(crate) fn pairs(here: Here<'_>, map: ErlNifTerm, size: usize) -> Option<Pairs<'_>> {
     let mut iterator = MaybeUninit::uninit();
@@ -464,10 +464,10 @@ pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
     /// -2^1024 and 2^1024, in an environment that is never freed.
     static BOUNDS: OnceLock<[ErlNifTerm; 2]> = OnceLock::new();
     let [least, most] = *BOUNDS.get_or_init(|| {
-        // SAFETY: nobody else has the environment.
+        // SAFETY: a call that makes a new environment.
         let environment = unsafe { enif_alloc_env() };
         [1, 0].map(|sign| {
-            // In the external format: a big integer of so many bytes, a sign, and the bytes, the least first.
+            // In the external format: a big integer, its number of bytes, its sign, and the bytes, the least first.
             let mut bytes = [0; 4 + BYTES];
             bytes[..4].copy_from_slice(&[131, 110, BYTES as u8, sign]);
             bytes[3 + BYTES] = 1;

@@ -5,8 +5,8 @@
 //!                           v                          v     (the manager's handle; one for each that adopts it)
 //!                      Incarnation  <-----------  gate (shared)
 //!                      table, watches                  ^
-//!                           |-------------------> HolderWatch x 1024       down: gives back
-//!                           '-------------------> HolderWatch x 128        down: the same, for proxies (R2)
+//!                           '-------------------> HolderWatch x 1024       down: gives back
+//!                                                 HolderWatch x 128        down: the same, for proxies (R2)
 //! ```
 //!
 //! How tables follow one another, and what a late death may touch, is `permit_table`'s (`incarnations.rs`, I1 to I5).
@@ -20,8 +20,8 @@ use crate::key::TermKey;
 use crate::proxies::Proxies;
 use parking_lot::Mutex;
 use permit_table::{
-    fault, pin, Budget, Dismantle, Gate, Incarnations, Opening, OutOfMemory, Pin, Progress, Shared,
-    Table,
+    fault, make_room, pin, Budget, Dismantle, Gate, Incarnations, Opening, OutOfMemory, Pin,
+    Progress, Shared, Table,
 };
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -31,11 +31,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// that come and go at once rarely meet.
 const WATCHES: usize = 1024;
 
-/// The same for proxies, of which there are fewer. What is let go at a time are the monitors of one watch.
+/// The same for proxies, of which there are fewer.
 const PROXY_WATCHES: usize = 128;
 
-/// What it is worth of a budget to free a watch without a monitor.
-const UNITS_PER_WATCH: usize = 1;
+/// Watches are let go step by step, until they had this many monitors. For each monitor the VM sends a signal to the
+/// process, which then runs for about 10 µs.
+const MONITORS_PER_STEP: usize = 64;
 
 /// Why a table, or a place in one, could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +55,15 @@ pub(crate) struct Incarnation {
     /// What the manager was started with, to be shown. It is copied or replaced as a whole: a panic leaves one or the
     /// other.
     pub(crate) max_per: Mutex<TermKey>,
+    /// Those on holders, then those on proxies.
     watches: Vec<ResourceArc<HolderWatch>>,
-    proxy_watches: Vec<ResourceArc<HolderWatch>>,
 }
 
 /// Told of the deaths of holders, or of proxies.
 pub(crate) struct HolderWatch {
     gate: Gate<Incarnation>,
     of_proxies: bool,
-    /// How many monitors it has in the VM, which takes time in proportion to let it go.
+    /// How many monitors it has in the VM.
     monitors: AtomicUsize,
 }
 
@@ -124,40 +125,29 @@ impl Resource for ManagerWatch {
 }
 
 impl Dismantle for Incarnation {
-    fn dismantle(&mut self, budget: &mut Budget) -> bool {
-        self.table.dismantle(budget)
-            || self.proxies.dismantle(budget)
-            || let_go(&mut self.watches, budget)
-            || let_go(&mut self.proxy_watches, budget)
-    }
-}
-
-/// Lets some watches go, and with them the VM their monitors; answers whether any are left.
-fn let_go(watches: &mut Vec<ResourceArc<HolderWatch>>, budget: &mut Budget) -> bool {
-    while let Some(watch) = watches.pop() {
-        budget.spend(UNITS_PER_WATCH + watch.monitors.load(Ordering::Relaxed));
-        if budget.left() == 0 {
-            return true;
+    fn dismantle(&mut self) -> bool {
+        let mut monitors = 0;
+        while let Some(watch) = self.watches.pop() {
+            monitors += watch.monitors.load(Ordering::Relaxed);
+            if monitors >= MONITORS_PER_STEP {
+                return true;
+            }
         }
+        false
     }
-    false
 }
 
 impl HolderWatch {
-    fn several(
-        number: usize,
-        gate: &Gate<Incarnation>,
-        of_proxies: bool,
-    ) -> Result<Vec<ResourceArc<Self>>, OutOfMemory> {
-        fault::memory()?;
+    fn all(gate: &Gate<Incarnation>) -> Result<Vec<ResourceArc<Self>>, OutOfMemory> {
         let mut watches = Vec::new();
-        watches.try_reserve_exact(number).map_err(|_| OutOfMemory)?;
-        let watch = || Self {
-            gate: gate.clone(),
-            of_proxies,
-            monitors: AtomicUsize::new(0),
-        };
-        watches.extend((0..number).map(|_| ResourceArc::new(watch())));
+        make_room(&mut watches, WATCHES + PROXY_WATCHES)?;
+        watches.extend((0..WATCHES + PROXY_WATCHES).map(|index| {
+            ResourceArc::new(Self {
+                gate: gate.clone(),
+                of_proxies: index >= WATCHES,
+                monitors: AtomicUsize::new(0),
+            })
+        }));
         Ok(watches)
     }
 
@@ -182,7 +172,7 @@ impl Incarnation {
 
     /// The same of a proxy, which is the calling process.
     pub(crate) fn watch_proxy(&self, here: Here<'_>) -> Result<Monitor, Trouble> {
-        let watch = &self.proxy_watches[Caller::of(here).place() as usize % PROXY_WATCHES];
+        let watch = &self.watches[WATCHES + Caller::of(here).place() as usize % PROXY_WATCHES];
         HolderWatch::watch(watch, here.env(), here.env().pid())
     }
 
@@ -247,8 +237,7 @@ fn open_anew(
 ) -> Result<ResourceArc<ManagerWatch>, Trouble> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let table = Table::new(wishes.processes)?;
-    let watches = HolderWatch::several(WATCHES, &opening.gate(), false)?;
-    let proxy_watches = HolderWatch::several(PROXY_WATCHES, &opening.gate(), true)?;
+    let watches = HolderWatch::all(&opening.gate())?;
     let handle = watch_manager(env, opening.gate())?;
     fault::point();
     // From here on nothing can fail or panic: the ways to the old table and to the new one change together.
@@ -258,7 +247,6 @@ fn open_anew(
         serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         max_per: Mutex::new(wishes.max_per),
         watches,
-        proxy_watches,
     });
     Ok(handle)
 }
@@ -294,7 +282,18 @@ impl ManagerWatch {
     }
 }
 
-/// One bounded step of freeing what has been closed, the oldest first.
-pub(crate) fn dismantle_step(budget: &mut Budget) -> Progress {
-    INCARNATIONS.dismantle_step(budget)
+/// Lets go some watches of what has been closed, the oldest first. To be called on a normal scheduler, on which the VM
+/// then removes the monitors before it runs the caller again.
+pub(crate) fn dismantle_step() -> Progress {
+    INCARNATIONS.dismantle_step()
+}
+
+/// Is there anything for [`drop_emptied`]?
+pub(crate) fn has_emptied() -> bool {
+    INCARNATIONS.has_emptied()
+}
+
+/// Frees the closed tables that have no watches any more. To be called on a dirty scheduler.
+pub(crate) fn drop_emptied() {
+    INCARNATIONS.drop_emptied();
 }

@@ -21,7 +21,8 @@
 //! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
 //! arguments at each call, which costs more than the rest of them together. All NIFs but those that only look, or read
 //! long keys, or free what nobody can find any more, run on normal schedulers, because a process that is killed inside
-//! a dirty NIF is announced dead while the NIF runs on: counts, records and monitors must not be touched then.
+//! a dirty NIF is announced dead while the NIF runs on: counts, records and monitors of an open table must not be
+//! touched then.
 //!
 //! # Without memory (P9)
 //!

@@ -36,8 +36,8 @@ fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
     Ok(ResourceArc::new(handle))
 }
 
-/// `forget(Handle) -> ok`: the call that the handle was made for is over. What has come of that is not lost by a panic
-/// here, which costs memory only.
+/// `forget(Handle) -> ok`: the call that the handle was made for is over. A panic here does not lose the answer of that
+/// call; it costs memory only.
 #[rustler::nif]
 fn forget(handle: ResourceArc<Handle>) -> Atom {
     let _ = contain_panic(|| handle.empty());

@@ -15,6 +15,9 @@ const UNITS_PER_PERCENT: usize = 25;
 /// What `open` takes of a timeslice: it makes a thousand watches.
 const PERCENT_TO_OPEN: i32 = 10;
 
+/// What a step of dismantling takes: the caller then waits until the processes whose monitors are removed have run.
+const PERCENT_TO_DISMANTLE: i32 = 100;
+
 mod atoms {
     rustler::atoms! { done, more, none, ok, waiting }
 }
@@ -43,24 +46,29 @@ fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
     atoms::ok()
 }
 
-/// `sweep_step(Handle, Units) -> more | waiting | done`: looks at or frees about so many keys.
+/// `sweep_step(Handle, Units) -> more | waiting | done`: looks at or frees about this many keys. Its work counts as
+/// time of the calling process.
 #[rustler::nif]
 fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom {
-    step(env, units, |budget| handle.sweep_step(budget))
-}
-
-/// `dismantle_step(Units) -> more | waiting | done`: frees about so many keys of closed tables.
-#[rustler::nif]
-fn dismantle_step(env: Env, units: usize) -> Atom {
-    step(env, units, incarnation::dismantle_step)
-}
-
-/// A bounded step, whose work counts as time of the calling process.
-fn step(env: Env<'_>, units: usize, step: impl FnOnce(&mut Budget) -> Progress) -> Atom {
     let mut budget = Budget::of(units);
-    let progress = step(&mut budget);
+    let progress = handle.sweep_step(&mut budget);
     let percent = (budget.spent() / UNITS_PER_PERCENT).clamp(1, 100);
     consume_timeslice(env, percent as i32);
+    in_words(progress)
+}
+
+/// `dismantle_step() -> more | waiting | done`: lets the VM remove monitors of closed tables. What is left of them is
+/// for `free_unused`.
+#[rustler::nif]
+fn dismantle_step(env: Env) -> Atom {
+    let progress = incarnation::dismantle_step();
+    if progress == Progress::More {
+        consume_timeslice(env, PERCENT_TO_DISMANTLE);
+    }
+    in_words(progress)
+}
+
+fn in_words(progress: Progress) -> Atom {
     match progress {
         Progress::More => atoms::more(),
         Progress::Waiting => atoms::waiting(),
@@ -68,18 +76,19 @@ fn step(env: Env<'_>, units: usize, step: impl FnOnce(&mut Budget) -> Progress) 
     }
 }
 
-/// `has_unused_keys() -> boolean()`: is there anything for the next one?
+/// `has_unused() -> boolean()`: is there anything for the next one?
 #[rustler::nif]
-fn has_unused_keys() -> bool {
+fn has_unused() -> bool {
     fault::point();
-    interned::has_unused()
+    interned::has_unused() || incarnation::has_emptied()
 }
 
-/// `free_unused_keys() -> ok`: long keys that nobody uses any more. Dirty, for the system may take long to take them
-/// back.
+/// `free_unused() -> ok`: frees long keys that are not in use, and closed tables. Dirty: a table of a million keys takes
+/// about 0.25 s.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn free_unused_keys() -> Atom {
+fn free_unused() -> Atom {
     interned::free_unused();
+    incarnation::drop_emptied();
     atoms::ok()
 }
 

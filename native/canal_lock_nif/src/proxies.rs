@@ -19,7 +19,7 @@ use crate::key::{decode, TermKey};
 use crate::raised::Raised;
 use equivalent::Equivalent;
 use parking_lot::Mutex;
-use permit_table::{fault, spread, Budget, HashTrie, Hashed, OutOfMemory, Query};
+use permit_table::{fault, Ordered, OutOfMemory, Query, SortedList};
 use rustler::{LocalPid, Monitor};
 
 /// The proxies of one table.
@@ -31,8 +31,8 @@ pub(crate) struct Proxies(Mutex<Records>);
 
 #[derive(Default)]
 struct Records {
-    by_holder: HashTrie<Record>,
-    by_proxy: HashTrie<ByProxy>,
+    by_holder: SortedList<Record>,
+    by_proxy: SortedList<ByProxy>,
 }
 
 struct Record {
@@ -50,15 +50,15 @@ struct ByProxy {
     digest: u64,
 }
 
-impl Hashed for Record {
-    fn hash(&self) -> u64 {
+impl Ordered for Record {
+    fn order(&self) -> u64 {
         self.digest
     }
 }
 
-impl Hashed for ByProxy {
-    fn hash(&self) -> u64 {
-        spread(self.proxy.word())
+impl Ordered for ByProxy {
+    fn order(&self) -> u64 {
+        self.proxy.word()
     }
 }
 
@@ -87,7 +87,7 @@ impl Proxies {
             by_proxy,
         } = &mut *records;
         let by_holder_room = by_holder.reserve(record.digest)?;
-        let by_proxy_room = by_proxy.reserve(spread(proxy.word()))?;
+        let by_proxy_room = by_proxy.reserve(proxy.word())?;
         let monitor = watch()?;
         fault::point();
         by_proxy_room.insert(ByProxy {
@@ -117,7 +117,7 @@ impl Proxies {
         let records = self.0.lock();
         let row = records
             .by_proxy
-            .find(spread(proxy.word()), |row| row.proxy == proxy);
+            .find(proxy.word(), |row| row.proxy == proxy);
         let record = row.and_then(|row| {
             records
                 .by_holder
@@ -134,17 +134,6 @@ impl Proxies {
         fault::point();
         self.0.lock().remove(proxy, |row| row.monitor == monitor);
     }
-
-    /// Frees some records of a table that is closed; answers whether any are left.
-    pub(crate) fn dismantle(&mut self, budget: &mut Budget) -> bool {
-        let Records {
-            by_holder,
-            by_proxy,
-        } = self.0.get_mut();
-        by_holder.take(budget.left(), |_| budget.spend(1));
-        by_proxy.take(budget.left(), |_| budget.spend(1));
-        !(by_holder.is_empty() && by_proxy.is_empty())
-    }
 }
 
 impl Records {
@@ -156,7 +145,7 @@ impl Records {
 
     fn remove(&mut self, proxy: Caller, is_meant: impl Fn(&ByProxy) -> bool) {
         let is_wanted = |row: &ByProxy| row.proxy == proxy && is_meant(row);
-        if let Some(row) = self.by_proxy.remove(spread(proxy.word()), is_wanted) {
+        if let Some(row) = self.by_proxy.remove(proxy.word(), is_wanted) {
             self.by_holder
                 .remove(row.digest, |record| record.proxy == proxy);
         }

@@ -11,7 +11,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many units, and one at least.
+    /// This many units, and at least one.
     pub fn of(units: usize) -> Self {
         Self {
             units: units.max(1),
@@ -19,7 +19,7 @@ impl Budget {
         }
     }
 
-    /// Notes that so much has been done.
+    /// Notes that this many units of work are done.
     pub fn spend(&mut self, units: usize) {
         self.spent += units;
     }

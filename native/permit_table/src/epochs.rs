@@ -29,7 +29,7 @@
 //!
 //! A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
 //! prototype, this one 3 ns, half of them for the thread-local, and a call of this library has about 20 to spend. It
-//! also frees where its caller happens to be; here nobody but the sweep ever frees.
+//! also frees where its caller happens to be; here only the sweep frees, and the manager of a closed table.
 
 use crate::barrier;
 use crate::sync::{

@@ -3,7 +3,7 @@
 //! [`point`] stands where a panic would be worst: inside a lock, inside somebody's closure, between two steps that
 //! belong together. [`memory`] stands before each allocation that may fail, `barrier` before each barrier that the
 //! kernel may refuse. In the library that is shipped all are empty: only the tests of this crate and the feature
-//! `faults`, which nobody but a test asks for, give them a body.
+//! `faults`, which only tests ask for, give them a body.
 //!
 //! None stands between the change of a count and the record of it. Nothing there can panic, and nothing could be
 //! mended there: those lines say so themselves.

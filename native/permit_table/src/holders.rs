@@ -18,22 +18,21 @@
 //! # Invariants
 //! - **H3** A slot is taken before the process is watched, and the process is watched before its first permit is
 //!   counted: whatever is counted is given back (P4). A process that inherits is not watched by its first call. The
-//!   callback of the death before is still to come, and either finds that process dead too, or has it watched. Who
-//!   watches a holder in another way than by being asked to must see to it for himself.
+//!   callback of the death before is still to come, and either finds that process dead too, or has it watched. A
+//!   caller of the library that watches a holder without being asked to has to handle that itself.
 //! - **H4** A process that finds its place taken, be it by a dead process with the same word, lives in `displaced`, and
 //!   the place counts how many do. It looks there if that count is not 0, so it finds its slot again after the other
-//!   has gone. Of several slots there that are of one word, at most one is not GIVING.
+//!   has gone. Of several slots there that are of one word, all but the first are GIVING: each was put before
+//!   the others, by a process that had waited until they were.
 
-use crate::budget::Budget;
 use crate::epochs::Pin;
 use crate::fault;
-use crate::hash_trie::{change, spread, HashTrie, Hashed};
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
-use crate::slot::{GivenBack, Seen, Slot, GIVING, RETIRING};
+use crate::slot::{Seen, Slot, GIVING, RETIRING};
+use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
-use std::convert::Infallible;
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
@@ -50,11 +49,8 @@ const APART: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
 /// scheduler.
 const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 
-/// A piece ends when so many keys have been seen.
+/// A piece ends after this many keys.
 const SEEN_PER_PIECE: usize = 4096;
-
-/// What it is worth of a budget to read a chunk and to free it.
-const UNITS_PER_CHUNK: usize = 64;
 
 /// Who holds: the identity word of a process, and where to look for it first.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +88,7 @@ impl Holder {
 pub struct Cursor {
     /// Past all slots of the array.
     pub displaced: bool,
-    /// The next slot: its index in the array, or the hash of its word among the displaced.
+    /// The next slot: its index in the array, or its word among the displaced.
     pub slot: u64,
     /// The order to go on from in it.
     pub order: u64,
@@ -122,9 +118,9 @@ impl Sums {
 pub(crate) struct Holders<K> {
     slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
-    /// A panic inside the lock (a bug of ours) leaves it free and the table whole: what may fail comes before
+    /// A panic inside the lock (a bug of ours) leaves it free and the list whole: what may fail comes before
     /// anything is put in, and what is let go goes in one step, in which nothing can panic.
-    displaced: Mutex<HashTrie<Displaced<K>>>,
+    displaced: Mutex<SortedList<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
 }
@@ -135,9 +131,9 @@ struct Displaced<K> {
     slot: NonNull<Slot<K>>,
 }
 
-impl<K> Hashed for Displaced<K> {
-    fn hash(&self) -> u64 {
-        spread(self.word)
+impl<K> Ordered for Displaced<K> {
+    fn order(&self) -> u64 {
+        self.word
     }
 }
 
@@ -148,7 +144,7 @@ unsafe impl<K: Send + Sync> Send for Displaced<K> {}
 struct Found<'a, K> {
     slot: &'a Slot<K>,
     /// If the slot is among the displaced: under this lock they are freed.
-    _lock: Option<MutexGuard<'a, HashTrie<Displaced<K>>>>,
+    _lock: Option<MutexGuard<'a, SortedList<Displaced<K>>>>,
 }
 
 impl<K> Holders<K> {
@@ -161,7 +157,7 @@ impl<K> Holders<K> {
         Ok(Self {
             slots: LazyArray::new(capacity, account)?,
             mask: capacity as u64 - 1,
-            displaced: Mutex::new(HashTrie::default()),
+            displaced: Mutex::new(SortedList::default()),
             released: Default::default(),
         })
     }
@@ -222,14 +218,15 @@ impl<K> Holders<K> {
     }
 
     /// Gives back all that a dead process held, exactly once (P4), and lets its slot go; unless its word is reused.
+    /// Returns how many permits that were.
     pub(crate) fn give_back(
         &self,
         pin: &Pin,
         holder: Holder,
         mut is_reused: impl FnMut() -> bool,
         account: &Account,
-    ) -> GivenBack {
-        let mut given = GivenBack::default();
+    ) -> u64 {
+        let mut given = 0;
         let mut retired = None;
         let mut give_back = || {
             if retired.is_none() {
@@ -284,11 +281,10 @@ impl<K> Holders<K> {
             slots.for_each(|slot| sums.add(slot));
         }
         let displaced = self.displaced.lock();
-        let Ok(_) = displaced.walk(0, usize::MAX, |displaced| -> Result<(), Infallible> {
+        for displaced in displaced.from(0) {
             // SAFETY: slots are freed under this lock.
             sums.add(unsafe { displaced.slot.as_ref() });
-            Ok(())
-        });
+        }
         // Under the lock too: what was released from a slot is told by the slot or from here.
         sums.released += self.released.load(Ordering::Relaxed);
         sums
@@ -368,17 +364,17 @@ impl<K> Holders<K> {
                 return Ok(Some(cursor));
             }
             let displaced = self.displaced.lock();
-            // One that is GIVING may stand before the living one of the same word (H4).
-            let has_word = |displaced: &Displaced<K>| {
-                // SAFETY: slots are freed under this lock.
-                let slot = unsafe { displaced.slot.as_ref() };
-                slot.holder() != GIVING || seeded("h4_one_dead_hides_the_next")
+            let mut slots = displaced.from(cursor.slot);
+            let next = if seeded("h4_one_dead_hides_the_next") {
+                slots.last()
+            } else {
+                slots.next()
             };
-            let Some(next) = displaced.first(cursor.slot, has_word) else {
+            let Some(next) = next else {
                 return Ok(None);
             };
-            if next.hash() > cursor.slot {
-                cursor.slot = next.hash();
+            if next.word > cursor.slot {
+                cursor.slot = next.word;
                 cursor.order = 0;
             }
             // SAFETY: slots are freed under this lock.
@@ -394,46 +390,24 @@ impl<K> Holders<K> {
         }
     }
 
-    /// Frees some slots, the displaced first; returns whether any are left. The permits on record are not released.
+    /// Frees everything. The permits on record are not released.
     ///
     /// # Safety
-    /// Made with this account, no other thread is inside, and it is not used for anything else again.
-    pub(crate) unsafe fn free_some(&self, account: &Account, budget: &mut Budget) -> bool {
+    /// Made with this account, no other thread is inside, and it is not used again.
+    pub(crate) unsafe fn free(&self, account: &Account) {
         let mut displaced = change(&self.displaced, account);
-        while let Some(next) = displaced.first(0, |_| true) {
-            let (hash, slot) = (next.hash(), next.slot);
-            // SAFETY: in the table, so it is not freed yet.
-            if !unsafe { forget_further_keys(slot.as_ref(), account, budget) } {
-                return true;
-            }
-            displaced.remove(hash, |displaced| displaced.slot == slot);
-            budget.spend(1);
+        while let Some(Displaced { slot, .. }) = displaced.pop() {
             // SAFETY: allocated with this account by `displace`, and no other thread is inside.
             unsafe {
                 slot.as_ref().free_more(account);
                 account.free(slot);
             }
         }
-        let mut chunks = (0..self.slots.chunk_count()).rev();
-        let Some(slots) = chunks.find_map(|chunk| self.slots.chunk(chunk)) else {
-            return false;
-        };
-        let is_enough = |slot| forget_further_keys(slot, account, budget);
-        if slots.iter().all(is_enough) {
-            budget.spend(UNITS_PER_CHUNK);
-            slots.iter().for_each(|slot| slot.free_more(account));
-            // SAFETY: as the caller says.
-            unsafe { self.slots.free_last(account, 0) };
+        displaced.shrink_to_fit();
+        for chunk in 0..self.slots.chunk_count() {
+            let slots = self.slots.chunk(chunk).into_iter().flatten();
+            slots.for_each(|slot| slot.free_more(account));
         }
-        true
-    }
-
-    /// Frees everything, after [`Holders::free_some`] has freed all slots.
-    ///
-    /// # Safety
-    /// As there.
-    pub(crate) unsafe fn free(&self, account: &Account) {
-        change(&self.displaced, account).shrink_to_fit();
         // SAFETY: as the caller says.
         unsafe { self.slots.free(account) };
     }
@@ -477,21 +451,18 @@ impl<K> Holders<K> {
             }
             if seen != RETIRING || seeded("h1_retiring_not_waited_for") {
                 let displaced = self.displaced.lock();
-                let found = displaced.find(spread(word), |displaced| {
-                    // SAFETY: slots are freed under this lock.
-                    let slot = unsafe { displaced.slot.as_ref() };
-                    displaced.word == word && {
-                        seen = look(slot);
-                        seen == word || seen == RETIRING
-                    }
-                });
-                // SAFETY: as above. So the lock goes with it.
-                let slot = unsafe { found?.slot.as_ref() };
+                let slot = displaced.find(word, |_| true)?.slot;
+                // SAFETY: slots are freed under this lock. So it goes with the slot.
+                let slot = unsafe { slot.as_ref() };
+                seen = look(slot);
                 if seen == word {
                     return Some(Found {
                         slot,
                         _lock: Some(displaced),
                     });
+                }
+                if seen != RETIRING {
+                    return None;
                 }
             }
             yield_now();
@@ -506,7 +477,7 @@ impl<K> Holders<K> {
     ) -> Result<&Slot<K>, OutOfMemory> {
         let word = holder.word.get();
         let mut displaced = change(&self.displaced, account);
-        let vacancy = displaced.reserve(spread(word))?;
+        let vacancy = displaced.reserve(word)?;
         let slot = account.allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
         // SAFETY: just allocated; freed by this process's death only, or with the table.
@@ -529,7 +500,7 @@ impl<K> Holders<K> {
         let is_it = |displaced: &Displaced<K>| {
             ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_vacated_by_word")
         };
-        let gone = displaced.remove(spread(holder.word.get()), is_it);
+        let gone = displaced.remove(holder.word.get(), is_it);
         let gone = gone.expect("a slot that is not at home").slot;
         home.displaced().fetch_sub(1, Ordering::Relaxed);
         // SAFETY: allocated with this account by `displace`. No call finds it anymore (H1), and those that look hold
@@ -562,12 +533,6 @@ impl<K> Drop for Unwatched<'_, K> {
             self.holders.vacate(self.holder, slot, self.account);
         }
     }
-}
-
-/// Forgets the further keys of a slot, as far as the budget goes; returns whether it was enough.
-fn forget_further_keys<K>(slot: &Slot<K>, account: &Account, budget: &mut Budget) -> bool {
-    budget.spend(slot.forget_some(account, budget.left()));
-    !budget.is_spent()
 }
 
 #[cfg(all(test, not(loom)))]

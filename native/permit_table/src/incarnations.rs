@@ -17,8 +17,9 @@
 //! # Invariants
 //! - **I1** The way to an incarnation is `current` for callers, and its own gate for those who watch for it. A death
 //!   that was watched for acts on the incarnation that it was watched for, never on one that was opened since: the
-//!   next one may be open before the death of who opened the last is told. The gate leads there before `current`
-//!   does: a caller can take permits, die, and have its death reported as soon as it finds the incarnation.
+//!   next one may be open before the death of the process that opened the last one is reported. The gate leads there
+//!   before `current` does: a caller can take permits, die, and have its death reported as soon as it finds the
+//!   incarnation.
 //! - **I2** To close is to take both ways away, once. Whoever is inside by then finishes its call on what is closed,
 //!   and what it does there is void. It is freed when nobody is inside any more: neither by a pin that is older than
 //!   the stamp that was given after both ways had gone (`epochs.rs`), nor by a [`Shared`].
@@ -34,7 +35,6 @@
 //! and is for E2 and E3 to ensure. What was done inside comes before the freeing: by E4 for pins, and for a
 //! [`Shared`] by its count, which is given up with Release and found to be the last with Acquire.
 
-use crate::budget::Budget;
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::fault;
 use crate::memory::{make_room, OutOfMemory};
@@ -49,20 +49,21 @@ use std::ptr;
 /// In place of the stamp of a closed incarnation: nobody is inside any more. Stamps start above it.
 const QUIET: u64 = 0;
 
-/// What can be opened, and goes by pieces after it has been closed.
+/// What can be opened.
 pub trait Dismantle: Send + Sync + 'static {
-    /// Frees a piece of it; returns whether there is more. No other thread is inside any more.
-    fn dismantle(&mut self, budget: &mut Budget) -> bool;
+    /// Frees a part of it that has to go step by step; returns whether there are more. The rest is dropped afterwards.
+    /// It is closed, and no other thread is inside any more.
+    fn dismantle(&mut self) -> bool;
 }
 
 /// At most one open `T`, and the closed ones that are not freed yet. It lives in a static:
 ///
 /// ```
-/// use permit_table::{pin, Budget, Dismantle, Incarnations, OutOfMemory, Progress};
+/// use permit_table::{pin, Dismantle, Incarnations, OutOfMemory, Progress};
 ///
 /// struct Room(u64);
 /// impl Dismantle for Room {
-///     fn dismantle(&mut self, _budget: &mut Budget) -> bool {
+///     fn dismantle(&mut self) -> bool {
 ///         false
 ///     }
 /// }
@@ -83,7 +84,8 @@ pub trait Dismantle: Send + Sync + 'static {
 ///
 /// second.close();
 /// assert_eq!(number(), None);
-/// while ROOMS.dismantle_step(&mut Budget::of(1)) != Progress::Done {}
+/// while ROOMS.dismantle_step() != Progress::Done {}
+/// ROOMS.drop_emptied();
 /// # Ok::<(), OutOfMemory>(())
 /// ```
 pub struct Incarnations<T: 'static> {
@@ -92,8 +94,7 @@ pub struct Incarnations<T: 'static> {
     /// In the order of their closing.
     ///
     /// A panic inside the lock (a bug of ours) leaves it free, and each incarnation either open or closed: whatever may
-    /// go wrong comes before the ways to one are changed. One that is being freed stays in the list until nothing is
-    /// left of it.
+    /// go wrong comes before the ways to one are changed.
     closed: Mutex<Vec<Closed<T>>>,
 }
 
@@ -107,6 +108,8 @@ struct Incarnation<T: 'static> {
 struct Closed<T: 'static> {
     /// Or [`QUIET`].
     stamp: u64,
+    /// It is dismantled, and has to be dropped.
+    is_emptied: bool,
     incarnation: Arc<Incarnation<T>>,
 }
 
@@ -186,11 +189,12 @@ impl<T: Dismantle> Incarnations<T> {
         Ok(Opening { closed, keep, gate })
     }
 
-    /// One bounded step of freeing what has been closed, the oldest first.
-    pub fn dismantle_step(&self, budget: &mut Budget) -> Progress {
+    /// Frees a part of what has been closed, the oldest first. What is left of it is for
+    /// [`Incarnations::drop_emptied`].
+    pub fn dismantle_step(&self) -> Progress {
         let mut closed = self.closed.lock();
         fault::point();
-        let Some(oldest) = closed.first_mut() else {
+        let Some(oldest) = closed.iter_mut().find(|closed| !closed.is_emptied) else {
             return Progress::Done;
         };
         if oldest.stamp != QUIET && !seeded("i2_freed_without_waiting") {
@@ -205,12 +209,27 @@ impl<T: Dismantle> Incarnations<T> {
             return Progress::Waiting;
         };
         fault::point();
-        if !alone.opened.dismantle(budget) {
-            let gone = closed.remove(0);
-            drop(closed);
-            drop(gone);
-        }
+        oldest.is_emptied = !alone.opened.dismantle();
         Progress::More
+    }
+
+    /// Is there anything for [`Incarnations::drop_emptied`]?
+    pub fn has_emptied(&self) -> bool {
+        self.closed.lock().iter().any(|closed| closed.is_emptied)
+    }
+
+    /// Drops what is left of the closed ones that have been dismantled. That may take long; other threads can open in
+    /// this time.
+    pub fn drop_emptied(&self) {
+        loop {
+            let mut closed = self.closed.lock();
+            let Some(index) = closed.iter().position(|closed| closed.is_emptied) else {
+                return;
+            };
+            let emptied = closed.remove(index);
+            drop(closed);
+            drop(emptied);
+        }
     }
 }
 
@@ -333,6 +352,7 @@ impl<T> Way<T> {
         // There is room (I5).
         closed.push(Closed {
             stamp: too_soon.unwrap_or_else(stamp),
+            is_emptied: false,
             incarnation,
         });
     }
@@ -352,7 +372,7 @@ mod tests {
 
     struct Nothing;
     impl Dismantle for Nothing {
-        fn dismantle(&mut self, _budget: &mut Budget) -> bool {
+        fn dismantle(&mut self) -> bool {
             false
         }
     }

@@ -35,7 +35,6 @@
 //! unmarked one of smaller order. (The reverse may be, and is passed over.)
 
 use crate::buckets::Buckets;
-use crate::budget::Budget;
 use crate::epochs::Pin;
 use crate::fault;
 use crate::lazy_array::LazyArray;
@@ -496,7 +495,7 @@ impl<K: Key> Keys<K> {
     }
 
     /// Calls `visit` with each key whose order is greater than `after`, as long as it says so, and with the greatest
-    /// order so far. (A marked link may stand behind a greater one that is not marked. Whoever went on after that
+    /// order so far. (A marked link may stand behind a greater one that is not marked. A walk that went on after that
     /// smaller order would visit the greater one again.)
     pub(crate) fn walk<'a>(
         &'a self,
@@ -527,49 +526,21 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// Frees nodes from the front of the list; returns whether any are left.
+    /// Frees everything.
     ///
     /// # Safety
     /// The map was made with this account, nobody else is inside, and it is not used for anything else again.
-    pub(crate) unsafe fn free_some(&self, account: &Account, budget: &mut Budget) -> bool {
-        let first = &self.entry(0).link;
-        while !budget.is_spent() {
-            let (next, _) = first.next();
-            // SAFETY: linked, and nobody frees but us.
-            let Some(link) = (unsafe { next.as_ref() }) else {
-                return false;
-            };
-            let (rest, _) = link.next();
-            fault::point();
-            first.next.store(rest, Ordering::Relaxed);
-            budget.spend(match Link::node::<K>(next) {
-                // SAFETY: just unlinked; the caller says that nobody is inside.
-                Some(node) => unsafe { free_node(node, account) },
-                None => 1,
-            });
-        }
-        true
-    }
-
-    /// Frees a chunk of heads, but not the one that it was made with, after [`Keys::free_some`] has freed all nodes.
-    /// Returns whether there was one.
-    ///
-    /// # Safety
-    /// As there.
-    pub(crate) unsafe fn free_heads(&self, account: &Account, budget: &mut Budget) -> bool {
-        // SAFETY: as the caller says.
-        let freed = unsafe { self.heads.free_last(account, 1) };
-        if freed {
-            budget.spend(UNITS_PER_CHUNK);
-        }
-        freed
-    }
-
-    /// Frees all that is left.
-    ///
-    /// # Safety
-    /// As there.
     pub(crate) unsafe fn free(&self, account: &Account) {
+        let (mut cursor, _) = self.entry(0).link.next();
+        // SAFETY: linked, and only this loop frees, after it has read the link.
+        while let Some(link) = unsafe { cursor.as_ref() } {
+            let (next, _) = link.next();
+            if let Some(node) = Link::node::<K>(cursor) {
+                // SAFETY: the caller says that no thread is inside.
+                unsafe { free_node(node, account) };
+            }
+            cursor = next;
+        }
         // SAFETY: as the caller says.
         unsafe { self.heads.free(account) };
     }

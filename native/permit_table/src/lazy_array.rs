@@ -106,28 +106,15 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         Some(taken)
     }
 
-    /// Frees the last chunk that is there, unless it is one of the first `kept`; answers whether it was there.
-    ///
-    /// # Safety
-    /// `account` is the one it was made with, and nobody is inside.
-    pub(crate) unsafe fn free_last(&self, account: &Account, kept: usize) -> bool {
-        let last = (kept..self.chunk_count())
-            .rev()
-            .find_map(|chunk| self.take(chunk));
-        if let Some(values) = last {
-            // SAFETY: allocated with this account by `get_or_create`; the caller says that nobody is inside.
-            unsafe { account.free(values) };
-        }
-        last.is_some()
-    }
-
     /// Frees everything.
     ///
     /// # Safety
-    /// `account` is the one it was made with, nobody is inside, and it is not used again.
+    /// `account` is the one it was made with, no thread is inside, and it is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
-        // SAFETY: as the caller says.
-        while unsafe { self.free_last(account, 0) } {}
+        for values in (0..self.chunk_count()).filter_map(|chunk| self.take(chunk)) {
+            // SAFETY: allocated with this account by `get_or_create`; the caller says that no thread is inside.
+            unsafe { account.free(values) };
+        }
         // SAFETY: allocated with this account by `new`.
         unsafe { account.free(self.chunks) };
     }

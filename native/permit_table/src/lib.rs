@@ -12,7 +12,7 @@
 //!            |   \     slot.rs         |
 //!            |    \  what it holds     |
 //!            |     \       |           |
-//!            |      \  hash_trie.rs    |           budget.rs    how much a step may do
+//!            |      \  sorted_list.rs  |           budget.rs    how much a step may do
 //!            |       \  grows without  |           memory.rs    fallible, accounted
 //!            |        \  long pauses   |           sync.rs      the only door to atomics
 //!     buckets.rs  lazy_array.rs    epochs.rs
@@ -66,8 +66,7 @@
 //! - `ahash`: a keyed hash that resists crafted collisions, at a few nanoseconds for short keys; keys can come from
 //!   strangers.
 //! - `crossbeam-utils`: `CachePadded` knows the distance at which cache lines disturb each other, per platform.
-//! - `equivalent`, `hashbrown`: lookups by a borrowed view of a key, and a hash table whose growth can fail
-//!   (`try_reserve`), for the leaves of `hash_trie.rs`.
+//! - `equivalent`: lookups by a borrowed view of a key.
 //! - `parking_lot`: one-word locks without poison for what is cold: the sweep, displaced slots, holders of many keys.
 //! - `libc`: `membarrier(2)`.
 
@@ -78,13 +77,13 @@ mod buckets;
 mod budget;
 mod epochs;
 pub mod fault;
-mod hash_trie;
 mod holders;
 mod incarnations;
 mod keys;
 mod lazy_array;
 mod memory;
 mod slot;
+mod sorted_list;
 mod sweep;
 mod table;
 mod tally;
@@ -97,12 +96,12 @@ pub use budget::Budget;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
 pub use epochs::{quiet_before, stamp, thread_of};
-pub use hash_trie::{spread, HashTrie, Hashed, Vacancy};
 pub use holders::{Cursor, Holder};
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
 pub use memory::{make_room, OutOfMemory};
-pub use slot::{GivenBack, NotHeld};
+pub use slot::NotHeld;
+pub use sorted_list::{Ordered, SortedList, Vacancy};
 pub use sweep::Progress;
 pub use table::{Acquired, Table, Totals, Usage};
 pub use view::Permits;

@@ -34,7 +34,7 @@ impl Account {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Notes `bytes` that somebody else has allocated for the table (a key's own heap, a hash table).
+    /// Notes `bytes` that the table has allocated in another way (a key's own heap, a list).
     pub(crate) fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

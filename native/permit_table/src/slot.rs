@@ -3,7 +3,7 @@
 //! ```text
 //!   [ holder | displaced | entry | entry | more | released ]     64 bytes, a cache line
 //!                            |              |       '-> counted for people
-//!                            |              '-> further keys: a table of the process's own (`hash_trie.rs`)
+//!                            |              '-> further keys: a list of the process's own (`sorted_list.rs`)
 //!                            '-> key's node, permits of it
 //! ```
 //!
@@ -26,15 +26,16 @@
 //! - **H1** One thread at a time changes what is on record in a slot, and each change happens before the next. So plain
 //!   stores are enough. A process changes the slot that has its word, inside its own calls. A callback changes a slot
 //!   that it has made GIVING, until it vacates it. These do not meet: no call finds a slot that is GIVING, and none
-//!   that has found it before is still running. For the callback has been told that no process with the word is alive.
-//!   So each of them has made its last call, or its entry in the VM's process table was not to be seen yet. The calls
-//!   of the former happen before the answer, and, by the fence after it, before what the callback does. The latter
-//!   finds in its first call that the word has been taken away: between that and the question is a SeqCst fence, and
-//!   between the entry and the first call is another, so one of the two sides sees what the other has done.
+//!   that has found it before is still running. For the VM has answered the callback that no process with the word is
+//!   alive. So each of them has made its last call, or its entry in the VM's process table was not to be seen yet. The
+//!   calls of the former happen before the answer, and, by the fence after it, before what the callback does. The
+//!   latter finds in its first call that the word has been taken away: between that and the question is a SeqCst fence,
+//!   and between the entry and the first call is another, so one of the two sides sees what the other has done.
 //! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
 //!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
-//!   something else by now: it is never followed. When the entries are taken and a key comes that is on no record, the
-//!   last of them moves to the further keys, under their lock: for that moment it is on record twice.
+//!   something else by now: it is never followed. A key can be on record in an entry and among the further keys: what a
+//!   process has of it is the sum. Permits move from an entry to the further keys under the lock of the latter, so a
+//!   reader that has the lock sees them in one of the two.
 //! - **H5** Whenever its process is in no call, the sum beside the further keys is that of their permits.
 //!   So what a process has in all is read without a walk and without a lock, and it does not wait for who reads it.
 //!
@@ -51,9 +52,9 @@
 
 use crate::epochs::Pin;
 use crate::fault;
-use crate::hash_trie::{change, HashTrie, Hashed};
 use crate::keys::Node;
 use crate::memory::{make_room, Account, OutOfMemory};
+use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{
     fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
 };
@@ -83,15 +84,6 @@ const KEYS_PER_PIECE: usize = 1024;
 /// The caller does not hold what it wants to release. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld;
-
-/// What a process had when it died.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenBack {
-    /// Keys of which it held permits.
-    pub keys: u64,
-    /// Permits, of all keys together.
-    pub permits: u64,
-}
 
 /// What a process was seen to hold of one key, under a pin.
 pub(crate) struct Seen<'a, K> {
@@ -139,7 +131,7 @@ impl<K> Entry<K> {
 /// A key that is not in its holder's slot itself.
 struct Held<K> {
     node: NonNull<Node<K>>,
-    /// The node's: what it is hashed by.
+    /// The node's.
     order: u64,
     permits: u64,
 }
@@ -150,8 +142,8 @@ impl<K> Held<K> {
     }
 }
 
-impl<K> Hashed for Held<K> {
-    fn hash(&self) -> u64 {
+impl<K> Ordered for Held<K> {
+    fn order(&self) -> u64 {
         self.order
     }
 }
@@ -161,11 +153,11 @@ unsafe impl<K: Send + Sync> Send for Held<K> {}
 
 /// What a process holds beyond its slot.
 ///
-/// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the table whole: to search
+/// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the list whole: to search
 /// or to copy changes nothing, and what is inserted or removed is so in one step, with the count and the sum, between
 /// which nothing can panic.
 struct More<K> {
-    keys: Mutex<HashTrie<Held<K>>>,
+    keys: Mutex<SortedList<Held<K>>>,
     /// Permits of all these keys together (H5). Changed under the lock, so a load and a store do. It is a number for
     /// people, and nobody follows anything because of it: relaxed.
     permits: AtomicU64,
@@ -174,19 +166,13 @@ struct More<K> {
 impl<K> More<K> {
     fn new() -> Self {
         Self {
-            keys: Mutex::new(HashTrie::default()),
+            keys: Mutex::new(SortedList::default()),
             permits: AtomicU64::new(0),
         }
     }
 
     fn permits(&self) -> u64 {
         self.permits.load(Ordering::Relaxed)
-    }
-
-    #[cold]
-    fn has(&self, node: &Node<K>) -> bool {
-        let keys = self.keys.lock();
-        keys.find(node.order(), |held| held.is_of(node)).is_some()
     }
 
     fn add(&self, permits: u64) {
@@ -230,14 +216,6 @@ impl<K> Default for Slot<K> {
             writer: Default::default(),
         }
     }
-}
-
-/// Where a permit is going to be recorded.
-pub(crate) enum Place<'a, K> {
-    /// In the slot.
-    Entry(&'a Entry<K>),
-    /// Where permits of the same key are, beyond.
-    More,
 }
 
 /// A slot that is [`RETIRING`], until this is dropped.
@@ -337,7 +315,7 @@ impl<K> Slot<K> {
         &self,
         node: Option<&Node<K>>,
         account: &Account,
-    ) -> Result<Place<'_, K>, OutOfMemory> {
+    ) -> Result<&Entry<K>, OutOfMemory> {
         self.writer.check();
         let wanted = node.map_or(ptr::null(), ptr::from_ref);
         let mut free = None;
@@ -345,37 +323,26 @@ impl<K> Slot<K> {
             if entry.permits.load(Ordering::Relaxed) == 0 {
                 free = free.or(Some(entry));
             } else if ptr::eq(entry.node.load(Ordering::Relaxed), wanted) {
-                return Ok(Place::Entry(entry));
-            }
-        }
-        // Only we change what there is beyond (H1): where nothing is, none need look.
-        if let (Some(more), Some(node)) = (self.more().filter(|more| more.permits() > 0), node) {
-            if more.has(node) {
-                return Ok(Place::More);
+                return Ok(entry);
             }
         }
         match free {
-            Some(entry) => Ok(Place::Entry(entry)),
-            None => self.make_place(account).map(Place::Entry),
+            Some(entry) => Ok(entry),
+            None => self.make_place(account),
         }
     }
 
     /// Records a permit of `node`, whose count includes it already, in the place reserved for it. Cannot fail.
     #[inline(always)]
-    pub(crate) fn record(&self, place: Place<'_, K>, node: &Node<K>) {
+    pub(crate) fn record(&self, entry: &Entry<K>, node: &Node<K>) {
         self.writer.check();
-        match place {
-            Place::Entry(entry) => {
-                entry
-                    .node
-                    .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
-                let permits = entry.permits.load(Ordering::Relaxed);
-                // Release: whoever looks on from elsewhere and sees the permits sees the node (H2).
-                let order = ordering("h2_recorded_relaxed", Ordering::Release);
-                entry.permits.store(permits + 1, order);
-            }
-            Place::More => self.record_more(node),
-        }
+        entry
+            .node
+            .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
+        let permits = entry.permits.load(Ordering::Relaxed);
+        // Release: a reader that sees the permits sees the node (H2).
+        let order = ordering("h2_recorded_relaxed", Ordering::Release);
+        entry.permits.store(permits + 1, order);
     }
 
     /// Takes one permit of the key off the record, and gives it back to the count.
@@ -432,16 +399,15 @@ impl<K> Slot<K> {
         true
     }
 
-    /// Gives back all that is on record, and adds it up.
-    pub(crate) fn give_back(&self, _pin: &Pin, account: &Account, given: &mut GivenBack) {
+    /// Gives back all that is on record, and adds its permits up.
+    pub(crate) fn give_back(&self, _pin: &Pin, account: &Account, given: &mut u64) {
         self.writer.check();
         // Nothing between taking permits off the record and this can panic, so none is lost and none is given back
         // twice, though a panic may come between two of them.
         let mut give = |node: NonNull<Node<K>>, permits: u64| {
             // SAFETY: permits > 0 (H2), and only we change that (H1).
             unsafe { node.as_ref() }.buckets.release(permits);
-            given.keys += 1;
-            given.permits += permits;
+            *given += permits;
         };
         for entry in &self.entries {
             fault::point();
@@ -457,13 +423,14 @@ impl<K> Slot<K> {
             }
         }
         if let Some(more) = self.more() {
-            change(&more.keys, account).take(usize::MAX, |held| {
+            let mut keys = change(&more.keys, account);
+            while let Some(held) = keys.pop() {
                 if !seeded("h5_given_back_and_left_in_the_sum") {
                     more.subtract(held.permits);
                 }
                 give(held.node, held.permits);
                 fault::point();
-            });
+            }
         }
     }
 
@@ -492,6 +459,20 @@ impl<K> Slot<K> {
             let Some(holder) = self.settled_holder() else {
                 return Ok(None);
             };
+            let more = self.more().map(|more| more.keys.lock());
+            // A key that is released and acquired again may have moved in between, and must not be noted twice: where
+            // it was seen last counts.
+            let [first, second] = self.entries.each_ref().map(|entry| entry.glance(pin));
+            let moved = |(node, _): &(&Node<K>, u64)| {
+                second.is_some_and(|(other, _)| ptr::eq(other, *node))
+                    && !seeded("h2_moved_and_told_twice")
+            };
+            let mut inline = [first.filter(|first| !moved(first)), second];
+            let is_late = more.is_none() && self.more().is_some();
+            if is_late && !seeded("h2_moved_to_where_none_looks") {
+                // What was in an entry may be there now.
+                continue;
+            }
             let mut note = |node: &'a Node<K>, permits| {
                 make_room(seen, 1)?;
                 seen.push(Seen {
@@ -501,40 +482,42 @@ impl<K> Slot<K> {
                 });
                 Ok(())
             };
-            // A key that is released and acquired again may have moved in between, and must not be noted twice: where
-            // it was seen last counts.
-            let [first, second] = self.entries.each_ref().map(|entry| entry.glance(pin));
-            let moved = |(node, _): &(&Node<K>, u64)| {
-                second.is_some_and(|(other, _)| ptr::eq(other, *node))
-                    && !seeded("h2_moved_and_told_twice")
-            };
-            let inline = [first.filter(|first| !moved(first)), second];
-            let more = self.more().map(|more| more.keys.lock());
-            // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
-            let node = |held: &Held<K>| unsafe { &*held.node.as_ptr().cast_const() };
-            let find = |wanted: &Node<K>| {
-                more.as_ref()?
-                    .find(wanted.order(), |held| held.is_of(wanted))
+            let mut note_held = |held: &Held<K>| {
+                // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
+                let node = unsafe { &*held.node.as_ptr().cast_const() };
+                let mut permits = held.permits;
+                for entry in &mut inline {
+                    permits += entry
+                        .take_if(|(other, _)| held.is_of(other))
+                        .map_or(0, |(_, inline)| inline);
+                }
+                note(node, permits)
             };
             let mut next = None;
             match (only, &more) {
-                (Some(only), _) => {
-                    if let Some(held) = find(only) {
-                        note(node(held), held.permits)?;
-                    }
+                (Some(only), Some(more)) => {
+                    let held = more.find(only.order(), |held| held.is_of(only));
+                    held.map_or(Ok(()), note_held)?;
                 }
                 (None, Some(more)) => {
-                    let visit = |held| note(node(held), held.permits);
-                    next = more.walk(from, KEYS_PER_PIECE, visit)?;
+                    let mut last = from;
+                    for (copied, held) in more.from(from).enumerate() {
+                        if copied >= KEYS_PER_PIECE && held.order > last {
+                            next = Some(held.order);
+                            break;
+                        }
+                        last = held.order;
+                        note_held(held)?;
+                    }
                 }
-                (None, None) => {}
+                (_, None) => {}
             }
             let is_wanted = |node: &Node<K>| match only {
                 Some(only) => ptr::eq(node, only),
                 None => node.order() >= from && next.is_none_or(|next| node.order() < next),
             };
             for (node, permits) in inline.into_iter().flatten() {
-                if is_wanted(node) && find(node).is_none() {
+                if is_wanted(node) {
                     note(node, permits)?;
                 }
             }
@@ -555,8 +538,8 @@ impl<K> Slot<K> {
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Makes the last entry free: what it has is kept with the keys beyond. So who holds many keys for long and takes
-    /// and releases others meanwhile does the latter in the slot.
+    /// Makes the last entry free: its permits move to the further keys. So a process that holds many keys for long, and
+    /// acquires and releases others, does the latter in the slot.
     #[cold]
     fn make_place(&self, account: &Account) -> Result<&Entry<K>, OutOfMemory> {
         let more = match self.more() {
@@ -576,27 +559,21 @@ impl<K> Slot<K> {
         }
         let mut keys = change(&more.keys, account);
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
-            // SAFETY: permits > 0 (H2): nobody calls for a place that is free.
+            // SAFETY: permits > 0 (H2), as there is no free entry.
             let order = unsafe { node.as_ref() }.order();
-            keys.reserve(order)?.insert(Held {
-                node,
-                order,
-                permits,
-            });
+            match keys.find_mut(order, |held| held.node == node) {
+                Some(held) => held.permits += permits,
+                None => keys.reserve(order)?.insert(Held {
+                    node,
+                    order,
+                    permits,
+                }),
+            }
             more.add(permits);
         }
         // Under the lock: who looks on sees it in one of the two at least.
         entry.permits.store(0, Ordering::Release);
         Ok(entry)
-    }
-
-    #[cold]
-    fn record_more(&self, node: &Node<K>) {
-        let more = self.more().expect("found by `reserve`");
-        let mut keys = more.keys.lock();
-        let found = keys.find_mut(node.order(), |held| held.is_of(node));
-        found.expect("found by `reserve`").permits += 1;
-        more.add(1);
     }
 
     /// The same, if it is one of those beyond.
@@ -642,17 +619,7 @@ impl<K> Slot<K> {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// Forgets up to `limit` further keys, whose permits are not released; returns how many. Called where nobody else
-    /// can see the slot.
-    pub(crate) fn forget_some(&self, account: &Account, limit: usize) -> usize {
-        let mut forgotten = 0;
-        if let Some(more) = self.more() {
-            change(&more.keys, account).take(limit, |_| forgotten += 1);
-        }
-        forgotten
-    }
-
-    /// Frees what it has allocated. Called where nobody else can see it.
+    /// Frees what it has allocated. Called where no other thread can see it.
     pub(crate) fn free_more(&self, account: &Account) {
         let more = self.more.swap(ptr::null_mut(), Ordering::AcqRel);
         if let Some(more) = NonNull::new(more) {

@@ -362,17 +362,16 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Frees some of what waits; returns whether anything is left.
+    /// Frees all that waits.
     ///
     /// # Safety
     /// No thread is inside the table any more.
-    pub(crate) unsafe fn free_some(&mut self, account: &Account, budget: &mut Budget) -> bool {
+    pub(crate) unsafe fn free(&mut self, account: &Account) {
         self.stamp_fresh();
-        while !self.waiting.is_empty() && !budget.is_spent() {
+        while !self.waiting.is_empty() {
             // SAFETY: as the caller says.
-            budget.spend(unsafe { self.free_first(account) });
+            unsafe { self.free_first(account) };
         }
-        !self.waiting.is_empty()
     }
 
     /// Frees what has waited longest; returns what that is worth of a budget.

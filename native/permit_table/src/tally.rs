@@ -137,7 +137,7 @@ mod tests {
         tally.add_first(CHUNK, Event::NotHeld, 3, &account);
         assert!(tally.own(CHUNK).is_some());
         assert_eq!(tally.sum(Event::NotHeld), 3);
-        // SAFETY: nobody else knows it.
+        // SAFETY: no other thread knows it.
         unsafe { tally.free(&account) };
     }
 

@@ -3,8 +3,8 @@
 //! All of it is exact at quiet points and a fair snapshot otherwise: what was so all the time of a walk is told once,
 //! what came or went meanwhile may be told or not, and nothing is told that was never so (unless it changed there and
 //! back between two loads). A process that inherits (`holders.rs`) goes on with what the dead one held, and of two
-//! processes with one word, of which one is dead, both may be told. Nobody waits for it but a holder of more than two
-//! keys, while the list of its keys is copied or searched, and those whose place is taken (H4). It waits where a
+//! processes with one word, of which one is dead, both may be told. Only two kinds of holders wait for it: one of more
+//! than two keys, while the list of its keys is copied or searched, and one whose place is taken (H4). It waits where a
 //! callback decides whose a slot is (H1), for microseconds. What all of it comes to is no matter of this module:
 //! [`Table::usage`] adds it up without looking at any key.
 
@@ -91,8 +91,8 @@ impl<K: Key> Table<K> {
         Ok(next)
     }
 
-    /// Whether a process that has been told as a holder is still known. If not, it has died since, and its permits have
-    /// been given back. Calls that visit what is told may ask.
+    /// Whether a process that was visited as a holder is still known. If not, it has died since, and its permits have
+    /// been released. `visit` may ask.
     pub fn knows(&self, holder: Holder) -> bool {
         self.holders.has(holder)
     }

@@ -2,11 +2,11 @@
 //! happens beside each other is in `loom/incarnations.rs`.)
 #![cfg(not(loom))]
 
-use permit_table::{pin, Budget, Dismantle, Gate, Incarnations, Progress};
+use permit_table::{pin, Dismantle, Gate, Incarnations, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is opened: it goes in so many pieces, and says when it is gone.
+/// What is opened: it goes in this many steps, and says when it is gone.
 struct Piecewise {
     number: u64,
     pieces: usize,
@@ -14,8 +14,8 @@ struct Piecewise {
 }
 
 impl Dismantle for Piecewise {
-    fn dismantle(&mut self, budget: &mut Budget) -> bool {
-        self.pieces = self.pieces.saturating_sub(budget.left());
+    fn dismantle(&mut self) -> bool {
+        self.pieces -= 1;
         self.pieces > 0
     }
 }
@@ -64,7 +64,9 @@ impl Stage {
     }
 
     fn step(&self) -> Progress {
-        self.incarnations.dismantle_step(&mut Budget::of(1))
+        let progress = self.incarnations.dismantle_step();
+        self.incarnations.drop_emptied();
+        progress
     }
 
     /// As `step`, once nobody is inside. Other tests are, now and then: pins are not of one stage.
@@ -177,48 +179,30 @@ fn i2_nothing_is_freed_while_somebody_is_inside() {
 }
 
 #[test]
-fn the_oldest_goes_first_and_a_step_does_something_at_least() {
-    static OWN: Incarnations<Piecewise> = Incarnations::new();
-    let stage = Stage::new(&OWN);
-    stage.open(1, false);
-    stage.open(2, false);
-    let last = stage.open(3, false);
-    assert_eq!(stage.step_in_peace(), Progress::More);
-    assert_eq!(
-        stage.incarnations.dismantle_step(&mut Budget::of(0)),
-        Progress::More
-    );
-    assert_eq!(
-        stage.incarnations.dismantle_step(&mut Budget::of(2)),
-        Progress::More
-    );
-    assert_eq!(stage.alive.load(Ordering::Relaxed), 2);
-    stage.goes_in(3, 1);
-    assert_eq!(stage.current(), Some(3));
-    last.close();
-    stage.goes_in(3, 0);
-}
-
-#[test]
-fn closed_ones_go_in_the_order_of_their_closing() {
-    struct Numbered(u64, &'static Mutex<Vec<u64>>);
+fn closed_ones_go_in_the_order_of_their_closing_without_the_lock() {
+    static OWN: Incarnations<Numbered> = Incarnations::new();
+    static GONE: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    struct Numbered(u64);
     impl Dismantle for Numbered {
-        fn dismantle(&mut self, _budget: &mut Budget) -> bool {
+        fn dismantle(&mut self) -> bool {
             false
         }
     }
     impl Drop for Numbered {
         fn drop(&mut self) {
-            self.1.lock().unwrap().push(self.0);
+            // It may take long, so others open in the meantime. (If they could not, this would never end.)
+            drop(OWN.opening(false).unwrap());
+            GONE.lock().unwrap().push(self.0);
         }
     }
-    static OWN: Incarnations<Numbered> = Incarnations::new();
-    static GONE: Mutex<Vec<u64>> = Mutex::new(Vec::new());
     for number in 1..=5 {
-        OWN.opening(false).unwrap().open(Numbered(number, &GONE));
+        OWN.opening(false).unwrap().open(Numbered(number));
     }
-    while OWN.dismantle_step(&mut Budget::of(1)) != Progress::Done {
+    while OWN.dismantle_step() != Progress::Done {
         std::thread::yield_now();
     }
+    assert!(GONE.lock().unwrap().is_empty() && OWN.has_emptied());
+    OWN.drop_emptied();
+    assert!(!OWN.has_emptied());
     assert_eq!(*GONE.lock().unwrap(), [1, 2, 3, 4]);
 }

@@ -16,12 +16,13 @@
 //!   address says the same key. It is found as long as anybody has it, because who looks for it gets hold of it or
 //!   sees it gone for good (`Weak::upgrade`), and a new one goes in only if no other has since the search began.
 //! - **N2** Whether a key is long depends on nothing but its value: so equal keys are interned all, or none of them.
-//! - **N3** The lock is held for some pointers' time, never while a key is read, compared, made or freed. What nobody
-//!   uses any more is freed by a dirty scheduler too ([`free_unused`]): to give back a gigabyte takes the system long.
+//! - **N3** The lock is held for microseconds (`sorted_list.rs`, S2), never while a key is read, compared, made or
+//!   freed. A dirty scheduler also frees keys that are not in use ([`free_unused`]): to return a gigabyte to the system
+//!   takes long.
 //!
 //! The handle of a process that is killed in between goes with the other terms of the process.
 //!
-//! A panic under the lock (a bug of ours) leaves it free, and at most a digest without a key, which is nobody's.
+//! A panic under the lock (a bug of ours) leaves it free, and at most an entry without a key.
 
 use super::read::{with_interned, with_term, Care, Reading, Stop};
 use super::TermKey;
@@ -30,9 +31,8 @@ use crate::incarnation::contain_panic;
 use crate::raised::Raised;
 use equivalent::Equivalent;
 use parking_lot::Mutex;
-use permit_table::{fault, make_room, OutOfMemory, Query};
+use permit_table::{fault, make_room, Ordered, OutOfMemory, Query, SortedList};
 use rustler::{Env, Resource};
-use std::collections::HashMap;
 use std::mem;
 use std::panic::RefUnwindSafe;
 use std::sync::{Arc, LazyLock, Weak};
@@ -60,11 +60,22 @@ impl RefUnwindSafe for Handle {}
 
 #[derive(Default)]
 struct Registry {
-    by_digest: HashMap<u64, Vec<Weak<Interned>>>,
+    registered: SortedList<Registered>,
     /// How many have been put in so far.
     additions: u64,
     /// Not used any more, to be freed.
     unused: Vec<TermKey>,
+}
+
+struct Registered {
+    digest: u64,
+    interned: Weak<Interned>,
+}
+
+impl Ordered for Registered {
+    fn order(&self) -> u64 {
+        self.digest
+    }
 }
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
@@ -128,9 +139,10 @@ fn intern(reading: &Reading<'_>) -> Result<Arc<Interned>, OutOfMemory> {
 fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
     let registry = REGISTRY.lock();
     let mut candidates = Vec::new();
-    if let Some(same) = registry.by_digest.get(&digest) {
-        make_room(&mut candidates, same.len())?;
-        candidates.extend_from_slice(same);
+    let registered = registry.registered.from(digest);
+    for same in registered.take_while(|other| other.digest == digest) {
+        make_room(&mut candidates, 1)?;
+        candidates.push(same.interned.clone());
     }
     Ok((candidates, registry.additions))
 }
@@ -141,33 +153,21 @@ impl Registry {
         if self.additions != additions {
             return Ok(false);
         }
-        fault::memory()?;
-        self.by_digest.try_reserve(1).map_err(|_| OutOfMemory)?;
-        let same = self.by_digest.entry(new.digest).or_default();
-        make_room(same, 1)?;
-        same.push(Arc::downgrade(new));
+        self.registered.reserve(new.digest)?.insert(Registered {
+            digest: new.digest,
+            interned: Arc::downgrade(new),
+        });
         self.additions += 1;
         Ok(true)
-    }
-
-    fn forget_unused(&mut self, digest: u64) {
-        if let Some(same) = self.by_digest.get_mut(&digest) {
-            same.retain(|other| other.strong_count() > 0);
-            if same.is_empty() {
-                self.by_digest.remove(&digest);
-            }
-        }
-        if self.by_digest.is_empty() {
-            // A crowd may have been here.
-            self.by_digest = HashMap::new();
-        }
     }
 }
 
 impl Drop for Interned {
     fn drop(&mut self) {
         let mut registry = REGISTRY.lock();
-        registry.forget_unused(self.digest);
+        // It may be another one of this digest that is gone, whose drop then removes this one.
+        let is_gone = |other: &Registered| other.interned.strong_count() == 0;
+        registry.registered.remove(self.digest, is_gone);
         // Without room for it, it is freed right here.
         if registry.unused.try_reserve(1).is_ok() {
             let key = mem::replace(&mut self.key, TermKey::inline(&[]));

@@ -13,7 +13,7 @@
 //!   integer.
 //! - A reference is compared as a whole besides.
 //!
-//! So if the table has the key, the reading was right. If it does not, the call begins anew and reads for sure.
+//! So if the table has the key, the reading was right. If it does not, the call starts again and reads for sure.
 
 use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
 use super::interned::Interned;
@@ -144,14 +144,14 @@ pub(crate) fn with_interned<T>(
     with(&Reading::of(&[tag::INTERNED, address as u64]))
 }
 
-/// Of hashes that are seen by nobody.
+/// Of hashes that never leave this process of the operating system.
 fn seed() -> &'static RandomState {
     // If making it panicked, the lock would stay empty for the next one.
     static SEED: OnceLock<RandomState> = OnceLock::new();
     SEED.get_or_init(RandomState::new)
 }
 
-/// A call with a key that is read at first sight. A trait, because a closure cannot be told to be inlined.
+/// A call with a key that is read at first sight. A trait, because a closure has no attribute `inline`.
 pub(crate) trait Attempt {
     type Answer;
 
@@ -595,7 +595,7 @@ impl<'a> Reader<'a> {
 
     fn integer(&mut self, term: Term<'_>) -> Next<'a> {
         if let Some(integer) = enif::signed(term) {
-            // Made anew of its value, a small one comes out as the same word.
+            // A small integer has the same word when it is made again from its value.
             if enif::integer(term.get_env(), integer) == term.as_c_arg() {
                 self.immediate(term)
             } else {
@@ -653,7 +653,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// There is so much to read, at least: a term that is too long is so before it is looked through.
+    /// At least this much is to be read: a term that is too long is refused before it is read.
     #[inline(always)]
     fn may_read(&self, work: usize) -> Result<(), Stop> {
         if work <= self.left {

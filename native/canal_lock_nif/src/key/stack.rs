@@ -29,7 +29,7 @@ impl<T: Copy, const N: usize> Stack<T, N> {
         if !self.heap.is_empty() {
             return &self.heap;
         }
-        // SAFETY: so many have been written.
+        // SAFETY: `length` values have been written.
         unsafe { std::slice::from_raw_parts(self.inline.as_ptr().cast(), self.length) }
     }
 
@@ -61,7 +61,7 @@ impl<T: Copy, const N: usize> Stack<T, N> {
         Some(last)
     }
 
-    /// Adds so many values.
+    /// Adds `count` values.
     #[inline(always)]
     pub(super) fn extend(
         &mut self,

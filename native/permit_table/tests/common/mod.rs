@@ -6,8 +6,8 @@ use equivalent::Equivalent;
 #[cfg(loom)]
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use permit_table::{
-    pin, Acquired, Budget, Capacity, Cursor, GivenBack, Holder, Key, NotHeld, OutOfMemory,
-    Progress, Query, Table,
+    pin, Acquired, Budget, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Progress, Query,
+    Table,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotH
 }
 
 /// A holder has died.
-pub fn die(table: &Table<Name>, holder: Holder) -> GivenBack {
+pub fn die(table: &Table<Name>, holder: Holder) -> u64 {
     table.give_back(&pin(), holder, || false)
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use common::*;
 use loom::cell::UnsafeCell;
-use permit_table::{pin, Budget, Dismantle, Gate, Incarnations, Progress};
+use permit_table::{pin, Dismantle, Gate, Incarnations, Progress};
 
 /// What is opened: a table, the gate by which its holders are watched, and whether loom has seen it freed.
 struct Opened {
@@ -33,9 +33,9 @@ impl Opened {
 }
 
 impl Dismantle for Opened {
-    fn dismantle(&mut self, budget: &mut Budget) -> bool {
+    fn dismantle(&mut self) -> bool {
         self.looked_at.with_mut(|_| ());
-        self.table.dismantle(budget)
+        false
     }
 }
 
@@ -70,8 +70,8 @@ fn current() -> Option<u64> {
 /// Frees all that has been closed. What is left open or has lost its way fails the model as a leak.
 fn dismantle() {
     loop {
-        match INCARNATIONS.dismantle_step(&mut Budget::of(64)) {
-            Progress::Done => return,
+        match INCARNATIONS.dismantle_step() {
+            Progress::Done => return INCARNATIONS.drop_emptied(),
             Progress::More => {}
             Progress::Waiting => thread::yield_now(),
         }
@@ -81,8 +81,9 @@ fn dismantle() {
 /// Frees what can be freed without waiting.
 fn dismantle_some() {
     for _ in 0..3 {
-        INCARNATIONS.dismantle_step(&mut Budget::of(64));
+        INCARNATIONS.dismantle_step();
     }
+    INCARNATIONS.drop_emptied();
 }
 
 fn nothing() -> Arc<()> {

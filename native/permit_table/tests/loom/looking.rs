@@ -14,7 +14,7 @@ fn a_look_beside_a_death() {
         }
         let (usage, given) = sides.beside(&table, |t| t.usage(), |t| die(t, holder(0)));
         assert!(usage.permits <= 3 && usage.holders <= 1);
-        assert_eq!(given.permits, 3);
+        assert_eq!(given, 3);
         assert_eq!((permits(&table), table.usage().holders), (0, 0));
     });
 }
@@ -224,7 +224,7 @@ fn a_look_beside_a_death_whose_pid_is_reused() {
                 move |t| (on_record(t), held(t, next)),
                 move |t| t.give_back(&pin(), next, || true),
             );
-            assert_eq!(given.permits, 0);
+            assert_eq!(given, 0);
             assert_eq!(seen, BTreeMap::from([((0, 1), 1), ((7, 7), 1)]));
             assert_eq!(held, BTreeMap::from([(1, 1)]));
         });

@@ -125,6 +125,8 @@ bugs! {
         looking::a_look_beside_a_key_that_moves => Asserted;
     h2_moved_and_not_told:
         looking::a_look_beside_a_key_that_makes_room => Asserted;
+    h2_moved_to_where_none_looks:
+        looking::a_look_beside_a_key_that_makes_room => Asserted;
     h5_given_back_and_left_in_the_sum:
         looking::a_look_beside_a_death => Asserted;
     h4_displaced_not_counted:

@@ -7,7 +7,7 @@
 use bench_table::caller::{self, holder, holder_at, unlimited, PinPerCall, Pinning, WordTable};
 use bench_table::sweeper;
 use bench_table::word_key::{atom, binary, tuple, Words};
-use permit_table::{Acquired, Capacity, GivenBack, Holder};
+use permit_table::{Acquired, Capacity, Holder};
 use std::hint::black_box;
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ fn release_not_held<const N: usize>(table: &WordTable, holder: Holder, key: &Wor
 }
 
 #[inline(never)]
-fn give_back(table: &WordTable, holder: Holder) -> GivenBack {
+fn give_back(table: &WordTable, holder: Holder) -> u64 {
     PinPerCall.call(|pin| table.give_back(pin, holder, || false))
 }
 
@@ -126,8 +126,8 @@ fn not_held(times: u64) {
     });
 }
 
-/// As `pairs`, by one who holds five other keys: the sixth goes into a hash table of its own. In several tables,
-/// because keys that fall into one range, or look alike there at first sight, cost a few instructions more.
+/// As `pairs`, by a process that holds five other keys: one in its slot, four in its list. In several tables, because
+/// keys that fall into one range, or look alike there at first sight, cost a few instructions more.
 fn pairs_beside_five(times: u64) {
     const TABLES: u64 = 40;
     for _ in 0..TABLES {
@@ -155,7 +155,7 @@ fn lives(times: u64) {
         // SAFETY: this program has one thread, and the one before has gone.
         let mortal = unsafe { holder_at(number, 1) };
         take(&table, mortal, &key);
-        assert_eq!(give_back(&table, mortal).permits, 1);
+        assert_eq!(give_back(&table, mortal), 1);
     };
     live(0);
     counted(|| (0..times).for_each(live));
