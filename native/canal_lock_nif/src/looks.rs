@@ -12,7 +12,9 @@ use crate::key::interned::Handle;
 use crate::key::read::Reading;
 use crate::key::{decode, TermKey};
 use crate::raised::Raised;
-use permit_table::{bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Pin, Usage};
+use permit_table::{
+    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Permits, Pin, Usage,
+};
 use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term, TermType};
 
 mod atoms {
@@ -176,9 +178,9 @@ fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |here, open, list| {
-        let visit = |word, permits| {
-            let tuple = |pid| enif::tuple(here, &[pid, number(here, permits)]);
-            add(list, pid(here, open, word).map(|pid| pid.map(tuple)));
+        let visit = |seen: Permits<'_, TermKey>| {
+            let tuple = |pid| enif::tuple(here, &[pid, number(here, seen.permits)]);
+            add(list, pid(here, open, seen.holder).map(|pid| pid.map(tuple)));
         };
         let next = with_key(here, key.as_c_arg(), |key| {
             Ok(open.table.holders_from(cursor(from), key, visit)?)
@@ -194,7 +196,9 @@ fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Te
         let Some(holder) = holder(here, open, pid)? else {
             return Ok(None);
         };
-        let visit = |key: &TermKey, permits| add(list, key_and_permits(here, key, permits));
+        let visit = |seen: Permits<'_, TermKey>| {
+            add(list, key_and_permits(here, seen.key, seen.permits));
+        };
         Ok(open.table.held(holder, from, visit)?)
     })
 }

@@ -30,7 +30,7 @@ use crate::fault;
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
-use crate::slot::{Seen, Slot, GIVING, RETIRING};
+use crate::slot::{Permits, Slot, GIVING, RETIRING};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
 use std::num::NonZeroU64;
@@ -296,7 +296,7 @@ impl<K> Holders<K> {
         pin: &'a Pin,
         holder: Holder,
         from: u64,
-        seen: &mut Vec<Seen<'a, K>>,
+        seen: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
         let word = holder.word.get();
         let home = self.home(holder);
@@ -317,7 +317,7 @@ impl<K> Holders<K> {
         pin: &'a Pin,
         mut cursor: Cursor,
         only: Option<&Node<K>>,
-        seen: &mut Vec<Seen<'a, K>>,
+        seen: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let mut slots_read = 0;
         while !cursor.displaced {
@@ -357,7 +357,7 @@ impl<K> Holders<K> {
         pin: &'a Pin,
         mut cursor: Cursor,
         only: Option<&Node<K>>,
-        seen: &mut Vec<Seen<'a, K>>,
+        seen: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         loop {
             if seen.len() >= SEEN_PER_PIECE {
@@ -396,14 +396,14 @@ impl<K> Holders<K> {
     /// Made with this account, no other thread is inside, and it is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
         let mut displaced = change(&self.displaced, account);
-        while let Some(Displaced { slot, .. }) = displaced.pop() {
+        while let Some(Displaced { slot, .. }) = displaced.list.pop() {
             // SAFETY: allocated with this account by `displace`, and no other thread is inside.
             unsafe {
                 slot.as_ref().free_more(account);
                 account.free(slot);
             }
         }
-        displaced.shrink_to_fit();
+        displaced.list.shrink_to_fit();
         for chunk in 0..self.slots.chunk_count() {
             let slots = self.slots.chunk(chunk).into_iter().flatten();
             slots.for_each(|slot| slot.free_more(account));
@@ -477,7 +477,7 @@ impl<K> Holders<K> {
     ) -> Result<&Slot<K>, OutOfMemory> {
         let word = holder.word.get();
         let mut displaced = change(&self.displaced, account);
-        let vacancy = displaced.reserve(word)?;
+        let vacancy = displaced.list.reserve(word)?;
         let slot = account.allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
         // SAFETY: just allocated; freed by this process's death only, or with the table.
@@ -500,7 +500,7 @@ impl<K> Holders<K> {
         let is_it = |displaced: &Displaced<K>| {
             ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_vacated_by_word")
         };
-        let gone = displaced.remove(holder.word.get(), is_it);
+        let gone = displaced.list.remove(holder.word.get(), is_it);
         let gone = gone.expect("a slot that is not at home").slot;
         home.displaced().fetch_sub(1, Ordering::Relaxed);
         // SAFETY: allocated with this account by `displace`. No call finds it anymore (H1), and those that look hold

@@ -85,12 +85,15 @@ const KEYS_PER_PIECE: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld;
 
-/// What a process was seen to hold of one key, under a pin.
-pub(crate) struct Seen<'a, K> {
-    /// The identity word of the process.
-    pub(crate) holder: u64,
-    pub(crate) node: &'a Node<K>,
-    pub(crate) permits: u64,
+/// Permits of one key that one holder has.
+#[derive(Debug)]
+pub struct Permits<'a, K> {
+    /// The identity word of the holder.
+    pub holder: u64,
+    /// The key.
+    pub key: &'a K,
+    /// How many.
+    pub permits: u64,
 }
 
 pub(crate) struct Entry<K> {
@@ -297,7 +300,7 @@ impl<K> Slot<K> {
         self.writer.check();
         if let Some(more) = self.more() {
             // The lock itself stays with the place: a reader may be using it.
-            change(&more.keys, account).shrink_to_fit();
+            change(&more.keys, account).list.shrink_to_fit();
         }
         // Release: the next one to take it finds it clean.
         let order = ordering("h1_vacated_relaxed", Ordering::Release);
@@ -424,7 +427,7 @@ impl<K> Slot<K> {
         }
         if let Some(more) = self.more() {
             let mut keys = change(&more.keys, account);
-            while let Some(held) = keys.pop() {
+            while let Some(held) = keys.list.pop() {
                 if !seeded("h5_given_back_and_left_in_the_sum") {
                     more.subtract(held.permits);
                 }
@@ -452,8 +455,10 @@ impl<K> Slot<K> {
         pin: &'a Pin,
         only: Option<&Node<K>>,
         from: u64,
-        seen: &mut Vec<Seen<'a, K>>,
+        seen: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
+        let is_wanted = |node: &Node<K>| only.is_none_or(|only| ptr::eq(node, only));
+        let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
         let start = seen.len();
         loop {
             let Some(holder) = self.settled_holder() else {
@@ -475,49 +480,35 @@ impl<K> Slot<K> {
             }
             let mut note = |node: &'a Node<K>, permits| {
                 make_room(seen, 1)?;
-                seen.push(Seen {
+                seen.push(Permits {
                     holder,
-                    node,
+                    key: &node.key,
                     permits,
                 });
                 Ok(())
             };
-            let mut note_held = |held: &Held<K>| {
+            let mut next = None;
+            let mut last = from;
+            let further = more.iter().flat_map(|more| more.from(from));
+            for (copied, held) in further.take_while(|held| held.order <= to).enumerate() {
+                if copied >= KEYS_PER_PIECE && held.order > last {
+                    next = Some(held.order);
+                    break;
+                }
+                last = held.order;
                 // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
                 let node = unsafe { &*held.node.as_ptr().cast_const() };
-                let mut permits = held.permits;
-                for entry in &mut inline {
-                    permits += entry
-                        .take_if(|(other, _)| held.is_of(other))
-                        .map_or(0, |(_, inline)| inline);
-                }
-                note(node, permits)
-            };
-            let mut next = None;
-            match (only, &more) {
-                (Some(only), Some(more)) => {
-                    let held = more.find(only.order(), |held| held.is_of(only));
-                    held.map_or(Ok(()), note_held)?;
-                }
-                (None, Some(more)) => {
-                    let mut last = from;
-                    for (copied, held) in more.from(from).enumerate() {
-                        if copied >= KEYS_PER_PIECE && held.order > last {
-                            next = Some(held.order);
-                            break;
-                        }
-                        last = held.order;
-                        note_held(held)?;
-                    }
-                }
-                (_, None) => {}
-            }
-            let is_wanted = |node: &Node<K>| match only {
-                Some(only) => ptr::eq(node, only),
-                None => node.order() >= from && next.is_none_or(|next| node.order() < next),
-            };
-            for (node, permits) in inline.into_iter().flatten() {
+                let here = inline
+                    .iter_mut()
+                    .filter_map(|entry| entry.take_if(|(other, _)| held.is_of(other)));
+                let permits = held.permits + here.map(|(_, permits)| permits).sum::<u64>();
                 if is_wanted(node) {
+                    note(node, permits)?;
+                }
+            }
+            let end = next.map_or(to, |next| next - 1);
+            for (node, permits) in inline.into_iter().flatten() {
+                if is_wanted(node) && (from..=end).contains(&node.order()) {
                     note(node, permits)?;
                 }
             }
@@ -561,9 +552,9 @@ impl<K> Slot<K> {
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
             // SAFETY: permits > 0 (H2), as there is no free entry.
             let order = unsafe { node.as_ref() }.order();
-            match keys.find_mut(order, |held| held.node == node) {
+            match keys.list.find_mut(order, |held| held.node == node) {
                 Some(held) => held.permits += permits,
-                None => keys.reserve(order)?.insert(Held {
+                None => keys.list.reserve(order)?.insert(Held {
                     node,
                     order,
                     permits,
@@ -593,13 +584,13 @@ impl<K> Slot<K> {
             // SAFETY: what is on record has permits (H2).
             query.equivalent(unsafe { &held.node.as_ref().key })
         };
-        let held = keys.find_mut(order, is_wanted).ok_or(NotHeld)?;
+        let held = keys.list.find_mut(order, is_wanted).ok_or(NotHeld)?;
         // SAFETY: as above.
         let node = unsafe { held.node.as_ref() };
         if held.permits > 1 {
             held.permits -= 1;
         } else {
-            keys.remove(order, |held| held.is_of(node));
+            keys.list.remove(order, |held| held.is_of(node));
         }
         more.subtract(1);
         node.buckets.release(1);

@@ -20,7 +20,6 @@
 
 use crate::memory::{make_room, Account, OutOfMemory};
 use crate::sync::{sized, Mutex, MutexGuard};
-use std::ops::{Deref, DerefMut};
 
 /// Entries of a leaf, at most. To insert one moves half of them on average, a kilobyte.
 const LEAF: usize = sized(2, 8, 128);
@@ -227,7 +226,7 @@ fn first<T: Ordered>(entries: &[T], order: u64) -> usize {
 
 /// A list that is locked to be changed. When it is dropped, what it has allocated and freed is on the account.
 pub(crate) struct Change<'a, T: Ordered> {
-    list: MutexGuard<'a, SortedList<T>>,
+    pub(crate) list: MutexGuard<'a, SortedList<T>>,
     bytes: usize,
     account: &'a Account,
 }
@@ -242,20 +241,6 @@ pub(crate) fn change<'a, T: Ordered>(
         bytes: list.bytes(),
         list,
         account,
-    }
-}
-
-impl<T: Ordered> Deref for Change<'_, T> {
-    type Target = SortedList<T>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.list
-    }
-}
-
-impl<T: Ordered> DerefMut for Change<'_, T> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.list
     }
 }
 

@@ -12,23 +12,13 @@ use crate::epochs;
 use crate::holders::{Cursor, Holder};
 use crate::keys::Key;
 use crate::memory::OutOfMemory;
+use crate::slot::Permits;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
 
 /// To tell a key of so many bytes on the heap takes about as long as a small one.
 const BYTES_PER_KEY: usize = 1024;
-
-/// Permits of one key that one holder has.
-#[derive(Debug)]
-pub struct Permits<'a, K> {
-    /// The identity word of the holder.
-    pub holder: u64,
-    /// The key.
-    pub key: &'a K,
-    /// How many.
-    pub permits: u64,
-}
 
 impl<K: Key> Table<K> {
     /// Calls `visit` with keys that have permits out and with their number, in an order that never changes, from
@@ -76,18 +66,12 @@ impl<K: Key> Table<K> {
     pub fn permits_from(
         &self,
         cursor: Cursor,
-        mut visit: impl FnMut(Permits<'_, K>),
+        visit: impl FnMut(Permits<'_, K>),
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let mut seen = Vec::new();
         let next = self.holders.gather_from(&pin, cursor, None, &mut seen)?;
-        for seen in &seen {
-            visit(Permits {
-                holder: seen.holder,
-                key: &seen.node.key,
-                permits: seen.permits,
-            });
-        }
+        seen.into_iter().for_each(visit);
         Ok(next)
     }
 
@@ -97,8 +81,7 @@ impl<K: Key> Table<K> {
         self.holders.has(holder)
     }
 
-    /// As [`Table::permits_from`], of one key only: calls `visit` with the holder's identity word and the number of
-    /// permits.
+    /// As [`Table::permits_from`], of one key only.
     ///
     /// # Errors
     /// As there.
@@ -106,7 +89,7 @@ impl<K: Key> Table<K> {
         &self,
         cursor: Cursor,
         query: &Q,
-        mut visit: impl FnMut(u64, u64),
+        visit: impl FnMut(Permits<'_, K>),
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let Some(wanted) = self.keys.get(&pin, self.order(query), query) else {
@@ -116,9 +99,7 @@ impl<K: Key> Table<K> {
         let next = self
             .holders
             .gather_from(&pin, cursor, Some(wanted), &mut seen)?;
-        for seen in &seen {
-            visit(seen.holder, seen.permits);
-        }
+        seen.into_iter().for_each(visit);
         Ok(next)
     }
 
@@ -131,14 +112,12 @@ impl<K: Key> Table<K> {
         &self,
         holder: Holder,
         from: u64,
-        mut visit: impl FnMut(&K, u64),
+        visit: impl FnMut(Permits<'_, K>),
     ) -> Result<Option<u64>, OutOfMemory> {
         let pin = epochs::pin();
         let mut seen = Vec::new();
         let next = self.holders.gather(&pin, holder, from, &mut seen)?;
-        for seen in &seen {
-            visit(&seen.node.key, seen.permits);
-        }
+        seen.into_iter().for_each(visit);
         Ok(next)
     }
 }

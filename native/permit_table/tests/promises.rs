@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Progress, Table, Totals, Usage,
+    pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Permits, Progress, Table, Totals, Usage,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -463,7 +463,7 @@ fn p1_a_key_on_record_in_two_places_is_told_once() {
     let mut from = Some(0);
     while let Some(start) = from {
         let mut piece = Vec::new();
-        let visit = |key: &Name, _| piece.push(key.number());
+        let visit = |seen: Permits<'_, Name>| piece.push(seen.key.number());
         from = table.held(holder(1), start, visit).unwrap();
         ends.extend(piece.first().into_iter().chain(piece.last()));
     }
@@ -472,7 +472,7 @@ fn p1_a_key_on_record_in_two_places_is_told_once() {
         let mut expected: BTreeMap<_, _> = (0..keys).map(|key| (key, 1)).collect();
         expected.insert(key, 2);
         assert_eq!(held(&table, holder(1)), expected);
-        let visit = |_, permits| assert_eq!(permits, 2);
+        let visit = |seen: Permits<'_, Name>| assert_eq!(seen.permits, 2);
         let next = table.holders_from(Cursor::default(), &Wanted(key), visit);
         assert_eq!(next, Ok(None));
         release(&table, holder(1), key).unwrap();
@@ -713,7 +713,10 @@ fn holders_of(table: &Table<Name>, key: u64) -> BTreeMap<(u64, u64), u64> {
     let mut holders = BTreeMap::new();
     let mut cursor = Some(Cursor::default());
     while let Some(start) = cursor {
-        let told = |word, permits| assert!(holders.insert((word - 1, key), permits).is_none());
+        let told = |seen: Permits<'_, Name>| {
+            let who = (seen.holder - 1, seen.key.number());
+            assert_eq!(holders.insert(who, seen.permits), None);
+        };
         cursor = table.holders_from(start, &Wanted(key), told).unwrap();
     }
     holders

@@ -6,8 +6,8 @@ use equivalent::Equivalent;
 #[cfg(loom)]
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use permit_table::{
-    pin, Acquired, Budget, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Progress, Query,
-    Table,
+    pin, Acquired, Budget, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Permits, Progress,
+    Query, Table,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -137,8 +137,9 @@ pub fn held(table: &Table<Name>, holder: Holder) -> BTreeMap<u64, u64> {
     let mut held = BTreeMap::new();
     let mut from = Some(0);
     while let Some(start) = from {
-        let visit = |key: &Name, permits| {
-            assert_eq!(held.insert(key.number(), permits), None, "told twice");
+        let visit = |seen: Permits<'_, Name>| {
+            let told = held.insert(seen.key.number(), seen.permits);
+            assert_eq!(told, None, "told twice");
         };
         from = table.held(holder, start, visit).unwrap();
     }

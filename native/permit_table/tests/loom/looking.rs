@@ -2,7 +2,7 @@
 
 use super::*;
 use common::*;
-use permit_table::{pin, Cursor};
+use permit_table::{pin, Cursor, Permits};
 use std::collections::BTreeMap;
 
 #[test]
@@ -62,9 +62,9 @@ fn who_holds_a_key_beside_a_death_and_the_next_in_its_place() {
         sides.beside(
             &table,
             |t| {
-                let visit = |word, permits| {
-                    assert!([2, 6].contains(&word), "holder 0 never had it");
-                    assert_eq!(permits, 1);
+                let visit = |seen: Permits<'_, Name>| {
+                    assert!([2, 6].contains(&seen.holder), "holder 0 never had it");
+                    assert_eq!(seen.permits, 1);
                 };
                 t.holders_from(Cursor::default(), &Wanted(2), visit)
                     .unwrap();
@@ -85,7 +85,9 @@ fn what_one_holds_beside_its_death_and_the_next_in_its_place() {
         sides.beside(
             &table,
             |t| {
-                let visit = |key: &Name, permits| assert_eq!((key.number(), permits), (1, 1));
+                let visit = |seen: Permits<'_, Name>| {
+                    assert_eq!((seen.key.number(), seen.permits), (1, 1));
+                };
                 t.held(holder(0), 0, visit).unwrap();
             },
             take_over,
