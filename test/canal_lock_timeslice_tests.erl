@@ -14,6 +14,7 @@ timeslice_test_() ->
         {"a step of the sweep, of idle keys and of keys in use", fun sweep/0},
         {"other processes run while a table is freed", fun free_keys/0},
         {"a step of dismantling takes a timeslice for some monitors", fun dismantle/0},
+        {"a manager asks for a dirty scheduler only if there is something to free", fun dirty/0},
         {"to open a table", fun open/0},
         {"a step that finds nothing to do", fun idle/0},
         {"a call with a key that takes long to read", fun long_to_read/0},
@@ -84,6 +85,35 @@ dismantle() ->
     ?assert(Steps > Holders / (64 + Holders / 1024 * 2)),
     ?assert(Reductions > 3000 * Steps),
     ok = canal_lock_nif:free_unused().
+
+dirty() ->
+    {ok, Manager} = canal_lock:start_link(3, #{sweep_interval_ms => ?NEVER_MS}),
+    ok = canal_lock_manager:sweep(),
+    1 = erlang:trace_pattern({canal_lock_nif, free_unused, 0}, true, []),
+    1 = erlang:trace(Manager, true, [call]),
+    Sweep = fun() ->
+        ok = canal_lock_manager:sweep(),
+        Delivered = erlang:trace_delivered(Manager),
+        receive
+            {trace_delivered, Manager, Delivered} -> ok
+        end
+    end,
+    ok = use(1_000),
+    Sweep(),
+    ?assertMatch(#{keys := 0}, canal_lock:info()),
+    receive
+        {trace, Manager, call, Needless} -> ?assertEqual(none, Needless)
+    after 0 -> ok
+    end,
+    Long = lists:seq(1, 9_000),
+    {ok, ok} = canal_lock:with_permit(Long, 1, 1, fun() -> ok end),
+    Sweep(),
+    receive
+        {trace, Manager, call, {canal_lock_nif, free_unused, []}} -> ok
+    after 0 -> ?assert(false, "the long key has not been freed")
+    end,
+    erlang:trace_pattern({canal_lock_nif, free_unused, 0}, false, []),
+    ok = canal_lock:stop().
 
 open() ->
     Reductions = reductions(fun() -> canal_lock_nif:open(1024, 3, false) end),
