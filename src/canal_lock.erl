@@ -65,16 +65,15 @@
 %% An answer, unless it says what to raise.
 -define(ANSWERED(Arguments, Answer),
     case Answer of
-        {raise, Cause, _} -> ?RAISE(Cause, Arguments);
+        {raise, Cause} -> ?RAISE(Cause, Arguments);
         Answered -> Answered
     end
 ).
 
 %% A call of another node's manager, which answers causes, and exits as `gen_server:call/2' does.
 -define(REMOTE(Arguments, Call),
-    try Call of
-        {raise, Cause} -> ?RAISE(Cause, Arguments);
-        Answer -> Answer
+    try
+        ?ANSWERED(Arguments, Call)
     catch
         exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
     end
@@ -194,10 +193,8 @@ stop() ->
 acquire(Key, MaxPer, Buckets) ->
     %% The arguments come back with a cause, so that none need be kept across the call.
     case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
-        {raise, intern, Arguments} ->
-            ?ANSWERED(Arguments, canal_lock_interned:counted(fun canal_lock_nif:acquire/3, Arguments));
-        {raise, Cause, Arguments} ->
-            ?RAISE(Cause, Arguments);
+        {raise, First, Arguments} ->
+            ?ANSWERED(Arguments, canal_lock_interned:counted(First, fun canal_lock_nif:acquire/3, Arguments));
         Answer ->
             Answer
     end.
@@ -216,16 +213,12 @@ release(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
     case canal_lock_nif:release(Key, MaxPer, Buckets) of
         ok ->
             ok;
-        {raise, not_held, [Unheld | _]} ->
-            canal_lock_reports:unexpected_unlock(Unheld);
-        {raise, intern, Arguments} ->
-            case canal_lock_interned:counted(fun canal_lock_nif:release/3, Arguments) of
+        {raise, First, Arguments} ->
+            case canal_lock_interned:counted(First, fun canal_lock_nif:release/3, Arguments) of
                 ok -> ok;
-                {raise, not_held, _} -> canal_lock_reports:unexpected_unlock(hd(Arguments));
-                {raise, Cause, _} -> ?RAISE(Cause, Arguments)
-            end;
-        {raise, Cause, Arguments} ->
-            ?RAISE(Cause, Arguments)
+                {raise, not_held} -> canal_lock_reports:unexpected_unlock(hd(Arguments));
+                {raise, Cause} -> ?RAISE(Cause, Arguments)
+            end
     end;
 release(Key, MaxPer, Buckets) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets]).
@@ -236,10 +229,8 @@ release(Key, MaxPer, Buckets) ->
 -spec release(key()) -> ok | {error, not_held}.
 release(Key) ->
     case canal_lock_nif:release(Key) of
-        {raise, intern, Arguments} ->
-            ?ANSWERED(Arguments, canal_lock_interned:counted(fun canal_lock_nif:release/1, Arguments));
-        {raise, Cause, Arguments} ->
-            ?RAISE(Cause, Arguments);
+        {raise, First, Arguments} ->
+            ?ANSWERED(Arguments, canal_lock_interned:counted(First, fun canal_lock_nif:release/1, Arguments));
         Answer ->
             Answer
     end.
@@ -257,11 +248,11 @@ release(Key) ->
     {ok, Result} | full.
 with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
     case with_permit_of(Key, MaxPer, Buckets, Fun) of
-        {raise, intern, Arguments} ->
-            Call = fun(Handle) -> with_permit_of(Handle, MaxPer, Buckets, Fun) end,
-            ?ANSWERED(Arguments ++ [Fun], canal_lock_interned:with_handle(Key, Call));
+        {raise, First, _} ->
+            Arguments = [Key, MaxPer, Buckets, Fun],
+            ?ANSWERED(Arguments, canal_lock_interned:counted(First, fun with_permit_of/4, Arguments));
         Answer ->
-            ?ANSWERED([Key, MaxPer, Buckets, Fun], Answer)
+            Answer
     end;
 with_permit(Key, MaxPer, Buckets, Fun) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets, Fun]).
@@ -269,15 +260,14 @@ with_permit(Key, MaxPer, Buckets, Fun) ->
 %% What it was acquired with, it is released with: so a long key is read once, and nothing can fail afterwards.
 with_permit_of(KeyOrHandle, MaxPer, Buckets, Fun) ->
     case canal_lock_nif:acquire(KeyOrHandle, MaxPer, Buckets) of
-        {acquired, _} -> call_with_permit(KeyOrHandle, Fun);
-        Other -> Other
-    end.
-
-call_with_permit(KeyOrHandle, Fun) ->
-    try
-        {ok, Fun()}
-    after
-        return(KeyOrHandle)
+        {acquired, _} ->
+            try
+                {ok, Fun()}
+            after
+                return(KeyOrHandle)
+            end;
+        Other ->
+            Other
     end.
 
 %% What came of `Fun' must not be lost because its permit is void by now.

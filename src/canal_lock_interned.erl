@@ -5,22 +5,24 @@
 %% it. When the call is over, the handle is emptied: until it is garbage-collected, it would keep the key in memory.
 -module(canal_lock_interned).
 
--export([counted/2, with_handle/2, call/2]).
+-export([counted/3, call/2]).
 
-%% The second try of a call that counts, which answers causes instead of raising them: with these arguments, of which
-%% the first one is the key.
--spec counted(fun((...) -> Answer), [canal_lock:key() | term(), ...]) -> Answer | canal_lock_nif:raise().
-counted(Native, [Key | Others]) ->
-    with_handle(Key, fun(Handle) -> apply(Native, [Handle | Others]) end).
-
-%% Several calls that count.
--spec with_handle(canal_lock:key(), fun((reference()) -> Answer)) -> Answer | canal_lock_nif:raise().
-with_handle(Key, Calls) ->
+%% The answer of a call that counts, whose first try was to raise this cause with these arguments. If the first of them
+%% is a long key, the call is made again. Causes are answered instead of raised.
+-spec counted(canal_lock_nif:cause(), fun((...) -> Answer | canal_lock_nif:raise()), [term(), ...]) ->
+    Answer | {raise, canal_lock_nif:cause()}.
+counted(intern, Call, [Key | Others]) ->
     try canal_lock_nif:intern(Key) of
-        Handle -> call_with(Handle, Calls)
+        Handle ->
+            case call_with(Handle, fun(Interned) -> apply(Call, [Interned | Others]) end) of
+                {raise, Cause, _} -> {raise, Cause};
+                Answer -> Answer
+            end
     catch
-        error:Cause -> {raise, Cause, [Key]}
-    end.
+        error:Cause -> {raise, Cause}
+    end;
+counted(Cause, _Call, _Arguments) ->
+    {raise, Cause}.
 
 %% Any other call, both tries of it.
 -spec call(canal_lock:key(), fun((canal_lock_nif:key()) -> Answer)) -> Answer.

@@ -19,7 +19,7 @@
 %% Of proxies.
 -export([represent/1, proxy_of/1]).
 
--export_type([handle/0, key/0, raise/0, serial/0, from/0, piece/2]).
+-export_type([handle/0, key/0, cause/0, raise/0, serial/0, from/0, piece/2]).
 
 -on_load(load/0).
 
@@ -29,7 +29,8 @@
 %% A key, or a handle on a long one.
 -type key() :: canal_lock:key() | reference().
 
--type raise() :: {raise, canal_lock_errors:cause() | intern | not_held, Arguments :: [term(), ...]}.
+-type cause() :: canal_lock_errors:cause() | intern | not_held.
+-type raise() :: {raise, cause(), Arguments :: [term(), ...]}.
 
 %% Which table a piece is of. With 0, the first piece is of the one that is open.
 -type serial() :: non_neg_integer().
