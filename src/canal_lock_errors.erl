@@ -75,45 +75,36 @@ wanted(top, 1) -> [view_options];
 wanted(_, Arity) -> lists:duplicate(Arity, any).
 
 fault(any, _) -> [];
-fault(positive, N) when is_integer(N), N > 0 -> [];
-fault(positive, _) -> [<<"not a positive integer">>];
-fault(count, N) when is_integer(N), N >= 0 -> [];
-fault(count, _) -> [<<"not a non-negative integer">>];
-fault(action, Fun) when is_function(Fun, 0) -> [];
-fault(action, _) -> [<<"not a function of no arguments">>];
-fault(pid, Pid) when is_pid(Pid) -> [];
-fault(pid, _) -> [<<"not a pid">>];
-fault(node, Node) when is_atom(Node) -> [];
-fault(node, _) -> [<<"not the name of a node, which is an atom">>];
-fault(options, Options) -> options_fault(fun start_fault/2, Options);
-fault(view_options, Options) -> options_fault(fun view_fault/2, Options);
+fault(options, Options) -> options_fault([keep_on_crash, sweep_interval_ms], Options);
+fault(view_options, Options) -> options_fault([interval_ms, rows, show], Options);
 fault(child, {MaxPer, Options}) -> lists:sublist(fault(positive, MaxPer) ++ fault(options, Options), 1);
-fault(child, MaxPer) when is_integer(MaxPer), MaxPer > 0 -> [];
-fault(child, _) -> [<<"neither MaxPer, a positive integer, nor {MaxPer, Options}">>].
+fault(Wanted, Argument) -> [Fault || {false, Fault} <- [check(Wanted, Argument)]].
+
+%% Whether an argument, or the value of an option, is right; and what is said of one that is not.
+check(positive, N) -> {is_positive(N), <<"not a positive integer">>};
+check(child, N) -> {is_positive(N), <<"neither MaxPer, a positive integer, nor {MaxPer, Options}">>};
+check(count, N) -> {is_integer(N) andalso N >= 0, <<"not a non-negative integer">>};
+check(action, Fun) -> {is_function(Fun, 0), <<"not a function of no arguments">>};
+check(pid, Pid) -> {is_pid(Pid), <<"not a pid">>};
+check(node, Node) -> {is_atom(Node), <<"not the name of a node, which is an atom">>};
+check(keep_on_crash, Keep) -> {is_boolean(Keep), <<"keep_on_crash is neither true nor false">>};
+check(rows, Rows) -> {is_positive(Rows), <<"rows is not a positive integer">>};
+check(show, Show) -> {is_function(Show, 1), <<"show is not a function of one argument">>};
+check(Interval_ms, Ms) ->
+    Fault = <<(atom_to_binary(Interval_ms))/binary, " is not a positive integer below 2^32, in milliseconds">>,
+    {is_positive(Ms) andalso Ms =< ?MAX_INTERVAL_MS, Fault}.
+
+is_positive(N) -> is_integer(N) andalso N > 0.
 
 %% The first one.
-options_fault(Fault, Options) when is_map(Options) ->
-    Faults = [Fault(Name, Value) || {Name, Value} <- lists:sort(maps:to_list(Options))],
+options_fault(Known, Options) when is_map(Options) ->
+    Faults = [option_fault(Option, Known) || Option <- lists:sort(maps:to_list(Options))],
     lists:sublist(lists:append(Faults), 1);
 options_fault(_, _) ->
     [<<"not a map of options">>].
 
-start_fault(keep_on_crash, Keep) when is_boolean(Keep) -> [];
-start_fault(keep_on_crash, _) -> [<<"keep_on_crash is neither true nor false">>];
-start_fault(sweep_interval_ms, Ms) -> interval_fault(sweep_interval_ms, Ms);
-start_fault(Unknown, _) -> unknown_option(Unknown).
-
-view_fault(interval_ms, Ms) -> interval_fault(interval_ms, Ms);
-view_fault(rows, Rows) when is_integer(Rows), Rows > 0 -> [];
-view_fault(rows, _) -> [<<"rows is not a positive integer">>];
-view_fault(show, Show) when is_function(Show, 1) -> [];
-view_fault(show, _) -> [<<"show is not a function of one argument">>];
-view_fault(Unknown, _) -> unknown_option(Unknown).
-
-interval_fault(_, Ms) when is_integer(Ms), Ms > 0, Ms =< ?MAX_INTERVAL_MS ->
-    [];
-interval_fault(Name, _) ->
-    [<<(atom_to_binary(Name))/binary, " is not a positive integer below 2^32, in milliseconds">>].
-
-unknown_option(Name) ->
-    [unicode:characters_to_binary(io_lib:format("no such option: ~0tP", [Name, 10]))].
+option_fault({Name, Value}, Known) ->
+    case lists:member(Name, Known) of
+        true -> fault(Name, Value);
+        false -> [unicode:characters_to_binary(io_lib:format("no such option: ~0tP", [Name, 10]))]
+    end.

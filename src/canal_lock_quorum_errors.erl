@@ -33,22 +33,18 @@ fault(options, Options) ->
         Fault when is_binary(Fault) -> [Fault];
         _ -> []
     end;
-fault(map, Options) when is_map(Options) -> [];
-fault(map, _) -> [<<"not a map of options">>];
-fault(name, Name) -> only_fault(canal_lock_quorum_names:encode(Name));
-fault(names, Names) -> only_fault(canal_lock_quorum_names:encode_all(Names));
-fault(timeout, Ms) when is_integer(Ms), Ms >= 0, Ms =< ?MAX_MS -> [];
-fault(timeout, _) -> [<<"not a non-negative integer below 2^32, in milliseconds">>];
-fault(action, Fun) when is_function(Fun, 1) -> [];
-fault(action, _) -> [<<"not a function of one argument, which is the lock">>];
-fault(lock, Lock) ->
-    case canal_lock_quorum_lock:is_lock(Lock) of
-        true -> [];
-        false -> [<<"not a lock, as lock/2, rlock/2 or lock_many/2 answers it">>]
-    end.
+fault(name, Name) -> [Fault || {error, Fault} <- [canal_lock_quorum_names:encode(Name)]];
+fault(names, Names) -> [Fault || {error, Fault} <- [canal_lock_quorum_names:encode_all(Names)]];
+fault(Wanted, Argument) -> [Fault || {false, Fault} <- [check(Wanted, Argument)]].
 
-only_fault({ok, _}) -> [];
-only_fault({error, Fault}) -> [Fault].
+%% Whether an argument is right; and what is said of one that is not.
+check(map, Options) -> {is_map(Options), <<"not a map of options">>};
+check(timeout, Ms) ->
+    IsMs = is_integer(Ms) andalso Ms >= 0 andalso Ms =< ?MAX_MS,
+    {IsMs, <<"not a non-negative integer below 2^32, in milliseconds">>};
+check(action, Fun) -> {is_function(Fun, 1), <<"not a function of one argument, which is the lock">>};
+check(lock, Lock) ->
+    {canal_lock_quorum_lock:is_lock(Lock), <<"not a lock, as lock/2, rlock/2 or lock_many/2 answers it">>}.
 
 %% The last argument of `erlang:error/3'.
 -spec options(cause()) -> [{error_info, map()}].
