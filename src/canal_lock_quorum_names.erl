@@ -30,17 +30,8 @@ encode(Name) ->
 
 %% Each must be there once.
 -spec encode_all(term()) -> {ok, [binary(), ...]} | {error, Fault :: binary()}.
-encode_all([Name]) ->
-    case encode(Name) of
-        {ok, Bytes} -> {ok, [Bytes]};
-        {error, Fault} -> {error, Fault}
-    end;
-encode_all(Names) when is_list(Names), Names =/= [] ->
-    %% No longer than that: a list without end is none of names.
-    case catch length(Names) of
-        Length when is_integer(Length), Length =< ?MAX_NAMES -> encode_each(Names, []);
-        _ -> {error, <<"not a list of 1 to 64 names">>}
-    end;
+encode_all(Names) when length(Names) >= 1, length(Names) =< ?MAX_NAMES ->
+    encode_each(Names, []);
 encode_all(_) ->
     {error, <<"not a list of 1 to 64 names">>}.
 
