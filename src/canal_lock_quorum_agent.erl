@@ -120,7 +120,7 @@ tell_holders_of_the_one_before() ->
         Rows ->
             true = ets:delete_all_objects(?TABLE),
             ok = tell_lost(Rows),
-            canal_lock_quorum_reports:agent_died(length(Rows))
+            canal_lock_quorum_reports:report(agent_died, #{lost => length(Rows)})
     end.
 
 places(Nodes, #{places := Places}) ->
@@ -131,10 +131,8 @@ handle_call({lock, Mode, Names, Bytes, Timeout_ms}, From = {Pid, _}, State) ->
     Monitor = erlang:monitor(process, Pid, [{tag, {gone_waiting, Request}}]),
     Waiting = #waiting{from = From, monitor = Monitor, mode = Mode, names = Names},
     add({lock, Request, Mode, Bytes, Timeout_ms}, Numbered#state{locking = Locking#{Request => Waiting}});
-handle_call({unlock, Token}, From, State) ->
-    give_back_for(From, unlock, Token, State);
-handle_call({try_unlock, Token}, From, State) ->
-    give_back_for(From, try_unlock, Token, State);
+handle_call({How, Token}, From, State) when How =:= unlock; How =:= try_unlock ->
+    give_back_for(From, How, Token, State);
 handle_call({condemn, Name}, From, State) ->
     gen_server:reply(From, ok),
     add({condemn, Name}, State);
@@ -142,7 +140,7 @@ handle_call(status, From, State) ->
     gen_server:reply(From, status(State)),
     noreply(State);
 handle_call(Request, From, State) ->
-    ok = canal_lock_quorum_reports:unknown_message(agent, Request),
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
 
@@ -158,7 +156,7 @@ status(#state{agent = Agent, config = #{members := Members}, pending = Pending, 
     }.
 
 handle_cast(Request, State) ->
-    ok = canal_lock_quorum_reports:unknown_message(agent, Request),
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
     noreply(State).
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
@@ -195,7 +193,7 @@ handle_info({'EXIT', _Pid, normal}, State) ->
 handle_info({'EXIT', _Pid, Reason}, State) ->
     {stop, Reason, State};
 handle_info(Message, State) ->
-    ok = canal_lock_quorum_reports:unknown_message(agent, Message),
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Message}),
     noreply(State).
 
 handle_continue(step, State) ->
@@ -247,7 +245,7 @@ number(State = #state{next_request = Request}) ->
 
 %% Of members alone.
 connection(Node, Is, State = #state{config = #{places := Places}}) when is_map_key(Node, Places) ->
-    ok = canal_lock_quorum_reports:connection(Node, Is),
+    ok = canal_lock_quorum_reports:report(Is, #{node => Node}),
     add({Is, maps:get(Node, Places)}, State);
 connection(_Node, _Is, State) ->
     noreply(State).
@@ -280,14 +278,10 @@ forget(Token) ->
 
 %%% Steps, when the mailbox is empty or there is enough for one
 
-add(Event, State) ->
-    add_all([Event], State).
-
-add_all(New, State = #state{events = Events}) ->
-    All = New ++ Events,
-    case length(All) >= ?MAX_EVENTS of
-        true -> step(State#state{events = All});
-        false -> noreply(State#state{events = All})
+add(Event, State = #state{events = Events}) ->
+    case State#state{events = [Event | Events]} of
+        Full when length(Events) + 1 >= ?MAX_EVENTS -> step(Full);
+        NotFull -> noreply(NotFull)
     end.
 
 noreply(State = #state{events = Events}) ->
@@ -340,7 +334,7 @@ output({lost, Token, _Why}, State) ->
     ok = forget(Token),
     State;
 output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:bad_frame(lists:nth(Place + 1, Members), Why),
+    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Why}),
     State.
 
 granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names = Names}, Token, Fence, Handle) ->
@@ -365,19 +359,15 @@ answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
 silent(Silent, State = #state{silent = Silent}) ->
     State;
 silent(Silent, State = #state{silent = Before, pending = Pending, config = #{members := Members}}) ->
-    Changed = [
-        {Node, Silent band Bit =/= 0}
-     || {Place, Node} <- lists:zip(lists:seq(0, length(Members) - 1), Members),
+    _ = [
+        case Silent band Bit of
+            Bit -> canal_lock_quorum_reports:report(silent, #{node => Node, pending_unlocks => Pending});
+            %% It may be silent no more because it is not there at all.
+            0 -> is_connected(Node) andalso canal_lock_quorum_reports:report(answers, #{node => Node})
+        end
+     || {Place, Node} <- lists:enumerate(0, Members),
         Bit <- [1 bsl Place],
         (Silent bxor Before) band Bit =/= 0
-    ],
-    _ = [
-        case IsSilent of
-            true -> canal_lock_quorum_reports:silent(Node, Pending);
-            %% It may be silent no more because it is not there at all.
-            false -> is_connected(Node) andalso canal_lock_quorum_reports:answers(Node)
-        end
-     || {Node, IsSilent} <- Changed
     ],
     State#state{silent = Silent}.
 

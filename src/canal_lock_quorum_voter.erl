@@ -57,7 +57,7 @@ known_fences(#{fence_file := Path}) ->
         {ok, Floor} ->
             #{floor => Floor, durable => true, origin => Origin};
         {error, Why} ->
-            ok = canal_lock_quorum_reports:no_fences(Path, Why),
+            ok = canal_lock_quorum_reports:report(no_fences, #{path => Path, why => Why}),
             #{floor => nil, durable => true, origin => Origin}
     end.
 
@@ -65,12 +65,12 @@ handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting}) ->
     gen_server:reply(From, #{voting => IsVoting, empty => canal_lock_quorum_nif:voter_is_empty(Voter)}),
     noreply(State);
 handle_call(Request, From, State) ->
-    ok = canal_lock_quorum_reports:unknown_message(voter, Request),
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
 
 handle_cast(Request, State) ->
-    ok = canal_lock_quorum_reports:unknown_message(voter, Request),
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     noreply(State).
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
@@ -93,7 +93,7 @@ handle_info({'EXIT', _Pid, normal}, State) ->
 handle_info({'EXIT', _Pid, Reason}, State) ->
     {stop, Reason, State};
 handle_info(Message, State) ->
-    ok = canal_lock_quorum_reports:unknown_message(voter, Message),
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Message}),
     noreply(State).
 
 handle_continue(step, State) ->
@@ -127,7 +127,7 @@ output({send, To, Place, Frame}, State = #state{config = Config}) ->
 output({store, Mark}, State) ->
     store(State#state{to_store = Mark});
 output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:bad_frame(lists:nth(Place + 1, Members), Why),
+    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Why}),
     State.
 
 %% A disk may take its time, so another process waits for it. One at a time.
@@ -146,7 +146,7 @@ stored(Mark, {ok, _}, State) ->
     add({stored, Mark}, store(State));
 stored(Mark, Failure, State = #state{config = #{fence_file := Path}, to_store = Next}) ->
     Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
-    ok = canal_lock_quorum_reports:not_stored(Path, Why),
+    ok = canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Why}),
     _ = erlang:send_after(?STORE_AGAIN_MS, self(), store),
     noreply(State#state{to_store = case Next of none -> Mark; _ -> Next end}).
 
@@ -154,5 +154,5 @@ stored(Mark, Failure, State = #state{config = #{fence_file := Path}, to_store = 
 stranger(Node, State = #state{strangers = Strangers}) when is_map_key(Node, Strangers) ->
     State;
 stranger(Node, State = #state{strangers = Strangers}) ->
-    ok = canal_lock_quorum_reports:stranger(Node),
+    ok = canal_lock_quorum_reports:report(stranger, #{node => Node}),
     State#state{strangers = Strangers#{Node => reported}}.
