@@ -38,14 +38,10 @@
 %% Called by a manager. There is no proxy if the connection to the holder has just been lost.
 -spec find_or_start(Holder :: pid()) -> pid() | none | {raise, canal_lock_errors:cause()}.
 find_or_start(Holder) ->
-    case canal_lock_nif:proxy_of(Holder) of
-        none ->
-            start(Holder);
-        Proxy ->
-            case is_process_alive(Proxy) of
-                true -> Proxy;
-                false -> start(Holder)
-            end
+    Proxy = canal_lock_nif:proxy_of(Holder),
+    case Proxy =/= none andalso is_process_alive(Proxy) of
+        true -> Proxy;
+        false -> start(Holder)
     end.
 
 start(Holder) ->
@@ -59,9 +55,10 @@ init(Holder) ->
     Monitor = monitor(process, Holder),
     %% It is the same before and after: so the monitor is on this connection.
     case connection(Holder) of
-        none -> {stop, {shutdown, none}};
-        Connection -> represent(#state{holder = Holder, connection = Connection, monitor = Monitor});
-        _ -> {stop, {shutdown, none}}
+        Connection when Connection =/= none ->
+            represent(#state{holder = Holder, connection = Connection, monitor = Monitor});
+        _ ->
+            {stop, {shutdown, none}}
     end.
 
 represent(State = #state{holder = Holder}) ->
@@ -81,32 +78,29 @@ handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State, ?IDLE_MS}.
 
 %% What has been granted by another table than the one that knows the proxy, is returned by its exit.
-serve(Request, State) ->
-    {Answer, Next} = answer(Request, State),
+serve(Request, State = #state{permits = Permits}) ->
+    Answer = answer(Request),
+    Next = State#state{permits = Permits + change(Answer)},
     case is_current(Next) of
         true -> {reply, Answer, Next, ?IDLE_MS};
         false -> {stop, normal, Next}
     end.
 
-answer({acquire, Key, MaxPer, Buckets}, State = #state{permits = Permits}) ->
-    case answered(fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end) of
-        {acquired, _} = Acquired -> {Acquired, State#state{permits = Permits + 1}};
-        Other -> {Other, State}
-    end;
-answer({release, Key}, State = #state{permits = Permits}) ->
-    case answered(fun() -> canal_lock:release(Key) end) of
-        ok -> {ok, State#state{permits = Permits - 1}};
-        Other -> {Other, State}
-    end;
-answer(_Request, State) ->
-    {{raise, version_mismatch}, State}.
-
-answered(Call) ->
+answer(Request) ->
     try
-        Call()
+        case Request of
+            {acquire, Key, MaxPer, Buckets} -> canal_lock:acquire(Key, MaxPer, Buckets);
+            {release, Key} -> canal_lock:release(Key);
+            _ -> {raise, version_mismatch}
+        end
     catch
         error:Cause -> {raise, Cause}
     end.
+
+%% Of the number of permits.
+change({acquired, _}) -> 1;
+change(ok) -> -1;
+change(_) -> 0.
 
 handle_cast(_Message, State) ->
     {noreply, State, ?IDLE_MS}.
