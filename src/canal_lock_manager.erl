@@ -84,7 +84,7 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     {ok, State, {continue, work}}.
 
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
-    reply(canal_lock_remote:answer(Request, From), State);
+    {reply, canal_lock_remote:answer(Request, From), State, {continue, work}};
 handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
     %% A pass that is under way has gone by some keys already: it does not count.
     Passes =
@@ -94,7 +94,7 @@ handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
         end,
     noreply(add(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
 handle_call(Request, _From, State) ->
-    reply({error, unknown_call}, unknown(call, Request, State)).
+    {reply, {error, unknown_call}, unknown(call, Request, State), {continue, work}}.
 
 handle_cast(Request, State) ->
     noreply(unknown(cast, Request, State)).
@@ -104,11 +104,10 @@ handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
     noreply(add(sweep, add(dismantle, emit(State#state{timer = Next}))));
 handle_info(timeout, State) ->
     work(State);
+handle_info({'EXIT', _Pid, normal}, State = #state{keep_on_crash = true}) ->
+    noreply(State);
 handle_info({'EXIT', _Pid, Reason}, State = #state{keep_on_crash = true}) ->
-    case Reason of
-        normal -> noreply(State);
-        _ -> {stop, Reason, State}
-    end;
+    {stop, Reason, State};
 handle_info(Message, State) ->
     noreply(unknown(info, Message, State)).
 
@@ -126,23 +125,17 @@ code_change(_Old, State, _Extra) ->
     {ok, State}.
 
 %% For people: what `sys:get_status/1' and a report of a crash show.
-format_status(Status) ->
-    maps:map(
-        fun
-            (state, #state{} = State) -> summary(State);
-            (_, Other) -> Other
-        end,
-        Status
-    ).
-
-summary(State) ->
-    #{
+format_status(Status = #{state := State = #state{}}) ->
+    Summary = #{
         max_per => State#state.max_per,
         keep_on_crash => State#state.keep_on_crash,
         sweep_interval_ms => State#state.sweep_interval_ms,
         work => State#state.work,
         waiting_for_sweep => length(State#state.waiting)
-    }.
+    },
+    Status#{state := Summary};
+format_status(Status) ->
+    Status.
 
 is_orderly(normal) -> true;
 is_orderly(shutdown) -> true;
@@ -164,20 +157,20 @@ free_unused() ->
     end.
 
 unknown(Kind, Message, State) ->
-    report_once(unknown_message, fun() -> canal_lock_reports:unknown_message(Kind, Message) end, State).
+    report_once(#{what => unknown_message, kind => Kind, message => Message, pid => self()}, State).
 
 emit(State) ->
     case canal_lock_telemetry:emit() of
         ok -> State;
-        {failed, Failure} -> report_once(event_failed, fun() -> canal_lock_reports:event_failed(Failure) end, State)
+        {failed, Failure} -> report_once(Failure#{what => event_failed, pid => self()}, State)
     end.
 
-report_once(What, Report, State = #state{reported = Reported}) ->
+report_once(Report = #{what := What}, State = #state{reported = Reported}) ->
     case lists:member(What, Reported) of
         true ->
             State;
         false ->
-            ok = Report(),
+            ok = canal_lock_reports:report(Report),
             State#state{reported = [What | Reported]}
     end.
 
@@ -198,28 +191,25 @@ work(State = #state{work = [Task | Rest]}) ->
         waiting when Task =:= sweep -> {noreply, State, ?WAIT_MS};
         %% Somebody is looking at the statistics of a table that has been closed. There is time.
         waiting -> work(State#state{work = Rest});
-        done -> work(done(Task, State#state{work = Rest}))
+        done ->
+            ok = free_unused(),
+            work(done(Task, State#state{work = Rest}))
     end.
 
 step(dismantle, _State) -> canal_lock_nif:dismantle_step();
 step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGET).
 
 done(dismantle, State) ->
-    ok = free_unused(),
     State;
 done(sweep, State = #state{waiting = Waiting}) ->
-    ok = free_unused(),
     _ = [gen_server:reply(From, ok) || {From, 1} <- Waiting],
     case [{From, Passes - 1} || {From, Passes} <- Waiting, Passes > 1] of
         [] -> State#state{waiting = []};
         StillWaiting -> add(sweep, State#state{waiting = StillWaiting})
     end.
 
-reply(Answer, State = #state{work = []}) -> {reply, Answer, State};
-reply(Answer, State) -> {reply, Answer, State, {continue, work}}.
-
-noreply(State = #state{work = []}) -> {noreply, State};
-noreply(State) -> {noreply, State, {continue, work}}.
+noreply(State) ->
+    {noreply, State, {continue, work}}.
 
 schedule_sweep(Interval_ms) ->
     erlang:start_timer(Interval_ms, self(), sweep).

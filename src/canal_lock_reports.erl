@@ -4,8 +4,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([open/0, unexpected_unlock/1, unknown_message/2, event_failed/1]).
--export([format/1]).
+-export([open/0, unexpected_unlock/1, report/1, format/1]).
 
 %% A process that releases what it does not hold may do so a million times a second. One report in so long tells the
 %% same; it says how many were left out.
@@ -38,32 +37,21 @@ open() ->
 unexpected_unlock(Key) ->
     case admit(persistent_term:get(?MODULE)) of
         {true, LeftOut} ->
-            ?LOG_ERROR(
-                #{
-                    what => unexpected_unlock,
-                    key => Key,
-                    pid => self(),
-                    holders => holders(Key),
-                    left_out => LeftOut
-                },
-                meta()
-            );
+            report(#{
+                what => unexpected_unlock,
+                key => Key,
+                pid => self(),
+                holders => holders(Key),
+                left_out => LeftOut
+            });
         false ->
             ok
     end.
 
-%% The manager has got something that nobody should send it.
--spec unknown_message(call | cast | info, term()) -> ok.
-unknown_message(Kind, Message) ->
-    ?LOG_ERROR(#{what => unknown_message, kind => Kind, message => Message, pid => self()}, meta()).
-
-%% `telemetry' has not taken an event of the manager's.
--spec event_failed(canal_lock_telemetry:failure()) -> ok.
-event_failed(Failure) ->
-    ?LOG_ERROR(Failure#{what => event_failed, pid => self()}, meta()).
-
-meta() ->
-    #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}.
+%% One of those that `format/1' puts into words.
+-spec report(#{what := atom(), atom() => term()}) -> ok.
+report(Report) ->
+    ?LOG_ERROR(Report, #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}).
 
 %% One of those who come at once, and how many have been left out since the last.
 admit(Limiter) ->
