@@ -17,6 +17,9 @@
 -define(COLUMNS, 80).
 -define(ROWS, 24).
 
+%% Rows of what is no screen: more than a picture ever has.
+-define(ENDLESS, (1 bsl 60)).
+
 %% So much of a term is written down, before it is cut to the line.
 -define(CHARACTERS, 250).
 
@@ -126,10 +129,8 @@ look_and_draw(Last, View = #view{rows = Rows}) ->
             look(Rows)
         catch
             error:Cause:Stack ->
-                case canal_lock_errors:is_cause(Cause) of
-                    true -> {trouble, canal_lock_errors:explain(Cause)};
-                    false -> erlang:raise(error, Cause, Stack)
-                end
+                true = canal_lock_errors:is_cause(Cause) orelse erlang:raise(error, Cause, Stack),
+                {trouble, canal_lock_errors:explain(Cause)}
         end,
     draw(Last, Look, View),
     Look.
@@ -186,7 +187,7 @@ draw(Last, Look, View = #view{leader = Leader, is_terminal = true}) ->
     %% Home; each line over what stood there; and nothing below.
     write(Leader, ["\e[H", [[Line, "\e[K\n"] || Line <- Picture], "\e[J"]);
 draw(Last, Look, View = #view{leader = Leader, is_terminal = false}) ->
-    write(Leader, [[[Line, $\n] || Line <- picture(Last, Look, View, infinity)], $\n]).
+    write(Leader, [[[Line, $\n] || Line <- picture(Last, Look, View, ?ENDLESS)], $\n]).
 
 %% If the leader has gone, the message that says so is on its way.
 write(Leader, Text) ->
@@ -199,27 +200,14 @@ write(Leader, Text) ->
 %% The last column stays free: terminals do not agree on where the next character goes.
 picture(Last, Look, View = #view{leader = Leader, encoding = Encoding}, Space) ->
     Columns = measure(fun io:columns/1, Leader, ?COLUMNS) - 1,
-    Lines = [title(View) | lines(Last, Look, View, Space)],
-    Shown =
-        case Space of
-            infinity -> Lines;
-            _ -> lists:sublist(Lines, max(0, Space))
-        end,
+    Shown = lists:sublist([title(View) | lines(Last, Look, View, Space)], max(0, Space)),
     [canal_lock_text:fit(Line, max(0, Columns), Encoding) || Line <- Shown].
 
 title(#view{is_terminal = IsTerminal}) ->
     {Hour, Minute, Second} = erlang:time(),
     %% For who sits before it.
-    End =
-        case IsTerminal of
-            true -> "; Enter ends this";
-            false -> ""
-        end,
-    Manager =
-        case whereis(canal_lock) of
-            undefined -> "; no manager is there";
-            _ -> ""
-        end,
+    End = ["; Enter ends this" || IsTerminal],
+    Manager = ["; no manager is there" || whereis(canal_lock) =:= undefined],
     io_lib:format("canal_lock on ~ts, ~2..0b:~2..0b:~2..0b~ts~ts", [node(), Hour, Minute, Second, Manager, End]).
 
 lines(_Last, {trouble, Sentence}, _View, _Space) ->
@@ -250,16 +238,11 @@ head(#{keys := Keys, permits := Permits, holders := Holders, memory := Bytes, no
 %% table, whose numbers began again. Only `granted' may be less than a moment before in the same one.
 rates(#look{at = Before, info = Less}, #look{at = Now, info = Info}) when Now > Before ->
     Seconds = (Now - Before) / erlang:convert_time_unit(1, second, native),
-    NeverLess = [refused, released, given_back, not_held],
-    case [Name || Name <- NeverLess, maps:get(Name, Info) < maps:get(Name, Less)] of
-        [] ->
-            Differences = [
-                {Name, max(0, maps:get(Name, Info) - maps:get(Name, Less))}
-             || Name <- [granted | NeverLess]
-            ],
-            maps:from_list([{Name, rate(Difference, Seconds)} || {Name, Difference} <- Differences]);
-        _ ->
-            #{}
+    Names = [granted, refused, released, given_back, not_held],
+    Differences = [{Name, maps:get(Name, Info) - maps:get(Name, Less)} || Name <- Names],
+    case [Name || {Name, Difference} <- Differences, Difference < 0, Name =/= granted] of
+        [] -> maps:from_list([{Name, rate(max(0, Difference), Seconds)} || {Name, Difference} <- Differences]);
+        _ -> #{}
     end;
 rates(_, _) ->
     #{}.
@@ -284,8 +267,6 @@ cell(Text) -> [$\s, string:pad(Text, ?CELL - 1, leading)].
 
 %% How many lines of each list there are on a screen where others are taken: one half each, unless the other list needs
 %% less.
-shares(infinity, _Taken, Keys, Holders) ->
-    {Keys, Holders};
 shares(Space, Taken, Keys, Holders) ->
     Free = max(0, Space - Taken),
     KeyRows = min(Keys, max((Free + 1) div 2, Free - Holders)),
