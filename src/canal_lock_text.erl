@@ -36,8 +36,8 @@ prune(_, Levels, Left) when Levels =< 0; Left =< 0 ->
     {'...', Left};
 prune(Integer, _, Left) when is_integer(Integer), ?IS_HUGE(Integer) ->
     {'a huge integer', Left};
-prune(Bits, _, Left) when bit_size(Bits) > 8 * ?BYTES ->
-    {first_bytes(Bits), Left - 1};
+prune(<<First:?BYTES/binary, _:1, _/bitstring>>, _, Left) ->
+    {First, Left - 1};
 prune(List, Levels, Left) when is_list(List) ->
     prune_list(List, Levels - 1, min(?PARTS, Left), Left, []);
 prune(Tuple, Levels, Left) when is_tuple(Tuple) ->
@@ -54,9 +54,7 @@ prune(Other, _, Left) ->
 prune_list([Part | Parts], Levels, More, Left, Before) when More > 0, Left > 0 ->
     {Pruned, NowLeft} = prune(Part, Levels, Left - 1),
     prune_list(Parts, Levels, More - 1, NowLeft, [Pruned | Before]);
-prune_list([], _, _, Left, Before) ->
-    {lists:reverse(Before), Left};
-prune_list([_ | _], _, _, Left, Before) ->
+prune_list(Rest, _, _, Left, Before) when is_list(Rest) ->
     {lists:reverse(Before), Left};
 prune_list(Tail, Levels, _, Left, Before) ->
     {Pruned, NowLeft} = prune(Tail, Levels, Left),
@@ -69,10 +67,6 @@ first(Count, Iterator) ->
         none -> [];
         {Key, Value, Next} -> [{Key, Value} | first(Count - 1, Next)]
     end.
-
-first_bytes(Bits) ->
-    <<Part:?BYTES/binary, _/bitstring>> = Bits,
-    Part.
 
 %% So many columns of a line, from text that may hold anything: what is no plain character is written as its number, or
 %% it would move the cursor, colour the screen or turn the line round. If there is more, the line ends in `...'.

@@ -15,13 +15,13 @@
 
 -spec keys() -> [{canal_lock:key(), Permits :: pos_integer()}].
 keys() ->
-    pieces(fun keys_piece/2, ?FIRST_KEY).
+    fold_keys(fun lists:append/2, []).
 
 %% The same without keeping all of it, a list of some of them after the other. It begins again with the first `Result'
 %% if the table is another one meanwhile.
 -spec fold_keys(fun(([{canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_keys(Add, Result) ->
-    fold(fun keys_piece/2, ?FIRST_KEY, Add, Result).
+    fold(fun(Serial, After) -> canal_lock_nif:keys(Serial, After, ?KEYS_PER_PIECE) end, ?FIRST_KEY, Add, Result).
 
 -spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
@@ -61,9 +61,6 @@ compare({Key, Count}, Held, {Differing, Found}) ->
 %% Keys that are held, and have no permits out.
 uncounted(Held) ->
     fold_keys(fun(Keys, Rest) -> maps:without([Key || {Key, _} <- Keys], Rest) end, Held).
-
-keys_piece(Serial, After) ->
-    canal_lock_nif:keys(Serial, After, ?KEYS_PER_PIECE).
 
 pieces(Piece, Start) ->
     fold(Piece, Start, fun lists:append/2, []).
