@@ -55,10 +55,8 @@
         Call
     catch
         error:Cause:Stack ->
-            case canal_lock_errors:is_cause(Cause) of
-                true -> ?RAISE(Cause, Arguments);
-                false -> erlang:raise(error, Cause, Stack)
-            end
+            true = canal_lock_errors:is_cause(Cause) orelse erlang:raise(error, Cause, Stack),
+            ?RAISE(Cause, Arguments)
     end
 ).
 
