@@ -47,7 +47,7 @@
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
-    gen_server:start_link({local, canal_lock_quorum_config:process(agent)}, ?MODULE, Config, []).
+    gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% For the calling process. Names come as they are and as bytes, in whatever order.
 -spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], non_neg_integer()) ->
@@ -98,7 +98,7 @@ infos() ->
     ].
 
 call(Request) ->
-    gen_server:call(canal_lock_quorum_config:process(agent), Request, infinity).
+    gen_server:call(?MODULE, Request, infinity).
 
 init(Config = #{setup := Setup}) ->
     %% To say good-bye when it ends in order.

@@ -3,7 +3,7 @@
 %% of both goes with each message, and who has another one is not listened to.
 -module(canal_lock_quorum_config).
 
--export([fault/1, make/1, process/1]).
+-export([fault/1, make/1]).
 
 -export_type([config/0, options/0, place/0]).
 
@@ -34,12 +34,6 @@
 
 %% Changes with all that nodes must agree on to understand each other, but for the format of frames.
 -define(PROTOCOL, 1).
-
-%% Whom messages are for on each node.
--spec process(agent | voter | links) -> atom().
-process(agent) -> canal_lock_quorum_agent;
-process(voter) -> canal_lock_quorum_voter;
-process(links) -> canal_lock_quorum_links.
 
 %% What is wrong with the options, if anything. The library has to be loaded, which knows the rules.
 -spec fault(term()) -> none | binary().

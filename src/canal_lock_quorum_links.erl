@@ -18,7 +18,7 @@
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
-    gen_server:start_link({local, canal_lock_quorum_config:process(links)}, ?MODULE, Config, []).
+    gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 init(#{members := Members, reconnect_ms := Reconnect_ms}) ->
     self() ! connect,

@@ -17,15 +17,11 @@
 
 -spec encode(term()) -> {ok, binary()} | {error, Fault :: binary()}.
 encode(Name) ->
-    case is_name(Name) of
-        true ->
-            %% 2: atoms as UTF-8, which is the default from OTP 26 on.
-            case term_to_binary(Name, [{minor_version, 2}]) of
-                Bytes when byte_size(Bytes) =< ?MAX_BYTES -> {ok, Bytes};
-                _ -> {error, <<"a name of more than 1024 bytes in the external term format">>}
-            end;
-        false ->
-            {error, <<"not a name, which is a binary, an atom, an integer, or a tuple or list of names">>}
+    %% 2: atoms as UTF-8, which is the default from OTP 26 on.
+    case is_name(Name) andalso term_to_binary(Name, [{minor_version, 2}]) of
+        false -> {error, <<"not a name, which is a binary, an atom, an integer, or a tuple or list of names">>};
+        Bytes when byte_size(Bytes) =< ?MAX_BYTES -> {ok, Bytes};
+        _ -> {error, <<"a name of more than 1024 bytes in the external term format">>}
     end.
 
 %% Each must be there once.

@@ -33,12 +33,12 @@
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
-    gen_server:start_link({local, canal_lock_quorum_config:process(voter)}, ?MODULE, Config, []).
+    gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% Whether it votes, and whether it keeps nothing.
 -spec state() -> #{voting := boolean(), empty := boolean()}.
 state() ->
-    gen_server:call(canal_lock_quorum_config:process(voter), state).
+    gen_server:call(?MODULE, state).
 
 init(Config = #{setup := Setup}) ->
     %% To say so when it ends in order.

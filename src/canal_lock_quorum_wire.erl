@@ -11,13 +11,16 @@
 
 -spec send(agent | voter, canal_lock_quorum_config:place(), binary(), canal_lock_quorum_config:config()) -> ok.
 send(To, Place, Frame, #{members := Members, fingerprint := Fingerprint}) ->
-    Name = canal_lock_quorum_config:process(To),
+    Name = process(To),
     Message = {canal_lock_quorum, Fingerprint, node(), Frame},
     case lists:nth(Place + 1, Members) of
         Me when Me =:= node() -> catch Name ! Message;
         Node -> erlang:send({Name, Node}, Message, [nosuspend, noconnect])
     end,
     ok.
+
+process(agent) -> canal_lock_quorum_agent;
+process(voter) -> canal_lock_quorum_voter.
 
 %% Whose frame it is, if somebody's that we listen to.
 -spec received(non_neg_integer(), node(), binary(), canal_lock_quorum_config:config()) ->
