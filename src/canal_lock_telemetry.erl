@@ -47,18 +47,16 @@ emit() ->
 
 %% The name comes as an argument, or there would be a call of a module that may not exist: that is a warning of xref and
 %% of Dialyzer, to all who check their project with this library in it.
-emit(Telemetry) ->
-    case is_running(Telemetry) of
-        true -> execute(Telemetry);
-        false -> ok
-    end.
-
+%%
 %% Two look-ups in tables of the VM's: no process is asked, the code server least of all. To attach a handler loads the
 %% module, so what is not loaded has none. And if the application has not been started, each event would be a warning
 %% in the log of somebody who may not even know that the library is there.
-is_running(Telemetry) ->
-    erlang:function_exported(Telemetry, execute, 3) andalso
-        application_controller:get_master(Telemetry) =/= undefined.
+emit(Telemetry) ->
+    IsLoaded = erlang:function_exported(Telemetry, execute, 3),
+    case IsLoaded andalso application_controller:get_master(Telemetry) =/= undefined of
+        true -> execute(Telemetry);
+        false -> ok
+    end.
 
 %% The totals come from a dirty scheduler, for which the manager waits its turn. No local call waits for the manager.
 %% What its handlers do is not to harm the manager. A failure of ours, before that, is no affair of theirs.
