@@ -37,7 +37,7 @@
     error(
         canal_lock_errors:reason(Cause),
         canal_lock_errors:arguments(Cause, Arguments),
-        canal_lock_errors:options(Cause)
+        [{error_info, #{module => canal_lock_errors, cause => Cause}}]
     )
 ).
 

@@ -5,7 +5,7 @@
 %% The arguments are looked at again only then, so that what is right pays nothing for it.
 -module(canal_lock_errors).
 
--export([is_cause/1, reason/1, arguments/2, options/1, explain/1, faults/2, format_error/2]).
+-export([is_cause/1, reason/1, arguments/2, explain/1, faults/2, format_error/2]).
 
 -export_type([cause/0]).
 
@@ -28,11 +28,6 @@ reason(Cause) -> Cause.
 -spec arguments(cause(), [term()]) -> [term()] | none.
 arguments(system_limit, _Arguments) -> none;
 arguments(_Cause, Arguments) -> Arguments.
-
-%% The last argument of `erlang:error/3'.
--spec options(cause()) -> [{error_info, map()}].
-options(Cause) ->
-    [{error_info, #{module => ?MODULE, cause => Cause}}].
 
 -spec format_error(term(), erlang:stacktrace()) -> #{pos_integer() | general => binary()}.
 format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->

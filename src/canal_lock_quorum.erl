@@ -46,7 +46,9 @@
 
 %% Macros: the function that raises is the one that is shown. What is wrong with the arguments is found out again then,
 %% by canal_lock_quorum_errors; the calls themselves only see that something is, and answer `wrong'.
--define(RAISE(Cause, Arguments), error(badarg, Arguments, canal_lock_quorum_errors:options(Cause))).
+-define(RAISE(Cause, Arguments),
+    error(badarg, Arguments, [{error_info, #{module => canal_lock_quorum_errors, cause => Cause}}])
+).
 
 -define(CHECKED(Arguments, Call),
     case Call of

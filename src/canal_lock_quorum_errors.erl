@@ -2,11 +2,7 @@
 %% What is wrong with a call of canal_lock_quorum, and how the shell explains it (`error_info', EEP 54).
 -module(canal_lock_quorum_errors).
 
--export([faults/2, options/1, format_error/2]).
-
--export_type([cause/0]).
-
--type cause() :: badarg | not_started | not_of_this_node.
+-export([faults/2, format_error/2]).
 
 %% No timer of the VM takes more.
 -define(MAX_MS, 16#ffffffff).
@@ -45,11 +41,6 @@ check(timeout, Ms) ->
 check(action, Fun) -> {is_function(Fun, 1), <<"not a function of one argument, which is the lock">>};
 check(lock, Lock) ->
     {canal_lock_quorum_lock:is_lock(Lock), <<"not a lock, as lock/2, rlock/2 or lock_many/2 answers it">>}.
-
-%% The last argument of `erlang:error/3'.
--spec options(cause()) -> [{error_info, map()}].
-options(Cause) ->
-    [{error_info, #{module => ?MODULE, cause => Cause}}].
 
 -spec format_error(term(), erlang:stacktrace()) -> #{pos_integer() | general => binary()}.
 format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
