@@ -93,7 +93,7 @@ fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacit
         let caller = Caller::of(here);
         let watch = || open.watch_caller(here, caller);
         let table = &open.table;
-        Ok(table.acquire(&pin, caller.holder(), key, capacity, watch)?)
+        table.acquire(&pin, caller.holder(), key, capacity, watch)
     });
     match acquired {
         Ok(acquired) => answer(here, acquired),

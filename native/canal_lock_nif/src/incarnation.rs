@@ -18,6 +18,7 @@ use crate::caller::Caller;
 use crate::enif::{self, Here};
 use crate::key::TermKey;
 use crate::proxies::Proxies;
+use crate::raised::Raised;
 use parking_lot::Mutex;
 use permit_table::{
     fault, make_room, pin, Budget, Dismantle, Gate, Incarnations, Opening, OutOfMemory, Pin,
@@ -37,14 +38,6 @@ const PROXY_WATCHES: usize = 128;
 /// Watches are let go step by step, until they had this many monitors. For each monitor the VM sends a signal to the
 /// process, which then runs for about 10 µs.
 const MONITORS_PER_STEP: usize = 64;
-
-/// Why a table, or a place in one, could not be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    OutOfMemory,
-    /// The VM would not watch the process.
-    NotWatched,
-}
 
 /// One table, its watches, and what else outlives a manager that crashes.
 pub(crate) struct Incarnation {
@@ -152,7 +145,7 @@ impl HolderWatch {
     }
 
     /// Has the VM report the death of a process.
-    fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, Trouble> {
+    fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, Raised> {
         let monitor = watch(env, this, pid)?;
         this.monitors.fetch_add(1, Ordering::Relaxed);
         Ok(monitor)
@@ -162,7 +155,7 @@ impl HolderWatch {
 impl Incarnation {
     /// Has the VM report the death of the calling process.
     #[cold]
-    pub(crate) fn watch_caller(&self, here: Here<'_>, caller: Caller) -> Result<(), Trouble> {
+    pub(crate) fn watch_caller(&self, here: Here<'_>, caller: Caller) -> Result<(), Raised> {
         fault::point();
         HolderWatch::watch(self.watch_of(caller), here.env(), here.env().pid())?;
         // A second watch, after a panic here, would find nothing left to give back.
@@ -171,7 +164,7 @@ impl Incarnation {
     }
 
     /// The same of a proxy, which is the calling process.
-    pub(crate) fn watch_proxy(&self, here: Here<'_>) -> Result<Monitor, Trouble> {
+    pub(crate) fn watch_proxy(&self, here: Here<'_>) -> Result<Monitor, Raised> {
         let watch = &self.watches[WATCHES + Caller::of(here).place() as usize % PROXY_WATCHES];
         HolderWatch::watch(watch, here.env(), here.env().pid())
     }
@@ -192,8 +185,8 @@ fn watch<W: Resource>(
     env: Env<'_>,
     watch: &ResourceArc<W>,
     pid: LocalPid,
-) -> Result<Monitor, Trouble> {
-    enif::monitor(env, watch, pid).ok_or(Trouble::NotWatched)
+) -> Result<Monitor, Raised> {
+    enif::monitor(env, watch, pid).ok_or(Raised::NotWatched)
 }
 
 /// The open incarnation.
@@ -219,7 +212,7 @@ pub(crate) struct Wishes {
 
 /// Gives the calling process a table to manage. That is an empty one, which closes the one before; or one that was
 /// kept.
-pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWatch>, Raised> {
     let opening = INCARNATIONS.opening(wishes.keep)?;
     if let Some((gate, open)) = opening.adopted() {
         let handle = watch_manager(env, gate)?;
@@ -234,7 +227,7 @@ fn open_anew(
     env: Env<'_>,
     wishes: Wishes,
     opening: Opening<Incarnation>,
-) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+) -> Result<ResourceArc<ManagerWatch>, Raised> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let table = Table::new(wishes.processes)?;
     let watches = HolderWatch::all(&opening.gate())?;
@@ -255,7 +248,7 @@ fn open_anew(
 fn watch_manager(
     env: Env<'_>,
     gate: Gate<Incarnation>,
-) -> Result<ResourceArc<ManagerWatch>, Trouble> {
+) -> Result<ResourceArc<ManagerWatch>, Raised> {
     let handle = ResourceArc::new(ManagerWatch(gate));
     watch(env, &handle, env.pid())?;
     Ok(handle)

@@ -36,7 +36,7 @@ fn open(
         keep,
     };
     consume_timeslice(env, PERCENT_TO_OPEN);
-    Ok(incarnation::open(env, wishes).map_err(Raised::from)?)
+    Ok(incarnation::open(env, wishes)?)
 }
 
 /// `close(Handle) -> ok`
@@ -83,8 +83,8 @@ fn has_unused() -> bool {
     interned::has_unused() || incarnation::has_emptied()
 }
 
-/// `free_unused() -> ok`: frees long keys that are not in use, and closed tables. Dirty: a table of a million keys takes
-/// about 0.25 s.
+/// `free_unused() -> ok`: frees long keys that are not in use, and closed tables. Dirty: a table of a million keys
+/// takes about 0.25 s.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn free_unused() -> Atom {
     interned::free_unused();
@@ -101,8 +101,8 @@ fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
         let pin = pin();
         let open = current(&pin).ok_or(Raised::NotStarted)?;
         fault::point();
-        let watch = || Ok(open.watch_proxy(here)?);
-        open.proxies.represent(here, holder, watch)
+        open.proxies
+            .represent(here, holder, || open.watch_proxy(here))
     })?;
     Ok(here.term(match other {
         Some(other) => other.pid(),

@@ -5,8 +5,6 @@
 //! raise the cause, which is caught.
 
 use crate::enif::{self, ErlNifTerm, Here};
-use crate::incarnation::Trouble;
-use crate::key::read::Stop;
 use permit_table::OutOfMemory;
 use rustler::{Atom, Error};
 
@@ -19,36 +17,23 @@ mod atoms {
 pub(crate) enum Raised {
     /// An argument is of the wrong type.
     BadArg,
-    /// The key takes long to read: it has to be interned first. Nothing has changed.
+    /// The key takes long to read ([`Care`](crate::key::read::Care)): it has to be interned first. Nothing has changed.
     Long,
     /// No table is open.
     NotStarted,
-    /// There is no memory, or the VM would not watch the process.
-    Trouble(Trouble),
+    /// There is no memory, or the key is too long for it.
+    OutOfMemory,
+    /// The VM would not watch the process.
+    NotWatched,
     /// The caller does not hold the key. That is reported, where it is not an answer.
     NotHeld,
     /// A bug of ours. It must not reach the VM, which would die of it.
     Panicked,
 }
 
-impl<T: Into<Trouble>> From<T> for Raised {
-    fn from(trouble: T) -> Self {
-        Raised::Trouble(trouble.into())
-    }
-}
-
-impl From<Stop> for Raised {
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Long => Raised::Long,
-            Stop::OutOfMemory => OutOfMemory.into(),
-        }
-    }
-}
-
-impl From<OutOfMemory> for Trouble {
+impl From<OutOfMemory> for Raised {
     fn from(_: OutOfMemory) -> Self {
-        Trouble::OutOfMemory
+        Raised::OutOfMemory
     }
 }
 
@@ -65,8 +50,8 @@ impl Raised {
             Raised::BadArg => "badarg",
             Raised::Long => "intern",
             Raised::NotStarted => "not_started",
-            Raised::Trouble(Trouble::OutOfMemory) => "system_limit",
-            Raised::Trouble(Trouble::NotWatched) => "not_watched",
+            Raised::OutOfMemory => "system_limit",
+            Raised::NotWatched => "not_watched",
             Raised::NotHeld => "not_held",
             Raised::Panicked => "nif_panicked",
         }

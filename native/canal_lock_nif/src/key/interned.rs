@@ -1,7 +1,7 @@
 //! Keys that take long to read: read once per call, by a dirty scheduler, and known by their address from then on.
 //!
 //! A call may not hold a scheduler for long, and a call that counts may not run on a dirty one. So a call that finds
-//! its key to be long ([`Stop::Long`]) returns before it has taken anything, and the Erlang side has the key
+//! its key to be long ([`Raised::Long`]) returns before it has taken anything, and the Erlang side has the key
 //! **interned**: a dirty scheduler reads it and looks for an equal one among all that are in use. With a handle on
 //! that one the call is made again, on a normal scheduler, and compares addresses. After the call the handle is
 //! emptied: on the heap of a process that does not collect its garbage, it would keep the key for as long as the
@@ -24,7 +24,7 @@
 //!
 //! A panic under the lock (a bug of ours) leaves it free, and at most an entry without a key.
 
-use super::read::{with_interned, with_term, Care, Reading, Stop};
+use super::read::{with_interned, with_term, Care, Reading};
 use super::TermKey;
 use crate::enif::{ErlNifTerm, Here};
 use crate::incarnation::contain_panic;
@@ -85,10 +85,10 @@ impl Handle {
     pub(crate) fn of(here: Here<'_>, term: ErlNifTerm) -> Result<Self, Raised> {
         free_unused();
         match with_term(here, term, Care::Sure, |_| ()) {
-            Err(Stop::Long) => {}
+            Err(Raised::Long) => {}
             // Interned, it would be another key than the one that calls make of it (N2).
             Ok(()) => return Err(Raised::BadArg),
-            Err(other) => return Err(other.into()),
+            Err(other) => return Err(other),
         }
         let interned = with_term(here, term, Care::Thorough, intern)??;
         Ok(Self(Mutex::new(Some(interned))))

@@ -20,6 +20,7 @@ use super::interned::Interned;
 use super::stack::Stack;
 use super::{Copied, TermKey, INLINE};
 use crate::enif::{self, ErlNifTerm, Here};
+use crate::raised::Raised;
 use ahash::RandomState;
 use equivalent::Equivalent;
 use permit_table::{fault, OutOfMemory, Query};
@@ -283,7 +284,7 @@ pub(crate) fn with_term<T>(
     term: ErlNifTerm,
     care: Care,
     with: impl FnOnce(&Reading<'_>) -> T,
-) -> Result<T, Stop> {
+) -> Result<T, Raised> {
     let mut reader = Reader::new(here, care);
     reader.read(Part::of(here, term))?;
     Ok(with(&reader.reading(term)))
@@ -294,26 +295,12 @@ pub(crate) fn with_term<T>(
 pub(crate) enum Care {
     /// With as few questions as can be; what is long is not read.
     FirstSight,
-    /// For sure; what is long is not read, for this is a normal scheduler.
+    /// For sure; what is long is not read ([`Raised::Long`]), for this is a normal scheduler. A key is long if it is of
+    /// more than [`BRIEF`] parts, or does not say beforehand how long it is (a fun, a bitstring, an integer beyond 1024
+    /// bits). Nothing else decides that, so equal keys are long or not.
     Sure,
-    /// For sure, on a dirty scheduler, up to what is refused for good.
+    /// For sure, on a dirty scheduler, up to [`THOROUGH`] parts: more are refused for good ([`Raised::OutOfMemory`]).
     Thorough,
-}
-
-/// Why a term is not read to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The key takes long to read: it is of more than [`BRIEF`] parts, or does not say beforehand how long it is (a
-    /// fun, a bitstring, an integer beyond 1024 bits). Nothing else decides that, so equal keys are long or not.
-    Long,
-    /// No memory; or a key of more than [`THOROUGH`] parts.
-    OutOfMemory,
-}
-
-impl From<OutOfMemory> for Stop {
-    fn from(_: OutOfMemory) -> Self {
-        Stop::OutOfMemory
-    }
 }
 
 /// What is still to be read of a term.
@@ -349,7 +336,7 @@ struct Reader<'a> {
 }
 
 /// The part that comes next, if a term has one that is not done at once.
-type Next<'a> = Result<Option<Part<'a>>, Stop>;
+type Next<'a> = Result<Option<Part<'a>>, Raised>;
 
 impl<'a> Reader<'a> {
     #[inline(always)]
@@ -366,13 +353,13 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn read(&mut self, root: Part<'a>) -> Result<(), Stop> {
+    fn read(&mut self, root: Part<'a>) -> Result<(), Raised> {
         let outcome = self.read_parts(root);
         self.report_work();
         outcome
     }
 
-    fn read_parts(&mut self, root: Part<'a>) -> Result<(), Stop> {
+    fn read_parts(&mut self, root: Part<'a>) -> Result<(), Raised> {
         let mut next = Some(root);
         loop {
             if next.is_some() {
@@ -534,7 +521,8 @@ impl<'a> Reader<'a> {
         self.may_read(2 * size)?;
         let start = self.pairs.values().len();
         let mut takes_all = true;
-        for (pair_key, pair_value) in enif::pairs(self.here, map, size).ok_or(Stop::OutOfMemory)? {
+        let pairs = enif::pairs(self.here, map, size).ok_or(Raised::OutOfMemory)?;
+        for (pair_key, pair_value) in pairs {
             takes_all = takes_all && self.takes(pair_key) && self.takes(pair_value);
             if takes_all {
                 self.push(enif::word(pair_key))?;
@@ -576,7 +564,7 @@ impl<'a> Reader<'a> {
                 self.opaque(hash)
             }
             // How long it is, it does not say.
-            _ if self.care != Care::Thorough => Err(Stop::Long),
+            _ if self.care != Care::Thorough => Err(Raised::Long),
             TermType::Binary => self.external(term),
             _ => self.opaque(enif::internal_hash(term, 0)),
         }
@@ -606,7 +594,7 @@ impl<'a> Reader<'a> {
         } else if self.care == Care::Thorough || enif::is_short_integer(term) {
             self.external(term)
         } else {
-            Err(Stop::Long)
+            Err(Raised::Long)
         }
     }
 
@@ -625,7 +613,7 @@ impl<'a> Reader<'a> {
     fn external(&mut self, term: Term<'_>) -> Next<'a> {
         self.work_off(EXTERNAL_WORK)?;
         enif::with_external_format(term, |bytes| self.bytes(tag::EXTERNAL, bytes))
-            .unwrap_or(Err(Stop::OutOfMemory))
+            .unwrap_or(Err(Raised::OutOfMemory))
     }
 
     fn bytes(&mut self, tag: u64, bytes: &[u8]) -> Next<'a> {
@@ -642,20 +630,20 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn push(&mut self, word: u64) -> Result<(), Stop> {
+    fn push(&mut self, word: u64) -> Result<(), Raised> {
         self.work_off(1)?;
         Ok(self.words.push(word)?)
     }
 
     #[inline(always)]
-    fn work_off(&mut self, work: usize) -> Result<(), Stop> {
+    fn work_off(&mut self, work: usize) -> Result<(), Raised> {
         self.left = self.left.checked_sub(work).ok_or(self.exceeded())?;
         Ok(())
     }
 
     /// At least this much is to be read: a term that is too long is refused before it is read.
     #[inline(always)]
-    fn may_read(&self, work: usize) -> Result<(), Stop> {
+    fn may_read(&self, work: usize) -> Result<(), Raised> {
         if work <= self.left {
             Ok(())
         } else {
@@ -664,16 +652,16 @@ impl<'a> Reader<'a> {
     }
 
     /// More than may be read.
-    fn exceeded(&self) -> Stop {
+    fn exceeded(&self) -> Raised {
         match self.care {
-            Care::Thorough => Stop::OutOfMemory,
-            Care::FirstSight | Care::Sure => Stop::Long,
+            Care::Thorough => Raised::OutOfMemory,
+            Care::FirstSight | Care::Sure => Raised::Long,
         }
     }
 
     /// The hash of a reference. The VM's own takes one of another node for longer than it may be (in OTP 25; and later
     /// it differs for equal ones of different lengths), so these are hashed by what the external format says.
-    fn reference_hash(&mut self, term: Term<'_>) -> Result<u64, Stop> {
+    fn reference_hash(&mut self, term: Term<'_>) -> Result<u64, Raised> {
         if self.care == Care::FirstSight {
             return Ok(local_reference_hash(term));
         }
@@ -690,7 +678,7 @@ impl<'a> Reader<'a> {
             })
         })
         .flatten()
-        .ok_or(Stop::OutOfMemory)
+        .ok_or(Raised::OutOfMemory)
     }
 }
 
