@@ -20,13 +20,11 @@ use crate::key::TermKey;
 use crate::proxies::Proxies;
 use crate::raised::Raised;
 use parking_lot::Mutex;
-use permit_table::{
-    fault, make_room, pin, Budget, Dismantle, Gate, Incarnations, Opening, OutOfMemory, Pin,
-    Progress, Shared, Table,
-};
+use permit_table::{fault, make_room, pin, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 
 /// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes
 /// that come and go at once rarely meet.
@@ -61,21 +59,22 @@ pub(crate) struct HolderWatch {
 }
 
 /// Told of the death of the manager; the manager's own handle on its table.
-pub(crate) struct ManagerWatch(Gate<Incarnation>);
+pub(crate) struct ManagerWatch {
+    pub(crate) gate: Gate<Incarnation>,
+}
 
-static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
+/// All of them. What is closed is dismantled on a normal scheduler, on which the VM then removes the monitors before it
+/// runs the caller again; and dropped on a dirty one.
+pub(crate) static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
 
 // The VM reports a death once. What is done then allocates nothing that it needs, and if it panics (a bug of ours),
 // it is tried once more, here or in `Table::give_back`. What is on record after a second panic stays out until the
 // table is closed by the next one.
 
 /// Runs a callback of the VM, which a panic must not leave: the VM would abort.
-pub(crate) fn contain_panic(callback: impl FnOnce()) -> Result<(), Panicked> {
-    catch_unwind(AssertUnwindSafe(callback)).map_err(|_| Panicked)
+pub(crate) fn contain_panic(callback: impl FnOnce()) -> thread::Result<()> {
+    catch_unwind(AssertUnwindSafe(callback))
 }
-
-/// The callback has panicked.
-pub(crate) struct Panicked;
 
 #[rustler::resource_impl]
 impl Resource for HolderWatch {
@@ -109,7 +108,8 @@ impl Resource for ManagerWatch {
     const IMPLEMENTS_DESTRUCTOR: bool = true;
 
     fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
-        let _ = contain_panic(|| self.0.abandon()).or_else(|_| contain_panic(|| self.0.abandon()));
+        let handle = || self.gate.abandon();
+        let _ = contain_panic(handle).or_else(|_| contain_panic(handle));
     }
 
     fn destructor(self, _: Env<'_>) {
@@ -146,7 +146,7 @@ impl HolderWatch {
 
     /// Has the VM report the death of a process.
     fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, Raised> {
-        let monitor = watch(env, this, pid)?;
+        let monitor = enif::monitor(env, this, pid).ok_or(Raised::NotWatched)?;
         this.monitors.fetch_add(1, Ordering::Relaxed);
         Ok(monitor)
     }
@@ -181,55 +181,30 @@ impl Incarnation {
     }
 }
 
-fn watch<W: Resource>(
-    env: Env<'_>,
-    watch: &ResourceArc<W>,
-    pid: LocalPid,
-) -> Result<Monitor, Raised> {
-    enif::monitor(env, watch, pid).ok_or(Raised::NotWatched)
-}
-
 /// The open incarnation.
 #[inline(always)]
 pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
     INCARNATIONS.current(pin)
 }
 
-/// The open incarnation, to be kept for longer than a pin should be.
-pub(crate) fn current_shared() -> Option<Shared<Incarnation>> {
-    INCARNATIONS.shared()
-}
-
-/// What a manager wants of its table.
-pub(crate) struct Wishes {
-    /// How many processes the VM may have.
-    pub(crate) processes: usize,
-    /// To be shown.
-    pub(crate) max_per: TermKey,
-    /// Not to lose it by dying, and to adopt one that is there (I4).
-    pub(crate) keep: bool,
-}
-
-/// Gives the calling process a table to manage. That is an empty one, which closes the one before; or one that was
-/// kept.
-pub(crate) fn open(env: Env<'_>, wishes: Wishes) -> Result<ResourceArc<ManagerWatch>, Raised> {
-    let opening = INCARNATIONS.opening(wishes.keep)?;
+/// Gives the calling process a table to manage. That is an empty one, for as many processes as the VM may have, which
+/// closes the one before; or one that was kept. With `keep` the manager does not lose it by dying, and adopts one that
+/// is there (I4).
+pub(crate) fn open(
+    env: Env<'_>,
+    processes: usize,
+    max_per: TermKey,
+    keep: bool,
+) -> Result<ResourceArc<ManagerWatch>, Raised> {
+    static SERIALS: AtomicU64 = AtomicU64::new(1);
+    let opening = INCARNATIONS.opening(keep)?;
     if let Some((gate, open)) = opening.adopted() {
         let handle = watch_manager(env, gate)?;
         fault::point();
-        *open.max_per.lock() = wishes.max_per;
+        *open.max_per.lock() = max_per;
         return Ok(handle);
     }
-    open_anew(env, wishes, opening)
-}
-
-fn open_anew(
-    env: Env<'_>,
-    wishes: Wishes,
-    opening: Opening<Incarnation>,
-) -> Result<ResourceArc<ManagerWatch>, Raised> {
-    static SERIALS: AtomicU64 = AtomicU64::new(1);
-    let table = Table::new(wishes.processes)?;
+    let table = Table::new(processes)?;
     let watches = HolderWatch::all(&opening.gate())?;
     let handle = watch_manager(env, opening.gate())?;
     fault::point();
@@ -238,7 +213,7 @@ fn open_anew(
         table,
         proxies: Proxies::default(),
         serial: SERIALS.fetch_add(1, Ordering::Relaxed),
-        max_per: Mutex::new(wishes.max_per),
+        max_per: Mutex::new(max_per),
         watches,
     });
     Ok(handle)
@@ -249,44 +224,7 @@ fn watch_manager(
     env: Env<'_>,
     gate: Gate<Incarnation>,
 ) -> Result<ResourceArc<ManagerWatch>, Raised> {
-    let handle = ResourceArc::new(ManagerWatch(gate));
-    watch(env, &handle, env.pid())?;
+    let handle = ResourceArc::new(ManagerWatch { gate });
+    enif::monitor(env, &handle, env.pid()).ok_or(Raised::NotWatched)?;
     Ok(handle)
-}
-
-impl ManagerWatch {
-    /// The table that is managed, as long as it is open.
-    pub(crate) fn incarnation<'a>(&self, pin: &'a Pin) -> Option<&'a Incarnation> {
-        self.0.incarnation(pin)
-    }
-
-    /// Closes the table, if it is still open.
-    pub(crate) fn close(&self) {
-        self.0.close();
-    }
-
-    /// One bounded step of the sweep.
-    pub(crate) fn sweep_step(&self, budget: &mut Budget) -> Progress {
-        let pin = pin();
-        match self.incarnation(&pin) {
-            Some(incarnation) => incarnation.table.sweep_step(budget),
-            None => Progress::Done,
-        }
-    }
-}
-
-/// Lets go some watches of what has been closed, the oldest first. To be called on a normal scheduler, on which the VM
-/// then removes the monitors before it runs the caller again.
-pub(crate) fn dismantle_step() -> Progress {
-    INCARNATIONS.dismantle_step()
-}
-
-/// Is there anything for [`drop_emptied`]?
-pub(crate) fn has_emptied() -> bool {
-    INCARNATIONS.has_emptied()
-}
-
-/// Frees the closed tables that have no watches any more. To be called on a dirty scheduler.
-pub(crate) fn drop_emptied() {
-    INCARNATIONS.drop_emptied();
 }

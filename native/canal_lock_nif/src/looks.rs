@@ -7,7 +7,7 @@
 use crate::arguments::{non_negative, with_key};
 use crate::caller::Caller;
 use crate::enif::{self, ErlNifTerm, Here};
-use crate::incarnation::{self, contain_panic, current, Incarnation};
+use crate::incarnation::{contain_panic, current, Incarnation, INCARNATIONS};
 use crate::key::interned::Handle;
 use crate::key::read::Reading;
 use crate::key::{decode, TermKey};
@@ -242,7 +242,7 @@ fn info_map(here: Here<'_>, max_per: ErlNifTerm, usage: Usage) -> ErlNifTerm {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     let here = Here::from_env(env);
-    let open = incarnation::current_shared().ok_or(Raised::NotStarted)?;
+    let open = INCARNATIONS.shared().ok_or(Raised::NotStarted)?;
     fault::point();
     let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
     Ok(here.term(info_map(here, max_per, open.table.usage())))

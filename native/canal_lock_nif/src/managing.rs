@@ -2,7 +2,7 @@
 
 use crate::arguments::{to_show, with_key};
 use crate::enif::Here;
-use crate::incarnation::{self, current, ManagerWatch, Wishes};
+use crate::incarnation::{self, current, ManagerWatch, INCARNATIONS};
 use crate::key::interned;
 use crate::raised::Raised;
 use permit_table::{fault, pin, Budget, Progress};
@@ -30,19 +30,15 @@ fn open(
     max_per: Term,
     keep: bool,
 ) -> NifResult<ResourceArc<ManagerWatch>> {
-    let wishes = Wishes {
-        processes,
-        max_per: to_show(Here::from_env(env), max_per.as_c_arg())?,
-        keep,
-    };
+    let max_per = to_show(Here::from_env(env), max_per.as_c_arg())?;
     consume_timeslice(env, PERCENT_TO_OPEN);
-    Ok(incarnation::open(env, wishes)?)
+    Ok(incarnation::open(env, processes, max_per, keep)?)
 }
 
 /// `close(Handle) -> ok`
 #[rustler::nif]
 fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
-    handle.close();
+    handle.gate.close();
     atoms::ok()
 }
 
@@ -51,7 +47,11 @@ fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
 #[rustler::nif]
 fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom {
     let mut budget = Budget::of(units);
-    let progress = handle.sweep_step(&mut budget);
+    let pin = pin();
+    let progress = match handle.gate.incarnation(&pin) {
+        Some(open) => open.table.sweep_step(&mut budget),
+        None => Progress::Done,
+    };
     let percent = (budget.spent() / UNITS_PER_PERCENT).clamp(1, 100);
     consume_timeslice(env, percent as i32);
     in_words(progress)
@@ -61,7 +61,7 @@ fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom
 /// for `free_unused`.
 #[rustler::nif]
 fn dismantle_step(env: Env) -> Atom {
-    let progress = incarnation::dismantle_step();
+    let progress = INCARNATIONS.dismantle_step();
     if progress == Progress::More {
         consume_timeslice(env, PERCENT_TO_DISMANTLE);
     }
@@ -80,7 +80,7 @@ fn in_words(progress: Progress) -> Atom {
 #[rustler::nif]
 fn has_unused() -> bool {
     fault::point();
-    interned::has_unused() || incarnation::has_emptied()
+    interned::has_unused() || INCARNATIONS.has_emptied()
 }
 
 /// `free_unused() -> ok`: frees long keys that are not in use, and closed tables. Dirty: a table of a million keys
@@ -88,7 +88,7 @@ fn has_unused() -> bool {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn free_unused() -> Atom {
     interned::free_unused();
-    incarnation::drop_emptied();
+    INCARNATIONS.drop_emptied();
     atoms::ok()
 }
 
