@@ -45,14 +45,6 @@ pub(crate) struct TermKey {
     words: [u64; INLINE],
 }
 
-/// A term in an environment of its own, which the key owns.
-struct Copied {
-    environment: *mut ErlNifEnv,
-    term: ErlNifTerm,
-    /// Bytes that were read of it.
-    size: usize,
-}
-
 impl TermKey {
     fn inline(encoding: &[u64]) -> Self {
         let mut words = [0; INLINE];
@@ -60,20 +52,17 @@ impl TermKey {
         Self { words }
     }
 
-    fn boxed(encoding: Box<[u64]>, copy: Option<Copied>) -> Self {
+    /// With the term, if the encoding does not tell everything, and how many bytes of it were read.
+    fn boxed(encoding: Box<[u64]>, whole: Option<(ErlNifTerm, usize)>) -> Self {
         let first = with_size(tag::BOXED, encoding.len());
         let address = Box::into_raw(encoding).cast::<u64>().expose_provenance() as u64;
-        let words = match copy {
-            None => [first, address, 0, 0, 0],
-            Some(copy) => [
-                first,
-                address,
-                copy.environment.expose_provenance() as u64,
-                enif::word(copy.term),
-                copy.size as u64,
-            ],
-        };
-        Self { words }
+        let (environment, copy, size) = whole.map_or((0, 0, 0), |(term, size)| {
+            let (environment, copy) = enif::copied_apart(term);
+            (environment.expose_provenance(), enif::word(copy), size)
+        });
+        Self {
+            words: [first, address, environment as u64, copy, size as u64],
+        }
     }
 
     /// A key that is shared with all others who use it.
@@ -142,7 +131,7 @@ impl Key for TermKey {
     /// Of an interned key all of it, though others may share it: without them it would be all ours.
     fn heap_bytes(&self) -> usize {
         if let Some(interned) = self.interned() {
-            return interned.key().heap_bytes();
+            return interned.key.heap_bytes();
         }
         let encoding = self.encoding().map_or(0, size_of_val);
         match self.environment() {

@@ -10,7 +10,7 @@ use permit_table::{make_room, OutOfMemory};
 /// The term that a key was made of, as a term of this environment.
 pub(crate) fn term(here: Here<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
     if let Some(interned) = key.interned() {
-        return term(here, interned.key());
+        return term(here, &interned.key);
     }
     match (key.copy(), key.encoding()) {
         (Some(copy), _) => Ok(enif::copied(here, copy)),

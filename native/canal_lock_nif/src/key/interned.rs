@@ -24,7 +24,8 @@
 //!
 //! A panic under the lock (a bug of ours) leaves it free, and at most an entry without a key.
 
-use super::read::{with_interned, with_term, Care, Reading};
+use super::encoding::tag;
+use super::read::{with_term, Care, Reading};
 use super::TermKey;
 use crate::enif::{ErlNifTerm, Here};
 use crate::incarnation::contain_panic;
@@ -39,7 +40,8 @@ use std::sync::{Arc, LazyLock, Weak};
 
 /// A long key. It is nobody's but the tables' and the handles' that share it.
 pub(crate) struct Interned {
-    key: TermKey,
+    /// As it would be stored if it were not long.
+    pub(super) key: TermKey,
     digest: u64,
 }
 
@@ -94,13 +96,14 @@ impl Handle {
         Ok(Self(Mutex::new(Some(interned))))
     }
 
-    /// Calls with the key.
+    /// Calls with the key, which is kept as long as the call lasts.
     ///
     /// # Errors
     /// [`Raised::BadArg`], if the handle has been emptied.
     pub(crate) fn read<T>(&self, with: impl FnOnce(&Reading<'_>) -> T) -> Result<T, Raised> {
         let interned = self.0.lock().clone().ok_or(Raised::BadArg)?;
-        Ok(with_interned(&interned, with))
+        let address = Arc::as_ptr(&interned).expose_provenance();
+        Ok(with(&Reading::of(&[tag::INTERNED, address as u64])))
     }
 
     /// The call that needed the handle is over.
@@ -186,11 +189,4 @@ pub(crate) fn free_unused() {
     fault::point();
     let unused = mem::take(&mut REGISTRY.lock().unused);
     drop(unused);
-}
-
-impl Interned {
-    /// The key itself, as it would be stored if it were not long.
-    pub(crate) fn key(&self) -> &TermKey {
-        &self.key
-    }
 }

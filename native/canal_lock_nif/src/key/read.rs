@@ -18,14 +18,14 @@
 use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
 use super::interned::Interned;
 use super::stack::Stack;
-use super::{Copied, TermKey, INLINE};
+use super::{TermKey, INLINE};
 use crate::enif::{self, ErlNifTerm, Here};
 use crate::raised::Raised;
 use ahash::RandomState;
 use equivalent::Equivalent;
 use permit_table::{fault, OutOfMemory, Query};
 use rustler::schedule::consume_timeslice;
-use rustler::{Env, LocalPid, Term, TermType};
+use rustler::{Encoder, LocalPid, Term, TermType};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
@@ -64,7 +64,7 @@ pub(crate) struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     #[inline(always)]
-    fn of(words: &'a [u64]) -> Self {
+    pub(super) fn of(words: &'a [u64]) -> Self {
         Self { words, whole: None }
     }
 
@@ -108,7 +108,7 @@ impl Query<TermKey> for Reading<'_> {
     fn to_key(&self) -> Result<TermKey, OutOfMemory> {
         if let [tag::INTERNED, address] = *self.words {
             let shared: *const Interned = std::ptr::with_exposed_provenance(address as usize);
-            // SAFETY: made by `with_interned`, which keeps what is shared as long as the reading lasts; the one that is
+            // SAFETY: made by `Handle::read`, which keeps what is shared as long as the reading lasts; the one that is
             // made is counted by itself.
             return Ok(TermKey::shared(unsafe {
                 Arc::increment_strong_count(shared);
@@ -124,25 +124,8 @@ impl Query<TermKey> for Reading<'_> {
             .try_reserve_exact(self.words.len())
             .map_err(|_| OutOfMemory)?;
         encoding.extend_from_slice(self.words);
-        let copy = self.whole.map(|(term, size)| {
-            let (environment, term) = enif::copied_apart(term);
-            Copied {
-                environment,
-                term,
-                size,
-            }
-        });
-        Ok(TermKey::boxed(encoding.into_boxed_slice(), copy))
+        Ok(TermKey::boxed(encoding.into_boxed_slice(), self.whole))
     }
-}
-
-/// Calls with the reading of a key that is shared.
-pub(crate) fn with_interned<T>(
-    interned: &Arc<Interned>,
-    with: impl FnOnce(&Reading<'_>) -> T,
-) -> T {
-    let address = Arc::as_ptr(interned).expose_provenance();
-    with(&Reading::of(&[tag::INTERNED, address as u64]))
 }
 
 /// Of hashes that never leave this process of the operating system.
@@ -669,11 +652,11 @@ impl<'a> Reader<'a> {
         let ours = enif::make_reference(self.here);
         enif::with_external_format(ours, |ours| {
             enif::with_external_format(term, |bytes| {
-                let reference = Reference::read(bytes);
-                if reference.origin == Reference::read(ours).origin {
+                let (origin, words) = parts_of_reference(bytes);
+                if origin == parts_of_reference(ours).0 {
                     local_reference_hash(term)
                 } else {
-                    seed().hash_one((reference.origin, reference.words))
+                    seed().hash_one((origin, words))
                 }
             })
         })
@@ -691,27 +674,21 @@ impl Care {
     }
 }
 
-/// A reference, in the external format (tag 90): how many words, who made it, its words.
-struct Reference<'a> {
-    /// The name of the node and its creation. That of this node changes when it gets a name.
-    origin: &'a [u8],
-    /// References may be equal and of different lengths, the rest being zeros.
-    words: [u32; 5],
-}
-
-impl<'a> Reference<'a> {
-    fn read(external: &'a [u8]) -> Self {
-        let mut words = [0; 5];
-        let [131, 90, high, low, rest @ ..] = external else {
-            return Self { origin: &[], words };
-        };
-        let count = usize::from(u16::from_be_bytes([*high, *low]));
-        let (origin, numbers) = rest.split_at(rest.len().saturating_sub(4 * count));
-        for (word, bytes) in words.iter_mut().zip(numbers.chunks_exact(4)) {
-            *word = u32::from_be_bytes(bytes.try_into().unwrap());
-        }
-        Self { origin, words }
+/// Who made a reference, and its words, by the external format (tag 90: how many words, who, the words).
+///
+/// That is the name of the node and its creation; of this node they change when it gets a name. References may be equal
+/// and of different lengths, the rest being zeros.
+fn parts_of_reference(external: &[u8]) -> (&[u8], [u32; 5]) {
+    let mut words = [0; 5];
+    let [131, 90, high, low, rest @ ..] = external else {
+        return (&[], words);
+    };
+    let count = usize::from(u16::from_be_bytes([*high, *low]));
+    let (origin, numbers) = rest.split_at(rest.len().saturating_sub(4 * count));
+    for (word, bytes) in words.iter_mut().zip(numbers.chunks_exact(4)) {
+        *word = u32::from_be_bytes(bytes.try_into().unwrap());
     }
+    (origin, words)
 }
 
 /// With a salt of 32 bits, of which OTP 25 uses as many.
@@ -724,20 +701,8 @@ fn local_reference_hash(term: Term<'_>) -> u64 {
 /// The bits of a float, such that they are equal when the floats are `=:=`: before OTP 27 the two zeros are.
 fn float_bits(term: Term<'_>) -> u64 {
     let float: f64 = term.decode().unwrap_or(0.0);
-    if float == 0.0 && zeros_are_one(term.get_env()) {
+    if float == 0.0 && term == 0.0f64.encode(term.get_env()) {
         return 0.0f64.to_bits();
     }
     float.to_bits()
-}
-
-fn zeros_are_one(env: Env<'_>) -> bool {
-    // As in `seed`.
-    static ZEROS_ARE_ONE: OnceLock<bool> = OnceLock::new();
-    *ZEROS_ARE_ONE.get_or_init(|| {
-        use rustler::Encoder;
-        enif::identical(
-            0.0f64.encode(env).as_c_arg(),
-            (-0.0f64).encode(env).as_c_arg(),
-        )
-    })
 }
