@@ -6,7 +6,7 @@ use crate::key::read::{with_term, Care, Reading};
 use crate::key::TermKey;
 use crate::raised::Raised;
 use permit_table::{Capacity, Query};
-use rustler::{ResourceArc, Term};
+use rustler::{Encoder, ResourceArc};
 
 /// Calls with the key that a term is, or that it is a handle on. A long key raises [`Raised::Long`].
 pub(crate) fn with_key<T>(
@@ -45,13 +45,8 @@ pub(crate) fn non_negative(here: Here<'_>, term: ErlNifTerm) -> Option<u64> {
 }
 
 fn larger(here: Here<'_>, term: ErlNifTerm) -> Option<u64> {
-    match enif::unsigned(here, term) {
-        Some(integer) => Some(integer),
-        None => beyond_64_bits(here.term(term)),
-    }
-}
-
-#[cold]
-fn beyond_64_bits(term: Term<'_>) -> Option<u64> {
-    (term.is_integer() && enif::is_positive(term)).then_some(u64::MAX)
+    let term = here.term(term);
+    let is_beyond_64_bits = || term.is_integer() && term > 0.encode(here.env());
+    let integer = term.decode().ok();
+    integer.or_else(|| is_beyond_64_bits().then_some(u64::MAX))
 }

@@ -6,17 +6,15 @@
 use permit_table::OutOfMemory;
 pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
-    enif_alloc_env, enif_binary_to_term, enif_compare, enif_get_int64, enif_get_list_cell,
-    enif_get_local_port, enif_get_map_size, enif_get_tuple, enif_get_uint64, enif_hash,
-    enif_inspect_binary, enif_is_identical, enif_make_copy, enif_make_double, enif_make_int,
-    enif_make_int64, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
-    enif_make_new_binary, enif_make_pid, enif_make_ref, enif_make_tuple_from_array,
-    enif_make_uint64, enif_map_iterator_create, enif_map_iterator_destroy,
+    enif_alloc_env, enif_compare, enif_get_list_cell, enif_get_local_port, enif_get_map_size,
+    enif_get_tuple, enif_hash, enif_inspect_binary, enif_is_identical, enif_make_copy,
+    enif_make_int, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
+    enif_make_pid, enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
     enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self,
     enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator,
     ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
-use rustler::{Atom, Env, LocalPid, Monitor, Resource, ResourceArc, Term};
+use rustler::{Atom, Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
@@ -48,10 +46,8 @@ impl<'a> Here<'a> {
 
     /// From rustler's type, in a NIF that a process has called.
     pub(crate) fn from_env(env: Env<'a>) -> Self {
-        Self {
-            env: env.as_c_arg(),
-            call: PhantomData,
-        }
+        // SAFETY: as rustler's type says, too.
+        unsafe { Self::new(env.as_c_arg()) }
     }
 
     /// As rustler's type.
@@ -130,42 +126,6 @@ pub(crate) fn self_pid(here: Here<'_>) -> ErlNifPid {
     }
 }
 
-/// An integer of 64 bits without sign.
-#[inline(always)]
-pub(crate) fn unsigned(here: Here<'_>, term: ErlNifTerm) -> Option<u64> {
-    let mut integer = 0;
-    // SAFETY: the pointer is to a local, and the term is of this environment.
-    let fits = unsafe { enif_get_uint64(here.env, term, &mut integer) };
-    (fits != 0).then_some(integer)
-}
-
-/// An integer of 64 bits with sign.
-#[inline(always)]
-pub(crate) fn signed(term: Term<'_>) -> Option<i64> {
-    let mut integer = 0;
-    // SAFETY: as in `unsigned`.
-    let fits = unsafe { enif_get_int64(term.get_env().as_c_arg(), term.as_c_arg(), &mut integer) };
-    (fits != 0).then_some(integer)
-}
-
-/// An integer as a term.
-pub(crate) fn integer(env: Env<'_>, integer: i64) -> ErlNifTerm {
-    // SAFETY: the environment is that of the running call.
-    unsafe { enif_make_int64(env.as_c_arg(), integer) }
-}
-
-/// A float as a term. What is read from a float is finite, so it can be one again.
-pub(crate) fn float(here: Here<'_>, float: f64) -> ErlNifTerm {
-    // SAFETY: the environment is that of the running call.
-    unsafe { enif_make_double(here.env, float) }
-}
-
-/// An integer without sign as a term.
-pub(crate) fn unsigned_integer(here: Here<'_>, integer: u64) -> ErlNifTerm {
-    // SAFETY: as in `integer`.
-    unsafe { enif_make_uint64(here.env, integer) }
-}
-
 /// `[]`.
 #[inline(always)]
 pub(crate) fn nil() -> ErlNifTerm {
@@ -203,7 +163,7 @@ pub(crate) fn learn_words(env: Env<'_>) {
     // SAFETY: the environment is that of the running call; of no elements, none are read.
     let nil = unsafe { enif_make_list_from_array(env.as_c_arg(), ptr::null(), 0) };
     NIL.store(word(nil), Ordering::Relaxed);
-    let word_of = |integer| word(self::integer(env, integer as i64));
+    let word_of = |integer: u64| word(integer.encode(env).as_c_arg());
     let zero = word_of(0);
     if (0..256).all(|integer| word_of(integer) == zero + integer * STEP) {
         ZERO.store(zero, Ordering::Relaxed);
@@ -220,41 +180,14 @@ pub(crate) fn tuple(here: Here<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
 }
 
 /// A list of terms of this environment with such a tail.
-pub(crate) fn list(here: Here<'_>, elements: &[ErlNifTerm], tail: ErlNifTerm) -> ErlNifTerm {
-    elements.iter().rev().fold(tail, |tail, head| {
-        // SAFETY: both terms are of this environment.
-        unsafe { enif_make_list_cell(here.env, *head, tail) }
-    })
-}
-
-/// A binary of `size` bytes, which are taken from as many words as hold them.
-pub(crate) fn binary(
+pub(crate) fn list(
     here: Here<'_>,
-    size: usize,
-    words: &mut impl Iterator<Item = u64>,
+    elements: impl DoubleEndedIterator<Item = ErlNifTerm>,
+    tail: ErlNifTerm,
 ) -> ErlNifTerm {
-    let mut term = ErlNifTerm::default();
-    let bytes = if size == 0 {
-        // SAFETY: as in `float`.
-        unsafe { enif_make_new_binary(here.env, 0, &mut term) };
-        return term;
-    } else {
-        // SAFETY: the VM answers with room for as many bytes (or ends the node), which nobody else knows yet.
-        unsafe {
-            std::slice::from_raw_parts_mut(enif_make_new_binary(here.env, size, &mut term), size)
-        }
-    };
-    for (bytes, word) in bytes.chunks_mut(8).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
-    }
-    term
-}
-
-/// A list of bytes.
-pub(crate) fn string(here: Here<'_>, bytes: &[u8]) -> ErlNifTerm {
-    bytes.iter().rev().fold(nil(), |tail, byte| {
-        // SAFETY: all terms are of this environment.
-        unsafe { enif_make_list_cell(here.env, enif_make_int(here.env, (*byte).into()), tail) }
+    elements.rfold(tail, |tail, head| {
+        // SAFETY: both terms are of this environment.
+        unsafe { enif_make_list_cell(here.env, head, tail) }
     })
 }
 
@@ -273,15 +206,6 @@ pub(crate) fn map(here: Here<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm]) ->
     };
     assert_ne!(made, 0, "the keys of a map differ");
     map
-}
-
-/// The term that the external format says.
-pub(crate) fn from_external_format(
-    here: Here<'_>,
-    bytes: &[u8],
-) -> Result<ErlNifTerm, OutOfMemory> {
-    let term = here.env().binary_to_term(bytes);
-    term.map(|(term, _)| term.as_c_arg()).ok_or(OutOfMemory)
 }
 
 /// A copy of a term in a new environment, which is the caller's. Without memory for either, the VM ends the node, as it
@@ -448,15 +372,6 @@ pub(crate) fn identical(left: ErlNifTerm, right: ErlNifTerm) -> bool {
     unsafe { enif_is_identical(left, right) != 0 }
 }
 
-/// Is an integer greater than 0?
-pub(crate) fn is_positive(integer: Term<'_>) -> bool {
-    // SAFETY: both terms are of this environment.
-    unsafe {
-        let zero = enif_make_int(integer.get_env().as_c_arg(), 0);
-        enif_compare(integer.as_c_arg(), zero) > 0
-    }
-}
-
 /// Is an integer of no more than 1024 bits? To ask takes the same time for any.
 pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
     /// Bytes of 2^1024.
@@ -464,31 +379,20 @@ pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
     /// -2^1024 and 2^1024, in an environment that is never freed.
     static BOUNDS: OnceLock<[ErlNifTerm; 2]> = OnceLock::new();
     let [least, most] = *BOUNDS.get_or_init(|| {
-        // SAFETY: a call that makes a new environment.
-        let environment = unsafe { enif_alloc_env() };
+        // SAFETY: the environment is new, and never freed.
+        let env = unsafe { Env::new(&(), enif_alloc_env()) };
         [1, 0].map(|sign| {
             // In the external format: a big integer, its number of bytes, its sign, and the bytes, the least first.
             let mut bytes = [0; 4 + BYTES];
             bytes[..4].copy_from_slice(&[131, 110, BYTES as u8, sign]);
             bytes[3 + BYTES] = 1;
-            let mut bound = 0;
-            // SAFETY: the pointers are to locals, and the environment is ours.
-            let read = unsafe {
-                enif_binary_to_term(environment, bytes.as_ptr(), bytes.len(), &mut bound, 0)
-            };
-            assert_ne!(read, 0, "an integer in the external format");
-            bound
+            let bound = env.binary_to_term(&bytes);
+            bound.expect("it is an integer").0.as_c_arg()
         })
     });
     let integer = integer.as_c_arg();
     // SAFETY: all three terms are alive.
     unsafe { enif_compare(integer, least) > 0 && enif_compare(integer, most) < 0 }
-}
-
-/// A reference that nobody has.
-pub(crate) fn make_reference(here: Here<'_>) -> Term<'_> {
-    // SAFETY: the environment is that of the running call.
-    here.term(unsafe { enif_make_ref(here.env) })
 }
 
 /// Is a port one of this node? Then its word is the whole of it, as that of a local pid is.
@@ -511,33 +415,16 @@ pub(crate) fn internal_hash(term: Term<'_>, salt: u64) -> u64 {
     unsafe { enif_hash(ErlNifHash::ERL_NIF_INTERNAL_HASH, term.as_c_arg(), salt) }
 }
 
-/// Calls `with` with the term in the external format.
-pub(crate) fn with_external_format<T>(term: Term<'_>, with: impl FnOnce(&[u8]) -> T) -> Option<T> {
-    /// An owned binary: released however the scope is left.
-    struct Released(ErlNifBinary);
-    impl Drop for Released {
-        fn drop(&mut self) {
-            // SAFETY: made by `enif_term_to_binary`, never turned into a term.
-            unsafe { rustler::sys::enif_release_binary(&mut self.0) }
+/// A term in the external format. (Without memory for it, rustler's own function panics.)
+pub(crate) fn external_format(term: Term<'_>) -> Result<OwnedBinary, OutOfMemory> {
+    let (env, mut binary) = (term.get_env().as_c_arg(), MaybeUninit::uninit());
+    // SAFETY: the pointer is to a local, and the term is of this environment; on success the binary is filled and ours.
+    unsafe {
+        if enif_term_to_binary(env, term.as_c_arg(), binary.as_mut_ptr()) == 0 {
+            return Err(OutOfMemory);
         }
+        Ok(OwnedBinary::from_raw(binary.assume_init()))
     }
-    let mut binary = MaybeUninit::uninit();
-    // SAFETY: the term is of this environment; on success the binary is filled and ours.
-    let binary = unsafe {
-        if enif_term_to_binary(
-            term.get_env().as_c_arg(),
-            term.as_c_arg(),
-            binary.as_mut_ptr(),
-        ) == 0
-        {
-            return None;
-        }
-        Released(binary.assume_init())
-    };
-    // SAFETY: the VM says that `size` bytes stand there; they are ours until `binary` is dropped.
-    Some(with(unsafe {
-        std::slice::from_raw_parts(binary.0.data, binary.0.size)
-    }))
 }
 
 /// `{Tag, Number}`.
@@ -545,7 +432,7 @@ pub(crate) fn with_external_format<T>(term: Term<'_>, with: impl FnOnce(&[u8]) -
 pub(crate) fn tagged(here: Here<'_>, tag: Atom, number: u64) -> ErlNifTerm {
     let number = match byte_word(number) {
         Some(word) => word as ErlNifTerm,
-        None => unsigned_integer(here, number),
+        None => number.encode(here.env()).as_c_arg(),
     };
     tuple(here, &[tag.as_c_arg(), number])
 }

@@ -87,7 +87,7 @@ fn piece<'a, N: Encoder>(
     let mut list = Ok(Vec::new());
     let next = tell(here, open, &mut list)?;
     let list = list.map_err(Raised::from)?;
-    let list = here.term(enif::list(here, &list, enif::nil()));
+    let list = here.term(enif::list(here, list.into_iter(), enif::nil()));
     let next = match next {
         Some(next) => next.encode(env),
         None => atoms::done().encode(env),

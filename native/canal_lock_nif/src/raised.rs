@@ -60,7 +60,7 @@ impl Raised {
     /// `{raise, Cause, Arguments}`
     #[cold]
     pub(crate) fn answer(self, here: Here<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
-        let arguments = enif::list(here, arguments, enif::nil());
+        let arguments = enif::list(here, arguments.iter().copied(), enif::nil());
         let cause = Atom::from_str(here.env(), self.cause()).unwrap_or(atoms::badarg());
         let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
         enif::tuple(here, &parts)

@@ -6,6 +6,7 @@ use super::encoding::{size_of, tag};
 use super::TermKey;
 use crate::enif::{self, ErlNifTerm, Here};
 use permit_table::{make_room, OutOfMemory};
+use rustler::{Encoder, NewBinary, Term};
 
 /// The term that a key was made of, as a term of this environment.
 pub(crate) fn term(here: Here<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
@@ -78,13 +79,26 @@ fn leaf(
 ) -> Result<ErlNifTerm, OutOfMemory> {
     let mut next = || words.next().expect("an encoding says how long it is");
     let (tag, size) = size_of(word);
+    let env = here.env();
     Ok(match tag {
-        tag::INTEGER => enif::integer(here.env(), next() as i64),
-        tag::UNSIGNED => enif::unsigned_integer(here, next()),
-        tag::FLOAT => enif::float(here, f64::from_bits(next())),
-        tag::BYTES => enif::binary(here, size, words),
-        tag::STRING => enif::string(here, &bytes(size, words)?),
-        tag::EXTERNAL => enif::from_external_format(here, &bytes(size, words)?)?,
+        tag::INTEGER => (next() as i64).encode(env).as_c_arg(),
+        tag::UNSIGNED => next().encode(env).as_c_arg(),
+        // It is finite, for it was read from a float.
+        tag::FLOAT => f64::from_bits(next()).encode(env).as_c_arg(),
+        tag::BYTES => {
+            let mut binary = NewBinary::new(env, size);
+            fill(&mut binary, words);
+            Term::from(binary).as_c_arg()
+        }
+        tag::STRING => {
+            let bytes = bytes(size, words)?;
+            let elements = bytes.iter().map(|byte| byte.encode(env).as_c_arg());
+            enif::list(here, elements, enif::nil())
+        }
+        tag::EXTERNAL => {
+            let term = env.binary_to_term(&bytes(size, words)?);
+            term.ok_or(OutOfMemory)?.0.as_c_arg()
+        }
         // SAFETY: the word of an immediate term that was handed in as (part of) a key is that term, anywhere.
         tag::WORD => unsafe { enif::from_word(next()) },
         // SAFETY: as above.
@@ -95,10 +109,10 @@ fn leaf(
 fn composed(here: Here<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm, OutOfMemory> {
     Ok(match (tag, parts) {
         (tag::TUPLE, elements) => enif::tuple(here, elements),
-        (tag::IMPROPER, [elements @ .., tail]) => enif::list(here, elements, *tail),
+        (tag::IMPROPER, [elements @ .., tail]) => enif::list(here, elements.iter().copied(), *tail),
         (tag::MAP, []) => enif::map(here, &[], &[]),
         (tag::MAP, pairs) => enif::map(here, &every_second(pairs)?, &every_second(&pairs[1..])?),
-        (_, elements) => enif::list(here, elements, enif::nil()),
+        (_, elements) => enif::list(here, elements.iter().copied(), enif::nil()),
     })
 }
 
@@ -111,10 +125,15 @@ fn every_second(pairs: &[ErlNifTerm]) -> Result<Vec<ErlNifTerm>, OutOfMemory> {
 
 fn bytes(size: usize, words: &mut impl Iterator<Item = u64>) -> Result<Vec<u8>, OutOfMemory> {
     let mut bytes = Vec::new();
-    make_room(&mut bytes, size.next_multiple_of(8))?;
-    for word in words.take(size.div_ceil(8)) {
-        bytes.extend_from_slice(&word.to_le_bytes());
-    }
-    bytes.truncate(size);
+    make_room(&mut bytes, size)?;
+    bytes.resize(size, 0);
+    fill(&mut bytes, words);
     Ok(bytes)
+}
+
+/// Takes the bytes from as many words as hold them.
+fn fill(bytes: &mut [u8], words: &mut impl Iterator<Item = u64>) {
+    for (bytes, word) in bytes.chunks_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+    }
 }

@@ -565,14 +565,14 @@ impl<'a> Reader<'a> {
     }
 
     fn integer(&mut self, term: Term<'_>) -> Next<'a> {
-        if let Some(integer) = enif::signed(term) {
+        if let Ok(integer) = term.decode::<i64>() {
             // A small integer has the same word when it is made again from its value.
-            if enif::integer(term.get_env(), integer) == term.as_c_arg() {
+            if integer.encode(term.get_env()).as_c_arg() == term.as_c_arg() {
                 self.immediate(term)
             } else {
                 self.two(tag::INTEGER, integer as u64)
             }
-        } else if let Some(integer) = enif::unsigned(self.here, term.as_c_arg()) {
+        } else if let Ok(integer) = term.decode::<u64>() {
             self.two(tag::UNSIGNED, integer)
         } else if self.care == Care::Thorough || enif::is_short_integer(term) {
             self.external(term)
@@ -595,8 +595,7 @@ impl<'a> Reader<'a> {
     /// By the external format, which is the same for equal terms of this kind.
     fn external(&mut self, term: Term<'_>) -> Next<'a> {
         self.work_off(EXTERNAL_WORK)?;
-        enif::with_external_format(term, |bytes| self.bytes(tag::EXTERNAL, bytes))
-            .unwrap_or(Err(Raised::OutOfMemory))
+        self.bytes(tag::EXTERNAL, &enif::external_format(term)?)
     }
 
     fn bytes(&mut self, tag: u64, bytes: &[u8]) -> Next<'a> {
@@ -649,19 +648,14 @@ impl<'a> Reader<'a> {
             return Ok(local_reference_hash(term));
         }
         self.work_off(EXTERNAL_WORK)?;
-        let ours = enif::make_reference(self.here);
-        enif::with_external_format(ours, |ours| {
-            enif::with_external_format(term, |bytes| {
-                let (origin, words) = parts_of_reference(bytes);
-                if origin == parts_of_reference(ours).0 {
-                    local_reference_hash(term)
-                } else {
-                    seed().hash_one((origin, words))
-                }
-            })
-        })
-        .flatten()
-        .ok_or(Raised::OutOfMemory)
+        let external = enif::external_format(term)?;
+        let (origin, words) = parts_of_reference(&external);
+        let ours = enif::external_format(*self.here.env().make_ref())?;
+        if origin == parts_of_reference(&ours).0 {
+            Ok(local_reference_hash(term))
+        } else {
+            Ok(seed().hash_one((origin, words)))
+        }
     }
 }
 
