@@ -13,7 +13,7 @@ use crate::key::read::Reading;
 use crate::key::{decode, TermKey};
 use crate::raised::Raised;
 use permit_table::{
-    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Permits, Pin, Usage,
+    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
 use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term, TermType};
 
@@ -63,16 +63,13 @@ fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
     Ok(bucket_view(out, max_per))
 }
 
-/// The open table, if it is still the one that the pieces before were of; any, if there were none (0).
-fn same(pin: &Pin, serial: u64) -> Result<Option<&Incarnation>, Raised> {
-    let open = current(pin).ok_or(Raised::NotStarted)?;
-    Ok(Some(open).filter(|open| serial == 0 || serial == open.serial))
-}
-
 /// A list in the making.
 type List = Result<Vec<ErlNifTerm>, OutOfMemory>;
 
 /// `{Serial, List, Next | done} | changed`: what `tell` adds to the list, and where it says to go on.
+///
+/// It is called with the open table, if that is still the one that the pieces before were of; with any, if there were
+/// none (0).
 fn piece<'a, N: Encoder>(
     env: Env<'a>,
     serial: u64,
@@ -81,9 +78,10 @@ fn piece<'a, N: Encoder>(
     let here = Here::from_env(env);
     let pin = pin();
     fault::point();
-    let Some(open) = same(&pin, serial)? else {
+    let open = current(&pin).ok_or(Raised::NotStarted)?;
+    if serial != 0 && serial != open.serial {
         return Ok(atoms::changed().encode(env));
-    };
+    }
     let mut list = Ok(Vec::new());
     let next = tell(here, open, &mut list)?;
     let list = list.map_err(Raised::from)?;
@@ -216,7 +214,7 @@ fn holder(here: Here<'_>, open: &Incarnation, pid: Term<'_>) -> Result<Option<Ho
 }
 
 /// The map that `info/0` returns.
-fn info_map(here: Here<'_>, max_per: ErlNifTerm, usage: Usage) -> ErlNifTerm {
+fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term<'a>> {
     let Usage { totals, .. } = usage;
     let numbers = [
         (atoms::keys(), usage.keys as u64),
@@ -231,11 +229,7 @@ fn info_map(here: Here<'_>, max_per: ErlNifTerm, usage: Usage) -> ErlNifTerm {
         (atoms::not_held(), totals.not_held),
         (atoms::reclaimed(), totals.reclaimed),
     ];
-    let mut keys = vec![atoms::max_per().as_c_arg()];
-    let mut values = vec![max_per];
-    keys.extend(numbers.map(|(name, _)| name.as_c_arg()));
-    values.extend(numbers.map(|(_, value)| number(here, value)));
-    enif::map(here, &keys, &values)
+    Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)
 }
 
 /// `info()`. Dirty, for it walks over all holders.
@@ -245,11 +239,12 @@ fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     let open = INCARNATIONS.shared().ok_or(Raised::NotStarted)?;
     fault::point();
     let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
-    Ok(here.term(info_map(here, max_per, open.table.usage())))
+    info_map(env, here.term(max_per), open.table.usage())
 }
 
 /// Makes the atoms of an answer that no Erlang module of ours mentions. Later there may be no room for them, which is
 /// the end of the VM (P9).
 pub(crate) fn make_atoms(env: Env<'_>) {
-    info_map(Here::from_env(env), enif::nil(), Usage::default());
+    let map = info_map(env, atoms::ok().encode(env), Usage::default());
+    assert!(map.is_ok(), "the keys of a map differ");
 }

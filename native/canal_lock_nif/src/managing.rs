@@ -1,6 +1,7 @@
 //! The calls of the manager, for the life and the upkeep of the table, and of proxies.
 
 use crate::arguments::{to_show, with_key};
+use crate::caller::Caller;
 use crate::enif::Here;
 use crate::incarnation::{self, current, ManagerWatch, INCARNATIONS};
 use crate::key::interned;
@@ -104,10 +105,7 @@ fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
         open.proxies
             .represent(here, holder, || open.watch_proxy(here))
     })?;
-    Ok(here.term(match other {
-        Some(other) => other.pid(),
-        None => atoms::ok().as_c_arg(),
-    }))
+    Ok(here.term(other.map_or(atoms::ok().as_c_arg(), Caller::pid)))
 }
 
 /// `proxy_of(Pid) -> Proxy | none`
@@ -120,8 +118,5 @@ fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
         fault::point();
         Ok(open.proxies.proxy(holder))
     })?;
-    Ok(here.term(match proxy {
-        Some(proxy) => proxy.pid(),
-        None => atoms::none().as_c_arg(),
-    }))
+    Ok(here.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))
 }

@@ -77,25 +77,21 @@ impl Proxies {
             digest: holder.digest(),
             proxy,
         };
-        let mut records = self.0.lock();
+        let records = &mut *self.0.lock();
         let before = records.proxy(holder);
         if let Some(other) = before.filter(|&other| other != proxy && is_alive(here, other)) {
             return Ok(Some(other));
         }
-        let Records {
-            by_holder,
-            by_proxy,
-        } = &mut *records;
-        let by_holder_room = by_holder.reserve(record.digest)?;
-        let by_proxy_room = by_proxy.reserve(proxy.word())?;
+        let by_holder = records.by_holder.reserve(record.digest)?;
+        let by_proxy = records.by_proxy.reserve(proxy.word())?;
         let monitor = watch()?;
         fault::point();
-        by_proxy_room.insert(ByProxy {
+        by_proxy.insert(ByProxy {
             proxy,
             monitor,
             digest: record.digest,
         });
-        by_holder_room.insert(record);
+        by_holder.insert(record);
         // The proxy before, and a proxy that had the pid of this one before: their deaths are about to be handled.
         for dead in before.into_iter().chain([proxy]) {
             records.remove(dead, |row| row.monitor != monitor);
