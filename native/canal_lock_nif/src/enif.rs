@@ -8,14 +8,14 @@ pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
     enif_alloc_env, enif_compare, enif_get_list_cell, enif_get_local_port, enif_get_map_size,
     enif_get_tuple, enif_hash, enif_inspect_binary, enif_is_identical, enif_make_copy,
-    enif_make_int, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
-    enif_make_pid, enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
-    enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self,
-    enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator,
-    ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
+    enif_make_list_cell, enif_make_map_from_arrays, enif_make_pid, enif_make_tuple_from_array,
+    enif_map_iterator_create, enif_map_iterator_destroy, enif_map_iterator_get_pair,
+    enif_map_iterator_next, enif_monitor_process, enif_self, enif_term_to_binary, ErlNifBinary,
+    ErlNifEnv, ErlNifHash, ErlNifMapIterator, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
 use rustler::{Atom, Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::ffi::c_void;
+use std::iter;
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
 use std::num::NonZeroU64;
@@ -160,8 +160,7 @@ static KNOWN: AtomicU64 = AtomicU64::new(0);
 
 /// Asks the VM for the words of terms that are the same as long as it runs. To be called before anything else.
 pub(crate) fn learn_words(env: Env<'_>) {
-    // SAFETY: the environment is that of the running call; of no elements, none are read.
-    let nil = unsafe { enif_make_list_from_array(env.as_c_arg(), ptr::null(), 0) };
+    let nil = Term::list_new_empty(env).as_c_arg();
     NIL.store(word(nil), Ordering::Relaxed);
     let word_of = |integer: u64| word(integer.encode(env).as_c_arg());
     let zero = word_of(0);
@@ -169,7 +168,7 @@ pub(crate) fn learn_words(env: Env<'_>) {
         ZERO.store(zero, Ordering::Relaxed);
         KNOWN.store(256, Ordering::Relaxed);
     }
-    ARE_LISTS_TAGGED.store(are_lists_tagged(env), Ordering::Relaxed);
+    ARE_LISTS_TAGGED.store(are_lists_tagged(Here::from_env(env)), Ordering::Relaxed);
 }
 
 /// A tuple of terms of this environment.
@@ -268,14 +267,10 @@ static ARE_LISTS_TAGGED: AtomicBool = AtomicBool::new(false);
 
 /// Asks the VM by two cells that it makes one after the other. As their words are numbers of that kind, and as far
 /// apart as two cells, they are addresses; and what is there shows it.
-fn are_lists_tagged(env: Env<'_>) -> bool {
-    // SAFETY: the environment is that of the running call; all terms are of it.
-    let [head, last, first] = unsafe {
-        let nil = enif_make_list_from_array(env.as_c_arg(), ptr::null(), 0);
-        let head = enif_make_int(env.as_c_arg(), 12345);
-        let last = enif_make_list_cell(env.as_c_arg(), head, nil);
-        [head, last, enif_make_list_cell(env.as_c_arg(), head, last)]
-    };
+fn are_lists_tagged(here: Here<'_>) -> bool {
+    let head = 12345.encode(here.env()).as_c_arg();
+    let last = list(here, iter::once(head), nil());
+    let first = list(here, iter::once(head), last);
     let is_tagged = |list: ErlNifTerm| word(list) % 8 == LIST_TAG;
     let apart = size_of::<[ErlNifTerm; 2]>() as u64;
     is_tagged(last) && is_tagged(first) && word(first) == word(last) + apart && {

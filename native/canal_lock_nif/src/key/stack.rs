@@ -3,7 +3,7 @@
 //! (The crate smallvec takes three times as many instructions to push a value, which most of reading a short key would
 //! be. And to fill the room with zeros first takes as long as to read a tuple.)
 
-use permit_table::{fault, OutOfMemory};
+use permit_table::{make_room, OutOfMemory};
 use std::mem::MaybeUninit;
 
 pub(super) struct Stack<T, const N: usize> {
@@ -86,18 +86,12 @@ impl<T: Copy, const N: usize> Stack<T, N> {
         count: usize,
         values: impl Iterator<Item = T>,
     ) -> Result<(), OutOfMemory> {
-        let is_moving = self.heap.is_empty();
-        let more = count + if is_moving { self.length } else { 0 };
-        if self.heap.capacity() - self.heap.len() < more {
-            fault::memory()?;
-            self.heap.try_reserve(more).map_err(|_| OutOfMemory)?;
-        }
-        if is_moving {
-            // SAFETY: as in `values`.
-            let inline =
-                unsafe { std::slice::from_raw_parts(self.inline.as_ptr().cast(), self.length) };
-            self.heap.extend_from_slice(inline);
-        }
+        let moving = if self.heap.is_empty() { self.length } else { 0 };
+        make_room(&mut self.heap, moving + count)?;
+        let moved = self.inline[..moving].iter();
+        // SAFETY: as in `values`.
+        let moved = moved.map(|value| unsafe { value.assume_init() });
+        self.heap.extend(moved);
         self.heap.extend(values.take(count));
         self.length = N;
         Ok(())
