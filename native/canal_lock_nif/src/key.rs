@@ -46,6 +46,7 @@ pub(crate) struct TermKey {
 }
 
 impl TermKey {
+    /// A key of these words. An interned one is counted by the caller.
     fn inline(encoding: &[u64]) -> Self {
         let mut words = [0; INLINE];
         words[..encoding.len()].copy_from_slice(encoding);
@@ -63,14 +64,6 @@ impl TermKey {
         Self {
             words: [first, address, environment as u64, copy, size as u64],
         }
-    }
-
-    /// A key that is shared with all others who use it.
-    fn shared(interned: Arc<Interned>) -> Self {
-        Self::inline(&[
-            tag::INTERNED,
-            Arc::into_raw(interned).expose_provenance() as u64,
-        ])
     }
 
     /// Is it the key that was read so?
@@ -117,7 +110,7 @@ impl TermKey {
     }
 
     fn interned(&self) -> Option<&Interned> {
-        // SAFETY: from `Arc::into_raw` in `shared`, and counted until `drop`.
+        // SAFETY: from an `Arc`, and counted since `Reading::to_key` until `drop`.
         self.interned_place().map(|place| unsafe { &*place })
     }
 
@@ -144,7 +137,7 @@ impl Key for TermKey {
 impl Drop for TermKey {
     fn drop(&mut self) {
         if let Some(place) = self.interned_place() {
-            // SAFETY: from `Arc::into_raw` in `shared`, and dropped once.
+            // SAFETY: from an `Arc`, counted since `Reading::to_key`, and dropped once.
             drop(unsafe { Arc::from_raw(place) });
         }
         if let Some(environment) = self.environment() {

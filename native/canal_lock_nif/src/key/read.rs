@@ -108,12 +108,9 @@ impl Query<TermKey> for Reading<'_> {
     fn to_key(&self) -> Result<TermKey, OutOfMemory> {
         if let [tag::INTERNED, address] = *self.words {
             let shared: *const Interned = std::ptr::with_exposed_provenance(address as usize);
-            // SAFETY: made by `Handle::read`, which keeps what is shared as long as the reading lasts; the one that is
-            // made is counted by itself.
-            return Ok(TermKey::shared(unsafe {
-                Arc::increment_strong_count(shared);
-                Arc::from_raw(shared)
-            }));
+            // SAFETY: made by `Handle::read`, which keeps what is shared as long as the reading lasts. The key that is
+            // made of these words is counted by itself.
+            unsafe { Arc::increment_strong_count(shared) };
         }
         if self.words.len() <= INLINE && self.whole.is_none() {
             return Ok(TermKey::inline(self.words));
