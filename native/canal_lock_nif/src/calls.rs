@@ -103,9 +103,12 @@ fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacit
 
 /// `{acquired, N} | full`
 #[inline(always)]
-pub(crate) fn answer(here: Here<'_>, acquired: Acquired) -> ErlNifTerm {
+fn answer(here: Here<'_>, acquired: Acquired) -> ErlNifTerm {
     match acquired {
-        Acquired::Permit(out) => enif::tagged(here, atoms::acquired(), out),
+        Acquired::Permit(out) => {
+            let acquired = atoms::acquired().as_c_arg();
+            enif::tuple(here, &[acquired, enif::number(here, out)])
+        }
         Acquired::Full => atoms::full().as_c_arg(),
     }
 }

@@ -13,7 +13,7 @@ use rustler::sys::{
     enif_map_iterator_next, enif_monitor_process, enif_self, enif_term_to_binary, ErlNifBinary,
     ErlNifEnv, ErlNifHash, ErlNifMapIterator, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
-use rustler::{Atom, Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
+use rustler::{Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::ffi::c_void;
 use std::iter;
 use std::marker::PhantomData;
@@ -422,12 +422,11 @@ pub(crate) fn external_format(term: Term<'_>) -> Result<OwnedBinary, OutOfMemory
     }
 }
 
-/// `{Tag, Number}`.
+/// A number as a term.
 #[inline(always)]
-pub(crate) fn tagged(here: Here<'_>, tag: Atom, number: u64) -> ErlNifTerm {
-    let number = match byte_word(number) {
+pub(crate) fn number(here: Here<'_>, number: u64) -> ErlNifTerm {
+    match byte_word(number) {
         Some(word) => word as ErlNifTerm,
         None => number.encode(here.env()).as_c_arg(),
-    };
-    tuple(here, &[tag.as_c_arg(), number])
+    }
 }

@@ -105,10 +105,6 @@ fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
     }
 }
 
-fn number(here: Here<'_>, number: u64) -> ErlNifTerm {
-    number.encode(here.env()).as_c_arg()
-}
-
 /// `{Key, Permits}`
 fn key_and_permits(
     here: Here<'_>,
@@ -116,7 +112,7 @@ fn key_and_permits(
     permits: u64,
 ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
     let key = decode::term(here, key)?;
-    Ok(Some(enif::tuple(here, &[key, number(here, permits)])))
+    Ok(Some(enif::tuple(here, &[key, enif::number(here, permits)])))
 }
 
 /// The pid of a holder; of a proxy, that of the process that it represents. Nothing if it has died since it was seen to
@@ -158,7 +154,7 @@ fn from(cursor: Cursor) -> From {
 fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
     piece(env, serial, |here, open, list| {
         let next = open.table.permits_from(cursor(from), |seen| {
-            let permits = number(here, seen.permits);
+            let permits = enif::number(here, seen.permits);
             let tuple = pid(here, open, seen.holder).and_then(|pid| {
                 let Some(pid) = pid else {
                     return Ok(None);
@@ -177,7 +173,7 @@ fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
 fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |here, open, list| {
         let visit = |seen: Permits<'_, TermKey>| {
-            let tuple = |pid| enif::tuple(here, &[pid, number(here, seen.permits)]);
+            let tuple = |pid| enif::tuple(here, &[pid, enif::number(here, seen.permits)]);
             add(list, pid(here, open, seen.holder).map(|pid| pid.map(tuple)));
         };
         let next = with_key(here, key.as_c_arg(), |key| {

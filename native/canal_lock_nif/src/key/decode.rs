@@ -91,8 +91,8 @@ fn leaf(
             Term::from(binary).as_c_arg()
         }
         tag::STRING => {
-            let bytes = bytes(size, words)?;
-            let elements = bytes.iter().map(|byte| byte.encode(env).as_c_arg());
+            let bytes = bytes(size, words)?.into_iter();
+            let elements = bytes.map(|byte| enif::number(here, byte.into()));
             enif::list(here, elements, enif::nil())
         }
         tag::EXTERNAL => {
@@ -110,16 +110,15 @@ fn composed(here: Here<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm
     Ok(match (tag, parts) {
         (tag::TUPLE, elements) => enif::tuple(here, elements),
         (tag::IMPROPER, [elements @ .., tail]) => enif::list(here, elements.iter().copied(), *tail),
-        (tag::MAP, []) => enif::map(here, &[], &[]),
-        (tag::MAP, pairs) => enif::map(here, &every_second(pairs)?, &every_second(&pairs[1..])?),
+        (tag::MAP, pairs) => enif::map(here, &every_second(pairs, 0)?, &every_second(pairs, 1)?),
         (_, elements) => enif::list(here, elements.iter().copied(), enif::nil()),
     })
 }
 
-fn every_second(pairs: &[ErlNifTerm]) -> Result<Vec<ErlNifTerm>, OutOfMemory> {
+fn every_second(pairs: &[ErlNifTerm], first: usize) -> Result<Vec<ErlNifTerm>, OutOfMemory> {
     let mut list = Vec::new();
-    make_room(&mut list, pairs.len().div_ceil(2))?;
-    list.extend(pairs.iter().step_by(2));
+    make_room(&mut list, pairs.len() / 2)?;
+    list.extend(pairs.iter().skip(first).step_by(2));
     Ok(list)
 }
 
