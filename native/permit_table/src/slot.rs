@@ -71,6 +71,8 @@ pub(crate) const RETIRING: u64 = u64::MAX;
 /// In place of an identity word: the process is dead, and its permits are being given back.
 pub(crate) const GIVING: u64 = u64::MAX - 1;
 
+const _: () = assert!(FREE < GIVING && GIVING < RETIRING);
+
 /// Entries in the slot itself: with them it fills a cache line.
 const INLINE: usize = 2;
 
