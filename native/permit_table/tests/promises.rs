@@ -349,17 +349,20 @@ fn h4_any_number_is_a_place() {
     assert_eq!(table.usage().holders, 5);
 }
 
-/// Also where another holder that lives has their place.
+/// Nor do they take more while they live than those before them, who had the same place. Also where another holder that
+/// lives has it.
 #[test]
 fn p8_processes_that_come_and_go_leave_nothing() {
     let table = Table::new(16).unwrap();
     acquire(&table, holder(1), 1, 9).unwrap();
     let live = |number| {
-        for me in [displaced_holder(number, 1), displaced_holder(number, 2)] {
+        [1, 2].map(|place| {
+            let me = displaced_holder(number, place);
             acquire(&table, me, 1, 9).unwrap();
+            let alive = table.usage().memory;
             die(&table, me);
-        }
-        table.usage().memory
+            (alive, table.usage().memory)
+        })
     };
     let memory = live(100);
     assert!((101..2000).all(|number| live(number) == memory));
