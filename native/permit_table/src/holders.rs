@@ -140,12 +140,11 @@ impl<K> Ordered for Displaced<K> {
 // SAFETY: the slot is on the heap and made of atomics.
 unsafe impl<K: Send + Sync> Send for Displaced<K> {}
 
-/// A slot as [`Holders::search`] has found it.
-struct Found<'a, K> {
-    slot: &'a Slot<K>,
-    /// If the slot is among the displaced: under this lock they are freed.
-    _lock: Option<MutexGuard<'a, SortedList<Displaced<K>>>>,
-}
+/// A slot as [`Holders::search`] has found it. If it is among the displaced, with the lock under which they are freed.
+type Found<'a, K> = (
+    &'a Slot<K>,
+    Option<MutexGuard<'a, SortedList<Displaced<K>>>>,
+);
 
 impl<K> Holders<K> {
     /// Room for `processes` with places of their own. [`Holders::free`] it with the same account.
@@ -173,7 +172,7 @@ impl<K> Holders<K> {
         if at_home != RETIRING && home.displaced().load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.find_surely(home, holder.word.get())
+        self.find_surely(holder)
     }
 
     /// The slot of a process that is about to hold something. On its first time `watch` is called, which has to see
@@ -260,26 +259,20 @@ impl<K> Holders<K> {
 
     /// Takes the slot with the holder's word away from it. From then on other threads only look at the slot.
     fn take_away(&self, holder: Holder, next: u64) -> Option<&Slot<K>> {
-        let word = holder.word.get();
-        let look = |slot: &Slot<K>| slot.take_away(word, next);
-        let found = self.search(self.home(holder)?, word, look);
-        found.map(|found| found.slot)
+        let look = |slot: &Slot<K>| slot.take_away(holder.word.get(), next);
+        self.search(holder, look).map(|(slot, _)| slot)
     }
 
     /// Does a process have a slot? One that had one and has none anymore is dead, and holds nothing. Waits as
     /// [`Holders::search`] does.
     pub(crate) fn has(&self, holder: Holder) -> bool {
-        let found = |home| self.search(home, holder.word.get(), Slot::holder);
-        self.home(holder).and_then(found).is_some()
+        self.search(holder, Slot::holder).is_some()
     }
 
     /// What all processes together have and had. One walk over the slots, a cache line each: exact at quiet points.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
-        for chunk in 0..self.slots.chunk_count() {
-            let slots = self.slots.chunk(chunk).into_iter().flatten();
-            slots.for_each(|slot| sums.add(slot));
-        }
+        self.slots.values().for_each(|slot| sums.add(slot));
         let displaced = self.displaced.lock();
         for displaced in displaced.from(0) {
             // SAFETY: slots are freed under this lock.
@@ -298,15 +291,12 @@ impl<K> Holders<K> {
         from: u64,
         seen: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
-        let word = holder.word.get();
-        let home = self.home(holder);
-        let found = home.and_then(|home| self.search(home, word, Slot::holder));
-        let Some(found) = found else {
+        let Some((slot, _lock)) = self.search(holder, Slot::holder) else {
             return Ok(None);
         };
-        let next = found.slot.gather(pin, None, from, seen)?;
+        let next = slot.gather(pin, None, from, seen)?;
         // The place may have become another's in between.
-        seen.retain(|seen| seen.holder == word);
+        seen.retain(|seen| seen.holder == holder.word.get());
         Ok(next)
     }
 
@@ -404,10 +394,8 @@ impl<K> Holders<K> {
             }
         }
         displaced.list.shrink_to_fit();
-        for chunk in 0..self.slots.chunk_count() {
-            let slots = self.slots.chunk(chunk).into_iter().flatten();
-            slots.for_each(|slot| slot.free_more(account));
-        }
+        let slots = self.slots.values();
+        slots.for_each(|slot| slot.free_more(account));
         // SAFETY: as the caller says.
         unsafe { self.slots.free(account) };
     }
@@ -426,28 +414,21 @@ impl<K> Holders<K> {
 
     /// As [`Holders::find`], if the home is RETIRING, or slots that belong there are among the displaced.
     #[cold]
-    fn find_surely<'a>(&'a self, home: &'a Slot<K>, word: u64) -> Option<&'a Slot<K>> {
-        let found = self.search(home, word, Slot::holder);
-        found.map(|found| found.slot)
+    fn find_surely(&self, holder: Holder) -> Option<&Slot<K>> {
+        self.search(holder, Slot::holder).map(|(slot, _)| slot)
     }
 
-    /// The slot at which `look` sees this word. Waits as long as a slot is RETIRING that may have had it.
+    /// The slot at which `look` sees the holder's word. Waits as long as a slot is RETIRING that may have had it.
     ///
     /// A caller that is not the process itself, and has not taken the slot away, uses it only as long as it keeps the
     /// answer.
-    fn search<'a>(
-        &'a self,
-        home: &'a Slot<K>,
-        word: u64,
-        look: impl Fn(&Slot<K>) -> u64,
-    ) -> Option<Found<'a, K>> {
+    fn search(&self, holder: Holder, look: impl Fn(&Slot<K>) -> u64) -> Option<Found<'_, K>> {
+        let home = self.home(holder)?;
+        let word = holder.word.get();
         loop {
             let mut seen = look(home);
             if seen == word {
-                return Some(Found {
-                    slot: home,
-                    _lock: None,
-                });
+                return Some((home, None));
             }
             if seen != RETIRING || seeded("h1_retiring_not_waited_for") {
                 let displaced = self.displaced.lock();
@@ -456,10 +437,7 @@ impl<K> Holders<K> {
                 let slot = unsafe { slot.as_ref() };
                 seen = look(slot);
                 if seen == word {
-                    return Some(Found {
-                        slot,
-                        _lock: Some(displaced),
-                    });
+                    return Some((slot, Some(displaced)));
                 }
                 if seen != RETIRING {
                     return None;

@@ -273,15 +273,13 @@ impl<K: Key> Keys<K> {
     /// An empty map. [`Keys::free`] it with the same account.
     pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
         let heads = LazyArray::new(1 << MAX_BITS, account)?;
-        match heads.get_or_create(0, account, Head::new) {
-            // Head 0 is everybody's forefather: it is the list's beginning.
-            Ok(first) => first.change(UNLINKED, LINKED),
-            Err(out_of_memory) => {
-                // SAFETY: it was made above, and nobody else knows it.
-                unsafe { heads.free(account) };
-                return Err(out_of_memory);
-            }
-        };
+        let first = heads.get_or_create(0, account, Head::new);
+        let first = first.inspect_err(|_| {
+            // SAFETY: made above, and nobody else knows it.
+            unsafe { heads.free(account) };
+        })?;
+        // Head 0 is everybody's forefather: it is the list's beginning.
+        first.change(UNLINKED, LINKED);
         Ok(Self {
             heads,
             bits: AtomicU32::new(MIN_BITS),

@@ -41,10 +41,11 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         self.chunks.len()
     }
 
-    /// The value at `index`, if its chunk is there.
+    /// The value at `index`, if its chunk is there. Beyond the end there is none.
     #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        let first = self.place(index).load(Ordering::Acquire);
+        let first = self.pointers().get(index / CHUNK)?;
+        let first = first.load(Ordering::Acquire);
         if first.is_null() {
             return None;
         }
@@ -65,7 +66,7 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         let base = index - index % CHUNK;
         let fresh = account.allocate_array(CHUNK, |i| make(base + i))?;
         // Release: whoever sees the chunk sees its values. A loser frees its own and uses the winner's.
-        let published = self.place(index).compare_exchange(
+        let published = self.pointers()[index / CHUNK].compare_exchange(
             ptr::null_mut(),
             fresh.cast::<T>().as_ptr(),
             ordering("p1_chunk_published_relaxed", Ordering::AcqRel),
@@ -83,7 +84,13 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         Ok(unsafe { &*first.add(index % CHUNK) })
     }
 
-    /// The values of one chunk, if it is there.
+    /// All values of the chunks that are there.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        let chunks = (0..self.chunk_count()).filter_map(|chunk| self.chunk(chunk));
+        chunks.flatten()
+    }
+
+    /// The values of one chunk, if it is there. Beyond the last there is none.
     pub(crate) fn chunk(&self, chunk: usize) -> Option<&[T]> {
         // SAFETY: as in `get`.
         self.chunk_place(chunk)
@@ -92,11 +99,8 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
 
     /// The values from `index` to the end of its chunk, if that is there.
     pub(crate) fn rest_of_chunk(&self, index: usize) -> Option<&[T]> {
-        let chunk = index / CHUNK;
-        let is_there = chunk < self.chunk_count();
-        is_there
-            .then(|| self.chunk(chunk))?
-            .map(|values| &values[index % CHUNK..])
+        let values = self.chunk(index / CHUNK)?;
+        Some(&values[index % CHUNK..])
     }
 
     /// Takes a chunk out. Others may still be inside: it may be freed only when they are gone.
@@ -120,13 +124,9 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
     }
 
     fn chunk_place(&self, chunk: usize) -> Option<NonNull<[T]>> {
-        let first = NonNull::new(self.pointers()[chunk].load(Ordering::Acquire))?;
+        let first = self.pointers().get(chunk)?.load(Ordering::Acquire);
+        let first = NonNull::new(first)?;
         Some(NonNull::slice_from_raw_parts(first, CHUNK))
-    }
-
-    #[inline(always)]
-    fn place(&self, index: usize) -> &AtomicPtr<T> {
-        &self.pointers()[index / CHUNK]
     }
 
     #[inline(always)]

@@ -48,11 +48,11 @@ impl Tally {
     /// Everything at 0. [`Tally::free`] it with the same account.
     pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
         let own = LazyArray::new(THREADS, account)?;
-        if let Err(out_of_memory) = own.get_or_create(0, account, |_| Default::default()) {
+        let first = own.get_or_create(0, account, |_| Default::default());
+        first.inspect_err(|_| {
             // SAFETY: made above, and nobody else knows it.
             unsafe { own.free(account) };
-            return Err(out_of_memory);
-        }
+        })?;
         Ok(Self {
             own,
             shared: Counters::default(),
@@ -72,22 +72,12 @@ impl Tally {
             return;
         }
         let thread = pin.thread();
-        let Some(own) = self.own(thread) else {
+        let Some(own) = self.own.get(thread) else {
             return self.add_first(thread, event, events, account);
         };
         // Nobody else writes it: what is read here is still there when it is written.
         let counter = &own.0[event as usize];
         counter.store(counter.load(Ordering::Relaxed) + events, Ordering::Relaxed);
-    }
-
-    /// A thread's own place, if it has one.
-    #[inline(always)]
-    fn own(&self, thread: usize) -> Option<&Counters> {
-        if thread < THREADS {
-            self.own.get(thread).map(|own| &**own)
-        } else {
-            None
-        }
     }
 
     #[cold]
@@ -103,12 +93,9 @@ impl Tally {
 
     /// How often it has happened. Exact at quiet points.
     pub(crate) fn sum(&self, event: Event) -> u64 {
-        let own = (0..self.own.chunk_count())
-            .filter_map(|chunk| self.own.chunk(chunk))
-            .flatten()
-            .map(|counters| &counters.0);
-        own.chain([&self.shared.0])
-            .map(|counters| counters[event as usize].load(Ordering::Relaxed))
+        let own = self.own.values().map(|own| &**own);
+        own.chain([&self.shared])
+            .map(|counters| counters.0[event as usize].load(Ordering::Relaxed))
             .sum()
     }
 
@@ -135,7 +122,7 @@ mod tests {
         let account = Account::default();
         let tally = Tally::new(&account).unwrap();
         tally.add_first(CHUNK, Event::NotHeld, 3, &account);
-        assert!(tally.own(CHUNK).is_some());
+        assert!(tally.own.get(CHUNK).is_some());
         assert_eq!(tally.sum(Event::NotHeld), 3);
         // SAFETY: no other thread knows it.
         unsafe { tally.free(&account) };
@@ -165,10 +152,12 @@ mod tests {
         assert_eq!(tally.sum(Event::GivenBack), 4011);
         assert_eq!(tally.sum(Event::Refused), 0);
         assert!(
-            tally.own(0).is_some() && tally.own(CHUNK).is_none() && tally.own(THREADS).is_none()
+            tally.own.get(0).is_some()
+                && tally.own.get(CHUNK).is_none()
+                && tally.own.get(THREADS).is_none()
         );
         tally.add_first(CHUNK, Event::Refused, 1, &account);
-        assert!(tally.own(CHUNK).is_some(), "there is memory again");
+        assert!(tally.own.get(CHUNK).is_some(), "there is memory again");
         // SAFETY: this thread is the last to use it.
         unsafe { tally.free(&account) };
         assert_eq!(account.bytes(), 0);
