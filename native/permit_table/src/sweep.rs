@@ -155,7 +155,12 @@ impl<K: Key> Sweep<K> {
             // A key that was looked at twice in a pass would go without its second chance.
             Phase::Walk(done)
         } else {
-            Self::begin_shrinking(keys)
+            Self::halve_heads(keys);
+            let chunk = keys.heads().chunk_count();
+            Phase::Shrink {
+                chunk,
+                index: CHUNK,
+            }
         };
         outcome
     }
@@ -222,18 +227,16 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// If there are twice as many heads as would do, lets half of them go. (They double when there are more keys than
-    /// heads, so a number of keys that wavers a little changes nothing.) Half, not all that are too many: each step
-    /// of it leaves twice as many heads between two that lead into the list, and everybody walks past those.
-    fn begin_shrinking(keys: &Keys<K>) -> Phase {
+    /// If there are twice as many heads as would do, lets half of them go, and answers that it has. (They double when
+    /// there are more keys than heads, so a number of keys that wavers a little changes nothing.) Half, not all that
+    /// are too many: each step of it leaves twice as many heads between two that lead into the list, and everybody
+    /// walks past those.
+    fn halve_heads(keys: &Keys<K>) -> bool {
         let bits = keys.bits();
         if bits > MIN_BITS && 2 * keys.len() <= 1 << (bits - 1) {
             keys.resize(bits, bits - 1);
         }
-        Phase::Shrink {
-            chunk: keys.heads().chunk_count(),
-            index: CHUNK,
-        }
+        keys.bits() < bits
     }
 
     /// Closes the heads that are not needed, the highest chunk first, so that each is next to its parent.
@@ -249,41 +252,23 @@ impl<K: Key> Sweep<K> {
             budget.spend(1);
             self.phase = Phase::Shrink { chunk, index };
             if index == CHUNK {
-                self.phase = match self.next_chunk(keys, chunk)? {
-                    Some(next) => Phase::Shrink {
-                        chunk: next,
-                        index: 0,
-                    },
+                match self.next_chunk(keys, chunk)? {
+                    Some(next) => (chunk, index) = (next, 0),
+                    None if Self::halve_heads(keys) => chunk = keys.heads().chunk_count(),
                     None => {
-                        let bits = keys.bits();
-                        let again = Self::begin_shrinking(keys);
-                        if keys.bits() < bits {
-                            again
-                        } else {
-                            Phase::Drain
-                        }
+                        self.phase = Phase::Drain;
+                        return Ok(());
                     }
-                };
-                match self.phase {
-                    Phase::Shrink {
-                        chunk: next,
-                        index: first,
-                    } => (chunk, index) = (next, first),
-                    _ => return Ok(()),
                 }
                 continue;
             }
-            let heads = keys
-                .heads()
-                .chunk(chunk)
-                .expect("only the sweep takes chunks");
+            let heads = keys.heads().chunk(chunk);
+            let heads = heads.expect("only the sweep takes chunks");
             Self::close(pin, keys, &heads[index])?;
             index += 1;
             if index == CHUNK {
-                let heads = keys
-                    .heads()
-                    .take(chunk)
-                    .expect("only the sweep takes chunks");
+                let heads = keys.heads().take(chunk);
+                let heads = heads.expect("only the sweep takes chunks");
                 self.fresh.push(Retired::Heads(heads));
             }
         }
