@@ -147,14 +147,13 @@ impl Buckets {
         // release in between. And the swap releases nothing: a thread that reads DEAD follows nothing because of it,
         // and one that acquires a permit after USED was cleared reads the same release sequences.
         let order = ordering("p8_swept_relaxed", Ordering::Acquire);
-        let next = match self.word.load(order) {
-            0 => DEAD,
-            USED => 0,
+        let (before, next) = match self.word.load(order) {
+            0 => (0, DEAD),
+            USED => (USED, 0),
             // Killed by a step of the sweep that has panicked since: it is still to be unlinked.
             DEAD => return Idleness::Dead,
             _ => return Idleness::Kept,
         };
-        let before = if next == DEAD { 0 } else { USED };
         if seeded("p8_death_stored") {
             self.word.store(before, Ordering::Release);
         }

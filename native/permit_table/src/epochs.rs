@@ -37,6 +37,7 @@ use crate::sync::{
 };
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
+use std::iter;
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -161,9 +162,7 @@ pub fn quiet_before() -> u64 {
         return OUTSIDE;
     }
     let mut oldest = u64::MAX;
-    let mut next = DOMAIN.records.load(Ordering::Acquire);
-    // SAFETY: records are never freed.
-    while let Some(record) = unsafe { next.as_ref() } {
+    for record in records() {
         // Acquire: E4.
         let order = ordering("e4_looked_relaxed", Ordering::Acquire);
         match record.entered.load(order) {
@@ -171,9 +170,16 @@ pub fn quiet_before() -> u64 {
             entered if seeded("e2_quiet_too_soon") => oldest = oldest.min(entered + 1),
             entered => oldest = oldest.min(entered),
         }
-        next = record.next;
     }
     oldest
+}
+
+/// All records, newest first.
+fn records() -> impl Iterator<Item = &'static Record> {
+    // SAFETY: records are never freed.
+    let newest = unsafe { DOMAIN.records.load(Ordering::Acquire).as_ref() };
+    // SAFETY: as above.
+    iter::successors(newest, |record| unsafe { record.next.as_ref() })
 }
 
 #[cold]
@@ -186,18 +192,13 @@ fn adopt_record() -> *const Record {
 }
 
 fn free_record() -> Option<*const Record> {
-    let mut next = DOMAIN.records.load(Ordering::Acquire);
-    // SAFETY: records are never freed.
-    while let Some(record) = unsafe { next.as_ref() } {
-        let free = record
+    let free = records().find(|record| {
+        record
             .taken
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        if free.is_ok() {
-            return Some(record);
-        }
-        next = record.next;
-    }
-    None
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    });
+    free.map(ptr::from_ref)
 }
 
 fn new_record() -> *const Record {

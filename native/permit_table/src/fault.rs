@@ -90,11 +90,12 @@ mod armed {
 
     /// After so many places of its kind the fault comes.
     pub fn arm(fault: Fault, grants: usize) {
+        let fault = Some(fault);
         with_plan(|plan| {
             *plan = Plan {
-                fault: Some(fault),
+                fault,
                 grants,
-                hits: 0,
+                ..NONE
             }
         });
     }

@@ -359,10 +359,8 @@ impl<K> Slot<K> {
         account: &Account,
         order: impl FnOnce() -> u64,
     ) -> Result<(), NotHeld> {
-        match self.release_inline(pin, query) {
-            Ok(()) => Ok(()),
-            Err(NotHeld) => self.release_more(query, order, account),
-        }
+        self.release_inline(pin, query)
+            .or_else(|NotHeld| self.release_more(query, order, account))
     }
 
     /// The same, if the key is one of those in the slot itself.
