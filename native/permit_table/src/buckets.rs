@@ -216,13 +216,8 @@ mod tests {
         }
 
         fn release(&mut self) {
-            let last = self
-                .0
-                .iter_mut()
-                .rev()
-                .find(|permits| **permits > 0)
-                .unwrap();
-            *last -= 1;
+            let last = self.0.iter_mut().rfind(|permits| **permits > 0);
+            *last.unwrap() -= 1;
         }
 
         fn view(&self) -> Vec<u64> {
@@ -278,7 +273,10 @@ mod tests {
                         (0..times.min(out)).for_each(|_| vector.release());
                     }
                     Call::Sweep if out == 0 && !used => {
-                        prop_assert_eq!(word.sweep(), Idleness::Dead);
+                        // The second time as by a step that finds what one that panicked has killed.
+                        prop_assert_eq!([(); 2].map(|_| word.sweep()), [Idleness::Dead; 2]);
+                        prop_assert_eq!(word.permits(), None);
+                        prop_assert_eq!(word.admits(Capacity::MAX), Err(Refusal::Dead));
                         prop_assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Dead));
                         // As it is found by whoever acquires the key next.
                         word = Buckets::with_one_permit();
@@ -296,7 +294,8 @@ mod tests {
         }
 
         /// P1, P6: with a `MaxPer` that differs from call to call, the sum against the caller's own capacity decides,
-        /// of any size, and wherever the count is between nothing and the greatest capacity.
+        /// of any size (a product beyond the greatest capacity is that), and wherever the count is between
+        /// nothing and the greatest capacity.
         #[test]
         fn the_sum_decides_when_sizes_differ(
             start in prop_oneof![Just(0), Capacity::MAX.0 - 20..=Capacity::MAX.0],
@@ -310,8 +309,10 @@ mod tests {
                     let granted = u128::from(out) < capacity && out < Capacity::MAX.0;
                     out += u64::from(granted);
                     let expected = if granted { Ok(out) } else { Err(Refusal::Full) };
-                    prop_assert_eq!(word.admits(Capacity::of(max_per, buckets)).is_ok(), granted);
-                    prop_assert_eq!(word.acquire(Capacity::of(max_per, buckets)), expected);
+                    let ours = Capacity::of(max_per, buckets);
+                    prop_assert_eq!(ours.is_zero(), capacity == 0);
+                    prop_assert_eq!(word.admits(ours).is_ok(), granted);
+                    prop_assert_eq!(word.acquire(ours), expected);
                 } else if out > 0 {
                     word.release(1);
                     out -= 1;
@@ -323,39 +324,5 @@ mod tests {
 
     fn size() -> impl Strategy<Value = u64> {
         prop_oneof![4 => 0..5u64, 1 => any::<u64>()]
-    }
-
-    #[test]
-    fn p6_capacity_saturates_and_zero_admits_nobody() {
-        assert_eq!(Capacity::of(u64::MAX, u64::MAX), Capacity::MAX);
-        assert_eq!(Capacity::of(1 << 61, 2), Capacity::MAX);
-        assert!(Capacity::of(0, u64::MAX).is_zero());
-        assert!(Capacity::of(u64::MAX, 0).is_zero());
-        let word = Buckets::with_one_permit();
-        assert_eq!(word.acquire(Capacity::of(0, 1)), Err(Refusal::Full));
-        assert_eq!(word.acquire(Capacity::MAX), Ok(2));
-    }
-
-    #[test]
-    fn p1_the_largest_count_does_not_run_into_the_flags() {
-        let word = Buckets {
-            word: AtomicU64::new(Capacity::MAX.0 - 1),
-        };
-        assert_eq!(word.acquire(Capacity::MAX), Ok(Capacity::MAX.0));
-        assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Full));
-        assert_eq!(word.permits(), Some(Capacity::MAX.0));
-    }
-
-    #[test]
-    fn p8_a_key_dies_with_the_second_sweep_and_stays_dead() {
-        let word = Buckets::with_one_permit();
-        assert_eq!(word.sweep(), Idleness::Kept);
-        word.release(1);
-        assert_eq!(word.sweep(), Idleness::Kept, "used since the last sweep");
-        assert_eq!(word.sweep(), Idleness::Dead);
-        assert_eq!(word.permits(), None);
-        assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Dead));
-        assert_eq!(word.admits(Capacity::MAX), Err(Refusal::Dead));
-        assert_eq!(word.sweep(), Idleness::Dead, "as long as it is found");
     }
 }

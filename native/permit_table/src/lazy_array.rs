@@ -159,25 +159,4 @@ mod tests {
         }
         assert_eq!(account.bytes(), 0);
     }
-
-    #[test]
-    fn threads_that_create_the_same_chunk_agree() {
-        let account = Account::default();
-        let array = LazyArray::<usize, 64>::new(64, &account).unwrap();
-        let empty = account.bytes();
-        std::thread::scope(|scope| {
-            let places: Vec<_> = (0..4)
-                .map(|_| {
-                    scope.spawn(|| {
-                        ptr::from_ref(array.get_or_create(5, &account, |i| i).unwrap()) as usize
-                    })
-                })
-                .map(|thread| thread.join().unwrap())
-                .collect();
-            assert!(places.iter().all(|place| *place == places[0]));
-        });
-        assert_eq!(account.bytes(), empty + 64 * size_of::<usize>());
-        // SAFETY: the threads are gone, and it is not used again.
-        unsafe { array.free(&account) };
-    }
 }

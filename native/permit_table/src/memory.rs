@@ -120,21 +120,6 @@ mod tests {
     use crate::fault::Fault;
 
     #[test]
-    fn the_account_returns_to_zero() {
-        let account = Account::default();
-        let one = account.allocate(7u64).unwrap();
-        let many = account.allocate_array(100, |i| i as u32).unwrap();
-        assert_eq!(account.bytes(), 8 + 400);
-        // SAFETY: both were allocated above, are freed once, and are not used after.
-        unsafe {
-            assert_eq!(many.as_ref()[99], 99);
-            account.free(one);
-            account.free(many);
-        }
-        assert_eq!(account.bytes(), 0);
-    }
-
-    #[test]
     fn a_failed_allocation_is_an_error_and_costs_nothing() {
         let account = Account::default();
         fault::arm(Fault::Memory, 0);

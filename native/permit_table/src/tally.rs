@@ -116,18 +116,7 @@ mod tests {
     use crate::pin;
     use std::thread;
 
-    /// The first event of a thread counts, though only the next one finds its place.
-    #[test]
-    fn the_event_that_makes_a_place_counts() {
-        let account = Account::default();
-        let tally = Tally::new(&account).unwrap();
-        tally.add_first(CHUNK, Event::NotHeld, 3, &account);
-        assert!(tally.own.get(CHUNK).is_some());
-        assert_eq!(tally.sum(Event::NotHeld), 3);
-        // SAFETY: no other thread knows it.
-        unsafe { tally.free(&account) };
-    }
-
+    /// Also when its first event makes its place, which only the next one finds.
     #[test]
     fn every_thread_is_heard_with_memory_and_without() {
         let account = Account::default();
@@ -151,13 +140,11 @@ mod tests {
         assert_eq!(account.bytes(), bytes, "no place beyond the first chunk");
         assert_eq!(tally.sum(Event::GivenBack), 4011);
         assert_eq!(tally.sum(Event::Refused), 0);
-        assert!(
-            tally.own.get(0).is_some()
-                && tally.own.get(CHUNK).is_none()
-                && tally.own.get(THREADS).is_none()
-        );
+        let has_place = |thread| tally.own.get(thread).is_some();
+        assert_eq!([0, CHUNK, THREADS].map(has_place), [true, false, false]);
         tally.add_first(CHUNK, Event::Refused, 1, &account);
-        assert!(tally.own.get(CHUNK).is_some(), "there is memory again");
+        assert!(has_place(CHUNK), "there is memory again");
+        assert_eq!(tally.sum(Event::Refused), 1);
         // SAFETY: this thread is the last to use it.
         unsafe { tally.free(&account) };
         assert_eq!(account.bytes(), 0);
