@@ -18,7 +18,7 @@ use crate::buckets::{Capacity, Refusal};
 use crate::budget::Budget;
 use crate::epochs::Pin;
 use crate::fault;
-use crate::holders::{Holder, Holders, Sums};
+use crate::holders::{Holder, Holders};
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{NotHeld, Slot};
@@ -337,22 +337,18 @@ impl<K: Key> Table<K> {
     /// A cache line for each place in a chunk that has ever been used, and one more for each holder of more than two
     /// keys. It depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
-        let Sums {
-            holders,
-            permits,
-            released,
-        } = self.holders.sums();
+        let held = self.holders.sums();
         let given_back = self.tally.sum(Event::GivenBack);
         Usage {
             keys: self.keys.len(),
-            permits,
-            holders,
+            permits: held.permits,
+            holders: held.holders,
             memory: self.account.bytes(),
             barriers_refused: barrier::refused(),
             totals: Totals {
-                granted: permits + released + given_back,
+                granted: held.permits + held.released + given_back,
                 refused: self.tally.sum(Event::Refused),
-                released,
+                released: held.released,
                 given_back,
                 not_held: self.tally.sum(Event::NotHeld),
                 reclaimed: self.keys.reclaimed(),
