@@ -277,8 +277,9 @@ mod tests {
             assert!(quiet_before() <= stamp, "somebody is inside since before");
         };
         check();
-        // By another record: this thread keeps its own.
+        // By another record: this thread keeps its own, and one of the two is not the newest.
         thread::spawn(check).join().unwrap();
+        check();
     }
 
     #[test]
