@@ -11,7 +11,7 @@
 
 %% So often is looked.
 -define(LOOKS, 300).
--define(LOOKS_AT_ONE_PROCESS, canal_lock_stage:in_soak(20_000, 5_000)).
+-define(LOOKS_AT_ONE_PROCESS, canal_lock_stage:in_soak(20_000, 2_000)).
 
 storm_test_() ->
     canal_lock_stage:quietly([
