@@ -148,8 +148,12 @@ lock_and_look(Timeout_ms) ->
         {ok, Lock} ->
             put({lock, x}, Lock),
             {canal_lock_quorum:fence(Lock), look(Lock, 50)};
-        {error, Why} ->
-            {error, Why}
+        %% The node has just come back, and does not see the others yet.
+        {error, no_quorum} ->
+            timer:sleep(1),
+            lock_and_look(Timeout_ms);
+        {error, timeout} ->
+            {error, timeout}
     end.
 
 %% So often, until it is lost or somebody says stop. From when until when it was held for sure, by the clock that all
