@@ -48,9 +48,9 @@ emit() ->
 %% The name comes as an argument, or there would be a call of a module that may not exist: that is a warning of xref and
 %% of Dialyzer, to all who check their project with this library in it.
 %%
-%% Two look-ups in tables of the VM's: no process is asked, the code server least of all. To attach a handler loads the
-%% module, so what is not loaded has none. And if the application has not been started, each event would be a warning
-%% in the log of somebody who may not even know that the library is there.
+%% Both questions are look-ups in tables of the VM, so no process is asked. To attach a handler loads the module, so a
+%% module that is not loaded has no handlers. If the application has not been started, each event would log a warning,
+%% for a user who may not know that the library is there.
 emit(Telemetry) ->
     IsLoaded = erlang:function_exported(Telemetry, execute, 3),
     case IsLoaded andalso application_controller:get_master(Telemetry) =/= undefined of

@@ -17,7 +17,7 @@
 -define(COLUMNS, 80).
 -define(ROWS, 24).
 
-%% Rows of what is no screen: more than a picture ever has.
+%% Output that is not a terminal has no height: this is more rows than any picture has.
 -define(ENDLESS, (1 bsl 60)).
 
 %% So much of a term is written down, before it is cut to the line.

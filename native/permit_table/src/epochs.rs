@@ -274,7 +274,7 @@ mod tests {
         let check = || {
             let _inside = pin();
             let stamp = stamp();
-            assert!(quiet_before() <= stamp, "somebody is inside since before");
+            assert!(quiet_before() <= stamp, "a pin is older than the stamp");
         };
         check();
         // By another record: this thread keeps its own, and one of the two is not the newest.

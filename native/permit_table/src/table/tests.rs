@@ -71,7 +71,7 @@ fn sweep(table: &Table<u64>, passes: usize) {
     }
 }
 
-/// Calls, with the fault after so many places; returns what came of it, unless it panicked.
+/// Runs a call that meets the fault after `grants` places of its kind. Returns its result, unless it panicked.
 fn with_fault<T>(fault: Fault, grants: usize, call: impl FnOnce() -> T) -> Option<T> {
     arm(fault, grants);
     let outcome = catch_unwind(AssertUnwindSafe(call));
@@ -268,7 +268,7 @@ fn mark(node: &Node<u64>) {
 }
 
 /// K4: a key that has died is passed over before the sweep has unlinked it, and so is another that happens to have
-/// the same hash; but nobody puts in what is there, also behind a link that is marked.
+/// the same hash. An insertion finds a key that is there, also behind a link that is marked.
 #[test]
 fn k4_of_the_nodes_with_one_key_one_is_alive() {
     let table = Table::<u64>::new(16).unwrap();
