@@ -2,8 +2,8 @@
 %% under callgrind. Writes the version of the VM to the standard output, then the name of each key.
 %%
 %% callgrind counts inside the native functions of acquire and release alone, and dumps its counters when a native
-%% function of looks.rs is called: here that is canal_lock:count/1 alone. So each key yields two dumps, of the pairs of
-%% the warm-up and of the pairs that count.
+%% function of inspect.rs is called: here that is canal_lock:count/1 alone. So each key yields two dumps, of the pairs
+%% of the warm-up and of the pairs that count.
 -module(bench_instructions).
 
 -export([main/0]).

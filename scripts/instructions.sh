@@ -80,7 +80,7 @@ count_nifs() {
   rebar3 compile >"$work/log" 2>&1 || fail "$(cat "$work/log")"
   erlc -o "$work" bench/bench_{cases,instructions,process}.erl
   ERL_CRASH_DUMP_SECONDS=0 scripts/valgrind_vm.sh "${callgrind[@]}" --callgrind-out-file="$work/dumps" \
-    --toggle-collect='*::calls::*::entry' --dump-before='*::looks::*::nif_func' -- -S 1:1 -SDcpu 1:1 -- \
+    --toggle-collect='*::calls::*::entry' --dump-before='*::inspect::*::nif_func' -- -S 1:1 -SDcpu 1:1 -- \
     -pa _build/rebar3/default/lib/canal_lock/ebin "$work" -s bench_instructions main -extra "$nif_pairs" \
     >"$work/output" 2>&1 || fail "bench_instructions failed: $(cat "$work/output" "$work/log")"
   sed -n 1p "$work/output"

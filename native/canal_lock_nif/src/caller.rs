@@ -7,7 +7,7 @@
 //! rules, and `Incarnation::watch_next` asks the VM. Since OTP 26 a pid has 60 bits on 64-bit machines: a VM that
 //! starts a million processes a second reuses one after 36,000 years.
 
-use crate::enif::{self, ErlNifTerm, Here};
+use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::Holder;
 use rustler::sys::ErlNifPid;
 use std::num::NonZeroU64;
@@ -22,8 +22,8 @@ pub(crate) struct Caller(NonZeroU64);
 impl Caller {
     /// The calling process.
     #[inline(always)]
-    pub(crate) fn of(here: Here<'_>) -> Self {
-        Self::from_pid(&enif::self_pid(here))
+    pub(crate) fn of(call: CallEnv<'_>) -> Self {
+        Self::from_pid(&enif::self_pid(call))
     }
 
     /// A local process.

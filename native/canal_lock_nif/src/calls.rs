@@ -2,10 +2,10 @@
 
 use crate::arguments::{capacity, with_key};
 use crate::caller::Caller;
-use crate::enif::{self, ErlNifTerm, Here};
+use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::error::CallError;
 use crate::incarnation::current;
 use crate::key::read::{at_first_sight, Attempt, Reading, Unread};
-use crate::raised::Raised;
 use permit_table::{fault, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
@@ -26,12 +26,12 @@ macro_rules! raw_nif {
                 arguments: *const ErlNifTerm,
             ) -> ErlNifTerm {
                 // SAFETY: the VM calls with the environment of the calling process, valid during the call.
-                let here = unsafe { Here::new(env) };
+                let call = unsafe { CallEnv::new(env) };
                 // SAFETY: it gives as many arguments as the function was registered for. They are read one by one
                 // where they stand: to copy them all at once would read words that have just been written, as one.
                 let arguments = unsafe { &*arguments.cast::<[ErlNifTerm; $arity]>() };
-                catch_unwind(AssertUnwindSafe(|| $body(here, arguments)))
-                    .unwrap_or_else(|_| Raised::Panicked.answer(here, arguments))
+                catch_unwind(AssertUnwindSafe(|| $body(call, arguments)))
+                    .unwrap_or_else(|_| CallError::Panicked.answer(call, arguments))
             }
 
             rustler::codegen_runtime::inventory::submit!(Nif {
@@ -51,17 +51,17 @@ raw_nif!("acquire", 3, acquire);
 
 /// `acquire(Key, MaxPer, Buckets) -> {acquired, N} | full | {raise, Cause, Arguments}`
 #[inline(always)]
-fn acquire(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
+fn acquire(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
     let &[key, max_per, buckets] = arguments;
-    let Some(capacity) = capacity(here, max_per, buckets) else {
-        return Raised::BadArg.answer(here, arguments);
+    let Some(capacity) = capacity(call, max_per, buckets) else {
+        return CallError::BadArg.answer(call, arguments);
     };
-    at_first_sight(here, key, Acquire { here, capacity })
-        .unwrap_or_else(|| acquire_surely(here, arguments, capacity))
+    at_first_sight(call, key, Acquire { call, capacity })
+        .unwrap_or_else(|| acquire_surely(call, arguments, capacity))
 }
 
 struct Acquire<'a> {
-    here: Here<'a>,
+    call: CallEnv<'a>,
     capacity: Capacity,
 }
 
@@ -70,44 +70,48 @@ impl Attempt for Acquire<'_> {
 
     #[inline(always)]
     fn call(self, key: &Reading<'_>) -> Option<ErlNifTerm> {
-        let Acquire { here, capacity } = self;
+        let Acquire { call, capacity } = self;
         let pin = pin();
         fault::point();
         let open = current(&pin)?;
-        let caller = Caller::of(here);
-        let watch = || open.watch_caller(here, caller);
+        let caller = Caller::of(call);
+        let watch = || open.watch_caller(call, caller);
         let table = &open.table;
         let acquired = table.acquire_known(&pin, caller.holder(), key, capacity, watch);
         // After an error nothing has changed either. It will come again, or the second try is worth it.
-        Some(answer(here, acquired.ok()??))
+        Some(answer(call, acquired.ok()??))
     }
 }
 
 /// Acquires a key that is new, or was not read right at first sight; and says what went wrong.
 #[cold]
-fn acquire_surely(here: Here<'_>, arguments: &[ErlNifTerm; 3], capacity: Capacity) -> ErlNifTerm {
-    let acquired = with_key(here, arguments[0], |key| {
+fn acquire_surely(
+    call: CallEnv<'_>,
+    arguments: &[ErlNifTerm; 3],
+    capacity: Capacity,
+) -> ErlNifTerm {
+    let acquired = with_key(call, arguments[0], |key| {
         let pin = pin();
         fault::point();
-        let open = current(&pin).ok_or(Raised::NotStarted)?;
-        let caller = Caller::of(here);
-        let watch = || open.watch_caller(here, caller);
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let caller = Caller::of(call);
+        let watch = || open.watch_caller(call, caller);
         let table = &open.table;
         table.acquire(&pin, caller.holder(), key, capacity, watch)
     });
     match acquired {
-        Ok(acquired) => answer(here, acquired),
-        Err(raised) => raised.answer(here, arguments),
+        Ok(acquired) => answer(call, acquired),
+        Err(error) => error.answer(call, arguments),
     }
 }
 
 /// `{acquired, N} | full`
 #[inline(always)]
-fn answer(here: Here<'_>, acquired: Acquired) -> ErlNifTerm {
+fn answer(call: CallEnv<'_>, acquired: Acquired) -> ErlNifTerm {
     match acquired {
         Acquired::Permit(out) => {
             let acquired = atoms::acquired().as_c_arg();
-            enif::tuple(here, &[acquired, enif::number(here, out)])
+            enif::tuple(call, &[acquired, enif::number(call, out)])
         }
         Acquired::Full => atoms::full().as_c_arg(),
     }
@@ -118,38 +122,38 @@ raw_nif!("release", 3, release_counted);
 
 /// `release(Key) -> ok | {error, not_held} | {raise, Cause, Arguments}`
 #[inline(always)]
-fn release(here: Here<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
-    let not_held = || here.env().error_tuple(atoms::not_held()).as_c_arg();
-    release_or(here, arguments, not_held)
+fn release(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
+    let not_held = || call.env().error_tuple(atoms::not_held()).as_c_arg();
+    release_or(call, arguments, not_held)
 }
 
 /// `release(Key, MaxPer, Buckets) -> ok | {raise, Cause, Arguments}`. The numbers are not looked at: they are there to
 /// come back, so that the caller need not keep them meanwhile. So is the key that is not held.
 #[inline(always)]
-fn release_counted(here: Here<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
-    let not_held = || Raised::NotHeld.answer(here, arguments);
-    release_or(here, arguments, not_held)
+fn release_counted(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
+    let not_held = || CallError::NotHeld.answer(call, arguments);
+    release_or(call, arguments, not_held)
 }
 
 #[inline(always)]
 fn release_or(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     arguments: &[ErlNifTerm],
     not_held: impl FnOnce() -> ErlNifTerm,
 ) -> ErlNifTerm {
     let key = arguments[0];
-    if at_first_sight(here, key, Release { here }).is_some() {
+    if at_first_sight(call, key, Release { call }).is_some() {
         return atoms::ok().as_c_arg();
     }
-    match release_surely(here, key) {
+    match release_surely(call, key) {
         Ok(Ok(())) => atoms::ok().as_c_arg(),
         Ok(Err(NotHeld)) => not_held(),
-        Err(raised) => raised.answer(here, arguments),
+        Err(error) => error.answer(call, arguments),
     }
 }
 
 struct Release<'a> {
-    here: Here<'a>,
+    call: CallEnv<'a>,
 }
 
 impl Attempt for Release<'_> {
@@ -160,25 +164,25 @@ impl Attempt for Release<'_> {
         let pin = pin();
         fault::point();
         let open = current(&pin)?;
-        let caller = Caller::of(self.here).holder();
+        let caller = Caller::of(self.call).holder();
         open.table.release_known(&pin, caller, key).then_some(())
     }
 
     fn call_unread(&self, key: &Unread) -> Option<()> {
         let pin = pin();
         let open = current(&pin)?;
-        let caller = Caller::of(self.here).holder();
+        let caller = Caller::of(self.call).holder();
         open.table.release_inline(&pin, caller, key).then_some(())
     }
 }
 
 /// Releases a key that was not read right at first sight, or is not held.
 #[cold]
-fn release_surely(here: Here<'_>, key: ErlNifTerm) -> Result<Result<(), NotHeld>, Raised> {
-    with_key(here, key, |key| {
+fn release_surely(call: CallEnv<'_>, key: ErlNifTerm) -> Result<Result<(), NotHeld>, CallError> {
+    with_key(call, key, |key| {
         let pin = pin();
-        let open = current(&pin).ok_or(Raised::NotStarted)?;
-        let caller = Caller::of(here).holder();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let caller = Caller::of(call).holder();
         Ok(open.table.release(&pin, caller, key))
     })
 }

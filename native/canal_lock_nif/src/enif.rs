@@ -1,7 +1,7 @@
 //! The few functions of `erl_nif` that rustler does not wrap, or wraps at a cost that a hot call cannot bear.
 //!
 //! `Env` and `Term` are rustler's, whose lifetimes say how long a term may be used: all blocks here rest on that. The
-//! hot calls use [`Here`] instead.
+//! hot calls use [`CallEnv`] instead.
 
 use permit_table::OutOfMemory;
 pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
@@ -28,12 +28,12 @@ use std::sync::OnceLock;
 /// rustler's `Env` carries a byte that says of what kind it is. A structure with a byte in it that has just been
 /// written is read back by words when it is moved, for which the processor waits 3 ns: a tenth of a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Here<'a> {
+pub(crate) struct CallEnv<'a> {
     env: *mut ErlNifEnv,
     call: PhantomData<&'a ()>,
 }
 
-impl<'a> Here<'a> {
+impl<'a> CallEnv<'a> {
     /// # Safety
     /// `env` is the environment that a NIF has been called with by a process, and `'a` is not longer than that call.
     #[inline(always)]
@@ -117,11 +117,11 @@ fn object<R: Resource>(resource: &ResourceArc<R>) -> *mut c_void {
 
 /// The pid of the calling process.
 #[inline(always)]
-pub(crate) fn self_pid(here: Here<'_>) -> ErlNifPid {
+pub(crate) fn self_pid(call: CallEnv<'_>) -> ErlNifPid {
     let mut pid = MaybeUninit::uninit();
     // SAFETY: the environment is that of a process: then it fills `pid`.
     unsafe {
-        enif_self(here.env, pid.as_mut_ptr());
+        enif_self(call.env, pid.as_mut_ptr());
         pid.assume_init()
     }
 }
@@ -168,35 +168,35 @@ pub(crate) fn learn_words(env: Env<'_>) {
         ZERO.store(zero, Ordering::Relaxed);
         KNOWN.store(256, Ordering::Relaxed);
     }
-    ARE_LISTS_TAGGED.store(are_lists_tagged(Here::from_env(env)), Ordering::Relaxed);
+    ARE_LISTS_TAGGED.store(are_lists_tagged(CallEnv::from_env(env)), Ordering::Relaxed);
 }
 
 /// A tuple of terms of this environment.
 #[inline(always)]
-pub(crate) fn tuple(here: Here<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
+pub(crate) fn tuple(call: CallEnv<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
     // SAFETY: the array is as long as it says. A tuple that was one before is not too long to be one again.
-    unsafe { enif_make_tuple_from_array(here.env, elements.as_ptr(), elements.len() as u32) }
+    unsafe { enif_make_tuple_from_array(call.env, elements.as_ptr(), elements.len() as u32) }
 }
 
 /// A list of terms of this environment with such a tail.
 pub(crate) fn list(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     elements: impl DoubleEndedIterator<Item = ErlNifTerm>,
     tail: ErlNifTerm,
 ) -> ErlNifTerm {
     elements.rfold(tail, |tail, head| {
         // SAFETY: both terms are of this environment.
-        unsafe { enif_make_list_cell(here.env, head, tail) }
+        unsafe { enif_make_list_cell(call.env, head, tail) }
     })
 }
 
 /// A map of keys that differ, as they were those of a map before.
-pub(crate) fn map(here: Here<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm]) -> ErlNifTerm {
+pub(crate) fn map(call: CallEnv<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm]) -> ErlNifTerm {
     let mut map = 0;
     // SAFETY: as many values as keys, all of this environment; the pointer is to a local.
     let made = unsafe {
         enif_make_map_from_arrays(
-            here.env,
+            call.env,
             keys.as_ptr().cast_mut(),
             values.as_ptr().cast_mut(),
             keys.len().min(values.len()),
@@ -218,18 +218,18 @@ pub(crate) fn copied_apart(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
 }
 
 /// A copy of a term of another environment, which the caller keeps alive.
-pub(crate) fn copied(here: Here<'_>, term: ErlNifTerm) -> ErlNifTerm {
+pub(crate) fn copied(call: CallEnv<'_>, term: ErlNifTerm) -> ErlNifTerm {
     // SAFETY: the environment is that of the running call; it only reads the term.
-    unsafe { enif_make_copy(here.env, term) }
+    unsafe { enif_make_copy(call.env, term) }
 }
 
 /// The elements of a tuple.
 #[inline(always)]
-pub(crate) fn elements<'a>(here: Here<'a>, term: ErlNifTerm) -> Option<&'a [ErlNifTerm]> {
+pub(crate) fn elements<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [ErlNifTerm]> {
     let (mut arity, mut first) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: the pointers are to locals, and the term is of this environment; both are filled on success.
     let (arity, first) = unsafe {
-        if enif_get_tuple(here.env, term, arity.as_mut_ptr(), first.as_mut_ptr()) == 0 {
+        if enif_get_tuple(call.env, term, arity.as_mut_ptr(), first.as_mut_ptr()) == 0 {
             return None;
         }
         (arity.assume_init(), first.assume_init())
@@ -243,11 +243,11 @@ pub(crate) fn elements<'a>(here: Here<'a>, term: ErlNifTerm) -> Option<&'a [ErlN
 
 /// The bytes of a binary; nothing for a bitstring of other than whole bytes.
 #[inline(always)]
-pub(crate) fn bytes<'a>(here: Here<'a>, term: ErlNifTerm) -> Option<&'a [u8]> {
+pub(crate) fn bytes<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [u8]> {
     let mut binary = MaybeUninit::<ErlNifBinary>::uninit();
     // SAFETY: the pointer is to a local, and the term is of this environment; it is filled on success.
     let binary = unsafe {
-        if enif_inspect_binary(here.env, term, binary.as_mut_ptr()) == 0 {
+        if enif_inspect_binary(call.env, term, binary.as_mut_ptr()) == 0 {
             return None;
         }
         binary.assume_init_ref()
@@ -267,10 +267,10 @@ static ARE_LISTS_TAGGED: AtomicBool = AtomicBool::new(false);
 
 /// Asks the VM by two cells that it makes one after the other. As their words are numbers of that kind, and as far
 /// apart as two cells, they are addresses; and what is there shows it.
-fn are_lists_tagged(here: Here<'_>) -> bool {
-    let head = 12345.encode(here.env()).as_c_arg();
-    let last = list(here, iter::once(head), nil());
-    let first = list(here, iter::once(head), last);
+fn are_lists_tagged(call: CallEnv<'_>) -> bool {
+    let head = 12345.encode(call.env()).as_c_arg();
+    let last = list(call, iter::once(head), nil());
+    let first = list(call, iter::once(head), last);
     let is_tagged = |list: ErlNifTerm| word(list) % 8 == LIST_TAG;
     let apart = size_of::<[ErlNifTerm; 2]>() as u64;
     is_tagged(last) && is_tagged(first) && word(first) == word(last) + apart && {
@@ -289,7 +289,7 @@ unsafe fn cell(list: ErlNifTerm) -> [ErlNifTerm; 2] {
 
 /// The head and the tail of a list cell; nothing for what is not one.
 #[inline(always)]
-pub(crate) fn list_cell(here: Here<'_>, term: ErlNifTerm) -> Option<(ErlNifTerm, ErlNifTerm)> {
+pub(crate) fn list_cell(call: CallEnv<'_>, term: ErlNifTerm) -> Option<(ErlNifTerm, ErlNifTerm)> {
     // A call of the VM takes longer than all else that is done with a cell.
     if word(term) % 8 == LIST_TAG && ARE_LISTS_TAGGED.load(Ordering::Relaxed) {
         // SAFETY: terms of the running call are alive.
@@ -298,29 +298,29 @@ pub(crate) fn list_cell(here: Here<'_>, term: ErlNifTerm) -> Option<(ErlNifTerm,
     }
     let (mut head, mut tail) = (0, 0);
     // SAFETY: the pointers are to locals, and the term is of this environment.
-    let is_cell = unsafe { enif_get_list_cell(here.env, term, &mut head, &mut tail) };
+    let is_cell = unsafe { enif_get_list_cell(call.env, term, &mut head, &mut tail) };
     (is_cell != 0).then_some((head, tail))
 }
 
 /// How many pairs a map has; nothing for what is none.
 #[inline(always)]
-pub(crate) fn map_size(here: Here<'_>, term: ErlNifTerm) -> Option<usize> {
+pub(crate) fn map_size(call: CallEnv<'_>, term: ErlNifTerm) -> Option<usize> {
     let mut size = 0;
     // SAFETY: the pointer is to a local, and the term is of this environment.
-    let is_map = unsafe { enif_get_map_size(here.env, term, &mut size) };
+    let is_map = unsafe { enif_get_map_size(call.env, term, &mut size) };
     (is_map != 0).then_some(size)
 }
 
 /// The pairs of a map of this size.
 #[inline(always)]
-pub(crate) fn pairs(here: Here<'_>, map: ErlNifTerm, size: usize) -> Option<Pairs<'_>> {
+pub(crate) fn pairs(call: CallEnv<'_>, map: ErlNifTerm, size: usize) -> Option<Pairs<'_>> {
     let mut iterator = MaybeUninit::uninit();
     let head = ErlNifMapIteratorEntry::ERL_NIF_MAP_ITERATOR_HEAD;
     // SAFETY: the pointer is to a local, and the term is of this environment; it is filled on success.
     unsafe {
-        let created = enif_map_iterator_create(here.env, map, iterator.as_mut_ptr(), head);
+        let created = enif_map_iterator_create(call.env, map, iterator.as_mut_ptr(), head);
         (created != 0).then(|| Pairs {
-            here,
+            call,
             iterator: iterator.assume_init(),
             left: size,
         })
@@ -329,7 +329,7 @@ pub(crate) fn pairs(here: Here<'_>, map: ErlNifTerm, size: usize) -> Option<Pair
 
 /// The keys and values of a map.
 pub(crate) struct Pairs<'a> {
-    here: Here<'a>,
+    call: CallEnv<'a>,
     iterator: ErlNifMapIterator,
     left: usize,
 }
@@ -341,7 +341,7 @@ impl Iterator for Pairs<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let (mut key, mut value) = (0, 0);
-        let (env, iterator) = (self.here.env, &mut self.iterator);
+        let (env, iterator) = (self.call.env, &mut self.iterator);
         // SAFETY: the iterator is of a map of this environment, and the pointers are to locals.
         unsafe {
             let is_pair = enif_map_iterator_get_pair(env, iterator, &mut key, &mut value) != 0;
@@ -357,7 +357,7 @@ impl Drop for Pairs<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: created, and destroyed once.
-        unsafe { enif_map_iterator_destroy(self.here.env, &mut self.iterator) };
+        unsafe { enif_map_iterator_destroy(self.call.env, &mut self.iterator) };
     }
 }
 
@@ -424,9 +424,9 @@ pub(crate) fn external_format(term: Term<'_>) -> Result<OwnedBinary, OutOfMemory
 
 /// A number as a term.
 #[inline(always)]
-pub(crate) fn number(here: Here<'_>, number: u64) -> ErlNifTerm {
+pub(crate) fn number(call: CallEnv<'_>, number: u64) -> ErlNifTerm {
     match byte_word(number) {
         Some(word) => word as ErlNifTerm,
-        None => number.encode(here.env()).as_c_arg(),
+        None => number.encode(call.env()).as_c_arg(),
     }
 }

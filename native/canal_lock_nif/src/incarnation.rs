@@ -15,10 +15,10 @@
 //! table is freed by that manager, or by the next one.
 
 use crate::caller::Caller;
-use crate::enif::{self, Here};
+use crate::enif::{self, CallEnv};
+use crate::error::CallError;
 use crate::key::TermKey;
 use crate::proxies::Proxies;
-use crate::raised::Raised;
 use parking_lot::Mutex;
 use permit_table::{fault, make_room, pin, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
@@ -145,8 +145,8 @@ impl HolderWatch {
     }
 
     /// Has the VM report the death of a process.
-    fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, Raised> {
-        let monitor = enif::monitor(env, this, pid).ok_or(Raised::NotWatched)?;
+    fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, CallError> {
+        let monitor = enif::monitor(env, this, pid).ok_or(CallError::NotWatched)?;
         this.monitors.fetch_add(1, Ordering::Relaxed);
         Ok(monitor)
     }
@@ -155,18 +155,18 @@ impl HolderWatch {
 impl Incarnation {
     /// Has the VM report the death of the calling process.
     #[cold]
-    pub(crate) fn watch_caller(&self, here: Here<'_>, caller: Caller) -> Result<(), Raised> {
+    pub(crate) fn watch_caller(&self, call: CallEnv<'_>, caller: Caller) -> Result<(), CallError> {
         fault::point();
-        HolderWatch::watch(self.watch_of(caller), here.env(), here.env().pid())?;
+        HolderWatch::watch(self.watch_of(caller), call.env(), call.env().pid())?;
         // A second watch, after a panic here, would find nothing left to give back.
         fault::point();
         Ok(())
     }
 
     /// The same of a proxy, which is the calling process.
-    pub(crate) fn watch_proxy(&self, here: Here<'_>) -> Result<Monitor, Raised> {
-        let watch = &self.watches[WATCHES + Caller::of(here).place() as usize % PROXY_WATCHES];
-        HolderWatch::watch(watch, here.env(), here.env().pid())
+    pub(crate) fn watch_proxy(&self, call: CallEnv<'_>) -> Result<Monitor, CallError> {
+        let watch = &self.watches[WATCHES + Caller::of(call).place() as usize % PROXY_WATCHES];
+        HolderWatch::watch(watch, call.env(), call.env().pid())
     }
 
     /// Asked when a death is reported: is another process with this pid alive? Then its death will be reported, too.
@@ -195,7 +195,7 @@ pub(crate) fn open(
     processes: usize,
     max_per: TermKey,
     keep: bool,
-) -> Result<ResourceArc<ManagerWatch>, Raised> {
+) -> Result<ResourceArc<ManagerWatch>, CallError> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let opening = INCARNATIONS.opening(keep)?;
     if let Some((gate, open)) = opening.adopted() {
@@ -223,8 +223,8 @@ pub(crate) fn open(
 fn watch_manager(
     env: Env<'_>,
     gate: Gate<Incarnation>,
-) -> Result<ResourceArc<ManagerWatch>, Raised> {
+) -> Result<ResourceArc<ManagerWatch>, CallError> {
     let handle = ResourceArc::new(ManagerWatch { gate });
-    enif::monitor(env, &handle, env.pid()).ok_or(Raised::NotWatched)?;
+    enif::monitor(env, &handle, env.pid()).ok_or(CallError::NotWatched)?;
     Ok(handle)
 }

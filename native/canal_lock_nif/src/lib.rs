@@ -3,10 +3,10 @@
 //! | room | what it does |
 //! |---|---|
 //! | `calls.rs` | the NIFs that count: acquire and release |
-//! | `looks.rs` | the NIFs that look: what is out, who holds it |
-//! | `managing.rs` | the NIFs of the manager |
+//! | `inspect.rs` | the NIFs that look: what is out, who holds it |
+//! | `lifecycle.rs` | the NIFs of the manager |
 //! | `arguments.rs` | what comes in: keys and numbers |
-//! | `raised.rs` | what goes wrong |
+//! | `error.rs` | what goes wrong |
 //! | `incarnation.rs` | tables opened, kept and closed, the watch on the manager and on the holders |
 //! | `caller.rs` | a process, as the table knows it |
 //! | `proxies.rs` | holders on other nodes, and the local processes that represent them |
@@ -45,21 +45,21 @@ mod arguments;
 mod caller;
 mod calls;
 mod enif;
+mod error;
 #[cfg(feature = "faults")]
 mod faults;
 mod incarnation;
+mod inspect;
 mod key;
-mod looks;
-mod managing;
+mod lifecycle;
 mod proxies;
-mod raised;
 
 fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
     // The first pin of an operating system process takes some milliseconds: the kernel waits for all processors when it
     // registers the process for `membarrier(2)`. No acquire should have to.
     drop(permit_table::pin());
     enif::learn_words(env);
-    looks::make_atoms(env);
+    inspect::make_atoms(env);
     true
 }
 

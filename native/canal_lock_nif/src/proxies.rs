@@ -13,10 +13,10 @@
 //!   finds none, it asks the table whether the process still has a slot, and tells nothing of one that has none.
 
 use crate::caller::Caller;
-use crate::enif::{ErlNifTerm, Here};
+use crate::enif::{CallEnv, ErlNifTerm};
+use crate::error::CallError;
 use crate::key::read::Reading;
 use crate::key::{decode, TermKey};
-use crate::raised::Raised;
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use permit_table::{fault, Ordered, OutOfMemory, Query, SortedList};
@@ -67,11 +67,11 @@ impl Proxies {
     /// it. If another process that is alive represents `holder`, nothing changes, and that one is the answer.
     pub(crate) fn represent(
         &self,
-        here: Here<'_>,
+        call: CallEnv<'_>,
         holder: &Reading<'_>,
-        watch: impl FnOnce() -> Result<Monitor, Raised>,
-    ) -> Result<Option<Caller>, Raised> {
-        let proxy = Caller::of(here);
+        watch: impl FnOnce() -> Result<Monitor, CallError>,
+    ) -> Result<Option<Caller>, CallError> {
+        let proxy = Caller::of(call);
         let record = Record {
             holder: holder.to_key()?,
             digest: holder.digest(),
@@ -79,7 +79,7 @@ impl Proxies {
         };
         let records = &mut *self.0.lock();
         let before = records.proxy(holder);
-        if let Some(other) = before.filter(|&other| other != proxy && is_alive(here, other)) {
+        if let Some(other) = before.filter(|&other| other != proxy && is_alive(call, other)) {
             return Ok(Some(other));
         }
         let by_holder = records.by_holder.reserve(record.digest)?;
@@ -107,7 +107,7 @@ impl Proxies {
     /// The process that a proxy represents.
     pub(crate) fn holder(
         &self,
-        here: Here<'_>,
+        call: CallEnv<'_>,
         proxy: Caller,
     ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
         let records = self.0.lock();
@@ -120,7 +120,7 @@ impl Proxies {
                 .find(row.digest, |record| record.proxy == proxy)
         });
         record
-            .map(|record| decode::term(here, &record.holder))
+            .map(|record| decode::term(call, &record.holder))
             .transpose()
     }
 
@@ -148,7 +148,7 @@ impl Records {
     }
 }
 
-fn is_alive(here: Here<'_>, process: Caller) -> bool {
-    let pid = here.term(process.pid()).decode::<LocalPid>();
-    pid.is_ok_and(|pid| pid.is_alive(here.env()))
+fn is_alive(call: CallEnv<'_>, process: Caller) -> bool {
+    let pid = call.term(process.pid()).decode::<LocalPid>();
+    pid.is_ok_and(|pid| pid.is_alive(call.env()))
 }

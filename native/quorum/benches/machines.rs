@@ -7,10 +7,10 @@ use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::frame;
 use quorum::members::{Member, Members};
 use quorum::message::{Fence, Frame, Incarnation, Mode, Name, Names, Token};
+use quorum::protocol_bug::Weaknesses;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
-use quorum::weakness::Weaknesses;
 use stats_alloc::{Region, StatsAlloc, INSTRUMENTED_SYSTEM};
 use std::alloc::System;
 use std::hint::black_box;
@@ -37,11 +37,11 @@ impl Cluster {
         let rules = Rules::default();
         let members = |me| Members::new(count, me).unwrap();
         let now = Time(0);
-        let weaknesses = Weaknesses::NONE;
+        let bugs = Weaknesses::NONE;
         let setup = AgentSetup {
             members: members(0),
             rules,
-            weaknesses,
+            bugs,
             incarnation: Incarnation(1),
             seed: 1,
         };
@@ -217,12 +217,12 @@ fn voter(count: usize, me: usize, incarnation: Incarnation, now: Time) -> Voter 
         origin: Fence(0),
         durable: false,
     };
-    let (rules, weaknesses) = (Rules::default(), Weaknesses::NONE);
+    let (rules, bugs) = (Rules::default(), Weaknesses::NONE);
     Voter::new(
         VoterSetup {
             members,
             rules,
-            weaknesses,
+            bugs,
             incarnation,
             fences,
         },

@@ -41,8 +41,8 @@ pub use output::{AgentOutput, AgentSetup, Held, Loss, Refusal, Request, Status};
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
 use crate::message::{Frame, Mode, Name, Names, Op, Token, EPOCH};
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
-use crate::weakness::Weakness;
 use lines::Lines;
 use locks::Locks;
 use passing::Released;
@@ -166,12 +166,12 @@ impl Agent {
         released.is_some()
     }
 
-    /// Whoever holds `name` is to give it up: [`Loss::Condemned`]. It may be granted to others once its holder's
+    /// Whoever holds `name` is to give it up: [`Loss::Revoked`]. It may be granted to others once its holder's
     /// agent has confirmed that, or has been silent for [`voter_lease`](crate::rules::Rules::voter_lease). Of no
     /// effect on a voter that is not connected.
-    pub fn condemn(&mut self, now: Time, name: Name) {
+    pub fn revoke(&mut self, now: Time, name: Name) {
         self.advance(now);
-        self.tell(self.setup.members.iter().collect(), &Op::Condemn { name });
+        self.tell(self.setup.members.iter().collect(), &Op::Revoke { name });
         self.start();
     }
 
@@ -393,7 +393,7 @@ impl Agent {
 
     fn quorum(&self, mode: Mode) -> usize {
         match mode {
-            Mode::Read if self.setup.weaknesses.have(Weakness::ReadHalf) => {
+            Mode::Read if self.setup.bugs.have(ProtocolBug::ReadHalf) => {
                 (self.setup.members.count() / 2).max(1)
             }
             Mode::Read | Mode::Write => self.setup.members.quorum(),
@@ -413,7 +413,7 @@ impl Agent {
         let Some(lock) = self.locks.remove(attempt) else {
             return false;
         };
-        if !self.setup.weaknesses.have(Weakness::UnlockKeepsHeld) {
+        if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
             lock.standing.set(MemberSet::EMPTY);
         }
         self.unlocks.issue();

@@ -28,7 +28,7 @@
 //!   frame     01 (the version), then
 //!     00 batch    number epoch, number agent, maybe session, number seq, signed stamp, list op: at most MAX_OPS
 //!     01 ack      number epoch, number agent, session, number seq, signed stamp, then
-//!       00 done         list reply: at most MAX_OPS; number digest, tokens condemned
+//!       00 done         list reply: at most MAX_OPS; number digest, tokens revoked
 //!       01 mismatch     maybe session named
 //!       02 other epoch
 //!     02 notice   number epoch, number voter, list name hints: at most MAX_HINTS; flag speak
@@ -46,7 +46,7 @@
 //!     04 leave    names
 //!     05 sync     number from, number to, ascending live
 //!     06 settled
-//!     07 condemn  name
+//!     07 revoke  name
 //! ```
 //!
 //! - **F1** Each frame has one encoding, and each that is accepted is the one: `decode(encode(f)) == f`, and
@@ -65,7 +65,7 @@ mod error;
 mod input;
 mod size;
 
-pub(crate) use bounds::{condemned, fence, hints, live, missing, ops, replies};
+pub(crate) use bounds::{fence, hints, live, missing, ops, replies, revoked};
 pub use error::{Bound, FrameError};
 pub use size::wire_size;
 
@@ -82,7 +82,7 @@ pub const MAX_NAME: usize = 1024;
 pub const MAX_NAMES: usize = 64;
 /// The most operations of a batch, and replies of an answer.
 pub const MAX_OPS: usize = 4096;
-/// The most tokens of a list: the live ones of a `Sync`, those that are missing, those that are condemned.
+/// The most tokens of a list: the live ones of a `Sync`, those that are missing, those that are revoked.
 pub const MAX_TOKENS: usize = 4096;
 /// The most names that one notice hints at. The longest of them fit a frame together, so a voter need only count.
 pub const MAX_HINTS: usize = 256;
@@ -104,7 +104,7 @@ pub const MAX_BATCH: usize = BATCH_HEAD + BATCH_BYTES;
 /// The longest frame, in bytes.
 ///
 /// Everything fits that can be said. A batch is no longer than [`MAX_BATCH`]. Its answer has no more replies than the
-/// batch had operations, each of at most 10 bytes but for `Synced`, which is shorter than its `Sync`; and condemned
+/// batch had operations, each of at most 10 bytes but for `Synced`, which is shorter than its `Sync`; and revoked
 /// tokens of 10 bytes each: 40 KiB and [`MAX_BATCH`] and 40 KiB. A notice has 256 names of 1026 bytes.
 ///
 /// It is half of what Erlang's distribution keeps for a slow connection before it makes senders wait (`+zdbbl`,

@@ -15,7 +15,7 @@
 //!      is it held? for any thread
 //! ```
 //!
-//! `members.rs` is who takes part, `rules.rs` the constants, `time.rs` the time as they are told it. `weakness.rs`
+//! `members.rs` is who takes part, `rules.rs` the constants, `time.rs` the time as they are told it. `protocol_bug.rs`
 //! has ways of being wrong, for the tests that must notice; elsewhere it is a constant no.
 //!
 //! Read `docs/quorum.md` first: the protocol, why it is right and what it cannot promise. Then `voter.rs` and
@@ -30,16 +30,16 @@
 //! use quorum::rules::Rules;
 //! use quorum::time::Time;
 //! use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
-//! use quorum::weakness::Weaknesses;
+//! use quorum::protocol_bug::Weaknesses;
 //! use std::time::Duration;
 //!
 //! // A cluster of one.
-//! let (members, rules, weaknesses) = (Members::new(1, 0).unwrap(), Rules::default(), Weaknesses::NONE);
+//! let (members, rules, bugs) = (Members::new(1, 0).unwrap(), Rules::default(), Weaknesses::NONE);
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
-//! let mut agent = Agent::new(AgentSetup { members, rules, weaknesses, incarnation: Incarnation(1), seed: 1 }, now);
+//! let mut agent = Agent::new(AgentSetup { members, rules, bugs, incarnation: Incarnation(1), seed: 1 }, now);
 //! let fences = Fences { floor: None, origin: Fence(1_700_000_000_000_000), durable: false };
-//! let mut voter = Voter::new(VoterSetup { members, rules, weaknesses, incarnation: Incarnation(2), fences }, now);
+//! let mut voter = Voter::new(VoterSetup { members, rules, bugs, incarnation: Incarnation(2), fences }, now);
 //!
 //! agent.up(now, me);
 //! agent.lock(now, Request(1), Name::new(b"x").unwrap().into(), Mode::Write, Duration::from_secs(5));
@@ -73,8 +73,8 @@ pub mod frame;
 pub mod lease;
 pub mod members;
 pub mod message;
+pub mod protocol_bug;
 pub mod rules;
 mod sync;
 pub mod time;
 pub mod voter;
-pub mod weakness;

@@ -227,7 +227,7 @@ pub enum Op {
     /// All that the agent holds has been asserted, and nothing of an earlier session counts any more. Not answered.
     Settled,
     /// Whoever holds this name is to give it up. Not answered.
-    Condemn {
+    Revoke {
         /// The name.
         name: Name,
     },
@@ -318,9 +318,9 @@ pub enum Verdict {
         replies: Vec<Reply>,
         /// Of all the votes of this agent, after the batch: see [`Digest`].
         digest: Digest,
-        /// Locks that were condemned and that the agent has not given up yet.
-        #[serde(deserialize_with = "crate::frame::condemned")]
-        condemned: Vec<Token>,
+        /// Locks that were revoked and that the agent has not given up yet.
+        #[serde(deserialize_with = "crate::frame::revoked")]
+        revoked: Vec<Token>,
     },
     /// Nothing was done: the batch was meant for another session. The agent has to begin anew with `Ack::session`.
     Mismatch {

@@ -35,8 +35,8 @@ use crate::message::{
     Ack, Batch, Fence, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Send, Session,
     Token, Verdict, EPOCH,
 };
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
-use crate::weakness::Weakness;
 use learning::Learning;
 use leases::{AgentLeases, Vote};
 use names::{VoteId, VoterNames};
@@ -69,7 +69,7 @@ impl Voter {
     pub fn new(mut setup: VoterSetup, now: Time) -> Voter {
         // A clock may show anything; what is past the highest fence would be no frame.
         setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
-        let stage = match setup.weaknesses.have(Weakness::NoQuarantine) {
+        let stage = match setup.bugs.have(ProtocolBug::NoQuarantine) {
             true => Stage::Voting,
             false => Stage::Quarantine {
                 until: now + setup.rules.quarantine,
@@ -127,7 +127,7 @@ impl Voter {
         self.advance(now);
         // It asks once: without an answer it would wait for one for ever, and give no fence past what is stored.
         let stored = self.storing <= self.reserved;
-        if !stored && !self.setup.weaknesses.have(Weakness::NotStoredAgain) {
+        if !stored && !self.setup.bugs.have(ProtocolBug::NotStoredAgain) {
             self.out.push(VoterOutput::Store(self.storing));
         }
         self.ask();
@@ -188,10 +188,8 @@ impl Voter {
 
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        self.leases.expire(
-            self.now,
-            self.setup.weaknesses.have(Weakness::SameGeneration),
-        );
+        self.leases
+            .expire(self.now, self.setup.bugs.have(ProtocolBug::SameGeneration));
         for _ in 0..self.setup.rules.batch {
             let Some((generation, token, vote)) = self.leases.pop_ended() else {
                 break;
@@ -258,7 +256,7 @@ impl Voter {
         let Some(lease) = self.leases.get_mut(generation) else {
             return;
         };
-        if seq <= lease.seq && !self.setup.weaknesses.have(Weakness::AnyOrder) {
+        if seq <= lease.seq && !self.setup.bugs.have(ProtocolBug::AnyOrder) {
             return;
         }
         lease.seq = seq;
@@ -271,7 +269,7 @@ impl Voter {
         let Some(lease) = self.leases.get(generation) else {
             return;
         };
-        let (digest, condemned) = (lease.digest(), lease.condemned(self.setup.rules.batch));
+        let (digest, revoked) = (lease.digest(), lease.revoked(self.setup.rules.batch));
         self.send(
             from,
             ack(
@@ -279,7 +277,7 @@ impl Voter {
                 Verdict::Done {
                     replies,
                     digest,
-                    condemned,
+                    revoked,
                 },
             ),
         );

@@ -76,7 +76,7 @@ fn f2_the_dearest_frames() {
         ),
         ("live", sync.tokens(MAX_TOKENS)),
         (
-            "condemned",
+            "revoked",
             Raw::done().number(0).number(0).tokens(MAX_TOKENS),
         ),
         ("hints", tiny(Raw::notice(), MAX_HINTS).byte(0)),

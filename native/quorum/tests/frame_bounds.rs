@@ -45,20 +45,16 @@ fn each_bound_holds_to_the_last_element() {
             .number(0)
     };
     bounded(Bound::Missing, missing(MAX_TOKENS), missing(MAX_TOKENS + 1));
-    let condemned = |count| Raw::done().number(0).number(0).tokens(count);
-    bounded(
-        Bound::Condemned,
-        condemned(MAX_TOKENS),
-        condemned(MAX_TOKENS + 1),
-    );
+    let revoked = |count| Raw::done().number(0).number(0).tokens(count);
+    bounded(Bound::Revoked, revoked(MAX_TOKENS), revoked(MAX_TOKENS + 1));
     let hints = |count| Raw::notice().names(count).byte(0);
     bounded(Bound::Hints, hints(MAX_HINTS), hints(MAX_HINTS + 1));
     let leave = |count| Raw::batch().number(1).byte(4).names(count);
     bounded(Bound::Names, leave(MAX_NAMES), leave(MAX_NAMES + 1));
     bounded(Bound::Names, leave(1), leave(0).byte(0));
-    let condemn = |length| Raw::batch().number(1).byte(7).name(length, b'a');
-    bounded(Bound::Name, condemn(MAX_NAME), condemn(MAX_NAME + 1));
-    bounded(Bound::Name, condemn(1), condemn(0));
+    let revoke = |length| Raw::batch().number(1).byte(7).name(length, b'a');
+    bounded(Bound::Name, revoke(MAX_NAME), revoke(MAX_NAME + 1));
+    bounded(Bound::Name, revoke(1), revoke(0));
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn done(replies: Vec<Reply>) -> Frame {
     ack(Verdict::Done {
         replies,
         digest: Digest(0xfeed),
-        condemned: vec![],
+        revoked: vec![],
     })
 }
 
@@ -109,7 +109,7 @@ fn frames() -> Vec<Frame> {
         ack(Verdict::Done {
             replies: vec![],
             digest: Digest(u64::MAX),
-            condemned: tokens(&[9, 5, 128]),
+            revoked: tokens(&[9, 5, 128]),
         }),
         done(vec![Reply::Confirmed, Reply::Missing]),
         ack(Verdict::Mismatch { named: None }),
@@ -157,7 +157,7 @@ fn frames() -> Vec<Frame> {
             live: tokens(&[1, 127, 128, 999]),
         },
         Op::Settled,
-        Op::Condemn {
+        Op::Revoke {
             name: Name::new(&[0, 0xff]).unwrap(),
         },
     ];
@@ -240,7 +240,7 @@ fn name_of_op(op: &Op) -> String {
         Op::Leave { .. } => "leave".into(),
         Op::Sync { .. } => "sync".into(),
         Op::Settled => "settled".into(),
-        Op::Condemn { .. } => "condemn".into(),
+        Op::Revoke { .. } => "revoke".into(),
     }
 }
 

@@ -85,7 +85,7 @@ fn f3_the_longest_operations_are_as_long_as_told() {
             live: tokens(MAX_TOKENS),
         },
         Op::Settled,
-        Op::Condemn {
+        Op::Revoke {
             name: longest(1).remove(0),
         },
     ];
@@ -106,7 +106,7 @@ fn f3_a_batch_that_is_filled_to_the_last_byte_is_a_frame() {
     let mut ops = vec![unlock; 3000];
     let left = |ops: &[Op]| BATCH_BYTES - ops.iter().map(wire_size).sum::<usize>();
     while left(&ops) > 5 * MAX_NAME {
-        ops.push(Op::Condemn {
+        ops.push(Op::Revoke {
             name: longest(1).remove(0),
         });
     }
@@ -116,11 +116,11 @@ fn f3_a_batch_that_is_filled_to_the_last_byte_is_a_frame() {
         live: tokens((left(&ops) - 600) / 10),
     });
     let name = left(&ops)
-        - wire_size(&Op::Condemn {
+        - wire_size(&Op::Revoke {
             name: Name::new(&[1]).unwrap(),
         })
         + 1;
-    ops.push(Op::Condemn {
+    ops.push(Op::Revoke {
         name: Name::new(&vec![1; name]).unwrap(),
     });
     assert_eq!(left(&ops), 0);
@@ -150,11 +150,11 @@ fn f3_whatever_a_batch_asks_fits_its_answer() {
         MAX_OPS - syncs - 1
     ];
     replies.extend((0..=syncs).map(|_| synced()));
-    let condemned = tokens(MAX_TOKENS);
+    let revoked = tokens(MAX_TOKENS);
     let verdict = Verdict::Done {
         replies,
         digest: Digest(u64::MAX),
-        condemned,
+        revoked,
     };
     let session = session.unwrap();
     let ack = Frame::Ack(Ack {

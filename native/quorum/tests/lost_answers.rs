@@ -6,9 +6,9 @@ use quorum::message::{
     Ack, Batch, Digest, Fence, Frame, Generation, Incarnation, Mode, Name, Op, Reply, Session,
     Token, Verdict, EPOCH,
 };
+use quorum::protocol_bug::Weaknesses;
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::weakness::Weaknesses;
 use std::time::Duration;
 
 const A: Incarnation = Incarnation(1);
@@ -25,7 +25,7 @@ impl Alone {
         let setup = AgentSetup {
             members: Members::new(3, 0).unwrap(),
             rules: Rules::default(),
-            weaknesses: Weaknesses::NONE,
+            bugs: Weaknesses::NONE,
             incarnation: A,
             seed: 1,
         };
@@ -94,7 +94,7 @@ impl Alone {
         let verdict = Verdict::Done {
             replies,
             digest,
-            condemned: Vec::new(),
+            revoked: Vec::new(),
         };
         self.answer(voter, batch, batch.session.unwrap(), verdict);
     }
@@ -159,7 +159,7 @@ fn an_unlock_waits_for_a_voter_that_may_keep_what_a_lost_answer_was_about() {
     alone.done(0, &batch, Vec::new(), &[]);
     alone.wait(Rules::default().attempt);
     // Something else is on its way to voter 2 when its next answer comes.
-    alone.does(|agent, now| agent.condemn(now, name("b")));
+    alone.does(|agent, now| agent.revoke(now, name("b")));
     let mut told = false;
     while !told {
         let batch = alone.batch(2);

@@ -99,7 +99,7 @@ struct Lock {
     mode: Mode,
     fence: Fence,
     granted: Real,
-    condemned: Option<Real>,
+    revoked: Option<Real>,
 }
 
 /// A lock that somebody had.
@@ -172,8 +172,8 @@ impl Checker {
             drift: plan.drift,
             calm: plan.calm(),
             any_order: settings
-                .weaknesses
-                .have(quorum::weakness::Weakness::AnyOrder),
+                .bugs
+                .have(quorum::protocol_bug::ProtocolBug::AnyOrder),
             blind: settings.blind.clone(),
             bits: names
                 .iter()

@@ -29,18 +29,18 @@
 //!   are sent. The agent would look at the life that they name, and ignore them.
 //! - A stamp older than the lease of a holder is as old as one just as old: neither gives the holder anything.
 //! - When all clients are through there is no lock left to be held, nor one to be granted: the search ends there, and
-//!   a calm end shows what the tables still hold ([`calm`]).
+//!   a calm end shows what the tables still hold ([`quiescence`]).
 //! - Ticks of several machines that are due at the same time are done in one order: each works on itself alone, and
 //!   what they send can be taken in any order.
 //!
 //! Not used: symmetry of voters (the first one that is ready is asked first) and of agents (the same, for what they
 //! share a member with).
 
-pub mod calm;
 pub mod controls;
-pub mod deeds;
+pub mod coverage;
 pub mod kept;
 pub mod promises;
+pub mod quiescence;
 pub mod search;
 pub mod setting;
 pub mod settings;
@@ -48,7 +48,7 @@ pub mod state;
 mod turn;
 mod words;
 
-use deeds::Deeds;
+use coverage::Coverage;
 use quorum::members::Member;
 use quorum::message::Mode;
 use quorum::time::Time;
@@ -101,7 +101,7 @@ pub struct Search {
     /// What is searched.
     pub setting: Arc<Setting>,
     /// What was seen.
-    pub deeds: Arc<Deeds>,
+    pub coverage: Arc<Coverage>,
     first: State,
     walking: bool,
 }
@@ -113,8 +113,8 @@ impl Search {
     /// If the voters of the setting never come to vote.
     #[must_use]
     pub fn new(setting: Setting, walking: bool) -> Search {
-        let deeds = Arc::new(Deeds::default());
-        let mut turn = Turn::first(&setting, &deeds);
+        let coverage = Arc::new(Coverage::default());
+        let mut turn = Turn::first(&setting, &coverage);
         if !setting.cold {
             make_acquainted(&mut turn);
         }
@@ -125,7 +125,7 @@ impl Search {
         };
         Search {
             setting: Arc::new(setting),
-            deeds: Arc::default(),
+            coverage: Arc::default(),
             first,
             walking,
         }
@@ -134,7 +134,7 @@ impl Search {
     /// What comes of an action, and what happened in words, if anybody wants to read them.
     #[must_use]
     pub fn play(&self, state: &State, action: Action, noted: bool) -> (State, Vec<String>) {
-        let mut turn = Turn::new(&self.setting, &self.deeds, state.clone(), noted);
+        let mut turn = Turn::new(&self.setting, &self.coverage, state.clone(), noted);
         match action {
             Action::Step(client) => turn.step(client),
             Action::Deliver(place) => turn.deliver(place, false),
@@ -392,11 +392,12 @@ fn is_kept(promise: &str, state: &State) -> bool {
 impl Search {
     /// Q9 and Q10, for states where all are through and for some of the others.
     fn ends_well(&self, state: &State) -> bool {
-        if state.broken.is_some() || self.setting.calm == 0 {
+        if state.broken.is_some() || self.setting.quiescence_every == 0 {
             return true;
         }
-        let chosen = state.is_over(&self.setting) || state.mixed() % self.setting.calm == 0;
-        !chosen || calm::ends_well(&self.setting, &self.deeds, state).is_ok()
+        let chosen =
+            state.is_over(&self.setting) || state.mixed() % self.setting.quiescence_every == 0;
+        !chosen || quiescence::ends_well(&self.setting, &self.coverage, state).is_ok()
     }
 }
 
@@ -435,7 +436,7 @@ impl State {
                 Step::Unlock | Step::TryUnlock => return holds.then_some(at),
                 Step::Die if idle => {}
                 Step::Die => return Some(at),
-                Step::Condemn(_) => return (idle || holds).then_some(at),
+                Step::Revoke(_) => return (idle || holds).then_some(at),
             }
         }
         None
@@ -447,7 +448,7 @@ impl State {
         let asks = |step: &Step| {
             matches!(
                 step,
-                Step::Lock(..) | Step::LockWithin(..) | Step::Condemn(_)
+                Step::Lock(..) | Step::LockWithin(..) | Step::Revoke(_)
             )
         };
         let steps = &setting.scripts[client].steps;

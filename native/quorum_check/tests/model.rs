@@ -140,7 +140,7 @@ controls! {
     f4_fences_that_were_not_taken: "F4",
     a_generation_goes_on: "SameGeneration",
     a_lease_from_the_answer: "LeaseFromAnswer",
-    a_condemned_lock_is_forgotten: "CondemnedForgotten",
+    a_revoked_lock_is_forgotten: "RevokedForgotten",
     an_unlocked_lock_is_held: "UnlockKeepsHeld",
 }
 

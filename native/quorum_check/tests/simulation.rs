@@ -3,8 +3,8 @@
 //!
 //! `CANAL_LOCK_SOAK` plays that many times as many.
 
+use quorum::protocol_bug::{ProtocolBug, Weaknesses};
 use quorum::rules::Rules;
-use quorum::weakness::{Weakness, Weaknesses};
 use quorum_check::invariants::Label;
 use quorum_check::simulation::faults::Fault;
 use quorum_check::simulation::search::{search, Search};
@@ -58,7 +58,7 @@ fn ten_thousand_histories_keep_every_promise_and_meet_every_fault() {
         ("locks lost", 20),
         ("locks at risk", 20),
         ("locks forced open", 20),
-        ("answers that condemn", 50),
+        ("answers that revoke", 50),
         ("unlocks confirmed", 3000),
         ("unlocks not confirmed", 1),
         ("try_unlocks accepted", 3000),
@@ -154,9 +154,9 @@ fn blind_but(label: Label) -> Vec<Label> {
     all.into_iter().filter(|other| *other != label).collect()
 }
 
-fn weak(weakness: Weakness) -> Settings {
+fn weak(bug: ProtocolBug) -> Settings {
     Settings {
-        weaknesses: Weaknesses::NONE.with(weakness),
+        bugs: Weaknesses::NONE.with(bug),
         ..Settings::default()
     }
 }
@@ -171,7 +171,7 @@ fn without_quarantine_two_hold() {
             members: Some(members),
             faults: Some(vec![Fault::VoterDies, Fault::VotersDie]),
             fight: true,
-            ..weak(Weakness::NoQuarantine)
+            ..weak(ProtocolBug::NoQuarantine)
         };
         refuted(
             "NoQuarantine",
@@ -203,7 +203,7 @@ fn with_forgotten_votes_two_hold() {
     let settings = Settings {
         faults,
         fight: true,
-        ..weak(Weakness::ForgottenVotesCount)
+        ..weak(ProtocolBug::ForgottenVotesCount)
     };
     refuted(
         "ForgottenVotesCount",
@@ -229,7 +229,7 @@ fn with_half_a_quorum_a_reader_holds_without_one() {
     for members in [2, 4] {
         let settings = Settings {
             members: Some(members),
-            ..weak(Weakness::ReadHalf)
+            ..weak(ProtocolBug::ReadHalf)
         };
         refuted("ReadHalf", &settings, &[Label::Lost], MOST);
         unrefuted(
@@ -245,16 +245,16 @@ fn with_half_a_quorum_a_reader_holds_without_one() {
 /// F1 and F2: a fence that is not written down by a quorum comes again.
 #[test]
 fn fences_that_are_not_written_down_come_again() {
-    for weakness in [Weakness::FenceNotWritten, Weakness::FenceNotAwaited] {
-        let settings = weak(weakness);
+    for bug in [ProtocolBug::FenceNotWritten, ProtocolBug::FenceNotAwaited] {
+        let settings = weak(bug);
         refuted(
-            &format!("{weakness:?}"),
+            &format!("{bug:?}"),
             &settings,
             &[Label::Q6, Label::Q5],
             MOST,
         );
         refuted(
-            &format!("{weakness:?}"),
+            &format!("{bug:?}"),
             &Settings {
                 blind: blind_but(Label::Q5),
                 ..settings
@@ -268,7 +268,7 @@ fn fences_that_are_not_written_down_come_again() {
 /// F4: a lock that is passed on with a fence that no voter gave.
 #[test]
 fn fences_that_were_not_taken_come_again() {
-    let settings = weak(Weakness::FencesNotTaken);
+    let settings = weak(ProtocolBug::FencesNotTaken);
     refuted(
         "fences that were not taken",
         &settings,
@@ -293,7 +293,7 @@ fn a_lease_from_the_answer_outlives_the_vote() {
     let settings = Settings {
         faults,
         fight: true,
-        ..weak(Weakness::LeaseFromAnswer)
+        ..weak(ProtocolBug::LeaseFromAnswer)
     };
     refuted(
         "LeaseFromAnswer",
@@ -319,7 +319,7 @@ fn a_generation_that_goes_on_counts_votes_that_are_gone() {
     let settings = Settings {
         faults,
         fight: true,
-        ..weak(Weakness::SameGeneration)
+        ..weak(ProtocolBug::SameGeneration)
     };
     refuted("SameGeneration", &settings, &[Label::Q2, Label::Q7], MOST);
     refuted(
@@ -335,16 +335,16 @@ fn a_generation_that_goes_on_counts_votes_that_are_gone() {
 
 /// A forced unlock that only forgets.
 #[test]
-fn a_condemned_vote_that_is_forgotten_lets_two_hold() {
-    let settings = weak(Weakness::CondemnedForgotten);
+fn a_revoked_vote_that_is_forgotten_lets_two_hold() {
+    let settings = weak(ProtocolBug::RevokedForgotten);
     refuted(
-        "CondemnedForgotten",
+        "RevokedForgotten",
         &settings,
         &[Label::Q2, Label::Q7, Label::Q1],
         MOST,
     );
     refuted(
-        "CondemnedForgotten",
+        "RevokedForgotten",
         &Settings {
             blind: blind_but(Label::Q1),
             ..settings
@@ -359,7 +359,7 @@ fn a_condemned_vote_that_is_forgotten_lets_two_hold() {
 fn an_unlock_that_keeps_the_standing_is_held_still() {
     refuted(
         "UnlockKeepsHeld",
-        &weak(Weakness::UnlockKeepsHeld),
+        &weak(ProtocolBug::UnlockKeepsHeld),
         &[Label::Q8],
         MOST,
     );
@@ -371,12 +371,12 @@ fn a_voter_that_is_taken_over_and_does_not_store_again_stops() {
     let faults = Some(vec![Fault::VoterIsTakenOver]);
     let settings = Settings {
         faults,
-        ..weak(Weakness::NotStoredAgain)
+        ..weak(ProtocolBug::NotStoredAgain)
     };
     refuted("NotStoredAgain", &settings, &[Label::Live], MOST);
     unrefuted(
         &Settings {
-            weaknesses: Weaknesses::NONE,
+            bugs: Weaknesses::NONE,
             ..settings
         },
         1000,
@@ -540,7 +540,7 @@ fn any_order_does_no_harm() {
     unrefuted(
         &Settings {
             blind,
-            ..weak(Weakness::AnyOrder)
+            ..weak(ProtocolBug::AnyOrder)
         },
         3000,
     );

@@ -1,9 +1,9 @@
 //! The agent of this node.
 
 use crate::clock;
+use crate::error::CallError;
 use crate::lock::LockHandle;
 use crate::machine::{self, Current, Running};
-use crate::raised::Raised;
 use crate::setup::Setup;
 use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
 use quorum::lease::Lease;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 mod atoms {
     rustler::atoms! {
-        accepted, at_risk, bad_frame, condemned, granted, lost, missing, no_quorum, ok, quorum, refused, timeout,
+        accepted, at_risk, bad_frame, revoked, granted, lost, missing, no_quorum, ok, quorum, refused, timeout,
         unlocked,
     }
 }
@@ -58,7 +58,7 @@ enum AgentEvent<'a> {
     Cancel(u64),
     Up(usize),
     Down(usize),
-    Condemn(Binary<'a>),
+    Revoke(Binary<'a>),
 }
 
 /// How a name is locked.
@@ -97,7 +97,7 @@ impl AgentCell {
 #[rustler::nif]
 fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
     let rules = setup.rules();
-    rules.check().map_err(|_| Raised::BadArg)?;
+    rules.check().map_err(|_| CallError::BadArg)?;
     let setup = setup.agent()?;
     let mut current = CURRENT.lock();
     if let Some(before) = current.take() {
@@ -175,7 +175,7 @@ fn apply<'a>(
     agent: &mut Agent,
     now: Time,
     event: AgentEvent<'a>,
-) -> Result<Option<Term<'a>>, Raised> {
+) -> Result<Option<Term<'a>>, CallError> {
     let missing = |was: bool, request: u64| (!was).then(|| (atoms::missing(), request).encode(env));
     match event {
         AgentEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
@@ -210,7 +210,7 @@ fn apply<'a>(
         AgentEvent::Cancel(request) => agent.cancel(now, Request(request)),
         AgentEvent::Up(place) => agent.up(now, member(place)?),
         AgentEvent::Down(place) => agent.down(now, member(place)?),
-        AgentEvent::Condemn(name) => agent.condemn(now, one(&name)?),
+        AgentEvent::Revoke(name) => agent.revoke(now, one(&name)?),
     }
     Ok(None)
 }
@@ -249,7 +249,7 @@ fn output_term<'a>(
         AgentOutput::Lost { token, why } => {
             let why = match why {
                 Loss::Quorum => atoms::quorum(),
-                Loss::Condemned => atoms::condemned(),
+                Loss::Revoked => atoms::revoked(),
             };
             (atoms::lost(), token.0, why).encode(env)
         }
@@ -270,15 +270,15 @@ fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, 
     Ok(status.collect())
 }
 
-fn member(place: usize) -> Result<Member, Raised> {
-    Member::at(place).ok_or(Raised::BadArg)
+fn member(place: usize) -> Result<Member, CallError> {
+    Member::at(place).ok_or(CallError::BadArg)
 }
 
-fn one(name: &Binary<'_>) -> Result<Name, Raised> {
-    Name::new(name.as_slice()).ok_or(Raised::BadArg)
+fn one(name: &Binary<'_>) -> Result<Name, CallError> {
+    Name::new(name.as_slice()).ok_or(CallError::BadArg)
 }
 
-fn all(names: Vec<Binary<'_>>) -> Result<Names, Raised> {
+fn all(names: Vec<Binary<'_>>) -> Result<Names, CallError> {
     let names = names.iter().map(one).collect::<Result<_, _>>()?;
-    Names::new(names).ok_or(Raised::BadArg)
+    Names::new(names).ok_or(CallError::BadArg)
 }

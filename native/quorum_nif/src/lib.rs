@@ -9,11 +9,11 @@
 //! | `setup.rs` | what both machines are started with |
 //! | `machine.rs` | at most one of each in a VM; what they have in common at the border |
 //! | `clock.rs` | the time that leases are counted by |
-//! | `raised.rs` | what goes wrong |
+//! | `error.rs` | what goes wrong |
 //!
-//! The processes around it (`src/canal_lock_quorum_agent.erl`, `..._voter.erl`) gather what is in their mailboxes and
-//! hand it over in one call, a *step*. A step takes a bounded number of events, and tells the scheduler how long it
-//! took.
+//! The processes around it (`src/quorum/canal_lock_quorum_agent.erl`, `..._voter.erl`) gather what is in their
+//! mailboxes and hand it over in one call, a *step*. A step takes a bounded number of events, and tells the scheduler
+//! how long it took.
 //!
 //! Memory comes from the C library, not from the VM as that of the other library does: a step takes and frees many
 //! small pieces, and the process that takes them moves from scheduler to scheduler, for which the VM's allocators send
@@ -24,10 +24,10 @@
 
 mod agent;
 mod clock;
+mod error;
 mod fences;
 mod lock;
 mod machine;
-mod raised;
 mod setup;
 mod voter;
 

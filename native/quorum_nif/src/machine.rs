@@ -5,7 +5,7 @@
 //! another, and a process that still has the old one is refused.
 
 use crate::clock;
-use crate::raised::Raised;
+use crate::error::CallError;
 use quorum::frame;
 use quorum::message::{Frame, Send};
 use quorum::time::Time;
@@ -30,10 +30,10 @@ impl<M> Current<M> {
     }
 
     /// Nobody's steps but those of the current one are taken.
-    pub(crate) fn check(&self, machine: &Arc<M>) -> Result<(), Raised> {
+    pub(crate) fn check(&self, machine: &Arc<M>) -> Result<(), CallError> {
         match &*self.lock() {
             Some(current) if Arc::ptr_eq(current, machine) => Ok(()),
-            _ => Err(Raised::Ended),
+            _ => Err(CallError::Ended),
         }
     }
 }
@@ -54,13 +54,13 @@ impl<M> Running<M> {
 }
 
 /// A machine for the length of a step. If one has panicked in the middle of a step, it is what nobody has thought of.
-pub(crate) fn take<M>(machine: &Mutex<M>) -> Result<MutexGuard<'_, M>, Raised> {
-    machine.lock().map_err(|_| Raised::Broken)
+pub(crate) fn take<M>(machine: &Mutex<M>) -> Result<MutexGuard<'_, M>, CallError> {
+    machine.lock().map_err(|_| CallError::Broken)
 }
 
 /// A word that nobody has drawn before.
-pub(crate) fn random() -> Result<u64, Raised> {
-    getrandom::u64().map_err(|_| Raised::NoRandom)
+pub(crate) fn random() -> Result<u64, CallError> {
+    getrandom::u64().map_err(|_| CallError::NoRandom)
 }
 
 /// What is in a frame, or what is wrong with it.

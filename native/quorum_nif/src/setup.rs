@@ -1,13 +1,13 @@
 //! What both machines are started with.
 
+use crate::error::CallError;
 use crate::machine::random;
-use crate::raised::Raised;
 use quorum::agent::AgentSetup;
 use quorum::members::Members;
 use quorum::message::{Fence, Incarnation};
+use quorum::protocol_bug::Weaknesses;
 use quorum::rules::Rules;
 use quorum::voter::{Fences, VoterSetup};
-use quorum::weakness::Weaknesses;
 use rustler::NifMap;
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ pub(crate) struct FencesKnown {
 }
 
 impl Setup {
-    pub(crate) fn members(&self) -> Result<Members, Raised> {
-        Members::new(self.count, self.me).ok_or(Raised::BadArg)
+    pub(crate) fn members(&self) -> Result<Members, CallError> {
+        Members::new(self.count, self.me).ok_or(CallError::BadArg)
     }
 
     pub(crate) fn rules(&self) -> Rules {
@@ -78,21 +78,21 @@ impl Setup {
         }
     }
 
-    pub(crate) fn agent(&self) -> Result<AgentSetup, Raised> {
+    pub(crate) fn agent(&self) -> Result<AgentSetup, CallError> {
         Ok(AgentSetup {
             members: self.members()?,
             rules: self.rules(),
-            weaknesses: Weaknesses::NONE,
+            bugs: Weaknesses::NONE,
             incarnation: Incarnation(random()?),
             seed: random()?,
         })
     }
 
-    pub(crate) fn voter(&self, known: &FencesKnown) -> Result<VoterSetup, Raised> {
+    pub(crate) fn voter(&self, known: &FencesKnown) -> Result<VoterSetup, CallError> {
         Ok(VoterSetup {
             members: self.members()?,
             rules: self.rules(),
-            weaknesses: Weaknesses::NONE,
+            bugs: Weaknesses::NONE,
             incarnation: Incarnation(random()?),
             fences: Fences {
                 floor: known.floor.map(Fence),

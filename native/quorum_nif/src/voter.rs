@@ -2,8 +2,8 @@
 //! quarantine, in which the node's vote is missed by all.
 
 use crate::clock;
+use crate::error::CallError;
 use crate::machine::{self, Current, Running};
-use crate::raised::Raised;
 use crate::setup::{FencesKnown, Setup};
 use quorum::members::{Member, Members};
 use quorum::message::Fence;
@@ -49,7 +49,7 @@ enum VoterEvent<'a> {
 #[rustler::nif]
 fn voter_open(setup: Setup, known: FencesKnown) -> NifResult<(ResourceArc<VoterHandle>, bool)> {
     let rules = setup.rules();
-    rules.check().map_err(|_| Raised::BadArg)?;
+    rules.check().map_err(|_| CallError::BadArg)?;
     let new = setup.voter(&known)?;
     let now = clock::now();
     let mut current = CURRENT.lock();
@@ -102,7 +102,7 @@ fn voter_step<'a>(
         match event {
             VoterEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
                 Ok(frame) => {
-                    let from = Member::at(place).ok_or(Raised::BadArg)?;
+                    let from = Member::at(place).ok_or(CallError::BadArg)?;
                     voter.receive(now, from, frame);
                 }
                 Err(why) => outputs.push((atoms::bad_frame(), place, why).encode(env)),

@@ -4,19 +4,19 @@
 
 use super::encoding::{size_of, tag};
 use super::TermKey;
-use crate::enif::{self, ErlNifTerm, Here};
+use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{make_room, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
 
 /// The term that a key was made of, as a term of this environment.
-pub(crate) fn term(here: Here<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
+pub(crate) fn term(call: CallEnv<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
     if let Some(interned) = key.interned() {
-        return term(here, &interned.key);
+        return term(call, &interned.key);
     }
     match (key.copy(), key.encoding()) {
-        (Some(copy), _) => Ok(enif::copied(here, copy)),
-        (None, Some(words)) => decoded(here, words),
-        (None, None) => decoded(here, &key.words),
+        (Some(copy), _) => Ok(enif::copied(call, copy)),
+        (None, Some(words)) => decoded(call, words),
+        (None, None) => decoded(call, &key.words),
     }
 }
 
@@ -29,7 +29,7 @@ struct Open {
 }
 
 /// The term that begins with the first word; what follows it is not read.
-fn decoded(here: Here<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
+fn decoded(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
     let mut words = words.iter().copied();
     let mut parts = Vec::new();
     let mut open: Vec<Open> = Vec::new();
@@ -49,7 +49,7 @@ fn decoded(here: Here<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
                 parts: inside,
             });
         } else {
-            let leaf = leaf(here, word, &mut words)?;
+            let leaf = leaf(call, word, &mut words)?;
             make_room(&mut parts, 1)?;
             parts.push(leaf);
         }
@@ -58,7 +58,7 @@ fn decoded(here: Here<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
             if parts.len() < complete.start + complete.parts {
                 break;
             }
-            let whole = composed(here, complete.tag, &parts[complete.start..])?;
+            let whole = composed(call, complete.tag, &parts[complete.start..])?;
             parts.truncate(complete.start);
             open.pop();
             make_room(&mut parts, 1)?;
@@ -73,13 +73,13 @@ fn decoded(here: Here<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
 
 /// A term with nothing inside.
 fn leaf(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     word: u64,
     words: &mut impl Iterator<Item = u64>,
 ) -> Result<ErlNifTerm, OutOfMemory> {
     let mut next = || words.next().expect("an encoding says how long it is");
     let (tag, size) = size_of(word);
-    let env = here.env();
+    let env = call.env();
     Ok(match tag {
         tag::INTEGER => (next() as i64).encode(env).as_c_arg(),
         tag::UNSIGNED => next().encode(env).as_c_arg(),
@@ -92,8 +92,8 @@ fn leaf(
         }
         tag::STRING => {
             let bytes = bytes(size, words)?.into_iter();
-            let elements = bytes.map(|byte| enif::number(here, byte.into()));
-            enif::list(here, elements, enif::nil())
+            let elements = bytes.map(|byte| enif::number(call, byte.into()));
+            enif::list(call, elements, enif::nil())
         }
         tag::EXTERNAL => {
             let term = env.binary_to_term(&bytes(size, words)?);
@@ -106,12 +106,12 @@ fn leaf(
     })
 }
 
-fn composed(here: Here<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm, OutOfMemory> {
+fn composed(call: CallEnv<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm, OutOfMemory> {
     Ok(match (tag, parts) {
-        (tag::TUPLE, elements) => enif::tuple(here, elements),
-        (tag::IMPROPER, [elements @ .., tail]) => enif::list(here, elements.iter().copied(), *tail),
-        (tag::MAP, pairs) => enif::map(here, &every_second(pairs, 0)?, &every_second(pairs, 1)?),
-        (_, elements) => enif::list(here, elements.iter().copied(), enif::nil()),
+        (tag::TUPLE, elements) => enif::tuple(call, elements),
+        (tag::IMPROPER, [elements @ .., tail]) => enif::list(call, elements.iter().copied(), *tail),
+        (tag::MAP, pairs) => enif::map(call, &every_second(pairs, 0)?, &every_second(pairs, 1)?),
+        (_, elements) => enif::list(call, elements.iter().copied(), enif::nil()),
     })
 }
 

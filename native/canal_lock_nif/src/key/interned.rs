@@ -1,7 +1,7 @@
 //! Keys that take long to read: read once per call, by a dirty scheduler, and known by their address from then on.
 //!
 //! A call may not hold a scheduler for long, and a call that counts may not run on a dirty one. So a call that finds
-//! its key to be long ([`Raised::Long`]) returns before it has taken anything, and the Erlang side has the key
+//! its key to be long ([`CallError::Long`]) returns before it has taken anything, and the Erlang side has the key
 //! **interned**: a dirty scheduler reads it and looks for an equal one among all that are in use. With a handle on
 //! that one the call is made again, on a normal scheduler, and compares addresses. After the call the handle is
 //! emptied: on the heap of a process that does not collect its garbage, it would keep the key for as long as the
@@ -27,9 +27,9 @@
 use super::encoding::tag;
 use super::read::{with_term, Care, Reading};
 use super::TermKey;
-use crate::enif::{ErlNifTerm, Here};
+use crate::enif::{CallEnv, ErlNifTerm};
+use crate::error::CallError;
 use crate::incarnation::contain_panic;
-use crate::raised::Raised;
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use permit_table::{fault, make_room, Ordered, OutOfMemory, Query, SortedList};
@@ -84,24 +84,24 @@ static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
 impl Handle {
     /// The long key that the term is, for a call on a normal scheduler. To be called on a dirty one.
-    pub(crate) fn of(here: Here<'_>, term: ErlNifTerm) -> Result<Self, Raised> {
+    pub(crate) fn of(call: CallEnv<'_>, term: ErlNifTerm) -> Result<Self, CallError> {
         free_unused();
-        match with_term(here, term, Care::Sure, |_| ()) {
-            Err(Raised::Long) => {}
+        match with_term(call, term, Care::Sure, |_| ()) {
+            Err(CallError::Long) => {}
             // Interned, it would be another key than the one that calls make of it (N2).
-            Ok(()) => return Err(Raised::BadArg),
+            Ok(()) => return Err(CallError::BadArg),
             Err(other) => return Err(other),
         }
-        let interned = with_term(here, term, Care::Thorough, intern)??;
+        let interned = with_term(call, term, Care::Thorough, intern)??;
         Ok(Self(Mutex::new(Some(interned))))
     }
 
     /// Calls with the key, which is kept as long as the call lasts.
     ///
     /// # Errors
-    /// [`Raised::BadArg`], if the handle has been emptied.
-    pub(crate) fn read<T>(&self, with: impl FnOnce(&Reading<'_>) -> T) -> Result<T, Raised> {
-        let interned = self.0.lock().clone().ok_or(Raised::BadArg)?;
+    /// [`CallError::BadArg`], if the handle has been emptied.
+    pub(crate) fn read<T>(&self, with: impl FnOnce(&Reading<'_>) -> T) -> Result<T, CallError> {
+        let interned = self.0.lock().clone().ok_or(CallError::BadArg)?;
         let address = Arc::as_ptr(&interned).expose_provenance();
         Ok(with(&Reading::of(&[tag::INTERNED, address as u64])))
     }

@@ -19,8 +19,8 @@ use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_siz
 use super::interned::Interned;
 use super::stack::Stack;
 use super::{TermKey, INLINE};
-use crate::enif::{self, ErlNifTerm, Here};
-use crate::raised::Raised;
+use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::error::CallError;
 use ahash::RandomState;
 use equivalent::Equivalent;
 use permit_table::{fault, OutOfMemory, Query};
@@ -160,7 +160,7 @@ impl Equivalent<TermKey> for Unread {
 /// The frequent kinds of keys are read without a loop.
 #[inline(always)]
 pub(crate) fn at_first_sight<A: Attempt>(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     term: ErlNifTerm,
     attempt: A,
 ) -> Option<A::Answer> {
@@ -169,7 +169,7 @@ pub(crate) fn at_first_sight<A: Attempt>(
     if immediate(term) {
         return attempt.call(&Reading::of(&[word(term)]));
     }
-    let part = Part::of(here, term);
+    let part = Part::of(call, term);
     match part {
         Part::Tuple(&[a, b]) if immediate(a) && immediate(b) => {
             return attempt.call(&Reading::of(&[TWO, word(a), word(b)]));
@@ -186,7 +186,7 @@ pub(crate) fn at_first_sight<A: Attempt>(
         },
         _ => {}
     }
-    any_at_first_sight(here, term, part, attempt)
+    any_at_first_sight(call, term, part, attempt)
 }
 
 /// A term that is not taken by its word alone; by what has been asked of it.
@@ -202,14 +202,14 @@ enum Part<'a> {
 
 impl<'a> Part<'a> {
     #[inline(always)]
-    fn of(here: Here<'a>, term: ErlNifTerm) -> Self {
+    fn of(call: CallEnv<'a>, term: ErlNifTerm) -> Self {
         if looks_like_list(enif::word(term)) {
             Part::List(term)
-        } else if let Some(elements) = enif::elements(here, term) {
+        } else if let Some(elements) = enif::elements(call, term) {
             Part::Tuple(elements)
-        } else if let Some(bytes) = enif::bytes(here, term) {
+        } else if let Some(bytes) = enif::bytes(call, term) {
             Part::Binary(bytes)
-        } else if let Some(size) = enif::map_size(here, term) {
+        } else if let Some(size) = enif::map_size(call, term) {
             Part::Map(term, size)
         } else {
             Part::Other(term)
@@ -226,7 +226,7 @@ fn apart<A: Attempt, const N: usize>(attempt: A, words: &[u64; N]) -> Option<A::
 
 #[inline(never)]
 fn any_at_first_sight<A: Attempt>(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     term: ErlNifTerm,
     part: Part<'_>,
     attempt: A,
@@ -236,7 +236,7 @@ fn any_at_first_sight<A: Attempt>(
             return Some(answer);
         }
     }
-    let mut reader = Reader::new(here, Care::FirstSight);
+    let mut reader = Reader::new(call, Care::FirstSight);
     reader.read(part).ok()?;
     attempt.call(&reader.reading(term))
 }
@@ -260,13 +260,13 @@ fn binary<const N: usize>(bytes: &[u8]) -> [u64; N] {
 
 /// Calls with what a term reads as for sure.
 pub(crate) fn with_term<T>(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     term: ErlNifTerm,
     care: Care,
     with: impl FnOnce(&Reading<'_>) -> T,
-) -> Result<T, Raised> {
-    let mut reader = Reader::new(here, care);
-    reader.read(Part::of(here, term))?;
+) -> Result<T, CallError> {
+    let mut reader = Reader::new(call, care);
+    reader.read(Part::of(call, term))?;
     Ok(with(&reader.reading(term)))
 }
 
@@ -275,11 +275,12 @@ pub(crate) fn with_term<T>(
 pub(crate) enum Care {
     /// With as few questions as can be; what is long is not read.
     FirstSight,
-    /// For sure; what is long is not read ([`Raised::Long`]), for this is a normal scheduler. A key is long if it is of
-    /// more than [`BRIEF`] parts, or does not say beforehand how long it is (a fun, a bitstring, an integer beyond 1024
-    /// bits). Nothing else decides that, so equal keys are long or not.
+    /// For sure; a long key is not read ([`CallError::Long`]), because this is a normal scheduler. A key is long if it
+    /// has more than [`BRIEF`] parts, or does not say in advance how long it is (a fun, a bitstring, an integer beyond
+    /// 1024 bits). Nothing else decides that, so either all equal keys are long or none is.
     Sure,
-    /// For sure, on a dirty scheduler, up to [`THOROUGH`] parts: more are refused for good ([`Raised::OutOfMemory`]).
+    /// For sure, on a dirty scheduler, up to [`THOROUGH`] parts. A key with more is refused
+    /// ([`CallError::OutOfMemory`]).
     Thorough,
 }
 
@@ -301,7 +302,7 @@ enum Rest<'a> {
 }
 
 struct Reader<'a> {
-    here: Here<'a>,
+    call: CallEnv<'a>,
     care: Care,
     words: Words,
     /// The words do not tell everything.
@@ -316,13 +317,13 @@ struct Reader<'a> {
 }
 
 /// The part that comes next, if a term has one that is not done at once.
-type Next<'a> = Result<Option<Part<'a>>, Raised>;
+type Next<'a> = Result<Option<Part<'a>>, CallError>;
 
 impl<'a> Reader<'a> {
     #[inline(always)]
-    fn new(here: Here<'a>, care: Care) -> Self {
+    fn new(call: CallEnv<'a>, care: Care) -> Self {
         Self {
-            here,
+            call,
             care,
             words: Words::new(),
             is_opaque: false,
@@ -333,13 +334,13 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn read(&mut self, root: Part<'a>) -> Result<(), Raised> {
+    fn read(&mut self, root: Part<'a>) -> Result<(), CallError> {
         let outcome = self.read_parts(root);
         self.report_work();
         outcome
     }
 
-    fn read_parts(&mut self, root: Part<'a>) -> Result<(), Raised> {
+    fn read_parts(&mut self, root: Part<'a>) -> Result<(), CallError> {
         let mut next = Some(root);
         loop {
             if next.is_some() {
@@ -350,7 +351,7 @@ impl<'a> Reader<'a> {
                 Some(Part::Binary(bytes)) => self.bytes(tag::BYTES, bytes)?,
                 Some(Part::List(list)) => self.list(list)?,
                 Some(Part::Map(map, size)) => self.map(map, size)?,
-                Some(Part::Other(term)) => self.other(self.here.term(term))?,
+                Some(Part::Other(term)) => self.other(self.call.term(term))?,
                 None => match self.rests.pop() {
                     Some(Rest::Elements(rest)) => self.elements(rest)?,
                     Some(Rest::List {
@@ -382,7 +383,7 @@ impl<'a> Reader<'a> {
     fn report_work(&self) {
         if self.care != Care::Thorough && self.work() >= WORK_TO_REPORT {
             let percent = (self.work() / WORK_PER_PERCENT).clamp(1, 100);
-            consume_timeslice(self.here.env(), percent as i32);
+            consume_timeslice(self.call.env(), percent as i32);
         }
     }
 
@@ -406,7 +407,7 @@ impl<'a> Reader<'a> {
                 self.push(enif::word(element))?;
                 continue;
             }
-            match Part::of(self.here, element) {
+            match Part::of(self.call, element) {
                 Part::Binary(bytes) => self.bytes(tag::BYTES, bytes).map(drop)?,
                 part => {
                     // With nothing behind it, there is nothing to come back to.
@@ -422,8 +423,8 @@ impl<'a> Reader<'a> {
 
     /// Encodes a list, if it is one of bytes; or else the bytes that it begins with.
     fn list(&mut self, list: ErlNifTerm) -> Next<'a> {
-        if enif::list_cell(self.here, list).is_none() {
-            return self.other(self.here.term(list));
+        if enif::list_cell(self.call, list).is_none() {
+            return self.other(self.call.term(list));
         }
         let start = self.words.values().len();
         self.push(tag::LIST)?;
@@ -433,7 +434,7 @@ impl<'a> Reader<'a> {
             let mut bytes = 0;
             bits = 0;
             while bits < u64::BITS {
-                let Some((head, tail)) = enif::list_cell(self.here, rest) else {
+                let Some((head, tail)) = enif::list_cell(self.call, rest) else {
                     break;
                 };
                 let Some(byte) = enif::byte(enif::word(head)) else {
@@ -466,7 +467,7 @@ impl<'a> Reader<'a> {
     }
 
     fn list_from(&mut self, mut rest: ErlNifTerm, start: usize, mut length: usize) -> Next<'a> {
-        while let Some((head, tail)) = enif::list_cell(self.here, rest) {
+        while let Some((head, tail)) = enif::list_cell(self.call, rest) {
             rest = tail;
             length += 1;
             if !self.takes(head) {
@@ -475,7 +476,7 @@ impl<'a> Reader<'a> {
                     start,
                     length,
                 })?;
-                return Ok(Some(Part::of(self.here, head)));
+                return Ok(Some(Part::of(self.call, head)));
             }
             self.push(enif::word(head))?;
         }
@@ -489,7 +490,7 @@ impl<'a> Reader<'a> {
             self.push(enif::word(rest))?;
             return Ok(None);
         }
-        Ok(Some(Part::of(self.here, rest)))
+        Ok(Some(Part::of(self.call, rest)))
     }
 
     fn map(&mut self, map: ErlNifTerm, size: usize) -> Next<'a> {
@@ -501,7 +502,7 @@ impl<'a> Reader<'a> {
         self.may_read(2 * size)?;
         let start = self.pairs.values().len();
         let mut takes_all = true;
-        let pairs = enif::pairs(self.here, map, size).ok_or(Raised::OutOfMemory)?;
+        let pairs = enif::pairs(self.call, map, size).ok_or(CallError::OutOfMemory)?;
         for (pair_key, pair_value) in pairs {
             takes_all = takes_all && self.takes(pair_key) && self.takes(pair_value);
             if takes_all {
@@ -520,7 +521,7 @@ impl<'a> Reader<'a> {
             next += 1;
             if !self.takes(part) {
                 self.rests.push(Rest::Pairs { start, next })?;
-                return Ok(Some(Part::of(self.here, part)));
+                return Ok(Some(Part::of(self.call, part)));
             }
             self.push(enif::word(part))?;
         }
@@ -544,7 +545,7 @@ impl<'a> Reader<'a> {
                 self.opaque(hash)
             }
             // How long it is, it does not say.
-            _ if self.care != Care::Thorough => Err(Raised::Long),
+            _ if self.care != Care::Thorough => Err(CallError::Long),
             TermType::Binary => self.external(term),
             _ => self.opaque(enif::internal_hash(term, 0)),
         }
@@ -574,7 +575,7 @@ impl<'a> Reader<'a> {
         } else if self.care == Care::Thorough || enif::is_short_integer(term) {
             self.external(term)
         } else {
-            Err(Raised::Long)
+            Err(CallError::Long)
         }
     }
 
@@ -609,20 +610,20 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn push(&mut self, word: u64) -> Result<(), Raised> {
+    fn push(&mut self, word: u64) -> Result<(), CallError> {
         self.work_off(1)?;
         Ok(self.words.push(word)?)
     }
 
     #[inline(always)]
-    fn work_off(&mut self, work: usize) -> Result<(), Raised> {
+    fn work_off(&mut self, work: usize) -> Result<(), CallError> {
         self.left = self.left.checked_sub(work).ok_or(self.exceeded())?;
         Ok(())
     }
 
     /// At least this much is to be read: a term that is too long is refused before it is read.
     #[inline(always)]
-    fn may_read(&self, work: usize) -> Result<(), Raised> {
+    fn may_read(&self, work: usize) -> Result<(), CallError> {
         if work <= self.left {
             Ok(())
         } else {
@@ -631,23 +632,23 @@ impl<'a> Reader<'a> {
     }
 
     /// More than may be read.
-    fn exceeded(&self) -> Raised {
+    fn exceeded(&self) -> CallError {
         match self.care {
-            Care::Thorough => Raised::OutOfMemory,
-            Care::FirstSight | Care::Sure => Raised::Long,
+            Care::Thorough => CallError::OutOfMemory,
+            Care::FirstSight | Care::Sure => CallError::Long,
         }
     }
 
     /// The hash of a reference. The VM's own takes one of another node for longer than it may be (in OTP 25; and later
     /// it differs for equal ones of different lengths), so these are hashed by what the external format says.
-    fn reference_hash(&mut self, term: Term<'_>) -> Result<u64, Raised> {
+    fn reference_hash(&mut self, term: Term<'_>) -> Result<u64, CallError> {
         if self.care == Care::FirstSight {
             return Ok(local_reference_hash(term));
         }
         self.work_off(EXTERNAL_WORK)?;
         let external = enif::external_format(term)?;
         let (origin, words) = parts_of_reference(&external);
-        let ours = enif::external_format(*self.here.env().make_ref())?;
+        let ours = enif::external_format(*self.call.env().make_ref())?;
         if origin == parts_of_reference(&ours).0 {
             Ok(local_reference_hash(term))
         } else {

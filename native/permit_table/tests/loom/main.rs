@@ -5,7 +5,7 @@
 //! | `counting.rs` | acquire, release and the size of the call |
 //! | `sweeping.rs` | keys that are reclaimed, and whoever wants one |
 //! | `dying.rs` | deaths, and whoever comes next |
-//! | `looking.rs` | looks from outside, and all that goes on |
+//! | `inspecting.rs` | looks from outside, and all that goes on |
 //! | `reclaiming.rs` | who may still be looking: pins and stamps |
 //! | `incarnations.rs` | tables opened, closed and freed, and calls in flight |
 //! | `must_fail.rs` | the models themselves: each of them fails when the code is made wrong on purpose |
@@ -33,7 +33,7 @@ mod common;
 mod counting;
 mod dying;
 mod incarnations;
-mod looking;
+mod inspecting;
 mod must_fail;
 mod reclaiming;
 mod sweeping;

@@ -6,7 +6,7 @@ use super::{Agent, AgentOutput, Refusal, Request};
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Mode, Name, Names, Op, Reason, Token, Turn};
-use crate::weakness::Weakness;
+use crate::protocol_bug::ProtocolBug;
 use std::collections::BTreeSet;
 use std::num::NonZeroU8;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Agent {
 
     /// All its hope is that others give votes back. Not for long: the vote of the first, which it keeps, may be the
     /// one that a lock lacks which is held by the others; or somebody takes another voter for the first, and waits.
-    fn hurry(&mut self, request: Request) {
+    fn shorten_attempt(&mut self, request: Request) {
         let soon = self.now + self.setup.rules.keep;
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
@@ -267,7 +267,7 @@ impl Agent {
         }
         let again = attempt.again();
         if attempt.patient(quorum) {
-            self.hurry(request);
+            self.shorten_attempt(request);
         }
         if !again.is_empty() {
             self.ask(request, again, true);
@@ -305,7 +305,7 @@ impl Agent {
             return;
         };
         let quorum = self.quorum(pending.mode);
-        let weak = self.setup.weaknesses;
+        let weak = self.setup.bugs;
         let Some(Pending {
             stage: Stage::Asking(attempt),
             mode,
@@ -331,7 +331,7 @@ impl Agent {
         let (token, mode) = (attempt.token, *mode);
         let fence = match (attempt.fence, mode) {
             (Some(fence), _) => fence,
-            (None, Mode::Write) if weak.have(Weakness::FenceNotWritten) => {
+            (None, Mode::Write) if weak.have(ProtocolBug::FenceNotWritten) => {
                 attempt.highest().after(attempt.run)
             }
             (None, _) => attempt.highest(),
@@ -339,8 +339,9 @@ impl Agent {
         attempt.fence = Some(fence);
         let mut behind = MemberSet::EMPTY;
         for (member, said) in std::mem::take(&mut attempt.fences) {
-            let wrote = mode == Mode::Read || said >= fence || weak.have(Weakness::FenceNotWritten);
-            if wrote || weak.have(Weakness::FenceNotAwaited) {
+            let wrote =
+                mode == Mode::Read || said >= fence || weak.have(ProtocolBug::FenceNotWritten);
+            if wrote || weak.have(ProtocolBug::FenceNotAwaited) {
                 attempt.wrote = attempt.wrote.with(member);
             }
             if !wrote {

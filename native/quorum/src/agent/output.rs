@@ -3,9 +3,9 @@
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{Fence, Incarnation, Mode, Names, Send, Session, Token};
+use crate::protocol_bug::Weaknesses;
 use crate::rules::Rules;
 use crate::time::Time;
-use crate::weakness::Weaknesses;
 use std::sync::Arc;
 
 /// What an agent starts with.
@@ -16,7 +16,7 @@ pub struct AgentSetup {
     /// The constants.
     pub rules: Rules,
     /// None, but in a model.
-    pub weaknesses: Weaknesses,
+    pub bugs: Weaknesses,
     /// Of this life: random.
     pub incarnation: Incarnation,
     /// For the pauses between attempts: random.
@@ -93,8 +93,8 @@ pub enum Refusal {
 pub enum Loss {
     /// Too few votes are left that count.
     Quorum,
-    /// Somebody wanted it to be given up ([`condemn`](super::Agent::condemn)).
-    Condemned,
+    /// Somebody wanted it to be given up ([`revoke`](super::Agent::revoke)).
+    Revoked,
 }
 
 /// A lock that is held, as [`locks`](super::Agent::locks) tells it.

@@ -22,7 +22,7 @@ use super::{Agent, AgentOutput, Request};
 use crate::lease::Standing;
 use crate::members::MemberSet;
 use crate::message::{Mode, Name, Token};
-use crate::weakness::Weakness;
+use crate::protocol_bug::ProtocolBug;
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
@@ -30,8 +30,7 @@ impl Agent {
     /// How many locks may come of an attempt of `request`, with those that wait behind it here.
     pub(super) fn run(&self, request: Request) -> NonZeroU8 {
         let name = self.requests.get(&request).and_then(writes_one);
-        let Some(name) = name.filter(|_| !self.setup.weaknesses.have(Weakness::FencesNotTaken))
-        else {
+        let Some(name) = name.filter(|_| !self.setup.bugs.have(ProtocolBug::FencesNotTaken)) else {
             return NonZeroU8::MIN;
         };
         let next = self.lines.waiting(name).map_while(|next| {
@@ -62,7 +61,7 @@ impl Agent {
     fn next_of_run(&self, attempt: Token) -> Option<Request> {
         let lock = self.locks.get(attempt)?;
         let left = lock.pass_until.is_some_and(|until| self.now < until)
-            || self.setup.weaknesses.have(Weakness::FencesNotTaken);
+            || self.setup.bugs.have(ProtocolBug::FencesNotTaken);
         let (votes, quorum) = (lock.standing.votes(), lock.standing.quorum());
         let safe = self.locks.lease.until(votes, quorum) >= self.now + self.setup.rules.at_risk;
         let name = lock.names.alone()?;
@@ -83,7 +82,7 @@ impl Agent {
         self.lines.passed(next, &lock.names);
         let votes = lock.standing.votes();
         let standing = Arc::new(Standing::new(votes, lock.standing.quorum()));
-        if !self.setup.weaknesses.have(Weakness::UnlockKeepsHeld) {
+        if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
             lock.standing.set(MemberSet::EMPTY);
         }
         let before = std::mem::replace(&mut lock.token, token);

@@ -7,8 +7,8 @@ use crate::members::{Member, MemberSet};
 use crate::message::{
     Ack, Batch, Digest, Fence, Frame, Mode, Notice, Op, Reply, Send, Session, Token, Verdict, EPOCH,
 };
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
-use crate::weakness::Weakness;
 
 impl Agent {
     /// One batch for a voter.
@@ -122,7 +122,7 @@ impl Agent {
     }
 
     pub(super) fn ack(&mut self, member: Member, ack: Ack) {
-        let weak = self.setup.weaknesses;
+        let weak = self.setup.bugs;
         let peer = &mut self.peers[member.place()];
         match ack.verdict {
             // A late one names another session than the one that stands now.
@@ -132,9 +132,9 @@ impl Agent {
             Verdict::Done {
                 replies,
                 digest,
-                condemned,
+                revoked,
             } => {
-                let until = match weak.have(Weakness::LeaseFromAnswer) {
+                let until = match weak.have(ProtocolBug::LeaseFromAnswer) {
                     false => ack.stamp.min(self.now) + self.setup.rules.holder_lease,
                     true => self.now + self.setup.rules.voter_lease,
                 };
@@ -144,8 +144,8 @@ impl Agent {
                 if let Some(flight) = flight {
                     self.landed(member, flight, replies, digest);
                 }
-                for token in condemned {
-                    self.lost(token, Loss::Condemned);
+                for token in revoked {
+                    self.lost(token, Loss::Revoked);
                     if let Some(request) = self.attempts.get(&token).copied() {
                         self.fail(request);
                     }
@@ -159,7 +159,7 @@ impl Agent {
     fn begin(&mut self, member: Member, session: Session) {
         let issued = self.unlocks.issued();
         self.peers[member.place()].begin(session, issued);
-        if !self.setup.weaknesses.have(Weakness::ForgottenVotesCount) {
+        if !self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
             // In this order: see lease.rs.
             self.locks.forgotten(member);
             self.locks.lease.set(member, Time::NEVER);
@@ -282,6 +282,6 @@ fn sent(op: &Op) -> Option<Sent> {
         Op::Confirm { token, .. } => Some(Sent::Confirm(*token)),
         Op::Assert { token, .. } => Some(Sent::Assert(*token)),
         Op::Sync { live, .. } => Some(Sent::Sync(live.clone())),
-        Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Condemn { .. } => None,
+        Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Revoke { .. } => None,
     }
 }

@@ -122,10 +122,8 @@ pub(crate) fn missing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<
     bounded(deserializer, MAX_TOKENS, Bound::Missing, Order::Ascending)
 }
 
-pub(crate) fn condemned<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<Token>, D::Error> {
-    bounded(deserializer, MAX_TOKENS, Bound::Condemned, Order::Any)
+pub(crate) fn revoked<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::Error> {
+    bounded(deserializer, MAX_TOKENS, Bound::Revoked, Order::Any)
 }
 
 pub(crate) fn hints<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Name>, D::Error> {

@@ -53,8 +53,8 @@ pub enum Bound {
     Live,
     /// At most [`MAX_TOKENS`] missing tokens.
     Missing,
-    /// At most [`MAX_TOKENS`] condemned tokens.
-    Condemned,
+    /// At most [`MAX_TOKENS`] revoked tokens.
+    Revoked,
     /// At most [`MAX_HINTS`] hints.
     Hints,
     /// From 1 to [`MAX_NAMES`] names of a lock.
@@ -98,7 +98,7 @@ impl fmt::Display for Bound {
             Bound::Replies => write!(f, "more than {MAX_OPS} replies"),
             Bound::Live => write!(f, "more than {MAX_TOKENS} live tokens"),
             Bound::Missing => write!(f, "more than {MAX_TOKENS} missing tokens"),
-            Bound::Condemned => write!(f, "more than {MAX_TOKENS} condemned tokens"),
+            Bound::Revoked => write!(f, "more than {MAX_TOKENS} revoked tokens"),
             Bound::Hints => write!(f, "more than {MAX_HINTS} hints"),
             Bound::Names => write!(f, "a lock of no names or of more than {MAX_NAMES}"),
             Bound::Name => write!(f, "a name of no bytes or of more than {MAX_NAME}"),

@@ -30,7 +30,7 @@ pub fn wire_size(op: &Op) -> usize {
         Op::Leave { names } => SMALL + SMALL + size_of_names(names),
         Op::Sync { live, .. } => SYNC + NUMBER * live.len(),
         Op::Settled => SMALL,
-        Op::Condemn { name } => SMALL + size_of_name(name),
+        Op::Revoke { name } => SMALL + size_of_name(name),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct AgentLease {
     votes: BTreeMap<Token, Vote>,
     digest: Digest,
     /// Votes that are to be given up.
-    condemned: BTreeSet<Token>,
+    revoked: BTreeSet<Token>,
 }
 
 impl AgentLease {
@@ -38,7 +38,7 @@ impl AgentLease {
     pub(super) fn remove(&mut self, token: Token) -> Option<Vote> {
         let vote = self.votes.remove(&token)?;
         self.digest = self.digest.without(token);
-        self.condemned.remove(&token);
+        self.revoked.remove(&token);
         Some(vote)
     }
 
@@ -54,12 +54,12 @@ impl AgentLease {
             .collect()
     }
 
-    pub(super) fn condemn(&mut self, token: Token) {
-        self.condemned.insert(token);
+    pub(super) fn revoke(&mut self, token: Token) {
+        self.revoked.insert(token);
     }
 
-    pub(super) fn condemned(&self, most: usize) -> Vec<Token> {
-        self.condemned.iter().take(most).copied().collect()
+    pub(super) fn revoked(&self, most: usize) -> Vec<Token> {
+        self.revoked.iter().take(most).copied().collect()
     }
 
     pub(super) fn digest(&self) -> Digest {
@@ -96,7 +96,7 @@ impl AgentLeases {
         *self.known.entry((member, agent)).or_insert_with(|| {
             self.last = Generation(self.last.0 + 1);
             let votes = BTreeMap::new();
-            let (digest, condemned) = (Digest::default(), BTreeSet::new());
+            let (digest, revoked) = (Digest::default(), BTreeSet::new());
             let lease = AgentLease {
                 member,
                 agent,
@@ -104,7 +104,7 @@ impl AgentLeases {
                 seq: 0,
                 votes,
                 digest,
-                condemned,
+                revoked,
             };
             self.leases.insert(self.last, lease);
             self.last
@@ -131,10 +131,10 @@ impl AgentLeases {
                 continue;
             };
             if keep {
-                let (votes, condemned) = (BTreeMap::new(), BTreeSet::new());
+                let (votes, revoked) = (BTreeMap::new(), BTreeSet::new());
                 let renewed = AgentLease {
                     votes,
-                    condemned,
+                    revoked,
                     digest: Digest::default(),
                     expires: Time(i64::MAX),
                     ..lease

@@ -4,7 +4,7 @@ use super::names::VoteId;
 use super::{Stage, Voter};
 use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Generation, Mode, Name, Names, Op, Reason, Reply, Token, Turn};
-use crate::weakness::Weakness;
+use crate::protocol_bug::ProtocolBug;
 use std::num::NonZeroU8;
 
 impl Voter {
@@ -46,8 +46,8 @@ impl Voter {
                 self.advance(self.now);
                 None
             }
-            Op::Condemn { name } => {
-                self.condemn(&name);
+            Op::Revoke { name } => {
+                self.revoke(&name);
                 None
             }
         }
@@ -81,13 +81,13 @@ impl Voter {
         let highest = self.highest_of(&names);
         let fence = match mode {
             Mode::Read => highest,
-            Mode::Write if self.setup.weaknesses.have(Weakness::FenceNotWritten) => highest,
+            Mode::Write if self.setup.bugs.have(ProtocolBug::FenceNotWritten) => highest,
             Mode::Write => guess.max(highest.after(run)),
         };
         // All of the run has to be new.
         let spent = mode == Mode::Write
             && fence.first(run) <= highest
-            && !self.setup.weaknesses.have(Weakness::FenceNotWritten);
+            && !self.setup.bugs.have(ProtocolBug::FenceNotWritten);
         if mode == Mode::Write && (spent || !self.reserve(fence)) {
             return Reply::No {
                 reason: Reason::Storing,
@@ -166,22 +166,22 @@ impl Voter {
     }
 
     /// The votes stay, so nobody else is granted the name, until their agents have given them up or their leases end.
-    fn condemn(&mut self, name: &Name) {
+    fn revoke(&mut self, name: &Name) {
         let mut holders = MemberSet::EMPTY;
         for (generation, token) in self.names.holders(name) {
             let Some(lease) = self.leases.get_mut(generation) else {
                 continue;
             };
             holders = holders.with(lease.member);
-            if self.setup.weaknesses.have(Weakness::CondemnedForgotten) {
+            if self.setup.bugs.have(ProtocolBug::RevokedForgotten) {
                 let vote = lease.remove(token);
                 vote.into_iter()
                     .for_each(|vote| self.forget(generation, token, &vote));
             } else {
-                lease.condemn(token);
+                lease.revoke(token);
             }
         }
-        // What is condemned goes with the answer to anything they say.
+        // What is revoked goes with the answer to anything they say.
         holders
             .iter()
             .for_each(|member| self.notice(member, Vec::new(), true));

@@ -2,8 +2,8 @@
 
 use crate::members::Members;
 use crate::message::{Fence, Incarnation, Send};
+use crate::protocol_bug::Weaknesses;
 use crate::rules::Rules;
-use crate::weakness::Weaknesses;
 
 /// What a voter starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ pub struct VoterSetup {
     /// The constants.
     pub rules: Rules,
     /// None, but in a model.
-    pub weaknesses: Weaknesses,
+    pub bugs: Weaknesses,
     /// Of this life: random.
     pub incarnation: Incarnation,
     /// What is known of the fences of earlier lives.

@@ -111,7 +111,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         names().prop_map(|names| Op::Leave { names }),
         (token(), token(), ascending()).prop_map(|(from, to, live)| Op::Sync { from, to, live }),
         Just(Op::Settled),
-        name().prop_map(|name| Op::Condemn { name }),
+        name().prop_map(|name| Op::Revoke { name }),
     ]
 }
 
@@ -139,10 +139,10 @@ pub fn reply() -> impl Strategy<Value = Reply> {
 fn verdict() -> impl Strategy<Value = Verdict> {
     prop_oneof![
         (vec(reply(), 0..=20), number(), vec(token(), 0..=5)).prop_map(
-            |(replies, digest, condemned)| Verdict::Done {
+            |(replies, digest, revoked)| Verdict::Done {
                 replies,
                 digest: Digest(digest),
-                condemned
+                revoked
             }
         ),
         option::of(session()).prop_map(|named| Verdict::Mismatch { named }),

@@ -5,10 +5,10 @@ use quorum::frame;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members};
 use quorum::message::{Batch, Fence, Frame, Incarnation, Mode, Name, Names, Op, Send, Token};
+use quorum::protocol_bug::Weaknesses;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
-use quorum::weakness::Weaknesses;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Cluster {
         let setup = AgentSetup {
             members,
             rules: self.rules,
-            weaknesses: Weaknesses::NONE,
+            bugs: Weaknesses::NONE,
             incarnation,
             seed,
         };
@@ -113,12 +113,12 @@ impl Cluster {
         let members = Members::new(count, place).unwrap();
         self.lives += 1;
         let incarnation = Incarnation(self.lives);
-        let (rules, weaknesses) = (self.rules, Weaknesses::NONE);
+        let (rules, bugs) = (self.rules, Weaknesses::NONE);
         Voter::new(
             VoterSetup {
                 members,
                 rules,
-                weaknesses,
+                bugs,
                 incarnation,
                 fences,
             },

@@ -2,7 +2,6 @@
 //! at once is looked for by `quorum_check`.
 
 mod cluster;
-mod condemned;
 mod contention;
 mod fences;
 mod full;
@@ -10,6 +9,7 @@ mod leases;
 mod locks;
 mod passing;
 mod restarts;
+mod revoked;
 mod status;
 mod taken_over;
 mod unlocks;

@@ -273,7 +273,7 @@ fn what_is_lost_is_not_passed_on() {
     let first = cluster.granted(waiting[0]);
     cluster.try_unlock(&first);
     let second = cluster.granted(waiting[1]);
-    cluster.agents[2].condemn(cluster.now, name("x"));
+    cluster.agents[2].revoke(cluster.now, name("x"));
     cluster.pass(SECOND);
     assert_eq!(
         cluster.lost.iter().map(|lost| lost.0).collect::<Vec<_>>(),

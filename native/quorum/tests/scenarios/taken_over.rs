@@ -64,14 +64,14 @@ fn what_it_was_learning_it_asks_again() {
     assert!(cluster.voters[0].is_voting());
 }
 
-/// What it had to tell agents they come for at once: here, that a lock is condemned.
+/// What it had to tell agents they come for at once: here, that a lock is revoked.
 #[test]
 fn agents_are_made_to_speak() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     (0..3).for_each(|voter| cluster.hold(1, voter));
     let now = cluster.now;
-    cluster.agents[1].condemn(now, name("x"));
+    cluster.agents[1].revoke(now, name("x"));
     cluster.run();
     for (from, send) in cluster.wire.drain(..).collect::<Vec<_>>() {
         let voter = send.to.place();
@@ -81,7 +81,7 @@ fn agents_are_made_to_speak() {
     cluster.heal();
     assert!(cluster.lost.is_empty() && cluster.held(&lock));
     take_over(&mut cluster, 2);
-    assert_eq!(cluster.lost, [(lock.token, Loss::Condemned)]);
+    assert_eq!(cluster.lost, [(lock.token, Loss::Revoked)]);
     assert!(!cluster.held(&lock));
 }
 

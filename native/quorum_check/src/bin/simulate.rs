@@ -4,33 +4,33 @@
 //! cargo run --release -p quorum_check --bin simulate -- --histories 10000 --threads 2
 //! cargo run --release -p quorum_check --bin simulate -- --minutes 10 --threads 2 --from 1000000
 //! cargo run --release -p quorum_check --bin simulate -- --seed 7 --trace
-//! cargo run --release -p quorum_check --bin simulate -- --weakness NoQuarantine
+//! cargo run --release -p quorum_check --bin simulate -- --bug NoQuarantine
 //! ```
 
-use quorum::weakness::{Weakness, Weaknesses};
+use quorum::protocol_bug::{ProtocolBug, Weaknesses};
 use quorum_check::simulation::search::{search, Search};
 use quorum_check::simulation::{again, Settings};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Ways of being wrong that can be asked for.
-const ALL: &[Weakness] = &[
-    Weakness::NoQuarantine,
-    Weakness::ForgottenVotesCount,
-    Weakness::ReadHalf,
-    Weakness::FenceNotWritten,
-    Weakness::FenceNotAwaited,
-    Weakness::FencesNotTaken,
-    Weakness::LeaseFromAnswer,
-    Weakness::SameGeneration,
-    Weakness::CondemnedForgotten,
-    Weakness::UnlockKeepsHeld,
-    Weakness::NotStoredAgain,
-    Weakness::AnyOrder,
+const ALL: &[ProtocolBug] = &[
+    ProtocolBug::NoQuarantine,
+    ProtocolBug::ForgottenVotesCount,
+    ProtocolBug::ReadHalf,
+    ProtocolBug::FenceNotWritten,
+    ProtocolBug::FenceNotAwaited,
+    ProtocolBug::FencesNotTaken,
+    ProtocolBug::LeaseFromAnswer,
+    ProtocolBug::SameGeneration,
+    ProtocolBug::RevokedForgotten,
+    ProtocolBug::UnlockKeepsHeld,
+    ProtocolBug::NotStoredAgain,
+    ProtocolBug::AnyOrder,
 ];
 
 const USAGE: &str = "simulate [--seed S [--trace | --lines N]] [--histories N] [--from S] [--minutes M] [--threads T] \
-                     [--weakness NAME]";
+                     [--bug NAME]";
 
 #[derive(Default)]
 struct Arguments {
@@ -40,18 +40,17 @@ struct Arguments {
     from: u64,
     minutes: Option<u64>,
     threads: Option<usize>,
-    weakness: Option<Weakness>,
+    bug: Option<ProtocolBug>,
 }
 
 fn arguments() -> Result<Arguments, String> {
     let mut arguments = Arguments::default();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        if word == "--weakness" {
+        if word == "--bug" {
             let name = words.next().unwrap_or_default();
-            let known = ALL.iter().find(|weakness| format!("{weakness:?}") == name);
-            arguments.weakness =
-                Some(*known.ok_or_else(|| format!("no weakness {name}\n{USAGE}"))?);
+            let known = ALL.iter().find(|bug| format!("{bug:?}") == name);
+            arguments.bug = Some(*known.ok_or_else(|| format!("no bug {name}\n{USAGE}"))?);
             continue;
         }
         if word == "--trace" {
@@ -81,11 +80,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let weaknesses = arguments
-        .weakness
-        .map_or(Weaknesses::NONE, |weakness| Weaknesses::NONE.with(weakness));
+    let bugs = arguments
+        .bug
+        .map_or(Weaknesses::NONE, |bug| Weaknesses::NONE.with(bug));
     let settings = Settings {
-        weaknesses,
+        bugs,
         ..Settings::default()
     };
     if let Some(seed) = arguments.seed {

@@ -53,7 +53,7 @@ impl Checker {
             mode,
             fence,
             granted: real,
-            condemned: None,
+            revoked: None,
         });
         Some(asked.client)
     }
@@ -217,7 +217,7 @@ impl Checker {
             // Whoever asked before a name was forced open may be meant, too.
             let forced =
                 |place: usize| self.forced[place].is_some_and(|at| lock.granted < at + 3 * SECOND);
-            let meant = lock.condemned.is_some() || places(lock.names).any(forced);
+            let meant = lock.revoked.is_some() || places(lock.names).any(forced);
             if self.calm && (why == Loss::Quorum || !meant) {
                 self.violated(Label::Live, || {
                     format!("n{node} t{} was lost, and nothing was wrong", token.0)
@@ -259,14 +259,14 @@ impl Checker {
     }
 
     /// Somebody has a name forced open.
-    pub fn condemned(&mut self, place: usize, real: Real) {
+    pub fn revoked(&mut self, place: usize, real: Real) {
         self.forced[place] = Some(real);
         for lock in self
             .locks
             .iter_mut()
             .filter(|lock| lock.names & 1 << place != 0)
         {
-            lock.condemned.get_or_insert(real);
+            lock.revoked.get_or_insert(real);
         }
     }
 
@@ -365,7 +365,7 @@ impl Checker {
         let deaf = self
             .locks
             .iter()
-            .find(|lock| lock.condemned.is_some_and(|at| real - at > 3 * SECOND));
+            .find(|lock| lock.revoked.is_some_and(|at| real - at > 3 * SECOND));
         if let Some(token) = deaf.map(|lock| lock.token) {
             self.violated(Label::Forced, || {
                 format!("t{} was forced out, and has not heard of it", token.0)

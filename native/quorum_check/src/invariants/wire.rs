@@ -83,7 +83,7 @@ impl Checker {
                     self.unlock_sent.insert((life, *token, to));
                     Vec::new()
                 }
-                Op::Leave { .. } | Op::Settled | Op::Condemn { .. } => Vec::new(),
+                Op::Leave { .. } | Op::Settled | Op::Revoke { .. } => Vec::new(),
             };
             if let Some(token) = again
                 .iter()
@@ -203,12 +203,12 @@ impl Checker {
             return;
         };
         if let Verdict::Done {
-            replies, condemned, ..
+            replies, revoked, ..
         } = &ack.verdict
         {
             hearing.done = true;
-            if !condemned.is_empty() {
-                self.counts.count("answers that condemn");
+            if !revoked.is_empty() {
+                self.counts.count("answers that revoke");
             }
             self.take_replies(&hearing, replies, nodes);
         }
@@ -219,7 +219,7 @@ impl Checker {
         let answered = |op: &&Op| {
             !matches!(
                 op,
-                Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Condemn { .. }
+                Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Revoke { .. }
             )
         };
         let ops: Vec<&Op> = hearing.batch.ops.iter().filter(answered).collect();

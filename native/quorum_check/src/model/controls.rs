@@ -3,7 +3,7 @@
 
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
 use quorum::message::Mode::{Read, Write};
-use quorum::weakness::Weakness;
+use quorum::protocol_bug::ProtocolBug;
 
 /// A protocol that is broken, and the promise that it breaks.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub fn all() -> Vec<Control> {
         f4(),
         same_generation(),
         lease_from_answer(),
-        condemned_forgotten(),
+        revoked_forgotten(),
         unlock_keeps_held(),
     ]
 }
@@ -54,7 +54,7 @@ fn two_clients(
     let scripts: &[&[Step]] = &[&[first], &[Step::Await(0), second]];
     Setting {
         budget,
-        calm: 0,
+        quiescence_every: 0,
         disk: Disk::None,
         ..Setting::new(name, about, 3, scripts)
     }
@@ -68,7 +68,7 @@ fn a1() -> Control {
         cuts: 2,
         ..Budget::default()
     };
-    let setting = two_clients("A1", about, WRITE, WRITE, budget).broken(Weakness::NoQuarantine);
+    let setting = two_clients("A1", about, WRITE, WRITE, budget).broken(ProtocolBug::NoQuarantine);
     let mut setting = Setting {
         members: 8,
         floors: vec![Some(0); 8],
@@ -93,7 +93,7 @@ fn a2() -> Control {
         cuts: 1,
         ..Budget::default()
     };
-    let setting = two_clients("A2", about, WRITE, WRITE, budget).broken(Weakness::NoQuarantine);
+    let setting = two_clients("A2", about, WRITE, WRITE, budget).broken(ProtocolBug::NoQuarantine);
     breaks(
         "Q1",
         Setting {
@@ -112,7 +112,7 @@ fn b1() -> Control {
         ..Budget::default()
     };
     let setting =
-        two_clients("B1", about, WRITE, WRITE, budget).broken(Weakness::ForgottenVotesCount);
+        two_clients("B1", about, WRITE, WRITE, budget).broken(ProtocolBug::ForgottenVotesCount);
     breaks(
         "Q1",
         Setting {
@@ -128,7 +128,7 @@ fn b1() -> Control {
 fn d1() -> Control {
     let about = "4 members, readers take 2 of them, 1 restart, no quarantine";
     let setting = one_restart_of_four("D1", about);
-    breaks("Q1", setting.broken(Weakness::ReadHalf))
+    breaks("Q1", setting.broken(ProtocolBug::ReadHalf))
 }
 
 /// The reader is not connected to one of them. When it holds its lock, one voter restarts, and the reader does not
@@ -140,7 +140,8 @@ fn one_restart_of_four(name: &'static str, about: &'static str) -> Setting {
         cuts: 1,
         ..Budget::default()
     };
-    let mut setting = two_clients(name, about, READ, WRITE, budget).broken(Weakness::NoQuarantine);
+    let mut setting =
+        two_clients(name, about, READ, WRITE, budget).broken(ProtocolBug::NoQuarantine);
     setting.rules.heartbeat = units(9);
     Setting {
         members: 4,
@@ -191,7 +192,7 @@ fn f1() -> Control {
         ..Budget::default()
     };
     let mut setting =
-        two_clients("F1", about, WRITE, WRITE, budget).broken(Weakness::FenceNotWritten);
+        two_clients("F1", about, WRITE, WRITE, budget).broken(ProtocolBug::FenceNotWritten);
     setting.rules.heartbeat = units(9);
     setting.scripts[1].steps = vec![Step::Later(4), WRITE];
     breaks("Q5", setting)
@@ -208,7 +209,7 @@ fn f2() -> Control {
         ..Budget::default()
     };
     let mut setting =
-        two_clients("F2", about, WRITE, WRITE, budget).broken(Weakness::FenceNotAwaited);
+        two_clients("F2", about, WRITE, WRITE, budget).broken(ProtocolBug::FenceNotAwaited);
     setting.rules.heartbeat = units(9);
     setting.floors = vec![Some(1), Some(0), Some(0)];
     setting.apart = vec![(0, 2), (1, 0)];
@@ -226,7 +227,7 @@ fn f3() -> Control {
         voter_crashes: 2,
         ..Budget::default()
     };
-    setting.calm = 0;
+    setting.quiescence_every = 0;
     setting.disk = Disk::None;
     setting.wall_stands = true;
     breaks("Q5", setting)
@@ -240,9 +241,9 @@ fn f4() -> Control {
         &[Step::Await(1), WRITE, Step::Unlock],
         &[WRITE, Step::Unlock, WRITE],
     ];
-    let mut setting = Setting::new("F4", about, 3, scripts).broken(Weakness::FencesNotTaken);
+    let mut setting = Setting::new("F4", about, 3, scripts).broken(ProtocolBug::FencesNotTaken);
     setting.scripts.push(setting.scripts[0].clone());
-    setting.calm = 0;
+    setting.quiescence_every = 0;
     breaks("Q5", setting)
 }
 
@@ -251,14 +252,14 @@ fn f4() -> Control {
 fn same_generation() -> Control {
     let about = "3 members, a voter drops votes and does not say so";
     let mut setting =
-        Setting::new("SameGeneration", about, 3, &[&[WRITE]]).broken(Weakness::SameGeneration);
+        Setting::new("SameGeneration", about, 3, &[&[WRITE]]).broken(ProtocolBug::SameGeneration);
     setting.budget = Budget {
         time: 4,
         delays: 3,
         ..Budget::default()
     };
     setting.rules.heartbeat = units(2);
-    setting.calm = 0;
+    setting.quiescence_every = 0;
     breaks("Q2", setting)
 }
 
@@ -270,7 +271,7 @@ fn lease_from_answer() -> Control {
         ..Budget::default()
     };
     let mut setting = two_clients("LeaseFromAnswer", about, WRITE, WRITE, budget)
-        .broken(Weakness::LeaseFromAnswer);
+        .broken(ProtocolBug::LeaseFromAnswer);
     setting.rules.heartbeat = units(9);
     setting.holding_back = false;
     setting.rules.attempt = units(3);
@@ -278,10 +279,10 @@ fn lease_from_answer() -> Control {
     breaks("Q1", setting)
 }
 
-fn condemned_forgotten() -> Control {
-    let about = "3 members, a condemned lock is forgotten before its holder knows";
+fn revoked_forgotten() -> Control {
+    let about = "3 members, a revoked lock is forgotten before its holder knows";
     let mut setting = two_clients(
-        "CondemnedForgotten",
+        "RevokedForgotten",
         about,
         WRITE,
         WRITE,
@@ -290,15 +291,15 @@ fn condemned_forgotten() -> Control {
             ..Budget::default()
         },
     );
-    setting.scripts[1].steps = vec![Step::Await(0), Step::Condemn(0), WRITE];
-    breaks("Q1", setting.broken(Weakness::CondemnedForgotten))
+    setting.scripts[1].steps = vec![Step::Await(0), Step::Revoke(0), WRITE];
+    breaks("Q1", setting.broken(ProtocolBug::RevokedForgotten))
 }
 
 fn unlock_keeps_held() -> Control {
     let about = "3 members, a lock that was given back is still found held";
     let mut setting = two_clients("UnlockKeepsHeld", about, WRITE, WRITE, Budget::default());
     setting.scripts[0].steps.push(Step::TryUnlock);
-    breaks("Q8", setting.broken(Weakness::UnlockKeepsHeld))
+    breaks("Q8", setting.broken(ProtocolBug::UnlockKeepsHeld))
 }
 
 /// As D1, but readers take more than half: then one restart, even without quarantine, breaks nothing.
@@ -316,7 +317,7 @@ pub fn harmless() -> Setting {
         &[WRITE, Step::Unlock, READ, Step::Unlock],
         &[WRITE, Step::Unlock],
     ];
-    let mut setting = Setting::new("AnyOrder", about, 3, scripts).broken(Weakness::AnyOrder);
+    let mut setting = Setting::new("AnyOrder", about, 3, scripts).broken(ProtocolBug::AnyOrder);
     setting.budget = Budget {
         time: 2,
         delays: 2,

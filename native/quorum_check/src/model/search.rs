@@ -1,6 +1,6 @@
 //! A search from its beginning to its report.
 
-use crate::model::calm;
+use crate::model::quiescence;
 use crate::model::setting::Setting;
 use crate::model::state::State;
 use crate::model::{Action, Search};
@@ -57,7 +57,7 @@ pub struct Report {
     /// What is to be seen and was not.
     pub unseen: Vec<&'static str>,
     /// What was done.
-    pub deeds: String,
+    pub coverage: String,
 }
 
 impl fmt::Display for Report {
@@ -86,7 +86,7 @@ impl fmt::Display for Report {
         if !self.unseen.is_empty() {
             writeln!(f, "  never seen: {}", self.unseen.join(", "))?;
         }
-        write!(f, "  {}", self.deeds)?;
+        write!(f, "  {}", self.coverage)?;
         for (promise, trace) in &self.broken {
             write!(f, "\n  {promise} IS BROKEN:\n{trace}")?;
         }
@@ -115,7 +115,7 @@ pub fn search_for(mut setting: Setting, promise: &'static str, way: Way, bounds:
 fn run(setting: Setting, way: Way, bounds: Bounds, until: HasDiscoveries) -> Report {
     let name = setting.name;
     let model = Search::new(setting, way != Way::Broad);
-    let deeds = Arc::clone(&model.deeds);
+    let coverage = Arc::clone(&model.coverage);
     let begun = Instant::now();
     let checker = model
         .checker()
@@ -130,13 +130,13 @@ fn run(setting: Setting, way: Way, bounds: Bounds, until: HasDiscoveries) -> Rep
             bounds,
             begun,
             checker.spawn_bfs().join(),
-            &deeds.clone(),
+            &coverage.clone(),
         ),
         Way::Walks { length, seed } => {
             let checker = checker
                 .target_max_depth(length)
                 .spawn_simulation(seed, Weather);
-            report(name, way, bounds, begun, checker.join(), &deeds)
+            report(name, way, bounds, begun, checker.join(), &coverage)
         }
     }
 }
@@ -147,11 +147,11 @@ fn report(
     bounds: Bounds,
     begun: Instant,
     checker: impl Checker<Search>,
-    deeds: &impl fmt::Display,
+    coverage: &impl fmt::Display,
 ) -> Report {
     let took = begun.elapsed();
     // Before histories are played again for their words.
-    let deeds = deeds.to_string();
+    let coverage = coverage.to_string();
     let model = checker.model();
     let mut broken = Vec::new();
     let mut unseen = Vec::new();
@@ -179,7 +179,7 @@ fn report(
         took,
         broken,
         unseen,
-        deeds,
+        coverage,
     }
 }
 
@@ -206,7 +206,8 @@ fn trace(model: &Search, promise: &str, path: Vec<(State, Option<Action>)>) -> S
     }
     if let (true, Some((last, _))) = (promise == "Q9", path.last()) {
         for lost in [false, true] {
-            let (result, notes) = calm::play(&model.setting, &model.deeds, last, lost, true);
+            let (result, notes) =
+                quiescence::play(&model.setting, &model.coverage, last, lost, true);
             if let Err(left) = result {
                 lines.push(format!(
                     "    then it is calm{}:",

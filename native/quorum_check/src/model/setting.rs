@@ -2,8 +2,8 @@
 
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Mode, Name};
+use quorum::protocol_bug::{ProtocolBug, Weaknesses};
 use quorum::rules::Rules;
-use quorum::weakness::{Weakness, Weaknesses};
 use std::time::Duration;
 
 /// What a client does, one thing after the other.
@@ -19,8 +19,8 @@ pub enum Step {
     TryUnlock,
     /// Die, waiting or holding. Its agent is told.
     Die,
-    /// Condemn the name with this number.
-    Condemn(usize),
+    /// Revoke the name with this number.
+    Revoke(usize),
     /// Wait until that client holds something, or has done all it had to do.
     Await(usize),
     /// Wait until so many units of time have passed.
@@ -103,7 +103,7 @@ pub struct Setting {
     /// The constants, in units of one nanosecond.
     pub rules: Rules,
     /// What is broken.
-    pub weaknesses: Weaknesses,
+    pub bugs: Weaknesses,
     /// What may go wrong.
     pub budget: Budget,
     /// Which voters may crash.
@@ -135,7 +135,7 @@ pub struct Setting {
     /// Whether the search begins with agents and voters that do not know each other yet.
     pub cold: bool,
     /// From one in so many states, all weather is taken to be calm from then on, to see that it ends well.
-    pub calm: u64,
+    pub quiescence_every: u64,
 }
 
 /// So many units.
@@ -197,7 +197,7 @@ impl Setting {
             scripts,
             names: 1,
             rules: SMALL,
-            weaknesses: Weaknesses::NONE,
+            bugs: Weaknesses::NONE,
             budget: Budget::default(),
             crashing: (0..members).map(member).collect(),
             down: MemberSet::EMPTY,
@@ -211,7 +211,7 @@ impl Setting {
             disk: Disk::Fast,
             order: Order::Sent,
             cold: false,
-            calm: 64,
+            quiescence_every: 64,
         }
     }
 
@@ -223,8 +223,8 @@ impl Setting {
 
     /// With this rule broken, too.
     #[must_use]
-    pub fn broken(mut self, weakness: Weakness) -> Setting {
-        self.weaknesses = self.weaknesses.with(weakness);
+    pub fn broken(mut self, bug: ProtocolBug) -> Setting {
+        self.bugs = self.bugs.with(bug);
         self
     }
 

@@ -319,10 +319,10 @@ fn force_unlock() -> Setting {
         delays: 1,
         ..NOTHING
     };
-    let scripts: &[&[Step]] = &[&[WRITE], &[Step::Await(0), Step::Condemn(0), WRITE, UNLOCK]];
+    let scripts: &[&[Step]] = &[&[WRITE], &[Step::Await(0), Step::Revoke(0), WRITE, UNLOCK]];
     setting(
         "force-unlock",
-        "a name is condemned, and some of it is lost",
+        "a name is revoked, and some of it is lost",
         scripts,
         budget,
     )
@@ -334,10 +334,10 @@ fn force_unlock_and_crash() -> Setting {
         voter_crashes: 1,
         ..NOTHING
     };
-    let scripts: &[&[Step]] = &[&[WRITE], &[Step::Await(0), Step::Condemn(0), WRITE, UNLOCK]];
+    let scripts: &[&[Step]] = &[&[WRITE], &[Step::Await(0), Step::Revoke(0), WRITE, UNLOCK]];
     setting(
         "force-unlock-crash",
-        "a name is condemned, and a voter forgets it",
+        "a name is revoked, and a voter forgets it",
         scripts,
         budget,
     )
@@ -482,7 +482,7 @@ fn storm() -> Setting {
             UNLOCK,
             Step::Lock(Read, BOTH),
             UNLOCK,
-            Step::Condemn(0),
+            Step::Revoke(0),
             WRITE,
             UNLOCK,
         ],
@@ -513,6 +513,6 @@ fn storm() -> Setting {
         steps: vec![READ, UNLOCK, WRITE, UNLOCK],
     });
     setting.crashing = (0..5).map(member).collect();
-    setting.calm = 256;
+    setting.quiescence_every = 256;
     setting
 }

@@ -6,7 +6,7 @@
 mod acts;
 mod outcomes;
 
-use crate::model::deeds::Deeds;
+use crate::model::coverage::Coverage;
 use crate::model::kept::Kept;
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
 use crate::model::state::{
@@ -21,7 +21,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 /// An action under way.
 pub struct Turn<'a> {
     setting: &'a Setting,
-    deeds: &'a Deeds,
+    coverage: &'a Coverage,
     /// What has come of it so far.
     pub state: State,
     /// The same in words, if anybody wants to read them.
@@ -42,17 +42,22 @@ fn spend(budget: &mut u8, count: u8) {
 
 impl<'a> Turn<'a> {
     /// Begins one.
-    pub fn new(setting: &'a Setting, deeds: &'a Deeds, state: State, noted: bool) -> Turn<'a> {
+    pub fn new(
+        setting: &'a Setting,
+        coverage: &'a Coverage,
+        state: State,
+        noted: bool,
+    ) -> Turn<'a> {
         Turn {
             setting,
-            deeds,
+            coverage,
             state,
             notes: noted.then(Vec::new),
         }
     }
 
     /// The first state of all: everybody has just started, and knows nobody.
-    pub fn first(setting: &'a Setting, deeds: &'a Deeds) -> Turn<'a> {
+    pub fn first(setting: &'a Setting, coverage: &'a Coverage) -> Turn<'a> {
         let state = State {
             agents: Vec::new(),
             voters: Vec::new(),
@@ -66,7 +71,7 @@ impl<'a> Turn<'a> {
             broken: None,
             steps: 0,
         };
-        let mut turn = Turn::new(setting, deeds, state, false);
+        let mut turn = Turn::new(setting, coverage, state, false);
         for member in setting.agents.iter() {
             let machine = Kept::new(turn.new_agent(member, 0));
             let seat = AgentSeat {
@@ -112,7 +117,7 @@ impl<'a> Turn<'a> {
         let setup = AgentSetup {
             members: self.members(me),
             rules: self.setting.rules,
-            weaknesses: self.setting.weaknesses,
+            bugs: self.setting.bugs,
             incarnation: agent_incarnation(me, life),
             seed: me.place() as u64 + 1,
         };
@@ -125,7 +130,7 @@ impl<'a> Turn<'a> {
         let setup = VoterSetup {
             members: self.members(me),
             rules: self.setting.rules,
-            weaknesses: self.setting.weaknesses,
+            bugs: self.setting.bugs,
             incarnation: voter_incarnation(me, seat.life),
             fences: Fences {
                 floor,
@@ -207,7 +212,7 @@ impl<'a> Turn<'a> {
         for output in outputs {
             self.do_for_agent(seat, output);
         }
-        // It may be condemned in the same moment: then that is told in the same moment, too.
+        // It may be revoked in the same moment: then that is told in the same moment, too.
         for token in granted {
             let past = self
                 .state

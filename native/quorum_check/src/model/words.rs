@@ -85,7 +85,7 @@ fn op(op: &Op) -> String {
         Op::Leave { names: what } => format!("leave {}", names(what)),
         Op::Sync { from, to, live } => format!("sync {}..{} live {}", from.0, to.0, tokens(live)),
         Op::Settled => "settled".into(),
-        Op::Condemn { name } => format!("condemn {}", name.bytes().escape_ascii()),
+        Op::Revoke { name } => format!("revoke {}", name.bytes().escape_ascii()),
     }
 }
 
@@ -121,16 +121,16 @@ pub fn frame(from: Member, to: Member, frame: &Frame) -> String {
         Frame::Ack(ack) => {
             let verdict = match &ack.verdict {
                 Verdict::Done {
-                    replies, condemned, ..
+                    replies, revoked, ..
                 } => {
                     let replies: Vec<String> = replies.iter().map(reply).collect();
-                    let condemned = if condemned.is_empty() {
+                    let revoked = if revoked.is_empty() {
                         "".into()
                     } else {
-                        format!("; condemned {}", tokens(condemned))
+                        format!("; revoked {}", tokens(revoked))
                     };
                     format!(
-                        "done{}{}{condemned}",
+                        "done{}{}{revoked}",
                         if replies.is_empty() { "" } else { ": " },
                         replies.join(", ")
                     )
@@ -183,7 +183,7 @@ pub fn step(setting: &Setting, client: usize, at: usize) -> String {
         Step::Unlock => "unlocks".into(),
         Step::TryUnlock => "unlocks, and does not wait".into(),
         Step::Die => "dies".into(),
-        Step::Condemn(number) => format!("condemns {}", listed(&[number])),
+        Step::Revoke(number) => format!("revokes {}", listed(&[number])),
         Step::Later(units) => format!("waits until {units} have passed"),
         Step::Await(other) => format!("waits for client {other}"),
     }

@@ -219,8 +219,8 @@ impl World {
         let name = self.checker.name(place);
         self.summary.count("forced unlocks");
         self.say(|| format!("n{node} forces {name:?} open"));
-        self.checker.condemned(place, self.real);
-        self.agent(node, |agent, now| agent.condemn(now, name));
+        self.checker.revoked(place, self.real);
+        self.agent(node, |agent, now| agent.revoke(now, name));
     }
 
     /// A lock was granted to a client.

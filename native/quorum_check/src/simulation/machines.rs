@@ -31,7 +31,7 @@ impl World {
         let setup = AgentSetup {
             members: self.members(node),
             rules: self.plan.rules,
-            weaknesses: self.weaknesses,
+            bugs: self.bugs,
             incarnation: Incarnation(life),
             seed: self.random.word(),
         };
@@ -66,7 +66,7 @@ impl World {
         let setup = VoterSetup {
             members: self.members(node),
             rules: self.plan.rules,
-            weaknesses: self.weaknesses,
+            bugs: self.bugs,
             incarnation: Incarnation(life),
             fences: Fences {
                 floor,

@@ -95,10 +95,10 @@ pub fn is_dull(frame: &Frame) -> bool {
         Frame::Batch(batch) => batch.ops.is_empty(),
         Frame::Ack(Ack {
             verdict: Verdict::Done {
-                replies, condemned, ..
+                replies, revoked, ..
             },
             ..
-        }) => replies.is_empty() && condemned.is_empty(),
+        }) => replies.is_empty() && revoked.is_empty(),
         _ => false,
     }
 }
@@ -118,7 +118,7 @@ pub fn describe(frame: &Frame) -> String {
             );
             match &ack.verdict {
                 Verdict::Done {
-                    replies, condemned, ..
+                    replies, revoked, ..
                 } => {
                     for reply in replies {
                         let _ = match reply {
@@ -129,11 +129,11 @@ pub fn describe(frame: &Frame) -> String {
                             Reply::Synced { missing } => write!(line, " synced{missing:?}"),
                         };
                     }
-                    let tokens: Vec<u64> = condemned.iter().map(|token| token.0).collect();
+                    let tokens: Vec<u64> = revoked.iter().map(|token| token.0).collect();
                     if tokens.is_empty() {
                         Ok(())
                     } else {
-                        write!(line, " condemned {tokens:?}")
+                        write!(line, " revoked {tokens:?}")
                     }
                 }
                 other => write!(line, " {other:?}"),
@@ -202,7 +202,7 @@ fn describe_batch(line: &mut String, batch: &Batch) -> std::fmt::Result {
                 write!(line, " sync(t{}..t{} live {live:?})", from.0, to.0)?;
             }
             Op::Settled => write!(line, " settled")?,
-            Op::Condemn { name } => write!(line, " condemn({name:?})")?,
+            Op::Revoke { name } => write!(line, " revoke({name:?})")?,
         }
     }
     Ok(())

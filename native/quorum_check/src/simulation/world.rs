@@ -14,7 +14,7 @@ use super::{Outcome, Settings, TOLD};
 use crate::invariants::{Checker, Label};
 use quorum::members::MemberSet;
 use quorum::message::{Fence, Frame};
-use quorum::weakness::{Weakness, Weaknesses};
+use quorum::protocol_bug::{ProtocolBug, Weaknesses};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -142,7 +142,7 @@ pub struct World {
     /// See [`Settings::wall_stands`].
     pub wall_stands: bool,
     /// What the machines are to do wrong.
-    pub weaknesses: Weaknesses,
+    pub bugs: Weaknesses,
     /// From when on each node may be asked to lock once more.
     probe_after: Real,
     /// Whether it has.
@@ -169,7 +169,7 @@ impl World {
             quiet: false,
             agent_sleeps: settings.agent_sleeps,
             wall_stands: settings.wall_stands,
-            weaknesses: settings.weaknesses,
+            bugs: settings.bugs,
             probe_after: 0,
             probed: false,
             lives: 0,
@@ -312,7 +312,7 @@ impl World {
         self.say(|| String::from("quiet"));
         self.quiet = true;
         let mut late = self.network.last_arrival().max(self.real);
-        if self.weaknesses.have(Weakness::AnyOrder) {
+        if self.bugs.have(ProtocolBug::AnyOrder) {
             // What it leaves behind is found at a heartbeat.
             late += 4 * self.plan.rules.heartbeat.as_nanos() as Real;
         }
@@ -323,12 +323,12 @@ impl World {
         let lease = self.plan.rules.voter_lease.as_nanos() as Real;
         let empty = self.real + lease * 102 / 100 + 32 * SECOND;
         self.checker.quiet_since = Some(self.real);
-        if !self.weaknesses.have(Weakness::AnyOrder) {
+        if !self.bugs.have(ProtocolBug::AnyOrder) {
             self.push(empty, Event::Empty);
         }
         // What is empty may as well be asked at once; in some histories only when nothing of before can come any
         // more, and in a few when all that is told by heartbeats has been told for long.
-        let any_order = self.weaknesses.have(Weakness::AnyOrder);
+        let any_order = self.bugs.have(ProtocolBug::AnyOrder);
         let after = if any_order { late } else { self.real };
         self.probe_after = self
             .random

@@ -1,7 +1,7 @@
 //! What may happen: clients, frames, time, crashes.
 
 use super::{answers_the_dead, names_token, request, spend, votes_of, Turn};
-use crate::model::deeds::Deed;
+use crate::model::coverage::CoverPoint;
 use crate::model::kept::Kept;
 use crate::model::setting::{member, units, Budget, Setting, Step};
 use crate::model::state::{AgentSeat, Client, Flight, Phase, VoterSeat, NOW};
@@ -45,8 +45,8 @@ impl Turn<'_> {
                 }
                 Phase::Returns { .. } => self.state.clients[client].phase = Phase::Idle,
             },
-            Step::Condemn(name) => {
-                self.tell_agent(seat, |agent| agent.condemn(NOW, Setting::name_of(name)))
+            Step::Revoke(name) => {
+                self.tell_agent(seat, |agent| agent.revoke(NOW, Setting::name_of(name)))
             }
             Step::Await(_) | Step::Later(_) => unreachable!("passed over"),
         }
@@ -180,7 +180,7 @@ impl Turn<'_> {
             .filter(|op| matches!(op, Op::Assert { .. }))
             .count();
         if asserts > 0 && !before.is_voting() {
-            self.deeds.count(Deed::AssertedInQuarantine);
+            self.coverage.count(CoverPoint::AssertedInQuarantine);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What comes of it: what the machines want done, and what it means for the promises.
 
 use super::Turn;
-use crate::model::deeds::Deed;
+use crate::model::coverage::CoverPoint;
 use crate::model::kept::Kept;
 use crate::model::setting::{Disk, Setting};
 use crate::model::state::{Flight, Phase, VoterSeat};
@@ -58,15 +58,15 @@ impl Turn<'_> {
                 ..
             } => {
                 if attempt != token {
-                    self.deeds.count(Deed::Passed);
+                    self.coverage.count(CoverPoint::Passed);
                 }
                 self.granted(seat, request, token, fence);
             }
             AgentOutput::Refused { request, why } => {
                 self.note(|| format!("{member:?} refuses client {}: {why:?}", request.0 / 100));
-                self.deeds.count(match why {
-                    Refusal::Timeout => Deed::TimedOut,
-                    Refusal::NoQuorum => Deed::NoQuorum,
+                self.coverage.count(match why {
+                    Refusal::Timeout => CoverPoint::TimedOut,
+                    Refusal::NoQuorum => CoverPoint::NoQuorum,
                 });
                 self.answered(request, |phase| matches!(phase, Phase::Asked { .. }));
             }
@@ -77,10 +77,10 @@ impl Turn<'_> {
                         request.0 / 100
                     )
                 });
-                self.deeds.count(if confirmed {
-                    Deed::Unlocked
+                self.coverage.count(if confirmed {
+                    CoverPoint::Unlocked
                 } else {
-                    Deed::UnlockedUnsure
+                    CoverPoint::UnlockedUnsure
                 });
                 self.answered(request, |phase| matches!(phase, Phase::Returns { .. }));
             }
@@ -90,11 +90,11 @@ impl Turn<'_> {
             }
             AgentOutput::AtRisk { token } => {
                 self.note(|| format!("{member:?}: {} is at risk", token.0));
-                self.deeds.count(Deed::AtRisk);
+                self.coverage.count(CoverPoint::AtRisk);
             }
             AgentOutput::Lost { token, why } => {
                 self.note(|| format!("{member:?}: {} is lost, {why:?}", token.0));
-                self.deeds.count(Deed::Lost);
+                self.coverage.count(CoverPoint::Lost);
                 for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
                     let holds =
                         matches!(client.phase, Phase::Holds { token: held, .. } if held == token);
@@ -132,10 +132,10 @@ impl Turn<'_> {
         }
         self.state.clients[client].phase = Phase::Holds { step, token };
         let (mode, names) = self.setting.asked(client, step);
-        self.deeds.count(if mode == Mode::Write {
-            Deed::GrantedWrite
+        self.coverage.count(if mode == Mode::Write {
+            CoverPoint::GrantedWrite
         } else {
-            Deed::GrantedRead
+            CoverPoint::GrantedRead
         });
         for number in names {
             let before = self.state.fences[*number];
@@ -215,42 +215,43 @@ impl Turn<'_> {
                 Op::Lock {
                     turn: quorum::message::Turn::Nobody,
                     ..
-                } => self.deeds.count(Deed::AskedRest),
-                Op::Assert { .. } => self.deeds.count(Deed::Asserted),
+                } => self.coverage.count(CoverPoint::AskedRest),
+                Op::Assert { .. } => self.coverage.count(CoverPoint::Asserted),
                 _ => {}
             }),
             Frame::Ack(Ack {
-                verdict:
-                    Verdict::Done {
-                        replies, condemned, ..
-                    },
+                verdict: Verdict::Done {
+                    replies, revoked, ..
+                },
                 ..
             }) => {
-                if !condemned.is_empty() {
-                    self.deeds.count(Deed::Condemned);
+                if !revoked.is_empty() {
+                    self.coverage.count(CoverPoint::Revoked);
                 }
                 replies.iter().for_each(|reply| match reply {
-                    Reply::Confirmed => self.deeds.count(Deed::Confirmed),
-                    Reply::Synced { .. } => self.deeds.count(Deed::Synced),
+                    Reply::Confirmed => self.coverage.count(CoverPoint::Confirmed),
+                    Reply::Synced { .. } => self.coverage.count(CoverPoint::Synced),
                     Reply::No {
                         reason: Reason::Turn,
-                    } => self.deeds.count(Deed::RefusedTurn),
+                    } => self.coverage.count(CoverPoint::RefusedTurn),
                     Reply::No {
                         reason: Reason::Quarantine,
-                    } => self.deeds.count(Deed::RefusedQuarantine),
+                    } => self.coverage.count(CoverPoint::RefusedQuarantine),
                     Reply::No {
                         reason: Reason::Storing,
-                    } => self.deeds.count(Deed::RefusedStoring),
+                    } => self.coverage.count(CoverPoint::RefusedStoring),
                     _ => {}
                 });
             }
             Frame::Ack(Ack {
                 verdict: Verdict::Mismatch { .. },
                 ..
-            }) => self.deeds.count(Deed::Mismatched),
-            Frame::Notice(notice) if !notice.hints.is_empty() => self.deeds.count(Deed::Hinted),
-            Frame::Floor(Floor::Told { .. }) => self.deeds.count(Deed::FloorTold),
-            Frame::Floor(Floor::Lost { .. }) => self.deeds.count(Deed::FloorLost),
+            }) => self.coverage.count(CoverPoint::Mismatched),
+            Frame::Notice(notice) if !notice.hints.is_empty() => {
+                self.coverage.count(CoverPoint::Hinted)
+            }
+            Frame::Floor(Floor::Told { .. }) => self.coverage.count(CoverPoint::FloorTold),
+            Frame::Floor(Floor::Lost { .. }) => self.coverage.count(CoverPoint::FloorLost),
             Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => {}
         }
     }

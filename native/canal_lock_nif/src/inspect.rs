@@ -6,12 +6,12 @@
 
 use crate::arguments::{non_negative, with_key};
 use crate::caller::Caller;
-use crate::enif::{self, ErlNifTerm, Here};
+use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::error::CallError;
 use crate::incarnation::{contain_panic, current, Incarnation, INCARNATIONS};
 use crate::key::interned::Handle;
 use crate::key::read::Reading;
 use crate::key::{decode, TermKey};
-use crate::raised::Raised;
 use permit_table::{
     bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
@@ -24,9 +24,9 @@ mod atoms {
     }
 }
 
-fn permits_out(key: &Reading<'_>) -> Result<u64, Raised> {
+fn permits_out(key: &Reading<'_>) -> Result<u64, CallError> {
     let pin = pin();
-    let open = current(&pin).ok_or(Raised::NotStarted)?;
+    let open = current(&pin).ok_or(CallError::NotStarted)?;
     fault::point();
     Ok(open.table.count(&pin, key))
 }
@@ -34,7 +34,7 @@ fn permits_out(key: &Reading<'_>) -> Result<u64, Raised> {
 /// `intern(Key) -> Handle`: for another try of a call that has raised `intern`. Dirty, for the key is long.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
-    let handle = Handle::of(Here::from_env(env), key.as_c_arg())?;
+    let handle = Handle::of(CallEnv::from_env(env), key.as_c_arg())?;
     Ok(ResourceArc::new(handle))
 }
 
@@ -49,17 +49,21 @@ fn forget(handle: ResourceArc<Handle>) -> Atom {
 /// `count(Key)`: permits out.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
-    Ok(with_key(Here::from_env(env), key.as_c_arg(), permits_out)?)
+    Ok(with_key(
+        CallEnv::from_env(env),
+        key.as_c_arg(),
+        permits_out,
+    )?)
 }
 
 /// `buckets(Key, MaxPer) -> {Full, Rest}`: full buckets, and permits in the next one.
 #[rustler::nif]
 fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
-    let here = Here::from_env(env);
-    let max_per = non_negative(here, max_per.as_c_arg())
+    let call = CallEnv::from_env(env);
+    let max_per = non_negative(call, max_per.as_c_arg())
         .filter(|max_per| *max_per > 0)
         .ok_or(Error::BadArg)?;
-    let out = with_key(here, key.as_c_arg(), permits_out)?;
+    let out = with_key(call, key.as_c_arg(), permits_out)?;
     Ok(bucket_view(out, max_per))
 }
 
@@ -73,19 +77,19 @@ type List = Result<Vec<ErlNifTerm>, OutOfMemory>;
 fn piece<'a, N: Encoder>(
     env: Env<'a>,
     serial: u64,
-    tell: impl FnOnce(Here<'a>, &Incarnation, &mut List) -> Result<Option<N>, Raised>,
+    tell: impl FnOnce(CallEnv<'a>, &Incarnation, &mut List) -> Result<Option<N>, CallError>,
 ) -> NifResult<Term<'a>> {
-    let here = Here::from_env(env);
+    let call = CallEnv::from_env(env);
     let pin = pin();
     fault::point();
-    let open = current(&pin).ok_or(Raised::NotStarted)?;
+    let open = current(&pin).ok_or(CallError::NotStarted)?;
     if serial != 0 && serial != open.serial {
         return Ok(atoms::changed().encode(env));
     }
     let mut list = Ok(Vec::new());
-    let next = tell(here, open, &mut list)?;
-    let list = list.map_err(Raised::from)?;
-    let list = here.term(enif::list(here, list.into_iter(), enif::nil()));
+    let next = tell(call, open, &mut list)?;
+    let list = list.map_err(CallError::from)?;
+    let list = call.term(enif::list(call, list.into_iter(), enif::nil()));
     let next = match next {
         Some(next) => next.encode(env),
         None => atoms::done().encode(env),
@@ -107,19 +111,23 @@ fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
 
 /// `{Key, Permits}`
 fn key_and_permits(
-    here: Here<'_>,
+    call: CallEnv<'_>,
     key: &TermKey,
     permits: u64,
 ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
-    let key = decode::term(here, key)?;
-    Ok(Some(enif::tuple(here, &[key, enif::number(here, permits)])))
+    let key = decode::term(call, key)?;
+    Ok(Some(enif::tuple(call, &[key, enif::number(call, permits)])))
 }
 
 /// The pid of a holder; of a proxy, that of the process that it represents. Nothing if it has died since it was seen to
 /// hold something: it may have been a proxy, whose record is gone (R2).
-fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Result<Option<ErlNifTerm>, OutOfMemory> {
+fn pid(
+    call: CallEnv<'_>,
+    open: &Incarnation,
+    word: u64,
+) -> Result<Option<ErlNifTerm>, OutOfMemory> {
     let holder = Caller::from_word(word);
-    let represented = open.proxies.holder(here, holder)?;
+    let represented = open.proxies.holder(call, holder)?;
     // In this order: a record is removed after the table has forgotten the proxy.
     Ok(represented.or_else(|| open.table.knows(holder.holder()).then(|| holder.pid())))
 }
@@ -127,9 +135,9 @@ fn pid(here: Here<'_>, open: &Incarnation, word: u64) -> Result<Option<ErlNifTer
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: what is out.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
-    piece(env, serial, |here, open, list| {
+    piece(env, serial, |call, open, list| {
         Ok(open.table.keys_after(after, limit, |key, permits| {
-            add(list, key_and_permits(here, key, permits));
+            add(list, key_and_permits(call, key, permits));
         }))
     })
 }
@@ -152,15 +160,15 @@ fn from(cursor: Cursor) -> From {
 /// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
-    piece(env, serial, |here, open, list| {
+    piece(env, serial, |call, open, list| {
         let next = open.table.permits_from(cursor(from), |seen| {
-            let permits = enif::number(here, seen.permits);
-            let tuple = pid(here, open, seen.holder).and_then(|pid| {
+            let permits = enif::number(call, seen.permits);
+            let tuple = pid(call, open, seen.holder).and_then(|pid| {
                 let Some(pid) = pid else {
                     return Ok(None);
                 };
-                let key = decode::term(here, seen.key)?;
-                Ok(Some(enif::tuple(here, &[pid, key, permits])))
+                let key = decode::term(call, seen.key)?;
+                Ok(Some(enif::tuple(call, &[pid, key, permits])))
             });
             add(list, tuple);
         })?;
@@ -171,12 +179,12 @@ fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
 /// `holders(Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResult<Term<'a>> {
-    piece(env, serial, |here, open, list| {
+    piece(env, serial, |call, open, list| {
         let visit = |seen: Permits<'_, TermKey>| {
-            let tuple = |pid| enif::tuple(here, &[pid, enif::number(here, seen.permits)]);
-            add(list, pid(here, open, seen.holder).map(|pid| pid.map(tuple)));
+            let tuple = |pid| enif::tuple(call, &[pid, enif::number(call, seen.permits)]);
+            add(list, pid(call, open, seen.holder).map(|pid| pid.map(tuple)));
         };
-        let next = with_key(here, key.as_c_arg(), |key| {
+        let next = with_key(call, key.as_c_arg(), |key| {
             Ok(open.table.holders_from(cursor(from), key, visit)?)
         })?;
         Ok(next.map(self::from))
@@ -186,25 +194,29 @@ fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResul
 /// `held(Serial, From, Pid) -> {Serial, [{Key, Permits}], Next | done} | changed`: what one process holds.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Term<'a>> {
-    piece(env, serial, |here, open, list| {
-        let Some(holder) = holder(here, open, pid)? else {
+    piece(env, serial, |call, open, list| {
+        let Some(holder) = holder(call, open, pid)? else {
             return Ok(None);
         };
         let visit = |seen: Permits<'_, TermKey>| {
-            add(list, key_and_permits(here, seen.key, seen.permits));
+            add(list, key_and_permits(call, seen.key, seen.permits));
         };
         Ok(open.table.held(holder, from, visit)?)
     })
 }
 
 /// The holder that a process is, or its proxy; nothing for a process of another node that has none.
-fn holder(here: Here<'_>, open: &Incarnation, pid: Term<'_>) -> Result<Option<Holder>, Raised> {
+fn holder(
+    call: CallEnv<'_>,
+    open: &Incarnation,
+    pid: Term<'_>,
+) -> Result<Option<Holder>, CallError> {
     if pid.get_type() != TermType::Pid {
-        return Err(Raised::BadArg);
+        return Err(CallError::BadArg);
     }
     let process = match pid.decode::<LocalPid>() {
         Ok(local) => Some(Caller::from_pid(local.as_c_arg())),
-        Err(_) => with_key(here, pid.as_c_arg(), |pid| Ok(open.proxies.proxy(pid)))?,
+        Err(_) => with_key(call, pid.as_c_arg(), |pid| Ok(open.proxies.proxy(pid)))?,
     };
     Ok(process.map(Caller::holder))
 }
@@ -231,11 +243,11 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
 /// `info()`. Dirty, for it walks over all holders.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Term<'_>> {
-    let here = Here::from_env(env);
-    let open = INCARNATIONS.shared().ok_or(Raised::NotStarted)?;
+    let call = CallEnv::from_env(env);
+    let open = INCARNATIONS.shared().ok_or(CallError::NotStarted)?;
     fault::point();
-    let max_per = decode::term(here, &open.max_per.lock()).map_err(Raised::from)?;
-    info_map(env, here.term(max_per), open.table.usage())
+    let max_per = decode::term(call, &open.max_per.lock()).map_err(CallError::from)?;
+    info_map(env, call.term(max_per), open.table.usage())
 }
 
 /// Makes the atoms of an answer that no Erlang module of ours mentions. Later there may be no room for them, which is

@@ -3,8 +3,8 @@
 use crate::cluster::{name, Cluster, SECOND};
 use quorum::agent::Loss;
 
-fn condemn(cluster: &mut Cluster, node: usize, what: &str) {
-    cluster.agents[node].condemn(cluster.now, name(what));
+fn revoke(cluster: &mut Cluster, node: usize, what: &str) {
+    cluster.agents[node].revoke(cluster.now, name(what));
     cluster.run();
 }
 
@@ -14,8 +14,8 @@ fn the_holder_is_told_and_the_next_has_it() {
     let lock = cluster.locked(0, "x");
     let kept = cluster.locked(0, "y");
     let next = cluster.lock(1, "x", SECOND * 60);
-    condemn(&mut cluster, 2, "x");
-    assert_eq!(cluster.lost, [(lock.token, Loss::Condemned)]);
+    revoke(&mut cluster, 2, "x");
+    assert_eq!(cluster.lost, [(lock.token, Loss::Revoked)]);
     assert!(!cluster.held(&lock) && cluster.held(&kept));
     cluster.pass(SECOND);
     let next = cluster.granted(next);
@@ -26,7 +26,7 @@ fn the_holder_is_told_and_the_next_has_it() {
 fn all_readers_are_told() {
     let mut cluster = Cluster::new(3);
     let locks: Vec<_> = (0..3).map(|node| cluster.rlocked(node, "x")).collect();
-    condemn(&mut cluster, 0, "x");
+    revoke(&mut cluster, 0, "x");
     assert_eq!(cluster.lost.len(), 3);
     assert!(locks.iter().all(|lock| !cluster.held(lock)));
     cluster.assert_empty();
@@ -38,7 +38,7 @@ fn an_unreachable_holder_is_waited_for() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.isolate(0);
-    condemn(&mut cluster, 1, "x");
+    revoke(&mut cluster, 1, "x");
     let next = cluster.lock(1, "x", SECOND * 60);
     while !cluster.is_granted(next) {
         cluster.pass(SECOND / 10);
@@ -52,7 +52,7 @@ fn a_lost_word_is_repeated() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     (1..3).for_each(|voter| cluster.cut(voter, 0));
-    condemn(&mut cluster, 1, "x");
+    revoke(&mut cluster, 1, "x");
     // Its own voter has told it already. Without that one:
     if cluster.held(&lock) {
         cluster.heal();
@@ -65,9 +65,9 @@ fn a_lost_word_is_repeated() {
 
 /// A name that nobody has is left as it is.
 #[test]
-fn nothing_to_condemn() {
+fn nothing_to_revoke() {
     let mut cluster = Cluster::new(3);
-    condemn(&mut cluster, 0, "x");
+    revoke(&mut cluster, 0, "x");
     let lock = cluster.locked(1, "x");
     assert!(cluster.held(&lock) && cluster.lost.is_empty());
 }

@@ -6,7 +6,7 @@
 //! to an end, and all tables have to become empty. One ending of each state is played, not all of them: what is shown
 //! is that no state is a trap.
 
-use crate::model::deeds::{Deed, Deeds};
+use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Setting};
 use crate::model::state::State;
 use crate::model::turn::Turn;
@@ -21,21 +21,21 @@ const MOST: usize = 10_000;
 ///
 /// # Errors
 /// What is left, or broken.
-pub fn ends_well(setting: &Setting, deeds: &Deeds, state: &State) -> Result<(), String> {
-    play(setting, deeds, state, false, false).0?;
-    play(setting, deeds, state, true, false).0
+pub fn ends_well(setting: &Setting, coverage: &Coverage, state: &State) -> Result<(), String> {
+    play(setting, coverage, state, false, false).0?;
+    play(setting, coverage, state, true, false).0
 }
 
 /// Plays one, with what happened, if it is to be told.
 pub fn play(
     setting: &Setting,
-    deeds: &Deeds,
+    coverage: &Coverage,
     state: &State,
     lost: bool,
     noted: bool,
 ) -> (Result<(), String>, Vec<String>) {
-    deeds.count(Deed::Calmed);
-    let mut turn = Turn::new(setting, deeds, state.clone(), noted);
+    coverage.count(CoverPoint::Quiescence);
+    let mut turn = Turn::new(setting, coverage, state.clone(), noted);
     let result = play_on(setting, &mut turn, lost);
     (result, turn.notes.unwrap_or_default())
 }

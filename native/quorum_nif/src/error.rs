@@ -5,7 +5,7 @@ use rustler::Error;
 
 /// Why a call raises.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Raised {
+pub(crate) enum CallError {
     /// An argument is not what it must be.
     BadArg,
     /// The machine was ended, or is not the one of this node any more.
@@ -16,13 +16,13 @@ pub(crate) enum Raised {
     NoRandom,
 }
 
-impl From<Raised> for Error {
-    fn from(raised: Raised) -> Self {
-        match raised {
-            Raised::BadArg => Error::BadArg,
-            Raised::Ended => Error::RaiseAtom("ended"),
-            Raised::Broken => Error::RaiseAtom("broken"),
-            Raised::NoRandom => Error::RaiseAtom("no_random_numbers"),
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::BadArg => Error::BadArg,
+            CallError::Ended => Error::RaiseAtom("ended"),
+            CallError::Broken => Error::RaiseAtom("broken"),
+            CallError::NoRandom => Error::RaiseAtom("no_random_numbers"),
         }
     }
 }

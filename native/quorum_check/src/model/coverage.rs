@@ -5,19 +5,19 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-macro_rules! deeds {
-    ($($(#[$doc:meta])* $deed:ident: $told:literal,)*) => {
+macro_rules! coverage {
+    ($($(#[$doc:meta])* $point:ident: $told:literal,)*) => {
         /// Something that machines do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Deed {
-            $($(#[$doc])* $deed,)*
+        pub enum CoverPoint {
+            $($(#[$doc])* $point,)*
         }
 
         const TOLD: &[&str] = &[$($told,)*];
     };
 }
 
-deeds! {
+coverage! {
     /// A reader's lock.
     GrantedRead: "read locks granted",
     /// A writer's lock.
@@ -48,8 +48,8 @@ deeds! {
     Mismatched: "sessions begun anew",
     /// The agent has told a voter what it still has.
     Synced: "syncs",
-    /// The holder's agent has heard that its lock is condemned.
-    Condemned: "condemned locks told",
+    /// The holder's agent has heard that its lock is revoked.
+    Revoked: "revoked locks told",
     /// A waiter is told.
     Hinted: "hints",
     /// A voter has told another how far its fences went.
@@ -63,33 +63,33 @@ deeds! {
     /// A vote refused while the fence is stored.
     RefusedStoring: "votes refused while storing",
     /// A calm end was played.
-    Calmed: "calm ends",
+    Quiescence: "calm ends",
 }
 
 /// The counts.
 #[derive(Debug)]
-pub struct Deeds([AtomicU64; TOLD.len()]);
+pub struct Coverage([AtomicU64; TOLD.len()]);
 
-impl Default for Deeds {
-    fn default() -> Deeds {
-        Deeds([const { AtomicU64::new(0) }; TOLD.len()])
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage([const { AtomicU64::new(0) }; TOLD.len()])
     }
 }
 
-impl Deeds {
+impl Coverage {
     /// Once more.
-    pub fn count(&self, deed: Deed) {
-        self.0[deed as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn count(&self, point: CoverPoint) {
+        self.0[point as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often.
     #[must_use]
-    pub fn seen(&self, deed: Deed) -> u64 {
-        self.0[deed as usize].load(Ordering::Relaxed)
+    pub fn seen(&self, point: CoverPoint) -> u64 {
+        self.0[point as usize].load(Ordering::Relaxed)
     }
 }
 
-impl fmt::Display for Deeds {
+impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seen = self
             .0

@@ -5,7 +5,7 @@
 
 /// A rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Weakness {
+pub enum ProtocolBug {
     /// E, and A1 and A2, which are dsync's: a voter that has forgotten everything grants at once.
     NoQuarantine,
     /// B1: an agent counts votes of an incarnation of the voter that is gone.
@@ -22,8 +22,8 @@ pub enum Weakness {
     LeaseFromAnswer,
     /// A voter drops the votes of an agent whose lease is over, and goes on under the same generation.
     SameGeneration,
-    /// A voter forgets a lock that was condemned, and does not wait for its holder to know.
-    CondemnedForgotten,
+    /// A voter forgets a lock that was revoked, and does not wait for its holder to know.
+    RevokedForgotten,
     /// An agent goes on counting the vote of a token after it was taken back.
     UnlockKeepsHeld,
     /// A voter that another process takes over does not ask again for what was being stored.
@@ -46,24 +46,24 @@ impl Weaknesses {
         bits: 0,
     };
 
-    /// With `weakness`, too.
+    /// With `bug`, too.
     #[cfg(feature = "model")]
     #[must_use]
-    pub fn with(self, weakness: Weakness) -> Weaknesses {
+    pub fn with(self, bug: ProtocolBug) -> Weaknesses {
         Weaknesses {
-            bits: self.bits | 1 << weakness as u16,
+            bits: self.bits | 1 << bug as u16,
         }
     }
 
     /// Whether the rule is broken here.
     #[inline(always)]
     #[must_use]
-    pub fn have(self, weakness: Weakness) -> bool {
+    pub fn have(self, bug: ProtocolBug) -> bool {
         #[cfg(feature = "model")]
-        let has = self.bits & 1 << weakness as u16 != 0;
+        let has = self.bits & 1 << bug as u16 != 0;
         #[cfg(not(feature = "model"))]
         let has = {
-            let _ = weakness;
+            let _ = bug;
             false
         };
         has

@@ -2,10 +2,10 @@
 
 use crate::arguments::{to_show, with_key};
 use crate::caller::Caller;
-use crate::enif::Here;
+use crate::enif::CallEnv;
+use crate::error::CallError;
 use crate::incarnation::{self, current, ManagerWatch, INCARNATIONS};
 use crate::key::interned;
-use crate::raised::Raised;
 use permit_table::{fault, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, NifResult, ResourceArc, Term};
@@ -31,7 +31,7 @@ fn open(
     max_per: Term,
     keep: bool,
 ) -> NifResult<ResourceArc<ManagerWatch>> {
-    let max_per = to_show(Here::from_env(env), max_per.as_c_arg())?;
+    let max_per = to_show(CallEnv::from_env(env), max_per.as_c_arg())?;
     consume_timeslice(env, PERCENT_TO_OPEN);
     Ok(incarnation::open(env, processes, max_per, keep)?)
 }
@@ -97,26 +97,26 @@ fn free_unused() -> Atom {
 /// one is.
 #[rustler::nif]
 fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
-    let here = Here::from_env(env);
-    let other = with_key(here, holder.as_c_arg(), |holder| {
+    let call = CallEnv::from_env(env);
+    let other = with_key(call, holder.as_c_arg(), |holder| {
         let pin = pin();
-        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
         fault::point();
         open.proxies
-            .represent(here, holder, || open.watch_proxy(here))
+            .represent(call, holder, || open.watch_proxy(call))
     })?;
-    Ok(here.term(other.map_or(atoms::ok().as_c_arg(), Caller::pid)))
+    Ok(call.term(other.map_or(atoms::ok().as_c_arg(), Caller::pid)))
 }
 
 /// `proxy_of(Pid) -> Proxy | none`
 #[rustler::nif]
 fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
-    let here = Here::from_env(env);
-    let proxy = with_key(here, holder.as_c_arg(), |holder| {
+    let call = CallEnv::from_env(env);
+    let proxy = with_key(call, holder.as_c_arg(), |holder| {
         let pin = pin();
-        let open = current(&pin).ok_or(Raised::NotStarted)?;
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
         fault::point();
         Ok(open.proxies.proxy(holder))
     })?;
-    Ok(here.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))
+    Ok(call.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))
 }

@@ -4,7 +4,7 @@
 //! hot calls hand them `{raise, Cause, Arguments}` as an answer: to match on it costs less than to catch. All others
 //! raise the cause, which is caught.
 
-use crate::enif::{self, ErlNifTerm, Here};
+use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::OutOfMemory;
 use rustler::{Atom, Error};
 
@@ -14,7 +14,7 @@ mod atoms {
 
 /// Why a call raises.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Raised {
+pub(crate) enum CallError {
     /// An argument is of the wrong type.
     BadArg,
     /// The key takes long to read ([`Care`](crate::key::read::Care)): it has to be interned first. Nothing has changed.
@@ -31,38 +31,38 @@ pub(crate) enum Raised {
     Panicked,
 }
 
-impl From<OutOfMemory> for Raised {
+impl From<OutOfMemory> for CallError {
     fn from(_: OutOfMemory) -> Self {
-        Raised::OutOfMemory
+        CallError::OutOfMemory
     }
 }
 
-impl From<Raised> for Error {
-    fn from(raised: Raised) -> Self {
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
         // Not `RaiseTerm`, which allocates a box: not for saying that there is no memory.
-        Error::RaiseAtom(raised.cause())
+        Error::RaiseAtom(error.cause())
     }
 }
 
-impl Raised {
+impl CallError {
     fn cause(self) -> &'static str {
         match self {
-            Raised::BadArg => "badarg",
-            Raised::Long => "intern",
-            Raised::NotStarted => "not_started",
-            Raised::OutOfMemory => "system_limit",
-            Raised::NotWatched => "not_watched",
-            Raised::NotHeld => "not_held",
-            Raised::Panicked => "nif_panicked",
+            CallError::BadArg => "badarg",
+            CallError::Long => "intern",
+            CallError::NotStarted => "not_started",
+            CallError::OutOfMemory => "system_limit",
+            CallError::NotWatched => "not_watched",
+            CallError::NotHeld => "not_held",
+            CallError::Panicked => "nif_panicked",
         }
     }
 
     /// `{raise, Cause, Arguments}`
     #[cold]
-    pub(crate) fn answer(self, here: Here<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
-        let arguments = enif::list(here, arguments.iter().copied(), enif::nil());
-        let cause = Atom::from_str(here.env(), self.cause()).unwrap_or(atoms::badarg());
+    pub(crate) fn answer(self, call: CallEnv<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
+        let arguments = enif::list(call, arguments.iter().copied(), enif::nil());
+        let cause = Atom::from_str(call.env(), self.cause()).unwrap_or(atoms::badarg());
         let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
-        enif::tuple(here, &parts)
+        enif::tuple(call, &parts)
     }
 }
