@@ -61,7 +61,7 @@ test: setup both-tools ## run all tests
 	$(loom) --package quorum --lib models
 	scripts/eunit.sh
 	mix test --warnings-as-errors
-	test/strangers/run.sh
+	test/packaging/downstream/run.sh
 	@cat _build/eunit-skipped.txt
 
 # That each tool builds the project on its own, and that a second build finds nothing to do and says nothing.
@@ -155,7 +155,7 @@ bench-cluster: setup ## measure the quorum locks beside OTP's global, on 4, 8 an
 .PHONY: conformance
 conformance: setup ## what lock managers get wrong: shown in the design of the original, and tried here
 	rebar3 as test compile
-	CANAL_LOCK_SOAK=4 erl -noinput -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -s canal_lock_conformance main
+	CANAL_LOCK_SOAK=4 erl -noinput -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -s canal_lock_conformance_tests main
 
 # The quick ones first. Each can be run by itself; docs/proof.md says what they look for, and what they found last.
 .PHONY: soak
@@ -171,9 +171,9 @@ soak: ## what takes hours: memory checkers, faults, more rounds, mutants, a hunt
 	scripts/mutants.sh
 	scripts/churn.sh $(minutes)
 
-.PHONY: strangers
-strangers: setup ## build the library the ways its users will: as a dependency, in releases, without cargo...
-	test/strangers/run.sh
+.PHONY: downstream
+downstream: setup ## build the library the ways its users will: as a dependency, in releases, without cargo...
+	test/packaging/downstream/run.sh
 
 .PHONY: dist
 dist: setup ## pack the native libraries with their checksum, for machines without Rust

@@ -35,11 +35,12 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
 
   # What `h :canal_lock` shows. To start another VM takes longer than to see that there is nothing to do.
   defp show_docs(app) do
-    stale? = fn module ->
-      Mix.Utils.stale?([Path.join(__DIR__, "src/#{module}.erl")], [Path.join(app, "doc/chunks/#{module}.chunk")])
+    stale? = fn source ->
+      chunk = Path.join(app, "doc/chunks/#{Path.basename(source, ".erl")}.chunk")
+      Mix.Utils.stale?([Path.join(__DIR__, source)], [chunk])
     end
 
-    if Enum.any?([:canal_lock, :canal_lock_quorum, :canal_lock_telemetry], stale?) do
+    if Enum.any?(~w(src/canal_lock.erl src/canal_lock_telemetry.erl src/quorum/canal_lock_quorum.erl), stale?) do
       escript("scripts/shell_docs.escript", Path.join(app, "doc"))
     end
   end

@@ -21,7 +21,7 @@ await_permits(Subject, Keys, Permits) ->
 count(ours, Key) ->
     canal_lock:count(Key);
 count(ets, Key) ->
-    case ets:lookup(canal_lock_ets, {Key, 1}) of
+    case ets:lookup(test_original, {Key, 1}) of
         [{_, Count}] -> Count;
         [] -> 0
     end.
@@ -36,7 +36,7 @@ closed(ours) ->
     ok;
 closed(ets) ->
     IsOut = [{{{'_', '$1'}, '$2'}, [{is_integer, '$1'}, {'=/=', '$2', 0}], [true]}],
-    ok = await(0, fun() -> ets:select_count(canal_lock_ets, IsOut) end),
+    ok = await(0, fun() -> ets:select_count(test_original, IsOut) end),
     ok = bench_subjects:settle(ets),
     0 = ets:info(canal_lock_ets_monitors, size),
     ok;

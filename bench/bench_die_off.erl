@@ -105,7 +105,7 @@ hold(ours, Key) ->
     {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1),
     sleep();
 hold(ets, Key) ->
-    {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1),
+    {acquired, _} = test_original:acquire(Key, ?MAX_PER, 1),
     sleep().
 
 sleep() ->

@@ -67,7 +67,7 @@ closed(Subject) -> bench_books:closed(Subject).
 ).
 
 ?TIME(ours, canal_lock);
-?TIME(ets, canal_lock_ets);
+?TIME(ets, test_original);
 ?TIME(counters, bench_counters);
 time(none, _Key) ->
     Start = erlang:monotonic_time(),

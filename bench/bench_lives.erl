@@ -115,13 +115,13 @@ life("release and exit", ours) ->
     end;
 life("release and exit", ets) ->
     fun(Key) ->
-        {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1),
-        ok = canal_lock_ets:release(Key, ?MAX_PER, 1)
+        {acquired, _} = test_original:acquire(Key, ?MAX_PER, 1),
+        ok = test_original:release(Key, ?MAX_PER, 1)
     end;
 life("die holding", ours) ->
     fun(Key) -> {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) end;
 life("die holding", ets) ->
-    fun(Key) -> {acquired, _} = canal_lock_ets:acquire(Key, ?MAX_PER, 1) end;
+    fun(Key) -> {acquired, _} = test_original:acquire(Key, ?MAX_PER, 1) end;
 life("release and exit", floor) ->
     fun(Key) ->
         true = bench_floor_nif:floor_watch(),

@@ -95,7 +95,7 @@ end).
 
 ?LOOP(elixir_pair, ?PAIR('Elixir.CanalLock')).
 
-?LOOP(ets_pair, ?PAIR(canal_lock_ets)).
+?LOOP(ets_pair, ?PAIR(test_original)).
 
 ?LOOP(counters_pair, ?PAIR(bench_counters)).
 
@@ -109,7 +109,7 @@ end).
 
 ?LOOP(ours_full, full = canal_lock:acquire(Key, MaxPer, Buckets)).
 
-?LOOP(ets_full, full = canal_lock_ets:acquire(Key, MaxPer, Buckets)).
+?LOOP(ets_full, full = test_original:acquire(Key, MaxPer, Buckets)).
 
 ?LOOP(counters_full, full = bench_counters:acquire(Key, MaxPer, Buckets)).
 
@@ -117,7 +117,7 @@ end).
 
 ?CHOICES_LOOP(ours_pair_of_choices, ?PAIR(canal_lock)).
 
-?CHOICES_LOOP(ets_pair_of_choices, ?PAIR(canal_lock_ets)).
+?CHOICES_LOOP(ets_pair_of_choices, ?PAIR(test_original)).
 
 ?CHOICES_LOOP(counters_pair_of_choices, ?PAIR(bench_counters)).
 
@@ -125,7 +125,7 @@ end).
 
 ?MANY_LOOP(ours_pair_of_many, ?PAIR(canal_lock)).
 
-?MANY_LOOP(ets_pair_of_many, ?PAIR(canal_lock_ets)).
+?MANY_LOOP(ets_pair_of_many, ?PAIR(test_original)).
 
 ?MANY_LOOP(counters_pair_of_many, ?PAIR(bench_counters)).
 

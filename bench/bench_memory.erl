@@ -75,7 +75,7 @@ has_taken(ours, Keys) ->
     ok;
 has_taken(ets, Keys) ->
     %% For each key its bucket and its highest; for each permit two of the manager.
-    [Rows, Rows] = [ets:info(Table, size) || Table <- [canal_lock_ets, canal_lock_ets_monitors]],
+    [Rows, Rows] = [ets:info(Table, size) || Table <- [test_original, canal_lock_ets_monitors]],
     Rows = 2 * Keys,
     ok.
 
@@ -169,7 +169,7 @@ own(ours) ->
 own(ets) ->
     [Public, Private] = [
         ets:info(Table, memory) * erlang:system_info(wordsize)
-     || Table <- [canal_lock_ets, canal_lock_ets_monitors]
+     || Table <- [test_original, canal_lock_ets_monitors]
     ],
     [{public, Public}, {own, Public + Private}];
 own(none) ->

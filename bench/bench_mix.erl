@@ -57,7 +57,7 @@ loop(ets) -> fun ets/4.
 
 ?LOOP(ours, canal_lock).
 
-?LOOP(ets, canal_lock_ets).
+?LOOP(ets, test_original).
 
 open_key(Random) ->
     {mix, ?FULL + ?ONE_OF(?KEYS - ?FULL, Random)}.

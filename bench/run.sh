@@ -27,7 +27,7 @@ bench() {
 }
 
 mkdir -p "$out"
-erlc -o "$out" bench/*.erl test/canal_lock_ets.erl
+erlc -o "$out" bench/*.erl test/support/test_original.erl
 if [ "$mode" = compare ]; then
   bench compare "$old" "$new"
   exit

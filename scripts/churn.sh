@@ -7,4 +7,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rebar3 as test compile
-exec erl -noshell -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -run canal_lock_churn main "${1:-60}" </dev/null
+exec erl -noshell -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -run soak_churn main "${1:-60}" </dev/null

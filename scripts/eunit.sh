@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 rebar3 as test compile
 # By what is in them: a module of another name may have tests, too.
-with_tests() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' test/*.erl examples/*/test/*.erl; }
+with_tests() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' test/*/*.erl examples/*/test/*.erl; }
 mapfile -t modules < <(with_tests | xargs basename -s .erl -a | sort)
 quorum=() others=()
 for module in "${modules[@]}"; do
@@ -38,7 +38,7 @@ run "${others[@]}" 2>&1 | tee "$said/others" || status=1
 wait $! || status=1
 cat "$said/quorum"
 
-# What could not run here, as canal_lock_stage:skipped/2 has it. `make test' prints the file again, as its last lines.
+# What could not run here, as test_setup:skipped/2 has it. `make test' prints the file again, as its last lines.
 skipped=_build/eunit-skipped.txt
 sed -n 's/^ *SKIPPED: /  /p' "$said"/{quorum,others} >"$said/titles"
 { echo "eunit: skipped here: $(wc -l <"$said/titles")"; cat "$said/titles"; } | tee "$skipped"

@@ -38,7 +38,7 @@ citations() {
       cite(cited, name)
     }
     { cited = "" }
-  ' test/*.erl test/*.exs \
+  ' test/*/*.erl test/*/*.exs \
     native/permit_table/{tests,src}/*.rs native/quorum/tests/{,*/}*.rs native/quorum_check/tests/*.rs | sort -u
 }
 

@@ -11,7 +11,7 @@
 main([]) ->
     main([filename:join(project(), "doc")]);
 main([Folder]) ->
-    Sources = filelib:wildcard(filename:join([project(), "src", "*.erl"])),
+    Sources = filelib:wildcard(filename:join([project(), "src", "**", "*.erl"])),
     Chunks = [{Source, chunk(Folder, Source)} || Source <- Sources, is_public(Source)],
     Stale = [{Source, Chunk} || {Source, Chunk} <- Chunks, is_older(Chunk, Source)],
     HasEDoc = code:ensure_loaded(edoc) =:= {module, edoc},

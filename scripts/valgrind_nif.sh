@@ -25,7 +25,8 @@ rebar3 as test compile >"$log" 2>&1 || fail "$(cat "$log")"
 ebin=$PWD/_build/rebar3/test/lib/canal_lock/ebin
 tests=$work/tests
 mkdir "$tests"
-erlc +debug_info -o "$tests" test/canal_lock_{await,crash,key_terms,short_storm,stage,worker}.erl
+erlc +debug_info -o "$tests" \
+  test/support/test_{await,manager_crash,key_terms,setup,worker}.erl test/storms/soak_every_call.erl
 
 # What is garbage on Erlang's heaps when the VM halts, valgrind takes for lost.
 collect='_ = [erlang:garbage_collect(Process) || Process <- processes()]'
@@ -33,7 +34,7 @@ status=0
 timeout 900 scripts/valgrind_vm.sh --undef-value-errors=no --error-limit=no --num-callers=40 --leak-check=full \
   --show-leak-kinds=definite --suppressions=scripts/valgrind_nif.supp --log-file="$log" -- \
   -S 2:2 -SDcpu 2:2 -Mea min -- -pa "$ebin" "$tests" \
-  -eval "ok = canal_lock_short_storm:run(), $collect, io:format(\"done~n\"), halt()." >"$work/output" 2>&1 || status=$?
+  -eval "ok = soak_every_call:run(), $collect, io:format(\"done~n\"), halt()." >"$work/output" 2>&1 || status=$?
 grep -qx 'done' "$work/output" || fail "the storm did not come to its end ($status): $(tail -n 20 "$work/output")"
 grep -q 'ERROR SUMMARY' "$log" || fail "valgrind did not come to its end: $(tail -n 20 "$log")"
 

@@ -23,13 +23,13 @@
 -spec start(pos_integer()) -> [a_node()].
 start(Count) ->
     Nodes = [start_one() || _ <- lists:seq(1, Count)],
-    Ports = [{name(Node), call(Node, fun canal_lock_epmd:port/0)} || Node <- Nodes],
+    Ports = [{name(Node), call(Node, fun test_epmd:port/0)} || Node <- Nodes],
     Names = [Name || {Name, _} <- Ports],
-    _ = call_all(Nodes, fun() -> [canal_lock_epmd:tell(Name, Port) || {Name, Port} <- Ports, Name =/= node()] end),
+    _ = call_all(Nodes, fun() -> [test_epmd:tell(Name, Port) || {Name, Port} <- Ports, Name =/= node()] end),
     Connect = fun() -> [true = net_kernel:connect_node(Name) || Name <- Names, Name =/= node()] end,
     _ = [call(Node, Connect) || Node <- Nodes],
     _ = call_all(Nodes, fun() ->
-        ok = canal_lock_await:value(lists:sort(Names), fun() -> lists:sort([node() | nodes()]) end),
+        ok = test_await:value(lists:sort(Names), fun() -> lists:sort([node() | nodes()]) end),
         ok = global:sync()
     end),
     Nodes.
@@ -42,7 +42,7 @@ start_one() ->
         connection => standard_io,
         args =>
             ["+Bd", "-setcookie", "canal_lock", "-kernel", "logger_level", "error"] ++ ?ARGUMENTS ++
-                canal_lock_epmd:arguments() ++ ["-pa" | [Path || Path <- code:get_path(), filelib:is_dir(Path)]]
+                test_epmd:arguments() ++ ["-pa" | [Path || Path <- code:get_path(), filelib:is_dir(Path)]]
     }),
     {Peer, Name}.
 
@@ -83,7 +83,7 @@ start_quorum(Nodes) ->
         #{voting := Voting, members := Told} = canal_lock_quorum:status(),
         {Voting, length([Node || #{node := Node, answers := true} <- Told])}
     end,
-    _ = call_all(Nodes, fun() -> canal_lock_await:value({true, length(Members)}, Answering, ?QUIET_MS) end),
+    _ = call_all(Nodes, fun() -> test_await:value({true, length(Members)}, Answering, ?QUIET_MS) end),
     ok.
 
 %% Nothing is locked on any of them, by either of the two, and nobody waits.
@@ -94,7 +94,7 @@ await_quiet(Nodes) ->
         %% It has no function that tells.
         {lists:sum(maps:values(Status)), ets:info(global_locks, size)}
     end,
-    _ = call_all(Nodes, fun() -> canal_lock_await:value({0, 0}, Left, ?QUIET_MS) end),
+    _ = call_all(Nodes, fun() -> test_await:value({0, 0}, Left, ?QUIET_MS) end),
     ok.
 
 %% To other nodes, by whatever process: what the sockets have counted.

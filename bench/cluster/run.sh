@@ -13,8 +13,8 @@ library=_build/rebar3/default/lib/canal_lock/ebin
 
 rebar3 compile
 mkdir -p "$out"
-erlc -o "$out" bench/*.erl bench/cluster/*.erl test/canal_lock_ets.erl
+erlc -o "$out" bench/*.erl bench/cluster/*.erl test/support/test_original.erl
 # How nodes find each other without a daemon, and wait for each other.
-erlc -o "$out" test/canal_lock_epmd.erl test/canal_lock_await.erl
+erlc -o "$out" test/support/test_epmd.erl test/support/test_await.erl
 # As bench/run.sh does.
 erl -noinput +Bd +fnu -pa "$out" "$library" -s bench_cluster main -extra "$mode" "$out"

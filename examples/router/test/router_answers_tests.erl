@@ -205,7 +205,7 @@ streamed() ->
             ],
             ok = router_test_dyno:close(Connection),
             %% The next request finds room.
-            canal_lock_await:permits(0)
+            test_await:permits(0)
         end
      || Length <- ["", "Content-Length: 11\r\n"]
     ].

@@ -126,12 +126,12 @@ ends_load() ->
         after infinity -> ok
         end
     end),
-    ok = canal_lock_await:value(4, Sockets),
+    ok = test_await:value(4, Sockets),
     exit(Owner, kill),
     receive
         {'DOWN', Monitor, process, Owner, killed} -> ok
     end,
-    ok = canal_lock_await:value(0, Sockets),
+    ok = test_await:value(0, Sockets),
     ok = router_demo_dyno:stop(Dyno),
     ok = router:delete(<<"shop">>),
     ok = router_demo_book:delete(Book).

@@ -82,7 +82,7 @@ ahead() ->
         begin
             ok = gen_tcp:send(Socket, Bytes),
             %% Until it has been read.
-            canal_lock_await:value({ok, [{send_pend, 0}]}, fun() -> inet:getstat(Socket, [send_pend]) end)
+            test_await:value({ok, [{send_pend, 0}]}, fun() -> inet:getstat(Socket, [send_pend]) end)
         end
      || Bytes <- ["G", binary:copy(<<"more">>, 100000), "E"]
     ],
@@ -129,14 +129,14 @@ floods_nobody() ->
     given_up().
 
 given_up() ->
-    canal_lock_await:value(0, fun() -> canal_lock:count(<<"shop">>) end, ?MUCH_LATER_MS).
+    test_await:value(0, fun() -> canal_lock:count(<<"shop">>) end, ?MUCH_LATER_MS).
 
 takes_nothing() ->
     ok = router_test_stage:answer_ms(?SOON_MS),
     ok = put_app(router_test_dyno:start(fun flood/2)),
     Socket = router_test_client:connect([{recbuf, 4096}]),
     ok = router_test_client:get(Socket, "/"),
-    canal_lock_await:value(2, fun() -> maps:get(granted, canal_lock:info()) end),
+    test_await:value(2, fun() -> maps:get(granted, canal_lock:info()) end),
     router_test_stage:held(0),
     ok = gen_tcp:close(Socket).
 
@@ -162,7 +162,7 @@ slow_to_take() ->
 
 %% Until it waits for a client that does not read, and does nothing any more.
 blocked(Holder) ->
-    canal_lock_await:value(true, fun() ->
+    test_await:value(true, fun() ->
         Before = process_info(Holder, reductions),
         [erlang:yield() || _ <- lists:seq(1, 1000)],
         process_info(Holder, [current_function, reductions]) =:=
@@ -179,7 +179,7 @@ goes_while_blocked() ->
     ok = blocked(Holder),
     ok = router_test_client:reset(Socket),
     %% The rest is taken from the dyno, and thrown away.
-    ok = canal_lock_await:answer(Sent),
+    ok = test_await:answer(Sent),
     until_closed(Connection).
 
 %% Several, so that there is something to read for one of them whenever the router looks.

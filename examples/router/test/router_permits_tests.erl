@@ -153,13 +153,13 @@ many_clients() ->
     Clients = [
         spawn_monitor(fun() ->
             Socket = router_test_client:connect(),
-            ok = canal_lock_await:gate(Gate),
+            ok = test_await:gate(Gate),
             ok = until_served(Socket)
         end)
      || _ <- lists:seq(1, ?CLIENTS)
     ],
     ok = counters:add(Gate, 1, 1),
-    [normal = canal_lock_await:reason(Client) || Client <- Clients],
+    [normal = test_await:reason(Client) || Client <- Clients],
     [?assertMatch(Peak when Peak =:= 1; Peak =:= 2, atomics:get(Peaks, 1)) || Peaks <- Most].
 
 serve_counting(Busy, Index, Most) ->
@@ -291,7 +291,7 @@ statistics() ->
     ?assertEqual({502, <<"dyno-failed">>}, reason(router_test_client:get("/"))),
     router_test_stage:held(0),
     {ok, #{stats := Stats}} = router_apps:find(<<"shop">>),
-    canal_lock_await:value([2, 1, 2, 1], fun() ->
+    test_await:value([2, 1, 2, 1], fun() ->
         Reading = router_stats:read(Stats),
         [maps:get(Name, Reading) || Name <- [granted, refused, ended, failed]]
     end),
@@ -302,10 +302,10 @@ manager_dies() ->
     ok = put_app(3, [router_test_dyno:start(), router_test_dyno:start()]),
     Requests = open_some(4),
     Manager = whereis(canal_lock),
-    ok = canal_lock_crash:kill(Manager),
+    ok = test_manager_crash:kill(Manager),
     %% Whether another is there already or not.
     Fifth = open(<<"/fifth">>),
-    _ = canal_lock_crash:another(Manager),
+    _ = test_manager_crash:another(Manager),
     router_test_stage:held(5),
     Sixth = open(<<"/sixth">>),
     refused(),

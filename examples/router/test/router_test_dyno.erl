@@ -49,7 +49,7 @@ start(Serve) ->
         _ = monitor(process, Test),
         accept(Listener, {?HOST, Port}, Serve, Test)
     end),
-    canal_lock_await:answer(Ref).
+    test_await:answer(Ref).
 
 %% Where connections are refused.
 -spec nobody() -> router_dyno:address().
@@ -167,7 +167,7 @@ ended(Connection) ->
 
 -spec send(connection(), iodata()) -> ok | {error, term()}.
 send(Connection, Bytes) ->
-    canal_lock_await:answer(send_all(Connection, Bytes)).
+    test_await:answer(send_all(Connection, Bytes)).
 
 %% What has become of it is told in a message `{Reference, ok | {error, _}}'.
 -spec send_all(connection(), iodata()) -> reference().
@@ -187,7 +187,7 @@ reset(Connection) ->
 close(Connection, Options) ->
     Ref = make_ref(),
     Connection ! {close, Ref, Options},
-    canal_lock_await:answer(Ref).
+    test_await:answer(Ref).
 
 %% This and the end.
 -spec answer(connection(), iodata()) -> ok.

@@ -14,17 +14,17 @@
 %% taken is back, and nobody has reported an error.
 -spec tests([{Title :: string(), fun(() -> term())}]) -> term().
 tests(Tests) ->
-    foreach(Tests, fun() -> ?assertEqual([], canal_lock_listener:events()) end).
+    foreach(Tests, fun() -> ?assertEqual([], test_log_listener:events()) end).
 
 %% The same for tests in which something is killed whose death others report.
 -spec noisy([{Title :: string(), fun(() -> term())}]) -> term().
 noisy(Tests) ->
-    foreach(Tests, fun() -> ?assertMatch([_ | _], canal_lock_listener:events()) end).
+    foreach(Tests, fun() -> ?assertMatch([_ | _], test_log_listener:events()) end).
 
 foreach(Tests, Check) ->
-    canal_lock_listener:tests(error,
+    test_log_listener:tests(error,
         {foreach, fun start/0, fun stop/1, [
-            {timeout, ?TIMEOUT_S, {Title, fun() -> canal_lock_listener:listening(fun() -> run(Test, Check) end) end}}
+            {timeout, ?TIMEOUT_S, {Title, fun() -> test_log_listener:listening(fun() -> run(Test, Check) end) end}}
          || {Title, Test} <- Tests
         ]}
     ).
@@ -47,14 +47,14 @@ run(Test, Check) ->
         _ = Test(),
         exit(ended)
     end),
-    ended = canal_lock_await:reason({Pid, Monitor}),
+    ended = test_await:reason({Pid, Monitor}),
     all_is_back(),
     Check().
 
 %% P4, and that nothing was given back that nobody held.
 all_is_back() ->
-    canal_lock_await:permits(0),
-    canal_lock_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end),
+    test_await:permits(0),
+    test_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end),
     ?assertEqual([], canal_lock:audit()),
     #{granted := Granted, released := Released, given_back := GivenBack} = Info = canal_lock:info(),
     ?assertMatch(#{not_held := 0}, Info),
@@ -68,8 +68,8 @@ answer_ms(Answer_ms) ->
 %% Until the app has so many permits out, and its dynos together the same.
 -spec held(non_neg_integer()) -> ok.
 held(Permits) ->
-    canal_lock_await:count(<<"shop">>, Permits),
-    canal_lock_await:permits(2 * Permits).
+    test_await:count(<<"shop">>, Permits),
+    test_await:permits(2 * Permits).
 
 %% The process of the one request that is open.
 -spec holder(router_apps:host()) -> pid().

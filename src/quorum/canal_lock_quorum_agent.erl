@@ -1,0 +1,375 @@
+%% @private
+%% Runs the agent of this node: hands it what its processes want and what the voters answer, sends what it says to the
+%% voters, and tells holders what becomes of their locks. It watches them, each by a monitor for each lock.
+%%
+%% What is in the mailbox is handed over together, and one batch goes to each voter for all of it. With an empty mailbox
+%% nothing waits: batches grow with the load, and no constant says how long to gather.
+%%
+%% If this process is killed, the locks of its node are lost: the native library ends the old agent before it makes
+%% another, and the next process tells the holders. Who waits for an answer, sees it die.
+-module(canal_lock_quorum_agent).
+
+-behaviour(gen_server).
+
+-export([start_link/1]).
+-export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, infos/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
+
+%% No step takes more events. A step should take less than a millisecond.
+-define(MAX_EVENTS, 64).
+
+%% Who holds what: token, holder, the monitor of it, lock, and since when by the wall clock. It is the supervisor's.
+-define(TABLE, canal_lock_quorum).
+
+-record(waiting, {
+    from :: gen_server:from(),
+    monitor :: reference(),
+    mode :: canal_lock_quorum_lock:mode(),
+    names :: [canal_lock_quorum_names:name(), ...]
+}).
+
+-record(state, {
+    config :: canal_lock_quorum_config:config(),
+    agent :: canal_lock_quorum_nif:agent(),
+    %% The last one first.
+    events = [] :: [canal_lock_quorum_nif:agent_event()],
+    timer = none :: canal_lock_quorum_steps:timer(),
+    next_request = 1 :: pos_integer(),
+    %% Who wants a lock, and who waits until one has been given back, by the numbers of their requests.
+    locking = #{} :: #{pos_integer() => #waiting{}},
+    unlocking = #{} :: #{pos_integer() => gen_server:from()},
+    %% Members that did not answer after the last step.
+    silent = 0 :: non_neg_integer(),
+    %% That all others who could run have run since the first of the events came.
+    has_yielded = false :: boolean(),
+    pending = 0 :: non_neg_integer()
+}).
+
+-spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
+start_link(Config) ->
+    gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
+
+%% For the calling process. Names come as they are and as bytes, in whatever order.
+-spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], non_neg_integer()) ->
+    {ok, canal_lock_quorum_lock:lock()} | {error, timeout | no_quorum}.
+lock(Mode, Names, Bytes, Timeout_ms) ->
+    call({lock, Mode, Names, Bytes, Timeout_ms}).
+
+-spec unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held | timeout}.
+unlock(Token) ->
+    call({unlock, Token}).
+
+%% Waits until there is room.
+-spec try_unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held}.
+try_unlock(Token) ->
+    call({try_unlock, Token}).
+
+-spec revoke(binary()) -> ok.
+revoke(Name) ->
+    call({revoke, Name}).
+
+-spec status() -> #{
+    members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
+    pending_unlocks := non_neg_integer(),
+    waiting := non_neg_integer()
+}.
+status() ->
+    call(status).
+
+%% How many locks processes of this node hold.
+-spec count() -> non_neg_integer().
+count() ->
+    ets:info(?TABLE, size).
+
+%% All of them.
+-spec infos() -> [canal_lock_quorum:lock_info()].
+infos() ->
+    [
+        #{
+            node => node(),
+            holder => Holder,
+            names => canal_lock_quorum_lock:names(Lock),
+            mode => canal_lock_quorum_lock:mode(Lock),
+            fence => canal_lock_quorum_lock:fence(Lock),
+            since_ms => Since_ms,
+            held => canal_lock_quorum_lock:held(Lock)
+        }
+     || {_, Holder, _, Lock, Since_ms} <- ets:tab2list(?TABLE)
+    ].
+
+call(Request) ->
+    gen_server:call(?MODULE, Request, infinity).
+
+init(Config = #{setup := Setup}) ->
+    %% To say good-bye when it ends in order.
+    _ = process_flag(trap_exit, true),
+    %% Under load the mailbox is long, and collecting garbage need not look at it.
+    _ = process_flag(message_queue_data, off_heap),
+    %% The locks of the one before, if there was one, are not held from here on.
+    Agent = canal_lock_quorum_nif:agent_open(Setup),
+    ok = tell_holders_of_the_one_before(),
+    ok = net_kernel:monitor_nodes(true, #{node_type => all}),
+    Connected = [node() | nodes(connected)],
+    State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
+    {ok, State, {continue, step}}.
+
+tell_holders_of_the_one_before() ->
+    case ets:tab2list(?TABLE) of
+        [] ->
+            ok;
+        Rows ->
+            true = ets:delete_all_objects(?TABLE),
+            ok = tell_lost(Rows),
+            canal_lock_quorum_reports:report(agent_died, #{lost => length(Rows)})
+    end.
+
+places(Nodes, #{places := Places}) ->
+    [maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)].
+
+handle_call({lock, Mode, Names, Bytes, Timeout_ms}, From = {Pid, _}, State) ->
+    {Request, Numbered = #state{locking = Locking}} = number(State),
+    Monitor = erlang:monitor(process, Pid, [{tag, {gone_waiting, Request}}]),
+    Waiting = #waiting{from = From, monitor = Monitor, mode = Mode, names = Names},
+    add({lock, Request, Mode, Bytes, Timeout_ms}, Numbered#state{locking = Locking#{Request => Waiting}});
+handle_call({How, Token}, From, State) when How =:= unlock; How =:= try_unlock ->
+    give_back_for(From, How, Token, State);
+handle_call({revoke, Name}, From, State) ->
+    gen_server:reply(From, ok),
+    add({revoke, Name}, State);
+handle_call(status, From, State) ->
+    gen_server:reply(From, status(State)),
+    noreply(State);
+handle_call(Request, From, State) ->
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
+    gen_server:reply(From, {error, unknown_call}),
+    noreply(State).
+
+status(#state{agent = Agent, config = #{members := Members}, pending = Pending, locking = Locking}) ->
+    Told = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
+    #{
+        members => [
+            #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
+         || {Node, {Connected, Answers, Valid_ms}} <- Told
+        ],
+        pending_unlocks => Pending,
+        waiting => map_size(Locking)
+    }.
+
+handle_cast(Request, State) ->
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
+    noreply(State).
+
+handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
+    case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
+        %% It is the voter that tells of them.
+        not_a_member -> noreply(State);
+        Event -> add(Event, State)
+    end;
+handle_info({try_unlock, Token}, State) ->
+    give_back(given_back, Token, State);
+handle_info({{gone, Token}, _, process, _, _}, State) ->
+    give_back(try_unlock, Token, State);
+handle_info({{gone_waiting, Request}, _, process, _, _}, State = #state{locking = Locking}) ->
+    case maps:take(Request, Locking) of
+        {_, Others} -> add({cancel, Request}, State#state{locking = Others});
+        error -> noreply(State)
+    end;
+handle_info(timeout, State = #state{has_yielded = false}) ->
+    %% Those who are about to ask come along with this step: it costs as much for many as for one.
+    true = erlang:yield(),
+    noreply(State#state{has_yielded = true});
+handle_info(timeout, State) ->
+    step(State);
+handle_info({timeout, Timer, step}, State = #state{timer = {Timer, _}}) ->
+    step(State#state{timer = none});
+handle_info({timeout, _Replaced, step}, State) ->
+    noreply(State);
+handle_info({nodeup, Node, _}, State) ->
+    connection(Node, up, State);
+handle_info({nodedown, Node, _}, State) ->
+    connection(Node, down, State);
+handle_info({'EXIT', _Pid, normal}, State) ->
+    noreply(State);
+handle_info({'EXIT', _Pid, Reason}, State) ->
+    {stop, Reason, State};
+handle_info(Message, State) ->
+    ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Message}),
+    noreply(State).
+
+handle_continue(step, State) ->
+    step(State).
+
+%% In order: locks are lost and given back at once, so that nobody elsewhere has to wait for the end of their lease.
+terminate(Reason, State = #state{agent = Agent}) ->
+    case canal_lock_quorum_steps:is_orderly(Reason) of
+        true ->
+            ok = give_all_back(State),
+            canal_lock_quorum_nif:agent_close(Agent);
+        false ->
+            ok
+    end.
+
+give_all_back(State = #state{events = Events, locking = Locking, config = Config}) ->
+    #{setup := #{rules := #{attempt_ms := Attempt_ms}}} = Config,
+    Rows = ets:tab2list(?TABLE),
+    true = ets:delete_all_objects(?TABLE),
+    _ = erlang:start_timer(Attempt_ms, self(), farewell),
+    %% Who waits for a lock is not to get one now; that some have died, the agent may not have heard yet. The numbers of
+    %% unlocks mean nothing any more.
+    Cancelled = [{cancel, Request} || Request <- maps:keys(Locking)],
+    Returned = [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows],
+    Stepped = step(lists:reverse(Events) ++ Cancelled ++ Returned, State#state{events = []}),
+    %% Not earlier: who is told that a lock is lost must not find it held.
+    ok = tell_lost(Rows),
+    await_quorum(Stepped).
+
+tell_lost(Rows) ->
+    lists:foreach(fun({_, Holder, _, Lock, _}) -> Holder ! {canal_lock, lost, Lock} end, Rows).
+
+%% A voter may owe an answer, and hears of what was given back after it.
+await_quorum(#state{pending = 0}) ->
+    ok;
+await_quorum(State = #state{config = Config}) ->
+    receive
+        {canal_lock_quorum, Fingerprint, From, Frame} ->
+            case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
+                not_a_member -> await_quorum(State);
+                Event -> await_quorum(step([Event], State))
+            end;
+        {timeout, _, farewell} ->
+            ok
+    end.
+
+number(State = #state{next_request = Request}) ->
+    {Request, State#state{next_request = Request + 1}}.
+
+%% Of members alone.
+connection(Node, Is, State = #state{config = #{places := Places}}) when is_map_key(Node, Places) ->
+    ok = canal_lock_quorum_reports:report(Is, #{node => Node}),
+    add({Is, maps:get(Node, Places)}, State);
+connection(_Node, _Is, State) ->
+    noreply(State).
+
+%% `From' hears what comes of it. Of two at the same time, one has given it back.
+give_back_for(From, How, Token, State) ->
+    case [Lock || {_, _, _, Lock, _} <- ets:lookup(?TABLE, Token), canal_lock_quorum_lock:claim(Lock)] of
+        [_] ->
+            #state{next_request = Request, unlocking = Unlocking} = State,
+            give_back(How, Token, State#state{unlocking = Unlocking#{Request => From}});
+        [] ->
+            gen_server:reply(From, {error, not_held}),
+            noreply(State)
+    end.
+
+give_back(How, Token, State) ->
+    {Request, Numbered} = number(State),
+    ok = forget(Token),
+    add({How, Token, Request}, Numbered).
+
+forget(Token) ->
+    case ets:take(?TABLE, Token) of
+        [{_, _, Monitor, _, _}] ->
+            %% What it has sent already finds no row.
+            _ = erlang:demonitor(Monitor),
+            ok;
+        [] ->
+            ok
+    end.
+
+%%% Steps, when the mailbox is empty or there is enough for one
+
+add(Event, State = #state{events = Events}) ->
+    case State#state{events = [Event | Events]} of
+        Full when length(Events) + 1 >= ?MAX_EVENTS -> step(Full);
+        NotFull -> noreply(NotFull)
+    end.
+
+noreply(State = #state{events = Events}) ->
+    canal_lock_quorum_steps:noreply(Events, State).
+
+step(State = #state{events = Events}) ->
+    noreply(step(lists:reverse(Events), State#state{events = [], has_yielded = false})).
+
+step(Events, State = #state{agent = Agent, timer = Timer}) ->
+    {Outputs, Wait, Silent, Pending} = canal_lock_quorum_nif:agent_step(Agent, Events),
+    Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
+    Stepped = lists:foldl(fun output/2, State#state{timer = Waiting, pending = Pending}, Outputs),
+    silent(Silent, Stepped).
+
+output({send, To, Place, Frame}, State = #state{config = Config}) ->
+    ok = canal_lock_quorum_wire:send(To, Place, Frame, Config),
+    State;
+output({granted, Request, Token, Fence, Handle}, State = #state{locking = Locking, events = Events}) ->
+    case maps:take(Request, Locking) of
+        {Waiting, Others} ->
+            ok = granted(Waiting, Token, Fence, Handle),
+            State#state{locking = Others};
+        error ->
+            %% Who asked has died since.
+            {Number, Numbered} = number(State),
+            Numbered#state{events = [{try_unlock, Token, Number} | Events]}
+    end;
+output({refused, Request, Why}, State = #state{locking = Locking}) ->
+    case maps:take(Request, Locking) of
+        {#waiting{from = From, monitor = Monitor}, Others} ->
+            _ = erlang:demonitor(Monitor),
+            gen_server:reply(From, {error, Why}),
+            State#state{locking = Others};
+        error ->
+            State
+    end;
+output({unlocked, Request, true}, State) ->
+    answer(Request, ok, State);
+output({unlocked, Request, false}, State) ->
+    answer(Request, {error, timeout}, State);
+output({accepted, Request}, State) ->
+    answer(Request, ok, State);
+output({missing, Request}, State) ->
+    answer(Request, {error, not_held}, State);
+output({at_risk, Token}, State) ->
+    _ = [Holder ! {canal_lock, at_risk, Lock} || {_, Holder, _, Lock, _} <- ets:lookup(?TABLE, Token)],
+    State;
+output({lost, Token, _Why}, State) ->
+    ok = tell_lost(ets:lookup(?TABLE, Token)),
+    ok = forget(Token),
+    State;
+output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
+    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Why}),
+    State.
+
+granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names = Names}, Token, Fence, Handle) ->
+    Lock = canal_lock_quorum_lock:new(Handle, Token, Fence, Mode, Names),
+    %% If it is dead by now, this one tells so.
+    Holding = erlang:monitor(process, Pid, [{tag, {gone, Token}}]),
+    _ = erlang:demonitor(Monitor),
+    true = ets:insert(?TABLE, {Token, Pid, Holding, Lock, erlang:system_time(millisecond)}),
+    gen_server:reply(From, {ok, Lock}).
+
+%% To whoever waits for it, if anybody does.
+answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
+    case maps:take(Request, Unlocking) of
+        {From, Others} ->
+            gen_server:reply(From, Answer),
+            State#state{unlocking = Others};
+        error ->
+            State
+    end.
+
+%% What a member that does not answer keeps from being done is not an error of any caller's; the log has it.
+silent(Silent, State = #state{silent = Silent}) ->
+    State;
+silent(Silent, State = #state{silent = Before, pending = Pending, config = #{members := Members}}) ->
+    _ = [
+        case Silent band Bit of
+            Bit -> canal_lock_quorum_reports:report(silent, #{node => Node, pending_unlocks => Pending});
+            %% It may be silent no more because it is not there at all.
+            0 -> is_connected(Node) andalso canal_lock_quorum_reports:report(answers, #{node => Node})
+        end
+     || {Place, Node} <- lists:enumerate(0, Members),
+        Bit <- [1 bsl Place],
+        (Silent bxor Before) band Bit =/= 0
+    ],
+    State#state{silent = Silent}.
+
+is_connected(Node) ->
+    Node =:= node() orelse lists:member(Node, nodes(connected)).

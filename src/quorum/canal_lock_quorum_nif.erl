@@ -1,0 +1,156 @@
+%% @private
+%% The functions of the native library of the quorum locks, and nothing else.
+%%
+%% It is loaded by whoever uses it first, not with the module: where modules are loaded at boot, as in a release, those
+%% who want permits alone carry no more.
+-module(canal_lock_quorum_nif).
+
+-export([load/0, now/0, default_rules/0, check/1]).
+-export([held/1, give_back/1, claim/1, token/1]).
+-export([agent_open/1, agent_close/1, agent_step/2, agent_status/1]).
+-export([voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1]).
+-export([fence_read/1, fence_store/2]).
+
+-export_type([setup/0, rules/0, known_fences/0, agent/0, voter/0, wait/0, sending/0]).
+-export_type([agent_event/0, agent_output/0, voter_event/0, voter_output/0]).
+
+-opaque agent() :: reference().
+-opaque voter() :: reference().
+
+%% Names end in `_ms', or are numbers of things: see native/quorum/src/rules.rs.
+-type rules() :: #{atom() => pos_integer()}.
+
+-type setup() :: #{count := pos_integer(), me := canal_lock_quorum_config:place(), rules := rules()}.
+
+-type known_fences() :: #{floor := non_neg_integer() | nil, durable := boolean(), origin := non_neg_integer()}.
+
+%% How many milliseconds until the next step is due.
+-type wait() :: non_neg_integer() | infinity.
+
+-type place() :: canal_lock_quorum_config:place().
+-type token() :: canal_lock_quorum_lock:token().
+%% Each is used once.
+-type request() :: pos_integer().
+
+-type sending() ::
+    {send, agent | voter, place(), Frame :: binary()} | {bad_frame, From :: place(), Sentence :: binary()}.
+
+-type agent_event() ::
+    {frame, place(), binary()}
+    | {lock, request(), canal_lock_quorum_lock:mode(), [binary(), ...], Timeout_ms :: non_neg_integer()}
+    | {cancel, request()}
+    | {unlock | try_unlock | given_back, token(), request()}
+    | {up | down, place()}
+    | {revoke, binary()}.
+
+-type agent_output() ::
+    sending()
+    | {granted, request(), token(), Fence :: non_neg_integer(), Handle :: reference()}
+    | {refused, request(), timeout | no_quorum}
+    | {unlocked, request(), Confirmed :: boolean()}
+    | {accepted, request()}
+    | {missing, request()}
+    | {at_risk, token()}
+    | {lost, token(), quorum | revoked}.
+
+-type voter_event() :: {frame, place(), binary()} | {stored, Mark :: pos_integer()}.
+
+-type voter_output() :: sending() | {store, Mark :: pos_integer()}.
+
+-on_load(load_again/0).
+
+%% Again is no error.
+-spec load() -> ok | {error, Sentences :: binary()}.
+load() ->
+    canal_lock_library:loaded(?MODULE, load_nif()).
+
+%% Nothing until the library has been loaded once. Then a new version of this module comes with it or not at all.
+load_again() ->
+    case canal_lock_library:was_loaded(?MODULE) of
+        true -> canal_lock_library:on_load_again(?MODULE, load_nif());
+        false -> ok
+    end.
+
+load_nif() ->
+    erlang:load_nif(canal_lock_library:path(?MODULE), 0).
+
+%% Nanoseconds of the clock that leases are counted by.
+-spec now() -> integer().
+now() ->
+    erlang:nif_error(not_loaded).
+
+-spec default_rules() -> rules().
+default_rules() ->
+    erlang:nif_error(not_loaded).
+
+%% Which rule is impossible, in a sentence; an empty one if none is.
+-spec check(setup()) -> binary().
+check(_Setup) ->
+    erlang:nif_error(not_loaded).
+
+-spec held(reference()) -> boolean().
+held(_Lock) ->
+    erlang:nif_error(not_loaded).
+
+%% The agent gets `{try_unlock, Token}', unless the answer is `full': then nothing has happened.
+-spec give_back(reference()) -> ok | not_held | full.
+give_back(_Lock) ->
+    erlang:nif_error(not_loaded).
+
+%% For the agent's process, before it gives back for somebody who waits. Not if `give_back/1' was earlier.
+-spec claim(reference()) -> boolean().
+claim(_Lock) ->
+    erlang:nif_error(not_loaded).
+
+-spec token(reference()) -> token() | not_held.
+token(_Lock) ->
+    erlang:nif_error(not_loaded).
+
+%% An agent for the calling process to run. No lock of the one before is held from now on.
+-spec agent_open(setup()) -> agent().
+agent_open(_Setup) ->
+    erlang:nif_error(not_loaded).
+
+-spec agent_close(agent()) -> ok.
+agent_close(_Agent) ->
+    erlang:nif_error(not_loaded).
+
+%% All that has happened, and time that has passed. Also, which members are silent (a bit for each place), and how many
+%% unlocks wait for a quorum.
+-spec agent_step(agent(), [agent_event()]) ->
+    {[agent_output()], wait(), Silent :: non_neg_integer(), Pending :: non_neg_integer()}.
+agent_step(_Agent, _Events) ->
+    erlang:nif_error(not_loaded).
+
+%% Of each member, and for how long its votes count.
+-spec agent_status(agent()) -> [{Connected :: boolean(), Answers :: boolean(), Valid_ms :: non_neg_integer()}].
+agent_status(_Agent) ->
+    erlang:nif_error(not_loaded).
+
+%% A voter for the calling process to run: that of a process that has died, if there is one.
+-spec voter_open(setup(), known_fences()) -> {voter(), IsNew :: boolean()}.
+voter_open(_Setup, _Fences) ->
+    erlang:nif_error(not_loaded).
+
+-spec voter_close(voter()) -> ok.
+voter_close(_Voter) ->
+    erlang:nif_error(not_loaded).
+
+%% As `agent_step/2'.
+-spec voter_step(voter(), [voter_event()]) -> {[voter_output()], wait(), IsVoting :: boolean()}.
+voter_step(_Voter, _Events) ->
+    erlang:nif_error(not_loaded).
+
+%% Whether it keeps no vote and no place of one that waits.
+-spec voter_is_empty(voter()) -> boolean().
+voter_is_empty(_Voter) ->
+    erlang:nif_error(not_loaded).
+
+-spec fence_read(Path :: binary()) -> {ok, non_neg_integer() | nil} | {error, Sentence :: binary()}.
+fence_read(_Path) ->
+    erlang:nif_error(not_loaded).
+
+%% When it has answered `ok', the mark is stored, or a higher one was.
+-spec fence_store(Path :: binary(), Mark :: pos_integer()) -> {ok, IsNew :: boolean()} | {error, Sentence :: binary()}.
+fence_store(_Path, _Mark) ->
+    erlang:nif_error(not_loaded).

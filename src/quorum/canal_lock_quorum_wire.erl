@@ -1,0 +1,31 @@
+%% @private
+%% Frames from node to node. To send never waits: neither for a connection, which canal_lock_quorum_links makes, nor for
+%% a slow one. What cannot be sent is lost, which the machines are made for.
+-module(canal_lock_quorum_wire).
+
+-export([send/4, received/4]).
+
+-export_type([message/0]).
+
+-type message() :: {canal_lock_quorum, Fingerprint :: non_neg_integer(), From :: node(), Frame :: binary()}.
+
+-spec send(agent | voter, canal_lock_quorum_config:place(), binary(), canal_lock_quorum_config:config()) -> ok.
+send(To, Place, Frame, #{members := Members, fingerprint := Fingerprint}) ->
+    Name = process(To),
+    Message = {canal_lock_quorum, Fingerprint, node(), Frame},
+    case lists:nth(Place + 1, Members) of
+        Me when Me =:= node() -> catch Name ! Message;
+        Node -> erlang:send({Name, Node}, Message, [nosuspend, noconnect])
+    end,
+    ok.
+
+process(agent) -> canal_lock_quorum_agent;
+process(voter) -> canal_lock_quorum_voter.
+
+%% Whose frame it is, if somebody's that we listen to.
+-spec received(non_neg_integer(), node(), binary(), canal_lock_quorum_config:config()) ->
+    {frame, canal_lock_quorum_config:place(), binary()} | not_a_member.
+received(Fingerprint, From, Frame, #{fingerprint := Fingerprint, places := Places}) when is_map_key(From, Places) ->
+    {frame, maps:get(From, Places), Frame};
+received(_, _, _, _) ->
+    not_a_member.

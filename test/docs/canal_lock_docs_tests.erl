@@ -1,0 +1,187 @@
+%% What the documents show of the shell is what a shell shows; and what the shell can be asked about is documented.
+-module(canal_lock_docs_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(TIMEOUT_S, 60).
+
+%% The docs of modules that show some.
+-define(MODULES, ["src/canal_lock.erl", "src/quorum/canal_lock_quorum.erl"]).
+
+%%% Transcripts
+
+%% Each in a shell of its own.
+transcripts_test_() ->
+    {inparallel, 2, [
+        {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> shows(Steps) end}}
+     || File <- ["README.md" | ?MODULES ++ filelib:wildcard("docs/*.md")],
+        {Line, Steps} <- transcripts(File)
+    ]}.
+
+%% So that none is overlooked.
+there_are_transcripts_test() ->
+    [?assertNotEqual([], transcripts(File)) || File <- ["README.md" | ?MODULES]].
+
+%% Blocks that begin with the first prompt of a shell, each with its line and its steps.
+transcripts(File) ->
+    {ok, Text} = file:read_file(File),
+    Lines = [without_comment(Line) || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
+    Numbered = lists:zip(lists:seq(1, length(Lines)), Lines),
+    [
+        {Number, steps([Line || {_, Line} <- lists:takewhile(fun is_inside/1, Block)])}
+     || {Number, "1> " ++ _} <- Numbered,
+        Block <- [lists:nthtail(Number - 1, Numbered)]
+    ].
+
+%% A block in the docs of a module.
+without_comment("%% " ++ Line) -> Line;
+without_comment(Line) -> Line.
+
+is_inside({_, "```" ++ _}) -> false;
+is_inside({_, "'''" ++ _}) -> false;
+is_inside(_) -> true.
+
+%% What is typed, and what is shown then.
+steps([]) ->
+    [];
+steps([Prompted | Lines]) ->
+    {match, [First]} = re:run(Prompted, "^[0-9]+> (.*)$", [{capture, all_but_first, list}]),
+    {Typed, Others} = typed(First, Lines),
+    {Shown, Rest} = lists:splitwith(fun(Line) -> re:run(Line, "^[0-9]+> ") =:= nomatch end, Others),
+    [{Typed, lists:join($\n, Shown)} | steps(Rest)].
+
+%% Up to the full stop.
+typed(Typed, Lines) ->
+    case {lists:suffix(".", Typed), Lines} of
+        {true, _} -> {Typed, Lines};
+        {false, [Line | Rest]} -> typed(Typed ++ [$\n | Line], Rest)
+    end.
+
+shows(Steps) ->
+    {Typed, Expected} = lists:unzip(Steps),
+    Shown = shell(Typed),
+    ?assertEqual(length(Typed), length(Shown)),
+    [
+        ?assertEqual({What, words(Wanted)}, {What, words(Got)})
+     || {What, Wanted, Got} <- lists:zip3(Typed, Expected, Shown)
+    ].
+
+%% What a shell shows after each of its prompts.
+shell(Typed) ->
+    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    Ebin = filename:dirname(code:which(canal_lock)),
+    Port = open_port({spawn_executable, Erl}, [
+        {args, ["-kernel", "logger_level", "none", "-pa", Ebin]}, {env, [{"TERM", "dumb"}]}, exit_status, use_stdio
+    ]),
+    true = port_command(Port, [[[Line, $\n] || Line <- Typed], "halt().\n"]),
+    [_Greeting | Shown] = re:split(output(Port, []), "^[0-9]+> ", [multiline, {return, list}]),
+    %% The last prompt is answered by the end.
+    lists:droplast(Shown).
+
+output(Port, Output) ->
+    receive
+        {Port, {data, Data}} -> output(Port, [Output | Data]);
+        {Port, {exit_status, 0}} -> Output
+    end.
+
+%% But for how the lines are laid out, and which pids and references they are.
+words(Text) ->
+    Named = re:replace(Text, "(#Ref|#Fun|)<[^ >]*[0-9]+\\.[0-9]+[^ >]*>", "\\1<>", [global, {return, list}, unicode]),
+    lists:flatten(lists:join(" ", string:lexemes(Named, " \n"))).
+
+%%% Names
+
+every_call_of_the_readme_is_there_test() ->
+    ?assertEqual([], calls("README.md") -- functions(canal_lock)).
+
+every_call_of_the_quorum_locks_is_told_test() ->
+    ?assertEqual(lists:sort(functions(canal_lock_quorum)), calls("docs/cluster.md")).
+
+calls(File) ->
+    Named = matches(File, "`(?:canal_lock_quorum:)?([a-z_]+)\\(([A-Za-z_, ]*)\\)`"),
+    ?assertNotEqual([], Named),
+    lists:usort([{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named]).
+
+%% Files that are there, and headings in them.
+every_link_leads_somewhere_test_() ->
+    [
+        {File ++ ": " ++ Link, ?_assert(leads_somewhere(filename:dirname(File), File, Link))}
+     || Files <- ["*.md", "{docs,bench}/*.md", "examples/*/*.md"],
+        File <- filelib:wildcard(Files),
+        [Link] <- matches(File, "\\]\\(([^)]*)\\)"),
+        string:prefix(Link, "https://") =:= nomatch
+    ].
+
+leads_somewhere(Folder, From, Link) ->
+    case string:split(Link, "#") of
+        [Path] -> filelib:is_file(filename:join(Folder, Path));
+        ["", Heading] -> lists:member(Heading, headings(From));
+        [Path, Heading] -> lists:member(Heading, headings(filename:join(Folder, Path)))
+    end.
+
+%% As the places where such files are read name them.
+headings(File) ->
+    [anchor(Heading) || [Heading] <- matches(File, "^#+ (.*)$")].
+
+anchor(Heading) ->
+    Plain = re:replace(string:lowercase(Heading), "[^\\w -]", "", [global, unicode, {return, list}]),
+    lists:flatten(string:replace(Plain, " ", "-", all)).
+
+matches(File, Pattern) ->
+    {ok, Text} = file:read_file(File),
+    case re:run(Text, Pattern, [global, multiline, unicode, {capture, all_but_first, list}]) of
+        {match, Found} -> Found;
+        nomatch -> []
+    end.
+
+functions(Module) ->
+    Module:module_info(exports) -- [{module_info, 0}, {module_info, 1}].
+
+%%% In the shell
+
+%% The build has left the docs where the shell looks for them (EEP 48).
+every_function_has_docs_test_() ->
+    [{atom_to_list(Module), fun() -> has_docs(Module) end} || Module <- [canal_lock, canal_lock_quorum]].
+
+has_docs(Module) ->
+    {ok, {docs_v1, _, erlang, _, #{<<"en">> := _}, _, Docs}} = code:get_doc(Module),
+    Documented = [{Name, Arity} || {{function, Name, Arity}, _, _, #{<<"en">> := [_ | _]}, _} <- Docs],
+    ?assertEqual([], functions(Module) -- Documented).
+
+the_shell_shows_them_test() ->
+    [Shown] = shell(["h(canal_lock, acquire, 3)."]),
+    [
+        ?assertNotEqual(nomatch, string:find(words(Shown), Words))
+     || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Takes a permit of Key for the calling process"]
+    ].
+
+the_event_of_telemetry_is_shown_too_test() ->
+    [Shown] = shell(["h(canal_lock_telemetry)."]),
+    ?assertNotEqual(nomatch, string:find(words(Shown), "[canal_lock, totals]")).
+
+%% Made anew when the source is newer, and only then; and of public modules alone.
+docs_follow_their_sources_test() ->
+    Folder = "_build/docs tests",
+    _ = file:del_dir_r(Folder),
+    Chunks = fun() -> lists:sort(filelib:wildcard(filename:join(Folder, "chunks/*"))) end,
+    make_docs(Folder),
+    Made = Chunks(),
+    Public = ["canal_lock.chunk", "canal_lock_quorum.chunk", "canal_lock_telemetry.chunk"],
+    ?assertEqual(Public, [filename:basename(Chunk) || Chunk <- Made]),
+    [One, Other | _] = Made,
+    Old = {{2001, 1, 1}, {0, 0, 0}},
+    [ok = file:write_file(Chunk, "of another source") || Chunk <- Made],
+    ok = file:change_time(One, Old),
+    make_docs(Folder),
+    ?assertEqual(Made, Chunks()),
+    ?assertEqual({ok, <<"of another source">>}, file:read_file(Other)),
+    {ok, Chunk} = file:read_file(One),
+    ?assertMatch({docs_v1, _, erlang, _, _, _, _}, binary_to_term(Chunk)).
+
+%% Without a word.
+make_docs(Folder) ->
+    Escript = filename:join([code:root_dir(), "bin", "escript"]),
+    Port = open_port({spawn_executable, Escript}, [
+        {args, ["scripts/shell_docs.escript", Folder]}, exit_status, stderr_to_stdout
+    ]),
+    ?assertEqual([], output(Port, [])).

@@ -1,0 +1,357 @@
+%% A native library that does not load: the VM's report and the answer of `start_link' name the file, what is wrong
+%% with it, and what to do. That of the quorum locks, which is loaded when somebody asks for it: the same, in the
+%% answer alone. Each test has a VM of its own, in which canal_lock is a copy with such a file.
+-module(canal_lock_library_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-export([log/2]).
+
+%% Where an ELF file says for which machine it is, and the number of one of which there are few.
+-define(MACHINE_AT, 18).
+-define(S390, <<22:16/little>>).
+
+library_test_() ->
+    test_setup:tests(without_manager, [
+        {"no native library: the file is named, and what builds it", fun missing/0},
+        {"a native library that is none", fun no_library/0},
+        {"a native library of another version", fun another_version/0},
+        {"an application without its native library does not start, and says why", fun application_says_why/0},
+        {"a right library in place of a wrong one is loaded by the next start", fun another_start/0},
+        {"P9: a native library that is in use is not replaced, and it is said why", fun in_use/0},
+        {"the library of the quorum locks: loaded when it is asked for, and once", fun quorum/0},
+        {"the library of the quorum locks is missing: a value says so, and permits do without", fun quorum_missing/0}
+    ]).
+
+far_path_test_() ->
+    Title = "a path that not every report can show",
+    case file:native_name_encoding() of
+        utf8 -> test_setup:tests(without_manager, [{Title, fun far_path/0}]);
+        latin1 -> test_setup:skipped(Title, {impossible, "the names of files are bytes here, not UTF-8"})
+    end.
+
+elf_test_() ->
+    case os:type() of
+        {unix, linux} ->
+            test_setup:tests(without_manager, [
+                {"a native library of another machine", fun another_machine/0},
+                {"a native library of another byte order", fun another_endianness/0},
+                {"a native library of another libc", fun another_libc/0},
+                {"the libraries load where others have used up the static TLS space", fun no_static_tls/0},
+                {"P9: a native library that is cut short does not end the VM", fun cut_short/0},
+                {"the library of the quorum locks is cut short, before it is loaded and after", fun quorum_cut_short/0},
+                {"the library of the quorum locks is in no memory before it is asked for", fun quorum_mapped/0}
+            ]);
+        _ ->
+            test_setup:skipped("native libraries that are wrong", {impossible, "they are read as ELF, of Linux"})
+    end.
+
+%% The flag of ELF that says that a library needs a part of that space, or does not load.
+-define(DT_FLAGS, 30).
+-define(DF_STATIC_TLS, 16#10).
+
+no_static_tls() ->
+    [_, _] = Libraries = filelib:wildcard(filename:join(code:priv_dir(canal_lock), "*.so")),
+    Needs = fun(Library) -> [Flags || {?DT_FLAGS, Flags} <- dynamic(Library), Flags band ?DF_STATIC_TLS > 0] end,
+    [?assertEqual({Library, []}, {Library, Needs(Library)}) || Library <- Libraries].
+
+%% The entries of the dynamic section.
+dynamic(Library) ->
+    {ok, File} = file:read_file(Library),
+    <<16#7f, "ELF", 2, 1, _:26/binary, Headers:64/little, _:14/binary, Size:16/little, Count:16/little, _/binary>> =
+        File,
+    [{Offset, Length}] = [
+        Dynamic
+     || N <- lists:seq(0, Count - 1),
+        Dynamic <- segment(binary:part(File, Headers + N * Size, Size))
+    ],
+    [{Tag, Value} || <<Tag:64/little, Value:64/little>> <= binary:part(File, Offset, Length)].
+
+segment(<<2:32/little, _:4/binary, Offset:64/little, _:16/binary, Length:64/little, _/binary>>) -> [{Offset, Length}];
+segment(_) -> [].
+
+missing() ->
+    Sentences = is_refused("missing", none),
+    ?assertMatch({_, _}, binary:match(Sentences, <<": no such file or directory (">>)).
+
+no_library() ->
+    Sentences = is_refused("no library", <<"no library, but more than the twenty bytes of a header">>),
+    Said = <<"it is no library of this system">>,
+    [?assertMatch({_, _}, binary:match(Sentences, Said)) || os:type() =:= {unix, linux}].
+
+far_path() ->
+    Copy = copy([16#65e5], none),
+    {{error, {nif_not_loaded, Sentences}}, [Report]} = in_a_vm(Copy, fun() ->
+        reported(fun() -> canal_lock:start_link(3) end)
+    end),
+    names(Copy, Sentences),
+    ?assert(io_lib:printable_latin1_list(Report)),
+    ?assertNotEqual(nomatch, string:find(Report, [16#e9 | "\\x{65E5}/canal_lock/priv/"])),
+    %% In the words of the VM, too.
+    [_, _, _] = string:split(Sentences, <<"\x{65e5}"/utf8>>, all).
+
+%% One that lacks a function.
+another_version() ->
+    Sentences = is_refused("another version", replaced(<<0, "has_unused", 0>>, <<0, "had_unused", 0>>)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"canal_lock_nif:had_unused/0">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"it is ">>)).
+
+another_machine() ->
+    <<Before:?MACHINE_AT/binary, _:2/binary, After/binary>> = library(),
+    Sentences = is_refused("another machine", <<Before/binary, ?S390/binary, After/binary>>),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"it is for S/390, while this VM is for ">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"endian">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"glibc">>)).
+
+another_endianness() ->
+    <<Before:5/binary, Order, Middle:12/binary, Low, High, After/binary>> = library(),
+    Other = <<Before/binary, (3 - Order), Middle/binary, High, Low, After/binary>>,
+    Sentences = is_refused("another byte order", Other),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"-endian, while this VM is for ">>)).
+
+another_libc() ->
+    {Sentences, Said} =
+        case binary:match(library(), <<0, "libc.so.6", 0>>) of
+            nomatch ->
+                Glibc = replaced(<<0, "libc.musl-">>, <<0, "libc.so.6", 0>>),
+                {is_refused("glibc", Glibc), <<": it is for glibc, while this VM is for musl (">>};
+            _ ->
+                Musl = replaced(<<0, "libc.so.6", 0>>, <<0, "libc.so", 0, 0, 0>>),
+                {is_refused("musl", Musl), <<": it is for musl, while this VM is for glibc (">>}
+        end,
+    ?assertMatch({_, _}, binary:match(Sentences, Said)).
+
+%% Anywhere.
+cut_short() ->
+    Library = library(),
+    [
+        begin
+            Sentences = is_refused("cut short", binary:part(Library, 0, Bytes)),
+            ?assertEqual({Bytes, match}, {Bytes, said(Sentences, Said)})
+        end
+     || {Bytes, Said} <- [
+            {0, <<"it is no library of this system">>},
+            {10, <<"it is no library of this system">>},
+            {100, <<"not whole">>},
+            {100_000, <<"not whole">>},
+            {byte_size(Library) - 1, <<"not whole">>}
+        ]
+    ].
+
+said(Sentences, Said) ->
+    case binary:match(Sentences, Said) of
+        {_, _} -> match;
+        nomatch -> Sentences
+    end.
+
+application_says_why() ->
+    Copy = copy("application", none),
+    Answer = in_a_vm(Copy, fun() ->
+        ok = application:load(canal_lock),
+        ok = application:set_env(canal_lock, max_per, 3),
+        application:start(canal_lock)
+    end),
+    {error, {{shutdown, {failed_to_start_child, canal_lock, {nif_not_loaded, Sentences}}}, _}} = Answer,
+    names(Copy, Sentences).
+
+another_start() ->
+    Copy = copy("another start", <<"no library">>),
+    Good = library(),
+    {Refused, Started} = in_a_vm(Copy, fun() ->
+        Refused = canal_lock:start_link(3),
+        ok = file:write_file(native(Copy), Good),
+        {ok, _} = canal_lock:start_link(3),
+        {Refused, canal_lock:acquire(db, 3, 1)}
+    end),
+    ?assertMatch({error, {nif_not_loaded, _}}, Refused),
+    ?assertEqual({acquired, 1}, Started).
+
+in_use() ->
+    Copy = copy("in use", library()),
+    {Reports, Answer} = in_a_vm(Copy, fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        %% What has become of the file since then does not matter.
+        ok = file:delete(native(Copy)),
+        {{error, on_load_failure}, Reports} = reported(fun() -> code:load_file(canal_lock_nif) end),
+        ok = canal_lock:stop(),
+        true = code:delete(canal_lock_nif),
+        {Reports, canal_lock:start_link(3)}
+    end),
+    {error, {nif_not_loaded, Sentences}} = Answer,
+    [Report] = Reports,
+    ?assertEqual(Report, unicode:characters_to_list(Sentences)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"a new version needs a new node.">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"no such file">>)),
+    ?assertEqual(nomatch, binary:match(Sentences, <<"rebar3">>)).
+
+%% Whatever becomes of the file once it is loaded.
+quorum() ->
+    Copy = copy("quorum", none),
+    Native = native(Copy, canal_lock_quorum_nif),
+    ok = file:write_file(Native, library(canal_lock_quorum_nif)),
+    in_a_vm(Copy, fun() ->
+        {module, _} = code:ensure_loaded(canal_lock_quorum_nif),
+        ?assertError(not_loaded, canal_lock_quorum_nif:now()),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ?assert(is_integer(canal_lock_quorum_nif:now())),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ok = file:delete(Native),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ?assert(is_integer(canal_lock_quorum_nif:now()))
+    end).
+
+%% And where a right one comes, the next one who asks has it.
+quorum_missing() ->
+    Copy = copy("quorum missing", library()),
+    Native = native(Copy, canal_lock_quorum_nif),
+    Right = library(canal_lock_quorum_nif),
+    Sentences = in_a_vm(Copy, fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        {{error, Sentences}, []} = reported(0, fun() -> canal_lock_quorum_nif:load() end),
+        ?assertError(not_loaded, canal_lock_quorum_nif:now()),
+        ?assertEqual({acquired, 1}, canal_lock:acquire(db, 3, 1)),
+        ok = file:write_file(Native, Right),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        ?assert(is_integer(canal_lock_quorum_nif:now())),
+        Sentences
+    end),
+    names(Copy, canal_lock_quorum_nif, Sentences),
+    Ways = [
+        <<": no such file or directory (">>,
+        <<"`mix deps.compile canal_lock --force'">>,
+        <<"; CANAL_LOCK_QUORUM_NIF_LIBRARY in the environment may name a ready-made one, and has to where">>
+    ],
+    [?assertEqual(match, said(Sentences, Way)) || Way <- Ways].
+
+quorum_cut_short() ->
+    Copy = copy("quorum cut short", none),
+    Native = native(Copy, canal_lock_quorum_nif),
+    Right = library(canal_lock_quorum_nif),
+    Half = binary:part(Right, 0, byte_size(Right) div 2),
+    ok = file:write_file(Native, Half),
+    Sentences = in_a_vm(Copy, fun() ->
+        {error, Sentences} = canal_lock_quorum_nif:load(),
+        ok = file:write_file(Native, Right),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        %% Not in place: the VM has the file mapped.
+        ok = file:delete(Native),
+        ok = file:write_file(Native, Half),
+        ?assertEqual(ok, canal_lock_quorum_nif:load()),
+        Sentences
+    end),
+    names(Copy, canal_lock_quorum_nif, Sentences),
+    ?assertEqual(match, said(Sentences, <<": the file is not whole. Build it again">>)).
+
+%% The first user pays, and nobody else.
+quorum_mapped() ->
+    test_setup:in_a_vm([], fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        {acquired, 1} = canal_lock:acquire(db, 3, 1),
+        {module, _} = code:ensure_loaded(canal_lock_quorum_nif),
+        ?assertEqual([true, false], [is_mapped(Module) || Module <- [canal_lock_nif, canal_lock_quorum_nif]]),
+        ok = canal_lock_quorum_nif:load(),
+        ?assert(is_mapped(canal_lock_quorum_nif))
+    end).
+
+is_mapped(Module) ->
+    {ok, Maps} = file:read_file("/proc/self/maps"),
+    binary:match(Maps, iolist_to_binary(["/", atom_to_list(Module), extension(), "\n"])) =/= nomatch.
+
+%% What it is told that nothing works, in the VM's report and in the answer alike.
+is_refused(Name, Library) ->
+    Copy = copy(Name, Library),
+    {{error, {nif_not_loaded, Sentences}}, Reports} = in_a_vm(Copy, fun() ->
+        reported(fun() -> canal_lock:start_link(3) end)
+    end),
+    ?assertEqual([unicode:characters_to_list(Sentences)], Reports),
+    names(Copy, Sentences),
+    Ways = [
+        <<"`rebar3 do clean --apps canal_lock, compile'">>,
+        <<"`mix deps.compile canal_lock --force'">>,
+        <<"CANAL_LOCK_NIF_LIBRARY">>
+    ],
+    [?assertMatch({_, _}, binary:match(Sentences, Way)) || Way <- Ways],
+    Sentences.
+
+names(Copy, Sentences) ->
+    names(Copy, canal_lock_nif, Sentences).
+
+names(Copy, Module, Sentences) ->
+    File = unicode:characters_to_binary(native(Copy, Module)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"library ", File/binary, ": ">>)).
+
+%% A canal_lock of its own, with such a library or none, and none of the quorum locks. Its path has a space and what is
+%% in no ASCII.
+copy(Name, Library) ->
+    Copy = filename:absname(filename:join(["_build/library tests", [$\x{e9} | Name], "canal_lock"])),
+    ok = filelib:ensure_dir(filename:join([Copy, "ebin", "file"])),
+    ok = filelib:ensure_dir(native(Copy)),
+    _ = file:delete(native(Copy, canal_lock_quorum_nif)),
+    Ebin = filename:dirname(code:which(canal_lock_nif)),
+    [{ok, _} = file:copy(File, filename:join([Copy, "ebin", filename:basename(File)]))
+     || File <- filelib:wildcard(filename:join(Ebin, "*"))],
+    case Library of
+        none -> _ = file:delete(native(Copy));
+        _ -> ok = file:write_file(native(Copy), Library)
+    end,
+    Copy.
+
+native(Copy) ->
+    native(Copy, canal_lock_nif).
+
+native(Copy, Module) ->
+    filename:join([Copy, "priv", atom_to_list(Module) ++ extension()]).
+
+extension() ->
+    case os:type() of
+        {win32, _} -> ".dll";
+        _ -> ".so"
+    end.
+
+library() ->
+    library(canal_lock_nif).
+
+library(Module) ->
+    {ok, Bytes} = file:read_file(filename:join(code:priv_dir(canal_lock), atom_to_list(Module) ++ extension())),
+    Bytes.
+
+%% It has to be in there.
+replaced(Old, New) when byte_size(Old) =:= byte_size(New) ->
+    Library = library(),
+    [_, _ | _] = Parts = binary:split(Library, Old, [global]),
+    iolist_to_binary(lists:join(New, Parts)).
+
+in_a_vm(Copy, Test) ->
+    test_setup:in_a_vm([], fun() ->
+        true = code:add_patha(filename:join(Copy, "ebin")),
+        Test()
+    end).
+
+%% The answer, and the sentences of the report that the VM has made of it.
+reported(Call) ->
+    reported(1, Call).
+
+%% Of so many reports. One more would be there by the time that what has made it has answered.
+reported(Count, Call) ->
+    ok = logger:set_primary_config(level, warning),
+    ok = logger:remove_handler(default),
+    ok = logger:add_handler(?MODULE, ?MODULE, #{config => self()}),
+    Answer = Call(),
+    Reports = [
+        receive
+            {report, [canal_lock_nif, {error, {_, Sentences}}, _]} -> Sentences
+        end
+     || _ <- lists:seq(1, Count)
+    ],
+    ok = logger:remove_handler(?MODULE),
+    receive
+        {report, More} -> error({reported, More})
+    after 0 -> ok
+    end,
+    {Answer, Reports}.
+
+%% As a handler of the logger.
+log(#{msg := {report, #{label := {error_logger, warning_msg}, args := Arguments}}}, #{config := Test}) ->
+    Test ! {report, Arguments};
+log(_, _) ->
+    ok.

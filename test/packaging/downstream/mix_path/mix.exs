@@ -1,0 +1,15 @@
+defmodule Downstream.MixProject do
+  use Mix.Project
+
+  def project do
+    [
+      app: :downstream,
+      version: "1.0.0",
+      deps: [{:canal_lock, path: "../canal_lock"}]
+    ]
+  end
+
+  def application do
+    [mod: {Downstream.Application, {CanalLock, max_per: 3}}]
+  end
+end

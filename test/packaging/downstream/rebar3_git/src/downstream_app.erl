@@ -1,0 +1,18 @@
+-module(downstream_app).
+
+-behaviour(application).
+-behaviour(supervisor).
+
+-export([start/2, stop/1, init/1]).
+
+start(_Type, _Arguments) ->
+    {ok, Supervisor} = supervisor:start_link(?MODULE, []),
+    ok = downstream:visit(),
+    ok = init:stop(),
+    {ok, Supervisor}.
+
+stop(_State) ->
+    ok.
+
+init([]) ->
+    {ok, {#{}, [canal_lock:child_spec(3)]}}.

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds and runs the projects in these folders, each a copy below a folder with a space in its name, against a clone
+# of the working tree; and hears what the build says where something is missing. What needs Elixir is left out where
+# there is none, and named above the closing line.
+#
+# Two builds are made from nothing. All else installs what the working tree has built.
+#
+#   test/packaging/downstream/run.sh            all
+#   test/packaging/downstream/run.sh GROUP...   these at once: building crates with_rebar3 with_mix archives lacking
+set -euo pipefail
+downstream=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$downstream/../../.." && pwd)
+cd "$root"
+
+source "$downstream/steps.sh"
+source "$downstream/building.sh"
+source "$downstream/with_rebar3.sh"
+source "$downstream/with_mix.sh"
+source "$downstream/lacking.sh"
+source "$downstream/archives.sh"
+
+make_repository "$place/canal_lock"
+stand_in "$place/canal_lock"
+make_bin
+
+escript native/build.escript "$work/ready_made"
+ready_made=$work/ready_made/canal_lock_nif.so
+ready_made_quorum=$work/ready_made/canal_lock_quorum_nif.so
+mkdir "$work/archives"
+archive=$(scripts/dist.sh)
+cp "$archive" "$archive.sha256" "$work/archives/"
+archive=$work/archives/${archive##*/}
+
+# The one is busy with cargo, nearly all the time.
+with_cargo() {
+  building
+  crates
+}
+
+others() {
+  with_rebar3
+  with_mix
+  archives
+  lacking
+}
+
+if [ $# -eq 0 ]; then side_by_side with_cargo others; else side_by_side "$@"; fi
+close

@@ -1,0 +1,140 @@
+%% The referee is itself tested: it answers what the text of the original says, and has the defects its header lists,
+%% those that canal_lock_conformance_tests does not show anyway. And it does no more work than the text asks for: "the
+%% original" of the benchmark must not be slower than it has to be.
+-module(canal_lock_referee_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+transcript_test() ->
+    with_manager(3, fun() ->
+        [
+            ?assertEqual(Answer, test_original:Call(db, 3, Buckets))
+         || {Call, Buckets, Answer} <- test_original_cases:transcript()
+        ]
+    end).
+
+resize_timeline_test() ->
+    with_manager(3, fun() ->
+        [
+            ?assertMatch({_, Answer}, start_holder(app, 3, Buckets))
+         || {_Who, Buckets, Answer} <- test_original_cases:resize_timeline()
+        ],
+        ?assertEqual([4, 1], [count(app, Bucket) || Bucket <- [1, 2]])
+    end).
+
+death_gives_back_each_permit_test() ->
+    with_manager(3, fun() ->
+        {_, {acquired, 1}} = start_holder(db, 3, 1),
+        {Holder, {acquired, 2}} = start_holder(db, 3, 1),
+        {acquired, 3} = test_worker:order(Holder, fun() -> test_original:acquire(db, 3, 1) end),
+        full = test_original:acquire(db, 3, 1),
+        exit(Holder, kill),
+        wait_for_count(1, db)
+    end).
+
+what_is_released_is_not_given_back_by_death_test() ->
+    with_manager(3, fun() ->
+        {_, {acquired, 1}} = start_holder(db, 3, 1),
+        {Holder, {acquired, 2}} = start_holder(db, 3, 1),
+        {acquired, 3} = test_worker:order(Holder, fun() -> test_original:acquire(db, 3, 1) end),
+        [ok = test_worker:order(Holder, fun() -> test_original:release(db, 3, 1) end) || _ <- [1, 2]],
+        ?assertEqual({monitored_by, []}, process_info(Holder, monitored_by)),
+        ?assertEqual(1, count(db, 1))
+    end).
+
+d1_anybody_releases_test() ->
+    with_manager(2, fun() ->
+        {Holder, {acquired, 1}} = start_holder(db, 2, 1),
+        {_, {acquired, 2}} = start_holder(db, 2, 1),
+        ok = test_original:release(db, 2, 1),
+        exit(Holder, kill),
+        wait_for_count(0, db)
+    end).
+
+d7_zero_buckets_are_granted_test() ->
+    with_manager(1, fun() ->
+        ?assertEqual([{acquired, N} || N <- [1, 2, 3]], [test_original:acquire(db, 1, 0) || _ <- [1, 2, 3]])
+    end).
+
+d8_second_bucket_before_highest_is_known_test() ->
+    with_manager(1, fun() ->
+        {acquired, 1} = test_original:acquire(db, 1, 1),
+        %% The state between the two writes of whoever makes the first bucket.
+        true = ets:delete(test_original, {db, highest}),
+        ?assertError(badarg, test_original:acquire(db, 1, 2))
+    end).
+
+release_of_what_is_not_out_test() ->
+    with_manager(1, fun() ->
+        ?assertError(badarg, test_original:release(db, 1, 1)),
+        {acquired, 1} = test_original:acquire(db, 1, 1),
+        ok = test_original:release(db, 1, 1),
+        ?assertEqual({error, out_of_buckets}, test_original:release(db, 1, 1)),
+        ?assertEqual(0, count(db, 1))
+    end).
+
+a_pair_does_what_the_text_asks_for_and_no_more_test() ->
+    with_manager(3, fun() ->
+        {_, {acquired, 1}} = start_holder(db, 3, 1),
+        Caller = [
+            {ets, update_counter, 3},
+            {send, acquired},
+            {ets, lookup_element, 3},
+            {ets, update_counter, 3},
+            {send, released}
+        ],
+        Manager = [
+            {erlang, monitor, 2},
+            {ets, insert, 2},
+            {ets, insert, 2},
+            {ets, lookup, 2},
+            {erlang, demonitor, 1},
+            {ets, delete, 2},
+            {ets, delete, 2},
+            answer
+        ],
+        Pair = fun() ->
+            {acquired, 2} = test_original:acquire(db, 3, 1),
+            ok = test_original:release(db, 3, 1)
+        end,
+        ?assertEqual({Caller, Manager}, work(test_worker:start(), whereis(test_original), Pair))
+    end).
+
+%% What a worker and the manager do while the worker obeys: costly calls, and messages between the two.
+work(Worker, Manager, Order) ->
+    Functions = [{ets, '_', '_'}, {erlang, monitor, '_'}, {erlang, demonitor, '_'}],
+    [erlang:trace_pattern(Function, true, []) || Function <- Functions],
+    [1 = erlang:trace(Pid, true, [call, send, arity]) || Pid <- [Worker, Manager]],
+    ok = test_worker:order(Worker, Order),
+    [1 = erlang:trace(Pid, false, [call, send, arity]) || Pid <- [Worker, Manager]],
+    [erlang:trace_pattern(Function, false, []) || Function <- Functions],
+    Delivered = erlang:trace_delivered(all),
+    Traced = receive {trace_delivered, all, Delivered} -> traced() end,
+    {[Work || {By, Work} <- Traced, By =:= Worker], [Work || {By, Work} <- Traced, By =:= Manager]}.
+
+traced() ->
+    receive
+        {trace, By, call, Function} -> [{By, Function} | traced()];
+        {trace, By, send, {What, By, _}, _To} -> [{By, {send, What}} | traced()];
+        {trace, By, send, {What, By, _, _}, _To} -> [{By, {send, What}} | traced()];
+        {trace, By, send, Answer, _To} when is_reference(Answer) -> [{By, answer} | traced()];
+        {trace, _, send, _ToTheTest, _To} -> traced()
+    after 0 -> []
+    end.
+
+with_manager(MaxPer, Test) ->
+    {ok, _} = test_original:start_link(MaxPer),
+    try
+        Test()
+    after
+        test_original:stop()
+    end.
+
+count(Key, Bucket) ->
+    ets:lookup_element(test_original, {Key, Bucket}, 2).
+
+start_holder(Key, MaxPer, Buckets) ->
+    test_worker:start(fun() -> test_original:acquire(Key, MaxPer, Buckets) end).
+
+wait_for_count(Count, Key) ->
+    test_await:value(Count, fun() -> count(Key, 1) end).

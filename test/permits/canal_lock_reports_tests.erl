@@ -1,0 +1,398 @@
+%% What the logger is told: of releases of what is not held, and of messages that the manager does not know.
+-module(canal_lock_reports_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+%% The limiter of the reports: when the last one was made, and how many have been left out since.
+-define(LAST_MS, 1).
+-define(LEFT_OUT, 2).
+-define(INTERVAL_MS, 1000).
+
+%% What may be shown of a report of whatever: some lines of a terminal.
+-define(MAX_CHARACTERS, 1200).
+
+reports_test_() ->
+    test_log_listener:tests(all, [
+        test_setup:tests([
+            {"release/3 of what is not held is reported, with those who do hold it", fun unexpected_unlock/0},
+            {"with a key of any kind", fun any_key/0},
+            {"nothing else that may happen to a permit is", fun not_reported/0},
+            {"a thousand in a row are one report, and the next one counts the others", fun limited/0},
+            {"by many processes at once, too", fun limited_for_all/0},
+            {"once a second", fun interval/0},
+            {"P10: the next manager goes on with what was left out", fun next_manager/0},
+            {"without anybody who listens, release/3 answers as ever", fun nobody_listens/0},
+            {"the text: held by nobody, by one, by many", fun text/0},
+            {"the text is short, whatever the key is", fun short_text/0},
+            {"the manager reports one unknown message of all, and goes on", fun unknown_messages/0},
+            {"what sys shows of the manager", fun shown_by_sys/0}
+        ]),
+        test_setup:tests(without_manager, [
+            {"the first release of what is not held is reported, in a VM that has just started", fun first_report/0},
+            {"P10: a crash of the manager is reported without all that it had to do", fun crash/0},
+            {"OTP's default handler drops the reports, but for the filter that the README shows", fun default_handler/0}
+        ])
+    ]).
+
+%% What of this kind is reported while something is done.
+reports(What, Do) ->
+    _ = test_log_listener:listening(Do),
+    [Event || #{msg := {report, Report}} = Event <- test_log_listener:events(), is_of(What, Report)].
+
+is_of(What, #{what := What}) -> true;
+is_of(What, #{label := What}) -> true;
+is_of(_, _) -> false.
+
+%% As if a second had passed.
+reset() ->
+    ok = atomics:put(persistent_term:get(canal_lock_reports), ?LAST_MS, now_ms() - ?INTERVAL_MS),
+    ok = atomics:put(persistent_term:get(canal_lock_reports), ?LEFT_OUT, 0).
+
+a_second_later() ->
+    ok = atomics:put(persistent_term:get(canal_lock_reports), ?LAST_MS, now_ms() - ?INTERVAL_MS).
+
+now_ms() ->
+    erlang:monotonic_time(millisecond).
+
+unexpected_unlock() ->
+    reset(),
+    Take = fun(Permits) -> fun() -> [canal_lock:acquire(db, 9, 1) || _ <- lists:seq(1, Permits)] end end,
+    {One, _} = test_worker:start(Take(1)),
+    {Two, _} = test_worker:start(Take(2)),
+    {_, _} = test_worker:start(fun() -> canal_lock:acquire(other, 9, 1) end),
+    {Culprit, _} = test_worker:start(fun() -> canal_lock:acquire(its_own, 9, 1) end),
+    [#{level := Level, msg := {report, Report}, meta := Meta}] = reports(unexpected_unlock, fun() ->
+        ok = test_worker:order(Culprit, fun() -> canal_lock:release(db, 9, 1) end)
+    end),
+    ?assertEqual(error, Level),
+    ?assertMatch(#{domain := [canal_lock], pid := Culprit}, Meta),
+    #{holders := Holders} = Report,
+    ?assertEqual(lists:sort([{One, 1}, {Two, 2}]), lists:sort(Holders)),
+    ?assertEqual(
+        #{what => unexpected_unlock, key => db, pid => Culprit, left_out => 0},
+        maps:remove(holders, Report)
+    ),
+    #{report_cb := Callback} = Meta,
+    ?assertNotEqual(nomatch, string:find(said(Callback, Report), pid_to_list(Culprit))),
+    ?assertEqual(3, canal_lock:count(db)).
+
+%% No test has touched its limiter.
+first_report() ->
+    Reports = test_setup:in_a_vm([], fun() ->
+        ok = logger:set_primary_config(level, all),
+        ok = logger:add_handler(test_log_listener, test_log_listener, #{}),
+        {ok, _} = canal_lock:start_link(3),
+        reports(unexpected_unlock, fun() -> ok = canal_lock:release(db, 3, 1) end)
+    end),
+    ?assertMatch([#{msg := {report, #{key := db, left_out := 0}}}], Reports).
+
+any_key() ->
+    [
+        begin
+            reset(),
+            [#{msg := {report, #{key := Reported} = Report}, meta := #{report_cb := Callback}}] =
+                reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
+            ?assertEqual({Name, true}, {Name, Reported =:= Key}),
+            Said = said(Callback, Report),
+            ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Said)}),
+            ?assertEqual({Name, nomatch}, {Name, string:find(Said, "\n")})
+        end
+     || {Name, Key} <- test_key_terms:all()
+    ].
+
+not_reported() ->
+    reset(),
+    Reports = reports(unexpected_unlock, fun() ->
+        {error, not_held} = canal_lock:release(db),
+        {acquired, 1} = canal_lock:acquire(db, 1, 1),
+        full = canal_lock:acquire(db, 1, 1),
+        ok = canal_lock:release(db, 1, 1),
+        {error, not_held} = canal_lock:release(db),
+        {ok, ok} = canal_lock:with_permit(db, 1, 1, fun() -> canal_lock:release(db) end),
+        [?assertError(badarg, canal_lock:release(db, Bad, 1)) || Bad <- [-1, one]],
+        {Holder, _} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
+        ok = test_worker:kill(Holder),
+        test_await:count(db, 0),
+        ok = canal_lock_manager:sweep()
+    end),
+    ?assertEqual([], Reports),
+    %% And none of it was left out.
+    ?assertMatch([#{msg := {report, #{left_out := 0}}}], reports(unexpected_unlock, fun mistake/0)).
+
+mistake() ->
+    ok = canal_lock:release(db, 1, 1).
+
+limited() ->
+    reset(),
+    Start_ms = now_ms(),
+    Reports = reports(unexpected_unlock, fun() -> [mistake() || _ <- lists:seq(1, 1000)] end),
+    ?assertMatch([#{msg := {report, #{left_out := 0}}} | _], Reports),
+    ?assert(length(Reports) =< at_most_since(Start_ms)),
+    a_second_later(),
+    Next = reports(unexpected_unlock, fun mistake/0),
+    ?assertMatch([_], Next),
+    ?assertEqual(1000 - length(Reports), left_out(Reports ++ Next)),
+    %% Those have been told of.
+    a_second_later(),
+    ?assertEqual(0, left_out(reports(unexpected_unlock, fun mistake/0))).
+
+%% One; or more, if the machine is so slow.
+at_most_since(Start_ms) ->
+    1 + (now_ms() - Start_ms) div ?INTERVAL_MS.
+
+left_out(Reports) ->
+    lists:sum([LeftOut || #{msg := {report, #{left_out := LeftOut}}} <- Reports]).
+
+%% All at one moment, which is when the time of the last report is an old one for each of them.
+limited_for_all() ->
+    Workers = [test_worker:start() || _ <- lists:seq(1, 4)],
+    Gate = counters:new(1, []),
+    [
+        begin
+            Start_ms = now_ms(),
+            reset(),
+            ok = counters:put(Gate, 1, 0),
+            Reports = reports(unexpected_unlock, fun() ->
+                Orders = [test_worker:send_order(Worker, fun() -> mistake_at(Gate) end) || Worker <- Workers],
+                ok = counters:put(Gate, 1, 1),
+                [test_await:answer(Order) || Order <- Orders]
+            end),
+            ?assert(length(Reports) =< at_most_since(Start_ms)),
+            a_second_later(),
+            Next = reports(unexpected_unlock, fun mistake/0),
+            ?assertEqual(length(Workers) - length(Reports), left_out(Reports ++ Next))
+        end
+     || _ <- lists:seq(1, test_setup:times(3000))
+    ].
+
+mistake_at(Gate) ->
+    case counters:get(Gate, 1) of
+        0 -> mistake_at(Gate);
+        1 -> mistake()
+    end.
+
+interval() ->
+    a_second_later(),
+    ?assertMatch([_], reports(unexpected_unlock, fun mistake/0)),
+    ?assertEqual([], when_so_long_ago(?INTERVAL_MS div 2)),
+    ?assertMatch([_], when_so_long_ago(?INTERVAL_MS)).
+
+%% The reports of a mistake, so long after the last one that there was a report of.
+when_so_long_ago(Ago_ms) ->
+    Last_ms = now_ms() - Ago_ms,
+    ok = atomics:put(persistent_term:get(canal_lock_reports), ?LAST_MS, Last_ms),
+    Reports = reports(unexpected_unlock, fun mistake/0),
+    case now_ms() - Last_ms < Ago_ms + ?INTERVAL_MS div 4 of
+        true -> Reports;
+        %% The machine has slept meanwhile.
+        false -> when_so_long_ago(Ago_ms)
+    end.
+
+next_manager() ->
+    reset(),
+    [_] = reports(unexpected_unlock, fun() -> [mistake() || _ <- lists:seq(1, 5)] end),
+    ok = canal_lock:stop(),
+    {ok, _} = canal_lock:start_link(3),
+    a_second_later(),
+    ?assertEqual(4, left_out(reports(unexpected_unlock, fun mistake/0))).
+
+nobody_listens() ->
+    #{level := Level} = logger:get_primary_config(),
+    ok = logger:set_primary_config(level, none),
+    try
+        reset(),
+        ?assertEqual([], reports(unexpected_unlock, fun mistake/0)),
+        ?assertMatch(#{not_held := 1}, canal_lock:info())
+    after
+        ok = logger:set_primary_config(level, Level)
+    end.
+
+said(Callback, Report) ->
+    {Format, Arguments} = Callback(Report),
+    unicode:characters_to_list(io_lib:format(Format, Arguments)).
+
+text() ->
+    [First | _] = Pids = [test_worker:start() || _ <- lists:seq(1, 12)],
+    Self = pid_to_list(self()),
+    Says = fun(Key, Holders, LeftOut) ->
+        said(fun canal_lock_reports:format/1, #{
+            what => unexpected_unlock,
+            key => Key,
+            pid => self(),
+            holders => Holders,
+            left_out => LeftOut
+        })
+    end,
+    Name = fun({Pid, Permits}) -> lists:concat([pid_to_list(Pid), " (", Permits, ")"]) end,
+    Begin = "canal_lock: " ++ Self ++ " released a permit of ",
+    ?assertEqual(Begin ++ "db that it does not hold; nobody does", Says(db, [], 0)),
+    ?assertEqual(
+        Begin ++ "{app,\"name\"} that it does not hold; held by " ++ Name({First, 3}),
+        Says({app, "name"}, [{First, 3}], 0)
+    ),
+    ?assertEqual(
+        Begin ++ "'ключ' that it does not hold; nobody does (17 such reports left out)",
+        Says('ключ', [], 17)
+    ),
+    Many = lists:zip(Pids, lists:seq(1, 12)),
+    Ten = lists:concat(lists:join(", ", lists:map(Name, lists:sublist(Many, 10)))),
+    ?assertEqual(Begin ++ "db that it does not hold; held by " ++ Ten, Says(db, lists:sublist(Many, 10), 0)),
+    ?assertEqual(
+        Begin ++ "db that it does not hold; held by " ++ Ten ++ " and 2 others (1 such reports left out)",
+        Says(db, Many, 1)
+    ),
+    %% What is told of who holds it is what is so.
+    [test_worker:order(Pid, fun() -> {acquired, _} = canal_lock:acquire(db, 99, 1) end) || Pid <- Pids],
+    reset(),
+    [#{msg := {report, Report}, meta := #{report_cb := Callback}}] = reports(unexpected_unlock, fun mistake/0),
+    ?assertNotEqual(nomatch, string:find(said(Callback, Report), " (1) and 2 others")).
+
+short_text() ->
+    Tree = lists:foldl(fun(_, Part) -> {Part, Part} end, leaf, lists:seq(1, 14)),
+    Keys = [
+        {string, lists:duplicate(100_000, $x)},
+        {strings, lists:duplicate(100, lists:duplicate(100, $x))},
+        {binary, binary:copy(<<"x">>, 100_000)},
+        {bytes, binary:copy(<<255>>, 100_000)},
+        {bits, <<0:100_001>>},
+        {list, lists:seq(1, 100_000)},
+        {improper_list, lists:seq(1, 100_000) ++ tail},
+        {tuple, list_to_tuple(lists:seq(1, 100_000))},
+        {map, maps:from_list([{N, N} || N <- lists:seq(1, 1000)])},
+        {tree, Tree},
+        {trees, [Tree, #{Tree => Tree}]},
+        {integer, 1 bsl 10_000},
+        {integers, lists:duplicate(100, 1 bsl 1000)},
+        {deep_tuple, test_key_terms:deep(tuple, 100_000)},
+        {deep_list, test_key_terms:deep(list, 100_000)},
+        {deep_map, test_key_terms:deep(map_key, 100_000)},
+        {atoms, lists:duplicate(100, binary_to_atom(binary:copy(<<"a">>, 255)))},
+        {lines, lists:duplicate(100, $\n)}
+    ],
+    [
+        begin
+            reset(),
+            [#{msg := {report, Report}, meta := #{report_cb := Callback}}] =
+                reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
+            Said = said(Callback, Report),
+            ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Said)}),
+            ?assertEqual({Name, nomatch}, {Name, string:find(Said, "\n")}),
+            ?assertNotEqual({Name, nomatch}, {Name, string:find(Said, "nobody does")}),
+            Unknown = said(Callback, #{what => unknown_message, kind => cast, message => Key, pid => self()}),
+            ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Unknown)})
+        end
+     || {Name, Key} <- Keys
+    ].
+
+unknown_messages() ->
+    Table = element(2, sys:get_state(canal_lock)),
+    Manager = whereis(canal_lock),
+    Ways = [
+        {call, fun(Message) -> {error, unknown_call} = gen_server:call(canal_lock, Message) end},
+        {cast, fun(Message) -> ok = gen_server:cast(canal_lock, Message) end},
+        {info, fun(Message) -> canal_lock ! Message end}
+    ],
+    Unknown = [
+        unknown,
+        {acquire, self(), self(), {db, 1, 1}},
+        {release, db},
+        {acquire, db, 1, 1},
+        {confirm, not_a_pid, self()},
+        {timeout, make_ref(), sweep},
+        {'EXIT', self(), normal},
+        lists:seq(1, 1000)
+    ],
+    Reports = reports(unknown_message, fun() ->
+        [Send(Message) || Message <- Unknown, {_, Send} <- Ways],
+        Table = element(2, sys:get_state(canal_lock))
+    end),
+    ?assertMatch(
+        [#{level := error, meta := #{domain := [canal_lock]}, msg := {report, #{kind := call, message := unknown}}}],
+        Reports
+    ),
+    %% It is the same one, and works.
+    ?assertEqual(Manager, whereis(canal_lock)),
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    ok = canal_lock:release(db),
+    ok = canal_lock_manager:sweep(),
+    ?assertMatch(#{keys := 0, granted := 1}, canal_lock:info()),
+    ?assertEqual({message_queue_len, 0}, process_info(Manager, message_queue_len)),
+    %% Each manager makes a report of its own, of whatever comes first.
+    [
+        begin
+            ok = canal_lock:stop(),
+            {ok, _} = canal_lock:start_link(3),
+            [#{msg := {report, Report}, meta := #{report_cb := Callback}}] = reports(unknown_message, fun() ->
+                [Send({unknown, N}) || N <- [1, 2, 3]],
+                sys:get_state(canal_lock)
+            end),
+            ?assertMatch(#{kind := Kind, message := {unknown, 1}}, Report),
+            ?assertEqual(
+                lists:concat(["canal_lock: the manager got an unknown ", Kind, ": {unknown,1}. ", no_further_ones()]),
+                said(Callback, Report)
+            )
+        end
+     || {Kind, Send} <- Ways
+    ].
+
+no_further_ones() ->
+    "No further ones will be reported".
+
+shown_by_sys() ->
+    Table = element(2, sys:get_state(canal_lock)),
+    ?assertEqual([], ets:tab2list(Table)),
+    ?assertEqual(canal_lock, ets:info(Table, name)),
+    {status, Manager, _, [_, running, _, _, Shown]} = sys:get_status(canal_lock),
+    ?assertEqual(Manager, whereis(canal_lock)),
+    [State] = [State || {data, [{"State", State}]} <- Shown],
+    ?assertMatch(
+        #{max_per := 3, keep_on_crash := false, sweep_interval_ms := 5000, work := [], waiting_for_sweep := 0},
+        State
+    ).
+
+%% A pass of the sweep over so many keys has more steps than there are requests, so none has been answered by the time
+%% that the manager comes to the signal.
+crash() ->
+    Requests = 1000,
+    {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
+    true = unlink(Manager),
+    [ok = use({key, N}) || N <- lists:seq(1, 300 * Requests)],
+    Reports = reports({gen_server, terminate}, fun() ->
+        ok = sys:suspend(Manager),
+        [gen_server:send_request(Manager, sweep) || _ <- lists:seq(1, Requests)],
+        {_, true} = test_worker:start(fun() -> exit(Manager, meant) end),
+        Monitor = monitor(process, Manager),
+        ok = sys:resume(Manager),
+        ?assertEqual(meant, test_await:reason({Manager, Monitor}))
+    end),
+    [#{msg := {report, #{state := State} = Report}}] = Reports,
+    ?assertMatch(#{keep_on_crash := true, waiting_for_sweep := Requests}, State),
+    ?assertMatch(Bytes when Bytes < 5000, erlang:external_size(Report)),
+    {ok, _} = canal_lock:start_link(3),
+    ok = canal_lock:stop().
+
+use(Key) ->
+    {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+    canal_lock:release(Key).
+
+%% In a VM of its own, whose default handler nobody has changed; but it tells us instead of writing.
+default_handler() ->
+    {ok, Readme} = file:read_file("README.md"),
+    {match, [Line]} = re:run(Readme, "^logger:add_handler_filter\\(.*\\)\\.$", [multiline, {capture, first, list}]),
+    ?assertEqual({0, ok, 1}, test_setup:in_a_vm([], fun() -> with_and_without_filter(Line) end)).
+
+with_and_without_filter(Line) ->
+    {ok, Default} = logger:get_handler_config(default),
+    ok = logger:remove_handler(default),
+    ok = logger:add_handler(default, test_log_listener, maps:with([level, filters, filter_default], Default)),
+    ok = logger:set_primary_config(level, notice),
+    {ok, _} = canal_lock:start_link(3),
+    Reports = fun() ->
+        reset(),
+        length(reports(unexpected_unlock, fun mistake/0))
+    end,
+    Without = Reports(),
+    {ok, Tokens, _} = erl_scan:string(Line),
+    {ok, Expressions} = erl_parse:parse_exprs(Tokens),
+    {value, Added, _} = erl_eval:exprs(Expressions, []),
+    {Without, Added, Reports()}.

@@ -1,0 +1,108 @@
+%% P4, identity: a process that gets the pid of a dead one before the death is reported. Local pids of OTP 25 have 28
+%% bits, and those of later releases so many that none is reused, so there is nothing to try with these. What the table
+%% does then is tried everywhere: the models and the storms of permit_table report deaths late.
+%%
+%% The process table is full but for the place of the dying holder, so each new process gets that place, with the next
+%% pid of it. There are as many as 28 bits have for one place. The VM leaves the process table first, and reports the
+%% death after the holder's monitors: these are many, and the holder has the lowest priority on the one scheduler there
+%% is, so nothing is reported while the others run.
+-module(canal_lock_reused_pid_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(PROCESSES, 1024).
+-define(PIDS_OF_A_PLACE, ((1 bsl 28) div ?PROCESSES)).
+-define(MONITORS, 100_000).
+
+reused_pid_test_() ->
+    case list_to_integer(erlang:system_info(otp_release)) =< 25 of
+        false -> [];
+        true -> {timeout, 120, {"P4: a process with the pid of a dead one keeps its permits", fun reused_pid/0}}
+    end.
+
+reused_pid() ->
+    Arguments = ["+S", "1:1", "+P", integer_to_list(?PROCESSES)],
+    ?assertEqual(passed, test_setup:in_a_vm(Arguments, fun dying_and_next/0)).
+
+dying_and_next() ->
+    {ok, _} = canal_lock:start_link(1),
+    Test = self(),
+    Watched = spawn(fun idle/0),
+    Dying = spawn_opt(fun() -> hold(Test, Watched) end, [{priority, low}]),
+    receive
+        {Dying, holds} -> ok
+    end,
+    Death = monitor(process, Dying),
+    fill(),
+    Alive = erlang:system_info(process_count),
+    exit(Dying, kill),
+    normal = process_flag(priority, low),
+    ok = leaves_the_process_table(Alive),
+    low = process_flag(priority, max),
+    Dying = next(Dying, ?PIDS_OF_A_PLACE),
+    %% Nothing has been reported yet: the next process holds what the dead one held. None of these calls waits.
+    Acquire = fun(Key) -> canal_lock:acquire(Key, 1, 1) end,
+    Inherits = ask(Dying, fun() -> [canal_lock:release(db), Acquire(db), Acquire(http)] end),
+    ?assertEqual([ok, {acquired, 1}, {acquired, 1}], Inherits),
+    receive
+        {'DOWN', Death, process, Dying, _} -> error(too_early)
+    after 0 -> process_flag(priority, low)
+    end,
+    receive
+        {'DOWN', Death, process, Dying, killed} -> ok
+    end,
+    %% It has been reported now.
+    ?assertEqual({[{db, 1}, {http, 1}], full}, {lists:sort(canal_lock:held(Dying)), canal_lock:acquire(http, 1, 1)}),
+    ?assertMatch(#{given_back := 0, permits := 2}, canal_lock:info()),
+    ?assertEqual([ok, {error, not_held}], ask(Dying, fun() -> [canal_lock:release(db), canal_lock:release(db)] end)),
+    %% And the death of the next one is reported too.
+    exit(Dying, kill),
+    test_await:value({0, 0}, fun() -> {canal_lock:count(db), canal_lock:count(http)} end),
+    ?assertMatch(#{given_back := 1, holders := 0}, canal_lock:info()),
+    passed.
+
+hold(Test, Watched) ->
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    _ = [monitor(process, Watched) || _ <- lists:seq(1, ?MONITORS)],
+    Test ! {self(), holds},
+    idle().
+
+idle() ->
+    receive
+        {From, Ask} ->
+            From ! {self(), Ask()},
+            idle()
+    end.
+
+ask(Pid, Ask) ->
+    Pid ! {self(), Ask},
+    receive
+        {Pid, Answer} -> Answer
+    end.
+
+fill() ->
+    try spawn(fun idle/0) of
+        _ -> fill()
+    catch
+        error:system_limit -> ok
+    end.
+
+%% Both are of one priority, so the dying process has run for one timeslice then.
+leaves_the_process_table(Alive) ->
+    case erlang:system_info(process_count) of
+        Alive ->
+            true = erlang:yield(),
+            leaves_the_process_table(Alive);
+        _ ->
+            ok
+    end.
+
+%% Starts processes that end at once, until one has this pid.
+next(Pid, Left) when Left > 0 ->
+    case spawn_opt(fun() -> [idle() || self() =:= Pid] end, [{priority, max}]) of
+        Pid ->
+            Pid;
+        _ ->
+            true = erlang:yield(),
+            next(Pid, Left - 1)
+    end.

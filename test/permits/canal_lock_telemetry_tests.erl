@@ -1,0 +1,385 @@
+%% What the manager tells `telemetry': the totals, each time that it begins to sweep; and nothing where there is none.
+-module(canal_lock_telemetry_tests).
+
+-behaviour(application).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-export([start/2, stop/1]).
+
+-define(EVENT, [canal_lock, totals]).
+
+-define(INTERVAL_MS, 20).
+
+%% Nothing comes of itself within a test.
+-define(NEVER_MS, 1_000_000_000).
+
+%% What may be shown of a report of whatever: some lines of a terminal.
+-define(MAX_CHARACTERS, 1600).
+
+telemetry_test_() ->
+    test_log_listener:tests(
+        warning,
+        test_setup:tests(without_manager, [
+            {Title, fun() -> clean(Test) end}
+         || {Title, Test} <- [
+                {"the totals, at the interval of the sweep", fun totals/0},
+                {"not for an acquire, a release, a death or a sweep that somebody asks for", fun not_by_callers/0},
+                {"without telemetry nothing, and nobody is asked for it", fun without/0},
+                {"one that runs and has not been loaded has no handlers, and is not loaded for it", fun not_loaded/0},
+                {"one that is not running is left alone", fun not_running/0},
+                {"one that comes later is found, and may go", fun comes_and_goes/0},
+                {"a handler that fails is telemetry's own affair", fun failing_handler/0},
+                {"P9: what gets through is reported once, and the manager goes on", fun failure_of_telemetry/0},
+                {"what fails before telemetry is called is no failure of telemetry's",
+                    test_manager_crash:alone(fun own_failure/0)},
+                {"P7: a handler that takes long is waited for by nobody but the manager", fun slow_handler/0},
+                {"P10: a manager that is started again goes on", fun next_manager/0}
+            ]
+        ])
+    ).
+
+%%% The stage
+
+%% Afterwards no telemetry is there.
+clean(Test) ->
+    false = code:is_loaded(telemetry),
+    try
+        test_log_listener:listening(Test)
+    after
+        stop_telemetry(),
+        unload()
+    end.
+
+%% The stand-in by another name.
+load() ->
+    File = code:which(test_telemetry),
+    {ok, {_, [{abstract_code, {_, Forms}}]}} = beam_lib:chunks(File, [abstract_code]),
+    load([renamed(Form) || Form <- Forms]).
+
+renamed({attribute, Line, module, _}) -> {attribute, Line, module, telemetry};
+renamed(Form) -> Form.
+
+load(Forms) ->
+    {ok, telemetry, Beam} = compile:forms(Forms),
+    {module, telemetry} = code:load_binary(telemetry, "telemetry.erl", Beam),
+    ok.
+
+unload() ->
+    _ = code:purge(telemetry),
+    _ = code:delete(telemetry),
+    _ = code:purge(telemetry),
+    ok.
+
+start(Callbacks) ->
+    ok = application:load({application, telemetry, [{vsn, "1"}, {modules, [telemetry]}, {mod, {Callbacks, []}}]}),
+    ok = application:start(telemetry).
+
+%% Of an application that has nothing to do.
+start(normal, _) ->
+    {ok, spawn_link(fun() ->
+        receive
+        after infinity -> ok
+        end
+    end)}.
+
+stop(_) ->
+    ok.
+
+stop_telemetry() ->
+    _ = application:stop(telemetry),
+    _ = application:unload(telemetry),
+    ok.
+
+load_and_start() ->
+    ok = load(),
+    ok = start(telemetry).
+
+%% Each event comes to this process as a message.
+attach(Id) ->
+    Test = self(),
+    attach(Id, fun(Event, Measurements, Metadata, Config) ->
+        Test ! {Config, {Event, Measurements, Metadata, self(), now_ms()}}
+    end).
+
+attach(Id, Function) ->
+    ok = telemetry:attach(Id, ?EVENT, Function, Id).
+
+%% The next one.
+event(Id) ->
+    test_await:answer(Id).
+
+%% One of what is so by now: the next may have been on its way.
+new_event(Id) ->
+    flush(Id),
+    _ = event(Id),
+    event(Id).
+
+%% None has come.
+no_event(Id) ->
+    receive
+        {Id, Event} -> error({unexpected, Event})
+    after 0 -> ok
+    end.
+
+flush(Id) ->
+    receive
+        {Id, _} -> flush(Id)
+    after 0 -> ok
+    end.
+
+start_manager(Interval_ms) ->
+    {ok, Manager} = canal_lock:start_link(3, #{sweep_interval_ms => Interval_ms}),
+    Manager.
+
+%% Until its timer has gone off so many times: an idle key is gone after two passes of the sweep.
+await_timer() ->
+    ok = use(idle),
+    test_await:value(0, fun() -> maps:get(keys, canal_lock:info()) end).
+
+use(Key) ->
+    {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+    ok = canal_lock:release(Key).
+
+now_ms() ->
+    erlang:monotonic_time(millisecond).
+
+%%% The tests
+
+totals() ->
+    load_and_start(),
+    attach(here),
+    Manager = start_manager(?INTERVAL_MS),
+    Events = [event(here) || _ <- lists:seq(0, 10)],
+    [?assertMatch({?EVENT, #{permits := 0, granted := 0}, #{max_per := 3}, Manager, _}, Event) || Event <- Events],
+    %% The first may have come late.
+    Took_ms = element(5, lists:last(Events)) - element(5, hd(Events)),
+    ?assert(Took_ms >= 9 * ?INTERVAL_MS),
+    {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 9, 1) || Key <- [db, db, 1, 2, 3]] end),
+    {acquired, 3} = canal_lock:acquire(db, 9, 1),
+    full = canal_lock:acquire(db, 1, 1),
+    {error, not_held} = canal_lock:release(other),
+    tells(#{permits => 6, holders => 2, keys => 4, granted => 6, refused => 1, not_held => 1}),
+    ok = test_worker:kill(Holder),
+    test_await:permits(1),
+    ok = canal_lock_manager:sweep(),
+    tells(#{permits => 1, holders => 1, keys => 1, granted => 6, given_back => 5, released => 0}),
+    ok = canal_lock:release(db),
+    ok = canal_lock_manager:sweep(),
+    tells(#{permits => 0, holders => 0, keys => 0, released => 1, reclaimed => 4}),
+    ?assertEqual([], test_log_listener:events()).
+
+%% What info/0 tells, all of it, and these among others.
+tells(Some) ->
+    {?EVENT, Measurements, Metadata, _, _} = new_event(here),
+    ?assertEqual(Some, maps:with(maps:keys(Some), Measurements)),
+    ?assertEqual([max_per], maps:keys(Metadata)),
+    ?assertNot(is_map_key(max_per, Measurements)),
+    %% What has been swept away is freed a little later.
+    Told = maps:merge(Measurements, Metadata),
+    ?assertEqual((canal_lock:info())#{memory := memory}, Told#{memory := memory}),
+    ?assertMatch(#{memory := Bytes} when Bytes > 0, Told).
+
+not_by_callers() ->
+    load_and_start(),
+    attach(here),
+    Manager = start_manager(?NEVER_MS),
+    {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 9, 1) || Key <- lists:seq(1, 100)] end),
+    ok = use(db),
+    full = canal_lock:acquire(1, 1, 1),
+    {error, not_held} = canal_lock:release(db),
+    {ok, done} = canal_lock:with_permit(db, 1, 1, fun() -> done end),
+    ok = test_worker:kill(Holder),
+    test_await:permits(0),
+    ok = canal_lock_manager:sweep(),
+    Manager ! {timeout, make_ref(), sweep},
+    _ = sys:get_state(Manager),
+    ok = canal_lock:stop(),
+    no_event(here).
+
+without() ->
+    asks_nobody(start_manager(?INTERVAL_MS)),
+    ?assertEqual(false, code:is_loaded(telemetry)).
+
+not_loaded() ->
+    ok = start(?MODULE),
+    asks_nobody(start_manager(?INTERVAL_MS)),
+    ?assertEqual(false, code:is_loaded(telemetry)).
+
+%% It would have to send a message to ask the code server, or anybody.
+asks_nobody(Manager) ->
+    1 = erlang:trace(Manager, true, [send]),
+    [await_timer() || _ <- [1, 2]],
+    1 = erlang:trace(Manager, false, [send]),
+    Delivered = erlang:trace_delivered(Manager),
+    receive
+        {trace_delivered, Manager, Delivered} -> ok
+    end,
+    receive
+        Sent when element(1, Sent) =:= trace -> error({unexpected, Sent})
+    after 0 -> ok
+    end,
+    ?assertEqual([], test_log_listener:events()).
+
+%% It would complain, each time.
+not_running() ->
+    ok = load(),
+    Manager = start_manager(?INTERVAL_MS),
+    asks_nobody(Manager),
+    ok = telemetry:execute(?EVENT, #{}, #{}),
+    ?assertMatch([#{level := warning}], test_log_listener:events()),
+    ?assertEqual(Manager, whereis(canal_lock)).
+
+comes_and_goes() ->
+    Manager = start_manager(?INTERVAL_MS),
+    await_timer(),
+    ok = load(),
+    await_timer(),
+    ok = start(telemetry),
+    attach(here),
+    ?assertMatch({?EVENT, #{permits := 0}, _, Manager, _}, event(here)),
+    stop_telemetry(),
+    flush(here),
+    await_timer(),
+    unload(),
+    await_timer(),
+    no_event(here),
+    ok = load_and_start(),
+    attach(here),
+    ?assertMatch({?EVENT, _, _, Manager, _}, event(here)),
+    ?assertEqual([], test_log_listener:events()).
+
+failing_handler() ->
+    load_and_start(),
+    Manager = start_manager(?INTERVAL_MS),
+    Test = self(),
+    Tell = fun(_, _, Failure, _) -> Test ! {failure, Failure} end,
+    ok = telemetry:attach(failures, [telemetry, handler, failure], Tell, none),
+    [
+        begin
+            attach(Class, fun(_, _, _, _) -> erlang:raise(Class, meant, []) end),
+            ?assertMatch(#{event_name := ?EVENT, kind := Class, reason := meant}, test_await:answer(failure)),
+            ?assertEqual({error, not_found}, telemetry:detach(Class))
+        end
+     || Class <- [error, exit, throw]
+    ],
+    attach(here),
+    {?EVENT, _, _, Manager, _} = event(here),
+    Logged = test_log_listener:events(),
+    ?assertMatch([_, _, _], Logged),
+    ?assertEqual([], [Domain || #{meta := #{domain := Domain}} <- Logged]).
+
+%% It is not the stand-in that fails here, but one that raises whatever is emitted.
+failure_of_telemetry() ->
+    Huge = lists:duplicate(10_000, huge),
+    [
+        begin
+            load(failing_with(Class, Reason)),
+            ok = start(?MODULE),
+            Manager = start_manager(?INTERVAL_MS),
+            ok = await_calls(3),
+            [#{level := error, msg := {report, Report}, meta := Meta}] = test_log_listener:events(),
+            ?assertMatch(
+                #{what := event_failed, event := ?EVENT, class := Class, reason := Reason, pid := Manager},
+                Report
+            ),
+            ?assertMatch(#{domain := [canal_lock], report_cb := _}, Meta),
+            #{report_cb := Callback} = Meta,
+            {Format, Arguments} = Callback(Report),
+            Said = unicode:characters_to_list(io_lib:format(Format, Arguments)),
+            Begin = lists:concat(["canal_lock: telemetry did not take the event [canal_lock,totals]: ", Class, ": "]),
+            ?assertEqual(Begin, lists:sublist(Said, length(Begin))),
+            ?assertNotEqual(nomatch, string:find(Said, "No further ones will be reported")),
+            ?assert(length(Said) =< ?MAX_CHARACTERS),
+            %% An unknown message is something else, and is reported too.
+            Manager ! unknown,
+            _ = sys:get_state(Manager),
+            ?assertMatch([#{msg := {report, #{what := unknown_message}}}], test_log_listener:events()),
+            ok = await_calls(2),
+            ?assertEqual([], test_log_listener:events()),
+            ?assertEqual(Manager, whereis(canal_lock)),
+            await_timer(),
+            ok = canal_lock:stop(),
+            stop_telemetry(),
+            unload()
+        end
+     || {Class, Reason} <- [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]
+    ].
+
+%% A bug of ours, then. The manager ends of it, as of any other.
+own_failure() ->
+    load_and_start(),
+    Manager = start_manager(?INTERVAL_MS),
+    ok = canal_lock_nif:close(element(3, sys:get_state(Manager))),
+    test_await:value(undefined, fun() -> whereis(canal_lock) end),
+    receive
+        {'EXIT', Manager, Reason} -> ?assertMatch({not_started, _}, Reason)
+    end,
+    ?assertEqual([], [Event || #{msg := {report, #{what := event_failed}}} = Event <- test_log_listener:events()]).
+
+%% It tells of each call before it raises.
+failing_with(Class, Reason) ->
+    Raise = io_lib:format("erlang:raise(~p, ~p, [])", [Class, Reason]),
+    Forms = [
+        "-module(telemetry).",
+        "-export([execute/3]).",
+        lists:flatten(["execute(_, _, _) -> test_log_listener ! {called, none}, ", Raise, "."])
+    ],
+    [form(Form) || Form <- Forms].
+
+form(Text) ->
+    {ok, Tokens, _} = erl_scan:string(Text),
+    {ok, Form} = erl_parse:parse_form(Tokens),
+    Form.
+
+%% So many from now on, and what comes of the last one.
+await_calls(Calls) ->
+    receive
+        {called, _} -> await_calls(Calls)
+    after 0 ->
+        [none = test_await:answer(called) || _ <- lists:seq(1, Calls)],
+        _ = sys:get_state(canal_lock),
+        ok
+    end.
+
+slow_handler() ->
+    load_and_start(),
+    Test = self(),
+    attach(slow, fun(_, _, _, _) ->
+        Test ! {slow, self()},
+        receive
+            go_on -> ok
+        end
+    end),
+    Manager = start_manager(?INTERVAL_MS),
+    Manager = test_await:answer(slow),
+    {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 9, 1) || Key <- lists:seq(1, 100)] end),
+    ok = use(db),
+    ok = test_worker:kill(Holder),
+    test_await:permits(0),
+    ok = telemetry:detach(slow),
+    Sweep = gen_server:send_request(Manager, sweep),
+    Manager ! go_on,
+    ?assertEqual({reply, ok}, gen_server:receive_response(Sweep, 20_000)),
+    ?assertEqual([], test_log_listener:events()).
+
+next_manager() ->
+    load_and_start(),
+    attach(here),
+    true = process_flag(trap_exit, true) =:= false,
+    Options = #{keep_on_crash => true, sweep_interval_ms => ?INTERVAL_MS},
+    {ok, First} = canal_lock:start_link(3, Options),
+    {acquired, 1} = canal_lock:acquire(db, 3, 1),
+    {_, _, _, First, _} = event(here),
+    exit(First, kill),
+    killed =
+        receive
+            {'EXIT', First, Reason} -> Reason
+        end,
+    {ok, Second} = canal_lock:start_link(5, Options),
+    ?assertMatch({?EVENT, #{permits := 1, granted := 1}, #{max_per := 5}, Second, _}, new_event(here)),
+    ok = canal_lock:stop(),
+    {ok, Third} = canal_lock:start_link(7, Options),
+    ?assertMatch({?EVENT, #{permits := 0, granted := 0}, #{max_per := 7}, Third, _}, new_event(here)),
+    ok = canal_lock:stop(),
+    process_flag(trap_exit, false).

@@ -1,0 +1,188 @@
+%% The answers of each function, to one process that calls it.
+-module(canal_lock_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+answers_test_() ->
+    test_setup:tests([
+        {"P1: the transcript of the original", fun transcript/0},
+        {"P6: the resize timeline of the original grants A, B, C, D and refuses E", fun resize_timeline/0},
+        {"P6: the capacity is the product, by whichever of the two it grows", fun capacity_is_the_product/0},
+        {"P6: capacity 0 admits nobody", fun capacity_0/0},
+        {"P6: integers of any size; the product saturates", fun any_size/0},
+        {"P2: a refusal creates no key, no holder, and takes no memory", fun refusal_changes_nothing/0},
+        {"P5: release/1 says what was held", fun strict_release/0},
+        {"P5: release by one that holds nothing changes nothing", fun only_a_holder_releases/0},
+        {"P5: a release is of its own key", fun release_of_another_key/0},
+        {"P5: numbers of a release decide nothing", fun numbers_of_a_release/0},
+        {"count/1", fun count/0},
+        {"buckets/2: the vector, from the left", fun buckets/0},
+        {"info/0: what there is", fun info/0}
+    ]).
+
+start_and_stop_test_() ->
+    test_setup:tests(without_manager, [
+        {"start_link/1 takes positive integers only", fun bad_start/0},
+        {"start_link/1 takes large integers", fun large_start/0},
+        {"P10: calls raise when there is no manager", fun no_manager/0}
+    ]).
+
+transcript() ->
+    [
+        ?assertEqual(Answer, canal_lock:Call(db, 3, Buckets))
+     || {Call, Buckets, Answer} <- test_original_cases:transcript()
+    ].
+
+resize_timeline() ->
+    [
+        ?assertMatch(
+            {Who, {_, Answer}},
+            {Who, test_worker:start(fun() -> canal_lock:acquire(app, 3, Buckets) end)}
+        )
+     || {Who, Buckets, Answer} <- test_original_cases:resize_timeline()
+    ],
+    ?assertEqual([3, 1], canal_lock:buckets(app, 3)).
+
+capacity_is_the_product() ->
+    [{acquired, N} = canal_lock:acquire(db, 2, 3) || N <- lists:seq(1, 6)],
+    [
+        ?assertEqual({MaxPer, Buckets, full}, {MaxPer, Buckets, canal_lock:acquire(db, MaxPer, Buckets)})
+     || {MaxPer, Buckets} <- [{2, 3}, {3, 2}, {6, 1}, {1, 6}, {5, 1}, {1, 1}, {0, 9}]
+    ],
+    ?assertEqual({acquired, 7}, canal_lock:acquire(db, 1, 7)),
+    ?assertEqual({acquired, 8}, canal_lock:acquire(db, 8, 1)).
+
+capacity_0() ->
+    {acquired, 1} = canal_lock:acquire(used, 1, 1),
+    Huge = 1 bsl 200,
+    [
+        ?assertEqual({Key, MaxPer, Buckets, full}, {Key, MaxPer, Buckets, canal_lock:acquire(Key, MaxPer, Buckets)})
+     || Key <- [new, used], {MaxPer, Buckets} <- [{0, 0}, {0, 1}, {1, 0}, {0, Huge}, {Huge, 0}]
+    ],
+    ?assertEqual([0, 1], [canal_lock:count(Key) || Key <- [new, used]]).
+
+any_size() ->
+    %% Around the widths at which the VM and the library change the form of an integer.
+    Bits = [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 70, 128, 4000],
+    Sizes = [1 bsl Bit + Near || Bit <- Bits, Near <- [-1, 0, 1]],
+    Pairs = [{MaxPer, Buckets} || Size <- Sizes, {MaxPer, Buckets} <- [{Size, 1}, {1, Size}, {Size, Size}]],
+    [
+        ?assertEqual({MaxPer, Buckets, {acquired, N}}, {MaxPer, Buckets, canal_lock:acquire(db, MaxPer, Buckets)})
+     || {N, {MaxPer, Buckets}} <- lists:zip(lists:seq(1, length(Pairs)), Pairs)
+    ],
+    %% A product whose low 64 bits are 0 is none the less large.
+    ?assertMatch({acquired, _}, canal_lock:acquire(db, 1 bsl 32, 1 bsl 32)),
+    ?assertMatch({acquired, _}, canal_lock:acquire(db, 1 bsl 63, 2)).
+
+refusal_changes_nothing() ->
+    {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
+    Before = canal_lock:info(),
+    full = canal_lock:acquire(db, 1, 1),
+    full = canal_lock:acquire(nobody_knows, 0, 1),
+    ?assertEqual(Before#{refused := 2}, canal_lock:info()),
+    %% Nobody that was refused is watched.
+    {_, full} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
+    ?assertEqual(Before#{refused := 3}, canal_lock:info()),
+    ?assertEqual(ok, test_worker:order(Holder, fun() -> canal_lock:release(db) end)).
+
+strict_release() ->
+    ?assertEqual({error, not_held}, canal_lock:release(db)),
+    [{acquired, N} = canal_lock:acquire(db, 3, 1) || N <- [1, 2, 3]],
+    ?assertEqual([ok, ok, ok, {error, not_held}], [canal_lock:release(db) || _ <- [1, 2, 3, 4]]),
+    ?assertEqual(0, canal_lock:count(db)).
+
+only_a_holder_releases() ->
+    {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 2, 1) end),
+    Attempts = fun() -> [canal_lock:release(db, 2, 1), canal_lock:release(db)] end,
+    ?assertEqual([ok, {error, not_held}], Attempts()),
+    %% Neither does one that holds something else, nor one that held this before.
+    {Other, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(other, 2, 1) end),
+    ?assertEqual([ok, {error, not_held}], test_worker:order(Other, Attempts)),
+    {acquired, 2} = canal_lock:acquire(db, 2, 1),
+    ok = canal_lock:release(db, 2, 1),
+    ?assertEqual([ok, {error, not_held}], Attempts()),
+    ?assertEqual([1, 1], [canal_lock:count(Key) || Key <- [db, other]]),
+    ok = test_worker:kill(Holder),
+    test_await:count(db, 0).
+
+release_of_another_key() ->
+    Keys = [{key, N} || N <- lists:seq(1, 10)],
+    [{acquired, 1} = canal_lock:acquire(Key, 1, 1) || Key <- Keys],
+    ?assertEqual({error, not_held}, canal_lock:release({key, 11})),
+    ok = canal_lock:release({key, 5}),
+    ?assertEqual({error, not_held}, canal_lock:release({key, 5})),
+    ?assertEqual([{key, 5}], [Key || Key <- Keys, canal_lock:count(Key) =:= 0]).
+
+numbers_of_a_release() ->
+    Numbers = [{0, 0}, {1, 1}, {7, 3}, {1 bsl 70, 1 bsl 70}],
+    [{acquired, N} = canal_lock:acquire(db, 4, 1) || N <- [1, 2, 3, 4]],
+    [?assertEqual(ok, canal_lock:release(db, MaxPer, Buckets)) || {MaxPer, Buckets} <- Numbers],
+    ?assertEqual(0, canal_lock:count(db)).
+
+count() ->
+    ?assertEqual(0, canal_lock:count(db)),
+    [{acquired, N} = canal_lock:acquire(db, 2, 2) || N <- [1, 2, 3, 4]],
+    ?assertEqual(4, canal_lock:count(db)),
+    ?assertEqual(0, canal_lock:count(never_seen)),
+    ok = canal_lock:release(db),
+    ?assertEqual(3, canal_lock:count(db)).
+
+buckets() ->
+    ?assertEqual([], canal_lock:buckets(db, 3)),
+    Views = [
+        begin
+            {acquired, N} = canal_lock:acquire(db, 3, 3),
+            canal_lock:buckets(db, 3)
+        end
+     || N <- lists:seq(1, 7)
+    ],
+    ?assertEqual([[1], [2], [3], [3, 1], [3, 2], [3, 3], [3, 3, 1]], Views),
+    ?assertEqual(
+        [[1, 1, 1, 1, 1, 1, 1], [2, 2, 2, 1], [7], [7], [7]],
+        [canal_lock:buckets(db, MaxPer) || MaxPer <- [1, 2, 7, 8, 1 bsl 70]]
+    ).
+
+info() ->
+    #{memory := Memory} = Empty = canal_lock:info(),
+    Rest = maps:without([max_per, memory], Empty),
+    ?assertMatch(#{max_per := 3}, Empty),
+    ?assertEqual([0], lists:usort(maps:values(Rest))),
+    ?assert(Memory > 0),
+    [{acquired, N} = canal_lock:acquire(db, 5, 1) || N <- [1, 2, 3]],
+    {acquired, 1} = canal_lock:acquire(other, 5, 1),
+    {Worker, {acquired, 4}} = test_worker:start(fun() -> canal_lock:acquire(db, 5, 1) end),
+    ?assertMatch(#{keys := 2, permits := 5, holders := 2}, canal_lock:info()),
+    ok = test_worker:order(Worker, fun() -> canal_lock:release(db) end),
+    ?assertMatch(#{keys := 2, permits := 4, holders := 1}, canal_lock:info()).
+
+bad_start() ->
+    Bad = [0, -1, -(1 bsl 70), 1.0, 0.5, "3", [], {}, #{}, three, <<3>>, self(), make_ref(), fun() -> 3 end],
+    [?assertError(badarg, canal_lock:start_link(MaxPer)) || MaxPer <- Bad],
+    ?assertEqual(undefined, whereis(canal_lock)).
+
+large_start() ->
+    {ok, _} = canal_lock:start_link(1 bsl 70),
+    ?assertMatch(#{max_per := 1 bsl 70}, canal_lock:info()),
+    ok = canal_lock:stop().
+
+no_manager() ->
+    Raise = fun() ->
+        ?assertError(badarg, canal_lock:acquire(db, 3, 1)),
+        ?assertError(badarg, canal_lock:acquire(db, 0, 1)),
+        ?assertError(badarg, canal_lock:release(db, 3, 1)),
+        ?assertError(badarg, canal_lock:release(db)),
+        ?assertError(badarg, canal_lock:count(db)),
+        ?assertError(badarg, canal_lock:buckets(db, 3)),
+        %% Large keys are parsed by other code.
+        Large = lists:duplicate(1000, #{}),
+        ?assertError(badarg, canal_lock:acquire(Large, 3, 1)),
+        ?assertError(badarg, canal_lock:release(Large)),
+        ?assertError(badarg, canal_lock:count(Large)),
+        ?assertError(badarg, canal_lock:info()),
+        ?assertExit(noproc, canal_lock:stop())
+    end,
+    Raise(),
+    {ok, _} = canal_lock:start_link(3),
+    {acquired, 1} = canal_lock:acquire(db, 3, 1),
+    ok = canal_lock:stop(),
+    Raise().

@@ -1,0 +1,148 @@
+%% top/0,1 where people call it: in the shell of a terminal, on another node, and where there is nobody to read.
+-module(canal_lock_top_shell_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+%% Nets for what hangs: a test of a shell, and what is waited for in one.
+-define(TIMEOUT_S, 120).
+-define(DEADLINE_MS, 20_000).
+
+nodes_test_() ->
+    test_nodes:tests(2, [], [
+        {"on another node, shown here; it ends with the connection", fun from_another_node/1}
+    ]).
+
+shells_test_() ->
+    [
+        {timeout, ?TIMEOUT_S, {"in the shell of a true terminal, where nothing is left behind", fun true_terminal/0}},
+        {timeout, ?TIMEOUT_S, {"where nothing is read", fun no_input_at_all/0}}
+    ].
+
+from_another_node([There, Here]) ->
+    Node = test_nodes:name(There),
+    _ = test_nodes:call(There, fun() -> spawn(fun keep_started/0) end),
+    Started = fun() -> whereis(canal_lock) =/= undefined end,
+    test_nodes:call(There, fun() -> test_await:value(true, Started) end),
+    Looking = fun() -> length([Pid || Pid <- processes(), is_looking(Pid)]) end,
+    Start = fun(Options) ->
+        os:putenv("TERM", "xterm"),
+        test_terminal:start(fun() -> erpc:call(Node, canal_lock, top, [Options]) end, #{columns => 100, rows => 50})
+    end,
+    ok = test_nodes:call(Here, fun() ->
+        Screen = Start(#{interval_ms => 1}),
+        [Title | _] = test_terminal:picture(Screen),
+        ?assertNotEqual(nomatch, string:find(Title, "canal_lock on " ++ atom_to_list(Node) ++ ",")),
+        test_terminal:go(Screen),
+        ?assertMatch("\e[H" ++ _, test_terminal:raw(Screen)),
+        test_terminal:quits(Screen)
+    end),
+    test_nodes:call(There, fun() -> test_await:value(0, Looking) end),
+    Shower = test_nodes:worker(Here),
+    test_nodes:order(Shower, fun() ->
+        Screen = Start(#{interval_ms => 16#ffffffff}),
+        _ = test_terminal:picture(Screen),
+        test_terminal:go(Screen)
+    end),
+    test_nodes:call(There, fun() -> test_await:value(1, Looking) end),
+    test_nodes:cut(There, Here),
+    test_nodes:call(There, fun() -> test_await:value(0, Looking) end).
+
+keep_started() ->
+    {ok, _} = canal_lock:start_link(3),
+    receive
+        never -> ok
+    end.
+
+is_looking(Pid) ->
+    case process_info(Pid, current_stacktrace) of
+        {_, Frames} -> lists:keymember(canal_lock_top, 1, Frames);
+        undefined -> false
+    end.
+
+%% The line that ends it is not seen by the shell, and the next one is. There is one wherever there is Debian.
+true_terminal() ->
+    case os:find_executable("script") of
+        false ->
+            ok;
+        Script ->
+            Erl = filename:join([code:root_dir(), "bin", "erl"]),
+            Command = lists:flatten(["stty rows 20 cols 60 && exec ", Erl, " -pa '", ebin(), "'"]),
+            Port = open_port({spawn_executable, Script}, [
+                {args, ["-qec", Command, "/dev/null"]}, {env, [{"TERM", "xterm"}]}, exit_status, binary
+            ]),
+            try
+                in_true_terminal(Port)
+            after
+                %% Whatever has failed, the shell does not stay.
+                hang_up(Port)
+            end
+    end.
+
+in_true_terminal(Port) ->
+    Typed = [
+        "{ok, _} = canal_lock:start_link(3), {acquired, 1} = canal_lock:acquire(\"a key\\e[2J\", 3, 1).\n",
+        "Before = processes().\n",
+        "canal_lock:top(#{interval_ms => 20}).\n"
+    ],
+    _ = until(Port, "1> "),
+    [true = port_command(Port, Line) || Line <- Typed],
+    %% The second picture has rates.
+    Shown = until(Port, [[lists:duplicate(12, $\s), $0] || _ <- [granted, refused, released, given_back]]),
+    [
+        ?assertNotEqual(nomatch, binary:match(Shown, Part))
+     || Part <- [<<"\e[H">>, <<"\"a key\\e[2J\"">>, <<"the caller">>]
+    ],
+    true = port_command(Port, "canal_lock:stop().\n"),
+    _ = until(Port, "\r\nok\r\n"),
+    true = port_command(Port, "{whereis(canal_lock) =/= undefined, processes() -- Before, io:columns()}.\n"),
+    _ = until(Port, "{true,[],{ok,60}}"),
+    true = port_command(Port, "halt(7).\n"),
+    ?assertEqual(7, status(Port)).
+
+hang_up(Port) ->
+    case erlang:port_info(Port, os_pid) of
+        {os_pid, Process} -> os:cmd(lists:concat(["kill ", Process]));
+        undefined -> ok
+    end.
+
+no_input_at_all() ->
+    [
+        begin
+            Erl = filename:join([code:root_dir(), "bin", "erl"]),
+            Eval = "{ok, _} = canal_lock:start_link(3), ok = canal_lock:top(#{interval_ms => 1}), halt(7).",
+            Command = lists:flatten([Erl, " ", Flag, " -pa '", ebin(), "' -eval '", Eval, "' </dev/null"]),
+            Port = open_port({spawn, "sh -c \"" ++ Command ++ "\""}, [exit_status, binary]),
+            Output = until(Port, "holder\n\n"),
+            ?assertEqual(1, length(binary:matches(Output, <<"canal_lock on ">>))),
+            ?assertEqual(7, status(Port))
+        end
+     || Flag <- ["-noinput", "-noshell"]
+    ].
+
+ebin() ->
+    filename:dirname(code:which(canal_lock)).
+
+%% What comes before this and with it.
+until(Port, Wanted) ->
+    until(Port, iolist_to_binary(Wanted), <<>>, erlang:monotonic_time(millisecond) + ?DEADLINE_MS).
+
+%% What is drawn again and again does not come to an end.
+until(Port, Wanted, Before, Deadline_ms) ->
+    case binary:match(Before, Wanted) of
+        nomatch ->
+            receive
+                {Port, {data, Data}} ->
+                    until(Port, Wanted, <<Before/binary, Data/binary>>, Deadline_ms);
+                {Port, {exit_status, Status}} ->
+                    error({ended, Status, Before, without, Wanted})
+            after max(0, Deadline_ms - erlang:monotonic_time(millisecond)) -> error({still, Before, without, Wanted})
+            end;
+        _ ->
+            Before
+    end.
+
+status(Port) ->
+    receive
+        {Port, {data, _}} -> status(Port);
+        {Port, {exit_status, Status}} -> Status
+    end.

@@ -1,0 +1,601 @@
+%% top/0,1: the picture tells what is so, fits its screen whatever keys hold, goes on whatever becomes of the table, and
+%% leaves nothing behind when it ends.
+-module(canal_lock_top_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_worker, [holder/1, take/1]).
+
+%% Started by tests.
+-export([hold/2]).
+
+-define(NOT_STARTED, "canal_lock is not started: there is no manager, and no table that one has kept").
+
+%% Looks follow one another as fast as the test lets them.
+-define(QUICK, #{interval_ms => 1}).
+
+%% Nobody waits for the second look.
+-define(SLOW, #{interval_ms => 16#ffffffff}).
+
+-define(TERMINAL, #{columns => 100, rows => 50}).
+
+top_test_() ->
+    on_a_terminal([
+        test_setup:tests([
+            {"keys, permits, holders and their order", fun figures/0},
+            {"among equals, in the order of terms", fun ties/0},
+            {"no more rows than asked for, and the right ones of many", fun rows/0},
+            {"a holder of more keys than are told at once is one row", fun one_row/0},
+            {"without options, ten rows of each", fun ten_rows/0},
+            {"the numbers of info/0", fun head/0},
+            {"rates by the time that has gone by", fun rates/0},
+            {"slow rates, and the interval", fun slow_rates/0},
+            {"a pause is three times as long as the look before, at least", fun pauses/0},
+            {"not_held is shown when there was any", fun not_held/0},
+            {"the table is closed, and another one opened", fun closed_and_opened/0},
+            {"another table takes its place between two looks", fun replaced/0},
+            {"what holders are known by", fun purposes/0},
+            {"a holder on another node", fun other_node/0},
+            {"keys that hold what moves cursors, and keys of every kind", fun hostile/0},
+            {"a screen of any size, and one that changes its size", fun screens/0},
+            {"the first half of a small screen is for keys, unless there are few", fun halves/0},
+            {"keys as the caller's function shows them, if it does", fun shown_by_the_caller/0},
+            {"a picture is drawn over the last one", fun over_the_last/0},
+            {"any line ends it, at once", fun any_line/0},
+            {"so does the end of input, and of whoever shows it", fun no_more_input/0},
+            {"without input there is one picture with rates, and one before it on a terminal", fun no_input/0},
+            {"where there is no terminal pictures follow one another", fun no_terminal/0},
+            {"a terminal that is dumb is none", fun dumb/0},
+            {"all pieces are of one table", fun one_table/0}
+        ]),
+        test_setup:tests(without_manager, [
+            {"before the start it raises, and asks for nothing", fun not_started/0},
+            {"P10: it goes on with a kept table", fun kept/0}
+        ])
+    ]).
+
+%% Whatever the tests run on.
+on_a_terminal(Tests) ->
+    Before = os:getenv("TERM"),
+    {setup, fun() -> os:putenv("TERM", "xterm") end, fun(_) -> reset("TERM", Before) end, Tests}.
+
+reset(Name, false) -> os:unsetenv(Name);
+reset(Name, Value) -> os:putenv(Name, Value).
+
+%%% Figures
+
+figures() ->
+    One = holder(#{db => 3, {app, 1} => 2}),
+    Two = holder(#{db => 1, "other" => 5}),
+    Screen = top(?SLOW, ?TERMINAL),
+    {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
+    ?assertEqual([["5", "\"other\""], ["4", "db"], ["2", "{app,1}"]], Keys),
+    ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], without_purpose(Holders)),
+    test_terminal:quits(Screen).
+
+%% Of which one is `==' another; and of holders.
+ties() ->
+    Keys = [c, {b}, 2, 1, "a", <<"d">>],
+    Pids = [holder(#{Key => 2}) || Key <- Keys],
+    Screen = top(?QUICK#{rows => 6}, ?TERMINAL),
+    Wanted = {
+        [["2", format(Key)] || Key <- lists:sort(Keys)],
+        [["2", "1", pid_to_list(Pid)] || Pid <- lists:sort(Pids)]
+    },
+    Shown = fun(Picture) ->
+        {_, ShownKeys, Holders} = sections(Picture),
+        {ShownKeys, without_purpose(Holders)}
+    end,
+    ?assertEqual(Wanted, Shown(test_terminal:picture(Screen))),
+    ?assertEqual(Wanted, Shown(test_terminal:next(Screen))),
+    test_terminal:quits(Screen),
+    take(#{1.0 => 2}),
+    Both = top(?SLOW#{rows => 7}, ?TERMINAL),
+    {_, WithBoth, _} = sections(test_terminal:picture(Both)),
+    ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(lists:sublist(WithBoth, 2))),
+    test_terminal:quits(Both).
+
+%% More than one piece of them; with more and fewer rows than there are keys. Compared with all that there is.
+rows() ->
+    _ = rand:seed(exsss, {1, 2, 3}),
+    [holder(maps:from_list([{{H, N}, rand:uniform(30)} || N <- lists:seq(1, 40)])) || H <- lists:seq(1, 50)],
+    AllKeys = [[integer_to_list(-P), format(K)] || {P, K} <- lists:sort([{-P, K} || {K, P} <- canal_lock:keys()])],
+    Add = fun({Pid, _, P}, Sums) -> maps:update_with(Pid, fun({S, C}) -> {S + P, C + 1} end, {P, 1}, Sums) end,
+    Sums = lists:foldl(Add, #{}, test_setup:permits()),
+    AllHolders = [
+        [integer_to_list(-S), integer_to_list(C), pid_to_list(Pid)]
+     || {S, Pid, C} <- lists:sort([{-S, Pid, C} || {Pid, {S, C}} <- maps:to_list(Sums)])
+    ],
+    [
+        begin
+            Screen = top(?SLOW#{rows => Rows}, ?TERMINAL#{rows => 5000}),
+            {_, ShownKeys, Holders} = sections(test_terminal:picture(Screen)),
+            ?assertEqual({Rows, lists:sublist(AllKeys, Rows)}, {Rows, ShownKeys}),
+            ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)}),
+            test_terminal:quits(Screen)
+        end
+     || Rows <- [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]
+    ].
+
+one_row() ->
+    Many = holder(maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5_000)])),
+    One = holder(#{db => 2}),
+    Screen = top(?SLOW, ?TERMINAL),
+    {_, _, Holders} = sections(test_terminal:picture(Screen)),
+    ?assertEqual([["5000", "5000", pid_to_list(Many)], ["2", "1", pid_to_list(One)]], without_purpose(Holders)),
+    test_terminal:quits(Screen).
+
+ten_rows() ->
+    [holder(#{{key, N} => N}) || N <- lists:seq(1, 12)],
+    Screen = test_terminal:start(fun canal_lock:top/0, ?TERMINAL),
+    {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
+    ?assertEqual([[integer_to_list(N), format({key, N})] || N <- lists:seq(12, 3, -1)], Keys),
+    ?assertEqual(10, length(Holders)),
+    test_terminal:quits(Screen).
+
+head() ->
+    holder(#{db => 2, {app, 1} => 1}),
+    holder(#{db => 1}),
+    #{memory := Bytes} = canal_lock:info(),
+    Screen = top(?SLOW, ?TERMINAL),
+    [Title, Names, Numbers | _] = test_terminal:picture(Screen),
+    Pattern = "^canal_lock on nonode@nohost, [0-2][0-9]:[0-5][0-9]:[0-5][0-9]; Enter ends this$",
+    ?assertMatch({match, _}, re:run(Title, Pattern)),
+    ?assertEqual(["keys", "permits", "holders", "memory"], string:lexemes(Names, " ")),
+    ["2", "4", "2", Memory, "kB"] = string:lexemes(Numbers, " "),
+    ?assert(abs(Bytes / 1000 - list_to_float(Memory)) < 0.1),
+    test_terminal:quits(Screen).
+
+%% Between the two looks is at least what the test does in between, and at most what both pictures take.
+rates() ->
+    take(#{db => 1000}),
+    Before = now_us(),
+    Screen = top(?QUICK, ?TERMINAL),
+    ?assertEqual(#{"granted/s" => "-", "refused/s" => "-", "released/s" => "-", "given back/s" => "-"}, rates(Screen)),
+    Begin = now_us(),
+    Mortal = holder(#{other => 700}),
+    [full = canal_lock:acquire(db, 1, 1) || _ <- lists:seq(1, 3000)],
+    [ok = canal_lock:release(db) || _ <- lists:seq(1, 500)],
+    test_worker:kill(Mortal),
+    test_await:value(700, fun() -> maps:get(given_back, canal_lock:info()) end),
+    End = now_us(),
+    test_terminal:go(Screen),
+    Rates = rates(Screen),
+    After = now_us(),
+    [
+        begin
+            Rate = list_to_integer(maps:get(Name, Rates)),
+            Least = Times * 1_000_000 / (After - Before),
+            Most = Times * 1_000_000 / (End - Begin),
+            ?assertMatch({_, true, true}, {{Name, Least, Rate, Most}, Least - 1 =< Rate, Rate =< Most + 1})
+        end
+     || {Name, Times} <- [{"granted/s", 700}, {"refused/s", 3000}, {"released/s", 500}, {"given back/s", 700}]
+    ],
+    test_terminal:go(Screen),
+    ?assertEqual(["0"], lists:usort(maps:values(rates(Screen)))),
+    test_terminal:quits(Screen).
+
+%% The interval is waited for, and some tenths of a second are enough to see a decimal.
+slow_rates() ->
+    Interval_ms = 300,
+    Screen = top(#{interval_ms => Interval_ms}, ?TERMINAL),
+    _ = rates(Screen),
+    take(#{db => 2}),
+    Begin = now_us(),
+    test_terminal:go(Screen),
+    #{"granted/s" := Rate} = rates(Screen),
+    ?assert(now_us() - Begin >= 1000 * Interval_ms),
+    ?assert(list_to_float(Rate) =< 2 * 1000 / Interval_ms + 0.1),
+    ?assert(list_to_float(Rate) > 0.0),
+    test_terminal:quits(Screen).
+
+%% With so many keys that a look takes long, whatever the machine: it is told in whole milliseconds.
+pauses() ->
+    Screen = top(?QUICK, ?TERMINAL),
+    _ = test_terminal:picture(Screen),
+    pauses(1, Screen),
+    test_terminal:quits(Screen).
+
+pauses(Thousands, Screen) ->
+    take(maps:from_list([{{key, Thousands, N}, 1} || N <- lists:seq(1, 1000 * Thousands)])),
+    {Took, Pause} = look_and_pause(Screen),
+    Ms = erlang:convert_time_unit(1, millisecond, native),
+    ?assertMatch({_, _, true}, {Took, Pause, Pause >= 3 * (Took - Ms)}),
+    Took > 10 * Ms orelse pauses(2 * Thousands, Screen).
+
+%% By when it has made which calls: from the first of a look to the last, and to the first of the next one.
+look_and_pause({Looker, _, _} = Screen) ->
+    1 = erlang:trace(Looker, true, [call, monotonic_timestamp]),
+    Looks = [{canal_lock_nif, info, 0}, {canal_lock_nif, keys, 3}, {canal_lock_nif, permits, 2}],
+    [1 = erlang:trace_pattern(Look, true, []) || Look <- Looks],
+    _ = test_terminal:next(Screen),
+    _ = test_terminal:next(Screen),
+    1 = erlang:trace(Looker, false, [all]),
+    [1 = erlang:trace_pattern(Look, false, []) || Look <- Looks],
+    Delivered = erlang:trace_delivered(Looker),
+    receive
+        {trace_delivered, Looker, Delivered} -> ok
+    end,
+    [{info, _}, {keys, Begin} | Calls] = calls(Looker),
+    {Others, [{info, Next} | _]} = lists:splitwith(fun({Function, _}) -> Function =/= info end, Calls),
+    {permits, End} = lists:last(Others),
+    {End - Begin, Next - End}.
+
+calls(Looker) ->
+    receive
+        {trace_ts, Looker, call, {_, Function, _}, At} -> [{Function, At} | calls(Looker)]
+    after 0 -> []
+    end.
+
+not_held() ->
+    Screen = top(?QUICK, ?TERMINAL),
+    ?assertNot(maps:is_key("not held/s", rates(Screen))),
+    [{error, not_held} = canal_lock:release(db) || _ <- lists:seq(1, 1000)],
+    test_terminal:go(Screen),
+    #{"not held/s" := Rate, "released/s" := "0"} = rates(Screen),
+    ?assert(list_to_integer(Rate) > 0),
+    test_terminal:go(Screen),
+    ?assertMatch(#{"not held/s" := "0"}, rates(Screen)),
+    test_terminal:quits(Screen).
+
+purposes() ->
+    Held = fun(Pid) ->
+        Screen = top(?SLOW, ?TERMINAL),
+        {_, _, Holders} = sections(test_terminal:picture(Screen)),
+        test_terminal:quits(Screen),
+        [Words] = [Words || [_, _, Shown | Words] <- Holders, Shown =:= pid_to_list(Pid)],
+        lists:flatten(lists:join(" ", Words))
+    end,
+    Test = self(),
+    Plain = held(spawn(?MODULE, hold, [Test, plain])),
+    ?assertEqual("fun canal_lock_top_tests:hold/2", Held(Plain)),
+    Fun = held(spawn(fun() -> hold(Test, 'fun') end)),
+    ?assertEqual("in fun canal_lock_top_tests:hold/2", Held(Fun)),
+    OfOtp = held(proc_lib:spawn(?MODULE, hold, [Test, of_otp])),
+    ?assertEqual("fun canal_lock_top_tests:hold/2", Held(OfOtp)),
+    %% Its dictionary may be as large as its heap.
+    Large = held(proc_lib:spawn_opt(?MODULE, hold, [Test, large], [{min_heap_size, 1_000_000}])),
+    ?assertEqual("fun proc_lib:init_p/5", Held(Large)),
+    true = register('with a name', Plain),
+    ?assertEqual("'with a name'", Held(Plain)),
+    [exit(Pid, kill) || Pid <- [Plain, Fun, OfOtp, Large]].
+
+hold(Test, Key) ->
+    {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+    Test ! {held, self()},
+    receive
+        {never, Test} -> ok
+    end.
+
+held(Pid) ->
+    receive
+        {held, Pid} -> Pid
+    end,
+    %% Where it stays.
+    test_await:value({status, waiting}, fun() -> process_info(Pid, status) end),
+    Pid.
+
+%% A process that does not exist, represented by a worker.
+other_node() ->
+    #{from_other_nodes := Terms} = maps:from_list(test_key_terms:by_kind()),
+    [There | _] = [Pid || Pid <- Terms, is_pid(Pid)],
+    Proxy = test_worker:holder(#{db => 2, other => 1}),
+    ok = test_worker:order(Proxy, fun() -> canal_lock_nif:represent(There) end),
+    Screen = top(?SLOW, ?TERMINAL),
+    {_, _, Holders} = sections(test_terminal:picture(Screen)),
+    ?assertEqual([["3", "2", pid_to_list(There), "on", atom_to_list(node(There))]], Holders),
+    test_terminal:quits(Screen).
+
+%%% Tables that come and go
+
+closed_and_opened() ->
+    take(#{db => 1}),
+    Screen = top(?QUICK, ?TERMINAL),
+    ?assertMatch({_, [["1", "db"]], [_]}, sections(test_terminal:picture(Screen))),
+    ok = canal_lock:stop(),
+    [
+        begin
+            [Title, Sentence, ""] = test_terminal:next(Screen),
+            ?assertNotEqual(nomatch, string:find(Title, "; no manager is there")),
+            ?assertEqual(?NOT_STARTED, Sentence)
+        end
+     || _ <- [1, 2, 3]
+    ],
+    {ok, _} = canal_lock:start_link(3),
+    take(#{new => 2}),
+    test_terminal:go(Screen),
+    ?assertEqual(["-"], lists:usort(maps:values(rates(Screen)))),
+    Picture = test_terminal:next(Screen),
+    ?assertMatch({_, [["2", "new"]], [_]}, sections(Picture)),
+    ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
+    test_terminal:quits(Screen).
+
+%% Its numbers are less, each by itself.
+replaced() ->
+    Screen = top(?QUICK, ?TERMINAL),
+    _ = test_terminal:picture(Screen),
+    [
+        begin
+            take(#{new => 1}),
+            Change(),
+            _ = test_terminal:next(Screen),
+            ok = canal_lock:stop(),
+            {ok, _} = canal_lock:start_link(3),
+            take(#{new => 1000}),
+            test_terminal:go(Screen),
+            ?assertEqual({What, ["-"]}, {What, lists:usort(maps:values(rates(Screen)))})
+        end
+     || {What, Change} <- [
+            {refused, fun() -> full = canal_lock:acquire(new, 0, 1) end},
+            {released, fun() -> ok = canal_lock:release(new) end},
+            {not_held, fun() -> {error, not_held} = canal_lock:release(nothing) end},
+            {given_back, fun() ->
+                test_worker:kill(holder(#{mortal => 1})),
+                test_await:value(1, fun() -> maps:get(given_back, canal_lock:info()) end)
+            end}
+        ]
+    ],
+    test_terminal:quits(Screen).
+
+kept() ->
+    {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
+    unlink(Manager),
+    take(#{db => 1}),
+    Screen = top(?QUICK, ?TERMINAL),
+    [Title | _] = test_terminal:picture(Screen),
+    ?assertEqual(nomatch, string:find(Title, "no manager")),
+    test_worker:kill(Manager),
+    take(#{db => 1000}),
+    [TitleWithout | _] = Without = test_terminal:next(Screen),
+    ?assertNotEqual(nomatch, string:find(TitleWithout, "; no manager is there")),
+    ?assertMatch({_, [["1001", "db"]], [_]}, sections(Without)),
+    ?assert(list_to_integer(maps:get("granted/s", rates_of(Without))) > 0),
+    {ok, _} = canal_lock:start_link(3, #{keep_on_crash => true}),
+    [TitleWith | _] = test_terminal:next(Screen),
+    ?assertEqual(nomatch, string:find(TitleWith, "no manager")),
+    test_terminal:quits(Screen),
+    %% Which is linked to this process, and would end with it while others look for it.
+    ok = canal_lock:stop().
+
+not_started() ->
+    Screen = test_terminal:start(fun() -> {'EXIT', _} = (catch canal_lock:top()) end, ?TERMINAL),
+    {'EXIT', {badarg, [{canal_lock, top, [], Info} | _]}} = test_terminal:ended(Screen),
+    ?assertMatch({error_info, #{cause := not_started}}, lists:keyfind(error_info, 1, Info)).
+
+%% The first pieces are forgotten.
+one_table() ->
+    Keys = fun(Which) -> maps:from_list([{{Which, N}, 1} || N <- lists:seq(1, 2000)]) end,
+    take(Keys(none)),
+    [
+        begin
+            Pieces = counters:new(1, []),
+            Add = fun(Piece, Before) ->
+                ok = counters:add(Pieces, 1, 1),
+                case counters:get(Pieces, 1) of
+                    1 ->
+                        ok = canal_lock:stop(),
+                        {ok, _} = canal_lock:start_link(3),
+                        take(Keys(Fold));
+                    _ ->
+                        ok
+                end,
+                Piece ++ Before
+            end,
+            Told = [Key || Element <- canal_lock_view:Fold(Add, []), {_, _} = Key <- tuple_to_list(Element)],
+            ?assertEqual({Fold, lists:sort(maps:keys(Keys(Fold)))}, {Fold, lists:sort(Told)})
+        end
+     || Fold <- [fold_keys, fold_permits]
+    ].
+
+%%% Screens
+
+hostile() ->
+    OfEveryKind = [Key || {_, Key} <- test_key_terms:all()],
+    Escapes = ["\e[2J", "\e]0;title\a", "a\nb\r\tc", <<"\e[31m">>, '\e[H', {"\x{9b}2J", [<<"\n">> | '\n']}],
+    Letters = ["\x{202e}txet", 'ж日\x{300}', <<"日本語"/utf8>>],
+    Large = [test_key_terms:deep(tuple, 1_000_000), binary:copy(<<"x">>, 64 bsl 20), 1 bsl 10_000_000],
+    take(maps:from_list([{Key, 1} || Key <- OfEveryKind ++ Escapes ++ Letters ++ Large])),
+    true = register('\e[2J', holder(#{db => 1})),
+    [
+        begin
+            Screen = top(?SLOW#{rows => 1000}, #{columns => Columns, rows => 5000, encoding => Encoding}),
+            Raw = test_terminal:raw(Screen),
+            "\e[H" ++ Rest = Raw,
+            [_ | _] = Lines = string:split(Rest, "\e[K\n", all),
+            ?assertEqual("\e[J", lists:last(Lines)),
+            ?assert(length(Lines) > 300),
+            ?assertEqual([], [Line || Line <- lists:droplast(Lines), not is_plain(Line, Columns, Encoding)]),
+            test_terminal:quits(Screen)
+        end
+     || {Columns, Encoding} <- [{1000, unicode}, {80, unicode}, {80, latin1}]
+    ].
+
+%% Nothing but letters, and the last column free.
+is_plain(Line, Columns, Encoding) ->
+    Limit =
+        case Encoding of
+            latin1 -> $~;
+            unicode -> 16#d7a3
+        end,
+    Width = length(Line) + length([C || C <- Line, C > 16#1100]),
+    Width < Columns andalso
+        lists:all(fun(C) -> C >= $\s andalso C =< Limit andalso not (C > $~ andalso C =< 16#a0) end, Line) andalso
+        re:run(Line, "[\\x{300}-\\x{36f}\\x{2000}-\\x{206f}]", [unicode]) =:= nomatch.
+
+screens() ->
+    [holder(#{{key, N} => N, lists:duplicate(10 * N, $x) => 1}) || N <- lists:seq(1, 30)],
+    holder(#{lists:duplicate(300, $x) => 100}),
+    Screen = top(?QUICK#{rows => 100}, ?TERMINAL),
+    [
+        begin
+            test_terminal:resize(Screen, #{columns => Columns, rows => Rows}),
+            test_terminal:go(Screen),
+            Lines = test_terminal:picture(Screen),
+            ?assertEqual({Columns, Rows, true}, {Columns, Rows, length(Lines) =< Rows}),
+            ?assertEqual({Columns, Rows, true}, {Columns, Rows, lists:max([length(Line) || Line <- Lines]) < Columns})
+        end
+     || _ <- [test_terminal:picture(Screen)],
+        Columns <- [1, 2, 3, 4, 10, 40, 200],
+        Rows <- [1, 2, 3, 5, 8, 9, 10, 11, 20, 200]
+    ],
+    %% One that no longer says.
+    test_terminal:resize(Screen, #{columns => none, rows => none}),
+    Lines = test_terminal:next(Screen),
+    ?assertEqual({24, 79}, {length(Lines), lists:max([length(Line) || Line <- Lines])}),
+    test_terminal:quits(Screen).
+
+halves() ->
+    [holder(maps:from_list([{{H, N}, 1} || N <- lists:seq(1, 3)])) || H <- lists:seq(1, 10)],
+    Shown = fun(Rows) ->
+        Screen = top(?SLOW#{rows => 100}, ?TERMINAL#{rows => Rows}),
+        {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
+        test_terminal:quits(Screen),
+        {length(Keys), length(Holders)}
+    end,
+    %% Ten lines are taken: one each below the picture and on its top, four of numbers, and before each list two.
+    ?assertEqual(
+        [{1, 0}, {1, 1}, {2, 1}, {10, 10}, {20, 10}, {30, 10}],
+        [Shown(10 + Free) || Free <- [1, 2, 3, 20, 30, 50]]
+    ).
+
+shown_by_the_caller() ->
+    take(#{db => 5, good => 4, bad => 3, wrong => 2, worse => 1}),
+    Show = fun
+        (good) -> [<<"as the caller says: ">>, [16#e6, "\e\n"]];
+        (bad) -> error(bad);
+        (wrong) -> {not_text};
+        (worse) -> <<255>>;
+        (Term) -> io_lib:format("<~p>", [Term])
+    end,
+    Screen = top(?SLOW#{show => Show}, ?TERMINAL),
+    Picture = test_terminal:picture(Screen),
+    ?assertEqual(
+        ["<db>", "as the caller says: æ\\x{1B}\\x{A}", "bad", "wrong", "worse"],
+        [string:trim(string:slice(Line, 13)) || Line <- lists:sublist(lists:nthtail(7, Picture), 5)]
+    ),
+    ?assertNotEqual(nomatch, string:find(lists:last(lists:droplast(Picture)), "<" ++ pid_to_list(self()) ++ ">")),
+    test_terminal:quits(Screen).
+
+over_the_last() ->
+    take(#{db => 1}),
+    Screen = top(?QUICK, ?TERMINAL),
+    First = test_terminal:raw(Screen),
+    test_terminal:go(Screen),
+    Second = test_terminal:raw(Screen),
+    [
+        ?assertMatch({match, _}, re:run(Picture, "^\\e\\[H([^\\e\\n]*\\e\\[K\\n){11}\\e\\[J$"))
+     || Picture <- [First, Second]
+    ],
+    test_terminal:quits(Screen).
+
+%%% Ends
+
+any_line() ->
+    [
+        begin
+            Screen = top(?SLOW, ?TERMINAL),
+            _ = test_terminal:picture(Screen),
+            test_terminal:go(Screen),
+            test_terminal:input(Screen, Line),
+            ?assertEqual(ok, test_terminal:ended(Screen))
+        end
+     || Line <- ["\n", <<"\n">>, "", "canal_lock:stop().\n", <<"q">>]
+    ].
+
+no_more_input() ->
+    [
+        begin
+            Screen = top(?QUICK, ?TERMINAL),
+            _ = test_terminal:picture(Screen),
+            _ = test_terminal:next(Screen),
+            test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
+            test_terminal:input(Screen, NoLine),
+            test_terminal:go(Screen),
+            ?assertEqual(ok, test_terminal:ended(Screen))
+        end
+     || NoLine <- [eof, {error, interrupted}, {error, terminated}]
+    ],
+    {_, _, Leader} = Screen = top(?SLOW, ?TERMINAL),
+    _ = test_terminal:picture(Screen),
+    test_terminal:go(Screen),
+    test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
+    exit(Leader, kill),
+    ?assertEqual(ok, test_terminal:ended(Screen)).
+
+no_input() ->
+    [
+        begin
+            Screen = top(?QUICK, Settings#{input => Answer}),
+            First = test_terminal:picture(Screen),
+            Last = lists:foldl(fun(_, _) -> test_terminal:next(Screen) end, First, lists:seq(2, Count)),
+            test_terminal:go(Screen),
+            ?assertEqual(ok, test_terminal:ended(Screen)),
+            ?assertEqual(["0"], lists:usort(maps:values(rates_of(Last))))
+        end
+     || {Settings, Count} <- [{#{}, 1}, {?TERMINAL, 2}], Answer <- [eof, {error, enotsup}]
+    ].
+
+no_terminal() ->
+    Many = [holder(#{lists:duplicate(200, $x) ++ [N] => 1}) || N <- lists:seq(1, 60)],
+    [
+        begin
+            Screen = top(?QUICK#{rows => 50}, Settings),
+            Picture = test_terminal:picture(Screen),
+            ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
+            ?assertEqual({50, 50}, {length(element(2, sections(Picture))), length(element(3, sections(Picture)))}),
+            ?assertEqual(Width, lists:max([length(Line) || Line <- Picture])),
+            ?assertEqual(["", ""], lists:nthtail(length(Picture) - 2, Picture)),
+            ?assertEqual(nomatch, string:find(hd(Picture), "Enter")),
+            test_terminal:go(Screen),
+            ?assertEqual(nomatch, string:find(test_terminal:raw(Screen), "\e")),
+            test_terminal:quits(Screen)
+        end
+     || {Settings, Width} <- [{#{}, 79}, {#{columns => 100}, 99}, {#{rows => 20}, 79}]
+    ],
+    test_worker:kill(Many).
+
+dumb() ->
+    os:putenv("TERM", "dumb"),
+    Screen = top(?QUICK, ?TERMINAL),
+    Raw = test_terminal:raw(Screen),
+    os:putenv("TERM", "xterm"),
+    ?assertEqual(nomatch, string:find(Raw, "\e")),
+    test_terminal:quits(Screen).
+
+%%% What the tests share
+
+top(Options, Settings) ->
+    test_terminal:start(fun() -> canal_lock:top(Options) end, Settings).
+
+%% The words of each line.
+sections(Lines) ->
+    [Head, Keys, Holders | _] = sections_of(Lines),
+    {Head, rows_of(Keys), rows_of(Holders)}.
+
+sections_of(Lines) ->
+    case lists:splitwith(fun(Line) -> Line =/= "" end, Lines) of
+        {Section, [_ | Rest]} -> [Section | sections_of(Rest)];
+        {Section, []} -> [Section]
+    end.
+
+%% Below the names of the columns.
+rows_of([_ | Rows]) ->
+    [string:lexemes(Row, " ") || Row <- Rows].
+
+rates(Screen) ->
+    rates_of(test_terminal:picture(Screen)).
+
+without_purpose(Holders) ->
+    [lists:sublist(Words, 3) || Words <- Holders].
+
+rates_of([_Title, _, _, Names, Rates | _]) ->
+    maps:from_list(lists:zip(cells(Names), cells(Rates))).
+
+cells([]) -> [];
+cells(Line) -> [string:trim(string:slice(Line, 0, 13)) | cells(string:slice(Line, 13))].
+
+format(Term) ->
+    lists:flatten(io_lib:format("~0tp", [Term])).
+
+now_us() ->
+    erlang:monotonic_time(microsecond).

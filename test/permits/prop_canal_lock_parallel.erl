@@ -1,0 +1,260 @@
+%% P1, P4, P5, P8, P10, at the same time: whatever two processes have done side by side, there is an order of it, one
+%% thing after the other, in which `canal_lock' answers what `test_model' says.
+%%
+%% What one call does to several keys is not done at one instant, and need not be: a death gives back key by key. So
+%% there are deaths where there is one key only. Calls that are two steps are left out: with_permit/4, and what looks
+%% at the whole table.
+%%
+%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
+%% header.
+-module(prop_canal_lock_parallel).
+
+-import(proper_types, [oneof/1, range/2, weighted_union/1]).
+
+-export([parallel_test_/0]).
+
+%% What PropEr asks of a state machine.
+-export([command/1, precondition/2, postcondition/3, next_state/3]).
+
+%% What is done.
+-export([acquire/4, release/2, count/1, die/1, sweep/0, restart/0]).
+
+%% Making a case takes PropEr long, so each one is tried often: it comes out in another way each time.
+-define(CASES, 60).
+-define(ROUNDS, 40).
+-define(ROUNDS_WHILE_SHRINKING, 400).
+
+%% Of what is done one thing after the other before.
+-define(SIZE, 8).
+
+-define(SLOTS, [near1, near2, near3]).
+
+%% A holder that has something to do waits so many turns for another one that has too, some tens of microseconds: then
+%% both do it within the same hundred nanoseconds. Without that, they hardly ever meet.
+-define(TURNS, 3000).
+
+%% The places in the array by which they meet.
+-define(ARRIVED, 1).
+-define(MET, 2).
+
+parallel_test_() ->
+    test_setup:quietly(
+        test_setup:tests(without_manager, [
+            {"P1, P4, P5, P8, P10: side by side as one after the other in some order", fun side_by_side/0}
+        ])
+    ).
+
+side_by_side() ->
+    ?MODULE = ets:new(?MODULE, [named_table, public]),
+    Meeting = atomics:new(2, []),
+    ets:insert(?MODULE, [{test, self()}, {meeting, Meeting}, {rounds, ?ROUNDS}]),
+    ets:insert(?MODULE, [{Slot, start_slot(N)} || {N, Slot} <- lists:zip([1, 2, 3], ?SLOTS)]),
+    ets:insert(?MODULE, [{Helper, test_worker:start()} || Helper <- [parent, undertaker]]),
+    ok = test_worker:order(the(parent), fun start_manager/0),
+    try
+        Options = [{numtests, test_setup:times(?CASES)}, {start_size, ?SIZE}, {max_size, ?SIZE}, quiet],
+        proper:quickcheck(prop_some_order(), Options) orelse fail(),
+        Wanted = [
+            {acquire, acquired},
+            {acquire, full},
+            {release, ok},
+            {release, not_held},
+            {count, a_number},
+            {die, dead},
+            {sweep, ok},
+            {restart, ok}
+        ],
+        [] = [What || What <- Wanted, not ets:member(?MODULE, {seen, What})],
+        true = atomics:get(Meeting, ?MET) > 0 orelse erlang:system_info(schedulers_online) =:= 1
+    after
+        test_manager_crash:forget(),
+        [test_worker:kill(the(Who)) || Who <- [parent, undertaker | ?SLOTS]],
+        ets:delete(?MODULE)
+    end.
+
+%% Tells of the case that failed last: the shortest one.
+fail() ->
+    [{failed, {Before, Branches}, Outcome, Answers}] = ets:lookup(?MODULE, failed),
+    Parts = lists:zip(["before", "on one side", "on the other"], [Before | Branches]),
+    Case = [[Title, ":\n", test_model:format(Commands)] || {Title, Commands} <- Parts],
+    io:format(user, "~n~ts~tp~n~tp~n", [Case, Outcome, Answers]),
+    error(no_such_order).
+
+prop_some_order() ->
+    proper:forall(oneof([[db], [#{rare => <<"map">>}], [db, #{rare => <<"map">>}]]), fun(Keys) ->
+        Commands = proper_statem:parallel_commands(?MODULE, start(Keys)),
+        proper:forall(Commands, fun(Case) -> lists:all(fun(_) -> run(Case) end, lists:seq(1, the(rounds))) end)
+    end).
+
+start(Keys) ->
+    {ok, Start} = test_model:step(start, [keeping, 1], test_model:new(Keys, ?SLOTS)),
+    Start.
+
+run(Case) ->
+    %% PropEr's older versions cannot tell of what is raised.
+    try
+        {_, Answers, Outcome} = proper_statem:run_parallel_commands(?MODULE, Case),
+        lists:foreach(fun release_all/1, ?SLOTS),
+        case {Outcome, canal_lock:audit()} of
+            {ok, []} ->
+                [tally(Name, Answer) || Side <- Answers, {{set, _, {call, _, Name, _}}, Answer} <- Side],
+                true;
+            Differs ->
+                failed(Case, Differs, [[Answer || {_, Answer} <- Side] || Side <- Answers])
+        end
+    catch
+        Class:Reason:Stack -> failed(Case, {Class, Reason, Stack}, none)
+    end.
+
+failed(Case, Outcome, Answers) ->
+    ets:insert(?MODULE, [{failed, Case, Outcome, Answers}, {rounds, ?ROUNDS_WHILE_SHRINKING}]),
+    false.
+
+%% Notes what has happened.
+tally(Function, Answer) ->
+    ets:insert(?MODULE, {{seen, {Function, kind(Answer)}}}).
+
+kind({error, Kind}) -> Kind;
+kind({acquired, _}) -> acquired;
+kind(Answer) when is_integer(Answer) -> a_number;
+kind(Answer) -> Answer.
+
+%% The state machine. Its state is the model.
+
+command(Model) ->
+    Slot = oneof(?SLOTS),
+    Keys = test_model:keys(Model),
+    Key = oneof(Keys),
+    weighted_union(
+        [
+            {12, call(acquire, [Slot, Key, range(1, 3), 1])},
+            {8, call(release, [Slot, Key])},
+            {3, call(count, [Key])},
+            {1, call(sweep, [])},
+            {1, call(restart, [])}
+        ] ++ [{3, call(die, [Slot])} || length(Keys) =:= 1]
+    ).
+
+call(Function, Arguments) ->
+    {call, ?MODULE, Function, Arguments}.
+
+precondition(_, _) ->
+    true.
+
+next_state(Model, _Answer, {call, _, Function, Arguments}) ->
+    {_, After} = step(Function, Arguments, Model),
+    After.
+
+postcondition(Model, {call, _, Function, Arguments}, Answer) ->
+    {Wanted, _} = step(Function, Arguments, Model),
+    Answer =:= Wanted.
+
+step(restart, [], Model) -> {ok, Model};
+step(die, [Slot], Model) -> test_model:step(die, [Slot, killed], Model);
+step(Function, Arguments, Model) -> test_model:step(Function, Arguments, Model).
+
+%% What is done.
+
+acquire(Slot, Key, MaxPer, Buckets) ->
+    perform(Slot, fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end).
+
+release(Slot, Key) ->
+    perform(Slot, fun() -> canal_lock:release(Key) end).
+
+count(Key) ->
+    (meeting())(),
+    canal_lock:count(Key).
+
+%% P4: it is answered when all is back. For that only one dies at a time.
+die(Slot) ->
+    test_worker:order(the(Slot), fun() ->
+        Holder = get(holder),
+        test_worker:order(the(undertaker), fun() ->
+            GivenBack = given_back() + lists:sum([N || {_, N} <- canal_lock:held(Holder)]),
+            test_worker:kill(Holder),
+            test_await:value(GivenBack, fun given_back/0)
+        end),
+        start_holder(),
+        dead
+    end).
+
+given_back() ->
+    maps:get(given_back, canal_lock:info()).
+
+%% Neither of these changes an answer. There may be no manager just then to sweep.
+sweep() ->
+    try
+        canal_lock_manager:sweep()
+    catch
+        exit:_ -> ok
+    end.
+
+restart() ->
+    test_worker:order(the(parent), fun() ->
+        test_worker:kill(whereis(canal_lock)),
+        start_manager()
+    end).
+
+start_manager() ->
+    process_flag(trap_exit, true),
+    {ok, _} = canal_lock:start_link(1, #{keep_on_crash => true}),
+    ok.
+
+%% What it is done with.
+
+the(What) ->
+    ets:lookup_element(?MODULE, What, 2).
+
+%% A slot is a process that has holders, one after the other, and orders one thing at a time of them.
+start_slot(N) ->
+    Slot = test_worker:start(),
+    test_worker:order(Slot, fun() ->
+        put(scheduler, 1 + N rem erlang:system_info(schedulers_online)),
+        start_holder()
+    end),
+    Slot.
+
+start_holder() ->
+    put(holder, test_worker:start_on(get(scheduler))),
+    ok.
+
+perform(Slot, Fun) ->
+    Meet = meeting(),
+    test_worker:order(the(Slot), fun() ->
+        test_worker:order(get(holder), fun() ->
+            Meet(),
+            Fun()
+        end)
+    end).
+
+release_all(Slot) ->
+    test_worker:order(the(Slot), fun() ->
+        test_worker:order(get(holder), fun() ->
+            [ok = canal_lock:release(Key) || {Key, N} <- canal_lock:held(), _ <- lists:seq(1, N)]
+        end)
+    end).
+
+%% What is done by one of two has somebody to meet.
+meeting() ->
+    case the(test) =:= self() of
+        true ->
+            fun() -> ok end;
+        false ->
+            Meeting = the(meeting),
+            fun() -> meet(Meeting) end
+    end.
+
+%% The first one waits for the second one, for a while.
+meet(Meeting) ->
+    case atomics:add_get(Meeting, ?ARRIVED, 1) of
+        Second when Second rem 2 =:= 0 -> ok;
+        First -> wait(Meeting, First, ?TURNS)
+    end.
+
+wait(_, _, 0) ->
+    ok;
+wait(Meeting, First, Turns) ->
+    case atomics:get(Meeting, ?ARRIVED) of
+        First -> wait(Meeting, First, Turns - 1);
+        _ -> atomics:add(Meeting, ?MET, 1)
+    end.

@@ -1,0 +1,229 @@
+%% How far fences have gone: the file that keeps it, and what a voter does that has lost it.
+-module(canal_lock_quorum_fences_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_quorum_cluster, [call/2, worker/1, lock/3, try_unlock/2, start/2, stop/1]).
+
+%% So many at a time write the file, and so many times each.
+-define(WRITERS, 8).
+-define(WRITES, 20).
+
+%%% The file
+
+file_test_() ->
+    {foreach, fun folder/0, fun delete/1, [
+        fun(Folder) -> {Title, fun() -> Test(path(Folder)) end} end
+     || {Title, Test} <- [
+            {"a mark that is stored is read again", fun read_again/1},
+            {"a mark is never lowered", fun never_lowered/1},
+            {"many writers, some of them killed: the highest stays, and the file is always whole", fun writers/1},
+            {"what is no mark is an error, and can be replaced", fun no_mark/1},
+            {"a voter whose supervisor was killed stores, if the next one has a file", fun stores_from_now_on/1},
+            {"a file that cannot be written or read is an error that says why", fun no_file/1}
+        ]
+    ]}.
+
+folder() ->
+    {ok, _} = application:ensure_all_started(crypto),
+    ok = canal_lock_quorum_nif:load(),
+    Name = "fences-" ++ binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(8))),
+    Folder = filename:join(filename:basedir(user_cache, "canal_lock"), Name),
+    ok = filelib:ensure_dir(filename:join(Folder, "file")),
+    Folder.
+
+delete(Folder) ->
+    ok = file:del_dir_r(Folder).
+
+path(Folder) ->
+    unicode:characters_to_binary(filename:join(Folder, "fences ä")).
+
+read_again(Path) ->
+    ?assertEqual({ok, nil}, canal_lock_quorum_nif:fence_read(Path)),
+    ?assertEqual({ok, true}, canal_lock_quorum_nif:fence_store(Path, 17)),
+    ?assertEqual({ok, 17}, canal_lock_quorum_nif:fence_read(Path)),
+    %% Nothing else is left beside it.
+    {ok, [_]} = file:list_dir(filename:dirname(Path)).
+
+never_lowered(Path) ->
+    [{ok, _} = canal_lock_quorum_nif:fence_store(Path, Mark) || Mark <- [5, 9, 7]],
+    ?assertEqual({ok, false}, canal_lock_quorum_nif:fence_store(Path, 9)),
+    ?assertEqual({ok, 9}, canal_lock_quorum_nif:fence_read(Path)).
+
+writers(Path) ->
+    {ok, _} = canal_lock_quorum_nif:fence_store(Path, 1),
+    Marks = [[rand:uniform(1 bsl 40) || _ <- lists:seq(1, ?WRITES)] || _ <- lists:seq(1, ?WRITERS)],
+    Store = fun(Some) -> [{ok, _} = canal_lock_quorum_nif:fence_store(Path, Mark) || Mark <- Some] end,
+    {Written, [Killed | _]} = lists:split(?WRITERS div 2, Marks),
+    Victims = [spawn(fun() -> Store(Killed) end) || _ <- lists:seq(1, ?WRITERS div 2)],
+    Writers = [spawn_monitor(fun() -> Store(Some) end) || Some <- Written],
+    test_worker:kill(Victims),
+    [?assertMatch({ok, _}, canal_lock_quorum_nif:fence_read(Path)) || _ <- lists:seq(1, ?WRITES)],
+    [normal = test_await:reason(Writer) || Writer <- Writers],
+    {ok, Highest} = canal_lock_quorum_nif:fence_read(Path),
+    ?assert(Highest >= lists:max(lists:append(Written))),
+    ?assert(lists:member(Highest, lists:append(Marks))).
+
+no_mark(Path) ->
+    [
+        begin
+            ok = file:write_file(Path, Text),
+            ?assertEqual(
+                {error, <<"it is not a file of fences, or not a whole one">>}, canal_lock_quorum_nif:fence_read(Path)
+            )
+        end
+     || Text <- ["", "17\n", "canal_lock_quorum fences below 17", "canal_lock_quorum fences below x\n"]
+    ],
+    ?assertEqual({ok, true}, canal_lock_quorum_nif:fence_store(Path, 17)),
+    ?assertEqual({ok, 17}, canal_lock_quorum_nif:fence_read(Path)).
+
+no_file(Path) ->
+    Nowhere = <<Path/binary, "/nowhere">>,
+    {error, Sentence} = canal_lock_quorum_nif:fence_store(Nowhere, 17),
+    ?assertNotEqual(nomatch, string:find(Sentence, "No such file")),
+    ok = file:make_dir(Path),
+    ?assertMatch({error, _}, canal_lock_quorum_nif:fence_read(Path)),
+    ?assertMatch({error, _}, canal_lock_quorum_nif:fence_store(Path, 17)).
+
+stores_from_now_on(Path) ->
+    Options = #{members => [node()]},
+    Supervisor = started(Options),
+    %% The voter outlives it, which has never stored anything.
+    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
+    test_worker:kill([Supervisor]),
+    test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end),
+    _ = started(Options#{fence_file => Path}),
+    {ok, Lock} = canal_lock_quorum:lock(x, 5000),
+    ?assert(mark(Path) >= canal_lock_quorum:fence(Lock)),
+    ok = canal_lock_quorum:stop().
+
+%% That there is one is a part of it: an atom is greater than any number.
+mark(Path) ->
+    {ok, Mark} = canal_lock_quorum_nif:fence_read(Path),
+    true = is_integer(Mark),
+    Mark.
+
+started(Options) ->
+    {ok, Supervisor} = canal_lock_quorum:start_link(Options),
+    true = unlink(Supervisor),
+    test_await:value(true, fun() -> maps:get(voting, canal_lock_quorum:status()) end),
+    Supervisor.
+
+%%% Voters
+
+voters_test_() ->
+    [
+        test_quorum_cluster:tests(3, [
+            {"the first time, voting begins when all members are there", fun first_start/1},
+            {"Q5: one that restarts learns from the others", fun one_restarts/1},
+            {"Q5: all restart, and fences grow on by the clock", fun all_restart/1}
+        ]),
+        {setup, fun folder/0, fun delete/1, fun(Folder) ->
+            test_quorum_cluster:tests(3, [], fun(Node, Nodes) -> with_file(Folder, Node, Nodes) end, [
+                {Title, fun(Nodes) -> Test(Folder, Nodes) end}
+             || {Title, Test} <- [
+                    {"Q5: all restart, and fences grow on by their files", fun restart_with_files/2},
+                    {"a file that is none is replaced when the others have told", fun broken_file/2},
+                    {"a disk that refuses is tried again", fun refusing_disk/2}
+                ]
+            ])
+        end}
+    ].
+
+with_file(Folder, Node, Nodes) ->
+    Options = test_quorum_cluster:options(Nodes),
+    %% Small blocks, so that some are used up.
+    Rules = (test_quorum_cluster:rules())#{fence_block => 8},
+    Options#{fence_file => file_of(Folder, Node), rules => Rules}.
+
+file_of(Folder, Node) ->
+    filename:join(Folder, test_nodes:name(Node)).
+
+first_start([A, B, C] = Nodes) ->
+    Options = test_quorum_cluster:options(Nodes),
+    [stop(Node) || Node <- Nodes],
+    [start(Node, Options) || Node <- [A, B]],
+    %% Longer than a quarantine.
+    ?assertEqual({error, timeout}, lock(worker(A), x, 1500)),
+    ?assertMatch(#{voting := false}, call(A, fun canal_lock_quorum:status/0)),
+    start(C, Options),
+    test_quorum_cluster:await_voting(Nodes),
+    ?assertMatch({ok, _}, lock(worker(A), x, 5000)).
+
+one_restarts([A, B, C] = Nodes) ->
+    Before = fence(A),
+    stop(C),
+    start(C, test_quorum_cluster:options(Nodes)),
+    test_quorum_cluster:await_voting(Nodes),
+    %% By the others, and not by the clock, which is far beyond.
+    After = fence(C),
+    ?assert(After > Before),
+    ?assert(After - Before < 1000),
+    %% Its own vote counts: a quorum of two with each of the others.
+    stop(B),
+    ?assert(fence(C) > After).
+
+all_restart([A, B, _C] = Nodes) ->
+    Before = fence(A),
+    ?assert(Before > erlang:system_time(microsecond) - timer:minutes(10) * 1000),
+    restart(Nodes, fun(_) -> test_quorum_cluster:options(Nodes) end),
+    ?assert(fence(B) > Before).
+
+restart_with_files(Folder, [A, B, _C] = Nodes) ->
+    %% Past some blocks.
+    Before = lists:max([fence(A) || _ <- lists:seq(1, 30)]),
+    %% A quorum has answered; the last member may be slower.
+    Marked = fun(Node) -> call(Node, fun() -> mark(path_of(Folder, Node)) end) >= Before end,
+    [test_await:value(true, fun() -> Marked(Node) end) || Node <- Nodes],
+    %% The clock is put out of play: marks far beyond it.
+    restart(Nodes, fun(Node) ->
+        {ok, true} = call(A, fun() -> canal_lock_quorum_nif:fence_store(path_of(Folder, Node), 1 bsl 60) end),
+        with_file(Folder, Node, Nodes)
+    end),
+    ?assert(fence(B) > 1 bsl 60).
+
+path_of(Folder, Node) ->
+    unicode:characters_to_binary(file_of(Folder, Node)).
+
+broken_file(Folder, [A, _B, C] = Nodes) ->
+    Before = fence(A),
+    stop(C),
+    ok = file:write_file(file_of(Folder, C), "fences"),
+    start(C, with_file(Folder, C, Nodes)),
+    test_quorum_cluster:await_voting(Nodes),
+    %% It is written by and by; until then no writer gets a vote there.
+    call(C, fun() ->
+        test_await:value(true, fun() ->
+            case canal_lock_quorum_nif:fence_read(path_of(Folder, C)) of
+                {ok, Mark} when is_integer(Mark) -> Mark > Before;
+                _ -> false
+            end
+        end)
+    end).
+
+refusing_disk(Folder, [A, B, C] = Nodes) ->
+    Before = fence(A),
+    stop(C),
+    File = file_of(Folder, C),
+    %% Nobody can write beside a file whose folder is a file.
+    Options = (with_file(Folder, C, Nodes))#{fence_file => filename:join(File, "beneath")},
+    start(C, Options),
+    %% It votes for readers, but not for writers: no fence of its can be kept.
+    test_quorum_cluster:await_voting(Nodes),
+    ?assert(fence(A) > Before),
+    stop(B),
+    ?assertEqual({error, timeout}, lock(worker(A), x, 1000)),
+    ok = file:delete(File),
+    ok = file:make_dir(File),
+    ?assertMatch({ok, _}, lock(worker(A), x, 5000)).
+
+%% Of a lock that is given back.
+fence(Node) ->
+    Worker = worker(Node),
+    {ok, Fence} = lock(Worker, x, 5000),
+    ok = try_unlock(Worker, x),
+    Fence.
+
+restart(Nodes, Options) ->
+    [stop(Node) || Node <- Nodes],
+    test_quorum_cluster:start_all([{Node, Options(Node)} || Node <- Nodes]).

@@ -1,0 +1,251 @@
+%% The API of the quorum locks: what it answers and what it raises, on one node and on several.
+-module(canal_lock_quorum_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_quorum_cluster, [call/2, worker/1, order/2, send_order/2, lock/3, rlock/3, held/2, unlock/2]).
+-import(test_quorum_cluster, [try_unlock/2, messages/1]).
+
+cluster_test_() ->
+    test_quorum_cluster:tests(3, [
+        {"Q1: one writer at a time, on all nodes together", fun one_writer/1},
+        {"Q1: readers together, and no writer with them", fun readers/1},
+        {"Q11: several names are locked together or not at all", fun lock_many/1},
+        {"Q5: fences grow from holder to holder, from node to node", fun fences/1},
+        {"Q5, Q8: a lock that is passed on within a node is a new one each time", fun passed_on/1},
+        {"Q8: what was given back is not held, at once", fun given_back/1},
+        {"a lock is given back once", fun once/1},
+        {"of two who give it back at the same moment, one has", fun at_once/1},
+        {"anybody of the node may give a lock back", fun by_another/1},
+        {"with_lock gives back whatever its function does", fun with_lock/1},
+        {"a holder that dies gives back", fun death/1},
+        {"one that waits and dies leaves nothing", fun death_of_one_that_waits/1},
+        {"a lock is nothing on another node", fun of_another_node/1},
+        {"force_unlock tells the holder, and the name is free", fun force_unlock/1},
+        {"locks/0 tells who holds what on all nodes", fun locks/1},
+        {"status/0 tells of members that are not there", fun status/1}
+    ]).
+
+one_writer([A, B, _C]) ->
+    {One, Other} = {worker(A), worker(B)},
+    {ok, _} = lock(One, x, 5000),
+    ?assertEqual({error, timeout}, lock(Other, x, 100)),
+    ?assertEqual({error, timeout}, rlock(Other, x, 100)),
+    ?assert(held(One, x)),
+    %% Another name is another matter, and so is what only looks alike.
+    [{ok, _} = lock(Other, Name, 5000) || Name <- [y, <<"x">>, "x", {x}]],
+    ok = unlock(One, x),
+    ?assertMatch({ok, _}, lock(Other, x, 5000)).
+
+readers([A, B, C]) ->
+    Readers = [worker(Node) || Node <- [A, B, C]],
+    [{ok, _} = rlock(Reader, x, 5000) || Reader <- Readers],
+    ?assertEqual([true, true, true], [held(Reader, x) || Reader <- Readers]),
+    Writer = worker(A),
+    ?assertEqual({error, timeout}, lock(Writer, x, 100)),
+    [ok = unlock(Reader, x) || Reader <- Readers],
+    ?assertMatch({ok, _}, lock(Writer, x, 5000)).
+
+lock_many([A, B, _C]) ->
+    {One, Other} = {worker(A), worker(B)},
+    {ok, _} = lock(One, y, 5000),
+    Many = fun() -> canal_lock_quorum:lock_many([x, y, z], 300) end,
+    ?assertEqual({error, timeout}, order(Other, Many)),
+    %% It left nothing.
+    {ok, _} = lock(One, x, 5000),
+    [ok = unlock(One, Name) || Name <- [x, y]],
+    {ok, Lock} = order(Other, Many),
+    [?assertEqual({error, timeout}, lock(One, Name, 50)) || Name <- [x, y, z]],
+    ok = order(Other, fun() -> canal_lock_quorum:unlock(Lock) end),
+    [?assertMatch({ok, _}, lock(One, Name, 5000)) || Name <- [x, y, z]].
+
+fences(Nodes) ->
+    Workers = [worker(Node) || Node <- Nodes],
+    Fences = [
+        begin
+            {ok, Fence} = lock(Worker, x, 5000),
+            ok = try_unlock(Worker, x),
+            Fence
+        end
+     || _ <- lists:seq(1, 10), Worker <- Workers
+    ],
+    ?assertEqual(Fences, lists:usort(Fences)),
+    {ok, Reader} = rlock(hd(Workers), x, 5000),
+    ?assert(Reader >= lists:last(Fences)).
+
+%% By unlock, try_unlock and death: some wait on A while B has it, and C comes last.
+passed_on([A, B, C]) ->
+    {Holder, Last} = {worker(B), worker(C)},
+    {ok, First} = lock(Holder, x, 5000),
+    Waiting = [worker(A) || _ <- lists:seq(1, 7)],
+    Locking = fun() ->
+        {ok, Lock} = canal_lock_quorum:lock(x, 20_000),
+        put({lock, x}, Lock),
+        canal_lock_quorum:fence(Lock)
+    end,
+    Refs = [waits(A, Place, send_order(Worker, Locking)) || {Place, Worker} <- lists:enumerate(Waiting)],
+    ok = unlock(Holder, x),
+    Ways = [unlock, try_unlock, kill, unlock, try_unlock, kill, unlock],
+    Fences = [
+        begin
+            Fence = test_await:answer(Ref),
+            ?assert(held(Worker, x)),
+            ?assertMatch({[#{fence := Fence, held := true}], []}, call(A, fun canal_lock_quorum:locks/0)),
+            gives_back(Way, Worker),
+            Fence
+        end
+     || {Way, Worker, Ref} <- lists:zip3(Ways, Waiting, Refs)
+    ],
+    ?assertEqual([First | Fences], lists:usort([First | Fences])),
+    {ok, Next} = lock(Last, x, 5000),
+    ?assert(Next > lists:last(Fences)),
+    %% Nothing is left of those before, and with them nothing is given back.
+    [
+        begin
+            ?assertNot(held(Worker, x)),
+            ?assertEqual([{error, not_held}, {error, not_held}], [try_unlock(Worker, x), unlock(Worker, x)])
+        end
+     || {Way, Worker} <- lists:zip(Ways, Waiting), Way =/= kill
+    ],
+    ?assert(held(Last, x)).
+
+%% So many wait there by then.
+waits(Node, Count, Ref) ->
+    call(Node, fun() -> test_await:value(Count, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    Ref.
+
+gives_back(kill, Worker) -> test_nodes:kill_worker(Worker);
+gives_back(unlock, Worker) -> ok = unlock(Worker, x);
+gives_back(try_unlock, Worker) -> ok = try_unlock(Worker, x).
+
+given_back([A | _]) ->
+    order(worker(A), fun() ->
+        [
+            begin
+                {ok, Lock} = canal_lock_quorum:lock(x, 5000),
+                ?assert(canal_lock_quorum:held(Lock)),
+                ok = canal_lock_quorum:GiveBack(Lock),
+                ?assertNot(canal_lock_quorum:held(Lock))
+            end
+         || GiveBack <- [unlock, try_unlock], _ <- lists:seq(1, 100)
+        ]
+    end).
+
+once([A | _]) ->
+    order(worker(A), fun() ->
+        [
+            begin
+                {ok, Lock} = canal_lock_quorum:lock(x, 5000),
+                ok = canal_lock_quorum:First(Lock),
+                ?assertEqual({error, not_held}, canal_lock_quorum:Second(Lock))
+            end
+         || First <- [unlock, try_unlock], Second <- [unlock, try_unlock]
+        ]
+    end).
+
+at_once([A | _]) ->
+    {Holder, Other} = {worker(A), worker(A)},
+    [
+        begin
+            {ok, Lock} = order(Holder, fun() -> canal_lock_quorum:lock(x, 5000) end),
+            Refs = [
+                send_order(Worker, fun() -> canal_lock_quorum:Function(Lock) end)
+             || {Worker, Function} <- [{Holder, One}, {Other, Another}]
+            ],
+            Answers = [test_await:answer(Ref) || Ref <- Refs],
+            ?assertEqual({One, Another, [ok, {error, not_held}]}, {One, Another, lists:sort(Answers)})
+        end
+     || One <- [unlock, try_unlock], Another <- [unlock, try_unlock], _ <- lists:seq(1, 100)
+    ].
+
+by_another([A | _]) ->
+    Holder = worker(A),
+    {ok, _} = lock(Holder, x, 5000),
+    Lock = order(Holder, fun() -> get({lock, x}) end),
+    ?assertEqual(ok, order(worker(A), fun() -> canal_lock_quorum:unlock(Lock) end)),
+    ?assertNot(held(Holder, x)).
+
+with_lock([A | _]) ->
+    Worker = worker(A),
+    With = fun(Fun) -> order(Worker, fun() -> (catch canal_lock_quorum:with_lock(x, 5000, Fun)) end) end,
+    ?assertEqual({ok, true}, With(fun(Lock) -> canal_lock_quorum:held(Lock) end)),
+    ?assertMatch({'EXIT', {broken, _}}, With(fun(_) -> error(broken) end)),
+    ?assertEqual(thrown, With(fun(_) -> throw(thrown) end)),
+    %% As it was given back each time.
+    ?assertEqual({ok, done}, With(fun(_) -> done end)),
+    {ok, _} = lock(worker(A), x, 5000),
+    Refused = fun() -> canal_lock_quorum:with_lock(x, 50, fun(_) -> error(called) end) end,
+    ?assertEqual({error, timeout}, order(Worker, Refused)).
+
+death([A, B, _C]) ->
+    Holder = worker(A),
+    {ok, _} = lock(Holder, x, 5000),
+    {ok, _} = rlock(Holder, y, 5000),
+    Next = worker(B),
+    Refs = [send_order(Next, fun() -> canal_lock_quorum:lock(x, 5000) end)],
+    ok = test_nodes:kill_worker(Holder),
+    [?assertMatch({ok, _}, test_await:answer(Ref)) || Ref <- Refs],
+    ?assertMatch({ok, _}, lock(Next, y, 5000)).
+
+death_of_one_that_waits([A, B, _C]) ->
+    {Holder, Waiting, Next} = {worker(A), worker(B), worker(B)},
+    {ok, _} = lock(Holder, x, 5000),
+    Ref = send_order(Waiting, fun() -> canal_lock_quorum:lock(x, 60_000) end),
+    call(B, fun() -> test_await:value(1, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    ok = test_nodes:kill_worker(Waiting),
+    none = test_await:answer(Ref),
+    call(B, fun() -> test_await:value(0, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    ok = unlock(Holder, x),
+    ?assertMatch({ok, _}, lock(Next, x, 5000)).
+
+of_another_node([A, B, _C]) ->
+    Holder = worker(A),
+    {ok, _} = lock(Holder, x, 5000),
+    Lock = order(Holder, fun() -> get({lock, x}) end),
+    %% With the same number there.
+    [{ok, _} = lock(worker(B), Number, 5000) || Number <- lists:seq(1, 50)],
+    Try = fun(Function) -> call(B, fun() -> catch canal_lock_quorum:Function(Lock) end) end,
+    [?assertMatch({'EXIT', {badarg, _}}, Try(Function)) || Function <- [held, unlock, try_unlock]],
+    #{held := 50} = call(B, fun canal_lock_quorum:status/0),
+    ?assert(held(Holder, x)).
+
+force_unlock([A, B, C]) ->
+    {Holder, Next} = {worker(A), worker(B)},
+    {ok, First} = lock(Holder, x, 5000),
+    Ref = send_order(Next, fun() -> canal_lock_quorum:lock(x, 5000) end),
+    ok = call(C, fun() -> canal_lock_quorum:force_unlock(x) end),
+    {ok, Lock} = test_await:answer(Ref),
+    ?assertNot(held(Holder, x)),
+    ?assertEqual([{lost, x}], messages(Holder)),
+    ?assert(order(Next, fun() -> canal_lock_quorum:fence(Lock) end) > First).
+
+locks([A, B, C]) ->
+    {Writer, Reader} = {worker(A), worker(B)},
+    {ok, Fence} = lock(Writer, {invoice, 17}, 5000),
+    {ok, _} = rlock(Reader, <<"book">>, 5000),
+    {Locks, []} = call(C, fun canal_lock_quorum:locks/0),
+    [AName, BName] = test_quorum_cluster:members([A, B]),
+    ?assertMatch(
+        [
+            #{node := AName, mode := write, names := [{invoice, 17}], fence := Fence, held := true, since_ms := _},
+            #{node := BName, mode := read, names := [<<"book">>], held := true}
+        ],
+        lists:sort(fun(#{mode := Mode}, _) -> Mode =:= write end, Locks)
+    ),
+    ?assertEqual([element(2, Writer), element(2, Reader)], [
+        call(A, fun() -> Pid end)
+     || Mode <- [write, read], #{mode := M, holder := Pid} <- Locks, M =:= Mode
+    ]).
+
+status([A, B, C]) ->
+    [Name, _, Absent] = test_quorum_cluster:members([A, B, C]),
+    test_quorum_cluster:stop(C),
+    call(A, fun() ->
+        test_await:value([{Absent, false}], fun() ->
+            #{members := Members} = canal_lock_quorum:status(),
+            [{Node, Answers} || #{node := Node, answers := Answers, valid_ms := 0} <- Members, Node =/= Name]
+        end)
+    end),
+    ?assertMatch(#{quorum := true, voting := true, held := 0}, call(A, fun canal_lock_quorum:status/0)),
+    test_quorum_cluster:stop(B),
+    call(A, fun() -> test_await:value(false, fun() -> maps:get(quorum, canal_lock_quorum:status()) end) end).

@@ -1,0 +1,66 @@
+%% All faults, with the constants that clusters run with; prints what was seen, as tables for docs/.
+%%
+%%     erl ... -run soak_quorum_faults main ROUNDS
+%%
+%% ends with status 1 if anything is wrong. scripts/quorum_faults.sh calls it.
+-module(soak_quorum_faults).
+
+-export([main/1]).
+
+%% Nodes hear soon that they do not hear each other, and then close connections with others, too; or they do not.
+-define(SOON, ["-kernel", "net_ticktime", "4"]).
+-define(NOT_PREVENTED, ["-kernel", "prevent_overlapping_partitions", "false"]).
+
+-spec main([string()]) -> no_return().
+main([Rounds]) ->
+    ok = logger:set_primary_config(level, none),
+    Settings = settings(),
+    Results = [
+        run(Round, Title, Setting, Faults)
+     || Round <- lists:seq(1, list_to_integer(Rounds)), {Title, Setting, Faults} <- Settings
+    ],
+    Faults = lists:sum([length(Seen) || #{seen := Seen} <- Results]),
+    Wrong = lists:append([Wrong || #{wrong := Wrong} <- Results]),
+    io:format("~n~w clusters, ~w faults: ~w wrong~n", [length(Results), Faults, length(Wrong)]),
+    halt(min(1, length(Wrong))).
+
+settings() ->
+    Setting = #{rules => test_quorum_trial:real(), clocks => os:type() =:= {unix, linux}},
+    All = test_quorum_faults:all(),
+    Late = [answers_are_late, held_back_answers],
+    Held = [none, voters_forget_a_holder] ++ Late ++ [one_is_killed] ++ Late,
+    [{"3 nodes, messages held back", Setting#{nodes => 3, kind => wires}, Held} | settings(Setting, All -- Late)].
+
+settings(Setting, Faults) ->
+    case test_network:possible() of
+        true ->
+            Five = Setting#{nodes => 5, kind => namespaces},
+            Cut = [none, cut_off_from_all, hears_nobody, is_heard_by_nobody, a_large_message],
+            [
+                {"3 nodes, network namespaces", Five#{nodes => 3}, Faults},
+                {"5 nodes, network namespaces, net_ticktime 4", Five#{arguments => ?SOON}, Faults},
+                {"5 nodes, the same without prevent_overlapping_partitions",
+                    Five#{arguments => ?SOON ++ ?NOT_PREVENTED}, Faults}
+            ] ++ [
+                {"3 nodes, TCP sends again each second", Five#{nodes => 3, arguments => Flags}, Cut}
+             || {true, Flags} <- [test_network:mends_soon()]
+            ];
+        {false, {_, Why}} ->
+            io:format("nodes are not in network namespaces, but on wires that hold back: ~ts~n", [Why]),
+            [{"3 nodes, wires", Setting#{nodes => 3, kind => wires}, [F || F <- Faults, can(F, Setting)]}]
+    end.
+
+can(wall_clocks_jump, #{clocks := Clocks}) -> Clocks;
+can(_, _) -> true.
+
+run(Round, Title, Setting, Faults) ->
+    Result = #{seen := Seen, counts := Counts, wrong := Wrong} = test_quorum_trial:run(Setting, Faults),
+    io:format("~n## Round ~w: ~ts~n~n| fault | what was seen |~n|---|---|~n", [Round, Title]),
+    [io:format("| ~ts | ~ts |~n", [name(Fault), What]) || {Fault, What} <- Seen],
+    Sorted = [io_lib:format("~ts ~w", [What, Count]) || {What, Count} <- lists:sort(maps:to_list(Counts))],
+    io:format("~n~ts~n", [lists:join(", ", Sorted)]),
+    [io:format("WRONG: ~0tp~n", [What]) || What <- Wrong],
+    Result.
+
+name(Fault) ->
+    lists:join(" ", string:split(atom_to_list(Fault), "_", all)).

@@ -1,0 +1,463 @@
+%% P4, P10: whatever ends between the request of a holder on another node and the answer to it, a permit is held by a
+%% holder that knows of it, or it is released. See canal_lock_proxy for how.
+-module(canal_lock_proxy_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(KEPT, #{keep_on_crash => true}).
+
+manager_test_() ->
+    tests(3, [
+        {"P10: a crash of the manager changes nothing; the next one finds the proxies", fun manager_crashes/1},
+        {"P4, P10: without a manager, permits come back when their holder dies", fun die_without_manager/1},
+        {"P4, P10: without a manager, permits come back when the connection is lost", fun cut_without_manager/1},
+        {"P10: many managers, one after the other", fun many_managers/1},
+        {"P10: permits are void after a clean shutdown", fun clean_shutdown/1},
+        {"a release that no manager answers leaves the permit held, and can be repeated", fun release_repeated/1}
+    ]).
+
+proxy_test_() ->
+    tests(2, [
+        {"P4: the holder dies while its request waits at the manager", fun dies_at_manager/1},
+        {"P4: the holder dies while its request waits at the proxy", fun dies_at_proxy/1},
+        {"P4: the connection is lost while a request waits at the manager", fun cut_at_manager/1},
+        {"P4: the connection is lost while a request waits at the proxy", fun cut_at_proxy/1},
+        {"P4: ... and comes back before the proxy runs", fun cut_and_connected/1},
+        {"P4: a proxy serves one connection: the next one gets another proxy", fun another_connection/1},
+        {"P4: the node of the holder is killed while its request waits", fun node_killed/1},
+        {"P4: a killed proxy releases the permits, and its holder gets another one", fun proxy_killed/1},
+        {"P4: a proxy is killed while its holder waits", fun proxy_killed_in_call/1},
+        {"a proxy that exits while it is called is replaced", fun proxy_exits_in_call/1},
+        {"P10: the manager crashes while a request waits for it", fun manager_killed_in_call/1},
+        {"R1: a second proxy of a holder finds the first one", fun second_proxy/1},
+        {"P10: a proxy of a table that has been closed serves nothing, and exits", fun closed_table/1},
+        {"P10: ... also when it has been idle", fun closed_and_idle/1},
+        {"P10: ... and when the table changes while it works", fun closed_in_call/1}
+    ]).
+
+%% Without another node.
+alone_test_() ->
+    [
+        test_setup:tests([
+            {"R1: a process that represents another holder no longer represents the first", fun represents_another/0},
+            {"R2: a look while a proxy dies shows its holder or nothing", fun looked_at_while_it_dies/0}
+        ]),
+        test_setup:tests(without_manager, [
+            {"a proxy that has exited before it is called is replaced, once", fun exited_before_the_call/0}
+        ])
+    ].
+
+tests(Nodes, Tests) ->
+    test_setup:quietly(test_remote:tests(Nodes, ?KEPT, Tests)).
+
+new_manager(There) ->
+    test_remote:kill_manager(There),
+    test_remote:start_manager(There, ?KEPT).
+
+manager_crashes([There, Here, Elsewhere]) ->
+    Holder = test_nodes:worker(Here),
+    Other = test_nodes:worker(Elsewhere),
+    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
+    {acquired, 3} = test_remote:acquire(Other, There, db),
+    Proxies = lists:sort(test_remote:proxies(There)),
+    test_remote:kill_manager(There),
+    ?assertEqual(3, test_remote:count(There, db)),
+    _ = test_remote:start_manager(There, ?KEPT),
+    ?assertEqual(full, test_remote:acquire(Holder, There, db)),
+    ?assertEqual(ok, test_remote:release(Holder, There, db)),
+    ?assertEqual({acquired, 3}, test_remote:acquire(Other, There, db)),
+    ?assertEqual(Proxies, lists:sort(test_remote:proxies(There))),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:await_count(There, db, 2),
+    test_nodes:cut(Elsewhere, There),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{granted := 4, released := 1, given_back := 3}, test_remote:info(There)).
+
+die_without_manager([There, Here, Elsewhere]) ->
+    Stays = test_nodes:worker(Elsewhere),
+    Holder = test_nodes:worker(Here),
+    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
+    {acquired, 3} = test_remote:acquire(Stays, There, db),
+    test_remote:kill_manager(There),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:await_count(There, db, 1),
+    _ = test_remote:start_manager(There, ?KEPT),
+    ?assertEqual(ok, test_remote:release(Stays, There, db)),
+    test_remote:nothing_is_left(There).
+
+cut_without_manager([There, Here | _]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Doomed = test_nodes:start(),
+    test_nodes:connect(Doomed, There),
+    {acquired, 2} = test_remote:acquire(test_nodes:worker(Doomed), There, db),
+    test_remote:kill_manager(There),
+    test_nodes:cut(Here, There),
+    test_remote:await_count(There, db, 1),
+    ok = test_nodes:kill(Doomed),
+    test_remote:await_count(There, db, 0),
+    _ = test_remote:start_manager(There, ?KEPT),
+    test_nodes:connect(Here, There),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)).
+
+many_managers([There, Here, Elsewhere]) ->
+    Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, 5)],
+    lists:foldl(
+        fun(Round, Before) ->
+            Taking = [{Worker, {key, Round, N}} || {N, Worker} <- lists:zip(lists:seq(1, 10), Workers)],
+            [{acquired, 1} = test_remote:acquire(Worker, There, Key) || {Worker, Key} <- Taking],
+            {Going, Staying} = lists:split(5, Before ++ Taking),
+            [?assertEqual(ok, test_remote:release(Worker, There, Key)) || {Worker, Key} <- Going],
+            _ = new_manager(There),
+            Staying
+        end,
+        [],
+        lists:seq(1, 10)
+    ),
+    ?assertMatch(#{permits := 50}, test_remote:info(There)),
+    ?assertEqual(10, length(test_remote:proxies(There))),
+    test_nodes:kill_workers(Here),
+    test_nodes:kill_workers(Elsewhere),
+    test_remote:nothing_is_left(There).
+
+clean_shutdown([There, Here | _]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    test_nodes:call(There, fun canal_lock:stop/0),
+    _ = test_remote:start_manager(There, ?KEPT),
+    test_remote:nothing_is_left(There),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)).
+
+release_repeated([There, Here | _]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    test_remote:kill_manager(There),
+    ?assertMatch({exit, {noproc, {canal_lock, release_on, _}}}, test_remote:release(Holder, There, db)),
+    ?assertEqual(1, test_remote:count(There, db)),
+    _ = test_remote:start_manager(There, ?KEPT),
+    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
+    test_remote:nothing_is_left(There).
+
+%% A holder with a request that waits for the manager, and what will come of it.
+waits_at_manager(There, Here) ->
+    Holder = test_nodes:worker(Here),
+    test_remote:suspend_manager(There),
+    Outcome = test_remote:send_acquire(Holder, There, db),
+    test_remote:await_request(There),
+    {Holder, Outcome}.
+
+%% The same of its proxy, which already holds a permit for it.
+waits_at_proxy(There, Here) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Proxy = test_remote:proxy(Holder, There),
+    test_remote:suspend(There, Proxy),
+    Outcome = test_remote:send_acquire(Holder, There, db),
+    test_remote:await_request(There, Proxy),
+    {Holder, Outcome, Proxy}.
+
+dies_at_manager([There, Here]) ->
+    {Holder, _} = waits_at_manager(There, Here),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:resume_manager(There),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{granted := 0}, test_remote:info(There)).
+
+dies_at_proxy([There, Here]) ->
+    {Holder, _, Proxy} = waits_at_proxy(There, Here),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:resume(There, Proxy),
+    test_remote:nothing_is_left(There).
+
+cut_at_manager([There, Here]) ->
+    {Holder, Outcome} = waits_at_manager(There, Here),
+    test_nodes:cut(Here, There),
+    exits_with({nodedown, test_nodes:name(There)}, There, Holder, Outcome),
+    test_nodes:connect(Here, There),
+    test_remote:resume_manager(There),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{granted := 0}, test_remote:info(There)),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)).
+
+%% The holder is left with one exit, nothing in its mailbox, and can go on.
+exits_with(Reason, There, Holder, Outcome) ->
+    Name = test_nodes:name(There),
+    ?assertEqual({exit, {Reason, {canal_lock, acquire_on, [Name, db, 3, 1]}}}, test_await:answer(Outcome)),
+    Messages = fun() -> process_info(self(), messages) end,
+    ?assertEqual({messages, []}, test_nodes:order(Holder, Messages)).
+
+cut_at_proxy([There, Here]) ->
+    {Holder, Outcome, Proxy} = waits_at_proxy(There, Here),
+    test_nodes:cut(There, Here),
+    exits_with({nodedown, test_nodes:name(There)}, There, Holder, Outcome),
+    test_remote:resume(There, Proxy),
+    test_remote:nothing_is_left(There).
+
+cut_and_connected([There, Here]) ->
+    {Holder, Outcome, Proxy} = waits_at_proxy(There, Here),
+    test_nodes:cut(Here, There),
+    exits_with({nodedown, test_nodes:name(There)}, There, Holder, Outcome),
+    test_nodes:connect(Here, There),
+    %% Over the new connection; the old proxy has all of it to come.
+    Again = test_remote:send_acquire(Holder, There, db),
+    test_nodes:call(There, fun() ->
+        test_await:value({message_queue_len, 3}, fun() -> process_info(Proxy, message_queue_len) end)
+    end),
+    test_remote:resume(There, Proxy),
+    ?assertEqual({acquired, 1}, test_await:answer(Again)),
+    ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
+    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
+    test_remote:nothing_is_left(There).
+
+%% As if the 'DOWN' of the first connection had not arrived yet.
+another_connection([There, Here]) ->
+    Holder = test_nodes:worker(Here),
+    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
+    Proxy = test_remote:proxy(Holder, There),
+    test_nodes:call(There, fun() ->
+        OfAnother = fun({state, Pid, _, Monitor, Permits}) -> {state, Pid, self(), Monitor, Permits} end,
+        _ = sys:replace_state(Proxy, OfAnother)
+    end),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
+    ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
+    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
+    ?assertMatch(#{granted := 3, given_back := 2}, test_remote:info(There)),
+    test_remote:nothing_is_left(There).
+
+node_killed([There, _]) ->
+    [
+        begin
+            Here = test_nodes:start(),
+            test_nodes:connect(Here, There),
+            Waits = Wait(Here),
+            ok = test_nodes:kill(Here),
+            Resume(Waits),
+            test_remote:nothing_is_left(There)
+        end
+     || {Wait, Resume} <- [
+            {fun(Here) -> waits_at_manager(There, Here) end, fun(_) -> test_remote:resume_manager(There) end},
+            {
+                fun(Here) -> waits_at_proxy(There, Here) end,
+                fun({_, _, Proxy}) -> test_remote:resume(There, Proxy) end
+            }
+        ]
+    ].
+
+proxy_killed([There, Here]) ->
+    Holder = test_nodes:worker(Here),
+    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
+    kill(There, test_remote:proxy(Holder, There)),
+    test_remote:await_count(There, db, 0),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
+    ?assertEqual(ok, test_remote:release(Holder, There, db)),
+    test_remote:nothing_is_left(There).
+
+kill(There, Proxy) ->
+    test_nodes:call(There, fun() -> test_worker:kill(Proxy) end).
+
+proxy_killed_in_call([There, Here]) ->
+    {Holder, Outcome, Proxy} = waits_at_proxy(There, Here),
+    kill(There, Proxy),
+    exits_with(killed, There, Holder, Outcome),
+    test_remote:nothing_is_left(There),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)).
+
+%% As a proxy does that has the pid of one whose death is not handled yet.
+represents_another() ->
+    [First, Second] = Holders = [remote_pid(Number) || Number <- [1, 2]],
+    {Proxy, Seen} = test_worker:start(fun() ->
+        [ok = canal_lock_nif:represent(Holder) || Holder <- Holders],
+        {acquired, 1} = canal_lock:acquire(db, 1, 1),
+        {[canal_lock_nif:proxy_of(Holder) || Holder <- Holders], canal_lock:holders(db)}
+    end),
+    ?assertEqual({[none, Proxy], [{Second, 1}]}, Seen),
+    ?assertEqual({[], [{db, 1}]}, {canal_lock:held(First), canal_lock:held(Second)}),
+    ok = test_worker:kill(Proxy),
+    test_await:count(db, 0),
+    ?assertEqual([none, none], [canal_lock_nif:proxy_of(Holder) || Holder <- Holders]).
+
+%% All in one piece of the answer: the proxy dies when some of them have been put into words.
+looked_at_while_it_dies() ->
+    Holder = remote_pid(1),
+    [
+        begin
+            Proxy = test_worker:start(),
+            {acquired, 1} = test_worker:order(Proxy, fun() ->
+                ok = canal_lock_nif:represent(Holder),
+                hd([canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, 1_000)])
+            end),
+            Looker = test_worker:start(),
+            Looked = test_worker:send_order(Looker, fun() ->
+                lists:usort([Pid || _ <- lists:seq(1, 20), {Pid, _, _} <- test_setup:permits()])
+            end),
+            spin(37 * Round rem 3_000),
+            ok = test_worker:kill(Proxy),
+            ?assertEqual([], test_await:answer(Looked) -- [Holder]),
+            ok = test_worker:kill(Looker)
+        end
+     || Round <- lists:seq(1, 100)
+    ].
+
+spin(Us) ->
+    End = erlang:monotonic_time(microsecond) + Us,
+    test_await:value(true, fun() -> erlang:monotonic_time(microsecond) >= End end).
+
+remote_pid(Number) ->
+    <<131, Node/binary>> = term_to_binary(there@nowhere),
+    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
+
+%% A manager that knows of these proxies, of which the first ones are not there any more.
+exited_before_the_call() ->
+    Gone = element(1, spawn_monitor(fun() -> ok end)),
+    receive
+        {'DOWN', _, process, Gone, _} -> ok
+    end,
+    Serve = fun(Answers) ->
+        fun() ->
+            true = register(canal_lock, self()),
+            [
+                receive
+                    {'$gen_call', From, _} -> gen_server:reply(From, Answer)
+                end
+             || Answer <- Answers
+            ],
+            unregister(canal_lock)
+        end
+    end,
+    Proxy = spawn_link(fun() ->
+        receive
+            {'$gen_call', From, {release, db}} -> gen_server:reply(From, ok)
+        end
+    end),
+    Call = fun(Answers) ->
+        {Manager, Monitor} = spawn_monitor(Serve(Answers)),
+        ok = test_await:value(Manager, fun() -> whereis(canal_lock) end),
+        Answer = catch canal_lock_remote:call(node(), {release, db}),
+        exit(Manager, kill),
+        receive
+            {'DOWN', Monitor, process, Manager, _} -> Answer
+        end
+    end,
+    ?assertEqual(ok, Call([Gone, Proxy])),
+    ?assertMatch({'EXIT', noproc}, Call([Gone, Gone])).
+
+%% It has been idle for long when the request comes, but has not looked yet.
+proxy_exits_in_call([There, Here]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    ok = test_remote:release(Holder, There, db),
+    Proxy = test_remote:proxy(Holder, There),
+    test_remote:suspend(There, Proxy),
+    test_nodes:call(There, fun() -> Proxy ! timeout end),
+    Outcome = test_remote:send_acquire(Holder, There, db),
+    test_nodes:call(There, fun() ->
+        test_await:value({message_queue_len, 2}, fun() -> process_info(Proxy, message_queue_len) end)
+    end),
+    test_remote:resume(There, Proxy),
+    ?assertEqual({acquired, 1}, test_await:answer(Outcome)),
+    ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
+    ?assertEqual(ok, test_remote:release(Holder, There, db)),
+    test_remote:nothing_is_left(There).
+
+manager_killed_in_call([There, Here]) ->
+    {Holder, Outcome} = waits_at_manager(There, Here),
+    _ = new_manager(There),
+    exits_with(killed, There, Holder, Outcome),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{granted := 0}, test_remote:info(There)).
+
+%% A manager has crashed while it started the first one, so to speak.
+second_proxy([There, Here]) ->
+    {_, Pid} = Holder = test_nodes:worker(Here),
+    [First, Second] = test_nodes:call(There, fun() ->
+        [gen_server:start(canal_lock_proxy, Pid, []) || _ <- [1, 2]]
+    end),
+    {ok, Proxy} = First,
+    ?assertEqual({error, {shutdown, Proxy}}, Second),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
+    ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:nothing_is_left(There).
+
+another_table(There) ->
+    test_nodes:call(There, fun canal_lock:stop/0),
+    test_remote:start_manager(There, ?KEPT).
+
+closed_table([There, Here]) ->
+    Holder = test_nodes:worker(Here),
+    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
+    Proxy = test_remote:proxy(Holder, There),
+    _ = another_table(There),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
+    ?assertMatch(#{not_held := 1}, test_remote:info(There)),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
+    %% Asked directly, as by a holder that had its pid from the manager before.
+    Ask = fun() -> test_remote:attempt(fun() -> gen_server:call(Proxy, {acquire, db, 3, 1}) end) end,
+    ?assertMatch({exit, {normal, _}}, test_nodes:order(Holder, Ask)),
+    ?assertEqual(1, test_remote:count(There, db)),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:nothing_is_left(There).
+
+closed_and_idle([There, Here]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Proxy = test_remote:proxy(Holder, There),
+    Look = fun() ->
+        Monitor = monitor(process, Proxy),
+        Proxy ! timeout,
+        %% It answers, if it is still there after that.
+        Alive = test_remote:attempt(fun() -> sys:get_state(Proxy) end),
+        demonitor(Monitor, [flush]),
+        element(1, Alive)
+    end,
+    ?assertEqual(state, test_nodes:call(There, Look)),
+    test_nodes:call(There, fun canal_lock:stop/0),
+    ?assertEqual(exit, test_nodes:call(There, Look)),
+    _ = test_remote:start_manager(There, ?KEPT).
+
+%% The proxy has found that it is current, and the table is another one when it acquires.
+closed_in_call([There, Here]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Proxy = test_remote:proxy(Holder, There),
+    {Suspender, Outcome} = suspended_in_acquire(There, Holder, Proxy, 10_000_000),
+    _ = another_table(There),
+    test_nodes:order(Suspender, fun() -> erlang:resume_process(Proxy) end),
+    ?assertEqual({acquired, 1}, test_await:answer(Outcome)),
+    %% By a proxy of this table, which the first one is not.
+    ?assertMatch(Next when is_pid(Next), test_remote:proxy(Holder, There)),
+    ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
+    ?assertMatch(#{permits := 1}, test_remote:info(There)),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:nothing_is_left(There).
+
+%% A proxy that holds one permit, while it reads the long key of another one. If it is too fast, a longer key is taken.
+suspended_in_acquire(There, Holder, Proxy, Length) ->
+    Suspender = test_nodes:worker(There),
+    test_nodes:order(Suspender, fun() ->
+        1 = erlang:trace(Proxy, true, [call]),
+        1 = erlang:trace_pattern({canal_lock_nif, intern, 1}, true, [])
+    end),
+    Name = test_nodes:name(There),
+    Key = fun() -> binary:copy(<<"x">>, Length) end,
+    Outcome = test_nodes:send_order(Holder, fun() -> canal_lock:acquire_on(Name, Key(), 3, 1) end),
+    Permits = test_nodes:order(Suspender, fun() ->
+        receive
+            {trace, Proxy, call, _} -> true = erlang:suspend_process(Proxy, [asynchronous])
+        end,
+        %% When it has left the native library, which cannot be suspended.
+        test_await:value({status, suspended}, fun() -> process_info(Proxy, status) end),
+        1 = erlang:trace(Proxy, false, [call]),
+        maps:get(permits, canal_lock:info())
+    end),
+    case Permits of
+        1 ->
+            {Suspender, Outcome};
+        2 ->
+            ok = test_nodes:kill_worker(Suspender),
+            {acquired, 1} = test_await:answer(Outcome),
+            ok = test_nodes:order(Holder, fun() -> canal_lock:release_on(Name, Key()) end),
+            suspended_in_acquire(There, Holder, Proxy, 2 * Length)
+    end.

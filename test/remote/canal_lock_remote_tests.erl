@@ -1,0 +1,478 @@
+%% Permits for processes on other nodes: as for those here, only that the manager there is asked, and watches.
+-module(canal_lock_remote_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(CYCLES, 300).
+-define(PROCESSES, 40).
+
+remote_test_() ->
+    test_setup:quietly([
+        test_remote:tests(3, #{}, [
+            {"P1: granted, refused and released as here", fun as_here/1},
+            {"P1, P6: as many as the capacity of the call, of many at once", fun many_at_once/1},
+            {"P5: a process releases what it holds itself, nobody else's", fun only_a_holder_releases/1},
+            {"Keys of every kind, from the node that they are of", fun keys/1},
+            {"Who holds what is seen on both nodes", fun seen_on_both/1},
+            {"Its own node is not asked by way of the manager", fun own_node/1},
+            {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
+            {"P8: nothing piles up: proxies, monitors, messages", fun nothing_piles_up/1},
+            {"A proxy without permits exits after some seconds", fun idle/1},
+            {"P4: given back when the holder dies, whatever it dies of", fun deaths/1},
+            {"P4: many die together", fun die_together/1},
+            {"P4: given back when the connection is lost, and only then", fun connection_lost/1},
+            {"P10: void after an end of the manager that keeps nothing", fun void/1},
+            {"P9: wrong arguments raise, and nobody is asked", fun bad_arguments/1},
+            {"P9: what the manager over there had not the means to do is raised here", fun raised/1},
+            {"P9: requests that no call of ours makes", fun forged/1},
+            {"Calls between nodes with different versions raise version_mismatch", fun versions/1},
+            {"Exits say who was not there", fun exits/1}
+        ]),
+        test_remote:tests(1, #{}, [
+            {"P4: given back when the node of the holder stops, or is killed", fun nodes_end/1}
+        ])
+    ]).
+
+as_here([There, Here, Elsewhere]) ->
+    {One, Other} = {test_nodes:worker(Here), test_nodes:worker(Elsewhere)},
+    ?assertEqual({acquired, 1}, test_remote:acquire(One, There, db)),
+    ?assertEqual({acquired, 2}, test_remote:acquire(Other, There, db)),
+    Local = test_nodes:worker(There),
+    ?assertEqual({acquired, 3}, test_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end)),
+    [?assertEqual(full, test_remote:acquire(Worker, There, db)) || Worker <- [One, Other]],
+    ?assertEqual({acquired, 1}, test_remote:acquire(One, There, app)),
+    ?assertEqual({acquired, 2}, test_remote:acquire(One, There, app)),
+    ?assertMatch(#{permits := 5, holders := 3, granted := 5, refused := 2}, test_remote:info(There)),
+    ?assertEqual([], test_nodes:call(There, fun canal_lock:audit/0)),
+    ?assertEqual([ok, {error, not_held}], [test_remote:release(One, There, db) || _ <- [1, 2]]),
+    ?assertEqual({error, not_held}, test_remote:release(Other, There, no_such_key)),
+    ?assertEqual({acquired, 3}, test_remote:acquire(Other, There, db)),
+    ?assertEqual([ok, ok], [test_remote:release(Other, There, db) || _ <- [1, 2]]),
+    ?assertEqual([ok, ok], [test_remote:release(One, There, app) || _ <- [1, 2]]),
+    ?assertEqual(ok, test_nodes:order(Local, fun() -> canal_lock:release(db) end)),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{granted := 6, released := 6, not_held := 2, given_back := 0}, test_remote:info(There)).
+
+many_at_once([There, Here, Elsewhere]) ->
+    Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
+    Sent = [test_remote:send_acquire(Worker, There, db) || Worker <- Workers],
+    Answers = lists:sort([test_await:answer(Ref) || Ref <- Sent]),
+    ?assertEqual([{acquired, N} || N <- [1, 2, 3]], [Answer || Answer <- Answers, Answer =/= full]),
+    ?assertEqual(2 * ?PROCESSES, length(test_remote:proxies(There))),
+    ?assertMatch([_, _, _], test_nodes:call(There, fun() -> canal_lock:holders(db) end)),
+    One = hd(Workers),
+    [?assertEqual({MaxPer, full}, {MaxPer, test_remote:acquire(One, There, db, MaxPer)}) || MaxPer <- [0, 2, 3]],
+    ?assertEqual({acquired, 4}, test_remote:acquire(One, There, db, 4)),
+    ?assertEqual({acquired, 5}, test_remote:acquire(One, There, db, 1 bsl 200)),
+    test_nodes:kill_workers(Here),
+    test_nodes:kill_workers(Elsewhere),
+    test_remote:nothing_is_left(There).
+
+only_a_holder_releases([There, Here, Elsewhere]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Others = [test_nodes:worker(Node) || Node <- [Here, Elsewhere]],
+    [?assertEqual({error, not_held}, test_remote:release(Other, There, db)) || Other <- Others],
+    Local = test_nodes:worker(There),
+    Release = fun() -> canal_lock:release(db) end,
+    ?assertEqual({error, not_held}, test_nodes:order(Local, Release)),
+    %% The other way round.
+    {acquired, 2} = test_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end),
+    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
+    %% A key that is held, by one who holds another.
+    {acquired, 1} = test_remote:acquire(Holder, There, app),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
+    ?assertEqual([1, 1], [test_remote:count(There, Key) || Key <- [db, app]]).
+
+%% The terms are made by the holder, compared over there, and compared with what comes back.
+keys([There, Here | _]) ->
+    Name = test_nodes:name(There),
+    Holder = test_nodes:worker(Here),
+    Acquire = fun() ->
+        Keys = [Key || {_, Key} <- test_key_terms:all()],
+        Permits = lists:foldl(fun(Key, Sums) -> maps:update_with(Key, fun(N) -> N + 1 end, 1, Sums) end, #{}, Keys),
+        [{acquired, _} = canal_lock:acquire_on(Name, Copy, 9, 1) || Key <- Keys, Copy <- both(Key)],
+        Differing = fun(Held) ->
+            [Key || {Key, N} <- maps:to_list(Permits), maps:get(Key, Held, 0) =/= 2 * N]
+        end,
+        {[], []} = {Differing(maps:from_list(erpc:call(Name, canal_lock, held, [self()]))), Differing(counts(Name))},
+        [ok = canal_lock:release_on(Name, Copy) || Key <- Keys, Copy <- both(Key)],
+        [{error, not_held} = canal_lock:release_on(Name, Key) || Key <- Keys],
+        length(Keys)
+    end,
+    ?assertMatch(Keys when Keys > 500, test_nodes:order(Holder, Acquire)),
+    test_remote:nothing_is_left(There).
+
+%% The same term twice, the second one made in another way.
+both(Key) ->
+    Copies = test_key_terms:copies(Key),
+    [hd(Copies), lists:last(Copies)].
+
+counts(Name) ->
+    maps:from_list(erpc:call(Name, canal_lock, keys, [])).
+
+seen_on_both([There, Here, Elsewhere]) ->
+    Name = test_nodes:name(There),
+    {_, Pid} = Holder = test_nodes:worker(Here),
+    {_, Other} = Second = test_nodes:worker(Elsewhere),
+    Key = {db, Pid},
+    [{acquired, N} = test_remote:acquire(Holder, There, Key) || N <- [1, 2]],
+    {acquired, 3} = test_remote:acquire(Second, There, Key),
+    {acquired, 1} = test_remote:acquire(Second, There, app),
+    Look = fun() -> {canal_lock:holders(Key), [canal_lock:held(Who) || Who <- [Pid, Other]], canal_lock:held()} end,
+    Seen = fun({Holders, Held, Own}) -> {lists:sort(Holders), [lists:sort(Of) || Of <- Held], Own} end,
+    Wanted = {lists:sort([{Pid, 2}, {Other, 1}]), [[{Key, 2}], [{app, 1}, {Key, 1}]], []},
+    ?assertEqual(Wanted, Seen(test_nodes:call(There, Look))),
+    %% By the holder itself, and by a third one.
+    Ask = fun() -> Seen(erpc:call(Name, Look)) end,
+    [?assertEqual(Wanted, test_nodes:order(Worker, Ask)) || Worker <- [Holder, Second]],
+    %% One that never asked is not known.
+    {_, Stranger} = test_nodes:worker(Here),
+    ?assertEqual([], test_nodes:call(There, fun() -> canal_lock:held(Stranger) end)),
+    %% What a proxy holds, by its own pid.
+    [{Pid, Proxy}] = [Row || {Who, _} = Row <- test_remote:proxies(There), Who =:= Pid],
+    ?assertEqual([{Key, 2}], test_nodes:call(There, fun() -> canal_lock:held(Proxy) end)).
+
+own_node([There | _]) ->
+    Name = test_nodes:name(There),
+    {_, Pid} = Holder = test_nodes:worker(There),
+    test_remote:suspend_manager(There),
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
+    ?assertEqual({acquired, 2}, test_remote:acquire(Holder, There, db)),
+    ?assertEqual(ok, test_remote:release(Holder, There, db)),
+    test_remote:resume_manager(There),
+    ?assertEqual([], test_remote:proxies(There)),
+    ?assertEqual([{Pid, 1}], test_nodes:call(There, fun() -> canal_lock:holders(db) end)),
+    Wrong = fun() -> test_remote:attempt(fun() -> canal_lock:acquire_on(Name, db, -1, 1) end) end,
+    ?assertEqual({error, badarg}, test_nodes:order(Holder, Wrong)),
+    %% Neither does a VM that is no node.
+    {ok, _} = canal_lock:start_link(3),
+    ?assertEqual({acquired, 1}, canal_lock:acquire_on(node(), db, 3, 1)),
+    ?assertEqual([ok, {error, not_held}], [canal_lock:release_on(node(), db) || _ <- [1, 2]]),
+    ?assertEqual({exit, {{nodedown, Name}, {canal_lock, release_on, [Name, db]}}},
+        test_remote:attempt(fun() -> canal_lock:release_on(Name, db) end)),
+    ok = canal_lock:stop().
+
+waits_for_the_manager([There, Here | _]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    test_remote:suspend_manager(There),
+    Waiting = test_remote:send_acquire(Holder, There, db),
+    test_remote:await_request(There),
+    Local = test_nodes:worker(There),
+    ?assertEqual({acquired, 2}, test_nodes:order(Local, fun() -> canal_lock:acquire(db, 2, 1) end)),
+    ?assertEqual(full, test_nodes:order(Local, fun() -> canal_lock:acquire(db, 2, 1) end)),
+    ?assertEqual(2, test_remote:count(There, db)),
+    test_remote:resume_manager(There),
+    ?assertEqual({acquired, 3}, test_await:answer(Waiting)).
+
+nothing_piles_up([There, Here | _]) ->
+    {_, Pid} = Holder = test_nodes:worker(Here),
+    Name = test_nodes:name(There),
+    Cycles = fun() ->
+        [
+            begin
+                [{acquired, _} = canal_lock:acquire_on(Name, Key, 2, 1) || Key <- [db, {app, N}, db]],
+                full = canal_lock:acquire_on(Name, db, 2, 1),
+                [ok = canal_lock:release_on(Name, Key) || Key <- [db, db, {app, N}]],
+                {error, not_held} = canal_lock:release_on(Name, db)
+            end
+         || N <- lists:seq(1, ?CYCLES)
+        ],
+        process_info(self(), [messages, message_queue_len])
+    end,
+    Before = monitors(Holder),
+    Quiet = [{messages, []}, {message_queue_len, 0}],
+    ?assertEqual(Quiet, test_nodes:order(Holder, Cycles)),
+    ?assertMatch([{Pid, _}], test_remote:proxies(There)),
+    test_remote:nothing_is_left(There),
+    test_await:value(Before, fun() -> monitors(Holder) end),
+    %% While something is held all the time, one process monitors the holder.
+    {acquired, 1} = test_remote:acquire(Holder, There, held),
+    [{Pid, Proxy}] = test_remote:proxies(There),
+    ?assertEqual(Quiet, test_nodes:order(Holder, Cycles)),
+    ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
+    ?assertMatch([_, {monitored_by, [Proxy]}, _], monitors(Holder)),
+    ?assertEqual(ok, test_remote:release(Holder, There, held)),
+    test_remote:nothing_is_left(There),
+    ?assertEqual({message_queue_len, 0}, test_nodes:call(There, fun() ->
+        process_info(whereis(canal_lock), message_queue_len)
+    end)).
+
+%% By itself.
+idle([There, Here | _]) ->
+    Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Proxy = test_remote:proxy(Holder, There),
+    ok = test_remote:release(Holder, There, db),
+    ?assertEqual(normal, test_nodes:call(There, fun() ->
+        test_await:reason({Proxy, monitor(process, Proxy)})
+    end)),
+    ?assertEqual(none, test_remote:proxy(Holder, There)).
+
+monitors({Node, Pid}) ->
+    test_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
+
+deaths([There, Here, Elsewhere]) ->
+    Stays = test_nodes:worker(Elsewhere),
+    [{acquired, _} = test_remote:acquire(Stays, There, Key) || Key <- [db, {key, 1}]],
+    [
+        begin
+            Holder = test_nodes:worker(Here),
+            Keys = [db, db, {key, 1}, {key, 2} | [{more, M} || M <- lists:seq(1, 10)]],
+            [{acquired, _} = test_remote:acquire(Holder, There, Key) || Key <- Keys],
+            ?assertEqual(3, test_remote:count(There, db)),
+            ok = die(Way, Holder),
+            Left = [{db, 1}, {{key, 1}, 1}, {{key, 2}, 0}],
+            [test_remote:await_count(There, Key, Count) || {Key, Count} <- Left],
+            Expected = length(Keys) * N,
+            ?assertMatch(#{permits := 2, holders := 1, given_back := Expected}, test_remote:info(There))
+        end
+     || {N, Way} <- lists:zip(lists:seq(1, 7), [normal, shutdown, meant, {error, meant}, kill, linked, signal])
+    ],
+    {_, Pid} = Stays,
+    test_await:value([Pid], fun() -> [Who || {Who, _} <- test_remote:proxies(There)] end).
+
+die(kill, Holder) ->
+    test_nodes:kill_worker(Holder);
+die(signal, {Here, Pid}) ->
+    test_nodes:call(Here, fun() ->
+        exit(Pid, meant),
+        test_await:down([Pid])
+    end);
+die(linked, Holder = {Here, Pid}) ->
+    {_, Friend} = Friendly = test_nodes:worker(Here),
+    true = test_nodes:order(Holder, fun() -> link(Friend) end),
+    ok = test_nodes:kill_worker(Friendly),
+    test_nodes:call(Here, fun() -> test_await:down([Pid]) end);
+die(How, {Here, Pid}) ->
+    Last =
+        case How of
+            {error, Reason} -> fun() -> error(Reason) end;
+            Reason -> fun() -> exit(Reason) end
+        end,
+    test_nodes:call(Here, fun() -> test_worker:release_then_die(Pid, Last) end).
+
+die_together([There, Here, Elsewhere]) ->
+    Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
+    Sent = [test_remote:send_acquire(Worker, There, {key, N rem 30}) || {N, Worker} <- numbered(Workers)],
+    [{acquired, _} = test_await:answer(Ref) || Ref <- Sent],
+    ?assertMatch(#{permits := Permits} when Permits =:= 2 * ?PROCESSES, test_remote:info(There)),
+    test_nodes:kill_workers(Here),
+    test_nodes:kill_workers(Elsewhere),
+    test_remote:nothing_is_left(There),
+    #{given_back := GivenBack, released := 0} = test_remote:info(There),
+    ?assertEqual(2 * ?PROCESSES, GivenBack).
+
+numbered(List) ->
+    lists:zip(lists:seq(1, length(List)), List).
+
+connection_lost([There, Here, Elsewhere]) ->
+    Name = test_nodes:name(There),
+    {_, Pid} = Holder = test_nodes:worker(Here),
+    {_, Other} = Unharmed = test_nodes:worker(Elsewhere),
+    [{acquired, _} = test_remote:acquire(Worker, There, db) || Worker <- [Holder, Unharmed, Holder]],
+    {acquired, 1} = test_remote:acquire(Holder, There, app),
+    test_nodes:cut(Here, There),
+    test_remote:await_count(There, db, 1),
+    test_remote:await_count(There, app, 0),
+    test_await:value([Other], fun() -> [Who || {Who, _} <- test_remote:proxies(There)] end),
+    ?assertEqual(
+        {exit, {{nodedown, Name}, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
+        test_remote:acquire(Holder, There, db)
+    ),
+    ?assertEqual(
+        {exit, {{nodedown, Name}, {canal_lock, release_on, [Name, db]}}},
+        test_remote:release(Holder, There, db)
+    ),
+    test_nodes:connect(Here, There),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
+    Again = [test_remote:acquire(Holder, There, db) || _ <- [1, 2, 3]],
+    ?assertEqual([{acquired, 2}, {acquired, 3}, full], Again),
+    ?assertEqual(lists:sort([Pid, Other]), lists:sort([Who || {Who, _} <- test_remote:proxies(There)])),
+    %% The other side cuts, and who has something to say connects.
+    test_nodes:cut(There, Here),
+    test_remote:await_count(There, db, 1),
+    test_nodes:connect_by_themselves(Here, true),
+    ?assertEqual({acquired, 2}, test_remote:acquire(Holder, There, db)),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:await_count(There, db, 1),
+    ?assertEqual(ok, test_remote:release(Unharmed, There, db)),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{given_back := 6, released := 1}, test_remote:info(There)).
+
+void([There, Here | _]) ->
+    {_, Pid} = Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    test_remote:kill_manager(There),
+    Name = test_nodes:name(There),
+    ?assertEqual(
+        {exit, {noproc, {canal_lock, release_on, [Name, db]}}},
+        test_remote:release(Holder, There, db)
+    ),
+    _ = test_remote:start_manager(There, #{}),
+    ?assertEqual(0, test_remote:count(There, db)),
+    ?assertEqual([], test_remote:proxies(There)),
+    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
+    %% By the old permit and by the new one it dies once.
+    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
+    ?assertMatch([{Pid, _}], test_remote:proxies(There)),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:nothing_is_left(There),
+    ?assertMatch(#{granted := 1, given_back := 1}, test_remote:info(There)).
+
+bad_arguments([There, Here | _]) ->
+    Name = test_nodes:name(There),
+    Holder = test_nodes:worker(Here),
+    test_remote:suspend_manager(There),
+    Attempt = fun(Function, Arguments) ->
+        test_nodes:order(Holder, fun() ->
+            test_remote:attempt(fun() -> apply(canal_lock, Function, Arguments) end)
+        end)
+    end,
+    Numbers = [-1, 1.0, atom, [], <<>>, -(1 bsl 70)],
+    [
+        ?assertEqual({Bad, {error, badarg}}, {Bad, Attempt(acquire_on, Arguments)})
+     || Bad <- Numbers, Arguments <- [[Name, db, Bad, 1], [Name, db, 1, Bad]]
+    ],
+    [
+        ?assertEqual({Bad, {error, badarg}}, {Bad, Attempt(Function, Arguments)})
+     || Bad <- [1, "node", <<"node">>, {canal_lock, Name}, self()],
+        {Function, Arguments} <- [{acquire_on, [Bad, db, 1, 1]}, {release_on, [Bad, db]}]
+    ],
+    test_remote:resume_manager(There),
+    ?assertMatch(#{granted := 0, refused := 0, not_held := 0}, test_remote:info(There)).
+
+%% By one who has to refuse for want of memory.
+raised([_, Here, Elsewhere]) ->
+    {_, Pid} = Poor = test_nodes:worker(Elsewhere),
+    Name = test_nodes:name(Elsewhere),
+    test_nodes:order(Poor, fun() -> register(canal_lock, self()) end),
+    Holder = test_nodes:worker(Here),
+    [
+        begin
+            _ = test_nodes:send_order(Poor, fun() ->
+                receive
+                    {'$gen_call', From, _} -> gen_server:reply(From, {raise, system_limit})
+                end
+            end),
+            Call = fun() -> apply(canal_lock, Function, [Name | Arguments]) end,
+            Answer = test_nodes:order(Holder, fun() -> test_remote:attempt(Call) end),
+            ?assertEqual({error, system_limit}, Answer)
+        end
+     || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
+    ],
+    ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)).
+
+forged([There, Here | _]) ->
+    {_, Pid} = Holder = test_nodes:worker(Here),
+    {acquired, 1} = test_remote:acquire(Holder, There, db),
+    Proxy = test_remote:proxy(Holder, There),
+    %% A local process has calls of its own for that.
+    Local = test_nodes:worker(There),
+    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 1})),
+    %% A proxy serves its holder only.
+    Requests = [{acquire, db, 3, 1}, {release, db}, {acquire, Pid, db, 3, 1}, nonsense],
+    [
+        ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Who, Proxy, Request)})
+     || Who <- [Local, test_nodes:worker(Here)], Request <- Requests
+    ],
+    Wrong = [{acquire, k, MaxPer, Buckets} || {MaxPer, Buckets} <- [{-1, 1}, {1, x}, {1.0, 1}]],
+    [?assertEqual({Request, {raise, badarg}}, {Request, asked(Holder, Proxy, Request)}) || Request <- Wrong],
+    ?assertEqual({raise, version_mismatch}, asked(Holder, Proxy, {acquire, k, 1})),
+    test_nodes:call(There, fun() ->
+        Proxy ! nonsense,
+        Proxy ! {'DOWN', make_ref(), process, Pid, noproc},
+        gen_server:cast(Proxy, nonsense)
+    end),
+    ?assertEqual({acquired, 2}, asked(Holder, Proxy, {acquire, db, 3, 1})),
+    ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
+    ?assertEqual([0, 2], [test_remote:count(There, Key) || Key <- [k, db]]),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:nothing_is_left(There).
+
+asked(Worker, Server, Request) ->
+    test_nodes:order(Worker, fun() -> gen_server:call(Server, Request) end).
+
+%% The requests of version 0.1.0 before proxies, and an answer that its manager gives to what it does not know.
+versions([There, Here, Elsewhere]) ->
+    Holder = test_nodes:worker(Here),
+    {_, Pid} = Holder,
+    Manager = {canal_lock, test_nodes:name(There)},
+    [
+        ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Manager, Request)})
+     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 2}]
+    ],
+    {_, Old} = Worker = test_nodes:worker(Elsewhere),
+    test_nodes:order(Worker, fun() -> register(canal_lock, self()) end),
+    [
+        begin
+            _ = test_nodes:send_order(Worker, fun() ->
+                receive
+                    {'$gen_call', From, _} -> gen_server:reply(From, {error, unknown_call})
+                end
+            end),
+            Call = fun() ->
+                test_remote:attempt(fun() ->
+                    apply(canal_lock, Function, [test_nodes:name(Elsewhere) | Arguments])
+                end)
+            end,
+            ?assertEqual({error, version_mismatch}, test_nodes:order(Holder, Call))
+        end
+     || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
+    ],
+    ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Old) end)),
+    ?assertMatch(#{granted := 0, not_held := 0}, test_remote:info(There)).
+
+exits([There, Here, Elsewhere]) ->
+    Holder = test_nodes:worker(Here),
+    Call = fun(Node) ->
+        test_nodes:order(Holder, fun() ->
+            {exit, Reason} = test_remote:attempt(fun() -> canal_lock:acquire_on(Node, db, 3, 1) end),
+            {exit, Reason1} = test_remote:attempt(fun() -> canal_lock:release_on(Node, db) end),
+            {Reason, Reason1}
+        end)
+    end,
+    Exits = fun(Node, Reason) ->
+        {{Reason, {canal_lock, acquire_on, [Node, db, 3, 1]}}, {Reason, {canal_lock, release_on, [Node, db]}}}
+    end,
+    Unknown = 'nobody@127.0.0.1',
+    [
+        begin
+            test_nodes:connect_by_themselves(Here, ByThemselves),
+            ?assertEqual(Exits(Unknown, {nodedown, Unknown}), Call(Unknown))
+        end
+     || ByThemselves <- [false, true]
+    ],
+    Without = test_nodes:name(Elsewhere),
+    ?assertEqual(Exits(Without, noproc), Call(Without)),
+    %% The manager ends while somebody waits for it.
+    Name = test_nodes:name(There),
+    test_remote:suspend_manager(There),
+    Waiting = test_remote:send_acquire(Holder, There, db),
+    test_remote:await_request(There),
+    test_remote:kill_manager(There),
+    ?assertEqual(
+        {exit, {killed, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
+        test_await:answer(Waiting)
+    ),
+    ?assertEqual(
+        [{messages, []}],
+        test_nodes:order(Holder, fun() -> process_info(self(), [messages]) end)
+    ).
+
+nodes_end([There]) ->
+    [
+        begin
+            Here = test_nodes:start(),
+            test_nodes:connect(Here, There),
+            [
+                {acquired, _} = test_remote:acquire(test_nodes:worker(Here), There, Key)
+             || Key <- [db, app, db]
+            ],
+            3 = length(test_remote:proxies(There)),
+            ok = End(Here),
+            test_remote:nothing_is_left(There)
+        end
+     || End <- [fun test_nodes:stop/1, fun test_nodes:kill/1]
+    ].

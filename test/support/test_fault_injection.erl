@@ -1,0 +1,83 @@
+%% The library that goes wrong when a test says so, and the VM that it is loaded in.
+%%
+%% It is the one that is shipped but for a feature (native/permit_table/src/fault.rs), so its stub module is the one
+%% that is shipped but for one function more, and for where it looks for the library. Made from what the compiler has
+%% kept of it: the module itself must not change.
+-module(test_fault_injection).
+
+-export([build/0, in_a_vm/2, arm/2, disarm/0, natives/0]).
+
+-type fault() :: panic | allocation | memory | barriers.
+
+-export_type([fault/0]).
+
+%% Where there is no compiled library of ours, cargo builds it; else it looks and finds nothing to do.
+-spec build() -> file:filename().
+build() ->
+    Folder = filename:absname("_build/faults"),
+    Script = filename:absname("native/build.escript"),
+    Escript = filename:join([code:root_dir(), "bin", "escript"]),
+    Port = open_port({spawn_executable, Escript}, [
+        {args, [Script, "--faults", Folder]}, exit_status, stderr_to_stdout, binary
+    ]),
+    ok = await_exit(Port, []),
+    filename:join(Folder, "canal_lock_nif").
+
+await_exit(Port, Output) ->
+    receive
+        {Port, {data, Data}} -> await_exit(Port, [Output, Data]);
+        {Port, {exit_status, 0}} -> ok;
+        {Port, {exit_status, Status}} -> error({not_built, Status, iolist_to_binary(Output)})
+    end.
+
+%% The test, in a VM of its own, which it takes down if it ever does.
+-spec in_a_vm(Library :: file:filename(), fun(() -> Answer)) -> Answer.
+in_a_vm(Library, Test) ->
+    test_setup:in_a_vm(["+S", "2:2"], fun() ->
+        load(Library),
+        Test()
+    end).
+
+load(Library) ->
+    {ok, {Module, [{abstract_code, {raw_abstract_v1, Forms}}]}} =
+        beam_lib:chunks(code:which(canal_lock_nif), [abstract_code]),
+    Variant = lists:append([variant(Form, Library) || Form <- Forms]),
+    {ok, Module, Code} = compile:forms(Variant, [nowarn_unused_function]),
+    {module, Module} = code:load_binary(Module, "of the tests", Code),
+    ok.
+
+variant({function, Line, load, 0, _}, Library) ->
+    [{function, Line, load, 0, [clause(Line, [], call(Line, load_nif, [Library, 0]))]}];
+variant({attribute, Line, on_load, _} = OnLoad, _Library) ->
+    [{attribute, Line, export, [{arm, 2}]}, OnLoad];
+variant({eof, Line}, _Library) ->
+    Wildcards = [{var, Line, '_'}, {var, Line, '_'}],
+    [{function, Line, arm, 2, [clause(Line, Wildcards, call(Line, nif_error, [not_loaded]))]}, {eof, Line}];
+variant(Form, _Library) ->
+    [Form].
+
+clause(Line, Patterns, Body) ->
+    {clause, Line, Patterns, [], [Body]}.
+
+call(Line, Function, Arguments) ->
+    {call, Line, {remote, Line, {atom, Line, erlang}, {atom, Line, Function}}, [
+        erl_parse:abstract(Argument, Line)
+     || Argument <- Arguments
+    ]}.
+
+%% After so many places of its kind something goes wrong in the process that comes by: a panic, one allocation that
+%% fails, all of them from then on, or all memory barriers are refused from then on.
+-spec arm(fault(), non_neg_integer()) -> ok.
+arm(Fault, Grants) ->
+    _ = canal_lock_nif:arm(Fault, Grants),
+    ok.
+
+%% Nothing goes wrong any more. Has it?
+-spec disarm() -> boolean().
+disarm() ->
+    canal_lock_nif:arm(none, 0) > 0.
+
+%% The native functions that are shipped.
+-spec natives() -> [{atom(), arity()}].
+natives() ->
+    lists:sort(canal_lock_nif:module_info(exports)) -- [{module_info, 0}, {module_info, 1}, {arm, 2}].

@@ -1,0 +1,91 @@
+%% Managers that are made to crash, and what is left of them.
+-module(test_manager_crash).
+
+-export([alone/1, forget/0, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
+
+%% A test that starts managers and hears of their ends. What it has left kept is no matter of the next one.
+-spec alone(fun(() -> term())) -> fun(() -> ok).
+alone(Test) ->
+    fun() ->
+        false = process_flag(trap_exit, true),
+        try
+            _ = Test(),
+            ok
+        after
+            forget(),
+            process_flag(trap_exit, false),
+            flush()
+        end
+    end.
+
+%% No manager, and no table that one has kept: a plain start closes what was.
+-spec forget() -> ok.
+forget() ->
+    _ = [canal_lock:stop() || whereis(canal_lock) =/= undefined],
+    {ok, _} = canal_lock:start_link(1),
+    ok = canal_lock:stop().
+
+flush() ->
+    receive
+        {'EXIT', _, _} -> flush()
+    after 0 -> ok
+    end.
+
+%% It is dead when this returns, and its name is free. If the caller has started it, the caller is among the first who
+%% know.
+-spec kill(pid()) -> ok.
+kill(Manager) ->
+    Monitor = monitor(process, Manager),
+    exit(Manager, kill),
+    killed = test_await:reason({Manager, Monitor}),
+    ok.
+
+%% The one that a supervisor has started in place of this one.
+-spec another(pid()) -> pid().
+another(Manager) ->
+    test_await:value(true, fun() -> not lists:member(whereis(canal_lock), [undefined, Manager]) end),
+    %% It answers when it has begun, and has its name before.
+    _ = sys:get_state(canal_lock),
+    whereis(canal_lock).
+
+%% As by a bug of ours: it loses the handle of its table, and then sweeps. It is dead when this returns.
+-spec in_a_callback(pid()) -> ok.
+in_a_callback(Manager) ->
+    Monitor = monitor(process, Manager),
+    _ = sys:replace_state(Manager, fun(State) -> setelement(3, State, no_handle) end),
+    Manager ! {'$gen_call', {self(), make_ref()}, sweep},
+    {badarg, _} = test_await:reason({Manager, Monitor}),
+    ok.
+
+%% The table is closed by the death of the manager, which is told to the table about when it is told to others.
+-spec await_closed() -> ok.
+await_closed() ->
+    ok = test_await:value(raised, fun() -> raised(fun() -> canal_lock:count(db) end) end),
+    calls_raise().
+
+%% That no table is there.
+-spec calls_raise() -> ok.
+calls_raise() ->
+    Calls = [
+        fun() -> canal_lock:acquire(db, 3, 1) end,
+        fun() -> canal_lock:release(db) end,
+        fun() -> canal_lock:release(db, 3, 1) end,
+        fun() -> canal_lock:with_permit(db, 3, 1, fun() -> called end) end,
+        fun() -> canal_lock:count(db) end,
+        fun() -> canal_lock:buckets(db, 3) end,
+        fun() -> canal_lock:holders(db) end,
+        fun() -> canal_lock:held() end,
+        fun() -> canal_lock:held(self()) end,
+        fun() -> canal_lock:keys() end,
+        fun() -> canal_lock:info() end,
+        fun() -> canal_lock:audit() end
+    ],
+    [raised = raised(Call) || Call <- Calls],
+    ok.
+
+raised(Call) ->
+    try
+        {answered, Call()}
+    catch
+        error:badarg -> raised
+    end.

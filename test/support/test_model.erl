@@ -1,0 +1,284 @@
+%% What `canal_lock' has to answer, and what it has to show afterwards, if one thing happens after the other: the
+%% promises in the form of a map, for properties that compare.
+%%
+%% Whoever does something is a slot: a place that has one process after the other. One of them is its slot with a
+%% number, so that a process and its successor are two holders.
+-module(test_model).
+
+-export([new/2, keys/1, slots/1, manager/1, is_open/1, is_connected/1, is_far/1, permits/1]).
+-export([step/3, look/1, more/3, format/1]).
+
+-export_type([model/0, slot/0, holder/0, ending/0, death/0, look/0]).
+
+-type model() :: #{
+    %% Of the case, whether held or not.
+    keys := [key()],
+    %% Whether it keeps its table when it crashes.
+    manager := none | plain | keeping,
+    %% A table without a manager is a kept one.
+    table := closed | table(),
+    %% Whether the nodes of the near and the far processes are connected.
+    connected := boolean(),
+    lives := #{slot() => non_neg_integer()}
+}.
+
+-type table() :: #{
+    held := #{{holder(), key()} => pos_integer()},
+    %% Those idle keys too that no sweep has reached.
+    present := [key()],
+    max_per := pos_integer(),
+    totals := #{atom() => non_neg_integer()}
+}.
+
+-type key() :: term().
+-type slot() :: near1 | near2 | near3 | far1 | far2.
+-type holder() :: {slot(), non_neg_integer()}.
+
+%% How a function ends that is called with a permit.
+-type ending() :: returns | nested | throws | raises | exits | dies | stops.
+
+%% How a process dies. The last one takes a permit with its last breath.
+-type death() ::
+    returns | shuts_down | raises | throws | kills_itself | killed | signalled | linked
+    | {acquires, key(), non_neg_integer(), non_neg_integer()}.
+
+%% What can be seen of a table.
+-type look() ::
+    closed
+    | #{
+        info := #{atom() => non_neg_integer()},
+        keys := [{key(), pos_integer()}],
+        counts := [{key(), non_neg_integer()}],
+        buckets := [{key(), [pos_integer()]}],
+        holders := [{key(), [{holder(), pos_integer()}]}],
+        held := [{holder(), [{key(), pos_integer()}]}],
+        audit := []
+    }.
+
+-define(TOTALS, [granted, refused, released, given_back, not_held, reclaimed]).
+
+-spec new([key()], [slot()]) -> model().
+new(Keys, Slots) ->
+    #{
+        keys => Keys,
+        manager => none,
+        table => closed,
+        connected => true,
+        lives => maps:from_list([{Slot, 0} || Slot <- Slots])
+    }.
+
+keys(#{keys := Keys}) -> Keys.
+
+slots(#{lives := Lives}) -> maps:keys(Lives).
+
+manager(#{manager := Manager}) -> Manager.
+
+is_open(#{table := Table}) -> Table =/= closed.
+
+is_connected(#{connected := Connected}) -> Connected.
+
+%% What is held by those who live.
+-spec permits(model()) -> [{slot(), key()}].
+permits(#{table := closed}) ->
+    [];
+permits(Model = #{table := #{held := Held}}) ->
+    [{Slot, Key} || {{Slot, _} = Holder, Key} <- maps:keys(Held), Holder =:= holder(Slot, Model)].
+
+%% Who is in a slot.
+-spec holder(slot(), model()) -> holder().
+holder(Slot, #{lives := Lives}) ->
+    {Slot, maps:get(Slot, Lives)}.
+
+%% Whether those of a slot are on another node than the table.
+-spec is_far(slot()) -> boolean().
+is_far(Slot) ->
+    lists:member(Slot, [far1, far2]).
+
+%% How much has been added to a total between the two.
+-spec more(Total :: atom(), model(), model()) -> integer().
+more(Total, #{table := Before}, #{table := After}) when Before =/= closed, After =/= closed ->
+    total(Total, After) - total(Total, Before);
+more(_, _, _) ->
+    0.
+
+%% What is answered, and what is so afterwards.
+-spec step(Call :: atom(), Arguments :: [term()], model()) -> {Answer :: term(), model()}.
+step(acquire, [Slot, Key, MaxPer, Buckets], Model) ->
+    reach(Slot, Model, fun() -> acquire(holder(Slot, Model), Key, MaxPer * Buckets, Model) end);
+step(release, [Slot, Key], Model) ->
+    reach(Slot, Model, fun() -> release(holder(Slot, Model), Key, Model) end);
+step(release, [Slot, Key, _MaxPer, _Buckets], Model) ->
+    reach(Slot, Model, fun() ->
+        {_, After} = release(holder(Slot, Model), Key, Model),
+        {ok, After}
+    end);
+step(with_permit, [Slot, Key, MaxPer, Buckets, Ending], Model) ->
+    reach(Slot, Model, fun() ->
+        case acquire(holder(Slot, Model), Key, MaxPer * Buckets, Model) of
+            {full, After} -> {full, After};
+            {{acquired, N}, Within} -> ending(Ending, {Slot, Key, MaxPer * Buckets, N}, Within)
+        end
+    end);
+step(count, [Key], Model) ->
+    reach(near1, Model, fun() -> {out(Key, Model), Model} end);
+step(held, [Slot], Model) ->
+    reach(Slot, Model, fun() -> {held(holder(Slot, Model), Model), Model} end);
+step(die, [Slot, {acquires, Key, MaxPer, Buckets}], Model) ->
+    {_, Before} = step(acquire, [Slot, Key, MaxPer, Buckets], Model),
+    {dead, die(Slot, Before)};
+step(die, [Slot, _How], Model) ->
+    {dead, die(Slot, Model)};
+step(start, [Kind, MaxPer], Model = #{manager := none}) ->
+    %% One that adopts a table sweeps it.
+    {ok, swept(start(Kind, MaxPer, Model))};
+step(start, _, Model) ->
+    {already_started, Model};
+step(cut, [_From], Model = #{lives := Lives}) ->
+    Far = [{Slot, Life} || {Slot, Last} <- maps:to_list(Lives), is_far(Slot), Life <- lists:seq(0, Last)],
+    {ok, gone(Far, Model#{connected := false})};
+step(connect, [], Model) ->
+    {ok, Model#{connected := true}};
+%% What is left are calls of a manager.
+step(_, _, Model = #{manager := none}) ->
+    {{exit, noproc}, Model};
+step(stop, [], Model) ->
+    {ok, close(Model)};
+step(sweep, [], Model) ->
+    {ok, swept(Model)};
+step(end_manager, [How], Model = #{manager := Manager}) ->
+    case Manager =:= keeping andalso How =/= shut_down of
+        true -> {ok, Model#{manager := none}};
+        false -> {ok, close(Model)}
+    end.
+
+swept(Model = #{table := Table}) ->
+    Present = [Key || Key <- maps:get(present, Table), out(Key, Model) > 0],
+    Reclaimed = length(maps:get(present, Table)) - length(Present),
+    Model#{table := add(reclaimed, Reclaimed, Table#{present := Present})}.
+
+%% An answer of a table, if one is there and the way to it is open.
+reach(Slot, Model, Call) ->
+    case {is_far(Slot), Model} of
+        {true, #{connected := false}} -> {{exit, nodedown}, Model};
+        {true, #{manager := none}} -> {{exit, noproc}, Model};
+        {false, #{table := closed}} -> {{error, badarg}, Model};
+        _ -> Call()
+    end.
+
+%% P1, P2, P6.
+acquire(Holder, Key, Capacity, Model = #{table := Table = #{held := Held, present := Present}}) ->
+    case out(Key, Model) of
+        Out when Out < Capacity ->
+            More = maps:update_with({Holder, Key}, fun(N) -> N + 1 end, 1, Held),
+            Taken = add(granted, 1, Table#{held := More, present := lists:usort([Key | Present])}),
+            {{acquired, Out + 1}, Model#{table := Taken}};
+        _ ->
+            {full, Model#{table := add(refused, 1, Table)}}
+    end.
+
+%% P5.
+release(Holder, Key, Model = #{table := Table = #{held := Held}}) ->
+    case maps:get({Holder, Key}, Held, 0) of
+        0 -> {{error, not_held}, Model#{table := add(not_held, 1, Table)}};
+        1 -> {ok, Model#{table := add(released, 1, Table#{held := maps:remove({Holder, Key}, Held)})}};
+        N -> {ok, Model#{table := add(released, 1, Table#{held := Held#{{Holder, Key} := N - 1}})}}
+    end.
+
+%% What comes of a function that is called with a permit, N being out, and of the permit.
+ending(stops, {Slot, Key, _, _}, Model = #{manager := none}) ->
+    {{exit, noproc}, returned(holder(Slot, Model), Key, Model)};
+ending(stops, _, Model) ->
+    {{ok, ok}, close(Model)};
+ending(dies, {Slot, _, _, _}, Model) ->
+    {dead, die(Slot, Model)};
+ending(nested, {Slot, Key, Capacity, _}, Model) ->
+    Holder = holder(Slot, Model),
+    case acquire(Holder, Key, Capacity, Model) of
+        {full, After} ->
+            {{ok, full}, returned(Holder, Key, After)};
+        {{acquired, N}, After} ->
+            {{ok, {ok, N}}, returned(Holder, Key, returned(Holder, Key, After))}
+    end;
+ending(Ending, {Slot, Key, _, N}, Model) ->
+    Answer =
+        case Ending of
+            returns -> {ok, N};
+            throws -> {throw, meant};
+            raises -> {error, meant};
+            exits -> {exit, meant}
+        end,
+    {Answer, returned(holder(Slot, Model), Key, Model)}.
+
+returned(Holder, Key, Model) ->
+    {ok, After} = release(Holder, Key, Model),
+    After.
+
+%% P4.
+die(Slot, Model = #{lives := Lives}) ->
+    gone([holder(Slot, Model)], Model#{lives := Lives#{Slot := maps:get(Slot, Lives) + 1}}).
+
+%% Who has died, or lost the connection.
+gone(_, Model = #{table := closed}) ->
+    Model;
+gone(Holders, Model = #{table := Table = #{held := Held}}) ->
+    Left = maps:filter(fun({Holder, _}, _) -> not lists:member(Holder, Holders) end, Held),
+    Back = sum(maps:values(Held)) - sum(maps:values(Left)),
+    Model#{table := add(given_back, Back, Table#{held := Left})}.
+
+%% P10.
+start(keeping, MaxPer, Model = #{table := Table}) when Table =/= closed ->
+    Model#{manager := keeping, table := Table#{max_per := MaxPer}};
+start(Kind, MaxPer, Model) ->
+    Totals = maps:from_list([{Total, 0} || Total <- ?TOTALS]),
+    Empty = #{held => #{}, present => [], max_per => MaxPer, totals => Totals},
+    Model#{manager := Kind, table := Empty}.
+
+close(Model) ->
+    Model#{manager := none, table := closed}.
+
+-spec look(model()) -> look().
+look(#{table := closed}) ->
+    closed;
+look(Model = #{keys := Keys, table := Table = #{held := Held}}) ->
+    Counts = [{Key, out(Key, Model)} || Key <- Keys],
+    Holders = lists:usort([Holder || {Holder, _} <- maps:keys(Held)]),
+    #{
+        info => (maps:get(totals, Table))#{
+            max_per => maps:get(max_per, Table),
+            keys => length(maps:get(present, Table)),
+            permits => sum(maps:values(Held)),
+            holders => length(Holders)
+        },
+        keys => [{Key, Out} || {Key, Out} <- Counts, Out > 0],
+        counts => Counts,
+        buckets => [{Key, lists:duplicate(Out div 2, 2) ++ [1 || Out rem 2 =:= 1]} || {Key, Out} <- Counts],
+        holders => [{Key, lists:sort([{Who, N} || {{Who, Of}, N} <- maps:to_list(Held), Of =:= Key])} || Key <- Keys],
+        held => [{Holder, held(Holder, Model)} || Holder <- Holders],
+        audit => []
+    }.
+
+%% Commands of PropEr's, a line each.
+-spec format([{init, model()} | {set, Result :: term(), {call, module(), atom(), [term()]}}]) -> iolist().
+format(Commands) ->
+    [
+        ["    ", atom_to_list(Function), "(", lists:join(", ", lists:map(fun format_argument/1, Arguments)), ")\n"]
+     || {set, _, {call, _, Function, Arguments}} <- Commands
+    ].
+
+format_argument(Argument) ->
+    io_lib:format("~0tp", [Argument]).
+
+held(Holder, #{table := #{held := Held}}) ->
+    lists:sort([{Key, N} || {{Who, Key}, N} <- maps:to_list(Held), Who =:= Holder]).
+
+out(Key, #{table := #{held := Held}}) ->
+    sum([N || {{_, Of}, N} <- maps:to_list(Held), Of =:= Key]).
+
+sum(Numbers) ->
+    lists:sum(Numbers).
+
+total(Total, #{totals := Totals}) ->
+    maps:get(Total, Totals).
+
+add(Total, N, Table = #{totals := Totals}) ->
+    Table#{totals := Totals#{Total := maps:get(Total, Totals) + N}}.
