@@ -1,9 +1,9 @@
 defmodule Mix.Tasks.Compile.CanalLockNative do
   @moduledoc false
-  # Calls the same scripts as rebar3 does, with another destination: the application's own folder under `_build`.
+  # Calls the scripts that rebar3 calls, with another destination: the folder of the application in `_build`.
   use Mix.Task.Compiler
 
-  # Without it the task runs once at the top of an umbrella, where there is no application to install into.
+  # Otherwise the task would run once at the top of an umbrella, which has no application to install into.
   @recursive true
 
   @impl true
@@ -11,7 +11,7 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
     app = Mix.Project.app_path()
     show_docs(app)
 
-    # The driver writes one line when it has installed something, and nothing when the library was up to date.
+    # The script prints one line if it installed something, and nothing if the library was up to date.
     case escript("native/build.escript", Path.join(app, "native")) do
       {"", 0} ->
         link_priv(app)
@@ -27,13 +27,13 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
     end
   end
 
-  # By the escript that belongs to the VM we run in, wherever PATH leads.
+  # The escript of this VM, which may not be the one on PATH.
   defp escript(script, folder) do
     escript = System.find_executable(Path.join([:code.root_dir(), "bin", "escript"])) || "escript"
     System.cmd(escript, [Path.join(__DIR__, script), folder])
   end
 
-  # What `h :canal_lock` shows. To start another VM takes longer than to see that there is nothing to do.
+  # For `h :canal_lock`. The check is faster than starting another VM for nothing.
   defp show_docs(app) do
     stale? = fn source ->
       chunk = Path.join(app, "doc/chunks/#{Path.basename(source, ".erl")}.chunk")
@@ -45,15 +45,14 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
     end
   end
 
-  # A link, because of what Mix does before any compiler runs when the source has a `priv` (where rebar3 installs): into
-  # a real folder it copies file by file and in place, through the memory of every VM that has the old library loaded;
-  # a link it only points elsewhere, and here it is put right again.
+  # If the source has a `priv` (where rebar3 installs), Mix installs it before any compiler runs. Into a folder it would
+  # copy in place, over the library that running VMs have loaded. A link it only redirects, and this restores the link.
   defp link_priv(app) do
     priv = Path.join(app, "priv")
 
     if File.read_link(priv) != {:ok, "native"} do
       File.rm_rf!(priv)
-      # Where links are not to be had, what is loaded cannot be overwritten either.
+      # A system without links does not allow loaded files to be overwritten either.
       with {:error, _} <- File.ln_s("native", priv), do: File.cp_r!(Path.join(app, "native"), priv)
     end
   end
@@ -62,7 +61,7 @@ end
 defmodule CanalLock.MixProject do
   use Mix.Project
 
-  # Mix overlooks src/canal_lock.app.src when there is a mix.exs, so what stands there is read from there.
+  # Mix ignores src/canal_lock.app.src if there is a mix.exs, so this reads it.
   {:ok, [{:application, :canal_lock, spec}]} = :file.consult(Path.join(__DIR__, "src/canal_lock.app.src"))
   @app_src spec
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds what the benchmark needs and runs it, or compares what two runs have found:
+# Builds and runs the benchmark, or compares the results of two runs:
 #   bench/run.sh [full|quick]
 #   bench/run.sh compare OLD.csv NEW.csv
 set -eu
@@ -21,7 +21,7 @@ out=_build/bench
 library=_build/rebar3/default/lib/canal_lock/ebin
 export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS:-+fnu}"
 
-# Without the VM's break handler, which would ask on Ctrl-C what to do, and measure on meanwhile.
+# Without the break handler (+Bd), which on Ctrl-C would ask what to do while the benchmark goes on.
 bench() {
   erl -noinput +Bd +fnu -pa "$out" "$library" -s bench main -extra "$@"
 }
@@ -36,12 +36,12 @@ rebar3 compile
 escript native/build.escript --package bench_floor_nif "$out"
 elixirc -pa "$library" -o "$out" lib/canal_lock.ex
 
-# On a terminal the progress is shown in place.
+# A terminal shows the progress in place.
 if [ -t 1 ]; then output=terminal; else output=lines; fi
 bench "$mode" "$out" "$output"
 
 if ! command -v gnuplot >/dev/null; then
-  echo "plots: none, for there is no gnuplot"
+  echo "plots: none, because there is no gnuplot"
 else
   bench/plots.sh "$out/samples-$mode.csv" "$out"
 fi

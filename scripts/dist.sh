@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes an archive of the native libraries, with its checksum beside it, in _build/dist. Where both have been brought
-# to, CANAL_LOCK_NIF_LIBRARY=/path/of/the/archive.tar.gz installs the libraries from it, and no Rust is needed.
+# Packs the native libraries into an archive in _build/dist and writes its checksum beside it. On a machine with both
+# files, CANAL_LOCK_NIF_LIBRARY=/path/to/the/archive.tar.gz installs the libraries without Rust.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The libraries of these sources, not what somebody has made.
+# The archive must contain libraries built from these sources.
 unset CANAL_LOCK_NIF_LIBRARY CANAL_LOCK_QUORUM_NIF_LIBRARY
 
 version=$(sed -n 's/^ *{vsn, "\(.*\)"},$/\1/p' src/canal_lock.app.src)
@@ -17,8 +17,8 @@ trap 'rm -rf "$stage"' EXIT
 escript native/build.escript "$stage/priv" >&2
 cp LICENSE "$stage/priv/"
 mkdir -p _build/dist
-# By Erlang, because not every tar can leave out times and owners, without which the same libraries make the same
-# archive. What version it is of is told by the paths inside, whatever the archive is called later.
+# By Erlang, because not every tar can omit times and owners. Without them, the same libraries give the same archive.
+# The paths inside contain the version, so the archive may be renamed.
 STAGE=$stage ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
   [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
   {ok, Tar} = erl_tar:open(Archive, [write, compressed]),

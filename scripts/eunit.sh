@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
-# All EUnit and PropEr tests, those of the quorum locks beside the others: they mostly wait, for leases to end and for
-# nodes to start, while the others keep the processors busy. What the first have said is shown when both are done.
+# Runs the EUnit and PropEr tests.
 #
-# Both run what one `rebar3 as test compile` has built: `rebar3 eunit` compiles all of it once more, with options of its
-# own, and would take modules away from whoever is running.
+#   scripts/eunit.sh         all: the suites of the quorum locks beside the others, because they mostly wait, for
+#                            leases to expire and for nodes to start. Their output follows that of the others
+#   scripts/eunit.sh quick   those of test/permits and of the API of the quorum locks; CANAL_LOCK_SOAK=0.1 for less
+#
+# Not by `rebar3 eunit', which compiles everything again, with other options, while tests run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rebar3 as test compile
-# By what is in them: a module of another name may have tests, too.
-with_tests() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' test/*/*.erl examples/*/test/*.erl; }
-mapfile -t modules < <(with_tests | xargs basename -s .erl -a | sort)
-quorum=() others=()
-for module in "${modules[@]}"; do
-  case $module in
-    *canal_lock_quorum_*) quorum+=("$module") ;;
-    *) others+=("$module") ;;
-  esac
-done
-[ ${#quorum[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ]
+# The names of the suites among these files: a module may have tests whatever its name is.
+suites() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' "$@" | xargs basename -s .erl -a | sort; }
+case "${1-}" in
+  '')
+    mapfile -t beside < <(suites test/quorum/*.erl)
+    mapfile -t others < <(suites test/[!q]*/*.erl examples/*/test/*.erl)
+    ;;
+  quick)
+    mapfile -t beside < <(suites test/quorum/canal_lock_quorum_{,errors_}tests.erl)
+    mapfile -t others < <(suites test/permits/*.erl)
+    ;;
+  *) echo "usage: scripts/eunit.sh [quick]" >&2; exit 2 ;;
+esac
+[ ${#beside[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ]
 
 run() {
   local list
@@ -30,16 +35,16 @@ run() {
     end." </dev/null
 }
 
-said=$(mktemp -d)
-trap 'rm -rf "$said"' EXIT
-run "${quorum[@]}" >"$said/quorum" 2>&1 &
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+run "${beside[@]}" >"$logs/beside" 2>&1 &
 status=0
-run "${others[@]}" 2>&1 | tee "$said/others" || status=1
+run "${others[@]}" 2>&1 | tee "$logs/others" || status=1
 wait $! || status=1
-cat "$said/quorum"
+cat "$logs/beside"
 
-# What could not run here, as test_setup:skipped/2 has it. `make test' prints the file again, as its last lines.
+# The tests that test_setup:skipped/2 skipped on this machine. `make test' prints the file again as its last lines.
 skipped=_build/eunit-skipped.txt
-sed -n 's/^ *SKIPPED: /  /p' "$said"/{quorum,others} >"$said/titles"
-{ echo "eunit: skipped here: $(wc -l <"$said/titles")"; cat "$said/titles"; } | tee "$skipped"
+sed -n 's/^ *SKIPPED: /  /p' "$logs"/{beside,others} >"$logs/titles"
+{ echo "eunit: skipped on this machine: $(wc -l <"$logs/titles")"; cat "$logs/titles"; } | tee "$skipped"
 exit $status

@@ -1,44 +1,42 @@
 #!/usr/bin/env bash
-# Counts the instructions of a call and those of them that lock a cache line (a compare-and-swap, a fence), each of
-# which takes the time of dozens; and compares with scripts/instructions.txt. On a machine that others use, times vary
-# too much to show that a change has made a call dearer. These numbers are the same on each run.
+# Counts the instructions of each call, and those that lock a cache line (a compare-and-swap, a fence), each of which
+# costs as much as dozens of others. Compares them with scripts/instructions.txt. On shared machines, times vary too
+# much to show that a call became slower; these counts are the same in each run.
 #
-#   scripts/instructions.sh            fails if a call takes more instructions than it did, or fewer
-#   scripts/instructions.sh --update   writes the file; git has the numbers of before
+#   scripts/instructions.sh            fails if a call takes more or fewer instructions than the file says
+#   scripts/instructions.sh --update   writes the file
 #
-# They say nothing about waiting, for memory or for another core: `make bench' and `make bench-table' do.
+# The counts do not include waiting for memory or for another core: `make bench' measures that.
 #
-# What is counted, by valgrind's callgrind, of code that is built as it is released:
+# valgrind's callgrind counts, in release builds:
 #
-#   table CALL   One call of the table: what the function `counted' of native/bench_table/src/bin/table_instructions
-#                does in one thread, without the set-up. The memory allocator is its own.
-#   nif KEY      An acquire and a release of a key: what the two native functions do, with all that they call in the VM.
-#                What leads there is not counted: the Erlang functions, and the VM's way into a native function.
-#                bench/bench_instructions.erl makes the calls, of all keys in one VM.
+#   table CALL   one call of the table: the function `counted' of native/bench_table/src/bin/table_instructions in one
+#                thread, without set-up, with an allocator of its own
+#   nif KEY      an acquire and a release of a key: the two native functions and what they call in the VM, without the
+#                Erlang functions and the VM's call of a native function. bench/bench_instructions.erl makes the calls
 #
-# Another compiler may make other code of the same source, and another VM has other functions. So the numbers belong to
-# those that the file names. With others, only a large difference fails.
+# Another compiler generates other code, and another VM has other functions. The file names the versions that it was
+# written with. With other versions, only a large difference fails.
 #
-# Not by gungraun (formerly iai-callgrind): it compares with the last run in the folder of build products, which a clean
-# checkout does not have, or with limits in the source, beyond which more fails, and not less; and it wants a program of
-# the same version installed beside it.
+# Not by gungraun (formerly iai-callgrind): it compares either with the previous run, which a clean checkout lacks, or
+# with limits that only an increase exceeds, and it requires a separate program of the same version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
-# They would make other code.
+# They change the generated code.
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 
 file=scripts/instructions.txt
-# A multiple of the keys and tables whose mean some calls of the table are.
+# A multiple of the number of keys and tables over which some calls are averaged.
 table_calls=20000
-# Each pair takes as many instructions as the one before.
+# All pairs of a key take the same number of instructions.
 nif_pairs=1000
-# A difference up to this passes: so many percent, or so many instructions where that is more. The same code in another
-# order makes as much.
+# A difference passes up to this many percent, or this many instructions if that is more. Reordering the same code can
+# change the count that much.
 percent=5
 percent_of_others=15
 least=4
-# Instructions that lock: one more or less fails with any compiler. Some calls are a mean.
+# One locking instruction more or less fails with any compiler. Some calls are averages.
 least_locked=0.5
 
 case "$*" in
@@ -47,7 +45,7 @@ case "$*" in
   *) echo "usage: scripts/instructions.sh [--update]" >&2; exit 2 ;;
 esac
 if [ "$(uname -sm)" != 'Linux x86_64' ]; then
-  echo "instructions: SKIPPED: the numbers are those of x86-64 on Linux, and this is $(uname -sm)" >&2
+  echo "instructions: SKIPPED: the numbers are for Linux on x86-64, and this is $(uname -sm)" >&2
   exit 0
 fi
 
@@ -59,7 +57,7 @@ trap 'rm -rf "$work"' EXIT
 
 callgrind=(--tool=callgrind --collect-bus=yes --combine-dumps=yes --log-file="$work/log")
 
-collected() { # FILE: of each dump the instructions, and those that lock, which callgrind leaves out if there are none
+collected() { # FILE: the instructions of each dump, and those that lock, which callgrind omits if there are none
   awk '$1 == "totals:" { print $2, $3 + 0 }' "$1"
 }
 
@@ -85,20 +83,20 @@ count_nifs() {
     >"$work/output" 2>&1 || fail "bench_instructions failed: $(cat "$work/output" "$work/log")"
   sed -n 1p "$work/output"
   sed '1d; s/^/nif /' "$work/output" >"$work/names"
-  # Of each key the first dump is of the warm-up. The last one is of what comes after all keys.
+  # The first dump of each key is the warm-up. The last dump follows all keys.
   collected "$work/dumps" | sed -n 'n;p' >"$work/numbers"
   [ "$(wc -l <"$work/names")" -eq "$(wc -l <"$work/numbers")" ] ||
-    fail "callgrind has not met the functions that start and end the count; these are the names: $(cat "$work/output")"
+    fail "callgrind did not find the functions that start and end the count: $(cat "$work/output")"
   paste -d ' ' "$work/numbers" "$work/names" | of_one "$nif_pairs"
 }
 
-of_one() { # TIMES: lines `INSTRUCTIONS LOCKING NAME' of so many calls, as the file has them
+of_one() { # TIMES: turns lines `INSTRUCTIONS LOCKING NAME' of that many calls into lines of the file
   awk -v times="$1" '
     {
       name = $0
       sub(/^[0-9]+ [0-9]+ /, "", name)
       if ($1 <= times) {
-        printf "instructions: nothing was counted of: %s\n", name >"/dev/stderr"
+        printf "instructions: callgrind counted nothing for: %s\n", name >"/dev/stderr"
         exit 1
       }
       printf "%-34s %8.1f %5.1f\n", name, $1 / times, $2 / times
@@ -106,10 +104,10 @@ of_one() { # TIMES: lines `INSTRUCTIONS LOCKING NAME' of so many calls, as the f
   '
 }
 
-# In native/, as cargo chose it there.
+# In native/, which may select another toolchain.
 rustc=$(cd native && rustc -vV | sed -n 's/^release: //p')
 {
-  echo "# The instructions of a call on x86-64, and those of them that lock a cache line: scripts/instructions.sh"
+  echo "# Instructions of a call on x86-64, and those that lock a cache line: scripts/instructions.sh"
   echo "rustc $rustc"
   count_table
   count_nifs
@@ -129,7 +127,7 @@ awk -v percent=$percent -v wider=$percent_of_others -v least=$least -v least_loc
       locked_before[name], locked_now[name], what
   }
   function fail(name, what) { line(name, "FAILED: " what); failed = 1 }
-  # Is that of other tools than the numbers in the file?
+  # Whether the versions differ from those of the file.
   function is_of_others(name) { return others["rustc"] || (name ~ /^nif / && others["OTP"]) }
   function allowed_of(name,    allowed) {
     allowed = before[name] * (is_of_others(name) ? wider : percent) / 100
@@ -142,7 +140,7 @@ awk -v percent=$percent -v wider=$percent_of_others -v least=$least -v least_loc
       known_by[$1] = $0
     } else if (known_by[$1] != $0) {
       others[$1] = 1
-      printf "The numbers are those of %s, and this is %s.\n", known_by[$1], $0
+      printf "The file was written with %s, and this is %s.\n", known_by[$1], $0
     }
     next
   }
@@ -155,7 +153,7 @@ awk -v percent=$percent -v wider=$percent_of_others -v least=$least -v least_loc
 
   END {
     if (others["rustc"] || others["OTP"])
-      printf "Of %s, only a difference of more than %d %% in instructions fails.\n", \
+      printf "For %s, only a difference of more than %d %% in instructions fails.\n", \
         others["rustc"] ? "all calls" : "native functions", wider
     printf "%-34s %26s   %13s\n%-34s %8s %8s %8s   %6s %6s\n", \
       "", "instructions", "that lock", "", "before", "now", "", "before", "now"
@@ -163,17 +161,17 @@ awk -v percent=$percent -v wider=$percent_of_others -v least=$least -v least_loc
     for (i = 1; i <= last; i++) {
       name = names[i]
       if (!(name in before)) {
-        fail(name, "it is new. Write it down: " update)
+        fail(name, "new. To record it: " update)
         continue
       }
       allowed = allowed_of(name)
       difference = now[name] - before[name]
       locked = locked_now[name] - locked_before[name]
       if (!beyond(difference, allowed) && !beyond(locked, least_locked)) line(name, "ok")
-      else if (difference > allowed || locked > least_locked) fail(name, "more. Find out why; if it has to be: " update)
-      else fail(name, "fewer. Write them down: " update)
+      else if (difference > allowed || locked > least_locked) fail(name, "more. Find out why. To accept it: " update)
+      else fail(name, "fewer. To record it: " update)
     }
-    for (name in before) if (!(name in now)) fail(name, "it is gone. Write it down: " update)
+    for (name in before) if (!(name in now)) fail(name, "missing. To record that: " update)
     exit failed
   }
 ' "$file" "$work/now"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs the tests of the table, where nearly all the unsafe code is, under what sees memory errors and undefined
-# behaviour that happen to do no harm on this machine:
+# Runs the tests of the table, which has nearly all the unsafe code, under tools that detect memory errors and undefined
+# behavior:
 #
-#   valgrind           use after free, use of what was never written, leaks; in the code as it is released
+#   valgrind           use after free, uninitialized memory, leaks; in the code as it is released
 #   AddressSanitizer   use after free, out of bounds, leaks; fast, so with more rounds
-#   Miri               undefined behaviour, data races, weak memory orders, leaks: the strictest and the slowest
+#   Miri               undefined behavior, data races, weak memory orders, leaks; strict and slow
 #
-# What this machine lacks is skipped, loudly. Without Miri it takes some minutes, nearly all of them cargo's.
+# It skips the tools that this machine lacks and reports that. Without Miri it takes about four minutes, mostly for
+# builds.
 #
-# Not ThreadSanitizer: it understands neither fences nor membarrier(2), on which the epochs rest (epochs.rs), and does
-# not link with a standard library that was built without it. Data races are seen by Miri and by tests/loom.
+# ThreadSanitizer is not used: it supports neither fences nor membarrier(2), which epochs.rs needs, and requires a
+# standard library built for it. Miri and tests/loom detect data races.
 set -euo pipefail
 cd "$(dirname "$0")/../native"
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
@@ -20,9 +21,9 @@ table=(--locked --package permit_table)
 ran=()
 skipped=()
 
-skip() { # WHAT HOW-TO-GET-IT
+skip() { # TOOL HOW-TO-INSTALL-IT
   skipped+=("$1")
-  printf '\n*** SKIPPED: %s. To have it: %s\n\n' "$1" "$2" >&2
+  printf '\n*** SKIPPED: %s. To install it: %s\n\n' "$1" "$2" >&2
 }
 
 under_valgrind() {
@@ -30,8 +31,8 @@ under_valgrind() {
     skip valgrind 'scripts/setup.sh soak'
     return
   fi
-  # The threads take turns, and some spin until another one has come: to each its turn. With a long stack it is known
-  # where something comes from. The path is seen from where cargo runs tests, and has no space in it.
+  # Fair scheduling, because some threads spin until another one has arrived. The path is relative to the folder where
+  # cargo runs tests, so it contains no space.
   local memcheck=(
     valgrind --quiet --error-exitcode=9 --leak-check=full --num-callers=40 --fair-sched=try
     --suppressions=../../scripts/valgrind.supp
@@ -49,7 +50,7 @@ under_address_sanitizer() {
     skip AddressSanitizer 'rustup toolchain install nightly (on Linux or macOS)'
     return
   fi
-  # A target that is named keeps the flags away from build scripts and macros, which have to run without.
+  # With an explicit target, the flags do not apply to build scripts and macros, which must run without them.
   RUSTFLAGS=-Zsanitizer=address CANAL_LOCK_SOAK=${CANAL_LOCK_SOAK:-1} \
     cargo +nightly test "${table[@]}" --tests --target "$host" --target-dir ../_build/cargo-asan
   ran+=(AddressSanitizer)
@@ -60,13 +61,12 @@ under_miri() {
     skip Miri 'rustup toolchain install nightly --component miri,rust-src'
     return
   fi
-  # Without isolation, because proptest looks for a file of failures. Integers as pointers are parking_lot's, which
-  # finds waiting threads by them. Tables and rounds are smaller with `cfg!(miri)`, and epochs use fences: Miri knows
-  # no membarrier(2).
+  # Without isolation, because proptest reads a file of failures. parking_lot uses integers as pointers. `cfg!(miri)`
+  # makes tables and rounds smaller, and epochs use fences, because Miri does not support membarrier(2).
   local flags='-Zmiri-disable-isolation -Zmiri-permissive-provenance'
   local miri=(cargo +nightly miri test "${table[@]}" --target-dir ../_build/cargo-miri)
   MIRIFLAGS=$flags PROPTEST_CASES=2 "${miri[@]}" --lib --test promises
-  # Each seed is another interleaving, and another choice of what a weak load may see.
+  # Each seed selects other interleavings and other values for weak loads.
   MIRIFLAGS="$flags -Zmiri-many-seeds=0..4" "${miri[@]}" --test storms --test linearizable
   ran+=(Miri)
 }
@@ -74,5 +74,5 @@ under_miri() {
 under_valgrind
 under_address_sanitizer
 under_miri
-[ ${#ran[@]} -gt 0 ] || { echo "memory checks: there is nothing to check with" >&2; exit 1; }
-echo "memory checks passed: ${ran[*]}; skipped: ${skipped[*]:-none}"
+[ ${#ran[@]} -gt 0 ] || { echo "memory checks: none of the tools is installed" >&2; exit 1; }
+echo "covered: the tests of permit_table under ${ran[*]}; skipped: ${skipped[*]:-none}"

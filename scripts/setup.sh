@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sees to it that this machine can build, test and measure, given that it has Rust. Silent and quick when nothing is
-# missing. On Debian and its relatives it installs what is; elsewhere it says what is missing and exits with status 1.
+# Installs what a machine with Rust lacks to build, test and measure. It prints nothing if nothing is missing. Where
+# there is no apt-get, it lists what is missing and exits with status 1.
 #
-#   scripts/setup.sh          what everything but the soak and the plots needs
-#   scripts/setup.sh soak     what the soak needs, too
-#   scripts/setup.sh bench    what the plots of the benchmark need, too
+#   scripts/setup.sh          for everything except the soak and the plots
+#   scripts/setup.sh soak     for the soak as well
+#   scripts/setup.sh bench    for the plots of the benchmark as well
 set -euo pipefail
 case "${*-}" in
   '' | soak | bench) for_what=${1-} ;;
@@ -12,12 +12,12 @@ case "${*-}" in
 esac
 cd "$(dirname "$0")/.."
 
-needed_otp=25     # error_info of NIF errors, and what the tests were written against
+needed_otp=25     # the oldest release that the tests pass on
 needed_elixir=1.14
 needed_rust=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' native/Cargo.toml)
 
-missing=()        # in words, for people
-packages=()       # what brings it, for apt-get; Rust is never among them
+missing=()        # what is missing, for the message
+packages=()       # the Debian packages that provide it; never Rust
 
 lacks() { # WHAT [PACKAGE...]
   missing+=("$1")
@@ -38,7 +38,7 @@ look_for_rust() {
   if ! has cargo || ! at_least "$version" "$needed_rust"; then
     lacks "Rust $needed_rust or newer (found: ${version:-none}): see https://rustup.rs, or run: rustup update"
   fi
-  # Rust links with the C compiler; a compiler without the C library's start files is found out only by linking.
+  # Rust links with the C compiler. Only linking shows whether the C library's start files are there.
   local program
   program=$(mktemp)
   if ! echo 'int main(void) { return 0; }' | cc -x c -o "$program" - 2>/dev/null; then
@@ -47,8 +47,7 @@ look_for_rust() {
   rm -f "$program"
 }
 
-# The applications of Erlang/OTP that the tools and tests use, PropEr, and what the examples are made of. Each is a
-# package of its own on Debian.
+# The applications that the tools, tests and examples use. Debian has a package for each.
 look_for_erlang() {
   local applications=(
     crypto ssl tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper mochiweb
@@ -72,8 +71,8 @@ look_for_erlang() {
     if [ "$root" = /usr/lib/erlang ]; then
       lacks "Erlang application $application" "erlang-${application//_/-}"
     else
-      # Debian's package would bring a second Erlang along, and this one would still not find what is missing.
-      lacks "application $application of the Erlang in $root (ERL_LIBS may name a folder that has it)"
+      # Debian's package would install a second Erlang, which does not help this one.
+      lacks "application $application of the Erlang in $root (or set ERL_LIBS to a folder that contains it)"
     fi
   done
 }
@@ -86,37 +85,37 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
-# The load of examples/router; the server of examples/redis_connections.exs and its client. (That example starts a Redis
-# of its own. Debian's package may start another one, for this machine alone, which can be stopped.)
-look_for_what_the_examples_need() {
+# For examples/router: a load generator. For examples/redis_connections.exs: a server and a client. The example starts
+# its own Redis. Debian's package may start another one, which can be stopped.
+look_for_example_programs() {
   has wrk || lacks "wrk" wrk
   has redis-server || lacks "redis-server" redis-server
-  # By a module: another package makes a folder of that name.
+  # By its module, because another package creates a folder with the same name.
   if ! has erl || ! erl -boot start_clean -noshell -eval 'is_list(code:which(eredis)) orelse halt(1), halt().'; then
     lacks "eredis, Redis's client for Erlang" erlang-redis-client
   fi
 }
 
-# Instructions are counted by it, on x86-64 alone (scripts/instructions.sh). On systems other than Linux it hardly
-# exists: scripts/memory_checks.sh does without it there, and says so.
+# scripts/instructions.sh uses it on x86-64. Few systems other than Linux have it; scripts/memory_checks.sh skips it
+# there.
 look_for_valgrind() {
   case "$for_what $(uname -sm)" in
     *' Linux x86_64' | 'soak Linux '*) has valgrind || lacks "valgrind" valgrind ;;
   esac
 }
 
-# For the fuzzer of the quorum locks' frames.
+# For the fuzzer of frames.
 look_for_cpp() {
   [ "$for_what" != soak ] || has c++ || lacks "a C++ compiler" g++
 }
 
-# Makes the network namespaces in which nodes with quorum locks are cut off, if this is root. Otherwise the tests skip
-# them, and say so.
+# Creates the network namespaces that disconnect nodes in tests. That requires root; the tests report that they skip
+# these cases otherwise.
 look_for_ip() {
   [ "$(uname -s)" != Linux ] || has ip || lacks "ip, of iproute2" iproute2
 }
 
-look_for_what_the_plots_need() {
+look_for_gnuplot() {
   has gnuplot || lacks "gnuplot" gnuplot-nox
 }
 
@@ -126,15 +125,15 @@ look() {
   look_for_rust
   look_for_erlang
   look_for_tools
-  look_for_what_the_examples_need
+  look_for_example_programs
   look_for_valgrind
   look_for_cpp
   look_for_ip
-  [ "$for_what" != bench ] || look_for_what_the_plots_need
+  [ "$for_what" != bench ] || look_for_gnuplot
 }
 
 report_and_fail() {
-  echo "setup: this machine lacks:" >&2
+  echo "setup: missing on this machine:" >&2
   printf '  %s\n' "${missing[@]}" >&2
   if has apt-get && [ ${#packages[@]} -gt 0 ]; then
     echo "setup: as root, run: apt-get install --no-install-recommends ${packages[*]}" >&2
@@ -152,13 +151,13 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 
-echo "setup: missing here:"
+echo "setup: missing on this machine:"
 printf '  %s\n' "${missing[@]}"
 echo "setup: installing: ${packages[*]}"
-# Lists that cannot be refreshed may still be good enough: whether they are, the installation tells.
-"${as_root[@]}" apt-get update || echo "setup: going on with the package lists at hand"
+# The installation may succeed with old package lists.
+"${as_root[@]}" apt-get update || echo "setup: apt-get update failed; continuing with the existing package lists"
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "${packages[@]}"
 
 look
 [ ${#missing[@]} -eq 0 ] || report_and_fail
-echo "setup: everything is here now"
+echo "setup: everything is installed"

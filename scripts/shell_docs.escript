@@ -1,12 +1,11 @@
 #!/usr/bin/env escript
-%% Makes what h(canal_lock) shows in a shell: chunks of documentation (EEP 48) from the sources of the modules that have
-%% any.
+%% Writes the docs that h(canal_lock) shows in a shell: chunks of documentation (EEP 48) of the public modules.
 %%
 %%     escript scripts/shell_docs.escript [FOLDER]
 %%
-%% They go below FOLDER, which is `doc' of this project unless told otherwise, to chunks/MODULE.chunk: where
-%% code:get_doc/1 and Elixir look. One that is newer than its source is left alone. rebar3 and mix call this in each
-%% build, so a failure must not be one of theirs: whoever has no EDoc builds without, and any other is told in a line.
+%% Writes FOLDER/chunks/MODULE.chunk, where code:get_doc/1 and Elixir read them, unless the file is newer than the
+%% source. FOLDER is `doc' of this project by default. rebar3 and mix call this script in each build, so a failure must
+%% not fail the build: without EDoc there are no docs, and any other failure prints one line.
 
 main([]) ->
     main([filename:join(project(), "doc")]);
@@ -19,14 +18,14 @@ main([Folder]) ->
         [make(Source, Chunk) || {Source, Chunk} <- Stale, HasEDoc]
     catch
         Class:Reason ->
-            io:format(standard_error, "canal_lock: no docs for the shell (~0tp ~0tP)~n", [Class, Reason, 20])
+            io:format(standard_error, "canal_lock: cannot make docs for the shell: ~0tp ~0tP~n", [Class, Reason, 20])
     end.
 
-%% By this file's own place, because the caller's working directory may be anything.
+%% The working directory of the caller does not matter.
 project() ->
     filename:dirname(filename:dirname(filename:absname(escript:script_name()))).
 
-%% The others begin with a line that says so.
+%% Private modules begin with this line.
 is_public(Source) ->
     {ok, Text} = file:read_file(Source),
     string:prefix(Text, "%% @private") =:= nomatch.
@@ -34,11 +33,11 @@ is_public(Source) ->
 chunk(Folder, Source) ->
     filename:join([Folder, "chunks", filename:basename(Source, ".erl") ++ ".chunk"]).
 
-%% Or is not there.
+%% A file that does not exist counts as older.
 is_older(Chunk, Source) ->
     filelib:last_modified(Chunk) < filelib:last_modified(Source).
 
-%% By rename, so that a build that is stopped here, or another one at the same time, leaves no half of it.
+%% By rename, so that an interrupted or concurrent build never leaves a partial file.
 make(Source, Chunk) ->
     Temporary = lists:flatten([Chunk, ".", os:getpid(), ".tmp"]),
     ok = filelib:ensure_dir(filename:join(Temporary, "chunks")),

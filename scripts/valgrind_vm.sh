@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts the installed Erlang VM under valgrind, which cannot follow the script that `erl' is:
+# Starts the installed Erlang VM under valgrind. (`erl' is a script, which valgrind cannot follow.)
 #
 #   scripts/valgrind_vm.sh VALGRIND-OPTION... -- EMULATOR-OPTION... -- ARGUMENT...
 set -euo pipefail
@@ -17,7 +17,7 @@ ask='io:format("~ts ~ts~n", [code:root_dir(), erlang:system_info(version)]), hal
 read -r root version < <(erl -noshell -eval "$ask")
 export ROOTDIR=$root BINDIR=$root/erts-$version/bin EMU=beam PROGNAME=erl
 
-# --smc-check: the VM's code is mapped from a file, which valgrind does not expect to change.
+# --smc-check: valgrind must notice that generated code changes.
 exec valgrind --smc-check=all --fair-sched=yes "${of_valgrind[@]}" \
   "$BINDIR/beam.smp" -SDio 1 -A 1 -sbwt none -sbwtdcpu none -sbwtdio none "${of_emulator[@]}" -- \
   -root "$root" -bindir "$BINDIR" -progname erl -- -home "$HOME" -- -noshell -kernel logger_level none "$@"

@@ -1,6 +1,6 @@
 %% The run that finds leaks: for an hour, or as many minutes as are asked for, keys of all kinds come and go, holders
 %% are born and die, here and on another node, tables are kept and adopted, closed and opened, and others look on.
-%% scripts/churn.sh starts it.
+%% scripts/soak.sh starts it.
 %%
 %% There are three nodes: this one keeps the minutes; another is churned, so that its memory is that of the library
 %% and of what uses it; and on the third live the holders from elsewhere.
