@@ -1,36 +1,34 @@
 #!/usr/bin/env escript
-%% Builds libraries of this workspace and installs them where the VM will look for them.
+%% Builds native libraries of this workspace and installs them where the VM loads them from.
 %%
 %%     escript native/build.escript [--package NAME] [--faults] [FOLDER]
 %%
-%% These are canal_lock_nif, which counts permits, and canal_lock_quorum_nif, of the quorum locks; or the one called
-%% NAME. FOLDER is the `priv' folder of this project unless told otherwise. A library is FOLDER/NAME.so (.dll on
-%% Windows). With --faults it is a canal_lock_nif for tests, which goes wrong when they say so. rebar3 and mix both
-%% call this file: an escript asks nothing of a machine that Erlang does not bring along, neither make nor a shell.
+%% Builds canal_lock_nif (permits) and canal_lock_quorum_nif (quorum locks), or only NAME. Installs FOLDER/NAME.so.
+%% FOLDER is the `priv' folder of this project by default. With --faults it builds a canal_lock_nif for
+%% tests, which can inject failures. rebar3 and mix call this file. An escript needs only Erlang: no make and no shell.
 %%
-%% Standard output is one line when anything was installed, and empty when all was up to date: mix tells by it whether
-%% there was anything to do. All else goes to standard error, and a failure exits with status 1. Either all libraries
-%% are right, or none is installed.
+%% Standard output is one line if something was installed, and empty if everything was up to date: mix relies on that.
+%% Everything else goes to standard error. The exit status of a failure is 1. The script installs either all libraries
+%% or none.
 %%
 %% Environment:
-%%   CANAL_LOCK_NIF_LIBRARY         absolute path of what to install instead of building, so that no Rust is needed:
-%%                                  an archive that `make dist' has made (.tar.gz) with the checksum that was made
-%%                                  with it beside it (.tar.gz.sha256), which holds both libraries; or canal_lock_nif
-%%                                  alone (.so, .dylib, .dll)
-%%   CANAL_LOCK_QUORUM_NIF_LIBRARY  the same for canal_lock_quorum_nif; it comes before the other one's archive
-%%   CARGO                          the cargo to use; otherwise PATH is searched, then cargo's home
-%% Where canal_lock_nif is brought alone, canal_lock_quorum_nif is not built either: who brings it has no Rust. One
-%% that is in FOLDER is removed then, because nobody knows of which sources it was made. Permits do without it; the
-%% quorum locks say how to bring it when they are started.
+%%   CANAL_LOCK_NIF_LIBRARY         absolute path of a file to install instead of building, which needs no Rust: an
+%%                                  archive from `make dist' (.tar.gz) with its checksum beside it (.tar.gz.sha256),
+%%                                  which contains both libraries; or canal_lock_nif alone (.so, .dylib, .dll)
+%%   CANAL_LOCK_QUORUM_NIF_LIBRARY  the same for canal_lock_quorum_nif; takes precedence over the archive above
+%%   CARGO                          the cargo to use; by default, that on PATH or in cargo's home
+%% If CANAL_LOCK_NIF_LIBRARY is canal_lock_nif alone, canal_lock_quorum_nif is not built, because the machine probably
+%% has no Rust. An existing one in FOLDER is removed, because it may be of other sources. Permits work without it;
+%% starting the quorum locks fails then, and the error explains how to install it.
 %%
-%% Whatever else cargo listens to (CARGO_TARGET_DIR, CARGO_BUILD_TARGET, RUSTFLAGS...) works as it always does. Cargo
-%% fetches crates unless they are on the machine; where it cannot, this says how to bring them there.
+%% Cargo's own variables (CARGO_TARGET_DIR, CARGO_BUILD_TARGET, RUSTFLAGS...) work as usual. Cargo downloads missing
+%% crates. If it cannot, this script explains how to provide them.
 
 -define(OURS, "canal_lock_nif").
 -define(QUORUM, "canal_lock_quorum_nif").
 
 main(Args) ->
-    %% Paths in whatever letters: mix, which reads our output, stumbles over anything but UTF-8.
+    %% mix reads the output as UTF-8, whatever the locale is.
     [ok = io:setopts(Device, [{encoding, unicode}]) || Device <- [standard_io, standard_error]],
     try
         Priv = filename:join(filename:dirname(workspace()), "priv"),
@@ -52,11 +50,11 @@ options([], Options) -> Options;
 options([[First | _] = Folder], Options) when First =/= $- -> Options#{folder := Folder};
 options(_, _) -> stop("usage: escript build.escript [--package NAME] [--faults] [FOLDER]", []).
 
-%% By this file's own place, because the caller's working directory may be anything.
+%% The working directory of the caller does not matter.
 workspace() ->
     filename:dirname(filename:absname(escript:script_name())).
 
-%% What erlang:load_nif/2 appends to a path, which on macOS is not what cargo calls it.
+%% The extension that erlang:load_nif/2 appends. On macOS cargo uses another.
 extension() ->
     case os:type() of
         {win32, _} -> ".dll";
@@ -67,28 +65,28 @@ packages(#{package := Name}) -> [Name];
 packages(#{faults := true}) -> [?OURS];
 packages(#{}) -> [?OURS, ?QUORUM].
 
-%% The bytes of each library; or that there is to be none.
+%% The bytes of each library, or `none' for one that must not be there.
 libraries(#{faults := true} = Options) ->
     build(packages(Options), faults());
 libraries(#{faults := false} = Options) ->
     Packages = packages(Options),
-    %% First, so that cargo does not work in vain.
+    %% First, because these checks are quick and cargo is not.
     Ready = [{Package, ready_made(By, Path, Package)} || Package <- Packages, {By, Path} <- named(Package)],
     Ready ++ build([Package || Package <- Packages, not lists:keymember(Package, 1, Ready)], release()).
 
-%% What is to be installed instead of building.
+%% The file to install instead of building, if there is one.
 named(Package) ->
     Set = [{Variable, Path} || Variable <- variables(Package), Path <- [os:getenv(Variable, "")], Path =/= ""],
     lists:sublist(Set, 1).
 
-%% The first that is set counts.
+%% In order of precedence.
 variables(?OURS) -> ["CANAL_LOCK_NIF_LIBRARY"];
 variables(?QUORUM) -> ["CANAL_LOCK_QUORUM_NIF_LIBRARY", "CANAL_LOCK_NIF_LIBRARY"];
 variables(_) -> [].
 
 release() -> ["--release"].
 
-%% In a folder of its own, so that neither build makes the other's work anew.
+%% With a target folder of its own, so that neither build causes the other to start over.
 faults() -> ["--profile", "faults", "--features", "faults", "--target-dir", "../_build/cargo-faults"].
 
 %%% Cargo
@@ -99,55 +97,54 @@ build(Packages, Kind) ->
     {Cargo, Env} = cargo(),
     check_version("cargo", Cargo, Env),
     check_version("rustc", rustc(Env), Env),
-    %% All in one call, for what they share is then compiled once.
+    %% In one call, so that shared crates are compiled once.
     Args = ["build" | Kind] ++ ["--locked", "--message-format=json-render-diagnostics" | asked_for(Packages)],
     case run(Cargo, Args, Env) of
         {0, Lines} ->
             [{Package, built(Package, Lines)} || Package <- Packages];
         {Status, _} ->
-            stop("cargo could not build ~ts (status ~b); its own words are above.~ts",
+            stop("cargo failed to build ~ts (status ~b); see its output above.~ts",
                  [in_words(Packages), Status, help(Cargo, Packages, Env)])
     end.
 
-%% rustler writes the entry point of a library only for the packages that cargo was asked for.
+%% rustler generates the entry point of a library only for packages that are named on cargo's command line.
 asked_for(Packages) ->
     lists:append([["-p", Package] || Package <- Packages]).
 
 built(Package, Lines) ->
     case [Path || Line <- Lines, Path <- announced(Line, Package)] of
         [Path | _] -> must("read", Path, file:read_file(Path));
-        [] -> stop("cargo built ~ts but named no shared library of it. ~ts", [Package, musl()])
+        [] -> stop("cargo built ~ts but no shared library of it. ~ts", [Package, musl()])
     end.
 
 in_words([Package]) -> "the library " ++ Package;
 in_words(Packages) -> "the libraries " ++ lists:join(" and ", Packages).
 
-%% For failures that cargo's own words leave one alone with.
+%% Advice for failures that cargo's output does not explain.
 help(Cargo, Packages, Env) ->
     case are_crates_missing(Cargo, Packages, Env) of
         true ->
             io_lib:format(
-                " The crates that it needs are not on this machine, and cargo cannot fetch them. On a machine with a "
-                "network, run \"cargo vendor --locked FOLDER\" in a copy of ~ts; bring FOLDER here, and write the "
-                "lines that it printed into ~ts, with the absolute path that FOLDER has here. Or ~ts.",
+                " Crates are missing on this machine, and cargo cannot download them. On a machine with network "
+                "access, run \"cargo vendor --locked FOLDER\" in a copy of ~ts. Copy FOLDER to this machine, and write "
+                "the lines that cargo printed into ~ts, with the absolute path of FOLDER on this machine. Or ~ts.",
                 [workspace(), filename:join(cargo_home(), "config.toml"), elsewhere()]);
         false ->
             [[" ", musl()] || is_for_musl(Env), are_flags_replaced()] ++
-                [" There is no cc on PATH, which Rust links with unless it is told of another: install a C compiler."
+                [" There is no cc on PATH, which Rust uses as its linker: install a C compiler."
                  || {unix, _} <- [os:type()], os:find_executable("cc") =:= false]
     end.
 
-%% Cargo fetches all crates before it compiles any, so that without a network it still answers this after a failure of
-%% another kind. The question is only about what this build needs: what else is in the lock file may never have been
-%% fetched.
+%% Cargo downloads all crates before it compiles any, so after a failure of another kind none is missing. This asks for
+%% the crates of this build only: others in the lock file may never have been downloaded.
 are_crates_missing(Cargo, Packages, Env) ->
     Args = ["tree", "--locked", "--offline", "-e", "no-dev" | asked_for(Packages)],
     {Status, Lines} = run(Cargo, Args, Env, [stderr_to_stdout]),
     Status =/= 0 andalso re:run(Lines, "--offline was specified|offline mode \\(--offline\\)") =/= nomatch.
 
 musl() ->
-    "For musl it makes one only with \"-C target-feature=-crt-static\", which native/.cargo/config.toml has, unless "
-    "RUSTFLAGS or CARGO_ENCODED_RUSTFLAGS in the environment takes its place: add it there.".
+    "For musl, rustc builds a shared library only with \"-C target-feature=-crt-static\". RUSTFLAGS or "
+    "CARGO_ENCODED_RUSTFLAGS in the environment replaces this flag of native/.cargo/config.toml: add it there.".
 
 is_for_musl(Env) ->
     {_, Lines} = run(rustc(Env), ["-vV"], Env),
@@ -158,12 +155,12 @@ are_flags_replaced() ->
     Flags = [Flags || Name <- ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS"], Flags <- [os:getenv(Name, "")], Flags =/= ""],
     Flags =/= [] andalso string:find(hd(Flags), "-crt-static") =:= nomatch.
 
-%% The environment puts cargo's folder first where PATH does not lead to it, so that cargo finds the rustc beside it.
+%% If PATH does not contain cargo's folder, the environment adds it, so that cargo finds the rustc beside it.
 cargo() ->
     Home = filename:join(cargo_home(), "bin"),
     case {os:getenv("CARGO", ""), os:find_executable("cargo"), os:find_executable("cargo", Home)} of
         {"", false, false} ->
-            stop("building needs Rust ~ts or newer, and there is no cargo in $CARGO, on PATH or in ~ts; ~ts.",
+            stop("the build needs Rust ~ts or newer, but there is no cargo in $CARGO, on PATH or in ~ts: ~ts.",
                  [needed_version(), Home, remedy()]);
         {"", false, InHome} ->
             {InHome, path_with(InHome)};
@@ -171,7 +168,7 @@ cargo() ->
             {OnPath, []};
         {Given, _, _} ->
             case os:find_executable(Given) of
-                false -> stop("CARGO is ~ts, which is not a program.", [Given]);
+                false -> stop("the environment variable CARGO is ~ts, which is not a program.", [Given]);
                 Cargo -> {Cargo, path_with(Cargo)}
             end
     end.
@@ -192,20 +189,20 @@ path_with(Cargo) ->
 rustc(Env) ->
     Path = proplists:get_value("PATH", Env, os:getenv("PATH", "")),
     case os:find_executable(os:getenv("RUSTC", "rustc"), Path) of
-        false -> stop("there is cargo but no rustc; ~ts.", [remedy()]);
+        false -> stop("there is cargo but no rustc: ~ts.", [remedy()]);
         Rustc -> Rustc
     end.
 
-%% Asked first, because an old cargo stumbles over the lock file before it compares versions, and blames the lock file.
+%% Checked first, because an old cargo fails with an error about the lock file before it compares versions.
 check_version(Name, Program, Env) ->
     Needed = needed_version(),
     {Status, Lines} = run(Program, ["--version"], Env),
     case re:run(Lines, "^" ++ Name ++ " ([0-9]+\\.[0-9]+(\\.[0-9]+)?)", [{capture, [1], list}]) of
         {match, [Found]} when Status =:= 0 ->
             numbers(Found) >= numbers(Needed) orelse
-                stop("building needs Rust ~ts or newer, and ~ts is ~ts; ~ts.", [Needed, Program, Found, remedy()]);
+                stop("the build needs Rust ~ts or newer, but ~ts is ~ts: ~ts.", [Needed, Program, Found, remedy()]);
         _ ->
-            stop("building needs Rust ~ts or newer, and ~ts does not tell its version; ~ts.",
+            stop("the build needs Rust ~ts or newer, but ~ts does not print its version: ~ts.",
                  [Needed, Program, remedy()])
     end.
 
@@ -218,12 +215,12 @@ numbers(Version) ->
     [list_to_integer(Number) || Number <- string:lexemes(Version, ".")].
 
 remedy() ->
-    "\"rustup update\" brings the newest (rustup itself: https://rustup.rs), or " ++ elsewhere().
+    "run \"rustup update\" (to install rustup: https://rustup.rs), or " ++ elsewhere().
 
 elsewhere() ->
-    "let CANAL_LOCK_NIF_LIBRARY name what was built elsewhere".
+    "set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine".
 
-%% Runs in the workspace, where cargo finds its .cargo/config.toml. Standard error goes straight to the user's.
+%% Runs in the workspace, where cargo reads .cargo/config.toml. Standard error is not captured.
 run(Program, Args, Env) ->
     run(Program, Args, Env, []).
 
@@ -232,7 +229,7 @@ run(Program, Args, Env, More) ->
     try open_port({spawn_executable, Program}, Options) of
         Port -> lines(Port, [], [])
     catch
-        error:Reason -> stop("~ts does not start (~tp).", [Program, Reason])
+        error:Reason -> stop("cannot start ~ts: ~tp.", [Program, Reason])
     end.
 
 lines(Port, Part, Lines) ->
@@ -242,8 +239,8 @@ lines(Port, Part, Lines) ->
         {Port, {exit_status, Status}} -> {Status, lists:reverse(Lines, [iolist_to_binary(Part)])}
     end.
 
-%% The shared libraries that one of cargo's messages announces for the package. No JSON decoder before OTP 27, and none
-%% is needed: cargo writes a message per line and no space between tokens, and a quotation mark inside a JSON string
+%% The shared libraries of the package in one of cargo's messages. OTP has no JSON decoder before 27, and this needs
+%% none: cargo writes one message per line, without spaces between tokens, and a quotation mark inside a JSON string
 %% always follows a backslash, so the patterns below match keys only.
 announced(Line, Package) ->
     Name = iolist_to_binary(["\"name\":\"", Package, "\""]),
@@ -261,7 +258,7 @@ strings(<<$", Rest/binary>>) -> string(Rest, <<>>);
 strings(<<$,, Rest/binary>>) -> strings(Rest);
 strings(<<$], _/binary>>) -> [].
 
-%% Of JSON's escapes a path has use only for these two; the others stand for control characters.
+%% Paths contain only these two of JSON's escapes; the others are control characters.
 string(<<$\\, Char, Rest/binary>>, File) when Char =:= $\\; Char =:= $" -> string(Rest, <<File/binary, Char>>);
 string(<<$", Rest/binary>>, File) -> [File | strings(Rest)];
 string(<<Char, Rest/binary>>, File) -> string(Rest, <<File/binary, Char>>).
@@ -269,13 +266,13 @@ string(<<Char, Rest/binary>>, File) -> string(Rest, <<File/binary, Char>>).
 %%% A library made elsewhere
 
 ready_made(Variable, Path, Package) ->
-    %% A dependency is built in a folder of its own, so a relative path would not mean what its author saw.
+    %% A dependency is built in another working directory than that of the user.
     filename:pathtype(Path) =:= absolute orelse
-        stop("~ts must be an absolute path, and ~ts is not.", [Variable, Path]),
+        stop("~ts must be an absolute path, got: ~ts.", [Variable, Path]),
     Bytes =
         case file:read_file(Path) of
             {ok, Read} -> Read;
-            {error, Reason} -> stop("~ts names ~ts: ~ts.", [Variable, Path, file:format_error(Reason)])
+            {error, Reason} -> stop("~ts: cannot read ~ts: ~ts.", [Variable, Path, file:format_error(Reason)])
         end,
     case {lists:suffix(".tar.gz", Path), lists:member(filename:extension(Path), [".so", ".dylib", ".dll"])} of
         {true, _} ->
@@ -283,20 +280,19 @@ ready_made(Variable, Path, Package) ->
             from_archive(Path, Bytes, Package ++ extension());
         {_, true} ->
             is_library(Bytes) orelse
-                stop("~ts names ~ts, which is no library, or not a whole one.", [Variable, Path]),
+                stop("~ts: ~ts is not a library, or is truncated.", [Variable, Path]),
             alone(Variable, Package, Bytes);
         _ ->
-            stop("~ts names ~ts, which is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz).",
+            stop("~ts: ~ts is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz).",
                  [Variable, Path])
     end.
 
-%% One file is one library.
+%% A single file provides one library only.
 alone("CANAL_LOCK_NIF_LIBRARY", ?QUORUM, _) -> none;
 alone(_, _, Bytes) -> Bytes.
 
-%% Of any machine: ELF, Mach-O (of one processor or of several), or Windows. The system's loader does not look whether
-%% a file is whole. canal_lock_library asks that once more, of ELF in the same way, before a VM loads it; but who builds
-%% a release hears of it here.
+%% ELF, Mach-O (for one processor or several), or Windows, for any machine. The system's loader does not detect a
+%% truncated file. canal_lock_library repeats the check for ELF before a VM loads the file; here it fails the build.
 is_library(<<16#7f, "ELF", 2, 1, _:34/binary, Sections:64/little, _:10/binary, Size:16/little, Number:16/little,
              _/binary>> = Bytes) ->
     Sections + Size * Number =< byte_size(Bytes);
@@ -306,7 +302,7 @@ is_library(<<16#cafebabe:32, _/binary>>) -> true;
 is_library(<<"MZ", _/binary>>) -> true;
 is_library(_) -> false.
 
-%% As `sha256sum' writes it.
+%% In the format of `sha256sum'.
 check_sum(Archive, Bytes) ->
     File = Archive ++ ".sha256",
     Wanted =
@@ -314,19 +310,19 @@ check_sum(Archive, Bytes) ->
             {ok, Text} ->
                 case re:run(Text, "^([0-9a-f]{64})([ \t\r\n]|$)", [{capture, [1], binary}]) of
                     {match, [Sum]} -> Sum;
-                    nomatch -> stop("~ts is no checksum as sha256sum writes it.", [File])
+                    nomatch -> stop("~ts is not a checksum in the format of sha256sum.", [File])
                 end;
             {error, Reason} ->
-                stop("~ts is installed only if its checksum is beside it, and ~ts cannot be read: ~ts.",
+                stop("~ts must have its checksum beside it, but ~ts cannot be read: ~ts.",
                      [Archive, File, file:format_error(Reason)])
         end,
     case sha256(Archive, Bytes) of
         Wanted -> ok;
-        Found -> stop("~ts is not what its checksum was made of: that is ~ts, and the file's is ~ts.",
+        Found -> stop("~ts does not match its checksum: expected ~ts, but the file has ~ts.",
                       [Archive, Wanted, Found])
     end.
 
-%% Some minimal Erlangs come without crypto.
+%% Minimal installations of Erlang lack crypto.
 sha256(File, Bytes) ->
     case code:ensure_loaded(crypto) of
         {module, _} -> iolist_to_binary([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= crypto:hash(sha256, Bytes)]);
@@ -337,18 +333,18 @@ sha256_by_program(File) ->
     Programs = [{"sha256sum", []}, {"shasum", ["-a", "256"]}],
     case [{Program, Args} || {Name, Args} <- Programs, Program <- [os:find_executable(Name)], Program =/= false] of
         [] ->
-            stop("to check ~ts it takes Erlang's crypto, or the program sha256sum or shasum, and none is here.",
+            stop("cannot check ~ts: Erlang's crypto or the program sha256sum or shasum is required.",
                  [File]);
         [{Program, Args} | _] ->
             {Status, Lines} = run(Program, Args ++ [File], []),
-            %% It begins with a backslash if one is in the name of the file.
+            %% The line begins with a backslash if the file name contains one.
             case re:run(Lines, "^\\\\?([0-9a-f]{64}) ", [{capture, [1], binary}]) of
                 {match, [Sum]} when Status =:= 0 -> Sum;
-                _ -> stop("~ts does not tell the checksum of ~ts (status ~b).", [Program, File, Status])
+                _ -> stop("~ts did not print the checksum of ~ts (status ~b).", [Program, File, Status])
             end
     end.
 
-%% Out of memory, so that nothing in it is written to where it says.
+%% Unpacks in memory, so that paths in the archive cannot write files.
 from_archive(Archive, Bytes, Library) ->
     App = "canal_lock-" ++ version(),
     Wanted = lists:flatten(lists:join("/", [App, "priv", Library])),
@@ -359,20 +355,20 @@ from_archive(Archive, Bytes, Library) ->
                 {{_, Found}, _} ->
                     Found;
                 {false, []} ->
-                    stop("there is no ~ts in ~ts.", [Library, Archive]);
+                    stop("~ts does not contain ~ts.", [Archive, Library]);
                 {false, [{Other, _} | _]} ->
-                    stop("these sources are ~ts, and what is in ~ts is ~ts.", [App, Archive, Other])
+                    stop("these sources are ~ts, but ~ts contains ~ts.", [App, Archive, Other])
             end;
         {error, Reason} ->
-            stop("~ts cannot be unpacked: ~ts.", [Archive, erl_tar:format_error(Reason)])
+            stop("cannot unpack ~ts: ~ts.", [Archive, erl_tar:format_error(Reason)])
     end.
 
-%% There are archives that erl_tar trips over (OTP 25, of a path that is absolute).
+%% erl_tar crashes on some archives (OTP 25: on an absolute path).
 unpacked(Bytes) ->
     try
         erl_tar:extract({binary, Bytes}, [compressed, memory])
     catch
-        error:_ -> {error, "it is not as `make dist' makes them"}
+        error:_ -> {error, "it was not made by `make dist'"}
     end.
 
 version() ->
@@ -383,7 +379,7 @@ version() ->
 
 %%% Installing
 
-%% What has changed in the folder.
+%% Returns what changed in the folder.
 install(Libraries, Folder) ->
     [{Change, Target}
      || {Package, Bytes} <- Libraries,
@@ -402,8 +398,7 @@ in_place(Bytes, Target) ->
         _ -> replace(Bytes, Target), installed
     end.
 
-%% By rename: a VM that has the old library loaded keeps its file, where writing into it would crash that VM, and
-%% another build at the same moment sees the old file or the new one, whole. Same bytes: nothing is touched.
+%% By rename. Writing into the file would crash a VM that has it loaded, and a concurrent build could read half of it.
 replace(Bytes, Target) ->
     must("make the folder of", Target, filelib:ensure_dir(Target)),
     Temporary = lists:flatten([Target, ".", os:getpid(), ".tmp"]),
@@ -416,11 +411,11 @@ replace(Bytes, Target) ->
 report([]) ->
     ok;
 report(Changes) ->
-    Words = [[atom_to_list(Change), " ", lists:join(" and ", Targets)]
+    Parts = [[atom_to_list(Change), " ", lists:join(" and ", Targets)]
              || Change <- [installed, removed],
                 Targets <- [[Target || {By, Target} <- Changes, By =:= Change]],
                 Targets =/= []],
-    io:format("canal_lock: ~ts~n", [lists:join(", ", Words)]).
+    io:format("canal_lock: ~ts~n", [lists:join(", ", Parts)]).
 
 must(_, _, ok) -> ok;
 must(_, _, {ok, Value}) -> Value;

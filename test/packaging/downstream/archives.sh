@@ -1,6 +1,6 @@
-# The archive that `make dist' makes, and what is no such archive. Sourced by run.sh.
+# The archive of `make dist', and invalid archives. Sourced by run.sh.
 
-# By the sources of the repository, or by others, on a machine that has no Rust.
+# With the build script of the repository or another one, on a machine without Rust.
 installs() { # ARCHIVE FOLDER [SCRIPT]
   CANAL_LOCK_NIF_LIBRARY=$1 poor escript "${3-$script}" "$2"
 }
@@ -21,7 +21,7 @@ copy() { # NAME
   cp "$archive.sha256" "$work/$1.sha256"
 }
 
-# Whatever somebody else would install, and whatever the time.
+# The environment and the time do not matter.
 is_made_the_same_twice() {
   local again
   again=$(CANAL_LOCK_NIF_LIBRARY=/nowhere.so CANAL_LOCK_QUORUM_NIF_LIBRARY=/nowhere.so "$root/scripts/dist.sh")
@@ -29,23 +29,23 @@ is_made_the_same_twice() {
   cmp "$archive.sha256" "$root/$again.sha256"
   local files
   files=$(tar -tzf "$archive" | sed 's,.*/,,' | sort | xargs)
-  [ "$files" = "LICENSE canal_lock_nif.so canal_lock_quorum_nif.so" ] || wrong "what is in it? $files"
-  [ "$(TZ=UTC tar -tvzf "$archive" | grep -c ' 1970-01-01 00:00 ')" = 3 ] || wrong "the time is in it"
+  [ "$files" = "LICENSE canal_lock_nif.so canal_lock_quorum_nif.so" ] || wrong "the archive contains: $files"
+  [ "$(TZ=UTC tar -tvzf "$archive" | grep -c ' 1970-01-01 00:00 ')" = 3 ] || wrong "the archive contains times"
 }
 
-# And with it what depends on us; by an Erlang that makes no docs.
+# Also in a project, with an Erlang that has no EDoc.
 is_installed() {
   installs "$archive" "$place/unpacked"
   has_both "$place/unpacked"
   [ -z "$(installs "$archive" "$place/unpacked")" ] || wrong "it was installed twice"
   enter rebar3_git without_rust
   ERL_AFLAGS="-run code del_path edoc" CANAL_LOCK_NIF_LIBRARY=$archive poor rebar3 compile
-  visits_with_erl "$PWD/_build/default/lib"
+  works_with_erl "$PWD/_build/default/lib"
 }
 
 is_checked_without_crypto() {
   local without_crypto="-run code del_path crypto"
-  ERL_AFLAGS=$without_crypto refuses_to_install "Erlang's crypto, or the program sha256sum or shasum" "$archive"
+  ERL_AFLAGS=$without_crypto refuses_to_install "Erlang's crypto or the program sha256sum or shasum is required." "$archive"
   copy damaged.tar.gz
   echo >>"$work/damaged.tar.gz"
   mkdir "$work/sums"
@@ -59,7 +59,7 @@ is_checked_without_crypto() {
       export ERL_AFLAGS=$without_crypto
       installs "$archive" "$place/checked by $program"
       has_both "$place/checked by $program"
-      refuses_to_install "is not what its checksum was made of" "$work/damaged.tar.gz"
+      refuses_to_install "does not match its checksum" "$work/damaged.tar.gz"
     )
   done
 }
@@ -67,21 +67,21 @@ is_checked_without_crypto() {
 is_refused() {
   copy changed.tar.gz
   echo >>"$work/changed.tar.gz"
-  refuses_to_install "changed.tar.gz is not what its checksum was made of: that is " "$work/changed.tar.gz"
+  refuses_to_install "changed.tar.gz does not match its checksum: expected " "$work/changed.tar.gz"
   rm "$work/changed.tar.gz.sha256"
   refuses_to_install "changed.tar.gz.sha256 cannot be read: no such file or directory." "$work/changed.tar.gz"
   echo "no checksum" >"$work/changed.tar.gz.sha256"
-  refuses_to_install "changed.tar.gz.sha256 is no checksum as sha256sum writes it." "$work/changed.tar.gz"
+  refuses_to_install "changed.tar.gz.sha256 is not a checksum in the format of sha256sum." "$work/changed.tar.gz"
 
   echo "no archive" >"$work/none.tar.gz"
   sum "$work/none.tar.gz"
-  refuses_to_install "none.tar.gz cannot be unpacked: " "$work/none.tar.gz"
+  refuses_to_install "cannot unpack $work/none.tar.gz: " "$work/none.tar.gz"
 
   tar -C "$place/canal_lock" -czf "$work/empty.tar.gz" LICENSE
   sum "$work/empty.tar.gz"
-  refuses_to_install "there is no canal_lock_nif.so in $work/empty.tar.gz." "$work/empty.tar.gz"
+  refuses_to_install "empty.tar.gz does not contain canal_lock_nif.so." "$work/empty.tar.gz"
 
-  # What lacks one of them is not what `make dist' has made.
+  # An archive of `make dist' has both libraries.
   local library
   for library in canal_lock_nif.so canal_lock_quorum_nif.so; do
     mkdir "$work/lacks $library"
@@ -89,10 +89,10 @@ is_refused() {
     rm "$work/lacks $library"/canal_lock-*/priv/$library
     tar -C "$work/lacks $library" -czf "$work/lacking.tar.gz" "$(ls "$work/lacks $library")"
     sum "$work/lacking.tar.gz"
-    refuses_to_install "there is no $library in $work/lacking.tar.gz." "$work/lacking.tar.gz"
+    refuses_to_install "lacking.tar.gz does not contain $library." "$work/lacking.tar.gz"
   done
 
-  # Nothing is unpacked, neither where its path leads nor where the build goes on.
+  # Paths that lead out of the archive: nothing is unpacked, neither there nor in the working directory.
   mkdir -p "$work/above/beneath"
   cp "$ready_made" "$work/above/canal_lock_nif.so"
   (cd "$work/above/beneath" && tar -P -czf "$work/above.tar.gz" ../canal_lock_nif.so)
@@ -109,7 +109,7 @@ is_refused() {
 
   cp -R "$place/canal_lock" "$place/next"
   sed -i.before 's/{vsn, "[^"]*"}/{vsn, "99.0.0"}/' "$place/next/src/canal_lock.app.src"
-  refuses_to_install "these sources are canal_lock-99.0.0, and what is in $archive is canal_lock-" \
+  refuses_to_install "these sources are canal_lock-99.0.0, but $archive contains canal_lock-" \
     "$archive" "$place/next/native/build.escript"
 }
 
@@ -117,5 +117,5 @@ archives() {
   check "an archive made twice is the same" is_made_the_same_twice
   check "an archive is installed, without Rust and without Elixir" is_installed
   check "an archive is checked without Erlang's crypto" is_checked_without_crypto
-  check "an archive that is not right is not installed: one sentence" is_refused
+  check "a wrong archive is not installed: one sentence" is_refused
 }

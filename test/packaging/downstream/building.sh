@@ -1,5 +1,4 @@
-# What cargo builds: what a package holds, by both tools, again, and after an edit; and a project of somebody who has
-# no network. Sourced by run.sh.
+# Builds with cargo: of a package, by both tools, again, and after an edit; and without a network. Sourced by run.sh.
 
 with_rebar3=priv
 with_mix=_build/dev/lib/canal_lock/priv
@@ -35,7 +34,7 @@ does_nothing_twice() {
   [ "$before" = "$(inodes)" ] || wrong "a second build installed again"
 }
 
-# A line more at the top moves the line numbers that the library carries for its backtraces.
+# One more line at the top changes the line numbers in the library, which are for backtraces.
 picks_up_an_edit() {
   cd "$place/package"
   local crate library
@@ -46,47 +45,48 @@ picks_up_an_edit() {
   done
   rebar3 compile
   for library in $both; do
-    ! cmp -s $with_rebar3/$library.so "$work/before/$library.so" || wrong "rebar3 overlooked an edit of $library"
+    ! cmp -s $with_rebar3/$library.so "$work/before/$library.so" || wrong "rebar3 ignored an edit of $library"
   done
   if has_elixir; then
     mix compile
-    are_the_same || wrong "mix overlooked an edit"
+    are_the_same || wrong "mix ignored an edit"
   fi
 }
 
-# In the docs for the shell.
+# The edit must be in the docs for the shell.
 picks_up_an_edit_of_the_docs() {
   cd "$place/package"
-  sed -i.before 's/^%% @doc Limits who may use what, right now/& and here/' src/canal_lock.erl
+  sed -i.before 's/^%% @doc /&Edited. /' src/canal_lock.erl
   local of_rebar3=doc/chunks/canal_lock.chunk of_mix=_build/dev/lib/canal_lock/doc/chunks/canal_lock.chunk
-  # Files tell the time by the second, and this may be the one that they were made in.
+  # Modification times have seconds, and this second may be that of the first build.
   touch -t 200101010000 $of_rebar3
   rebar3 compile
-  grep -q "right now and here" $of_rebar3 || wrong "rebar3 overlooked it"
+  grep -q "Edited\." $of_rebar3 || wrong "rebar3 ignored the edit"
   if has_elixir; then
     touch -t 200101010000 $of_mix
     mix compile
-    grep -q "right now and here" $of_mix || wrong "mix overlooked it"
+    grep -q "Edited\." $of_mix || wrong "mix ignored the edit"
   fi
 }
 
-# Cargo's own words say it, and nothing is added.
+# Our message refers to cargo's output and adds nothing.
 leaves_compile_errors_alone() {
   cd "$place/package"
   echo 'nonsense' >>native/canal_lock_nif/src/lib.rs
-  refuses "status 101); its own words are above." escript native/build.escript
-  tail -n 1 "$said" | grep -q '^canal_lock: .* are above\.$' || wrong "more is said"
+  refuses "status 101); see its output above." escript native/build.escript
+  tail -n 1 "$said" | grep -q '^canal_lock: .* output above\.$' || wrong "the message says more"
 }
 
-# These are quick builds of what is the same library otherwise; the one without a network is as it is for everybody.
+# Without the optimizations that take long. `make dist' and all other builds have them.
+quick_release() { export CARGO_PROFILE_RELEASE_{LTO=off,CODEGEN_UNITS=16,OPT_LEVEL=1}; }
+
 building() {
-  export CARGO_PROFILE_RELEASE_{LTO=off,CODEGEN_UNITS=16,OPT_LEVEL=1}
+  quick_release
   check "$(has_elixir && echo both tools at once || echo rebar3), from nothing" builds_from_nothing
   check "a second build does nothing" does_nothing_twice
   check "an edit of a .rs file is picked up" picks_up_an_edit
   check "an edit of the docs is picked up" picks_up_an_edit_of_the_docs
-  check "a compile error is left to cargo's words" leaves_compile_errors_alone
-  unset "${!CARGO_PROFILE_RELEASE_@}"
+  check "a compile error is left to cargo's output" leaves_compile_errors_alone
 }
 
 builds_without_a_network() {
@@ -94,12 +94,12 @@ builds_without_a_network() {
   local ours=${CARGO_HOME-}
   mkdir "$work/cargo_home"
   export CARGO_HOME="$work/cargo_home" CARGO_NET_OFFLINE=true
-  refuses "The crates that it needs are not on this machine, and cargo cannot fetch them." rebar3 compile
-  says "run \"cargo vendor --locked FOLDER\" in a copy of $PWD/_build/default/lib/canal_lock/native;"
-  says "write the lines that it printed into $CARGO_HOME/config.toml,"
-  says "Or let CANAL_LOCK_NIF_LIBRARY name what was built elsewhere."
+  refuses "Crates are missing on this machine, and cargo cannot download them." rebar3 compile
+  says "run \"cargo vendor --locked FOLDER\" in a copy of $PWD/_build/default/lib/canal_lock/native."
+  says "write the lines that cargo printed into $CARGO_HOME/config.toml,"
+  says "Or set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine."
 
-  # A machine with a network, or at least with all the crates.
+  # The machine with a network.
   (
     cd "$place/canal_lock/native"
     unset CARGO_HOME CARGO_NET_OFFLINE
@@ -107,12 +107,13 @@ builds_without_a_network() {
     cargo vendor --locked "$place/crates" >"$work/lines"
   )
   cp "$work/lines" "$CARGO_HOME/config.toml"
-  # By Rust, Erlang and rebar3 alone; and for a target by name, which cargo puts into another folder.
+  # With Rust, Erlang and rebar3 only, and for an explicit target, for which cargo uses another folder.
   poor env PATH="$rust:$linker:$bin" CARGO_HOME="$CARGO_HOME" \
     CARGO_BUILD_TARGET="$(rustc -vV | sed -n 's/^host: //p')" rebar3 compile
-  visits_with_erl "$PWD/_build/default/lib"
+  works_with_erl "$PWD/_build/default/lib"
 }
 
 crates() {
-  check "no crates and no network: how to bring them, and with that it builds" builds_without_a_network
+  quick_release
+  check "no crates and no network: the error says how to provide crates, and that works" builds_without_a_network
 }

@@ -1,11 +1,11 @@
-# What the build says on machines that lack something, or have something else. Sourced by run.sh.
+# Builds on machines that lack a tool or have a wrong one: the error messages. Sourced by run.sh.
 
-# What nothing may come of.
+# A build that must install nothing.
 build=(escript "$script" "$place/nowhere")
 
 no_cargo() {
   refuses_in_one_line "there is no cargo" poor "${build[@]}"
-  says "or let CANAL_LOCK_NIF_LIBRARY name what was built elsewhere."
+  says "or set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine."
 }
 
 old_cargo() {
@@ -17,31 +17,31 @@ old_cargo() {
 }
 
 no_linker() {
-  refuses "There is no cc on PATH, which Rust links with" \
+  refuses "There is no cc on PATH, which Rust uses as its linker" \
     poor env PATH="$rust:$bin" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" CARGO_TARGET_DIR="$work/unlinked" "${build[@]}"
   says "linker \`cc\` not found"
 }
 
-not_ready_made() {
+not_a_library() {
   export CANAL_LOCK_NIF_LIBRARY=$work/nowhere.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/nowhere.so: no such file or directory." "${build[@]}"
+  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY: cannot read $work/nowhere.so: no such file or directory." "${build[@]}"
   CANAL_LOCK_NIF_LIBRARY=nowhere.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY must be an absolute path, and nowhere.so is not." "${build[@]}"
+  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY must be an absolute path, got: nowhere.so." "${build[@]}"
   CANAL_LOCK_NIF_LIBRARY=$archive.sha256
-  refuses_in_one_line "which is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz)." "${build[@]}"
+  refuses_in_one_line "is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz)." "${build[@]}"
   echo "no library" >"$work/none.so"
   CANAL_LOCK_NIF_LIBRARY=$work/none.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY names $work/none.so, which is no library" "${build[@]}"
+  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY: $work/none.so is not a library" "${build[@]}"
   head -c 100000 "$ready_made" >"$work/none.so"
-  if [ "$(uname)" = Linux ]; then refuses_in_one_line "or not a whole one." "${build[@]}"; fi
-  # Neither comes without the other.
+  if [ "$(uname)" = Linux ]; then refuses_in_one_line "or is truncated." "${build[@]}"; fi
+  # A wrong second library prevents the installation of the first.
   CANAL_LOCK_NIF_LIBRARY=$ready_made
   export CANAL_LOCK_QUORUM_NIF_LIBRARY=$work/none.so
-  refuses_in_one_line "CANAL_LOCK_QUORUM_NIF_LIBRARY names $work/none.so, which is no library" "${build[@]}"
+  refuses_in_one_line "CANAL_LOCK_QUORUM_NIF_LIBRARY: $work/none.so is not a library" "${build[@]}"
   [ ! -e "$place/nowhere" ] || wrong "something was installed"
 }
 
-# Who brings canal_lock_nif alone has no Rust, and what is there of the other is of who knows what.
+# If only canal_lock_nif is provided, the other library is not built, and an old one is removed.
 one_alone() {
   local folder=$place/alone
   mkdir "$folder"
@@ -49,13 +49,13 @@ one_alone() {
   CANAL_LOCK_NIF_LIBRARY=$ready_made poor escript "$script" "$folder" >"$said"
   says "canal_lock: installed $folder/canal_lock_nif.so, removed $folder/canal_lock_quorum_nif.so"
   cmp "$ready_made" "$folder/canal_lock_nif.so"
-  [ ! -e "$folder/canal_lock_quorum_nif.so" ] || wrong "the other one is there"
+  [ ! -e "$folder/canal_lock_quorum_nif.so" ] || wrong "the library of the quorum locks was not removed"
   local again
   again=$(CANAL_LOCK_NIF_LIBRARY=$ready_made poor escript "$script" "$folder")
-  [ -z "$again" ] || wrong "a second time it did something: $again"
+  [ -z "$again" ] || wrong "a second build was not silent: $again"
   CANAL_LOCK_NIF_LIBRARY=$ready_made CANAL_LOCK_QUORUM_NIF_LIBRARY=$ready_made_quorum poor escript "$script" "$folder"
   has_both "$folder"
-  # The one comes first where an archive has both.
+  # CANAL_LOCK_QUORUM_NIF_LIBRARY takes precedence over the archive.
   echo >>"$folder/canal_lock_quorum_nif.so"
   CANAL_LOCK_NIF_LIBRARY=$archive CANAL_LOCK_QUORUM_NIF_LIBRARY=$folder/canal_lock_quorum_nif.so \
     poor escript "$script" "$place/first"
@@ -63,7 +63,7 @@ one_alone() {
   cmp "$ready_made" "$place/first/canal_lock_nif.so"
 }
 
-# As cargo does it for musl when it may not link dynamically.
+# What cargo prints for musl if it may not link dynamically.
 no_shared_library() {
   cat >"$work/cargo" <<'END'
 #!/bin/sh
@@ -73,19 +73,20 @@ case $1 in
 esac
 END
   chmod +x "$work/cargo"
-  CARGO=$work/cargo refuses_in_one_line "named no shared library of it. For musl it makes one only" "${build[@]}"
+  CARGO=$work/cargo refuses_in_one_line "but no shared library of it. For musl, rustc builds a shared library only" \
+    "${build[@]}"
 }
 
-# Cargo knows what a target can make before it needs the libraries of that target, which are not here.
+# Cargo fails before it needs the libraries of the target, which are missing here.
 musl_without_our_flags() {
   local variable
   for variable in RUSTFLAGS CARGO_ENCODED_RUSTFLAGS; do
-    refuses "For musl it makes one only with \"-C target-feature=-crt-static\"" env $variable=--cfg=Łódź \
-      CARGO_BUILD_TARGET=aarch64-unknown-linux-musl "${build[@]}"
+    refuses "For musl, rustc builds a shared library only with \"-C target-feature=-crt-static\"" \
+      env $variable=--cfg=Łódź CARGO_BUILD_TARGET=aarch64-unknown-linux-musl "${build[@]}"
   done
 }
 
-# What rustc is called with, by one that then refuses to compile anything.
+# A rustc that prints its arguments and refuses to compile.
 musl_with_our_flags() {
   cat >"$work/rustc_wrapper" <<'END'
 #!/bin/sh
@@ -108,10 +109,10 @@ END
 lacking() {
   check "no cargo: one sentence" no_cargo
   check "an old cargo: one sentence" old_cargo
-  check "no C compiler to link with: one more sentence" no_linker
-  check "a ready-made library that is none: one sentence" not_ready_made
-  check "a ready-made library alone" one_alone
-  check "no shared library: one sentence, with what it is on musl" no_shared_library
-  check "for musl with flags in place of ours: what to add" musl_without_our_flags
-  check "for musl: our flags are there" musl_with_our_flags
+  check "no C compiler: one sentence in addition to cargo's" no_linker
+  check "a prebuilt library that is not a library: one sentence" not_a_library
+  check "a prebuilt library alone" one_alone
+  check "no shared library: one sentence that explains musl" no_shared_library
+  check "musl, with RUSTFLAGS that replace ours: the flag to add" musl_without_our_flags
+  check "musl: cargo passes our flags" musl_with_our_flags
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds and runs the projects in these folders, each a copy below a folder with a space in its name, against a clone
-# of the working tree; and hears what the build says where something is missing. What needs Elixir is left out where
-# there is none, and named above the closing line.
+# Builds and runs projects that depend on the library: copies of the folders here, in a folder with a space in its name,
+# against a clone of the working tree. Also checks the error messages of builds on machines that lack something. Checks
+# that need Elixir are skipped without it, and listed before the last line.
 #
-# Two builds are made from nothing. All else installs what the working tree has built.
+# Two builds start from nothing. The others install the libraries that the working tree has built.
 #
 #   test/packaging/downstream/run.sh            all
-#   test/packaging/downstream/run.sh GROUP...   these at once: building crates with_rebar3 with_mix archives lacking
+#   test/packaging/downstream/run.sh GROUP...   of: building crates with_rebar3 with_mix archives lacking
 set -euo pipefail
 downstream=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$downstream/../../.." && pwd)
@@ -31,7 +31,7 @@ archive=$(scripts/dist.sh)
 cp "$archive" "$archive.sha256" "$work/archives/"
 archive=$work/archives/${archive##*/}
 
-# The one is busy with cargo, nearly all the time.
+# Nearly all of its time is cargo's.
 with_cargo() {
   building
   crates

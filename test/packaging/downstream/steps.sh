@@ -1,23 +1,22 @@
-# What every check stands on: the repository that downstream depend on, copies of their projects, and what is expected
-# of a command. Sourced by run.sh.
+# The repository that the projects depend on, copies of the projects, and expectations. Sourced by run.sh.
 
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
-# Where the projects are built. No tool may stumble over the space.
+# The projects are built here. The space in the path must not break any tool.
 place="$work/a folder"
 mkdir "$place"
-# What both tools call, in the repository.
+# The build script, which both tools call.
 script=$place/canal_lock/native/build.escript
 
-# A downstream's machine has none of this.
+# A user's machine does not set these.
 unset CANAL_LOCK_NIF_LIBRARY CANAL_LOCK_QUORUM_NIF_LIBRARY
 unset CARGO CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 unset MIX_ENV MIX_REBAR3 ERL_LIBS ERL_FLAGS MAKEFLAGS MFLAGS
-# A release of mix that starts no distribution leaves no epmd behind, and a node that does not start no dump.
+# So that releases of mix start no epmd, and nodes that fail to start write no crash dumps.
 export RELEASE_DISTRIBUTION=none ERL_CRASH_DUMP_SECONDS=0
 export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS-+fnu}"
 
-# Goes through its checks while others do.
+# Runs these concurrently.
 side_by_side() { # FUNCTION...
   local function started=()
   for function in "$@"; do
@@ -27,8 +26,8 @@ side_by_side() { # FUNCTION...
   for function in "${started[@]}"; do wait "$function"; done
 }
 
-# In a shell of its own, which the first command that fails ends. Its output is shown if it fails. Not to be called in
-# a condition, or beside && and ||: there bash goes on after failures, whatever is set.
+# Runs the function in a subshell, which the first failing command ends, and shows its output if it fails. Do not call
+# this in a condition, or beside && and ||, where bash ignores failures inside of functions.
 check() { # TITLE FUNCTION
   local status started=$SECONDS
   set +e
@@ -48,10 +47,10 @@ check() { # TITLE FUNCTION
 }
 
 check_with_elixir() { # TITLE FUNCTION
-  if has_elixir; then check "$@"; else echo "left out, because there is no Elixir here: $1" | tee -a "$work/results"; fi
+  if has_elixir; then check "$@"; else echo "skipped, because there is no Elixir: $1" | tee -a "$work/results"; fi
 }
 
-# The closing line; those that went wrong and those that were left out once more above it.
+# Repeats failed and skipped checks, and prints the last line.
 close() {
   local passed failed
   passed=$(grep -c '^ok' "$work/results") || true
@@ -65,12 +64,12 @@ has_elixir() { command -v elixir >/dev/null && command -v mix >/dev/null; }
 
 wrong() { echo "$*" >&2; exit 1; }
 
-# The working tree as git would clone it: neither what is built nor what is ignored.
+# The working tree as git would clone it: without build results and ignored files.
 make_repository() { # FOLDER
   local file
   mkdir "$1"
   while IFS= read -r -d '' file; do
-    # One that was removed is still listed.
+    # git still lists removed files.
     if [ -e "$file" ]; then printf '%s\0' "$file"; fi
   done < <(git ls-files --cached --others --exclude-standard -z) | tar --null --create --files-from=- | tar -x -C "$1"
   git -C "$1" init --quiet --initial-branch=main
@@ -78,7 +77,7 @@ make_repository() { # FOLDER
   git -C "$1" -c user.name=downstream -c user.email=downstream@localhost commit --quiet --message=copy
 }
 
-# What a package for hex would hold: what app.src lists, and nothing else.
+# The content of a hex package: what app.src lists, and nothing else.
 make_package() { # REPOSITORY FOLDER
   mkdir "$2"
   (
@@ -91,53 +90,53 @@ make_package() { # REPOSITORY FOLDER
   ) | tar -x -C "$2"
 }
 
-# For git, the address by which the projects depend on us is this repository.
+# Makes git use this repository for the address in the projects' dependencies.
 stand_in() { # REPOSITORY
   export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$1.insteadOf"
   export GIT_CONFIG_VALUE_0=https://example.org/canal_lock.git
 }
 
-# A copy of a project, with what all of them do, and into it.
+# Copies a project, adds the code that all of them share, and changes into its folder.
 enter() { # PROJECT [FOLDER]
   cp -R "$downstream/$1" "$place/${2-$1}"
   cd "$place/${2-$1}"
   local lib=lib
   if [ -d apps ]; then lib=apps/downstream/lib; fi
   if [ -f rebar.config ]; then
-    cp "$downstream/visit/"*.erl src/
+    cp "$downstream/shared/"*.erl src/
   else
     mkdir $lib
-    cp "$downstream/visit/"*.ex $lib/
+    cp "$downstream/shared/"*.ex $lib/
   fi
 }
 
-# The lines that every project prints when all was as it should be.
-visits() { # COMMAND...
+# Expects the lines that every project prints when the library works.
+works() { # COMMAND...
   counts_permits "$@"
-  grep -q "^canal_lock: the library of the quorum locks came when it was asked for" "$said" ||
-    wrong "no word of the quorum locks from: $*"
+  grep -q "^canal_lock: the library of the quorum locks loads when it is used" "$said" ||
+    wrong "no line about the quorum locks from: $*"
 }
 
-# The first of them. Instead of the other it may say why the library of the quorum locks does not come.
+# Expects the first line. The second may instead explain why the library of the quorum locks does not load.
 counts_permits() { # COMMAND...
   "$@" | tee "$said"
-  grep -q "^canal_lock: three got in, a fourth found it full, and the permit of one that died came back" "$said" ||
-    wrong "no word of the visit from: $*"
+  grep -q "^canal_lock: three permits acquired, the fourth refused, and the permit of a dead holder released" "$said" ||
+    wrong "no line about permits from: $*"
 }
 
-# Of what was built or brought here.
+# Whether both libraries are there, unchanged.
 has_both() { # PRIV
   cmp "$ready_made" "$1/canal_lock_nif.so"
   cmp "$ready_made_quorum" "$1/canal_lock_quorum_nif.so"
 }
 
-visits_with_erl() { # LIBS [ARGUMENT...]
+works_with_erl() { # LIBS [ARGUMENT...]
   local libs=$1
   shift
-  ERL_LIBS=$libs visits erl -noinput "$@" -eval '{ok, _} = application:ensure_all_started(downstream).'
+  ERL_LIBS=$libs works erl -noinput "$@" -eval '{ok, _} = application:ensure_all_started(downstream).'
 }
 
-# Exits with status 1, and says this.
+# Expects exit status 1 and these words.
 refuses() { # WORDS COMMAND...
   local words=$1 status=0
   shift
@@ -147,12 +146,12 @@ refuses() { # WORDS COMMAND...
   says "$words"
 }
 
-# It did, whatever the width at which it was printed.
+# Expects these words in the last output, ignoring line breaks.
 says() { # WORDS
-  tr '\n' ' ' <"$said" | tr -s ' ' | grep -qF -- "$1" || wrong "no word of: $1"
+  tr '\n' ' ' <"$said" | tr -s ' ' | grep -qF -- "$1" || wrong "not in the output: $1"
 }
 
-# Nothing but this, in one line.
+# Expects exit status 1 and one line with these words.
 refuses_in_one_line() { # WORDS COMMAND...
   refuses "$@"
   [ "$(wc -l <"$said")" -eq 1 ] || wrong "more than one line"
@@ -166,10 +165,10 @@ poor() { # COMMAND...
 make_bin() {
   bin=$work/bin
   link_programs "$bin" sh env erl escript rebar3 git dirname basename sed uname cat rm mkdir ln cp mv
-  # Rust, by the programs of the toolchain themselves: what rustup has put into their place asks for its home.
+  # The programs of the Rust toolchain itself, because rustup's wrappers need its home folder.
   rust=$work/rust
   PATH="$(rustc --print sysroot)/bin:$PATH" link_programs "$rust" cargo rustc
-  # And what it links with.
+  # The programs that Rust links with.
   linker=$work/linker
   link_programs "$linker" cc ld as
 }

@@ -7,7 +7,7 @@
 
 %% The application canal_lock has started the manager, because its environment tells it so: see config/sys.config.
 start(_Type, _Arguments) ->
-    ok = downstream:visit(),
+    ok = downstream:use_library(),
     ok = init:stop(),
     supervisor:start_link(?MODULE, []).
 

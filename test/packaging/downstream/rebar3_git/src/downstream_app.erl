@@ -7,7 +7,7 @@
 
 start(_Type, _Arguments) ->
     {ok, Supervisor} = supervisor:start_link(?MODULE, []),
-    ok = downstream:visit(),
+    ok = downstream:use_library(),
     ok = init:stop(),
     {ok, Supervisor}.
 

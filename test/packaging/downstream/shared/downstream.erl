@@ -1,63 +1,63 @@
 -module(downstream).
 
--export([visit/0]).
+-export([use_library/0]).
 
-%% Far more than it takes.
--define(PATIENCE_MS, 10_000).
+%% Much longer than the release takes.
+-define(TIMEOUT_MS, 10_000).
 
-%% Three get in, and the fourth does not, until one of the three has died.
-visit() ->
+%% Acquires three permits; the fourth acquire is refused until a holder dies.
+use_library() ->
     [{First, Monitor}, _, _] = [holder() || _ <- [1, 2, 3]],
     full = canal_lock:acquire(db, 3, 1),
     exit(First, kill),
     receive
         {'DOWN', Monitor, process, First, killed} -> ok
     end,
-    %% The permit may be there some microseconds later than the news of the death.
-    {acquired, 3} = admitted(erlang:monotonic_time(millisecond) + ?PATIENCE_MS),
-    io:format("canal_lock: three got in, a fourth found it full, and the permit of one that died came back~n"),
-    ask_for_quorum().
+    %% The permit may be released some microseconds after the 'DOWN' message.
+    {acquired, 3} = acquire_until(erlang:monotonic_time(millisecond) + ?TIMEOUT_MS),
+    io:format("canal_lock: three permits acquired, the fourth refused, and the permit of a dead holder released~n"),
+    use_quorum_library().
 
-%% The library of the quorum locks comes when it is asked for: it is in no memory before, even if all modules were
-%% loaded at boot. What is in memory, Linux tells.
-ask_for_quorum() ->
+%% The VM maps the library of the quorum locks when it is first used, even if all modules were loaded at boot. Linux
+%% lists the mapped files.
+use_quorum_library() ->
     {module, _} = code:ensure_loaded(canal_lock_quorum_nif),
     true = is_mapped("canal_lock_nif", true),
     false = is_mapped("canal_lock_quorum_nif", false),
     case canal_lock_quorum_nif:load() of
         ok ->
             true = is_mapped("canal_lock_quorum_nif", true),
-            io:format("canal_lock: the library of the quorum locks came when it was asked for~n");
+            io:format("canal_lock: the library of the quorum locks loads when it is used~n");
         {error, Sentences} ->
             io:format("~ts~n", [Sentences])
     end.
 
-is_mapped(Library, Elsewhere) ->
+is_mapped(Library, Default) ->
     case file:read_file("/proc/self/maps") of
         {ok, Maps} -> binary:match(Maps, list_to_binary(["/", Library, ".so"])) =/= nomatch;
-        {error, enoent} -> Elsewhere
+        {error, enoent} -> Default
     end.
 
 holder() ->
-    Visitor = self(),
+    Parent = self(),
     {Holder, Monitor} = spawn_monitor(fun() ->
-        Visitor ! {self(), canal_lock:acquire(db, 3, 1)},
+        Parent ! {self(), canal_lock:acquire(db, 3, 1)},
         receive
             stop -> ok
         end
     end),
     receive
         {Holder, {acquired, _}} -> {Holder, Monitor};
-        {Holder, Answer} -> exit({not_admitted, Answer});
+        {Holder, Answer} -> exit({not_acquired, Answer});
         {'DOWN', Monitor, process, Holder, Reason} -> exit(Reason)
     end.
 
-admitted(Deadline_ms) ->
+acquire_until(Deadline_ms) ->
     case canal_lock:acquire(db, 3, 1) of
         full ->
             true = erlang:monotonic_time(millisecond) < Deadline_ms,
             true = erlang:yield(),
-            admitted(Deadline_ms);
+            acquire_until(Deadline_ms);
         Acquired ->
             Acquired
     end.

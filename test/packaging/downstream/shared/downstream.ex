@@ -1,9 +1,9 @@
 defmodule Downstream do
-  # Far more than it takes.
-  @patience_ms 10_000
+  # Much longer than the release takes.
+  @timeout_ms 10_000
 
-  # Three get in, and the fourth does not, until one of the three has died. By the module of either language.
-  def visit(canal_lock) do
+  # Acquires three permits; the fourth acquire is refused until a holder dies. Takes the module of either language.
+  def use_library(canal_lock) do
     [{first, monitor}, _, _] = for _ <- 1..3, do: holder(canal_lock)
     :full = canal_lock.acquire(:db, 3, 1)
     Process.exit(first, :kill)
@@ -12,15 +12,15 @@ defmodule Downstream do
       {:DOWN, ^monitor, :process, ^first, :killed} -> :ok
     end
 
-    # The permit may be there some microseconds later than the news of the death.
-    {:acquired, 3} = admitted(canal_lock, System.monotonic_time(:millisecond) + @patience_ms)
-    IO.puts("canal_lock: three got in, a fourth found it full, and the permit of one that died came back")
-    ask_for_quorum()
+    # The permit may be released some microseconds after the :DOWN message.
+    {:acquired, 3} = acquire_until(canal_lock, System.monotonic_time(:millisecond) + @timeout_ms)
+    IO.puts("canal_lock: three permits acquired, the fourth refused, and the permit of a dead holder released")
+    use_quorum_library()
   end
 
-  # The library of the quorum locks comes when it is asked for: it is in no memory before, even if all modules were
-  # loaded at boot. What is in memory, Linux tells.
-  defp ask_for_quorum() do
+  # The VM maps the library of the quorum locks when it is first used, even if all modules were loaded at boot. Linux
+  # lists the mapped files.
+  defp use_quorum_library() do
     {:module, _} = Code.ensure_loaded(:canal_lock_quorum_nif)
     true = mapped?("canal_lock_nif", true)
     false = mapped?("canal_lock_quorum_nif", false)
@@ -28,7 +28,7 @@ defmodule Downstream do
     case :canal_lock_quorum_nif.load() do
       :ok ->
         true = mapped?("canal_lock_quorum_nif", true)
-        IO.puts("canal_lock: the library of the quorum locks came when it was asked for")
+        IO.puts("canal_lock: the library of the quorum locks loads when it is used")
 
       {:error, sentences} ->
         IO.puts(sentences)
@@ -37,19 +37,19 @@ defmodule Downstream do
     :ok
   end
 
-  defp mapped?(library, elsewhere) do
+  defp mapped?(library, default) do
     case File.read("/proc/self/maps") do
       {:ok, maps} -> String.contains?(maps, "/#{library}.so")
-      {:error, :enoent} -> elsewhere
+      {:error, :enoent} -> default
     end
   end
 
   defp holder(canal_lock) do
-    visitor = self()
+    parent = self()
 
     {holder, monitor} =
       spawn_monitor(fn ->
-        send(visitor, {self(), canal_lock.acquire(:db, 3, 1)})
+        send(parent, {self(), canal_lock.acquire(:db, 3, 1)})
 
         receive do
           :stop -> :ok
@@ -58,17 +58,17 @@ defmodule Downstream do
 
     receive do
       {^holder, {:acquired, _}} -> {holder, monitor}
-      {^holder, answer} -> exit({:not_admitted, answer})
+      {^holder, answer} -> exit({:not_acquired, answer})
       {:DOWN, ^monitor, :process, ^holder, reason} -> exit(reason)
     end
   end
 
-  defp admitted(canal_lock, deadline_ms) do
+  defp acquire_until(canal_lock, deadline_ms) do
     case canal_lock.acquire(:db, 3, 1) do
       :full ->
         true = System.monotonic_time(:millisecond) < deadline_ms
         true = :erlang.yield()
-        admitted(canal_lock, deadline_ms)
+        acquire_until(canal_lock, deadline_ms)
 
       acquired ->
         acquired
