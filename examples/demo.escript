@@ -1,64 +1,53 @@
 #!/usr/bin/env escript
 %%! -kernel logger_level error
-%% The main job, live: the shell session of the README, evaluated expression by expression on this node, and then a
-%% death. Run it by `make demo', which builds the library and puts it on the code path.
+%% The demo of permits: evaluates the shell session of the README on this node, then kills a holder, then the manager.
+%% `make demo' builds the library, puts it on the code path, and runs this in the root of the project.
 
 -mode(compile).
 
-%% The session that the design this library replaces is explained by; the README walks through it.
+%% The inputs of the first session in the README.
 session() ->
-    [
-        "MaxPer = 3.",
-        "{ok, _Pid} = canal_lock:start_link(MaxPer).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:acquire(db, MaxPer, 2).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:release(db, MaxPer, 1).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:release(db, MaxPer, 2).",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "canal_lock:acquire(db, MaxPer, 1)."
-    ].
+    {ok, Readme} = file:read_file("README.md"),
+    {match, [Session]} = re:run(Readme, "^1> .*?```", [multiline, dotall, {capture, first, list}]),
+    {match, Inputs} = re:run(Session, "^[0-9]+> (.*)$", [global, multiline, {capture, all_but_first, list}]),
+    lists:append(Inputs).
 
-%% A second process takes the fourth of six permits, and dies of a cause that nothing can catch. The last expression
-%% waits until the VM has given the permit back: it may tell of a death a moment before.
+%% A second process acquires the third of four permits and is killed. Its exit is visible before its permit is released
+%% (P4 in docs/promises.md), so one expression waits for the release.
 a_death() ->
     [
         "Shell = self().",
-        "Holder = spawn(fun() -> Shell ! canal_lock:acquire(db, MaxPer, 2), receive after infinity -> ok end end).",
+        "Holder = spawn(fun() -> Shell ! canal_lock:acquire(db, 2, 2), receive after infinity -> ok end end).",
         "receive Answer -> Answer end.",
-        "canal_lock:buckets(db, MaxPer).",
+        "canal_lock:buckets(db, 2).",
         "canal_lock:holders(db).",
         "exit(Holder, kill).",
-        "(fun Wait() -> case canal_lock:count(db) of 4 -> Wait(); N -> N end end)().",
-        "canal_lock:buckets(db, MaxPer).",
+        "(fun Wait() -> case canal_lock:count(db) of 3 -> Wait(); N -> N end end)().",
+        "canal_lock:buckets(db, 2).",
         "canal_lock:info()."
     ].
 
-%% The next manager finds what was out, and what was taken while there was none.
+%% The next manager adopts the permits, also those acquired while there was no manager.
 a_crash() ->
     [
         "canal_lock:stop().",
         "process_flag(trap_exit, true).",
-        "{ok, Manager} = canal_lock:start_link(MaxPer, #{keep_on_crash => true}).",
-        "canal_lock:acquire(db, MaxPer, 1).",
+        "{ok, Manager} = canal_lock:start_link(2, #{keep_on_crash => true}).",
+        "canal_lock:acquire(db, 2, 2).",
         "exit(Manager, kill).",
         "receive {'EXIT', Manager, Reason} -> Reason end.",
-        "canal_lock:acquire(db, MaxPer, 1).",
-        "{ok, _Next} = canal_lock:start_link(MaxPer, #{keep_on_crash => true}).",
+        "canal_lock:acquire(db, 2, 2).",
+        "{ok, _Next} = canal_lock:start_link(2, #{keep_on_crash => true}).",
         "canal_lock:held().",
-        "canal_lock:with_permit(db, MaxPer, 1, fun() -> canal_lock:count(db) end).",
+        "canal_lock:with_permit(db, 2, 2, fun() -> canal_lock:count(db) end).",
         "canal_lock:audit()."
     ].
 
 main([]) ->
     {AfterSession, Bindings} = evaluate(session(), 1, erl_eval:new_bindings()),
-    io:format("~nAnother process takes a permit, and is killed:~n~n"),
+    io:format("~nAnother process acquires a permit and is killed:~n~n"),
     {AfterDeath, MoreBindings} = evaluate(a_death(), AfterSession, Bindings),
-    io:format("~nThe manager is killed, and its table goes on:~n~n"),
+    io:format("~nThe manager is killed, and its table stays open:~n~n"),
     _ = evaluate(a_crash(), AfterDeath, MoreBindings),
     ok.
 

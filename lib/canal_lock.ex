@@ -1,10 +1,10 @@
 defmodule CanalLock do
-  # One text with the README: what stands there between these marks, and its sessions run as doctests.
+  # The parts of the README between MDOC marks, so that both have one text. Their sessions run as doctests.
   readme = Path.expand("../README.md", __DIR__)
   @external_resource readme
   @moduledoc readme
              |> File.read!()
-             |> String.split(~r/<!-- (in|out of) the docs of CanalLock -->\n/)
+             |> String.split("<!-- MDOC !-->\n")
              |> Enum.drop(1)
              |> Enum.take_every(2)
              |> Enum.join("\n")

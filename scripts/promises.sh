@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Which tests hold which promise: the promises are those of the tables in README.md (P) and docs/quorum.md (Q), and a
-# test cites one in its title (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails
-# if a promise has no test, or if a test cites one that is not made. With --all, names the tests too.
+# Lists how many tests hold each promise of docs/promises.md (P: permits, Q: quorum locks). A test cites a
+# promise in its title (EUnit, ExUnit), in its name (`p4_...`) or in the comment above it (Rust). Fails if a
+# promise has no test, or if a test cites a label that is no promise. With --all, prints the tests too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ case "${1:-}" in
   *) echo "usage: scripts/promises.sh [--all]" >&2; exit 2 ;;
 esac
 
-promises() { sed -n 's/^| \*\*\([PQ][0-9]*\) \([^*]*\)\*\*.*/\1 \2/p' README.md docs/quorum.md; }
+promises() { sed -n 's/^| \*\*\([PQ][0-9]*\) \([^*]*\)\*\*.*/\1 \2/p' docs/promises.md; }
 
 # LABEL FILE TEST, tab-separated, for each label that a test cites.
 citations() {
@@ -38,8 +38,8 @@ citations() {
       cite(cited, name)
     }
     { cited = "" }
-  ' test/*/*.erl test/*/*.exs \
-    native/permit_table/{tests,src}/*.rs native/quorum/tests/{,*/}*.rs native/quorum_check/tests/*.rs | sort -u
+  ' test/*/*.{erl,exs} native/permit_table/{tests,src}/{,*/}*.rs \
+    native/quorum/tests/{,*/}*.rs native/quorum_check/tests/*.rs | sort -u
 }
 
 cited=$(citations)
@@ -60,7 +60,7 @@ done < <(promises)
 
 unknown=$(comm -13 <(promises | cut -d ' ' -f 1 | sort -u) <(cut -f 1 <<<"$cited" | sort -u))
 if [ -n "$unknown" ]; then
-  echo "promises: tests cite what is not promised:" $unknown >&2
+  echo "promises: tests cite labels that docs/promises.md does not list:" $unknown >&2
   status=1
 fi
 exit $status

@@ -1,6 +1,5 @@
 defmodule CanalLock.DocTest do
-  # What the docs of CanalLock and CanalLock.Quorum show, and with them the Elixir session of the README, is what
-  # happens.
+  # Runs the sessions in the docs of CanalLock and CanalLock.Quorum. The Elixir session of the README is one of them.
   use ExUnit.Case, async: false
 
   describe "without a manager:" do
@@ -29,12 +28,12 @@ defmodule CanalLock.DocTest do
     doctest CanalLock.Quorum
   end
 
-  test "whatever can be called is documented, with a session but for what has nothing to show" do
+  test "every function is documented; all but these have a session" do
     assert ["stop/0"] = without_session(CanalLock)
     assert ["force_unlock/1", "held/1", "stop/0", "try_unlock/1"] = without_session(CanalLock.Quorum)
   end
 
-  # The session of the README starts a supervisor, which ends after the process of its test has ended.
+  # The session of the README starts a supervisor linked to the test process, which ends after that process.
   defp manager_has_ended do
     manager = Process.monitor(:canal_lock)
     assert_receive {:DOWN, ^manager, :process, _, _}, 10_000
@@ -48,13 +47,13 @@ defmodule CanalLock.DocTest do
     Enum.sort(for({function, %{"en" => text}} <- functions, not (text =~ "iex>"), do: function))
   end
 
-  test "the docs of the module are the README's" do
+  test "the docs of CanalLock are parts of the README" do
     {:docs_v1, _, _, _, %{"en" => text}, _, _} = Code.fetch_docs(CanalLock)
     readme = File.read!("README.md")
     parts = String.split(text, "\n\n", trim: true)
     assert [] = for(part <- parts, not (readme =~ String.trim(part)), do: part)
 
-    for words <- ["Limits who may use what", "Do you need it?", "{CanalLock, max_per: 3}"] do
+    for words <- ["Per-key concurrency limits", "Not for", "{CanalLock, max_per: 3}"] do
       assert text =~ words
     end
   end

@@ -1,28 +1,29 @@
-%% What the documents show of the shell is what a shell shows; and what the shell can be asked about is documented.
+%% Runs the shell sessions in the documents and in the docs of modules, checks links and the tables of calls, and
+%% checks that the shell shows the docs of every public function.
 -module(canal_lock_docs_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(TIMEOUT_S, 60).
 
-%% The docs of modules that show some.
+%% Public modules whose docs contain sessions.
 -define(MODULES, ["src/canal_lock.erl", "src/quorum/canal_lock_quorum.erl"]).
 
 %%% Transcripts
 
-%% Each in a shell of its own.
+%% Each session runs in a shell of its own.
 transcripts_test_() ->
     {inparallel, 2, [
-        {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> shows(Steps) end}}
+        {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> assert_shows(Steps) end}}
      || File <- ["README.md" | ?MODULES ++ filelib:wildcard("docs/*.md")],
         {Line, Steps} <- transcripts(File)
     ]}.
 
-%% So that none is overlooked.
+%% Fails if transcripts/1 no longer finds sessions.
 there_are_transcripts_test() ->
     [?assertNotEqual([], transcripts(File)) || File <- ["README.md" | ?MODULES]].
 
-%% Blocks that begin with the first prompt of a shell, each with its line and its steps.
+%% Blocks that begin with the first prompt of a shell: `{LineNumber, Steps}'.
 transcripts(File) ->
     {ok, Text} = file:read_file(File),
     Lines = [without_comment(Line) || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
@@ -33,7 +34,7 @@ transcripts(File) ->
         Block <- [lists:nthtail(Number - 1, Numbered)]
     ].
 
-%% A block in the docs of a module.
+%% The docs of a module are comments.
 without_comment("%% " ++ Line) -> Line;
 without_comment(Line) -> Line.
 
@@ -41,7 +42,7 @@ is_inside({_, "```" ++ _}) -> false;
 is_inside({_, "'''" ++ _}) -> false;
 is_inside(_) -> true.
 
-%% What is typed, and what is shown then.
+%% `{Typed, Shown}' for each prompt.
 steps([]) ->
     [];
 steps([Prompted | Lines]) ->
@@ -50,23 +51,23 @@ steps([Prompted | Lines]) ->
     {Shown, Rest} = lists:splitwith(fun(Line) -> re:run(Line, "^[0-9]+> ") =:= nomatch end, Others),
     [{Typed, lists:join($\n, Shown)} | steps(Rest)].
 
-%% Up to the full stop.
+%% An expression ends with a full stop at the end of a line.
 typed(Typed, Lines) ->
     case {lists:suffix(".", Typed), Lines} of
         {true, _} -> {Typed, Lines};
         {false, [Line | Rest]} -> typed(Typed ++ [$\n | Line], Rest)
     end.
 
-shows(Steps) ->
+assert_shows(Steps) ->
     {Typed, Expected} = lists:unzip(Steps),
     Shown = shell(Typed),
     ?assertEqual(length(Typed), length(Shown)),
     [
-        ?assertEqual({What, words(Wanted)}, {What, words(Got)})
-     || {What, Wanted, Got} <- lists:zip3(Typed, Expected, Shown)
+        ?assertEqual({Input, words(Wanted)}, {Input, words(Got)})
+     || {Input, Wanted, Got} <- lists:zip3(Typed, Expected, Shown)
     ].
 
-%% What a shell shows after each of its prompts.
+%% The output of a new shell after each input.
 shell(Typed) ->
     Erl = filename:join([code:root_dir(), "bin", "erl"]),
     Ebin = filename:dirname(code:which(canal_lock)),
@@ -75,7 +76,7 @@ shell(Typed) ->
     ]),
     true = port_command(Port, [[[Line, $\n] || Line <- Typed], "halt().\n"]),
     [_Greeting | Shown] = re:split(output(Port, []), "^[0-9]+> ", [multiline, {return, list}]),
-    %% The last prompt is answered by the end.
+    %% The last prompt is that of `halt().'.
     lists:droplast(Shown).
 
 output(Port, Output) ->
@@ -84,42 +85,42 @@ output(Port, Output) ->
         {Port, {exit_status, 0}} -> Output
     end.
 
-%% But for how the lines are laid out, and which pids and references they are.
+%% The words of a text, without line breaks and without the numbers in pids, references and funs.
 words(Text) ->
     Named = re:replace(Text, "(#Ref|#Fun|)<[^ >]*[0-9]+\\.[0-9]+[^ >]*>", "\\1<>", [global, {return, list}, unicode]),
     lists:flatten(lists:join(" ", string:lexemes(Named, " \n"))).
 
-%%% Names
+%%% Calls and links
 
-every_call_of_the_readme_is_there_test() ->
-    ?assertEqual([], calls("README.md") -- functions(canal_lock)).
+the_tables_of_calls_match_the_exports_test_() ->
+    [
+        {File, ?_assertEqual(lists:sort(functions(Module)), calls(File))}
+     || {File, Module} <- [{"docs/api.md", canal_lock}, {"docs/cluster.md", canal_lock_quorum}]
+    ].
 
-every_call_of_the_quorum_locks_is_told_test() ->
-    ?assertEqual(lists:sort(functions(canal_lock_quorum)), calls("docs/cluster.md")).
-
+%% The calls in backquotes, with names as arguments: `acquire(Key, MaxPer, Buckets)'.
 calls(File) ->
     Named = matches(File, "`(?:canal_lock_quorum:)?([a-z_]+)\\(([A-Za-z_, ]*)\\)`"),
     ?assertNotEqual([], Named),
     lists:usort([{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named]).
 
-%% Files that are there, and headings in them.
-every_link_leads_somewhere_test_() ->
+every_link_leads_to_a_file_or_heading_test_() ->
     [
-        {File ++ ": " ++ Link, ?_assert(leads_somewhere(filename:dirname(File), File, Link))}
+        {File ++ ": " ++ Link, ?_assert(has_target(filename:dirname(File), File, Link))}
      || Files <- ["*.md", "{docs,bench}/*.md", "examples/*/*.md"],
         File <- filelib:wildcard(Files),
         [Link] <- matches(File, "\\]\\(([^)]*)\\)"),
         string:prefix(Link, "https://") =:= nomatch
     ].
 
-leads_somewhere(Folder, From, Link) ->
+has_target(Folder, From, Link) ->
     case string:split(Link, "#") of
         [Path] -> filelib:is_file(filename:join(Folder, Path));
         ["", Heading] -> lists:member(Heading, headings(From));
         [Path, Heading] -> lists:member(Heading, headings(filename:join(Folder, Path)))
     end.
 
-%% As the places where such files are read name them.
+%% The anchors that GitHub and ExDoc make of headings.
 headings(File) ->
     [anchor(Heading) || [Heading] <- matches(File, "^#+ (.*)$")].
 
@@ -137,9 +138,9 @@ matches(File, Pattern) ->
 functions(Module) ->
     Module:module_info(exports) -- [{module_info, 0}, {module_info, 1}].
 
-%%% In the shell
+%%% Docs in the shell
 
-%% The build has left the docs where the shell looks for them (EEP 48).
+%% The build writes them to where the shell reads them (EEP 48).
 every_function_has_docs_test_() ->
     [{atom_to_list(Module), fun() -> has_docs(Module) end} || Module <- [canal_lock, canal_lock_quorum]].
 
@@ -148,18 +149,18 @@ has_docs(Module) ->
     Documented = [{Name, Arity} || {{function, Name, Arity}, _, _, #{<<"en">> := [_ | _]}, _} <- Docs],
     ?assertEqual([], functions(Module) -- Documented).
 
-the_shell_shows_them_test() ->
+the_shell_shows_the_docs_test() ->
     [Shown] = shell(["h(canal_lock, acquire, 3)."]),
     [
         ?assertNotEqual(nomatch, string:find(words(Shown), Words))
      || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Takes a permit of Key for the calling process"]
     ].
 
-the_event_of_telemetry_is_shown_too_test() ->
+the_shell_shows_the_telemetry_event_test() ->
     [Shown] = shell(["h(canal_lock_telemetry)."]),
     ?assertNotEqual(nomatch, string:find(words(Shown), "[canal_lock, totals]")).
 
-%% Made anew when the source is newer, and only then; and of public modules alone.
+%% A chunk is written again only if its source is newer. Only public modules have chunks.
 docs_follow_their_sources_test() ->
     Folder = "_build/docs tests",
     _ = file:del_dir_r(Folder),
@@ -178,7 +179,7 @@ docs_follow_their_sources_test() ->
     {ok, Chunk} = file:read_file(One),
     ?assertMatch({docs_v1, _, erlang, _, _, _, _}, binary_to_term(Chunk)).
 
-%% Without a word.
+%% The script prints nothing.
 make_docs(Folder) ->
     Escript = filename:join([code:root_dir(), "bin", "escript"]),
     Port = open_port({spawn_executable, Escript}, [

@@ -1,4 +1,4 @@
-%% What `make shell' opens: the lines that it greets with can be typed, and do what it says.
+%% The shell of `make shell': the commands in its greeting work and have the effect that the greeting states.
 -module(canal_lock_shell_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -23,17 +23,17 @@ greeting() ->
     ],
     ?assertEqual(nomatch, re:run(Shown, "\\*\\* ")).
 
-%% Two blanks, an expression, and what it does.
+%% The commands of the greeting: two blanks, an expression, then its description.
 lines(Greeting) ->
     {match, Found} = re:run(Greeting, "^  ([a-zA-Z].*?\\.)(?:  +.*)?$", [global, multiline, {capture, [1], list}]),
     lists:append(Found).
 
-%% A person would take that long, and press Enter when there is something to be seen.
+%% Waits for the effect as a user does: until the spawned process holds a permit, or until top/0 has printed.
 typed("spawn(" ++ _ = Line) -> [Line, "(fun Wait() -> canal_lock:count(db) > 0 orelse Wait() end)()."];
 typed("canal_lock:top(" ++ _ = Line) -> [Line, {when_shown, "holder\n"}, ""];
 typed(Line) -> [Line].
 
-%% The last step leaves it.
+%% Runs the steps; the last one ends the shell.
 shell(Steps) ->
     Libraries = filename:dirname(code:lib_dir(canal_lock)),
     Port = open_port({spawn_executable, "scripts/shell.sh"}, [

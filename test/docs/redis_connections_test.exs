@@ -1,6 +1,6 @@
 defmodule RedisConnectionsTest do
-  # The example as its readers run it: a process of the system, with a Redis of its own and real sockets. It judges
-  # itself, so it is also seen to condemn.
+  # Runs the example as its readers do: as an OS process, with a Redis of its own and real sockets. The example
+  # judges its own run, so one test makes that judgment fail.
   use ExUnit.Case, async: false
 
   @example "examples/redis_connections.exs"
@@ -16,13 +16,13 @@ defmodule RedisConnectionsTest do
     assert %{"connections left" => 0, "permits left" => 0, "holders left" => 0} = figures
     assert %{"keys that audit/0 finds wrong" => 0} = figures
 
-    for what <- ["calls made", "times full", "workers killed", "calls that outlived their worker"] do
-      assert figures[what] > 0, "#{what}: #{figures[what]}"
+    for figure <- ["calls made", "times full", "workers killed", "calls that outlived their worker"] do
+      assert figures[figure] > 0, "#{figure}: #{figures[figure]}"
     end
   end
 
-  # By chance a run may go well, and then the next one has to show it.
-  test "it ends with status 1 and says why, if the worker holds the permit and Redis refuses a connection" do
+  # A run can succeed by chance, so this tries up to five.
+  test "the example exits with 1 and the reason if the worker holds the permit and Redis refuses a connection" do
     {output, 1} = first_broken(5)
     figures = figures(output)
     assert output =~ ~r/^Broken: .*connections refused by Redis/m
@@ -30,7 +30,7 @@ defmodule RedisConnectionsTest do
     assert figures["permits given back for the dead"] > 0
   end
 
-  test "Redis ends when the VM that has started it is killed" do
+  test "Redis exits when the VM that started it is killed" do
     elixir = System.find_executable("elixir")
     vm = Port.open({:spawn_executable, elixir}, [:binary, :exit_status, line: 1000, args: arguments(~w(--seconds 600))])
     assert_receive {^vm, {:data, {:eol, line}}}, 60_000
@@ -44,7 +44,7 @@ defmodule RedisConnectionsTest do
     assert :gone = await_end(port)
   end
 
-  test "arguments that it cannot use are named" do
+  test "an error names the wrong argument" do
     for {arguments, sentence} <- [
           {~w(--limit eight), "cannot use --limit eight"},
           {~w(--speed 3), "cannot use --speed"},
@@ -71,14 +71,16 @@ defmodule RedisConnectionsTest do
   defp arguments(arguments), do: ["-pa", Path.dirname(:code.which(CanalLock)), @example | arguments]
 
   defp figures(output) do
-    for [_, figure, what] <- Regex.scan(~r/^  (\d+) (.+)$/m, output), into: %{}, do: {what, String.to_integer(figure)}
+    for [_, number, figure] <- Regex.scan(~r/^  (\d+) (.+)$/m, output),
+        into: %{},
+        do: {figure, String.to_integer(number)}
   end
 
   defp connect(port) do
     with {:ok, socket} <- :gen_tcp.connect(~c"127.0.0.1", port, []), do: :gen_tcp.close(socket)
   end
 
-  # It hears of the kill a moment later.
+  # Redis exits a moment after the VM.
   defp await_end(port) do
     if connect(port) == {:error, :econnrefused} do
       :gone

@@ -30,7 +30,7 @@ reports_test_() ->
         test_setup:tests(without_manager, [
             {"the first release of what is not held is reported, in a VM that has just started", fun first_report/0},
             {"P10: a crash of the manager is reported without all that it had to do", fun crash/0},
-            {"OTP's default handler drops the reports, but for the filter that the README shows", fun default_handler/0}
+            {"OTP's default handler drops the reports without the filter of docs/operating.md", fun default_handler/0}
         ])
     ]).
 
@@ -377,8 +377,8 @@ use(Key) ->
 
 %% In a VM of its own, whose default handler nobody has changed; but it tells us instead of writing.
 default_handler() ->
-    {ok, Readme} = file:read_file("README.md"),
-    {match, [Line]} = re:run(Readme, "^logger:add_handler_filter\\(.*\\)\\.$", [multiline, {capture, first, list}]),
+    {ok, Page} = file:read_file("docs/operating.md"),
+    {match, [Line]} = re:run(Page, "^logger:add_handler_filter\\(.*\\)\\.$", [multiline, {capture, first, list}]),
     ?assertEqual({0, ok, 1}, test_setup:in_a_vm([], fun() -> with_and_without_filter(Line) end)).
 
 with_and_without_filter(Line) ->
