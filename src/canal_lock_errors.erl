@@ -1,105 +1,180 @@
 %% @private
-%% What is wrong with a call, in words (EEP 54): the shell and Elixir ask {@link format_error/2} when they show an
-%% error.
+%% Finds wrong arguments and options, and explains errors (EEP 54): the shell and Elixir call {@link format_error/2}
+%% when they show an error. canal_lock_errors.hrl has the macros that raise.
 %%
-%% The arguments are looked at again only then, so that what is right pays nothing for it.
+%% Arguments are checked here after a call has failed, so a correct call does not pay for the check. An explanation
+%% never calls native code.
 -module(canal_lock_errors).
 
--export([is_cause/1, reason/1, arguments/2, explain/1, faults/2, format_error/2]).
+-include("canal_lock_errors.hrl").
 
--export_type([cause/0]).
+-export([reason/1, arguments/2, explain/1, wrong/2, format_error/2]).
+%% For canal_lock_quorum_errors, and for options of Elixir and of the application.
+-export([format_error/3, wrong_arguments/2, wrong_option/2, option_text/2, start_options/0, view_options/0]).
 
--type cause() :: badarg | not_started | system_limit | not_watched | nif_panicked | version_mismatch.
+-export_type([cause/0, kind/0, wrong_option/0]).
 
-%% Timers of the VM take no longer ones in all releases.
--define(MAX_INTERVAL_MS, 16#ffffffff).
+%% Why a call raises. `{badarg, Texts}' has the explanation of each wrong argument, by its position. It is for checks
+%% that need native code. `foreign_lock' is a quorum lock of another node or of an earlier lifetime of this one.
+-type cause() ::
+    badarg
+    | {badarg, texts()}
+    | not_started
+    | foreign_lock
+    | system_limit
+    | not_watched
+    | nif_panicked
+    | version_mismatch.
 
--spec is_cause(term()) -> boolean().
-is_cause(Reason) ->
-    lists:member(Reason, [badarg, not_started, system_limit, not_watched, nif_panicked, version_mismatch]).
+-type texts() :: #{pos_integer() | general => binary()}.
 
-%% What to raise.
+%% What a value must be: a name that `requirement/2' knows, or a function that answers like it.
+-type kind() :: atom() | {function, arity()} | {options, [option()]} | fun((term()) -> requirement()).
+-type requirement() :: {IsMet :: boolean(), Must :: iodata()}.
+
+-type option() :: {Name :: atom(), kind() | {required, kind()}}.
+-type wrong_option() ::
+    not_a_map
+    | {unknown, Name :: term(), Known :: [atom()]}
+    | {missing, Name :: atom(), Must :: iodata()}
+    | {wrong, Name :: atom(), Must :: iodata(), Value :: term()}.
+
+%% About this many characters of a wrong value are shown.
+-define(MAX_CHARACTERS, 100).
+
 -spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked | version_mismatch.
+reason({badarg, _Texts}) -> badarg;
 reason(not_started) -> badarg;
+reason(foreign_lock) -> badarg;
 reason(Cause) -> Cause.
 
-%% What to show of the arguments. A key that is too large may be a small term with shared parts; but not to the VM,
-%% which copies an error for each link and monitor of who dies of it, and not to those who print it.
+%% The arguments that the error shows. A key that is too large may be a small term with shared parts. The VM loses the
+%% sharing when it copies the error for links, monitors and the logger, so the error must not contain the key.
 -spec arguments(cause(), [term()]) -> [term()] | none.
 arguments(system_limit, _Arguments) -> none;
 arguments(_Cause, Arguments) -> Arguments.
 
--spec format_error(term(), erlang:stacktrace()) -> #{pos_integer() | general => binary()}.
-format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
+-spec format_error(term(), erlang:stacktrace()) -> texts().
+format_error(_Reason, Stack) ->
+    format_error(Stack, fun wrong/2, fun(Cause) -> #{general => explain(Cause)} end).
+
+%% The same for any API: `Wrong' finds its wrong arguments, and `Explain' explains any cause but a wrong argument.
+-spec format_error(erlang:stacktrace(), fun((atom(), [term()]) -> texts()), fun((cause()) -> texts())) -> texts().
+format_error([{_Module, Function, Arguments, Info} | _], Wrong, Explain) ->
     case proplists:get_value(error_info, Info, #{}) of
-        #{cause := badarg} when is_list(Arguments) -> faults(Function, Arguments);
-        #{cause := Cause} when Cause =/= badarg -> #{general => explain(Cause)};
+        #{cause := badarg} when is_list(Arguments) -> Wrong(Function, Arguments);
+        #{cause := {badarg, Texts}} -> Texts;
+        #{cause := Cause} when Cause =/= badarg -> Explain(Cause);
         _ -> #{}
     end.
 
-%% Of any cause but a wrong argument.
--spec explain(not_started | system_limit | not_watched | nif_panicked | version_mismatch) -> binary().
+%% What has happened, and what to do. For any cause but a wrong argument.
+-spec explain(cause()) -> binary().
 explain(not_started) ->
-    <<"canal_lock is not started: there is no manager, and no table that one has kept">>;
+    <<"canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor">>;
 explain(system_limit) ->
-    <<"no memory, or a key of more than half a gigabyte; nothing has changed">>;
+    <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed">>;
 explain(not_watched) ->
-    <<"the VM would not watch the calling process; nothing has changed">>;
+    <<"the VM did not monitor the calling process; nothing has changed, the call can be repeated">>;
 explain(nif_panicked) ->
-    <<"a bug in the native library of canal_lock; please report it">>;
+    <<"bug in the native library of canal_lock; please report it with the panic message on standard error">>;
 explain(version_mismatch) ->
-    <<"the other node runs another version of canal_lock: calls between nodes need the same version on both">>.
+    <<"the other node runs another version of canal_lock: run the same version on both nodes">>.
 
-%% Which arguments are wrong, and why; none if the call may be made.
--spec faults(Function :: atom(), Arguments :: [term()]) -> #{pos_integer() => binary()}.
-faults(Function, Arguments) ->
-    Numbered = lists:zip3(lists:seq(1, length(Arguments)), wanted(Function, length(Arguments)), Arguments),
-    maps:from_list([{N, Fault} || {N, Wanted, Argument} <- Numbered, Fault <- fault(Wanted, Argument)]).
+%%% Arguments
 
-wanted(start_link, 1) -> [positive];
-wanted(start_link, 2) -> [positive, options];
-wanted(child_spec, 1) -> [child];
-wanted(acquire, 3) -> [any, count, count];
-wanted(release, 3) -> [any, count, count];
-wanted(with_permit, 4) -> [any, count, count, action];
-wanted(buckets, 2) -> [any, positive];
-wanted(held, 1) -> [pid];
-wanted(acquire_on, 4) -> [node, any, count, count];
-wanted(release_on, 2) -> [node, any];
-wanted(top, 1) -> [view_options];
-wanted(_, Arity) -> lists:duplicate(Arity, any).
+%% The wrong arguments of a call of canal_lock, each with its explanation. Empty if all are right.
+-spec wrong(Function :: atom(), Arguments :: [term()]) -> texts().
+wrong(Function, Arguments) ->
+    wrong_arguments(expected(Function, length(Arguments)), Arguments).
 
-fault(any, _) -> [];
-fault(options, Options) -> options_fault([keep_on_crash, sweep_interval_ms], Options);
-fault(view_options, Options) -> options_fault([interval_ms, rows, show], Options);
-fault(child, {MaxPer, Options}) -> lists:sublist(fault(positive, MaxPer) ++ fault(options, Options), 1);
-fault(Wanted, Argument) -> [Fault || {false, Fault} <- [check(Wanted, Argument)]].
+expected(start_link, 1) -> [{"MaxPer", positive}];
+expected(start_link, 2) -> [{"MaxPer", positive}, {"Options", {options, start_options()}}];
+expected(child_spec, 1) -> [{"MaxPer", child}];
+expected(acquire, 3) -> [any, {"MaxPer", count}, {"Buckets", count}];
+expected(release, 3) -> expected(acquire, 3);
+expected(with_permit, 4) -> expected(acquire, 3) ++ [{"Fun", {function, 0}}];
+expected(buckets, 2) -> [any, {"MaxPer", positive}];
+expected(held, 1) -> [{"Pid", pid}];
+expected(acquire_on, 4) -> [{"Node", node} | expected(acquire, 3)];
+expected(release_on, 2) -> [{"Node", node}, any];
+expected(top, 1) -> [{"Options", {options, view_options()}}];
+expected(_, Arity) -> lists:duplicate(Arity, any).
 
-%% Whether an argument, or the value of an option, is right; and what is said of one that is not.
-check(positive, N) -> {is_positive(N), <<"not a positive integer">>};
-check(child, N) -> {is_positive(N), <<"neither MaxPer, a positive integer, nor {MaxPer, Options}">>};
-check(count, N) -> {is_integer(N) andalso N >= 0, <<"not a non-negative integer">>};
-check(action, Fun) -> {is_function(Fun, 0), <<"not a function of no arguments">>};
-check(pid, Pid) -> {is_pid(Pid), <<"not a pid">>};
-check(node, Node) -> {is_atom(Node), <<"not the name of a node, which is an atom">>};
-check(keep_on_crash, Keep) -> {is_boolean(Keep), <<"keep_on_crash is neither true nor false">>};
-check(rows, Rows) -> {is_positive(Rows), <<"rows is not a positive integer">>};
-check(show, Show) -> {is_function(Show, 1), <<"show is not a function of one argument">>};
-check(Interval_ms, Ms) ->
-    Fault = <<(atom_to_binary(Interval_ms))/binary, " is not a positive integer below 2^32, in milliseconds">>,
-    {is_positive(Ms) andalso Ms =< ?MAX_INTERVAL_MS, Fault}.
+-spec start_options() -> [option()].
+start_options() ->
+    [{keep_on_crash, boolean}, {sweep_interval_ms, positive_ms}].
 
-is_positive(N) -> is_integer(N) andalso N > 0.
+-spec view_options() -> [option()].
+view_options() ->
+    [{interval_ms, positive_ms}, {rows, positive}, {show, {function, 1}}].
 
-%% The first one.
-options_fault(Known, Options) when is_map(Options) ->
-    Faults = [option_fault(Option, Known) || Option <- lists:sort(maps:to_list(Options))],
-    lists:sublist(lists:append(Faults), 1);
-options_fault(_, _) ->
-    [<<"not a map of options">>].
+-spec wrong_arguments([any | {Name :: string(), kind()}], Arguments :: [term()]) -> texts().
+wrong_arguments(Expected, Arguments) ->
+    Numbered = lists:zip3(lists:seq(1, length(Arguments)), Expected, Arguments),
+    maps:from_list([{N, Text} || {N, {Name, Kind}, Value} <- Numbered, Text <- wrong_argument(Name, Kind, Value)]).
 
-option_fault({Name, Value}, Known) ->
-    case lists:member(Name, Known) of
-        true -> fault(Name, Value);
-        false -> [unicode:characters_to_binary(io_lib:format("no such option: ~0tP", [Name, 10]))]
-    end.
+wrong_argument(_Name, {options, Known}, Options) ->
+    [option_text(Wrong, Options) || Wrong <- [wrong_option(Known, Options)], Wrong =/= none];
+wrong_argument(_Name, child, {MaxPer, Options}) ->
+    lists:sublist(maps:values(wrong(start_link, [MaxPer, Options])), 1);
+wrong_argument(Name, Kind, Value) ->
+    [text(Name, Must, Value) || {false, Must} <- [requirement(Kind, Value)]].
+
+text(Name, Must, Value) ->
+    Got = canal_lock_text:short(Value, ?MAX_CHARACTERS),
+    unicode:characters_to_binary([Name, " must ", Must, ", got: ", Got]).
+
+%% Whether a value is what it must be.
+-spec requirement(kind(), term()) -> requirement().
+requirement(positive, N) -> {is_integer(N) andalso N > 0, "be a positive integer"};
+requirement(child, N) -> {is_integer(N) andalso N > 0, "be a positive integer or a tuple {MaxPer, Options}"};
+requirement(count, N) -> {is_integer(N) andalso N >= 0, "be a non-negative integer"};
+requirement(positive_ms, N) -> {is_ms(N) andalso N > 0, "be a positive integer below 2^32 (milliseconds)"};
+requirement(ms, N) -> {is_ms(N), "be a non-negative integer below 2^32 (milliseconds)"};
+requirement(boolean, Value) -> {is_boolean(Value), "be true or false"};
+requirement(map, Value) -> {is_map(Value), "be a map"};
+requirement(pid, Value) -> {is_pid(Value), "be a pid"};
+requirement(node, Value) -> {is_atom(Value), "be the name of a node, an atom"};
+requirement({function, Arity}, F) -> {is_function(F, Arity), ["be a function of arity ", integer_to_list(Arity)]};
+requirement(Kind, Value) when is_function(Kind, 1) -> Kind(Value).
+
+is_ms(N) -> is_integer(N) andalso N >= 0 andalso N =< ?MAX_MS.
+
+%%% Options
+
+%% What is wrong with a map of options, if anything.
+-spec wrong_option([option()], Options :: term()) -> none | wrong_option().
+wrong_option(Known, Options) when is_map(Options) ->
+    Names = [Name || {Name, _} <- Known],
+    Unknown = [{unknown, Name, Names} || Name <- lists:sort(maps:keys(Options) -- Names)],
+    first(Unknown ++ [Wrong || Option <- Known, Wrong <- wrong_value(Option, Options)]);
+wrong_option(_Known, _Options) ->
+    not_a_map.
+
+first([]) -> none;
+first([Wrong | _]) -> Wrong.
+
+wrong_value({Name, {required, Kind}}, Options) when not is_map_key(Name, Options) ->
+    {_, Must} = requirement(Kind, missing),
+    [{missing, Name, Must}];
+wrong_value({Name, {required, Kind}}, Options) ->
+    wrong_value({Name, Kind}, Options);
+wrong_value({Name, Kind}, Options) ->
+    [
+        {wrong, Name, Must, Value}
+     || #{Name := Value} <- [Options],
+        {false, Must} <- [requirement(Kind, Value)]
+    ].
+
+-spec option_text(wrong_option(), Options :: term()) -> binary().
+option_text(not_a_map, Options) ->
+    text("Options", "be a map", Options);
+option_text({unknown, Name, Known}, _Options) ->
+    Names = lists:join(", ", [atom_to_list(Option) || Option <- Known]),
+    Text = ["unknown option ", canal_lock_text:short(Name, ?MAX_CHARACTERS), "; the options are ", Names],
+    unicode:characters_to_binary(Text);
+option_text({missing, Name, Must}, _Options) ->
+    unicode:characters_to_binary(["the option ", atom_to_list(Name), " is missing; it must ", Must]);
+option_text({wrong, Name, Must, Value}, _Options) ->
+    text(["the option ", atom_to_list(Name)], Must, Value).

@@ -1,30 +1,33 @@
 %% @private
-%% Keys that are too long to be read on a normal scheduler: of more than 64 KiB, and what does not say beforehand how
-%% long it is (a fun, a bitstring, an integer beyond 1024 bits). The native library refuses them with the cause
-%% `intern' before anything has changed. A dirty scheduler reads the key, and the call is made again with a handle on
-%% it. When the call is over, the handle is emptied: until it is garbage-collected, it would keep the key in memory.
+%% Calls with long keys, which a normal scheduler must not read: keys of more than 64 KiB, and keys that do not show
+%% their length beforehand (with a fun, a bitstring or an integer beyond 1024 bits).
+%%
+%% The native library refuses such a key with the cause `intern' before it changes anything. A dirty scheduler then
+%% reads the key, and the call is repeated with a handle on it. After the call the handle is emptied. Otherwise it
+%% would keep the key in memory until the handle is garbage-collected.
 -module(canal_lock_interned).
 
--export([counted/3, call/2]).
+-include("canal_lock_errors.hrl").
 
-%% The answer of a call that counts, whose first try was to raise this cause with these arguments. If the first of them
-%% is a long key, the call is made again. Causes are answered instead of raised.
--spec counted(canal_lock_nif:cause(), fun((...) -> Answer | canal_lock_nif:raise()), [term(), ...]) ->
+-export([retry/3, call/2]).
+
+%% Repeats a call of canal_lock_nif that has answered `{raise, Cause, Arguments}', if the cause is a long key.
+-spec retry(canal_lock_nif:cause(), fun((...) -> Answer | canal_lock_nif:raise()), [term(), ...]) ->
     Answer | {raise, canal_lock_nif:cause()}.
-counted(intern, Call, [Key | Others]) ->
-    try canal_lock_nif:intern(Key) of
+retry(intern, Call, [Key | Others]) ->
+    case ?CAUGHT(canal_lock_nif:intern(Key)) of
+        {raise, Cause} ->
+            {raise, Cause};
         Handle ->
             case call_with(Handle, fun(Interned) -> apply(Call, [Interned | Others]) end) of
                 {raise, Cause, _} -> {raise, Cause};
                 Answer -> Answer
             end
-    catch
-        error:Cause -> {raise, Cause}
     end;
-counted(Cause, _Call, _Arguments) ->
+retry(Cause, _Call, _Arguments) ->
     {raise, Cause}.
 
-%% Any other call, both tries of it.
+%% Makes a call of canal_lock_nif that raises its causes, with a handle if the key is long.
 -spec call(canal_lock:key(), fun((canal_lock_nif:key()) -> Answer)) -> Answer.
 call(Key, Call) ->
     try

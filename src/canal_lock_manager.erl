@@ -115,7 +115,7 @@ handle_continue(work, State) ->
     work(State).
 
 terminate(Reason, State = #state{keep_on_crash = Keep}) ->
-    case Keep andalso not is_orderly(Reason) of
+    case Keep andalso not canal_lock_exit:is_clean_shutdown(Reason) of
         true -> ok;
         false -> close(State)
     end.
@@ -136,11 +136,6 @@ format_status(Status = #{state := State = #state{}}) ->
     Status#{state := Summary};
 format_status(Status) ->
     Status.
-
-is_orderly(normal) -> true;
-is_orderly(shutdown) -> true;
-is_orderly({shutdown, _}) -> true;
-is_orderly(_) -> false.
 
 close(#state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),

@@ -1,11 +1,11 @@
 %% @private
-%% Permits in the table of another node, from the side of the holder: it asks the manager of that node for its proxy,
-%% and the proxy for the permit. See canal_lock_proxy.
+%% The holder's side of permits in the table of another node. The holder asks that node's manager for its proxy, and the
+%% proxy for the permit. See canal_lock_proxy.
 %%
 %% ```
-%%   holder                    manager there                proxy there
+%%   holder                  remote manager                remote proxy
 %%     | proxy                      |                            |
-%%     |--------------------------->| finds it, or starts it --->| monitors the holder
+%%     |--------------------------->| finds or starts it ------->| monitors the holder
 %%     |<------------------- Proxy -|                            |
 %%     | {acquire, ...}             |                            |
 %%     |-------------------------------------------------------->| acquires for itself
@@ -15,25 +15,25 @@
 
 -export([call/2, answer/2]).
 
-%% Increased with each change of what nodes send to each other.
+%% The number increases with each change of the messages between nodes.
 -define(PROXY_REQUEST, {proxy, 1}).
 
-%% A proxy that exits because it is idle, or belongs to a connection or to a table that is gone, holds nothing. The next
-%% one holds what is asked for.
+%% A proxy that has exited, because it was idle or its connection or table is gone, held nothing. So a second attempt,
+%% with the next proxy, is safe.
 -define(ATTEMPTS, 2).
 
-%% Exits with a reason as those of `gen_server:call/2'. If the first of its two calls fails, nothing has changed; if the
-%% second one fails, the proxy is gone, and all permits of the holder with it.
+%% Exits with the bare reason of `gen_server:call/2'. If the first of its two calls fails, nothing has changed. If the
+%% second one fails, the proxy has exited and the holder's permits are released.
 -spec call(node(), canal_lock_proxy:request()) -> Answer | {raise, canal_lock_errors:cause()} when
     Answer :: {acquired, pos_integer()} | full | ok | {error, not_held}.
 call(Node, Request) ->
     call(Node, Request, ?ATTEMPTS).
 
 call(Node, Request, Attempts) ->
-    case server_call({canal_lock, Node}, ?PROXY_REQUEST) of
+    case canal_lock_exit:call({canal_lock, Node}, ?PROXY_REQUEST, infinity) of
         Proxy when is_pid(Proxy) ->
             try
-                server_call(Proxy, Request)
+                canal_lock_exit:call(Proxy, Request, infinity)
             catch
                 exit:Reason when Attempts > 1, (Reason =:= normal orelse Reason =:= noproc) ->
                     call(Node, Request, Attempts - 1)
@@ -44,14 +44,7 @@ call(Node, Request, Attempts) ->
             {raise, version_mismatch}
     end.
 
-server_call(Server, Request) ->
-    try
-        gen_server:call(Server, Request, infinity)
-    catch
-        exit:{Reason, {gen_server, call, _}} -> exit(Reason)
-    end.
-
-%% What a manager answers to a call from another node.
+%% The manager's answer to a call from another node.
 -spec answer(Request :: term(), Holder :: pid()) -> pid() | none | {raise, canal_lock_errors:cause()}.
 answer(?PROXY_REQUEST, Holder) ->
     canal_lock_proxy:find_or_start(Holder);

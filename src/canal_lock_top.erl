@@ -7,6 +7,8 @@
 %% goes wrong with the table afterwards is shown instead of raised.
 -module(canal_lock_top).
 
+-include("canal_lock_errors.hrl").
+
 -export([run/1]).
 
 %% Looking takes one of so many parts of the time at most: of one dirty scheduler mainly. So there are fewer pictures of
@@ -125,12 +127,9 @@ pause_ms(#look{took_ms = Took_ms}, #view{interval_ms = Interval_ms}) ->
 
 look_and_draw(Last, View = #view{rows = Rows}) ->
     Look =
-        try
-            look(Rows)
-        catch
-            error:Cause:Stack ->
-                true = canal_lock_errors:is_cause(Cause) orelse erlang:raise(error, Cause, Stack),
-                {trouble, canal_lock_errors:explain(Cause)}
+        case ?CAUGHT(look(Rows)) of
+            {raise, Cause} -> {trouble, canal_lock_errors:explain(Cause)};
+            Seen -> Seen
         end,
     draw(Last, Look, View),
     Look.

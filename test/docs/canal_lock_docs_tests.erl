@@ -153,7 +153,7 @@ the_shell_shows_the_docs_test() ->
     [Shown] = shell(["h(canal_lock, acquire, 3)."]),
     [
         ?assertNotEqual(nomatch, string:find(words(Shown), Words))
-     || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Takes a permit of Key for the calling process"]
+     || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Acquires a permit of Key for the calling process"]
     ].
 
 the_shell_shows_the_telemetry_event_test() ->

@@ -241,6 +241,14 @@ application_ends() ->
     end).
 
 bad_environment() ->
+    Text = fun(Parts) -> iolist_to_binary(Parts) end,
+    Positive = fun(Got) -> Text(["the option max_per must be a positive integer, got: ", Got]) end,
+    Interval = fun(Got) ->
+        Text(["the option sweep_interval_ms must be a positive integer below 2^32 (milliseconds), got: ", Got])
+    end,
+    Unknown = fun(Name) ->
+        Text(["unknown option ", Name, "; the options are max_per, keep_on_crash, sweep_interval_ms"])
+    end,
     [
         begin
             {error, {{bad_environment, Given, Fault}, {canal_lock_app, start, _}}} = start(Environment),
@@ -251,18 +259,15 @@ bad_environment() ->
             ok = test_manager_crash:calls_raise()
         end
      || {Environment, Faulty} <- [
-            {[{max_per, 0}], <<"not a positive integer">>},
-            {[{max_per, many}], <<"not a positive integer">>},
-            {[{max_per, {3, #{}}}], <<"not a positive integer">>},
-            {[{max_per, 3}, {keep_on_crsh, true}], <<"no such option: keep_on_crsh">>},
-            {[{max_pre, 3}], <<"no such option: max_pre">>},
-            {[{sweep_interval_ms, soon}],
-                <<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>},
-            {[{max_per, 3}, {keep_on_crash, yes}], <<"keep_on_crash is neither true nor false">>},
-            {[{max_per, 3}, {sweep_interval_ms, 0}],
-                <<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>},
-            {[{max_per, 3}, {sweep_interval_ms, 1 bsl 32}, {keep_on_crash, false}],
-                <<"sweep_interval_ms is not a positive integer below 2^32, in milliseconds">>}
+            {[{max_per, 0}], Positive("0")},
+            {[{max_per, many}], Positive("many")},
+            {[{max_per, {3, #{}}}], Positive("{3,#{}}")},
+            {[{max_per, 3}, {keep_on_crsh, true}], Unknown("keep_on_crsh")},
+            {[{max_pre, 3}], Unknown("max_pre")},
+            {[{sweep_interval_ms, soon}], Interval("soon")},
+            {[{max_per, 3}, {keep_on_crash, yes}], <<"the option keep_on_crash must be true or false, got: yes">>},
+            {[{max_per, 3}, {sweep_interval_ms, 0}], Interval("0")},
+            {[{max_per, 3}, {sweep_interval_ms, 1 bsl 32}, {keep_on_crash, false}], Interval("4294967296")}
         ]
     ],
     ?assertEqual(ok, start([{max_per, 3}])).

@@ -1,15 +1,16 @@
 defmodule CanalLockTest do
-  # What is said here in Elixir alone: options, children, and how errors look. All else is tested in Erlang.
+  # What only the Elixir module does: options, child specifications, and the display of errors. The Erlang suites test
+  # the rest.
   use ExUnit.Case, async: false
 
-  test "it has every function of the Erlang module" do
+  test "exports every function of :canal_lock" do
     ours = [__info__: 1, module_info: 0, module_info: 1, child_spec: 1, start_link: 1]
     erlangs = :canal_lock.module_info(:exports) -- [module_info: 0, module_info: 1, start_link: 2]
     assert [] = erlangs -- CanalLock.module_info(:exports)
     assert [] = CanalLock.module_info(:exports) -- (erlangs ++ ours)
   end
 
-  test "each function passes its arguments on in their order" do
+  test "each function passes its arguments in order" do
     start_supervised!({CanalLock, max_per: 3})
     assert {:acquired, 1} = CanalLock.acquire(:db, 1, 2)
     assert {:acquired, 2} = CanalLock.acquire_on(node(), :db, 2, 1)
@@ -29,13 +30,13 @@ defmodule CanalLockTest do
     assert :ok = CanalLock.release_on(node(), :db)
     assert {:error, :not_held} = CanalLock.release(:db)
     assert %{granted: 3, released: 3, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
-    # This node is in no net, and so is no other.
+    # This node is not distributed, so it cannot connect to any other.
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1))
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db))
   end
 
   @tag :capture_log
-  test "P10: a child keeps its table when it crashes, unless it is not to" do
+  test "P10: a child that crashes keeps its table, unless keep_on_crash is false" do
     keeping = start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
     assert %{keep_on_crash: true, sweep_interval_ms: 1000, max_per: 3} = state(keeping)
     assert %{id: CanalLock, modules: [:canal_lock_manager]} = CanalLock.child_spec(max_per: 3)
@@ -50,7 +51,7 @@ defmodule CanalLockTest do
     assert [] = CanalLock.held()
   end
 
-  # As `sys` shows it.
+  # The state as `sys` shows it.
   defp state(manager) do
     {:status, _, _, [_, _, _, _, shown]} = :sys.get_status(manager)
     [state] = for {:data, [{~c"State", state}]} <- shown, do: state
@@ -61,14 +62,14 @@ defmodule CanalLockTest do
     monitor = Process.monitor(manager)
     Process.exit(manager, :kill)
     assert_receive {:DOWN, ^monitor, _, _, :killed}
-    await_another()
+    await_restart()
   end
 
-  defp await_another do
-    if Process.whereis(:canal_lock), do: :sys.get_state(:canal_lock), else: await_another()
+  defp await_restart do
+    if Process.whereis(:canal_lock), do: :sys.get_state(:canal_lock), else: await_restart()
   end
 
-  test "the first process that needs it may start it" do
+  test "any process can start the manager, without a supervisor" do
     {:ok, manager} = CanalLock.start_link(max_per: 7, keep_on_crash: false)
     assert %{max_per: 7} = CanalLock.info()
     assert %{keep_on_crash: false, sweep_interval_ms: 5000} = state(manager)
@@ -77,19 +78,19 @@ defmodule CanalLockTest do
   end
 
   for {options, words} <- [
-        {[], "the option :max_per is missing, a positive integer"},
-        {[keep_on_crash: true], "the option :max_per is missing, a positive integer"},
-        {[max_per: 0], "max_per is not a positive integer: 0"},
-        {[max_per: "3"], ~s(max_per is not a positive integer: "3")},
-        {[max_per: 3, keep_on_crash: :yes], "keep_on_crash is neither true nor false: [keep_on_crash: :yes]"},
+        {[], "the option :max_per is missing; it must be a positive integer"},
+        {[keep_on_crash: true], "the option :max_per is missing; it must be a positive integer"},
+        {[max_per: 0], "the option :max_per must be a positive integer, got: 0"},
+        {[max_per: "3"], ~s(the option :max_per must be a positive integer, got: "3")},
+        {[max_per: 3, keep_on_crash: :yes], "the option :keep_on_crash must be true or false, got: :yes"},
         {[max_per: 3, sweep_interval_ms: 0],
-         "sweep_interval_ms is not a positive integer below 2^32, in milliseconds: [sweep_interval_ms: 0]"},
+         "the option :sweep_interval_ms must be a positive integer below 2^32 (milliseconds), got: 0"},
         {[max_pre: 3], "unknown keys [:max_pre] in [max_pre: 3], the allowed keys are"},
         {[max_per: 3, max_per: 4], "duplicate keys [:max_per]"},
-        {3, "not a keyword list of options such as [max_per: 3]: 3"},
-        {%{max_per: 3}, "not a keyword list of options such as [max_per: 3]: %{max_per: 3}"}
+        {3, "the options must be a keyword list such as [max_per: 3], got: 3"},
+        {%{max_per: 3}, "the options must be a keyword list such as [max_per: 3], got: %{max_per: 3}"}
       ] do
-    test "options that are wrong: #{inspect(options)}" do
+    test "wrong options: #{inspect(options)}" do
       options = unquote(Macro.escape(options))
 
       for wrong <- [&CanalLock.start_link/1, &CanalLock.child_spec/1] do
@@ -101,23 +102,28 @@ defmodule CanalLockTest do
     end
   end
 
-  test "an error says which argument is wrong" do
+  test "an error names the wrong argument" do
     assert blamed(fn -> CanalLock.acquire(:db, 3, 1) end) =~ "canal_lock is not started"
     start_supervised!({CanalLock, max_per: 3})
-    assert blamed(fn -> CanalLock.acquire(:db, :three, 1) end) =~ "2nd argument: not a non-negative integer"
-    assert blamed(fn -> CanalLock.with_permit(:db, 3, 1, :fun) end) =~ "4th argument: not a function of no arguments"
-    assert blamed(fn -> CanalLock.buckets(:db, 0) end) =~ "2nd argument: not a positive integer"
+
+    assert blamed(fn -> CanalLock.acquire(:db, :three, 1) end) =~
+             "2nd argument: MaxPer must be a non-negative integer, got: three"
+
+    assert blamed(fn -> CanalLock.with_permit(:db, 3, 1, :fun) end) =~
+             "4th argument: Fun must be a function of arity 0, got: 'fun'"
+
+    assert blamed(fn -> CanalLock.buckets(:db, 0) end) =~ "2nd argument: MaxPer must be a positive integer, got: 0"
     assert 0 = CanalLock.info().granted
   end
 
-  test "top shows keys and holders as Elixir does, whatever they are" do
+  test "top formats any key and holder as Elixir does" do
     start_supervised!({CanalLock, max_per: 3})
 
     keys = [
       {MyApp.Repo, "db"},
       "tenant\e[2J",
       ~D[2026-01-01],
-      # One that its own implementation of Inspect fails with.
+      # Its implementation of Inspect raises.
       %{~D[2026-01-01] | month: :none},
       {:huge, Bitwise.bsl(1, 10_000_000)},
       Enum.reduce(1..1_000_000, :leaf, fn _, term -> {term} end),
@@ -143,12 +149,12 @@ defmodule CanalLockTest do
     assert shown |> String.split("\n") |> Enum.all?(&(String.length(&1) < 80))
   end
 
-  # Of a picture, the lines of each.
+  # The lines of each section of a picture.
   defp sections(picture) do
     picture |> String.split("\n\n") |> Enum.map(&String.split(&1, "\n", trim: true))
   end
 
-  test "top takes the options that it says, and says what is wrong" do
+  test "top accepts its documented options and names a wrong one" do
     assert blamed(fn -> CanalLock.top() end) =~ "canal_lock is not started"
     start_supervised!({CanalLock, max_per: 3})
     for n <- 1..20, do: {:acquired, 1} = CanalLock.acquire({:key, n}, 3, 1)
@@ -160,9 +166,9 @@ defmodule CanalLockTest do
     end
 
     for {options, words} <- [
-          {%{rows: 3}, "not a keyword list of options such as [rows: 20]: %{rows: 3}"},
-          {[rows: 0], "rows is not a positive integer: [rows: 0]"},
-          {[interval_ms: :soon], "interval_ms is not a positive integer below 2^32, in milliseconds"},
+          {%{rows: 3}, "the options must be a keyword list such as [rows: 20], got: %{rows: 3}"},
+          {[rows: 0], "the option :rows must be a positive integer, got: 0"},
+          {[interval_ms: :soon], "the option :interval_ms must be a positive integer below 2^32 (milliseconds)"},
           {[row: 3], "unknown keys [:row] in [row: 3]"},
           {[show: &inspect/1], "unknown keys [:show]"}
         ] do
@@ -171,7 +177,7 @@ defmodule CanalLockTest do
     end
   end
 
-  # As it is shown when a process dies of it.
+  # The error as a crash report shows it.
   defp blamed(fun) do
     fun.()
     flunk("no error")

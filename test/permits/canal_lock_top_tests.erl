@@ -9,7 +9,9 @@
 %% Started by tests.
 -export([hold/2]).
 
--define(NOT_STARTED, "canal_lock is not started: there is no manager, and no table that one has kept").
+-define(NOT_STARTED,
+    "canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor"
+).
 
 %% Looks follow one another as fast as the test lets them.
 -define(QUICK, #{interval_ms => 1}).
