@@ -9,19 +9,13 @@ defmodule CanalLock do
              |> Enum.take_every(2)
              |> Enum.join("\n")
 
-  @typedoc """
-  What permits are counted for: any term, compared with `===`.
-  """
+  @typedoc "What permits are counted for: any term, compared with `===`."
   @type key :: :canal_lock.key()
 
-  @typedoc """
-  Permits per bucket: a non-negative integer of any size. With 0, every acquire answers `:full`.
-  """
+  @typedoc "Permits per bucket: a non-negative integer of any size. With 0, every acquire answers `:full`."
   @type max_per :: non_neg_integer
 
-  @typedoc """
-  Number of buckets at the moment: a non-negative integer of any size. With 0, every acquire answers `:full`.
-  """
+  @typedoc "Number of buckets at the moment: a non-negative integer of any size. With 0, every acquire answers `:full`."
   @type buckets :: non_neg_integer
 
   @typedoc """
@@ -34,9 +28,7 @@ defmodule CanalLock do
   """
   @type option :: {:max_per, pos_integer} | {:keep_on_crash, boolean} | {:sweep_interval_ms, pos_integer}
 
-  @typedoc """
-  The answer of `info/0`: the state of the table, and the totals of its events since it was opened.
-  """
+  @typedoc "The answer of `info/0`: the state of the table, and the totals of its events since it was opened."
   @type info :: :canal_lock.info()
 
   @doc """

@@ -45,7 +45,7 @@
     try
         ?ANSWER(Arguments, Call)
     catch
-        exit:Reason -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
+        exit:Exit -> exit({Exit, {?MODULE, ?FUNCTION_NAME, Arguments}})
     end
 ).
 

@@ -1,49 +1,48 @@
 defmodule CanalLock.Quorum do
   @moduledoc """
-  Read/write locks of names across nodes: one writer, or readers, at a time, on all nodes together.
+  Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 
-  A lock is held when more than half of the members have a vote for it. There is no master, and `div(n - 1, 2)` of `n`
-  members may be down or out of reach. A lock is kept by a lease: two nodes that cannot reach each other never both hold
-  a name.
+  A lock is held while more than half of the members vote for it. There is no master, and `div(n - 1, 2)` of `n` members
+  may be down or unreachable. Each vote has a lease: two nodes that cannot reach each other never both hold a name.
 
       children = [{CanalLock.Quorum, members: [:"a@host1", :"b@host2", :"c@host3"]}]
 
-  The list is the same on all members, this node is one of them, and the nodes have to be able to connect with each
-  other; they are kept connected. Then:
+  The list is the same on all members, and this node is one of them. The nodes must be able to connect to each other;
+  the library keeps them connected. Then:
 
       iex> {:ok, lock} = CanalLock.Quorum.lock({:invoice, 17}, 5000)
-      iex> CanalLock.Quorum.held(lock)
+      iex> CanalLock.Quorum.held?(lock)
       true
-      iex> CanalLock.Quorum.try_unlock(lock)
+      iex> CanalLock.Quorum.unlock_async(lock)
       :ok
-      iex> CanalLock.Quorum.held(lock)
+      iex> CanalLock.Quorum.held?(lock)
       false
 
-  The process that asked for a lock is its holder. Its death gives the lock back, and it is sent
-  `{:canal_lock, :at_risk, lock}` when the lock may be lost soon, and `{:canal_lock, :lost, lock}` when it is.
+  The process that asked for a lock is its holder. When it dies, the lock is unlocked. The holder gets the message
+  `{:canal_lock_quorum, :at_risk, lock}` when the lock may be lost soon, and `{:canal_lock_quorum, :lost, lock}` when it
+  is lost.
 
-  What a paused holder does after its lock is lost only the resource can refuse: give it `fence/1`, and let it refuse a
-  lower one than it has seen. `docs/cluster.md` says how to use and to run them, `docs/quorum.md` how they work;
-  `:canal_lock_quorum` is the same in Erlang.
+  A holder can be suspended after it has checked its lock, and go on after the lock is lost. Only the resource can
+  reject its writes then: send `fence/1` with each write, and let the resource reject a fence that is lower than the
+  highest one it has seen. `docs/cluster.md` describes how to use and operate quorum locks, `docs/quorum.md` how they
+  work. `:canal_lock_quorum` is the same API in Erlang.
   """
 
   @typedoc """
-  What is locked: a binary, an atom, an integer, or a tuple or list of names, compared with `===`. At most 1024 bytes in
-  the external term format.
+  What a lock locks: a binary, an atom, an integer, or a tuple or list of names, compared with `===`. At most 1024 bytes
+  in the external term format.
   """
   @type name :: :canal_lock_quorum.name()
 
-  @typedoc """
-  A lock that is or was held. Of use on its node alone.
-  """
+  @typedoc "A lock that is or was held. Other nodes cannot use it."
   @type lock :: :canal_lock_quorum.lock()
 
   @typedoc """
-  `:members` have to be there: all nodes that vote, the same on each.
+  `:members` is required: all voting nodes, the same list on each.
 
-  `:fence_file` is where to keep how far fences have gone, so that they grow on when the node restarts. `:reconnect_ms`
-  (1000) is about how often to try to connect with members that are not connected. `:rules`, a map, are the constants of
-  the protocol, which have to be the same on all members.
+  `:fence_file` is the file in which this node stores its fences, so that they keep growing when the node restarts.
+  `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to connect to members that
+  are not connected. `:rules`, a map, are the constants of the protocol. They must be the same on all members.
   """
   @type option ::
           {:members, [node, ...]}
@@ -52,7 +51,7 @@ defmodule CanalLock.Quorum do
           | {:rules, %{atom => pos_integer}}
 
   @doc """
-  A child of a supervisor: the quorum locks of this node. Takes the options of `start_link/1`.
+  The child specification of the quorum locks of this node, for a supervisor. Takes the options of `start_link/1`.
 
       iex> CanalLock.Quorum.child_spec(members: [node()]).start
       {CanalLock.Quorum, :start_link, [[members: [node()]]]}
@@ -65,61 +64,59 @@ defmodule CanalLock.Quorum do
   @doc """
   Starts the quorum locks of this node, linked to the caller.
 
-  Options are `t:option/0`. Answers `{:error, {:already_started, pid}}` if they are started, and raises `ArgumentError`
-  if an option is wrong. See `:canal_lock_quorum.start_link/1`.
+  Options are `t:option/0`. Answers `{:error, {:already_started, pid}}` if they run. Raises `ArgumentError` if an option
+  is wrong. See `:canal_lock_quorum.start_link/1`.
 
       iex> CanalLock.Quorum.start_link(members: [:"a@somewhere.else"])
-      ** (ArgumentError) members does not list this node, #{node()}
+      ** (ArgumentError) the option :members must contain this node, #{node()}, got: [:"a@somewhere.else"]
 
       iex> CanalLock.Quorum.start_link(reconnect_ms: 1000)
-      ** (ArgumentError) members is missing: the list of all nodes that vote, the same on each
+      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 16 nodes, the same on each of them
   """
   @spec start_link([option]) :: {:ok, pid} | {:error, term}
   def start_link(options) do
-    Keyword.keyword?(options) ||
-      raise ArgumentError, "not a keyword list of options such as [members: [node()]]: #{inspect(options)}"
+    names = Keyword.keys(:canal_lock_quorum_config.options())
 
-    case :canal_lock_quorum_errors.faults(:start_link, [Map.new(options)]) do
-      %{1 => fault} -> raise ArgumentError, fault
-      _ -> :canal_lock_quorum.start_link(Map.new(options))
-    end
+    options
+    |> CanalLock.Options.validate!(names, "[members: [node()]]", &:canal_lock_quorum_config.wrong_option/1)
+    |> :canal_lock_quorum.start_link()
   end
 
   @doc """
-  Stops the quorum locks of this node. Its locks are lost, and given back. A supervisor starts them again.
+  Stops the quorum locks of this node. Its locks are lost and unlocked. A supervisor restarts it.
   """
   @spec stop() :: :ok
   defdelegate stop(), to: :canal_lock_quorum
 
   @doc """
-  Locks `name` for the calling process, alone, within `timeout_ms` milliseconds.
+  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds.
 
-  `{:error, :no_quorum}` comes at once when less than a quorum of members is connected. A process that locks a name
+  Answers `{:error, :no_quorum}` at once if less than a quorum of members is connected. A process that locks a name
   twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
       {:error, :timeout}
 
-  Raises `ArgumentError` if an argument is wrong, or if the quorum locks are not started on this node. Costs a round
-  trip to a quorum of members; `:canal_lock_quorum.lock/2` says more.
+  Raises `ArgumentError` if an argument is wrong, or if the quorum locks are not started on this node. Cost: a round
+  trip to a quorum of members. `:canal_lock_quorum.lock/2` has the details.
   """
   @spec lock(name, non_neg_integer) :: {:ok, lock} | {:error, :timeout | :no_quorum}
   defdelegate lock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
-  Locks `name` for the calling process, with other readers. A writer that waits keeps new readers out.
+  Locks `name` for the calling process, together with other readers. A waiting writer keeps new readers out.
 
       iex> {:ok, one} = CanalLock.Quorum.rlock("report", 5000)
       iex> {:ok, other} = CanalLock.Quorum.rlock("report", 5000)
-      iex> {CanalLock.Quorum.held(one), CanalLock.Quorum.held(other)}
+      iex> {CanalLock.Quorum.held?(one), CanalLock.Quorum.held?(other)}
       {true, true}
   """
   @spec rlock(name, non_neg_integer) :: {:ok, lock} | {:error, :timeout | :no_quorum}
   defdelegate rlock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
-  Locks all of 1 to 64 `names` for the calling process, alone, or none of them: they are one lock.
+  Locks all of 1 to 64 `names` for the calling process, exclusively, or none of them. They are one lock.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock_many([{:account, 1}, {:account, 2}], 5000)
       iex> CanalLock.Quorum.unlock(lock)
@@ -129,7 +126,7 @@ defmodule CanalLock.Quorum do
   defdelegate lock_many(names, timeout_ms), to: :canal_lock_quorum
 
   @doc """
-  Calls `fun` with a lock of `name`, which is given back however `fun` ends.
+  Calls `fun` with a lock of `name`. The lock is unlocked when `fun` returns, raises, throws or exits.
 
       iex> CanalLock.Quorum.with_lock(:nightly_job, 5000, fn lock -> CanalLock.Quorum.fence(lock) > 0 end)
       {:ok, true}
@@ -139,16 +136,24 @@ defmodule CanalLock.Quorum do
   defdelegate with_lock(name, timeout_ms, fun), to: :canal_lock_quorum
 
   @doc """
-  Whether the lock is held, now. Reads some words of memory; no message, no call.
+  Whether the lock is held. Reads a few words of memory; sends no message.
+
+      iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
+      iex> CanalLock.Quorum.held?(lock)
+      true
   """
+  @spec held?(lock) :: boolean
+  defdelegate held?(lock), to: :canal_lock_quorum, as: :is_held
+
+  @doc "Another name of `held?/1`."
   @spec held(lock) :: boolean
   defdelegate held(lock), to: :canal_lock_quorum
 
   @doc """
-  A number for the resource to check: those of the writers of a name always grow.
+  The fence of a lock: a number for the resource to check. The fences of the writers of a name always grow.
 
       iex> {:ok, first} = CanalLock.Quorum.lock("file", 5000)
-      iex> :ok = CanalLock.Quorum.try_unlock(first)
+      iex> :ok = CanalLock.Quorum.unlock_async(first)
       iex> {:ok, second} = CanalLock.Quorum.lock("file", 5000)
       iex> CanalLock.Quorum.fence(second) > CanalLock.Quorum.fence(first)
       true
@@ -157,7 +162,7 @@ defmodule CanalLock.Quorum do
   defdelegate fence(lock), to: :canal_lock_quorum
 
   @doc """
-  Gives a lock back, and waits until a quorum has forgotten it, unless another process of this node has it next.
+  Unlocks a lock and waits until a quorum has confirmed it, unless it is passed on to another process of this node.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
       iex> CanalLock.Quorum.unlock(lock)
@@ -165,21 +170,32 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.unlock(lock)
       {:error, :not_held}
 
-  `{:error, :timeout}` if no quorum has answered for the length of a lease: it is given back all the same.
+  Answers `{:error, :timeout}` if no quorum has confirmed within the length of a lease. The lock is unlocked in this
+  case, too.
   """
   @spec unlock(lock) :: :ok | {:error, :not_held | :timeout}
   defdelegate unlock(lock), to: :canal_lock_quorum
 
   @doc """
-  Gives a lock back, and does not wait: it is not held from now on, and the members are told by and by.
+  Unlocks a lock without a wait. It is not held from now on; the members are notified in the background.
 
-  What goes wrong then is logged. `:canal_lock_quorum.try_unlock/1` says more.
+      iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
+      iex> CanalLock.Quorum.unlock_async(lock)
+      :ok
+      iex> CanalLock.Quorum.held?(lock)
+      false
+
+  A failure to notify the members is logged. `:canal_lock_quorum.unlock_async/1` has the details.
   """
+  @spec unlock_async(lock) :: :ok | {:error, :not_held}
+  defdelegate unlock_async(lock), to: :canal_lock_quorum
+
+  @doc "Another name of `unlock_async/1`."
   @spec try_unlock(lock) :: :ok | {:error, :not_held}
   defdelegate try_unlock(lock), to: :canal_lock_quorum
 
   @doc """
-  How the members are, as this node sees it.
+  The members and the locks of this node, as this node sees them.
 
       iex> %{members: [%{connected: true}], voting: true} = CanalLock.Quorum.status()
   """
@@ -187,7 +203,7 @@ defmodule CanalLock.Quorum do
   defdelegate status(), to: :canal_lock_quorum
 
   @doc """
-  Who holds what on all members, and the members that did not tell within five seconds.
+  The locks of all members, and the members that did not answer within five seconds.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
       iex> {[%{names: ["file"], mode: :write, holder: holder}], []} = CanalLock.Quorum.locks()
@@ -198,9 +214,10 @@ defmodule CanalLock.Quorum do
   defdelegate locks(), to: :canal_lock_quorum
 
   @doc """
-  Has whoever holds `name` give it up, and tells the holder that its lock is lost.
+  Revokes all locks of `name`, and notifies their holders that the locks are lost.
 
-  Others get the name when the holder's node has confirmed it, or after ten seconds of silence.
+  Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
+  silence.
   """
   @spec force_unlock(name) :: :ok
   defdelegate force_unlock(name), to: :canal_lock_quorum

@@ -1,95 +1,75 @@
-%% @doc Locks of names across nodes: one writer, or readers, at a time, on all nodes together.
+%% @doc Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 %%
-%% The <em>members</em> are up to 16 nodes, the same list on each. A <em>lock</em> is held when more than half of them
-%% have a vote for it. So no member is a master, and up to `(N - 1) div 2' of `N' may be down or out of reach; with less
-%% than a quorum nobody gets a lock, and who has one is told that it is lost. A lock is kept by a lease: two nodes that
-%% cannot reach each other never both hold a name.
+%% The <em>members</em> are up to 16 nodes, with the same list on each. A <em>lock</em> is held while more than half of
+%% the members vote for it. So there is no master, and up to `(N - 1) div 2' of `N' members may be down or unreachable.
+%% Without a quorum no lock is granted, and the holders are notified that their locks are lost. Each vote has a lease:
+%% two nodes that cannot reach each other never both hold a name.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock_quorum:start_link(#{members => [node()]}).
 %% {ok,<0.84.0>}
-%% 2> {ok, Lock} = canal_lock_quorum:lock({invoice, 17}, 5000), canal_lock_quorum:held(Lock).
+%% 2> {ok, Lock} = canal_lock_quorum:lock({invoice, 17}, 5000), canal_lock_quorum:is_held(Lock).
 %% true
-%% 3> canal_lock_quorum:try_unlock(Lock).
+%% 3> canal_lock_quorum:unlock_async(Lock).
 %% ok
 %% '''
 %%
-%% A <em>name</em> is a binary, an atom, an integer, or a tuple or list of names; of at most 1024 bytes in the external
+%% A <em>name</em> is a binary, an atom, an integer, or a tuple or list of names, of at most 1024 bytes in the external
 %% term format. The <em>holder</em> of a lock is the process that asked for it. It gets messages:
 %%
 %% <ul>
-%% <li>`{canal_lock, at_risk, Lock}': voters have not answered for half of the lease; it may be lost soon.</li>
-%% <li>`{canal_lock, lost, Lock}': it is not held any more. Voters could not be reached, or the name was unlocked by
-%% force, or canal_lock_quorum was stopped or has crashed here.</li>
+%% <li>`{canal_lock_quorum, at_risk, Lock}': too few voters have answered for half of the lease. The lock is still held,
+%% but may be lost soon.</li>
+%% <li>`{canal_lock_quorum, lost, Lock}': the lock is not held any more. Too few voters could be reached, or
+%% {@link force_unlock/1} was called for a name, or canal_lock_quorum was stopped or has crashed on this node.</li>
 %% </ul>
 %%
-%% When the holder dies, its locks are given back. Any process of its node may give a lock back.
+%% When the holder dies, its locks are unlocked. Any process of the holder's node may unlock a lock.
 %%
-%% What a paused holder does after its lock is lost only the resource can refuse: give it {@link fence/1}, and let it
-%% refuse a lower one than it has seen. `docs/quorum.md' says how it all works, and what it cannot promise.
+%% A holder can be suspended after it has checked its lock, and go on after the lock is lost. Only the resource can
+%% reject its writes then. Send {@link fence/1} with each write, and let the resource reject a fence that is lower than
+%% the highest one it has seen. `docs/quorum.md' describes the protocol and its limits.
 %%
 %% == Errors ==
-%% A wrong argument raises `badarg', and so does any call while canal_lock_quorum is not started on this node. The shell
-%% says which argument it is, and why (`error_info', EEP 54). When something raises, nothing has changed. If the process
-%% that answers is killed meanwhile, a call exits as `gen_server:call/2' does.
+%% A wrong argument raises `badarg'. So does any call while canal_lock_quorum is not started on this node. The shell
+%% shows which argument is wrong, and why (`error_info', EEP 54). A call that raises has changed nothing. If the process
+%% that serves a call is killed, the call exits as `gen_server:call/2' does.
 -module(canal_lock_quorum).
+
+-define(ERRORS, canal_lock_quorum_errors).
+-include("../canal_lock_errors.hrl").
 
 -export([start_link/1, child_spec/1, stop/0]).
 -export([lock/2, rlock/2, lock_many/2, with_lock/3]).
--export([held/1, fence/1, unlock/1, try_unlock/1]).
+-export([is_held/1, held/1, fence/1, unlock/1, unlock_async/1, try_unlock/1]).
 -export([status/0, locks/0, force_unlock/1]).
 
 -export_type([name/0, lock/0, options/0, lock_info/0, status/0]).
 
-%% How long other nodes may take to tell what they hold.
--define(TELL_MS, 5000).
+%% How long locks/0 waits for the other nodes.
+-define(LOCKS_TIMEOUT_MS, 5000).
 
-%% Macros: the function that raises is the one that is shown. What is wrong with the arguments is found out again then,
-%% by canal_lock_quorum_errors; the calls themselves only see that something is, and answer `wrong'.
--define(RAISE(Cause, Arguments),
-    error(badarg, Arguments, [{error_info, #{module => canal_lock_quorum_errors, cause => Cause}}])
-).
-
--define(CHECKED(Arguments, Call),
-    case Call of
-        wrong -> ?RAISE(badarg, Arguments);
-        Checked -> Checked
-    end
-).
-
-%% A call of a process of ours.
--define(CALLED(Arguments, Call),
+%% Turns the exit of a call to a process that is not started into `{raise, not_started}'.
+-define(STARTED(Call),
     try
         Call
     catch
-        exit:{noproc, _} -> ?RAISE(not_started, Arguments);
-        exit:{Reason, _} -> exit({Reason, {?MODULE, ?FUNCTION_NAME, Arguments}})
+        exit:noproc -> {raise, not_started}
     end
 ).
-
-%% What a lock of another node's, or of an earlier life, raises.
--define(OF_THIS_NODE(Arguments, Call),
-    try
-        Call
-    catch
-        error:badarg -> ?RAISE(not_of_this_node, Arguments);
-        error:not_loaded -> ?RAISE(not_started, Arguments)
-    end
-).
-
--define(IS_MS(Ms), is_integer(Ms), Ms >= 0, Ms < 1 bsl 32).
 
 -type name() :: canal_lock_quorum_names:name().
-%% What is locked. Names are compared with `=:='.
+%% What a lock locks. Names are compared with `=:='.
 
 -type lock() :: canal_lock_quorum_lock:lock().
-%% A lock that is or was held. Of use on its node alone; it may be compared, and sent to other processes there.
+%% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
 -type options() :: canal_lock_quorum_config:options().
-%% `members': all nodes that vote, this one among them, in any order. `fence_file' (none): where to keep how far fences
-%% have gone, so that they grow on when the node restarts; the file of this node alone, in a folder that is there.
-%% `reconnect_ms' (1000): about how often to try to connect with members that are not connected. `rules': the constants
-%% of the protocol, which have to be the same on all members; `docs/cluster.md' says what each does.
+%% `members' (required): all voting nodes, this one among them, in any order. `fence_file' (default none): the file in
+%% which this node stores its fences, so that they keep growing when the node restarts. Each node needs a file of its
+%% own, in an existing folder. `reconnect_ms' (default 1000): the average interval, in milliseconds, between attempts to
+%% connect to members that are not connected. `rules': the constants of the protocol. They must be the same on all
+%% members; `docs/cluster.md' describes each.
 
 -type lock_info() :: #{
     node := node(),
@@ -100,7 +80,8 @@
     since_ms := integer(),
     held := boolean()
 }.
-%% Who holds what where, and since when by the wall clock there (`erlang:system_time(millisecond)').
+%% A lock: its node, holder and names, and the time it was granted by the wall clock of its node
+%% (`erlang:system_time(millisecond)').
 
 -type status() :: #{
     members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
@@ -110,178 +91,201 @@
     held := non_neg_integer(),
     pending_unlocks := non_neg_integer()
 }.
-%% As this node sees it. Of each member: whether it is connected, whether its voter answers, and for how many
-%% milliseconds its votes count if it says nothing more. `quorum': whether enough of them answer for a lock.
-%% `voting': whether the voter of this node votes, or is still finding out what is held. Of this node: requests that
-%% wait for a lock, locks that are held, and locks given back of which a quorum has not heard yet.
+%% The cluster as this node sees it. For each member: whether it is connected, whether its voter answers, and for how
+%% many milliseconds its votes stay valid without another answer. `quorum': whether enough voters answer for a lock.
+%% `voting': whether the voter of this node votes. It does not while it learns which locks are held. For this node: the
+%% number of requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet.
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
-%% See {@type options()}. All members have to be started with the same `members' and `rules'; nodes that differ do not
-%% listen to each other, and log it. To change them, stop canal_lock_quorum on all nodes for longer than the lease of a
-%% voter (10 s), and start it anew.
+%% `Options' is a map; see {@type options()}. All members must be started with the same `members' and `rules'. Nodes
+%% that differ ignore each other's messages and log an error. To change them, stop canal_lock_quorum on all nodes for
+%% longer than the lease of a voter (10 s) and start it again.
 %%
-%% The first time, and after a loss of the fences of more members than a quorum can do without, voting begins when all
-%% members have been there once.
+%% At the first start, voting begins when all members have been connected once. So it does after the fences of more than
+%% `(N - 1) div 2' members are lost.
 %%
-%% `{error, {already_started, Pid}}' if it is; `{error, {nif_not_loaded, Sentences}}' if the native library does not
-%% load.
+%% Answers `{error, {already_started, Pid}}' if it runs, and `{error, {nif_not_loaded, Text}}' if the native library
+%% does not load; `Text' is a binary. Raises `badarg' if an option is wrong.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
-    case canal_lock_quorum_nif:load() of
-        ok -> ?CHECKED([Options], start(Options));
-        {error, Sentences} -> {error, {nif_not_loaded, Sentences}}
-    end.
+    ?ANSWER([Options], start(Options)).
 
 start(Options) ->
-    case canal_lock_quorum_config:fault(Options) of
-        none -> canal_lock_quorum_sup:start_link(canal_lock_quorum_config:make(Options));
-        _ -> wrong
+    case canal_lock_quorum_nif:load() of
+        ok ->
+            case canal_lock_quorum_config:wrong_option(Options) of
+                none -> canal_lock_quorum_sup:start_link(canal_lock_quorum_config:make(Options));
+                Wrong -> {raise, {badarg, #{1 => canal_lock_errors:option_text(Wrong, Options)}}}
+            end;
+        {error, Text} ->
+            {error, {nif_not_loaded, Text}}
     end.
 
-%% @doc For a supervisor. In Erlang the child is `canal_lock_quorum:child_spec(#{members => Members})', in Elixir
-%% `{CanalLock.Quorum, members: members}'.
+%% @doc The child specification of the quorum locks, for a supervisor.
+%%
+%% In Erlang the child is `canal_lock_quorum:child_spec(#{members => Members})', in Elixir
+%% `{CanalLock.Quorum, members: members}'. Raises `badarg' if `Options' is not a map; {@link start_link/1} checks the
+%% options themselves.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) ->
-    ?CHECKED([Options], child(Options)).
-
-child(Options) when is_map(Options) ->
-    #{
+    ?CHECKED([Options], #{
         id => canal_lock_quorum,
         start => {canal_lock_quorum, start_link, [Options]},
         type => supervisor,
         shutdown => infinity
-    };
-child(_) ->
-    wrong.
+    }).
 
-%% @doc Stops the quorum locks of this node. Its locks are lost, which the holders are told, and given back; its voter
-%% forgets what it has voted for.
+%% @doc Stops the quorum locks of this node. Its locks are lost and unlocked, the holders are notified, and its voter
+%% forgets its votes.
 %%
-%% Exits with `noproc' if there is none. A supervisor starts it again.
+%% If it has a supervisor, the supervisor restarts it. Exits with `noproc' if it does not run.
 -spec stop() -> ok.
 stop() ->
     canal_lock_quorum_sup:stop().
 
-%% @doc Locks `Name' for the calling process, alone.
+%% @doc Locks `Name' for the calling process, exclusively.
 %%
-%% Waits for at most `Timeout_ms' milliseconds: `{error, timeout}'. `{error, no_quorum}' comes at once when less than a
-%% quorum of members is connected. A process that locks a name twice waits for itself. Who waits is served roughly in
-%% the order of coming, on all nodes; but when the turn of a node comes, up to 16 of its processes have the name one
-%% after the other, for 50 ms or little more (the rules `run' and `run_ms'). No order is promised.
+%% Waits for at most `Timeout_ms' milliseconds, then answers `{error, timeout}'. Answers `{error, no_quorum}' at once if
+%% less than a quorum of members is connected. A process that locks a name twice waits for itself. Raises as described
+%% for the module.
 %%
-%% Cost: a round trip to a quorum of members, and one more while other nodes fight for the name. No round trip for those
-%% that have it from another process of this node.
+%% All nodes are served roughly in the order of their requests. But when a node has the name, up to 16 of its processes
+%% hold it one after the other, for 50 ms or slightly more (the rules `run' and `run_ms'). No order is guaranteed.
+%%
+%% Cost: a round trip to a quorum of members, and one more while nodes contend for the name. No round trip if another
+%% process of this node passes the lock on.
 -spec lock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
 lock(Name, Timeout_ms) ->
-    ?CHECKED([Name, Timeout_ms], ?CALLED([Name, Timeout_ms], locked(write, [Name], Timeout_ms))).
+    ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(write, [Name], Timeout_ms))).
 
-%% @doc Locks `Name' for the calling process, with other readers. A writer that waits keeps new readers out.
+%% @doc Locks `Name' for the calling process, together with other readers. A waiting writer keeps new readers out.
 %%
 %% Otherwise as {@link lock/2}.
 -spec rlock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
 rlock(Name, Timeout_ms) ->
-    ?CHECKED([Name, Timeout_ms], ?CALLED([Name, Timeout_ms], locked(read, [Name], Timeout_ms))).
+    ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(read, [Name], Timeout_ms))).
 
-%% @doc Locks all of 1 to 64 `Names' for the calling process, alone, or none of them: they are one lock. Two processes
-%% that lock some of the same names never wait for each other in a circle.
+%% @doc Locks all of 1 to 64 `Names' for the calling process, exclusively, or none of them. They are one lock. Two
+%% processes that lock some of the same names never deadlock.
 %%
 %% Otherwise as {@link lock/2}.
 -spec lock_many([name(), ...], Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
 lock_many(Names, Timeout_ms) ->
-    ?CHECKED([Names, Timeout_ms], ?CALLED([Names, Timeout_ms], locked(write, Names, Timeout_ms))).
+    ?ANSWER_OR_EXIT([Names, Timeout_ms], ?STARTED(lock(write, Names, Timeout_ms))).
 
-locked(Mode, Names, Timeout_ms) when ?IS_MS(Timeout_ms) ->
+lock(Mode, Names, Timeout_ms) when is_integer(Timeout_ms), Timeout_ms >= 0, Timeout_ms =< ?MAX_MS ->
     case canal_lock_quorum_names:encode_all(Names) of
         {ok, Bytes} -> canal_lock_quorum_agent:lock(Mode, Names, Bytes, Timeout_ms);
-        {error, _} -> wrong
+        {error, _} -> {raise, badarg}
     end;
-locked(_, _, _) ->
-    wrong.
+lock(_, _, _) ->
+    {raise, badarg}.
 
-%% @doc Calls `Fun' with a lock of `Name', which is given back ({@link try_unlock/1}) however `Fun' ends: when it
-%% returns (`{ok, Result}'), when it throws, exits or raises (which goes on to the caller), and when the process is
-%% killed.
+%% @doc Calls `Fun', a function of one argument, with a lock of `Name'.
 %%
-%% The lock may be lost while `Fun' runs: it is for `Fun' to look ({@link held/1}), and for the resource to check
-%% ({@link fence/1}). Otherwise as {@link lock/2}.
+%% The lock is unlocked as by {@link unlock_async/1} when `Fun' returns (then the answer is `{ok, Result}'), when it
+%% throws, exits or raises (which passes to the caller), and when the process is killed. The lock can be lost while
+%% `Fun' runs: `Fun' can check it with {@link is_held/1}, and the resource with {@link fence/1}.
+%%
+%% Otherwise as {@link lock/2}.
 -spec with_lock(name(), Timeout_ms :: non_neg_integer(), fun((lock()) -> Result)) ->
     {ok, Result} | {error, timeout | no_quorum}.
 with_lock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
-    case ?CHECKED([Name, Timeout_ms, Fun], ?CALLED([Name, Timeout_ms, Fun], locked(write, [Name], Timeout_ms))) of
+    case ?ANSWER_OR_EXIT([Name, Timeout_ms, Fun], ?STARTED(lock(write, [Name], Timeout_ms))) of
         {ok, Lock} ->
             try
                 {ok, Fun(Lock)}
             after
-                try_unlock(Lock)
+                unlock_async(Lock)
             end;
-        {error, Why} ->
-            {error, Why}
+        {error, Reason} ->
+            {error, Reason}
     end;
 with_lock(Name, Timeout_ms, Fun) ->
     ?RAISE(badarg, [Name, Timeout_ms, Fun]).
 
-%% @doc Whether the lock is held, now. If so, it was so at a moment of this call, and no other node found the name held
-%% then, but as a reader if this is one.
+%% @doc Whether the lock is held. `true' means that it was held at an instant of this call. No process of another node
+%% found the name held then, except as a reader if this is a reader's lock.
 %%
-%% Cost: reads some words of memory and the clock; no message, no call.
+%% Raises `badarg' if `Lock' is not a lock of this node. Cost: reads a few words of memory and the clock, less than a
+%% microsecond; no message.
+-spec is_held(lock()) -> boolean().
+is_held(Lock) ->
+    ?ANSWER([Lock], canal_lock_quorum_lock:is_held(Lock)).
+
+%% @doc Another name of {@link is_held/1}.
 -spec held(lock()) -> boolean().
 held(Lock) ->
-    ?CHECKED([Lock], ?OF_THIS_NODE([Lock], canal_lock_quorum_lock:held(Lock))).
+    ?ANSWER([Lock], canal_lock_quorum_lock:is_held(Lock)).
 
-%% @doc A number for the resource to check. Those of the writers of a name always grow. That of a reader is at least
-%% that of the last writer before it, and may be higher than that of the next one: resources remember those of writers
-%% alone.
+%% @doc The fence of a lock: a number for the resource to check.
+%%
+%% The fences of the writers of a name always grow. The fence of a reader is at least that of the last writer before it,
+%% and can be higher than that of the next writer. So a resource must store the fences of writers only. Raises `badarg'
+%% if `Lock' is not a lock.
 -spec fence(lock()) -> non_neg_integer().
 fence(Lock) ->
-    ?CHECKED([Lock], canal_lock_quorum_lock:fence(Lock)).
+    ?ANSWER([Lock], canal_lock_quorum_lock:fence(Lock)).
 
-%% @doc Gives a lock back, and waits until a quorum has forgotten it; or does not wait, if another process of this node
-%% waits for the name and has it next.
+%% @doc Unlocks a lock and waits until a quorum has confirmed it. If another process of this node waits for the name,
+%% the lock is passed on to it without a wait.
 %%
-%% `{error, not_held}' if it was lost or given back before. `{error, timeout}' if no quorum has answered for the length
-%% of a lease: it is given back all the same, and members that cannot be reached forget it by themselves.
+%% Answers `{error, not_held}' if the lock was lost or unlocked before. Answers `{error, timeout}' if no quorum has
+%% confirmed within the length of a lease. The lock is unlocked in this case, too: members that cannot be reached drop
+%% their votes when the lease expires. Raises `badarg' if `Lock' is not a lock of this node.
 %%
 %% Cost: a round trip to a quorum of members.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
 unlock(Lock) ->
-    case ?CHECKED([Lock], ?OF_THIS_NODE([Lock], canal_lock_quorum_lock:token(Lock))) of
-        not_held -> {error, not_held};
-        Token -> ?CALLED([Lock], canal_lock_quorum_agent:unlock(Token))
-    end.
+    ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_and_wait(canal_lock_quorum_lock:token(Lock)))).
 
-%% @doc Gives a lock back, and does not wait: it is not held from now on, and the members are told by and by, together
-%% with what else there is to tell. What the caller locks next is never refused because of it.
+unlock_and_wait(not_held) -> {error, not_held};
+unlock_and_wait({raise, Cause}) -> {raise, Cause};
+unlock_and_wait(Token) -> canal_lock_quorum_agent:unlock(Token).
+
+%% @doc Unlocks a lock without a wait. It is not held from now on; the members are notified in the background, together
+%% with other changes. A later lock by the caller is never refused because of it.
 %%
-%% Whether members could be told is not the caller's concern: what goes wrong is logged, and each member forgets the
-%% lock in the end. Waits only while more than 4096 (the rule `pending_unlocks') have been given back and no quorum has
-%% heard of it. `{error, not_held}' if it was lost or given back before.
+%% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
+%% only while more than 4096 unlocks (the rule `pending_unlocks') are not confirmed by a quorum. Answers `{error,
+%% not_held}' if the lock was lost or unlocked before. Raises `badarg' if `Lock' is not a lock of this node.
 %%
-%% Cost: a message to a process of this node.
+%% Cost: a message to a process of this node, 1 to 7 microseconds.
+-spec unlock_async(lock()) -> ok | {error, not_held}.
+unlock_async(Lock) ->
+    ?ANSWER([Lock], unlock_without_wait(Lock)).
+
+%% @doc Another name of {@link unlock_async/1}.
 -spec try_unlock(lock()) -> ok | {error, not_held}.
 try_unlock(Lock) ->
-    case ?CHECKED([Lock], ?OF_THIS_NODE([Lock], canal_lock_quorum_lock:give_back(Lock))) of
-        ok -> ok;
+    ?ANSWER([Lock], unlock_without_wait(Lock)).
+
+unlock_without_wait(Lock) ->
+    case canal_lock_quorum_lock:unlock_async(Lock) of
         not_held -> {error, not_held};
-        full -> wait_for_room(canal_lock_quorum_lock:token(Lock))
+        full -> unlock_when_possible(canal_lock_quorum_lock:token(Lock));
+        Answer -> Answer
     end.
 
-wait_for_room(not_held) ->
+unlock_when_possible(not_held) ->
     {error, not_held};
-wait_for_room(Token) ->
-    %% If the agent dies meanwhile, the lock is lost with it.
+unlock_when_possible(Token) ->
+    %% If the agent dies during the call, the lock is lost with it.
     try
         canal_lock_quorum_agent:try_unlock(Token)
     catch
         exit:_ -> {error, not_held}
     end.
 
-%% @doc How the members are, as this node sees it: {@type status()}.
+%% @doc The members and the locks of this node, as this node sees them: {@type status()}.
+%%
+%% Raises as described for the module. Cost: a call to two processes of this node.
 -spec status() -> status().
 status() ->
-    ?CALLED([], told()).
+    ?ANSWER_OR_EXIT([], ?STARTED(status_of_node())).
 
-told() ->
+status_of_node() ->
     Status = #{members := Members} = canal_lock_quorum_agent:status(),
     #{voting := Voting} = canal_lock_quorum_voter:state(),
     Answering = [Node || #{node := Node, connected := true, answers := true} <- Members],
@@ -291,28 +295,32 @@ told() ->
         held => canal_lock_quorum_agent:count()
     }.
 
-%% @doc Who holds what on all members, and the members that did not tell within five seconds.
+%% @doc The locks of all members, and the members that did not answer within five seconds.
+%%
+%% Raises as described for the module. Cost: a call to each member.
 -spec locks() -> {[lock_info()], Silent :: [node()]}.
 locks() ->
-    #{members := Members} = ?CALLED([], canal_lock_quorum_agent:status()),
+    #{members := Members} = ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_agent:status())),
     Nodes = [Node || #{node := Node} <- Members],
-    Told = lists:zip(Nodes, erpc:multicall(Nodes, canal_lock_quorum_agent, infos, [], ?TELL_MS)),
+    Answers = lists:zip(Nodes, erpc:multicall(Nodes, canal_lock_quorum_agent, infos, [], ?LOCKS_TIMEOUT_MS)),
     {
-        lists:append([Locks || {_, {ok, Locks}} <- Told]),
-        [Node || {Node, Outcome} <- Told, element(1, Outcome) =/= ok]
+        lists:append([Locks || {_, {ok, Locks}} <- Answers]),
+        [Node || {Node, Answer} <- Answers, element(1, Answer) =/= ok]
     }.
 
-%% @doc Has whoever holds `Name' give it up: the holder is told that its lock is lost.
+%% @doc Revokes all locks of `Name'. Their holders are notified that the locks are lost.
 %%
-%% Others get the name when the holder's node has confirmed it, or after ten seconds (the rule `voter_lease_ms') of
-%% silence, so there are never two holders. Members that this node is not connected with do not hear of it; a quorum is
-%% enough.
+%% Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
+%% silence (the rule `voter_lease_ms'). So there are never two writers. The request goes to the members that this node
+%% is connected to; a quorum of them is enough. Raises as described for the module.
+%%
+%% Cost: a call to a process of this node. The answer does not wait for the members.
 -spec force_unlock(name()) -> ok.
 force_unlock(Name) ->
-    ?CHECKED([Name], ?CALLED([Name], revoked(Name))).
+    ?ANSWER_OR_EXIT([Name], ?STARTED(revoke(Name))).
 
-revoked(Name) ->
+revoke(Name) ->
     case canal_lock_quorum_names:encode(Name) of
         {ok, Bytes} -> canal_lock_quorum_agent:revoke(Bytes);
-        {error, _} -> wrong
+        {error, _} -> {raise, badarg}
     end.

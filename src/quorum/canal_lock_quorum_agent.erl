@@ -1,12 +1,13 @@
 %% @private
-%% Runs the agent of this node: hands it what its processes want and what the voters answer, sends what it says to the
-%% voters, and tells holders what becomes of their locks. It watches them, each by a monitor for each lock.
+%% Runs the agent of this node. It passes the requests of local processes and the answers of voters to the agent, sends
+%% the agent's frames to the voters, and notifies holders. It monitors each holder once per lock.
 %%
-%% What is in the mailbox is handed over together, and one batch goes to each voter for all of it. With an empty mailbox
-%% nothing waits: batches grow with the load, and no constant says how long to gather.
+%% A step takes all events that are in the mailbox, and sends one batch to each voter for them. If the mailbox is empty,
+%% a step starts at once. So batches grow with the load, and no constant says how long to collect events.
 %%
-%% If this process is killed, the locks of its node are lost: the native library ends the old agent before it makes
-%% another, and the next process tells the holders. Who waits for an answer, sees it die.
+%% If this process is killed, the locks of its node are lost: the native library ends the old agent before it opens
+%% another one, and the next process notifies the holders. Callers waiting for a reply exit, as with any `gen_server'
+%% that dies.
 -module(canal_lock_quorum_agent).
 
 -behaviour(gen_server).
@@ -15,10 +16,11 @@
 -export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, infos/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
-%% No step takes more events. A step should take less than a millisecond.
+%% The most events of one step. A step should take less than a millisecond.
 -define(MAX_EVENTS, 64).
 
-%% Who holds what: token, holder, the monitor of it, lock, and since when by the wall clock. It is the supervisor's.
+%% The held locks: token, holder, monitor of the holder, lock, and time of the grant by the wall clock. The supervisor
+%% owns the table.
 -define(TABLE, canal_lock_quorum).
 
 -record(waiting, {
@@ -31,16 +33,16 @@
 -record(state, {
     config :: canal_lock_quorum_config:config(),
     agent :: canal_lock_quorum_nif:agent(),
-    %% The last one first.
+    %% The newest first.
     events = [] :: [canal_lock_quorum_nif:agent_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
     next_request = 1 :: pos_integer(),
-    %% Who wants a lock, and who waits until one has been given back, by the numbers of their requests.
+    %% Callers that wait for a lock, and callers that wait for an unlock, by the numbers of their requests.
     locking = #{} :: #{pos_integer() => #waiting{}},
     unlocking = #{} :: #{pos_integer() => gen_server:from()},
-    %% Members that did not answer after the last step.
+    %% Members whose voters did not answer at the last step, as a bit for each place.
     silent = 0 :: non_neg_integer(),
-    %% That all others who could run have run since the first of the events came.
+    %% Whether this process has let others run since the first of the events came.
     has_yielded = false :: boolean(),
     pending = 0 :: non_neg_integer()
 }).
@@ -49,7 +51,7 @@
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% For the calling process. Names come as they are and as bytes, in whatever order.
+%% Locks for the calling process. `Bytes' are the names, encoded, in any order.
 -spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], non_neg_integer()) ->
     {ok, canal_lock_quorum_lock:lock()} | {error, timeout | no_quorum}.
 lock(Mode, Names, Bytes, Timeout_ms) ->
@@ -59,7 +61,7 @@ lock(Mode, Names, Bytes, Timeout_ms) ->
 unlock(Token) ->
     call({unlock, Token}).
 
-%% Waits until there is room.
+%% Waits until fewer unlocks are pending.
 -spec try_unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held}.
 try_unlock(Token) ->
     call({try_unlock, Token}).
@@ -76,12 +78,12 @@ revoke(Name) ->
 status() ->
     call(status).
 
-%% How many locks processes of this node hold.
+%% The number of locks that processes of this node hold.
 -spec count() -> non_neg_integer().
 count() ->
     ets:info(?TABLE, size).
 
-%% All of them.
+%% The locks that processes of this node hold.
 -spec infos() -> [canal_lock_quorum:lock_info()].
 infos() ->
     [
@@ -92,34 +94,34 @@ infos() ->
             mode => canal_lock_quorum_lock:mode(Lock),
             fence => canal_lock_quorum_lock:fence(Lock),
             since_ms => Since_ms,
-            held => canal_lock_quorum_lock:held(Lock)
+            held => canal_lock_quorum_lock:is_held(Lock)
         }
      || {_, Holder, _, Lock, Since_ms} <- ets:tab2list(?TABLE)
     ].
 
 call(Request) ->
-    gen_server:call(?MODULE, Request, infinity).
+    canal_lock_exit:call(?MODULE, Request, infinity).
 
 init(Config = #{setup := Setup}) ->
-    %% To say good-bye when it ends in order.
+    %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
-    %% Under load the mailbox is long, and collecting garbage need not look at it.
+    %% Under load the mailbox is long, and garbage collection need not traverse it.
     _ = process_flag(message_queue_data, off_heap),
-    %% The locks of the one before, if there was one, are not held from here on.
+    %% From here on the locks of the previous agent are not held.
     Agent = canal_lock_quorum_nif:agent_open(Setup),
-    ok = tell_holders_of_the_one_before(),
+    ok = notify_holders_of_the_previous_agent(),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     Connected = [node() | nodes(connected)],
     State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
     {ok, State, {continue, step}}.
 
-tell_holders_of_the_one_before() ->
+notify_holders_of_the_previous_agent() ->
     case ets:tab2list(?TABLE) of
         [] ->
             ok;
         Rows ->
             true = ets:delete_all_objects(?TABLE),
-            ok = tell_lost(Rows),
+            ok = notify(lost, Rows),
             canal_lock_quorum_reports:report(agent_died, #{lost => length(Rows)})
     end.
 
@@ -128,11 +130,11 @@ places(Nodes, #{places := Places}) ->
 
 handle_call({lock, Mode, Names, Bytes, Timeout_ms}, From = {Pid, _}, State) ->
     {Request, Numbered = #state{locking = Locking}} = number(State),
-    Monitor = erlang:monitor(process, Pid, [{tag, {gone_waiting, Request}}]),
+    Monitor = erlang:monitor(process, Pid, [{tag, {waiter_down, Request}}]),
     Waiting = #waiting{from = From, monitor = Monitor, mode = Mode, names = Names},
     add({lock, Request, Mode, Bytes, Timeout_ms}, Numbered#state{locking = Locking#{Request => Waiting}});
 handle_call({How, Token}, From, State) when How =:= unlock; How =:= try_unlock ->
-    give_back_for(From, How, Token, State);
+    unlock_for(From, How, Token, State);
 handle_call({revoke, Name}, From, State) ->
     gen_server:reply(From, ok),
     add({revoke, Name}, State);
@@ -145,11 +147,11 @@ handle_call(Request, From, State) ->
     noreply(State).
 
 status(#state{agent = Agent, config = #{members := Members}, pending = Pending, locking = Locking}) ->
-    Told = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
+    Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
     #{
         members => [
             #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
-         || {Node, {Connected, Answers, Valid_ms}} <- Told
+         || {Node, {Connected, Answers, Valid_ms}} <- Statuses
         ],
         pending_unlocks => Pending,
         waiting => map_size(Locking)
@@ -161,21 +163,21 @@ handle_cast(Request, State) ->
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
     case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-        %% It is the voter that tells of them.
+        %% The voter reports it.
         not_a_member -> noreply(State);
         Event -> add(Event, State)
     end;
 handle_info({try_unlock, Token}, State) ->
-    give_back(given_back, Token, State);
-handle_info({{gone, Token}, _, process, _, _}, State) ->
-    give_back(try_unlock, Token, State);
-handle_info({{gone_waiting, Request}, _, process, _, _}, State = #state{locking = Locking}) ->
+    unlock(given_back, Token, State);
+handle_info({{holder_down, Token}, _, process, _, _}, State) ->
+    unlock(try_unlock, Token, State);
+handle_info({{waiter_down, Request}, _, process, _, _}, State = #state{locking = Locking}) ->
     case maps:take(Request, Locking) of
         {_, Others} -> add({cancel, Request}, State#state{locking = Others});
         error -> noreply(State)
     end;
 handle_info(timeout, State = #state{has_yielded = false}) ->
-    %% Those who are about to ask come along with this step: it costs as much for many as for one.
+    %% Lets other processes send their requests first: a step costs about as much for many requests as for one.
     true = erlang:yield(),
     noreply(State#state{has_yielded = true});
 handle_info(timeout, State) ->
@@ -199,34 +201,34 @@ handle_info(Message, State) ->
 handle_continue(step, State) ->
     step(State).
 
-%% In order: locks are lost and given back at once, so that nobody elsewhere has to wait for the end of their lease.
+%% At a clean shutdown, all locks are unlocked at once, so no other node must wait for the end of their leases.
 terminate(Reason, State = #state{agent = Agent}) ->
-    case canal_lock_quorum_steps:is_orderly(Reason) of
+    case canal_lock_exit:is_clean_shutdown(Reason) of
         true ->
-            ok = give_all_back(State),
+            ok = unlock_all(State),
             canal_lock_quorum_nif:agent_close(Agent);
         false ->
             ok
     end.
 
-give_all_back(State = #state{events = Events, locking = Locking, config = Config}) ->
+unlock_all(State = #state{events = Events, locking = Locking, config = Config}) ->
     #{setup := #{rules := #{attempt_ms := Attempt_ms}}} = Config,
     Rows = ets:tab2list(?TABLE),
     true = ets:delete_all_objects(?TABLE),
     _ = erlang:start_timer(Attempt_ms, self(), farewell),
-    %% Who waits for a lock is not to get one now; that some have died, the agent may not have heard yet. The numbers of
-    %% unlocks mean nothing any more.
-    Cancelled = [{cancel, Request} || Request <- maps:keys(Locking)],
-    Returned = [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows],
-    Stepped = step(lists:reverse(Events) ++ Cancelled ++ Returned, State#state{events = []}),
-    %% Not earlier: who is told that a lock is lost must not find it held.
-    ok = tell_lost(Rows),
+    %% Waiters must not get a lock now, and the agent may not know yet that some have died. The request number of these
+    %% unlocks is not used.
+    Canceled = [{cancel, Request} || Request <- maps:keys(Locking)],
+    Unlocked = [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows],
+    Stepped = step(lists:reverse(Events) ++ Canceled ++ Unlocked, State#state{events = []}),
+    %% After the step: a lock must not be held any more when its holder is notified.
+    ok = notify(lost, Rows),
     await_quorum(Stepped).
 
-tell_lost(Rows) ->
-    lists:foreach(fun({_, Holder, _, Lock, _}) -> Holder ! {canal_lock, lost, Lock} end, Rows).
+notify(Event, Rows) ->
+    lists:foreach(fun({_, Holder, _, Lock, _}) -> Holder ! {canal_lock_quorum, Event, Lock} end, Rows).
 
-%% A voter may owe an answer, and hears of what was given back after it.
+%% A voter that still has to answer an earlier batch gets the unlocks after its answer.
 await_quorum(#state{pending = 0}) ->
     ok;
 await_quorum(State = #state{config = Config}) ->
@@ -243,25 +245,25 @@ await_quorum(State = #state{config = Config}) ->
 number(State = #state{next_request = Request}) ->
     {Request, State#state{next_request = Request + 1}}.
 
-%% Of members alone.
-connection(Node, Is, State = #state{config = #{places := Places}}) when is_map_key(Node, Places) ->
-    ok = canal_lock_quorum_reports:report(Is, #{node => Node}),
-    add({Is, maps:get(Node, Places)}, State);
-connection(_Node, _Is, State) ->
+%% Nodes that are not members are ignored.
+connection(Node, Change, State = #state{config = #{places := Places}}) when is_map_key(Node, Places) ->
+    ok = canal_lock_quorum_reports:report(Change, #{node => Node}),
+    add({Change, maps:get(Node, Places)}, State);
+connection(_Node, _Change, State) ->
     noreply(State).
 
-%% `From' hears what comes of it. Of two at the same time, one has given it back.
-give_back_for(From, How, Token, State) ->
+%% Answers `From' when the unlock is done. Of two callers that unlock at the same time, one gets `not_held'.
+unlock_for(From, How, Token, State) ->
     case [Lock || {_, _, _, Lock, _} <- ets:lookup(?TABLE, Token), canal_lock_quorum_lock:claim(Lock)] of
         [_] ->
             #state{next_request = Request, unlocking = Unlocking} = State,
-            give_back(How, Token, State#state{unlocking = Unlocking#{Request => From}});
+            unlock(How, Token, State#state{unlocking = Unlocking#{Request => From}});
         [] ->
             gen_server:reply(From, {error, not_held}),
             noreply(State)
     end.
 
-give_back(How, Token, State) ->
+unlock(How, Token, State) ->
     {Request, Numbered} = number(State),
     ok = forget(Token),
     add({How, Token, Request}, Numbered).
@@ -269,14 +271,14 @@ give_back(How, Token, State) ->
 forget(Token) ->
     case ets:take(?TABLE, Token) of
         [{_, _, Monitor, _, _}] ->
-            %% What it has sent already finds no row.
+            %% A message that the monitor has already sent finds no row.
             _ = erlang:demonitor(Monitor),
             ok;
         [] ->
             ok
     end.
 
-%%% Steps, when the mailbox is empty or there is enough for one
+%%% Steps, when the mailbox is empty or there are enough events for one
 
 add(Event, State = #state{events = Events}) ->
     case State#state{events = [Event | Events]} of
@@ -305,15 +307,15 @@ output({granted, Request, Token, Fence, Handle}, State = #state{locking = Lockin
             ok = granted(Waiting, Token, Fence, Handle),
             State#state{locking = Others};
         error ->
-            %% Who asked has died since.
+            %% The caller has died.
             {Number, Numbered} = number(State),
             Numbered#state{events = [{try_unlock, Token, Number} | Events]}
     end;
-output({refused, Request, Why}, State = #state{locking = Locking}) ->
+output({refused, Request, Reason}, State = #state{locking = Locking}) ->
     case maps:take(Request, Locking) of
         {#waiting{from = From, monitor = Monitor}, Others} ->
             _ = erlang:demonitor(Monitor),
-            gen_server:reply(From, {error, Why}),
+            gen_server:reply(From, {error, Reason}),
             State#state{locking = Others};
         error ->
             State
@@ -327,25 +329,25 @@ output({accepted, Request}, State) ->
 output({missing, Request}, State) ->
     answer(Request, {error, not_held}, State);
 output({at_risk, Token}, State) ->
-    _ = [Holder ! {canal_lock, at_risk, Lock} || {_, Holder, _, Lock, _} <- ets:lookup(?TABLE, Token)],
+    ok = notify(at_risk, ets:lookup(?TABLE, Token)),
     State;
-output({lost, Token, _Why}, State) ->
-    ok = tell_lost(ets:lookup(?TABLE, Token)),
+output({lost, Token, _Reason}, State) ->
+    ok = notify(lost, ets:lookup(?TABLE, Token)),
     ok = forget(Token),
     State;
-output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Why}),
+output({bad_frame, Place, Reason}, State = #state{config = #{members := Members}}) ->
+    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Reason}),
     State.
 
 granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names = Names}, Token, Fence, Handle) ->
     Lock = canal_lock_quorum_lock:new(Handle, Token, Fence, Mode, Names),
-    %% If it is dead by now, this one tells so.
-    Holding = erlang:monitor(process, Pid, [{tag, {gone, Token}}]),
+    %% If the holder is already dead, the monitor reports it.
+    Holding = erlang:monitor(process, Pid, [{tag, {holder_down, Token}}]),
     _ = erlang:demonitor(Monitor),
     true = ets:insert(?TABLE, {Token, Pid, Holding, Lock, erlang:system_time(millisecond)}),
     gen_server:reply(From, {ok, Lock}).
 
-%% To whoever waits for it, if anybody does.
+%% Answers the caller, if one waits for this request.
 answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
     case maps:take(Request, Unlocking) of
         {From, Others} ->
@@ -355,14 +357,14 @@ answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
             State
     end.
 
-%% What a member that does not answer keeps from being done is not an error of any caller's; the log has it.
+%% A voter that does not answer is not an error of any caller, so it is logged.
 silent(Silent, State = #state{silent = Silent}) ->
     State;
 silent(Silent, State = #state{silent = Before, pending = Pending, config = #{members := Members}}) ->
     _ = [
         case Silent band Bit of
             Bit -> canal_lock_quorum_reports:report(silent, #{node => Node, pending_unlocks => Pending});
-            %% It may be silent no more because it is not there at all.
+            %% A member that is not connected is not silent, but does not answer either.
             0 -> is_connected(Node) andalso canal_lock_quorum_reports:report(answers, #{node => Node})
         end
      || {Place, Node} <- lists:enumerate(0, Members),

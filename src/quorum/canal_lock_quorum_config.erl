@@ -1,13 +1,13 @@
 %% @private
-%% What the quorum locks of a node are started with. Members and rules have to be the same on all nodes; a fingerprint
-%% of both goes with each message, and who has another one is not listened to.
+%% Checks the options of the quorum locks and makes a configuration of them. Members and rules must be the same on all
+%% nodes. Each message carries a fingerprint of both, and a node ignores messages with another fingerprint.
 -module(canal_lock_quorum_config).
 
--export([fault/1, make/1]).
+-export([options/0, wrong_option/1, make/1]).
 
 -export_type([config/0, options/0, place/0]).
 
-%% Of a member in the list of members, from 0.
+%% The index of a member in the sorted list of members, from 0.
 -type place() :: 0..15.
 
 -type options() :: #{
@@ -28,91 +28,73 @@
 
 -define(MAX_MEMBERS, 16).
 
-%% Three seconds without a node are one lease less the time to hear of it, and whoever restarts a node waits for this.
-%% A connection attempt to a machine that is not there is a few packets.
+%% In milliseconds. A lease minus the time until a lost connection is noticed leaves about three seconds, and a
+%% restarted node waits for this. An attempt to connect to a machine that is down costs a few packets.
 -define(RECONNECT_MS, 1000).
 
-%% Changes with all that nodes must agree on to understand each other, but for the format of frames.
+%% Changes with everything that nodes must agree on to understand each other, except the format of frames.
 -define(PROTOCOL, 1).
 
-%% What is wrong with the options, if anything. The library has to be loaded, which knows the rules.
--spec fault(term()) -> none | binary().
-fault(Options = #{members := Members}) ->
-    first_fault([
-        fun() -> members_fault(Members) end,
-        fun() -> fence_file_fault(maps:get(fence_file, Options, none)) end,
-        fun() -> reconnect_fault(maps:get(reconnect_ms, Options, ?RECONNECT_MS)) end,
-        fun() -> unknown_fault(maps:keys(Options) -- [members, fence_file, reconnect_ms, rules], "option") end,
-        fun() -> rules_fault(maps:get(rules, Options, #{}), Members) end
-    ]);
-fault(Options) when is_map(Options) ->
-    <<"members is missing: the list of all nodes that vote, the same on each">>;
-fault(_) ->
-    <<"not a map of options">>.
+%% The options, as rules of canal_lock_errors.
+-spec options() -> [canal_lock_errors:option()].
+options() ->
+    [{members, {required, fun members/1}}, {fence_file, fun fence_file/1}, {reconnect_ms, positive_ms}, {rules, map}].
 
-first_fault([]) ->
-    none;
-first_fault([Look | Looks]) ->
-    case Look() of
-        none -> first_fault(Looks);
-        Fault -> Fault
-    end.
-
-members_fault(Members) ->
-    case is_list(Members) andalso (catch lists:all(fun is_atom/1, Members)) of
-        true ->
-            case {length(lists:usort(Members)), length(Members), lists:member(node(), Members)} of
-                {_, Length, _} when Length < 1; Length > ?MAX_MEMBERS -> <<"members are 1 to 16 nodes">>;
-                {Different, Length, _} when Different < Length -> <<"members has a node twice">>;
-                {_, _, false} -> sentence("members does not list this node, ~tp", [node()]);
-                _ -> none
+%% What is wrong with the options, if anything. Loads the native library, which checks the rules. If it does not load,
+%% the rules are not checked.
+-spec wrong_option(term()) -> none | canal_lock_errors:wrong_option().
+wrong_option(Options) ->
+    case canal_lock_errors:wrong_option(options(), Options) of
+        none ->
+            case canal_lock_quorum_nif:load() of
+                ok -> wrong_rules(Options);
+                {error, _} -> none
             end;
+        Wrong ->
+            Wrong
+    end.
+
+members(Members) ->
+    IsList = is_list(Members) andalso (catch lists:all(fun is_atom/1, Members)) =:= true,
+    case IsList andalso {length(Members), length(lists:usort(Members)), lists:member(node(), Members)} of
+        {Length, Length, IsMember} when Length >= 1, Length =< ?MAX_MEMBERS ->
+            {IsMember, ["contain this node, ", atom_to_list(node())]};
+        {Length, _, _} when Length >= 1, Length =< ?MAX_MEMBERS ->
+            {false, "contain each node once"};
         _ ->
-            <<"members is not a list of nodes">>
+            {false, "be a list of 1 to 16 nodes, the same on each of them"}
     end.
 
-fence_file_fault(none) ->
-    none;
-fence_file_fault(Path) ->
-    try path(Path) of
-        <<>> -> <<"fence_file is empty">>;
-        _ -> none
+fence_file(Path) ->
+    Must = "be the name of a file",
+    try
+        {is_binary(path(Path)), Must}
     catch
-        error:_ -> <<"fence_file is not the name of a file">>
+        error:_ -> {false, Must}
     end.
 
-reconnect_fault(Ms) when is_integer(Ms), Ms > 0, Ms < 1 bsl 32 -> none;
-reconnect_fault(_) -> <<"reconnect_ms is not a positive integer below 2^32, in milliseconds">>.
-
-unknown_fault([], _) -> none;
-unknown_fault([Name | _], What) -> sentence("no such ~ts: ~0tP", [What, Name, 10]).
-
-rules_fault(Rules, Members) when is_map(Rules) ->
-    Known = maps:keys(canal_lock_quorum_nif:default_rules()),
-    Wrong = [Name || {Name, Value} <- maps:to_list(Rules), not is_rule(Value)],
-    case {maps:keys(Rules) -- Known, Wrong} of
-        {[], []} ->
+wrong_rules(Options = #{members := Members}) ->
+    Rules = maps:get(rules, Options, #{}),
+    Known = [{Rule, fun rule_value/1} || Rule <- maps:keys(canal_lock_quorum_nif:default_rules())],
+    case canal_lock_errors:wrong_option(Known, Rules) of
+        none ->
             case canal_lock_quorum_nif:check(setup(Members, Rules)) of
                 <<>> -> none;
-                Sentence -> <<"rules: ", Sentence/binary>>
+                Sentence -> {wrong, rules, ["be consistent (", Sentence, ")"], Rules}
             end;
-        {[], [Name | _]} ->
-            sentence("rules: ~ts is not a positive integer below 2^32", [Name]);
-        {Unknown, _} ->
-            unknown_fault(Unknown, "rule")
-    end;
-rules_fault(_, _) ->
-    <<"rules is not a map">>.
+        {unknown, Name, _} ->
+            {wrong, rules, ["contain only known rules, not ", canal_lock_text:short(Name, 50)], Rules};
+        {wrong, Rule, Must, _} ->
+            {wrong, rules, ["set ", atom_to_list(Rule), " to ", Must], Rules}
+    end.
 
-is_rule(Value) -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 32.
+rule_value(Value) ->
+    {is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 32, "a positive integer below 2^32"}.
 
-sentence(Format, Values) ->
-    unicode:characters_to_binary(io_lib:format(Format, Values)).
-
-%% Of options without fault.
+%% For options that have been checked.
 -spec make(options()) -> config().
 make(Options = #{members := Given}) ->
-    %% In whatever order they are listed.
+    %% Sorted, because nodes may list them in different orders.
     Members = lists:sort(Given),
     Setup = setup(Members, maps:get(rules, Options, #{})),
     FenceFile =
@@ -135,7 +117,7 @@ setup(Given, Rules) ->
     All = maps:merge(canal_lock_quorum_nif:default_rules(), Rules),
     #{count => length(Members), me => length(Before), rules => All}.
 
-%% As the file system takes it. From now on wherever the current folder is.
+%% Encoded for the file system, and absolute, because the current folder can change.
 path(Path) ->
     case filename:absname(Path) of
         Bytes when is_binary(Bytes) -> Bytes;

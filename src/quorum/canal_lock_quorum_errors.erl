@@ -1,52 +1,41 @@
 %% @private
-%% What is wrong with a call of canal_lock_quorum, and how the shell explains it (`error_info', EEP 54).
+%% Finds wrong arguments of canal_lock_quorum and explains its errors. See canal_lock_errors, which does the work.
 -module(canal_lock_quorum_errors).
 
--export([faults/2, format_error/2]).
+-export([wrong/2, format_error/2]).
 
-%% No timer of the VM takes more.
--define(MAX_MS, 16#ffffffff).
+%% The wrong arguments of a call, each with its explanation. Empty if all are right. The options of start_link/1 are
+%% checked by canal_lock_quorum_config, which needs native code.
+-spec wrong(Function :: atom(), Arguments :: [term()]) -> #{pos_integer() => binary()}.
+wrong(Function, Arguments) ->
+    canal_lock_errors:wrong_arguments(expected(Function), Arguments).
 
-%% Which arguments are wrong, and why; none if the call may be made.
--spec faults(Function :: atom(), Arguments :: [term()]) -> #{pos_integer() => binary()}.
-faults(Function, Arguments) ->
-    Numbered = lists:zip3(lists:seq(1, length(Arguments)), wanted(Function), Arguments),
-    maps:from_list([{N, Fault} || {N, Wanted, Argument} <- Numbered, Fault <- fault(Wanted, Argument)]).
+expected(start_link) -> [any];
+expected(child_spec) -> [{"Options", map}];
+expected(lock) -> [{"Name", fun name/1}, {"Timeout_ms", ms}];
+expected(rlock) -> expected(lock);
+expected(lock_many) -> [{"Names", fun names/1}, {"Timeout_ms", ms}];
+expected(with_lock) -> expected(lock) ++ [{"Fun", {function, 1}}];
+expected(force_unlock) -> [{"Name", fun name/1}];
+expected(Function) when Function =:= status; Function =:= locks -> [];
+expected(_) -> [{"Lock", fun lock/1}].
 
-wanted(start_link) -> [options];
-wanted(child_spec) -> [map];
-wanted(lock) -> [name, timeout];
-wanted(rlock) -> [name, timeout];
-wanted(lock_many) -> [names, timeout];
-wanted(with_lock) -> [name, timeout, action];
-wanted(force_unlock) -> [name];
-wanted(Function) when Function =:= status; Function =:= locks -> [];
-wanted(_) -> [lock].
+name(Name) -> encoded(canal_lock_quorum_names:encode(Name)).
 
-fault(options, Options) ->
-    %% It knows the rules. Why it does not load, is for start_link/1 to tell.
-    case canal_lock_quorum_nif:load() =:= ok andalso canal_lock_quorum_config:fault(Options) of
-        Fault when is_binary(Fault) -> [Fault];
-        _ -> []
-    end;
-fault(name, Name) -> [Fault || {error, Fault} <- [canal_lock_quorum_names:encode(Name)]];
-fault(names, Names) -> [Fault || {error, Fault} <- [canal_lock_quorum_names:encode_all(Names)]];
-fault(Wanted, Argument) -> [Fault || {false, Fault} <- [check(Wanted, Argument)]].
+names(Names) -> encoded(canal_lock_quorum_names:encode_all(Names)).
 
-%% Whether an argument is right; and what is said of one that is not.
-check(map, Options) -> {is_map(Options), <<"not a map of options">>};
-check(timeout, Ms) ->
-    IsMs = is_integer(Ms) andalso Ms >= 0 andalso Ms =< ?MAX_MS,
-    {IsMs, <<"not a non-negative integer below 2^32, in milliseconds">>};
-check(action, Fun) -> {is_function(Fun, 1), <<"not a function of one argument, which is the lock">>};
-check(lock, Lock) ->
-    {canal_lock_quorum_lock:is_lock(Lock), <<"not a lock, as lock/2, rlock/2 or lock_many/2 answers it">>}.
+encoded({ok, _}) -> {true, ""};
+encoded({error, Must}) -> {false, Must}.
+
+lock(Lock) -> {canal_lock_quorum_lock:is_lock(Lock), "be a lock that lock/2, rlock/2 or lock_many/2 has returned"}.
 
 -spec format_error(term(), erlang:stacktrace()) -> #{pos_integer() | general => binary()}.
-format_error(_Reason, [{_Module, Function, Arguments, Info} | _]) ->
-    case proplists:get_value(error_info, Info, #{}) of
-        #{cause := badarg} when is_list(Arguments) -> faults(Function, Arguments);
-        #{cause := not_started} -> #{general => <<"canal_lock_quorum is not started on this node">>};
-        #{cause := not_of_this_node} -> #{1 => <<"a lock of another node, or of an earlier life of this one">>};
-        _ -> #{}
-    end.
+format_error(_Reason, Stack) ->
+    canal_lock_errors:format_error(Stack, fun wrong/2, fun explain/1).
+
+explain(not_started) ->
+    #{general => <<"canal_lock_quorum is not started on this node: call start_link/1, or start it in a supervisor">>};
+explain(foreign_lock) ->
+    #{1 => <<"Lock must be a lock of this node, taken since this node was started">>};
+explain(Cause) ->
+    #{general => canal_lock_errors:explain(Cause)}.

@@ -1,7 +1,6 @@
 %% @private
-%% Keeps this node connected with the other members. Nobody else does: with the prevention of overlapping partitions
-%% (OTP 25) a node that loses one connection may lose them all, and with `dist_auto_connect never' a message does not
-%% bring one back.
+%% Keeps this node connected to the other members. The VM does not: with the prevention of overlapping partitions (OTP
+%% 25) a node that loses one connection can lose all, and with `dist_auto_connect never' a message does not reconnect.
 -module(canal_lock_quorum_links).
 
 -behaviour(gen_server).
@@ -12,7 +11,7 @@
 -record(state, {
     members :: [node()],
     reconnect_ms :: pos_integer(),
-    %% Whom we are connecting with. That takes seconds when nobody answers, for each of its own.
+    %% Processes that are connecting to a member, by their monitors. An attempt takes seconds if the member is down.
     connecting = #{} :: #{reference() => node()}
 }).
 
@@ -31,10 +30,10 @@ handle_cast(_Request, State) ->
     {noreply, State}.
 
 handle_info(connect, State = #state{members = Members, reconnect_ms = Reconnect_ms, connecting = Connecting}) ->
-    %% Not all nodes at the same moments, so that two do not refuse each other again and again.
+    %% Random, so that two nodes do not connect to each other at the same moment and reject each other repeatedly.
     _ = erlang:send_after(Reconnect_ms div 2 + rand:uniform(Reconnect_ms), self(), connect),
     Missing = ((Members -- [node()]) -- nodes(connected)) -- maps:values(Connecting),
-    %% A node without a name has no members but itself.
+    %% A node that is not distributed has no other members.
     {noreply, lists:foldl(fun connect/2, State, [Node || Node <- Missing, is_alive()])};
 handle_info({'DOWN', Monitor, process, _, _}, State = #state{connecting = Connecting}) ->
     {noreply, State#state{connecting = maps:remove(Monitor, Connecting)}};

@@ -1,13 +1,17 @@
 %% @private
-%% A lock in the hands of its holder. It is worth something on its own node alone.
+%% The lock that a holder gets. It can be used on its own node only.
+%%
+%% A term that is no lock answers `{raise, badarg}'. A lock of another node, or of an earlier lifetime of this one,
+%% answers `{raise, foreign_lock}'.
 -module(canal_lock_quorum_lock).
 
--export([new/5, is_lock/1, held/1, give_back/1, claim/1, token/1, fence/1, mode/1, names/1]).
+-export([new/5, is_lock/1, is_held/1, unlock_async/1, claim/1, token/1, fence/1, mode/1, names/1]).
 
--export_type([lock/0, token/0, mode/0]).
+-export_type([lock/0, token/0, mode/0, raise/0]).
 
 -type token() :: pos_integer().
 -type mode() :: read | write.
+-type raise() :: {raise, canal_lock_errors:cause()}.
 
 -opaque lock() :: {
     canal_lock_quorum,
@@ -22,35 +26,40 @@
 new(Handle, Token, Fence, Mode, Names) ->
     {canal_lock_quorum, Handle, Token, Fence, Mode, Names}.
 
-%% Whether it looks like one.
+%% Whether a term has the shape of a lock.
 -spec is_lock(term()) -> boolean().
 is_lock({canal_lock_quorum, Handle, _Token, _Fence, _Mode, _Names}) -> is_reference(Handle);
 is_lock(_) -> false.
 
-%% What does not look like a lock is `wrong', here and below. What is one of another node, or of an earlier life of this
-%% one, raises `badarg'.
--spec held(lock()) -> boolean() | wrong.
-held({canal_lock_quorum, Handle, _, _, _, _}) when is_reference(Handle) -> canal_lock_quorum_nif:held(Handle);
-held(_) -> wrong.
+-spec is_held(lock()) -> boolean() | raise().
+is_held(Lock) -> call(Lock, fun canal_lock_quorum_nif:held/1).
 
-%% Without waiting, unless too many wait for a quorum.
--spec give_back(lock()) -> ok | not_held | full | wrong.
-give_back({canal_lock_quorum, Handle, _, _, _, _}) when is_reference(Handle) -> canal_lock_quorum_nif:give_back(Handle);
-give_back(_) -> wrong.
+%% Unlocks without a wait. `full' if too many unlocks wait for a quorum; then nothing has changed.
+-spec unlock_async(lock()) -> ok | not_held | full | raise().
+unlock_async(Lock) -> call(Lock, fun canal_lock_quorum_nif:give_back/1).
 
-%% For the agent's process: whether nobody has given it back without waiting.
+%% Called by the agent's process. `false' if unlock_async/1 has unlocked it already.
 -spec claim(lock()) -> boolean().
 claim({_, Handle, _, _, _, _}) ->
     canal_lock_quorum_nif:claim(Handle).
 
-%% The number by which the agent of this node knows it.
--spec token(lock()) -> token() | not_held | wrong.
-token({canal_lock_quorum, Handle, _, _, _, _}) when is_reference(Handle) -> canal_lock_quorum_nif:token(Handle);
-token(_) -> wrong.
+%% The number by which the agent of this node knows the lock.
+-spec token(lock()) -> token() | not_held | raise().
+token(Lock) -> call(Lock, fun canal_lock_quorum_nif:token/1).
 
--spec fence(lock()) -> non_neg_integer() | wrong.
+call({canal_lock_quorum, Handle, _, _, _, _}, Call) when is_reference(Handle) ->
+    try
+        Call(Handle)
+    catch
+        error:badarg -> {raise, foreign_lock};
+        error:not_loaded -> {raise, not_started}
+    end;
+call(_, _) ->
+    {raise, badarg}.
+
+-spec fence(lock()) -> non_neg_integer() | raise().
 fence({canal_lock_quorum, Handle, _, Fence, _, _}) when is_reference(Handle) -> Fence;
-fence(_) -> wrong.
+fence(_) -> {raise, badarg}.
 
 -spec mode(lock()) -> mode().
 mode({_, _, _, _, Mode, _}) -> Mode.

@@ -1,8 +1,10 @@
 %% @private
-%% Names as bytes. All nodes must make the same bytes of a name, whatever release of Erlang they run: otherwise two of
-%% them would each hold it and not know of the other. So names are of those terms alone whose external format is one
-%% and stays so. It is not for maps (the order of their keys), floats (`0.0' and `-0.0' were equal once), pids and
-%% references (their node is written as it was started), funs (their code) and bitstrings.
+%% Encodes names of locks as bytes. All nodes must encode a name as the same bytes, on any release of Erlang. Otherwise
+%% two nodes could hold the same name at the same time.
+%%
+%% So a name may contain only terms with one stable external format. Excluded are maps (the order of their keys varies),
+%% floats (`0.0' and `-0.0' were equal in older releases), pids and references (they contain the creation number of
+%% their node), funs (they depend on code) and bitstrings.
 -module(canal_lock_quorum_names).
 
 -export([encode/1, encode_all/1]).
@@ -11,35 +13,35 @@
 
 -type name() :: binary() | atom() | integer() | [name()] | tuple().
 
-%% Bytes that a frame takes. See native/quorum/src/frame.rs, MAX_NAME and MAX_NAMES.
+%% In bytes, and names per lock: the limits of a frame. See native/quorum/src/frame.rs, MAX_NAME and MAX_NAMES.
 -define(MAX_BYTES, 1024).
 -define(MAX_NAMES, 64).
 
--spec encode(term()) -> {ok, binary()} | {error, Fault :: binary()}.
+%% `Must' is what a name must be, for the explanation of an error.
+-spec encode(term()) -> {ok, binary()} | {error, Must :: string()}.
 encode(Name) ->
-    %% 2: atoms as UTF-8, which is the default from OTP 26 on.
+    %% Minor version 2 encodes atoms as UTF-8. It is the default from OTP 26 on.
     case is_name(Name) andalso term_to_binary(Name, [{minor_version, 2}]) of
-        false -> {error, <<"not a name, which is a binary, an atom, an integer, or a tuple or list of names">>};
+        false -> {error, "be a binary, an atom, an integer, or a tuple or list of these"};
         Bytes when byte_size(Bytes) =< ?MAX_BYTES -> {ok, Bytes};
-        _ -> {error, <<"a name of more than 1024 bytes in the external term format">>}
+        _ -> {error, "have at most 1024 bytes in the external term format"}
     end.
 
-%% Each must be there once.
--spec encode_all(term()) -> {ok, [binary(), ...]} | {error, Fault :: binary()}.
+-spec encode_all(term()) -> {ok, [binary(), ...]} | {error, Must :: iodata()}.
 encode_all(Names) when length(Names) >= 1, length(Names) =< ?MAX_NAMES ->
     encode_each(Names, []);
 encode_all(_) ->
-    {error, <<"not a list of 1 to 64 names">>}.
+    {error, "be a list of 1 to 64 names"}.
 
 encode_each([], Encoded) ->
     case length(lists:usort(Encoded)) =:= length(Encoded) of
         true -> {ok, Encoded};
-        false -> {error, <<"a name is there twice">>}
+        false -> {error, "contain each name once"}
     end;
 encode_each([Name | Names], Encoded) ->
     case encode(Name) of
         {ok, Bytes} -> encode_each(Names, [Bytes | Encoded]);
-        {error, Fault} -> {error, Fault}
+        {error, Must} -> {error, ["be a list of names; each name must ", Must]}
     end.
 
 is_name(Name) when is_binary(Name); is_atom(Name); is_integer(Name) -> true;

@@ -1,8 +1,8 @@
 %% @private
 %% The functions of the native library of the quorum locks, and nothing else.
 %%
-%% It is loaded by whoever uses it first, not with the module: where modules are loaded at boot, as in a release, those
-%% who want permits alone carry no more.
+%% The first use loads the library, not the module. So a node that uses only permits never loads it, even in a release
+%% that loads all modules at boot.
 -module(canal_lock_quorum_nif).
 
 -export([load/0, now/0, default_rules/0, check/1]).
@@ -17,19 +17,19 @@
 -opaque agent() :: reference().
 -opaque voter() :: reference().
 
-%% Names end in `_ms', or are numbers of things: see native/quorum/src/rules.rs.
+%% Durations, with names that end in `_ms', and counts: see native/quorum/src/rules.rs.
 -type rules() :: #{atom() => pos_integer()}.
 
 -type setup() :: #{count := pos_integer(), me := canal_lock_quorum_config:place(), rules := rules()}.
 
 -type known_fences() :: #{floor := non_neg_integer() | nil, durable := boolean(), origin := non_neg_integer()}.
 
-%% How many milliseconds until the next step is due.
+%% Milliseconds until the next step is due.
 -type wait() :: non_neg_integer() | infinity.
 
 -type place() :: canal_lock_quorum_config:place().
 -type token() :: canal_lock_quorum_lock:token().
-%% Each is used once.
+%% The number of a request. Each number is used once.
 -type request() :: pos_integer().
 
 -type sending() ::
@@ -59,12 +59,13 @@
 
 -on_load(load_again/0).
 
-%% Again is no error.
+%% Loads the library. It is no error if it is loaded already.
 -spec load() -> ok | {error, Sentences :: binary()}.
 load() ->
     canal_lock_library:loaded(?MODULE, load_nif()).
 
-%% Nothing until the library has been loaded once. Then a new version of this module comes with it or not at all.
+%% Called when a version of this module is loaded. Does nothing before the first load/0. After it, a new version of the
+%% module must load the library, or is refused.
 load_again() ->
     case canal_lock_library:was_loaded(?MODULE) of
         true -> canal_lock_library:on_load_again(?MODULE, load_nif());
@@ -74,7 +75,7 @@ load_again() ->
 load_nif() ->
     erlang:load_nif(canal_lock_library:path(?MODULE), 0).
 
-%% Nanoseconds of the clock that leases are counted by.
+%% The clock of the leases, in nanoseconds.
 -spec now() -> integer().
 now() ->
     erlang:nif_error(not_loaded).
@@ -83,7 +84,7 @@ now() ->
 default_rules() ->
     erlang:nif_error(not_loaded).
 
-%% Which rule is impossible, in a sentence; an empty one if none is.
+%% What is wrong with the rules, as a sentence. Empty if they are consistent.
 -spec check(setup()) -> binary().
 check(_Setup) ->
     erlang:nif_error(not_loaded).
@@ -92,12 +93,13 @@ check(_Setup) ->
 held(_Lock) ->
     erlang:nif_error(not_loaded).
 
-%% The agent gets `{try_unlock, Token}', unless the answer is `full': then nothing has happened.
+%% Unlocks, and sends `{try_unlock, Token}' to the agent. `full' if too many unlocks are pending; then nothing has
+%% changed.
 -spec give_back(reference()) -> ok | not_held | full.
 give_back(_Lock) ->
     erlang:nif_error(not_loaded).
 
-%% For the agent's process, before it gives back for somebody who waits. Not if `give_back/1' was earlier.
+%% Called by the agent's process before it unlocks for a waiting caller. `false' if `give_back/1' was called before.
 -spec claim(reference()) -> boolean().
 claim(_Lock) ->
     erlang:nif_error(not_loaded).
@@ -106,7 +108,7 @@ claim(_Lock) ->
 token(_Lock) ->
     erlang:nif_error(not_loaded).
 
-%% An agent for the calling process to run. No lock of the one before is held from now on.
+%% Opens an agent for the calling process. From now on no lock of the previous agent is held.
 -spec agent_open(setup()) -> agent().
 agent_open(_Setup) ->
     erlang:nif_error(not_loaded).
@@ -115,19 +117,19 @@ agent_open(_Setup) ->
 agent_close(_Agent) ->
     erlang:nif_error(not_loaded).
 
-%% All that has happened, and time that has passed. Also, which members are silent (a bit for each place), and how many
-%% unlocks wait for a quorum.
+%% Passes events and the time to the agent. `Silent' has a bit for each place whose voter does not answer. `Pending' is
+%% the number of unlocks that no quorum has confirmed.
 -spec agent_step(agent(), [agent_event()]) ->
     {[agent_output()], wait(), Silent :: non_neg_integer(), Pending :: non_neg_integer()}.
 agent_step(_Agent, _Events) ->
     erlang:nif_error(not_loaded).
 
-%% Of each member, and for how long its votes count.
+%% The status of each member, and for how long its votes stay valid.
 -spec agent_status(agent()) -> [{Connected :: boolean(), Answers :: boolean(), Valid_ms :: non_neg_integer()}].
 agent_status(_Agent) ->
     erlang:nif_error(not_loaded).
 
-%% A voter for the calling process to run: that of a process that has died, if there is one.
+%% Opens a voter for the calling process. It continues the voter of a process that has died, if there is one.
 -spec voter_open(setup(), known_fences()) -> {voter(), IsNew :: boolean()}.
 voter_open(_Setup, _Fences) ->
     erlang:nif_error(not_loaded).
@@ -141,7 +143,7 @@ voter_close(_Voter) ->
 voter_step(_Voter, _Events) ->
     erlang:nif_error(not_loaded).
 
-%% Whether it keeps no vote and no place of one that waits.
+%% Whether the voter has neither votes nor waiting requests.
 -spec voter_is_empty(voter()) -> boolean().
 voter_is_empty(_Voter) ->
     erlang:nif_error(not_loaded).
@@ -150,7 +152,7 @@ voter_is_empty(_Voter) ->
 fence_read(_Path) ->
     erlang:nif_error(not_loaded).
 
-%% When it has answered `ok', the mark is stored, or a higher one was.
+%% After `{ok, _}' this mark or a higher one is stored.
 -spec fence_store(Path :: binary(), Mark :: pos_integer()) -> {ok, IsNew :: boolean()} | {error, Sentence :: binary()}.
 fence_store(_Path, _Mark) ->
     erlang:nif_error(not_loaded).

@@ -1,7 +1,7 @@
 %% @private
-%% The quorum locks of a node: a voter, an agent, and who keeps the node connected. None needs another to be restarted:
-%% the voter's memory is in the native library, what the agent held is told to the holders by the next one, and
-%% connections are the VM's.
+%% Supervises the quorum locks of a node: the voter, the agent, and the process that keeps the node connected. Each can
+%% be restarted alone: the state of the voter is in the native library, the next agent notifies the holders of the locks
+%% that the previous one held, and connections belong to the VM.
 -module(canal_lock_quorum_sup).
 
 -behaviour(supervisor).
@@ -10,11 +10,11 @@
 
 -define(NAME, canal_lock_quorum).
 
-%% A process crashes by a bug of ours or by somebody's `exit(Pid, kill)'.
+%% A process crashes only through a bug of canal_lock or an `exit(Pid, kill)' from outside.
 -define(RESTARTS, 10).
 -define(WITHIN_S, 10).
 
-%% To say good-bye to the other nodes.
+%% Time for a clean shutdown to notify the other nodes.
 -define(SHUTDOWN_MS, 5000).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
@@ -26,7 +26,7 @@ stop() ->
     gen_server:stop(?NAME).
 
 init(Config) ->
-    %% Who holds what: it must not be lost with the agent, whose successor tells the holders.
+    %% The held locks. The table must outlive the agent, because the next agent notifies the holders.
     ?NAME = ets:new(?NAME, [named_table, public, {write_concurrency, true}, {read_concurrency, true}]),
     Children = [canal_lock_quorum_voter, canal_lock_quorum_agent, canal_lock_quorum_links],
     Specs = [

@@ -1,9 +1,9 @@
 %% @private
-%% Runs the voter of this node: hands it what comes from the agents, and sends what it answers.
+%% Runs the voter of this node: passes the frames of agents to the voter, and sends its answers.
 %%
-%% What is in the mailbox is handed over together, and one answer goes to each agent for all that it had sent. The
-%% voter's memory is in the native library; if this process is killed, its successor goes on with it, and what is lost
-%% are the messages that were under way, as any message may be.
+%% A step takes all frames that are in the mailbox, and sends each agent one answer for all of its frames. The state of
+%% the voter is in the native library. If this process is killed, the next one continues with that state, and only the
+%% messages in its mailbox are lost.
 -module(canal_lock_quorum_voter).
 
 -behaviour(gen_server).
@@ -11,23 +11,26 @@
 -export([start_link/1, state/0, write/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
-%% No step takes more frames. One of them may be long, and a step should take less than a millisecond.
+%% The most frames of one step. A frame can be long, and a step should take less than a millisecond.
 -define(MAX_EVENTS, 32).
 
-%% Between two attempts to write to a disk that refuses.
+%% The pause after a failed write to the fence file.
 -define(STORE_AGAIN_MS, 1000).
+
+-define(STATE_TIMEOUT_MS, 5000).
 
 -record(state, {
     config :: canal_lock_quorum_config:config(),
     voter :: canal_lock_quorum_nif:voter(),
-    %% The last one first.
+    %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
     is_voting = false :: boolean(),
-    %% Who writes a mark to the disk, and which.
+    %% The process that writes a mark to the disk, by its monitor, and the mark.
     storing = none :: none | {reference(), pos_integer()},
-    %% The mark to be written next.
+    %% The mark to write next.
     to_store = none :: none | pos_integer(),
+    %% Nodes that have been reported as no members.
     unknown_nodes = #{} :: #{node() => reported}
 }).
 
@@ -35,29 +38,29 @@
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% Whether it votes, and whether it keeps nothing.
+%% Whether the voter votes, and whether it has neither votes nor waiting requests.
 -spec state() -> #{voting := boolean(), empty := boolean()}.
 state() ->
-    gen_server:call(?MODULE, state).
+    canal_lock_exit:call(?MODULE, state, ?STATE_TIMEOUT_MS).
 
 init(Config = #{setup := Setup}) ->
-    %% To say so when it ends in order.
+    %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
-    %% Under load the mailbox is long, and collecting garbage need not look at it.
+    %% Under load the mailbox is long, and garbage collection need not traverse it.
     _ = process_flag(message_queue_data, off_heap),
     {Voter, _IsNew} = canal_lock_quorum_nif:voter_open(Setup, known_fences(Config)),
     {ok, #state{config = Config, voter = Voter}, {continue, step}}.
 
 known_fences(#{fence_file := Path}) ->
-    %% Higher than any fence that was given, if clocks are right: they grow by one a lock.
+    %% In microseconds, so higher than any fence before, if no clock was set back: a lock raises fences by one.
     Origin = max(0, erlang:system_time(microsecond)),
     case Path =/= none andalso canal_lock_quorum_nif:fence_read(Path) of
         false ->
             #{floor => nil, durable => false, origin => Origin};
         {ok, Floor} ->
             #{floor => Floor, durable => true, origin => Origin};
-        {error, Why} ->
-            ok = canal_lock_quorum_reports:report(no_fences, #{path => Path, why => Why}),
+        {error, Reason} ->
+            ok = canal_lock_quorum_reports:report(no_fences, #{path => Path, why => Reason}),
             #{floor => nil, durable => true, origin => Origin}
     end.
 
@@ -75,7 +78,7 @@ handle_cast(Request, State) ->
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
     case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-        not_a_member -> noreply(not_a_member(From, State));
+        not_a_member -> noreply(report_not_a_member(From, State));
         Event -> add(Event, State)
     end;
 handle_info(timeout, State) ->
@@ -99,14 +102,14 @@ handle_info(Message, State) ->
 handle_continue(step, State) ->
     step(State).
 
-%% In order: it has no successor, and its votes need not be kept.
+%% After a clean shutdown no process continues with the votes.
 terminate(Reason, #state{voter = Voter}) ->
-    case canal_lock_quorum_steps:is_orderly(Reason) of
+    case canal_lock_exit:is_clean_shutdown(Reason) of
         true -> canal_lock_quorum_nif:voter_close(Voter);
         false -> ok
     end.
 
-%% Steps are made when the mailbox is empty, or when there is enough for one.
+%% A step is made when the mailbox is empty, or when there are enough events for one.
 add(Event, State = #state{events = Events}) ->
     case State#state{events = [Event | Events]} of
         Full when length(Events) + 1 >= ?MAX_EVENTS -> step(Full);
@@ -126,18 +129,18 @@ output({send, To, Place, Frame}, State = #state{config = Config}) ->
     State;
 output({store, Mark}, State) ->
     store(State#state{to_store = Mark});
-output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Why}),
+output({bad_frame, Place, Reason}, State = #state{config = #{members := Members}}) ->
+    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Reason}),
     State.
 
-%% A disk may take its time, so another process waits for it. One at a time.
+%% A write can take long, so a process of its own makes it. At most one runs at a time.
 store(State = #state{storing = none, to_store = Mark, config = #{fence_file := Path}}) when Mark =/= none ->
     {_, Monitor} = spawn_monitor(?MODULE, write, [Path, Mark]),
     State#state{storing = {Monitor, Mark}, to_store = none};
 store(State) ->
     State.
 
-%% What comes of it is what it exits with.
+%% Exits with the result.
 -spec write(binary(), pos_integer()) -> no_return().
 write(Path, Mark) ->
     exit(canal_lock_quorum_nif:fence_store(Path, Mark)).
@@ -145,14 +148,14 @@ write(Path, Mark) ->
 stored(Mark, {ok, _}, State) ->
     add({stored, Mark}, store(State));
 stored(Mark, Failure, State = #state{config = #{fence_file := Path}, to_store = Next}) ->
-    Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
-    ok = canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Why}),
+    Reason = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
+    ok = canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}),
     _ = erlang:send_after(?STORE_AGAIN_MS, self(), store),
     noreply(State#state{to_store = case Next of none -> Mark; _ -> Next end}).
 
-%% Once: it will go on.
-not_a_member(Node, State = #state{unknown_nodes = Known}) when is_map_key(Node, Known) ->
+%% Reports each node once, because its agent sends frames again and again.
+report_not_a_member(Node, State = #state{unknown_nodes = Known}) when is_map_key(Node, Known) ->
     State;
-not_a_member(Node, State = #state{unknown_nodes = Known}) ->
-    ok = canal_lock_quorum_reports:report(not_a_member, #{node => Node}),
+report_not_a_member(Node, State = #state{unknown_nodes = Known, config = #{members := Members}}) ->
+    ok = canal_lock_quorum_reports:report(not_a_member, #{node => Node, members => Members}),
     State#state{unknown_nodes = Known#{Node => reported}}.

@@ -1,6 +1,6 @@
 %% @private
-%% Frames from node to node. To send never waits: neither for a connection, which canal_lock_quorum_links makes, nor for
-%% a slow one. What cannot be sent is lost, which the machines are made for.
+%% Sends and checks frames between nodes. A send never waits, neither for a connection (canal_lock_quorum_links makes
+%% it) nor for a slow one. A frame that cannot be sent is dropped; agents and voters tolerate lost frames.
 -module(canal_lock_quorum_wire).
 
 -export([send/4, received/4]).
@@ -22,7 +22,8 @@ send(To, Place, Frame, #{members := Members, fingerprint := Fingerprint}) ->
 process(agent) -> canal_lock_quorum_agent;
 process(voter) -> canal_lock_quorum_voter.
 
-%% Whose frame it is, if somebody's that we listen to.
+%% The place of the sender, and its frame. `not_a_member' if the sender is not in the list of members, or has other
+%% members or rules than this node.
 -spec received(non_neg_integer(), node(), binary(), canal_lock_quorum_config:config()) ->
     {frame, canal_lock_quorum_config:place(), binary()} | not_a_member.
 received(Fingerprint, From, Frame, #{fingerprint := Fingerprint, places := Places}) when is_map_key(From, Places) ->

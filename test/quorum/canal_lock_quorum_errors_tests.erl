@@ -1,20 +1,24 @@
-%% Wrong calls of the quorum locks: what is raised, which argument is named and why, and that nothing has changed. And
-%% names as bytes; prop_canal_lock_quorum_names has the rest.
+%% Wrong calls of the quorum locks: the error, the explanation of each wrong argument, and that nothing has changed.
+%% Also names as bytes; prop_canal_lock_quorum_names tests the rest of the encoding.
 -module(canal_lock_quorum_errors_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(NO_LOCK, "not a lock, as lock/2, rlock/2 or lock_many/2 answers it").
--define(NO_NAME, "not a name, which is a binary, an atom, an integer, or a tuple or list of names").
--define(NO_MS, "not a non-negative integer below 2^32, in milliseconds").
--define(NO_LIST, "not a list of 1 to 64 names").
+-define(LOCK, "be a lock that lock/2, rlock/2 or lock_many/2 has returned").
+-define(NAME, "be a binary, an atom, an integer, or a tuple or list of these").
+-define(LONG_NAME, "have at most 1024 bytes in the external term format").
+-define(NAMES, "be a list of 1 to 64 names").
+-define(MS, "be a non-negative integer below 2^32 (milliseconds)").
+-define(FUN, "be a function of arity 1").
 
 %%% Calls
 
 calls_test_() ->
     {setup, fun start/0, fun(_) -> canal_lock_quorum:stop() end, [
-        {lists:flatten(io_lib:format("~s~0p", [Function, Arguments])), fun() -> names(Function, Arguments, Faults) end}
-     || {Function, Arguments, Faults} <- wrong_calls()
+        {lists:flatten(io_lib:format("~s~0p", [Function, Arguments])), fun() ->
+            is_explained(Function, Arguments, Musts)
+        end}
+     || {Function, Arguments, Musts} <- wrong_calls()
     ]}.
 
 start() ->
@@ -22,41 +26,64 @@ start() ->
     true = unlink(Pid),
     test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
+%% For each wrong argument, by its position, what it must be.
 wrong_calls() ->
     Long = binary:copy(<<"x">>, 1025),
+    Fun = fun() -> ok end,
     [
-        {lock, [1.0, 5000], #{1 => ?NO_NAME}},
-        {lock, [#{}, -1], #{1 => ?NO_NAME, 2 => ?NO_MS}},
-        {lock, [self(), 1 bsl 32], #{1 => ?NO_NAME, 2 => ?NO_MS}},
-        {lock, [{a, [b | c]}, infinity], #{1 => ?NO_NAME, 2 => ?NO_MS}},
-        {lock, [<<1:1>>, 0], #{1 => ?NO_NAME}},
-        {lock, [Long, 0], #{1 => "a name of more than 1024 bytes in the external term format"}},
-        {rlock, [make_ref(), 0.0], #{1 => ?NO_NAME, 2 => ?NO_MS}},
-        {lock_many, [a, 0], #{1 => ?NO_LIST}},
-        {lock_many, [[], 0], #{1 => ?NO_LIST}},
-        {lock_many, [[a | b], 0], #{1 => ?NO_LIST}},
-        {lock_many, [lists:seq(1, 65), 0], #{1 => ?NO_LIST}},
-        {lock_many, [[a, b, a], 0], #{1 => "a name is there twice"}},
-        {lock_many, [[a, 1.0], 0], #{1 => ?NO_NAME}},
-        {with_lock, [a, 0, fun() -> ok end], #{3 => "not a function of one argument, which is the lock"}},
-        {with_lock, [1.0, x, none], #{
-            1 => ?NO_NAME, 2 => ?NO_MS, 3 => "not a function of one argument, which is the lock"
-        }},
-        {held, [lock], #{1 => ?NO_LOCK}},
-        {fence, [{canal_lock_quorum, a, 1, 1, write, [x]}], #{1 => ?NO_LOCK}},
-        {unlock, [make_ref()], #{1 => ?NO_LOCK}},
-        {try_unlock, [undefined], #{1 => ?NO_LOCK}},
-        {force_unlock, [1.0], #{1 => ?NO_NAME}},
-        {child_spec, [[node()]], #{1 => "not a map of options"}}
+        {lock, [1.0, 5000], #{1 => ?NAME}},
+        {lock, [#{}, -1], #{1 => ?NAME, 2 => ?MS}},
+        {lock, [self(), 1 bsl 32], #{1 => ?NAME, 2 => ?MS}},
+        {lock, [{a, [b | c]}, infinity], #{1 => ?NAME, 2 => ?MS}},
+        {lock, [<<1:1>>, 0], #{1 => ?NAME}},
+        {lock, [Long, 0], #{1 => ?LONG_NAME}},
+        {rlock, [make_ref(), 0.0], #{1 => ?NAME, 2 => ?MS}},
+        {lock_many, [a, 0], #{1 => ?NAMES}},
+        {lock_many, [[], 0], #{1 => ?NAMES}},
+        {lock_many, [[a | b], 0], #{1 => ?NAMES}},
+        {lock_many, [lists:seq(1, 65), 0], #{1 => ?NAMES}},
+        {lock_many, [[a, b, a], 0], #{1 => "contain each name once"}},
+        {lock_many, [[a, 1.0], 0], #{1 => "be a list of names; each name must " ?NAME}},
+        {lock_many, [[a, Long], 0], #{1 => "be a list of names; each name must " ?LONG_NAME}},
+        {with_lock, [a, 0, Fun], #{3 => ?FUN}},
+        {with_lock, [1.0, x, none], #{1 => ?NAME, 2 => ?MS, 3 => ?FUN}},
+        {is_held, [lock], #{1 => ?LOCK}},
+        {held, [lock], #{1 => ?LOCK}},
+        {fence, [{canal_lock_quorum, a, 1, 1, write, [x]}], #{1 => ?LOCK}},
+        {unlock, [make_ref()], #{1 => ?LOCK}},
+        {unlock_async, [undefined], #{1 => ?LOCK}},
+        {try_unlock, [undefined], #{1 => ?LOCK}},
+        {force_unlock, [1.0], #{1 => ?NAME}},
+        {child_spec, [[node()]], #{1 => "be a map"}}
     ].
 
-names(Function, Arguments, Faults) ->
+is_explained(Function, Arguments, Musts) ->
     Before = canal_lock_quorum:status(),
-    ?assertEqual({badarg, Function, Faults}, raised(Function, Arguments)),
+    Texts = maps:map(
+        fun(N, Must) -> {lists:nth(N, names(Function)) ++ " must " ++ Must, lists:nth(N, Arguments)} end, Musts
+    ),
+    {badarg, Function, Explanations} = raised(Function, Arguments),
+    ?assertEqual(maps:keys(Texts), maps:keys(Explanations)),
+    maps:foreach(
+        fun(N, {Begin, Value}) ->
+            Explanation = maps:get(N, Explanations),
+            [Said, Got] = string:split(Explanation, ", got: ", trailing),
+            ?assertEqual(Begin, Said),
+            Full = lists:flatten(io_lib:format("~0tp", [Value])),
+            ?assert(Got =:= Full orelse (length(Full) > 100 andalso length(Got) < 250))
+        end,
+        Texts
+    ),
     Kept = [held, waiting, pending_unlocks],
     ?assertEqual(maps:with(Kept, Before), maps:with(Kept, canal_lock_quorum:status())).
 
-%% As the shell finds it out.
+names(lock_many) -> ["Names", "Timeout_ms"];
+names(child_spec) -> ["Options"];
+names(Function) when Function =:= lock; Function =:= rlock; Function =:= with_lock; Function =:= force_unlock ->
+    ["Name", "Timeout_ms", "Fun"];
+names(_) -> ["Lock"].
+
+%% The reason, the function on top of the stack trace, and the explanation, as the shell asks for it.
 raised(Function, Arguments) ->
     try apply(canal_lock_quorum, Function, Arguments) of
         Answer -> {answered, Answer}
@@ -64,32 +91,30 @@ raised(Function, Arguments) ->
         error:Reason:Stack ->
             [{canal_lock_quorum, Raising, _, Info} | _] = Stack,
             #{module := Module} = proplists:get_value(error_info, Info),
-            Told = Module:format_error(Reason, Stack),
-            {Reason, Raising, maps:map(fun(_, Sentence) -> binary_to_list(Sentence) end, Told)}
+            Texts = Module:format_error(Reason, Stack),
+            {Reason, Raising, maps:map(fun(_, Text) -> unicode:characters_to_list(Text) end, Texts)}
     end.
 
-%% A reference that is no lock's.
-made_up_test_() ->
+%% A reference that is not the handle of a lock.
+foreign_lock_test_() ->
     {setup, fun start/0, fun(_) -> canal_lock_quorum:stop() end, fun() ->
         Lock = {canal_lock_quorum, make_ref(), 1, 1, write, [x]},
         [
             ?assertEqual(
-                {badarg, Function, #{1 => "a lock of another node, or of an earlier life of this one"}},
+                {badarg, Function, #{1 => "Lock must be a lock of this node, taken since this node was started"}},
                 raised(Function, [Lock])
             )
-         || Function <- [held, unlock, try_unlock]
+         || Function <- [is_held, held, unlock, unlock_async, try_unlock]
         ]
     end}.
 
 %%% Not started
 
 not_started_test_() ->
+    Text = "canal_lock_quorum is not started on this node: call start_link/1, or start it in a supervisor",
     [
         {atom_to_list(Function), fun() ->
-            ?assertEqual(
-                {badarg, Function, #{general => "canal_lock_quorum is not started on this node"}},
-                raised(Function, Arguments)
-            )
+            ?assertEqual({badarg, Function, #{general => Text}}, raised(Function, Arguments))
         end}
      || {Function, Arguments} <- [
             {lock, [a, 0]},
@@ -102,57 +127,75 @@ not_started_test_() ->
         ]
     ].
 
-stop_of_none_test() ->
+stop_without_a_start_test() ->
     ?assertExit(noproc, canal_lock_quorum:stop()).
 
-%% A lock of before is still one, and nobody's.
-stopped_test() ->
+a_lock_from_before_a_stop_is_not_held_test() ->
     _ = start(),
     {ok, Lock} = canal_lock_quorum:lock(a, 5000),
     ok = canal_lock_quorum:stop(),
     receive
-        {canal_lock, lost, Lock} -> ok
-    after 5000 -> error(not_told)
+        {canal_lock_quorum, lost, Lock} -> ok
+    after 5000 -> error(not_notified)
     end,
-    ?assertEqual(false, canal_lock_quorum:held(Lock)),
-    ?assertEqual({error, not_held}, canal_lock_quorum:try_unlock(Lock)),
-    ?assertEqual({error, not_held}, canal_lock_quorum:unlock(Lock)),
+    is_not_held(Lock),
     _ = start(),
-    ?assertEqual(false, canal_lock_quorum:held(Lock)),
+    is_not_held(Lock),
     {ok, Other} = canal_lock_quorum:lock(a, 5000),
-    ?assertEqual({error, not_held}, canal_lock_quorum:unlock(Lock)),
-    ?assert(canal_lock_quorum:held(Other)),
+    is_not_held(Lock),
+    ?assert(canal_lock_quorum:is_held(Other)),
+    ok = canal_lock_quorum:stop().
+
+is_not_held(Lock) ->
+    ?assertEqual([false, false], [canal_lock_quorum:Function(Lock) || Function <- [is_held, held]]),
+    Unlocks = [unlock_async, try_unlock, unlock],
+    ?assertEqual([{error, not_held}], lists:usort([canal_lock_quorum:Function(Lock) || Function <- Unlocks])).
+
+unlock_async_and_its_alias_unlock_test() ->
+    _ = start(),
+    [
+        begin
+            {ok, Lock} = canal_lock_quorum:lock(a, 5000),
+            ?assertEqual([true, true], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]]),
+            ?assertEqual(ok, canal_lock_quorum:Unlock(Lock)),
+            ?assertEqual([false, false], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]])
+        end
+     || Unlock <- [unlock_async, try_unlock]
+    ],
     ok = canal_lock_quorum:stop().
 
 %%% Options
 
 options_test_() ->
     [
-        {Fault, fun() -> ?assertEqual({badarg, start_link, #{1 => Fault}}, raised(start_link, [Options])) end}
-     || {Options, Fault} <- [
-            {[], "not a map of options"},
-            {#{}, "members is missing: the list of all nodes that vote, the same on each"},
-            {#{members => node()}, "members is not a list of nodes"},
-            {#{members => [node() | a]}, "members is not a list of nodes"},
-            {#{members => []}, "members are 1 to 16 nodes"},
-            {#{members => [node() | numbered(16)]}, "members are 1 to 16 nodes"},
-            {#{members => [node(), node()]}, "members has a node twice"},
-            {#{members => ['a@b']}, "members does not list this node, " ++ atom_to_list(node())},
-            {#{members => [node()], member => a}, "no such option: member"},
-            {#{members => [node()], reconnect_ms => 0},
-                "reconnect_ms is not a positive integer below 2^32, in milliseconds"},
-            {#{members => [node()], fence_file => 17}, "fence_file is not the name of a file"},
-            {#{members => [node()], rules => []}, "rules is not a map"},
-            {#{members => [node()], rules => #{lease_ms => 1}}, "no such rule: lease_ms"},
-            {#{members => [node()], rules => #{heartbeat_ms => 2.0}},
-                "rules: heartbeat_ms is not a positive integer below 2^32"},
-            {#{members => [node()], rules => #{voter_lease_ms => 8000}},
-                "rules: voter_lease must be more than 1.03 * holder_lease"}
+        {Text, fun() -> ?assertEqual({badarg, start_link, #{1 => Text}}, raised(start_link, [Options])) end}
+     || {Options, Text} <- [
+            {[], "Options must be a map, got: []"},
+            {#{}, "the option members is missing; it must be a list of 1 to 16 nodes, the same on each of them"},
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", node()),
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", [node() | a]),
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", []),
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", seventeen_nodes()),
+            must(members, "contain each node once", [node(), node()]),
+            must(members, "contain this node, " ++ atom_to_list(node()), ['a@b']),
+            {#{members => [node()], member => a},
+                "unknown option member; the options are members, fence_file, reconnect_ms, rules"},
+            must(reconnect_ms, "be a positive integer below 2^32 (milliseconds)", 0),
+            must(fence_file, "be the name of a file", 17),
+            must(rules, "be a map", []),
+            must(rules, "contain only known rules, not lease_ms", #{lease_ms => 1}),
+            must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 2.0}),
+            must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 1 bsl 32}),
+            must(rules, "be consistent (voter_lease must be more than 1.03 * holder_lease)", #{voter_lease_ms => 8000})
         ]
     ].
 
-numbered(Count) ->
-    [list_to_atom(lists:concat([Number, "@b"])) || Number <- lists:seq(1, Count)].
+must(Option, Must, Value) ->
+    Text = io_lib:format("the option ~ts must ~ts, got: ~0tp", [Option, Must, Value]),
+    {maps:merge(#{members => [node()]}, #{Option => Value}), lists:flatten(Text)}.
+
+seventeen_nodes() ->
+    [list_to_atom([C]) || C <- lists:seq($a, $q)].
 
 already_started_test() ->
     _ = start(),
@@ -162,7 +205,7 @@ already_started_test() ->
 
 %%% Names
 
-%% Written down, so that they stay what they are in later releases of Erlang: the external term format, version 131.
+%% The bytes must stay the same in later releases of Erlang: the external term format, version 131.
 bytes_test() ->
     [
         ?assertEqual({Name, {ok, Bytes}}, {Name, canal_lock_quorum_names:encode(Name)})

@@ -237,10 +237,10 @@ look(Lock, Until, Pause_ms, Span, Client = #client{number = Number}) ->
         true ->
             Longer = noted_if_long(longer(Before, Span), Client),
             receive
-                {canal_lock, at_risk, Lock} ->
+                {canal_lock_quorum, at_risk, Lock} ->
                     ok = note({at_risk, now_ns(), Number}, Client),
                     look(Lock, Until, Pause_ms, Longer, Client);
-                {canal_lock, lost, Lock} ->
+                {canal_lock_quorum, lost, Lock} ->
                     ok = note_held(Longer, Client),
                     told_lost(Lock, Client);
                 pass_on ->
@@ -272,10 +272,10 @@ note_held({Since, Until}, Client) -> note({held, Since, Until, Client#client.num
 
 wait_for_news(Lock, Client = #client{number = Number}) ->
     receive
-        {canal_lock, at_risk, Lock} ->
+        {canal_lock_quorum, at_risk, Lock} ->
             ok = note({at_risk, now_ns(), Number}, Client),
             wait_for_news(Lock, Client);
-        {canal_lock, lost, Lock} ->
+        {canal_lock_quorum, lost, Lock} ->
             told_lost(Lock, Client)
     after ?NEWS_MS -> lost
     end.
@@ -312,7 +312,7 @@ finish(over, Lock, Client = #client{kind = Kind, number = Number}) ->
     ok = give_back(How, Lock, Client),
     ok = look_once(Lock, Client),
     receive
-        {canal_lock, lost, Lock} -> note({lost, now_ns(), Number}, Client)
+        {canal_lock_quorum, lost, Lock} -> note({lost, now_ns(), Number}, Client)
     after 0 -> ok
     end,
     ok = forget_news(Lock),
@@ -320,7 +320,7 @@ finish(over, Lock, Client = #client{kind = Kind, number = Number}) ->
 
 forget_news(Lock) ->
     receive
-        {canal_lock, _, Lock} -> forget_news(Lock);
+        {canal_lock_quorum, _, Lock} -> forget_news(Lock);
         %% It was on its way.
         pass_on -> forget_news(Lock)
     after 0 -> ok

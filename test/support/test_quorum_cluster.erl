@@ -209,7 +209,7 @@ messages_until_lost(Worker, Name) ->
 
 told_until(Last, Names) ->
     receive
-        {canal_lock, What, Lock} when is_map_key(Lock, Names) ->
+        {canal_lock_quorum, What, Lock} when is_map_key(Lock, Names) ->
             case {What, maps:get(Lock, Names)} of
                 Last -> [Last];
                 Other -> [Other | told_until(Last, Names)]
@@ -218,6 +218,6 @@ told_until(Last, Names) ->
 
 told(Names) ->
     receive
-        {canal_lock, What, Lock} when is_map_key(Lock, Names) -> [{What, maps:get(Lock, Names)} | told(Names)]
+        {canal_lock_quorum, What, Lock} when is_map_key(Lock, Names) -> [{What, maps:get(Lock, Names)} | told(Names)]
     after 0 -> []
     end.

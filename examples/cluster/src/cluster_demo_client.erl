@@ -146,10 +146,10 @@ hold(Held, Lock, Work_ms, Client) ->
 hold_until(Until_ms, Held, Lock, Client) ->
     IsHeld = look(Held, Lock, Client),
     receive
-        {canal_lock, at_risk, Held} ->
+        {canal_lock_quorum, at_risk, Held} ->
             ok = tell({at_risk, Lock}, Client),
             hold_until(Until_ms, Held, Lock, Client);
-        {canal_lock, lost, Held} ->
+        {canal_lock_quorum, lost, Held} ->
             ok = tell({lost, Lock}, Client),
             {lost, Client};
         {order, Order} when Until_ms =:= infinity ->
@@ -192,7 +192,7 @@ give_back(Held, {Number, _, _, _} = Lock, Client) ->
 
 await_lost(Held, Lock, Client) ->
     receive
-        {canal_lock, lost, Held} ->
+        {canal_lock_quorum, lost, Held} ->
             ok = tell({lost, Lock}, Client),
             forget(Held, Client)
     end.
@@ -200,7 +200,7 @@ await_lost(Held, Lock, Client) ->
 %% That it was at risk is of no interest any more.
 forget(Held, Client) ->
     receive
-        {canal_lock, _, Held} -> forget(Held, Client)
+        {canal_lock_quorum, _, Held} -> forget(Held, Client)
     after 0 -> Client
     end.
 
