@@ -1,50 +1,49 @@
 %% @private
-%% How a module comes by its native library; and, when it does not load, what is wrong with the file, and how to come
-%% by a right one. There are two such modules. The library of canal_lock_nif is loaded with its module; that of
-%% canal_lock_quorum_nif by those who use it, so that a node that counts permits and nothing else does without.
+%% Finds the native library of a module. If it does not load, explains what is wrong with the file and how to build it.
+%% There are two such modules. The library of canal_lock_nif is loaded with its module. The library of
+%% canal_lock_quorum_nif is loaded by its first use, so a node that uses only permits never loads it.
 %%
-%% The module itself has to call `erlang:load_nif/2', and it may not hand a fun over that does: after a version of a
-%% module is refused by its -on_load, the VM calls no local fun of the version that goes on (OTP 25: badfun).
+%% Each module must call `erlang:load_nif/2' itself, and must not pass a fun that does: if -on_load refuses a new
+%% version of a module, the VM cannot call local funs of the old version (OTP 25: badfun).
 %%
-%% The VM's own words are shown, but they do not tell it all. To the loader of glibc a library of another machine is
-%% "No such file or directory"; and one that was made for another libc lacks some symbol, or a file that nobody knows.
+%% The VM's own error text is included, but is not enough. For the loader of glibc, a library for another machine is "No
+%% such file or directory", and a library for another libc lacks a symbol or an unrelated file.
 -module(canal_lock_library).
 
 -export([path/1, loaded/2, on_load/2, was_loaded/1, on_load_again/2, ensure_loaded/0]).
 
 -export_type([answer/0, refusal/0]).
 
-%% Of `erlang:load_nif/2'.
+%% The answer of `erlang:load_nif/2'.
 -type answer() :: ok | {error, {Kind :: atom(), Words :: string()}}.
 
-%% A function of -on_load answers it, and the VM shows it in its report of a module that does not load: a string,
-%% because of binaries it shows the beginning only.
+%% The answer of an -on_load function, which the VM logs. A string, because the VM logs only the beginning of a binary.
 -type refusal() :: {error, {not_loaded, Sentences :: string()}}.
 
-%% A module's last failure in words, from the process that loads it to those that ask. It stays, and does not grow.
+%% The text of a module's last failure, for the processes that ask after the loading process. At most one per module.
 -define(FAILURE(Module), {?MODULE, failure, Module}).
-%% That a module has had its library in this VM.
+%% Set once a module has loaded its library in this VM.
 -define(LOADED(Module), {?MODULE, loaded, Module}).
 
-%% What `erlang:load_nif/2' is to be called with. The system's loader does not look whether a file is whole, and half
-%% a library ends the VM that loads it: in place of such a file one is named that there is not.
+%% The argument for `erlang:load_nif/2'. A truncated library would crash the VM, because the system's loader does not
+%% check the length. For such a file, this answers a path that does not exist.
 %%
-%% In a release this is called while the node boots: of servers, only those of code and files are there.
+%% In a release this is called while the node boots, when only the code server and the file server run.
 -spec path(module()) -> file:filename().
 path(Module) ->
     Path = whole_path(Module),
-    case is_cut_short(Path ++ extension()) of
+    case is_truncated(Path ++ extension()) of
         false -> Path;
-        true -> Path ++ " is not whole"
+        true -> Path ++ " is truncated"
     end.
 
-%% What `erlang:load_nif/2' has answered. That the module has its library already is no error.
+%% Evaluates the answer of `erlang:load_nif/2'. It is no error if the library is already loaded.
 -spec loaded(module(), answer()) -> ok | {error, Sentences :: binary()}.
 loaded(Module, ok) -> persistent_term:put(?LOADED(Module), true);
 loaded(_, {error, {reload, _}}) -> ok;
 loaded(Module, {error, Failure}) -> {error, explain(Module, whole_path(Module) ++ extension(), Failure)}.
 
-%% The same for -on_load of a module that is nothing without its library.
+%% The same for the -on_load function of a module that cannot work without its library.
 -spec on_load(module(), answer()) -> ok | refusal().
 on_load(Module, Answer) ->
     case loaded(Module, Answer) of
@@ -52,17 +51,18 @@ on_load(Module, Answer) ->
             ok;
         {error, Sentences} ->
             ok = persistent_term:put(?FAILURE(Module), Sentences),
-            {error, {not_loaded, lists:flatmap(fun reported/1, unicode:characters_to_list(Sentences))}}
+            {error, {not_loaded, lists:flatmap(fun printable/1, unicode:characters_to_list(Sentences))}}
     end.
 
-%% Whether a module whose library is loaded by those who use it has had it in this VM. From then on each version of it
-%% that is loaded has to come with the library, by its -on_load: somebody is at work with it.
+%% Whether a module has loaded its library in this VM. If so, the library may be in use, and each new version of the
+%% module must load it in -on_load.
 -spec was_loaded(module()) -> boolean().
 was_loaded(Module) ->
     persistent_term:get(?LOADED(Module), false).
 
-%% The same for that -on_load. Where the version before has the library in use, it goes on, and this one is refused.
-%% If that has been deleted, this one comes without, so that who calls it to load the library hears why it cannot.
+%% As on_load/2, for such a new version. If the library does not load and the old version exists, the new version is
+%% refused. If the old version was deleted, the new one is loaded without the library, so that its load function can
+%% answer the reason.
 -spec on_load_again(module(), answer()) -> ok | refusal().
 on_load_again(Module, Answer) ->
     Loaded = on_load(Module, Answer),
@@ -71,7 +71,7 @@ on_load_again(Module, Answer) ->
         false -> ok
     end.
 
-%% Whether the library of canal_lock_nif is there.
+%% Loads canal_lock_nif with its library, if it is not loaded.
 -spec ensure_loaded() -> ok | {error, Sentences :: binary()}.
 ensure_loaded() ->
     case code:ensure_loaded(canal_lock_nif) of
@@ -90,14 +90,14 @@ whole_path(Module) ->
 priv_dir(Module) ->
     case code:priv_dir(canal_lock) of
         {error, bad_name} ->
-            %% Not loaded as an application: priv is beside the ebin that the module comes from.
+            %% The application is not loaded: priv is next to the ebin folder of the module.
             filename:join([filename:dirname(code:which(Module)), "..", "priv"]);
         Dir ->
             Dir
     end.
 
-%% Of ELF the table of sections comes last; of another kind than that of 64 bits and little-endian, nothing is known.
-is_cut_short(File) ->
+%% The section table is the last part of an ELF file. Only 64-bit little-endian files are checked.
+is_truncated(File) ->
     case file:read_file(File) of
         {ok,
             <<16#7f, "ELF", 2, 1, _:34/binary, Sections:64/little, _:10/binary, Size:16/little, Number:16/little,
@@ -107,14 +107,14 @@ is_cut_short(File) ->
             false
     end.
 
-%% What `erlang:load_nif/2' has answered for a file, in sentences.
+%% The text for a failure of `erlang:load_nif/2'.
 explain(Module, File, {Kind, Words}) ->
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
     Trimmed = string:trim(decoded(Words), trailing, "."),
     unicode:characters_to_binary(io_lib:format(Format, [File, cause(Kind, File, Trimmed), remedy(Kind, Module)])).
 
-%% The VM passes on the bytes of what the loader has said. Should they be no UTF-8, or should it read them one day, they
-%% are as good as they are.
+%% The VM passes the loader's message as bytes. If they are not UTF-8, or are decoded already, they are used as they
+%% are.
 decoded(Words) ->
     try unicode:characters_to_list(list_to_binary(Words)) of
         Decoded when is_list(Decoded) -> Decoded;
@@ -123,11 +123,11 @@ decoded(Words) ->
         error:badarg -> Words
     end.
 
-%% With anything else in it, the VM's report would show numbers.
-reported(Character) when Character =< 16#ff -> [Character];
-reported(Character) -> io_lib:format("\\x{~.16B}", [Character]).
+%% The VM logs a string with other characters as a list of numbers.
+printable(Character) when Character =< 16#ff -> [Character];
+printable(Character) -> io_lib:format("\\x{~.16B}", [Character]).
 
-%% What `erlang:load_nif/2' appends.
+%% The extension that `erlang:load_nif/2' appends.
 extension() ->
     case os:type() of
         {win32, _} -> ".dll";
@@ -135,19 +135,19 @@ extension() ->
     end.
 
 remedy(upgrade, _) ->
-    "The one that this node has loaded before is in use, and stays: a new version needs a new node.";
+    "The library that this node has loaded is in use and stays loaded: a new version needs a new node.";
 remedy(_, Module) ->
-    "Build it again, for a machine such as this one, with `rebar3 do clean --apps canal_lock, compile' or "
-    "`mix deps.compile canal_lock --force' in the project that depends on it; " ++ ready_made(Module).
+    "Rebuild it for this kind of machine with `rebar3 do clean --apps canal_lock, compile' or "
+    "`mix deps.compile canal_lock --force' in the project that depends on it; " ++ prebuilt(Module).
 
-%% As native/build.escript has it.
-ready_made(canal_lock_nif) ->
-    "CANAL_LOCK_NIF_LIBRARY in the environment may name a ready-made one.";
-ready_made(canal_lock_quorum_nif) ->
-    "CANAL_LOCK_QUORUM_NIF_LIBRARY in the environment may name a ready-made one, and has to where "
-    "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. Permits do without it.".
+%% The variables of native/build.escript.
+prebuilt(canal_lock_nif) ->
+    "the environment variable CANAL_LOCK_NIF_LIBRARY can name a prebuilt library.";
+prebuilt(canal_lock_quorum_nif) ->
+    "the environment variable CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library, and must if "
+    "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. Permits work without it.".
 
-%% The file of one that is in use may have been replaced, so that nothing is to be learned from it.
+%% In an upgrade, the file of the loaded library may have been replaced, so the file is not examined.
 cause(upgrade, _, Words) ->
     Words;
 cause(_, File, Words) ->
@@ -155,8 +155,8 @@ cause(_, File, Words) ->
         {error, Reason} ->
             [file:format_error(Reason), in_parentheses(Words)];
         {ok, Bytes} ->
-            case {differences(built_for(Bytes), this_vm()), is_cut_short(File)} of
-                {_, true} -> "the file is not whole";
+            case {differences(built_for(Bytes), this_vm()), is_truncated(File)} of
+                {_, true} -> "the file is truncated";
                 {[], false} -> Words;
                 {Differences, false} -> [lists:join(", and ", Differences), in_parentheses(Words)]
             end
@@ -165,21 +165,21 @@ cause(_, File, Words) ->
 in_parentheses(Words) ->
     [" (", Words, ")"].
 
-%% Where there is a /proc, what is loaded into this VM must be as its own program is.
+%% If there is a /proc, the VM's own program shows what a library must be built for.
 this_vm() ->
     case file:read_file("/proc/self/exe") of
         {ok, Bytes} -> built_for(Bytes);
         {error, _} -> unknown
     end.
 
-%% For which machine an ELF file is (with words of how many bits, and a number out of ELF's list), and for which libc.
+%% The machine (bits of a word, byte order, ELF's machine number) and the libc that an ELF file is built for.
 built_for(<<16#7f, "ELF", Class, Order, _:10/binary, _Type:2/binary, Machine:2/binary, _/binary>> = Bytes) ->
     Endianness = case Order of 2 -> big; _ -> little end,
     {{32 * Class, Endianness, binary:decode_unsigned(Machine, Endianness)}, libc(Bytes)};
 built_for(_) ->
     unknown.
 
-%% By the name of the file that it needs, which is a string of its own. It may need none.
+%% Recognized by the name of the libc file that the library needs. A library may need none.
 libc(Bytes) ->
     Names = [{"glibc", <<0, "libc.so.6", 0>>}, {"musl", <<0, "libc.so", 0>>}, {"musl", <<0, "libc.musl-">>}],
     case [Libc || {Libc, Name} <- Names, binary:match(Bytes, Name) =/= nomatch] of
@@ -190,7 +190,7 @@ libc(Bytes) ->
 differences(_, unknown) ->
     [];
 differences(unknown, _) ->
-    ["it is no library of this system"];
+    ["it is not a library for this system"];
 differences({Machine, Libc}, {OurMachine, OurLibc}) ->
     machines(Machine, OurMachine) ++
         [differ(Libc, OurLibc) || Libc =/= OurLibc, Libc =/= unknown, OurLibc =/= unknown].
@@ -200,10 +200,10 @@ machines({_, _, Number} = Machine, {_, _, Number} = Ours) -> [differ(in_full(Mac
 machines({_, _, Number}, {_, _, Ours}) -> [differ(name(Number), name(Ours))].
 
 differ(What, Ours) ->
-    io_lib:format("it is for ~ts, while this VM is for ~ts", [What, Ours]).
+    io_lib:format("it is built for ~ts, but this VM for ~ts", [What, Ours]).
 
 in_full({Bits, Endianness, Number}) ->
-    io_lib:format("~ts of ~b bits, ~ts-endian", [name(Number), Bits, Endianness]).
+    io_lib:format("~ts (~b bits, ~ts-endian)", [name(Number), Bits, Endianness]).
 
 name(3) -> "x86";
 name(8) -> "MIPS";
@@ -214,4 +214,4 @@ name(62) -> "x86-64";
 name(183) -> "AArch64";
 name(243) -> "RISC-V";
 name(258) -> "LoongArch";
-name(Number) -> io_lib:format("machine ~b of ELF's list", [Number]).
+name(Number) -> io_lib:format("ELF machine ~b", [Number]).

@@ -1,11 +1,13 @@
 %% @private
-%% The manager: it owns the life of the table, has idle keys reclaimed, and starts the proxies of holders on other
-%% nodes. It decides no acquire and no release, and none passes through it.
+%% Manages the table: opens and closes it, reclaims idle keys, and starts the proxies of holders on other nodes. It
+%% decides no local acquire or release.
 %%
-%% A plain manager does not trap exits: a gen_server that does ends with a parent that ends normally, and the
-%% original's did not. If it goes without `terminate/2', the native library, which watches it, closes its table. One
-%% with `keep_on_crash' has to tell an orderly end, which closes the table, from a crash, which leaves it to the next
-%% one. So it traps exits, and ends with any process that it is linked to and that does not end normally, as others do.
+%% Without `keep_on_crash' the manager does not trap exits, because a gen_server that traps exits terminates with a
+%% parent that exits with `normal', and the manager of the original `canal_lock' did not. If it dies without
+%% `terminate/2', the native library, which monitors it, closes the table.
+%%
+%% With `keep_on_crash' the manager traps exits, to distinguish a clean shutdown, which closes the table, from a crash,
+%% which leaves the table to the next manager. Like any other process, it terminates if a linked process crashes.
 -module(canal_lock_manager).
 
 -behaviour(gen_server).
@@ -16,36 +18,35 @@
 
 -define(NAME, canal_lock).
 
-%% An idle key is gone after two intervals of the sweep. Short enough that a burst of keys is not a matter of memory,
-%% long enough that a pass over a million keys (about 0.2 s) is not a matter of time.
+%% An idle key is reclaimed after two intervals of the sweep. The interval is short enough to free the memory of a burst
+%% of keys soon, and long compared with a sweep of a million keys (about 0.2 s).
 -define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000}).
 
-%% Keys looked at, or freed, in one step of the sweep: 256 that are in no cache are about 0.1 ms. Each step counts as
-%% the part of a timeslice that it takes.
+%% Keys that one step of the sweep checks or frees. 256 keys that are not in a CPU cache take about 0.1 ms. The VM
+%% counts each step as a part of the timeslice.
 -define(BUDGET, 256).
 
-%% What is unlinked can be freed when the threads that may still look at it have gone on; they are there for
-%% microseconds.
+%% Unlinked memory can be freed when no thread reads it any more. A read takes microseconds.
 -define(WAIT_MS, 1).
 
-%% Whoever stays longer than this is looking at statistics of many keys; the next manager frees what is left then.
+%% A reader that takes longer than this reads the statistics of many keys. The next manager then frees the rest.
 -define(MAX_WAITS, 100).
 
 -record(state, {
-    %% The original counted in a table of this name, and its users give the second element to ets:tab2list/1. It is
-    %% empty.
+    %% Empty. The original `canal_lock' counted in a table of this name, and its users pass the second element of the
+    %% state to ets:tab2list/1.
     table :: ets:tid() | atom(),
     handle :: canal_lock_nif:handle(),
     max_per :: pos_integer(),
     keep_on_crash :: boolean(),
     sweep_interval_ms :: pos_integer(),
-    %% Of the next sweep.
+    %% Starts the next sweep.
     timer :: reference(),
-    %% What is to be done a step at a time, the first one first.
+    %% Tasks that are done step by step, in this order.
     work :: [dismantle | sweep],
-    %% Who waits for the end of a pass of the sweep, and of how many.
+    %% Callers of sweep/0, and the number of passes that each still waits for.
     waiting = [] :: [{gen_server:from(), pos_integer()}],
-    %% What has been reported, and is not again: whoever does it in a loop would fill the logs.
+    %% Reports that are made once per manager, because a loop elsewhere could fill the logs with them.
     reported = [] :: [unknown_message | event_failed]
 }).
 
@@ -60,7 +61,7 @@ start_link(MaxPer, Options) ->
 stop() ->
     gen_server:stop(?NAME).
 
-%% Two passes of the sweep, beginning now: every key that is idle, and stays so, is gone when this returns.
+%% Makes two passes of the sweep. Every key that is idle all the time is reclaimed when this returns.
 -spec sweep() -> ok.
 sweep() ->
     gen_server:call(?NAME, sweep, infinity).
@@ -78,7 +79,8 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
         keep_on_crash = Keep,
         sweep_interval_ms = Interval_ms,
         timer = schedule_sweep(Interval_ms),
-        %% The table may be one whose last manager was in the middle of a pass: the rest of it must not count as one.
+        %% The previous manager of an adopted table may have died during a pass. The rest of it must not count as a
+        %% pass.
         work = [dismantle] ++ [sweep || Keep]
     },
     {ok, State, {continue, work}}.
@@ -86,13 +88,13 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
     {reply, canal_lock_remote:answer(Request, From), State, {continue, work}};
 handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
-    %% A pass that is under way has gone by some keys already: it does not count.
+    %% A pass that is in progress has already passed some keys, so it does not count.
     Passes =
         case lists:member(sweep, Work) of
             true -> 3;
             false -> 2
         end,
-    noreply(add(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
+    noreply(add_task(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
 handle_call(Request, _From, State) ->
     {reply, {error, unknown_call}, unknown(call, Request, State), {continue, work}}.
 
@@ -101,7 +103,7 @@ handle_cast(Request, State) ->
 
 handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
     Next = schedule_sweep(State#state.sweep_interval_ms),
-    noreply(add(sweep, add(dismantle, emit(State#state{timer = Next}))));
+    noreply(add_task(sweep, add_task(dismantle, emit(State#state{timer = Next}))));
 handle_info(timeout, State) ->
     work(State);
 handle_info({'EXIT', _Pid, normal}, State = #state{keep_on_crash = true}) ->
@@ -120,11 +122,11 @@ terminate(Reason, State = #state{keep_on_crash = Keep}) ->
         false -> close(State)
     end.
 
-%% A release handler suspends the manager, and asks for this when it has loaded the new code. Calls go on meanwhile.
+%% Called by a release handler after it has suspended the manager and loaded new code. Local calls go on during it.
 code_change(_Old, State, _Extra) ->
     {ok, State}.
 
-%% For people: what `sys:get_status/1' and a report of a crash show.
+%% The state as `sys:get_status/1' and crash reports show it.
 format_status(Status = #{state := State = #state{}}) ->
     Summary = #{
         max_per => State#state.max_per,
@@ -139,12 +141,12 @@ format_status(Status) ->
 
 close(#state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
-    %% Afterwards there is nobody to do it before the next one starts.
+    %% Now, because no process does it before the next manager starts.
     dismantle(?MAX_WAITS),
     free_unused().
 
-%% Mostly there is nothing, and no dirty scheduler need be waited for. A closed table takes a quarter of a second for
-%% each million of its keys, in which the manager handles no message.
+%% The check avoids a call on a dirty scheduler in the usual case. A closed table takes 0.25 s per million keys. The
+%% manager handles no message during that time.
 free_unused() ->
     case canal_lock_nif:has_unused() of
         true -> canal_lock_nif:free_unused();
@@ -169,38 +171,37 @@ report_once(Report = #{what := What}, State = #state{reported = Reported}) ->
             State#state{reported = [What | Reported]}
     end.
 
-add(Task, State = #state{work = Work}) ->
+add_task(Task, State = #state{work = Work}) ->
     case lists:member(Task, Work) of
         true -> State;
         false -> State#state{work = Work ++ [Task]}
     end.
 
-%% One step of what is to be done. Timeouts drive the steps, not messages of the manager to itself: its mailbox is
-%% empty while it works, and whoever calls is served between two steps. And each message is followed by a step, so
-%% that a mailbox that is never empty does not keep it from its work.
+%% Does one step of the first task. A timeout of 0 starts the next step when the mailbox is empty, so callers are served
+%% between two steps. Each message is also followed by a step, so a mailbox that is never empty does not stop the work.
 work(State = #state{work = []}) ->
     {noreply, State};
 work(State = #state{work = [Task | Rest]}) ->
     case step(Task, State) of
         more -> {noreply, State, 0};
         waiting when Task =:= sweep -> {noreply, State, ?WAIT_MS};
-        %% Somebody is looking at the statistics of a table that has been closed. There is time.
+        %% A process still reads statistics of a closed table. The next interval tries again.
         waiting -> work(State#state{work = Rest});
         done ->
             ok = free_unused(),
-            work(done(Task, State#state{work = Rest}))
+            work(finished(Task, State#state{work = Rest}))
     end.
 
 step(dismantle, _State) -> canal_lock_nif:dismantle_step();
 step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGET).
 
-done(dismantle, State) ->
+finished(dismantle, State) ->
     State;
-done(sweep, State = #state{waiting = Waiting}) ->
+finished(sweep, State = #state{waiting = Waiting}) ->
     _ = [gen_server:reply(From, ok) || {From, 1} <- Waiting],
     case [{From, Passes - 1} || {From, Passes} <- Waiting, Passes > 1] of
         [] -> State#state{waiting = []};
-        StillWaiting -> add(sweep, State#state{waiting = StillWaiting})
+        StillWaiting -> add_task(sweep, State#state{waiting = StillWaiting})
     end.
 
 noreply(State) ->
@@ -209,7 +210,7 @@ noreply(State) ->
 schedule_sweep(Interval_ms) ->
     erlang:start_timer(Interval_ms, self(), sweep).
 
-%% Lets go the monitors of what has been closed, waiting at most this many times.
+%% Removes the monitors of closed tables. Waits at most `Waits' times.
 dismantle(0) ->
     ok;
 dismantle(Waits) ->

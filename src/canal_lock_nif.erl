@@ -1,22 +1,21 @@
 %% @private
-%% The functions of the native library, and nothing else: a module with a loaded library cannot be replaced while
-%% anything of it is in use, so what may ever change lives elsewhere.
+%% The functions of the native library, and nothing else. A module with a loaded library cannot be replaced while the
+%% library is in use, so code that may change belongs in other modules.
 %%
-%% What is called with a key may be called with a handle on it instead, and has to be if it raises `intern': the key is
-%% long then. See canal_lock_interned.
+%% Functions that take a key also take a handle on it. They need the handle if the key is long; then the key raises
+%% `intern'. See canal_lock_interned.
 %%
-%% `acquire/3', `release/1' and `release/3' answer `{raise, Cause, Arguments}' where `canal_lock' is to raise (or, as it
-%% may be with `intern' and `not_held', to do something else); all others raise `Cause' themselves. See
-%% canal_lock_errors for the causes.
+%% `acquire/3', `release/1' and `release/3' answer `{raise, Cause, Arguments}' if `canal_lock' must raise (or, for
+%% `intern' and `not_held', act otherwise). All others raise `Cause'. See canal_lock_errors for the causes.
 -module(canal_lock_nif).
 
-%% The calls that count.
+%% Acquire and release.
 -export([acquire/3, release/1, release/3]).
-%% The calls that look.
+%% Inspection.
 -export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, info/0]).
-%% The manager's calls.
+%% For the manager.
 -export([open/3, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
-%% Of proxies.
+%% For proxies.
 -export([represent/1, proxy_of/1]).
 
 -export_type([handle/0, key/0, cause/0, raise/0, serial/0, from/0, piece/2]).
@@ -32,13 +31,14 @@
 -type cause() :: canal_lock_errors:cause() | intern | not_held.
 -type raise() :: {raise, cause(), Arguments :: [term(), ...]}.
 
-%% Which table a piece is of. With 0, the first piece is of the one that is open.
+%% The table that a piece belongs to. 0 asks for the first piece of the open table.
 -type serial() :: non_neg_integer().
 
-%% How far a look at the holders has come; at first it is `{false, 0, 0}'.
+%% The position in a reading of all holders; at first `{false, 0, 0}'.
 -type from() :: {boolean(), non_neg_integer(), non_neg_integer()}.
 
-%% A piece of a long answer, and from where to go on; or the table is not the one of the pieces before.
+%% A piece of a long answer, and the position of the next one. `changed' if the table of the earlier pieces is not open
+%% any more.
 -type piece(Element, From) :: {serial(), [Element], From | done} | changed.
 
 -spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
@@ -50,17 +50,17 @@ acquire(_Key, _MaxPer, _Buckets) ->
 release(_Key) ->
     erlang:nif_error(not_loaded).
 
-%% The numbers are not looked at. They come back with a cause.
+%% The numbers are not checked. They are only returned with a cause.
 -spec release(key(), non_neg_integer(), non_neg_integer()) -> ok | raise().
 release(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
-%% A handle on a long key.
+%% Makes a handle on a long key, on a dirty scheduler.
 -spec intern(canal_lock:key()) -> reference().
 intern(_Key) ->
     erlang:nif_error(not_loaded).
 
-%% The call that the handle was made for is over.
+%% Empties a handle after the call that it was made for.
 -spec forget(reference()) -> ok.
 forget(_Handle) ->
     erlang:nif_error(not_loaded).
@@ -69,28 +69,28 @@ forget(_Handle) ->
 count(_Key) ->
     erlang:nif_error(not_loaded).
 
-%% Full buckets, and the permits in the next one.
+%% The number of full buckets, and of permits in the next one.
 -spec buckets(key(), pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
 buckets(_Key, _MaxPer) ->
     erlang:nif_error(not_loaded).
 
-%% Keys with permits out, of about so many that are looked at; from 0 on.
+%% Keys with held permits. Reads about `Limit' keys. The first position is 0.
 -spec keys(serial(), non_neg_integer(), pos_integer()) ->
     piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 keys(_Serial, _After, _Limit) ->
     erlang:nif_error(not_loaded).
 
-%% Who holds what. The permits of one process come in a row, which may go on in the next piece.
+%% All holders with their keys. The permits of one process are consecutive, but can be split over two pieces.
 -spec permits(serial(), from()) -> piece({pid(), canal_lock:key(), pos_integer()}, from()).
 permits(_Serial, _From) ->
     erlang:nif_error(not_loaded).
 
-%% Who holds permits of a key.
+%% The holders of a key.
 -spec holders(serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
 holders(_Serial, _From, _Key) ->
     erlang:nif_error(not_loaded).
 
-%% What a process holds; from 0 on.
+%% The keys that a process holds. The first position is 0.
 -spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 held(_Serial, _From, _Pid) ->
     erlang:nif_error(not_loaded).
@@ -99,8 +99,8 @@ held(_Serial, _From, _Pid) ->
 info() ->
     erlang:nif_error(not_loaded).
 
-%% A table that the caller manages from now on, in a VM of so many processes. It is an empty one, which closes the one
-%% before; or, if it is to be kept when the caller dies, one that was kept.
+%% Opens a table that the caller manages. With `Keep' the table stays open when the caller dies, and a kept table is
+%% adopted. Otherwise the table is empty and the previous one is closed.
 -spec open(ProcessLimit :: pos_integer(), MaxPer :: pos_integer(), Keep :: boolean()) -> handle().
 open(_ProcessLimit, _MaxPer, _Keep) ->
     erlang:nif_error(not_loaded).
@@ -109,27 +109,27 @@ open(_ProcessLimit, _MaxPer, _Keep) ->
 close(_Handle) ->
     erlang:nif_error(not_loaded).
 
-%% Looks at this many keys, or frees them.
+%% Checks or frees `Budget' keys.
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) ->
     erlang:nif_error(not_loaded).
 
-%% Lets go monitors of tables that have been closed.
+%% Removes monitors of closed tables.
 -spec dismantle_step() -> more | waiting | done.
 dismantle_step() ->
     erlang:nif_error(not_loaded).
 
-%% Whether there are closed tables without monitors, or long keys that are not in use.
+%% Whether there are closed tables without monitors, or unused long keys.
 -spec has_unused() -> boolean().
 has_unused() ->
     erlang:nif_error(not_loaded).
 
-%% Frees them, on a dirty scheduler: about a quarter of a second for each million keys.
+%% Frees them, on a dirty scheduler: about 0.25 s per million keys.
 -spec free_unused() -> ok.
 free_unused() ->
     erlang:nif_error(not_loaded).
 
-%% The caller represents a process of another node from now on, unless another process that is alive does.
+%% Makes the caller the proxy of a process of another node. If a live process already is, answers that one.
 -spec represent(Holder :: pid()) -> ok | Proxy :: pid().
 represent(_Holder) ->
     erlang:nif_error(not_loaded).

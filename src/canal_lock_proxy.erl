@@ -1,14 +1,14 @@
 %% @private
 %% Holds permits in the table of this node for one process of another node, the holder.
 %%
-%% A proxy monitors its holder, and is itself a holder like any other: it acquires and releases by the local calls, and
-%% exits with its holder or with the connection. So nothing that happens to the holder, to the connection or to the
-%% manager needs anybody to clean up: the VM releases the permits of the proxy. The native library records which process
-%% it represents. A manager starts a proxy, and finds it again by that record; no proxy is linked to a manager.
+%% A proxy monitors its holder, acquires and releases by the local calls, and exits when the holder dies or the
+%% connection is lost. So the VM releases the permits, whatever happens to the holder, the connection or the manager.
+%% The native library records which process the proxy represents. A manager starts a proxy and finds it again by that
+%% record; no proxy is linked to a manager.
 %%
-%% A grant is not lost to a 'DOWN' that arrives late. A proxy belongs to the connection over which it was started, and
-%% exits when it serves a request over another one. The holder then asks the manager for another proxy. If the
-%% connection changes while an answer is on its way, the call of the holder fails before the answer can arrive.
+%% A 'DOWN' that arrives late loses no grant. A proxy belongs to the connection over which it was started, and exits
+%% when it gets a request over another one. The holder then asks the manager for another proxy. If the connection
+%% changes while an answer is on its way, the call of the holder fails before the answer can arrive.
 -module(canal_lock_proxy).
 
 -behaviour(gen_server).
@@ -18,24 +18,24 @@
 
 -export_type([request/0]).
 
-%% What a holder asks its proxy for.
+%% A holder's request to its proxy.
 -type request() ::
     {acquire, canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}
     | {release, canal_lock:key()}.
 
-%% How long a proxy without permits waits for the next request, and how often one with permits looks whether its table
-%% is still open.
+%% A proxy without permits exits after this time without a request. A proxy with permits checks at this interval whether
+%% its table is still open.
 -define(IDLE_MS, 5000).
 
 -record(state, {
     holder :: pid(),
-    %% Stands for the connection to the node of the holder, and for no other connection to it.
+    %% Identifies one connection to the node of the holder.
     connection :: port() | pid(),
     monitor :: reference(),
     permits = 0 :: non_neg_integer()
 }).
 
-%% Called by a manager. There is no proxy if the connection to the holder has just been lost.
+%% Called by a manager. `none' if the connection to the holder has just been lost.
 -spec find_or_start(Holder :: pid()) -> pid() | none | {raise, canal_lock_errors:cause()}.
 find_or_start(Holder) ->
     Proxy = canal_lock_nif:proxy_of(Holder),
@@ -53,7 +53,7 @@ start(Holder) ->
 init(Holder) ->
     Connection = connection(Holder),
     Monitor = monitor(process, Holder),
-    %% It is the same before and after: so the monitor is on this connection.
+    %% The connection is the same before and after, so the monitor uses this connection.
     case connection(Holder) of
         Connection when Connection =/= none ->
             represent(#state{holder = Holder, connection = Connection, monitor = Monitor});
@@ -77,7 +77,7 @@ handle_call(Request, {Holder, _Tag}, State = #state{holder = Holder}) ->
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State, ?IDLE_MS}.
 
-%% What has been granted by another table than the one that knows the proxy, is returned by its exit.
+%% If the table was replaced during the request, the exit of the proxy releases the new permit.
 serve(Request, State = #state{permits = Permits}) ->
     Answer = answer(Request),
     Next = State#state{permits = Permits + change(Answer)},
@@ -97,7 +97,7 @@ answer(Request) ->
         error:Cause -> {raise, Cause}
     end.
 
-%% Of the number of permits.
+%% The change of the number of permits by an answer.
 change({acquired, _}) -> 1;
 change(ok) -> -1;
 change(_) -> 0.
@@ -115,7 +115,7 @@ handle_info(timeout, State = #state{permits = Permits}) ->
 handle_info(_Message, State) ->
     {noreply, State, ?IDLE_MS}.
 
-%% Whether the permits are those of the holder: over this connection, in the table that is open.
+%% Whether the proxy still represents its holder: over the same connection, in the open table.
 is_current(#state{holder = Holder, connection = Connection}) ->
     connection(Holder) =:= Connection andalso is_represented(Holder).
 

@@ -1,26 +1,26 @@
 %% @private
-%% What the logger is told, in the domain `[canal_lock]'.
+%% Log reports of permits, in the domain `[canal_lock]'.
 -module(canal_lock_reports).
 
 -include_lib("kernel/include/logger.hrl").
 
 -export([open/0, unexpected_unlock/1, report/1, format/1]).
 
-%% A process that releases what it does not hold may do so a million times a second. One report in so long tells the
-%% same; it says how many were left out.
+%% A faulty loop can release a key that it does not hold a million times per second. So there is at most one report per
+%% interval, with the number of suppressed ones.
 -define(INTERVAL_MS, 1000).
 
-%% So many holders are named in a report.
+%% At most this many holders are named in a report.
 -define(NAMED, 10).
 
-%% About so many are shown of a key or a message.
+%% About this many characters of a key or a message are shown.
 -define(MAX_CHARACTERS, 200).
 
-%% The places in the array of the limiter.
+%% The limiter is an array: the time of the last report, and the number of suppressed ones since then.
 -define(LAST_MS, 1).
 -define(LEFT_OUT, 2).
 
-%% Makes the limiter, if there is none yet. It outlives the manager, as a kept table does.
+%% Creates the limiter if it does not exist. It outlives the manager, as a kept table does.
 -spec open() -> ok.
 open() ->
     case persistent_term:get(?MODULE, none) of
@@ -32,7 +32,7 @@ open() ->
             ok
     end.
 
-%% The calling process has released a key that it does not hold.
+%% Reports that the calling process has released a key that it does not hold.
 -spec unexpected_unlock(canal_lock:key()) -> ok.
 unexpected_unlock(Key) ->
     case admit(persistent_term:get(?MODULE)) of
@@ -48,12 +48,12 @@ unexpected_unlock(Key) ->
             ok
     end.
 
-%% One of those that `format/1' puts into words.
+%% Logs a report. `format/1' has all kinds of reports.
 -spec report(#{what := atom(), atom() => term()}) -> ok.
 report(Report) ->
     ?LOG_ERROR(Report, #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}).
 
-%% One of those who come at once, and how many have been left out since the last.
+%% Admits one of all concurrent reports, with the number of suppressed ones since the last.
 admit(Limiter) ->
     Now = now_ms(),
     Last = atomics:get(Limiter, ?LAST_MS),
@@ -72,19 +72,20 @@ holders(Key) ->
     try
         canal_lock_view:holders(Key)
     catch
-        %% The table has been closed since.
+        %% The table was closed in the meantime.
         error:_ -> []
     end.
 
 -spec format(map()) -> {io:format(), [term()]}.
 format(#{what := unexpected_unlock, key := Key, pid := Pid, holders := Holders, left_out := LeftOut}) ->
-    {"canal_lock: ~p released a permit of ~ts that it does not hold; ~ts~ts", [
+    {"canal_lock: ~p released key ~ts without holding a permit of it; holders: ~ts. "
+        "Only the process that acquired a permit can release it~ts", [
         Pid, short(Key), format_holders(Holders), format_left_out(LeftOut)
     ]};
 format(#{what := unknown_message, kind := Kind, message := Message}) ->
-    {"canal_lock: the manager got an unknown ~ts: ~ts. No further ones will be reported", [Kind, short(Message)]};
+    {"canal_lock: the manager ignored an unknown ~ts: ~ts. Further ones are not reported", [Kind, short(Message)]};
 format(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
-    {"canal_lock: telemetry did not take the event ~0tp: ~ts: ~ts in ~ts. No further ones will be reported", [
+    {"canal_lock: telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Further failures are not reported", [
         Event, Class, short(Reason), short(Stacktrace)
     ]}.
 
@@ -92,14 +93,14 @@ short(Term) ->
     canal_lock_text:short(Term, ?MAX_CHARACTERS).
 
 format_holders([]) ->
-    "nobody does";
+    "none";
 format_holders(Holders) ->
     Named = lists:sublist(Holders, ?NAMED),
     Names = lists:join(", ", [io_lib:format("~p (~b)", [Pid, Permits]) || {Pid, Permits} <- Named]),
     case length(Holders) - length(Named) of
-        0 -> ["held by ", Names];
-        Others -> io_lib:format("held by ~ts and ~b others", [Names, Others])
+        0 -> Names;
+        Others -> io_lib:format("~ts and ~b others", [Names, Others])
     end.
 
 format_left_out(0) -> "";
-format_left_out(LeftOut) -> io_lib:format(" (~b such reports left out)", [LeftOut]).
+format_left_out(LeftOut) -> io_lib:format(" (~b similar reports suppressed)", [LeftOut]).

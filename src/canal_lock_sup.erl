@@ -1,12 +1,13 @@
 %% @private
+%% The supervisor of the application.
 -module(canal_lock_sup).
 
 -behaviour(supervisor).
 
 -export([start_link/1, init/1]).
 
-%% A manager crashes by a bug of ours or by somebody's `exit(Pid, kill)'. While it comes back nothing is lost, so
-%% nothing is gained by giving up soon.
+%% A manager crashes only through a bug of canal_lock or an `exit(Pid, kill)' from outside. A restart loses nothing, so
+%% many restarts are allowed.
 -define(RESTARTS, 10).
 -define(WITHIN_S, 10).
 

@@ -1,37 +1,36 @@
 %% @private
-%% What others use as a key, send or raise, as text for people: of any size, depth and content, but in bounded time and
-%% on one line.
+%% Formats terms of any size, depth and content for people, in bounded time and on one line.
 -module(canal_lock_text).
 
 -export([short/2, pruned/1, fit/3]).
 
-%% So much of a term is looked at: levels, parts of one list, tuple or map, parts of all together, and bytes of a
-%% binary. More than anybody is shown, so that whoever cuts it further says that there was more.
+%% Limits of what is read of a term: levels, elements of one list, tuple or map, elements in total, and bytes of a
+%% binary. They exceed what is ever shown, so a caller that cuts the text further can see that there was more.
 -define(LEVELS, 31).
 -define(PARTS, 512).
 -define(ALL_PARTS, 4096).
 -define(BYTES, 4096).
 
-%% To write down an integer of a million bits takes seconds, on one scheduler and in one go.
+%% Formatting an integer of a million bits takes seconds and does not yield.
 -define(IS_HUGE(Integer), (Integer >= 1 bsl 4096 orelse Integer =< -(1 bsl 4096))).
 
-%% About so many characters of a term, twice as many at most.
+%% About `Characters' characters of a term, at most twice as many.
 -spec short(term(), pos_integer()) -> unicode:chardata().
 short(Term, Characters) ->
-    %% The limit on characters is no more than a wish, numbers and atoms are not cut.
+    %% io_lib treats the limit as a hint: it does not cut numbers and atoms.
     Text = io_lib:format("~0tP", [pruned(Term), ?LEVELS - 1], [{chars_limit, Characters}]),
     case string:slice(Text, 2 * Characters) of
         Rest when Rest =:= []; Rest =:= <<>> -> Text;
         _ -> [string:slice(Text, 0, 2 * Characters), "..."]
     end.
 
-%% The beginning of a term: the same term if it is short.
+%% A term without what exceeds the limits. A short term is returned unchanged.
 -spec pruned(term()) -> term().
 pruned(Term) ->
     {Pruned, _} = prune(Term, ?LEVELS, ?ALL_PARTS),
     Pruned.
 
-%% With how many parts may still be looked at.
+%% Returns the pruned term, and how many elements may still be read.
 prune(_, Levels, Left) when Levels =< 0; Left =< 0 ->
     {'...', Left};
 prune(Integer, _, Left) when is_integer(Integer), ?IS_HUGE(Integer) ->
@@ -50,7 +49,7 @@ prune(Map, Levels, Left) when is_map(Map) ->
 prune(Other, _, Left) ->
     {Other, Left - 1}.
 
-%% As many parts as may still be looked at, and the tail, which need not be that of a list.
+%% The tail can be any term: the list may be improper.
 prune_list([Part | Parts], Levels, More, Left, Before) when More > 0, Left > 0 ->
     {Pruned, NowLeft} = prune(Part, Levels, Left - 1),
     prune_list(Parts, Levels, More - 1, NowLeft, [Pruned | Before]);
@@ -68,8 +67,8 @@ first(Count, Iterator) ->
         {Key, Value, Next} -> [{Key, Value} | first(Count - 1, Next)]
     end.
 
-%% So many columns of a line, from text that may hold anything: what is no plain character is written as its number, or
-%% it would move the cursor, colour the screen or turn the line round. If there is more, the line ends in `...'.
+%% Cuts text to a number of columns. A longer line ends in `...'. Characters that could move the cursor, change the
+%% color or reverse the direction are written as numbers.
 -spec fit(unicode:chardata(), non_neg_integer(), unicode | latin1) -> string().
 fit(Text, Columns, Encoding) ->
     fit(unicode:characters_to_list(Text), Columns, Encoding, []).
@@ -83,7 +82,7 @@ fit([Character | Rest], Columns, Encoding, Before) ->
         false -> with_dots(Before, Columns)
     end.
 
-%% In place of what stands there, as far as that is needed.
+%% Replaces the last characters by dots, as far as needed.
 with_dots(Before, Columns) when Columns >= 3; Before =:= [] ->
     lists:append(lists:reverse(Before, [lists:duplicate(min(3, Columns), $.)]));
 with_dots([Last | Before], Columns) ->
@@ -92,8 +91,8 @@ with_dots([Last | Before], Columns) ->
 width([Character]) -> element(2, plain(Character, unicode));
 width(Escaped) -> length(Escaped).
 
-%% How it is shown, and in how many columns. Two are taken by the characters of East Asia. Terminals do not agree on all
-%% others, so that only letters are let through of which nobody doubts.
+%% A character as it is shown, and its number of columns. East Asian characters take two. Terminals disagree on the
+%% width of many others, so only letters with a well-known width are shown as they are.
 plain(C, _) when C >= $\s, C =< $~ ->
     {[C], 1};
 plain(C, unicode) when C >= 16#a1, C =< 16#2ff, C =/= 16#ad; C >= 16#388, C =< 16#482; C >= 16#48a, C =< 16#52f ->

@@ -1,38 +1,37 @@
 %% @private
-%% What `canal_lock:top/1' shows: a picture of the table, drawn again and again until somebody ends it.
+%% Draws the pictures of `canal_lock:top/1' until a line of input comes.
 %%
-%% The calling process does all of it. A line is asked of the group leader by its protocol ("The Erlang I/O-protocol"),
-%% whose answer is a message, so that the process can wait for it and draw in turns. No other process is there to be
-%% left behind. But a question cannot be taken back: it is asked when all that may be refused has been done, and what
-%% goes wrong with the table afterwards is shown instead of raised.
+%% The calling process does all the work, so no process is left behind. It requests a line from the group leader by the
+%% Erlang I/O protocol. The answer is a message, so the process can draw while it waits. A request for a line cannot be
+%% withdrawn. So it is sent after everything that may raise, and later errors of the table are shown, not raised.
 -module(canal_lock_top).
 
 -include("canal_lock_errors.hrl").
 
 -export([run/1]).
 
-%% Looking takes one of so many parts of the time at most: of one dirty scheduler mainly. So there are fewer pictures of
-%% a table with hundreds of thousands of keys in use than were asked for.
+%% A snapshot may take at most one part in this many of the time, mainly of one dirty scheduler. So a table with
+%% hundreds of thousands of keys in use gets fewer pictures than requested.
 -define(PARTS_OF_TIME, 4).
 
-%% Where nobody says how large the screen is.
+%% The size of a screen that does not report its size.
 -define(COLUMNS, 80).
 -define(ROWS, 24).
 
-%% Output that is not a terminal has no height: this is more rows than any picture has.
+%% The height of output that is not a terminal: more rows than any picture has.
 -define(ENDLESS, (1 bsl 60)).
 
-%% So much of a term is written down, before it is cut to the line.
+%% About this many characters of a term are formatted before it is cut to the line.
 -define(CHARACTERS, 250).
 
-%% Of a number, or of what stands above it.
+%% Columns of a number and of its heading.
 -define(CELL, 13).
 
-%% The dictionary of a process, in which OTP notes what it was started for, is copied to be looked at. It is on the
-%% heap, and one of so many words is copied in less than a millisecond.
+%% OTP records the initial call of a process in its dictionary. Reading it copies the dictionary, which is a part of the
+%% heap. A heap of this size is copied in less than 1 ms.
 -define(MAX_HEAP_WORDS, 100_000).
 
-%% For the node of the group leader, to say what it shows things on.
+%% For a call to the node of the group leader.
 -define(TIMEOUT_MS, 5000).
 
 -record(view, {
@@ -40,15 +39,15 @@
     rows :: pos_integer(),
     show :: fun((term()) -> unicode:chardata()),
     leader :: pid(),
-    %% Of the leader; its answer comes with the same reference.
+    %% Monitors the leader. The request for a line uses the same reference.
     monitor :: reference(),
-    %% Where a picture is drawn over the one before.
+    %% On a terminal, each picture replaces the one before.
     is_terminal :: boolean(),
     encoding :: unicode | latin1
 }).
 
-%% What was seen at one time, and how long looking took; or what stood in the way.
--record(look, {
+%% One reading of the table, and how long it took.
+-record(snapshot, {
     at :: integer(),
     info :: canal_lock:info(),
     keys :: [{canal_lock:key(), Permits :: pos_integer()}],
@@ -56,10 +55,11 @@
     took_ms :: non_neg_integer()
 }).
 
--type look() :: #look{} | {trouble, binary()}.
+%% Or why the table could not be read.
+-type snapshot() :: #snapshot{} | {failed, binary()}.
 
-%% What is least of all that has come by so far, as many as rows; and what has come since they were sorted out, up to as
-%% many again, if it is less than the `last' of them.
+%% The least `rows' tuples of a stream. Between two sorts, up to as many again that are less than `last', the greatest
+%% of the tuples kept at the last sort.
 -record(best, {
     rows :: pos_integer(),
     count = 0 :: non_neg_integer(),
@@ -70,7 +70,7 @@
 -spec run(canal_lock:view_options()) -> ok.
 run(Options) ->
     #{interval_ms := Interval_ms, rows := Rows} = All = maps:merge(#{interval_ms => 1000, rows => 10}, Options),
-    First = look(Rows),
+    First = read_table(Rows),
     Leader = group_leader(),
     View = #view{
         interval_ms = Interval_ms,
@@ -82,66 +82,66 @@ run(Options) ->
         encoding = encoding(Leader)
     },
     try
-        begin_with(First, View)
+        draw_first(First, View)
     after
         demonitor(View#view.monitor, [flush])
     end.
 
-%% Where pictures follow one another, the first one waits until it can be whole, with rates.
-begin_with(First, View = #view{leader = Leader, monitor = Monitor, is_terminal = IsTerminal}) ->
+%% Without a terminal the first picture comes after one interval, with rates.
+draw_first(First, View = #view{leader = Leader, monitor = Monitor, is_terminal = IsTerminal}) ->
     _ = [draw(none, First, View) || IsTerminal],
     case has_input(View) of
         true ->
             Leader ! {io_request, self(), Monitor, {get_line, unicode, ""}},
-            go_on(first, First, View);
+            draw_until_input(first, First, View);
         false ->
-            once_more(First, View)
+            draw_last(First, View)
     end.
 
-go_on(Which, Last, View = #view{monitor = Monitor}) ->
+draw_until_input(Which, Last, View = #view{monitor = Monitor}) ->
     receive
         {io_reply, Monitor, NoLine} when Which =:= first, not is_list(NoLine), not is_binary(NoLine) ->
-            once_more(Last, View);
+            draw_last(Last, View);
         {io_reply, Monitor, _} ->
             ok;
         {'DOWN', Monitor, process, _, _} ->
             ok
-    after pause_ms(Last, View) -> go_on(further, look_and_draw(Last, View), View)
+    after pause_ms(Last, View) -> draw_until_input(further, read_and_draw(Last, View), View)
     end.
 
-%% Nobody is there to end it.
-once_more(Last, View = #view{monitor = Monitor}) ->
+%% Without input the next picture is the last one.
+draw_last(Last, View = #view{monitor = Monitor}) ->
     receive
         {'DOWN', Monitor, process, _, _} -> ok
     after pause_ms(Last, View) ->
-        _ = look_and_draw(Last, View),
+        _ = read_and_draw(Last, View),
         ok
     end.
 
-%% From the end of one look to the beginning of the next.
--spec pause_ms(look(), #view{}) -> pos_integer().
-pause_ms({trouble, _}, #view{interval_ms = Interval_ms}) ->
+%% From the end of one snapshot to the beginning of the next.
+-spec pause_ms(snapshot(), #view{}) -> pos_integer().
+pause_ms({failed, _}, #view{interval_ms = Interval_ms}) ->
     Interval_ms;
-pause_ms(#look{took_ms = Took_ms}, #view{interval_ms = Interval_ms}) ->
+pause_ms(#snapshot{took_ms = Took_ms}, #view{interval_ms = Interval_ms}) ->
     max(Interval_ms, (?PARTS_OF_TIME - 1) * Took_ms).
 
-look_and_draw(Last, View = #view{rows = Rows}) ->
-    Look =
-        case ?CAUGHT(look(Rows)) of
-            {raise, Cause} -> {trouble, canal_lock_errors:explain(Cause)};
-            Seen -> Seen
+read_and_draw(Last, View = #view{rows = Rows}) ->
+    Next =
+        case ?CAUGHT(read_table(Rows)) of
+            {raise, Cause} -> {failed, canal_lock_errors:explain(Cause)};
+            Snapshot -> Snapshot
         end,
-    draw(Last, Look, View),
-    Look.
+    draw(Last, Next, View),
+    Next.
 
-%%% Looking
+%%% Reading
 
-look(Rows) ->
+read_table(Rows) ->
     Info = canal_lock_nif:info(),
     At = erlang:monotonic_time(),
     Keys = canal_lock_view:fold_keys(fun add_keys/2, #best{rows = Rows}),
     Holders = add_holder(canal_lock_view:fold_permits(fun add_holders/2, {none, #best{rows = Rows}})),
-    #look{
+    #snapshot{
         at = At,
         info = Info,
         keys = [{Key, -Negative} || {Negative, Key} <- ranked(Keys)],
@@ -149,11 +149,12 @@ look(Rows) ->
         took_ms = erlang:convert_time_unit(erlang:monotonic_time() - At, native, millisecond)
     }.
 
-%% Most permits first; among equals, in the order of terms, so that none changes its place without a reason.
+%% Most permits first. Equal ones are in the order of terms, so their rows do not change between pictures.
 add_keys(Piece, Best) ->
     lists:foldl(fun({Key, Permits}, Before) -> add({-Permits, Key}, Before) end, Best, Piece).
 
-%% What one holder has comes in a row, which may go on in the next piece: so the last one is not added before that.
+%% The permits of a holder are consecutive, but can be split over two pieces. So the last holder of a piece is not added
+%% until the next one begins.
 add_holders([{Pid, _Key, Permits} | Rest], {{Pid, Sum, Count}, Best}) ->
     add_holders(Rest, {{Pid, Sum + Permits, Count + 1}, Best});
 add_holders([{Pid, _Key, Permits} | Rest], Before) ->
@@ -166,13 +167,13 @@ add_holder({{Pid, Sum, Count}, Best}) -> add({-Sum, Pid, Count}, Best).
 
 add(New, Best = #best{rows = Rows, count = Count, kept = Kept, last = Last}) when Last =:= none; New < Last ->
     case Best#best{count = Count + 1, kept = [New | Kept]} of
-        #best{count = Enough} = More when Enough >= 2 * Rows -> sorted_out(More);
+        #best{count = Enough} = More when Enough >= 2 * Rows -> sorted(More);
         More -> More
     end;
 add(_, Best) ->
     Best.
 
-sorted_out(Best = #best{rows = Rows}) ->
+sorted(Best = #best{rows = Rows}) ->
     Kept = ranked(Best),
     Best#best{count = Rows, kept = Kept, last = lists:last(Kept)}.
 
@@ -181,14 +182,14 @@ ranked(#best{rows = Rows, kept = Kept}) ->
 
 %%% Drawing
 
-draw(Last, Look, View = #view{leader = Leader, is_terminal = true}) ->
-    Picture = picture(Last, Look, View, measure(fun io:rows/1, Leader, ?ROWS) - 1),
-    %% Home; each line over what stood there; and nothing below.
+draw(Last, Next, View = #view{leader = Leader, is_terminal = true}) ->
+    Picture = picture(Last, Next, View, measure(fun io:rows/1, Leader, ?ROWS) - 1),
+    %% Cursor home; each line replaces the old one; the rest of the screen is cleared.
     write(Leader, ["\e[H", [[Line, "\e[K\n"] || Line <- Picture], "\e[J"]);
-draw(Last, Look, View = #view{leader = Leader, is_terminal = false}) ->
-    write(Leader, [[[Line, $\n] || Line <- picture(Last, Look, View, ?ENDLESS)], $\n]).
+draw(Last, Next, View = #view{leader = Leader, is_terminal = false}) ->
+    write(Leader, [[[Line, $\n] || Line <- picture(Last, Next, View, ?ENDLESS)], $\n]).
 
-%% If the leader has gone, the message that says so is on its way.
+%% If the leader has died, the 'DOWN' message ends the call.
 write(Leader, Text) ->
     try
         io:put_chars(Leader, Text)
@@ -196,23 +197,22 @@ write(Leader, Text) ->
         error:terminated -> ok
     end.
 
-%% The last column stays free: terminals do not agree on where the next character goes.
-picture(Last, Look, View = #view{leader = Leader, encoding = Encoding}, Space) ->
+%% The last column stays free, because terminals differ in where the cursor goes after it.
+picture(Last, Next, View = #view{leader = Leader, encoding = Encoding}, Space) ->
     Columns = measure(fun io:columns/1, Leader, ?COLUMNS) - 1,
-    Shown = lists:sublist([title(View) | lines(Last, Look, View, Space)], max(0, Space)),
+    Shown = lists:sublist([title(View) | lines(Last, Next, View, Space)], max(0, Space)),
     [canal_lock_text:fit(Line, max(0, Columns), Encoding) || Line <- Shown].
 
 title(#view{is_terminal = IsTerminal}) ->
     {Hour, Minute, Second} = erlang:time(),
-    %% For who sits before it.
     End = ["; Enter ends this" || IsTerminal],
-    Manager = ["; no manager is there" || whereis(canal_lock) =:= undefined],
+    Manager = ["; no manager runs" || whereis(canal_lock) =:= undefined],
     io_lib:format("canal_lock on ~ts, ~2..0b:~2..0b:~2..0b~ts~ts", [node(), Hour, Minute, Second, Manager, End]).
 
-lines(_Last, {trouble, Sentence}, _View, _Space) ->
+lines(_Last, {failed, Sentence}, _View, _Space) ->
     [Sentence];
-lines(Last, Look = #look{info = Info, keys = Keys, holders = Holders}, View, Space) ->
-    Head = head(Info, rates(Last, Look)),
+lines(Last, Next = #snapshot{info = Info, keys = Keys, holders = Holders}, View, Space) ->
+    Head = head(Info, rates(Last, Next)),
     {KeyRows, HolderRows} = shares(Space, length(Head) + 5, length(Keys), length(Holders)),
     Head ++
         ["", [cells(["permits"]), "  key"]] ++
@@ -224,7 +224,7 @@ lines(Last, Look = #look{info = Info, keys = Keys, holders = Holders}, View, Spa
         ].
 
 head(#{keys := Keys, permits := Permits, holders := Holders, memory := Bytes, not_held := NotHeld}, Rates) ->
-    %% A mistake in somebody's code; mostly there is none.
+    %% Shown only if there was a release by a process that did not hold the key.
     Names = [granted, refused, released, given_back] ++ [not_held || NotHeld > 0],
     [
         cells(["keys", "permits", "holders", "memory"]),
@@ -233,9 +233,9 @@ head(#{keys := Keys, permits := Permits, holders := Holders, memory := Bytes, no
         cells([maps:get(Name, Rates, "-") || Name <- Names])
     ].
 
-%% What has been counted since the look before, by the second. Not known if there was none, or if it was at another
-%% table, whose numbers began again. Only `granted' may be less than a moment before in the same one.
-rates(#look{at = Before, info = Less}, #look{at = Now, info = Info}) when Now > Before ->
+%% Rates per second since the last snapshot. Unknown without a last snapshot, or if the table was replaced, which shows
+%% as a counter that has decreased. Within one table only `granted' can decrease.
+rates(#snapshot{at = Before, info = Less}, #snapshot{at = Now, info = Info}) when Now > Before ->
     Seconds = (Now - Before) / erlang:convert_time_unit(1, second, native),
     Names = [granted, refused, released, given_back, not_held],
     Differences = [{Name, maps:get(Name, Info) - maps:get(Name, Less)} || Name <- Names],
@@ -257,27 +257,26 @@ bytes(Bytes) -> bytes(Bytes / 1000, "kB").
 bytes(Number, Unit) ->
     [float_to_list(Number, [{decimals, 1}]), $\s, Unit].
 
-%% Numbers and what stands above them, to the right.
+%% Numbers and headings, aligned to the right.
 cells(Cells) ->
     [cell(Cell) || Cell <- Cells].
 
 cell(Number) when is_integer(Number) -> cell(integer_to_list(Number));
 cell(Text) -> [$\s, string:pad(Text, ?CELL - 1, leading)].
 
-%% How many lines of each list there are on a screen where others are taken: one half each, unless the other list needs
-%% less.
+%% The rows of each list on a screen of `Space' rows, of which `Taken' are used: half of the rest each, unless the other
+%% list needs less.
 shares(Space, Taken, Keys, Holders) ->
     Free = max(0, Space - Taken),
     KeyRows = min(Keys, max((Free + 1) div 2, Free - Holders)),
     {KeyRows, min(Holders, Free - KeyRows)}.
 
-%% On the screen of another, who may not know of it.
 described(Pid, View) when node(Pid) =/= node() ->
     [shown(Pid, View), " on ", atom_to_list(node(Pid))];
 described(Pid, View) ->
     [shown(Pid, View) | purpose(Pid, View)].
 
-%% What it is there for: its name, what it was started with, or where it is. Nothing if it has died since.
+%% What identifies a process: its name, its initial call, or its current function. Empty if it has died.
 purpose(Pid, _View) when Pid =:= self() ->
     "  the caller";
 purpose(Pid, View) ->
@@ -293,7 +292,7 @@ purpose(Pid, View) ->
 called({Module, Function, Arity}, View) ->
     shown(fun Module:Function/Arity, View).
 
-%% By a function of the caller's, which may not know what there is.
+%% The caller's function can fail for some terms.
 shown(Term, #view{show = Show}) ->
     try unicode:characters_to_list(Show(Term)) of
         Text when is_list(Text) -> Text;
@@ -307,15 +306,15 @@ short(Term) ->
 
 %%% The group leader
 
-%% One that says how large it is, and heeds what moves the cursor.
+%% A terminal reports its size and understands escape sequences.
 is_terminal(Leader) ->
     [] =:= [error || Measure <- [fun io:columns/1, fun io:rows/1], measure(Measure, Leader, error) =:= error] andalso
-        there(Leader, os, getenv, ["TERM"]) =/= "dumb".
+        call_at_leader(Leader, os, getenv, ["TERM"]) =/= "dumb".
 
-%% `user' never answers, if its node was told to read nothing.
+%% With `-noinput', the group leader `user' never answers a request for a line.
 has_input(#view{leader = Leader, is_terminal = IsTerminal}) ->
-    case there(Leader, init, get_argument, [noinput]) of
-        {ok, _} -> IsTerminal andalso there(Leader, erlang, whereis, [user]) =/= Leader;
+    case call_at_leader(Leader, init, get_argument, [noinput]) of
+        {ok, _} -> IsTerminal andalso call_at_leader(Leader, erlang, whereis, [user]) =/= Leader;
         _ -> true
     end.
 
@@ -331,8 +330,8 @@ measure(Measure, Leader, Unknown) ->
         {error, _} -> Unknown
     end.
 
-%% On the node of the leader, which shows and reads for others.
-there(Leader, Module, Function, Arguments) ->
+%% Calls a function on the node of the leader, which owns the screen and the input.
+call_at_leader(Leader, Module, Function, Arguments) ->
     try
         erpc:call(node(Leader), Module, Function, Arguments, ?TIMEOUT_MS)
     catch

@@ -1,15 +1,15 @@
 %% @private
-%% Who holds what: long answers of the native library, put together piece by piece, so that looking at a table of a
-%% million keys stops nobody.
+%% Reads keys and holders of the table. The native library answers in pieces, so reading a million keys delays no other
+%% process.
 -module(canal_lock_view).
 
 -export([keys/0, holders/1, held/1, audit/0]).
 -export([fold_keys/2, fold_permits/2]).
 
-%% Keys looked at in one native call: about 0.1 ms.
+%% Keys read in one native call, which takes about 0.1 ms.
 -define(KEYS_PER_PIECE, 512).
 
-%% Where a look at all keys, or at those of one process, begins; and one at all holders.
+%% Where reading begins: all keys or the keys of one process, and all holders.
 -define(FIRST_KEY, 0).
 -define(FIRST_HOLDER, {false, 0, 0}).
 
@@ -17,8 +17,8 @@
 keys() ->
     fold_keys(fun lists:append/2, []).
 
-%% The same without keeping all of it, a list of some of them after the other. It begins again with the first `Result'
-%% if the table is another one meanwhile.
+%% Folds over lists of keys, without keeping all of them. If the table is replaced during the fold, it begins again with
+%% the initial `Result'.
 -spec fold_keys(fun(([{canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_keys(Add, Result) ->
     fold(fun(Serial, After) -> canal_lock_nif:keys(Serial, After, ?KEYS_PER_PIECE) end, ?FIRST_KEY, Add, Result).
@@ -33,16 +33,16 @@ holders(Key) ->
 held(Pid) ->
     pieces(fun(Serial, From) -> canal_lock_nif:held(Serial, From, Pid) end, ?FIRST_KEY).
 
-%% As `fold_keys/2'. What one process holds comes in a row, which may go on in the next list.
+%% As `fold_keys/2'. The permits of one process are consecutive, but can be split over two lists.
 -spec fold_permits(fun(([{pid(), canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_permits(Add, Result) ->
     fold(fun canal_lock_nif:permits/2, ?FIRST_HOLDER, Add, Result).
 
-%% Keys of which not as many permits are counted as are on record with their holders.
+%% Keys whose count differs from the records of their holders.
 -spec audit() -> [{canal_lock:key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
     Held = fold_permits(fun(Permits, Sums) -> lists:foldl(fun add_held/2, Sums, Permits) end, #{}),
-    Compare = fun(Keys, Before) -> lists:foldl(fun(Key, So) -> compare(Key, Held, So) end, Before, Keys) end,
+    Compare = fun(Keys, Before) -> lists:foldl(fun(Key, Result) -> compare(Key, Held, Result) end, Before, Keys) end,
     case fold_keys(Compare, {[], 0}) of
         {Differing, Found} when Found =:= map_size(Held) -> Differing;
         {Differing, _} -> [{Key, 0, Sum} || {Key, Sum} <- maps:to_list(uncounted(Held))] ++ Differing
@@ -58,7 +58,7 @@ compare({Key, Count}, Held, {Differing, Found}) ->
         #{} -> {[{Key, Count, 0} | Differing], Found}
     end.
 
-%% Keys that are held, and have no permits out.
+%% Keys that are held, but whose count is 0.
 uncounted(Held) ->
     fold_keys(fun(Keys, Rest) -> maps:without([Key || {Key, _} <- Keys], Rest) end, Held).
 
@@ -70,7 +70,7 @@ fold(Piece, Start, Add, First) ->
 
 fold(Piece, Start, Add, First, Serial, From, Result) ->
     case Piece(Serial, From) of
-        %% The pieces so far are of a table that has been closed: that is not what was asked for.
+        %% The pieces so far belong to a table that was closed.
         changed -> fold(Piece, Start, Add, First, 0, Start, First);
         {_, Last, done} -> Add(Last, Result);
         {Same, Next, Rest} -> fold(Piece, Start, Add, First, Same, Rest, Add(Next, Result))

@@ -76,7 +76,7 @@ missing() ->
 
 no_library() ->
     Sentences = is_refused("no library", <<"no library, but more than the twenty bytes of a header">>),
-    Said = <<"it is no library of this system">>,
+    Said = <<"it is not a library for this system">>,
     [?assertMatch({_, _}, binary:match(Sentences, Said)) || os:type() =:= {unix, linux}].
 
 far_path() ->
@@ -99,7 +99,7 @@ another_version() ->
 another_machine() ->
     <<Before:?MACHINE_AT/binary, _:2/binary, After/binary>> = library(),
     Sentences = is_refused("another machine", <<Before/binary, ?S390/binary, After/binary>>),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"it is for S/390, while this VM is for ">>)),
+    ?assertMatch({_, _}, binary:match(Sentences, <<"it is built for S/390, but this VM for ">>)),
     ?assertEqual(nomatch, binary:match(Sentences, <<"endian">>)),
     ?assertEqual(nomatch, binary:match(Sentences, <<"glibc">>)).
 
@@ -107,17 +107,17 @@ another_endianness() ->
     <<Before:5/binary, Order, Middle:12/binary, Low, High, After/binary>> = library(),
     Other = <<Before/binary, (3 - Order), Middle/binary, High, Low, After/binary>>,
     Sentences = is_refused("another byte order", Other),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"-endian, while this VM is for ">>)).
+    ?assertMatch({_, _}, binary:match(Sentences, <<"-endian), but this VM for ">>)).
 
 another_libc() ->
     {Sentences, Said} =
         case binary:match(library(), <<0, "libc.so.6", 0>>) of
             nomatch ->
                 Glibc = replaced(<<0, "libc.musl-">>, <<0, "libc.so.6", 0>>),
-                {is_refused("glibc", Glibc), <<": it is for glibc, while this VM is for musl (">>};
+                {is_refused("glibc", Glibc), <<": it is built for glibc, but this VM for musl (">>};
             _ ->
                 Musl = replaced(<<0, "libc.so.6", 0>>, <<0, "libc.so", 0, 0, 0>>),
-                {is_refused("musl", Musl), <<": it is for musl, while this VM is for glibc (">>}
+                {is_refused("musl", Musl), <<": it is built for musl, but this VM for glibc (">>}
         end,
     ?assertMatch({_, _}, binary:match(Sentences, Said)).
 
@@ -130,11 +130,11 @@ cut_short() ->
             ?assertEqual({Bytes, match}, {Bytes, said(Sentences, Said)})
         end
      || {Bytes, Said} <- [
-            {0, <<"it is no library of this system">>},
-            {10, <<"it is no library of this system">>},
-            {100, <<"not whole">>},
-            {100_000, <<"not whole">>},
-            {byte_size(Library) - 1, <<"not whole">>}
+            {0, <<"it is not a library for this system">>},
+            {10, <<"it is not a library for this system">>},
+            {100, <<"truncated">>},
+            {100_000, <<"truncated">>},
+            {byte_size(Library) - 1, <<"truncated">>}
         ]
     ].
 
@@ -219,7 +219,7 @@ quorum_missing() ->
     Ways = [
         <<": no such file or directory (">>,
         <<"`mix deps.compile canal_lock --force'">>,
-        <<"; CANAL_LOCK_QUORUM_NIF_LIBRARY in the environment may name a ready-made one, and has to where">>
+        <<"; the environment variable CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library, and must if">>
     ],
     [?assertEqual(match, said(Sentences, Way)) || Way <- Ways].
 
@@ -240,7 +240,7 @@ quorum_cut_short() ->
         Sentences
     end),
     names(Copy, canal_lock_quorum_nif, Sentences),
-    ?assertEqual(match, said(Sentences, <<": the file is not whole. Build it again">>)).
+    ?assertEqual(match, said(Sentences, <<": the file is truncated. Rebuild it">>)).
 
 %% The first user pays, and nobody else.
 quorum_mapped() ->

@@ -287,9 +287,9 @@ failure_of_telemetry() ->
             #{report_cb := Callback} = Meta,
             {Format, Arguments} = Callback(Report),
             Said = unicode:characters_to_list(io_lib:format(Format, Arguments)),
-            Begin = lists:concat(["canal_lock: telemetry did not take the event [canal_lock,totals]: ", Class, ": "]),
+            Begin = lists:concat(["canal_lock: telemetry failed to emit the event [canal_lock,totals]: ", Class, ": "]),
             ?assertEqual(Begin, lists:sublist(Said, length(Begin))),
-            ?assertNotEqual(nomatch, string:find(Said, "No further ones will be reported")),
+            ?assertNotEqual(nomatch, string:find(Said, "Further failures are not reported")),
             ?assert(length(Said) =< ?MAX_CHARACTERS),
             %% An unknown message is something else, and is reported too.
             Manager ! unknown,

@@ -298,7 +298,7 @@ closed_and_opened() ->
     [
         begin
             [Title, Sentence, ""] = test_terminal:next(Screen),
-            ?assertNotEqual(nomatch, string:find(Title, "; no manager is there")),
+            ?assertNotEqual(nomatch, string:find(Title, "; no manager runs")),
             ?assertEqual(?NOT_STARTED, Sentence)
         end
      || _ <- [1, 2, 3]
@@ -349,7 +349,7 @@ kept() ->
     test_worker:kill(Manager),
     take(#{db => 1000}),
     [TitleWithout | _] = Without = test_terminal:next(Screen),
-    ?assertNotEqual(nomatch, string:find(TitleWithout, "; no manager is there")),
+    ?assertNotEqual(nomatch, string:find(TitleWithout, "; no manager runs")),
     ?assertMatch({_, [["1001", "db"]], [_]}, sections(Without)),
     ?assert(list_to_integer(maps:get("granted/s", rates_of(Without))) > 0),
     {ok, _} = canal_lock:start_link(3, #{keep_on_crash => true}),
