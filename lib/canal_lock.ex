@@ -20,9 +20,7 @@ defmodule CanalLock do
 
   @typedoc """
   `:max_per`, a positive integer, is required. It is shown by `info/0` and limits nothing: each call brings its own.
-
   With `keep_on_crash: true`, the table of a manager that crashes stays open, and the next manager adopts it.
-
   `:sweep_interval_ms` (default 5000) is the interval of the sweep in milliseconds. An idle key is reclaimed after two
   intervals.
   """
@@ -33,10 +31,8 @@ defmodule CanalLock do
 
   @doc """
   The child specification of a manager, for a supervisor. The manager is always restarted, and keeps its table when it
-  crashes.
-
-  Takes the options of `start_link/1`; `:keep_on_crash` is `true` by default here. Raises `ArgumentError` if an option
-  is wrong.
+  crashes. Takes the options of `start_link/1`; `:keep_on_crash` is `true` by default here. Raises `ArgumentError` if
+  an option is wrong.
 
       iex> CanalLock.child_spec(max_per: 3).start
       {CanalLock, :start_link, [[max_per: 3, keep_on_crash: true]]}
@@ -54,11 +50,9 @@ defmodule CanalLock do
   end
 
   @doc """
-  Starts the manager, linked to the caller and registered as `:canal_lock`. A node has one manager.
-
-  Options are `t:option/0`. The table is empty at first, unless a manager has left its table: see
-  `:canal_lock.start_link/2`. Answers `{:error, {:already_started, pid}}` if a manager runs. Raises `ArgumentError` if
-  an option is wrong.
+  Starts the manager, linked to the caller and registered as `:canal_lock`. A node has one manager. Options are
+  `t:option/0`. The table is empty at first, unless a manager has left its table: see `:canal_lock.start_link/2`.
+  Answers `{:error, {:already_started, pid}}` if a manager runs. Raises `ArgumentError` if an option is wrong.
 
       iex> {:error, {:already_started, manager}} = CanalLock.start_link(max_per: 3)
       iex> manager == Process.whereis(:canal_lock)
@@ -85,18 +79,15 @@ defmodule CanalLock do
   end
 
   @doc """
-  Stops the manager and closes the table. All permits are void, and calls raise until the next start.
-
-  If the manager has a supervisor, the supervisor restarts it with an empty table. Exits with `:noproc` if no manager
-  runs.
+  Stops the manager and closes the table. All permits are void, and calls raise until the next start. If the manager
+  has a supervisor, the supervisor restarts it with an empty table. Exits with `:noproc` if no manager runs.
   """
   @spec stop() :: :ok
   defdelegate stop(), to: :canal_lock
 
   @doc """
-  Acquires a permit of `key` for the calling process, if fewer than `max_per * buckets` are held.
-
-  Answers `{:acquired, n}`, where `n` is the number of permits held, or `:full`. A process can hold several permits.
+  Acquires a permit of `key` for the calling process, if fewer than `max_per * buckets` are held. Answers `{:acquired,
+  n}`, where `n` is the number of permits held, or `:full`. A process can hold several permits.
 
       iex> CanalLock.acquire(:db, 1, 2)
       {:acquired, 1}
@@ -113,25 +104,22 @@ defmodule CanalLock do
   defdelegate acquire(key, max_per, buckets), to: :canal_lock
 
   @doc """
-  Releases one permit of `key`. Answers `{:error, :not_held}` if the calling process holds none.
+  Releases one permit of `key`. Answers `{:error, :not_held}` if the calling process holds none. Raises and costs as
+  `acquire/3`.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.release(:db)
       :ok
       iex> CanalLock.release(:db)
       {:error, :not_held}
-
-  Raises and costs as `acquire/3`.
   """
   @spec release(key) :: :ok | {:error, :not_held}
   defdelegate release(key), to: :canal_lock
 
   @doc """
   Releases one permit of `key`, if the calling process holds one. If it holds none, the answer is `:ok`, nothing
-  changes, and the library logs the mistake.
-
-  `max_per` and `buckets` are checked and have no other effect: this is the call of the original `canal_lock`. Raises
-  and costs as `acquire/3`; a report costs milliseconds.
+  changes, and the library logs the mistake. `max_per` and `buckets` are checked and have no other effect: this is the
+  call of the original `canal_lock`. Raises and costs as `acquire/3`; a report costs milliseconds.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.release(:db, 3, 1)
@@ -142,26 +130,21 @@ defmodule CanalLock do
 
   @doc """
   Calls `fun` while the caller holds a permit of `key`. The permit is released when `fun` returns, raises, throws or
-  exits, and when the process is killed.
-
-  Answers `{:ok, result}`, or `:full` without calling `fun`.
+  exits, and when the process is killed. Answers `{:ok, result}`, or `:full` without calling `fun`. Raises and costs
+  as `acquire/3` and `release/1`.
 
       iex> CanalLock.with_permit(:db, 3, 1, fn -> CanalLock.count(:db) end)
       {:ok, 1}
       iex> CanalLock.with_permit(:db, 3, 0, fn -> raise "never called" end)
       :full
-
-  Raises and costs as `acquire/3` and `release/1`.
   """
   @spec with_permit(key, max_per, buckets, (() -> result)) :: {:ok, result} | :full when result: var
   defdelegate with_permit(key, max_per, buckets, fun), to: :canal_lock
 
   @doc """
-  As `acquire/3`, in the table of another node.
-
-  The permit is released when the calling process dies or the connection between the nodes is lost. Exits as
-  `GenServer.call/3` does if the node is not connected or runs no manager; then no permit was acquired. Cost: two round
-  trips. `:canal_lock.acquire_on/4` has the details.
+  As `acquire/3`, in the table of another node. The permit is released when the calling process dies or the connection
+  between the nodes is lost. Exits as `GenServer.call/3` does if the node is not connected or runs no manager; then no
+  permit was acquired. Cost: two round trips. `:canal_lock.acquire_on/4` has the details.
 
       iex> CanalLock.acquire_on(node(), :db, 3, 1)
       {:acquired, 1}
@@ -180,50 +163,45 @@ defmodule CanalLock do
   defdelegate release_on(node, key), to: :canal_lock
 
   @doc """
-  The number of permits of `key` that are held.
+  The number of permits of `key` that are held. Raises as `acquire/3`. Cost: constant.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> {CanalLock.count(:db), CanalLock.count(:idle)}
       {1, 0}
-
-  Raises as `acquire/3`. Cost: constant.
   """
   @spec count(key) :: non_neg_integer
   defdelegate count(key), to: :canal_lock
 
   @doc """
-  The held permits of `key` as a list of buckets of `max_per`, a positive integer. Empty buckets are left out.
+  The held permits of `key` as a list of buckets of `max_per`, a positive integer. Empty buckets are left out. Raises
+  as `acquire/3`. Cost: proportional to the length of the answer.
 
       iex> for _ <- 1..4, do: CanalLock.acquire(:db, 3, 2)
       iex> CanalLock.buckets(:db, 3)
       [3, 1]
-
-  Raises as `acquire/3`. Cost: proportional to the length of the answer.
   """
   @spec buckets(key, pos_integer) :: [pos_integer]
   defdelegate buckets(key, max_per), to: :canal_lock
 
   @doc """
   The processes that hold permits of `key`, each with its number of permits, in no order. Exact while no permit is
-  acquired or released, otherwise an approximate snapshot.
+  acquired or released, otherwise an approximate snapshot. Raises as `acquire/3`. Cost: reads the records of all
+  holders of all keys, about 0.1 ms per 1,000 processes.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.holders(:db) == [{self(), 1}]
       true
-
-  Raises as `acquire/3`. Cost: reads the records of all holders of all keys, about 0.1 ms per 1,000 processes.
   """
   @spec holders(key) :: [{pid, pos_integer}]
   defdelegate holders(key), to: :canal_lock
 
   @doc """
-  The keys that the calling process holds, each with its number of permits, in no order.
+  The keys that the calling process holds, each with its number of permits, in no order. Raises as `acquire/3`. Cost:
+  a call on a dirty scheduler, and the length of the answer.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.held()
       [db: 1]
-
-  Raises as `acquire/3`. Cost: a call on a dirty scheduler, and the length of the answer.
   """
   @spec held() :: [{key, pos_integer}]
   defdelegate held(), to: :canal_lock
@@ -240,40 +218,37 @@ defmodule CanalLock do
 
   @doc """
   All keys with held permits, each with its number of permits, in no order. Exact while no permit is acquired or
-  released, otherwise an approximate snapshot.
+  released, otherwise an approximate snapshot. Raises as `acquire/3`. Cost: reads all keys, about 1 s per million.
+  Other calls go on during it.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.keys()
       [db: 1]
-
-  Raises as `acquire/3`. Cost: reads all keys, about 1 s per million. Other calls go on during it.
   """
   @spec keys() :: [{key, pos_integer}]
   defdelegate keys(), to: :canal_lock
 
   @doc """
-  The state of the table, and the totals of its events. `t::canal_lock.info/0` explains each number.
+  The state of the table, and the totals of its events. `t::canal_lock.info/0` explains each number. Raises as
+  `acquire/3`. It is cheap enough to poll once per second.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> %{max_per: 3, keys: 1, permits: 1, holders: 1} = CanalLock.info()
       iex> CanalLock.info() |> Map.keys() |> Enum.sort()
       [:barriers_refused, :given_back, :granted, :holders, :keys, :max_per,
        :memory, :not_held, :permits, :reclaimed, :refused, :released]
-
-  Raises as `acquire/3`. It is cheap enough to poll once per second.
   """
   @spec info() :: info
   defdelegate info(), to: :canal_lock
 
   @doc """
-  The keys whose count differs from the records of their holders, as `{key, counted, held}`. While no permit is acquired
-  or released the answer is empty; otherwise canal_lock has a bug.
+  The keys whose count differs from the records of their holders, as `{key, counted, held}`. While no permit is
+  acquired or released the answer is empty; otherwise canal_lock has a bug. Raises as `acquire/3`. Cost: several
+  seconds for a million keys. Other calls go on during it.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.audit()
       []
-
-  Raises as `acquire/3`. Cost: several seconds for a million keys. Other calls go on during it.
   """
   @spec audit() :: [{key, counted :: non_neg_integer, held :: non_neg_integer}]
   defdelegate audit(), to: :canal_lock

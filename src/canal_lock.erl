@@ -18,6 +18,10 @@
 %% registered as `canal_lock', opens and closes the table of permits, reclaims idle keys, and starts the proxies of
 %% holders on other nodes. No local call goes through it.
 %%
+%% == Snapshots ==
+%% Calls that read more than one key or holder are exact while no permit is acquired or released. In a busy table they
+%% answer an approximate snapshot. Other calls go on during them.
+%%
 %% == Errors ==
 %% A wrong argument raises `badarg'. So does any call while canal_lock is not started, which means that no manager runs
 %% and no manager has left its table. The shell shows which argument is wrong, and why (`error_info', EEP 54). A call
@@ -128,10 +132,9 @@ child({MaxPer, Options}) ->
 child(MaxPer) ->
     child({MaxPer, #{}}).
 
-%% @doc Stops the manager and closes the table. All permits are void, and calls raise until the next start.
-%%
-%% If the manager has a supervisor, the supervisor restarts it with an empty table. Exits with `noproc' if no manager
-%% runs; a kept table stays open then.
+%% @doc Stops the manager and closes the table. All permits are void, and calls raise until the next start. If the
+%% manager has a supervisor, the supervisor restarts it with an empty table. Exits with `noproc' if no manager runs; a
+%% kept table stays open then.
 -spec stop() -> ok.
 stop() ->
     canal_lock_manager:stop().
@@ -163,9 +166,8 @@ acquire(Key, MaxPer, Buckets) ->
 %%
 %% `MaxPer' and `Buckets' are checked as in {@link acquire/3} and have no other effect. If the caller holds no permit of
 %% `Key', the answer is `ok' and nothing changes. Such a call is a mistake in the caller. The library logs it, at most
-%% once per second, with the key and its holders. Use {@link release/1} if the caller needs to know.
-%%
-%% Raises and costs as {@link acquire/3}. A report costs milliseconds.
+%% once per second, with the key and its holders. Use {@link release/1} if the caller needs to know. Raises and costs as
+%% {@link acquire/3}. A report costs milliseconds.
 -spec release(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 release(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
     %% The guard is true for two non-negative integers and for nothing else, in one test. Arguments: as in acquire/3.
@@ -182,9 +184,8 @@ release(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
 release(Key, MaxPer, Buckets) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets]).
 
-%% @doc Releases one permit of `Key'. Answers `{error, not_held}' if the calling process holds none.
-%%
-%% Raises and costs as {@link acquire/3}.
+%% @doc Releases one permit of `Key'. Answers `{error, not_held}' if the calling process holds none. Raises and costs as
+%% {@link acquire/3}.
 -spec release(key()) -> ok | {error, not_held}.
 release(Key) ->
     case canal_lock_nif:release(Key) of
@@ -199,9 +200,8 @@ release(Key) ->
 %% The permit is released when `Fun' returns (then the answer is `{ok, Result}'), when it throws, exits or raises (which
 %% passes to the caller), and when the process is killed. If no permit is free, the answer is `full' and `Fun' is not
 %% called. Calls can be nested; each acquires a permit of its own. `Fun' must not release the permit. If the table is
-%% closed while `Fun' runs, the permit is void, and the call still returns the result of `Fun'.
-%%
-%% Raises and costs as {@link acquire/3} and {@link release/1}.
+%% closed while `Fun' runs, the permit is void, and the call still returns the result of `Fun'. Raises and costs as
+%% {@link acquire/3} and {@link release/1}.
 -spec with_permit(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)) ->
     {ok, Result} | full.
 with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
@@ -272,62 +272,53 @@ release_on(Node, Key) ->
     Arguments = [Node, Key],
     ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, {release, Key}))).
 
-%% @doc The number of permits of `Key' that are held.
-%%
-%% Raises as described for the module. Cost: constant.
+%% @doc The number of permits of `Key' that are held. Exact at any time. Raises as described for the module. Cost:
+%% constant.
 -spec count(key()) -> non_neg_integer().
 count(Key) ->
     ?ANSWER([Key], ?CAUGHT(canal_lock_interned:call(Key, fun canal_lock_nif:count/1))).
 
 %% @doc The held permits of `Key' as a list of buckets of `MaxPer', a positive integer: `[3,1]' are four permits in
-%% buckets of three. Empty buckets are left out.
-%%
-%% Raises as described for the module. Cost: proportional to the length of the answer.
+%% buckets of three. Empty buckets are left out. Raises as described for the module. Cost: proportional to the length of
+%% the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
 buckets(Key, MaxPer) ->
     Buckets = fun(KeyOrHandle) -> canal_lock_nif:buckets(KeyOrHandle, MaxPer) end,
     {Full, Rest} = ?ANSWER([Key, MaxPer], ?CAUGHT(canal_lock_interned:call(Key, Buckets))),
     lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0].
 
-%% @doc The processes that hold permits of `Key', each with its number of permits, in no order. A holder on another node
-%% is shown by its own pid.
+%% @doc The processes that hold permits of `Key', each with its number of permits, in no order; a snapshot. A holder on
+%% another node is shown by its own pid.
 %%
-%% Exact while no permit is acquired or released, otherwise an approximate snapshot. Raises as described for the module.
-%% Cost: reads the records of all holders of all keys, about 0.1 ms per 1,000 processes. Other calls go on during it.
+%% Raises as described for the module. Cost: reads the records of all holders of all keys, about 0.1 ms per 1,000
+%% processes.
 -spec holders(key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
     ?ANSWER([Key], ?CAUGHT(canal_lock_view:holders(Key))).
 
-%% @doc The keys that the calling process holds, each with its number of permits, in no order.
-%%
-%% Raises as described for the module. Cost: a call on a dirty scheduler, and the length of the answer.
+%% @doc The keys that the calling process holds, each with its number of permits, in no order. Raises as described for
+%% the module. Cost: a call on a dirty scheduler, and the length of the answer.
 -spec held() -> [{key(), Permits :: pos_integer()}].
 held() ->
     ?ANSWER([], ?CAUGHT(canal_lock_view:held(self()))).
 
-%% @doc The keys that a process holds in the table of this node, each with its number of permits, in no order. The
-%% process can be on another node.
-%%
-%% Exact while no permit is acquired or released, otherwise an approximate snapshot. Raises and costs as
-%% {@link held/0}.
+%% @doc The keys that a process holds in the table of this node, each with its number of permits, in no order; a
+%% snapshot. The process can be on another node. Raises and costs as {@link held/0}.
 -spec held(pid()) -> [{key(), Permits :: pos_integer()}].
 held(Pid) ->
     ?ANSWER([Pid], ?CAUGHT(canal_lock_view:held(Pid))).
 
-%% @doc All keys with held permits, each with its number of permits, in no order.
-%%
-%% Exact while no permit is acquired or released, otherwise an approximate snapshot. Raises as described for the module.
-%% Cost: reads all keys, about 1 s per million. Other calls go on during it.
+%% @doc All keys with held permits, each with its number of permits, in no order; a snapshot. Raises as described for
+%% the module. Cost: reads all keys, about 1 s per million.
 -spec keys() -> [{key(), Permits :: pos_integer()}].
 keys() ->
     ?ANSWER([], ?CAUGHT(canal_lock_view:keys())).
 
-%% @doc The state of the table, and the totals of its events; see {@type info()}.
+%% @doc The state of the table, and the totals of its events; see {@type info()}. A snapshot.
 %%
-%% Exact while no permit is acquired or released, otherwise an approximate snapshot. Raises as described for the module.
-%% Cost: reads the records of all holders, but no key, on a dirty scheduler: a few milliseconds for 200,000 processes,
-%% less than one for a million keys that 100 processes hold. It is cheap enough to poll once per second. Other calls go
-%% on during it. {@link canal_lock_telemetry} emits the same numbers at each sweep.
+%% Raises as described for the module. Cost: reads the records of all holders, but no key, on a dirty scheduler: a few
+%% milliseconds for 200,000 processes, less than one for a million keys that 100 processes hold. It is cheap enough to
+%% poll once per second. {@link canal_lock_telemetry} emits the same numbers at each sweep.
 -spec info() -> info().
 info() ->
     ?ANSWER([], ?CAUGHT(canal_lock_nif:info())).
@@ -337,7 +328,7 @@ info() ->
 %%
 %% While no permit is acquired or released the answer is empty; otherwise canal_lock has a bug. In a busy table, permits
 %% change between the two readings. Raises as described for the module. Cost: reads everything, several seconds for a
-%% million keys, and keeps all keys in the memory of the caller. Other calls go on during it.
+%% million keys, and keeps all keys in the memory of the caller.
 -spec audit() -> [{key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
     ?ANSWER([], ?CAUGHT(canal_lock_view:audit())).
@@ -347,8 +338,7 @@ audit() ->
 top() ->
     ?ANSWER([], ?CAUGHT(canal_lock_top:run(#{}))).
 
-%% @doc Shows the activity of the table of this node as text, again and again, until Enter is pressed. It is for people
-%% in a shell.
+%% @doc Shows the activity of the table of this node as text until Enter is pressed, for people in a shell.
 %%
 %% The first lines are keys, permits, holders and memory, as in {@link info/0}. The next ones are rates per second since
 %% the last picture: granted, refused, released, given back, and not held if there was any such release. A rate is `-'
@@ -358,23 +348,7 @@ top() ->
 %%
 %% Keys are cut to the width of the screen. Control characters, and characters that are not plain letters, are shown as
 %% numbers. If no manager runs, the first line says so. If the table is closed, the picture says that canal_lock is not
-%% started, until it is started again.
-%%
-%% ```
-%% canal_lock on shop@host, 14:03:27; Enter ends this
-%%          keys      permits      holders       memory
-%%            26         1755           51     338.6 kB
-%%     granted/s    refused/s   released/s given back/s
-%%           479         4536          471            8
-%%
-%%       permits  key
-%%            90  {app,10}
-%%            87  {app,9}
-%%
-%%       permits         keys  holder
-%%           480            6  <0.199.0>  pool
-%%            50            1  <0.198.0>  fun shop_worker:init/1
-%% '''
+%% started, until it is started again. `docs/operating.md' shows a picture.
 %%
 %% Input and output go through the caller's group leader. So the call works in a shell that is attached to this node
 %% (`erl -remsh'), and from another node by `erpc:call(Node, canal_lock, top, [])'. On a terminal, each picture replaces

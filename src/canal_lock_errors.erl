@@ -12,20 +12,15 @@
 %% For canal_lock_quorum_errors, and for options of Elixir and of the application.
 -export([format_error/3, wrong_arguments/2, wrong_option/2, option_text/2, start_options/0, view_options/0]).
 
--export_type([cause/0, kind/0, wrong_option/0]).
+-export_type([cause/0, option/0, wrong_option/0]).
 
-%% Why a call raises. `{badarg, Texts}' has the explanation of each wrong argument, by its position. It is for checks
-%% that need native code. `foreign_lock' is a quorum lock of another node or of an earlier lifetime of this one.
+%% Why a call raises. `{badarg, Texts}' is for checks that need native code. `foreign_lock' is a quorum lock of another
+%% node or of an earlier lifetime of this one.
 -type cause() ::
-    badarg
-    | {badarg, texts()}
-    | not_started
-    | foreign_lock
-    | system_limit
-    | not_watched
-    | nif_panicked
-    | version_mismatch.
+    (badarg | {badarg, texts()} | not_started | foreign_lock)
+    | (system_limit | not_watched | nif_panicked | version_mismatch).
 
+%% Explanations, by the position of the argument.
 -type texts() :: #{pos_integer() | general => binary()}.
 
 %% What a value must be: a name that `requirement/2' knows, or a function that answers like it.
@@ -80,8 +75,6 @@ explain(nif_panicked) ->
     <<"bug in the native library of canal_lock; please report it with the panic message on standard error">>;
 explain(version_mismatch) ->
     <<"the other node runs another version of canal_lock: run the same version on both nodes">>.
-
-%%% Arguments
 
 %% The wrong arguments of a call of canal_lock, each with its explanation. Empty if all are right.
 -spec wrong(Function :: atom(), Arguments :: [term()]) -> texts().
@@ -141,31 +134,22 @@ requirement(Kind, Value) when is_function(Kind, 1) -> Kind(Value).
 
 is_ms(N) -> is_integer(N) andalso N >= 0 andalso N =< ?MAX_MS.
 
-%%% Options
-
 %% What is wrong with a map of options, if anything.
 -spec wrong_option([option()], Options :: term()) -> none | wrong_option().
 wrong_option(Known, Options) when is_map(Options) ->
     Names = [Name || {Name, _} <- Known],
     Unknown = [{unknown, Name, Names} || Name <- lists:sort(maps:keys(Options) -- Names)],
-    first(Unknown ++ [Wrong || Option <- Known, Wrong <- wrong_value(Option, Options)]);
+    hd(Unknown ++ lists:flatmap(fun(Option) -> wrong_value(Option, Options) end, Known) ++ [none]);
 wrong_option(_Known, _Options) ->
     not_a_map.
 
-first([]) -> none;
-first([Wrong | _]) -> Wrong.
-
-wrong_value({Name, {required, Kind}}, Options) when not is_map_key(Name, Options) ->
+wrong_value({Name, {required, Kind}}, Options) when is_map_key(Name, Options) ->
+    wrong_value({Name, Kind}, Options);
+wrong_value({Name, {required, Kind}}, _Options) ->
     {_, Must} = requirement(Kind, missing),
     [{missing, Name, Must}];
-wrong_value({Name, {required, Kind}}, Options) ->
-    wrong_value({Name, Kind}, Options);
 wrong_value({Name, Kind}, Options) ->
-    [
-        {wrong, Name, Must, Value}
-     || #{Name := Value} <- [Options],
-        {false, Must} <- [requirement(Kind, Value)]
-    ].
+    [{wrong, Name, Must, Value} || #{Name := Value} <- [Options], {false, Must} <- [requirement(Kind, Value)]].
 
 -spec option_text(wrong_option(), Options :: term()) -> binary().
 option_text(not_a_map, Options) ->

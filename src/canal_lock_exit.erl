@@ -4,7 +4,7 @@
 
 -export([is_clean_shutdown/1, call/3]).
 
-%% Whether a process with this exit reason was shut down cleanly. Any other reason is a crash.
+%% Whether a process with this exit reason was shut down cleanly.
 -spec is_clean_shutdown(Reason :: term()) -> boolean().
 is_clean_shutdown(normal) -> true;
 is_clean_shutdown(shutdown) -> true;

@@ -25,6 +25,12 @@
 %% Set once a module has loaded its library in this VM.
 -define(LOADED(Module), {?MODULE, loaded, Module}).
 
+%% Names of ELF's machine numbers.
+-define(MACHINES, #{
+    3 => "x86", 8 => "MIPS", 21 => "PowerPC", 22 => "S/390", 40 => "ARM", 62 => "x86-64", 183 => "AArch64",
+    243 => "RISC-V", 258 => "LoongArch"
+}).
+
 %% The argument for `erlang:load_nif/2'. A truncated library would crash the VM, because the system's loader does not
 %% check the length. For such a file, this answers a path that does not exist.
 %%
@@ -205,13 +211,5 @@ differ(What, Ours) ->
 in_full({Bits, Endianness, Number}) ->
     io_lib:format("~ts (~b bits, ~ts-endian)", [name(Number), Bits, Endianness]).
 
-name(3) -> "x86";
-name(8) -> "MIPS";
-name(21) -> "PowerPC";
-name(22) -> "S/390";
-name(40) -> "ARM";
-name(62) -> "x86-64";
-name(183) -> "AArch64";
-name(243) -> "RISC-V";
-name(258) -> "LoongArch";
-name(Number) -> io_lib:format("ELF machine ~b", [Number]).
+name(Number) ->
+    maps:get(Number, ?MACHINES, io_lib:format("ELF machine ~b", [Number])).

@@ -43,100 +43,80 @@
 
 -spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
     {acquired, pos_integer()} | full | raise().
-acquire(_Key, _MaxPer, _Buckets) ->
-    erlang:nif_error(not_loaded).
+acquire(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
 
 -spec release(key()) -> ok | {error, not_held} | raise().
-release(_Key) ->
-    erlang:nif_error(not_loaded).
+release(_Key) -> erlang:nif_error(not_loaded).
 
 %% The numbers are not checked. They are only returned with a cause.
 -spec release(key(), non_neg_integer(), non_neg_integer()) -> ok | raise().
-release(_Key, _MaxPer, _Buckets) ->
-    erlang:nif_error(not_loaded).
+release(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
 
 %% Makes a handle on a long key, on a dirty scheduler.
 -spec intern(canal_lock:key()) -> reference().
-intern(_Key) ->
-    erlang:nif_error(not_loaded).
+intern(_Key) -> erlang:nif_error(not_loaded).
 
 %% Empties a handle after the call that it was made for.
 -spec forget(reference()) -> ok.
-forget(_Handle) ->
-    erlang:nif_error(not_loaded).
+forget(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec count(key()) -> non_neg_integer().
-count(_Key) ->
-    erlang:nif_error(not_loaded).
+count(_Key) -> erlang:nif_error(not_loaded).
 
 %% The number of full buckets, and of permits in the next one.
 -spec buckets(key(), pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
-buckets(_Key, _MaxPer) ->
-    erlang:nif_error(not_loaded).
+buckets(_Key, _MaxPer) -> erlang:nif_error(not_loaded).
 
 %% Keys with held permits. Reads about `Limit' keys. The first position is 0.
 -spec keys(serial(), non_neg_integer(), pos_integer()) ->
     piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
-keys(_Serial, _After, _Limit) ->
-    erlang:nif_error(not_loaded).
+keys(_Serial, _After, _Limit) -> erlang:nif_error(not_loaded).
 
 %% All holders with their keys. The permits of one process are consecutive, but can be split over two pieces.
 -spec permits(serial(), from()) -> piece({pid(), canal_lock:key(), pos_integer()}, from()).
-permits(_Serial, _From) ->
-    erlang:nif_error(not_loaded).
+permits(_Serial, _From) -> erlang:nif_error(not_loaded).
 
 %% The holders of a key.
 -spec holders(serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
-holders(_Serial, _From, _Key) ->
-    erlang:nif_error(not_loaded).
+holders(_Serial, _From, _Key) -> erlang:nif_error(not_loaded).
 
 %% The keys that a process holds. The first position is 0.
 -spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
-held(_Serial, _From, _Pid) ->
-    erlang:nif_error(not_loaded).
+held(_Serial, _From, _Pid) -> erlang:nif_error(not_loaded).
 
 -spec info() -> canal_lock:info().
-info() ->
-    erlang:nif_error(not_loaded).
+info() -> erlang:nif_error(not_loaded).
 
 %% Opens a table that the caller manages. With `Keep' the table stays open when the caller dies, and a kept table is
 %% adopted. Otherwise the table is empty and the previous one is closed.
 -spec open(ProcessLimit :: pos_integer(), MaxPer :: pos_integer(), Keep :: boolean()) -> handle().
-open(_ProcessLimit, _MaxPer, _Keep) ->
-    erlang:nif_error(not_loaded).
+open(_ProcessLimit, _MaxPer, _Keep) -> erlang:nif_error(not_loaded).
 
 -spec close(handle()) -> ok.
-close(_Handle) ->
-    erlang:nif_error(not_loaded).
+close(_Handle) -> erlang:nif_error(not_loaded).
 
 %% Checks or frees `Budget' keys.
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
-sweep_step(_Handle, _Budget) ->
-    erlang:nif_error(not_loaded).
+sweep_step(_Handle, _Budget) -> erlang:nif_error(not_loaded).
 
 %% Removes monitors of closed tables.
 -spec dismantle_step() -> more | waiting | done.
-dismantle_step() ->
-    erlang:nif_error(not_loaded).
+dismantle_step() -> erlang:nif_error(not_loaded).
 
 %% Whether there are closed tables without monitors, or unused long keys.
 -spec has_unused() -> boolean().
-has_unused() ->
-    erlang:nif_error(not_loaded).
+has_unused() -> erlang:nif_error(not_loaded).
 
 %% Frees them, on a dirty scheduler: about 0.25 s per million keys.
 -spec free_unused() -> ok.
-free_unused() ->
-    erlang:nif_error(not_loaded).
+free_unused() -> erlang:nif_error(not_loaded).
 
 %% Makes the caller the proxy of a process of another node. If a live process already is, answers that one.
 -spec represent(Holder :: pid()) -> ok | Proxy :: pid().
-represent(_Holder) ->
-    erlang:nif_error(not_loaded).
+represent(_Holder) -> erlang:nif_error(not_loaded).
 
 -spec proxy_of(Holder :: pid()) -> Proxy :: pid() | none.
-proxy_of(_Holder) ->
-    erlang:nif_error(not_loaded).
+proxy_of(_Holder) -> erlang:nif_error(not_loaded).
 
 load() ->
     canal_lock_library:on_load(?MODULE, erlang:load_nif(canal_lock_library:path(?MODULE), 0)).

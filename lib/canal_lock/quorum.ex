@@ -38,11 +38,10 @@ defmodule CanalLock.Quorum do
   @type lock :: :canal_lock_quorum.lock()
 
   @typedoc """
-  `:members` is required: all voting nodes, the same list on each.
-
-  `:fence_file` is the file in which this node stores its fences, so that they keep growing when the node restarts.
-  `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to connect to members that
-  are not connected. `:rules`, a map, are the constants of the protocol. They must be the same on all members.
+  `:members` is required: all voting nodes, the same list on each. `:fence_file` is the file in which this node stores
+  its fences, so that they keep growing when the node restarts. `:reconnect_ms` (default 1000) is the average
+  interval, in milliseconds, between attempts to connect to members that are not connected. `:rules`, a map, are the
+  constants of the protocol. They must be the same on all members.
   """
   @type option ::
           {:members, [node, ...]}
@@ -62,10 +61,9 @@ defmodule CanalLock.Quorum do
   end
 
   @doc """
-  Starts the quorum locks of this node, linked to the caller.
-
-  Options are `t:option/0`. Answers `{:error, {:already_started, pid}}` if they run. Raises `ArgumentError` if an option
-  is wrong. See `:canal_lock_quorum.start_link/1`.
+  Starts the quorum locks of this node, linked to the caller. Options are `t:option/0`. Answers `{:error,
+  {:already_started, pid}}` if they run. Raises `ArgumentError` if an option is wrong. See
+  `:canal_lock_quorum.start_link/1`.
 
       iex> CanalLock.Quorum.start_link(members: [:"a@somewhere.else"])
       ** (ArgumentError) the option :members must contain this node, #{node()}, got: [:"a@somewhere.else"]
@@ -89,10 +87,8 @@ defmodule CanalLock.Quorum do
   defdelegate stop(), to: :canal_lock_quorum
 
   @doc """
-  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds.
-
-  Answers `{:error, :no_quorum}` at once if less than a quorum of members is connected. A process that locks a name
-  twice waits for itself:
+  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}`
+  at once if less than a quorum of members is connected. A process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
@@ -214,10 +210,8 @@ defmodule CanalLock.Quorum do
   defdelegate locks(), to: :canal_lock_quorum
 
   @doc """
-  Revokes all locks of `name`, and notifies their holders that the locks are lost.
-
-  Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
-  silence.
+  Revokes all locks of `name`, and notifies their holders that the locks are lost. Other processes can lock the name
+  when the holder's node has confirmed the revocation, or after ten seconds of silence.
   """
   @spec force_unlock(name) :: :ok
   defdelegate force_unlock(name), to: :canal_lock_quorum

@@ -137,9 +137,7 @@ child_spec(Options) ->
     }).
 
 %% @doc Stops the quorum locks of this node. Its locks are lost and unlocked, the holders are notified, and its voter
-%% forgets its votes.
-%%
-%% If it has a supervisor, the supervisor restarts it. Exits with `noproc' if it does not run.
+%% forgets its votes. If it has a supervisor, the supervisor restarts it. Exits with `noproc' if it does not run.
 -spec stop() -> ok.
 stop() ->
     canal_lock_quorum_sup:stop().
@@ -160,16 +158,13 @@ lock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(write, [Name], Timeout_ms))).
 
 %% @doc Locks `Name' for the calling process, together with other readers. A waiting writer keeps new readers out.
-%%
 %% Otherwise as {@link lock/2}.
 -spec rlock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
 rlock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(read, [Name], Timeout_ms))).
 
 %% @doc Locks all of 1 to 64 `Names' for the calling process, exclusively, or none of them. They are one lock. Two
-%% processes that lock some of the same names never deadlock.
-%%
-%% Otherwise as {@link lock/2}.
+%% processes that lock some of the same names never deadlock. Otherwise as {@link lock/2}.
 -spec lock_many([name(), ...], Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
 lock_many(Names, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Names, Timeout_ms], ?STARTED(lock(write, Names, Timeout_ms))).
@@ -186,9 +181,8 @@ lock(_, _, _) ->
 %%
 %% The lock is unlocked as by {@link unlock_async/1} when `Fun' returns (then the answer is `{ok, Result}'), when it
 %% throws, exits or raises (which passes to the caller), and when the process is killed. The lock can be lost while
-%% `Fun' runs: `Fun' can check it with {@link is_held/1}, and the resource with {@link fence/1}.
-%%
-%% Otherwise as {@link lock/2}.
+%% `Fun' runs: `Fun' can check it with {@link is_held/1}, and the resource with {@link fence/1}. Otherwise as {@link
+%% lock/2}.
 -spec with_lock(name(), Timeout_ms :: non_neg_integer(), fun((lock()) -> Result)) ->
     {ok, Result} | {error, timeout | no_quorum}.
 with_lock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
@@ -206,10 +200,8 @@ with_lock(Name, Timeout_ms, Fun) ->
     ?RAISE(badarg, [Name, Timeout_ms, Fun]).
 
 %% @doc Whether the lock is held. `true' means that it was held at an instant of this call. No process of another node
-%% found the name held then, except as a reader if this is a reader's lock.
-%%
-%% Raises `badarg' if `Lock' is not a lock of this node. Cost: reads a few words of memory and the clock, less than a
-%% microsecond; no message.
+%% found the name held then, except as a reader if this is a reader's lock. Raises `badarg' if `Lock' is not a lock of
+%% this node. Cost: reads a few words of memory and the clock, less than a microsecond; no message.
 -spec is_held(lock()) -> boolean().
 is_held(Lock) ->
     ?ANSWER([Lock], canal_lock_quorum_lock:is_held(Lock)).
@@ -233,9 +225,8 @@ fence(Lock) ->
 %%
 %% Answers `{error, not_held}' if the lock was lost or unlocked before. Answers `{error, timeout}' if no quorum has
 %% confirmed within the length of a lease. The lock is unlocked in this case, too: members that cannot be reached drop
-%% their votes when the lease expires. Raises `badarg' if `Lock' is not a lock of this node.
-%%
-%% Cost: a round trip to a quorum of members.
+%% their votes when the lease expires. Raises `badarg' if `Lock' is not a lock of this node. Cost: a round trip to a
+%% quorum of members.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
 unlock(Lock) ->
     ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_and_wait(canal_lock_quorum_lock:token(Lock)))).
@@ -249,9 +240,8 @@ unlock_and_wait(Token) -> canal_lock_quorum_agent:unlock(Token).
 %%
 %% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
 %% only while more than 4096 unlocks (the rule `pending_unlocks') are not confirmed by a quorum. Answers `{error,
-%% not_held}' if the lock was lost or unlocked before. Raises `badarg' if `Lock' is not a lock of this node.
-%%
-%% Cost: a message to a process of this node, 1 to 7 microseconds.
+%% not_held}' if the lock was lost or unlocked before. Raises `badarg' if `Lock' is not a lock of this node. Cost: a
+%% message to a process of this node, 1 to 7 microseconds.
 -spec unlock_async(lock()) -> ok | {error, not_held}.
 unlock_async(Lock) ->
     ?ANSWER([Lock], unlock_without_wait(Lock)).
@@ -278,9 +268,8 @@ unlock_when_possible(Token) ->
         exit:_ -> {error, not_held}
     end.
 
-%% @doc The members and the locks of this node, as this node sees them: {@type status()}.
-%%
-%% Raises as described for the module. Cost: a call to two processes of this node.
+%% @doc The members and the locks of this node, as this node sees them: {@type status()}. Raises as described for the
+%% module. Cost: a call to two processes of this node.
 -spec status() -> status().
 status() ->
     ?ANSWER_OR_EXIT([], ?STARTED(status_of_node())).
@@ -295,9 +284,8 @@ status_of_node() ->
         held => canal_lock_quorum_agent:count()
     }.
 
-%% @doc The locks of all members, and the members that did not answer within five seconds.
-%%
-%% Raises as described for the module. Cost: a call to each member.
+%% @doc The locks of all members, and the members that did not answer within five seconds. Raises as described for the
+%% module. Cost: a call to each member.
 -spec locks() -> {[lock_info()], Silent :: [node()]}.
 locks() ->
     #{members := Members} = ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_agent:status())),
@@ -312,9 +300,8 @@ locks() ->
 %%
 %% Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
 %% silence (the rule `voter_lease_ms'). So there are never two writers. The request goes to the members that this node
-%% is connected to; a quorum of them is enough. Raises as described for the module.
-%%
-%% Cost: a call to a process of this node. The answer does not wait for the members.
+%% is connected to; a quorum of them is enough. Raises as described for the module. Cost: a call to a process of this
+%% node. The answer does not wait for the members.
 -spec force_unlock(name()) -> ok.
 force_unlock(Name) ->
     ?ANSWER_OR_EXIT([Name], ?STARTED(revoke(Name))).

@@ -21,7 +21,6 @@ expected(Function) when Function =:= status; Function =:= locks -> [];
 expected(_) -> [{"Lock", fun lock/1}].
 
 name(Name) -> encoded(canal_lock_quorum_names:encode(Name)).
-
 names(Names) -> encoded(canal_lock_quorum_names:encode_all(Names)).
 
 encoded({ok, _}) -> {true, ""};

@@ -77,82 +77,65 @@ load_nif() ->
 
 %% The clock of the leases, in nanoseconds.
 -spec now() -> integer().
-now() ->
-    erlang:nif_error(not_loaded).
+now() -> erlang:nif_error(not_loaded).
 
 -spec default_rules() -> rules().
-default_rules() ->
-    erlang:nif_error(not_loaded).
+default_rules() -> erlang:nif_error(not_loaded).
 
 %% What is wrong with the rules, as a sentence. Empty if they are consistent.
 -spec check(setup()) -> binary().
-check(_Setup) ->
-    erlang:nif_error(not_loaded).
+check(_Setup) -> erlang:nif_error(not_loaded).
 
 -spec held(reference()) -> boolean().
-held(_Lock) ->
-    erlang:nif_error(not_loaded).
+held(_Lock) -> erlang:nif_error(not_loaded).
 
 %% Unlocks, and sends `{try_unlock, Token}' to the agent. `full' if too many unlocks are pending; then nothing has
 %% changed.
 -spec give_back(reference()) -> ok | not_held | full.
-give_back(_Lock) ->
-    erlang:nif_error(not_loaded).
+give_back(_Lock) -> erlang:nif_error(not_loaded).
 
 %% Called by the agent's process before it unlocks for a waiting caller. `false' if `give_back/1' was called before.
 -spec claim(reference()) -> boolean().
-claim(_Lock) ->
-    erlang:nif_error(not_loaded).
+claim(_Lock) -> erlang:nif_error(not_loaded).
 
 -spec token(reference()) -> token() | not_held.
-token(_Lock) ->
-    erlang:nif_error(not_loaded).
+token(_Lock) -> erlang:nif_error(not_loaded).
 
 %% Opens an agent for the calling process. From now on no lock of the previous agent is held.
 -spec agent_open(setup()) -> agent().
-agent_open(_Setup) ->
-    erlang:nif_error(not_loaded).
+agent_open(_Setup) -> erlang:nif_error(not_loaded).
 
 -spec agent_close(agent()) -> ok.
-agent_close(_Agent) ->
-    erlang:nif_error(not_loaded).
+agent_close(_Agent) -> erlang:nif_error(not_loaded).
 
 %% Passes events and the time to the agent. `Silent' has a bit for each place whose voter does not answer. `Pending' is
 %% the number of unlocks that no quorum has confirmed.
 -spec agent_step(agent(), [agent_event()]) ->
     {[agent_output()], wait(), Silent :: non_neg_integer(), Pending :: non_neg_integer()}.
-agent_step(_Agent, _Events) ->
-    erlang:nif_error(not_loaded).
+agent_step(_Agent, _Events) -> erlang:nif_error(not_loaded).
 
 %% The status of each member, and for how long its votes stay valid.
 -spec agent_status(agent()) -> [{Connected :: boolean(), Answers :: boolean(), Valid_ms :: non_neg_integer()}].
-agent_status(_Agent) ->
-    erlang:nif_error(not_loaded).
+agent_status(_Agent) -> erlang:nif_error(not_loaded).
 
 %% Opens a voter for the calling process. It continues the voter of a process that has died, if there is one.
 -spec voter_open(setup(), known_fences()) -> {voter(), IsNew :: boolean()}.
-voter_open(_Setup, _Fences) ->
-    erlang:nif_error(not_loaded).
+voter_open(_Setup, _Fences) -> erlang:nif_error(not_loaded).
 
 -spec voter_close(voter()) -> ok.
-voter_close(_Voter) ->
-    erlang:nif_error(not_loaded).
+voter_close(_Voter) -> erlang:nif_error(not_loaded).
 
 %% As `agent_step/2'.
 -spec voter_step(voter(), [voter_event()]) -> {[voter_output()], wait(), IsVoting :: boolean()}.
-voter_step(_Voter, _Events) ->
-    erlang:nif_error(not_loaded).
+voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
 
 %% Whether the voter has neither votes nor waiting requests.
 -spec voter_is_empty(voter()) -> boolean().
-voter_is_empty(_Voter) ->
-    erlang:nif_error(not_loaded).
+voter_is_empty(_Voter) -> erlang:nif_error(not_loaded).
 
 -spec fence_read(Path :: binary()) -> {ok, non_neg_integer() | nil} | {error, Sentence :: binary()}.
-fence_read(_Path) ->
-    erlang:nif_error(not_loaded).
+fence_read(_Path) -> erlang:nif_error(not_loaded).
 
 %% After `{ok, _}' this mark or a higher one is stored.
 -spec fence_store(Path :: binary(), Mark :: pos_integer()) -> {ok, IsNew :: boolean()} | {error, Sentence :: binary()}.
-fence_store(_Path, _Mark) ->
-    erlang:nif_error(not_loaded).
+fence_store(_Path, _Mark) -> erlang:nif_error(not_loaded).
