@@ -1,40 +1,40 @@
-%% What the logger is told: of releases of what is not held, and of messages that the manager does not know.
+%% Log reports: releases by processes that do not hold the key, and unknown messages to the manager.
 -module(canal_lock_reports_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% The limiter of the reports: when the last one was made, and how many have been left out since.
+%% The limiter of the reports: the time of the last one, and the number of suppressed ones since then.
 -define(LAST_MS, 1).
 -define(LEFT_OUT, 2).
 -define(INTERVAL_MS, 1000).
 
-%% What may be shown of a report of whatever: some lines of a terminal.
+%% The longest text of a report: a few lines of a terminal.
 -define(MAX_CHARACTERS, 1200).
 
 reports_test_() ->
     test_log_listener:tests(all, [
         test_setup:tests([
-            {"release/3 of what is not held is reported, with those who do hold it", fun unexpected_unlock/0},
-            {"with a key of any kind", fun any_key/0},
-            {"nothing else that may happen to a permit is", fun not_reported/0},
-            {"a thousand in a row are one report, and the next one counts the others", fun limited/0},
-            {"by many processes at once, too", fun limited_for_all/0},
-            {"once a second", fun interval/0},
-            {"P10: the next manager goes on with what was left out", fun next_manager/0},
-            {"without anybody who listens, release/3 answers as ever", fun nobody_listens/0},
-            {"the text: held by nobody, by one, by many", fun text/0},
-            {"the text is short, whatever the key is", fun short_text/0},
-            {"the manager reports one unknown message of all, and goes on", fun unknown_messages/0},
-            {"what sys shows of the manager", fun shown_by_sys/0}
+            {"release/3 by a non-holder is reported with the holders", fun unexpected_unlock/0},
+            {"a report can contain a key of any kind", fun any_key/0},
+            {"no other event of a permit is reported", fun not_reported/0},
+            {"1,000 mistakes in a row make one report, and the next report counts the others", fun limited/0},
+            {"concurrent mistakes of many processes make one report", fun limited_for_all/0},
+            {"at most one report per second", fun interval/0},
+            {"P10: the next manager continues the count of suppressed reports", fun next_manager/0},
+            {"release/3 answers ok while logging is disabled", fun logging_disabled/0},
+            {"the text names no holder, one holder or ten holders", fun text/0},
+            {"the text is short for any key", fun short_text/0},
+            {"the manager reports its first unknown message only, and continues", fun unknown_messages/0},
+            {"sys shows a summary of the manager's state", fun shown_by_sys/0}
         ]),
         test_setup:tests(without_manager, [
-            {"the first release of what is not held is reported, in a VM that has just started", fun first_report/0},
-            {"P10: a crash of the manager is reported without all that it had to do", fun crash/0},
+            {"the first mistake in a new VM is reported", fun first_report/0},
+            {"P10: the report of a manager's crash contains a summary of its state", fun crash/0},
             {"OTP's default handler drops the reports without the filter of docs/operating.md", fun default_handler/0}
         ])
     ]).
 
-%% What of this kind is reported while something is done.
+%% The reports of one kind that `Do' causes.
 reports(What, Do) ->
     _ = test_log_listener:listening(Do),
     [Event || #{msg := {report, Report}} = Event <- test_log_listener:events(), is_of(What, Report)].
@@ -43,7 +43,7 @@ is_of(What, #{what := What}) -> true;
 is_of(What, #{label := What}) -> true;
 is_of(_, _) -> false.
 
-%% As if a second had passed.
+%% Sets the limiter as if a second had passed without a suppressed report.
 reset() ->
     ok = atomics:put(persistent_term:get(canal_lock_reports), ?LAST_MS, now_ms() - ?INTERVAL_MS),
     ok = atomics:put(persistent_term:get(canal_lock_reports), ?LEFT_OUT, 0).
@@ -76,7 +76,7 @@ unexpected_unlock() ->
     ?assertNotEqual(nomatch, string:find(said(Callback, Report), pid_to_list(Culprit))),
     ?assertEqual(3, canal_lock:count(db)).
 
-%% No test has touched its limiter.
+%% In a VM whose limiter is unused.
 first_report() ->
     Reports = test_setup:in_a_vm([], fun() ->
         ok = logger:set_primary_config(level, all),
@@ -116,7 +116,7 @@ not_reported() ->
         ok = canal_lock_manager:sweep()
     end),
     ?assertEqual([], Reports),
-    %% And none of it was left out.
+    %% No report was suppressed either.
     ?assertMatch([#{msg := {report, #{left_out := 0}}}], reports(unexpected_unlock, fun mistake/0)).
 
 mistake() ->
@@ -132,18 +132,18 @@ limited() ->
     Next = reports(unexpected_unlock, fun mistake/0),
     ?assertMatch([_], Next),
     ?assertEqual(1000 - length(Reports), left_out(Reports ++ Next)),
-    %% Those have been told of.
+    %% The suppressed reports have been counted.
     a_second_later(),
     ?assertEqual(0, left_out(reports(unexpected_unlock, fun mistake/0))).
 
-%% One; or more, if the machine is so slow.
+%% More than one only if the machine is slow.
 at_most_since(Start_ms) ->
     1 + (now_ms() - Start_ms) div ?INTERVAL_MS.
 
 left_out(Reports) ->
     lists:sum([LeftOut || #{msg := {report, #{left_out := LeftOut}}} <- Reports]).
 
-%% All at one moment, which is when the time of the last report is an old one for each of them.
+%% All workers start at one instant, so each of them sees an old time of the last report.
 limited_for_all() ->
     Workers = [test_worker:start() || _ <- lists:seq(1, 4)],
     Gate = counters:new(1, []),
@@ -174,18 +174,18 @@ mistake_at(Gate) ->
 interval() ->
     a_second_later(),
     ?assertMatch([_], reports(unexpected_unlock, fun mistake/0)),
-    ?assertEqual([], when_so_long_ago(?INTERVAL_MS div 2)),
-    ?assertMatch([_], when_so_long_ago(?INTERVAL_MS)).
+    ?assertEqual([], reports_after(?INTERVAL_MS div 2)),
+    ?assertMatch([_], reports_after(?INTERVAL_MS)).
 
-%% The reports of a mistake, so long after the last one that there was a report of.
-when_so_long_ago(Ago_ms) ->
+%% The reports of a mistake this long after the last report.
+reports_after(Ago_ms) ->
     Last_ms = now_ms() - Ago_ms,
     ok = atomics:put(persistent_term:get(canal_lock_reports), ?LAST_MS, Last_ms),
     Reports = reports(unexpected_unlock, fun mistake/0),
     case now_ms() - Last_ms < Ago_ms + ?INTERVAL_MS div 4 of
         true -> Reports;
-        %% The machine has slept meanwhile.
-        false -> when_so_long_ago(Ago_ms)
+        %% The machine was too slow.
+        false -> reports_after(Ago_ms)
     end.
 
 next_manager() ->
@@ -196,7 +196,7 @@ next_manager() ->
     a_second_later(),
     ?assertEqual(4, left_out(reports(unexpected_unlock, fun mistake/0))).
 
-nobody_listens() ->
+logging_disabled() ->
     #{level := Level} = logger:get_primary_config(),
     ok = logger:set_primary_config(level, none),
     try
@@ -311,14 +311,14 @@ unknown_messages() ->
         [#{level := error, meta := #{domain := [canal_lock]}, msg := {report, #{kind := call, message := unknown}}}],
         Reports
     ),
-    %% It is the same one, and works.
+    %% The manager is the same one and works.
     ?assertEqual(Manager, whereis(canal_lock)),
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     ok = canal_lock:release(db),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0, granted := 1}, canal_lock:info()),
     ?assertEqual({message_queue_len, 0}, process_info(Manager, message_queue_len)),
-    %% Each manager makes a report of its own, of whatever comes first.
+    %% Each manager reports its first unknown message, of any kind.
     [
         begin
             ok = canal_lock:stop(),
@@ -350,8 +350,8 @@ shown_by_sys() ->
         State
     ).
 
-%% A pass of the sweep over so many keys has more steps than there are requests, so none has been answered by the time
-%% that the manager comes to the signal.
+%% A pass of the sweep over this many keys has more steps than there are requests. So no request has been answered when
+%% the manager handles the exit signal.
 crash() ->
     Requests = 1000,
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
@@ -375,7 +375,7 @@ use(Key) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),
     canal_lock:release(Key).
 
-%% In a VM of its own, whose default handler nobody has changed; but it tells us instead of writing.
+%% In a VM of its own, with the configuration of the default handler, but a module that records events.
 default_handler() ->
     {ok, Page} = file:read_file("docs/operating.md"),
     {match, [Line]} = re:run(Page, "^logger:add_handler_filter\\(.*\\)\\.$", [multiline, {capture, first, list}]),

@@ -1,4 +1,4 @@
-%% What the manager tells `telemetry': the totals, each time that it begins to sweep; and nothing where there is none.
+%% The event of the manager for `telemetry': the totals at the beginning of each sweep, and nothing without `telemetry'.
 -module(canal_lock_telemetry_tests).
 
 -behaviour(application).
@@ -11,10 +11,10 @@
 
 -define(INTERVAL_MS, 20).
 
-%% Nothing comes of itself within a test.
+%% Longer than any test, so the timer of the sweep does not fire.
 -define(NEVER_MS, 1_000_000_000).
 
-%% What may be shown of a report of whatever: some lines of a terminal.
+%% The longest text of a report: a few lines of a terminal.
 -define(MAX_CHARACTERS, 1600).
 
 telemetry_test_() ->
@@ -23,25 +23,25 @@ telemetry_test_() ->
         test_setup:tests(without_manager, [
             {Title, fun() -> clean(Test) end}
          || {Title, Test} <- [
-                {"the totals, at the interval of the sweep", fun totals/0},
-                {"not for an acquire, a release, a death or a sweep that somebody asks for", fun not_by_callers/0},
-                {"without telemetry nothing, and nobody is asked for it", fun without/0},
-                {"one that runs and has not been loaded has no handlers, and is not loaded for it", fun not_loaded/0},
-                {"one that is not running is left alone", fun not_running/0},
-                {"one that comes later is found, and may go", fun comes_and_goes/0},
-                {"a handler that fails is telemetry's own affair", fun failing_handler/0},
-                {"P9: what gets through is reported once, and the manager goes on", fun failure_of_telemetry/0},
-                {"what fails before telemetry is called is no failure of telemetry's",
+                {"the totals are emitted at the interval of the sweep", fun totals/0},
+                {"acquires, releases, deaths and requested sweeps emit nothing", fun not_by_callers/0},
+                {"without telemetry nothing is emitted, and no process is called", fun without/0},
+                {"telemetry that runs but is not loaded is not loaded", fun not_loaded/0},
+                {"telemetry that is not running is not called", fun not_running/0},
+                {"telemetry can start and stop while the manager runs", fun comes_and_goes/0},
+                {"a handler that fails is detached by telemetry and not reported", fun failing_handler/0},
+                {"P9: a failure of telemetry is reported once, and the manager continues", fun failure_of_telemetry/0},
+                {"a failure before the call of telemetry crashes the manager",
                     test_manager_crash:alone(fun own_failure/0)},
-                {"P7: a handler that takes long is waited for by nobody but the manager", fun slow_handler/0},
-                {"P10: a manager that is started again goes on", fun next_manager/0}
+                {"P7: a slow handler delays only the manager", fun slow_handler/0},
+                {"P10: a restarted manager emits the event again", fun next_manager/0}
             ]
         ])
     ).
 
-%%% The stage
+%%% Set-up
 
-%% Afterwards no telemetry is there.
+%% Runs a test with no telemetry loaded before and after it.
 clean(Test) ->
     false = code:is_loaded(telemetry),
     try
@@ -51,7 +51,7 @@ clean(Test) ->
         unload()
     end.
 
-%% The stand-in by another name.
+%% Loads test_telemetry under the name `telemetry'.
 load() ->
     File = code:which(test_telemetry),
     {ok, {_, [{abstract_code, {_, Forms}}]}} = beam_lib:chunks(File, [abstract_code]),
@@ -75,7 +75,7 @@ start(Callbacks) ->
     ok = application:load({application, telemetry, [{vsn, "1"}, {modules, [telemetry]}, {mod, {Callbacks, []}}]}),
     ok = application:start(telemetry).
 
-%% Of an application that has nothing to do.
+%% The application callback, for tests whose telemetry is no application.
 start(normal, _) ->
     {ok, spawn_link(fun() ->
         receive
@@ -95,7 +95,7 @@ load_and_start() ->
     ok = load(),
     ok = start(telemetry).
 
-%% Each event comes to this process as a message.
+%% Attaches a handler that sends each event to this process.
 attach(Id) ->
     Test = self(),
     attach(Id, fun(Event, Measurements, Metadata, Config) ->
@@ -105,17 +105,17 @@ attach(Id) ->
 attach(Id, Function) ->
     ok = telemetry:attach(Id, ?EVENT, Function, Id).
 
-%% The next one.
+%% The next event.
 event(Id) ->
     test_await:answer(Id).
 
-%% One of what is so by now: the next may have been on its way.
+%% An event with the current totals. The next event may have been emitted before this call, so it is skipped.
 new_event(Id) ->
     flush(Id),
     _ = event(Id),
     event(Id).
 
-%% None has come.
+%% Fails if an event has arrived.
 no_event(Id) ->
     receive
         {Id, Event} -> error({unexpected, Event})
@@ -132,7 +132,7 @@ start_manager(Interval_ms) ->
     {ok, Manager} = canal_lock:start_link(3, #{sweep_interval_ms => Interval_ms}),
     Manager.
 
-%% Until its timer has gone off so many times: an idle key is gone after two passes of the sweep.
+%% Waits until the timer has fired twice: an idle key is reclaimed after two passes of the sweep.
 await_timer() ->
     ok = use(idle),
     test_await:value(0, fun() -> maps:get(keys, canal_lock:info()) end).
@@ -152,33 +152,33 @@ totals() ->
     Manager = start_manager(?INTERVAL_MS),
     Events = [event(here) || _ <- lists:seq(0, 10)],
     [?assertMatch({?EVENT, #{permits := 0, granted := 0}, #{max_per := 3}, Manager, _}, Event) || Event <- Events],
-    %% The first may have come late.
+    %% The first event may be late.
     Took_ms = element(5, lists:last(Events)) - element(5, hd(Events)),
     ?assert(Took_ms >= 9 * ?INTERVAL_MS),
     {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 9, 1) || Key <- [db, db, 1, 2, 3]] end),
     {acquired, 3} = canal_lock:acquire(db, 9, 1),
     full = canal_lock:acquire(db, 1, 1),
     {error, not_held} = canal_lock:release(other),
-    tells(#{permits => 6, holders => 2, keys => 4, granted => 6, refused => 1, not_held => 1}),
+    emits(#{permits => 6, holders => 2, keys => 4, granted => 6, refused => 1, not_held => 1}),
     ok = test_worker:kill(Holder),
     test_await:permits(1),
     ok = canal_lock_manager:sweep(),
-    tells(#{permits => 1, holders => 1, keys => 1, granted => 6, given_back => 5, released => 0}),
+    emits(#{permits => 1, holders => 1, keys => 1, granted => 6, given_back => 5, released => 0}),
     ok = canal_lock:release(db),
     ok = canal_lock_manager:sweep(),
-    tells(#{permits => 0, holders => 0, keys => 0, released => 1, reclaimed => 4}),
+    emits(#{permits => 0, holders => 0, keys => 0, released => 1, reclaimed => 4}),
     ?assertEqual([], test_log_listener:events()).
 
-%% What info/0 tells, all of it, and these among others.
-tells(Some) ->
+%% The event has the totals of info/0, and these values among them.
+emits(Some) ->
     {?EVENT, Measurements, Metadata, _, _} = new_event(here),
     ?assertEqual(Some, maps:with(maps:keys(Some), Measurements)),
     ?assertEqual([max_per], maps:keys(Metadata)),
     ?assertNot(is_map_key(max_per, Measurements)),
-    %% What has been swept away is freed a little later.
-    Told = maps:merge(Measurements, Metadata),
-    ?assertEqual((canal_lock:info())#{memory := memory}, Told#{memory := memory}),
-    ?assertMatch(#{memory := Bytes} when Bytes > 0, Told).
+    %% The memory of reclaimed keys is freed a little later, so `memory' can differ.
+    Emitted = maps:merge(Measurements, Metadata),
+    ?assertEqual((canal_lock:info())#{memory := memory}, Emitted#{memory := memory}),
+    ?assertMatch(#{memory := Bytes} when Bytes > 0, Emitted).
 
 not_by_callers() ->
     load_and_start(),
@@ -198,16 +198,16 @@ not_by_callers() ->
     no_event(here).
 
 without() ->
-    asks_nobody(start_manager(?INTERVAL_MS)),
+    sends_nothing(start_manager(?INTERVAL_MS)),
     ?assertEqual(false, code:is_loaded(telemetry)).
 
 not_loaded() ->
     ok = start(?MODULE),
-    asks_nobody(start_manager(?INTERVAL_MS)),
+    sends_nothing(start_manager(?INTERVAL_MS)),
     ?assertEqual(false, code:is_loaded(telemetry)).
 
-%% It would have to send a message to ask the code server, or anybody.
-asks_nobody(Manager) ->
+%% A call of the code server, or of any other process, would need a message.
+sends_nothing(Manager) ->
     1 = erlang:trace(Manager, true, [send]),
     [await_timer() || _ <- [1, 2]],
     1 = erlang:trace(Manager, false, [send]),
@@ -221,11 +221,11 @@ asks_nobody(Manager) ->
     end,
     ?assertEqual([], test_log_listener:events()).
 
-%% It would complain, each time.
+%% A call would log a warning each time.
 not_running() ->
     ok = load(),
     Manager = start_manager(?INTERVAL_MS),
-    asks_nobody(Manager),
+    sends_nothing(Manager),
     ok = telemetry:execute(?EVENT, #{}, #{}),
     ?assertMatch([#{level := warning}], test_log_listener:events()),
     ?assertEqual(Manager, whereis(canal_lock)).
@@ -253,8 +253,8 @@ failing_handler() ->
     load_and_start(),
     Manager = start_manager(?INTERVAL_MS),
     Test = self(),
-    Tell = fun(_, _, Failure, _) -> Test ! {failure, Failure} end,
-    ok = telemetry:attach(failures, [telemetry, handler, failure], Tell, none),
+    Send = fun(_, _, Failure, _) -> Test ! {failure, Failure} end,
+    ok = telemetry:attach(failures, [telemetry, handler, failure], Send, none),
     [
         begin
             attach(Class, fun(_, _, _, _) -> erlang:raise(Class, meant, []) end),
@@ -269,7 +269,7 @@ failing_handler() ->
     ?assertMatch([_, _, _], Logged),
     ?assertEqual([], [Domain || #{meta := #{domain := Domain}} <- Logged]).
 
-%% It is not the stand-in that fails here, but one that raises whatever is emitted.
+%% With a telemetry that raises at every call.
 failure_of_telemetry() ->
     Huge = lists:duplicate(10_000, huge),
     [
@@ -291,7 +291,7 @@ failure_of_telemetry() ->
             ?assertEqual(Begin, lists:sublist(Said, length(Begin))),
             ?assertNotEqual(nomatch, string:find(Said, "Further failures are not reported")),
             ?assert(length(Said) =< ?MAX_CHARACTERS),
-            %% An unknown message is something else, and is reported too.
+            %% An unknown message is another kind of report, so it is reported, too.
             Manager ! unknown,
             _ = sys:get_state(Manager),
             ?assertMatch([#{msg := {report, #{what := unknown_message}}}], test_log_listener:events()),
@@ -306,7 +306,7 @@ failure_of_telemetry() ->
      || {Class, Reason} <- [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]
     ].
 
-%% A bug of ours, then. The manager ends of it, as of any other.
+%% That would be a bug of canal_lock, so it crashes the manager.
 own_failure() ->
     load_and_start(),
     Manager = start_manager(?INTERVAL_MS),
@@ -317,7 +317,7 @@ own_failure() ->
     end,
     ?assertEqual([], [Event || #{msg := {report, #{what := event_failed}}} = Event <- test_log_listener:events()]).
 
-%% It tells of each call before it raises.
+%% A module `telemetry' that reports each call and raises.
 failing_with(Class, Reason) ->
     Raise = io_lib:format("erlang:raise(~p, ~p, [])", [Class, Reason]),
     Forms = [
@@ -332,7 +332,7 @@ form(Text) ->
     {ok, Form} = erl_parse:parse_form(Tokens),
     Form.
 
-%% So many from now on, and what comes of the last one.
+%% Waits for this many new calls, and until the manager has handled the last one.
 await_calls(Calls) ->
     receive
         {called, _} -> await_calls(Calls)

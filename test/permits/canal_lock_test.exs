@@ -10,7 +10,7 @@ defmodule CanalLockTest do
     assert [] = CanalLock.module_info(:exports) -- (erlangs ++ ours)
   end
 
-  test "each function passes its arguments in order" do
+  test "each function passes its arguments in the same order" do
     start_supervised!({CanalLock, max_per: 3})
     assert {:acquired, 1} = CanalLock.acquire(:db, 1, 2)
     assert {:acquired, 2} = CanalLock.acquire_on(node(), :db, 2, 1)

@@ -1,20 +1,19 @@
-%% What others use as keys is shown in bounded time, on one line, and can do nothing to a terminal.
+%% Terms of any size and content are formatted in bounded time, on one line, and without effect on a terminal.
 -module(canal_lock_text_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(CHARACTERS, 200).
 
-%% Longer than any of it takes on a busy machine; less than any of it would take that is not cut.
+%% Longer than any test takes on a busy machine, and shorter than it would take without a limit.
 -define(TIMEOUT_S, 20).
 
-a_short_term_is_shown_as_ever_test() ->
+a_short_term_is_formatted_in_full_test() ->
     [
         ?assertEqual(format("~0tp", [Term]), lists:flatten(canal_lock_text:short(Term, ?CHARACTERS)))
      || Term <- [db, {app, 12345}, "string", <<"binary">>, <<255>>, <<1:3>>, [a | b], #{k => [v]}, 1 bsl 60, -1.5, []]
     ].
 
-%% No part of it is left out, or another one.
 a_short_term_is_not_pruned_test() ->
     Keys = [Key || {_, Key} <- test_key_terms:all(), erlang:external_size(Key) < 100],
     ?assert(length(Keys) > 100),
@@ -24,7 +23,7 @@ a_long_term_is_cut_test_() ->
     [
         {timeout, ?TIMEOUT_S, {atom_to_list(Name), fun() -> is_cut(Make()) end}}
      || {Name, Make} <- [
-            %% To write one down takes hours, in one go.
+            %% Formatting it would take hours without yielding.
             {integer, fun() -> 1 bsl 10_000_000 end},
             {negative_integer, fun() -> -(1 bsl 10_000_000) end},
             {integer_in_a_tuple, fun() -> {app, [#{key => 1 bsl 10_000_000}]} end},
@@ -48,13 +47,13 @@ is_cut(Term) ->
     Text = lists:flatten(canal_lock_text:short(Term, ?CHARACTERS)),
     ?assert(length(Text) =< 2 * ?CHARACTERS + 3).
 
-a_huge_integer_is_said_to_be_one_test() ->
+a_huge_integer_is_replaced_by_an_atom_test() ->
     Small = 1 bsl 4096 - 1,
     ?assertEqual("'a huge integer'", lists:flatten(canal_lock_text:short(Small + 1, ?CHARACTERS))),
     ?assertEqual({Small, -Small, 'a huge integer'}, canal_lock_text:pruned({Small, -Small, -Small - 1})).
 
-%% What is cut in the middle of a character would be shown as numbers.
-a_long_binary_is_text_as_before_test() ->
+%% A binary that is cut inside a character would be shown as numbers.
+a_long_binary_stays_text_test() ->
     [
         ?assertMatch("<<\"" ++ _, lists:flatten(canal_lock_text:short(binary:copy(Text, 10_000), ?CHARACTERS)))
      || Text <- [<<"abc">>, <<"é1"/utf8>>]
@@ -73,14 +72,14 @@ a_line_is_cut_to_its_columns_test() ->
         [Fit("日本語", Columns) || Columns <- lists:seq(1, 6)]
     ).
 
-what_is_no_letter_is_a_number_test() ->
+other_characters_are_shown_as_numbers_test() ->
     [
         ?assertEqual({C, lists:flatten(io_lib:format("\\x{~.16B}", [C]))}, {C, canal_lock_text:fit([C], 80, Encoding)})
      || {Encoding, Cs} <- [
             {unicode, lists:seq(0, 31) ++ lists:seq(127, 160)},
-            %% Of no width.
+            %% Characters without width.
             {unicode, [16#ad, 16#300, 16#483, 16#3099, 16#200b, 16#feff, 16#fe0f, 16#e0001]},
-            %% From right to left; ends of lines; of a width that terminals do not agree on.
+            %% Right-to-left letters, line ends, and characters whose width differs between terminals.
             {unicode, [16#5d0, 16#200f, 16#202e, 16#2066, 16#2028, 16#1f600, 16#10ffff]},
             {latin1, lists:seq(0, 31) ++ lists:seq(127, 300) ++ [16#65e5]}
         ],

@@ -1,34 +1,34 @@
-%% top/0,1 where people call it: in the shell of a terminal, on another node, and where there is nobody to read.
+%% top/0,1 in the shell of a terminal, on another node, and without input.
 -module(canal_lock_top_shell_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% Nets for what hangs: a test of a shell, and what is waited for in one.
+%% Limits for a test of a shell, and for expected output.
 -define(TIMEOUT_S, 120).
 -define(DEADLINE_MS, 20_000).
 
 nodes_test_() ->
     test_nodes:tests(2, [], [
-        {"on another node, shown here; it ends with the connection", fun from_another_node/1}
+        {"a call on another node is shown here, and ends with the connection", fun from_another_node/1}
     ]).
 
 shells_test_() ->
     [
-        {timeout, ?TIMEOUT_S, {"in the shell of a true terminal, where nothing is left behind", fun true_terminal/0}},
-        {timeout, ?TIMEOUT_S, {"where nothing is read", fun no_input_at_all/0}}
+        {timeout, ?TIMEOUT_S, {"a call in the shell of a real terminal leaves nothing behind", fun real_terminal/0}},
+        {timeout, ?TIMEOUT_S, {"without input there is one picture", fun no_input/0}}
     ].
 
-from_another_node([There, Here]) ->
-    Node = test_nodes:name(There),
-    _ = test_nodes:call(There, fun() -> spawn(fun keep_started/0) end),
+from_another_node([Remote, Local]) ->
+    Node = test_nodes:name(Remote),
+    _ = test_nodes:call(Remote, fun() -> spawn(fun keep_started/0) end),
     Started = fun() -> whereis(canal_lock) =/= undefined end,
-    test_nodes:call(There, fun() -> test_await:value(true, Started) end),
-    Looking = fun() -> length([Pid || Pid <- processes(), is_looking(Pid)]) end,
+    test_nodes:call(Remote, fun() -> test_await:value(true, Started) end),
+    Callers = fun() -> length([Pid || Pid <- processes(), is_in_top(Pid)]) end,
     Start = fun(Options) ->
         os:putenv("TERM", "xterm"),
         test_terminal:start(fun() -> erpc:call(Node, canal_lock, top, [Options]) end, #{columns => 100, rows => 50})
     end,
-    ok = test_nodes:call(Here, fun() ->
+    ok = test_nodes:call(Local, fun() ->
         Screen = Start(#{interval_ms => 1}),
         [Title | _] = test_terminal:picture(Screen),
         ?assertNotEqual(nomatch, string:find(Title, "canal_lock on " ++ atom_to_list(Node) ++ ",")),
@@ -36,16 +36,16 @@ from_another_node([There, Here]) ->
         ?assertMatch("\e[H" ++ _, test_terminal:raw(Screen)),
         test_terminal:quits(Screen)
     end),
-    test_nodes:call(There, fun() -> test_await:value(0, Looking) end),
-    Shower = test_nodes:worker(Here),
-    test_nodes:order(Shower, fun() ->
+    test_nodes:call(Remote, fun() -> test_await:value(0, Callers) end),
+    Worker = test_nodes:worker(Local),
+    test_nodes:order(Worker, fun() ->
         Screen = Start(#{interval_ms => 16#ffffffff}),
         _ = test_terminal:picture(Screen),
         test_terminal:go(Screen)
     end),
-    test_nodes:call(There, fun() -> test_await:value(1, Looking) end),
-    test_nodes:cut(There, Here),
-    test_nodes:call(There, fun() -> test_await:value(0, Looking) end).
+    test_nodes:call(Remote, fun() -> test_await:value(1, Callers) end),
+    test_nodes:cut(Remote, Local),
+    test_nodes:call(Remote, fun() -> test_await:value(0, Callers) end).
 
 keep_started() ->
     {ok, _} = canal_lock:start_link(3),
@@ -53,14 +53,14 @@ keep_started() ->
         never -> ok
     end.
 
-is_looking(Pid) ->
+is_in_top(Pid) ->
     case process_info(Pid, current_stacktrace) of
         {_, Frames} -> lists:keymember(canal_lock_top, 1, Frames);
         undefined -> false
     end.
 
-%% The line that ends it is not seen by the shell, and the next one is. There is one wherever there is Debian.
-true_terminal() ->
+%% The shell does not read the line that ends the call, but reads the next one. `script' is part of Debian.
+real_terminal() ->
     case os:find_executable("script") of
         false ->
             ok;
@@ -71,14 +71,14 @@ true_terminal() ->
                 {args, ["-qec", Command, "/dev/null"]}, {env, [{"TERM", "xterm"}]}, exit_status, binary
             ]),
             try
-                in_true_terminal(Port)
+                in_real_terminal(Port)
             after
-                %% Whatever has failed, the shell does not stay.
+                %% So the shell exits even if the test fails.
                 hang_up(Port)
             end
     end.
 
-in_true_terminal(Port) ->
+in_real_terminal(Port) ->
     Typed = [
         "{ok, _} = canal_lock:start_link(3), {acquired, 1} = canal_lock:acquire(\"a key\\e[2J\", 3, 1).\n",
         "Before = processes().\n",
@@ -86,7 +86,7 @@ in_true_terminal(Port) ->
     ],
     _ = until(Port, "1> "),
     [true = port_command(Port, Line) || Line <- Typed],
-    %% The second picture has rates.
+    %% Waits for the second picture, which has rates.
     Shown = until(Port, [[lists:duplicate(12, $\s), $0] || _ <- [granted, refused, released, given_back]]),
     [
         ?assertNotEqual(nomatch, binary:match(Shown, Part))
@@ -105,7 +105,7 @@ hang_up(Port) ->
         undefined -> ok
     end.
 
-no_input_at_all() ->
+no_input() ->
     [
         begin
             Erl = filename:join([code:root_dir(), "bin", "erl"]),
@@ -122,20 +122,20 @@ no_input_at_all() ->
 ebin() ->
     filename:dirname(code:which(canal_lock)).
 
-%% What comes before this and with it.
-until(Port, Wanted) ->
-    until(Port, iolist_to_binary(Wanted), <<>>, erlang:monotonic_time(millisecond) + ?DEADLINE_MS).
+%% The output up to an expected text.
+until(Port, Expected) ->
+    until(Port, iolist_to_binary(Expected), <<>>, erlang:monotonic_time(millisecond) + ?DEADLINE_MS).
 
-%% What is drawn again and again does not come to an end.
-until(Port, Wanted, Before, Deadline_ms) ->
-    case binary:match(Before, Wanted) of
+%% The deadline is absolute, because pictures keep coming.
+until(Port, Expected, Before, Deadline_ms) ->
+    case binary:match(Before, Expected) of
         nomatch ->
             receive
                 {Port, {data, Data}} ->
-                    until(Port, Wanted, <<Before/binary, Data/binary>>, Deadline_ms);
+                    until(Port, Expected, <<Before/binary, Data/binary>>, Deadline_ms);
                 {Port, {exit_status, Status}} ->
-                    error({ended, Status, Before, without, Wanted})
-            after max(0, Deadline_ms - erlang:monotonic_time(millisecond)) -> error({still, Before, without, Wanted})
+                    error({ended, Status, Before, without, Expected})
+            after max(0, Deadline_ms - erlang:monotonic_time(millisecond)) -> error({still, Before, without, Expected})
             end;
         _ ->
             Before

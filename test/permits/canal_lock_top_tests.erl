@@ -1,22 +1,22 @@
-%% top/0,1: the picture tells what is so, fits its screen whatever keys hold, goes on whatever becomes of the table, and
-%% leaves nothing behind when it ends.
+%% top/0,1: pictures show the state of the table, fit the screen for any key, survive changes of the table, and leave
+%% nothing behind.
 -module(canal_lock_top_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_worker, [holder/1, take/1]).
 
-%% Started by tests.
+%% For processes that tests spawn.
 -export([hold/2]).
 
 -define(NOT_STARTED,
     "canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor"
 ).
 
-%% Looks follow one another as fast as the test lets them.
+%% The next picture comes as soon as the test allows it.
 -define(QUICK, #{interval_ms => 1}).
 
-%% Nobody waits for the second look.
+%% The second picture does not come within a test.
 -define(SLOW, #{interval_ms => 16#ffffffff}).
 
 -define(TERMINAL, #{columns => 100, rows => 50}).
@@ -24,39 +24,39 @@
 top_test_() ->
     on_a_terminal([
         test_setup:tests([
-            {"keys, permits, holders and their order", fun figures/0},
-            {"among equals, in the order of terms", fun ties/0},
-            {"no more rows than asked for, and the right ones of many", fun rows/0},
-            {"a holder of more keys than are told at once is one row", fun one_row/0},
-            {"without options, ten rows of each", fun ten_rows/0},
-            {"the numbers of info/0", fun head/0},
-            {"rates by the time that has gone by", fun rates/0},
-            {"slow rates, and the interval", fun slow_rates/0},
-            {"a pause is three times as long as the look before, at least", fun pauses/0},
-            {"not_held is shown when there was any", fun not_held/0},
-            {"the table is closed, and another one opened", fun closed_and_opened/0},
-            {"another table takes its place between two looks", fun replaced/0},
-            {"what holders are known by", fun purposes/0},
-            {"a holder on another node", fun other_node/0},
-            {"keys that hold what moves cursors, and keys of every kind", fun hostile/0},
-            {"a screen of any size, and one that changes its size", fun screens/0},
-            {"the first half of a small screen is for keys, unless there are few", fun halves/0},
-            {"keys as the caller's function shows them, if it does", fun shown_by_the_caller/0},
-            {"a picture is drawn over the last one", fun over_the_last/0},
-            {"any line ends it, at once", fun any_line/0},
-            {"so does the end of input, and of whoever shows it", fun no_more_input/0},
+            {"keys and holders are sorted by their permits", fun figures/0},
+            {"equal rows are in the order of terms", fun ties/0},
+            {"the requested number of rows are the ones with most permits", fun rows/0},
+            {"a holder of more keys than one piece has is one row", fun one_row/0},
+            {"without options there are ten rows of each", fun ten_rows/0},
+            {"the first lines have the numbers of info/0", fun head/0},
+            {"rates are per second since the last picture", fun rates/0},
+            {"slow rates have a decimal, and the interval is kept", fun slow_rates/0},
+            {"a pause is at least three times as long as the snapshot before it", fun pauses/0},
+            {"the rate of not_held is shown after the first such release", fun not_held/0},
+            {"the table is closed, and another one is opened", fun closed_and_opened/0},
+            {"another table replaces the table between two pictures", fun replaced/0},
+            {"a holder is described by its name, initial call or current function", fun purposes/0},
+            {"a holder on another node is shown with its node", fun other_node/0},
+            {"keys with control characters, and keys of every kind", fun hostile/0},
+            {"pictures fit screens of any size, also after a change of the size", fun screens/0},
+            {"keys get half of a small screen, unless there are few", fun halves/0},
+            {"keys are formatted by the caller's function, unless it fails", fun shown_by_the_caller/0},
+            {"each picture replaces the one before", fun over_the_last/0},
+            {"any line of input ends the call at once", fun any_line/0},
+            {"the end of input ends the call, and so does the death of the group leader", fun no_more_input/0},
             {"without input there is one picture with rates, and one before it on a terminal", fun no_input/0},
-            {"where there is no terminal pictures follow one another", fun no_terminal/0},
-            {"a terminal that is dumb is none", fun dumb/0},
-            {"all pieces are of one table", fun one_table/0}
+            {"without a terminal pictures follow one another", fun no_terminal/0},
+            {"a dumb terminal is treated as no terminal", fun dumb/0},
+            {"a fold never mixes two tables", fun one_table/0}
         ]),
         test_setup:tests(without_manager, [
-            {"before the start it raises, and asks for nothing", fun not_started/0},
-            {"P10: it goes on with a kept table", fun kept/0}
+            {"before the start the call raises and requests no input", fun not_started/0},
+            {"P10: pictures continue with a kept table", fun kept/0}
         ])
     ]).
 
-%% Whatever the tests run on.
+%% Sets TERM, so the tests do not depend on the terminal that runs them.
 on_a_terminal(Tests) ->
     Before = os:getenv("TERM"),
     {setup, fun() -> os:putenv("TERM", "xterm") end, fun(_) -> reset("TERM", Before) end, Tests}.
@@ -75,12 +75,12 @@ figures() ->
     ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], without_purpose(Holders)),
     test_terminal:quits(Screen).
 
-%% Of which one is `==' another; and of holders.
+%% With two keys that are `==' but not `=:='.
 ties() ->
     Keys = [c, {b}, 2, 1, "a", <<"d">>],
     Pids = [holder(#{Key => 2}) || Key <- Keys],
     Screen = top(?QUICK#{rows => 6}, ?TERMINAL),
-    Wanted = {
+    Expected = {
         [["2", format(Key)] || Key <- lists:sort(Keys)],
         [["2", "1", pid_to_list(Pid)] || Pid <- lists:sort(Pids)]
     },
@@ -88,8 +88,8 @@ ties() ->
         {_, ShownKeys, Holders} = sections(Picture),
         {ShownKeys, without_purpose(Holders)}
     end,
-    ?assertEqual(Wanted, Shown(test_terminal:picture(Screen))),
-    ?assertEqual(Wanted, Shown(test_terminal:next(Screen))),
+    ?assertEqual(Expected, Shown(test_terminal:picture(Screen))),
+    ?assertEqual(Expected, Shown(test_terminal:next(Screen))),
     test_terminal:quits(Screen),
     take(#{1.0 => 2}),
     Both = top(?SLOW#{rows => 7}, ?TERMINAL),
@@ -97,7 +97,7 @@ ties() ->
     ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(lists:sublist(WithBoth, 2))),
     test_terminal:quits(Both).
 
-%% More than one piece of them; with more and fewer rows than there are keys. Compared with all that there is.
+%% More keys than one piece has, with more and fewer rows than keys. The expected rows come from keys/0 and all permits.
 rows() ->
     _ = rand:seed(exsss, {1, 2, 3}),
     [holder(maps:from_list([{{H, N}, rand:uniform(30)} || N <- lists:seq(1, 40)])) || H <- lists:seq(1, 50)],
@@ -148,7 +148,8 @@ head() ->
     ?assert(abs(Bytes / 1000 - list_to_float(Memory)) < 0.1),
     test_terminal:quits(Screen).
 
-%% Between the two looks is at least what the test does in between, and at most what both pictures take.
+%% The time between two snapshots is at least what the test does in between, and at most the time until the second
+%% picture.
 rates() ->
     take(#{db => 1000}),
     Before = now_us(),
@@ -177,7 +178,7 @@ rates() ->
     ?assertEqual(["0"], lists:usort(maps:values(rates(Screen)))),
     test_terminal:quits(Screen).
 
-%% The interval is waited for, and some tenths of a second are enough to see a decimal.
+%% At a rate of a few per second a decimal is shown.
 slow_rates() ->
     Interval_ms = 300,
     Screen = top(#{interval_ms => Interval_ms}, ?TERMINAL),
@@ -191,7 +192,7 @@ slow_rates() ->
     ?assert(list_to_float(Rate) > 0.0),
     test_terminal:quits(Screen).
 
-%% With so many keys that a look takes long, whatever the machine: it is told in whole milliseconds.
+%% Adds keys until a snapshot takes more than 10 ms, because its time is measured in whole milliseconds.
 pauses() ->
     Screen = top(?QUICK, ?TERMINAL),
     _ = test_terminal:picture(Screen),
@@ -200,32 +201,32 @@ pauses() ->
 
 pauses(Thousands, Screen) ->
     take(maps:from_list([{{key, Thousands, N}, 1} || N <- lists:seq(1, 1000 * Thousands)])),
-    {Took, Pause} = look_and_pause(Screen),
+    {Took, Pause} = snapshot_and_pause(Screen),
     Ms = erlang:convert_time_unit(1, millisecond, native),
     ?assertMatch({_, _, true}, {Took, Pause, Pause >= 3 * (Took - Ms)}),
     Took > 10 * Ms orelse pauses(2 * Thousands, Screen).
 
-%% By when it has made which calls: from the first of a look to the last, and to the first of the next one.
-look_and_pause({Looker, _, _} = Screen) ->
-    1 = erlang:trace(Looker, true, [call, monotonic_timestamp]),
-    Looks = [{canal_lock_nif, info, 0}, {canal_lock_nif, keys, 3}, {canal_lock_nif, permits, 2}],
-    [1 = erlang:trace_pattern(Look, true, []) || Look <- Looks],
+%% The time of a snapshot, from its first native call to its last one, and the time until the next snapshot.
+snapshot_and_pause({Caller, _, _} = Screen) ->
+    1 = erlang:trace(Caller, true, [call, monotonic_timestamp]),
+    Natives = [{canal_lock_nif, info, 0}, {canal_lock_nif, keys, 3}, {canal_lock_nif, permits, 2}],
+    [1 = erlang:trace_pattern(Native, true, []) || Native <- Natives],
     _ = test_terminal:next(Screen),
     _ = test_terminal:next(Screen),
-    1 = erlang:trace(Looker, false, [all]),
-    [1 = erlang:trace_pattern(Look, false, []) || Look <- Looks],
-    Delivered = erlang:trace_delivered(Looker),
+    1 = erlang:trace(Caller, false, [all]),
+    [1 = erlang:trace_pattern(Native, false, []) || Native <- Natives],
+    Delivered = erlang:trace_delivered(Caller),
     receive
-        {trace_delivered, Looker, Delivered} -> ok
+        {trace_delivered, Caller, Delivered} -> ok
     end,
-    [{info, _}, {keys, Begin} | Calls] = calls(Looker),
+    [{info, _}, {keys, Begin} | Calls] = calls(Caller),
     {Others, [{info, Next} | _]} = lists:splitwith(fun({Function, _}) -> Function =/= info end, Calls),
     {permits, End} = lists:last(Others),
     {End - Begin, Next - End}.
 
-calls(Looker) ->
+calls(Caller) ->
     receive
-        {trace_ts, Looker, call, {_, Function, _}, At} -> [{Function, At} | calls(Looker)]
+        {trace_ts, Caller, call, {_, Function, _}, At} -> [{Function, At} | calls(Caller)]
     after 0 -> []
     end.
 
@@ -255,7 +256,7 @@ purposes() ->
     ?assertEqual("in fun canal_lock_top_tests:hold/2", Held(Fun)),
     OfOtp = held(proc_lib:spawn(?MODULE, hold, [Test, of_otp])),
     ?assertEqual("fun canal_lock_top_tests:hold/2", Held(OfOtp)),
-    %% Its dictionary may be as large as its heap.
+    %% The heap is too large to copy its dictionary.
     Large = held(proc_lib:spawn_opt(?MODULE, hold, [Test, large], [{min_heap_size, 1_000_000}])),
     ?assertEqual("fun proc_lib:init_p/5", Held(Large)),
     true = register('with a name', Plain),
@@ -273,19 +274,19 @@ held(Pid) ->
     receive
         {held, Pid} -> Pid
     end,
-    %% Where it stays.
+    %% It waits in the receive of hold/2.
     test_await:value({status, waiting}, fun() -> process_info(Pid, status) end),
     Pid.
 
-%% A process that does not exist, represented by a worker.
+%% A worker is made the proxy of a pid of another node that does not exist.
 other_node() ->
     #{from_other_nodes := Terms} = maps:from_list(test_key_terms:by_kind()),
-    [There | _] = [Pid || Pid <- Terms, is_pid(Pid)],
+    [Remote | _] = [Pid || Pid <- Terms, is_pid(Pid)],
     Proxy = test_worker:holder(#{db => 2, other => 1}),
-    ok = test_worker:order(Proxy, fun() -> canal_lock_nif:represent(There) end),
+    ok = test_worker:order(Proxy, fun() -> canal_lock_nif:represent(Remote) end),
     Screen = top(?SLOW, ?TERMINAL),
     {_, _, Holders} = sections(test_terminal:picture(Screen)),
-    ?assertEqual([["3", "2", pid_to_list(There), "on", atom_to_list(node(There))]], Holders),
+    ?assertEqual([["3", "2", pid_to_list(Remote), "on", atom_to_list(node(Remote))]], Holders),
     test_terminal:quits(Screen).
 
 %%% Tables that come and go
@@ -312,7 +313,7 @@ closed_and_opened() ->
     ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
     test_terminal:quits(Screen).
 
-%% Its numbers are less, each by itself.
+%% In each case one counter is less in the new table.
 replaced() ->
     Screen = top(?QUICK, ?TERMINAL),
     _ = test_terminal:picture(Screen),
@@ -356,7 +357,7 @@ kept() ->
     [TitleWith | _] = test_terminal:next(Screen),
     ?assertEqual(nomatch, string:find(TitleWith, "no manager")),
     test_terminal:quits(Screen),
-    %% Which is linked to this process, and would end with it while others look for it.
+    %% The manager is linked to this process, and would exit with it during another test.
     ok = canal_lock:stop().
 
 not_started() ->
@@ -364,7 +365,7 @@ not_started() ->
     {'EXIT', {badarg, [{canal_lock, top, [], Info} | _]}} = test_terminal:ended(Screen),
     ?assertMatch({error_info, #{cause := not_started}}, lists:keyfind(error_info, 1, Info)).
 
-%% The first pieces are forgotten.
+%% The pieces of the first table are dropped.
 one_table() ->
     Keys = fun(Which) -> maps:from_list([{{Which, N}, 1} || N <- lists:seq(1, 2000)]) end,
     take(Keys(none)),
@@ -412,7 +413,7 @@ hostile() ->
      || {Columns, Encoding} <- [{1000, unicode}, {80, unicode}, {80, latin1}]
     ].
 
-%% Nothing but letters, and the last column free.
+%% Whether a line has only printable characters and leaves the last column free.
 is_plain(Line, Columns, Encoding) ->
     Limit =
         case Encoding of
@@ -440,7 +441,7 @@ screens() ->
         Columns <- [1, 2, 3, 4, 10, 40, 200],
         Rows <- [1, 2, 3, 5, 8, 9, 10, 11, 20, 200]
     ],
-    %% One that no longer says.
+    %% A screen that does not report its size any more.
     test_terminal:resize(Screen, #{columns => none, rows => none}),
     Lines = test_terminal:next(Screen),
     ?assertEqual({24, 79}, {length(Lines), lists:max([length(Line) || Line <- Lines])}),
@@ -454,7 +455,7 @@ halves() ->
         test_terminal:quits(Screen),
         {length(Keys), length(Holders)}
     end,
-    %% Ten lines are taken: one each below the picture and on its top, four of numbers, and before each list two.
+    %% Ten rows are used: a title, four rows of numbers, two before each list, and a free one at the bottom.
     ?assertEqual(
         [{1, 0}, {1, 1}, {2, 1}, {10, 10}, {20, 10}, {30, 10}],
         [Shown(10 + Free) || Free <- [1, 2, 3, 20, 30, 50]]
@@ -564,12 +565,12 @@ dumb() ->
     ?assertEqual(nomatch, string:find(Raw, "\e")),
     test_terminal:quits(Screen).
 
-%%% What the tests share
+%%% Helpers
 
 top(Options, Settings) ->
     test_terminal:start(fun() -> canal_lock:top(Options) end, Settings).
 
-%% The words of each line.
+%% The words of each line, by sections.
 sections(Lines) ->
     [Head, Keys, Holders | _] = sections_of(Lines),
     {Head, rows_of(Keys), rows_of(Holders)}.
@@ -580,7 +581,7 @@ sections_of(Lines) ->
         {Section, []} -> [Section]
     end.
 
-%% Below the names of the columns.
+%% Without the line of headings.
 rows_of([_ | Rows]) ->
     [string:lexemes(Row, " ") || Row <- Rows].
 

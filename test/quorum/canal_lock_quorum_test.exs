@@ -10,7 +10,7 @@ defmodule CanalLock.QuorumTest do
     assert [] = Quorum.module_info(:exports) -- (erlangs ++ ours)
   end
 
-  test "each function passes its arguments in order" do
+  test "each function passes its arguments in the same order" do
     start_supervised!({Quorum, members: [node()]})
     assert {:ok, lock} = Quorum.lock(:a, 5000)
     assert Quorum.held?(lock) and Quorum.held(lock)

@@ -1,12 +1,11 @@
-%% A stand-in for the library `telemetry', which cannot be fetched where these tests have to run. It is not that
-%% library. canal_lock_telemetry_tests loads it by the name of the real one, and unloads it after each test: by that
-%% name it is on no code path.
+%% A substitute for the library `telemetry', which the tests cannot fetch. canal_lock_telemetry_tests loads it under the
+%% name `telemetry' and unloads it after each test. Under that name it is on no code path.
 %%
-%% It keeps to what telemetry 1.x promises those who emit events and those who handle them (its src/telemetry.erl):
-%% - the name of an event is a list of atoms that is not empty, measurements and metadata are maps; all else raises;
+%% It behaves as telemetry 1.x documents it (src/telemetry.erl there):
+%% - an event name is a non-empty list of atoms, measurements and metadata are maps; anything else raises;
 %% - the handlers of an event run in the process that emits it, one after the other;
-%% - one that raises, exits or throws is detached, which is an event of its own and an error in the log;
-%% - an event that is emitted while the application is not running is a warning in the log, and nothing else.
+%% - a handler that raises, exits or throws is detached, which emits an event and logs an error;
+%% - an event that is emitted while the application is stopped only logs a warning.
 -module(test_telemetry).
 
 -behaviour(application).
@@ -51,7 +50,7 @@ handle({Id, Event, Function, Config}, Measurements, Metadata) ->
             ?LOG_ERROR("Handler ~p has failed and has been detached: ~p:~p", [Id, Class, Reason])
     end.
 
-%% Of an application. Anybody may attach and detach here, where the real one has a process for it.
+%% The application callback. Any process can attach and detach handlers; the real library has a process for it.
 start(normal, _) ->
     Starter = self(),
     Owner = spawn_link(fun() ->

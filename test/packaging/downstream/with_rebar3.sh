@@ -29,7 +29,7 @@ boots_without_quorum() {
   counts_permits "$work/moved/bin/downstream" -noinput -mode embedded
   says "canal_lock cannot load its native library $work/moved/"
   says "/priv/canal_lock_quorum_nif.so: no such file or directory"
-  says "CANAL_LOCK_QUORUM_NIF_LIBRARY"
+  says "CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library"
 }
 
 # In embedded mode, which loads all modules at boot, the release does not start.
