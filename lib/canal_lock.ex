@@ -97,7 +97,7 @@ defmodule CanalLock do
       :full
 
   Raises `ArgumentError` if an argument is wrong or canal_lock is not started, and `SystemLimitError` if memory is
-  exhausted. Cost: constant, 20 to 100 ns, whatever `buckets` is and however many permits are held.
+  exhausted. Cost: constant, 20 to 100 ns, for any number of buckets and held permits.
   `:canal_lock.acquire/3` has the details.
   """
   @spec acquire(key, max_per, buckets) :: {:acquired, pos_integer} | :full
@@ -219,7 +219,7 @@ defmodule CanalLock do
   @doc """
   All keys with held permits, each with its number of permits, in no order. Exact while no permit is acquired or
   released, otherwise an approximate snapshot. Raises as `acquire/3`. Cost: reads all keys, about 1 s per million.
-  Other calls go on during it.
+  Other calls are not delayed.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.keys()
@@ -244,7 +244,7 @@ defmodule CanalLock do
   @doc """
   The keys whose count differs from the records of their holders, as `{key, counted, held}`. While no permit is
   acquired or released the answer is empty; otherwise canal_lock has a bug. Raises as `acquire/3`. Cost: several
-  seconds for a million keys. Other calls go on during it.
+  seconds for a million keys. Other calls are not delayed.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> CanalLock.audit()

@@ -20,7 +20,7 @@
 %%
 %% == Snapshots ==
 %% Calls that read more than one key or holder are exact while no permit is acquired or released. In a busy table they
-%% answer an approximate snapshot. Other calls go on during them.
+%% answer an approximate snapshot. Other calls are not delayed.
 %%
 %% == Errors ==
 %% A wrong argument raises `badarg'. So does any call while canal_lock is not started, which means that no manager runs
@@ -364,7 +364,7 @@ top() ->
 %% one {@link info/0}, one {@link keys/0} and one pass over the permits of all holders, and keeps at most twice `rows'
 %% of them. That is 15 ms for 10,000 keys of 1,000 processes, and 1.1 s and 4 MB of memory for a million keys of 200,000
 %% processes. Each key is copied once, and once more for each of its holders, which matters for keys of megabytes. A
-%% dirty scheduler does nearly all the work; other calls go on during it. The next picture begins `interval_ms' after
+%% dirty scheduler does nearly all the work; other calls are not delayed. The next picture begins `interval_ms' after
 %% the last one, or three times as long as the last one took, if that is longer. So it uses at most a quarter of one
 %% scheduler.
 -spec top(view_options()) -> ok.

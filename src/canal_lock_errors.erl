@@ -2,8 +2,8 @@
 %% Finds wrong arguments and options, and explains errors (EEP 54): the shell and Elixir call {@link format_error/2}
 %% when they show an error. canal_lock_errors.hrl has the macros that raise.
 %%
-%% Arguments are checked here after a call has failed, so a correct call does not pay for the check. An explanation
-%% never calls native code.
+%% The arguments of fast calls are checked here only after the call has failed, so correct calls do not pay for it. An
+%% explanation never calls native code.
 -module(canal_lock_errors).
 
 -include("canal_lock_errors.hrl").
@@ -17,8 +17,8 @@
 %% Why a call raises. `{badarg, Texts}' is for checks that need native code. `foreign_lock' is a quorum lock of another
 %% node or of an earlier lifetime of this one.
 -type cause() ::
-    (badarg | {badarg, texts()} | not_started | foreign_lock)
-    | (system_limit | not_watched | nif_panicked | version_mismatch).
+    badarg | {badarg, texts()} | not_started | foreign_lock
+    | system_limit | not_watched | nif_panicked | version_mismatch.
 
 %% Explanations, by the position of the argument.
 -type texts() :: #{pos_integer() | general => binary()}.

@@ -1,5 +1,5 @@
 %% @private
-%% Exit reasons: of processes that end, and of calls to processes that are gone.
+%% Interprets exit reasons: of processes that end, and of calls that exit.
 -module(canal_lock_exit).
 
 -export([is_clean_shutdown/1, call/3]).

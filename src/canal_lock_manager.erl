@@ -122,7 +122,7 @@ terminate(Reason, State = #state{keep_on_crash = Keep}) ->
         false -> close(State)
     end.
 
-%% Called by a release handler after it has suspended the manager and loaded new code. Local calls go on during it.
+%% Called by a release handler after it has suspended the manager and loaded new code. Local calls continue.
 code_change(_Old, State, _Extra) ->
     {ok, State}.
 

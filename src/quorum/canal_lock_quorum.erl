@@ -181,8 +181,8 @@ lock(_, _, _) ->
 %%
 %% The lock is unlocked as by {@link unlock_async/1} when `Fun' returns (then the answer is `{ok, Result}'), when it
 %% throws, exits or raises (which passes to the caller), and when the process is killed. The lock can be lost while
-%% `Fun' runs: `Fun' can check it with {@link is_held/1}, and the resource with {@link fence/1}. Otherwise as {@link
-%% lock/2}.
+%% `Fun' runs: `Fun' can check it with {@link is_held/1}, the resource with {@link fence/1}.
+%% Otherwise as {@link lock/2}.
 -spec with_lock(name(), Timeout_ms :: non_neg_integer(), fun((lock()) -> Result)) ->
     {ok, Result} | {error, timeout | no_quorum}.
 with_lock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
@@ -199,9 +199,9 @@ with_lock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
 with_lock(Name, Timeout_ms, Fun) ->
     ?RAISE(badarg, [Name, Timeout_ms, Fun]).
 
-%% @doc Whether the lock is held. `true' means that it was held at an instant of this call. No process of another node
-%% found the name held then, except as a reader if this is a reader's lock. Raises `badarg' if `Lock' is not a lock of
-%% this node. Cost: reads a few words of memory and the clock, less than a microsecond; no message.
+%% @doc Whether the lock is held. `true' means that it was held at an instant of this call, and that no process of
+%% another node held the name at that instant, except as a reader if this is a reader's lock. Raises `badarg' if `Lock'
+%% is not a lock of this node. Cost: reads a few words of memory and the clock, less than a microsecond; no message.
 -spec is_held(lock()) -> boolean().
 is_held(Lock) ->
     ?ANSWER([Lock], canal_lock_quorum_lock:is_held(Lock)).
@@ -239,9 +239,9 @@ unlock_and_wait(Token) -> canal_lock_quorum_agent:unlock(Token).
 %% with other changes. A later lock by the caller is never refused because of it.
 %%
 %% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
-%% only while more than 4096 unlocks (the rule `pending_unlocks') are not confirmed by a quorum. Answers `{error,
-%% not_held}' if the lock was lost or unlocked before. Raises `badarg' if `Lock' is not a lock of this node. Cost: a
-%% message to a process of this node, 1 to 7 microseconds.
+%% only while more than 4096 unlocks (the rule `pending_unlocks') are not confirmed by a quorum. If the lock was lost or
+%% unlocked before, answers `{error, not_held}'. Raises `badarg' if `Lock' is not a lock of this node. Cost: a message
+%% to a process of this node, 1 to 7 microseconds.
 -spec unlock_async(lock()) -> ok | {error, not_held}.
 unlock_async(Lock) ->
     ?ANSWER([Lock], unlock_without_wait(Lock)).

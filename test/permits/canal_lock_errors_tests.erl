@@ -29,7 +29,7 @@ errors_test_() ->
             {"the shell explains a missing start and an unknown option", fun shell_without_manager/0},
             {"child_spec/1 returns what a supervisor accepts", fun child_spec/0},
             {"format_error/2 accepts any stack frame", fun foreign_frames/0},
-            {"a wrong argument of any size is shown in at most 200 characters", fun long_arguments/0},
+            {"a wrong argument of any size is shown in at most 250 characters", fun long_arguments/0},
             {"an explanation loads no native library", fun no_native_library/0}
         ])
     ].
