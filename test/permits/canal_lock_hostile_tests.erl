@@ -85,7 +85,8 @@ pieces(Serial, After) ->
 atoms_made() ->
     ok = application:load(canal_lock),
     {ok, Modules} = application:get_key(canal_lock, modules),
-    ok = code:ensure_modules_loaded([lists, maps, gen_server, sys, timer, proplists, ?MODULE | Modules]),
+    Formatting = [io_lib, io_lib_format, io_lib_pretty, string, unicode, unicode_util],
+    ok = code:ensure_modules_loaded([lists, maps, gen_server, sys, timer, proplists, ?MODULE | Formatting ++ Modules]),
     {ok, _} = canal_lock:start_link(3),
     fill(erlang:system_info(atom_limit) - erlang:system_info(atom_count) - 100),
     Before = erlang:system_info(atom_count),
