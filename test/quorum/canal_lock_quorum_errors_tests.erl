@@ -203,6 +203,34 @@ already_started_test() ->
     ?assertEqual({error, {already_started, Pid}}, canal_lock_quorum:start_link(#{members => [node()]})),
     ok = canal_lock_quorum:stop().
 
+%%% Reports
+
+every_report_names_its_details_test() ->
+    Details = #{
+        node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
+        path => <<"/a/file">>, lost => 18, process => agent, message => hello
+    },
+    [
+        begin
+            {Format, Values} = canal_lock_quorum_reports:format(maps:put(what, What, maps:with(Names, Details))),
+            Text = lists:flatten(io_lib:format(Format, Values)),
+            ?assertMatch("canal_lock_quorum: " ++ _, Text),
+            [?assertNotEqual({What, Shown, nomatch}, {What, Shown, string:find(Text, Shown)}) || Shown <- AllShown]
+        end
+     || {What, Names, AllShown} <- [
+            {up, [node], ["there@host"]},
+            {down, [node], ["there@host"]},
+            {silent, [node, pending_unlocks], ["there@host", "17"]},
+            {answers, [node], ["there@host"]},
+            {not_a_member, [node, members], ["there@host", "here@host"]},
+            {bad_frame, [node, why], ["there@host", "the reason"]},
+            {not_stored, [path, why], ["/a/file", "the reason"]},
+            {no_fences, [path, why], ["/a/file", "the reason"]},
+            {agent_died, [lost], ["18"]},
+            {unknown_message, [process, message], ["agent", "hello"]}
+        ]
+    ].
+
 %%% Names
 
 %% The bytes must stay the same in later releases of Erlang: the external term format, version 131.
