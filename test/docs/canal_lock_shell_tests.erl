@@ -18,7 +18,7 @@ greeting() ->
             "^\\d+> ok$",
             "\\[{<0\\.\\d+\\.0>,1}\\]$",
             "granted",
-            "Takes a permit of Key"
+            "Acquires a permit of Key"
         ]
     ],
     ?assertEqual(nomatch, re:run(Shown, "\\*\\* ")).
