@@ -1,4 +1,4 @@
-//! Keys like the small ones of the native library (`canal_lock_nif/src/key.rs`, `small.rs`): a word that says what
+//! Keys like the small ones of the native library (`canal_lock_nif/src/key/encoded_key.rs`): a word that says what
 //! the parts are, and up to four words that are the parts. They are as large, they are hashed two words at a time as
 //! those are, and are compared as those are: shape and words, as many as the shape speaks of.
 

@@ -1,28 +1,28 @@
-//! What comes in: keys of any kind, and numbers of any size.
+//! Reads arguments of NIFs: keys and integers.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
-use crate::key::interned::Handle;
-use crate::key::read::{with_term, Care, Reading};
-use crate::key::TermKey;
+use crate::key::{with_verified_reading, Handle, ReadMode, Reading, TermKey};
 use permit_table::{Capacity, Query};
 use rustler::{Encoder, ResourceArc};
 
-/// Calls with the key that a term is, or that it is a handle on. A long key raises [`CallError::Long`].
+/// Calls `with` with the verified reading of a key or of a handle. A long key is [`CallError::Long`].
 pub(crate) fn with_key<T>(
     call: CallEnv<'_>,
     key: ErlNifTerm,
     with: impl FnOnce(&Reading<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
     match call.term(key).decode::<ResourceArc<Handle>>() {
-        Ok(handle) => handle.read(with)?,
-        Err(_) => with_term(call, key, Care::Sure, with)?,
+        Ok(handle) => handle.with_reading(with)?,
+        Err(_) => with_verified_reading(call, key, ReadMode::Verified, with)?,
     }
 }
 
-/// A term to be kept and shown; no key to look for, if it is long.
-pub(crate) fn to_show(call: CallEnv<'_>, term: ErlNifTerm) -> Result<TermKey, CallError> {
-    Ok(with_term(call, term, Care::Thorough, |key| key.to_key())??)
+/// A copy of a term, to be stored and returned. Calls do not find it as a key if it is long, because it is not
+/// interned.
+pub(crate) fn stored_term(call: CallEnv<'_>, term: ErlNifTerm) -> Result<TermKey, CallError> {
+    let key = with_verified_reading(call, term, ReadMode::VerifiedLong, |key| key.to_key());
+    Ok(key??)
 }
 
 /// `MaxPer * Buckets` of two non-negative integers of any size.
@@ -38,13 +38,13 @@ pub(crate) fn capacity(
     ))
 }
 
-/// A non-negative integer of any size; what is beyond 64 bits is the greatest of them.
+/// A non-negative integer of any size. Integers beyond 64 bits are read as `u64::MAX`.
 #[inline(always)]
 pub(crate) fn non_negative(call: CallEnv<'_>, term: ErlNifTerm) -> Option<u64> {
-    enif::byte(enif::word(term)).or_else(|| larger(call, term))
+    enif::byte(enif::word(term)).or_else(|| non_negative_above_byte(call, term))
 }
 
-fn larger(call: CallEnv<'_>, term: ErlNifTerm) -> Option<u64> {
+fn non_negative_above_byte(call: CallEnv<'_>, term: ErlNifTerm) -> Option<u64> {
     let term = call.term(term);
     let is_beyond_64_bits = || term.is_integer() && term > 0.encode(call.env());
     let integer = term.decode().ok();

@@ -1,12 +1,15 @@
-//! The calls that count: `acquire` and `release`, as raw NIF functions.
+//! The NIFs that count, `acquire` and `release`, as raw NIF functions.
+//!
+//! Each first makes its call with an optimistic reading of the key (`key/optimistic.rs`). If that does not decide it,
+//! the NIF makes the call again with a verified reading, which also reports errors.
 
 use crate::arguments::{capacity, with_key};
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::current;
-use crate::key::read::{at_first_sight, Attempt, Reading, Unread};
-use permit_table::{fault, pin, Acquired, Capacity, NotHeld};
+use crate::key::{with_optimistic_reading, Attempt, OptimisticCall, Reading, WholeTerm};
+use permit_table::{fault, pin, Acquired, Capacity};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
 use std::ffi::{c_char, c_int};
@@ -16,7 +19,7 @@ mod atoms {
     rustler::atoms! { acquired, full, not_held, ok }
 }
 
-/// Registers a raw NIF beside those of the macro.
+/// Registers a raw NIF, in addition to those of `#[rustler::nif]`.
 macro_rules! raw_nif {
     ($name:literal, $arity:literal, $body:path) => {
         const _: () = {
@@ -25,10 +28,11 @@ macro_rules! raw_nif {
                 _arity: c_int,
                 arguments: *const ErlNifTerm,
             ) -> ErlNifTerm {
-                // SAFETY: the VM calls with the environment of the calling process, valid during the call.
+                // SAFETY: the VM passes the environment of the calling process, valid during the call.
                 let call = unsafe { CallEnv::new(env) };
-                // SAFETY: it gives as many arguments as the function was registered for. They are read one by one
-                // where they stand: to copy them all at once would read words that have just been written, as one.
+                // SAFETY: the VM passes as many arguments as the function was registered for. They are read one by one
+                // from the VM's array. A copy of all at once would read newly written words as one wide value, which
+                // stalls the processor.
                 let arguments = unsafe { &*arguments.cast::<[ErlNifTerm; $arity]>() };
                 catch_unwind(AssertUnwindSafe(|| $body(call, arguments)))
                     .unwrap_or_else(|_| CallError::Panicked.answer(call, arguments))
@@ -44,8 +48,8 @@ macro_rules! raw_nif {
     };
 }
 
-// The hot calls answer with a term at every turn, instead of with a result that is looked into at the end: a result
-// that is written as bytes and read back as a word stalls the processor for longer than most of what a call does.
+// Each branch of a hot call makes the term that it returns. If the branches returned a Rust value, it would be written
+// as bytes and read back as a word, which stalls the processor for longer than most of a call takes.
 
 raw_nif!("acquire", 3, acquire);
 
@@ -56,8 +60,10 @@ fn acquire(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
     let Some(capacity) = capacity(call, max_per, buckets) else {
         return CallError::BadArg.answer(call, arguments);
     };
-    at_first_sight(call, key, Acquire { call, capacity })
-        .unwrap_or_else(|| acquire_surely(call, arguments, capacity))
+    match with_optimistic_reading(call, key, Acquire { call, capacity }) {
+        Attempt::Answered(answer) => answer,
+        Attempt::Undecided => acquire_verified(call, arguments, capacity),
+    }
 }
 
 struct Acquire<'a> {
@@ -65,27 +71,31 @@ struct Acquire<'a> {
     capacity: Capacity,
 }
 
-impl Attempt for Acquire<'_> {
+impl OptimisticCall for Acquire<'_> {
     type Answer = ErlNifTerm;
 
     #[inline(always)]
-    fn call(self, key: &Reading<'_>) -> Option<ErlNifTerm> {
+    fn try_reading(self, key: &Reading<'_>) -> Attempt<ErlNifTerm> {
         let Acquire { call, capacity } = self;
         let pin = pin();
         fault::point();
-        let open = current(&pin)?;
+        let Some(open) = current(&pin) else {
+            return Attempt::Undecided;
+        };
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
         let acquired = table.acquire_known(&pin, caller.holder(), key, capacity, watch);
-        // After an error nothing has changed either. It will come again, or the second try is worth it.
-        Some(answer(call, acquired.ok()??))
+        let Ok(Some(acquired)) = acquired else {
+            return Attempt::Undecided;
+        };
+        Attempt::Answered(answer(call, acquired))
     }
 }
 
-/// Acquires a key that is new, or was not read right at first sight; and says what went wrong.
+/// Acquires with a verified reading: a key that is new or was read wrong.
 #[cold]
-fn acquire_surely(
+fn acquire_verified(
     call: CallEnv<'_>,
     arguments: &[ErlNifTerm; 3],
     capacity: Capacity,
@@ -123,32 +133,26 @@ raw_nif!("release", 3, release_counted);
 /// `release(Key) -> ok | {error, not_held} | {raise, Cause, Arguments}`
 #[inline(always)]
 fn release(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
-    let not_held = || call.env().error_tuple(atoms::not_held()).as_c_arg();
-    release_or(call, arguments, not_held)
+    match with_optimistic_reading(call, arguments[0], Release { call }) {
+        Attempt::Answered(()) => atoms::ok().as_c_arg(),
+        Attempt::Undecided => match release_verified(call, arguments[0]) {
+            Ok(()) => atoms::ok().as_c_arg(),
+            Err(CallError::NotHeld) => call.env().error_tuple(atoms::not_held()).as_c_arg(),
+            Err(error) => error.answer(call, arguments),
+        },
+    }
 }
 
-/// `release(Key, MaxPer, Buckets) -> ok | {raise, Cause, Arguments}`. The numbers are not looked at: they are there to
-/// come back, so that the caller need not keep them meanwhile. So is the key that is not held.
+/// `release(Key, MaxPer, Buckets) -> ok | {raise, Cause, Arguments}`. The integers are not read. An error returns them,
+/// so the Erlang side need not keep them during the call. A key that is not held is the cause `not_held`.
 #[inline(always)]
 fn release_counted(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
-    let not_held = || CallError::NotHeld.answer(call, arguments);
-    release_or(call, arguments, not_held)
-}
-
-#[inline(always)]
-fn release_or(
-    call: CallEnv<'_>,
-    arguments: &[ErlNifTerm],
-    not_held: impl FnOnce() -> ErlNifTerm,
-) -> ErlNifTerm {
-    let key = arguments[0];
-    if at_first_sight(call, key, Release { call }).is_some() {
-        return atoms::ok().as_c_arg();
-    }
-    match release_surely(call, key) {
-        Ok(Ok(())) => atoms::ok().as_c_arg(),
-        Ok(Err(NotHeld)) => not_held(),
-        Err(error) => error.answer(call, arguments),
+    match with_optimistic_reading(call, arguments[0], Release { call }) {
+        Attempt::Answered(()) => atoms::ok().as_c_arg(),
+        Attempt::Undecided => match release_verified(call, arguments[0]) {
+            Ok(()) => atoms::ok().as_c_arg(),
+            Err(error) => error.answer(call, arguments),
+        },
     }
 }
 
@@ -156,33 +160,43 @@ struct Release<'a> {
     call: CallEnv<'a>,
 }
 
-impl Attempt for Release<'_> {
+impl OptimisticCall for Release<'_> {
     type Answer = ();
 
     #[inline(always)]
-    fn call(self, key: &Reading<'_>) -> Option<()> {
+    fn try_reading(self, key: &Reading<'_>) -> Attempt<()> {
         let pin = pin();
         fault::point();
-        let open = current(&pin)?;
+        let Some(open) = current(&pin) else {
+            return Attempt::Undecided;
+        };
         let caller = Caller::of(self.call).holder();
-        open.table.release_known(&pin, caller, key).then_some(())
+        match open.table.release_known(&pin, caller, key) {
+            true => Attempt::Answered(()),
+            false => Attempt::Undecided,
+        }
     }
 
-    fn call_unread(&self, key: &Unread) -> Option<()> {
+    fn try_whole_term(&self, key: &WholeTerm) -> Attempt<()> {
         let pin = pin();
-        let open = current(&pin)?;
+        let Some(open) = current(&pin) else {
+            return Attempt::Undecided;
+        };
         let caller = Caller::of(self.call).holder();
-        open.table.release_inline(&pin, caller, key).then_some(())
+        match open.table.release_inline(&pin, caller, key) {
+            true => Attempt::Answered(()),
+            false => Attempt::Undecided,
+        }
     }
 }
 
-/// Releases a key that was not read right at first sight, or is not held.
+/// Releases with a verified reading: a key that was read wrong or is not held.
 #[cold]
-fn release_surely(call: CallEnv<'_>, key: ErlNifTerm) -> Result<Result<(), NotHeld>, CallError> {
+fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
     with_key(call, key, |key| {
         let pin = pin();
         let open = current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call).holder();
-        Ok(open.table.release(&pin, caller, key))
+        Ok(open.table.release(&pin, caller, key)?)
     })
 }

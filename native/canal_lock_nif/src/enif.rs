@@ -1,7 +1,7 @@
-//! The few functions of `erl_nif` that rustler does not wrap, or wraps at a cost that a hot call cannot bear.
+//! Wraps functions of `erl_nif` that rustler does not wrap, or wraps at too high a cost for a hot call.
 //!
-//! `Env` and `Term` are rustler's, whose lifetimes say how long a term may be used: all blocks here rest on that. The
-//! hot calls use [`CallEnv`] instead.
+//! `Env` and `Term` are rustler's types. Their lifetimes limit how long a term may be used; all unsafe blocks here rely
+//! on that. The hot calls use [`CallEnv`] instead.
 
 use permit_table::OutOfMemory;
 pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
@@ -23,10 +23,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// The environment of the running call, and nothing beside it.
+/// The environment of the running call.
 ///
-/// rustler's `Env` carries a byte that says of what kind it is. A structure with a byte in it that has just been
-/// written is read back by words when it is moved, for which the processor waits 3 ns: a tenth of a call.
+/// rustler's `Env` also contains a byte for its kind. When a structure with a newly written byte is moved, it is read
+/// back by words. The processor then waits 3 ns, a tenth of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallEnv<'a> {
     env: *mut ErlNifEnv,
@@ -35,7 +35,8 @@ pub(crate) struct CallEnv<'a> {
 
 impl<'a> CallEnv<'a> {
     /// # Safety
-    /// `env` is the environment that a NIF has been called with by a process, and `'a` is not longer than that call.
+    /// `env` is the environment that the VM has passed to a NIF called by a process, and `'a` ends before that call
+    /// does.
     #[inline(always)]
     pub(crate) unsafe fn new(env: *mut ErlNifEnv) -> Self {
         Self {
@@ -46,58 +47,57 @@ impl<'a> CallEnv<'a> {
 
     /// From rustler's type, in a NIF that a process has called.
     pub(crate) fn from_env(env: Env<'a>) -> Self {
-        // SAFETY: as rustler's type says, too.
+        // SAFETY: rustler's type has the same requirement.
         unsafe { Self::new(env.as_c_arg()) }
     }
 
-    /// As rustler's type.
+    /// The environment as rustler's type.
     #[inline(always)]
     pub(crate) fn env(self) -> Env<'a> {
-        // SAFETY: valid during 'a, says `new`.
+        // SAFETY: valid during 'a, as `new` requires.
         unsafe { Env::new(&(), self.env) }
     }
 
     /// A term of this environment, as rustler's type.
     #[inline(always)]
     pub(crate) fn term(self, term: ErlNifTerm) -> Term<'a> {
-        // SAFETY: callers have it from the VM, in this call.
+        // SAFETY: callers received it from the VM, in this call.
         unsafe { Term::new(self.env(), term) }
     }
 }
 
-/// The machine word that a term is. For an atom or a local pid it is the whole of it: equal if and only if the terms
-/// are.
+/// The machine word of a term. For an atom or a local pid, the words are equal if and only if the terms are.
 #[inline(always)]
 pub(crate) fn word(term: ErlNifTerm) -> u64 {
     term as u64
 }
 
-/// The term that a machine word is.
+/// The term of a machine word.
 ///
 /// # Safety
-/// The word is of a term that is alive: of an immediate one, or of one whose environment the caller keeps.
+/// The word belongs to an immediate, or to a term whose environment the caller keeps.
 pub(crate) unsafe fn from_word(word: u64) -> ErlNifTerm {
     word as ErlNifTerm
 }
 
-/// The word of a local pid. `caller.rs` says which processes may have the same one.
+/// The word of a local pid. `caller.rs` explains which processes may have the same word.
 #[inline(always)]
 pub(crate) fn pid_word(pid: &ErlNifPid) -> NonZeroU64 {
-    // SAFETY: the function reads the structure that the VM has filled, and no environment.
+    // SAFETY: the function reads the structure that the VM has filled. It does not use the environment.
     let term = unsafe { enif_make_pid(ptr::null_mut(), *pid) };
     NonZeroU64::new(word(term)).expect("a pid is not the zero word")
 }
 
-/// Has the VM report the death of a process to a resource; nothing if there is no such process. It can be called from
-/// callbacks too, where rustler's own function panics.
+/// Makes the VM report the death of a process to a resource. Returns `None` if there is no such process. Unlike
+/// rustler's own function, this one does not panic in callbacks.
 pub(crate) fn monitor<R: Resource>(
     env: Env<'_>,
     resource: &ResourceArc<R>,
     pid: LocalPid,
 ) -> Option<Monitor> {
     let mut monitor = MaybeUninit::uninit();
-    // SAFETY: the environment is that of the calling thread; the resource lives as long as `resource`; the pointers are
-    // to locals. On success the monitor is filled.
+    // SAFETY: the environment is that of the calling thread. `resource` keeps the resource alive. The pointers are to
+    // locals. On success the monitor is filled.
     unsafe {
         let object = object(resource);
         let answer =
@@ -106,11 +106,11 @@ pub(crate) fn monitor<R: Resource>(
     }
 }
 
-/// A resource as the VM knows it, which rustler keeps to itself.
+/// The VM's pointer to a resource, which is private in rustler.
 fn object<R: Resource>(resource: &ResourceArc<R>) -> *mut c_void {
     const { assert!(size_of::<ResourceArc<R>>() == size_of::<[usize; 2]>()) };
-    // SAFETY: rustler is pinned to a version whose `ResourceArc` is two pointers: to the memory that the VM has
-    // allocated, and to the value, which rustler puts at a greater address in that memory.
+    // SAFETY: Cargo.toml pins rustler to a version whose `ResourceArc` is two pointers: to the memory that the VM has
+    // allocated, and to the value, which rustler places at a greater address in that memory.
     let [one, other]: [*mut c_void; 2] = unsafe { mem::transmute_copy(resource) };
     one.min(other)
 }
@@ -119,7 +119,7 @@ fn object<R: Resource>(resource: &ResourceArc<R>) -> *mut c_void {
 #[inline(always)]
 pub(crate) fn self_pid(call: CallEnv<'_>) -> ErlNifPid {
     let mut pid = MaybeUninit::uninit();
-    // SAFETY: the environment is that of a process: then it fills `pid`.
+    // SAFETY: the environment belongs to a process, so the function fills `pid`.
     unsafe {
         enif_self(call.env, pid.as_mut_ptr());
         pid.assume_init()
@@ -134,31 +134,30 @@ pub(crate) fn nil() -> ErlNifTerm {
 
 static NIL: AtomicU64 = AtomicU64::new(0);
 
-/// An integer from 0 to 255, by its word alone: the VM has said at the load which words these are ([`learn_words`]).
+/// An integer from 0 to 255, by its word alone. [`learn_words`] asks the VM for these words at load.
 #[inline(always)]
 pub(crate) fn byte(word: u64) -> Option<u64> {
-    // What is not a whole number of steps above 0 has bits at the top after that.
+    // If the distance is not a multiple of the step, the rotation moves some of its lowest bits to the top.
     let above_zero = word.wrapping_sub(ZERO.load(Ordering::Relaxed));
     let integer = above_zero.rotate_right(STEP.trailing_zeros());
     (integer < KNOWN.load(Ordering::Relaxed)).then_some(integer)
 }
 
-/// The inverse of [`byte`], for as many integers as are known.
+/// The inverse of [`byte`].
 #[inline(always)]
 pub(crate) fn byte_word(integer: u64) -> Option<u64> {
     let word = ZERO.load(Ordering::Relaxed) + integer.wrapping_mul(STEP);
     (integer < KNOWN.load(Ordering::Relaxed)).then_some(word)
 }
 
-/// How far the words of two small integers are apart of which one is the next of the other.
+/// The distance between the words of two consecutive small integers.
 const STEP: u64 = 16;
 
-/// The word of 0; and how many integers from there on have words that are so far apart. None, on a VM where it is
-/// otherwise.
+/// The word of 0, and how many integers from 0 on have words at this distance. On a VM with other words that is 0.
 static ZERO: AtomicU64 = AtomicU64::new(0);
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
-/// Asks the VM for the words of terms that are the same as long as it runs. To be called before anything else.
+/// Asks the VM for words that stay the same as long as it runs. To be called first.
 pub(crate) fn learn_words(env: Env<'_>) {
     let nil = Term::list_new_empty(env).as_c_arg();
     NIL.store(word(nil), Ordering::Relaxed);
@@ -174,11 +173,11 @@ pub(crate) fn learn_words(env: Env<'_>) {
 /// A tuple of terms of this environment.
 #[inline(always)]
 pub(crate) fn tuple(call: CallEnv<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
-    // SAFETY: the array is as long as it says. A tuple that was one before is not too long to be one again.
+    // SAFETY: the array has this length. No tuple here has more elements than one that the VM has made before.
     unsafe { enif_make_tuple_from_array(call.env, elements.as_ptr(), elements.len() as u32) }
 }
 
-/// A list of terms of this environment with such a tail.
+/// A list of terms of this environment, with a tail.
 pub(crate) fn list(
     call: CallEnv<'_>,
     elements: impl DoubleEndedIterator<Item = ErlNifTerm>,
@@ -190,10 +189,10 @@ pub(crate) fn list(
     })
 }
 
-/// A map of keys that differ, as they were those of a map before.
+/// A map. The keys differ, because they come from another map.
 pub(crate) fn map(call: CallEnv<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm]) -> ErlNifTerm {
     let mut map = 0;
-    // SAFETY: as many values as keys, all of this environment; the pointer is to a local.
+    // SAFETY: both lists have at least this length, and all terms are of this environment. The pointer is to a local.
     let made = unsafe {
         enif_make_map_from_arrays(
             call.env,
@@ -207,10 +206,9 @@ pub(crate) fn map(call: CallEnv<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm])
     map
 }
 
-/// A copy of a term in a new environment, which is the caller's. Without memory for either, the VM ends the node, as it
-/// does everywhere.
-pub(crate) fn copied_apart(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
-    // SAFETY: the environment is new, and only the caller has it; the term is alive, as those of the running call are.
+/// A copy of a term in a new environment, which the caller owns. Without memory for either, the VM ends the node.
+pub(crate) fn copy_to_new_env(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
+    // SAFETY: the environment is new and not shared. The term belongs to the running call, so it is alive.
     unsafe {
         let environment = enif_alloc_env();
         (environment, enif_make_copy(environment, term))
@@ -218,8 +216,8 @@ pub(crate) fn copied_apart(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
 }
 
 /// A copy of a term of another environment, which the caller keeps alive.
-pub(crate) fn copied(call: CallEnv<'_>, term: ErlNifTerm) -> ErlNifTerm {
-    // SAFETY: the environment is that of the running call; it only reads the term.
+pub(crate) fn copy(call: CallEnv<'_>, term: ErlNifTerm) -> ErlNifTerm {
+    // SAFETY: the environment is that of the running call. The function only reads the term.
     unsafe { enif_make_copy(call.env, term) }
 }
 
@@ -237,11 +235,11 @@ pub(crate) fn elements<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [E
     if arity == 0 {
         return Some(&[]);
     }
-    // SAFETY: the VM says that `arity` elements stand there, and terms do not move while a NIF runs.
+    // SAFETY: the VM reports `arity` elements there, and terms do not move while a NIF runs.
     Some(unsafe { std::slice::from_raw_parts(first, arity as usize) })
 }
 
-/// The bytes of a binary; nothing for a bitstring of other than whole bytes.
+/// The bytes of a binary. `None` for a bitstring that does not consist of whole bytes.
 #[inline(always)]
 pub(crate) fn bytes<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [u8]> {
     let mut binary = MaybeUninit::<ErlNifBinary>::uninit();
@@ -255,18 +253,18 @@ pub(crate) fn bytes<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [u8]>
     if binary.size == 0 {
         return Some(&[]);
     }
-    // SAFETY: the VM says that `size` bytes stand there, as long as the call lasts.
+    // SAFETY: the VM reports `size` bytes there, valid during the call.
     Some(unsafe { std::slice::from_raw_parts(binary.data, binary.size) })
 }
 
-/// What the word of a list cell on a heap ends with, in its lowest three bits. What precedes it is the cell's address.
+/// The lowest three bits of the word of a list cell. The other bits are the cell's address.
 const LIST_TAG: u64 = 1;
 
-/// Whether that is so.
+/// Whether this VM has that representation.
 static ARE_LISTS_TAGGED: AtomicBool = AtomicBool::new(false);
 
-/// Asks the VM by two cells that it makes one after the other. As their words are numbers of that kind, and as far
-/// apart as two cells, they are addresses; and what is there shows it.
+/// Tests the representation with two cells that the VM makes one after the other. Their words have this tag and the
+/// distance of two cells, so they are addresses. Then the memory there must contain the head and the tail.
 fn are_lists_tagged(call: CallEnv<'_>) -> bool {
     let head = 12345.encode(call.env()).as_c_arg();
     let last = list(call, iter::once(head), nil());
@@ -274,23 +272,23 @@ fn are_lists_tagged(call: CallEnv<'_>) -> bool {
     let is_tagged = |list: ErlNifTerm| word(list) % 8 == LIST_TAG;
     let apart = size_of::<[ErlNifTerm; 2]>() as u64;
     is_tagged(last) && is_tagged(first) && word(first) == word(last) + apart && {
-        // SAFETY: an address by all that is known, of a cell that is alive.
+        // SAFETY: the tests above show that this is the address of a cell, which is alive.
         unsafe { cell(first) == [head, last] }
     }
 }
 
 /// # Safety
-/// Lists are tagged, and this is one that is alive.
+/// [`ARE_LISTS_TAGGED`] is set, and `list` is a list cell that is alive.
 #[inline(always)]
 unsafe fn cell(list: ErlNifTerm) -> [ErlNifTerm; 2] {
-    // SAFETY: as the caller says. Terms do not move while a NIF runs.
+    // SAFETY: as required of the caller. Terms do not move while a NIF runs.
     unsafe { *((word(list) - LIST_TAG) as *const [ErlNifTerm; 2]) }
 }
 
-/// The head and the tail of a list cell; nothing for what is not one.
+/// The head and the tail of a list cell. `None` for another term.
 #[inline(always)]
 pub(crate) fn list_cell(call: CallEnv<'_>, term: ErlNifTerm) -> Option<(ErlNifTerm, ErlNifTerm)> {
-    // A call of the VM takes longer than all else that is done with a cell.
+    // A call of the VM takes longer than everything else that is done with a cell.
     if word(term) % 8 == LIST_TAG && ARE_LISTS_TAGGED.load(Ordering::Relaxed) {
         // SAFETY: terms of the running call are alive.
         let [head, tail] = unsafe { cell(term) };
@@ -302,7 +300,7 @@ pub(crate) fn list_cell(call: CallEnv<'_>, term: ErlNifTerm) -> Option<(ErlNifTe
     (is_cell != 0).then_some((head, tail))
 }
 
-/// How many pairs a map has; nothing for what is none.
+/// The number of pairs of a map. `None` for another term.
 #[inline(always)]
 pub(crate) fn map_size(call: CallEnv<'_>, term: ErlNifTerm) -> Option<usize> {
     let mut size = 0;
@@ -311,12 +309,12 @@ pub(crate) fn map_size(call: CallEnv<'_>, term: ErlNifTerm) -> Option<usize> {
     (is_map != 0).then_some(size)
 }
 
-/// The pairs of a map of this size.
+/// The pairs of a map with this size.
 #[inline(always)]
 pub(crate) fn pairs(call: CallEnv<'_>, map: ErlNifTerm, size: usize) -> Option<Pairs<'_>> {
     let mut iterator = MaybeUninit::uninit();
     let head = ErlNifMapIteratorEntry::ERL_NIF_MAP_ITERATOR_HEAD;
-    // SAFETY: the pointer is to a local, and the term is of this environment; it is filled on success.
+    // SAFETY: the pointer is to a local, and the term is of this environment. The iterator is filled on success.
     unsafe {
         let created = enif_map_iterator_create(call.env, map, iterator.as_mut_ptr(), head);
         (created != 0).then(|| Pairs {
@@ -342,7 +340,7 @@ impl Iterator for Pairs<'_> {
         self.left = self.left.checked_sub(1)?;
         let (mut key, mut value) = (0, 0);
         let (env, iterator) = (self.call.env, &mut self.iterator);
-        // SAFETY: the iterator is of a map of this environment, and the pointers are to locals.
+        // SAFETY: the iterator belongs to a map of this environment, and the pointers are to locals.
         unsafe {
             let is_pair = enif_map_iterator_get_pair(env, iterator, &mut key, &mut value) != 0;
             if self.left > 0 {
@@ -361,13 +359,13 @@ impl Drop for Pairs<'_> {
     }
 }
 
-/// Are the two `=:=`? Both have to be alive, whatever environments they are of.
+/// Whether the two terms are `=:=`. Both must be alive; their environments may differ.
 pub(crate) fn identical(left: ErlNifTerm, right: ErlNifTerm) -> bool {
-    // SAFETY: it reads the two terms, which the caller keeps alive.
+    // SAFETY: the function reads the two terms, which the caller keeps alive.
     unsafe { enif_is_identical(left, right) != 0 }
 }
 
-/// Is an integer of no more than 1024 bits? To ask takes the same time for any.
+/// Whether an integer has at most 1024 bits. The time does not depend on its length.
 pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
     /// Bytes of 2^1024.
     const BYTES: usize = 129;
@@ -377,7 +375,8 @@ pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
         // SAFETY: the environment is new, and never freed.
         let env = unsafe { Env::new(&(), enif_alloc_env()) };
         [1, 0].map(|sign| {
-            // In the external format: a big integer, its number of bytes, its sign, and the bytes, the least first.
+            // In the external format: a big integer, its number of bytes, its sign, and the bytes in little-endian
+            // order.
             let mut bytes = [0; 4 + BYTES];
             bytes[..4].copy_from_slice(&[131, 110, BYTES as u8, sign]);
             bytes[3 + BYTES] = 1;
@@ -390,7 +389,7 @@ pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
     unsafe { enif_compare(integer, least) > 0 && enif_compare(integer, most) < 0 }
 }
 
-/// Is a port one of this node? Then its word is the whole of it, as that of a local pid is.
+/// Whether a port is of this node. Then its word determines it, as for a local pid.
 pub(crate) fn is_local_port(port: Term<'_>) -> bool {
     let mut local = MaybeUninit::<ErlNifPort>::uninit();
     // SAFETY: the pointer is to a local, and the term is of this environment.
@@ -404,16 +403,17 @@ pub(crate) fn is_local_port(port: Term<'_>) -> bool {
     is_local != 0
 }
 
-/// A hash of the VM's own: equal for terms that are `=:=`, but for references of other nodes.
+/// The VM's internal hash. It is equal for terms that are `=:=`, except for references of other nodes.
 pub(crate) fn internal_hash(term: Term<'_>, salt: u64) -> u64 {
-    // SAFETY: it reads the term.
+    // SAFETY: the function reads the term.
     unsafe { enif_hash(ErlNifHash::ERL_NIF_INTERNAL_HASH, term.as_c_arg(), salt) }
 }
 
-/// A term in the external format. (Without memory for it, rustler's own function panics.)
+/// A term in the external format. Without memory, rustler's own function would panic.
 pub(crate) fn external_format(term: Term<'_>) -> Result<OwnedBinary, OutOfMemory> {
     let (env, mut binary) = (term.get_env().as_c_arg(), MaybeUninit::uninit());
-    // SAFETY: the pointer is to a local, and the term is of this environment; on success the binary is filled and ours.
+    // SAFETY: the pointer is to a local, and the term is of this environment. On success the binary is filled and
+    // owned.
     unsafe {
         if enif_term_to_binary(env, term.as_c_arg(), binary.as_mut_ptr()) == 0 {
             return Err(OutOfMemory);

@@ -1,12 +1,14 @@
-//! Why a call raises, and how the Erlang side learns of it.
+//! Errors of calls, and how the Erlang side receives them.
 //!
 //! Only Erlang code can attach an explanation (`error_info`, EEP 54) to an error, so the modules in `src/` raise. The
-//! hot calls hand them `{raise, Cause, Arguments}` as an answer: to match on it costs less than to catch. All others
-//! raise the cause, which is caught.
+//! hot calls return `{raise, Cause, Arguments}`, because matching that costs less than catching an exception. All other
+//! calls raise the cause, which the Erlang side catches.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use permit_table::OutOfMemory;
+use permit_table::{NotHeld, OutOfMemory};
 use rustler::{Atom, Error};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::thread;
 
 mod atoms {
     rustler::atoms! { badarg, raise }
@@ -15,19 +17,19 @@ mod atoms {
 /// Why a call raises.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CallError {
-    /// An argument is of the wrong type.
+    /// An argument has the wrong type.
     BadArg,
-    /// The key takes long to read ([`Care`](crate::key::read::Care)): it has to be interned first. Nothing has changed.
+    /// The key is long (`key/interned.rs`). Nothing has changed; the caller interns the key and repeats the call.
     Long,
     /// No table is open.
     NotStarted,
-    /// There is no memory, or the key is too long for it.
+    /// There is no memory, or the key is too long to be stored.
     OutOfMemory,
-    /// The VM would not watch the process.
+    /// The VM did not monitor the process.
     NotWatched,
-    /// The caller does not hold the key. That is reported, where it is not an answer.
+    /// The caller does not hold the key. `release/1` returns this; `release/3` reports it.
     NotHeld,
-    /// A bug of ours. It must not reach the VM, which would die of it.
+    /// A panic (a bug in this library). It must not reach the VM, which would abort.
     Panicked,
 }
 
@@ -37,9 +39,15 @@ impl From<OutOfMemory> for CallError {
     }
 }
 
+impl From<NotHeld> for CallError {
+    fn from(_: NotHeld) -> Self {
+        CallError::NotHeld
+    }
+}
+
 impl From<CallError> for Error {
     fn from(error: CallError) -> Self {
-        // Not `RaiseTerm`, which allocates a box: not for saying that there is no memory.
+        // Not `RaiseTerm`: it allocates a box, which fails when there is no memory.
         Error::RaiseAtom(error.cause())
     }
 }
@@ -65,4 +73,9 @@ impl CallError {
         let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
         enif::tuple(call, &parts)
     }
+}
+
+/// Runs a callback of the VM. A panic must not leave it, because the VM would abort.
+pub(crate) fn contain_panic(callback: impl FnOnce()) -> thread::Result<()> {
+    catch_unwind(AssertUnwindSafe(callback))
 }

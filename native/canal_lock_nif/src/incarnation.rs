@@ -1,80 +1,71 @@
-//! The table that is open, and those who must not die unnoticed.
+//! Opens, keeps and closes tables, and watches the manager and the holders of each.
 //!
 //! ```text
-//!   INCARNATIONS -----------.                          .---- ManagerWatch   down: closes, unless it is kept
-//!                           v                          v     (the manager's handle; one for each that adopts it)
+//!   INCARNATIONS -----------.                          .---- ManagerWatch   down: closes the table, unless it is kept
+//!                           v                          v     (the handle of a manager; one per manager that adopts it)
 //!                      Incarnation  <-----------  gate (shared)
 //!                      table, watches                  ^
-//!                           '-------------------> HolderWatch x 1024       down: gives back
+//!                           '-------------------> HolderWatch x 1024       down: releases all permits of the process
 //!                                                 HolderWatch x 128        down: the same, for proxies (R2)
 //! ```
 //!
-//! How tables follow one another, and what a late death may touch, is `permit_table`'s (`incarnations.rs`, I1 to I5).
-//! Here is what only the VM can do: it keeps the watches, and reports deaths to them. A table that is kept (I4) needs a
-//! manager for the sweep only, and to start proxies. A manager that shuts down cleanly closes its table itself; the
-//! table is freed by that manager, or by the next one.
+//! `permit_table` decides how tables follow one another, and what a death that is reported late may access
+//! (`incarnations.rs`, I1 to I5). This file adds what needs the VM: the VM keeps the watches and reports deaths to
+//! them. A kept table (I4) needs a manager only to sweep it and to start proxies. A manager that shuts down cleanly
+//! closes its table; that manager or the next one frees it.
 
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv};
-use crate::error::CallError;
+use crate::error::{contain_panic, CallError};
 use crate::key::TermKey;
 use crate::proxies::Proxies;
 use parking_lot::Mutex;
 use permit_table::{fault, make_room, pin, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread;
 
-/// Watches on holders per table. Each has a lock and a tree of monitors of its own in the VM, so that many processes
-/// that come and go at once rarely meet.
+/// Watches on holders per table. Each has its own lock and tree of monitors in the VM, so processes that start and end
+/// at the same time rarely contend.
 const WATCHES: usize = 1024;
 
-/// The same for proxies, of which there are fewer.
+/// Watches on proxies per table. There are fewer proxies.
 const PROXY_WATCHES: usize = 128;
 
-/// Watches are let go step by step, until they had this many monitors. For each monitor the VM sends a signal to the
-/// process, which then runs for about 10 µs.
+/// One step of dismantling drops watches until these had this many monitors. For each monitor the VM sends a signal to
+/// the process, which then runs for about 10 µs.
 const MONITORS_PER_STEP: usize = 64;
 
-/// One table, its watches, and what else outlives a manager that crashes.
+/// A table, from open to close, with everything that outlives a manager that crashes.
 pub(crate) struct Incarnation {
     pub(crate) table: Table<TermKey>,
     pub(crate) proxies: Proxies,
-    /// Tells it from all others.
+    /// Unique among all incarnations.
     pub(crate) serial: u64,
-    /// What the manager was started with, to be shown. It is copied or replaced as a whole: a panic leaves one or the
-    /// other.
+    /// The manager's option, for `info/0`. It is copied or replaced as a whole, so a panic leaves the old or the new.
     pub(crate) max_per: Mutex<TermKey>,
-    /// Those on holders, then those on proxies.
+    /// The watches on holders, then those on proxies.
     watches: Vec<ResourceArc<HolderWatch>>,
 }
 
-/// Told of the deaths of holders, or of proxies.
+/// The VM reports deaths of holders or of proxies to it.
 pub(crate) struct HolderWatch {
     gate: Gate<Incarnation>,
     of_proxies: bool,
-    /// How many monitors it has in the VM.
+    /// The number of its monitors in the VM.
     monitors: AtomicUsize,
 }
 
-/// Told of the death of the manager; the manager's own handle on its table.
+/// A manager's handle on its table. The VM reports the manager's death to it.
 pub(crate) struct ManagerWatch {
     pub(crate) gate: Gate<Incarnation>,
 }
 
-/// All of them. What is closed is dismantled on a normal scheduler, on which the VM then removes the monitors before it
-/// runs the caller again; and dropped on a dirty one.
+/// All incarnations. A closed one is dismantled on a normal scheduler, where the VM removes the monitors before it runs
+/// the caller again. A dirty scheduler then drops it.
 pub(crate) static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
 
-// The VM reports a death once. What is done then allocates nothing that it needs, and if it panics (a bug of ours),
-// it is tried once more, here or in `Table::give_back`. What is on record after a second panic stays out until the
-// table is closed by the next one.
-
-/// Runs a callback of the VM, which a panic must not leave: the VM would abort.
-pub(crate) fn contain_panic(callback: impl FnOnce()) -> thread::Result<()> {
-    catch_unwind(AssertUnwindSafe(callback))
-}
+// The VM reports a death once. The callback needs no memory. If it panics (a bug in this library), it is repeated once,
+// here or in `Table::give_back`. Permits still recorded after a second panic stay out until the table is closed.
 
 #[rustler::resource_impl]
 impl Resource for HolderWatch {
@@ -144,7 +135,7 @@ impl HolderWatch {
         Ok(watches)
     }
 
-    /// Has the VM report the death of a process.
+    /// Makes the VM report the death of a process.
     fn watch(this: &ResourceArc<Self>, env: Env<'_>, pid: LocalPid) -> Result<Monitor, CallError> {
         let monitor = enif::monitor(env, this, pid).ok_or(CallError::NotWatched)?;
         this.monitors.fetch_add(1, Ordering::Relaxed);
@@ -153,31 +144,31 @@ impl HolderWatch {
 }
 
 impl Incarnation {
-    /// Has the VM report the death of the calling process.
+    /// Makes the VM report the death of the calling process.
     #[cold]
     pub(crate) fn watch_caller(&self, call: CallEnv<'_>, caller: Caller) -> Result<(), CallError> {
         fault::point();
         HolderWatch::watch(self.watch_of(caller), call.env(), call.env().pid())?;
-        // A second watch, after a panic here, would find nothing left to give back.
+        // If this panics, the caller is watched again later. The second report of its death finds nothing to release.
         fault::point();
         Ok(())
     }
 
-    /// The same of a proxy, which is the calling process.
+    /// Makes the VM report the death of the calling process, which is a proxy.
     pub(crate) fn watch_proxy(&self, call: CallEnv<'_>) -> Result<Monitor, CallError> {
-        let watch = &self.watches[WATCHES + Caller::of(call).place() as usize % PROXY_WATCHES];
+        let watch = &self.watches[WATCHES + Caller::of(call).number() as usize % PROXY_WATCHES];
         HolderWatch::watch(watch, call.env(), call.env().pid())
     }
 
-    /// Asked when a death is reported: is another process with this pid alive? Then its death will be reported, too.
+    /// Whether another process with the pid of a dead one is alive. If so, makes the VM report its death too.
     fn watch_next(&self, env: Env<'_>, pid: LocalPid) -> bool {
         let watch = self.watch_of(Caller::from_pid(pid.as_c_arg()));
-        // The VM also monitors a process that is exiting, and so is not alive anymore.
+        // The VM also monitors a process that is exiting, which is not alive.
         pid.is_alive(env) && HolderWatch::watch(watch, env, pid).is_ok()
     }
 
     fn watch_of(&self, process: Caller) -> &ResourceArc<HolderWatch> {
-        &self.watches[process.place() as usize % WATCHES]
+        &self.watches[process.number() as usize % WATCHES]
     }
 }
 
@@ -187,9 +178,9 @@ pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
     INCARNATIONS.current(pin)
 }
 
-/// Gives the calling process a table to manage. That is an empty one, for as many processes as the VM may have, which
-/// closes the one before; or one that was kept. With `keep` the manager does not lose it by dying, and adopts one that
-/// is there (I4).
+/// Returns the calling process's handle on a table to manage. That is a kept table if there is one and `keep` is set
+/// (I4). Otherwise it is an empty one for `processes`, and the previous table is closed. With `keep` the table stays
+/// open if the manager crashes.
 pub(crate) fn open(
     env: Env<'_>,
     processes: usize,
@@ -208,7 +199,7 @@ pub(crate) fn open(
     let watches = HolderWatch::all(&opening.gate())?;
     let handle = watch_manager(env, opening.gate())?;
     fault::point();
-    // From here on nothing can fail or panic: the ways to the old table and to the new one change together.
+    // From here on nothing can fail or panic: the old table is closed and the new one opened in one step.
     opening.open(Incarnation {
         table,
         proxies: Proxies::default(),
@@ -219,7 +210,7 @@ pub(crate) fn open(
     Ok(handle)
 }
 
-/// A handle for the calling process, whose death it hears of.
+/// A handle for the calling process, to which the VM reports that process's death.
 fn watch_manager(
     env: Env<'_>,
     gate: Gate<Incarnation>,

@@ -1,17 +1,15 @@
-//! The calls that look: what is out, who holds it, what it costs. They change nothing.
+//! The NIFs that inspect a table: permits out, holders, memory. They change nothing.
 //!
-//! What may be long is told in pieces. Each of them is a call of about a tenth of a millisecond (of keys) or up to one
-//! (of holders), if no key is long. So it runs on a dirty scheduler. The serial number of the table goes along, so that
-//! the pieces of one answer are of one table.
+//! Long answers are returned in pieces. If no key is long, a piece of keys takes about 0.1 ms and a piece of holders up
+//! to 1 ms, so these calls run on a dirty scheduler. Each piece has the serial number of the table, so all pieces of an
+//! answer are from the same table.
 
 use crate::arguments::{non_negative, with_key};
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use crate::error::CallError;
-use crate::incarnation::{contain_panic, current, Incarnation, INCARNATIONS};
-use crate::key::interned::Handle;
-use crate::key::read::Reading;
-use crate::key::{decode, TermKey};
+use crate::error::{contain_panic, CallError};
+use crate::incarnation::{current, Incarnation, INCARNATIONS};
+use crate::key::{decode, Handle, Reading, TermKey};
 use permit_table::{
     bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
@@ -31,22 +29,22 @@ fn permits_out(key: &Reading<'_>) -> Result<u64, CallError> {
     Ok(open.table.count(&pin, key))
 }
 
-/// `intern(Key) -> Handle`: for another try of a call that has raised `intern`. Dirty, for the key is long.
+/// `intern(Key) -> Handle`: for the repetition of a call that has raised `intern`. Dirty, because the key is long.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
     let handle = Handle::of(CallEnv::from_env(env), key.as_c_arg())?;
     Ok(ResourceArc::new(handle))
 }
 
-/// `forget(Handle) -> ok`: the call that the handle was made for is over. A panic here does not lose the answer of that
-/// call; it costs memory only.
+/// `forget(Handle) -> ok`: empties the handle after its call. A panic here only wastes memory: it must not replace the
+/// answer of that call.
 #[rustler::nif]
 fn forget(handle: ResourceArc<Handle>) -> Atom {
     let _ = contain_panic(|| handle.empty());
     atoms::ok()
 }
 
-/// `count(Key)`: permits out.
+/// `count(Key) -> Permits`: the permits out.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
     Ok(with_key(
@@ -56,7 +54,7 @@ fn count(env: Env, key: Term) -> NifResult<u64> {
     )?)
 }
 
-/// `buckets(Key, MaxPer) -> {Full, Rest}`: full buckets, and permits in the next one.
+/// `buckets(Key, MaxPer) -> {Full, Rest}`: the full buckets, and the permits in the next one.
 #[rustler::nif]
 fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
     let call = CallEnv::from_env(env);
@@ -67,17 +65,17 @@ fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
     Ok(bucket_view(out, max_per))
 }
 
-/// A list in the making.
+/// A list that is being built.
 type List = Result<Vec<ErlNifTerm>, OutOfMemory>;
 
-/// `{Serial, List, Next | done} | changed`: what `tell` adds to the list, and where it says to go on.
+/// `{Serial, List, Next | done} | changed`: the items that `collect` adds to the list, and the position of the next
+/// piece that it returns.
 ///
-/// It is called with the open table, if that is still the one that the pieces before were of; with any, if there were
-/// none (0).
+/// Calls `collect` with the open table if its serial number is `serial`, or if that is 0, as for the first piece.
 fn piece<'a, N: Encoder>(
     env: Env<'a>,
     serial: u64,
-    tell: impl FnOnce(CallEnv<'a>, &Incarnation, &mut List) -> Result<Option<N>, CallError>,
+    collect: impl FnOnce(CallEnv<'a>, &Incarnation, &mut List) -> Result<Option<N>, CallError>,
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let pin = pin();
@@ -87,7 +85,7 @@ fn piece<'a, N: Encoder>(
         return Ok(atoms::changed().encode(env));
     }
     let mut list = Ok(Vec::new());
-    let next = tell(call, open, &mut list)?;
+    let next = collect(call, open, &mut list)?;
     let list = list.map_err(CallError::from)?;
     let list = call.term(enif::list(call, list.into_iter(), enif::nil()));
     let next = match next {
@@ -97,14 +95,14 @@ fn piece<'a, N: Encoder>(
     Ok((open.serial, list, next).encode(env))
 }
 
-/// Adds a tuple to a list in the making, if there is one. What has gone wrong before stays so.
+/// Adds a tuple to the list. A list that has failed stays failed.
 fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
-    let Ok(so_far) = list else {
+    let Ok(tuples) = list else {
         return;
     };
     match tuple {
         Ok(None) => {}
-        Ok(Some(tuple)) if make_room(so_far, 1).is_ok() => so_far.push(tuple),
+        Ok(Some(tuple)) if make_room(tuples, 1).is_ok() => tuples.push(tuple),
         _ => *list = Err(OutOfMemory),
     }
 }
@@ -119,8 +117,8 @@ fn key_and_permits(
     Ok(Some(enif::tuple(call, &[key, enif::number(call, permits)])))
 }
 
-/// The pid of a holder; of a proxy, that of the process that it represents. Nothing if it has died since it was seen to
-/// hold something: it may have been a proxy, whose record is gone (R2).
+/// The pid of a holder. For a proxy, the pid of the process that it represents. `None` if the holder has died since its
+/// permits were read, because it may have been a proxy whose record is already removed (R2).
 fn pid(
     call: CallEnv<'_>,
     open: &Incarnation,
@@ -128,11 +126,11 @@ fn pid(
 ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
     let holder = Caller::from_word(word);
     let represented = open.proxies.holder(call, holder)?;
-    // In this order: a record is removed after the table has forgotten the proxy.
+    // The table is asked last, because a record is removed after the proxy's slot.
     Ok(represented.or_else(|| open.table.knows(holder.holder()).then(|| holder.pid())))
 }
 
-/// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: what is out.
+/// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: keys with permits out.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
     piece(env, serial, |call, open, list| {
@@ -142,10 +140,10 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
     })
 }
 
-/// How far a look at the holders has come: the fields of a [`Cursor`].
-type From = (bool, u64, u64);
+/// The position of the next piece of holders: the fields of a [`Cursor`].
+type CursorFields = (bool, u64, u64);
 
-fn cursor((displaced, slot, order): From) -> Cursor {
+fn cursor((displaced, slot, order): CursorFields) -> Cursor {
     Cursor {
         displaced,
         slot,
@@ -153,13 +151,14 @@ fn cursor((displaced, slot, order): From) -> Cursor {
     }
 }
 
-fn from(cursor: Cursor) -> From {
+fn cursor_fields(cursor: Cursor) -> CursorFields {
     (cursor.displaced, cursor.slot, cursor.order)
 }
 
-/// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: who holds what.
+/// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: all holders with their
+/// keys.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
+fn permits(env: Env<'_>, serial: u64, from: CursorFields) -> NifResult<Term<'_>> {
     piece(env, serial, |call, open, list| {
         let next = open.table.permits_from(cursor(from), |seen| {
             let permits = enif::number(call, seen.permits);
@@ -172,13 +171,18 @@ fn permits(env: Env<'_>, serial: u64, from: From) -> NifResult<Term<'_>> {
             });
             add(list, tuple);
         })?;
-        Ok(next.map(self::from))
+        Ok(next.map(cursor_fields))
     })
 }
 
-/// `holders(Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: who holds permits of one key.
+/// `holders(Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: the holders of one key.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResult<Term<'a>> {
+fn holders<'a>(
+    env: Env<'a>,
+    serial: u64,
+    from: CursorFields,
+    key: Term<'a>,
+) -> NifResult<Term<'a>> {
     piece(env, serial, |call, open, list| {
         let visit = |seen: Permits<'_, TermKey>| {
             let tuple = |pid| enif::tuple(call, &[pid, enif::number(call, seen.permits)]);
@@ -187,11 +191,12 @@ fn holders<'a>(env: Env<'a>, serial: u64, from: From, key: Term<'a>) -> NifResul
         let next = with_key(call, key.as_c_arg(), |key| {
             Ok(open.table.holders_from(cursor(from), key, visit)?)
         })?;
-        Ok(next.map(self::from))
+        Ok(next.map(cursor_fields))
     })
 }
 
-/// `held(Serial, From, Pid) -> {Serial, [{Key, Permits}], Next | done} | changed`: what one process holds.
+/// `held(Serial, From, Pid) -> {Serial, [{Key, Permits}], Next | done} | changed`: the keys that one process
+/// holds.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |call, open, list| {
@@ -205,7 +210,7 @@ fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Te
     })
 }
 
-/// The holder that a process is, or its proxy; nothing for a process of another node that has none.
+/// A local process as a holder, or the proxy of a process on another node. `None` if that has no proxy.
 fn holder(
     call: CallEnv<'_>,
     open: &Incarnation,
@@ -240,7 +245,7 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
     Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)
 }
 
-/// `info()`. Dirty, for it walks over all holders.
+/// `info() -> #{atom() => term()}`. Dirty, because it visits all holders.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     let call = CallEnv::from_env(env);
@@ -250,8 +255,8 @@ fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     info_map(env, call.term(max_per), open.table.usage())
 }
 
-/// Makes the atoms of an answer that no Erlang module of ours mentions. Later there may be no room for them, which is
-/// the end of the VM (P9).
+/// Makes the atoms of `info/0` that no Erlang module of the library mentions. If they were made later, the VM's atom
+/// table might be full, which ends the VM (P9).
 pub(crate) fn make_atoms(env: Env<'_>) {
     let map = info_map(env, atoms::ok().encode(env), Usage::default());
     assert!(map.is_ok(), "the keys of a map differ");

@@ -1,45 +1,41 @@
-//! The border between the BEAM and `permit_table`: terms, resources, the death watch. No logic.
+//! The border between the BEAM and `permit_table`: terms, resources and death watches. It contains no logic.
 //!
-//! | room | what it does |
+//! | file | contents |
 //! |---|---|
-//! | `calls.rs` | the NIFs that count: acquire and release |
-//! | `inspect.rs` | the NIFs that look: what is out, who holds it |
-//! | `lifecycle.rs` | the NIFs of the manager |
-//! | `arguments.rs` | what comes in: keys and numbers |
-//! | `error.rs` | what goes wrong |
-//! | `incarnation.rs` | tables opened, kept and closed, the watch on the manager and on the holders |
-//! | `caller.rs` | a process, as the table knows it |
-//! | `proxies.rs` | holders on other nodes, and the local processes that represent them |
-//! | `key.rs` | what is stored as a key: any term, by `=:=`; and all forms that a key has |
-//! | `key/encoding.rs` | the words that a term is encoded as |
-//! | `key/read.rs` | from a term to these |
-//! | `key/decode.rs` | and back |
-//! | `key/interned.rs` | keys that take long to read |
-//! | `faults.rs` | what goes wrong because a test says so; never in a library that is shipped |
-//! | `enif.rs` | the few functions of `erl_nif` that rustler does not wrap as we need them |
+//! | `calls.rs` | NIFs that count: acquire and release |
+//! | `inspect.rs` | NIFs that inspect: keys, permits, holders |
+//! | `lifecycle.rs` | NIFs of the manager and of proxies |
+//! | `arguments.rs` | reading of arguments: keys and integers |
+//! | `error.rs` | errors of calls |
+//! | `incarnation.rs` | tables that are opened, kept and closed; watches on the manager and on holders |
+//! | `caller.rs` | a local process as a holder |
+//! | `proxies.rs` | the local processes that hold permits for processes on other nodes |
+//! | `key/` | keys, from the argument of a call to the table and back; `key/mod.rs` lists all forms of a key |
+//! | `failure_injection.rs` | panics and failures that tests inject; never in a shipped library |
+//! | `enif.rs` | functions of `erl_nif` that rustler does not wrap, or not in the way needed here |
 //!
-//! Only `acquire` and `release` are raw NIF functions: what `#[rustler::nif]` generates allocates a list of the
-//! arguments at each call, which costs more than the rest of them together. All NIFs but those that only look, or read
-//! long keys, or free what nobody can find any more, run on normal schedulers, because a process that is killed inside
-//! a dirty NIF is announced dead while the NIF runs on: counts, records and monitors of an open table must not be
-//! touched then.
+//! Only `acquire` and `release` are raw NIF functions: the code that `#[rustler::nif]` generates allocates a list of
+//! the arguments at each call, which costs more than the rest of these calls together. Most NIFs run on normal
+//! schedulers. When a process is killed inside a dirty NIF, the VM reports its death while the NIF still runs. So a
+//! dirty NIF must not change the counts, records or monitors of an open table. Dirty NIFs only inspect, read long keys,
+//! or free memory that no call can reach any more.
 //!
 //! # Without memory (P9)
 //!
-//! What callers make grow is reserved fallibly, and a failure is an error of the call: keys, records, the table, the
-//! stacks of walks, lists to be told. What is left ends the node when there is no memory for it, as the VM itself
-//! does:
+//! Everything that calls make grow is reserved fallibly, and a failure is an error of the call: keys, records, the
+//! table, the lists of readers, the lists that calls return. The remaining allocations end the node when there is no
+//! memory for them, as in the VM itself:
 //!
-//! - what the VM makes for us: terms, their copies (`enif_make_*`, `enif_alloc_env`) and resources, a thousand for a
-//!   table, for which it never answers null;
-//! - what is allocated once and for ever: by this library when it is loaded, by a thread that calls it for the first
-//!   time (its epoch record, its place to wait for a lock in), by the first hasher (its seeds);
-//! - what is of a fixed size and freed right away: the list of arguments that `#[rustler::nif]` makes for each call
-//!   (five words at most), the two of `info/0`;
-//! - two `Arc`s for a manager that begins and one for a long key, some hundred bytes: there is no fallible way to make
-//!   one yet.
+//! - what the VM makes for the library: terms, their copies (`enif_make_*`, `enif_alloc_env`) and a thousand resources
+//!   per table. The VM never returns null for these;
+//! - what is allocated once and never freed: by this library when it is loaded, by a thread on its first call (its
+//!   epoch record, its parking place for locks), by the first hasher (its seeds);
+//! - what has a fixed size and is freed immediately: the list of arguments that `#[rustler::nif]` makes for each call
+//!   (at most five words), the two lists of `info/0`;
+//! - two `Arc`s for a new manager and one for a long key, some hundred bytes: an `Arc` cannot be allocated fallibly
+//!   yet.
 //!
-//! What is pushed, inserted or moved elsewhere has had its room reserved before.
+//! Every push, insert or move has its memory reserved beforehand.
 
 mod arguments;
 mod caller;
@@ -47,7 +43,7 @@ mod calls;
 mod enif;
 mod error;
 #[cfg(feature = "faults")]
-mod faults;
+mod failure_injection;
 mod incarnation;
 mod inspect;
 mod key;
@@ -55,8 +51,8 @@ mod lifecycle;
 mod proxies;
 
 fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
-    // The first pin of an operating system process takes some milliseconds: the kernel waits for all processors when it
-    // registers the process for `membarrier(2)`. No acquire should have to.
+    // The first pin of an operating system process takes some milliseconds, because the kernel waits for all processors
+    // when it registers the process for `membarrier(2)`. This pin moves that time from the first acquire to the load.
     drop(permit_table::pin());
     enif::learn_words(env);
     inspect::make_atoms(env);
@@ -65,7 +61,7 @@ fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
 
 rustler::init!("canal_lock_nif", load = load);
 
-// On those two a library cannot be linked against functions of the VM.
+// On these two systems a library cannot be linked against functions of the VM.
 #[cfg(not(any(target_os = "macos", windows)))]
 #[global_allocator]
 static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;

@@ -1,6 +1,6 @@
-//! The calls of the manager, for the life and the upkeep of the table, and of proxies.
+//! The NIFs of the manager, which open, sweep and close a table, and the NIFs of proxies.
 
-use crate::arguments::{to_show, with_key};
+use crate::arguments::{stored_term, with_key};
 use crate::caller::Caller;
 use crate::enif::CallEnv;
 use crate::error::CallError;
@@ -10,13 +10,14 @@ use permit_table::{fault, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, NifResult, ResourceArc, Term};
 
-/// Units of a budget in a percent of a timeslice, which is a millisecond.
+/// Budget units per percent of a timeslice. A timeslice is a millisecond.
 const UNITS_PER_PERCENT: usize = 25;
 
-/// What `open` takes of a timeslice: it makes a thousand watches.
+/// The part of a timeslice that `open` takes: it makes a thousand watches.
 const PERCENT_TO_OPEN: i32 = 10;
 
-/// What a step of dismantling takes: the caller then waits until the processes whose monitors are removed have run.
+/// The part that a step of dismantling takes: the caller then waits until the processes whose monitors were removed
+/// have run.
 const PERCENT_TO_DISMANTLE: i32 = 100;
 
 mod atoms {
@@ -31,7 +32,7 @@ fn open(
     max_per: Term,
     keep: bool,
 ) -> NifResult<ResourceArc<ManagerWatch>> {
-    let max_per = to_show(CallEnv::from_env(env), max_per.as_c_arg())?;
+    let max_per = stored_term(CallEnv::from_env(env), max_per.as_c_arg())?;
     consume_timeslice(env, PERCENT_TO_OPEN);
     Ok(incarnation::open(env, processes, max_per, keep)?)
 }
@@ -43,8 +44,8 @@ fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
     atoms::ok()
 }
 
-/// `sweep_step(Handle, Units) -> more | waiting | done`: looks at or frees about this many keys. Its work counts as
-/// time of the calling process.
+/// `sweep_step(Handle, Units) -> more | waiting | done`: checks or frees about this many keys, and reports the time to
+/// the VM.
 #[rustler::nif]
 fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom {
     let mut budget = Budget::of(units);
@@ -55,21 +56,21 @@ fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom
     };
     let percent = (budget.spent() / UNITS_PER_PERCENT).clamp(1, 100);
     consume_timeslice(env, percent as i32);
-    in_words(progress)
+    progress_atom(progress)
 }
 
-/// `dismantle_step() -> more | waiting | done`: lets the VM remove monitors of closed tables. What is left of them is
-/// for `free_unused`.
+/// `dismantle_step() -> more | waiting | done`: lets the VM remove monitors of closed tables. `free_unused` frees the
+/// rest.
 #[rustler::nif]
 fn dismantle_step(env: Env) -> Atom {
     let progress = INCARNATIONS.dismantle_step();
     if progress == Progress::More {
         consume_timeslice(env, PERCENT_TO_DISMANTLE);
     }
-    in_words(progress)
+    progress_atom(progress)
 }
 
-fn in_words(progress: Progress) -> Atom {
+fn progress_atom(progress: Progress) -> Atom {
     match progress {
         Progress::More => atoms::more(),
         Progress::Waiting => atoms::waiting(),
@@ -77,15 +78,15 @@ fn in_words(progress: Progress) -> Atom {
     }
 }
 
-/// `has_unused() -> boolean()`: is there anything for the next one?
+/// `has_unused() -> boolean()`: whether `free_unused` has anything to free.
 #[rustler::nif]
 fn has_unused() -> bool {
     fault::point();
     interned::has_unused() || INCARNATIONS.has_emptied()
 }
 
-/// `free_unused() -> ok`: frees long keys that are not in use, and closed tables. Dirty: a table of a million keys
-/// takes about 0.25 s.
+/// `free_unused() -> ok`: frees long keys that are not in use, and closed tables. Dirty, because a table of a million
+/// keys takes about 0.25 s.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn free_unused() -> Atom {
     interned::free_unused();
@@ -93,8 +94,8 @@ fn free_unused() -> Atom {
     atoms::ok()
 }
 
-/// `represent(Pid) -> ok | Proxy`: the caller is the proxy of a process on another node from now on, unless another
-/// one is.
+/// `represent(Pid) -> ok | Proxy`: makes the caller the proxy of a process on another node, or returns the live proxy
+/// of that process.
 #[rustler::nif]
 fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);

@@ -1,22 +1,21 @@
-//! Holders on other nodes, and the local processes that hold permits for them.
+//! Proxies: local processes that hold permits for processes on other nodes.
 //!
-//! The VM lets a native library monitor local processes only. So each holder on another node has one process on this
-//! node that acquires and releases for it, its **proxy** (`canal_lock_proxy.erl`), which monitors it and exits with it.
-//! To the table a proxy is a holder like any other: its death releases its permits (P4). Here is recorded which proxy
-//! represents which process. By this record the manager finds the proxy, and calls that show holders show the remote
-//! pid. It belongs to the table, so it survives the manager.
+//! A native library can only monitor local processes. So each holder on another node has one local process that
+//! acquires and releases for it: its **proxy** (`canal_lock_proxy.erl`), which monitors it and exits with it. For the
+//! table a proxy is a holder like any other: its death releases its permits (P4). This file records which proxy
+//! represents which process. The manager finds proxies by these records, and inspections return the remote pid. The
+//! records belong to the table, so they survive the manager.
 //!
 //! - **R1** A holder on another node has at most one live proxy in a table: [`Proxies::represent`] refuses a second
 //!   one.
-//! - **R2** A record is removed after the permits of its proxy have been released, by the same callback: so the permits
-//!   are never shown as held by the proxy. A look sees the permits first and looks for the record afterwards. Where it
-//!   finds none, it asks the table whether the process still has a slot, and tells nothing of one that has none.
+//! - **R2** The callback for the death of a proxy removes its record after it has released its permits. So no
+//!   inspection returns the proxy as a holder. An inspection reads the permits first and the record afterwards. If
+//!   there is no record, it leaves out the process unless the table still has a slot for it.
 
 use crate::caller::Caller;
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::CallError;
-use crate::key::read::Reading;
-use crate::key::{decode, TermKey};
+use crate::key::{decode, Reading, TermKey};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use permit_table::{fault, Ordered, OutOfMemory, Query, SortedList};
@@ -24,15 +23,15 @@ use rustler::{LocalPid, Monitor};
 
 /// The proxies of one table.
 ///
-/// A panic inside the lock (a bug of ours) leaves it free, and the records as they were before the call: what can fail
-/// comes before the first change.
+/// A panic under the lock (a bug in this library) unlocks it and changes no record: all steps that can fail come before
+/// the first change.
 #[derive(Default)]
 pub(crate) struct Proxies(Mutex<Records>);
 
 #[derive(Default)]
 struct Records {
     by_holder: SortedList<Record>,
-    by_proxy: SortedList<ByProxy>,
+    by_proxy: SortedList<ProxyIndex>,
 }
 
 struct Record {
@@ -41,12 +40,12 @@ struct Record {
     proxy: Caller,
 }
 
-/// Leads from a proxy to its record.
-struct ByProxy {
+/// Finds the record of a proxy.
+struct ProxyIndex {
     proxy: Caller,
-    /// The one by which the VM reports the death of the proxy.
+    /// The monitor by which the VM reports the death of the proxy.
     monitor: Monitor,
-    /// That of the holder.
+    /// The digest of the holder.
     digest: u64,
 }
 
@@ -56,15 +55,15 @@ impl Ordered for Record {
     }
 }
 
-impl Ordered for ByProxy {
+impl Ordered for ProxyIndex {
     fn order(&self) -> u64 {
         self.proxy.word()
     }
 }
 
 impl Proxies {
-    /// Records that the calling process represents `holder` and no other process, after `watch` has had the VM monitor
-    /// it. If another process that is alive represents `holder`, nothing changes, and that one is the answer.
+    /// Records that the calling process represents `holder` and no other process, after `watch` has made the VM monitor
+    /// it. If another live process represents `holder`, returns that process and changes nothing.
     pub(crate) fn represent(
         &self,
         call: CallEnv<'_>,
@@ -78,22 +77,22 @@ impl Proxies {
             proxy,
         };
         let records = &mut *self.0.lock();
-        let before = records.proxy(holder);
-        if let Some(other) = before.filter(|&other| other != proxy && is_alive(call, other)) {
+        let previous = records.proxy(holder);
+        if let Some(other) = previous.filter(|&other| other != proxy && is_alive(call, other)) {
             return Ok(Some(other));
         }
         let by_holder = records.by_holder.reserve(record.digest)?;
         let by_proxy = records.by_proxy.reserve(proxy.word())?;
         let monitor = watch()?;
         fault::point();
-        by_proxy.insert(ByProxy {
+        by_proxy.insert(ProxyIndex {
             proxy,
             monitor,
             digest: record.digest,
         });
         by_holder.insert(record);
-        // The proxy before, and a proxy that had the pid of this one before: their deaths are about to be handled.
-        for dead in before.into_iter().chain([proxy]) {
+        // The previous proxy, and a previous process with this proxy's pid. The VM is about to report their deaths.
+        for dead in previous.into_iter().chain([proxy]) {
             records.remove(dead, |row| row.monitor != monitor);
         }
         Ok(None)
@@ -124,8 +123,7 @@ impl Proxies {
             .transpose()
     }
 
-    /// Removes the record of a proxy that has died, and that this monitor was of. A process that has got the same pid
-    /// since has another monitor.
+    /// Removes the record of a dead proxy with this monitor. A later process with the same pid has another monitor.
     pub(crate) fn forget(&self, proxy: Caller, monitor: Monitor) {
         fault::point();
         self.0.lock().remove(proxy, |row| row.monitor == monitor);
@@ -139,9 +137,9 @@ impl Records {
         Some(record.proxy)
     }
 
-    fn remove(&mut self, proxy: Caller, is_meant: impl Fn(&ByProxy) -> bool) {
-        let is_wanted = |row: &ByProxy| row.proxy == proxy && is_meant(row);
-        if let Some(row) = self.by_proxy.remove(proxy.word(), is_wanted) {
+    fn remove(&mut self, proxy: Caller, matches: impl Fn(&ProxyIndex) -> bool) {
+        let is_row = |row: &ProxyIndex| row.proxy == proxy && matches(row);
+        if let Some(row) = self.by_proxy.remove(proxy.word(), is_row) {
             self.by_holder
                 .remove(row.digest, |record| record.proxy == proxy);
         }

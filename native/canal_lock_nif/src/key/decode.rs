@@ -1,40 +1,38 @@
-//! A stored key as a term again, for calls that show keys. The term is `=:=` to the one that the key was made of.
+//! Decodes stored keys, for calls that return keys. The term is `=:=` to the one that the key was made from.
 //!
-//! Keys of any depth are decoded without recursion (P9).
+//! Decoding does not recurse, because the stack overflow of a deep key would end the VM (P9).
 
-use super::encoding::{size_of, tag};
-use super::TermKey;
+use super::encoding::{tag, tag_and_size};
+use super::term_key::TermKey;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{make_room, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
 
-/// The term that a key was made of, as a term of this environment.
+/// The term of a key, in this environment.
 pub(crate) fn term(call: CallEnv<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
-    if let Some(interned) = key.interned() {
-        return term(call, &interned.key);
-    }
-    match (key.copy(), key.encoding()) {
-        (Some(copy), _) => Ok(enif::copied(call, copy)),
-        (None, Some(words)) => decoded(call, words),
-        (None, None) => decoded(call, &key.words),
+    let key = key.encoded();
+    match key.copy() {
+        Some(copy) => Ok(enif::copy(call, copy)),
+        None => decode(call, key.words()),
     }
 }
 
 /// A term that is not complete yet.
 struct Open {
     tag: u64,
-    /// Where its parts begin among all that have been decoded, and how many there will be.
+    /// The index of its first part in the list of decoded parts.
     start: usize,
+    /// How many parts it has when it is complete.
     parts: usize,
 }
 
-/// The term that begins with the first word; what follows it is not read.
-fn decoded(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
+/// The term that begins with the first word. Words after it are not read.
+fn decode(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
     let mut words = words.iter().copied();
     let mut parts = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     while let Some(word) = words.next() {
-        let (tag, size) = size_of(word);
+        let (tag, size) = tag_and_size(word);
         let inside = match tag {
             tag::TUPLE | tag::LIST => Some(size),
             tag::IMPROPER => Some(size + 1),
@@ -53,12 +51,12 @@ fn decoded(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> 
             make_room(&mut parts, 1)?;
             parts.push(leaf);
         }
-        // The last part of a term completes it; that may complete the one around, and so on.
+        // The last part of a term completes it. That may complete the term around it, and so on.
         while let Some(complete) = open.last() {
             if parts.len() < complete.start + complete.parts {
                 break;
             }
-            let whole = composed(call, complete.tag, &parts[complete.start..])?;
+            let whole = compose(call, complete.tag, &parts[complete.start..])?;
             parts.truncate(complete.start);
             open.pop();
             make_room(&mut parts, 1)?;
@@ -68,22 +66,22 @@ fn decoded(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> 
             break;
         }
     }
-    Ok(parts.pop().expect("an encoding has a term"))
+    Ok(parts.pop().expect("an encoding contains a term"))
 }
 
-/// A term with nothing inside.
+/// A term that contains no other terms.
 fn leaf(
     call: CallEnv<'_>,
     word: u64,
     words: &mut impl Iterator<Item = u64>,
 ) -> Result<ErlNifTerm, OutOfMemory> {
-    let mut next = || words.next().expect("an encoding says how long it is");
-    let (tag, size) = size_of(word);
+    let mut next = || words.next().expect("an encoding determines its own length");
+    let (tag, size) = tag_and_size(word);
     let env = call.env();
     Ok(match tag {
         tag::INTEGER => (next() as i64).encode(env).as_c_arg(),
         tag::UNSIGNED => next().encode(env).as_c_arg(),
-        // It is finite, for it was read from a float.
+        // It is finite, because it was read from a float.
         tag::FLOAT => f64::from_bits(next()).encode(env).as_c_arg(),
         tag::BYTES => {
             let mut binary = NewBinary::new(env, size);
@@ -99,14 +97,14 @@ fn leaf(
             let term = env.binary_to_term(&bytes(size, words)?);
             term.ok_or(OutOfMemory)?.0.as_c_arg()
         }
-        // SAFETY: the word of an immediate term that was handed in as (part of) a key is that term, anywhere.
+        // SAFETY: the word of an immediate, which is the same term in every environment.
         tag::WORD => unsafe { enif::from_word(next()) },
         // SAFETY: as above.
         _ => unsafe { enif::from_word(word) },
     })
 }
 
-fn composed(call: CallEnv<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm, OutOfMemory> {
+fn compose(call: CallEnv<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTerm, OutOfMemory> {
     Ok(match (tag, parts) {
         (tag::TUPLE, elements) => enif::tuple(call, elements),
         (tag::IMPROPER, [elements @ .., tail]) => enif::list(call, elements.iter().copied(), *tail),
@@ -130,7 +128,7 @@ fn bytes(size: usize, words: &mut impl Iterator<Item = u64>) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// Takes the bytes from as many words as hold them.
+/// Reads the bytes from their words.
 fn fill(bytes: &mut [u8], words: &mut impl Iterator<Item = u64>) {
     for (bytes, word) in bytes.chunks_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);

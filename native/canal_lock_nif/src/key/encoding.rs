@@ -1,44 +1,44 @@
-//! The encoding of a term: a sequence of words that is the same for two terms if and only if they are `=:=`.
+//! The encoding of a term: a sequence of words. Two terms have the same words if and only if they are `=:=`.
 //!
 //! | term | words |
 //! |---|---|
-//! | an immediate: atom, local pid, local port, small integer, `[]` | its own word; both of its lowest bits are set |
-//! | an immediate whose word is not of that kind | `WORD`, its own word |
+//! | an immediate: atom, local pid, local port, small integer, `[]` | its own word; its two lowest bits are set |
+//! | an immediate whose word does not have these bits | `WORD`, its own word |
 //! | another integer of 64 bits, signed or unsigned | `INTEGER` or `UNSIGNED`, the integer |
 //! | a float | `FLOAT`, its bits |
 //! | a binary | `BYTES` and the length, the bytes |
-//! | a list of integers from 0 to 255, not empty | `STRING` and the length, a byte each |
+//! | a non-empty list of integers from 0 to 255 | `STRING` and the length, one byte per element |
 //! | any other proper list | `LIST` and the length, the elements |
-//! | an improper list | `IMPROPER` and the number of elements, these, the tail |
+//! | an improper list | `IMPROPER` and the number of elements, the elements, the tail |
 //! | a tuple | `TUPLE` and the arity, the elements |
-//! | a map | `MAP` and its size, each key with its value, as the VM iterates |
+//! | a map | `MAP` and its size, each key with its value, in the VM's order |
 //! | a larger integer; a pid or port of another node; a bitstring | `EXTERNAL` and the length, the external format |
-//! | a reference, a fun | `OPAQUE`, a hash. The term is compared too: the words do not tell everything |
+//! | a reference, a fun | `OPAQUE`, a hash. The words do not determine the term, so the term is compared too |
 //!
-//! A size stands above the tag, in the same word. Bytes are filled up with zeros to whole words. No tag has both of its
-//! lowest bits set. So an encoding says where it ends, and none is the beginning of another.
+//! A size is stored above the tag, in the same word. Bytes are padded with zeros to whole words. No tag has both of its
+//! lowest bits set. So an encoding determines its own length, and no encoding is a prefix of another.
 //!
-//! The VM iterates over equal maps in the same order as long as it runs: it relies on that itself, for its own hash
+//! The VM iterates over equal maps in the same order as long as it runs. Its own hash relies on that
 //! (`make_internal_hash`, "We rely on key-value iteration order being constant for identical maps").
 
-/// What the first word of a term that is not immediate says, in its lowest byte.
+/// The lowest byte of the first word of a term that is not immediate.
 pub(super) mod tag {
-    pub(in crate::key) const WORD: u64 = 0x04;
-    pub(in crate::key) const INTEGER: u64 = 0x08;
-    pub(in crate::key) const UNSIGNED: u64 = 0x0c;
-    pub(in crate::key) const FLOAT: u64 = 0x10;
-    pub(in crate::key) const BYTES: u64 = 0x14;
-    pub(in crate::key) const STRING: u64 = 0x18;
-    pub(in crate::key) const LIST: u64 = 0x1c;
-    pub(in crate::key) const IMPROPER: u64 = 0x20;
-    pub(in crate::key) const TUPLE: u64 = 0x24;
-    pub(in crate::key) const MAP: u64 = 0x28;
-    pub(in crate::key) const EXTERNAL: u64 = 0x2c;
-    pub(in crate::key) const OPAQUE: u64 = 0x30;
-    /// Of a stored key: the encoding is elsewhere.
-    pub(in crate::key) const BOXED: u64 = 0x34;
-    /// Of a stored key, and of a reading: the address of what is shared follows.
-    pub(in crate::key) const INTERNED: u64 = 0x38;
+    pub const WORD: u64 = 0x04;
+    pub const INTEGER: u64 = 0x08;
+    pub const UNSIGNED: u64 = 0x0c;
+    pub const FLOAT: u64 = 0x10;
+    pub const BYTES: u64 = 0x14;
+    pub const STRING: u64 = 0x18;
+    pub const LIST: u64 = 0x1c;
+    pub const IMPROPER: u64 = 0x20;
+    pub const TUPLE: u64 = 0x24;
+    pub const MAP: u64 = 0x28;
+    pub const EXTERNAL: u64 = 0x2c;
+    pub const OPAQUE: u64 = 0x30;
+    /// In a large encoded key: the encoding is on the heap.
+    pub const BOXED: u64 = 0x34;
+    /// In a reading or an encoded key: the address of an interned key follows.
+    pub const INTERNED: u64 = 0x38;
 }
 
 const TAG_BITS: u32 = 8;
@@ -49,25 +49,25 @@ pub(super) const fn with_size(tag: u64, size: usize) -> u64 {
     tag | (size as u64) << TAG_BITS
 }
 
-/// The tag of a word, and the size above it.
-pub(super) const fn size_of(word: u64) -> (u64, usize) {
+/// The tag of a word and the size above it.
+pub(super) const fn tag_and_size(word: u64) -> (u64, usize) {
     (word & ((1 << TAG_BITS) - 1), (word >> TAG_BITS) as usize)
 }
 
-/// Can the word be an immediate's? Terms on a heap have other lowest bits in all releases so far; nothing but time
-/// depends on that.
+/// Whether the word may belong to an immediate. In all releases so far, terms on a heap have other lowest bits. If a
+/// release changes that, calls get slower but stay correct.
 #[inline(always)]
 pub(super) const fn looks_immediate(word: u64) -> bool {
     word & 3 == 3
 }
 
-/// Can the word be that of a list which is not empty? As above.
+/// Whether the word may belong to a non-empty list. As above, only speed depends on it.
 #[inline(always)]
 pub(super) const fn looks_like_list(word: u64) -> bool {
     word & 3 == 1
 }
 
-/// The bytes beyond the last whole word, filled up with zeros.
+/// The bytes after the last whole word, padded with zeros.
 #[inline(always)]
 pub(super) fn last_word(bytes: &[u8]) -> u64 {
     let rest = bytes.len() % 8;

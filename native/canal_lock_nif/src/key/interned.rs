@@ -1,51 +1,50 @@
-//! Keys that take long to read: read once per call, by a dirty scheduler, and known by their address from then on.
+//! Interned keys: long keys, read once per call by a dirty scheduler, and then compared by address.
 //!
-//! A call may not hold a scheduler for long, and a call that counts may not run on a dirty one. So a call that finds
-//! its key to be long ([`CallError::Long`]) returns before it has taken anything, and the Erlang side has the key
-//! **interned**: a dirty scheduler reads it and looks for an equal one among all that are in use. With a handle on
-//! that one the call is made again, on a normal scheduler, and compares addresses. After the call the handle is
-//! emptied: on the heap of a process that does not collect its garbage, it would keep the key for as long as the
-//! process lives.
+//! A call must not occupy a scheduler for long, and a call that counts must not run on a dirty scheduler. So a call
+//! whose key is long returns [`CallError::Long`] before it changes anything, and the Erlang side has the key
+//! **interned**: a dirty scheduler reads it and looks for an equal key in use. The Erlang side then repeats the call
+//! with a handle on that interned key, on a normal scheduler, which compares addresses. After the call the Erlang side
+//! empties the handle. A handle on the heap of a process that does not collect its garbage would otherwise keep the key
+//! as long as the process lives.
 //!
 //! ```text
-//!   acquire(Key, ..)  -- long -->  intern(Key)  -- handle -->  acquire(Handle, ..)  -- Arc -->  a key of the table
+//!   acquire(Key, ..)  -- long -->  intern(Key)  -- handle -->  acquire(Handle, ..)  -- Arc -->  a stored key
 //!     normal                         dirty                       normal
 //! ```
 //!
-//! - **N1** Of two equal long keys that are in use, be it by a table or a handle, there is one `Interned`: so the same
-//!   address says the same key. It is found as long as anybody has it, because who looks for it gets hold of it or
-//!   sees it gone for good (`Weak::upgrade`), and a new one goes in only if no other has since the search began.
-//! - **N2** Whether a key is long depends on nothing but its value: so equal keys are interned all, or none of them.
-//! - **N3** The lock is held for microseconds (`sorted_list.rs`, S2), never while a key is read, compared, made or
-//!   freed. A dirty scheduler also frees keys that are not in use ([`free_unused`]): to return a gigabyte to the system
-//!   takes long.
+//! - **N1** Of equal long keys in use, by a table or a handle, there is one `Interned`, so equal addresses mean equal
+//!   keys. A search finds it while it is in use: `Weak::upgrade` returns it or proves that it is no longer in use. A
+//!   new one is registered only if no other was registered since the search began.
+//! - **N2** Whether a key is long depends only on its value. So either all equal keys are interned, or none.
+//! - **N3** The lock is held for microseconds (`sorted_list.rs`, S2), and never while a key is read, compared, made or
+//!   freed. A dirty scheduler also frees the keys that are no longer in use ([`free_unused`]), because returning a
+//!   gigabyte to the system takes long.
 //!
-//! The handle of a process that is killed in between goes with the other terms of the process.
+//! If a process is killed between the two calls, the VM frees its handle with its other terms.
 //!
-//! A panic under the lock (a bug of ours) leaves it free, and at most an entry without a key.
+//! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
+use super::encoded_key::EncodedKey;
 use super::encoding::tag;
-use super::read::{with_term, Care, Reading};
-use super::TermKey;
+use super::reader::ReadMode;
+use super::reading::Reading;
+use super::walk::with_verified_reading;
 use crate::enif::{CallEnv, ErlNifTerm};
-use crate::error::CallError;
-use crate::incarnation::contain_panic;
-use equivalent::Equivalent;
+use crate::error::{contain_panic, CallError};
 use parking_lot::Mutex;
-use permit_table::{fault, make_room, Ordered, OutOfMemory, Query, SortedList};
+use permit_table::{fault, make_room, Ordered, OutOfMemory, SortedList};
 use rustler::{Env, Resource};
 use std::mem;
 use std::panic::RefUnwindSafe;
 use std::sync::{Arc, LazyLock, Weak};
 
-/// A long key. It is nobody's but the tables' and the handles' that share it.
+/// A long key, shared by stored keys and handles.
 pub(crate) struct Interned {
-    /// As it would be stored if it were not long.
-    pub(super) key: TermKey,
+    pub(super) key: EncodedKey,
     digest: u64,
 }
 
-/// What a call has of a long key, until it is emptied; to Erlang, a reference.
+/// A long key for one call, until it is emptied. To Erlang, it is a reference.
 pub(crate) struct Handle(Mutex<Option<Arc<Interned>>>);
 
 #[rustler::resource_impl]
@@ -57,16 +56,16 @@ impl Resource for Handle {
     }
 }
 
-// A panic leaves it full, or empty.
+// A panic leaves it full or empty.
 impl RefUnwindSafe for Handle {}
 
 #[derive(Default)]
 struct Registry {
     registered: SortedList<Registered>,
-    /// How many have been put in so far.
+    /// How many have been registered so far.
     additions: u64,
-    /// Not used any more, to be freed.
-    unused: Vec<TermKey>,
+    /// Keys to free.
+    unused: Vec<EncodedKey>,
 }
 
 struct Registered {
@@ -83,30 +82,33 @@ impl Ordered for Registered {
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
 impl Handle {
-    /// The long key that the term is, for a call on a normal scheduler. To be called on a dirty one.
+    /// Interns a long key, for a call on a normal scheduler. To be called on a dirty scheduler.
     pub(crate) fn of(call: CallEnv<'_>, term: ErlNifTerm) -> Result<Self, CallError> {
         free_unused();
-        match with_term(call, term, Care::Sure, |_| ()) {
+        match with_verified_reading(call, term, ReadMode::Verified, |_| ()) {
             Err(CallError::Long) => {}
-            // Interned, it would be another key than the one that calls make of it (N2).
+            // Calls would not find this key if it were interned (N2).
             Ok(()) => return Err(CallError::BadArg),
             Err(other) => return Err(other),
         }
-        let interned = with_term(call, term, Care::Thorough, intern)??;
+        let interned = with_verified_reading(call, term, ReadMode::VerifiedLong, intern)??;
         Ok(Self(Mutex::new(Some(interned))))
     }
 
-    /// Calls with the key, which is kept as long as the call lasts.
+    /// Calls `with` with a reading of the key, and keeps the key during the call.
     ///
     /// # Errors
     /// [`CallError::BadArg`], if the handle has been emptied.
-    pub(crate) fn read<T>(&self, with: impl FnOnce(&Reading<'_>) -> T) -> Result<T, CallError> {
+    pub(crate) fn with_reading<T>(
+        &self,
+        with: impl FnOnce(&Reading<'_>) -> T,
+    ) -> Result<T, CallError> {
         let interned = self.0.lock().clone().ok_or(CallError::BadArg)?;
         let address = Arc::as_ptr(&interned).expose_provenance();
         Ok(with(&Reading::of(&[tag::INTERNED, address as u64])))
     }
 
-    /// The call that needed the handle is over.
+    /// Drops the key after the call that needed the handle.
     pub(crate) fn empty(&self) {
         fault::point();
         let interned = self.0.lock().take();
@@ -114,20 +116,20 @@ impl Handle {
     }
 }
 
-/// The one of this key (N1).
+/// Returns the interned key of a reading (N1).
 fn intern(reading: &Reading<'_>) -> Result<Arc<Interned>, OutOfMemory> {
     let digest = reading.digest();
     let mut new = None;
     loop {
         let (candidates, additions) = candidates(digest)?;
         let mut candidates = candidates.iter().filter_map(Weak::upgrade);
-        if let Some(found) = candidates.find(|other| reading.equivalent(&other.key)) {
+        if let Some(found) = candidates.find(|other| other.key.is_equal(reading)) {
             return Ok(found);
         }
         let own = match new.take() {
             Some(own) => own,
             None => Arc::new(Interned {
-                key: reading.to_key()?,
+                key: EncodedKey::of(reading)?,
                 digest,
             }),
         };
@@ -138,7 +140,7 @@ fn intern(reading: &Reading<'_>) -> Result<Arc<Interned>, OutOfMemory> {
     }
 }
 
-/// All that may be the key with this digest, and how many keys had been put in by then.
+/// All interned keys with this digest, and the number of additions so far.
 fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
     let registry = REGISTRY.lock();
     let mut candidates = Vec::new();
@@ -151,7 +153,7 @@ fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
 }
 
 impl Registry {
-    /// Adds one, unless others have been since there were so many; answers whether it did.
+    /// Adds a key if no other was added since there were `additions`. Returns whether it did.
     fn add(&mut self, new: &Arc<Interned>, additions: u64) -> Result<bool, OutOfMemory> {
         if self.additions != additions {
             return Ok(false);
@@ -168,23 +170,23 @@ impl Registry {
 impl Drop for Interned {
     fn drop(&mut self) {
         let mut registry = REGISTRY.lock();
-        // It may be another one of this digest that is gone, whose drop then removes this one.
-        let is_gone = |other: &Registered| other.interned.strong_count() == 0;
-        registry.registered.remove(self.digest, is_gone);
-        // Without room for it, it is freed right here.
+        // This may remove the entry of another unused key with this digest, whose drop then removes this entry.
+        let is_unused = |other: &Registered| other.interned.strong_count() == 0;
+        registry.registered.remove(self.digest, is_unused);
+        // Without memory for the list, the key is freed here.
         if registry.unused.try_reserve(1).is_ok() {
-            let key = mem::replace(&mut self.key, TermKey::inline(&[]));
+            let key = mem::replace(&mut self.key, EncodedKey::EMPTY);
             registry.unused.push(key);
         }
     }
 }
 
-/// Is there anything for [`free_unused`]?
+/// Whether [`free_unused`] has anything to free.
 pub(crate) fn has_unused() -> bool {
     !REGISTRY.lock().unused.is_empty()
 }
 
-/// Frees the long keys that nobody uses any more. To be called on a dirty scheduler.
+/// Frees the long keys that are no longer in use. To be called on a dirty scheduler.
 pub(crate) fn free_unused() {
     fault::point();
     let unused = mem::take(&mut REGISTRY.lock().unused);

@@ -1,20 +1,20 @@
-//! A list that begins on the stack, with room for `N` values, and moves to the heap when it outgrows that.
+//! A list that starts on the stack with space for `N` values, and moves to the heap when it outgrows that space.
 //!
-//! (The crate smallvec takes three times as many instructions to push a value, which most of reading a short key would
-//! be. And to fill the room with zeros first takes as long as to read a tuple.)
+//! The crate smallvec takes three times as many instructions to push a value, and reading a short key consists mostly
+//! of pushes. Filling the space with zeros first would take as long as reading a tuple.
 
 use permit_table::{make_room, OutOfMemory};
 use std::mem::MaybeUninit;
 
-pub(super) struct Stack<T, const N: usize> {
+pub(super) struct InlineVec<T, const N: usize> {
     /// The first `length` of them are values.
     inline: [MaybeUninit<T>; N],
     length: usize,
-    /// All values, if there are any here; then `length` is `N`.
+    /// All values, if it is not empty; then `length` is `N`.
     heap: Vec<T>,
 }
 
-impl<T: Copy, const N: usize> Stack<T, N> {
+impl<T: Copy, const N: usize> InlineVec<T, N> {
     #[inline(always)]
     pub(super) fn new() -> Self {
         Self {
@@ -56,12 +56,16 @@ impl<T: Copy, const N: usize> Stack<T, N> {
 
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<T> {
-        let last = *self.values().last()?;
-        self.truncate(self.values().len() - 1);
-        Some(last)
+        if let Some(last) = self.heap.pop() {
+            self.length = if self.heap.is_empty() { 0 } else { N };
+            return Some(last);
+        }
+        self.length = self.length.checked_sub(1)?;
+        // SAFETY: as in `values`.
+        Some(unsafe { self.inline[self.length].assume_init() })
     }
 
-    /// Adds `count` values.
+    /// Appends `count` values.
     #[inline(always)]
     pub(super) fn extend(
         &mut self,

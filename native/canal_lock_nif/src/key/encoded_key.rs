@@ -1,0 +1,137 @@
+//! Encoded keys: the words of a key, inline or on the heap.
+
+use super::encoding::{tag, tag_and_size, with_size};
+use super::reading::{OpaqueTerm, Reading};
+use crate::enif::{self, ErlNifTerm};
+use permit_table::{fault, OutOfMemory};
+use rustler::sys::{enif_free_env, ErlNifEnv};
+use std::ptr;
+
+/// Words of a small key. A table's node has three more words, so both fit on one cache line.
+const INLINE: usize = 5;
+
+/// The least memory of an environment that contains a copied term, in bytes (measured on OTP 25).
+const ENVIRONMENT_BYTES: usize = 2400;
+
+/// The words of a key:
+///
+/// ```text
+///   small   the words of the encoding, padded with zeros
+///   large   BOXED and the number of words, their address; for an opaque term: environment, copy, its size in bytes
+/// ```
+#[repr(C)]
+pub(super) struct EncodedKey {
+    words: [u64; INLINE],
+}
+
+impl EncodedKey {
+    pub(super) const EMPTY: Self = Self { words: [0; INLINE] };
+
+    /// The key of a reading. A small one needs no memory, so it cannot fail.
+    pub(super) fn of(reading: &Reading<'_>) -> Result<Self, OutOfMemory> {
+        let read = reading.words();
+        if read.len() <= INLINE && reading.opaque.is_none() {
+            let mut words = [0; INLINE];
+            words[..read.len()].copy_from_slice(read);
+            return Ok(Self { words });
+        }
+        fault::memory()?;
+        let mut encoding = Vec::new();
+        encoding
+            .try_reserve_exact(read.len())
+            .map_err(|_| OutOfMemory)?;
+        encoding.extend_from_slice(read);
+        Ok(Self::large(encoding.into_boxed_slice(), reading.opaque))
+    }
+
+    fn large(encoding: Box<[u64]>, opaque: Option<OpaqueTerm>) -> Self {
+        let first = with_size(tag::BOXED, encoding.len());
+        let address = Box::into_raw(encoding).cast::<u64>().expose_provenance() as u64;
+        let (environment, copy, size) = opaque.map_or((0, 0, 0), |opaque| {
+            let (environment, copy) = enif::copy_to_new_env(opaque.term);
+            let environment = environment.expose_provenance() as u64;
+            (environment, enif::word(copy), opaque.bytes as u64)
+        });
+        Self {
+            words: [first, address, environment, copy, size],
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_equal(&self, reading: &Reading<'_>) -> bool {
+        let words = reading.words();
+        // Word by word: wider reads of words that have just been written one by one stall.
+        let is_prefix = |own: &[u64]| words.iter().zip(own).all(|(read, own)| read == own);
+        if words.len() <= INLINE && reading.opaque_term().is_none() {
+            // No encoding is a prefix of another, and the first word of a large key is not a term's. So the words after
+            // the reading's need no comparison.
+            return is_prefix(&self.words);
+        }
+        self.words[0] == with_size(tag::BOXED, words.len())
+            && self.boxed_words().is_some_and(is_prefix)
+            && match reading.opaque_term() {
+                None => true,
+                Some(term) => self.is_copy_of(term),
+            }
+    }
+
+    /// Whether the key has a copy of a term, and this term is `=:=` to it.
+    #[inline(always)]
+    pub(super) fn is_copy_of(&self, term: ErlNifTerm) -> bool {
+        self.copy().is_some_and(|copy| enif::identical(copy, term))
+    }
+
+    /// The encoding. For a small key, zeros follow.
+    pub(super) fn words(&self) -> &[u64] {
+        self.boxed_words().unwrap_or(&self.words)
+    }
+
+    fn boxed_words(&self) -> Option<&[u64]> {
+        // SAFETY: allocated in `large`, and owned until `drop`.
+        self.boxed_place().map(|place| unsafe { &*place })
+    }
+
+    fn boxed_place(&self) -> Option<*mut [u64]> {
+        let (tag, length) = tag_and_size(self.words[0]);
+        let first = ptr::with_exposed_provenance_mut::<u64>(self.words[1] as usize);
+        (tag == tag::BOXED).then(|| ptr::slice_from_raw_parts_mut(first, length))
+    }
+
+    /// The copy of a term that its words do not determine.
+    pub(super) fn copy(&self) -> Option<ErlNifTerm> {
+        // SAFETY: the word of a term in an environment that the key owns until `drop`.
+        self.environment()
+            .map(|_| unsafe { enif::from_word(self.words[3]) })
+    }
+
+    fn environment(&self) -> Option<*mut ErlNifEnv> {
+        let has_copy = tag_and_size(self.words[0]).0 == tag::BOXED && self.words[2] != 0;
+        has_copy.then(|| ptr::with_exposed_provenance_mut(self.words[2] as usize))
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        let words = self.boxed_words().map_or(0, size_of_val);
+        match self.environment() {
+            Some(_) => words + ENVIRONMENT_BYTES + self.words[4] as usize,
+            None => words,
+        }
+    }
+
+    /// The address of an interned key, if this is its encoding.
+    pub(super) fn interned_address(&self) -> Option<u64> {
+        (self.words[0] == tag::INTERNED).then_some(self.words[1])
+    }
+}
+
+impl Drop for EncodedKey {
+    fn drop(&mut self) {
+        if let Some(environment) = self.environment() {
+            // SAFETY: made in `large`, and owned; the copy is not used after this.
+            unsafe { enif_free_env(environment) };
+        }
+        if let Some(place) = self.boxed_place() {
+            // SAFETY: from `Box::into_raw` in `large`, and dropped once.
+            drop(unsafe { Box::from_raw(place) });
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Keys: any Erlang term, compared by `=:=`.
+//!
+//! A key has these forms:
+//!
+//! | form | what it is | owner |
+//! |---|---|---|
+//! | **argument** [`ErlNifTerm`] | the term that the caller passes: a key or a handle | the VM, during the call |
+//! | **whole term** [`WholeTerm`] | an argument that is compared with copies, without a reading | the call |
+//! | **reading** [`Reading`] | the words of a key, or of the address of an interned key | the call, on its stack |
+//! | **encoded key** `EncodedKey`, small | at most five words, inline | a stored or interned key |
+//! | **encoded key** `EncodedKey`, large | words on the heap, a copy of an opaque term | a stored or interned key |
+//! | **interned key** `Interned` | the one encoded key of all equal long keys | shared by handles and stored keys |
+//! | **handle** [`Handle`] | an Erlang reference to an interned key | the caller, until `forget/1` |
+//! | **stored key** [`TermKey`] | an encoded key, or the address of an interned key | a table, or a proxy's record |
+//!
+//! | from | to | by | for |
+//! |---|---|---|---|
+//! | argument | reading | [`with_optimistic_reading`] | the first attempt of a hot call |
+//! | argument | reading | [`with_verified_reading`] | all other calls |
+//! | argument | whole term | [`with_optimistic_reading`] | a release of an opaque term, such as a reference |
+//! | argument | handle, interned key | [`Handle::of`] | `intern/1` |
+//! | handle | reading | [`Handle::with_reading`] | a call with a long key |
+//! | reading | encoded key | `EncodedKey::of` | a new stored or interned key |
+//! | reading | stored key | `Query::to_key` | a key that is new in a table |
+//! | stored key | term | [`decode::term`] | calls that return keys |
+//!
+//! The words of a key and its form depend only on its value (`encoding.rs`), so equal terms become equal keys.
+//! `reader.rs`, `walk.rs` and `leaves.rs` read a term into words; `inline_vec.rs` keeps the words of a short key on the
+//! stack.
+
+pub(crate) mod decode;
+mod encoded_key;
+mod encoding;
+mod inline_vec;
+pub(crate) mod interned;
+mod leaves;
+mod optimistic;
+mod reader;
+mod reading;
+mod term_key;
+mod walk;
+
+pub(crate) use interned::Handle;
+pub(crate) use optimistic::{with_optimistic_reading, Attempt, OptimisticCall, WholeTerm};
+pub(crate) use reader::ReadMode;
+pub(crate) use reading::Reading;
+pub(crate) use term_key::TermKey;
+pub(crate) use walk::with_verified_reading;
+
+#[cfg(doc)]
+use crate::enif::ErlNifTerm;

@@ -1,0 +1,128 @@
+//! Optimistic readings: a call first reads its key with as few calls of the VM as possible.
+//!
+//! Each call of the VM takes one to two nanoseconds. Most parts of most keys are **immediate**: the word of the part
+//! determines it. An optimistic reading takes each word that looks immediate for an immediate, and each reference for
+//! one of this node, without asking the VM. So it may be wrong. It is only compared with stored keys; no key is made
+//! from it:
+//!
+//! - A stored key is made from a verified reading. That stores a word only if the VM confirms that the word depends on
+//!   the value alone.
+//! - A word denotes one term at a time. So if a stored key has that word, the part is the same atom, pid or integer.
+//! - A reference is also compared as a term.
+//!
+//! So if the table has the key, the reading is right. If not, the call starts again with a verified reading.
+
+use super::encoding::{last_word, looks_immediate, tag, with_size};
+use super::reader::{Part, ReadMode, Reader};
+use super::reading::Reading;
+use super::term_key::TermKey;
+use crate::enif::{self, CallEnv, ErlNifTerm};
+use equivalent::Equivalent;
+
+/// The outcome of an optimistic call.
+pub(crate) enum Attempt<T> {
+    /// Nothing has changed. The call starts again with a verified reading.
+    Undecided,
+    /// The table has the key, so the reading is right and the answer is final.
+    Answered(T),
+}
+
+/// A call that can be made with an optimistic reading. This is a trait because a closure cannot be `inline(always)`.
+pub(crate) trait OptimisticCall {
+    type Answer;
+
+    /// Makes the call if the table has the key.
+    fn try_reading(self, key: &Reading<'_>) -> Attempt<Self::Answer>;
+
+    /// Makes the call without a reading, if only a few keys have to be compared. Used for terms that take longer to
+    /// read than to compare.
+    fn try_whole_term(&self, _key: &WholeTerm) -> Attempt<Self::Answer> {
+        Attempt::Undecided
+    }
+}
+
+/// An argument that is compared with the copies of stored keys, without a reading.
+pub(crate) struct WholeTerm(ErlNifTerm);
+
+impl Equivalent<TermKey> for WholeTerm {
+    fn equivalent(&self, key: &TermKey) -> bool {
+        key.is_copy_of(self.0)
+    }
+}
+
+/// Makes a call with the optimistic reading of a term. The frequent types of keys are read without a loop.
+#[inline(always)]
+pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
+    env: CallEnv<'_>,
+    term: ErlNifTerm,
+    call: C,
+) -> Attempt<C::Answer> {
+    let word = enif::word;
+    let immediate = |term| looks_immediate(word(term));
+    if immediate(term) {
+        return call.try_reading(&Reading::of(&[word(term)]));
+    }
+    let part = Part::of(env, term);
+    match part {
+        Part::Tuple(&[a, b]) if immediate(a) && immediate(b) => {
+            return call.try_reading(&Reading::of(&[PAIR, word(a), word(b)]));
+        }
+        Part::Tuple(&[a, b, c]) if immediate(a) && immediate(b) && immediate(c) => {
+            return try_words(call, &[TRIPLE, word(a), word(b), word(c)]);
+        }
+        Part::Binary(bytes) => match bytes.len() {
+            1..=8 => return try_words(call, &binary::<2>(bytes)),
+            9..=16 => return try_words(call, &binary::<3>(bytes)),
+            17..=24 => return try_words(call, &binary::<4>(bytes)),
+            25..=32 => return try_words(call, &binary::<5>(bytes)),
+            _ => {}
+        },
+        _ => {}
+    }
+    try_any(env, term, part, call)
+}
+
+/// A function of its own for each number of words. Inlined into the caller, all types together use more registers than
+/// there are, and the compiler no longer inlines the body into the function that catches panics.
+#[inline(never)]
+fn try_words<C: OptimisticCall, const N: usize>(call: C, words: &[u64; N]) -> Attempt<C::Answer> {
+    call.try_reading(&Reading::of(words))
+}
+
+#[inline(never)]
+fn try_any<C: OptimisticCall>(
+    env: CallEnv<'_>,
+    term: ErlNifTerm,
+    part: Part<'_>,
+    call: C,
+) -> Attempt<C::Answer> {
+    if let Part::Other(_) = part {
+        if let answered @ Attempt::Answered(_) = call.try_whole_term(&WholeTerm(term)) {
+            return answered;
+        }
+    }
+    let mut reader = Reader::new(env, ReadMode::Optimistic);
+    if reader.read(part).is_err() {
+        // The verified reading reports the error.
+        return Attempt::Undecided;
+    }
+    call.try_reading(&reader.reading(term))
+}
+
+const PAIR: u64 = with_size(tag::TUPLE, 2);
+const TRIPLE: u64 = with_size(tag::TUPLE, 3);
+
+/// The encoding of a binary, which has `N - 1` words of bytes. Only the last word has a variable length, so no loop
+/// copies bytes.
+#[inline(always)]
+fn binary<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    words[0] = with_size(tag::BYTES, bytes.len());
+    for (index, word) in words[1..].iter_mut().enumerate() {
+        *word = match bytes[8 * index..].first_chunk::<8>() {
+            Some(whole) => u64::from_le_bytes(*whole),
+            None => last_word(bytes),
+        };
+    }
+    words
+}
