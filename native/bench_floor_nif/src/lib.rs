@@ -1,15 +1,15 @@
-//! The floor: what any pair of acquire and release behind two NIF calls must at least pay.
+//! The floor of the benchmarks: the least cost of an acquire and a release as two NIF calls.
 //!
-//! One counter for all keys, no holders, no death watch: each call decodes its two integers by the documented API, as
-//! the real ones do, then does its one atomic step and builds the same answer. What a benchmark shows beyond that is
-//! the price of keys, holders and reclamation, and not of the border.
+//! It has one counter for all keys, no holders and no death watch. Each call decodes its two integers by the documented
+//! API, does one atomic step and builds the same answer as the library. The difference between the library and the
+//! floor is the cost of keys, holders and reclamation, without the cost of the border.
 //!
-//! And what a death watch must at least pay: `floor_watch`, in which the VM is asked to tell of the caller's death,
-//! and nothing is done when it does.
+//! `floor_watch` is the least cost of a death watch: it asks the VM to report the caller's death, and ignores the
+//! report.
 //!
-//! The functions that are called again and again are raw, registered by hand: `#[rustler::nif]` would allocate a
-//! `Vec` of terms for each call, and the floor would be above what it is compared with. They cannot panic, so nothing
-//! is there to catch.
+//! The functions that are measured in a loop are raw NIFs, registered by hand. `#[rustler::nif]` would allocate a `Vec`
+//! of terms for each call, which costs more than the library's own calls. These functions cannot panic, so they catch
+//! nothing.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ mod atoms {
     rustler::atoms! { acquired, full }
 }
 
-/// Alone on its cache line, and on the neighbour that the processor fetches along with it.
+/// Alone on its cache line, and on the adjacent line that the processor fetches with it.
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
@@ -48,13 +48,13 @@ inventory::submit!(raw_nif(c"floor_release", floor_release));
 
 rustler::init!("bench_floor_nif", load = load);
 
-/// Makes the atoms here, so that no measured call does.
+/// Makes the atoms at load, so that no measured call makes them.
 fn load(_env: Env, _load_info: Term) -> bool {
     let _ = (atoms::acquired(), atoms::full(), ok());
     true
 }
 
-/// What the VM tells of deaths.
+/// The VM reports deaths to it.
 struct Watch;
 
 #[rustler::resource_impl]
@@ -64,16 +64,15 @@ impl Resource for Watch {
     fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {}
 }
 
-/// As many as the library has for a table.
+/// The library has the same number per table.
 const WATCHES: usize = 1024;
 
-/// Has the VM watch the caller; answers whether it does.
+/// Makes the VM watch the caller. Returns whether it does.
 #[rustler::nif]
 fn floor_watch(env: Env) -> bool {
-    static WATCHES_OF_ALL: OnceLock<Vec<ResourceArc<Watch>>> = OnceLock::new();
+    static ALL: OnceLock<Vec<ResourceArc<Watch>>> = OnceLock::new();
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let all =
-        WATCHES_OF_ALL.get_or_init(|| (0..WATCHES).map(|_| ResourceArc::new(Watch)).collect());
+    let all = ALL.get_or_init(|| (0..WATCHES).map(|_| ResourceArc::new(Watch)).collect());
     let watch = &all[NEXT.fetch_add(1, Ordering::Relaxed) % WATCHES];
     env.monitor(watch, &env.pid()).is_some()
 }
@@ -84,10 +83,10 @@ unsafe extern "C" fn floor_acquire(
     _argc: c_int,
     argv: *const ErlNifTerm,
 ) -> ErlNifTerm {
-    // SAFETY: the VM calls with its environment, valid during this call, and three arguments as registered.
+    // SAFETY: the VM passes its environment, valid during this call, and three arguments as registered.
     let (env, limits) = unsafe { decode(&raw_env, argv) };
     let Some((max_per, buckets)) = limits else {
-        // SAFETY: `raw_env` is the environment of this call, and the answer is returned at once.
+        // SAFETY: `raw_env` is the environment of this call, and the term is returned immediately.
         return unsafe { enif_make_badarg(raw_env) };
     };
     let capacity = max_per.saturating_mul(buckets);
@@ -102,7 +101,7 @@ unsafe extern "C" fn floor_acquire(
                     atoms::acquired().as_c_arg(),
                     (out + 1).encode(env).as_c_arg(),
                 ];
-                // SAFETY: `answer` holds two terms made in, or independent of, this environment.
+                // SAFETY: `answer` contains an atom and a term of this environment.
                 return unsafe { enif_make_tuple_from_array(raw_env, answer.as_ptr(), 2) };
             }
             Err(seen) => out = seen,
@@ -111,7 +110,7 @@ unsafe extern "C" fn floor_acquire(
     atoms::full().as_c_arg()
 }
 
-/// `floor_release(Key, MaxPer, Buckets)`: `ok`. Only ever called after a `floor_acquire`, it does not look for 0.
+/// `floor_release(Key, MaxPer, Buckets)`: `ok`. It does not check for 0, because callers call it after `floor_acquire`.
 unsafe extern "C" fn floor_release(
     raw_env: *mut ErlNifEnv,
     _argc: c_int,
@@ -127,7 +126,7 @@ unsafe extern "C" fn floor_release(
     ok().as_c_arg()
 }
 
-/// The environment and the decoded `MaxPer` and `Buckets`, or `None` for what is not such an integer.
+/// The environment, and `MaxPer` and `Buckets`, or `None` if one of them is not an integer of 64 bits.
 ///
 /// # Safety
 /// `raw_env` must be the environment of the running NIF call and `argv` its three arguments.
@@ -136,9 +135,9 @@ unsafe fn decode(
     raw_env: &*mut ErlNifEnv,
     argv: *const ErlNifTerm,
 ) -> (Env<'_>, Option<(u64, u64)>) {
-    // SAFETY: the caller vouches for `raw_env`; the borrow of it bounds the lifetime of all that comes of it.
+    // SAFETY: the caller guarantees `raw_env`. The borrow limits the lifetime of the environment and its terms.
     let env = unsafe { Env::new(raw_env, *raw_env) };
-    // SAFETY: the caller vouches for three readable terms that belong to this environment.
+    // SAFETY: the caller guarantees three readable terms of this environment.
     let integer = |i| unsafe { Term::new(env, *argv.add(i)) }.decode::<u64>().ok();
     (env, integer(1).zip(integer(2)))
 }

@@ -1,13 +1,14 @@
-//! An allocator for native libraries of the BEAM: all their memory comes from the VM's own allocators. So it shows in
-//! `erlang:memory/0`, and it comes and goes as the VM's does, without long pauses. (The C library collects small freed
-//! pieces, and merges them all at once when somebody asks for a large one: 38 ms after 200,000 keys, measured, in the
-//! call of whoever happens to ask.)
+//! An allocator for native libraries of the BEAM, which takes all memory from the VM's own allocators.
 //!
-//! rustler's allocator does the same, but writes to the null page when the VM has no memory and the alignment is more
-//! than 8. It also needs rustler to have looked up the VM's functions, for which rustler allocates. So the two
-//! functions are declared here, and the system's loader finds them in the VM when it loads the library.
+//! So the memory is part of `erlang:memory/0`, and freeing it causes no long pauses. The allocator of the C library
+//! collects small freed pieces, and merges them all in the next call that allocates a large one. After 200,000 keys
+//! that call was measured to take 38 ms.
 //!
-//! A library takes it with
+//! rustler's allocator also uses the VM's, but it writes to the null page if the VM has no memory and the alignment is
+//! greater than 8. It also requires that rustler has looked up the VM's functions, and rustler allocates for that. So
+//! this crate declares the two functions, and the system's loader resolves them when it loads the library.
+//!
+//! A library uses it with
 //!
 //! ```ignore
 //! #[cfg(not(any(target_os = "macos", windows)))]
@@ -15,7 +16,7 @@
 //! static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;
 //! ```
 //!
-//! because on those two a library is not linked against functions of the program that loads it.
+//! because on these two systems a library cannot be linked against functions of the program that loads it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
@@ -26,21 +27,21 @@ unsafe extern "C" {
     fn enif_free(start: *mut c_void);
 }
 
-/// What `enif_alloc` aligns to, at least.
+/// The least alignment of `enif_alloc`.
 const VM_ALIGN: usize = 8;
 
-/// All from `enif_alloc`, and back to `enif_free`.
+/// Allocates with `enif_alloc` and frees with `enif_free`.
 pub struct VmAllocator;
 
-// SAFETY: what `alloc` gives has the size and alignment asked for, or is null; and `dealloc` gives back what `alloc`
-// got.
+// SAFETY: a block that `alloc` returns has the requested size and alignment, or is null. `dealloc` frees the block that
+// `enif_alloc` returned.
 unsafe impl GlobalAlloc for VmAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= VM_ALIGN {
-            // SAFETY: any size will do; null when there is no memory.
+            // SAFETY: any size is allowed; the result is null when there is no memory.
             return unsafe { enif_alloc(layout.size()) }.cast();
         }
-        // Room to move up to the alignment, and for a word in front that says where it began.
+        // Space to move up to the alignment, and for a word in front: the address of the block.
         let Some(size) = layout.size().checked_add(layout.align()) else {
             return ptr::null_mut();
         };
@@ -49,7 +50,7 @@ unsafe impl GlobalAlloc for VmAllocator {
         if start.is_null() {
             return ptr::null_mut();
         }
-        // Aligned to a word, `start` moves up by a word at least, so the word in front is ours too.
+        // `start` is aligned to a word and moves up by at least a word, so the word in front is inside the block.
         let place = start.map_addr(|address| (address | (layout.align() - 1)) + 1);
         // SAFETY: `place - 8 >= start`, and `place + size <= start + align + size`.
         unsafe { place.cast::<*mut u8>().sub(1).write(start) };

@@ -1,7 +1,6 @@
-//! The allocator on a VM of which there is nothing but its two functions for memory: whole blocks, aligned as asked
-//! for, given back where they began; and null when there is no memory.
+//! Tests the allocator on a simulated VM with two functions, `enif_alloc` and `enif_free`.
 
-// Where the VM's functions are looked up in the VM's own program, there is nobody to play the VM.
+// On these systems a test program cannot define the VM's functions.
 #![cfg(not(any(target_os = "macos", windows)))]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -11,16 +10,16 @@ use std::ptr;
 
 use vm_allocator::VmAllocator;
 
-/// A word, written in front of each block of this VM, which aligns to no more than that.
+/// The alignment of the simulated VM's blocks, and no more.
 const WORD: usize = 8;
 
 thread_local! {
-    /// What is out: where each block begins, and its size.
+    /// The address and size of each allocated block.
     static BLOCKS: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
     static HAS_MEMORY: Cell<bool> = const { Cell::new(true) };
 }
 
-/// As the VM's, at the least alignment that it promises: never more than a word.
+/// As the VM's, with the least alignment that the VM guarantees: never more than a word.
 #[no_mangle]
 extern "C" fn enif_alloc(size: usize) -> *mut c_void {
     if !HAS_MEMORY.get() || size > isize::MAX as usize / 2 {
@@ -31,7 +30,7 @@ extern "C" fn enif_alloc(size: usize) -> *mut c_void {
     assert_eq!(
         start.addr() % (2 * WORD),
         WORD,
-        "no better aligned than promised"
+        "no more aligned than the VM guarantees"
     );
     BLOCKS.with_borrow_mut(|blocks| blocks.push((start.addr(), size)));
     start.cast()
@@ -45,15 +44,16 @@ extern "C" fn enif_free(start: *mut c_void) {
             .iter()
             .position(|(address, _)| *address == start.addr());
         blocks
-            .swap_remove(found.expect("what is freed is where a block began"))
+            .swap_remove(found.expect("the freed address is the start of a block"))
             .1
     });
-    // SAFETY: `enif_alloc` has made it so.
+    // SAFETY: `enif_alloc` has allocated it with this layout.
     unsafe { std::alloc::dealloc(start.cast::<u8>().wrapping_sub(WORD), layout_around(size)) };
 }
 
 fn layout_around(size: usize) -> Layout {
-    Layout::from_size_align(size + 2 * WORD, 2 * WORD).expect("not more than there can be")
+    Layout::from_size_align(size + 2 * WORD, 2 * WORD)
+        .expect("a layout of at most isize::MAX bytes")
 }
 
 fn layouts() -> impl Iterator<Item = Layout> {
@@ -65,7 +65,7 @@ fn layouts() -> impl Iterator<Item = Layout> {
 }
 
 #[test]
-fn blocks_are_whole_aligned_and_given_back() {
+fn blocks_have_their_size_and_alignment_and_are_freed() {
     for layout in layouts() {
         // SAFETY: the layout is not empty.
         let place = unsafe { VmAllocator.alloc(layout) };
@@ -78,30 +78,27 @@ fn blocks_are_whole_aligned_and_given_back() {
         );
         assert!(
             size <= layout.size() + layout.align(),
-            "{layout:?}: no more than it takes"
+            "{layout:?}: no larger than needed"
         );
-        // SAFETY: so much is ours.
+        // SAFETY: the block has this size.
         unsafe { place.write_bytes(0xa5, layout.size()) };
         // SAFETY: from `alloc`, of this layout.
         unsafe { VmAllocator.dealloc(place, layout) };
-        assert!(
-            BLOCKS.with_borrow(Vec::is_empty),
-            "{layout:?} is given back"
-        );
+        assert!(BLOCKS.with_borrow(Vec::is_empty), "{layout:?} is freed");
     }
 }
 
 #[test]
-fn blocks_move_with_what_is_in_them() {
+fn realloc_moves_the_contents() {
     for layout in layouts() {
-        // SAFETY: the layout is not empty, and so much is ours.
+        // SAFETY: the layout is not empty.
         let small = unsafe { VmAllocator.alloc_zeroed(layout) };
-        // SAFETY: `alloc_zeroed` has written it.
+        // SAFETY: `alloc_zeroed` has allocated this byte.
         unsafe { small.add(layout.size() - 1).write(7) };
         // SAFETY: from `alloc_zeroed`, of this layout.
         let large = unsafe { VmAllocator.realloc(small, layout, 3 * layout.size()) };
         assert_eq!(large.addr() % layout.align(), 0, "{layout:?}");
-        // SAFETY: `realloc` has moved as much.
+        // SAFETY: `realloc` has moved these bytes.
         let moved = unsafe { std::slice::from_raw_parts(large, layout.size()) };
         assert!(
             moved.iter().rev().skip(1).all(|byte| *byte == 0) && moved[layout.size() - 1] == 7,
@@ -110,15 +107,12 @@ fn blocks_move_with_what_is_in_them() {
         let grown = Layout::from_size_align(3 * layout.size(), layout.align()).expect("a layout");
         // SAFETY: from `realloc`, of this layout.
         unsafe { VmAllocator.dealloc(large, grown) };
-        assert!(
-            BLOCKS.with_borrow(Vec::is_empty),
-            "{layout:?} is given back"
-        );
+        assert!(BLOCKS.with_borrow(Vec::is_empty), "{layout:?} is freed");
     }
 }
 
 #[test]
-fn without_memory_the_answer_is_null() {
+fn alloc_returns_null_without_memory() {
     HAS_MEMORY.set(false);
     for layout in layouts() {
         // SAFETY: the layout is not empty.
