@@ -9,7 +9,7 @@ use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::current;
 use crate::key::{with_optimistic_reading, Attempt, OptimisticCall, Reading, WholeTerm};
-use permit_table::{fault, pin, Acquired, Capacity};
+use permit_table::{fault, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
 use std::ffi::{c_char, c_int};
@@ -197,6 +197,7 @@ fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError>
         let pin = pin();
         let open = current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call).holder();
-        Ok(open.table.release(&pin, caller, key)?)
+        let released = open.table.release(&pin, caller, key);
+        released.map_err(|NotHeld| CallError::NotHeld)
     })
 }

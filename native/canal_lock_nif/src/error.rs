@@ -5,7 +5,7 @@
 //! calls raise the cause, which the Erlang side catches.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use permit_table::{NotHeld, OutOfMemory};
+use permit_table::OutOfMemory;
 use rustler::{Atom, Error};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::thread;
@@ -36,12 +36,6 @@ pub(crate) enum CallError {
 impl From<OutOfMemory> for CallError {
     fn from(_: OutOfMemory) -> Self {
         CallError::OutOfMemory
-    }
-}
-
-impl From<NotHeld> for CallError {
-    fn from(_: NotHeld) -> Self {
-        CallError::NotHeld
     }
 }
 

@@ -1,6 +1,5 @@
 //! Readings: the words of a key during a call. A reading is compared with stored keys, and new keys are made from it.
 
-use super::encoding::tag;
 use crate::enif::ErlNifTerm;
 use ahash::RandomState;
 use std::hash::{Hash, Hasher};
@@ -38,14 +37,6 @@ impl<'a> Reading<'a> {
     #[inline(always)]
     pub(super) fn opaque_term(&self) -> Option<ErlNifTerm> {
         self.opaque.map(|opaque| opaque.term)
-    }
-
-    /// The address of the interned key, if the reading is of a handle.
-    pub(super) fn interned_address(&self) -> Option<u64> {
-        match *self.words {
-            [tag::INTERNED, address] => Some(address),
-            _ => None,
-        }
     }
 
     /// A hash that is equal for equal keys. It is independent of the hash that a table uses.

@@ -57,12 +57,12 @@ impl Equivalent<TermKey> for Reading<'_> {
 
 impl Query<TermKey> for Reading<'_> {
     fn to_key(&self) -> Result<TermKey, OutOfMemory> {
-        if let Some(address) = self.interned_address() {
-            let interned: *const Interned = ptr::with_exposed_provenance(address as usize);
+        let key = TermKey(EncodedKey::of(self)?);
+        if let Some(interned) = key.interned() {
             // SAFETY: made by `Handle::with_reading`, which keeps the interned key during the reading. The new key owns
-            // this count; it is a small key, so `EncodedKey::of` does not fail.
+            // this count.
             unsafe { Arc::increment_strong_count(interned) };
         }
-        Ok(TermKey(EncodedKey::of(self)?))
+        Ok(key)
     }
 }
