@@ -1,6 +1,6 @@
 %% The library that goes wrong when a test says so, and the VM that it is loaded in.
 %%
-%% It is the one that is shipped but for a feature (native/permit_table/src/fault.rs), so its stub module is the one
+%% It is the one that is shipped but for a feature (native/permit_table/src/inject.rs), so its stub module is the one
 %% that is shipped but for one function more, and for where it looks for the library. Made from what the compiler has
 %% kept of it: the module itself must not change.
 -module(test_fault_injection).

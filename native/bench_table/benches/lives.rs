@@ -42,7 +42,7 @@ impl Work for Life {
         };
         let given = thread
             .pinning
-            .call(|pin| table.give_back(pin, holder, || false));
+            .call(|pin| table.release_all(pin, holder, || false));
         assert_eq!(given, held);
     }
 }

@@ -9,7 +9,7 @@ use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::current;
 use crate::key::{with_optimistic_reading, Attempt, OptimisticCall, Reading, WholeTerm};
-use permit_table::{fault, pin, Acquired, Capacity, NotHeld};
+use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
 use std::ffi::{c_char, c_int};
@@ -78,7 +78,7 @@ impl OptimisticCall for Acquire<'_> {
     fn try_reading(self, key: &Reading<'_>) -> Attempt<ErlNifTerm> {
         let Acquire { call, capacity } = self;
         let pin = pin();
-        fault::point();
+        inject::panic();
         let Some(open) = current(&pin) else {
             return Attempt::Undecided;
         };
@@ -102,7 +102,7 @@ fn acquire_verified(
 ) -> ErlNifTerm {
     let acquired = with_key(call, arguments[0], |key| {
         let pin = pin();
-        fault::point();
+        inject::panic();
         let open = current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
@@ -166,7 +166,7 @@ impl OptimisticCall for Release<'_> {
     #[inline(always)]
     fn try_reading(self, key: &Reading<'_>) -> Attempt<()> {
         let pin = pin();
-        fault::point();
+        inject::panic();
         let Some(open) = current(&pin) else {
             return Attempt::Undecided;
         };

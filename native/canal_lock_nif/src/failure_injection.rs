@@ -1,6 +1,6 @@
 //! Injected panics and failures, for tests. Only a library with the feature `faults` has them; it is never shipped.
 
-use permit_table::fault::{arm as arm_fault, disarm, Fault};
+use permit_table::inject::{arm as arm_failure, disarm, Failure};
 use rustler::{Atom, Error, NifResult};
 
 mod atoms {
@@ -14,15 +14,15 @@ mod atoms {
 fn arm(failure: Atom, passes: usize) -> NifResult<usize> {
     let hits = disarm();
     let injected = [
-        (atoms::panic(), Fault::Panic),
-        (atoms::allocation(), Fault::Allocation),
-        (atoms::memory(), Fault::Memory),
-        (atoms::barriers(), Fault::Barriers),
+        (atoms::panic(), Failure::Panic),
+        (atoms::allocation(), Failure::Allocation),
+        (atoms::memory(), Failure::Memory),
+        (atoms::barriers(), Failure::Barriers),
     ]
     .into_iter()
     .find_map(|(atom, injected)| (atom == failure).then_some(injected));
     match injected {
-        Some(injected) => arm_fault(injected, passes),
+        Some(injected) => arm_failure(injected, passes),
         None if failure == atoms::none() => {}
         None => return Err(Error::BadArg),
     }

@@ -20,7 +20,7 @@ use crate::error::{contain_panic, CallError};
 use crate::key::TermKey;
 use crate::proxies::Proxies;
 use parking_lot::Mutex;
-use permit_table::{fault, make_room, pin, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
+use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -79,7 +79,9 @@ impl Resource for HolderWatch {
             if let Some(incarnation) = self.gate.incarnation(&pin) {
                 let dead = Caller::from_pid(pid.as_c_arg());
                 let is_reused = || incarnation.watch_next(env, pid);
-                incarnation.table.give_back(&pin, dead.holder(), is_reused);
+                incarnation
+                    .table
+                    .release_all(&pin, dead.holder(), is_reused);
                 if self.of_proxies {
                     incarnation.proxies.forget(dead, monitor);
                 }
@@ -124,7 +126,7 @@ impl Dismantle for Incarnation {
 impl HolderWatch {
     fn all(gate: &Gate<Incarnation>) -> Result<Vec<ResourceArc<Self>>, OutOfMemory> {
         let mut watches = Vec::new();
-        make_room(&mut watches, WATCHES + PROXY_WATCHES)?;
+        reserve(&mut watches, WATCHES + PROXY_WATCHES)?;
         watches.extend((0..WATCHES + PROXY_WATCHES).map(|index| {
             ResourceArc::new(Self {
                 gate: gate.clone(),
@@ -147,10 +149,10 @@ impl Incarnation {
     /// Makes the VM report the death of the calling process.
     #[cold]
     pub(crate) fn watch_caller(&self, call: CallEnv<'_>, caller: Caller) -> Result<(), CallError> {
-        fault::point();
+        inject::panic();
         HolderWatch::watch(self.watch_of(caller), call.env(), call.env().pid())?;
         // If this panics, the caller is watched again later. The second report of its death finds nothing to release.
-        fault::point();
+        inject::panic();
         Ok(())
     }
 
@@ -191,14 +193,14 @@ pub(crate) fn open(
     let opening = INCARNATIONS.opening(keep)?;
     if let Some((gate, open)) = opening.adopted() {
         let handle = watch_manager(env, gate)?;
-        fault::point();
+        inject::panic();
         *open.max_per.lock() = max_per;
         return Ok(handle);
     }
     let table = Table::new(processes)?;
     let watches = HolderWatch::all(&opening.gate())?;
     let handle = watch_manager(env, opening.gate())?;
-    fault::point();
+    inject::panic();
     // From here on nothing can fail or panic: the old table is closed and the new one opened in one step.
     opening.open(Incarnation {
         table,

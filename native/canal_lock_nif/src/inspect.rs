@@ -11,7 +11,7 @@ use crate::error::{contain_panic, CallError};
 use crate::incarnation::{current, Incarnation, INCARNATIONS};
 use crate::key::{decode, Handle, Reading, TermKey};
 use permit_table::{
-    bucket_view, fault, make_room, pin, Cursor, Holder, OutOfMemory, Permits, Usage,
+    bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
 use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term, TermType};
 
@@ -25,7 +25,7 @@ mod atoms {
 fn permits_out(key: &Reading<'_>) -> Result<u64, CallError> {
     let pin = pin();
     let open = current(&pin).ok_or(CallError::NotStarted)?;
-    fault::point();
+    inject::panic();
     Ok(open.table.count(&pin, key))
 }
 
@@ -79,7 +79,7 @@ fn piece<'a, N: Encoder>(
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let pin = pin();
-    fault::point();
+    inject::panic();
     let open = current(&pin).ok_or(CallError::NotStarted)?;
     if serial != 0 && serial != open.serial {
         return Ok(atoms::changed().encode(env));
@@ -102,7 +102,7 @@ fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
     };
     match tuple {
         Ok(None) => {}
-        Ok(Some(tuple)) if make_room(tuples, 1).is_ok() => tuples.push(tuple),
+        Ok(Some(tuple)) if reserve(tuples, 1).is_ok() => tuples.push(tuple),
         _ => *list = Err(OutOfMemory),
     }
 }
@@ -250,7 +250,7 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
 fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     let call = CallEnv::from_env(env);
     let open = INCARNATIONS.shared().ok_or(CallError::NotStarted)?;
-    fault::point();
+    inject::panic();
     let max_per = decode::term(call, &open.max_per.lock()).map_err(CallError::from)?;
     info_map(env, call.term(max_per), open.table.usage())
 }

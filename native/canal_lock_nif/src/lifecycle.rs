@@ -6,7 +6,7 @@ use crate::enif::CallEnv;
 use crate::error::CallError;
 use crate::incarnation::{self, current, ManagerWatch, INCARNATIONS};
 use crate::key::interned;
-use permit_table::{fault, pin, Budget, Progress};
+use permit_table::{inject, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, NifResult, ResourceArc, Term};
 
@@ -81,7 +81,7 @@ fn progress_atom(progress: Progress) -> Atom {
 /// `has_unused() -> boolean()`: whether `free_unused` has anything to free.
 #[rustler::nif]
 fn has_unused() -> bool {
-    fault::point();
+    inject::panic();
     interned::has_unused() || INCARNATIONS.has_emptied()
 }
 
@@ -102,7 +102,7 @@ fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let other = with_key(call, holder.as_c_arg(), |holder| {
         let pin = pin();
         let open = current(&pin).ok_or(CallError::NotStarted)?;
-        fault::point();
+        inject::panic();
         open.proxies
             .represent(call, holder, || open.watch_proxy(call))
     })?;
@@ -116,7 +116,7 @@ fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let proxy = with_key(call, holder.as_c_arg(), |holder| {
         let pin = pin();
         let open = current(&pin).ok_or(CallError::NotStarted)?;
-        fault::point();
+        inject::panic();
         Ok(open.proxies.proxy(holder))
     })?;
     Ok(call.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))

@@ -18,7 +18,7 @@ use crate::error::CallError;
 use crate::key::{decode, Reading, TermKey};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
-use permit_table::{fault, Ordered, OutOfMemory, Query, SortedList};
+use permit_table::{inject, Ordered, OutOfMemory, Query, SortedList};
 use rustler::{LocalPid, Monitor};
 
 /// The proxies of one table.
@@ -84,7 +84,7 @@ impl Proxies {
         let by_holder = records.by_holder.reserve(record.digest)?;
         let by_proxy = records.by_proxy.reserve(proxy.word())?;
         let monitor = watch()?;
-        fault::point();
+        inject::panic();
         by_proxy.insert(ProxyIndex {
             proxy,
             monitor,
@@ -125,7 +125,7 @@ impl Proxies {
 
     /// Removes the record of a dead proxy with this monitor. A later process with the same pid has another monitor.
     pub(crate) fn forget(&self, proxy: Caller, monitor: Monitor) {
-        fault::point();
+        inject::panic();
         self.0.lock().remove(proxy, |row| row.monitor == monitor);
     }
 }

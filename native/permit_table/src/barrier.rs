@@ -34,7 +34,7 @@
 //! - A thread without a record has a word too, the one of the number that it will get. So the barrier reaches it.
 //! - Two barriers at a time would be ordered by the words. No model has two.
 
-use crate::fault;
+use crate::inject;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -63,7 +63,7 @@ pub(crate) fn heavy() -> bool {
 }
 
 fn ask() -> bool {
-    !fault::barrier() && imp::heavy()
+    !inject::refused_barrier() && imp::heavy()
 }
 
 /// How many barriers the kernel has refused this process for good.

@@ -9,7 +9,7 @@
 //!
 //! A process is *alive* from its entry in the VM's process table to its last call. At most one process with a given
 //! identity word is alive at a time. But words are reused: the VM removes a process from its table before it reports
-//! the death (the *callback*, [`Holders::give_back`]), and a VM whose pids have few bits can start a process with the
+//! the death (the *callback*, [`Holders::release_all`]), and a VM whose pids have few bits can start a process with the
 //! same word in between. Until the callback comes, the two cannot be told apart. The new process *inherits*: it holds
 //! what the dead one held, and its calls use the same slot. The callback asks the VM whether a process with the word is
 //! alive. If so, the slot stays with that process until its own death. If not, the slot loses the word, and its permits
@@ -26,10 +26,11 @@
 //!   the others, by a process that had waited until they were.
 
 use crate::epochs::Pin;
-use crate::fault;
+use crate::inject;
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::Account;
+use crate::out_of_memory::OutOfMemory;
 use crate::slot::{Permits, Slot, GIVING, RETIRING};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
@@ -71,11 +72,11 @@ impl Holder {
     ///   next: of one process, and from one process to the next with that word.
     /// - Between the entry of a process in the VM's process table and its first call there is a sequentially consistent
     ///   fence.
-    /// - [`Table::give_back`](crate::Table::give_back) is called for a process that is not alive anymore. The next one
-    ///   with its word may be alive by then. `is_reused` reads the VM's process table during the call, and answers "no"
-    ///   only if it finds no process with the word alive there.
+    /// - [`Table::release_all`](crate::Table::release_all) is called for a process that is not alive anymore. The next
+    ///   one with its word may be alive by then. `is_reused` reads the VM's process table during the call, and answers
+    ///   "no" only if it finds no process with the word alive there.
     ///
-    /// Calls that only look may come at any time. So may those of `give_back`, also several at a time for one word.
+    /// Calls that only look may come at any time. So may those of `release_all`, also several at a time for one word.
     #[inline(always)]
     pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
         debug_assert!(word.get() < GIVING);
@@ -176,7 +177,7 @@ impl<K> Holders<K> {
     }
 
     /// The slot of a process that is about to hold something. On its first time `watch` is called, which has to see
-    /// to it that [`Holders::give_back`] is called after its death (H3).
+    /// to it that [`Holders::release_all`] is called after its death (H3).
     #[inline(always)]
     pub(crate) fn claim<E: From<OutOfMemory>>(
         &self,
@@ -210,7 +211,7 @@ impl<K> Holders<K> {
             holder,
             account,
         };
-        fault::point();
+        inject::panic();
         watch()?;
         std::mem::forget(unwatched);
         Ok(slot)
@@ -218,7 +219,7 @@ impl<K> Holders<K> {
 
     /// Gives back all that a dead process held, exactly once (P4), and lets its slot go; unless its word is reused.
     /// Returns how many permits that were.
-    pub(crate) fn give_back(
+    pub(crate) fn release_all(
         &self,
         pin: &Pin,
         holder: Holder,
@@ -227,7 +228,7 @@ impl<K> Holders<K> {
     ) -> u64 {
         let mut given = 0;
         let mut retired = None;
-        let mut give_back = || {
+        let mut release_all = || {
             if retired.is_none() {
                 retired = self.retire(holder, &mut is_reused);
             }
@@ -237,13 +238,13 @@ impl<K> Holders<K> {
             if seeded("p4_vacated_before_given_back") {
                 self.vacate(holder, slot, account);
             }
-            slot.give_back(pin, account, &mut given);
-            fault::point();
+            slot.release_all(pin, account, &mut given);
+            inject::panic();
             self.vacate(holder, slot, account);
         };
         // If it panics (a bug of ours), it is tried once more, with the slot that it had: no word leads there anymore.
-        if catch_unwind(AssertUnwindSafe(&mut give_back)).is_err() {
-            give_back();
+        if catch_unwind(AssertUnwindSafe(&mut release_all)).is_err() {
+            release_all();
         }
         given
     }

@@ -36,8 +36,9 @@
 //! [`Shared`] by its count, which is given up with Release and found to be the last with Acquire.
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
-use crate::fault;
-use crate::memory::{make_room, OutOfMemory};
+use crate::inject;
+use crate::memory::reserve;
+use crate::out_of_memory::OutOfMemory;
 use crate::sweep::Progress;
 use crate::sync::{
     const_unless_loom, ordering, seeded, yield_now, Arc, AtomicPtr, Mutex, MutexGuard, Ordering,
@@ -181,7 +182,7 @@ impl<T: Dismantle> Incarnations<T> {
     pub fn opening(&'static self, keep: bool) -> Result<Opening<T>, OutOfMemory> {
         let mut closed = self.closed.lock();
         // For the one that is open, and for the next (I5).
-        make_room(&mut closed, 2)?;
+        reserve(&mut closed, 2)?;
         let gate = Gate(Arc::new(Way {
             incarnations: self,
             open: AtomicPtr::new(ptr::null_mut()),
@@ -193,7 +194,7 @@ impl<T: Dismantle> Incarnations<T> {
     /// [`Incarnations::drop_emptied`].
     pub fn dismantle_step(&self) -> Progress {
         let mut closed = self.closed.lock();
-        fault::point();
+        inject::panic();
         let Some(oldest) = closed.iter_mut().find(|closed| !closed.is_emptied) else {
             return Progress::Done;
         };
@@ -208,7 +209,7 @@ impl<T: Dismantle> Incarnations<T> {
         let Some(alone) = Arc::get_mut(&mut oldest.incarnation) else {
             return Progress::Waiting;
         };
-        fault::point();
+        inject::panic();
         oldest.is_emptied = !alone.opened.dismantle();
         Progress::More
     }
@@ -298,7 +299,7 @@ impl<T: Dismantle> Gate<T> {
     /// Closes what it leads to, if that is still open.
     pub fn close(&self) {
         let mut closed = self.0.incarnations.closed.lock();
-        fault::point();
+        inject::panic();
         self.0.close(&mut closed);
     }
 

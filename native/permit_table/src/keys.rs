@@ -36,9 +36,10 @@
 
 use crate::buckets::Buckets;
 use crate::epochs::Pin;
-use crate::fault;
+use crate::inject;
 use crate::lazy_array::LazyArray;
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::Account;
+use crate::out_of_memory::OutOfMemory;
 use crate::sync::{ordering, seeded, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
@@ -438,7 +439,7 @@ impl<K: Key> Keys<K> {
             head,
             outcome: UNLINKED,
         };
-        fault::point();
+        inject::panic();
         let link = ptr::from_ref(&head.link).cast_mut();
         if seeded("k1_said_to_be_linked_too_soon") {
             head.state.store(LINKED, Ordering::Release);

@@ -11,7 +11,8 @@
 //!           [T; CHUNK]  [T; CHUNK]
 //! ```
 
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::Account;
+use crate::out_of_memory::OutOfMemory;
 use crate::sync::{ordering, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
 

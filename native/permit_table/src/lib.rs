@@ -24,7 +24,7 @@
 //!                  closed ones freed      and the sweep
 //! ```
 //!
-//! `fault.rs` stands wherever something may go wrong, for tests; elsewhere it is empty.
+//! `inject.rs` lets tests inject panics and failed allocations. It is empty in a release build.
 //!
 //! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
 //! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…). A table
@@ -76,12 +76,13 @@ mod barrier;
 mod buckets;
 mod budget;
 mod epochs;
-pub mod fault;
 mod holders;
 mod incarnations;
+pub mod inject;
 mod keys;
 mod lazy_array;
 mod memory;
+mod out_of_memory;
 mod slot;
 mod sorted_list;
 mod sweep;
@@ -99,7 +100,8 @@ pub use epochs::{quiet_before, stamp, thread_of};
 pub use holders::{Cursor, Holder};
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
-pub use memory::{make_room, OutOfMemory};
+pub use memory::reserve;
+pub use out_of_memory::OutOfMemory;
 pub use slot::{NotHeld, Permits};
 pub use sorted_list::{Ordered, SortedList, Vacancy};
 pub use sweep::Progress;

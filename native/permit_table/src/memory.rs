@@ -4,23 +4,11 @@
 //! what `info/0` shows and what P8 is measured by, so whatever grows with keys and holders passes through it: the
 //! bytes that are asked for. What the allocator adds to them, to align and to find its way, it keeps to itself.
 
-use crate::fault;
+use crate::inject;
+use crate::out_of_memory::OutOfMemory;
 use std::alloc::Layout;
-use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The allocator had no memory to give. Nothing has been changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("out of memory")
-    }
-}
-
-impl std::error::Error for OutOfMemory {}
 
 /// How many bytes a table has allocated and not yet freed.
 #[derive(Debug, Default)]
@@ -93,7 +81,7 @@ impl Account {
     }
 
     fn reserve(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        fault::memory()?;
+        inject::out_of_memory()?;
         let place = if layout.size() == 0 {
             NonNull::dangling()
         } else {
@@ -109,22 +97,22 @@ impl Account {
 ///
 /// # Errors
 /// [`OutOfMemory`]: the list is as it was.
-pub fn make_room<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
-    fault::memory()?;
+pub fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
+    inject::out_of_memory()?;
     list.try_reserve(more).map_err(|_| OutOfMemory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::Fault;
+    use crate::inject::{self, Failure};
 
     #[test]
     fn a_failed_allocation_is_an_error_and_costs_nothing() {
         let account = Account::default();
-        fault::arm(Fault::Memory, 0);
+        inject::arm(Failure::Memory, 0);
         assert_eq!(account.allocate(7u64), Err(OutOfMemory));
-        fault::disarm();
+        inject::disarm();
         assert_eq!(account.bytes(), 0);
         assert_eq!(OutOfMemory.to_string(), "out of memory");
         assert!(account.allocate_array(usize::MAX, |_| 0u64).is_err());

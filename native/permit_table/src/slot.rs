@@ -51,9 +51,10 @@
 //! what is held ([`Slot::permits`]) follow nothing, and need none of this.
 
 use crate::epochs::Pin;
-use crate::fault;
+use crate::inject;
 use crate::keys::Node;
-use crate::memory::{make_room, Account, OutOfMemory};
+use crate::memory::{reserve, Account};
+use crate::out_of_memory::OutOfMemory;
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{
     fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
@@ -403,7 +404,7 @@ impl<K> Slot<K> {
     }
 
     /// Gives back all that is on record, and adds its permits up.
-    pub(crate) fn give_back(&self, _pin: &Pin, account: &Account, given: &mut u64) {
+    pub(crate) fn release_all(&self, _pin: &Pin, account: &Account, given: &mut u64) {
         self.writer.check();
         // Nothing between taking permits off the record and this can panic, so none is lost and none is given back
         // twice, though a panic may come between two of them.
@@ -413,7 +414,7 @@ impl<K> Slot<K> {
             *given += permits;
         };
         for entry in &self.entries {
-            fault::point();
+            inject::panic();
             let permits = if seeded("p4_given_back_and_left_on_record") {
                 entry.permits.load(Ordering::Acquire)
             } else {
@@ -432,7 +433,7 @@ impl<K> Slot<K> {
                     more.subtract(held.permits);
                 }
                 give(held.node, held.permits);
-                fault::point();
+                inject::panic();
             }
         }
     }
@@ -479,7 +480,7 @@ impl<K> Slot<K> {
                 continue;
             }
             let mut note = |node: &'a Node<K>, permits| {
-                make_room(seen, 1)?;
+                reserve(seen, 1)?;
                 seen.push(Permits {
                     holder,
                     key: &node.key,
@@ -578,7 +579,7 @@ impl<K> Slot<K> {
         self.writer.check();
         let more = self.more().ok_or(NotHeld)?;
         let mut keys = change(&more.keys, account);
-        fault::point();
+        inject::panic();
         let order = order();
         let is_wanted = |held: &Held<K>| {
             // SAFETY: what is on record has permits (H2).

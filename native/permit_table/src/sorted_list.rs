@@ -18,7 +18,8 @@
 //!   of leaves: with a million entries that is 0.4 MB, or 20 µs, once in about 60 insertions. Neighbours with few
 //!   entries are merged.
 
-use crate::memory::{make_room, Account, OutOfMemory};
+use crate::memory::{reserve, Account};
+use crate::out_of_memory::OutOfMemory;
 use crate::sync::{sized, Mutex, MutexGuard};
 
 /// Entries of a leaf, at most. To insert one moves half of them on average, a kilobyte.
@@ -102,7 +103,7 @@ impl<T: Ordered> SortedList<T> {
     /// [`OutOfMemory`]: it has the entries that it had.
     pub fn reserve(&mut self, order: u64) -> Result<Vacancy<'_, T>, OutOfMemory> {
         if self.leaves.is_empty() {
-            reserve(&mut self.leaves, 1, &mut self.bytes)?;
+            reserve_counted(&mut self.leaves, 1, &mut self.bytes)?;
             self.leaves.push(Leaf {
                 from: 0,
                 entries: Vec::new(),
@@ -114,7 +115,7 @@ impl<T: Ordered> SortedList<T> {
             leaf = self.leaf(order);
         }
         let entries = &mut self.leaves[leaf].entries;
-        reserve(entries, 1, &mut self.bytes)?;
+        reserve_counted(entries, 1, &mut self.bytes)?;
         let index = first(entries, order);
         Ok(Vacancy { entries, index })
     }
@@ -180,8 +181,8 @@ impl<T: Ordered> SortedList<T> {
     fn split(&mut self, leaf: usize) -> Result<(), OutOfMemory> {
         let mut entries = Vec::new();
         let mut allocated = 0;
-        reserve(&mut entries, LEAF, &mut allocated)?;
-        reserve(&mut self.leaves, 1, &mut self.bytes)?;
+        reserve_counted(&mut entries, LEAF, &mut allocated)?;
+        reserve_counted(&mut self.leaves, 1, &mut self.bytes)?;
         self.bytes += allocated;
         let full = &mut self.leaves[leaf].entries;
         entries.extend(full.drain(full.len() / 2..));
@@ -197,7 +198,7 @@ impl<T: Ordered> SortedList<T> {
         };
         let (entries, further) = (&mut first.entries, &mut second.entries);
         if entries.len() + further.len() <= LEAF / 2
-            && reserve(entries, further.len(), &mut self.bytes).is_ok()
+            && reserve_counted(entries, further.len(), &mut self.bytes).is_ok()
         {
             entries.append(further);
             self.remove_leaf(leaf + 1);
@@ -210,7 +211,8 @@ impl<T: Ordered> SortedList<T> {
         let mut fewer = Vec::new();
         let len = self.leaves.len();
         // Without memory for a shorter list, the long one stays.
-        if len < self.leaves.capacity() / 4 && reserve(&mut fewer, 2 * len, &mut self.bytes).is_ok()
+        if len < self.leaves.capacity() / 4
+            && reserve_counted(&mut fewer, 2 * len, &mut self.bytes).is_ok()
         {
             fewer.append(&mut self.leaves);
             self.bytes -= bytes(&self.leaves);
@@ -251,9 +253,13 @@ impl<T: Ordered> Drop for Change<'_, T> {
 }
 
 /// Reserves room for further elements, and adds what it allocates to `allocated`.
-fn reserve<T>(list: &mut Vec<T>, further: usize, allocated: &mut usize) -> Result<(), OutOfMemory> {
+fn reserve_counted<T>(
+    list: &mut Vec<T>,
+    further: usize,
+    allocated: &mut usize,
+) -> Result<(), OutOfMemory> {
     let before = bytes(list);
-    make_room(list, further)?;
+    reserve(list, further)?;
     *allocated = *allocated + bytes(list) - before;
     Ok(())
 }
@@ -265,7 +271,7 @@ fn bytes<T>(list: &Vec<T>) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::fault::{arm, disarm, Fault};
+    use crate::inject::{arm, disarm, Failure};
     use proptest::prelude::*;
     use std::cmp::Reverse;
     use std::collections::BTreeSet;
@@ -346,7 +352,7 @@ mod tests {
                         model.insert(Entry(order, last));
                     },
                     Op::InsertFails(order) => {
-                        arm(Fault::Memory, 0);
+                        arm(Failure::Memory, 0);
                         prop_assert!(list.reserve(order).is_err());
                         disarm();
                     }
@@ -388,7 +394,7 @@ mod tests {
         }
         // The new leaf, the list of leaves, and room in the leaf.
         for (grants, fails) in [(0, true), (1, true), (2, true), (3, false)] {
-            arm(Fault::Memory, grants);
+            arm(Failure::Memory, grants);
             assert_eq!(list.reserve(0).is_err(), fails);
             disarm();
             check(&list, &model);

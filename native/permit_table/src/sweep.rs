@@ -24,12 +24,12 @@
 use crate::buckets::Idleness;
 use crate::budget::Budget;
 use crate::epochs::{self, Pin};
-use crate::fault;
+use crate::inject;
 use crate::keys::{
     free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
-use crate::memory::{make_room, Account};
+use crate::memory::{reserve, Account};
 use crate::sync::seeded;
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -101,7 +101,7 @@ impl<K: Key> Sweep<K> {
         account: &Account,
         budget: &mut Budget,
     ) -> Progress {
-        fault::point();
+        inject::panic();
         let is_quiet = self.free_quiet(account, budget);
         let pin = epochs::pin();
         let walked = match self.phase {
@@ -174,12 +174,12 @@ impl<K: Key> Sweep<K> {
         node: NonNull<Node<K>>,
     ) -> Result<(), ComeBack> {
         // First the room to remember it: what is unlinked and forgotten would never be freed.
-        self.make_room()?;
+        self.reserve()?;
         // SAFETY: found in the list, under the pin.
         let alive = unsafe { node.as_ref() };
         match alive.buckets.sweep() {
             Idleness::Dead => {
-                fault::point();
+                inject::panic();
                 Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
                 keys.forget_one();
                 self.fresh.push(Retired::Node(node));
@@ -209,7 +209,7 @@ impl<K: Key> Sweep<K> {
         } else {
             link.mark()
         };
-        fault::point();
+        inject::panic();
         loop {
             // From there on it is found by its address: in front of it stand only links that are not marked (S1), or
             // others of the same order. Each of them may be the one before it.
@@ -278,7 +278,7 @@ impl<K: Key> Sweep<K> {
 
     /// The highest chunk below `above` that is there and not needed.
     fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, ComeBack> {
-        self.make_room()?;
+        self.reserve()?;
         let needed = (1 << keys.bits()) / CHUNK;
         Ok((needed..above)
             .rev()
@@ -308,12 +308,12 @@ impl<K: Key> Sweep<K> {
     }
 
     /// Room for one more on both lists, or nothing is unlinked.
-    fn make_room(&mut self) -> Result<(), ComeBack> {
+    fn reserve(&mut self) -> Result<(), ComeBack> {
         if self.waiting.len() + self.fresh.len() >= MAX_WAITING {
             return Err(ComeBack);
         }
-        make_room(&mut self.fresh, 1).map_err(|_| ComeBack)?;
-        fault::memory().map_err(|_| ComeBack)?;
+        reserve(&mut self.fresh, 1).map_err(|_| ComeBack)?;
+        inject::out_of_memory().map_err(|_| ComeBack)?;
         self.waiting
             .try_reserve(self.fresh.len() + 1)
             .map_err(|_| ComeBack)

@@ -17,10 +17,11 @@ use crate::barrier;
 use crate::buckets::{Capacity, Refusal};
 use crate::budget::Budget;
 use crate::epochs::Pin;
-use crate::fault;
 use crate::holders::{Holder, Holders};
+use crate::inject;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::Account;
+use crate::out_of_memory::OutOfMemory;
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
 use crate::sync::Mutex;
@@ -121,7 +122,7 @@ impl<K: Key> Table<K> {
 
     /// Takes a permit of a key for `holder`, if fewer than `capacity` are out.
     ///
-    /// `watch` is called when the holder first takes anything, and has to arrange for [`Table::give_back`] after its
+    /// `watch` is called when the holder first takes anything, and has to arrange for [`Table::release_all`] after its
     /// death.
     ///
     /// # Errors
@@ -180,7 +181,7 @@ impl<K: Key> Table<K> {
         capacity: Capacity,
     ) -> Result<Option<Acquired>, OutOfMemory> {
         let place = slot.reserve(Some(node), &self.account)?;
-        fault::point();
+        inject::panic();
         match node.buckets.acquire(capacity) {
             Ok(out) => {
                 slot.record(place, node);
@@ -214,7 +215,7 @@ impl<K: Key> Table<K> {
         let mut new = NewNode::with_one_permit(query, order, &self.account)?;
         loop {
             let place = slot.reserve(None, &self.account)?;
-            fault::point();
+            inject::panic();
             match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
                     slot.record(place, node);
@@ -298,9 +299,9 @@ impl<K: Key> Table<K> {
     ///
     /// # Cost
     /// O(keys held): 20 to 300 ns each, the more the fewer of them are in a cache.
-    pub fn give_back(&self, pin: &Pin, holder: Holder, is_reused: impl FnMut() -> bool) -> u64 {
+    pub fn release_all(&self, pin: &Pin, holder: Holder, is_reused: impl FnMut() -> bool) -> u64 {
         let account = &self.account;
-        let given = self.holders.give_back(pin, holder, is_reused, account);
+        let given = self.holders.release_all(pin, holder, is_reused, account);
         self.tally.add(pin, Event::GivenBack, given, account);
         given
     }

@@ -14,7 +14,8 @@
 
 use crate::epochs::Pin;
 use crate::lazy_array::LazyArray;
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::Account;
+use crate::out_of_memory::OutOfMemory;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -112,7 +113,7 @@ impl Tally {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::fault::{arm, disarm, Fault};
+    use crate::inject::{arm, disarm, Failure};
     use crate::pin;
     use std::thread;
 
@@ -125,7 +126,7 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    arm(Fault::Memory, 0);
+                    arm(Failure::Memory, 0);
                     for _ in 0..1000 {
                         tally.count(&pin(), Event::GivenBack, &account);
                     }
@@ -134,7 +135,7 @@ mod tests {
             }
         });
         tally.add_first(THREADS, Event::GivenBack, 5, &account);
-        arm(Fault::Memory, 0);
+        arm(Failure::Memory, 0);
         tally.add_first(CHUNK, Event::GivenBack, 6, &account);
         disarm();
         assert_eq!(account.bytes(), bytes, "no place beyond the first chunk");

@@ -11,7 +11,7 @@
 use crate::epochs;
 use crate::holders::{Cursor, Holder};
 use crate::keys::Key;
-use crate::memory::OutOfMemory;
+use crate::out_of_memory::OutOfMemory;
 use crate::slot::Permits;
 use crate::table::Table;
 use equivalent::Equivalent;

@@ -8,7 +8,7 @@
 //!
 //! What is atomic: an acquire, a release, a count; and the return of what a dead holder had *of one key*. The keys of
 //! a dead holder come back one by one, in an order that nobody is promised, each at an instant of its own during
-//! [`Table::give_back`]. So a death is a call on each key, and every history is checked key by key; which is enough:
+//! [`Table::release_all`]. So a death is a call on each key, and every history is checked key by key; which is enough:
 //! a history is linearizable if and only if its part of each object is (Herlihy and Wing 1990, theorem 1).
 //!
 //! The stamps are sequentially consistent, so they order what the machine might not: what this cannot see are

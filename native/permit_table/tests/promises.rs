@@ -89,7 +89,7 @@ fn p4_a_new_process_inherits() {
         let heir = displaced_holder(5, place);
         acquire(&table, holder(1), 7, 1);
         acquire(&table, heir, 8, 1).unwrap();
-        let given = table.give_back(&pin(), heir, || true);
+        let given = table.release_all(&pin(), heir, || true);
         assert_eq!(given, 0);
         let watch = || panic!("it is watched already");
         assert_eq!(acquire_watched(&table, heir, 9, 1, watch), Some(1));
@@ -656,7 +656,7 @@ proptest! {
                     prop_assert_eq!(die(&table, who(holder)), permits);
                 }
                 Call::DieLate { holder } => {
-                    let given = table.give_back(&pin(), who(holder), || true);
+                    let given = table.release_all(&pin(), who(holder), || true);
                     prop_assert_eq!(given, 0);
                 }
                 Call::Sweep => sweep(&table),

@@ -121,7 +121,7 @@ fn p4_a_death_that_is_reported_late_takes_nothing_from_the_next_with_its_pid() {
     let report = |number| {
         let (pid, unreported) = &pids[number as usize];
         for _ in 0..unreported.swap(0, Ordering::Acquire) {
-            table.give_back(&pin(), who(number), || pid.is_reused());
+            table.release_all(&pin(), who(number), || pid.is_reused());
         }
     };
     storm(&table, THREADS, |number| {

@@ -5,7 +5,7 @@
 use super::encoding::{tag, tag_and_size};
 use super::term_key::TermKey;
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use permit_table::{make_room, OutOfMemory};
+use permit_table::{reserve, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
 
 /// The term of a key, in this environment.
@@ -40,7 +40,7 @@ fn decode(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
             _ => None,
         };
         if let Some(inside) = inside {
-            make_room(&mut open, 1)?;
+            reserve(&mut open, 1)?;
             open.push(Open {
                 tag,
                 start: parts.len(),
@@ -48,7 +48,7 @@ fn decode(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
             });
         } else {
             let leaf = leaf(call, word, &mut words)?;
-            make_room(&mut parts, 1)?;
+            reserve(&mut parts, 1)?;
             parts.push(leaf);
         }
         // The last part of a term completes it. That may complete the term around it, and so on.
@@ -59,7 +59,7 @@ fn decode(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
             let whole = compose(call, complete.tag, &parts[complete.start..])?;
             parts.truncate(complete.start);
             open.pop();
-            make_room(&mut parts, 1)?;
+            reserve(&mut parts, 1)?;
             parts.push(whole);
         }
         if open.is_empty() {
@@ -115,14 +115,14 @@ fn compose(call: CallEnv<'_>, tag: u64, parts: &[ErlNifTerm]) -> Result<ErlNifTe
 
 fn every_second(pairs: &[ErlNifTerm], first: usize) -> Result<Vec<ErlNifTerm>, OutOfMemory> {
     let mut list = Vec::new();
-    make_room(&mut list, pairs.len() / 2)?;
+    reserve(&mut list, pairs.len() / 2)?;
     list.extend(pairs.iter().skip(first).step_by(2));
     Ok(list)
 }
 
 fn bytes(size: usize, words: &mut impl Iterator<Item = u64>) -> Result<Vec<u8>, OutOfMemory> {
     let mut bytes = Vec::new();
-    make_room(&mut bytes, size)?;
+    reserve(&mut bytes, size)?;
     bytes.resize(size, 0);
     fill(&mut bytes, words);
     Ok(bytes)

@@ -3,7 +3,7 @@
 use super::encoding::{tag, tag_and_size, with_size};
 use super::reading::{OpaqueTerm, Reading};
 use crate::enif::{self, ErlNifTerm};
-use permit_table::{fault, OutOfMemory};
+use permit_table::{inject, OutOfMemory};
 use rustler::sys::{enif_free_env, ErlNifEnv};
 use std::ptr;
 
@@ -35,7 +35,7 @@ impl EncodedKey {
             words[..read.len()].copy_from_slice(read);
             return Ok(Self { words });
         }
-        fault::memory()?;
+        inject::out_of_memory()?;
         let mut encoding = Vec::new();
         encoding
             .try_reserve_exact(read.len())

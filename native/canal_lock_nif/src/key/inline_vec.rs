@@ -3,7 +3,7 @@
 //! The crate smallvec takes three times as many instructions to push a value, and reading a short key consists mostly
 //! of pushes. Filling the space with zeros first would take as long as reading a tuple.
 
-use permit_table::{make_room, OutOfMemory};
+use permit_table::{reserve, OutOfMemory};
 use std::mem::MaybeUninit;
 
 pub(super) struct InlineVec<T, const N: usize> {
@@ -91,7 +91,7 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
         values: impl Iterator<Item = T>,
     ) -> Result<(), OutOfMemory> {
         let moving = if self.heap.is_empty() { self.length } else { 0 };
-        make_room(&mut self.heap, moving + count)?;
+        reserve(&mut self.heap, moving + count)?;
         let moved = self.inline[..moving].iter();
         // SAFETY: as in `values`.
         let moved = moved.map(|value| unsafe { value.assume_init() });

@@ -32,7 +32,7 @@ use super::walk::with_verified_reading;
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
 use parking_lot::Mutex;
-use permit_table::{fault, make_room, Ordered, OutOfMemory, SortedList};
+use permit_table::{inject, reserve, Ordered, OutOfMemory, SortedList};
 use rustler::{Env, Resource};
 use std::mem;
 use std::panic::RefUnwindSafe;
@@ -110,7 +110,7 @@ impl Handle {
 
     /// Drops the key after the call that needed the handle.
     pub(crate) fn empty(&self) {
-        fault::point();
+        inject::panic();
         let interned = self.0.lock().take();
         drop(interned);
     }
@@ -146,7 +146,7 @@ fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
     let mut candidates = Vec::new();
     let registered = registry.registered.from(digest);
     for same in registered.take_while(|other| other.digest == digest) {
-        make_room(&mut candidates, 1)?;
+        reserve(&mut candidates, 1)?;
         candidates.push(same.interned.clone());
     }
     Ok((candidates, registry.additions))
@@ -188,7 +188,7 @@ pub(crate) fn has_unused() -> bool {
 
 /// Frees the long keys that are no longer in use. To be called on a dirty scheduler.
 pub(crate) fn free_unused() {
-    fault::point();
+    inject::panic();
     let unused = mem::take(&mut REGISTRY.lock().unused);
     drop(unused);
 }

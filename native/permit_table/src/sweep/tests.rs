@@ -160,7 +160,7 @@ proptest! {
 #[test]
 fn p9_there_is_room_before_anything_is_unlinked() {
     let mut sweep = Sweep::<u64>::new();
-    assert!(sweep.make_room().is_ok());
+    assert!(sweep.reserve().is_ok());
     assert!(sweep.fresh.capacity() > 0 && sweep.waiting.capacity() > 0);
 }
 /// K3: what somebody is just linking in is not in the list yet, so it cannot be taken out.

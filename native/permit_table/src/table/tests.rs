@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::buckets::Idleness;
-use crate::fault::{arm, disarm, Fault};
+use crate::inject::{arm, disarm, Failure};
 use crate::keys::{Link, CHUNK, MIN_BITS};
 use crate::pin;
 use crate::sync::Ordering::Relaxed;
@@ -32,7 +32,7 @@ impl Query<u64> for u64 {
 }
 
 fn holder(word: u64, place: u64) -> Holder {
-    // SAFETY: each test is one thread, and what it does after `give_back` is what the next process does.
+    // SAFETY: each test is one thread, and what it does after `release_all` is what the next process does.
     unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) }
 }
 
@@ -72,22 +72,22 @@ fn sweep(table: &Table<u64>, passes: usize) {
 }
 
 /// Runs a call that meets the fault after `grants` places of its kind. Returns its result, unless it panicked.
-fn with_fault<T>(fault: Fault, grants: usize, call: impl FnOnce() -> T) -> Option<T> {
-    arm(fault, grants);
+fn with_failure<T>(failure: Failure, grants: usize, call: impl FnOnce() -> T) -> Option<T> {
+    arm(failure, grants);
     let outcome = catch_unwind(AssertUnwindSafe(call));
-    assert_eq!(disarm() > 0 && fault == Fault::Panic, outcome.is_err());
+    assert_eq!(disarm() > 0 && failure == Failure::Panic, outcome.is_err());
     outcome.ok()
 }
 
 /// Calls with the fault at one place after the other, until the call goes through; returns its answer, and how often it
 /// did not.
-fn through_faults<T, E>(
-    fault: Fault,
+fn through_failures<T, E>(
+    failure: Failure,
     mut call: impl FnMut() -> Result<T, E>,
     mut check: impl FnMut(),
 ) -> (T, usize) {
     for grants in 0.. {
-        if let Some(Ok(answer)) = with_fault(fault, grants, &mut call) {
+        if let Some(Ok(answer)) = with_failure(failure, grants, &mut call) {
             return (answer, grants);
         }
         check();
@@ -112,7 +112,7 @@ fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
         (holder(3, 0), 4),
         (holder(4, 0), 5),
     ];
-    for (fault, least) in [(Fault::Memory, 12), (Fault::Panic, 25)] {
+    for (failure, least) in [(Failure::Memory, 12), (Failure::Panic, 25)] {
         let table = Table::new(4096).unwrap();
         let mut failures = 0;
         let is = |key| {
@@ -122,17 +122,17 @@ fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
         };
         let watched = Cell::new(0);
         let watch = || {
-            fault::point();
+            inject::panic();
             watched.set(watched.get() + 1);
-            fault::point();
+            inject::panic();
             Ok::<(), OutOfMemory>(())
         };
         for (holder, key) in calls {
             let before = is(key);
             let first = table.holders.find(holder).is_none();
             watched.set(0);
-            let (acquired, failed) = through_faults(
-                fault,
+            let (acquired, failed) = through_failures(
+                failure,
                 || table.acquire(&pin(), holder, &key, Capacity::of(9, 1), watch),
                 || {
                     assert_eq!(is(key), before);
@@ -149,9 +149,9 @@ fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
         for (holder, key) in calls {
             let before = is(key);
             let release = || table.release(&pin(), holder, &key);
-            failures += through_faults(fault, release, || assert_eq!(is(key), before)).1;
+            failures += through_failures(failure, release, || assert_eq!(is(key), before)).1;
         }
-        assert!(failures >= least, "{fault:?}: {failures}");
+        assert!(failures >= least, "{failure:?}: {failures}");
         assert_eq!(permits(&table), 0);
     }
 }
@@ -161,7 +161,7 @@ fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
 fn p9_a_key_without_memory_for_its_node_costs_nothing() {
     let account = Account::default();
     let new = || NewNode::with_one_permit(&LONG, 1, &account);
-    let failed = with_fault(Fault::Memory, 0, || new().is_err());
+    let failed = with_failure(Failure::Memory, 0, || new().is_err());
     assert_eq!((failed, account.bytes()), (Some(true), 0));
     let new = new().unwrap();
     assert_eq!(account.bytes(), size_of::<Node<u64>>() + 1000);
@@ -206,7 +206,7 @@ fn p8_a_pass_goes_on_after_a_step_without_memory() {
     // What is used no more goes with the second pass.
     sweep(&table, 1);
     let step = || table.sweep_step(&mut Budget::of(64));
-    let progress = with_fault(Fault::Memory, 0, step);
+    let progress = with_failure(Failure::Memory, 0, step);
     assert_eq!(progress, Some(Progress::Waiting));
     assert_eq!(table.usage().keys, 10);
     sweep(&table, 1);
@@ -323,7 +323,7 @@ fn e2_nothing_is_freed_while_barriers_are_refused() {
     sweep(&table, 1);
     let before = table.usage();
 
-    arm(Fault::Barriers, 0);
+    arm(Failure::Barriers, 0);
     for _ in 0..5 {
         assert_ne!(table.sweep_step(&mut Budget::of(64)), Progress::Done);
     }
@@ -381,9 +381,9 @@ fn p4_a_death_gives_back_in_spite_of_a_panic() {
             }
             let mut hits = 0;
             for (deaths, dead) in [(1, me()), (2, holder(3, 0))] {
-                arm(Fault::Panic, grants);
-                let given = table.give_back(&pin(), dead, || {
-                    fault::point();
+                arm(Failure::Panic, grants);
+                let given = table.release_all(&pin(), dead, || {
+                    inject::panic();
                     is_reused
                 });
                 hits += disarm();
@@ -414,7 +414,7 @@ fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
         let mut swept = 0;
         while swept < 8 {
             let step = || table.sweep_step(&mut Budget::of(256));
-            match with_fault(Fault::Panic, grants, step) {
+            match with_failure(Failure::Panic, grants, step) {
                 Some(Progress::Done) => swept += 1,
                 Some(_) => {}
                 None => panics += 1,
@@ -451,7 +451,7 @@ fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
     let mut panics = 0;
     loop {
         grants = (grants + 1) % 40;
-        match with_fault(Fault::Panic, grants, || {
+        match with_failure(Failure::Panic, grants, || {
             table.sweep_step(&mut Budget::of(16))
         }) {
             Some(Progress::More) => {}
@@ -479,7 +479,7 @@ fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
 #[test]
 fn p9_a_table_that_cannot_be_made_leaves_nothing() {
     let new = || Table::<u64>::new(16);
-    let (_, failures) = through_faults(Fault::Memory, new, || ());
+    let (_, failures) = through_failures(Failure::Memory, new, || ());
     assert_eq!(
         failures, 5,
         "the tally, the keys and their heads, the holders"

@@ -114,7 +114,7 @@ pub fn holder(number: u64) -> Holder {
 
 /// A holder that shares its place with others.
 pub fn displaced_holder(number: u64, place: u64) -> Holder {
-    // SAFETY: in the tests the calls of each number are of one thread at a time, and `give_back` is told the truth.
+    // SAFETY: in the tests the calls of each number are of one thread at a time, and `release_all` is told the truth.
     unsafe { Holder::new(NonZeroU64::new(number + 1).unwrap(), place) }
 }
 
@@ -181,7 +181,7 @@ pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotH
 
 /// A holder has died.
 pub fn die(table: &Table<Name>, holder: Holder) -> u64 {
-    table.give_back(&pin(), holder, || false)
+    table.release_all(&pin(), holder, || false)
 }
 
 /// A pid of a VM, which starts one process after the other with it, and may report a death when the next one is alive.

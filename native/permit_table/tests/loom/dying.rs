@@ -157,7 +157,7 @@ impl Late {
     /// Reports a death of a process with the pid. Returns how many permits were given back.
     fn report(&self) -> u64 {
         let is_reused = || self.pid.is_reused();
-        self.table.give_back(&pin(), self.holder, is_reused)
+        self.table.release_all(&pin(), self.holder, is_reused)
     }
 
     /// The process that has the pid dies, and its death is reported as often as it was watched.

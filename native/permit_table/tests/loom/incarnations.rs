@@ -221,7 +221,7 @@ fn i1_a_death_as_soon_as_a_table_can_be_found() {
                 assert_eq!(open.number(), 1);
                 assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
                 if let Some(watched) = open.watch.incarnation(&pin) {
-                    watched.table.give_back(&pin, holder(0), || false);
+                    watched.table.release_all(&pin, holder(0), || false);
                 }
                 assert_eq!(count(&open.table, 1), 0);
             },

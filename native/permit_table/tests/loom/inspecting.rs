@@ -224,7 +224,7 @@ fn a_look_beside_a_death_whose_pid_is_reused() {
             let ((seen, held), given) = sides.beside(
                 &table,
                 move |t| (on_record(t), held(t, next)),
-                move |t| t.give_back(&pin(), next, || true),
+                move |t| t.release_all(&pin(), next, || true),
             );
             assert_eq!(given, 0);
             assert_eq!(seen, BTreeMap::from([((0, 1), 1), ((7, 7), 1)]));
@@ -244,7 +244,7 @@ fn a_look_beside_a_death_whose_pid_and_place_are_taken() {
         sides.beside(
             &table,
             move |t| {
-                t.give_back(&pin(), next, || false);
+                t.release_all(&pin(), next, || false);
             },
             move |t| {
                 // The new process is alive from the moment when the slot is GIVING.

@@ -67,8 +67,8 @@ fn release_not_held<const N: usize>(table: &WordTable, holder: Holder, key: &Wor
 }
 
 #[inline(never)]
-fn give_back(table: &WordTable, holder: Holder) -> u64 {
-    PinPerCall.call(|pin| table.give_back(pin, holder, || false))
+fn release_all(table: &WordTable, holder: Holder) -> u64 {
+    PinPerCall.call(|pin| table.release_all(pin, holder, || false))
 }
 
 #[inline(never)]
@@ -155,7 +155,7 @@ fn lives(times: u64) {
         // SAFETY: this program has one thread, and the one before has gone.
         let mortal = unsafe { holder_at(number, 1) };
         take(&table, mortal, &key);
-        assert_eq!(give_back(&table, mortal), 1);
+        assert_eq!(release_all(&table, mortal), 1);
     };
     live(0);
     counted(|| (0..times).for_each(live));
