@@ -1,12 +1,11 @@
-//! Acquire and release by those who hold other keys meanwhile. Two are on the record itself; those beyond are in a hash
-//! table of the holder's own.
+//! Acquire and release by holders of other keys. Two keys are in the slot itself, the others in the list of the holder.
 
 use crate::subject::{reclaiming, table_of_held, Choice, Thread, Work};
 use bench_table::caller::{acquire, pair, release, unlimited, PinPerCall, Pinning, WordTable};
 use bench_table::word_key::{binary, Words};
 use criterion::Criterion;
 
-/// Holds so many keys that nobody else has.
+/// The number of other keys that the thread holds. No other thread has them.
 struct Holding(u64);
 
 impl Holding {
@@ -37,10 +36,10 @@ impl Work for Holding {
 }
 
 pub fn bench(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("pair of one who holds");
+    let mut group = criterion.benchmark_group("pair of a holder");
     let table = table_of_held(0);
     for held in [1, 3, 1000] {
-        let name = format!("{held} others");
+        let name = format!("{held} other keys");
         reclaiming(&mut group, &name, &table, Choice::Own, &Holding(held));
     }
     group.finish();

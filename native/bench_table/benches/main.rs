@@ -1,29 +1,29 @@
-//! How long the calls of a table take, by 1, 2, 4... threads and as many as the machine runs at a time.
+//! The time that the calls of a table take, with 1, 2, 4... threads up to the parallelism of the machine.
 //!
-//! `make bench-table` builds this as one program that needs nothing beside it, to be taken to other machines:
+//! `make bench-table` builds this as one program without dependencies, which can be copied to other machines:
 //!
 //! ```text
-//!   bench_table --bench                 all of it, in minutes; the options are criterion's (--help)
-//!   bench_table --bench 'pair/one'      what has this in its name (a regular expression)
-//!   bench_table --list                  the names
-//!   bench_table                         each once, to see that it runs
+//!   bench_table --bench                 runs all, in minutes; the options are criterion's (--help)
+//!   bench_table --bench 'pair/one'      runs those whose name matches the regular expression
+//!   bench_table --list                  prints the names
+//!   bench_table                         runs each once, as a test
 //!
-//!   BENCH_TABLE_THREADS=64              the most threads, instead of as many as the machine runs at a time
-//!   CRITERION_HOME=FOLDER               where the results go (JSON), instead of ./criterion
+//!   BENCH_TABLE_THREADS=64              the maximal number of threads (default: the parallelism of the machine)
+//!   CRITERION_HOME=FOLDER               the folder for the results in JSON (default: ./criterion)
 //! ```
 //!
-//! The last part of a name is the number of threads. The time is what passes until all of them have done the same
-//! number of calls, divided by that number: with the same time at twice the threads, twice as much has been done. The
-//! threads are free to move between cores, as the VM's schedulers are unless somebody binds them.
+//! The last part of a name is the number of threads. The time is that until all threads have made the same number of
+//! calls, divided by that number. So the same time with twice the threads means twice the throughput. Threads can move
+//! between cores, like the VM's schedulers unless they are bound.
 //!
-//! | room | what it measures |
+//! | benchmark group | what it measures |
 //! |---|---|
-//! | `pairs.rs` | acquire and release: on one key, on a key each, on any of a million; beside bare words |
-//! | `refused.rs` | acquire of a key that is full |
-//! | `lives.rs` | holders that come and go |
-//! | `held.rs` | acquire and release by those who hold other keys |
+//! | `pairs.rs` | acquire and release: on one key, one key per thread, a random one of a million; on bare words |
+//! | `refused.rs` | acquire of a full key |
+//! | `lives.rs` | short-lived holders |
+//! | `held.rs` | acquire and release by holders of other keys |
 //!
-//! Unless a name says "one pin", each call pins, as those of the library do, and the sweep goes on beside them.
+//! Unless a name contains "one pin", each call pins, as in the library, and the sweep runs at the same time.
 
 mod held;
 mod lives;
@@ -34,8 +34,8 @@ mod subject;
 use criterion::Criterion;
 use std::time::Duration;
 
-/// Of criterion; where the options do not say otherwise. Times between threads waver from sample to sample, not within
-/// one, so many short samples say more than a few long ones.
+/// The default settings of criterion. With several threads, times vary from sample to sample, not within one.
+/// Therefore many short samples say more than a few long ones.
 fn criterion() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(500))
@@ -46,13 +46,13 @@ fn criterion() -> Criterion {
 }
 
 fn main() {
-    // Otherwise criterion asks a cargo, which may not be there.
+    // Without this, criterion runs cargo, which may not be installed.
     if std::env::var_os("CRITERION_HOME").is_none() {
         std::env::set_var("CRITERION_HOME", "criterion");
     }
     let measures = |argument: &String| ["--bench", "--list", "--help"].contains(&argument.as_str());
     if !std::env::args().any(|argument| measures(&argument)) {
-        eprintln!("each runs once, to see that it does; to measure, say: bench_table --bench");
+        eprintln!("each benchmark runs once, as a test; to measure, run: bench_table --bench");
     }
     let mut criterion = criterion();
     pairs::bench(&mut criterion);

@@ -1,5 +1,5 @@
-//! Acquire and release. The floor is a bare word with a ceiling: a compare-and-swap that takes, and a subtraction that
-//! gives back. On one key that is what the cores' quarrel about the cache line costs, whatever is done besides.
+//! Acquire and release. The baseline is a bare word with a limit: a compare-and-swap that acquires, and a subtraction
+//! that releases. On one key, it shows the cost of contention for the cache line alone.
 
 use crate::subject::{reclaiming, table_of_held, with_one_pin, Choice, Thread, Work, MANY};
 use bench_table::caller::{pair, Pinning, WordTable};
@@ -38,7 +38,7 @@ pub fn bench(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A word as far from the next as cache lines disturb each other.
+/// A word with enough alignment that neighbors share no cache line.
 #[repr(align(128))]
 #[derive(Default)]
 struct Word(AtomicU64);

@@ -1,4 +1,4 @@
-//! Acquire of a key that is full: nothing is written but the count of refusals, which each thread has its own of.
+//! Acquire of a full key. It writes only the counter of refusals, which each thread has for itself.
 
 use crate::subject::{reclaiming, table_of_held, with_one_pin, Choice, Thread, Work, MANY};
 use bench_table::caller::{acquire, Pinning, WordTable};

@@ -1,4 +1,4 @@
-//! The table that is measured, and how one measurement goes.
+//! The measured table, and the steps of a measurement.
 
 use bench_table::caller::{acquire, holder, unlimited, OnePin, PinPerCall, Pinning, WordTable};
 use bench_table::word_key::{tuple, Words};
@@ -8,28 +8,28 @@ use criterion::{BenchmarkGroup, BenchmarkId, Throughput};
 use permit_table::Holder;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of the threads' holders begin here; those below hold keys from before.
+/// The numbers of the threads' holders start here. Holders with smaller numbers hold keys from the beginning.
 const CROWD: u64 = 1 << 20;
 
-/// Keys of the large table. Far more than any cache has room for: 64 MB of nodes.
+/// Keys of the large table: 64 MB of nodes, far more than a cache has.
 pub const MANY: u64 = 1_000_000;
 
-/// Where the next thread's dice begin. Elsewhere each time: the same part of the keys in each sample would come to lie
-/// in a cache.
+/// The random seed of the next thread. It differs for each sample: otherwise each sample would use the same keys, and
+/// they would be in a cache.
 static DICE: AtomicU64 = AtomicU64::new(0);
 
-/// Which key a call is about.
+/// The key of a call.
 #[derive(Clone, Copy)]
 pub enum Choice {
     /// Key 0, for all threads.
     One,
-    /// The thread's number is the key's.
+    /// The key with the thread's number.
     Own,
-    /// Any of the first [`MANY`].
+    /// A random one of the first [`MANY`] keys.
     Random,
 }
 
-/// A thread of the crowd.
+/// A measured thread.
 pub struct Thread<P> {
     pub pinning: P,
     pub number: u64,
@@ -49,7 +49,7 @@ impl<P> Thread<P> {
     }
 
     pub fn holder(&self) -> Holder {
-        // SAFETY: the thread's own, and there is one crowd at a time.
+        // SAFETY: the number belongs to this thread, and one crowd runs at a time.
         unsafe { holder(CROWD + self.number) }
     }
 
@@ -60,7 +60,7 @@ impl<P> Thread<P> {
             Choice::One => 0,
             Choice::Own => self.number,
             Choice::Random => {
-                // Knuth's MMIX; the high bits are the good ones.
+                // Knuth's MMIX generator. Its high bits are the good ones.
                 self.dice = self
                     .dice
                     .wrapping_mul(6_364_136_223_846_793_005)
@@ -71,30 +71,30 @@ impl<P> Thread<P> {
     }
 }
 
-/// A table in which these keys have a permit out, taken by holders of two.
+/// A table in which each of these keys has one permit out. Each holder has two keys.
 pub fn table_of_held(keys: u64) -> WordTable {
-    let table = WordTable::new(2 * CROWD as usize).expect("there is memory");
+    let table = WordTable::new(2 * CROWD as usize).expect("out of memory");
     for number in 0..keys {
-        // SAFETY: this thread's alone.
+        // SAFETY: only this thread uses it.
         let holder = unsafe { holder(number / 2) };
         acquire(&table, &PinPerCall, holder, &tuple(number), unlimited());
     }
     table
 }
 
-/// What a thread does with the table again and again. A type, so that it is compiled for each way to pin.
+/// The repeated work of a thread. A type, so that it is compiled for each kind of pinning.
 pub trait Work: Sync {
-    /// What comes before the time is taken.
+    /// Preparation, not measured.
     fn prepare<P: Pinning>(&self, _table: &WordTable, _thread: &mut Thread<P>) {}
 
-    /// What is measured.
+    /// The measured work.
     fn once<P: Pinning>(&self, table: &WordTable, thread: &mut Thread<P>);
 
-    /// What comes after.
+    /// Clean-up, not measured.
     fn clean_up<P: Pinning>(&self, _table: &WordTable, _thread: &Thread<P>) {}
 }
 
-/// Measures with a pin for each call, and with the sweep beside.
+/// Measures with one pin per call, while the sweep runs.
 pub fn reclaiming(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -111,7 +111,7 @@ pub fn reclaiming(
     }
 }
 
-/// Measures with one pin for all calls, and without a sweep.
+/// Measures with one pin for all calls, without a sweep.
 pub fn with_one_pin(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -140,7 +140,7 @@ fn measure<P: Pinning>(
             let prepare = |number| {
                 let mut thread = thread(number);
                 work.prepare(table, &mut thread);
-                // The first call of a holder is another one: it takes its slot.
+                // The first call of a holder is different: it occupies a slot.
                 work.once(table, &mut thread);
                 Leaving {
                     thread,
@@ -157,7 +157,7 @@ fn measure<P: Pinning>(
     });
 }
 
-/// A thread that cleans up after itself.
+/// A thread that cleans up when it is dropped.
 struct Leaving<'a, P: Pinning, W: Work> {
     thread: Thread<P>,
     work: &'a W,

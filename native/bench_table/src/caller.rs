@@ -1,5 +1,5 @@
-//! What stands for a process: a holder, and the two calls that it makes. They go the way of the library's hot calls:
-//! first as if the key were known, and all the way only if it is not (the sweep may have taken it).
+//! A simulated process: a holder and its two calls. They take the path of the library's hot calls: first as if the key
+//! were present, and the full path only if it is not (the sweep may have reclaimed it).
 
 use crate::word_key::{WordKey, Words};
 use permit_table::{pin, Acquired, Capacity, Holder, OutOfMemory, Pin, Query, Table};
@@ -14,32 +14,32 @@ pub fn unlimited() -> Capacity {
     Capacity::MAX
 }
 
-/// A holder by its number, at a place of its own.
+/// A holder by its number, with its own place.
 ///
 /// # Safety
 /// One thread at a time makes calls on behalf of a number, in one table.
 pub unsafe fn holder(number: u64) -> Holder {
-    // SAFETY: as the caller says; distinct numbers are distinct words.
+    // SAFETY: guaranteed by the caller. Distinct numbers are distinct words.
     unsafe { holder_at(number, number) }
 }
 
-/// A holder by its number, at the place of somebody who has gone.
+/// A holder by its number, at a place that other holders have had.
 ///
 /// # Safety
-/// As [`holder`]; and of those with one place one lives at a time.
+/// As [`holder`]; and only one living holder has a place.
 pub unsafe fn holder_at(number: u64, place: u64) -> Holder {
     let word = NonZeroU64::MIN.saturating_add(number);
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { Holder::new(word, place) }
 }
 
-/// How a thread keeps what it reads from being freed.
+/// How a thread protects what it reads from being freed.
 pub trait Pinning {
-    /// Inside, for one call of the table.
+    /// Runs one call of the table while pinned.
     fn call<R>(&self, body: impl FnOnce(&Pin) -> R) -> R;
 }
 
-/// A pin for each call: what the library does, and what reclamation costs its callers.
+/// One pin per call, as in the library. Includes the cost of reclamation for the callers.
 pub struct PinPerCall;
 
 impl Pinning for PinPerCall {
@@ -49,11 +49,11 @@ impl Pinning for PinPerCall {
     }
 }
 
-/// One pin around all calls: what they would cost if nothing were ever freed.
+/// One pin around all calls: the cost if nothing were ever freed.
 pub struct OnePin(Pin);
 
 impl OnePin {
-    /// From now on, of this thread.
+    /// Pins this thread.
     pub fn begin() -> Self {
         Self(pin())
     }
@@ -66,10 +66,10 @@ impl Pinning for OnePin {
     }
 }
 
-/// Takes a permit, or is refused.
+/// Acquires a permit, or is refused.
 ///
 /// # Panics
-/// Without memory.
+/// If there is no memory.
 #[inline(always)]
 pub fn acquire<const N: usize>(
     table: &WordTable,
@@ -80,12 +80,12 @@ pub fn acquire<const N: usize>(
 ) -> Acquired {
     let key = black_box(key);
     let known = pinning.call(|pin| table.acquire_known(pin, holder, key, capacity, watch));
-    let known = known.expect("there is memory");
-    known.unwrap_or_else(|| acquire_surely(table, holder, key, capacity))
+    let known = known.expect("out of memory");
+    known.unwrap_or_else(|| acquire_slow(table, holder, key, capacity))
 }
 
 #[cold]
-fn acquire_surely<Q: Query<WordKey>>(
+fn acquire_slow<Q: Query<WordKey>>(
     table: &WordTable,
     holder: Holder,
     key: &Q,
@@ -93,10 +93,10 @@ fn acquire_surely<Q: Query<WordKey>>(
 ) -> Acquired {
     table
         .acquire(&pin(), holder, key, capacity, watch)
-        .expect("there is memory")
+        .expect("out of memory")
 }
 
-/// Gives a permit back.
+/// Releases a permit.
 ///
 /// # Panics
 /// If the holder has none.
@@ -110,13 +110,13 @@ pub fn release<const N: usize>(
     let key = black_box(key);
     let held = pinning.call(|pin| table.release_inline(pin, holder, key));
     assert!(
-        held || release_beyond(table, pinning, holder, key),
-        "only what has been acquired is released"
+        held || release_slow(table, pinning, holder, key),
+        "the holder has no permit of the key"
     );
 }
 
 #[cold]
-fn release_beyond<const N: usize>(
+fn release_slow<const N: usize>(
     table: &WordTable,
     pinning: &impl Pinning,
     holder: Holder,
@@ -125,7 +125,7 @@ fn release_beyond<const N: usize>(
     pinning.call(|pin| table.release_more(pin, holder, key))
 }
 
-/// Takes a permit and gives it back.
+/// Acquires and releases a permit.
 #[inline(always)]
 pub fn pair<const N: usize>(
     table: &WordTable,
@@ -137,7 +137,7 @@ pub fn pair<const N: usize>(
     release(table, pinning, holder, key);
 }
 
-/// Where the VM would be asked to watch the holder.
+/// The VM would monitor the holder here.
 #[inline(always)]
 fn watch() -> Result<(), OutOfMemory> {
     Ok(())

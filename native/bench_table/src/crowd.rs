@@ -1,24 +1,23 @@
-//! Many threads that begin at once.
+//! Runs threads that start at the same time.
 
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The environment variable that says how many threads there are at most; otherwise as many as the machine runs at a
-/// time.
+/// The environment variable with the maximal number of threads. The default is the parallelism of the machine.
 pub const THREADS: &str = "BENCH_TABLE_THREADS";
 
-/// 1, 2, 4... and the most.
+/// 1, 2, 4... and the maximum.
 ///
 /// # Panics
-/// If [`THREADS`] is there and is no positive number.
+/// If [`THREADS`] is set and is not a positive number.
 pub fn sizes() -> Vec<usize> {
     let most = match std::env::var(THREADS) {
         Ok(number) => number
             .parse()
             .ok()
             .filter(|&most| most > 0)
-            .unwrap_or_else(|| panic!("{THREADS} is {number:?}, which is no positive number")),
+            .unwrap_or_else(|| panic!("{THREADS} is {number:?}, not a positive number")),
         Err(_) => thread::available_parallelism().map_or(1, usize::from),
     };
     up_to(most)
@@ -32,7 +31,8 @@ fn up_to(most: usize) -> Vec<usize> {
         .collect()
 }
 
-/// From the first thread's beginning to the last one's end. Each prepares, waits until all have, and runs.
+/// The time from the start of the first thread to the end of the last one. Each thread prepares, waits for the others,
+/// and runs.
 pub fn time<T>(
     threads: usize,
     prepare: impl Fn(usize) -> T + Sync,
@@ -54,7 +54,7 @@ pub fn time<T>(
             .collect();
         crowd
             .into_iter()
-            .map(|one| one.join().expect("a thread of the crowd has panicked"))
+            .map(|one| one.join().expect("a measured thread has panicked"))
             .collect()
     });
     let first = spans.iter().map(|(begin, _)| *begin).min();
@@ -65,7 +65,7 @@ pub fn time<T>(
     }
 }
 
-/// A thread that panics ends the program: the others would wait for it for ever.
+/// A thread that panics ends the program: the others would wait for it forever.
 struct AllOrNone;
 
 impl Drop for AllOrNone {

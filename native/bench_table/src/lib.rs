@@ -1,17 +1,16 @@
-//! What [`permit_table::Table`] costs by itself, without a VM around it.
+//! Measures [`permit_table::Table`] alone, without a VM.
 //!
-//! | room | what it is |
+//! | part | content |
 //! |---|---|
-//! | `benches/` | how long a call takes, by one thread and by many (`make bench-table`) |
-//! | `src/bin/table_instructions/` | how many instructions it takes, by one thread (`scripts/instructions.sh`) |
+//! | `benches/` | the time per call, with one thread and with many (`make bench-table`) |
+//! | `src/bin/table_instructions/` | the instructions per call, with one thread (`scripts/instructions.sh`) |
 //! | [`word_key`] | keys like those of the native library |
-//! | [`caller`] | what a process is there: a holder that takes and gives back |
-//! | [`crowd`] | many threads that begin at once |
-//! | [`sweeper`] | the sweep beside them |
+//! | [`caller`] | a simulated process: a holder that acquires and releases |
+//! | [`crowd`] | threads that start at the same time |
+//! | [`sweeper`] | the sweep during the calls |
 //!
-//! All of it goes by the public functions of the table, and calls them as the native library does, so that the figures
-//! mean something for it. What is missing here is what the library does besides: to read terms, to make terms, and the
-//! VM's own call of a native function.
+//! The measurements use the public functions of the table in the same way as the native library does. They do not
+//! include its other work: reading and building terms, and the VM's call of a native function.
 
 pub mod caller;
 pub mod crowd;

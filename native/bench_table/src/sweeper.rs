@@ -1,4 +1,4 @@
-//! The sweep beside those who call.
+//! The sweep during the measured calls.
 
 use crate::caller::WordTable;
 use permit_table::{Budget, Progress};
@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Keys that a step looks at: as many as the library's manager has it look at.
+/// Keys per step, as in the manager of the library.
 const BUDGET: usize = 256;
 
-/// Between two steps. The manager takes one after the other, and begins anew every five seconds; here the sweep never
-/// ends, and leaves the processor to those who are measured, of whom there are as many as it has cores.
+/// The pause between two steps. The manager runs the steps of a pass without pauses, and starts a pass every five
+/// seconds. Here the sweep never ends, and must leave the processor to the measured threads, of which there is one per
+/// core.
 const REST: Duration = Duration::from_millis(1);
 
-/// Runs something while the sweep goes through the table again and again.
+/// Runs `body` while the sweep repeatedly walks the table.
 pub fn beside<R>(table: &WordTable, body: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -28,7 +29,7 @@ pub fn beside<R>(table: &WordTable, body: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Ends the sweep however the body ends, because the scope waits for it.
+/// Ends the sweep, even if the body panics, because the scope waits for it.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -37,7 +38,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// One pass, as fast as it goes.
+/// One pass without pauses.
 pub fn pass(table: &WordTable) {
     while table.sweep_step(&mut Budget::of(BUDGET)) != Progress::Done {}
 }

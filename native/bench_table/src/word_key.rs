@@ -1,18 +1,18 @@
-//! Keys like the small ones of the native library (`canal_lock_nif/src/key/encoded_key.rs`): a word that says what
-//! the parts are, and up to four words that are the parts. They are as large, they are hashed two words at a time as
-//! those are, and are compared as those are: shape and words, as many as the shape speaks of.
+//! Keys like the small ones of the native library (`canal_lock_nif/src/key.rs`, `key/small.rs`): one word for the types
+//! of the parts, and up to four words for the parts. They have the same size, are hashed two words at a time, and are
+//! compared in the same way: the shape, and as many words as the shape has.
 
 use equivalent::Equivalent;
 use permit_table::{Key, OutOfMemory, Query};
 use std::hash::{Hash, Hasher};
 
-/// A part that is one word: an atom, a small integer.
+/// A part of one word: an atom, a small integer.
 const IMMEDIATE: u64 = 1;
 /// `TUPLE + N`: a tuple of `N` parts.
 const TUPLE: u64 = 0x10;
 /// `BINARY + N`: a binary of `N` bytes.
 const BINARY: u64 = 0x40;
-/// Words of the VM for an atom and for the integer 0; what it adds to an integer for each one more is 16.
+/// The VM's words for an atom and for the integer 0. Successive integers differ by 16.
 const SOME_ATOM: u64 = 0x0002_4a0b;
 const SMALL_ZERO: u64 = 0xf;
 
@@ -29,7 +29,7 @@ impl Key for WordKey {
     }
 }
 
-/// What a [`WordKey`] of `N` words is looked up by, and made from.
+/// The query for a [`WordKey`] of `N` words.
 #[derive(Clone, Copy)]
 pub struct Words<const N: usize> {
     shape: u64,

@@ -1,8 +1,8 @@
-//! Memory by the shortest way that there is, so that what is counted is the table's work, and the same on all machines:
-//! C libraries take from fifty to some hundred instructions for a node, each version another number. (In the native
-//! library the VM's allocators give it.)
+//! A minimal memory allocator, so that the counted instructions are the table's own, and the same on all machines. C
+//! libraries take 50 to several hundred instructions per node, depending on the version. (In the native library the
+//! VM's allocators are used.)
 //!
-//! What is freed is kept, by its size, for the next one who asks; large pieces are the system's business.
+//! Freed memory is kept by size, for the next allocation of that size. Large allocations go to the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,20 +11,20 @@ use std::ptr;
 #[global_allocator]
 static ALLOCATOR: Kept = Kept([const { Cell::new(ptr::null_mut()) }; SIZES]);
 
-/// Pieces are of so many bytes, or of twice, three times... as many; and begin at a multiple of it.
+/// Sizes are multiples of this number of bytes, and so are addresses.
 const UNIT: usize = 64;
 
 /// Up to 4 KiB.
 const SIZES: usize = 64;
 
-/// The first free piece of each size; each leads to the next.
+/// The first free block of each size. Each block points to the next.
 struct Kept([Cell<*mut u8>; SIZES]);
 
 // SAFETY: this program has one thread.
 unsafe impl Sync for Kept {}
 
 impl Kept {
-    /// The pieces that will do, and how large they are.
+    /// The free list for a layout, and the layout of its blocks.
     fn size(&self, layout: Layout) -> Option<(&Cell<*mut u8>, Layout)> {
         if layout.align() > UNIT {
             return None;
@@ -35,11 +35,12 @@ impl Kept {
     }
 }
 
-// SAFETY: a piece is the system's, of at least the size and alignment asked for; it is given to one at a time.
+// SAFETY: a block is from the system, has at least the requested size and alignment, and is handed out to one user at a
+// time.
 unsafe impl GlobalAlloc for Kept {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((first, whole)) = self.size(layout) else {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             return unsafe { System.alloc(layout) };
         };
         let piece = first.get();
@@ -47,7 +48,7 @@ unsafe impl GlobalAlloc for Kept {
             // SAFETY: its size is not 0.
             return unsafe { System.alloc(whole) };
         }
-        // SAFETY: written by `dealloc`, and nobody's since.
+        // SAFETY: written by `dealloc`, and not used since.
         first.set(unsafe { piece.cast::<*mut u8>().read() });
         piece
     }
@@ -55,11 +56,11 @@ unsafe impl GlobalAlloc for Kept {
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         match self.size(layout) {
             Some((first, _)) => {
-                // SAFETY: ours again, aligned to more than a pointer and large enough for it.
+                // SAFETY: no longer used, aligned to more than a pointer, and large enough for one.
                 unsafe { piece.cast::<*mut u8>().write(first.get()) };
                 first.set(piece);
             }
-            // SAFETY: from there, because of its layout.
+            // SAFETY: allocated by the system, as its layout shows.
             None => unsafe { System.dealloc(piece, layout) },
         }
     }

@@ -1,8 +1,8 @@
-//! The calls whose instructions are counted. They pin each time, as those of the library do.
+//! The calls whose instructions are counted. Each one pins, as in the library.
 //!
-//! The number must not depend on the seeds of the hash, which are new for each table: so a key is alone in its table,
-//! where it is always the first that is found; or there are thousands, and their mean is told. And what a table or a
-//! holder does once and never again is done before anything is counted.
+//! The number must not depend on the seeds of the hash, which differ for each table. So a key is alone in its table,
+//! where it is always found first; or there are thousands of keys, and the result is the mean. What a table or a holder
+//! does only once is done before the count.
 
 use bench_table::caller::{self, holder, holder_at, unlimited, PinPerCall, Pinning, WordTable};
 use bench_table::sweeper;
@@ -11,10 +11,10 @@ use permit_table::{Acquired, Capacity, Holder};
 use std::hint::black_box;
 use std::ops::Range;
 
-/// A name, and what makes the call so many times.
+/// A name, and a function that makes the call the given number of times.
 type Call = (&'static str, fn(u64));
 
-/// By the names that `scripts/instructions.txt` has.
+/// By the names in `scripts/instructions.txt`.
 pub const ALL: [Call; 9] = [
     ("pair_atom", |times| pairs(&atom(1), times)),
     ("pair_tuple", |times| pairs(&tuple(1), times)),
@@ -28,22 +28,22 @@ pub const ALL: [Call; 9] = [
 ];
 
 fn table() -> WordTable {
-    WordTable::new(1024).expect("there is memory")
+    WordTable::new(1024).expect("out of memory")
 }
 
-/// Who calls.
+/// The calling process.
 fn caller() -> Holder {
     // SAFETY: this program has one thread.
     unsafe { holder(1) }
 }
 
-/// Who holds what is held from before.
+/// The process that holds the keys that were taken before.
 fn other() -> Holder {
     // SAFETY: as above.
     unsafe { holder(2) }
 }
 
-// Each as a function of its own, as in the library: nothing of it is done once for many calls.
+// Each call is a function of its own, as in the library, so the compiler cannot share work between calls.
 
 #[inline(never)]
 fn acquire<const N: usize>(
@@ -76,36 +76,36 @@ fn count<const N: usize>(table: &WordTable, key: &Words<N>) -> u64 {
     PinPerCall.call(|pin| table.count(pin, key))
 }
 
-/// What is counted: `scripts/instructions.sh` knows it by its name. Nothing else is: what comes before is not the same
-/// each time, because keys lie elsewhere by each table's seeds.
+/// The counted part. `scripts/instructions.sh` finds this function by its name. What precedes it differs from run to
+/// run, because the places of keys depend on the seeds of the table.
 #[inline(never)]
 fn counted(mut calls: impl FnMut()) {
     calls();
 }
 
-fn take<const N: usize>(table: &WordTable, holder: Holder, key: &Words<N>) {
+fn acquire_permit<const N: usize>(table: &WordTable, holder: Holder, key: &Words<N>) {
     let acquired = acquire(table, holder, key, black_box(unlimited()));
     assert!(matches!(acquired, Acquired::Permit(_)));
 }
 
-/// A key in the table, to acquire and to release.
+/// Acquires and releases an existing key.
 fn pairs<const N: usize>(key: &Words<N>, times: u64) {
     let table = table();
-    take(&table, caller(), key);
+    acquire_permit(&table, caller(), key);
     release(&table, caller(), key);
     counted(|| {
         for _ in 0..times {
-            take(&table, caller(), key);
+            acquire_permit(&table, caller(), key);
             release(&table, caller(), key);
         }
     });
 }
 
-/// A full key, to acquire.
+/// Acquires a full key.
 fn refused(times: u64) {
     let table = table();
     let key = tuple(1);
-    take(&table, other(), &key);
+    acquire_permit(&table, other(), &key);
     let capacity = Capacity::of(1, 1);
     counted(|| {
         for _ in 0..times {
@@ -114,11 +114,11 @@ fn refused(times: u64) {
     });
 }
 
-/// A key that another holds, to release.
+/// Releases a key that another process holds.
 fn not_held(times: u64) {
     let table = table();
     let key = tuple(1);
-    take(&table, other(), &key);
+    acquire_permit(&table, other(), &key);
     counted(|| {
         for _ in 0..times {
             release_not_held(&table, caller(), &key);
@@ -126,35 +126,35 @@ fn not_held(times: u64) {
     });
 }
 
-/// As `pairs`, by a process that holds five other keys: one in its slot, four in its list. In several tables, because
-/// keys that fall into one range, or look alike there at first sight, cost a few instructions more.
+/// As `pairs`, by a process that holds five other keys: one in its slot, four in its list. It uses several tables,
+/// because keys in the same range, or with similar orders, cost a few instructions more.
 fn pairs_beside_five(times: u64) {
     const TABLES: u64 = 40;
     for _ in 0..TABLES {
         let table = table();
         for number in 1..=5 {
-            take(&table, caller(), &tuple(number));
+            acquire_permit(&table, caller(), &tuple(number));
         }
-        take(&table, other(), &tuple(6));
-        take(&table, caller(), &tuple(6));
+        acquire_permit(&table, other(), &tuple(6));
+        acquire_permit(&table, caller(), &tuple(6));
         release(&table, caller(), &tuple(6));
         counted(|| {
             for _ in 0..times / TABLES {
-                take(&table, caller(), &tuple(6));
+                acquire_permit(&table, caller(), &tuple(6));
                 release(&table, caller(), &tuple(6));
             }
         });
     }
 }
 
-/// A process that acquires for the first time, and what its death gives back.
+/// The first acquire of a process, and its death.
 fn lives(times: u64) {
     let table = table();
     let key = tuple(1);
     let live = |number| {
-        // SAFETY: this program has one thread, and the one before has gone.
+        // SAFETY: this program has one thread, and the previous process is dead.
         let mortal = unsafe { holder_at(number, 1) };
-        take(&table, mortal, &key);
+        acquire_permit(&table, mortal, &key);
         assert_eq!(release_all(&table, mortal), 1);
     };
     live(0);
@@ -164,7 +164,7 @@ fn lives(times: u64) {
 fn counts(times: u64) {
     let table = table();
     let key = tuple(1);
-    take(&table, other(), &key);
+    acquire_permit(&table, other(), &key);
     counted(|| {
         for _ in 0..times {
             assert_eq!(count(&table, &key), 1);
@@ -172,18 +172,18 @@ fn counts(times: u64) {
     });
 }
 
-/// A key that is new, is acquired and released, and is swept away: once spared, taken out the second time, freed. As
-/// many at a time as there are ranges in a small table, so that each has one on the average.
+/// A new key is acquired, released and reclaimed: the sweep spares it once, unlinks it the second time, and frees it.
+/// The number of keys equals the number of ranges of a small table, so each range has one on average.
 fn keys_come_and_go(times: u64) {
     const AT_A_TIME: u64 = 4000;
-    /// So many, that every range has been used before anything is counted.
+    /// Enough keys that every range has been used before the count.
     const BEFORE: u64 = 16 * AT_A_TIME;
     let table = table();
     let come_and_go = |numbers: Range<u64>| {
         for first in numbers.clone().step_by(AT_A_TIME as usize) {
             for number in first..numbers.end.min(first + AT_A_TIME) {
                 let key = scattered(number);
-                take(&table, caller(), &key);
+                acquire_permit(&table, caller(), &key);
                 release(&table, caller(), &key);
             }
             sweeper::pass(&table);
@@ -194,7 +194,7 @@ fn keys_come_and_go(times: u64) {
     counted(|| come_and_go(BEFORE..BEFORE + times));
 }
 
-/// A key by its number, without a pattern that a hash could make the best or the worst of (SplitMix64).
+/// A key by its number, without a pattern that a hash could treat well or badly (SplitMix64).
 fn scattered(number: u64) -> Words<2> {
     let mut word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

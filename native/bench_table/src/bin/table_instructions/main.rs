@@ -1,11 +1,11 @@
-//! Makes one call of a table so many times, so that somebody can count the instructions:
+//! Makes one call of a table many times, so that its instructions can be counted:
 //!
 //! ```text
-//!   table_instructions                  the names of the calls
-//!   table_instructions NAME TIMES       makes it
+//!   table_instructions                  prints the names of the calls
+//!   table_instructions NAME TIMES       makes the call
 //! ```
 //!
-//! `scripts/instructions.sh` does that, and compares with what it was.
+//! `scripts/instructions.sh` runs this, and compares the result with earlier numbers.
 
 mod allocator;
 mod calls;
