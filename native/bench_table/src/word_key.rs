@@ -1,4 +1,4 @@
-//! Keys like the small ones of the native library (`canal_lock_nif/src/key.rs`, `key/small.rs`): one word for the types
+//! Keys like the small ones of the native library (`canal_lock_nif/src/key/encoded_key.rs`): one word for the types
 //! of the parts, and up to four words for the parts. They have the same size, are hashed two words at a time, and are
 //! compared in the same way: the shape, and as many words as the shape has.
 

@@ -1,38 +1,38 @@
-//! The barrier between callers and the sweep (E2 in `epochs.rs`): each call has its [`light`] half, the sweep pays for
-//! the [`heavy`] one.
+//! The asymmetric memory barrier between callers and the sweep (E2 in `epochs.rs`). Each call runs the cheap [`light`]
+//! half, the sweep runs the expensive [`heavy`] half.
 //!
-//! | where | `light` | `heavy` |
+//! | platform | `light` | `heavy` |
 //! |---|---|---|
-//! | Linux | a fence for the compiler | `membarrier(2)`: each thread of the process passes a full fence |
+//! | Linux | a compiler fence | `membarrier(2)`: each thread of the process passes a full fence |
 //! | other systems, kernels without that call, Miri | a full fence | a full fence |
-//! | a model | writes the thread's word | writes the words of all threads; or both as in the row above |
+//! | a model | writes the word of its thread | writes the words of all threads; or both as in the row above |
 //!
-//! # A barrier that the kernel refuses
+//! # If the kernel refuses the barrier
 //!
 //! The kernel serves only a process that has registered. A process can lose its registration, for example when it is
-//! restored from a checkpoint, and a filter of system calls can forbid the call at any time. On a refusal `heavy`
-//! registers again and asks once more. If the kernel refuses again, there was no barrier. Then nothing may be freed,
-//! because no thread can know who is inside. [`refused`] counts these barriers, and the next `heavy` asks again.
+//! restored from a checkpoint. A system call filter can forbid the call at any time. After a refusal, `heavy` registers
+//! again and retries once. If the kernel refuses again, there was no barrier. Then nothing may be freed, because the
+//! sweep cannot know which threads are inside. [`refused`] counts these barriers. The next `heavy` tries again.
 //!
 //! # `membarrier(2)` in a model
 //!
-//! The kernel promises this: between the call and its return, each thread T passes a full fence at some point p of its
-//! program. So what precedes the call happens before all that T does after p, and all that T does before p happens
-//! before what follows the return. It promises nothing about two callers.
+//! The kernel promises: between the call and its return, each thread T passes a full fence at some point p of its
+//! program. So everything before the call happens before everything that T does after p. Everything that T does before
+//! p happens before everything after the return. The kernel promises nothing about two callers of `membarrier`.
 //!
-//! In a model `light` (L) and `heavy` (H) are read-modify-writes of T's word, so each H is before or after each L:
-//! - **H before L** stands for a p before L: what precedes the call happens before what T does after L.
-//! - **L before H** stands for a p after L: what T does before L happens before what follows the return.
+//! In a model, `light` (L) and `heavy` (H) are read-modify-writes of T's word, so each H is before or after each L:
+//! - **H before L** represents a p before L: what precedes the call happens before what T does after L.
+//! - **L before H** represents a p after L: what T does before L happens before what follows the return.
 //!
-//! That is a part of what the kernel promises: in T's program, what lies between p and the nearest L is left unordered.
-//! And it is no more than that:
-//! - Only T's own L and H touch the word, so two callers do not meet. `heavy` writes all words with Release, and
-//!   becomes ordered behind what it has read there (Acquire) after the last of them. Otherwise the first thread would
-//!   be ordered before the last one.
-//! - L orders nothing but by that word. A fence would also turn the relaxed loads and stores around it into stronger
-//!   ones: it would hide, for example, an epoch that is read with Relaxed.
-//! - A thread without a record has a word too, the one of the number that it will get. So the barrier reaches it.
-//! - Two barriers at a time would be ordered by the words. No model has two.
+//! The model promises less than the kernel: in T's program, the operations between p and the nearest L are unordered.
+//! It never promises more:
+//! - Only T's own L and H write the word, so two callers do not synchronize. `heavy` writes all words with Release. The
+//!   Acquire fence after the last write orders it behind everything that the writes have read. With Acquire on each
+//!   write, the first thread would be ordered before the last one.
+//! - L orders operations only through that word. A fence would also strengthen the relaxed loads and stores around it,
+//!   and so hide, for example, an epoch that is read with Relaxed.
+//! - A thread without a record has a word too: the word of the number that it will get. So the barrier reaches it.
+//! - Two concurrent barriers would be ordered by the words. No model has two.
 
 use crate::inject;
 use std::sync::atomic::AtomicU64;
@@ -49,24 +49,24 @@ pub(crate) use imp::{choose, light};
 #[cfg(loom)]
 pub use model::use_fences;
 
-/// See [`refused`]. Of the process, as the registration is.
+/// See [`refused`]. One count per process, as the registration is per process.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// False if there was no barrier: nothing may be freed.
+/// Returns false if there was no barrier. Then nothing may be freed.
 pub(crate) fn heavy() -> bool {
     choose();
-    let passed = ask() || imp::register() && ask();
+    let passed = try_heavy() || imp::register() && try_heavy();
     if !passed {
         REFUSED.fetch_add(1, Relaxed);
     }
     passed
 }
 
-fn ask() -> bool {
+fn try_heavy() -> bool {
     !inject::refused_barrier() && imp::heavy()
 }
 
-/// How many barriers the kernel has refused this process for good.
+/// The number of barriers that the kernel has refused even after a new registration.
 pub(crate) fn refused() -> u64 {
     REFUSED.load(Relaxed)
 }
@@ -79,13 +79,13 @@ mod membarrier {
     pub(super) const ASYMMETRIC: u8 = 1;
     const FENCED: u8 = 2;
 
-    /// Chosen before the first pin of any thread, and never changed after.
+    /// Set before the first pin of any thread, and constant afterwards.
     pub(super) static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
     pub(crate) fn choose() {
         if MODE.load(Ordering::Acquire) == UNKNOWN {
             let mode = if register() { ASYMMETRIC } else { FENCED };
-            // Two threads may come here at once: the first answer counts for both.
+            // Two threads can run this at the same time: the first result applies to both.
             let _ = MODE.compare_exchange(UNKNOWN, mode, Ordering::AcqRel, Ordering::Acquire);
         }
     }
@@ -109,7 +109,7 @@ mod membarrier {
     }
 
     pub(super) fn call(command: libc::c_int) -> bool {
-        // SAFETY: the call takes integers and touches no memory of ours.
+        // SAFETY: the call takes integers and accesses no memory of this process.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
 }
@@ -141,19 +141,20 @@ mod model {
     use std::array;
     use std::cell::Cell;
 
-    /// As many as a model has at most.
+    /// The maximal number of threads of a model.
     const THREADS: usize = 3;
 
     global! {
         static WORDS: [AtomicU64; THREADS] = array::from_fn(|_| AtomicU64::new(0));
     }
 
-    // Not loom's: it lasts longer than one execution. All threads of a model run on one thread of the system.
+    // Not loom's thread-local, which lasts for one execution only. All threads of a model run on one thread of the
+    // system.
     std::thread_local! {
         static FENCES: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Whether the models that follow have fences instead of `membarrier(2)`.
+    /// Selects fences or `membarrier(2)` for the models that follow.
     pub fn use_fences(fences: bool) {
         FENCES.set(fences);
     }
@@ -161,7 +162,7 @@ mod model {
     pub(crate) fn choose() {}
 
     pub(crate) fn light(thread: usize) {
-        if seeded("e2_entered_without_a_fence") {
+        if seeded("e2_no_light_barrier") {
             return;
         }
         if FENCES.get() {
@@ -172,7 +173,7 @@ mod model {
     }
 
     pub(super) fn heavy() -> bool {
-        if seeded("e2_looked_without_a_fence") {
+        if seeded("e2_no_heavy_barrier") {
             return true;
         }
         if FENCES.get() {
@@ -198,36 +199,36 @@ mod tests {
     use std::process::Command;
     use std::sync::atomic::Ordering;
 
-    /// E2: a refusal that passed for a barrier would free what is in use.
+    /// E2: if a refused barrier counted as one, memory in use would be freed.
     #[test]
-    fn a_barrier_that_is_refused_is_none() {
+    fn e2_a_refused_barrier_is_reported() {
         assert!(!membarrier::call(-1));
     }
 
     #[test]
-    fn e2_a_registration_that_is_lost_is_made_again() {
+    fn e2_a_lost_registration_is_renewed() {
         const UNREGISTERED: &str = "CANAL_LOCK_TEST_UNREGISTERED";
         if env::var_os(UNREGISTERED).is_none() {
-            // Only a process that has never registered is without a registration.
+            // Only a process that has never registered has no registration.
             let output = Command::new(env::current_exe().unwrap())
                 .args([
                     "--exact",
-                    "barrier::tests::e2_a_registration_that_is_lost_is_made_again",
+                    "barrier::tests::e2_a_lost_registration_is_renewed",
                 ])
                 .env(UNREGISTERED, "1")
                 .output()
                 .unwrap();
-            let told = String::from_utf8_lossy(&output.stdout);
+            let stdout = String::from_utf8_lossy(&output.stdout);
             assert!(
-                output.status.success() && told.contains("1 passed"),
-                "{told}"
+                output.status.success() && stdout.contains("1 passed"),
+                "{stdout}"
             );
             return;
         }
         membarrier::MODE.store(membarrier::ASYMMETRIC, Ordering::Release);
-        assert!(!ask(), "it is not registered");
+        assert!(!try_heavy(), "the process is not registered");
         assert!(heavy());
-        assert!(ask());
+        assert!(try_heavy());
         assert_eq!(refused(), 0);
     }
 }

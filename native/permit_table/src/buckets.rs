@@ -1,31 +1,31 @@
-//! One key's whole bucket vector, in one atomic word.
+//! The bucket vector of a key, in one atomic word.
 //!
-//! The design that this library replaces keeps a vector of counters per key, one for each bucket. A permit is taken
-//! from the first bucket that has room, and given back to the last one that has any out. The vector is needed there
-//! because the store must write before it can read: a counter needs a value beyond its limit to say "full".
+//! The design that this library replaces keeps one counter per bucket of a key. A caller takes a permit from the first
+//! bucket that is not full, and releases it to the last bucket that is not empty. That design needs the vector because
+//! its store must write before it can read: a counter needs a value beyond its limit to represent "full".
 //!
-//! A compare-and-swap writes nothing when it refuses, so no such value is needed. And a vector that is only filled
-//! from the left and drained from the right is known by its sum: with `s` permits out and `m` per bucket it reads
+//! A compare-and-swap writes nothing when it refuses, so no such value is needed. A vector that is only filled from the
+//! left and drained from the right is determined by its sum. With `s` permits out and `m` per bucket it is
 //!
 //! ```text
-//!     s = 8, m = 3      [3, 3, 2]           s / m buckets full, s rem m in the next, the others empty
+//!     s = 8, m = 3      [3, 3, 2]           s / m buckets are full, s rem m in the next, the others are empty
 //! ```
 //!
-//! So the sum is the vector. To acquire is "if s < capacity then s + 1", one compare-and-swap; to release is
-//! "s - 1"; and the cost of both is the same for one bucket and for a thousand (P3). `tests` below play both
-//! designs side by side. Where callers disagree about `MaxPer`, no vector is defined and the sum against the
-//! caller's own capacity is the rule (P6).
+//! So the word holds the sum. To acquire is "if s < capacity then s + 1": one compare-and-swap. To release is "s - 1".
+//! The cost of both does not depend on the number of buckets (P3). The tests below compare both designs. If callers
+//! pass different values of `MaxPer`, no vector is defined. Then the rule is the sum against the caller's own capacity
+//! (P6).
 //!
 //! # The states of the word
 //!
-//! | word | meaning | leaves it by |
+//! | word | meaning | next state by |
 //! |---|---|---|
-//! | `n` | `n` permits are out; nobody has acquired since the sweep last came by | acquire, release, sweep (0 only) |
-//! | `USED + n` | `n` permits are out; somebody has acquired since | acquire, release, sweep (clears `USED` at 0) |
-//! | `DEAD` | the key is gone; whoever finds it looks the key up again | never |
+//! | `n` | `n` permits are out; no acquire since the sweep last visited the key | acquire, release, sweep (0 only) |
+//! | `USED + n` | `n` permits are out; at least one acquire since | acquire, release, sweep (clears `USED` at 0) |
+//! | `DEAD` | the key is reclaimed; a caller that finds it looks the key up again | never |
 //!
-//! `USED` is the second chance of the clock algorithm (Corbató 1968): a key in frequent use that happens to be at 0
-//! when the sweep comes by is spared once, and an idle one is gone with the second sweep (P8). It costs nothing: the
+//! `USED` is the second chance of the clock algorithm (Corbató 1968). A key in frequent use that is at 0 when the sweep
+//! visits it is spared once. An idle key is reclaimed by the second sweep (P8). The flag costs nothing, because the
 //! compare-and-swap of acquire writes the word anyway.
 
 use crate::sync::{ordering, seeded, AtomicU64, Ordering};
@@ -33,78 +33,75 @@ use crate::sync::{ordering, seeded, AtomicU64, Ordering};
 /// Set by every acquire, cleared by the sweep.
 const USED: u64 = 1 << 62;
 
-/// The key has been given up. Far beyond any count: counts stay below `USED`.
+/// The key is reclaimed. The value is far beyond any count: counts are below `USED`.
 const DEAD: u64 = u64::MAX;
 
-/// How many permits of a key one caller believes there are: `MaxPer * Buckets`, saturating.
+/// The number of permits of a key that one caller allows: `MaxPer * Buckets`, saturating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Capacity(u64);
 
 impl Capacity {
-    /// Nobody gets this far; it leaves room for the flags of the word.
+    /// The largest capacity. It leaves the upper bits of the word for flags; no count gets this far.
     pub const MAX: Capacity = Capacity(USED - 1);
 
-    /// The capacity of `buckets` buckets of `max_per` permits each. A product beyond [`Capacity::MAX`] is that.
+    /// The capacity of `buckets` buckets of `max_per` permits each, limited to [`Capacity::MAX`].
     pub fn of(max_per: u64, buckets: u64) -> Self {
         Capacity(max_per.saturating_mul(buckets).min(Self::MAX.0))
     }
 
-    /// Does it admit nobody at all?
+    /// Whether it allows no permit.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }
 }
 
-/// Why a word did not give a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// At the instant of the read, no fewer permits were out than the capacity.
+    /// At the instant of the read, the number of permits out was not below the capacity.
     Full,
-    /// The key has been reclaimed: look it up again.
+    /// The key has been reclaimed. The caller must look it up again.
     Dead,
 }
 
-/// What the sweep found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idleness {
-    /// Permits are out, or somebody acquired since the last sweep: the key stays.
+    /// Permits are out, or there was an acquire since the last sweep: the key stays.
     Kept,
-    /// Nobody has used the key for a sweep: it is dead now, and it is the caller's to unlink.
+    /// There was no acquire since the last sweep. The key is dead now, and the sweep must unlink it.
     Dead,
 }
 
-/// The permits of one key that are out.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     word: AtomicU64,
 }
 
 impl Buckets {
-    /// A key that is born with its first permit out.
+    /// A new key, with its first permit out.
     pub(crate) fn with_one_permit() -> Self {
         Self {
             word: AtomicU64::new(USED + 1),
         }
     }
 
-    /// Would a permit be given now? Only reads (P2).
+    /// Whether a permit would be granted now. Only reads (P2).
     #[inline(always)]
     pub(crate) fn admits(&self, capacity: Capacity) -> Result<(), Refusal> {
         Self::check(self.word.load(Ordering::Acquire), capacity).map(|_| ())
     }
 
-    /// Takes a permit if fewer than `capacity` are out (P1), and answers how many are out with it.
+    /// Takes a permit if fewer than `capacity` are out (P1). Returns the number of permits out, this one included.
     ///
-    /// The instant of the grant is the successful compare-and-swap, that of a refusal the read that showed it. A
-    /// failed swap means that somebody else made progress: it is no reason to refuse, and none to give up.
+    /// A grant takes effect at the successful compare-and-swap, a refusal at the read that showed the count. A failed
+    /// swap means that another caller made progress. It is a reason neither to refuse nor to stop.
     ///
-    /// AcqRel: whatever a holder wrote before its release is seen by the one who takes the permit after it.
+    /// AcqRel: what a holder wrote before its release is visible to the caller that takes the permit next.
     #[inline(always)]
     pub(crate) fn acquire(&self, capacity: Capacity) -> Result<u64, Refusal> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let out = Self::check(word, capacity)? + 1;
-            if seeded("p1_checked_then_stored") {
+            if seeded("p1_acquire_without_cas") {
                 self.word.store(USED | out, Ordering::Release);
                 return Ok(out);
             }
@@ -120,7 +117,7 @@ impl Buckets {
         }
     }
 
-    /// Gives `permits` back. The caller's own record says that they are out, so the count cannot fall below 0 (P5).
+    /// Releases `permits`. The caller's own record shows that they are out, so the count cannot fall below 0 (P5).
     #[inline(always)]
     pub(crate) fn release(&self, permits: u64) {
         let order = ordering("p1_released_relaxed", Ordering::AcqRel);
@@ -128,7 +125,7 @@ impl Buckets {
         debug_assert!(before != DEAD && before & !USED >= permits);
     }
 
-    /// Permits out, or nothing if the key is dead.
+    /// Permits out, or `None` if the key is dead.
     #[inline(always)]
     pub(crate) fn permits(&self) -> Option<u64> {
         match self.word.load(Ordering::Acquire) {
@@ -137,27 +134,27 @@ impl Buckets {
         }
     }
 
-    /// The sweep comes by: an idle key dies, one that was used since the last time gets its second chance.
+    /// One visit of the sweep. An idle key dies; a key used since the last visit gets its second chance.
     pub(crate) fn sweep(&self) -> Idleness {
-        // Acquire: what was done under the key's permits, and the records of them, come before its death (H2).
+        // Acquire: operations under the key's permits, and the records of these permits, happen before its death (H2).
         //
-        // The swap below may be relaxed, as long as this load acquires. Every change of the word is a
-        // read-modify-write, so it continues the release sequences of all releases before it. Only this function
-        // writes 0, and one sweep runs at a time: the swap to DEAD replaces the very 0 that was read here, with no
-        // release in between. And the swap releases nothing: a thread that reads DEAD follows nothing because of it,
-        // and one that acquires a permit after USED was cleared reads the same release sequences.
+        // The swap below may be relaxed, as long as this load is Acquire. Every change of the word is a
+        // read-modify-write, so it continues the release sequences of all earlier releases. Only this function writes
+        // 0, and one sweep runs at a time. So the swap to DEAD replaces the very 0 that was read here, with no release
+        // in between. The swap releases nothing: a thread that reads DEAD follows no pointer because of it. A thread
+        // that acquires a permit after USED was cleared reads the same release sequences.
         let order = ordering("p8_swept_relaxed", Ordering::Acquire);
         let (before, next) = match self.word.load(order) {
             0 => (0, DEAD),
             USED => (USED, 0),
-            // Killed by a step of the sweep that has panicked since: it is still to be unlinked.
+            // A step of the sweep killed it and then panicked. It is still linked.
             DEAD => return Idleness::Dead,
             _ => return Idleness::Kept,
         };
-        if seeded("p8_death_stored") {
+        if seeded("p8_dead_stored_without_cas") {
             self.word.store(before, Ordering::Release);
         }
-        // Failing means that somebody acquired in between, which is use enough.
+        // A failed swap means that a caller acquired in between: the key is in use.
         match self.word.compare_exchange(
             before,
             next,
@@ -171,11 +168,11 @@ impl Buckets {
 
     #[inline(always)]
     fn check(word: u64, capacity: Capacity) -> Result<u64, Refusal> {
-        if word == DEAD && !seeded("p8_dead_taken_for_full") {
+        if word == DEAD && !seeded("p8_dead_key_reported_full") {
             return Err(Refusal::Dead);
         }
         let out = word & !USED;
-        if out < capacity.0 || seeded("p6_more_than_full_admits") && out > capacity.0 {
+        if out < capacity.0 || seeded("p6_count_above_capacity_admits") && out > capacity.0 {
             Ok(out)
         } else {
             Err(Refusal::Full)
@@ -183,11 +180,10 @@ impl Buckets {
     }
 }
 
-/// The bucket view of a count, for people to look at: how many buckets are full, and how many permits are in the
-/// next.
+/// The bucket view of a count, for display: the number of full buckets, and the number of permits in the next one.
 ///
 /// # Panics
-/// If `max_per` is 0: there is no such view.
+/// If `max_per` is 0: then there is no such view.
 pub fn bucket_view(permits: u64, max_per: u64) -> (u64, u64) {
     (permits / max_per, permits % max_per)
 }
@@ -238,7 +234,7 @@ mod tests {
         Sweep,
     }
 
-    /// Calls of up to so many buckets, and up to so many times each.
+    /// Calls of up to `buckets` buckets, repeated up to `times` times.
     fn calls(buckets: usize, times: usize, length: usize) -> impl Strategy<Value = Vec<Call>> {
         let call = prop_oneof![
             4 => (0..=buckets, 1..=times).prop_map(|(buckets, times)| Call::Acquire { buckets, times }),
@@ -249,11 +245,11 @@ mod tests {
     }
 
     proptest! {
-        /// P1, P3, P6, P8: the word gives, refuses and shows exactly what the vector does, whatever numbers of
-        /// buckets the callers bring: in long histories of few permits, and in short ones of many. The sweep changes
-        /// nothing of it, and takes the word only if nobody has acquired since it last came by.
+        /// P1, P3, P6, P8: the word grants, refuses and shows exactly what the vector does, for all numbers of buckets:
+        /// in long histories of few permits, and in short ones of many. The sweep changes no count, and kills the word
+        /// only if it is at 0 and there was no acquire since the last visit.
         #[test]
-        fn the_word_is_the_vector(
+        fn word_and_vector_agree(
             (max_per, calls) in prop_oneof![(1..6u64, calls(6, 3, 600)), (1..500u64, calls(40, 2000, 30))],
         ) {
             let mut word = Buckets { word: AtomicU64::new(0) };
@@ -267,18 +263,18 @@ mod tests {
                         prop_assert_eq!(ours, vector.acquire(max_per, buckets));
                         used |= ours.is_some();
                     },
-                    // By a holder, or by the death of one.
+                    // By a holder, or because a holder died.
                     Call::Release { times } => {
                         word.release(times.min(out));
                         (0..times.min(out)).for_each(|_| vector.release());
                     }
                     Call::Sweep if out == 0 && !used => {
-                        // The second time as by a step that finds what one that panicked has killed.
+                        // The second visit is that of the step after one that panicked.
                         prop_assert_eq!([(); 2].map(|_| word.sweep()), [Idleness::Dead; 2]);
                         prop_assert_eq!(word.permits(), None);
                         prop_assert_eq!(word.admits(Capacity::MAX), Err(Refusal::Dead));
                         prop_assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Dead));
-                        // As it is found by whoever acquires the key next.
+                        // The state that the next caller creates.
                         word = Buckets::with_one_permit();
                         used = true;
                         prop_assert_eq!(vector.acquire(max_per, 1), Some(1));
@@ -293,11 +289,11 @@ mod tests {
             }
         }
 
-        /// P1, P6: with a `MaxPer` that differs from call to call, the sum against the caller's own capacity decides,
-        /// of any size (a product beyond the greatest capacity is that), and wherever the count is between
-        /// nothing and the greatest capacity.
+        /// P1, P6: if `MaxPer` differs from call to call, the sum against the caller's own capacity decides. Sizes are
+        /// arbitrary (a larger product means the largest capacity), and the count starts near 0 or near the largest
+        /// capacity.
         #[test]
-        fn the_sum_decides_when_sizes_differ(
+        fn sum_decides_if_capacities_differ(
             start in prop_oneof![Just(0), Capacity::MAX.0 - 20..=Capacity::MAX.0],
             calls in prop::collection::vec((size(), size(), any::<bool>()), 0..300),
         ) {

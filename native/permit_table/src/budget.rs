@@ -1,9 +1,10 @@
-//! How much a bounded step may do.
+//! The amount of work that a bounded step may do.
 
-/// What one step may do, in units of a key that is looked at or freed: at most 0.4 µs, if it is in no cache.
+/// The amount of work that one step may do. One unit is one key that is read or freed: at most 0.4 µs, if no cache has
+/// it.
 ///
-/// A step does something at least, and may exceed its budget by what cannot be divided. How much it has done is for
-/// the caller to account for.
+/// A step does at least one unit of work, and can exceed its budget by work that cannot be divided. The caller accounts
+/// for the units that were spent.
 #[derive(Debug)]
 pub struct Budget {
     units: usize,
@@ -11,7 +12,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// This many units, and at least one.
+    /// A budget of `units`, at least 1.
     pub fn of(units: usize) -> Self {
         Self {
             units: units.max(1),
@@ -19,12 +20,12 @@ impl Budget {
         }
     }
 
-    /// Notes that this many units of work are done.
+    /// Adds to the units that were spent.
     pub fn spend(&mut self, units: usize) {
         self.spent += units;
     }
 
-    /// Units that are left.
+    /// Units left.
     pub fn left(&self) -> usize {
         self.units.saturating_sub(self.spent)
     }
@@ -33,7 +34,7 @@ impl Budget {
         self.left() == 0
     }
 
-    /// Units that have been spent.
+    /// Units spent.
     pub fn spent(&self) -> usize {
         self.spent
     }
@@ -43,9 +44,9 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// What a step has done counts as time of its caller, also what it could not divide.
+    /// The caller accounts for all units spent, including indivisible work beyond the budget.
     #[test]
-    fn what_exceeds_a_budget_is_told_too() {
+    fn work_beyond_the_budget_is_counted() {
         let mut budget = Budget::of(10);
         budget.spend(4);
         assert_eq!((budget.left(), budget.spent()), (6, 4));

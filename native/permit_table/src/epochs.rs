@@ -1,35 +1,38 @@
-//! Who may still be looking: when may unlinked memory be freed?
+//! Epochs: decide when unlinked memory can be freed.
 //!
-//! Epoch-based reclamation (Fraser 2004), made asymmetric: callers, who come millions of times a second, pay a plain
-//! store and a plain store; the sweep, which comes once in a while, pays for both sides with `membarrier(2)`.
+//! This is epoch-based reclamation (Fraser 2004) with an asymmetric barrier. Callers pin millions of times per second
+//! and pay two plain stores. The sweep is rare and pays for both sides with `membarrier(2)`.
 //!
 //! ```text
 //!   caller                                   sweep
 //!   ------                                   -----
-//!   entered := EPOCH     (1)                 unlink things                    (a)
+//!   entered := EPOCH     (1)                 unlink nodes                     (a)
 //!   -- compiler fence --                     stamp  := EPOCH, EPOCH + 1       (b)
-//!   read pointers, use what they name (2)    membarrier: a full fence in every running thread of the process
+//!   read pointers, use their targets (2)     membarrier: a full fence in every running thread of the process
 //!   entered := 0         (3)                 oldest := min of all entered     (c)
-//!                                            free what has stamp < oldest
+//!                                            free everything with stamp < oldest
 //! ```
 //!
-//! Invariants, and why it is sound:
-//! - **E1** A thread that is inside shows in `entered` an epoch no younger than the one it entered in. Further pins
-//!   of the same thread keep that one, and it leaves with the last of them.
-//! - **E2** The barrier falls somewhere in the caller's program: before (1), and then (2) sees the unlinking (a), so
-//!   it cannot find the thing; or after (1), and then (c) sees that it is inside. The compiler may not move (2) above
-//!   (1); the processor may, and that is what the barrier mends.
-//! - **E3** A thread whose `entered` is greater than a stamp has read (Acquire) the increment (b) (Release), so it
-//!   sees (a) and cannot find what bears that stamp.
-//! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a thing comes before its freeing. So is
-//!   (1): (c) may find that the thread has entered again, in a later epoch, and nothing of (3) any more.
+//! # Invariants, and why this is sound
 //!
-//! `barrier.rs` has the two halves of the barrier: where there is no `membarrier`, both sides use a full fence; if the
-//! kernel refuses the barrier, nothing is freed until it grants one again. The models run with either kind.
+//! - **E1** The `entered` of a pinned thread is an epoch that is not younger than the one in which it pinned. Nested
+//!   pins of the same thread keep that epoch. The thread leaves with the last of them.
+//! - **E2** The barrier falls somewhere in the caller's program. If it falls before (1), then (2) sees the unlinking
+//!   (a) and cannot find the node. If it falls after (1), then (c) sees that the thread is inside. The compiler may not
+//!   move (2) above (1). The processor may; the barrier repairs that.
+//! - **E3** A thread whose `entered` is greater than a stamp has read (Acquire) the increment (b) (Release). So it sees
+//!   (a) and cannot find a node with that stamp.
+//! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a node happens before it is freed. (1) is a
+//!   Release store too: (c) may find that the thread has pinned again, in a later epoch, and read (1) instead of (3).
 //!
-//! A general crate was measured first: a pin of crossbeam-epoch or of seize costs 8 ns on the machine of the
-//! prototype, this one 3 ns, half of them for the thread-local, and a call of this library has about 20 to spend. It
-//! also frees where its caller happens to be; here only the sweep frees, and the manager of a closed table.
+//! `barrier.rs` has both halves of the barrier. Without `membarrier`, both sides use a full fence. While the kernel
+//! refuses the barrier, nothing is freed. The models run with either kind.
+//!
+//! # Why not a crate
+//!
+//! On the machine of the prototype, a pin of crossbeam-epoch or seize costs 8 ns. This one costs 3 ns, half of them for
+//! the thread-local. A whole call of this library takes about 20 ns. Those crates also free memory inside the calls.
+//! Here only the sweep frees, and the manager of a closed table.
 
 use crate::barrier;
 use crate::sync::{
@@ -41,14 +44,14 @@ use std::iter;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// `entered` of a thread that is outside. Epochs start above it.
+/// `entered` of a thread that is not pinned. Epochs start above it.
 const OUTSIDE: u64 = 0;
 
 struct Domain {
-    /// Grows by one with each batch of unlinked things.
+    /// Grows by one with each batch of unlinked nodes.
     epoch: AtomicU64,
-    /// All records ever made, newest first. They are never freed: the VM's threads are few and long-lived, and a
-    /// thread that ends leaves its record to the next one.
+    /// All records ever allocated, newest first. They are never freed: the VM's threads are few and long-lived, and a
+    /// thread that ends leaves its record to a new thread.
     records: AtomicPtr<Record>,
 }
 
@@ -59,13 +62,13 @@ global! {
     };
 }
 
-/// One thread's place. On cache lines of its own: it is written by every call of its thread.
+/// The record of one thread. It has its own cache lines, because every call of the thread writes it.
 struct Record {
     entered: CachePadded<AtomicU64>,
-    /// How many pins of the thread live beside the first. Its own business.
-    further: Cell<usize>,
-    taken: AtomicBool,
-    /// How many there were before it: what its thread is counted by.
+    /// The number of nested pins of the thread. Only the thread itself reads or writes it.
+    nested: Cell<usize>,
+    in_use: AtomicBool,
+    /// The number of records before this one. The counters of the thread are indexed by it.
     number: usize,
     next: *mut Record,
 }
@@ -75,37 +78,37 @@ thread_cell! {
     static OWN_RECORD: Cell<*const Record> = Cell::new(ptr::null());
 }
 
-/// As long as it lives, nothing that its thread can find is freed.
+/// While it exists, nothing that its thread can reach is freed.
 ///
-/// It belongs to its thread. Several can be had at once, and the last to go counts. Hold one for microseconds: what
-/// it holds up is the freeing of memory, nothing else.
+/// A pin belongs to its thread. A thread can have several; the last one to be dropped ends the protection. Hold a pin
+/// for microseconds: it delays the freeing of memory, and nothing else.
 pub struct Pin {
     record: *const Record,
     _not_send: PhantomData<*const ()>,
 }
 
-/// Enters. Costs a thread-local read, a load and a store (3 ns) where there is `membarrier(2)`, a full fence
-/// elsewhere.
+/// Pins this thread. Costs a thread-local read, a load and a store (3 ns) with `membarrier(2)`, and a full fence
+/// without it.
 ///
-/// The first pin of a thread allocates its record, 256 bytes once and for ever. It is the one allocation in this
-/// crate that aborts when there is no memory, as a thread's own start would have.
+/// The first pin of a thread allocates its record: 256 bytes that are never freed. This is the only allocation of this
+/// crate that aborts without memory, as the start of the thread would have.
 #[inline(always)]
 pub fn pin() -> Pin {
     let mut record = OWN_RECORD.with(Cell::get);
     if record.is_null() {
         record = adopt_record();
     }
-    // SAFETY: records are never freed, and this one is this thread's.
+    // SAFETY: records are never freed, and this one belongs to this thread.
     let own = unsafe { &*record };
     // Relaxed: only this thread writes it.
     if own.entered.load(Ordering::Relaxed) != OUTSIDE {
-        own.further.set(own.further.get() + 1);
+        own.nested.set(own.nested.get() + 1);
     } else {
         // Acquire: E3.
-        let order = ordering("e3_entered_by_a_relaxed_load", Ordering::Acquire);
+        let order = ordering("e3_epoch_read_relaxed", Ordering::Acquire);
         let epoch = DOMAIN.epoch.load(order);
-        // Release: E4. Who reads it may do so instead of what this thread wrote when it left the last time.
-        let order = ordering("e4_entered_again_relaxed", Ordering::Release);
+        // Release: E4. The sweep can read this store instead of the one with which the thread left before.
+        let order = ordering("e4_entered_stored_relaxed", Ordering::Release);
         own.entered.store(epoch, order);
         barrier::light(own.number);
     }
@@ -116,8 +119,8 @@ pub fn pin() -> Pin {
 }
 
 impl Pin {
-    /// The number of this thread, which no other thread has while it lives. Numbers are small: one that is free is
-    /// given again.
+    /// The number of this thread, unique among the living threads. Numbers are small: the number of a thread that ended
+    /// is reused.
     #[inline(always)]
     pub(crate) fn thread(&self) -> usize {
         // SAFETY: records are never freed.
@@ -134,11 +137,11 @@ pub fn thread_of(pin: &Pin) -> usize {
 impl Drop for Pin {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: records are never freed, and this one is this thread's: a pin does not leave its thread.
+        // SAFETY: records are never freed, and a pin stays on its thread.
         let own = unsafe { &*self.record };
-        let further = own.further.get();
-        if further > 0 && !seeded("e1_left_with_the_first_pin") {
-            own.further.set(further - 1);
+        let nested = own.nested.get();
+        if nested > 0 && !seeded("e1_left_with_nested_pin") {
+            own.nested.set(nested - 1);
         } else {
             // Release: E4.
             let order = ordering("e4_left_relaxed", Ordering::Release);
@@ -147,16 +150,16 @@ impl Drop for Pin {
     }
 }
 
-/// The stamp for everything that has been unlinked before this call.
+/// Returns the stamp for everything that was unlinked before this call.
 pub fn stamp() -> u64 {
     // AcqRel: its Release half is E3.
-    let step = u64::from(!seeded("e3_stamped_without_counting"));
+    let step = u64::from(!seeded("e3_stamped_without_increment"));
     let order = ordering("e3_stamped_relaxed", Ordering::AcqRel);
     DOMAIN.epoch.fetch_add(step, order)
 }
 
-/// What bears a stamp smaller than this one, given before the call, can be found by nobody: free it.
-/// Stamps start at 1, so a 0 frees nothing.
+/// Returns a limit: nothing with a smaller stamp, given before this call, can be reached by any thread. The caller may
+/// free it. Stamps start at 1, so the result 0 allows nothing to be freed.
 pub fn quiet_before() -> u64 {
     if !barrier::heavy() {
         return OUTSIDE;
@@ -164,17 +167,16 @@ pub fn quiet_before() -> u64 {
     let mut oldest = u64::MAX;
     for record in records() {
         // Acquire: E4.
-        let order = ordering("e4_looked_relaxed", Ordering::Acquire);
+        let order = ordering("e4_entered_read_relaxed", Ordering::Acquire);
         match record.entered.load(order) {
             OUTSIDE => {}
-            entered if seeded("e2_quiet_too_soon") => oldest = oldest.min(entered + 1),
+            entered if seeded("e2_equal_stamp_freed") => oldest = oldest.min(entered + 1),
             entered => oldest = oldest.min(entered),
         }
     }
     oldest
 }
 
-/// All records, newest first.
 fn records() -> impl Iterator<Item = &'static Record> {
     // SAFETY: records are never freed.
     let newest = unsafe { DOMAIN.records.load(Ordering::Acquire).as_ref() };
@@ -187,14 +189,14 @@ fn adopt_record() -> *const Record {
     barrier::choose();
     let record = free_record().unwrap_or_else(new_record);
     OWN_RECORD.with(|own| own.set(record));
-    departure::note(record);
+    thread_exit::register(record);
     record
 }
 
 fn free_record() -> Option<*const Record> {
     let free = records().find(|record| {
         record
-            .taken
+            .in_use
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     });
@@ -204,19 +206,19 @@ fn free_record() -> Option<*const Record> {
 fn new_record() -> *const Record {
     let record = Box::into_raw(Box::new(Record {
         entered: CachePadded::new(AtomicU64::new(OUTSIDE)),
-        further: Cell::new(0),
-        taken: AtomicBool::new(true),
+        nested: Cell::new(0),
+        in_use: AtomicBool::new(true),
         number: 0,
         next: ptr::null_mut(),
     }));
-    // Acquire: the number of the newest is read below.
+    // Acquire: the number of the newest record is read below.
     let mut newest = DOMAIN.records.load(Ordering::Acquire);
     loop {
         // SAFETY: records are never freed.
         let number = unsafe { newest.as_ref() }.map_or(0, |newest| newest.number + 1);
-        // SAFETY: the record is this thread's alone until the exchange succeeds.
+        // SAFETY: the record belongs to this thread alone until the exchange succeeds.
         unsafe { ((*record).next, (*record).number) = (newest, number) };
-        if seeded("e1_record_stored") {
+        if seeded("e1_record_added_without_cas") {
             DOMAIN.records.store(record, Ordering::Release);
             return record;
         }
@@ -232,32 +234,31 @@ fn new_record() -> *const Record {
     }
 }
 
-/// A thread that ends leaves its record to another.
-mod departure {
+/// A thread that ends leaves its record to a new thread.
+mod thread_exit {
     use super::{Ordering, Record, OWN_RECORD};
     use std::cell::Cell;
     use std::ptr;
 
-    struct Departure(Cell<*const Record>);
+    struct ThreadExit(Cell<*const Record>);
 
     std::thread_local! {
-        static DEPARTURE: Departure = const { Departure(Cell::new(ptr::null())) };
+        static THREAD_EXIT: ThreadExit = const { ThreadExit(Cell::new(ptr::null())) };
     }
 
-    pub(super) fn note(record: *const Record) {
-        // Under loom the records die with the execution, and its threads are not the ones that hold thread-locals
-        // here.
+    pub(super) fn register(record: *const Record) {
+        // In a loom build, records last for one execution, and loom's threads do not own these thread-locals.
         if cfg!(not(loom)) {
-            DEPARTURE.with(|departure| departure.0.set(record));
+            THREAD_EXIT.with(|thread_exit| thread_exit.0.set(record));
         }
     }
 
-    impl Drop for Departure {
+    impl Drop for ThreadExit {
         fn drop(&mut self) {
             // SAFETY: records are never freed.
             if let Some(record) = unsafe { self.0.get().as_ref() } {
                 OWN_RECORD.with(|own| own.set(ptr::null()));
-                record.taken.store(false, Ordering::Release);
+                record.in_use.store(false, Ordering::Release);
             }
         }
     }
@@ -268,22 +269,22 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// The domain is one per process, and other tests pin too: only what this test controls is asserted.
+    /// The domain is global, and other tests pin too. So only what this test controls is asserted.
     #[test]
-    fn a_pin_holds_back_what_was_unlinked_after_it() {
+    fn e1_pin_delays_the_free_of_nodes_unlinked_after_it() {
         let check = || {
             let _inside = pin();
             let stamp = stamp();
-            assert!(quiet_before() <= stamp, "a pin is older than the stamp");
+            assert!(quiet_before() <= stamp, "the pin is older than the stamp");
         };
         check();
-        // By another record: this thread keeps its own, and one of the two is not the newest.
+        // With a second record: this thread keeps its own, so one of the two is not the newest.
         thread::spawn(check).join().unwrap();
         check();
     }
 
     #[test]
-    fn a_pin_taken_after_the_stamp_holds_nothing_back() {
+    fn e3_pin_after_the_stamp_delays_nothing() {
         let stamp = stamp();
         let _pin = pin();
         while quiet_before() <= stamp {
@@ -291,9 +292,9 @@ mod tests {
         }
     }
 
-    /// What it is counted by (`tally.rs`), on the condition that no two write one place.
+    /// The counters are indexed by this number (`counters.rs`), so no two living threads may share one.
     #[test]
-    fn each_thread_has_a_number_of_its_own_and_leaves_it_to_the_next() {
+    fn e1_numbers_are_unique_and_reused() {
         let own = pin().thread();
         for _ in 0..500 {
             let other = thread::spawn(|| pin().thread()).join().unwrap();

@@ -1,59 +1,58 @@
-//! From a process to its slot.
+//! Finds the slot of a process.
 //!
-//! Every process that has ever acquired has a slot (`slot.rs`), found from its identity word. Part of the word only
-//! *chooses* a place; equality of the whole word *decides*. Where the places of living processes are distinct, as in
-//! a VM that numbers its processes by a table, a slot is one array access away; any other distribution is slower, and
-//! as right.
+//! Every process that has acquired has a slot (`slot.rs`), found by its identity word. Some bits of the word *select* a
+//! place; equality of the whole word *decides*. If living processes have distinct places, as in a VM that numbers its
+//! processes by a table, a slot is one array access away. Any other distribution is slower, and just as correct.
 //!
 //! # Identity
 //!
 //! A process is *alive* from its entry in the VM's process table to its last call. At most one process with a given
-//! identity word is alive at a time. But words are reused: the VM removes a process from its table before it reports
-//! the death (the *callback*, [`Holders::release_all`]), and a VM whose pids have few bits can start a process with the
-//! same word in between. Until the callback comes, the two cannot be told apart. The new process *inherits*: it holds
-//! what the dead one held, and its calls use the same slot. The callback asks the VM whether a process with the word is
-//! alive. If so, the slot stays with that process until its own death. If not, the slot loses the word, and its permits
-//! are given back. A process that starts with the word from then on holds nothing.
+//! identity word is alive at a time. But words are reused. The VM removes a process from its table before it reports
+//! the death (the *callback*, [`Holders::release_all`]). A VM whose pids have few bits can start a process with the
+//! same word in between. Until the callback runs, the two processes cannot be distinguished. The new process
+//! *inherits*: it holds what the dead one held, and its calls use the same slot. The callback asks the VM whether a
+//! process with the word is alive. If so, the slot stays with that process until its own death. If not, the slot loses
+//! the word, and its permits are released. A process that starts with the word after that holds nothing.
 //!
 //! # Invariants
-//! - **H3** A slot is taken before the process is watched, and the process is watched before its first permit is
-//!   counted: whatever is counted is given back (P4). A process that inherits is not watched by its first call. The
-//!   callback of the death before is still to come, and either finds that process dead too, or has it watched. A
-//!   caller of the library that watches a holder without being asked to has to handle that itself.
-//! - **H4** A process that finds its place taken, be it by a dead process with the same word, lives in `displaced`, and
-//!   the place counts how many do. It looks there if that count is not 0, so it finds its slot again after the other
-//!   has gone. Of several slots there that are of one word, all but the first are GIVING: each was put before
-//!   the others, by a process that had waited until they were.
+//!
+//! - **H3** A process takes a slot before it is watched, and it is watched before its first permit is counted. So every
+//!   counted permit is released after the holder's death (P4). A process that inherits is not watched by its first
+//!   call. The callback of the earlier death has not run yet. It either finds that this process is dead too, or has it
+//!   watched. A caller of the library that watches holders on its own must handle this case itself.
+//! - **H4** A process whose place is taken, possibly by a dead process with the same word, has its slot in `displaced`.
+//!   The slot at its place counts such processes. If that count is not 0, the process searches `displaced`, so it finds
+//!   its slot even after the other process has died. If several slots there have the same word, all but the first are
+//!   RELEASING: a process inserts its slot in front, after it has waited until the others are RELEASING.
 
 use crate::epochs::Pin;
 use crate::inject;
 use crate::keys::Node;
 use crate::lazy_array::LazyArray;
-use crate::memory::Account;
-use crate::out_of_memory::OutOfMemory;
-use crate::slot::{Permits, Slot, GIVING, RETIRING};
+use crate::memory::{Account, OutOfMemory};
+use crate::slot::{Permits, Slot, RELEASING, RETIRING};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
-/// Slots to a chunk: 64 KiB.
+/// Slots per chunk: 64 KiB.
 const CHUNK: usize = sized(2, 64, 1024);
 
-/// A processor that fetches a cache line fetches its neighbour along with it, so two slots on neighbouring lines are in
-/// each other's way when their processes run at the same time. Processes that follow one another often do: every
-/// second one has its slot so many places away. (A model has no cache, and chunks that are too short for it.)
-const APART: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
+/// The distance between the slots of neighboring places. A processor that fetches a cache line fetches its neighbor
+/// too. So slots on neighboring lines slow each other down when their processes run at the same time, as successive
+/// processes often do. Therefore every second process has its slot half a chunk away. (A model has no cache, and its
+/// chunks are too short.)
+const NEIGHBOR_OFFSET: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
 
-/// Slots that are read in one piece: about a millisecond. With fewer, a reader spends its time in coming back to a busy
-/// scheduler.
+/// Slots that are read in one piece: about a millisecond. With fewer, a reader spends most of its time rescheduling.
 const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 
-/// A piece ends after this many keys.
-const SEEN_PER_PIECE: usize = 4096;
+/// A piece ends after this many rows.
+const ROWS_PER_PIECE: usize = 4096;
 
-/// Who holds: the identity word of a process, and where to look for it first.
+/// A process that can hold permits: its identity word, and the place of its slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
     word: NonZeroU64,
@@ -61,48 +60,48 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// `word` is the identity word of a process. `place` is always the same for a word. It should be dense, and
-    /// distinct for processes that are alive at a time, for speed; nothing else depends on it.
+    /// `word` is the identity word of a process. `place` must always be the same for a word. For speed, places should
+    /// be dense, and distinct for processes that are alive at the same time. Correctness does not depend on that.
     ///
     /// # Safety
-    /// What a holder has on record is changed without a lock, and followed without a question (H1, H2). So, in one
+    /// A holder's record is changed without a lock, and its pointers are followed without a check (H1, H2). So, in one
     /// table:
-    /// - No process has one of the two greatest numbers for a word.
-    /// - Calls on behalf of processes with one word that acquire or release do not overlap, and each happens before the
-    ///   next: of one process, and from one process to the next with that word.
+    /// - No process has one of the two greatest numbers as its word.
+    /// - Acquires and releases on behalf of processes with the same word do not overlap, and each happens before the
+    ///   next. This holds for the calls of one process, and from one process to the next with that word.
     /// - Between the entry of a process in the VM's process table and its first call there is a sequentially consistent
     ///   fence.
-    /// - [`Table::release_all`](crate::Table::release_all) is called for a process that is not alive anymore. The next
-    ///   one with its word may be alive by then. `is_reused` reads the VM's process table during the call, and answers
-    ///   "no" only if it finds no process with the word alive there.
+    /// - [`Table::release_all`](crate::Table::release_all) is called for a process that is no longer alive. The next
+    ///   process with its word may be alive by then. `is_reused` reads the VM's process table during the call, and
+    ///   returns false only if it finds no living process with the word.
     ///
-    /// Calls that only look may come at any time. So may those of `release_all`, also several at a time for one word.
+    /// Calls that only read can run at any time. So can calls of `release_all`, also several at a time for one word.
     #[inline(always)]
     pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
-        debug_assert!(word.get() < GIVING);
+        debug_assert!(word.get() < RELEASING);
         Self { word, place }
     }
 }
 
-/// How far a walk over the holders has come; [`Cursor::default`] is the beginning. Any value is safe.
+/// The position of a walk over the holders; [`Cursor::default`] is the start. Any value is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Past all slots of the array.
+    /// The walk is past all slots of the array.
     pub displaced: bool,
     /// The next slot: its index in the array, or its word among the displaced.
     pub slot: u64,
-    /// The order to go on from in it.
+    /// The order to continue from in that slot.
     pub order: u64,
 }
 
-/// What all holders of a table together have and had.
+/// Totals over all holders of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     /// Processes that hold at least one permit.
     pub(crate) holders: usize,
     /// Permits that they hold.
     pub(crate) permits: u64,
-    /// Permits that were released, by those who have died too.
+    /// Permits released so far, also by processes that have died since.
     pub(crate) released: u64,
 }
 
@@ -115,18 +114,17 @@ impl Sums {
     }
 }
 
-/// All slots of a table.
 pub(crate) struct Holders<K> {
     slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
-    /// A panic inside the lock (a bug of ours) leaves it free and the list whole: what may fail comes before
-    /// anything is put in, and what is let go goes in one step, in which nothing can panic.
+    /// A panic inside the lock (a bug) unlocks it and leaves the list intact: everything that can fail precedes an
+    /// insertion, and a removal is one step that cannot panic.
     displaced: Mutex<SortedList<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
 }
 
-/// The slot of a process that has none in the array.
+/// The slot of a process whose place in the array is taken.
 struct Displaced<K> {
     word: u64,
     slot: NonNull<Slot<K>>,
@@ -138,17 +136,17 @@ impl<K> Ordered for Displaced<K> {
     }
 }
 
-// SAFETY: the slot is on the heap and made of atomics.
+// SAFETY: the slot is on the heap and consists of atomics.
 unsafe impl<K: Send + Sync> Send for Displaced<K> {}
 
-/// A slot as [`Holders::search`] has found it. If it is among the displaced, with the lock under which they are freed.
+/// A slot that [`Holders::search`] has found. For a displaced slot, with the lock under which these are freed.
 type Found<'a, K> = (
     &'a Slot<K>,
     Option<MutexGuard<'a, SortedList<Displaced<K>>>>,
 );
 
 impl<K> Holders<K> {
-    /// Room for `processes` with places of their own. [`Holders::free`] it with the same account.
+    /// Slots for `processes` places. Must be freed with [`Holders::free`] and the same account.
     pub(crate) fn new(processes: usize, account: &Account) -> Result<Self, OutOfMemory> {
         let capacity = processes
             .max(1)
@@ -162,22 +160,23 @@ impl<K> Holders<K> {
         })
     }
 
-    /// The slot of a process, if it has one. For its own calls only: a slot among the displaced goes with its process.
+    /// The slot of a process, or `None` if it has none. Only for calls of that process: a displaced slot is freed at
+    /// its death.
     #[inline(always)]
     pub(crate) fn find(&self, holder: Holder) -> Option<&Slot<K>> {
         let home = self.home(holder)?;
-        let at_home = home.holder();
-        if at_home == holder.word.get() {
+        let home_word = home.holder();
+        if home_word == holder.word.get() {
             return Some(home);
         }
-        if at_home != RETIRING && home.displaced().load(Ordering::Relaxed) == 0 {
+        if home_word != RETIRING && home.displaced().load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.find_surely(holder)
+        self.find_slow(holder)
     }
 
-    /// The slot of a process that is about to hold something. On its first time `watch` is called, which has to see
-    /// to it that [`Holders::release_all`] is called after its death (H3).
+    /// The slot of a process that is about to acquire. At the first call of a process, `watch` is called. It must
+    /// ensure that [`Holders::release_all`] is called after the death of the process (H3).
     #[inline(always)]
     pub(crate) fn claim<E: From<OutOfMemory>>(
         &self,
@@ -202,7 +201,7 @@ impl<K> Holders<K> {
         let home = self
             .slots
             .get_or_create(index, account, |_| Slot::default())?;
-        let slot = match home.take(holder.word) {
+        let slot = match home.occupy(holder.word) {
             true => home,
             false => self.displace(home, holder, account)?,
         };
@@ -217,8 +216,8 @@ impl<K> Holders<K> {
         Ok(slot)
     }
 
-    /// Gives back all that a dead process held, exactly once (P4), and lets its slot go; unless its word is reused.
-    /// Returns how many permits that were.
+    /// Releases all permits of a dead process, exactly once (P4), and vacates its slot, unless its word is reused.
+    /// Returns the number of permits.
     pub(crate) fn release_all(
         &self,
         pin: &Pin,
@@ -226,7 +225,7 @@ impl<K> Holders<K> {
         mut is_reused: impl FnMut() -> bool,
         account: &Account,
     ) -> u64 {
-        let mut given = 0;
+        let mut released = 0;
         let mut retired = None;
         let mut release_all = || {
             if retired.is_none() {
@@ -235,42 +234,42 @@ impl<K> Holders<K> {
             let Some(slot) = retired else {
                 return;
             };
-            if seeded("p4_vacated_before_given_back") {
+            if seeded("p4_vacated_before_released") {
                 self.vacate(holder, slot, account);
             }
-            slot.release_all(pin, account, &mut given);
+            slot.release_all(pin, account, &mut released);
             inject::panic();
             self.vacate(holder, slot, account);
         };
-        // If it panics (a bug of ours), it is tried once more, with the slot that it had: no word leads there anymore.
+        // After a panic (a bug), tries once more, with the slot that it had: no word leads to that slot any more.
         if catch_unwind(AssertUnwindSafe(&mut release_all)).is_err() {
             release_all();
         }
-        given
+        released
     }
 
-    /// The slot of a dead process, which is GIVING from then on, and the caller's (H1); unless its word is reused.
+    /// Makes the slot of a dead process RELEASING, and so the caller's (H1), unless its word is reused.
     fn retire(&self, holder: Holder, mut is_reused: impl FnMut() -> bool) -> Option<&Slot<K>> {
         let word = holder.word.get();
-        let too_soon = seeded("h1_asked_before_retiring").then(&mut is_reused);
-        let slot = self.take_away(holder, RETIRING)?;
+        let too_soon = seeded("h1_reuse_checked_before_retiring").then(&mut is_reused);
+        let slot = self.replace_word(holder, RETIRING)?;
         let is_reused = || too_soon.unwrap_or_else(is_reused);
         slot.retire(word, is_reused).then_some(slot)
     }
 
-    /// Takes the slot with the holder's word away from it. From then on other threads only look at the slot.
-    fn take_away(&self, holder: Holder, next: u64) -> Option<&Slot<K>> {
-        let look = |slot: &Slot<K>| slot.take_away(holder.word.get(), next);
-        self.search(holder, look).map(|(slot, _)| slot)
+    /// Removes the holder's word from its slot. From then on other threads only read the slot.
+    fn replace_word(&self, holder: Holder, next: u64) -> Option<&Slot<K>> {
+        let read_word = |slot: &Slot<K>| slot.replace_word(holder.word.get(), next);
+        self.search(holder, read_word).map(|(slot, _)| slot)
     }
 
-    /// Does a process have a slot? One that had one and has none anymore is dead, and holds nothing. Waits as
-    /// [`Holders::search`] does.
+    /// Whether a process has a slot. A process that had one and has none any more is dead, and holds nothing. Waits
+    /// like [`Holders::search`].
     pub(crate) fn has(&self, holder: Holder) -> bool {
         self.search(holder, Slot::holder).is_some()
     }
 
-    /// What all processes together have and had. One walk over the slots, a cache line each: exact at quiet points.
+    /// Totals over all processes. Walks over the slots, one cache line each. Exact if no call is running.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         self.slots.values().for_each(|slot| sums.add(slot));
@@ -279,36 +278,36 @@ impl<K> Holders<K> {
             // SAFETY: slots are freed under this lock.
             sums.add(unsafe { displaced.slot.as_ref() });
         }
-        // Under the lock too: what was released from a slot is told by the slot or from here.
+        // Under the same lock: a release is counted either in a slot or here.
         sums.released += self.released.load(Ordering::Relaxed);
         sums
     }
 
-    /// Notes a piece of what a process holds, from this order on; returns the order to go on from.
-    pub(crate) fn gather<'a>(
+    /// Appends a piece of what a process holds, from this order on. Returns the order to continue from.
+    pub(crate) fn snapshot<'a>(
         &self,
         pin: &'a Pin,
         holder: Holder,
         from: u64,
-        seen: &mut Vec<Permits<'a, K>>,
+        rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
         let Some((slot, _lock)) = self.search(holder, Slot::holder) else {
             return Ok(None);
         };
-        let next = slot.gather(pin, None, from, seen)?;
-        // The place may have become another's in between.
-        seen.retain(|seen| seen.holder == holder.word.get());
+        let next = slot.snapshot(pin, None, from, rows)?;
+        // The slot can have got another process in between.
+        rows.retain(|row| row.holder == holder.word.get());
         Ok(next)
     }
 
-    /// Notes a piece of what all processes hold, of all keys or of one, from the cursor on; returns where to go on. The
-    /// displaced come last.
-    pub(crate) fn gather_from<'a>(
+    /// Appends a piece of what all processes hold, of all keys or of one, from the cursor on. Returns where to
+    /// continue. The displaced slots come last.
+    pub(crate) fn snapshot_from<'a>(
         &self,
         pin: &'a Pin,
         mut cursor: Cursor,
         only: Option<&Node<K>>,
-        seen: &mut Vec<Permits<'a, K>>,
+        rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let mut slots_read = 0;
         while !cursor.displaced {
@@ -318,10 +317,10 @@ impl<K> Holders<K> {
                 continue;
             };
             for slot in slots {
-                if slots_read >= SLOTS_PER_PIECE || seen.len() >= SEEN_PER_PIECE {
+                if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
                     return Ok(Some(cursor));
                 }
-                if let Some(order) = slot.gather(pin, only, cursor.order, seen)? {
+                if let Some(order) = slot.snapshot(pin, only, cursor.order, rows)? {
                     return Ok(Some(Cursor { order, ..cursor }));
                 }
                 slots_read += 1;
@@ -329,10 +328,10 @@ impl<K> Holders<K> {
                 cursor.order = 0;
             }
         }
-        self.gather_displaced(pin, cursor, only, seen)
+        self.snapshot_displaced(pin, cursor, only, rows)
     }
 
-    /// Where the next chunk that is there begins.
+    /// The start of the next chunk that exists.
     fn next_chunk(&self, index: usize) -> Cursor {
         let mut chunks = index / CHUNK..self.slots.chunk_count();
         let next = chunks.find(|chunk| self.slots.chunk(*chunk).is_some());
@@ -343,20 +342,20 @@ impl<K> Holders<K> {
         }
     }
 
-    fn gather_displaced<'a>(
+    fn snapshot_displaced<'a>(
         &self,
         pin: &'a Pin,
         mut cursor: Cursor,
         only: Option<&Node<K>>,
-        seen: &mut Vec<Permits<'a, K>>,
+        rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         loop {
-            if seen.len() >= SEEN_PER_PIECE {
+            if rows.len() >= ROWS_PER_PIECE {
                 return Ok(Some(cursor));
             }
             let displaced = self.displaced.lock();
             let mut slots = displaced.from(cursor.slot);
-            let next = if seeded("h4_one_dead_hides_the_next") {
+            let next = if seeded("h4_dead_slot_hides_the_next") {
                 slots.last()
             } else {
                 slots.next()
@@ -370,7 +369,7 @@ impl<K> Holders<K> {
             }
             // SAFETY: slots are freed under this lock.
             let slot = unsafe { next.slot.as_ref() };
-            if let Some(order) = slot.gather(pin, only, cursor.order, seen)? {
+            if let Some(order) = slot.snapshot(pin, only, cursor.order, rows)? {
                 return Ok(Some(Cursor { order, ..cursor }));
             }
             let Some(next) = cursor.slot.checked_add(1) else {
@@ -381,14 +380,14 @@ impl<K> Holders<K> {
         }
     }
 
-    /// Frees everything. The permits on record are not released.
+    /// Frees all memory. Does not release the permits on record.
     ///
     /// # Safety
-    /// Made with this account, no other thread is inside, and it is not used again.
+    /// It was created with this account, no other thread is inside, and it is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
         let mut displaced = change(&self.displaced, account);
         while let Some(Displaced { slot, .. }) = displaced.list.pop() {
-            // SAFETY: allocated with this account by `displace`, and no other thread is inside.
+            // SAFETY: `displace` allocated it with this account, and no other thread is inside.
             unsafe {
                 slot.as_ref().free_more(account);
                 account.free(slot);
@@ -397,11 +396,11 @@ impl<K> Holders<K> {
         displaced.list.shrink_to_fit();
         let slots = self.slots.values();
         slots.for_each(|slot| slot.free_more(account));
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.slots.free(account) };
     }
 
-    /// Where the slot of a process is, unless that is taken.
+    /// The slot at the place of a process, which may belong to another one.
     #[inline(always)]
     fn home(&self, holder: Holder) -> Option<&Slot<K>> {
         self.slots.get(self.index(holder.place))
@@ -409,34 +408,35 @@ impl<K> Holders<K> {
 
     #[inline(always)]
     fn index(&self, place: u64) -> usize {
-        // One place for each, whatever the mask: the lowest bit stays, and says whether another one is turned.
-        ((place ^ ((place & 1) * APART)) & self.mask) as usize
+        // One slot per place, for all masks: the lowest bit is kept, and determines whether another bit is flipped.
+        ((place ^ ((place & 1) * NEIGHBOR_OFFSET)) & self.mask) as usize
     }
 
-    /// As [`Holders::find`], if the home is RETIRING, or slots that belong there are among the displaced.
+    /// As [`Holders::find`], if the home slot is RETIRING, or if displaced slots belong there.
     #[cold]
-    fn find_surely(&self, holder: Holder) -> Option<&Slot<K>> {
+    fn find_slow(&self, holder: Holder) -> Option<&Slot<K>> {
         self.search(holder, Slot::holder).map(|(slot, _)| slot)
     }
 
-    /// The slot at which `look` sees the holder's word. Waits as long as a slot is RETIRING that may have had it.
+    /// The slot at which `read_word` returns the holder's word. Waits while a slot is RETIRING that can have had the
+    /// word.
     ///
-    /// A caller that is not the process itself, and has not taken the slot away, uses it only as long as it keeps the
-    /// answer.
-    fn search(&self, holder: Holder, look: impl Fn(&Slot<K>) -> u64) -> Option<Found<'_, K>> {
+    /// If the caller is neither the process itself nor has replaced the word, it may use the slot only while it keeps
+    /// the result.
+    fn search(&self, holder: Holder, read_word: impl Fn(&Slot<K>) -> u64) -> Option<Found<'_, K>> {
         let home = self.home(holder)?;
         let word = holder.word.get();
         loop {
-            let mut seen = look(home);
+            let mut seen = read_word(home);
             if seen == word {
                 return Some((home, None));
             }
-            if seen != RETIRING || seeded("h1_retiring_not_waited_for") {
+            if seen != RETIRING || seeded("h1_call_ignores_retiring") {
                 let displaced = self.displaced.lock();
                 let slot = displaced.find(word, |_| true)?.slot;
-                // SAFETY: slots are freed under this lock. So it goes with the slot.
+                // SAFETY: slots are freed under this lock, so the lock is returned with the slot.
                 let slot = unsafe { slot.as_ref() };
-                seen = look(slot);
+                seen = read_word(slot);
                 if seen == word {
                     return Some((slot, Some(displaced)));
                 }
@@ -459,16 +459,16 @@ impl<K> Holders<K> {
         let vacancy = displaced.list.reserve(word)?;
         let slot = account.allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
-        // SAFETY: just allocated; freed by this process's death only, or with the table.
+        // SAFETY: just allocated. Only the death of this process frees it, or the end of the table.
         let slot = unsafe { slot.as_ref() };
-        slot.take(holder.word);
+        slot.occupy(holder.word);
         if !seeded("h4_displaced_not_counted") {
             home.displaced().fetch_add(1, Ordering::Relaxed);
         }
         Ok(slot)
     }
 
-    /// Lets a slot go that is GIVING, and has nothing on record. It may be freed.
+    /// Vacates a slot that is RELEASING and has nothing on record. The slot may be freed.
     fn vacate(&self, holder: Holder, slot: *const Slot<K>, account: &Account) {
         let home = self.home(holder).expect("older than the slot");
         if ptr::eq(home, slot) {
@@ -477,24 +477,24 @@ impl<K> Holders<K> {
         }
         let mut displaced = change(&self.displaced, account);
         let is_it = |displaced: &Displaced<K>| {
-            ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_vacated_by_word")
+            ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_removed_by_word")
         };
-        let gone = displaced.list.remove(holder.word.get(), is_it);
-        let gone = gone.expect("a slot that is not at home").slot;
+        let removed = displaced.list.remove(holder.word.get(), is_it);
+        let removed = removed.expect("a slot that is not at home").slot;
         home.displaced().fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: allocated with this account by `displace`. No call finds it anymore (H1), and those that look hold
-        // this lock.
+        // SAFETY: `displace` allocated it with this account. No call finds it any more (H1), and readers hold this
+        // lock.
         unsafe {
-            let released = gone.as_ref().released();
+            let released = removed.as_ref().released();
             self.released.fetch_add(released, Ordering::Relaxed);
-            gone.as_ref().free_more(account);
-            account.free(gone);
+            removed.as_ref().free_more(account);
+            account.free(removed);
         }
     }
 }
 
-/// A slot whose process nobody watches. When it is dropped, because the watch could not be had or panicked, the slot
-/// is let go: with it the process would take permits that nobody gave back (H3).
+/// A slot whose process is not watched yet. It is vacated on drop, which happens if `watch` fails or panics. If the
+/// process kept the slot, nothing would release its permits after its death (H3).
 struct Unwatched<'a, K> {
     holders: &'a Holders<K>,
     holder: Holder,
@@ -503,12 +503,12 @@ struct Unwatched<'a, K> {
 
 impl<K> Drop for Unwatched<'_, K> {
     fn drop(&mut self) {
-        let next = if seeded("h3_let_go_before_it_is_vacated") {
+        let next = if seeded("h3_freed_before_vacated") {
             0
         } else {
-            GIVING
+            RELEASING
         };
-        if let Some(slot) = self.holders.take_away(self.holder, next) {
+        if let Some(slot) = self.holders.replace_word(self.holder, next) {
             self.holders.vacate(self.holder, slot, self.account);
         }
     }
@@ -519,9 +519,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// H4: with two places to one slot, one of two processes would always be displaced, and its calls take a lock.
+    /// H4: if two places had the same slot, one of two processes would always be displaced, and its calls would take a
+    /// lock.
     #[test]
-    fn h4_each_place_has_a_slot_of_its_own_and_no_neighbour_next_to_it() {
+    fn h4_places_have_distinct_slots_and_neighbors_are_apart() {
         for processes in [1, 2, 16, 1024, 4096] {
             let account = Account::default();
             let holders = Holders::<u64>::new(processes, &account).unwrap();
@@ -531,7 +532,7 @@ mod tests {
             if processes > CHUNK {
                 assert!(holders.index(6).abs_diff(holders.index(7)) > 1);
             }
-            // SAFETY: nobody else knows it.
+            // SAFETY: no other thread has it.
             unsafe { holders.free(&account) };
         }
     }

@@ -1,10 +1,10 @@
-//! From a key to its word: a concurrent map with lock-free lookups and insertions.
+//! Maps a key to its word: a concurrent map with lock-free lookups and insertions.
 //!
-//! A split-ordered list (Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", JACM 2006): one
-//! linked list of all keys, sorted by hash, and an array of heads that lead into it. With `2^bits` ranges, the
-//! range of a key is the first `bits` bits of its hash. So doubling the number of ranges moves nothing: it is one
-//! store, after which each range has a new head half-way, and the new heads are linked in one by one as keys arrive
-//! (P8: no call waits for growth).
+//! It is a split-ordered list (Shalev and Shavit, "Split-Ordered Lists: Lock-Free Extensible Hash Tables", JACM 2006):
+//! one linked list of all keys, sorted by hash, and an array of heads that point into it. With `2^bits` ranges, the
+//! range of a key is the first `bits` bits of its hash. So doubling the number of ranges is one store and moves
+//! nothing. Each range then has a new head in its middle. The new heads are linked one by one as keys are inserted (P8:
+//! no call waits for growth).
 //!
 //! ```text
 //!   heads (bits = 2)   [00]           [01]           [10]           [11]
@@ -13,92 +13,92 @@
 //!                      head   key     head   key     head           head   key
 //! ```
 //!
-//! A key's order is its hash with the last bit set; a head's is its range's first bits followed by zeros, so they
-//! never tie. A head that is not linked yet is served by its parent, the one whose order lacks the lowest bit that is
-//! set. In the array a head stands by the number of bits that tell it from its parent's, then by those bits
-//! (`index`): so a head keeps its place when the ranges double. (The paper numbers ranges by the *last* bits, and
-//! sorts by the reversed hash, for the same end; to find the lowest bit set is an instruction, to reverse a word is
-//! not.)
+//! The order of a key is its hash with the last bit set. The order of a head is the first bits of its range followed by
+//! zeros. So the two are never equal. Lookups use the parent of a head that is not linked yet. The order of the parent
+//! lacks the lowest bit that is set. The place of a head in the array (`index`) is given by the number of bits that
+//! distinguish it from its parent, then by these bits. So a head keeps its place when the ranges double. (The paper
+//! numbers ranges by the *last* bits, and sorts by the reversed hash, for the same purpose. Finding the lowest set bit
+//! is one instruction, reversing a word is not.)
 //!
 //! # Invariants
-//! - **K1** The links that are not marked are sorted by order; of those of one order, the newer comes first.
-//! - **K2** The pointer out of a marked link never changes again. A link is marked before it is unlinked.
-//! - **K3** Only the sweep (`sweep.rs`), one at a time, marks and unlinks. Everybody else only inserts, by a
-//!   compare-and-swap on the pointer out of an unmarked link, directly behind which the new one goes.
-//! - **K4** Of the nodes with one key at most one is not dead. A dead one never comes back: whoever finds a dead node
-//!   passes over it, and puts a new one in *front* of its run of equal orders, without waiting for the sweep.
-//! - **K5** What has been unlinked is freed only when nobody who was pinned then is inside any more (`epochs.rs`).
-//! - **K6** A node whose count is not 0 is not dead, hence linked, hence not freed: a holder may keep its address.
 //!
-//! Why K1 lets a search stop at the first greater order: a new link is put behind the last unmarked link of smaller
-//! order, so in front of any run of marked ones there. Hence a marked link of greater order never stands before an
-//! unmarked one of smaller order. (The reverse may be, and is passed over.)
+//! - **K1** The unmarked links are sorted by order. Among links of the same order, the newer one comes first.
+//! - **K2** The `next` pointer of a marked link never changes again. A link is marked before it is unlinked.
+//! - **K3** Only the sweep (`sweep.rs`) marks and unlinks, one sweep at a time. All other threads only insert: by a
+//!   compare-and-swap on the `next` pointer of an unmarked link, directly behind which the new link goes.
+//! - **K4** Of the nodes with the same key at most one is not dead. A dead node stays dead. A caller that finds a dead
+//!   node passes over it, and inserts a new one in *front* of its run of equal orders, without waiting for the sweep.
+//! - **K5** An unlinked node is freed only when no thread that was pinned at that time is still inside (`epochs.rs`).
+//! - **K6** A node whose count is not 0 is not dead, hence linked, hence not freed. So a holder may keep its address.
+//! - **K7** Between two steps of the sweep no link is marked. So each step starts from a clean list.
+//!
+//! K1 lets a search stop at the first greater order. The reason: a new link is inserted behind the last unmarked link
+//! of smaller order, so in front of any run of marked links there. Hence a marked link of greater order never precedes
+//! an unmarked link of smaller order. (The reverse is possible; searches pass over it.)
 
 use crate::buckets::Buckets;
 use crate::epochs::Pin;
 use crate::inject;
 use crate::lazy_array::LazyArray;
-use crate::memory::Account;
-use crate::out_of_memory::OutOfMemory;
+use crate::memory::{Account, OutOfMemory};
 use crate::sync::{ordering, seeded, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 
-/// What can be stored as a key.
+/// A type that can be stored as a key.
 pub trait Key: Send + Sync + 'static {
-    /// Bytes on the heap beyond the key's own size, for the account of the table's memory.
+    /// Bytes on the heap beyond the size of the key itself, for the memory account of the table.
     fn heap_bytes(&self) -> usize;
 }
 
-/// What a key is looked up by, and made from when it is new. Equal queries hash alike.
+/// A value by which a key is looked up, and from which a new key is made. Equal queries have equal hashes.
 pub trait Query<K>: std::hash::Hash + Equivalent<K> {
-    /// The key to store. It is asked for at most once a call.
+    /// The key to store. Called at most once per call.
     fn to_key(&self) -> Result<K, OutOfMemory>;
 }
 
-/// Heads to a chunk: a chunk of 96 KiB is made in a few microseconds, and the first one serves 4096 keys.
+/// Heads per chunk. A chunk has 96 KiB and is allocated in a few microseconds. The first one serves 4,096 keys.
 pub(crate) const CHUNK: usize = sized(2, 64, 4096);
 
-/// What it is worth of a budget to free a chunk.
+/// Units of a budget that freeing a chunk costs.
 pub(crate) const UNITS_PER_CHUNK: usize = 64;
 
-/// The table never has fewer ranges than one chunk has heads.
+/// The table has at least as many ranges as one chunk has heads.
 pub(crate) const MIN_BITS: u32 = CHUNK.trailing_zeros();
 
-/// Nor more than 2^26: beyond that the runs between two heads get longer, which a thousand million keys bear (at 16).
-/// The array of chunk pointers is 128 KiB with it.
+/// It has at most 2^26 ranges. Beyond that the runs between two heads get longer: 16 keys with a thousand million keys,
+/// which is acceptable. The array of chunk pointers has 128 KiB.
 const MAX_BITS: u32 = sized(3, 10, 26) as u32;
 
-/// The lowest bit of a pointer out of a link: the link is on its way out (K2).
+/// The lowest bit of a `next` pointer: the link is being unlinked (K2).
 const MARK: usize = 1;
 
-/// What keys and heads have in common: their place in the list.
+/// The list element that keys and heads share.
 #[repr(C)]
 pub(crate) struct Link {
-    /// The next link or null, with [`MARK`].
+    /// The next link or null, plus [`MARK`].
     next: AtomicPtr<Link>,
     order: u64,
 }
 
-/// A way into the list.
+/// An entry point into the list.
 #[repr(C)]
 pub(crate) struct Head {
     pub(crate) link: Link,
     state: AtomicU8,
 }
 
-/// [`Head::state`]: not in the list; its parent serves.
+/// [`Head::state`]: not in the list. Lookups use its parent.
 pub(crate) const UNLINKED: u8 = 0;
-/// Somebody is linking it in; its parent serves.
+/// A thread is linking it. Lookups use its parent.
 pub(crate) const LINKING: u8 = 1;
-/// In the list.
 pub(crate) const LINKED: u8 = 2;
-/// On its way out of the list, or out, for good, with the rest of its chunk to follow; its parent serves.
+/// Being unlinked, or unlinked for good, with the rest of its chunk to follow. Lookups use its parent.
 pub(crate) const LEAVING: u8 = 3;
-/// The same of one that never was in the list.
+/// Removed for good without ever having been in the list.
 pub(crate) const CLOSED: u8 = 4;
 
-/// A key with its word. 64 bytes with a key of 40, and never on a cache line with another's.
+/// A key with its word. It has 64 bytes if the key has 40, and shares a cache line with no other node.
 #[repr(C, align(64))]
 pub(crate) struct Node<K> {
     link: Link,
@@ -106,26 +106,24 @@ pub(crate) struct Node<K> {
     pub(crate) key: K,
 }
 
-/// The map.
 pub(crate) struct Keys<K> {
     heads: LazyArray<Head, CHUNK>,
-    /// There are `2^bits` ranges.
+    /// The number of ranges is `2^bits`.
     bits: AtomicU32,
-    /// Keys in the list.
     len: AtomicUsize,
-    /// Keys that the sweep has taken out. Only the sweep counts it, and it is counted for people.
+    /// Keys that the sweep has unlinked. Only the sweep changes it; it is a statistic.
     reclaimed: std::sync::atomic::AtomicU64,
     _nodes: std::marker::PhantomData<Box<Node<K>>>,
 }
 
-/// A node that nobody else can see yet. Freed when it is dropped.
+/// A node that is not published yet. Freed on drop.
 pub(crate) struct NewNode<'a, K: Key> {
     node: NonNull<Node<K>>,
     account: &'a Account,
 }
 
-/// A head that is `LINKING`, and will be what `outcome` says when this is dropped: a panic on the way must not leave
-/// it so, or the sweep would wait for it for ever.
+/// A head in state `LINKING`. On drop its state becomes `outcome`. A panic must not leave it in `LINKING`: the sweep
+/// would wait forever.
 struct Linking<'a> {
     head: &'a Head,
     outcome: u8,
@@ -137,15 +135,15 @@ impl Drop for Linking<'_> {
     }
 }
 
-/// What became of a new node.
+/// The result of an insertion.
 pub(crate) enum Inserted<'a, 'n, K: Key> {
-    /// It is in the list.
+    /// The new node is in the list.
     New(&'a Node<K>),
-    /// Somebody else's node with the key is.
+    /// Another caller's node with the key is.
     Present(NewNode<'n, K>),
 }
 
-/// Where a link belongs: behind `before`, whose pointer was `next`.
+/// A position in the list: behind `before`, whose pointer was `next`.
 pub(crate) struct Gap<'a> {
     pub(crate) before: &'a Link,
     pub(crate) next: *mut Link,
@@ -159,17 +157,17 @@ impl Link {
         }
     }
 
-    /// The pointer to the next link, and whether this one is marked.
+    /// The pointer to the next link, and whether this link is marked.
     #[inline(always)]
     pub(crate) fn next(&self) -> (*mut Link, bool) {
-        // Acquire: whoever sees a link sees what it points to.
+        // Acquire: a thread that sees a link sees what it points to.
         let next = self.next.load(Ordering::Acquire);
         (next.map_addr(|a| a & !MARK), next.addr() & MARK != 0)
     }
 
-    /// Lets this link, if it is not marked, point to `new` instead of `expected`.
+    /// If this link is unmarked and points to `expected`, makes it point to `new`.
     pub(crate) fn redirect(&self, expected: *mut Link, new: *mut Link) -> bool {
-        if seeded("k3_redirected_without_compare") {
+        if seeded("k3_redirected_without_cas") {
             self.next.store(new, Ordering::Release);
             return true;
         }
@@ -179,7 +177,7 @@ impl Link {
             .is_ok()
     }
 
-    /// Marks this link, and answers what it points to from now on (K2).
+    /// Marks this link. Returns its final target (K2).
     pub(crate) fn mark(&self) -> *mut Link {
         loop {
             let (next, marked) = self.next();
@@ -193,11 +191,11 @@ impl Link {
         self.order
     }
 
-    /// This link as a node, unless it is a head's.
+    /// This link as a node, or `None` if it belongs to a head.
     pub(crate) fn node<K>(link: *mut Link) -> Option<NonNull<Node<K>>> {
-        // SAFETY: callers have got `link` from the list, under a pin or as its only user: it is alive.
+        // SAFETY: the caller found `link` in the list, under a pin or as its only user, so it is alive.
         let is_node = unsafe { (*link).order & 1 == 1 };
-        // An odd order says that the pointer was made from one to a node (repr(C): the link comes first).
+        // An odd order means that the pointer was made from a pointer to a node (repr(C): the link comes first).
         is_node.then(|| NonNull::new(link.cast::<Node<K>>()).expect("links are not null"))
     }
 }
@@ -214,7 +212,7 @@ impl Head {
         self.state.load(Ordering::Acquire)
     }
 
-    /// Goes from one state to another; false if it was in neither of these two to begin with.
+    /// Changes the state from `from` to `to`. Returns false if it was not `from`.
     pub(crate) fn change(&self, from: u8, to: u8) -> bool {
         self.state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
@@ -223,14 +221,14 @@ impl Head {
 }
 
 impl<K> Node<K> {
-    /// [`order_of_key`] of its key's hash.
+    /// The [`order_of_key`] of its key's hash.
     pub(crate) fn order(&self) -> u64 {
         self.link.order
     }
 }
 
 impl<'a, K: Key> NewNode<'a, K> {
-    /// A key with one permit out.
+    /// A new key with one permit out.
     pub(crate) fn with_one_permit(
         query: &impl Query<K>,
         order: u64,
@@ -250,36 +248,36 @@ impl<'a, K: Key> NewNode<'a, K> {
 
 impl<K: Key> Drop for NewNode<'_, K> {
     fn drop(&mut self) {
-        // SAFETY: allocated above with this account, and nobody else has seen it.
+        // SAFETY: allocated above with this account, and not published.
         unsafe { free_node(self.node, self.account) };
     }
 }
 
-/// Frees a node and its key; returns what that is worth of a budget: one, and one more for each page of the key, which
-/// the system takes back.
+/// Frees a node and its key. Returns the units of a budget that this costs: 1, plus 1 for each page of the key that
+/// goes back to the system.
 ///
 /// # Safety
-/// It was made with this account, and nobody can use it any more.
+/// It was allocated with this account, and no thread can use it any more.
 pub(crate) unsafe fn free_node<K: Key>(node: NonNull<Node<K>>, account: &Account) -> usize {
     const PAGE: usize = 4096;
     // SAFETY: alive until the next line.
     let heap_bytes = unsafe { node.as_ref().key.heap_bytes() };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { account.free(node) };
     account.subtract(heap_bytes);
     1 + heap_bytes / PAGE
 }
 
 impl<K: Key> Keys<K> {
-    /// An empty map. [`Keys::free`] it with the same account.
+    /// An empty map. Must be freed with [`Keys::free`] and the same account.
     pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
         let heads = LazyArray::new(1 << MAX_BITS, account)?;
         let first = heads.get_or_create(0, account, Head::new);
         let first = first.inspect_err(|_| {
-            // SAFETY: made above, and nobody else knows it.
+            // SAFETY: created above, and no other thread has it.
             unsafe { heads.free(account) };
         })?;
-        // Head 0 is everybody's forefather: it is the list's beginning.
+        // Head 0 is the ancestor of all heads and the start of the list.
         first.change(UNLINKED, LINKED);
         Ok(Self {
             heads,
@@ -290,18 +288,16 @@ impl<K: Key> Keys<K> {
         })
     }
 
-    /// How many keys there are, idle ones included.
+    /// The number of keys, idle ones included.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Notes that the sweep has unlinked a key.
-    pub(crate) fn forget_one(&self) {
+    pub(crate) fn count_reclaimed(&self) {
         self.len.fetch_sub(1, Ordering::Relaxed);
         self.reclaimed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many the sweep has unlinked.
     pub(crate) fn reclaimed(&self) -> u64 {
         self.reclaimed.load(Ordering::Relaxed)
     }
@@ -310,9 +306,9 @@ impl<K: Key> Keys<K> {
         self.bits.load(Ordering::Relaxed)
     }
 
-    /// Changes the number of ranges, unless somebody else just has.
+    /// Changes the number of ranges, unless another thread just has.
     pub(crate) fn resize(&self, from: u32, to: u32) {
-        // A lost race means that somebody has resized it already.
+        // A failed exchange means that another thread has resized it.
         let _ = self
             .bits
             .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
@@ -324,9 +320,9 @@ impl<K: Key> Keys<K> {
 
     /// The node of a key. Writes nothing (P2).
     ///
-    /// The head that it enters by may be taken out meanwhile, and what has been put in since then be missed. The
-    /// answer is right all the same: it was so when the head was found linked, which is within the call. Whoever
-    /// wants to put a key in because of it will notice.
+    /// The sweep can unlink the head by which the search enters, and then the search misses later insertions. The
+    /// result is still correct: it was true when the head was found linked, which is within this call. A caller that
+    /// inserts the key because of it will notice the other node.
     #[inline(always)]
     pub(crate) fn get<'a, Q: Equivalent<K>>(
         &'a self,
@@ -335,7 +331,7 @@ impl<K: Key> Keys<K> {
         query: &Q,
     ) -> Option<&'a Node<K>> {
         let (mut cursor, _) = self.entry(order).link.next();
-        // SAFETY: pinned, so whatever the list leads to is alive (K5).
+        // SAFETY: pinned, so every link that the list leads to is alive (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
             if link.order >= order {
                 if link.order > order {
@@ -350,7 +346,7 @@ impl<K: Key> Keys<K> {
         None
     }
 
-    /// Puts a new node in, unless the key is there by now.
+    /// Inserts a new node, unless the key is present by now.
     pub(crate) fn insert<'a, 'n, Q: Equivalent<K>>(
         &'a self,
         pin: &'a Pin,
@@ -364,11 +360,11 @@ impl<K: Key> Keys<K> {
             let Some(gap) = self.gap(pin, &self.entry(link.order).link, link.order) else {
                 continue;
             };
-            if Self::run_has(&gap, link.order, query) && !seeded("k4_present_put_in_again") {
+            if Self::run_has(&gap, link.order, query) && !seeded("k4_present_key_inserted_again") {
                 return Inserted::Present(new);
             }
             link.next.store(gap.next, Ordering::Relaxed);
-            // The swap succeeds only if nothing has been put here since the run was read (K3): so K4 holds.
+            // The swap succeeds only if nothing was inserted here since the run was read (K3). This ensures K4.
             if gap.before.redirect(gap.next, new.node.as_ptr().cast()) {
                 break;
             }
@@ -376,11 +372,11 @@ impl<K: Key> Keys<K> {
         let node = new.node;
         std::mem::forget(new);
         self.grow_when_loaded(self.len.fetch_add(1, Ordering::Relaxed) + 1);
-        // SAFETY: it is in the list with a permit out (K6), and the pin keeps it after that.
+        // SAFETY: it is in the list with a permit out (K6), and the pin keeps it alive after that.
         Inserted::New(unsafe { node.as_ref() })
     }
 
-    /// The nearest head in the list whose order is not greater than `order`: that of its range, or a forefather.
+    /// The nearest linked head whose order is not greater than `order`: the head of its range, or an ancestor.
     #[inline(always)]
     pub(crate) fn entry(&self, order: u64) -> &Head {
         let mut range = self.range(order);
@@ -392,14 +388,14 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// The order of the head of the range that `order` is in.
+    /// The order of the head of the range that contains `order`.
     #[inline(always)]
     fn range(&self, order: u64) -> u64 {
         order & (u64::MAX << (u64::BITS - self.bits()))
     }
 
-    /// The place for `order`, searched from `start` on: behind the last unmarked link of smaller order. Nothing if
-    /// `start` is marked, so is no way in any more.
+    /// The position for `order`, searched from `start`: behind the last unmarked link of smaller order. Returns `None`
+    /// if `start` is marked and so cannot be used any more.
     pub(crate) fn gap<'a>(&self, _pin: &'a Pin, start: &'a Link, order: u64) -> Option<Gap<'a>> {
         let (next, marked) = start.next();
         if marked {
@@ -424,8 +420,8 @@ impl<K: Key> Keys<K> {
         Some(gap)
     }
 
-    /// Links the head of the range of `order` in, if it is not there yet. Without memory for it, the parent goes on
-    /// serving.
+    /// Links the head of the range of `order`, if it is not linked yet. Without memory for it, lookups keep using its
+    /// parent.
     pub(crate) fn link_head(&self, pin: &Pin, order: u64, account: &Account) {
         let range = self.range(order);
         let head = self.heads.get_or_create(index(range), account, Head::new);
@@ -441,7 +437,7 @@ impl<K: Key> Keys<K> {
         };
         inject::panic();
         let link = ptr::from_ref(&head.link).cast_mut();
-        if seeded("k1_said_to_be_linked_too_soon") {
+        if seeded("k1_head_marked_linked_early") {
             head.state.store(LINKED, Ordering::Release);
         }
         loop {
@@ -457,7 +453,7 @@ impl<K: Key> Keys<K> {
         linking.outcome = LINKED;
     }
 
-    /// With more keys than ranges, the number of ranges doubles. No memory is asked for, and nothing moves.
+    /// Doubles the number of ranges if there are more keys than ranges. Allocates nothing and moves nothing.
     fn grow_when_loaded(&self, len: usize) {
         let bits = self.bits();
         if len > 1 << bits && bits < MAX_BITS {
@@ -465,7 +461,7 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// Is there a live node with the key among those of `order` behind the gap?
+    /// Whether a live node with the key is among those of `order` behind the gap.
     fn run_has<Q: Equivalent<K>>(gap: &Gap<'_>, order: u64, query: &Q) -> bool {
         let mut cursor = gap.next;
         // SAFETY: the gap was found under a pin that its lifetime still borrows (K5).
@@ -488,14 +484,14 @@ impl<K: Key> Keys<K> {
     #[inline(always)]
     fn live_node<'a, Q: Equivalent<K>>(link: *mut Link, query: &Q) -> Option<&'a Node<K>> {
         let node = Link::node::<K>(link)?;
-        // SAFETY: callers are pinned and have got the link from the list (K5).
+        // SAFETY: the caller is pinned and found the link in the list (K5).
         let node = unsafe { node.as_ref() };
         (query.equivalent(&node.key) && node.buckets.permits().is_some()).then_some(node)
     }
 
-    /// Calls `visit` with each key whose order is greater than `after`, as long as it says so, and with the greatest
-    /// order so far. (A marked link may stand behind a greater one that is not marked. A walk that went on after that
-    /// smaller order would visit the greater one again.)
+    /// Calls `visit` with each key whose order is greater than `after`, and with the greatest order so far, until
+    /// `visit` returns false. (A marked link can stand behind an unmarked link of greater order. A walk that continued
+    /// after the smaller order would visit the greater one twice.)
     pub(crate) fn walk<'a>(
         &'a self,
         pin: &'a Pin,
@@ -503,7 +499,7 @@ impl<K: Key> Keys<K> {
         mut visit: impl FnMut(NonNull<Node<K>>, u64) -> bool,
     ) {
         let gap = loop {
-            // With `+ 1` the place behind all links of that very order. The greatest has none behind it.
+            // With `+ 1`, the gap is behind all links of exactly this order. Nothing is behind the greatest order.
             let Some(order) = after.checked_add(1) else {
                 return;
             };
@@ -525,22 +521,22 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// Frees everything.
+    /// Frees all memory.
     ///
     /// # Safety
-    /// The map was made with this account, nobody else is inside, and it is not used for anything else again.
+    /// The map was created with this account, no other thread is inside, and it is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
         let (mut cursor, _) = self.entry(0).link.next();
-        // SAFETY: linked, and only this loop frees, after it has read the link.
+        // SAFETY: linked, and only this loop frees nodes, after it has read their link.
         while let Some(link) = unsafe { cursor.as_ref() } {
             let (next, _) = link.next();
             if let Some(node) = Link::node::<K>(cursor) {
-                // SAFETY: the caller says that no thread is inside.
+                // SAFETY: the caller guarantees that no thread is inside.
                 unsafe { free_node(node, account) };
             }
             cursor = next;
         }
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.heads.free(account) };
     }
 }
@@ -551,12 +547,12 @@ pub(crate) fn order_of_key(hash: u64) -> u64 {
     hash | 1
 }
 
-/// The order of the head that the one of this order was split off from; 0 is everybody's forefather.
+/// The order of the head from which the head of this order was split. 0 is the ancestor of all heads.
 pub(crate) fn parent(order: u64) -> u64 {
     order & order.wrapping_sub(1)
 }
 
-/// Where in the array the head of an order stands: those that came with the k-th doubling from `2^(k-1)` on.
+/// The place of a head in the array: the heads of the k-th doubling start at `2^(k-1)`.
 #[inline(always)]
 fn index(order: u64) -> usize {
     if order == 0 {
@@ -583,27 +579,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_has_one_place_and_a_smaller_forefather() {
+    fn heads_have_one_place_and_a_smaller_parent() {
         for place in 0..10_000 {
             assert_eq!(index(order_at(place)), place);
-            let forefather = parent(order_at(place));
-            assert!(place == 0 || forefather < order_at(place) && index(forefather) < place);
+            let ancestor = parent(order_at(place));
+            assert!(place == 0 || ancestor < order_at(place) && index(ancestor) < place);
         }
-        // The ranges of 2^b fill the first 2^b places.
+        // The ranges of 2^b occupy the first 2^b places.
         let mut places: Vec<_> = (0..64u64).map(|range| index(range << 58)).collect();
         places.sort_unstable();
         assert!(places.into_iter().eq(0..64));
     }
 
-    /// Beyond it the array of heads would have no place for them.
+    /// With more ranges, the array of heads would have no place for them.
     #[test]
-    fn p9_the_number_of_heads_has_a_limit() {
+    fn p9_number_of_heads_is_limited() {
         let account = Account::default();
         let keys = Keys::<u64>::new(&account).unwrap();
         keys.resize(MIN_BITS, MAX_BITS);
         keys.grow_when_loaded(usize::MAX);
         assert_eq!(keys.bits(), MAX_BITS);
-        // SAFETY: nobody else knows it.
+        // SAFETY: no other thread has it.
         unsafe { keys.free(&account) };
     }
 }

@@ -1,33 +1,32 @@
-//! An array whose chunks are allocated when they are first touched.
+//! An array whose chunks are allocated on first use.
 //!
-//! Both the heads of the key table and the slots of the holders are such arrays: large if everything were there at
-//! once, mostly empty in most systems, and indexed by every call. Growing one never moves anything, and costs one
-//! chunk at a time, so no call waits long for it (P8).
+//! The heads of the key table, the slots of the holders and the counters of the threads are such arrays. They would be
+//! large if fully allocated, are mostly empty in most systems, and every call indexes them. Growth never moves an
+//! element and allocates one chunk at a time, so no call waits long for it (P8).
 //!
 //! ```text
-//!   chunks   [ * | null | * | null | ... ]       fixed length, a pointer each
+//!   chunks   [ * | null | * | null | ... ]       fixed length, one pointer per chunk
 //!              |          |
 //!              v          v
 //!           [T; CHUNK]  [T; CHUNK]
 //! ```
 
-use crate::memory::Account;
-use crate::out_of_memory::OutOfMemory;
+use crate::memory::{Account, OutOfMemory};
 use crate::sync::{ordering, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
 
-/// At most `capacity` values of `T`, `CHUNK` (a power of two) to a chunk.
+/// At most `capacity` values of `T`, in chunks of `CHUNK` (a power of two).
 pub(crate) struct LazyArray<T, const CHUNK: usize> {
     chunks: NonNull<[AtomicPtr<T>]>,
 }
 
-// SAFETY: it hands out shared references to T only, and moves T only when it is dropped.
+// SAFETY: it only hands out shared references to T, and moves T only when it is freed.
 unsafe impl<T: Send + Sync, const CHUNK: usize> Send for LazyArray<T, CHUNK> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync, const CHUNK: usize> Sync for LazyArray<T, CHUNK> {}
 
 impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
-    /// An array without any chunk. [`LazyArray::free`] it with the same account.
+    /// An array without chunks. Must be freed with [`LazyArray::free`] and the same account.
     pub(crate) fn new(capacity: usize, account: &Account) -> Result<Self, OutOfMemory> {
         let chunks =
             account.allocate_array(
@@ -37,12 +36,12 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         Ok(Self { chunks })
     }
 
-    /// How many chunks there can be.
+    /// The maximal number of chunks.
     pub(crate) fn chunk_count(&self) -> usize {
         self.chunks.len()
     }
 
-    /// The value at `index`, if its chunk is there. Beyond the end there is none.
+    /// The value at `index`, or `None` if its chunk does not exist or `index` is out of range.
     #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         let first = self.pointers().get(index / CHUNK)?;
@@ -50,11 +49,11 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         if first.is_null() {
             return None;
         }
-        // SAFETY: a chunk has CHUNK values, and stays until `take` (whose caller waits for us) or `free`.
+        // SAFETY: a chunk has CHUNK values. It exists until `take`, whose caller waits for pinned threads, or `free`.
         Some(unsafe { &*first.add(index % CHUNK) })
     }
 
-    /// The value at `index`, whose chunk is made by `make` (from the index of each value) if need be.
+    /// The value at `index`. Allocates its chunk if necessary; `make` creates each value from its index.
     pub(crate) fn get_or_create(
         &self,
         index: usize,
@@ -66,7 +65,8 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         }
         let base = index - index % CHUNK;
         let fresh = account.allocate_array(CHUNK, |i| make(base + i))?;
-        // Release: whoever sees the chunk sees its values. A loser frees its own and uses the winner's.
+        // Release: a thread that loads the pointer sees the values. The loser of a race frees its chunk and uses the
+        // winner's.
         let published = self.pointers()[index / CHUNK].compare_exchange(
             ptr::null_mut(),
             fresh.cast::<T>().as_ptr(),
@@ -76,7 +76,7 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         let first = match published {
             Ok(_) => fresh.cast::<T>().as_ptr(),
             Err(theirs) => {
-                // SAFETY: just allocated, and never shown to anybody.
+                // SAFETY: just allocated, and not published.
                 unsafe { account.free(fresh) };
                 theirs
             }
@@ -85,46 +85,45 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         Ok(unsafe { &*first.add(index % CHUNK) })
     }
 
-    /// All values of the chunks that are there.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         let chunks = (0..self.chunk_count()).filter_map(|chunk| self.chunk(chunk));
         chunks.flatten()
     }
 
-    /// The values of one chunk, if it is there. Beyond the last there is none.
+    /// The values of one chunk, or `None` if it does not exist or is out of range.
     pub(crate) fn chunk(&self, chunk: usize) -> Option<&[T]> {
         // SAFETY: as in `get`.
-        self.chunk_place(chunk)
-            .map(|place| unsafe { place.as_ref() })
+        self.chunk_pointer(chunk)
+            .map(|pointer| unsafe { pointer.as_ref() })
     }
 
-    /// The values from `index` to the end of its chunk, if that is there.
+    /// The values from `index` to the end of its chunk, if the chunk exists.
     pub(crate) fn rest_of_chunk(&self, index: usize) -> Option<&[T]> {
         let values = self.chunk(index / CHUNK)?;
         Some(&values[index % CHUNK..])
     }
 
-    /// Takes a chunk out. Others may still be inside: it may be freed only when they are gone.
+    /// Removes a chunk. The caller may free it only when no pinned thread can still use it.
     pub(crate) fn take(&self, chunk: usize) -> Option<NonNull<[T]>> {
-        let taken = self.chunk_place(chunk)?;
+        let taken = self.chunk_pointer(chunk)?;
         self.pointers()[chunk].store(ptr::null_mut(), Ordering::Release);
         Some(taken)
     }
 
-    /// Frees everything.
+    /// Frees all memory.
     ///
     /// # Safety
-    /// `account` is the one it was made with, no thread is inside, and it is not used again.
+    /// `account` is the one that `new` got, no thread is inside, and the array is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
         for values in (0..self.chunk_count()).filter_map(|chunk| self.take(chunk)) {
-            // SAFETY: allocated with this account by `get_or_create`; the caller says that no thread is inside.
+            // SAFETY: `get_or_create` allocated it with this account. The caller guarantees that no thread is inside.
             unsafe { account.free(values) };
         }
-        // SAFETY: allocated with this account by `new`.
+        // SAFETY: `new` allocated it with this account.
         unsafe { account.free(self.chunks) };
     }
 
-    fn chunk_place(&self, chunk: usize) -> Option<NonNull<[T]>> {
+    fn chunk_pointer(&self, chunk: usize) -> Option<NonNull<[T]>> {
         let first = self.pointers().get(chunk)?.load(Ordering::Acquire);
         let first = NonNull::new(first)?;
         Some(NonNull::slice_from_raw_parts(first, CHUNK))
@@ -132,7 +131,7 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
 
     #[inline(always)]
     fn pointers(&self) -> &[AtomicPtr<T>] {
-        // SAFETY: it lives from `new` to `free`.
+        // SAFETY: it is alive from `new` to `free`.
         unsafe { self.chunks.as_ref() }
     }
 }
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_come_and_go_one_by_one() {
+    fn chunks_are_allocated_and_removed_one_by_one() {
         let account = Account::default();
         let array = LazyArray::<usize, 8>::new(64, &account).unwrap();
         let empty = account.bytes();
@@ -153,7 +152,7 @@ mod tests {
         assert_eq!(account.bytes(), empty + 64);
         let taken = array.take(2).unwrap();
         assert!(array.get(20).is_none());
-        // SAFETY: one thread, and neither is used again.
+        // SAFETY: there is one thread, and neither is used again.
         unsafe {
             account.free(taken);
             array.free(&account);

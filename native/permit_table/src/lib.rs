@@ -1,36 +1,39 @@
-//! Permits counted per key and per holder, without locks: the core of `canal_lock`. It knows nothing of the BEAM.
+//! Permits counted per key and per holder, without locks: the core of `canal_lock`. This crate does not depend on the
+//! BEAM.
 //!
-//! # The map
+//! # Map of the files
 //!
 //! ```text
-//!                      table.rs        acquire, release, give back: the promises are kept here
+//!                      table.rs        acquire, release: keeps the promises
 //!                    /    |    \
-//!           keys.rs  holders.rs  sweep.rs           view.rs        tally.rs
-//!   key -> its word  process ->  idle keys go,      who holds      how often what
-//!     (a lock-free   its slot    a step at a time   what, told     has happened
-//!      hash table)        |            |            by pieces
+//!           keys.rs  holders.rs  sweep.rs           inspect.rs     counters.rs
+//!   key -> word      process ->  reclaims idle      holders and    event
+//!     (a lock-free   slot        keys, in steps     permits, in    statistics
+//!      hash table)        |            |            pieces
 //!            |   \     slot.rs         |
-//!            |    \  what it holds     |
-//!            |     \       |           |
-//!            |      \  sorted_list.rs  |           budget.rs    how much a step may do
-//!            |       \  grows without  |           memory.rs    fallible, accounted
-//!            |        \  long pauses   |           sync.rs      the only door to atomics
-//!     buckets.rs  lazy_array.rs    epochs.rs
-//!     one word is  arrays that      who may
-//!     the bucket   grow by chunks   still look
+//!            |    \  record of         |
+//!            |     \ a process         |
+//!            |      \     |            |
+//!            |       \  sorted_list.rs |            budget.rs      work of one step
+//!            |        \  list without  |            memory.rs      fallible allocation, accounted
+//!            |         \ long pauses   |            sync.rs        atomics, or loom's
+//!     buckets.rs  lazy_array.rs    epochs.rs        inject.rs      injected panics and failures, for tests
+//!     one word is  arrays that     when memory
+//!     the bucket   grow by chunks  can be freed
 //!     vector                         |     |
 //!                       incarnations.rs   barrier.rs
-//!           one table open at a time,     the fence between callers
-//!                  closed ones freed      and the sweep
+//!             one open table at a time,   the fence between callers
+//!               closed tables are freed   and the sweep
 //! ```
 //!
-//! `inject.rs` lets tests inject panics and failed allocations. It is empty in a release build.
+//! Read `buckets.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does, and
+//! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct. Each of them starts with its invariants.
+//! The families are: K keys, H holders and slots, S sorted list, E epochs, I incarnations; P are the promises of the
+//! library. `incarnations.rs` describes how a table can be closed while calls are inside.
 //!
-//! Read `buckets.rs` first: why one word is enough. Then `table.rs` for what a call does, and `keys.rs`, `slot.rs`,
-//! `holders.rs` and `epochs.rs` for why it is sound; each of them begins with its invariants (K1…, H1…, E1…). A table
-//! that may be closed while somebody is inside is an incarnation (`incarnations.rs`, I1…).
+//! # Use
 //!
-//! A caller pins ([`pin`]), finds the table by whatever means, and calls it with the pin:
+//! A caller pins its thread ([`pin`]), finds the table, and calls it with the pin:
 //!
 //! ```
 //! use permit_table::{pin, Acquired, Capacity, Holder, Key, OutOfMemory, Query, Table};
@@ -62,12 +65,14 @@
 //! # Ok::<(), OutOfMemory>(())
 //! ```
 //!
-//! # What comes from elsewhere, and why
-//! - `ahash`: a keyed hash that resists crafted collisions, at a few nanoseconds for short keys; keys can come from
-//!   strangers.
-//! - `crossbeam-utils`: `CachePadded` knows the distance at which cache lines disturb each other, per platform.
-//! - `equivalent`: lookups by a borrowed view of a key.
-//! - `parking_lot`: one-word locks without poison for what is cold: the sweep, displaced slots, holders of many keys.
+//! # Dependencies
+//!
+//! - `ahash`: a keyed hash that resists crafted collisions, at a few nanoseconds for short keys. Keys can come from
+//!   untrusted senders.
+//! - `crossbeam-utils`: `CachePadded` knows, per platform, the distance at which cache lines affect each other.
+//! - `equivalent`: lookups by a borrowed form of a key.
+//! - `parking_lot`: one-word locks without poisoning, for rarely used data: the sweep, displaced slots, lists of
+//!   holders of many keys.
 //! - `libc`: `membarrier(2)`.
 
 pub(crate) mod sync;
@@ -75,10 +80,12 @@ pub(crate) mod sync;
 mod barrier;
 mod buckets;
 mod budget;
+mod counters;
 mod epochs;
 mod holders;
 mod incarnations;
 pub mod inject;
+mod inspect;
 mod keys;
 mod lazy_array;
 mod memory;
@@ -87,8 +94,6 @@ mod slot;
 mod sorted_list;
 mod sweep;
 mod table;
-mod tally;
-mod view;
 
 #[cfg(loom)]
 pub use barrier::use_fences;
@@ -100,8 +105,7 @@ pub use epochs::{quiet_before, stamp, thread_of};
 pub use holders::{Cursor, Holder};
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
-pub use memory::reserve;
-pub use out_of_memory::OutOfMemory;
+pub use memory::{reserve, OutOfMemory};
 pub use slot::{NotHeld, Permits};
 pub use sorted_list::{Ordered, SortedList, Vacancy};
 pub use sweep::Progress;

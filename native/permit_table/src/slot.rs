@@ -1,60 +1,64 @@
-//! What one process holds.
+//! The slot of a process: the record of the permits that it holds.
 //!
 //! ```text
 //!   [ holder | displaced | entry | entry | more | released ]     64 bytes, a cache line
-//!                            |              |       '-> counted for people
-//!                            |              '-> further keys: a list of the process's own (`sorted_list.rs`)
+//!                            |              |       '-> number of releases, a statistic
+//!                            |              '-> further keys: the list of this process (`sorted_list.rs`)
 //!                            '-> key's node, permits of it
 //! ```
 //!
-//! # Whose it is
+//! # States of a slot
 //!
 //! ```text
-//!         take                    death                                no                       vacate
-//!   FREE ------> identity word ----------> RETIRING: is the word reused? ----> GIVING permits back --------> FREE
+//!         occupy                  death                                no                       vacate
+//!   FREE ------> identity word ----------> RETIRING: is the word reused? ----> RELEASING permits ----------> FREE
 //!                      ^                              |
 //!                      '------------------------------'
 //!                       yes: the new process keeps the slot
 //! ```
 //!
 //! The word of a dead process can already be that of a new one ("Identity" in `holders.rs`). So the callback of a death
-//! first takes the word away: a call that looks for the slot now waits. Then the callback asks whether a process with
-//! the word is alive, and decides. That takes microseconds. The callback holds no lock in between, so a call may wait
-//! with one.
+//! first replaces the word: a call that looks for the slot now waits. Then the callback asks whether a process with the
+//! word is alive, and decides. That takes microseconds. The callback holds no lock between the two, so a call may hold
+//! one while it waits.
 //!
 //! # Invariants
-//! - **H1** One thread at a time changes what is on record in a slot, and each change happens before the next. So plain
-//!   stores are enough. A process changes the slot that has its word, inside its own calls. A callback changes a slot
-//!   that it has made GIVING, until it vacates it. These do not meet: no call finds a slot that is GIVING, and none
-//!   that has found it before is still running. For the VM has answered the callback that no process with the word is
-//!   alive. So each of them has made its last call, or its entry in the VM's process table was not to be seen yet. The
-//!   calls of the former happen before the answer, and, by the fence after it, before what the callback does. The
-//!   latter finds in its first call that the word has been taken away: between that and the question is a SeqCst fence,
-//!   and between the entry and the first call is another, so one of the two sides sees what the other has done.
-//! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). They are added
-//!   after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory that is
-//!   something else by now: it is never followed. A key can be on record in an entry and among the further keys: what a
-//!   process has of it is the sum. Permits move from an entry to the further keys under the lock of the latter, so a
-//!   reader that has the lock sees them in one of the two.
-//! - **H5** Whenever its process is in no call, the sum beside the further keys is that of their permits.
-//!   So what a process has in all is read without a walk and without a lock, and it does not wait for who reads it.
 //!
-//! # Looking on from elsewhere
+//! - **H1** One thread at a time changes the record in a slot, and each change happens before the next. So plain stores
+//!   are enough. A process changes the slot that has its word, inside its own calls. A callback changes a slot that it
+//!   has made RELEASING, until it vacates it. The two never overlap. No call finds a slot that is RELEASING, and no
+//!   call that found it before is still running, because the VM has answered the callback that no process with the word
+//!   is alive. So each process with the word has either made its last call, or its entry in the VM's process table was
+//!   not visible yet. In the first case its calls happen before the answer, and, by the fence after the answer, before
+//!   what the callback does. In the second case the first call of the process finds that the word has been replaced: a
+//!   SeqCst fence stands between that replacement and the question, another one between the entry of the process and
+//!   its first call, so one of the two sides sees what the other has done.
+//! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). Permits are added to
+//!   the entry after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory
+//!   that has been reused: its pointer is never followed. A key can be in an entry and in the list: the process holds
+//!   the sum. Permits move from an entry to the list under the list's lock, so a reader that has the lock sees them in
+//!   one of the two.
+//! - **H5** While its process is in no call, the sum beside the list equals the permits in the list. So the total of a
+//!   process is read without a walk and without a lock, and the process does not wait for its readers.
 //!
-//! Those who want to know what is held read slots of others ([`Slot::gather`]), and need H2 across threads. Whoever
-//! has pinned, reads permits > 0 (Acquire), and then the node, sees the node that goes with that store (Release) or a
-//! later one, M. M may be followed as long as the pin lasts. For suppose that it had been freed: then it had died, so
-//! its permits had left this entry before, released or moved, by a store of 0 that came after M was stored here. If
-//! the free did not wait for the pin, that 0 had happened before the pin's first read: by E3, if the pin has entered
-//! a later epoch, or by E2, if the sweep's barrier fell before it entered. So the permits that were read are of a
-//! later store than that 0, and the node that goes with them is later than M: a contradiction. Those who only add up
-//! what is held ([`Slot::permits`]) follow nothing, and need none of this.
+//! # Reading slots of other processes
+//!
+//! Inspection reads the slots of other processes ([`Slot::snapshot`]), and needs H2 across threads. A pinned reader
+//! that reads permits > 0 (Acquire), and then the node, sees the node that belongs to that store (Release) or a later
+//! one, M. The reader may follow M while it is pinned.
+//!
+//! Proof by contradiction: suppose that M had been freed. Then it had died, so its permits had left this entry before,
+//! released or moved, by a store of 0 that came after M was stored here. If the free did not wait for the pin, that 0
+//! happened before the pin's first read: by E3, if the pin entered a later epoch, or by E2, if the sweep's barrier fell
+//! before it entered. So the permits that were read are from a later store than that 0, and the node that belongs to
+//! them is later than M.
+//!
+//! [`Slot::permits`] only adds up and follows no pointer, so it needs none of this.
 
 use crate::epochs::Pin;
 use crate::inject;
 use crate::keys::Node;
-use crate::memory::{reserve, Account};
-use crate::out_of_memory::OutOfMemory;
+use crate::memory::{reserve, Account, OutOfMemory};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{
     fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
@@ -63,28 +67,29 @@ use equivalent::Equivalent;
 use std::num::NonZeroU64;
 use std::ptr::{self, NonNull};
 
-/// In place of an identity word: no process has the slot.
+/// Instead of an identity word: no process has the slot.
 const FREE: u64 = 0;
 
-/// In place of an identity word: a process with it has died, and it is not decided whether another one is alive.
+/// Instead of an identity word: a process with the word has died, and the callback has not decided yet whether another
+/// one is alive.
 pub(crate) const RETIRING: u64 = u64::MAX;
 
-/// In place of an identity word: the process is dead, and its permits are being given back.
-pub(crate) const GIVING: u64 = u64::MAX - 1;
+/// Instead of an identity word: the process is dead, and its permits are being released.
+pub(crate) const RELEASING: u64 = u64::MAX - 1;
 
-const _: () = assert!(FREE < GIVING && GIVING < RETIRING);
+const _: () = assert!(FREE < RELEASING && RELEASING < RETIRING);
 
-/// Entries in the slot itself: with them it fills a cache line.
+/// Entries in the slot itself. With two it fills a cache line.
 const INLINE: usize = 2;
 
-/// How often an entry is read again whose key changes while it is looked at. One that goes on changing belongs to a
-/// process that takes and releases as fast as it can, and holds none of the keys all the time.
-const GLANCES: usize = 8;
+/// How often an entry is read again if its key changes during the read. If it still changes, its process acquires and
+/// releases as fast as it can, and holds neither key all the time.
+const READ_ATTEMPTS: usize = 8;
 
-/// Further keys of one holder that are copied while its lock is held, about 50 µs.
+/// Keys of one holder's list that are copied while its lock is held: about 50 µs.
 const KEYS_PER_PIECE: usize = 1024;
 
-/// The caller does not hold what it wants to release. Nothing has changed.
+/// The caller does not hold the key that it wants to release. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld;
 
@@ -95,7 +100,7 @@ pub struct Permits<'a, K> {
     pub holder: u64,
     /// The key.
     pub key: &'a K,
-    /// How many.
+    /// The number of permits.
     pub permits: u64,
 }
 
@@ -114,9 +119,9 @@ impl<K> Default for Entry<K> {
 }
 
 impl<K> Entry<K> {
-    /// Node and permits of one moment, if there are any.
-    fn glance<'a>(&self, _pin: &'a Pin) -> Option<(&'a Node<K>, u64)> {
-        for _ in 0..GLANCES {
+    /// Node and permits at one instant, if there are permits.
+    fn snapshot<'a>(&self, _pin: &'a Pin) -> Option<(&'a Node<K>, u64)> {
+        for _ in 0..READ_ATTEMPTS {
             let before = self.node.load(Ordering::Acquire);
             // Acquire: H2.
             let permits = self.permits.load(Ordering::Acquire);
@@ -124,9 +129,9 @@ impl<K> Entry<K> {
                 return None;
             }
             let node = self.node.load(Ordering::Acquire);
-            // Otherwise the permits of one key could be told of the next.
-            if ptr::eq(before, node) || seeded("h2_permits_of_one_told_of_another") {
-                // SAFETY: read under the pin, after permits > 0: see "Looking on from elsewhere".
+            // Otherwise permits of one key could be reported for the next.
+            if ptr::eq(before, node) || seeded("h2_permits_reported_for_wrong_key") {
+                // SAFETY: read under the pin, after permits > 0: see "Reading slots of other processes".
                 return Some((unsafe { &*node }, permits));
             }
         }
@@ -134,10 +139,10 @@ impl<K> Entry<K> {
     }
 }
 
-/// A key that is not in its holder's slot itself.
+/// A key in the list of a process.
 struct Held<K> {
     node: NonNull<Node<K>>,
-    /// The node's.
+    /// The order of the node.
     order: u64,
     permits: u64,
 }
@@ -154,18 +159,18 @@ impl<K> Ordered for Held<K> {
     }
 }
 
-// SAFETY: a pointer to a node that is alive as long as permits > 0 (H2), and nodes are shared between threads anyway.
+// SAFETY: it points to a node that is alive while permits > 0 (H2), and nodes are shared between threads.
 unsafe impl<K: Send + Sync> Send for Held<K> {}
 
-/// What a process holds beyond its slot.
+/// The keys of a process beyond its two entries.
 ///
-/// A panic inside the lock (a bug of ours, in a hash or in a comparison) leaves it free and the list whole: to search
-/// or to copy changes nothing, and what is inserted or removed is so in one step, with the count and the sum, between
-/// which nothing can panic.
+/// A panic inside the lock (a bug, in a hash or in a comparison) unlocks it and leaves the list intact. Searching and
+/// copying change nothing. An insertion or a removal is one step together with the count and the sum, and nothing in
+/// between can panic.
 struct More<K> {
     keys: Mutex<SortedList<Held<K>>>,
-    /// Permits of all these keys together (H5). Changed under the lock, so a load and a store do. It is a number for
-    /// people, and nobody follows anything because of it: relaxed.
+    /// The sum of the permits of all these keys (H5). Changed under the lock, so a load and a store are enough.
+    /// Relaxed: it is a statistic, and no pointer is followed because of it.
     permits: AtomicU64,
 }
 
@@ -192,19 +197,18 @@ impl<K> More<K> {
     }
 }
 
-/// What one process holds.
 #[repr(C, align(64))]
 pub(crate) struct Slot<K> {
-    /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`GIVING`].
+    /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`RELEASING`].
     holder: AtomicU64,
-    /// How many processes that belong here live elsewhere (H4).
+    /// The number of processes with this place whose slots are displaced (H4).
     displaced: AtomicU32,
     entries: [Entry<K>; INLINE],
     more: AtomicPtr<More<K>>,
-    /// Permits released by the processes whose slot it has been. Counted here because a release has the line at hand
-    /// anyway; relaxed, and not through `sync.rs`, for the reasons that `tally.rs` gives.
+    /// Permits released by the processes that have had this slot. Counted here because a release has this cache line
+    /// anyway. Relaxed, and not through `sync.rs`, for the reasons in `counters.rs`.
     released: std::sync::atomic::AtomicU64,
-    /// Of the entries and what is beyond (H1).
+    /// Checks H1: one writer of the entries and the list at a time.
     writer: OneWriter,
 }
 
@@ -224,7 +228,7 @@ impl<K> Default for Slot<K> {
     }
 }
 
-/// A slot that is [`RETIRING`], until this is dropped.
+/// A slot in state [`RETIRING`]. On drop its word becomes `next`.
 struct Retiring<'a> {
     holder: &'a AtomicU64,
     next: u64,
@@ -232,80 +236,79 @@ struct Retiring<'a> {
 
 impl Drop for Retiring<'_> {
     fn drop(&mut self) {
-        // Relaxed: the fence of `retire` comes before it.
+        // Relaxed: the fence of `retire` precedes it.
         self.holder.store(self.next, Ordering::Relaxed);
     }
 }
 
 impl<K> Slot<K> {
-    /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`GIVING`].
+    /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`RELEASING`].
     #[inline(always)]
     pub(crate) fn holder(&self) -> u64 {
         self.holder.load(Ordering::Acquire)
     }
 
-    /// The identity word of its process, if it has one. Waits until that is decided.
+    /// The identity word of its process, if it has one. Waits while the slot is RETIRING.
     fn settled_holder(&self) -> Option<u64> {
         loop {
             match self.holder() {
-                RETIRING if !seeded("h1_retiring_taken_for_free") => yield_now(),
-                FREE | GIVING | RETIRING => return None,
+                RETIRING if !seeded("h1_reader_takes_retiring_for_free") => yield_now(),
+                FREE | RELEASING | RETIRING => return None,
                 word => return Some(word),
             }
         }
     }
 
-    /// Makes it the slot of a process, unless it is another's.
-    pub(crate) fn take(&self, word: NonZeroU64) -> bool {
-        // Acquire: what the last holder's death did to it is done.
+    /// Gives the slot to a process. Returns false if it is not free.
+    pub(crate) fn occupy(&self, word: NonZeroU64) -> bool {
+        // Acquire: everything that the death of the last holder did to the slot is visible.
         let order = ordering("h1_taken_relaxed", Ordering::AcqRel);
         self.holder
             .compare_exchange(FREE, word.get(), order, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Takes it away from this word, if it has it: it is `next` then. Returns what it was. Of several that try, one
-    /// succeeds.
-    pub(crate) fn take_away(&self, word: u64, next: u64) -> u64 {
-        // Relaxed: the fence of `retire` comes behind it; or the caller is the process itself.
+    /// Replaces the identity word `word` by `next`. Returns the previous value. If several threads try, one succeeds.
+    pub(crate) fn replace_word(&self, word: u64, next: u64) -> u64 {
+        // Relaxed: the fence of `retire` follows it, or the caller is the process itself.
         let (Ok(was) | Err(was)) =
             self.holder
                 .compare_exchange(word, next, Ordering::Relaxed, Ordering::Relaxed);
         was
     }
 
-    /// Decides about a slot that the caller has made RETIRING. It is GIVING then, and the caller's (H1); unless its
-    /// word is reused, or `is_reused` panics: then it has the word again.
+    /// Decides about a slot that the caller has made RETIRING. Returns true if the slot is now RELEASING and the
+    /// caller's (H1). Otherwise the word is reused and restored. It is also restored if `is_reused` panics.
     pub(crate) fn retire(&self, word: u64, is_reused: impl FnOnce() -> bool) -> bool {
         let mut retiring = Retiring {
             holder: &self.holder,
             next: word,
         };
-        // One side of two: the word is taken away before it, and the VM's process table is read behind it (H1).
-        if !seeded("h1_asked_without_a_fence") {
+        // One of two sides (H1): the word is replaced before this fence, and the VM's process table is read after it.
+        if !seeded("h1_reuse_checked_without_fence") {
             fence(Ordering::SeqCst);
         }
         if is_reused() && !seeded("h1_reuse_ignored") {
             return false;
         }
-        // All calls of those that have been alive happen before what the caller does (H1).
-        if !seeded("h1_answered_without_a_fence") {
+        // All calls of processes that had the word happen before what the caller does (H1).
+        if !seeded("h1_no_fence_after_reuse_check") {
             fence(Ordering::Acquire);
         }
-        if !seeded("h1_given_back_under_its_word") {
-            retiring.next = GIVING;
+        if !seeded("h1_released_with_its_word") {
+            retiring.next = RELEASING;
         }
         true
     }
 
-    /// Lets it go: its process holds nothing, and will not come again.
+    /// Makes the slot free. Its process holds nothing and makes no further call.
     pub(crate) fn vacate(&self, account: &Account) {
         self.writer.check();
         if let Some(more) = self.more() {
-            // The lock itself stays with the place: a reader may be using it.
+            // The lock stays with the slot, because a reader may be using it.
             change(&more.keys, account).list.shrink_to_fit();
         }
-        // Release: the next one to take it finds it clean.
+        // Release: the next process that gets the slot finds it empty.
         let order = ordering("h1_vacated_relaxed", Ordering::Release);
         self.holder.store(FREE, order);
     }
@@ -315,7 +318,8 @@ impl<K> Slot<K> {
         &self.displaced
     }
 
-    /// Room for one more permit of `node`, or of a key that has no node yet: nothing can fail after this.
+    /// Reserves an entry for one more permit of `node`, or of a key that has no node yet. Recording the permit then
+    /// cannot fail.
     #[inline(always)]
     pub(crate) fn reserve(
         &self,
@@ -334,11 +338,11 @@ impl<K> Slot<K> {
         }
         match free {
             Some(entry) => Ok(entry),
-            None => self.make_place(account),
+            None => self.free_entry(account),
         }
     }
 
-    /// Records a permit of `node`, whose count includes it already, in the place reserved for it. Cannot fail.
+    /// Records a permit of `node`, which the count already includes, in the reserved entry. Cannot fail.
     #[inline(always)]
     pub(crate) fn record(&self, entry: &Entry<K>, node: &Node<K>) {
         self.writer.check();
@@ -351,7 +355,7 @@ impl<K> Slot<K> {
         entry.permits.store(permits + 1, order);
     }
 
-    /// Takes one permit of the key off the record, and gives it back to the count.
+    /// Removes one permit of the key from the record, and from the count.
     #[inline(always)]
     pub(crate) fn release<Q: Equivalent<K>>(
         &self,
@@ -364,7 +368,7 @@ impl<K> Slot<K> {
             .or_else(|NotHeld| self.release_more(query, order, account))
     }
 
-    /// The same, if the key is one of those in the slot itself.
+    /// As [`Slot::release`], if the key is in an entry.
     #[inline(always)]
     pub(crate) fn release_inline<Q: Equivalent<K>>(
         &self,
@@ -372,7 +376,7 @@ impl<K> Slot<K> {
         query: &Q,
     ) -> Result<(), NotHeld> {
         self.writer.check();
-        // Not a loop: the compiler does not unroll it.
+        // Not a loop, because the compiler does not unroll it.
         let [first, second] = &self.entries;
         if self.release_entry(first, query) || self.release_entry(second, query) {
             return Ok(());
@@ -386,12 +390,12 @@ impl<K> Slot<K> {
         if permits == 0 {
             return false;
         }
-        // SAFETY: permits > 0 (H2), and only we change that (H1).
+        // SAFETY: permits > 0 (H2), and only this thread changes that (H1).
         let node = unsafe { &*entry.node.load(Ordering::Relaxed) };
         if !query.equivalent(&node.key) {
             return false;
         }
-        let too_soon = seeded("h2_given_back_before_off_the_record");
+        let too_soon = seeded("h2_count_lowered_before_record");
         if too_soon {
             node.buckets.release(1);
         }
@@ -403,85 +407,85 @@ impl<K> Slot<K> {
         true
     }
 
-    /// Gives back all that is on record, and adds its permits up.
-    pub(crate) fn release_all(&self, _pin: &Pin, account: &Account, given: &mut u64) {
+    /// Releases all permits on record, and adds their number to `released`.
+    pub(crate) fn release_all(&self, _pin: &Pin, account: &Account, released: &mut u64) {
         self.writer.check();
-        // Nothing between taking permits off the record and this can panic, so none is lost and none is given back
-        // twice, though a panic may come between two of them.
-        let mut give = |node: NonNull<Node<K>>, permits: u64| {
-            // SAFETY: permits > 0 (H2), and only we change that (H1).
+        // Between the removal from the record and this, nothing can panic. So no permit is lost or released twice,
+        // although a panic can occur between two keys.
+        let mut release = |node: NonNull<Node<K>>, permits: u64| {
+            // SAFETY: permits > 0 (H2), and only this thread changes that (H1).
             unsafe { node.as_ref() }.buckets.release(permits);
-            *given += permits;
+            *released += permits;
         };
         for entry in &self.entries {
             inject::panic();
-            let permits = if seeded("p4_given_back_and_left_on_record") {
+            let permits = if seeded("p4_released_and_left_on_record") {
                 entry.permits.load(Ordering::Acquire)
             } else {
                 entry.permits.swap(0, Ordering::AcqRel)
             };
             if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
                 if permits > 0 {
-                    give(node, permits);
+                    release(node, permits);
                 }
             }
         }
         if let Some(more) = self.more() {
             let mut keys = change(&more.keys, account);
             while let Some(held) = keys.list.pop() {
-                if !seeded("h5_given_back_and_left_in_the_sum") {
+                if !seeded("h5_released_and_left_in_sum") {
                     more.subtract(held.permits);
                 }
-                give(held.node, held.permits);
+                release(held.node, held.permits);
                 inject::panic();
             }
         }
     }
 
-    /// How many permits its process has, of all keys together: as many as at some moment, unless it takes or releases
-    /// just now. Nobody waits for it, and nothing is followed because of it: relaxed.
+    /// The permits of its process, of all keys together: the number at some instant, unless a call of the process is
+    /// running. Relaxed: no pointer is followed because of it. The process does not wait for it.
     pub(crate) fn permits(&self) -> u64 {
         let inline = self.entries.iter();
         let inline = inline.map(|entry| entry.permits.load(Ordering::Relaxed));
         inline.sum::<u64>() + self.more().map_or(0, More::permits)
     }
 
-    /// Notes what its process holds of one key, or of the keys from this order on, as many as are copied in one piece.
-    /// Returns the order to go on from. A process with more than two keys waits for its lock while they are copied.
+    /// Appends what its process holds: of one key, or of the keys from this order on, as many as one piece has. Returns
+    /// the order to continue from. A process with more than two keys waits for its lock while they are copied.
     ///
-    /// Every piece is of a range of orders, wherever the keys of the range are on record. So a key that moves within
-    /// the record between two pieces is noted once.
-    pub(crate) fn gather<'a>(
+    /// A piece covers a range of orders, in the entries and in the list. So a key that moves within the record between
+    /// two pieces is reported once.
+    pub(crate) fn snapshot<'a>(
         &self,
         pin: &'a Pin,
         only: Option<&Node<K>>,
         from: u64,
-        seen: &mut Vec<Permits<'a, K>>,
+        rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
-        let is_wanted = |node: &Node<K>| only.is_none_or(|only| ptr::eq(node, only));
+        let matches = |node: &Node<K>| only.is_none_or(|only| ptr::eq(node, only));
         let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
-        let start = seen.len();
+        let start = rows.len();
         loop {
             let Some(holder) = self.settled_holder() else {
                 return Ok(None);
             };
             let more = self.more().map(|more| more.keys.lock());
-            // A key that is released and acquired again may have moved in between, and must not be noted twice: where
-            // it was seen last counts.
-            let [first, second] = self.entries.each_ref().map(|entry| entry.glance(pin));
+            // A key that is released and acquired again can move from the first entry to the second during this. It
+            // must not be reported twice: the later read counts.
+            let [first, second] = self.entries.each_ref().map(|entry| entry.snapshot(pin));
             let moved = |(node, _): &(&Node<K>, u64)| {
                 second.is_some_and(|(other, _)| ptr::eq(other, *node))
-                    && !seeded("h2_moved_and_told_twice")
+                    && !seeded("h2_moved_key_reported_twice")
             };
             let mut inline = [first.filter(|first| !moved(first)), second];
-            let is_late = more.is_none() && self.more().is_some();
-            if is_late && !seeded("h2_moved_to_where_none_looks") {
-                // What was in an entry may be there now.
+            let list_is_new = more.is_none() && self.more().is_some();
+            if list_is_new && !seeded("h2_new_list_not_read") {
+                // A key can have moved from an entry to the new list.
                 continue;
             }
-            let mut note = |node: &'a Node<K>, permits| {
-                reserve(seen, 1)?;
-                seen.push(Permits {
+            let mut add_row = |node: &'a Node<K>, permits| {
+                reserve(rows, 1)?;
+                rows.push(Permits {
                     holder,
                     key: &node.key,
                     permits,
@@ -497,43 +501,43 @@ impl<K> Slot<K> {
                     break;
                 }
                 last = held.order;
-                // SAFETY: on record as long as we have the lock (H2), so it is there as long as the pin lasts.
+                // SAFETY: on record while this thread has the lock (H2), so it is alive while the pin lasts.
                 let node = unsafe { &*held.node.as_ptr().cast_const() };
                 let here = inline
                     .iter_mut()
                     .filter_map(|entry| entry.take_if(|(other, _)| held.is_of(other)));
                 let permits = held.permits + here.map(|(_, permits)| permits).sum::<u64>();
-                if is_wanted(node) {
-                    note(node, permits)?;
+                if matches(node) {
+                    add_row(node, permits)?;
                 }
             }
             let end = next.map_or(to, |next| next - 1);
             for (node, permits) in inline.into_iter().flatten() {
-                if is_wanted(node) && (from..=end).contains(&node.order()) {
-                    note(node, permits)?;
+                if matches(node) && (from..=end).contains(&node.order()) {
+                    add_row(node, permits)?;
                 }
             }
             drop(more);
-            if holder == self.holder() || seeded("h1_not_asked_again_whose_it_is") {
+            if holder == self.holder() || seeded("h1_holder_not_rechecked") {
                 return Ok(next);
             }
-            // It has died, and the slot may be another's by now. Or the slot is RETIRING, and may keep its word.
-            if seeded("h1_what_others_hold_forgotten_too") {
-                seen.clear();
+            // Its process has died, and another one may have the slot. Or the slot is RETIRING, and may keep its word.
+            if seeded("h1_retry_drops_other_holders") {
+                rows.clear();
             }
-            seen.truncate(start);
+            rows.truncate(start);
         }
     }
 
     fn more(&self) -> Option<&More<K>> {
-        // SAFETY: freed with its slot, not before.
+        // SAFETY: freed together with its slot.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Makes the last entry free: its permits move to the further keys. So a process that holds many keys for long, and
-    /// acquires and releases others, does the latter in the slot.
+    /// Frees the last entry by moving its permits to the list. So a process that holds many keys for long, and acquires
+    /// and releases others, does the latter in its entries.
     #[cold]
-    fn make_place(&self, account: &Account) -> Result<&Entry<K>, OutOfMemory> {
+    fn free_entry(&self, account: &Account) -> Result<&Entry<K>, OutOfMemory> {
         let more = match self.more() {
             Some(more) => more,
             None => {
@@ -545,13 +549,13 @@ impl<K> Slot<K> {
         };
         let [.., entry] = &self.entries;
         let permits = entry.permits.load(Ordering::Relaxed);
-        if seeded("h2_moved_and_not_told") {
+        if seeded("h2_moved_without_lock") {
             entry.permits.store(0, Ordering::Release);
             drop(more.keys.lock());
         }
         let mut keys = change(&more.keys, account);
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
-            // SAFETY: permits > 0 (H2), as there is no free entry.
+            // SAFETY: permits > 0 (H2), because no entry is free.
             let order = unsafe { node.as_ref() }.order();
             match keys.list.find_mut(order, |held| held.node == node) {
                 Some(held) => held.permits += permits,
@@ -563,12 +567,12 @@ impl<K> Slot<K> {
             }
             more.add(permits);
         }
-        // Under the lock: who looks on sees it in one of the two at least.
+        // Under the lock: a reader sees the permits in the entry or in the list.
         entry.permits.store(0, Ordering::Release);
         Ok(entry)
     }
 
-    /// The same, if it is one of those beyond.
+    /// As [`Slot::release`], if the key is in the list.
     #[cold]
     pub(crate) fn release_more<Q: Equivalent<K>>(
         &self,
@@ -581,11 +585,11 @@ impl<K> Slot<K> {
         let mut keys = change(&more.keys, account);
         inject::panic();
         let order = order();
-        let is_wanted = |held: &Held<K>| {
-            // SAFETY: what is on record has permits (H2).
+        let matches = |held: &Held<K>| {
+            // SAFETY: a key on record has permits (H2).
             query.equivalent(unsafe { &held.node.as_ref().key })
         };
-        let held = keys.list.find_mut(order, is_wanted).ok_or(NotHeld)?;
+        let held = keys.list.find_mut(order, matches).ok_or(NotHeld)?;
         // SAFETY: as above.
         let node = unsafe { held.node.as_ref() };
         if held.permits > 1 {
@@ -601,21 +605,20 @@ impl<K> Slot<K> {
 
     #[inline(always)]
     fn count_release(&self) {
-        // Only we write it (H1).
+        // Only this thread writes it (H1).
         let released = self.released.load(Ordering::Relaxed);
         self.released.store(released + 1, Ordering::Relaxed);
     }
 
-    /// How many permits have been released from here.
     pub(crate) fn released(&self) -> u64 {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// Frees what it has allocated. Called where no other thread can see it.
+    /// Frees the list. Called when no other thread can see the slot.
     pub(crate) fn free_more(&self, account: &Account) {
         let more = self.more.swap(ptr::null_mut(), Ordering::AcqRel);
         if let Some(more) = NonNull::new(more) {
-            // SAFETY: allocated with this account by `make_place`, and just taken out by us.
+            // SAFETY: `free_entry` allocated it with this account, and this thread has just removed it.
             unsafe {
                 account.replace(more.as_ref().keys.lock().bytes(), 0);
                 account.free(more);

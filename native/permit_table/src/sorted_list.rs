@@ -1,59 +1,59 @@
-//! A sorted list that grows, shrinks and is read without long pauses.
+//! A sorted list without long pauses: growing, shrinking and reading it never take long.
 //!
-//! A hash table moves all its entries when it grows. With a million entries that takes tens of milliseconds, which no
-//! call on a scheduler of the VM may take. This is a list of short sorted lists, the *leaves* (as in SortedContainers,
-//! Jenks 2014; a B+ tree with one level above its leaves). A leaf that is full is split in two.
+//! A hash table moves all its entries when it grows. With a million entries that takes tens of milliseconds, too long
+//! for a call on a scheduler of the VM. This is a list of short sorted lists, the *leaves* (as in SortedContainers,
+//! Jenks 2014: a B+ tree with one level above its leaves). A full leaf is split in two.
 //!
 //! ```text
-//!   leaves    [ 0 | 317 | 920 | .. ]        each with the order that it begins at
+//!   leaves    [ 0 | 317 | 920 | .. ]        each with the order at which it starts
 //!               |    |     |
-//!   entries   [..] [317, [920,              at most `LEAF` of a leaf
+//!   entries   [..] [317, [920,              at most `LEAF` per leaf
 //!                   318,  977]
 //!                   400]
 //! ```
 //!
-//! - **S1** The entries are sorted by their orders, from leaf to leaf too. So a walk in pieces can stop after any
-//!   order, and go on behind it after others have changed the list.
-//! - **S2** An operation moves the entries of two leaves at most. If it adds or removes a leaf, it also moves the list
-//!   of leaves: with a million entries that is 0.4 MB, or 20 µs, once in about 60 insertions. Neighbours with few
+//! - **S1** The entries are sorted by order, across leaves too. So a walk in pieces can stop after any order, and
+//!   continue after it although the list has changed.
+//! - **S2** An operation moves the entries of at most two leaves. If it adds or removes a leaf, it also moves the list
+//!   of leaves: with a million entries that is 0.4 MB, or 20 µs, once in about 60 insertions. Neighbors with few
 //!   entries are merged.
 
-use crate::memory::{reserve, Account};
-use crate::out_of_memory::OutOfMemory;
+use crate::memory::{reserve, Account, OutOfMemory};
 use crate::sync::{sized, Mutex, MutexGuard};
 
-/// Entries of a leaf, at most. To insert one moves half of them on average, a kilobyte.
+/// Maximal number of entries per leaf. An insertion moves half of them on average, 1 KB.
 const LEAF: usize = sized(2, 8, 128);
 
-/// An empty list keeps up to this much memory for the next entries.
+/// An empty list keeps up to this much memory for later entries.
 const KEPT_BYTES: usize = 2048;
 
-/// What can be stored in a list.
+/// A type that can be stored in a list.
 pub trait Ordered {
-    /// What it is sorted by. It never changes. Several entries may have the same.
+    /// The sort key. It never changes. Several entries can have the same.
     fn order(&self) -> u64;
 }
 
-/// See the module's documentation.
+/// A sorted list without long pauses.
 pub struct SortedList<T> {
     leaves: Vec<Leaf<T>>,
     bytes: usize,
 }
 
 struct Leaf<T> {
-    /// No entry of it has a lower order, none of the leaf before a greater one. 0 in the first leaf.
+    /// The lower bound of the orders in this leaf, and the upper bound of those in the leaf before. 0 in the first
+    /// leaf.
     from: u64,
     entries: Vec<T>,
 }
 
-/// Room for an entry of one order.
+/// Reserved memory for an entry of one order.
 pub struct Vacancy<'a, T> {
     entries: &'a mut Vec<T>,
     index: usize,
 }
 
 impl<T> Vacancy<'_, T> {
-    /// Adds an entry of that order, before those that have the same. Cannot fail.
+    /// Inserts an entry of that order, before other entries of the same order. Cannot fail.
     pub fn insert(self, entry: T) {
         self.entries.insert(self.index, entry);
     }
@@ -69,7 +69,7 @@ impl<T> Default for SortedList<T> {
 }
 
 impl<T: Ordered> SortedList<T> {
-    /// Bytes that it has allocated.
+    /// Bytes allocated.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,7 +79,7 @@ impl<T: Ordered> SortedList<T> {
         self.from(0).next().is_none()
     }
 
-    /// The entries of this order and greater, sorted.
+    /// The entries of this order and of greater orders, sorted.
     pub fn from(&self, order: u64) -> impl Iterator<Item = &T> {
         let leaves = self.leaves[self.leaf(order)..].iter();
         leaves.flat_map(move |leaf| &leaf.entries[first(&leaf.entries, order)..])
@@ -97,13 +97,13 @@ impl<T: Ordered> SortedList<T> {
         Some(&mut self.leaves[leaf].entries[index])
     }
 
-    /// Room for an entry of this order.
+    /// Reserves memory for an entry of this order.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: it has the entries that it had.
+    /// [`OutOfMemory`]: the entries are unchanged.
     pub fn reserve(&mut self, order: u64) -> Result<Vacancy<'_, T>, OutOfMemory> {
         if self.leaves.is_empty() {
-            reserve_counted(&mut self.leaves, 1, &mut self.bytes)?;
+            grow(&mut self.leaves, 1, &mut self.bytes)?;
             self.leaves.push(Leaf {
                 from: 0,
                 entries: Vec::new(),
@@ -115,7 +115,7 @@ impl<T: Ordered> SortedList<T> {
             leaf = self.leaf(order);
         }
         let entries = &mut self.leaves[leaf].entries;
-        reserve_counted(entries, 1, &mut self.bytes)?;
+        grow(entries, 1, &mut self.bytes)?;
         let index = first(entries, order);
         Ok(Vacancy { entries, index })
     }
@@ -143,14 +143,14 @@ impl<T: Ordered> SortedList<T> {
         }
     }
 
-    /// Frees what it has allocated, if it has no entry.
+    /// Frees all memory if there is no entry.
     pub fn shrink_to_fit(&mut self) {
         if self.is_empty() {
             *self = Self::default();
         }
     }
 
-    /// The first leaf that may have an entry of this order.
+    /// The first leaf that can have an entry of this order.
     fn leaf(&self, order: u64) -> usize {
         let behind = self.leaves.partition_point(|leaf| leaf.from < order);
         behind.saturating_sub(1)
@@ -181,8 +181,8 @@ impl<T: Ordered> SortedList<T> {
     fn split(&mut self, leaf: usize) -> Result<(), OutOfMemory> {
         let mut entries = Vec::new();
         let mut allocated = 0;
-        reserve_counted(&mut entries, LEAF, &mut allocated)?;
-        reserve_counted(&mut self.leaves, 1, &mut self.bytes)?;
+        grow(&mut entries, LEAF, &mut allocated)?;
+        grow(&mut self.leaves, 1, &mut self.bytes)?;
         self.bytes += allocated;
         let full = &mut self.leaves[leaf].entries;
         entries.extend(full.drain(full.len() / 2..));
@@ -191,14 +191,14 @@ impl<T: Ordered> SortedList<T> {
         Ok(())
     }
 
-    /// Merges a leaf and the next one if they have few entries together. Without memory for that they stay.
+    /// Merges a leaf and the next one if they have few entries together. Without memory for that, they stay.
     fn merge_if_few(&mut self, leaf: usize) {
         let Some([first, second]) = self.leaves.get_mut(leaf..leaf + 2) else {
             return;
         };
         let (entries, further) = (&mut first.entries, &mut second.entries);
         if entries.len() + further.len() <= LEAF / 2
-            && reserve_counted(entries, further.len(), &mut self.bytes).is_ok()
+            && grow(entries, further.len(), &mut self.bytes).is_ok()
         {
             entries.append(further);
             self.remove_leaf(leaf + 1);
@@ -210,10 +210,8 @@ impl<T: Ordered> SortedList<T> {
         self.bytes -= bytes(&removed.entries);
         let mut fewer = Vec::new();
         let len = self.leaves.len();
-        // Without memory for a shorter list, the long one stays.
-        if len < self.leaves.capacity() / 4
-            && reserve_counted(&mut fewer, 2 * len, &mut self.bytes).is_ok()
-        {
+        // Without memory for a shorter list of leaves, the long one stays.
+        if len < self.leaves.capacity() / 4 && grow(&mut fewer, 2 * len, &mut self.bytes).is_ok() {
             fewer.append(&mut self.leaves);
             self.bytes -= bytes(&self.leaves);
             self.leaves = fewer;
@@ -226,14 +224,13 @@ fn first<T: Ordered>(entries: &[T], order: u64) -> usize {
     entries.partition_point(|entry| entry.order() < order)
 }
 
-/// A list that is locked to be changed. When it is dropped, what it has allocated and freed is on the account.
+/// A list that is locked for a change. On drop, the difference in its size goes to the account.
 pub(crate) struct Change<'a, T: Ordered> {
     pub(crate) list: MutexGuard<'a, SortedList<T>>,
     bytes: usize,
     account: &'a Account,
 }
 
-/// Locks a list to change it.
 pub(crate) fn change<'a, T: Ordered>(
     list: &'a Mutex<SortedList<T>>,
     account: &'a Account,
@@ -252,12 +249,8 @@ impl<T: Ordered> Drop for Change<'_, T> {
     }
 }
 
-/// Reserves room for further elements, and adds what it allocates to `allocated`.
-fn reserve_counted<T>(
-    list: &mut Vec<T>,
-    further: usize,
-    allocated: &mut usize,
-) -> Result<(), OutOfMemory> {
+/// Reserves memory for further elements, and adds what it allocates to `allocated`.
+fn grow<T>(list: &mut Vec<T>, further: usize, allocated: &mut usize) -> Result<(), OutOfMemory> {
     let before = bytes(list);
     reserve(list, further)?;
     *allocated = *allocated + bytes(list) - before;
@@ -276,7 +269,7 @@ mod tests {
     use std::cmp::Reverse;
     use std::collections::BTreeSet;
 
-    /// An order, and a number that distinguishes entries of one order.
+    /// An order, and a number that distinguishes entries of the same order.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Entry(u64, u32);
 
@@ -292,7 +285,7 @@ mod tests {
         Insert(u64, u64, u32),
         /// Order of an entry for which there is no memory.
         InsertFails(u64),
-        /// Order to begin at, number of entries.
+        /// First order, number of entries.
         Remove(u64, usize),
         /// Number of entries.
         Pop(usize),
@@ -316,7 +309,7 @@ mod tests {
         list.reserve(entry.0).unwrap().insert(entry);
     }
 
-    /// S1, S2, and that it has the entries of the model; of one order, the later ones first.
+    /// Checks S1, S2, and that the list equals the model. Among entries of the same order, later ones come first.
     fn check(list: &SortedList<Entry>, model: &BTreeSet<Entry>) {
         assert_eq!(list.is_empty(), model.is_empty());
         let mut entries: Vec<_> = model.iter().copied().collect();
@@ -339,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_list_is_a_sorted_set_of_entries(ops in prop::collection::vec(op(), 1..20)) {
+        fn s1_list_and_sorted_set_agree(ops in prop::collection::vec(op(), 1..20)) {
             let mut list = SortedList::default();
             let mut model = BTreeSet::new();
             let mut last = 0;
@@ -357,8 +350,8 @@ mod tests {
                         disarm();
                     }
                     Op::Remove(from, number) => {
-                        let gone: Vec<_> = model.range(Entry(from, 0)..).take(number).copied().collect();
-                        for entry in gone {
+                        let removed: Vec<_> = model.range(Entry(from, 0)..).take(number).copied().collect();
+                        for entry in removed {
                             prop_assert_eq!(list.remove(entry.0, |other| *other == entry), Some(entry));
                             prop_assert_eq!(list.remove(entry.0, |other| *other == entry), None);
                             model.remove(&entry);
@@ -383,16 +376,16 @@ mod tests {
         }
     }
 
-    /// P9: whichever allocation of a split fails, it has the entries that it had, and accounts for what it has.
+    /// P9: if any allocation of a split fails, the entries and the account stay correct.
     #[test]
-    fn p9_a_split_without_memory_changes_nothing() {
+    fn p9_failed_split_changes_nothing() {
         let mut list = SortedList::default();
         let mut model = BTreeSet::new();
         for number in 0..LEAF as u32 {
             insert(&mut list, Entry(7, number));
             model.insert(Entry(7, number));
         }
-        // The new leaf, the list of leaves, and room in the leaf.
+        // The new leaf, the list of leaves, and an entry of the leaf.
         for (grants, fails) in [(0, true), (1, true), (2, true), (3, false)] {
             arm(Failure::Memory, grants);
             assert_eq!(list.reserve(0).is_err(), fails);
@@ -401,9 +394,9 @@ mod tests {
         }
     }
 
-    /// S2: a list that has become short has freed its memory, in whatever order its entries went.
+    /// S2: a list that has become short has freed its memory, for any order of the removals.
     #[test]
-    fn a_list_takes_no_more_memory_than_its_entries_need() {
+    fn s2_memory_follows_the_number_of_entries() {
         let entries = sized(0, 500, 100_000);
         let orders = || (0..entries as u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut sorted: Vec<_> = orders().collect();
@@ -426,7 +419,7 @@ mod tests {
             assert!(list.bytes() <= KEPT_BYTES);
             insert(&mut list, Entry(0, 0));
             list.remove(0, |_| true).unwrap();
-            assert!(list.bytes() > 0, "the next entry finds room");
+            assert!(list.bytes() > 0, "memory is kept for the next entry");
         }
     }
 }

@@ -1,25 +1,24 @@
-//! Reclaiming idle keys, a bounded step at a time (P8).
+//! The sweep: reclaims idle keys in bounded steps (P8).
 //!
-//! One pass goes through these phases; every step of it begins by freeing what no thread can see any more.
+//! A pass has these phases. Each step first frees what no thread can see any more.
 //!
 //! ```text
-//!   Walk      along the list from where the last step stopped: a key at 0 that nobody has used since the pass
-//!             before dies, is marked, unlinked, and put on the list of what waits
-//!   Shrink    if there are twice as many heads as would do, halve them: close the chunks beyond, the highest first;
-//!             and again, until they are few enough
+//!   Walk      walk the list from where the last step stopped. A key at 0 without an acquire since the last pass
+//!             dies, is marked, unlinked, and put on the list of retired memory
+//!   Shrink    if there are twice as many heads as needed, halve them: close the chunks beyond, the highest first.
+//!             Repeat until the number fits
 //!   Drain     wait until everything unlinked has been freed
 //! ```
 //!
-//! Only one sweep of a table runs at a time (K3): its state is behind a lock that nobody but the sweep takes. Between
-//! two steps no link is marked (**S1**), so each step starts from a clean list wherever the others have taken it.
+//! Only one sweep of a table runs at a time (K3): its state is behind a lock that only the sweep takes. Between two
+//! steps no link is marked (K7).
 //!
 //! # A step that panics
 //!
-//! That is a bug of ours. It leaves the lock free, and one thing half done at most: a key that is dead and maybe
-//! marked, but still linked; or a head that is `LEAVING`, and the same. The phase is moved on behind what has been
-//! done, so the next step comes by the same thing, and finishes it: to mark and to unlink it again does no harm,
-//! whatever has been put in front of it meanwhile. What had been unlinked in the step waits in `fresh` for the next
-//! stamp.
+//! A panic is a bug. It unlocks the lock, and leaves at most one operation incomplete: a key that is dead and possibly
+//! marked, but still linked; or a head that is `LEAVING`, in the same state. The phase has not advanced past that key
+//! or head. So the next step visits it again, and completes the operation. Marking and unlinking it again is harmless,
+//! whatever was inserted in front of it. Memory that the step had unlinked is in `unstamped`, and gets the next stamp.
 
 use crate::buckets::Idleness;
 use crate::budget::Budget;
@@ -34,27 +33,27 @@ use crate::sync::seeded;
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
-/// What a step of work leaves to do.
+/// The work that a step has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is more to do right now.
+    /// The caller can continue immediately.
     More,
-    /// The rest has to wait for a thread that is still inside: come back in a moment.
+    /// The rest must wait for a thread that is still inside. The caller should retry shortly.
     Waiting,
-    /// Nothing is left.
+    /// No work is left.
     Done,
 }
 
-/// The step cannot go on now: there is no memory for the list of what waits, or somebody is just linking a head in.
-/// The phase says where the next one takes it up.
-struct ComeBack;
+/// The step cannot continue: there is no memory for the list of retired memory, or a caller is linking a head. The
+/// phase says where the next step continues.
+struct Retry;
 
 /// How far the pass has come.
 #[derive(Clone, Copy)]
 enum Phase {
-    /// Up to and including this order.
+    /// Past all keys up to and including this order.
     Walk(u64),
-    /// The next head to close is this one of this chunk.
+    /// The next head to close is `index` of `chunk`.
     Shrink {
         chunk: usize,
         index: usize,
@@ -62,23 +61,22 @@ enum Phase {
     Drain,
 }
 
-/// Keys and chunks that may wait to be freed. With more, the sweep waits until some have been freed, so that the list
-/// of them is copied in microseconds when it grows.
+/// Maximal number of keys and chunks that wait to be freed. At the limit, the sweep waits. So a growing list is copied
+/// in microseconds.
 const MAX_WAITING: usize = 16_384;
 
-/// What is unlinked, but may still be seen.
+/// Unlinked memory that threads may still read.
 enum Retired<K> {
     Node(NonNull<Node<K>>),
     Heads(NonNull<[Head]>),
 }
 
-/// The sweep's own state, kept from step to step.
 pub(crate) struct Sweep<K> {
     phase: Phase,
-    /// In the order of their stamps.
+    /// Oldest stamp first.
     waiting: VecDeque<(u64, Retired<K>)>,
-    /// Unlinked in this step: not stamped yet.
-    fresh: Vec<Retired<K>>,
+    /// Unlinked in this step, not stamped yet.
+    unstamped: Vec<Retired<K>>,
 }
 
 // SAFETY: the pointers are to keys and heads that only the sweep still refers to.
@@ -89,12 +87,12 @@ impl<K: Key> Sweep<K> {
         Self {
             phase: Phase::Walk(0),
             waiting: VecDeque::new(),
-            fresh: Vec::new(),
+            unstamped: Vec::new(),
         }
     }
 
-    /// One step: frees what earlier steps have unlinked, and looks at keys or heads for the rest of the budget. `Done`
-    /// ends a pass; the next step begins another.
+    /// One step: frees what earlier steps have unlinked, and visits keys or heads for the rest of the budget. `Done`
+    /// ends a pass; the next step starts a new one.
     pub(crate) fn step(
         &mut self,
         keys: &Keys<K>,
@@ -111,12 +109,12 @@ impl<K: Key> Sweep<K> {
             Phase::Drain => Ok(()),
         };
         drop(pin);
-        self.stamp_fresh();
+        self.stamp_unlinked();
         match (walked, self.phase) {
-            (Err(ComeBack), _) => Progress::Waiting,
+            (Err(Retry), _) => Progress::Waiting,
             (Ok(()), Phase::Drain) if self.waiting.is_empty() => {
                 self.phase = Phase::Walk(0);
-                // It is empty: nothing is allocated for that.
+                // It is empty, so this only frees.
                 self.waiting.shrink_to_fit();
                 Progress::Done
             }
@@ -132,8 +130,9 @@ impl<K: Key> Sweep<K> {
         account: &Account,
         after: u64,
         budget: &mut Budget,
-    ) -> Result<(), ComeBack> {
-        // What has been looked at as a whole, and what is being looked at: a run of one order is one step's.
+    ) -> Result<(), Retry> {
+        // `done` is the last order whose keys were all visited, `last` the one being visited. One step visits all keys
+        // of an order.
         let mut done = after;
         let mut last = after;
         let mut outcome = Ok(());
@@ -152,7 +151,7 @@ impl<K: Key> Sweep<K> {
             outcome.is_ok()
         });
         self.phase = if outcome.is_err() || !finished {
-            // A key that was looked at twice in a pass would go without its second chance.
+            // A key that is visited twice in a pass would lose its second chance.
             Phase::Walk(done)
         } else {
             Self::halve_heads(keys);
@@ -172,8 +171,8 @@ impl<K: Key> Sweep<K> {
         keys: &Keys<K>,
         account: &Account,
         node: NonNull<Node<K>>,
-    ) -> Result<(), ComeBack> {
-        // First the room to remember it: what is unlinked and forgotten would never be freed.
+    ) -> Result<(), Retry> {
+        // Reserve first: a node that is unlinked but not listed would never be freed.
         self.reserve()?;
         // SAFETY: found in the list, under the pin.
         let alive = unsafe { node.as_ref() };
@@ -181,24 +180,24 @@ impl<K: Key> Sweep<K> {
             Idleness::Dead => {
                 inject::panic();
                 Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
-                keys.forget_one();
-                self.fresh.push(Retired::Node(node));
+                keys.count_reclaimed();
+                self.unstamped.push(Retired::Node(node));
             }
-            // A head that nobody has come by to link since the table grew: without it, this key is found from a
-            // parent.
+            // Since the table grew, no insertion may have linked the head of this range. Without it, lookups of this
+            // key start at an ancestor.
             Idleness::Kept => keys.link_head(pin, alive.order(), account),
         }
         Ok(())
     }
 
-    /// Marks a link and takes it out of the list.
+    /// Marks a link and removes it from the list.
     fn unlink(pin: &Pin, keys: &Keys<K>, target: *mut Link) {
-        // SAFETY: in the list, and only the sweep takes anything out (K3).
+        // SAFETY: in the list, and only the sweep removes links (K3).
         let link = unsafe { &*target };
-        // Before the mark its place is found by its order; after it, others may put greater orders in front of it.
+        // Before the mark, its position is found by its order. After the mark, other threads can insert greater orders
+        // in front of it.
         let mut gap = loop {
-            // A head cannot lead to itself; but its parent can, and to a key leads what leads to one of smaller
-            // order.
+            // A head cannot lead to itself, but its parent can. A head of smaller order leads to a key.
             let head = keys.entry(parent(link.order()));
             if let Some(gap) = keys.gap(pin, &head.link, link.order()) {
                 break gap;
@@ -211,8 +210,8 @@ impl<K: Key> Sweep<K> {
         };
         inject::panic();
         loop {
-            // From there on it is found by its address: in front of it stand only links that are not marked (S1), or
-            // others of the same order. Each of them may be the one before it.
+            // From here on it is found by its address. In front of it are only unmarked links (K7), or others of the
+            // same order. Each of these can be the link before it.
             let mut before = gap.before;
             let (mut next, _) = before.next();
             while !ptr::eq(next, target) {
@@ -227,10 +226,10 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// If there are twice as many heads as would do, lets half of them go, and answers that it has. (They double when
-    /// there are more keys than heads, so a number of keys that wavers a little changes nothing.) Half, not all that
-    /// are too many: each step of it leaves twice as many heads between two that lead into the list, and everybody
-    /// walks past those.
+    /// Halves the number of heads if there are twice as many as needed. Returns whether it has. (They double when there
+    /// are more keys than heads, so small changes of the number of keys have no effect.) It halves once, instead of
+    /// removing all unneeded heads: each step doubles the number of heads between two entry points of the list, and all
+    /// searches walk past them.
     fn halve_heads(keys: &Keys<K>) -> bool {
         let bits = keys.bits();
         if bits > MIN_BITS && 2 * keys.len() <= 1 << (bits - 1) {
@@ -239,7 +238,7 @@ impl<K: Key> Sweep<K> {
         keys.bits() < bits
     }
 
-    /// Closes the heads that are not needed, the highest chunk first, so that each is next to its parent.
+    /// Closes the unneeded heads, the highest chunk first, so that each is next to its parent.
     fn shrink(
         &mut self,
         pin: &Pin,
@@ -247,7 +246,7 @@ impl<K: Key> Sweep<K> {
         mut chunk: usize,
         mut index: usize,
         budget: &mut Budget,
-    ) -> Result<(), ComeBack> {
+    ) -> Result<(), Retry> {
         while !budget.is_spent() {
             budget.spend(1);
             self.phase = Phase::Shrink { chunk, index };
@@ -269,15 +268,15 @@ impl<K: Key> Sweep<K> {
             if index == CHUNK {
                 let heads = keys.heads().take(chunk);
                 let heads = heads.expect("only the sweep takes chunks");
-                self.fresh.push(Retired::Heads(heads));
+                self.unstamped.push(Retired::Heads(heads));
             }
         }
         self.phase = Phase::Shrink { chunk, index };
         Ok(())
     }
 
-    /// The highest chunk below `above` that is there and not needed.
-    fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, ComeBack> {
+    /// The highest unneeded chunk below `above`.
+    fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, Retry> {
         self.reserve()?;
         let needed = (1 << keys.bits()) / CHUNK;
         Ok((needed..above)
@@ -285,18 +284,18 @@ impl<K: Key> Sweep<K> {
             .find(|&chunk| keys.heads().chunk(chunk).is_some()))
     }
 
-    /// Takes a head out of the list for good; not while somebody is just linking it in.
-    fn close(pin: &Pin, keys: &Keys<K>, head: &Head) -> Result<(), ComeBack> {
+    /// Removes a head from the list for good. Fails if a caller is linking it.
+    fn close(pin: &Pin, keys: &Keys<K>, head: &Head) -> Result<(), Retry> {
         loop {
             match head.state() {
                 CLOSED => return Ok(()),
-                LINKING => return Err(ComeBack),
+                LINKING => return Err(Retry),
                 UNLINKED => {
                     head.change(UNLINKED, CLOSED);
                 }
                 state => {
-                    // First nobody may enter by it any more; who has already finds what was there then. It may be
-                    // leaving since a step that panicked.
+                    // First block new searches from entering by it. Searches that already have entered find what was
+                    // there at that time. It can be LEAVING because a step panicked.
                     if state == LINKED {
                         head.change(LINKED, LEAVING);
                     }
@@ -307,27 +306,28 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Room for one more on both lists, or nothing is unlinked.
-    fn reserve(&mut self) -> Result<(), ComeBack> {
-        if self.waiting.len() + self.fresh.len() >= MAX_WAITING {
-            return Err(ComeBack);
+    /// Reserves memory for one more entry on both lists. Without it, nothing is unlinked.
+    fn reserve(&mut self) -> Result<(), Retry> {
+        if self.waiting.len() + self.unstamped.len() >= MAX_WAITING {
+            return Err(Retry);
         }
-        reserve(&mut self.fresh, 1).map_err(|_| ComeBack)?;
-        inject::out_of_memory().map_err(|_| ComeBack)?;
+        reserve(&mut self.unstamped, 1).map_err(|_| Retry)?;
+        inject::out_of_memory().map_err(|_| Retry)?;
         self.waiting
-            .try_reserve(self.fresh.len() + 1)
-            .map_err(|_| ComeBack)
+            .try_reserve(self.unstamped.len() + 1)
+            .map_err(|_| Retry)
     }
 
-    fn stamp_fresh(&mut self) {
-        if !self.fresh.is_empty() {
+    fn stamp_unlinked(&mut self) {
+        if !self.unstamped.is_empty() {
             let stamp = epochs::stamp();
             self.waiting
-                .extend(self.fresh.drain(..).map(|retired| (stamp, retired)));
+                .extend(self.unstamped.drain(..).map(|retired| (stamp, retired)));
         }
     }
 
-    /// Frees what no thread can see any more; returns whether that is all that waits, as far as the budget tells.
+    /// Frees what no thread can see any more. Returns whether nothing else waits, as far as the budget allowed to
+    /// check.
     fn free_quiet(&mut self, account: &Account, budget: &mut Budget) -> bool {
         if self.waiting.is_empty() {
             return true;
@@ -339,7 +339,7 @@ impl<K: Key> Sweep<K> {
                 Some((stamp, _)) if *stamp < quiet || seeded("k5_freed_without_waiting") => {}
                 Some(_) => return false,
             }
-            // SAFETY: unlinked before its stamp was given, and no thread that was inside then still is (K5).
+            // SAFETY: unlinked before its stamp was given, and no thread that was inside then is still inside (K5).
             budget.spend(unsafe { self.free_first(account) });
             if budget.is_spent() {
                 return true;
@@ -347,28 +347,28 @@ impl<K: Key> Sweep<K> {
         }
     }
 
-    /// Frees all that waits.
+    /// Frees everything that waits.
     ///
     /// # Safety
     /// No thread is inside the table any more.
     pub(crate) unsafe fn free(&mut self, account: &Account) {
-        self.stamp_fresh();
+        self.stamp_unlinked();
         while !self.waiting.is_empty() {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.free_first(account) };
         }
     }
 
-    /// Frees what has waited longest; returns what that is worth of a budget.
+    /// Frees the entry with the oldest stamp. Returns the units of a budget that this costs.
     ///
     /// # Safety
     /// No thread can see it any more.
     unsafe fn free_first(&mut self, account: &Account) -> usize {
         match self.waiting.pop_front() {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             Some((_, Retired::Node(node))) => unsafe { free_node(node, account) },
             Some((_, Retired::Heads(heads))) => {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { account.free(heads) };
                 UNITS_PER_CHUNK
             }

@@ -1,14 +1,14 @@
-//! The only door to atomics, locks and thread-locals: the standard ones, or loom's when a model is checked.
+//! Atomics, locks and thread-locals: those of the standard library, or loom's in a build with `--cfg loom`.
 //!
-//! Every atomic whose ordering matters to a promise passes through here, so that `--cfg loom` sees all of them.
-//! What merely counts for people (the memory account) does not.
+//! Every atomic whose ordering a promise depends on is imported from here, so loom checks all of them. Mere statistics
+//! (the memory account, the event counters) are not.
 //!
 //! # Seeded bugs
 //!
-//! A model that cannot fail proves nothing. So the code names places where it can be made wrong ([`seeded`],
-//! [`ordering`]), one at a time, by an environment variable that only a build for loom reads;
-//! `tests/loom/must_fail.rs` has the list, and sees to it that a model fails with each. In all other builds the
-//! question is a constant, asked below of the compiler itself.
+//! A model that cannot fail proves nothing. So the code has named bugs that a test can enable, one at a time:
+//! [`seeded`] and [`ordering`] mark them. An environment variable that only a loom build reads selects one.
+//! `tests/loom/must_fail.rs` lists them, and checks that a model fails with each. In all other builds `seeded` is the
+//! constant `false`, which an assertion below checks at compile time.
 
 #[cfg(not(loom))]
 mod imp {
@@ -19,19 +19,19 @@ mod imp {
     pub(crate) use std::sync::Arc;
     pub(crate) use std::thread::yield_now;
 
-    /// A static whose initial value is a constant.
+    /// A static with a constant initial value.
     macro_rules! global {
         ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
             $(#[$attr])* static $name: $type = $init;
         };
     }
-    /// A thread-local whose initial value is a constant: reading it is one load, without a check.
+    /// A thread-local with a constant initial value. Reading it is one load, without a check for initialization.
     macro_rules! thread_cell {
         ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
             std::thread_local! { $(#[$attr])* static $name: $type = const { $init }; }
         };
     }
-    /// A function that makes the initial value of a static.
+    /// A function that creates the initial value of a static.
     macro_rules! const_unless_loom {
         ($(#[$attr:meta])* pub fn $name:ident() -> $type:ty $body:block) => {
             $(#[$attr])* pub const fn $name() -> $type $body
@@ -39,7 +39,7 @@ mod imp {
     }
     pub(crate) use {const_unless_loom, global, thread_cell};
 
-    /// Nothing, but in a model.
+    /// Does nothing outside a model.
     #[derive(Default)]
     pub(crate) struct OneWriter;
 
@@ -48,14 +48,14 @@ mod imp {
         pub(crate) fn check(&self) {}
     }
 
-    /// Is the code to have this bug?
+    /// Whether the code has this bug.
     #[inline(always)]
     pub(crate) const fn seeded(_bug: &str) -> bool {
         false
     }
     const _: () = assert!(!seeded("any"));
 
-    /// This ordering, or none at all if the code is to have this bug.
+    /// The given ordering, or `Relaxed` if the code has this bug.
     #[inline(always)]
     pub(crate) const fn ordering(_bug: &str, ordering: Ordering) -> Ordering {
         ordering
@@ -71,7 +71,7 @@ mod imp {
     pub(crate) use loom::thread::yield_now;
     use std::sync::OnceLock;
 
-    /// loom's mutex with the signature of `parking_lot`'s: no poison.
+    /// loom's mutex with the signatures of `parking_lot`'s, which has no poisoning.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -85,19 +85,19 @@ mod imp {
         }
     }
 
-    /// A static that each execution of a model makes anew.
+    /// A static that is initialized once per execution of a model.
     macro_rules! global {
         ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
             loom::lazy_static! { $(#[$attr])* static ref $name: $type = $init; }
         };
     }
-    /// A thread-local that each execution of a model makes anew.
+    /// A thread-local that is initialized once per execution of a model.
     macro_rules! thread_cell {
         ($(#[$attr:meta])* static $name:ident: $type:ty = $init:expr;) => {
             loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
         };
     }
-    /// loom's types have no constants.
+    /// loom's types cannot be created in constants.
     macro_rules! const_unless_loom {
         ($(#[$attr:meta])* pub fn $name:ident() -> $type:ty $body:block) => {
             $(#[$attr])* pub fn $name() -> $type $body
@@ -105,11 +105,10 @@ mod imp {
     }
     pub(crate) use {const_unless_loom, global, thread_cell};
 
-    /// Stands beside what only one thread may change at a time. loom fails a model in which two checks of it are not in
-    /// order.
+    /// Marks data that only one thread at a time may change. loom fails the model if two checks of it are not ordered.
     pub(crate) struct OneWriter(loom::cell::UnsafeCell<()>);
 
-    // SAFETY: there is nothing in it to race for.
+    // SAFETY: it contains no data.
     unsafe impl Sync for OneWriter {}
 
     impl Default for OneWriter {
@@ -124,14 +123,12 @@ mod imp {
         }
     }
 
-    /// Is the code to have this bug?
     pub(crate) fn seeded(bug: &str) -> bool {
         static BUG: OnceLock<Option<String>> = OnceLock::new();
         let seeded = BUG.get_or_init(|| std::env::var("CANAL_LOCK_SEEDED_BUG").ok());
         seeded.as_deref() == Some(bug)
     }
 
-    /// This ordering, or none at all if the code is to have this bug.
     pub(crate) fn ordering(bug: &str, ordering: Ordering) -> Ordering {
         if seeded(bug) {
             Ordering::Relaxed
@@ -143,8 +140,8 @@ mod imp {
 
 pub(crate) use imp::*;
 
-/// The size of something large: for a model, which explores every step; for an interpreter (Miri), which is a
-/// thousand times slower; and for all others.
+/// A size for a model, which explores every step; for an interpreter (Miri), which is 1,000 times slower; and for all
+/// other builds.
 pub(crate) const fn sized(model: usize, interpreter: usize, size: usize) -> usize {
     if cfg!(loom) {
         model

@@ -1,137 +1,135 @@
-//! Keys, holders and the sweep together: the promises are kept here.
+//! The table: combines keys, holders and the sweep. This is where the promises are kept.
 //!
-//! - **P1 Exact**: the grant is one compare-and-swap on the key's word ([`Buckets::acquire`](crate::buckets)), or the
-//!   insertion of a key that is born with its first permit.
-//! - **P2 A refusal changes nothing**: the word is read before anything is reserved. A caller that loses the last
-//!   permit to another one after that keeps what it has reserved: room on its record, and at its first call a slot
-//!   and a watch.
+//! - **P1 Exact**: a grant is one compare-and-swap on the key's word ([`Buckets::acquire`](crate::buckets)), or the
+//!   insertion of a new key that has its first permit out.
+//! - **P2 A refusal changes nothing**: the word is read before anything is reserved. A caller that then loses the last
+//!   permit to another caller keeps what it has reserved: memory of its record, and at its first call a slot and a
+//!   watch.
 //! - **P3 O(1) in buckets**: the capacity is a product, and the word a sum.
-//! - **P4 No leak**: what is counted is on the holder's record in the same call, and a death that will be reported
-//!   leads to that record (H3).
-//! - **P5 Only a holder releases**: release starts from the caller's own record.
-//! - **P6 Resizing is free**: the capacity comes with the call and is kept nowhere.
+//! - **P4 No leak**: a counted permit is put on the holder's record in the same call, and the report of the holder's
+//!   death leads to that record (H3).
+//! - **P5 Only a holder releases**: a release starts from the caller's own record.
+//! - **P6 Resizing is free**: the capacity is an argument of the call and stored nowhere.
 //! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
-//! - **P9**: memory is reserved before the count changes; what follows the count cannot fail.
+//! - **P9**: memory is reserved before the count changes. After that, nothing can fail.
 
 use crate::barrier;
 use crate::buckets::{Capacity, Refusal};
 use crate::budget::Budget;
+use crate::counters::{Counters, Event};
 use crate::epochs::Pin;
 use crate::holders::{Holder, Holders};
 use crate::inject;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
-use crate::memory::Account;
-use crate::out_of_memory::OutOfMemory;
+use crate::memory::{Account, OutOfMemory};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
 use crate::sync::Mutex;
-use crate::tally::{Event, Tally};
 use ahash::RandomState;
 use equivalent::Equivalent;
 use std::hash::Hash;
 
-/// What [`Table::acquire`] answers when nothing is wrong.
+/// The result of [`Table::acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// A permit is the caller's; so many of the key are out with it.
+    /// The caller has a permit. The number of permits of the key out, this one included.
     Permit(u64),
-    /// No fewer than the capacity are out. Nothing has changed.
+    /// The permits out were not below the capacity. Nothing has changed.
     Full,
 }
 
-/// What a table is and costs at the moment.
+/// Current size and cost of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Keys in the table, idle ones that the sweep has not reached included.
+    /// Keys in the table, including idle ones that the sweep has not visited yet.
     pub keys: usize,
     /// Permits out, of all keys together.
     pub permits: u64,
-    /// Processes that hold at least one.
+    /// Processes that hold at least one permit.
     pub holders: usize,
     /// Bytes allocated.
     pub memory: usize,
     /// Memory barriers that the kernel has refused this process, for all its tables together. Each time nothing could
     /// be freed: if the number grows, so does `memory`. It stays 0 unless `membarrier(2)` is forbidden after the start.
     pub barriers_refused: u64,
-    /// What has happened so far.
+    /// Events so far.
     pub totals: Totals,
 }
 
-/// What has happened in a table since it was made.
+/// Events in a table since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Permits granted: those that are out, and those that were released or given back. It is not counted by itself,
-    /// so that a grant writes nothing for it.
+    /// Permits granted: those that are out, and those that were released. Computed from the other numbers, so a grant
+    /// writes no counter.
     pub granted: u64,
-    /// Calls that were answered "full".
+    /// Acquires refused with "full".
     pub refused: u64,
     /// Permits released by their holders.
     pub released: u64,
-    /// Permits given back after the death of their holders.
+    /// Permits released because their holders died.
     pub given_back: u64,
-    /// Releases of what the caller did not hold.
+    /// Releases by callers that did not hold the key.
     pub not_held: u64,
-    /// Idle keys that the sweep has taken out.
+    /// Idle keys that the sweep has reclaimed.
     pub reclaimed: u64,
 }
 
-/// A table of permits by key and holder. One is an incarnation: it starts empty, and what was in it ends with it.
+/// A table of permits by key and holder. One table is one incarnation: it starts empty, and its permits end with it.
 ///
-/// All methods may be called from any thread at any time, on the conditions that whoever made the [`Holder`] has
-/// vouched for ([`Holder::new`]).
+/// All methods may be called from any thread at any time, under the conditions of [`Holder::new`].
 pub struct Table<K: Key> {
     pub(crate) keys: Keys<K>,
     pub(crate) holders: Holders<K>,
-    tally: Tally,
-    /// A panic inside the lock leaves a step half done; `sweep.rs` says how the next one takes it up.
+    counters: Counters,
+    /// A panic inside the lock leaves a step incomplete; `sweep.rs` says how the next one completes it.
     sweep: Mutex<Sweep<K>>,
-    /// Seeded at random for each table: keys may come from strangers, who must not find some that collide.
+    /// Has random seeds per table: keys can come from untrusted senders, which must not be able to compute collisions.
     hasher: RandomState,
     account: Account,
 }
 
 impl<K: Key> Table<K> {
-    /// An empty table for a VM of up to `processes` processes. Allocates about 240 KB, and further 64 KiB per 1024
-    /// processes as they come.
+    /// An empty table for a VM of up to `processes` processes. Allocates about 240 KB, and later 64 KiB per 1,024
+    /// processes.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(processes: usize) -> Result<Self, OutOfMemory> {
         let account = Account::default();
-        let tally = Tally::new(&account)?;
+        let counters = Counters::new(&account)?;
         let keys = Keys::new(&account).inspect_err(|_| {
-            // SAFETY: made with this account, and nobody else knows it.
-            unsafe { tally.free(&account) };
+            // SAFETY: created with this account, and no other thread has it.
+            unsafe { counters.free(&account) };
         })?;
         let holders = Holders::new(processes, &account).inspect_err(|_| {
             // SAFETY: as above, for both.
             unsafe {
                 keys.free(&account);
-                tally.free(&account);
+                counters.free(&account);
             }
         })?;
         Ok(Self {
             keys,
             holders,
-            tally,
+            counters,
             sweep: Mutex::new(Sweep::new()),
-            hasher: seeded_hasher(),
+            hasher: random_hasher(),
             account,
         })
     }
 
-    /// Takes a permit of a key for `holder`, if fewer than `capacity` are out.
+    /// Acquires a permit of a key for `holder`, if fewer than `capacity` are out.
     ///
-    /// `watch` is called when the holder first takes anything, and has to arrange for [`Table::release_all`] after its
-    /// death.
+    /// `watch` is called at the first acquire of a holder. It must ensure that [`Table::release_all`] is called after
+    /// the holder's death.
     ///
     /// # Errors
-    /// [`OutOfMemory`] (as an `E`), or what `watch` answers. Nothing has changed then.
+    /// [`OutOfMemory`] (as an `E`), or the error of `watch`. Then nothing has changed.
     ///
     /// # Cost
-    /// O(1) expected: a hash, a lookup, one compare-and-swap. No lock is taken, except one of the holder's own when it
-    /// holds two other keys in its slot: to move one of them takes O(log keys), and now and then as long as to copy 32
-    /// bytes per 100 keys.
+    /// O(1) expected: a hash, a lookup, one compare-and-swap. It takes no lock, with one exception: if the holder has
+    /// two other keys in its slot, it takes its own lock to move one of them. That takes O(log keys), and sometimes as
+    /// long as copying 32 bytes per 100 keys.
     pub fn acquire<Q: Query<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
@@ -146,8 +144,8 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// As [`Table::acquire`], of a key that is in the table. If it is not, the answer is `None`, and nothing has
-    /// changed; so it serves to ask for what a key may well be before it is known for sure.
+    /// As [`Table::acquire`], for a key that is in the table. If it is not, returns `None` and changes nothing. So it
+    /// can be called before the caller has determined the key for certain.
     #[inline(always)]
     pub fn acquire_known<Q: Hash + Equivalent<K>, E: From<OutOfMemory>>(
         &self,
@@ -167,24 +165,24 @@ impl<K: Key> Table<K> {
             Err(Refusal::Dead) => return Ok(None),
         }
         let slot = self.holders.claim(holder, &self.account, watch)?;
-        Ok(self.take(pin, slot, node, capacity)?)
+        Ok(self.acquire_node(pin, slot, node, capacity)?)
     }
 
-    /// Takes a permit of a node for a slot; nothing if the key is dead. The order is what P9 rests on: first the room
-    /// for the record, then the count, then the record, which cannot fail.
+    /// Acquires a permit of a node for a slot. Returns `None` if the key is dead. P9 depends on the order of the steps:
+    /// reserve an entry of the record, change the count, write the record. The last one cannot fail.
     #[inline(always)]
-    fn take(
+    fn acquire_node(
         &self,
         pin: &Pin,
         slot: &Slot<K>,
         node: &Node<K>,
         capacity: Capacity,
     ) -> Result<Option<Acquired>, OutOfMemory> {
-        let place = slot.reserve(Some(node), &self.account)?;
+        let entry = slot.reserve(Some(node), &self.account)?;
         inject::panic();
         match node.buckets.acquire(capacity) {
             Ok(out) => {
-                slot.record(place, node);
+                slot.record(entry, node);
                 Ok(Some(Acquired::Permit(out)))
             }
             Err(Refusal::Full) => Ok(Some(self.refuse(pin))),
@@ -194,11 +192,11 @@ impl<K: Key> Table<K> {
 
     #[inline(always)]
     fn refuse(&self, pin: &Pin) -> Acquired {
-        self.tally.count(pin, Event::Refused, &self.account);
+        self.counters.count(pin, Event::Refused, &self.account);
         Acquired::Full
     }
 
-    /// Takes a permit of a key that was not there a moment ago.
+    /// Acquires a permit of a key that was not in the table.
     fn acquire_new<Q: Query<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
@@ -214,33 +212,33 @@ impl<K: Key> Table<K> {
         let slot = self.holders.claim(holder, &self.account, watch)?;
         let mut new = NewNode::with_one_permit(query, order, &self.account)?;
         loop {
-            let place = slot.reserve(None, &self.account)?;
+            let entry = slot.reserve(None, &self.account)?;
             inject::panic();
             match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
-                    slot.record(place, node);
+                    slot.record(entry, node);
                     return Ok(Acquired::Permit(1));
                 }
-                Inserted::Present(back) => new = back,
+                Inserted::Present(returned) => new = returned,
             }
-            // Somebody else was quicker. If that one has died by now, the next round puts ours in.
+            // Another caller inserted the key first. If that node is dead by now, the next round inserts ours.
             let Some(node) = self.keys.get(pin, order, query) else {
                 continue;
             };
-            if let Some(acquired) = self.take(pin, slot, node, capacity)? {
+            if let Some(acquired) = self.acquire_node(pin, slot, node, capacity)? {
                 return Ok(acquired);
             }
         }
     }
 
-    /// Gives one permit of a key back.
+    /// Releases one permit of a key.
     ///
     /// # Errors
     /// [`NotHeld`] if the holder has none: nothing has changed (P5).
     ///
     /// # Cost
-    /// O(1). The holder's record leads to the key, so the table is not searched, and nothing is hashed for a key that
-    /// its slot itself names: the one that came last, and one more.
+    /// O(1). The holder's record leads to the key, so the table is not searched. Nothing is hashed if the key is in the
+    /// slot itself, which has the latest key and one more.
     pub fn release<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
@@ -250,12 +248,13 @@ impl<K: Key> Table<K> {
         if self.release_known(pin, holder, query) {
             return Ok(());
         }
-        self.tally.count(pin, Event::NotHeld, &self.account);
+        self.counters.count(pin, Event::NotHeld, &self.account);
         Err(NotHeld)
     }
 
-    /// As [`Table::release`], of a key that the holder may well have; answers whether it did. If not, nothing has
-    /// changed, and it does not count as a mistake: it serves to ask before it is known for sure what the key is.
+    /// As [`Table::release`], for a key that the holder possibly holds. Returns whether it did. If not, nothing has
+    /// changed, and `not_held` does not count it. So it can be called before the caller has determined the key for
+    /// certain.
     #[inline(always)]
     pub fn release_known<Q: Hash + Equivalent<K>>(
         &self,
@@ -270,15 +269,14 @@ impl<K: Key> Table<K> {
             .is_ok()
     }
 
-    /// As [`Table::release_known`], of a key that the holder's slot itself names, as it does the one that came last and
-    /// one more. Nothing is hashed.
+    /// As [`Table::release_known`], for a key in the slot itself: the latest key and one more. Nothing is hashed.
     #[inline(always)]
     pub fn release_inline<Q: Equivalent<K>>(&self, pin: &Pin, holder: Holder, query: &Q) -> bool {
         let slot = self.holders.find(holder);
         slot.is_some_and(|slot| slot.release_inline(pin, query).is_ok())
     }
 
-    /// As [`Table::release_known`], of all other keys.
+    /// As [`Table::release_known`], for all other keys.
     pub fn release_more<Q: Hash + Equivalent<K>>(
         &self,
         _pin: &Pin,
@@ -290,23 +288,23 @@ impl<K: Key> Table<K> {
         slot.is_some_and(|slot| slot.release_more(query, order, &self.account).is_ok())
     }
 
-    /// Gives back all that a holder had. Called after its death; a holder that never took anything has nothing.
+    /// Releases all permits of a holder. Called after its death. A process that never acquired has none.
     ///
-    /// `is_reused` is asked whether another process with the holder's word is alive by now. If so, nothing is given
-    /// back: that process holds it all. Before `is_reused` answers yes, it has to arrange for another call of this
-    /// method after the death of that process. It must not call this table: calls that look for the holder's slot wait
-    /// for its answer. If it panics, it is asked once more.
+    /// `is_reused` is asked whether another process with the holder's word is alive by now. If so, nothing is released:
+    /// that process holds it all. Before `is_reused` returns true, it must ensure another call of this method after the
+    /// death of that process. It must not call this table: calls that look for the holder's slot wait for its answer.
+    /// If it panics, it is called once more.
     ///
     /// # Cost
-    /// O(keys held): 20 to 300 ns each, the more the fewer of them are in a cache.
+    /// O(keys held): 20 to 300 ns each, depending on how many of them are in a cache.
     pub fn release_all(&self, pin: &Pin, holder: Holder, is_reused: impl FnMut() -> bool) -> u64 {
         let account = &self.account;
-        let given = self.holders.release_all(pin, holder, is_reused, account);
-        self.tally.add(pin, Event::GivenBack, given, account);
-        given
+        let released = self.holders.release_all(pin, holder, is_reused, account);
+        self.counters.add(pin, Event::GivenBack, released, account);
+        released
     }
 
-    /// How many permits of a key are out.
+    /// The number of permits of a key that are out.
     pub fn count<Q: Hash + Equivalent<K>>(&self, pin: &Pin, query: &Q) -> u64 {
         let order = self.order(query);
         self.keys
@@ -320,26 +318,26 @@ impl<K: Key> Table<K> {
         order_of_key(self.hasher.hash_one(query))
     }
 
-    /// One bounded step of the sweep. A pass reclaims the keys that have not been used since the pass before.
+    /// One bounded step of the sweep. A pass reclaims the keys that have not been used since the previous pass.
     ///
-    /// A second caller waits for the first.
+    /// A concurrent second caller waits for the first.
     pub fn sweep_step(&self, budget: &mut Budget) -> Progress {
         self.sweep.lock().step(&self.keys, &self.account, budget)
     }
 
-    /// What the table is and costs.
+    /// Size and cost of the table.
     ///
-    /// The permits are those that its holders have on record, one holder after the other: exact at quiet points, a
-    /// fair snapshot otherwise. (One that goes from hand to hand meanwhile, or from one place of a record to another,
-    /// may be seen in both, or in neither; to know of one key, ask for its count.) Nobody waits for it but the
-    /// processes whose place is taken (H4).
+    /// The number of permits is the sum of the holders' records, read one after the other. It is exact if no call is
+    /// running, and a fair snapshot otherwise. (A permit that moves from one holder to another, or within a record, can
+    /// be counted twice or not at all. For a single key, use [`Table::count`].) Only processes whose place is taken
+    /// wait for it (H4).
     ///
     /// # Cost
-    /// A cache line for each place in a chunk that has ever been used, and one more for each holder of more than two
-    /// keys. It depends neither on the number of keys nor on that of permits.
+    /// One cache line per slot in each chunk that has ever been used, and one more per holder of more than two keys. It
+    /// depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
         let held = self.holders.sums();
-        let given_back = self.tally.sum(Event::GivenBack);
+        let given_back = self.counters.sum(Event::GivenBack);
         Usage {
             keys: self.keys.len(),
             permits: held.permits,
@@ -348,19 +346,19 @@ impl<K: Key> Table<K> {
             barriers_refused: barrier::refused(),
             totals: Totals {
                 granted: held.permits + held.released + given_back,
-                refused: self.tally.sum(Event::Refused),
+                refused: self.counters.sum(Event::Refused),
                 released: held.released,
                 given_back,
-                not_held: self.tally.sum(Event::NotHeld),
+                not_held: self.counters.sum(Event::NotHeld),
                 reclaimed: self.keys.reclaimed(),
             },
         }
     }
 }
 
-fn seeded_hasher() -> RandomState {
+fn random_hasher() -> RandomState {
     if cfg!(loom) {
-        // A model is explored by playing it again: it must not differ from time to time.
+        // A model is explored by repeating it, so executions must not differ.
         RandomState::with_seeds(1, 2, 3, 4)
     } else {
         RandomState::new()
@@ -369,18 +367,18 @@ fn seeded_hasher() -> RandomState {
 
 impl<K: Key> Drop for Table<K> {
     fn drop(&mut self) {
-        // SAFETY: the exclusive borrow says that no other thread is inside, and nothing is used after this.
+        // SAFETY: the exclusive borrow proves that no other thread is inside, and nothing is used after this.
         unsafe {
             self.sweep.lock().free(&self.account);
             self.keys.free(&self.account);
             self.holders.free(&self.account);
-            self.tally.free(&self.account);
+            self.counters.free(&self.account);
         }
-        debug_assert_eq!(self.account.bytes(), 0, "what was allocated is freed");
+        debug_assert_eq!(self.account.bytes(), 0, "all memory is freed");
     }
 }
 
-// What a node is must fit: the key's word shares a cache line with its own key, and with nobody else's.
+// The key's word shares a cache line with its own key, and with no other node.
 const _: () = assert!(align_of::<Node<[u64; 5]>>() == 64 && size_of::<Node<[u64; 5]>>() == 64);
 
 #[cfg(all(test, not(loom)))]

@@ -1,18 +1,18 @@
-//! P1, P2, P4, P5, P6, P8 call by call: what threads are answered at the same time must be what they could have been
-//! answered one after the other.
+//! P1, P2, P4, P5, P6, P8: every history is linearizable. The results of concurrent calls must be possible for the same
+//! calls one after the other.
 //!
-//! Short random histories are played on real threads against the real table, while another thread sweeps all the
-//! time, so that keys die and are made again under their hands. A global clock is stamped just before each call and
-//! just after it. Then the history is linearizable if each call can be given one instant between its two stamps so
-//! that, in the order of these instants, all answers are those of the specification below (`OneKey`).
+//! Threads run short random histories against the table, while another thread sweeps all the time, so that keys are
+//! reclaimed and created during calls. A global clock is read just before and just after each call. A history is
+//! linearizable if each call can be assigned one instant between its two readings such that, in the order of these
+//! instants, all results follow the specification below (`OneKey`).
 //!
-//! What is atomic: an acquire, a release, a count; and the return of what a dead holder had *of one key*. The keys of
-//! a dead holder come back one by one, in an order that nobody is promised, each at an instant of its own during
-//! [`Table::release_all`]. So a death is a call on each key, and every history is checked key by key; which is enough:
+//! These are atomic: an acquire, a release, a count, and the release of a dead holder's permits *of one key*. The keys
+//! of a dead holder are released one by one, in no particular order, each at its own instant during
+//! [`Table::release_all`]. So a death is one call per key, and every history is checked key by key. That is sufficient:
 //! a history is linearizable if and only if its part of each object is (Herlihy and Wing 1990, theorem 1).
 //!
-//! The stamps are sequentially consistent, so they order what the machine might not: what this cannot see are
-//! orderings that are too weak. Those are the models' (`loom/`).
+//! The clock is sequentially consistent, so it hides memory orderings that are too weak. The models find those
+//! (`loom/`).
 #![cfg(not(loom))]
 
 mod common;
@@ -28,19 +28,19 @@ use todc_utils::linearizability::history::{Action, History};
 use todc_utils::linearizability::WGLChecker;
 use todc_utils::specifications::Specification;
 
-/// With the one that sweeps as many as most machines can run at once.
+/// Together with the sweeping thread: as many as most machines can run in parallel.
 const WORKERS: u64 = 3;
 
-/// Each worker makes the calls of two processes in turn, as a scheduler does.
+/// Each worker makes the calls of two processes in turn, like a scheduler.
 const HOLDERS: usize = 2 * WORKERS as usize;
 
-/// Up to three keys: a slot has room for two.
+/// Up to three keys: a slot has two entries.
 const KEYS: u64 = 3;
 
-/// Random calls of a worker in one history.
+/// Random calls per worker and history.
 const CALLS: u64 = 8;
 
-/// Histories that are played before they are checked.
+/// Histories that run before they are checked.
 const BATCH: u64 = 250;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +58,13 @@ enum Answer {
     Released,
     NotHeld,
     Out(u64),
-    GivenBack(u64),
+    ReleasedAll(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Call {
     holder: usize,
-    /// All of them if there is none.
+    /// `None` means all keys.
     key: Option<u64>,
     what: What,
 }
@@ -100,7 +100,7 @@ impl Specification for OneKey {
             (What::Release, Answer::Released) => (held > 0, held.saturating_sub(1)),
             (What::Release, Answer::NotHeld) => (held == 0, held),
             (What::Count, Answer::Out(n)) => (n == out, held),
-            (What::Die, Answer::GivenBack(_)) => (true, 0),
+            (What::Die, Answer::ReleasedAll(_)) => (true, 0),
             _ => (false, held),
         };
         let mut state = *state;
@@ -109,7 +109,7 @@ impl Specification for OneKey {
     }
 }
 
-/// Rings when its worker panics: the others need not wait for it.
+/// Reports a panic of its worker, so that the others do not wait for it.
 struct Alarm<'a> {
     seed: u64,
     panicked: &'a AtomicBool,
@@ -119,12 +119,12 @@ impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.panicked.store(true, Ordering::Relaxed);
-            eprintln!("in the history of seed {}", self.seed);
+            eprintln!("panic in the history of seed {}", self.seed);
         }
     }
 }
 
-/// One history on its way.
+/// A running history.
 #[derive(Default)]
 struct Stage {
     arrived: AtomicU64,
@@ -133,8 +133,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Lets the workers begin together, spinning: to be woken takes longer than a history. A machine that is busy
-    /// with something else is left to it after a moment.
+    /// Lets the workers start together. They spin, because waking a thread takes longer than a history. On a busy
+    /// machine they yield after a moment.
     fn enter(&self, panicked: &AtomicBool) {
         let mut patience = 1000;
         self.arrived.fetch_add(1, Ordering::AcqRel);
@@ -152,13 +152,13 @@ impl Stage {
         }
     }
 
-    /// Answers whether this worker is the last to leave: nobody else does anything here any more.
+    /// Returns whether this worker is the last one in this history.
     fn leave(&self) -> bool {
         self.left.fetch_add(1, Ordering::AcqRel) + 1 == WORKERS
     }
 }
 
-/// What one worker does in the history of a seed: at first what comes to its mind, all workers at the same time.
+/// The random calls of one worker in the history of a seed. All workers run them at the same time.
 fn storm_of(seed: u64, worker: u64) -> Vec<(u64, Call)> {
     let mut dice = Dice(seed * WORKERS + worker);
     let random = |_| {
@@ -175,7 +175,7 @@ fn storm_of(seed: u64, worker: u64) -> Vec<(u64, Call)> {
             _ => Some(dice.roll(keys(seed))),
         };
         let holder = (2 * worker + dice.roll(2)) as usize;
-        // Close together, or now and then with the time for a key to die.
+        // A short pause, or sometimes one that is long enough for a key to be reclaimed.
         let patient = seed % 2 == 0 && dice.roll(8) == 0;
         let longest = if patient { 1000 } else { 10 };
         (dice.roll(longest), Call { holder, key, what })
@@ -183,8 +183,7 @@ fn storm_of(seed: u64, worker: u64) -> Vec<(u64, Call)> {
     (0..CALLS).map(random).collect()
 }
 
-/// How it ends, with one worker left: when nobody else does anything the counts are exact, so all that has gone wrong
-/// is seen.
+/// The final calls, by the last worker. No other call runs, so the counts are exact, and every earlier error shows.
 fn end_of(seed: u64) -> Vec<(u64, Call)> {
     let call = |holder, key, what| (0, Call { holder, key, what });
     let counts = (0..keys(seed)).map(|key| call(0, Some(key), What::Count));
@@ -192,13 +191,13 @@ fn end_of(seed: u64) -> Vec<(u64, Call)> {
     counts.clone().chain(deaths).chain(counts).collect()
 }
 
-/// The fewer keys, the more the calls meet.
+/// The fewer keys, the more calls overlap on one.
 fn keys(seed: u64) -> u64 {
     1 + seed % KEYS
 }
 
-/// The place of a holder is no part of the answers: some have one of their own, some share one.
-fn who(seed: u64, of: usize) -> Holder {
+/// Results do not depend on the place of a holder: some holders have one alone, some share one.
+fn holder_of(seed: u64, of: usize) -> Holder {
     let number = of as u64;
     match (seed + number) % 4 {
         0 => displaced_holder(number, 1),
@@ -207,28 +206,28 @@ fn who(seed: u64, of: usize) -> Holder {
     }
 }
 
-/// Keys come again after some other histories: about as many as it takes a key to die.
+/// A key is used again after some other histories: enough for it to be reclaimed in between.
 fn key_of(seed: u64, key: u64) -> u64 {
     Dice(seed).roll(8) * KEYS + key
 }
 
 fn perform(table: &Table<Name>, seed: u64, call: Call) -> Answer {
-    let who = who(seed, call.holder);
+    let holder = holder_of(seed, call.holder);
     let key = key_of(seed, call.key.unwrap_or_default());
     match call.what {
         What::Acquire { capacity } => {
-            acquire(table, who, key, capacity).map_or(Answer::Full, Answer::Permit)
+            acquire(table, holder, key, capacity).map_or(Answer::Full, Answer::Permit)
         }
-        What::Release => match release(table, who, key) {
+        What::Release => match release(table, holder, key) {
             Ok(()) => Answer::Released,
             Err(_) => Answer::NotHeld,
         },
         What::Count => Answer::Out(count(table, key)),
-        What::Die => Answer::GivenBack(die(table, who)),
+        What::Die => Answer::ReleasedAll(die(table, holder)),
     }
 }
 
-/// Plays the histories of so many seeds; answers each in the order of its calls.
+/// Runs the histories of these seeds. Returns each in the order of its calls.
 fn play(table: &Table<Name>, seeds: &[u64]) -> Vec<Vec<Event>> {
     let clock = AtomicU64::new(0);
     let stages: Vec<_> = seeds.iter().map(|_| Stage::default()).collect();
@@ -292,8 +291,8 @@ fn is_linearizable(history: &[Event]) -> bool {
     WGLChecker::<OneKey>::is_linearizable(history)
 }
 
-/// P4: whether each death gave back as many permits as its holder had. Only the holder changes that, so
-/// it is known from the holder's own answers.
+/// P4: whether each death released as many permits as its holder had. Only the holder changes that number, so it
+/// follows from the results of the holder's own calls.
 fn deaths_are_exact(history: &[Event]) -> bool {
     let mut held = BTreeMap::<_, u64>::new();
     history.iter().all(|event| {
@@ -301,10 +300,10 @@ fn deaths_are_exact(history: &[Event]) -> bool {
         match event.answer {
             Answer::Permit(_) => *held.entry((holder, key)).or_default() += 1,
             Answer::Released => *held.entry((holder, key)).or_default() -= 1,
-            Answer::GivenBack(permits) => {
-                let own = held.iter().filter(|((who, _), _)| *who == holder);
+            Answer::ReleasedAll(permits) => {
+                let own = held.iter().filter(|((of, _), _)| *of == holder);
                 let sum: u64 = own.map(|(_, permits)| permits).sum();
-                held.retain(|(who, _), _| *who != holder);
+                held.retain(|(of, _), _| *of != holder);
                 return permits == sum;
             }
             _ => {}
@@ -316,13 +315,17 @@ fn deaths_are_exact(history: &[Event]) -> bool {
 fn check(seed: u64, history: &[Event]) {
     for key in 0..KEYS {
         let linearizable = is_linearizable(&of_key(history, key));
-        assert!(linearizable, "key {key} of seed {seed}:{}", told(history));
+        assert!(
+            linearizable,
+            "key {key} of seed {seed}:{}",
+            describe(history)
+        );
     }
     let exact = deaths_are_exact(history);
-    assert!(exact, "the deaths of seed {seed}:{}", told(history));
+    assert!(exact, "the deaths of seed {seed}:{}", describe(history));
 }
 
-fn told(history: &[Event]) -> String {
+fn describe(history: &[Event]) -> String {
     let start = history[0].called;
     let lines = history.iter().map(|event| {
         let (called, answered) = (event.called - start, event.answered - start);
@@ -335,7 +338,7 @@ fn told(history: &[Event]) -> String {
     lines.collect()
 }
 
-/// How many calls on a key went on while another worker's did.
+/// The number of calls on a key that overlapped with one of another worker.
 fn overlapping(history: &[Event]) -> usize {
     let overlaps = |one: &&Event| {
         let beside = |other: &Event| {
@@ -348,14 +351,14 @@ fn overlapping(history: &[Event]) -> usize {
 
 #[test]
 fn p1_every_history_is_linearizable() {
-    // What proves nothing must not pass; but a processor alone can prove no more, nor a tool that runs one thread at a
-    // time. While others want the processors, the workers hardly ever run together: then more is played.
+    // A run without overlapping calls proves nothing and must fail. But one processor, or a tool that runs one thread
+    // at a time, cannot do better. On a busy machine few calls overlap, so more histories are run.
     let is_alone = cfg!(miri) || thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let wanted = rounds(3_000);
     let table = Table::new(64).unwrap();
     let (mut overlapped, mut histories) = (0, 0);
     while histories < wanted || !is_alone && overlapped <= histories * WORKERS * CALLS / 100 {
-        assert!(histories < 10 * wanted, "the calls hardly met");
+        assert!(histories < 10 * wanted, "too few calls overlapped");
         let seeds: Vec<_> = (histories..).take(wanted.min(BATCH) as usize).collect();
         for (seed, history) in seeds.iter().zip(play(&table, &seeds)) {
             check(*seed, &history);
@@ -367,16 +370,16 @@ fn p1_every_history_is_linearizable() {
     let calls = histories * WORKERS * CALLS;
     let reclaimed = table.usage().totals.reclaimed;
     println!(
-        "{overlapped} of {calls} calls overlapped, {reclaimed} keys died in {histories} histories"
+        "{overlapped} of {calls} calls overlapped, {reclaimed} keys were reclaimed in {histories} histories"
     );
     assert_empty(&table);
     assert!(
         cfg!(miri) || reclaimed > histories / 10,
-        "hardly a key died"
+        "too few keys were reclaimed"
     );
 }
 
-/// A call of holder and worker 0 or 1, on key 0, between two stamps.
+/// A call of holder and worker 0 or 1, on key 0, between two readings of the clock.
 fn event(holder: usize, stamps: (u64, u64), what: What, answer: Answer) -> Event {
     Event {
         worker: holder as u64,
@@ -391,88 +394,68 @@ fn event(holder: usize, stamps: (u64, u64), what: What, answer: Answer) -> Event
     }
 }
 
-/// The check itself: what it has to let pass, and what it has to find, of each promise.
+/// Tests the checker: histories that it must accept, and for each promise some that it must reject.
 #[test]
-fn the_check_knows_right_from_wrong() {
+fn checker_accepts_valid_and_rejects_invalid_histories() {
     use Answer::*;
     use What::*;
     let one = Acquire { capacity: 1 };
     let two = Acquire { capacity: 2 };
-    let died = GivenBack(1);
+    let died = ReleasedAll(1);
     let taken = event(0, (0, 1), one, Permit(1));
-    let right = [
-        vec![taken, event(1, (2, 3), one, Full)],
-        vec![taken, event(1, (2, 3), two, Permit(2))],
-        // Beside a release or a death everything may be so or so.
-        vec![
-            taken,
-            event(0, (2, 5), Release, Released),
-            event(1, (3, 4), one, Full),
-        ],
-        vec![
-            taken,
-            event(0, (2, 5), Release, Released),
-            event(1, (3, 4), one, Permit(1)),
-        ],
-        vec![
-            taken,
-            event(0, (2, 5), Die, died),
-            event(1, (3, 4), Count, Out(1)),
-        ],
-        vec![
-            taken,
-            event(0, (2, 5), Die, died),
-            event(1, (3, 4), Count, Out(0)),
-        ],
+    let refused = event(1, (2, 3), one, Full);
+    let second = event(1, (2, 3), two, Permit(2));
+    let counted = |stamps, out| event(1, stamps, Count, Out(out));
+    // Long calls, which overlap with those from 3 to 4; short ones, which do not.
+    let [releasing, dying] =
+        [(Release, Released), (Die, died)].map(|(call, answer)| event(0, (2, 5), call, answer));
+    let [release, death] =
+        [(Release, Released), (Die, died)].map(|(call, answer)| event(0, (2, 3), call, answer));
+    let during = |call, answer| event(1, (3, 4), call, answer);
+    let after = event(1, (4, 5), one, Full);
+    let valid: [&[Event]; 6] = [
+        &[taken, refused],
+        &[taken, second],
+        // During a release or a death, both results are possible.
+        &[taken, releasing, during(one, Full)],
+        &[taken, releasing, during(one, Permit(1))],
+        &[taken, dying, during(Count, Out(1))],
+        &[taken, dying, during(Count, Out(0))],
     ];
-    for history in right {
-        assert!(is_linearizable(&history), "{}", told(&history));
+    for history in valid {
+        assert!(is_linearizable(history), "{}", describe(history));
     }
-    let wrong = [
-        // P1: the last permit twice, though one at a time would have been right.
-        vec![
-            event(0, (0, 2), one, Permit(1)),
-            event(1, (1, 3), one, Permit(1)),
-        ],
+    let early = |answer| event(0, (0, 2), one, answer);
+    let late = |answer| event(1, (1, 3), one, answer);
+    let invalid: [&[Event]; 11] = [
+        // P1: the last permit is granted twice, though each grant alone would be valid.
+        &[early(Permit(1)), late(Permit(1))],
         // P1: full, with no permit out at any instant of the call.
-        vec![event(0, (0, 2), one, Full), event(1, (1, 3), one, Full)],
-        vec![
-            taken,
-            event(0, (2, 3), Release, Released),
-            event(1, (4, 5), one, Full),
-        ],
-        // P1: a permit is lost, or comes too late.
-        vec![taken, event(1, (2, 3), Count, Out(0))],
-        vec![
-            taken,
-            event(0, (2, 3), Die, died),
-            event(1, (4, 5), one, Full),
-        ],
-        // P2: a refusal that has taken something.
-        vec![
-            taken,
-            event(1, (2, 3), one, Full),
-            event(1, (4, 5), Count, Out(2)),
-        ],
-        // P5: who holds nothing releases, and who does cannot.
-        vec![taken, event(1, (2, 3), Release, Released)],
-        vec![taken, event(0, (2, 3), Release, NotHeld)],
-        // P6: another's capacity counts.
-        vec![taken, event(1, (2, 3), two, Full)],
-        vec![taken, event(1, (2, 3), Acquire { capacity: 0 }, Permit(2))],
-        // P5: a release gives two back.
-        vec![
+        &[early(Full), late(Full)],
+        &[taken, release, after],
+        // P1: a permit is lost, or its release takes effect too late.
+        &[taken, counted((2, 3), 0)],
+        &[taken, death, after],
+        // P2: a refusal has taken a permit.
+        &[taken, refused, counted((4, 5), 2)],
+        // P5: a caller that holds nothing releases, and a holder cannot.
+        &[taken, event(1, (2, 3), Release, Released)],
+        &[taken, event(0, (2, 3), Release, NotHeld)],
+        // P6: the capacity of another call decides.
+        &[taken, event(1, (2, 3), two, Full)],
+        &[taken, event(1, (2, 3), Acquire { capacity: 0 }, Permit(2))],
+        // P5: one release releases two.
+        &[
             event(0, (0, 1), two, Permit(1)),
-            event(1, (2, 3), two, Permit(2)),
+            second,
             event(0, (4, 5), Release, Released),
-            event(1, (6, 7), Count, Out(0)),
+            counted((6, 7), 0),
         ],
     ];
-    for history in wrong {
-        assert!(!is_linearizable(&history), "{}", told(&history));
+    for history in invalid {
+        assert!(!is_linearizable(history), "{}", describe(history));
     }
     // P4: more than it had.
-    let death = event(0, (2, 3), Die, died);
     assert!(deaths_are_exact(&[taken, death]));
     assert!(!deaths_are_exact(&[taken, death, death]));
 }

@@ -1,5 +1,5 @@
-//! The promises under real threads. Every storm runs for a number of rounds, not for a time, and ends at a quiet
-//! point that has to be exact. `CANAL_LOCK_SOAK` multiplies the rounds (`rounds`).
+//! The promises with several threads. Every storm runs for a number of rounds, not for a time, and ends in a quiet
+//! state that must be exact. `CANAL_LOCK_SOAK` multiplies the rounds (`rounds`).
 #![cfg(not(loom))]
 
 mod common;
@@ -12,7 +12,7 @@ use std::thread;
 const THREADS: u64 = 4;
 
 #[test]
-fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
+fn p1_holders_never_exceed_the_capacity() {
     const KEYS: u64 = 3;
     const CAPACITY: u64 = 2;
     let table = Table::new(64).unwrap();
@@ -25,7 +25,7 @@ fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
             if let Some(out) = acquire(&table, holder(number), key, CAPACITY) {
                 assert!((1..=CAPACITY).contains(&out));
                 let now = inside[key as usize].fetch_add(1, Ordering::AcqRel) + 1;
-                assert!(now <= CAPACITY, "{now} hold what {CAPACITY} may");
+                assert!(now <= CAPACITY, "{now} permits out, capacity {CAPACITY}");
                 granted.fetch_add(1, Ordering::Relaxed);
                 inside[key as usize].fetch_sub(1, Ordering::AcqRel);
                 release(&table, holder(number), key).unwrap();
@@ -37,13 +37,13 @@ fn p1_never_more_than_the_capacity_and_never_less_than_it_could() {
 }
 
 #[test]
-fn p8_keys_are_born_and_reclaimed_under_everybodys_hands() {
+fn p8_keys_are_created_and_reclaimed_during_calls() {
     let table = Table::new(64).unwrap();
     storm(&table, THREADS, |number| {
         let mut dice = Dice(number);
         for _ in 0..rounds(100_000) {
-            // Few keys, so that one is often looked up while it dies; of capacity 1, so that two nodes of one key
-            // would show.
+            // Few keys, so that callers often find one that dies. Capacity 1, so that a second node for a key would
+            // show.
             let key = dice.roll(4);
             if let Some(out) = acquire(&table, holder(number), key, 1) {
                 assert_eq!(out, 1);
@@ -56,7 +56,7 @@ fn p8_keys_are_born_and_reclaimed_under_everybodys_hands() {
 }
 
 #[test]
-fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
+fn p8_table_grows_and_shrinks_during_calls() {
     let table = Table::new(64).unwrap();
     let before = table.usage().memory;
     let keys = many(30_000);
@@ -80,19 +80,19 @@ fn p8_the_table_grows_and_shrinks_under_everybodys_hands() {
     }
     assert!(
         table.usage().memory < before + 70_000,
-        "all but the slots is given back"
+        "only the slots are left"
     );
 }
 
 #[test]
-fn p4_deaths_in_a_storm_leak_nothing() {
+fn p4_deaths_leak_nothing() {
     let table = Table::new(64).unwrap();
     let lives = AtomicU64::new(0);
     storm(&table, THREADS, |number| {
         let mut dice = Dice(number);
         for _ in 0..rounds(5_000) {
             let life = lives.fetch_add(1, Ordering::Relaxed);
-            // Places are shared, as when a process is numbered like one whose death is still being told.
+            // Places are shared, as with pid reuse before a death is reported.
             let me = displaced_holder(life, life % 3);
             let mut held = 0;
             for _ in 0..dice.roll(12) {
@@ -107,21 +107,21 @@ fn p4_deaths_in_a_storm_leak_nothing() {
     assert_empty(&table);
 }
 
-/// Each thread is one process after the other with one pid. Its neighbor reports the deaths, mostly too late.
+/// P4: each thread runs one process after the other with the same pid. Its neighbor reports the deaths, mostly late.
 #[test]
-fn p4_a_death_that_is_reported_late_takes_nothing_from_the_next_with_its_pid() {
+fn p4_late_report_of_a_death_with_pid_reuse() {
     const KEYS: u64 = 4;
     let table = Table::new(64).unwrap();
     let pids: Vec<(Pid, AtomicU64)> = (0..THREADS).map(|_| Default::default()).collect();
-    // Two to a place.
-    let who = |number| displaced_holder(number, number % 2);
+    // Two per place.
+    let process = |number| displaced_holder(number, number % 2);
     let inside: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let enter = |key| assert_eq!(inside[key as usize].swap(1, Ordering::AcqRel), 0);
     let leave = |key| inside[key as usize].store(0, Ordering::Release);
     let report = |number| {
         let (pid, unreported) = &pids[number as usize];
         for _ in 0..unreported.swap(0, Ordering::Acquire) {
-            table.release_all(&pin(), who(number), || pid.is_reused());
+            table.release_all(&pin(), process(number), || pid.is_reused());
         }
     };
     storm(&table, THREADS, |number| {
@@ -132,19 +132,19 @@ fn p4_a_death_that_is_reported_late_takes_nothing_from_the_next_with_its_pid() {
             let mut held = Vec::new();
             for _ in 0..dice.roll(4) {
                 let key = dice.roll(KEYS);
-                if acquire_watched(&table, who(number), key, 1, || pid.watch()).is_some() {
+                if acquire_watched(&table, process(number), key, 1, || pid.watch()).is_some() {
                     enter(key);
                     held.push(key);
                 }
             }
-            // So that the neighbor runs now, also on a machine with few cores.
+            // Lets the neighbor run, also on a machine with few cores.
             if dice.roll(4) == 0 {
                 thread::yield_now();
             }
             for key in held {
                 leave(key);
                 if dice.roll(2) == 0 {
-                    release(&table, who(number), key).unwrap();
+                    release(&table, process(number), key).unwrap();
                 }
             }
             unreported.fetch_add(pid.exit(), Ordering::Release);
@@ -156,7 +156,7 @@ fn p4_a_death_that_is_reported_late_takes_nothing_from_the_next_with_its_pid() {
 }
 
 #[test]
-fn a_look_from_outside_disturbs_nobody() {
+fn usage_during_calls_stays_in_bounds() {
     let table = Table::new(64).unwrap();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

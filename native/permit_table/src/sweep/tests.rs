@@ -1,4 +1,4 @@
-//! The list and its heads after any calls and steps of the sweep.
+//! Property test: the list and its heads after arbitrary calls and steps of the sweep.
 
 use super::*;
 use crate::buckets::Capacity;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 enum Do {
     Acquire(u64),
     Release(u64),
-    /// The number of ranges doubles, as if there were many keys.
+    /// Doubles the number of ranges, as if there were many keys.
     Grow,
     Step(usize),
 }
@@ -27,7 +27,7 @@ fn anything() -> impl Strategy<Value = Do> {
     ]
 }
 
-/// Hashes that are the same, next to each other, and next to heads; on both sides.
+/// Equal hashes, adjacent hashes, and hashes on both sides of heads.
 fn hashes() -> impl Strategy<Value = Vec<u64>> {
     let range = (0..1u64 << MOST_BITS).prop_map(|range| range << (u64::BITS - MOST_BITS));
     let hash = prop_oneof![
@@ -40,15 +40,15 @@ fn hashes() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(hash, 1..12)
 }
 
-/// All that is in the list.
+/// All links of the list.
 fn links(keys: &Keys<u64>) -> Vec<*mut Link> {
     let mut links = Vec::new();
     let (mut cursor, _) = keys.entry(0).link.next();
-    // SAFETY: one thread, so what is in the list is alive.
+    // SAFETY: there is one thread, so all links of the list are alive.
     while let Some(link) = unsafe { cursor.as_ref() } {
         links.push(cursor);
         let (next, marked) = link.next();
-        assert!(!marked, "S1: a marked link");
+        assert!(!marked, "K7: a marked link");
         cursor = next;
     }
     links
@@ -80,20 +80,19 @@ fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>)
     }
 }
 
-/// That a head is in the list if and only if it says so.
+/// Checks that the linked heads are those in the list.
 fn check_heads(keys: &Keys<u64>) {
     let heads = keys.heads().values();
     let heads = heads.filter(|head| head.state() == LINKED);
-    // The first one is where the list begins.
+    // The first head is the start of the list.
     assert_eq!(links(keys).len() - keys.len(), heads.count() - 1);
 }
 
 proptest! {
-    /// P8, K1, K4, K6, S1: whatever comes and goes in whatever order, while heads come and go and the sweep stops
-    /// anywhere, the list is sorted, each key that has permits out is found with them, and in the end nothing is
-    /// left.
+    /// P8, K1, K4, K6, K7: for any sequence of calls and sweep steps, while heads are added and removed, the list is
+    /// sorted, and each key with permits out is found with its count. In the end all memory is freed.
     #[test]
-    fn p8_any_history_keeps_the_list_and_leaves_nothing(
+    fn p8_any_history_keeps_the_list_valid_and_leaks_nothing(
         hashes in hashes(),
         history in prop::collection::vec(anything(), 0..200),
     ) {
@@ -141,31 +140,31 @@ proptest! {
                 node.buckets.release(permits);
             }
         }
-        // The pass that was under way, and two more.
+        // The current pass, and two more.
         for _ in 0..3 {
-            // Other tests' pins may hold it up for a moment.
+            // Pins of other tests can delay it.
             let budget = || if keys.bits() == MIN_BITS { 1 } else { CHUNK };
             while sweep.step(&keys, &account, &mut Budget::of(budget())) != Progress::Done {
                 std::thread::yield_now();
             }
         }
         prop_assert_eq!((keys.len(), keys.bits(), account.bytes()), (0, MIN_BITS, empty));
-        // SAFETY: made with this account, used by this thread only, and not used again.
+        // SAFETY: created with this account, used by this thread only, and not used again.
         unsafe { keys.free(&account) };
         prop_assert_eq!(account.bytes(), 0);
     }
 }
 
-/// P9: what is unlinked cannot be forgotten for want of memory.
+/// P9: a node is never lost because its list entry cannot be allocated.
 #[test]
-fn p9_there_is_room_before_anything_is_unlinked() {
+fn p9_sweep_reserves_before_it_unlinks() {
     let mut sweep = Sweep::<u64>::new();
     assert!(sweep.reserve().is_ok());
-    assert!(sweep.fresh.capacity() > 0 && sweep.waiting.capacity() > 0);
+    assert!(sweep.unstamped.capacity() > 0 && sweep.waiting.capacity() > 0);
 }
-/// K3: what somebody is just linking in is not in the list yet, so it cannot be taken out.
+/// K3: a head that a caller is linking is not in the list yet, so it cannot be unlinked.
 #[test]
-fn k3_a_head_that_is_being_linked_in_is_closed_later() {
+fn k3_head_being_linked_is_closed_later() {
     let account = Account::default();
     let keys = Keys::<u64>::new(&account).unwrap();
     let pin = epochs::pin();
@@ -175,6 +174,6 @@ fn k3_a_head_that_is_being_linked_in_is_closed_later() {
     assert!(head.change(LINKING, UNLINKED));
     assert!(Sweep::close(&pin, &keys, head).is_ok());
     assert_eq!(head.state(), CLOSED);
-    // SAFETY: nobody else knows it.
+    // SAFETY: no other thread has it.
     unsafe { keys.free(&account) };
 }

@@ -1,17 +1,17 @@
-//! What can be seen only from inside: memory that fails, panics, dead keys, the number of heads.
+//! Tests that need access to the internals: failed allocations, panics, dead keys, the number of heads.
 
 use super::*;
 use crate::buckets::Idleness;
+use crate::epochs::pin;
 use crate::inject::{arm, disarm, Failure};
 use crate::keys::{Link, CHUNK, MIN_BITS};
-use crate::pin;
 use crate::sync::Ordering::Relaxed;
 use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Any number is a key, and asked for by itself.
+/// Keys are numbers, and each is its own query.
 impl Key for u64 {
     fn heap_bytes(&self) -> usize {
         if *self == LONG {
@@ -22,7 +22,7 @@ impl Key for u64 {
     }
 }
 
-/// The one key that says that it has something on the heap.
+/// The only key that reports memory on the heap.
 const LONG: u64 = u64::MAX;
 
 impl Query<u64> for u64 {
@@ -32,11 +32,11 @@ impl Query<u64> for u64 {
 }
 
 fn holder(word: u64, place: u64) -> Holder {
-    // SAFETY: each test is one thread, and what it does after `release_all` is what the next process does.
+    // SAFETY: each test has one thread. Calls after `release_all` count as those of the next process.
     unsafe { Holder::new(NonZeroU64::new(word).unwrap(), place) }
 }
 
-/// The holder where one will do.
+/// The holder of tests that need only one.
 fn me() -> Holder {
     holder(1, 0)
 }
@@ -45,7 +45,7 @@ fn acquire(table: &Table<u64>, holder: Holder, key: u64) -> Result<Acquired, Out
     table.acquire(&pin(), holder, &key, Capacity::of(9, 1), || Ok(()))
 }
 
-/// Leaves these keys idle, and used since the last sweep.
+/// Leaves these keys idle, and marked as used since the last sweep.
 fn use_once(table: &Table<u64>, keys: Range<u64>) {
     for key in keys {
         acquire(table, me(), key).unwrap();
@@ -53,7 +53,7 @@ fn use_once(table: &Table<u64>, keys: Range<u64>) {
     }
 }
 
-/// How many permits are out: so many have the keys counted, and so many have their holders on record.
+/// The number of permits out. Checks that the counts of the keys and the records of the holders agree.
 #[track_caller]
 fn permits(table: &Table<u64>) -> u64 {
     let mut counted = 0;
@@ -62,7 +62,7 @@ fn permits(table: &Table<u64>) -> u64 {
     counted
 }
 
-/// Some passes of the sweep. Other tests' pins may hold one up for a moment.
+/// Runs `passes` passes of the sweep. Pins of other tests can delay one.
 fn sweep(table: &Table<u64>, passes: usize) {
     for _ in 0..passes {
         while table.sweep_step(&mut Budget::of(256)) != Progress::Done {
@@ -71,7 +71,7 @@ fn sweep(table: &Table<u64>, passes: usize) {
     }
 }
 
-/// Runs a call that meets the fault after `grants` places of its kind. Returns its result, unless it panicked.
+/// Runs a call in which the failure occurs after `grants` places of its kind. Returns its result, unless it panicked.
 fn with_failure<T>(failure: Failure, grants: usize, call: impl FnOnce() -> T) -> Option<T> {
     arm(failure, grants);
     let outcome = catch_unwind(AssertUnwindSafe(call));
@@ -79,8 +79,8 @@ fn with_failure<T>(failure: Failure, grants: usize, call: impl FnOnce() -> T) ->
     outcome.ok()
 }
 
-/// Calls with the fault at one place after the other, until the call goes through; returns its answer, and how often it
-/// did not.
+/// Repeats a call with the failure at the first place, the second, and so on, until it succeeds. Returns its result,
+/// and the number of failed calls.
 fn through_failures<T, E>(
     failure: Failure,
     mut call: impl FnMut() -> Result<T, E>,
@@ -95,13 +95,13 @@ fn through_failures<T, E>(
     unreachable!()
 }
 
-/// P9, H4: wherever memory fails or the code panics (a bug of ours) in a call that takes or releases, nothing has
-/// changed, no lock is left, and the same call goes through afterwards. A place counts no holder that there was no
-/// memory for: calls there would always take a lock.
+/// P9, H4: if an allocation fails or the code panics (a bug) anywhere in an acquire or a release, nothing has changed,
+/// no lock is held, and the same call succeeds afterwards. A slot does not count a displaced holder whose insertion
+/// failed: otherwise calls at this place would always take a lock.
 #[test]
-fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
-    // The first permit of all; one of a key that is there; further keys of a holder, the last one twice; a holder whose
-    // place is taken, of a key that is there and of a new one.
+fn p9_failure_anywhere_in_a_call_changes_nothing() {
+    // The very first permit; one of an existing key; further keys of a holder, the last one twice; a holder whose place
+    // is taken, of an existing key and of a new one.
     let calls = [
         (me(), 1),
         (holder(2, 1), 1),
@@ -115,7 +115,7 @@ fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
     for (failure, least) in [(Failure::Memory, 12), (Failure::Panic, 25)] {
         let table = Table::new(4096).unwrap();
         let mut failures = 0;
-        let is = |key| {
+        let state = |key| {
             let usage = table.usage();
             let count = table.count(&pin(), &key);
             (usage.keys, permits(&table), usage.holders, count)
@@ -128,37 +128,38 @@ fn p9_a_fault_anywhere_in_a_call_changes_nothing() {
             Ok::<(), OutOfMemory>(())
         };
         for (holder, key) in calls {
-            let before = is(key);
+            let before = state(key);
             let first = table.holders.find(holder).is_none();
             watched.set(0);
             let (acquired, failed) = through_failures(
                 failure,
                 || table.acquire(&pin(), holder, &key, Capacity::of(9, 1), watch),
                 || {
-                    assert_eq!(is(key), before);
+                    assert_eq!(state(key), before);
                     let home = table.holders.find(me());
                     let displaced = home.map_or(0, |home| home.displaced().load(Relaxed));
-                    let there = [3, 4].map(|word| table.holders.has(self::holder(word, 0)));
-                    assert_eq!(displaced, there.map(u32::from).iter().sum());
+                    let displaced_slots =
+                        [3, 4].map(|word| table.holders.has(self::holder(word, 0)));
+                    assert_eq!(displaced, displaced_slots.map(u32::from).iter().sum());
                 },
             );
             assert!(matches!(acquired, Acquired::Permit(_)));
-            assert_eq!(watched.get() > 0, first, "if it is new, in spite of all");
+            assert_eq!(watched.get() > 0, first, "watched if it is the first call");
             failures += failed;
         }
         for (holder, key) in calls {
-            let before = is(key);
+            let before = state(key);
             let release = || table.release(&pin(), holder, &key);
-            failures += through_failures(failure, release, || assert_eq!(is(key), before)).1;
+            failures += through_failures(failure, release, || assert_eq!(state(key), before)).1;
         }
         assert!(failures >= least, "{failure:?}: {failures}");
         assert_eq!(permits(&table), 0);
     }
 }
 
-/// P9: a key is on the account together with its node, or not at all.
+/// P9: the account includes a key and its node, or neither.
 #[test]
-fn p9_a_key_without_memory_for_its_node_costs_nothing() {
+fn p9_key_is_accounted_with_its_node() {
     let account = Account::default();
     let new = || NewNode::with_one_permit(&LONG, 1, &account);
     let failed = with_failure(Failure::Memory, 0, || new().is_err());
@@ -169,9 +170,9 @@ fn p9_a_key_without_memory_for_its_node_costs_nothing() {
     assert_eq!(account.bytes(), 0);
 }
 
-/// P8: with the first key behind it a head is linked in, so that no lookup walks until the next sweep.
+/// P8: the first insertion behind a head links it, so no lookup walks until the next sweep.
 #[test]
-fn p8_a_key_links_the_head_of_its_range() {
+fn p8_insertion_links_the_head_of_the_range() {
     let table = Table::<u64>::new(16).unwrap();
     let pin = pin();
     for range in [1u64, 2, 3] {
@@ -183,10 +184,10 @@ fn p8_a_key_links_the_head_of_its_range() {
     }
 }
 
-/// P8: a caller that has read the number of heads before they became fewer makes a chunk that is not needed. It goes
-/// with the next pass.
+/// P8: a caller that reads the number of heads before it shrinks can allocate an unneeded chunk. The next pass frees
+/// it.
 #[test]
-fn p8_a_chunk_that_comes_late_goes_too() {
+fn p8_late_chunk_is_freed_by_the_next_pass() {
     let table = Table::<u64>::new(16).unwrap();
     let before = table.usage();
     let bits = table.keys.bits();
@@ -198,12 +199,12 @@ fn p8_a_chunk_that_comes_late_goes_too() {
     assert_eq!(table.usage().memory, before.memory);
 }
 
-/// P8, P9: a step without memory takes nothing out, and the pass goes on from there.
+/// P8, P9: a step without memory unlinks nothing, and the pass continues from there.
 #[test]
-fn p8_a_pass_goes_on_after_a_step_without_memory() {
+fn p8_pass_continues_after_a_step_without_memory() {
     let table = Table::new(16).unwrap();
     use_once(&table, 1..11);
-    // What is used no more goes with the second pass.
+    // Unused keys are reclaimed by the second pass.
     sweep(&table, 1);
     let step = || table.sweep_step(&mut Budget::of(64));
     let progress = with_failure(Failure::Memory, 0, step);
@@ -213,40 +214,38 @@ fn p8_a_pass_goes_on_after_a_step_without_memory() {
     assert_eq!(table.usage().keys, 0);
 }
 
-/// More heads than keys would be a waste, and with fewer a lookup would be a walk. Where their number changes
-/// matters little; but that it wavers with the number of keys would cost much.
+/// P8: with more heads than keys memory is wasted, with fewer a lookup becomes a walk. The exact threshold matters
+/// little, but it must not change back and forth with each key.
 #[test]
-fn p8_heads_come_with_the_keys_and_go_with_them() {
+fn p8_number_of_heads_follows_the_number_of_keys() {
     let table = Table::new(16).unwrap();
-    let heads = || 1 << table.keys.bits();
     let chunk = CHUNK as u64;
-    let take = |keys: Range<u64>| {
+    for (is_acquire, keys, heads) in [
+        (true, 0..chunk, chunk),
+        (true, chunk..chunk + 1, 2 * chunk),
+        (true, chunk + 1..2 * chunk + 1, 4 * chunk),
+        // More keys than a quarter of the heads are left.
+        (false, chunk + 1..2 * chunk + 1, 4 * chunk),
+        (false, chunk..chunk + 1, 2 * chunk),
+        // There are never fewer heads than this.
+        (false, 1..chunk, chunk),
+    ] {
         for key in keys {
-            acquire(&table, me(), key).unwrap();
+            if is_acquire {
+                acquire(&table, me(), key).unwrap();
+            } else {
+                table.release(&pin(), me(), &key).unwrap();
+            }
         }
-    };
-    let give = |keys: Range<u64>| {
-        for key in keys {
-            table.release(&pin(), me(), &key).unwrap();
+        if !is_acquire {
+            // Unused keys are reclaimed by the second pass, their heads by the third.
+            sweep(&table, 3);
         }
-        // What is used no more goes with the second pass, its heads with the third.
-        sweep(&table, 3);
-    };
-    take(0..chunk);
-    assert_eq!(heads(), chunk);
-    take(chunk..chunk + 1);
-    assert_eq!(heads(), 2 * chunk);
-    take(chunk + 1..2 * chunk + 1);
-    assert_eq!(heads(), 4 * chunk);
-    give(chunk + 1..2 * chunk + 1);
-    assert_eq!(heads(), 4 * chunk, "still more keys than a quarter");
-    give(chunk..chunk + 1);
-    assert_eq!(heads(), 2 * chunk);
-    give(1..chunk);
-    assert_eq!(heads(), chunk, "never fewer");
+        assert_eq!(1 << table.keys.bits(), heads);
+    }
 }
 
-/// Puts in a key with this order, if it is not there.
+/// Inserts a key with this order, unless it is present.
 fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Option<&'a Node<u64>> {
     let new = NewNode::with_one_permit(&key, order, &table.account).unwrap();
     match table.keys.insert(pin, &key, new) {
@@ -255,7 +254,7 @@ fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Opti
     }
 }
 
-/// All that the sweep does to an idle key, but to mark its link and to unlink it.
+/// Does what the sweep does to an idle key, except marking and unlinking its link.
 fn kill(node: &Node<u64>) {
     node.buckets.release(1);
     node.buckets.sweep();
@@ -267,10 +266,10 @@ fn mark(node: &Node<u64>) {
     unsafe { &*std::ptr::from_ref(node).cast::<Link>() }.mark();
 }
 
-/// K4: a key that has died is passed over before the sweep has unlinked it, and so is another that happens to have
-/// the same hash. An insertion finds a key that is there, also behind a link that is marked.
+/// K4: lookups and insertions pass over a dead key that is not unlinked yet, and over another key with the same hash.
+/// An insertion finds a present key, also behind a marked link.
 #[test]
-fn k4_of_the_nodes_with_one_key_one_is_alive() {
+fn k4_one_node_per_key_is_alive() {
     let table = Table::<u64>::new(16).unwrap();
     let pin = pin();
     let order = order_of_key(42);
@@ -279,7 +278,10 @@ fn k4_of_the_nodes_with_one_key_one_is_alive() {
     let first = insert(1).unwrap();
     assert!(get(1).is_some() && insert(1).is_none());
     assert!(get(2).is_none() && insert(2).is_some());
-    assert!(get(1).is_some() && insert(1).is_none(), "behind the other");
+    assert!(
+        get(1).is_some() && insert(1).is_none(),
+        "behind the other key"
+    );
 
     kill(first);
     assert!(get(1).is_none());
@@ -293,31 +295,31 @@ fn k4_of_the_nodes_with_one_key_one_is_alive() {
     assert!(get(1).is_none() && insert(1).is_some());
 }
 
-/// K1, K2: a link that is marked may stand behind a greater one, which was linked in after the mark. A look that ends a
-/// piece there tells the greater key once. And no piece ends between two keys of one order.
+/// K1, K2: a marked link can stand behind a greater one that was linked after the mark. An inspection in pieces reports
+/// the greater key once. No piece ends between two keys of the same order.
 #[test]
-fn k2_a_key_in_front_of_a_smaller_marked_one_is_told_once() {
+fn k2_key_before_a_smaller_marked_one_is_reported_once() {
     let table = Table::<u64>::new(16).unwrap();
     let pin = pin();
     let insert = |key, order| insert(&table, &pin, key, order).unwrap();
-    // Of such orders that all stand in one range.
+    // Their orders are all in one range.
     let [_, idle, ..] = [(1, 1), (3, 3), (7, 7), (8, 7)].map(|(key, order)| insert(key, order));
     kill(idle);
     mark(idle);
     insert(5, 5);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut after = Some(0);
     for _ in 0..9 {
         let Some(start) = after else { break };
-        after = table.keys_after(start, 1, |key, _| told.push(*key));
+        after = table.keys_after(start, 1, |key, _| reported.push(*key));
     }
-    told.sort_unstable();
-    assert_eq!((told, after), (vec![1, 5, 7, 8], None));
+    reported.sort_unstable();
+    assert_eq!((reported, after), (vec![1, 5, 7, 8], None));
 }
 
-/// E2: while the kernel refuses barriers, nothing is freed, and the usage says so. Then the sweep goes on.
+/// E2: while the kernel refuses barriers, nothing is freed, and the usage reports it. Afterwards the sweep continues.
 #[test]
-fn e2_nothing_is_freed_while_barriers_are_refused() {
+fn e2_refused_barriers_free_nothing() {
     let table = Table::new(16).unwrap();
     use_once(&table, 1..2);
     sweep(&table, 1);
@@ -340,17 +342,17 @@ fn e2_nothing_is_freed_while_barriers_are_refused() {
     assert_eq!(after.memory, before.memory - 64);
 }
 
-/// H5: who adds up what is held does not wait for a holder of many keys, though that one is in the middle of a call.
+/// H5: reading the usage does not wait for a holder of many keys that is inside a call.
 #[test]
-fn h5_a_sum_waits_for_no_holder() {
-    /// Asks for the sum wherever it is compared, which is inside the lock of a holder of many keys.
-    struct Asking<'a>(u64, &'a Table<u64>);
-    impl Hash for Asking<'_> {
+fn h5_usage_takes_no_lock_of_a_holder() {
+    /// Reads the usage in each comparison, which happens inside the lock of the holder.
+    struct ReadsUsage<'a>(u64, &'a Table<u64>);
+    impl Hash for ReadsUsage<'_> {
         fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
             self.0.hash(state);
         }
     }
-    impl Equivalent<u64> for Asking<'_> {
+    impl Equivalent<u64> for ReadsUsage<'_> {
         fn equivalent(&self, key: &u64) -> bool {
             let usage = self.1.usage();
             assert_eq!((usage.permits, usage.holders), (4, 1));
@@ -361,15 +363,15 @@ fn h5_a_sum_waits_for_no_holder() {
     for key in 0..4 {
         acquire(&table, me(), key).unwrap();
     }
-    let asking = Asking(3, &table);
-    assert_eq!(table.release(&pin(), me(), &asking), Ok(()));
+    let query = ReadsUsage(3, &table);
+    assert_eq!(table.release(&pin(), me(), &query), Ok(()));
     assert_eq!(permits(&table), 3);
 }
 
-/// P4, P9: a panic in the middle of a death loses nothing of it, and nothing is given back twice. While it is asked
-/// whether another process has the word, a panic changes nothing, and it is asked again.
+/// P4, P9: a panic while a death is handled loses no permit, and releases none twice. A panic in `is_reused` changes
+/// nothing, and it is called again.
 #[test]
-fn p4_a_death_gives_back_in_spite_of_a_panic() {
+fn p4_panic_during_a_death_loses_no_permit() {
     for (is_reused, places) in [(false, 7), (true, 1)] {
         let lost = u64::from(!is_reused);
         for grants in 0.. {
@@ -382,12 +384,12 @@ fn p4_a_death_gives_back_in_spite_of_a_panic() {
             let mut hits = 0;
             for (deaths, dead) in [(1, me()), (2, holder(3, 0))] {
                 arm(Failure::Panic, grants);
-                let given = table.release_all(&pin(), dead, || {
+                let released = table.release_all(&pin(), dead, || {
                     inject::panic();
                     is_reused
                 });
                 hits += disarm();
-                assert_eq!(given, 7 * lost);
+                assert_eq!(released, 7 * lost);
                 assert_eq!(table.holders.find(dead).is_some(), is_reused);
                 assert_eq!(permits(&table), 21 - 7 * lost * deaths);
                 assert_eq!(table.count(&pin(), &1), 6 - 2 * lost * deaths);
@@ -401,9 +403,10 @@ fn p4_a_death_gives_back_in_spite_of_a_panic() {
     }
 }
 
-/// P8, P9: a sweep that panics anywhere is taken up by the next one: every idle key goes, and so do the heads.
+/// P8, P9: if the sweep panics anywhere, the next step completes its work: every idle key is reclaimed, and so are the
+/// heads.
 #[test]
-fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
+fn p8_step_after_a_panic_completes_the_sweep() {
     let keys = 3 * CHUNK as u64 + 1;
     let mut panics = 0;
     for first in 0..5 {
@@ -419,7 +422,7 @@ fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
                 Some(_) => {}
                 None => panics += 1,
             }
-            // Further on in each step.
+            // Later in each step.
             grants = if grants > 1500 {
                 first % 7
             } else {
@@ -433,19 +436,19 @@ fn p8_a_sweep_that_panics_is_taken_up_by_the_next() {
         assert_eq!(
             table.usage().memory,
             bytes + 64,
-            "but for the node nothing is left"
+            "only the new node is added"
         );
     }
     assert!(panics > 100, "{panics} panics");
 }
 
-/// P8, P9: a head whose way out of the list was interrupted by a panic is out before its chunk is given up.
+/// P8, P9: if a panic interrupts the unlinking of a head, it is completed before the chunk of the head is removed.
 #[test]
-fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
+fn p8_panic_leaves_no_freed_head_in_the_list() {
     let table = Table::new(16).unwrap();
     use_once(&table, 0..2 * CHUNK as u64);
     sweep(&table, 1);
-    // As long as somebody is inside, nothing is freed: so what is in the list can be looked at.
+    // While this thread is pinned, nothing is freed. So the list can be read.
     let _inside = pin();
     let mut grants = 0;
     let mut panics = 0;
@@ -463,13 +466,10 @@ fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
     assert_eq!(table.keys.bits(), MIN_BITS);
     let mut heads = 0;
     let (mut next, _) = table.keys.entry(0).link.next();
-    // SAFETY: pinned since before the sweep began to take anything out.
+    // SAFETY: pinned since before the sweep began to unlink.
     while let Some(link) = unsafe { next.as_ref() } {
         let head = table.keys.entry(link.order());
-        assert!(
-            std::ptr::eq(&head.link, link),
-            "a head that is not there any more"
-        );
+        assert!(std::ptr::eq(&head.link, link), "a head that was removed");
         heads += 1;
         (next, _) = link.next();
     }
@@ -477,12 +477,12 @@ fn p8_a_panic_leaves_no_head_in_the_list_that_will_be_freed() {
 }
 
 #[test]
-fn p9_a_table_that_cannot_be_made_leaves_nothing() {
+fn p9_failed_creation_of_a_table_leaks_nothing() {
     let new = || Table::<u64>::new(16);
     let (_, failures) = through_failures(Failure::Memory, new, || ());
     assert_eq!(
         failures, 5,
-        "the tally, the keys and their heads, the holders"
+        "two for the counters, two for the keys, one for the holders"
     );
     assert!(Table::<u64>::new(usize::MAX).is_err());
 }

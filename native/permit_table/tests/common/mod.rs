@@ -1,4 +1,4 @@
-//! Keys and holders for tests.
+//! Keys, holders and calls for the tests.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,55 +15,53 @@ use std::num::NonZeroU64;
 #[cfg(not(loom))]
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
-/// A key that shows whether it is looked at after it has been dropped.
+/// A key that detects reads after it has been dropped.
 pub struct Name {
     name: u64,
     alive: u64,
-    /// loom asks whether each look is ordered behind the making, and before the dropping.
+    /// loom checks that each read is ordered after the creation and before the drop.
     #[cfg(loom)]
-    looked_at: loom::cell::UnsafeCell<()>,
+    read: loom::cell::UnsafeCell<()>,
 }
 
 #[cfg(loom)]
-// SAFETY: what is not atomic in it is what loom watches.
+// SAFETY: loom checks the accesses to the part that is not atomic.
 unsafe impl Sync for Name {}
 
 const ALIVE: u64 = 0xA11F_E00D_A11F_E00D;
 
 impl Name {
-    fn assert_alive(&self) {
-        // SAFETY: a plain read; volatile, so that it is not left out because it "cannot" be anything else.
-        let alive = unsafe { std::ptr::read_volatile(&self.alive) };
-        assert_eq!(alive, ALIVE, "somebody looks at a key that has been freed");
-        #[cfg(loom)]
-        self.looked_at.with(|_| ());
-    }
-}
-
-impl Name {
-    /// What it is looked up by.
+    /// The number by which it is looked up.
     pub fn number(&self) -> u64 {
         self.assert_alive();
         self.name
     }
+
+    fn assert_alive(&self) {
+        // SAFETY: a plain read. It is volatile, because the compiler could otherwise assume the value.
+        let alive = unsafe { std::ptr::read_volatile(&self.alive) };
+        assert_eq!(alive, ALIVE, "read of a key that has been freed");
+        #[cfg(loom)]
+        self.read.with(|_| ());
+    }
 }
 
 thread_local! {
-    static LIVING: Cell<isize> = const { Cell::new(0) };
+    static LIVE_NAMES: Cell<isize> = const { Cell::new(0) };
 }
 
-/// How many names this thread has made and not dropped. Of use where no other thread makes or drops any.
-pub fn living() -> isize {
-    LIVING.get()
+/// The number of keys that this thread has created and not dropped. Useful if no other thread creates or drops any.
+pub fn live_names() -> isize {
+    LIVE_NAMES.get()
 }
 
 impl Drop for Name {
     fn drop(&mut self) {
         self.assert_alive();
-        LIVING.set(LIVING.get() - 1);
+        LIVE_NAMES.set(LIVE_NAMES.get() - 1);
         #[cfg(loom)]
-        self.looked_at.with_mut(|_| ());
-        // SAFETY: a plain write; volatile, so that it is not left out because nobody may read it.
+        self.read.with_mut(|_| ());
+        // SAFETY: a plain write. It is volatile, because the compiler could otherwise remove it as dead.
         unsafe { std::ptr::write_volatile(&mut self.alive, 0) };
     }
 }
@@ -78,79 +76,108 @@ impl Key for Name {
     }
 }
 
-/// Names from here on say that they have [`LARGE_BYTES`] on the heap.
+/// Keys from this number on report [`LARGE_BYTES`] on the heap.
 pub const LARGE: u64 = 1 << 60;
 
 /// See [`LARGE`].
 pub const LARGE_BYTES: usize = 100 << 10;
 
-/// What a [`Name`] is looked up by.
+/// The query for a [`Name`].
 #[derive(Hash)]
-pub struct Wanted(pub u64);
+pub struct NameQuery(pub u64);
 
-impl Equivalent<Name> for Wanted {
+impl Equivalent<Name> for NameQuery {
     fn equivalent(&self, key: &Name) -> bool {
         key.assert_alive();
         self.0 == key.name
     }
 }
 
-impl Query<Name> for Wanted {
+impl Query<Name> for NameQuery {
     fn to_key(&self) -> Result<Name, OutOfMemory> {
-        LIVING.set(LIVING.get() + 1);
+        LIVE_NAMES.set(LIVE_NAMES.get() + 1);
         Ok(Name {
             name: self.0,
             alive: ALIVE,
             #[cfg(loom)]
-            looked_at: loom::cell::UnsafeCell::new(()),
+            read: loom::cell::UnsafeCell::new(()),
         })
     }
 }
 
-/// A holder at a place of its own.
+/// A holder with its own place.
 pub fn holder(number: u64) -> Holder {
     displaced_holder(number, number)
 }
 
-/// A holder that shares its place with others.
+/// A holder that can share its place with others.
 pub fn displaced_holder(number: u64, place: u64) -> Holder {
-    // SAFETY: in the tests the calls of each number are of one thread at a time, and `release_all` is told the truth.
+    // SAFETY: the tests call on behalf of each number from one thread at a time, and `is_reused` tells `release_all`
+    // the truth.
     unsafe { Holder::new(NonZeroU64::new(number + 1).unwrap(), place) }
 }
 
-/// What is on record: permits by holder's number and key.
-pub fn on_record(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
-    let mut seen = BTreeMap::new();
-    let mut cursor = Some(Cursor::default());
-    while let Some(start) = cursor {
-        let next = table.permits_from(start, |permits| {
-            let who = (permits.holder - 1, permits.key.number());
-            assert_eq!(seen.insert(who, permits.permits), None, "told twice");
-        });
-        cursor = next.unwrap();
+/// Calls `piece` with the start and with each position that it returns, until it returns `None`.
+pub fn in_pieces<C>(start: C, mut piece: impl FnMut(C) -> Option<C>) {
+    let mut next = Some(start);
+    while let Some(start) = next {
+        next = piece(start);
     }
-    seen
 }
 
-/// What one holder has: permits by key.
-pub fn held(table: &Table<Name>, holder: Holder) -> BTreeMap<u64, u64> {
-    let mut held = BTreeMap::new();
-    let mut from = Some(0);
-    while let Some(start) = from {
-        let visit = |seen: Permits<'_, Name>| {
-            let told = held.insert(seen.key.number(), seen.permits);
-            assert_eq!(told, None, "told twice");
-        };
-        from = table.held(holder, start, visit).unwrap();
+/// Permits by holder's number and key. Each is reported once.
+#[derive(Default)]
+pub struct Rows(BTreeMap<(u64, u64), u64>);
+
+impl Rows {
+    pub fn add(&mut self, row: Permits<'_, Name>) {
+        let (holder, key) = (row.holder - 1, row.key.number());
+        let before = self.0.insert((holder, key), row.permits);
+        assert_eq!(before, None, "reported twice");
     }
-    held
+}
+
+/// All permits on record, by holder's number and key.
+pub fn all_permits(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
+    let mut rows = Rows::default();
+    in_pieces(Cursor::default(), |start| {
+        table.permits_from(start, |row| rows.add(row)).unwrap()
+    });
+    rows.0
+}
+
+/// The holders of a key: permits by holder's number and the key.
+pub fn holders_of(table: &Table<Name>, key: u64) -> BTreeMap<(u64, u64), u64> {
+    let mut rows = Rows::default();
+    in_pieces(Cursor::default(), |start| {
+        let next = table.holders_from(start, &NameQuery(key), |row| rows.add(row));
+        next.unwrap()
+    });
+    rows.0
+}
+
+/// The permits of one holder, by key.
+pub fn held(table: &Table<Name>, holder: Holder) -> BTreeMap<u64, u64> {
+    let mut rows = Rows::default();
+    in_pieces(0, |start| {
+        table.held(holder, start, |row| rows.add(row)).unwrap()
+    });
+    let by_key = rows.0.into_iter();
+    by_key.map(|((_, key), permits)| (key, permits)).collect()
 }
 
 pub fn acquire(table: &Table<Name>, holder: Holder, key: u64, capacity: u64) -> Option<u64> {
     acquire_watched(table, holder, key, capacity, || ())
 }
 
-/// The same; `watch` is called when the table has the holder watched.
+/// Acquires the keys with capacity `u64::MAX`.
+pub fn acquire_all(table: &Table<Name>, holder: Holder, keys: impl IntoIterator<Item = u64>) {
+    for key in keys {
+        acquire(table, holder, key, u64::MAX).unwrap();
+    }
+}
+
+/// As [`acquire`]; the table calls `watch` to have the holder watched.
 pub fn acquire_watched(
     table: &Table<Name>,
     holder: Holder,
@@ -163,7 +190,7 @@ pub fn acquire_watched(
         Ok::<(), OutOfMemory>(())
     };
     let capacity = Capacity::of(capacity, 1);
-    match table.acquire(&pin(), holder, &Wanted(key), capacity, watch) {
+    match table.acquire(&pin(), holder, &NameQuery(key), capacity, watch) {
         Ok(Acquired::Permit(out)) => Some(out),
         Ok(Acquired::Full) => None,
         Err(OutOfMemory) => panic!("out of memory"),
@@ -171,40 +198,40 @@ pub fn acquire_watched(
 }
 
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
-    let (pin, key) = (pin(), Wanted(key));
-    // As the border does.
+    let (pin, key) = (pin(), NameQuery(key));
+    // In the order of the NIF.
     if table.release_inline(&pin, holder, &key) || table.release_more(&pin, holder, &key) {
         return Ok(());
     }
     table.release(&pin, holder, &key)
 }
 
-/// A holder has died.
+/// The death of a holder, reported after its pid is free.
 pub fn die(table: &Table<Name>, holder: Holder) -> u64 {
     table.release_all(&pin(), holder, || false)
 }
 
-/// A pid of a VM, which starts one process after the other with it, and may report a death when the next one is alive.
-/// It orders no more than [`Holder::new`] demands.
+/// A pid of a VM. One process after the other has it, and a death can be reported when the next process is alive.
+/// Provides only the ordering that [`Holder::new`] requires.
 #[derive(Default)]
 pub struct Pid {
-    /// 0 if no process has it; otherwise 1, and 1 for each watch on that process.
+    /// 0 if no process has the pid; otherwise 1 plus the number of watches on that process.
     process: AtomicU64,
 }
 
 impl Pid {
-    /// A process starts.
+    /// Starts a process.
     pub fn start(&self) {
         self.process.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// The process has itself watched.
+    /// Adds a watch on the process.
     pub fn watch(&self) {
         self.process.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a process has the pid. If so, it is watched once more.
+    /// Whether a process has the pid. If so, adds a watch on it.
     pub fn is_reused(&self) -> bool {
         let mut seen = self.process.load(Ordering::Relaxed);
         while seen > 0 {
@@ -219,29 +246,28 @@ impl Pid {
         false
     }
 
-    /// The process dies. Returns how often that has to be reported.
+    /// Ends the process. Returns how often its death must be reported.
     pub fn exit(&self) -> u64 {
         self.process.swap(0, Ordering::Release) - 1
     }
 }
 
-/// A step of the sweep.
+/// One step of the sweep.
 pub fn step(table: &Table<Name>, units: usize) -> Progress {
     table.sweep_step(&mut Budget::of(units))
 }
 
 pub fn count(table: &Table<Name>, key: u64) -> u64 {
-    table.count(&pin(), &Wanted(key))
+    table.count(&pin(), &NameQuery(key))
 }
 
-/// How many permits are out: so many have the keys counted, and so many have their holders on record.
+/// The number of permits out. Checks that the counts of the keys and the records of the holders agree.
 #[track_caller]
 pub fn permits(table: &Table<Name>) -> u64 {
     let mut counted = 0;
-    let mut after = Some(0);
-    while let Some(start) = after {
-        after = table.keys_after(start, 64, |_, out| counted += out);
-    }
+    in_pieces(0, |start| {
+        table.keys_after(start, 64, |_, out| counted += out)
+    });
     assert_eq!(table.usage().permits, counted);
     counted
 }
@@ -251,7 +277,7 @@ pub fn sweep(table: &Table<Name>) {
     loop {
         match step(table, 64) {
             Progress::Done => return,
-            // To give way after each step is dear on a machine where many wait for their turn.
+            // Yielding after each step is slow on a busy machine.
             Progress::More if cfg!(not(loom)) => {}
             _ => {
                 #[cfg(not(loom))]
@@ -263,10 +289,9 @@ pub fn sweep(table: &Table<Name>) {
     }
 }
 
-/// How often something is tried: so many times, and `CANAL_LOCK_SOAK` times that when somebody has the patience. A
-/// fraction makes them fewer, for tools under which everything is slow.
+/// The number of rounds: `base` times `CANAL_LOCK_SOAK`, if that is set. A fraction reduces it, for slow tools.
 pub fn rounds(base: u64) -> u64 {
-    // An interpreter takes a second for what takes a millisecond otherwise.
+    // An interpreter is about 1,000 times slower.
     let base = if cfg!(miri) { base / 1000 } else { base };
     let soak = std::env::var("CANAL_LOCK_SOAK");
     let factor = soak.map_or(1.0, |factor| {
@@ -275,7 +300,7 @@ pub fn rounds(base: u64) -> u64 {
     (base as f64 * factor).max(1.0) as u64
 }
 
-/// So many, to be many; in an interpreter a hundredth, which is many there.
+/// A large number: `number`, or a hundredth of it in an interpreter.
 pub fn many(number: u64) -> u64 {
     if cfg!(miri) {
         number / 100
@@ -284,7 +309,7 @@ pub fn many(number: u64) -> u64 {
     }
 }
 
-/// A cheap random number, seeded by the thread.
+/// A cheap random number generator.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -297,7 +322,7 @@ impl Dice {
     }
 }
 
-/// Runs the storm on so many threads, each with its number, while another one sweeps all the time.
+/// Runs `body` on `threads` threads, each with its number, while another thread sweeps all the time.
 #[cfg(not(loom))]
 pub fn storm(table: &Table<Name>, threads: u64, body: impl Fn(u64) + Sync) {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -320,9 +345,9 @@ pub fn storm(table: &Table<Name>, threads: u64, body: impl Fn(u64) + Sync) {
     });
 }
 
-/// Sweeps what is idle away; nothing may be left.
+/// Sweeps, and checks that nothing is left.
 pub fn assert_empty(table: &Table<Name>) {
-    // Two passes, after the one that a storm may have left half done.
+    // Two passes, after the one that a storm can have left incomplete.
     for _ in 0..3 {
         sweep(table);
     }

@@ -1,4 +1,4 @@
-//! Acquire, release and the size of the call.
+//! Models of acquire, release and the capacity of the call.
 
 use super::*;
 use common::*;
@@ -22,7 +22,7 @@ fn p1_two_acquire_the_last_permit() {
 
 #[test]
 fn p1_three_acquire_the_last_two_permits() {
-    // Alike, so it does not matter which goes first.
+    // The three sides are alike, so it does not matter which one goes first.
     model(1, 2, |sides| {
         let table = table();
         acquire(&table, holder(3), 1, 3).unwrap();
@@ -35,7 +35,7 @@ fn p1_three_acquire_the_last_two_permits() {
 }
 
 #[test]
-fn p1_two_create_one_key() {
+fn p1_two_insert_one_key() {
     model(2, 3, |sides| {
         let table = table();
         let granted = sides.beside(
@@ -49,7 +49,7 @@ fn p1_two_create_one_key() {
 }
 
 #[test]
-fn p1_two_create_keys_in_one_place() {
+fn p1_two_insert_keys_in_one_range() {
     model(2, 3, |sides| {
         let table = table();
         let granted = sides.beside(
@@ -64,10 +64,9 @@ fn p1_two_create_keys_in_one_place() {
 }
 
 #[test]
-fn p1_a_release_beside_an_acquire_loses_nothing() {
+fn p1_release_during_acquire() {
     model(2, 5, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 2).unwrap();
+        let table = held_by_0([1]);
         let (_, granted) = sides.beside(
             &table,
             |t| release(t, holder(0), 1).unwrap(),
@@ -78,7 +77,7 @@ fn p1_a_release_beside_an_acquire_loses_nothing() {
     });
 }
 
-/// A table, and something that only the holder of a permit may touch.
+/// A table, and data that only the holder of a permit may access.
 struct Guarded {
     table: Table<Name>,
     by_permit: UnsafeCell<u64>,
@@ -92,8 +91,8 @@ fn guarded() -> Arc<Guarded> {
 }
 
 impl Guarded {
-    /// loom fails the model unless this is ordered behind the last time. (To be called under a pin, and what is
-    /// called before and behind it too: the fence of the first pin must not do what is the word's to do.)
+    /// loom fails the model unless this is ordered after the previous access. (The caller, and the calls before and
+    /// after it, must be pinned: otherwise the fence of a first pin could order what the word must order.)
     fn touch(&self) {
         // SAFETY: the caller has the permit.
         self.by_permit.with_mut(|touched| unsafe { *touched += 1 });
@@ -101,7 +100,7 @@ impl Guarded {
 }
 
 #[test]
-fn p1_a_release_admits_the_next_who_sees_what_was_done_before() {
+fn p1_release_publishes_writes_to_the_next_holder() {
     model(2, 5, |sides| {
         let guarded = guarded();
         acquire(&guarded.table, holder(0), 1, 1).unwrap();
@@ -126,10 +125,10 @@ fn p1_a_release_admits_the_next_who_sees_what_was_done_before() {
 }
 
 #[test]
-fn p1_what_one_does_under_a_permit_is_seen_under_the_next() {
+fn p1_acquire_sees_writes_of_the_previous_holder() {
     model(2, 5, |sides| {
         let guarded = guarded();
-        // So that the key is there.
+        // Creates the key.
         acquire(&guarded.table, holder(0), 1, 1).unwrap();
         release(&guarded.table, holder(0), 1).unwrap();
         let once = |number| {
@@ -147,10 +146,9 @@ fn p1_what_one_does_under_a_permit_is_seen_under_the_next() {
 }
 
 #[test]
-fn p1_an_acquire_beside_a_release_beside_the_sweep() {
+fn p1_acquire_during_release_and_sweep() {
     model(3, 3, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 2).unwrap();
+        let table = held_by_0([1]);
         sides.three(
             &table,
             [
@@ -167,10 +165,9 @@ fn p1_an_acquire_beside_a_release_beside_the_sweep() {
 }
 
 #[test]
-fn p6_one_grows_what_the_other_finds_full() {
+fn p6_larger_capacity_admits_while_smaller_is_full() {
     model(2, 5, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        let table = held_by_0([1]);
         let granted = sides.beside(
             &table,
             |t| acquire(t, holder(1), 1, 1),
@@ -181,10 +178,10 @@ fn p6_one_grows_what_the_other_finds_full() {
 }
 
 #[test]
-fn p6_two_come_with_different_sizes() {
+fn p6_two_acquire_with_different_capacities() {
     model(2, 5, |sides| {
         let table = table();
-        // So that the key is there.
+        // Creates the key.
         acquire(&table, holder(0), 1, 1).unwrap();
         release(&table, holder(0), 1).unwrap();
         let granted = sides.beside(

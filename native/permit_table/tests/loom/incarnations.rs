@@ -1,19 +1,20 @@
-//! Tables opened, closed and freed, and calls in flight.
+//! Models of tables that are opened, closed and freed during calls.
 
 use super::*;
 use common::*;
 use loom::cell::UnsafeCell;
-use permit_table::{pin, Dismantle, Gate, Incarnations, Progress};
+use permit_table::{pin, Dismantle, Gate, Incarnations, Pin, Progress};
 
-/// What is opened: a table, the gate by which its holders are watched, and whether loom has seen it freed.
+/// The content of an incarnation: a table, and the gate by which its holders are watched. loom checks the accesses to
+/// `read`.
 struct Opened {
     number: u64,
     table: Table<Name>,
     watch: Gate<Opened>,
-    looked_at: UnsafeCell<()>,
+    read: UnsafeCell<()>,
 }
 
-// SAFETY: what is not atomic in it is what loom watches.
+// SAFETY: loom checks the accesses to the part that is not atomic.
 unsafe impl Sync for Opened {}
 
 impl Opened {
@@ -22,19 +23,19 @@ impl Opened {
             number,
             table: Table::new(2).unwrap(),
             watch: gate.clone(),
-            looked_at: UnsafeCell::new(()),
+            read: UnsafeCell::new(()),
         }
     }
 
     /// loom fails the model unless this is ordered before the freeing.
     fn number(&self) -> u64 {
-        self.looked_at.with(|_| self.number)
+        self.read.with(|_| self.number)
     }
 }
 
 impl Dismantle for Opened {
     fn dismantle(&mut self) -> bool {
-        self.looked_at.with_mut(|_| ());
+        self.read.with_mut(|_| ());
         false
     }
 }
@@ -43,7 +44,7 @@ loom::lazy_static! {
     static ref INCARNATIONS: Incarnations<Opened> = Incarnations::new();
 }
 
-/// Opens the one of this number, closing the one before.
+/// Opens the incarnation with this number, which closes the previous one.
 fn open(number: u64, keep: bool) -> Gate<Opened> {
     let opening = INCARNATIONS.opening(keep).unwrap();
     let gate = opening.gate();
@@ -51,7 +52,7 @@ fn open(number: u64, keep: bool) -> Gate<Opened> {
     gate
 }
 
-/// As a manager does that wants to keep its table: adopts the one that is kept, or opens one.
+/// Adopts the kept incarnation or opens one, as a manager does that keeps its table.
 fn adopt_or_open(number: u64) -> (u64, Gate<Opened>) {
     let opening = INCARNATIONS.opening(true).unwrap();
     if let Some((gate, adopted)) = opening.adopted() {
@@ -67,7 +68,7 @@ fn current() -> Option<u64> {
     INCARNATIONS.current(&pin).map(Opened::number)
 }
 
-/// Frees all that has been closed. What is left open or has lost its way fails the model as a leak.
+/// Frees everything closed. loom reports an incarnation that is left open or lost as a leak.
 fn dismantle() {
     loop {
         match INCARNATIONS.dismantle_step() {
@@ -78,37 +79,53 @@ fn dismantle() {
     }
 }
 
-/// Frees what can be freed without waiting.
-fn dismantle_some() {
+/// Closes, and frees what can be freed without waiting.
+fn close_and_free(gate: &Gate<Opened>) {
+    gate.close();
     for _ in 0..3 {
         INCARNATIONS.dismantle_step();
     }
     INCARNATIONS.drop_emptied();
 }
 
-fn nothing() -> Arc<()> {
-    Arc::new(())
+/// Runs two sides concurrently. They share the static only.
+fn run<A: 'static, B: 'static>(
+    sides: Sides,
+    one: impl FnOnce() -> A + 'static,
+    other: impl FnOnce() -> B + 'static,
+) -> (A, B) {
+    sides.beside(&Arc::new(()), |()| one(), |()| other())
+}
+
+/// A call on the open table, if there is one.
+fn with_current(call: impl FnOnce(&Pin, &Opened)) {
+    let pin = pin();
+    if let Some(open) = INCARNATIONS.current(&pin) {
+        call(&pin, open);
+    }
+}
+
+/// A death that is reported through the gate, if that is open.
+fn with_watched(gate: &Gate<Opened>, death: impl FnOnce(&Opened)) {
+    let pin = pin();
+    if let Some(watched) = gate.incarnation(&pin) {
+        death(watched);
+    }
 }
 
 #[test]
-fn i2_a_table_is_closed_and_freed_during_a_call() {
+fn i2_close_and_free_during_a_call() {
     model(2, 5, |sides| {
         let gate = open(1, false);
-        sides.beside(
-            &nothing(),
-            |()| {
-                let pin = pin();
-                let Some(open) = INCARNATIONS.current(&pin) else {
-                    return;
-                };
-                assert_eq!(open.number(), 1);
-                assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
-                assert_eq!(open.number(), 1);
-            },
-            move |()| {
-                gate.close();
-                dismantle_some();
-            },
+        let call = |_: &Pin, open: &Opened| {
+            assert_eq!(open.number(), 1);
+            assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
+            assert_eq!(open.number(), 1);
+        };
+        run(
+            sides,
+            move || with_current(call),
+            move || close_and_free(&gate),
         );
         assert_eq!(current(), None);
         dismantle();
@@ -116,21 +133,15 @@ fn i2_a_table_is_closed_and_freed_during_a_call() {
 }
 
 #[test]
-fn i2_a_table_is_closed_and_freed_while_one_looks_at_it_for_long() {
+fn i2_close_and_free_while_shared() {
     model(2, 5, |sides| {
         let gate = open(1, false);
-        sides.beside(
-            &nothing(),
-            |()| {
-                if let Some(shared) = INCARNATIONS.shared() {
-                    assert_eq!(shared.number(), 1);
-                }
-            },
-            move |()| {
-                gate.close();
-                dismantle_some();
-            },
-        );
+        let share = || {
+            if let Some(shared) = INCARNATIONS.shared() {
+                assert_eq!(shared.number(), 1);
+            }
+        };
+        run(sides, share, move || close_and_free(&gate));
         dismantle();
     });
 }
@@ -141,12 +152,12 @@ fn i2_two_close_at_once() {
         let gate = open(1, false);
         let other = gate.clone();
         let close = |gate: Gate<Opened>| {
-            move |_: &()| {
+            move || {
                 gate.close();
                 assert!(gate.incarnation(&pin()).is_none());
             }
         };
-        sides.beside(&nothing(), close(gate), close(other));
+        run(sides, close(gate), close(other));
         assert_eq!(current(), None);
         dismantle();
     });
@@ -155,7 +166,7 @@ fn i2_two_close_at_once() {
 #[test]
 fn i2_two_open_at_once() {
     model(2, 5, |sides| {
-        let (one, other) = sides.beside(&nothing(), |()| open(1, false), |()| open(2, false));
+        let (one, other) = run(sides, || open(1, false), || open(2, false));
         let is_open = |gate: &Gate<Opened>| {
             let pin = pin();
             gate.incarnation(&pin).map(Opened::number)
@@ -171,30 +182,26 @@ fn i2_two_open_at_once() {
     });
 }
 
-/// The death of who held permits of the old table is told when the next one is open, or just being opened, and the
-/// same process identity holds permits of it.
+/// The death of a holder of the old table is reported while the next one opens or after that. The same process identity
+/// holds permits of the new table.
 #[test]
-fn i1_a_late_death_beside_the_next_table() {
+fn i1_late_death_while_the_next_table_opens() {
     model(2, 5, |sides| {
         let old = open(1, false);
         let watch = old.clone();
-        let (_, new) = sides.beside(
-            &nothing(),
-            move |()| {
-                let pin = pin();
-                if let Some(watched) = watch.incarnation(&pin) {
-                    assert_eq!(watched.number(), 1);
-                    die(&watched.table, holder(0));
-                }
-            },
-            |()| {
-                let gate = open(2, false);
-                let pin = pin();
-                let open = INCARNATIONS.current(&pin).expect("just opened");
-                assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
-                gate
-            },
-        );
+        let report = move || {
+            with_watched(&watch, |watched| {
+                assert_eq!(watched.number(), 1);
+                die(&watched.table, holder(0));
+            });
+        };
+        let (_, new) = run(sides, report, || {
+            let gate = open(2, false);
+            let pin = pin();
+            let open = INCARNATIONS.current(&pin).expect("just opened");
+            assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
+            gate
+        });
         old.close();
         {
             let pin = pin();
@@ -206,60 +213,43 @@ fn i1_a_late_death_beside_the_next_table() {
     });
 }
 
-/// A process that finds a table just opened takes a permit and dies: its death gives the permit back.
+/// A process acquires as soon as it finds the new table, and dies. Its death releases the permit.
 #[test]
-fn i1_a_death_as_soon_as_a_table_can_be_found() {
+fn i1_death_right_after_open() {
     model(2, 5, |sides| {
-        let (gate, ()) = sides.beside(
-            &nothing(),
-            |()| open(1, false),
-            |()| {
-                let pin = pin();
-                let Some(open) = INCARNATIONS.current(&pin) else {
-                    return;
-                };
-                assert_eq!(open.number(), 1);
-                assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
-                if let Some(watched) = open.watch.incarnation(&pin) {
-                    watched.table.release_all(&pin, holder(0), || false);
-                }
-                assert_eq!(count(&open.table, 1), 0);
-            },
-        );
+        let call = |pin: &Pin, open: &Opened| {
+            assert_eq!(open.number(), 1);
+            assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
+            if let Some(watched) = open.watch.incarnation(pin) {
+                watched.table.release_all(pin, holder(0), || false);
+            }
+            assert_eq!(count(&open.table, 1), 0);
+        };
+        let (gate, ()) = run(sides, || open(1, false), move || with_current(call));
         gate.close();
         dismantle();
     });
 }
 
 #[test]
-fn i3_a_late_death_finds_nobody_in_a_closed_table() {
+fn i3_late_death_during_close_changes_nothing() {
     model(2, 5, |sides| {
         let gate = open(1, false);
         let watch = gate.clone();
-        sides.beside(
-            &nothing(),
-            move |()| {
-                let pin = pin();
-                if let Some(watched) = watch.incarnation(&pin) {
-                    assert_eq!(watched.number(), 1);
-                }
-            },
-            move |()| {
-                gate.close();
-                dismantle_some();
-                assert!(gate.incarnation(&pin()).is_none());
-            },
-        );
+        let report = move || with_watched(&watch, |watched| assert_eq!(watched.number(), 1));
+        run(sides, report, move || {
+            close_and_free(&gate);
+            assert!(gate.incarnation(&pin()).is_none());
+        });
         dismantle();
     });
 }
 
 #[test]
-fn i4_a_kept_table_is_adopted_while_the_death_of_its_manager_is_told() {
+fn i4_adoption_during_the_death_of_the_manager() {
     model(2, 5, |sides| {
         let died = open(1, true);
-        let (_, (number, gate)) =
-            sides.beside(&nothing(), move |()| died.abandon(), |()| adopt_or_open(2));
+        let (_, (number, gate)) = run(sides, move || died.abandon(), || adopt_or_open(2));
         assert_eq!((number, current()), (1, Some(1)));
         gate.close();
         dismantle();

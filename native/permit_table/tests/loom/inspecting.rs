@@ -1,4 +1,4 @@
-//! Looks from outside, and all that goes on meanwhile. What is told was so at some moment.
+//! Models of inspection during other calls. Everything reported was true at some moment.
 
 use super::*;
 use common::*;
@@ -6,67 +6,61 @@ use permit_table::{pin, Cursor, Permits};
 use std::collections::BTreeMap;
 
 #[test]
-fn a_look_beside_a_death() {
+fn h5_usage_during_a_death() {
     model(2, 5, |sides| {
-        let table = table();
-        for key in 0..3 {
-            acquire(&table, holder(0), key, 1).unwrap();
-        }
-        let (usage, given) = sides.beside(&table, |t| t.usage(), |t| die(t, holder(0)));
+        let table = held_by_0(0..3);
+        let (usage, released) = sides.beside(&table, |t| t.usage(), |t| die(t, holder(0)));
         assert!(usage.permits <= 3 && usage.holders <= 1);
-        assert_eq!(given, 3);
+        assert_eq!(released, 3);
         assert_eq!((permits(&table), table.usage().holders), (0, 0));
     });
 }
 
-/// A process has key 1; it dies; the next one at its place takes key 2.
+/// The holder of key 1 dies, and the next process at its place acquires key 2.
 fn take_over(table: &Table<Name>) {
     die(table, holder(0));
     acquire(table, displaced_holder(5, 0), 2, 1).unwrap();
 }
 
 #[test]
-fn what_is_on_record_beside_a_death_and_the_next_in_its_place() {
+fn h1_all_permits_while_a_slot_changes_hands() {
     model(2, 4, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
-        let (seen, ()) = sides.beside(&table, on_record, take_over);
-        let told = [((0, 1), 1), ((5, 2), 1)];
-        assert!(seen.into_iter().all(|seen| told.contains(&seen)));
-        assert_eq!(on_record(&table), BTreeMap::from([told[1]]));
+        let table = held_by_0([1]);
+        let (rows, ()) = sides.beside(&table, all_permits, take_over);
+        let expected = [((0, 1), 1), ((5, 2), 1)];
+        assert!(rows.into_iter().all(|row| expected.contains(&row)));
+        assert_eq!(all_permits(&table), BTreeMap::from([expected[1]]));
     });
 }
 
-/// A slot that is read again because its process has died takes nothing from what was told of others before it.
+/// A slot that is read again because its process has died does not remove rows of holders that were read before it.
 #[test]
-fn what_others_hold_beside_a_death_and_the_next_in_its_place() {
+fn h1_other_holders_while_a_slot_changes_hands() {
     model(2, 4, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        let table = held_by_0([1]);
         acquire(&table, holder(1), 2, 1).unwrap();
-        let (seen, ()) = sides.beside(&table, on_record, |t| {
+        let (rows, ()) = sides.beside(&table, all_permits, |t| {
             die(t, holder(1));
             acquire(t, displaced_holder(5, 1), 3, 1).unwrap();
         });
-        assert_eq!(seen.get(&(0, 1)), Some(&1));
+        assert_eq!(rows.get(&(0, 1)), Some(&1));
     });
 }
 
 #[test]
-fn who_holds_a_key_beside_a_death_and_the_next_in_its_place() {
+fn h1_holders_of_a_key_while_a_slot_changes_hands() {
     model(2, 4, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
-        // So that the key is there, and can be asked for.
+        let table = held_by_0([1]);
+        // Creates the key, so that its holders can be read.
         acquire(&table, holder(1), 2, 2).unwrap();
         sides.beside(
             &table,
             |t| {
-                let visit = |seen: Permits<'_, Name>| {
-                    assert!([2, 6].contains(&seen.holder), "holder 0 never had it");
-                    assert_eq!(seen.permits, 1);
+                let visit = |row: Permits<'_, Name>| {
+                    assert!([2, 6].contains(&row.holder), "holder 0 never held key 2");
+                    assert_eq!(row.permits, 1);
                 };
-                t.holders_from(Cursor::default(), &Wanted(2), visit)
+                t.holders_from(Cursor::default(), &NameQuery(2), visit)
                     .unwrap();
             },
             |t| {
@@ -78,15 +72,14 @@ fn who_holds_a_key_beside_a_death_and_the_next_in_its_place() {
 }
 
 #[test]
-fn what_one_holds_beside_its_death_and_the_next_in_its_place() {
+fn h1_permits_of_one_while_its_slot_changes_hands() {
     model(2, 4, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        let table = held_by_0([1]);
         sides.beside(
             &table,
             |t| {
-                let visit = |seen: Permits<'_, Name>| {
-                    assert_eq!((seen.key.number(), seen.permits), (1, 1));
+                let visit = |row: Permits<'_, Name>| {
+                    assert_eq!((row.key.number(), row.permits), (1, 1));
                 };
                 t.held(holder(0), 0, visit).unwrap();
             },
@@ -95,13 +88,12 @@ fn what_one_holds_beside_its_death_and_the_next_in_its_place() {
     });
 }
 
-/// H2: what is seen on a record from outside is there as long as it is looked at, though it is released, swept and
-/// freed meanwhile.
+/// H2: a record that is read by another thread stays valid during the read, though the key is released, swept and
+/// freed.
 #[test]
-fn a_look_beside_a_release_and_the_sweep() {
+fn h2_inspection_during_release_then_sweep() {
     model(2, 4, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        let table = held_by_0([1]);
         sides.beside(
             &table,
             |t| {
@@ -110,47 +102,43 @@ fn a_look_beside_a_release_and_the_sweep() {
                     step(t, 8);
                 }
             },
-            |t| assert!(on_record(t).values().all(|permits| *permits == 1)),
+            |t| assert!(all_permits(t).values().all(|permits| *permits == 1)),
         );
-        assert!(on_record(&table).is_empty());
+        assert!(all_permits(&table).is_empty());
     });
 }
 
-/// H2, with a sweep that does not wait for the release to be over.
+/// H2, with a sweep in a thread of its own, before the release is complete.
 #[test]
-fn h2_a_look_beside_a_release_beside_the_sweep() {
+fn h2_inspection_during_release_and_sweep_threads() {
     model(3, 2, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        let table = held_by_0([1]);
         sides.three(
             &table,
             [
-                side(|t| drop(on_record(t))),
+                side(|t| drop(all_permits(t))),
                 side(|t| release(t, holder(0), 1).unwrap()),
                 side(|t: &Table<Name>| {
-                    // The fourth is the first that frees anything.
+                    // The fourth step is the first that frees.
                     for _ in 0..4 {
                         step(t, 8);
                     }
                 }),
             ],
         );
-        assert!(on_record(&table).is_empty());
+        assert!(all_permits(&table).is_empty());
     });
 }
 
-/// A key that moves in its holder's record, from one entry to the other or beyond them, is told once.
+/// A key that moves in its holder's record, to the other entry or to the list, is reported once.
 #[test]
-fn a_look_beside_a_key_that_moves() {
+fn h2_inspection_while_a_key_is_acquired_again() {
     for beyond in [false, true] {
         model(2, 5, move |sides| {
-            let table = table();
-            for key in [1, 2] {
-                acquire(&table, holder(0), key, 1).unwrap();
-            }
+            let table = held_by_0([1, 2]);
             sides.beside(
                 &table,
-                |t| drop(on_record(t)),
+                |t| drop(all_permits(t)),
                 move |t| {
                     release(t, holder(0), 1).unwrap();
                     acquire(t, holder(0), 3, 1).unwrap();
@@ -160,29 +148,26 @@ fn a_look_beside_a_key_that_moves() {
                     acquire(t, holder(0), 1, 1).unwrap();
                 },
             );
-            assert_eq!(on_record(&table).len(), if beyond { 3 } else { 2 });
+            assert_eq!(all_permits(&table).len(), if beyond { 3 } else { 2 });
         });
     }
 }
 
-/// A key that has to make room for the next one in its holder's record is told all the time.
+/// A key that moves to the list because the next one needs its entry is always reported.
 #[test]
-fn a_look_beside_a_key_that_makes_room() {
+fn h2_inspection_while_a_key_moves_to_the_list() {
     model(2, 5, |sides| {
-        let table = table();
-        for key in [1, 2] {
-            acquire(&table, holder(0), key, 1).unwrap();
-        }
-        let (seen, third) = sides.beside(&table, on_record, |t| acquire(t, holder(0), 3, 1));
+        let table = held_by_0([1, 2]);
+        let (rows, third) = sides.beside(&table, all_permits, |t| acquire(t, holder(0), 3, 1));
         assert_eq!(third, Some(1));
-        assert!([1, 2].iter().all(|key| seen.get(&(0, *key)) == Some(&1)));
-        assert_eq!(on_record(&table).len(), 3);
+        assert!([1, 2].iter().all(|key| rows.get(&(0, *key)) == Some(&1)));
+        assert_eq!(all_permits(&table).len(), 3);
     });
 }
 
-/// The permits of one key are not told of the one before or behind it in the same place.
+/// Permits are never reported for the key that was in the entry before or comes after.
 #[test]
-fn a_look_beside_another_key_in_the_same_place() {
+fn h2_inspection_while_an_entry_changes_its_key() {
     for (before, behind) in [(1, 2), (2, 1)] {
         model(2, 5, move |sides| {
             let table = table();
@@ -192,12 +177,12 @@ fn a_look_beside_another_key_in_the_same_place() {
             sides.beside(
                 &table,
                 move |t| {
-                    for ((_, key), permits) in on_record(t) {
+                    for ((_, key), permits) in all_permits(t) {
                         assert!(permits <= if key == 1 { before } else { behind });
                     }
                 },
                 move |t| {
-                    // So that no other pin's fence does what is the record's to do.
+                    // So that the fence of no other pin orders what the record must order.
                     let _pin = pin();
                     for _ in 0..before {
                         release(t, holder(0), 1).unwrap();
@@ -211,31 +196,31 @@ fn a_look_beside_another_key_in_the_same_place() {
     }
 }
 
-/// What a process has inherited is told all the time, also while the callback asks whether the word is reused (H1).
+/// H1: permits that a process has inherited are always reported, also while the callback checks for pid reuse.
 #[test]
-fn a_look_beside_a_death_whose_pid_is_reused() {
+fn h1_inspection_during_a_death_with_pid_reuse() {
     for place in [0, 7] {
         model(2, 5, move |sides| {
             let table = table();
-            // The place 7 is taken.
+            // Place 7 is taken.
             acquire(&table, holder(7), 7, 1).unwrap();
             let next = displaced_holder(0, place);
             acquire(&table, next, 1, 1).unwrap();
-            let ((seen, held), given) = sides.beside(
+            let ((rows, held), released) = sides.beside(
                 &table,
-                move |t| (on_record(t), held(t, next)),
+                move |t| (all_permits(t), held(t, next)),
                 move |t| t.release_all(&pin(), next, || true),
             );
-            assert_eq!(given, 0);
-            assert_eq!(seen, BTreeMap::from([((0, 1), 1), ((7, 7), 1)]));
+            assert_eq!(released, 0);
+            assert_eq!(rows, BTreeMap::from([((0, 1), 1), ((7, 7), 1)]));
             assert_eq!(held, BTreeMap::from([(1, 1)]));
         });
     }
 }
 
-/// What a process holds is told, also while the permits of a dead one with its word are given back (H4).
+/// H4: the permits of a process are reported, also while those of a dead process with its word are released.
 #[test]
-fn a_look_beside_a_death_whose_pid_and_place_are_taken() {
+fn h4_inspection_of_two_slots_with_one_word() {
     model(2, 5, move |sides| {
         let table = table();
         acquire(&table, holder(7), 7, 1).unwrap();
@@ -247,10 +232,10 @@ fn a_look_beside_a_death_whose_pid_and_place_are_taken() {
                 t.release_all(&pin(), next, || false);
             },
             move |t| {
-                // The new process is alive from the moment when the slot is GIVING.
+                // The new process can be alive from the moment when the slot is RELEASING.
                 if held(t, next).is_empty() {
                     assert_eq!(acquire(t, next, 2, 1), Some(1));
-                    assert_eq!(on_record(t).get(&(0, 2)), Some(&1));
+                    assert_eq!(all_permits(t).get(&(0, 2)), Some(&1));
                     assert_eq!(held(t, next), BTreeMap::from([(2, 1)]));
                 }
             },

@@ -1,41 +1,43 @@
-//! Every interleaving of two threads or three, with the real code: `make test` runs it with `--cfg loom`.
+//! Models: loom explores every interleaving of two or three threads with the real code. `make test` runs them with
+//! `--cfg loom`.
 //!
-//! | file | what meets what |
+//! | file | concurrent operations |
 //! |---|---|
-//! | `counting.rs` | acquire, release and the size of the call |
-//! | `sweeping.rs` | keys that are reclaimed, and whoever wants one |
-//! | `dying.rs` | deaths, and whoever comes next |
-//! | `inspecting.rs` | looks from outside, and all that goes on |
-//! | `reclaiming.rs` | who may still be looking: pins and stamps |
-//! | `incarnations.rs` | tables opened, closed and freed, and calls in flight |
-//! | `must_fail.rs` | the models themselves: each of them fails when the code is made wrong on purpose |
+//! | `counting.rs` | acquire, release, and the capacity of the call |
+//! | `sweeping.rs` | the sweep, and calls on the keys that it reclaims |
+//! | `deaths.rs` | deaths, and the next processes in a slot or with a pid |
+//! | `inspecting.rs` | inspection, and all other calls |
+//! | `epochs.rs` | pins and stamps |
+//! | `incarnations.rs` | opening, closing and freeing tables, and calls |
+//! | `must_fail.rs` | the models themselves: each of them fails with a seeded bug |
 //!
 //! # What is explored, and what is not
-//! - Each model says up to how many preemptions: five, unless that takes longer than a second, then three or four
-//!   (three is where loom's authors say that nearly all bugs show), or two if three take minutes. Not without a
-//!   bound, which makes loom return to fewer places. All of it takes 30 seconds of processor time, a fifth of them in
-//!   `p8_heads_are_closed_while_a_key_comes`, and 2 in `must_fail.rs`.
-//! - Each model is explored once for each of its sides that can go first ([`Sides`]), for loom lets a store come
-//!   before a load that another thread has already made only if that load was the last use of its place; what goes
-//!   first and merely looks is seen in one interleaving otherwise. `must_fail.rs` has the proof.
-//! - The record of a holder is watched (`OneWriter`): two changes that are not in order fail the model.
-//! - What is freed is poisoned, and what a key is looked at by is watched: a look that is not ordered before the
-//!   freeing fails the model.
-//! - loom takes SeqCst for AcqRel but in fences, `compare_exchange_weak` does not fail without a reason, and of each
-//!   place the last seven values are remembered. `membarrier(2)` is modeled (`src/barrier.rs`): loom does not have it.
-//!   The models of `reclaiming.rs` run with it and with a fence on either side; all others with it alone, because
-//!   loom puts all fences in order, which is more. What is merely counted for people is left out.
+//!
+//! - Each model has a bound on preemptions: five, unless that takes longer than a second; then three or four (loom's
+//!   authors say that three show nearly all bugs), or two if three take minutes. Without a bound, loom would return to
+//!   fewer points. All models together take 30 seconds of processor time, a fifth of them in
+//!   `p8_heads_are_closed_during_insertion`, and 2 in `must_fail.rs`.
+//! - Each model is explored once with each of its sides first ([`Sides`]). loom lets a store precede a load that
+//!   another thread has already made only if that load was the last access to the variable. So a side that goes first
+//!   and only reads would be seen in a single interleaving. `must_fail.rs` proves this.
+//! - The record of a holder is checked (`OneWriter`): two unordered changes fail the model.
+//! - Freed keys are poisoned, and reads of keys are checked: a read that is not ordered before the freeing fails the
+//!   model.
+//! - loom treats SeqCst as AcqRel except in fences, its `compare_exchange_weak` does not fail spuriously, and it
+//!   remembers the last seven values of each variable. loom does not have `membarrier(2)`, so `src/barrier.rs` models
+//!   it. The models of `epochs.rs` run with it and with a fence on either side. All others run with it alone, because
+//!   loom orders all fences, which is stronger. Statistics are left out.
 #![cfg(loom)]
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod counting;
-mod dying;
+mod deaths;
+mod epochs;
 mod incarnations;
 mod inspecting;
 mod must_fail;
-mod reclaiming;
 mod sweeping;
 
 use common::Name;
@@ -43,26 +45,26 @@ use loom::sync::Arc;
 use loom::thread;
 use permit_table::Table;
 
-/// Which of the sides of a model goes first: it runs on the thread that loom does not leave without a reason.
+/// The side of a model that goes first. It runs on the thread that loom does not preempt without need.
 #[derive(Clone, Copy)]
 struct Sides {
     first: usize,
 }
 
-/// A side of a model, which works on what all of them share.
+/// A side of a model. It works on the state that all sides share.
 type Side<S, T> = Box<dyn FnOnce(&S) -> T>;
 
-/// Only the first side of each model goes first: how blind loom is then.
+/// If set, each model runs only with its first side first. Shows what loom misses then.
 const ONE_WAY: &str = "CANAL_LOCK_LOOM_ONE_WAY";
 
-/// What the epochs have for a barrier (E2).
+/// The barrier of the epochs (E2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Barrier {
     Membarrier,
     Fences,
 }
 
-/// Explores `body`, which has so many sides, up to so many preemptions.
+/// Explores `body`, which has `sides` sides, with up to `preemptions` preemptions.
 fn model(sides: usize, preemptions: usize, body: impl Fn(Sides) + Copy + Sync + Send + 'static) {
     model_with(Barrier::Membarrier, sides, preemptions, body);
 }
@@ -84,14 +86,14 @@ fn model_with(
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         builder.max_branches = 100_000;
-        // How often loom looks at its clock (LOOM_MAX_DURATION).
+        // How often loom checks the time (LOOM_MAX_DURATION).
         builder.checkpoint_interval = 100;
         builder.check(move || body(Sides { first }));
     }
 }
 
 impl Sides {
-    /// Runs two sides of a model beside each other.
+    /// Runs two sides of a model concurrently.
     fn beside<S: 'static, A: 'static, B: 'static>(
         self,
         shared: &Arc<S>,
@@ -110,7 +112,7 @@ impl Sides {
         }
     }
 
-    /// Runs three sides of a model beside each other.
+    /// Runs three sides of a model concurrently.
     fn three<S: 'static, T: 'static>(self, shared: &Arc<S>, sides: [Side<S, T>; 3]) -> [T; 3] {
         let mut sides = sides.map(Some);
         let first = sides[self.first].take().expect("one of three");
@@ -128,7 +130,7 @@ impl Sides {
     }
 }
 
-/// As a side of [`Sides::three`].
+/// A closure as a side of [`Sides::three`].
 fn side<S, T>(side: impl FnOnce(&S) -> T + 'static) -> Side<S, T> {
     Box::new(side)
 }
@@ -136,4 +138,11 @@ fn side<S, T>(side: impl FnOnce(&S) -> T + 'static) -> Side<S, T> {
 /// An empty table for two processes.
 fn table() -> Arc<Table<Name>> {
     Arc::new(Table::new(2).unwrap())
+}
+
+/// A table in which holder 0 has one permit of each key.
+fn held_by_0(keys: impl IntoIterator<Item = u64>) -> Arc<Table<Name>> {
+    let table = table();
+    common::acquire_all(&table, common::holder(0), keys);
+    table
 }

@@ -1,8 +1,8 @@
-//! The models themselves: each of them fails when the code is made wrong on purpose.
+//! Tests the models: each of them fails with a seeded bug.
 //!
-//! The code names places where it can have a bug (`src/sync.rs`), and here is the list of them: by which models each
-//! is found, and how. Every bug is a test: it runs this very program again for each of its models, with the bug. A
-//! model without a bug on the list, or a bug in the code that is not on it, is a failure too.
+//! The code has named places where a bug can be enabled (`src/sync.rs`). This file lists them: the models that find
+//! each bug, and how. Every bug is a test. It runs this program again for each of its models, with the bug enabled. A
+//! model that finds no listed bug, or a bug in the code that is not listed, is a failure too.
 
 use super::ONE_WAY;
 use std::collections::BTreeSet;
@@ -13,18 +13,18 @@ use std::process::{Command, Output};
 /// How a model finds a bug.
 #[derive(Clone, Copy)]
 enum Found {
-    /// By its own assertion.
+    /// By an assertion of its own.
     Asserted,
-    /// loom sees two accesses, one of them a write, that nothing puts in order.
+    /// loom reports two unordered accesses, one of them a write.
     Unordered,
-    /// loom knows nothing of an `Arc` there any more.
-    Gone,
-    /// A key is looked at after it has been dropped.
+    /// loom no longer knows the `Arc`.
+    ArcFreed,
+    /// A key is read after it has been dropped.
     Freed,
 }
 use Found::*;
 
-/// The code can have this bug, and these models find it.
+/// A seeded bug, and the models that find it.
 struct Bug {
     name: &'static str,
     found: &'static [(&'static str, Found)],
@@ -44,216 +44,231 @@ macro_rules! bugs {
 }
 
 bugs! {
-    p1_checked_then_stored:
+    p1_acquire_without_cas:
         counting::p1_two_acquire_the_last_permit => Asserted,
         counting::p1_three_acquire_the_last_two_permits => Asserted,
-        counting::p1_a_release_beside_an_acquire_loses_nothing => Asserted,
-        counting::p1_an_acquire_beside_a_release_beside_the_sweep => Asserted,
-        counting::p6_two_come_with_different_sizes => Asserted;
+        counting::p1_release_during_acquire => Asserted,
+        counting::p1_acquire_during_release_and_sweep => Asserted,
+        counting::p6_two_acquire_with_different_capacities => Asserted;
     p1_acquired_relaxed:
-        counting::p1_what_one_does_under_a_permit_is_seen_under_the_next => Unordered;
+        counting::p1_acquire_sees_writes_of_the_previous_holder => Unordered;
     p1_released_relaxed:
-        counting::p1_a_release_admits_the_next_who_sees_what_was_done_before => Unordered;
+        counting::p1_release_publishes_writes_to_the_next_holder => Unordered;
     p1_chunk_published_relaxed:
-        counting::p1_two_create_one_key => Unordered;
-    p6_more_than_full_admits:
-        counting::p6_one_grows_what_the_other_finds_full => Asserted;
+        counting::p1_two_insert_one_key => Unordered;
+    p6_count_above_capacity_admits:
+        counting::p6_larger_capacity_admits_while_smaller_is_full => Asserted;
 
-    p8_death_stored:
-        sweeping::p8_a_key_dies_while_it_is_acquired => Asserted,
-        dying::p4_a_key_dies_with_its_last_holder => Asserted;
+    p8_dead_stored_without_cas:
+        sweeping::p8_key_is_reclaimed_during_acquire => Asserted,
+        deaths::p4_key_is_reclaimed_after_its_last_holder_dies => Asserted;
     p8_swept_relaxed:
-        looking::h2_a_look_beside_a_release_beside_the_sweep => Freed;
-    p8_dead_taken_for_full:
-        sweeping::p8_a_key_dies_while_it_is_acquired => Asserted;
+        inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
+    p8_dead_key_reported_full:
+        sweeping::p8_key_is_reclaimed_during_acquire => Asserted;
     k1_published_relaxed:
-        counting::p1_two_create_one_key => Unordered;
-    k1_said_to_be_linked_too_soon:
-        sweeping::k1_a_key_is_found_while_a_head_is_linked_before_it => Asserted;
+        counting::p1_two_insert_one_key => Unordered;
+    k1_head_marked_linked_early:
+        sweeping::k1_head_is_linked_during_lookup => Asserted;
     k2_unlinked_without_mark:
-        sweeping::p8_a_key_dies_between_two_that_come => Asserted,
-        sweeping::p8_heads_are_closed_while_a_key_comes => Asserted;
-    k3_redirected_without_compare:
-        counting::p1_two_create_keys_in_one_place => Asserted;
-    k4_present_put_in_again:
-        counting::p1_two_create_one_key => Asserted,
-        sweeping::k4_a_key_is_made_anew_while_its_old_word_is_seen => Asserted;
+        sweeping::p8_key_is_unlinked_between_two_insertions => Asserted,
+        sweeping::p8_heads_are_closed_during_insertion => Asserted;
+    k3_redirected_without_cas:
+        counting::p1_two_insert_keys_in_one_range => Asserted;
+    k4_present_key_inserted_again:
+        counting::p1_two_insert_one_key => Asserted,
+        sweeping::k4_key_is_recreated_during_acquire_of_the_dead_node => Asserted;
     k5_freed_without_waiting:
-        sweeping::p8_a_key_is_reclaimed_while_it_is_found => Unordered,
-        looking::a_look_beside_a_release_and_the_sweep => Unordered;
+        sweeping::p8_key_is_reclaimed_during_lookup => Unordered,
+        inspecting::h2_inspection_during_release_then_sweep => Unordered;
 
-    p4_vacated_before_given_back:
-        dying::p4_a_place_is_taken_over_at_a_death => Unordered;
-    p4_given_back_and_left_on_record:
-        dying::p4_a_death_admits_the_next => Asserted,
-        looking::a_look_beside_a_death => Asserted;
+    p4_vacated_before_released:
+        deaths::p4_next_process_acquires_during_a_death_at_its_place => Unordered;
+    p4_released_and_left_on_record:
+        deaths::p4_acquire_during_the_death_of_the_holder => Asserted,
+        inspecting::h5_usage_during_a_death => Asserted;
     h1_vacated_relaxed:
-        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Unordered;
+        deaths::p5_next_process_in_a_slot_holds_nothing_of_the_dead => Unordered;
     h1_taken_relaxed:
-        dying::p5_the_next_in_a_place_holds_nothing_of_the_dead => Unordered;
+        deaths::p5_next_process_in_a_slot_holds_nothing_of_the_dead => Unordered;
     h1_reuse_ignored:
-        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered,
-        looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
-    h1_asked_before_retiring:
-        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
-    h1_asked_without_a_fence:
-        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
-    h1_answered_without_a_fence:
-        dying::p4_a_death_is_reported_while_two_more_processes_have_its_pid => Unordered;
-    h1_retiring_not_waited_for:
-        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Asserted,
-        looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
-    h1_retiring_taken_for_free:
-        looking::a_look_beside_a_death_whose_pid_is_reused => Asserted;
-    h1_given_back_under_its_word:
-        dying::p4_a_death_is_reported_while_the_next_process_has_its_pid => Unordered;
-    h1_what_others_hold_forgotten_too:
-        looking::what_others_hold_beside_a_death_and_the_next_in_its_place => Asserted;
-    h3_let_go_before_it_is_vacated:
-        dying::h3_a_place_is_taken_while_its_process_cannot_be_watched => Unordered;
-    h1_not_asked_again_whose_it_is:
-        looking::what_is_on_record_beside_a_death_and_the_next_in_its_place => Asserted,
-        looking::who_holds_a_key_beside_a_death_and_the_next_in_its_place => Asserted,
-        looking::what_one_holds_beside_its_death_and_the_next_in_its_place => Asserted;
+        deaths::p4_death_reported_after_pid_reuse => Unordered,
+        inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
+    h1_reuse_checked_before_retiring:
+        deaths::p4_death_reported_after_pid_reuse => Unordered;
+    h1_reuse_checked_without_fence:
+        deaths::p4_death_reported_after_pid_reuse => Unordered;
+    h1_no_fence_after_reuse_check:
+        deaths::p4_death_reported_after_two_pid_reuses => Unordered;
+    h1_call_ignores_retiring:
+        deaths::p4_death_reported_after_pid_reuse => Asserted,
+        inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
+    h1_reader_takes_retiring_for_free:
+        inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
+    h1_released_with_its_word:
+        deaths::p4_death_reported_after_pid_reuse => Unordered;
+    h1_retry_drops_other_holders:
+        inspecting::h1_other_holders_while_a_slot_changes_hands => Asserted;
+    h3_freed_before_vacated:
+        deaths::h3_slot_is_occupied_after_a_failed_watch => Unordered;
+    h1_holder_not_rechecked:
+        inspecting::h1_all_permits_while_a_slot_changes_hands => Asserted,
+        inspecting::h1_holders_of_a_key_while_a_slot_changes_hands => Asserted,
+        inspecting::h1_permits_of_one_while_its_slot_changes_hands => Asserted;
     h2_recorded_relaxed:
-        looking::a_look_beside_another_key_in_the_same_place => Asserted;
-    h2_given_back_before_off_the_record:
-        looking::h2_a_look_beside_a_release_beside_the_sweep => Freed;
-    h2_permits_of_one_told_of_another:
-        looking::a_look_beside_another_key_in_the_same_place => Asserted;
-    h2_moved_and_told_twice:
-        looking::a_look_beside_a_key_that_moves => Asserted;
-    h2_moved_and_not_told:
-        looking::a_look_beside_a_key_that_makes_room => Asserted;
-    h2_moved_to_where_none_looks:
-        looking::a_look_beside_a_key_that_makes_room => Asserted;
-    h5_given_back_and_left_in_the_sum:
-        looking::a_look_beside_a_death => Asserted;
+        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+    h2_count_lowered_before_record:
+        inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
+    h2_permits_reported_for_wrong_key:
+        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+    h2_moved_key_reported_twice:
+        inspecting::h2_inspection_while_a_key_is_acquired_again => Asserted;
+    h2_moved_without_lock:
+        inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
+    h2_new_list_not_read:
+        inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
+    h5_released_and_left_in_sum:
+        inspecting::h5_usage_during_a_death => Asserted;
     h4_displaced_not_counted:
-        dying::p4_a_place_is_taken_over_at_a_death => Asserted;
-    h4_vacated_by_word:
-        dying::p4_a_death_is_reported_while_two_more_processes_have_its_pid => Asserted;
-    h4_one_dead_hides_the_next:
-        looking::a_look_beside_a_death_whose_pid_and_place_are_taken => Asserted;
+        deaths::p4_next_process_acquires_during_a_death_at_its_place => Asserted;
+    h4_removed_by_word:
+        deaths::p4_death_reported_after_two_pid_reuses => Asserted;
+    h4_dead_slot_hides_the_next:
+        inspecting::h4_inspection_of_two_slots_with_one_word => Asserted;
 
-    e1_left_with_the_first_pin:
-        reclaiming::membarrier::e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone => Unordered,
-        reclaiming::fences::e1_a_thread_is_inside_until_the_last_of_its_pins_has_gone => Unordered;
-    e1_record_stored:
-        reclaiming::membarrier::e1_two_threads_that_pin_for_the_first_time_are_both_inside => Unordered,
-        reclaiming::fences::e1_two_threads_that_pin_for_the_first_time_are_both_inside => Unordered,
-        reclaiming::membarrier::e1_two_threads_that_pin_for_the_first_time_have_different_numbers => Asserted,
-        reclaiming::fences::e1_two_threads_that_pin_for_the_first_time_have_different_numbers => Asserted;
-    e2_entered_without_a_fence:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered,
-        reclaiming::fences::e2_nothing_is_freed_while_somebody_looks => Unordered;
-    e2_looked_without_a_fence:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered,
-        reclaiming::fences::e2_nothing_is_freed_while_somebody_looks => Unordered;
-    e2_quiet_too_soon:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered,
-        reclaiming::fences::e2_nothing_is_freed_while_somebody_looks => Unordered;
-    e3_stamped_without_counting:
-        reclaiming::membarrier::e3_a_pin_that_comes_after_the_stamp_holds_nothing_up => Asserted,
-        reclaiming::fences::e3_a_pin_that_comes_after_the_stamp_holds_nothing_up => Asserted;
-    // Fences hide the next two. The caller's one makes a relaxed load acquire, and loom takes no step between the
-    // stamp and the sweep's one.
+    e1_left_with_nested_pin:
+        epochs::membarrier::e1_nested_pin_does_not_end_the_outer_one => Unordered,
+        epochs::fences::e1_nested_pin_does_not_end_the_outer_one => Unordered;
+    e1_record_added_without_cas:
+        epochs::membarrier::e1_first_pins_of_two_threads_both_count => Unordered,
+        epochs::fences::e1_first_pins_of_two_threads_both_count => Unordered,
+        epochs::membarrier::e1_first_pins_of_two_threads_get_different_numbers => Asserted,
+        epochs::fences::e1_first_pins_of_two_threads_get_different_numbers => Asserted;
+    e2_no_light_barrier:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e2_no_heavy_barrier:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e2_equal_stamp_freed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e3_stamped_without_increment:
+        epochs::membarrier::e3_pin_after_the_stamp_delays_no_free => Asserted,
+        epochs::fences::e3_pin_after_the_stamp_delays_no_free => Asserted;
+    // Fences hide the next two. The caller's fence makes a relaxed load acquire, and loom does not switch threads
+    // between the stamp and the sweep's fence.
     e3_stamped_relaxed:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered;
-    e3_entered_by_a_relaxed_load:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered;
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e3_epoch_read_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
     e4_left_relaxed:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered,
-        reclaiming::fences::e2_nothing_is_freed_while_somebody_looks => Unordered;
-    e4_looked_relaxed:
-        reclaiming::membarrier::e2_nothing_is_freed_while_somebody_looks => Unordered,
-        reclaiming::fences::e2_nothing_is_freed_while_somebody_looks => Unordered;
-    e4_entered_again_relaxed:
-        reclaiming::membarrier::e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it => Unordered,
-        reclaiming::fences::e4_what_is_looked_at_before_a_thread_enters_again_is_freed_after_it => Unordered;
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_entered_read_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_entered_stored_relaxed:
+        epochs::membarrier::e4_reads_under_an_earlier_pin_precede_the_free => Unordered,
+        epochs::fences::e4_reads_under_an_earlier_pin_precede_the_free => Unordered;
 
-    i1_current_before_its_gate:
-        incarnations::i1_a_death_as_soon_as_a_table_can_be_found => Asserted;
+    i1_current_set_before_gate:
+        incarnations::i1_death_right_after_open => Asserted;
     i1_opened_relaxed:
-        incarnations::i1_a_death_as_soon_as_a_table_can_be_found => Unordered;
-    i1_a_death_acts_on_the_current_one:
-        incarnations::i1_a_late_death_beside_the_next_table => Asserted;
+        incarnations::i1_death_right_after_open => Unordered;
+    i1_gate_leads_to_current:
+        incarnations::i1_late_death_while_the_next_table_opens => Asserted;
     i2_freed_without_waiting:
-        incarnations::i2_a_table_is_closed_and_freed_during_a_call => Unordered;
-    i2_stamped_before_it_was_closed:
-        incarnations::i2_a_table_is_closed_and_freed_during_a_call => Unordered;
-    i2_closed_and_still_current:
-        incarnations::i2_a_table_is_closed_and_freed_during_a_call => Asserted;
-    i2_shared_outside_the_pin:
-        incarnations::i2_a_table_is_closed_and_freed_while_one_looks_at_it_for_long => Gone;
-    i2_the_one_before_left_open:
+        incarnations::i2_close_and_free_during_a_call => Unordered;
+    i2_stamped_before_closed:
+        incarnations::i2_close_and_free_during_a_call => Unordered;
+    i2_closed_and_left_current:
+        incarnations::i2_close_and_free_during_a_call => Asserted;
+    i2_shared_without_pin:
+        incarnations::i2_close_and_free_while_shared => ArcFreed;
+    i2_previous_left_open:
         incarnations::i2_two_open_at_once => Asserted;
-    i3_closed_and_its_way_left_open:
+    i3_closed_and_gate_left_open:
         incarnations::i2_two_close_at_once => Asserted,
-        incarnations::i3_a_late_death_finds_nobody_in_a_closed_table => Asserted;
-    i4_a_death_closes_what_is_kept:
-        incarnations::i4_a_kept_table_is_adopted_while_the_death_of_its_manager_is_told => Asserted;
+        incarnations::i3_late_death_during_close_changes_nothing => Asserted;
+    i4_death_closes_kept:
+        incarnations::i4_adoption_during_the_death_of_the_manager => Asserted;
 }
 
-/// This program again.
-fn again() -> Command {
-    let mut again = Command::new(env::current_exe().unwrap());
-    again.env("RUST_BACKTRACE", "0");
-    again
+/// This test program.
+fn program() -> Command {
+    let mut program = Command::new(env::current_exe().unwrap());
+    program.env("RUST_BACKTRACE", "0");
+    program
 }
 
 /// Runs a model with a bug.
 fn run(bug: &str, model: &str, also: Option<&str>) -> Output {
-    let mut again = again();
-    again.args(["--exact", model, "--nocapture"]);
-    again.env("CANAL_LOCK_SEEDED_BUG", bug);
-    // A model that has explored for so many seconds ends as if nothing were wrong, so the bug has not been found.
-    again.env("LOOM_MAX_DURATION", "60");
-    also.map(|variable| again.env(variable, "1"));
-    let output = again.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(told.contains("running 1 test"), "there is no model {model}");
+    let mut program = program();
+    program.args(["--exact", model, "--nocapture"]);
+    program.env("CANAL_LOCK_SEEDED_BUG", bug);
+    // A model that reaches the time limit ends successfully. Then the bug has not been found.
+    program.env("LOOM_MAX_DURATION", "60");
+    also.map(|variable| program.env(variable, "1"));
+    let output = program.output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        stdout.contains("running 1 test"),
+        "there is no model {model}"
+    );
     output
 }
 
-/// `module::model`, however the compiler spaces it.
+/// `module::model`, without the spaces that the compiler inserts.
 fn name(model: &str) -> String {
     model.replace(' ', "")
 }
 
 fn assert_found(name_of_bug: &str) {
     let bug = BUGS.iter().find(|bug| bug.name == name_of_bug);
-    for (model, found) in bug.expect("on the list").found {
+    for (model, found) in bug.expect("listed").found {
         let model = name(model);
         let output = run(name_of_bug, &model, None);
-        assert!(!output.status.success(), "{model} does not find it");
-        let told = String::from_utf8_lossy(&output.stderr);
-        // What goes wrong after the first panic, while everything is dropped, goes wrong because of it.
-        let (_, panic) = told.split_once("panicked at ").unwrap_or_default();
+        assert!(
+            !output.status.success(),
+            "{model} does not find {name_of_bug}"
+        );
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        // Only the first panic counts: the later ones are its consequences.
+        let (_, panic) = stderr.split_once("panicked at ").unwrap_or_default();
         let (place, words) = panic.split_once('\n').unwrap_or_default();
         let words = words.lines().next().unwrap_or_default();
         let file = model.split("::").next().unwrap_or_default();
         let as_expected = match found {
             Asserted => {
-                place.contains(&format!("tests/loom/{file}.rs")) || words.contains("told twice")
+                place.contains(&format!("tests/loom/{file}.rs")) || words.contains("reported twice")
             }
             Unordered => words.contains("Causality violation"),
-            Gone => place.contains("sync/arc.rs"),
+            ArcFreed => place.contains("sync/arc.rs"),
             Freed => words.contains("has been freed"),
         };
-        assert!(as_expected, "{model} fails otherwise: {place} {words}");
+        assert!(
+            as_expected,
+            "{model} fails for another reason: {place} {words}"
+        );
     }
 }
 
-fn assert_on_the_list<'a>(there: BTreeSet<String>, list: impl Iterator<Item = &'a str>) {
+fn assert_listed<'a>(found: BTreeSet<String>, list: impl Iterator<Item = &'a str>) {
     let list = list.map(name).collect();
-    let odd: Vec<_> = there.symmetric_difference(&list).collect();
-    assert!(odd.is_empty(), "there or on the list, not both: {odd:?}");
+    let unmatched: Vec<_> = found.symmetric_difference(&list).collect();
+    assert!(
+        unmatched.is_empty(),
+        "only in the code or only on the list: {unmatched:?}"
+    );
 }
 
 #[test]
-fn every_model_has_a_bug_that_it_finds() {
-    let list = again().args(["--list", "--format=terse"]).output().unwrap();
+fn every_model_finds_a_listed_bug() {
+    let list = program()
+        .args(["--list", "--format=terse"])
+        .output()
+        .unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let models = list
         .lines()
@@ -261,39 +276,38 @@ fn every_model_has_a_bug_that_it_finds() {
         .filter(|test| !test.starts_with("must_fail::"))
         .map(str::to_owned);
     let found = BUGS.iter().flat_map(|bug| bug.found);
-    assert_on_the_list(models.collect(), found.map(|(model, _)| *model));
+    assert_listed(models.collect(), found.map(|(model, _)| *model));
 }
 
 #[test]
-fn every_bug_that_the_code_can_have_is_on_the_list() {
+fn every_seeded_bug_is_listed() {
     let mut bugs = BTreeSet::new();
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     for source in fs::read_dir(sources).unwrap() {
         let path = source.unwrap().path();
-        // Where the questions are asked: neither where they are answered, nor in the folders, which are of tests.
+        // `sync.rs` defines the two functions. The folders contain tests.
         if path.ends_with("sync.rs") || path.is_dir() {
             continue;
         }
         let text = fs::read_to_string(path).unwrap();
-        for question in ["seeded(", "ordering("] {
-            let asked = text.split(question).skip(1);
+        for function in ["seeded(", "ordering("] {
+            let uses = text.split(function).skip(1);
             bugs.extend(
-                asked
-                    .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'))
+                uses.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'))
                     .map(|(bug, _)| bug.to_owned()),
             );
         }
     }
-    assert_on_the_list(bugs, BUGS.iter().map(|bug| bug.name));
+    assert_listed(bugs, BUGS.iter().map(|bug| bug.name));
 }
 
-/// Why [`Sides`]: one way round, loom sees the one who merely reads before the other one has written, and nothing
-/// else.
+/// Shows why [`Sides`] exists: with one order only, loom sees the side that reads before the other one has written, and
+/// no other interleaving.
 #[test]
-fn one_way_round_a_model_may_be_blind() {
+fn a_model_with_one_first_side_misses_a_bug() {
     let (bug, model) = (
-        "p6_more_than_full_admits",
-        "counting::p6_one_grows_what_the_other_finds_full",
+        "p6_count_above_capacity_admits",
+        "counting::p6_larger_capacity_admits_while_smaller_is_full",
     );
     assert!(run(bug, model, Some(ONE_WAY)).status.success());
     assert!(!run(bug, model, None).status.success());

@@ -1,23 +1,22 @@
-//! Keys that are reclaimed, and whoever wants one.
+//! Models of the sweep, and of calls on the keys that it reclaims.
 
 use super::*;
 use common::*;
 
-/// A table with a key that nobody has used since the sweep came by: it dies with the next.
+/// A table with a key that has not been used since the last pass. The next pass reclaims it.
 fn with_idle_key() -> Arc<Table<Name>> {
-    let table = table();
-    acquire(&table, holder(0), 1, 1).unwrap();
+    let table = held_by_0([1]);
     release(&table, holder(0), 1).unwrap();
     sweep(&table);
     table
 }
 
 #[test]
-fn p8_a_key_dies_while_it_is_acquired() {
+fn p8_key_is_reclaimed_during_acquire() {
     model(2, 4, |sides| {
         let table = with_idle_key();
         let (_, granted) = sides.beside(&table, |t| step(t, 8), |t| acquire(t, holder(1), 1, 1));
-        assert_eq!(granted, Some(1), "nobody holds it");
+        assert_eq!(granted, Some(1), "no permit is out");
         assert_eq!(count(&table, 1), 1);
         assert_eq!(acquire(&table, holder(0), 1, 1), None);
         release(&table, holder(1), 1).unwrap();
@@ -29,7 +28,7 @@ fn p8_a_key_dies_while_it_is_acquired() {
 }
 
 #[test]
-fn p8_a_key_is_reclaimed_while_it_is_found() {
+fn p8_key_is_reclaimed_during_lookup() {
     model(2, 4, |sides| {
         let table = with_idle_key();
         sides.beside(
@@ -44,9 +43,9 @@ fn p8_a_key_is_reclaimed_while_it_is_found() {
     });
 }
 
-/// Somebody has found a key that dies, and is made anew by another, before he acquires.
+/// A caller has found a key. The key dies and another caller creates it again, before the first one acquires.
 #[test]
-fn k4_a_key_is_made_anew_while_its_old_word_is_seen() {
+fn k4_key_is_recreated_during_acquire_of_the_dead_node() {
     model(2, 4, |sides| {
         let table = with_idle_key();
         let granted = sides.beside(
@@ -64,10 +63,10 @@ fn k4_a_key_is_made_anew_while_its_old_word_is_seen() {
 }
 
 #[test]
-fn p8_a_key_dies_between_two_that_come() {
+fn p8_key_is_unlinked_between_two_insertions() {
     model(2, 3, |sides| {
         let table = with_idle_key();
-        // Their hashes put one in front of key 1, and the other directly behind it.
+        // By their hashes, one is in front of key 1, the other directly behind it.
         let keys = [4, 10];
         sides.beside(
             &table,
@@ -85,13 +84,10 @@ fn p8_a_key_dies_between_two_that_come() {
 }
 
 #[test]
-fn k1_a_key_is_found_while_a_head_is_linked_before_it() {
+fn k1_head_is_linked_during_lookup() {
     model(2, 4, |sides| {
-        let table = table();
-        // With these the number of ranges doubles, and nobody has come by to link the new heads in.
-        for key in 0..3 {
-            acquire(&table, holder(0), key, 1).unwrap();
-        }
+        // The insertions double the number of ranges, and do not link the new heads.
+        let table = held_by_0(0..3);
         sides.beside(
             &table,
             |t| {
@@ -107,13 +103,10 @@ fn k1_a_key_is_found_while_a_head_is_linked_before_it() {
 }
 
 #[test]
-fn p8_heads_are_closed_while_a_key_comes() {
+fn p8_heads_are_closed_during_insertion() {
     model(2, 2, |sides| {
-        let table = table();
-        // Enough keys to double the ranges, and then none.
-        for key in 0..5 {
-            acquire(&table, holder(0), key, 1).unwrap();
-        }
+        // Enough keys to double the ranges; then they are released.
+        let table = held_by_0(0..5);
         die(&table, holder(0));
         sweep(&table);
         sides.beside(

@@ -1,4 +1,4 @@
-//! Deaths, and whoever comes next.
+//! Models of deaths, and of the processes that use the slot or the pid next.
 
 use super::*;
 use common::*;
@@ -6,57 +6,51 @@ use permit_table::{pin, Capacity, Holder, NotHeld, OutOfMemory};
 use std::collections::BTreeMap;
 
 #[test]
-fn p4_a_death_admits_the_next() {
+fn p4_acquire_during_the_death_of_the_holder() {
     model(2, 5, |sides| {
-        let table = table();
-        for key in 0..3 {
-            acquire(&table, holder(0), key, 1).unwrap();
-        }
-        let (given, granted) = sides.beside(
+        let table = held_by_0(0..3);
+        let (released, granted) = sides.beside(
             &table,
             |t| die(t, holder(0)),
             |t| acquire(t, holder(1), 1, 1),
         );
-        assert_eq!(given, 3);
+        assert_eq!(released, 3);
         assert_eq!(permits(&table), u64::from(granted.is_some()));
     });
 }
 
-/// The next process at the place of one that dies keeps what it takes, wherever that is recorded (H1, H4).
+/// H1, H4: while a process dies, the next process at its place acquires. It keeps its permit, wherever that is
+/// recorded.
 #[test]
-fn p4_a_place_is_taken_over_at_a_death() {
+fn p4_next_process_acquires_during_a_death_at_its_place() {
     model(2, 5, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 2).unwrap();
+        let table = held_by_0([1]);
         let next = displaced_holder(5, 0);
-        let (given, granted) = sides.beside(
+        let (released, granted) = sides.beside(
             &table,
             |t| die(t, holder(0)),
             move |t| acquire(t, next, 1, 2),
         );
-        assert_eq!(given, 1);
+        assert_eq!(released, 1);
         assert!(matches!(granted, Some(1 | 2)));
         assert_eq!(count(&table, 1), 1);
-        assert_eq!(on_record(&table).get(&(5, 1)), Some(&1));
+        assert_eq!(all_permits(&table).get(&(5, 1)), Some(&1));
         assert_eq!(release(&table, next, 1), Ok(()));
         assert_eq!(count(&table, 1), 0);
     });
 }
 
-/// H1: what is left of the dead in its place is not taken for the next one's: neither when it releases, nor when it
-/// looks for room (the dead has left none).
+/// H1: the next process in a slot does not take the record of the dead one for its own: neither when it releases, nor
+/// when it looks for a free entry (the dead process left none).
 #[test]
-fn p5_the_next_in_a_place_holds_nothing_of_the_dead() {
+fn p5_next_process_in_a_slot_holds_nothing_of_the_dead() {
     model(2, 5, |sides| {
-        let table = table();
-        for key in [1, 2] {
-            acquire(&table, holder(0), key, 1).unwrap();
-        }
+        let table = held_by_0([1, 2]);
         let next = displaced_holder(5, 0);
         sides.beside(
             &table,
             |t| {
-                // So that no other pin's barrier does what is the slot's to do.
+                // So that the barrier of no other pin orders what the slot must order.
                 let _pin = pin();
                 die(t, holder(0));
             },
@@ -72,9 +66,9 @@ fn p5_the_next_in_a_place_holds_nothing_of_the_dead() {
     });
 }
 
-/// H3: a process that cannot be watched lets its slot go once. The next one in the place keeps it.
+/// H3: a process that cannot be watched vacates its slot once. The next process in the slot keeps it.
 #[test]
-fn h3_a_place_is_taken_while_its_process_cannot_be_watched() {
+fn h3_slot_is_occupied_after_a_failed_watch() {
     model(2, 5, |sides| {
         let table = table();
         let next = displaced_holder(5, 0);
@@ -83,22 +77,21 @@ fn h3_a_place_is_taken_while_its_process_cannot_be_watched() {
             |t| {
                 let not_watched = || Err(OutOfMemory);
                 let capacity = Capacity::of(1, 1);
-                let refused = t.acquire(&pin(), holder(0), &Wanted(1), capacity, not_watched);
+                let refused = t.acquire(&pin(), holder(0), &NameQuery(1), capacity, not_watched);
                 assert_eq!(refused, Err(OutOfMemory));
             },
             move |t| assert_eq!(acquire(t, next, 2, 1), Some(1)),
         );
-        assert_eq!(on_record(&table), BTreeMap::from([((5, 2), 1)]));
+        assert_eq!(all_permits(&table), BTreeMap::from([((5, 2), 1)]));
         assert_eq!(die(&table, next), 1);
         assert_eq!(permits(&table), 0);
     });
 }
 
 #[test]
-fn p4_a_key_dies_with_its_last_holder() {
+fn p4_key_is_reclaimed_after_its_last_holder_dies() {
     model(3, 3, |sides| {
-        let table = table();
-        acquire(&table, holder(0), 1, 1).unwrap();
+        let table = held_by_0([1]);
         let granted = sides.three(
             &table,
             [
@@ -129,7 +122,7 @@ struct Late {
 }
 
 impl Late {
-    /// The slot of the dead process is at its place, or among the displaced.
+    /// The slot of the dead process is at its place, or displaced.
     fn new(at_home: bool) -> Arc<Self> {
         let table = Table::new(2).unwrap();
         if !at_home {
@@ -154,34 +147,34 @@ impl Late {
         release(&self.table, self.holder, key)
     }
 
-    /// Reports a death of a process with the pid. Returns how many permits were given back.
+    /// Reports a death of a process with the pid. Returns the number of released permits.
     fn report(&self) -> u64 {
         let is_reused = || self.pid.is_reused();
         self.table.release_all(&pin(), self.holder, is_reused)
     }
 
-    /// The process that has the pid dies, and its death is reported as often as it was watched.
+    /// Ends the process that has the pid, and reports its death as often as it was watched.
     fn die(&self) -> u64 {
         (0..self.pid.exit()).map(|_| self.report()).sum()
     }
 
-    /// Nothing is on record, but for the process whose place it is.
-    fn assert_over(&self) {
+    /// Checks that only the process whose place it is has permits.
+    fn assert_nothing_held(&self) {
         if release(&self.table, holder(7), 7).is_ok() {
             die(&self.table, holder(7));
         }
         assert_eq!(permits(&self.table), 0);
-        assert_eq!(on_record(&self.table).len(), 0);
+        assert_eq!(all_permits(&self.table).len(), 0);
     }
 }
 
-/// H1: the new process keeps what it acquires. What the dead one held is given back, or the new process holds it.
+/// H1: the new process keeps what it acquires. The permits of the dead one are released, or the new process holds them.
 #[test]
-fn p4_a_death_is_reported_while_the_next_process_has_its_pid() {
+fn p4_death_reported_after_pid_reuse() {
     for at_home in [true, false] {
         model(2, 5, move |sides| {
             let late = Late::new(at_home);
-            let (given, ()) = sides.beside(&late, Late::report, |late| {
+            let (released, ()) = sides.beside(&late, Late::report, |late| {
                 late.pid.start();
                 assert_eq!(late.acquire(2, 1), Some(1));
                 assert_eq!(late.release(2), Ok(()));
@@ -189,30 +182,30 @@ fn p4_a_death_is_reported_while_the_next_process_has_its_pid() {
             });
             assert_eq!(acquire(&late.table, holder(1), 3, 1), None);
             let inherited = late.release(1).is_ok();
-            assert_eq!(given, u64::from(!inherited));
+            assert_eq!(released, u64::from(!inherited));
             assert_eq!(late.die(), 1);
-            late.assert_over();
+            late.assert_nothing_held();
         });
     }
 }
 
-/// H1: the same, if the new process dies, and another one gets the pid. Two callbacks come at a time.
+/// H1: the same, if the new process dies, and another one gets the pid. Two callbacks run at the same time.
 #[test]
-fn p4_a_death_is_reported_while_two_more_processes_have_its_pid() {
+fn p4_death_reported_after_two_pid_reuses() {
     for at_home in [true, false] {
         model(2, 4, move |sides| {
             let late = Late::new(at_home);
-            let (given, given_next) = sides.beside(&late, Late::report, |late| {
+            let (released, released_next) = sides.beside(&late, Late::report, |late| {
                 late.pid.start();
                 assert_eq!(late.acquire(2, 1), Some(1));
-                let given = late.die();
+                let released = late.die();
                 late.pid.start();
                 assert_eq!(late.acquire(3, 1), Some(1));
-                given
+                released
             });
             let last = late.die();
-            assert_eq!(given + given_next + last, 3);
-            late.assert_over();
+            assert_eq!(released + released_next + last, 3);
+            late.assert_nothing_held();
         });
     }
 }
