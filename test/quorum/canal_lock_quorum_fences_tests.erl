@@ -69,7 +69,7 @@ no_mark(Path) ->
         begin
             ok = file:write_file(Path, Text),
             ?assertEqual(
-                {error, <<"it is not a file of fences, or not a whole one">>}, canal_lock_quorum_nif:fence_read(Path)
+                {error, <<"not a fence file, or an incomplete one">>}, canal_lock_quorum_nif:fence_read(Path)
             )
         end
      || Text <- ["", "17\n", "canal_lock_quorum fences below 17", "canal_lock_quorum fences below x\n"]

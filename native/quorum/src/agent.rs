@@ -1,31 +1,32 @@
-//! The agent: gets the votes for what the processes of its node want to lock, keeps the leases of what they hold, and
-//! takes back what they give up.
+//! The agent: collects votes for the locks that processes of its node request, renews the leases of held locks, and
+//! releases locks.
 //!
 //! ```text
 //!   lock ---> lines.rs ----> request.rs ----> locks.rs ----> unlock: unlocks.rs
-//!             who of this    the votes of     what is held,
-//!             node is next   an attempt       and until when
-//!                  '--------------.------------'    passing.rs: to the next one of this node
-//!                       asking.rs | talking.rs      how a request comes by its votes; batches and answers
-//!                              peer.rs              one a voter: what was said, what was missed
+//!             queue of this  votes of an      held locks
+//!             node           attempt          and leases
+//!                  '--------------.------------'    passing.rs: passes a lock on within this node
+//!                      asking.rs | exchange.rs      collects votes; sends batches, applies answers
+//!                              peer.rs              one per voter: what was sent, what was missed
 //! ```
 //!
 //! # Invariants
-//! - **G1** A lock is in the table while, and only while, a quorum of voters has votes for it that they cannot have
-//!   dropped yet: those of their current sessions, for `holder_lease` after a batch that they answered was sent. (Q1,
+//! - **G1** A lock is in the table if and only if a quorum of voters has votes for it that they cannot have dropped
+//!   yet: votes of their current sessions, for `holder_lease` after the sending of a batch that they answered. (Q1,
 //!   Q2)
-//! - **G2** Votes of a session are discarded before the agent speaks in the voter's next one. (Q3)
-//! - **G3** A lock is granted when a quorum of its votes has written down its fence. (Q6)
-//! - **G4** What is given up leaves the table first, and its unlocks are queued after that; so nothing renews it.
-//!   (Q7, Q8)
-//! - **G5** Each attempt has a token of its own, and a token that was given up lives no more. (Q7, Q10)
-//! - **G6** To each voter there is at most one unanswered batch, but for those that it has refused or that went to an
-//!   earlier life of it.
+//! - **G2** The agent discards the votes of a session before it sends a batch in the voter's next session. (Q3)
+//! - **G3** A lock is granted only after a quorum of its voters has recorded its fence. (Q6)
+//! - **G4** A released lock leaves the table first, and its unlocks are queued after that, so nothing renews it. (Q7,
+//!   Q8)
+//! - **G5** Each attempt has its own token, and a released token is never used again. (Q7, Q10)
+//! - **G6** Each voter has at most one unanswered batch, not counting batches that it rejected or that were sent to
+//!   an earlier lifetime of the voter.
 //!
-//! Every call begins by looking at the time: what is over by `now` is lost before anything that comes could renew it.
-//! So a lock that a reader of its standing has seen over stays over.
+//! Every call first advances the time: a lock whose lease has expired by `now` is lost before the event of the call
+//! could renew it. A lock that a reader of its standing found expired therefore stays expired.
 
 mod asking;
+mod exchange;
 mod lines;
 mod locks;
 mod output;
@@ -33,7 +34,7 @@ mod passing;
 mod peer;
 mod random;
 mod request;
-mod talking;
+
 mod unlocks;
 
 pub use output::{AgentOutput, AgentSetup, Held, Loss, Refusal, Request, Status};
@@ -44,8 +45,7 @@ use crate::message::{Frame, Mode, Name, Names, Op, Token, EPOCH};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use lines::Lines;
-use locks::Locks;
-use passing::Released;
+use locks::{Locks, Released};
 use peer::{Peer, Repair};
 use random::Random;
 use request::Pending;
@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use unlocks::Unlocks;
 
-/// One agent. See the head of this file.
+/// The agent of one node. See the head of this file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Agent {
     setup: AgentSetup,
@@ -62,11 +62,11 @@ pub struct Agent {
     random: Random,
     peers: Vec<Peer>,
     requests: BTreeMap<Request, Pending>,
-    /// Which request a token is an attempt of.
+    /// The request of each attempt.
     attempts: BTreeMap<Token, Request>,
     timers: BTreeSet<(Time, Request)>,
     lines: Lines,
-    /// Requests whose turn it is on this node.
+    /// Requests that may start, because they are first in the queues of this node.
     starting: VecDeque<Request>,
     locks: Locks,
     unlocks: Unlocks,
@@ -75,8 +75,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that has just started. It knows of no connected member yet, not of its own node either:
-    /// [`Agent::up`].
+    /// Creates an agent. It has no connected member yet, not even its own node: call [`Agent::up`].
     #[must_use]
     pub fn new(setup: AgentSetup, now: Time) -> Agent {
         Agent {
@@ -96,7 +95,8 @@ impl Agent {
         }
     }
 
-    /// Locks all `names` or none, within `timeout`. Answered by [`AgentOutput::Granted`] or [`AgentOutput::Refused`].
+    /// Locks all `names` or none, within `timeout`. The answer is [`AgentOutput::Granted`] or
+    /// [`AgentOutput::Refused`].
     pub fn lock(
         &mut self,
         now: Time,
@@ -121,16 +121,16 @@ impl Agent {
         self.start();
     }
 
-    /// Who asked is gone; it gets no answer. Of no effect on what has been granted: that is to be unlocked.
+    /// Cancels a request, because its caller is dead. It gets no answer. A granted lock is not affected: unlock it.
     pub fn cancel(&mut self, now: Time, request: Request) {
         self.advance(now);
         self.drop_request(request);
         self.start();
     }
 
-    /// Gives a lock back. Answered by [`AgentOutput::Unlocked`] when a quorum has forgotten it, or at once if it is
-    /// passed on: to a request of this node that waits for it. `false`, and no answer, if there is no such lock: it was
-    /// lost, or given back before.
+    /// Releases a lock. The answer is [`AgentOutput::Unlocked`] when a quorum has removed its votes, or immediately
+    /// if the lock is passed on to a waiting request of this node. Returns `false`, without an answer, if there is no
+    /// such lock: it was lost or already released.
     pub fn unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
         let released = self.release(token);
@@ -148,17 +148,17 @@ impl Agent {
         released.is_some()
     }
 
-    /// Gives a lock back, and does not wait for it: answered by [`AgentOutput::Accepted`], at once unless more than
-    /// [`pending_unlocks`](crate::rules::Rules::pending_unlocks) wait for a quorum. `false`, and no answer, if there
-    /// is no such lock.
+    /// Releases a lock without waiting for a quorum. The answer is [`AgentOutput::Accepted`], immediately unless more
+    /// than [`pending_unlocks`](crate::rules::Rules::pending_unlocks) unlocks wait for a quorum. Returns `false`,
+    /// without an answer, if there is no such lock.
     pub fn try_unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
         let released = self.release(token);
-        let room = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
+        let accepted = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
         match released {
-            Some(Released::GivenUp) if !room => self
+            Some(Released::GivenUp) if !accepted => self
                 .unlocks
-                .await_room(self.now + self.setup.rules.voter_lease, request),
+                .await_accepted(self.now + self.setup.rules.voter_lease, request),
             Some(_) => self.out.push(AgentOutput::Accepted { request }),
             None => {}
         }
@@ -166,16 +166,16 @@ impl Agent {
         released.is_some()
     }
 
-    /// Whoever holds `name` is to give it up: [`Loss::Revoked`]. It may be granted to others once its holder's
-    /// agent has confirmed that, or has been silent for [`voter_lease`](crate::rules::Rules::voter_lease). Of no
-    /// effect on a voter that is not connected.
+    /// Revokes `name`: its holder loses it with [`Loss::Revoked`]. Another request can get it after the holder's
+    /// agent has confirmed the loss, or has been silent for [`voter_lease`](crate::rules::Rules::voter_lease). Voters
+    /// that are not connected are not reached.
     pub fn revoke(&mut self, now: Time, name: Name) {
         self.advance(now);
-        self.tell(self.setup.members.iter().collect(), &Op::Revoke { name });
+        self.enqueue(self.setup.members.iter().collect(), &Op::Revoke { name });
         self.start();
     }
 
-    /// A member is connected.
+    /// A member is connected now.
     pub fn up(&mut self, now: Time, member: Member) {
         self.advance(now);
         let Some(peer) = self.peers.get_mut(member.place()) else {
@@ -184,12 +184,12 @@ impl Agent {
         if !peer.connected {
             peer.connected = true;
             peer.lose();
-            peer.speak = self.now;
+            peer.next_batch = self.now;
         }
         self.start();
     }
 
-    /// A member is not connected any more. What it has voted for counts as long as it would.
+    /// A member is disconnected now. Its votes count until their lease expires.
     pub fn down(&mut self, now: Time, member: Member) {
         self.advance(now);
         let Some(peer) = self.peers.get_mut(member.place()) else {
@@ -201,7 +201,7 @@ impl Agent {
         self.start();
     }
 
-    /// A frame has come from a member. What is not for agents, or not from a member, is ignored.
+    /// A frame arrived from a member. The agent ignores frames for voters and frames from non-members.
     pub fn receive(&mut self, now: Time, from: Member, frame: Frame) {
         self.advance(now);
         match frame {
@@ -215,7 +215,7 @@ impl Agent {
         self.start();
     }
 
-    /// Time has passed. Then [`Agent::flush`].
+    /// Time has passed. Call [`Agent::flush`] afterwards.
     pub fn tick(&mut self, now: Time) {
         self.advance(now);
         while let Some((_, request)) = self
@@ -242,7 +242,7 @@ impl Agent {
         self.start();
     }
 
-    /// When to call [`Agent::tick`] if nothing else happens.
+    /// When to call [`Agent::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let peers = self.peers.iter().filter(|peer| peer.connected);
@@ -250,7 +250,7 @@ impl Agent {
             .map(|peer| {
                 peer.flight
                     .as_ref()
-                    .map_or(peer.speak, |flight| flight.until)
+                    .map_or(peer.next_batch, |flight| flight.until)
             })
             .min();
         let request = self.timers.first().map(|(at, _)| *at);
@@ -261,39 +261,39 @@ impl Agent {
             .min()
     }
 
-    /// Makes a batch for each voter that is to hear something and owes no answer. To be called once when the mailbox
-    /// is empty, after all that was in it: one batch carries it all.
+    /// Creates a batch for each voter that has one due and no unanswered batch. Call it once when the mailbox is
+    /// empty, after all its messages were applied, so that one batch carries all operations.
     pub fn flush(&mut self, now: Time) {
         self.advance(now);
         self.start();
         for member in self.setup.members.iter() {
             let peer = &self.peers[member.place()];
-            let due = peer.speak <= self.now || peer.has_ops() || peer.repair != Repair::None;
+            let due = peer.next_batch <= self.now || peer.has_ops() || peer.repair != Repair::None;
             if peer.connected && peer.flight.is_none() && due {
-                self.speak(member);
+                self.send_batch(member);
             }
         }
     }
 
-    /// What it wants done, in this order, since it was asked last.
+    /// Takes the outputs since the last call, in order.
     pub fn outputs(&mut self) -> Vec<AgentOutput> {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether `token` is held at `now`: what [`Lease::holds`] says, for those who have the agent itself.
+    /// Whether `token` is held at `now`: the result of [`Lease::holds`], for callers that have the agent itself.
     #[must_use]
     pub fn held(&self, token: Token, now: Time) -> bool {
         self.standing_of(token)
             .is_some_and(|standing| self.locks.lease.holds(standing, || now))
     }
 
-    /// What the standings of this agent's locks are to be asked with.
+    /// The lease that decides about the standings of this agent's locks.
     #[must_use]
     pub fn lease(&self) -> Arc<Lease> {
         Arc::clone(&self.locks.lease)
     }
 
-    /// What is held, in the order in which it was asked for.
+    /// The held locks, in the order of their attempts.
     pub fn locks(&self) -> impl Iterator<Item = Held<'_>> {
         self.locks.iter().map(|(attempt, lock)| Held {
             token: lock.token,
@@ -306,7 +306,7 @@ impl Agent {
         })
     }
 
-    /// What to ask [`Lease::holds`] about, of a lock that is held.
+    /// The standing of a held lock, for [`Lease::holds`].
     #[must_use]
     pub fn standing(&self, token: Token) -> Option<Arc<Standing>> {
         self.standing_of(token).map(Arc::clone)
@@ -317,7 +317,7 @@ impl Agent {
         self.locks.get(attempt).map(|lock| &lock.standing)
     }
 
-    /// The standing of each lock that is held, as its holder has it: for checkers.
+    /// The standing of each held lock, as its holder has it: for model checks.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn standings(&self) -> Vec<(Token, Arc<Standing>)> {
@@ -327,7 +327,7 @@ impl Agent {
             .collect()
     }
 
-    /// The voters, in the order of the list.
+    /// The state of each voter, in the order of the member list.
     pub fn status(&self) -> impl Iterator<Item = Status> + '_ {
         self.setup
             .members
@@ -342,8 +342,8 @@ impl Agent {
             })
     }
 
-    /// The connected members whose voters do not answer: they let an answer be late, and have given none in time
-    /// since. Found out by [`Agent::tick`].
+    /// The connected members whose voters missed an answer and have not answered in time since. [`Agent::tick`]
+    /// detects them.
     #[must_use]
     pub fn silent(&self) -> MemberSet {
         let peers = self.setup.members.iter().zip(&self.peers);
@@ -353,13 +353,13 @@ impl Agent {
             .collect()
     }
 
-    /// How many locks were given back, and a quorum has not said yet that it has forgotten them.
+    /// The number of released locks whose unlock a quorum has not confirmed yet.
     #[must_use]
     pub fn pending_unlocks(&self) -> u64 {
         self.unlocks.pending()
     }
 
-    /// Whether nothing is held, nothing asked for, and no caller waits.
+    /// Whether there is no held lock, no request, and no waiting caller.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let nothing_asked =
@@ -367,10 +367,10 @@ impl Agent {
         nothing_asked && self.locks.is_empty() && self.lines.is_empty() && self.unlocks.is_empty()
     }
 
-    /// Takes note of the time, and of what is over by it.
+    /// Advances the time and drops locks whose lease has expired.
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        for attempt in self.locks.over(self.now) {
+        for attempt in self.locks.expired(self.now) {
             self.lost(attempt, Loss::Quorum);
         }
         for attempt in self.locks.at_risk(self.now, self.setup.rules.at_risk) {
@@ -382,7 +382,7 @@ impl Agent {
         self.peers.iter().filter(|peer| peer.connected).count()
     }
 
-    /// The voters that are worth asking.
+    /// The voters that can be asked for votes now.
     fn ready(&self) -> MemberSet {
         let peers = self.setup.members.iter().zip(&self.peers);
         peers
@@ -400,15 +400,15 @@ impl Agent {
         }
     }
 
-    /// Those of `members` are to do `op`, as far as they are there.
-    fn tell(&mut self, members: MemberSet, op: &Op) {
+    /// Queues `op` for those `members` that are connected and have a session.
+    fn enqueue(&mut self, members: MemberSet, op: &Op) {
         let issued = self.unlocks.issued();
         for member in members.iter() {
             self.peers[member.place()].push(op.clone(), issued);
         }
     }
 
-    /// Out of the table first, then to the voters. Whether it was there.
+    /// Removes a lock from the table, then queues its unlocks. Returns whether it was in the table.
     fn give_up(&mut self, attempt: Token) -> bool {
         let Some(lock) = self.locks.remove(attempt) else {
             return false;
@@ -417,7 +417,7 @@ impl Agent {
             lock.standing.set(MemberSet::EMPTY);
         }
         self.unlocks.issue();
-        self.tell(
+        self.enqueue(
             self.setup.members.iter().collect(),
             &Op::Unlock {
                 token: attempt,
@@ -448,7 +448,7 @@ impl Agent {
         }
     }
 
-    /// How far a quorum has come, and whom that lets go on.
+    /// Updates the number of unlocks that a quorum has executed, and answers callers that waited for it.
     fn count_unlocks(&mut self) {
         let mut reached: Vec<u64> = self.peers.iter().map(|peer| peer.unlocked).collect();
         reached.sort_unstable_by(|a, b| b.cmp(a));
@@ -469,7 +469,7 @@ impl Agent {
         }
     }
 
-    /// All times told relative to `now`: see [`Time::relative_to`].
+    /// Makes all times relative to `now`: see [`Time::relative_to`].
     #[cfg(feature = "model")]
     pub fn rebase(&mut self, now: Time) {
         self.now = Time(0);

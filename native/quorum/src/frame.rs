@@ -1,20 +1,20 @@
-//! Frames as bytes: the format that nodes speak, in versions.
+//! Encodes and decodes frames: the versioned format that nodes exchange.
 //!
-//! Frames come from other nodes, perhaps of another version or out of order. So whatever bytes there are, [`decode`]
-//! answers with a frame or with an error, never with a panic, and what it allocates is bounded by what it was given.
+//! A frame comes from another node, which may run another version or be faulty. For any bytes, [`decode`] returns a
+//! frame or an error. It never panics, and the memory it allocates is bounded by the length of its input.
 //!
 //! # The format, version 1
 //!
-//! It is postcard's (<https://postcard.jamesmunns.com/wire-format>) behind a byte that tells the version. All of it:
+//! Byte 0 is the version. The rest is postcard's encoding (<https://postcard.jamesmunns.com/wire-format>):
 //!
 //! ```text
-//!   number    7 bits a byte, the lowest first; all but the last byte have the highest bit set. Below 2^64; an epoch
-//!             below 2^32. In as few bytes as can be: a last byte of 00 behind another one is an error
+//!   number    7 bits per byte, lowest bits first; every byte but the last has the highest bit set. Below 2^64;
+//!             an epoch below 2^32. Shortest form only: a last byte of 00 after another byte is an error
 //!   signed    the number  2s  for s >= 0,  -2s - 1  for s < 0
 //!   flag      00 or 01
-//!   maybe X   00, or 01 X
-//!   list X    a number, the count; then each X
-//!   name      a number, the length, 1 to MAX_NAME; then the bytes
+//!   maybe X   00 (none), or 01 X
+//!   list X    number, the count; then each X
+//!   name      number, the length, 1 to MAX_NAME; then the bytes
 //!   names     list name: 1 to MAX_NAMES, each greater than the one before, byte by byte
 //!   tokens    list number: at most MAX_TOKENS
 //!   ascending tokens, each greater than the one before
@@ -23,7 +23,7 @@
 //!   mode      00 read, 01 write
 //!   turn      00 unknown, 01 earlier, 02 nobody
 //!   reason    00 readers, 01 writer, 02 turn, 03 quarantine, 04 storing
-//!   session   number (the voter's incarnation), number (the generation)
+//!   session   number (the voter's lifetime), number (the generation)
 //!
 //!   frame     01 (the version), then
 //!     00 batch    number epoch, number agent, maybe session, number seq, signed stamp, list op: at most MAX_OPS
@@ -49,74 +49,57 @@
 //!     07 revoke  name
 //! ```
 //!
-//! - **F1** Each frame has one encoding, and each that is accepted is the one: `decode(encode(f)) == f`, and
+//! - **F1** Each frame has exactly one encoding, and `decode` accepts no other: `decode(encode(f)) == f`, and
 //!   `encode(decode(b)) == b`.
-//! - **F2** `decode` allocates at most 48 bytes for each byte of a frame, all told: so much where a batch consists of
-//!   operations of a byte. For what is no frame it may be 76, since counts within counts are believed as far as there
-//!   are bytes for each. A count is compared with its bound, and with the bytes that are left, before memory is asked
-//!   for.
-//! - **F3** What a legal agent or voter has to say fits: see [`MAX_FRAME`].
+//! - **F2** `decode` allocates at most 48 bytes in total for each byte of a valid frame. A batch of one-byte
+//!   operations reaches this limit. For invalid input the limit is 76 bytes, because a nested count is trusted as
+//!   long as enough bytes follow it. `decode` compares each count with its limit and with the bytes that are left
+//!   before it allocates.
+//! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].
 //!
-//! A change of the format is a new version: a number for the first byte, and a file `tests/golden/v2.txt` beside the
-//! first one. Operations and the like are added at the end of their lists.
+//! A change of the format needs a new version: a new value of the first byte, and a file `tests/golden/v2.txt` next
+//! to the first one. New operations, replies and reasons are appended to their enums.
 
-mod bounds;
 mod error;
 mod input;
 mod size;
 
-pub(crate) use bounds::{fence, hints, live, missing, ops, replies, revoked};
-pub use error::{Bound, FrameError};
-pub use size::wire_size;
+pub use crate::bounds::{
+    Bound, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_TOKENS, VERSION,
+};
+pub use error::FrameError;
+pub use size::{wire_size, BATCH_BYTES};
 
+use crate::bounds;
 use crate::message::Frame;
 use input::Input;
 use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
 
-/// The first byte of all frames.
-pub const VERSION: u8 = 1;
-/// The longest name, in bytes. It leaves room for paths and URLs, and [`MAX_NAMES`] of them fit a frame.
-pub const MAX_NAME: usize = 1024;
-/// The most names of one lock.
-pub const MAX_NAMES: usize = 64;
-/// The most operations of a batch, and replies of an answer.
-pub const MAX_OPS: usize = 4096;
-/// The most tokens of a list: the live ones of a `Sync`, those that are missing, those that are revoked.
-pub const MAX_TOKENS: usize = 4096;
-/// The most names that one notice hints at. The longest of them fit a frame together, so a voter need only count.
-pub const MAX_HINTS: usize = 256;
-/// The highest fence: what comes from elsewhere and is higher is an error.
-pub const MAX_FENCE: u64 = 1 << 62;
-
-/// How many bytes of operations, told by [`wire_size`], an agent puts into a batch at most. A thousand locks of names
-/// of 200 bytes: the count ends a batch sooner than this does where names are usual. Any single operation fits.
-pub const BATCH_BYTES: usize = 256 << 10;
-
-/// The most bytes of a batch that are not operations.
+/// The most bytes of a batch besides its operations.
 const BATCH_HEAD: usize = 60;
 
-/// The longest frame that is a batch.
+/// The longest batch, in bytes.
 ///
-/// Shorter than [`MAX_FRAME`] so that each batch, whoever made it, can be answered: see there.
+/// It is shorter than [`MAX_FRAME`], so the answer to any valid batch fits into a frame: see there.
 pub const MAX_BATCH: usize = BATCH_HEAD + BATCH_BYTES;
 
 /// The longest frame, in bytes.
 ///
-/// Everything fits that can be said. A batch is no longer than [`MAX_BATCH`]. Its answer has no more replies than the
-/// batch had operations, each of at most 10 bytes but for `Synced`, which is shorter than its `Sync`; and revoked
-/// tokens of 10 bytes each: 40 KiB and [`MAX_BATCH`] and 40 KiB. A notice has 256 names of 1026 bytes.
+/// Every valid message fits. A batch has at most [`MAX_BATCH`] bytes. Its answer has at most one reply per operation,
+/// and a reply has at most 10 bytes, except `Synced`, which is shorter than its `Sync`. Revoked tokens take 10 bytes
+/// each. An answer thus has at most 40 KiB + [`MAX_BATCH`] + 40 KiB. A notice has at most 256 names of 1026 bytes.
 ///
-/// It is half of what Erlang's distribution keeps for a slow connection before it makes senders wait (`+zdbbl`,
-/// 1 MiB), so that no single frame does that.
+/// The limit is half of the 1 MiB that Erlang's distribution buffers for a slow connection before it suspends senders
+/// (`+zdbbl`), so no single frame suspends a sender.
 pub const MAX_FRAME: usize = 512 << 10;
 
-/// The kind of a batch, its second byte.
+/// The kind byte of a batch: the second byte of its frame.
 const BATCH: u8 = 0;
 
-/// The frame as bytes.
+/// Encodes `frame`.
 ///
-/// The frame has to be within all bounds; that it is not is an error of whoever made it, and nobody will accept it.
+/// The frame must keep all limits ([`Bound`]). Otherwise the caller has a bug, and no node accepts the bytes.
 #[must_use]
 pub fn encode(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -124,7 +107,7 @@ pub fn encode(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// As [`encode`], into `bytes`, whose content goes and whose memory is used again.
+/// Encodes `frame` into `bytes`. Replaces the content of `bytes` and reuses its memory.
 pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.push(VERSION);
@@ -132,19 +115,19 @@ pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
     debug_assert_eq!(
         written,
         Ok(()),
-        "memory takes what is written, and all lists tell their lengths"
+        "a vector accepts any byte, and every list has a length"
     );
     debug_assert_eq!(
         decode(bytes).as_ref(),
         Ok(frame),
-        "a frame that others will not accept"
+        "encoded a frame that decode does not accept"
     );
 }
 
-/// The frame that these bytes are: all of them.
+/// Decodes `bytes` as exactly one frame.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Why the bytes are not a frame.
 pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
     match bytes.first() {
         None => return Err(FrameError::CutShort),
@@ -178,7 +161,7 @@ pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
     }
 }
 
-/// Where postcard writes: at the end of a vector that is the caller's. (Its own are made anew for each frame.)
+/// Lets postcard append to the caller's vector. postcard's own outputs allocate for each frame.
 struct Output<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Output<'_> {

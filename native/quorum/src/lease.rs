@@ -1,31 +1,31 @@
-//! Whether a lock is still mine, told by reading a few words of memory: no message, no call, by any thread.
+//! Checks whether a lock is still held by reading a few words of memory: without a message or a call, from any
+//! thread.
 //!
 //! ```text
-//!   Lease    until when each voter's votes count      [ m0: 8.1 s | m1: 7.9 s | m2: 3.0 s | ... ]   one per agent
-//!   Standing which voters have voted for this lock    [ m0, m2 ]                                    one per lock
+//!   Lease    when each voter's votes expire           [ m0: 8.1 s | m1: 7.9 s | m2: 3.0 s | ... ]   one per agent
+//!   Standing which voters voted for this lock         [ m0, m2 ]                                    one per lock
 //! ```
 //!
-//! A lock is held while a quorum of the voters that voted for it have a time later than now. The agent alone
-//! gives times; renewing 100,000 locks is writing a time for each voter.
+//! A lock is held while a quorum of its voters have an expiry later than now. Only the agent sets expiries. Renewing
+//! 100,000 locks takes one write per voter.
 //!
 //! # Invariants
-//! - **L1** An answer of yes was true at a moment inside of the call: there was a quorum of votes that counted then.
-//! - **L2** Once the agent has withdrawn a lock, no call that begins later answers yes.
-//! - **L3** Once the lease has been ended, by any thread, no call that begins later answers yes, of any of its locks:
-//!   finally, whatever the agent does.
+//! - **L1** If `holds` returns `true`, there was a moment during the call at which a quorum of votes was valid.
+//! - **L2** Once the agent has withdrawn a lock, no call of `holds` that begins later returns `true`.
+//! - **L3** Once any thread has ended the lease, no call that begins later returns `true` for any lock of the lease.
+//!   The agent cannot undo this.
 //!
-//! Why L1 holds though three things are read one after the other: votes, times, clock. The clock is read last, so a
-//! time that is later than it was later when it was read, and counted then. Between the reading of the votes and of
-//! the times a voter may have lost its vote for this lock and then got a new time, for other votes. So the votes are
-//! read again, and if they differ the call begins anew. If they are the same, each vote was there when its time was
-//! read: the agent takes a vote out of all standings before it gives its voter a new time (Release), so whoever has
-//! read the new time (Acquire) reads standings without the vote, or with it given again. The votes themselves need no
-//! order.
+//! L1 holds although votes, expiries and clock are read one after the other. The clock is read last, so an expiry
+//! later than that time was also later when it was read: that vote was valid then. Between the reads of the votes and
+//! of the expiries, a voter may have lost its vote for this lock and then got a new expiry for other votes. `holds`
+//! therefore reads the votes again, and starts over if they differ. If they are equal, each vote existed when its
+//! expiry was read: the agent removes a vote from all standings before it stores a new expiry of its voter (Release).
+//! A thread that reads the new expiry (Acquire) therefore reads standings without the vote, or with the vote granted
+//! again. The votes themselves need no ordering.
 //!
-//! Why L3 holds though the agent may be in the middle of giving times: to end is to write a time into each word that
-//! is earlier than all others and that nothing follows, since a new time replaces only a time that is not that one.
-//! The two are exchanges of one word, so one of them comes first, and what the word is after both is the same. Whoever
-//! asks reads no more than before.
+//! L3 holds although the agent may be storing expiries at the same time. Ending a lease stores a final value into
+//! each word, earlier than any expiry. A new expiry only replaces a value that is not final. Both are atomic
+//! exchanges of one word, so one comes first, and the word is final after both. `holds` needs no additional read.
 
 use crate::members::{Member, MemberSet, MAX_MEMBERS};
 use crate::sync::{pause, AtomicI64, AtomicU32, Ordering};
@@ -33,22 +33,22 @@ use crate::time::Time;
 use std::array;
 use std::hash::{Hash, Hasher};
 
-/// A word that stays as it is: see L3. Earlier than any time that is given.
+/// The final value of a word: see L3. It is earlier than any expiry.
 const ENDED: i64 = Time::NEVER.0;
-/// The earliest time that is given.
+/// The earliest expiry.
 const NONE: Time = Time(ENDED + 1);
 
-/// Until when each voter's votes count.
+/// The expiry of each voter's votes.
 #[derive(Debug)]
 pub struct Lease {
     valid: [AtomicI64; MAX_MEMBERS],
 }
 
-/// Who has voted for one lock.
+/// The voters of one lock.
 #[derive(Debug)]
 pub struct Standing {
     votes: AtomicU32,
-    /// How many votes make it a lock.
+    /// How many votes the lock needs.
     quorum: usize,
 }
 
@@ -59,8 +59,8 @@ impl Lease {
         }
     }
 
-    /// Whether a lock is held: `true` means that it was at some moment during this call. `clock` tells the time; it
-    /// is asked after all else has been read. Costs a read of memory for each voter.
+    /// Whether `lock` is held. `true` means that it was held at some moment during this call. `clock` returns the
+    /// current time and is called after all other reads. The cost is one memory read per voter.
     pub fn holds(&self, lock: &Standing, clock: impl FnOnce() -> Time) -> bool {
         loop {
             let votes = lock.votes.load(Ordering::Relaxed);
@@ -76,22 +76,22 @@ impl Lease {
         }
     }
 
-    /// Until when the votes of `member` count.
+    /// When the votes of `member` expire.
     #[must_use]
     pub fn valid(&self, member: Member) -> Time {
         Time(self.valid[member.place()].load(Ordering::Acquire))
     }
 
-    /// None of the agent's locks is held from now on, finally, though the agent may not know it yet. For whoever knows
-    /// that the agent is gone, before another one of the same node begins: those who held a lock must not find it
-    /// held by what is left of the first one.
+    /// Ends the lease: from now on none of the agent's locks is held, even if the agent does not know it. Call this
+    /// when the agent is gone, before the node starts another one. Otherwise holders would find their locks held
+    /// through the lease of the old agent.
     pub fn end(&self) {
         for word in &self.valid {
             word.swap(ENDED, Ordering::AcqRel);
         }
     }
 
-    /// Of no effect on a lease that has ended. (An exchange, not a store: the lease may end in between.)
+    /// Does nothing if the lease has ended. This is an exchange, not a store, because the lease may end concurrently.
     pub(crate) fn set(&self, member: Member, until: Time) {
         let word = &self.valid[member.place()];
         let until = until.max(NONE).0;
@@ -104,7 +104,7 @@ impl Lease {
         }
     }
 
-    /// Until when `quorum` of `votes` count, if nothing is renewed.
+    /// When fewer than `quorum` of `votes` are valid, if nothing is renewed.
     pub(crate) fn until(&self, votes: MemberSet, quorum: usize) -> Time {
         let mut times = [Time::NEVER; MAX_MEMBERS];
         for (time, member) in times.iter_mut().zip(votes.iter()) {
@@ -123,7 +123,7 @@ impl Standing {
         }
     }
 
-    /// As the agent knows them, which alone may change them.
+    /// The current votes. Only the agent changes them and calls this.
     pub(crate) fn votes(&self) -> MemberSet {
         MemberSet::from_bits(self.votes.load(Ordering::Relaxed) as u16)
     }
@@ -137,7 +137,7 @@ impl Standing {
     }
 }
 
-// By value, and copied as such: a state that a model has left behind must not change.
+// Copied and compared by value: a later change must not affect the states that a model has stored.
 impl Clone for Lease {
     fn clone(&self) -> Lease {
         Lease {
@@ -196,10 +196,10 @@ mod models {
         Member::at(place).unwrap()
     }
 
-    /// L1: a voter loses its vote for this lock and then gets a new time, for other votes. Never do the two together
-    /// look like a lock.
+    /// L1: a voter loses its vote for this lock and then gets a new expiry for other votes. The new expiry must not
+    /// count for the old vote.
     #[test]
-    fn l1_a_new_time_is_not_for_an_old_vote() {
+    fn l1_a_new_expiry_does_not_count_for_an_old_vote() {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             let [kept, lapsed] = [member(0), member(1)];
@@ -218,9 +218,9 @@ mod models {
         });
     }
 
-    /// L2: who knows that a lock was withdrawn does not find it held.
+    /// L2: a thread that knows that a lock was withdrawn does not find it held.
     #[test]
-    fn l2_what_is_withdrawn_is_not_held() {
+    fn l2_a_withdrawn_lock_is_not_held() {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             lease.set(member(0), Time(100));
@@ -239,9 +239,10 @@ mod models {
         });
     }
 
-    /// L3: who knows that a lease has ended finds nothing held, though the agent gives a time meanwhile.
+    /// L3: a thread that knows that a lease has ended finds no lock held, although the agent stores an expiry
+    /// concurrently.
     #[test]
-    fn l3_what_has_ended_is_not_held() {
+    fn l3_an_ended_lease_holds_no_lock() {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             lease.set(member(0), Time(100));
@@ -266,10 +267,9 @@ mod models {
         });
     }
 
-    /// A vote that is taken while another is given: the lock is held throughout by two of three, or seems not to be,
-    /// but an answer comes.
+    /// While the agent adds a vote, two others of three hold the lock. `holds` returns, with the correct answer.
     #[test]
-    fn a_call_ends() {
+    fn a_concurrent_vote_does_not_disturb_a_call() {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             (0..3).for_each(|place| lease.set(member(place), Time(100)));
@@ -304,7 +304,7 @@ mod tests {
         assert!(lease.holds(&lock, || Time(19)));
         assert!(
             !lease.holds(&lock, || Time(20)),
-            "valid until then, and not then"
+            "a vote is valid before its expiry, not at it"
         );
         assert_eq!(lease.until(lock.votes(), 2), Time(20));
         lock.set(lock.votes().without(voters[2]));
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(
             lease.until(lock.votes(), 3),
             Time::NEVER,
-            "two votes are no quorum of three, ever"
+            "two votes never reach a quorum of three"
         );
     }
 
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_ends_a_lease() {
+    fn no_expiry_ends_a_lease() {
         let lease = Lease::new();
         let voter = Member::at(0).unwrap();
         lease.set(voter, Time::NEVER);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_of_its_own() {
+    fn a_copy_is_independent() {
         let (lease, lock) = (Lease::new(), Standing::new(MemberSet::from_bits(1), 1));
         let (other, copy) = (lease.clone(), lock.clone());
         assert!(other == lease && copy == lock);

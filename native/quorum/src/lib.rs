@@ -1,27 +1,30 @@
-//! Read/write locks by quorum: the two state machines of each node, without input or output.
+//! Quorum read/write locks: the two state machines that run on each node. They do no I/O and read no clock.
 //!
-//! # The map
+//! # Map of the files
 //!
 //! ```text
-//!   agent.rs     locks for the processes of its node         voter.rs     has a vote for each name
-//!     lines        who of this node is next                    leases       agents, and what they have votes for
-//!     asking       from a request to a lock                    names        who has a name, who waits for it
-//!     talking      batches, and their answers                  floors       fences of names that are forgotten
-//!     peer         what a voter has been told                  learning     fences of earlier lives that are lost
-//!     locks        what is held, and until when                ops          what is done of a batch
-//!     unlocks      how far a quorum has come
+//!   agent.rs     locks for the processes of its node         voter.rs     votes for names
+//!     lines        queue of this node's requests               leases       the lease and the votes of each agent
+//!     asking       from a request to a lock                    names        holders and queue of each name
+//!     request      state of one request                        floors       fences of forgotten names
+//!     passing      passes a lock on within the node            ops          executes the operations of a batch
+//!     exchange     batches and their answers                   learning     decides when lost fences are recovered
+//!     peer         what one voter was sent                     recovery     asks other voters for lost fences
+//!     locks        held locks and their leases
+//!     unlocks      unlocks that a quorum has executed
 //!                    |              '----- message.rs ---------- '
-//!                lease.rs            what they say; frame.rs: as bytes
-//!      is it held? for any thread
+//!                lease.rs            messages; frame.rs: their encoding
+//!      is a lock held? for any thread
 //! ```
 //!
-//! `members.rs` is who takes part, `rules.rs` the constants, `time.rs` the time as they are told it. `protocol_bug.rs`
-//! has ways of being wrong, for the tests that must notice; elsewhere it is a constant no.
+//! `members.rs` defines the member list, `rules.rs` the constants, `time.rs` the time that callers pass in,
+//! `bounds.rs` the limits of frames. `protocol_bug.rs` lists protocol bugs that a model can enable; in other builds
+//! each check is the constant `false`.
 //!
-//! Read `docs/quorum.md` first: the protocol, why it is right and what it cannot promise. Then `voter.rs` and
-//! `agent.rs`, whose heads have their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
+//! Read `docs/quorum.md` first. It describes the protocol, why it is correct, and its limits. Then read `voter.rs`
+//! and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
 //!
-//! Both machines are called with the time and an event, and asked for what they want done:
+//! A caller passes the time and an event to a machine, then collects the machine's outputs:
 //!
 //! ```
 //! use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
@@ -33,7 +36,7 @@
 //! use quorum::protocol_bug::Weaknesses;
 //! use std::time::Duration;
 //!
-//! // A cluster of one.
+//! // A cluster of one member.
 //! let (members, rules, bugs) = (Members::new(1, 0).unwrap(), Rules::default(), Weaknesses::NONE);
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
@@ -59,20 +62,22 @@
 //! };
 //! let (token, standing) = granted;
 //! assert!(agent.held(token, now));
-//! // What any thread can ask.
+//! // The same check, possible from any thread.
 //! assert!(agent.lease().holds(&standing, || now));
 //! ```
 //!
-//! # What comes from elsewhere, and why
-//! - `postcard`, `serde`: the wire format, which is written down and has a specification of its own.
+//! # Dependencies
+//! - `postcard`, `serde`: encode frames. postcard has a written specification of its wire format.
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod bounds;
 pub mod frame;
 pub mod lease;
 pub mod members;
 pub mod message;
+mod name;
 pub mod protocol_bug;
 pub mod rules;
 mod sync;

@@ -1,17 +1,17 @@
-//! Who takes part: a list of nodes that is the same on all of them and stands still while they run.
+//! The members of a cluster: a list of nodes that is the same on all of them and does not change while they run.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// No cluster has more members. A set of them is a word, and a lock asks each.
+/// The most members of a cluster. A set of members fits into one word, and a lock asks every member.
 pub const MAX_MEMBERS: usize = 16;
 
-/// A node, by its place in the list.
+/// A node, by its index in the member list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u8);
 
 impl Member {
-    /// The member at `place`, from 0; none past [`MAX_MEMBERS`].
+    /// The member at index `place`, from 0. `None` from [`MAX_MEMBERS`] on.
     #[must_use]
     pub fn at(place: usize) -> Option<Member> {
         u8::try_from(place)
@@ -20,7 +20,7 @@ impl Member {
             .map(Member)
     }
 
-    /// Its place in the list, below [`MAX_MEMBERS`].
+    /// The index in the member list, below [`MAX_MEMBERS`].
     #[must_use]
     pub fn place(self) -> usize {
         usize::from(self.0)
@@ -33,75 +33,75 @@ impl fmt::Debug for Member {
     }
 }
 
-/// Some of the members.
+/// A set of members.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberSet(u16);
 
 impl MemberSet {
-    /// Nobody.
+    /// The empty set.
     pub const EMPTY: MemberSet = MemberSet(0);
 
-    /// As one word: bit `i` is the member at place `i`.
+    /// The set as a word: bit `i` stands for the member at index `i`.
     #[must_use]
     pub fn bits(self) -> u16 {
         self.0
     }
 
-    /// From one word.
+    /// The set of the members whose bits are set.
     #[must_use]
     pub fn from_bits(bits: u16) -> MemberSet {
         MemberSet(bits)
     }
 
-    /// With `member`, too.
+    /// The set with `member` added.
     #[must_use]
     pub fn with(self, member: Member) -> MemberSet {
         MemberSet(self.0 | 1 << member.0)
     }
 
-    /// Without `member`.
+    /// The set with `member` removed.
     #[must_use]
     pub fn without(self, member: Member) -> MemberSet {
         MemberSet(self.0 & !(1 << member.0))
     }
 
-    /// Those that are not in `other`.
+    /// The members that are not in `other`.
     #[must_use]
     pub fn minus(self, other: MemberSet) -> MemberSet {
         MemberSet(self.0 & !other.0)
     }
 
-    /// Those that are in either.
+    /// The union of both sets.
     #[must_use]
     pub fn or(self, other: MemberSet) -> MemberSet {
         MemberSet(self.0 | other.0)
     }
 
-    /// Those that are in both.
+    /// The intersection of both sets.
     #[must_use]
     pub fn and(self, other: MemberSet) -> MemberSet {
         MemberSet(self.0 & other.0)
     }
 
-    /// Whether `member` is one of them.
+    /// Whether `member` is in the set.
     #[must_use]
     pub fn contains(self, member: Member) -> bool {
         self.0 & 1 << member.0 != 0
     }
 
-    /// How many.
+    /// The number of members in the set.
     #[must_use]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// In the order of the list.
+    /// Iterates in the order of the member list.
     pub fn iter(self) -> impl Iterator<Item = Member> {
         (0..MAX_MEMBERS as u8)
             .map(Member)
@@ -121,7 +121,7 @@ impl FromIterator<Member> for MemberSet {
     }
 }
 
-/// The list, as one of its members sees it.
+/// The member list from the view of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Members {
     count: u8,
@@ -129,8 +129,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// `count` members, of which this node is the one at place `me`. None if there are none or more than
-    /// [`MAX_MEMBERS`], or if `me` is not among them.
+    /// A list of `count` members in which this node has index `me`. `None` if `count` is not in 1..=[`MAX_MEMBERS`]
+    /// or `me` is not below it.
     #[must_use]
     pub fn new(count: usize, me: usize) -> Option<Members> {
         let member = Member::at(me)?;
@@ -140,7 +140,7 @@ impl Members {
         })
     }
 
-    /// How many there are.
+    /// The number of members.
     #[must_use]
     pub fn count(self) -> usize {
         usize::from(self.count)
@@ -152,7 +152,7 @@ impl Members {
         self.me
     }
 
-    /// All of them, in the order of the list.
+    /// Iterates over all members in the order of the list.
     pub fn iter(self) -> impl Iterator<Item = Member> {
         (0..self.count).map(Member)
     }
@@ -163,14 +163,13 @@ impl Members {
         member.0 < self.count
     }
 
-    /// How many votes make a lock, of a reader or a writer. Any two such sets have a member in common.
+    /// How many votes a lock needs, for a reader or a writer. Any two sets of this size have a member in common.
     #[must_use]
     pub fn quorum(self) -> usize {
         self.count() / 2 + 1
     }
 
-    /// How many members are in every set of that many and any quorum, less one: whoever asks that many has met each
-    /// quorum there ever was.
+    /// The smallest number of members such that any set of that many has a member in common with every quorum.
     #[must_use]
     pub fn co_quorum(self) -> usize {
         self.count() - self.quorum() + 1
@@ -182,20 +181,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_quorums_meet_and_so_do_a_quorum_and_a_co_quorum() {
+    fn quorums_intersect_each_other_and_co_quorums() {
         for count in 1..=MAX_MEMBERS {
             let members = Members::new(count, 0).unwrap();
             assert!(2 * members.quorum() > count);
             assert!(
                 2 * (members.quorum() - 1) <= count,
-                "a smaller one would do for {count}"
+                "a smaller quorum would be enough for {count} members"
             );
             assert_eq!(members.quorum() + members.co_quorum(), count + 1);
         }
     }
 
     #[test]
-    fn a_list_has_one_to_sixteen_members_and_this_node_is_one() {
+    fn a_list_has_one_to_sixteen_members_and_contains_this_node() {
         assert_eq!(Members::new(0, 0), None);
         assert_eq!(Members::new(17, 0), None);
         assert_eq!(Members::new(3, 3), None);
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_what_was_put_into_it() {
+    fn set_operations() {
         let [a, b] = [Member(0), Member(15)];
         let both: MemberSet = [a, b].into_iter().collect();
         assert_eq!((both.len(), both.bits()), (2, 0x8001));

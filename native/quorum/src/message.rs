@@ -1,364 +1,299 @@
-//! What agents and voters say to each other.
+//! Messages between agents and voters.
 //!
 //! ```text
 //!          agent                         voter
 //!            | -- Batch: operations, stamp -> |   at most one unanswered to each voter
-//!            | <- Ack: a result for each ---- |
-//!            | <- Notice: come again, ... --- |   unasked, unanswered; a lost one costs time only
-//!                                 voter -- Ask, Told, Lost --> voter    after a restart: how far did the fences go?
+//!            | <- Ack: a reply for each ----- |
+//!            | <- Notice: hints, speak ------ |   unrequested and not answered; a lost one only costs time
+//!                                 voter -- Ask, Told, Lost --> voter    after a restart: what is your highest fence?
 //! ```
 
+pub use crate::name::{Name, Names};
+
+use crate::bounds::{self, MAX_FENCE};
 use crate::members::Member;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::num::NonZeroU8;
-use std::sync::Arc;
 
-/// Which list of members. There is but one, until lists change while nodes run.
+/// The number of the member list. There is only one list, because members cannot change while nodes run.
 pub const EPOCH: u32 = 0;
 
-/// What is locked: any bytes, from 1 to [`MAX_NAME`](crate::frame::MAX_NAME) of them. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(pub(crate) Arc<[u8]>);
-
-impl Name {
-    /// A copy of `bytes`. None if there are none, or more than [`MAX_NAME`](crate::frame::MAX_NAME).
-    #[must_use]
-    pub fn new(bytes: &[u8]) -> Option<Name> {
-        (1..=crate::frame::MAX_NAME)
-            .contains(&bytes.len())
-            .then(|| Name(bytes.into()))
-    }
-
-    /// The bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.0.escape_ascii())
-    }
-}
-
-/// The names of one lock: at least one, in order, each once. At most [`MAX_NAMES`](crate::frame::MAX_NAMES).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Names(pub(crate) Arc<[Name]>);
-
-impl Names {
-    /// These names, sorted. None if there are none, if one is there twice, or if they are more than
-    /// [`MAX_NAMES`](crate::frame::MAX_NAMES).
-    #[must_use]
-    pub fn new(mut names: Vec<Name>) -> Option<Names> {
-        names.sort_unstable();
-        let fit = (1..=crate::frame::MAX_NAMES).contains(&names.len());
-        (fit && names.windows(2).all(|pair| pair[0] < pair[1])).then(|| Names(names.into()))
-    }
-
-    /// In order.
-    pub fn iter(&self) -> impl Iterator<Item = &Name> {
-        self.0.iter()
-    }
-
-    /// The name, if it is but one.
-    #[must_use]
-    pub fn alone(&self) -> Option<&Name> {
-        match &*self.0 {
-            [name] => Some(name),
-            _ => None,
-        }
-    }
-}
-
-impl From<Name> for Names {
-    fn from(name: Name) -> Names {
-        Names([name].into())
-    }
-}
-
-impl fmt::Debug for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter()).finish()
-    }
-}
-
-/// Which life of an agent or a voter: a number drawn at random when it starts, never drawn again.
+/// The lifetime of an agent or a voter: a random number drawn at its start, different from those of all other
+/// lifetimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// Which lease of an agent at a voter: a new number, never used again in this life of the voter, each time that the
-/// voter takes up an agent it does not know, or knows no more.
+/// The number of an agent's lease at a voter. The voter assigns a new number when it receives a batch of an agent
+/// that has no lease. It does not reuse a number during its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Generation(pub u64);
 
-/// What a vote belongs to: while both numbers stand, the voter has forgotten nothing of the agent.
+/// What a vote belongs to. While both numbers stay the same, the voter has dropped no vote of the agent on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Session {
-    /// The voter's life.
+    /// The voter's lifetime.
     pub voter: Incarnation,
-    /// The agent's lease in it.
+    /// The agent's lease at the voter.
     pub generation: Generation,
 }
 
-/// One attempt to lock, and the lock it became. Each attempt has a new one: growing, never used again by an agent. So
-/// whatever comes late about an attempt says nothing about a later one. A lock that was passed on within its node has a
-/// new one, too, which voters never hear: there its votes are still those of the attempt.
+/// Identifies one attempt to lock, and the lock that results from it. Tokens of an agent grow and are never reused,
+/// so a late message about one attempt cannot affect another. A lock that was passed on within its node gets a new
+/// token that voters do not know; its votes keep the token of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Token(pub u64);
 
-/// A number for the locked resource to compare: for each name those of its writers grow, always. At most
-/// [`MAX_FENCE`](crate::frame::MAX_FENCE).
+/// A number that a locked resource compares to detect old holders. The fences of a name's writers strictly increase.
+/// At most [`MAX_FENCE`].
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Fence(#[serde(deserialize_with = "crate::frame::fence")] pub u64);
+pub struct Fence(#[serde(deserialize_with = "bounds::fence")] pub u64);
 
 impl Fence {
-    /// The number after it. The highest stays what it is.
+    /// The next fence. The highest fence is its own successor.
     #[must_use]
     pub fn next(self) -> Fence {
         self.after(NonZeroU8::MIN)
     }
 
-    /// The last of so many numbers after it. None is past the highest.
+    /// The last of the `run` fences after this one. No result is above the highest fence.
     #[must_use]
     pub fn after(self, run: NonZeroU8) -> Fence {
-        Fence(
-            self.0
-                .saturating_add(run.get().into())
-                .min(crate::frame::MAX_FENCE),
-        )
+        Fence(self.0.saturating_add(run.get().into()).min(MAX_FENCE))
     }
 
-    /// The first of so many numbers of which it is the last.
+    /// The first fence of a run of `run` fences that ends with this one.
     #[must_use]
     pub fn first(self, run: NonZeroU8) -> Fence {
         Fence(self.0.saturating_sub(u64::from(run.get()) - 1))
     }
 }
 
-/// How a name is locked.
+/// How a request locks its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mode {
-    /// With other readers.
+    /// Shared with other readers.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
-/// Which of those that wait for a name go before a request that comes now.
+/// Which waiters go before this request.
 ///
-/// Voters hear of requests in different orders. If each went by its own, agents would wait for each other. So one of
-/// them, the first that is alive, keeps the order, and the others keep to it: as far as they can know.
+/// Requests reach voters in different orders. If each voter used its own order, agents would wait for each other. The
+/// first voter that is alive therefore decides the order, and the other voters follow it as far as they know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Turn {
-    /// Those for whom the name is being kept; and before a reader all writers. Asked of voters that are not the
-    /// first, when nobody knows yet whose turn it is.
+    /// The waiter for which the voter keeps the name; and, before a reader, all writers. For voters other than the
+    /// first, while the first voter has not voted yet.
     Unknown,
-    /// All that came earlier. Asked of the first.
+    /// All earlier waiters. For the first voter.
     Earlier,
-    /// Nobody: it is its turn at the first voter. Asked of the others; where somebody else has the vote it is the next.
+    /// No waiter: the first voter has voted for the request. For the other voters. If another request has the vote,
+    /// this one becomes the next.
     Nobody,
 }
 
-/// What an agent asks of a voter. Operations of a batch are done in their order.
+/// An operation that an agent asks of a voter. The voter executes the operations of a batch in their order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Op {
-    /// A vote for all the names or for none. Answered by [`Reply::Yes`] or [`Reply::No`].
+    /// Requests a vote for all the names. The answer is [`Reply::Yes`] or [`Reply::No`].
     Lock {
-        /// Of this attempt.
+        /// The attempt.
         token: Token,
-        /// Of all the names.
+        /// For all the names.
         mode: Mode,
-        /// How it stands to others that wait for the names.
+        /// Which waiters go first.
         turn: Turn,
-        /// The fence the writer hopes for, so that all voters say the same.
+        /// The fence that a writer proposes, so that all voters return the same one.
         guess: Fence,
-        /// How many fences a writer takes, one after the other: one for each lock that may come of these votes.
+        /// How many consecutive fences a writer takes: one for each lock that these votes may serve.
         run: NonZeroU8,
-        /// What to lock.
+        /// The names to lock.
         names: Names,
     },
-    /// The number that was agreed on, for a vote given. Answered by [`Reply::Confirmed`] or [`Reply::Missing`].
+    /// Sets the agreed fence of a vote. The answer is [`Reply::Confirmed`] or [`Reply::Missing`].
     Confirm {
         /// The vote.
         token: Token,
         /// The fence.
         fence: Fence,
     },
-    /// A vote for a lock that is held already by others' votes. Also in quarantine: that is what it is for. Answered
-    /// by [`Reply::Yes`] or [`Reply::No`].
+    /// Requests a vote for a lock that is already held by votes of other voters. A voter in quarantine accepts it:
+    /// this is how it learns of held locks. The answer is [`Reply::Yes`] or [`Reply::No`].
     Assert {
         /// The lock.
         token: Token,
-        /// Of all the names.
+        /// For all the names.
         mode: Mode,
         /// Its fence.
         fence: Fence,
-        /// Of the lock.
+        /// The names of the lock.
         names: Names,
     },
-    /// Forget the vote, if there is one. Not answered.
+    /// Removes the vote, if there is one. Not answered.
     Unlock {
         /// The vote.
         token: Token,
-        /// Of the lock, if it had one: nothing below it will be given again.
+        /// The fence of the lock, if it had one. The voter never gives it or a lower fence for these names again.
         fence: Fence,
     },
-    /// This agent no longer waits for these names. Not answered.
+    /// Removes the agent from the queues of these names. Not answered.
     Leave {
         /// The names.
         names: Names,
     },
-    /// Forget each vote of this agent from `from` up to `to`, less one, that is not in `live`. Answered by
+    /// Removes each vote of this agent with a token in `from..to` that is not in `live`. The answer is
     /// [`Reply::Synced`].
     Sync {
-        /// The first token that is meant.
+        /// The start of the range.
         from: Token,
-        /// The first one that is not.
+        /// The end of the range, exclusive.
         to: Token,
-        /// In order.
-        #[serde(deserialize_with = "crate::frame::live")]
+        /// In ascending order.
+        #[serde(deserialize_with = "bounds::live")]
         live: Vec<Token>,
     },
-    /// All that the agent holds has been asserted, and nothing of an earlier session counts any more. Not answered.
+    /// The agent has asserted all its locks, and no vote of an earlier session counts any more. Not answered.
     Settled,
-    /// Whoever holds this name is to give it up. Not answered.
+    /// Revokes the votes for this name. Not answered.
     Revoke {
         /// The name.
         name: Name,
     },
 }
 
-/// Why a vote was not given.
+/// Why a voter rejected a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reason {
-    /// Readers have it.
+    /// Readers have votes for a name.
     Readers,
-    /// A writer has it.
+    /// A writer has a vote for a name.
     Writer,
-    /// Somebody came earlier: as [`Turn`] says.
+    /// An earlier waiter goes first: see [`Turn`].
     Turn,
-    /// The voter does not vote yet.
+    /// The voter does not vote yet: it is in quarantine or recovers its fences.
     Quarantine,
-    /// The fence is past what the voter has stored. It is storing; or there are no more numbers, after 2^62.
+    /// The fence is above the stored mark, and the voter is storing a higher mark. Or the fences are exhausted, after
+    /// 2^62.
     Storing,
 }
 
-/// What a voter answers to an operation.
+/// A voter's reply to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reply {
-    /// The vote is given, or was before.
+    /// The vote is granted, or was granted before.
     Yes {
-        /// Of the names, the highest; for a writer, the last of a run that was never given here before.
+        /// The highest fence of the names. For a writer, the last fence of a run in which each fence is new at this
+        /// voter.
         fence: Fence,
     },
-    /// It is not.
+    /// The vote is rejected.
     No {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The voter has written it down.
+    /// The voter has recorded the fence.
     Confirmed,
-    /// There is no such vote.
+    /// The voter has no such vote.
     Missing,
-    /// These of `live` have no vote here.
+    /// The tokens of `live` that have no vote at this voter.
     Synced {
-        /// In order.
-        #[serde(deserialize_with = "crate::frame::missing")]
+        /// In ascending order.
+        #[serde(deserialize_with = "bounds::missing")]
         missing: Vec<Token>,
     },
 }
 
-/// From an agent to a voter.
+/// Operations of an agent for a voter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Batch {
-    /// Which list of members: [`EPOCH`].
+    /// The sender's member list: [`EPOCH`].
     pub epoch: u32,
-    /// The agent's life.
+    /// The agent's lifetime.
     pub agent: Incarnation,
-    /// What the agent believes it is to the voter; none before the first answer.
+    /// The agent's current session at the voter; `None` before the first answer.
     pub session: Option<Session>,
-    /// Grows with every batch to this voter.
+    /// Grows with each batch to this voter.
     pub seq: u64,
-    /// When it was sent, by the agent's clock. It comes back with the answer and means nothing to the voter.
+    /// The agent's time at sending. The voter returns it unchanged in the answer.
     pub stamp: Time,
-    /// Perhaps none: a heartbeat.
-    #[serde(deserialize_with = "crate::frame::ops")]
+    /// The operations. A heartbeat has none.
+    #[serde(deserialize_with = "bounds::ops")]
     pub ops: Vec<Op>,
 }
 
 /// A voter's answer to a batch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ack {
-    /// Of the voter.
+    /// The voter's member list.
     pub epoch: u32,
-    /// Whose batch it was.
+    /// The lifetime of the agent that sent the batch.
     pub agent: Incarnation,
-    /// What the agent is to the voter now. Generation 0 is none.
+    /// The agent's session at the voter. Generation 0 means no session.
     pub session: Session,
-    /// Of the batch.
+    /// The `seq` of the batch.
     pub seq: u64,
-    /// Of the batch.
+    /// The `stamp` of the batch.
     pub stamp: Time,
-    /// What came of it.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
-    /// It was done.
+    /// The voter has executed the batch.
     Done {
-        /// For each operation that is answered, in order.
-        #[serde(deserialize_with = "crate::frame::replies")]
+        /// One reply for each operation that is answered, in the order of the operations.
+        #[serde(deserialize_with = "bounds::replies")]
         replies: Vec<Reply>,
-        /// Of all the votes of this agent, after the batch: see [`Digest`].
+        /// The sum over all votes of this agent after the batch: see [`Digest`].
         digest: Digest,
-        /// Locks that were revoked and that the agent has not given up yet.
-        #[serde(deserialize_with = "crate::frame::revoked")]
+        /// Revoked locks that the agent has not released yet.
+        #[serde(deserialize_with = "bounds::revoked")]
         revoked: Vec<Token>,
     },
-    /// Nothing was done: the batch was meant for another session. The agent has to begin anew with `Ack::session`.
+    /// The voter has executed nothing, because the batch belongs to another session. The agent must start over with
+    /// `Ack::session`.
     Mismatch {
-        /// The session that the batch named.
+        /// The session of the batch.
         named: Option<Session>,
     },
-    /// Nothing was done: the voter lives by another list of members, that of `Ack::epoch`.
+    /// The voter has executed nothing, because it has another member list, that of `Ack::epoch`.
     OtherEpoch,
 }
 
-/// A sum over tokens: two sides that add and take away the same ones have the same.
+/// A sum over tokens. Two sides that added and removed the same tokens have the same digest.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Digest(pub u64);
 
 impl Digest {
-    /// With `token`.
+    /// The digest after `token` is added.
     #[must_use]
     pub fn with(self, token: Token) -> Digest {
         Digest(self.0.wrapping_add(scatter(token.0)))
     }
 
-    /// Of the tokens of both.
+    /// The digest of the tokens of both.
     #[must_use]
     pub fn plus(self, other: Digest) -> Digest {
         Digest(self.0.wrapping_add(other.0))
     }
 
-    /// Without `token`.
+    /// The digest after `token` is removed.
     #[must_use]
     pub fn without(self, token: Token) -> Digest {
         Digest(self.0.wrapping_sub(scatter(token.0)))
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): one to
-/// one, and each bit in changes half of those out.
+/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014). It is a
+/// bijection, and each input bit changes half of the output bits on average.
 pub(crate) fn scatter(word: u64) -> u64 {
     let mut z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -366,68 +301,69 @@ pub(crate) fn scatter(word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// From a voter to an agent, unasked.
+/// An unrequested message from a voter to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Notice {
-    /// As in a batch.
+    /// The voter's member list.
     pub epoch: u32,
-    /// The voter's life. An agent that knows it by another says something, and so learns what it is to it now.
+    /// The voter's lifetime. An agent that knows another lifetime of the voter sends a batch, and learns its new
+    /// session from the answer.
     pub voter: Incarnation,
-    /// Names whose turn it may be, for the agent that waits for them.
-    #[serde(deserialize_with = "crate::frame::hints")]
+    /// Names for which the receiving agent may be the next in the queue.
+    #[serde(deserialize_with = "bounds::hints")]
     pub hints: Vec<Name>,
-    /// Whether there is more to hear in an answer: a heartbeat will fetch it.
+    /// Whether the agent should send a batch now, because the answer contains news for it.
     pub speak: bool,
 }
 
-/// From voter to voter, after a restart that lost the fences.
+/// A message between voters, after a restart that lost the fences.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Floor {
-    /// How far did yours go?
+    /// Asks for the receiver's highest fence.
     Ask {
-        /// As in a batch.
+        /// The sender's member list.
         epoch: u32,
-        /// The life of the one that asks; it comes back with the answer.
+        /// The lifetime of the asking voter. The answer repeats it.
         asker: Incarnation,
     },
-    /// So far. Said only by a voter that votes.
+    /// The highest fence of the answering voter. Only a voter that votes sends it.
     Told {
-        /// As in a batch.
+        /// The sender's member list.
         epoch: u32,
-        /// Of the one that asked.
+        /// The lifetime of the asking voter.
         asker: Incarnation,
-        /// No fence past it was ever given there.
+        /// The answering voter has never given a higher fence.
         fence: Fence,
     },
-    /// I have lost mine, too. Said only by a voter that asks the same.
+    /// The answering voter has lost its fences, too. Only a voter that also asks sends it.
     Lost {
-        /// As in a batch.
+        /// The sender's member list.
         epoch: u32,
-        /// Of the one that asked.
+        /// The lifetime of the asking voter.
         asker: Incarnation,
-        /// If wall clocks are right no fence that was given before its start has reached it.
+        /// An upper bound of all fences that the sender gave before it started, if wall clocks are right.
         origin: Fence,
     },
 }
 
-/// Anything that goes from node to node.
+/// A message from node to node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Frame {
-    /// To a voter.
+    /// From an agent to a voter.
     Batch(Batch),
-    /// To an agent.
+    /// From a voter to an agent: answers a batch.
     Ack(Ack),
-    /// To an agent.
+    /// From a voter to an agent, unrequested.
     Notice(Notice),
-    /// To a voter.
+    /// From a voter to a voter.
     Floor(Floor),
 }
 
-/// A frame, and whom it is for.
+/// A frame and its receiver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Send {
-    /// The node: its voter or its agent, as the frame says.
+    /// The receiving node. The kind of frame determines whether its voter or its agent receives it.
     pub to: Member,
-    /// The frame.
+    /// The frame to send.
     pub frame: Frame,
 }

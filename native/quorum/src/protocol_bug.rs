@@ -1,38 +1,40 @@
-//! Ways of being wrong that others have been wrong in, for the tests that must notice each.
+//! Protocol bugs that a model can enable. The tests must find each of them.
 //!
-//! A machine asks [`Weaknesses::have`] where a rule of the protocol stands; in a library that is shipped the answer
-//! is a constant no, and the rule stands there alone. The letters are those of the design's counter-examples.
+//! The machines call [`Weaknesses::have`] where they apply a rule of the protocol. Without the feature `model` the
+//! answer is the constant `false`, and only the rule remains. The labels (A1, B1, …) are those of the controls in
+//! `docs/quorum.md`.
 
-/// A rule that is broken.
+/// A rule of the protocol that a machine breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProtocolBug {
-    /// E, and A1 and A2, which are dsync's: a voter that has forgotten everything grants at once.
+    /// E, A1, A2 (known errors of dsync): a restarted voter, which has forgotten its votes, grants immediately.
     NoQuarantine,
-    /// B1: an agent counts votes of an incarnation of the voter that is gone.
+    /// B1: an agent counts votes of an earlier lifetime of the voter.
     ForgottenVotesCount,
-    /// D1: half of an even number of votes is enough for a reader.
+    /// D1: a reader accepts half of an even number of votes.
     ReadHalf,
-    /// F1: a writer takes the highest number it heard, plus one, and tells nobody.
+    /// F1: a writer uses the highest fence of its votes plus one, and does not send it to the voters.
     FenceNotWritten,
-    /// F2: it tells, and does not wait until a quorum has written it down.
+    /// F2: a writer sends its fence to the voters, but does not wait until a quorum has recorded it.
     FenceNotAwaited,
-    /// An agent passes a lock on that it took one fence for: each gets the next number.
+    /// F4: an agent that took one fence passes its lock on, with the next fence each time.
     FencesNotTaken,
-    /// The agent counts on its votes for as long as the voter keeps them, counted from when the answer came.
+    /// An agent counts its lease from the arrival of the answer, and for as long as the voter keeps the votes.
     LeaseFromAnswer,
-    /// A voter drops the votes of an agent whose lease is over, and goes on under the same generation.
+    /// A voter drops the votes of an agent whose lease has expired, but keeps the generation.
     SameGeneration,
-    /// A voter forgets a lock that was revoked, and does not wait for its holder to know.
+    /// A voter removes a revoked vote before the holder knows that it is revoked.
     RevokedForgotten,
-    /// An agent goes on counting the vote of a token after it was taken back.
+    /// An agent still counts the votes of a token after it released the lock.
     UnlockKeepsHeld,
-    /// A voter that another process takes over does not ask again for what was being stored.
+    /// A voter whose process was replaced does not store its pending mark again.
     NotStoredAgain,
-    /// A voter takes batches in any order, and the same one again. This one must do no harm: see the protocol.
+    /// A voter accepts batches in any order and more than once. This must not break any promise: see
+    /// `docs/quorum.md`.
     AnyOrder,
 }
 
-/// Those that a machine has: none, but in a model.
+/// The bugs that are enabled in a machine. Only models enable any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Weaknesses {
     #[cfg(feature = "model")]
@@ -40,13 +42,13 @@ pub struct Weaknesses {
 }
 
 impl Weaknesses {
-    /// None.
+    /// No bug.
     pub const NONE: Weaknesses = Weaknesses {
         #[cfg(feature = "model")]
         bits: 0,
     };
 
-    /// With `bug`, too.
+    /// Enables `bug`.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn with(self, bug: ProtocolBug) -> Weaknesses {
@@ -55,7 +57,7 @@ impl Weaknesses {
         }
     }
 
-    /// Whether the rule is broken here.
+    /// Whether `bug` is enabled.
     #[inline(always)]
     #[must_use]
     pub fn have(self, bug: ProtocolBug) -> bool {

@@ -1,54 +1,57 @@
-//! The constants of the protocol, and why each is what it is. They are the same on all members.
+//! The constants of the protocol, with the reason for each value. They are the same on all members.
 
 use std::time::Duration;
 
-/// How long, how often and how many. [`Rules::default`] is what clusters run with; models of it use small numbers.
+/// The constants. Clusters run with [`Rules::default`]; models use small numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// An agent that has said nothing to a voter for so long says so: it keeps the lease.
+    /// An agent sends a heartbeat to a voter that it has sent nothing for this long. It keeps the lease.
     pub heartbeat: Duration,
-    /// How long after it was *sent* an answered batch lets the agent count on the voter's votes.
+    /// For how long an answered batch lets the agent count on the voter's votes, measured from when the batch was
+    /// *sent*.
     pub holder_lease: Duration,
-    /// How long after a batch *arrived* the voter keeps the votes of its agent. Longer than `holder_lease` by more
-    /// than two clocks, each wrong by one per cent, can be apart; so what a holder counts on is always there.
+    /// For how long the voter keeps an agent's votes after a batch *arrived*. It is longer than `holder_lease` by
+    /// more than two clocks, each wrong by 1%, can differ, so every vote that a holder counts on exists.
     pub voter_lease: Duration,
-    /// How long a voter that has forgotten everything grants nothing, unless all agents have told it what they hold.
-    /// As `voter_lease`, and for the same reason.
+    /// For how long a restarted voter, which has forgotten its votes, grants nothing, unless all agents have asserted
+    /// their locks. At least `voter_lease`, for the same reason.
     pub quarantine: Duration,
-    /// How long an agent waits for votes before it takes an attempt back; and for the answer to a batch before it
-    /// takes it for lost.
+    /// How long an attempt may last, and how long an agent waits for the answer to a batch before it considers it
+    /// lost.
     pub attempt: Duration,
-    /// The pause after `k` attempts that left no place in the line of the first voter is random, in
-    /// `(0, min(retry_most, retry_base + k * retry_step)]`; and up to `retry_most` with one, since a hint ends it.
+    /// The pause after an attempt is random. After `k` attempts in a row without a position in the first voter's
+    /// queue it is in `(0, min(retry_most, retry_base + k * retry_step)]`. With a position it is at most
+    /// `retry_most`, because a hint ends it.
     pub retry_base: Duration,
     /// See `retry_base`.
     pub retry_step: Duration,
     /// See `retry_base`.
     pub retry_most: Duration,
-    /// How long a refused request keeps its place at a voter unless it comes again: longer than an attempt and the
-    /// longest pause together.
+    /// How long a rejected request keeps its queue position at a voter unless it asks again. Longer than an attempt
+    /// plus the longest pause.
     pub wait: Duration,
-    /// How long a voter keeps a name that has become free for the first that waits for it, and has been told: longer
-    /// than it takes it to come. Without that whoever gave it back would have it again before anybody else could ask.
-    /// And for so long an agent keeps the vote of the first voter while others have theirs given away.
+    /// For how long a voter keeps a free name for the first waiter after it sent the hint. Longer than the waiter
+    /// needs to ask. Otherwise the node that released the name could lock it again before any other node can ask. An
+    /// agent also keeps the vote of the first voter for this long while other requests release theirs.
     pub keep: Duration,
-    /// How many locks of a name may come of the same votes, one after the other, if others of the same node wait for it
-    /// when its turn comes: so many fences are taken at once. From 1 to 255.
+    /// How many locks of a name may use the same votes, one after the other, if other requests of the same node wait
+    /// for the name. The agent requests this many fences at once. From 1 to 255.
     pub run: usize,
-    /// For how long a lock may be passed on within its node, counted from when the first of the run was granted: that
-    /// others wait so much longer is what it costs.
+    /// For how long a lock may be passed on within its node, counted from the first grant of the run. Other nodes may
+    /// wait longer by this time.
     pub run_time: Duration,
-    /// A holder hears that its lock is at risk when less than this is left of its lease: half of it, two heartbeats.
+    /// A holder is notified that its lock is at risk when less than this is left of its lease: half of the lease, two
+    /// heartbeats.
     pub at_risk: Duration,
-    /// Fences are reserved on disk in blocks of so many: one write a block.
+    /// Fences are reserved on disk in blocks of this many, with one write per block.
     pub fence_block: u64,
-    /// How many last fences of forgotten names a voter keeps: names share them by a hash of their own. Two names that
-    /// share one cost an exchange of messages when they are locked at the same moment; eight bytes each.
+    /// How many fence floors a voter keeps for forgotten names. A hash maps each name to a floor. Two names with the
+    /// same floor cost one more message exchange when they are locked at the same moment. A floor takes eight bytes.
     pub fence_floors: usize,
-    /// How many unlocks may wait for a quorum before callers wait, too.
+    /// How many unlocks may wait for a quorum before callers of `try_unlock` wait, too.
     pub pending_unlocks: u64,
-    /// How many operations a batch carries, and how many entries a machine looks at in a single call where there may
-    /// be many: so that no call takes long.
+    /// How many operations a batch carries, and how many entries a machine processes in one call where there may be
+    /// many. This bounds the time of a call.
     pub batch: usize,
 }
 
@@ -77,17 +80,14 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Which rule is impossible, if one is: the field's name, and what it must be.
+    /// Checks the constants.
     ///
     /// # Errors
-    /// The sentence to show.
+    /// The first invalid constant: its name and what it must be.
     pub fn check(&self) -> Result<(), &'static str> {
         let apart = self.holder_lease.mul_f64(1.03);
         let rules = [
-            (
-                !self.heartbeat.is_zero(),
-                "heartbeat must be more than nothing",
-            ),
+            (!self.heartbeat.is_zero(), "heartbeat must be more than 0"),
             (
                 self.heartbeat * 2 < self.holder_lease,
                 "heartbeat must be less than half of holder_lease",
@@ -100,15 +100,12 @@ impl Rules {
                 self.quarantine >= self.voter_lease,
                 "quarantine must not be shorter than voter_lease",
             ),
-            (!self.attempt.is_zero(), "attempt must be more than nothing"),
+            (!self.attempt.is_zero(), "attempt must be more than 0"),
             (
                 self.attempt <= self.holder_lease,
                 "attempt must not be longer than holder_lease",
             ),
-            (
-                !self.retry_base.is_zero(),
-                "retry_base must be more than nothing",
-            ),
+            (!self.retry_base.is_zero(), "retry_base must be more than 0"),
             (
                 self.retry_most >= self.retry_base,
                 "retry_most must not be shorter than retry_base",
@@ -129,7 +126,7 @@ impl Rules {
                 "pending_unlocks must be at least 1",
             ),
             (
-                self.batch > 0 && self.batch < crate::frame::MAX_OPS,
+                self.batch > 0 && self.batch < crate::bounds::MAX_OPS,
                 "batch must be at least 1 and below frame::MAX_OPS: one more settles a session",
             ),
         ];
@@ -145,12 +142,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clusters_run_with_is_possible() {
+    fn the_default_rules_are_valid() {
         assert_eq!(Rules::default().check(), Ok(()));
     }
 
     #[test]
-    fn an_impossible_rule_is_named() {
+    fn check_names_an_invalid_rule() {
         let rules = Rules::default();
         let second = Duration::from_secs(1);
         let wrong = [

@@ -1,4 +1,4 @@
-//! The only door to atomics: std's, or loom's when its models are run.
+//! The crate's only import of atomics: from std, or from loom when its models run.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -6,7 +6,7 @@ pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-/// Lets others go on, where that is all there is to do.
+/// Yields inside a retry loop.
 pub(crate) fn pause() {
     #[cfg(not(loom))]
     std::hint::spin_loop();

@@ -1,13 +1,13 @@
-//! Time as a machine is told it: nanoseconds of its own node's clock. No machine looks at a clock.
+//! Time as callers pass it to a machine: nanoseconds of the node's own clock. A machine never reads a clock.
 //!
-//! What is assumed of such a clock: it never goes back, and its rate is right within one per cent, also while the
-//! system sleeps. Its value means nothing to anybody else.
+//! The clock never goes back, and its rate is correct within 1%, also while the system sleeps. Clocks of different
+//! nodes need not agree.
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Nanoseconds since a moment that only the owner of the clock knows.
+/// Nanoseconds since an arbitrary moment that is fixed for each clock.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,8 +17,8 @@ impl Time {
     /// Before all other times.
     pub const NEVER: Time = Time(i64::MIN);
 
-    /// The same moment, told relative to `now`, where what is over by now differs no more from what was over before:
-    /// what comes true when a time has come is as true as it can be. Search for states that are alike needs it.
+    /// The same moment relative to `now`. All times up to `now` become equal, because a deadline that has passed acts
+    /// the same however long ago it passed. A model check uses this to recognize equivalent states.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn relative_to(self, now: Time) -> Time {
@@ -40,7 +40,7 @@ impl Add<Duration> for Time {
 impl Sub for Time {
     type Output = Duration;
 
-    /// Nothing, when `earlier` is later.
+    /// Zero if `earlier` is later.
     fn sub(self, earlier: Time) -> Duration {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }

@@ -1,35 +1,37 @@
-//! The voter: gives votes for names, at most one writer's or some readers' for each, and keeps them as long as it
-//! hears from their agents.
+//! The voter: grants votes for names, to one writer or to readers, and keeps them while it receives batches of their
+//! agents.
 //!
 //! ```text
-//!   started --> quarantine --> learning --> voting        quarantine: all agents have settled, or time has passed
-//!                   '-------------------------^           learning:   only if it has no fences of earlier lives
+//!   started --> quarantine --> learning --> voting        quarantine ends when all agents have settled, or after its time
+//!                   '-------------------------^           learning:  only if the fences of earlier lifetimes are lost
 //! ```
 //!
 //! # Invariants
-//! - **V1** For each name there are votes of one writer, or of readers only. (Q1 rests on it: two quorums meet.)
-//! - **V2** A vote stays while its agent's lease lasts, unless the agent takes it back. When a lease ends its
-//!   generation ends with it: a later batch of that agent is answered with another one. (Q2, Q3)
-//! - **V3** No vote is given before voting begins, but for what is held by others' votes already. (Q4)
-//! - **V4** A writer's number for a name is higher than any that was given or written down here for that name, in
-//!   this life or an earlier one, and none is given that would be lost with a durable voter. (Q5, Q6)
-//! - **V5** Whatever is kept goes away by itself: votes with their lease, places in a line with their time. (Q9)
+//! - **V1** The votes of each name belong to one writer, or to readers only. (Q1 relies on it: any two quorums have a
+//!   voter in common.)
+//! - **V2** A vote stays while its agent's lease lasts, unless the agent releases it. When a lease expires, its
+//!   generation ends: a later batch of that agent gets a new generation. (Q2, Q3)
+//! - **V3** Before it votes, a voter grants no vote, except for locks that are already held by votes of other voters.
+//!   (Q4)
+//! - **V4** The fence that a writer gets for a name is higher than any that this voter gave or recorded for that
+//!   name, in this or an earlier lifetime. A voter with durable fences gives none that a crash would lose. (Q5, Q6)
+//! - **V5** All state expires: votes with their lease, queue positions with their own expiry. (Q9)
 //!
-//! Every call begins by looking at the time, so what is over by `now` is over before anything else happens. Nothing
-//! is assumed of the order in which batches come: a token that was taken back is never used again by its agent, so
-//! the worst that an old batch can do is to leave a vote that nobody counts, which the next comparison of digests
-//! finds.
+//! Every call first advances the time, so leases that have expired by `now` end before the event of the call.
+//! Correctness does not depend on the order of batches. An agent never reuses a released token, so an old batch can
+//! at worst leave a vote that its agent does not count. The next comparison of digests finds it.
 
 mod floors;
 mod learning;
 mod leases;
 mod names;
 mod ops;
+mod recovery;
 mod setup;
 
 pub use setup::{Fences, VoterOutput, VoterSetup};
 
-use crate::frame::{MAX_FENCE, MAX_HINTS};
+use crate::bounds::{MAX_FENCE, MAX_HINTS};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{
     Ack, Batch, Fence, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Send, Session,
@@ -48,7 +50,7 @@ enum Stage {
     Voting,
 }
 
-/// One voter. See the head of this file.
+/// The voter of one node. See the head of this file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Voter {
     setup: VoterSetup,
@@ -56,18 +58,18 @@ pub struct Voter {
     stage: Stage,
     leases: AgentLeases,
     names: VoterNames,
-    /// No fence past it is given: what is stored.
+    /// The stored mark: no higher fence is given.
     reserved: Fence,
-    /// What is being stored.
+    /// The mark that is being stored.
     storing: Fence,
     out: Vec<VoterOutput>,
 }
 
 impl Voter {
-    /// A voter that has just started. It tells all agents, which will tell it what they hold.
+    /// Creates a voter. It sends a notice to all agents, which then assert their locks.
     #[must_use]
     pub fn new(mut setup: VoterSetup, now: Time) -> Voter {
-        // A clock may show anything; what is past the highest fence would be no frame.
+        // A wall clock may show any time, but a fence above the highest cannot be encoded.
         setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
         let stage = match setup.bugs.have(ProtocolBug::NoQuarantine) {
             true => Stage::Voting,
@@ -101,7 +103,7 @@ impl Voter {
         voter
     }
 
-    /// A frame has come from a member. What is not for voters, or not from a member, is ignored.
+    /// A frame arrived from a member. The voter ignores frames for agents and frames from non-members.
     pub fn receive(&mut self, now: Time, from: Member, frame: Frame) {
         self.advance(now);
         match frame {
@@ -110,22 +112,23 @@ impl Voter {
             Frame::Floor(floor) => self.floor(from, floor),
             Frame::Ack(_) | Frame::Notice(_) => {}
         }
-        self.tell();
+        self.send_hints();
     }
 
-    /// `mark` has been stored, and survives a crash.
+    /// `mark` is stored and survives a crash.
     pub fn stored(&mut self, now: Time, mark: Fence) {
         self.advance(now);
         self.reserved = self.reserved.max(mark);
-        self.tell();
+        self.send_hints();
     }
 
-    /// Whoever called this voter until now is gone, and another calls it from now on. What was on its way to the
-    /// voter then may be lost, and what it wanted done may not have been; the voter itself has forgotten nothing. It
-    /// wants done again what nobody else would ask for once more, and makes agents speak.
+    /// The process that called this voter is dead, and another process calls it from now on. Messages to the voter
+    /// may be lost, and its last outputs may not have been executed. The voter itself has forgotten nothing. It
+    /// repeats the outputs that no other component would repeat, and makes all agents send a batch.
     pub fn interrupted(&mut self, now: Time) {
         self.advance(now);
-        // It asks once: without an answer it would wait for one for ever, and give no fence past what is stored.
+        // The voter requests a store only once. Without this repetition it would wait for the answer forever, and
+        // give no fence above the stored mark.
         let stored = self.storing <= self.reserved;
         if !stored && !self.setup.bugs.have(ProtocolBug::NotStoredAgain) {
             self.out.push(VoterOutput::Store(self.storing));
@@ -134,16 +137,16 @@ impl Voter {
         for member in self.members().iter() {
             self.notice(member, Vec::new(), true);
         }
-        self.tell();
+        self.send_hints();
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
         self.advance(now);
-        self.tell();
+        self.send_hints();
     }
 
-    /// When to call [`Voter::tick`] if nothing else happens.
+    /// When to call [`Voter::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let stage = match self.stage {
@@ -157,30 +160,30 @@ impl Voter {
             .min()
     }
 
-    /// What it wants done, in this order, since it was asked last.
+    /// Takes the outputs since the last call, in order.
     pub fn outputs(&mut self) -> Vec<VoterOutput> {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether it votes: its quarantine is over and it knows the fences.
+    /// Whether the voter votes: its quarantine is over and it knows its fences.
     #[must_use]
     pub fn is_voting(&self) -> bool {
         self.stage == Stage::Voting
     }
 
-    /// Whether it keeps nothing: no vote, no place of one that waits.
+    /// Whether it has no votes and no queue positions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty() && self.names.is_empty()
     }
 
-    /// This life of it.
+    /// This lifetime of the voter.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.setup.incarnation
     }
 
-    /// How far the fence of `name` went here.
+    /// The highest fence of `name` at this voter.
     #[must_use]
     pub fn fence(&self, name: &Name) -> Fence {
         self.names.fence(name)
@@ -211,8 +214,8 @@ impl Voter {
     fn end_quarantine(&mut self) {
         match self.setup.fences.floor {
             Some(_) => self.stage = Stage::Voting,
-            // Not earlier: a lock that counted on a vote of an earlier life may have been granted until now, and its
-            // fence is surely with the others of its quorum only now that no such vote counts any more.
+            // Not earlier: until now, a lock that counts on a vote of an earlier lifetime may have been granted. Only
+            // when no such vote counts any more do the other voters of its quorum certainly have its fence.
             None => self.learn(),
         }
     }
@@ -317,8 +320,9 @@ impl Voter {
             .unwrap_or_default()
     }
 
-    /// Whether `fence` may be given. Asks for more to be stored while half a block is left, or the next one at least:
-    /// voters that always came one number too late would refuse in turn, and no quorum would meet.
+    /// Whether `fence` may be given. Requests a higher mark when less than half a block is left above `fence`, and at
+    /// least for the next fence. Otherwise voters that each store one fence too late would reject requests in turn,
+    /// and no request would get a quorum.
     fn reserve(&mut self, fence: Fence) -> bool {
         let block = self.setup.rules.fence_block;
         let past = |more| Fence(fence.0.saturating_add(more).min(MAX_FENCE));
@@ -329,12 +333,12 @@ impl Voter {
         fence <= self.reserved
     }
 
-    /// Tells agents whose turn it may be.
-    fn tell(&mut self) {
+    /// Sends hints to the agents that may be next.
+    fn send_hints(&mut self) {
         for (generation, names) in self.names.hints() {
             if let Some(member) = self.leases.get(generation).map(|lease| lease.member) {
-                for some in names.chunks(MAX_HINTS) {
-                    self.notice(member, some.to_vec(), false);
+                for hints in names.chunks(MAX_HINTS) {
+                    self.notice(member, hints.to_vec(), false);
                 }
             }
         }
@@ -358,7 +362,7 @@ impl Voter {
         self.setup.members
     }
 
-    /// All votes: whose, under which lease, which, of what.
+    /// All votes: agent, lease, token, mode, names.
     #[cfg(feature = "model")]
     pub fn votes(&self) -> impl Iterator<Item = (Incarnation, Generation, Token, Mode, &Names)> {
         let votes = self.leases.votes();
@@ -367,7 +371,7 @@ impl Voter {
         })
     }
 
-    /// Until when the lease of an agent lasts, if it is known.
+    /// When the lease of an agent expires, if the voter knows the agent.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn expires(&self, agent: Incarnation) -> Option<Time> {
@@ -375,21 +379,21 @@ impl Voter {
         Some(lease.expires)
     }
 
-    /// No fence past it was given here, or heard of.
+    /// No higher fence was given or recorded here.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn highest(&self) -> Fence {
         self.names.highest()
     }
 
-    /// Whose votes the name knows of.
+    /// The votes that are recorded for the name.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn holders(&self, name: &Name) -> Vec<(Generation, Token)> {
         self.names.holders(name)
     }
 
-    /// What an agent in this life of it is to this voter, if it is known.
+    /// The session of an agent, if the voter knows it.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn session(&self, agent: Incarnation) -> Option<Session> {
@@ -399,7 +403,7 @@ impl Voter {
             .map(|generation| Session { voter, generation })
     }
 
-    /// All times told relative to `now`: see [`Time::relative_to`].
+    /// Makes all times relative to `now`: see [`Time::relative_to`].
     #[cfg(feature = "model")]
     pub fn rebase(&mut self, now: Time) {
         self.now = Time(0);

@@ -1,4 +1,4 @@
-//! What is no frame, and what is said of it: each bound, one by one.
+//! The limits of the format, one by one, and the errors of invalid frames.
 
 mod common;
 
@@ -9,7 +9,7 @@ use quorum::frame::{
 };
 use quorum::message::Frame;
 
-/// `most` is a frame, `more` breaks the bound.
+/// Asserts that `most` is a frame and that `more` breaks `bound`.
 fn bounded(bound: Bound, most: Raw, more: Raw) {
     assert!(decode(&most.0).is_ok(), "{bound}: {:?}", decode(&most.0));
     match decode(&more.0) {
@@ -22,7 +22,7 @@ fn bounded(bound: Bound, most: Raw, more: Raw) {
 }
 
 #[test]
-fn each_bound_holds_to_the_last_element() {
+fn each_bound_is_exact() {
     let settled = |count| Raw::batch().bytes(count, 6);
     bounded(Bound::Ops, settled(MAX_OPS), settled(MAX_OPS + 1));
     let confirmed = |count| Raw::done().bytes(count, 2).number(0).number(0);
@@ -58,7 +58,7 @@ fn each_bound_holds_to_the_last_element() {
 }
 
 #[test]
-fn no_fence_is_above_the_highest() {
+fn a_fence_above_the_highest_is_rejected() {
     let told = |fence| Raw::told().number(fence);
     let lost = |origin| Raw::lost().number(origin);
     let confirm = |fence| Raw::batch().number(1).byte(1).number(5).number(fence);
@@ -98,7 +98,7 @@ fn no_fence_is_above_the_highest() {
 }
 
 #[test]
-fn a_run_is_of_one_fence_at_least() {
+fn a_run_has_at_least_one_fence() {
     let lock = |run| {
         let mode = Raw::batch().number(1).byte(0).number(5).byte(1);
         mode.byte(0).number(9).byte(run).names(1)
@@ -113,7 +113,7 @@ fn a_run_is_of_one_fence_at_least() {
 }
 
 #[test]
-fn what_has_an_order_has_it_strictly() {
+fn ordered_lists_ascend_strictly() {
     let names = |first, second| {
         Raw::batch()
             .number(1)
@@ -158,7 +158,7 @@ fn what_has_an_order_has_it_strictly() {
 }
 
 #[test]
-fn a_count_past_the_bytes_is_refused() {
+fn a_count_above_the_bytes_left_is_rejected() {
     let none = Raw::notice().number(0).byte(0);
     for count in [2, 100, u32::MAX.into(), 1 << 62, u64::MAX] {
         bounded(
@@ -177,7 +177,7 @@ fn a_count_past_the_bytes_is_refused() {
             Raw::batch().number(1).byte(4).number(count).byte(1),
         );
     }
-    // The length of a name is no count of elements: there the bytes are asked for, and are not there.
+    // The length of a name is not a count of elements: `decode` tries to read that many bytes, and they are missing.
     for length in [2, 1 << 20, u64::MAX] {
         assert_eq!(
             decode(&Raw::notice().number(1).number(length).byte(0).0),
@@ -187,7 +187,7 @@ fn a_count_past_the_bytes_is_refused() {
 }
 
 #[test]
-fn the_version_comes_first() {
+fn the_version_is_checked_first() {
     assert_eq!(decode(&[]), Err(FrameError::CutShort));
     assert_eq!(decode(&[1]), Err(FrameError::CutShort));
     for version in [0, 2, 255] {
@@ -220,7 +220,7 @@ fn a_frame_that_is_too_long_is_not_read() {
 }
 
 #[test]
-fn what_does_not_exist_is_malformed() {
+fn unknown_kinds_and_long_numbers_are_malformed() {
     let reply = |kind| Raw::done().number(1).byte(kind);
     let flag = |flag| Raw::notice().number(0).byte(flag);
     let epoch = |bytes: &[u8]| [&[1, 2], bytes].concat();
@@ -258,9 +258,9 @@ fn what_does_not_exist_is_malformed() {
     }
 }
 
-/// A broken bound is not told of the next frame, nor is one that somebody else has met.
+/// A broken bound is not reported for the next frame, even if code outside `decode` set it.
 #[test]
-fn an_error_is_of_its_own_frame() {
+fn an_error_does_not_affect_the_next_frame() {
     let malformed = Err(FrameError::Malformed { at: 2 });
     assert!(matches!(
         decode(&Raw::notice().number(9).0),
@@ -272,26 +272,26 @@ fn an_error_is_of_its_own_frame() {
 }
 
 #[test]
-fn errors_read_well() {
+fn error_texts() {
     let sentences = [
         (
             FrameError::Version { version: 2 },
-            "a frame of version 2; this node speaks version 1",
+            "a frame of format version 2; this node supports version 1",
         ),
         (
             FrameError::TooLong { bytes: 9, most: 8 },
-            "a frame of 9 bytes, where 8 are the most",
+            "a frame of 9 bytes; at most 8 are allowed",
         ),
         (
             FrameError::Bound {
                 bound: Bound::Ops,
                 at: 5,
             },
-            "a frame with more than 4096 operations, before byte 5",
+            "a frame with more than 4096 operations, before offset 5",
         ),
         (
             FrameError::LeftOver { bytes: 3 },
-            "a frame, and 3 bytes behind it",
+            "a frame followed by 3 more bytes",
         ),
     ];
     for (error, sentence) in sentences {

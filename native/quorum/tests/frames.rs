@@ -1,4 +1,4 @@
-//! F1: each frame has one encoding, and bytes are a frame or an error.
+//! F1: each frame has exactly one encoding, and any bytes decode to a frame or an error.
 
 mod common;
 
@@ -10,18 +10,18 @@ use proptest::sample::Index;
 use quorum::frame::{decode, encode, encode_into, Bound, FrameError, MAX_FENCE};
 use quorum::message::{Fence, Floor, Frame, Incarnation};
 
-/// A way to spoil a frame.
+/// A way to corrupt a frame.
 #[derive(Clone, Debug)]
 enum Harm {
     Flip(Index, u8),
     Put(Index, u8),
     Cut(Index),
     Drop(Index),
-    /// A number of so many bits, where one may be.
+    /// Replaces a byte with a number of this many bits.
     Number(Index, u32),
-    /// The same number, a byte longer: where it is one, and has its end there.
+    /// Makes the number that ends at this byte one byte longer, if one ends there.
     Longer(Index),
-    /// The rest of another frame.
+    /// Continues with the rest of another frame.
     Splice(Index, Index, Vec<u8>),
     Twice(Index, Index),
 }
@@ -76,7 +76,7 @@ fn harmed(mut bytes: Vec<u8>, harm: Harm) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn f1_each_frame_comes_back(frame in frame(), mut buffer in vec(any::<u8>(), 0..100)) {
+    fn f1_decode_returns_the_encoded_frame(frame in frame(), mut buffer in vec(any::<u8>(), 0..100)) {
         let bytes = encode(&frame);
         prop_assert_eq!(decode(&bytes), Ok(frame.clone()));
         prop_assert_eq!(by_postcard(&bytes), Some(frame.clone()));
@@ -89,7 +89,7 @@ proptest! {
         judge(&bytes);
     }
 
-    /// As above, with the version right and the rest made of bytes that occur: so more of it is read.
+    /// Valid version and frequent byte values, so that more of each frame is read.
     #[test]
     fn f1_likely_bytes_are_a_frame_or_an_error(
         kind in 0..4u8,
@@ -99,13 +99,13 @@ proptest! {
     }
 
     #[test]
-    fn f1_a_spoiled_frame_is_another_or_an_error(frame in frame(), harms in vec(harm(), 1..4)) {
+    fn f1_a_corrupt_frame_is_another_frame_or_an_error(frame in frame(), harms in vec(harm(), 1..4)) {
         judge(&harms.into_iter().fold(encode(&frame), harmed));
     }
 
-    /// Also where the cut leaves a sensible count.
+    /// Also if the count before the cut is valid.
     #[test]
-    fn a_frame_that_is_cut_short_is_none(frame in frame(), at in any::<Index>()) {
+    fn a_truncated_frame_is_an_error(frame in frame(), at in any::<Index>()) {
         let bytes = encode(&frame);
         let error = decode(&bytes[..at.index(bytes.len())]).unwrap_err();
         let short = matches!(error, FrameError::CutShort | FrameError::Bound { bound: Bound::Count, .. });
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_has_nothing_behind_it(frame in frame(), more in vec(any::<u8>(), 1..4)) {
+    fn bytes_after_a_frame_are_an_error(frame in frame(), more in vec(any::<u8>(), 1..4)) {
         let bytes = [encode(&frame), more.clone()].concat();
         prop_assert_eq!(decode(&bytes), Err(FrameError::LeftOver { bytes: more.len() }));
     }
@@ -129,7 +129,7 @@ fn told(fence: Fence) -> Frame {
 }
 
 #[test]
-fn memory_is_used_again() {
+fn encode_into_reuses_memory() {
     let mut bytes = Vec::with_capacity(100);
     let before = bytes.as_ptr();
     for _ in 0..3 {
@@ -140,7 +140,7 @@ fn memory_is_used_again() {
 
 #[test]
 #[cfg(debug_assertions)]
-#[should_panic(expected = "a frame that others will not accept")]
-fn a_frame_of_ours_that_breaks_a_bound_is_a_bug() {
+#[should_panic(expected = "encoded a frame that decode does not accept")]
+fn encoding_a_frame_that_breaks_a_bound_panics() {
     let _ = encode(&told(Fence(MAX_FENCE + 1)));
 }

@@ -1,20 +1,19 @@
-//! The agent of this node.
+//! NIFs of the agent of this node.
 
+use crate::agent_cell::{AgentCell, CURRENT};
 use crate::clock;
 use crate::error::CallError;
 use crate::lock::LockHandle;
-use crate::machine::{self, Current, Running};
+use crate::machine::{self, Running};
 use crate::setup::Setup;
 use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
-use quorum::lease::Lease;
 use quorum::members::Member;
 use quorum::message::{Mode, Name, Names, Token};
 use quorum::time::Time;
 use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
 use rustler::{Resource, ResourceArc, Term};
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 mod atoms {
@@ -24,35 +23,22 @@ mod atoms {
     }
 }
 
-/// The agent, and what others than its process look at.
-pub(crate) struct AgentCell {
-    running: Mutex<Running<Agent>>,
-    lease: Arc<Lease>,
-    /// Unlocks that are on their way to the agent, or wait for a quorum there.
-    unlocking: AtomicU64,
-    /// Of those that the agent has heard of, how many it counted when it was asked last.
-    pending: AtomicU64,
-    most_unlocking: u64,
-}
-
-/// A handle on it.
+/// The resource behind the agent's handle.
 pub(crate) struct AgentHandle(Arc<AgentCell>);
 
 #[rustler::resource_impl]
 impl Resource for AgentHandle {}
 
-/// As many as a step mostly has.
+/// The usual number of outputs of a step.
 const OUTPUTS: usize = 32;
 
-static CURRENT: Current<AgentCell> = Current::none();
-
-/// What is done in a step.
+/// An event that a step applies.
 #[derive(NifTaggedEnum)]
 enum AgentEvent<'a> {
     Frame(usize, Binary<'a>),
     Lock(u64, LockMode, Vec<Binary<'a>>, u64),
     TryUnlock(u64, u64),
-    /// As `TryUnlock`, and was sent by `give_back`.
+    /// As `TryUnlock`, for a lock that `give_back` has marked.
     GivenBack(u64, u64),
     Unlock(u64, u64),
     Cancel(u64),
@@ -61,39 +47,15 @@ enum AgentEvent<'a> {
     Revoke(Binary<'a>),
 }
 
-/// How a name is locked.
+/// The mode of a lock.
 #[derive(NifUnitEnum)]
 enum LockMode {
     Read,
     Write,
 }
 
-impl AgentCell {
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    pub(crate) fn is_current(&self) -> bool {
-        CURRENT
-            .lock()
-            .as_deref()
-            .is_some_and(|current| ptr::eq(current, self))
-    }
-
-    /// Whether one more may be given back without waiting.
-    pub(crate) fn has_room(&self) -> bool {
-        let unlocking = self.unlocking.load(Ordering::Relaxed);
-        unlocking + self.pending.load(Ordering::Relaxed) < self.most_unlocking
-    }
-
-    /// One more is on its way to the agent.
-    pub(crate) fn enqueue(&self) {
-        self.unlocking.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// `agent_open(Setup) -> Handle`: an agent for the calling process to run. The one before is ended: no lock of it is
-/// held from now on.
+/// `agent_open(Setup) -> Handle`: creates the agent that the calling process runs. Ends the previous agent: none of
+/// its locks is held from now on.
 #[rustler::nif]
 fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
     let rules = setup.rules();
@@ -115,7 +77,7 @@ fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
     Ok(ResourceArc::new(AgentHandle(cell)))
 }
 
-/// `agent_close(Handle) -> ok`: no lock of it is held from now on.
+/// `agent_close(Handle) -> ok`: ends the agent. None of its locks is held from now on.
 #[rustler::nif]
 fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
     handle.0.lease.end();
@@ -126,9 +88,9 @@ fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
     atoms::ok()
 }
 
-/// `agent_step(Handle, Events) -> {Outputs, WaitMs | infinity, Silent, Pending}`: all that has happened, and time that
-/// has passed. `Silent` are the members that do not answer, a bit for each place; `Pending` how many unlocks wait for a
-/// quorum.
+/// `agent_step(Handle, Events) -> {Outputs, WaitMs | infinity, Silent, Pending}`: applies the events and the time
+/// that has passed. `Silent` is a bit set of the members that do not answer, by index. `Pending` is the number of
+/// unlocks that wait for a quorum.
 #[rustler::nif]
 fn agent_step<'a>(
     env: Env<'a>,
@@ -168,7 +130,7 @@ fn agent_step<'a>(
     Ok(answer)
 }
 
-/// What is to be said at once, if anything.
+/// Applies an event. Returns an immediate output, if there is one.
 fn apply<'a>(
     env: Env<'a>,
     cell: &AgentCell,
@@ -198,7 +160,7 @@ fn apply<'a>(
         }
         AgentEvent::GivenBack(token, request) => {
             cell.unlocking.fetch_sub(1, Ordering::Relaxed);
-            // Whether it was there, its holder has seen by itself.
+            // The holder has already seen whether the lock was held.
             let _: bool = agent.try_unlock(now, Token(token), Request(request));
         }
         AgentEvent::Unlock(token, request) => {
@@ -256,8 +218,8 @@ fn output_term<'a>(
     }
 }
 
-/// `agent_status(Handle) -> [{Connected, Answers, ValidMs}]`, in the order of the list: how long the votes of each
-/// count from now.
+/// `agent_status(Handle) -> [{Connected, Answers, ValidMs}]`, in the order of the member list. `ValidMs` is the rest
+/// of the lease of the voter's votes.
 #[rustler::nif]
 fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, u64)>> {
     CURRENT.check(&handle.0)?;

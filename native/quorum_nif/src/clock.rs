@@ -1,10 +1,10 @@
-//! The time that leases are counted by: nanoseconds of a clock that never goes back, is not set by anybody, and goes
-//! on while the machine sleeps. (One that stood still meanwhile would have a holder believe that its lease goes on
-//! after voters elsewhere have dropped it.)
+//! The clock of the leases: nanoseconds of a clock that never goes back, that no one can set, and that runs while the
+//! machine sleeps. With a clock that stops during sleep, a holder would count on its lease after the voters have
+//! dropped its votes.
 
 use quorum::time::Time;
 
-/// Linux has a clock of its own for it.
+/// Linux has a clock with these properties.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn now() -> Time {
     use rustix::time::{clock_gettime, ClockId};
@@ -12,8 +12,7 @@ pub(crate) fn now() -> Time {
     Time(time.tv_sec * 1_000_000_000 + time.tv_nsec)
 }
 
-/// What the standard library reads goes on in sleep on Windows. On other systems it may stand still then:
-/// `docs/quorum.md` says so.
+/// On systems other than Linux, the clock of the standard library may stop during sleep: see `docs/quorum.md`.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn now() -> Time {
     use std::sync::OnceLock;
@@ -23,7 +22,7 @@ pub(crate) fn now() -> Time {
     Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// `now() -> nanoseconds` since a moment that is the same for all VMs of a machine, on Linux.
+/// `now() -> Nanoseconds` since a fixed moment. On Linux it is the same for all VMs of a machine.
 #[rustler::nif(name = "now")]
 fn now_nif() -> i64 {
     now().0

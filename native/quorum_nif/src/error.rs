@@ -1,18 +1,18 @@
-//! Why a call raises. Only Erlang code can attach an explanation to an error, so the modules in `src/` catch these
-//! atoms where a user could meet them.
+//! The reasons why a NIF raises. Only Erlang code can add `error_info` to an error, so the modules in `src/` catch
+//! these atoms where a user could see them.
 
 use rustler::Error;
 
 /// Why a call raises.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CallError {
-    /// An argument is not what it must be.
+    /// An argument is invalid.
     BadArg,
-    /// The machine was ended, or is not the one of this node any more.
+    /// The machine was ended, or another one has replaced it.
     Ended,
-    /// A call before this one has panicked in the middle of it: a bug of ours. The machine must not be used again.
+    /// An earlier call panicked during a step, because of a bug in this library. The machine must not be used again.
     Broken,
-    /// The system gives no random numbers.
+    /// The operating system returned no random numbers.
     NoRandom,
 }
 

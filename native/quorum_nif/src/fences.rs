@@ -1,10 +1,11 @@
-//! The mark that fences are reserved up to, in a file: read when a voter begins, written once for each block of them.
+//! Reads and writes the file of the fence mark: all fences up to the mark are reserved. A voter reads it at its start
+//! and writes it once per block of fences.
 //!
-//! A file is replaced as a whole: another one is written beside it, brought to the disk, and renamed; then the folder
-//! is brought to the disk. So there is always a whole one, the old or the new.
+//! A write creates a temporary file next to the old one, syncs it, renames it, and syncs the directory. A complete
+//! file, old or new, therefore always exists.
 //!
-//! Writers take turns, and none lowers the mark. A process that is killed while it writes goes on writing (on a dirty
-//! scheduler, which nothing interrupts), while its successor already writes more.
+//! A mutex serializes the writers, and none lowers the mark. A killed process may still be writing on a dirty
+//! scheduler, which cannot be interrupted, while its successor already writes a higher mark.
 
 use rustler::{Binary, NifResult};
 use std::ffi::OsString;
@@ -15,21 +16,22 @@ use std::sync::{Mutex, PoisonError};
 
 static WRITERS: Mutex<()> = Mutex::new(());
 
-/// `fence_read(Path) -> {ok, Mark} | {ok, none} | {error, Sentence}`: `none` if there is no such file.
+/// `fence_read(Path) -> {ok, Mark} | {ok, none} | {error, Sentence}`: `none` if the file does not exist.
 #[rustler::nif(schedule = "DirtyIo")]
 fn fence_read(path: Binary) -> NifResult<Result<Option<u64>, String>> {
     Ok(read(&path_of(&path)?).map_err(|error| error.to_string()))
 }
 
-/// `fence_store(Path, Mark) -> {ok, ok} | {error, Sentence}`: when it has returned, no crash of the machine loses it.
+/// `fence_store(Path, Mark) -> {ok, Stored} | {error, Sentence}`: after it returns, the mark survives a crash of the
+/// machine. `Stored` is `false` if the file already had this mark or a higher one.
 #[rustler::nif(schedule = "DirtyIo")]
 fn fence_store(path: Binary, mark: u64) -> NifResult<Result<bool, String>> {
     let path = path_of(&path)?;
-    // Whoever panicked meanwhile has left a whole file.
-    let _turn = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A writer that panicked has left a complete file.
+    let _guard = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
     let stored = match read(&path) {
         Ok(Some(before)) if before >= mark => Ok(false),
-        // A file that cannot be read is replaced: what it said was known when it was written.
+        // An unreadable file is replaced: the voter that wrote it knew its mark.
         _ => write(&path, mark).map(|()| true),
     };
     Ok(stored.map_err(|error| error.to_string()))
@@ -44,13 +46,13 @@ fn read(path: &Path) -> io::Result<Option<u64>> {
         .strip_prefix(HEAD)
         .and_then(|rest| rest.strip_suffix('\n'))
         .and_then(|digits| digits.parse().ok());
-    let is_none = || {
+    let invalid = || {
         io::Error::new(
             ErrorKind::InvalidData,
-            "it is not a file of fences, or not a whole one",
+            "not a fence file, or an incomplete one",
         )
     };
-    mark.map(Some).ok_or_else(is_none)
+    mark.map(Some).ok_or_else(invalid)
 }
 
 const HEAD: &str = "canal_lock_quorum fences below ";
@@ -72,7 +74,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// A folder cannot be opened there.
+/// Directories cannot be opened on these systems.
 #[cfg(not(unix))]
 fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())

@@ -1,28 +1,32 @@
-//! The border between the BEAM and `quorum`: terms, resources, the clock, the file of the fences. No logic of locks.
+//! The interface between the BEAM and `quorum`: terms, resources, the clock, and the file of the fence mark. It
+//! contains no lock logic.
 //!
-//! | room | what it does |
+//! | file | content |
 //! |---|---|
-//! | `agent.rs` | the agent of this node: what goes in and comes out, in steps |
-//! | `voter.rs` | the voter of this node, which outlives the process that runs it |
-//! | `lock.rs` | a lock in the hands of its holder: is it mine, and give it back |
-//! | `fences.rs` | the mark that fences are reserved up to, on disk |
-//! | `setup.rs` | what both machines are started with |
-//! | `machine.rs` | at most one of each in a VM; what they have in common at the border |
-//! | `clock.rs` | the time that leases are counted by |
-//! | `error.rs` | what goes wrong |
+//! | `agent.rs` | the NIFs of this node's agent: events in, outputs out, in steps |
+//! | `agent_cell.rs` | the state that the agent's process and lock holders share |
+//! | `voter.rs` | the NIFs of this node's voter, which outlives the process that runs it |
+//! | `lock.rs` | the handle of a lock: whether it is held, and its release |
+//! | `fences.rs` | the stored fence mark |
+//! | `setup.rs` | the setup of both machines |
+//! | `machine.rs` | code that both machines share: one current machine per VM, steps, frames |
+//! | `clock.rs` | the clock of the leases |
+//! | `error.rs` | the reasons why a NIF raises |
 //!
-//! The processes around it (`src/quorum/canal_lock_quorum_agent.erl`, `..._voter.erl`) gather what is in their
-//! mailboxes and hand it over in one call, a *step*. A step takes a bounded number of events, and tells the scheduler
-//! how long it took.
+//! The agent's and the voter's process (`src/quorum/canal_lock_quorum_agent.erl`, `..._voter.erl`) collect the
+//! messages of their mailboxes and pass them to a machine in one call, a *step*. A step takes a bounded number of
+//! events and reports its duration to the scheduler.
 //!
-//! Memory comes from the C library, not from the VM as that of the other library does: a step takes and frees many
-//! small pieces, and the process that takes them moves from scheduler to scheduler, for which the VM's allocators send
-//! each piece home. With them four nodes do a sixth less.
+//! Unlike the permits library, this one allocates with the C library, not with the VM's allocators. A step allocates
+//! and frees many small blocks, and its process moves between schedulers. The VM's allocators return each block to
+//! the scheduler that allocated it, which makes four nodes a sixth slower.
 //!
-//! All NIFs but those that write to the disk run on normal schedulers: a process that is killed inside of one is not
-//! announced dead before it has returned, so nothing goes on behind the back of its successor.
+//! All NIFs except those that write to the disk run on normal schedulers. The VM reports a process that is killed
+//! inside such a NIF as dead only after the NIF has returned, so an old process never runs a step after its successor
+//! has started.
 
 mod agent;
+mod agent_cell;
 mod clock;
 mod error;
 mod fences;

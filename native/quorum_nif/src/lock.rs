@@ -1,10 +1,10 @@
-//! A lock in the hands of its holder: is it still mine, and give it back. Both are asked of a few words of memory,
-//! without the agent's process.
+//! The handle of a lock: checks whether it is held, and releases it. Both read a few words of memory and need no call
+//! of the agent's process.
 //!
-//! To give a lock back without waiting is one call: it marks the lock and sends the agent's process a message. The
-//! caller cannot be killed between the two, so no lock is left that is neither held nor given back.
+//! A release without waiting is one NIF call: it marks the lock and sends a message to the agent's process. The VM
+//! cannot kill the caller between the two, so no lock stays marked as released without a message.
 
-use crate::agent::AgentCell;
+use crate::agent_cell::AgentCell;
 use crate::clock;
 use quorum::lease::Standing;
 use quorum::message::Token;
@@ -16,15 +16,15 @@ mod atoms {
     rustler::atoms! { full, not_held, ok, try_unlock }
 }
 
-/// What stands behind the reference in a lock.
+/// The resource behind the reference in a lock.
 pub(crate) struct LockHandle {
     agent: Arc<AgentCell>,
     standing: Arc<Standing>,
     token: Token,
-    /// The process that runs the agent.
+    /// The agent's process.
     process: LocalPid,
-    /// That somebody has given it back, one and no other; the agent may not have heard of it yet.
-    gone: AtomicBool,
+    /// Whether a caller has released it. Only one caller succeeds, and the agent may not know yet.
+    released: AtomicBool,
 }
 
 #[rustler::resource_impl]
@@ -37,19 +37,19 @@ impl LockHandle {
         token: Token,
         process: LocalPid,
     ) -> LockHandle {
-        let gone = AtomicBool::new(false);
+        let released = AtomicBool::new(false);
         LockHandle {
             agent,
             standing,
             token,
             process,
-            gone,
+            released,
         }
     }
 
     fn is_held(&self) -> bool {
-        // Acquire: whoever has heard that it was given back finds it so.
-        !self.gone.load(Ordering::Acquire) && self.agent.lease().holds(&self.standing, clock::now)
+        // Acquire: a process that knows of the release finds the lock released.
+        !self.released.load(Ordering::Acquire) && self.agent.lease.holds(&self.standing, clock::now)
     }
 }
 
@@ -59,8 +59,8 @@ fn held(lock: ResourceArc<LockHandle>) -> bool {
     lock.is_held()
 }
 
-/// `token(Handle) -> Token | not_held`: by which number the agent of this node knows it. One of an agent that was ended
-/// is not held.
+/// `token(Handle) -> Token | not_held`: the token by which the agent of this node knows the lock. `not_held` if its
+/// agent was ended.
 #[rustler::nif]
 fn token(env: Env, lock: ResourceArc<LockHandle>) -> Term {
     if lock.agent.is_current() {
@@ -70,29 +70,29 @@ fn token(env: Env, lock: ResourceArc<LockHandle>) -> Term {
     }
 }
 
-/// `claim(Handle) -> boolean()`: for the agent's process, which is about to give it back for somebody who waits.
-/// `false` if `give_back` was earlier: its message is on the way.
+/// `claim(Handle) -> boolean()`: marks the lock as released, for the agent's process, which releases it for a waiting
+/// caller. `false` if `give_back` marked it first: its message is in the mailbox.
 #[rustler::nif]
 fn claim(lock: ResourceArc<LockHandle>) -> bool {
-    !lock.gone.swap(true, Ordering::AcqRel)
+    !lock.released.swap(true, Ordering::AcqRel)
 }
 
-/// `give_back(Handle) -> ok | not_held | full`: the agent hears of it by a message, `{try_unlock, Token}`. Not if too
-/// many wait for a quorum (`full`): then nothing has happened.
+/// `give_back(Handle) -> ok | not_held | full`: releases the lock. The agent's process gets the message `{try_unlock,
+/// Token}`. `full` if too many unlocks wait for a quorum: the lock is unchanged.
 #[rustler::nif]
 fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
-    if !lock.agent.has_room() {
+    if !lock.agent.can_enqueue() {
         return atoms::full();
     }
     let was_held = lock.is_held();
-    if lock.gone.swap(true, Ordering::AcqRel) {
+    if lock.released.swap(true, Ordering::AcqRel) {
         return atoms::not_held();
     }
-    // Also if it was not held: the agent may not know yet.
+    // Also if it was not held: the agent may not know that it was lost.
     lock.agent.enqueue();
-    // To a process that is dead, nothing is to be told: its locks are lost.
-    let told = env.send(&lock.process, (atoms::try_unlock(), lock.token.0));
-    if told.is_ok() && was_held {
+    // If the process is dead, its locks are lost and need no message.
+    let sent = env.send(&lock.process, (atoms::try_unlock(), lock.token.0));
+    if sent.is_ok() && was_held {
         atoms::ok()
     } else {
         atoms::not_held()

@@ -1,8 +1,8 @@
-//! What the two machines have in common at the border.
+//! Code that both machines share.
 //!
-//! A VM has at most one agent and one voter: that one is the *current* one. Two agents of one node that both spoke
-//! would take each other for an earlier life, and so would voters; so the current one is ended before there is
-//! another, and a process that still has the old one is refused.
+//! A VM has at most one agent and one voter: the *current* ones. Voters would take two active agents of one node for
+//! successive lifetimes of one agent. The current machine is therefore ended before a new one is created, and the
+//! calls of a process that has the old one raise.
 
 use crate::clock;
 use crate::error::CallError;
@@ -16,7 +16,7 @@ mod atoms {
     rustler::atoms! { agent, infinity, send, voter }
 }
 
-/// The current one of its kind.
+/// The current machine of its kind.
 pub(crate) struct Current<M>(Mutex<Option<Arc<M>>>);
 
 impl<M> Current<M> {
@@ -24,12 +24,12 @@ impl<M> Current<M> {
         Self(Mutex::new(None))
     }
 
-    /// To look at it and to change it. Whoever panics meanwhile leaves one or the other, so poison means nothing.
+    /// Locks the cell. A panicking thread leaves a valid value, so poisoning is ignored.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Arc<M>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody's steps but those of the current one are taken.
+    /// Returns an error unless `machine` is the current one.
     pub(crate) fn check(&self, machine: &Arc<M>) -> Result<(), CallError> {
         match &*self.lock() {
             Some(current) if Arc::ptr_eq(current, machine) => Ok(()),
@@ -38,7 +38,8 @@ impl<M> Current<M> {
     }
 }
 
-/// A machine, and room to write frames in, which is used again and again: memory is the dearest part of a short step.
+/// A machine, and a buffer for encoding frames. The buffer is reused because allocation dominates the time of a short
+/// step.
 pub(crate) struct Running<M> {
     pub(crate) machine: M,
     pub(crate) bytes: Vec<u8>,
@@ -53,17 +54,18 @@ impl<M> Running<M> {
     }
 }
 
-/// A machine for the length of a step. If one has panicked in the middle of a step, it is what nobody has thought of.
+/// Locks a machine for a step. Fails if a panic has interrupted an earlier step, because its state may be
+/// inconsistent.
 pub(crate) fn take<M>(machine: &Mutex<M>) -> Result<MutexGuard<'_, M>, CallError> {
     machine.lock().map_err(|_| CallError::Broken)
 }
 
-/// A word that nobody has drawn before.
+/// A random word that is different from all earlier ones.
 pub(crate) fn random() -> Result<u64, CallError> {
     getrandom::u64().map_err(|_| CallError::NoRandom)
 }
 
-/// What is in a frame, or what is wrong with it.
+/// Decodes a frame, or explains why it is invalid.
 pub(crate) fn decoded(bytes: &Binary<'_>) -> Result<Frame, String> {
     frame::decode(bytes.as_slice()).map_err(|error| error.to_string())
 }
@@ -80,7 +82,7 @@ pub(crate) fn to_send<'a>(env: Env<'a>, send: &Send, bytes: &mut Vec<u8>) -> Ter
     (atoms::send(), to, send.to.place(), Binary::from(binary)).encode(env)
 }
 
-/// How many milliseconds until then, at least: a timer that comes early would have to be set again.
+/// The milliseconds until `deadline`, rounded up: a timer that fires early would have to be set again.
 pub(crate) fn wait<'a>(env: Env<'a>, deadline: Option<Time>, now: Time) -> Term<'a> {
     match deadline {
         Some(at) => ((at - now).as_nanos().div_ceil(1_000_000) as u64).encode(env),
@@ -92,7 +94,7 @@ fn infinity() -> Atom {
     atoms::infinity()
 }
 
-/// Tells the scheduler how long a step has taken, so that a process that takes long ones has fewer of them.
+/// Reports the duration of a step to the scheduler, so that a process with long steps runs less often.
 pub(crate) fn account(env: Env<'_>, since: Time) {
     const TIMESLICE_NS: u128 = 1_000_000;
     let percent = (clock::now() - since).as_nanos() * 100 / TIMESLICE_NS;

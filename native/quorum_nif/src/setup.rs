@@ -1,4 +1,4 @@
-//! What both machines are started with.
+//! The setup of both machines.
 
 use crate::error::CallError;
 use crate::machine::random;
@@ -11,7 +11,7 @@ use quorum::voter::{Fences, VoterSetup};
 use rustler::NifMap;
 use std::time::Duration;
 
-/// As `canal_lock_quorum_config` makes it.
+/// The map that `canal_lock_quorum_config` creates.
 #[derive(Clone, NifMap)]
 pub(crate) struct Setup {
     count: usize,
@@ -41,7 +41,7 @@ struct RulesInMs {
     batch: usize,
 }
 
-/// What is known of the fences of earlier lives: [`Fences`].
+/// The known fences of earlier lifetimes: [`Fences`].
 #[derive(NifMap)]
 pub(crate) struct FencesKnown {
     floor: Option<u64>,
@@ -129,7 +129,7 @@ fn default_rules() -> RulesInMs {
     }
 }
 
-/// `check(Setup) -> ok | Sentence`: which rule is impossible.
+/// `check(Setup) -> Sentence`: the first invalid constant, or an empty string.
 #[rustler::nif]
 fn check(setup: Setup) -> Result<String, rustler::Error> {
     setup.members()?;

@@ -1,5 +1,5 @@
-//! The voter of this node. Its memory is here and not in its process: it is what keeps a restart from costing a
-//! quarantine, in which the node's vote is missed by all.
+//! NIFs of the voter of this node. The voter's state is in this library and not in its process. A restarted process
+//! therefore continues with it, without a quarantine in which the node has no vote.
 
 use crate::clock;
 use crate::error::CallError;
@@ -16,7 +16,7 @@ mod atoms {
     rustler::atoms! { bad_frame, ok, store }
 }
 
-/// The voter, and what it lives by.
+/// The voter and its configuration.
 pub(crate) struct VoterCell {
     running: Mutex<Running<Voter>>,
     members: Members,
@@ -25,27 +25,27 @@ pub(crate) struct VoterCell {
     durable: bool,
 }
 
-/// A handle on it.
+/// The resource behind the voter's handle.
 pub(crate) struct VoterHandle(Arc<VoterCell>);
 
 #[rustler::resource_impl]
 impl Resource for VoterHandle {}
 
-/// As many as a step mostly has.
+/// The usual number of outputs of a step.
 const OUTPUTS: usize = 16;
 
 static CURRENT: Current<VoterCell> = Current::none();
 
-/// What is done in a step.
+/// An event that a step applies.
 #[derive(NifTaggedEnum)]
 enum VoterEvent<'a> {
     Frame(usize, Binary<'a>),
     Stored(u64),
 }
 
-/// `voter_open(Setup, Fences) -> {Handle, IsNew}`: a voter for the calling process to run. One whose process has died
-/// is taken over, if it lives by the same rules, has its fences stored or not as this one is to, and no panic has
-/// spoilt it; then `Fences` mean nothing.
+/// `voter_open(Setup, Fences) -> {Handle, IsNew}`: opens the voter that the calling process runs. An existing voter
+/// continues if it has the same members, rules and durability, and no panic has interrupted a step. `Fences` are then
+/// ignored.
 #[rustler::nif]
 fn voter_open(setup: Setup, known: FencesKnown) -> NifResult<(ResourceArc<VoterHandle>, bool)> {
     let rules = setup.rules();
@@ -71,7 +71,7 @@ fn voter_open(setup: Setup, known: FencesKnown) -> NifResult<(ResourceArc<VoterH
     Ok((ResourceArc::new(VoterHandle(cell)), true))
 }
 
-/// `voter_close(Handle) -> ok`: it is forgotten, with its votes.
+/// `voter_close(Handle) -> ok`: removes the voter and its votes.
 #[rustler::nif]
 fn voter_close(handle: ResourceArc<VoterHandle>) -> Atom {
     let mut current = CURRENT.lock();
@@ -81,7 +81,7 @@ fn voter_close(handle: ResourceArc<VoterHandle>) -> Atom {
     atoms::ok()
 }
 
-/// `voter_step(Handle, Events) -> {Outputs, WaitMs | infinity, IsVoting}`: all that has happened, and time that has
+/// `voter_step(Handle, Events) -> {Outputs, WaitMs | infinity, IsVoting}`: applies the events and the time that has
 /// passed.
 #[rustler::nif]
 fn voter_step<'a>(
@@ -128,7 +128,7 @@ fn voter_step<'a>(
     Ok(answer)
 }
 
-/// `voter_is_empty(Handle) -> boolean()`: whether it keeps no vote and no place of one that waits.
+/// `voter_is_empty(Handle) -> boolean()`: whether the voter has no votes and no queue positions.
 #[rustler::nif]
 fn voter_is_empty(handle: ResourceArc<VoterHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;

@@ -1,8 +1,9 @@
-//! How a request gets its votes, from its turn on this node to the lock.
+//! Collects the votes of a request, from the head of this node's queue to the lock.
 
 use super::locks::HeldLock;
+use super::output::{AgentOutput, Refusal, Request};
 use super::request::{Attempt, Pending, Stage};
-use super::{Agent, AgentOutput, Refusal, Request};
+use super::Agent;
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Mode, Name, Names, Op, Reason, Token, Turn};
@@ -12,7 +13,7 @@ use std::num::NonZeroU8;
 use std::sync::Arc;
 
 impl Agent {
-    /// Begins the attempts of those whose turn it has become.
+    /// Starts the attempts of requests that have become first in their queues.
     pub(super) fn start(&mut self) {
         while let Some(request) = self.starting.pop_front() {
             let Some(pending) = self.requests.get(&request) else {
@@ -25,7 +26,8 @@ impl Agent {
                 if let Some(pending) = self.requests.get_mut(&request).filter(|_| contended) {
                     pending.reason = Some(Reason::Turn);
                 }
-                // It asks from here on: an attempt that is refused at once has to leave the lines as one that asked.
+                // The request counts as asking from here on: if its attempt is refused immediately, it must leave the
+                // queue as an asking request.
                 let until = self.now;
                 self.stage(
                     request,
@@ -35,7 +37,7 @@ impl Agent {
                     },
                 );
                 self.attempt(request);
-                // With a reader the next one may be one, too.
+                // After a reader, the next request may be a reader, too.
                 self.next_in_line(&names);
             }
         }
@@ -46,7 +48,7 @@ impl Agent {
             .extend(names.iter().filter_map(|name| self.lines.first(name)));
     }
 
-    /// One more attempt of a request whose turn it is on this node.
+    /// Starts an attempt of a request that is first on this node.
     pub(super) fn attempt(&mut self, request: Request) {
         let (ready, connected, rules) = (self.ready(), self.connected(), self.setup.rules);
         let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
@@ -85,7 +87,8 @@ impl Agent {
         self.ask(request, asked, chosen);
     }
 
-    /// Asks these for their votes. Whether it is the turn of the request: then others are told so.
+    /// Asks `members` for their votes. If `chosen`, the first voter has voted for the request, and the other voters
+    /// are informed of it.
     fn ask(&mut self, request: Request, members: MemberSet, chosen: bool) {
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
@@ -108,15 +111,16 @@ impl Agent {
             names: names.clone(),
         };
         let others = if chosen { Turn::Nobody } else { Turn::Unknown };
-        self.tell(
+        self.enqueue(
             members.and(MemberSet::EMPTY.with(first)),
             &op(Turn::Earlier),
         );
-        self.tell(members.without(first), &op(others));
+        self.enqueue(members.without(first), &op(others));
     }
 
-    /// All its hope is that others give votes back. Not for long: the vote of the first, which it keeps, may be the
-    /// one that a lock lacks which is held by the others; or somebody takes another voter for the first, and waits.
+    /// Shortens an attempt that can only succeed if other requests release votes. The request keeps the vote of the
+    /// first voter, and a lock held without that voter may lack exactly this vote; or another request may treat
+    /// another voter as the first and wait for this one.
     fn shorten_attempt(&mut self, request: Request) {
         let soon = self.now + self.setup.rules.keep;
         let Some(pending) = self.requests.get_mut(&request) else {
@@ -152,7 +156,7 @@ impl Agent {
         }
     }
 
-    /// Takes the attempt back; another one comes after a pause.
+    /// Ends the attempt and releases its votes. Another attempt follows after a pause.
     pub(super) fn fail(&mut self, request: Request) {
         self.take_back(request);
         let rules = self.setup.rules;
@@ -162,7 +166,8 @@ impl Agent {
         if pending.chosen {
             return self.attempt(request);
         }
-        // With a place in the line of the first voter it will be told; without one it has to come and get one.
+        // With a position in the first voter's queue, the request gets a hint. Without one it must ask again to get a
+        // position.
         let placed = matches!(&pending.stage, Stage::Asking(attempt) if pending.waits.contains(attempt.first));
         pending.misses = if placed { 0 } else { pending.misses + 1 };
         let soon = rules.retry_base + rules.retry_step * pending.misses;
@@ -181,7 +186,7 @@ impl Agent {
         );
     }
 
-    /// Gives up the votes of the current attempt, if there is one.
+    /// Releases the votes of the current attempt, if there is one.
     fn take_back(&mut self, request: Request) {
         let Some(pending) = self.requests.get(&request) else {
             return;
@@ -192,7 +197,7 @@ impl Agent {
         let (token, asked) = (attempt.token, attempt.asked.minus(attempt.no));
         let fence = attempt.fence.unwrap_or_default();
         self.attempts.remove(&token);
-        self.tell(asked, &Op::Unlock { token, fence });
+        self.enqueue(asked, &Op::Unlock { token, fence });
     }
 
     fn refuse(&mut self, request: Request, why: Refusal) {
@@ -201,7 +206,7 @@ impl Agent {
         }
     }
 
-    /// Ends a request that has not been granted. Whether there was one.
+    /// Removes a request that is not granted. Returns whether it existed.
     pub(super) fn drop_request(&mut self, request: Request) -> bool {
         self.take_back(request);
         let Some(pending) = self.requests.remove(&request) else {
@@ -219,7 +224,7 @@ impl Agent {
         true
     }
 
-    /// A voter has answered a request, or forgotten that it had.
+    /// Applies a vote or a rejection to a request. `Err(None)` means that the voter has forgotten its vote.
     pub(super) fn count(
         &mut self,
         member: Member,
@@ -246,8 +251,8 @@ impl Agent {
                 pending.waits = pending.waits.without(member);
             }
             Err(reason) => {
-                // A fence that was agreed on is higher than all before for as long as each of its votes stands. Once
-                // one is gone another writer may be granted a higher one; so there is none to be granted here.
+                // An agreed fence is higher than all earlier fences only while all its votes stand. After one is
+                // lost, another writer may get a higher fence, so this fence must not be granted.
                 let outlived =
                     attempt.fence.is_some() && attempt.yes.or(attempt.lagging).contains(member);
                 attempt.refuse(member, reason);
@@ -255,7 +260,7 @@ impl Agent {
                     pending.waits = pending.waits.with(member);
                     pending.refused = true;
                 }
-                // Readers in the way outweigh all else: see Pending::alone.
+                // Readers as the reason take precedence: see `Pending::alone`.
                 if pending.reason != Some(Reason::Readers) {
                     pending.reason = reason.or(pending.reason);
                 }
@@ -275,8 +280,8 @@ impl Agent {
         self.decide(request);
     }
 
-    /// A voter cannot write the fence down yet. Its vote stands, and has to be taken back with the others; it only
-    /// does not help this attempt. It is as good as any for a lock that is held.
+    /// A voter cannot record the fence yet. Its vote stands and must be released with the others. It does not count
+    /// for this attempt, but counts for a lock once that is held.
     pub(super) fn lags(&mut self, member: Member, token: Token) {
         let Some(request) = self.attempts.get(&token).copied() else {
             return;
@@ -298,14 +303,14 @@ impl Agent {
         }
     }
 
-    /// Whether the votes are enough: then for a fence, then for the lock.
+    /// Checks whether the votes are enough, first for a fence, then for the lock.
     pub(super) fn decide(&mut self, request: Request) {
         let ready = self.ready();
         let Some(pending) = self.requests.get(&request) else {
             return;
         };
         let quorum = self.quorum(pending.mode);
-        let weak = self.setup.bugs;
+        let bugs = self.setup.bugs;
         let Some(Pending {
             stage: Stage::Asking(attempt),
             mode,
@@ -314,8 +319,8 @@ impl Agent {
         else {
             return;
         };
-        // Also when the timer is late: as long as an attempt lasts no voter drops the votes for it, which are
-        // younger. Later one may have, and another writer been granted a higher fence.
+        // This must hold even if the timer is late. During an attempt no voter drops its votes, because they are
+        // younger than its lease. After it, a voter may have dropped them and granted another writer a higher fence.
         if attempt.until <= self.now {
             return self.fail(request);
         }
@@ -331,7 +336,7 @@ impl Agent {
         let (token, mode) = (attempt.token, *mode);
         let fence = match (attempt.fence, mode) {
             (Some(fence), _) => fence,
-            (None, Mode::Write) if weak.have(ProtocolBug::FenceNotWritten) => {
+            (None, Mode::Write) if bugs.have(ProtocolBug::FenceNotWritten) => {
                 attempt.highest().after(attempt.run)
             }
             (None, _) => attempt.highest(),
@@ -340,8 +345,8 @@ impl Agent {
         let mut behind = MemberSet::EMPTY;
         for (member, said) in std::mem::take(&mut attempt.fences) {
             let wrote =
-                mode == Mode::Read || said >= fence || weak.have(ProtocolBug::FenceNotWritten);
-            if wrote || weak.have(ProtocolBug::FenceNotAwaited) {
+                mode == Mode::Read || said >= fence || bugs.have(ProtocolBug::FenceNotWritten);
+            if wrote || bugs.have(ProtocolBug::FenceNotAwaited) {
                 attempt.wrote = attempt.wrote.with(member);
             }
             if !wrote {
@@ -349,7 +354,7 @@ impl Agent {
             }
         }
         let (yes, wrote, run) = (attempt.yes, attempt.wrote, attempt.run);
-        self.tell(behind, &Op::Confirm { token, fence });
+        self.enqueue(behind, &Op::Confirm { token, fence });
         if wrote.len() >= quorum && self.locks.lease.until(yes.and(wrote), quorum) > self.now {
             self.grant(request, token, (fence, run), Standing::new(yes, quorum));
         }
@@ -393,19 +398,19 @@ impl Agent {
         );
     }
 
-    /// This node waits no longer in the lines of these voters; unless another of its readers does, with whom it shares
-    /// the place.
+    /// Removes this node from the queues of these voters, except for names that another of its requests asks for:
+    /// they share the position.
     fn leave(&mut self, members: MemberSet, names: &Names) {
         let left = names
             .iter()
             .filter(|name| self.lines.asking(name).is_empty());
         if let Some(names) = Names::new(left.cloned().collect()) {
-            self.tell(members, &Op::Leave { names });
+            self.enqueue(members, &Op::Leave { names });
         }
     }
 
-    /// A voter is there to be asked: those that paused for lack of one need not any longer.
-    pub(super) fn awake(&mut self) {
+    /// A voter can be asked again: requests that paused because too few voters were ready start an attempt.
+    pub(super) fn retry_short(&mut self) {
         let short = |pending: &Pending| matches!(pending.stage, Stage::Pausing { short: true, .. });
         let waking = self
             .requests
@@ -434,24 +439,24 @@ impl Agent {
         self.decide(request);
     }
 
-    /// It may be this agent's turn for `names` at `member`. A request that wants several of them is woken once: the
-    /// second name must not leave it chosen when the first has sent it off, or it comes again as soon as it has
-    /// failed.
+    /// `member` hints that this agent may be the next for `names`. A request for several of them is woken once.
+    /// Otherwise the second name would mark it as chosen after the first had already triggered its attempt, and it
+    /// would try again immediately after a failure.
     pub(super) fn hint(&mut self, member: Member, names: Vec<Name>) {
         let mut woken = BTreeSet::new();
         for name in names {
             let asking = self.lines.asking(&name);
             if asking.is_empty() {
-                self.tell(
+                self.enqueue(
                     MemberSet::EMPTY.with(member),
                     &Op::Leave { names: name.into() },
                 );
             }
             woken.extend(asking);
         }
-        // The others keep the name in another order. Two agents that were hinted at by one voter each would take the
-        // vote there, be refused at the other's, give it back, and so hint at each other for ever. So theirs are for
-        // whoever has the vote of the first alone.
+        // Other voters have their queues in another order. Two agents with a hint from one voter each would each take
+        // that voter's vote, be rejected by the other voter, release the vote, and thereby cause hints for each other
+        // forever. A hint of another voter therefore only counts for a request that has the vote of the first voter.
         let chosen = self.ready().iter().next() == Some(member);
         for request in woken {
             let Some(pending) = self.requests.get_mut(&request) else {

@@ -1,22 +1,22 @@
-//! Who goes first on this node.
+//! Queues of the requests of this node.
 //!
-//! Requests of one node for the same name wait here, in the order in which they came, and ask the voters one after
-//! the other: a voter would refuse the second anyhow. Readers ask together. A request for several names joins all
-//! their lines at once, so no two of them wait for each other.
+//! Requests of one node for the same name wait here in their order of arrival and ask the voters one at a time,
+//! because a voter would reject the second one anyway. Readers ask together. A request for several names joins all
+//! their queues at once, so no two such requests wait for each other.
 
-use super::Request;
+use super::output::Request;
 use crate::message::{Mode, Name, Names};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Line {
-    /// That a writer asks, or has it.
+    /// Whether a writer asks for the name or has it.
     writer: bool,
-    /// How many readers ask, or have it.
+    /// How many readers ask for the name or have it.
     readers: usize,
-    /// Those that ask.
+    /// The requests that ask voters for the name.
     asking: BTreeSet<Request>,
-    /// That the last one that was granted had others of other nodes before it, and so will the next.
+    /// Whether the last granted request waited for requests of other nodes. The next one probably will, too.
     contended: bool,
     waiting: VecDeque<Request>,
 }
@@ -25,7 +25,7 @@ struct Line {
 pub(super) struct Lines(BTreeMap<Name, Line>);
 
 impl Lines {
-    /// `request` comes last.
+    /// Adds `request` to the ends of the queues of its names.
     pub(super) fn join(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
             self.0
@@ -36,7 +36,8 @@ impl Lines {
         }
     }
 
-    /// `request` is to ask, if it is the first for all its names and nobody is in its way.
+    /// Moves `request` from waiting to asking, if it is first in all its queues and no lock or asking request
+    /// conflicts with it. Returns whether it did.
     pub(super) fn start(&mut self, request: Request, names: &Names, mode: Mode) -> bool {
         let free = |line: &Line| !line.writer && (mode == Mode::Read || line.readers == 0);
         let first = |line: &Line| line.waiting.front() == Some(&request);
@@ -61,7 +62,7 @@ impl Lines {
         true
     }
 
-    /// `request` asks no more: it has them. Whether it was refused before.
+    /// `request` is granted. `refused`: whether voters rejected it before, because of other requests.
     pub(super) fn granted(&mut self, request: Request, names: &Names, refused: bool) {
         for name in names.iter() {
             if let Some(line) = self.0.get_mut(name) {
@@ -71,7 +72,7 @@ impl Lines {
         }
     }
 
-    /// Whether others of other nodes are likely to be before whoever asks for `names` now.
+    /// Whether a request for `names` probably has to wait for requests of other nodes.
     pub(super) fn contended(&self, names: &Names) -> bool {
         names
             .iter()
@@ -88,7 +89,7 @@ impl Lines {
         }
     }
 
-    /// One that asked, or had them, is gone.
+    /// An asking request or a holder of `names` is gone.
     pub(super) fn gone(&mut self, request: Option<Request>, names: &Names, mode: Mode) {
         for name in names.iter() {
             let Some(line) = self.0.get_mut(name) else {
@@ -103,7 +104,7 @@ impl Lines {
         }
     }
 
-    /// One that waited is gone.
+    /// A waiting request is gone.
     pub(super) fn leave(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
             let Some(line) = self.0.get_mut(name) else {
@@ -114,19 +115,19 @@ impl Lines {
         }
     }
 
-    /// The first that waits for `name`.
+    /// The first waiting request for `name`.
     pub(super) fn first(&self, name: &Name) -> Option<Request> {
         self.waiting(name).next()
     }
 
-    /// Those that wait for `name`, in order.
+    /// The waiting requests for `name`, in order.
     pub(super) fn waiting(&self, name: &Name) -> impl Iterator<Item = Request> + '_ {
         let line = self.0.get(name);
         line.into_iter()
             .flat_map(|line| line.waiting.iter().copied())
     }
 
-    /// Those that ask for `name`.
+    /// The asking requests for `name`.
     pub(super) fn asking(&self, name: &Name) -> Vec<Request> {
         self.0
             .get(name)

@@ -1,7 +1,7 @@
-//! What this node holds.
+//! The locks that this node holds.
 //!
-//! Locks with the same votes end at the same moment, and there are few sets of votes. So locks are counted by their
-//! votes, and to know whether any of 100,000 is at risk is to look at a handful of sets.
+//! Locks with the same votes expire at the same moment, and there are few different sets of votes. Locks are
+//! therefore counted per set of votes. A check whether any of 100,000 locks is at risk reads only these sets.
 
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
@@ -14,37 +14,46 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HeldLock {
-    /// By which its holder knows it. Voters know the attempt, by which it is found here.
+    /// The token that the holder has. Voters, and this table, know the lock by the token of the attempt.
     pub(super) token: Token,
     pub(super) names: Names,
     pub(super) mode: Mode,
     pub(super) fence: Fence,
-    /// The last fence of the run: the one that voters know.
+    /// The last fence of the run: the fence that voters have.
     pub(super) last: Fence,
     pub(super) since: Time,
-    /// Until when it may be passed on, unless it is the last of the run.
+    /// Until when it may be passed on. `None` for the last lock of a run.
     pub(super) pass_until: Option<Time>,
     pub(super) standing: Arc<Standing>,
 }
 
-/// What a set of votes is told apart by: who voted, and how many it takes.
+/// The result of a release.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Released {
+    /// Another request of this node got the lock.
+    Passed,
+    /// The votes were released.
+    GivenUp,
+}
+
+/// The voters of a lock, and how many votes it needs.
 type Votes = (MemberSet, usize);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Alike {
     count: usize,
-    /// Of their tokens.
+    /// The digest of their tokens.
     digest: Digest,
-    /// That their holders have been told that they are at risk.
+    /// Whether their holders were notified that the locks are at risk.
     warned: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Locks {
     pub(super) lease: Arc<Lease>,
-    /// By their attempts.
+    /// The held locks by attempt.
     held: BTreeMap<Token, HeldLock>,
-    /// The attempts of those that were passed on.
+    /// The attempt of each lock that was passed on, by its current token.
     passed: BTreeMap<Token, Token>,
     alike: BTreeMap<Votes, Alike>,
 }
@@ -59,19 +68,19 @@ impl Locks {
         }
     }
 
-    /// Of a lock that is held, as its holder knows it.
+    /// The attempt of a held lock, by the token that the holder has.
     pub(super) fn attempt_of(&self, token: Token) -> Option<Token> {
         let attempt = self.passed.get(&token).copied().unwrap_or(token);
         let lock = self.held.get(&attempt)?;
         (lock.token == token).then_some(attempt)
     }
 
-    /// As its holder knows it.
+    /// The token that the holder of an attempt's lock has.
     pub(super) fn token_of(&self, attempt: Token) -> Token {
         self.held.get(&attempt).map_or(attempt, |lock| lock.token)
     }
 
-    /// From now on that is how the holder knows it.
+    /// Replaces the holder's token `before` with `token`.
     pub(super) fn passed(&mut self, token: Token, before: Token, attempt: Token) {
         self.passed.remove(&before);
         self.passed.insert(token, attempt);
@@ -96,7 +105,7 @@ impl Locks {
         self.held.get(&token)
     }
 
-    /// Its votes are not to be changed by this.
+    /// The caller must not change the lock's votes: they are counted in `alike`.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut HeldLock> {
         self.held.get_mut(&token)
     }
@@ -109,14 +118,15 @@ impl Locks {
         self.held.is_empty() && self.passed.is_empty()
     }
 
-    /// From `from` on, in order.
+    /// The locks with attempts from `from` on, in ascending order.
     pub(super) fn range(&self, from: Token) -> impl Iterator<Item = (Token, &HeldLock)> {
         self.held
             .range((Bound::Included(from), Bound::Unbounded))
             .map(|(token, lock)| (*token, lock))
     }
 
-    /// `member` votes for it, or no longer does. Answers whether it is at risk by that, with others that know it.
+    /// Adds or removes the vote of `member`. Returns whether the lock is at risk now, like other locks whose holders
+    /// were notified.
     pub(super) fn vote(&mut self, token: Token, member: Member, given: bool) -> bool {
         let Some(lock) = self.held.get(&token) else {
             return false;
@@ -137,7 +147,7 @@ impl Locks {
         alike.warned && !warned
     }
 
-    /// `member` has forgotten all its votes.
+    /// Removes all votes of `member`, which has forgotten them.
     pub(super) fn forgotten(&mut self, member: Member) {
         for lock in self.held.values() {
             lock.standing.set(lock.standing.votes().without(member));
@@ -145,7 +155,7 @@ impl Locks {
         let mut alike: BTreeMap<Votes, Alike> = BTreeMap::new();
         for ((set, quorum), old) in std::mem::take(&mut self.alike) {
             let new = alike.entry((set.without(member), quorum)).or_default();
-            // Those that have not been told are told once more with those that have.
+            // If only one of the merged sets was notified, all its holders are notified again.
             new.warned = old.warned && (new.count == 0 || new.warned);
             new.count += old.count;
             new.digest = new.digest.plus(old.digest);
@@ -153,7 +163,7 @@ impl Locks {
         self.alike = alike;
     }
 
-    /// Of the locks that `member` has a vote for.
+    /// The digest of the locks that `member` has a vote for.
     pub(super) fn digest(&self, member: Member) -> Digest {
         let voted = self
             .alike
@@ -162,17 +172,17 @@ impl Locks {
         voted.fold(Digest::default(), |sum, (_, alike)| sum.plus(alike.digest))
     }
 
-    /// Whether a lock is without the vote of `member`.
+    /// Whether any lock lacks the vote of `member`.
     pub(super) fn lacks(&self, member: Member) -> bool {
         self.alike.keys().any(|(set, _)| !set.contains(member))
     }
 
-    /// Locks that are over at `now`.
-    pub(super) fn over(&self, now: Time) -> Vec<Token> {
+    /// The locks whose lease has expired at `now`.
+    pub(super) fn expired(&self, now: Time) -> Vec<Token> {
         self.among(|(set, quorum), _| self.lease.until(*set, *quorum) <= now)
     }
 
-    /// Locks of which less than `left` is left, and whose holders have not been told since there was more.
+    /// The locks with less than `left` of their lease left, whose holders have not been notified since more was left.
     pub(super) fn at_risk(&mut self, now: Time, left: Duration) -> Vec<Token> {
         let at_risk = |votes: &Votes, lease: &Lease| lease.until(votes.0, votes.1) < now + left;
         let tokens = self.among(|votes, alike| !alike.warned && at_risk(votes, &self.lease));
@@ -182,7 +192,7 @@ impl Locks {
         tokens
     }
 
-    /// When to look again, if nothing is renewed.
+    /// When the next lock expires or becomes at risk, if nothing is renewed.
     pub(super) fn deadline(&self, left: Duration) -> Option<Time> {
         let next = |((set, quorum), alike): (&Votes, &Alike)| {
             let until = self.lease.until(*set, *quorum);
@@ -213,7 +223,7 @@ impl Locks {
         locks.map(|(token, _)| *token).collect()
     }
 
-    /// Whether its like had been told that they are at risk.
+    /// Removes a lock from the count of its set. Returns whether the holders of the set were notified.
     fn discount(&mut self, token: Token, votes: Votes) -> bool {
         let Some(alike) = self.alike.get_mut(&votes) else {
             return false;
@@ -251,7 +261,7 @@ fn votes(standing: &Standing) -> Votes {
     (standing.votes(), standing.quorum())
 }
 
-// What is behind the Arcs belongs to one state of one agent; a copy of the agent must have its own.
+// A copied agent must have its own standings and lease, because the original changes them.
 impl Clone for Locks {
     fn clone(&self) -> Locks {
         let own = |lock: &HeldLock| HeldLock {

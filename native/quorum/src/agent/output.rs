@@ -1,4 +1,4 @@
-//! What goes into an agent and comes out of it, but for frames.
+//! Inputs and outputs of an agent, except frames.
 
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet, Members};
@@ -8,81 +8,81 @@ use crate::rules::Rules;
 use crate::time::Time;
 use std::sync::Arc;
 
-/// What an agent starts with.
+/// The setup of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AgentSetup {
-    /// The list.
+    /// The member list.
     pub members: Members,
-    /// The constants.
+    /// The constants of the protocol.
     pub rules: Rules,
-    /// None, but in a model.
+    /// Enabled protocol bugs: none outside models.
     pub bugs: Weaknesses,
-    /// Of this life: random.
+    /// The agent's lifetime: a random number.
     pub incarnation: Incarnation,
-    /// For the pauses between attempts: random.
+    /// The seed of the random pauses between attempts.
     pub seed: u64,
 }
 
-/// The caller's number for something that it asked for. Each is used once.
+/// The caller's number of a request or an unlock. Each number is used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request(pub u64);
 
-/// What an agent wants done.
+/// An action that an agent requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AgentOutput {
-    /// Send it.
+    /// Send this frame.
     Send(Send),
-    /// The lock is held.
+    /// A lock was granted.
     Granted {
-        /// Who asked.
+        /// The request.
         request: Request,
-        /// The lock.
+        /// The lock's token.
         token: Token,
-        /// The attempt whose votes it has: the same number, unless it was passed on by another of this node.
+        /// The attempt that collected the votes. It equals `token` unless the lock was passed on within this node.
         attempt: Token,
-        /// Its fence: of a writer higher than that of any writer before; of a reader not lower.
+        /// The fence. A writer's fence is higher than that of any earlier writer; a reader's fence is not lower.
         fence: Fence,
-        /// To ask [`holds`](crate::lease::Lease::holds) about.
+        /// The argument of [`holds`](crate::lease::Lease::holds).
         standing: Arc<Standing>,
     },
-    /// It was not to be had.
+    /// A request was refused.
     Refused {
-        /// Who asked.
+        /// The request.
         request: Request,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// [`unlock`](super::Agent::unlock) is done.
+    /// An [`unlock`](super::Agent::unlock) is complete.
     Unlocked {
-        /// Who asked.
+        /// The request.
         request: Request,
-        /// That a quorum has said so. Otherwise it did not in time, and the voters that could not be reached forget
-        /// the lock by themselves.
+        /// Whether a quorum has confirmed it. Otherwise it did not confirm in time, and the lease of the remaining
+        /// votes expires.
         confirmed: bool,
     },
-    /// [`try_unlock`](super::Agent::try_unlock) is taken.
+    /// A [`try_unlock`](super::Agent::try_unlock) is accepted.
     Accepted {
-        /// Who asked.
+        /// The request.
         request: Request,
     },
-    /// Less than [`Rules::at_risk`] is left of the lock's lease. Said once, until there is more again.
+    /// Less than [`Rules::at_risk`] is left of the lock's lease. Reported once, until more is left again.
     AtRisk {
-        /// The lock.
+        /// The lock's token.
         token: Token,
     },
-    /// The lock is not held any more, and was given up.
+    /// The lock is lost, and the agent has released its votes.
     Lost {
-        /// The lock.
+        /// The lock's token.
         token: Token,
-        /// Why.
+        /// The reason.
         why: Loss,
     },
 }
 
-/// Why a lock was not to be had.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// Not in time.
+    /// The timeout of the request passed.
     Timeout,
     /// Too few members are connected.
     NoQuorum,
@@ -91,42 +91,42 @@ pub enum Refusal {
 /// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// Too few votes are left that count.
+    /// Fewer than a quorum of votes are valid.
     Quorum,
-    /// Somebody wanted it to be given up ([`revoke`](super::Agent::revoke)).
+    /// The lock was revoked ([`revoke`](super::Agent::revoke)).
     Revoked,
 }
 
-/// A lock that is held, as [`locks`](super::Agent::locks) tells it.
+/// A held lock, as reported by [`locks`](super::Agent::locks).
 #[derive(Clone, Copy, Debug)]
 pub struct Held<'a> {
-    /// The lock.
+    /// The lock's token.
     pub token: Token,
-    /// The attempt whose votes it has: see [`AgentOutput::Granted`].
+    /// The attempt that collected the votes: see [`AgentOutput::Granted`].
     pub attempt: Token,
-    /// What it locks.
+    /// The locked names.
     pub names: &'a Names,
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// Its fence.
+    /// The fence.
     pub fence: Fence,
-    /// When it was granted.
+    /// When the lock was granted.
     pub since: Time,
-    /// Who has voted for it.
+    /// The voters that have a vote for it.
     pub votes: MemberSet,
 }
 
-/// A voter, as [`status`](super::Agent::status) tells it.
+/// The state of a voter, as reported by [`status`](super::Agent::status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Which.
+    /// The voter's member.
     pub member: Member,
-    /// Whether its node is connected.
+    /// Whether the voter's node is connected.
     pub connected: bool,
-    /// Whether it answers.
+    /// Whether the voter answered its last batch in time.
     pub answers: bool,
-    /// What this agent is to it.
+    /// The agent's session at the voter.
     pub session: Option<Session>,
-    /// Until when its votes count.
+    /// When the lease of its votes expires.
     pub valid: Time,
 }

@@ -1,24 +1,26 @@
-//! Locks that are passed on from one process of this node to the next, on the same votes.
+//! Passes locks on from one process of this node to the next, with the same votes.
 //!
 //! ```text
-//!   asked for with    Lock t1 x, a run of 3     two more of this node wait for x: the voters take three fences
+//!   requested         Lock t1 x, run of 3       two more requests wait here: each voter gives three fences
 //!   granted           t1, fence 7
-//!   given back        t2, fence 8               the next one has it: no message
-//!   given back        t3, fence 9
-//!   given back        Unlock t1, fence 9        the last of the run, or nobody waits here any more
+//!   released          t2, fence 8               the next request has the lock: no message
+//!   released          t3, fence 9
+//!   released          Unlock t1, fence 9        the end of the run, or no request waits here
 //! ```
 //!
-//! To voters it is one lock, whose fence is the last of the run: higher than all before, and written down by a quorum
-//! before the first was granted. So it is for each fence of the run, and no other writer is given one of them. To
-//! holders each is a lock of its own, with a standing of its own: what was given back is over before the next one is
-//! granted.
+//! Voters see one lock, whose fence is the last of the run. That fence is higher than all earlier ones, and a quorum
+//! has recorded it before the first lock of the run is granted. The same holds for each fence of the run, and no
+//! other writer gets one of them. Each holder has its own lock with its own standing: a released lock is no longer
+//! held before the next one is granted.
 //!
-//! A run is as long as the line here was when it was asked for, and has a time; so others wait no longer for many
-//! locks than they would for one that is held for a while. The idea is that of lock cohorts (Dice, Marathe and Shavit,
-//! "Lock Cohorting", PPoPP 2012): a lock is cheap to pass on where it is already.
+//! A run has at most as many locks as this node's queue had requests when it was requested, and a time limit. Other
+//! nodes therefore wait no longer for a run than for one lock that is held for that time. The technique is lock
+//! cohorting (Dice, Marathe and Shavit, "Lock Cohorting", PPoPP 2012): passing a lock on within a node is cheap.
 
+use super::locks::Released;
+use super::output::{AgentOutput, Request};
 use super::request::Pending;
-use super::{Agent, AgentOutput, Request};
+use super::Agent;
 use crate::lease::Standing;
 use crate::members::MemberSet;
 use crate::message::{Mode, Name, Token};
@@ -27,7 +29,7 @@ use std::num::NonZeroU8;
 use std::sync::Arc;
 
 impl Agent {
-    /// How many locks may come of an attempt of `request`, with those that wait behind it here.
+    /// How many locks an attempt of `request` may serve: the request and the writers behind it in this node's queue.
     pub(super) fn run(&self, request: Request) -> NonZeroU8 {
         let name = self.requests.get(&request).and_then(writes_one);
         let Some(name) = name.filter(|_| !self.setup.bugs.have(ProtocolBug::FencesNotTaken)) else {
@@ -45,8 +47,8 @@ impl Agent {
             .unwrap_or(NonZeroU8::MIN)
     }
 
-    /// Its holder does not need it any more: the next one of this node has it, if there is one and it may; or it is
-    /// given up. None if there is no such lock.
+    /// The holder releases the lock. It is passed on to the next request of this node if possible; otherwise its
+    /// votes are released. `None` if there is no such lock.
     pub(super) fn release(&mut self, token: Token) -> Option<Released> {
         let attempt = self.locks.attempt_of(token)?;
         if let Some(next) = self.next_of_run(attempt) {
@@ -56,8 +58,8 @@ impl Agent {
         self.give_up(attempt).then_some(Released::GivenUp)
     }
 
-    /// Who is to have the lock next, if it may be passed on. One that is at risk may not: whoever gets a lock can count
-    /// on it for a while.
+    /// The next request for the lock, if it may be passed on. A lock at risk is not passed on, so that a new holder
+    /// has it for some time.
     fn next_of_run(&self, attempt: Token) -> Option<Request> {
         let lock = self.locks.get(attempt)?;
         let left = lock.pass_until.is_some_and(|until| self.now < until)
@@ -101,16 +103,7 @@ impl Agent {
     }
 }
 
-/// What became of a lock that was given back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Released {
-    /// Another one of this node has it.
-    Passed,
-    /// The voters are to forget it.
-    GivenUp,
-}
-
-/// The name, if it is for one name and to write: such locks can be passed on.
+/// The name, if the request is for one name and for writing. Only such locks can be passed on.
 fn writes_one(pending: &Pending) -> Option<&Name> {
     pending
         .names

@@ -1,16 +1,16 @@
-//! What an agent knows of one voter, and what it still has to say to it.
+//! The agent's state for one voter, and the operations it still has to send to it.
 //!
-//! There is at most one unanswered batch to a voter. What comes up meanwhile is kept in order and goes with the next:
-//! the busier the cluster, the larger its batches, and an operation never overtakes an earlier one. A batch that is
-//! not answered in time is taken for lost. Then nobody knows what the voter has done of it; so all that was kept for
-//! the voter is thrown away, and it is told which tokens live instead, range by range ([`Repair::Sync`]). That is
-//! also why a voter that hangs costs no memory.
+//! A voter has at most one unanswered batch. Operations that are added in the meantime stay in order and go with the
+//! next batch. Batches thus grow with the load, and an operation never overtakes an earlier one. A batch without an
+//! answer in time is considered lost, and the agent does not know whether the voter executed it. The agent then
+//! discards all queued operations for the voter and sends it the live tokens instead, range by range
+//! ([`Repair::Sync`]). A voter that hangs therefore uses no memory at the agent.
 
 use crate::message::{Op, Session, Token};
 use crate::time::Time;
 use std::collections::VecDeque;
 
-/// An operation that was sent and is answered.
+/// A sent operation that has a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sent {
     Lock(Token),
@@ -23,50 +23,50 @@ pub(super) enum Sent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     pub(super) seq: u64,
-    /// Then it is lost.
+    /// When the batch is considered lost.
     pub(super) until: Time,
     pub(super) sent: Vec<Sent>,
-    /// What the voter has done of the unlocks when it has done this.
+    /// The last unlock that the voter has executed once it has executed this batch.
     pub(super) unlocked: Option<u64>,
-    /// Where the repair stands then.
+    /// The rest of the repair after this batch.
     pub(super) repair: Repair,
-    /// That the voter will know that all has been asserted.
+    /// Whether this batch tells the voter that all locks are asserted.
     pub(super) settles: bool,
 }
 
-/// What the voter has to be told so that both sides know the same, and from which token on.
+/// What the voter must receive before both sides have the same state again, and from which token on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Repair {
     None,
-    /// Which tokens live: it may have missed something.
+    /// The live tokens: the voter may have missed operations.
     Sync(Token),
-    /// What is held without its vote: it has forgotten everything, or had refused.
+    /// The locks without its vote: the voter has forgotten its votes, or rejected these.
     Assert(Token),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     pub(super) connected: bool,
-    /// That its last batch was answered in time.
+    /// Whether its last batch was answered in time.
     pub(super) answers: bool,
-    /// That it is connected and has let an answer be late, and has given none in time since.
+    /// Whether it is connected, missed an answer, and has not answered in time since.
     pub(super) silent: bool,
     pub(super) session: Option<Session>,
-    /// That it knows all that was held when the session began.
+    /// Whether it knows all locks that were held when the session began.
     pub(super) settled: bool,
-    /// That it may have been told of locks in this session, before it settled, that were given back since: what was
-    /// on its way then was lost, and the unlocks with it.
+    /// Whether it may have votes, asserted in this session before it settled, for locks that were released since.
+    /// Their answer was lost, and with it their unlocks.
     pub(super) doubtful: bool,
     pub(super) seq: u64,
     pub(super) flight: Option<Flight>,
     pub(super) repair: Repair,
-    /// When it is to hear something again.
-    pub(super) speak: Time,
-    /// Not before then are its votes compared with what lives, again.
+    /// When the next heartbeat is due.
+    pub(super) next_batch: Time,
+    /// Before this time its digest is not compared again.
     pub(super) compare: Time,
-    /// How far it has come with the unlocks.
+    /// The last unlock that it has executed.
     pub(super) unlocked: u64,
-    /// What it is to do, each with how many unlocks there were.
+    /// Operations to send, each with the number of unlocks issued when it was queued.
     outbox: VecDeque<(Op, u64)>,
 }
 
@@ -82,27 +82,28 @@ impl Peer {
             seq: 0,
             flight: None,
             repair: Repair::None,
-            speak: now,
+            next_batch: now,
             compare: now,
             unlocked: 0,
             outbox: VecDeque::new(),
         }
     }
 
-    /// Whether it is worth asking for a vote.
+    /// Whether it can be asked for votes.
     pub(super) fn ready(&self) -> bool {
         self.connected && self.answers && self.session.is_some()
     }
 
-    /// It is to do `op`. Nothing is kept for a voter that is to be told everything anyhow when it is there again.
+    /// Queues `op`. Discards it if the voter is disconnected or has no session: it receives its full state later
+    /// anyway.
     pub(super) fn push(&mut self, op: Op, issued: u64) {
         if self.connected && self.session.is_some() {
             self.outbox.push_back((op, issued));
         }
     }
 
-    /// Moves what fits from the outbox to `ops`: so many, of so many bytes on the wire. How far the unlocks will be
-    /// done then.
+    /// Moves operations from the outbox to `ops`, up to `most` operations and `bytes` bytes in total. Returns the
+    /// last unlock that is executed with them.
     pub(super) fn take(
         &mut self,
         ops: &mut Vec<Op>,
@@ -110,20 +111,20 @@ impl Peer {
         bytes: usize,
         issued: u64,
     ) -> u64 {
-        let mut room = bytes.saturating_sub(ops.iter().map(crate::frame::wire_size).sum());
+        let mut space = bytes.saturating_sub(ops.iter().map(crate::frame::wire_size).sum());
         while ops.len() < most {
             let Some((op, _)) = self.outbox.front() else {
                 break;
             };
             let size = crate::frame::wire_size(op);
-            // The first goes in any case, or it would never go.
-            if size > room && !ops.is_empty() {
+            // The first operation is sent at any size, or it would stay forever.
+            if size > space && !ops.is_empty() {
                 break;
             }
-            room = room.saturating_sub(size);
+            space = space.saturating_sub(size);
             ops.extend(self.outbox.pop_front().map(|(op, _)| op));
         }
-        // Those that were issued before the next one, which may be an unlock itself.
+        // The unlocks before the next operation, which may be an unlock itself.
         self.outbox
             .front()
             .map_or(issued, |(_, at)| at.saturating_sub(1))
@@ -133,7 +134,7 @@ impl Peer {
         !self.outbox.is_empty()
     }
 
-    /// It may have missed something.
+    /// The voter may have missed operations: schedules a repair.
     pub(super) fn lose(&mut self) {
         self.flight = None;
         self.answers = false;
@@ -147,13 +148,13 @@ impl Peer {
         };
     }
 
-    /// It has answered in time. Whether it did not before.
+    /// The voter answered in time. Returns whether it had not before.
     pub(super) fn answered(&mut self) -> bool {
         self.silent = false;
         !std::mem::replace(&mut self.answers, true)
     }
 
-    /// It has forgotten everything, and this is the new beginning. `issued` unlocks need no longer be told.
+    /// The voter has forgotten everything, and `session` is new. It need not receive the `issued` unlocks.
     pub(super) fn begin(&mut self, session: Session, issued: u64) {
         self.session = Some(session);
         self.settled = false;
@@ -168,7 +169,7 @@ impl Peer {
 
     #[cfg(feature = "model")]
     pub(super) fn rebase(&mut self, now: Time) {
-        self.speak = self.speak.relative_to(now);
+        self.next_batch = self.next_batch.relative_to(now);
         self.compare = self.compare.relative_to(now);
         if let Some(flight) = &mut self.flight {
             flight.until = flight.until.relative_to(now);

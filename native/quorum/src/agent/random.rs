@@ -1,5 +1,5 @@
-//! The pauses between attempts: random, so that two that met do not meet again. From a seed, so that a history can be
-//! played again.
+//! Random pauses between attempts, so that two colliding requests do not collide again. The numbers come from a seed,
+//! so a run can be replayed.
 
 use crate::message::scatter;
 use std::time::Duration;
@@ -13,7 +13,7 @@ impl Random {
         Random(seed)
     }
 
-    /// More than nothing, at most `most`.
+    /// A duration above zero and at most `most`.
     pub(super) fn up_to(&mut self, most: Duration) -> Duration {
         let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).max(1);
         let word = scatter(self.0);
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_differ_and_keep_to_their_bounds() {
+    fn pauses_differ_and_stay_within_bounds() {
         let mut random = Random::new(7);
         let pauses: Vec<_> = (0..1000)
             .map(|_| random.up_to(Duration::from_nanos(10)).as_nanos())

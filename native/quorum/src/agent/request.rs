@@ -1,10 +1,10 @@
-//! A request to lock, from its first attempt to its last.
+//! A lock request, from its first attempt to its last.
 //!
 //! ```text
-//!   queued --> asking --> granted                  queued: others of this node are before it
+//!   queued --> asking --> granted                  queued: behind other requests of this node
 //!               |   ^
 //!               v   |  a hint, or a pause
-//!              pausing                             and from anywhere, by its deadline: refused
+//!              pausing                             from any state at its deadline: refused
 //! ```
 
 use crate::members::{Member, MemberSet};
@@ -12,31 +12,33 @@ use crate::message::{Fence, Mode, Names, Reason, Token};
 use crate::time::Time;
 use std::num::NonZeroU8;
 
-/// The votes for one token, while they are collected.
+/// One attempt: the votes for one token while they are collected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) token: Token,
     pub(super) until: Time,
-    /// Who goes first: if it says that others were here earlier, the attempt is over.
+    /// The voter that decides the order. If it answers that an earlier request goes first, the attempt ends.
     pub(super) first: Member,
-    /// That only the first has been asked.
+    /// Whether only the first voter was asked.
     pub(super) alone: bool,
     pub(super) asked: MemberSet,
-    /// How many fences the voters are asked for.
+    /// How many fences the attempt requests.
     pub(super) run: NonZeroU8,
     pub(super) yes: MemberSet,
     pub(super) no: MemberSet,
-    /// Those that were told that it is its turn at the first; and the first, if it was its turn from the beginning.
+    /// The voters that know that the first voter has chosen this request; and the first voter, if the request was
+    /// chosen from the beginning.
     pub(super) in_turn: MemberSet,
-    /// Those that refused, for others that have their votes or wait for them, and were not told so.
+    /// The voters that rejected the request because of other holders or waiters, and do not know that it is chosen.
     pub(super) turned: MemberSet,
-    /// Those that were, and whose votes others have: it is the next there, too, and will hear when they are given back.
+    /// The voters that know it and whose votes other requests have. There, too, the request is the next, and it gets
+    /// a hint when the votes are released.
     pub(super) busy: MemberSet,
-    /// Those that have a vote for it and cannot write down the fence yet.
+    /// The voters with a vote for the attempt that cannot record the fence yet.
     pub(super) lagging: MemberSet,
-    /// Those of the votes that are known to have written down the fence.
+    /// The voters that have recorded the fence.
     pub(super) wrote: MemberSet,
-    /// What each vote said.
+    /// The fence of each vote.
     pub(super) fences: Vec<(Member, Fence)>,
     /// The last fence of the run, once a quorum has voted.
     pub(super) fence: Option<Fence>,
@@ -73,7 +75,7 @@ impl Attempt {
         }
     }
 
-    /// `member` has voted, and said this number.
+    /// `member` has voted with this fence.
     pub(super) fn vote(&mut self, member: Member, fence: Fence) {
         if !self.yes.contains(member) {
             self.yes = self.yes.with(member);
@@ -81,15 +83,15 @@ impl Attempt {
         }
     }
 
-    /// These are asked, too.
+    /// Asks `members`, too.
     pub(super) fn widen(&mut self, members: MemberSet) {
         self.alone = false;
         self.asked = self.asked.or(members);
-        // Whatever one of them has said before, or forgotten, it is asked now.
+        // An earlier rejection does not count: the voter is asked again.
         self.no = self.no.minus(members);
     }
 
-    /// `member` has refused, for a reason, or forgotten.
+    /// `member` has rejected the attempt, or has forgotten its vote (`None`).
     pub(super) fn refuse(&mut self, member: Member, reason: Option<Reason>) {
         self.turned = self.turned.without(member);
         self.busy = self.busy.without(member);
@@ -108,7 +110,7 @@ impl Attempt {
         self.fences.retain(|(voter, _)| *voter != member);
     }
 
-    /// `member` may have its vote back that somebody else had: to be asked again, when the first has voted.
+    /// Another request may have released the vote of `member`. Ask it again when the first voter has voted.
     pub(super) fn freed(&mut self, member: Member) {
         if self.busy.contains(member) {
             self.busy = self.busy.without(member);
@@ -116,8 +118,8 @@ impl Attempt {
         }
     }
 
-    /// Those to be asked again, now that the first has voted and it is known whose turn it is. A refusal makes it the
-    /// next there.
+    /// Takes the voters to ask again once the first voter has voted. If such a voter rejects the request, it makes it
+    /// the next in its queue.
     pub(super) fn again(&mut self) -> MemberSet {
         if !self.yes.contains(self.first) {
             return MemberSet::EMPTY;
@@ -126,20 +128,21 @@ impl Attempt {
         std::mem::take(&mut self.turned)
     }
 
-    /// `member` cannot write down the fence yet.
+    /// `member` cannot record the fence yet.
     pub(super) fn lag(&mut self, member: Member) {
         self.lagging = self.lagging.with(member);
         self.yes = self.yes.without(member);
         self.wrote = self.wrote.without(member);
     }
 
-    /// Whether there is no hope for `quorum` votes.
+    /// Whether the attempt can no longer get `quorum` votes.
     pub(super) fn hopeless(&self, quorum: usize) -> bool {
         if self.alone {
             self.no.contains(self.first)
         } else {
-            // While the first has not refused, it may be its turn in spite of what others believe; and then whoever has
-            // their votes is likely to give them back soon, as it has given back that of the first.
+            // While the first voter has not rejected the request, it may be chosen although other voters rejected it.
+            // Requests that have their votes will probably release them soon, as they released the vote of the first
+            // voter.
             let hope = if self.no.contains(self.first) {
                 MemberSet::EMPTY
             } else {
@@ -149,12 +152,12 @@ impl Attempt {
         }
     }
 
-    /// Whether all its hope is that others give votes back.
+    /// Whether the attempt can only succeed if other requests release votes.
     pub(super) fn patient(&self, quorum: usize) -> bool {
         !self.alone && self.asked.minus(self.no).minus(self.lagging).len() < quorum
     }
 
-    /// The highest number that was said.
+    /// The highest fence of the votes.
     pub(super) fn highest(&self) -> Fence {
         self.fences
             .iter()
@@ -168,7 +171,7 @@ impl Attempt {
 pub(super) enum Stage {
     Queued,
     Asking(Attempt),
-    /// `short`: for lack of voters to ask, not for a refusal.
+    /// `short`: because too few voters were ready, not because of a rejection.
     Pausing {
         until: Time,
         short: bool,
@@ -181,17 +184,17 @@ pub(super) struct Pending {
     pub(super) mode: Mode,
     pub(super) deadline: Time,
     pub(super) stage: Stage,
-    /// How many attempts failed, one after the other, that left it without a place in the line of the first voter.
+    /// How many attempts in a row failed without a position in the first voter's queue.
     pub(super) misses: u32,
-    /// The highest number that a voter has said to it.
+    /// The highest fence that a voter has returned for it.
     pub(super) heard: Fence,
-    /// Why it was refused last, if it was; or is likely to be.
+    /// Why it was rejected last, or will probably be.
     pub(super) reason: Option<Reason>,
-    /// Whether others of other nodes were in its way.
+    /// Whether requests of other nodes conflicted with it.
     pub(super) refused: bool,
-    /// That it is its turn: the first voter has said so.
+    /// Whether the first voter has hinted that the request is the next.
     pub(super) chosen: bool,
-    /// Who keeps a place in the line for it.
+    /// The voters that keep a position in their queues for it.
     pub(super) waits: MemberSet,
 }
 
@@ -212,14 +215,14 @@ impl Pending {
         }
     }
 
-    /// Whether the next attempt is to ask the first voter alone, so that writers that split the votes come one after
-    /// the other. A writer that readers keep waiting asks all: its place in the line is what keeps new readers out,
-    /// and it has to keep that everywhere.
+    /// Whether the next attempt asks only the first voter, so that writers that split the votes go one after the
+    /// other. A writer that waits for readers asks all voters: its queue position keeps new readers out, and must do
+    /// so at every voter.
     pub(super) fn alone(&self) -> bool {
         matches!(self.reason, Some(Reason::Writer | Reason::Turn))
     }
 
-    /// Who has a vote for the current attempt.
+    /// The voters with a vote for the current attempt.
     pub(super) fn votes(&self) -> MemberSet {
         match &self.stage {
             Stage::Asking(attempt) => attempt.yes.or(attempt.lagging),
@@ -227,7 +230,7 @@ impl Pending {
         }
     }
 
-    /// When something has to happen without being asked.
+    /// When the request needs a timer event.
     pub(super) fn timer(&self) -> Time {
         match &self.stage {
             Stage::Queued => self.deadline,

@@ -1,10 +1,10 @@
-//! Which unlocks a quorum has done, told by counting.
+//! Counts the unlocks that a quorum of voters has executed.
 //!
-//! Each unlock has an ordinal, and goes to all voters, through one line to each: so one number a voter says how far
-//! it has come, and the quorum's place is the number that so many have reached. Nothing is kept for a single unlock,
-//! but who waits for it.
+//! Each unlock has an ordinal and goes to all voters, in the same order to each. One number per voter, the last
+//! ordinal that it has executed, is therefore enough. The quorum's number is the highest one that a quorum has
+//! reached. Only unlocks with a waiting caller take memory.
 
-use super::Request;
+use super::output::Request;
 use crate::time::Time;
 use std::collections::VecDeque;
 
@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 pub(super) struct Unlocks {
     issued: u64,
     done: u64,
-    /// Callers of `unlock`, who wait until theirs is done: ordinal, when they no longer do.
+    /// Callers of `unlock`, with the ordinal that they wait for and their deadline.
     unlocking: VecDeque<(u64, Time, Request)>,
-    /// Callers of `try_unlock`, who wait until fewer are pending: likewise.
-    crowded: VecDeque<(u64, Time, Request)>,
+    /// Callers of `try_unlock` that wait until fewer unlocks are pending, likewise.
+    throttled: VecDeque<(u64, Time, Request)>,
 }
 
 impl Unlocks {
-    /// One more. Its ordinal.
+    /// Counts one more unlock and returns its ordinal.
     pub(super) fn issue(&mut self) -> u64 {
         self.issued += 1;
         self.issued
@@ -29,7 +29,7 @@ impl Unlocks {
         self.issued
     }
 
-    /// How many wait for a quorum.
+    /// How many unlocks a quorum has not executed yet.
     pub(super) fn pending(&self) -> u64 {
         self.issued - self.done
     }
@@ -38,16 +38,16 @@ impl Unlocks {
         self.unlocking.push_back((self.issued, until, request));
     }
 
-    pub(super) fn await_room(&mut self, until: Time, request: Request) {
-        self.crowded.push_back((self.issued, until, request));
+    pub(super) fn await_accepted(&mut self, until: Time, request: Request) {
+        self.throttled.push_back((self.issued, until, request));
     }
 
-    /// A quorum has come so far.
+    /// A quorum has executed the unlocks up to `ordinal`.
     pub(super) fn reached(&mut self, ordinal: u64) {
         self.done = self.done.max(ordinal);
     }
 
-    /// Who has waited long enough for its unlock, and whether it is done.
+    /// Takes the next caller of `unlock` whose wait is over, and whether its unlock is executed.
     pub(super) fn unlocked(&mut self, now: Time) -> Option<(Request, bool)> {
         let (ordinal, until, request) = *self.unlocking.front()?;
         let done = ordinal <= self.done;
@@ -57,33 +57,34 @@ impl Unlocks {
             .map(|_| (request, done))
     }
 
-    /// Who has waited long enough for room among `most` pending ones.
+    /// Takes the next caller of `try_unlock` whose wait is over: at most `most` unlocks are pending, or its deadline
+    /// has passed.
     pub(super) fn accepted(&mut self, now: Time, most: u64) -> Option<Request> {
-        let (ordinal, until, request) = *self.crowded.front()?;
-        let room = ordinal.saturating_sub(self.done) <= most;
-        (room || until <= now)
-            .then(|| self.crowded.pop_front())
+        let (ordinal, until, request) = *self.throttled.front()?;
+        let accepted = ordinal.saturating_sub(self.done) <= most;
+        (accepted || until <= now)
+            .then(|| self.throttled.pop_front())
             .flatten()
             .map(|_| request)
     }
 
-    /// When the next one has waited long enough.
+    /// The next deadline of a caller.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.unlocking
             .front()
             .into_iter()
-            .chain(self.crowded.front())
+            .chain(self.throttled.front())
             .map(|(_, until, _)| *until)
             .min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.unlocking.is_empty() && self.crowded.is_empty()
+        self.unlocking.is_empty() && self.throttled.is_empty()
     }
 
     #[cfg(feature = "model")]
     pub(super) fn rebase(&mut self, now: Time) {
-        for (_, until, _) in self.unlocking.iter_mut().chain(&mut self.crowded) {
+        for (_, until, _) in self.unlocking.iter_mut().chain(&mut self.throttled) {
             *until = until.relative_to(now);
         }
     }

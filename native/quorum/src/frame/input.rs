@@ -1,17 +1,17 @@
-//! The bytes of a frame, as postcard reads them; and numbers in their shortest form only.
+//! Input of postcard that accepts numbers in their shortest form only.
 //!
-//! A number that is longer than it need be ends in a byte of 00 behind one with the highest bit set. Postcard reads
-//! numbers, flags and tags of `Option` byte by byte, the bytes of names all at once. A flag or a tag with the highest
-//! bit set is an error anyway; so where a byte of 00 follows one with that bit set, it is the end of such a number.
-//! (A field of the type `u8` or `i8` would spoil this. There is none.)
+//! A number in a longer form ends in a byte 00 after a byte with the highest bit set. postcard reads numbers, flags
+//! and tags of `Option` byte by byte, and the bytes of a name in one call. A flag or tag with the highest bit set is
+//! an error anyway. A byte 00 after a byte with that bit set therefore always ends such a number. (A field of type
+//! `u8` or `i8` would break this rule. There is none.)
 
 use postcard::de_flavors::Flavor;
 use postcard::{Error, Result};
 
-/// What is left of a frame.
+/// The bytes of a frame that are not read yet.
 pub(super) struct Input<'a> {
     left: &'a [u8],
-    /// The last byte that was read by itself.
+    /// The last byte that [`Flavor::pop`] returned.
     last: u8,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Input<'a> {
 }
 
 impl<'a> Flavor<'a> for Input<'a> {
-    /// How many bytes are left.
+    /// The number of bytes left.
     type Remainder = usize;
     type Source = &'a [u8];
 
@@ -42,7 +42,8 @@ impl<'a> Flavor<'a> for Input<'a> {
         Ok(byte)
     }
 
-    /// Postcard compares it with the counts of lists: one that is higher is not told to whoever makes the list.
+    /// postcard compares the hint with the count of a list, and passes no hint to the list's reader if the count is
+    /// higher.
     #[inline]
     fn size_hint(&self) -> Option<usize> {
         Some(self.left.len())

@@ -1,26 +1,30 @@
-//! How much of a batch an operation fills, told without writing it.
+//! The encoded size of an operation, computed without encoding it.
 
-use super::{BATCH_BYTES, MAX_NAME, MAX_NAMES, MAX_TOKENS};
+use crate::bounds::{MAX_NAME, MAX_NAMES, MAX_TOKENS};
 use crate::message::{Name, Names, Op};
 
-/// A number of 64 bits, at most.
+/// The most bytes of operations, by [`wire_size`], that an agent puts into a batch. This is enough for 1,000 locks of
+/// names of 200 bytes, so with usual names the operation count limits a batch first. Any single operation fits.
+pub const BATCH_BYTES: usize = 256 << 10;
+
+/// Most bytes of a 64-bit number.
 const NUMBER: usize = 10;
-/// A fence, at most.
+/// Most bytes of a fence.
 const FENCE: usize = 9;
-/// A kind, a mode, a flag, a run, a count of names.
+/// Bytes of a kind, a mode, a flag, a run, or a count of names.
 const SMALL: usize = 1;
-/// A count of tokens or the length of a name, at most.
+/// Most bytes of a count of tokens or of the length of a name.
 const COUNT: usize = 2;
 
 const LOCK: usize = SMALL + NUMBER + SMALL + SMALL + FENCE + SMALL + SMALL;
 const SYNC: usize = SMALL + NUMBER + NUMBER + COUNT;
 
-// Or there would be operations that no batch can carry.
+// Every single operation must fit a batch.
 const _: () = assert!(LOCK + MAX_NAMES * (COUNT + MAX_NAME) <= BATCH_BYTES);
 const _: () = assert!(SYNC + MAX_TOKENS * NUMBER <= BATCH_BYTES);
 
-/// How many bytes an operation takes in a batch, at most; numbers count as if they were long. As long as the sum is
-/// not above [`BATCH_BYTES`], the batch is a frame that others accept. Costs a look at each name's length.
+/// The most bytes that an operation takes in a batch. It counts every number at its longest form. A batch is a valid
+/// frame while the sum is at most [`BATCH_BYTES`]. The cost is one length check per name.
 #[must_use]
 pub fn wire_size(op: &Op) -> usize {
     match op {

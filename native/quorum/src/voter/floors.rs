@@ -1,19 +1,19 @@
-//! How far the fences of forgotten names went.
+//! Fences of forgotten names.
 //!
-//! A name that nobody holds or waits for takes no memory, but its next fence has to be higher than its last. So its
-//! last one goes into one of a fixed number of floors, chosen by a hash of the name, and a name that comes back
-//! begins above its floor. Voters that saw the same locks of the names of a floor, in the same order, give the same
-//! numbers: then no second round is needed to agree on one.
+//! A name without holders and waiters takes no memory, but its next fence must be higher than its last. The voter
+//! keeps the last fence in one of a fixed number of floors, chosen by a hash of the name. When the name returns, its
+//! fences begin above its floor. Voters that saw the same locks of the names of one floor, in the same order, give
+//! the same fences, so no second round is needed to agree on a fence.
 //!
-//! The hash is FNV-1a (Fowler, Noll, Vo), the same on all members. Names made to share a floor cost those who made
-//! them a round more, and do no other harm.
+//! The hash is FNV-1a (Fowler, Noll, Vo), the same on all members. A client that chooses names with the same floor
+//! causes one more round for its own locks, and no other harm.
 
 use crate::message::{Fence, Name};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Floors {
     floors: Vec<Fence>,
-    /// None that was given is past it, nor any that was heard of.
+    /// No given or recorded fence is higher.
     highest: Fence,
 }
 
@@ -30,22 +30,22 @@ impl Floors {
     }
 
     pub(super) fn of(&self, name: &Name) -> Fence {
-        self.floors[self.place(name)]
+        self.floors[self.index(name)]
     }
 
-    /// A name is forgotten, whose last fence was `fence`.
+    /// Keeps the last fence of a forgotten name.
     pub(super) fn keep(&mut self, name: &Name, fence: Fence) {
-        let place = self.place(name);
-        self.floors[place] = self.floors[place].max(fence);
+        let index = self.index(name);
+        self.floors[index] = self.floors[index].max(fence);
         self.seen(fence);
     }
 
-    /// `fence` is in use for some name.
+    /// Records that a name uses `fence`.
     pub(super) fn seen(&mut self, fence: Fence) {
         self.highest = self.highest.max(fence);
     }
 
-    /// Nothing up to `fence` is given again, whatever the name.
+    /// No name gets `fence` or a lower one again.
     pub(super) fn raise(&mut self, fence: Fence) {
         for floor in &mut self.floors {
             *floor = (*floor).max(fence);
@@ -53,7 +53,7 @@ impl Floors {
         self.seen(fence);
     }
 
-    fn place(&self, name: &Name) -> usize {
+    fn index(&self, name: &Name) -> usize {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = name.bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
         (hash % self.floors.len() as u64) as usize
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn other_floors_stay_where_they_are() {
+    fn other_floors_do_not_change() {
         let mut floors = Floors::new(1024);
         floors.keep(&name("a"), Fence(7));
         assert_eq!(floors.of(&name("b")), Fence(0));

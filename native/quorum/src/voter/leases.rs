@@ -1,4 +1,4 @@
-//! The agents that a voter knows: each by the lease that it has now, and what it has votes for.
+//! The agents that a voter knows: the current lease of each, and its votes.
 
 use crate::members::Member;
 use crate::message::{Digest, Generation, Incarnation, Mode, Names, Token};
@@ -16,11 +16,11 @@ pub(super) struct AgentLease {
     pub(super) member: Member,
     pub(super) agent: Incarnation,
     pub(super) expires: Time,
-    /// Of the last batch.
+    /// The `seq` of the last batch.
     pub(super) seq: u64,
     votes: BTreeMap<Token, Vote>,
     digest: Digest,
-    /// Votes that are to be given up.
+    /// The tokens of revoked votes.
     revoked: BTreeSet<Token>,
 }
 
@@ -42,9 +42,9 @@ impl AgentLease {
         Some(vote)
     }
 
-    /// The tokens from `from` up to `to`, less one, that have a vote and are not in `live`, which is in order.
+    /// The tokens in `from..to` that have a vote and are not in `live`, which is in ascending order.
     pub(super) fn unlisted(&self, from: Token, to: Token, live: &[Token]) -> Vec<Token> {
-        // A range that ends before it begins is a panic of BTreeMap's; here it is one without tokens.
+        // BTreeMap panics on a range that ends before it begins; this is an empty range instead.
         let range = self
             .votes
             .range(from..to.max(from))
@@ -71,7 +71,7 @@ impl AgentLease {
 pub(super) struct AgentLeases {
     known: BTreeMap<(Member, Incarnation), Generation>,
     leases: BTreeMap<Generation, AgentLease>,
-    /// Leases that are over, until their votes have been taken back. Till then those stand in the way of others.
+    /// Expired leases whose votes are not removed yet. Until then the votes still conflict with other requests.
     ended: Vec<(Generation, AgentLease)>,
     last: Generation,
 }
@@ -86,7 +86,7 @@ impl AgentLeases {
         }
     }
 
-    /// The lease of this agent; a new one, until `expires`, if it has none.
+    /// The lease of this agent. If it has none, a new one that expires at `expires`.
     pub(super) fn generation(
         &mut self,
         member: Member,
@@ -119,7 +119,7 @@ impl AgentLeases {
         self.leases.get_mut(&generation)
     }
 
-    /// Ends the leases that are over at `now`. `keep`: only their votes.
+    /// Ends the leases that have expired at `now`. With `keep`, removes only their votes.
     pub(super) fn expire(&mut self, now: Time, keep: bool) {
         let over = self
             .leases
@@ -147,7 +147,7 @@ impl AgentLeases {
         }
     }
 
-    /// A vote of a lease that is over, no longer there.
+    /// Takes a vote of an expired lease.
     pub(super) fn pop_ended(&mut self) -> Option<(Generation, Token, Vote)> {
         loop {
             let (generation, lease) = self.ended.last_mut()?;
@@ -158,7 +158,7 @@ impl AgentLeases {
         }
     }
 
-    /// When the next lease is over; at once, if votes of one that is over are still there.
+    /// When the next lease expires; [`Time::NEVER`], that is, immediately, if votes of an expired lease are left.
     pub(super) fn deadline(&self) -> Option<Time> {
         if !self.ended.is_empty() {
             return Some(Time::NEVER);
@@ -171,7 +171,7 @@ impl AgentLeases {
         self.ended.is_empty() && self.leases.values().all(|lease| lease.votes.is_empty())
     }
 
-    /// All votes, also those of leases that are over until they have been taken back.
+    /// All votes, including those of expired leases that are not removed yet.
     #[cfg(feature = "model")]
     pub(super) fn votes(&self) -> impl Iterator<Item = (Incarnation, Generation, Token, &Vote)> {
         let ended = self
@@ -187,7 +187,7 @@ impl AgentLeases {
         })
     }
 
-    /// The lease of an agent that is known.
+    /// The lease of an agent, if the voter knows it.
     #[cfg(feature = "model")]
     pub(super) fn known(&self, agent: Incarnation) -> Option<Generation> {
         self.leases

@@ -1,6 +1,6 @@
-//! What a voter knows of each name: who has its vote, how far its fence went, who waits.
+//! A voter's state of each name: the holders, the highest fence, the queue.
 //!
-//! A name is there while somebody has a vote for it or waits for it, and no longer.
+//! An entry exists while a request has a vote for the name or waits for it.
 
 use super::floors::Floors;
 use crate::message::{Fence, Generation, Mode, Name, Names, Reason, Token, Turn};
@@ -8,26 +8,26 @@ use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A vote, by whose it is: a generation is one agent's lease, and tokens are its own.
+/// Identifies a vote. A generation identifies the lease of one agent, and tokens are unique per agent.
 pub(super) type VoteId = (Generation, Token);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holders {
-    Nobody,
+    Free,
     Writer(VoteId),
     Readers(BTreeSet<VoteId>),
 }
 
-/// A place in the line of those that were refused. A writer's is a gate, too: readers that come later wait behind it.
+/// A queue position of a rejected request. A waiting writer also blocks readers that arrive later.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Waiting {
     generation: Generation,
     mode: Mode,
     expires: Time,
-    /// Until when the name is kept for it: it was told that it is its turn.
+    /// Until when the voter keeps the name for this waiter, after it sent the hint.
     kept: Time,
-    /// Grows from place to place, whatever the names; and falls from place to place of those at the front. Each place
-    /// has one of its own.
+    /// Orders the positions of all names: tickets grow for positions at the end of a queue, and fall for positions at
+    /// the front. Each position has its own ticket.
     ticket: i64,
 }
 
@@ -42,19 +42,19 @@ struct Entry {
 pub(super) struct VoterNames {
     entries: BTreeMap<Name, Entry>,
     floors: Floors,
-    /// When some place in the line of a name expires.
+    /// The expiries of queue positions, with their names.
     expiries: BTreeSet<(Time, Name)>,
-    /// Whose turn it may be, to be told.
+    /// The hints to send.
     hints: BTreeMap<Generation, Vec<Name>>,
-    /// Names of which readers of the batch that is being done have votes, and still their places: others of the same
-    /// agent that come with them are in time, too.
+    /// Names for which readers of the current batch got votes and still have their queue positions. Later readers of
+    /// the same agent in this batch may use the position, too.
     seated: BTreeSet<Name>,
-    /// Of the last place at an end.
+    /// The last ticket at an end.
     tickets: i64,
-    /// Of the last place at a front.
+    /// The last ticket at a front.
     fronts: i64,
     now: Time,
-    /// How long a name is kept for the one that was hinted at.
+    /// For how long a name is kept for the waiter that got the hint.
     keep: Duration,
 }
 
@@ -77,7 +77,7 @@ impl VoterNames {
         self.entries.is_empty()
     }
 
-    /// Why `generation` cannot have a vote for `name`, if it cannot.
+    /// Why `generation` cannot get a vote for `name`; `None` if it can.
     pub(super) fn refusal(
         &self,
         name: &Name,
@@ -102,12 +102,12 @@ impl VoterNames {
         ahead.next().map(|_| Reason::Turn)
     }
 
-    /// Why there is no room for one more vote besides those that are given, if there is none.
+    /// Why a vote would conflict with the existing votes; `None` if it would not.
     pub(super) fn conflict(&self, name: &Name, mode: Mode) -> Option<Reason> {
         self.entries.get(name)?.conflict(mode)
     }
 
-    /// Gives a vote. There must be no conflict.
+    /// Records a vote. There must be no conflict.
     pub(super) fn record(&mut self, name: &Name, id: VoteId, mode: Mode, fence: Fence) {
         let entry = self.entry(name);
         entry.fence = entry.fence.max(fence);
@@ -127,24 +127,24 @@ impl VoterNames {
         self.floors.seen(fence);
     }
 
-    /// The batch of `generation` is done: those that have votes wait no longer.
+    /// The batch of `generation` is complete: requests that got votes leave their queues.
     pub(super) fn batch_done(&mut self, generation: Generation) {
         for name in std::mem::take(&mut self.seated) {
             self.leave(&name, generation);
         }
     }
 
-    /// Takes a vote back, if it is there.
+    /// Removes a vote, if it exists.
     pub(super) fn forget(&mut self, name: &Name, id: VoteId) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
         };
         match &mut entry.holders {
-            Holders::Writer(writer) if *writer == id => entry.holders = Holders::Nobody,
+            Holders::Writer(writer) if *writer == id => entry.holders = Holders::Free,
             Holders::Readers(readers) => {
                 readers.remove(&id);
                 if readers.is_empty() {
-                    entry.holders = Holders::Nobody;
+                    entry.holders = Holders::Free;
                 }
             }
             _ => {}
@@ -152,19 +152,19 @@ impl VoterNames {
         self.freed(name);
     }
 
-    /// Who has a vote for `name`.
+    /// The votes for `name`.
     pub(super) fn holders(&self, name: &Name) -> Vec<VoteId> {
         match self.entries.get(name).map(|entry| &entry.holders) {
-            None | Some(Holders::Nobody) => Vec::new(),
+            None | Some(Holders::Free) => Vec::new(),
             Some(Holders::Writer(id)) => vec![*id],
             Some(Holders::Readers(readers)) => readers.iter().copied().collect(),
         }
     }
 
-    /// `generation` was refused, and keeps its place in the lines of all its names, or gets one at their ends; or at
-    /// their fronts, if it is its turn at the first voter. It is one place: with the same ticket in each line, and
-    /// lines are in the order of their tickets. If each line had an order of its own, two that want the same names
-    /// would wait for each other.
+    /// `generation` was rejected. It keeps its positions in the queues of all its names or gets new ones at their
+    /// ends; or at their fronts, if the first voter has chosen it. All its positions have the same ticket, and each
+    /// queue is in the order of tickets. With a separate order per queue, two requests for the same names would wait
+    /// for each other.
     pub(super) fn wait(
         &mut self,
         names: &Names,
@@ -205,7 +205,7 @@ impl VoterNames {
         }
     }
 
-    /// Of its place in all these lines, if it is one; or of a new one.
+    /// The ticket of the position of `generation`, if it is the same in all these queues; otherwise a new one.
     fn ticket(&mut self, names: &Names, generation: Generation) -> i64 {
         let place =
             |names: &VoterNames, name| Some(names.entries.get(name)?.place(generation)?.ticket);
@@ -219,7 +219,7 @@ impl VoterNames {
         })
     }
 
-    /// `generation` waits no longer.
+    /// Removes the position of `generation`.
     pub(super) fn leave(&mut self, name: &Name, generation: Generation) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
@@ -230,12 +230,12 @@ impl VoterNames {
         self.freed(name);
     }
 
-    /// When the next place in a line expires.
+    /// When the next queue position expires.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.expiries.first().map(|(expires, _)| *expires)
     }
 
-    /// It is `now`. Takes places away that have expired, at most so many at once.
+    /// Advances the time and removes expired queue positions, at most `most` per call.
     pub(super) fn advance(&mut self, now: Time, most: usize) {
         self.now = now;
         for _ in 0..most {
@@ -252,19 +252,19 @@ impl VoterNames {
         }
     }
 
-    /// Whom to tell of which names since the last call.
+    /// Takes the hints since the last call, by generation.
     pub(super) fn hints(&mut self) -> BTreeMap<Generation, Vec<Name>> {
         std::mem::take(&mut self.hints)
     }
 
-    /// How far the fence of `name` went.
+    /// The highest fence of `name`.
     pub(super) fn fence(&self, name: &Name) -> Fence {
         self.entries
             .get(name)
             .map_or_else(|| self.floors.of(name), |entry| entry.fence)
     }
 
-    /// It went at least so far.
+    /// Raises the fence of `name` to at least `fence`.
     pub(super) fn raise(&mut self, name: &Name, fence: Fence) {
         match self.entries.get_mut(name) {
             Some(entry) => entry.fence = entry.fence.max(fence),
@@ -273,7 +273,7 @@ impl VoterNames {
         self.floors.seen(fence);
     }
 
-    /// Those of all names went at least so far.
+    /// Raises the fences of all names to at least `fence`.
     pub(super) fn raise_all(&mut self, fence: Fence) {
         self.floors.raise(fence);
         for entry in self.entries.values_mut() {
@@ -281,7 +281,7 @@ impl VoterNames {
         }
     }
 
-    /// None went further.
+    /// The highest fence of all names.
     pub(super) fn highest(&self) -> Fence {
         self.floors.highest()
     }
@@ -289,23 +289,24 @@ impl VoterNames {
     fn entry(&mut self, name: &Name) -> &mut Entry {
         let fence = self.floors.of(name);
         let entry = || Entry {
-            holders: Holders::Nobody,
+            holders: Holders::Free,
             fence,
             line: Vec::new(),
         };
         self.entries.entry(name.clone()).or_insert_with(entry)
     }
 
-    /// Somebody has left `name`: it may be the turn of the first in the line, and perhaps nobody is left at all.
+    /// A holder or waiter has left `name`: sends hints to the next waiters, and removes the entry if there is neither
+    /// holder nor waiter.
     fn freed(&mut self, name: &Name) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
         };
         let first = entry.line.first().map(|waiting| waiting.mode);
         let turn = match (&entry.holders, first) {
-            (Holders::Nobody, Some(Mode::Write)) => 1,
-            (Holders::Nobody | Holders::Readers(_), Some(Mode::Read)) => entry.line.len(),
-            (Holders::Nobody, None) => {
+            (Holders::Free, Some(Mode::Write)) => 1,
+            (Holders::Free | Holders::Readers(_), Some(Mode::Read)) => entry.line.len(),
+            (Holders::Free, None) => {
                 let fence = entry.fence;
                 self.entries.remove(name);
                 self.floors.keep(name, fence);
@@ -337,7 +338,7 @@ impl VoterNames {
         for waiting in self.entries.values_mut().flat_map(|entry| &mut entry.line) {
             waiting.expires = waiting.expires.relative_to(now);
             waiting.kept = waiting.kept.relative_to(now);
-            // What counts is who was earlier.
+            // Only the order of tickets matters.
             waiting.ticket = tickets.range(..=waiting.ticket).count() as i64;
         }
         let expiries = std::mem::take(&mut self.expiries);
@@ -359,7 +360,7 @@ impl Entry {
         match (&self.holders, mode) {
             (Holders::Writer(_), _) => Some(Reason::Writer),
             (Holders::Readers(_), Mode::Write) => Some(Reason::Readers),
-            (Holders::Nobody, _) | (Holders::Readers(_), Mode::Read) => None,
+            (Holders::Free, _) | (Holders::Readers(_), Mode::Read) => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a voter does of a batch, one operation after the other.
+//! Executes the operations of a batch, one after the other.
 
 use super::names::VoteId;
 use super::{Stage, Voter};
@@ -84,7 +84,7 @@ impl Voter {
             Mode::Write if self.setup.bugs.have(ProtocolBug::FenceNotWritten) => highest,
             Mode::Write => guess.max(highest.after(run)),
         };
-        // All of the run has to be new.
+        // Every fence of the run must be new.
         let spent = mode == Mode::Write
             && fence.first(run) <= highest
             && !self.setup.bugs.have(ProtocolBug::FenceNotWritten);
@@ -136,7 +136,7 @@ impl Voter {
         let Some(vote) = lease.and_then(|lease| lease.remove(token)) else {
             return;
         };
-        // A number that cannot be stored yet is not written down. It need not be: it is where it was confirmed.
+        // A fence above the stored mark is not recorded here. It need not be: the voters that confirmed it have it.
         if self.reserve(fence) {
             vote.names
                 .iter()
@@ -165,7 +165,8 @@ impl Voter {
         Reply::Synced { missing }
     }
 
-    /// The votes stay, so nobody else is granted the name, until their agents have given them up or their leases end.
+    /// Marks the votes of `name` as revoked. They stay, so no other request gets the name, until their agents release
+    /// them or their leases expire.
     fn revoke(&mut self, name: &Name) {
         let mut holders = MemberSet::EMPTY;
         for (generation, token) in self.names.holders(name) {
@@ -181,7 +182,7 @@ impl Voter {
                 lease.revoke(token);
             }
         }
-        // What is revoked goes with the answer to anything they say.
+        // The answers to the next batches of these agents list the revoked votes.
         holders
             .iter()
             .for_each(|member| self.notice(member, Vec::new(), true));

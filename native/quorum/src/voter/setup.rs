@@ -1,47 +1,47 @@
-//! What goes into a voter and comes out of it, but for frames.
+//! Inputs and outputs of a voter, except frames.
 
 use crate::members::Members;
 use crate::message::{Fence, Incarnation, Send};
 use crate::protocol_bug::Weaknesses;
 use crate::rules::Rules;
 
-/// What a voter starts with.
+/// The setup of a voter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VoterSetup {
-    /// The list.
+    /// The member list.
     pub members: Members,
-    /// The constants.
+    /// The constants of the protocol.
     pub rules: Rules,
-    /// None, but in a model.
+    /// Enabled protocol bugs: none outside models.
     pub bugs: Weaknesses,
-    /// Of this life: random.
+    /// The voter's lifetime: a random number.
     pub incarnation: Incarnation,
-    /// What is known of the fences of earlier lives.
+    /// The known fences of earlier lifetimes.
     pub fences: Fences,
 }
 
-/// What is known of the fences of earlier lives.
+/// What is known about the fences of earlier lifetimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fences {
-    /// No fence past it was given: what was stored last. None: it is lost, or there was no earlier life; the voter
-    /// asks the others before it votes.
+    /// The mark that was stored last: no higher fence was given. `None` if it is lost or there was no earlier
+    /// lifetime. The voter then asks the other voters before it votes.
     pub floor: Option<Fence>,
-    /// A number that no fence given in earlier lives has reached, if wall clocks are right: the microseconds that the
-    /// wall clock shows at the start. (Fences grow by a run with each attempt to lock, and by less than a million a
-    /// second.) It counts only where so many have lost their fences that the others do not know them: see
-    /// `voter/learning.rs`. What is past [`MAX_FENCE`](crate::frame::MAX_FENCE) is taken for that.
+    /// An upper bound of all fences of earlier lifetimes if wall clocks are right: the wall-clock time of the start,
+    /// in microseconds. (Fences grow by one run per attempt to lock, and by less than a million per second.) It only
+    /// counts if too many voters have lost their fences for the others to know them all: see `voter/learning.rs`.
+    /// A value above [`MAX_FENCE`](crate::frame::MAX_FENCE) is lowered to it.
     pub origin: Fence,
-    /// Whether they are stored. Then the voter gives no fence before it has been told that it is
+    /// Whether fences are stored. If so, the voter gives no fence until a mark that covers it is stored
     /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
     pub durable: bool,
 }
 
-/// What a voter wants done.
+/// An action that a voter requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum VoterOutput {
-    /// Send it.
+    /// Send this frame.
     Send(Send),
-    /// Store this number so that it survives a crash, in place of an earlier one; then call
+    /// Store this mark in place of the earlier one so that it survives a crash, then call
     /// [`stored`](super::Voter::stored).
     Store(Fence),
 }

@@ -1,7 +1,8 @@
-//! What an agent says to voters, and what it makes of their answers.
+//! Sends batches to voters and applies their answers.
 
+use super::output::{AgentOutput, Loss};
 use super::peer::{Flight, Repair, Sent};
-use super::{Agent, AgentOutput, Loss};
+use super::Agent;
 use crate::frame::{wire_size, BATCH_BYTES};
 use crate::members::{Member, MemberSet};
 use crate::message::{
@@ -11,13 +12,13 @@ use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 
 impl Agent {
-    /// One batch for a voter.
-    pub(super) fn speak(&mut self, member: Member) {
+    /// Sends one batch to a voter.
+    pub(super) fn send_batch(&mut self, member: Member) {
         let (rules, issued) = (self.setup.rules, self.unlocks.issued());
         let peer = &self.peers[member.place()];
-        let heartbeat = peer.speak <= self.now;
+        let heartbeat = peer.next_batch <= self.now;
         let repair = match peer.repair {
-            // What a voter had refused it may give now.
+            // The voter may grant now what it rejected before.
             Repair::None if heartbeat && peer.ready() && self.locks.lacks(member) => {
                 Repair::Assert(Token(0))
             }
@@ -36,14 +37,14 @@ impl Agent {
         let mut unlocked = None;
         if peer.session.is_some() {
             let most = rules.batch.max(ops.len());
-            // Before it has settled it may keep what was asserted in a batch whose answer was lost, and given back
-            // since then: see Peer::doubtful.
+            // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were released
+            // since: see `Peer::doubtful`.
             unlocked = Some(peer.take(&mut ops, most, BATCH_BYTES, issued))
                 .filter(|_| peer.settled && !matches!(then, Repair::Sync(_)));
         }
         peer.repair = repair;
         peer.seq += 1;
-        peer.speak = self.now + rules.heartbeat;
+        peer.next_batch = self.now + rules.heartbeat;
         let (seq, session) = (peer.seq, peer.session);
         let sent = ops.iter().filter_map(sent).collect();
         let until = self.now + rules.attempt;
@@ -69,7 +70,7 @@ impl Agent {
         }));
     }
 
-    /// The next piece of a repair, and what is left after it.
+    /// Adds the next part of a repair to `ops` and returns the rest.
     fn repair(&self, member: Member, repair: Repair, ops: &mut Vec<Op>) -> Repair {
         let most = self.setup.rules.batch;
         match repair {
@@ -87,7 +88,8 @@ impl Agent {
                     .take(most + 1);
                 let mut live: Vec<Token> = attempts.chain(locks).collect();
                 live.sort_unstable();
-                // Each token once, so `to` is past all that live, or is the first of them that is not listed.
+                // A token is either an attempt or a lock, so `to` is the first live token that is not listed, or is
+                // above all of them.
                 let to = live.get(most).copied();
                 live.truncate(most);
                 ops.push(Op::Sync {
@@ -122,10 +124,10 @@ impl Agent {
     }
 
     pub(super) fn ack(&mut self, member: Member, ack: Ack) {
-        let weak = self.setup.bugs;
+        let bugs = self.setup.bugs;
         let peer = &mut self.peers[member.place()];
         match ack.verdict {
-            // A late one names another session than the one that stands now.
+            // A late `Mismatch` names another session than the current one.
             Verdict::Mismatch { named } if named == peer.session => self.begin(member, ack.session),
             Verdict::Mismatch { .. } | Verdict::OtherEpoch => {}
             Verdict::Done { .. } if peer.session != Some(ack.session) => {}
@@ -134,7 +136,7 @@ impl Agent {
                 digest,
                 revoked,
             } => {
-                let until = match weak.have(ProtocolBug::LeaseFromAnswer) {
+                let until = match bugs.have(ProtocolBug::LeaseFromAnswer) {
                     false => ack.stamp.min(self.now) + self.setup.rules.holder_lease,
                     true => self.now + self.setup.rules.voter_lease,
                 };
@@ -142,7 +144,7 @@ impl Agent {
                 lease.set(member, lease.valid(member).max(until));
                 let flight = peer.flight.take_if(|flight| flight.seq == ack.seq);
                 if let Some(flight) = flight {
-                    self.landed(member, flight, replies, digest);
+                    self.apply_answer(member, flight, replies, digest);
                 }
                 for token in revoked {
                     self.lost(token, Loss::Revoked);
@@ -155,12 +157,12 @@ impl Agent {
         self.count_unlocks();
     }
 
-    /// The voter begins anew with this agent. Whatever it had voted for, it has forgotten.
+    /// Starts a new session. The voter has forgotten all votes for this agent.
     fn begin(&mut self, member: Member, session: Session) {
         let issued = self.unlocks.issued();
         self.peers[member.place()].begin(session, issued);
         if !self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
-            // In this order: see lease.rs.
+            // The order matters: see lease.rs.
             self.locks.forgotten(member);
             self.locks.lease.set(member, Time::NEVER);
             for token in self.attempts.keys().copied().collect::<Vec<_>>() {
@@ -168,14 +170,20 @@ impl Agent {
             }
             self.advance(self.now);
         }
-        self.awake();
+        self.retry_short();
     }
 
-    /// A batch was answered.
-    fn landed(&mut self, member: Member, flight: Flight, replies: Vec<Reply>, digest: Digest) {
+    /// Applies the answer to a batch.
+    fn apply_answer(
+        &mut self,
+        member: Member,
+        flight: Flight,
+        replies: Vec<Reply>,
+        digest: Digest,
+    ) {
         let issued = self.unlocks.issued();
         let peer = &mut self.peers[member.place()];
-        let woken = peer.answered();
+        let returned = peer.answered();
         if replies.len() != flight.sent.len() {
             return peer.lose();
         }
@@ -183,24 +191,25 @@ impl Agent {
         peer.settled |= flight.settles;
         peer.unlocked = peer.unlocked.max(flight.unlocked.unwrap_or_default());
         if flight.settles && std::mem::take(&mut peer.doubtful) {
-            // What lives it has to be told before its answers count for unlocks.
+            // It must receive the live tokens before its answers count for unlocks.
             peer.repair = Repair::Sync(Token(0));
         }
         if flight.settles && peer.unlocked < issued {
-            // Somebody waits for an unlock that it may have done: its next answer counts.
-            peer.speak = self.now;
+            // A caller may wait for an unlock that the voter has executed: its next answer counts, so request it now.
+            peer.next_batch = self.now;
         }
         for (sent, reply) in flight.sent.into_iter().zip(replies) {
             self.replied(member, sent, reply);
         }
         self.compare(member, digest);
-        if woken {
-            self.awake();
+        if returned {
+            self.retry_short();
         }
     }
 
-    /// Whether the voter has votes for what it should, when all that it was told is done. If not it is told what
-    /// lives: that mends whatever went wrong. Not more often than with each heartbeat, in case it does not.
+    /// Compares the voter's digest with the agent's once all queued operations are executed. If they differ,
+    /// schedules a sync, which repairs any difference. Syncs at most once per heartbeat, in case a sync does not
+    /// help.
     fn compare(&mut self, member: Member, digest: Digest) {
         let peer = &self.peers[member.place()];
         if peer.has_ops() || peer.repair != Repair::None || peer.compare > self.now {
@@ -242,20 +251,20 @@ impl Agent {
                     self.vote(member, token, missing.binary_search(&token).is_err());
                 }
             }
-            // A refusal that changes nothing, or an answer to something else, which the digest will tell.
+            // A rejection that changes nothing, or a mismatched reply, which the comparison of digests detects.
             _ => {}
         }
     }
 
-    /// A vote that came after the lock was granted without it.
-    fn voted(&mut self, member: Member, token: Token, said: Fence) {
+    /// Records a vote that arrived after the lock was granted without it.
+    fn voted(&mut self, member: Member, token: Token, voted: Fence) {
         let Some(lock) = self.locks.get(token) else {
             return;
         };
         let (mode, fence) = (lock.mode, lock.last);
         self.vote(member, token, true);
-        if mode == Mode::Write && said < fence {
-            self.tell(MemberSet::EMPTY.with(member), &Op::Confirm { token, fence });
+        if mode == Mode::Write && voted < fence {
+            self.enqueue(MemberSet::EMPTY.with(member), &Op::Confirm { token, fence });
         }
     }
 
@@ -265,17 +274,17 @@ impl Agent {
             .session
             .is_some_and(|session| session.voter != notice.voter);
         if other && peer.flight.is_some() {
-            // It will not be answered.
+            // The batch in flight gets no answer.
             peer.lose();
         }
         if other || notice.speak {
-            peer.speak = self.now;
+            peer.next_batch = self.now;
         }
         self.hint(member, notice.hints);
     }
 }
 
-/// What an answer to `op` is about, if there will be one.
+/// What a reply to `op` refers to; `None` if `op` has no reply.
 fn sent(op: &Op) -> Option<Sent> {
     match op {
         Op::Lock { token, .. } => Some(Sent::Lock(*token)),
