@@ -1,7 +1,7 @@
-//! What the machines cost, in memory: no network, no BEAM, frames as bytes all the same.
+//! Measures the cost of the machines in memory: without network or BEAM, with encoded frames.
 //!
-//! `cargo bench -p quorum` prints a table for `docs/quorum.md`. Rounds of what is compared take turns, and medians
-//! are shown. With the argument `quick` it takes a second, to see that nothing has broken.
+//! `cargo bench -p quorum` prints the tables of `docs/quorum.md`. Rounds of compared cases alternate, and medians are
+//! shown. With the argument `quick` it runs for a second, to check that it works.
 
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::frame;
@@ -28,7 +28,7 @@ struct Cluster {
     bytes: Vec<u8>,
     frames: u64,
     requests: u64,
-    /// The longest call of a machine, where that is asked for.
+    /// The longest call of a machine, if measured.
     longest: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ impl Cluster {
         for member in members(0).iter() {
             cluster.agent.up(now, member);
         }
-        // The other agents never say that they have settled, so the quarantine takes its time.
+        // The other agents never settle, so the quarantine lasts its full time.
         for _ in 0..20 {
             cluster.now = cluster.now + Duration::from_secs(1);
             let now = cluster.now;
@@ -98,7 +98,7 @@ impl Cluster {
             .try_unlock(self.now, token, Request(self.requests)));
     }
 
-    /// A frame goes over the wire.
+    /// Encodes and decodes a frame.
     fn wire(&mut self, frame: &Frame) -> Frame {
         self.frames += 1;
         self.bytes.clear();
@@ -106,13 +106,13 @@ impl Cluster {
         frame::decode(&self.bytes).unwrap()
     }
 
-    /// Until nobody has anything to say.
+    /// Runs until no machine sends a frame.
     fn run(&mut self) {
         loop {
             let begin = Instant::now();
             self.agent.flush(self.now);
             self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
-            let mut said = false;
+            let mut answered = false;
             for output in self.agent.outputs() {
                 match output {
                     AgentOutput::Send(send) => {
@@ -136,17 +136,17 @@ impl Cluster {
                         let begin = Instant::now();
                         self.agent.receive(self.now, member(place), frame);
                         self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
-                        said = true;
+                        answered = true;
                     }
                 }
             }
-            if !said {
+            if !answered {
                 return;
             }
         }
     }
 
-    /// Locks and unlocks `count` names, `together` at a time. Nanoseconds and frames of each.
+    /// Locks and unlocks `count` names, `together` at a time. Returns nanoseconds and frames per pair.
     fn pairs(&mut self, count: u64, together: u64) -> (f64, f64) {
         let names: Vec<Names> = (0..count).map(|i| self.name(1_000_000 + i)).collect();
         let (frames, begin) = (self.frames, Instant::now());
@@ -166,7 +166,7 @@ impl Cluster {
         )
     }
 
-    /// Locks so many names, and keeps them.
+    /// Locks `count` names and keeps them.
     fn hold(&mut self, count: u64) {
         for i in 0..count {
             let names = self.name(i);
@@ -179,7 +179,7 @@ impl Cluster {
         assert_eq!(self.granted.len() as u64, count);
     }
 
-    /// A voter forgets everything, and is told what is held. Nanoseconds in all, and of the longest call.
+    /// Restarts a voter until it knows all locks. Returns the nanoseconds of all calls, and of the longest.
     fn restart(&mut self, incarnation: u64) -> (f64, f64) {
         self.voters[1] = voter(self.voters.len(), 1, Incarnation(incarnation), self.now);
         self.longest = Some(Duration::ZERO);
@@ -196,7 +196,7 @@ impl Cluster {
         )
     }
 
-    /// One heartbeat to all voters and back. Nanoseconds.
+    /// Sends one heartbeat to all voters and back. Returns nanoseconds.
     fn heartbeat(&mut self) -> f64 {
         self.now = self.now + Rules::default().heartbeat;
         let (frames, begin) = (self.frames, Instant::now());
@@ -239,10 +239,10 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// What `count` held locks take in memory, at one agent and `voters` voters together.
+/// The bytes per held lock, at one agent and `voters` voters together.
 fn memory(count: u64, voters: usize) -> f64 {
     let mut cluster = Cluster::new(voters);
-    // Rooms that grow by doubling are as large as they will be.
+    // First grows all vectors that double to their final capacity.
     cluster.hold(1000);
     let held: Vec<Token> = cluster.granted.drain(..).collect();
     held.into_iter().for_each(|token| cluster.unlock(token));
@@ -266,7 +266,7 @@ fn main() {
     };
 
     println!("lock and try_unlock, one agent and n voters on one core, frames as bytes; medians of {rounds} rounds");
-    println!("| n | singly: ns a pair | pairs/s | frames a pair | 100 together: ns a pair | pairs/s | frames a pair |");
+    println!("| n | one at a time: ns/pair | pairs/s | frames/pair | 100 together: ns/pair | pairs/s | frames/pair |");
     println!("|---|---|---|---|---|---|---|");
     for count in (3..=15).step_by(2) {
         let mut cluster = Cluster::new(count);
@@ -323,16 +323,16 @@ fn main() {
     let [a, b, c, d, e, f, g, h, i] = figures.map(median);
     println!("| | {held} held | none held |");
     println!("|---|---|---|");
-    println!("| a pair, singly: ns | {a:.0} | {b:.0} |");
+    println!("| a pair, one at a time: ns | {a:.0} | {b:.0} |");
     println!("| a pair, 100 together: ns | {c:.0} | {d:.0} |");
     println!("| a heartbeat to all voters and back: ns | {e:.0} | {f:.0} |");
-    println!("| is it held? ns | {g:.1} | |");
+    println!("| `held`: ns | {g:.1} | |");
     println!(
-        "| a voter restarts, until it knows all: ms | {:.1} | |",
+        "| restart of a voter until it knows all locks: ms | {:.1} | |",
         h / 1e6
     );
     println!(
-        "| the longest call of a machine in that: ms | {:.2} | |",
+        "| longest call of a machine during that: ms | {:.2} | |",
         i / 1e6
     );
 

@@ -1,14 +1,14 @@
-//! F1 and F2, of bytes that a fuzzer (libFuzzer) makes so that they reach as much of the code as they can.
+//! Checks F1 and F2 for bytes that libFuzzer generates to reach as much code as possible.
 //!
-//! In this directory, with a C++ compiler, for a minute:
+//! Run it for one minute in this directory, with a C++ compiler:
 //!
 //! ```text
 //! mkdir -p ../../../_build/fuzz
 //! cargo run --release --locked -- ../../../_build/fuzz -max_len=20000 -max_total_time=60
 //! ```
 //!
-//! What it finds it writes into a file `crash-…`; the same command with the file in place of the directory shows it
-//! again. Then it becomes a test beside the others, and the file goes.
+//! If it fails, it writes the input to a file `crash-…`. Run the same command with this file in place of the
+//! directory to reproduce the failure. Then add the input as a test and delete the file.
 
 #![no_main]
 

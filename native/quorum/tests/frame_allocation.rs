@@ -1,8 +1,9 @@
-//! F2: what is allocated for a frame, measured. A program of its own, because the allocator is one for all of it.
+//! F2: measures the memory that `decode` allocates. A separate test program, because it replaces the global
+//! allocator.
 
 mod common;
 
-use common::counting::{asked, bounded, Counting, FRAME, NO_FRAME};
+use common::counting::{allocated, bounded, Counting, FRAME, NO_FRAME};
 use common::frames::frame;
 use common::raw::Raw;
 use proptest::collection::vec;
@@ -20,9 +21,9 @@ proptest! {
         bounded(&encode(&frame));
     }
 
-    /// With a number of any size where a count may be.
+    /// Puts a number of any size where a count may be.
     #[test]
-    fn f2_spoiled_frames(frame in frame(), at in any::<Index>(), bits in 0..=64u32, cut in any::<Index>()) {
+    fn f2_corrupt_frames(frame in frame(), at in any::<Index>(), bits in 0..=64u32, cut in any::<Index>()) {
         let mut bytes = encode(&frame);
         let at = at.index(bytes.len());
         let number = Raw::default().number(u64::MAX.checked_shr(64 - bits).unwrap_or(0)).0;
@@ -36,9 +37,9 @@ proptest! {
         bounded(&[&[1, kind], rest.as_slice()].concat());
     }
 
-    /// Counts within counts, each of as many as there can be: what the fuzzer found to cost most.
+    /// Nested counts, each as large as possible: the most expensive input that the fuzzer found.
     #[test]
-    fn f2_counts_within_counts(sets in 0..40usize, count in 1..=MAX_NAMES, live in any::<bool>()) {
+    fn f2_nested_counts(sets in 0..40usize, count in 1..=MAX_NAMES, live in any::<bool>()) {
         let mut inner = (0..sets).fold(Raw::default(), |raw, _| tiny(raw.byte(4), count)).0;
         if live {
             inner.extend(Raw::default().byte(5).number(0).number(0).number(100).0);
@@ -48,22 +49,22 @@ proptest! {
     }
 }
 
-/// That many names of a byte, in order.
+/// Appends `count` names of one byte, in ascending order.
 fn tiny(raw: Raw, count: usize) -> Raw {
     let counted = raw.number(count as u64);
     (0..count).fold(counted, |raw, place| raw.name(1, place as u8))
 }
 
-/// A batch that counts as many operations, and consists of so many sets of names.
+/// A batch whose count is `ops` and whose content is `sets` lists of names.
 fn sets(ops: usize, sets: usize) -> Raw {
     (0..sets).fold(Raw::batch().number(ops as u64), |raw, _| {
         tiny(raw.byte(4), MAX_NAMES)
     })
 }
 
-/// The frames that cost most for their length, each as long as it may be, whole and with the last byte missing.
+/// The frames with the most memory per byte, each at its longest, complete and without the last byte.
 #[test]
-fn f2_the_dearest_frames() {
+fn f2_most_expensive_frames() {
     let leave = |count| tiny(Raw::batch().number(1).byte(4), count);
     let many = Raw::batch().number(1000);
     let leaves = (0..1000).fold(many, |raw, _| tiny(raw.byte(4), 1));
@@ -87,7 +88,7 @@ fn f2_the_dearest_frames() {
         ("sets", sets(1000, 1000)),
     ];
     for (name, Raw(bytes)) in frames {
-        let (all, whole) = asked(&bytes);
+        let (all, whole) = allocated(&bytes);
         println!("{name}: {} bytes, {all} allocated", bytes.len());
         assert!(whole, "{name}");
         bounded(&bytes);
@@ -95,27 +96,27 @@ fn f2_the_dearest_frames() {
     }
 }
 
-/// The factors are the true ones, not such as would hold anything.
+/// The factors are exact, not loose upper bounds.
 #[test]
-fn f2_is_as_tight_as_it_can_be() {
+fn f2_factors_are_exact() {
     assert_eq!(size_of::<Op>(), FRAME);
     let Raw(frame) = Raw::batch().bytes(MAX_OPS, 6);
-    assert_eq!(asked(&frame), (FRAME * MAX_OPS, true));
+    assert_eq!(allocated(&frame), (FRAME * MAX_OPS, true));
     let Raw(none) = sets(MAX_OPS, MAX_OPS / 130 + 1);
-    assert!(asked(&none).0 > (NO_FRAME - 2) * none.len());
+    assert!(allocated(&none).0 > (NO_FRAME - 2) * none.len());
     bounded(&none);
 }
 
-/// A count that nothing stands behind costs nothing.
+/// A count without elements after it allocates nothing.
 #[test]
 fn f2_a_count_alone_allocates_nothing() {
     for count in [2, MAX_OPS as u64, 1 << 32, u64::MAX] {
         for before in [Raw::batch(), Raw::done(), Raw::notice()] {
-            assert_eq!(asked(&before.number(count).byte(0).0), (0, false));
+            assert_eq!(allocated(&before.number(count).byte(0).0), (0, false));
         }
         let sync = Raw::batch().number(1).byte(5).number(0).number(0);
         assert_eq!(
-            asked(&sync.number(count).byte(0).0),
+            allocated(&sync.number(count).byte(0).0),
             (size_of::<Op>(), false)
         );
     }

@@ -1,9 +1,10 @@
-//! The format of each version, in a file: `tests/golden/v1.txt` has a line for each kind of frame, operation and
-//! reply, the name and the bytes. What has been released stays as it is; a difference here is one between nodes.
+//! The encoding of each version, in a file: `tests/golden/v1.txt` has one line for each kind of frame, operation and
+//! reply, with its name and bytes. A released encoding must not change: a difference here is a difference between
+//! nodes.
 //!
-//! A new version of the format: raise `frame::VERSION`, add what is new at the end of [`frames`], run the test, and
-//! put what it prints into `tests/golden/v2.txt`. If nodes are to go on to understand version 1, its file stays, and
-//! a test that decodes it; if not, its file goes.
+//! To add a version of the format, raise `frame::VERSION`, append the new messages to [`frames`], run the test, and
+//! store what it prints in `tests/golden/v2.txt`. Keep the file of version 1, with a test that decodes it, while
+//! nodes support version 1; otherwise delete it.
 
 use quorum::frame::{decode, encode, MAX_FENCE, VERSION};
 use quorum::message::{
@@ -200,7 +201,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(digits).collect()
 }
 
-/// The name of a line. There is no `_`: what is new does not compile until it has a name, and then lacks its line.
+/// The name of a line. The matches have no `_` arm, so a new message does not compile without a name, and then fails
+/// for lack of its line.
 fn name(frame: &Frame) -> String {
     let (kind, detail) = match frame {
         Frame::Batch(Batch { ops, .. }) => (
@@ -276,7 +278,7 @@ fn name_of_reply(reply: &Reply) -> String {
 }
 
 #[test]
-fn frames_are_encoded_as_ever() {
+fn the_encoding_is_unchanged() {
     let lines: Vec<_> = frames()
         .iter()
         .map(|frame| format!("{} = {}\n", name(frame), hex(&encode(frame))))
@@ -292,11 +294,11 @@ fn frames_are_encoded_as_ever() {
         lines.concat()
     );
     let names: BTreeSet<_> = lines.iter().map(|line| line.split(" = ").next()).collect();
-    assert_eq!(names.len(), lines.len(), "two lines of one name");
+    assert_eq!(names.len(), lines.len(), "two lines have the same name");
 }
 
 #[test]
-fn frames_of_old_are_understood() {
+fn golden_frames_decode() {
     let golden = GOLDEN.lines().filter_map(|line| line.split_once(" = "));
     let decoded: Vec<_> = golden
         .map(|(name, hex)| (name, decode(&bytes(hex))))

@@ -1,4 +1,4 @@
-//! F3: what agents and voters have to say fits into frames, and an agent knows when a batch is full.
+//! F3: every message of agents and voters fits into a frame, and an agent knows when a batch is full.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::num::NonZeroU8;
 
 proptest! {
     #[test]
-    fn f3_an_operation_is_not_longer_than_told(op in op()) {
+    fn f3_wire_size_is_an_upper_bound(op in op()) {
         let batch = |ops| encode(&Frame::Batch(batch(ops))).len();
         let bytes = batch(vec![op.clone()]) - batch(vec![]);
         prop_assert!(bytes <= wire_size(&op), "{} bytes", bytes);
@@ -39,7 +39,7 @@ fn batch(ops: Vec<Op>) -> Batch {
     }
 }
 
-/// The longest names there can be, `count` of them.
+/// `count` names of the greatest length.
 fn longest(count: usize) -> Vec<Name> {
     let name =
         |place: usize| [vec![place as u8, (place >> 8) as u8], vec![0; MAX_NAME - 2]].concat();
@@ -48,7 +48,7 @@ fn longest(count: usize) -> Vec<Name> {
         .collect()
 }
 
-/// The longest tokens there can be.
+/// `count` tokens of the greatest length.
 fn tokens(count: usize) -> Vec<Token> {
     (0..count as u64)
         .rev()
@@ -57,7 +57,7 @@ fn tokens(count: usize) -> Vec<Token> {
 }
 
 #[test]
-fn f3_the_longest_operations_are_as_long_as_told() {
+fn f3_wire_size_is_exact_for_the_longest_operations() {
     let token = Token(u64::MAX);
     let (mode, fence) = (Mode::Write, Fence(MAX_FENCE));
     let names = Names::new(longest(MAX_NAMES)).unwrap();
@@ -97,7 +97,7 @@ fn f3_the_longest_operations_are_as_long_as_told() {
 }
 
 #[test]
-fn f3_a_batch_that_is_filled_to_the_last_byte_is_a_frame() {
+fn f3_a_batch_filled_to_the_last_byte_is_a_frame() {
     let token = Token(u64::MAX);
     let unlock = Op::Unlock {
         token,
@@ -124,13 +124,13 @@ fn f3_a_batch_that_is_filled_to_the_last_byte_is_a_frame() {
         name: Name::new(&vec![1; name]).unwrap(),
     });
     assert_eq!(left(&ops), 0);
-    assert!(ops.len() > 128, "their count takes two bytes");
+    assert!(ops.len() > 128, "the count takes two bytes");
     assert_eq!(encode(&Frame::Batch(batch(ops))).len(), MAX_BATCH);
 }
 
-/// The longest answers to the longest batches: most replies, and as many missing tokens as a batch can have live.
+/// The longest answers to the longest batches: as many replies and missing tokens as a batch can cause.
 #[test]
-fn f3_whatever_a_batch_asks_fits_its_answer() {
+fn f3_the_answer_to_any_batch_fits_into_a_frame() {
     let Batch {
         epoch,
         agent,

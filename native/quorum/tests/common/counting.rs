@@ -1,29 +1,30 @@
-//! F2, measured: an allocator that counts, for the test programs that make it theirs.
+//! F2: an allocator that counts, for test programs that make it their global allocator.
 
 use quorum::frame::decode;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// How many bytes at most for each byte of a frame, all that is allocated on the way taken together: an operation of
-/// a byte (`Settled`) becomes an `Op`.
+/// The most bytes that `decode` allocates in total for each byte of a valid frame: a one-byte operation (`Settled`)
+/// becomes an `Op`.
 pub const FRAME: usize = 48;
 
-/// The same, for each byte of what is no frame in the end: there may be memory for as many operations as there are
-/// bytes, and then the bytes turn out to be 64 names of a byte each, again and again: 3600 bytes for 130.
+/// The same for invalid frames. `decode` may allocate as many operations as there are bytes, and then read 64 names
+/// of one byte each, repeatedly: 3,600 bytes for 130.
 pub const NO_FRAME: usize = 76;
 
-/// The system's allocator, and a sum of what each thread has asked of it.
+/// The system's allocator, with a sum of the requested bytes per thread.
 pub struct Counting;
 
 thread_local! {
-    static ASKED: Cell<usize> = const { Cell::new(0) };
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
 fn count(bytes: usize) {
-    ASKED.set(ASKED.get() + bytes);
+    ALLOCATED.set(ALLOCATED.get() + bytes);
 }
 
-// SAFETY: all is passed on as it came, so the system's allocator keeps the promises; counting allocates nothing.
+// SAFETY: every call is passed on unchanged, so the system's allocator keeps the contract. Counting does not
+// allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -43,16 +44,20 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How much decoding asks for, and whether the bytes are a frame.
-pub fn asked(bytes: &[u8]) -> (usize, bool) {
-    let before = ASKED.get();
+/// The bytes that decoding allocates, and whether the input is a frame.
+pub fn allocated(bytes: &[u8]) -> (usize, bool) {
+    let before = ALLOCATED.get();
     let frame = decode(bytes);
-    (ASKED.get() - before, frame.is_ok())
+    (ALLOCATED.get() - before, frame.is_ok())
 }
 
-/// F2, of any bytes.
+/// Asserts F2 for any bytes.
 pub fn bounded(bytes: &[u8]) {
-    let (asked, whole) = asked(bytes);
+    let (allocated, whole) = allocated(bytes);
     let most = bytes.len() * if whole { FRAME } else { NO_FRAME };
-    assert!(asked <= most, "{asked} for {}: {bytes:x?}", bytes.len());
+    assert!(
+        allocated <= most,
+        "{allocated} for {}: {bytes:x?}",
+        bytes.len()
+    );
 }

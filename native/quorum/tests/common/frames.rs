@@ -1,4 +1,4 @@
-//! Any frame that agents and voters may make: strategies for proptest.
+//! proptest strategies for any frame that agents and voters can send.
 
 use proptest::collection::{btree_set, vec};
 use proptest::option;
@@ -11,7 +11,7 @@ use quorum::message::{
 use quorum::time::Time;
 use std::num::NonZeroU8;
 
-/// Numbers of all lengths.
+/// Numbers of all encoded lengths.
 fn number() -> impl Strategy<Value = u64> {
     (0..=64u32, any::<u64>()).prop_map(|(bits, word)| word.checked_shr(64 - bits).unwrap_or(0))
 }
@@ -47,7 +47,7 @@ fn session() -> impl Strategy<Value = Session> {
     })
 }
 
-/// Any name; most are short.
+/// Any name. Most are short.
 pub fn name() -> impl Strategy<Value = Name> {
     prop_oneof![
         8 => vec(any::<u8>(), 1..=20),
@@ -57,7 +57,7 @@ pub fn name() -> impl Strategy<Value = Name> {
     .prop_map(|bytes| Name::new(&bytes).unwrap())
 }
 
-/// The names of any lock; most have one.
+/// The names of any lock. Most locks have one name.
 pub fn names() -> impl Strategy<Value = Names> {
     prop_oneof![
         8 => name().prop_map(Names::from),

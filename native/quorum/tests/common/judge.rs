@@ -1,15 +1,16 @@
-//! F1, of any bytes at all.
+//! F1 for any bytes.
 
 use quorum::frame::{decode, encode};
 use quorum::message::Frame;
 
-/// What postcard alone makes of a frame. It knows the bounds, but takes numbers that are longer than they need be.
+/// The frame that postcard alone decodes. It checks the limits but accepts numbers that are not in their shortest
+/// form.
 pub fn by_postcard(bytes: &[u8]) -> Option<Frame> {
     let (frame, left) = postcard::take_from_bytes(bytes.get(1..)?).ok()?;
     (bytes[0] == 1 && left.is_empty()).then_some(frame)
 }
 
-/// A frame is what `decode` takes, and it takes each. (But for those that are too long.)
+/// Asserts that `decode` accepts exactly the encodings of frames, except frames that are too long.
 pub fn judge(bytes: &[u8]) {
     match decode(bytes) {
         Ok(frame) => {
@@ -21,7 +22,7 @@ pub fn judge(bytes: &[u8]) {
             if let Some(frame) = by_postcard(bytes) {
                 assert!(
                     encode(&frame) != bytes,
-                    "{error}: but it is how {frame:?} is encoded"
+                    "{error}, but the bytes are the encoding of {frame:?}"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Shared by the test programs. (`judge` and `counting` by the fuzzer as well.)
+//! Shared by the test programs. The fuzzer uses `judge` and `counting`, too.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

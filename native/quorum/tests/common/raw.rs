@@ -1,11 +1,11 @@
-//! Frames written by hand, as the table of the format says, and not by the encoder: also such as it never writes.
+//! Frames encoded by hand, independently of the encoder, including invalid ones.
 
 /// The bytes so far.
 #[derive(Clone, Debug, Default)]
 pub struct Raw(pub Vec<u8>);
 
 impl Raw {
-    /// A batch of an agent that is not known yet, up to its operations.
+    /// A batch of an agent without a session, up to its operations.
     pub fn batch() -> Raw {
         Raw(vec![1, 0])
             .number(0)
@@ -15,7 +15,7 @@ impl Raw {
             .number(0)
     }
 
-    /// An answer that is done, up to its replies.
+    /// An answer with `Done`, up to its replies.
     pub fn done() -> Raw {
         Raw(vec![1, 1])
             .number(0)
@@ -32,17 +32,17 @@ impl Raw {
         Raw(vec![1, 2]).number(0).number(8)
     }
 
-    /// A told floor, up to its fence.
+    /// A `Told`, up to its fence.
     pub fn told() -> Raw {
         Raw(vec![1, 3, 1]).number(0).number(8)
     }
 
-    /// That the fences are lost, up to the origin.
+    /// A `Lost`, up to its origin.
     pub fn lost() -> Raw {
         Raw(vec![1, 3, 2]).number(0).number(8)
     }
 
-    /// A byte: a flag, a kind.
+    /// A byte: a flag or a kind.
     pub fn byte(mut self, byte: u8) -> Raw {
         self.0.push(byte);
         self
@@ -57,14 +57,14 @@ impl Raw {
         self.byte(number as u8)
     }
 
-    /// A name of that length, of one letter.
+    /// A name of `length` equal bytes.
     pub fn name(mut self, length: usize, letter: u8) -> Raw {
         self = self.number(length as u64);
         self.0.extend(std::iter::repeat_n(letter, length));
         self
     }
 
-    /// That many names of two bytes, in order.
+    /// `count` names of two bytes, in ascending order.
     pub fn names(mut self, count: usize) -> Raw {
         self = self.number(count as u64);
         for place in 0..count as u16 {
@@ -74,13 +74,13 @@ impl Raw {
         self
     }
 
-    /// That many tokens, in order.
+    /// `count` tokens, in ascending order.
     pub fn tokens(self, count: usize) -> Raw {
         let counted = self.number(count as u64);
         (0..count as u64).fold(counted, Raw::number)
     }
 
-    /// The count, and that many times the same byte.
+    /// A list of `count` equal bytes.
     pub fn bytes(mut self, count: usize, byte: u8) -> Raw {
         self = self.number(count as u64);
         self.0.extend(std::iter::repeat_n(byte, count));

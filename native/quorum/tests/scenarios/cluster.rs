@@ -1,4 +1,4 @@
-//! A cluster in one process: frames arrive in the order in which they were sent, unless a test cuts or holds a link.
+//! A cluster in one process. Frames arrive in the order of sending unless a test cuts or holds a link.
 
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
 use quorum::frame;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of a new cluster, that stores nothing.
+/// The fences of a new cluster without stored fences.
 pub const NEW: Fences = Fences {
     floor: Some(Fence(0)),
     origin: Fence(0),
@@ -22,7 +22,7 @@ pub const NEW: Fences = Fences {
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// A lock as its holder knows it.
+/// A lock as its holder has it.
 #[derive(Clone, Debug)]
 pub struct Lock {
     pub node: usize,
@@ -31,7 +31,7 @@ pub struct Lock {
     pub standing: Arc<Standing>,
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
     Granted(Lock),
@@ -48,19 +48,19 @@ pub struct Cluster {
     pub answers: BTreeMap<Request, Answer>,
     pub lost: Vec<(Token, Loss)>,
     pub at_risk: Vec<Token>,
-    /// What voters want stored: the last of each.
+    /// The last mark that each voter requested to store.
     pub store: BTreeMap<usize, Fence>,
-    /// All that was sent and arrived, in order.
+    /// All delivered frames, in order.
     pub arrived: Vec<(usize, Send)>,
     pub wire: VecDeque<(usize, Send)>,
     cut: BTreeSet<(usize, usize)>,
     held: BTreeSet<(usize, usize)>,
     requests: u64,
-    lives: u64,
+    lifetimes: u64,
 }
 
 impl Cluster {
-    /// With sessions set up everywhere.
+    /// Creates a cluster in which every agent has a session at every voter.
     pub fn new(count: usize) -> Cluster {
         Cluster::with(count, Rules::default(), NEW)
     }
@@ -80,7 +80,7 @@ impl Cluster {
             cut: BTreeSet::new(),
             held: BTreeSet::new(),
             requests: 0,
-            lives: 0,
+            lifetimes: 0,
         };
         for place in 0..count {
             let agent = cluster.agent(count, place);
@@ -97,8 +97,8 @@ impl Cluster {
 
     fn agent(&mut self, count: usize, place: usize) -> Agent {
         let members = Members::new(count, place).unwrap();
-        self.lives += 1;
-        let (incarnation, seed) = (Incarnation(self.lives), self.lives);
+        self.lifetimes += 1;
+        let (incarnation, seed) = (Incarnation(self.lifetimes), self.lifetimes);
         let setup = AgentSetup {
             members,
             rules: self.rules,
@@ -111,8 +111,8 @@ impl Cluster {
 
     fn voter(&mut self, count: usize, place: usize, fences: Fences) -> Voter {
         let members = Members::new(count, place).unwrap();
-        self.lives += 1;
-        let incarnation = Incarnation(self.lives);
+        self.lifetimes += 1;
+        let incarnation = Incarnation(self.lifetimes);
         let (rules, bugs) = (self.rules, Weaknesses::NONE);
         Voter::new(
             VoterSetup {
@@ -132,23 +132,23 @@ impl Cluster {
         }
     }
 
-    /// The voter of a node crashes and starts anew.
+    /// Crashes and restarts the voter of a node.
     pub fn restart_voter(&mut self, place: usize, fences: Fences) {
         self.voters[place] = self.voter(self.agents.len(), place, fences);
     }
 
-    /// The agent of a node crashes, with all who held something, and starts anew.
+    /// Crashes and restarts the agent of a node. The holders of its locks die with it.
     pub fn restart_agent(&mut self, place: usize) {
         self.agents[place] = self.agent(self.agents.len(), place);
         self.connect(place);
     }
 
-    /// What is sent from one node to another is lost from now on.
+    /// Drops all frames from one node to another from now on.
     pub fn cut(&mut self, from: usize, to: usize) {
         self.cut.insert((from, to));
     }
 
-    /// In both directions, with all others. Nobody is told.
+    /// Cuts a node off from all others in both directions, without a disconnect event.
     pub fn isolate(&mut self, node: usize) {
         for other in (0..self.agents.len()).filter(|other| *other != node) {
             self.cut(node, other);
@@ -156,7 +156,7 @@ impl Cluster {
         }
     }
 
-    /// What two nodes say to each other arrives again.
+    /// Restores the links between two nodes.
     pub fn mend(&mut self, one: usize, other: usize) {
         self.cut.remove(&(one, other));
         self.cut.remove(&(other, one));
@@ -168,13 +168,13 @@ impl Cluster {
         self.run();
     }
 
-    /// What was held arrives; what is cut stays cut.
+    /// Delivers held frames. Cut links stay cut.
     pub fn release(&mut self) {
         self.held.clear();
         self.run();
     }
 
-    /// What is sent from one node to another stays on the wire, until all is healed.
+    /// Holds all frames from one node to another until `heal` or `release`.
     pub fn hold(&mut self, from: usize, to: usize) {
         self.held.insert((from, to));
     }
@@ -203,7 +203,7 @@ impl Cluster {
         self.ask(node, names, Mode::Write, timeout)
     }
 
-    /// A lock that is granted at once.
+    /// A lock that must be granted immediately.
     pub fn locked(&mut self, node: usize, name: &str) -> Lock {
         let request = self.lock(node, name, SECOND);
         self.granted(request)
@@ -214,7 +214,7 @@ impl Cluster {
         self.granted(request)
     }
 
-    /// The lock that a request was granted.
+    /// The lock that was granted to a request.
     pub fn granted(&self, request: Request) -> Lock {
         match self.answers.get(&request) {
             Some(Answer::Granted(lock)) => lock.clone(),
@@ -255,7 +255,7 @@ impl Cluster {
         held
     }
 
-    /// Everything arrives that can.
+    /// Delivers all frames that can be delivered.
     pub fn run(&mut self) {
         self.collect();
         for _ in 0..100_000 {
@@ -270,10 +270,10 @@ impl Cluster {
             }
             self.collect();
         }
-        panic!("they talk without end");
+        panic!("100,000 frames did not settle the cluster");
     }
 
-    /// A frame arrives that somebody may have sent once. Frames go over the wire as bytes.
+    /// Delivers a frame, encoded and decoded.
     pub fn deliver(&mut self, from: usize, send: Send) {
         let bytes = frame::encode(&send.frame);
         let frame = frame::decode(&bytes).unwrap();
@@ -331,7 +331,7 @@ impl Cluster {
         assert!(earlier.is_none(), "{request:?} is answered twice");
     }
 
-    /// Time passes, and everything happens that is due.
+    /// Advances the time and fires all timers on the way.
     pub fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
@@ -352,7 +352,7 @@ impl Cluster {
         }
     }
 
-    /// The batches that have arrived since the last call.
+    /// The batches delivered since the last call.
     pub fn batches(&mut self) -> Vec<(usize, usize, Batch)> {
         let arrived = std::mem::take(&mut self.arrived).into_iter();
         let batch = |(from, send): (usize, Send)| match send.frame {
@@ -362,7 +362,7 @@ impl Cluster {
         arrived.filter_map(batch).collect()
     }
 
-    /// Which operations have arrived since the last call.
+    /// The operations delivered since the last call.
     pub fn ops(&mut self) -> Vec<Op> {
         self.batches()
             .into_iter()
@@ -370,7 +370,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Q9, Q10: nothing is left, anywhere, when nobody holds or wants anything.
+    /// Q9, Q10: no state is left anywhere when no process holds or requests a lock.
     pub fn assert_empty(&mut self) {
         self.pass(self.rules.voter_lease + self.rules.heartbeat * 2);
         for (agent, voter) in self.agents.iter().zip(&self.voters) {

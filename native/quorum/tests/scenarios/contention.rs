@@ -1,4 +1,4 @@
-//! Names that everybody wants all the time, over links that take a while.
+//! Contention: all nodes request the same names all the time, over links with latency.
 
 use crate::cluster::{name, Cluster};
 use quorum::agent::{AgentOutput, Request};
@@ -9,41 +9,41 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-/// Of each node.
+/// Concurrent loops of each node.
 const LOOPS: usize = 5;
 
-/// How long a frame takes: between nodes, and within one.
+/// Latency between nodes, and within a node.
 const FAR: Duration = Duration::from_micros(200);
 const NEAR: Duration = Duration::from_micros(20);
 
-/// By how much it takes longer: mostly by less than this, and one in fifty by less than that.
+/// Additional random latency: at most `JITTER`, and at most `HICCUP` for one frame in fifty.
 const JITTER: Duration = Duration::from_micros(200);
 const HICCUP: Duration = Duration::from_millis(3);
 
-struct Fight {
+struct Contention {
     cluster: Cluster,
     names: u64,
     mode: fn(u64) -> Mode,
-    /// For names and links; without, all links are alike.
+    /// The random state for names and latencies. `None`: constant latencies.
     random: Option<u64>,
-    /// When the last frame from one to another arrives.
+    /// When the last frame of each link arrives.
     last: BTreeMap<(usize, usize), Time>,
-    /// Between these nothing arrives.
+    /// No frame passes between these two nodes.
     cut: Option<(usize, usize)>,
-    /// Frames under way, by when they arrive and in which order they were sent.
+    /// Frames in flight, by arrival time and order of sending.
     wire: BinaryHeap<Reverse<(Time, u64, usize, Send)>>,
     sent: u64,
     requests: u64,
     asked: BTreeMap<Request, Time>,
     waits: Vec<Duration>,
-    /// How many locks each node got.
+    /// The number of locks that each node got.
     shares: Vec<usize>,
 }
 
-impl Fight {
-    /// With a seed links are of different lengths, from frame to frame.
-    fn new(nodes: usize, names: u64, mode: fn(u64) -> Mode, seed: Option<u64>) -> Fight {
-        let mut fight = Fight {
+impl Contention {
+    /// With a seed, latencies differ from frame to frame.
+    fn new(nodes: usize, names: u64, mode: fn(u64) -> Mode, seed: Option<u64>) -> Contention {
+        let mut load = Contention {
             cluster: Cluster::new(nodes),
             names,
             mode,
@@ -58,9 +58,9 @@ impl Fight {
             shares: vec![0; nodes],
         };
         for node in 0..nodes {
-            (0..LOOPS).for_each(|_| fight.lock(node));
+            (0..LOOPS).for_each(|_| load.lock(node));
         }
-        fight
+        load
     }
 
     /// Knuth's MMIX generator. 0 without a seed.
@@ -97,8 +97,8 @@ impl Fight {
         self.wire.push(Reverse((*last, self.sent, from, send)));
     }
 
-    /// Whoever has the lock gives it back, and wants it again.
-    fn had(&mut self, node: usize, request: Request, token: Token) {
+    /// Releases a granted lock and requests the next one.
+    fn release_and_repeat(&mut self, node: usize, request: Request, token: Token) {
         let now = self.cluster.now;
         self.waits.push(now - self.asked.remove(&request).unwrap());
         self.shares[node] += 1;
@@ -122,7 +122,7 @@ impl Fight {
                     match output {
                         AgentOutput::Send(send) => self.send(node, send),
                         AgentOutput::Granted { request, token, .. } => {
-                            self.had(node, request, token)
+                            self.release_and_repeat(node, request, token)
                         }
                         AgentOutput::Accepted { .. } => {}
                         other => panic!("{other:?}"),
@@ -187,17 +187,17 @@ impl Fight {
     }
 }
 
-/// 4 nodes with 5 loops each, as in the design's figures, and others: they come in turn, node by node.
+/// Nodes with 5 loops each get one name in a fair order. The figures for 4 nodes are in `docs/quorum.md`.
 #[test]
 fn writers_share_one_name() {
     for nodes in [2, 3, 4, 5, 8, 16] {
-        let mut fight = Fight::new(nodes, 1, |_| Mode::Write, None);
-        fight.run(Duration::from_secs(20));
-        let longest = fight.waits.iter().max().unwrap();
-        let per_second = fight.waits.len() / 20;
+        let mut load = Contention::new(nodes, 1, |_| Mode::Write, None);
+        load.run(Duration::from_secs(20));
+        let longest = load.waits.iter().max().unwrap();
+        let per_second = load.waits.len() / 20;
         println!(
             "{nodes} nodes: {per_second} locks/s, longest wait {longest:?}, {:?}",
-            fight.shares
+            load.shares
         );
         assert!(
             *longest < Duration::from_millis(100),
@@ -208,15 +208,15 @@ fn writers_share_one_name() {
             "{per_second} locks a second at {nodes} nodes"
         );
         let [least, most] = [
-            fight.shares.iter().min().unwrap(),
-            fight.shares.iter().max().unwrap(),
+            load.shares.iter().min().unwrap(),
+            load.shares.iter().max().unwrap(),
         ];
-        assert!(least * 2 > *most, "{:?}", fight.shares);
+        assert!(least * 2 > *most, "{:?}", load.shares);
     }
 }
 
-/// Nine readers to one writer, of one name and of ten, while frames come sooner or later: nobody is forgotten, which
-/// would cost up to `retry_most`; nor does anybody lose its place in a line, which would cost some turns of all others.
+/// Nine readers per writer, on one name and on ten, with random latencies. A forgotten request would wait up to
+/// `retry_most`. A lost queue position would cost several rounds of all others.
 #[test]
 fn readers_and_writers_share_names() {
     let mode = |request| {
@@ -227,31 +227,31 @@ fn readers_and_writers_share_names() {
         }
     };
     for (names, seed) in [(1, None), (1, Some(1)), (10, Some(1)), (10, Some(2))] {
-        let mut fight = Fight::new(4, names, mode, seed);
-        fight.run(Duration::from_secs(20));
-        let longest = fight.waits.iter().max().unwrap();
+        let mut load = Contention::new(4, names, mode, seed);
+        load.run(Duration::from_secs(20));
+        let longest = load.waits.iter().max().unwrap();
         println!(
             "{names} names, readers: {} locks/s, longest wait {longest:?}, {:?}",
-            fight.waits.len() / 20,
-            fight.shares
+            load.waits.len() / 20,
+            load.shares
         );
         assert!(*longest < Duration::from_millis(100), "{longest:?}");
     }
 }
 
-/// One node cannot reach the voter that is the first for all others.
+/// One node cannot reach the voter that is the first voter of all others.
 #[test]
-fn one_node_does_not_see_the_first() {
+fn one_node_cannot_reach_the_first_voter() {
     for nodes in [3, 4, 5, 6, 8] {
         for seed in [None, Some(1), Some(2)] {
-            let mut fight = Fight::new(nodes, 1, |_| Mode::Write, seed);
-            fight.cut = Some((0, nodes - 1));
-            fight.run(Duration::from_secs(20));
-            let longest = fight.waits.iter().max().unwrap();
-            let per_second = fight.waits.len() / 20;
+            let mut load = Contention::new(nodes, 1, |_| Mode::Write, seed);
+            load.cut = Some((0, nodes - 1));
+            load.run(Duration::from_secs(20));
+            let longest = load.waits.iter().max().unwrap();
+            let per_second = load.waits.len() / 20;
             println!(
-                "{nodes} nodes, one does not see the first: {per_second} locks/s, longest wait {longest:?}, {:?}",
-                fight.shares
+                "{nodes} nodes, one cannot reach the first voter: {per_second} locks/s, longest wait {longest:?}, {:?}",
+                load.shares
             );
             assert!(
                 per_second > 400,

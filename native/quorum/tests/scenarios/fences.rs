@@ -1,4 +1,4 @@
-//! How voters come by their fences: when a cluster starts for the first time, and when they are lost.
+//! Fences at the first start of a cluster, and after their loss.
 
 use crate::cluster::{at, name, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
@@ -7,7 +7,7 @@ use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter};
 use std::time::Duration;
 
-/// A first start, or a disk that is lost, when the wall clock shows so much.
+/// The fences of a first start, or after the loss of the stored mark, at this wall-clock time.
 fn lost(origin: u64) -> Fences {
     Fences {
         floor: None,
@@ -26,9 +26,9 @@ fn from_voter(cluster: &mut Cluster, from: usize, to: usize, floor: Floor) {
     cluster.run();
 }
 
-/// A first start needs nobody who gives a number, and no time: all that is needed is that all members are there.
+/// A first start needs no configured number and no waiting: only all members.
 #[test]
-fn a_first_start_needs_nobody() {
+fn a_first_start_needs_only_all_members() {
     for count in [1, 2, 3, 5, 16] {
         let mut cluster = Cluster::with(count, Rules::default(), lost(1000));
         assert!(all_vote(&cluster), "{count}");
@@ -39,9 +39,9 @@ fn a_first_start_needs_nobody() {
     }
 }
 
-/// The clocks of the members differ: the highest counts for all.
+/// The clocks of the members differ: the highest origin counts.
 #[test]
-fn the_highest_clock_counts() {
+fn the_highest_origin_counts() {
     let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
     for (voter, origin) in [2000, 1500, 3000].into_iter().enumerate() {
         cluster.restart_voter(voter, lost(origin));
@@ -53,7 +53,7 @@ fn the_highest_clock_counts() {
     }
 }
 
-/// With storage, too, and no fence is given before it is stored.
+/// With stored fences, no fence is given before it is stored.
 #[test]
 fn a_first_start_with_storage_stores_first() {
     let fences = Fences {
@@ -73,7 +73,7 @@ fn a_first_start_with_storage_stores_first() {
     assert_eq!(cluster.granted(request).fence, 1001);
 }
 
-/// While a member has never come up, nobody votes, though they could by their clocks.
+/// While a member has never started, no member votes, although their clocks would allow it.
 #[test]
 fn a_first_start_waits_for_all() {
     let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
@@ -86,13 +86,13 @@ fn a_first_start_waits_for_all() {
     assert!(all_vote(&cluster));
 }
 
-/// So many may lose their fences at a time that the others know them: then no clock is looked at.
+/// While enough members know their fences, no clock counts.
 #[test]
-fn where_enough_know_no_clock_counts() {
+fn a_co_quorum_of_known_fences_ignores_clocks() {
     let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
     let lock = cluster.locked(0, "x");
     cluster.unlock(&lock);
-    // Clocks that are wrong, one each way.
+    // Two wrong clocks, one too low and one too high.
     cluster.restart_voter(1, lost(3));
     cluster.restart_voter(2, lost(1_000_000));
     cluster.run();
@@ -102,9 +102,9 @@ fn where_enough_know_no_clock_counts() {
     }
 }
 
-/// Where too many have lost them, all have to answer; then the clocks count, and what is told by those that know.
+/// If too many members have lost their fences, all must answer. Then the clocks count, and so do the known fences.
 #[test]
-fn where_too_many_have_lost_them_all_have_to_answer() {
+fn a_loss_of_too_many_fences_needs_all_members() {
     for (clock, next) in [(5000, 5001), (10, 1003)] {
         let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
         for _ in 0..2 {
@@ -123,9 +123,9 @@ fn where_too_many_have_lost_them_all_have_to_answer() {
     }
 }
 
-/// Q5: all lose them at once, again and again, and fences grow, as the clocks do.
+/// Q5: fences grow even if all members lose them repeatedly, as long as the clocks grow.
 #[test]
-fn fences_grow_over_the_loss_of_all() {
+fn fences_grow_across_the_loss_of_all() {
     for durable in [false, true] {
         let fences = |origin| Fences {
             durable,
@@ -160,9 +160,9 @@ fn fences_grow_over_the_loss_of_all() {
     }
 }
 
-/// Answers to an earlier life of the asker, and such that come twice, are no answers more.
+/// Repeated answers and answers to an earlier lifetime do not count as further answers.
 #[test]
-fn answers_count_once_and_for_one_life() {
+fn answers_count_once_and_for_one_lifetime() {
     let mut cluster = Cluster::with(4, Rules::default(), lost(1000));
     cluster.isolate(0);
     let earlier = cluster.voters[0].incarnation();
@@ -170,7 +170,7 @@ fn answers_count_once_and_for_one_life() {
     cluster.pass(SECOND * 11);
     let asker = cluster.voters[0].incarnation();
     let epoch = 0;
-    let said = |asker: Incarnation| {
+    let answers = |asker: Incarnation| {
         let (fence, origin) = (Fence(5000), Fence(9000));
         [
             Floor::Told {
@@ -186,19 +186,25 @@ fn answers_count_once_and_for_one_life() {
         ]
     };
     for from in 1..4 {
-        for late in said(earlier) {
+        for late in answers(earlier) {
             from_voter(&mut cluster, from, 0, late);
         }
     }
-    assert!(!cluster.voters[0].is_voting(), "that was not asked now");
+    assert!(
+        !cluster.voters[0].is_voting(),
+        "answers to an earlier lifetime do not count"
+    );
     for _ in 0..3 {
-        for answer in said(asker) {
+        for answer in answers(asker) {
             from_voter(&mut cluster, 1, 0, answer);
         }
-        let [_, again] = said(asker);
+        let [_, again] = answers(asker);
         from_voter(&mut cluster, 2, 0, again);
     }
-    assert!(!cluster.voters[0].is_voting(), "two have answered");
+    assert!(
+        !cluster.voters[0].is_voting(),
+        "only two members have answered"
+    );
     let origin = Fence(7);
     from_voter(
         &mut cluster,
@@ -212,7 +218,7 @@ fn answers_count_once_and_for_one_life() {
     );
     assert!(cluster.voters[0].is_voting());
     assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
-    // And when it votes it has heard enough.
+    // A voter that votes ignores further answers.
     let fence = Fence(1_000_000);
     from_voter(
         &mut cluster,
@@ -238,14 +244,15 @@ fn answers_count_once_and_for_one_life() {
     assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
 }
 
-/// Who said that it had lost its fences may know them by now: it is asked again, and counts among those that know.
+/// A member that reported its fences lost is asked again, and counts among those that know theirs once it has
+/// recovered.
 #[test]
-fn who_had_lost_them_is_asked_again() {
+fn a_member_that_had_lost_its_fences_is_asked_again() {
     let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
-    // All can answer 1 and 2, but 4 cannot answer 0.
+    // All members can answer 1 and 2, but 4 cannot answer 0.
     cluster.cut(4, 0);
     cluster.restart_voter(0, lost(3000));
-    // Not in time with its questions: so they say that they have lost theirs before they hear the same of 0.
+    // Started later, so 1 and 2 report their fences lost before they receive the same report of 0.
     cluster.pass(SECOND / 2);
     (1..3).for_each(|voter| cluster.restart_voter(voter, lost(2000)));
     cluster.pass(cluster.rules.quarantine - SECOND / 2);
@@ -258,9 +265,9 @@ fn who_had_lost_them_is_asked_again() {
     }
 }
 
-/// Who comes up last tells by its question that it is there: no time is lost.
+/// The last member to start ends the wait of the others with its own question.
 #[test]
-fn the_last_to_come_up_ends_the_waiting() {
+fn the_last_member_to_start_ends_the_wait() {
     let mut cluster = Cluster::with(2, Rules::default(), lost(1000));
     cluster.isolate(1);
     cluster.restart_voter(0, lost(1000));
@@ -272,9 +279,9 @@ fn the_last_to_come_up_ends_the_waiting() {
     assert!(all_vote(&cluster));
 }
 
-/// A clock may show anything: no frame has a number past the highest, and the last number is given to nobody twice.
+/// A clock may show any time: no fence exceeds the highest, and the highest is never given twice.
 #[test]
-fn a_clock_past_all_numbers_stops_at_the_highest() {
+fn a_clock_above_all_fences_stops_at_the_highest() {
     for durable in [false, true] {
         let fences = Fences {
             durable,
@@ -292,8 +299,8 @@ fn a_clock_past_all_numbers_stops_at_the_highest() {
         cluster.run();
         let request = cluster.lock(0, "x", SECOND);
         cluster.pass(SECOND * 2);
-        assert!(!cluster.is_granted(request), "there are no more numbers");
-        assert!(cluster.store.is_empty(), "nor is there more to store");
+        assert!(!cluster.is_granted(request), "the fences are exhausted");
+        assert!(cluster.store.is_empty(), "there is no higher mark to store");
         let reader = cluster.rlocked(0, "x");
         assert_eq!(reader.fence, MAX_FENCE);
         cluster.unlock(&reader);

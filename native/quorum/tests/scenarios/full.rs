@@ -1,12 +1,12 @@
-//! Frames at their bounds: what happens often at once is said in several.
+//! Frames at their limits: larger contents are split into several frames.
 
 use crate::cluster::{Cluster, NEW, SECOND};
 use quorum::frame::{MAX_HINTS, MAX_OPS};
 use quorum::rules::Rules;
 
-/// A node that dies frees more names than a notice can hint at.
+/// A dead node frees more names than one notice can hint at.
 #[test]
-fn hints_fit_their_notices() {
+fn hints_are_split_into_notices() {
     let mut cluster = Cluster::new(3);
     let names: Vec<_> = (0..=MAX_HINTS).map(|i| i.to_string()).collect();
     for name in &names {
@@ -21,9 +21,9 @@ fn hints_fit_their_notices() {
     assert!(waiting.iter().all(|request| cluster.is_granted(*request)));
 }
 
-/// A batch that is full of asserted locks has a place for what settles them.
+/// A batch full of asserted locks still has space for the operation that settles the session.
 #[test]
-fn a_full_batch_settles() {
+fn a_full_batch_settles_the_session() {
     let rules = Rules {
         batch: MAX_OPS - 1,
         ..Rules::default()
@@ -34,7 +34,7 @@ fn a_full_batch_settles() {
     }
     cluster.restart_voter(1, NEW);
     cluster.pass(SECOND);
-    // It votes before its quarantine is over: without it there is no quorum.
+    // It votes before the end of its quarantine: without its vote there is no quorum.
     cluster.isolate(2);
     cluster.locked(0, "y");
 }

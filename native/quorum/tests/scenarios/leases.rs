@@ -1,13 +1,13 @@
-//! What is held when nobody answers, and when an answer comes late.
+//! Leases when answers are missing or late.
 
 use crate::cluster::{at, Cluster, SECOND};
 use quorum::agent::{Loss, Refusal};
 use quorum::message::Op;
 use std::time::Duration;
 
-/// A lock is kept as long as a quorum answers, by a heartbeat every two seconds and no more.
+/// A lock is held while a quorum answers. This takes one heartbeat every two seconds and no more.
 #[test]
-fn heartbeats_keep_it() {
+fn heartbeats_keep_a_lock() {
     let mut cluster = Cluster::new(3);
     let locks: Vec<_> = (0..100)
         .map(|i| cluster.locked(0, &format!("x{i}")))
@@ -26,9 +26,9 @@ fn heartbeats_keep_it() {
     assert!(from_holder.iter().all(|(_, _, batch)| batch.ops.is_empty()));
 }
 
-/// At risk first, then lost: 8 s after the last answered word, never later, and for good.
+/// A lock is at risk first and lost 8 s after the last answered batch was sent: never later, and permanently.
 #[test]
-fn without_a_quorum_it_is_lost() {
+fn without_a_quorum_a_lock_is_lost() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let other = cluster.rlocked(0, "y");
@@ -51,10 +51,10 @@ fn without_a_quorum_it_is_lost() {
     cluster.assert_empty();
 }
 
-/// L3: an agent whose process is dead may have been stopped in the middle of anything. When its lease has been ended
-/// nothing of it is held, whatever it still hears, and it grants nothing.
+/// L3: an agent's process may die at any point. After its lease is ended, none of its locks is held, whatever frames
+/// still arrive, and it grants nothing.
 #[test]
-fn an_agent_that_has_been_ended_holds_nothing() {
+fn an_ended_lease_holds_no_lock() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.hold(1, 0);
@@ -73,9 +73,9 @@ fn an_agent_that_has_been_ended_holds_nothing() {
     assert!(cluster.held(&cluster.granted(next)));
 }
 
-/// Q2: the voters give a name to another only after its holder knows that it has lost it.
+/// Q2: the voters grant a name to another agent only after its holder has lost it.
 #[test]
-fn another_gets_it_after_the_holder_has_lost_it() {
+fn a_name_is_granted_after_its_holder_has_lost_it() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.isolate(0);
@@ -92,9 +92,9 @@ fn another_gets_it_after_the_holder_has_lost_it() {
     );
 }
 
-/// Told once; told again when it was well in between.
+/// At risk is reported once, and again after the lease was renewed in between.
 #[test]
-fn at_risk_is_said_once_each_time() {
+fn at_risk_is_reported_once_each_time() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     for times in 1..=3 {
@@ -107,15 +107,14 @@ fn at_risk_is_said_once_each_time() {
     assert!(cluster.held(&lock));
 }
 
-/// Q3: an agent that was silent for too long starts anew with a voter that has dropped its votes, and takes them
-/// again.
+/// Q3: an agent whose votes a voter has dropped begins a new session with it and asserts its locks again.
 #[test]
-fn after_a_reset_it_is_asserted() {
+fn a_lock_is_asserted_in_a_new_session() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.cut(0, 2);
     cluster.pass(cluster.rules.voter_lease);
-    assert!(cluster.voters[2].is_empty(), "its lease is over there");
+    assert!(cluster.voters[2].is_empty(), "its lease has expired there");
     assert!(cluster.held(&lock));
     cluster.batches();
     cluster.heal();
@@ -125,7 +124,7 @@ fn after_a_reset_it_is_asserted() {
         .iter()
         .any(|op| matches!(op, Op::Assert { .. })));
     assert!(!cluster.voters[2].is_empty());
-    // Now it takes the other quorum.
+    // The votes of the other quorum keep the lock now.
     cluster.cut(0, 1);
     cluster.pass(SECOND * 20);
     assert!(cluster.held(&lock));
@@ -134,9 +133,9 @@ fn after_a_reset_it_is_asserted() {
     cluster.assert_empty();
 }
 
-/// An answer that comes late renews from when the question was sent.
+/// A late answer renews the lease from when its batch was sent.
 #[test]
-fn a_late_answer_is_worth_less() {
+fn a_late_answer_renews_from_the_time_of_sending() {
     let mut cluster = Cluster::new(1);
     let lock = cluster.locked(0, "x");
     cluster.hold(0, 0);
@@ -154,10 +153,10 @@ fn a_late_answer_is_worth_less() {
     assert_eq!(cluster.now, sent + cluster.rules.holder_lease);
 }
 
-/// Q5: votes that come after the end of their attempt make no lock, also if nobody has looked at the time yet: the
-/// first of them may be gone.
+/// Q5: votes that arrive after the end of their attempt make no lock, even if the timer is late: the voter may have
+/// dropped the first of them.
 #[test]
-fn an_attempt_ends_in_time() {
+fn late_votes_make_no_lock() {
     let mut cluster = Cluster::new(3);
     cluster.hold(1, 0);
     cluster.hold(2, 0);
@@ -172,9 +171,9 @@ fn an_attempt_ends_in_time() {
     cluster.assert_empty();
 }
 
-/// A voter that said no, or was not there, is asked again while the lock is held.
+/// A voter that rejected the lock or was not reachable is asked again while the lock is held.
 #[test]
-fn a_lock_gets_the_votes_it_lacks() {
+fn a_held_lock_gets_missing_votes() {
     let mut cluster = Cluster::new(3);
     cluster.isolate(2);
     cluster.pass(SECOND * 2);
@@ -188,9 +187,9 @@ fn a_lock_gets_the_votes_it_lacks() {
     assert!(cluster.held(&lock));
 }
 
-/// Q9: an agent that dies leaves nothing for longer than a lease.
+/// Q9: the votes of a dead agent expire with its lease.
 #[test]
-fn votes_of_a_dead_agent_go() {
+fn votes_of_a_dead_agent_expire() {
     let mut cluster = Cluster::new(3);
     cluster.locked(0, "x");
     cluster.restart_agent(0);
@@ -204,9 +203,9 @@ fn votes_of_a_dead_agent_go() {
     cluster.assert_empty();
 }
 
-/// A member that comes and goes loses nothing.
+/// Frequent disconnects of a member lose no lock.
 #[test]
-fn flaps_lose_nothing() {
+fn frequent_disconnects_lose_no_lock() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     for turn in 0..50 {

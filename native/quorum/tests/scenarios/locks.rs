@@ -4,9 +4,9 @@ use crate::cluster::{Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::message::{Frame, Op};
 
-/// Q1: while one node has a name, no other gets it, and then it does.
+/// Q1: while one node holds a name, no other node gets it; then it does.
 #[test]
-fn a_writer_is_alone() {
+fn a_writer_excludes_others() {
     let mut cluster = Cluster::new(3);
     let first = cluster.locked(0, "x");
     let second = cluster.lock(1, "x", SECOND * 60);
@@ -21,7 +21,7 @@ fn a_writer_is_alone() {
     cluster.assert_empty();
 }
 
-/// Two messages to each voter and back: nothing is agreed on in a second round if all say the same.
+/// One batch to each voter and back, without a second round, if all voters return the same fence.
 #[test]
 fn a_lock_takes_one_round() {
     let mut cluster = Cluster::new(5);
@@ -35,9 +35,9 @@ fn a_lock_takes_one_round() {
     cluster.assert_empty();
 }
 
-/// Q1: readers share; a writer comes after the last of them.
+/// Q1: readers share; a writer follows the last reader.
 #[test]
-fn readers_are_together() {
+fn readers_share() {
     let mut cluster = Cluster::new(4);
     let readers: Vec<_> = [0, 1, 1, 3]
         .iter()
@@ -55,7 +55,7 @@ fn readers_are_together() {
     cluster.assert_empty();
 }
 
-/// Q11: all names or none.
+/// Q11: a request gets all names or none.
 #[test]
 fn several_names_are_one_lock() {
     let mut cluster = Cluster::new(3);
@@ -64,7 +64,7 @@ fn several_names_are_one_lock() {
     assert!(!cluster.is_granted(all));
     cluster.unlock(&b);
     cluster.pass(SECOND * 2);
-    assert!(!cluster.is_granted(all), "c is taken");
+    assert!(!cluster.is_granted(all), "c is held");
     cluster.unlock(&c);
     cluster.pass(SECOND * 2);
     let all = cluster.granted(all);
@@ -79,7 +79,7 @@ fn several_names_are_one_lock() {
     }
 }
 
-/// Q5: a name's fences grow, through names that are forgotten in between and through whoever asks.
+/// Q5: a name's fences grow, also if the name is forgotten in between, and for requests of any node.
 #[test]
 fn fences_grow() {
     let mut cluster = Cluster::new(3);
@@ -91,16 +91,19 @@ fn fences_grow() {
         cluster.unlock(&lock);
         assert!(cluster.voters.iter().all(quorum::voter::Voter::is_empty));
         let reader = cluster.rlocked(0, "x");
-        assert!(reader.fence >= last, "a reader sees the last writer's");
+        assert!(
+            reader.fence >= last,
+            "a reader gets the last writer's fence"
+        );
         cluster.unlock(&reader);
     }
 }
 
-/// Q6: a voter that is behind is told, and the lock is granted when a quorum has written the fence down.
+/// Q6: a voter with a lower fence gets the agreed one, and the lock is granted when a quorum has recorded it.
 #[test]
-fn a_quorum_knows_the_fence_before_it_is_given() {
+fn a_quorum_records_the_fence_before_the_grant() {
     let mut cluster = Cluster::new(3);
-    // Only two voters see ten locks, each time.
+    // Only two voters take part in ten locks.
     cluster.isolate(2);
     for _ in 0..10 {
         let lock = cluster.locked(0, "x");
@@ -113,14 +116,14 @@ fn a_quorum_knows_the_fence_before_it_is_given() {
     cluster.hold(0, 0);
     cluster.arrived.clear();
     let request = cluster.lock(0, "x", SECOND);
-    let said = |send: &quorum::message::Send| {
+    let confirms = |send: &quorum::message::Send| {
         matches!(&send.frame, Frame::Batch(batch)
         if batch.ops.iter().any(|op| matches!(op, Op::Confirm { .. })))
     };
     assert!(cluster
         .arrived
         .iter()
-        .any(|(_, send)| send.to.place() == 2 && said(send)));
+        .any(|(_, send)| send.to.place() == 2 && confirms(send)));
     let lock = cluster.granted(request);
     assert!(lock.fence > last.0);
     let wrote =
@@ -128,9 +131,9 @@ fn a_quorum_knows_the_fence_before_it_is_given() {
     assert!(cluster.voters.iter().filter(wrote).count() >= 2);
 }
 
-/// Names that share a floor have fences that grow, too.
+/// The fences of names that share a floor grow, too.
 #[test]
-fn names_may_share_a_floor() {
+fn fences_of_names_with_one_floor_grow() {
     let rules = quorum::rules::Rules {
         fence_floors: 1,
         ..Default::default()
@@ -146,7 +149,7 @@ fn names_may_share_a_floor() {
 }
 
 #[test]
-fn one_node_is_a_cluster() {
+fn a_cluster_of_one_node() {
     let mut cluster = Cluster::new(1);
     let lock = cluster.locked(0, "x");
     let other = cluster.lock(0, "x", SECOND);
@@ -158,7 +161,7 @@ fn one_node_is_a_cluster() {
 }
 
 #[test]
-fn too_few_members_are_told_at_once() {
+fn without_a_quorum_a_request_is_refused_immediately() {
     let mut cluster = Cluster::new(3);
     for other in [1, 2] {
         cluster.agents[0].down(cluster.now, crate::cluster::at(other));
@@ -168,9 +171,9 @@ fn too_few_members_are_told_at_once() {
     cluster.assert_empty();
 }
 
-/// Q10: a request that fails leaves nothing, wherever it had got to.
+/// Q10: a failed request leaves no state, at any stage.
 #[test]
-fn a_request_that_is_not_granted_leaves_nothing() {
+fn a_refused_request_leaves_nothing() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let local = cluster.lock(0, "x", SECOND * 3);
@@ -184,15 +187,15 @@ fn a_request_that_is_not_granted_leaves_nothing() {
     }
     assert!(
         !cluster.answers.contains_key(&gone),
-        "who is gone gets no answer"
+        "a canceled request gets no answer"
     );
     cluster.unlock(&lock);
     cluster.assert_empty();
 }
 
-/// One that waited here until too few members were left is refused as its turn comes, and stands in nobody's way.
+/// A waiting request of a node is refused when too few members are left, and blocks no later request.
 #[test]
-fn a_turn_that_comes_too_late_is_passed_on() {
+fn a_waiting_request_is_refused_without_a_quorum() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let waiting = cluster.lock(0, "x", SECOND * 60);

@@ -1,5 +1,5 @@
-//! What the machines do in a small cluster, step by step: one story a test. What they do when everything goes wrong
-//! at once is looked for by `quorum_check`.
+//! Step-by-step scenarios in a small cluster, one per test. `quorum_check` searches for failures under arbitrary
+//! faults.
 
 mod cluster;
 mod contention;

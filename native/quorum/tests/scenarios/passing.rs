@@ -1,4 +1,4 @@
-//! Locks that are passed on from one of a node to the next: without a word to voters, and never without end.
+//! Locks that are passed on within a node: without messages to voters, and with a limit.
 
 use crate::cluster::{name, Answer, Cluster, Lock, NEW, SECOND};
 use quorum::agent::{Refusal, Request};
@@ -8,20 +8,20 @@ use quorum::rules::Rules;
 use quorum::voter::Fences;
 use std::time::Duration;
 
-/// Longer than all that a test does.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Node 1 has x, and so many of node 0 wait for it.
-fn in_line(rules: Rules, count: usize) -> (Cluster, Lock, Vec<Request>) {
+/// Node 1 holds x, and `count` requests of node 0 wait for it.
+fn queued(rules: Rules, count: usize) -> (Cluster, Lock, Vec<Request>) {
     let mut cluster = Cluster::with(3, rules, NEW);
     let lock = cluster.locked(1, "x");
     let waiting = (0..count).map(|_| cluster.lock(0, "x", LONG)).collect();
     (cluster, lock, waiting)
 }
 
-/// Their turn comes: a hint tells them at once.
-fn their_turn(count: usize) -> (Cluster, Vec<Request>) {
-    let (mut cluster, lock, waiting) = in_line(Rules::default(), count);
+/// Node 1 releases x, and a hint starts the requests of node 0.
+fn run_started(count: usize) -> (Cluster, Vec<Request>) {
+    let (mut cluster, lock, waiting) = queued(Rules::default(), count);
     cluster.try_unlock(&lock);
     cluster.arrived.clear();
     (cluster, waiting)
@@ -35,11 +35,11 @@ fn runs(ops: &[Op]) -> Vec<u8> {
     ops.iter().filter_map(run).collect()
 }
 
-/// Q5, Q6: each of them has a fence of its own, higher than all before, which a quorum has written down; and the voters
-/// hear nothing until the last one has given it back.
+/// Q5, Q6: each lock of a run has its own fence, higher than all before, which a quorum has recorded. Voters receive
+/// nothing until the last lock of the run is released.
 #[test]
-fn locks_are_passed_on_in_silence() {
-    let (mut cluster, waiting) = their_turn(3);
+fn a_run_sends_no_messages_until_its_end() {
+    let (mut cluster, waiting) = run_started(3);
     let mut last = 1;
     for (place, request) in waiting.iter().enumerate() {
         let lock = cluster.granted(*request);
@@ -56,7 +56,7 @@ fn locks_are_passed_on_in_silence() {
         assert!(matches!(cluster.answers[&request], Answer::Accepted));
         assert!(!cluster.held(&lock));
         let ops = cluster.ops();
-        // The last fence of the run, whoever of it was the last.
+        // The unlock carries the last fence of the run.
         let unlocked = |op: &Op| match op {
             Op::Unlock { fence, .. } => Some(fence.0),
             _ => None,
@@ -70,10 +70,10 @@ fn locks_are_passed_on_in_silence() {
     cluster.assert_empty();
 }
 
-/// Q5: the one that held it first is out, and what is left of the run is nobody's.
+/// Q5: the unused fences of a run are skipped.
 #[test]
-fn fences_that_were_not_used_are_passed_over() {
-    let (mut cluster, waiting) = their_turn(3);
+fn unused_fences_are_skipped() {
+    let (mut cluster, waiting) = run_started(3);
     waiting[1..].iter().for_each(|request| {
         cluster.agents[0].cancel(cluster.now, *request);
     });
@@ -86,7 +86,7 @@ fn fences_that_were_not_used_are_passed_over() {
     assert_eq!(cluster.locked(2, "x").fence, lock.fence + 3);
 }
 
-/// Q5: near the last number of all there is no run that has room for none.
+/// Q5: near the highest fence, a run never has fewer fences than locks.
 #[test]
 fn the_last_fences_are_given_once() {
     let fences = Fences {
@@ -103,9 +103,9 @@ fn the_last_fences_are_given_once() {
     assert_eq!(cluster.granted(second).fence, MAX_FENCE);
 }
 
-/// What a voter has said is a guess for the next attempt, with room for its run: so all say the same.
+/// The fence of a voter is the guess of the next attempt, increased by its run, so all voters return the same fence.
 #[test]
-fn a_guess_has_room_for_the_run() {
+fn a_guess_includes_the_run() {
     let mut cluster = Cluster::new(3);
     cluster.restart_voter(
         0,
@@ -130,10 +130,10 @@ fn a_guess_has_room_for_the_run() {
     assert!(cluster.is_granted(waiting[0]));
 }
 
-/// Q7, Q8: each has a token of its own; with an earlier one nothing is given back.
+/// Q7, Q8: each lock of a run has its own token, and an earlier token releases nothing.
 #[test]
-fn an_earlier_holder_gives_nothing_back() {
-    let (mut cluster, waiting) = their_turn(3);
+fn an_earlier_token_releases_nothing() {
+    let (mut cluster, waiting) = run_started(3);
     let mut before: Vec<Lock> = Vec::new();
     for request in waiting {
         let lock = cluster.granted(request);
@@ -144,18 +144,18 @@ fn an_earlier_holder_gives_nothing_back() {
             assert!(!cluster.agents[0].unlock(cluster.now, earlier.token, Request(1001)));
         }
         assert!(cluster.held(&lock));
-        let told: Vec<_> = cluster.agents[0].locks().map(|held| held.token).collect();
-        assert_eq!(told, [lock.token]);
+        let held: Vec<_> = cluster.agents[0].locks().map(|held| held.token).collect();
+        assert_eq!(held, [lock.token]);
         cluster.try_unlock(&lock);
         before.push(lock);
     }
     cluster.assert_empty();
 }
 
-/// An unlock is done when the next one has it: there is no quorum to wait for.
+/// An unlock completes when the lock is passed on: there is no quorum to wait for.
 #[test]
-fn an_unlock_of_what_is_passed_on_is_done_at_once() {
-    let (mut cluster, waiting) = their_turn(2);
+fn an_unlock_that_passes_the_lock_on_completes_immediately() {
+    let (mut cluster, waiting) = run_started(2);
     (0..3).for_each(|voter| cluster.hold(0, voter));
     let done = |cluster: &Cluster, request| {
         let answer = cluster.answers.get(&request);
@@ -171,14 +171,14 @@ fn an_unlock_of_what_is_passed_on_is_done_at_once() {
     assert!(done(&cluster, request));
 }
 
-/// A run is as long as the line was, and no longer than the rule says: then it is the turn of others.
+/// A run is as long as the queue, and at most as long as the limit. Then other nodes follow.
 #[test]
-fn a_run_ends() {
+fn a_run_has_a_length_limit() {
     let rules = Rules {
         run: 4,
         ..Rules::default()
     };
-    let (mut cluster, lock, waiting) = in_line(rules, 10);
+    let (mut cluster, lock, waiting) = queued(rules, 10);
     let other = cluster.lock(2, "x", LONG);
     cluster.arrived.clear();
     cluster.try_unlock(&lock);
@@ -193,10 +193,10 @@ fn a_run_ends() {
     assert!(cluster.is_granted(other));
 }
 
-/// Who comes later than the run was asked for waits for the next one.
+/// A request that arrives after the run was requested waits for the next run.
 #[test]
 fn a_run_does_not_grow() {
-    let (mut cluster, waiting) = their_turn(2);
+    let (mut cluster, waiting) = run_started(2);
     let late = cluster.lock(0, "x", LONG);
     let other = cluster.lock(2, "x", LONG);
     for request in waiting {
@@ -208,10 +208,10 @@ fn a_run_does_not_grow() {
     assert!(cluster.is_granted(other));
 }
 
-/// Holders that take their time do not keep others waiting for a whole run.
+/// Slow holders do not keep others waiting for a whole run.
 #[test]
-fn a_run_has_a_time() {
-    let (mut cluster, waiting) = their_turn(3);
+fn a_run_has_a_time_limit() {
+    let (mut cluster, waiting) = run_started(3);
     let other = cluster.lock(2, "x", LONG);
     cluster.pass(Rules::default().run_time);
     let lock = cluster.granted(waiting[0]);
@@ -221,7 +221,7 @@ fn a_run_has_a_time() {
     assert!(cluster.is_granted(other));
 }
 
-/// Readers, and whoever wants more than one name, are no part of a run.
+/// Readers and requests for several names are not part of a run.
 #[test]
 fn only_writers_of_one_name_are_passed_on_to() {
     let kinds: [fn(&mut Cluster) -> Request; 2] = [
@@ -229,7 +229,7 @@ fn only_writers_of_one_name_are_passed_on_to() {
         |cluster| cluster.lock_many(0, &["x", "y"], LONG),
     ];
     for ask in kinds {
-        let (mut cluster, lock, waiting) = in_line(Rules::default(), 1);
+        let (mut cluster, lock, waiting) = queued(Rules::default(), 1);
         let other = ask(&mut cluster);
         let last = cluster.lock(0, "x", LONG);
         cluster.arrived.clear();
@@ -245,7 +245,7 @@ fn only_writers_of_one_name_are_passed_on_to() {
     }
 }
 
-/// A reader's lock, and one of more than one name, are nothing to pass on.
+/// The lock of a reader, and a lock of several names, are not passed on.
 #[test]
 fn other_locks_are_not_passed_on() {
     let mut cluster = Cluster::new(3);
@@ -265,11 +265,11 @@ fn other_locks_are_not_passed_on() {
     }
 }
 
-/// Q9: what is lost is not passed on. Whoever holds it hears of it, by the token that is its own, and the next one asks
-/// the voters.
+/// Q9: a lost lock is not passed on. Its current holder is notified by its own token, and the next request asks the
+/// voters.
 #[test]
-fn what_is_lost_is_not_passed_on() {
-    let (mut cluster, waiting) = their_turn(3);
+fn a_lost_lock_is_not_passed_on() {
+    let (mut cluster, waiting) = run_started(3);
     let first = cluster.granted(waiting[0]);
     cluster.try_unlock(&first);
     let second = cluster.granted(waiting[1]);
@@ -286,14 +286,14 @@ fn what_is_lost_is_not_passed_on() {
     cluster.assert_empty();
 }
 
-/// Whoever gets a lock can count on it for a while.
+/// A lock at risk is not passed on, so a new holder has it for some time.
 #[test]
-fn what_is_at_risk_is_not_passed_on() {
+fn a_lock_at_risk_is_not_passed_on() {
     let rules = Rules {
         run_time: LONG,
         ..Rules::default()
     };
-    let (mut cluster, lock, waiting) = in_line(rules, 3);
+    let (mut cluster, lock, waiting) = queued(rules, 3);
     cluster.try_unlock(&lock);
     let first = cluster.granted(waiting[0]);
     cluster.try_unlock(&first);
@@ -309,10 +309,10 @@ fn what_is_at_risk_is_not_passed_on() {
     assert!(cluster.is_granted(waiting[2]));
 }
 
-/// Q5, Q6: a voter that was away during the run hears of its last fence.
+/// Q5, Q6: a voter that restarts during the run receives its last fence.
 #[test]
-fn a_voter_that_restarts_is_told_the_last_fence() {
-    let (mut cluster, waiting) = their_turn(3);
+fn a_restarted_voter_receives_the_last_fence() {
+    let (mut cluster, waiting) = run_started(3);
     let first = cluster.granted(waiting[0]);
     cluster.restart_voter(1, NEW);
     cluster.pass(SECOND);
@@ -321,10 +321,10 @@ fn a_voter_that_restarts_is_told_the_last_fence() {
     assert!(highest >= first.fence + 2, "{highest}");
 }
 
-/// Of those that wait here one may have gone, and another waited for too long.
+/// Canceled and timed-out requests in the queue are skipped.
 #[test]
-fn who_waits_no_longer_is_passed_over() {
-    let (mut cluster, lock, _) = in_line(Rules::default(), 1);
+fn canceled_and_timed_out_requests_are_skipped() {
+    let (mut cluster, lock, _) = queued(Rules::default(), 1);
     let [gone, late, last] = [LONG, SECOND, LONG].map(|within| cluster.lock(0, "x", within));
     cluster.pass(SECOND / 2);
     cluster.try_unlock(&lock);
@@ -343,11 +343,11 @@ fn who_waits_no_longer_is_passed_over() {
     assert!(!cluster.is_granted(gone));
 }
 
-/// The one that the run was asked for is gone, and a reader, or one that wants more, has come to its place.
+/// The second writer of a run is canceled, and a reader or a request for several names takes its position.
 #[test]
-fn a_run_is_for_writers_of_one_name() {
+fn a_run_continues_only_with_writers_of_one_name() {
     for reads in [true, false] {
-        let (mut cluster, waiting) = their_turn(2);
+        let (mut cluster, waiting) = run_started(2);
         cluster.agents[0].cancel(cluster.now, waiting[1]);
         let other = match reads {
             true => cluster.rlock(0, "x", LONG),
@@ -363,10 +363,10 @@ fn a_run_is_for_writers_of_one_name() {
     }
 }
 
-/// Each holder has had it since it was granted to it.
+/// Each lock of a run is held since its own grant.
 #[test]
-fn each_has_it_since_its_own_grant() {
-    let (mut cluster, waiting) = their_turn(2);
+fn each_lock_is_held_since_its_own_grant() {
+    let (mut cluster, waiting) = run_started(2);
     let first = cluster.granted(waiting[0]);
     cluster.pass(Duration::from_millis(10));
     cluster.try_unlock(&first);
@@ -376,10 +376,10 @@ fn each_has_it_since_its_own_grant() {
     assert_eq!(held.since, cluster.now);
 }
 
-/// Readers of the node share a name as before, also after a run.
+/// Readers of the node share a name, also after a run.
 #[test]
 fn readers_after_a_run_share_the_name() {
-    let (mut cluster, waiting) = their_turn(2);
+    let (mut cluster, waiting) = run_started(2);
     let readers = [0, 0, 2].map(|node| cluster.rlock(node, "x", LONG));
     for request in waiting {
         let lock = cluster.granted(request);

@@ -1,4 +1,4 @@
-//! Voters that have forgotten everything.
+//! Restarts of voters, which forget their votes.
 
 use crate::cluster::{name, Cluster, NEW, SECOND};
 use quorum::message::{Fence, Op};
@@ -12,11 +12,11 @@ const LOST: Fences = Fences {
     durable: false,
 };
 
-/// A2, dsync's error with three nodes: one crash and restart, and two have the lock. Q4: a quarantine prevents it.
+/// A2, dsync's error with three nodes: after one restart, two nodes have the lock. Q4: a quarantine prevents it.
 #[test]
-fn a_voter_that_forgot_does_not_give_it_away() {
+fn a_restarted_voter_does_not_grant_a_held_name() {
     let mut cluster = Cluster::new(3);
-    // A lock of 0 and 1, of which 2 knows nothing; and when 1 is back, nobody tells it.
+    // The lock has the votes of 0 and 1. After the restart of 1, no voter that it can reach knows the lock.
     cluster.isolate(2);
     let lock = cluster.locked(0, "x");
     cluster.isolate(0);
@@ -30,9 +30,9 @@ fn a_voter_that_forgot_does_not_give_it_away() {
     assert!(cluster.now >= quorum::time::Time(1_000_000_000) + cluster.rules.quarantine);
 }
 
-/// With all agents there, the quarantine is over in a round: the lock is asserted, then it votes.
+/// With all agents connected, the quarantine ends after one round: the lock is asserted, then the voter votes.
 #[test]
-fn a_voter_learns_what_is_held() {
+fn a_restarted_voter_receives_all_held_locks() {
     let mut cluster = Cluster::new(3);
     let locks: Vec<_> = (0..3000)
         .map(|i| cluster.locked(i % 3, &format!("x{i}")))
@@ -44,7 +44,7 @@ fn a_voter_learns_what_is_held() {
         cluster.run();
         assert!(
             cluster.voters[voter].is_voting(),
-            "at once, though there are thousands"
+            "immediately, although there are thousands of locks"
         );
         assert_eq!(
             cluster
@@ -65,9 +65,9 @@ fn a_voter_learns_what_is_held() {
     cluster.assert_empty();
 }
 
-/// One after the other all may restart, and the lock stays; its fence, too.
+/// A lock survives the restart of all voters, one after the other, and so does its fence.
 #[test]
-fn a_lock_outlives_its_voters() {
+fn a_lock_survives_rolling_restarts() {
     let mut cluster = Cluster::new(5);
     let lock = cluster.locked(0, "x");
     for turn in 0..20 {
@@ -81,9 +81,9 @@ fn a_lock_outlives_its_voters() {
     assert!(next.fence > lock.fence);
 }
 
-/// Too many at once, and the lock is lost; but not given to two.
+/// If too many voters restart at once, the lock is lost, but never held twice.
 #[test]
-fn too_many_restarts_lose_it() {
+fn restarts_of_a_quorum_lose_the_lock() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.restart_voter(1, NEW);
@@ -94,9 +94,9 @@ fn too_many_restarts_lose_it() {
     assert!(cluster.held(&other) && !cluster.held(&lock));
 }
 
-/// The fences of a voter without storage are learnt from those that have not forgotten them: after its quarantine.
+/// A voter without stored fences recovers them from the other voters after its quarantine.
 #[test]
-fn lost_fences_are_learnt() {
+fn lost_fences_are_recovered() {
     let mut cluster = Cluster::new(3);
     let mut fence = 0;
     for turn in 0..10 {
@@ -110,7 +110,7 @@ fn lost_fences_are_learnt() {
     cluster.pass(SECOND * 12);
     assert!(
         !cluster.voters[0].is_voting(),
-        "one of the others is not enough"
+        "the fences of one other voter are not enough"
     );
     cluster.heal();
     cluster.pass(SECOND * 2);
@@ -119,7 +119,7 @@ fn lost_fences_are_learnt() {
     assert!(cluster.voters[0].fence(&name("never locked")) >= Fence(fence));
 }
 
-/// With storage all may restart at once. No fence is given before it is stored.
+/// With stored fences, all voters may restart at once. No fence is given before it is stored.
 #[test]
 fn stored_fences_survive() {
     let rules = Rules {
@@ -134,7 +134,7 @@ fn stored_fences_survive() {
     let mut cluster = Cluster::with(3, rules, durable(Fence(0)));
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND);
-    assert!(!cluster.is_granted(request), "nothing has been stored");
+    assert!(!cluster.is_granted(request), "no mark is stored yet");
     let mut last = 0;
     for turn in 0..100 {
         for voter in 0..3 {
@@ -163,19 +163,16 @@ fn stored_fences_survive() {
             cluster.run();
         }
     }
-    assert!(
-        last < 1000,
-        "blocks are not thrown away without need: {last}"
-    );
+    assert!(last < 1000, "fence blocks are wasted: {last}");
 }
 
-/// B1: a yes of a life that is over does not count, however late it comes.
+/// B1: a vote of an earlier lifetime does not count, however late it arrives.
 #[test]
-fn a_vote_of_an_earlier_life_does_not_count() {
+fn a_vote_of_an_earlier_lifetime_does_not_count() {
     let mut cluster = Cluster::new(3);
     cluster.isolate(2);
     cluster.pass(SECOND * 2);
-    // The answers of 1 are under way while it restarts.
+    // The answers of 1 are in flight while it restarts.
     cluster.hold(1, 0);
     let first = cluster.lock(0, "x", SECOND * 60);
     cluster.restart_voter(1, NEW);
@@ -191,9 +188,9 @@ fn a_vote_of_an_earlier_life_does_not_count() {
     }
 }
 
-/// A voter that cannot write a fence down yet has a vote for it all the same, and gives it back (Q10).
+/// A voter that cannot record a fence yet still has the vote, and releases it (Q10).
 #[test]
-fn a_vote_whose_fence_is_not_stored_is_given_back() {
+fn a_vote_whose_fence_is_not_stored_is_released() {
     let rules = Rules {
         fence_block: 10,
         ..Rules::default()
@@ -204,7 +201,7 @@ fn a_vote_whose_fence_is_not_stored_is_given_back() {
         durable: true,
     };
     let mut cluster = Cluster::with(3, rules, durable(0));
-    // Far apart: what one says is past what the others have stored.
+    // The fences are far apart: that of voter 0 is above the marks of the others.
     cluster.restart_voter(0, durable(1000));
     cluster.run();
     for voter in 0..3 {
@@ -214,7 +211,10 @@ fn a_vote_whose_fence_is_not_stored_is_given_back() {
     cluster.run();
     let request = cluster.lock(0, "x", SECOND);
     cluster.pass(SECOND * 2);
-    assert!(!cluster.is_granted(request), "nobody has stored it");
+    assert!(
+        !cluster.is_granted(request),
+        "no other voter has stored the mark"
+    );
     cluster.assert_empty();
     for voter in 0..3 {
         let fence = cluster.store[&voter];

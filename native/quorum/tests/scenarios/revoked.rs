@@ -1,4 +1,4 @@
-//! `force_unlock`: a name is taken from its holder, who is told, and nobody else has it before.
+//! Revocation (`force_unlock`): the holder is notified, and no other request gets the name before it has lost it.
 
 use crate::cluster::{name, Cluster, SECOND};
 use quorum::agent::Loss;
@@ -9,7 +9,7 @@ fn revoke(cluster: &mut Cluster, node: usize, what: &str) {
 }
 
 #[test]
-fn the_holder_is_told_and_the_next_has_it() {
+fn the_holder_loses_the_lock_and_the_waiter_gets_it() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let kept = cluster.locked(0, "y");
@@ -23,7 +23,7 @@ fn the_holder_is_told_and_the_next_has_it() {
 }
 
 #[test]
-fn all_readers_are_told() {
+fn all_readers_lose_their_locks() {
     let mut cluster = Cluster::new(3);
     let locks: Vec<_> = (0..3).map(|node| cluster.rlocked(node, "x")).collect();
     revoke(&mut cluster, 0, "x");
@@ -32,9 +32,9 @@ fn all_readers_are_told() {
     cluster.assert_empty();
 }
 
-/// Q1: a holder that cannot be reached keeps it from others until its lease is over.
+/// Q1: a revoked holder that cannot be reached keeps the name until its lease expires.
 #[test]
-fn an_unreachable_holder_is_waited_for() {
+fn an_unreachable_holder_keeps_the_name_until_its_lease_expires() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.isolate(0);
@@ -46,14 +46,14 @@ fn an_unreachable_holder_is_waited_for() {
     }
 }
 
-/// A message that is lost is said again with every answer.
+/// Every answer repeats the revoked tokens, so a lost frame does not matter.
 #[test]
-fn a_lost_word_is_repeated() {
+fn a_lost_revocation_is_repeated() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     (1..3).for_each(|voter| cluster.cut(voter, 0));
     revoke(&mut cluster, 1, "x");
-    // Its own voter has told it already. Without that one:
+    // Its own voter has already sent the revocation. Otherwise:
     if cluster.held(&lock) {
         cluster.heal();
         cluster.pass(SECOND * 3);
@@ -63,9 +63,9 @@ fn a_lost_word_is_repeated() {
     cluster.assert_empty();
 }
 
-/// A name that nobody has is left as it is.
+/// Revoking a name without a holder changes nothing.
 #[test]
-fn nothing_to_revoke() {
+fn revoking_a_free_name_changes_nothing() {
     let mut cluster = Cluster::new(3);
     revoke(&mut cluster, 0, "x");
     let lock = cluster.locked(1, "x");

@@ -1,4 +1,4 @@
-//! What an agent tells of itself, for people and logs.
+//! The state that an agent reports for operators and logs.
 
 use crate::cluster::{at, Cluster, SECOND};
 use quorum::members::MemberSet;
@@ -7,9 +7,9 @@ fn set(places: &[usize]) -> MemberSet {
     places.iter().map(|place| at(*place)).collect()
 }
 
-/// Who is connected and lets an answer be late is silent, until it answers in time or is gone.
+/// A connected member that misses an answer is silent until it answers in time or disconnects.
 #[test]
-fn who_does_not_answer_is_told() {
+fn members_that_do_not_answer_are_silent() {
     let mut cluster = Cluster::new(3);
     assert_eq!(cluster.agents[0].silent(), MemberSet::EMPTY);
     cluster.hold(2, 0);
@@ -17,7 +17,7 @@ fn who_does_not_answer_is_told() {
     assert_eq!(
         cluster.agents[0].silent(),
         MemberSet::EMPTY,
-        "asked only now"
+        "the heartbeat was sent only now"
     );
     cluster.pass(SECOND);
     assert_eq!(cluster.agents[0].silent(), set(&[2]));
@@ -29,22 +29,22 @@ fn who_does_not_answer_is_told() {
     assert_eq!(
         cluster.agents[0].silent(),
         set(&[2]),
-        "who is gone is not silent"
+        "a disconnected member is not silent"
     );
     cluster.agents[0].up(cluster.now, at(1));
     assert_eq!(
         cluster.agents[0].silent(),
         set(&[2]),
-        "nor who has just come"
+        "nor is a member that has just connected"
     );
     cluster.heal();
     cluster.pass(SECOND * 3);
     assert!(cluster.agents.iter().all(|agent| agent.silent().is_empty()));
 }
 
-/// A voter that has started anew answers what it is asked, though its quarantine lasts.
+/// A restarted voter answers batches during its quarantine.
 #[test]
-fn who_has_restarted_is_not_silent() {
+fn a_restarted_voter_is_not_silent() {
     let mut cluster = Cluster::new(3);
     cluster.isolate(2);
     cluster.pass(SECOND * 4);
@@ -55,9 +55,9 @@ fn who_has_restarted_is_not_silent() {
     assert_eq!(cluster.agents[0].silent(), MemberSet::EMPTY);
 }
 
-/// An unlock is pending until a quorum has it.
+/// An unlock is pending until a quorum has executed it.
 #[test]
-fn unlocks_that_wait_are_counted() {
+fn pending_unlocks_are_counted() {
     let mut cluster = Cluster::new(3);
     let locks: Vec<_> = (0..5)
         .map(|i| cluster.locked(0, &format!("x{i}")))

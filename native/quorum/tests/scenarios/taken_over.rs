@@ -1,5 +1,5 @@
-//! The process that called a voter dies, and another one goes on with the same voter: what the first one had taken
-//! out of it was not done.
+//! The process of a voter dies, and another process continues with the same voter. The outputs that the first process
+//! had taken were not executed.
 
 use crate::cluster::{at, name, Cluster, SECOND};
 use quorum::agent::Loss;
@@ -7,7 +7,7 @@ use quorum::message::Fence;
 use quorum::rules::Rules;
 use quorum::voter::Fences;
 
-/// All that it wanted done is lost.
+/// Drops the outputs of a voter.
 fn lose(cluster: &mut Cluster, voter: usize) {
     drop(cluster.voters[voter].outputs());
 }
@@ -18,9 +18,9 @@ fn take_over(cluster: &mut Cluster, voter: usize) {
     cluster.run();
 }
 
-/// A mark that was on its way to the disk is stored again; otherwise the voter would wait for it for ever.
+/// A mark that was being stored is stored again. Otherwise the voter would wait for it forever.
 #[test]
-fn what_was_being_stored_is_stored_again() {
+fn a_pending_mark_is_stored_again() {
     let fences = Fences {
         floor: Some(Fence(0)),
         origin: Fence(0),
@@ -32,7 +32,7 @@ fn what_was_being_stored_is_stored_again() {
     let lock = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(lock));
-    assert!(cluster.store.is_empty(), "asked for once");
+    assert!(cluster.store.is_empty(), "each store is requested once");
     (0..3).for_each(|voter| take_over(&mut cluster, voter));
     assert_eq!(cluster.store, asked);
     let now = cluster.now;
@@ -42,12 +42,15 @@ fn what_was_being_stored_is_stored_again() {
     cluster.pass(SECOND);
     assert!(cluster.is_granted(lock));
     (0..3).for_each(|voter| take_over(&mut cluster, voter));
-    assert!(cluster.store.is_empty(), "what is stored is stored");
+    assert!(
+        cluster.store.is_empty(),
+        "a stored mark is not stored again"
+    );
 }
 
-/// It asks again how far the fences went, and not only when it would have anyhow.
+/// During recovery it asks for the fences again, before its retry timer fires.
 #[test]
-fn what_it_was_learning_it_asks_again() {
+fn recovery_asks_again() {
     let lost = Fences {
         floor: None,
         origin: Fence(0),
@@ -64,9 +67,9 @@ fn what_it_was_learning_it_asks_again() {
     assert!(cluster.voters[0].is_voting());
 }
 
-/// What it had to tell agents they come for at once: here, that a lock is revoked.
+/// The agents fetch lost messages immediately: here, a revocation.
 #[test]
-fn agents_are_made_to_speak() {
+fn agents_send_a_batch() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     (0..3).for_each(|voter| cluster.hold(1, voter));
@@ -85,9 +88,9 @@ fn agents_are_made_to_speak() {
     assert!(!cluster.held(&lock));
 }
 
-/// And nothing else of it changes: it has its votes, and nobody has to begin anew with it.
+/// The voter keeps its votes and sessions.
 #[test]
-fn it_has_forgotten_nothing() {
+fn votes_and_sessions_survive() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let sessions: Vec<_> = cluster.agents[0]

@@ -1,4 +1,4 @@
-//! Giving back: at once or not, in batches, and what happens when nobody listens. After ADR 15 of AtlasDB.
+//! Unlocks: confirmed or not, batched, and without answers. After ADR 15 of AtlasDB.
 
 use crate::cluster::{at, name, Answer, Cluster, Lock, SECOND};
 use quorum::agent::Request;
@@ -11,9 +11,9 @@ fn unlocks(ops: &[Op]) -> usize {
         .count()
 }
 
-/// Q8: whoever has given a lock back does not hold it, whatever becomes of the message.
+/// Q8: a released lock is not held, whether or not its unlock arrives.
 #[test]
-fn what_is_given_back_is_not_held() {
+fn a_released_lock_is_not_held() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     (0..3).for_each(|voter| cluster.hold(0, voter));
@@ -22,16 +22,16 @@ fn what_is_given_back_is_not_held() {
     assert!(matches!(cluster.answers[&request], Answer::Accepted));
     assert!(
         !cluster.agents[0].try_unlock(cluster.now, lock.token, Request(1000)),
-        "once is enough"
+        "a second release finds no lock"
     );
     cluster.heal();
     cluster.assert_empty();
 }
 
-/// Q7: an unlock takes back the vote of its own token: not of a later lock of the same name, nor of another agent's
-/// lock that happens to have the same number.
+/// Q7: an unlock removes only the vote of its own token: not that of a later lock of the same name, nor that of
+/// another agent's lock with the same token.
 #[test]
-fn an_unlock_is_of_one_lock() {
+fn an_unlock_affects_only_its_own_token() {
     let mut cluster = Cluster::new(3);
     let first = cluster.locked(0, "x");
     cluster.arrived.clear();
@@ -43,7 +43,7 @@ fn an_unlock_is_of_one_lock() {
     let other = cluster.locked(1, "y");
     assert_eq!(other.token, first.token);
     for (from, mut send) in old {
-        // As if it had come just now.
+        // Makes the frame look new.
         if let Frame::Batch(batch) = &mut send.frame {
             batch.seq += 1_000_000;
         }
@@ -57,7 +57,7 @@ fn an_unlock_is_of_one_lock() {
     }
 }
 
-/// An unlock is answered by a quorum; a try_unlock by nobody.
+/// `unlock` is answered after a quorum has confirmed it; `try_unlock` does not wait.
 #[test]
 fn unlock_waits_for_a_quorum() {
     let mut cluster = Cluster::new(3);
@@ -72,9 +72,9 @@ fn unlock_waits_for_a_quorum() {
     ));
 }
 
-/// One of three that hangs stops nobody.
+/// One hanging member of three delays no other.
 #[test]
-fn a_member_that_hangs_stops_nobody() {
+fn a_hanging_member_delays_no_unlock() {
     let mut cluster = Cluster::new(3);
     cluster.hold(0, 2);
     for _ in 0..100 {
@@ -89,9 +89,9 @@ fn a_member_that_hangs_stops_nobody() {
     cluster.assert_empty();
 }
 
-/// An unlock that no quorum can hear is answered when the lease is over.
+/// An unlock that reaches no quorum is answered when the lease has expired.
 #[test]
-fn unlock_does_not_wait_for_ever() {
+fn unlock_has_a_deadline() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     cluster.isolate(0);
@@ -105,7 +105,7 @@ fn unlock_does_not_wait_for_ever() {
     cluster.unlock(&lock);
 }
 
-/// What is given back while a batch is under way goes with the next one, all at once: of 1000, singly and in groups.
+/// Locks released while a batch is in flight share the next batch: 1,000 locks, released one by one and in groups.
 #[test]
 fn unlocks_are_batched() {
     for group in [1, 7] {
@@ -121,7 +121,7 @@ fn unlocks_are_batched() {
                 Request(10_000 + i as u64)
             ));
             if i % group == group - 1 {
-                // The mailbox is empty; but the answer to the first batch has not come yet.
+                // The mailbox is empty, but the answer to the first batch has not arrived.
                 cluster.agents[0].flush(cluster.now);
             }
         }
@@ -151,9 +151,9 @@ fn unlocks_are_batched() {
     }
 }
 
-/// There is never a second batch under way to the same voter.
+/// A voter never has two batches in flight.
 #[test]
-fn one_batch_at_a_time() {
+fn a_voter_has_one_batch_in_flight() {
     let mut cluster = Cluster::new(3);
     let locks: Vec<Lock> = (0..10)
         .map(|i| cluster.locked(0, &format!("x{i}")))
@@ -161,23 +161,23 @@ fn one_batch_at_a_time() {
     cluster.hold(0, 1);
     for lock in &locks {
         cluster.try_unlock(lock);
-        let under_way = cluster
+        let in_flight = cluster
             .wire
             .iter()
             .filter(|(from, send)| *from == 0 && send.to == at(1))
             .count();
-        assert_eq!(under_way, 1);
+        assert_eq!(in_flight, 1);
     }
 }
 
-/// A new lock of the same name is never refused for the sake of one's own unlock before it.
+/// A new lock of the same name is never rejected because of the node's own earlier unlock.
 #[test]
 fn a_lock_does_not_wait_for_its_own_unlock() {
     let mut cluster = Cluster::new(3);
     for turn in 0..100 {
         let lock = cluster.locked(0, "x");
-        let given_back = Request(10_000 + turn);
-        assert!(cluster.agents[0].try_unlock(cluster.now, lock.token, given_back));
+        let unlock = Request(10_000 + turn);
+        assert!(cluster.agents[0].try_unlock(cluster.now, lock.token, unlock));
         let names = name("x").into();
         let request = Request(20_000 + turn);
         cluster.agents[0].lock(cluster.now, request, names, Mode::Write, SECOND);
@@ -185,12 +185,12 @@ fn a_lock_does_not_wait_for_its_own_unlock() {
         let lock = cluster.granted(request);
         cluster.try_unlock(&lock);
     }
-    assert_eq!(cluster.now, Cluster::new(3).now, "nobody had to wait");
+    assert_eq!(cluster.now, Cluster::new(3).now, "no lock had to wait");
 }
 
-/// Past the bound callers wait, in order, until a quorum has caught up; and not for ever.
+/// Above the limit of pending unlocks callers wait, in order, until a quorum has caught up, or until a deadline.
 #[test]
-fn too_many_pending_ones_make_callers_wait() {
+fn too_many_pending_unlocks_make_callers_wait() {
     let rules = Rules {
         pending_unlocks: 5,
         ..Rules::default()
@@ -210,7 +210,7 @@ fn too_many_pending_ones_make_callers_wait() {
     assert_eq!(accepted(&cluster), 5);
     assert!(
         locks.iter().all(|lock| !cluster.held(lock)),
-        "waiting or not, it is given back"
+        "a lock is released even if its caller waits"
     );
     cluster.heal();
     assert_eq!(accepted(&cluster), 20);
@@ -227,22 +227,22 @@ fn too_many_pending_ones_make_callers_wait() {
         .all(|request| cluster.answers.contains_key(request)));
 }
 
-/// A member that is away for long costs no memory, and is told what it missed when it is back.
+/// An unreachable member costs no memory, and receives the state it missed when it is back.
 #[test]
-fn what_a_member_missed_is_told_later() {
+fn an_unreachable_member_is_synced_later() {
     let mut cluster = Cluster::new(3);
     let kept: Vec<Lock> = (0..2000)
         .map(|i| cluster.locked(0, &format!("kept{i}")))
         .collect();
-    let gone: Vec<Lock> = (0..2000)
-        .map(|i| cluster.locked(0, &format!("gone{i}")))
+    let released: Vec<Lock> = (0..2000)
+        .map(|i| cluster.locked(0, &format!("released{i}")))
         .collect();
     cluster.hold(0, 2);
     cluster.pass(SECOND / 2);
-    for lock in &gone {
+    for lock in &released {
         cluster.try_unlock(lock);
     }
-    // It is taken for lost once: not so often that batches nobody gets would have carried everything away.
+    // The batch is considered lost only once, so few frames queue up for the member.
     cluster.pass(SECOND * 3 / 2);
     let listed: usize = cluster
         .wire
@@ -251,7 +251,7 @@ fn what_a_member_missed_is_told_later() {
         .sum();
     assert!(
         listed < 200_000,
-        "{listed} bytes wait for a member that is away"
+        "{listed} bytes are queued for an unreachable member"
     );
     cluster.wire.clear();
     cluster.batches();
@@ -261,9 +261,9 @@ fn what_a_member_missed_is_told_later() {
         .batches()
         .into_iter()
         .filter(|(from, to, _)| (*from, *to) == (0, 2));
-    let told: Vec<Op> = to_it.flat_map(|(_, _, batch)| batch.ops).collect();
-    assert!(told.iter().any(|op| matches!(op, Op::Sync { .. })));
-    assert_eq!(unlocks(&told), 0, "nothing was kept for it meanwhile");
+    let received: Vec<Op> = to_it.flat_map(|(_, _, batch)| batch.ops).collect();
+    assert!(received.iter().any(|op| matches!(op, Op::Sync { .. })));
+    assert_eq!(unlocks(&received), 0, "no operation was queued for it");
     assert!(kept.iter().all(|lock| cluster.held(lock)));
     for lock in &kept {
         assert!(cluster.agents[0]

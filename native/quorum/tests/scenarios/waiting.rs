@@ -1,13 +1,13 @@
-//! Who goes first, and how those that wait hear of it.
+//! The order of waiting requests, and hints.
 
 use crate::cluster::{at, Cluster, NEW, SECOND};
 use quorum::agent::Request;
 use quorum::message::{Batch, Op, Turn};
 use std::time::Duration;
 
-/// A hint wakes the one that waits: no time passes between the unlock and the next lock.
+/// A hint starts the next request: no time passes between the unlock and the next grant.
 #[test]
-fn a_hint_wakes_the_next() {
+fn a_hint_starts_the_next_request() {
     let mut cluster = Cluster::new(3);
     let mut lock = cluster.locked(0, "x");
     for turn in 1..20 {
@@ -23,16 +23,16 @@ fn a_hint_wakes_the_next() {
     cluster.assert_empty();
 }
 
-/// Writers of several nodes come in the order in which they asked.
+/// Writers of several nodes get the lock in the order of their requests.
 #[test]
-fn writers_take_turns() {
+fn writers_are_granted_in_order() {
     let mut cluster = Cluster::new(5);
     let mut lock = cluster.locked(0, "x");
     let waiting: Vec<_> = (1..5)
         .map(|node| cluster.lock(node, "x", SECOND * 60))
         .collect();
     cluster.pass(SECOND * 2);
-    // Whoever comes back at once comes last.
+    // A node that asks again immediately goes to the end of the queue.
     for request in waiting {
         let node = lock.node;
         cluster.unlock(&lock);
@@ -43,9 +43,9 @@ fn writers_take_turns() {
     }
 }
 
-/// On one node, too.
+/// The same holds on one node.
 #[test]
-fn requests_of_a_node_come_in_order() {
+fn requests_of_a_node_are_granted_in_order() {
     let mut cluster = Cluster::new(3);
     let mut lock = cluster.locked(0, "x");
     let waiting: Vec<_> = (0..10).map(|_| cluster.lock(0, "x", SECOND * 60)).collect();
@@ -59,8 +59,8 @@ fn requests_of_a_node_come_in_order() {
     cluster.assert_empty();
 }
 
-/// Node 3 gives x back, and the first voter alone hears of it; node 2 waits.
-fn given_back_to_the_first() -> (Cluster, Request) {
+/// Node 3 releases x, and only the first voter receives the unlock. Node 2 waits.
+fn released_at_the_first_voter() -> (Cluster, Request) {
     let mut cluster = Cluster::new(4);
     let lock = cluster.locked(3, "x");
     let next = cluster.lock(2, "x", SECOND * 60);
@@ -72,15 +72,15 @@ fn given_back_to_the_first() -> (Cluster, Request) {
     (cluster, next)
 }
 
-/// Whoever has the vote of the first, and not yet those of others that are late, keeps it and waits for them: they hint
-/// at it when they have theirs back.
+/// A request with the vote of the first voter keeps it while the unlocks of the other voters are late. Those voters
+/// send hints when they receive them.
 #[test]
-fn the_vote_of_the_first_is_kept() {
-    let (mut cluster, next) = given_back_to_the_first();
+fn the_first_vote_is_kept() {
+    let (mut cluster, next) = released_at_the_first_voter();
     cluster.pass(cluster.rules.keep / 2);
     let ops = cluster.ops();
     let unlocks = ops.iter().filter(|op| matches!(op, Op::Unlock { .. }));
-    assert_eq!(unlocks.count(), 1, "that of node 3: {ops:?}");
+    assert_eq!(unlocks.count(), 1, "only the unlock of node 3: {ops:?}");
     let now = cluster.now;
     cluster.heal();
     assert_eq!(cluster.now, now);
@@ -89,10 +89,10 @@ fn the_vote_of_the_first_is_kept() {
     cluster.assert_empty();
 }
 
-/// But not for long.
+/// It keeps that vote only for the time `keep`.
 #[test]
-fn the_vote_of_the_first_is_kept_for_a_moment() {
-    let (mut cluster, next) = given_back_to_the_first();
+fn the_first_vote_is_kept_for_a_limited_time() {
+    let (mut cluster, next) = released_at_the_first_voter();
     cluster.pass(cluster.rules.keep * 2);
     let of_two = |(from, _, batch): &(usize, usize, Batch)| {
         *from == 2 && batch.ops.iter().any(|op| matches!(op, Op::Unlock { .. }))
@@ -103,10 +103,10 @@ fn the_vote_of_the_first_is_kept_for_a_moment() {
     assert!(cluster.is_granted(next));
 }
 
-/// It may be the one that a lock lacks: node 2 has x without the vote of the first, which it could not reach, and gets
-/// it when it can, though others want it, too. So one more voter may fail.
+/// A held lock may lack the vote of the first voter: node 2 got x while it could not reach that voter. When it can,
+/// it gets the vote although other requests wait for it. One more voter may then fail.
 #[test]
-fn a_held_lock_gets_the_vote_of_the_first() {
+fn a_held_lock_gets_the_missing_first_vote() {
     for others in [&[][..], &[1], &[0], &[0, 1]] {
         let mut cluster = Cluster::new(3);
         cluster.cut(2, 0);
@@ -127,9 +127,10 @@ fn a_held_lock_gets_the_vote_of_the_first() {
     }
 }
 
-/// Nor do two wait for each other for long who take different voters for the first, and have the votes of a half each.
+/// Two requests that treat different voters as the first, and have half of the votes each, do not wait for each other
+/// for long.
 #[test]
-fn different_firsts_break_a_tie() {
+fn a_tie_with_different_first_voters_is_broken() {
     for count in [4, 6] {
         let mut cluster = Cluster::new(count);
         let last = count - 1;
@@ -145,26 +146,26 @@ fn different_firsts_break_a_tie() {
         let granted = requests
             .into_iter()
             .find(|request| cluster.is_granted(*request));
-        let lock = cluster.granted(granted.expect("one of them"));
+        let lock = cluster.granted(granted.expect("one request is granted"));
         cluster.try_unlock(&lock);
         cluster.pass(SECOND / 4);
         assert!(requests.iter().all(|request| cluster.is_granted(*request)));
     }
 }
 
-/// Places at the front are in one order, too: node 2 leaves one behind at y, and then one at x, and node 3 the other
-/// way round. Were they one place each, for both names, they would wait for each other.
+/// Positions at the front of the queues are in one order. Node 2 leaves one at y and then one at x, node 3 in the
+/// opposite order. With separate orders, the two later requests for both names would wait for each other.
 #[test]
-fn places_at_the_front_are_in_one_order() {
+fn positions_at_the_front_are_in_one_order() {
     let mut cluster = Cluster::new(5);
     let [x, y] = ["x", "y"].map(|name| cluster.locked(4, name));
     let mut asked = [(2, "x"), (3, "y")].map(|(node, name)| cluster.lock(node, name, SECOND * 60));
-    // Node 4 gives back what the first has; others hear of it late.
+    // Node 4 releases both names. The first voter receives the unlocks; the others receive them late.
     (1..5).for_each(|voter| cluster.hold(4, voter));
     cluster.try_unlock(&x);
     cluster.try_unlock(&y);
     for again in [Some([(2, "y"), (3, "x")]), None] {
-        // They give up, and voter 1 does not hear of it.
+        // Both requests are canceled, and voter 1 does not receive it.
         [2, 3].iter().for_each(|node| cluster.cut(*node, 1));
         for (node, request) in [2, 3].into_iter().zip(asked) {
             cluster.agents[node].cancel(cluster.now, request);
@@ -176,7 +177,7 @@ fn places_at_the_front_are_in_one_order() {
             asked = again.map(|(node, name)| cluster.lock(node, name, SECOND * 60));
         }
     }
-    // The first is gone, and then what was late arrives.
+    // The first voter is disconnected, then the late frames arrive.
     for node in 0..5 {
         cluster.agents[node].down(cluster.now, at(0));
     }
@@ -195,12 +196,12 @@ fn places_at_the_front_are_in_one_order() {
     assert!(both.is_empty(), "{both:?}");
 }
 
-/// Whose turn it is at the first is the next everywhere, also where others came earlier.
+/// The request that the first voter chooses is the next at all voters, even if others arrived earlier there.
 #[test]
-fn the_one_of_the_first_is_the_next_of_all() {
+fn the_first_voter_decides_the_next_request() {
     let mut cluster = Cluster::new(4);
     let lock = cluster.locked(3, "x");
-    // Node 1 comes late to the first, and node 2 to the others.
+    // The request of node 1 reaches the first voter late, that of node 2 the other voters.
     cluster.hold(1, 0);
     (1..4).for_each(|voter| cluster.hold(2, voter));
     let second = cluster.lock(1, "x", SECOND * 60);
@@ -217,9 +218,9 @@ fn the_one_of_the_first_is_the_next_of_all() {
     cluster.assert_empty();
 }
 
-/// Readers of a node that come with each other are in time with each other, though a writer waits behind them.
+/// Readers of one batch share a queue position, although a writer waits behind it.
 #[test]
-fn readers_of_a_batch_are_in_time_together() {
+fn readers_of_a_batch_share_a_position() {
     let mut cluster = Cluster::new(3);
     let writer = cluster.locked(0, "x");
     let readers = [1, 1, 1].map(|node| cluster.rlock(node, "x", SECOND * 60));
@@ -229,7 +230,7 @@ fn readers_of_a_batch_are_in_time_together() {
     for request in readers {
         assert!(cluster.is_granted(request));
     }
-    // Who comes now has to wait for the writer.
+    // A later reader waits for the writer.
     let next = cluster.rlock(1, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(next) && !cluster.is_granted(late));
@@ -244,9 +245,9 @@ fn readers_of_a_batch_are_in_time_together() {
     cluster.assert_empty();
 }
 
-/// A reader that has its lock, or gives up, does not take away the place of another one of its node.
+/// A reader that is granted or gives up does not remove the queue position of other readers of its node.
 #[test]
-fn readers_of_a_node_share_their_place() {
+fn readers_of_a_node_share_a_position() {
     let mut cluster = Cluster::new(3);
     let writer = cluster.locked(0, "x");
     let impatient = cluster.rlock(1, "x", SECOND);
@@ -261,10 +262,10 @@ fn readers_of_a_node_share_their_place() {
     cluster.assert_empty();
 }
 
-/// Where others came earlier the last time they are likely to do so again: the next one of the node asks the first
-/// alone. Not for longer than that is so.
+/// If a node had to wait the last time, its next request asks only the first voter. After an uncontended lock, it
+/// asks all voters again.
 #[test]
-fn where_others_wait_the_first_is_asked_alone() {
+fn a_contended_request_asks_the_first_voter_only() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let next = cluster.lock(1, "x", SECOND * 60);
@@ -278,7 +279,7 @@ fn where_others_wait_the_first_is_asked_alone() {
         let batches = cluster.batches().into_iter();
         let of_one = batches.filter(|(from, ..)| *from == 1);
         let ops = of_one.flat_map(|(_, _, batch)| batch.ops);
-        let locks = ops.filter(|op| matches!(op, Op::Lock { turn: told, .. } if *told == turn));
+        let locks = ops.filter(|op| matches!(op, Op::Lock { turn: sent, .. } if *sent == turn));
         locks.count()
     };
     cluster.try_unlock(&lock);
@@ -288,7 +289,7 @@ fn where_others_wait_the_first_is_asked_alone() {
     let lock = cluster.granted(other);
     cluster.try_unlock(&lock);
     let mut lock = cluster.granted(again);
-    // From here on nobody else wants it.
+    // From here on no other node asks.
     for others in [0, 2] {
         let next = cluster.lock(1, "x", SECOND * 60);
         cluster.pass(Duration::from_millis(100));
@@ -301,7 +302,7 @@ fn where_others_wait_the_first_is_asked_alone() {
     cluster.assert_empty();
 }
 
-/// Readers that come one after the other do not keep a writer out: it has a place, and later readers wait behind it.
+/// A stream of readers does not starve a writer: the writer has a queue position, and later readers wait behind it.
 #[test]
 fn readers_do_not_starve_a_writer() {
     let mut cluster = Cluster::new(3);
@@ -311,7 +312,7 @@ fn readers_do_not_starve_a_writer() {
     while !cluster.is_granted(writer) {
         rounds += 1;
         assert!(rounds < 30, "the writer starves");
-        // Before one reader goes, the next has come.
+        // The next reader asks before one releases.
         let next = cluster.rlock(rounds % 3, "x", SECOND * 60);
         cluster.pass(SECOND / 5);
         let granted = reading
@@ -331,14 +332,14 @@ fn readers_do_not_starve_a_writer() {
     cluster.pass(SECOND * 2);
     assert!(
         late.iter().all(|request| cluster.is_granted(*request)),
-        "all readers come after it"
+        "the readers behind the writer are granted"
     );
 }
 
-/// Two that want the same names, and others that want one of them, do not wait for each other in a circle: places are
-/// in the same order in all lines.
+/// Requests for the same names, and for one of them, do not wait for each other in a circle: all queues of a voter
+/// have the same order.
 #[test]
-fn several_names_are_waited_for_in_one_order() {
+fn queues_of_several_names_have_one_order() {
     let mut cluster = Cluster::new(4);
     let [a, b] = ["a", "b"].map(|name| cluster.locked(0, name));
     let singles = [
@@ -364,9 +365,9 @@ fn several_names_are_waited_for_in_one_order() {
     cluster.assert_empty();
 }
 
-/// The gate of a writer that has given up falls.
+/// A writer that gave up no longer blocks readers.
 #[test]
-fn a_writer_that_gives_up_keeps_nobody_out() {
+fn a_writer_that_gives_up_does_not_block_readers() {
     let mut cluster = Cluster::new(3);
     let reader = cluster.rlocked(0, "x");
     let writer = cluster.lock(1, "x", SECOND);
@@ -382,9 +383,9 @@ fn a_writer_that_gives_up_keeps_nobody_out() {
     cluster.assert_empty();
 }
 
-/// And that of one whose node is gone falls, too.
+/// Nor does a writer whose agent is dead, once its position expires.
 #[test]
-fn the_place_of_a_dead_agent_expires() {
+fn the_position_of_a_dead_agent_expires() {
     let mut cluster = Cluster::new(3);
     let reader = cluster.rlocked(0, "x");
     cluster.lock(1, "x", SECOND * 60);
@@ -399,13 +400,13 @@ fn the_place_of_a_dead_agent_expires() {
     cluster.assert_empty();
 }
 
-/// Two that split the votes come one after the other, soon: n/2 to n/2.
+/// Two requests that split the votes evenly are both granted soon, one after the other.
 #[test]
 fn a_tie_is_broken() {
     for count in [2, 4, 6] {
         let mut cluster = Cluster::new(count);
         let half = count / 2;
-        // Each is first at its half of the voters.
+        // Each request is the first at half of the voters.
         (half..count).for_each(|voter| cluster.hold(0, voter));
         (0..half).for_each(|voter| cluster.hold(1, voter));
         let requests = [
