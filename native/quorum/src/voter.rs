@@ -2,8 +2,8 @@
 //! agents.
 //!
 //! ```text
-//!   started --> quarantine --> learning --> voting        quarantine ends when all agents have settled, or after its time
-//!                   '-------------------------^           learning:  only if the fences of earlier lifetimes are lost
+//!   started --> quarantine --> learning --> voting        quarantine: until all agents have settled, or a time
+//!                   '-------------------------^           learning:   only if fences of earlier lifetimes are lost
 //! ```
 //!
 //! # Invariants
