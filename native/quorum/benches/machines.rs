@@ -6,8 +6,8 @@
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::frame;
 use quorum::members::{Member, Members};
-use quorum::message::{Fence, Frame, Incarnation, Mode, Name, Names, Token};
-use quorum::protocol_bug::Weaknesses;
+use quorum::message::{Fence, Frame, Lifetime, Mode, Name, Names, Token};
+use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
@@ -37,17 +37,17 @@ impl Cluster {
         let rules = Rules::default();
         let members = |me| Members::new(count, me).unwrap();
         let now = Time(0);
-        let bugs = Weaknesses::NONE;
+        let bugs = ProtocolBugs::NONE;
         let setup = AgentSetup {
             members: members(0),
             rules,
             bugs,
-            incarnation: Incarnation(1),
+            lifetime: Lifetime(1),
             seed: 1,
         };
         let agent = Agent::new(setup, now);
         let voters = (0..count)
-            .map(|me| voter(count, me, Incarnation(2 + me as u64), now))
+            .map(|me| voter(count, me, Lifetime(2 + me as u64), now))
             .collect();
         let (granted, bytes) = (Vec::new(), Vec::new());
         let mut cluster = Cluster {
@@ -180,8 +180,8 @@ impl Cluster {
     }
 
     /// Restarts a voter until it knows all locks. Returns the nanoseconds of all calls, and of the longest.
-    fn restart(&mut self, incarnation: u64) -> (f64, f64) {
-        self.voters[1] = voter(self.voters.len(), 1, Incarnation(incarnation), self.now);
+    fn restart(&mut self, lifetime: u64) -> (f64, f64) {
+        self.voters[1] = voter(self.voters.len(), 1, Lifetime(lifetime), self.now);
         self.longest = Some(Duration::ZERO);
         let begin = Instant::now();
         self.run();
@@ -210,20 +210,20 @@ impl Cluster {
     }
 }
 
-fn voter(count: usize, me: usize, incarnation: Incarnation, now: Time) -> Voter {
+fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
     let members = Members::new(count, me).unwrap();
     let fences = Fences {
         floor: Some(Fence(0)),
         origin: Fence(0),
         durable: false,
     };
-    let (rules, bugs) = (Rules::default(), Weaknesses::NONE);
+    let (rules, bugs) = (Rules::default(), ProtocolBugs::NONE);
     Voter::new(
         VoterSetup {
             members,
             rules,
             bugs,
-            incarnation,
+            lifetime,
             fences,
         },
         now,

@@ -206,7 +206,7 @@ impl Agent {
         self.advance(now);
         match frame {
             _ if !self.setup.members.contains(from) => {}
-            Frame::Ack(ack) if ack.epoch == EPOCH && ack.agent == self.setup.incarnation => {
+            Frame::Ack(ack) if ack.epoch == EPOCH && ack.agent == self.setup.lifetime => {
                 self.ack(from, ack)
             }
             Frame::Notice(notice) if notice.epoch == EPOCH => self.notice(from, notice),

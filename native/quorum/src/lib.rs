@@ -29,20 +29,20 @@
 //! ```
 //! use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 //! use quorum::members::{Member, Members};
-//! use quorum::message::{Fence, Frame, Incarnation, Mode, Name};
+//! use quorum::message::{Fence, Frame, Lifetime, Mode, Name};
 //! use quorum::rules::Rules;
 //! use quorum::time::Time;
 //! use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
-//! use quorum::protocol_bug::Weaknesses;
+//! use quorum::protocol_bug::ProtocolBugs;
 //! use std::time::Duration;
 //!
 //! // A cluster of one member.
-//! let (members, rules, bugs) = (Members::new(1, 0).unwrap(), Rules::default(), Weaknesses::NONE);
+//! let (members, rules, bugs) = (Members::new(1, 0).unwrap(), Rules::default(), ProtocolBugs::NONE);
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
-//! let mut agent = Agent::new(AgentSetup { members, rules, bugs, incarnation: Incarnation(1), seed: 1 }, now);
+//! let mut agent = Agent::new(AgentSetup { members, rules, bugs, lifetime: Lifetime(1), seed: 1 }, now);
 //! let fences = Fences { floor: None, origin: Fence(1_700_000_000_000_000), durable: false };
-//! let mut voter = Voter::new(VoterSetup { members, rules, bugs, incarnation: Incarnation(2), fences }, now);
+//! let mut voter = Voter::new(VoterSetup { members, rules, bugs, lifetime: Lifetime(2), fences }, now);
 //!
 //! agent.up(now, me);
 //! agent.lock(now, Request(1), Name::new(b"x").unwrap().into(), Mode::Write, Duration::from_secs(5));

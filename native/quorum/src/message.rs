@@ -22,7 +22,7 @@ pub const EPOCH: u32 = 0;
 /// The lifetime of an agent or a voter: a random number drawn at its start, different from those of all other
 /// lifetimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Incarnation(pub u64);
+pub struct Lifetime(pub u64);
 
 /// The number of an agent's lease at a voter. The voter assigns a new number when it receives a batch of an agent
 /// that has no lease. It does not reuse a number during its lifetime.
@@ -33,7 +33,7 @@ pub struct Generation(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Session {
     /// The voter's lifetime.
-    pub voter: Incarnation,
+    pub voter: Lifetime,
     /// The agent's lease at the voter.
     pub generation: Generation,
 }
@@ -213,7 +213,7 @@ pub struct Batch {
     /// The sender's member list: [`EPOCH`].
     pub epoch: u32,
     /// The agent's lifetime.
-    pub agent: Incarnation,
+    pub agent: Lifetime,
     /// The agent's current session at the voter; `None` before the first answer.
     pub session: Option<Session>,
     /// Grows with each batch to this voter.
@@ -231,7 +231,7 @@ pub struct Ack {
     /// The voter's member list.
     pub epoch: u32,
     /// The lifetime of the agent that sent the batch.
-    pub agent: Incarnation,
+    pub agent: Lifetime,
     /// The agent's session at the voter. Generation 0 means no session.
     pub session: Session,
     /// The `seq` of the batch.
@@ -308,7 +308,7 @@ pub struct Notice {
     pub epoch: u32,
     /// The voter's lifetime. An agent that knows another lifetime of the voter sends a batch, and learns its new
     /// session from the answer.
-    pub voter: Incarnation,
+    pub voter: Lifetime,
     /// Names for which the receiving agent may be the next in the queue.
     #[serde(deserialize_with = "bounds::hints")]
     pub hints: Vec<Name>,
@@ -324,14 +324,14 @@ pub enum Floor {
         /// The sender's member list.
         epoch: u32,
         /// The lifetime of the asking voter. The answer repeats it.
-        asker: Incarnation,
+        asker: Lifetime,
     },
     /// The highest fence of the answering voter. Only a voter that votes sends it.
     Told {
         /// The sender's member list.
         epoch: u32,
         /// The lifetime of the asking voter.
-        asker: Incarnation,
+        asker: Lifetime,
         /// The answering voter has never given a higher fence.
         fence: Fence,
     },
@@ -340,7 +340,7 @@ pub enum Floor {
         /// The sender's member list.
         epoch: u32,
         /// The lifetime of the asking voter.
-        asker: Incarnation,
+        asker: Lifetime,
         /// An upper bound of all fences that the sender gave before it started, if wall clocks are right.
         origin: Fence,
     },

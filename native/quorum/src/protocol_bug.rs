@@ -1,6 +1,6 @@
 //! Protocol bugs that a model can enable. The tests must find each of them.
 //!
-//! The machines call [`Weaknesses::have`] where they apply a rule of the protocol. Without the feature `model` the
+//! The machines call [`ProtocolBugs::have`] where they apply a rule of the protocol. Without the feature `model` the
 //! answer is the constant `false`, and only the rule remains. The labels (A1, B1, …) are those of the controls in
 //! `docs/quorum.md`.
 
@@ -36,14 +36,14 @@ pub enum ProtocolBug {
 
 /// The bugs that are enabled in a machine. Only models enable any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Weaknesses {
+pub struct ProtocolBugs {
     #[cfg(feature = "model")]
     bits: u16,
 }
 
-impl Weaknesses {
+impl ProtocolBugs {
     /// No bug.
-    pub const NONE: Weaknesses = Weaknesses {
+    pub const NONE: ProtocolBugs = ProtocolBugs {
         #[cfg(feature = "model")]
         bits: 0,
     };
@@ -51,8 +51,8 @@ impl Weaknesses {
     /// Enables `bug`.
     #[cfg(feature = "model")]
     #[must_use]
-    pub fn with(self, bug: ProtocolBug) -> Weaknesses {
-        Weaknesses {
+    pub fn with(self, bug: ProtocolBug) -> ProtocolBugs {
+        ProtocolBugs {
             bits: self.bits | 1 << bug as u16,
         }
     }

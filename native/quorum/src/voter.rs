@@ -34,7 +34,7 @@ pub use setup::{Fences, VoterOutput, VoterSetup};
 use crate::bounds::{MAX_FENCE, MAX_HINTS};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{
-    Ack, Batch, Fence, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Send, Session,
+    Ack, Batch, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Send, Session,
     Token, Verdict, EPOCH,
 };
 use crate::protocol_bug::ProtocolBug;
@@ -179,8 +179,8 @@ impl Voter {
 
     /// This lifetime of the voter.
     #[must_use]
-    pub fn incarnation(&self) -> Incarnation {
-        self.setup.incarnation
+    pub fn lifetime(&self) -> Lifetime {
+        self.setup.lifetime
     }
 
     /// The highest fence of `name` at this voter.
@@ -229,10 +229,10 @@ impl Voter {
             stamp,
             ops,
         } = batch;
-        let incarnation = self.setup.incarnation;
+        let lifetime = self.setup.lifetime;
         let ack = |generation, verdict| {
             let session = Session {
-                voter: incarnation,
+                voter: lifetime,
                 generation,
             };
             Frame::Ack(Ack {
@@ -250,7 +250,7 @@ impl Voter {
         let expires = self.now + self.setup.rules.voter_lease;
         let generation = self.leases.generation(from, agent, expires);
         let current = Session {
-            voter: incarnation,
+            voter: lifetime,
             generation,
         };
         if named != Some(current) {
@@ -347,7 +347,7 @@ impl Voter {
     fn notice(&mut self, to: Member, hints: Vec<Name>, speak: bool) {
         let notice = Notice {
             epoch: EPOCH,
-            voter: self.setup.incarnation,
+            voter: self.setup.lifetime,
             hints,
             speak,
         };
@@ -364,7 +364,7 @@ impl Voter {
 
     /// All votes: agent, lease, token, mode, names.
     #[cfg(feature = "model")]
-    pub fn votes(&self) -> impl Iterator<Item = (Incarnation, Generation, Token, Mode, &Names)> {
+    pub fn votes(&self) -> impl Iterator<Item = (Lifetime, Generation, Token, Mode, &Names)> {
         let votes = self.leases.votes();
         votes.map(|(agent, generation, token, vote)| {
             (agent, generation, token, vote.mode, &vote.names)
@@ -374,7 +374,7 @@ impl Voter {
     /// When the lease of an agent expires, if the voter knows the agent.
     #[cfg(feature = "model")]
     #[must_use]
-    pub fn expires(&self, agent: Incarnation) -> Option<Time> {
+    pub fn expires(&self, agent: Lifetime) -> Option<Time> {
         let lease = self.leases.get(self.leases.known(agent)?)?;
         Some(lease.expires)
     }
@@ -396,8 +396,8 @@ impl Voter {
     /// The session of an agent, if the voter knows it.
     #[cfg(feature = "model")]
     #[must_use]
-    pub fn session(&self, agent: Incarnation) -> Option<Session> {
-        let voter = self.setup.incarnation;
+    pub fn session(&self, agent: Lifetime) -> Option<Session> {
+        let voter = self.setup.lifetime;
         self.leases
             .known(agent)
             .map(|generation| Session { voter, generation })

@@ -8,8 +8,8 @@
 
 use quorum::frame::{decode, encode, MAX_FENCE, VERSION};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Incarnation, Mode, Name, Names, Notice,
-    Op, Reason, Reply, Session, Token, Turn, Verdict,
+    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op,
+    Reason, Reply, Session, Token, Turn, Verdict,
 };
 use quorum::time::Time;
 use std::collections::BTreeSet;
@@ -33,13 +33,13 @@ fn tokens(tokens: &[u64]) -> Vec<Token> {
 
 fn session() -> Session {
     Session {
-        voter: Incarnation(0x0123_4567_89ab_cdef),
+        voter: Lifetime(0x0123_4567_89ab_cdef),
         generation: Generation(3),
     }
 }
 
 fn batch(ops: Vec<Op>) -> Frame {
-    let agent = Incarnation(300);
+    let agent = Lifetime(300);
     Frame::Batch(Batch {
         epoch: 0,
         agent,
@@ -51,7 +51,7 @@ fn batch(ops: Vec<Op>) -> Frame {
 }
 
 fn ack(verdict: Verdict) -> Frame {
-    let agent = Incarnation(300);
+    let agent = Lifetime(300);
     Frame::Ack(Ack {
         epoch: 0,
         agent,
@@ -90,7 +90,7 @@ fn frames() -> Vec<Frame> {
     let mut all = vec![
         Frame::Batch(Batch {
             epoch: 1,
-            agent: Incarnation(u64::MAX),
+            agent: Lifetime(u64::MAX),
             session: None,
             seq: 0,
             stamp: Time(-2),
@@ -120,23 +120,23 @@ fn frames() -> Vec<Frame> {
         ack(Verdict::OtherEpoch),
         Frame::Notice(Notice {
             epoch: 0,
-            voter: Incarnation(1),
+            voter: Lifetime(1),
             hints: vec![],
             speak: true,
         }),
         Frame::Notice(Notice {
             epoch: 0,
-            voter: Incarnation(1),
+            voter: Lifetime(1),
             hints: [b"bc", b"a\0"].map(|name| Name::new(name).unwrap()).into(),
             speak: false,
         }),
         Frame::Floor(Floor::Ask {
             epoch: 0,
-            asker: Incarnation(128),
+            asker: Lifetime(128),
         }),
         Frame::Floor(Floor::Told {
             epoch: 0,
-            asker: Incarnation(128),
+            asker: Lifetime(128),
             fence: Fence(MAX_FENCE),
         }),
     ];
@@ -186,7 +186,7 @@ fn frames() -> Vec<Frame> {
     all.extend(replies.into_iter().map(|reply| done(vec![reply])));
     all.push(Frame::Floor(Floor::Lost {
         epoch: 0,
-        asker: Incarnation(128),
+        asker: Lifetime(128),
         origin: fence,
     }));
     all

@@ -9,8 +9,8 @@ use quorum::frame::{
     MAX_NAMES, MAX_OPS, MAX_TOKENS,
 };
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Frame, Generation, Incarnation, Mode, Name, Names, Notice, Op,
-    Reply, Session, Token, Turn, Verdict,
+    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op, Reply,
+    Session, Token, Turn, Verdict,
 };
 use quorum::time::Time;
 use std::num::NonZeroU8;
@@ -26,12 +26,12 @@ proptest! {
 
 fn batch(ops: Vec<Op>) -> Batch {
     let session = Session {
-        voter: Incarnation(u64::MAX),
+        voter: Lifetime(u64::MAX),
         generation: Generation(u64::MAX),
     };
     Batch {
         epoch: u32::MAX,
-        agent: Incarnation(u64::MAX),
+        agent: Lifetime(u64::MAX),
         session: Some(session),
         seq: u64::MAX,
         stamp: Time::NEVER,

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use quorum::frame::{decode, encode, encode_into, Bound, FrameError, MAX_FENCE};
-use quorum::message::{Fence, Floor, Frame, Incarnation};
+use quorum::message::{Fence, Floor, Frame, Lifetime};
 
 /// A way to corrupt a frame.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ proptest! {
 }
 
 fn told(fence: Fence) -> Frame {
-    let (epoch, asker) = (0, Incarnation(1));
+    let (epoch, asker) = (0, Lifetime(1));
     Frame::Floor(Floor::Told {
         epoch,
         asker,

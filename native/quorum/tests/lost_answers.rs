@@ -3,15 +3,15 @@
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::members::{Member, Members};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Frame, Generation, Incarnation, Mode, Name, Op, Reply, Session,
-    Token, Verdict, EPOCH,
+    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Op, Reply, Session, Token,
+    Verdict, EPOCH,
 };
-use quorum::protocol_bug::Weaknesses;
+use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use std::time::Duration;
 
-const A: Incarnation = Incarnation(1);
+const A: Lifetime = Lifetime(1);
 
 struct Alone {
     agent: Agent,
@@ -25,8 +25,8 @@ impl Alone {
         let setup = AgentSetup {
             members: Members::new(3, 0).unwrap(),
             rules: Rules::default(),
-            bugs: Weaknesses::NONE,
-            incarnation: A,
+            bugs: ProtocolBugs::NONE,
+            lifetime: A,
             seed: 1,
         };
         let now = Time(0);
@@ -102,7 +102,7 @@ impl Alone {
 
 fn session(voter: u64) -> Session {
     Session {
-        voter: Incarnation(voter),
+        voter: Lifetime(voter),
         generation: Generation(1),
     }
 }

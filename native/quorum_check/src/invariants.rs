@@ -35,7 +35,7 @@ pub enum Label {
     Q1,
     /// A vote that counts for a holder is one that its voter keeps: it has not run out there.
     Q2,
-    /// No vote of an older incarnation or generation counts.
+    /// No vote of an older lifetime or generation counts.
     Q3,
     /// A voter in quarantine grants nothing.
     Q4,

@@ -27,7 +27,7 @@ pub mod world;
 use crate::invariants::{Label, Violation};
 use faults::Fault;
 use plan::Plan;
-use quorum::protocol_bug::Weaknesses;
+use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use std::fmt;
 use summary::Summary;
@@ -44,7 +44,7 @@ pub struct Settings {
     /// Other constants.
     pub rules: Option<fn(Rules) -> Rules>,
     /// What the machines do wrong.
-    pub bugs: Weaknesses,
+    pub bugs: ProtocolBugs,
     /// How wrong clocks are, in parts per million.
     pub drift: i64,
     /// Whether an agent's clock stands still while it is paused. It must not.
@@ -64,7 +64,7 @@ impl Default for Settings {
             faults: None,
             fight: false,
             rules: None,
-            bugs: Weaknesses::NONE,
+            bugs: ProtocolBugs::NONE,
             drift: 10_000,
             agent_sleeps: false,
             wall_stands: false,

@@ -3,7 +3,7 @@
 //!
 //! `CANAL_LOCK_SOAK` plays that many times as many.
 
-use quorum::protocol_bug::{ProtocolBug, Weaknesses};
+use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use quorum_check::invariants::Label;
 use quorum_check::simulation::faults::Fault;
@@ -156,7 +156,7 @@ fn blind_but(label: Label) -> Vec<Label> {
 
 fn weak(bug: ProtocolBug) -> Settings {
     Settings {
-        bugs: Weaknesses::NONE.with(bug),
+        bugs: ProtocolBugs::NONE.with(bug),
         ..Settings::default()
     }
 }
@@ -376,7 +376,7 @@ fn a_voter_that_is_taken_over_and_does_not_store_again_stops() {
     refuted("NotStoredAgain", &settings, &[Label::Live], MOST);
     unrefuted(
         &Settings {
-            bugs: Weaknesses::NONE,
+            bugs: ProtocolBugs::NONE,
             ..settings
         },
         1000,

@@ -4,8 +4,8 @@ use crate::error::CallError;
 use crate::machine::random;
 use quorum::agent::AgentSetup;
 use quorum::members::Members;
-use quorum::message::{Fence, Incarnation};
-use quorum::protocol_bug::Weaknesses;
+use quorum::message::{Fence, Lifetime};
+use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::voter::{Fences, VoterSetup};
 use rustler::NifMap;
@@ -82,8 +82,8 @@ impl Setup {
         Ok(AgentSetup {
             members: self.members()?,
             rules: self.rules(),
-            bugs: Weaknesses::NONE,
-            incarnation: Incarnation(random()?),
+            bugs: ProtocolBugs::NONE,
+            lifetime: Lifetime(random()?),
             seed: random()?,
         })
     }
@@ -92,8 +92,8 @@ impl Setup {
         Ok(VoterSetup {
             members: self.members()?,
             rules: self.rules(),
-            bugs: Weaknesses::NONE,
-            incarnation: Incarnation(random()?),
+            bugs: ProtocolBugs::NONE,
+            lifetime: Lifetime(random()?),
             fences: Fences {
                 floor: known.floor.map(Fence),
                 durable: known.durable,

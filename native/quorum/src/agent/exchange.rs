@@ -58,7 +58,7 @@ impl Agent {
         });
         let batch = Batch {
             epoch: EPOCH,
-            agent: self.setup.incarnation,
+            agent: self.setup.lifetime,
             session,
             seq,
             stamp: self.now,

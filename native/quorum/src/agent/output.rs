@@ -2,8 +2,8 @@
 
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet, Members};
-use crate::message::{Fence, Incarnation, Mode, Names, Send, Session, Token};
-use crate::protocol_bug::Weaknesses;
+use crate::message::{Fence, Lifetime, Mode, Names, Send, Session, Token};
+use crate::protocol_bug::ProtocolBugs;
 use crate::rules::Rules;
 use crate::time::Time;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ pub struct AgentSetup {
     /// The constants of the protocol.
     pub rules: Rules,
     /// Enabled protocol bugs: none outside models.
-    pub bugs: Weaknesses,
+    pub bugs: ProtocolBugs,
     /// The agent's lifetime: a random number.
-    pub incarnation: Incarnation,
+    pub lifetime: Lifetime,
     /// The seed of the random pauses between attempts.
     pub seed: u64,
 }

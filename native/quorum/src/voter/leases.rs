@@ -1,7 +1,7 @@
 //! The agents that a voter knows: the current lease of each, and its votes.
 
 use crate::members::Member;
-use crate::message::{Digest, Generation, Incarnation, Mode, Names, Token};
+use crate::message::{Digest, Generation, Lifetime, Mode, Names, Token};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub(super) struct Vote {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AgentLease {
     pub(super) member: Member,
-    pub(super) agent: Incarnation,
+    pub(super) agent: Lifetime,
     pub(super) expires: Time,
     /// The `seq` of the last batch.
     pub(super) seq: u64,
@@ -69,7 +69,7 @@ impl AgentLease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AgentLeases {
-    known: BTreeMap<(Member, Incarnation), Generation>,
+    known: BTreeMap<(Member, Lifetime), Generation>,
     leases: BTreeMap<Generation, AgentLease>,
     /// Expired leases whose votes are not removed yet. Until then the votes still conflict with other requests.
     ended: Vec<(Generation, AgentLease)>,
@@ -90,7 +90,7 @@ impl AgentLeases {
     pub(super) fn generation(
         &mut self,
         member: Member,
-        agent: Incarnation,
+        agent: Lifetime,
         expires: Time,
     ) -> Generation {
         *self.known.entry((member, agent)).or_insert_with(|| {
@@ -173,7 +173,7 @@ impl AgentLeases {
 
     /// All votes, including those of expired leases that are not removed yet.
     #[cfg(feature = "model")]
-    pub(super) fn votes(&self) -> impl Iterator<Item = (Incarnation, Generation, Token, &Vote)> {
+    pub(super) fn votes(&self) -> impl Iterator<Item = (Lifetime, Generation, Token, &Vote)> {
         let ended = self
             .ended
             .iter()
@@ -189,7 +189,7 @@ impl AgentLeases {
 
     /// The lease of an agent, if the voter knows it.
     #[cfg(feature = "model")]
-    pub(super) fn known(&self, agent: Incarnation) -> Option<Generation> {
+    pub(super) fn known(&self, agent: Lifetime) -> Option<Generation> {
         self.leases
             .iter()
             .find(|(_, lease)| lease.agent == agent)

@@ -4,7 +4,7 @@
 use super::learning::Learning;
 use super::{Stage, Voter};
 use crate::members::Member;
-use crate::message::{Floor, Frame, Incarnation, EPOCH};
+use crate::message::{Floor, Frame, Lifetime, EPOCH};
 
 impl Voter {
     /// The quarantine is over, and the fences are lost: starts the recovery.
@@ -29,14 +29,14 @@ impl Voter {
     fn ask_one(&mut self, member: Member) {
         let ask = Floor::Ask {
             epoch: EPOCH,
-            asker: self.setup.incarnation,
+            asker: self.setup.lifetime,
         };
         self.send(member, Frame::Floor(ask));
     }
 
     /// Handles a question or answer of another voter. Ignores answers to earlier lifetimes of this voter.
     pub(super) fn floor(&mut self, from: Member, floor: Floor) {
-        let me = self.setup.incarnation;
+        let me = self.setup.lifetime;
         match floor {
             Floor::Ask {
                 epoch: EPOCH,
@@ -58,7 +58,7 @@ impl Voter {
 
     /// Answers a voter that has lost its fences. A voter in quarantine does not answer, because it does not know yet
     /// whether its fences are valid.
-    fn asked(&mut self, from: Member, asker: Incarnation) {
+    fn asked(&mut self, from: Member, asker: Lifetime) {
         let epoch = EPOCH;
         match self.stage {
             Stage::Quarantine { .. } => {}

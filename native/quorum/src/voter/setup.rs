@@ -1,8 +1,8 @@
 //! Inputs and outputs of a voter, except frames.
 
 use crate::members::Members;
-use crate::message::{Fence, Incarnation, Send};
-use crate::protocol_bug::Weaknesses;
+use crate::message::{Fence, Lifetime, Send};
+use crate::protocol_bug::ProtocolBugs;
 use crate::rules::Rules;
 
 /// The setup of a voter.
@@ -13,9 +13,9 @@ pub struct VoterSetup {
     /// The constants of the protocol.
     pub rules: Rules,
     /// Enabled protocol bugs: none outside models.
-    pub bugs: Weaknesses,
+    pub bugs: ProtocolBugs,
     /// The voter's lifetime: a random number.
-    pub incarnation: Incarnation,
+    pub lifetime: Lifetime,
     /// The known fences of earlier lifetimes.
     pub fences: Fences,
 }

@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 use quorum::frame::{MAX_FENCE, MAX_NAME, MAX_NAMES};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Incarnation, Mode, Name, Names, Notice,
-    Op, Reason, Reply, Session, Token, Turn, Verdict,
+    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op,
+    Reason, Reply, Session, Token, Turn, Verdict,
 };
 use quorum::time::Time;
 use std::num::NonZeroU8;
@@ -24,8 +24,8 @@ fn stamp() -> impl Strategy<Value = Time> {
     prop_oneof![any::<i64>(), Just(i64::MIN), Just(i64::MAX), -100..100i64].prop_map(Time)
 }
 
-fn incarnation() -> impl Strategy<Value = Incarnation> {
-    number().prop_map(Incarnation)
+fn lifetime() -> impl Strategy<Value = Lifetime> {
+    number().prop_map(Lifetime)
 }
 
 fn token() -> impl Strategy<Value = Token> {
@@ -41,7 +41,7 @@ fn fence() -> impl Strategy<Value = Fence> {
 }
 
 fn session() -> impl Strategy<Value = Session> {
-    (incarnation(), number()).prop_map(|(voter, generation)| Session {
+    (lifetime(), number()).prop_map(|(voter, generation)| Session {
         voter,
         generation: Generation(generation),
     })
@@ -154,22 +154,15 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 pub fn frame() -> impl Strategy<Value = Frame> {
     let batch = (
         epoch(),
-        incarnation(),
+        lifetime(),
         option::of(session()),
         number(),
         stamp(),
         vec(op(), 0..=20),
     );
-    let ack = (
-        epoch(),
-        incarnation(),
-        session(),
-        number(),
-        stamp(),
-        verdict(),
-    );
-    let notice = (epoch(), incarnation(), vec(name(), 0..=8), any::<bool>());
-    let floor = (epoch(), incarnation(), option::of((any::<bool>(), fence())));
+    let ack = (epoch(), lifetime(), session(), number(), stamp(), verdict());
+    let notice = (epoch(), lifetime(), vec(name(), 0..=8), any::<bool>());
+    let floor = (epoch(), lifetime(), option::of((any::<bool>(), fence())));
     prop_oneof![
         batch.prop_map(|(epoch, agent, session, seq, stamp, ops)| {
             Frame::Batch(Batch {

@@ -4,8 +4,8 @@ use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
 use quorum::frame;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members};
-use quorum::message::{Batch, Fence, Frame, Incarnation, Mode, Name, Names, Op, Send, Token};
-use quorum::protocol_bug::Weaknesses;
+use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Name, Names, Op, Send, Token};
+use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
@@ -98,12 +98,12 @@ impl Cluster {
     fn agent(&mut self, count: usize, place: usize) -> Agent {
         let members = Members::new(count, place).unwrap();
         self.lifetimes += 1;
-        let (incarnation, seed) = (Incarnation(self.lifetimes), self.lifetimes);
+        let (lifetime, seed) = (Lifetime(self.lifetimes), self.lifetimes);
         let setup = AgentSetup {
             members,
             rules: self.rules,
-            bugs: Weaknesses::NONE,
-            incarnation,
+            bugs: ProtocolBugs::NONE,
+            lifetime,
             seed,
         };
         Agent::new(setup, self.now)
@@ -112,14 +112,14 @@ impl Cluster {
     fn voter(&mut self, count: usize, place: usize, fences: Fences) -> Voter {
         let members = Members::new(count, place).unwrap();
         self.lifetimes += 1;
-        let incarnation = Incarnation(self.lifetimes);
-        let (rules, bugs) = (self.rules, Weaknesses::NONE);
+        let lifetime = Lifetime(self.lifetimes);
+        let (rules, bugs) = (self.rules, ProtocolBugs::NONE);
         Voter::new(
             VoterSetup {
                 members,
                 rules,
                 bugs,
-                incarnation,
+                lifetime,
                 fences,
             },
             self.now,

@@ -2,7 +2,7 @@
 
 use crate::cluster::{at, name, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
-use quorum::message::{Fence, Floor, Frame, Incarnation, Send};
+use quorum::message::{Fence, Floor, Frame, Lifetime, Send};
 use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter};
 use std::time::Duration;
@@ -165,12 +165,12 @@ fn fences_grow_across_the_loss_of_all() {
 fn answers_count_once_and_for_one_lifetime() {
     let mut cluster = Cluster::with(4, Rules::default(), lost(1000));
     cluster.isolate(0);
-    let earlier = cluster.voters[0].incarnation();
+    let earlier = cluster.voters[0].lifetime();
     cluster.restart_voter(0, lost(1000));
     cluster.pass(SECOND * 11);
-    let asker = cluster.voters[0].incarnation();
+    let asker = cluster.voters[0].lifetime();
     let epoch = 0;
-    let answers = |asker: Incarnation| {
+    let answers = |asker: Lifetime| {
         let (fence, origin) = (Fence(5000), Fence(9000));
         [
             Floor::Told {

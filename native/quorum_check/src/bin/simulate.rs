@@ -7,7 +7,7 @@
 //! cargo run --release -p quorum_check --bin simulate -- --bug NoQuarantine
 //! ```
 
-use quorum::protocol_bug::{ProtocolBug, Weaknesses};
+use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum_check::simulation::search::{search, Search};
 use quorum_check::simulation::{again, Settings};
 use std::process::ExitCode;
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     };
     let bugs = arguments
         .bug
-        .map_or(Weaknesses::NONE, |bug| Weaknesses::NONE.with(bug));
+        .map_or(ProtocolBugs::NONE, |bug| ProtocolBugs::NONE.with(bug));
     let settings = Settings {
         bugs,
         ..Settings::default()

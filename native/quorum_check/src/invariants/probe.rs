@@ -3,14 +3,14 @@
 use quorum::agent::Agent;
 use quorum::lease::Standing;
 use quorum::members::MemberSet;
-use quorum::message::{Fence, Generation, Incarnation, Mode, Name, Names, Session, Token};
+use quorum::message::{Fence, Generation, Lifetime, Mode, Name, Names, Session, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
 /// A vote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    pub(super) agent: Incarnation,
+    pub(super) agent: Lifetime,
     pub(super) lease: Generation,
     pub(super) token: Token,
     pub(super) mode: Mode,
@@ -39,12 +39,12 @@ pub(super) fn holds(agent: &Agent, standing: &Standing, now: Time) -> bool {
 }
 
 /// What an agent is to that voter.
-pub(super) fn session_of(voter: &Voter, agent: Incarnation) -> Option<Session> {
+pub(super) fn session_of(voter: &Voter, agent: Lifetime) -> Option<Session> {
     voter.session(agent)
 }
 
 /// Under which lease the voter has that vote.
-pub(super) fn keeps(voter: &Voter, agent: Incarnation, token: Token) -> Option<Generation> {
+pub(super) fn keeps(voter: &Voter, agent: Lifetime, token: Token) -> Option<Generation> {
     voter
         .votes()
         .find(|vote| (vote.0, vote.2) == (agent, token))

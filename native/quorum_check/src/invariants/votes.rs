@@ -4,7 +4,7 @@
 use super::{against, agent, probe, Checker, Label};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
-use quorum::message::{Incarnation, Op, Token};
+use quorum::message::{Lifetime, Op, Token};
 
 impl Checker {
     /// A voter has done something.
@@ -46,18 +46,18 @@ impl Checker {
                 });
                 continue;
             };
-            let incarnation = nodes[node].agent.incarnation();
-            if session.voter != seat.incarnation() {
+            let lifetime = nodes[node].agent.lifetime();
+            if session.voter != seat.lifetime() {
                 if machine.is_voting() {
                     self.violated(Label::Q3, || {
                         format!("n{node} t{}: n{voter} counts in its last life", token.0)
                     });
                 }
-            } else if probe::session_of(machine, incarnation) != Some(session) {
+            } else if probe::session_of(machine, lifetime) != Some(session) {
                 self.violated(Label::Q2, || {
                     format!("n{node} t{}: n{voter} counts after its lease", token.0)
                 });
-            } else if probe::keeps(machine, incarnation, attempt) != Some(session.generation) {
+            } else if probe::keeps(machine, lifetime, attempt) != Some(session.generation) {
                 self.violated(Label::Q2, || {
                     format!("n{node} t{}: n{voter} counts and has no vote", token.0)
                 });
@@ -98,7 +98,7 @@ impl Checker {
             node.voter
                 .machine
                 .as_ref()
-                .is_some_and(|voter| probe::keeps(voter, Incarnation(life), token).is_some())
+                .is_some_and(|voter| probe::keeps(voter, Lifetime(life), token).is_some())
         };
         nodes.iter().filter(keeps).count()
     }

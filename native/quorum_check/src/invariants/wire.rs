@@ -122,7 +122,7 @@ impl Checker {
             }
         }
         let Frame::Ack(ack) = frame else { return };
-        if ack.agent != nodes[node].agent.incarnation() {
+        if ack.agent != nodes[node].agent.lifetime() {
             self.counts.count("answers for an agent that is dead");
             return;
         }

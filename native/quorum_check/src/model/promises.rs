@@ -103,15 +103,15 @@ pub fn leases_outlast(_: &Setting, state: &State) -> bool {
                     ..
                 },
             )| {
-                if session.is_none_or(|session| session.voter != voter.incarnation()) {
+                if session.is_none_or(|session| session.voter != voter.lifetime()) {
                     return true;
                 }
                 let lease = voter
-                    .expires(seat.incarnation())
+                    .expires(seat.lifetime())
                     .is_some_and(|expires| expires >= valid);
                 let voted = |lock: &Held<'_>| {
                     voter.votes().any(|(agent, _, token, ..)| {
-                        (agent, token) == (seat.incarnation(), lock.attempt)
+                        (agent, token) == (seat.lifetime(), lock.attempt)
                     })
                 };
                 lease
@@ -131,8 +131,8 @@ pub fn sessions_are_current(_: &Setting, state: &State) -> bool {
     state.agents.iter().all(|seat| {
         counted(state, seat).all(|(_, voter, Status { session, .. })| {
             let Some(session) = session else { return true };
-            if session.voter == voter.incarnation() {
-                voter.session(seat.incarnation()) == Some(session)
+            if session.voter == voter.lifetime() {
+                voter.session(seat.lifetime()) == Some(session)
             } else {
                 !voter.is_voting()
             }

@@ -2,7 +2,7 @@
 
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Mode, Name};
-use quorum::protocol_bug::{ProtocolBug, Weaknesses};
+use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub struct Setting {
     /// The constants, in units of one nanosecond.
     pub rules: Rules,
     /// What is broken.
-    pub bugs: Weaknesses,
+    pub bugs: ProtocolBugs,
     /// What may go wrong.
     pub budget: Budget,
     /// Which voters may crash.
@@ -197,7 +197,7 @@ impl Setting {
             scripts,
             names: 1,
             rules: SMALL,
-            bugs: Weaknesses::NONE,
+            bugs: ProtocolBugs::NONE,
             budget: Budget::default(),
             crashing: (0..members).map(member).collect(),
             down: MemberSet::EMPTY,

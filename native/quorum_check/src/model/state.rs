@@ -7,7 +7,7 @@ use crate::model::kept::Kept;
 use crate::model::setting::Budget;
 use quorum::agent::Agent;
 use quorum::members::{Member, MemberSet};
-use quorum::message::{Fence, Frame, Incarnation, Token};
+use quorum::message::{Fence, Frame, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
@@ -130,21 +130,21 @@ pub struct Broken {
 
 /// The number that an agent's life is known by: the member and the life can be read from it.
 #[must_use]
-pub fn agent_incarnation(member: Member, life: u8) -> Incarnation {
-    Incarnation(1000 + 10 * member.place() as u64 + u64::from(life))
+pub fn agent_lifetime(member: Member, life: u8) -> Lifetime {
+    Lifetime(1000 + 10 * member.place() as u64 + u64::from(life))
 }
 
 /// The number that a voter's life is known by.
 #[must_use]
-pub fn voter_incarnation(member: Member, life: u8) -> Incarnation {
-    Incarnation(2000 + 10 * member.place() as u64 + u64::from(life))
+pub fn voter_lifetime(member: Member, life: u8) -> Lifetime {
+    Lifetime(2000 + 10 * member.place() as u64 + u64::from(life))
 }
 
 impl AgentSeat {
     /// Of the agent that sits here now.
     #[must_use]
-    pub fn incarnation(&self) -> Incarnation {
-        agent_incarnation(self.member, self.life)
+    pub fn lifetime(&self) -> Lifetime {
+        agent_lifetime(self.member, self.life)
     }
 }
 

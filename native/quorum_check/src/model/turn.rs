@@ -10,11 +10,11 @@ use crate::model::coverage::Coverage;
 use crate::model::kept::Kept;
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
 use crate::model::state::{
-    agent_incarnation, voter_incarnation, AgentSeat, Broken, Client, State, VoterSeat, NOW,
+    agent_lifetime, voter_lifetime, AgentSeat, Broken, Client, State, VoterSeat, NOW,
 };
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::members::{Member, MemberSet, Members};
-use quorum::message::{Fence, Frame, Incarnation, Op, Token};
+use quorum::message::{Fence, Frame, Lifetime, Op, Token};
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -118,7 +118,7 @@ impl<'a> Turn<'a> {
             members: self.members(me),
             rules: self.setting.rules,
             bugs: self.setting.bugs,
-            incarnation: agent_incarnation(me, life),
+            lifetime: agent_lifetime(me, life),
             seed: me.place() as u64 + 1,
         };
         Agent::new(setup, NOW)
@@ -131,7 +131,7 @@ impl<'a> Turn<'a> {
             members: self.members(me),
             rules: self.setting.rules,
             bugs: self.setting.bugs,
-            incarnation: voter_incarnation(me, seat.life),
+            lifetime: voter_lifetime(me, seat.life),
             fences: Fences {
                 floor,
                 origin: seat.origin,
@@ -303,7 +303,7 @@ impl<'a> Turn<'a> {
 }
 
 /// Each vote that a voter keeps.
-fn votes_of(voter: &Voter) -> Vec<(Incarnation, Token)> {
+fn votes_of(voter: &Voter) -> Vec<(Lifetime, Token)> {
     voter
         .votes()
         .map(|(agent, _, token, ..)| (agent, token))
@@ -320,5 +320,5 @@ fn names_token(ops: &[Op], token: Token) -> bool {
 }
 
 fn answers_the_dead(frame: &Frame, to: Member, member: Member, life: u8) -> bool {
-    matches!(frame, Frame::Ack(ack) if to == member && ack.agent == agent_incarnation(member, life))
+    matches!(frame, Frame::Ack(ack) if to == member && ack.agent == agent_lifetime(member, life))
 }

@@ -4,12 +4,12 @@ use crate::model::setting::{Setting, Step};
 use quorum::members::Member;
 use quorum::message::{Floor, Frame, Mode, Names, Op, Reply, Session, Token, Turn, Verdict};
 
-/// Whom a number of an incarnation means: see `agent_incarnation` and `voter_incarnation`.
-fn life(incarnation: quorum::message::Incarnation) -> String {
-    let (place, life) = (incarnation.0 % 1000 / 10, incarnation.0 % 10);
+/// Whom a number of a lifetime means: see `agent_lifetime` and `voter_lifetime`.
+fn life(lifetime: quorum::message::Lifetime) -> String {
+    let (place, life) = (lifetime.0 % 1000 / 10, lifetime.0 % 10);
     format!(
         "{}{place}.{life}",
-        if incarnation.0 < 2000 {
+        if lifetime.0 < 2000 {
             "agent "
         } else {
             "voter "

@@ -10,7 +10,7 @@ use crate::invariants::Label;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::frame;
 use quorum::members::{MemberSet, Members};
-use quorum::message::{Fence, Frame, Incarnation, Send};
+use quorum::message::{Fence, Frame, Lifetime, Send};
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
 
@@ -32,7 +32,7 @@ impl World {
             members: self.members(node),
             rules: self.plan.rules,
             bugs: self.bugs,
-            incarnation: Incarnation(life),
+            lifetime: Lifetime(life),
             seed: self.random.word(),
         };
         let now = self.nodes[node].agent.now(self.real);
@@ -67,7 +67,7 @@ impl World {
             members: self.members(node),
             rules: self.plan.rules,
             bugs: self.bugs,
-            incarnation: Incarnation(life),
+            lifetime: Lifetime(life),
             fences: Fences {
                 floor,
                 origin,

@@ -7,7 +7,7 @@ use super::clock::{Clock, Real};
 use super::world::Event;
 use quorum::agent::Agent;
 use quorum::members::MemberSet;
-use quorum::message::{Fence, Incarnation};
+use quorum::message::{Fence, Lifetime};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
@@ -25,7 +25,7 @@ pub enum Part {
 pub struct Seat<M> {
     /// The machine, if it lives.
     pub machine: Option<M>,
-    /// Which life it is: the incarnation, too. No two machines have had the same.
+    /// Which life it is: the lifetime, too. No two machines have had the same.
     pub life: u64,
     /// What it is told the time by.
     pub clock: Clock,
@@ -81,8 +81,8 @@ impl<M> Seat<M> {
 
     /// As the machines call it.
     #[must_use]
-    pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.life)
+    pub fn lifetime(&self) -> Lifetime {
+        Lifetime(self.life)
     }
 }
 

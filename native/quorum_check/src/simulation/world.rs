@@ -14,7 +14,7 @@ use super::{Outcome, Settings, TOLD};
 use crate::invariants::{Checker, Label};
 use quorum::members::MemberSet;
 use quorum::message::{Fence, Frame};
-use quorum::protocol_bug::{ProtocolBug, Weaknesses};
+use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -142,7 +142,7 @@ pub struct World {
     /// See [`Settings::wall_stands`].
     pub wall_stands: bool,
     /// What the machines are to do wrong.
-    pub bugs: Weaknesses,
+    pub bugs: ProtocolBugs,
     /// From when on each node may be asked to lock once more.
     probe_after: Real,
     /// Whether it has.

@@ -21,7 +21,7 @@ impl Turn<'_> {
             Frame::Ack(ack) => self
                 .state
                 .seat_of(to)
-                .is_some_and(|seat| self.state.agents[seat].incarnation() == ack.agent),
+                .is_some_and(|seat| self.state.agents[seat].lifetime() == ack.agent),
             Frame::Notice(_) => self.state.seat_of(to).is_some(),
         };
         self.note(|| {
