@@ -149,24 +149,6 @@ impl<'de, T: Deserialize<'de> + Ord> Visitor<'de> for Bounded<T> {
     }
 }
 
-fn bounded<'de, T, D>(
-    deserializer: D,
-    most: usize,
-    bound: Bound,
-    order: Order,
-) -> Result<Vec<T>, D::Error>
-where
-    T: Deserialize<'de> + Ord,
-    D: Deserializer<'de>,
-{
-    deserializer.deserialize_seq(Bounded {
-        most,
-        bound,
-        order,
-        of: PhantomData,
-    })
-}
-
 macro_rules! bounded_lists {
     ($($name:ident: $most:expr, $bound:expr, $order:expr;)*) => {
         $(pub(crate) fn $name<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
@@ -174,7 +156,8 @@ macro_rules! bounded_lists {
             T: Deserialize<'de> + Ord,
             D: Deserializer<'de>,
         {
-            bounded(deserializer, $most, $bound, $order)
+            let (most, bound, order, of) = ($most, $bound, $order, PhantomData);
+            deserializer.deserialize_seq(Bounded { most, bound, order, of })
         })*
     };
 }

@@ -65,9 +65,6 @@
 //! // The same check, possible from any thread.
 //! assert!(agent.lease().holds(&standing, || now));
 //! ```
-//!
-//! # Dependencies
-//! - `postcard`, `serde`: encode frames. postcard has a written specification of its wire format.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Names: what a lock locks.
+//! Names: the byte strings that locks lock.
 
 use crate::bounds::{self, Bound, Order, MAX_NAME, MAX_NAMES};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};

@@ -148,49 +148,21 @@ mod tests {
 
     #[test]
     fn check_names_an_invalid_rule() {
-        let rules = Rules::default();
-        let second = Duration::from_secs(1);
-        let wrong = [
-            (
-                Rules {
-                    voter_lease: 8 * second,
-                    ..rules
-                },
-                "voter_lease",
-            ),
-            (
-                Rules {
-                    quarantine: 9 * second,
-                    ..rules
-                },
-                "quarantine",
-            ),
-            (
-                Rules {
-                    heartbeat: 4 * second,
-                    ..rules
-                },
-                "heartbeat",
-            ),
-            (
-                Rules {
-                    wait: 2 * second,
-                    ..rules
-                },
-                "wait",
-            ),
-            (Rules { batch: 0, ..rules }, "batch"),
-            (Rules { run: 0, ..rules }, "run"),
-            (Rules { run: 256, ..rules }, "run"),
-            (
-                Rules {
-                    fence_floors: 0,
-                    ..rules
-                },
-                "fence_floors",
-            ),
+        const SECOND: Duration = Duration::from_secs(1);
+        type Change = fn(&mut Rules);
+        let wrong: [(&str, Change); 8] = [
+            ("voter_lease", |rules| rules.voter_lease = 8 * SECOND),
+            ("quarantine", |rules| rules.quarantine = 9 * SECOND),
+            ("heartbeat", |rules| rules.heartbeat = 4 * SECOND),
+            ("wait", |rules| rules.wait = 2 * SECOND),
+            ("batch", |rules| rules.batch = 0),
+            ("run", |rules| rules.run = 0),
+            ("run", |rules| rules.run = 256),
+            ("fence_floors", |rules| rules.fence_floors = 0),
         ];
-        for (rules, name) in wrong {
+        for (name, change) in wrong {
+            let mut rules = Rules::default();
+            change(&mut rules);
             assert!(rules.check().unwrap_err().starts_with(name), "{name}");
         }
     }

@@ -32,7 +32,6 @@ impl Resource for AgentHandle {}
 /// The usual number of outputs of a step.
 const OUTPUTS: usize = 32;
 
-/// An event that a step applies.
 #[derive(NifTaggedEnum)]
 enum AgentEvent<'a> {
     Frame(usize, Binary<'a>),
@@ -47,7 +46,6 @@ enum AgentEvent<'a> {
     Revoke(Binary<'a>),
 }
 
-/// The mode of a lock.
 #[derive(NifUnitEnum)]
 enum LockMode {
     Read,

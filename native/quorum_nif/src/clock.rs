@@ -1,4 +1,4 @@
-//! The clock of the leases: nanoseconds of a clock that never goes back, that no one can set, and that runs while the
+//! The clock of the leases: nanoseconds of a clock that never goes back, cannot be set, and runs while the
 //! machine sleeps. With a clock that stops during sleep, a holder would count on its lease after the voters have
 //! dropped its votes.
 

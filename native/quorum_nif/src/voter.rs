@@ -36,7 +36,6 @@ const OUTPUTS: usize = 16;
 
 static CURRENT: Current<VoterCell> = Current::none();
 
-/// An event that a step applies.
 #[derive(NifTaggedEnum)]
 enum VoterEvent<'a> {
     Frame(usize, Binary<'a>),

@@ -12,7 +12,6 @@ use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 
 impl Agent {
-    /// Sends one batch to a voter.
     pub(super) fn send_batch(&mut self, member: Member) {
         let (rules, issued) = (self.setup.rules, self.unlocks.issued());
         let peer = &self.peers[member.place()];
@@ -173,7 +172,6 @@ impl Agent {
         self.retry_short();
     }
 
-    /// Applies the answer to a batch.
     fn apply_answer(
         &mut self,
         member: Member,

@@ -14,7 +14,6 @@ struct Line {
     writer: bool,
     /// How many readers ask for the name or have it.
     readers: usize,
-    /// The requests that ask voters for the name.
     asking: BTreeSet<Request>,
     /// Whether the last granted request waited for requests of other nodes. The next one probably will, too.
     contended: bool,
@@ -120,14 +119,12 @@ impl Lines {
         self.waiting(name).next()
     }
 
-    /// The waiting requests for `name`, in order.
     pub(super) fn waiting(&self, name: &Name) -> impl Iterator<Item = Request> + '_ {
         let line = self.0.get(name);
         line.into_iter()
             .flat_map(|line| line.waiting.iter().copied())
     }
 
-    /// The asking requests for `name`.
     pub(super) fn asking(&self, name: &Name) -> Vec<Request> {
         self.0
             .get(name)

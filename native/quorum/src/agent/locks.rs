@@ -42,7 +42,6 @@ type Votes = (MemberSet, usize);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Alike {
     count: usize,
-    /// The digest of their tokens.
     digest: Digest,
     /// Whether their holders were notified that the locks are at risk.
     warned: bool,

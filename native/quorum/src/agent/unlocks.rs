@@ -68,7 +68,6 @@ impl Unlocks {
             .map(|_| request)
     }
 
-    /// The next deadline of a caller.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.unlocking
             .front()

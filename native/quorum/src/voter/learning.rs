@@ -16,13 +16,10 @@
 //! With fewer answers the voter waits, although its own clock would allow it to begin. The missing members may be
 //! those that know their fences, and a clock can be wrong. The only cost is that all members must start once.
 //!
-//! With fewer answers it waits, though by its own clock it could begin: those that are not there may be the ones that
-//! know, and a clock can be wrong. It costs nothing but that all members have to come up once.
-//!
-//! # What an answer is worth
+//! # Which answers count
 //!
 //! - *Fences of a voter that itself began above origins* are as valid as those of a voter that lost nothing. If the
-//!   clocks were right, it repeats no fence. If they were wrong, its own votes are already wrong.
+//!   clocks were right, it repeats no fence. If they were wrong, its own votes are already affected.
 //! - *Fences of a voter that had reported them lost* count: it has recovered them since.
 //! - *Fences of a voter that has lost them since, and says so,* count: they were correct when the asker's quarantine
 //!   ended. No earlier lifetime of the asker recorded fences that were given later.
@@ -50,7 +47,6 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    /// No member has answered yet.
     pub(super) fn new(origin: Fence, again: Time) -> Learning {
         Learning {
             again,
@@ -68,7 +64,6 @@ impl Learning {
         self.floor = self.floor.max(fence);
     }
 
-    /// `from` has lost its fences, too.
     pub(super) fn lost(&mut self, from: Member, origin: Fence) {
         if !self.told.contains(from) {
             self.lost = self.lost.with(from);
@@ -82,7 +77,6 @@ impl Learning {
         others.without(members.me()).minus(self.told)
     }
 
-    /// Whether `from` has not answered yet.
     pub(super) fn waits_for(&self, from: Member) -> bool {
         !self.told.contains(from) && !self.lost.contains(from)
     }

@@ -166,7 +166,6 @@ impl AgentLeases {
         self.leases.values().map(|lease| lease.expires).min()
     }
 
-    /// Whether no agent has a vote.
     pub(super) fn is_empty(&self) -> bool {
         self.ended.is_empty() && self.leases.values().all(|lease| lease.votes.is_empty())
     }
@@ -187,7 +186,6 @@ impl AgentLeases {
         })
     }
 
-    /// The lease of an agent, if the voter knows it.
     #[cfg(feature = "model")]
     pub(super) fn known(&self, agent: Lifetime) -> Option<Generation> {
         self.leases

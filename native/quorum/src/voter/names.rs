@@ -134,7 +134,6 @@ impl VoterNames {
         }
     }
 
-    /// Removes a vote, if it exists.
     pub(super) fn forget(&mut self, name: &Name, id: VoteId) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
@@ -152,7 +151,6 @@ impl VoterNames {
         self.freed(name);
     }
 
-    /// The votes for `name`.
     pub(super) fn holders(&self, name: &Name) -> Vec<VoteId> {
         match self.entries.get(name).map(|entry| &entry.holders) {
             None | Some(Holders::Free) => Vec::new(),
@@ -230,7 +228,6 @@ impl VoterNames {
         self.freed(name);
     }
 
-    /// When the next queue position expires.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.expiries.first().map(|(expires, _)| *expires)
     }
@@ -257,7 +254,6 @@ impl VoterNames {
         std::mem::take(&mut self.hints)
     }
 
-    /// The highest fence of `name`.
     pub(super) fn fence(&self, name: &Name) -> Fence {
         self.entries
             .get(name)
@@ -281,7 +277,6 @@ impl VoterNames {
         }
     }
 
-    /// The highest fence of all names.
     pub(super) fn highest(&self) -> Fence {
         self.floors.highest()
     }
