@@ -65,16 +65,13 @@ fn sets(ops: usize, sets: usize) -> Raw {
 /// The frames with the most memory per byte, each at its longest, complete and without the last byte.
 #[test]
 fn f2_most_expensive_frames() {
-    let leave = |count| tiny(Raw::batch().number(1).byte(4), count);
+    let leave = |count| tiny(Raw::op(4), count);
     let many = Raw::batch().number(1000);
     let leaves = (0..1000).fold(many, |raw, _| tiny(raw.byte(4), 1));
-    let sync = Raw::batch().number(1).byte(5).number(0).number(0);
+    let sync = Raw::op(5).number(0).number(0);
     let frames = [
         ("settled", Raw::batch().bytes(MAX_OPS, 6)),
-        (
-            "confirmed",
-            Raw::done().bytes(MAX_OPS, 2).number(0).number(0),
-        ),
+        ("confirmed", Raw::done().bytes(MAX_OPS, 2).end()),
         ("live", sync.tokens(MAX_TOKENS)),
         (
             "revoked",
@@ -114,7 +111,7 @@ fn f2_a_count_alone_allocates_nothing() {
         for before in [Raw::batch(), Raw::done(), Raw::notice()] {
             assert_eq!(allocated(&before.number(count).byte(0).0), (0, false));
         }
-        let sync = Raw::batch().number(1).byte(5).number(0).number(0);
+        let sync = Raw::op(5).number(0).number(0);
         assert_eq!(
             allocated(&sync.number(count).byte(0).0),
             (size_of::<Op>(), false)

@@ -25,34 +25,20 @@ fn bounded(bound: Bound, most: Raw, more: Raw) {
 fn each_bound_is_exact() {
     let settled = |count| Raw::batch().bytes(count, 6);
     bounded(Bound::Ops, settled(MAX_OPS), settled(MAX_OPS + 1));
-    let confirmed = |count| Raw::done().bytes(count, 2).number(0).number(0);
+    let confirmed = |count| Raw::done().bytes(count, 2).end();
     bounded(Bound::Replies, confirmed(MAX_OPS), confirmed(MAX_OPS + 1));
-    let live = |count| {
-        Raw::batch()
-            .number(1)
-            .byte(5)
-            .number(0)
-            .number(9999)
-            .tokens(count)
-    };
+    let live = |count| Raw::op(5).number(0).number(9999).tokens(count);
     bounded(Bound::Live, live(MAX_TOKENS), live(MAX_TOKENS + 1));
-    let missing = |count| {
-        Raw::done()
-            .number(1)
-            .byte(4)
-            .tokens(count)
-            .number(0)
-            .number(0)
-    };
+    let missing = |count| Raw::reply(4).tokens(count).end();
     bounded(Bound::Missing, missing(MAX_TOKENS), missing(MAX_TOKENS + 1));
     let revoked = |count| Raw::done().number(0).number(0).tokens(count);
     bounded(Bound::Revoked, revoked(MAX_TOKENS), revoked(MAX_TOKENS + 1));
     let hints = |count| Raw::notice().names(count).byte(0);
     bounded(Bound::Hints, hints(MAX_HINTS), hints(MAX_HINTS + 1));
-    let leave = |count| Raw::batch().number(1).byte(4).names(count);
+    let leave = |count| Raw::op(4).names(count);
     bounded(Bound::Names, leave(MAX_NAMES), leave(MAX_NAMES + 1));
     bounded(Bound::Names, leave(1), leave(0).byte(0));
-    let revoke = |length| Raw::batch().number(1).byte(7).name(length, b'a');
+    let revoke = |length| Raw::op(7).name(length, b'a');
     bounded(Bound::Name, revoke(MAX_NAME), revoke(MAX_NAME + 1));
     bounded(Bound::Name, revoke(1), revoke(0));
 }
@@ -61,36 +47,14 @@ fn each_bound_is_exact() {
 fn a_fence_above_the_highest_is_rejected() {
     let told = |fence| Raw::told().number(fence);
     let lost = |origin| Raw::lost().number(origin);
-    let confirm = |fence| Raw::batch().number(1).byte(1).number(5).number(fence);
-    let unlock = |fence| Raw::batch().number(1).byte(3).number(5).number(fence);
+    let confirm = |fence| Raw::op(1).number(5).number(fence);
+    let unlock = |fence| Raw::op(3).number(5).number(fence);
     let lock = |fence| {
-        Raw::batch()
-            .number(1)
-            .byte(0)
-            .number(5)
-            .byte(1)
-            .byte(0)
-            .number(fence)
-            .byte(1)
-            .names(1)
+        let mode = Raw::op(0).number(5).byte(1);
+        mode.byte(0).number(fence).byte(1).names(1)
     };
-    let assert = |fence| {
-        Raw::batch()
-            .number(1)
-            .byte(2)
-            .number(5)
-            .byte(1)
-            .number(fence)
-            .names(1)
-    };
-    let yes = |fence| {
-        Raw::done()
-            .number(1)
-            .byte(0)
-            .number(fence)
-            .number(0)
-            .number(0)
-    };
+    let assert = |fence| Raw::op(2).number(5).byte(1).number(fence).names(1);
+    let yes = |fence| Raw::reply(0).number(fence).end();
     let all: [&dyn Fn(u64) -> Raw; 7] = [&told, &lost, &confirm, &unlock, &lock, &assert, &yes];
     for frame in all {
         bounded(Bound::Fence, frame(MAX_FENCE), frame(MAX_FENCE + 1));
@@ -100,7 +64,7 @@ fn a_fence_above_the_highest_is_rejected() {
 #[test]
 fn a_run_has_at_least_one_fence() {
     let lock = |run| {
-        let mode = Raw::batch().number(1).byte(0).number(5).byte(1);
+        let mode = Raw::op(0).number(5).byte(1);
         mode.byte(0).number(9).byte(run).names(1)
     };
     for run in [1, 2, u8::MAX] {
@@ -114,46 +78,16 @@ fn a_run_has_at_least_one_fence() {
 
 #[test]
 fn ordered_lists_ascend_strictly() {
-    let names = |first, second| {
-        Raw::batch()
-            .number(1)
-            .byte(4)
-            .number(2)
-            .name(1, first)
-            .name(1, second)
-    };
-    let live = |first, second| {
-        Raw::batch()
-            .number(1)
-            .byte(5)
-            .number(0)
-            .number(9)
-            .number(2)
-            .number(first)
-            .number(second)
-    };
-    let missing = |first, second| {
-        let listed = Raw::done()
-            .number(1)
-            .byte(4)
-            .number(2)
-            .number(first)
-            .number(second);
-        listed.number(0).number(0)
-    };
+    let names = |first, second| Raw::op(4).number(2).name(1, first).name(1, second);
+    let two = |raw: Raw, first, second| raw.number(2).number(first).number(second);
+    let live = |first, second| two(Raw::op(5).number(0).number(9), first, second);
+    let missing = |first, second| two(Raw::reply(4), first, second).end();
     for second in [1, 2] {
         bounded(Bound::Order, names(1, 3), names(2, second));
         bounded(Bound::Order, live(1, 3), live(2, second.into()));
         bounded(Bound::Order, missing(1, 3), missing(2, second.into()));
     }
-    let longer = |first, second| {
-        Raw::batch()
-            .number(1)
-            .byte(4)
-            .number(2)
-            .name(first, b'a')
-            .name(second, b'a')
-    };
+    let longer = |first, second| Raw::op(4).number(2).name(first, b'a').name(second, b'a');
     bounded(Bound::Order, longer(1, 2), longer(2, 1));
 }
 
@@ -161,21 +95,12 @@ fn ordered_lists_ascend_strictly() {
 fn a_count_above_the_bytes_left_is_rejected() {
     let none = Raw::notice().number(0).byte(0);
     for count in [2, 100, u32::MAX.into(), 1 << 62, u64::MAX] {
-        bounded(
-            Bound::Count,
-            none.clone(),
-            Raw::notice().number(count).byte(0),
-        );
-        bounded(
-            Bound::Count,
-            none.clone(),
-            Raw::batch().number(count).byte(6),
-        );
-        bounded(
-            Bound::Count,
-            none.clone(),
-            Raw::batch().number(1).byte(4).number(count).byte(1),
-        );
+        let hints = Raw::notice().number(count).byte(0);
+        let ops = Raw::batch().number(count).byte(6);
+        let names = Raw::op(4).number(count).byte(1);
+        for more in [hints, ops, names] {
+            bounded(Bound::Count, none.clone(), more);
+        }
     }
     // The length of a name is not a count of elements: `decode` tries to read that many bytes, and they are missing.
     for length in [2, 1 << 20, u64::MAX] {
@@ -221,15 +146,14 @@ fn a_frame_that_is_too_long_is_not_read() {
 
 #[test]
 fn unknown_kinds_and_long_numbers_are_malformed() {
-    let reply = |kind| Raw::done().number(1).byte(kind);
     let flag = |flag| Raw::notice().number(0).byte(flag);
     let epoch = |bytes: &[u8]| [&[1, 2], bytes].concat();
     let voter = |bytes: &[u8]| [&[1, 2, 0], bytes].concat();
     let wrong = [
         ("frame", vec![1, 4], 2),
-        ("operation", Raw::batch().number(1).byte(8).0, 9),
-        ("reply", reply(5).0, 11),
-        ("reason", reply(1).byte(5).0, 12),
+        ("operation", Raw::op(8).0, 9),
+        ("reply", Raw::reply(5).0, 11),
+        ("reason", Raw::reply(1).byte(5).0, 12),
         ("flag", flag(2).0, 6),
         ("maybe", vec![1, 0, 0, 7, 2], 5),
         (

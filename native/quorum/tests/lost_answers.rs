@@ -40,6 +40,20 @@ impl Alone {
         }
     }
 
+    /// An agent with sessions at all voters that has sent a `Lock` to each.
+    fn locking() -> Alone {
+        let mut alone = Alone::new();
+        for voter in 0..3 {
+            let member = Member::at(voter).unwrap();
+            alone.call(|agent, now| agent.up(now, member));
+            let settled = alone.begin(voter, session(10 + voter as u64));
+            alone.done(voter, &settled, Vec::new(), &[]);
+        }
+        let (a, soon) = (name("a"), Duration::from_secs(5));
+        alone.call(|agent, now| agent.lock(now, Request(1), a.into(), Mode::Write, soon));
+        alone
+    }
+
     fn call(&mut self, call: impl FnOnce(&mut Agent, Time)) {
         call(&mut self.agent, self.now);
         self.agent.flush(self.now);
@@ -116,15 +130,7 @@ fn name(bytes: &str) -> Name {
 /// until it has received the live tokens.
 #[test]
 fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
-    let mut alone = Alone::new();
-    for voter in 0..3 {
-        let member = Member::at(voter).unwrap();
-        alone.call(|agent, now| agent.up(now, member));
-        let settled = alone.begin(voter, session(10 + voter as u64));
-        alone.done(voter, &settled, Vec::new(), &[]);
-    }
-    let (a, soon) = (name("a"), Duration::from_secs(5));
-    alone.call(|agent, now| agent.lock(now, Request(1), a.into(), Mode::Write, soon));
+    let mut alone = Alone::locking();
     for voter in 0..3 {
         let batch = alone.batch(voter);
         let Some(Op::Lock { token, .. }) = batch.ops.first() else {
@@ -153,7 +159,7 @@ fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
         matches!(lost.ops[..], [Op::Assert { .. }, Op::Settled]),
         "{lost:?}"
     );
-    // The lock is given back. Voter 0 forgets it, voter 1 does not answer any more.
+    // The lock is released. Voter 0 removes its vote, and voter 1 no longer answers.
     alone.call(|agent, now| assert!(agent.unlock(now, token, Request(2))));
     let batch = alone.batch(0);
     alone.done(0, &batch, Vec::new(), &[]);
@@ -193,15 +199,7 @@ fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
 /// The third voter knows that fence.
 #[test]
 fn an_agreed_fence_is_void_when_one_of_its_votes_is_lost() {
-    let mut alone = Alone::new();
-    for voter in 0..3 {
-        let member = Member::at(voter).unwrap();
-        alone.call(|agent, now| agent.up(now, member));
-        let settled = alone.begin(voter, session(10 + voter as u64));
-        alone.done(voter, &settled, Vec::new(), &[]);
-    }
-    let (a, soon) = (name("a"), Duration::from_secs(5));
-    alone.call(|agent, now| agent.lock(now, Request(1), a.into(), Mode::Write, soon));
+    let mut alone = Alone::locking();
     let batches: Vec<Batch> = (0..3).map(|voter| alone.batch(voter)).collect();
     let Some(Op::Lock { token, .. }) = batches[0].ops.first() else {
         panic!("{batches:?}")

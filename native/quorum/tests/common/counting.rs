@@ -28,18 +28,18 @@ fn count(bytes: usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the system allocator's.
         unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of this method, which is the system allocator's.
         unsafe { System.dealloc(memory, layout) }
     }
 }

@@ -27,6 +27,21 @@ impl Raw {
             .byte(0)
     }
 
+    /// A batch of one operation, up to its fields.
+    pub fn op(kind: u8) -> Raw {
+        Raw::batch().number(1).byte(kind)
+    }
+
+    /// An answer of one reply, up to its fields.
+    pub fn reply(kind: u8) -> Raw {
+        Raw::done().number(1).byte(kind)
+    }
+
+    /// The digest and the revoked tokens of an answer: none.
+    pub fn end(self) -> Raw {
+        self.number(0).number(0)
+    }
+
     /// A notice, up to its hints.
     pub fn notice() -> Raw {
         Raw(vec![1, 2]).number(0).number(8)

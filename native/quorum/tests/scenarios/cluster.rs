@@ -20,6 +20,24 @@ pub const NEW: Fences = Fences {
     durable: false,
 };
 
+/// Stored fences up to `floor`.
+pub fn durable(floor: u64) -> Fences {
+    Fences {
+        floor: Some(Fence(floor)),
+        durable: true,
+        ..NEW
+    }
+}
+
+/// The fences of a first start, or after the loss of the stored mark, at this wall-clock time.
+pub fn lost(origin: u64) -> Fences {
+    Fences {
+        floor: None,
+        origin: Fence(origin),
+        ..NEW
+    }
+}
+
 pub const SECOND: Duration = Duration::from_secs(1);
 
 /// A lock as its holder has it.
@@ -209,6 +227,12 @@ impl Cluster {
         self.granted(request)
     }
 
+    /// `count` locks that must be granted immediately.
+    pub fn locked_many(&mut self, node: usize, prefix: &str, count: usize) -> Vec<Lock> {
+        let names = (0..count).map(|i| format!("{prefix}{i}"));
+        names.map(|name| self.locked(node, &name)).collect()
+    }
+
     pub fn rlocked(&mut self, node: usize, name: &str) -> Lock {
         let request = self.rlock(node, name, SECOND);
         self.granted(request)
@@ -245,6 +269,28 @@ impl Cluster {
         assert!(self.agents[lock.node].try_unlock(self.now, lock.token, request));
         self.run();
         request
+    }
+
+    /// Whether an unlock is answered, and whether a quorum has confirmed it.
+    pub fn unlocked(&self, unlock: Request) -> Option<bool> {
+        match self.answers.get(&unlock)? {
+            Answer::Unlocked { confirmed } => Some(*confirmed),
+            answer => panic!("{unlock:?} is not an unlock: {answer:?}"),
+        }
+    }
+
+    /// Releases the lock that was granted to a request.
+    pub fn unlock_granted(&mut self, request: Request) -> Lock {
+        let lock = self.granted(request);
+        self.try_unlock(&lock);
+        lock
+    }
+
+    /// Stores the last mark that each voter requested.
+    pub fn store_pending(&mut self) {
+        for (voter, mark) in &self.store {
+            self.voters[*voter].stored(self.now, *mark);
+        }
     }
 
     pub fn held(&self, lock: &Lock) -> bool {

@@ -187,31 +187,30 @@ impl Contention {
     }
 }
 
+/// Runs for 20 s and prints the figures. Returns the longest wait and the locks per second.
+fn figures(title: &str, load: &mut Contention) -> (Duration, usize) {
+    load.run(Duration::from_secs(20));
+    let longest = *load.waits.iter().max().unwrap();
+    let per_second = load.waits.len() / 20;
+    println!(
+        "{title}: {per_second} locks/s, longest wait {longest:?}, {:?}",
+        load.shares
+    );
+    (longest, per_second)
+}
+
 /// Nodes with 5 loops each get one name in a fair order. The figures for 4 nodes are in `docs/quorum.md`.
 #[test]
 fn writers_share_one_name() {
     for nodes in [2, 3, 4, 5, 8, 16] {
         let mut load = Contention::new(nodes, 1, |_| Mode::Write, None);
-        load.run(Duration::from_secs(20));
-        let longest = load.waits.iter().max().unwrap();
-        let per_second = load.waits.len() / 20;
-        println!(
-            "{nodes} nodes: {per_second} locks/s, longest wait {longest:?}, {:?}",
-            load.shares
-        );
-        assert!(
-            *longest < Duration::from_millis(100),
-            "{longest:?} at {nodes} nodes"
-        );
-        assert!(
-            per_second > 3000,
-            "{per_second} locks a second at {nodes} nodes"
-        );
-        let [least, most] = [
-            load.shares.iter().min().unwrap(),
-            load.shares.iter().max().unwrap(),
-        ];
-        assert!(least * 2 > *most, "{:?}", load.shares);
+        let title = format!("{nodes} nodes");
+        let (longest, per_second) = figures(&title, &mut load);
+        assert!(longest < Duration::from_millis(100), "{title}: {longest:?}");
+        assert!(per_second > 3000, "{title}: {per_second} locks/s");
+        let [least, most] =
+            [load.shares.iter().min(), load.shares.iter().max()].map(Option::unwrap);
+        assert!(least * 2 > *most, "{title}: {:?}", load.shares);
     }
 }
 
@@ -228,14 +227,8 @@ fn readers_and_writers_share_names() {
     };
     for (names, seed) in [(1, None), (1, Some(1)), (10, Some(1)), (10, Some(2))] {
         let mut load = Contention::new(4, names, mode, seed);
-        load.run(Duration::from_secs(20));
-        let longest = load.waits.iter().max().unwrap();
-        println!(
-            "{names} names, readers: {} locks/s, longest wait {longest:?}, {:?}",
-            load.waits.len() / 20,
-            load.shares
-        );
-        assert!(*longest < Duration::from_millis(100), "{longest:?}");
+        let (longest, _) = figures(&format!("{names} names, readers"), &mut load);
+        assert!(longest < Duration::from_millis(100), "{longest:?}");
     }
 }
 
@@ -246,17 +239,9 @@ fn one_node_cannot_reach_the_first_voter() {
         for seed in [None, Some(1), Some(2)] {
             let mut load = Contention::new(nodes, 1, |_| Mode::Write, seed);
             load.cut = Some((0, nodes - 1));
-            load.run(Duration::from_secs(20));
-            let longest = load.waits.iter().max().unwrap();
-            let per_second = load.waits.len() / 20;
-            println!(
-                "{nodes} nodes, one cannot reach the first voter: {per_second} locks/s, longest wait {longest:?}, {:?}",
-                load.shares
-            );
-            assert!(
-                per_second > 400,
-                "{per_second} locks a second at {nodes} nodes"
-            );
+            let title = format!("{nodes} nodes, one cannot reach the first voter");
+            let (_, per_second) = figures(&title, &mut load);
+            assert!(per_second > 400, "{title}: {per_second} locks/s");
         }
     }
 }

@@ -1,20 +1,11 @@
 //! Fences at the first start of a cluster, and after their loss.
 
-use crate::cluster::{at, name, Cluster, SECOND};
+use crate::cluster::{at, lost, name, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
-use quorum::message::{Fence, Floor, Frame, Lifetime, Send};
+use quorum::message::{Fence, Floor, Frame, Send};
 use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter};
 use std::time::Duration;
-
-/// The fences of a first start, or after the loss of the stored mark, at this wall-clock time.
-fn lost(origin: u64) -> Fences {
-    Fences {
-        floor: None,
-        origin: Fence(origin),
-        durable: false,
-    }
-}
 
 fn all_vote(cluster: &Cluster) -> bool {
     cluster.voters.iter().all(Voter::is_voting)
@@ -140,10 +131,8 @@ fn fences_grow_across_the_loss_of_all() {
         for turn in 2..10 {
             let until = cluster.now + SECOND;
             while cluster.now < until {
-                let now = cluster.now;
-                for (voter, mark) in std::mem::take(&mut cluster.store) {
-                    cluster.voters[voter].stored(now, mark);
-                }
+                cluster.store_pending();
+                cluster.store.clear();
                 cluster.pass(Duration::from_millis(100));
             }
             for node in 0..3 {
@@ -169,78 +158,39 @@ fn answers_count_once_and_for_one_lifetime() {
     cluster.restart_voter(0, lost(1000));
     cluster.pass(SECOND * 11);
     let asker = cluster.voters[0].lifetime();
-    let epoch = 0;
-    let answers = |asker: Lifetime| {
-        let (fence, origin) = (Fence(5000), Fence(9000));
-        [
-            Floor::Told {
-                epoch,
-                asker,
-                fence,
-            },
-            Floor::Lost {
-                epoch,
-                asker,
-                origin,
-            },
-        ]
+    let told = |asker, fence| Floor::Told {
+        epoch: 0,
+        asker,
+        fence: Fence(fence),
+    };
+    let also_lost = |asker, origin| Floor::Lost {
+        epoch: 0,
+        asker,
+        origin: Fence(origin),
     };
     for from in 1..4 {
-        for late in answers(earlier) {
-            from_voter(&mut cluster, from, 0, late);
-        }
+        from_voter(&mut cluster, from, 0, told(earlier, 5000));
+        from_voter(&mut cluster, from, 0, also_lost(earlier, 9000));
     }
     assert!(
         !cluster.voters[0].is_voting(),
         "answers to an earlier lifetime do not count"
     );
     for _ in 0..3 {
-        for answer in answers(asker) {
-            from_voter(&mut cluster, 1, 0, answer);
-        }
-        let [_, again] = answers(asker);
-        from_voter(&mut cluster, 2, 0, again);
+        from_voter(&mut cluster, 1, 0, told(asker, 5000));
+        from_voter(&mut cluster, 1, 0, also_lost(asker, 9000));
+        from_voter(&mut cluster, 2, 0, also_lost(asker, 9000));
     }
     assert!(
         !cluster.voters[0].is_voting(),
         "only two members have answered"
     );
-    let origin = Fence(7);
-    from_voter(
-        &mut cluster,
-        3,
-        0,
-        Floor::Lost {
-            epoch,
-            asker,
-            origin,
-        },
-    );
+    from_voter(&mut cluster, 3, 0, also_lost(asker, 7));
     assert!(cluster.voters[0].is_voting());
     assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
     // A voter that votes ignores further answers.
-    let fence = Fence(1_000_000);
-    from_voter(
-        &mut cluster,
-        3,
-        0,
-        Floor::Told {
-            epoch,
-            asker,
-            fence,
-        },
-    );
-    let origin = Fence(1_000_000);
-    from_voter(
-        &mut cluster,
-        3,
-        0,
-        Floor::Lost {
-            epoch,
-            asker,
-            origin,
-        },
-    );
+    from_voter(&mut cluster, 3, 0, told(asker, 1_000_000));
+    from_voter(&mut cluster, 3, 0, also_lost(asker, 1_000_000));
     assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
 }
 

@@ -9,9 +9,7 @@ use std::time::Duration;
 #[test]
 fn heartbeats_keep_a_lock() {
     let mut cluster = Cluster::new(3);
-    let locks: Vec<_> = (0..100)
-        .map(|i| cluster.locked(0, &format!("x{i}")))
-        .collect();
+    let locks = cluster.locked_many(0, "x", 100);
     cluster.isolate(2);
     cluster.batches();
     cluster.pass(SECOND * 60);
@@ -214,8 +212,7 @@ fn frequent_disconnects_lose_no_lock() {
         cluster.agents[0].down(cluster.now, at(other));
         let extra = cluster.lock(0, &format!("y{turn}"), SECOND);
         cluster.pass(SECOND / 10);
-        let extra = cluster.granted(extra);
-        cluster.try_unlock(&extra);
+        cluster.unlock_granted(extra);
         cluster.heal();
         cluster.agents[0].up(cluster.now, at(other));
         cluster.run();

@@ -157,18 +157,14 @@ fn an_earlier_token_releases_nothing() {
 fn an_unlock_that_passes_the_lock_on_completes_immediately() {
     let (mut cluster, waiting) = run_started(2);
     (0..3).for_each(|voter| cluster.hold(0, voter));
-    let done = |cluster: &Cluster, request| {
-        let answer = cluster.answers.get(&request);
-        matches!(answer, Some(Answer::Unlocked { confirmed: true }))
-    };
     let first = cluster.granted(waiting[0]);
     let request = cluster.unlock(&first);
-    assert!(done(&cluster, request));
+    assert_eq!(cluster.unlocked(request), Some(true));
     let second = cluster.granted(waiting[1]);
     let request = cluster.unlock(&second);
-    assert!(!done(&cluster, request));
+    assert_eq!(cluster.unlocked(request), None);
     cluster.heal();
-    assert!(done(&cluster, request));
+    assert_eq!(cluster.unlocked(request), Some(true));
 }
 
 /// A run is as long as the queue, and at most as long as the limit. Then other nodes follow.
@@ -185,8 +181,7 @@ fn a_run_has_a_length_limit() {
     assert_eq!(runs(&cluster.ops()).iter().max(), Some(&4));
     for request in &waiting[..4] {
         assert!(!cluster.is_granted(other));
-        let lock = cluster.granted(*request);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(*request);
     }
     assert!(!cluster.is_granted(waiting[4]));
     cluster.pass(rules.retry_most);
@@ -200,8 +195,7 @@ fn a_run_does_not_grow() {
     let late = cluster.lock(0, "x", LONG);
     let other = cluster.lock(2, "x", LONG);
     for request in waiting {
-        let lock = cluster.granted(request);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(request);
     }
     assert!(!cluster.is_granted(late));
     cluster.pass(SECOND);
@@ -214,8 +208,7 @@ fn a_run_has_a_time_limit() {
     let (mut cluster, waiting) = run_started(3);
     let other = cluster.lock(2, "x", LONG);
     cluster.pass(Rules::default().run_time);
-    let lock = cluster.granted(waiting[0]);
-    cluster.try_unlock(&lock);
+    cluster.unlock_granted(waiting[0]);
     assert!(!cluster.is_granted(waiting[1]));
     cluster.pass(SECOND);
     assert!(cluster.is_granted(other));
@@ -235,11 +228,9 @@ fn only_writers_of_one_name_are_passed_on_to() {
         cluster.arrived.clear();
         cluster.try_unlock(&lock);
         assert_eq!(runs(&cluster.ops()).iter().max(), Some(&1));
-        let lock = cluster.granted(waiting[0]);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(waiting[0]);
         cluster.pass(SECOND);
-        let lock = cluster.granted(other);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(other);
         cluster.pass(SECOND);
         assert!(cluster.is_granted(last));
     }
@@ -254,8 +245,7 @@ fn other_locks_are_not_passed_on() {
     let waiting = ["x", "y"].map(|name| cluster.lock(0, name, LONG));
     cluster.arrived.clear();
     cluster.try_unlock(&read);
-    let many = cluster.granted(many);
-    cluster.try_unlock(&many);
+    cluster.unlock_granted(many);
     let unlocks = cluster.ops();
     let unlocks = unlocks.iter().filter(|op| matches!(op, Op::Unlock { .. }));
     assert_eq!(unlocks.count(), 6);
@@ -270,8 +260,7 @@ fn other_locks_are_not_passed_on() {
 #[test]
 fn a_lost_lock_is_not_passed_on() {
     let (mut cluster, waiting) = run_started(3);
-    let first = cluster.granted(waiting[0]);
-    cluster.try_unlock(&first);
+    cluster.unlock_granted(waiting[0]);
     let second = cluster.granted(waiting[1]);
     cluster.agents[2].revoke(cluster.now, name("x"));
     cluster.pass(SECOND);
@@ -295,8 +284,7 @@ fn a_lock_at_risk_is_not_passed_on() {
     };
     let (mut cluster, lock, waiting) = queued(rules, 3);
     cluster.try_unlock(&lock);
-    let first = cluster.granted(waiting[0]);
-    cluster.try_unlock(&first);
+    cluster.unlock_granted(waiting[0]);
     let second = cluster.granted(waiting[1]);
     (1..3).for_each(|voter| cluster.hold(0, voter));
     cluster.pass(rules.holder_lease - rules.at_risk + rules.heartbeat);
@@ -354,8 +342,7 @@ fn a_run_continues_only_with_writers_of_one_name() {
             false => cluster.lock_many(0, &["x", "y"], LONG),
         };
         cluster.arrived.clear();
-        let lock = cluster.granted(waiting[0]);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(waiting[0]);
         let ops = cluster.ops();
         assert!(ops.iter().any(|op| matches!(op, Op::Unlock { .. })));
         cluster.pass(SECOND);
@@ -382,8 +369,7 @@ fn readers_after_a_run_share_the_name() {
     let (mut cluster, waiting) = run_started(2);
     let readers = [0, 0, 2].map(|node| cluster.rlock(node, "x", LONG));
     for request in waiting {
-        let lock = cluster.granted(request);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(request);
     }
     cluster.pass(SECOND);
     for request in readers {

@@ -1,16 +1,9 @@
 //! Restarts of voters, which forget their votes.
 
-use crate::cluster::{name, Cluster, NEW, SECOND};
+use crate::cluster::{durable, lost, name, Cluster, NEW, SECOND};
 use quorum::message::{Fence, Op};
 use quorum::rules::Rules;
-use quorum::voter::Fences;
 use std::time::Duration;
-
-const LOST: Fences = Fences {
-    floor: None,
-    origin: Fence(0),
-    durable: false,
-};
 
 /// A2, dsync's error with three nodes: after one restart, two nodes have the lock. Q4: a quarantine prevents it.
 #[test]
@@ -71,7 +64,7 @@ fn a_lock_survives_rolling_restarts() {
     let mut cluster = Cluster::new(5);
     let lock = cluster.locked(0, "x");
     for turn in 0..20 {
-        cluster.restart_voter(turn % 5, LOST);
+        cluster.restart_voter(turn % 5, lost(0));
         cluster.pass(SECOND * 3);
         assert!(cluster.voters.iter().all(quorum::voter::Voter::is_voting));
         assert!(cluster.held(&lock));
@@ -104,7 +97,7 @@ fn lost_fences_are_recovered() {
         fence = lock.fence;
         cluster.unlock(&lock);
     }
-    cluster.restart_voter(0, LOST);
+    cluster.restart_voter(0, lost(0));
     cluster.cut(0, 1);
     cluster.run();
     cluster.pass(SECOND * 12);
@@ -126,21 +119,13 @@ fn stored_fences_survive() {
         fence_block: 10,
         ..Rules::default()
     };
-    let durable = |floor| Fences {
-        floor: Some(floor),
-        origin: Fence(0),
-        durable: true,
-    };
-    let mut cluster = Cluster::with(3, rules, durable(Fence(0)));
+    let mut cluster = Cluster::with(3, rules, durable(0));
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(request), "no mark is stored yet");
     let mut last = 0;
     for turn in 0..100 {
-        for voter in 0..3 {
-            let fence = cluster.store[&voter];
-            cluster.voters[voter].stored(cluster.now, fence);
-        }
+        cluster.store_pending();
         cluster.pass(SECOND);
         let lock = if turn == 0 {
             cluster.granted(request)
@@ -159,7 +144,7 @@ fn stored_fences_survive() {
         last = lock.fence;
         cluster.unlock(&lock);
         if turn % 7 == 6 {
-            (0..3).for_each(|voter| cluster.restart_voter(voter, durable(cluster.store[&voter])));
+            (0..3).for_each(|voter| cluster.restart_voter(voter, durable(cluster.store[&voter].0)));
             cluster.run();
         }
     }
@@ -195,19 +180,11 @@ fn a_vote_whose_fence_is_not_stored_is_released() {
         fence_block: 10,
         ..Rules::default()
     };
-    let durable = |floor| Fences {
-        floor: Some(Fence(floor)),
-        origin: Fence(0),
-        durable: true,
-    };
     let mut cluster = Cluster::with(3, rules, durable(0));
     // The fences are far apart: that of voter 0 is above the marks of the others.
     cluster.restart_voter(0, durable(1000));
     cluster.run();
-    for voter in 0..3 {
-        let fence = cluster.store[&voter];
-        cluster.voters[voter].stored(cluster.now, fence);
-    }
+    cluster.store_pending();
     cluster.run();
     let request = cluster.lock(0, "x", SECOND);
     cluster.pass(SECOND * 2);
@@ -216,9 +193,6 @@ fn a_vote_whose_fence_is_not_stored_is_released() {
         "no other voter has stored the mark"
     );
     cluster.assert_empty();
-    for voter in 0..3 {
-        let fence = cluster.store[&voter];
-        cluster.voters[voter].stored(cluster.now, fence);
-    }
+    cluster.store_pending();
     assert!(cluster.locked(0, "x").fence > 1000);
 }

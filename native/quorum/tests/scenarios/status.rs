@@ -59,9 +59,7 @@ fn a_restarted_voter_is_not_silent() {
 #[test]
 fn pending_unlocks_are_counted() {
     let mut cluster = Cluster::new(3);
-    let locks: Vec<_> = (0..5)
-        .map(|i| cluster.locked(0, &format!("x{i}")))
-        .collect();
+    let locks = cluster.locked_many(0, "x", 5);
     assert_eq!(cluster.agents[0].pending_unlocks(), 0);
     [1, 2].iter().for_each(|voter| cluster.hold(0, *voter));
     for (count, lock) in locks.iter().enumerate() {

@@ -1,11 +1,9 @@
 //! The process of a voter dies, and another process continues with the same voter. The outputs that the first process
 //! had taken were not executed.
 
-use crate::cluster::{at, name, Cluster, SECOND};
+use crate::cluster::{at, durable, lost, name, Cluster, SECOND};
 use quorum::agent::Loss;
-use quorum::message::Fence;
 use quorum::rules::Rules;
-use quorum::voter::Fences;
 
 /// Drops the outputs of a voter.
 fn lose(cluster: &mut Cluster, voter: usize) {
@@ -21,11 +19,7 @@ fn take_over(cluster: &mut Cluster, voter: usize) {
 /// A mark that was being stored is stored again. Otherwise the voter would wait for it forever.
 #[test]
 fn a_pending_mark_is_stored_again() {
-    let fences = Fences {
-        floor: Some(Fence(0)),
-        origin: Fence(0),
-        durable: true,
-    };
+    let fences = durable(0);
     let mut cluster = Cluster::with(3, Rules::default(), fences);
     let asked = std::mem::take(&mut cluster.store);
     assert_eq!(asked.len(), 3);
@@ -35,10 +29,8 @@ fn a_pending_mark_is_stored_again() {
     assert!(cluster.store.is_empty(), "each store is requested once");
     (0..3).for_each(|voter| take_over(&mut cluster, voter));
     assert_eq!(cluster.store, asked);
-    let now = cluster.now;
-    for (voter, mark) in std::mem::take(&mut cluster.store) {
-        cluster.voters[voter].stored(now, mark);
-    }
+    cluster.store_pending();
+    cluster.store.clear();
     cluster.pass(SECOND);
     assert!(cluster.is_granted(lock));
     (0..3).for_each(|voter| take_over(&mut cluster, voter));
@@ -51,14 +43,9 @@ fn a_pending_mark_is_stored_again() {
 /// During recovery it asks for the fences again, before its retry timer fires.
 #[test]
 fn recovery_asks_again() {
-    let lost = Fences {
-        floor: None,
-        origin: Fence(0),
-        durable: false,
-    };
     let mut cluster = Cluster::new(3);
     cluster.isolate(0);
-    cluster.restart_voter(0, lost);
+    cluster.restart_voter(0, lost(0));
     // Its questions at the end of the quarantine are lost.
     cluster.pass(cluster.rules.quarantine);
     cluster.heal();

@@ -1,6 +1,6 @@
 //! Unlocks: confirmed or not, batched, and without answers. After ADR 15 of AtlasDB.
 
-use crate::cluster::{at, name, Answer, Cluster, Lock, SECOND};
+use crate::cluster::{at, name, Answer, Cluster, SECOND};
 use quorum::agent::Request;
 use quorum::message::{Frame, Mode, Op, Send};
 use quorum::rules::Rules;
@@ -66,10 +66,7 @@ fn unlock_waits_for_a_quorum() {
     let request = cluster.unlock(&lock);
     assert!(!cluster.answers.contains_key(&request));
     cluster.heal();
-    assert!(matches!(
-        cluster.answers[&request],
-        Answer::Unlocked { confirmed: true }
-    ));
+    assert_eq!(cluster.unlocked(request), Some(true));
 }
 
 /// One hanging member of three delays no other.
@@ -80,10 +77,7 @@ fn a_hanging_member_delays_no_unlock() {
     for _ in 0..100 {
         let lock = cluster.locked(0, "x");
         let request = cluster.unlock(&lock);
-        assert!(matches!(
-            cluster.answers[&request],
-            Answer::Unlocked { confirmed: true }
-        ));
+        assert_eq!(cluster.unlocked(request), Some(true));
     }
     cluster.heal();
     cluster.assert_empty();
@@ -97,10 +91,7 @@ fn unlock_has_a_deadline() {
     cluster.isolate(0);
     let request = cluster.unlock(&lock);
     cluster.pass(cluster.rules.voter_lease);
-    assert!(matches!(
-        cluster.answers[&request],
-        Answer::Unlocked { confirmed: false }
-    ));
+    assert_eq!(cluster.unlocked(request), Some(false));
     let lock = cluster.locked(1, "x");
     cluster.unlock(&lock);
 }
@@ -110,9 +101,7 @@ fn unlock_has_a_deadline() {
 fn unlocks_are_batched() {
     for group in [1, 7] {
         let mut cluster = Cluster::new(3);
-        let locks: Vec<Lock> = (0..1000)
-            .map(|i| cluster.locked(0, &format!("x{i}")))
-            .collect();
+        let locks = cluster.locked_many(0, "x", 1000);
         cluster.batches();
         for (i, lock) in locks.iter().enumerate() {
             assert!(cluster.agents[0].try_unlock(
@@ -155,9 +144,7 @@ fn unlocks_are_batched() {
 #[test]
 fn a_voter_has_one_batch_in_flight() {
     let mut cluster = Cluster::new(3);
-    let locks: Vec<Lock> = (0..10)
-        .map(|i| cluster.locked(0, &format!("x{i}")))
-        .collect();
+    let locks = cluster.locked_many(0, "x", 10);
     cluster.hold(0, 1);
     for lock in &locks {
         cluster.try_unlock(lock);
@@ -182,8 +169,7 @@ fn a_lock_does_not_wait_for_its_own_unlock() {
         let request = Request(20_000 + turn);
         cluster.agents[0].lock(cluster.now, request, names, Mode::Write, SECOND);
         cluster.run();
-        let lock = cluster.granted(request);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(request);
     }
     assert_eq!(cluster.now, Cluster::new(3).now, "no lock had to wait");
 }
@@ -196,9 +182,7 @@ fn too_many_pending_unlocks_make_callers_wait() {
         ..Rules::default()
     };
     let mut cluster = Cluster::with(3, rules, crate::cluster::NEW);
-    let locks: Vec<Lock> = (0..20)
-        .map(|i| cluster.locked(0, &format!("x{i}")))
-        .collect();
+    let locks = cluster.locked_many(0, "x", 20);
     [1, 2].iter().for_each(|voter| cluster.hold(0, *voter));
     let requests: Vec<Request> = locks.iter().map(|lock| cluster.try_unlock(lock)).collect();
     let accepted = |cluster: &Cluster| {
@@ -216,9 +200,7 @@ fn too_many_pending_unlocks_make_callers_wait() {
     assert_eq!(accepted(&cluster), 20);
     cluster.assert_empty();
 
-    let locks: Vec<Lock> = (0..20)
-        .map(|i| cluster.locked(0, &format!("x{i}")))
-        .collect();
+    let locks = cluster.locked_many(0, "x", 20);
     cluster.isolate(0);
     let requests: Vec<Request> = locks.iter().map(|lock| cluster.try_unlock(lock)).collect();
     cluster.pass(rules.voter_lease);
@@ -231,12 +213,8 @@ fn too_many_pending_unlocks_make_callers_wait() {
 #[test]
 fn an_unreachable_member_is_synced_later() {
     let mut cluster = Cluster::new(3);
-    let kept: Vec<Lock> = (0..2000)
-        .map(|i| cluster.locked(0, &format!("kept{i}")))
-        .collect();
-    let released: Vec<Lock> = (0..2000)
-        .map(|i| cluster.locked(0, &format!("released{i}")))
-        .collect();
+    let kept = cluster.locked_many(0, "kept", 2000);
+    let released = cluster.locked_many(0, "released", 2000);
     cluster.hold(0, 2);
     cluster.pass(SECOND / 2);
     for lock in &released {

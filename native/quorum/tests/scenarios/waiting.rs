@@ -211,10 +211,8 @@ fn the_first_voter_decides_the_next_request() {
     cluster.try_unlock(&lock);
     assert!(!cluster.is_granted(first) && !cluster.is_granted(second));
     cluster.heal();
-    let lock = cluster.granted(first);
-    cluster.try_unlock(&lock);
-    let lock = cluster.granted(second);
-    cluster.try_unlock(&lock);
+    cluster.unlock_granted(first);
+    cluster.unlock_granted(second);
     cluster.assert_empty();
 }
 
@@ -235,13 +233,10 @@ fn readers_of_a_batch_share_a_position() {
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(next) && !cluster.is_granted(late));
     for request in readers {
-        let lock = cluster.granted(request);
-        cluster.try_unlock(&lock);
+        cluster.unlock_granted(request);
     }
-    let lock = cluster.granted(late);
-    cluster.try_unlock(&lock);
-    let lock = cluster.granted(next);
-    cluster.try_unlock(&lock);
+    cluster.unlock_granted(late);
+    cluster.unlock_granted(next);
     cluster.assert_empty();
 }
 
@@ -257,8 +252,7 @@ fn readers_of_a_node_share_a_position() {
     let now = cluster.now;
     cluster.try_unlock(&writer);
     assert_eq!(cluster.now, now);
-    let reader = cluster.granted(reader);
-    cluster.try_unlock(&reader);
+    cluster.unlock_granted(reader);
     cluster.assert_empty();
 }
 
@@ -286,8 +280,7 @@ fn a_contended_request_asks_the_first_voter_only() {
     assert!(cluster.is_granted(other) && !cluster.is_granted(again));
     assert_eq!(asked(&mut cluster, Turn::Earlier), 1);
     assert_eq!(asked(&mut cluster, Turn::Unknown), 0);
-    let lock = cluster.granted(other);
-    cluster.try_unlock(&lock);
+    cluster.unlock_granted(other);
     let mut lock = cluster.granted(again);
     // From here on no other node asks.
     for others in [0, 2] {
