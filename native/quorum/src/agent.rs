@@ -424,7 +424,7 @@ impl Agent {
                 fence: lock.last,
             },
         );
-        self.lines.gone(None, &lock.names, lock.mode);
+        self.lines.remove(None, &lock.names, lock.mode);
         self.next_in_line(&lock.names);
         self.count_unlocks();
         true

@@ -100,7 +100,7 @@ impl Agent {
             attempt.in_turn = attempt.in_turn.or(members);
         }
         let (token, first, run) = (attempt.token, attempt.first, attempt.run);
-        let (mode, guess) = (pending.mode, pending.heard.after(run));
+        let (mode, guess) = (pending.mode, pending.highest_fence.after(run));
         let names = pending.names.clone();
         let op = |turn| Op::Lock {
             token,
@@ -158,7 +158,7 @@ impl Agent {
 
     /// Ends the attempt and releases its votes. Another attempt follows after a pause.
     pub(super) fn fail(&mut self, request: Request) {
-        self.take_back(request);
+        self.withdraw(request);
         let rules = self.setup.rules;
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
@@ -187,7 +187,7 @@ impl Agent {
     }
 
     /// Releases the votes of the current attempt, if there is one.
-    fn take_back(&mut self, request: Request) {
+    fn withdraw(&mut self, request: Request) {
         let Some(pending) = self.requests.get(&request) else {
             return;
         };
@@ -208,7 +208,7 @@ impl Agent {
 
     /// Removes a request that is not granted. Returns whether it existed.
     pub(super) fn drop_request(&mut self, request: Request) -> bool {
-        self.take_back(request);
+        self.withdraw(request);
         let Some(pending) = self.requests.remove(&request) else {
             return false;
         };
@@ -216,7 +216,8 @@ impl Agent {
         match pending.stage {
             Stage::Queued => self.lines.leave(request, &pending.names),
             Stage::Asking(_) | Stage::Pausing { .. } => {
-                self.lines.gone(Some(request), &pending.names, pending.mode);
+                self.lines
+                    .remove(Some(request), &pending.names, pending.mode);
                 self.leave(pending.waits, &pending.names);
             }
         }
@@ -247,7 +248,7 @@ impl Agent {
         match vote {
             Ok(fence) => {
                 attempt.vote(member, fence);
-                pending.heard = pending.heard.max(fence);
+                pending.highest_fence = pending.highest_fence.max(fence);
                 pending.waits = pending.waits.without(member);
             }
             Err(reason) => {
@@ -343,9 +344,9 @@ impl Agent {
         };
         attempt.fence = Some(fence);
         let mut behind = MemberSet::EMPTY;
-        for (member, said) in std::mem::take(&mut attempt.fences) {
+        for (member, voted) in std::mem::take(&mut attempt.fences) {
             let wrote =
-                mode == Mode::Read || said >= fence || bugs.have(ProtocolBug::FenceNotWritten);
+                mode == Mode::Read || voted >= fence || bugs.have(ProtocolBug::FenceNotWritten);
             if wrote || bugs.have(ProtocolBug::FenceNotAwaited) {
                 attempt.wrote = attempt.wrote.with(member);
             }

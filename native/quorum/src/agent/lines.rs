@@ -88,8 +88,8 @@ impl Lines {
         }
     }
 
-    /// An asking request or a holder of `names` is gone.
-    pub(super) fn gone(&mut self, request: Option<Request>, names: &Names, mode: Mode) {
+    /// Removes an asking request or a holder of `names`.
+    pub(super) fn remove(&mut self, request: Option<Request>, names: &Names, mode: Mode) {
         for name in names.iter() {
             let Some(line) = self.0.get_mut(name) else {
                 continue;
@@ -103,7 +103,7 @@ impl Lines {
         }
     }
 
-    /// A waiting request is gone.
+    /// Removes a waiting request.
     pub(super) fn leave(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
             let Some(line) = self.0.get_mut(name) else {

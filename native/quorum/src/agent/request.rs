@@ -187,7 +187,7 @@ pub(super) struct Pending {
     /// How many attempts in a row failed without a position in the first voter's queue.
     pub(super) misses: u32,
     /// The highest fence that a voter has returned for it.
-    pub(super) heard: Fence,
+    pub(super) highest_fence: Fence,
     /// Why it was rejected last, or will probably be.
     pub(super) reason: Option<Reason>,
     /// Whether requests of other nodes conflicted with it.
@@ -200,14 +200,14 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(names: Names, mode: Mode, deadline: Time) -> Pending {
-        let (stage, heard, waits) = (Stage::Queued, Fence(0), MemberSet::EMPTY);
+        let (stage, highest_fence, waits) = (Stage::Queued, Fence(0), MemberSet::EMPTY);
         Pending {
             names,
             mode,
             deadline,
             stage,
             misses: 0,
-            heard,
+            highest_fence,
             reason: None,
             refused: false,
             chosen: false,

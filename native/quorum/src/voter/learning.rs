@@ -37,7 +37,7 @@ pub(super) struct Learning {
     /// When the voter asks again.
     pub(super) again: Time,
     /// The members that have sent their fences.
-    told: MemberSet,
+    known: MemberSet,
     /// The highest fence received.
     floor: Fence,
     /// The members that have lost their fences, and have not sent any since.
@@ -50,7 +50,7 @@ impl Learning {
     pub(super) fn new(origin: Fence, again: Time) -> Learning {
         Learning {
             again,
-            told: MemberSet::EMPTY,
+            known: MemberSet::EMPTY,
             floor: Fence(0),
             lost: MemberSet::EMPTY,
             origin,
@@ -58,14 +58,14 @@ impl Learning {
     }
 
     /// `from` votes, and its highest fence is `fence`.
-    pub(super) fn told(&mut self, from: Member, fence: Fence) {
-        self.told = self.told.with(from);
+    pub(super) fn known(&mut self, from: Member, fence: Fence) {
+        self.known = self.known.with(from);
         self.lost = self.lost.without(from);
         self.floor = self.floor.max(fence);
     }
 
     pub(super) fn lost(&mut self, from: Member, origin: Fence) {
-        if !self.told.contains(from) {
+        if !self.known.contains(from) {
             self.lost = self.lost.with(from);
         }
         self.origin = self.origin.max(origin);
@@ -74,16 +74,16 @@ impl Learning {
     /// The members to ask: those that have not sent their fences. One that had lost them may have recovered them.
     pub(super) fn missing(&self, members: Members) -> MemberSet {
         let others: MemberSet = members.iter().collect();
-        others.without(members.me()).minus(self.told)
+        others.without(members.me()).minus(self.known)
     }
 
     pub(super) fn waits_for(&self, from: Member) -> bool {
-        !self.told.contains(from) && !self.lost.contains(from)
+        !self.known.contains(from) && !self.lost.contains(from)
     }
 
     /// The fence above which the voter begins, if the answers are enough.
     pub(super) fn learned(&self, members: Members) -> Option<Fence> {
-        if self.told.len() >= members.co_quorum() {
+        if self.known.len() >= members.co_quorum() {
             return Some(self.floor);
         }
         let all = self.missing(members).minus(self.lost).is_empty();
@@ -110,11 +110,11 @@ mod tests {
             let mut learning = learning();
             // In clusters where all others are just enough, the last answer would also satisfy the second rule.
             for place in 1..enough {
-                learning.told(at(place), Fence(10 + place as u64));
-                learning.told(at(place), Fence(3));
+                learning.known(at(place), Fence(10 + place as u64));
+                learning.known(at(place), Fence(3));
                 assert_eq!(learning.learned(members), None, "{place} of {count}");
             }
-            learning.told(at(enough), Fence(7));
+            learning.known(at(enough), Fence(7));
             let highest = if enough > 1 {
                 10 + enough as u64 - 1
             } else {
@@ -132,7 +132,7 @@ mod tests {
         learning.lost(at(1), Fence(110));
         learning.lost(at(1), Fence(110));
         assert_eq!(learning.learned(members), None);
-        learning.told(at(2), Fence(50));
+        learning.known(at(2), Fence(50));
         assert_eq!(learning.learned(members), Some(Fence(110)));
         // The voter's own origin counts, and so do fences received.
         let mut learning = self::learning();
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(learning.learned(members), Some(Fence(100)));
         let mut learning = self::learning();
         (0..2).for_each(|place| learning.lost(at(place), Fence(0)));
-        learning.told(at(2), Fence(1000));
+        learning.known(at(2), Fence(1000));
         assert_eq!(learning.learned(members), Some(Fence(1000)));
     }
 
@@ -160,13 +160,13 @@ mod tests {
             if !late {
                 learning.lost(at(1), Fence(200));
             }
-            learning.told(at(1), Fence(5));
+            learning.known(at(1), Fence(5));
             if late {
                 learning.lost(at(1), Fence(200));
             }
             assert_eq!(learning.learned(members), None);
             assert_eq!(learning.missing(members), MemberSet::EMPTY.with(at(2)));
-            learning.told(at(2), Fence(6));
+            learning.known(at(2), Fence(6));
             assert_eq!(
                 learning.learned(members),
                 Some(Fence(6)),

@@ -46,7 +46,7 @@ impl Voter {
                 epoch: EPOCH,
                 asker,
                 fence,
-            } if asker == me => self.answered(|learning| learning.told(from, fence)),
+            } if asker == me => self.answered(|learning| learning.known(from, fence)),
             Floor::Lost {
                 epoch: EPOCH,
                 asker,
@@ -64,12 +64,12 @@ impl Voter {
             Stage::Quarantine { .. } => {}
             Stage::Learning(learning) => {
                 let origin = self.setup.fences.origin;
-                let lost = Floor::Lost {
+                let answer = Floor::Lost {
                     epoch,
                     asker,
                     origin,
                 };
-                self.send(from, Frame::Floor(lost));
+                self.send(from, Frame::Floor(answer));
                 // The member did not answer earlier and is available now.
                 if learning.waits_for(from) {
                     self.ask_one(from);
@@ -77,12 +77,12 @@ impl Voter {
             }
             Stage::Voting => {
                 let fence = self.names.highest();
-                let told = Floor::Told {
+                let answer = Floor::Told {
                     epoch,
                     asker,
                     fence,
                 };
-                self.send(from, Frame::Floor(told));
+                self.send(from, Frame::Floor(answer));
             }
         }
     }
