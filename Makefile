@@ -97,7 +97,8 @@ demo-elixir:
 .PHONY: demo-cluster
 demo-cluster:
 	rebar3 as examples compile
-	ERL_LIBS=_build/rebar3/examples/lib erl -noinput +Bd -run cluster_demo main
+	ERL_LIBS=_build/rebar3/examples/lib erl -noinput +Bd \
+	  -pa _build/rebar3/examples/lib/canal_lock/test/support/harness -run cluster_demo main
 
 .PHONY: test-all
 test-all: test-build test-rust test-loom test-erlang test-elixir test-downstream

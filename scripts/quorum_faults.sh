@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Quorum locks on nodes that things happen to: cut off from each other, in one direction too, stopped, killed, with
-# clocks that jump, messages that come late, and processes that end; so many rounds of all of it, with the constants
-# that clusters run with. A round takes about half an hour. Prints what was seen: test/support/test_quorum_faults.erl
-# says what each fault is, and test/support/test_quorum_history.erl what is looked for.
+# Runs clients of quorum locks on nodes with faults, with the default rules: nodes are cut off from each other, also in
+# one direction only, suspended and killed, clocks jump, messages are late, and processes die. A round takes about half
+# an hour. Prints a description of each fault. test/support/test_quorum_faults.erl has the faults, and
+# test/support/harness/test_quorum_history.erl the checks.
 #
 #     scripts/quorum_faults.sh [ROUNDS]
 #
-# As root nodes get network namespaces (iproute2); otherwise they are cut off by proxies, and it says so.
+# As root, nodes run in network namespaces (iproute2). Otherwise proxies cut them off, and the output says so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

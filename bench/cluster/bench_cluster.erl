@@ -1,19 +1,19 @@
-%% The quorum locks beside OTP's `global', on the same nodes in the same minutes: bench/README.md says what is measured
-%% and how. Prints a table for each size and what has come of the targets, and keeps every sample in a file.
+%% Measures the quorum locks and OTP's `global' on the same nodes, in alternating samples. bench/README.md describes the
+%% method. Prints a table for each size and whether the targets are met, and writes all samples to a file.
 -module(bench_cluster).
 
 -export([main/0]).
 
 -define(SUBJECTS, [try_unlock, unlock, global]).
 
-%% full: figures to publish. quick: to see that nothing has broken.
+%% full: for published figures. quick: to check that the benchmark works.
 -define(MODES, #{
     "full" => #{
         sizes => [4, 8, 16],
         rounds => 3,
         sample_ms => 2000,
         warm_up_ms => 500,
-        %% Whoever waits for `global' sleeps for up to eight seconds at a time.
+        %% A waiter of `global' sleeps for up to eight seconds between its attempts.
         one_rounds => 2,
         one_ms => 20_000,
         idle_ms => 10_000,
@@ -33,10 +33,8 @@
     }
 }).
 
-%% By the time that it takes to tell all nodes of a sample, before it starts.
+%% For each four nodes: a sample starts this much later, so that all nodes receive the order before.
 -define(LEAD_NS, 100_000_000).
-
-%% As bench:main/0.
 -spec main() -> no_return().
 main() ->
     {Pid, Monitor} = spawn_monitor(fun() -> exit({status, main(init:get_plain_arguments())}) end),
@@ -65,12 +63,12 @@ main([Name, Folder]) ->
     io:format("~nreport: ~ts~nsamples: ~ts~n", [Report, File]),
     0.
 
-%% On nodes of its own, from which the last ones have gone.
+%% On new nodes. Those of the size before have been stopped.
 measured(Size, Mode) ->
     Nodes = bench_cluster_nodes:start(Size),
     Idle = idle(Size, Nodes, Mode),
     Loads = lists:append([rounds(Size, Nodes, Case, Mode) || Case <- cases(Mode)]),
-    ok = bench_cluster_nodes:stop(Nodes),
+    lists:foreach(fun test_nodes:stop/1, Nodes),
     Samples = Idle ++ Loads,
     io:put_chars(bench_cluster_report:table(Samples)),
     Samples.
@@ -88,7 +86,7 @@ idle(Size, Nodes, Mode = #{locks := Locks}) ->
         {Place, Share} <- lists:zip(lists:seq(1, Size), Shares)
     ].
 
-%% `alone': one loop on one node, the others are there and vote.
+%% `alone': one loop on one node, while the others vote.
 cases(#{rounds := Rounds, sample_ms := Sample_ms, one_rounds := OneRounds, one_ms := One_ms}) ->
     [
         {alone, #{names => own, loops => 1}, Rounds, Sample_ms},
@@ -99,17 +97,17 @@ cases(#{rounds := Rounds, sample_ms := Sample_ms, one_rounds := OneRounds, one_m
         {one, #{names => one, loops => 5}, OneRounds, One_ms}
     ].
 
-%% In each round one sample of each, and each of them begins in turn.
+%% Each round has one sample of each subject. The order of the subjects rotates.
 rounds(Size, Nodes, {Case, Work, Rounds, Window_ms}, Mode) ->
     [
         begin
             Values = sample(Nodes, Case, Work#{subject => Subject}, Window_ms, Mode),
             #{size => Size, 'case' => Case, subject => Subject, round => Round, values => Values}
         end
-     || Round <- lists:seq(1, Rounds), Subject <- turned(Round, ?SUBJECTS)
+     || Round <- lists:seq(1, Rounds), Subject <- rotated(Round, ?SUBJECTS)
     ].
 
-turned(Round, Subjects) ->
+rotated(Round, Subjects) ->
     {Last, First} = lists:split(Round rem length(Subjects), Subjects),
     First ++ Last.
 
@@ -119,8 +117,8 @@ sample(Nodes = [Alone | _], Case, Work, Window_ms, #{warm_up_ms := WarmUp_ms}) -
         warm_up_ms => WarmUp_ms,
         window_ms => Window_ms
     },
-    Name = bench_cluster_nodes:name(Alone),
-    Done = bench_cluster_nodes:call_all(Nodes, fun() ->
+    Name = test_nodes:name(Alone),
+    Done = test_nodes:call_all(Nodes, fun() ->
         case Case =:= alone andalso node() =/= Name of
             true -> bench_cluster_load:run(Work#{loops := 0}, Plan);
             false -> bench_cluster_load:run(Work, Plan)

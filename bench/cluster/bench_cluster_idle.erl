@@ -1,19 +1,20 @@
-%% What a node costs that locks nothing: the share of a core that its VM takes without the quorum locks, with them,
-%% and while processes of all nodes hold many locks, which heartbeats keep.
+%% Measures the share of a core that the VM of an idle node uses: without the quorum locks, with them, and while
+%% processes of all nodes hold many locks, which heartbeats renew.
 -module(bench_cluster_idle).
 
 -export([shares/2, with_locks/3]).
 
 -type mode() :: #{idle_ms := pos_integer(), idle_warm_up_ms := pos_integer(), _ => _}.
 
-%% So that the many are locked in a short time.
+%% Several processes, which lock faster than one.
 -define(HOLDERS, 20).
 -define(TIMEOUT_MS, 60_000).
 
-%% Per cent of a core that each node takes while nothing is asked of it.
--spec shares([bench_cluster_nodes:a_node()], mode()) -> [float()] | unknown.
+%% For each idle node the percentage of a core that it uses.
+-spec shares([test_nodes:a_node()], mode()) -> [float()] | unknown.
 shares(Nodes, #{idle_ms := Idle_ms, idle_warm_up_ms := WarmUp_ms}) ->
-    Shares = bench_cluster_nodes:call_all(Nodes, fun() ->
+    Shares = test_nodes:call_all(Nodes, fun() ->
+        %% The times of the measurement.
         timer:sleep(WarmUp_ms),
         Cpu_ns = bench_cluster_nodes:cpu_ns(),
         timer:sleep(Idle_ms),
@@ -27,35 +28,31 @@ shares(Nodes, #{idle_ms := Idle_ms, idle_warm_up_ms := WarmUp_ms}) ->
         false -> Shares
     end.
 
-%% While each node holds so many, each of a name of its own. When this returns, they are being given back.
--spec with_locks([bench_cluster_nodes:a_node()], pos_integer(), fun(() -> Result)) -> Result.
+%% Calls the function while each node holds this many locks of different names. When it returns the nodes are unlocking.
+-spec with_locks([test_nodes:a_node()], pos_integer(), fun(() -> Result)) -> Result.
 with_locks(Nodes, Locks, Fun) ->
-    Holders = bench_cluster_nodes:call_all(Nodes, fun() -> hold(Locks) end),
+    Holders = test_nodes:call_all(Nodes, fun() -> hold(Locks) end),
     Result = Fun(),
-    Held = bench_cluster_nodes:call_all(Nodes, fun() -> maps:get(held, canal_lock_quorum:status()) end),
-    %% What is lost meanwhile would cost nothing.
+    Held = test_nodes:call_all(Nodes, fun() -> maps:get(held, canal_lock_quorum:status()) end),
+    %% A lock that is lost during the measurement would cost nothing.
     true = lists:all(fun(Still) -> Still =:= Locks end, Held),
-    _ = [bench_cluster_nodes:call(Node, fun() -> kill(Pids) end) || {Node, Pids} <- lists:zip(Nodes, Holders)],
+    _ = [test_nodes:call(Node, fun() -> kill(Pids) end) || {Node, Pids} <- lists:zip(Nodes, Holders)],
     Result.
 
 hold(Locks) ->
     Here = self(),
-    Holders = [spawn(fun() -> hold(Here, I, Locks div ?HOLDERS) end) || I <- lists:seq(1, ?HOLDERS)],
-    _ = [
-        begin
-            Monitor = monitor(process, Holder),
-            receive
-                {Holder, holds} -> demonitor(Monitor, [flush]);
-                {'DOWN', Monitor, process, Holder, Reason} -> error({holder_failed, Reason})
-            end
+    Holders = [spawn_monitor(fun() -> hold(Here, I, Locks div ?HOLDERS) end) || I <- lists:seq(1, ?HOLDERS)],
+    [
+        receive
+            {Holder, holds} -> Holder;
+            {'DOWN', Monitor, process, Holder, Reason} -> error({holder_failed, Reason})
         end
-     || Holder <- Holders
-    ],
-    Holders.
+     || {Holder, Monitor} <- Holders
+    ].
 
-hold(Whoever, Holder, Locks) ->
+hold(Caller, Holder, Locks) ->
     _ = [{ok, _} = canal_lock_quorum:lock({bench, node(), Holder, I}, ?TIMEOUT_MS) || I <- lists:seq(1, Locks)],
-    Whoever ! {self(), holds},
+    Caller ! {self(), holds},
     receive
         never -> ok
     end.

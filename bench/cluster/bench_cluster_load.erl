@@ -1,8 +1,8 @@
-%% What a node does in a sample: loops that lock and give back, each by itself, from the same moment on all nodes.
+%% The load of a node in a sample: processes that lock and unlock in a loop, from the same moment on all nodes.
 %%
-%% What is counted are locks that were got within the window. Whoever still waits at its end has waited for so long at
-%% least, which is among the longest waits: otherwise those would be told of least who starve. It is killed then, as
-%% all loops are, and its lock given back by that.
+%% It counts the locks that are granted within the window. If a process still waits at the end of the window, its wait
+%% so far counts for the maximum: otherwise a starving process would not be in the results. Then all processes are
+%% killed, which ends their locks.
 -module(bench_cluster_load).
 
 -export([run/2]).
@@ -13,12 +13,12 @@
 
 -type work() :: #{
     subject := subject(),
-    %% own: never the same twice. one: all lock the same. readers: nine of ten locks are a reader's, of ten names.
+    %% own: each name once only. one: the same name always. readers: one of ten names; nine of ten locks are shared.
     names := own | one | readers,
     loops := non_neg_integer()
 }.
 
-%% Wall clock, which the nodes of a machine have in common.
+%% In wall clock time, which the nodes of a machine share.
 -type plan() :: #{starts_ns := integer(), warm_up_ms := pos_integer(), window_ms := pos_integer()}.
 
 -type done() :: #{
@@ -32,21 +32,21 @@
 -record(loop, {
     subject :: subject(),
     names :: own | one | readers,
-    %% Where `global' locks.
+    %% The nodes on which `global' locks.
     nodes :: [node()],
     starts :: integer(),
     begins :: integer(),
     ends :: integer(),
     waits = bench_cluster_waits:new() :: bench_cluster_waits:waits(),
     unlocks = bench_cluster_waits:new() :: bench_cluster_waits:waits(),
-    %% Since when it waits, in nanoseconds from when it began, or 0; and its longest wait.
+    %% Since when it waits, in nanoseconds after the start, or 0; and its longest wait.
     notes = atomics:new(2, []) :: atomics:atomics_ref()
 }).
 
 -define(SINCE, 1).
 -define(LONGEST, 2).
 
-%% Longer than any sample: who is refused ends the run.
+%% Longer than any sample. A process that is refused ends the run with an error.
 -define(TIMEOUT_MS, 600_000).
 -define(READ_NAMES, 10).
 -define(READS_OF_TEN, 9).
@@ -81,14 +81,14 @@ run(#{subject := Subject, names := Names, loops := Count}, #{starts_ns := At_ns}
         cpu_ns => case Cpu_ns of unknown -> unknown; _ -> CpuAfter_ns - Cpu_ns end
     }.
 
-%% Of one that still waits, too.
+%% The longest wait, also one that has not ended.
 longest(#loop{notes = Notes, starts = Starts, ends = Ends}) ->
     case atomics:get(Notes, ?SINCE) of
         0 -> atomics:get(Notes, ?LONGEST);
         Since -> max(atomics:get(Notes, ?LONGEST), Ends - Starts - Since)
     end.
 
-%% If it has ended before, it was refused.
+%% A process that has already ended was refused.
 kill({Pid, Monitor}) ->
     true = exit(Pid, kill),
     receive
@@ -120,7 +120,7 @@ next(readers) ->
         false -> {write, Name}
     end.
 
-%% `global' knows no readers, and locks alone.
+%% `global' has no shared locks.
 lock(global, _Mode, Name, Nodes) ->
     Id = {Name, self()},
     true = global:set_lock(Id, Nodes, infinity),
@@ -140,7 +140,7 @@ unlock(try_unlock, Lock, _Nodes) ->
 unlock(unlock, Lock, _Nodes) ->
     canal_lock_quorum:unlock(Lock).
 
-%% First how long, then that it waits no more: whoever looks meanwhile sees the one or the other.
+%% Stores the wait before it resets the start, so that a concurrent read finds at least one of the two.
 note_wait(#loop{begins = Begins, ends = Ends, waits = Waits, notes = Notes}, Asked, Got) ->
     Wait = min(Got, Ends) - Asked,
     Got >= Begins andalso Wait > atomics:get(Notes, ?LONGEST) andalso atomics:put(Notes, ?LONGEST, Wait),

@@ -1,4 +1,4 @@
-%% What the samples of a cluster say: a table for each size, the targets, and the file of all samples.
+%% The results of the samples: a table for each size, the targets, and a file with all samples.
 -module(bench_cluster_report).
 
 -export([values/2, table/1, targets/1, write/3]).
@@ -10,10 +10,10 @@
 }.
 
 -define(CASES, [
-    {alone, "one loop in the cluster, names of its own"},
-    {own_1, "1 loop per node, names of their own"},
-    {own, "5 loops per node, names of their own"},
-    {own_50, "50 loops per node, names of their own"},
+    {alone, "one loop in the cluster, different names"},
+    {own_1, "1 loop per node, different names"},
+    {own, "5 loops per node, different names"},
+    {own_50, "50 loops per node, different names"},
     {readers, "5 loops per node, ten names, 9 of 10 are readers"},
     {one, "5 loops per node, one name"}
 ]).
@@ -35,7 +35,7 @@
     {cpu_us_per_lock, "cpu us", 1}
 ]).
 
-%% Of all nodes together.
+%% The values of all nodes together.
 -spec values([bench_cluster_load:done()], Window_ms :: pos_integer()) -> #{atom() => number()}.
 values(Done, Window_ms) ->
     Waits = bench_cluster_waits:all([Filled || #{waits := Filled} <- Done]),
@@ -57,14 +57,14 @@ values(Done, Window_ms) ->
         false -> Known#{cpu_us_per_lock => lists:sum(Cpu_ns) / Locks / 1000}
     end.
 
-%% Medians over the rounds; the longest wait is that of all rounds.
+%% Medians over the rounds. The longest wait is the longest of all rounds.
 -spec table([sample()]) -> iolist().
 table(Samples = [#{size := Size} | _]) ->
     [line("~n~b nodes~n", [Size]), idle(Size, Samples), [of_case(Case, Size, Samples) || Case <- ?CASES]].
 
 idle(Size, Samples) ->
     [
-        line("  idle, per cent of a core: of all nodes the median and the highest~n", []),
+        line("  idle, percent of a core: the median of all nodes, and the highest~n", []),
         [
             line("    ~-26ts~ts~n", [
                 Title,
@@ -100,7 +100,7 @@ over_rounds(_, Values) -> median(Values).
 targets(Samples) ->
     Sizes = lists:usort([Size || #{size := Size} <- Samples]),
     [
-        line("~ntargets (of lock + try_unlock; in brackets of lock + unlock)~n", []),
+        line("~ntargets (for lock + try_unlock; in brackets for lock + unlock)~n", []),
         [
             [
                 target(line("~b nodes, ~ts: locks/s, times global's", [Size, Title]), at_least, 5, [
@@ -112,7 +112,7 @@ targets(Samples) ->
                  || Subject <- [try_unlock, unlock]
                 ])
             ]
-         || Size <- Sizes, {Case, Title} <- [{own, "own names"}, {readers, "readers"}, {one, "one name"}]
+         || Size <- Sizes, {Case, Title} <- [{own, "different names"}, {readers, "readers"}, {one, "one name"}]
         ],
         [
             target(
@@ -124,7 +124,7 @@ targets(Samples) ->
          || Size <- Sizes
         ],
         [
-            target(line("~b nodes, all hold locks: per cent of a core, the highest", [Size]), at_most, 1.0, [
+            target(line("~b nodes, all hold locks: percent of a core, the highest", [Size]), at_most, 1.0, [
                 float(lists:max(Shares))
             ])
          || Size <- Sizes, Shares <- [of_rounds(Size, idle, with_locks, core_percent, Samples)], Shares =/= []

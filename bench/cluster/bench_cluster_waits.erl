@@ -1,5 +1,5 @@
-%% How long calls take, counted by steps of one per cent: memory that is there before and does not grow, so that to
-%% note a time makes no garbage, however many there are and however long they are.
+%% A histogram of the times of calls, with steps of one percent. Its memory is allocated once, so to add a time produces
+%% no garbage.
 -module(bench_cluster_waits).
 
 -export([new/0, note/2, filled/1, all/1, count/1, percentile/2]).
@@ -7,7 +7,7 @@
 -export_type([waits/0, filled/0]).
 
 -opaque waits() :: counters:counters_ref().
-%% What can be sent to another node: the steps in which something was noted, in order, and how many times.
+%% The steps that have times and their counts. Unlike the histogram it can be sent to another node.
 -type filled() :: [{Step :: pos_integer(), Times :: pos_integer()}].
 
 %% 1 / ln(1.01)
@@ -27,7 +27,7 @@ note(Waits, Ns) ->
 filled(Waits) ->
     [{Step, Times} || Step <- lists:seq(1, ?STEPS), Times <- [counters:get(Waits, Step)], Times > 0].
 
-%% Of all of them together.
+%% The sum of several histograms.
 -spec all([filled()]) -> filled().
 all(Filled) ->
     Add = fun({Step, Times}, Sum) -> maps:update_with(Step, fun(Before) -> Before + Times end, Times, Sum) end,
@@ -37,7 +37,7 @@ all(Filled) ->
 count(Filled) ->
     lists:sum([Times || {_, Times} <- Filled]).
 
-%% In nanoseconds, by the nearest rank, half a per cent more or less.
+%% In nanoseconds, by the nearest rank, with an error of at most half a percent.
 -spec percentile(number(), filled()) -> float().
 percentile(P, Filled) ->
     step(max(1, ceil(P * count(Filled) / 100)), Filled).

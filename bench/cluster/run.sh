@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures the quorum locks beside OTP's `global' on clusters of this machine:
+# Measures the quorum locks and OTP's `global' on clusters of this machine:
 #   bench/cluster/run.sh [full|quick]
 set -eu
 mode=${1:-full}
@@ -13,8 +13,7 @@ library=_build/rebar3/default/lib/canal_lock/ebin
 
 rebar3 compile
 mkdir -p "$out"
-erlc -o "$out" bench/*.erl bench/cluster/*.erl test/support/test_original.erl
-# How nodes find each other without a daemon, and wait for each other.
-erlc -o "$out" test/support/test_epmd.erl test/support/test_await.erl
-# As bench/run.sh does.
+# The nodes come from the harness of the tests.
+erlc -o "$out" bench/*.erl bench/cluster/*.erl test/support/test_original.erl test/support/harness/*.erl
+# With the same flags as bench/run.sh.
 erl -noinput +Bd +fnu -pa "$out" "$library" -s bench_cluster main -extra "$mode" "$out"

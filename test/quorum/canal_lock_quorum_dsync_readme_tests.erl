@@ -1,133 +1,88 @@
-%% The two programs in the README of minio's dsync. They have to say the same things in the same order here.
-%%
-%% What another goroutine gives back there, another process gives back here. It says so before it does, so that the
-%% one that waits for it cannot be heard first. Then the same once more, with each lock on a node of its own.
+%% The two programs in the README of minio's dsync: they print the same lines in the same order here. Another process
+%% unlocks where another goroutine does there. It prints its line before it unlocks, so its line precedes that of the
+%% process that waits. Each program also runs with each lock on another node. Where a program sleeps, the tests wait
+%% until the next lock has been requested.
 -module(canal_lock_quorum_dsync_readme_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [worker/1, order/2, send_order/2, lock/3, rlock/3, unlock/2]).
+-import(test_quorum_cluster, [worker/1, order/2, send_order/2, lock/3, rlock/3, await_status/3]).
 
 -define(LONG_MS, 15_000).
 
-%% A second of the programs takes so long here.
--define(SECOND_MS, 100).
-
 programs_test_() ->
     test_quorum_cluster:tests(3, [
-        {"an exclusive lock, in one process", fun exclusive_program/1},
-        {"an exclusive lock, on two nodes", fun exclusive_on_nodes/1},
-        {"two read locks and a writer, in one process", fun read_program/1},
-        {"two read locks and a writer, on three nodes", fun read_on_nodes/1}
+        {"an exclusive lock, in one process", fun([A | _]) ->
+            Main = worker(A),
+            exclusive(Main, Main, worker(A))
+        end},
+        {"an exclusive lock, on two nodes", fun([A, B | _]) ->
+            First = worker(A),
+            exclusive(First, worker(B), First)
+        end},
+        {"two read locks and a writer, in one process", fun([A | _]) ->
+            Main = worker(A),
+            readers_and_writer([Main, Main], Main, [worker(A), worker(A)])
+        end},
+        {"two read locks and a writer, on three nodes", fun([A, B, C]) ->
+            Readers = [worker(A), worker(B)],
+            readers_and_writer(Readers, worker(C), Readers)
+        end}
     ]).
 
-exclusive_program([A | _]) ->
-    Said = order(worker(A), fun() ->
-        Main = self(),
-        Say = fun(What) -> Main ! {said, What} end,
-        {ok, First} = canal_lock_quorum:lock(test, ?LONG_MS),
-        Say("first lock granted"),
-        _ = spawn_link(fun() ->
-            timer:sleep(5 * ?SECOND_MS),
-            Say("first lock unlocked"),
-            ok = canal_lock_quorum:unlock(First)
-        end),
-        Say("about to lock same resource again..."),
-        {ok, Second} = canal_lock_quorum:lock(test, ?LONG_MS),
-        Say("second lock granted"),
-        timer:sleep(2 * ?SECOND_MS),
-        ok = canal_lock_quorum:unlock(Second),
-        said()
-    end),
-    ?assertEqual(exclusive_says(), Said).
+exclusive(First, Second, Unlocker) ->
+    {ok, _} = lock(First, test, ?LONG_MS),
+    Granted = order(First, fun() -> line("first lock granted") end),
+    Lock = lock_of(First, test),
+    Again = send_lock(Second, test, "about to lock same resource again...", "second lock granted"),
+    Unlocked = unlock(Unlocker, Lock, "first lock unlocked"),
+    ?assertEqual(
+        ["first lock granted", "about to lock same resource again...", "first lock unlocked", "second lock granted"],
+        in_order([Granted, Unlocked | test_await:answer(Again)])
+    ).
 
-exclusive_on_nodes([A, B | _]) ->
-    {One, Other} = {worker(A), worker(B)},
-    {ok, _} = lock(One, test, ?LONG_MS),
-    Granted = order(One, fun() -> says("first lock granted") end),
-    Again = send_order(Other, fun() ->
-        About = says("about to lock same resource again..."),
-        {ok, _} = canal_lock_quorum:lock(test, ?LONG_MS),
-        [About, says("second lock granted")]
-    end),
-    Unlocked = order(One, fun() ->
-        timer:sleep(5 * ?SECOND_MS),
-        says("first lock unlocked")
-    end),
-    ok = unlock(One, test),
-    Said = [Granted, Unlocked | test_await:answer(Again)],
-    ?assertEqual(exclusive_says(), in_order(Said)).
-
-exclusive_says() ->
-    ["first lock granted", "about to lock same resource again...", "first lock unlocked", "second lock granted"].
-
-read_program([A | _]) ->
-    Said = order(worker(A), fun() ->
-        Main = self(),
-        Say = fun(What) -> Main ! {said, What} end,
-        Release = fun(Lock, Seconds, What) ->
-            spawn_link(fun() ->
-                timer:sleep(Seconds * ?SECOND_MS),
-                Say(What),
-                ok = canal_lock_quorum:unlock(Lock)
-            end)
-        end,
-        {ok, First} = canal_lock_quorum:rlock(resource, ?LONG_MS),
-        Say("1st read lock acquired"),
-        {ok, Second} = canal_lock_quorum:rlock(resource, ?LONG_MS),
-        Say("2nd read lock acquired"),
-        _ = Release(First, 1, "1st read lock released"),
-        _ = Release(Second, 2, "2nd read lock released"),
-        Say("trying to acquire write lock"),
-        {ok, Write} = canal_lock_quorum:lock(resource, ?LONG_MS),
-        Say("write lock acquired"),
-        timer:sleep(3 * ?SECOND_MS),
-        ok = canal_lock_quorum:unlock(Write),
-        said()
-    end),
-    ?assertEqual(read_says(), Said).
-
-read_on_nodes([A, B, C]) ->
-    Readers = [worker(A), worker(B)],
-    Writer = worker(C),
-    Acquired = [
+readers_and_writer(Readers, Writer, Unlockers) ->
+    {Acquired, Locks} = lists:unzip([
         begin
             {ok, _} = rlock(Reader, resource, ?LONG_MS),
-            order(Reader, fun() -> says(Number ++ " read lock acquired") end)
+            {order(Reader, fun() -> line(Number ++ " read lock acquired") end), lock_of(Reader, resource)}
         end
      || {Reader, Number} <- lists:zip(Readers, ["1st", "2nd"])
+    ]),
+    Writing = send_lock(Writer, resource, "trying to acquire write lock", "write lock acquired"),
+    Released = [
+        unlock(Unlocker, Lock, Number ++ " read lock released")
+     || {Unlocker, Lock, Number} <- lists:zip3(Unlockers, Locks, ["1st", "2nd"])
     ],
-    Writing = send_order(Writer, fun() ->
-        Trying = says("trying to acquire write lock"),
-        {ok, _} = canal_lock_quorum:lock(resource, ?LONG_MS),
-        [Trying, says("write lock acquired")]
+    ?assertEqual(
+        ["1st read lock acquired", "2nd read lock acquired", "trying to acquire write lock"] ++
+            ["1st read lock released", "2nd read lock released", "write lock acquired"],
+        in_order(Acquired ++ Released ++ test_await:answer(Writing))
+    ).
+
+lock_of(Worker, Name) ->
+    order(Worker, fun() -> get({lock, Name}) end).
+
+%% Returns when the worker waits for the lock.
+send_lock(Worker = {Node, _}, Name, Before, After) ->
+    Ref = send_order(Worker, fun() ->
+        Asked = line(Before),
+        {ok, _} = canal_lock_quorum:lock(Name, ?LONG_MS),
+        [Asked, line(After)]
     end),
-    Releasing = [
-        send_order(Reader, fun() ->
-            timer:sleep(Seconds * ?SECOND_MS),
-            Released = says(Number ++ " read lock released"),
-            ok = canal_lock_quorum:unlock(get({lock, resource})),
-            [Released]
-        end)
-     || {Reader, Number, Seconds} <- lists:zip3(Readers, ["1st", "2nd"], [1, 2])
-    ],
-    Said = [test_await:answer(Ref) || Ref <- [Writing | Releasing]],
-    ?assertEqual(read_says(), in_order(Acquired ++ lists:append(Said))).
+    await_status(Node, waiting, 1),
+    Ref.
 
-read_says() ->
-    ["1st read lock acquired", "2nd read lock acquired", "trying to acquire write lock"] ++
-        ["1st read lock released", "2nd read lock released", "write lock acquired"].
+unlock(Worker, Lock, Line) ->
+    order(Worker, fun() ->
+        Printed = line(Line),
+        ok = canal_lock_quorum:unlock(Lock),
+        Printed
+    end).
 
-%% To the process itself.
-said() ->
-    receive
-        {said, What} -> [What | said()]
-    after 0 -> []
-    end.
+%% The nodes of a machine share this clock.
+line(Line) ->
+    {canal_lock_quorum_nif:now(), Line}.
 
-%% For when it is said on several nodes: they have a clock in common.
-says(What) ->
-    {canal_lock_quorum_nif:now(), What}.
-
-in_order(Said) ->
-    [What || {_, What} <- lists:sort(Said)].
+in_order(Lines) ->
+    [Line || {_, Line} <- lists:sort(Lines)].

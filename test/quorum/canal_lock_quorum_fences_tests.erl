@@ -1,11 +1,11 @@
-%% How far fences have gone: the file that keeps it, and what a voter does that has lost it.
+%% The file of fences, and voters that start with it or without it.
 -module(canal_lock_quorum_fences_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_quorum_cluster, [call/2, worker/1, lock/3, try_unlock/2, start/2, stop/1]).
 
-%% So many at a time write the file, and so many times each.
+%% The number of processes that write the file at the same time, and of writes by each.
 -define(WRITERS, 8).
 -define(WRITES, 20).
 
@@ -15,12 +15,12 @@ file_test_() ->
     {foreach, fun folder/0, fun delete/1, [
         fun(Folder) -> {Title, fun() -> Test(path(Folder)) end} end
      || {Title, Test} <- [
-            {"a mark that is stored is read again", fun read_again/1},
-            {"a mark is never lowered", fun never_lowered/1},
-            {"many writers, some of them killed: the highest stays, and the file is always whole", fun writers/1},
-            {"what is no mark is an error, and can be replaced", fun no_mark/1},
-            {"a voter whose supervisor was killed stores, if the next one has a file", fun stores_from_now_on/1},
-            {"a file that cannot be written or read is an error that says why", fun no_file/1}
+            {"a stored mark is read again", fun read_again/1},
+            {"a lower mark is not stored", fun never_lowered/1},
+            {"with many writers, some of them killed, the highest mark stays and the file is whole", fun writers/1},
+            {"a file without a mark is an error, and can be replaced", fun no_mark/1},
+            {"a voter outlives its supervisor and stores if the next one has a file", fun stores_from_now_on/1},
+            {"a file that cannot be written or read is an error with the reason", fun no_file/1}
         ]
     ]}.
 
@@ -42,7 +42,7 @@ read_again(Path) ->
     ?assertEqual({ok, nil}, canal_lock_quorum_nif:fence_read(Path)),
     ?assertEqual({ok, true}, canal_lock_quorum_nif:fence_store(Path, 17)),
     ?assertEqual({ok, 17}, canal_lock_quorum_nif:fence_read(Path)),
-    %% Nothing else is left beside it.
+    %% No temporary file remains.
     {ok, [_]} = file:list_dir(filename:dirname(Path)).
 
 never_lowered(Path) ->
@@ -88,7 +88,7 @@ no_file(Path) ->
 stores_from_now_on(Path) ->
     Options = #{members => [node()]},
     Supervisor = started(Options),
-    %% The voter outlives it, which has never stored anything.
+    %% The voter, which has no file yet, outlives the supervisor.
     Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
     test_worker:kill([Supervisor]),
     test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end),
@@ -97,7 +97,7 @@ stores_from_now_on(Path) ->
     ?assert(mark(Path) >= canal_lock_quorum:fence(Lock)),
     ok = canal_lock_quorum:stop().
 
-%% That there is one is a part of it: an atom is greater than any number.
+%% Checks that there is a mark: an atom is greater than any number.
 mark(Path) ->
     {ok, Mark} = canal_lock_quorum_nif:fence_read(Path),
     true = is_integer(Mark),
@@ -114,17 +114,17 @@ started(Options) ->
 voters_test_() ->
     [
         test_quorum_cluster:tests(3, [
-            {"the first time, voting begins when all members are there", fun first_start/1},
-            {"Q5: one that restarts learns from the others", fun one_restarts/1},
-            {"Q5: all restart, and fences grow on by the clock", fun all_restart/1}
+            {"at the first start voting begins when all members are connected", fun first_start/1},
+            {"Q5: a voter that restarts learns the fences from the others", fun one_restarts/1},
+            {"Q5: if all restart, the clock makes fences grow", fun all_restart/1}
         ]),
         {setup, fun folder/0, fun delete/1, fun(Folder) ->
             test_quorum_cluster:tests(3, [], fun(Node, Nodes) -> with_file(Folder, Node, Nodes) end, [
                 {Title, fun(Nodes) -> Test(Folder, Nodes) end}
              || {Title, Test} <- [
-                    {"Q5: all restart, and fences grow on by their files", fun restart_with_files/2},
-                    {"a file that is none is replaced when the others have told", fun broken_file/2},
-                    {"a disk that refuses is tried again", fun refusing_disk/2}
+                    {"Q5: if all restart, their files make fences grow", fun restart_with_files/2},
+                    {"a broken file is replaced when the others have told the fences", fun broken_file/2},
+                    {"a write that fails is tried again", fun refusing_disk/2}
                 ]
             ])
         end}
@@ -132,7 +132,7 @@ voters_test_() ->
 
 with_file(Folder, Node, Nodes) ->
     Options = test_quorum_cluster:options(Nodes),
-    %% Small blocks, so that some are used up.
+    %% The test uses up several of these small blocks.
     Rules = (test_quorum_cluster:rules())#{fence_block => 8},
     Options#{fence_file => file_of(Folder, Node), rules => Rules}.
 
@@ -155,11 +155,11 @@ one_restarts([A, B, C] = Nodes) ->
     stop(C),
     start(C, test_quorum_cluster:options(Nodes)),
     test_quorum_cluster:await_voting(Nodes),
-    %% By the others, and not by the clock, which is far beyond.
+    %% It learned the fence from the others: the clock is far ahead.
     After = fence(C),
     ?assert(After > Before),
     ?assert(After - Before < 1000),
-    %% Its own vote counts: a quorum of two with each of the others.
+    %% Its vote counts: it forms a quorum of two with each of the others.
     stop(B),
     ?assert(fence(C) > After).
 
@@ -170,12 +170,12 @@ all_restart([A, B, _C] = Nodes) ->
     ?assert(fence(B) > Before).
 
 restart_with_files(Folder, [A, B, _C] = Nodes) ->
-    %% Past some blocks.
+    %% Several blocks.
     Before = lists:max([fence(A) || _ <- lists:seq(1, 30)]),
-    %% A quorum has answered; the last member may be slower.
+    %% Only a quorum has certainly stored the fence; the third member may be slower.
     Marked = fun(Node) -> call(Node, fun() -> mark(path_of(Folder, Node)) end) >= Before end,
     [test_await:value(true, fun() -> Marked(Node) end) || Node <- Nodes],
-    %% The clock is put out of play: marks far beyond it.
+    %% Marks far ahead of the clock, so that the clock has no influence.
     restart(Nodes, fun(Node) ->
         {ok, true} = call(A, fun() -> canal_lock_quorum_nif:fence_store(path_of(Folder, Node), 1 bsl 60) end),
         with_file(Folder, Node, Nodes)
@@ -191,7 +191,7 @@ broken_file(Folder, [A, _B, C] = Nodes) ->
     ok = file:write_file(file_of(Folder, C), "fences"),
     start(C, with_file(Folder, C, Nodes)),
     test_quorum_cluster:await_voting(Nodes),
-    %% It is written by and by; until then no writer gets a vote there.
+    %% The voter writes the file later. Until then it grants nothing to writers.
     call(C, fun() ->
         test_await:value(true, fun() ->
             case canal_lock_quorum_nif:fence_read(path_of(Folder, C)) of
@@ -205,10 +205,10 @@ refusing_disk(Folder, [A, B, C] = Nodes) ->
     Before = fence(A),
     stop(C),
     File = file_of(Folder, C),
-    %% Nobody can write beside a file whose folder is a file.
+    %% This file cannot be written, since its folder is a file.
     Options = (with_file(Folder, C, Nodes))#{fence_file => filename:join(File, "beneath")},
     start(C, Options),
-    %% It votes for readers, but not for writers: no fence of its can be kept.
+    %% It votes for readers but not for writers, since it cannot store their fences.
     test_quorum_cluster:await_voting(Nodes),
     ?assert(fence(A) > Before),
     stop(B),
@@ -217,7 +217,7 @@ refusing_disk(Folder, [A, B, C] = Nodes) ->
     ok = file:make_dir(File),
     ?assertMatch({ok, _}, lock(worker(A), x, 5000)).
 
-%% Of a lock that is given back.
+%% The fence of a lock that is unlocked again.
 fence(Node) ->
     Worker = worker(Node),
     {ok, Fence} = lock(Worker, x, 5000),

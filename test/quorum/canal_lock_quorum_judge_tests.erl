@@ -1,5 +1,5 @@
-%% That the judge of histories finds what is wrong, one thing at a time, and nothing else: a history that could have
-%% been is made wrong by one fact.
+%% test_quorum_history: the judge accepts possible histories. One wrong fact in a history makes it report the promise
+%% that is broken, and no other.
 -module(canal_lock_quorum_judge_tests).
 
 -import(proper_types, [list/1, oneof/1, range/2, non_neg_integer/0]).
@@ -19,18 +19,18 @@ good_test_() ->
             {"one writer after the other", [{?A, lock(1, 0, write, [x], 7)}, {?B, lock(1, 100, write, [x], 8)}], []},
             {"readers together", [{?A, lock(1, 0, read, [x], 7)}, {?B, lock(1, 10, read, [x], 7)}], []},
             {"writers of different names", [{?A, lock(1, 0, write, [x], 7)}, {?B, lock(1, 10, write, [y], 7)}], []},
-            {"it was lost before its client knew that it was granted",
+            {"a lock that was lost before its client knew of the grant",
                 [
                     {?A, [{asked, 0, 1, write, [x]}, {granted, 150, 1, 7}, {not_held, 151, 152, 1}, {lost, 153, 1}]},
                     {?B, lock(1, 100, write, [x], 8)}
                 ],
                 []},
-            {"a failed request", [{?A, [{asked, 0, 1, write, [x]}, {refused, 9, 1, timeout}]}], []},
+            {"a refused request", [{?A, [{asked, 0, 1, write, [x]}, {refused, 9, 1, timeout}]}], []},
             {"lost in time", [{?A, lost(1, 0, 50)}], [{must_lose, 1, 20, 60}]},
-            {"it was given back instead of lost", [{?A, lock(1, 0, write, [x], 7)}], [{must_lose, 1, 20, 60}]},
-            {"it was killed instead of told", [{?A, lists:sublist(lost(1, 0, 50), 3)}], [{must_lose, 1, 20, 60}]},
-            {"somebody else went on", [{?B, lock(1, 0, write, [x], 7)}], [{no_grants, 1, 0, 99}]},
-            {"it recovered", [{?A, lock(1, 0, write, [x], 7)}], [{recovers, 1, 0, 60}, {left, 1, []}]}
+            {"unlocked instead of lost", [{?A, lock(1, 0, write, [x], 7)}], [{must_lose, 1, 20, 60}]},
+            {"a client that was killed first", [{?A, lists:sublist(lost(1, 0, 50), 3)}], [{must_lose, 1, 20, 60}]},
+            {"a client of another node goes on", [{?B, lock(1, 0, write, [x], 7)}], [{no_grants, 1, 0, 99}]},
+            {"a node that recovers", [{?A, lock(1, 0, write, [x], 7)}], [{recovers, 1, 0, 60}, {left, 1, []}]}
         ]
     ].
 
@@ -41,56 +41,56 @@ bad_test_() ->
             {"Q1: two writers", q1_alone, together(write, write, 8), []},
             {"Q1: a reader with a writer", q1_alone, together(write, read, 6), []},
             {"Q1: a writer with a reader", q1_alone, together(read, write, 8), []},
-            {"Q1: a writer with a reader that others have followed", q1_alone,
+            {"Q1: a writer with a reader, and a reader that was granted later", q1_alone,
                 [{?B, lock(1, 25, read, [x], 7)} | together(read, write, 8)], []},
-            {"Q1: a writer with a reader that has outlasted others", q1_alone,
+            {"Q1: a writer with a reader that outlasts another reader", q1_alone,
                 [
                     {?A, [{asked, 0, 1, read, [x]}, {granted, 1, 1, 6}, {held, 2, 500, 1}]},
                     {?C, lock(1, 10, read, [x], 6)},
                     {?B, lock(1, 100, write, [x], 7)}
                 ],
                 []},
-            {"Q1: a writer within the time of another", q1_alone,
+            {"Q1: a writer during the time of another", q1_alone,
                 [
                     {?A, [{asked, 0, 1, write, [x]}, {granted, 1, 1, 7}, {held, 2, 500, 1}]},
                     {?B, lock(1, 100, write, [x], 8)}
                 ],
                 []},
             {"Q1: on one node", q1_alone, [{?C, lock(1, 0, write, [x], 7)}, {?B, lock(1, 15, write, [x], 8)}], []},
-            {"Q5: a fence goes back", q5_fences_grow, after_each_other(write, 6), []},
-            {"Q5: a fence is given twice", q5_fences_grow, after_each_other(write, 7), []},
-            {"Q5: a reader's fence goes back", q5_fences_grow, after_each_other(read, 6), []},
-            {"Q5: it goes back over others", q5_fences_grow,
+            {"Q5: a fence decreases", q5_fences_grow, after_each_other(write, 6), []},
+            {"Q5: two writers have the same fence", q5_fences_grow, after_each_other(write, 7), []},
+            {"Q5: a reader's fence decreases", q5_fences_grow, after_each_other(read, 6), []},
+            {"Q5: a fence decreases after others", q5_fences_grow,
                 [
                     {?A, lock(1, 0, write, [x], 7)},
                     {?C, lock(1, 100, write, [x], 9) ++ lock(2, 200, write, [x], 8)}
                 ],
                 []},
-            {"Q5: a fence goes back, and the later one had asked first", q5_fences_grow,
+            {"Q5: a fence decreases, and the later lock was requested first", q5_fences_grow,
                 [
                     {?A, [{asked, 0, 1, write, [x]}, {granted, 60, 1, 6}, {held, 61, 70, 1}]},
                     {?B, lock(1, 10, write, [x], 7)}
                 ],
                 []},
-            {"Q5: a fence is given twice at once", q5_fences_grow,
+            {"Q5: two locks with the same fence at the same time", q5_fences_grow,
                 [{Who, [{asked, 0, 1, write, [x]}, {granted, 90, 1, 7}]} || Who <- [?A, ?B]], []},
             {"Q8: held after unlock", q8_given_back, [{?A, lock(1, 0, write, [x], 7) ++ [{held, 60, 61, 1}]}], []},
-            {"Q11: several names, one of which somebody has", q11_all_or_nothing,
+            {"Q11: several names, one of which is locked", q11_all_or_nothing,
                 [{?A, lock(1, 0, write, [x], 7)}, {?B, lock(1, 15, write, [x, y], 8)}], []},
             {"held after it was lost", lost_is_final, [{?A, lost(1, 0, 50) ++ [{held, 60, 61, 1}]}], []},
-            {"held after it was not", lost_is_final,
+            {"held after it was not held", lost_is_final,
                 [{?A, lists:sublist(lock(1, 0, write, [x], 7), 3) ++ [{not_held, 45, 46, 1}, {held, 47, 48, 1}]}], []},
-            {"not told in time", lost_in_time, [{?A, lost(1, 0, 70)}], [{must_lose, 1, 20, 60}]},
+            {"told too late", lost_in_time, [{?A, lost(1, 0, 70)}], [{must_lose, 1, 20, 60}]},
             {"never told", lost_in_time, [{?A, holding(100)}], [{must_lose, 1, 20, 60}]},
             {"a lock without a quorum", no_quorum_no_lock, [{?A, lock(1, 5, write, [x], 7)}], [{no_grants, 1, 0, 99}]},
-            {"it did not recover", bounded_recovery, [{?A, lock(1, 70, write, [x], 7)}], [{recovers, 1, 0, 60}]},
-            {"another node recovered", bounded_recovery, [{?B, lock(1, 7, write, [x], 7)}], [{recovers, 1, 0, 60}]},
+            {"no lock in time", bounded_recovery, [{?A, lock(1, 70, write, [x], 7)}], [{recovers, 1, 0, 60}]},
+            {"another node has a lock", bounded_recovery, [{?B, lock(1, 7, write, [x], 7)}], [{recovers, 1, 0, 60}]},
             {"Q9: something is left", q9_nothing_stays, [], [{left, 1, [a_vote]}]}
         ]
     ].
 
-%% Of two that hold a name at once, each was granted before the other one had given it back; so the fence of one of them
-%% is wrong, too.
+%% When two clients hold a name at the same time, each was granted it before the end of the other. So one of their
+%% fences is wrong too.
 found(Both) when Both =:= q1_alone; Both =:= q11_all_or_nothing -> [Both, q5_fences_grow];
 found(One) -> [One].
 
@@ -100,67 +100,65 @@ counts_test() ->
     }),
     ?assertEqual(#{asked => 1, granted => 1, lost => 1, longest_wait_ms => 7}, Counts).
 
-%% A lock that is passed on by chance, at times and with fences that could have been; then two of its holders are
-%% exchanged in time or in fence. PropEr is called by its functions: its macros are in a header that not everybody has
-%% who has the application.
+%% Holders of one lock follow each other at random times, with possible fences. Then one holder starts too early or has
+%% a low fence. PropEr is called by its functions, since some installations lack the header with its macros.
 random_test_() ->
     {timeout, 120, fun() ->
         Times = test_setup:times(200),
-        ?assert(proper:quickcheck(what_could_be(), [quiet, {numtests, Times}])),
-        ?assert(proper:quickcheck(what_could_not(), [quiet, {numtests, Times}]))
+        ?assert(proper:quickcheck(possible(), [quiet, {numtests, Times}])),
+        ?assert(proper:quickcheck(impossible(), [quiet, {numtests, Times}]))
     end}.
 
-what_could_be() ->
-    proper:forall(list(turn()), fun(Turns) -> [] =:= judged(clients(passed_on(Turns)), []) end).
+possible() ->
+    proper:forall(list(turn()), fun(Turns) -> [] =:= judged(clients(holders(Turns)), []) end).
 
-what_could_not() ->
+impossible() ->
     Spoiling = {[turn(), turn() | list(turn())], non_neg_integer(), oneof([early, low])},
     proper:forall(Spoiling, fun({Turns, Which, How}) ->
         Writers = [setelement(1, Turn, write) || Turn <- Turns],
-        Passed = passed_on(Writers),
-        Victim = 2 + Which rem (length(Passed) - 1),
-        {Before, [Wrong | After]} = lists:split(Victim - 1, Passed),
+        Holders = holders(Writers),
+        Victim = 2 + Which rem (length(Holders) - 1),
+        {Before, [Wrong | After]} = lists:split(Victim - 1, Holders),
         [] =/= judged(clients(Before ++ [spoilt(How, lists:last(Before), Wrong) | After]), [])
     end).
 
-%% It is had before the one before it has given it back, or with its fence.
-spoilt(early, #{until := Until}, Turn) -> Turn#{asked => Until - 3, from => Until - 1};
-spoilt(low, #{fence := Fence}, Turn) -> Turn#{fence => Fence}.
+%% The lock is granted before the holder before it has unlocked it, or with the same fence.
+spoilt(early, #{until := Until}, Holder) -> Holder#{asked => Until - 3, from => Until - 1};
+spoilt(low, #{fence := Fence}, Holder) -> Holder#{fence => Fence}.
 
-%% Mode, who, for how long it has waited and is held, and by how much its fence is higher.
+%% The mode, the node, how long the holder waits and holds, and how much higher its fence is.
 turn() ->
     {oneof([read, write]), range(1, 3), range(0, 30), range(2, 20), range(1, 3)}.
 
-passed_on(Turns) ->
-    {Passed, _} = lists:mapfoldl(
-        fun(Turn, {Now, Fence, Number}) -> pass_on(Turn, Now, Fence, Number) end,
+holders(Turns) ->
+    {Holders, _} = lists:mapfoldl(
+        fun(Turn, {Now, Fence, Number}) -> holder(Turn, Now, Fence, Number) end,
         {10, 1, 1},
         Turns
     ),
-    Passed.
+    Holders.
 
-pass_on({Mode, Who, Wait, Hold, Skip}, Now, Fence, Number) ->
+holder({Mode, Place, Wait, Hold, Skip}, Now, Fence, Number) ->
     Its =
         case Mode of
             write -> Fence + Skip;
             read -> Fence
         end,
-    %% It may have asked long before.
     Times = #{asked => Now - Wait, from => Now + 1, until => Now + 1 + Hold},
-    Passed = Times#{who => Who, mode => Mode, fence => Its, number => Number},
-    {Passed, {Now + Hold + 2, Its, Number + 1}}.
+    Holder = Times#{place => Place, mode => Mode, fence => Its, number => Number},
+    {Holder, {Now + Hold + 2, Its, Number + 1}}.
 
-clients(Passed) ->
+clients(Holders) ->
     [
-        {{Who, Number}, [
+        {{Place, Number}, [
             {asked, Asked, Number, Mode, [x]},
             {granted, From, Number, Fence},
             {held, From, Until, Number},
             {giving, Until + 1, Number, unlock},
             {given, Until + 2, Number, ok}
         ]}
-     || #{who := Who, number := Number, mode := Mode, asked := Asked, from := From, until := Until, fence := Fence} <-
-            Passed
+     || Holder = #{place := Place, number := Number, mode := Mode, fence := Fence} <- Holders,
+        #{asked := Asked, from := From, until := Until} <- [Holder]
     ].
 
 %%% Parts of histories
@@ -168,7 +166,7 @@ clients(Passed) ->
 judged(Clients, Known) ->
     test_quorum_history:violations(#{clients => Clients, known => Known}).
 
-%% Held from 10 to 40 after `At', given back at 50.
+%% Held from 10 to 40 after `At', unlocked at 50.
 lock(Number, At, Mode, Names, Fence) ->
     [
         {asked, At, Number, Mode, Names},

@@ -1,18 +1,18 @@
-%% What the quorum locks survive, and what becomes of locks when they do not: their processes killed, their connections
-%% cut, their nodes hidden or behind TLS, a node that believes in other members.
+%% The quorum locks when their processes are killed, connections are cut, nodes are hidden, use TLS or have other
+%% options: what they survive, and what happens to the locks otherwise.
 -module(canal_lock_quorum_life_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_quorum_cluster, [call/2, worker/1, order/2, send_order/2, lock/3, held/2, unlock/2]).
--import(test_quorum_cluster, [messages/1, messages_until_lost/2]).
+-import(test_quorum_cluster, [await_status/3, messages/1, messages_until_lost/2]).
 
-%% How long a lock may take until a test fails; and how long a test waits for one that it must not get.
+%% The timeout of a lock that is granted, and of one that must be refused.
 -define(LONG_MS, 15_000).
 -define(SHORT_MS, 300).
 
-%% Longer than any lock may take: what is free again was not freed by the end of a lease, and no lease ends because a
-%% machine is busy.
+%% Longer than any timeout: no lock becomes free because a lease expires, and no lease expires because the machine is
+%% busy.
 -define(LEASES, #{
     holder_lease_ms => 60_000,
     at_risk_ms => 30_000,
@@ -22,30 +22,29 @@
 
 processes_test_() ->
     tests(3, [], [
-        {"Q1, Q4: the votes of a voter survive its process, also of all at once", fun voters_killed/1},
-        {"connections do not need the process that makes them", fun links_killed/1},
-        {"a node that stops in order gives back at once", fun stopped/1},
-        {"no quorum is said at once", fun no_quorum/1},
-        {"what is no message of ours harms nobody", fun unknown_messages/1}
+        {"Q1, Q4: the votes of a voter survive its process, also when all voters are killed", fun voters_killed/1},
+        {"nodes reconnect after the process that connects them is killed", fun links_killed/1},
+        {"a node that shuts down cleanly unlocks at once", fun stopped/1},
+        {"without a quorum a request is refused at once", fun no_quorum/1},
+        {"unknown messages change nothing", fun unknown_messages/1}
     ]).
 
 ends_of_leases_test_() ->
     test_quorum_cluster:tests(3, [
-        {"Q9: what an agent held is lost with its process, which the holders are told", fun agent_killed/1},
-        {"who waits for an agent that is killed, hears of it", fun agent_killed_while_asked/1},
-        {"Q1: a minority loses its locks, the majority goes on, and cut nodes find each other again", fun minority/1},
-        {"a node of another configuration is not listened to, and that is logged", fun other_configuration/1}
+        {"Q9: the locks of an agent are lost with its process, and the holders get messages", fun agent_killed/1},
+        {"a caller that waits exits when the agent is killed", fun agent_killed_while_asked/1},
+        {"Q1: a minority loses its locks, the majority goes on, and healed nodes reconnect", fun minority/1},
+        {"a node with other members is ignored, and that is logged", fun other_configuration/1}
     ]).
 
 hidden_test_() ->
     tests(3, ["-hidden"], [
-        {"hidden nodes, of which nobody is connected by itself", fun lock_everywhere/1}
+        {"hidden nodes, which never connect by themselves", fun lock_everywhere/1}
     ]).
 
-%% As nodes are when nobody has configured them.
 usual_test_() ->
     tests(3, ["-connect_all", "true", "-kernel", "dist_auto_connect", "once"], [
-        {"nodes that connect with everybody", fun lock_everywhere/1}
+        {"nodes that connect with all others", fun lock_everywhere/1}
     ]).
 
 tls_test_() ->
@@ -57,7 +56,7 @@ tls_test_() ->
 
 alone_test_() ->
     tests(1, [], [
-        {"a single member: its own quorum, its votes survive their process", fun alone/1}
+        {"a single member is a quorum, and its votes survive the voter's process", fun alone/1}
     ]).
 
 tests(Count, Arguments, Tests) ->
@@ -78,8 +77,8 @@ voters_killed([A, B, C] = Nodes) ->
     ?assertMatch({ok, _}, lock(Other, x, ?LONG_MS)),
     ?assertEqual([], messages(Holder)).
 
-%% Something is locked. Voters that had forgotten that would be in quarantine, and the agents, which could end it, do
-%% nothing meanwhile.
+%% Some lock is held. A voter that forgets its votes would be in quarantine. The agents, which could end a quarantine,
+%% are suspended.
 kill_voters(Nodes) ->
     Remembers = #{voting => true, empty => false},
     [call(Node, fun() -> test_await:value(Remembers, fun canal_lock_quorum_voter:state/0) end) || Node <- Nodes],
@@ -95,14 +94,14 @@ agent_killed([A, B, _C]) ->
     ?assertNot(held(Holder, x)),
     _ = messages_until_lost(Holder, x),
     ?assertEqual({error, not_held}, unlock(Holder, x)),
-    %% When its lease is over.
+    %% When the lease has expired.
     {ok, Next} = lock(Other, x, ?LONG_MS),
     ?assert(Next > First).
 
 agent_killed_while_asked([A, B, _C]) ->
     {ok, _} = lock(worker(B), x, ?LONG_MS),
     Ref = send_order(worker(A), fun() -> catch canal_lock_quorum:lock(x, 60_000) end),
-    call(A, fun() -> test_await:value(1, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    await_status(A, waiting, 1),
     killed(A, canal_lock_quorum_agent),
     ?assertEqual({'EXIT', {killed, {canal_lock_quorum, lock, [x, 60_000]}}}, test_await:answer(Ref)).
 
@@ -116,7 +115,7 @@ stopped([A, B, _C]) ->
     {Holder, Waiting} = {worker(A), worker(B)},
     {ok, _} = lock(Holder, x, ?LONG_MS),
     Ref = send_order(Waiting, fun() -> canal_lock_quorum:lock(x, ?LONG_MS) end),
-    call(B, fun() -> test_await:value(1, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    await_status(B, waiting, 1),
     ok = test_quorum_cluster:stop(A),
     ?assertMatch({ok, _}, test_await:answer(Ref)),
     ?assertNot(held(Holder, x)),
@@ -137,39 +136,31 @@ minority([A, B, C] = Nodes) ->
 
 no_quorum([A, B, C] = Nodes) ->
     ok = test_quorum_cluster:isolate(A, [B, C]),
-    call(A, fun() -> test_await:value(false, fun() -> maps:get(quorum, canal_lock_quorum:status()) end) end),
-    %% Without any time for it, and without taking an hour.
+    await_status(A, quorum, false),
+    %% Also without a timeout, and without waiting for an hour.
     [?assertEqual({error, no_quorum}, lock(worker(A), x, Timeout_ms)) || Timeout_ms <- [0, 3_600_000]],
     ok = test_quorum_cluster:heal(Nodes).
 
 other_configuration([A, B, C] = Nodes) ->
     [AName, _, CName] = test_quorum_cluster:members(Nodes),
-    heard(A),
+    Listener = worker(A),
+    order(Listener, fun() -> test_log_listener:start(notice) end),
     test_quorum_cluster:stop(C),
     Options = test_quorum_cluster:options(Nodes),
     test_quorum_cluster:start(C, Options#{members => [AName, CName]}),
     ?assertMatch({error, timeout}, lock(worker(C), x, ?SHORT_MS)),
     ?assertMatch({ok, _}, lock(worker(B), x, ?LONG_MS)),
-    call(A, fun() ->
+    NotAMember = #{what => not_a_member, node => CName},
+    order(Listener, fun() ->
         test_await:value(true, fun() ->
-            lists:member({error, #{what => not_a_member, node => CName}}, [
-                {Level, maps:with([what, node], Report)}
-             || {heard, #{level := Level, msg := {report, Report}}} <- element(2, process_info(whereis(ear), messages))
-            ])
+            Events = test_log_listener:events(),
+            Reports = [Report || #{level := error, msg := {report, Report}} <- Events],
+            lists:member(NotAMember, [maps:with([what, node], Report) || Report <- Reports])
         end)
     end),
     test_quorum_cluster:stop(C),
     test_quorum_cluster:start(C, Options),
     test_quorum_cluster:await_voting(Nodes).
-
-%% What the logger of a node is told is in the mailbox of a process there.
-heard(Node) ->
-    Worker = worker(Node),
-    order(Worker, fun() ->
-        true = register(ear, self()),
-        ok = logger:set_primary_config(level, notice),
-        ok = logger:add_handler(ear, test_log_forwarder, #{})
-    end).
 
 unknown_messages([A | _]) ->
     Processes = [canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
@@ -204,7 +195,7 @@ lock_everywhere(Nodes) ->
     ).
 
 lock_over_tls([A | _] = Nodes) ->
-    %% It is what it says it is.
+    %% The connections really use TLS.
     ?assertMatch([_ | _], call(A, fun() -> supervisor:which_children(tls_dist_connection_sup) end)),
     lock_everywhere(Nodes).
 
@@ -217,7 +208,7 @@ alone([A]) ->
     ok = unlock(Holder, x),
     ?assertMatch({ok, _}, lock(Other, x, ?LONG_MS)).
 
-%% And another one is there.
+%% Returns when another process has the name.
 killed(Node, Name) ->
     call(Node, fun() ->
         Pid = whereis(Name),

@@ -1,29 +1,29 @@
-%% The API of the quorum locks: what it answers and what it raises, on one node and on several.
+%% The API of the quorum locks: its answers and errors on one node and on several.
 -module(canal_lock_quorum_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_quorum_cluster, [call/2, worker/1, order/2, send_order/2, lock/3, rlock/3, held/2, unlock/2]).
--import(test_quorum_cluster, [try_unlock/2, messages/1]).
+-import(test_quorum_cluster, [try_unlock/2, messages/1, await_status/3]).
 
 cluster_test_() ->
     test_quorum_cluster:tests(3, [
-        {"Q1: one writer at a time, on all nodes together", fun one_writer/1},
-        {"Q1: readers together, and no writer with them", fun readers/1},
+        {"Q1: one writer at a time on all nodes", fun one_writer/1},
+        {"Q1: readers share a name, and exclude writers", fun readers/1},
         {"Q11: several names are locked together or not at all", fun lock_many/1},
         {"Q5: fences grow from holder to holder, from node to node", fun fences/1},
-        {"Q5, Q8: a lock that is passed on within a node is a new one each time", fun passed_on/1},
-        {"Q8: what was given back is not held, at once", fun given_back/1},
-        {"a lock is given back once", fun once/1},
-        {"of two who give it back at the same moment, one has", fun at_once/1},
-        {"anybody of the node may give a lock back", fun by_another/1},
-        {"with_lock gives back whatever its function does", fun with_lock/1},
-        {"a holder that dies gives back", fun death/1},
-        {"one that waits and dies leaves nothing", fun death_of_one_that_waits/1},
-        {"a lock is nothing on another node", fun of_another_node/1},
-        {"force_unlock tells the holder, and the name is free", fun force_unlock/1},
-        {"locks/0 tells who holds what on all nodes", fun locks/1},
-        {"status/0 tells of members that are not there", fun status/1}
+        {"Q5, Q8: a lock that passes from waiter to waiter of a node is a new lock each time", fun waiters_of_a_node/1},
+        {"Q8: after unlock and try_unlock a lock is not held", fun unlocked/1},
+        {"a second unlock is refused", fun once/1},
+        {"of two unlocks at the same moment one succeeds", fun at_once/1},
+        {"any process of the node may unlock a lock", fun by_another/1},
+        {"with_lock unlocks however its function ends", fun with_lock/1},
+        {"a holder that dies unlocks", fun death/1},
+        {"a waiter that dies leaves the queue", fun death_of_a_waiter/1},
+        {"a lock is a wrong argument on another node", fun of_another_node/1},
+        {"force_unlock tells the holder and frees the name", fun force_unlock/1},
+        {"locks/0 returns the holders of all nodes", fun locks/1},
+        {"status/0 shows members that do not answer", fun status/1}
     ]).
 
 one_writer([A, B, _C]) ->
@@ -32,7 +32,7 @@ one_writer([A, B, _C]) ->
     ?assertEqual({error, timeout}, lock(Other, x, 100)),
     ?assertEqual({error, timeout}, rlock(Other, x, 100)),
     ?assert(held(One, x)),
-    %% Another name is another matter, and so is what only looks alike.
+    %% Other names are free, also those that only look similar.
     [{ok, _} = lock(Other, Name, 5000) || Name <- [y, <<"x">>, "x", {x}]],
     ok = unlock(One, x),
     ?assertMatch({ok, _}, lock(Other, x, 5000)).
@@ -51,7 +51,7 @@ lock_many([A, B, _C]) ->
     {ok, _} = lock(One, y, 5000),
     Many = fun() -> canal_lock_quorum:lock_many([x, y, z], 300) end,
     ?assertEqual({error, timeout}, order(Other, Many)),
-    %% It left nothing.
+    %% It holds none of the names.
     {ok, _} = lock(One, x, 5000),
     [ok = unlock(One, Name) || Name <- [x, y]],
     {ok, Lock} = order(Other, Many),
@@ -73,8 +73,8 @@ fences(Nodes) ->
     {ok, Reader} = rlock(hd(Workers), x, 5000),
     ?assert(Reader >= lists:last(Fences)).
 
-%% By unlock, try_unlock and death: some wait on A while B has it, and C comes last.
-passed_on([A, B, C]) ->
+%% By unlock, try_unlock and death. Seven processes wait on A while B holds the lock. C asks last.
+waiters_of_a_node([A, B, C]) ->
     {Holder, Last} = {worker(B), worker(C)},
     {ok, First} = lock(Holder, x, 5000),
     Waiting = [worker(A) || _ <- lists:seq(1, 7)],
@@ -83,7 +83,14 @@ passed_on([A, B, C]) ->
         put({lock, x}, Lock),
         canal_lock_quorum:fence(Lock)
     end,
-    Refs = [waits(A, Place, send_order(Worker, Locking)) || {Place, Worker} <- lists:enumerate(Waiting)],
+    Refs = [
+        begin
+            Ref = send_order(Worker, Locking),
+            await_status(A, waiting, Count),
+            Ref
+        end
+     || {Count, Worker} <- lists:enumerate(Waiting)
+    ],
     ok = unlock(Holder, x),
     Ways = [unlock, try_unlock, kill, unlock, try_unlock, kill, unlock],
     Fences = [
@@ -91,7 +98,7 @@ passed_on([A, B, C]) ->
             Fence = test_await:answer(Ref),
             ?assert(held(Worker, x)),
             ?assertMatch({[#{fence := Fence, held := true}], []}, call(A, fun canal_lock_quorum:locks/0)),
-            gives_back(Way, Worker),
+            end_lock(Way, Worker),
             Fence
         end
      || {Way, Worker, Ref} <- lists:zip3(Ways, Waiting, Refs)
@@ -99,7 +106,7 @@ passed_on([A, B, C]) ->
     ?assertEqual([First | Fences], lists:usort([First | Fences])),
     {ok, Next} = lock(Last, x, 5000),
     ?assert(Next > lists:last(Fences)),
-    %% Nothing is left of those before, and with them nothing is given back.
+    %% The earlier locks are not held, and to unlock them changes nothing.
     [
         begin
             ?assertNot(held(Worker, x)),
@@ -109,25 +116,20 @@ passed_on([A, B, C]) ->
     ],
     ?assert(held(Last, x)).
 
-%% So many wait there by then.
-waits(Node, Count, Ref) ->
-    call(Node, fun() -> test_await:value(Count, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
-    Ref.
+end_lock(kill, Worker) -> test_nodes:kill_worker(Worker);
+end_lock(unlock, Worker) -> ok = unlock(Worker, x);
+end_lock(try_unlock, Worker) -> ok = try_unlock(Worker, x).
 
-gives_back(kill, Worker) -> test_nodes:kill_worker(Worker);
-gives_back(unlock, Worker) -> ok = unlock(Worker, x);
-gives_back(try_unlock, Worker) -> ok = try_unlock(Worker, x).
-
-given_back([A | _]) ->
+unlocked([A | _]) ->
     order(worker(A), fun() ->
         [
             begin
                 {ok, Lock} = canal_lock_quorum:lock(x, 5000),
                 ?assert(canal_lock_quorum:held(Lock)),
-                ok = canal_lock_quorum:GiveBack(Lock),
+                ok = canal_lock_quorum:Unlock(Lock),
                 ?assertNot(canal_lock_quorum:held(Lock))
             end
-         || GiveBack <- [unlock, try_unlock], _ <- lists:seq(1, 100)
+         || Unlock <- [unlock, try_unlock], _ <- lists:seq(1, 100)
         ]
     end).
 
@@ -171,7 +173,7 @@ with_lock([A | _]) ->
     ?assertEqual({ok, true}, With(fun(Lock) -> canal_lock_quorum:held(Lock) end)),
     ?assertMatch({'EXIT', {broken, _}}, With(fun(_) -> error(broken) end)),
     ?assertEqual(thrown, With(fun(_) -> throw(thrown) end)),
-    %% As it was given back each time.
+    %% It was unlocked each time.
     ?assertEqual({ok, done}, With(fun(_) -> done end)),
     {ok, _} = lock(worker(A), x, 5000),
     Refused = fun() -> canal_lock_quorum:with_lock(x, 50, fun(_) -> error(called) end) end,
@@ -182,19 +184,19 @@ death([A, B, _C]) ->
     {ok, _} = lock(Holder, x, 5000),
     {ok, _} = rlock(Holder, y, 5000),
     Next = worker(B),
-    Refs = [send_order(Next, fun() -> canal_lock_quorum:lock(x, 5000) end)],
+    Ref = send_order(Next, fun() -> canal_lock_quorum:lock(x, 5000) end),
     ok = test_nodes:kill_worker(Holder),
-    [?assertMatch({ok, _}, test_await:answer(Ref)) || Ref <- Refs],
+    ?assertMatch({ok, _}, test_await:answer(Ref)),
     ?assertMatch({ok, _}, lock(Next, y, 5000)).
 
-death_of_one_that_waits([A, B, _C]) ->
+death_of_a_waiter([A, B, _C]) ->
     {Holder, Waiting, Next} = {worker(A), worker(B), worker(B)},
     {ok, _} = lock(Holder, x, 5000),
     Ref = send_order(Waiting, fun() -> canal_lock_quorum:lock(x, 60_000) end),
-    call(B, fun() -> test_await:value(1, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    await_status(B, waiting, 1),
     ok = test_nodes:kill_worker(Waiting),
     none = test_await:answer(Ref),
-    call(B, fun() -> test_await:value(0, fun() -> maps:get(waiting, canal_lock_quorum:status()) end) end),
+    await_status(B, waiting, 0),
     ok = unlock(Holder, x),
     ?assertMatch({ok, _}, lock(Next, x, 5000)).
 
@@ -202,7 +204,7 @@ of_another_node([A, B, _C]) ->
     Holder = worker(A),
     {ok, _} = lock(Holder, x, 5000),
     Lock = order(Holder, fun() -> get({lock, x}) end),
-    %% With the same number there.
+    %% Some lock there has the same number.
     [{ok, _} = lock(worker(B), Number, 5000) || Number <- lists:seq(1, 50)],
     Try = fun(Function) -> call(B, fun() -> catch canal_lock_quorum:Function(Lock) end) end,
     [?assertMatch({'EXIT', {badarg, _}}, Try(Function)) || Function <- [held, unlock, try_unlock]],
@@ -248,4 +250,4 @@ status([A, B, C]) ->
     end),
     ?assertMatch(#{quorum := true, voting := true, held := 0}, call(A, fun canal_lock_quorum:status/0)),
     test_quorum_cluster:stop(B),
-    call(A, fun() -> test_await:value(false, fun() -> maps:get(quorum, canal_lock_quorum:status()) end) end).
+    await_status(A, quorum, false).

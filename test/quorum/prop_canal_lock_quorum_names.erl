@@ -1,5 +1,5 @@
-%% Names of quorum locks as bytes, at random: two names have the same bytes if and only if they are `=:=', and the bytes
-%% tell the name.
+%% Property: two names of quorum locks have the same bytes if and only if they are `=:=', and the bytes decode to the
+%% name.
 -module(prop_canal_lock_quorum_names).
 
 -import(proper_types, [binary/0, integer/0, list/1, bind/3, oneof/1]).
@@ -9,7 +9,7 @@
 -define(CASES, 1000).
 -define(TIMEOUT_S, 60).
 
-%% So deep, and so many in each.
+%% The depth of a name, and the number of elements in each list and tuple.
 -define(DEPTH, 2).
 -define(WIDTH, 4).
 
@@ -28,7 +28,7 @@ prop_one_form() ->
         proper:whenfail(Show, fun() -> IsOne andalso binary_to_term(Bytes) =:= One end)
     end).
 
-%% Few of each kind, so that two are often the same, or nearly.
+%% Few values of each kind, so that two names are often equal or almost equal.
 name(0) ->
     Alike = [a, b, 'é', <<"a">>, "a", <<"é"/utf8>>, 0, 1, -1, 1 bsl 70, [], {}, <<>>],
     oneof([oneof(Alike), oneof(Alike), binary(), integer()]);

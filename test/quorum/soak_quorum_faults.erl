@@ -1,13 +1,13 @@
-%% All faults, with the constants that clusters run with; prints what was seen, as tables for docs/.
+%% All faults, with the default rules. Prints a description of each as tables for docs/.
 %%
 %%     erl ... -run soak_quorum_faults main ROUNDS
 %%
-%% ends with status 1 if anything is wrong. scripts/quorum_faults.sh calls it.
+%% exits with status 1 if a promise is broken. scripts/quorum_faults.sh calls it.
 -module(soak_quorum_faults).
 
 -export([main/1]).
 
-%% Nodes hear soon that they do not hear each other, and then close connections with others, too; or they do not.
+%% Nodes notice soon that they are disconnected, and by default `global' then closes connections with other nodes too.
 -define(SOON, ["-kernel", "net_ticktime", "4"]).
 -define(NOT_PREVENTED, ["-kernel", "prevent_overlapping_partitions", "false"]).
 
@@ -25,17 +25,17 @@ main([Rounds]) ->
     halt(min(1, length(Wrong))).
 
 settings() ->
-    Setting = #{rules => test_quorum_trial:real(), clocks => os:type() =:= {unix, linux}},
+    Setting = #{rules => test_quorum_fault_run:default_rules(), clocks => os:type() =:= {unix, linux}},
     All = test_quorum_faults:all(),
     Late = [answers_are_late, held_back_answers],
     Held = [none, voters_forget_a_holder] ++ Late ++ [one_is_killed] ++ Late,
-    [{"3 nodes, messages held back", Setting#{nodes => 3, kind => wires}, Held} | settings(Setting, All -- Late)].
+    [{"3 nodes, messages held back", Setting#{nodes => 3, network => wires}, Held} | settings(Setting, All -- Late)].
 
 settings(Setting, Faults) ->
     case test_network:possible() of
         true ->
-            Five = Setting#{nodes => 5, kind => namespaces},
-            Cut = [none, cut_off_from_all, hears_nobody, is_heard_by_nobody, a_large_message],
+            Five = Setting#{nodes => 5, network => namespaces},
+            Cut = [none, cut_off_from_all, receives_nothing, sends_nothing, a_large_message],
             [
                 {"3 nodes, network namespaces", Five#{nodes => 3}, Faults},
                 {"5 nodes, network namespaces, net_ticktime 4", Five#{arguments => ?SOON}, Faults},
@@ -46,20 +46,20 @@ settings(Setting, Faults) ->
              || {true, Flags} <- [test_network:mends_soon()]
             ];
         {false, {_, Why}} ->
-            io:format("nodes are not in network namespaces, but on wires that hold back: ~ts~n", [Why]),
-            [{"3 nodes, wires", Setting#{nodes => 3, kind => wires}, [F || F <- Faults, can(F, Setting)]}]
+            io:format("no network namespaces, so connections go through wires: ~ts~n", [Why]),
+            [{"3 nodes, wires", Setting#{nodes => 3, network => wires}, [F || F <- Faults, is_possible(F, Setting)]}]
     end.
 
-can(wall_clocks_jump, #{clocks := Clocks}) -> Clocks;
-can(_, _) -> true.
+is_possible(wall_clocks_jump, #{clocks := Clocks}) -> Clocks;
+is_possible(_, _) -> true.
 
 run(Round, Title, Setting, Faults) ->
-    Result = #{seen := Seen, counts := Counts, wrong := Wrong} = test_quorum_trial:run(Setting, Faults),
-    io:format("~n## Round ~w: ~ts~n~n| fault | what was seen |~n|---|---|~n", [Round, Title]),
-    [io:format("| ~ts | ~ts |~n", [name(Fault), What]) || {Fault, What} <- Seen],
-    Sorted = [io_lib:format("~ts ~w", [What, Count]) || {What, Count} <- lists:sort(maps:to_list(Counts))],
+    Result = #{seen := Seen, counts := Counts, wrong := Wrong} = test_quorum_fault_run:run(Setting, Faults),
+    io:format("~n## Round ~w: ~ts~n~n| fault | observation |~n|---|---|~n", [Round, Title]),
+    [io:format("| ~ts | ~ts |~n", [name(Fault), Description]) || {Fault, Description} <- Seen],
+    Sorted = [io_lib:format("~ts ~w", [Kind, Count]) || {Kind, Count} <- lists:sort(maps:to_list(Counts))],
     io:format("~n~ts~n", [lists:join(", ", Sorted)]),
-    [io:format("WRONG: ~0tp~n", [What]) || What <- Wrong],
+    [io:format("WRONG: ~0tp~n", [Violation]) || Violation <- Wrong],
     Result.
 
 name(Fault) ->

@@ -1,8 +1,8 @@
-%% The library that goes wrong when a test says so, and the VM that it is loaded in.
+%% A variant of the native library that fails where a test orders it, and a VM that loads it.
 %%
-%% It is the one that is shipped but for a feature (native/permit_table/src/inject.rs), so its stub module is the one
-%% that is shipped but for one function more, and for where it looks for the library. Made from what the compiler has
-%% kept of it: the module itself must not change.
+%% It is the released library with one more feature (native/permit_table/src/fault.rs). So its stub module is the
+%% released one with one more function, and with the path of this library. It is compiled from the abstract code in the
+%% beam file, since the module itself must not change.
 -module(test_fault_injection).
 
 -export([build/0, in_a_vm/2, arm/2, disarm/0, natives/0]).
@@ -11,7 +11,7 @@
 
 -export_type([fault/0]).
 
-%% Where there is no compiled library of ours, cargo builds it; else it looks and finds nothing to do.
+%% Builds the library with cargo, if it is not up to date.
 -spec build() -> file:filename().
 build() ->
     Folder = filename:absname("_build/faults"),
@@ -30,7 +30,7 @@ await_exit(Port, Output) ->
         {Port, {exit_status, Status}} -> error({not_built, Status, iolist_to_binary(Output)})
     end.
 
-%% The test, in a VM of its own, which it takes down if it ever does.
+%% Calls the function in a new VM, so that only that VM ends if the library crashes it.
 -spec in_a_vm(Library :: file:filename(), fun(() -> Answer)) -> Answer.
 in_a_vm(Library, Test) ->
     test_setup:in_a_vm(["+S", "2:2"], fun() ->
@@ -65,19 +65,19 @@ call(Line, Function, Arguments) ->
      || Argument <- Arguments
     ]}.
 
-%% After so many places of its kind something goes wrong in the process that comes by: a panic, one allocation that
-%% fails, all of them from then on, or all memory barriers are refused from then on.
+%% After this number of places of this kind the calling process panics (panic), one allocation fails (allocation), all
+%% allocations fail from then on (memory), or the system refuses all memory barriers from then on (barriers).
 -spec arm(fault(), non_neg_integer()) -> ok.
 arm(Fault, Grants) ->
     _ = canal_lock_nif:arm(Fault, Grants),
     ok.
 
-%% Nothing goes wrong any more. Has it?
+%% Ends the failures. Returns whether there was one.
 -spec disarm() -> boolean().
 disarm() ->
     canal_lock_nif:arm(none, 0) > 0.
 
-%% The native functions that are shipped.
+%% The native functions of the released library.
 -spec natives() -> [{atom(), arity()}].
 natives() ->
     lists:sort(canal_lock_nif:module_info(exports)) -- [{module_info, 0}, {module_info, 1}, {arm, 2}].

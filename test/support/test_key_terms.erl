@@ -1,10 +1,9 @@
-%% Terms of every kind that the VM has, as keys: many of them near misses of each other in one of the forms that keys
-%% are stored in.
+%% Keys of every kind of term. Many of them differ only slightly in one of the forms in which keys are stored.
 -module(test_key_terms).
 
 -export([all/0, by_kind/0, copies/1, deep/2]).
 
-%% Numbered, because some of them are too long to be shown.
+%% With numbers, because some terms are too long to print.
 -spec all() -> [{{Kind :: atom(), pos_integer()}, term()}].
 all() ->
     [
@@ -33,8 +32,8 @@ by_kind() ->
 atoms() ->
     [a, b, 'A', 'a\0', '', true, false, undefined, 'ä', 'линия', '鍵', binary_to_atom(binary:copy(<<"x">>, 255))].
 
-%% Where the VM and the library change the form of an integer: 2^59, 2^63, 2^64; and the words of terms told apart by
-%% a tag only.
+%% Around the limits at which the VM and the library change the form of an integer: 2^59, 2^63, 2^64. And integers with
+%% the same word as another kind of term, from which only a tag distinguishes them.
 integers() ->
     Bits = [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 65, 127, 128, 1000],
     Large = [1 bsl Bit + Near || Bit <- Bits, Near <- [-1, 0, 1]],
@@ -61,7 +60,7 @@ lists() ->
     [[], [[]], [[], []], [[[]]], [a], [a | b], [a, b], [a, b | []], [a, b | c]] ++
         [[a, [b]], [[a], b], [[a, b]], [[a | b]], [[a] | b], [a, b, []]] ++
         ["a", "ab", "ba", "db", "Leiter", "ключ", [1.0], [1], [1 | 1.0]] ++
-        %% Bytes, and lists that begin with bytes: of as many as fit into a word, more and fewer.
+        %% Bytes, and lists that begin with bytes: as many as fit into a word, more and fewer.
         [Bytes ++ End || N <- [1, 7, 8, 9, 16, 17], Bytes <- [lists:seq(1, N)], End <- [[], [0], [255], [256], [-1]]] ++
         [Bytes ++ End || N <- [1, 8, 9], Bytes <- [lists:seq(1, N)], End <- [[a], [[]], [<<>>], a, 0, <<"b">>, {a}]] ++
         [[0], [0, 0], lists:duplicate(8, 0), lists:duplicate(9, 0), [256], [256, 1], [-1], [a | "bc"]] ++
@@ -96,9 +95,8 @@ maps() ->
 references() ->
     [make_ref(), make_ref(), monitor(process, whereis(init)), atomics:new(1, []), ets:new(key, []), {make_ref(), 1}].
 
-%% Made by hand in the external format, because there is no other node to make them. References are of three words or
-%% of five and differ in the first three, as those that nodes make: of others OTP 25 loses track itself, as keys of a
-%% large map.
+%% In the external format, because there is no other node here. References have three or five words and differ in the
+%% first three, as those of real nodes. OTP 25 itself confuses others as keys of a large map.
 from_other_nodes() ->
     Node = there@nowhere,
     [
@@ -132,7 +130,7 @@ funs() ->
         [of_another_version(hd(Here)), of_unknown_module(hd(Here))] ++
         [fun erlang:abs/1, fun erlang:abs/2, fun lists:map/2, fun no_such_module:f/3, {fun erlang:abs/1}].
 
-%% As if it came from a node that runs another version of this module.
+%% As from a node that runs another version of this module.
 of_another_version(Fun) ->
     <<131, 112, Size:32, Arity, Unique:128, Rest/binary>> = term_to_binary(Fun),
     binary_to_term(<<131, 112, Size:32, Arity, (Unique bxor 1):128, Rest/binary>>).
@@ -149,12 +147,12 @@ mixed() ->
         [{<<1:1>>, 1}, {<<1:2>>, 1}, [1 bsl 64, <<1:3>>], [1 bsl 64, <<1:4>>]] ++
         [{tag, make_ref(), [self()]}, {db, "shard", 7}].
 
-%% The same term made in other ways: each of them is `=:=' to it, and no two need look alike in memory.
+%% The same term, built in other ways. Each is `=:=' to it, and they may differ in memory.
 -spec copies(term()) -> [term()].
 copies(Term) ->
     [Term, binary_to_term(term_to_binary(Term)), rebuilt(Term)].
 
-%% Bits begin in the middle of a byte and are followed by others; maps grow from their last pair to the first.
+%% The bits start within a byte and more bits follow them. Maps are built from the last pair to the first.
 rebuilt(Term) when is_bitstring(Term) ->
     Size = bit_size(Term),
     <<_:3, Bits:Size/bitstring, _/bitstring>> = <<2#101:3, Term/bitstring, 2#1111111:7>>,
@@ -168,7 +166,7 @@ rebuilt(Term) when is_map(Term) ->
 rebuilt(Term) ->
     Term.
 
-%% So many levels of a shape, each with the next one inside.
+%% Nested terms of this shape and depth.
 -spec deep(tuple | list | tail | map | map_key, non_neg_integer()) -> term().
 deep(Shape, Levels) ->
     deep(Shape, Levels, bottom).

@@ -1,10 +1,10 @@
-%% A handler of the logger: what is logged is heard by the test that listens, and the default handler is silent.
+%% A handler of the logger that sends log events to one process, while the default handler is silent.
 -module(test_log_listener).
 
--export([tests/2, listening/1, events/0]).
+-export([tests/2, listening/1, start/1, stop/0, events/0]).
 -export([log/2]).
 
-%% The tests, with this handler: they can listen to what is logged at a level, and above it.
+%% Tests with this handler: they can listen to the events of this level and above.
 -spec tests(logger:level() | all, term()) -> term().
 tests(Level, Tests) ->
     {setup,
@@ -20,7 +20,7 @@ tests(Level, Tests) ->
         end,
         Tests}.
 
-%% Does something while this process, by the name of this module, is the one that hears.
+%% Calls the function while this process receives the events.
 -spec listening(fun(() -> Answer)) -> Answer.
 listening(Do) ->
     true = register(?MODULE, self()),
@@ -30,7 +30,21 @@ listening(Do) ->
         unregister(?MODULE)
     end.
 
-%% What it has heard since it was last asked.
+%% On a node that logs nothing: this process receives the events until `stop/0' or until it dies.
+-spec start(logger:level()) -> ok.
+start(Level) ->
+    true = register(?MODULE, self()),
+    ok = logger:set_handler_config(default, level, none),
+    ok = logger:set_primary_config(level, Level),
+    ok = logger:add_handler(?MODULE, ?MODULE, #{level => Level}).
+
+-spec stop() -> ok.
+stop() ->
+    true = unregister(?MODULE),
+    ok = logger:remove_handler(?MODULE),
+    ok = logger:set_primary_config(level, none).
+
+%% The events that this process has received since the last call.
 -spec events() -> [logger:log_event()].
 events() ->
     receive
@@ -38,7 +52,7 @@ events() ->
     after 0 -> []
     end.
 
-%% Of a handler. Called in the process that logs: what it has done is here when it goes on.
+%% The callback of logger. The process that logs calls it, so the event has arrived when that process goes on.
 -spec log(logger:log_event(), logger:handler_config()) -> ok.
 log(Event, _Config) ->
     case whereis(?MODULE) of

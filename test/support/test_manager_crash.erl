@@ -1,9 +1,9 @@
-%% Managers that are made to crash, and what is left of them.
+%% Makes managers crash, and checks what is left.
 -module(test_manager_crash).
 
 -export([alone/1, forget/0, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
 
-%% A test that starts managers and hears of their ends. What it has left kept is no matter of the next one.
+%% A test that starts managers and traps their exits. A table that it leaves behind does not affect the next test.
 -spec alone(fun(() -> term())) -> fun(() -> ok).
 alone(Test) ->
     fun() ->
@@ -18,7 +18,7 @@ alone(Test) ->
         end
     end.
 
-%% No manager, and no table that one has kept: a plain start closes what was.
+%% Afterwards there is no manager and no kept table: a plain start closes the old table.
 -spec forget() -> ok.
 forget() ->
     _ = [canal_lock:stop() || whereis(canal_lock) =/= undefined],
@@ -31,8 +31,7 @@ flush() ->
     after 0 -> ok
     end.
 
-%% It is dead when this returns, and its name is free. If the caller has started it, the caller is among the first who
-%% know.
+%% When this returns the manager is dead and its name is free. The VM may notify other processes later than the caller.
 -spec kill(pid()) -> ok.
 kill(Manager) ->
     Monitor = monitor(process, Manager),
@@ -40,15 +39,15 @@ kill(Manager) ->
     killed = test_await:reason({Manager, Monitor}),
     ok.
 
-%% The one that a supervisor has started in place of this one.
+%% The manager that a supervisor has started after this one.
 -spec another(pid()) -> pid().
 another(Manager) ->
     test_await:value(true, fun() -> not lists:member(whereis(canal_lock), [undefined, Manager]) end),
-    %% It answers when it has begun, and has its name before.
+    %% It has its name before it is initialized, and answers after that.
     _ = sys:get_state(canal_lock),
     whereis(canal_lock).
 
-%% As by a bug of ours: it loses the handle of its table, and then sweeps. It is dead when this returns.
+%% As by a bug: the manager loses the handle of its table and then sweeps. It is dead when this returns.
 -spec in_a_callback(pid()) -> ok.
 in_a_callback(Manager) ->
     Monitor = monitor(process, Manager),
@@ -57,13 +56,13 @@ in_a_callback(Manager) ->
     {badarg, _} = test_await:reason({Manager, Monitor}),
     ok.
 
-%% The table is closed by the death of the manager, which is told to the table about when it is told to others.
+%% The VM tells the table of the manager's death at about the same time as it tells other processes.
 -spec await_closed() -> ok.
 await_closed() ->
     ok = test_await:value(raised, fun() -> raised(fun() -> canal_lock:count(db) end) end),
     calls_raise().
 
-%% That no table is there.
+%% All calls raise, since there is no table.
 -spec calls_raise() -> ok.
 calls_raise() ->
     Calls = [

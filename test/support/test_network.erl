@@ -1,13 +1,13 @@
-%% A network for nodes of one machine: each has a network namespace of its own, and a wire to a router, which is a
-%% namespace too. What the router is told to drop is gone without a word, in the one direction and not in the other,
-%% as with a cable that is half broken; TCP sends it again, and again, until it comes through or gives up.
+%% A network of Linux network namespaces on one machine: one namespace for each node, and one for a router. The router
+%% can drop the packets of one direction between two nodes, without an error to either of them. TCP sends them again
+%% until they pass, or until it gives up.
 %%
 %%     10.77.1.1   10.77.2.1   10.77.3.1
 %%        |           |           |            veth
 %%     ------------- router -------------      ip rule add from 10.77.1.1 to 10.77.3.1 blackhole
 %%
-%% Routing rules do what else nft would have to be installed for. Nothing of this is seen outside of the namespaces,
-%% so several such networks do not disturb each other. It takes root; test_slow_links does without.
+%% Routing rules drop the packets, so nft need not be installed. The namespaces isolate the networks from each other and
+%% from the machine. They need root; test_slow_links does not.
 -module(test_network).
 
 -export([possible/0, mends_soon/0, build/1, remove/1, address/1, inside/2, drop/3, pass/3, slow/3, fast/2]).
@@ -17,20 +17,20 @@
 -opaque net() :: {Prefix :: string(), Count :: pos_integer()}.
 -type place() :: pos_integer().
 
-%% Why this machine cannot do it: as test_setup:skipped/2 takes it.
+%% Why this machine cannot do it, as an argument of test_setup:skipped/2.
 -type why() :: {missing | impossible, string()}.
 
 -define(PREFIX, "canal_lock_").
 
-%% What a wire that is slow holds back at most before it drops, and lets through at once.
+%% A slow wire drops packets that would wait longer than this, and passes a burst of this size without delay.
 -define(QUEUE_MS, 2000).
 -define(BURST, "64kb").
 
 -spec possible() -> true | {false, why()}.
 possible() ->
     case {os:type(), os:find_executable("ip")} of
-        {{unix, linux}, false} -> {false, {missing, "there is no ip (of iproute2)"}};
-        {_, false} -> {false, {impossible, "network namespaces are Linux's"}};
+        {{unix, linux}, false} -> {false, {missing, "the program ip (of iproute2) is not installed"}};
+        {_, false} -> {false, {impossible, "only Linux has network namespaces"}};
         {_, Ip} -> try_one(Ip)
     end.
 
@@ -39,13 +39,13 @@ try_one(Ip) ->
     Made = run(Ip, ["netns", "add", Net]),
     Ruled = run(Ip, ["-n", Net, "rule", "add", "to", address(1), "blackhole"]),
     _ = run(Ip, ["netns", "delete", Net]),
-    case [Said || {Status, Said} <- [Made, Ruled], Status =/= 0] of
+    case [Output || {Status, Output} <- [Made, Ruled], Status =/= 0] of
         [] -> true;
-        [Said | _] -> {false, {impossible, "network namespaces cannot be made here: " ++ string:trim(Said)}}
+        [Output | _] -> {false, {impossible, "this machine cannot make network namespaces: " ++ string:trim(Output)}}
     end.
 
-%% With which arguments nodes have TCP send again each second what is not acknowledged, where it can: those that the
-%% page gives to whoever runs a cluster. A socket option that the system does not know is passed over in silence.
+%% The node arguments of docs/cluster.md that make TCP send unacknowledged data again each second. A system that does
+%% not know this socket option ignores it without an error.
 -spec mends_soon() -> {true, Arguments :: [string()]} | {false, why()}.
 mends_soon() ->
     {ok, Socket} = gen_tcp:listen(0, [Option = {raw, 6, 44, <<1000:32/native>>}]),
@@ -53,7 +53,7 @@ mends_soon() ->
     ok = gen_tcp:close(Socket),
     case {os:type(), Has} of
         {{unix, linux}, {ok, [Option]}} -> {true, flags("docs/cluster.md")};
-        _ -> {false, {impossible, "TCP_RTO_MAX_MS takes Linux 6.15"}}
+        _ -> {false, {impossible, "TCP_RTO_MAX_MS needs Linux 6.15"}}
     end.
 
 flags(Path) ->
@@ -62,10 +62,10 @@ flags(Path) ->
     [_, _] = Flags = [string:lexemes(Line, " ") || Line = "-kernel inet_dist_" ++ _ <- Lines],
     lists:append(Flags).
 
-%% For so many nodes, at the places 1 and up.
+%% For nodes at the places 1 to `Count'.
 -spec build(pos_integer()) -> net().
 build(Count) ->
-    remove_what_was_left(),
+    remove_leftovers(),
     Net = {?PREFIX ++ os:getpid() ++ "_" ++ integer_to_list(erlang:unique_integer([positive])), Count},
     Router = router(Net),
     ip(["netns", "add", Router]),
@@ -90,8 +90,8 @@ remove(Net = {_, Count}) ->
     [ip(["netns", "delete", Space]) || Space <- [router(Net) | [space(Net, P) || P <- lists:seq(1, Count)]]],
     ok.
 
-%% By a VM that was killed: its number is in the names, and nobody has it any more.
-remove_what_was_left() ->
+%% Removes the namespaces of VMs that were killed. Their names contain the process number of the VM.
+remove_leftovers() ->
     {0, Listed} = run(os:find_executable("ip"), ["netns", "list"]),
     [
         ip(["netns", "delete", ?PREFIX ++ Rest])
@@ -106,12 +106,12 @@ remove_what_was_left() ->
 address(Place) ->
     subnet(Place) ++ "1".
 
-%% How to start a program there: it and what comes before its own arguments.
+%% The program that starts another program in a namespace, and its arguments before those of the other program.
 -spec inside(net(), place()) -> {Program :: string(), Arguments :: [string()]}.
 inside(Net, Place) ->
     {os:find_executable("ip"), ["netns", "exec", space(Net, Place)]}.
 
-%% Nothing gets from the one to the other any more. The other direction is as it was.
+%% Drops the packets of this direction.
 -spec drop(net(), From :: place(), To :: place()) -> ok.
 drop(Net, From, To) ->
     rule("add", Net, From, To).
@@ -123,10 +123,10 @@ pass(Net, From, To) ->
 rule(Do, Net, From, To) ->
     ip(["-n", router(Net), "rule", Do, "from", address(From), "to", address(To), "blackhole"]).
 
-%% What this node sends goes at so many megabits a second, all of it in one line.
--spec slow(net(), place(), Megabits :: pos_integer()) -> ok.
-slow(Net, Place, Megabits) ->
-    Limit = [lists:concat([Megabits, "mbit"]), "burst", ?BURST, "latency", lists:concat([?QUEUE_MS, "ms"])],
+%% Limits the rate at which this node sends.
+-spec slow(net(), place(), Megabits_per_s :: pos_integer()) -> ok.
+slow(Net, Place, Megabits_per_s) ->
+    Limit = [lists:concat([Megabits_per_s, "mbit"]), "burst", ?BURST, "latency", lists:concat([?QUEUE_MS, "ms"])],
     in(space(Net, Place), ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate" | Limit]).
 
 -spec fast(net(), place()) -> ok.
@@ -148,15 +148,15 @@ in(Space, Command) ->
 ip(Arguments) ->
     case run(os:find_executable("ip"), Arguments) of
         {0, _} -> ok;
-        {Status, Said} -> error({ip, Arguments, Status, Said})
+        {Status, Output} -> error({ip, Arguments, Status, Output})
     end.
 
 run(Program, Arguments) ->
     Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, hide]),
     collect(Port, []).
 
-collect(Port, Said) ->
+collect(Port, Output) ->
     receive
-        {Port, {data, More}} -> collect(Port, [Said | More]);
-        {Port, {exit_status, Status}} -> {Status, lists:flatten(Said)}
+        {Port, {data, More}} -> collect(Port, [Output | More]);
+        {Port, {exit_status, Status}} -> {Status, lists:flatten(Output)}
     end.

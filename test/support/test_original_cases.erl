@@ -1,10 +1,9 @@
-%% What the text of the original library shows, as cases to be run against any implementation: `canal_lock' and the
-%% referee.
+%% The examples in the text of the original library, as cases for any implementation: `canal_lock' and the referee.
 -module(test_original_cases).
 
 -export([transcript/0, resize_timeline/0]).
 
-%% The shell transcript of "Usage": the calls for `db' with a MaxPer of 3, one process making them all.
+%% The shell transcript of "Usage": the calls of one process for `db' with a MaxPer of 3.
 -spec transcript() -> [{Call :: acquire | release, Buckets :: 1 | 2, Answer :: term()}].
 transcript() ->
     [
@@ -21,9 +20,8 @@ transcript() ->
         {acquire, 1, full}
     ].
 
-%% "Behaviour Under Concurrent Resizes": five processes acquire with a MaxPer of 3, in the order in which their calls
-%% come.
--spec resize_timeline() -> [{Who :: atom(), Buckets :: 1 | 2, Answer :: term()}].
+%% "Behaviour Under Concurrent Resizes": five processes acquire with a MaxPer of 3, in this order.
+-spec resize_timeline() -> [{Process :: atom(), Buckets :: 1 | 2, Answer :: term()}].
 resize_timeline() ->
     [
         {b, 1, {acquired, 1}},

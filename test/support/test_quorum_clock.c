@@ -1,10 +1,10 @@
-/* A wall clock that a test can set, for one VM of the machine: loaded before the C library (LD_PRELOAD), it answers
- * clock_gettime, gettimeofday and time. What it adds, in nanoseconds, is an integer of 64 bits in the order of bytes of
- * the machine at the beginning of the file that CANAL_LOCK_CLOCK names. It has mapped that, so a test changes it by
- * writing there.
+/* A wall clock that a test can set, for one VM of the machine. It is loaded before the C library (LD_PRELOAD) and
+ * replaces clock_gettime, gettimeofday and time. It adds nanoseconds to the true time: a 64-bit integer in native byte
+ * order at the beginning of the file that CANAL_LOCK_CLOCK names. The file is mapped, so a test changes the clock when
+ * it writes to the file.
  *
- * The other clocks stay as they are. The native library would not even ask here for its own: it reads what the kernel
- * has mapped into each process, past the C library. */
+ * The other clocks do not change. The native library reads its clock from memory that the kernel maps into each
+ * process, without the C library, so it never calls these functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static void add(struct timespec *time, int64_t nanoseconds)
 
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
-    /* Other libraries may ask before this one has begun. */
+    /* Other libraries may call this before the constructor has run. */
     if (true_clock == NULL)
         begin();
     int answer = true_clock(clock, time);

@@ -1,34 +1,34 @@
-%% What can happen to the nodes of a cluster that has quorum locks: each fault is brought about and ended here, says
-%% what was seen of it, and what its history has to show, beside the promises that hold always.
+%% The faults of a cluster with quorum locks. Each one is caused and ended here. It returns a description of what
+%% happened, and what the histories of the clients must show in addition to the promises that always hold.
 -module(test_quorum_faults).
 
--export([all/0, bring_about/2, passes_on_at_once/1]).
+-export([all/0, cause/2, grants_at_once/1]).
 
 -export_type([fault/0]).
 
--import(test_quorum_lab, [call/3, name/2, places/1]).
--import(test_quorum_trial, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
--import(test_quorum_trial, [begin_lives/2, start_locks/2, now_ns/0, ns/1, ms/1, news_ms/0]).
+-import(test_faulty_cluster, [call/3, name/2, node_at/2, places/1]).
+-import(test_quorum_fault_run, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
+-import(test_quorum_fault_run, [start_clients/2, start_locks/2, now_ns/0, ns/1, ms/1, notice_ms/0]).
 
-%% A net for what hangs. Each half of the time in which an attempt is over it is passed on, to any of the others.
--define(INHERIT_MS, 120_000).
+%% A limit for a wait that hangs. The holder releases the lock after each half of an attempt, to any of the contenders.
+-define(CONTENDED_MS, 120_000).
 
 -type fault() :: atom().
--type run() :: test_quorum_trial:run().
+-type run() :: test_quorum_fault_run:run().
 
-%% In this order, on one cluster. The last two are for wires, which let go of what they hold at a given moment.
+%% In this order, on one cluster. The last two are for wires, which let bytes go at a given moment.
 -spec all() -> [fault()].
 all() ->
     [
         none,
         cut_off_from_all,
-        hears_nobody,
-        is_heard_by_nobody,
-        two_do_not_see_each_other,
+        receives_nothing,
+        sends_nothing,
+        two_are_cut_from_each_other,
         cut_flaps,
         connections_are_closed,
-        stopped_for_longer_than_leases,
-        all_are_stopped,
+        suspended_for_longer_than_leases,
+        all_are_suspended,
         voter_dies,
         agent_dies,
         links_die,
@@ -44,203 +44,225 @@ all() ->
         held_back_answers
     ].
 
-%% What was seen, for people, and what is known, for the judge of the history.
--spec bring_about(fault(), run()) -> {Seen :: string(), [test_quorum_history:known()]}.
-bring_about(none, Run = #{lab := Lab}) ->
-    recovered(Run, places(Lab), now_ns(), 0);
-bring_about(cut_off_from_all, Run = #{lab := Lab}) ->
-    cut_off(fun() -> test_quorum_lab:isolate(Lab, 1) end, 1, Run);
-bring_about(hears_nobody, Run = #{lab := Lab}) ->
-    cut_off(fun() -> [test_quorum_lab:cut_one_way(Lab, Other, 2) || Other <- others(Run, 2)] end, 2, Run);
-bring_about(is_heard_by_nobody, Run = #{lab := Lab}) ->
-    cut_off(fun() -> [test_quorum_lab:cut_one_way(Lab, 3, Other) || Other <- others(Run, 3)] end, 3, Run);
-%% A third one sees both, so both have a quorum.
-bring_about(two_do_not_see_each_other, Run = #{lab := Lab}) ->
+-spec cause(fault(), run()) -> {Seen :: string(), [test_quorum_history:known()]}.
+cause(none, Run) ->
+    recovered_now(Run, 0);
+cause(cut_off_from_all, Run = #{cluster := Cluster}) ->
+    cut_off(fun() -> test_faulty_cluster:isolate(Cluster, 1) end, 1, Run);
+cause(receives_nothing, Run = #{cluster := Cluster}) ->
+    cut_off(fun() -> [test_faulty_cluster:cut_one_way(Cluster, Other, 2) || Other <- others(Run, 2)] end, 2, Run);
+cause(sends_nothing, Run = #{cluster := Cluster}) ->
+    cut_off(fun() -> [test_faulty_cluster:cut_one_way(Cluster, 3, Other) || Other <- others(Run, 3)] end, 3, Run);
+%% A third node is connected with both, so both have a quorum.
+cause(two_are_cut_from_each_other, Run = #{cluster := Cluster}) ->
     Began = now_ns(),
-    test_quorum_lab:cut(Lab, 1, 2),
-    {Took_ms, Known} = recovery(Run, places(Lab), now_ns(), bound_ms(0, Run)),
-    outlast(Run),
-    {Still_ms, Later} = recovery(Run, places(Lab), now_ns(), bound_ms(0, Run)),
-    test_quorum_lab:heal_all(Lab),
-    {Seen, Recovers} = recovered(Run, places(Lab), now_ns(), ms(now_ns() - Began)),
+    test_faulty_cluster:cut(Cluster, 1, 2),
+    {Took_ms, Known} = recovery(Run, places(Cluster), now_ns(), bound_ms(0, Run)),
+    outlast_leases(Run),
+    {Still_ms, Later} = recovery(Run, places(Cluster), now_ns(), bound_ms(0, Run)),
+    test_faulty_cluster:heal_all(Cluster),
+    {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
     {
-        lists:concat(["all got locks within ", Took_ms, " ms of it, and ", Still_ms, " ms later; ", Seen]),
+        lists:concat(["locks on all nodes within ", Took_ms, " ms of it, and ", Still_ms, " ms later; ", Seen]),
         Known ++ Later ++ Recovers
     };
-bring_about(cut_flaps, Run = #{lab := Lab}) ->
-    Began = now_ns(),
+cause(cut_flaps, Run = #{cluster := Cluster}) ->
     Part_ms = rule(voter_lease_ms, Run) div 4,
-    repeat(6, fun() ->
-        test_quorum_lab:isolate(Lab, 1),
-        timer:sleep(Part_ms),
-        test_quorum_lab:heal_all(Lab),
-        timer:sleep(Part_ms)
+    {Lost, {Seen, Known}} = count_lost([1], Run, Part_ms, fun() ->
+        repeat(6, fun() ->
+            test_faulty_cluster:isolate(Cluster, 1),
+            last_for(Part_ms),
+            test_faulty_cluster:heal_all(Cluster),
+            last_for(Part_ms)
+        end)
     end),
-    {Seen, Known} = recovered(Run, places(Lab), now_ns(), Part_ms),
-    {lists:concat(["six times ", Part_ms, " ms; ", lost_at(Run, 1, Began), " locks lost there; ", Seen]), Known};
-%% By nodes that try to keep them.
-bring_about(connections_are_closed, Run = #{lab := Lab}) ->
-    Pairs = [{One, Other} || One <- places(Lab), Other <- places(Lab), One =/= Other],
+    {lists:concat(["six times ", Part_ms, " ms; ", Lost, " locks lost there; ", Seen]), Known};
+%% By nodes that keep trying to connect.
+cause(connections_are_closed, Run = #{cluster := Cluster}) ->
+    Pairs = [{One, Other} || One <- places(Cluster), Other <- places(Cluster), One =/= Other],
     Tried = [Pair || _ <- lists:seq(1, 3), Pair <- Pairs],
-    Closed = [yes || {One, Other} <- Tried, pause(Run), test_quorum_lab:disconnect(Lab, One, Other)],
-    {Seen, Known} = recovered(Run, places(Lab), now_ns(), 0),
-    {lists:concat([length(Closed), " of ", length(Tried), " were there to be closed; ", Seen]), Known};
-bring_about(stopped_for_longer_than_leases, Run = #{lab := Lab}) ->
-    await_keeper(1, Run),
+    Closed = [yes || {One, Other} <- Tried, heartbeat(Run), test_faulty_cluster:disconnect(Cluster, One, Other)],
+    {Seen, Known} = recovered_now(Run, 0),
+    {lists:concat([length(Closed), " of ", length(Tried), " connections were open and closed; ", Seen]), Known};
+cause(suspended_for_longer_than_leases, Run = #{cluster := Cluster}) ->
+    await_kept(1, Run),
     Began = now_ns(),
-    test_quorum_lab:freeze(Lab, 1),
+    test_faulty_cluster:suspend(Cluster, 1),
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
-    outlast(Run),
-    test_quorum_lab:thaw(Lab, 1),
-    Thawed = now_ns(),
-    {Seen, Recovers} = recovered(Run, places(Lab), Thawed, 0),
+    outlast_leases(Run),
+    test_faulty_cluster:resume(Cluster, 1),
+    Resumed = now_ns(),
+    {Seen, Recovers} = recovered(Run, places(Cluster), Resumed, 0),
     {
         lists:concat([
-            "stopped for ", ms(Thawed - Began), " ms; the others went on after ", Took_ms, " ms; ",
-            lost_at(Run, 1, Began), " locks lost there; ", Seen
+            "suspended for ", ms(Resumed - Began), " ms; the others continued after ", Took_ms, " ms; ",
+            lost_at(Run, [1], Began), " locks lost there; ", Seen
         ]),
-        [{must_lose, 1, Began, Thawed + ns(news_ms())} | Others ++ Recovers]
+        [{must_lose, 1, Began, Resumed + ns(notice_ms())} | Others ++ Recovers]
     };
-%% One after the other, so some hold leases of others when they come back.
-bring_about(all_are_stopped, Run = #{lab := Lab}) ->
-    [test_quorum_lab:freeze(Lab, Place) || Place <- places(Lab), pause(Run)],
-    outlast(Run),
-    [test_quorum_lab:thaw(Lab, Place) || Place <- places(Lab), pause(Run)],
-    recovered(Run, places(Lab), now_ns(), 0);
-bring_about(voter_dies, Run = #{lab := Lab}) ->
-    Began = now_ns(),
-    [kill_process(canal_lock_quorum_voter, Place, Run) || Place <- places(Lab), _ <- [1, 2], pause(Run)],
-    Lost = lists:sum([lost_at(Run, Place, Began) || Place <- places(Lab)]),
-    {Seen, Known} = recovered(Run, places(Lab), now_ns(), 0),
-    {lists:concat(["each twice; ", Lost, " locks lost; ", Seen]), Known};
-%% What the dead one held is nobody's until its lease ends, which is not to be seen as the next fault's doing.
-bring_about(agent_dies, Run) ->
-    Seen = end_at_once([1], fun() -> kill_process(canal_lock_quorum_agent, 1, Run) end, fun() -> ok end, Run),
-    outlast(Run),
+%% One after the other, so some have leases of others when they are resumed.
+cause(all_are_suspended, Run = #{cluster := Cluster}) ->
+    [test_faulty_cluster:suspend(Cluster, Place) || Place <- places(Cluster), heartbeat(Run)],
+    outlast_leases(Run),
+    [test_faulty_cluster:resume(Cluster, Place) || Place <- places(Cluster), heartbeat(Run)],
+    recovered_now(Run, 0);
+cause(voter_dies, Run = #{cluster := Cluster}) ->
+    losing("each twice", Run, fun() ->
+        [kill_process(canal_lock_quorum_voter, Place, Run) || Place <- places(Cluster), _ <- [1, 2], heartbeat(Run)]
+    end);
+%% Voters keep the locks of the dead agent until its lease expires. The next fault must not cause that.
+cause(agent_dies, Run) ->
+    Seen = end_locks(1, fun() -> kill_process(canal_lock_quorum_agent, 1, Run) end, fun() -> ok end, Run),
+    outlast_leases(Run),
     Seen;
-bring_about(links_die, Run = #{lab := Lab}) ->
+cause(links_die, Run = #{cluster := Cluster}) ->
     [kill_process(canal_lock_quorum_links, Place, Run) || Place <- [2, 3]],
-    [test_quorum_lab:disconnect(Lab, Place, 1) || Place <- [2, 3]],
-    recovered(Run, places(Lab), now_ns(), 0);
-%% The voter forgets what it has voted for, while agents have votes of it.
-bring_about(locks_are_stopped, Run) ->
-    end_at_once([2], fun() -> stop_locks(2, Run) end, fun() -> start_locks(2, Run) end, Run);
-%% A2: a holder has its votes of a bare quorum; it is cut off, and the others of them begin anew. What they have
-%% forgotten is still held, and wanted by all the others.
-bring_about(voters_forget_a_holder, Run = #{lab := Lab}) ->
+    [test_faulty_cluster:disconnect(Cluster, Place, 1) || Place <- [2, 3]],
+    recovered_now(Run, 0);
+%% The voter forgets its votes while agents count on them.
+cause(locks_are_stopped, Run) ->
+    end_locks(2, fun() -> stop_locks(2, Run) end, fun() -> start_locks(2, Run) end, Run);
+%% A2: a holder has the votes of a bare quorum. It is cut off, and the other voters of that quorum forget their votes,
+%% while clients on all other nodes want the lock.
+cause(voters_forget_a_holder, Run = #{cluster := Cluster}) ->
     Began = now_ns(),
-    {Near, Far} = lists:split(length(places(Lab)) div 2, others(Run, 1)),
-    [test_quorum_lab:cut(Lab, 1, Place) || Place <- Far],
-    inherit(1, Run),
-    await_keeper(1, Run),
-    test_quorum_lab:isolate(Lab, 1),
+    {Near, Far} = lists:split(length(places(Cluster)) div 2, others(Run, 1)),
+    [test_faulty_cluster:cut(Cluster, 1, Place) || Place <- Far],
+    await_contended(1, Run),
+    await_kept(1, Run),
+    test_faulty_cluster:isolate(Cluster, 1),
     Since = now_ns(),
     [stop_locks(Place, Run) || Place <- Near],
     [start_locks(Place, Run) || Place <- Near],
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
-    outlast(Run),
-    test_quorum_lab:heal_all(Lab),
-    {Seen, Recovers} = recovered(Run, places(Lab), now_ns(), ms(now_ns() - Began)),
-    Lost = lost_at(Run, 1, Since),
+    outlast_leases(Run),
+    test_faulty_cluster:heal_all(Cluster),
+    {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
+    Lost = lost_at(Run, [1], Since),
     {
-        lists:concat(["the others went on after ", Took_ms, " ms; ", Lost, " locks lost there; ", Seen]),
+        lists:concat(["the others continued after ", Took_ms, " ms; ", Lost, " locks lost there; ", Seen]),
         [must_lose(1, Since, Run) | Others ++ Recovers]
     };
-%% The last ones that a holder hears before it is cut off are almost as old as they may be: its lease counts from when
-%% it asked. On wires: TCP would take its time to send them again.
-bring_about(answers_are_late, Run = #{lab := Lab}) ->
-    inherit(1, Run),
-    [test_quorum_lab:cut_one_way(Lab, Other, 1) || Other <- others(Run, 1)],
-    timer:sleep(8 * rule(attempt_ms, Run) div 10),
-    [test_quorum_lab:heal_one_way(Lab, Other, 1) || Other <- others(Run, 1)],
-    timer:sleep(rule(attempt_ms, Run) div 10),
-    cut_off(fun() -> test_quorum_lab:isolate(Lab, 1) end, 1, Run);
-bring_about(unlocked_by_force, Run = #{lab := Lab}) ->
-    Began = now_ns(),
-    repeat(10, fun() ->
-        call(Lab, 1, fun() -> canal_lock_quorum:force_unlock(contended_lock) end),
-        pause(Run)
-    end),
-    {Seen, Known} = recovered(Run, places(Lab), now_ns(), 0),
-    Lost = lists:sum([lost_at(Run, Place, Began) || Place <- places(Lab)]),
-    {lists:concat(["ten times; ", Lost, " locks lost; ", Seen]), Known};
-bring_about(one_is_killed, Run) ->
+%% The last answers that a holder receives before it is cut off are almost as old as they may be: its lease counts from
+%% when it asked. On wires, since TCP would delay them further.
+cause(answers_are_late, Run = #{cluster := Cluster}) ->
+    await_contended(1, Run),
+    [test_faulty_cluster:cut_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
+    last_for(8 * rule(attempt_ms, Run) div 10),
+    [test_faulty_cluster:heal_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
+    last_for(rule(attempt_ms, Run) div 10),
+    cut_off(fun() -> test_faulty_cluster:isolate(Cluster, 1) end, 1, Run);
+cause(unlocked_by_force, Run = #{cluster := Cluster}) ->
+    losing("ten times", Run, fun() ->
+        repeat(10, fun() ->
+            call(Cluster, 1, fun() -> canal_lock_quorum:force_unlock(contended_lock) end),
+            heartbeat(Run)
+        end)
+    end);
+cause(one_is_killed, Run) ->
     kill_and_restart([1], Run);
-bring_about(most_are_killed, Run = #{lab := Lab}) ->
-    kill_and_restart(lists:seq(1, length(places(Lab)) div 2 + 1), Run);
-bring_about(all_are_killed, Run = #{lab := Lab}) ->
-    kill_and_restart(places(Lab), Run);
-%% On the connection that frames go over, too.
-bring_about(a_large_message, Run = #{lab := Lab}) ->
-    test_quorum_lab:kind(Lab) =:= namespaces andalso test_quorum_lab:slow(Lab, 1, 200),
+cause(most_are_killed, Run = #{cluster := Cluster}) ->
+    kill_and_restart(lists:seq(1, length(places(Cluster)) div 2 + 1), Run);
+cause(all_are_killed, Run = #{cluster := Cluster}) ->
+    kill_and_restart(places(Cluster), Run);
+%% On the connection that also carries the frames.
+cause(a_large_message, Run = #{cluster := Cluster}) ->
+    IsSlow = test_faulty_cluster:network(Cluster) =:= namespaces,
+    IsSlow andalso test_faulty_cluster:slow(Cluster, 1, 200),
+    To = name(Cluster, 2),
     Began = now_ns(),
-    To = name(Lab, 2),
-    Took = call(Lab, 1, fun() -> send_large(To) end),
-    {Seen, Known} = recovered(Run, places(Lab), now_ns(), 0),
-    test_quorum_lab:kind(Lab) =:= namespaces andalso test_quorum_lab:fast(Lab, 1),
-    Lost = lists:sum([lost_at(Run, Place, Began) || Place <- places(Lab)]),
-    {lists:concat(["64 MB in ", Took, " ms; ", Lost, " locks lost; ", Seen]), Known};
-bring_about(wall_clocks_jump, Run = #{lab := Lab}) ->
-    Began = now_ns(),
+    Took_ms = call(Cluster, 1, fun() -> send_large(To) end),
+    {Seen, Known} = recovered_now(Run, 0),
+    IsSlow andalso test_faulty_cluster:fast(Cluster, 1),
+    Lost = lost_at(Run, places(Cluster), Began),
+    {lists:concat(["64 MB in ", Took_ms, " ms; ", Lost, " locks lost; ", Seen]), Known};
+cause(wall_clocks_jump, Run = #{cluster := Cluster}) ->
     Jumps = [{1, 3_600_000}, {2, -3_600_000}, {3, 86_400_000}, {1, -86_400_000}, {1, 0}, {2, 0}, {3, 0}],
-    [test_quorum_lab:set_clock(Lab, Place, Wrong_ms) || {Place, Wrong_ms} <- Jumps, pause(Run)],
-    Lost = lists:sum([lost_at(Run, Place, Began) || Place <- places(Lab)]),
-    {Seen, Known} = recovered(Run, places(Lab), now_ns(), 0),
-    {lists:concat([length(Jumps), " jumps, by an hour and a day; ", Lost, " locks lost; ", Seen]), Known};
-%% B1: the first node hears nobody; what the second one has granted it is on its way when that forgets it and begins
-%% anew; it comes when the third one, and the second one in its new life, have granted the same names to others.
-bring_about(held_back_answers, Run = #{lab := Lab}) ->
-    await_keeper(1, Run),
+    losing(lists:concat([length(Jumps), " jumps, by an hour and a day"]), Run, fun() ->
+        [test_faulty_cluster:set_clock(Cluster, Place, Ahead_ms) || {Place, Ahead_ms} <- Jumps, heartbeat(Run)]
+    end);
+%% B1: node 1 receives nothing. A grant of node 2 is on its way to node 1 when the voter of node 2 forgets it. The grant
+%% arrives after node 3 and the new voter of node 2 have granted the same names to others.
+cause(held_back_answers, Run = #{cluster := Cluster}) ->
+    await_kept(1, Run),
     Began = now_ns(),
-    [test_quorum_lab:cut_one_way(Lab, Other, 1) || Other <- others(Run, 1)],
+    [test_faulty_cluster:cut_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
     Since = now_ns(),
-    timer:sleep(rule(attempt_ms, Run)),
+    last_for(rule(attempt_ms, Run)),
     stop_locks(2, Run),
     start_locks(2, Run),
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
-    outlast(Run),
+    outlast_leases(Run),
     Until = now_ns(),
     Held =
-        case test_quorum_lab:kind(Lab) of
-            wires -> lists:concat([test_quorum_lab:held(Lab, 2, 1), " bytes"]);
-            namespaces -> "what TCP"
+        case test_faulty_cluster:network(Cluster) of
+            wires -> lists:concat([test_faulty_cluster:held(Cluster, 2, 1), " bytes"]);
+            namespaces -> "the data of TCP"
         end,
-    test_quorum_lab:heal_one_way(Lab, 2, 1),
-    timer:sleep(rule(attempt_ms, Run)),
-    test_quorum_lab:heal_all(Lab),
-    {Seen, Recovers} = recovered(Run, places(Lab), now_ns(), ms(now_ns() - Began)),
+    test_faulty_cluster:heal_one_way(Cluster, 2, 1),
+    last_for(rule(attempt_ms, Run)),
+    test_faulty_cluster:heal_all(Cluster),
+    {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
     {
-        lists:concat([Held, " held back; the others went on after ", Took_ms, " ms of the restart; ", Seen]),
+        lists:concat([Held, " held back; the others continued ", Took_ms, " ms after the restart; ", Seen]),
         [must_lose(1, Since, Run), {no_grants, 1, Since, Until} | Others ++ Recovers]
     }.
 
-%% A fault that ends what is held at a place ends something.
-await_keeper(Place, #{lab := Lab}) ->
-    test_await:value(true, fun() -> call(Lab, Place, fun test_quorum_clients:is_kept/0) end).
+%% After these faults another client gets the lock before the old lease ends, so a write of the old holder may be late.
+-spec grants_at_once(fault()) -> boolean().
+grants_at_once(Fault) ->
+    lists:member(Fault, [agent_dies, locks_are_stopped, unlocked_by_force]).
+
+%%% Parts of faults
+
+recovered_now(Run = #{cluster := Cluster}, Fault_ms) ->
+    recovered(Run, places(Cluster), now_ns(), Fault_ms).
+
+%% Causes a fault of this length: how many locks clients of these places lost, and the recovery.
+count_lost(Places, Run, Fault_ms, Cause) ->
+    Began = now_ns(),
+    Cause(),
+    Recovered = recovered_now(Run, Fault_ms),
+    {lost_at(Run, Places, Began), Recovered}.
+
+losing(Description, Run = #{cluster := Cluster}, Cause) ->
+    {Lost, {Seen, Known}} = count_lost(places(Cluster), Run, 0, Cause),
+    {lists:concat([Description, "; ", Lost, " locks lost; ", Seen]), Known}.
+
+%% The keeper of a place holds a lock, so a fault that ends locks there ends at least one.
+await_kept(Place, #{cluster := Cluster}) ->
+    call(Cluster, Place, fun() -> test_await:value(true, fun test_quorum_clients:is_kept/0) end).
 
 %% Makes the contender of a place acquire the contended lock. The others hold it for up to two leases each, and a
 %% contender that has waited too long asks again. So with five of them a contender may wait for minutes, unless a holder
 %% releases early.
-inherit(Place, Run = #{lab := Lab}) ->
-    inherit(Place, call(Lab, Place, fun() -> erlang:system_time(millisecond) end), now_ns() + ns(?INHERIT_MS), Run).
+await_contended(Place, Run = #{cluster := Cluster}) ->
+    Since_ms = call(Cluster, Place, fun() -> erlang:system_time(millisecond) end),
+    Has = fun() ->
+        call(Cluster, Place, fun() -> test_quorum_clients:has_contended(Since_ms) end) orelse
+            begin
+                [call(Cluster, Other, fun test_quorum_clients:release_contended/0) || Other <- others(Run, Place)],
+                Wait_ms = rule(attempt_ms, Run) div 2,
+                call(Cluster, Place, fun() ->
+                    test_await:last_value(true, fun() -> test_quorum_clients:has_contended(Since_ms) end, Wait_ms)
+                end)
+            end
+    end,
+    test_await:value(true, Has, ?CONTENDED_MS).
 
-inherit(Place, Since_ms, Until, Run = #{lab := Lab}) ->
-    case call(Lab, Place, fun() -> test_quorum_clients:has_heirloom(Since_ms) end) of
-        true ->
-            ok;
-        false ->
-            now_ns() < Until orelse error({does_not_inherit, Place}),
-            [call(Lab, Other, fun test_quorum_clients:pass_on/0) || Other <- others(Run, Place)],
-            timer:sleep(rule(attempt_ms, Run) div 2),
-            inherit(Place, Since_ms, Until, Run)
-    end.
+%% How long a fault lasts is part of the fault.
+last_for(Ms) ->
+    timer:sleep(Ms).
 
-%% Some heartbeats.
-pause(Run) ->
-    timer:sleep(rule(heartbeat_ms, Run)),
+heartbeat(Run) ->
+    ok = last_for(rule(heartbeat_ms, Run)),
     true.
 
-%% How long until the other one says that it is there.
+%% The fault lasts longer than any lease.
+outlast_leases(Run) ->
+    last_for(rule(voter_lease_ms, Run) + rule(voter_lease_ms, Run) div 4).
+
+%% How long until the other node says that it received the message.
 send_large(To) ->
     Began = now_ns(),
     Here = self(),
@@ -254,97 +276,75 @@ send_large(To) ->
         {size, 64_000_000} -> ms(now_ns() - Began)
     end.
 
-%% After this the next one has the name without waiting for the end of a lease, and a write of the one before may be
-%% under way.
--spec passes_on_at_once(fault()) -> boolean().
-passes_on_at_once(Fault) ->
-    lists:member(Fault, [agent_dies, locks_are_stopped, unlocked_by_force]).
+others(#{cluster := Cluster}, Place) ->
+    places(Cluster) -- [Place].
 
-%%% Parts of faults
-
-%% Longer than any lease.
-outlast(Run) ->
-    timer:sleep(longest_ms(Run)).
-
-longest_ms(Run) ->
-    rule(voter_lease_ms, Run) + rule(voter_lease_ms, Run) div 4.
-
-others(#{lab := Lab}, Place) ->
-    places(Lab) -- [Place].
-
-%% The node at a place is cut off by some cuts, for longer than any lease.
-cut_off(Cut, Place, Run = #{lab := Lab}) ->
-    await_keeper(Place, Run),
+%% Cuts a node off for longer than any lease.
+cut_off(Cut, Place, Run = #{cluster := Cluster}) ->
+    await_kept(Place, Run),
     Began = now_ns(),
     Cut(),
     Since = now_ns(),
-    {Inherited, Others} = recovery(Run, others(Run, Place), Since, bound_ms(0, Run)),
-    outlast(Run),
+    {Took_ms, Others} = recovery(Run, others(Run, Place), Since, bound_ms(0, Run)),
+    outlast_leases(Run),
     Until = now_ns(),
-    test_quorum_lab:heal_all(Lab),
-    Healed = now_ns(),
-    {Seen, Recovers} = recovered(Run, places(Lab), Healed, ms(Healed - Began)),
+    test_faulty_cluster:heal_all(Cluster),
+    {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
     {
         lists:concat([
-            "cut off for ", ms(Until - Since), " ms; the others went on after ", Inherited, " ms; ",
-            lost_at(Run, Place, Began), " locks lost there; ", Seen
+            "cut off for ", ms(Until - Since), " ms; the others continued after ", Took_ms, " ms; ",
+            lost_at(Run, [Place], Began), " locks lost there; ", Seen
         ]),
         [must_lose(Place, Since, Run), {no_grants, Place, Since, Until} | Others ++ Recovers]
     }.
 
-%% Something that ends what nodes hold at once.
-end_at_once(Places, End, Begin, Run = #{lab := Lab}) ->
-    [await_keeper(Place, Run) || Place <- Places],
+%% Ends the locks of a node at once.
+end_locks(Place, End, Restart, Run) ->
+    await_kept(Place, Run),
     Began = now_ns(),
     End(),
     Ended = now_ns(),
-    Begin(),
-    {Seen, Recovers} = recovered(Run, places(Lab), now_ns(), ms(now_ns() - Began)),
-    Lost = lists:sum([lost_at(Run, Place, Began) || Place <- Places]),
-    MustLose = [{must_lose, Place, Began, Ended + ns(news_ms())} || Place <- Places],
-    {lists:concat([Lost, " locks lost; ", Seen]), MustLose ++ Recovers}.
+    Restart(),
+    {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
+    Lost = lost_at(Run, [Place], Began),
+    {lists:concat([Lost, " locks lost; ", Seen]), [{must_lose, Place, Began, Ended + ns(notice_ms())} | Recovers]}.
 
-kill_and_restart(Places, Run = #{lab := Lab}) ->
-    Survivors = places(Lab) -- Places,
-    IsQuorum = 2 * length(Survivors) > length(places(Lab)),
+kill_and_restart(Places, Run = #{cluster := Cluster}) ->
+    Survivors = places(Cluster) -- Places,
+    IsQuorum = 2 * length(Survivors) > length(places(Cluster)),
     Began = now_ns(),
-    [test_quorum_lab:kill(Lab, Place) || Place <- Places],
+    test_faulty_cluster:kill(Cluster, Places),
     Dead = now_ns(),
-    {Meanwhile, Known} =
+    {During, Known} =
         case {IsQuorum, Survivors} of
             {true, _} ->
-                {Took_ms, Going} = recovery(Run, Survivors, Dead, bound_ms(0, Run)),
-                {lists:concat(["the others went on after ", Took_ms, " ms; "]), Going};
+                {Took_ms, Continue} = recovery(Run, Survivors, Dead, bound_ms(0, Run)),
+                {lists:concat(["the others continued after ", Took_ms, " ms; "]), Continue};
             {false, []} ->
                 {"", []};
             {false, _} ->
-                timer:sleep(rule(holder_lease_ms, Run) + news_ms()),
+                last_for(rule(holder_lease_ms, Run) + notice_ms()),
                 Until = now_ns(),
-                Lost = lists:sum([lost_at(Run, Place, Began) || Place <- Survivors]),
                 {
-                    lists:concat([Lost, " locks lost of those that lived; "]),
+                    lists:concat([lost_at(Run, Survivors, Began), " locks of the others lost; "]),
                     [must_lose(Place, Dead, Run) || Place <- Survivors] ++
                         [{no_grants, Place, Dead, Until} || Place <- Survivors]
                 }
         end,
-    test_quorum_lab:restart(Lab, Places),
-    begin_lives(Run, Places),
+    test_faulty_cluster:restart(Cluster, Places),
+    start_clients(Run, Places),
     Back = now_ns(),
-    {Seen, Recovers} = recovered(Run, places(Lab), Back, 0),
-    {Meanwhile ++ "back after " ++ integer_to_list(ms(Back - Dead)) ++ " ms; " ++ Seen, Known ++ Recovers}.
+    {Seen, Recovers} = recovered(Run, places(Cluster), Back, 0),
+    {lists:concat([During, "restarted after ", ms(Back - Dead), " ms; ", Seen]), Known ++ Recovers}.
 
-%% The process of this name on a node.
-kill_process(Name, Place, #{lab := Lab}) ->
-    call(Lab, Place, fun() ->
-        Pid = whereis(Name),
-        Monitor = monitor(process, Pid),
-        exit(Pid, kill),
-        killed = test_await:reason({Pid, Monitor}),
+kill_process(Name, Place, #{cluster := Cluster}) ->
+    call(Cluster, Place, fun() ->
+        test_worker:kill(whereis(Name)),
         test_await:value(true, fun() -> is_pid(whereis(Name)) end)
     end).
 
-stop_locks(Place, #{lab := Lab}) ->
-    call(Lab, Place, fun canal_lock_quorum:stop/0).
+stop_locks(Place, #{cluster := Cluster}) ->
+    test_quorum_cluster:stop(node_at(Cluster, Place)).
 
 repeat(Times, Do) ->
     lists:foreach(fun(_) -> Do() end, lists:seq(1, Times)).

@@ -1,8 +1,7 @@
-%% Wires between nodes of one machine that hold back what goes over them, in one direction or in both: for each two
-%% nodes a proxy that their connection goes through. Nothing is lost on it and nothing is closed: bytes, and the news
-%% that a connection has ended, stay where they are until they are let go. So a message can be kept until the world in
-%% which it was sent is gone; and to nodes it is a network that is cut, whoever may not make namespaces
-%% (test_network).
+%% Wires between nodes of one machine that can hold back bytes in one direction or in both: the connection of each two
+%% nodes goes through a proxy. A wire loses nothing and closes nothing: bytes, and the end of a connection, stay on the
+%% wire until it lets them go. So a message can be late for any time, also when its sender is dead. And where network
+%% namespaces (test_network) are not possible, nodes can still be cut off from each other.
 -module(test_slow_links).
 
 -export([start/0, stop/1, port/3, lead_to/3, hold/3, let_go/3, held/3]).
@@ -13,9 +12,9 @@
 -type place() :: pos_integer().
 
 -define(HOST, {127, 0, 0, 1}).
--define(OPTIONS, [binary, {packet, raw}, {active, false}, {nodelay, true}]).
+-define(OPTIONS, [{packet, raw}, {nodelay, true}]).
 
-%% What a pump that holds back takes in before it leaves the rest to the operating system's buffers.
+%% A pump that holds back reads this much, and leaves the rest to the buffers of the operating system.
 -define(MOST_BYTES, 100_000_000).
 
 -spec start() -> wires().
@@ -33,50 +32,50 @@ stop(Wires) ->
     _ = test_await:reason({Wires, Monitor}),
     ok.
 
-%% Where the one is to call when it wants the other.
+%% The port to which the first node connects to reach the second one.
 -spec port(wires(), From :: place(), To :: place()) -> inet:port_number().
 port(Wires, From, To) ->
     ask(Wires, {port, From, To}).
 
-%% Calls for this node go to this port from now on.
+%% Connections to this node lead to this port from now on.
 -spec lead_to(wires(), place(), inet:port_number()) -> ok.
 lead_to(Wires, Place, Port) ->
     ask(Wires, {lead_to, Place, Port}).
 
-%% When this returns nothing gets from the one to the other any more.
+%% When this returns nothing passes from the first node to the second one.
 -spec hold(wires(), From :: place(), To :: place()) -> ok.
 hold(Wires, From, To) ->
     ask(Wires, {holding, From, To, true}).
 
-%% All that was held is on its way, in its order, when this returns.
+%% Sends what was held back, in the same order.
 -spec let_go(wires(), From :: place(), To :: place()) -> ok.
 let_go(Wires, From, To) ->
     ask(Wires, {holding, From, To, false}).
 
-%% How many bytes are held.
+%% How many bytes are held back.
 -spec held(wires(), From :: place(), To :: place()) -> non_neg_integer().
 held(Wires, From, To) ->
     ask(Wires, {held, From, To}).
 
-ask(Whom, Question) ->
-    Monitor = monitor(process, Whom),
-    Whom ! {ask, self(), Monitor, Question},
+ask(Wires, Request) ->
+    Monitor = monitor(process, Wires),
+    Wires ! {ask, self(), Monitor, Request},
     Answer = test_await:answer(Monitor, Monitor),
     true = demonitor(Monitor, [flush]),
     Answer.
 
 serve(State = #{pumps := Pumps, holding := Holding, targets := Targets}) ->
     receive
-        {ask, From, Ref, Question} ->
-            {Answer, Next} = answer(Question, State),
+        {ask, From, Ref, Request} ->
+            {Answer, Next} = answer(Request, State),
             From ! {Ref, Answer},
             serve(Next);
-        {target, Acceptor, Place} ->
-            Acceptor ! {target, maps:get(Place, Targets, none)},
+        {connected, Caller, Place} ->
+            Caller ! {target, maps:get(Place, Targets, none)},
             serve(State);
-        {join, Acceptor, Direction} ->
+        {new_pump, Caller, Direction} ->
             Pump = spawn_link(fun() -> pump(maps:get(Direction, Holding, false)) end),
-            Acceptor ! {pump, Pump},
+            Caller ! {pump, Pump},
             serve(State#{pumps := Pumps#{Pump => Direction}});
         {'EXIT', Pump, _} when is_map_key(Pump, Pumps) ->
             serve(State#{pumps := maps:remove(Pump, Pumps)});
@@ -89,7 +88,9 @@ answer({port, From, To}, State = #{listening := Listening}) ->
         #{{From, To} := Port} ->
             {Port, State};
         _ ->
-            Port = listen(self(), From, To),
+            Wires = self(),
+            Serve = fun(Socket) -> connected(Wires, Socket, From, To) end,
+            {ok, Port} = inet:port(test_tcp_server:start([{ip, ?HOST} | ?OPTIONS], Serve)),
             {Port, State#{listening := Listening#{{From, To} => Port}}}
     end;
 answer({lead_to, Place, Port}, State = #{targets := Targets}) ->
@@ -100,63 +101,49 @@ answer({holding, From, To, Whether}, State = #{holding := Holding}) ->
 answer({held, From, To}, State) ->
     {lists:sum([ask_pump(Pump, held, 0) || Pump <- pumps({From, To}, State)]), State}.
 
-%% It may have come to its end.
-ask_pump(Pump, Question, Otherwise) ->
+%% The pump may have ended.
+ask_pump(Pump, Request, Default) ->
     Ref = monitor(process, Pump),
-    Pump ! {ask, self(), Ref, Question},
+    Pump ! {ask, self(), Ref, Request},
     receive
         {Ref, Answer} ->
             true = demonitor(Ref, [flush]),
             Answer;
         {'DOWN', Ref, process, _, _} ->
-            Otherwise
+            Default
     end.
 
 pumps(Direction, #{pumps := Pumps}) ->
     [Pump || {Pump, Its} <- maps:to_list(Pumps), Its =:= Direction].
 
-listen(Wires, From, To) ->
-    {ok, Listening} = gen_tcp:listen(0, [{ip, ?HOST}, {backlog, 64} | ?OPTIONS]),
-    {ok, Port} = inet:port(Listening),
-    Accept = fun() -> accept(Wires, Listening, From, To) end,
-    Acceptor = spawn_link(fun() -> receive go -> Accept() end end),
-    ok = gen_tcp:controlling_process(Listening, Acceptor),
-    Acceptor ! go,
-    Port.
-
-accept(Wires, Listening, From, To) ->
-    {ok, Caller} = gen_tcp:accept(Listening),
-    Wires ! {target, self(), To},
-    Target =
-        receive
-            {target, Port} -> connect(Port)
-        end,
-    case Target of
-        {ok, Called} -> join(Wires, {Caller, From}, {Called, To});
-        {error, _} -> gen_tcp:close(Caller)
-    end,
-    accept(Wires, Listening, From, To).
-
-connect(none) -> {error, nobody};
-connect(Port) -> gen_tcp:connect(?HOST, Port, ?OPTIONS).
-
-join(Wires, {Caller, From}, {Called, To}) ->
-    Forth = new_pump(Wires, {From, To}),
-    Back = new_pump(Wires, {To, From}),
-    ok = gen_tcp:controlling_process(Caller, Forth),
-    ok = gen_tcp:controlling_process(Called, Back),
-    Forth ! {carry, Caller, Called},
-    Back ! {carry, Called, Caller},
-    ok.
-
-new_pump(Wires, Direction) ->
-    Wires ! {join, self(), Direction},
-    receive
-        {pump, Pump} -> Pump
+connected(Wires, Socket, From, To) ->
+    case request(Wires, {connected, self(), To}) of
+        {target, none} ->
+            gen_tcp:close(Socket);
+        {target, Port} ->
+            case gen_tcp:connect(?HOST, Port, [binary, {active, false} | ?OPTIONS]) of
+                {ok, Target} ->
+                    {pump, There} = request(Wires, {new_pump, self(), {From, To}}),
+                    {pump, Back} = request(Wires, {new_pump, self(), {To, From}}),
+                    ok = gen_tcp:controlling_process(Socket, There),
+                    ok = gen_tcp:controlling_process(Target, Back),
+                    There ! {carry, Socket, Target},
+                    Back ! {carry, Target, Socket};
+                {error, _} ->
+                    gen_tcp:close(Socket)
+            end
     end.
 
-%% Carries one direction of one connection. When it ends, and nothing is held, the other end hears of it. What cannot
-%% be delivered is dropped: that its receiver is gone, a sender hears from the other direction, when that is let go.
+request(Wires, Request) ->
+    Wires ! Request,
+    receive
+        {target, _} = Answer -> Answer;
+        {pump, _} = Answer -> Answer
+    end.
+
+%% Carries one direction of a connection. When the connection ends and nothing is held back, the pump closes this
+%% direction at the other end. Bytes that cannot be delivered are dropped: the sender sees the end of the connection in
+%% the other direction, when that is not held back.
 pump(Holding) ->
     receive
         {ask, From, Ref, {holding, Whether}} ->

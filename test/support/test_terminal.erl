@@ -1,16 +1,16 @@
-%% A group leader for one process that shows and reads: what is written on it is handed to the test piece by piece, and
-%% the writer waits until the test lets it go on. So a test decides what happens between two pictures, and nothing has
-%% to be waited for.
+%% A group leader for a process that prints pictures and reads lines. The test receives each output, and the process
+%% waits until the test lets it continue. So a test decides what happens between two pictures.
 -module(test_terminal).
 
 -export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quits/1, ended/1]).
 
 -export_type([screen/0, settings/0]).
 
-%% Who runs on it, and what it is.
+%% The process that runs on it, its monitor, and the group leader.
 -type screen() :: {Runner :: pid(), Monitor :: reference(), Screen :: pid()}.
 
-%% `none': it does not say. `input' is answered whenever a line is asked for; without it, the test answers.
+%% `none': the terminal does not report its size. `input': the answer to each request for a line. Without it the test
+%% answers with `input/2'.
 -type settings() :: #{
     columns => pos_integer() | none,
     rows => pos_integer() | none,
@@ -21,7 +21,7 @@
 -define(DEFAULTS, #{columns => none, rows => none, encoding => unicode}).
 -define(DEADLINE_MS, 20_000).
 
-%% Runs it in a process of its own, whose group leader this is.
+%% Calls the function in a new process with this group leader.
 -spec start(fun(() -> term()), settings()) -> screen().
 start(Fun, Settings) ->
     Test = self(),
@@ -31,13 +31,13 @@ start(Fun, Settings) ->
     {Runner, Monitor} = spawn_monitor(fun() ->
         group_leader(Screen, self()),
         Answer = Fun(),
-        %% What is left behind is left in the process that called.
+        %% The test checks that the function leaves nothing in its process.
         Left = process_info(self(), [messages, monitors, links]),
         exit({answered, Answer, Left})
     end),
     {Runner, Monitor, Screen}.
 
-%% The lines of the next picture, whose writer waits then.
+%% The lines of the next picture. Its process waits from then on.
 -spec picture(screen()) -> [string()].
 picture(Screen) ->
     string:split(lists:flatten(without_moves(raw(Screen))), "\n", all).
@@ -45,7 +45,7 @@ picture(Screen) ->
 without_moves(Text) ->
     lists:foldl(fun(Move, Rest) -> string:replace(Rest, Move, "", all) end, Text, ["\e[H", "\e[K", "\e[J"]).
 
-%% As it was written.
+%% The next output, with its escape sequences.
 -spec raw(screen()) -> string().
 raw({Runner, Monitor, Screen}) ->
     receive
@@ -54,19 +54,19 @@ raw({Runner, Monitor, Screen}) ->
     after ?DEADLINE_MS -> error(no_picture)
     end.
 
-%% Lets the writer go on.
+%% Lets the process continue.
 -spec go(screen()) -> ok.
 go({_, _, Screen}) ->
     Screen ! go,
     ok.
 
-%% Lets it go on to the next picture.
+%% Lets it continue until the next picture.
 -spec next(screen()) -> [string()].
 next(Screen) ->
     go(Screen),
     picture(Screen).
 
-%% To whoever asks for a line, or has asked.
+%% The answer to the present or next request for a line.
 -spec input(screen(), term()) -> ok.
 input({_, _, Screen}, Line) ->
     Screen ! {input, Line},
@@ -83,7 +83,7 @@ resize({_, _, Screen}, Settings) ->
     Screen ! {resize, Settings},
     ok.
 
-%% What was answered, or why it ended otherwise. Nothing may be left, and nothing have been written since.
+%% The answer of the function if it left nothing in its process and printed nothing more. Otherwise the details.
 -spec ended(screen()) -> term().
 ended({Runner, Monitor, Screen}) ->
     Reason = test_await:reason({Runner, Monitor}),
@@ -98,7 +98,7 @@ ended({Runner, Monitor, Screen}) ->
         Other -> Other
     end.
 
-%% By a line. A picture is waiting, or will be.
+%% Ends the process with a line. A picture waits, or will wait.
 -spec quits(screen()) -> ok.
 quits(Screen) ->
     input(Screen, "\n"),

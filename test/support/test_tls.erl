@@ -1,11 +1,11 @@
-%% Distribution over TLS for nodes of tests: a key and a certificate, made anew each time.
+%% Distribution over TLS for test nodes: creates a key and a certificate.
 -module(test_tls).
 
 -export([files/0, arguments/1, delete/1]).
 
 -type files() :: Folder :: file:filename().
 
-%% In a folder of their own.
+%% Files in a new folder.
 -spec files() -> files().
 files() ->
     {ok, _} = application:ensure_all_started(ssl),
@@ -29,7 +29,7 @@ write(Folder, Name, Entries) ->
 path(Folder, Name) ->
     filename:join(Folder, Name).
 
-%% Of a node.
+%% The command-line arguments of a node.
 -spec arguments(files()) -> [string()].
 arguments(Folder) ->
     ["-proto_dist", "inet_tls", "-ssl_dist_optfile", path(Folder, "options")].

@@ -1,25 +1,25 @@
-%% Five nodes with locks between them, in half a minute: locks that move, a partition, a killed holder and its
-%% restart, a holder that is paused too long. Ends with the verdict on what the clients have seen. Run it by `make
-%% demo-cluster'.
+%% Five nodes with quorum locks, in half a minute: locks move from node to node, the network is partitioned, a holder is
+%% killed and restarted, a holder is suspended for too long. At the end it judges what the clients have recorded. Run it
+%% with `make demo-cluster'.
 -module(cluster_demo).
 
--export([main/0, state_here/0, start_here/1]).
+-export([main/0]).
 
 -record(demo, {
-    book :: cluster_demo_book:book(),
-    members :: [node()],
-    nodes :: #{atom() => cluster_demo_nodes:a_node()}
+    recorder :: cluster_demo_recorder:recorder(),
+    %% `Start': how often the node has been started.
+    nodes :: #{Name :: atom() => {test_nodes:a_node(), Start :: pos_integer()}}
 }).
 
 -define(NAMES, [n1, n2, n3, n4, n5]).
+-define(NODE_ARGUMENTS, ["-kernel", "logger_level", "error", "+S", "2:2", "+sbwt", "none"]).
 -define(TURN_MS, 400).
-%% Long enough to be paused in it.
--define(DAWDLE_MS, 2000).
-%% A net for what hangs: nothing here takes more than a lease, a restart and a few turns.
+%% Long enough to suspend the node during it.
+-define(DELAY_MS, 2000).
+%% A limit for a wait that hangs: a wait takes at most a lease, a restart and a few turns.
 -define(AWAIT_MS, 20_000).
--define(POLL_MS, 50).
 
-%% A quarter of what clusters run with, so that it fits into half a minute.
+%% A quarter of the default rules, so that the demo takes half a minute.
 rules() ->
     #{
         heartbeat_ms => 500,
@@ -35,9 +35,9 @@ rules() ->
 
 -spec main() -> no_return().
 main() ->
-    %% Who ends it has no verdict, and no status that says that there was one.
+    %% When SIGTERM ends the demo, its exit status must not look like a verdict.
     ok = os:set_signal(sigterm, default),
-    %% Whatever of it crashes ends all of it, nodes too.
+    %% A crash of any part ends the demo and its nodes.
     Main = self(),
     {_, Monitor} = spawn_monitor(fun() -> Main ! {verdict, run()} end),
     receive
@@ -52,44 +52,41 @@ main() ->
 run() ->
     ok = canal_lock_quorum_nif:load(),
     lists:foreach(fun cluster_demo_screen:say/1, introduction()),
-    Book = cluster_demo_book:start(),
-    Nodes = maps:from_list([{Name, cluster_demo_nodes:start(Name, 1)} || Name <- ?NAMES]),
-    Members = [Node || #{node := Node} <- maps:values(Nodes)],
-    Demo = #demo{book = Book, members = Members, nodes = Nodes},
-    _ = [cluster_demo_nodes:introduce(One, Other) || One <- all(Demo), Other <- all(Demo), One < Other],
-    _ = [start_locks(Node, Demo) || Node <- all(Demo)],
-    ok = await_quorum(?NAMES, Demo),
-    {Acted, InVain} = act(Demo, [fun move/1, fun part/1, fun kill/1, fun pause/1]),
+    Recorder = cluster_demo_recorder:start(),
+    Nodes = test_await:in_parallel(fun(Name) -> test_nodes:start(Name, ?NODE_ARGUMENTS) end, ?NAMES),
+    Demo = #demo{recorder = Recorder, nodes = maps:from_list(lists:zip(?NAMES, [{Node, 1} || Node <- Nodes]))},
+    ok = test_nodes:introduce(Nodes),
+    lists:foreach(fun(Name) -> start_locks(Name, Demo) end, ?NAMES),
+    {Acted, Missing} = act(Demo, [fun await_voting/1, fun move/1, fun partition/1, fun kill/1, fun suspend/1]),
     AtRest = at_rest(Acted),
-    Verdict = cluster_demo_verdict:judge(cluster_demo_book:record(Book), AtRest#{in_vain => InVain}),
-    _ = [cluster_demo_nodes:stop(Node) || Node <- all(Acted)],
+    Verdict = cluster_demo_verdict:judge(cluster_demo_recorder:record(Recorder), AtRest#{missing => Missing}),
+    lists:foreach(fun(Name) -> test_nodes:stop(node_of(Name, Acted)) end, ?NAMES),
     Verdict.
 
 introduction() ->
     #{holder_lease_ms := Holder_ms, at_risk_ms := AtRisk_ms, voter_lease_ms := Voter_ms} = rules(),
     [
-        "Quorum locks of five nodes, n1 to n5, which are processes of this machine. Three votes of five are a lock.",
+        "Quorum locks on five nodes, n1 to n5, on this machine. A lock needs the votes of three nodes.",
         "",
-        "So that it fits into half a minute, times are a quarter of the default ones: a holder counts on a vote for",
-        io_lib:format("~b ms, and hears that it is at risk when ~b ms are left; a voter keeps the vote for ~b ms.", [
-            Holder_ms, AtRisk_ms, Voter_ms
-        ]),
+        "All times are a quarter of the default ones, so that the demo takes half a minute. A holder counts on a vote",
+        io_lib:format("for ~b ms. It receives a message if its lock is at risk, ~b ms before.", [Holder_ms, AtRisk_ms]),
+        io_lib:format("A voter keeps its vote for ~b ms.", [Voter_ms]),
         "",
-        "On each node an actor locks `account', adds one to its number in a register, which looks at fences, and",
-        "gives the lock back. An extra locks shelves for milliseconds, also as a reader, also two at once; what it",
-        "does is counted, and shown if there is trouble.",
+        "On each node an actor locks `account', adds one to its number in a register that checks fences, and unlocks.",
+        "An extra locks shelves for milliseconds, also as a reader, also two at once. The locks of extras are",
+        "counted, and shown only if they fail.",
         "",
-        "seconds  node  name               fence                    what"
+        "seconds  node  name               fence                    event"
     ].
 
-%% One after the other. What was waited for in vain ends it.
+%% One after the other, until one waits without success.
 act(Demo, []) ->
     {Demo, []};
 act(Demo, [Act | Acts]) ->
     try Act(Demo) of
         Next -> act(Next, Acts)
     catch
-        throw:{in_vain, What} -> {Demo, [What]}
+        throw:{missing, What} -> {Demo, [What]}
     end.
 
 %%% Acts
@@ -97,169 +94,132 @@ act(Demo, [Act | Acts]) ->
 move(Demo) ->
     Since = say("--- locks move from node to node", Demo),
     ok = order(?NAMES, {turns, ?TURN_MS}, Demo),
-    _ = [await({"a lock for ~ts", [Name]}, is(granted, [Name]), Since, Demo) || Name <- ?NAMES],
+    await_locks(?NAMES, Since, Demo),
+    %% To show a few more turns.
     ok = timer:sleep(1000),
     Demo.
 
-part(Demo) ->
+partition(Demo) ->
     {Few, Many} = {[n1, n2], [n3, n4, n5]},
     Ready = say("--- n1 is going to keep the lock while it is cut off together with n2", Demo),
     ok = order([n1], keep, Demo),
-    _ = await({"n1 to hold", []}, is(keeps, [n1]), Ready, Demo),
-    Cut = say("*** n1 n2 | n3 n4 n5: cut", Demo),
-    _ = [cluster_demo_nodes:cut(node_of(One, Demo), node_of(Other, Demo)) || One <- Few, Other <- Many],
-    _ = await({"n1 to lose its lock", []}, is(lost, [n1]), Cut, Demo),
+    await("that n1 keeps the lock", is(keeps, [n1]), Ready, Demo),
+    Pairs = [{node_of(One, Demo), node_of(Other, Demo)} || One <- Few, Other <- Many],
+    Cut = say("*** n1 n2 | n3 n4 n5: disconnected", Demo),
+    lists:foreach(fun({One, Other}) -> test_nodes:separate(One, Other) end, Pairs),
+    await("that n1 loses its lock", is(lost, [n1]), Cut, Demo),
     ok = order([n1], {turns, ?TURN_MS}, Demo),
-    _ = await({"the others to have it", []}, is(granted, Many), Cut, Demo),
+    await("a lock for the others", is(granted, Many), Cut, Demo),
+    %% To show that the others continue.
     ok = timer:sleep(1500),
-    _ = [cluster_demo_nodes:introduce(node_of(One, Demo), node_of(Other, Demo)) || One <- Few, Other <- Many],
-    _ = say("*** n1 n2 and n3 n4 n5 can reach each other again", Demo),
-    ok = await_quorum(?NAMES, Demo),
-    Healed = say("    all nodes hear all voters", Demo),
-    _ = [await({"a lock for ~ts", [Name]}, is(granted, [Name]), Healed, Demo) || Name <- Few],
+    lists:foreach(fun({One, Other}) -> test_nodes:introduce([One, Other]) end, Pairs),
+    _ = say("*** n1 n2 and n3 n4 n5 can connect again", Demo),
+    _ = await_voting(Demo),
+    Healed = say("    all voters answer all nodes", Demo),
+    await_locks(Few, Healed, Demo),
     Demo.
 
-kill(#demo{book = Book, nodes = Nodes, members = Members} = Demo) ->
-    Ready = say("--- n2 is going to be killed while it holds", Demo),
+kill(#demo{recorder = Recorder, nodes = Nodes} = Demo) ->
+    Ready = say("--- n2 is going to be killed while it holds the lock", Demo),
     ok = order([n2], keep, Demo),
-    _ = await({"n2 to hold", []}, is(keeps, [n2]), Ready, Demo),
-    Dead = #{life := Life} = node_of(n2, Demo),
+    await("that n2 keeps the lock", is(keeps, [n2]), Ready, Demo),
+    #{n2 := {Dead, Start}} = Nodes,
     Since = canal_lock_quorum_nif:now(),
-    ok = cluster_demo_nodes:kill(Dead),
-    ok = cluster_demo_book:note(Book, {killed, n2, Life}),
-    _ = await({"another one to have the lock", []}, is(granted, ?NAMES -- [n2]), Since, Demo),
-    _ = say("*** n2 is started again, and remembers nothing", Demo),
-    Node = cluster_demo_nodes:start(n2, Life + 1),
-    Restarted = Demo#demo{nodes = Nodes#{n2 := Node}, members = Members},
-    _ = [cluster_demo_nodes:introduce(Node, Other) || Other <- all(Restarted), Other =/= Node],
-    ok = start_locks(Node, Restarted),
-    ok = await_quorum(?NAMES, Restarted),
-    Votes = say("    n2 has heard what is held, and votes", Restarted),
+    ok = test_nodes:kill(Dead),
+    ok = cluster_demo_recorder:note(Recorder, {killed, n2, Start}),
+    await("a lock for another node", is(granted, ?NAMES -- [n2]), Since, Demo),
+    _ = say("*** n2 is started again, without its state", Demo),
+    Restarted = Demo#demo{nodes = Nodes#{n2 := {test_nodes:restart(Dead, ?NODE_ARGUMENTS), Start + 1}}},
+    ok = test_nodes:introduce(all(Restarted)),
+    start_locks(n2, Restarted),
+    _ = await_voting(Restarted),
+    Votes = say("    n2 knows what is locked, and votes", Restarted),
     ok = order([n2], {turns, ?TURN_MS}, Restarted),
-    _ = await({"a lock for n2", []}, is(granted, [n2]), Votes, Restarted),
+    await_locks([n2], Votes, Restarted),
     Restarted.
 
-pause(Demo) ->
-    Ready = say("--- n4 is going to be paused between looking at its lock and writing", Demo),
-    ok = order([n4], {dawdle, ?DAWDLE_MS}, Demo),
-    _ = await({"n4 to look", []}, is(dawdles, [n4]), Ready, Demo),
-    Pause = cluster_demo_nodes:pause(node_of(n4, Demo)),
+suspend(Demo) ->
+    Ready = say("--- n4 is going to be suspended between the check of its lock and the write", Demo),
+    ok = order([n4], {delay, ?DELAY_MS}, Demo),
+    await("that n4 checks its lock", is(delays, [n4]), Ready, Demo),
+    Suspension = test_nodes:suspend(node_of(n4, Demo)),
     try
-        Paused = say("*** n4 is paused (kill -STOP)", Demo),
-        _ = await({"another one to write", []}, fun is_write/1, Paused, Demo),
-        ok
+        Suspended = say("*** n4 is suspended (kill -STOP)", Demo),
+        await("a write of another node", fun is_write_of_another/1, Suspended, Demo)
     after
-        ok = cluster_demo_nodes:resume(Pause)
+        ok = test_nodes:resume(Suspension)
     end,
-    Resumed = say("*** n4 goes on (kill -CONT), and knows of nothing", Demo),
-    _ = await({"n4 to lose its lock", []}, is(lost, [n4]), Resumed, Demo),
+    Resumed = say("*** n4 is resumed (kill -CONT), and has not noticed", Demo),
+    await("that n4 loses its lock", is(lost, [n4]), Resumed, Demo),
     ok = order([n4], {turns, ?TURN_MS}, Demo),
-    _ = await({"a lock for n4", []}, is(granted, [n4]), Resumed, Demo),
+    await_locks([n4], Resumed, Demo),
     Demo.
 
-%% What is left when nobody wants anything any more, and members have had the time to forget.
+%% What is left when no client wants a lock any more. The nodes get the time that they need to forget.
 at_rest(#demo{nodes = Nodes} = Demo) ->
-    Since = say("--- everybody gives back, and rests", Demo),
+    Since = say("--- all clients unlock and rest", Demo),
     ok = order(?NAMES, rest, Demo),
-    Rests = fun(Client) -> fun({_, Who, What}) -> {Who, What} =:= {Client, rests} end end,
-    _ = [
-        cluster_demo_book:await(Demo#demo.book, Since, Rests(Client), ?AWAIT_MS)
-     || #{name := Name, life := Life} <- all(Demo), Role <- [actor, extra], Client <- [{Name, Life, Role}]
-    ],
-    Deadline_ms = erlang:monotonic_time(millisecond) + ?AWAIT_MS,
-    States = at_rest_by(Deadline_ms, Demo),
-    {Locks, Silent} = cluster_demo_nodes:call(maps:get(n1, Nodes), canal_lock_quorum, locks, []),
-    _ = say("--- nothing is left to wait for", Demo),
+    Clients = [{Name, Start, Role} || {Name, {_, Start}} <- maps:to_list(Nodes), Role <- [actor, extra]],
+    Rests = fun(Client) -> fun({_, Who, Type}) -> {Who, Type} =:= {Client, rests} end end,
+    _ = [cluster_demo_recorder:await(Demo#demo.recorder, Since, Rests(Client), ?AWAIT_MS) || Client <- Clients],
+    States = test_await:last_value(
+        [{Name, cluster_demo_verdict:empty()} || Name <- ?NAMES],
+        fun() -> [{Name, test_quorum_cluster:state(node_of(Name, Demo))} || Name <- ?NAMES] end,
+        ?AWAIT_MS
+    ),
+    {Locks, Silent} = test_nodes:call(node_of(n1, Demo), fun canal_lock_quorum:locks/0),
+    _ = say("--- the end", Demo),
     #{nodes => States, locks => Locks, silent => Silent}.
-
-%% Whatever they are then; the verdict says what is wrong with it.
-at_rest_by(Deadline_ms, Demo) ->
-    States = [{Name, state(Node)} || #{name := Name} = Node <- all(Demo)],
-    IsEmpty = lists:all(fun cluster_demo_verdict:is_empty/1, States),
-    case IsEmpty orelse erlang:monotonic_time(millisecond) > Deadline_ms of
-        true ->
-            States;
-        false ->
-            ok = timer:sleep(?POLL_MS),
-            at_rest_by(Deadline_ms, Demo)
-    end.
 
 %%% Nodes
 
 all(#demo{nodes = Nodes}) ->
-    maps:values(Nodes).
+    [Node || {Node, _} <- maps:values(Nodes)].
 
 node_of(Name, #demo{nodes = Nodes}) ->
-    maps:get(Name, Nodes).
+    {Node, _} = maps:get(Name, Nodes),
+    Node.
 
-start_locks(#{name := Name, life := Life} = Node, #demo{book = Book, members = Members}) ->
-    Options = #{members => Members, rules => rules(), reconnect_ms => 200},
-    ok = cluster_demo_nodes:call(Node, ?MODULE, start_here, [Options]),
-    cluster_demo_nodes:call(Node, cluster_demo_client, start, [{Name, Life}, cluster_demo_book:port(Book)]).
+start_locks(Name, #demo{recorder = Recorder, nodes = Nodes} = Demo) ->
+    {Node, Start} = maps:get(Name, Nodes),
+    Members = test_quorum_cluster:members(all(Demo)),
+    ok = test_quorum_cluster:start(Node, #{members => Members, rules => rules(), reconnect_ms => 200}),
+    test_nodes:call(Node, fun() -> cluster_demo_client:start({Name, Start}, Recorder) end).
 
-%% On the node. The process that calls this is none that stays.
--spec start_here(canal_lock_quorum:options()) -> ok.
-start_here(Options) ->
-    {ok, Supervisor} = canal_lock_quorum:start_link(Options),
-    true = unlink(Supervisor),
-    ok.
-
-state(Node) ->
-    cluster_demo_nodes:call(Node, ?MODULE, state_here, []).
-
-%% On the node: by its status, and of its voter what the status does not tell, whether it keeps a vote or a place in a
-%% line for anybody.
--spec state_here() -> #{atom() => term()}.
-state_here() ->
-    #{members := Members} = Status = canal_lock_quorum:status(),
-    #{empty := IsEmpty} = canal_lock_quorum_voter:state(),
-    Numbers = maps:with([voting, held, waiting, pending_unlocks], Status),
-    Numbers#{answering => length([Node || #{node := Node, answers := true} <- Members]), voter_empty => IsEmpty}.
-
-%% All of them vote, and hear all voters.
-await_quorum(Names, Demo) ->
-    await_quorum(erlang:monotonic_time(millisecond) + ?AWAIT_MS, Names, Demo).
-
-await_quorum(Deadline_ms, Names, Demo) ->
-    Ready = [
-        Name
-     || Name <- Names,
-        #{answering := 5, voting := true} <- [state(node_of(Name, Demo))]
-    ],
-    case erlang:monotonic_time(millisecond) > Deadline_ms of
-        _ when Ready =:= Names ->
-            ok;
-        true ->
-            throw({in_vain, "nodes to hear each other"});
-        false ->
-            ok = timer:sleep(?POLL_MS),
-            await_quorum(Deadline_ms, Names, Demo)
+await_voting(Demo) ->
+    try
+        ok = test_quorum_cluster:await_voting(all(Demo)),
+        Demo
+    catch
+        error:_ -> throw({missing, "votes of all nodes"})
     end.
 
 order(Names, Order, Demo) ->
-    _ = [ok = cluster_demo_client:order(node_of(Name, Demo), Order) || Name <- Names],
-    ok.
+    lists:foreach(fun(Name) -> cluster_demo_client:order(node_of(Name, Demo), Order) end, Names).
 
-%%% What happens
+%%% Events
 
-%% When it was said.
-say(Text, #demo{book = Book}) ->
+%% Prints the text. Returns the time.
+say(Text, #demo{recorder = Recorder}) ->
     Now = canal_lock_quorum_nif:now(),
-    ok = cluster_demo_book:note(Book, {said, Text}),
+    ok = cluster_demo_recorder:note(Recorder, {said, Text}),
     Now.
 
-await({Format, Arguments}, Is, Since, #demo{book = Book}) ->
-    case cluster_demo_book:await(Book, Since, Is, ?AWAIT_MS) of
-        none -> throw({in_vain, io_lib:format(Format, Arguments)});
-        Event -> Event
+await_locks(Names, Since, Demo) ->
+    lists:foreach(fun(Name) -> await(["a lock for ", atom_to_list(Name)], is(granted, [Name]), Since, Demo) end, Names).
+
+await(What, Is, Since, #demo{recorder = Recorder}) ->
+    case cluster_demo_recorder:await(Recorder, Since, Is, ?AWAIT_MS) of
+        none -> throw({missing, What});
+        _Event -> ok
     end.
 
-%% By an actor of these nodes.
+%% An event of an actor of these nodes.
 is(Wanted, Names) ->
     fun
-        ({_, {Node, _, actor}, {What, _}}) -> What =:= Wanted andalso lists:member(Node, Names);
+        ({_, {Node, _, actor}, {Type, _}}) -> Type =:= Wanted andalso lists:member(Node, Names);
         (_) -> false
     end.
 
-is_write({_, {Node, _, actor}, {{write, _, _, _}, _, {ok, _}, _}}) -> Node =/= n4;
-is_write(_) -> false.
+is_write_of_another({_, {Node, _, actor}, {{write, _, _, _}, _, {ok, _}, _}}) -> Node =/= n4;
+is_write_of_another(_) -> false.

@@ -1,9 +1,9 @@
-%% Runs on the nodes, and uses the locks: adds one to the number of a name while it holds that name, and tells the
-%% book what it sees.
+%% The clients of the demo. They run on the nodes, lock a name, add one to its number in the register, and report what
+%% they see to cluster_demo_recorder.
 %%
-%% There are two on each node. The `actor' does what the demo orders, with the name `account'; what it does is shown.
-%% The `extra' locks other names all the time, alone, as a reader or two at once, for milliseconds; what it does is
-%% counted.
+%% Each node has two. The `actor' locks the name `account' as the demo orders; the screen shows what it does. The
+%% `extra' locks other names all the time, as a writer, as a reader or two names at once, for milliseconds; its locks
+%% are only counted.
 -module(cluster_demo_client).
 
 -export([start/2, order/2]).
@@ -13,17 +13,17 @@
 -type role() :: actor | extra.
 
 -type order() ::
-    %% Lock, work for so long, give back; again and again.
-    {turns, Work_ms :: pos_integer()}
-    %% Lock, and give it back when there is another order.
+    %% Lock, hold for this time, unlock; repeatedly.
+    {turns, Hold_ms :: pos_integer()}
+    %% Lock, and unlock when there is another order.
     | keep
-    %% Lock, look, do nothing for so long, and write without another look; once.
-    | {dawdle, pos_integer()}
+    %% Lock, check, wait for this time, and write without another check; once.
+    | {delay, Delay_ms :: pos_integer()}
     | rest.
 
 -record(client, {
     role :: role(),
-    line :: cluster_demo_book:line(),
+    connection :: cluster_demo_recorder:connection(),
     order = rest :: order(),
     locks = 0 :: non_neg_integer()
 }).
@@ -31,33 +31,34 @@
 -define(ACCOUNT, account).
 -define(SHELVES, [{shelf, Number} || Number <- [1, 2, 3]]).
 -define(LOCK_MS, 8000).
-%% When there is no quorum.
--define(AGAIN_MS, 800).
--define(LOOK_EVERY_MS, 10).
--define(EXTRA_WORK_MS, 20).
+%% The pause after a refusal: without a quorum a request is refused at once.
+-define(PAUSE_AFTER_REFUSAL_MS, 800).
+-define(CHECK_EVERY_MS, 10).
+-define(EXTRA_HOLD_MS, 20).
 -define(EXTRA_PAUSE_MS, 60).
 
-%% Both of this node, in a process each that ends with it.
--spec start({Node :: atom(), Life :: pos_integer()}, inet:port_number()) -> ok.
-start({Node, Life}, Port) ->
-    _ = [spawn(fun() -> init(Role, {Node, Life, Role}, Port) end) || Role <- [actor, extra]],
+%% Both clients of this node.
+-spec start({Node :: atom(), Start :: pos_integer()}, cluster_demo_recorder:recorder()) -> ok.
+start({Node, Start}, Recorder) ->
+    _ = [spawn(fun() -> init(Role, {Node, Start, Role}, Recorder) end) || Role <- [actor, extra]],
     ok.
 
--spec order(cluster_demo_nodes:a_node(), order()) -> ok.
+%% To the actor of the node; to rest, to both clients.
+-spec order(test_nodes:a_node(), order()) -> ok.
 order(Node, Order) ->
-    _ = [cluster_demo_nodes:send(Node, process(actor), {order, Order}) || Order =/= rest],
-    _ = [cluster_demo_nodes:send(Node, process(Role), {order, rest}) || Order =:= rest, Role <- [actor, extra]],
+    Roles = case Order of rest -> [actor, extra]; _ -> [actor] end,
+    _ = test_nodes:call(Node, fun() -> [process(Role) ! {order, Order} || Role <- Roles] end),
     ok.
 
 process(actor) -> cluster_demo_actor;
 process(extra) -> cluster_demo_extra.
 
-init(Role, Who, Port) ->
+init(Role, Client, Recorder) ->
     true = register(process(Role), self()),
-    Line = cluster_demo_book:connect(Port, Who),
+    Connection = cluster_demo_recorder:connect(Recorder, Client),
     case Role of
-        actor -> rest(#client{role = Role, line = Line});
-        extra -> work(#client{role = Role, line = Line, order = {turns, ?EXTRA_WORK_MS}})
+        actor -> rest(#client{role = Role, connection = Connection});
+        extra -> work(#client{role = Role, connection = Connection, order = {turns, ?EXTRA_HOLD_MS}})
     end.
 
 rest(Client) ->
@@ -69,36 +70,36 @@ rest(Client) ->
 work(#client{order = rest} = Client) ->
     rest(Client);
 work(#client{role = Role} = Client) ->
-    {Mode, Names} = wanted(Role),
+    {Mode, Names} = names_for(Role),
     case lock(Mode, Names) of
         {ok, Held} ->
             Number = Client#client.locks + 1,
             Lock = {Number, Mode, Names, canal_lock_quorum:fence(Held)},
             ok = tell({granted, Lock}, Client),
-            next(use(Held, Lock, what_for(Client#client{locks = Number})));
-        {error, Why} ->
-            ok = tell({refused, Names, Why}, Client),
-            next(Client, ?AGAIN_MS)
+            next(use(Held, Lock, latest_order(Client#client{locks = Number})));
+        {error, Reason} ->
+            ok = tell({refused, Names, Reason}, Client),
+            next(Client, ?PAUSE_AFTER_REFUSAL_MS)
     end.
 
-%% Another order may have come while it waited for the lock. To rest it gives this one back first.
-what_for(Client) ->
+%% Another order may have arrived during the wait for the lock. The order to rest is executed after this lock.
+latest_order(Client) ->
     receive
-        {order, Order} when Order =/= rest -> what_for(Client#client{order = Order})
+        {order, Order} when Order =/= rest -> latest_order(Client#client{order = Order})
     after 0 -> Client
     end.
 
-wanted(actor) ->
+names_for(actor) ->
     {write, [?ACCOUNT]};
-wanted(extra) ->
-    One = any_of(?SHELVES),
+names_for(extra) ->
+    One = one_of(?SHELVES),
     case rand:uniform(5) of
-        1 -> {write, lists:usort([One, any_of(?SHELVES)])};
+        1 -> {write, lists:usort([One, one_of(?SHELVES)])};
         2 -> {write, [One]};
         _ -> {read, [One]}
     end.
 
-any_of(List) ->
+one_of(List) ->
     lists:nth(rand:uniform(length(List)), List).
 
 lock(read, [Name]) -> canal_lock_quorum:rlock(Name, ?LOCK_MS);
@@ -106,10 +107,9 @@ lock(write, [Name]) -> canal_lock_quorum:lock(Name, ?LOCK_MS);
 lock(write, Names) -> canal_lock_quorum:lock_many(Names, ?LOCK_MS).
 
 next(#client{role = extra} = Client) -> next(Client, rand:uniform(?EXTRA_PAUSE_MS));
-next(#client{order = {dawdle, _}} = Client) -> next(Client#client{order = rest}, 0);
+next(#client{order = {delay, _}} = Client) -> next(Client#client{order = rest}, 0);
 next(Client) -> next(Client, 0).
 
-%% Another order may have come.
 next(Client, Pause_ms) ->
     receive
         {order, Order} -> next(Client#client{order = Order}, Pause_ms)
@@ -121,30 +121,28 @@ next(Client, Pause_ms) ->
 use(Held, {_, Mode, Names, _} = Lock, Client) ->
     Request = case Mode of read -> look; write -> read end,
     Values = [{Name, Value} || Name <- Names, {ok, Value} <- [ask({Request, Name}, Held, Lock, Client)]],
-    finish(hold(Held, Lock, work_ms(Client), Client), Values, Held, Lock).
+    finish(hold(Held, Lock, Client), Values, Held, Lock).
 
-work_ms(#client{order = {turns, Work_ms}, role = extra}) -> rand:uniform(Work_ms);
-work_ms(#client{order = {turns, Work_ms}}) -> Work_ms;
-work_ms(#client{order = Order}) -> Order.
-
-%% Until the time is over, there is another order, or the lock is lost.
-hold(Held, Lock, keep, Client) ->
+%% Until the time is over, another order arrives, or the lock is lost.
+hold(Held, Lock, #client{order = keep} = Client) ->
     ok = tell({keeps, Lock}, Client),
     hold_until(infinity, Held, Lock, Client);
-hold(Held, Lock, {dawdle, Dawdle_ms}, Client) ->
-    case look(Held, Lock, Client) of
+hold(Held, Lock, #client{order = {delay, Delay_ms}} = Client) ->
+    case check(Held, Lock, Client) of
         true ->
-            ok = tell({dawdles, Lock}, Client),
-            ok = timer:sleep(Dawdle_ms),
-            {dawdled, Client};
+            ok = tell({delays, Lock}, Client),
+            %% The delay in which the demo suspends the node.
+            ok = timer:sleep(Delay_ms),
+            {delayed, Client};
         false ->
             {held, Client}
     end;
-hold(Held, Lock, Work_ms, Client) ->
-    hold_until(erlang:monotonic_time(millisecond) + Work_ms, Held, Lock, Client).
+hold(Held, Lock, #client{order = {turns, Turn_ms}, role = Role} = Client) ->
+    Hold_ms = case Role of extra -> rand:uniform(Turn_ms); actor -> Turn_ms end,
+    hold_until(erlang:monotonic_time(millisecond) + Hold_ms, Held, Lock, Client).
 
 hold_until(Until_ms, Held, Lock, Client) ->
-    IsHeld = look(Held, Lock, Client),
+    IsHeld = check(Held, Lock, Client),
     receive
         {canal_lock_quorum, at_risk, Held} ->
             ok = tell({at_risk, Lock}, Client),
@@ -154,12 +152,10 @@ hold_until(Until_ms, Held, Lock, Client) ->
             {lost, Client};
         {order, Order} when Until_ms =:= infinity ->
             {held, Client#client{order = Order}}
-    after ?LOOK_EVERY_MS ->
-        %% Integers are less than atoms.
-        case erlang:monotonic_time(millisecond) < Until_ms of
-            true -> hold_until(Until_ms, Held, Lock, Client);
-            false when IsHeld -> {held, Client};
-            %% The message is on its way.
+    after ?CHECK_EVERY_MS ->
+        %% An integer is less than `infinity'. If the lock is not held, the message that it is lost will arrive.
+        case IsHeld andalso erlang:monotonic_time(millisecond) >= Until_ms of
+            true -> {held, Client};
             false -> hold_until(Until_ms, Held, Lock, Client)
         end
     end.
@@ -167,56 +163,55 @@ hold_until(Until_ms, Held, Lock, Client) ->
 finish({lost, Client}, _Values, _Held, _Lock) ->
     Client;
 finish({How, Client}, Values, Held, {_, Mode, _, _} = Lock) ->
-    case How =:= dawdled orelse look(Held, Lock, Client) of
+    case How =:= delayed orelse check(Held, Lock, Client) of
         true ->
             _ = [ask({write, Name, Value + 1}, Held, Lock, Client) || {Name, Value} <- Values, Mode =:= write],
-            give_back(Held, Lock, Client);
+            unlock(Held, Lock, Client);
         false ->
-            ok = tell({gives_up, Lock}, Client),
+            ok = tell({abandons, Lock}, Client),
             await_lost(Held, Lock, Client)
     end.
 
-%% Now and then it is waited for.
-give_back(Held, {Number, _, _, _} = Lock, Client) ->
-    ok = tell({gives_back, Lock}, Client),
+%% Every fourth unlock waits for a quorum.
+unlock(Held, {Number, _, _, _} = Lock, Client) ->
+    ok = tell({unlocks, Lock}, Client),
     Answer =
         case Number rem 4 of
             0 -> canal_lock_quorum:unlock(Held);
             _ -> canal_lock_quorum:try_unlock(Held)
         end,
-    ok = tell({given, Lock, Answer}, Client),
+    ok = tell({unlocked, Lock, Answer}, Client),
     case Answer of
         {error, not_held} -> await_lost(Held, Lock, Client);
-        _ -> forget(Held, Client)
+        _ -> flush(Held, Client)
     end.
 
 await_lost(Held, Lock, Client) ->
     receive
         {canal_lock_quorum, lost, Held} ->
             ok = tell({lost, Lock}, Client),
-            forget(Held, Client)
+            flush(Held, Client)
     end.
 
-%% That it was at risk is of no interest any more.
-forget(Held, Client) ->
+flush(Held, Client) ->
     receive
-        {canal_lock_quorum, _, Held} -> forget(Held, Client)
+        {canal_lock_quorum, _, Held} -> flush(Held, Client)
     after 0 -> Client
     end.
 
-look(Held, Lock, Client) ->
+check(Held, Lock, Client) ->
     Began_ns = canal_lock_quorum_nif:now(),
     IsHeld = canal_lock_quorum:held(Held),
     Ended_ns = canal_lock_quorum_nif:now(),
     _ = [ok = tell({held, Lock, Began_ns, Ended_ns}, Client) || IsHeld],
     IsHeld.
 
-%% The register, with the fence; and tells what it has answered to whom.
-ask(What, Held, {_, _, _, Fence} = Lock, #client{line = Line} = Client) ->
-    Request = erlang:insert_element(3, What, Fence),
-    Answer = cluster_demo_book:ask(Line, Request),
-    ok = tell({Request, Lock, Answer, look(Held, Lock, Client)}, Client),
+%% A request to the register with the fence of the lock. Reports its answer.
+ask(Request, Held, {_, _, _, Fence} = Lock, #client{connection = Connection} = Client) ->
+    Fenced = erlang:insert_element(3, Request, Fence),
+    Answer = cluster_demo_recorder:ask(Connection, Fenced),
+    ok = tell({Fenced, Lock, Answer, check(Held, Lock, Client)}, Client),
     Answer.
 
-tell(What, #client{line = Line}) ->
-    cluster_demo_book:tell(Line, What).
+tell(Type, #client{connection = Connection}) ->
+    cluster_demo_recorder:tell(Connection, Type).

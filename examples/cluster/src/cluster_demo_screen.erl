@@ -1,13 +1,12 @@
-%% Shows what happens when it does: a line for each event, as plain text. What the extras do is counted by the
-%% verdict; of them only trouble is shown.
+%% Prints events as they arrive, one line each, as plain text. Of the extras it prints only failures.
 -module(cluster_demo_screen).
 
 -export([show/2, say/1]).
 
--spec show(cluster_demo_book:event(), Zero_ns :: integer()) -> ok.
-show({At_ns, Who, What}, Zero_ns) ->
-    case is_shown(Who, What) of
-        true -> say(io_lib:format("~7.3f  ~-3ts ~ts", [(At_ns - Zero_ns) / 1.0e9, name(Who), text(What)]));
+-spec show(cluster_demo_recorder:event(), Zero_ns :: integer()) -> ok.
+show({At_ns, Client, Type}, Zero_ns) ->
+    case is_shown(Client, Type) of
+        true -> say(io_lib:format("~7.3f  ~-3ts ~ts", [(At_ns - Zero_ns) / 1.0e9, name(Client), text(Type)]));
         false -> ok
     end.
 
@@ -22,39 +21,37 @@ is_shown(_, {held, _, _, _}) -> false;
 is_shown(_, rests) -> false;
 is_shown({_, _, actor}, {{write, _, _, _}, _, {ok, _}, _}) -> true;
 is_shown(_, {_, _, {ok, _}, _}) -> false;
-is_shown(_, {given, _, ok}) -> false;
+is_shown(_, {unlocked, _, ok}) -> false;
 is_shown({_, _, extra}, {granted, _}) -> false;
-is_shown({_, _, extra}, {gives_back, _}) -> false;
+is_shown({_, _, extra}, {unlocks, _}) -> false;
 is_shown({_, _, extra}, {refused, _, _}) -> false;
 is_shown(_, _) -> true.
 
 text({said, Text}) -> Text;
 text({killed, Node, _}) -> io_lib:format("*** ~ts is killed (kill -9)", [Node]);
-text({refused, Names, Why}) -> [column(names(Names), ""), io_lib:format("refused: ~ts", [Why])];
-text({{look, _, _}, Lock, Answer, _}) -> [column(Lock), answer("looks at", Answer)];
-text({{read, _, _}, Lock, Answer, _}) -> [column(Lock), answer("reads", Answer)];
-text({{write, _, _, _}, Lock, Answer, _}) -> [column(Lock), answer("writes", Answer)];
-text({given, Lock, Answer}) -> [column(Lock), given(Answer)];
-text({What, Lock}) -> [column(Lock), text_of(What)].
+text({refused, Names, Reason}) -> [columns(names(Names), ""), io_lib:format("refused: ~ts", [Reason])];
+text({{look, _, _}, Lock, Answer, _}) -> [columns(Lock), answer("looks at", Answer)];
+text({{read, _, _}, Lock, Answer, _}) -> [columns(Lock), answer("reads", Answer)];
+text({{write, _, _, _}, Lock, Answer, _}) -> [columns(Lock), answer("writes", Answer)];
+text({unlocked, Lock, {error, not_held}}) -> [columns(Lock), "unlock refused: not held"];
+text({unlocked, Lock, {error, timeout}}) -> [columns(Lock), "unlocked, but no quorum has answered"];
+text({Type, Lock}) -> [columns(Lock), text_of(Type)].
 
 text_of(granted) -> "granted";
 text_of(at_risk) -> "AT RISK: voters do not answer";
 text_of(lost) -> "LOST";
-text_of(gives_back) -> "gives it back";
-text_of(gives_up) -> "finds it lost, and writes nothing";
-text_of(dawdles) -> "has looked: it is held; will write soon, without another look";
-text_of(keeps) -> "keeps it".
+text_of(unlocks) -> "unlocks";
+text_of(abandons) -> "finds the lock lost, and does not write";
+text_of(delays) -> "has checked that it holds the lock; writes later without another check";
+text_of(keeps) -> "keeps the lock".
 
-given({error, not_held}) -> "did not hold it";
-given({error, timeout}) -> "has given it back, and no quorum has answered".
+answer(Verb, {ok, Value}) -> io_lib:format("~ts ~b", [Verb, Value]);
+answer(Verb, {refused, Highest}) -> io_lib:format("~ts: REFUSED, the register has seen fence ~b", [Verb, Highest]).
 
-answer(Does, {ok, Value}) -> io_lib:format("~ts ~b", [Does, Value]);
-answer(Does, {refused, Highest}) -> io_lib:format("~ts: REFUSED by the register, which has seen ~b", [Does, Highest]).
+columns({_, Mode, Names, Fence}) ->
+    columns(["read " || Mode =:= read] ++ [names(Names)], io_lib:format("fence ~b", [Fence])).
 
-column({_, Mode, Names, Fence}) ->
-    column(["read " || Mode =:= read] ++ [names(Names)], io_lib:format("fence ~b", [Fence])).
-
-column(Names, Fence) ->
+columns(Names, Fence) ->
     io_lib:format("~-18ts ~-24ts", [Names, Fence]).
 
 names(Names) ->

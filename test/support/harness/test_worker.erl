@@ -1,5 +1,5 @@
-%% A process that does what a test orders, one thing after the other, and dies with the test at the latest. The
-%% permits that it acquires are its own, so a test can have as many holders as it likes.
+%% A process that executes the orders of a test, one after the other, and ends when the test ends. The permits that it
+%% acquires are its own, so a test can have any number of holders.
 -module(test_worker).
 
 -export([start/0, start/1, start_on/1, holder/1, take/1, order/2, send_order/2, kill/1, release_then_die/2]).
@@ -9,25 +9,25 @@ start() ->
     Test = self(),
     spawn(fun() -> obey(monitor(process, Test)) end).
 
-%% With a first order, and what came of it.
+%% Also executes a first order and returns its answer.
 -spec start(fun(() -> Answer)) -> {pid(), Answer}.
 start(Order) ->
     Worker = start(),
     {Worker, order(Worker, Order)}.
 
-%% On this scheduler. The VM leaves processes that do little together on one, where they never run at the same time.
+%% On this scheduler. The VM keeps processes that do little on one scheduler, where they never run at the same time.
 -spec start_on(Scheduler :: pos_integer()) -> pid().
 start_on(Scheduler) ->
     Test = self(),
     spawn_opt(fun() -> obey(monitor(process, Test)) end, [{scheduler, Scheduler}]).
 
-%% One that has taken so many permits of each key.
+%% A worker that holds these numbers of permits.
 -spec holder(#{canal_lock:key() => non_neg_integer()}) -> pid().
 holder(Wanted) ->
     {Holder, Wanted} = start(fun() -> take(Wanted) end),
     Holder.
 
-%% Takes them for the caller.
+%% Acquires them for the caller.
 -spec take(Wanted) -> Wanted when Wanted :: #{canal_lock:key() => non_neg_integer()}.
 take(Wanted) ->
     [
@@ -46,14 +46,14 @@ order(Worker, Order) ->
         demonitor(Monitor, [flush])
     end.
 
-%% The answer comes as `{Ref, Answer}'.
+%% The answer arrives as the message `{Ref, Answer}'.
 -spec send_order(pid(), fun(() -> term())) -> Ref :: reference().
 send_order(Worker, Order) ->
     Ref = make_ref(),
     Worker ! {order, self(), Ref, Order},
     Ref.
 
-%% Dead when this returns; P4: its permits may come back a little later.
+%% They are dead when this returns. P4: the VM may release their permits shortly after that.
 -spec kill(pid() | [pid()]) -> ok.
 kill(Worker) when is_pid(Worker) ->
     kill([Worker]);
@@ -61,7 +61,7 @@ kill(Workers) ->
     [exit(Worker, kill) || Worker <- Workers],
     test_await:down(Workers).
 
-%% The order is the last thing that it does: nothing comes between it and the death.
+%% The worker executes the order and ends immediately after it.
 -spec release_then_die(pid(), fun(() -> term())) -> ok.
 release_then_die(Worker, Order) ->
     Worker ! {last_order, Order},

@@ -1,18 +1,18 @@
-%% Clusters for tests of the quorum locks: nodes of test_nodes that connect by nobody but canal_lock_quorum
-%% itself, with leases so short that a test can wait for their end.
+%% Clusters with quorum locks, for tests. Only canal_lock_quorum connects the nodes. Leases are short, so a test can
+%% wait until one expires.
 -module(test_quorum_cluster).
 
 -export([tests/2, tests/3, tests/4, rules/0, options/1]).
--export([members/1, start/2, start_all/1, stop/1, await_voting/1, await_quorum/1, is_empty/1, await_empty/1]).
--export([introduce/1, isolate/2, heal/1, call/2, worker/1, order/2, send_order/2]).
+-export([members/1, start/2, start_all/1, stop/1, state/1, await_voting/1, await_status/3, await_empty/1]).
+-export([isolate/2, heal/1]).
+-export([call/2, worker/1, order/2, send_order/2]).
 -export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
 
 -type a_node() :: test_nodes:a_node().
 -type worker() :: test_nodes:worker().
+-type tests() :: [{Title :: string(), fun(([a_node()]) -> term())}].
 
--define(NOBODYS_PORT, 1).
-
-%% A tenth of what clusters run with.
+%% A tenth of the default rules.
 -spec rules() -> #{atom() => pos_integer()}.
 rules() ->
     #{
@@ -27,7 +27,7 @@ rules() ->
         at_risk_ms => 400
     }.
 
-%% Of a member of such nodes.
+%% Of each member of a cluster of these nodes.
 -spec options([a_node()]) -> canal_lock_quorum:options().
 options(Nodes) ->
     #{members => members(Nodes), reconnect_ms => 100, rules => rules()}.
@@ -36,17 +36,17 @@ options(Nodes) ->
 members(Nodes) ->
     [test_nodes:name(Node) || Node <- Nodes].
 
--spec tests(pos_integer(), [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
+-spec tests(pos_integer(), tests()) -> term().
 tests(Count, Tests) ->
     tests(Count, [], Tests).
 
--spec tests(pos_integer(), [string()], [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
+-spec tests(pos_integer(), [string()], tests()) -> term().
 tests(Count, Arguments, Tests) ->
     tests(Count, Arguments, fun(_, Nodes) -> options(Nodes) end, Tests).
 
-%% Whatever a test has been about, in the end there is no vote and no lock on any node that is still there, once its
-%% workers have died. Each member has options of its own, which agree in what has to be the same.
--spec tests(pos_integer(), [string()], Options, [{string(), fun()}]) -> term() when
+%% Each member has options of its own. After each test no vote and no lock remains on any node that is alive, once the
+%% workers of the test are dead.
+-spec tests(pos_integer(), [string()], Options, tests()) -> term() when
     Options :: fun((a_node(), [a_node()]) -> canal_lock_quorum:options()).
 tests(Count, Arguments, Options, Tests) ->
     test_nodes:tests(Count, Arguments, [
@@ -64,35 +64,26 @@ run(Test, Members, Nodes) ->
         [stop(Node) || Node <- Nodes]
     end.
 
-%% And waits until all of them vote.
+%% Returns when all members vote.
 -spec start_all([{a_node(), canal_lock_quorum:options()}]) -> ok.
 start_all(Members) ->
     Nodes = [Node || {Node, _} <- Members],
-    introduce(Nodes),
+    test_nodes:introduce(Nodes),
     [start(Node, Options) || {Node, Options} <- Members],
     await_voting(Nodes).
 
-%% Each learns where the others listen.
--spec introduce([a_node()]) -> ok.
-introduce(Nodes) ->
-    [test_nodes:introduce(One, Other) || One <- Nodes, Other <- Nodes, One =/= Other],
-    ok.
-
-%% Cuts the connections of a node with others; each tries again and again, and is told of a port where nobody listens.
+%% Separates a node from others. The nodes keep trying to connect.
 -spec isolate(a_node(), [a_node()]) -> ok.
 isolate(Node, Others) ->
-    Pairs = [{Node, Other} || Other <- Others] ++ [{Other, Node} || Other <- Others],
-    [call(One, fun() -> test_epmd:tell(Name, ?NOBODYS_PORT) end) || {One, {_, Name}} <- Pairs],
-    [test_nodes:cut(Node, Other) || Other <- Others],
-    ok.
+    lists:foreach(fun(Other) -> test_nodes:separate(Node, Other) end, Others).
 
-%% When it returns they are connected by themselves, and vote.
+%% Returns when canal_lock_quorum has connected these nodes, which are all members, and all vote.
 -spec heal([a_node()]) -> ok.
 heal(Nodes) ->
-    introduce(Nodes),
+    test_nodes:introduce(Nodes),
     await_voting(Nodes).
 
-%% Its parent does not end with it, as a supervisor.
+%% The caller on the node ends, the locks go on.
 -spec start(a_node(), canal_lock_quorum:options()) -> ok.
 start(Node, Options) ->
     call(Node, fun() ->
@@ -107,43 +98,39 @@ stop(Node) ->
     is_started(Node) andalso call(Node, fun canal_lock_quorum:stop/0),
     ok.
 
-is_started(Node = {Peer, _}) ->
-    is_process_alive(Peer) andalso call(Node, fun() -> whereis(canal_lock_quorum) end) =/= undefined.
+is_started(Node) ->
+    test_nodes:is_alive(Node) andalso call(Node, fun() -> whereis(canal_lock_quorum) end) =/= undefined.
 
+%% The status of a node. `answering': how many members answer. `voter_empty': its voter has no vote and no request.
+-spec state(a_node()) -> #{atom() => term()}.
+state(Node) ->
+    call(Node, fun state_here/0).
+
+state_here() ->
+    #{members := Members} = Status = canal_lock_quorum:status(),
+    #{empty := IsEmpty} = canal_lock_quorum_voter:state(),
+    (maps:with([voting, quorum, held, waiting, pending_unlocks], Status))#{
+        answering => length([Name || #{node := Name, answers := true} <- Members]), voter_empty => IsEmpty
+    }.
+
+%% Until the state of each of these nodes, which are all members, says that it votes and that all members answer.
 -spec await_voting([a_node()]) -> ok.
 await_voting(Nodes) ->
-    Told = fun() -> maps:with([voting, quorum], canal_lock_quorum:status()) end,
-    [call(Node, fun() -> test_await:value(#{voting => true, quorum => true}, Told) end) || Node <- Nodes],
-    [await_answers(Node, length(Nodes)) || Node <- Nodes],
-    ok.
+    await_states(#{voting => true, quorum => true, answering => length(Nodes)}, Nodes).
 
-%% From so many members.
-await_answers(Node, Count) ->
-    call(Node, fun() ->
-        test_await:value(Count, fun() ->
-            #{members := Members} = canal_lock_quorum:status(),
-            length([Name || #{node := Name, answers := true} <- Members])
-        end)
-    end).
-
--spec await_quorum(a_node()) -> ok.
-await_quorum(Node) ->
-    call(Node, fun() -> test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end) end).
-
--spec is_empty(a_node()) -> boolean().
-is_empty(Node) ->
-    call(Node, fun is_empty_here/0).
-
-is_empty_here() ->
-    #{empty := NoVotes} = canal_lock_quorum_voter:state(),
-    NoVotes andalso maps:with([held, waiting, pending_unlocks], canal_lock_quorum:status()) =:=
-        #{held => 0, waiting => 0, pending_unlocks => 0}.
-
-%% No vote and no place in a line, no lock and no request.
+%% Until the nodes have no vote, no lock and no request.
 -spec await_empty([a_node()]) -> ok.
 await_empty(Nodes) ->
-    [call(Node, fun() -> test_await:value(true, fun is_empty_here/0) end) || Node <- Nodes],
-    ok.
+    await_states(#{voter_empty => true, held => 0, waiting => 0, pending_unlocks => 0}, Nodes).
+
+await_states(Wanted, Nodes) ->
+    Await = fun() -> test_await:value(Wanted, fun() -> maps:with(maps:keys(Wanted), state_here()) end) end,
+    lists:foreach(fun(Node) -> call(Node, Await) end, Nodes).
+
+%% Until an element of the status of a node has this value.
+-spec await_status(a_node(), atom(), term()) -> ok.
+await_status(Node, Key, Value) ->
+    call(Node, fun() -> test_await:value(Value, fun() -> maps:get(Key, canal_lock_quorum:status()) end) end).
 
 -spec call(a_node(), fun(() -> Answer)) -> Answer.
 call(Node, Fun) ->
@@ -161,7 +148,7 @@ order(Worker, Fun) ->
 send_order(Worker, Fun) ->
     test_nodes:send_order(Worker, Fun).
 
-%%% What workers do. Locks have a meaning on their node alone, so they stay there, under a name that the test gives.
+%%% What workers do. A lock is valid only on its node, so the worker keeps it in its process dictionary.
 
 -spec lock(worker(), term(), non_neg_integer()) -> {ok, Fence :: pos_integer()} | {error, timeout | no_quorum}.
 lock(Worker, Name, Timeout_ms) ->
@@ -177,8 +164,8 @@ locking(Function, Name, Timeout_ms) ->
             {ok, Lock} ->
                 put({lock, Name}, Lock),
                 {ok, canal_lock_quorum:fence(Lock)};
-            {error, Why} ->
-                {error, Why}
+            {error, Reason} ->
+                {error, Reason}
         end
     end.
 
@@ -194,30 +181,25 @@ unlock(Worker, Name) ->
 try_unlock(Worker, Name) ->
     order(Worker, fun() -> canal_lock_quorum:try_unlock(get({lock, Name})) end).
 
-%% What the worker was told of its locks, by their names, the first one first.
+%% The messages that the worker received about its locks, by their names, the first one first.
 -spec messages(worker()) -> [{at_risk | lost, term()}].
 messages(Worker) ->
-    order(Worker, fun() -> told(names_of_locks()) end).
+    order(Worker, fun() -> received(names_of_locks(), none, 0) end).
+
+%% The same up to the message that this lock is lost, which may arrive shortly after the lock is no longer held.
+-spec messages_until_lost(worker(), term()) -> [{at_risk | lost, term()}].
+messages_until_lost(Worker, Name) ->
+    order(Worker, fun() -> received(names_of_locks(), {lost, Name}, infinity) end).
 
 names_of_locks() ->
     maps:from_list([{Lock, Name} || {{lock, Name}, Lock} <- get()]).
 
-%% The same, up to the one that says that a lock is lost. It may come a little later than the lock is not held any more.
--spec messages_until_lost(worker(), term()) -> [{at_risk | lost, term()}].
-messages_until_lost(Worker, Name) ->
-    order(Worker, fun() -> told_until({lost, Name}, names_of_locks()) end).
-
-told_until(Last, Names) ->
+received(Names, Last, Timeout_ms) ->
     receive
-        {canal_lock_quorum, What, Lock} when is_map_key(Lock, Names) ->
-            case {What, maps:get(Lock, Names)} of
+        {canal_lock_quorum, Event, Lock} when is_map_key(Lock, Names) ->
+            case {Event, maps:get(Lock, Names)} of
                 Last -> [Last];
-                Other -> [Other | told_until(Last, Names)]
+                Other -> [Other | received(Names, Last, Timeout_ms)]
             end
-    end.
-
-told(Names) ->
-    receive
-        {canal_lock_quorum, What, Lock} when is_map_key(Lock, Names) -> [{What, maps:get(Lock, Names)} | told(Names)]
-    after 0 -> []
+    after Timeout_ms -> []
     end.

@@ -1,5 +1,4 @@
-%% What the suites stand on: a manager that is started before each test and gone after it, and how much a test has to
-%% do.
+%% Set-up of the suites: a manager for each test, VMs with other settings, and the number of repetitions.
 -module(test_setup).
 
 -export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
@@ -7,15 +6,15 @@
 
 -define(MAX_PER, 3).
 
-%% A net for what hangs; a test that is merely slow has to be repaired, not given more.
+%% A limit for a test that hangs. A test that is only slow must be made faster; do not raise this limit for it.
 -define(TIMEOUT_S, 120).
 
-%% The tests, each with a manager of its own.
+%% Each test has its own manager.
 -spec tests([{Title :: string(), fun(() -> term())}]) -> term().
 tests(Tests) ->
     {foreach, fun start/0, fun stop/1, timed(Tests)}.
 
-%% The same without a manager: a test may start and stop some.
+%% The tests start their managers themselves.
 -spec tests(without_manager, [{Title :: string(), fun(() -> term())}]) -> term().
 tests(without_manager, Tests) ->
     {foreach, fun() -> none end, fun stop/1, timed(Tests)}.
@@ -33,9 +32,9 @@ stop(_) ->
         _ -> canal_lock:stop()
     end.
 
-%% The tests, in VMs of their own: one with a single scheduler, where who is interrupted stays so for long; one with
-%% two; and one with more than the machine has processors, as likely as not, where threads are interrupted anywhere.
-%% They get such arguments too. No manager is there, before a test and after it.
+%% The tests in VMs with these arguments and with 1, 2 and 8 schedulers. With one scheduler a process that is preempted
+%% waits for long. With more schedulers than processors the system preempts threads at any place. No manager runs before
+%% a test, nor after it.
 -spec on_schedulers([string()], [{Title :: string(), fun(() -> term())}]) -> term().
 on_schedulers(Arguments, Tests) ->
     [
@@ -58,17 +57,17 @@ without_manager(Test) ->
         end
     end.
 
-%% With how many of them is tried what depends on it.
+%% The numbers of schedulers for tests that depend on it.
 -spec schedulers() -> [pos_integer()].
 schedulers() ->
     [1, 2, 8].
 
-%% As arguments of a VM.
+%% The command-line arguments for this number of schedulers.
 -spec schedulers(pos_integer()) -> [string()].
 schedulers(Count) ->
     ["+S", lists:concat([Count, ":", Count])].
 
-%% In a VM of its own, started with such arguments. The test is in the code path of both.
+%% Calls the function in a new VM that is started with these arguments and the same code path.
 -spec in_a_vm([string()], fun(() -> Answer)) -> Answer.
 in_a_vm(Arguments, Test) ->
     Vm = start_vm(Arguments),
@@ -89,7 +88,7 @@ start_vm(Arguments) ->
 in_vm(Vm, Test) ->
     peer:call(Vm, erlang, apply, [Test, []], 1000 * ?TIMEOUT_S * factor()).
 
-%% What this VM has in memory; does not grow where the operating system does not say.
+%% The resident memory of this VM, or 0 if the operating system does not report it.
 -spec resident_bytes() -> non_neg_integer().
 resident_bytes() ->
     erlang:garbage_collect(),
@@ -98,12 +97,12 @@ resident_bytes() ->
         {error, _} -> 0
     end.
 
-%% How often something random is tried: so many times, and CANAL_LOCK_SOAK times that when somebody has the patience.
+%% The number of repetitions of a random test: CANAL_LOCK_SOAK times as many in the soak.
 -spec times(pos_integer()) -> pos_integer().
 times(Times) ->
     Times * factor().
 
-%% What takes seconds is tried in the soak alone, and otherwise something that shows the same sooner.
+%% The first value in the soak, the second otherwise. For tests that need seconds in the soak only.
 -spec in_soak(Soak, Otherwise) -> Soak | Otherwise.
 in_soak(Soak, Otherwise) ->
     case os:getenv("CANAL_LOCK_SOAK") of
@@ -114,26 +113,26 @@ in_soak(Soak, Otherwise) ->
 factor() ->
     list_to_integer(os:getenv("CANAL_LOCK_SOAK", "1")).
 
-%% The tests, with what the VM reports of deaths that are meant kept from whoever reads the output. For all of them
-%% together, because it may come after the death that it tells of.
+%% The tests without the crash reports of processes that die on purpose. For all tests together, because a report may
+%% arrive later than the death.
 -spec quietly(term()) -> term().
 quietly(Tests) ->
     Level = maps:get(level, logger:get_primary_config()),
     SetLevel = fun(New) -> ok = logger:set_primary_config(level, New) end,
     {setup, fun() -> SetLevel(none) end, fun(_) -> SetLevel(Level) end, Tests}.
 
-%% In place of tests that cannot run here. A group without a test: EUnit prints its title and counts nothing as passed,
-%% and scripts/eunit.sh prints all such titles at its end. A program that is `missing' should have been installed by
-%% scripts/setup.sh, so in CI, where .ci/run has called that, it is a failure.
--spec skipped(Title :: string(), {missing | impossible, Why :: string()}) -> term().
-skipped(Title, {Kind, Why}) ->
-    Skipped = "SKIPPED: " ++ Title ++ ": " ++ Why,
+%% In place of tests that cannot run here: a group without a test. EUnit prints its title and counts nothing as passed,
+%% and scripts/eunit.sh prints all such titles at the end. scripts/setup.sh installs the programs that may be `missing',
+%% and .ci/run calls it, so in CI a missing program is a failure.
+-spec skipped(Title :: string(), {missing | impossible, Reason :: string()}) -> term().
+skipped(Title, {Kind, Reason}) ->
+    Skipped = "SKIPPED: " ++ Title ++ ": " ++ Reason,
     case {Kind, os:getenv("CANAL_LOCK_CI", "")} of
-        {missing, [_ | _]} -> {Skipped, fun() -> error({missing, Why}) end};
+        {missing, [_ | _]} -> {Skipped, fun() -> error({missing, Reason}) end};
         _ -> {Skipped, []}
     end.
 
-%% Who holds what.
+%% All holders, with their keys and numbers of permits.
 -spec permits() -> [{pid(), canal_lock:key(), pos_integer()}].
 permits() ->
     canal_lock_view:fold_permits(fun lists:append/2, []).

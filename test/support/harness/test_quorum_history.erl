@@ -1,0 +1,287 @@
+%% The judge: checks what clients of quorum locks recorded against the promises of docs/quorum.md. It is a function of
+%% the histories of all clients and of what else is known about the run.
+%%
+%% All times are nanoseconds of one clock, which all nodes of a machine share. A fact carries the number of the client's
+%% request. A lock was certainly held from the time at which its client knew of the grant until the last time at which
+%% the client found it held: a lock that is not held is never held again. So
+%%
+%%     asked          granted      held? yes       held? yes      held? no
+%%       |---------------|---------[------]---------[------]--------[---]------>
+%%                       ^ certainly held from here  ^ to here
+%%
+%% These spans must not overlap for two locks that exclude each other (Q1). They and the times of the requests also
+%% give the order of the fences (Q5).
+-module(test_quorum_history).
+
+-export([violations/1, locks/1, counts/1]).
+
+-export_type([history/0, fact/0, client/0, known/0, violation/0, a_lock/0]).
+
+-type time_ns() :: integer().
+%% The number that a client gave to its request.
+-type request() :: pos_integer().
+%% The node, and a term that distinguishes the client from others there, also from those before a restart of the node.
+-type client() :: {Place :: pos_integer() | atom(), term()}.
+
+-type fact() ::
+    {asked, time_ns(), request(), read | write, Names :: [term(), ...]}
+    | {granted, time_ns(), request(), Fence :: non_neg_integer()}
+    | {refused, time_ns(), request(), Reason :: term()}
+    %% Found held several times: the first check began at the first time, the last check at the second time.
+    | {held, time_ns(), Last :: time_ns(), request()}
+    %% A check that began at the first time and ended at the second.
+    | {not_held, time_ns(), time_ns(), request()}
+    | {at_risk, time_ns(), request()}
+    | {lost, time_ns(), request()}
+    | {giving, time_ns(), request(), Function :: atom()}
+    | {given, time_ns(), request(), Answer :: term()}
+    %% The client dies here and may hold locks.
+    | {dying, time_ns()}.
+
+-type known() ::
+    %% Each lock that a client of this place had at the first time is lost or unlocked by the second time, unless the
+    %% client is dead.
+    {must_lose, Place :: pos_integer(), Had :: time_ns(), By :: time_ns()}
+    %% No request that a client of this place makes between these times is granted between them.
+    | {no_grants, Place :: pos_integer(), time_ns(), time_ns()}
+    %% A client of this place is granted a lock between these times.
+    | {recovers, Place :: pos_integer(), time_ns(), By :: time_ns()}
+    %% What is left at this place when all clients have ended.
+    | {left, Place :: pos_integer(), [term()]}.
+
+-type history() :: #{clients := [{client(), [fact()]}], known := [known()]}.
+
+-type violation() :: {Promise :: atom(), Details :: term()}.
+
+-type a_lock() :: #{
+    client := client(),
+    request := request(),
+    mode := read | write,
+    names := [term()],
+    fence := non_neg_integer(),
+    asked := time_ns(),
+    granted := time_ns(),
+    certainly_held_until := time_ns() | never,
+    over := time_ns() | never
+}.
+
+-record(lock, {
+    client :: client(),
+    request :: request(),
+    mode :: read | write,
+    names :: [term()],
+    asked :: time_ns(),
+    granted = never :: time_ns() | never,
+    fence = none :: non_neg_integer() | none,
+    %% The last time at which it was certainly held.
+    last = never :: time_ns() | never,
+    %% The first time at which it was known not to be held.
+    over = never :: time_ns() | never,
+    giving = never :: time_ns() | never
+}).
+
+%% In no particular order. The empty list: the history breaks no promise.
+-spec violations(history()) -> [violation()].
+violations(#{clients := Clients, known := Known}) ->
+    Read = [read_client(Client, Facts) || {Client, Facts} <- Clients],
+    Granted = granted(Read),
+    lists:append([Wrong || {_, _, _, Wrong} <- Read]) ++
+        lists:append([exclusive(Name, Of) ++ fences_grow(Name, Of) || {Name, Of} <- by_name(Granted)]) ++
+        lists:append([as_known(Fact, Read, Granted) || Fact <- Known]).
+
+%% The locks that were granted, in the order of the grants.
+-spec locks(history()) -> [a_lock()].
+locks(#{clients := Clients}) ->
+    Granted = granted([read_client(Client, Facts) || {Client, Facts} <- Clients]),
+    [details(Lock) || Lock <- lists:keysort(#lock.granted, Granted)].
+
+%% The number of facts of each kind: a history in which nothing happens breaks no promise either.
+-spec counts(history()) -> #{atom() => non_neg_integer()}.
+counts(#{clients := Clients}) ->
+    Kinds = [element(1, Fact) || {_, Facts} <- Clients, Fact <- Facts],
+    Counted = maps:map(fun(_, Of) -> length(Of) end, maps:groups_from_list(fun(Kind) -> Kind end, Kinds)),
+    Waits = lists:append([waits(Facts) || {_, Facts} <- Clients]),
+    Counted#{longest_wait_ms => lists:max([0 | Waits]) div 1_000_000}.
+
+%% From the request to the grant. A client makes one request at a time.
+waits([{asked, From, Request, _, _}, {granted, To, Request, _} | Rest]) -> [To - From | waits(Rest)];
+waits([_ | Rest]) -> waits(Rest);
+waits([]) -> [].
+
+%%% The facts of one client
+
+granted(Read) ->
+    [Lock || {_, _, Locks, _} <- Read, Lock = #lock{granted = At} <- Locks, At =/= never].
+
+read_client(Client, Facts) ->
+    {Locks, Wrong} = lists:foldl(fun(Fact, Sofar) -> fact(Fact, Client, Sofar) end, {#{}, []}, Facts),
+    {Client, last_seen(Facts), maps:values(Locks), Wrong}.
+
+%% The last time at which the client certainly ran.
+last_seen([]) ->
+    never;
+last_seen(Facts) ->
+    case lists:last(Facts) of
+        {held, _, Last, _} -> Last;
+        Fact -> element(2, Fact)
+    end.
+
+fact({asked, At, Request, Mode, Names}, Client, {Locks, Wrong}) ->
+    Lock = #lock{client = Client, request = Request, mode = Mode, names = lists:usort(Names), asked = At},
+    {Locks#{Request => Lock}, Wrong};
+fact({dying, _}, _, Sofar) ->
+    Sofar;
+fact(Fact, _, {Locks, Wrong}) ->
+    Request =
+        case Fact of
+            {held, _, _, Of} -> Of;
+            {not_held, _, _, Of} -> Of;
+            _ -> element(3, Fact)
+        end,
+    Lock = maps:get(Request, Locks),
+    {Locks#{Request => change(Fact, Lock)}, wrong(Fact, Lock) ++ Wrong}.
+
+change({granted, At, _, Fence}, Lock) -> Lock#lock{granted = At, fence = Fence};
+change({held, _, Last, _}, Lock) -> Lock#lock{last = Last};
+change({not_held, _, To, _}, Lock) -> over(To, Lock);
+change({lost, At, _}, Lock) -> over(At, Lock);
+change({giving, At, _, _}, Lock) -> Lock#lock{giving = min(At, Lock#lock.giving)};
+change({given, At, _, Answer}, Lock) when Answer =:= ok; Answer =:= {error, not_held}; Answer =:= {error, timeout} ->
+    over(At, Lock);
+%% With another answer it is not known whether it was unlocked: the process that should answer died.
+change(_, Lock) ->
+    Lock.
+
+%% `never' compares as later than all times: an integer is less than an atom.
+over(At, Lock = #lock{over = Over}) ->
+    Lock#lock{over = min(At, Over)}.
+
+%% Q8, and: a lock that is lost stays lost.
+wrong({held, _, Last, _}, Lock = #lock{over = Over, giving = Giving}) when Over =/= never, Last > Over ->
+    Promise =
+        case Giving =/= never of
+            true -> q8_given_back;
+            false -> lost_is_final
+        end,
+    [{Promise, {held, Last, after_its_end, Over, details(Lock)}}];
+wrong(_, _) ->
+    [].
+
+%%% Q1, and Q11 where a lock has several names
+
+by_name(Locks) ->
+    Pairs = [{Name, Lock} || Lock = #lock{names = Names} <- Locks, Name <- Names],
+    maps:to_list(maps:groups_from_list(fun({Name, _}) -> Name end, fun({_, Lock}) -> Lock end, Pairs)).
+
+exclusive(Name, Locks) ->
+    Sorted = lists:keysort(#lock.granted, [Lock || Lock = #lock{last = Last} <- Locks, Last =/= never]),
+    {_, Wrong} = lists:foldl(fun(Lock, Sofar) -> beside(Name, Lock, Sofar) end, {{none, none}, []}, Sorted),
+    Wrong.
+
+%% `Writer' and `Reader': of the locks that were granted before, those that were held for longest.
+beside(Name, Lock = #lock{mode = Mode}, {{Writer, Reader}, Wrong}) ->
+    {Excluded, Longest} =
+        case Mode of
+            write -> {[Writer, Reader], {longer(Lock, Writer), Reader}};
+            read -> {[Writer], {Writer, longer(Lock, Reader)}}
+        end,
+    New = [
+        {overlap(Other, Lock), {Name, details(Other), details(Lock)}}
+     || Other <- Excluded, held_when_granted(Other, Lock)
+    ],
+    {Longest, New ++ Wrong}.
+
+held_when_granted(none, _) -> false;
+held_when_granted(#lock{last = Last}, #lock{granted = Granted}) -> Last > Granted.
+
+overlap(#lock{names = [_]}, #lock{names = [_]}) -> q1_alone;
+overlap(_, _) -> q11_all_or_nothing.
+
+longer(Lock, none) -> Lock;
+longer(Lock = #lock{last = Last}, #lock{last = Other}) when Last > Other -> Lock;
+longer(_, Other) -> Other.
+
+%%% Q5
+
+%% A lock that was requested, or certainly held, after another one was granted was granted later than that one. So its
+%% fence is higher; the fence of a reader may be the same.
+fences_grow(Name, Locks) ->
+    Writers = [Lock || Lock = #lock{mode = write} <- Locks],
+    Before = lists:keysort(#lock.granted, Writers),
+    After = lists:keysort(1, [{not_before(Lock), Lock} || Lock <- Locks]),
+    [
+        {q5_fences_grow, {Name, the_same, details(One), details(Other)}}
+     || {One, Other} <- duplicate_fences(lists:keysort(#lock.fence, Writers))
+    ] ++ not_higher(Name, After, Before, [], []).
+
+not_before(#lock{asked = Asked, last = never}) -> Asked;
+not_before(#lock{last = Last}) -> Last.
+
+duplicate_fences([One = #lock{fence = Fence} | Rest = [Other = #lock{fence = Fence} | _]]) ->
+    [{One, Other} | duplicate_fences(Rest)];
+duplicate_fences([_ | Rest]) ->
+    duplicate_fences(Rest);
+duplicate_fences([]) ->
+    [].
+
+%% `Highest': of the locks that were granted before, the two with the highest fences. One may be the lock itself.
+not_higher(Name, After = [{At, Lock} | Rest], Before, Highest, Wrong) ->
+    case Before of
+        [Next = #lock{granted = Granted} | Later] when Granted < At ->
+            Best = lists:sublist(lists:reverse(lists:keysort(#lock.fence, [Next | Highest])), 2),
+            not_higher(Name, After, Later, Best, Wrong);
+        _ ->
+            New = [
+                {q5_fences_grow, {Name, not_higher, details(Other), details(Lock)}}
+             || Other <- Highest, not is_same(Other, Lock), not is_higher(Lock, Other)
+            ],
+            not_higher(Name, Rest, Before, Highest, New ++ Wrong)
+    end;
+not_higher(_, [], _, _, Wrong) ->
+    Wrong.
+
+is_same(#lock{client = Client, request = Request}, #lock{client = Client, request = Request}) -> true;
+is_same(_, _) -> false.
+
+is_higher(#lock{mode = write, fence = Fence}, #lock{fence = Other}) -> Fence > Other;
+is_higher(#lock{mode = read, fence = Fence}, #lock{fence = Other}) -> Fence >= Other.
+
+%%% What else is known
+
+as_known({must_lose, Place, Had, By}, Read, Granted) ->
+    LastSeen = maps:from_list([{Client, At} || {Client, At, _, _} <- Read]),
+    [
+        {lost_in_time, {not_told_by, By, details(Lock)}}
+     || Lock = #lock{client = Client, granted = When, over = Over, giving = Giving} <- at_place(Place, Granted),
+        When < Had,
+        Over > By,
+        Giving > By,
+        maps:get(Client, LastSeen) > By
+    ];
+as_known({no_grants, Place, From, To}, _, Granted) ->
+    [
+        {no_quorum_no_lock, {between, From, To, details(Lock)}}
+     || Lock = #lock{asked = Asked, granted = When} <- at_place(Place, Granted), Asked > From, When < To
+    ];
+as_known({recovers, Place, From, By}, _, Granted) ->
+    Grants = [When || #lock{granted = When} <- at_place(Place, Granted), When > From, When =< By],
+    [{bounded_recovery, {nothing_granted, Place, From, By}} || Grants =:= []];
+as_known({left, Place, Left}, _, _) ->
+    [{q9_nothing_stays, {Place, Left}} || Left =/= []].
+
+at_place(Place, Locks) ->
+    [Lock || Lock = #lock{client = {At, _}} <- Locks, At =:= Place].
+
+details(#lock{client = Client, request = Request, mode = Mode, names = Names, fence = Fence} = Lock) ->
+    #lock{asked = Asked, granted = Granted, last = Last, over = Over} = Lock,
+    #{
+        client => Client,
+        request => Request,
+        mode => Mode,
+        names => Names,
+        fence => Fence,
+        asked => Asked,
+        granted => Granted,
+        certainly_held_until => Last,
+        over => Over
+    }.

@@ -1,0 +1,197 @@
+%% Runs clients of quorum locks on a cluster, causes one fault after the other, and judges what the clients recorded.
+%% After each fault it waits until clients on all nodes get locks again. At the end no node may have a lock or a vote,
+%% the histories must keep the promises (test_quorum_history), and the register must have lost nothing.
+-module(test_quorum_fault_run).
+
+-export([run/2, short_rules/0, default_rules/0]).
+
+%% For the faults.
+-export([start_clients/2, start_locks/2, recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
+-export([now_ns/0, ns/1, ms/1, notice_ms/0]).
+
+-export_type([setting/0, run/0, rules/0]).
+
+-import(test_faulty_cluster, [call/3, file/3, folder/1, node_at/2, places/1]).
+
+-type rules() :: #{atom() => pos_integer()}.
+
+%% `enough': how many locks clients are granted after the last start of their nodes, and how many additions the register
+%% takes, before the run ends.
+-type setting() :: #{
+    nodes := pos_integer(),
+    rules := rules(),
+    enough => #{granted := non_neg_integer(), adds := non_neg_integer()},
+    network => namespaces | wires,
+    clocks => boolean(),
+    arguments => [string()]
+}.
+
+-type run() :: #{cluster := test_faulty_cluster:cluster(), rules := rules(), register := file:filename()}.
+
+-type known() :: test_quorum_history:known().
+-type place() :: test_faulty_cluster:place().
+
+%% A client may receive the message that its lock is lost this long after the end of the lease.
+-define(NOTICE_MS, 1000).
+
+%% How long nodes that come back may take to connect and to schedule their processes.
+-define(SLACK_MS, 5000).
+
+-define(BUSY_CLIENTS, 3).
+
+%% A limit for a run that hangs.
+-define(ENOUGH_MS, 60_000).
+
+%% What a node has at the end.
+-define(EMPTY, #{voting => true, voter_empty => true, held => 0, waiting => 0, pending_unlocks => 0}).
+
+-spec default_rules() -> rules().
+default_rules() ->
+    ok = canal_lock_quorum_nif:load(),
+    canal_lock_quorum_nif:default_rules().
+
+%% Rules that make a test short.
+-spec short_rules() -> rules().
+short_rules() ->
+    Rules = maps:remove(keep_ms, test_quorum_cluster:rules()),
+    Rules#{attempt_ms := 100, retry_most_ms := 100, wait_ms := 300}.
+
+%% `seen': a description for each fault. `wrong': the promises that were broken.
+-spec run(setting(), [test_quorum_faults:fault()]) ->
+    #{
+        seen := [{test_quorum_faults:fault(), string()}],
+        counts := #{atom() => non_neg_integer()},
+        wrong := [{Promise :: atom(), Details :: term()}]
+    }.
+run(Setting = #{rules := Rules}, Faults) ->
+    Cluster = test_faulty_cluster:start(maps:with([nodes, network, clocks, arguments], Setting)),
+    Path = filename:join(folder(Cluster), "register"),
+    Register = test_quorum_register:start(Path),
+    try
+        Run = #{cluster => Cluster, rules => Rules, register => Path},
+        start_clients(Run, places(Cluster)),
+        {_, Start} = recovery(Run, places(Cluster), now_ns(), bound_ms(0, Run)),
+        Caused = [{Fault, test_quorum_faults:cause(Fault, Run)} || Fault <- Faults],
+        await_enough(maps:get(enough, Setting, #{granted => 0, adds => 0}), Register, Run),
+        Left = stop_clients(Run),
+        Clients = test_quorum_clients:read(folder(Cluster)),
+        Known = Start ++ lists:append([Its || {_, {_, Its}} <- Caused]) ++ Left,
+        History = #{clients => Clients, known => Known},
+        Result = #{lost := Lost} = test_quorum_register:result(Register),
+        #{
+            seen => [{Fault, Seen} || {Fault, {Seen, _}} <- Caused],
+            counts => maps:merge(test_quorum_history:counts(History), maps:remove(lost, Result)),
+            wrong => test_quorum_history:violations(History) ++ lost(Lost, Result, Faults, Run)
+        }
+    after
+        test_quorum_register:stop(Register),
+        test_faulty_cluster:stop(Cluster)
+    end.
+
+%% A number without fences is correct only if no client paused for long between the check of its lock and the write.
+%% After a pause, or a busy scheduler, the lock may have expired, and only a fence protects the number.
+lost(Lost, #{slowest_ms := Slowest_ms}, Faults, Run) ->
+    Paused = Slowest_ms > (rule(voter_lease_ms, Run) - rule(holder_lease_ms, Run)) div 2,
+    AtOnce = lists:any(fun test_quorum_faults:grants_at_once/1, Faults),
+    [{nothing_lost, Of} || Of <- Lost, element(1, Of) =:= fenced orelse (not Paused andalso not AtOnce)].
+
+%% Starts locks and clients on nodes that have none.
+-spec start_clients(run(), [place()]) -> ok.
+start_clients(Run = #{cluster := Cluster, register := Register}, Places) ->
+    [start_locks(Place, Run) || Place <- Places],
+    Options = #{
+        start => erlang:unique_integer([positive]),
+        folder => folder(Cluster),
+        register => Register,
+        busy => ?BUSY_CLIENTS,
+        lease_ms => rule(voter_lease_ms, Run)
+    },
+    [call(Cluster, Place, fun() -> test_quorum_clients:start(Options#{place => Place}) end) || Place <- Places],
+    ok.
+
+await_enough(#{granted := Granted, adds := Adds}, Register, Run = #{cluster := Cluster}) ->
+    IsEnough = fun() ->
+        #{adds := Added} = test_quorum_register:result(Register),
+        Added >= Adds andalso lists:sum([granted(Run, Place) || Place <- places(Cluster)]) >= Granted
+    end,
+    test_await:value(true, IsEnough, ?ENOUGH_MS).
+
+%% What is left on the nodes when all clients have ended and the leases of their locks are over.
+stop_clients(Run = #{cluster := Cluster}) ->
+    [call(Cluster, Place, fun test_quorum_clients:stop/0) || Place <- places(Cluster)],
+    Until = now_ns() + ns(bound_ms(0, Run)),
+    [
+        {left, Place, test_await:last_value([], fun() -> left(node_at(Cluster, Place)) end, ms(Until - now_ns()))}
+     || Place <- places(Cluster)
+    ].
+
+left(Node) ->
+    maps:to_list(maps:with(maps:keys(?EMPTY), test_quorum_cluster:state(Node))) -- maps:to_list(?EMPTY).
+
+-spec start_locks(place(), run()) -> ok.
+start_locks(Place, #{cluster := Cluster, rules := Rules}) ->
+    Options = #{
+        members => test_faulty_cluster:names(Cluster), rules => Rules, fence_file => file(Cluster, fences, Place)
+    },
+    test_quorum_cluster:start(node_at(Cluster, Place), Options).
+
+%% Waits until clients of all these nodes are granted a lock. How long it took, and by when it had to be.
+-spec recovery(run(), [place()], From_ns :: integer(), Within_ms :: integer()) -> {Took_ms :: integer(), [known()]}.
+recovery(Run, Places, From, Within_ms) ->
+    Before = [{Place, granted(Run, Place)} || Place <- Places],
+    %% The judge finds what takes longer than `Within_ms'.
+    Until = From + 3 * ns(Within_ms),
+    [
+        test_await:last_value(true, fun() -> granted(Run, Place) > Granted end, ms(Until - now_ns()))
+     || {Place, Granted} <- Before
+    ],
+    {ms(now_ns() - From), [{recovers, Place, From, From + ns(Within_ms)} || Place <- Places]}.
+
+granted(#{cluster := Cluster}, Place) ->
+    call(Cluster, Place, fun test_quorum_clients:granted/0).
+
+%% The recovery of all nodes after a fault of this length, and a description of it.
+-spec recovered(run(), [place()], From_ns :: integer(), Fault_ms :: integer()) -> {Seen :: string(), [known()]}.
+recovered(Run, Places, From, Fault_ms) ->
+    {Took_ms, Known} = recovery(Run, Places, From, bound_ms(Fault_ms, Run)),
+    {lists:concat(["locks on all nodes after ", Took_ms, " ms"]), Known}.
+
+%% How many clients of these places were told since then that they lost a lock.
+-spec lost_at(run(), [place()], Since_ns :: integer()) -> non_neg_integer().
+lost_at(#{cluster := Cluster}, Places, Since) ->
+    length([
+        Request
+     || {{Place, _}, Facts} <- test_quorum_clients:read(folder(Cluster)),
+        lists:member(Place, Places),
+        {lost, At, Request} <- Facts,
+        At > Since
+    ]).
+
+%% Clients of a place lose the locks that they had when a lease has expired and they were told.
+-spec must_lose(place(), Since_ns :: integer(), run()) -> known().
+must_lose(Place, Since, Run) ->
+    {must_lose, Place, Since, Since + ns(rule(holder_lease_ms, Run) + ?NOTICE_MS)}.
+
+%% How long a cluster may take to recover from a fault of this length: leases expire, voters are in quarantine, and TCP,
+%% which doubles its intervals, sends again.
+-spec bound_ms(Fault_ms :: integer(), run()) -> integer().
+bound_ms(Fault_ms, Run) ->
+    rule(voter_lease_ms, Run) + rule(quarantine_ms, Run) + 2 * Fault_ms + ?SLACK_MS.
+
+-spec rule(atom(), run()) -> pos_integer().
+rule(Name, #{rules := Rules}) ->
+    maps:get(Name, Rules).
+
+-spec now_ns() -> integer().
+now_ns() ->
+    test_quorum_clients:now_ns().
+
+-spec ns(integer()) -> integer().
+ns(Ms) -> Ms * 1_000_000.
+
+-spec ms(integer()) -> integer().
+ms(Ns) -> Ns div 1_000_000.
+
+-spec notice_ms() -> pos_integer().
+notice_ms() ->
+    ?NOTICE_MS.
