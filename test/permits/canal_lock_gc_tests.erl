@@ -40,7 +40,7 @@ forgotten() ->
         maps:map(fun(_, _) -> 2 end, Different),
         maps:from_list(test_worker:order(Holder, fun canal_lock:held/0))
     ),
-    ok = test_storm:books_agree([{Holder, maps:map(fun(_, _) -> 2 end, Different)}]),
+    ok = test_storm:records_agree([{Holder, maps:map(fun(_, _) -> 2 end, Different)}]),
     Release = fun() ->
         [{Name, Answer} || {Name, Bytes} <- Keys, Answer <- [canal_lock:release(Rebuilt(Bytes))], Answer =/= ok]
     end,

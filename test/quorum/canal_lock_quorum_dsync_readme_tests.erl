@@ -6,7 +6,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [worker/1, order/2, send_order/2, lock/3, rlock/3, await_status/3]).
+-import(test_nodes, [worker/1, order/2, send_order/2]).
+-import(test_quorum_cluster, [lock/3, rlock/3, await_status/3]).
 
 -define(LONG_MS, 15_000).
 

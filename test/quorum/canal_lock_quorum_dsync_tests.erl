@@ -4,7 +4,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [call/2, order/2, send_order/2, lock/3, rlock/3, held/2, unlock/2, messages/1]).
+-import(test_nodes, [call/2, order/2, send_order/2]).
+-import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, messages/1]).
 -import(test_faulty_cluster, [node_at/2, places/1, kill/2, suspend/2, resume/2]).
 -import(test_quorum_restarts, [worker/2, restart/2]).
 

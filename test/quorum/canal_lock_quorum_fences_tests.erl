@@ -3,7 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [call/2, worker/1, lock/3, try_unlock/2, start/2, stop/1]).
+-import(test_nodes, [call/2, worker/1]).
+-import(test_quorum_cluster, [lock/3, try_unlock/2, start/2, stop/1]).
 
 %% The number of processes that write the file at the same time, and of writes by each.
 -define(WRITERS, 8).

@@ -4,8 +4,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [call/2, worker/1, order/2, send_order/2, lock/3, held/2, unlock/2]).
--import(test_quorum_cluster, [await_status/3, messages/1, messages_until_lost/2]).
+-import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
+-import(test_quorum_cluster, [lock/3, held/2, unlock/2, await_status/3, messages/1, messages_until_lost/2]).
 
 %% The timeout of a lock that is granted, and of one that must be refused.
 -define(LONG_MS, 15_000).
@@ -83,14 +83,14 @@ kill_voters(Nodes) ->
     Remembers = #{voting => true, empty => false},
     [call(Node, fun() -> test_await:value(Remembers, fun canal_lock_quorum_voter:state/0) end) || Node <- Nodes],
     [ok = call(Node, fun() -> sys:suspend(canal_lock_quorum_agent) end) || Node <- Nodes],
-    [killed(Node, canal_lock_quorum_voter) || Node <- Nodes],
+    [kill(Node, canal_lock_quorum_voter) || Node <- Nodes],
     [?assertEqual(Remembers, call(Node, fun canal_lock_quorum_voter:state/0)) || Node <- Nodes],
     [ok = call(Node, fun() -> sys:resume(canal_lock_quorum_agent) end) || Node <- Nodes].
 
 agent_killed([A, B, _C]) ->
     {Holder, Other} = {worker(A), worker(B)},
     {ok, First} = lock(Holder, x, ?LONG_MS),
-    killed(A, canal_lock_quorum_agent),
+    kill(A, canal_lock_quorum_agent),
     ?assertNot(held(Holder, x)),
     _ = messages_until_lost(Holder, x),
     ?assertEqual({error, not_held}, unlock(Holder, x)),
@@ -102,11 +102,11 @@ agent_killed_while_asked([A, B, _C]) ->
     {ok, _} = lock(worker(B), x, ?LONG_MS),
     Ref = send_order(worker(A), fun() -> catch canal_lock_quorum:lock(x, 60_000) end),
     await_status(A, waiting, 1),
-    killed(A, canal_lock_quorum_agent),
+    kill(A, canal_lock_quorum_agent),
     ?assertEqual({'EXIT', {killed, {canal_lock_quorum, lock, [x, 60_000]}}}, test_await:answer(Ref)).
 
 links_killed([A, B, _C] = Nodes) ->
-    killed(A, canal_lock_quorum_links),
+    kill(A, canal_lock_quorum_links),
     test_nodes:cut(A, B),
     test_quorum_cluster:await_voting(Nodes),
     ?assertMatch({ok, _}, lock(worker(A), x, ?LONG_MS)).
@@ -208,12 +208,5 @@ alone([A]) ->
     ok = unlock(Holder, x),
     ?assertMatch({ok, _}, lock(Other, x, ?LONG_MS)).
 
-%% Returns when another process has the name.
-killed(Node, Name) ->
-    call(Node, fun() ->
-        Pid = whereis(Name),
-        ok = test_worker:kill(Pid),
-        test_await:value(true, fun() -> is_pid(whereis(Name)) andalso whereis(Name) =/= Pid end),
-        _ = sys:get_state(Name),
-        ok
-    end).
+kill(Node, Name) ->
+    call(Node, fun() -> test_quorum_cluster:kill_process(Name) end).

@@ -3,8 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [call/2, worker/1, order/2, send_order/2, lock/3, rlock/3, held/2, unlock/2]).
--import(test_quorum_cluster, [try_unlock/2, messages/1, await_status/3]).
+-import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
+-import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, await_status/3]).
 
 cluster_test_() ->
     test_quorum_cluster:tests(3, [

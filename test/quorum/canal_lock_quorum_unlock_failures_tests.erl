@@ -5,7 +5,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [call/2, worker/1, order/2, members/1, lock/3, held/2]).
+-import(test_nodes, [call/2, worker/1, order/2]).
+-import(test_quorum_cluster, [members/1, lock/3, held/2]).
 -import(test_quorum_unlock, [names/1, lock_each/1, lock_one/1, unlock_each/1, await_pending/1]).
 -import(test_quorum_unlock, [suspend_voters/1, resume_voters/1, await_forgotten/2]).
 
@@ -159,17 +160,8 @@ voter_killed([_, _, C] = Nodes) ->
     unlocked_during(
         Nodes,
         fun() -> call(C, fun() -> sys:suspend(canal_lock_quorum_voter) end) end,
-        fun() ->
-            call(C, fun() ->
-                Voter = whereis(canal_lock_quorum_voter),
-                ok = test_worker:kill(Voter),
-                test_await:value(true, fun() -> is_another(whereis(canal_lock_quorum_voter), Voter) end)
-            end)
-        end
+        fun() -> call(C, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_voter) end) end
     ).
-
-is_another(Pid, Before) ->
-    is_pid(Pid) andalso Pid =/= Before.
 
 voter_cut_off([A, _, C] = Nodes) ->
     unlocked_during(
@@ -331,7 +323,7 @@ agents_die([A | _]) ->
                 Answers = [test_await:reason(Monitor) || Monitor <- Unlocking],
                 ?assertEqual([], [Answer || Answer <- Answers, Answer =/= ok, Answer =/= {error, not_held}]),
                 ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
-                test_await:value(true, fun() -> is_another(whereis(canal_lock_quorum_agent), Agent) end)
+                await_another_agent(Agent)
             end
          || Turn <- lists:seq(1, 5)
         ]
@@ -438,5 +430,8 @@ agent_dies_when_full([A, B, C]) ->
         ok = test_worker:kill(Agent),
         ?assertEqual({error, not_held}, test_await:reason(Waiting)),
         ok = resume_voters(Names),
-        test_await:value(true, fun() -> is_another(whereis(canal_lock_quorum_agent), Agent) end)
+        await_another_agent(Agent)
     end).
+
+await_another_agent(Agent) ->
+    test_await:value(true, fun() -> not lists:member(whereis(canal_lock_quorum_agent), [undefined, Agent]) end).

@@ -19,7 +19,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_quorum_cluster, [worker/1, order/2, members/1]).
+-import(test_nodes, [worker/1, order/2]).
+-import(test_quorum_cluster, [members/1]).
 -import(test_quorum_unlock, [groups/2, names/1, lock_each/1, lock_one/1, lock_together/1]).
 -import(test_quorum_unlock, [unlock_each/1, await_pending/1, suspend_voters/1, resume_voters/1, await_forgotten/2]).
 
@@ -34,8 +35,8 @@
 unlock_test_() ->
     test_quorum_unlock:tests(#{}, [
         {"to add a token waits for no process, not for the agent either", fun adding/1},
-        {"1000 tokens, each added by its own process at the same time, are all unlocked", fun singly/1},
-        {"1000 tokens, added by processes of seven each, are all unlocked", fun in_groups/1},
+        {"1000 tokens, added by a process each, are all unlocked", fun(Nodes) -> in_groups(1, Nodes) end},
+        {"1000 tokens, added by processes of seven each, are all unlocked", fun(Nodes) -> in_groups(7, Nodes) end},
         {"1000 names, in locks of seven each, are all unlocked", fun of_seven_names/1},
         {"at most one batch is under way to each member, also with many callers", fun one_batch/1},
         {"a token is sent at once if no batch is under way", fun at_once/1},
@@ -61,14 +62,8 @@ adding([A | _] = Nodes) ->
     end),
     await_forgotten(Nodes, names(100)).
 
-singly(Nodes) ->
-    by_groups_of(1, Nodes).
-
-in_groups(Nodes) ->
-    by_groups_of(7, Nodes).
-
 %% All processes start at the same moment.
-by_groups_of(Size, [A | _] = Nodes) ->
+in_groups(Size, [A | _] = Nodes) ->
     order(worker(A), fun() ->
         Gate = counters:new(1, []),
         Groups = groups(Size, lock_each(names(?TOKENS))),

@@ -73,14 +73,14 @@ every_way() ->
 round_of_all_ways() ->
     Born = [birth(Way, End) || {Way, End} <- ways(), _ <- lists:seq(1, ?HOLDERS)],
     Known = [{Holder, test_await:answer(Ref, Monitor)} || {{Holder, Monitor}, Ref, _, _} <- Born],
-    ok = test_storm:books_agree(Known),
+    ok = test_storm:records_agree(Known),
     %% Some of them first, one by one: the books agree on the others.
     {First, Last} = lists:partition(fun(_) -> rand:uniform(2) =:= 1 end, Born),
     [ends(Monitored, Way, End) || {Monitored, _, Way, End} <- First],
     Left = [{Holder, proplists:get_value(Holder, Known)} || {{Holder, _}, _, _, _} <- Last],
     Out = lists:sum([Permits || {_, Held} <- Left, Permits <- maps:values(Held)]),
     test_await:permits(Out),
-    ok = test_storm:books_agree(Left),
+    ok = test_storm:records_agree(Left),
     %% And the others at once.
     [End(Holder) || {{Holder, _}, _, _, End} <- Last],
     [test_await:reason(Monitored) || {Monitored, _, _, _} <- Last],

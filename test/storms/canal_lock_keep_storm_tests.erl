@@ -143,7 +143,7 @@ look(Seen) ->
 
 nothing_lost(Held, Seen, Before, OfTheDead) ->
     Count = fun(Keys) -> maps:from_list([{element(N, keys()), length([N || M <- Keys, M =:= N])} || N <- Keys]) end,
-    ok = test_storm:books_agree([{Worker, Count(Keys)} || {Worker, Keys} <- Held]),
+    ok = test_storm:records_agree([{Worker, Count(Keys)} || {Worker, Keys} <- Held]),
     ?assertEqual(0, counters:get(Seen, ?TOO_MANY)),
     Permits = length(lists:append([Keys || {_, Keys} <- Held])),
     [Granted, Refused, Released] = [counters:get(Seen, What) || What <- [?GRANTED, ?REFUSED, ?RELEASED]],

@@ -71,7 +71,7 @@ killed_at_random(Keys, Seen) ->
     %% Not one permit was lost, and not one is there twice.
     [?assertEqual({acquired, N}, canal_lock:acquire(Key, ?CAPACITY, 1)) || Key <- Keys, N <- lists:seq(1, ?CAPACITY)],
     [?assertEqual(full, canal_lock:acquire(Key, ?CAPACITY, 1)) || Key <- Keys],
-    test_storm:books_agree([{self(), every_key(?CAPACITY)}]),
+    test_storm:records_agree([{self(), every_key(?CAPACITY)}]),
     [?assertEqual(ok, canal_lock:release(Key)) || Key <- Keys, _ <- lists:seq(1, ?CAPACITY)].
 
 take_and_give(Keys, Seen) ->

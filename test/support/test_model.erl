@@ -1,8 +1,7 @@
-%% What `canal_lock' has to answer, and what it has to show afterwards, if one thing happens after the other: the
-%% promises in the form of a map, for properties that compare.
+%% A sequential model of `canal_lock' as a map, for properties: the answer of each call, and the state after it.
 %%
-%% Whoever does something is a slot: a place that has one process after the other. One of them is its slot with a
-%% number, so that a process and its successor are two holders.
+%% A slot has one process at a time. When the process dies another one takes its slot. A holder is a slot with a number,
+%% so a process and its successor are different holders.
 -module(test_model).
 
 -export([new/2, keys/1, slots/1, manager/1, is_open/1, is_connected/1, is_far/1, permits/1]).
@@ -11,11 +10,11 @@
 -export_type([model/0, slot/0, holder/0, ending/0, death/0, look/0]).
 
 -type model() :: #{
-    %% Of the case, whether held or not.
+    %% All keys of the test case, held or not.
     keys := [key()],
-    %% Whether it keeps its table when it crashes.
+    %% A `keeping' manager keeps its table when it crashes.
     manager := none | plain | keeping,
-    %% A table without a manager is a kept one.
+    %% A table without a manager is a kept table.
     table := closed | table(),
     %% Whether the nodes of the near and the far processes are connected.
     connected := boolean(),
@@ -24,7 +23,7 @@
 
 -type table() :: #{
     held := #{{holder(), key()} => pos_integer()},
-    %% Those idle keys too that no sweep has reached.
+    %% With the idle keys that no sweep has reclaimed.
     present := [key()],
     max_per := pos_integer(),
     totals := #{atom() => non_neg_integer()}
@@ -34,15 +33,15 @@
 -type slot() :: near1 | near2 | near3 | far1 | far2.
 -type holder() :: {slot(), non_neg_integer()}.
 
-%% How a function ends that is called with a permit.
+%% How a function of `with_permit' ends.
 -type ending() :: returns | nested | throws | raises | exits | dies | stops.
 
-%% How a process dies. The last one takes a permit with its last breath.
+%% How a process dies. In the last case it acquires a permit immediately before.
 -type death() ::
     returns | shuts_down | raises | throws | kills_itself | killed | signalled | linked
     | {acquires, key(), non_neg_integer(), non_neg_integer()}.
 
-%% What can be seen of a table.
+%% The inspection of a table.
 -type look() ::
     closed
     | #{
@@ -77,31 +76,31 @@ is_open(#{table := Table}) -> Table =/= closed.
 
 is_connected(#{connected := Connected}) -> Connected.
 
-%% What is held by those who live.
+%% The permits of processes that are alive.
 -spec permits(model()) -> [{slot(), key()}].
 permits(#{table := closed}) ->
     [];
 permits(Model = #{table := #{held := Held}}) ->
     [{Slot, Key} || {{Slot, _} = Holder, Key} <- maps:keys(Held), Holder =:= holder(Slot, Model)].
 
-%% Who is in a slot.
+%% The holder that is in a slot.
 -spec holder(slot(), model()) -> holder().
 holder(Slot, #{lives := Lives}) ->
     {Slot, maps:get(Slot, Lives)}.
 
-%% Whether those of a slot are on another node than the table.
+%% Whether the processes of a slot are on another node than the table.
 -spec is_far(slot()) -> boolean().
 is_far(Slot) ->
     lists:member(Slot, [far1, far2]).
 
-%% How much has been added to a total between the two.
+%% By how much a total has grown between two states.
 -spec more(Total :: atom(), model(), model()) -> integer().
 more(Total, #{table := Before}, #{table := After}) when Before =/= closed, After =/= closed ->
     total(Total, After) - total(Total, Before);
 more(_, _, _) ->
     0.
 
-%% What is answered, and what is so afterwards.
+%% The answer of a call, and the state after it.
 -spec step(Call :: atom(), Arguments :: [term()], model()) -> {Answer :: term(), model()}.
 step(acquire, [Slot, Key, MaxPer, Buckets], Model) ->
     reach(Slot, Model, fun() -> acquire(holder(Slot, Model), Key, MaxPer * Buckets, Model) end);
@@ -129,16 +128,16 @@ step(die, [Slot, {acquires, Key, MaxPer, Buckets}], Model) ->
 step(die, [Slot, _How], Model) ->
     {dead, die(Slot, Model)};
 step(start, [Kind, MaxPer], Model = #{manager := none}) ->
-    %% One that adopts a table sweeps it.
+    %% A manager that adopts a table sweeps it.
     {ok, swept(start(Kind, MaxPer, Model))};
 step(start, _, Model) ->
     {already_started, Model};
 step(cut, [_From], Model = #{lives := Lives}) ->
     Far = [{Slot, Life} || {Slot, Last} <- maps:to_list(Lives), is_far(Slot), Life <- lists:seq(0, Last)],
-    {ok, gone(Far, Model#{connected := false})};
+    {ok, release_all(Far, Model#{connected := false})};
 step(connect, [], Model) ->
     {ok, Model#{connected := true}};
-%% What is left are calls of a manager.
+%% The other calls need a manager.
 step(_, _, Model = #{manager := none}) ->
     {{exit, noproc}, Model};
 step(stop, [], Model) ->
@@ -156,7 +155,7 @@ swept(Model = #{table := Table}) ->
     Reclaimed = length(maps:get(present, Table)) - length(Present),
     Model#{table := add(reclaimed, Reclaimed, Table#{present := Present})}.
 
-%% An answer of a table, if one is there and the way to it is open.
+%% The answer of a table, if there is one and the caller can reach it.
 reach(Slot, Model, Call) ->
     case {is_far(Slot), Model} of
         {true, #{connected := false}} -> {{exit, nodedown}, Model};
@@ -184,7 +183,7 @@ release(Holder, Key, Model = #{table := Table = #{held := Held}}) ->
         N -> {ok, Model#{table := add(released, 1, Table#{held := Held#{{Holder, Key} := N - 1}})}}
     end.
 
-%% What comes of a function that is called with a permit, N being out, and of the permit.
+%% The answer of `with_permit', and what happens to the permit. `N' permits are held.
 ending(stops, {Slot, Key, _, _}, Model = #{manager := none}) ->
     {{exit, noproc}, returned(holder(Slot, Model), Key, Model)};
 ending(stops, _, Model) ->
@@ -215,12 +214,12 @@ returned(Holder, Key, Model) ->
 
 %% P4.
 die(Slot, Model = #{lives := Lives}) ->
-    gone([holder(Slot, Model)], Model#{lives := Lives#{Slot := maps:get(Slot, Lives) + 1}}).
+    release_all([holder(Slot, Model)], Model#{lives := Lives#{Slot := maps:get(Slot, Lives) + 1}}).
 
-%% Who has died, or lost the connection.
-gone(_, Model = #{table := closed}) ->
+%% Releases the permits of holders that died or lost the connection.
+release_all(_, Model = #{table := closed}) ->
     Model;
-gone(Holders, Model = #{table := Table = #{held := Held}}) ->
+release_all(Holders, Model = #{table := Table = #{held := Held}}) ->
     Left = maps:filter(fun({Holder, _}, _) -> not lists:member(Holder, Holders) end, Held),
     Back = sum(maps:values(Held)) - sum(maps:values(Left)),
     Model#{table := add(given_back, Back, Table#{held := Left})}.
@@ -257,7 +256,7 @@ look(Model = #{keys := Keys, table := Table = #{held := Held}}) ->
         audit => []
     }.
 
-%% Commands of PropEr's, a line each.
+%% The commands of PropEr, one line each.
 -spec format([{init, model()} | {set, Result :: term(), {call, module(), atom(), [term()]}}]) -> iolist().
 format(Commands) ->
     [

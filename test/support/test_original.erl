@@ -1,57 +1,57 @@
-%% The lock manager as an ETS design, written only after the text of the original library ("Algorithm (in practice)").
-%% Two uses: the referee, whose answers a sequential use of `canal_lock' must repeat; and "the original" of the
-%% benchmark. It is not shipped.
+%% The lock manager as an ETS design, written only from the text of the original library ("Algorithm (in practice)"). It
+%% has two uses: as the referee, whose answers sequential calls of `canal_lock' must repeat, and as "the original" of
+%% the benchmark. It is not part of the library.
 %%
-%% It does what the text asks for and nothing more, so that no comparison flatters `canal_lock'. Per call, when the
-%% first bucket has room:
+%% It does only what the text requires, so that comparisons do not favor `canal_lock'. If the first bucket is not full,
+%% a call needs:
 %%
 %%   acquire   one `ets:update_counter/3'; one message to the manager, which monitors the caller and inserts two rows
-%%   release   one look-up of `{Key, highest}', one `ets:update_counter/3'; one message to the manager, which looks the
-%%             monitor up, removes it and its two rows, and answers
+%%   release   one lookup of `{Key, highest}', one `ets:update_counter/3'; one message to the manager, which looks up
+%%             the monitor, removes it and its two rows, and answers
 %%
-%% What costs time and is not in the text is left out. The manager is a plain process, not a `gen_server'. `release/3'
-%% neither monitors the manager nor starts a timer. No call looks a name up: the table and the manager are one
-%% persistent term. The rest must stay: the reference of a release identifies its answer, the bag keeps a monitor for
-%% each permit of one process, and without `write_concurrency' two processes do less together than one alone.
+%% It omits what costs time and is not in the text. The manager is a plain process, not a `gen_server'. `release/3'
+%% neither monitors the manager nor starts a timer. No call looks up a name: the table and the manager are in one
+%% persistent term. The rest is necessary: the reference of a release identifies its answer, the bag has a monitor for
+%% each permit of a process, and without `write_concurrency' two processes together are slower than one.
 %%
-%% Rows of the public table `test_original', where the callers themselves count:
-%%   {{Key, Bucket}, Count}     Count = MaxPer + 1 says "full, and somebody has asked since": the overflow value. ETS
-%%                              writes before it reads, so a refusal leaves its mark and a release must undo it.
-%%   {{Key, highest}, Buckets}  how many buckets of the key were ever made: a release begins there, on its way down.
+%% Rows of the public table `test_original', in which the callers count:
+%%   {{Key, Bucket}, Count}     Count = MaxPer + 1 means "full, and a caller was refused since": the overflow value. ETS
+%%                              writes before it reads, so a refusal changes the count and a release must undo that.
+%%   {{Key, highest}, Buckets}  how many buckets of the key were ever created. A release starts at the highest bucket.
 %% Only the manager uses `canal_lock_ets_monitors': {{Pid, Key}, Ref} and {Ref, Key} for each permit that it knows of.
 %%
-%% Defects kept on purpose, because the text describes them or implies them (D1.. are named by the tests and by
-%% canal_lock_conformance_tests):
-%%  D1 Anybody may release: a process that holds nothing frees another's permit, whose death then frees one more.
-%%  D2 Rows are never deleted: a key used once keeps two rows for ever.
-%%  D3 A new manager counts from zero while the holders of the old one live on.
+%% Defects that are kept because the text describes or implies them (tests and canal_lock_conformance_tests use the
+%% labels D1 to D10):
+%%  D1 Any process may release: a process that holds nothing frees another's permit, whose death then frees one more.
+%%  D2 Rows are never deleted: a key that was used once has two rows permanently.
+%%  D3 A new manager counts from zero while holders of the old one are alive.
 %%  D4 A caller with a smaller MaxPer that finds a bucket full lowers its count to its own overflow value, and with
-%%     mixed values of MaxPer the N of `{acquired, N}' means nothing.
-%%  D5 A message tells the manager of an acquire: a holder killed before it is sent leaks its permit.
-%%  D6 A release gives the permit back before it calls the manager: one that times out has happened all the same.
-%%     (The text sets no time limit; a call of OTP has one. So there is `release/4' beside `release/3'.)
-%%  D7 Only `Bucket =:= Buckets' ends the search, so Buckets = 0 is granted without a limit.
-%%  D8 A bucket and its key's `highest' are two writes: whoever makes the second bucket, or releases, between those of
-%%     the first gets `badarg'.
-%%  D9 The overflow value cannot be left in one step: after MAX_DECR_TRIES a release takes two off, which may grant one
-%%     permit too many; and a release that finds a bucket empty takes it below 0 and back, which may swallow an acquire.
-%% D10 Its cost: a release waits for one process, and both calls walk over the full buckets.
+%%     different values of MaxPer the N of `{acquired, N}' has no meaning.
+%%  D5 The manager learns of an acquire by a message: a holder that is killed before it sends that leaks its permit.
+%%  D6 A release frees the permit before it calls the manager: a release that times out has been executed. (The text
+%%     has no timeout, but a call of OTP has one. So there are `release/3' and `release/4'.)
+%%  D7 Only `Bucket =:= Buckets' ends the search, so Buckets = 0 has no limit.
+%%  D8 A bucket and its key's `highest' are two writes: a process that creates the second bucket, or releases, between
+%%     the writes for the first bucket gets `badarg'.
+%%  D9 No single step leaves the overflow value: after MAX_DECR_TRIES a release subtracts two, which may grant one
+%%     permit too many. A release that finds a bucket empty takes it below 0 and back, which may undo an acquire.
+%% D10 Its cost: a release waits for one process, and both calls visit all full buckets.
 -module(test_original).
 
 -export([start_link/1, stop/0, acquire/3, release/3, release/4]).
-%% Called by proc_lib, and by sys: tests suspend the manager, and wait until it has read its messages.
+%% For proc_lib and sys: tests suspend the manager, and wait until it has read its messages.
 -export([init/2, system_continue/3, system_terminate/4]).
 
 -define(TABLE, ?MODULE).
 -define(MONITORS, canal_lock_ets_monitors).
-%% The text names ten as an example and gives no other value.
+%% The text gives ten as an example, and no other value.
 -define(MAX_DECR_TRIES, 10).
 
 -record(state, {
     parent :: pid(),
     table :: ets:tid(),
     monitors :: ets:tid(),
-    %% What a release on behalf of the dead uses: the manager cannot know the MaxPer they had acquired with.
+    %% For releases after the death of a holder: the manager does not know the MaxPer of its acquires.
     max_per :: pos_integer()
 }).
 
@@ -103,13 +103,13 @@ note_bucket(Table, Key, _) ->
     _ = ets:update_counter(Table, {Key, highest}, 1),
     ok.
 
-%% Buckets plays no part: the way down begins at the highest bucket ever made, whatever the caller believes.
+%% Ignores Buckets: it starts at the highest bucket that was ever created.
 -spec release(Key :: term(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     ok | {error, out_of_buckets}.
 release(Key, MaxPer, Buckets) ->
     release(Key, MaxPer, Buckets, infinity).
 
-%% The same by a caller that waits so long for the manager, and exits with `timeout' then.
+%% The same with a timeout for the manager's answer, after which the caller exits with `timeout'.
 -spec release(Key :: term(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), timeout()) ->
     ok | {error, out_of_buckets}.
 release(Key, MaxPer, _Buckets, Timeout_ms) ->
@@ -150,7 +150,7 @@ leave_overflow(Table, Key, MaxPer, Bucket, Tries) ->
 -spec init(Parent :: pid(), MaxPer :: pos_integer()) -> no_return().
 init(Parent, MaxPer) ->
     true = register(?MODULE, self()),
-    %% write_concurrency: the text counts on the tables of the VM to serve many cores.
+    %% write_concurrency: the text relies on ETS to scale to several cores.
     ?TABLE = ets:new(?TABLE, [named_table, public, set, {write_concurrency, true}]),
     ?MONITORS = ets:new(?MONITORS, [named_table, private, duplicate_bag]),
     Table = ets:whereis(?TABLE),
@@ -170,7 +170,7 @@ loop(#state{parent = Parent, table = Table, monitors = Monitors, max_per = MaxPe
             Pid ! Answer,
             loop(State);
         {'DOWN', Ref, process, Pid, _Reason} ->
-            %% A release may have removed the monitor while this message was on its way.
+            %% A release may have removed the monitor before this message arrived.
             case ets:lookup(Monitors, Ref) of
                 [{Ref, Key}] ->
                     true = ets:delete(Monitors, Ref),

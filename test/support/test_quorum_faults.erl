@@ -338,10 +338,7 @@ kill_and_restart(Places, Run = #{cluster := Cluster}) ->
     {lists:concat([During, "restarted after ", ms(Back - Dead), " ms; ", Seen]), Known ++ Recovers}.
 
 kill_process(Name, Place, #{cluster := Cluster}) ->
-    call(Cluster, Place, fun() ->
-        test_worker:kill(whereis(Name)),
-        test_await:value(true, fun() -> is_pid(whereis(Name)) end)
-    end).
+    call(Cluster, Place, fun() -> test_quorum_cluster:kill_process(Name) end).
 
 stop_locks(Place, #{cluster := Cluster}) ->
     test_quorum_cluster:stop(node_at(Cluster, Place)).

@@ -1,4 +1,4 @@
-%% Permits on another node: what the tests do and see there, and what of a call can be seen where it comes from.
+%% Permits on another node: managers, calls by workers of other nodes, and the state there.
 -module(test_remote).
 
 -export([tests/3, tests/4]).
@@ -11,16 +11,16 @@
 -type worker() :: test_nodes:worker().
 -type outcome() :: {acquired, pos_integer()} | full | ok | {error, not_held} | {exit | error, term()}.
 
-%% Of all that the tests acquire, unless they say otherwise.
+%% The default capacity of the tests.
 -define(CAPACITY, 3).
 
-%% Tests on so many nodes, with a manager on the first one. Whatever a test has been about, in the end no process of
-%% ours is left on any node.
+%% Tests on this many nodes, with a manager on the first one. After each test no process of the library is left on any
+%% node.
 -spec tests(pos_integer(), canal_lock:options(), [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
 tests(Count, Options, Tests) ->
     tests(Count, Options, [], Tests).
 
-%% With further arguments for the nodes.
+%% With additional command-line arguments of the nodes.
 -spec tests(pos_integer(), canal_lock:options(), [string()], [{Title, fun(([a_node()]) -> term())}]) -> term() when
     Title :: string().
 tests(Count, Options, Arguments, Tests) ->
@@ -39,7 +39,7 @@ run(Test, Options, Nodes = [There | _]) ->
     [test_nodes:kill_workers(Node) || Node <- Nodes],
     await(There, [], fun idle_proxies/0).
 
-%% Its parent does not end with it, as a supervisor.
+%% Its parent survives it, as a supervisor does.
 -spec start_manager(a_node(), canal_lock:options()) -> worker().
 start_manager(There, Options) ->
     Parent = test_nodes:worker(There),
@@ -50,7 +50,7 @@ start_manager(There, Options) ->
     end),
     Parent.
 
-%% What an earlier one has left is closed with it.
+%% Also closes a table that an earlier manager has kept.
 stop_manager(There) ->
     test_nodes:call(There, fun() ->
         whereis(canal_lock) =:= undefined andalso canal_lock:start_link(1),
@@ -61,7 +61,7 @@ stop_manager(There) ->
 kill_manager(There) ->
     test_nodes:call(There, fun() -> test_worker:kill(whereis(canal_lock)) end).
 
-%% Requests wait from now on.
+%% From now on requests wait.
 -spec suspend_manager(a_node()) -> ok.
 suspend_manager(There) ->
     test_nodes:call(There, fun() -> sys:suspend(canal_lock) end).
@@ -78,7 +78,7 @@ acquire(Worker, There, Key) ->
 acquire(Worker, There, Key, MaxPer) ->
     test_nodes:order(Worker, acquiring(There, Key, MaxPer)).
 
-%% What comes of it, comes as `{Ref, Outcome}'.
+%% The outcome arrives as the message `{Ref, Outcome}'.
 -spec send_acquire(worker(), a_node(), canal_lock:key()) -> Ref :: reference().
 send_acquire(Worker, There, Key) ->
     test_nodes:send_order(Worker, acquiring(There, Key, ?CAPACITY)).
@@ -116,7 +116,7 @@ info(There) ->
 proxy({_, Holder}, There) ->
     test_nodes:call(There, fun() -> canal_lock_nif:proxy_of(Holder) end).
 
-%% All proxies, with the processes that they represent in the table that is open.
+%% All proxies of the open table, with the processes that they represent.
 -spec proxies(a_node()) -> [{Holder :: pid(), Proxy :: pid()}].
 proxies(There) ->
     test_nodes:call(There, fun() ->
@@ -135,7 +135,7 @@ proxies_here() ->
         lists:member({'$initial_call', {canal_lock_proxy, init, 1}}, Dictionary)
     ].
 
-%% All proxies, after each has been told that it has been idle for long.
+%% All proxies that remain after each has received its idle timeout.
 idle_proxies() ->
     [Proxy ! timeout || Proxy <- proxies_here()],
     proxies_here().
@@ -148,7 +148,7 @@ suspend(There, Process) ->
 resume(There, Process) ->
     test_nodes:call(There, fun() -> sys:resume(Process) end).
 
-%% Soon: not a permit, not a holder, and no proxy.
+%% Until there is no permit, no holder and no proxy.
 -spec nothing_is_left(a_node()) -> ok.
 nothing_is_left(There) ->
     await(There, {0, 0, [], []}, fun() ->
@@ -156,7 +156,7 @@ nothing_is_left(There) ->
         {Permits, Holders, idle_proxies(), canal_lock:audit()}
     end).
 
-%% Until a request waits for a manager, or a proxy, that is suspended.
+%% Until a request waits for a manager or a proxy that is suspended.
 -spec await_request(a_node()) -> ok.
 await_request(There) ->
     await_request(There, canal_lock).

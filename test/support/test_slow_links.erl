@@ -74,7 +74,7 @@ serve(State = #{pumps := Pumps, holding := Holding, targets := Targets}) ->
             Caller ! {target, maps:get(Place, Targets, none)},
             serve(State);
         {new_pump, Caller, Direction} ->
-            Pump = spawn_link(fun() -> pump(maps:get(Direction, Holding, false)) end),
+            Pump = spawn_link(fun() -> carry(none, none, maps:get(Direction, Holding, false), [], open) end),
             Caller ! {pump, Pump},
             serve(State#{pumps := Pumps#{Pump => Direction}});
         {'EXIT', Pump, _} when is_map_key(Pump, Pumps) ->
@@ -141,22 +141,9 @@ request(Wires, Request) ->
         {pump, _} = Answer -> Answer
     end.
 
-%% Carries one direction of a connection. When the connection ends and nothing is held back, the pump closes this
+%% A pump carries one direction of a connection. When the connection ends and nothing is held back, the pump closes this
 %% direction at the other end. Bytes that cannot be delivered are dropped: the sender sees the end of the connection in
-%% the other direction, when that is not held back.
-pump(Holding) ->
-    receive
-        {ask, From, Ref, {holding, Whether}} ->
-            From ! {Ref, ok},
-            pump(Whether);
-        {ask, From, Ref, held} ->
-            From ! {Ref, 0},
-            pump(Holding);
-        {carry, Source, Sink} ->
-            _ = inet:setopts(Source, [{active, once}]),
-            carry(Source, Sink, Holding, [], open)
-    end.
-
+%% the other direction, when that is not held back. A new pump has no sockets yet.
 carry(_, Sink, false, [], ended) ->
     _ = gen_tcp:shutdown(Sink, write),
     ok;
@@ -166,6 +153,9 @@ carry(Source, Sink, false, Kept = [_ | _], Ended) ->
     carry(Source, Sink, false, [], Ended);
 carry(Source, Sink, Holding, Kept, Ended) ->
     receive
+        {carry, From, To} ->
+            _ = more(From, Ended),
+            carry(From, To, Holding, Kept, Ended);
         {tcp, Source, Bytes} when Holding ->
             _ = iolist_size(Kept) < ?MOST_BYTES andalso more(Source, Ended),
             carry(Source, Sink, true, [Bytes | Kept], Ended);

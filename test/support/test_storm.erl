@@ -1,51 +1,52 @@
-%% What storms are judged by: what is seen while one rages, what the books say when it pauses, and what is left of it.
+%% Checks storms, which are tests with many concurrent processes: the counts during a storm, the records when it pauses,
+%% and what is left at its end.
 -module(test_storm).
 
--export([play/2, books_agree/1, level/0, nothing_left/1, nothing_held/0]).
+-export([play/2, records_agree/1, level/0, nothing_left/1, nothing_held/0]).
 
 -export_type([level/0]).
 
 -define(MAX_PER, 3).
 
-%% Room for the processes of others while all places are taken.
+%% Processes that may start while the test occupies all slots.
 -define(SPARE_PROCESSES, 16).
 
-%% More keys than fit into a holder's place: the lock that is made for the others stays with the place.
--define(KEYS_BEYOND_THE_PLACE, 3).
+%% More keys than fit into the slot of a holder: the lock that is allocated for the others stays with the slot.
+-define(KEYS_BEYOND_THE_SLOT, 3).
 
-%% A table keeps room for 64 processes that have found their place taken by one that was just dying.
+%% A table keeps memory for 64 processes that found their slot occupied by a process that was dying.
 -define(MAX_LEFT_BYTES, 4096).
 
-%% What there has to be as much of after a storm as before it.
+%% The resources of which there must not be more after a storm than before it.
 -type level() :: #{memory | processes | ports := non_neg_integer()}.
 
-%% Plays a storm with a manager of its own that sweeps all the time, and has it watched: nobody who looks sees more
-%% permits of a key than its capacity, and nothing is left when it is over.
+%% Runs a storm with its own manager, while other processes sweep and inspect all the time. No inspection shows more
+%% permits of a key than its capacity, and nothing is left at the end.
 -spec play(#{canal_lock:key() => Capacity :: pos_integer()}, fun(() -> term())) -> ok.
 play(Capacities, Storm) ->
     {ok, _} = canal_lock:start_link(?MAX_PER),
     Level = level(),
     Observers = [
-        spawn_monitor(fun() -> exit({looked, observe(Look, Capacities)}) end)
-     || Look <- [fun counts/1, fun views/1, fun(_) -> ok = canal_lock_manager:sweep() end]
+        spawn_monitor(fun() -> exit({observed, observe(Inspect, Capacities)}) end)
+     || Inspect <- [fun counts/1, fun views/1, fun(_) -> ok = canal_lock_manager:sweep() end]
     ],
     _ = Storm(),
     [
         begin
             Observer ! stop_observing,
-            {looked, at_last} = test_await:reason(Observed)
+            {observed, ok} = test_await:reason(Observed)
         end
      || {Observer, _} = Observed <- Observers
     ],
     ok = nothing_left(Level),
     ok = canal_lock:stop().
 
-%% Not all the time, or those who are to be seen come to nothing.
-observe(Look, Capacities) ->
-    Look(Capacities),
+%% With pauses, so that the processes of the storm get processor time.
+observe(Inspect, Capacities) ->
+    Inspect(Capacities),
     receive
-        stop_observing -> at_last
-    after 1 -> observe(Look, Capacities)
+        stop_observing -> ok
+    after 1 -> observe(Inspect, Capacities)
     end.
 
 counts(Capacities) ->
@@ -54,23 +55,22 @@ counts(Capacities) ->
      || {Key, Capacity} <- maps:to_list(Capacities), Count <- [canal_lock:count(Key)]
     ].
 
-%% What is told in pieces may be of different moments, but each entry is of one.
+%% The entries of a list may be of different moments, but each entry is of one moment.
 views(Capacities) ->
-    Tell = [
+    Inspections = [
         fun canal_lock:keys/0,
         fun() -> [{Key, Permits} || Key <- maps:keys(Capacities), {_, Permits} <- canal_lock:holders(Key)] end,
         fun() -> [{Key, Counted} || {Key, Counted, _} <- canal_lock:audit()] end
     ],
     [
         {Key, Permits, true} = {Key, Permits, Permits =< maps:get(Key, Capacities, Permits)}
-     || Told <- Tell, {Key, Permits} <- Told()
+     || Inspect <- Inspections, {Key, Permits} <- Inspect()
     ],
     #{permits := _} = canal_lock:info().
 
-%% Nothing goes on, and these processes say that they hold so many permits of these keys, and nobody else any: all who
-%% can be asked say the same.
--spec books_agree([{pid(), #{canal_lock:key() => pos_integer()}}]) -> ok.
-books_agree(Known) ->
+%% In a pause: these processes, and no others, hold these permits, and all inspections agree with that.
+-spec records_agree([{pid(), #{canal_lock:key() => pos_integer()}}]) -> ok.
+records_agree(Known) ->
     Holders = [{Pid, Held} || {Pid, Held} <- Known, map_size(Held) > 0],
     [{Pid, Held} = {Pid, maps:from_list(canal_lock:held(Pid))} || {Pid, Held} <- Known],
     Sums = lists:foldl(
@@ -80,19 +80,18 @@ books_agree(Known) ->
     ),
     Sums = maps:from_list(canal_lock:keys()),
     [{Key, Permits} = {Key, canal_lock:count(Key)} || {Key, Permits} <- maps:to_list(Sums)],
-    Told = lists:sort([{Key, Pid, Permits} || Key <- maps:keys(Sums), {Pid, Permits} <- canal_lock:holders(Key)]),
-    Told = lists:sort([{Key, Pid, Permits} || {Pid, Held} <- Holders, {Key, Permits} <- maps:to_list(Held)]),
-    Out = {lists:sum(maps:values(Sums)), length(Holders), []},
+    Holding = lists:sort([{Key, Pid, Permits} || Key <- maps:keys(Sums), {Pid, Permits} <- canal_lock:holders(Key)]),
+    Holding = lists:sort([{Key, Pid, Permits} || {Pid, Held} <- Holders, {Key, Permits} <- maps:to_list(Held)]),
+    Held = {lists:sum(maps:values(Sums)), length(Holders), []},
     #{permits := Permits, holders := Count} = canal_lock:info(),
-    Out = {Permits, Count, canal_lock:audit()},
+    Held = {Permits, Count, canal_lock:audit()},
     ok.
 
-%% When nothing goes on. Each process has a place in the table, which stays when it is gone: so first there are as many
-%% holders at once as there can be, and whatever comes later takes the places of these. Not for a VM with millions of
-%% processes.
+%% In a pause. Each process has a slot in the table, which stays after its death. So the test first creates as many
+%% holders as possible, and later holders reuse their slots. Not for a VM with millions of processes.
 -spec level() -> level().
 level() ->
-    take_all_places(),
+    occupy_all_slots(),
     ok = canal_lock_manager:sweep(),
     #{memory := Memory} = canal_lock:info(),
     #{
@@ -101,20 +100,20 @@ level() ->
         ports => erlang:system_info(port_count)
     }.
 
-take_all_places() ->
+occupy_all_slots() ->
     Count = erlang:system_info(process_limit) - erlang:system_info(process_count) - ?SPARE_PROCESSES,
-    Holders = [spawn_monitor(fun take_a_place/0) || _ <- lists:seq(1, Count)],
+    Holders = [spawn_monitor(fun occupy_a_slot/0) || _ <- lists:seq(1, Count)],
     [Holder ! die || {Holder, _} <- Holders],
     [died = test_await:reason(Holder) || Holder <- Holders],
     test_await:permits(0).
 
-take_a_place() ->
-    [{acquired, _} = canal_lock:acquire({?MODULE, N}, 1 bsl 30, 1) || N <- lists:seq(1, ?KEYS_BEYOND_THE_PLACE)],
+occupy_a_slot() ->
+    [{acquired, _} = canal_lock:acquire({?MODULE, N}, 1 bsl 30, 1) || N <- lists:seq(1, ?KEYS_BEYOND_THE_SLOT)],
     receive
         die -> exit(died)
     end.
 
-%% Soon: nothing is held; and there is no memory, process or port that was not there before.
+%% Until no permit is held and the level is not higher than before.
 -spec nothing_left(level()) -> ok.
 nothing_left(#{memory := Memory, processes := Processes, ports := Ports}) ->
     ok = nothing_held(),
@@ -124,7 +123,7 @@ nothing_left(#{memory := Memory, processes := Processes, ports := Ports}) ->
     {true, _, _} = {Now =< Memory + ?MAX_LEFT_BYTES, Memory, Now},
     ok.
 
-%% Soon: not a permit, a holder or a key, and the manager has nobody to watch and nothing to do.
+%% Until there is no permit, no holder and no key, and the manager has no monitor and no message.
 -spec nothing_held() -> ok.
 nothing_held() ->
     test_await:value({0, 0, [], [], [], []}, fun() ->

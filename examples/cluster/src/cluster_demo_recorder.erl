@@ -127,19 +127,21 @@ serve(Socket, Recorder) ->
 serve(Socket, Client, Recorder) ->
     case gen_tcp:recv(Socket, 0) of
         {ok, Bytes} ->
-            case binary_to_term(Bytes) of
-                {tell, At_ns, Type} ->
-                    Recorder ! {event, {At_ns, Client, Type}};
-                {ask, Request} ->
-                    Ref = make_ref(),
-                    Recorder ! {ask, {self(), Ref}, Client, Request},
-                    %% If the client is dead, the next recv returns an error.
-                    gen_tcp:send(Socket, term_to_binary(test_await:answer(Ref)))
-            end,
+            ok = serve_one(binary_to_term(Bytes), Socket, Client, Recorder),
             serve(Socket, Client, Recorder);
         {error, _} ->
             ok
     end.
+
+serve_one({tell, At_ns, Type}, _Socket, Client, Recorder) ->
+    Recorder ! {event, {At_ns, Client, Type}},
+    ok;
+serve_one({ask, Request}, Socket, Client, Recorder) ->
+    Ref = make_ref(),
+    Recorder ! {ask, {self(), Ref}, Client, Request},
+    %% If the client is dead, the next recv returns an error.
+    _ = gen_tcp:send(Socket, term_to_binary(test_await:answer(Ref))),
+    ok.
 
 %%% For clients
 

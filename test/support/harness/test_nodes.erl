@@ -98,7 +98,7 @@ shut_down(Node) ->
 
 ended({Peer, _}, End) ->
     Monitor = monitor(process, Peer),
-    End(),
+    _ = End(),
     _ = test_await:reason({Peer, Monitor}),
     ok.
 
@@ -168,11 +168,11 @@ cut(One, Other) ->
 %% Disconnects them until they are introduced again.
 -spec separate(a_node(), a_node()) -> ok.
 separate(One, Other) ->
-    [call(Node, fun() -> test_epmd:forget(Name) end) || {Node, {_, Name}} <- [{One, Other}, {Other, One}]],
+    _ = [call(Node, fun() -> test_epmd:forget(Name) end) || {Node, {_, Name}} <- [{One, Other}, {Other, One}]],
     cut(One, Other).
 
 await_connected(One, Other, Whether) ->
-    [
+    _ = [
         call(Node, fun() -> test_await:value(Whether, fun() -> lists:member(Name, nodes(connected)) end) end)
      || {Node, {_, Name}} <- [{One, Other}, {Other, One}]
     ],

@@ -4,9 +4,10 @@
 
 -export([tests/2, tests/3, tests/4, rules/0, options/1]).
 -export([members/1, start/2, start_all/1, stop/1, state/1, await_voting/1, await_status/3, await_empty/1]).
--export([isolate/2, heal/1]).
--export([call/2, worker/1, order/2, send_order/2]).
+-export([isolate/2, heal/1, kill_process/1]).
 -export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
+
+-import(test_nodes, [call/2, order/2]).
 
 -type a_node() :: test_nodes:a_node().
 -type worker() :: test_nodes:worker().
@@ -132,21 +133,14 @@ await_states(Wanted, Nodes) ->
 await_status(Node, Key, Value) ->
     call(Node, fun() -> test_await:value(Value, fun() -> maps:get(Key, canal_lock_quorum:status()) end) end).
 
--spec call(a_node(), fun(() -> Answer)) -> Answer.
-call(Node, Fun) ->
-    test_nodes:call(Node, Fun).
-
--spec worker(a_node()) -> worker().
-worker(Node) ->
-    test_nodes:worker(Node).
-
--spec order(worker(), fun(() -> Answer)) -> Answer.
-order(Worker, Fun) ->
-    test_nodes:order(Worker, Fun).
-
--spec send_order(worker(), fun(() -> term())) -> Ref :: reference().
-send_order(Worker, Fun) ->
-    test_nodes:send_order(Worker, Fun).
+%% Kills the process of this name on the calling node. Returns when its supervisor has started another.
+-spec kill_process(atom()) -> ok.
+kill_process(Name) ->
+    Pid = whereis(Name),
+    ok = test_worker:kill(Pid),
+    test_await:value(true, fun() -> is_pid(whereis(Name)) andalso whereis(Name) =/= Pid end),
+    _ = sys:get_state(Name),
+    ok.
 
 %%% What workers do. A lock is valid only on its node, so the worker keeps it in its process dictionary.
 

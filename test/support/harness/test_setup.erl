@@ -124,6 +124,7 @@ quietly(Tests) ->
 %% In place of tests that cannot run here: a group without a test. EUnit prints its title and counts nothing as passed,
 %% and scripts/eunit.sh prints all such titles at the end. scripts/setup.sh installs the programs that may be `missing',
 %% and .ci/run calls it, so in CI a missing program is a failure.
+-dialyzer({nowarn_function, skipped/2}).
 -spec skipped(Title :: string(), {missing | impossible, Reason :: string()}) -> term().
 skipped(Title, {Kind, Reason}) ->
     Skipped = "SKIPPED: " ++ Title ++ ": " ++ Reason,

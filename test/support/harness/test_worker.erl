@@ -16,6 +16,8 @@ start(Order) ->
     {Worker, order(Worker, Order)}.
 
 %% On this scheduler. The VM keeps processes that do little on one scheduler, where they never run at the same time.
+%% The option is not documented.
+-dialyzer({nowarn_function, start_on/1}).
 -spec start_on(Scheduler :: pos_integer()) -> pid().
 start_on(Scheduler) ->
     Test = self(),
@@ -30,7 +32,7 @@ holder(Wanted) ->
 %% Acquires them for the caller.
 -spec take(Wanted) -> Wanted when Wanted :: #{canal_lock:key() => non_neg_integer()}.
 take(Wanted) ->
-    [
+    _ = [
         {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1)
      || {Key, Permits} <- maps:to_list(Wanted), _ <- lists:seq(1, Permits)
     ],
