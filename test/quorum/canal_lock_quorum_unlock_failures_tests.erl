@@ -305,7 +305,7 @@ agent_has_died([A | _]) ->
         unlock_each(lock_each([x, y]))
     end).
 
-%% Five times: a supervisor gives up after ten in as many seconds.
+%% Five times: the supervisor gives up after ten restarts in ten seconds.
 agents_die([A | _]) ->
     order(worker(A), fun() ->
         [
@@ -340,7 +340,7 @@ bound_waits([A, B, C]) ->
         unlock_each(Some),
         Waiting = [spawn_monitor(fun() -> unlock_each([Lock]) end) || Lock <- Others],
         await_pending(?BOUND + 2),
-        %% They wait, although their locks have ended as all others.
+        %% They wait, although their locks have ended like the others.
         ?assertEqual([true, true], [is_process_alive(Pid) || {Pid, _} <- Waiting]),
         ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
         ok = resume_voters(Names),

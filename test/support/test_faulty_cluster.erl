@@ -13,7 +13,7 @@
 %% were sent during the cut arrive after it.
 -module(test_faulty_cluster).
 
--export([start/1, stop/1, network/0, network/1, places/1, places/2, names/1, name/2, node_at/2, nodes_of/1]).
+-export([start/1, stop/1, network/1, places/1, places/2, names/1, name/2, node_at/2, nodes_of/1]).
 -export([folder/1, file/3, call/3, call/4, introduce/1]).
 -export([cut/3, cut_one_way/3, heal_one_way/3, isolate/2, heal_all/1, held/3, slow/3, fast/2]).
 -export([suspend/2, resume/2, kill/2, restart/2, disconnect/3, set_clock/3]).
@@ -43,7 +43,7 @@ start(Options = #{nodes := Count}) ->
     Prefix = lists:concat(["canal_lock_", os:getpid(), "_", erlang:unique_integer([positive]), "_"]),
     Folder = filename:join(os:getenv("TMPDIR", "/tmp"), Prefix ++ "cluster"),
     ok = file:make_dir(Folder),
-    Network = maps:get(network, Options, network()),
+    Network = maps:get(network, Options, default_network()),
     Clocks = maps:get(clocks, Options, false),
     Clocks andalso (ok = test_quorum_clock:make(Folder)),
     Cluster = #{
@@ -75,9 +75,8 @@ stop(Cluster = #{network := Network, net := Net, folder := Folder, state := Stat
     true = ets:delete(State),
     ok = file:del_dir_r(Folder).
 
-%% The network of this machine that can be cut and is most like a real one.
--spec network() -> network().
-network() ->
+%% The default: of the networks that can be cut, the one that is most like a real one.
+default_network() ->
     case test_network:possible() of
         true -> namespaces;
         {false, _} -> wires

@@ -2,7 +2,7 @@
 %% wait until one expires.
 -module(test_quorum_cluster).
 
--export([tests/2, tests/3, tests/4, rules/0, options/1]).
+-export([tests/2, tests/4, rules/0, options/1]).
 -export([members/1, start/2, start_all/1, stop/1, state/1, await_voting/1, await_status/3, await_empty/1]).
 -export([isolate/2, heal/1, kill_process/1]).
 -export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
@@ -39,11 +39,7 @@ members(Nodes) ->
 
 -spec tests(pos_integer(), tests()) -> term().
 tests(Count, Tests) ->
-    tests(Count, [], Tests).
-
--spec tests(pos_integer(), [string()], tests()) -> term().
-tests(Count, Arguments, Tests) ->
-    tests(Count, Arguments, fun(_, Nodes) -> options(Nodes) end, Tests).
+    tests(Count, [], fun(_, Nodes) -> options(Nodes) end, Tests).
 
 %% Each member has options of its own. After each test no vote and no lock remains on any node that is alive, once the
 %% workers of the test are dead.
