@@ -24,7 +24,8 @@ ebin=$PWD/_build/rebar3/test/lib/canal_lock/ebin
 tests=$work/tests
 mkdir "$tests"
 erlc +debug_info -o "$tests" \
-  test/support/test_{await,manager_crash,key_terms,setup,worker}.erl test/storms/soak_every_call.erl
+  test/support/harness/test_{await,setup,worker}.erl test/support/test_{manager_crash,key_terms}.erl \
+  test/storms/soak_every_call.erl
 
 # valgrind would report garbage on Erlang's heaps as lost when the VM halts.
 collect='_ = [erlang:garbage_collect(Process) || Process <- processes()]'

@@ -213,7 +213,7 @@ lines(#{counts := Counts, names := Names, broken := Broken}) ->
         Line("~b locks granted, ~b of them to readers: ~b unlocked, ~b lost, ~b ended with a killed node", [
             granted, readers, unlocked, lost, killed
         ]),
-        Line("~b locks at risk; requests refused: ~b without a quorum, ~b after their timeout", [
+        Line("locks at risk: ~b; requests refused: ~b without a quorum, ~b after their timeout", [
             at_risk, no_quorum, timeout
         ]),
         Line("~b checks found a lock held; the register took ~b writes, and refused ~b late ones", [

@@ -1,6 +1,6 @@
 %% test_faulty_cluster: each fault has the effect on the nodes that its name says. Otherwise tests under faults would
 %% pass without a fault. And: a healed cut ends soon for nodes that are started as docs/cluster.md says.
--module(canal_lock_faulty_cluster_tests).
+-module(canal_lock_quorum_faulty_cluster_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
