@@ -198,7 +198,7 @@ no_agent_to_tell(Cluster) ->
 %%% Failures are logged, not raised
 
 logged([A, B, C]) ->
-    Names = members([B, C]),
+    Names = lists:sort(members([B, C])),
     Events = order(worker(A), fun() ->
         Lock = lock_one(x),
         test_log_listener:start(notice),
