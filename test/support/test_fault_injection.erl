@@ -1,6 +1,6 @@
 %% A variant of the native library that fails where a test orders it, and a VM that loads it.
 %%
-%% It is the released library with one more feature (native/permit_table/src/fault.rs). So its stub module is the
+%% It is the released library with one more feature (native/permit_table/src/inject.rs). So its stub module is the
 %% released one with one more function, and with the path of this library. It is compiled from the abstract code in the
 %% beam file, since the module itself must not change.
 -module(test_fault_injection).
