@@ -1,16 +1,12 @@
-%% P10: the manager as others run it: a child of somebody's supervisor, and the application of its own.
+%% P10: the manager as a child of the user's supervisor, and as the application canal_lock.
 -module(canal_lock_app_tests).
-
--behaviour(supervisor).
 
 -include_lib("eunit/include/eunit.hrl").
 
--export([init/1]).
-
-%% What the application's supervisor puts up with, within some seconds.
+%% How many restarts the application's supervisor allows within a few seconds.
 -define(RESTARTS, 10).
 
-%% Shorter than one interval of the sweep that nobody has asked for.
+%% Shorter than one default interval of the sweep.
 -define(SOON_MS, 4000).
 
 app_test_() ->
@@ -19,127 +15,118 @@ app_test_() ->
             {Title, test_manager_crash:alone(fun() -> clean(Test) end)}
          || {Title, Test} <- [
                 {"P10: a child of a supervisor keeps its table when it crashes", fun child_keeps/0},
-                {"P10: a child with options", fun child_with_options/0},
-                {"P10: a child that is not to keep its table does not", fun child_that_forgets/0},
+                {"P10: a child accepts options", fun child_with_options/0},
+                {"P10: a child with keep_on_crash => false loses its table", fun child_without_keep/0},
                 {"P10: a supervisor that gives up leaves the table to the next one", fun supervisor_gives_up/0},
-                {"what is no child is refused", fun no_child/0},
+                {"child_spec/1 raises badarg for wrong arguments", fun wrong_child/0},
                 {"the application without max_per starts no manager", fun application_without_manager/0},
-                {"P10: the application with max_per starts one that keeps its table", fun application_with_manager/0},
-                {"P10: the application's environment has the options", fun application_with_options/0},
+                {"P10: the application with max_per starts a manager that keeps its table",
+                    fun application_with_manager/0},
+                {"P10: the application's environment sets the options", fun application_with_options/0},
                 {"P10: stopping the application closes the table", fun application_stops/0},
-                {"P10: an application that has crashed goes on with its table when it is started", fun crashed/0},
-                {"the application says what is wrong with its environment", fun bad_environment/0},
-                {"P10: the application leaves somebody else's manager alone", fun somebody_elses_manager/0}
+                {"P10: a crashed application adopts its table when it starts again", fun application_crashes/0},
+                {"the application's start error names the wrong environment value", fun wrong_environment/0},
+                {"P10: the application does not start beside another manager, and leaves it alone",
+                    fun another_manager/0}
             ]
         ])
     ).
 
-%%% As somebody's child
-
-%% Of the supervisor.
-init(Children) ->
-    {ok, {#{intensity => 3, period => 60}, Children}}.
+%%% A child of the user's supervisor
 
 supervise(Argument) ->
-    {ok, Supervisor} = supervisor:start_link(?MODULE, [canal_lock:child_spec(Argument)]),
-    Supervisor.
-
-end_supervisor(Supervisor) ->
-    exit(Supervisor, shutdown),
-    receive
-        {'EXIT', Supervisor, shutdown} -> ok
-    end.
+    test_setup:supervise(3, [canal_lock:child_spec(Argument)]).
 
 child_keeps() ->
     Supervisor = supervise(3),
     ?assertMatch([{canal_lock, _, worker, [canal_lock_manager]}], supervisor:which_children(Supervisor)),
     keeps_on_crash(),
     ?assertMatch(#{max_per := 3}, canal_lock:info()),
-    ok = end_supervisor(Supervisor),
+    ok = test_setup:stop_supervisor(Supervisor),
     test_manager_crash:calls_raise().
 
-%% Permits that are held when the manager dies are held for as long as no other is there, and after.
+%% Permits stay held while no manager runs, and after the next one starts.
 keeps_on_crash() ->
-    {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 3, 1) end),
-    {acquired, 2} = canal_lock:acquire(db, 3, 1),
+    {Holder, {acquired, 1}} = test_worker:start(fun acquire/0),
+    {acquired, 2} = acquire(),
     Manager = whereis(canal_lock),
     ok = test_manager_crash:kill(Manager),
-    ?assertEqual({acquired, 3}, canal_lock:acquire(db, 3, 1)),
+    ?assertEqual({acquired, 3}, acquire()),
     _ = test_manager_crash:another(Manager),
-    ?assertEqual(full, canal_lock:acquire(db, 3, 1)),
+    ?assertEqual(full, acquire()),
     ?assertEqual([{db, 2}], canal_lock:held()),
     ok = test_worker:kill(Holder),
     test_await:count(db, 2),
     [ok = canal_lock:release(db) || _ <- [1, 2]],
     ?assertMatch(#{permits := 0, given_back := 1}, canal_lock:info()).
 
+acquire() ->
+    canal_lock:acquire(db, 3, 1).
+
 child_with_options() ->
     Supervisor = supervise({5, #{sweep_interval_ms => 10}}),
     ?assertMatch(#{max_per := 5}, canal_lock:info()),
-    idle_keys_go(),
+    idle_key_is_reclaimed(),
     keeps_on_crash(),
-    idle_keys_go(),
-    ok = end_supervisor(Supervisor),
+    idle_key_is_reclaimed(),
+    ok = test_setup:stop_supervisor(Supervisor),
     Same = supervise({5, #{keep_on_crash => true}}),
     keeps_on_crash(),
-    ok = end_supervisor(Same).
+    ok = test_setup:stop_supervisor(Same).
 
-idle_keys_go() ->
+idle_key_is_reclaimed() ->
     {ok, idle} = canal_lock:with_permit(idle, 1, 1, fun() -> idle end),
-    test_await:value(0, fun() -> maps:get(keys, canal_lock:info()) end, ?SOON_MS).
+    test_await:value(0, fun() -> test_setup:info(keys) end, ?SOON_MS).
 
-child_that_forgets() ->
+child_without_keep() ->
     Supervisor = supervise({3, #{keep_on_crash => false}}),
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    Manager = whereis(canal_lock),
-    ok = test_manager_crash:kill(Manager),
-    _ = test_manager_crash:another(Manager),
+    {Holder, {acquired, 1}} = test_worker:start(fun acquire/0),
+    {acquired, 2} = acquire(),
+    _ = kill_and_await_next(whereis(canal_lock)),
     ?assertEqual({error, not_held}, canal_lock:release(db)),
-    ?assertMatch(#{keys := 0, granted := 0}, canal_lock:info()),
-    ok = end_supervisor(Supervisor),
+    is_new_table(),
+    %% The death of a holder of the closed table changes nothing.
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    ok = test_worker:kill(Holder),
+    ?assertEqual(full, canal_lock:acquire(db, 1, 1)),
+    ok = test_setup:stop_supervisor(Supervisor),
     test_manager_crash:calls_raise().
+
+is_new_table() ->
+    ?assertMatch(#{keys := 0, granted := 0}, canal_lock:info()).
 
 supervisor_gives_up() ->
     Supervisor = supervise(3),
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    Last = lists:foldl(fun(_, Manager) -> crash_and_return(Manager) end, whereis(canal_lock), [1, 2, 3]),
-    ok = test_manager_crash:kill(Last),
-    receive
-        {'EXIT', Supervisor, shutdown} -> ok
-    end,
-    %% That was no end of the manager in order, so it is as after any crash.
+    {acquired, 1} = acquire(),
+    ok = test_manager_crash:kill(kill_and_await_next(3, whereis(canal_lock))),
+    shutdown = test_await:exit_reason(Supervisor),
+    %% The manager did not shut down cleanly, so its table stays, as after any crash.
     ?assertEqual(undefined, whereis(canal_lock)),
-    ?assertEqual({acquired, 2}, canal_lock:acquire(db, 3, 1)),
+    ?assertEqual({acquired, 2}, acquire()),
     Next = supervise(3),
     ?assertEqual([{db, 2}], canal_lock:held()),
-    ok = end_supervisor(Next),
+    ok = test_setup:stop_supervisor(Next),
     test_manager_crash:calls_raise().
 
-crash_and_return(Manager) ->
-    ok = test_manager_crash:kill(Manager),
-    test_manager_crash:another(Manager).
+kill_and_await_next(Manager) ->
+    kill_and_await_next(1, Manager).
 
-no_child() ->
+kill_and_await_next(0, Manager) ->
+    Manager;
+kill_and_await_next(Times, Manager) ->
+    ok = test_manager_crash:kill(Manager),
+    kill_and_await_next(Times - 1, test_manager_crash:another(Manager)).
+
+wrong_child() ->
     [
         ?assertError(badarg, canal_lock:child_spec(Argument))
-     || Argument <- [
-            0,
-            -1,
-            3.0,
-            three,
-            [],
-            {0, #{}},
-            {3, []},
-            {3, #{}, more},
-            {3, #{keep_on_crash => maybe}},
-            {3, #{sweep_interval_ms => 0}},
-            {3, #{unknown => true}}
-        ]
+     || Argument <- [0, -1, 3.0, three, [], {0, #{}}, {3, []}, {3, #{}, more}] ++
+            [{3, Options} || Options <- [#{keep_on_crash => maybe}, #{sweep_interval_ms => 0}, #{unknown => true}]]
     ].
 
 %%% The application
 
-%% Nothing of it runs when the test begins, and nothing stays.
+%% The test starts and ends with the application stopped and its environment unchanged.
 clean(Test) ->
     WasLoaded = application:load(canal_lock) =/= ok,
     Before = application:get_all_env(canal_lock),
@@ -147,29 +134,30 @@ clean(Test) ->
         Test()
     after
         _ = application:stop(canal_lock),
-        _ = [application:unset_env(canal_lock, Key) || {Key, _} <- application:get_all_env(canal_lock)],
-        ok = application:set_env([{canal_lock, Before}]),
+        set_environment(Before),
         WasLoaded orelse application:unload(canal_lock)
     end.
 
-start(Environment) ->
+set_environment(Environment) ->
     _ = [application:unset_env(canal_lock, Key) || {Key, _} <- application:get_all_env(canal_lock)],
-    ok = application:set_env([{canal_lock, Environment}]),
+    ok = application:set_env([{canal_lock, Environment}]).
+
+start(Environment) ->
+    set_environment(Environment),
     application:start(canal_lock).
 
 application_without_manager() ->
-    %% Options are of no use to nobody.
     [
         begin
             ?assertEqual(ok, start(Environment)),
             ?assertEqual([], supervisor:which_children(canal_lock_sup)),
             ?assertEqual(undefined, whereis(canal_lock)),
             ok = test_manager_crash:calls_raise(),
-            %% Whoever depends on it starts one.
+            %% An application that depends on canal_lock can start its own manager.
             {ok, _} = canal_lock:start_link(3),
-            {acquired, 1} = canal_lock:acquire(db, 3, 1),
+            {acquired, 1} = acquire(),
             ok = application:stop(canal_lock),
-            ?assertEqual({acquired, 2}, canal_lock:acquire(db, 3, 1)),
+            ?assertEqual({acquired, 2}, acquire()),
             ok = canal_lock:stop()
         end
      || Environment <- [[], [{keep_on_crash, false}]]
@@ -179,7 +167,7 @@ application_with_manager() ->
     ?assertEqual(ok, start([{max_per, 4}])),
     Manager = whereis(canal_lock),
     ?assertMatch([{canal_lock, Manager, worker, _}], supervisor:which_children(canal_lock_sup)),
-    %% Names that it takes, once the quorum locks are started, too.
+    %% All names that the application lists are registered, once the quorum locks are started too.
     {ok, Names} = application:get_key(canal_lock, registered),
     {ok, _} = canal_lock_quorum:start_link(#{members => [node()]}),
     ?assertEqual([], [Name || Name <- Names, whereis(Name) =:= undefined]),
@@ -189,58 +177,55 @@ application_with_manager() ->
 
 application_with_options() ->
     ?assertEqual(ok, start([{max_per, 4}, {sweep_interval_ms, 10}, {keep_on_crash, true}])),
-    idle_keys_go(),
+    idle_key_is_reclaimed(),
     keeps_on_crash(),
     ok = application:stop(canal_lock),
     ?assertEqual(ok, start([{max_per, 4}, {keep_on_crash, false}])),
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    _ = crash_and_return(whereis(canal_lock)),
-    ?assertMatch(#{keys := 0, granted := 0, max_per := 4}, canal_lock:info()).
+    {acquired, 1} = acquire(),
+    _ = kill_and_await_next(whereis(canal_lock)),
+    is_new_table(),
+    ?assertMatch(#{max_per := 4}, canal_lock:info()).
 
 application_stops() ->
     ?assertEqual(ok, start([{max_per, 4}])),
-    {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 3, 1) end),
+    {Holder, {acquired, 1}} = test_worker:start(fun acquire/0),
     ?assertEqual(ok, application:stop(canal_lock)),
     ok = test_manager_crash:calls_raise(),
     ?assertEqual(ok, start([{max_per, 4}])),
-    ?assertMatch(#{keys := 0, granted := 0}, canal_lock:info()),
+    is_new_table(),
     ?assertEqual({error, not_held}, test_worker:order(Holder, fun() -> canal_lock:release(db) end)),
-    %% stop/0 is not the way to stop it: the supervisor starts another one, with an empty table.
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
+    %% After stop/0 the supervisor starts another manager, with an empty table.
+    {acquired, 1} = acquire(),
     Manager = whereis(canal_lock),
     ok = canal_lock:stop(),
     _ = test_manager_crash:another(Manager),
-    ?assertMatch(#{keys := 0, granted := 0}, canal_lock:info()).
+    is_new_table().
 
-%% By its supervisor's death, and by more crashes of the manager than that one puts up with.
-crashed() ->
+%% First its supervisor is killed; then the manager crashes more often than the supervisor allows.
+application_crashes() ->
     ?assertEqual(ok, start([{max_per, 4}])),
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    Supervisor = whereis(canal_lock_sup),
+    {acquired, 1} = acquire(),
     Manager = whereis(canal_lock),
-    exit(Supervisor, kill),
+    exit(whereis(canal_lock_sup), kill),
     ok = test_await:down([Manager]),
-    application_ends(),
-    ?assertEqual({acquired, 2}, canal_lock:acquire(db, 3, 1)),
+    await_application_stopped(),
+    ?assertEqual({acquired, 2}, acquire()),
     ?assertEqual(ok, start([{max_per, 4}])),
     ?assertEqual([{db, 2}], canal_lock:held()),
-    Turns = lists:seq(1, ?RESTARTS),
-    Last = lists:foldl(fun(_, Alive) -> crash_and_return(Alive) end, whereis(canal_lock), Turns),
+    Last = kill_and_await_next(?RESTARTS, whereis(canal_lock)),
     ?assertEqual([{db, 2}], canal_lock:held()),
     ok = test_manager_crash:kill(Last),
-    application_ends(),
-    ?assertEqual({acquired, 3}, canal_lock:acquire(db, 3, 1)),
+    await_application_stopped(),
+    ?assertEqual({acquired, 3}, acquire()),
     ?assertEqual(ok, start([{max_per, 4}])),
     ?assertEqual([{db, 3}], canal_lock:held()),
     ok = application:stop(canal_lock),
     test_manager_crash:calls_raise().
 
-application_ends() ->
-    test_await:value(false, fun() ->
-        lists:keymember(canal_lock, 1, application:which_applications())
-    end).
+await_application_stopped() ->
+    test_await:value(false, fun() -> lists:keymember(canal_lock, 1, application:which_applications()) end).
 
-bad_environment() ->
+wrong_environment() ->
     Text = fun(Parts) -> iolist_to_binary(Parts) end,
     Positive = fun(Got) -> Text(["the option max_per must be a positive integer, got: ", Got]) end,
     Interval = fun(Got) ->
@@ -251,14 +236,13 @@ bad_environment() ->
     end,
     [
         begin
-            {error, {{bad_environment, Given, Fault}, {canal_lock_app, start, _}}} = start(Environment),
-            ?assertEqual({Environment, Faulty}, {Environment, Fault}),
-            %% And with what.
+            {error, {{bad_environment, Given, Reason}, {canal_lock_app, start, _}}} = start(Environment),
+            ?assertEqual({Environment, Expected}, {Environment, Reason}),
             ?assertEqual(maps:from_list(Environment), Given),
             ?assertEqual([undefined, undefined], [whereis(Name) || Name <- [canal_lock, canal_lock_sup]]),
             ok = test_manager_crash:calls_raise()
         end
-     || {Environment, Faulty} <- [
+     || {Environment, Expected} <- [
             {[{max_per, 0}], Positive("0")},
             {[{max_per, many}], Positive("many")},
             {[{max_per, {3, #{}}}], Positive("{3,#{}}")},
@@ -272,10 +256,10 @@ bad_environment() ->
     ],
     ?assertEqual(ok, start([{max_per, 3}])).
 
-somebody_elses_manager() ->
+another_manager() ->
     {ok, Manager} = canal_lock:start_link(3),
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    {error, {{shutdown, {failed_to_start_child, canal_lock, Why}}, {canal_lock_app, start, _}}} =
+    {acquired, 1} = acquire(),
+    {error, {{shutdown, {failed_to_start_child, canal_lock, Reason}}, {canal_lock_app, start, _}}} =
         start([{max_per, 4}]),
-    ?assertEqual({already_started, Manager}, Why),
+    ?assertEqual({already_started, Manager}, Reason),
     ?assertMatch(#{max_per := 3, permits := 1}, canal_lock:info()).

@@ -1,55 +1,22 @@
-%% P9: whatever is handed in where a number belongs, the answer is `badarg', nothing has changed, and the VM lives on.
+%% P9: a term of the wrong type in place of a number raises `badarg' and changes nothing.
 -module(canal_lock_badarg_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 badarg_test_() ->
     test_setup:tests([
-        {"P9: every kind of term in place of each number of acquire and release", fun numbers/0},
-        {"P9: beside keys of every kind, parsed by other code", fun beside_other_keys/0},
-        {"P9: in place of buckets/2's MaxPer", fun bucket_size/0},
-        {"P9: in place of what the native functions take from the manager", fun native/0}
+        {"P9: acquire/3 and release/3 reject every kind of term in place of each number", fun numbers/0},
+        {"P9: they also reject it beside keys of every kind, which other code parses", fun beside_other_keys/0},
+        {"P9: buckets/2 rejects it in place of MaxPer", fun bucket_size/0},
+        {"P9: native functions reject it in place of the manager's arguments", fun native/0}
     ]).
 
-%% Everything but non-negative integers.
+%% Every kind of term except non-negative integers.
 not_numbers() ->
-    [
-        atom,
-        '',
-        infinity,
-        undefined,
-        -1,
-        -(1 bsl 59) - 1,
-        -(1 bsl 63),
-        -(1 bsl 64),
-        -(1 bsl 70),
-        0.0,
-        -0.0,
-        1.0,
-        1.5,
-        -1.5,
-        1.0e300,
-        [],
-        [1],
-        "1",
-        [1 | 2],
-        {},
-        {1},
-        {1, 2},
-        #{},
-        #{1 => 1},
-        <<>>,
-        <<1>>,
-        <<"3">>,
-        <<1:1>>,
-        binary:copy(<<1>>, 100),
-        self(),
-        make_ref(),
-        atomics:new(1, []),
-        hd(erlang:ports()),
-        fun() -> 1 end,
-        fun erlang:abs/1
-    ].
+    [atom, '', infinity, undefined, -1, -(1 bsl 59) - 1, -(1 bsl 63), -(1 bsl 64), -(1 bsl 70)] ++
+        [0.0, -0.0, 1.0, 1.5, -1.5, 1.0e300, [], [1], "1", [1 | 2], {}, {1}, {1, 2}, #{}, #{1 => 1}] ++
+        [<<>>, <<1>>, <<"3">>, <<1:1>>, binary:copy(<<1>>, 100), self(), make_ref(), atomics:new(1, [])] ++
+        [hd(erlang:ports()), fun() -> 1 end, fun erlang:abs/1].
 
 numbers() ->
     {acquired, 1} = canal_lock:acquire(db, 2, 1),
@@ -69,9 +36,7 @@ beside_other_keys() ->
     Before = canal_lock:info(),
     [
         ?assertError(badarg, canal_lock:Call(Key, MaxPer, Buckets))
-     || {_, Key} <- test_key_terms:all(),
-        Call <- [acquire, release],
-        {MaxPer, Buckets} <- [{-1, 1}, {1, atom}]
+     || {_, Key} <- test_key_terms:all(), Call <- [acquire, release], {MaxPer, Buckets} <- [{-1, 1}, {1, atom}]
     ],
     ?assertEqual(Before, canal_lock:info()).
 
@@ -80,7 +45,7 @@ bucket_size() ->
     [?assertError(badarg, canal_lock:buckets(Key, Bad)) || Bad <- [0 | not_numbers()], Key <- [db, unknown]],
     ?assertEqual([1], canal_lock:buckets(db, 2)).
 
-%% Nobody but the manager calls these; none the less they must not take the VM down, nor the open table.
+%% Only the manager calls these. Wrong arguments must still not crash the VM or damage the open table.
 native() ->
     {acquired, 1} = canal_lock:acquire(db, 2, 1),
     Handle = element(3, sys:get_state(canal_lock)),

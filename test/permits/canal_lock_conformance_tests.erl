@@ -1,75 +1,73 @@
-%% What lock managers are known to get wrong, each as a case that shows it in whatever implementation has it: by calls
-%% of `acquire/3' and `release/3' and what is answered, not by a look inside. `make conformance' prints a table of
-%% what the original's design and `canal_lock' show.
+%% Known defects of lock managers, each as a case that shows the defect in any implementation that has it. A case calls
+%% `acquire/3' and `release/3' and compares answers; it does not inspect the implementation. `make conformance' prints
+%% a table of the defects that the original's design and `canal_lock' show.
 -module(canal_lock_conformance_tests).
 
 -export([main/0, conformance_test_/0]).
 
 -type implementation() :: canal_lock | test_original.
 
-%% What a case has shown. A race is shown in some rounds of many.
+%% A race shows its defect in some of many rounds.
 -type shown() :: boolean() | {In :: non_neg_integer(), Of :: pos_integer()}.
 
 -type defect() :: #{
     title := string(),
-    %% The label of what `canal_lock' promises about it.
+    %% The label of the promise of `canal_lock' that excludes the defect.
     promise := string(),
     kind := certain | race,
     shown_by := fun((implementation()) -> shown())
 }.
 
-%% In a race somebody is stopped in the middle of a call, after so many steps of it at most (the VM counts
-%% reductions), and so often at each.
+%% A race interrupts a process after 1 to 30 steps of its call (the VM counts reductions), 5 times at each step.
 -define(STEPS, 30).
 -define(TIMES, 5).
 
-%% So much a process may do before the VM lets others go on.
+%% The VM preempts a process after this many reductions.
 -define(TIME_SLICE_REDUCTIONS, 4000).
 
 -define(ONE_SHOT_KEYS, 1000).
 
-%% The manager is suspended for as long, so any time does.
+%% The manager is suspended all the time, so any value times out.
 -define(RELEASE_TIMEOUT_MS, 100).
 
-%% That `canal_lock' shows none of them; and that the original shows what does not depend on chance, so the cases can
-%% tell.
+%% `canal_lock' has none of the defects. The original shows each defect that does not depend on chance, so the cases can
+%% detect them.
 conformance_test_() ->
-    Defects = defects(),
+    Tests = fun(Prefix, Implementation, Expected, Kinds) ->
+        [
+            {Prefix(Defect) ++ Title, fun() -> Expected = is_shown(shows(Defect, Implementation)) end}
+         || Defect = #{kind := Kind, title := Title} <- defects(), lists:member(Kind, Kinds)
+        ]
+    end,
     test_setup:quietly(
         test_setup:tests(
             without_manager,
-            [
-                {Promise ++ ": not " ++ Title, fun() -> false = is_shown(shows(Defect, canal_lock)) end}
-             || Defect = #{promise := Promise, title := Title} <- Defects
-            ] ++
-                [
-                    {"By the original: " ++ Title, fun() -> true = is_shown(shows(Defect, test_original)) end}
-                 || Defect = #{kind := certain, title := Title} <- Defects
-                ]
+            Tests(fun(#{promise := Promise}) -> Promise ++ ": no " end, canal_lock, false, [certain, race]) ++
+                Tests(fun(_) -> "The original shows: " end, test_original, true, [certain])
         )
     ).
 
-%% Prints the table. The status that the VM ends with is how many of them `canal_lock' shows.
+%% Prints the table. The exit status of the VM is the number of defects that `canal_lock' shows.
 -spec main() -> no_return().
 main() ->
     ok = logger:set_primary_config(level, none),
-    io:format("~-68s ~-20s ~s~n", ["what lock managers get wrong", "original", "canal_lock"]),
-    Shown = [report(Number, Defect) || {Number, Defect} <- lists:zip(lists:seq(1, length(defects())), defects())],
+    io:format("~-68s ~-20s ~s~n", ["defects of lock managers", "original", "canal_lock"]),
+    Shown = [report(Number, Defect) || {Number, Defect} <- lists:enumerate(defects())],
     halt(length([true || true <- Shown])).
 
 report(Number, Defect = #{title := Title}) ->
     [Original, Ours] = [shows(Defect, Implementation) || Implementation <- [test_original, canal_lock]],
-    io:format("~b. ~-65s ~-20s ~s~n", [Number, Title, in_words(Original), in_words(Ours)]),
+    io:format("~b. ~-65s ~-20s ~s~n", [Number, Title, format(Original), format(Ours)]),
     is_shown(Ours).
 
-in_words(true) -> "shown";
-in_words(false) -> "not shown";
-in_words({In, Of}) -> io_lib:format("in ~b of ~b rounds", [In, Of]).
+format(true) -> "shown";
+format(false) -> "not shown";
+format({In, Of}) -> io_lib:format("in ~b of ~b rounds", [In, Of]).
 
 is_shown({In, _}) -> In > 0;
 is_shown(Shown) -> Shown.
 
-%% What never comes about, though it is waited for, is wrong too.
+%% A state that a case waits for in vain is a defect too.
 -spec shows(defect(), implementation()) -> shown().
 shows(#{shown_by := Case}, Implementation) ->
     try
@@ -78,28 +76,27 @@ shows(#{shown_by := Case}, Implementation) ->
         error:{still, _, instead_of, _} -> true
     end.
 
-%% In the order in which the design lists them.
+%% In the order of the design page.
 -spec defects() -> [defect()].
 defects() ->
     [
-        certain("P5", "who holds nothing releases, and frees another's permit", fun freed_by_a_stranger/1),
-        certain("P8", "a key that is used once leaves something behind for ever", fun one_shot_keys_stay/1),
-        certain("P10", "a manager that comes back counts from zero while holders live", fun counts_from_zero/1),
-        certain("P6", "one with a smaller capacity lowers the count", fun lowered_by_the_smaller/1),
-        race("P4", "the permit of a holder that is killed is lost", fun lost_by_a_kill/1),
-        certain("P4", "who takes several and dies gives back one too few or too many", fun dies_with_several/1),
-        certain("P5", "a release that timed out, and is retried, frees another's permit", fun retried_release/1),
-        race("P1", "of two who make buckets of a key at once, one crashes", fun buckets_at_once/1)
+        #{promise => Promise, title => Title, kind => Kind, shown_by => Case}
+     || {Promise, Kind, Title, Case} <- [
+            {"P5", certain, "release of another's permit by a process that holds none", fun freed_by_another/1},
+            {"P8", certain, "entries left behind by keys that are used once", fun one_shot_keys_stay/1},
+            {"P10", certain, "count from zero after a manager restart while holders live", fun counts_from_zero/1},
+            {"P6", certain, "count lowered by a caller with a smaller capacity", fun lowered_by_the_smaller/1},
+            {"P4", race, "permit lost when its holder is killed", fun lost_by_a_kill/1},
+            {"P4", certain, "wrong number of permits released by the death of their holder",
+                fun dies_with_several/1},
+            {"P5", certain, "release of another's permit by the retry of a timed-out release",
+                fun retried_release/1},
+            {"P1", race, "crash of a caller when two create buckets of a key at once", fun buckets_at_once/1}
+        ]
     ].
 
-certain(Promise, Title, Case) ->
-    #{promise => Promise, title => Title, kind => certain, shown_by => Case}.
-
-race(Promise, Title, Case) ->
-    #{promise => Promise, title => Title, kind => race, shown_by => Case}.
-
-%% Two at a limit of one. D1 of test_original.
-freed_by_a_stranger(Implementation) ->
+%% Two callers at a capacity of 1. D1 of test_original.
+freed_by_another(Implementation) ->
     with_manager(Implementation, 1, fun(_) ->
         {_, {acquired, 1}} = acquire(Implementation, db, 1, 1),
         ok = Implementation:release(db, 1, 1),
@@ -110,20 +107,17 @@ freed_by_a_stranger(Implementation) ->
 one_shot_keys_stay(Implementation) ->
     with_manager(Implementation, 1, fun(_) ->
         [
-            begin
-                {acquired, 1} = Implementation:acquire(Key, 1, 1),
-                ok = Implementation:release(Key, 1, 1)
-            end
+            {{acquired, 1}, ok} = {Implementation:acquire(Key, 1, 1), Implementation:release(Key, 1, 1)}
          || Key <- lists:seq(1, ?ONE_SHOT_KEYS)
         ],
-        left(Implementation) > 0
+        entries(Implementation) > 0
     end).
 
-%% What it has on record when it has done what it does about that.
-left(canal_lock) ->
+%% The entries on record once the implementation has removed those that it removes.
+entries(canal_lock) ->
     ok = canal_lock_manager:sweep(),
-    maps:get(keys, canal_lock:info());
-left(test_original) ->
+    test_setup:info(keys);
+entries(test_original) ->
     _ = sys:get_state(test_original),
     ets:info(test_original, size).
 
@@ -136,26 +130,26 @@ counts_from_zero(Implementation) ->
         is_granted(Implementation, db, 1, 1)
     end).
 
-%% D4: the sixth is granted.
+%% D4: the original grants a sixth permit.
 lowered_by_the_smaller(Implementation) ->
     with_manager(Implementation, 5, fun(_) ->
         [{_, {acquired, N}} = acquire(Implementation, db, 5, 1) || N <- lists:seq(1, 5)],
         is_granted(Implementation, db, 2, 1) orelse is_granted(Implementation, db, 5, 1)
     end).
 
-%% At each step of its call. D5.
+%% Killed at each step of the call. D5.
 lost_by_a_kill(Implementation) ->
     with_manager(Implementation, 1, fun(_) ->
         rounds(fun(Step) ->
             Key = make_ref(),
             Kill = fun(Pid) -> exit(Pid, kill) end,
             Victim = interrupted(Step, fun() -> Implementation:acquire(Key, 1, 1) end, Kill),
-            dead(Implementation, Victim),
+            await_dead(Implementation, Victim),
             not is_granted(Implementation, Key, 1, 1)
         end)
     end).
 
-%% D4 once more: they were taken with another MaxPer than the manager's, which gives them back.
+%% D4 again: the permits were acquired with another MaxPer than that of the manager, which releases them.
 dies_with_several(Implementation) ->
     with_manager(Implementation, 2, fun(_) ->
         {_, {acquired, 1}} = acquire(Implementation, db, 5, 1),
@@ -163,11 +157,11 @@ dies_with_several(Implementation) ->
         Acquire = fun() -> Implementation:acquire(db, 5, 1) end,
         [{acquired, N} = test_worker:order(Holder, Acquire) || N <- [3, 4, 5]],
         ok = test_worker:kill(Holder),
-        dead(Implementation, Holder),
+        await_dead(Implementation, Holder),
         [is_granted(Implementation, db, 5, 1) || _ <- lists:seq(1, 5)] =/= [true, true, true, true, false]
     end).
 
-%% Two at a limit of two, of whom one waits in vain for the answer to its release. D6, and D1 by the retry.
+%% Two holders at a capacity of 2; the release of one times out. D6, and D1 by the retry.
 retried_release(Implementation) ->
     with_manager(Implementation, 2, fun(_) ->
         {Holder, {acquired, 1}} = acquire(Implementation, db, 2, 1),
@@ -186,7 +180,7 @@ release_or_exit(canal_lock, Key, MaxPer, Buckets) ->
 release_or_exit(test_original, Key, MaxPer, Buckets) ->
     test_original:release(Key, MaxPer, Buckets, ?RELEASE_TIMEOUT_MS).
 
-%% One that makes the first bucket stops at each step of its call, and the other one makes the second. D8.
+%% The caller that creates the first bucket is suspended at each step of its call while another creates the second. D8.
 buckets_at_once(Implementation) ->
     with_manager(Implementation, 1, fun(_) ->
         rounds(fun(Step) ->
@@ -203,7 +197,7 @@ buckets_at_once(Implementation) ->
         end)
     end).
 
-%% A manager, and how to start it again. Its parent outlives it, as a supervisor.
+%% Runs a case with a manager and a function that starts another one. Their parent outlives them, as a supervisor does.
 with_manager(Implementation, MaxPer, Case) ->
     Parent = test_worker:start(),
     Start = fun() ->
@@ -219,14 +213,14 @@ with_manager(Implementation, MaxPer, Case) ->
         test_worker:kill(Parent)
     end.
 
-%% As a supervisor does.
+%% As a supervisor starts it.
 start(canal_lock, MaxPer) ->
     #{start := {Module, Function, Arguments}} = canal_lock:child_spec(MaxPer),
     apply(Module, Function, Arguments);
 start(test_original, MaxPer) ->
     test_original:start_link(MaxPer).
 
-%% By a process of its own, which lives as long as the case.
+%% In a process of its own, which lives until the case ends.
 acquire(Implementation, Key, MaxPer, Buckets) ->
     test_worker:start(fun() -> Implementation:acquire(Key, MaxPer, Buckets) end).
 
@@ -234,13 +228,13 @@ is_granted(Implementation, Key, MaxPer, Buckets) ->
     {_, Answer} = acquire(Implementation, Key, MaxPer, Buckets),
     Answer =/= full.
 
-%% Waits until it is dead, and the implementation has done all that it does about that.
-dead(canal_lock, Pid) ->
+%% Waits until the process is dead and the implementation has handled the death.
+await_dead(canal_lock, Pid) ->
     test_await:down([Pid]),
     test_await:value({[], []}, fun() -> {canal_lock:held(Pid), canal_lock:audit()} end);
-dead(test_original, Pid) ->
+await_dead(test_original, Pid) ->
     test_await:down([Pid]),
-    %% What it has sent before it died.
+    %% The manager has handled the messages that the process sent before it died.
     _ = sys:get_state(test_original),
     test_await:value(false, fun() ->
         {monitors, Monitors} = process_info(whereis(test_original), monitors),
@@ -249,13 +243,13 @@ dead(test_original, Pid) ->
     _ = sys:get_state(test_original),
     ok.
 
-%% In how many rounds it is so.
+%% The number of rounds that show the defect, of all rounds.
 rounds(Round) ->
     Rounds = [Round(Step) || _ <- lists:seq(1, test_setup:times(?TIMES)), Step <- lists:seq(1, ?STEPS)],
     {length([true || true <- Rounds]), length(Rounds)}.
 
-%% A worker that makes a call, and gets a signal when it begins: the VM delivers that at the end of the time slice,
-%% which comes so many steps later. (Without a second scheduler it comes before the call, and nothing is interrupted.)
+%% A worker that makes a call and receives a signal in it. The VM delivers the signal at the end of the time slice,
+%% which comes after this many steps of the call. (With one scheduler it comes before the call, and interrupts nothing.)
 interrupted(Step, Call, Interrupt) ->
     Turn = atomics:new(1, []),
     Another = 1 + erlang:system_info(scheduler_id) rem erlang:system_info(schedulers_online),

@@ -1,4 +1,4 @@
-%% P4: whatever a holder holds and however it dies, all of it comes back, and comes back once.
+%% P4: when a holder dies, in any way and with any number of permits, the VM releases each permit exactly once.
 -module(canal_lock_death_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -8,43 +8,50 @@
 death_test_() ->
     test_setup:quietly([
         test_setup:tests([
-            {lists:concat(["P4: ", Way, " while holding ", What]), fun() -> dies_holding(Way, Hold) end}
-         || Way <- ways(), {What, Hold} <- holdings()
+            {lists:concat(["P4: ", Way, " while holding ", Held]), fun() -> dies_holding(Way, Hold) end}
+         || Way <- ways(), {Held, Hold} <- holdings()
         ]),
         test_setup:tests([
-            {"P4: several ways at once", fun at_once/0},
-            {"P4: what had been released is not given back again", fun after_releases/0},
-            {"P4: a successor that waits for the death may have to wait for the permit", fun successor/0},
-            {"P4: ten thousand die together", fun die_together/0}
+            {"P4: holders that die in different ways at once release everything", fun at_once/0},
+            {"P4: a death does not release permits that the holder has already released", fun after_releases/0},
+            {"P4: a successor may see full until the permit of the dead holder is released", fun successor/0},
+            {"P4: ten thousand holders that die together release everything", fun die_together/0}
+        ]),
+        test_setup:tests(without_manager, [
+            {Title, fun() -> ?assertEqual(passed, test_setup:in_a_vm(["+P", Limit], fun generations/0)) end}
+         || {Title, Limit} <- [
+                {"P4: process identifiers that the VM reuses soon", "1024"},
+                {"P4: a table for 4,000,000 processes", "4000000"}
+            ]
         ])
     ]).
 
 ways() ->
-    [normal_exit, shutdown, error, throw, kill, exit_signal, linked, by_its_own_hand].
+    [normal_exit, shutdown, error, throw, kill, exit_signal, linked, kills_itself].
 
-%% What is held, and by how many permits of which keys.
+%% What is held, and a function that acquires it and returns `[{Permits, Key}]'.
 holdings() ->
     [
         {"nothing any more", fun() ->
-            take([{1, once}]),
+            acquire([{1, once}]),
             ok = canal_lock:release(once),
             []
         end},
-        {"one key", fun() -> take([{1, db}]) end},
-        {"two keys", fun() -> take([{2, db}, {1, {app, 1}}]) end},
-        {"three keys", fun() -> take([{1, db}, {3, {app, 1}}, {2, "string"}]) end},
-        {"10,000 keys", fun() -> take([{1, {key, N}} || N <- lists:seq(1, ?MANY)]) end},
-        {"10,000 permits of one key", fun() -> take([{?MANY, db}]) end},
-        {"keys of every kind", fun() -> take([{2, Term} || {_, Term} <- test_key_terms:all()]) end}
+        {"one key", fun() -> acquire([{1, db}]) end},
+        {"two keys", fun() -> acquire([{2, db}, {1, {app, 1}}]) end},
+        {"three keys", fun() -> acquire([{1, db}, {3, {app, 1}}, {2, "string"}]) end},
+        {"10,000 keys", fun() -> acquire([{1, {key, N}} || N <- lists:seq(1, ?MANY)]) end},
+        {"10,000 permits of one key", fun() -> acquire([{?MANY, db}]) end},
+        {"keys of every kind", fun() -> acquire([{2, Term} || {_, Term} <- test_key_terms:all()]) end}
     ].
 
-take(Wanted) ->
+acquire(Wanted) ->
     [{acquired, _} = canal_lock:acquire(Key, ?MANY, 2) || {Permits, Key} <- Wanted, _ <- lists:seq(1, Permits)],
     Wanted.
 
 dies_holding(Way, Hold) ->
-    %% One that stays: what the dead did not hold must not come back.
-    {_, [_]} = test_worker:start(fun() -> take([{1, db}]) end),
+    %% Another holder survives: the death must not release its permit.
+    {_, [_]} = test_worker:start(fun() -> acquire([{1, db}]) end),
     {Holder, Held} = test_worker:start(Hold),
     All = lists:sum([Permits || {Permits, _} <- Held]),
     ?assertMatch(#{permits := Out} when Out =:= All + 1, canal_lock:info()),
@@ -59,19 +66,19 @@ die(shutdown, Holder) -> test_worker:release_then_die(Holder, fun() -> exit(shut
 die(error, Holder) -> test_worker:release_then_die(Holder, fun() -> error(meant) end);
 die(throw, Holder) -> test_worker:release_then_die(Holder, fun() -> throw(meant) end);
 die(kill, Holder) -> test_worker:kill(Holder);
-die(by_its_own_hand, Holder) -> test_worker:release_then_die(Holder, fun() -> exit(self(), kill) end);
+die(kills_itself, Holder) -> test_worker:release_then_die(Holder, fun() -> exit(self(), kill) end);
 die(exit_signal, Holder) ->
     exit(Holder, meant),
     test_await:down([Holder]);
 die(linked, Holder) ->
-    Friend = test_worker:start(),
-    true = test_worker:order(Holder, fun() -> link(Friend) end),
-    ok = test_worker:kill(Friend),
+    Linked = test_worker:start(),
+    true = test_worker:order(Holder, fun() -> link(Linked) end),
+    ok = test_worker:kill(Linked),
     test_await:down([Holder]).
 
 at_once() ->
-    Numbered = [
-        {N, element(1, test_worker:start(fun() -> take([{2, db}, {1, app}, {1, {key, N}}]) end))}
+    Holders = [
+        {N, element(1, test_worker:start(fun() -> acquire([{2, db}, {1, app}, {1, {key, N}}]) end))}
      || N <- lists:seq(1, 300)
     ],
     [
@@ -80,29 +87,28 @@ at_once() ->
             1 -> exit(Holder, shutdown);
             2 -> test_worker:send_order(Holder, fun() -> exit(normal) end)
         end
-     || {N, Holder} <- Numbered
+     || {N, Holder} <- Holders
     ],
-    test_await:down([Holder || {_, Holder} <- Numbered]),
+    test_await:down([Holder || {_, Holder} <- Holders]),
     [test_await:count(Key, 0) || Key <- [db, app | [{key, N} || N <- lists:seq(1, 300)]]].
 
 after_releases() ->
     Keys = [{key, N} || N <- lists:seq(1, 50)],
-    {Stays, _} = test_worker:start(fun() -> take([{1, Key} || Key <- Keys]) end),
-    {Holder, _} = test_worker:start(fun() -> take([{3, Key} || Key <- Keys]) end),
+    {Survivor, _} = test_worker:start(fun() -> acquire([{1, Key} || Key <- Keys]) end),
+    {Holder, _} = test_worker:start(fun() -> acquire([{3, Key} || Key <- Keys]) end),
     {Odd, Even} = lists:partition(fun({key, N}) -> N rem 2 =:= 1 end, Keys),
     Release = fun() -> [canal_lock:release(Key) || Key <- Odd ++ Odd ++ Odd ++ Even] end,
     ?assertEqual([ok], lists:usort(test_worker:order(Holder, Release))),
     ?assertEqual({[1], [3]}, {counts(Odd), counts(Even)}),
     ok = test_worker:kill(Holder),
     test_await:value([1], fun() -> counts(Keys) end),
-    ok = test_worker:kill(Stays),
+    ok = test_worker:kill(Survivor),
     test_await:value([0], fun() -> counts(Keys) end).
 
 counts(Keys) ->
     lists:usort([canal_lock:count(Key) || Key <- Keys]).
 
-%% What a restarted worker has to do: it hears `full' for as long as its predecessor's permit is out, and not for
-%% ever.
+%% A restarted worker retries: its acquire returns `full' until its predecessor's permit is released.
 successor() ->
     lists:foldl(
         fun(_, Predecessor) ->
@@ -119,14 +125,34 @@ successor() ->
 die_together() ->
     Parent = test_worker:start(),
     Hold = fun() ->
-        take([{1, db}, {1, {key, self()}}]),
-        receive
-        after infinity -> ok
-        end
+        acquire([{1, db}, {1, {key, self()}}]),
+        test_setup:hold_forever()
     end,
     Holders = test_worker:order(Parent, fun() -> [spawn_link(Hold) || _ <- lists:seq(1, ?MANY)] end),
     test_await:count(db, ?MANY),
     ok = test_worker:kill(Parent),
     test_await:count(db, 0),
     test_await:value([0], fun() -> counts([{key, Holder} || Holder <- Holders]) end),
-    test_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end).
+    test_await:nothing_held().
+
+%% Twenty generations of 500 holders. Each holder has up to 7 keys, more than fit into its slot, when it is killed.
+generations() ->
+    {ok, _} = canal_lock:start_link(3),
+    [
+        begin
+            Holders = [test_worker:start() || _ <- lists:seq(1, 500)],
+            Keys = fun(N) -> maps:from_list([{Key, 1} || Key <- [db | [{key, K} || K <- lists:seq(1, N rem 7)]]]) end,
+            Sent = [
+                test_worker:send_order(Holder, fun() -> test_worker:take(Keys(N)) end)
+             || {N, Holder} <- lists:enumerate(Holders)
+            ],
+            [#{db := 1} = test_await:answer(Ref) || Ref <- Sent],
+            ?assertEqual(500, canal_lock:count(db)),
+            ?assertMatch(#{holders := 500}, canal_lock:info()),
+            ok = test_worker:kill(Holders),
+            test_await:nothing_held()
+        end
+     || _ <- lists:seq(1, 20)
+    ],
+    ok = canal_lock:stop(),
+    passed.

@@ -1,5 +1,5 @@
-%% P9: a node that ends while permits are held, taken, given and looked at ends as it would without us: with the status
-%% that it is told to end with, without a word, and without a dump.
+%% P9: a node that ends while its processes acquire, release and inspect permits ends cleanly: with the requested exit
+%% status, without output and without a crash dump.
 -module(canal_lock_halt_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -9,10 +9,10 @@
 -define(HOLDERS, 300).
 -define(CHURNERS, 4).
 
-%% Before it ends.
+%% The node grants this many permits before it ends.
 -define(GRANTS, 3000).
 
-%% What it ends with when it is told to, not by any mishap.
+%% A status that no failure of the VM has.
 -define(STATUS, 7).
 -define(KEYS, [db, {app, 1}, "string", #{rare => "map"}, <<1:1>>]).
 
@@ -21,7 +21,7 @@
 halt_test_() ->
     [
         {timeout, 2 * test_setup:times(?DEADLINE_MS) div 1000,
-            {lists:concat(["P9: a busy node ends by ", Way, "; schedulers: ", Schedulers]), fun() ->
+            {lists:concat(["P9: a busy node ends cleanly by ", Way, "; schedulers: ", Schedulers]), fun() ->
                 [ends(Way, Schedulers) || _ <- lists:seq(1, test_setup:times(1))]
             end}}
      || Way <- [init_stop, signal, halt_at_once, halt_by_a_holder, init_stop_after_a_crash],
@@ -33,11 +33,7 @@ ends(Way, Schedulers) ->
     try
         Ended = run(Way, Schedulers, Folder),
         {ok, Files} = file:list_dir(Folder),
-        Expected =
-            case Way of
-                signal -> 0;
-                _ -> ?STATUS
-            end,
+        Expected = maps:get(Way, #{signal => 0}, ?STATUS),
         ?assertEqual({{exit_status, Expected}, <<>>, []}, erlang:append_element(Ended, Files))
     after
         ok = file:del_dir_r(Folder)
@@ -56,24 +52,24 @@ run(Way, Schedulers, Folder) ->
         stderr_to_stdout,
         binary
     ]),
-    ended(Port, <<>>).
+    await_end(Port, <<>>).
 
-ended(Port, Said) ->
+await_end(Port, Output) ->
     receive
-        {Port, {data, More}} -> ended(Port, <<Said/binary, More/binary>>);
-        {Port, Status} -> {Status, Said}
-    after ?DEADLINE_MS -> error({does_not_end, Said})
+        {Port, {data, More}} -> await_end(Port, <<Output/binary, More/binary>>);
+        {Port, Status} -> {Status, Output}
+    after ?DEADLINE_MS -> error({does_not_end, Output})
     end.
 
-%% In the node that is to end.
+%% Runs in the node that ends.
 busy([Way]) ->
     ok = application:load(canal_lock),
     ok = application:set_env(canal_lock, max_per, 3),
     {ok, _} = application:ensure_all_started(canal_lock),
     [spawn(fun hold/0) || _ <- lists:seq(1, ?HOLDERS)],
-    [spawn(fun() -> again(fun churn/0) end) || _ <- lists:seq(1, ?CHURNERS)],
-    spawn(fun() -> again(fun look/0) end),
-    test_await:value(true, fun() -> maps:get(granted, canal_lock:info()) >= ?GRANTS end),
+    [spawn(fun() -> repeat(fun churn/0) end) || _ <- lists:seq(1, ?CHURNERS)],
+    spawn(fun() -> repeat(fun inspect/0) end),
+    test_await:value(true, fun() -> test_setup:info(granted) >= ?GRANTS end),
     end_by(list_to_atom(Way)).
 
 end_by(init_stop) ->
@@ -91,18 +87,16 @@ end_by(init_stop_after_a_crash) ->
 
 hold() ->
     [canal_lock:acquire(Key, ?HOLDERS, 1) || Key <- [{own, self()} | ?KEYS]],
-    receive
-    after infinity -> ok
-    end.
+    test_setup:hold_forever().
 
-%% When the application has stopped there is no table any more.
-again(Do) ->
+%% Calls raise `badarg' once the application has stopped.
+repeat(Do) ->
     try
         Do()
     catch
         error:badarg -> erlang:yield()
     end,
-    again(Do).
+    repeat(Do).
 
 churn() ->
     [canal_lock:acquire(Key, 2 * ?HOLDERS, 1) || Key <- ?KEYS],
@@ -111,5 +105,5 @@ churn() ->
     rand:uniform(2) =:= 1 andalso exit(Child, kill),
     test_await:reason({Child, Monitor}).
 
-look() ->
+inspect() ->
     [canal_lock:keys(), canal_lock:audit(), canal_lock:info(), canal_lock:held()].

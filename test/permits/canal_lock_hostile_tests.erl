@@ -1,29 +1,29 @@
-%% P9: what strangers can send does no harm: keys made to collide, and a table of atoms that is nearly full. (Terms that
-%% are huge or deep are in canal_lock_keys_tests and canal_lock_long_keys_tests.)
+%% P9: keys from untrusted input do no harm: keys that are made to collide, and keys in a VM whose atom table is nearly
+%% full. (canal_lock_keys_tests and canal_lock_long_keys_tests have the huge and the deep terms.)
 -module(canal_lock_hostile_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(KEYS, 20_000).
 
-%% So many keys are looked at in one call, or a third of it: a large key counts as several.
+%% The limit of one piece of `keys/3'. A large key counts as several, so a piece has a third of this or more.
 -define(PIECE, 128).
 
 hostile_test_() ->
     [
         test_setup:tests([
-            {lists:concat(["P9: ", What, " are spread over the table"]), fun() -> spread(Colliding) end}
-         || {What, Colliding} <- colliding()
+            {lists:concat(["P9: ", Kind, " are spread over the table"]), fun() -> spread(Key) end}
+         || {Kind, Key} <- colliding()
         ]),
         test_setup:tests(without_manager, [
-            {"P9: no call makes an atom", fun() ->
+            {"P9: no call creates an atom", fun() ->
                 ?assertEqual(0, test_setup:in_a_vm(["+t", "30000"], fun atoms_made/0))
             end}
         ])
     ].
 
-%% What differs in a part only that a hash might leave out: the VM's own, which has no seed, or one of the words alone.
-%% By number.
+%% Kinds of keys that differ only in a part that a hash may ignore. The VM's own hash, which has no seed, ignores some
+%% parts; a hash of single words ignores others. Each function returns the Nth key.
 colliding() ->
     Atom = fun(Node) -> binary:part(term_to_binary(Node), 1, byte_size(term_to_binary(Node)) - 1) end,
     There = Atom(there@nowhere),
@@ -35,37 +35,29 @@ colliding() ->
         {"references with one word that differs", fun(N) ->
             External(<<90, 5:16, There/binary, 1:32, 1:32, 2:32, 3:32, 4:32, N:32>>)
         end},
-        {"pids of many nodes with the same number", fun(N) ->
-            External(<<88, There/binary, 100:32, 0:32, N:32>>)
-        end},
-        {"pids with the same number, round after round", fun(N) ->
+        {"pids of many nodes with the same number", fun(N) -> External(<<88, There/binary, 100:32, 0:32, N:32>>) end},
+        {"pids with the same number and other serials", fun(N) ->
             External(<<88, There/binary, 100:32, N:32, 1:32>>)
         end},
-        {"ports of many nodes with the same number", fun(N) ->
-            External(<<120, There/binary, 100:64, N:32>>)
-        end},
-        {"ports whose numbers differ above", fun(N) ->
+        {"ports of many nodes with the same number", fun(N) -> External(<<120, There/binary, 100:64, N:32>>) end},
+        {"ports whose numbers differ in the high bits", fun(N) ->
             External(<<120, There/binary, (N bsl 40):64, 1:32>>)
         end},
-        {"maps with the pairs the other way round", fun(N) ->
-            #{1 => N, N + 2 => 1, {N, 1} => {1, N}}
-        end},
-        {"integers that differ by a prime", fun(N) ->
-            (1 bsl 200) + N * 4_294_967_291 * 268_435_399
-        end},
+        {"maps with keys and values exchanged", fun(N) -> #{1 => N, N + 2 => 1, {N, 1} => {1, N}} end},
+        {"integers that differ by a prime", fun(N) -> (1 bsl 200) + N * 4_294_967_291 * 268_435_399 end},
         {"lists of floats that differ in their last bits", fun(N) ->
             <<Float/float>> = <<16#3ff0:16, N:48>>,
             [Float, Float]
         end}
     ].
 
-%% Calls walk past the keys of the same hash, and of hashes near to it. The table is sorted by hashes, of 64 bits, and
-%% looked at in this order. That 40 successive keys or more of all keys cover less than a fifth of what they cover on
-%% average has a probability of 1 in 10^12.
-spread(Colliding) ->
-    [{acquired, 1} = canal_lock:acquire(Colliding(N), 1, 1) || N <- lists:seq(1, ?KEYS)],
+%% Calls walk past keys with the same hash and with hashes close to it. The table is sorted by 64-bit hashes, and
+%% `keys/3' returns the keys in this order. With uniform hashes, 40 or more successive keys cover less than a fifth of
+%% their average range with a probability of 1 in 10^12.
+spread(Key) ->
+    [{acquired, 1} = canal_lock:acquire(Key(N), 1, 1) || N <- lists:seq(1, ?KEYS)],
     Pieces = pieces(0, 0),
-    %% Keys of one hash come together, so a piece that ends with one of them is longer.
+    %% Keys with one hash are not split, so a piece that ends with such keys is longer.
     [Length] = lists:usort([Keys || {Keys, _} <- Pieces]),
     ?assertEqual((?KEYS - 1) div Length, length(Pieces)),
     ?assert(Length >= 40),
@@ -74,14 +66,14 @@ spread(Colliding) ->
     Average = (1 bsl 64) * Length div ?KEYS,
     ?assertEqual([], [Part || Part <- Covered, Part < Average div 5]).
 
-%% How many keys there are in each, and the last hash of them; without the last piece.
+%% The number of keys in each piece, and their last hash. Without the last piece.
 pieces(Serial, After) ->
     case canal_lock_nif:keys(Serial, After, ?PIECE) of
         {_, _, done} -> [];
         {Same, Keys, Last} -> [{length(Keys), Last} | pieces(Same, Last)]
     end.
 
-%% How many come to be by all calls, right and wrong ones, while there is hardly room for any.
+%% How many atoms all calls create, correct and wrong ones, while 100 more fit into the atom table.
 atoms_made() ->
     ok = application:load(canal_lock),
     {ok, Modules} = application:get_key(canal_lock, modules),
@@ -97,8 +89,8 @@ atoms_made() ->
     badarg = raised(fun() -> canal_lock:acquire(New, 3, 1) end),
     erlang:system_info(atom_count) - Before - 1.
 
-fill(Room) ->
-    _ = [binary_to_atom(<<"filled ", (integer_to_binary(N))/binary>>) || N <- lists:seq(1, Room)],
+fill(Free) ->
+    _ = [binary_to_atom(<<"filled ", (integer_to_binary(N))/binary>>) || N <- lists:seq(1, Free)],
     ok.
 
 call(Key) ->
@@ -120,7 +112,7 @@ raised(Call) ->
         {answered, Call()}
     catch
         error:Reason:Stack ->
-            %% As the shell would, to explain it.
+            %% The shell formats the error in the same way.
             #{} = canal_lock_errors:format_error(Reason, Stack),
             [{canal_lock, _, [_ | _], [_ | _]} | _] = Stack,
             Reason

@@ -1,39 +1,40 @@
-%% P9: every kind of term is a key, and two terms are one key if and only if they are `=:='. What `=:=' says is asked
-%% at run time: of 0.0 and -0.0 it depends on the release of the VM.
+%% P9: every kind of term can be a key, and two terms are one key if and only if they are `=:='. The tests evaluate
+%% `=:=' at run time, because its result for 0.0 and -0.0 depends on the OTP release.
 -module(canal_lock_keys_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 keys_test_() ->
     test_setup:tests([
-        {"P9: each kind of key against each other", fun pairwise/0},
-        {"P9: a copy, however made, is the same key", fun copies/0},
-        {"P9: all of them held at once by one process, released through copies", fun held_at_once/0},
-        {"P9: binaries of every length, at every bit offset", fun binaries/0},
-        {"P9: large binaries", fun large_binaries/0},
-        {"P9: maps built in different orders", fun map_orders/0},
-        {"P9: funs of one place with equal and different environments", fun funs/0},
-        {"P9: a key outlives the term that it was made from", fun key_outlives_term/0},
-        {"P9: every list of up to four cells, of atoms and empty lists", fun nested_lists/0},
-        {"P9: a term far larger than its memory is refused", fun shared_without_end/0},
-        {"P9: a reference of one word, from another node", fun short_reference/0},
+        {"P9: of any two terms, the library tells apart those that =:= tells apart", fun pairwise/0},
+        {"P9: a copy is the same key, however it is made", fun copies/0},
+        {"P9: one process holds keys of every kind at once and releases them through copies", fun held_at_once/0},
+        {"P9: binaries of lengths 0 to 80 are the same key at every bit offset", fun binaries/0},
+        {"P9: large binaries that differ in the last byte are two keys", fun large_binaries/0},
+        {"P9: maps that are built in different orders are one key", fun map_orders/0},
+        {"P9: funs of one definition are one key if their environments are equal", fun funs/0},
+        {"P9: a key stays valid after its term has left memory", fun key_outlives_term/0},
+        {"P9: every list of up to four cells, of atoms and empty lists, is a key of its own", fun nested_lists/0},
+        {"P9: a term with shared parts that expands to 2^40 cells raises system_limit", fun shared_without_end/0},
+        {"P9: copies of a remote reference of one word are one key", fun short_reference/0},
         {"P9: equal references of different lengths are one key", fun lengths_of_references/0},
-        {"P8: the copy of a key with a reference in it is a part of the memory", fun memory_of_copies/0},
-        {"P9: local pids, ports and references are the same keys when the node gets a name", fun node_gets_a_name/0},
-        {lists:concat(["P9: ", levels(), " levels deep"]), fun deep/0},
-        {lists:concat(["P9: ", levels(), " levels deep inside what only the VM looks into"]), fun deep_in_a_fun/0}
+        {"P8: the memory includes the copied term of a key that contains a reference", fun memory_of_copies/0},
+        {"P9: local pids, ports and references stay the same keys when the node gets or loses a name",
+            fun node_gets_a_name/0},
+        {lists:concat(["P9: keys that are ", levels(), " levels deep"]), fun deep/0},
+        {lists:concat(["P9: funs that capture a term of ", levels(), " levels"]), fun deep_in_a_fun/0}
     ]).
 
-%% A recursion this deep needs more than the stack of a thread.
+%% Recursion this deep would overflow the stack of a scheduler thread.
 levels() ->
     test_setup:in_soak(1_000_000, 100_000).
 
-%% Everything here says true or false by `?assert', and shows a name: some terms are too large to be shown.
+%% Assertions compare booleans and names, because some terms are too large to print.
 %%
-%% Those that a dirty scheduler reads are tried among themselves. With the others there would be ten times as many calls
-%% that wait for one; all of them meet in held_at_once/0.
+%% Long keys, which a dirty scheduler reads, are compared only with each other. Comparing them with the others would
+%% take ten times as many calls that wait for a dirty scheduler. held_at_once/0 holds all terms together.
 pairwise() ->
-    {Long, Brief} = lists:partition(fun({_, Term}) -> is_long(Term) end, test_key_terms:all()),
+    {Long, Brief} = lists:partition(fun({_, Term}) -> test_setup:is_long_key(Term) end, test_key_terms:all()),
     ?assertMatch({[_ | _], [_ | _]}, {Long, Brief}),
     [
         begin
@@ -44,14 +45,7 @@ pairwise() ->
      || Terms <- [Long, Brief], {Name, Term} <- Terms
     ].
 
-is_long(Term) ->
-    try canal_lock_nif:count(Term) of
-        _ -> false
-    catch
-        error:intern -> true
-    end.
-
-%% Is `Other' the same key as `Held' (of which the only permit is ours), just as it is the same term?
+%% Whether the library and `=:=' agree on `Other' and `Held', of which this process holds the only permit.
 agree(Held, Other) ->
     case canal_lock:acquire(Other, 1, 1) of
         full ->
@@ -77,7 +71,7 @@ copies() ->
 
 held_at_once() ->
     Terms = test_key_terms:all(),
-    %% A map's keys are told apart by `=:=' as well.
+    %% Maps compare their keys with `=:=' too.
     Count = fun({_, Term}, Counts) -> maps:update_with(Term, fun(N) -> N + 1 end, 1, Counts) end,
     Wanted = lists:foldl(Count, #{}, Terms),
     [{acquired, _} = canal_lock:acquire(Term, 100, 1) || {_, Term} <- Terms],
@@ -139,11 +133,11 @@ map_orders() ->
             Map = insert(Pairs),
             {acquired, 1} = canal_lock:acquire(Map, 1, 1),
             [
-                ?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(shuffled(Pairs)), 1, 1)})
+                ?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(test_setup:shuffled(Pairs)), 1, 1)})
              || _ <- lists:seq(1, 10)
             ],
-            %% One that was larger on its way may have another form.
-            Grown = insert(shuffled([{N, N} || N <- lists:seq(1, 100)] ++ Pairs)),
+            %% A map that was larger before may have another internal form.
+            Grown = insert(test_setup:shuffled([{N, N} || N <- lists:seq(1, 100)] ++ Pairs)),
             ?assertEqual({Size, 1}, {Size, canal_lock:count(maps:without(lists:seq(1, 100), Grown))}),
             [{Key, Value} | _] = Pairs,
             ?assertEqual({Size, 0}, {Size, canal_lock:count(Map#{Key := {Value}})}),
@@ -154,9 +148,6 @@ map_orders() ->
 
 insert(Pairs) ->
     lists:foldl(fun({Key, Value}, Map) -> Map#{Key => Value} end, #{}, Pairs).
-
-shuffled(List) ->
-    [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
 
 funs() ->
     Make = fun(Captured) -> fun() -> Captured end end,
@@ -172,7 +163,7 @@ funs() ->
      || Fun <- Candidates
     ].
 
-%% The terms below leave memory while their keys are held: a module's literals, a persistent term, and the heap of a
+%% The terms leave memory while their keys are held: literals of a module, persistent terms, and terms on the heap of a
 %% process.
 key_outlives_term() ->
     Rare = #{name => "literal", id => 1 bsl 100, list => lists:seq(1, 100)},
@@ -191,7 +182,7 @@ key_outlives_term() ->
     ok = test_worker:kill(Holder),
     [test_await:count(binary_to_term(Binary), 0) || {_, Binary} <- Keys].
 
-%% The end of a list and an empty list in it must not look alike: `[[a], []]' and `[[a, []]]' did, once.
+%% The end of a list and an empty list in it must be stored differently: `[[a], []]' and `[[a, []]]' were once one key.
 nested_lists() ->
     Terms = lists:append([trees(Cells) || Cells <- lists:seq(0, 4)]),
     [
@@ -208,8 +199,9 @@ trees(0) ->
 trees(Cells) ->
     [[Head | Tail] || Left <- lists:seq(0, Cells - 1), Head <- trees(Left), Tail <- trees(Cells - 1 - Left)].
 
-%% Forty cells in memory, 2^40 for whoever walks through them. Never shown: that would not end either. It is refused
-%% after so much work, of which a pid of another node is sixty times as much as an empty list.
+%% The term takes 40 cells in memory and has 2^40 when it is expanded, so the test never prints it. The library
+%% refuses it after a fixed amount of work. A remote pid counts as 60 times the work of an empty list, so it is
+%% refused sooner.
 shared_without_end() ->
     #{from_other_nodes := Terms} = maps:from_list(test_key_terms:by_kind()),
     [There | _] = [Pid || Pid <- Terms, is_pid(Pid)],
@@ -224,14 +216,9 @@ shared_without_end() ->
     ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()).
 
 raises_system_limit(Fun) ->
-    try Fun() of
-        _ -> false
-    catch
-        error:Reason -> Reason =:= system_limit
-    end.
+    test_remote:attempt(Fun) =:= {error, system_limit}.
 
-%% The VM's own hash of such a reference, in OTP 25, reads words that it does not have, and so is not that of its copy.
-%% And when it loses the name again.
+%% The node gets a name, and loses it again.
 node_gets_a_name() ->
     passed = test_setup:in_a_vm(test_epmd:arguments(), fun() ->
         {ok, _} = canal_lock:start_link(3),
@@ -251,6 +238,7 @@ node_gets_a_name() ->
         passed
     end).
 
+%% In OTP 25 the VM's own hash of such a reference reads words beyond its end, so copies have different hashes.
 short_reference() ->
     <<131, Node/binary>> = term_to_binary(there@nowhere),
     Copy = fun(_) -> binary_to_term(<<131, 90, 1:16, Node/binary, 1:32, 1:32>>) end,
@@ -258,7 +246,7 @@ short_reference() ->
     ?assertEqual(lists:seq(1, 20), [N || Key <- Copies, {acquired, N} <- [canal_lock:acquire(Key, 20, 1)]]),
     ?assertEqual([ok], lists:usort([canal_lock:release(Key) || Key <- Copies])).
 
-%% The words that are missing are zeros.
+%% Missing words count as zeros.
 lengths_of_references() ->
     <<131, Node/binary>> = term_to_binary(there@nowhere),
     Keys = [
@@ -270,10 +258,10 @@ lengths_of_references() ->
     ?assertMatch(#{keys := 1}, canal_lock:info()),
     ?assertEqual([ok, ok, ok], [canal_lock:release(Key) || Key <- lists:reverse(Keys)]).
 
-%% Its words are stored as those of any key, and the term once more: 16 bytes for each cell of the list.
+%% The library stores the words of the key, as for any key, and a copy of the term: 16 bytes per list cell.
 memory_of_copies() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Taken = fun(Key) ->
+    Growth = fun(Key) ->
         #{memory := Before} = canal_lock:info(),
         {acquired, 1} = canal_lock:acquire(Key, 1, 1),
         #{memory := After} = canal_lock:info(),
@@ -281,7 +269,7 @@ memory_of_copies() ->
         After - Before
     end,
     Long = lists:duplicate(5_000, a),
-    ?assert(Taken({make_ref(), Long}) - Taken({1.5, Long}) > 5_000 * 8),
+    ?assert(Growth({make_ref(), Long}) - Growth({1.5, Long}) > 5_000 * 8),
     ok = canal_lock:release(db).
 
 deep() ->
@@ -300,13 +288,13 @@ deep() ->
         end
      || Shape <- [tuple, list, tail, map, map_key]
     ],
-    %% To forget them does not recurse either.
+    %% Freeing the keys does not recurse either.
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).
 
 deep_in_a_fun() ->
-    Make = fun(Captured) -> fun() -> Captured end end,
-    Encoded = term_to_binary(Make(test_key_terms:deep(tuple, levels()))),
+    Deep = test_key_terms:deep(tuple, levels()),
+    Encoded = term_to_binary(fun() -> Deep end),
     {acquired, 1} = canal_lock:acquire(binary_to_term(Encoded), 1, 1),
     ?assertEqual(full, canal_lock:acquire(binary_to_term(Encoded), 1, 1)),
     ?assertEqual(ok, canal_lock:release(binary_to_term(Encoded))),

@@ -1,6 +1,6 @@
-%% P9: whatever goes wrong inside of a native call, be it a panic (a bug of ours) or memory that is not there, the
-%% caller hears of it by an error, nothing has changed, nothing is lost, and everything goes on. At each place where
-%% something may go wrong, one after the other.
+%% P9: a panic (a bug of the library) or a failed allocation inside a native call raises an error in the caller, changes
+%% nothing and loses nothing, and later calls work. The tests inject one failure after the other, at each point where
+%% one can occur.
 -module(canal_lock_panics_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -8,18 +8,19 @@
 %% The first build of the library takes as long as cargo does.
 -define(BUILD_TIMEOUT_S, 300).
 
-%% Everything comes as a key of each form that keys are stored in.
+%% One key for each form in which the library stores keys.
 -define(KEYS, [db, "a list of bytes", #{a => [map]}]).
 
-%% Longer and deeper than what a call has room for on the stack.
+%% Longer and deeper than the space that a call has on the stack.
 -define(BEYOND_THE_STACK, {lists:seq(1, 100), {{{{{{deep}}}}}}}).
 
-%% Those that are too long to be read by the calls themselves.
+%% Keys that are too long for the calls themselves to read.
 -define(LONG_KEYS, [<<"a bitstring", 1:1>>, binary:copy(<<"x">>, 100_000)]).
 
--define(FAULTS, [panic, allocation, memory]).
+%% A panic, one failed allocation, and the failure of every allocation from one point on.
+-define(FAILURES, [panic, allocation, memory]).
 
-faults_test_() ->
+panics_test_() ->
     {timeout, ?BUILD_TIMEOUT_S,
         {setup, fun test_fault_injection:build/0, fun(Library) ->
             {inparallel, 4, [
@@ -30,13 +31,13 @@ faults_test_() ->
 
 tests() ->
     [
-        {"P9: a fault anywhere in any native function", fun every_native/0},
-        {"P9: a fault anywhere in a public function", fun every_public/0},
-        {"P4, P9: a panic anywhere in the death of a holder", fun deaths/0},
-        {"P4, P9: the death of a holder without memory", fun deaths_without_memory/0},
-        {"P10: a panic anywhere in the death of a manager", fun deaths_of_managers/0},
-        {"P8, P9: a thousand faults leave nothing behind", fun a_thousand/0},
-        {"P8: refused memory barriers are counted, and keys are freed after them", fun refused_barriers/0}
+        {"P9: an injected failure anywhere in a native function raises and changes nothing", fun every_native/0},
+        {"P9: an injected failure anywhere in a public function raises an explained error", fun every_public/0},
+        {"P4, P9: a panic anywhere in the handling of a holder's death loses no permit", fun deaths/0},
+        {"P4, P9: the death of a holder releases its permits without allocating memory", fun deaths_without_memory/0},
+        {"P10: a panic anywhere in the handling of a manager's death still closes the table", fun deaths_of_managers/0},
+        {"P8, P9: a thousand injected failures leak no memory", fun a_thousand/0},
+        {"P8: refused memory barriers are counted, and keys are freed once barriers work", fun refused_barriers/0}
     ].
 
 %%% Native functions
@@ -44,11 +45,11 @@ tests() ->
 every_native() ->
     Cases = cases(),
     ?assertEqual(test_fault_injection:natives(), lists:usort([Native || {Native, _, _} <- Cases])),
-    [through_faults(Case, Fault) || Case <- Cases, Fault <- ?FAULTS],
+    [with_each_failure(Case, Failure) || Case <- Cases, Failure <- ?FAILURES],
     passed.
 
-%% `{Native, Prepare, Call}': what a process does first, and the call that follows. `Prepare' gets the handle of the
-%% table; what it answers, goes to `Call', which checks its own answer.
+%% `{Native, Prepare, Call}': a process prepares the table and then makes the call. `Prepare' gets the handle of the
+%% table and returns the argument of `Call', which checks its own answer.
 cases() ->
     Nothing = fun(Handle) -> Handle end,
     Three = fun(Handle) -> acquire(?KEYS), Handle end,
@@ -116,17 +117,15 @@ acquire(Keys) ->
 release(Keys) ->
     [ok = canal_lock_nif:release(Key) || Key <- Keys].
 
-%% A process of a node that is not there.
 remote() ->
-    <<131, Node/binary>> = term_to_binary('there@nowhere'),
-    binary_to_term(<<131, 88, Node/binary, 7:32, 0:32, 1:32>>).
+    test_setup:remote_pid(7).
 
-%% The hot calls say what to raise.
+%% The hot calls return the reason that the caller raises.
 answer({raise, not_held, [_Key, 3, 1]}) -> not_held;
 answer({raise, Cause, _}) -> error(Cause);
 answer(Answer) -> Answer.
 
-%% As the manager does, but for its patience: without memory there is no end of it.
+%% As the manager does, but with a limit on waiting: without memory it would wait forever.
 steps(Step) ->
     steps(Step, 1000).
 
@@ -143,20 +142,20 @@ steps(Step, Waits) ->
             steps(Step, Waits - 1)
     end.
 
-%% With the fault at each place, until the call comes by none any more.
-through_faults(Case, Fault) ->
-    through_faults(Case, Fault, 0, canal_lock_nif:open(1024, 3, false)).
+%% Injects the failure at point 0, 1, 2 and so on, until the call passes fewer points.
+with_each_failure(Case, Failure) ->
+    with_each_failure(Case, Failure, 0, canal_lock_nif:open(1024, 3, false)).
 
-through_faults(Case, Fault, Grants, Handle) ->
-    try attempt(Case, Fault, Grants, Handle) of
+with_each_failure(Case, Failure, Point, Handle) ->
+    try attempt(Case, Failure, Point, Handle) of
         {true, Next} ->
-            through_faults(Case, Fault, Grants + 1, Next);
+            with_each_failure(Case, Failure, Point + 1, Next);
         {false, Last} ->
-            %% Each has a place of its own at least.
-            ?assert(Grants > 0 orelse Fault =/= panic),
+            %% Each native function has at least one point of its own.
+            ?assert(Point > 0 orelse Failure =/= panic),
             close(Last)
     catch
-        Class:Reason:Stack -> erlang:raise(Class, {element(1, Case), Fault, Grants, Reason}, Stack)
+        Class:Reason:Stack -> erlang:raise(Class, {element(1, Case), Failure, Point, Reason}, Stack)
     end.
 
 close(Handle) ->
@@ -167,30 +166,30 @@ free_closed() ->
     done = steps(fun canal_lock_nif:dismantle_step/0),
     ok = canal_lock_nif:free_unused().
 
-%% A table, a process that holds something in it, and one that makes the call. Did something go wrong? And which table
-%% is the next one's?
-attempt({_, Prepare, Call}, Fault, Grants, Handle) ->
+%% One process holds permits, another one makes the call. Returns whether the failure occurred, and the table for the
+%% next attempt.
+attempt({_, Prepare, Call}, Failure, Point, Handle) ->
     {Other, _} = test_worker:start(fun() -> acquire(?KEYS) end),
     {Caller, Prepared} = test_worker:start(fun() -> Prepare(Handle) end),
     Before = {state(), proxy()},
-    {Outcome, Hit} = test_worker:order(Caller, fun() ->
-        with_fault(Fault, Grants, fun() -> Call(Prepared) end)
+    {Outcome, Occurred} = test_worker:order(Caller, fun() ->
+        with_failure(Failure, Point, fun() -> Call(Prepared) end)
     end),
     consistent(),
     case Outcome of
         {answered, _} ->
             ok;
         {raised, Reason} ->
-            true = Hit,
-            ?assertEqual(reason(Fault), Reason),
+            true = Occurred,
+            ?assertEqual(reason(Failure), Reason),
             ?assertEqual(Before, {state(), proxy()}),
             {answered, _} = test_worker:order(Caller, fun() -> outcome(fun() -> Call(Prepared) end) end),
             consistent()
     end,
-    {Hit, go_on(Handle, Caller, Other)}.
+    {Occurred, check_afterwards(Handle, Caller, Other)}.
 
-with_fault(Fault, Grants, Call) ->
-    test_fault_injection:arm(Fault, Grants),
+with_failure(Failure, Point, Call) ->
+    test_fault_injection:arm(Failure, Point),
     Outcome = outcome(Call),
     {Outcome, test_fault_injection:disarm()}.
 
@@ -204,7 +203,7 @@ outcome(Call) ->
 reason(panic) -> nif_panicked;
 reason(_) -> system_limit.
 
-%% Whoever holds what, if there is a table.
+%% All permits and counts, if a table is open.
 state() ->
     try
         {lists:sort(test_setup:permits()), lists:sort(canal_lock_view:keys()), canal_lock:info()}
@@ -221,12 +220,12 @@ proxy() ->
         error:not_started -> closed
     end.
 
-%% What is counted is what is on record.
+%% The counts agree with the records of the holders.
 consistent() ->
     state() =:= closed orelse ?assertEqual([], canal_lock:audit()).
 
-%% If the table is still there, deaths give back, no lock is left taken, and nothing is left of what has gone.
-go_on(Handle, Caller, Other) ->
+%% If the table is still open, deaths release permits, no internal lock is left taken, and nothing else remains.
+check_afterwards(Handle, Caller, Other) ->
     Held = [{Key, 1} || Key <- lists:sort(?KEYS)],
     Next = try lists:sort(canal_lock:held(Other)) of
         Held ->
@@ -235,20 +234,20 @@ go_on(Handle, Caller, Other) ->
             test_await:permits(length(?KEYS)),
             Held = lists:sort(canal_lock:held(Other)),
             [] = canal_lock:audit(),
-            [done = steps(fun() -> canal_lock_nif:sweep_step(Handle, 256) end) || _ <- [1, 2]],
+            [done = sweep(Handle) || _ <- [1, 2]],
             ?assertEqual(length(?KEYS), maps:get(keys, canal_lock:info())),
             Handle;
         [] ->
-            %% Another table has been opened meanwhile.
-            another(Caller)
+            %% The call has opened another table.
+            open_another(Caller)
     catch
-        error:badarg -> another(Caller)
+        error:badarg -> open_another(Caller)
     end,
     ok = test_worker:kill(Other),
-    test_await:value({0, 0}, fun permits_and_holders/0),
+    test_await:nothing_held(),
     Next.
 
-another(Caller) ->
+open_another(Caller) ->
     ok = test_worker:kill(Caller),
     Handle = canal_lock_nif:open(1024, 3, false),
     free_closed(),
@@ -257,34 +256,33 @@ another(Caller) ->
 %%% Deaths
 
 deaths() ->
-    %% With a place of its own, and without: one process of two has to do without in a table for one.
+    %% With a slot of its own, and without: a table for one process has no slot for the second one.
     [death(Limit, 0) || Limit <- [1024, 1]],
     passed.
 
-death(Limit, Grants) ->
+death(Limit, Point) ->
     Handle = canal_lock_nif:open(Limit, 3, false),
     Keys = ?KEYS ++ more_keys(),
     {Other, _} = test_worker:start(fun() -> acquire(Keys) end),
     {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
-    test_fault_injection:arm(panic, Grants),
+    test_fault_injection:arm(panic, Point),
     ok = test_worker:kill(Dying),
-    Hit = test_fault_injection:disarm(),
+    Occurred = test_fault_injection:disarm(),
     test_await:permits(length(Keys)),
     ?assertMatch(#{given_back := GivenBack} when GivenBack =:= 2 * length(Keys), canal_lock:info()),
     [1 = canal_lock:count(Key) || Key <- Keys],
     [] = canal_lock:audit(),
     ?assertEqual(lists:sort([{Key, 1} || Key <- Keys]), lists:sort(canal_lock:held(Other))),
     ok = test_worker:kill(Other),
-    test_await:value({0, 0}, fun permits_and_holders/0),
+    test_await:nothing_held(),
     close(Handle),
-    case Hit of
-        true -> death(Limit, Grants + 1);
-        %% The table was told later than we were (P4): once more.
-        false when Grants =< length(Keys) -> death(Limit, Grants);
+    case Occurred of
+        true -> death(Limit, Point + 1);
+        %% The test has seen the death before the table has (P4): try again.
+        false when Point =< length(Keys) -> death(Limit, Point);
         false -> ok
     end.
 
-%% Nothing that a death needs has to be allocated.
 deaths_without_memory() ->
     Handle = canal_lock_nif:open(1024, 3, false),
     Keys = ?KEYS ++ more_keys(),
@@ -293,46 +291,45 @@ deaths_without_memory() ->
             {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
             test_fault_injection:arm(memory, 0),
             ok = test_worker:kill(Dying),
-            %% To count needs none either.
+            %% Counting allocates nothing either.
             ok = test_await:count(lists:last(Keys), 0),
             _ = test_fault_injection:disarm(),
-            test_await:value({0, 0}, fun permits_and_holders/0)
+            test_await:nothing_held()
         end
      || _ <- lists:seq(1, 20)
     ],
     close(Handle),
     passed.
 
-permits_and_holders() ->
-    #{permits := Permits, holders := Holders} = canal_lock:info(),
-    {Permits, Holders}.
+sweep(Handle) ->
+    steps(fun() -> canal_lock_nif:sweep_step(Handle, 256) end).
 
 deaths_of_managers() ->
     death_of_a_manager(0),
     passed.
 
-death_of_a_manager(Grants) ->
+death_of_a_manager(Point) ->
     {Manager, _} = test_worker:start(fun() -> canal_lock_nif:open(1024, 3, false) end),
     acquire(?KEYS),
-    test_fault_injection:arm(panic, Grants),
+    test_fault_injection:arm(panic, Point),
     ok = test_worker:kill(Manager),
     test_await:value(closed, fun state/0),
-    Hit = test_fault_injection:disarm(),
+    Occurred = test_fault_injection:disarm(),
     free_closed(),
-    case Hit of
-        true -> death_of_a_manager(Grants + 1);
-        false -> ?assert(Grants > 0)
+    case Occurred of
+        true -> death_of_a_manager(Point + 1);
+        false -> ?assert(Point > 0)
     end.
 
 %%% Public functions
 
 every_public() ->
     false = process_flag(trap_exit, true),
-    [starts(Fault, 0) || Fault <- ?FAULTS],
-    [stops(Fault, 0) || Fault <- ?FAULTS],
-    [sweeps(Fault, 0) || Fault <- ?FAULTS],
+    [starts(Failure, 0) || Failure <- ?FAILURES],
+    [stops(Failure, 0) || Failure <- ?FAILURES],
+    [sweeps(Failure, 0) || Failure <- ?FAILURES],
     {ok, _} = canal_lock:start_link(3),
-    [public(Call, Fault, 0) || Call <- public_calls(), Fault <- ?FAULTS],
+    [public(Call, Failure, 0) || Call <- public_calls(), Failure <- ?FAILURES],
     ok = canal_lock:stop(),
     passed.
 
@@ -357,28 +354,25 @@ public_calls() ->
             fun canal_lock:audit/0
         ].
 
-%% Whatever is raised is explained, and the manager knows nothing of it.
-public(Call, Fault, Grants) ->
+%% The error has an explanation, and the manager is not affected.
+public(Call, Failure, Point) ->
     Manager = whereis(canal_lock),
     {Caller, _} = test_worker:start(fun() -> acquire(?KEYS ++ more_keys()) end),
-    {Outcome, Hit} = test_worker:order(Caller, fun() ->
-        with_fault(Fault, Grants, fun() -> explained(Call) end)
+    {Outcome, Occurred} = test_worker:order(Caller, fun() ->
+        with_failure(Failure, Point, fun() -> explained(Call) end)
     end),
     case Outcome of
         {answered, {raised, Reason, Explanation}} ->
-            ?assertEqual({true, reason(Fault)}, {Hit, Reason}),
+            ?assertEqual({true, reason(Failure)}, {Occurred, Reason}),
             ?assertMatch(#{general := _}, Explanation);
         {answered, _} ->
             ok
     end,
     [] = canal_lock:audit(),
     ok = test_worker:kill(Caller),
-    test_await:value({0, 0}, fun permits_and_holders/0),
+    test_await:nothing_held(),
     Manager = whereis(canal_lock),
-    case Hit of
-        true -> public(Call, Fault, Grants + 1);
-        false -> ok
-    end.
+    Occurred andalso public(Call, Failure, Point + 1).
 
 explained(Call) ->
     try
@@ -387,78 +381,63 @@ explained(Call) ->
         error:Reason:Stack -> {raised, Reason, canal_lock_errors:format_error(Reason, Stack)}
     end.
 
-%% It starts, or says why not; and then it does.
-starts(Fault, Grants) ->
-    {{answered, Outcome}, Hit} = with_fault(Fault, Grants, fun() -> canal_lock:start_link(3) end),
+%% The start succeeds, or returns the reason; then the next start succeeds.
+starts(Failure, Point) ->
+    {{answered, Outcome}, Occurred} = with_failure(Failure, Point, fun() -> canal_lock:start_link(3) end),
     case Outcome of
         {error, {Reason, _}} ->
-            ?assertEqual({true, reason(Fault)}, {Hit, Reason}),
-            %% Its name and its table are free when it has gone.
-            receive
-                {'EXIT', _, {Reason, _}} -> ok
-            end,
+            ?assertEqual({true, reason(Failure)}, {Occurred, Reason}),
+            %% Its name and its table are free once it is dead.
+            receive {'EXIT', _, {Reason, _}} -> ok end,
             {ok, _} = canal_lock:start_link(3);
         {ok, _} ->
-            %% It may have crashed since.
+            %% It may have crashed in the meantime.
             ok
     end,
     end_of_manager(),
-    case Hit of
-        true -> starts(Fault, Grants + 1);
-        false -> ok
-    end.
+    Occurred andalso starts(Failure, Point + 1).
 
-%% It ends, one way or the other, and leaves nothing to the next one.
-stops(Fault, Grants) ->
+%% The manager stops or crashes, and the next one begins with an empty table.
+stops(Failure, Point) ->
     {ok, Manager} = canal_lock:start_link(3),
     acquire(?KEYS),
     _ = sys:get_state(Manager),
-    test_fault_injection:arm(Fault, Grants),
+    test_fault_injection:arm(Failure, Point),
     try
         canal_lock:stop()
     catch
         exit:_ -> ended
     end,
-    Hit = test_fault_injection:disarm(),
-    receive
-        {'EXIT', Manager, _} -> ok
-    end,
+    Occurred = test_fault_injection:disarm(),
+    _ = test_await:exit_reason(Manager),
     test_await:value(closed, fun state/0),
     {ok, _} = canal_lock:start_link(3),
     ?assertMatch(#{permits := 0}, canal_lock:info()),
     end_of_manager(),
-    case Hit of
-        true -> stops(Fault, Grants + 1);
-        false -> ok
-    end.
+    Occurred andalso stops(Failure, Point + 1).
 
-%% A manager that crashes keeps its table for the next one, which sweeps all that is idle.
-sweeps(Fault, Grants) ->
+%% A manager that crashes keeps its table for the next one, which reclaims all idle keys.
+sweeps(Failure, Point) ->
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
     acquire(?KEYS ++ more_keys()),
     release(more_keys()),
     ok = canal_lock_manager:sweep(),
     release(tl(?KEYS)),
-    test_fault_injection:arm(Fault, Grants),
+    test_fault_injection:arm(Failure, Point),
     Sweep = gen_server:send_request(canal_lock, sweep),
-    %% Without memory it would wait for ever.
+    %% Without memory it would wait forever.
     Swept = gen_server:wait_response(Sweep, 20),
-    Hit = test_fault_injection:disarm(),
+    Occurred = test_fault_injection:disarm(),
     case Swept of
         timeout -> {reply, ok} = gen_server:wait_response(Sweep, infinity);
         {reply, ok} -> ok;
         {error, {{nif_panicked, _}, _}} -> {ok, _} = canal_lock:start_link(3, #{keep_on_crash => true})
     end,
-ok = canal_lock_manager:sweep(),
+    ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 1, permits := 1}, canal_lock:info()),
     end_of_manager(),
-    receive
-        {'EXIT', Manager, _} -> ok
-    end,
-    case Hit of
-        true -> sweeps(Fault, Grants + 1);
-        false -> ok
-    end.
+    _ = test_await:exit_reason(Manager),
+    Occurred andalso sweeps(Failure, Point + 1).
 
 end_of_manager() ->
     try
@@ -470,12 +449,12 @@ end_of_manager() ->
 %%% Memory
 
 a_thousand() ->
-    %% Few places for processes: what stays with a place is there after the first rounds.
+    %% Few slots, so that all memory that stays with a slot is allocated after the first rounds.
     Handle = canal_lock_nif:open(16, 3, false),
     Rounds = fun() ->
-        [faulty_round(lists:nth(1 + N rem 3, ?FAULTS), N rem 17) || N <- lists:seq(1, 500)],
-        [done = steps(fun() -> canal_lock_nif:sweep_step(Handle, 256) end) || _ <- [1, 2]],
-        {maps:get(memory, canal_lock:info()), test_setup:resident_bytes()}
+        [failing_round(lists:nth(1 + N rem 3, ?FAILURES), N rem 17) || N <- lists:seq(1, 500)],
+        [done = sweep(Handle) || _ <- [1, 2]],
+        {test_setup:info(memory), test_setup:resident_bytes()}
     end,
     {Memory, Resident} = Rounds(),
     {MemoryAfter, ResidentAfter} = Rounds(),
@@ -485,34 +464,33 @@ a_thousand() ->
 
 refused_barriers() ->
     Handle = canal_lock_nif:open(1024, 3, false),
-    Sweep = fun() -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 256) end) end,
     Keys = [{key, N} || N <- lists:seq(1, 1000)],
     acquire(Keys),
     release(Keys),
     ?assertMatch(#{barriers_refused := 0, keys := 1000}, canal_lock:info()),
     ok = test_fault_injection:arm(barriers, 0),
-    ?assertEqual([done, waiting], [Sweep(), Sweep()]),
+    ?assertEqual([done, waiting], [sweep(Handle), sweep(Handle)]),
     #{barriers_refused := Refused, keys := 0, memory := Unlinked} = canal_lock:info(),
     ?assert(Refused > 0),
     ?assert(test_fault_injection:disarm()),
-    ?assertEqual(done, Sweep()),
+    ?assertEqual(done, sweep(Handle)),
     #{barriers_refused := Refused, memory := Freed} = canal_lock:info(),
     ?assert(Unlinked - Freed >= 1000 * 64),
     passed.
 
-%% Keys that are kilobytes in memory: what is lost of them shows.
-faulty_round(Fault, Grants) ->
-    Blob = binary:copy(<<Grants>>, 16 * 1024),
+%% The keys take kilobytes of memory, so that a leak shows.
+failing_round(Failure, Point) ->
+    Blob = binary:copy(<<Point>>, 16 * 1024),
     Keys = [{Blob, N} || N <- lists:seq(1, 3)] ++ [#{N => Blob} || N <- [1, 2]],
     {Caller, _} = test_worker:start(fun() ->
-        with_fault(Fault, Grants, fun() ->
+        with_failure(Failure, Point, fun() ->
             [outcome(fun() -> canal_lock_nif:acquire(Key, 3, 1) end) || Key <- Keys],
             outcome(fun() -> canal_lock_nif:represent(remote()) end),
             [outcome(fun() -> canal_lock_nif:release(Key) end) || Key <- tl(Keys)],
             outcome(fun canal_lock:held/0)
         end)
     end),
-    test_fault_injection:arm(Fault, Grants),
+    test_fault_injection:arm(Failure, Point),
     ok = test_worker:kill(Caller),
     _ = test_fault_injection:disarm(),
-    test_await:value({0, 0}, fun permits_and_holders/0).
+    test_await:nothing_held().

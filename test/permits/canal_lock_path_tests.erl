@@ -1,4 +1,4 @@
-%% P7: the manager is not on the path of any acquire or release. Nothing is sent to it, nor to anybody.
+%% P7: no acquire and no release sends a message, neither to the manager nor to another process.
 -module(canal_lock_path_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -9,8 +9,8 @@
 path_test_() ->
     test_setup:tests([
         {"P7: the manager's mailbox stays empty under 100,000 acquires", fun mailbox_stays_empty/0},
-        {"P7: the same while it is suspended, and all calls work", fun suspended_manager/0},
-        {"P7: a death gives back while the manager is suspended", fun death_under_suspended_manager/0},
+        {"P7: all calls work while the manager is suspended, and its mailbox stays empty", fun suspended_manager/0},
+        {"P7: a death releases permits while the manager is suspended", fun death_under_suspended_manager/0},
         {"P7: callers send nothing", fun callers_send_nothing/0},
         {"P7: the manager receives nothing", fun manager_receives_nothing/0}
     ]).
@@ -19,7 +19,7 @@ mailbox_stays_empty() ->
     ?assertEqual([], unexpected_while_busy()),
     ?assertEqual([], unexpected(whereis(canal_lock))).
 
-%% Nobody takes anything out of the mailbox now, so what is in it at the end is everything that was ever sent.
+%% A suspended manager removes nothing from its mailbox, so at the end it contains every message that was sent.
 suspended_manager() ->
     ok = sys:suspend(canal_lock),
     {Holder, Answers} = test_worker:start(fun() ->
@@ -49,7 +49,7 @@ death_under_suspended_manager() ->
     ?assertEqual([], unexpected(whereis(canal_lock))),
     ok = sys:resume(canal_lock).
 
-%% What was seen in the manager's mailbox while several processes acquire, release and die.
+%% The messages seen in the manager's mailbox while several processes acquire, release and die.
 unexpected_while_busy() ->
     Workers = [spawn_monitor(fun() -> pairs(?PAIRS) end) || _ <- lists:seq(1, ?PROCESSES)],
     sample(whereis(canal_lock), Workers, []).
@@ -65,7 +65,7 @@ sample(Manager, [{Pid, Monitor} | Others] = Workers, Seen) ->
         sample(Manager, Workers, unexpected(Manager) ++ Seen)
     end.
 
-%% Its own timer is nobody's message.
+%% All but the message of the manager's own timer.
 unexpected(Manager) ->
     {messages, Messages} = process_info(Manager, messages),
     [Message || Message <- Messages, Message =/= sweep].
@@ -85,13 +85,9 @@ pairs(Left) ->
 callers_send_nothing() ->
     Worker = test_worker:start(),
     1 = erlang:trace(Worker, true, [send]),
-    pairs_done = test_worker:order(Worker, fun() ->
-        pairs(1000),
-        pairs_done
-    end),
+    ok = test_worker:order(Worker, fun() -> pairs(1000) end),
     1 = erlang:trace(Worker, false, [send]),
-    Sent = traced(Worker),
-    ?assertMatch([{trace, Worker, send, {_, pairs_done}, _}], Sent).
+    ?assertMatch([{trace, Worker, send, {_, ok}, _}], test_await:traced(Worker)).
 
 manager_receives_nothing() ->
     Manager = whereis(canal_lock),
@@ -100,16 +96,4 @@ manager_receives_nothing() ->
     ok = test_worker:kill(Worker),
     test_await:count(db, 0),
     1 = erlang:trace(Manager, false, ['receive']),
-    ?assertEqual([], [Message || {trace, _, 'receive', Message} <- traced(Manager), Message =/= sweep]).
-
-traced(Process) ->
-    Delivered = erlang:trace_delivered(Process),
-    receive
-        {trace_delivered, Process, Delivered} -> all_traced()
-    end.
-
-all_traced() ->
-    receive
-        Trace when element(1, Trace) =:= trace -> [Trace | all_traced()]
-    after 0 -> []
-    end.
+    ?assertEqual([], [Message || {trace, _, 'receive', Message} <- test_await:traced(Manager), Message =/= sweep]).

@@ -1,64 +1,65 @@
-%% Long answers come in pieces of bounded size, so that looking at a large table stops nobody; and all pieces of an
-%% answer are of one table.
+%% Inspection calls read the table in pieces of bounded size, so that reading a large table blocks no scheduler. All
+%% pieces of an answer come from one table.
 -module(canal_lock_pieces_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(KEYS, 200_000).
 
-%% What canal_lock_view asks for at a time.
+%% The limit that canal_lock_view uses.
 -define(LIMIT, 512).
 
-%% A piece of all permits ends behind the process with which it has this many; a piece of one process has this many
-%% keys.
--define(SEEN, 4096).
+%% A piece of all permits ends after the process with which it reaches this many permits.
+-define(PERMITS, 4096).
+
+%% A piece of one process has this many keys.
 -define(HELD, 1024).
 
-%% Where a look at the holders begins.
+%% The position of the first holder.
 -define(FIRST_HOLDER, {false, 0, 0}).
 
 pieces_test_() ->
     test_setup:tests([
-        {"keys/3: no piece tells more than the limit, of 200,000 keys that are held", fun held_keys/0},
-        {"keys/3: nor looks at more than the limit, of 200,000 idle keys", fun idle_keys/0},
-        {"keys/3: with any limit, each key once", fun any_limit/0},
+        {"keys/3: no piece has more keys than the limit, with 200,000 held keys", fun held_keys/0},
+        {"keys/3: no piece reads more keys than the limit, with 200,000 idle keys", fun idle_keys/0},
+        {"keys/3: each key is returned once, with any limit", fun any_limit/0},
         {"keys/3: a large key counts as several", fun large_keys/0},
-        {"permits/2 and holders/3: no piece tells of many more than 4096 permits", fun holders/0},
-        {"permits/2 and held/3: what one process holds comes in pieces, each key once", fun one_holder/0},
-        {"audit/0 returns keys that lose their holder between its two looks", fun audit_beside_death/0},
-        {"a piece of another table is answered `changed'", fun changed/0},
-        {"from any number on, whatever it is", fun any_number/0},
-        {"a whole answer is of one table, though it be another at the end than at the beginning", fun one_table/0}
+        {"permits/2 and holders/3: a piece ends soon after 4096 permits", fun holders/0},
+        {"permits/2 and held/3: the keys of one process come in pieces, each key once", fun one_holder/0},
+        {"audit/0 returns keys that lose their holder between its two reads", fun audit_beside_death/0},
+        {"a request for the next piece returns `changed' when another table is open", fun changed/0},
+        {"any start position is accepted; wrong arguments raise badarg", fun any_number/0},
+        {"an answer is of one table, even if another one is opened during the call", fun one_table/0}
     ]).
 
 kept_test_() ->
     test_setup:quietly([
         test_setup:tests(without_manager, [
-            {"P10: pieces of a kept table go on when the manager has died, and when there is another", fun kept/0}
+            {"P10: the pieces of a kept table continue after a crash of the manager and its restart", fun kept/0}
         ])
     ]).
 
 held_keys() ->
     Keys = [{key, N} || N <- lists:seq(1, ?KEYS)],
-    {_, taken} = test_worker:start(fun() -> take(Keys) end),
-    Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?LIMIT) end),
+    {_, acquired} = test_worker:start(fun() -> acquire(Keys) end),
+    Pieces = key_pieces(?LIMIT),
     ?assert(at_most(?LIMIT, Pieces)),
     ?assertEqual(sorted([{Key, 1} || Key <- Keys]), sorted(lists:append(Pieces))),
     ?assertEqual(sorted(canal_lock:keys()), sorted(lists:append(Pieces))).
 
 idle_keys() ->
-    take([{key, N} || N <- lists:seq(1, ?KEYS)]),
+    acquire([{key, N} || N <- lists:seq(1, ?KEYS)]),
     [ok = canal_lock:release({key, N}) || N <- lists:seq(1, ?KEYS), N rem 1000 =/= 0],
-    Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?LIMIT) end),
+    Pieces = key_pieces(?LIMIT),
     ?assert(length(Pieces) >= ?KEYS div ?LIMIT),
     ?assertEqual(sorted([{{key, N}, 1} || N <- lists:seq(1000, ?KEYS, 1000)]), sorted(lists:append(Pieces))).
 
 any_limit() ->
     Keys = [{key, N} || N <- lists:seq(1, 1000)],
-    take(Keys),
+    acquire(Keys),
     [
         begin
-            Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, Limit) end),
+            Pieces = key_pieces(Limit),
             ?assert(at_most(Limit, Pieces)),
             ?assertEqual({Limit, sorted([{Key, 1} || Key <- Keys])}, {Limit, sorted(lists:append(Pieces))})
         end
@@ -72,56 +73,52 @@ large_keys() ->
         fun(N) -> #{N => lists:seq(1, 10_000)} end
     ],
     Keys = [Large(N) || Large <- Make, N <- lists:seq(1, 50)],
-    take(Keys),
-    Pieces = pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?LIMIT) end),
-    %% Of 64 KB and more each, which counts as 65.
+    acquire(Keys),
+    Pieces = key_pieces(?LIMIT),
+    %% Each key has 64 KB or more, which counts as 65.
     ?assert(at_most(8, Pieces)),
     ?assert(sorted([{Key, 1} || Key <- Keys]) =:= sorted(lists:append(Pieces))).
 
-%% A piece ends behind the group of places in which it has so many; there are more than two could tell.
+%% A piece ends after the group of slots in which it reaches the limit. There are more permits than two pieces hold.
 holders() ->
-    Workers = [test_worker:start() || _ <- lists:seq(1, 3 * ?SEEN)],
-    Orders = [test_worker:send_order(Worker, fun() -> take([db, {own, self()}]) end) || Worker <- Workers],
-    [taken = test_await:answer(Order) || Order <- Orders],
+    Workers = [test_worker:start() || _ <- lists:seq(1, 3 * ?PERMITS)],
+    Orders = [test_worker:send_order(Worker, fun() -> acquire([db, {own, self()}]) end) || Worker <- Workers],
+    [acquired = test_await:answer(Order) || Order <- Orders],
     Permits = pieces(fun canal_lock_nif:permits/2, ?FIRST_HOLDER),
     Wanted = [{Worker, Key, 1} || Worker <- Workers, Key <- [db, {own, Worker}]],
     ?assertEqual(sorted(Wanted), sorted(lists:append(Permits))),
-    ?assert(at_most(?SEEN + 2, Permits)),
+    ?assert(at_most(?PERMITS + 2, Permits)),
     Holders = pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, db) end, ?FIRST_HOLDER),
     ?assertEqual(sorted([{Worker, 1} || Worker <- Workers]), sorted(lists:append(Holders))),
-    ?assert(at_most(?SEEN + 1, Holders)),
+    ?assert(at_most(?PERMITS + 1, Holders)),
     [?assert(length(Pieces) > 2) || Pieces <- [Permits, Holders]].
 
 one_holder() ->
     Keys = [{key, N} || N <- lists:seq(1, ?KEYS)],
-    take(Keys),
-    {Worker, taken} = test_worker:start(fun() -> take([db, http]) end),
+    acquire(Keys),
+    {Worker, acquired} = test_worker:start(fun() -> acquire([db, http]) end),
     Held = pieces(fun(Serial, From) -> canal_lock_nif:held(Serial, From, self()) end),
     ?assertEqual(sorted([{Key, 1} || Key <- Keys]), sorted(lists:append(Held))),
     ?assertEqual(sorted(canal_lock:held()), sorted(lists:append(Held))),
     Permits = pieces(fun canal_lock_nif:permits/2, ?FIRST_HOLDER),
     Wanted = [{self(), Key, 1} || Key <- Keys] ++ [{Worker, Key, 1} || Key <- [db, http]],
     ?assertEqual(sorted(Wanted), sorted(lists:append(Permits))),
-    %% And the two keys that are in the slot.
+    %% Plus the two keys that are in the slot itself.
     [?assert(at_most(?HELD + 2, Pieces)) || Pieces <- [Held, Permits]].
 
-%% The first look is over when the first piece of the keys is asked for. Tried again if the death came too late.
+%% The audit has read the permits when it requests the first piece of the keys. If the death came too late, the test
+%% tries again.
 audit_beside_death() ->
     audit_beside_death(100).
 
 audit_beside_death(Tries) ->
-    {Holder, taken} = test_worker:start(fun() -> take([{key, N} || N <- lists:seq(1, 20_000)]) end),
-    take([db]),
-    Auditor = test_worker:start(),
-    1 = erlang:trace(Auditor, true, [call]),
-    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, true, []),
-    Answer = test_worker:send_order(Auditor, fun canal_lock:audit/0),
-    receive
-        {trace, Auditor, call, {canal_lock_nif, keys, [0, 0, _]}} -> test_worker:kill(Holder)
-    end,
-    Differing = test_await:answer(Answer),
-    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, false, []),
-    _ = first_calls(Auditor),
+    {Holder, acquired} = test_worker:start(fun() -> acquire([{key, N} || N <- lists:seq(1, 20_000)]) end),
+    acquire([db]),
+    {Differing, _} = traced_call(fun canal_lock:audit/0, fun() ->
+        receive
+            {trace, _, call, {canal_lock_nif, keys, [0, 0, _]}} -> test_worker:kill(Holder)
+        end
+    end),
     ok = canal_lock:release(db),
     case Differing of
         [] when Tries > 1 -> audit_beside_death(Tries - 1);
@@ -133,10 +130,13 @@ changed() ->
     ok = canal_lock:stop(),
     [?assertError(not_started, Next()) || {_, Next} <- First],
     {ok, _} = canal_lock:start_link(3),
-    [?assertEqual({What, changed}, {What, Next()}) || {What, Next} <- First],
-    %% And so it does for an answer that has just begun.
+    [?assertEqual({Call, changed}, {Call, Next()}) || {Call, Next} <- First],
+    %% The new table gives its own second pieces.
     Second = first_pieces(),
-    [?assertMatch({What, {_, _, _}}, {What, Next()}) || {What, Next} <- Second].
+    have_pieces(Second).
+
+have_pieces(Requests) ->
+    [?assertMatch({Call, {_, _, _}}, {Call, Next()}) || {Call, Next} <- Requests].
 
 kept() ->
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
@@ -144,14 +144,14 @@ kept() ->
     First = first_pieces(),
     exit(Manager, kill),
     test_await:value(undefined, fun() -> whereis(canal_lock) end),
-    [?assertMatch({What, {_, _, _}}, {What, Next()}) || {What, Next} <- First],
+    have_pieces(First),
     {ok, _} = canal_lock:start_link(3, #{keep_on_crash => true}),
-    [?assertMatch({What, {_, _, _}}, {What, Next()}) || {What, Next} <- First],
+    have_pieces(First),
     ok = canal_lock:stop().
 
-%% Calls for the second pieces of answers whose first pieces have come.
+%% Requests for the second pieces of answers, after the first pieces have been read.
 first_pieces() ->
-    take([db | [{key, N} || N <- lists:seq(1, 3 * ?HELD)]]),
+    acquire([db | [{key, N} || N <- lists:seq(1, 3 * ?HELD)]]),
     {Serial, [_ | _], Next} = canal_lock_nif:keys(0, 0, ?LIMIT),
     ?assert(is_integer(Next)),
     {Serial, [_ | _], NextHeld} = canal_lock_nif:held(0, 0, self()),
@@ -166,14 +166,15 @@ first_pieces() ->
     ].
 
 any_number() ->
-    take([db, {app, 1}, "string"]),
+    acquire([db, {app, 1}, "string"]),
+    Wanted = [{Key, 1} || Key <- [db, {app, 1}, "string"]],
     Numbers = [0, 1, 2, 1000] ++ [1 bsl Bit - Near || Bit <- [31, 32, 62, 63, 64], Near <- [1, 2]],
     [
         begin
             {_, Keys, _} = canal_lock_nif:keys(0, From, ?LIMIT),
-            ?assertEqual({From, []}, {From, Keys -- [{Key, 1} || Key <- [db, {app, 1}, "string"]]}),
+            ?assertEqual({From, []}, {From, Keys -- Wanted}),
             {_, Held, _} = canal_lock_nif:held(0, From, self()),
-            ?assertEqual({From, []}, {From, Held -- [{Key, 1} || Key <- [db, {app, 1}, "string"]]}),
+            ?assertEqual({From, []}, {From, Held -- Wanted}),
             [
                 begin
                     ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(0, Holder)}),
@@ -207,44 +208,50 @@ any_number() ->
     ],
     ?assertEqual(3, length(canal_lock:keys())).
 
-%% While somebody looks, another table is opened in place of the one that is looked at. Tried again if the look was over
-%% by then.
+%% The test opens another table while a process reads the keys of the first one. If the call has already ended, the test
+%% tries again.
 one_table() ->
     one_table(100).
 
 one_table(Tries) ->
     _ = canal_lock_nif:open(1024, 3, false),
-    take([{old, N} || N <- lists:seq(1, 50_000)]),
-    Looker = test_worker:start(),
-    1 = erlang:trace(Looker, true, [call]),
-    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, true, []),
-    Answer = test_worker:send_order(Looker, fun canal_lock:keys/0),
-    receive
-        {trace, Looker, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
-            _ = canal_lock_nif:open(1024, 3, false)
-    end,
-    take([{new, N} || N <- lists:seq(1, 5_000)]),
-    Tables = lists:usort([Table || {{Table, _}, 1} <- test_await:answer(Answer)]),
-    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, false, []),
-    ok = test_worker:kill(Looker),
-    %% It has come further than its first piece; has it begun anew?
-    case {first_calls(Looker), Tables} of
+    acquire([{old, N} || N <- lists:seq(1, 50_000)]),
+    {Keys, Calls} = traced_call(fun canal_lock:keys/0, fun() ->
+        receive
+            {trace, _, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
+                _ = canal_lock_nif:open(1024, 3, false)
+        end,
+        acquire([{new, N} || N <- lists:seq(1, 5_000)])
+    end),
+    Tables = lists:usort([Table || {{Table, _}, 1} <- Keys]),
+    %% The reader had its first piece when the table changed. Two first calls mean that it has then started again.
+    case {[first || {trace, _, call, {_, keys, [0, 0, _]}} <- Calls], Tables} of
         {[first], [old]} when Tries > 1 -> one_table(Tries - 1);
-        {[first, first], Tables} -> ?assertEqual([], Tables -- [new])
+        {[first, first], _} -> ?assertEqual([], Tables -- [new])
     end.
 
-first_calls(Looker) ->
-    receive
-        {trace, Looker, call, {canal_lock_nif, keys, [0, 0, _]}} -> [first | first_calls(Looker)];
-        {trace, Looker, call, _} -> first_calls(Looker)
-    after 0 -> []
-    end.
+%% Makes a call in a worker and does something during the call. Returns the answer, and the traced calls of
+%% canal_lock_nif:keys/3 that `Do' has not received.
+traced_call(Call, Do) ->
+    Worker = test_worker:start(),
+    1 = erlang:trace(Worker, true, [call]),
+    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, true, []),
+    Sent = test_worker:send_order(Worker, Call),
+    _ = Do(),
+    Answer = test_await:answer(Sent),
+    1 = erlang:trace_pattern({canal_lock_nif, keys, 3}, false, []),
+    Calls = test_await:traced(Worker),
+    ok = test_worker:kill(Worker),
+    {Answer, Calls}.
 
-take(Keys) ->
+acquire(Keys) ->
     [{acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1) || Key <- Keys],
-    taken.
+    acquired.
 
-%% All pieces of an answer, which must come to an end.
+key_pieces(Limit) ->
+    pieces(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, Limit) end).
+
+%% All pieces of an answer, which must end.
 pieces(Piece) ->
     pieces(Piece, 0).
 

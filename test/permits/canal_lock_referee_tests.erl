@@ -1,16 +1,13 @@
-%% The referee is itself tested: it answers what the text of the original says, and has the defects its header lists,
-%% those that canal_lock_conformance_tests does not show anyway. And it does no more work than the text asks for: "the
-%% original" of the benchmark must not be slower than it has to be.
+%% Tests of the referee, test_original: it answers what the text of the original says, and it has the defects that its
+%% header lists (canal_lock_conformance_tests shows the others). It does no more work than the text requires, because
+%% the benchmark compares with it as "the original".
 -module(canal_lock_referee_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 transcript_test() ->
     with_manager(3, fun() ->
-        [
-            ?assertEqual(Answer, test_original:Call(db, 3, Buckets))
-         || {Call, Buckets, Answer} <- test_original_cases:transcript()
-        ]
+        [?assertEqual(Answer, test_original:Call(db, 3, B)) || {Call, B, Answer} <- test_original_cases:transcript()]
     end).
 
 resize_timeline_test() ->
@@ -22,7 +19,7 @@ resize_timeline_test() ->
         ?assertEqual([4, 1], [count(app, Bucket) || Bucket <- [1, 2]])
     end).
 
-death_gives_back_each_permit_test() ->
+death_releases_each_permit_test() ->
     with_manager(3, fun() ->
         {_, {acquired, 1}} = start_holder(db, 3, 1),
         {Holder, {acquired, 2}} = start_holder(db, 3, 1),
@@ -32,7 +29,7 @@ death_gives_back_each_permit_test() ->
         wait_for_count(1, db)
     end).
 
-what_is_released_is_not_given_back_by_death_test() ->
+death_does_not_release_again_test() ->
     with_manager(3, fun() ->
         {_, {acquired, 1}} = start_holder(db, 3, 1),
         {Holder, {acquired, 2}} = start_holder(db, 3, 1),
@@ -42,7 +39,7 @@ what_is_released_is_not_given_back_by_death_test() ->
         ?assertEqual(1, count(db, 1))
     end).
 
-d1_anybody_releases_test() ->
+d1_a_process_without_a_permit_releases_test() ->
     with_manager(2, fun() ->
         {Holder, {acquired, 1}} = start_holder(db, 2, 1),
         {_, {acquired, 2}} = start_holder(db, 2, 1),
@@ -59,12 +56,12 @@ d7_zero_buckets_are_granted_test() ->
 d8_second_bucket_before_highest_is_known_test() ->
     with_manager(1, fun() ->
         {acquired, 1} = test_original:acquire(db, 1, 1),
-        %% The state between the two writes of whoever makes the first bucket.
+        %% The state between the two writes of the process that creates the first bucket.
         true = ets:delete(test_original, {db, highest}),
         ?assertError(badarg, test_original:acquire(db, 1, 2))
     end).
 
-release_of_what_is_not_out_test() ->
+release_of_an_unheld_permit_test() ->
     with_manager(1, fun() ->
         ?assertError(badarg, test_original:release(db, 1, 1)),
         {acquired, 1} = test_original:acquire(db, 1, 1),
@@ -73,26 +70,13 @@ release_of_what_is_not_out_test() ->
         ?assertEqual(0, count(db, 1))
     end).
 
-a_pair_does_what_the_text_asks_for_and_no_more_test() ->
+a_pair_does_no_more_than_the_text_requires_test() ->
     with_manager(3, fun() ->
         {_, {acquired, 1}} = start_holder(db, 3, 1),
-        Caller = [
-            {ets, update_counter, 3},
-            {send, acquired},
-            {ets, lookup_element, 3},
-            {ets, update_counter, 3},
-            {send, released}
-        ],
-        Manager = [
-            {erlang, monitor, 2},
-            {ets, insert, 2},
-            {ets, insert, 2},
-            {ets, lookup, 2},
-            {erlang, demonitor, 1},
-            {ets, delete, 2},
-            {ets, delete, 2},
-            answer
-        ],
+        Caller = [{ets, update_counter, 3}, {send, acquired}, {ets, lookup_element, 3}] ++
+            [{ets, update_counter, 3}, {send, released}],
+        Manager = [{erlang, monitor, 2}, {ets, insert, 2}, {ets, insert, 2}] ++
+            [{ets, lookup, 2}, {erlang, demonitor, 1}, {ets, delete, 2}, {ets, delete, 2}, answer],
         Pair = fun() ->
             {acquired, 2} = test_original:acquire(db, 3, 1),
             ok = test_original:release(db, 3, 1)
@@ -100,7 +84,7 @@ a_pair_does_what_the_text_asks_for_and_no_more_test() ->
         ?assertEqual({Caller, Manager}, work(test_worker:start(), whereis(test_original), Pair))
     end).
 
-%% What a worker and the manager do while the worker obeys: costly calls, and messages between the two.
+%% The costly calls of a worker and the manager, and the messages between them, while the worker executes an order.
 work(Worker, Manager, Order) ->
     Functions = [{ets, '_', '_'}, {erlang, monitor, '_'}, {erlang, demonitor, '_'}],
     [erlang:trace_pattern(Function, true, []) || Function <- Functions],
@@ -108,19 +92,14 @@ work(Worker, Manager, Order) ->
     ok = test_worker:order(Worker, Order),
     [1 = erlang:trace(Pid, false, [call, send, arity]) || Pid <- [Worker, Manager]],
     [erlang:trace_pattern(Function, false, []) || Function <- Functions],
-    Delivered = erlang:trace_delivered(all),
-    Traced = receive {trace_delivered, all, Delivered} -> traced() end,
+    Traced = lists:append([event(Message) || Message <- test_await:traced(all)]),
     {[Work || {By, Work} <- Traced, By =:= Worker], [Work || {By, Work} <- Traced, By =:= Manager]}.
 
-traced() ->
-    receive
-        {trace, By, call, Function} -> [{By, Function} | traced()];
-        {trace, By, send, {What, By, _}, _To} -> [{By, {send, What}} | traced()];
-        {trace, By, send, {What, By, _, _}, _To} -> [{By, {send, What}} | traced()];
-        {trace, By, send, Answer, _To} when is_reference(Answer) -> [{By, answer} | traced()];
-        {trace, _, send, _ToTheTest, _To} -> traced()
-    after 0 -> []
-    end.
+event({trace, By, call, Function}) -> [{By, Function}];
+event({trace, By, send, {Name, By, _}, _To}) -> [{By, {send, Name}}];
+event({trace, By, send, {Name, By, _, _}, _To}) -> [{By, {send, Name}}];
+event({trace, By, send, Answer, _To}) when is_reference(Answer) -> [{By, answer}];
+event({trace, _, send, _ToTheTest, _To}) -> [].
 
 with_manager(MaxPer, Test) ->
     {ok, _} = test_original:start_link(MaxPer),

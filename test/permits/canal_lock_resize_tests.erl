@@ -1,4 +1,4 @@
-%% P6: each call brings its own capacity, so sizing up and down while permits are out needs no word to anybody.
+%% P6: each call passes its own capacity, so a caller can raise and lower it while permits are held.
 -module(canal_lock_resize_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -9,32 +9,35 @@
 
 resize_test_() ->
     test_setup:tests([
-        {"P6: sizing down: refused until the sixth release", fun() -> down_from_10(fun by_release/1) end},
-        {"P6: sizing down: refused until the sixth death", fun() -> down_from_10(fun by_death/1) end},
-        {"P6: sizing down by releases and deaths in turn", fun by_both_in_turn/0},
-        {"P6: sizing up admits at once; back down refuses still", fun up_from_5_of_5/0},
-        {"P6: sizing up by death as by release", fun up_and_down_by_death/0},
+        {"P6: a lower capacity refuses until the sixth release", fun() -> down_from_10(fun by_release/1) end},
+        {"P6: a lower capacity refuses until the sixth death", fun() -> down_from_10(fun by_death/1) end},
+        {"P6: a lower capacity refuses until the sixth release or death, in turn", fun by_both_in_turn/0},
+        {"P6: a higher capacity admits at once; back to the lower one, calls are refused", fun up_from_5_of_5/0},
+        {"P6: a death makes the same space as a release", fun up_and_down_by_death/0},
         {"P3: a thousand buckets take no more memory than one", fun memory_of_buckets/0},
-        {"P4: who releases and then dies gives back one permit, not two", fun release_then_die/0},
-        {"P4: each of several permits of one holder comes back once", fun several_of_one_holder/0}
+        {"P4: a holder that releases and then dies releases one permit, not two", fun release_then_die/0},
+        {"P4: the death of a holder releases each of its permits once", fun several_of_one_holder/0}
     ]).
 
-%% 10 holders on two buckets. One bucket is full until there are 4 of them left.
-down_from_10(GoAway) ->
+%% Ten holders on two buckets. A call with one bucket is refused until only 4 of them are left.
+down_from_10(Remove) ->
     Holders = holders(10, 2),
     {First, [Sixth | _]} = lists:split(5, Holders),
     [
         begin
-            ok = GoAway(Holder),
-            test_await:count(db, 10 - Gone),
-            ?assertEqual({Gone, full}, {Gone, canal_lock:acquire(db, ?MAX_PER, 1)})
+            ok = Remove(Holder),
+            test_await:count(db, 10 - Removed),
+            ?assertEqual({Removed, full}, {Removed, acquire(1)})
         end
-     || {Gone, Holder} <- lists:zip(lists:seq(1, 5), First)
+     || {Removed, Holder} <- lists:enumerate(First)
     ],
-    ok = GoAway(Sixth),
+    ok = Remove(Sixth),
     test_await:count(db, 4),
-    ?assertEqual({acquired, 5}, canal_lock:acquire(db, ?MAX_PER, 1)),
-    ?assertEqual(full, canal_lock:acquire(db, ?MAX_PER, 1)).
+    ?assertEqual({acquired, 5}, acquire(1)),
+    ?assertEqual(full, acquire(1)).
+
+acquire(Buckets) ->
+    canal_lock:acquire(db, ?MAX_PER, Buckets).
 
 by_release(Holder) ->
     test_worker:order(Holder, fun() -> canal_lock:release(db, ?MAX_PER, 1) end).
@@ -54,21 +57,21 @@ by_both_in_turn() ->
 
 up_from_5_of_5() ->
     _ = holders(5, 1),
-    ?assertEqual(full, canal_lock:acquire(db, ?MAX_PER, 1)),
-    ?assertEqual({acquired, 6}, canal_lock:acquire(db, ?MAX_PER, 2)),
+    ?assertEqual(full, acquire(1)),
+    ?assertEqual({acquired, 6}, acquire(2)),
     ok = canal_lock:release(db),
-    ?assertEqual(full, canal_lock:acquire(db, ?MAX_PER, 1)),
-    ?assertEqual({acquired, 6}, canal_lock:acquire(db, ?MAX_PER, 2)).
+    ?assertEqual(full, acquire(1)),
+    ?assertEqual({acquired, 6}, acquire(2)).
 
 up_and_down_by_death() ->
     [Victim | _] = holders(5, 1),
-    {Sixth, {acquired, 6}} = test_worker:start(fun() -> canal_lock:acquire(db, ?MAX_PER, 2) end),
+    {Sixth, {acquired, 6}} = test_worker:start(fun() -> acquire(2) end),
     ok = by_death(Sixth),
     test_await:count(db, 5),
-    ?assertEqual(full, canal_lock:acquire(db, ?MAX_PER, 1)),
+    ?assertEqual(full, acquire(1)),
     ok = by_death(Victim),
     test_await:count(db, 4),
-    ?assertEqual({acquired, 5}, canal_lock:acquire(db, ?MAX_PER, 1)).
+    ?assertEqual({acquired, 5}, acquire(1)).
 
 release_then_die() ->
     [One, Two, Three] = holders(3, 1),
@@ -76,17 +79,17 @@ release_then_die() ->
     ok = test_worker:release_then_die(One, Release),
     ok = test_worker:order(Two, Release),
     ok = test_worker:kill(Two),
-    %% A second permit given back by either would show at the latest when the third holder has gone.
+    %% A second release by either holder would show once the third one is dead.
     test_await:count(db, 1),
-    ?assertEqual({acquired, 2}, canal_lock:acquire(db, ?MAX_PER, 1)),
+    ?assertEqual({acquired, 2}, acquire(1)),
     ok = test_worker:kill(Three),
     test_await:count(db, 1),
     ?assertMatch(#{permits := 1, holders := 1}, canal_lock:info()).
 
 several_of_one_holder() ->
     [Holder, Other] = holders(2, 1),
-    {acquired, 3} = test_worker:order(Holder, fun() -> canal_lock:acquire(db, ?MAX_PER, 1) end),
-    {acquired, 4} = test_worker:order(Holder, fun() -> canal_lock:acquire(db, ?MAX_PER, 1) end),
+    {acquired, 3} = test_worker:order(Holder, fun() -> acquire(1) end),
+    {acquired, 4} = test_worker:order(Holder, fun() -> acquire(1) end),
     ok = test_worker:order(Holder, fun() -> canal_lock:release(db) end),
     ?assertEqual(3, canal_lock:count(db)),
     ok = test_worker:kill(Holder),
@@ -97,19 +100,19 @@ several_of_one_holder() ->
 holders(Count, Buckets) ->
     [
         begin
-            {Holder, {acquired, N}} =
-                test_worker:start(fun() -> canal_lock:acquire(db, ?MAX_PER, Buckets) end),
+            {Holder, {acquired, N}} = test_worker:start(fun() -> acquire(Buckets) end),
             Holder
         end
      || N <- lists:seq(1, Count)
     ].
 
-%% Nothing is stored of a bucket that a call could have to walk past. What calls cost is the case `buckets' of bench/.
+%% The table stores nothing per bucket, so calls have nothing to walk over. The case `buckets' of bench/ measures the
+%% cost of calls.
 memory_of_buckets() ->
-    Fill = fun(Bucket) -> [{acquired, _} = canal_lock:acquire(db, ?MAX_PER, Bucket) || _ <- lists:seq(1, ?MAX_PER)] end,
+    Fill = fun(Bucket) -> [{acquired, _} = acquire(Bucket) || _ <- lists:seq(1, ?MAX_PER)] end,
     Fill(1),
     #{memory := One} = canal_lock:info(),
     lists:foreach(Fill, lists:seq(2, ?MANY)),
     ?assertMatch(#{memory := One, permits := ?MANY * ?MAX_PER}, canal_lock:info()),
-    ?assertEqual(full, canal_lock:acquire(db, ?MAX_PER, ?MANY)),
-    ?assertEqual({acquired, ?MANY * ?MAX_PER + 1}, canal_lock:acquire(db, ?MAX_PER, ?MANY + 1)).
+    ?assertEqual(full, acquire(?MANY)),
+    ?assertEqual({acquired, ?MANY * ?MAX_PER + 1}, acquire(?MANY + 1)).

@@ -1,17 +1,17 @@
-%% P4, identity: a process that gets the pid of a dead one before the death is reported. Local pids of OTP 25 have 28
-%% bits, and those of later releases so many that none is reused, so there is nothing to try with these. What the table
-%% does then is tried everywhere: the models and the storms of permit_table report deaths late.
+%% P4, identity: a new process that gets the pid of a dead holder before the death is reported. Local pids have 28
+%% bits in OTP 25 and so many bits in later releases that none is reused, so the test runs on OTP 25 only. The models
+%% and storms of permit_table test the table's part, late reports of deaths, on every release.
 %%
-%% The process table is full but for the place of the dying holder, so each new process gets that place, with the next
-%% pid of it. There are as many as 28 bits have for one place. The VM leaves the process table first, and reports the
-%% death after the holder's monitors: these are many, and the holder has the lowest priority on the one scheduler there
-%% is, so nothing is reported while the others run.
+%% The process table is full except for the entry of the dying holder, so each new process gets this entry and its next
+%% pid; 2^28 / 1024 pids share an entry. The VM frees the entry first and reports the death after the holder's monitors.
+%% The holder has 100,000 monitors and low priority on the only scheduler, so the VM reports nothing while other
+%% processes run.
 -module(canal_lock_reused_pid_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(PROCESSES, 1024).
--define(PIDS_OF_A_PLACE, ((1 bsl 28) div ?PROCESSES)).
+-define(PIDS_PER_ENTRY, ((1 bsl 28) div ?PROCESSES)).
 -define(MONITORS, 100_000).
 
 reused_pid_test_() ->
@@ -37,13 +37,13 @@ dying_and_next() ->
     Alive = erlang:system_info(process_count),
     exit(Dying, kill),
     normal = process_flag(priority, low),
-    ok = leaves_the_process_table(Alive),
+    ok = await_free_entry(Alive),
     low = process_flag(priority, max),
-    Dying = next(Dying, ?PIDS_OF_A_PLACE),
-    %% Nothing has been reported yet: the next process holds what the dead one held. None of these calls waits.
+    Dying = next(Dying, ?PIDS_PER_ENTRY),
+    %% The death is not reported yet: the new process has the permits of the dead one. None of these calls waits.
     Acquire = fun(Key) -> canal_lock:acquire(Key, 1, 1) end,
-    Inherits = ask(Dying, fun() -> [canal_lock:release(db), Acquire(db), Acquire(http)] end),
-    ?assertEqual([ok, {acquired, 1}, {acquired, 1}], Inherits),
+    Inherited = ask(Dying, fun() -> [canal_lock:release(db), Acquire(db), Acquire(http)] end),
+    ?assertEqual([ok, {acquired, 1}, {acquired, 1}], Inherited),
     receive
         {'DOWN', Death, process, Dying, _} -> error(too_early)
     after 0 -> process_flag(priority, low)
@@ -51,11 +51,11 @@ dying_and_next() ->
     receive
         {'DOWN', Death, process, Dying, killed} -> ok
     end,
-    %% It has been reported now.
+    %% The death is reported now.
     ?assertEqual({[{db, 1}, {http, 1}], full}, {lists:sort(canal_lock:held(Dying)), canal_lock:acquire(http, 1, 1)}),
     ?assertMatch(#{given_back := 0, permits := 2}, canal_lock:info()),
     ?assertEqual([ok, {error, not_held}], ask(Dying, fun() -> [canal_lock:release(db), canal_lock:release(db)] end)),
-    %% And the death of the next one is reported too.
+    %% The death of the new process releases its permits.
     exit(Dying, kill),
     test_await:value({0, 0}, fun() -> {canal_lock:count(db), canal_lock:count(http)} end),
     ?assertMatch(#{given_back := 1, holders := 0}, canal_lock:info()),
@@ -87,17 +87,17 @@ fill() ->
         error:system_limit -> ok
     end.
 
-%% Both are of one priority, so the dying process has run for one timeslice then.
-leaves_the_process_table(Alive) ->
+%% Both processes have the same priority, so each yield gives the dying process one timeslice.
+await_free_entry(Alive) ->
     case erlang:system_info(process_count) of
         Alive ->
             true = erlang:yield(),
-            leaves_the_process_table(Alive);
+            await_free_entry(Alive);
         _ ->
             ok
     end.
 
-%% Starts processes that end at once, until one has this pid.
+%% Starts short-lived processes until one of them has this pid.
 next(Pid, Left) when Left > 0 ->
     case spawn_opt(fun() -> [idle() || self() =:= Pid] end, [{priority, max}]) of
         Pid ->

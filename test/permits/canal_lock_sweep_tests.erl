@@ -1,36 +1,34 @@
-%% P8: keys that nobody holds any more cost nothing, and the sweep that sees to it does not disturb those that are in
-%% use.
+%% P8: the sweep reclaims idle keys and frees their memory, and does not disturb keys that are in use.
 -module(canal_lock_sweep_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(CHEAP_KEYS, 1_000_000).
-%% Of some kinds dirty schedulers read each key, twice, which takes long where others use the processors. If but their
-%% nodes of 64 bytes stayed, it would be more than may stay.
+%% Fewer, because a dirty scheduler reads some of these keys, twice, which takes long on a busy machine. If only their
+%% nodes of 64 bytes stayed, they would exceed the limit.
 -define(RARE_KEYS, 5_000).
 
-%% What may stay of a burst: the slots of processes that have come since, some tens of kilobytes for a thousand of
-%% them.
+%% What may stay allocated: the slots of the processes that became holders, some 10 kB for a thousand of them.
 -define(MAX_LEFT_BYTES, 256 * 1024).
 
 sweep_test_() ->
     [
         test_setup:tests(with_manager()),
         test_setup:tests(without_manager, [
-            {"P8: the manager sweeps without being asked", fun regular_sweep/0}
+            {"P8: the manager sweeps at its interval", fun regular_sweep/0}
         ])
     ].
 
 with_manager() ->
     [
-        {"P8: 1,000,000 one-shot keys of the cheap kinds", fun cheap_keys/0},
-        {"P8: 5,000 one-shot keys of each rare kind", fun rare_keys/0},
-        {"P8: keys left behind by the dead", fun keys_of_the_dead/0},
-        {"P8: held keys survive", fun held_keys_survive/0},
-        {"P8: a key comes back after it was reclaimed", fun comes_back/0},
-        {"P1, P8: while the sweep goes on, no permit too many", fun one_at_a_time_while_sweeping/0},
-        {"P1, P8: while the sweep goes on, no permit too few", fun never_refused_while_sweeping/0},
-        {"P8: a pass that is under way does not count as one of those that are asked for", fun under_way/0}
+        {"P8: a sweep frees 1,000,000 one-shot keys of the cheap kinds", fun cheap_keys/0},
+        {"P8: a sweep frees 5,000 one-shot keys of each rare kind", fun rare_keys/0},
+        {"P8: a sweep frees the keys of dead holders", fun keys_of_the_dead/0},
+        {"P8: a sweep does not reclaim held keys", fun held_keys_survive/0},
+        {"P8: a reclaimed key can be acquired again", fun comes_back/0},
+        {"P1, P8: no permit is granted beyond the capacity while sweeps run", fun one_at_a_time_while_sweeping/0},
+        {"P1, P8: no permit is refused below the capacity while sweeps run", fun never_refused_while_sweeping/0},
+        {"P8: a pass that is already running does not count as a requested pass", fun pass_is_running/0}
     ].
 
 cheap_keys() ->
@@ -63,18 +61,21 @@ rare_keys() ->
 
 one_shot(Count, Key) ->
     #{keys := 0, memory := Before} = canal_lock:info(),
-    take_and_give(test_setup:times(Count), Key),
+    acquire_and_release(test_setup:times(Count), Key),
+    is_freed(Before).
+
+is_freed(Before) ->
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()),
-    ?assertMatch(Left when Left < ?MAX_LEFT_BYTES, maps:get(memory, canal_lock:info()) - Before).
+    ?assertMatch(Left when Left < ?MAX_LEFT_BYTES, test_setup:info(memory) - Before).
 
-take_and_give(0, _) ->
+acquire_and_release(0, _) ->
     ok;
-take_and_give(Left, Key) ->
+acquire_and_release(Left, Key) ->
     OneShot = Key(Left),
     {acquired, 1} = canal_lock:acquire(OneShot, 1, 1),
     ok = canal_lock:release(OneShot, 1, 1),
-    take_and_give(Left - 1, Key).
+    acquire_and_release(Left - 1, Key).
 
 keys_of_the_dead() ->
     #{memory := Before} = canal_lock:info(),
@@ -87,15 +88,13 @@ keys_of_the_dead() ->
      || Round <- lists:seq(1, 100)
     ],
     test_await:permits(0),
-    ok = canal_lock_manager:sweep(),
-    ?assertMatch(#{keys := 0}, canal_lock:info()),
-    ?assertMatch(Left when Left < ?MAX_LEFT_BYTES, maps:get(memory, canal_lock:info()) - Before).
+    is_freed(Before).
 
 held_keys_survive() ->
     Held = [Key || N <- lists:seq(1, 5000), Key <- [{held, N}, #{held => N}]],
     Acquire = fun() -> lists:usort([canal_lock:acquire(Key, 2, 1) || Key <- Held]) end,
     {Holder, [{acquired, 1}]} = test_worker:start(Acquire),
-    take_and_give(100_000, fun(N) -> {idle, N} end),
+    acquire_and_release(100_000, fun(N) -> {idle, N} end),
     ok = canal_lock_manager:sweep(),
     Keys = length(Held),
     ?assertMatch(#{keys := Keys, permits := Keys}, canal_lock:info()),
@@ -109,7 +108,7 @@ held_keys_survive() ->
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).
 
-%% One that was its holder before has a record that names the key's old place in memory.
+%% A former holder still has a record with the old address of the key.
 comes_back() ->
     [
         begin
@@ -126,13 +125,13 @@ comes_back() ->
      || {Name, Key} <- test_key_terms:all()
     ].
 
-%% There are so many keys that many are idle for longer than a pass takes, and workers in pairs come to the same key
-%% at the same time: where the sweep has just been, is, or will be.
+%% With 5000 keys, many stay idle for longer than a pass takes. Two workers of a pair use the same key at the same time,
+%% before, during and after the visit of the sweep.
 -define(KEYS, 5000).
 -define(PAIRS, 3).
 -define(SWEEPS, 150).
 
-%% What the workers have seen, in counters; and whether they shall go on.
+%% Counters of what the workers have seen, and the flag that stops them.
 -define(GRANTED, 1).
 -define(REFUSED, 2).
 -define(TOO_MANY, 3).
@@ -141,7 +140,7 @@ comes_back() ->
 
 one_at_a_time_while_sweeping() ->
     Seen = use_while_sweeping(1),
-    %% They met each other.
+    %% The workers of a pair met.
     ?assertNotEqual(0, counters:get(Seen, ?REFUSED)).
 
 never_refused_while_sweeping() ->
@@ -150,7 +149,7 @@ never_refused_while_sweeping() ->
 
 use_while_sweeping(Capacity) ->
     Keys = list_to_tuple([key(N) || N <- lists:seq(1, ?KEYS)]),
-    take_and_give(?KEYS, fun(N) -> element(N, Keys) end),
+    acquire_and_release(?KEYS, fun(N) -> element(N, Keys) end),
     Held = atomics:new(?KEYS, []),
     Seen = counters:new(5, []),
     Use = fun(Seed) ->
@@ -158,12 +157,12 @@ use_while_sweeping(Capacity) ->
         use(Keys, Capacity, Held, Seen)
     end,
     Workers = [spawn_monitor(fun() -> Use(Pair) end) || Pair <- lists:seq(1, ?PAIRS), _ <- [one, other]],
-    %% They met the sweep.
-    ok = sweep_until_keys_are_gone(test_setup:times(?SWEEPS)),
+    %% The sweep met the workers.
+    ok = sweep_until_reclaimed(test_setup:times(?SWEEPS)),
     ok = counters:put(Seen, ?STOP, 1),
     [?assertEqual(normal, test_await:reason(Worker)) || Worker <- Workers],
     ?assert(counters:get(Seen, ?GRANTED) > ?KEYS),
-    ?assertEqual([0, 0], [counters:get(Seen, What) || What <- [?TOO_MANY, ?LOST]]),
+    ?assertEqual([0, 0], [counters:get(Seen, Counter) || Counter <- [?TOO_MANY, ?LOST]]),
     ?assertMatch(#{permits := 0, holders := 0}, canal_lock:info()),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()),
@@ -172,11 +171,11 @@ use_while_sweeping(Capacity) ->
 key(N) when N rem 50 =:= 0 -> #{rare => N};
 key(N) -> {app, N}.
 
-sweep_until_keys_are_gone(Sweeps) ->
+sweep_until_reclaimed(Sweeps) ->
     [ok = canal_lock_manager:sweep() || _ <- lists:seq(1, Sweeps)],
     test_await:value(true, fun() ->
         ok = canal_lock_manager:sweep(),
-        maps:get(keys, canal_lock:info()) < ?KEYS
+        test_setup:info(keys) < ?KEYS
     end).
 
 use(Keys, Capacity, Held, Seen) ->
@@ -186,7 +185,7 @@ use(Keys, Capacity, Held, Seen) ->
         {acquired, _} ->
             counters:add(Seen, ?GRANTED, 1),
             atomics:add_get(Held, Number, 1) =< Capacity orelse counters:add(Seen, ?TOO_MANY, 1),
-            %% The key must be there for as long as it is held.
+            %% The key must exist as long as it is held.
             canal_lock:count(Key) > 0 orelse counters:add(Seen, ?LOST, 1),
             Number rem 8 =:= 0 andalso erlang:yield(),
             ok = atomics:sub(Held, Number, 1),
@@ -196,15 +195,15 @@ use(Keys, Capacity, Held, Seen) ->
     end,
     counters:get(Seen, ?STOP) =:= 1 orelse use(Keys, Capacity, Held, Seen).
 
-%% Keys that the pass has gone by are used again, so that it takes two more to reclaim them.
-under_way() ->
+%% The pass has visited some keys, which are used again: only two more passes reclaim them.
+pass_is_running() ->
     Use = fun() ->
         [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, 20_000)]
     end,
     _ = Use(),
     ok = sys:suspend(canal_lock),
     First = gen_server:send_request(canal_lock, sweep),
-    %% Each message is followed by a step: a part of the keys has been gone by.
+    %% A step follows each message, so the pass has visited a part of the keys.
     ok = sys:resume(canal_lock),
     ok = sys:suspend(canal_lock),
     {status, _, _, [_, _, _, _, Parts]} = sys:get_status(canal_lock),
@@ -219,7 +218,7 @@ under_way() ->
 regular_sweep() ->
     {ok, _} = canal_lock:start_link(3, #{sweep_interval_ms => 10}),
     {acquired, 1} = canal_lock:acquire(held, 1, 1),
-    take_and_give(10_000, fun(N) -> {idle, N} end),
-    test_await:value(1, fun() -> maps:get(keys, canal_lock:info()) end),
+    acquire_and_release(10_000, fun(N) -> {idle, N} end),
+    test_await:value(1, fun() -> test_setup:info(keys) end),
     ?assertMatch(#{reclaimed := 10_000}, canal_lock:info()),
     ?assertEqual(1, canal_lock:count(held)).

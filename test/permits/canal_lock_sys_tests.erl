@@ -1,35 +1,31 @@
-%% The manager under the hands of those who run systems: sys, a supervisor, a release handler, an observer.
+%% The manager as an OTP process: sys, supervisor, release handler and observer work with it.
 -module(canal_lock_sys_tests).
-
--behaviour(supervisor).
 
 -include_lib("eunit/include/eunit.hrl").
 
--export([init/1]).
-
 -define(INTERVAL_MS, 20).
 
-%% A pass of the sweep over so many keys has hundreds of steps.
+%% A pass over this many keys has hundreds of steps.
 -define(MANY, 100_000).
 
 sys_test_() ->
     test_setup:quietly([
         test_setup:tests([
-            {"get_status shows what a person can read, and no handle", fun status/0},
-            {"get_state: the table of element 2", fun state/0},
-            {"statistics, log and trace", fun debugging/0},
-            {"it can be looked into as any process, and its table as any other", fun observed/0}
+            {"sys:get_status/1 shows a readable state without the handle", fun status/0},
+            {"sys:get_state/1 returns the ETS table in element 2", fun state/0},
+            {"sys statistics, log and trace work", fun debugging/0},
+            {"process_info and ets show the manager and its table, which is read-only", fun observed/0}
         ]),
         test_setup:tests(without_manager, [
-            {"P7: suspended, it keeps nobody from anything, and sweeps when it is resumed", fun suspended/0},
-            {"suspended in the middle of a sweep, it goes on from there", fun suspended_in_a_sweep/0},
-            {"change_code: the manager goes on in new code, and is in no old code any more", fun new_code/0},
-            {"P10: a supervisor terminates, restarts, deletes and starts the child",
+            {"P7: calls work while the manager is suspended; it sweeps when it is resumed", fun suspended/0},
+            {"a manager that is suspended during a sweep continues it afterwards", fun suspended_in_a_sweep/0},
+            {"sys:change_code/4: the manager continues in new code and leaves the old code", fun new_code/0},
+            {"P10: a supervisor can terminate, restart, delete and start the manager",
                 test_manager_crash:alone(fun supervised/0)}
         ])
     ]).
 
-%%% What it shows
+%%% Inspection
 
 status() ->
     {_, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
@@ -48,11 +44,11 @@ status() ->
 
 shown() ->
     Manager = whereis(canal_lock),
-    {status, Manager, {module, gen_server}, [_, What, _, _, Parts]} = sys:get_status(canal_lock),
+    {status, Manager, {module, gen_server}, [_, Status, _, _, Parts]} = sys:get_status(canal_lock),
     [State] = [State || {data, [{"State", State}]} <- Parts],
-    {What, State}.
+    {Status, State}.
 
-%% What the original's users did with it.
+%% Users of the original read the table in this way.
 state() ->
     State = sys:get_state(canal_lock),
     ?assertEqual([], ets:tab2list(element(2, State))),
@@ -68,10 +64,10 @@ debugging() ->
     ?assert(proplists:get_value(messages_in, Statistics) >= 1),
     {ok, Log} = sys:log(Manager, get),
     ?assertMatch([_ | _], [In || {in, {'$gen_call', _, sweep}} = In <- Log]),
-    %% What is traced is written to where the manager writes.
+    %% The trace goes to the group leader of the manager.
     {group_leader, Leader} = process_info(Manager, group_leader),
     Test = self(),
-    true = group_leader(spawn_link(fun() -> write_for(Test) end), Manager),
+    true = group_leader(spawn_link(fun() -> serve_io(Test) end), Manager),
     ok = sys:trace(Manager, true),
     ok = canal_lock_manager:sweep(),
     ok = sys:no_debug(Manager),
@@ -80,13 +76,13 @@ debugging() ->
     ok = canal_lock_manager:sweep(),
     ?assertEqual(Manager, whereis(canal_lock)).
 
-%% A group leader, who has to answer whoever writes.
-write_for(Test) ->
+%% A group leader, which answers each request to write.
+serve_io(Test) ->
     receive
         {io_request, From, ReplyAs, {put_chars, _, Module, Function, Arguments}} ->
             Test ! {written, unicode:characters_to_list(apply(Module, Function, Arguments))},
             From ! {io_reply, ReplyAs, ok},
-            write_for(Test)
+            serve_io(Test)
     end.
 
 observed() ->
@@ -98,15 +94,17 @@ observed() ->
     ]),
     ?assertEqual([], proplists:get_value(messages, Items)),
     ?assert(lists:member(canal_lock, ets:all())),
-    ?assertEqual([protected, Manager, 0], [ets:info(canal_lock, What) || What <- [protection, owner, size]]),
+    ?assertMatch([_ | _], ets:info(canal_lock)),
+    Listed = [protection, owner, size, name, named_table],
+    ?assertEqual([protected, Manager, 0, canal_lock, true], [ets:info(canal_lock, Item) || Item <- Listed]),
     ?assertEqual([], ets:tab2list(canal_lock)),
-    %% It is for looking only.
+    %% Other processes can only read the table.
     ?assertError(badarg, ets:insert(canal_lock, {self(), db})),
     ?assertError(badarg, ets:delete(canal_lock)),
     ?assertEqual(full, canal_lock:acquire(db, 1, 1)),
     ok = canal_lock_manager:sweep().
 
-%%% What is done to it
+%%% Operation
 
 start(Options) ->
     {ok, Manager} = canal_lock:start_link(3, Options),
@@ -115,9 +113,6 @@ start(Options) ->
 use(Keys) ->
     [{ok, done} = canal_lock:with_permit(Key, 1, 1, fun() -> done end) || Key <- Keys],
     used.
-
-keys() ->
-    maps:get(keys, canal_lock:info()).
 
 suspended() ->
     Manager = start(#{sweep_interval_ms => ?INTERVAL_MS}),
@@ -129,14 +124,14 @@ suspended() ->
     ok = test_worker:kill(Holder),
     test_await:permits(1),
     ?assertMatch(#{keys := 102, permits := 1, holders := 1, given_back := 100}, canal_lock:info()),
-    %% Its own timer goes off, once.
+    %% The manager's timer expires, once.
     test_await:value({messages, 1}, fun() ->
         {messages, Messages} = process_info(Manager, messages),
         {messages, length([sweep || {timeout, _, sweep} <- Messages])}
     end),
-    ?assertEqual(102, keys()),
+    ?assertEqual(102, test_setup:info(keys)),
     ok = sys:resume(Manager),
-    test_await:value(1, fun keys/0),
+    test_await:value(1, fun() -> test_setup:info(keys) end),
     ?assertEqual([{db, 1}], canal_lock:held()),
     ok = canal_lock:stop().
 
@@ -147,16 +142,16 @@ suspended_in_a_sweep() ->
     ok = sys:suspend(Manager),
     {suspended, #{work := Work, waiting_for_sweep := 1}} = shown(),
     ?assert(lists:member(sweep, Work)),
-    Reclaimed = maps:get(reclaimed, canal_lock:info()),
+    Reclaimed = test_setup:info(reclaimed),
     ?assert(Reclaimed < ?MANY),
     used = use([{other, N} || N <- lists:seq(1, 1000)]),
-    ?assertEqual(Reclaimed, maps:get(reclaimed, canal_lock:info())),
+    ?assertEqual(Reclaimed, test_setup:info(reclaimed)),
     ok = sys:resume(Manager),
     ?assertEqual({reply, ok}, gen_server:receive_response(Sweep, 20_000)),
-    test_await:value(true, fun() -> maps:get(reclaimed, canal_lock:info()) >= ?MANY end),
+    test_await:value(true, fun() -> test_setup:info(reclaimed) >= ?MANY end),
     ok = canal_lock:stop().
 
-%% As a release handler does it: suspended, loaded, changed, resumed, and the old code purged.
+%% The steps of a release handler: suspend, load, change, resume, and purge the old code.
 new_code() ->
     Manager = start(#{keep_on_crash => true, sweep_interval_ms => ?INTERVAL_MS}),
     {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 2, 1) end),
@@ -176,22 +171,18 @@ new_code() ->
     ok = test_worker:kill(Holder),
     test_await:count(db, 1),
     used = use([idle]),
-    test_await:value(1, fun keys/0),
+    test_await:value(1, fun() -> test_setup:info(keys) end),
     ok = canal_lock:stop().
 
-%% Of the supervisor.
-init(Children) ->
-    {ok, {#{}, Children}}.
-
 supervised() ->
-    {ok, Supervisor} = supervisor:start_link(?MODULE, []),
+    Supervisor = test_setup:supervise(1, []),
     Spec = canal_lock:child_spec({3, #{sweep_interval_ms => ?INTERVAL_MS}}),
     {ok, First} = supervisor:start_child(Supervisor, Spec),
     ?assertEqual({error, {already_started, First}}, supervisor:start_child(Supervisor, Spec)),
     ?assertMatch({ok, #{id := canal_lock, restart := permanent}}, supervisor:get_childspec(Supervisor, canal_lock)),
     ?assertEqual({error, running}, supervisor:restart_child(Supervisor, canal_lock)),
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    %% In order, so the table goes, though it would be kept in a crash.
+    %% A clean shutdown, so the table is closed. A crash would keep it.
     ok = supervisor:terminate_child(Supervisor, canal_lock),
     test_manager_crash:calls_raise(),
     ?assertEqual([{canal_lock, undefined, worker, [canal_lock_manager]}], supervisor:which_children(Supervisor)),

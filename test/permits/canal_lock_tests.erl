@@ -1,37 +1,34 @@
-%% The answers of each function, to one process that calls it.
+%% The answers of each function in sequential use.
 -module(canal_lock_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 answers_test_() ->
     test_setup:tests([
-        {"P1: the transcript of the original", fun transcript/0},
+        {"P1: the transcript of the original gives the same answers", fun transcript/0},
         {"P6: the resize timeline of the original grants A, B, C, D and refuses E", fun resize_timeline/0},
-        {"P6: the capacity is the product, by whichever of the two it grows", fun capacity_is_the_product/0},
-        {"P6: capacity 0 admits nobody", fun capacity_0/0},
-        {"P6: integers of any size; the product saturates", fun any_size/0},
-        {"P2: a refusal creates no key, no holder, and takes no memory", fun refusal_changes_nothing/0},
-        {"P5: release/1 says what was held", fun strict_release/0},
-        {"P5: release by one that holds nothing changes nothing", fun only_a_holder_releases/0},
-        {"P5: a release is of its own key", fun release_of_another_key/0},
-        {"P5: numbers of a release decide nothing", fun numbers_of_a_release/0},
-        {"count/1", fun count/0},
-        {"buckets/2: the vector, from the left", fun buckets/0},
-        {"info/0: what there is", fun info/0}
+        {"P6: the capacity is MaxPer * Buckets, whichever of the two grows", fun capacity_is_the_product/0},
+        {"P6: capacity 0 refuses every call", fun capacity_0/0},
+        {"P6: integers of any size are accepted; the product saturates", fun any_size/0},
+        {"P2: a refusal creates no key and no holder, and takes no memory", fun refusal_changes_nothing/0},
+        {"P5: release/1 returns ok or not_held", fun strict_release/0},
+        {"P5: release by a non-holder changes nothing", fun only_a_holder_releases/0},
+        {"P5: a release of one key does not release another", fun release_of_another_key/0},
+        {"P5: the numbers of a release have no effect", fun numbers_of_a_release/0},
+        {"count/1 returns the permits of a key", fun count/0},
+        {"buckets/2 returns full buckets first", fun buckets/0},
+        {"info/0 returns keys, permits and holders", fun info/0}
     ]).
 
 start_and_stop_test_() ->
     test_setup:tests(without_manager, [
-        {"start_link/1 takes positive integers only", fun bad_start/0},
-        {"start_link/1 takes large integers", fun large_start/0},
-        {"P10: calls raise when there is no manager", fun no_manager/0}
+        {"start_link/1 rejects everything but positive integers", fun bad_start/0},
+        {"start_link/1 accepts large integers", fun large_start/0},
+        {"P10: calls raise badarg when no manager runs", fun no_manager/0}
     ]).
 
 transcript() ->
-    [
-        ?assertEqual(Answer, canal_lock:Call(db, 3, Buckets))
-     || {Call, Buckets, Answer} <- test_original_cases:transcript()
-    ].
+    [?assertEqual(Answer, canal_lock:Call(db, 3, B)) || {Call, B, Answer} <- test_original_cases:transcript()].
 
 resize_timeline() ->
     [
@@ -62,15 +59,15 @@ capacity_0() ->
     ?assertEqual([0, 1], [canal_lock:count(Key) || Key <- [new, used]]).
 
 any_size() ->
-    %% Around the widths at which the VM and the library change the form of an integer.
+    %% Near the widths at which the VM and the library change the form of an integer.
     Bits = [27, 31, 32, 58, 59, 60, 61, 62, 63, 64, 70, 128, 4000],
     Sizes = [1 bsl Bit + Near || Bit <- Bits, Near <- [-1, 0, 1]],
     Pairs = [{MaxPer, Buckets} || Size <- Sizes, {MaxPer, Buckets} <- [{Size, 1}, {1, Size}, {Size, Size}]],
     [
         ?assertEqual({MaxPer, Buckets, {acquired, N}}, {MaxPer, Buckets, canal_lock:acquire(db, MaxPer, Buckets)})
-     || {N, {MaxPer, Buckets}} <- lists:zip(lists:seq(1, length(Pairs)), Pairs)
+     || {N, {MaxPer, Buckets}} <- lists:enumerate(Pairs)
     ],
-    %% A product whose low 64 bits are 0 is none the less large.
+    %% A product whose low 64 bits are 0 is still large.
     ?assertMatch({acquired, _}, canal_lock:acquire(db, 1 bsl 32, 1 bsl 32)),
     ?assertMatch({acquired, _}, canal_lock:acquire(db, 1 bsl 63, 2)).
 
@@ -78,9 +75,9 @@ refusal_changes_nothing() ->
     {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
     Before = canal_lock:info(),
     full = canal_lock:acquire(db, 1, 1),
-    full = canal_lock:acquire(nobody_knows, 0, 1),
+    full = canal_lock:acquire(unknown, 0, 1),
     ?assertEqual(Before#{refused := 2}, canal_lock:info()),
-    %% Nobody that was refused is watched.
+    %% The library does not monitor a process that was refused.
     {_, full} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
     ?assertEqual(Before#{refused := 3}, canal_lock:info()),
     ?assertEqual(ok, test_worker:order(Holder, fun() -> canal_lock:release(db) end)).
@@ -95,7 +92,7 @@ only_a_holder_releases() ->
     {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 2, 1) end),
     Attempts = fun() -> [canal_lock:release(db, 2, 1), canal_lock:release(db)] end,
     ?assertEqual([ok, {error, not_held}], Attempts()),
-    %% Neither does one that holds something else, nor one that held this before.
+    %% Neither a holder of another key, nor a former holder of this one.
     {Other, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(other, 2, 1) end),
     ?assertEqual([ok, {error, not_held}], test_worker:order(Other, Attempts)),
     {acquired, 2} = canal_lock:acquire(db, 2, 1),
@@ -166,19 +163,13 @@ large_start() ->
     ok = canal_lock:stop().
 
 no_manager() ->
+    %% Other code parses large keys.
+    Large = lists:duplicate(1000, #{}),
     Raise = fun() ->
-        ?assertError(badarg, canal_lock:acquire(db, 3, 1)),
+        ok = test_manager_crash:calls_raise(),
         ?assertError(badarg, canal_lock:acquire(db, 0, 1)),
-        ?assertError(badarg, canal_lock:release(db, 3, 1)),
-        ?assertError(badarg, canal_lock:release(db)),
-        ?assertError(badarg, canal_lock:count(db)),
-        ?assertError(badarg, canal_lock:buckets(db, 3)),
-        %% Large keys are parsed by other code.
-        Large = lists:duplicate(1000, #{}),
         ?assertError(badarg, canal_lock:acquire(Large, 3, 1)),
-        ?assertError(badarg, canal_lock:release(Large)),
-        ?assertError(badarg, canal_lock:count(Large)),
-        ?assertError(badarg, canal_lock:info()),
+        [?assertError(badarg, canal_lock:Call(Large)) || Call <- [release, count]],
         ?assertExit(noproc, canal_lock:stop())
     end,
     Raise(),

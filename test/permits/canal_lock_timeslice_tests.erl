@@ -1,24 +1,24 @@
-%% What our calls and the steps of the manager count as, so that the VM lets other processes run in time: the reductions
-%% of the calling process grow in proportion to the work. How long others wait is in canal_lock_stalls_tests.
+%% Calls and steps of the manager count reductions in proportion to their work, so that the VM schedules other
+%% processes in time. canal_lock_stalls_tests measures how long other processes wait.
 -module(canal_lock_timeslice_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(NEVER_MS, 3_600_000).
 
-%% A timeslice has 4000 reductions and is meant to last 1 ms. A key that is looked at or freed takes 0.4 us at most.
+%% A timeslice has 4000 reductions and should last 1 ms. Reading or freeing a key takes at most 0.4 us.
 -define(REDUCTIONS_PER_KEY, 1.6).
 
 timeslice_test_() ->
     test_setup:tests(without_manager, [
-        {"a step of the sweep, of idle keys and of keys in use", fun sweep/0},
+        {"a step of the sweep counts idle keys and keys in use", fun sweep/0},
         {"other processes run while a table is freed", fun free_keys/0},
-        {"a step of dismantling takes a timeslice for some monitors", fun dismantle/0},
-        {"a manager asks for a dirty scheduler only if there is something to free", fun dirty/0},
-        {"to open a table", fun open/0},
-        {"a step that finds nothing to do", fun idle/0},
-        {"a call with a key that takes long to read", fun long_to_read/0},
-        {"a call that stops reading its key because it is too long", fun too_long_to_read/0}
+        {"a step of dismantling a table counts a timeslice for some monitors", fun dismantle/0},
+        {"the manager uses a dirty scheduler only if there is something to free", fun dirty/0},
+        {"opening a table counts reductions", fun open/0},
+        {"a step that finds nothing to do counts little", fun idle/0},
+        {"a call with a key that takes long to read counts reductions", fun long_to_read/0},
+        {"a call that stops reading a key that is too long counts reductions", fun too_long_to_read/0}
     ]).
 
 sweep() ->
@@ -37,51 +37,44 @@ sweep() ->
     ?assertNot(enough(Step, 1000)),
     ok = canal_lock_nif:close(Handle).
 
-%% Whatever it may do, what counts is what it has done.
+%% A step counts the work that it has done, not its budget.
 idle() ->
     Handle = opened(),
     [?assertNot(enough(reductions(fun() -> canal_lock_nif:sweep_step(Handle, 256) end), 256)) || _ <- [1, 2, 3, 4]],
     ok = canal_lock_nif:close(Handle).
 
-%% The VM has one scheduler. If that were occupied, the other process would have its next turn afterwards.
+%% The VM has one scheduler. If freeing blocked it, the other process would run only afterwards.
 free_keys() ->
-    Turns = test_setup:in_a_vm(["+S", "1:1"], fun() ->
+    Yields = test_setup:in_a_vm(["+S", "1:1"], fun() ->
         Handle = opened(),
         ok = use(100_000),
         ok = canal_lock_nif:close(Handle),
-        _ = dismantled(),
+        _ = run(fun canal_lock_nif:dismantle_step/0),
         true = canal_lock_nif:has_unused(),
         Test = self(),
         spawn_link(fun() ->
             Test ! freeing,
             Test ! {freed, canal_lock_nif:free_unused()}
         end),
-        receive
-            freeing -> turns_before_freed(0)
-        end
+        receive freeing -> yields_before_freed(0) end
     end),
-    ?assert(Turns > 1000).
+    ?assert(Yields > 1000).
 
-turns_before_freed(Turns) ->
+yields_before_freed(Yields) ->
     receive
-        {freed, ok} -> Turns
+        {freed, ok} -> Yields
     after 0 ->
         erlang:yield(),
-        turns_before_freed(Turns + 1)
+        yields_before_freed(Yields + 1)
     end.
 
-%% The holders of one place share a watch: there are 1024.
+%% The holders of one slot share a watch. There are 1024 slots.
 dismantle() ->
     Holders = 5_000,
     Handle = opened(),
     _ = [test_worker:holder(#{db => 1}) || _ <- lists:seq(1, Holders)],
     ok = canal_lock_nif:close(Handle),
-    Test = self(),
-    Reductions = reductions(fun() -> Test ! {steps, dismantled()} end),
-    Steps =
-        receive
-            {steps, Number} -> Number
-        end,
+    {Reductions, Steps} = run(fun canal_lock_nif:dismantle_step/0),
     ?assert(Steps > Holders / (64 + Holders / 1024 * 2)),
     ?assert(Reductions > 3000 * Steps),
     ok = canal_lock_nif:free_unused().
@@ -93,25 +86,15 @@ dirty() ->
     1 = erlang:trace(Manager, true, [call]),
     Sweep = fun() ->
         ok = canal_lock_manager:sweep(),
-        Delivered = erlang:trace_delivered(Manager),
-        receive
-            {trace_delivered, Manager, Delivered} -> ok
-        end
+        [Call || {trace, _, call, Call} <- test_await:traced(Manager)]
     end,
     ok = use(1_000),
-    Sweep(),
+    ?assertEqual([], Sweep()),
     ?assertMatch(#{keys := 0}, canal_lock:info()),
-    receive
-        {trace, Manager, call, Needless} -> ?assertEqual(none, Needless)
-    after 0 -> ok
-    end,
     Long = lists:seq(1, 9_000),
     {ok, ok} = canal_lock:with_permit(Long, 1, 1, fun() -> ok end),
-    Sweep(),
-    receive
-        {trace, Manager, call, {canal_lock_nif, free_unused, []}} -> ok
-    after 0 -> ?assert(false, "the long key has not been freed")
-    end,
+    %% The long key is freed.
+    ?assertMatch([{canal_lock_nif, free_unused, []} | _], Sweep()),
     erlang:trace_pattern({canal_lock_nif, free_unused, 0}, false, []),
     ok = canal_lock:stop().
 
@@ -120,7 +103,7 @@ open() ->
     ?assert(Reductions >= 400),
     ok = test_manager_crash:forget().
 
-%% A percent of a timeslice for 10 us: these take 20 us at least.
+%% 10 us count as 1 % of a timeslice. Each of these calls takes at least 20 us.
 long_to_read() ->
     Handle = opened(),
     Keys = [
@@ -136,7 +119,7 @@ long_to_read() ->
     ?assert(reductions(fun() -> Pair(db) end) < 40),
     ok = canal_lock_nif:close(Handle).
 
-%% Two thousand of its elements are read, twice.
+%% The call reads 2000 elements of the key, twice.
 too_long_to_read() ->
     Handle = opened(),
     Key = lists:duplicate(9_000, {}),
@@ -151,18 +134,6 @@ opened() ->
     ok = test_manager_crash:forget(),
     canal_lock_nif:open(1024, 3, false).
 
-%% How many steps it takes to free what has been closed.
-dismantled() ->
-    case canal_lock_nif:dismantle_step() of
-        more ->
-            1 + dismantled();
-        waiting ->
-            timer:sleep(1),
-            dismantled();
-        done ->
-            0
-    end.
-
 use(Keys) ->
     _ = [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, Keys)],
     ok.
@@ -171,25 +142,27 @@ take(Keys) ->
     _ = [{acquired, _} = canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, Keys)],
     ok.
 
-%% The reductions of all steps until there is no more to do.
-pass(Step) ->
-    pass(Step, 0).
+%% Runs a step until it returns `done'. Returns the reductions of the steps, and how many of them return `more'.
+run(Step) ->
+    run(Step, 0, 0).
 
-pass(Step, Sum) ->
-    Parent = self(),
-    Reductions = reductions(fun() -> Parent ! {progress, Step()} end),
-    receive
-        {progress, more} ->
-            pass(Step, Sum + Reductions);
-        {progress, waiting} ->
-            timer:sleep(1),
-            pass(Step, Sum);
-        {progress, done} ->
-            Sum + Reductions
+run(Step, Sum, Steps) ->
+    case measured(Step) of
+        {Reductions, more} -> run(Step, Sum + Reductions, Steps + 1);
+        {Reductions, done} -> {Sum + Reductions, Steps};
+        {_, waiting} ->
+            true = erlang:yield(),
+            run(Step, Sum, Steps)
     end.
 
+pass(Step) ->
+    element(1, run(Step)).
+
 reductions(Work) ->
+    element(1, measured(Work)).
+
+measured(Work) ->
     {reductions, Before} = process_info(self(), reductions),
-    _ = Work(),
+    Answer = Work(),
     {reductions, After} = process_info(self(), reductions),
-    After - Before.
+    {After - Before, Answer}.

@@ -1,4 +1,4 @@
-%% What has happened, as info/0 counts it: each thing once, whoever did it and on whichever thread.
+%% The totals of info/0 count each event once, in whichever process and on whichever thread it happens.
 -module(canal_lock_totals_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -11,41 +11,44 @@
 
 totals_test_() ->
     test_setup:tests([
-        {"a new table has seen nothing", fun new_table/0},
-        {"granted: permits, of keys new and old", fun granted/0},
-        {"refused: calls that were answered `full'", fun refused/0},
-        {"released: permits, by whichever call", fun released/0},
-        {"not_held: releases that released nothing", fun not_held/0},
-        {"given_back: permits of the dead", fun given_back/0},
-        {"reclaimed: keys that the sweep has taken out", fun reclaimed/0},
-        {"permits of processes of other nodes", fun other_nodes/0},
-        {"nothing is counted where nothing is done, or something raises", fun nothing/0},
-        {"by many processes at once, while sweeps go on", fun at_once/0},
-        {"of releases by processes that have died since", fun releases_of_the_dead/0}
+        {"the totals of a new table are 0", fun new_table/0},
+        {"granted counts permits of new and of known keys", fun granted/0},
+        {"refused counts calls that return `full'", fun refused/0},
+        {"released counts the permits that each call releases", fun released/0},
+        {"not_held counts releases of permits that the caller does not hold", fun not_held/0},
+        {"given_back counts permits that deaths release", fun given_back/0},
+        {"reclaimed counts keys that the sweep removes", fun reclaimed/0},
+        {"the totals include permits of processes on other nodes", fun other_nodes/0},
+        {"inspections and calls that raise count nothing", fun nothing/0},
+        {"the totals are exact with many processes and sweeps at once", fun at_once/0},
+        {"the totals include releases of processes that have died since", fun releases_of_the_dead/0}
     ]).
 
 tables_test_() ->
     test_setup:quietly([
         test_setup:tests(without_manager, [
-            {"P10: totals go on in a table that is kept", fun kept/0},
-            {"P10: and begin at 0 in any other", fun not_kept/0}
+            {"P10: the totals of a kept table continue", fun kept/0},
+            {"P10: the totals of any other table begin at 0", fun not_kept/0}
         ])
     ]).
 
 new_table() ->
-    ?assertEqual(maps:from_list([{What, 0} || What <- [permits | ?TOTALS]]), totals()).
+    ?assertEqual(zeros(), totals()).
+
+zeros() ->
+    maps:from_list([{Total, 0} || Total <- [permits | ?TOTALS]]).
 
 granted() ->
-    does(#{granted => 1, permits => 1}, fun() -> take(db, 1) end),
-    does(#{granted => 4, permits => 4}, fun() -> take(db, 4) end),
-    %% Of each of the ways that a key is stored, new and known; in the places for few keys and for many.
-    [does(#{granted => 3, permits => 3}, fun() -> take(Key, 3) end) || Key <- keys(), _ <- [new, known]],
-    {Worker, _} = does(#{granted => 5, permits => 5}, fun() -> test_worker:start(fun() -> take(db, 5) end) end),
-    does(#{granted => 1, permits => 1}, fun() -> test_worker:order(Worker, fun() -> take(db, 1) end) end).
+    does(#{granted => 1, permits => 1}, fun() -> acquire(db, 1) end),
+    does(#{granted => 4, permits => 4}, fun() -> acquire(db, 4) end),
+    %% Keys of each form, new and known. A holder stores its first keys in its slot and the others in a table.
+    [does(#{granted => 3, permits => 3}, fun() -> acquire(Key, 3) end) || Key <- keys(), _ <- [new, known]],
+    {Worker, _} = does(#{granted => 5, permits => 5}, fun() -> test_worker:start(fun() -> acquire(db, 5) end) end),
+    does(#{granted => 1, permits => 1}, fun() -> test_worker:order(Worker, fun() -> acquire(db, 1) end) end).
 
 refused() ->
     Known = keys(),
-    [take(Key, 2) || Key <- Known],
+    [acquire(Key, 2) || Key <- Known],
     does(#{refused => length(Known)}, fun() -> [full = canal_lock:acquire(Key, 2, 1) || Key <- Known] end),
     does(#{refused => 3}, fun() -> [full = canal_lock:acquire(Key, 0, 9) || Key <- [unknown, "unknown", #{}]] end),
     does(#{refused => 1}, fun() -> full = canal_lock:with_permit(db, 1, 1, fun() -> not_called end) end),
@@ -53,11 +56,8 @@ refused() ->
 
 released() ->
     Keys = keys(),
-    [take(Key, 4) || Key <- Keys],
-    Calls = [
-        fun canal_lock:release/1,
-        fun(Key) -> canal_lock:release(Key, 1, 1) end
-    ],
+    [acquire(Key, 4) || Key <- Keys],
+    Calls = [fun canal_lock:release/1, fun(Key) -> canal_lock:release(Key, 1, 1) end],
     [
         does(#{released => 1, permits => -1}, fun() -> ok = Release(Key) end)
      || Key <- Keys ++ lists:reverse(Keys), Release <- Calls
@@ -70,25 +70,25 @@ released() ->
     end).
 
 not_held() ->
-    take(held, 1),
+    acquire(held, 1),
     does(#{not_held => length(keys())}, fun() -> [{error, not_held} = canal_lock:release(Key) || Key <- keys()] end),
     does(#{not_held => length(keys())}, fun() -> [ok = canal_lock:release(Key, 1, 1) || Key <- keys()] end),
-    {Other, _} = test_worker:start(fun() -> take(db, 1) end),
+    {Other, _} = test_worker:start(fun() -> acquire(db, 1) end),
     does(#{not_held => 1}, fun() -> {error, not_held} = canal_lock:release(db) end),
     does(#{not_held => 1}, fun() ->
         {error, not_held} = test_worker:order(Other, fun() -> canal_lock:release(held) end)
     end),
-    %% A process that has never held anything.
+    %% A process that has never held a permit.
     does(#{not_held => 1}, fun() -> test_worker:start(fun() -> canal_lock:release(db) end) end),
     does(#{released => 1, permits => -1, not_held => 1}, fun() ->
         [ok, {error, not_held}] = [canal_lock:release(held) || _ <- [first, second]]
     end).
 
 given_back() ->
-    take(db, 1),
+    acquire(db, 1),
     [
         begin
-            {Holder, _} = test_worker:start(fun() -> [take(Key, Permits) || {Key, Permits} <- Held] end),
+            {Holder, _} = test_worker:start(fun() -> [acquire(Key, Permits) || {Key, Permits} <- Held] end),
             All = lists:sum([Permits || {_, Permits} <- Held]),
             does(#{given_back => All, permits => -All}, fun() -> test_worker:kill(Holder) end)
         end
@@ -100,7 +100,7 @@ given_back() ->
             [{{key, N}, 1} || N <- lists:seq(1, 1000)]
         ]
     ],
-    {Half, _} = test_worker:start(fun() -> take(db, 4) end),
+    {Half, _} = test_worker:start(fun() -> acquire(db, 4) end),
     does(#{released => 2, given_back => 2, permits => -4}, fun() ->
         test_worker:release_then_die(Half, fun() -> [ok = canal_lock:release(db) || _ <- [1, 2]] end)
     end).
@@ -108,25 +108,23 @@ given_back() ->
 reclaimed() ->
     Idle = [{idle, N} || N <- lists:seq(1, 5000)] ++ [#{idle => N} || N <- lists:seq(1, 50)],
     Held = [{held, N} || N <- lists:seq(1, 100)],
-    [take(Key, 1) || Key <- Held ++ Idle],
+    [acquire(Key, 1) || Key <- Held ++ Idle],
     [ok = canal_lock:release(Key) || Key <- Idle],
     does(#{reclaimed => length(Idle)}, fun canal_lock_manager:sweep/0),
     does(#{}, fun canal_lock_manager:sweep/0),
-    %% What comes again goes again.
+    %% Keys that are used again are reclaimed again.
     does(#{granted => 10, released => 10, reclaimed => 10}, fun() ->
         [ok = use({idle, N}) || N <- lists:seq(1, 10)],
         canal_lock_manager:sweep()
     end),
-    {Holder, _} = test_worker:start(fun() -> [take({of_the_dead, N}, 1) || N <- lists:seq(1, 10)] end),
+    {Holder, _} = test_worker:start(fun() -> [acquire({dead_holder, N}, 1) || N <- lists:seq(1, 10)] end),
     does(#{given_back => 10, permits => -10}, fun() -> test_worker:kill(Holder) end),
     does(#{reclaimed => 10}, fun canal_lock_manager:sweep/0),
     ?assertMatch(#{keys := 100}, canal_lock:info()).
 
-%% By their proxies, which are local processes.
+%% Their proxies, which are local processes, hold the permits.
 other_nodes() ->
-    #{from_other_nodes := Terms} = maps:from_list(test_key_terms:by_kind()),
-    [Holder | _] = [Pid || Pid <- Terms, is_pid(Pid)],
-    {Proxy, ok} = test_worker:start(fun() -> canal_lock_nif:represent(Holder) end),
+    {Proxy, ok} = test_worker:start(fun() -> canal_lock_nif:represent(test_setup:remote_pid(1)) end),
     Acquire = fun() -> test_worker:order(Proxy, fun() -> canal_lock:acquire(db, 3, 1) end) end,
     does(#{granted => 3, permits => 3}, fun() -> [{acquired, N} = Acquire() || N <- [1, 2, 3]] end),
     does(#{refused => 1}, fun() -> full = Acquire() end),
@@ -136,65 +134,54 @@ other_nodes() ->
     does(#{given_back => 2, permits => -2}, fun() -> ok = test_worker:kill(Proxy) end).
 
 nothing() ->
-    take(db, 1),
+    acquire(db, 1),
     does(#{}, fun() ->
         [?assertError(badarg, canal_lock:Call(db, -1, 1)) || Call <- [acquire, release]],
         ?assertError(badarg, canal_lock:with_permit(db, 1, 1, not_a_fun)),
         ?assertError(badarg, canal_lock:acquire_on('no such node', db, 1, one)),
-        [canal_lock:Look() || Look <- [keys, held, info, audit]],
-        [canal_lock:Look(db) || Look <- [holders, count]],
+        [canal_lock:Call() || Call <- [keys, held, info, audit]],
+        [canal_lock:Call(db) || Call <- [holders, count]],
         canal_lock:buckets(unknown, 3),
         canal_lock:held(self())
     end).
 
-%% Every worker counts for itself what it was answered.
+%% Each worker counts the answers that it gets.
 at_once() ->
     Steps = test_setup:times(?STEPS),
     Workers = [test_worker:start() || _ <- lists:seq(1, ?WORKERS)],
-    Orders = [test_worker:send_order(Worker, fun() -> work(Steps, counts()) end) || Worker <- Workers],
+    Orders = [test_worker:send_order(Worker, fun() -> work(Steps, zeros()) end) || Worker <- Workers],
     [ok = canal_lock_manager:sweep() || _ <- lists:seq(1, 20)],
-    Counts = lists:foldl(fun add/2, counts(), [test_await:answer(Order) || Order <- Orders]),
-    [?assertNotEqual({What, 0}, {What, maps:get(What, Counts)}) || What <- [granted, refused, released, not_held]],
+    Counts = lists:foldl(fun add/2, zeros(), [test_await:answer(Order) || Order <- Orders]),
+    [?assertNotEqual({Total, 0}, {Total, maps:get(Total, Counts)}) || Total <- [granted, refused, released, not_held]],
     Held = maps:get(granted, Counts) - maps:get(released, Counts),
-    ?assertEqual(Counts#{permits := Held}, maps:without([reclaimed], totals())),
+    ?assertEqual(Counts#{permits := Held}, (totals())#{reclaimed := 0}),
     {Doomed, Others} = lists:split(?WORKERS div 2, Workers),
-    Theirs = lists:sum([Permits || Worker <- Doomed, {_, Permits} <- canal_lock:held(Worker)]),
-    does(#{given_back => Theirs, permits => -Theirs}, fun() -> test_worker:kill(Doomed) end),
-    does(#{given_back => Held - Theirs, permits => Theirs - Held}, fun() -> test_worker:kill(Others) end),
+    First = lists:sum([Permits || Worker <- Doomed, {_, Permits} <- canal_lock:held(Worker)]),
+    does(#{given_back => First, permits => -First}, fun() -> test_worker:kill(Doomed) end),
+    does(#{given_back => Held - First, permits => First - Held}, fun() -> test_worker:kill(Others) end),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).
 
-counts() ->
-    maps:from_list([{What, 0} || What <- [permits | ?TOTALS] -- [reclaimed]]).
-
 add(Counts, Sums) ->
-    maps:map(fun(What, Sum) -> Sum + maps:get(What, Counts) end, Sums).
+    maps:map(fun(Total, Sum) -> Sum + maps:get(Total, Counts) end, Sums).
 
 work(0, Counts) ->
     Counts;
 work(Left, Counts) ->
     Key = key(rand:uniform(2 * ?WORKERS div ?CAPACITY)),
-    What =
+    Total =
         case rand:uniform(2) of
-            1 ->
-                case canal_lock:acquire(Key, ?CAPACITY, 1) of
-                    {acquired, _} -> granted;
-                    full -> refused
-                end;
-            2 ->
-                case canal_lock:release(Key) of
-                    ok -> released;
-                    {error, not_held} -> not_held
-                end
+            1 -> maps:get(canal_lock:acquire(Key, ?CAPACITY, 1), #{full => refused}, granted);
+            2 -> maps:get(canal_lock:release(Key), #{ok => released}, not_held)
         end,
-    work(Left - 1, maps:update_with(What, fun(Count) -> Count + 1 end, Counts)).
+    work(Left - 1, maps:update_with(Total, fun(Count) -> Count + 1 end, Counts)).
 
 key(N) when N rem 4 =:= 0 -> {key, N};
 key(N) when N rem 4 =:= 1 -> integer_to_list(N);
 key(N) when N rem 4 =:= 2 -> #{key => N};
 key(N) -> <<"key", N:64>>.
 
-%% Each on a place of its own or one that was used before, and all of them gone.
+%% Some processes use new slots and some use slots of earlier processes. All of them are dead at the end.
 releases_of_the_dead() ->
     does(#{granted => 3000, released => 3000}, fun() ->
         Workers = [test_worker:start() || _ <- lists:seq(1, 1000)],
@@ -202,7 +189,7 @@ releases_of_the_dead() ->
             test_worker:send_order(Worker, fun() -> [ok = use(Key) || Key <- [db, {own, self()}, "string"]] end)
          || Worker <- Workers
         ],
-        ok = test_await:value(3000, fun() -> maps:get(released, canal_lock:info()) end),
+        ok = test_await:value(3000, fun() -> test_setup:info(released) end),
         test_worker:kill(Workers)
     end).
 
@@ -216,19 +203,11 @@ kept() ->
     does(#{granted => 1, released => 1}, fun() -> use(db) end),
     {ok, _} = canal_lock:start_link(5, #{keep_on_crash => true}),
     does(#{granted => 2, refused => 1, permits => 2}, fun() ->
-        take(db, 2),
+        acquire(db, 2),
         full = canal_lock:acquire(db, 1, 1)
     end),
-    #{granted := Granted, released := Released, refused := Refused} = Before,
-    ?assertEqual(
-        maps:merge(Before, #{
-            permits => 2 + maps:get(permits, Before),
-            granted => Granted + 3,
-            released => Released + 1,
-            refused => Refused + 1
-        }),
-        totals()
-    ),
+    Changes = #{permits => 2, granted => 3, released => 1, refused => 1},
+    ?assertEqual(maps:merge_with(fun(_, Count, Change) -> Count + Change end, Before, Changes), totals()),
     ok = canal_lock:stop().
 
 not_kept() ->
@@ -239,30 +218,30 @@ not_kept() ->
     new_table().
 
 something() ->
-    take(db, 3),
+    acquire(db, 3),
     full = canal_lock:acquire(db, 1, 1),
     ok = canal_lock:release(db),
     {error, not_held} = canal_lock:release(other),
-    {Holder, _} = test_worker:start(fun() -> take(db, 2) end),
+    {Holder, _} = test_worker:start(fun() -> acquire(db, 2) end),
     does(#{given_back => 2, permits => -2}, fun() -> test_worker:kill(Holder) end),
     ok = use(idle),
     does(#{reclaimed => 1}, fun canal_lock_manager:sweep/0),
-    ?assertEqual([], [What || {What, 0} <- maps:to_list(totals())]).
+    ?assertEqual([], [Total || {Total, 0} <- maps:to_list(totals())]).
 
-%% One for each way to store a key, and more of them than there is room for in a process's slot.
+%% One key for each form in which keys are stored, and more keys than fit into a slot.
 keys() ->
     [db, {app, 1}, <<"binary">>, "string", [list | improper], {1, {2, [3]}}, #{map => 1}, 1 bsl 70, make_ref(), 1.5].
 
-take(Key, Permits) ->
+acquire(Key, Permits) ->
     [{acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1) || _ <- lists:seq(1, Permits)],
-    taken.
+    acquired.
 
 use(Key) ->
     {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1),
     canal_lock:release(Key).
 
-%% Just this happens, and the permits are those that the keys have counted, wherever their holders have them on record.
-%% Deaths are counted a little after they are seen.
+%% The totals change by exactly this, and the counts of the keys agree with the permits. Waits, because the library
+%% counts a death a little after the test has seen it.
 does(Changes, Do) ->
     Before = totals(),
     Answer = Do(),

@@ -1,4 +1,4 @@
-%% with_permit/4: however the fun ends, its permit is back, and what came of it is the caller's.
+%% with_permit/4: however the fun ends, its permit is released and its result or exception reaches the caller.
 -module(canal_lock_with_permit_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -6,21 +6,20 @@
 with_permit_test_() ->
     test_setup:quietly([
         test_setup:tests([
-            {"it returns what the fun returns, whatever that is", fun returns/0},
-            {"the fun runs in the calling process, under a permit of that process", fun under_a_permit/0},
-            {"what the fun throws, exits with or raises goes through, with its stack trace", fun goes_through/0},
-            {"nested, under the same key", fun nested_same_key/0},
-            {"nested, under other keys of every kind", fun nested_other_keys/0},
-            {"an inner one that fails gives back its own permit only", fun inner_fails/0},
-            {"full: the fun is not called", fun full/0},
-            {"P4: a process that is killed meanwhile", fun killed/0},
-            {"P4: a process that exits by a signal meanwhile", fun exit_signal/0},
-            {"P5: a fun that releases its own permit", fun releases_its_own/0},
-            {"P5: a fun that leaves something held", fun leaves_something/0},
-            {"P10: the manager is stopped meanwhile: the result is not lost", fun stopped_meanwhile/0},
-            {"P10: another table is opened meanwhile: nothing of it is released", fun restarted_meanwhile/0},
-            {"bad arguments: nothing is taken, and no fun called", fun bad_arguments/0},
-            {"of many processes, no more are inside than there are permits", fun many/0}
+            {"it returns the result of the fun, whatever it is", fun returns/0},
+            {"the fun runs in the calling process, which holds the permit", fun under_a_permit/0},
+            {"a throw, exit or error of the fun reaches the caller with its stack trace", fun goes_through/0},
+            {"nested calls with the same key take a permit each", fun nested_same_key/0},
+            {"nested calls with other keys of every kind work", fun nested_other_keys/0},
+            {"a nested call that fails releases only its own permit", fun inner_fails/0},
+            {"a refused call does not call the fun", fun full/0},
+            {"P4: the death of the process during the call releases all its permits", fun killed/0},
+            {"P5: a fun that releases its own permit releases no other", fun releases_its_own/0},
+            {"P5: permits that the fun acquires stay held", fun leaves_something/0},
+            {"P10: the result is returned if the manager stops during the call", fun stopped_meanwhile/0},
+            {"P10: nothing of a table that is opened during the call is released", fun restarted_meanwhile/0},
+            {"wrong arguments raise badarg, and the fun is not called", fun bad_arguments/0},
+            {"no more processes run their funs at once than there are permits", fun many/0}
         ]),
         test_setup:tests(without_manager, [
             {"P10: without a manager the fun is not called", fun not_started/0}
@@ -32,16 +31,16 @@ returns() ->
         ?assertEqual({ok, Result}, canal_lock:with_permit(db, 1, 1, fun() -> Result end))
      || Result <- [ok, full, {ok, full}, {error, not_held}, {raise, badarg, []}, {'EXIT', normal}, [], #{}]
     ],
-    nothing_is_out().
+    no_permits().
 
 under_a_permit() ->
     Self = self(),
-    Look = fun() -> {self(), canal_lock:held(), canal_lock:count(db), canal_lock:acquire(db, 2, 1)} end,
+    Inspect = fun() -> {self(), canal_lock:held(), canal_lock:count(db), canal_lock:acquire(db, 2, 1)} end,
     {acquired, 1} = canal_lock:acquire(db, 2, 1),
-    ?assertEqual({ok, {Self, [{db, 2}], 2, full}}, canal_lock:with_permit(db, 2, 1, Look)),
+    ?assertEqual({ok, {Self, [{db, 2}], 2, full}}, canal_lock:with_permit(db, 2, 1, Inspect)),
     ?assertEqual([{db, 1}], canal_lock:held()),
     ok = canal_lock:release(db),
-    nothing_is_out().
+    no_permits().
 
 goes_through() ->
     [
@@ -51,16 +50,16 @@ goes_through() ->
             Class:Caught:Stack ->
                 ?assertEqual(Reason, Caught),
                 ?assertMatch([{?MODULE, fails, 2, _} | _], Stack),
-                nothing_is_out()
+                no_permits()
         end
      || Class <- [throw, exit, error],
         Reason <- [meant, normal, full, {ok, result}, badarg, not_started, {raise, badarg, []}],
         Key <- [db, "string", #{}]
     ],
-    %% What the VM raises itself, and what is raised by another call of canal_lock.
+    %% An error of the VM, and an error of another call of canal_lock.
     ?assertError(badarith, canal_lock:with_permit(db, 1, 1, fun() -> 1 div canal_lock:count(other) end)),
     ?assertError(badarg, canal_lock:with_permit(db, 1, 1, fun() -> canal_lock:acquire(db, -1, 1) end)),
-    nothing_is_out().
+    no_permits().
 
 fails(throw, Reason) -> throw(Reason);
 fails(exit, Reason) -> exit(Reason);
@@ -77,7 +76,7 @@ nested_same_key() ->
             end
     end,
     ?assertEqual([3, 2, 1], Nested([])),
-    nothing_is_out().
+    no_permits().
 
 nested_other_keys() ->
     Keys = [Key || {_, Key} <- test_key_terms:all()],
@@ -86,7 +85,7 @@ nested_other_keys() ->
     Nested = lists:foldl(Around, Innermost, Keys),
     Answer = lists:foldl(fun(_, Inner) -> {ok, Inner} end, length(Keys), Keys),
     ?assert(Nested() =:= Answer),
-    nothing_is_out().
+    no_permits().
 
 inner_fails() ->
     {ok, Seen} = canal_lock:with_permit(db, 3, 1, fun() ->
@@ -95,7 +94,7 @@ inner_fails() ->
         canal_lock:held()
     end),
     ?assertEqual([{db, 1}], Seen),
-    nothing_is_out().
+    no_permits().
 
 full() ->
     {_, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
@@ -104,20 +103,18 @@ full() ->
         ?assertEqual(full, canal_lock:with_permit(Key, MaxPer, Buckets, Called))
      || {Key, MaxPer, Buckets} <- [{db, 1, 1}, {db, 0, 9}, {db, 9, 0}, {other, 0, 1}, {other, 1, 0}, {#{}, 0, 0}]
     ],
-    ?assertEqual(not_called, receive called -> called after 0 -> not_called end),
+    is_not_called(),
     ?assertEqual([], canal_lock:held()),
     ?assertMatch(#{permits := 1}, canal_lock:info()).
 
-%% A process that is inside, and stays there.
+%% A process that runs in a nested with_permit until it is killed.
 inside(Key) ->
     Test = self(),
     Process = spawn(fun() ->
         canal_lock:with_permit(Key, 1, 1, fun() ->
             canal_lock:with_permit({Key, nested}, 1, 1, fun() ->
                 Test ! {inside, self()},
-                receive
-                after infinity -> ok
-                end
+                test_setup:hold_forever()
             end)
         end)
     end),
@@ -126,23 +123,22 @@ inside(Key) ->
     end.
 
 killed() ->
-    Process = inside(db),
-    ?assertMatch(#{permits := 2}, canal_lock:info()),
-    ?assertEqual(full, canal_lock:with_permit(db, 1, 1, fun() -> not_called end)),
-    ok = test_worker:kill(Process),
-    [test_await:count(Key, 0) || Key <- [db, {db, nested}]],
-    ?assertEqual({ok, mine}, canal_lock:with_permit(db, 1, 1, fun() -> mine end)),
-    nothing_is_out().
+    [
+        begin
+            Process = inside(Key),
+            ?assertMatch(#{permits := 2}, canal_lock:info()),
+            ?assertEqual(full, canal_lock:with_permit(Key, 1, 1, fun() -> not_called end)),
+            exit(Process, Reason),
+            test_await:down([Process]),
+            [test_await:count(K, 0) || K <- [Key, {Key, nested}]],
+            ?assertEqual({ok, acquired}, canal_lock:with_permit(Key, 1, 1, fun() -> acquired end)),
+            test_await:nothing_held(),
+            no_permits()
+        end
+     || {Key, Reason} <- [{db, kill}, {#{}, meant}]
+    ].
 
-exit_signal() ->
-    Process = inside(#{}),
-    exit(Process, meant),
-    test_await:down([Process]),
-    [test_await:count(Key, 0) || Key <- [#{}, {#{}, nested}]],
-    test_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end),
-    nothing_is_out().
-
-%% It must not; but it harms nobody else.
+%% The fun must not do this, but it affects no other holder.
 releases_its_own() ->
     {Other, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 9, 1) end),
     ?assertEqual({ok, ok}, canal_lock:with_permit(db, 9, 1, fun() -> canal_lock:release(db) end)),
@@ -164,23 +160,23 @@ leaves_something() ->
     ?assertEqual([{app, 1}, {db, 1}], lists:sort(canal_lock:held())).
 
 stopped_meanwhile() ->
-    Stop = fun(Then) ->
-        fun() ->
+    Stopping = fun(Key, Then) ->
+        canal_lock:with_permit(Key, 1, 1, fun() ->
             ok = canal_lock:stop(),
             Then()
-        end
+        end)
     end,
     Start = fun() -> {ok, _} = canal_lock:start_link(3) end,
-    ?assertEqual({ok, result}, canal_lock:with_permit(db, 1, 1, Stop(fun() -> result end))),
+    ?assertEqual({ok, result}, Stopping(db, fun() -> result end)),
     ?assertError(badarg, canal_lock:count(db)),
     Start(),
-    ?assertThrow(meant, canal_lock:with_permit(db, 1, 1, Stop(fun() -> throw(meant) end))),
+    ?assertThrow(meant, Stopping(db, fun() -> throw(meant) end)),
     Start(),
-    ?assertError(meant, canal_lock:with_permit("string", 1, 1, Stop(fun() -> error(meant) end))),
+    ?assertError(meant, Stopping("string", fun() -> error(meant) end)),
     Start(),
-    ?assertExit(meant, canal_lock:with_permit(#{}, 1, 1, Stop(fun() -> exit(meant) end))),
+    ?assertExit(meant, Stopping(#{}, fun() -> exit(meant) end)),
     Start(),
-    Nested = fun() -> canal_lock:with_permit(app, 1, 1, Stop(fun() -> result end)) end,
+    Nested = fun() -> Stopping(app, fun() -> result end) end,
     ?assertEqual({ok, {ok, result}}, canal_lock:with_permit(db, 1, 1, Nested)).
 
 restarted_meanwhile() ->
@@ -204,21 +200,21 @@ bad_arguments() ->
             {1, 1, not_a_fun},
             {1, 1, fun(_) -> self() ! called end},
             {1, 1, fun erlang:self/1},
-            {1, 1, {?MODULE, nothing_is_out}},
+            {1, 1, {?MODULE, no_permits}},
             {0, 1, not_a_fun},
             {one, one, one}
         ]
     ],
-    ?assertEqual(not_called, receive called -> called after 0 -> not_called end),
+    is_not_called(),
     ?assertMatch(#{keys := 0, granted := 0, refused := 0}, canal_lock:info()),
-    %% A fun of a module that is not there is a fun: it fails when it is called.
+    %% A fun of a missing module is a fun: it raises when it is called.
     ?assertError(undef, canal_lock:with_permit(db, 1, 1, fun no_such_module:f/0)),
-    nothing_is_out().
+    no_permits().
 
 not_started() ->
     Called = fun() -> self() ! called end,
     [?assertError(badarg, canal_lock:with_permit(Key, 1, 1, Called)) || Key <- [db, "string", #{}]],
-    ?assertEqual(not_called, receive called -> called after 0 -> not_called end).
+    is_not_called().
 
 many() ->
     Inside = atomics:new(1, []),
@@ -229,16 +225,17 @@ many() ->
         rand:uniform(3) =:= 1 andalso throw(Now),
         Now
     end,
-    Workers = [test_worker:start() || _ <- lists:seq(1, 8)],
-    Orders = [
-        test_worker:send_order(Worker, fun() ->
-            [catch canal_lock:with_permit(db, 3, 1, Enter) || _ <- lists:seq(1, test_setup:times(5000))]
-        end)
-     || Worker <- Workers
-    ],
-    Answers = lists:usort(lists:append([test_await:answer(Order) || Order <- Orders])),
+    Times = lists:seq(1, test_setup:times(5000)),
+    Answers = lists:usort(
+        lists:append(
+            test_setup:concurrently(8, fun() -> [catch canal_lock:with_permit(db, 3, 1, Enter) || _ <- Times] end)
+        )
+    ),
     ?assertEqual([], Answers -- [full, 1, 2, 3, {ok, 1}, {ok, 2}, {ok, 3}]),
-    nothing_is_out().
+    no_permits().
 
-nothing_is_out() ->
+no_permits() ->
     ?assertMatch(#{permits := 0, holders := 0, not_held := 0}, canal_lock:info()).
+
+is_not_called() ->
+    ?assertEqual(not_called, receive called -> called after 0 -> not_called end).

@@ -1,8 +1,8 @@
 %% Waits for a state or a message, never for a fixed time. A test that needs a state asks for it until it is reached.
 -module(test_await).
 
--export([count/2, permits/1, value/2, value/3, last_value/3, gate/1, down/1, reason/1, answer/1, answer/2]).
--export([in_parallel/2]).
+-export([count/2, permits/1, nothing_held/0, value/2, value/3, last_value/3, gate/1, down/1, reason/1, answer/1]).
+-export([answer/2, exit_reason/1, traced/1, in_parallel/2]).
 
 %% A wait fails after this time. It is much longer than anything takes on a busy machine.
 -define(DEADLINE_MS, 20000).
@@ -21,6 +21,14 @@ count(Key, Count) ->
 permits(Permits) ->
     value(Permits, fun() -> maps:get(permits, canal_lock:info()) end),
     value(Permits, fun() -> lists:sum([Counted || {_, Counted} <- canal_lock:keys()]) end).
+
+%% Waits until no permit is held and no holder is on record.
+-spec nothing_held() -> ok.
+nothing_held() ->
+    value({0, 0}, fun() ->
+        #{permits := Permits, holders := Holders} = canal_lock:info(),
+        {Permits, Holders}
+    end).
 
 %% Until `Ask' returns the wanted value.
 -spec value(term(), fun(() -> term())) -> ok.
@@ -111,3 +119,25 @@ in_parallel(Do, Elements) ->
         end
      || {Pid, Monitor} <- Calls
     ].
+
+%% Waits for the exit signal of a process that is linked to the caller, which traps exits.
+-spec exit_reason(pid()) -> term().
+exit_reason(Pid) ->
+    receive
+        {'EXIT', Pid, Reason} -> Reason
+    after ?DEADLINE_MS -> error({no_exit_signal, Pid})
+    end.
+
+%% Returns the trace messages of a process, in order, up to this call.
+-spec traced(pid() | all) -> [tuple()].
+traced(Tracee) ->
+    Delivered = erlang:trace_delivered(Tracee),
+    receive
+        {trace_delivered, Tracee, Delivered} -> trace_messages()
+    end.
+
+trace_messages() ->
+    receive
+        Message when element(1, Message) =:= trace -> [Message | trace_messages()]
+    after 0 -> []
+    end.

@@ -1,8 +1,13 @@
 %% Set-up of the suites: a manager for each test, VMs with other settings, and the number of repetitions.
 -module(test_setup).
 
+-behaviour(supervisor).
+
 -export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
 -export([permits/0, resident_bytes/0, times/1, in_soak/2, quietly/1, skipped/2]).
+-export([supervise/2, stop_supervisor/1, init/1]).
+-export([concurrently/2, concurrently/3, hold_forever/0, spin/1, shuffled/1]).
+-export([info/1, is_long_key/1, remote_pid/1, sums/1]).
 
 -define(MAX_PER, 3).
 
@@ -137,3 +142,82 @@ skipped(Title, {Kind, Reason}) ->
 -spec permits() -> [{pid(), canal_lock:key(), pos_integer()}].
 permits() ->
     canal_lock_view:fold_permits(fun lists:append/2, []).
+
+%% Starts a supervisor, linked to the caller, that allows this many restarts in a minute.
+-spec supervise(non_neg_integer(), [supervisor:child_spec()]) -> pid().
+supervise(Intensity, Children) ->
+    {ok, Supervisor} = supervisor:start_link(?MODULE, {#{intensity => Intensity, period => 60}, Children}),
+    Supervisor.
+
+init(Specification) ->
+    {ok, Specification}.
+
+%% The caller traps exits.
+-spec stop_supervisor(pid()) -> ok.
+stop_supervisor(Supervisor) ->
+    exit(Supervisor, shutdown),
+    shutdown = test_await:exit_reason(Supervisor),
+    ok.
+
+%% Calls a function in several workers at the same time. Returns their answers; the workers are dead then.
+-spec concurrently(pos_integer(), fun(() -> Answer)) -> [Answer].
+concurrently(Workers, Call) ->
+    concurrently(Workers, fun() -> none end, fun(_) -> Call() end).
+
+%% Each worker first prepares an argument for its call.
+-spec concurrently(pos_integer(), fun(() -> Argument), fun((Argument) -> Answer)) -> [Answer].
+concurrently(Count, Prepare, Call) ->
+    Gate = counters:new(1, []),
+    Workers = [test_worker:start() || _ <- lists:seq(1, Count)],
+    Order = fun() ->
+        Argument = Prepare(),
+        test_await:gate(Gate),
+        Call(Argument)
+    end,
+    Sent = [test_worker:send_order(Worker, Order) || Worker <- Workers],
+    counters:add(Gate, 1, 1),
+    Answers = [test_await:answer(Ref) || Ref <- Sent],
+    ok = test_worker:kill(Workers),
+    Answers.
+
+%% Keeps a process alive, with its permits, until it is killed.
+-spec hold_forever() -> no_return().
+hold_forever() ->
+    receive
+    after infinity -> ok
+    end.
+
+%% Takes a random moment in the work of other processes, without giving up the scheduler.
+-spec spin(non_neg_integer()) -> ok.
+spin(0) -> ok;
+spin(Iterations) -> spin(Iterations - 1).
+
+-spec shuffled([Element]) -> [Element].
+shuffled(List) ->
+    [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
+
+%% One item of `canal_lock:info/0'.
+-spec info(atom()) -> non_neg_integer().
+info(Item) ->
+    maps:get(Item, canal_lock:info()).
+
+%% Whether a key is too long for a normal scheduler, so that a dirty scheduler reads it.
+-spec is_long_key(canal_lock:key()) -> boolean().
+is_long_key(Key) ->
+    try canal_lock_nif:count(Key) of
+        _ -> false
+    catch
+        error:intern -> true
+    end.
+
+%% The pid of a process on a node that does not exist.
+-spec remote_pid(non_neg_integer()) -> pid().
+remote_pid(Number) ->
+    <<131, Node/binary>> = term_to_binary(there@nowhere),
+    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
+
+%% How many permits of each key several holders have together.
+-spec sums([#{canal_lock:key() => pos_integer()}]) -> #{canal_lock:key() => pos_integer()}.
+sums(Holdings) ->
+    Add = fun(_, One, Other) -> One + Other end,
+    lists:foldl(fun(Held, Sums) -> maps:merge_with(Add, Held, Sums) end, #{}, Holdings).
