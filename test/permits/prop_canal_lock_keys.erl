@@ -1,8 +1,6 @@
-%% P9, at random: two terms are one key if and only if they are `=:=', and what is told of a key is the term that it was
-%% made from.
+%% P9, with random terms: two terms are one key if and only if they are `=:=', and the views return a key unchanged.
 %%
-%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
-%% header.
+%% Calls the functions of PropEr, not its macros: some installations have the application without the header.
 -module(prop_canal_lock_keys).
 
 -import(proper_types, [
@@ -15,16 +13,16 @@
 
 -define(CASES, 5000).
 
-%% Terms of some hundred words. Those of the next size take a hundred times as long to make, and show nothing more.
+%% Terms of some hundred words. Generating larger ones takes 100 times as long and finds nothing more.
 -define(MAX_SIZE, 24).
 
 one_key_iff_identical_test_() ->
     test_setup:tests([
-        {"P9: two random terms are one key iff they are =:=", fun() ->
-            Options = [{numtests, test_setup:times(?CASES)}, {max_size, ?MAX_SIZE}, quiet],
-            true = proper:quickcheck(prop_one_key_iff_identical(), Options)
-        end}
+        {"P9: two random terms are one key if and only if they are =:=", fun() -> check(prop_one_key_iff_identical(), ?CASES) end}
     ]).
+
+check(Property, Cases) ->
+    true = proper:quickcheck(Property, [{numtests, test_setup:times(Cases)}, {max_size, ?MAX_SIZE}, quiet]).
 
 prop_one_key_iff_identical() ->
     Cases = {key(), key(), oneof([copy, near, near, other]), non_neg_integer()},
@@ -35,8 +33,8 @@ prop_one_key_iff_identical() ->
         proper:whenfail(Show, fun() -> Answers =:= expected(Left =:= Right) end)
     end).
 
-%% One after the other, so that nothing is left for the next case whatever they are; and nothing raises, which
-%% PropEr's older versions cannot tell of.
+%% The calls leave no permit for the next case, whether the terms are equal or not. No call raises: older versions of
+%% PropEr cannot report an exception.
 answers(Left, Right) ->
     [
         canal_lock:acquire(Left, 1, 1),
@@ -55,21 +53,18 @@ expected(false) -> [{acquired, 1}, {acquired, 1}, 1, ok, 1, ok, {error, not_held
 
 key_comes_back_test_() ->
     test_setup:tests([
-        {"P9: a random term comes back as it went in", fun() ->
-            Options = [{numtests, test_setup:times(?CASES div 2)}, {max_size, ?MAX_SIZE}, quiet],
-            true = proper:quickcheck(prop_key_comes_back(), Options)
-        end}
+        {"P9: the views return a random key unchanged", fun() -> check(prop_key_comes_back(), ?CASES div 2) end}
     ]).
 
-%% Alone, and as one of two.
+%% Alone, and together with another key.
 prop_key_comes_back() ->
     proper:forall({key(), key()}, fun({Key, Other}) ->
-        Told = told(Key, Other),
-        Show = fun() -> io:format(user, "~tp~n~tp~n~tp~n", [Key, Other, Told]) end,
-        proper:whenfail(Show, fun() -> lists:all(fun({Wanted, Answer}) -> Wanted =:= Answer end, Told) end)
+        Rows = rows(Key, Other),
+        Show = fun() -> io:format(user, "~tp~n~tp~n~tp~n", [Key, Other, Rows]) end,
+        proper:whenfail(Show, fun() -> lists:all(fun({Wanted, Answer}) -> Wanted =:= Answer end, Rows) end)
     end).
 
-told(Key, Other) ->
+rows(Key, Other) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),
     Alone = [{[{Key, 1}], Answer} || Answer <- [canal_lock:keys(), canal_lock:held()]],
     {acquired, Number} = canal_lock:acquire(Other, 2, 1),
@@ -100,7 +95,7 @@ key(Size) ->
         {2, made_of(list(Part), fun list_to_tuple/1)},
         {2, made_of(list({Part, Part}), fun maps:from_list/1)},
         {1, made_of({list(Part), leaf()}, fun({Parts, Tail}) -> Parts ++ Tail end)},
-        %% A map of more than 32 has another form.
+        %% A map with more than 32 keys has another internal form.
         {1, made_of(range(0, 20), fun(Start) -> maps:from_list([{N, N} || N <- lists:seq(Start, Start + 32)]) end)},
         {1, made_of(Part, fun(Captured) -> fun() -> Captured end end)}
     ]).
@@ -123,9 +118,9 @@ leaf() ->
 made_of(Parts, Make) ->
     bind(Parts, Make, false).
 
-%% Terms that differ in one place from this one, or look alike in another way.
+%% Terms that differ from this one in one place, or that have a similar form in memory.
 near(Term) when is_tuple(Term), Term =/= {} ->
-    %% Some parts are near a list that is none of a tuple.
+    %% Some variants of the list are improper and cannot be tuples.
     Elements = [Near || Near <- near_parts(tuple_to_list(Term)), length(Near) > 0],
     [tuple_to_list(Term), {Term}, erlang:append_element(Term, []) | lists:map(fun list_to_tuple/1, Elements)];
 near([Head | Tail] = List) ->
@@ -148,7 +143,7 @@ near(Fun) when is_function(Fun, 0) ->
 near(Other) ->
     [{Other}, [Other], #{Other => Other}].
 
-%% With one part changed, and with none of those after it.
+%% With one part changed, and with the rest removed.
 near_parts([Head | Tail]) ->
     [[Near | Tail] || Near <- near(Head)] ++ [[Head | Near] || Near <- near_tail(Tail)];
 near_parts(_) ->

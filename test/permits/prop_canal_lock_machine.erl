@@ -1,56 +1,54 @@
-%% P1, P2, P4, P5, P6, P8, P10, one thing after the other: whatever is done to it in whatever order, `canal_lock'
-%% answers and shows what `test_model' says. Processes of this node and of another one acquire, release and die
-%% in every way there is; the manager ends in order, crashes and comes back; the connection is lost.
+%% P1, P2, P4, P5, P6, P8, P10: after each step of a random sequence, `canal_lock' answers and shows what `test_model'
+%% predicts. Processes of this node and of another one acquire, release and die in every way; the manager shuts down
+%% cleanly, crashes and restarts; the connection is lost.
 %%
-%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
-%% header.
+%% Calls the functions of PropEr, not its macros: some installations have the application without the header.
 -module(prop_canal_lock_machine).
 
 -import(proper_types, [oneof/1, range/2, weighted_union/1]).
 
 -export([machine_test_/0]).
 
-%% What PropEr asks of a state machine.
+%% Callbacks of proper_statem.
 -export([command/1, precondition/2, postcondition/3, next_state/3]).
 
-%% What is done.
+%% The commands.
 -export([acquire/4, release/2, release/4, with_permit/5, count/1, held/1, die/2]).
 -export([start/2, stop/0, sweep/0, end_manager/1, cut/1, connect/0]).
 
--define(CASES_HERE, 200).
--define(CASES_WITH_A_FAR_NODE, 40).
+-define(LOCAL_CASES, 200).
+-define(REMOTE_CASES, 40).
 -define(TRIES, 5).
 
-%% Up to so many commands, half as many on average. PropEr's time for making them grows with the square.
+%% At most this many commands, half as many on average. PropEr generates them in quadratic time.
 -define(SIZE, 40).
 
-%% A holder of more than two keys notes the others in another place.
+%% More than the two keys that fit into a slot.
 -define(KEYS, 5).
 
-%% For a manager that sweeps only when it is told.
+%% For a manager that sweeps only on request.
 -define(NEVER_MS, 3_600_000).
 
-%% How long it may take until what comes about by itself has come about: at first, and when the test has failed
-%% already and a shorter case is wanted.
--define(PATIENCE_MS, 20_000).
--define(PATIENCE_WHILE_SHRINKING_MS, 500).
+%% How long to wait for an asynchronous effect: normally, and while PropEr shrinks a failed case.
+-define(WAIT_MS, 20_000).
+-define(WAIT_WHILE_SHRINKING_MS, 500).
 
 machine_test_() ->
     test_setup:quietly([
         test_setup:tests(without_manager, [
-            {"P1, P2, P4, P5, P6, P8, P10: as the model, on one node", fun() ->
-                check(?CASES_HERE, [near1, near2, near3], here, none, everywhere())
+            {"P1, P2, P4, P5, P6, P8, P10: on one node, canal_lock does what the model predicts", fun() ->
+                check(?LOCAL_CASES, [near1, near2, near3], here, none, local_events())
             end}
         ]),
         test_nodes:tests(2, [], [
-            {"P1, P4, P5, P8, P10: as the model, with holders on another node", fun([There, Far]) ->
-                check(?CASES_WITH_A_FAR_NODE, [near1, far1, far2], There, Far, with_a_far_node())
+            {"P1, P4, P5, P8, P10: with remote holders, canal_lock does what the model predicts", fun([There, Far]) ->
+                check(?REMOTE_CASES, [near1, far1, far2], There, Far, remote_events())
             end}
         ])
     ]).
 
-%% What has to have happened, or the test has proved nothing. See tally/5.
-everywhere() ->
+%% Events that must occur, or the test has proved nothing. See tally/5.
+local_events() ->
     each(near, [
         {acquire, [acquired, full, badarg]},
         {release, [ok, not_held, badarg]},
@@ -59,7 +57,7 @@ everywhere() ->
     ]) ++
         each(manager, [{start, [begins_empty, adopts]}, {stop, [ok]}, {end_manager, [kept]}, {sweep, [reclaimed]}]).
 
-with_a_far_node() ->
+remote_events() ->
     each(far, [
         {acquire, [acquired, full, nodedown, noproc]},
         {release, [ok, not_held]},
@@ -74,24 +72,24 @@ check(Cases, Slots, Place, Far, Wanted) ->
     ?MODULE = ets:new(?MODULE, [named_table, public]),
     Terms = test_key_terms:all(),
     ets:insert(?MODULE, [{{term, Name}, Term} || {Name, Term} <- Terms]),
-    ets:insert(?MODULE, [{place, Place}, {far, Far}, {patience_ms, ?PATIENCE_MS}]),
+    ets:insert(?MODULE, [{place, Place}, {far, Far}, {wait_ms, ?WAIT_MS}]),
     try
         Options = [{numtests, test_setup:times(Cases)}, {start_size, ?SIZE}, {max_size, ?SIZE}, quiet],
-        try_until_seen(Wanted, prop_as_the_model(distinct(Terms), Slots), Options, ?TRIES)
+        check_until_seen(Wanted, prop_as_the_model(distinct(Terms), Slots), Options, ?TRIES)
     after
         ets:delete(?MODULE)
     end.
 
-%% Something rare may need more cases than usual.
-try_until_seen(Wanted, Property, Options, Tries) ->
+%% A rare event may need more cases.
+check_until_seen(Wanted, Property, Options, Tries) ->
     proper:quickcheck(Property, Options) orelse fail(),
-    case [What || What <- Wanted, not ets:member(?MODULE, {seen, What})] of
+    case [Event || Event <- Wanted, not ets:member(?MODULE, {seen, Event})] of
         [] -> ok;
-        _ when Tries > 1 -> try_until_seen(Wanted, Property, Options, Tries - 1);
-        Missing -> error({has_not_happened, Missing})
+        _ when Tries > 1 -> check_until_seen(Wanted, Property, Options, Tries - 1);
+        Missing -> error({did_not_occur, Missing})
     end.
 
-%% Tells of the case that failed last: the shortest one.
+%% Prints the case that failed last, which is the shortest one.
 fail() ->
     [{failed, Commands, Outcome, Difference}] = ets:lookup(?MODULE, failed),
     Keys = ets:lookup_element(?MODULE, terms, 2),
@@ -100,7 +98,7 @@ fail() ->
     ]),
     error(not_as_the_model).
 
-%% A term that is there twice has one name.
+%% A term that occurs twice gets one name.
 distinct(Terms) ->
     {Names, _} = lists:foldl(
         fun({Name, Term}, {Names, Before}) ->
@@ -116,8 +114,8 @@ distinct(Terms) ->
 
 prop_as_the_model(Names, Slots) ->
     Keys = proper_types:vector(?KEYS, oneof(Names)),
-    proper:forall(Keys, fun(Some) ->
-        Start = test_model:new(lists:usort(Some), Slots),
+    proper:forall(Keys, fun(Chosen) ->
+        Start = test_model:new(lists:usort(Chosen), Slots),
         proper:forall(proper_statem:commands(?MODULE, Start), fun(Commands) ->
             run(Commands, Slots)
         end)
@@ -131,7 +129,7 @@ run(Commands = [{init, Start} | _], Slots) ->
         {_, _, Outcome} = proper_statem:run_commands(?MODULE, Commands),
         Outcome =:= ok orelse failed(Commands, Outcome)
     catch
-        %% PropEr's older versions cannot tell of what is raised.
+        %% Older versions of PropEr cannot report an exception.
         Class:Reason:Stack -> failed(Commands, {Class, Reason, Stack})
     after
         on(place(), fun test_manager_crash:forget/0),
@@ -144,7 +142,7 @@ failed(Commands, Outcome) ->
     Difference = ets:lookup_element(?MODULE, difference, 2),
     ets:insert(?MODULE, [
         {failed, Commands, Outcome, Difference},
-        {patience_ms, ?PATIENCE_WHILE_SHRINKING_MS}
+        {wait_ms, ?WAIT_WHILE_SHRINKING_MS}
     ]),
     false.
 
@@ -174,7 +172,7 @@ command(Model) ->
             connection_commands(Model)
     ).
 
-%% Most of what is done is done with a table; but what is done while there is no manager matters too.
+%% Most commands run with an open table, but some must run while no manager does.
 start_weight(Model) ->
     case {test_model:manager(Model), test_model:is_open(Model)} of
         {none, true} -> 15;
@@ -182,7 +180,7 @@ start_weight(Model) ->
         _ -> 1
     end.
 
-%% Cut where something is held across it, now and then after a crash, when there is no manager to see it.
+%% Cuts are more likely while a permit is held across the connection. Some come after a crash, with no manager running.
 connection_commands(Model) ->
     case far_slots(test_model:slots(Model)) of
         [] ->
@@ -202,7 +200,7 @@ far_slots(Slots) ->
 call(Function, Arguments) ->
     {call, ?MODULE, Function, Arguments}.
 
-%% Of any size, and most of them such that it is now and then full.
+%% Of any size; most are so small that calls are sometimes refused.
 max_per() ->
     weighted_union([{20, range(1, 3)}, {2, 0}, {1, oneof([1 bsl 32, 1 bsl 64 - 1, 1 bsl 64, 1 bsl 700])}]).
 
@@ -228,7 +226,7 @@ postcondition(Model, {call, _, Function, Arguments}, Answer) ->
     {Wanted, After} = test_model:step(Function, Arguments, Model),
     Keys = test_model:keys(Model),
     Shows = test_model:look(After),
-    comes_by_itself(Function, Arguments) andalso await(Shows, Keys),
+    is_asynchronous(Function, Arguments) andalso await(Shows, Keys),
     case {Answer, look(Keys)} of
         {Wanted, Shows} ->
             tally(Function, Arguments, Answer, Model, After),
@@ -238,10 +236,10 @@ postcondition(Model, {call, _, Function, Arguments}, Answer) ->
             false
     end.
 
-%% It is looked at once more, whether it has come to that or not.
+%% On a timeout, the caller reads the state again and reports the difference.
 await(Shows, Keys) ->
     try
-        test_await:value(Shows, fun() -> look(Keys) end, ets:lookup_element(?MODULE, patience_ms, 2))
+        test_await:value(Shows, fun() -> look(Keys) end, ets:lookup_element(?MODULE, wait_ms, 2))
     catch
         error:{still, _, instead_of, Shows} -> too_late
     end.
@@ -251,11 +249,11 @@ differing(Shown = #{}, Shows = #{}) ->
 differing(Shown, Shows) ->
     [{Shown, instead_of, Shows}].
 
-%% P4: what the VM or the manager does when it hears of it. All else is so when the call has been answered.
-comes_by_itself(with_permit, Arguments) -> lists:last(Arguments) =:= dies;
-comes_by_itself(Function, _) -> lists:member(Function, [die, end_manager, cut, start]).
+%% P4: the VM or the manager handles these after the command. All other commands take effect before they answer.
+is_asynchronous(with_permit, Arguments) -> lists:last(Arguments) =:= dies;
+is_asynchronous(Function, _) -> lists:member(Function, [die, end_manager, cut, start]).
 
-%% What is shown, in the words of the model.
+%% The visible state, in the terms of the model.
 look(Names) ->
     Terms = [term(Name) || Name <- Names],
     {Pids, Holders} = lists:unzip([{Pid, Who} || [Pid, Who] <- ets:match(?MODULE, {{who, '$1'}, '$2'})]),
@@ -288,7 +286,7 @@ look_here(Terms, Pids) ->
         error:badarg -> closed
     end.
 
-%% Notes what has happened.
+%% Records the events that have occurred.
 tally(Function, Arguments, Answer, Before, After) ->
     Kept = test_model:is_open(Before),
     GivesBack = test_model:more(given_back, Before, After) > 0,
@@ -328,7 +326,7 @@ kind(Answer) when is_tuple(Answer) -> element(1, Answer);
 kind(Answer) when is_list(Answer) -> list;
 kind(Answer) -> Answer.
 
-%% What is done, in the words of the model. Nothing raises.
+%% The commands, with answers in the terms of the model. No command raises.
 
 acquire(Slot, Name, MaxPer, Buckets) ->
     perform(Slot, acquiring(Slot, Name, MaxPer, Buckets)).
@@ -396,7 +394,7 @@ die(Slot, How) ->
             raises -> fun() -> error(meant) end;
             throws -> fun() -> throw(meant) end;
             kills_itself -> fun() -> exit(self(), kill) end;
-            linked -> fun() -> [spawn_link(fun() -> exit(meant) end) | forever()] end;
+            linked -> fun() -> [spawn_link(fun() -> exit(meant) end) | test_setup:hold_forever()] end;
             {acquires, Name, MaxPer, Buckets} -> acquiring(Slot, Name, MaxPer, Buckets);
             _ -> none
         end,
@@ -411,11 +409,6 @@ die(Slot, How) ->
     start_worker(Slot),
     dead.
 
-forever() ->
-    receive
-    after infinity -> []
-    end.
-
 start(Kind, MaxPer) ->
     Started = perform(parent, fun() ->
         process_flag(trap_exit, true),
@@ -426,16 +419,16 @@ start(Kind, MaxPer) ->
     end),
     case {Started, Kind} of
         {ok, keeping} ->
-            %% One that adopts a table begins with the rest of a pass of the sweep: then let it be all of it, with the
-            %% keys of those too who have died while there was no manager.
-            test_await:value([], fun gone_on_record/0),
+            %% A manager that adopts a table first finishes a pass of the sweep. Here it sweeps completely, including
+            %% the keys of holders that have died while no manager ran.
+            test_await:value([], fun unreachable_holders/0),
             sweep();
         _ ->
             Started
     end.
 
-%% Holders that have died, or are out of reach.
-gone_on_record() ->
+%% Holders on record that are dead or on a disconnected node.
+unreachable_holders() ->
     Seen = on(place(), fun() -> {[Pid || {Pid, _, _} <- test_setup:permits()], [node() | nodes()]} end),
     {Pids, Reached} = Seen,
     [Pid || Pid <- lists:usort(Pids), not (lists:member(node(Pid), Reached) andalso lives(Pid))].
@@ -467,25 +460,25 @@ end_manager(How) ->
         end
     end).
 
-%% By one or the other side.
+%% The argument says which node disconnects.
 cut(near) -> test_nodes:cut(place(), far());
 cut(far) -> test_nodes:cut(far(), place()).
 
 connect() ->
     test_nodes:connect(place(), far()).
 
-%% What it is done with.
+%% Names, nodes and workers.
 
 term(Name) ->
     ets:lookup_element(?MODULE, {term, Name}, 2).
 
-%% Only with the names of the case: the others may be of the same term.
+%% Only the names of the case: another name may have the same term.
 named(Permits) ->
     Terms = ets:lookup_element(?MODULE, terms, 2),
     Name = fun(Key) -> hd([Name || {Name, Term} <- Terms, Term =:= Key] ++ [{unknown, Key}]) end,
     lists:sort([{Name(Key), N} || {Key, N} <- Permits]).
 
-%% Where the table is.
+%% The node with the table.
 place() ->
     ets:lookup_element(?MODULE, place, 2).
 
@@ -498,7 +491,7 @@ on(Node, Fun) -> test_nodes:call(Node, Fun).
 worker(Slot) ->
     ets:lookup_element(?MODULE, {worker, Slot}, 2).
 
-%% The next one in a slot.
+%% The next process of a slot.
 start_worker(Slot) ->
     Where =
         case test_model:is_far(Slot) of
@@ -516,7 +509,7 @@ start_worker(Slot) ->
 kill({Where, Pid}) ->
     on(Where, fun() -> test_worker:kill(Pid) end).
 
-%% By whoever is in the slot; or it is dead.
+%% Runs a function in the process of a slot. Returns `dead' if the process dies.
 perform(Slot, Fun) ->
     {Where, Pid} = worker(Slot),
     on(Where, fun() ->
@@ -531,10 +524,10 @@ attempt(Fun) ->
     try
         Fun()
     catch
-        Class:Reason -> {Class, what(Reason)}
+        Class:Reason -> {Class, cause(Reason)}
     end.
 
-%% Without the call that has met with it.
-what({{nodedown, _}, {canal_lock, _, _}}) -> nodedown;
-what({noproc, {_, _, _}}) -> noproc;
-what(Reason) -> Reason.
+%% The reason without the call that has failed.
+cause({{nodedown, _}, {canal_lock, _, _}}) -> nodedown;
+cause({noproc, {_, _, _}}) -> noproc;
+cause(Reason) -> Reason.

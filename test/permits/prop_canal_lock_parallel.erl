@@ -1,46 +1,44 @@
-%% P1, P4, P5, P8, P10, at the same time: whatever two processes have done side by side, there is an order of it, one
-%% thing after the other, in which `canal_lock' answers what `test_model' says.
+%% P1, P4, P5, P8, P10: for calls that two processes make at the same time, there is a sequential order in which
+%% `test_model' gives the same answers as `canal_lock'.
 %%
-%% What one call does to several keys is not done at one instant, and need not be: a death gives back key by key. So
-%% there are deaths where there is one key only. Calls that are two steps are left out: with_permit/4, and what looks
-%% at the whole table.
+%% An effect on several keys need not be atomic: a death releases permits key by key. So cases with deaths have only one
+%% key. The property leaves out calls of two steps: with_permit/4, and calls that read the whole table.
 %%
-%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
-%% header.
+%% Calls the functions of PropEr, not its macros: some installations have the application without the header.
 -module(prop_canal_lock_parallel).
 
 -import(proper_types, [oneof/1, range/2, weighted_union/1]).
 
 -export([parallel_test_/0]).
 
-%% What PropEr asks of a state machine.
+%% Callbacks of proper_statem.
 -export([command/1, precondition/2, postcondition/3, next_state/3]).
 
-%% What is done.
+%% The commands.
 -export([acquire/4, release/2, count/1, die/1, sweep/0, restart/0]).
 
-%% Making a case takes PropEr long, so each one is tried often: it comes out in another way each time.
+%% PropEr takes long to generate a case, so each case runs 40 times. Each run takes another course.
 -define(CASES, 60).
 -define(ROUNDS, 40).
 -define(ROUNDS_WHILE_SHRINKING, 400).
 
-%% Of what is done one thing after the other before.
+%% The size of the sequential prefix.
 -define(SIZE, 8).
 
 -define(SLOTS, [near1, near2, near3]).
 
-%% A holder that has something to do waits so many turns for another one that has too, some tens of microseconds: then
-%% both do it within the same hundred nanoseconds. Without that, they hardly ever meet.
--define(TURNS, 3000).
+%% A holder with a call waits this many iterations (10 to 100 us) for another holder with a call. Then both make their
+%% calls within 100 ns. Without this wait, calls rarely overlap.
+-define(ITERATIONS, 3000).
 
-%% The places in the array by which they meet.
+%% Indexes of the atomics array through which they meet.
 -define(ARRIVED, 1).
 -define(MET, 2).
 
 parallel_test_() ->
     test_setup:quietly(
         test_setup:tests(without_manager, [
-            {"P1, P4, P5, P8, P10: side by side as one after the other in some order", fun side_by_side/0}
+            {"P1, P4, P5, P8, P10: answers of concurrent calls are those of some sequential order", fun side_by_side/0}
         ])
     ).
 
@@ -54,17 +52,10 @@ side_by_side() ->
     try
         Options = [{numtests, test_setup:times(?CASES)}, {start_size, ?SIZE}, {max_size, ?SIZE}, quiet],
         proper:quickcheck(prop_some_order(), Options) orelse fail(),
-        Wanted = [
-            {acquire, acquired},
-            {acquire, full},
-            {release, ok},
-            {release, not_held},
-            {count, a_number},
-            {die, dead},
-            {sweep, ok},
-            {restart, ok}
-        ],
-        [] = [What || What <- Wanted, not ets:member(?MODULE, {seen, What})],
+        Wanted =
+            [{acquire, acquired}, {acquire, full}, {release, ok}, {release, not_held}] ++
+                [{count, a_number}, {die, dead}, {sweep, ok}, {restart, ok}],
+        [] = [Event || Event <- Wanted, not ets:member(?MODULE, {seen, Event})],
         true = atomics:get(Meeting, ?MET) > 0 orelse erlang:system_info(schedulers_online) =:= 1
     after
         test_manager_crash:forget(),
@@ -72,7 +63,7 @@ side_by_side() ->
         ets:delete(?MODULE)
     end.
 
-%% Tells of the case that failed last: the shortest one.
+%% Prints the case that failed last, which is the shortest one.
 fail() ->
     [{failed, {Before, Branches}, Outcome, Answers}] = ets:lookup(?MODULE, failed),
     Parts = lists:zip(["before", "on one side", "on the other"], [Before | Branches]),
@@ -91,7 +82,7 @@ start(Keys) ->
     Start.
 
 run(Case) ->
-    %% PropEr's older versions cannot tell of what is raised.
+    %% Older versions of PropEr cannot report an exception.
     try
         {_, Answers, Outcome} = proper_statem:run_parallel_commands(?MODULE, Case),
         lists:foreach(fun release_all/1, ?SLOTS),
@@ -110,7 +101,7 @@ failed(Case, Outcome, Answers) ->
     ets:insert(?MODULE, [{failed, Case, Outcome, Answers}, {rounds, ?ROUNDS_WHILE_SHRINKING}]),
     false.
 
-%% Notes what has happened.
+%% Records the events that have occurred.
 tally(Function, Answer) ->
     ets:insert(?MODULE, {{seen, {Function, kind(Answer)}}}).
 
@@ -153,7 +144,7 @@ step(restart, [], Model) -> {ok, Model};
 step(die, [Slot], Model) -> test_model:step(die, [Slot, killed], Model);
 step(Function, Arguments, Model) -> test_model:step(Function, Arguments, Model).
 
-%% What is done.
+%% The commands.
 
 acquire(Slot, Key, MaxPer, Buckets) ->
     perform(Slot, fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end).
@@ -165,23 +156,20 @@ count(Key) ->
     (meeting())(),
     canal_lock:count(Key).
 
-%% P4: it is answered when all is back. For that only one dies at a time.
+%% P4: answers once all permits are released. For this only one holder dies at a time.
 die(Slot) ->
     test_worker:order(the(Slot), fun() ->
         Holder = get(holder),
         test_worker:order(the(undertaker), fun() ->
-            GivenBack = given_back() + lists:sum([N || {_, N} <- canal_lock:held(Holder)]),
+            GivenBack = test_setup:info(given_back) + lists:sum([N || {_, N} <- canal_lock:held(Holder)]),
             test_worker:kill(Holder),
-            test_await:value(GivenBack, fun given_back/0)
+            test_await:value(GivenBack, fun() -> test_setup:info(given_back) end)
         end),
         start_holder(),
         dead
     end).
 
-given_back() ->
-    maps:get(given_back, canal_lock:info()).
-
-%% Neither of these changes an answer. There may be no manager just then to sweep.
+%% A sweep and a restart change no answer. The manager may be down when a sweep is requested.
 sweep() ->
     try
         canal_lock_manager:sweep()
@@ -200,12 +188,12 @@ start_manager() ->
     {ok, _} = canal_lock:start_link(1, #{keep_on_crash => true}),
     ok.
 
-%% What it is done with.
+%% Workers and settings.
 
-the(What) ->
-    ets:lookup_element(?MODULE, What, 2).
+the(Item) ->
+    ets:lookup_element(?MODULE, Item, 2).
 
-%% A slot is a process that has holders, one after the other, and orders one thing at a time of them.
+%% A slot is a process with one holder at a time. It sends the holder one order at a time.
 start_slot(N) ->
     Slot = test_worker:start(),
     test_worker:order(Slot, fun() ->
@@ -234,7 +222,7 @@ release_all(Slot) ->
         end)
     end).
 
-%% What is done by one of two has somebody to meet.
+%% A command of one of the two parallel processes first meets a command of the other one.
 meeting() ->
     case the(test) =:= self() of
         true ->
@@ -244,17 +232,17 @@ meeting() ->
             fun() -> meet(Meeting) end
     end.
 
-%% The first one waits for the second one, for a while.
+%% The first process waits for the second one, up to ITERATIONS.
 meet(Meeting) ->
     case atomics:add_get(Meeting, ?ARRIVED, 1) of
         Second when Second rem 2 =:= 0 -> ok;
-        First -> wait(Meeting, First, ?TURNS)
+        First -> wait(Meeting, First, ?ITERATIONS)
     end.
 
 wait(_, _, 0) ->
     ok;
-wait(Meeting, First, Turns) ->
+wait(Meeting, First, Left) ->
     case atomics:get(Meeting, ?ARRIVED) of
-        First -> wait(Meeting, First, Turns - 1);
+        First -> wait(Meeting, First, Left - 1);
         _ -> atomics:add(Meeting, ?MET, 1)
     end.

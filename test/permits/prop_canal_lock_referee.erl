@@ -1,9 +1,8 @@
-%% P1, P4, P6: used by one process at a time, `canal_lock' answers what the referee answers, the design of the
-%% original with a vector of buckets per key. Left out is what the two are meant to do differently: releases of what
-%% is not held, and a MaxPer that varies.
+%% P1, P4, P6: with one call at a time, `canal_lock' gives the same answers as the referee, which is the design of the
+%% original with a vector of buckets per key. The property leaves out the intended differences: releases by a
+%% non-holder, and a MaxPer that varies.
 %%
-%% PropEr is called by its functions. Its macros would be shorter, but not everybody who has the application has the
-%% header.
+%% Calls the functions of PropEr, not its macros: some installations have the application without the header.
 -module(prop_canal_lock_referee).
 
 -import(proper_types, [list/1, oneof/1, range/2, resize/2, weighted_union/1]).
@@ -16,7 +15,7 @@
 
 same_answers_test_() ->
     test_setup:tests(without_manager, [
-        {"P1, P4, P6: the same answers as the referee", fun() ->
+        {"P1, P4, P6: canal_lock gives the same answers as the referee", fun() ->
             true = proper:quickcheck(prop_same_answers(), [{numtests, test_setup:times(?CASES)}, quiet])
         end}
     ]).
@@ -44,14 +43,14 @@ run(MaxPer, Steps) ->
     try
         compare(MaxPer, Steps, Workers)
     catch
-        %% PropEr's older versions cannot tell of what is raised.
+        %% Older versions of PropEr cannot report an exception.
         Class:Reason:Stack -> {Class, Reason, Stack}
     after
         canal_lock:stop(),
         test_original:stop()
     end.
 
-%% Workers are with what they hold. The first difference ends it.
+%% `Workers' has the keys that each worker holds. Stops at the first difference.
 compare(_, [], _) ->
     [];
 compare(MaxPer, [Step | Steps], Workers) ->
@@ -83,12 +82,12 @@ step({die, Number}, MaxPer, Workers) ->
     After = Workers#{Number := {test_worker:start(), []}},
     [
         begin
-            Left = length([Key || {_, Held} <- maps:values(After), Key <- Held, Key =:= Which]),
-            test_await:count(Which, Left),
-            %% Not only its sum, which is right for a moment before it is done.
-            test_await:value(canal_lock:buckets(Which, MaxPer), fun() -> referee_buckets(Which, MaxPer) end)
+            Left = length([Key || {_, Held} <- maps:values(After), Key <- Held, Key =:= Released]),
+            test_await:count(Released, Left),
+            %% The whole vector: its sum is right for a moment before the referee has finished.
+            test_await:value(canal_lock:buckets(Released, MaxPer), fun() -> referee_buckets(Released, MaxPer) end)
         end
-     || Which <- [db, {app, 1}]
+     || Released <- [db, {app, 1}]
     ],
     {{dead, dead}, After}.
 
@@ -97,7 +96,7 @@ answers(Worker, Call, Key, MaxPer, Buckets) ->
         {canal_lock:Call(Key, MaxPer, Buckets), test_original:Call(Key, MaxPer, Buckets)}
     end).
 
-%% Its vector, without the overflow value and what is empty at the end.
+%% The vector of the referee, without overflow values and without empty buckets at the end.
 referee_buckets(Key, MaxPer) ->
     Counts = [
         min(Count, MaxPer)

@@ -1,5 +1,5 @@
-%% P4, P10: whatever ends between the request of a holder on another node and the answer to it, a permit is held by a
-%% holder that knows of it, or it is released. See canal_lock_proxy for how.
+%% P4, P10: if a process, a connection or a node ends during a remote call, the permit is either held by a holder that
+%% has received the answer, or released. The head of canal_lock_proxy says how.
 -module(canal_lock_proxy_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -8,12 +8,12 @@
 
 manager_test_() ->
     tests(3, [
-        {"P10: a crash of the manager changes nothing; the next one finds the proxies", fun manager_crashes/1},
-        {"P4, P10: without a manager, permits come back when their holder dies", fun die_without_manager/1},
-        {"P4, P10: without a manager, permits come back when the connection is lost", fun cut_without_manager/1},
-        {"P10: many managers, one after the other", fun many_managers/1},
+        {"P10: a crash of the manager changes nothing; the next manager uses the same proxies", fun manager_crashes/1},
+        {"P4, P10: without a manager, the death of a remote holder releases its permits", fun die_without_manager/1},
+        {"P4, P10: without a manager, a lost connection releases its holders' permits", fun cut_without_manager/1},
+        {"P10: permits survive ten crashes of managers", fun many_managers/1},
         {"P10: permits are void after a clean shutdown", fun clean_shutdown/1},
-        {"a release that no manager answers leaves the permit held, and can be repeated", fun release_repeated/1}
+        {"a release that no manager answers leaves the permit held and can be repeated", fun release_repeated/1}
     ]).
 
 proxy_test_() ->
@@ -22,25 +22,25 @@ proxy_test_() ->
         {"P4: the holder dies while its request waits at the proxy", fun dies_at_proxy/1},
         {"P4: the connection is lost while a request waits at the manager", fun cut_at_manager/1},
         {"P4: the connection is lost while a request waits at the proxy", fun cut_at_proxy/1},
-        {"P4: ... and comes back before the proxy runs", fun cut_and_connected/1},
-        {"P4: a proxy serves one connection: the next one gets another proxy", fun another_connection/1},
+        {"P4: the connection is lost and restored before the proxy runs", fun cut_and_connected/1},
+        {"P4: a proxy serves one connection; the next connection gets another proxy", fun another_connection/1},
         {"P4: the node of the holder is killed while its request waits", fun node_killed/1},
-        {"P4: a killed proxy releases the permits, and its holder gets another one", fun proxy_killed/1},
+        {"P4: a killed proxy releases the permits, and its holder gets another proxy", fun proxy_killed/1},
         {"P4: a proxy is killed while its holder waits", fun proxy_killed_in_call/1},
         {"a proxy that exits while it is called is replaced", fun proxy_exits_in_call/1},
         {"P10: the manager crashes while a request waits for it", fun manager_killed_in_call/1},
-        {"R1: a second proxy of a holder finds the first one", fun second_proxy/1},
-        {"P10: a proxy of a table that has been closed serves nothing, and exits", fun closed_table/1},
-        {"P10: ... also when it has been idle", fun closed_and_idle/1},
-        {"P10: ... and when the table changes while it works", fun closed_in_call/1}
+        {"R1: a second proxy of a holder exits and names the first one", fun second_proxy/1},
+        {"P10: a proxy of a closed table serves no request and exits", fun closed_table/1},
+        {"P10: an idle proxy of a closed table exits", fun closed_and_idle/1},
+        {"P10: a proxy exits when the table changes during its acquire", fun closed_in_call/1}
     ]).
 
-%% Without another node.
-alone_test_() ->
+%% Tests on one node.
+single_node_test_() ->
     [
         test_setup:tests([
             {"R1: a process that represents another holder no longer represents the first", fun represents_another/0},
-            {"R2: a look while a proxy dies shows its holder or nothing", fun looked_at_while_it_dies/0}
+            {"R2: an inspection while a proxy dies shows its holder or nothing", fun inspected_while_dying/0}
         ]),
         test_setup:tests(without_manager, [
             {"a proxy that has exited before it is called is replaced, once", fun exited_before_the_call/0}
@@ -49,6 +49,22 @@ alone_test_() ->
 
 tests(Nodes, Tests) ->
     test_setup:quietly(test_remote:tests(Nodes, ?KEPT, Tests)).
+
+%% A holder of this many permits, and its proxy.
+holder_and_proxy(There, Here, Permits) ->
+    Holder = test_nodes:worker(Here),
+    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- lists:seq(1, Permits)],
+    {Holder, test_remote:proxy(Holder, There)}.
+
+%% The holder has exactly one permit, and no other permit is held.
+holds_one(Holder, There) ->
+    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
+    test_remote:nothing_is_left(There).
+
+await_messages(Count, There, Proxy) ->
+    test_nodes:call(There, fun() ->
+        test_await:value({message_queue_len, Count}, fun() -> process_info(Proxy, message_queue_len) end)
+    end).
 
 new_manager(There) ->
     test_remote:kill_manager(There),
@@ -74,15 +90,15 @@ manager_crashes([There, Here, Elsewhere]) ->
     ?assertMatch(#{granted := 4, released := 1, given_back := 3}, test_remote:info(There)).
 
 die_without_manager([There, Here, Elsewhere]) ->
-    Stays = test_nodes:worker(Elsewhere),
+    Survivor = test_nodes:worker(Elsewhere),
     Holder = test_nodes:worker(Here),
     [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
-    {acquired, 3} = test_remote:acquire(Stays, There, db),
+    {acquired, 3} = test_remote:acquire(Survivor, There, db),
     test_remote:kill_manager(There),
     ok = test_nodes:kill_worker(Holder),
     test_remote:await_count(There, db, 1),
     _ = test_remote:start_manager(There, ?KEPT),
-    ?assertEqual(ok, test_remote:release(Stays, There, db)),
+    ?assertEqual(ok, test_remote:release(Survivor, There, db)),
     test_remote:nothing_is_left(There).
 
 cut_without_manager([There, Here | _]) ->
@@ -105,12 +121,12 @@ many_managers([There, Here, Elsewhere]) ->
     Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, 5)],
     lists:foldl(
         fun(Round, Before) ->
-            Taking = [{Worker, {key, Round, N}} || {N, Worker} <- lists:zip(lists:seq(1, 10), Workers)],
-            [{acquired, 1} = test_remote:acquire(Worker, There, Key) || {Worker, Key} <- Taking],
-            {Going, Staying} = lists:split(5, Before ++ Taking),
-            [?assertEqual(ok, test_remote:release(Worker, There, Key)) || {Worker, Key} <- Going],
+            New = [{Worker, {key, Round, N}} || {N, Worker} <- lists:enumerate(Workers)],
+            [{acquired, 1} = test_remote:acquire(Worker, There, Key) || {Worker, Key} <- New],
+            {Released, Kept} = lists:split(5, Before ++ New),
+            [?assertEqual(ok, test_remote:release(Worker, There, Key)) || {Worker, Key} <- Released],
             _ = new_manager(There),
-            Staying
+            Kept
         end,
         [],
         lists:seq(1, 10)
@@ -136,10 +152,9 @@ release_repeated([There, Here | _]) ->
     ?assertMatch({exit, {noproc, {canal_lock, release_on, _}}}, test_remote:release(Holder, There, db)),
     ?assertEqual(1, test_remote:count(There, db)),
     _ = test_remote:start_manager(There, ?KEPT),
-    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
-    test_remote:nothing_is_left(There).
+    holds_one(Holder, There).
 
-%% A holder with a request that waits for the manager, and what will come of it.
+%% A holder with a request that waits for the manager, and the reference of its outcome.
 waits_at_manager(There, Here) ->
     Holder = test_nodes:worker(Here),
     test_remote:suspend_manager(There),
@@ -147,11 +162,9 @@ waits_at_manager(There, Here) ->
     test_remote:await_request(There),
     {Holder, Outcome}.
 
-%% The same of its proxy, which already holds a permit for it.
+%% A holder of one permit with a request that waits for its proxy.
 waits_at_proxy(There, Here) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    Proxy = test_remote:proxy(Holder, There),
+    {Holder, Proxy} = holder_and_proxy(There, Here, 1),
     test_remote:suspend(There, Proxy),
     Outcome = test_remote:send_acquire(Holder, There, db),
     test_remote:await_request(There, Proxy),
@@ -180,7 +193,7 @@ cut_at_manager([There, Here]) ->
     ?assertMatch(#{granted := 0}, test_remote:info(There)),
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)).
 
-%% The holder is left with one exit, nothing in its mailbox, and can go on.
+%% The call exits once and leaves no message in the mailbox of the holder.
 exits_with(Reason, There, Holder, Outcome) ->
     Name = test_nodes:name(There),
     ?assertEqual({exit, {Reason, {canal_lock, acquire_on, [Name, db, 3, 1]}}}, test_await:answer(Outcome)),
@@ -199,25 +212,19 @@ cut_and_connected([There, Here]) ->
     test_nodes:cut(Here, There),
     exits_with({nodedown, test_nodes:name(There)}, There, Holder, Outcome),
     test_nodes:connect(Here, There),
-    %% Over the new connection; the old proxy has all of it to come.
+    %% The request uses the new connection. The old proxy has not handled any message yet.
     Again = test_remote:send_acquire(Holder, There, db),
-    test_nodes:call(There, fun() ->
-        test_await:value({message_queue_len, 3}, fun() -> process_info(Proxy, message_queue_len) end)
-    end),
+    await_messages(3, There, Proxy),
     test_remote:resume(There, Proxy),
     ?assertEqual({acquired, 1}, test_await:answer(Again)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
-    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
-    test_remote:nothing_is_left(There).
+    holds_one(Holder, There).
 
-%% As if the 'DOWN' of the first connection had not arrived yet.
+%% The state of the proxy is that before the 'DOWN' message of its connection.
 another_connection([There, Here]) ->
-    Holder = test_nodes:worker(Here),
-    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
-    Proxy = test_remote:proxy(Holder, There),
+    {Holder, Proxy} = holder_and_proxy(There, Here, 2),
     test_nodes:call(There, fun() ->
-        OfAnother = fun({state, Pid, _, Monitor, Permits}) -> {state, Pid, self(), Monitor, Permits} end,
-        _ = sys:replace_state(Proxy, OfAnother)
+        _ = sys:replace_state(Proxy, fun(State) -> setelement(3, State, self()) end)
     end),
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
@@ -245,9 +252,8 @@ node_killed([There, _]) ->
     ].
 
 proxy_killed([There, Here]) ->
-    Holder = test_nodes:worker(Here),
-    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
-    kill(There, test_remote:proxy(Holder, There)),
+    {Holder, Proxy} = holder_and_proxy(There, Here, 2),
+    kill(There, Proxy),
     test_remote:await_count(There, db, 0),
     ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
@@ -264,23 +270,23 @@ proxy_killed_in_call([There, Here]) ->
     test_remote:nothing_is_left(There),
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)).
 
-%% As a proxy does that has the pid of one whose death is not handled yet.
+%% As if a new proxy had the pid of a dead one whose death is not handled yet.
 represents_another() ->
-    [First, Second] = Holders = [remote_pid(Number) || Number <- [1, 2]],
-    {Proxy, Seen} = test_worker:start(fun() ->
+    [First, Second] = Holders = [test_setup:remote_pid(Number) || Number <- [1, 2]],
+    {Proxy, Shown} = test_worker:start(fun() ->
         [ok = canal_lock_nif:represent(Holder) || Holder <- Holders],
         {acquired, 1} = canal_lock:acquire(db, 1, 1),
         {[canal_lock_nif:proxy_of(Holder) || Holder <- Holders], canal_lock:holders(db)}
     end),
-    ?assertEqual({[none, Proxy], [{Second, 1}]}, Seen),
+    ?assertEqual({[none, Proxy], [{Second, 1}]}, Shown),
     ?assertEqual({[], [{db, 1}]}, {canal_lock:held(First), canal_lock:held(Second)}),
     ok = test_worker:kill(Proxy),
     test_await:count(db, 0),
     ?assertEqual([none, none], [canal_lock_nif:proxy_of(Holder) || Holder <- Holders]).
 
-%% All in one piece of the answer: the proxy dies when some of them have been put into words.
-looked_at_while_it_dies() ->
-    Holder = remote_pid(1),
+%% All permits are in one piece of the answer. The proxy dies after some of them have been read.
+inspected_while_dying() ->
+    Holder = test_setup:remote_pid(1),
     [
         begin
             Proxy = test_worker:start(),
@@ -288,62 +294,47 @@ looked_at_while_it_dies() ->
                 ok = canal_lock_nif:represent(Holder),
                 hd([canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, 1_000)])
             end),
-            Looker = test_worker:start(),
-            Looked = test_worker:send_order(Looker, fun() ->
+            Reader = test_worker:start(),
+            Sent = test_worker:send_order(Reader, fun() ->
                 lists:usort([Pid || _ <- lists:seq(1, 20), {Pid, _, _} <- test_setup:permits()])
             end),
-            spin(37 * Round rem 3_000),
+            spin_us(37 * Round rem 3_000),
             ok = test_worker:kill(Proxy),
-            ?assertEqual([], test_await:answer(Looked) -- [Holder]),
-            ok = test_worker:kill(Looker)
+            ?assertEqual([], test_await:answer(Sent) -- [Holder]),
+            ok = test_worker:kill(Reader)
         end
      || Round <- lists:seq(1, 100)
     ].
 
-spin(Us) ->
-    End = erlang:monotonic_time(microsecond) + Us,
+spin_us(Duration_us) ->
+    End = erlang:monotonic_time(microsecond) + Duration_us,
     test_await:value(true, fun() -> erlang:monotonic_time(microsecond) >= End end).
 
-remote_pid(Number) ->
-    <<131, Node/binary>> = term_to_binary(there@nowhere),
-    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
-
-%% A manager that knows of these proxies, of which the first ones are not there any more.
+%% A process in place of the manager returns these proxies. The first ones are dead.
 exited_before_the_call() ->
-    Gone = element(1, spawn_monitor(fun() -> ok end)),
-    receive
-        {'DOWN', _, process, Gone, _} -> ok
-    end,
+    Dead = spawn(fun() -> ok end),
+    ok = test_await:down([Dead]),
     Serve = fun(Answers) ->
         fun() ->
             true = register(canal_lock, self()),
-            [
-                receive
-                    {'$gen_call', From, _} -> gen_server:reply(From, Answer)
-                end
-             || Answer <- Answers
-            ],
+            [receive {'$gen_call', From, _} -> gen_server:reply(From, Answer) end || Answer <- Answers],
             unregister(canal_lock)
         end
     end,
     Proxy = spawn_link(fun() ->
-        receive
-            {'$gen_call', From, {release, db}} -> gen_server:reply(From, ok)
-        end
+        receive {'$gen_call', From, {release, db}} -> gen_server:reply(From, ok) end
     end),
     Call = fun(Answers) ->
-        {Manager, Monitor} = spawn_monitor(Serve(Answers)),
+        Manager = spawn(Serve(Answers)),
         ok = test_await:value(Manager, fun() -> whereis(canal_lock) end),
         Answer = catch canal_lock_remote:call(node(), {release, db}),
-        exit(Manager, kill),
-        receive
-            {'DOWN', Monitor, process, Manager, _} -> Answer
-        end
+        ok = test_worker:kill(Manager),
+        Answer
     end,
-    ?assertEqual(ok, Call([Gone, Proxy])),
-    ?assertMatch({'EXIT', noproc}, Call([Gone, Gone])).
+    ?assertEqual(ok, Call([Dead, Proxy])),
+    ?assertMatch({'EXIT', noproc}, Call([Dead, Dead])).
 
-%% It has been idle for long when the request comes, but has not looked yet.
+%% The idle timeout of the proxy is in its mailbox before the request.
 proxy_exits_in_call([There, Here]) ->
     Holder = test_nodes:worker(Here),
     {acquired, 1} = test_remote:acquire(Holder, There, db),
@@ -352,9 +343,7 @@ proxy_exits_in_call([There, Here]) ->
     test_remote:suspend(There, Proxy),
     test_nodes:call(There, fun() -> Proxy ! timeout end),
     Outcome = test_remote:send_acquire(Holder, There, db),
-    test_nodes:call(There, fun() ->
-        test_await:value({message_queue_len, 2}, fun() -> process_info(Proxy, message_queue_len) end)
-    end),
+    await_messages(2, There, Proxy),
     test_remote:resume(There, Proxy),
     ?assertEqual({acquired, 1}, test_await:answer(Outcome)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
@@ -368,7 +357,7 @@ manager_killed_in_call([There, Here]) ->
     test_remote:nothing_is_left(There),
     ?assertMatch(#{granted := 0}, test_remote:info(There)).
 
-%% A manager has crashed while it started the first one, so to speak.
+%% As if a manager had crashed while it started the first proxy.
 second_proxy([There, Here]) ->
     {_, Pid} = Holder = test_nodes:worker(Here),
     [First, Second] = test_nodes:call(There, fun() ->
@@ -386,14 +375,12 @@ another_table(There) ->
     test_remote:start_manager(There, ?KEPT).
 
 closed_table([There, Here]) ->
-    Holder = test_nodes:worker(Here),
-    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
-    Proxy = test_remote:proxy(Holder, There),
+    {Holder, Proxy} = holder_and_proxy(There, Here, 2),
     _ = another_table(There),
     ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
     ?assertMatch(#{not_held := 1}, test_remote:info(There)),
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
-    %% Asked directly, as by a holder that had its pid from the manager before.
+    %% A direct call, as by a holder that has received the pid from the previous manager.
     Ask = fun() -> test_remote:attempt(fun() -> gen_server:call(Proxy, {acquire, db, 3, 1}) end) end,
     ?assertMatch({exit, {normal, _}}, test_nodes:order(Holder, Ask)),
     ?assertEqual(1, test_remote:count(There, db)),
@@ -401,39 +388,36 @@ closed_table([There, Here]) ->
     test_remote:nothing_is_left(There).
 
 closed_and_idle([There, Here]) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    Proxy = test_remote:proxy(Holder, There),
-    Look = fun() ->
+    {_, Proxy} = holder_and_proxy(There, Here, 1),
+    Ask = fun() ->
         Monitor = monitor(process, Proxy),
         Proxy ! timeout,
-        %% It answers, if it is still there after that.
-        Alive = test_remote:attempt(fun() -> sys:get_state(Proxy) end),
+        %% The proxy answers if it has not exited.
+        Answer = test_remote:attempt(fun() -> sys:get_state(Proxy) end),
         demonitor(Monitor, [flush]),
-        element(1, Alive)
+        element(1, Answer)
     end,
-    ?assertEqual(state, test_nodes:call(There, Look)),
+    ?assertEqual(state, test_nodes:call(There, Ask)),
     test_nodes:call(There, fun canal_lock:stop/0),
-    ?assertEqual(exit, test_nodes:call(There, Look)),
+    ?assertEqual(exit, test_nodes:call(There, Ask)),
     _ = test_remote:start_manager(There, ?KEPT).
 
-%% The proxy has found that it is current, and the table is another one when it acquires.
+%% The proxy has checked its table, and the table changes before it acquires.
 closed_in_call([There, Here]) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    Proxy = test_remote:proxy(Holder, There),
+    {Holder, Proxy} = holder_and_proxy(There, Here, 1),
     {Suspender, Outcome} = suspended_in_acquire(There, Holder, Proxy, 10_000_000),
     _ = another_table(There),
     test_nodes:order(Suspender, fun() -> erlang:resume_process(Proxy) end),
     ?assertEqual({acquired, 1}, test_await:answer(Outcome)),
-    %% By a proxy of this table, which the first one is not.
+    %% A proxy of the new table has acquired the permit.
     ?assertMatch(Next when is_pid(Next), test_remote:proxy(Holder, There)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
     ?assertMatch(#{permits := 1}, test_remote:info(There)),
     ok = test_nodes:kill_worker(Holder),
     test_remote:nothing_is_left(There).
 
-%% A proxy that holds one permit, while it reads the long key of another one. If it is too fast, a longer key is taken.
+%% Suspends a proxy with one permit while it reads a long key for another one. If the proxy is too fast, tries again
+%% with a longer key.
 suspended_in_acquire(There, Holder, Proxy, Length) ->
     Suspender = test_nodes:worker(There),
     test_nodes:order(Suspender, fun() ->
@@ -447,7 +431,7 @@ suspended_in_acquire(There, Holder, Proxy, Length) ->
         receive
             {trace, Proxy, call, _} -> true = erlang:suspend_process(Proxy, [asynchronous])
         end,
-        %% When it has left the native library, which cannot be suspended.
+        %% The suspension takes effect after the native call.
         test_await:value({status, suspended}, fun() -> process_info(Proxy, status) end),
         1 = erlang:trace(Proxy, false, [call]),
         maps:get(permits, canal_lock:info())

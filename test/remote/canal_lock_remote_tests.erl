@@ -1,4 +1,5 @@
-%% Permits for processes on other nodes: as for those here, only that the manager there is asked, and watches.
+%% Permits for processes on other nodes: the same answers as for local processes, through the manager and proxies of the
+%% table's node.
 -module(canal_lock_remote_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -9,31 +10,31 @@
 remote_test_() ->
     test_setup:quietly([
         test_remote:tests(3, #{}, [
-            {"P1: granted, refused and released as here", fun as_here/1},
-            {"P1, P6: as many as the capacity of the call, of many at once", fun many_at_once/1},
-            {"P5: a process releases what it holds itself, nobody else's", fun only_a_holder_releases/1},
-            {"Keys of every kind, from the node that they are of", fun keys/1},
-            {"Who holds what is seen on both nodes", fun seen_on_both/1},
-            {"Its own node is not asked by way of the manager", fun own_node/1},
+            {"P1: remote calls are granted, refused and released like local ones", fun like_local/1},
+            {"P1, P6: of many concurrent calls, as many are granted as the capacity allows", fun many_at_once/1},
+            {"P5: a process can release only its own permits", fun only_a_holder_releases/1},
+            {"keys of every kind that belong to the node of the holder work", fun keys/1},
+            {"both nodes see the same holders and permits", fun seen_on_both/1},
+            {"a call for the own node does not use the manager", fun own_node/1},
             {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
-            {"P8: nothing piles up: proxies, monitors, messages", fun nothing_piles_up/1},
-            {"A proxy without permits exits after some seconds", fun idle/1},
-            {"P4: given back when the holder dies, whatever it dies of", fun deaths/1},
-            {"P4: many die together", fun die_together/1},
-            {"P4: given back when the connection is lost, and only then", fun connection_lost/1},
-            {"P10: void after an end of the manager that keeps nothing", fun void/1},
-            {"P9: wrong arguments raise, and nobody is asked", fun bad_arguments/1},
-            {"P9: what the manager over there had not the means to do is raised here", fun raised/1},
-            {"P9: requests that no call of ours makes", fun forged/1},
-            {"Calls between nodes with different versions raise version_mismatch", fun versions/1},
-            {"Exits say who was not there", fun exits/1}
+            {"P8: remote calls leave no proxies, monitors or messages behind", fun leaves_nothing_behind/1},
+            {"a proxy without permits exits after some seconds", fun idle/1},
+            {"P4: the death of a remote holder, of any cause, releases its permits", fun deaths/1},
+            {"P4: many remote holders that die together release everything", fun die_together/1},
+            {"P4: a lost connection releases the permits of its holders, and no others", fun connection_lost/1},
+            {"P10: permits are void after a manager without keep_on_crash ends", fun void/1},
+            {"P9: wrong arguments raise before a request is sent", fun bad_arguments/1},
+            {"P9: system_limit of the remote manager is raised in the caller", fun raised/1},
+            {"P9: forged requests change nothing", fun forged/1},
+            {"calls between nodes with different versions raise version_mismatch", fun versions/1},
+            {"the exit reason names the missing node or manager", fun exits/1}
         ]),
         test_remote:tests(1, #{}, [
-            {"P4: given back when the node of the holder stops, or is killed", fun nodes_end/1}
+            {"P4: permits are released when the node of their holder stops or is killed", fun nodes_end/1}
         ])
     ]).
 
-as_here([There, Here, Elsewhere]) ->
+like_local([There, Here, Elsewhere]) ->
     {One, Other} = {test_nodes:worker(Here), test_nodes:worker(Elsewhere)},
     ?assertEqual({acquired, 1}, test_remote:acquire(One, There, db)),
     ?assertEqual({acquired, 2}, test_remote:acquire(Other, There, db)),
@@ -76,15 +77,15 @@ only_a_holder_releases([There, Here, Elsewhere]) ->
     Local = test_nodes:worker(There),
     Release = fun() -> canal_lock:release(db) end,
     ?assertEqual({error, not_held}, test_nodes:order(Local, Release)),
-    %% The other way round.
+    %% The remote holder cannot release the permit of the local one.
     {acquired, 2} = test_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end),
     ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
-    %% A key that is held, by one who holds another.
+    %% A holder of another key.
     {acquired, 1} = test_remote:acquire(Holder, There, app),
     ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
     ?assertEqual([1, 1], [test_remote:count(There, Key) || Key <- [db, app]]).
 
-%% The terms are made by the holder, compared over there, and compared with what comes back.
+%% The holder creates the terms, the other node compares them, and the holder compares the terms that the views return.
 keys([There, Here | _]) ->
     Name = test_nodes:name(There),
     Holder = test_nodes:worker(Here),
@@ -103,7 +104,7 @@ keys([There, Here | _]) ->
     ?assertMatch(Keys when Keys > 500, test_nodes:order(Holder, Acquire)),
     test_remote:nothing_is_left(There).
 
-%% The same term twice, the second one made in another way.
+%% The same term twice, built in two ways.
 both(Key) ->
     Copies = test_key_terms:copies(Key),
     [hd(Copies), lists:last(Copies)].
@@ -119,18 +120,18 @@ seen_on_both([There, Here, Elsewhere]) ->
     [{acquired, N} = test_remote:acquire(Holder, There, Key) || N <- [1, 2]],
     {acquired, 3} = test_remote:acquire(Second, There, Key),
     {acquired, 1} = test_remote:acquire(Second, There, app),
-    Look = fun() -> {canal_lock:holders(Key), [canal_lock:held(Who) || Who <- [Pid, Other]], canal_lock:held()} end,
-    Seen = fun({Holders, Held, Own}) -> {lists:sort(Holders), [lists:sort(Of) || Of <- Held], Own} end,
+    Views = fun() -> {canal_lock:holders(Key), [canal_lock:held(P) || P <- [Pid, Other]], canal_lock:held()} end,
+    Sorted = fun({Holders, Held, Own}) -> {lists:sort(Holders), lists:map(fun lists:sort/1, Held), Own} end,
     Wanted = {lists:sort([{Pid, 2}, {Other, 1}]), [[{Key, 2}], [{app, 1}, {Key, 1}]], []},
-    ?assertEqual(Wanted, Seen(test_nodes:call(There, Look))),
-    %% By the holder itself, and by a third one.
-    Ask = fun() -> Seen(erpc:call(Name, Look)) end,
+    ?assertEqual(Wanted, Sorted(test_nodes:call(There, Views))),
+    %% The holders themselves get the same answer.
+    Ask = fun() -> Sorted(erpc:call(Name, Views)) end,
     [?assertEqual(Wanted, test_nodes:order(Worker, Ask)) || Worker <- [Holder, Second]],
-    %% One that never asked is not known.
-    {_, Stranger} = test_nodes:worker(Here),
-    ?assertEqual([], test_nodes:call(There, fun() -> canal_lock:held(Stranger) end)),
-    %% What a proxy holds, by its own pid.
-    [{Pid, Proxy}] = [Row || {Who, _} = Row <- test_remote:proxies(There), Who =:= Pid],
+    %% A process without a call has no permits.
+    {_, Idle} = test_nodes:worker(Here),
+    ?assertEqual([], test_nodes:call(There, fun() -> canal_lock:held(Idle) end)),
+    %% held/1 also accepts the pid of the proxy.
+    [Proxy] = [Its || {Represented, Its} <- test_remote:proxies(There), Represented =:= Pid],
     ?assertEqual([{Key, 2}], test_nodes:call(There, fun() -> canal_lock:held(Proxy) end)).
 
 own_node([There | _]) ->
@@ -145,7 +146,7 @@ own_node([There | _]) ->
     ?assertEqual([{Pid, 1}], test_nodes:call(There, fun() -> canal_lock:holders(db) end)),
     Wrong = fun() -> test_remote:attempt(fun() -> canal_lock:acquire_on(Name, db, -1, 1) end) end,
     ?assertEqual({error, badarg}, test_nodes:order(Holder, Wrong)),
-    %% Neither does a VM that is no node.
+    %% The same holds in a VM that is not a node.
     {ok, _} = canal_lock:start_link(3),
     ?assertEqual({acquired, 1}, canal_lock:acquire_on(node(), db, 3, 1)),
     ?assertEqual([ok, {error, not_held}], [canal_lock:release_on(node(), db) || _ <- [1, 2]]),
@@ -166,7 +167,7 @@ waits_for_the_manager([There, Here | _]) ->
     test_remote:resume_manager(There),
     ?assertEqual({acquired, 3}, test_await:answer(Waiting)).
 
-nothing_piles_up([There, Here | _]) ->
+leaves_nothing_behind([There, Here | _]) ->
     {_, Pid} = Holder = test_nodes:worker(Here),
     Name = test_nodes:name(There),
     Cycles = fun() ->
@@ -182,15 +183,15 @@ nothing_piles_up([There, Here | _]) ->
         process_info(self(), [messages, message_queue_len])
     end,
     Before = monitors(Holder),
-    Quiet = [{messages, []}, {message_queue_len, 0}],
-    ?assertEqual(Quiet, test_nodes:order(Holder, Cycles)),
+    NoMessages = [{messages, []}, {message_queue_len, 0}],
+    ?assertEqual(NoMessages, test_nodes:order(Holder, Cycles)),
     ?assertMatch([{Pid, _}], test_remote:proxies(There)),
     test_remote:nothing_is_left(There),
     test_await:value(Before, fun() -> monitors(Holder) end),
-    %% While something is held all the time, one process monitors the holder.
+    %% While a permit is held, exactly one process monitors the holder.
     {acquired, 1} = test_remote:acquire(Holder, There, held),
     [{Pid, Proxy}] = test_remote:proxies(There),
-    ?assertEqual(Quiet, test_nodes:order(Holder, Cycles)),
+    ?assertEqual(NoMessages, test_nodes:order(Holder, Cycles)),
     ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
     ?assertMatch([_, {monitored_by, [Proxy]}, _], monitors(Holder)),
     ?assertEqual(ok, test_remote:release(Holder, There, held)),
@@ -199,7 +200,6 @@ nothing_piles_up([There, Here | _]) ->
         process_info(whereis(canal_lock), message_queue_len)
     end)).
 
-%% By itself.
 idle([There, Here | _]) ->
     Holder = test_nodes:worker(Here),
     {acquired, 1} = test_remote:acquire(Holder, There, db),
@@ -214,8 +214,8 @@ monitors({Node, Pid}) ->
     test_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
 
 deaths([There, Here, Elsewhere]) ->
-    Stays = test_nodes:worker(Elsewhere),
-    [{acquired, _} = test_remote:acquire(Stays, There, Key) || Key <- [db, {key, 1}]],
+    Survivor = test_nodes:worker(Elsewhere),
+    [{acquired, _} = test_remote:acquire(Survivor, There, Key) || Key <- [db, {key, 1}]],
     [
         begin
             Holder = test_nodes:worker(Here),
@@ -228,10 +228,14 @@ deaths([There, Here, Elsewhere]) ->
             Expected = length(Keys) * N,
             ?assertMatch(#{permits := 2, holders := 1, given_back := Expected}, test_remote:info(There))
         end
-     || {N, Way} <- lists:zip(lists:seq(1, 7), [normal, shutdown, meant, {error, meant}, kill, linked, signal])
+     || {N, Way} <- lists:enumerate([normal, shutdown, meant, {error, meant}, kill, linked, signal])
     ],
-    {_, Pid} = Stays,
-    test_await:value([Pid], fun() -> [Who || {Who, _} <- test_remote:proxies(There)] end).
+    {_, Pid} = Survivor,
+    test_await:value([Pid], fun() -> represented(There) end).
+
+%% The processes that have a proxy.
+represented(There) ->
+    [Holder || {Holder, _} <- test_remote:proxies(There)].
 
 die(kill, Holder) ->
     test_nodes:kill_worker(Holder);
@@ -241,9 +245,9 @@ die(signal, {Here, Pid}) ->
         test_await:down([Pid])
     end);
 die(linked, Holder = {Here, Pid}) ->
-    {_, Friend} = Friendly = test_nodes:worker(Here),
-    true = test_nodes:order(Holder, fun() -> link(Friend) end),
-    ok = test_nodes:kill_worker(Friendly),
+    {_, LinkedPid} = Linked = test_nodes:worker(Here),
+    true = test_nodes:order(Holder, fun() -> link(LinkedPid) end),
+    ok = test_nodes:kill_worker(Linked),
     test_nodes:call(Here, fun() -> test_await:down([Pid]) end);
 die(How, {Here, Pid}) ->
     Last =
@@ -255,7 +259,7 @@ die(How, {Here, Pid}) ->
 
 die_together([There, Here, Elsewhere]) ->
     Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
-    Sent = [test_remote:send_acquire(Worker, There, {key, N rem 30}) || {N, Worker} <- numbered(Workers)],
+    Sent = [test_remote:send_acquire(Worker, There, {key, N rem 30}) || {N, Worker} <- lists:enumerate(Workers)],
     [{acquired, _} = test_await:answer(Ref) || Ref <- Sent],
     ?assertMatch(#{permits := Permits} when Permits =:= 2 * ?PROCESSES, test_remote:info(There)),
     test_nodes:kill_workers(Here),
@@ -264,19 +268,16 @@ die_together([There, Here, Elsewhere]) ->
     #{given_back := GivenBack, released := 0} = test_remote:info(There),
     ?assertEqual(2 * ?PROCESSES, GivenBack).
 
-numbered(List) ->
-    lists:zip(lists:seq(1, length(List)), List).
-
 connection_lost([There, Here, Elsewhere]) ->
     Name = test_nodes:name(There),
     {_, Pid} = Holder = test_nodes:worker(Here),
-    {_, Other} = Unharmed = test_nodes:worker(Elsewhere),
-    [{acquired, _} = test_remote:acquire(Worker, There, db) || Worker <- [Holder, Unharmed, Holder]],
+    {_, Other} = Unaffected = test_nodes:worker(Elsewhere),
+    [{acquired, _} = test_remote:acquire(Worker, There, db) || Worker <- [Holder, Unaffected, Holder]],
     {acquired, 1} = test_remote:acquire(Holder, There, app),
     test_nodes:cut(Here, There),
     test_remote:await_count(There, db, 1),
     test_remote:await_count(There, app, 0),
-    test_await:value([Other], fun() -> [Who || {Who, _} <- test_remote:proxies(There)] end),
+    test_await:value([Other], fun() -> represented(There) end),
     ?assertEqual(
         {exit, {{nodedown, Name}, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
         test_remote:acquire(Holder, There, db)
@@ -289,15 +290,15 @@ connection_lost([There, Here, Elsewhere]) ->
     ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
     Again = [test_remote:acquire(Holder, There, db) || _ <- [1, 2, 3]],
     ?assertEqual([{acquired, 2}, {acquired, 3}, full], Again),
-    ?assertEqual(lists:sort([Pid, Other]), lists:sort([Who || {Who, _} <- test_remote:proxies(There)])),
-    %% The other side cuts, and who has something to say connects.
+    ?assertEqual(lists:sort([Pid, Other]), lists:sort(represented(There))),
+    %% The other node disconnects. With automatic connections, the next call reconnects.
     test_nodes:cut(There, Here),
     test_remote:await_count(There, db, 1),
     test_nodes:connect_by_themselves(Here, true),
     ?assertEqual({acquired, 2}, test_remote:acquire(Holder, There, db)),
     ok = test_nodes:kill_worker(Holder),
     test_remote:await_count(There, db, 1),
-    ?assertEqual(ok, test_remote:release(Unharmed, There, db)),
+    ?assertEqual(ok, test_remote:release(Unaffected, There, db)),
     test_remote:nothing_is_left(There),
     ?assertMatch(#{given_back := 6, released := 1}, test_remote:info(There)).
 
@@ -306,15 +307,12 @@ void([There, Here | _]) ->
     {acquired, 1} = test_remote:acquire(Holder, There, db),
     test_remote:kill_manager(There),
     Name = test_nodes:name(There),
-    ?assertEqual(
-        {exit, {noproc, {canal_lock, release_on, [Name, db]}}},
-        test_remote:release(Holder, There, db)
-    ),
+    ?assertEqual({exit, {noproc, {canal_lock, release_on, [Name, db]}}}, test_remote:release(Holder, There, db)),
     _ = test_remote:start_manager(There, #{}),
     ?assertEqual(0, test_remote:count(There, db)),
     ?assertEqual([], test_remote:proxies(There)),
     ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
-    %% By the old permit and by the new one it dies once.
+    %% The death of the holder releases only the new permit.
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
     ?assertMatch([{Pid, _}], test_remote:proxies(There)),
     ok = test_nodes:kill_worker(Holder),
@@ -343,39 +341,40 @@ bad_arguments([There, Here | _]) ->
     test_remote:resume_manager(There),
     ?assertMatch(#{granted := 0, refused := 0, not_held := 0}, test_remote:info(There)).
 
-%% By one who has to refuse for want of memory.
+%% A process in place of the manager answers that it is out of memory.
 raised([_, Here, Elsewhere]) ->
-    {_, Pid} = Poor = test_nodes:worker(Elsewhere),
-    Name = test_nodes:name(Elsewhere),
-    test_nodes:order(Poor, fun() -> register(canal_lock, self()) end),
+    [?assertEqual({error, system_limit}, Answer) || Answer <- answered_by({raise, system_limit}, Here, Elsewhere)].
+
+%% What remote calls return or raise if a process in place of the manager answers this. That process survives.
+answered_by(Reply, Here, Elsewhere) ->
+    {_, Pid} = Server = test_nodes:worker(Elsewhere),
+    test_nodes:order(Server, fun() -> register(canal_lock, self()) end),
     Holder = test_nodes:worker(Here),
-    [
+    Answers = [
         begin
-            _ = test_nodes:send_order(Poor, fun() ->
-                receive
-                    {'$gen_call', From, _} -> gen_server:reply(From, {raise, system_limit})
-                end
+            _ = test_nodes:send_order(Server, fun() ->
+                receive {'$gen_call', From, _} -> gen_server:reply(From, Reply) end
             end),
-            Call = fun() -> apply(canal_lock, Function, [Name | Arguments]) end,
-            Answer = test_nodes:order(Holder, fun() -> test_remote:attempt(Call) end),
-            ?assertEqual({error, system_limit}, Answer)
+            Call = fun() -> apply(canal_lock, Function, [test_nodes:name(Elsewhere) | Arguments]) end,
+            test_nodes:order(Holder, fun() -> test_remote:attempt(Call) end)
         end
      || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
     ],
-    ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)).
+    ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)),
+    Answers.
 
 forged([There, Here | _]) ->
     {_, Pid} = Holder = test_nodes:worker(Here),
     {acquired, 1} = test_remote:acquire(Holder, There, db),
     Proxy = test_remote:proxy(Holder, There),
-    %% A local process has calls of its own for that.
+    %% A local process may not request a proxy.
     Local = test_nodes:worker(There),
     ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 1})),
     %% A proxy serves its holder only.
     Requests = [{acquire, db, 3, 1}, {release, db}, {acquire, Pid, db, 3, 1}, nonsense],
     [
-        ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Who, Proxy, Request)})
-     || Who <- [Local, test_nodes:worker(Here)], Request <- Requests
+        ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Worker, Proxy, Request)})
+     || Worker <- [Local, test_nodes:worker(Here)], Request <- Requests
     ],
     Wrong = [{acquire, k, MaxPer, Buckets} || {MaxPer, Buckets} <- [{-1, 1}, {1, x}, {1.0, 1}]],
     [?assertEqual({Request, {raise, badarg}}, {Request, asked(Holder, Proxy, Request)}) || Request <- Wrong],
@@ -394,7 +393,7 @@ forged([There, Here | _]) ->
 asked(Worker, Server, Request) ->
     test_nodes:order(Worker, fun() -> gen_server:call(Server, Request) end).
 
-%% The requests of version 0.1.0 before proxies, and an answer that its manager gives to what it does not know.
+%% The requests of version 0.1.0, which had no proxies, and the answer that its manager gives to unknown requests.
 versions([There, Here, Elsewhere]) ->
     Holder = test_nodes:worker(Here),
     {_, Pid} = Holder,
@@ -403,25 +402,8 @@ versions([There, Here, Elsewhere]) ->
         ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Manager, Request)})
      || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 2}]
     ],
-    {_, Old} = Worker = test_nodes:worker(Elsewhere),
-    test_nodes:order(Worker, fun() -> register(canal_lock, self()) end),
-    [
-        begin
-            _ = test_nodes:send_order(Worker, fun() ->
-                receive
-                    {'$gen_call', From, _} -> gen_server:reply(From, {error, unknown_call})
-                end
-            end),
-            Call = fun() ->
-                test_remote:attempt(fun() ->
-                    apply(canal_lock, Function, [test_nodes:name(Elsewhere) | Arguments])
-                end)
-            end,
-            ?assertEqual({error, version_mismatch}, test_nodes:order(Holder, Call))
-        end
-     || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
-    ],
-    ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Old) end)),
+    Answers = answered_by({error, unknown_call}, Here, Elsewhere),
+    ?assertEqual([{error, version_mismatch}, {error, version_mismatch}], Answers),
     ?assertMatch(#{granted := 0, not_held := 0}, test_remote:info(There)).
 
 exits([There, Here, Elsewhere]) ->
@@ -446,20 +428,14 @@ exits([There, Here, Elsewhere]) ->
     ],
     Without = test_nodes:name(Elsewhere),
     ?assertEqual(Exits(Without, noproc), Call(Without)),
-    %% The manager ends while somebody waits for it.
+    %% The manager is killed while a call waits for it.
     Name = test_nodes:name(There),
     test_remote:suspend_manager(There),
     Waiting = test_remote:send_acquire(Holder, There, db),
     test_remote:await_request(There),
     test_remote:kill_manager(There),
-    ?assertEqual(
-        {exit, {killed, {canal_lock, acquire_on, [Name, db, 3, 1]}}},
-        test_await:answer(Waiting)
-    ),
-    ?assertEqual(
-        [{messages, []}],
-        test_nodes:order(Holder, fun() -> process_info(self(), [messages]) end)
-    ).
+    ?assertEqual({exit, {killed, {canal_lock, acquire_on, [Name, db, 3, 1]}}}, test_await:answer(Waiting)),
+    ?assertEqual([{messages, []}], test_nodes:order(Holder, fun() -> process_info(self(), [messages]) end)).
 
 nodes_end([There]) ->
     [
