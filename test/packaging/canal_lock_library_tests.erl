@@ -1,33 +1,33 @@
-%% A native library that does not load: the VM's report and the answer of `start_link' name the file, what is wrong
-%% with it, and what to do. That of the quorum locks, which is loaded when somebody asks for it: the same, in the
-%% answer alone. Each test has a VM of its own, in which canal_lock is a copy with such a file.
+%% A native library that does not load: the VM's log and the answer of `start_link' name the file, the reason and the
+%% remedy. For the library of the quorum locks, which is loaded on demand, the answer of `load' does. Each test runs
+%% in a VM of its own with a copy of canal_lock that has such a file.
 -module(canal_lock_library_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -export([log/2]).
 
-%% Where an ELF file says for which machine it is, and the number of one of which there are few.
+%% The offset of the machine type in an ELF file, and the number of a rare machine.
 -define(MACHINE_AT, 18).
 -define(S390, <<22:16/little>>).
 
 library_test_() ->
     test_setup:tests(without_manager, [
-        {"no native library: the file is named, and what builds it", fun missing/0},
-        {"a native library that is none", fun no_library/0},
+        {"a missing native library: the error names the file and the command that builds it", fun missing/0},
+        {"a file that is not a library", fun no_library/0},
         {"a native library of another version", fun another_version/0},
-        {"an application without its native library does not start, and says why", fun application_says_why/0},
-        {"a right library in place of a wrong one is loaded by the next start", fun another_start/0},
-        {"P9: a native library that is in use is not replaced, and it is said why", fun in_use/0},
-        {"the library of the quorum locks: loaded when it is asked for, and once", fun quorum/0},
-        {"the library of the quorum locks is missing: a value says so, and permits do without", fun quorum_missing/0}
+        {"the application without its native library does not start and says why", fun application_says_why/0},
+        {"the next start loads a correct library that has replaced a wrong one", fun another_start/0},
+        {"P9: a native library in use is not replaced, and the error says why", fun in_use/0},
+        {"the library of the quorum locks is loaded on demand, and once", fun quorum/0},
+        {"a missing library of the quorum locks is returned as an error, and permits work", fun quorum_missing/0}
     ]).
 
 far_path_test_() ->
-    Title = "a path that not every report can show",
+    Title = "a path with characters that not every log can show",
     case file:native_name_encoding() of
         utf8 -> test_setup:tests(without_manager, [{Title, fun far_path/0}]);
-        latin1 -> test_setup:skipped(Title, {impossible, "the names of files are bytes here, not UTF-8"})
+        latin1 -> test_setup:skipped(Title, {impossible, "file names are bytes on this system, not UTF-8"})
     end.
 
 elf_test_() ->
@@ -37,16 +37,16 @@ elf_test_() ->
                 {"a native library of another machine", fun another_machine/0},
                 {"a native library of another byte order", fun another_endianness/0},
                 {"a native library of another libc", fun another_libc/0},
-                {"the libraries load where others have used up the static TLS space", fun no_static_tls/0},
-                {"P9: a native library that is cut short does not end the VM", fun cut_short/0},
-                {"the library of the quorum locks is cut short, before it is loaded and after", fun quorum_cut_short/0},
-                {"the library of the quorum locks is in no memory before it is asked for", fun quorum_mapped/0}
+                {"the libraries load when other libraries have used up the static TLS space", fun no_static_tls/0},
+                {"P9: a truncated native library does not crash the VM", fun cut_short/0},
+                {"the library of the quorum locks is truncated before and after it is loaded", fun quorum_cut_short/0},
+                {"the library of the quorum locks is not in memory before the first use", fun quorum_mapped/0}
             ]);
         _ ->
-            test_setup:skipped("native libraries that are wrong", {impossible, "they are read as ELF, of Linux"})
+            test_setup:skipped("wrong native libraries", {impossible, "the tests read ELF files of Linux"})
     end.
 
-%% The flag of ELF that says that a library needs a part of that space, or does not load.
+%% The ELF flag of a library that needs static TLS space, and does not load without it.
 -define(DT_FLAGS, 30).
 -define(DF_STATIC_TLS, 16#10).
 
@@ -72,12 +72,12 @@ segment(_) -> [].
 
 missing() ->
     Sentences = is_refused("missing", none),
-    ?assertMatch({_, _}, binary:match(Sentences, <<": no such file or directory (">>)).
+    contains(Sentences, <<": no such file or directory (">>).
 
 no_library() ->
     Sentences = is_refused("no library", <<"no library, but more than the twenty bytes of a header">>),
-    Said = <<"it is not a library for this system">>,
-    [?assertMatch({_, _}, binary:match(Sentences, Said)) || os:type() =:= {unix, linux}].
+    Part = <<"it is not a library for this system">>,
+    [contains(Sentences, Part) || os:type() =:= {unix, linux}].
 
 far_path() ->
     Copy = copy([16#65e5], none),
@@ -87,30 +87,30 @@ far_path() ->
     names(Copy, Sentences),
     ?assert(io_lib:printable_latin1_list(Report)),
     ?assertNotEqual(nomatch, string:find(Report, [16#e9 | "\\x{65E5}/canal_lock/priv/"])),
-    %% In the words of the VM, too.
+    %% The text of the VM contains the path too.
     [_, _, _] = string:split(Sentences, <<"\x{65e5}"/utf8>>, all).
 
-%% One that lacks a function.
+%% A library without one of the functions.
 another_version() ->
     Sentences = is_refused("another version", replaced(<<0, "has_unused", 0>>, <<0, "had_unused", 0>>)),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"canal_lock_nif:had_unused/0">>)),
-    ?assertEqual(nomatch, binary:match(Sentences, <<"it is ">>)).
+    contains(Sentences, <<"canal_lock_nif:had_unused/0">>),
+    lacks(Sentences, <<"it is ">>).
 
 another_machine() ->
     <<Before:?MACHINE_AT/binary, _:2/binary, After/binary>> = library(),
     Sentences = is_refused("another machine", <<Before/binary, ?S390/binary, After/binary>>),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"it is built for S/390, but this VM for ">>)),
-    ?assertEqual(nomatch, binary:match(Sentences, <<"endian">>)),
-    ?assertEqual(nomatch, binary:match(Sentences, <<"glibc">>)).
+    contains(Sentences, <<"it is built for S/390, but this VM for ">>),
+    lacks(Sentences, <<"endian">>),
+    lacks(Sentences, <<"glibc">>).
 
 another_endianness() ->
     <<Before:5/binary, Order, Middle:12/binary, Low, High, After/binary>> = library(),
     Other = <<Before/binary, (3 - Order), Middle/binary, High, Low, After/binary>>,
     Sentences = is_refused("another byte order", Other),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"-endian), but this VM for ">>)).
+    contains(Sentences, <<"-endian), but this VM for ">>).
 
 another_libc() ->
-    {Sentences, Said} =
+    {Sentences, Part} =
         case binary:match(library(), <<0, "libc.so.6", 0>>) of
             nomatch ->
                 Glibc = replaced(<<0, "libc.musl-">>, <<0, "libc.so.6", 0>>),
@@ -119,30 +119,29 @@ another_libc() ->
                 Musl = replaced(<<0, "libc.so.6", 0>>, <<0, "libc.so", 0, 0, 0>>),
                 {is_refused("musl", Musl), <<": it is built for musl, but this VM for glibc (">>}
         end,
-    ?assertMatch({_, _}, binary:match(Sentences, Said)).
+    contains(Sentences, Part).
 
-%% Anywhere.
+%% At the start, in the header, in the middle and before the last byte.
 cut_short() ->
     Library = library(),
-    [
-        begin
-            Sentences = is_refused("cut short", binary:part(Library, 0, Bytes)),
-            ?assertEqual({Bytes, match}, {Bytes, said(Sentences, Said)})
-        end
-     || {Bytes, Said} <- [
-            {0, <<"it is not a library for this system">>},
-            {10, <<"it is not a library for this system">>},
-            {100, <<"truncated">>},
-            {100_000, <<"truncated">>},
-            {byte_size(Library) - 1, <<"truncated">>}
-        ]
-    ].
+    lists:foreach(fun({Bytes, Part}) ->
+        Sentences = is_refused("cut short", binary:part(Library, 0, Bytes)),
+        contains({Bytes, Sentences}, Part)
+    end, [
+        {0, <<"it is not a library for this system">>},
+        {10, <<"it is not a library for this system">>},
+        {100, <<"truncated">>},
+        {100_000, <<"truncated">>},
+        {byte_size(Library) - 1, <<"truncated">>}
+    ]).
 
-said(Sentences, Said) ->
-    case binary:match(Sentences, Said) of
-        {_, _} -> match;
-        nomatch -> Sentences
-    end.
+contains({Bytes, Sentences}, Part) ->
+    ?assertMatch({_, _, {_, _}}, {Bytes, Sentences, binary:match(Sentences, Part)});
+contains(Sentences, Part) ->
+    contains({all, Sentences}, Part).
+
+lacks(Sentences, Part) ->
+    ?assertEqual({Sentences, nomatch}, {Sentences, binary:match(Sentences, Part)}).
 
 application_says_why() ->
     Copy = copy("application", none),
@@ -170,7 +169,7 @@ in_use() ->
     Copy = copy("in use", library()),
     {Reports, Answer} = in_a_vm(Copy, fun() ->
         {ok, _} = canal_lock:start_link(3),
-        %% What has become of the file since then does not matter.
+        %% Changes of the file after the load have no effect.
         ok = file:delete(native(Copy)),
         {{error, on_load_failure}, Reports} = reported(fun() -> code:load_file(canal_lock_nif) end),
         ok = canal_lock:stop(),
@@ -180,11 +179,11 @@ in_use() ->
     {error, {nif_not_loaded, Sentences}} = Answer,
     [Report] = Reports,
     ?assertEqual(Report, unicode:characters_to_list(Sentences)),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"a new version needs a new node.">>)),
-    ?assertEqual(nomatch, binary:match(Sentences, <<"no such file">>)),
-    ?assertEqual(nomatch, binary:match(Sentences, <<"rebar3">>)).
+    contains(Sentences, <<"a new version needs a new node.">>),
+    lacks(Sentences, <<"no such file">>),
+    lacks(Sentences, <<"rebar3">>).
 
-%% Whatever becomes of the file once it is loaded.
+%% Deleting the file after the load has no effect.
 quorum() ->
     Copy = copy("quorum", none),
     Native = native(Copy, canal_lock_quorum_nif),
@@ -200,7 +199,7 @@ quorum() ->
         ?assert(is_integer(canal_lock_quorum_nif:now()))
     end).
 
-%% And where a right one comes, the next one who asks has it.
+%% Once a correct file exists, the next call loads it.
 quorum_missing() ->
     Copy = copy("quorum missing", library()),
     Native = native(Copy, canal_lock_quorum_nif),
@@ -221,7 +220,7 @@ quorum_missing() ->
         <<"`mix deps.compile canal_lock --force'">>,
         <<"; the environment variable CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library, and must if">>
     ],
-    [?assertEqual(match, said(Sentences, Way)) || Way <- Ways].
+    [contains(Sentences, Way) || Way <- Ways].
 
 quorum_cut_short() ->
     Copy = copy("quorum cut short", none),
@@ -233,16 +232,16 @@ quorum_cut_short() ->
         {error, Sentences} = canal_lock_quorum_nif:load(),
         ok = file:write_file(Native, Right),
         ?assertEqual(ok, canal_lock_quorum_nif:load()),
-        %% Not in place: the VM has the file mapped.
+        %% Not overwritten in place: the VM has mapped the file.
         ok = file:delete(Native),
         ok = file:write_file(Native, Half),
         ?assertEqual(ok, canal_lock_quorum_nif:load()),
         Sentences
     end),
     names(Copy, canal_lock_quorum_nif, Sentences),
-    ?assertEqual(match, said(Sentences, <<": the file is truncated. Rebuild it">>)).
+    contains(Sentences, <<": the file is truncated. Rebuild it">>).
 
-%% The first user pays, and nobody else.
+%% Nodes that use only permits do not load it.
 quorum_mapped() ->
     test_setup:in_a_vm([], fun() ->
         {ok, _} = canal_lock:start_link(3),
@@ -257,7 +256,7 @@ is_mapped(Module) ->
     {ok, Maps} = file:read_file("/proc/self/maps"),
     binary:match(Maps, iolist_to_binary(["/", atom_to_list(Module), extension(), "\n"])) =/= nomatch.
 
-%% What it is told that nothing works, in the VM's report and in the answer alike.
+%% The text of the error, which is the same in the VM's log and in the answer.
 is_refused(Name, Library) ->
     Copy = copy(Name, Library),
     {{error, {nif_not_loaded, Sentences}}, Reports} = in_a_vm(Copy, fun() ->
@@ -270,7 +269,7 @@ is_refused(Name, Library) ->
         <<"`mix deps.compile canal_lock --force'">>,
         <<"CANAL_LOCK_NIF_LIBRARY">>
     ],
-    [?assertMatch({_, _}, binary:match(Sentences, Way)) || Way <- Ways],
+    [contains(Sentences, Way) || Way <- Ways],
     Sentences.
 
 names(Copy, Sentences) ->
@@ -278,10 +277,10 @@ names(Copy, Sentences) ->
 
 names(Copy, Module, Sentences) ->
     File = unicode:characters_to_binary(native(Copy, Module)),
-    ?assertMatch({_, _}, binary:match(Sentences, <<"library ", File/binary, ": ">>)).
+    contains(Sentences, <<"library ", File/binary, ": ">>).
 
-%% A canal_lock of its own, with such a library or none, and none of the quorum locks. Its path has a space and what is
-%% in no ASCII.
+%% A copy of canal_lock with this library or none, and without the library of the quorum locks. Its path has a space and
+%% non-ASCII characters.
 copy(Name, Library) ->
     Copy = filename:absname(filename:join(["_build/library tests", [$\x{e9} | Name], "canal_lock"])),
     ok = filelib:ensure_dir(filename:join([Copy, "ebin", "file"])),
@@ -315,7 +314,7 @@ library(Module) ->
     {ok, Bytes} = file:read_file(filename:join(code:priv_dir(canal_lock), atom_to_list(Module) ++ extension())),
     Bytes.
 
-%% It has to be in there.
+%% `Old' must occur in the library.
 replaced(Old, New) when byte_size(Old) =:= byte_size(New) ->
     Library = library(),
     [_, _ | _] = Parts = binary:split(Library, Old, [global]),
@@ -327,22 +326,18 @@ in_a_vm(Copy, Test) ->
         Test()
     end).
 
-%% The answer, and the sentences of the report that the VM has made of it.
+%% The answer of a call, and the texts of the VM's reports.
 reported(Call) ->
     reported(1, Call).
 
-%% Of so many reports. One more would be there by the time that what has made it has answered.
+%% Waits for this many reports. The VM sends all of them before the call returns, so a further one would be here too.
 reported(Count, Call) ->
     ok = logger:set_primary_config(level, warning),
     ok = logger:remove_handler(default),
     ok = logger:add_handler(?MODULE, ?MODULE, #{config => self()}),
     Answer = Call(),
-    Reports = [
-        receive
-            {report, [canal_lock_nif, {error, {_, Sentences}}, _]} -> Sentences
-        end
-     || _ <- lists:seq(1, Count)
-    ],
+    Receive = fun() -> receive {report, [canal_lock_nif, {error, {_, Sentences}}, _]} -> Sentences end end,
+    Reports = [Receive() || _ <- lists:seq(1, Count)],
     ok = logger:remove_handler(?MODULE),
     receive
         {report, More} -> error({reported, More})
@@ -350,7 +345,7 @@ reported(Count, Call) ->
     end,
     {Answer, Reports}.
 
-%% As a handler of the logger.
+%% Callback of logger.
 log(#{msg := {report, #{label := {error_logger, warning_msg}, args := Arguments}}}, #{config := Test}) ->
     Test ! {report, Arguments};
 log(_, _) ->

@@ -147,21 +147,18 @@ start(Environment) ->
     application:start(canal_lock).
 
 application_without_manager() ->
-    [
-        begin
-            ?assertEqual(ok, start(Environment)),
-            ?assertEqual([], supervisor:which_children(canal_lock_sup)),
-            ?assertEqual(undefined, whereis(canal_lock)),
-            ok = test_manager_crash:calls_raise(),
-            %% An application that depends on canal_lock can start its own manager.
-            {ok, _} = canal_lock:start_link(3),
-            {acquired, 1} = acquire(),
-            ok = application:stop(canal_lock),
-            ?assertEqual({acquired, 2}, acquire()),
-            ok = canal_lock:stop()
-        end
-     || Environment <- [[], [{keep_on_crash, false}]]
-    ].
+    lists:foreach(fun(Environment) ->
+        ?assertEqual(ok, start(Environment)),
+        ?assertEqual([], supervisor:which_children(canal_lock_sup)),
+        ?assertEqual(undefined, whereis(canal_lock)),
+        ok = test_manager_crash:calls_raise(),
+        %% An application that depends on canal_lock can start its own manager.
+        {ok, _} = canal_lock:start_link(3),
+        {acquired, 1} = acquire(),
+        ok = application:stop(canal_lock),
+        ?assertEqual({acquired, 2}, acquire()),
+        ok = canal_lock:stop()
+    end, [[], [{keep_on_crash, false}]]).
 
 application_with_manager() ->
     ?assertEqual(ok, start([{max_per, 4}])),
@@ -234,26 +231,23 @@ wrong_environment() ->
     Unknown = fun(Name) ->
         Text(["unknown option ", Name, "; the options are max_per, keep_on_crash, sweep_interval_ms"])
     end,
-    [
-        begin
-            {error, {{bad_environment, Given, Reason}, {canal_lock_app, start, _}}} = start(Environment),
-            ?assertEqual({Environment, Expected}, {Environment, Reason}),
-            ?assertEqual(maps:from_list(Environment), Given),
-            ?assertEqual([undefined, undefined], [whereis(Name) || Name <- [canal_lock, canal_lock_sup]]),
-            ok = test_manager_crash:calls_raise()
-        end
-     || {Environment, Expected} <- [
-            {[{max_per, 0}], Positive("0")},
-            {[{max_per, many}], Positive("many")},
-            {[{max_per, {3, #{}}}], Positive("{3,#{}}")},
-            {[{max_per, 3}, {keep_on_crsh, true}], Unknown("keep_on_crsh")},
-            {[{max_pre, 3}], Unknown("max_pre")},
-            {[{sweep_interval_ms, soon}], Interval("soon")},
-            {[{max_per, 3}, {keep_on_crash, yes}], <<"the option keep_on_crash must be true or false, got: yes">>},
-            {[{max_per, 3}, {sweep_interval_ms, 0}], Interval("0")},
-            {[{max_per, 3}, {sweep_interval_ms, 1 bsl 32}, {keep_on_crash, false}], Interval("4294967296")}
-        ]
-    ],
+    lists:foreach(fun({Environment, Expected}) ->
+        {error, {{bad_environment, Given, Reason}, {canal_lock_app, start, _}}} = start(Environment),
+        ?assertEqual({Environment, Expected}, {Environment, Reason}),
+        ?assertEqual(maps:from_list(Environment), Given),
+        ?assertEqual([undefined, undefined], [whereis(Name) || Name <- [canal_lock, canal_lock_sup]]),
+        ok = test_manager_crash:calls_raise()
+    end, [
+        {[{max_per, 0}], Positive("0")},
+        {[{max_per, many}], Positive("many")},
+        {[{max_per, {3, #{}}}], Positive("{3,#{}}")},
+        {[{max_per, 3}, {keep_on_crsh, true}], Unknown("keep_on_crsh")},
+        {[{max_pre, 3}], Unknown("max_pre")},
+        {[{sweep_interval_ms, soon}], Interval("soon")},
+        {[{max_per, 3}, {keep_on_crash, yes}], <<"the option keep_on_crash must be true or false, got: yes">>},
+        {[{max_per, 3}, {sweep_interval_ms, 0}], Interval("0")},
+        {[{max_per, 3}, {sweep_interval_ms, 1 bsl 32}, {keep_on_crash, false}], Interval("4294967296")}
+    ]),
     ?assertEqual(ok, start([{max_per, 3}])).
 
 another_manager() ->

@@ -138,21 +138,18 @@ die_together() ->
 %% Twenty generations of 500 holders. Each holder has up to 7 keys, more than fit into its slot, when it is killed.
 generations() ->
     {ok, _} = canal_lock:start_link(3),
-    [
-        begin
-            Holders = [test_worker:start() || _ <- lists:seq(1, 500)],
-            Keys = fun(N) -> maps:from_list([{Key, 1} || Key <- [db | [{key, K} || K <- lists:seq(1, N rem 7)]]]) end,
-            Sent = [
-                test_worker:send_order(Holder, fun() -> test_worker:take(Keys(N)) end)
-             || {N, Holder} <- lists:enumerate(Holders)
-            ],
-            [#{db := 1} = test_await:answer(Ref) || Ref <- Sent],
-            ?assertEqual(500, canal_lock:count(db)),
-            ?assertMatch(#{holders := 500}, canal_lock:info()),
-            ok = test_worker:kill(Holders),
-            test_await:nothing_held()
-        end
-     || _ <- lists:seq(1, 20)
-    ],
+    lists:foreach(fun(_) ->
+        Holders = [test_worker:start() || _ <- lists:seq(1, 500)],
+        Keys = fun(N) -> maps:from_list([{Key, 1} || Key <- [db | [{key, K} || K <- lists:seq(1, N rem 7)]]]) end,
+        Sent = [
+            test_worker:send_order(Holder, fun() -> test_worker:take(Keys(N)) end)
+         || {N, Holder} <- lists:enumerate(Holders)
+        ],
+        [#{db := 1} = test_await:answer(Ref) || Ref <- Sent],
+        ?assertEqual(500, canal_lock:count(db)),
+        ?assertMatch(#{holders := 500}, canal_lock:info()),
+        ok = test_worker:kill(Holders),
+        test_await:nothing_held()
+    end, lists:seq(1, 20)),
     ok = canal_lock:stop(),
     passed.

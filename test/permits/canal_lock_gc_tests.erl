@@ -80,32 +80,29 @@ acquire_and_release(Left, Encoded) ->
 binaries() ->
     {ok, _} = canal_lock:start_link(3),
     Reference = make_ref(),
-    [
-        begin
-            Before = erlang:memory(binary),
-            Acquire = fun() -> canal_lock:acquire(Wrap(binary:copy(<<"k">>, ?BYTES)), 1, 1) end,
-            {Holder, {acquired, 1}} = test_worker:start(Acquire),
-            collect(Holder),
-            Kept = fun() -> (erlang:memory(binary) - Before + ?BYTES div 2) div ?BYTES end,
-            test_await:value(Expected, Kept),
-            ?assertEqual(full, Acquire()),
-            ok = test_worker:kill(Holder),
-            test_await:permits(0),
-            %% A caller with a long key keeps garbage of the call on its heap.
-            erlang:garbage_collect(),
-            ok = canal_lock_manager:sweep(),
-            ?assertMatch(#{keys := 0}, canal_lock:info()),
-            test_await:value(0, Kept)
-        end
-     || {Expected, Wrap} <- [
-            {0, fun(Binary) -> binary:part(Binary, 0, 100) end},
-            {0, fun(Binary) -> {part, binary:part(Binary, 5, 10)} end},
-            {0, fun(Binary) -> binary:part(Binary, 1, 1024 * 1024) end},
-            {0, fun(Binary) -> #{part => binary:part(Binary, 1, 100)} end},
-            {0, fun(Binary) -> #{whole => Binary} end},
-            {0, fun(Binary) -> <<Binary/binary, 1:1>> end},
-            {0, fun(Binary) -> {Reference, binary:part(Binary, 1, 10)} end},
-            {1, fun(Binary) -> {Reference, binary:part(Binary, 1, 100)} end},
-            {1, fun(Binary) -> fun() -> Binary end end}
-        ]
-    ].
+    lists:foreach(fun({Expected, Wrap}) ->
+        Before = erlang:memory(binary),
+        Acquire = fun() -> canal_lock:acquire(Wrap(binary:copy(<<"k">>, ?BYTES)), 1, 1) end,
+        {Holder, {acquired, 1}} = test_worker:start(Acquire),
+        collect(Holder),
+        Kept = fun() -> (erlang:memory(binary) - Before + ?BYTES div 2) div ?BYTES end,
+        test_await:value(Expected, Kept),
+        ?assertEqual(full, Acquire()),
+        ok = test_worker:kill(Holder),
+        test_await:permits(0),
+        %% A caller with a long key keeps garbage of the call on its heap.
+        erlang:garbage_collect(),
+        ok = canal_lock_manager:sweep(),
+        ?assertMatch(#{keys := 0}, canal_lock:info()),
+        test_await:value(0, Kept)
+    end, [
+        {0, fun(Binary) -> binary:part(Binary, 0, 100) end},
+        {0, fun(Binary) -> {part, binary:part(Binary, 5, 10)} end},
+        {0, fun(Binary) -> binary:part(Binary, 1, 1024 * 1024) end},
+        {0, fun(Binary) -> #{part => binary:part(Binary, 1, 100)} end},
+        {0, fun(Binary) -> #{whole => Binary} end},
+        {0, fun(Binary) -> <<Binary/binary, 1:1>> end},
+        {0, fun(Binary) -> {Reference, binary:part(Binary, 1, 10)} end},
+        {1, fun(Binary) -> {Reference, binary:part(Binary, 1, 100)} end},
+        {1, fun(Binary) -> fun() -> Binary end end}
+    ]).

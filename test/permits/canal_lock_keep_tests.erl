@@ -152,24 +152,21 @@ clean_shutdowns() ->
         {"shutdown of a linked process", shutdown, fun(_, Manager) -> exit(linked_to(Manager), shutdown) end},
         {"sys:terminate/2", {shutdown, x}, fun(_, Manager) -> sys:terminate(Manager, {shutdown, x}) end}
     ],
-    [
-        begin
-            {Parent, Manager} = test_worker:start(fun keeping/0),
-            ?assertMatch({Name, #{keys := 0, granted := 0}}, {Name, canal_lock:info()}),
-            Holder = holder([db]),
-            {acquired, 2} = acquire(db, 3),
-            Monitor = monitor(process, Manager),
-            _ = End(Parent, Manager),
-            ?assertEqual({Name, Reason}, {Name, test_await:reason({Manager, Monitor})}),
-            ok = test_manager_crash:calls_raise(),
-            %% The next table does not know the permits of the closed one.
-            _ = keeping(),
-            ?assertEqual({error, not_held}, test_worker:order(Holder, fun() -> canal_lock:release(db) end)),
-            ?assertEqual({error, not_held}, canal_lock:release(db)),
-            ok = canal_lock:stop()
-        end
-     || {Name, Reason, End} <- Ways
-    ].
+    lists:foreach(fun({Name, Reason, End}) ->
+        {Parent, Manager} = test_worker:start(fun keeping/0),
+        ?assertMatch({Name, #{keys := 0, granted := 0}}, {Name, canal_lock:info()}),
+        Holder = holder([db]),
+        {acquired, 2} = acquire(db, 3),
+        Monitor = monitor(process, Manager),
+        _ = End(Parent, Manager),
+        ?assertEqual({Name, Reason}, {Name, test_await:reason({Manager, Monitor})}),
+        ok = test_manager_crash:calls_raise(),
+        %% The next table does not know the permits of the closed one.
+        _ = keeping(),
+        ?assertEqual({error, not_held}, test_worker:order(Holder, fun() -> canal_lock:release(db) end)),
+        ?assertEqual({error, not_held}, canal_lock:release(db)),
+        ok = canal_lock:stop()
+    end, Ways).
 
 %% A trace shows that the manager has received the exit signal.
 linked_process_ends() ->
@@ -178,9 +175,7 @@ linked_process_ends() ->
     Linked = linked_to(Manager),
     1 = erlang:trace(Manager, true, ['receive']),
     ok = test_worker:release_then_die(Linked, fun() -> done end),
-    receive
-        {trace, Manager, 'receive', {'EXIT', Linked, normal}} -> ok
-    end,
+    receive {trace, Manager, 'receive', {'EXIT', Linked, normal}} -> ok end,
     1 = erlang:trace(Manager, false, ['receive']),
     ok = canal_lock_manager:sweep(),
     ?assertEqual(Manager, whereis(canal_lock)),
@@ -213,40 +208,34 @@ plain_after_kept() ->
 kept_after_plain() ->
     Linked = [test_worker:start() || _ <- lists:seq(1, ?LINKED)],
     [false = test_worker:order(Process, fun() -> process_flag(trap_exit, true) end) || Process <- Linked],
-    [
-        begin
-            {ok, Plain} = canal_lock:start_link(3),
-            [true = test_worker:order(Process, fun() -> link(Plain) end) || Process <- Linked],
-            Holder = holder([db]),
-            exit(Plain, kill),
-            killed = test_await:exit_reason(Plain),
-            Kept = keeping(),
-            ?assertMatch(#{keys := 0, permits := 0, holders := 0, granted := 0}, canal_lock:info()),
-            {acquired, 1} = acquire(db, 3),
-            %% The late death of the plain manager does not reach the new table.
-            [killed = test_worker:order(Process, fun() -> test_await:exit_reason(Plain) end) || Process <- Linked],
-            ok = test_worker:kill(Holder),
-            ok = test_manager_crash:kill(Kept),
-            ?assertEqual({acquired, 2}, acquire(db, 3))
-        end
-     || _ <- lists:seq(1, test_setup:times(?ROUNDS))
-    ],
+    lists:foreach(fun(_) ->
+        {ok, Plain} = canal_lock:start_link(3),
+        [true = test_worker:order(Process, fun() -> link(Plain) end) || Process <- Linked],
+        Holder = holder([db]),
+        exit(Plain, kill),
+        killed = test_await:exit_reason(Plain),
+        Kept = keeping(),
+        ?assertMatch(#{keys := 0, permits := 0, holders := 0, granted := 0}, canal_lock:info()),
+        {acquired, 1} = acquire(db, 3),
+        %% The late death of the plain manager does not reach the new table.
+        [killed = test_worker:order(Process, fun() -> test_await:exit_reason(Plain) end) || Process <- Linked],
+        ok = test_worker:kill(Holder),
+        ok = test_manager_crash:kill(Kept),
+        ?assertEqual({acquired, 2}, acquire(db, 3))
+    end, lists:seq(1, test_setup:times(?ROUNDS))),
     ok = test_worker:kill(Linked).
 
 traps_exits() ->
-    [
-        begin
-            {ok, Manager} = Start(),
-            ?assertEqual({trap_exit, Traps}, process_info(Manager, trap_exit)),
-            ok = canal_lock:stop()
-        end
-     || {Traps, Start} <- [
-            {false, fun() -> canal_lock:start_link(3) end},
-            {false, fun() -> canal_lock:start_link(3, #{}) end},
-            {false, fun() -> canal_lock:start_link(3, #{keep_on_crash => false}) end},
-            {true, fun() -> canal_lock:start_link(3, #{keep_on_crash => true}) end}
-        ]
-    ].
+    lists:foreach(fun({Traps, Start}) ->
+        {ok, Manager} = Start(),
+        ?assertEqual({trap_exit, Traps}, process_info(Manager, trap_exit)),
+        ok = canal_lock:stop()
+    end, [
+        {false, fun() -> canal_lock:start_link(3) end},
+        {false, fun() -> canal_lock:start_link(3, #{}) end},
+        {false, fun() -> canal_lock:start_link(3, #{keep_on_crash => false}) end},
+        {true, fun() -> canal_lock:start_link(3, #{keep_on_crash => true}) end}
+    ]).
 
 options_of_the_next() ->
     First = keeping(3, #{}),

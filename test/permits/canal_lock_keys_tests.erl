@@ -87,25 +87,19 @@ held_at_once() ->
 
 binaries() ->
     Source = list_to_binary([rand:uniform(256) - 1 || _ <- lists:seq(1, 4096)]),
-    [
-        begin
-            Plain = binary:copy(binary:part(Source, 0, Length)),
-            {acquired, 1} = canal_lock:acquire(Plain, 1, 1),
-            [
-                begin
-                    <<_:Offset, Shifted:Length/binary, _/bitstring>> = <<1:Offset, Plain/binary, 0:9>>,
-                    <<_:Offset, Cut:Length/binary, _/bitstring>> = <<(-1):Offset, Plain/binary, (-1):300>>,
-                    ?assertEqual({Length, Offset, full}, {Length, Offset, canal_lock:acquire(Shifted, 1, 1)}),
-                    ?assertEqual({Length, Offset, 1}, {Length, Offset, canal_lock:count(Cut)})
-                end
-             || Offset <- lists:seq(0, 16)
-            ],
-            ?assert(Length =:= 0 orelse canal_lock:count(binary:part(Plain, 0, Length - 1)) =:= 0),
-            ?assertEqual({Length, 0}, {Length, canal_lock:count(<<Plain/binary, 0>>)}),
-            ok = canal_lock:release(Plain)
-        end
-     || Length <- lists:seq(0, 80)
-    ].
+    lists:foreach(fun(Length) ->
+        Plain = binary:copy(binary:part(Source, 0, Length)),
+        {acquired, 1} = canal_lock:acquire(Plain, 1, 1),
+        lists:foreach(fun(Offset) ->
+            <<_:Offset, Shifted:Length/binary, _/bitstring>> = <<1:Offset, Plain/binary, 0:9>>,
+            <<_:Offset, Cut:Length/binary, _/bitstring>> = <<(-1):Offset, Plain/binary, (-1):300>>,
+            ?assertEqual({Length, Offset, full}, {Length, Offset, canal_lock:acquire(Shifted, 1, 1)}),
+            ?assertEqual({Length, Offset, 1}, {Length, Offset, canal_lock:count(Cut)})
+        end, lists:seq(0, 16)),
+        ?assert(Length =:= 0 orelse canal_lock:count(binary:part(Plain, 0, Length - 1)) =:= 0),
+        ?assertEqual({Length, 0}, {Length, canal_lock:count(<<Plain/binary, 0>>)}),
+        ok = canal_lock:release(Plain)
+    end, lists:seq(0, 80)).
 
 large_binaries() ->
     [
@@ -127,24 +121,21 @@ large_binaries() ->
     ].
 
 map_orders() ->
-    [
-        begin
-            Pairs = [{{N, rand:uniform()}, #{N => rand:uniform()}} || N <- lists:seq(1, Size)],
-            Map = insert(Pairs),
-            {acquired, 1} = canal_lock:acquire(Map, 1, 1),
-            [
-                ?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(test_setup:shuffled(Pairs)), 1, 1)})
-             || _ <- lists:seq(1, 10)
-            ],
-            %% A map that was larger before may have another internal form.
-            Grown = insert(test_setup:shuffled([{N, N} || N <- lists:seq(1, 100)] ++ Pairs)),
-            ?assertEqual({Size, 1}, {Size, canal_lock:count(maps:without(lists:seq(1, 100), Grown))}),
-            [{Key, Value} | _] = Pairs,
-            ?assertEqual({Size, 0}, {Size, canal_lock:count(Map#{Key := {Value}})}),
-            ?assertEqual({Size, 0}, {Size, canal_lock:count(maps:remove(Key, Map))})
-        end
-     || Size <- [1, 2, 3, 10, 31, 32, 33, 34, 64, 1000, 20_000]
-    ].
+    lists:foreach(fun(Size) ->
+        Pairs = [{{N, rand:uniform()}, #{N => rand:uniform()}} || N <- lists:seq(1, Size)],
+        Map = insert(Pairs),
+        {acquired, 1} = canal_lock:acquire(Map, 1, 1),
+        [
+            ?assertEqual({Size, full}, {Size, canal_lock:acquire(insert(test_setup:shuffled(Pairs)), 1, 1)})
+         || _ <- lists:seq(1, 10)
+        ],
+        %% A map that was larger before may have another internal form.
+        Grown = insert(test_setup:shuffled([{N, N} || N <- lists:seq(1, 100)] ++ Pairs)),
+        ?assertEqual({Size, 1}, {Size, canal_lock:count(maps:without(lists:seq(1, 100), Grown))}),
+        [{Key, Value} | _] = Pairs,
+        ?assertEqual({Size, 0}, {Size, canal_lock:count(Map#{Key := {Value}})}),
+        ?assertEqual({Size, 0}, {Size, canal_lock:count(maps:remove(Key, Map))})
+    end, [1, 2, 3, 10, 31, 32, 33, 34, 64, 1000, 20_000]).
 
 insert(Pairs) ->
     lists:foldl(fun({Key, Value}, Map) -> Map#{Key => Value} end, #{}, Pairs).
@@ -154,14 +145,11 @@ funs() ->
     {_, MadeElsewhere} = test_worker:start(fun() -> Make({1, #{a => "b"}}) end),
     Captures = [{1, #{a => "b"}}, {1, #{a => "c"}}, {1.0, #{a => "b"}}, Make(1), Make(2)],
     Candidates = [MadeElsewhere | lists:map(Make, Captures)],
-    [
-        begin
-            {acquired, 1} = canal_lock:acquire(Fun, 1, 1),
-            [?assert(agree(Fun, Other)) || Other <- Candidates],
-            ok = canal_lock:release(Fun)
-        end
-     || Fun <- Candidates
-    ].
+    lists:foreach(fun(Fun) ->
+        {acquired, 1} = canal_lock:acquire(Fun, 1, 1),
+        [?assert(agree(Fun, Other)) || Other <- Candidates],
+        ok = canal_lock:release(Fun)
+    end, Candidates).
 
 %% The terms leave memory while their keys are held: literals of a module, persistent terms, and terms on the heap of a
 %% process.
@@ -185,14 +173,11 @@ key_outlives_term() ->
 %% The end of a list and an empty list in it must be stored differently: `[[a], []]' and `[[a, []]]' were once one key.
 nested_lists() ->
     Terms = lists:append([trees(Cells) || Cells <- lists:seq(0, 4)]),
-    [
-        begin
-            {acquired, 1} = canal_lock:acquire(Term, 1, 1),
-            ?assertEqual([], [{Term, Other} || Other <- Terms, not agree(Term, Other)]),
-            ok = canal_lock:release(Term)
-        end
-     || Term <- Terms
-    ].
+    lists:foreach(fun(Term) ->
+        {acquired, 1} = canal_lock:acquire(Term, 1, 1),
+        ?assertEqual([], [{Term, Other} || Other <- Terms, not agree(Term, Other)]),
+        ok = canal_lock:release(Term)
+    end, Terms).
 
 trees(0) ->
     [[], a];
@@ -206,13 +191,10 @@ shared_without_end() ->
     #{from_other_nodes := Terms} = maps:from_list(test_key_terms:by_kind()),
     [There | _] = [Pid || Pid <- Terms, is_pid(Pid)],
     Shared = lists:foldl(fun(_, Part) -> [Part | Part] end, test_setup:in_soak([], There), lists:seq(1, 40)),
-    [
-        begin
-            ?assert(raises_system_limit(fun() -> canal_lock:acquire(Key, 1, 1) end)),
-            ?assert(raises_system_limit(fun() -> canal_lock:release(Key) end))
-        end
-     || Key <- [Shared, {#{}, Shared}]
-    ],
+    lists:foreach(fun(Key) ->
+        ?assert(raises_system_limit(fun() -> canal_lock:acquire(Key, 1, 1) end)),
+        ?assert(raises_system_limit(fun() -> canal_lock:release(Key) end))
+    end, [Shared, {#{}, Shared}]),
     ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()).
 
 raises_system_limit(Fun) ->
@@ -273,21 +255,18 @@ memory_of_copies() ->
     ok = canal_lock:release(db).
 
 deep() ->
-    [
-        begin
-            Key = test_key_terms:deep(Shape, levels()),
-            Encoded = term_to_binary(Key),
-            Deeper = test_key_terms:deep(Shape, levels() + 1),
-            Hold = fun() -> canal_lock:acquire(binary_to_term(Encoded), 1, 1) end,
-            {Holder, {acquired, 1}} = test_worker:start(Hold),
-            ?assertEqual({Shape, full}, {Shape, canal_lock:acquire(Key, 1, 1)}),
-            ?assertEqual({Shape, {acquired, 1}}, {Shape, canal_lock:acquire(Deeper, 1, 1)}),
-            ?assertEqual({Shape, ok}, {Shape, canal_lock:release(Deeper)}),
-            ok = test_worker:kill(Holder),
-            test_await:count(Key, 0)
-        end
-     || Shape <- [tuple, list, tail, map, map_key]
-    ],
+    lists:foreach(fun(Shape) ->
+        Key = test_key_terms:deep(Shape, levels()),
+        Encoded = term_to_binary(Key),
+        Deeper = test_key_terms:deep(Shape, levels() + 1),
+        Hold = fun() -> canal_lock:acquire(binary_to_term(Encoded), 1, 1) end,
+        {Holder, {acquired, 1}} = test_worker:start(Hold),
+        ?assertEqual({Shape, full}, {Shape, canal_lock:acquire(Key, 1, 1)}),
+        ?assertEqual({Shape, {acquired, 1}}, {Shape, canal_lock:acquire(Deeper, 1, 1)}),
+        ?assertEqual({Shape, ok}, {Shape, canal_lock:release(Deeper)}),
+        ok = test_worker:kill(Holder),
+        test_await:count(Key, 0)
+    end, [tuple, list, tail, map, map_key]),
     %% Freeing the keys does not recurse either.
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).

@@ -133,13 +133,10 @@ parent_crashes() ->
     ok = test_manager_crash:await_closed().
 
 exit_signals() ->
-    [
-        begin
-            Manager = start(),
-            {acquired, 1} = acquire(db),
-            exit(Manager, Reason),
-            _ = test_await:exit_reason(Manager),
-            ok = test_manager_crash:await_closed()
-        end
-     || Reason <- [kill, shutdown, {shutdown, meant}, meant]
-    ].
+    lists:foreach(fun(Reason) ->
+        Manager = start(),
+        {acquired, 1} = acquire(db),
+        exit(Manager, Reason),
+        _ = test_await:exit_reason(Manager),
+        ok = test_manager_crash:await_closed()
+    end, [kill, shutdown, {shutdown, meant}, meant]).

@@ -76,29 +76,26 @@ copy(Term) ->
     binary_to_term(term_to_binary(Term)).
 
 all_calls() ->
-    [
-        begin
-            ?assert(test_setup:is_long_key(Make())),
-            Test = self(),
-            ?assertEqual({Kind, {acquired, 1}}, {Kind, canal_lock:acquire(Make(), 1, 1)}),
-            ?assertEqual({Kind, full}, {Kind, canal_lock:acquire(Make(), 1, 1)}),
-            ?assertEqual({Kind, {acquired, 2}}, {Kind, canal_lock:acquire(Make(), 1, 2)}),
-            Count = fun() -> canal_lock:count(Make()) end,
-            ?assertEqual({Kind, {ok, 3}}, {Kind, canal_lock:with_permit(Make(), 3, 1, Count)}),
-            ?assertEqual({Kind, full}, {Kind, canal_lock:with_permit(Make(), 2, 1, Count)}),
-            ?assertEqual({Kind, 2, [1, 1]}, {Kind, canal_lock:count(Make()), canal_lock:buckets(Make(), 1)}),
-            ?assertEqual({Kind, [{Test, 2}]}, {Kind, canal_lock:holders(Make())}),
-            %% Not `?assertEqual': the terms are too long to print.
-            ?assert(canal_lock:held() =:= [{Make(), 2}]),
-            ?assert(canal_lock:keys() =:= [{Make(), 2}]),
-            ?assertEqual({Kind, []}, {Kind, canal_lock:audit()}),
-            ?assertEqual({Kind, ok}, {Kind, canal_lock:release(Make(), 1, 2)}),
-            ?assertEqual({Kind, ok}, {Kind, canal_lock:release(Make())}),
-            ?assertEqual({Kind, {error, not_held}}, {Kind, canal_lock:release(Make())}),
-            ?assertEqual({Kind, 0, []}, {Kind, canal_lock:count(Make()), canal_lock:holders(Make())})
-        end
-     || {Kind, Make} <- long_keys()
-    ].
+    lists:foreach(fun({Kind, Make}) ->
+        ?assert(test_setup:is_long_key(Make())),
+        Test = self(),
+        ?assertEqual({Kind, {acquired, 1}}, {Kind, canal_lock:acquire(Make(), 1, 1)}),
+        ?assertEqual({Kind, full}, {Kind, canal_lock:acquire(Make(), 1, 1)}),
+        ?assertEqual({Kind, {acquired, 2}}, {Kind, canal_lock:acquire(Make(), 1, 2)}),
+        Count = fun() -> canal_lock:count(Make()) end,
+        ?assertEqual({Kind, {ok, 3}}, {Kind, canal_lock:with_permit(Make(), 3, 1, Count)}),
+        ?assertEqual({Kind, full}, {Kind, canal_lock:with_permit(Make(), 2, 1, Count)}),
+        ?assertEqual({Kind, 2, [1, 1]}, {Kind, canal_lock:count(Make()), canal_lock:buckets(Make(), 1)}),
+        ?assertEqual({Kind, [{Test, 2}]}, {Kind, canal_lock:holders(Make())}),
+        %% Not `?assertEqual': the terms are too long to print.
+        ?assert(canal_lock:held() =:= [{Make(), 2}]),
+        ?assert(canal_lock:keys() =:= [{Make(), 2}]),
+        ?assertEqual({Kind, []}, {Kind, canal_lock:audit()}),
+        ?assertEqual({Kind, ok}, {Kind, canal_lock:release(Make(), 1, 2)}),
+        ?assertEqual({Kind, ok}, {Kind, canal_lock:release(Make())}),
+        ?assertEqual({Kind, {error, not_held}}, {Kind, canal_lock:release(Make())}),
+        ?assertEqual({Kind, 0, []}, {Kind, canal_lock:count(Make()), canal_lock:holders(Make())})
+    end, long_keys()).
 
 all_new_at_once() ->
     Large = binary:copy(<<"x">>, 3_000_000),
@@ -155,20 +152,17 @@ acquire_forever(Key) ->
     acquire_forever(Key).
 
 one_table_after_the_other() ->
-    [
-        begin
-            {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(Make(), 1, 1) end),
-            ok = canal_lock:stop(),
-            {ok, _} = canal_lock:start_link(3),
-            ?assertEqual({Kind, 0}, {Kind, canal_lock:count(Make())}),
-            ?assertEqual({Kind, {acquired, 1}}, {Kind, canal_lock:acquire(Make(), 1, 1)}),
-            Late = test_worker:order(Holder, fun() -> canal_lock:release(Make()) end),
-            ?assertEqual({Kind, {error, not_held}}, {Kind, Late}),
-            ok = test_worker:kill(Holder),
-            ?assertEqual({Kind, 1}, {Kind, canal_lock:count(Make())})
-        end
-     || {Kind, Make} <- long_keys()
-    ].
+    lists:foreach(fun({Kind, Make}) ->
+        {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(Make(), 1, 1) end),
+        ok = canal_lock:stop(),
+        {ok, _} = canal_lock:start_link(3),
+        ?assertEqual({Kind, 0}, {Kind, canal_lock:count(Make())}),
+        ?assertEqual({Kind, {acquired, 1}}, {Kind, canal_lock:acquire(Make(), 1, 1)}),
+        Late = test_worker:order(Holder, fun() -> canal_lock:release(Make()) end),
+        ?assertEqual({Kind, {error, not_held}}, {Kind, Late}),
+        ok = test_worker:kill(Holder),
+        ?assertEqual({Kind, 1}, {Kind, canal_lock:count(Make())})
+    end, long_keys()).
 
 freed() ->
     #{memory := Before} = canal_lock:info(),
@@ -252,10 +246,7 @@ long_schedules() ->
 %% Each refused call leaves an unused copy of its key behind, which the next call frees.
 refused_often() ->
     growth(fun() ->
-        [
-            {full, true} = {canal_lock:acquire(long_key(N), 0, 1), erlang:garbage_collect()}
-         || N <- lists:seq(1, ?KEYS)
-        ]
+        [{full, true} = {canal_lock:acquire(long_key(N), 0, 1), erlang:garbage_collect()} || N <- lists:seq(1, ?KEYS)]
     end).
 
 long_key(N) ->

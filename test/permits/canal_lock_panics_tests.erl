@@ -286,18 +286,15 @@ death(Limit, Point) ->
 deaths_without_memory() ->
     Handle = canal_lock_nif:open(1024, 3, false),
     Keys = ?KEYS ++ more_keys(),
-    [
-        begin
-            {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
-            test_fault_injection:arm(memory, 0),
-            ok = test_worker:kill(Dying),
-            %% Counting allocates nothing either.
-            ok = test_await:count(lists:last(Keys), 0),
-            _ = test_fault_injection:disarm(),
-            test_await:nothing_held()
-        end
-     || _ <- lists:seq(1, 20)
-    ],
+    lists:foreach(fun(_) ->
+        {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
+        test_fault_injection:arm(memory, 0),
+        ok = test_worker:kill(Dying),
+        %% Counting allocates nothing either.
+        ok = test_await:count(lists:last(Keys), 0),
+        _ = test_fault_injection:disarm(),
+        test_await:nothing_held()
+    end, lists:seq(1, 20)),
     close(Handle),
     passed.
 

@@ -57,14 +57,11 @@ idle_keys() ->
 any_limit() ->
     Keys = [{key, N} || N <- lists:seq(1, 1000)],
     acquire(Keys),
-    [
-        begin
-            Pieces = key_pieces(Limit),
-            ?assert(at_most(Limit, Pieces)),
-            ?assertEqual({Limit, sorted([{Key, 1} || Key <- Keys])}, {Limit, sorted(lists:append(Pieces))})
-        end
-     || Limit <- [1, 2, 7, 999, 1000, 1001, 1 bsl 40]
-    ].
+    lists:foreach(fun(Limit) ->
+        Pieces = key_pieces(Limit),
+        ?assert(at_most(Limit, Pieces)),
+        ?assertEqual({Limit, sorted([{Key, 1} || Key <- Keys])}, {Limit, sorted(lists:append(Pieces))})
+    end, [1, 2, 7, 999, 1000, 1001, 1 bsl 40]).
 
 large_keys() ->
     Make = [
@@ -115,9 +112,7 @@ audit_beside_death(Tries) ->
     {Holder, acquired} = test_worker:start(fun() -> acquire([{key, N} || N <- lists:seq(1, 20_000)]) end),
     acquire([db]),
     {Differing, _} = traced_call(fun canal_lock:audit/0, fun() ->
-        receive
-            {trace, _, call, {canal_lock_nif, keys, [0, 0, _]}} -> test_worker:kill(Holder)
-        end
+        receive {trace, _, call, {canal_lock_nif, keys, [0, 0, _]}} -> test_worker:kill(Holder) end
     end),
     ok = canal_lock:release(db),
     case Differing of
@@ -169,43 +164,34 @@ any_number() ->
     acquire([db, {app, 1}, "string"]),
     Wanted = [{Key, 1} || Key <- [db, {app, 1}, "string"]],
     Numbers = [0, 1, 2, 1000] ++ [1 bsl Bit - Near || Bit <- [31, 32, 62, 63, 64], Near <- [1, 2]],
-    [
-        begin
-            {_, Keys, _} = canal_lock_nif:keys(0, From, ?LIMIT),
-            ?assertEqual({From, []}, {From, Keys -- Wanted}),
-            {_, Held, _} = canal_lock_nif:held(0, From, self()),
-            ?assertEqual({From, []}, {From, Held -- Wanted}),
-            [
-                begin
-                    ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(0, Holder)}),
-                    ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:holders(0, Holder, db)})
-                end
-             || Displaced <- [false, true],
-                Other <- [0, 1 bsl 40],
-                Holder <- [{Displaced, From, Other}, {Displaced, Other, From}]
-            ]
-        end
-     || From <- Numbers
-    ],
-    [
-        begin
-            ?assertError(badarg, canal_lock_nif:keys(Bad, 0, ?LIMIT)),
-            ?assertError(badarg, canal_lock_nif:keys(0, Bad, ?LIMIT)),
-            ?assertError(badarg, canal_lock_nif:keys(0, 0, Bad)),
-            ?assertError(badarg, canal_lock_nif:held(Bad, 0, self())),
-            ?assertError(badarg, canal_lock_nif:held(0, Bad, self())),
-            ?assertError(badarg, canal_lock_nif:permits(Bad, ?FIRST_HOLDER)),
-            ?assertError(badarg, canal_lock_nif:holders(Bad, ?FIRST_HOLDER, db)),
-            [
-                begin
-                    ?assertError(badarg, canal_lock_nif:permits(0, From)),
-                    ?assertError(badarg, canal_lock_nif:holders(0, From, db))
-                end
-             || From <- [Bad, {false, Bad, 0}, {false, 0, Bad}]
-            ]
-        end
-     || Bad <- [-1, 1.0, atom, 1 bsl 64, [], self()]
-    ],
+    lists:foreach(fun(From) ->
+        {_, Keys, _} = canal_lock_nif:keys(0, From, ?LIMIT),
+        ?assertEqual({From, []}, {From, Keys -- Wanted}),
+        {_, Held, _} = canal_lock_nif:held(0, From, self()),
+        ?assertEqual({From, []}, {From, Held -- Wanted}),
+        [
+            begin
+                ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(0, Holder)}),
+                ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:holders(0, Holder, db)})
+            end
+         || Displaced <- [false, true],
+            Other <- [0, 1 bsl 40],
+            Holder <- [{Displaced, From, Other}, {Displaced, Other, From}]
+        ]
+    end, Numbers),
+    lists:foreach(fun(Bad) ->
+        ?assertError(badarg, canal_lock_nif:keys(Bad, 0, ?LIMIT)),
+        ?assertError(badarg, canal_lock_nif:keys(0, Bad, ?LIMIT)),
+        ?assertError(badarg, canal_lock_nif:keys(0, 0, Bad)),
+        ?assertError(badarg, canal_lock_nif:held(Bad, 0, self())),
+        ?assertError(badarg, canal_lock_nif:held(0, Bad, self())),
+        ?assertError(badarg, canal_lock_nif:permits(Bad, ?FIRST_HOLDER)),
+        ?assertError(badarg, canal_lock_nif:holders(Bad, ?FIRST_HOLDER, db)),
+        lists:foreach(fun(From) ->
+            ?assertError(badarg, canal_lock_nif:permits(0, From)),
+            ?assertError(badarg, canal_lock_nif:holders(0, From, db))
+        end, [Bad, {false, Bad, 0}, {false, 0, Bad}])
+    end, [-1, 1.0, atom, 1 bsl 64, [], self()]),
     ?assertEqual(3, length(canal_lock:keys())).
 
 %% The test opens another table while a process reads the keys of the first one. If the call has already ended, the test

@@ -23,14 +23,11 @@ resize_test_() ->
 down_from_10(Remove) ->
     Holders = holders(10, 2),
     {First, [Sixth | _]} = lists:split(5, Holders),
-    [
-        begin
-            ok = Remove(Holder),
-            test_await:count(db, 10 - Removed),
-            ?assertEqual({Removed, full}, {Removed, acquire(1)})
-        end
-     || {Removed, Holder} <- lists:enumerate(First)
-    ],
+    lists:foreach(fun({Removed, Holder}) ->
+        ok = Remove(Holder),
+        test_await:count(db, 10 - Removed),
+        ?assertEqual({Removed, full}, {Removed, acquire(1)})
+    end, lists:enumerate(First)),
     ok = Remove(Sixth),
     test_await:count(db, 4),
     ?assertEqual({acquired, 5}, acquire(1)),
@@ -98,13 +95,11 @@ several_of_one_holder() ->
     test_await:count(db, 0).
 
 holders(Count, Buckets) ->
-    [
-        begin
-            {Holder, {acquired, N}} = test_worker:start(fun() -> acquire(Buckets) end),
-            Holder
-        end
-     || N <- lists:seq(1, Count)
-    ].
+    Start = fun(N) ->
+        {Holder, {acquired, N}} = test_worker:start(fun() -> acquire(Buckets) end),
+        Holder
+    end,
+    [Start(N) || N <- lists:seq(1, Count)].
 
 %% The table stores nothing per bucket, so calls have nothing to walk over. The case `buckets' of bench/ measures the
 %% cost of calls.

@@ -29,9 +29,7 @@ dying_and_next() ->
     Test = self(),
     Watched = spawn(fun idle/0),
     Dying = spawn_opt(fun() -> hold(Test, Watched) end, [{priority, low}]),
-    receive
-        {Dying, holds} -> ok
-    end,
+    receive {Dying, holds} -> ok end,
     Death = monitor(process, Dying),
     fill(),
     Alive = erlang:system_info(process_count),
@@ -48,9 +46,7 @@ dying_and_next() ->
         {'DOWN', Death, process, Dying, _} -> error(too_early)
     after 0 -> process_flag(priority, low)
     end,
-    receive
-        {'DOWN', Death, process, Dying, killed} -> ok
-    end,
+    receive {'DOWN', Death, process, Dying, killed} -> ok end,
     %% The death is reported now.
     ?assertEqual({[{db, 1}, {http, 1}], full}, {lists:sort(canal_lock:held(Dying)), canal_lock:acquire(http, 1, 1)}),
     ?assertMatch(#{given_back := 0, permits := 2}, canal_lock:info()),
@@ -76,9 +72,7 @@ idle() ->
 
 ask(Pid, Ask) ->
     Pid ! {self(), Ask},
-    receive
-        {Pid, Answer} -> Answer
-    end.
+    receive {Pid, Answer} -> Answer end.
 
 fill() ->
     try spawn(fun idle/0) of

@@ -79,14 +79,11 @@ acquire_and_release(Left, Key) ->
 
 keys_of_the_dead() ->
     #{memory := Before} = canal_lock:info(),
-    [
-        begin
-            Keys = [{Round, N} || N <- lists:seq(1, 1000)],
-            {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 1, 1) || Key <- Keys] end),
-            ok = test_worker:kill(Holder)
-        end
-     || Round <- lists:seq(1, 100)
-    ],
+    lists:foreach(fun(Round) ->
+        Keys = [{Round, N} || N <- lists:seq(1, 1000)],
+        {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 1, 1) || Key <- Keys] end),
+        ok = test_worker:kill(Holder)
+    end, lists:seq(1, 100)),
     test_await:permits(0),
     is_freed(Before).
 
@@ -110,20 +107,17 @@ held_keys_survive() ->
 
 %% A former holder still has a record with the old address of the key.
 comes_back() ->
-    [
-        begin
-            {acquired, 1} = canal_lock:acquire(Key, 1, 1),
-            ok = canal_lock:release(Key),
-            ok = canal_lock_manager:sweep(),
-            ?assertMatch({Name, #{keys := 0}}, {Name, canal_lock:info()}),
-            ?assertEqual({Name, {error, not_held}}, {Name, canal_lock:release(Key)}),
-            ?assertEqual({Name, 0}, {Name, canal_lock:count(Key)}),
-            ?assertEqual({Name, {acquired, 1}}, {Name, canal_lock:acquire(Key, 1, 1)}),
-            ?assertEqual({Name, full}, {Name, canal_lock:acquire(Key, 1, 1)}),
-            ok = canal_lock:release(Key)
-        end
-     || {Name, Key} <- test_key_terms:all()
-    ].
+    lists:foreach(fun({Name, Key}) ->
+        {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+        ok = canal_lock:release(Key),
+        ok = canal_lock_manager:sweep(),
+        ?assertMatch({Name, #{keys := 0}}, {Name, canal_lock:info()}),
+        ?assertEqual({Name, {error, not_held}}, {Name, canal_lock:release(Key)}),
+        ?assertEqual({Name, 0}, {Name, canal_lock:count(Key)}),
+        ?assertEqual({Name, {acquired, 1}}, {Name, canal_lock:acquire(Key, 1, 1)}),
+        ?assertEqual({Name, full}, {Name, canal_lock:acquire(Key, 1, 1)}),
+        ok = canal_lock:release(Key)
+    end, test_key_terms:all()).
 
 %% With 5000 keys, many stay idle for longer than a pass takes. Two workers of a pair use the same key at the same time,
 %% before, during and after the visit of the sweep.

@@ -28,7 +28,7 @@ sweep() ->
     [?assert(enough(pass(fun() -> canal_lock_nif:sweep_step(Handle, 256) end), 20_000)) || _ <- [1, 2]],
     ?assertMatch(#{keys := 0}, canal_lock:info()),
     Empty = pass(fun() -> canal_lock_nif:sweep_step(Handle, 256) end),
-    ok = take(20_000),
+    ok = hold(20_000),
     Held = pass(fun() -> canal_lock_nif:sweep_step(Handle, 256) end),
     ?assert(enough(Held - Empty, 20_000)),
     %% No step takes much more than its budget.
@@ -138,7 +138,7 @@ use(Keys) ->
     _ = [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, Keys)],
     ok.
 
-take(Keys) ->
+hold(Keys) ->
     _ = [{acquired, _} = canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, Keys)],
     ok.
 

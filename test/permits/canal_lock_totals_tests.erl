@@ -86,20 +86,17 @@ not_held() ->
 
 given_back() ->
     acquire(db, 1),
-    [
-        begin
-            {Holder, _} = test_worker:start(fun() -> [acquire(Key, Permits) || {Key, Permits} <- Held] end),
-            All = lists:sum([Permits || {_, Permits} <- Held]),
-            does(#{given_back => All, permits => -All}, fun() -> test_worker:kill(Holder) end)
-        end
-     || Held <- [
-            [],
-            [{db, 1}],
-            [{db, 7}],
-            [{db, 1}, {other, 2}, {"string", 3}, {#{}, 4}, {{a, b}, 5}],
-            [{{key, N}, 1} || N <- lists:seq(1, 1000)]
-        ]
-    ],
+    lists:foreach(fun(Held) ->
+        {Holder, _} = test_worker:start(fun() -> [acquire(Key, Permits) || {Key, Permits} <- Held] end),
+        All = lists:sum([Permits || {_, Permits} <- Held]),
+        does(#{given_back => All, permits => -All}, fun() -> test_worker:kill(Holder) end)
+    end, [
+        [],
+        [{db, 1}],
+        [{db, 7}],
+        [{db, 1}, {other, 2}, {"string", 3}, {#{}, 4}, {{a, b}, 5}],
+        [{{key, N}, 1} || N <- lists:seq(1, 1000)]
+    ]),
     {Half, _} = test_worker:start(fun() -> acquire(db, 4) end),
     does(#{released => 2, given_back => 2, permits => -4}, fun() ->
         test_worker:release_then_die(Half, fun() -> [ok = canal_lock:release(db) || _ <- [1, 2]] end)

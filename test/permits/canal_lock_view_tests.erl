@@ -104,20 +104,17 @@ nothing_done() ->
     views_show(#{self() => #{}, Holder => #{db => 3, {app, 1} => 1}}).
 
 kinds() ->
-    [
-        begin
-            {acquired, 1} = canal_lock:acquire(Term, 1, 1),
-            [{FromKeys, 1}] = canal_lock:keys(),
-            [{FromHeld, 1}] = canal_lock:held(),
-            {_, [{FromElsewhere, 1}]} = held_seen_from_elsewhere(),
-            Self = self(),
-            ?assertEqual({Name, [{Self, 1}]}, {Name, canal_lock:holders(Term)}),
-            [?assertEqual({Name, true}, {Name, Back =:= Term}) || Back <- [FromKeys, FromHeld, FromElsewhere]],
-            %% A release accepts the returned key.
-            ?assertEqual({Name, ok}, {Name, canal_lock:release(FromKeys)})
-        end
-     || {Name, Term} <- test_key_terms:all()
-    ].
+    lists:foreach(fun({Name, Term}) ->
+        {acquired, 1} = canal_lock:acquire(Term, 1, 1),
+        [{FromKeys, 1}] = canal_lock:keys(),
+        [{FromHeld, 1}] = canal_lock:held(),
+        {_, [{FromElsewhere, 1}]} = held_seen_from_elsewhere(),
+        Self = self(),
+        ?assertEqual({Name, [{Self, 1}]}, {Name, canal_lock:holders(Term)}),
+        [?assertEqual({Name, true}, {Name, Back =:= Term}) || Back <- [FromKeys, FromHeld, FromElsewhere]],
+        %% A release accepts the returned key.
+        ?assertEqual({Name, ok}, {Name, canal_lock:release(FromKeys)})
+    end, test_key_terms:all()).
 
 held_seen_from_elsewhere() ->
     Self = self(),
@@ -130,14 +127,11 @@ kinds_at_once() ->
 %% `=:=' does not recurse on the C stack. The assertions print no keys, because some are too large.
 deep() ->
     Shapes = [{Shape, fun() -> test_key_terms:deep(Shape, ?LEVELS) end} || Shape <- [tuple, list, tail, map, map_key]],
-    [
-        begin
-            {Worker, Answers} = test_worker:start(fun() -> is_returned(Make()) end),
-            ?assertEqual({Name, #{keys => true, held => true, holders => true}}, {Name, Answers}),
-            ok = test_worker:kill(Worker)
-        end
-     || {Name, Make} <- Shapes ++ mixed() ++ wide()
-    ],
+    lists:foreach(fun({Name, Make}) ->
+        {Worker, Answers} = test_worker:start(fun() -> is_returned(Make()) end),
+        ?assertEqual({Name, #{keys => true, held => true, holders => true}}, {Name, Answers}),
+        ok = test_worker:kill(Worker)
+    end, Shapes ++ mixed() ++ wide()),
     test_await:permits(0),
     ok = canal_lock_manager:sweep().
 
@@ -240,13 +234,10 @@ views_show(Holdings) ->
     [?assert({Pid, same(Held, canal_lock:held(Pid))} =:= {Pid, true}) || {Pid, Held} <- maps:to_list(Holdings)],
     ?assert(same(maps:get(self(), Holdings, #{}), canal_lock:held())),
     ?assert(same(Sums, canal_lock:keys())),
-    [
-        begin
-            ?assert(same(holders(Key, Holdings), canal_lock:holders(Key))),
-            ?assert(canal_lock:count(Key) =:= Sum)
-        end
-     || {Key, Sum} <- sample(maps:to_list(Sums))
-    ],
+    lists:foreach(fun({Key, Sum}) ->
+        ?assert(same(holders(Key, Holdings), canal_lock:holders(Key))),
+        ?assert(canal_lock:count(Key) =:= Sum)
+    end, sample(maps:to_list(Sums))),
     ?assertEqual([], canal_lock:audit()),
     #{permits := Permits, holders := Holders} = canal_lock:info(),
     ?assertEqual({permits(Holdings), holders(Holdings)}, {Permits, Holders}).

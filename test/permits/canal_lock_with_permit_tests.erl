@@ -118,25 +118,20 @@ inside(Key) ->
             end)
         end)
     end),
-    receive
-        {inside, Process} -> Process
-    end.
+    receive {inside, Process} -> Process end.
 
 killed() ->
-    [
-        begin
-            Process = inside(Key),
-            ?assertMatch(#{permits := 2}, canal_lock:info()),
-            ?assertEqual(full, canal_lock:with_permit(Key, 1, 1, fun() -> not_called end)),
-            exit(Process, Reason),
-            test_await:down([Process]),
-            [test_await:count(K, 0) || K <- [Key, {Key, nested}]],
-            ?assertEqual({ok, acquired}, canal_lock:with_permit(Key, 1, 1, fun() -> acquired end)),
-            test_await:nothing_held(),
-            no_permits()
-        end
-     || {Key, Reason} <- [{db, kill}, {#{}, meant}]
-    ].
+    lists:foreach(fun({Key, Reason}) ->
+        Process = inside(Key),
+        ?assertMatch(#{permits := 2}, canal_lock:info()),
+        ?assertEqual(full, canal_lock:with_permit(Key, 1, 1, fun() -> not_called end)),
+        exit(Process, Reason),
+        test_await:down([Process]),
+        [test_await:count(K, 0) || K <- [Key, {Key, nested}]],
+        ?assertEqual({ok, acquired}, canal_lock:with_permit(Key, 1, 1, fun() -> acquired end)),
+        test_await:nothing_held(),
+        no_permits()
+    end, [{db, kill}, {#{}, meant}]).
 
 %% The fun must not do this, but it affects no other holder.
 releases_its_own() ->

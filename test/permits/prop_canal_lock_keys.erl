@@ -18,7 +18,8 @@
 
 one_key_iff_identical_test_() ->
     test_setup:tests([
-        {"P9: two random terms are one key if and only if they are =:=", fun() -> check(prop_one_key_iff_identical(), ?CASES) end}
+        {"P9: two random terms are one key if and only if they are =:=",
+            fun() -> check(prop_one_key_iff_identical(), ?CASES) end}
     ]).
 
 check(Property, Cases) ->

@@ -116,9 +116,7 @@ prop_as_the_model(Names, Slots) ->
     Keys = proper_types:vector(?KEYS, oneof(Names)),
     proper:forall(Keys, fun(Chosen) ->
         Start = test_model:new(lists:usort(Chosen), Slots),
-        proper:forall(proper_statem:commands(?MODULE, Start), fun(Commands) ->
-            run(Commands, Slots)
-        end)
+        proper:forall(proper_statem:commands(?MODULE, Start), fun(Commands) -> run(Commands, Slots) end)
     end).
 
 run(Commands = [{init, Start} | _], Slots) ->
@@ -167,8 +165,8 @@ command(Model) ->
             {3, call(end_manager, [oneof([killed, crashes, killed, crashes, shut_down])])},
             {start_weight(Model), call(start, [oneof([plain, keeping, keeping, keeping]), range(1, 9)])}
         ] ++
-            [{2, call(release, [Who, Of])} || {Who, Of} <- test_model:permits(Model)] ++
-            [{1, call(die, [Who, death(Key)])} || {Who, _} <- test_model:permits(Model)] ++
+            [{2, call(release, [Holder, Held])} || {Holder, Held} <- test_model:permits(Model)] ++
+            [{1, call(die, [Holder, death(Key)])} || {Holder, _} <- test_model:permits(Model)] ++
             connection_commands(Model)
     ).
 
@@ -256,17 +254,17 @@ is_asynchronous(Function, _) -> lists:member(Function, [die, end_manager, cut, s
 %% The visible state, in the terms of the model.
 look(Names) ->
     Terms = [term(Name) || Name <- Names],
-    {Pids, Holders} = lists:unzip([{Pid, Who} || [Pid, Who] <- ets:match(?MODULE, {{who, '$1'}, '$2'})]),
+    {Pids, Holders} = lists:unzip([{Pid, Holder} || [Pid, Holder] <- ets:match(?MODULE, {{who, '$1'}, '$2'})]),
     case on(place(), fun() -> look_here(Terms, Pids) end) of
         closed ->
             closed;
         Look = #{keys := Keys, counts := Counts, buckets := Buckets, holders := HoldersOf, held := Held} ->
-            Who = fun(Pid) -> proplists:get_value(Pid, lists:zip(Pids, Holders), {unknown, Pid}) end,
+            HolderOf = fun(Pid) -> proplists:get_value(Pid, lists:zip(Pids, Holders), {unknown, Pid}) end,
             Look#{
                 keys := named(Keys),
                 counts := lists:zip(Names, Counts),
                 buckets := lists:zip(Names, Buckets),
-                holders := lists:zip(Names, [lists:sort([{Who(Pid), N} || {Pid, N} <- Of]) || Of <- HoldersOf]),
+                holders := lists:zip(Names, [lists:sort([{HolderOf(Pid), N} || {Pid, N} <- Of]) || Of <- HoldersOf]),
                 held := lists:sort([{Holder, named(Of)} || {Holder, [_ | _] = Of} <- lists:zip(Holders, Held)])
             }
     end.

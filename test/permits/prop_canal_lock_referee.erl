@@ -80,15 +80,12 @@ step({die, Number}, MaxPer, Workers) ->
     #{Number := {Worker, _}} = Workers,
     ok = test_worker:kill(Worker),
     After = Workers#{Number := {test_worker:start(), []}},
-    [
-        begin
-            Left = length([Key || {_, Held} <- maps:values(After), Key <- Held, Key =:= Released]),
-            test_await:count(Released, Left),
-            %% The whole vector: its sum is right for a moment before the referee has finished.
-            test_await:value(canal_lock:buckets(Released, MaxPer), fun() -> referee_buckets(Released, MaxPer) end)
-        end
-     || Released <- [db, {app, 1}]
-    ],
+    lists:foreach(fun(Released) ->
+        Left = length([Key || {_, Held} <- maps:values(After), Key <- Held, Key =:= Released]),
+        test_await:count(Released, Left),
+        %% The whole vector: its sum is right for a moment before the referee has finished.
+        test_await:value(canal_lock:buckets(Released, MaxPer), fun() -> referee_buckets(Released, MaxPer) end)
+    end, [db, {app, 1}]),
     {{dead, dead}, After}.
 
 answers(Worker, Call, Key, MaxPer, Buckets) ->

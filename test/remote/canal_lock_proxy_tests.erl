@@ -233,23 +233,20 @@ another_connection([There, Here]) ->
     test_remote:nothing_is_left(There).
 
 node_killed([There, _]) ->
-    [
-        begin
-            Here = test_nodes:start(),
-            test_nodes:connect(Here, There),
-            Waits = Wait(Here),
-            ok = test_nodes:kill(Here),
-            Resume(Waits),
-            test_remote:nothing_is_left(There)
-        end
-     || {Wait, Resume} <- [
-            {fun(Here) -> waits_at_manager(There, Here) end, fun(_) -> test_remote:resume_manager(There) end},
-            {
-                fun(Here) -> waits_at_proxy(There, Here) end,
-                fun({_, _, Proxy}) -> test_remote:resume(There, Proxy) end
-            }
-        ]
-    ].
+    lists:foreach(fun({Wait, Resume}) ->
+        Here = test_nodes:start(),
+        test_nodes:connect(Here, There),
+        Waits = Wait(Here),
+        ok = test_nodes:kill(Here),
+        Resume(Waits),
+        test_remote:nothing_is_left(There)
+    end, [
+        {fun(Here) -> waits_at_manager(There, Here) end, fun(_) -> test_remote:resume_manager(There) end},
+        {
+            fun(Here) -> waits_at_proxy(There, Here) end,
+            fun({_, _, Proxy}) -> test_remote:resume(There, Proxy) end
+        }
+    ]).
 
 proxy_killed([There, Here]) ->
     {Holder, Proxy} = holder_and_proxy(There, Here, 2),
@@ -287,24 +284,21 @@ represents_another() ->
 %% All permits are in one piece of the answer. The proxy dies after some of them have been read.
 inspected_while_dying() ->
     Holder = test_setup:remote_pid(1),
-    [
-        begin
-            Proxy = test_worker:start(),
-            {acquired, 1} = test_worker:order(Proxy, fun() ->
-                ok = canal_lock_nif:represent(Holder),
-                hd([canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, 1_000)])
-            end),
-            Reader = test_worker:start(),
-            Sent = test_worker:send_order(Reader, fun() ->
-                lists:usort([Pid || _ <- lists:seq(1, 20), {Pid, _, _} <- test_setup:permits()])
-            end),
-            spin_us(37 * Round rem 3_000),
-            ok = test_worker:kill(Proxy),
-            ?assertEqual([], test_await:answer(Sent) -- [Holder]),
-            ok = test_worker:kill(Reader)
-        end
-     || Round <- lists:seq(1, 100)
-    ].
+    lists:foreach(fun(Round) ->
+        Proxy = test_worker:start(),
+        {acquired, 1} = test_worker:order(Proxy, fun() ->
+            ok = canal_lock_nif:represent(Holder),
+            hd([canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, 1_000)])
+        end),
+        Reader = test_worker:start(),
+        Sent = test_worker:send_order(Reader, fun() ->
+            lists:usort([Pid || _ <- lists:seq(1, 20), {Pid, _, _} <- test_setup:permits()])
+        end),
+        spin_us(37 * Round rem 3_000),
+        ok = test_worker:kill(Proxy),
+        ?assertEqual([], test_await:answer(Sent) -- [Holder]),
+        ok = test_worker:kill(Reader)
+    end, lists:seq(1, 100)).
 
 spin_us(Duration_us) ->
     End = erlang:monotonic_time(microsecond) + Duration_us,
@@ -428,9 +422,7 @@ suspended_in_acquire(There, Holder, Proxy, Length) ->
     Key = fun() -> binary:copy(<<"x">>, Length) end,
     Outcome = test_nodes:send_order(Holder, fun() -> canal_lock:acquire_on(Name, Key(), 3, 1) end),
     Permits = test_nodes:order(Suspender, fun() ->
-        receive
-            {trace, Proxy, call, _} -> true = erlang:suspend_process(Proxy, [asynchronous])
-        end,
+        receive {trace, Proxy, call, _} -> true = erlang:suspend_process(Proxy, [asynchronous]) end,
         %% The suspension takes effect after the native call.
         test_await:value({status, suspended}, fun() -> process_info(Proxy, status) end),
         1 = erlang:trace(Proxy, false, [call]),

@@ -171,15 +171,12 @@ leaves_nothing_behind([There, Here | _]) ->
     {_, Pid} = Holder = test_nodes:worker(Here),
     Name = test_nodes:name(There),
     Cycles = fun() ->
-        [
-            begin
-                [{acquired, _} = canal_lock:acquire_on(Name, Key, 2, 1) || Key <- [db, {app, N}, db]],
-                full = canal_lock:acquire_on(Name, db, 2, 1),
-                [ok = canal_lock:release_on(Name, Key) || Key <- [db, db, {app, N}]],
-                {error, not_held} = canal_lock:release_on(Name, db)
-            end
-         || N <- lists:seq(1, ?CYCLES)
-        ],
+        lists:foreach(fun(N) ->
+            [{acquired, _} = canal_lock:acquire_on(Name, Key, 2, 1) || Key <- [db, {app, N}, db]],
+            full = canal_lock:acquire_on(Name, db, 2, 1),
+            [ok = canal_lock:release_on(Name, Key) || Key <- [db, db, {app, N}]],
+            {error, not_held} = canal_lock:release_on(Name, db)
+        end, lists:seq(1, ?CYCLES)),
         process_info(self(), [messages, message_queue_len])
     end,
     Before = monitors(Holder),
@@ -216,20 +213,17 @@ monitors({Node, Pid}) ->
 deaths([There, Here, Elsewhere]) ->
     Survivor = test_nodes:worker(Elsewhere),
     [{acquired, _} = test_remote:acquire(Survivor, There, Key) || Key <- [db, {key, 1}]],
-    [
-        begin
-            Holder = test_nodes:worker(Here),
-            Keys = [db, db, {key, 1}, {key, 2} | [{more, M} || M <- lists:seq(1, 10)]],
-            [{acquired, _} = test_remote:acquire(Holder, There, Key) || Key <- Keys],
-            ?assertEqual(3, test_remote:count(There, db)),
-            ok = die(Way, Holder),
-            Left = [{db, 1}, {{key, 1}, 1}, {{key, 2}, 0}],
-            [test_remote:await_count(There, Key, Count) || {Key, Count} <- Left],
-            Expected = length(Keys) * N,
-            ?assertMatch(#{permits := 2, holders := 1, given_back := Expected}, test_remote:info(There))
-        end
-     || {N, Way} <- lists:enumerate([normal, shutdown, meant, {error, meant}, kill, linked, signal])
-    ],
+    lists:foreach(fun({N, Way}) ->
+        Holder = test_nodes:worker(Here),
+        Keys = [db, db, {key, 1}, {key, 2} | [{more, M} || M <- lists:seq(1, 10)]],
+        [{acquired, _} = test_remote:acquire(Holder, There, Key) || Key <- Keys],
+        ?assertEqual(3, test_remote:count(There, db)),
+        ok = die(Way, Holder),
+        Left = [{db, 1}, {{key, 1}, 1}, {{key, 2}, 0}],
+        [test_remote:await_count(There, Key, Count) || {Key, Count} <- Left],
+        Expected = length(Keys) * N,
+        ?assertMatch(#{permits := 2, holders := 1, given_back := Expected}, test_remote:info(There))
+    end, lists:enumerate([normal, shutdown, meant, {error, meant}, kill, linked, signal])),
     {_, Pid} = Survivor,
     test_await:value([Pid], fun() -> represented(There) end).
 
@@ -419,13 +413,10 @@ exits([There, Here, Elsewhere]) ->
         {{Reason, {canal_lock, acquire_on, [Node, db, 3, 1]}}, {Reason, {canal_lock, release_on, [Node, db]}}}
     end,
     Unknown = 'nobody@127.0.0.1',
-    [
-        begin
-            test_nodes:connect_by_themselves(Here, ByThemselves),
-            ?assertEqual(Exits(Unknown, {nodedown, Unknown}), Call(Unknown))
-        end
-     || ByThemselves <- [false, true]
-    ],
+    lists:foreach(fun(ByThemselves) ->
+        test_nodes:connect_by_themselves(Here, ByThemselves),
+        ?assertEqual(Exits(Unknown, {nodedown, Unknown}), Call(Unknown))
+    end, [false, true]),
     Without = test_nodes:name(Elsewhere),
     ?assertEqual(Exits(Without, noproc), Call(Without)),
     %% The manager is killed while a call waits for it.
@@ -438,17 +429,11 @@ exits([There, Here, Elsewhere]) ->
     ?assertEqual([{messages, []}], test_nodes:order(Holder, fun() -> process_info(self(), [messages]) end)).
 
 nodes_end([There]) ->
-    [
-        begin
-            Here = test_nodes:start(),
-            test_nodes:connect(Here, There),
-            [
-                {acquired, _} = test_remote:acquire(test_nodes:worker(Here), There, Key)
-             || Key <- [db, app, db]
-            ],
-            3 = length(test_remote:proxies(There)),
-            ok = End(Here),
-            test_remote:nothing_is_left(There)
-        end
-     || End <- [fun test_nodes:stop/1, fun test_nodes:kill/1]
-    ].
+    lists:foreach(fun(End) ->
+        Here = test_nodes:start(),
+        test_nodes:connect(Here, There),
+        [{acquired, _} = test_remote:acquire(test_nodes:worker(Here), There, Key) || Key <- [db, app, db]],
+        3 = length(test_remote:proxies(There)),
+        ok = End(Here),
+        test_remote:nothing_is_left(There)
+    end, [fun test_nodes:stop/1, fun test_nodes:kill/1]).

@@ -1,29 +1,31 @@
-%% P4 at all moments: holders that are linked, out of memory, suspended, asleep or up to the neck in messages die in any
-%% way, alone and together, in their calls and between them; and nothing is lost and nothing comes back twice.
+%% P4 at random moments: holders that are linked, out of memory, suspended, hibernating or with a full mailbox die in
+%% every way, alone and together, during calls and between them. No permit is lost and none is released twice.
 -module(canal_lock_death_storm_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
--export([wait_on/0]).
+-export([wait_for_end/0]).
+
+-import(test_setup, [spin/1, hold_forever/0]).
 
 -define(CAPACITY, 40).
 
 -define(ROUNDS, 10).
-%% Of each way to die, in a round.
+%% Holders of each way to die, in a round.
 -define(HOLDERS, 5).
 
-%% Processes at a time, how many of them are linked to each other, and how many die in all.
+%% Processes at a time, processes that are linked to each other, and deaths in all.
 -define(WORKERS, 40).
--define(FAMILY, 4).
+-define(GROUP, 4).
 -define(DEATHS, 500).
 
 -define(FIRST_CALLS, 5_000).
 
-%% How many hold at once, and room for them.
+%% Holders at once, and a process table for them.
 -define(VERY_MANY, 200_000).
--define(ROOM, ["+P", "262144"]).
+-define(PROCESS_LIMIT, ["+P", "262144"]).
 
-%% Words of heap for a process that must not have more, as a shell or a connection may be told.
+%% Heap limit of a process, in words.
 -define(HEAP_LIMIT, 20_000).
 
 death_storm_test_() ->
@@ -31,15 +33,15 @@ death_storm_test_() ->
         test_setup:on_schedulers(["+P", "4096"], [
             {Title, fun() -> test_storm:play(capacities(), Storm) end}
          || {Title, Storm} <- [
-                {"P4: every way to die, of those who hold and wait", fun every_way/0},
-                {"P4: every way to die, in the middle of things", fun in_the_middle/0},
-                {"P4: killed before, in and after their first calls", fun around_the_first_call/0},
-                {"P4: with a million messages", fun full_mailboxes/0},
-                {"P4, P8: who comes later has the places of the dead", fun places_of_the_dead/0}
+                {"P4: every way to die, of waiting holders", fun every_way/0},
+                {"P4: every way to die, during calls", fun during_calls/0},
+                {"P4: killed before, in and after the first call", fun around_the_first_call/0},
+                {"P4: a holder with a million messages in its mailbox", fun full_mailboxes/0},
+                {"P4, P8: later holders use the slots of dead ones", fun slots_of_dead_holders/0}
             ]
         ]),
-        %% Measured here on a busy machine: all was free within 10 to 15 us after the last of them was gone.
-        test_setup:on_schedulers(?ROOM, [{"P4: 200,000 at once", fun very_many/0}])
+        %% Measured on a busy machine: all permits were released 10 to 15 us after the last death.
+        test_setup:on_schedulers(?PROCESS_LIMIT, [{"P4: 200,000 holders that die at once", fun very_many/0}])
     ].
 
 capacities() ->
@@ -51,13 +53,13 @@ keys() ->
 random_key() ->
     lists:nth(rand:uniform(length(keys())), keys()).
 
-%% How a holder waits for its end, and how that comes.
+%% How a holder waits for its end, and how the test ends it.
 ways() ->
     [
         {killed, fun(Holder) -> exit(Holder, kill) end},
         {signalled, fun(Holder) -> exit(Holder, meant) end},
         {out_of_memory, fun(Holder) -> Holder ! grow end},
-        {by_a_link, fun(Holder) -> Holder ! lose_a_friend end},
+        {by_a_link, fun(Holder) -> Holder ! linked_process_dies end},
         {ends, fun(Holder) -> Holder ! 'end' end},
         {fails, fun(Holder) -> Holder ! fail end},
         {in_its_messages, fun(Holder) -> exit(Holder, kill) end},
@@ -71,26 +73,26 @@ every_way() ->
     [round_of_all_ways() || _ <- lists:seq(1, test_setup:times(?ROUNDS))].
 
 round_of_all_ways() ->
-    Born = [birth(Way, End) || {Way, End} <- ways(), _ <- lists:seq(1, ?HOLDERS)],
-    Known = [{Holder, test_await:answer(Ref, Monitor)} || {{Holder, Monitor}, Ref, _, _} <- Born],
+    Started = [start(Way, End) || {Way, End} <- ways(), _ <- lists:seq(1, ?HOLDERS)],
+    Known = [{Holder, test_await:answer(Ref, Monitor)} || {{Holder, Monitor}, Ref, _, _} <- Started],
     ok = test_storm:records_agree(Known),
-    %% Some of them first, one by one: the books agree on the others.
-    {First, Last} = lists:partition(fun(_) -> rand:uniform(2) =:= 1 end, Born),
+    %% Some of them die one by one: the records of the others stay exact.
+    {First, Last} = lists:partition(fun(_) -> rand:uniform(2) =:= 1 end, Started),
     [ends(Monitored, Way, End) || {Monitored, _, Way, End} <- First],
     Left = [{Holder, proplists:get_value(Holder, Known)} || {{Holder, _}, _, _, _} <- Last],
     Out = lists:sum([Permits || {_, Held} <- Left, Permits <- maps:values(Held)]),
     test_await:permits(Out),
     ok = test_storm:records_agree(Left),
-    %% And the others at once.
+    %% The others die at once.
     [End(Holder) || {{Holder, _}, _, _, End} <- Last],
     [test_await:reason(Monitored) || {Monitored, _, _, _} <- Last],
     [test_await:count(Key, 0) || Key <- keys()].
 
-birth(Way, End) ->
+start(Way, End) ->
     Test = self(),
     Ref = make_ref(),
     Live = fun() ->
-        Held = take(rand:uniform(6), #{}),
+        Held = acquire(rand:uniform(6), #{}),
         prepare(Way),
         Test ! {Ref, Held},
         wait(Way)
@@ -104,13 +106,13 @@ ends({Holder, _} = Monitored, Way, End) ->
     },
     ?assertEqual({Way, maps:get(Way, Reasons, killed)}, {Way, test_await:reason(Monitored)}).
 
-take(0, Held) ->
+acquire(0, Held) ->
     Held;
-take(Left, Held) ->
+acquire(Left, Held) ->
     Key = lists:nth(rand:uniform(2), [random_key(), {own, self(), Left}]),
     case canal_lock:acquire(Key, ?CAPACITY, 1) of
-        {acquired, _} -> take(Left - 1, maps:update_with(Key, fun(N) -> N + 1 end, 1, Held));
-        full -> take(Left, Held)
+        {acquired, _} -> acquire(Left - 1, maps:update_with(Key, fun(N) -> N + 1 end, 1, Held));
+        full -> acquire(Left, Held)
     end.
 
 prepare(out_of_memory) -> limit_heap();
@@ -121,17 +123,17 @@ limit_heap() ->
     process_flag(max_heap_size, #{size => ?HEAP_LIMIT, kill => true, error_logger => false}).
 
 wait(Way) when Way =:= asleep; Way =:= woken; Way =:= released ->
-    erlang:hibernate(?MODULE, wait_on, []);
+    erlang:hibernate(?MODULE, wait_for_end, []);
 wait(_) ->
-    wait_on().
+    wait_for_end().
 
-wait_on() ->
+wait_for_end() ->
     receive
         grow ->
             grow([]);
-        lose_a_friend ->
+        linked_process_dies ->
             spawn_link(fun() -> exit(lost) end),
-            wait_on();
+            wait_for_end();
         release ->
             [ok = canal_lock:release(Key) || {Key, Permits} <- canal_lock:held(), _ <- lists:seq(1, Permits)];
         fail ->
@@ -143,117 +145,109 @@ wait_on() ->
 grow(List) ->
     grow([List | List]).
 
-%% Families of processes that take and give die as a whole when one of them dies: of a signal, of its memory, or while
-%% it is suspended.
-in_the_middle() ->
+%% Groups of linked processes acquire and release. A whole group dies when one member dies: by a signal, at its heap
+%% limit, or while it is suspended.
+during_calls() ->
     #{given_back := Before} = canal_lock:info(),
-    Families = [family() || _ <- lists:seq(1, ?WORKERS div ?FAMILY)],
-    Last = in_the_middle(test_setup:times(?DEATHS), Families),
-    [end_family(killed, Family) || Family <- Last],
-    ?assertMatch(#{given_back := Some} when Some > Before + ?DEATHS, canal_lock:info()).
+    Groups = [group() || _ <- lists:seq(1, ?WORKERS div ?GROUP)],
+    Last = during_calls(test_setup:times(?DEATHS), Groups),
+    [end_group(killed, Group) || Group <- Last],
+    ?assertMatch(#{given_back := Count} when Count > Before + ?DEATHS, canal_lock:info()).
 
-in_the_middle(Left, Families) when Left =< 0 ->
-    Families;
-in_the_middle(Left, [First | Others]) ->
+during_calls(Left, Groups) when Left =< 0 ->
+    Groups;
+during_calls(Left, [First | Others]) ->
     spin(rand:uniform(20_000)),
-    end_family(lists:nth(rand:uniform(4), [killed, signalled, suspended, left_alone]), First),
-    in_the_middle(Left - ?FAMILY, Others ++ [family()]).
+    end_group(lists:nth(rand:uniform(4), [killed, signalled, suspended, heap_limit]), First),
+    during_calls(Left - ?GROUP, Others ++ [group()]).
 
-family() ->
-    {Eldest, _} = Monitored = spawn_monitor(fun live_on/0),
-    Siblings = [
+group() ->
+    {Leader, _} = Monitored = spawn_monitor(fun acquire_until_dead/0),
+    Others = [
         spawn_monitor(fun() ->
-            link(Eldest),
-            live_on()
+            link(Leader),
+            acquire_until_dead()
         end)
-     || _ <- lists:seq(2, ?FAMILY)
+     || _ <- lists:seq(2, ?GROUP)
     ],
-    [Monitored | Siblings].
+    [Monitored | Others].
 
-%% Its heap grows with each call, so that its memory ends in any of them.
-live_on() ->
+%% The heap grows with each call, so that it can reach its limit in any call.
+acquire_until_dead() ->
     limit_heap(),
-    take_and_give([], []).
+    acquire_and_release([], []).
 
-take_and_give(Held, Ballast) ->
+acquire_and_release(Held, Ballast) ->
     Key = random_key(),
     case rand:uniform(2) of
         1 ->
             case canal_lock:acquire(Key, ?CAPACITY, 1) of
-                {acquired, N} -> take_and_give([Key | Held], [N, Held | Ballast]);
-                full -> take_and_give(Held, Ballast)
+                {acquired, N} -> acquire_and_release([Key | Held], [N, Held | Ballast]);
+                full -> acquire_and_release(Held, Ballast)
             end;
         2 when Held =/= [] ->
             ok = canal_lock:release(hd(Held)),
-            take_and_give(tl(Held), Ballast);
+            acquire_and_release(tl(Held), Ballast);
         2 ->
-            take_and_give(Held, [Held | Ballast])
+            acquire_and_release(Held, [Held | Ballast])
     end.
 
-end_family(How, [{Eldest, _} | _] = Family) ->
+end_group(How, [{Leader, _} | _] = Group) ->
     case How of
-        killed -> exit(Eldest, kill);
-        signalled -> exit(Eldest, meant);
-        suspended -> suspend(Eldest) andalso exit(Eldest, kill);
-        left_alone -> it_runs_out_of_memory
+        killed -> exit(Leader, kill);
+        signalled -> exit(Leader, meant);
+        suspended -> suspend(Leader) andalso exit(Leader, kill);
+        heap_limit -> reached_by_itself
     end,
-    [test_await:reason(Member) || Member <- Family].
+    [test_await:reason(Member) || Member <- Group].
 
-%% What it holds stays.
+%% A suspended holder keeps its permits.
 suspend(Pid) ->
     try erlang:suspend_process(Pid) of
         true ->
             Held = lists:sort(canal_lock:held(Pid)),
             spin(rand:uniform(20_000)),
             Still = lists:sort(canal_lock:held(Pid)),
-            %% Unless it has been killed meanwhile, with its family.
+            %% Unless it has been killed with its group.
             ?assertEqual([], [{Held, Still} || Held =/= Still, is_process_alive(Pid)]),
             true
     catch
         error:badarg -> true
     end.
 
-%% At all moments around the acquire that makes a process a holder, which is when its death begins to be watched.
+%% Kills at random moments around the acquire that makes a process a holder and starts its monitor.
 around_the_first_call() ->
     Times = test_setup:times(?FIRST_CALLS),
     Acquired = counters:new(1, []),
     Holders = [killed_around_the_first_call(Acquired) || _ <- lists:seq(1, Times)],
     test_await:down(Holders),
     [test_await:count(Key, 0) || Key <- [first, second]],
-    %% There were some of both.
-    ?assertMatch(Some when Some > 0 andalso Some < Times, counters:get(Acquired, 1)).
+    %% Some were killed before their acquire, and some after it.
+    ?assertMatch(N when N > 0 andalso N < Times, counters:get(Acquired, 1)).
 
 killed_around_the_first_call(Acquired) ->
     Holder = spawn(fun() ->
         {acquired, _} = canal_lock:acquire(first, 1_000_000, 1),
         ok = counters:add(Acquired, 1, 1),
         {acquired, _} = canal_lock:acquire(second, 1_000_000, 1),
-        receive
-        after infinity -> ok
-        end
+        hold_forever()
     end),
     spin(rand:uniform(5000)),
     exit(Holder, kill),
     Holder.
 
-spin(0) -> ok;
-spin(Turns) -> spin(Turns - 1).
-
 full_mailboxes() ->
-    [
-        begin
-            {Holder, Monitor} = spawn_opt(fun() -> hold_under(Messages) end, [monitor, {message_queue_data, Kept}]),
-            test_await:value([1, 2], fun() -> [canal_lock:count(Key) || Key <- [db, "string"]] end),
-            ?assertEqual({message_queue_len, Messages}, process_info(Holder, message_queue_len)),
-            End(Holder),
-            ?assertEqual({Monitor, Reason}, {Monitor, test_await:reason({Holder, Monitor})}),
-            [test_await:count(Key, 0) || Key <- [db, "string"]]
-        end
-     || {Messages, Kept, End, Reason} <- [
-            {1_000_000, on_heap, fun(Holder) -> exit(Holder, kill) end, killed},
-            {100_000, off_heap, fun(Holder) -> Holder ! 'end' end, normal}
-        ]
-    ].
+    lists:foreach(fun({Messages, Kept, End, Reason}) ->
+        {Holder, Monitor} = spawn_opt(fun() -> hold_under(Messages) end, [monitor, {message_queue_data, Kept}]),
+        test_await:value([1, 2], fun() -> [canal_lock:count(Key) || Key <- [db, "string"]] end),
+        ?assertEqual({message_queue_len, Messages}, process_info(Holder, message_queue_len)),
+        End(Holder),
+        ?assertEqual({Monitor, Reason}, {Monitor, test_await:reason({Holder, Monitor})}),
+        [test_await:count(Key, 0) || Key <- [db, "string"]]
+    end, [
+        {1_000_000, on_heap, fun(Holder) -> exit(Holder, kill) end, killed},
+        {100_000, off_heap, fun(Holder) -> Holder ! 'end' end, normal}
+    ]).
 
 hold_under(Messages) ->
     {acquired, 1} = canal_lock:acquire(db, ?CAPACITY, 1),
@@ -261,9 +255,7 @@ hold_under(Messages) ->
     flood(Messages),
     ok = canal_lock:release({app, 1}),
     [{acquired, _} = canal_lock:acquire("string", ?CAPACITY, 1) || _ <- [1, 2]],
-    receive
-        'end' -> ok
-    end.
+    receive 'end' -> ok end.
 
 flood(0) ->
     ok;
@@ -271,8 +263,8 @@ flood(Left) ->
     self() ! {message, Left},
     flood(Left - 1).
 
-%% All places have been taken before. A thousand new ones would be 64 bytes each at least.
-places_of_the_dead() ->
+%% All slots have been used before. A thousand new ones would take at least 64 bytes each.
+slots_of_dead_holders() ->
     #{memory := Before} = canal_lock:info(),
     Holders = [
         element(1, test_worker:start(fun() -> {acquired, _} = canal_lock:acquire(many, 1000, 1) end))
@@ -288,9 +280,7 @@ very_many() ->
     Parent = test_worker:start(),
     Hold = fun() ->
         {acquired, _} = canal_lock:acquire(db, ?VERY_MANY, 1),
-        receive
-        after infinity -> ok
-        end
+        hold_forever()
     end,
     test_worker:send_order(Parent, fun() -> [spawn_link(Hold) || _ <- lists:seq(1, ?VERY_MANY)], born end),
     test_await:count(db, ?VERY_MANY),

@@ -1,5 +1,5 @@
-%% P1, P4 and P10 with many processes of other nodes at once, while managers, connections, holders and a node go: what
-%% the holders know of is what is on record, and nothing is left when they are dead.
+%% P1, P4 and P10 with many processes of other nodes at once, while managers, connections, holders and a node fail: the
+%% records agree with what the holders know, and nothing is left when they are dead.
 -module(canal_lock_remote_storm_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -8,19 +8,19 @@
 -define(CAPACITY, 4).
 -define(KEYS, [db, {app, 1}, #{rare => "map"}]).
 
-%% Of each node.
+%% Per node.
 -define(PROCESSES, 15).
 
-%% Of each node, all at once.
+%% Per node, all at once.
 -define(HOLDERS, 5000).
 
 -define(CRASHES, 100).
--define(BLOWS, 40).
+-define(FAULTS, 40).
 
-%% What has to be granted between one of them and the next.
+%% Permits that are granted between two crashes or faults.
 -define(GRANTS_BETWEEN, 25).
 
-%% Where the processes of a node count what they hold.
+%% Indexes of the counters in which the processes of a node count their permits.
 -define(OVER_ALLOCATED, 1).
 -define(OF_KEY(N), (1 + N)).
 
@@ -29,16 +29,16 @@ storm_test_() ->
         test_remote:tests(3, ?KEPT, test_setup:schedulers(Schedulers), [
             {Title ++ integer_to_list(Schedulers), Test}
          || {Title, Test} <- [
-                {"P1, P4, P10: the manager crashes again and again: each holder has what it knows of; schedulers: ",
+                {"P1, P4, P10: holders keep exactly their permits while the manager crashes often; schedulers: ",
                     fun crashes/1},
-                {"P4, P10: managers, connections, holders and nodes go: nothing is left; schedulers: ",
-                    fun everything_goes/1}
+                {"P4, P10: managers, connections, holders and nodes fail, and nothing is left; schedulers: ",
+                    fun everything_fails/1}
             ]
         ])
      || Schedulers <- test_setup:schedulers()
     ] ++ [
         test_remote:tests(3, ?KEPT, [
-            {"P4: thousands of holders are killed, disconnected and connected again: nothing is left", fun masses/1}
+            {"P4: thousands of holders are killed, disconnected and connected again, and nothing is left", fun masses/1}
         ])
     ]).
 
@@ -47,7 +47,7 @@ crashes([There, Here | _]) ->
     crash(test_setup:times(?CRASHES), There),
     Known = lists:sort(stop_storm(Storm)),
     ?assert(length(Known) > 0),
-    %% Some of those that died on purpose may still be on record.
+    %% The deaths of some processes may not be handled yet.
     Recorded = fun() -> test_nodes:call(There, fun() -> lists:sort(test_setup:permits()) end) end,
     test_await:value(Known, Recorded),
     Counted = test_nodes:call(Here, fun() -> tuple_to_list(counted()) end),
@@ -69,24 +69,21 @@ await_grants(There) ->
         test_await:value(true, fun() -> maps:get(granted, canal_lock:info()) >= Before + ?GRANTS_BETWEEN end)
     end).
 
-everything_goes([There, Here, Elsewhere]) ->
+everything_fails([There, Here, Elsewhere]) ->
     Ends = [fun test_nodes:kill/1, fun test_nodes:shut_down/1],
     Doomed = [test_nodes:start() || _ <- Ends],
     [test_nodes:connect(Node, There) || Node <- Doomed],
     Nodes = [Here, Elsewhere | Doomed],
     [test_nodes:connect_by_themselves(Node, true) || Node <- [There | Nodes]],
     Storm = start_storm(There, Nodes),
-    [blow(There, [Here, Elsewhere]) || _ <- lists:seq(1, test_setup:times(?BLOWS))],
-    [
-        begin
-            await_grants(There),
-            ok = End(Node)
-        end
-     || {End, Node} <- lists:zip(Ends, Doomed)
-    ],
+    [cause_fault(There, [Here, Elsewhere]) || _ <- lists:seq(1, test_setup:times(?FAULTS))],
+    lists:foreach(fun({End, Node}) ->
+        await_grants(There),
+        ok = End(Node)
+    end, lists:zip(Ends, Doomed)),
     _ = stop_storm([Worker || {Node, _} = Worker <- Storm, not lists:member(Node, Doomed)]),
-    Living = lists:append([test_nodes:call(Node, fun processes/0) || Node <- [Here, Elsewhere]]),
-    test_await:value([], fun() -> [Pid || {Pid, _} <- test_remote:proxies(There)] -- Living end),
+    Alive = lists:append([test_nodes:call(Node, fun processes/0) || Node <- [Here, Elsewhere]]),
+    test_await:value([], fun() -> [Pid || {Pid, _} <- test_remote:proxies(There)] -- Alive end),
     ?assertEqual([], test_nodes:call(There, fun canal_lock:audit/0)),
     [test_nodes:kill_workers(Node) || Node <- [Here, Elsewhere]],
     test_remote:nothing_is_left(There).
@@ -112,7 +109,7 @@ masses([There, Here, Elsewhere]) ->
             fun([OfHere, OfElsewhere]) ->
                 test_nodes:cut(Here, There),
                 test_await:value(Count, Held),
-                %% They are alive, and come back over the next connection.
+                %% The holders are alive and acquire again over the next connection.
                 test_nodes:connect(Here, There),
                 again(Here, OfHere),
                 ?assertEqual(2 * Count, Held()),
@@ -123,7 +120,7 @@ masses([There, Here, Elsewhere]) ->
         ]
     ).
 
-%% Processes of a node that each acquire a permit, and again each time they are told to.
+%% Processes of a node that each acquire a permit, and another one on each request.
 holders(Name, Count) ->
     Test = self(),
     Holders = [spawn(fun() -> hold(Test, Name, {key, N rem 100}) end) || N <- lists:seq(1, Count)],
@@ -131,9 +128,7 @@ holders(Name, Count) ->
 
 hold(Test, Name, Key) ->
     Test ! {self(), canal_lock:acquire_on(Name, Key, 1_000_000, 1)},
-    receive
-        {again, Next} -> hold(Next, Name, Key)
-    end.
+    receive {again, Next} -> hold(Next, Name, Key) end.
 
 again(Node, Holders) ->
     test_nodes:call(Node, fun() ->
@@ -144,7 +139,7 @@ again(Node, Holders) ->
 kill_all(Node, Holders) ->
     test_nodes:call(Node, fun() -> test_worker:kill(Holders) end).
 
-blow(There, Nodes) ->
+cause_fault(There, Nodes) ->
     await_grants(There),
     Node = lists:nth(rand:uniform(length(Nodes)), Nodes),
     case rand:uniform(4) of
@@ -162,12 +157,12 @@ disconnect(One, Other) ->
     Name = test_nodes:name(Other),
     test_nodes:call(One, fun() -> erlang:disconnect_node(Name) end).
 
-%% Processes that acquire, release and have others die, until they are stopped; then each tells what it holds.
+%% Processes that acquire, release and kill others until they are stopped. Then each returns what it holds.
 start_storm(There, Nodes) ->
     Name = test_nodes:name(There),
     [test_nodes:call(Node, fun count_from_0/0) || Node <- Nodes],
     Workers = [test_nodes:worker(Node) || Node <- Nodes, _ <- lists:seq(1, ?PROCESSES)],
-    %% Nobody waits for the end of it: it takes as long as it takes.
+    %% The order has no time limit, so the test does not wait for its answer.
     Order = fun(Pid) -> test_worker:send_order(Pid, fun() -> put(?MODULE, storm(Name, [])) end) end,
     [test_nodes:call(Node, fun() -> Order(Pid) end) || {Node, Pid} <- Workers],
     Workers.
@@ -183,7 +178,7 @@ counted() ->
     Counters = persistent_term:get(?MODULE),
     list_to_tuple([atomics:get(Counters, N) || N <- lists:seq(1, ?OF_KEY(length(?KEYS)))]).
 
-%% A process has one permit of a key at most: so it knows what it has after each answer and each exit.
+%% A process has at most one permit of a key, so it knows its permits after each answer and each exit.
 storm(Node, Held) ->
     receive
         stop_storm -> [{self(), Key, 1} || Key <- Held]
@@ -193,15 +188,15 @@ storm(Node, Held) ->
     end.
 
 act(1, Node, Key, Held) ->
-    %% Dies in full possession.
+    %% A child dies as a holder.
     {Child, Monitor} = spawn_monitor(fun() ->
-        [forget(K) || K <- acquire(Node, Key, [])],
+        [subtract(K) || K <- acquire(Node, Key, [])],
         exit(kill)
     end),
     _ = test_await:reason({Child, Monitor}),
     Held;
 act(2, Node, Key, Held) ->
-    %% Dies at any moment.
+    %% A child is killed at a random moment.
     {Child, Monitor} = spawn_monitor(fun() -> canal_lock:acquire_on(Node, Key, ?CAPACITY, 1) end),
     [erlang:yield() || _ <- lists:seq(1, rand:uniform(100))],
     exit(Child, kill),
@@ -216,7 +211,7 @@ act(_, Node, Key, Held) ->
 acquire(Node, Key, Held) ->
     case test_remote:attempt(fun() -> canal_lock:acquire_on(Node, Key, ?CAPACITY, 1) end) of
         {acquired, N} when N =< ?CAPACITY ->
-            know(Key),
+            add(Key),
             [Key | Held];
         full ->
             Held;
@@ -225,10 +220,10 @@ acquire(Node, Key, Held) ->
     end.
 
 release(Node, Key, Held) ->
-    forget(Key),
+    subtract(Key),
     release_again(Node, Key, lists:delete(Key, Held)).
 
-%% Without a manager, nothing has changed.
+%% If no manager runs, nothing has changed.
 release_again(Node, Key, Held) ->
     case test_remote:attempt(fun() -> canal_lock:release_on(Node, Key) end) of
         ok -> Held;
@@ -237,30 +232,28 @@ release_again(Node, Key, Held) ->
         {exit, Reason} -> release_again(Node, Key, after_exit(Reason, Held))
     end.
 
-%% Without a connection all is void.
+%% Without a connection, all permits are void.
 after_exit({{nodedown, _}, _}, Held) ->
     pause(),
-    [forget(Key) || Key <- Held],
+    [subtract(Key) || Key <- Held],
     [];
 after_exit(_, Held) ->
     pause(),
     Held.
 
-%% Gives the processor to those who put things right.
+%% Lets the processes run that restart the manager or the connection.
 pause() ->
-    receive
-    after 1 -> ok
-    end.
+    receive after 1 -> ok end.
 
-%% Between the grant and the release, so that there are never more of these than permits out.
-know(Key) ->
+%% Counts only between grant and release, so the counter never exceeds the permits that are held.
+add(Key) ->
     Counters = persistent_term:get(?MODULE),
     case atomics:add_get(Counters, index(Key), 1) of
         N when N =< ?CAPACITY -> ok;
         _ -> atomics:add(Counters, ?OVER_ALLOCATED, 1)
     end.
 
-forget(Key) ->
+subtract(Key) ->
     atomics:sub(persistent_term:get(?MODULE), index(Key), 1).
 
 index(Key) ->

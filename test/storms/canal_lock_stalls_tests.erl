@@ -1,11 +1,11 @@
-%% For how long other processes wait for a scheduler while we have work: at most 1 ms, as docs/inside.md says. Times
-%% need patience and a machine with little else to do, so this is tried by `make soak' only. What does not depend on
-%% time is in canal_lock_timeslice_tests.
+%% The longest time for which other processes wait for a scheduler while the library works: at most 1 ms, as
+%% docs/inside.md says. Only `make soak' runs this test, because it measures times and needs an idle machine.
+%% canal_lock_timeslice_tests has the tests that do not depend on time.
 %%
-%% A VM with one scheduler has a process that yields all the time, and notes the longest time from one turn to the next.
-%% Another process does the work. What else the machine does makes that time longer and never shorter, so the best of
-%% five rounds counts. The control is a process that does nothing of ours: the time beside it is what the VM gives to a
-%% process at a time, and what the machine adds. It may come on top.
+%% In a VM with one scheduler, a waiter yields all the time and records its longest wait. A worker does the work. Other
+%% load of the machine can only lengthen the wait, so the best of five rounds counts. In the control round the worker
+%% does not call the library: its longest wait is the timeslice of the VM plus the load of the machine. It is added to
+%% the limit.
 -module(canal_lock_stalls_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -19,7 +19,7 @@
 stalls_test_() ->
     case os:getenv("CANAL_LOCK_SOAK") of
         false -> [];
-        _ -> {timeout, 3600, {"no work of ours keeps a scheduler for more than 1 ms", fun stalls/0}}
+        _ -> {timeout, 3600, {"no work of the library blocks a scheduler for more than 1 ms", fun stalls/0}}
     end.
 
 stalls() ->
@@ -31,8 +31,8 @@ stalls() ->
     [{_, Control} | _] = Stalls,
     ?assertEqual([], [Stall || {_, Us} = Stall <- Stalls, Us > ?LIMIT_US + Control]).
 
-%% By its title: what comes before the work; the work, which gets what has come of that, and the process that waits;
-%% and what that process does first, and at each turn.
+%% For each title: `before' prepares; `work' gets its result and the waiter; `first' is what the waiter does first, and
+%% `turn' what it does each time before it yields.
 works() ->
     [
         {"control", work(fun count_down/0)},
@@ -69,7 +69,7 @@ work(Before, Work) ->
 
 stall_us(#{before := Before, work := Work, first := First, turn := Turn}) ->
     test_setup:in_a_vm(["+S", "1:1", "+P", "1000000"], fun() ->
-        %% To load a module takes milliseconds of a scheduler, which is not what is measured.
+        %% Loading a module takes milliseconds of a scheduler. The measurement must not include it.
         ok = application:load(canal_lock),
         {ok, Modules} = application:get_key(canal_lock, modules),
         ok = code:ensure_modules_loaded(Modules),
@@ -77,7 +77,7 @@ stall_us(#{before := Before, work := Work, first := First, turn := Turn}) ->
         Test = self(),
         Waiter = spawn_link(fun() ->
             First(),
-            %% What that has left is not to be collected at a turn.
+            %% The measurement must not include the collection of this garbage.
             true = erlang:garbage_collect(),
             Test ! {self(), ready},
             Test ! {self(), longest_wait(Turn)}
@@ -93,9 +93,7 @@ stall_us(#{before := Before, work := Work, first := First, turn := Turn}) ->
     end).
 
 answer(Pid) ->
-    receive
-        {Pid, Answer} -> Answer
-    end.
+    receive {Pid, Answer} -> Answer end.
 
 longest_wait(Turn) ->
     longest_wait(Turn, erlang:monotonic_time(), 0).
@@ -131,9 +129,7 @@ held_keys() ->
     Holder = spawn(fun() ->
         hold(?KEYS),
         Test ! {self(), held},
-        receive
-            stop -> ok
-        end
+        receive stop -> ok end
     end),
     held = answer(Holder),
     Holder.

@@ -1,51 +1,51 @@
-%% The run that finds leaks: for an hour, or as many minutes as are asked for, keys of all kinds come and go, holders
-%% are born and die, here and on another node, tables are kept and adopted, closed and opened, and others look on.
-%% scripts/soak.sh starts it.
+%% The soak run that finds memory leaks, started by scripts/soak.sh. For the given number of minutes (default 60),
+%% processes acquire and release keys of all kinds, holders start and die on two nodes, tables are kept and adopted,
+%% closed and opened, and other processes call the views.
 %%
-%% There are three nodes: this one keeps the minutes; another is churned, so that its memory is that of the library
-%% and of what uses it; and on the third live the holders from elsewhere.
+%% There are three nodes: this one measures; the second one has the table, so that its memory is that of the library and
+%% its users; the third one has the remote holders.
 -module(soak_churn).
 
 -export([main/1]).
 
-%% Few places, so that all of them are taken from the beginning.
+%% A small process table, so that all slots are in use from the beginning.
 -define(PROCESS_LIMIT, "4096").
 
 -define(OPTIONS, #{keep_on_crash => true, sweep_interval_ms => 100}).
 -define(MAX_PER, 3).
 
-%% So often all of them pause, and it is looked how much is left of what they have done.
+%% The processes pause at this interval, and the run measures the memory that is left.
 -define(BETWEEN_PAUSES_MS, 5000).
 -define(PRINT_MS, 60_000).
 
-%% A tenth of the time: by then the allocators of the VM have their reserves.
+%% The first tenth of the time, in which the allocators of the VM fill their reserves.
 -define(WARM_UP, 10).
 
-%% Between the medians of the first and the last quarter of what comes after that, all of them in pauses. What the VM
-%% has given out to others than processes, so to the library, wavers by 0.1 MiB then. What it has from the operating
-%% system goes with the most that was ever in use at a time, and so with the load of the machine. The least that could
-%% leak for each pair is some bytes: hundreds of MiB in an hour.
+%% The allowed growth between the medians of the first and the last quarter of the samples after the warm-up. `system',
+%% memory that the VM has allocated for other users than processes, such as the library, varies by 0.1 MiB. `resident'
+%% depends on the highest use at any time, and so on the load of the machine. The smallest leak per acquire and release
+%% is some bytes: hundreds of MiB in an hour.
 -define(MAX_GROWTH, #{system => 1024 * 1024, resident => 40 * 1024 * 1024}).
 
-%% Who churns.
+%% Processes of each role.
 -define(CHURNERS, 3).
--define(NURSERIES, 2).
--define(FROM_ELSEWHERE, 4).
+-define(PARENTS, 2).
+-define(REMOTE_HOLDERS, 4).
 
-%% Keys taken and given between two pauses, and holders at a time.
+%% Pairs of acquire and release between two pauses, and holders at a time.
 -define(BATCH, 100).
--define(BIRTHS, 20).
+-define(HOLDERS, 20).
 
-%% A manager reigns for half of it, on average.
--define(REIGN_MS, 500).
+%% The longest time from the start of a manager to its end; on average half of it.
+-define(LIFETIME_MS, 500).
 
-%% What has been done, in counters; who is doing something, and whether to go on.
+%% Counters of the work, the number of busy processes, and the flag to continue.
 -define(PAIRS, 1).
 -define(DEATHS, 2).
--define(LOOKS, 3).
+-define(VIEWS, 3).
 -define(TABLES, 4).
 -define(BUSY, 5).
--define(GO_ON, 6).
+-define(CONTINUE, 6).
 
 -spec main([string()]) -> no_return().
 main([Minutes]) ->
@@ -63,65 +63,61 @@ churn(Duration_ms) ->
     ok = test_nodes:connect(There, Here),
     [test_nodes:connect_by_themselves(Node, true) || Node <- [There, Here]],
     [test_nodes:call(Node, fun make_counters/0) || Node <- [There, Here]],
-    {_, Ruler} = test_remote:start_manager(There, ?OPTIONS),
+    {_, Parent} = test_remote:start_manager(There, ?OPTIONS),
     Name = test_nodes:name(There),
-    start(Here, [fun() -> churn_from_elsewhere(Name) end || _ <- lists:seq(1, ?FROM_ELSEWHERE)]),
+    start(Here, [fun() -> churn_remotely(Name) end || _ <- lists:seq(1, ?REMOTE_HOLDERS)]),
     start(There, [
-        fun look/0
-        | [fun churn_keys/0 || _ <- lists:seq(1, ?CHURNERS)] ++ [fun bear/0 || _ <- lists:seq(1, ?NURSERIES)]
+        fun call_views/0
+        | [fun churn_keys/0 || _ <- lists:seq(1, ?CHURNERS)] ++ [fun start_holders/0 || _ <- lists:seq(1, ?PARENTS)]
     ]),
-    test_nodes:call(There, fun() -> test_worker:send_order(Ruler, fun() -> again(fun rule/0) end) end),
+    test_nodes:call(There, fun() -> test_worker:send_order(Parent, fun() -> repeat(fun replace_manager/0) end) end),
     Level = test_nodes:call(There, fun test_storm:level/0),
     io:format("~s~n", [
-        "minutes      pairs     deaths   looks tables  resident kB   table kB      VM kB   atoms processes ports"
+        "minutes      pairs     deaths   views tables  resident kB   table kB      VM kB   atoms processes ports"
     ]),
-    Samples = watch([There, Here], Level, erlang:monotonic_time(millisecond), Duration_ms, ?PRINT_MS),
+    Samples = samples([There, Here], Level, erlang:monotonic_time(millisecond), Duration_ms, ?PRINT_MS),
     [test_nodes:stop(Node) || Node <- [There, Here]],
     judge(Samples).
 
 make_counters() ->
-    persistent_term:put(?MODULE, counters:new(?GO_ON, [])).
+    persistent_term:put(?MODULE, counters:new(?CONTINUE, [])).
 
-add(What, Times) ->
-    counters:add(persistent_term:get(?MODULE), What, Times).
+add(Counter, Times) ->
+    counters:add(persistent_term:get(?MODULE), Counter, Times).
 
-done(What) ->
-    counters:get(persistent_term:get(?MODULE), What).
+done(Counter) ->
+    counters:get(persistent_term:get(?MODULE), Counter).
 
-%% Each of these does the same again and again, when it is told to go on.
-start(Node, Lives) ->
-    test_nodes:call(Node, fun() -> [spawn(fun() -> again(Life) end) || Life <- Lives] end).
+%% Each process repeats its work while the flag says to continue.
+start(Node, Works) ->
+    test_nodes:call(Node, fun() -> [spawn(fun() -> repeat(Work) end) || Work <- Works] end).
 
-again(Life) ->
+repeat(Work) ->
     add(?BUSY, 1),
-    done(?GO_ON) =:= 1 andalso Life(),
+    done(?CONTINUE) =:= 1 andalso Work(),
     add(?BUSY, -1),
     pause(),
-    again(Life).
+    repeat(Work).
 
-%% So that there is as much of everything in use at all times, and others have their turn.
+%% Lets the other processes run, so that memory use stays even.
 pause() ->
-    receive
-    after 1 -> ok
-    end.
+    receive after 1 -> ok end.
 
-%% --- what is seen of it ----------------------------------------------------------------------------------------------
+%%% Measurement
 
-%% What is left in each pause.
-watch(Nodes = [There | _], Level, Start_ms, Duration_ms, Print_ms) ->
-    [test_nodes:call(Node, fun() -> add(?GO_ON, 1) end) || Node <- Nodes],
-    receive
-    after ?BETWEEN_PAUSES_MS -> ok
-    end,
+%% The memory in each pause.
+samples(Nodes = [There | _], Level, Start_ms, Duration_ms, Print_ms) ->
+    [test_nodes:call(Node, fun() -> add(?CONTINUE, 1) end) || Node <- Nodes],
+    receive after ?BETWEEN_PAUSES_MS -> ok end,
     Sample = test_nodes:call(There, fun sample/0),
-    [test_nodes:call(Node, fun() -> add(?GO_ON, -1) end) || Node <- Nodes],
+    [test_nodes:call(Node, fun() -> add(?CONTINUE, -1) end) || Node <- Nodes],
     [test_nodes:call(Node, fun() -> test_await:value(0, fun() -> done(?BUSY) end) end) || Node <- Nodes],
     InPause = test_nodes:call(There, fun() -> in_pause(Level) end),
     Elapsed_ms = erlang:monotonic_time(millisecond) - Start_ms,
     Elapsed_ms < Print_ms orelse print(Elapsed_ms, Nodes, Sample),
     Next_ms = ?PRINT_MS * (1 + Elapsed_ms div ?PRINT_MS),
     case Elapsed_ms < Duration_ms of
-        true -> [InPause | watch(Nodes, Level, Start_ms, Duration_ms, Next_ms)];
+        true -> [InPause | samples(Nodes, Level, Start_ms, Duration_ms, Next_ms)];
         false -> [InPause]
     end.
 
@@ -133,34 +129,34 @@ in_pause(Level) ->
 sample() ->
     [
         test_setup:resident_bytes(),
-        account(),
+        table_memory(),
         erlang:memory(total),
         erlang:system_info(atom_count),
         erlang:system_info(process_count),
         erlang:system_info(port_count)
     ].
 
-%% There may be no table at the moment.
-account() ->
+%% Waits until a table is open.
+table_memory() ->
     try
         maps:get(memory, canal_lock:info())
     catch
         error:badarg ->
             pause(),
-            account()
+            table_memory()
     end.
 
 print(Elapsed_ms, Nodes = [There, _], [Resident, Table, Total | Others]) ->
-    [Looks, Tables] = [sum([There], What) || What <- [?LOOKS, ?TABLES]],
-    [Pairs, Deaths] = [sum(Nodes, What) || What <- [?PAIRS, ?DEATHS]],
+    [Views, Tables] = [sum([There], Counter) || Counter <- [?VIEWS, ?TABLES]],
+    [Pairs, Deaths] = [sum(Nodes, Counter) || Counter <- [?PAIRS, ?DEATHS]],
     io:format(
         "~7b ~10b ~10b ~7b ~6b ~12b ~10b ~10b ~7b ~9b ~5b~n",
-        [Elapsed_ms div 60_000, Pairs, Deaths, Looks, Tables] ++
+        [Elapsed_ms div 60_000, Pairs, Deaths, Views, Tables] ++
             [Bytes div 1024 || Bytes <- [Resident, Table, Total]] ++ Others
     ).
 
-sum(Nodes, What) ->
-    lists:sum([test_nodes:call(Node, fun() -> done(What) end) || Node <- Nodes]).
+sum(Nodes, Counter) ->
+    lists:sum([test_nodes:call(Node, fun() -> done(Counter) end) || Node <- Nodes]).
 
 judge(Samples) ->
     Warm = lists:nthtail(length(Samples) div ?WARM_UP, Samples),
@@ -182,9 +178,9 @@ judge(Samples) ->
 median(List) ->
     lists:nth((length(List) + 1) div 2, lists:sort(List)).
 
-%% --- what happens ----------------------------------------------------------------------------------------------------
+%%% Work
 
-%% Whatever is held of a table is void when there is none any more.
+%% Stops when the table is closed: its permits are void.
 while_open(Do) ->
     try
         Do()
@@ -192,8 +188,7 @@ while_open(Do) ->
         error:badarg -> closed
     end.
 
-%% One process that lives on: keys that are there all the time, and keys that come once, of the cheap kind and of all
-%% kinds.
+%% A process that stays alive and uses keys that always exist, and one-shot keys of the cheap kinds and of all kinds.
 churn_keys() ->
     while_open(fun() -> [pair(key()) || _ <- lists:seq(1, ?BATCH)] end),
     add(?PAIRS, ?BATCH).
@@ -212,7 +207,7 @@ any_term() ->
     Terms = terms(),
     element(rand:uniform(tuple_size(Terms)), Terms).
 
-%% Made once per process, for it takes its time.
+%% Created once per process, because it takes long.
 terms() ->
     case get(?MODULE) of
         undefined ->
@@ -229,13 +224,13 @@ pair(Key) ->
         full -> full
     end.
 
-%% Holders of one key and of very many, each of which dies of its own accord or is killed, at any moment.
-bear() ->
-    Keys = [{unique(), any_term()} || _ <- lists:seq(1, 2 * ?BIRTHS)],
-    Holders = [spawn_monitor(fun() -> hold(Keys) end) || _ <- lists:seq(1, ?BIRTHS)],
+%% Holders of 1 to 300 keys. Each of them exits or is killed at a random moment.
+start_holders() ->
+    Keys = [{unique(), any_term()} || _ <- lists:seq(1, 2 * ?HOLDERS)],
+    Holders = [spawn_monitor(fun() -> hold(Keys) end) || _ <- lists:seq(1, ?HOLDERS)],
     [exit(Holder, kill) || {Holder, _} <- Holders, rand:uniform(2) =:= 1],
     [test_await:reason(Holder) || Holder <- Holders],
-    add(?DEATHS, ?BIRTHS).
+    add(?DEATHS, ?HOLDERS).
 
 hold(Keys) ->
     while_open(fun() ->
@@ -245,42 +240,38 @@ hold(Keys) ->
         [canal_lock:release(Key) || Key <- lists:sublist(Keys, rand:uniform(Count))]
     end).
 
-look() ->
+call_views() ->
     while_open(fun() ->
         [canal_lock:held(Pid) || {Pid, _} <- canal_lock:holders(any_term())],
         [canal_lock:holders(Key) || {Key, _} <- lists:sublist(canal_lock:keys(), 10)],
         [canal_lock:held(), canal_lock:audit(), canal_lock:info()]
     end),
-    add(?LOOKS, 1).
+    add(?VIEWS, 1).
 
-%% Managers crash, and their tables are adopted; or they end, and theirs are closed; and connections are lost.
-rule() ->
-    receive
-    after rand:uniform(?REIGN_MS) -> ok
-    end,
+%% Managers crash and their tables are adopted, or they stop and their tables are closed. Connections are lost.
+replace_manager() ->
+    receive after rand:uniform(?LIFETIME_MS) -> ok end,
     case rand:uniform(20) of
         1 -> [erlang:disconnect_node(Node) || Node <- nodes()];
-        2 -> succeed(fun canal_lock:stop/0);
-        _ -> succeed(fun() -> test_manager_crash:kill(whereis(canal_lock)) end)
+        2 -> restart_after(fun canal_lock:stop/0);
+        _ -> restart_after(fun() -> test_manager_crash:kill(whereis(canal_lock)) end)
     end.
 
-succeed(End) ->
+restart_after(End) ->
     Manager = whereis(canal_lock),
     ok = End(),
-    receive
-        {'EXIT', Manager, _} -> ok
-    end,
+    _ = test_await:exit_reason(Manager),
     {ok, _} = canal_lock:start_link(?MAX_PER, ?OPTIONS),
     add(?TABLES, 1).
 
-%% Processes of another node, each of which has some permits and dies.
-churn_from_elsewhere(Node) ->
+%% Processes on another node that acquire permits and die.
+churn_remotely(Node) ->
     Keys = [any_term() || _ <- lists:seq(1, rand:uniform(3))],
-    Holder = spawn_monitor(fun() -> hold_from_elsewhere(Node, Keys) end),
+    Holder = spawn_monitor(fun() -> hold_remotely(Node, Keys) end),
     rand:uniform(4) > 1 orelse exit(element(1, Holder), kill),
     _ = test_await:reason(Holder),
     add(?DEATHS, 1).
 
-hold_from_elsewhere(Node, Keys) ->
+hold_remotely(Node, Keys) ->
     [test_remote:attempt(fun() -> canal_lock:acquire_on(Node, Key, ?MAX_PER, 1) end) || Key <- Keys],
     test_remote:attempt(fun() -> canal_lock:release_on(Node, hd(Keys)) end).

@@ -1,13 +1,12 @@
-%% Everything that the native library does, once or a few times: for tools that watch its memory, and make a VM a
-%% hundred times as slow (scripts/valgrind_nif.sh). What comes out is tested elsewhere; here it is checked that it was
-%% done.
+%% Makes each call of the native library a few times, for tools that check its memory and make a VM 100 times as slow
+%% (scripts/valgrind_nif.sh). Other tests check the answers; this module only checks that the calls succeed.
 -module(soak_every_call).
 
 -export([run/0]).
 
 -define(MAX_PER, 1000).
 
-%% Holders that come and go at once.
+%% Concurrent holders.
 -define(CROWD, 20).
 
 %% Enough keys for the table to grow, and to shrink again.
@@ -24,12 +23,12 @@ run() ->
     proxies(Keys),
     ok = adopt(Manager, Keys),
     ok = canal_lock:stop(),
-    %% Each leaves a table with everything in it to the next one.
+    %% Each killed manager leaves a full table to the next one.
     [leave(Keys) || _ <- [1, 2]],
     {ok, _} = canal_lock:start_link(?MAX_PER),
     ok = canal_lock:stop().
 
-%% What a process holds is looked at from all sides; half of it is released, the rest goes with its death.
+%% All views show what a process holds. It releases one half, and its death releases the other.
 hold_and_die(Keys) ->
     {Holder, _} = test_worker:start(fun() ->
         [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- Keys ++ Keys],
@@ -46,22 +45,23 @@ hold_and_die(Keys) ->
     [] = canal_lock:audit(),
     #{holders := 1} = canal_lock:info(),
     ok = test_worker:kill(Holder),
-    nothing_is_out(),
-    %% Idle keys go, and come again.
+    test_await:permits(0),
+    %% Idle keys are reclaimed.
     ok = canal_lock_manager:sweep(),
     #{keys := 0} = canal_lock:info(),
     badarg = try canal_lock:acquire(db, -1, 1) catch error:Reason -> Reason end.
 
 crowd(Keys) ->
-    Some = lists:sublist(Keys, 40),
+    Sample = lists:sublist(Keys, 40),
     Crowd = [test_worker:start() || _ <- lists:seq(1, ?CROWD)],
-    Orders = [test_worker:send_order(Worker, fun() -> take_and_release(Some) end) || Worker <- Crowd],
+    Orders = [test_worker:send_order(Worker, fun() -> acquire_and_release(Sample) end) || Worker <- Crowd],
+    %% At the same time as the workers.
     ok = canal_lock_manager:sweep(),
     [done = test_await:answer(Order) || Order <- Orders],
     ok = test_worker:kill(Crowd),
-    nothing_is_out().
+    test_await:permits(0).
 
-take_and_release(Keys) ->
+acquire_and_release(Keys) ->
     [canal_lock:acquire(Key, ?CROWD div 2, 1) || Key <- Keys],
     [canal_lock:release(Key) || Key <- tl(Keys)],
     done.
@@ -74,38 +74,35 @@ grow_and_shrink() ->
     ok = canal_lock_manager:sweep(),
     #{keys := 0} = canal_lock:info().
 
-%% Workers in place of canal_lock_proxy, because there is no other node.
+%% Workers take the place of canal_lock_proxy, because there is no other node.
 proxies(Keys) ->
     Proxies = [proxy(N, lists:sublist(Keys, 10)) || N <- lists:seq(1, 50)],
-    [_ | _] = canal_lock_view:held(remote(1)),
+    [_ | _] = canal_lock_view:held(test_setup:remote_pid(1)),
     [_ | _] = test_setup:permits(),
     ok = test_worker:kill(Proxies),
-    nothing_is_out(),
-    none = canal_lock_nif:proxy_of(remote(1)).
+    test_await:permits(0),
+    none = canal_lock_nif:proxy_of(test_setup:remote_pid(1)).
 
 proxy(Number, Keys) ->
     {Proxy, ok} = test_worker:start(fun() ->
-        ok = canal_lock_nif:represent(remote(Number)),
-        true = canal_lock_nif:proxy_of(remote(Number)) =:= self(),
-        %% Refused: the first proxy does.
-        _ = [canal_lock_nif:represent(remote(1)) || canal_lock_nif:proxy_of(remote(1)) =/= none],
+        ok = canal_lock_nif:represent(test_setup:remote_pid(Number)),
+        true = canal_lock_nif:proxy_of(test_setup:remote_pid(Number)) =:= self(),
+        %% Refused if another proxy represents the process.
+        First = test_setup:remote_pid(1),
+        _ = [canal_lock_nif:represent(First) || canal_lock_nif:proxy_of(First) =/= none],
         [{acquired, _} = canal_lock:acquire(Key, 100, 1) || Key <- Keys],
         ok
     end),
     Proxy.
 
-remote(Number) ->
-    <<131, Node/binary>> = term_to_binary('there@nowhere'),
-    binary_to_term(<<131, 88, Node/binary, Number:32, 0:32, 1:32>>).
-
-%% A manager crashes, and the next one finds what is held.
+%% A manager crashes, and the next one adopts the table.
 adopt(Manager, Keys) ->
     [{acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1) || Key <- lists:sublist(Keys, 100)],
     Proxy = proxy(2, [hd(Keys)]),
     ok = test_manager_crash:kill(Manager),
     {ok, _} = canal_lock:start_link(7, #{keep_on_crash => true}),
     #{max_per := 7} = canal_lock:info(),
-    Proxy = canal_lock_nif:proxy_of(remote(2)),
+    Proxy = canal_lock_nif:proxy_of(test_setup:remote_pid(2)),
     ok = test_worker:kill(Proxy),
     ok = test_await:count(hd(Keys), 1).
 
@@ -115,6 +112,3 @@ leave(Keys) ->
     _ = proxy(2, [hd(Keys)]),
     ok = test_manager_crash:kill(Manager),
     ok = test_manager_crash:await_closed().
-
-nothing_is_out() ->
-    test_await:permits(0).
