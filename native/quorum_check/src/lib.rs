@@ -1,16 +1,25 @@
-//! The machines of `quorum`, the real ones, where everything goes wrong that can: users never build this.
+//! Checks of the state machines of `quorum`: a model checker and a simulation. Users never build this crate.
 //!
-//! ```text
-//!   model        all that can happen to two or three clients and a few voters, as far as there is time: stateright
-//!     settings     what is searched               controls   protocols with a rule broken, which must be refuted
-//!     state, turn  one state, and what comes next promises   Q1 to Q11 of a state
-//!   simulation   long histories of whole clusters, from seeds: clocks, links, faults, clients
-//!   invariants   what no history may break: Q1 to Q11, of answers and of frames
-//! ```
+//! Both call the agent and the voter that run in production, and nothing else of the library.
 //!
-//! `explore` and `simulate` are their programs, `tests/` what `make test` runs of them. `docs/quorum.md` says what
-//! came of it.
+//! - [`model`] explores every sequence of actions of two or three clients and a few voters, within bounds.
+//! - [`simulation`] plays long random histories of whole clusters, each reproducible from its seed.
+//!
+//! Words that both use:
+//!
+//! - *Machine*: an agent or a voter.
+//! - *Lifetime*: the time from the start of a machine to its crash. Each has an lifetime of its own.
+//! - *Trace*: the actions and outputs that lead to a violation, as text.
+//! - *Control*: a protocol or a cluster with one deliberate defect. A check that misses the defect is too weak.
+//!
+//! The programs are `explore` (model) and `simulate` (simulation). `tests/` is the part that `make test` runs.
+//! `docs/quorum.md` lists the invariants and the results.
 
+// No user reads these docs, so names that speak for themselves have none.
+#![allow(missing_docs)]
+
+pub mod frame_text;
 pub mod invariants;
 pub mod model;
+pub mod random;
 pub mod simulation;

@@ -18,7 +18,7 @@ mod machines;
 pub mod network;
 pub mod node;
 pub mod plan;
-pub mod random;
+pub use crate::random;
 pub mod search;
 pub mod summary;
 pub mod trace;

@@ -1,169 +1,103 @@
-//! Searches of all that can happen, within bounds: of the protocol as it is, in which nothing may be found, and of
-//! protocols with one rule broken, in each of which it must be.
+//! Searches within bounds: of the correct protocol, which must find no violation, and of the controls, which must find
+//! one.
 //!
-//! The bounds are chosen so that all of it takes about a minute on two cores; `explore` goes further. Each search
-//! prints how far it went (`cargo test -- --nocapture`): *closed* means that all histories within the setting's
-//! bounds were seen, *cut* that the shortest ones were, as many as there was room for.
+//! The bounds are chosen so that all searches take about a minute on two cores. `explore` searches further. Each search
+//! prints its report (`cargo test -- --nocapture`). *Complete* means that it visited every state within the setting's
+//! bounds, *stopped* that it visited those with the shortest histories, up to the bound on states.
 
-use quorum_check::model::controls::{self, Control};
-use quorum_check::model::search::{search, search_for, Bounds, Report, Way};
+use quorum_check::model::search::{search, Bounds, Report, Strategy};
 use quorum_check::model::setting::Setting;
-use quorum_check::model::settings;
+use quorum_check::model::{controls, settings};
 use std::time::Duration;
 
-/// More than any of these takes: they are cut by states, so that they see the same on each machine.
-const LONG: Duration = Duration::from_secs(600);
-
-fn states(states: usize) -> Bounds {
-    Bounds {
+/// Searches the setting, which must meet its expectation.
+fn check(setting: Setting, strategy: Strategy, states: usize, threads: usize) -> Report {
+    let bounds = Bounds {
         states,
-        time: LONG,
-        threads: 2,
-    }
-}
-
-/// Nothing is found.
-fn holds(setting: Setting, way: Way, most: usize) -> Report {
-    let report = search(setting, way, states(most));
+        // More than any search needs: the bound is on states, so that each machine visits the same ones.
+        time: Duration::from_secs(600),
+        threads,
+    };
+    let report = search(setting, strategy, bounds);
     println!("{report}");
-    assert!(report.broken.is_empty(), "{report}");
+    assert!(report.as_expected(), "{:?}: {report}", report.expect);
     report
 }
 
-fn named(name: &str) -> Setting {
-    settings::named(name).expect("a setting of that name")
+/// Each row searches a setting until every state within its bounds is visited.
+macro_rules! complete {
+    ($($test:ident: $name:literal,)*) => {$(
+        #[test]
+        fn $test() {
+            let setting = settings::named($name).expect("a setting of this name");
+            let report = check(setting, Strategy::BreadthFirst, usize::MAX, 2);
+            assert!(report.complete, "{report}");
+        }
+    )*};
 }
 
-/// All that is within the bounds of the setting was seen.
-fn closes(name: &str) {
-    let report = holds(named(name), Way::Broad, usize::MAX);
-    assert!(report.closed, "{report}");
-}
-
-#[test]
-fn two_writers() {
-    closes("two-writers");
-}
-
-#[test]
-fn a_reader_and_a_writer() {
-    closes("reader-writer");
-}
-
-#[test]
-fn many_names() {
-    closes("lock-many");
+complete! {
+    two_writers: "two-writers",
+    a_reader_and_a_writer: "reader-writer",
+    two_names: "lock-many",
+    a_first_start: "first-start",
+    all_fences_are_lost: "all-lost",
+    frames_in_all_orders: "all-orders",
 }
 
 #[test]
-fn a_first_start() {
-    closes("first-start");
-}
-
-#[test]
-fn all_fences_are_lost() {
-    closes("all-lost");
-}
-
-#[test]
-fn all_orders() {
-    closes("all-orders");
-}
-
-/// The beginnings of the others.
-#[test]
-fn each_for_a_while() {
+fn the_shortest_histories_of_each_setting() {
     for setting in settings::all() {
-        holds(setting, Way::Broad, 150_000);
+        check(setting, Strategy::BreadthFirst, 150_000, 2);
     }
 }
 
 #[test]
-fn walks_through_storms() {
+fn random_walks_through_each_setting() {
     for setting in settings::all() {
-        let walks = Way::Walks {
+        let walks = Strategy::RandomWalks {
             length: 600,
             seed: 2,
         };
-        holds(setting, walks, 60_000);
+        check(setting, walks, 60_000, 2);
     }
 }
 
-/// The promise of the control is broken, and the history of it has been told.
-fn refuted(name: &str) {
-    let control = controls::all()
-        .into_iter()
-        .find(|control| control.setting.name == name);
-    let Control { promise, setting } = control.expect("a control of that name");
-    // One thread: the history is among the shortest.
-    let bounds = Bounds {
-        states: 4_000_000,
-        time: LONG,
-        threads: 1,
-    };
-    let report = search_for(setting, promise, Way::Broad, bounds);
-    println!("{report}");
-    assert!(
-        report.broken.iter().any(|(broken, _)| *broken == promise),
-        "{promise} was not found broken: {report}"
-    );
-}
-
+/// Each row searches a control, up to a number of states, with a number of threads.
 macro_rules! controls {
-    ($($test:ident: $name:literal,)*) => {
+    ($($test:ident: $name:literal, $states:expr, $threads:literal;)*) => {
         $(
             #[test]
             fn $test() {
-                refuted($name);
+                let control = controls::named($name).expect("a control of this name");
+                check(control, Strategy::BreadthFirst, $states, $threads);
             }
         )*
 
         #[test]
         fn every_control_is_a_test() {
-            let tested = [$($name),*];
-            let all: Vec<&str> = controls::all().iter().map(|control| control.setting.name).collect();
-            assert_eq!(all, tested);
+            let all: Vec<&str> = controls::all().iter().map(|control| control.name).collect();
+            assert_eq!(all, [$($name),*]);
         }
     };
 }
 
+// With one thread, the trace is among the shortest.
 controls! {
-    a1_dsync_loses_a_lock_of_eight: "A1",
-    a2_one_restart_of_three_is_enough: "A2",
-    b1_forgotten_votes_count: "B1",
-    d1_half_of_the_readers: "D1",
-    e1_a_quarantine_too_short: "E1",
-    e2_a_lease_of_voters_too_short: "E2",
-    f1_a_fence_that_nobody_wrote: "F1",
-    f2_a_fence_not_waited_for: "F2",
-    f3_all_fences_are_lost: "F3",
-    f4_fences_that_were_not_taken: "F4",
-    a_generation_goes_on: "SameGeneration",
-    a_lease_from_the_answer: "LeaseFromAnswer",
-    a_revoked_lock_is_forgotten: "RevokedForgotten",
-    an_unlocked_lock_is_held: "UnlockKeepsHeld",
-}
-
-/// What D1 breaks is the half: with more than half, all else the same, nothing is found.
-#[test]
-fn d1_more_than_half_of_the_readers() {
-    // Without quarantine a vote of an earlier life may count while the voter votes: of this one restart no harm
-    // comes.
-    let report = search_for(
-        controls::more_than_half(),
-        "Q1",
-        Way::Broad,
-        states(usize::MAX),
-    );
-    println!("{report}");
-    assert!(
-        report.broken.iter().all(|(promise, _)| *promise != "Q1"),
-        "{report}"
-    );
-}
-
-/// Safety needs no order of batches.
-#[test]
-fn any_order_does_no_harm() {
-    holds(controls::harmless(), Way::Broad, 300_000);
+    ce1_two_restarts_of_eight_without_quarantine: "CE1", 4_000_000, 1;
+    ce2_one_restart_of_three_without_quarantine: "CE2", 4_000_000, 1;
+    ce3_votes_of_an_earlier_lifetime_count: "CE3", 4_000_000, 1;
+    ce4_readers_need_half: "CE4", 4_000_000, 1;
+    ce4_readers_need_a_majority: "CE4-majority", usize::MAX, 2;
+    ce5_quarantine_too_short: "CE5", 4_000_000, 1;
+    ce6_voter_lease_too_short: "CE6", 4_000_000, 1;
+    ce7_fence_not_written: "CE7", 4_000_000, 1;
+    ce8_fence_not_awaited: "CE8", 4_000_000, 1;
+    ce9_all_fences_are_lost: "CE9", 4_000_000, 1;
+    ce10_fences_not_taken: "CE10", 4_000_000, 1;
+    votes_dropped_in_the_same_generation: "SameGeneration", 4_000_000, 1;
+    lease_starts_at_the_answer: "LeaseFromAnswer", 4_000_000, 1;
+    revoked_lock_forgotten: "RevokedForgotten", 4_000_000, 1;
+    unlocked_lock_held: "UnlockKeepsHeld", 4_000_000, 1;
+    batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

@@ -1,7 +1,7 @@
-//! Searches what the tests search, for longer; and shows the histories that refute the broken protocols.
+//! Searches the settings of the tests for longer, and shows the traces of the controls.
 
-use quorum_check::model::search::{search, search_for, Bounds, Way};
-use quorum_check::model::setting::Setting;
+use quorum_check::model::search::{search, Bounds, Strategy};
+use quorum_check::model::setting::{Expect, Setting};
 use quorum_check::model::{controls, settings};
 use std::env;
 use std::process::ExitCode;
@@ -9,13 +9,14 @@ use std::time::Duration;
 
 const USAGE: &str = "\
 explore [NAME ...] [--minutes M] [--threads T] [--states S] [--walk] [--length L] [--seed N]
-    searches the named settings, or all; the minutes are shared among them
-explore --control [NAME ...]
-    searches broken protocols, and shows how they fail
+    search the named settings, or all of them, for M minutes in total (default 1)
+    --walk takes random walks of at most L actions from seed N
+explore --control [NAME ...] [--minutes M] [--threads T] [--states S]
+    search the named controls, or all of them, for M minutes each, and show their traces
 explore --list
-    what there is";
+    list all settings and controls";
 
-struct Wanted {
+struct Arguments {
     names: Vec<String>,
     minutes: f64,
     bounds: Bounds,
@@ -27,10 +28,9 @@ struct Wanted {
 }
 
 fn main() -> ExitCode {
-    match wanted() {
-        Some(wanted) if wanted.list => list(),
-        Some(wanted) if wanted.control => refute(&wanted),
-        Some(wanted) => explore(&wanted),
+    match arguments() {
+        Some(arguments) if arguments.list => list(),
+        Some(arguments) => explore(&arguments),
         None => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -38,13 +38,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn wanted() -> Option<Wanted> {
+fn arguments() -> Option<Arguments> {
     let bounds = Bounds {
         states: usize::MAX,
         time: Duration::ZERO,
         threads: 2,
     };
-    let mut wanted = Wanted {
+    let mut arguments = Arguments {
         names: Vec::new(),
         minutes: 1.0,
         bounds,
@@ -57,104 +57,85 @@ fn wanted() -> Option<Wanted> {
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--minutes" => wanted.minutes = words.next()?.parse().ok()?,
-            "--threads" => wanted.bounds.threads = words.next()?.parse().ok()?,
-            "--states" => wanted.bounds.states = words.next()?.parse().ok()?,
-            "--length" => wanted.length = words.next()?.parse().ok()?,
-            "--seed" => wanted.seed = words.next()?.parse().ok()?,
-            "--walk" => wanted.walk = true,
-            "--control" => wanted.control = true,
-            "--list" => wanted.list = true,
-            name if !name.starts_with('-') => wanted.names.push(name.into()),
+            "--minutes" => arguments.minutes = words.next()?.parse().ok()?,
+            "--threads" => arguments.bounds.threads = words.next()?.parse().ok()?,
+            "--states" => arguments.bounds.states = words.next()?.parse().ok()?,
+            "--length" => arguments.length = words.next()?.parse().ok()?,
+            "--seed" => arguments.seed = words.next()?.parse().ok()?,
+            "--walk" => arguments.walk = true,
+            "--control" => arguments.control = true,
+            "--list" => arguments.list = true,
+            name if !name.starts_with('-') => arguments.names.push(name.into()),
             _ => return None,
         }
     }
-    Some(wanted)
+    Some(arguments)
 }
 
 fn list() -> ExitCode {
     for setting in settings::all() {
         println!("{:20} {}", setting.name, setting.about);
     }
-    for control in controls::all() {
-        let Setting { name, about, .. } = control.setting;
-        println!("{name:20} (a control, breaks {}) {about}", control.promise);
+    for Setting {
+        name,
+        about,
+        expect,
+        ..
+    } in controls::all()
+    {
+        match expect {
+            Expect::Violates(label) => println!("{name:20} (control, violates {label}) {about}"),
+            Expect::Holds => println!("{name:20} (control, violates nothing) {about}"),
+        }
     }
     ExitCode::SUCCESS
 }
 
-/// Those of `all` that are asked for; none if one of these is not there.
-fn chosen<T>(wanted: &Wanted, all: Vec<T>, name: fn(&T) -> &'static str) -> Option<Vec<T>> {
-    if wanted.names.is_empty() {
-        return Some(all);
-    }
-    let known = |asked: &&String| all.iter().any(|item| name(item) == asked.as_str());
-    if let Some(unknown) = wanted.names.iter().find(|asked| !known(asked)) {
-        eprintln!("there is no {unknown}; explore --list tells what there is");
+/// The settings or controls with the given names, or all of them. None if a name is unknown.
+fn chosen(arguments: &Arguments) -> Option<Vec<Setting>> {
+    let mut chosen = match arguments.control {
+        true => controls::all(),
+        false => settings::all(),
+    };
+    let names = &arguments.names;
+    let known = |name: &&String| chosen.iter().any(|setting| setting.name == name.as_str());
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        eprintln!("unknown name: {unknown}; explore --list shows all settings and controls");
         return None;
     }
-    Some(
-        all.into_iter()
-            .filter(|item| wanted.names.iter().any(|asked| asked == name(item)))
-            .collect(),
-    )
+    chosen.retain(|setting| names.is_empty() || names.iter().any(|name| name == setting.name));
+    Some(chosen)
 }
 
-fn explore(wanted: &Wanted) -> ExitCode {
-    let Some(chosen) = chosen(wanted, settings::all(), |setting| setting.name) else {
+fn explore(arguments: &Arguments) -> ExitCode {
+    let Some(chosen) = chosen(arguments) else {
         return ExitCode::from(2);
     };
-    let each = Duration::from_secs_f64(wanted.minutes * 60.0 / chosen.len() as f64);
-    let way = if wanted.walk {
-        Way::Walks {
-            length: wanted.length,
-            seed: wanted.seed,
-        }
-    } else {
-        Way::Broad
+    let total = Duration::from_secs_f64(arguments.minutes * 60.0);
+    let bounds = Bounds {
+        time: match arguments.control {
+            true => total,
+            false => total.div_f64(chosen.len() as f64),
+        },
+        ..arguments.bounds
     };
-    let mut sound = true;
+    let strategy = match arguments.walk {
+        true => Strategy::RandomWalks {
+            length: arguments.length,
+            seed: arguments.seed,
+        },
+        false => Strategy::BreadthFirst,
+    };
+    let mut as_expected = true;
     for setting in chosen {
-        let report = search(
-            setting,
-            way,
-            Bounds {
-                time: each,
-                ..wanted.bounds
-            },
-        );
+        if arguments.control {
+            println!("{}", setting.about);
+        }
+        let report = search(setting, strategy, bounds);
         println!("{report}");
-        sound &= report.broken.is_empty();
+        as_expected &= report.as_expected();
     }
-    if sound {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
-}
-
-fn refute(wanted: &Wanted) -> ExitCode {
-    let Some(chosen) = chosen(wanted, controls::all(), |control| control.setting.name) else {
-        return ExitCode::from(2);
-    };
-    let each = Duration::from_secs_f64(wanted.minutes * 60.0);
-    let mut refuted = true;
-    for control in chosen {
-        // One thread: the trace is short, and the same each time.
-        let bounds = Bounds {
-            threads: wanted.bounds.threads,
-            time: each,
-            ..wanted.bounds
-        };
-        println!("{}", control.setting.about);
-        let report = search_for(control.setting, control.promise, Way::Broad, bounds);
-        println!("{report}\n");
-        refuted &= report
-            .broken
-            .iter()
-            .any(|(promise, _)| *promise == control.promise);
-    }
-    if refuted {
+    if as_expected {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -1,328 +1,102 @@
-//! The counter-examples that shaped the protocol: each rule that answers one is taken away, and the search has to
-//! find the history again. A search that does not is too weak to say anything about the sound protocol.
+//! The controls: the counterexamples (CE) that shaped the protocol. Each row removes the rule that prevents one, and a
+//! search must find the violation. If it does not, the search is too weak to show anything about the correct protocol.
 
-use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
+use crate::model::setting::{settings, units, Disk, Setting, Step};
 use quorum::message::Mode::{Read, Write};
 use quorum::protocol_bug::ProtocolBug;
 
-/// A protocol that is broken, and the promise that it breaks.
-#[derive(Clone, Debug)]
-pub struct Control {
-    /// Which promise, by its label.
-    pub promise: &'static str,
-    /// Where.
-    pub setting: Setting,
-}
+const WRITE: Step = Step::Lock(Write, &[0]);
+const READ: Step = Step::Lock(Read, &[0]);
+const UNLOCK: Step = Step::Unlock;
+/// The second client starts when the first one holds the lock.
+const THEN_WRITE: &[Step] = &[Step::Await(0), WRITE];
+const LATER_WRITE: &[Step] = &[Step::Later(4), WRITE];
+const WAIT_FOR_HOLDER: &[Step] = &[Step::Await(1), WRITE, UNLOCK];
 
-const A: &[usize] = &[0];
-const WRITE: Step = Step::Lock(Write, A);
-const READ: Step = Step::Lock(Read, A);
+settings! {
+    Setting::control;
 
-/// All of them.
-#[must_use]
-pub fn all() -> Vec<Control> {
-    vec![
-        a1(),
-        a2(),
-        b1(),
-        d1(),
-        e_quarantine_too_short(),
-        e_voter_lease_too_short(),
-        f1(),
-        f2(),
-        f3(),
-        f4(),
-        same_generation(),
-        lease_from_answer(),
-        revoked_forgotten(),
-        unlock_keeps_held(),
-    ]
-}
+    // dsync's own counterexample: 3 of 8 nodes are down, a lock is granted by the other 5, 2 of these 5 restart, and
+    // the 3 start.
+    "CE1" "8 members, 3 of them down at first, 2 restart, no quarantine":
+        members(8) client(0, &[WRITE]) client(3, THEN_WRITE) bug(ProtocolBug::NoQuarantine)
+        voter_crashes(2) disconnects(2) disaster_at(0) apart(&[(0, 5), (0, 6), (0, 7)]) down(&[5, 6, 7])
+        crashing(&[3, 4]) violates("Q1");
 
-fn breaks(promise: &'static str, setting: Setting) -> Control {
-    Control { promise, setting }
-}
+    // With an odd number of members one restart is enough: two quorums share one voter. The holder is disconnected
+    // from that voter and does not learn of the restart.
+    "CE2" "3 members, 1 restart, no quarantine":
+        clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::NoQuarantine) voter_crashes(1) disconnects(1)
+        apart(&[(0, 2)]) violates("Q1");
 
-/// The first client locks; the other one begins when it holds the lock, or is through.
-fn two_clients(
-    name: &'static str,
-    about: &'static str,
-    first: Step,
-    second: Step,
-    budget: Budget,
-) -> Setting {
-    let scripts: &[&[Step]] = &[&[first], &[Step::Await(0), second]];
-    Setting {
-        budget,
-        quiescence_every: 0,
-        disk: Disk::None,
-        ..Setting::new(name, about, 3, scripts)
-    }
-}
+    // All agents report, so the quarantine ends. One agent still counts the vote that the voter has lost.
+    "CE3" "3 members, 1 restart, votes of an earlier lifetime of a voter count":
+        clients(&[&[WRITE], THEN_WRITE]) agent(2) bug(ProtocolBug::ForgottenVotesCount)
+        voter_crashes(1) disconnects(1) apart(&[(0, 2)]) violates("Q1");
 
-/// dsync's own: of 8 nodes 3 are down, a lock is had from the other 5, 2 of these restart, and so do the 3.
-fn a1() -> Control {
-    let about = "dsync's own: 8 members, 3 of them down at first, 2 restarts, no quarantine";
-    let budget = Budget {
-        voter_crashes: 2,
-        cuts: 2,
-        ..Budget::default()
-    };
-    let setting = two_clients("A1", about, WRITE, WRITE, budget).broken(ProtocolBug::NoQuarantine);
-    let mut setting = Setting {
-        members: 8,
-        floors: vec![Some(0); 8],
-        origins: vec![0; 8],
-        disaster: Some(0),
-        ..setting
-    };
-    setting.scripts[1].at = 3;
-    setting.agents = [0, 3].into_iter().map(member).collect();
-    setting.apart = vec![(0, 5), (0, 6), (0, 7)];
-    setting.down = [5, 6, 7].into_iter().map(member).collect();
-    setting.crashing = [3, 4].into_iter().map(member).collect();
-    breaks("Q1", setting)
-}
+    // A reader's quorum of half the members shares only one member with a writer's quorum, so one restart is enough.
+    // The reader is not connected to one voter. Another voter restarts unnoticed while the reader holds.
+    "CE4" "4 members, readers need 2 of them, 1 restart, no quarantine":
+        members(4) clients(&[&[READ], THEN_WRITE]) bug(ProtocolBug::NoQuarantine) bug(ProtocolBug::ReadHalf)
+        voter_crashes(1) delays(1) disconnects(1) disaster_at(0) apart(&[(0, 3)]) crashing(&[1])
+        rules(|rules| rules.heartbeat = units(9)) violates("Q1");
 
-/// With an odd number one restart is enough: two quorums have one voter in common. The holder is cut off from that
-/// one, and knows nothing.
-fn a2() -> Control {
-    let about = "3 members, 1 restart, no quarantine";
-    let budget = Budget {
-        voter_crashes: 1,
-        cuts: 1,
-        ..Budget::default()
-    };
-    let setting = two_clients("A2", about, WRITE, WRITE, budget).broken(ProtocolBug::NoQuarantine);
-    breaks(
-        "Q1",
-        Setting {
-            apart: vec![(0, 2)],
-            ..setting
-        },
-    )
-}
+    // If readers need a majority, the same restart violates nothing. (Only Q1: without a quarantine, a vote of an
+    // earlier lifetime may count.)
+    "CE4-majority" "4 members, readers need 3 of them, 1 restart, no quarantine":
+        members(4) clients(&[&[READ], THEN_WRITE]) bug(ProtocolBug::NoQuarantine)
+        voter_crashes(1) delays(1) disconnects(1) disaster_at(0) apart(&[(0, 3)]) crashing(&[1])
+        rules(|rules| rules.heartbeat = units(9)) only("Q1");
 
-/// All agents settle, so the quarantine ends; one of them goes on counting the vote that is forgotten.
-fn b1() -> Control {
-    let about = "3 members, 1 restart, votes of a voter's earlier life count";
-    let budget = Budget {
-        voter_crashes: 1,
-        cuts: 1,
-        ..Budget::default()
-    };
-    let setting =
-        two_clients("B1", about, WRITE, WRITE, budget).broken(ProtocolBug::ForgottenVotesCount);
-    breaks(
-        "Q1",
-        Setting {
-            agents: (0..3).map(member).collect(),
-            apart: vec![(0, 2)],
-            ..setting
-        },
-    )
-}
+    "CE5" "3 members, 1 restart, a quarantine shorter than the holder's lease":
+        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2)])
+        rules(|rules| (rules.quarantine, rules.heartbeat) = (units(1), units(9))) violates("Q1");
 
-/// A quorum of readers that is half of the members has but one member in common with one of writers. So one restart
-/// breaks what one restart does not break where readers take more than half ([`more_than_half`]).
-fn d1() -> Control {
-    let about = "4 members, readers take 2 of them, 1 restart, no quarantine";
-    let setting = one_restart_of_four("D1", about);
-    breaks("Q1", setting.broken(ProtocolBug::ReadHalf))
-}
+    "CE6" "3 members, a voter drops votes before the holder's lease ends":
+        clients(&[&[WRITE], THEN_WRITE]) time(2) disconnects(1) apart(&[(0, 2)])
+        rules(|rules| (rules.voter_lease, rules.quarantine) = (units(2), units(2))) violates("Q1");
 
-/// The reader is not connected to one of them. When it holds its lock, one voter restarts, and the reader does not
-/// know.
-fn one_restart_of_four(name: &'static str, about: &'static str) -> Setting {
-    let budget = Budget {
-        voter_crashes: 1,
-        delays: 1,
-        cuts: 1,
-        ..Budget::default()
-    };
-    let mut setting =
-        two_clients(name, about, READ, WRITE, budget).broken(ProtocolBug::NoQuarantine);
-    setting.rules.heartbeat = units(9);
-    Setting {
-        members: 4,
-        floors: vec![Some(0); 4],
-        origins: vec![0; 4],
-        apart: vec![(0, 3)],
-        disaster: Some(0),
-        crashing: [1].into_iter().map(member).collect(),
-        ..setting
-    }
-}
+    // The first holder crashes silently, and its fence with it. The second holder gets the same fence.
+    "CE7" "3 members, the fence is the highest reported one plus one, and no voter records it":
+        clients(&[&[WRITE], LATER_WRITE]) bug(ProtocolBug::FenceNotWritten) time(6) agent_crashes(1)
+        rules(|rules| rules.heartbeat = units(9)) violates("Q5");
 
-fn e_quarantine_too_short() -> Control {
-    let about = "3 members, 1 restart, a quarantine shorter than the holder's lease";
-    let budget = Budget {
-        voter_crashes: 1,
-        time: 1,
-        cuts: 1,
-        ..Budget::default()
-    };
-    let mut setting = two_clients("E1", about, WRITE, WRITE, budget);
-    setting.apart = vec![(0, 2)];
-    setting.rules.quarantine = units(1);
-    setting.rules.heartbeat = units(9);
-    breaks("Q1", setting)
-}
+    // The voters know different fences at first. The first holder has the highest and crashes before a quorum knows
+    // it. The second holder asks a quorum that does not.
+    "CE8" "3 members, the agent sends the fence to the voters and does not wait for a quorum":
+        clients(&[&[WRITE], LATER_WRITE]) bug(ProtocolBug::FenceNotAwaited) time(6) delays(1) agent_crashes(1)
+        floors(&[Some(1), Some(0), Some(0)]) apart(&[(0, 2), (1, 0)]) single_delays(false)
+        rules(|rules| rules.heartbeat = units(9)) violates("Q5");
 
-fn e_voter_lease_too_short() -> Control {
-    let about = "3 members, a voter keeps votes shorter than the holder counts on them";
-    let budget = Budget {
-        time: 2,
-        cuts: 1,
-        ..Budget::default()
-    };
-    let mut setting = two_clients("E2", about, WRITE, WRITE, budget);
-    setting.rules.voter_lease = units(2);
-    setting.rules.quarantine = units(2);
-    setting.apart = vec![(0, 2)];
-    breaks("Q1", setting)
-}
+    // The first holder has unlocked. All voters restart and count from where they counted at first.
+    "CE9" "2 members, all fences are lost, and wall clocks stand still":
+        members(2) clients(&[&[WRITE, UNLOCK], THEN_WRITE]) voter_crashes(2) wall_clocks_stop(true) violates("Q5");
 
-/// The first holder is gone without a word, and its fence with it: the second one gets the same.
-fn f1() -> Control {
-    let about = "3 members, the fence is the highest one heard, plus one, and nobody is told";
-    let budget = Budget {
-        time: 6,
-        agent_crashes: 1,
-        ..Budget::default()
-    };
-    let mut setting =
-        two_clients("F1", about, WRITE, WRITE, budget).broken(ProtocolBug::FenceNotWritten);
-    setting.rules.heartbeat = units(9);
-    setting.scripts[1].steps = vec![Step::Later(4), WRITE];
-    breaks("Q5", setting)
-}
+    // Two clients of one node wait while another node holds the lock. Each gets the next fence, and the voters were
+    // asked for one.
+    "CE10" "3 members, a lock passed on within a node has a fence that no voter gave":
+        clients(&[WAIT_FOR_HOLDER, &[WRITE, UNLOCK, WRITE]]) client(0, WAIT_FOR_HOLDER)
+        bug(ProtocolBug::FencesNotTaken) disk(Disk::Fast) violates("Q5");
 
-/// The voters know different fences at first. The first holder has the highest of them; before a quorum knows it the
-/// holder is gone, and the second one finds a quorum that does not.
-fn f2() -> Control {
-    let about = "3 members, the fence is told, and its being written is not waited for";
-    let budget = Budget {
-        time: 6,
-        delays: 1,
-        agent_crashes: 1,
-        ..Budget::default()
-    };
-    let mut setting =
-        two_clients("F2", about, WRITE, WRITE, budget).broken(ProtocolBug::FenceNotAwaited);
-    setting.rules.heartbeat = units(9);
-    setting.floors = vec![Some(1), Some(0), Some(0)];
-    setting.apart = vec![(0, 2), (1, 0)];
-    setting.scripts[1].steps = vec![Step::Later(4), WRITE];
-    setting.holding_back = false;
-    breaks("Q5", setting)
-}
+    // The agent still counts a vote that the voter has dropped. (Until another client holds the lock, it takes a
+    // second such voter and more time.)
+    "SameGeneration" "3 members, a voter drops votes and keeps the generation":
+        clients(&[&[WRITE]]) bug(ProtocolBug::SameGeneration) time(4) delays(3) disk(Disk::Fast)
+        rules(|rules| rules.heartbeat = units(2)) violates("Q2");
 
-/// The first holder has given its lock back; all voters restart, and begin where they began.
-fn f3() -> Control {
-    let about = "2 members, all fences are lost, and clocks show what they showed before";
-    let mut setting = Setting::new("F3", about, 2, &[&[WRITE, Step::Unlock], &[]]);
-    setting.scripts[1].steps = vec![Step::Await(0), WRITE];
-    setting.budget = Budget {
-        voter_crashes: 2,
-        ..Budget::default()
-    };
-    setting.quiescence_every = 0;
-    setting.disk = Disk::None;
-    setting.wall_stands = true;
-    breaks("Q5", setting)
-}
+    "LeaseFromAnswer" "3 members, the lease starts when the answer arrives":
+        clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::LeaseFromAnswer) time(5) delays(2) single_delays(false)
+        rules(|rules| (rules.heartbeat, rules.attempt, rules.wait) = (units(9), units(3), units(5))) violates("Q1");
 
-/// Two of one node wait while another has the lock. When their turn comes each gets the next number, and the voters
-/// were asked for one.
-fn f4() -> Control {
-    let about = "3 members, a lock that is passed on within a node has a fence that was not taken";
-    let scripts: &[&[Step]] = &[
-        &[Step::Await(1), WRITE, Step::Unlock],
-        &[WRITE, Step::Unlock, WRITE],
-    ];
-    let mut setting = Setting::new("F4", about, 3, scripts).broken(ProtocolBug::FencesNotTaken);
-    setting.scripts.push(setting.scripts[0].clone());
-    setting.quiescence_every = 0;
-    breaks("Q5", setting)
-}
+    "RevokedForgotten" "3 members, a revoked lock is forgotten before its holder is informed":
+        clients(&[&[WRITE], &[Step::Await(0), Step::Revoke(0), WRITE]]) bug(ProtocolBug::RevokedForgotten)
+        reorders(2) violates("Q1");
 
-/// A vote that is not there any more counts on. (It takes a second voter of this kind, and more time, until somebody
-/// else holds the lock.)
-fn same_generation() -> Control {
-    let about = "3 members, a voter drops votes and does not say so";
-    let mut setting =
-        Setting::new("SameGeneration", about, 3, &[&[WRITE]]).broken(ProtocolBug::SameGeneration);
-    setting.budget = Budget {
-        time: 4,
-        delays: 3,
-        ..Budget::default()
-    };
-    setting.rules.heartbeat = units(2);
-    setting.quiescence_every = 0;
-    breaks("Q2", setting)
-}
+    "UnlockKeepsHeld" "3 members, `held` is true after the unlock":
+        clients(&[&[WRITE, Step::TryUnlock], THEN_WRITE]) bug(ProtocolBug::UnlockKeepsHeld) violates("Q8");
 
-fn lease_from_answer() -> Control {
-    let about = "3 members, the lease is counted from when the answer came";
-    let budget = Budget {
-        time: 5,
-        delays: 2,
-        ..Budget::default()
-    };
-    let mut setting = two_clients("LeaseFromAnswer", about, WRITE, WRITE, budget)
-        .broken(ProtocolBug::LeaseFromAnswer);
-    setting.rules.heartbeat = units(9);
-    setting.holding_back = false;
-    setting.rules.attempt = units(3);
-    setting.rules.wait = units(5);
-    breaks("Q1", setting)
-}
-
-fn revoked_forgotten() -> Control {
-    let about = "3 members, a revoked lock is forgotten before its holder knows";
-    let mut setting = two_clients(
-        "RevokedForgotten",
-        about,
-        WRITE,
-        WRITE,
-        Budget {
-            defers: 2,
-            ..Budget::default()
-        },
-    );
-    setting.scripts[1].steps = vec![Step::Await(0), Step::Revoke(0), WRITE];
-    breaks("Q1", setting.broken(ProtocolBug::RevokedForgotten))
-}
-
-fn unlock_keeps_held() -> Control {
-    let about = "3 members, a lock that was given back is still found held";
-    let mut setting = two_clients("UnlockKeepsHeld", about, WRITE, WRITE, Budget::default());
-    setting.scripts[0].steps.push(Step::TryUnlock);
-    breaks("Q8", setting.broken(ProtocolBug::UnlockKeepsHeld))
-}
-
-/// As D1, but readers take more than half: then one restart, even without quarantine, breaks nothing.
-#[must_use]
-pub fn more_than_half() -> Setting {
-    let about = "4 members, readers take 3 of them, 1 restart, no quarantine";
-    one_restart_of_four("D1-more-than-half", about)
-}
-
-/// What is taken away here does no harm, as the protocol says: batches in any order, and the same one again.
-#[must_use]
-pub fn harmless() -> Setting {
-    let about = "3 members, voters take batches in any order, and again";
-    let scripts: &[&[Step]] = &[
-        &[WRITE, Step::Unlock, READ, Step::Unlock],
-        &[WRITE, Step::Unlock],
-    ];
-    let mut setting = Setting::new("AnyOrder", about, 3, scripts).broken(ProtocolBug::AnyOrder);
-    setting.budget = Budget {
-        time: 2,
-        delays: 2,
-        duplicates: 2,
-        ..Budget::default()
-    };
-    setting
+    // Safety does not depend on this rule.
+    "AnyOrder" "3 members, voters accept batches in any order, and twice":
+        clients(&[&[WRITE, UNLOCK, READ, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::AnyOrder)
+        time(2) delays(2) duplicates(2) disk(Disk::Fast) quiescence_every(64);
 }

@@ -1,144 +1,149 @@
-//! What comes of a state when nothing goes wrong any more: Q9 and Q10, and that nobody waits for ever.
+//! PR1: what follows a state once no further fault happens.
 //!
-//! From a state of the search all members are connected, all machines are scheduled, frames come in the order in
-//! which they were sent, and clients go on with their scripts as soon as they can; those that hold something at the
-//! end give it back. It is played twice: what was in flight comes first, or it is lost. Then all clients have to come
-//! to an end, and all tables have to become empty. One ending of each state is played, not all of them: what is shown
-//! is that no state is a trap.
+//! All members are connected and all machines are scheduled. Frames arrive in the order in which they were sent.
+//! Clients do their steps as soon as they can, and unlock what they hold after the last one. This is played twice: the
+//! frames in flight arrive first, or they are lost. All clients must then be done, and all tables must become empty
+//! (Q9, Q10). The check plays one continuation of a state, not all. It shows that no state is a dead end.
 
 use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Setting};
 use crate::model::state::State;
-use crate::model::turn::Turn;
+use crate::model::transition::Transition;
 use quorum::members::Member;
 
-/// Of time. Leases, quarantine and places in the line are over after a few; what has not ended by then never does.
-const LIMIT: usize = 100;
-/// Of frames, steps and marks within a unit of time.
-const MOST: usize = 10_000;
+/// Units of time. Leases, quarantine and queue positions end after a few of them.
+const MOST_UNITS: usize = 100;
+/// Frames, steps and stored fences within one unit of time.
+const MOST_ACTIONS: usize = 10_000;
 
-/// Plays both ends.
+/// Plays both continuations.
 ///
 /// # Errors
-/// What is left, or broken.
-pub fn ends_well(setting: &Setting, coverage: &Coverage, state: &State) -> Result<(), String> {
+/// What was left over or violated.
+pub fn check(setting: &Setting, coverage: &Coverage, state: &State) -> Result<(), String> {
     play(setting, coverage, state, false, false).0?;
     play(setting, coverage, state, true, false).0
 }
 
-/// Plays one, with what happened, if it is to be told.
+/// Plays one continuation. Returns its trace if `traced`.
 pub fn play(
     setting: &Setting,
     coverage: &Coverage,
     state: &State,
     lost: bool,
-    noted: bool,
+    traced: bool,
 ) -> (Result<(), String>, Vec<String>) {
     coverage.count(CoverPoint::Quiescence);
-    let mut turn = Turn::new(setting, coverage, state.clone(), noted);
-    let result = play_on(setting, &mut turn, lost);
-    (result, turn.notes.unwrap_or_default())
+    let mut next = Transition::new(setting, coverage, state.clone(), traced);
+    let result = run(setting, &mut next, lost);
+    (result, next.trace.unwrap_or_default())
 }
 
-fn play_on(setting: &Setting, turn: &mut Turn<'_>, lost: bool) -> Result<(), String> {
-    turn.state.left = Budget {
-        time: Budget::ALWAYS,
-        delays: Budget::ALWAYS,
-        duplicates: 0,
-        voter_crashes: 0,
+fn run(setting: &Setting, next: &mut Transition<'_>, lost: bool) -> Result<(), String> {
+    next.state.left = Budget {
+        time: Budget::UNLIMITED,
+        delays: Budget::UNLIMITED,
         ..Budget::default()
     };
     if lost {
-        turn.state.flights.clear();
+        next.state.flights.clear();
     }
-    reconnect(setting, turn);
-    for _ in 0..LIMIT {
-        come_to_rest(setting, turn)?;
+    heal(setting, next);
+    for _ in 0..MOST_UNITS {
+        settle(setting, next)?;
         for client in 0..setting.scripts.len() {
-            if turn.state.step_of(setting, client).is_none() && !turn.state.waits(client) {
-                turn.end(client);
+            if next.state.enabled_step(setting, client).is_none() && !next.state.waits(client) {
+                next.finish_client(client);
             }
         }
-        come_to_rest(setting, turn)?;
-        if turn.state.is_over(setting) && is_empty(&turn.state) {
+        settle(setting, next)?;
+        if next.state.all_done(setting) && is_empty(&next.state) {
             return Ok(());
         }
-        turn.pass();
+        next.pass_time();
     }
-    Err(left_over(setting, &turn.state))
+    Err(left_over(setting, &next.state))
 }
 
-fn reconnect(setting: &Setting, turn: &mut Turn<'_>) {
-    for place in (0..setting.members).map(member) {
-        if turn.state.voters[place.place()].machine.is_none() {
-            turn.join_voter(place);
+/// Starts and schedules all machines, and connects all members.
+fn heal(setting: &Setting, next: &mut Transition<'_>) {
+    for voter in (0..setting.members).map(member) {
+        if next.state.voters[voter.place()].machine.is_none() {
+            next.start_voter(voter);
         }
-        if turn.state.voters[place.place()].late {
-            turn.voter_late(place, false);
+        if next.state.voters[voter.place()].stalled {
+            next.stall_voter(voter, false);
         }
     }
-    for seat in 0..turn.state.agents.len() {
-        if turn.state.agents[seat].late {
-            turn.agent_late(seat, false);
+    for agent in 0..next.state.agents.len() {
+        if next.state.agents[agent].stalled {
+            next.stall_agent(agent, false);
         }
-        let connected = turn.state.agents[seat].connected;
+        let connected = next.state.agents[agent].connected;
         let missing: Vec<Member> = (0..setting.members)
             .map(member)
-            .filter(|place| !connected.contains(*place))
+            .filter(|voter| !connected.contains(*voter))
             .collect();
-        for place in missing {
-            turn.join(seat, place);
+        for voter in missing {
+            next.connect(agent, voter);
         }
     }
 }
 
-/// Until nothing can happen but that time passes.
-fn come_to_rest(setting: &Setting, turn: &mut Turn<'_>) -> Result<(), String> {
-    for _ in 0..MOST {
-        if let Some(broken) = &turn.state.broken {
-            return Err(format!("{}: {}", broken.promise, broken.how));
+/// Until nothing is left to do but let time pass.
+fn settle(setting: &Setting, next: &mut Transition<'_>) -> Result<(), String> {
+    for _ in 0..MOST_ACTIONS {
+        if let Some(violation) = &next.state.violation {
+            return Err(format!("{}: {}", violation.property, violation.text));
         }
         let client = (0..setting.scripts.len())
-            .find(|client| turn.state.step_of(setting, *client).is_some());
-        let storing = turn
-            .state
-            .voters
-            .iter()
-            .position(|voter| voter.storing.is_some());
+            .find(|client| next.state.enabled_step(setting, *client).is_some());
+        let mut voters = next.state.voters.iter();
+        let storing = voters.position(|voter| voter.storing.is_some());
         match (client, storing) {
-            (Some(client), _) => turn.step(client),
-            (None, Some(voter)) => turn.stored(member(voter)),
-            (None, None) if turn.state.flights.is_empty() => return Ok(()),
-            (None, None) => turn.deliver(0, false),
+            (Some(client), _) => next.step(client),
+            (None, Some(voter)) => next.stored(member(voter)),
+            (None, None) if next.state.flights.is_empty() => return Ok(()),
+            (None, None) => next.deliver(0, false),
         }
     }
-    Err(format!("more than {MOST} frames and steps in no time"))
+    Err(format!(
+        "more than {MOST_ACTIONS} frames and steps within one unit of time"
+    ))
 }
 
 fn is_empty(state: &State) -> bool {
-    state.agents.iter().all(|seat| seat.machine.is_empty())
-        && state
-            .voters
-            .iter()
-            .all(|seat| seat.machine.as_ref().is_none_or(|voter| voter.is_empty()))
+    let mut voters = state
+        .voters
+        .iter()
+        .filter_map(|voter| voter.machine.as_ref());
+    state.agents.iter().all(|agent| agent.machine.is_empty())
+        && voters.all(|voter| voter.is_empty())
 }
 
 fn left_over(setting: &Setting, state: &State) -> String {
     let mut left = Vec::new();
-    for client in 0..setting.scripts.len() {
-        if state.waits(client) {
-            left.push(format!("client {client} waits"));
-        }
+    for client in (0..setting.scripts.len()).filter(|client| state.waits(*client)) {
+        left.push(format!("client {client} waits"));
     }
-    for seat in &state.agents {
-        if !seat.machine.is_empty() {
-            left.push(format!("the agent of {:?} is not empty", seat.member));
-        }
+    for agent in state
+        .agents
+        .iter()
+        .filter(|agent| !agent.machine.is_empty())
+    {
+        left.push(format!("the agent of {:?} is not empty", agent.member));
     }
-    for (place, seat) in state.voters.iter().enumerate() {
-        if seat.machine.as_ref().is_some_and(|voter| !voter.is_empty()) {
+    for (place, voter) in state.voters.iter().enumerate() {
+        if voter
+            .machine
+            .as_ref()
+            .is_some_and(|voter| !voter.is_empty())
+        {
             left.push(format!("the voter of m{place} is not empty"));
         }
     }
-    format!("after {LIMIT} units of calm: {}", left.join(", "))
+    format!(
+        "after {MOST_UNITS} quiescent units of time: {}",
+        left.join(", ")
+    )
 }

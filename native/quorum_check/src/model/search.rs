@@ -1,279 +1,237 @@
-//! A search from its beginning to its report.
+//! A search of a setting: its bounds, its strategy, and its report.
 
+use crate::model::action::Action;
 use crate::model::quiescence;
-use crate::model::setting::Setting;
+use crate::model::quorum_model::QuorumModel;
+use crate::model::setting::{Expect, Setting};
 use crate::model::state::State;
-use crate::model::{Action, Search};
+use crate::random::Random;
 use stateright::{Checker, Chooser, Expectation, HasDiscoveries, Model};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How far a search may go.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// States made, the same one made again included, after which it is cut; about.
+    /// Generated states, repeated ones included, after which the search stops (approximately).
     pub states: usize,
-    /// Time after which it is cut; about.
+    /// Time after which it stops (approximately).
     pub time: Duration,
-    /// Threads. With one, a trace that is found is among the shortest.
+    /// With one thread, the trace of a violation is among the shortest.
     pub threads: usize,
 }
 
-/// In which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Strategy {
     /// All states, those with the shortest histories first.
-    Broad,
-    /// Random histories of at most so many actions, from this seed.
-    Walks {
-        /// The length.
-        length: usize,
-        /// The seed.
-        seed: u64,
-    },
+    BreadthFirst,
+    /// Random histories of at most `length` actions.
+    RandomWalks { length: usize, seed: u64 },
 }
 
-/// What came of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Of the setting.
     pub name: &'static str,
-    /// In which way.
-    pub way: Way,
-    /// Different states; in walks, all.
-    pub states: usize,
-    /// States made, with those that were known.
-    pub made: usize,
+    pub expect: Expect,
+    pub strategy: Strategy,
+    /// Different states. In random walks, all states are different.
+    pub unique: usize,
+    /// Generated states, repeated ones included.
+    pub generated: usize,
     /// The most actions before a state.
     pub depth: usize,
-    /// Whether every state within the setting's bounds was seen.
-    pub closed: bool,
-    /// How long it took.
-    pub took: Duration,
-    /// Promises that were broken, each with a history.
-    pub broken: Vec<(&'static str, String)>,
-    /// What is to be seen and was not.
+    /// Whether every state within the setting's bounds was visited.
+    pub complete: bool,
+    pub elapsed: Duration,
+    /// The violated properties, each with a trace.
+    pub violations: Vec<(&'static str, String)>,
+    /// The "sometimes" properties that were not seen.
     pub unseen: Vec<&'static str>,
-    /// What was done.
     pub coverage: String,
+}
+
+impl Report {
+    /// Whether the search found what the setting expects.
+    pub fn as_expected(&self) -> bool {
+        match self.expect {
+            Expect::Holds => self.violations.is_empty(),
+            Expect::Violates(label) => self.violations.iter().any(|(found, _)| *found == label),
+        }
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.took.as_secs_f64();
-        let rate = self.made as f64 / seconds.max(0.001);
-        write!(f, "{}: ", self.name)?;
-        match self.way {
-            Way::Broad => {
-                let end = if self.closed { "closed" } else { "cut" };
+        let seconds = self.elapsed.as_secs_f64();
+        let rate = self.generated as f64 / seconds.max(0.001);
+        let Report {
+            name,
+            unique,
+            generated,
+            depth,
+            ..
+        } = self;
+        match self.strategy {
+            Strategy::BreadthFirst => {
+                let end = if self.complete { "complete" } else { "stopped" };
                 write!(
                     f,
-                    "{} states ({} made), depth {}, {end}",
-                    self.states, self.made, self.depth
+                    "{name}: {unique} states ({generated} generated), depth {depth}, {end}"
                 )?;
             }
-            Way::Walks { length, seed } => {
-                write!(
-                    f,
-                    "{} states in walks of up to {length} from seed {seed}",
-                    self.made
-                )?;
-            }
+            Strategy::RandomWalks { length, seed } => write!(
+                f,
+                "{name}: {generated} states in walks of up to {length} actions from seed {seed}"
+            )?,
         }
-        writeln!(f, ", {seconds:.1} s, {rate:.0}/s")?;
+        writeln!(f, ", {seconds:.1} s, {rate:.0} states/s")?;
         if !self.unseen.is_empty() {
             writeln!(f, "  never seen: {}", self.unseen.join(", "))?;
         }
         write!(f, "  {}", self.coverage)?;
-        for (promise, trace) in &self.broken {
-            write!(f, "\n  {promise} IS BROKEN:\n{trace}")?;
+        for (property, trace) in &self.violations {
+            write!(f, "\n  {property} IS VIOLATED:\n{trace}")?;
         }
         Ok(())
     }
 }
 
-/// Searches until a promise is broken, all is seen, or a bound is reached.
-#[must_use]
-pub fn search(setting: Setting, way: Way, bounds: Bounds) -> Report {
-    run(setting, way, bounds, HasDiscoveries::AnyFailures)
-}
-
-/// Searches until this promise is broken, whatever else is.
-#[must_use]
-pub fn search_for(mut setting: Setting, promise: &'static str, way: Way, bounds: Bounds) -> Report {
-    setting.promise = Some(promise);
-    run(
-        setting,
-        way,
-        bounds,
-        HasDiscoveries::AnyOf(BTreeSet::from([promise])),
-    )
-}
-
-fn run(setting: Setting, way: Way, bounds: Bounds, until: HasDiscoveries) -> Report {
-    let name = setting.name;
-    let model = Search::new(setting, way != Way::Broad);
-    let coverage = Arc::clone(&model.coverage);
-    let begun = Instant::now();
+/// Searches until a property is violated, every state was visited, or a bound is reached.
+pub fn search(setting: Setting, strategy: Strategy, bounds: Bounds) -> Report {
+    let until = match setting.only {
+        None => HasDiscoveries::AnyFailures,
+        Some(property) => HasDiscoveries::AnyOf(BTreeSet::from([property])),
+    };
+    let model = QuorumModel::new(setting, strategy != Strategy::BreadthFirst);
+    let started = Instant::now();
     let checker = model
         .checker()
         .threads(bounds.threads)
         .timeout(bounds.time)
         .target_state_count(bounds.states)
         .finish_when(until);
-    match way {
-        Way::Broad => report(
-            name,
-            way,
-            bounds,
-            begun,
-            checker.spawn_bfs().join(),
-            &coverage.clone(),
-        ),
-        Way::Walks { length, seed } => {
-            let checker = checker
-                .target_max_depth(length)
-                .spawn_simulation(seed, Weather);
-            report(name, way, bounds, begun, checker.join(), &coverage)
+    match strategy {
+        Strategy::BreadthFirst => report(strategy, bounds, started, checker.spawn_bfs().join()),
+        Strategy::RandomWalks { length, seed } => {
+            let checker = checker.target_max_depth(length);
+            let walks = checker.spawn_simulation(seed, WeightedChooser);
+            report(strategy, bounds, started, walks.join())
         }
     }
 }
 
 fn report(
-    name: &'static str,
-    way: Way,
+    strategy: Strategy,
     bounds: Bounds,
-    begun: Instant,
-    checker: impl Checker<Search>,
-    coverage: &impl fmt::Display,
+    started: Instant,
+    checker: impl Checker<QuorumModel>,
 ) -> Report {
-    let took = begun.elapsed();
-    // Before histories are played again for their words.
-    let coverage = coverage.to_string();
+    let elapsed = started.elapsed();
     let model = checker.model();
-    let mut broken = Vec::new();
+    // Before traces perform their actions again.
+    let coverage = Arc::clone(&model.coverage).to_string();
+    let mut violations = Vec::new();
     let mut unseen = Vec::new();
     let mut found = checker.discoveries();
     for property in model.properties() {
-        match (property.expectation, found.remove(property.name)) {
-            (Expectation::Sometimes, None) => unseen.push(property.name),
-            (Expectation::Always, Some(path)) => {
-                broken.push((property.name, trace(model, property.name, path.into_vec())))
+        let name = property.name;
+        let watched = model.setting.only.is_none_or(|only| only == name);
+        match (property.expectation, found.remove(name)) {
+            (Expectation::Sometimes, None) => unseen.push(name),
+            (Expectation::Always, Some(path)) if watched => {
+                violations.push((name, trace(model, name, path.into_vec())))
             }
             _ => {}
         }
     }
-    let closed = way == Way::Broad
-        && broken.is_empty()
-        && checker.state_count() < bounds.states
-        && took < bounds.time;
+    let unbounded = checker.state_count() < bounds.states && elapsed < bounds.time;
     Report {
-        name,
-        way,
-        states: checker.unique_state_count(),
-        made: checker.state_count(),
+        name: model.setting.name,
+        expect: model.setting.expect,
+        strategy,
+        unique: checker.unique_state_count(),
+        generated: checker.state_count(),
         depth: checker.max_depth(),
-        closed,
-        took,
-        broken,
+        complete: strategy == Strategy::BreadthFirst && violations.is_empty() && unbounded,
+        elapsed,
+        violations,
         unseen,
         coverage,
     }
 }
 
-/// Of a calm end that does not end, as much is told: it goes round in circles by then.
-const LAST: usize = 100;
+/// A continuation that does not become quiescent repeats itself. The trace shows its last lines.
+const MOST_LINES: usize = 100;
 
-/// One line for each action: who, what, and what came of it.
-fn trace(model: &Search, promise: &str, path: Vec<(State, Option<Action>)>) -> String {
+/// One line for each action, with its outputs.
+fn trace(model: &QuorumModel, property: &str, path: Vec<(State, Option<Action>)>) -> String {
     let mut lines = Vec::new();
     for (number, (state, action)) in path.iter().enumerate() {
-        if let Some(action) = action {
-            let (_, notes) = model.play(state, *action, true);
-            let came = if notes.is_empty() {
-                "nothing".into()
-            } else {
-                notes.join("; ")
-            };
-            lines.push(format!(
-                "    {:3}. {} => {came}",
-                number + 1,
-                model.words(state, *action)
-            ));
-        }
+        let Some(action) = action else { continue };
+        let (_, outputs) = model.perform(state, *action, true);
+        let outputs = match outputs.is_empty() {
+            true => "no output".into(),
+            false => outputs.join("; "),
+        };
+        let action = action.describe(&model.setting, state);
+        lines.push(format!("    {:3}. {action} => {outputs}", number + 1));
     }
-    if let (true, Some((last, _))) = (promise == "Q9", path.last()) {
-        for lost in [false, true] {
-            let (result, notes) =
-                quiescence::play(&model.setting, &model.coverage, last, lost, true);
-            if let Err(left) = result {
-                lines.push(format!(
-                    "    then it is calm{}:",
-                    if lost {
-                        ", and what was in flight is lost"
-                    } else {
-                        ""
-                    }
-                ));
-                lines.extend(
-                    notes[notes.len().saturating_sub(LAST)..]
-                        .iter()
-                        .map(|note| format!("         {note}")),
-                );
-                lines.push(format!("    {left}"));
-            }
+    let last = path.last().filter(|_| property == "PR1");
+    for (lost, fate) in [(false, "arrive"), (true, "are lost")] {
+        let Some((last, _)) = last else { continue };
+        let (result, after) = quiescence::play(&model.setting, &model.coverage, last, lost, true);
+        if let Err(left) = result {
+            lines.push(format!(
+                "    no further fault, the frames in flight {fate}:"
+            ));
+            let after = &after[after.len().saturating_sub(MOST_LINES)..];
+            lines.extend(after.iter().map(|line| format!("         {line}")));
+            lines.push(format!("    {left}"));
         }
     }
     lines.join("\n")
 }
 
-/// Chooses actions for walks: most are of every day, few are faults, so that histories come to something.
+/// Chooses actions for random walks: most are normal operation and few are faults, so that clients make progress.
 #[derive(Clone)]
-pub struct Weather;
+struct WeightedChooser;
 
-impl Chooser<Search> for Weather {
-    type State = u64;
+impl Chooser<QuorumModel> for WeightedChooser {
+    type State = Random;
 
-    fn new_state(&self, seed: u64) -> u64 {
-        seed
+    fn new_state(&self, seed: u64) -> Random {
+        Random::new(seed)
     }
 
-    fn choose_initial_state(&self, _: &mut u64, _: &[State]) -> usize {
+    fn choose_initial_state(&self, _: &mut Random, _: &[State]) -> usize {
         0
     }
 
-    fn choose_action(&self, random: &mut u64, _: &State, actions: &[Action]) -> usize {
+    fn choose_action(&self, random: &mut Random, _: &State, actions: &[Action]) -> usize {
         let weight = |action: &Action| match action {
             Action::Deliver(_) | Action::Stored(_) => 40,
             Action::Step(_) => 20,
-            Action::Pass | Action::AgentAwake(_) | Action::VoterAwake(_) | Action::Join(..) => 10,
+            Action::PassTime
+            | Action::ResumeAgent(_)
+            | Action::ResumeVoter(_)
+            | Action::Connect(..) => 10,
             Action::StartVoter(_) => 5,
-            Action::DeliverAgain(_) | Action::Defer(_) | Action::HoldBack(_) => 2,
-            Action::AgentLate(_)
-            | Action::VoterLate(_)
+            Action::Duplicate(_) | Action::Reorder(_) | Action::Delay(_) => 2,
+            Action::StallAgent(_)
+            | Action::StallVoter(_)
             | Action::CrashVoter(_)
             | Action::CrashAgent(_)
-            | Action::Cut(..) => 1,
+            | Action::Disconnect(..) => 1,
         };
         let all: u64 = actions.iter().map(weight).sum();
-        let mut chosen = next_random(random) % all;
+        let mut chosen = random.word() % all;
         for (place, action) in actions.iter().enumerate() {
             match chosen.checked_sub(weight(action)) {
                 Some(rest) => chosen = rest,
                 None => return place,
             }
         }
-        unreachable!("less than the sum of all")
+        unreachable!("`chosen` is less than the sum of all weights")
     }
-}
-
-/// SplitMix64.
-fn next_random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -1,4 +1,5 @@
-//! What is searched: who takes part, what the clients do, what may go wrong and how often.
+//! Settings: the members, clients and faults of one search, and the builder with which a row of a table states its
+//! deviations from the default.
 
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Mode, Name};
@@ -6,145 +7,137 @@ use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use std::time::Duration;
 
-/// What a client does, one thing after the other.
+/// One step of a client. Names are given by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask for all these names, by their numbers, and wait for the answer.
+    /// Locks all these names and waits for the answer.
     Lock(Mode, &'static [usize]),
-    /// As `Lock`; who has not got it after so many units of time gives up.
+    /// As `Lock`, with a timeout in units of time.
     LockWithin(Mode, &'static [usize], u64),
-    /// Give back what is held, and wait for the answer. Nothing, if nothing is held.
+    /// Unlocks and waits for the answer. Skipped if nothing is held.
     Unlock,
-    /// Give it back by `try_unlock`.
     TryUnlock,
-    /// Die, waiting or holding. Its agent is told.
+    /// Dies while it waits or holds. The VM informs its agent.
     Die,
-    /// Revoke the name with this number.
     Revoke(usize),
-    /// Wait until that client holds something, or has done all it had to do.
+    /// Waits until that client holds a lock or is done.
     Await(usize),
-    /// Wait until so many units of time have passed.
+    /// Waits until this many units of time have passed since the start.
     Later(u8),
 }
 
-/// One client, and the member it lives on.
+/// A client: the place of its member, and its steps. A lock that is held after the last step stays held.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Whose agent it asks.
     pub at: usize,
-    /// What it does. A lock held at the end stays held.
     pub steps: Vec<Step>,
 }
 
-/// How often each thing may happen in one history. What is `Budget::ALWAYS` is not counted.
+/// How often each fault may still happen in one history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Time passes by one unit.
+    /// Units of time that may pass.
     pub time: u8,
-    /// A frame is in flight longer than the time at which it was sent: it may come at any time after, or never.
+    /// Frames that are still in flight after the unit in which they were sent.
     pub delays: u8,
-    /// A frame comes, and will come again, or not.
     pub duplicates: u8,
-    /// A voter forgets all that is not stored, and starts anew.
+    /// A voter loses all that is not on disk, and restarts.
     pub voter_crashes: u8,
-    /// An agent and its clients are gone, and a new agent starts there.
+    /// An agent and its clients die, and a new agent starts.
     pub agent_crashes: u8,
-    /// An agent is told that a member is disconnected.
-    pub cuts: u8,
-    /// A machine is not scheduled when its deadline has come, for any time.
-    pub lates: u8,
-    /// The frame that is next goes to the end of the line: see [`Order::Sent`].
-    pub defers: u8,
+    /// An agent is informed that a member is disconnected.
+    pub disconnects: u8,
+    /// A machine is not scheduled at its deadline, for any length of time.
+    pub stalls: u8,
+    /// The next frame moves to the end of the queue: see [`Order::Sent`].
+    pub reorders: u8,
 }
 
 impl Budget {
-    /// As often as you like.
-    pub const ALWAYS: u8 = u8::MAX;
+    pub const UNLIMITED: u8 = u8::MAX;
 }
 
-/// What survives of the fences when a voter is restarted.
+/// What a voter finds on its disk after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// The mark, and it is written at once.
+    /// The highest fence. A write completes immediately.
     Fast,
-    /// The mark; writing is a step of its own, and a crash may come before it.
+    /// The highest fence. A write completes in an action of its own, and a crash may come first.
     Slow,
-    /// Nothing: the others have to be asked, or the wall clock.
+    /// Nothing. The voter asks the others, or uses the wall clock.
     None,
 }
 
-/// Which of the frames in flight may come next.
+/// Which of the frames in flight may arrive next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Any of them.
     Any,
-    /// The one that was sent first; or it goes to the end of the line, so often ([`Budget`]`::defers`). Late ones may
-    /// come at any time. Most histories are left out, but those that are left are long ones: nearly all that is known
-    /// to go wrong in systems like this one takes but a few frames out of order (Emmi, Qadeer, Rakamaric,
-    /// "Delay-bounded scheduling", 2011).
+    /// The one that was sent first. [`Budget::reorders`] times, that frame may move to the end of the queue instead.
+    /// Delayed frames may arrive at any time. This leaves out most histories, and those that remain are longer: nearly
+    /// all known errors of such systems need only a few frames out of order (Emmi, Qadeer, Rakamaric, "Delay-bounded
+    /// scheduling", 2011).
     Sent,
 }
 
-/// One search.
+/// What a search of the setting must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// No violation.
+    Holds,
+    /// A violation of the property with this label.
+    Violates(&'static str),
+}
+
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// To ask for it by.
     pub name: &'static str,
-    /// What it is for: one line.
+    /// What the search shows.
     pub about: &'static str,
-    /// How many members.
+    pub expect: Expect,
     pub members: usize,
-    /// Which have an agent. Agents that are not there say nothing.
+    /// The members that have an agent. The others have only a voter.
     pub agents: MemberSet,
-    /// What the clients do.
     pub scripts: Vec<Script>,
-    /// How many names there are.
+    /// How many names the clients lock.
     pub names: usize,
-    /// The constants, in units of one nanosecond.
+    /// The time constants, in units of one nanosecond.
     pub rules: Rules,
-    /// What is broken.
     pub bugs: ProtocolBugs,
-    /// What may go wrong.
     pub budget: Budget,
-    /// Which voters may crash.
+    /// The voters that may crash.
     pub crashing: MemberSet,
-    /// Which voters do not run at first; each may start once, at any time.
+    /// The voters that do not run at first. Each may start once, at any time.
     pub down: MemberSet,
-    /// The promise that is looked at in actions; none means all. A search does not go on from where one is broken.
-    pub promise: Option<&'static str>,
-    /// Whether single frames may be held back, at the price of a delay each; otherwise it is those that are in flight
-    /// when time passes that are late.
-    pub holding_back: bool,
-    /// Agents, by their members, and members that they are never connected to.
+    /// The only property that the search checks in actions and stops at. None means all properties.
+    pub only: Option<&'static str>,
+    /// Whether a single frame may be delayed. If not, a frame is delayed only because time passes while it is in
+    /// flight.
+    pub single_delays: bool,
+    /// Pairs (agent, voter) that are never connected.
     pub apart: Vec<(usize, usize)>,
-    /// A client: as soon as it holds something, all crashes of voters happen, its agent is cut off from them, and all
-    /// voters start, before anything else; and none of that happens at another time, or is undone. For directed
-    /// searches.
-    pub disaster: Option<usize>,
-    /// What the voters know of fences at first, if they know anything.
+    /// A client. As soon as it holds a lock, all voters that may crash do so, its agent is disconnected from them, and
+    /// all stopped voters start, before any other action. None of this happens earlier. For directed searches.
+    pub disaster_at: Option<usize>,
+    /// The fences that the voters know at first.
     pub floors: Vec<Option<u64>>,
-    /// What their wall clocks show then.
+    /// What the wall clocks show at first.
     pub origins: Vec<u64>,
-    /// Whether wall clocks show the same for ever. Otherwise they show, when a voter restarts, the lowest number that
-    /// is right, if it needs one: the highest fence that any voter knows of, or began with.
-    pub wall_stands: bool,
-    /// What survives.
+    /// Whether wall clocks stand still. If not, the clock of a voter that restarts without fences shows the lowest
+    /// correct value: the highest fence that any voter knows or started with.
+    pub wall_clocks_stop: bool,
     pub disk: Disk,
-    /// In which order frames come.
     pub order: Order,
-    /// Whether the search begins with agents and voters that do not know each other yet.
+    /// Whether agents and voters do not know each other at first.
     pub cold: bool,
-    /// From one in so many states, all weather is taken to be calm from then on, to see that it ends well.
+    /// One in this many states is checked for what follows it in quiescence. 0 means none.
     pub quiescence_every: u64,
 }
 
-/// So many units.
-#[must_use]
 pub const fn units(count: u64) -> Duration {
     Duration::from_nanos(count)
 }
 
-/// Small constants that `Rules::check` finds possible, but for the heartbeat (see [`small_rules`]).
+/// Small constants that `Rules::check` accepts.
 const SMALL: Rules = Rules {
     heartbeat: units(1),
     holder_lease: units(3),
@@ -165,88 +158,184 @@ const SMALL: Rules = Rules {
     batch: 8,
 };
 
-/// Small constants, all of them possible ones.
-#[must_use]
-pub fn small_rules() -> Rules {
-    SMALL
+/// Setters that assign their argument to a field, or to a field of the budget.
+macro_rules! setters {
+    ($($field:ident: $type:ty),*; $($fault:ident),*) => {
+        $(pub fn $field(mut self, $field: $type) -> Setting {
+            self.$field = $field;
+            self
+        })*
+        $(pub fn $fault(mut self, most: u8) -> Setting {
+            self.budget.$fault = most;
+            self
+        })*
+    };
 }
 
 impl Setting {
-    /// `members` members, the first `agents` of which have an agent, and clients with these scripts on the first
-    /// members, one each. One name; nothing goes wrong; no time passes.
-    #[must_use]
-    pub fn new(
-        name: &'static str,
-        about: &'static str,
-        members: usize,
-        scripts: &[&[Step]],
-    ) -> Setting {
-        let scripts: Vec<Script> = scripts
-            .iter()
-            .enumerate()
-            .map(|(at, steps)| Script {
-                at,
-                steps: steps.to_vec(),
-            })
-            .collect();
-        Setting {
+    /// Three members, one name, no clients, no faults, no time; two frames may be reordered.
+    pub fn sound(name: &'static str, about: &'static str) -> Setting {
+        let setting = Setting {
             name,
             about,
-            members,
-            agents: scripts.iter().map(|script| member(script.at)).collect(),
-            scripts,
+            expect: Expect::Holds,
+            members: 0,
+            agents: MemberSet::EMPTY,
+            scripts: Vec::new(),
             names: 1,
             rules: SMALL,
             bugs: ProtocolBugs::NONE,
             budget: Budget::default(),
-            crashing: (0..members).map(member).collect(),
+            crashing: MemberSet::EMPTY,
             down: MemberSet::EMPTY,
-            promise: None,
+            only: None,
+            single_delays: true,
             apart: Vec::new(),
-            holding_back: true,
-            disaster: None,
-            floors: vec![Some(0); members],
-            origins: vec![0; members],
-            wall_stands: false,
+            disaster_at: None,
+            floors: Vec::new(),
+            origins: Vec::new(),
+            wall_clocks_stop: false,
             disk: Disk::Fast,
             order: Order::Sent,
             cold: false,
             quiescence_every: 64,
-        }
+        };
+        setting.members(3).reorders(2)
     }
 
-    /// Whether the agent of one member may be connected to another.
-    #[must_use]
-    pub fn meet(&self, agent: Member, other: Member) -> bool {
-        !self.apart.contains(&(agent.place(), other.place()))
+    /// As [`Setting::sound`], without reordering, disks, and the quiescence check: the search is for one violation.
+    pub fn control(name: &'static str, about: &'static str) -> Setting {
+        let setting = Setting::sound(name, about).reorders(0).disk(Disk::None);
+        setting.quiescence_every(0)
     }
 
-    /// With this rule broken, too.
-    #[must_use]
-    pub fn broken(mut self, bug: ProtocolBug) -> Setting {
+    setters! {
+        names: usize, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order, cold: bool,
+        quiescence_every: u64;
+        time, delays, duplicates, voter_crashes, agent_crashes, disconnects, stalls, reorders
+    }
+
+    /// Every voter may crash; all fences are 0, and all wall clocks show 0.
+    pub fn members(mut self, count: usize) -> Setting {
+        self.members = count;
+        self.floors = vec![Some(0); count];
+        self.origins = vec![0; count];
+        self.crashing = (0..count).map(member).collect();
+        self
+    }
+
+    /// Adds one client on each of the first members.
+    pub fn clients(self, scripts: &[&[Step]]) -> Setting {
+        let scripts = scripts.iter().enumerate();
+        scripts.fold(self, |setting, (at, steps)| setting.client(at, steps))
+    }
+
+    pub fn client(mut self, at: usize, steps: &[Step]) -> Setting {
+        let steps = steps.to_vec();
+        self.agents = self.agents.with(member(at));
+        self.scripts.push(Script { at, steps });
+        self
+    }
+
+    /// Adds an agent without clients.
+    pub fn agent(mut self, at: usize) -> Setting {
+        self.agents = self.agents.with(member(at));
+        self
+    }
+
+    pub fn bug(mut self, bug: ProtocolBug) -> Setting {
         self.bugs = self.bugs.with(bug);
         self
     }
 
+    pub fn rules(mut self, change: fn(&mut Rules)) -> Setting {
+        change(&mut self.rules);
+        self
+    }
+
+    pub fn crashing(mut self, voters: &[usize]) -> Setting {
+        self.crashing = voters.iter().copied().map(member).collect();
+        self
+    }
+
+    pub fn down(mut self, voters: &[usize]) -> Setting {
+        self.down = voters.iter().copied().map(member).collect();
+        self
+    }
+
+    pub fn apart(mut self, pairs: &[(usize, usize)]) -> Setting {
+        self.apart = pairs.to_vec();
+        self
+    }
+
+    pub fn disaster_at(mut self, client: usize) -> Setting {
+        self.disaster_at = Some(client);
+        self
+    }
+
+    pub fn floors(mut self, floors: &[Option<u64>]) -> Setting {
+        self.floors = floors.to_vec();
+        self
+    }
+
+    pub fn origins(mut self, origins: &[u64]) -> Setting {
+        self.origins = origins.to_vec();
+        self
+    }
+
+    pub fn only(mut self, property: &'static str) -> Setting {
+        self.only = Some(property);
+        self
+    }
+
+    /// The search must violate this property. It ignores the others.
+    pub fn violates(mut self, property: &'static str) -> Setting {
+        self.expect = Expect::Violates(property);
+        self.only(property)
+    }
+
+    pub fn may_connect(&self, agent: Member, voter: Member) -> bool {
+        !self.apart.contains(&(agent.place(), voter.place()))
+    }
+
+    /// The mode and the names of a step that locks.
+    ///
+    /// # Panics
+    /// If the step does not lock.
+    pub fn request(&self, client: usize, step: usize) -> (Mode, &'static [usize]) {
+        match self.scripts[client].steps[step] {
+            Step::Lock(mode, names) | Step::LockWithin(mode, names, _) => (mode, names),
+            other => panic!("{other:?} does not lock"),
+        }
+    }
+
     /// The name with this number: a, b, ...
-    #[must_use]
     pub fn name_of(number: usize) -> Name {
         Name::new(&[b'a' + number as u8]).expect("a name of one byte")
     }
 }
 
-/// The member at `place`, which is one that exists.
-#[must_use]
+/// The member at `place`, which must exist.
 pub fn member(place: usize) -> Member {
     Member::at(place).expect("settings have few members")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A table of settings. A row is `"name" "what it shows": deviation(value) ...;`, and `$base` is the default from which
+/// it deviates. Defines `all()`, the rows, and `named(name)`, one of them.
+macro_rules! settings {
+    ($base:path; $($name:literal $about:literal: $($field:ident($($value:expr),*))*;)*) => {
+        pub fn all() -> Vec<Setting> {
+            vec![$($base($name, $about)$(.$field($($value),*))*,)*]
+        }
 
-    #[test]
-    fn small_rules_are_possible_ones() {
-        assert_eq!(small_rules().check(), Ok(()));
-    }
+        pub fn named(name: &str) -> Option<Setting> {
+            all().into_iter().find(|setting| setting.name == name)
+        }
+    };
+}
+pub(super) use settings;
+
+#[test]
+fn small_rules_are_accepted() {
+    assert_eq!(SMALL.check(), Ok(()));
 }

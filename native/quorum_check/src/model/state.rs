@@ -1,157 +1,194 @@
-//! All that there is at one moment.
+//! A state: all machines, clients and frames at one moment.
 //!
-//! The moment is always 0. When time passes, all times are told relative to the new moment, so that two states that
-//! differ only by when they are reached are one state.
+//! The moment is always 0. When time passes, all times become relative to the new moment, so that two states that
+//! differ only in when they are reached are equal.
 
-use crate::model::kept::Kept;
-use crate::model::setting::Budget;
+use crate::model::setting::{Budget, Setting, Step};
+use crate::model::shared::Shared;
 use quorum::agent::Agent;
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Frame, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
-/// Now.
 pub const NOW: Time = Time(0);
 
-/// A state of the search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Those that are there, in the order of the members.
-    pub agents: Vec<AgentSeat>,
+    /// In the order of their members.
+    pub agents: Vec<AgentState>,
     /// One for each member.
-    pub voters: Vec<VoterSeat>,
+    pub voters: Vec<VoterState>,
     /// One for each script.
     pub clients: Vec<Client>,
-    /// Frames in flight: sorted, or in the order in which they were sent, as the setting has it.
-    pub flights: Vec<Kept<Flight>>,
-    /// The highest fence that a writer of each name was ever told.
+    /// Frames in flight: sorted, or in the order in which they were sent, depending on the setting.
+    pub flights: Vec<Shared<Flight>>,
+    /// For each name, the highest fence that a writer was granted.
     pub fences: Vec<Fence>,
-    /// What may still happen.
     pub left: Budget,
-    /// The first promise that an action has been seen to break, where the states before and after do not tell.
-    pub broken: Option<Broken>,
-    /// The number of actions before this state, in random walks; 0 in searches. A walk ends where it has been before,
-    /// and it should not.
-    pub steps: u32,
+    /// The first violation by an action. It is not visible in the states before and after the action.
+    pub violation: Option<Violation>,
+    /// The number of actions before this state in a random walk, 0 otherwise. It makes all states of a walk different,
+    /// because stateright ends a walk at a state that it has visited.
+    pub depth: u32,
 }
 
-/// A place for an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AgentSeat {
-    /// Of this member.
+pub struct AgentState {
     pub member: Member,
-    /// How many agents were here before.
-    pub life: u8,
-    /// The agent.
-    pub machine: Kept<Agent>,
-    /// Which members it believes to be connected.
+    /// How many agents of this member have crashed.
+    pub lifetime: u8,
+    pub machine: Shared<Agent>,
+    /// The members that it believes to be connected.
     pub connected: MemberSet,
-    /// Whether it is not scheduled when its time comes.
-    pub late: bool,
+    /// Whether it is not scheduled at its deadline.
+    pub stalled: bool,
 }
 
-/// A place for a voter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct VoterSeat {
-    /// How many voters were here before.
-    pub life: u8,
-    /// The voter; none, if it has not been started.
-    pub machine: Option<Kept<Voter>>,
-    /// The mark that survives.
+pub struct VoterState {
+    /// How many voters of this member have crashed.
+    pub lifetime: u8,
+    /// None before its start.
+    pub machine: Option<Shared<Voter>>,
+    /// The fence on disk.
     pub stored: Option<Fence>,
-    /// What its wall clock showed when it started.
+    /// What its wall clock showed at its start.
     pub origin: Fence,
-    /// What is being written.
+    /// The fence that is being written to disk.
     pub storing: Option<Fence>,
-    /// Whether it is not scheduled when its time comes.
-    pub late: bool,
+    pub stalled: bool,
 }
 
-/// A client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Client {
-    /// Its next step.
+    /// The index of its next step.
     pub next: usize,
-    /// What it is doing.
     pub phase: Phase,
-    /// The locks that it gave back or lost. They must never again be found held.
+    /// The locks that it unlocked or lost. They must never be held again.
     pub past: Vec<Token>,
 }
 
-/// What a client is doing.
+/// What a client does now. `step` is the index of the step that began it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Nothing.
     #[default]
     Idle,
-    /// It waits for the lock of this step.
-    Asked {
-        /// Of its script.
+    Waits {
         step: usize,
     },
-    /// It holds the lock of this step.
     Holds {
-        /// Of its script.
         step: usize,
-        /// The lock.
         token: Token,
     },
-    /// It waits until this lock is given back.
-    Returns {
-        /// Of its script: the step that gave it back.
+    Unlocks {
         step: usize,
-        /// The lock.
         token: Token,
     },
 }
 
-/// A frame in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Flight {
-    /// The member that sent it.
     pub from: Member,
-    /// The member it is for.
     pub to: Member,
-    /// The frame.
     pub frame: Frame,
     /// Whether time has passed since it was sent.
-    pub late: bool,
+    pub delayed: bool,
 }
 
-/// A promise that an action has broken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Broken {
-    /// Its label.
-    pub promise: &'static str,
-    /// What was seen.
-    pub how: String,
+pub struct Violation {
+    pub property: &'static str,
+    pub text: String,
 }
 
-/// The number that an agent's life is known by: the member and the life can be read from it.
-#[must_use]
-pub fn agent_lifetime(member: Member, life: u8) -> Lifetime {
-    Lifetime(1000 + 10 * member.place() as u64 + u64::from(life))
+/// Member and lifetime can be read from the number: `a1021` is the second agent of member 2.
+pub fn agent_lifetime(member: Member, lifetime: u8) -> Lifetime {
+    Lifetime(1000 + 10 * member.place() as u64 + u64::from(lifetime))
 }
 
-/// The number that a voter's life is known by.
-#[must_use]
-pub fn voter_lifetime(member: Member, life: u8) -> Lifetime {
-    Lifetime(2000 + 10 * member.place() as u64 + u64::from(life))
+/// As [`agent_lifetime`], from 2000.
+pub fn voter_lifetime(member: Member, lifetime: u8) -> Lifetime {
+    Lifetime(2000 + 10 * member.place() as u64 + u64::from(lifetime))
 }
 
-impl AgentSeat {
-    /// Of the agent that sits here now.
-    #[must_use]
+impl AgentState {
     pub fn lifetime(&self) -> Lifetime {
-        agent_lifetime(self.member, self.life)
+        agent_lifetime(self.member, self.lifetime)
     }
 }
 
 impl State {
-    /// The place of the agent of `member`, if there is one.
-    #[must_use]
-    pub fn seat_of(&self, member: Member) -> Option<usize> {
-        self.agents.iter().position(|seat| seat.member == member)
+    pub fn agent_of(&self, member: Member) -> Option<usize> {
+        self.agents.iter().position(|agent| agent.member == member)
+    }
+
+    /// Whether no action has violated this property.
+    pub fn satisfies(&self, property: &str) -> bool {
+        let violation = self.violation.as_ref();
+        violation.is_none_or(|violation| violation.property != property)
+    }
+
+    /// The step that a client can do now. Skips steps that wait for what has already happened, and steps that unlock
+    /// when nothing is held.
+    pub fn enabled_step(&self, setting: &Setting, client: usize) -> Option<usize> {
+        let phase = self.clients[client].phase;
+        let idle = phase == Phase::Idle;
+        let holds = matches!(phase, Phase::Holds { .. });
+        let steps = &setting.scripts[client].steps;
+        for (at, step) in steps.iter().enumerate().skip(self.clients[client].next) {
+            match step {
+                Step::Await(other) if self.is_done(setting, *other) => {}
+                Step::Await(other) if matches!(self.clients[*other].phase, Phase::Holds { .. }) => {
+                }
+                Step::Later(units) if setting.budget.time - self.left.time >= *units => {}
+                Step::Await(_) | Step::Later(_) => return None,
+                Step::Lock(..) | Step::LockWithin(..) => return idle.then_some(at),
+                Step::Unlock | Step::TryUnlock | Step::Die if idle => {}
+                Step::Unlock | Step::TryUnlock => return holds.then_some(at),
+                Step::Die => return Some(at),
+                Step::Revoke(_) => return (idle || holds).then_some(at),
+            }
+        }
+        None
+    }
+
+    /// Whether a client holds nothing, waits for nothing, and will request nothing.
+    pub fn is_done(&self, setting: &Setting, client: usize) -> bool {
+        let requests = |step: &Step| {
+            matches!(
+                step,
+                Step::Lock(..) | Step::LockWithin(..) | Step::Revoke(_)
+            )
+        };
+        let Client { next, phase, .. } = &self.clients[client];
+        let mut left = setting.scripts[client].steps.iter().skip(*next);
+        *phase == Phase::Idle && !left.any(requests)
+    }
+
+    pub fn all_done(&self, setting: &Setting) -> bool {
+        (0..self.clients.len()).all(|client| self.is_done(setting, client))
+    }
+
+    /// Whether a client waits for an answer.
+    pub fn waits(&self, client: usize) -> bool {
+        matches!(
+            self.clients[client].phase,
+            Phase::Waits { .. } | Phase::Unlocks { .. }
+        )
+    }
+
+    /// An arbitrary number, to choose a sample of the states.
+    pub fn sample(&self) -> u64 {
+        let voters = self
+            .voters
+            .iter()
+            .filter_map(|voter| voter.machine.as_ref());
+        let agents = self.agents.iter().map(|agent| agent.machine.hash_value());
+        agents
+            .chain(voters.map(Shared::hash_value))
+            .chain(self.flights.iter().map(Shared::hash_value))
+            .fold(0, u64::wrapping_add)
+            >> 8
     }
 }

@@ -1,0 +1,156 @@
+//! The properties that must hold in each state ("always"), and where they are checked:
+//!
+//! | label | property | checked at each |
+//! |---|---|---|
+//! | Q1 | `held` is true for one writer alone, or for readers only | state |
+//! | Q2 | a voter keeps the lease of an agent that counts on it, and the votes for its locks | state |
+//! | Q3 | no vote of an earlier lifetime or lease of a voter counts while the voter votes in a later one | state |
+//! | Q4 | a voter in quarantine grants no vote | batch |
+//! | Q5 | fences of a name's writers grow, and no reader's is lower than that of a writer before it | grant |
+//! | Q6 | a quorum knows a writer's fence before the writer gets it | grant |
+//! | Q7 | a voter forgets a vote only if its agent returned it, or if its lease has expired | batch |
+//! | Q8 | a lock that was unlocked or lost is never held again, nor is a vote requested for it | state, batch |
+//! | Q11 | at each voter, a lock has the votes of all its names or of none | state |
+//! | PR1 | once quiescent, every client gets what it requests, and all tables become empty (Q9, Q10) | sample |
+//! | Machine | no machine panics, fires its timer endlessly, or answers what was not requested | action |
+//!
+//! `quiescence.rs` checks PR1, and `transition.rs` what actions do.
+
+use crate::model::setting::{member, Setting};
+use crate::model::state::{AgentState, Phase, State, NOW};
+use quorum::agent::{Held, Status};
+use quorum::message::{Generation, Mode, Token};
+use quorum::voter::Voter;
+
+struct Lock<'a> {
+    mode: Mode,
+    names: &'a [usize],
+}
+
+/// The locks for which their holders find `held` true.
+fn held<'a>(setting: &'a Setting, state: &'a State) -> impl Iterator<Item = Lock<'a>> {
+    let clients = state.clients.iter().enumerate();
+    clients.filter_map(move |(client, seen)| {
+        let Phase::Holds { step, token } = seen.phase else {
+            return None;
+        };
+        let agent = state.agent_of(member(setting.scripts[client].at))?;
+        let (mode, names) = setting.request(client, step);
+        let held = state.agents[agent].machine.held(token, NOW);
+        held.then_some(Lock { mode, names })
+    })
+}
+
+/// The numbers of readers and of writers that hold a name: of the name with the most.
+pub fn holders(setting: &Setting, state: &State) -> (usize, usize) {
+    let mut most = (0, 0);
+    for number in 0..setting.names {
+        let mut count = (0, 0);
+        for held in held(setting, state).filter(|held| held.names.contains(&number)) {
+            match held.mode {
+                Mode::Read => count.0 += 1,
+                Mode::Write => count.1 += 1,
+            }
+        }
+        most = most.max(count);
+    }
+    most
+}
+
+/// Q1
+pub fn exclusive(setting: &Setting, state: &State) -> bool {
+    let all: Vec<Lock<'_>> = held(setting, state).collect();
+    all.iter().enumerate().all(|(place, one)| {
+        all[place + 1..].iter().all(|other| {
+            let share = one.names.iter().any(|name| other.names.contains(name));
+            !share || one.mode == Mode::Read && other.mode == Mode::Read
+        })
+    })
+}
+
+/// The voters that an agent counts on now.
+fn counted<'a>(
+    state: &'a State,
+    agent: &'a AgentState,
+) -> impl Iterator<Item = (&'a Voter, Status)> {
+    agent
+        .machine
+        .status()
+        .filter(|status| status.valid > NOW && status.session.is_some())
+        .filter_map(|status| {
+            let voter = &state.voters[status.member.place()];
+            Some((&**voter.machine.as_ref()?, status))
+        })
+}
+
+/// Q2
+pub fn leases_outlast(state: &State) -> bool {
+    let outlasts = |agent: &AgentState, voter: &Voter, status: Status| {
+        let session = status.session;
+        if session.is_none_or(|session| session.voter != voter.lifetime()) {
+            return true;
+        }
+        let me = agent.lifetime();
+        let lease = voter.expires(me).is_some_and(|end| end >= status.valid);
+        let voted = |lock: Held<'_>| {
+            let mut votes = voter.votes();
+            votes.any(|(agent, _, token, ..)| (agent, token) == (me, lock.attempt))
+        };
+        let locks = agent.machine.locks();
+        lease
+            && locks
+                .filter(|lock| lock.votes.contains(status.member))
+                .all(voted)
+    };
+    state
+        .agents
+        .iter()
+        .all(|agent| counted(state, agent).all(|(voter, status)| outlasts(agent, voter, status)))
+}
+
+/// Q3
+pub fn sessions_are_current(state: &State) -> bool {
+    state.agents.iter().all(|agent| {
+        counted(state, agent).all(|(voter, Status { session, .. })| {
+            let Some(session) = session else { return true };
+            if session.voter == voter.lifetime() {
+                voter.session(agent.lifetime()) == Some(session)
+            } else {
+                !voter.is_voting()
+            }
+        })
+    })
+}
+
+/// Q8, for `held`.
+pub fn past_locks_are_not_held(setting: &Setting, state: &State) -> bool {
+    let mut clients = state.clients.iter().zip(&setting.scripts);
+    clients.all(|(client, script)| {
+        let agent = state.agent_of(member(script.at));
+        let agent = agent.map(|agent| &state.agents[agent].machine);
+        let held = |token: &Token| agent.is_some_and(|agent| agent.held(*token, NOW));
+        !client.past.iter().any(held)
+    })
+}
+
+/// Q11
+pub fn all_or_nothing(setting: &Setting, state: &State) -> bool {
+    let whole = |voter: &Voter| {
+        (0..setting.names).map(Setting::name_of).all(|name| {
+            let holders = voter.holders(&name);
+            let recorded = voter.votes().all(|(_, generation, token, _, names)| {
+                names.iter().any(|of| *of == name) == holders.contains(&(generation, token))
+            });
+            let known = |holder: &(Generation, Token)| {
+                let mut votes = voter.votes();
+                votes.any(|(_, generation, token, ..)| (generation, token) == *holder)
+            };
+            recorded && holders.iter().all(known)
+        })
+    };
+    let voters = state
+        .voters
+        .iter()
+        .filter_map(|voter| voter.machine.as_ref());
+    voters.map(|voter| &**voter).all(whole)
+}

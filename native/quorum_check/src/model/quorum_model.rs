@@ -1,0 +1,252 @@
+//! A setting as a stateright model: the first state, the actions of a state, and the properties.
+
+use crate::model::action::Action;
+use crate::model::coverage::Coverage;
+use crate::model::properties;
+use crate::model::quiescence;
+use crate::model::setting::{member, Budget, Order, Setting};
+use crate::model::state::{Phase, State};
+use crate::model::transition::Transition;
+use quorum::time::Time;
+use stateright::{Model, Property};
+use std::sync::Arc;
+
+/// Units of time within which all voters must vote after their start.
+const MOST_START: usize = 100;
+
+#[derive(Clone)]
+pub struct QuorumModel {
+    pub setting: Arc<Setting>,
+    pub coverage: Arc<Coverage>,
+    first: State,
+    walking: bool,
+}
+
+impl QuorumModel {
+    /// For a search of all states, or, if `walking`, for random walks.
+    ///
+    /// # Panics
+    /// If the voters of the setting never start to vote.
+    pub fn new(setting: Setting, walking: bool) -> QuorumModel {
+        let coverage = Coverage::default();
+        let mut first = Transition::first(&setting, &coverage);
+        if !setting.cold {
+            start(&mut first);
+        }
+        first.sort_flights();
+        let first = State {
+            left: setting.budget,
+            ..first.state
+        };
+        QuorumModel {
+            setting: Arc::new(setting),
+            coverage: Arc::default(),
+            first,
+            walking,
+        }
+    }
+
+    /// The state after an action, and the trace of the action if `traced`.
+    pub fn perform(&self, state: &State, action: Action, traced: bool) -> (State, Vec<String>) {
+        let mut next = Transition::new(&self.setting, &self.coverage, state.clone(), traced);
+        next.perform(action);
+        next.sort_flights();
+        if self.walking {
+            next.state.depth += 1;
+        }
+        (next.state, next.trace.unwrap_or_default())
+    }
+
+    /// PR1, for the states in which all clients are done and for a sample of the others.
+    fn becomes_quiescent(&self, state: &State) -> bool {
+        let every = self.setting.quiescence_every;
+        if state.violation.is_some() || every == 0 {
+            return true;
+        }
+        let chosen = state.all_done(&self.setting) || state.sample() % every == 0;
+        !chosen || quiescence::check(&self.setting, &self.coverage, state).is_ok()
+    }
+
+    fn possible(&self, state: &State, actions: &mut Vec<Action>) {
+        let clients = 0..self.setting.scripts.len();
+        let enabled = clients.filter(|client| state.enabled_step(&self.setting, *client).is_some());
+        actions.extend(enabled.map(Action::Step));
+        self.frames(state, actions);
+        self.agents(state, actions);
+        self.voters(state, actions);
+    }
+
+    fn frames(&self, state: &State, actions: &mut Vec<Action>) {
+        let left = state.left;
+        let fresh = state
+            .flights
+            .iter()
+            .filter(|flight| !flight.delayed)
+            .count();
+        let mut first = true;
+        for (place, flight) in state.flights.iter().enumerate() {
+            let seen = place > 0 && state.flights[place - 1] == *flight;
+            let ordered = self.setting.order == Order::Sent && !flight.delayed;
+            if ordered && first && left.reorders > 0 && fresh > 1 {
+                actions.push(Action::Reorder(place));
+            }
+            let counted = left.delays > 0 && left.delays != Budget::UNLIMITED;
+            if ordered && first && counted && self.setting.single_delays {
+                actions.push(Action::Delay(place));
+            }
+            if (!ordered || first) && !seen {
+                actions.push(Action::Deliver(place));
+                if left.duplicates > 0 {
+                    actions.push(Action::Duplicate(place));
+                }
+            }
+            first &= flight.delayed;
+        }
+        if left.time > 0 && (left.delays == Budget::UNLIMITED || fresh <= usize::from(left.delays))
+        {
+            actions.push(Action::PassTime);
+        }
+    }
+
+    fn agents(&self, state: &State, actions: &mut Vec<Action>) {
+        let left = state.left;
+        for (place, agent) in state.agents.iter().enumerate() {
+            if agent.stalled {
+                actions.push(Action::ResumeAgent(place));
+            } else if left.stalls > 0 && is_due(agent.machine.deadline()) {
+                actions.push(Action::StallAgent(place));
+            }
+            if left.agent_crashes > 0 {
+                actions.push(Action::CrashAgent(place));
+            }
+            for voter in (0..self.setting.members).map(member) {
+                if agent.connected.contains(voter) {
+                    if left.disconnects > 0 {
+                        actions.push(Action::Disconnect(place, voter));
+                    }
+                } else if state.voters[voter.place()].machine.is_some()
+                    && self.setting.may_connect(agent.member, voter)
+                {
+                    actions.push(Action::Connect(place, voter));
+                }
+            }
+        }
+    }
+
+    fn voters(&self, state: &State, actions: &mut Vec<Action>) {
+        let left = state.left;
+        for (place, voter) in state.voters.iter().enumerate() {
+            let place = member(place);
+            let Some(machine) = &voter.machine else {
+                actions.push(Action::StartVoter(place));
+                continue;
+            };
+            if voter.stalled {
+                actions.push(Action::ResumeVoter(place));
+            } else if left.stalls > 0 && is_due(machine.deadline()) {
+                actions.push(Action::StallVoter(place));
+            }
+            if left.voter_crashes > 0 && self.setting.crashing.contains(place) {
+                actions.push(Action::CrashVoter(place));
+            }
+            if voter.storing.is_some() {
+                actions.push(Action::Stored(place));
+            }
+        }
+    }
+
+    /// Applies [`Setting::disaster_at`]: its faults come first once the client holds, and not at all before.
+    fn direct(&self, state: &State, client: usize, actions: &mut Vec<Action>) {
+        let agent = state.agent_of(member(self.setting.scripts[client].at));
+        // Whether the disaster contains this fault. None if the action is no such fault.
+        let part = |action: &Action| match action {
+            Action::CrashVoter(_) | Action::StartVoter(_) => Some(true),
+            Action::Disconnect(place, voter) => {
+                Some(Some(*place) == agent && self.setting.crashing.contains(*voter))
+            }
+            Action::Connect(..) => Some(false),
+            _ => None,
+        };
+        let holds = matches!(state.clients[client].phase, Phase::Holds { .. });
+        let due = holds && actions.iter().any(|action| part(action) == Some(true));
+        actions.retain(|action| part(action).map_or(!due, |wanted| wanted && due));
+    }
+}
+
+/// Whether the timer fires within the next unit of time.
+fn is_due(deadline: Option<Time>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Time(1))
+}
+
+/// Delivers all frames until every voter votes: the quarantine of the first start is over.
+fn start(next: &mut Transition<'_>) {
+    for _ in 0..MOST_START {
+        while !next.state.flights.is_empty() {
+            next.deliver(0, false);
+        }
+        let mut voters = next
+            .state
+            .voters
+            .iter()
+            .filter_map(|voter| voter.machine.as_ref());
+        if voters.all(|voter| voter.is_voting()) {
+            return;
+        }
+        next.pass_time();
+    }
+    panic!("the voters never vote: {:#?}", next.state);
+}
+
+impl Model for QuorumModel {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.first.clone()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.violation.is_some() || state.all_done(&self.setting) {
+            return;
+        }
+        self.possible(state, actions);
+        if let Some(client) = self.setting.disaster_at {
+            self.direct(state, client, actions);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        Some(self.perform(state, action, false).0)
+    }
+
+    fn properties(&self) -> Vec<Property<QuorumModel>> {
+        vec![
+            Property::always("Q1", |model, state| {
+                properties::exclusive(&model.setting, state) && state.satisfies("Q1")
+            }),
+            Property::always("Q2", |_, state| properties::leases_outlast(state)),
+            Property::always("Q3", |_, state| properties::sessions_are_current(state)),
+            Property::always("Q4", |_, state: &State| state.satisfies("Q4")),
+            Property::always("Q5", |_, state: &State| state.satisfies("Q5")),
+            Property::always("Q6", |_, state: &State| state.satisfies("Q6")),
+            Property::always("Q7", |_, state: &State| state.satisfies("Q7")),
+            Property::always("Q8", |model, state| {
+                properties::past_locks_are_not_held(&model.setting, state) && state.satisfies("Q8")
+            }),
+            Property::always("PR1", QuorumModel::becomes_quiescent),
+            Property::always("Q11", |model, state| {
+                properties::all_or_nothing(&model.setting, state)
+            }),
+            Property::always("Machine", |_, state: &State| state.satisfies("Machine")),
+            Property::sometimes("a writer holds", |model, state| {
+                properties::holders(&model.setting, state).1 == 1
+            }),
+            Property::sometimes("two readers hold", |model, state| {
+                properties::holders(&model.setting, state).0 == 2
+            }),
+            Property::sometimes("all clients are done", |model, state: &State| {
+                state.all_done(&model.setting)
+            }),
+        ]
+    }
+}

@@ -1,0 +1,265 @@
+//! Transitions: an action calls the machines, and their outputs are carried out.
+//!
+//! Properties of what happens, as opposed to what is, are checked here. The state keeps the first violation.
+
+mod actions;
+mod outputs;
+
+use crate::model::coverage::Coverage;
+use crate::model::setting::{member, Budget, Disk, Order, Setting};
+use crate::model::shared::Shared;
+use crate::model::state::{
+    agent_lifetime, voter_lifetime, AgentState, Client, State, Violation, VoterState, NOW,
+};
+use quorum::agent::{Agent, AgentOutput, AgentSetup};
+use quorum::members::{Member, MemberSet, Members};
+use quorum::message::{Fence, Token};
+use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// A machine whose timer fires this often at one moment fires it endlessly.
+const MOST_TICKS: usize = 100;
+
+pub struct Transition<'a> {
+    setting: &'a Setting,
+    coverage: &'a Coverage,
+    /// The state so far.
+    pub state: State,
+    /// What happened so far, if a trace is wanted.
+    pub trace: Option<Vec<String>>,
+}
+
+impl<'a> Transition<'a> {
+    pub fn new(
+        setting: &'a Setting,
+        coverage: &'a Coverage,
+        state: State,
+        traced: bool,
+    ) -> Transition<'a> {
+        Transition {
+            setting,
+            coverage,
+            state,
+            trace: traced.then(Vec::new),
+        }
+    }
+
+    /// To the first state: all machines have just started and do not know each other.
+    pub fn first(setting: &'a Setting, coverage: &'a Coverage) -> Transition<'a> {
+        let state = State {
+            agents: Vec::new(),
+            voters: Vec::new(),
+            clients: vec![Client::default(); setting.scripts.len()],
+            flights: Vec::new(),
+            fences: vec![Fence(0); setting.names],
+            left: Budget {
+                time: Budget::UNLIMITED,
+                ..setting.budget
+            },
+            violation: None,
+            depth: 0,
+        };
+        let mut first = Transition::new(setting, coverage, state, false);
+        for member in setting.agents.iter() {
+            let agent = first.new_agent(member, 0, MemberSet::EMPTY);
+            first.state.agents.push(agent);
+        }
+        for place in 0..setting.members {
+            let floor = setting.floors[place].map(Fence);
+            first.state.voters.push(VoterState {
+                lifetime: 0,
+                machine: None,
+                stored: floor.filter(|_| setting.disk != Disk::None),
+                origin: Fence(setting.origins[place]),
+                storing: None,
+                stalled: false,
+            });
+            if !setting.down.contains(member(place)) {
+                first.run_voter(member(place), floor);
+            }
+        }
+        for agent in 0..first.state.agents.len() {
+            let voters = (0..setting.members).map(member);
+            for voter in voters.filter(|voter| !setting.down.contains(*voter)) {
+                first.connect(agent, voter);
+            }
+        }
+        first
+    }
+
+    fn members(&self, me: Member) -> Members {
+        Members::new(self.setting.members, me.place()).expect("a member of the setting")
+    }
+
+    fn new_agent(&self, member: Member, lifetime: u8, connected: MemberSet) -> AgentState {
+        let setup = AgentSetup {
+            members: self.members(member),
+            rules: self.setting.rules,
+            bugs: self.setting.bugs,
+            lifetime: agent_lifetime(member, lifetime),
+            seed: member.place() as u64 + 1,
+        };
+        AgentState {
+            member,
+            lifetime,
+            machine: Shared::new(Agent::new(setup, NOW)),
+            connected,
+            stalled: false,
+        }
+    }
+
+    /// Starts a voter that knows this fence.
+    fn run_voter(&mut self, me: Member, floor: Option<Fence>) {
+        let voter = &self.state.voters[me.place()];
+        let setup = VoterSetup {
+            members: self.members(me),
+            rules: self.setting.rules,
+            bugs: self.setting.bugs,
+            lifetime: voter_lifetime(me, voter.lifetime),
+            fences: Fences {
+                floor,
+                origin: voter.origin,
+                durable: self.setting.disk != Disk::None,
+            },
+        };
+        self.state.voters[me.place()].machine = Some(Shared::new(Voter::new(setup, NOW)));
+        self.call_voter(me, |_| ());
+    }
+
+    /// Keeps the first violation.
+    fn violated(&mut self, property: &'static str, text: String) {
+        self.note(|| format!("{property} IS VIOLATED: {text}"));
+        if self.setting.only.is_none_or(|only| only == property) {
+            let violation = Violation { property, text };
+            self.state.violation.get_or_insert(violation);
+        }
+    }
+
+    fn note(&mut self, note: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(note());
+        }
+    }
+
+    /// Sorts the frames in flight if the setting ignores their order: equal states must compare equal.
+    pub fn sort_flights(&mut self) {
+        if self.setting.order == Order::Any {
+            self.state.flights.sort_by_key(|flight| {
+                (flight.to, flight.from, flight.delayed, flight.hash_value())
+            });
+        }
+    }
+
+    /// Calls an agent and carries out its outputs.
+    fn call_agent<R: Default>(&mut self, agent: usize, call: impl FnOnce(&mut Agent) -> R) -> R {
+        let called = catch_unwind(AssertUnwindSafe(|| {
+            self.state.agents[agent].machine.change(|agent| {
+                let before = agent.standings();
+                let result = call(agent);
+                agent.flush(NOW);
+                let still_held: Vec<Token> = before
+                    .into_iter()
+                    .filter(|(token, _)| agent.locks().all(|lock| lock.token != *token))
+                    .filter(|(_, standing)| agent.lease().holds(standing, || NOW))
+                    .map(|(token, _)| token)
+                    .collect();
+                (result, still_held, agent.outputs())
+            })
+        }));
+        let member = self.state.agents[agent].member;
+        let Ok((result, still_held, outputs)) = called else {
+            self.violated("Machine", format!("the agent of {member:?} panicked"));
+            return R::default();
+        };
+        for token in still_held {
+            let text = format!("t{} was unlocked, and its holder finds it held", token.0);
+            self.violated("Q8", text);
+        }
+        let granted = |output: &AgentOutput| match output {
+            AgentOutput::Granted { token, .. } => Some(*token),
+            _ => None,
+        };
+        let granted: Vec<Token> = outputs.iter().filter_map(granted).collect();
+        for output in outputs {
+            self.carry_out(agent, output);
+        }
+        // A lock may be granted and revoked in one call. Then the client is informed of both.
+        for token in granted {
+            let mut clients = self.state.clients.iter();
+            let past = clients.any(|client| client.past.contains(&token));
+            if !past && !self.state.agents[agent].machine.held(token, NOW) {
+                self.violated("Q1", format!("t{} was granted and is not held", token.0));
+            }
+        }
+        result
+    }
+
+    /// Calls a voter and carries out its outputs.
+    fn call_voter(&mut self, me: Member, mut call: impl FnMut(&mut Voter)) {
+        let mut stored = None;
+        loop {
+            let Some(machine) = &mut self.state.voters[me.place()].machine else {
+                return;
+            };
+            let called = catch_unwind(AssertUnwindSafe(|| {
+                machine.change(|voter| {
+                    match stored.take() {
+                        None => call(voter),
+                        Some(fence) => voter.stored(NOW, fence),
+                    }
+                    voter.outputs()
+                })
+            }));
+            let Ok(outputs) = called else {
+                return self.violated("Machine", format!("the voter of {me:?} panicked"));
+            };
+            for output in outputs {
+                match output {
+                    VoterOutput::Send(send) => self.send(me, send),
+                    VoterOutput::Store(fence) if self.setting.disk == Disk::Slow => {
+                        self.note(|| format!("{me:?} starts to store {}", fence.0));
+                        let storing = &mut self.state.voters[me.place()].storing;
+                        *storing = (*storing).max(Some(fence));
+                    }
+                    VoterOutput::Store(fence) => {
+                        self.note(|| format!("{me:?} stores {}", fence.0));
+                        self.state.voters[me.place()].stored = Some(fence);
+                        stored = Some(fence);
+                    }
+                }
+            }
+            if stored.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Fires the timer of an agent until it is not due.
+    fn tick_agent(&mut self, agent: usize) {
+        for _ in 0..MOST_TICKS {
+            let deadline = self.state.agents[agent].machine.deadline();
+            if deadline.is_none_or(|deadline| deadline > NOW) {
+                return;
+            }
+            self.call_agent(agent, |agent| agent.tick(NOW));
+        }
+        let member = self.state.agents[agent].member;
+        let text = format!("the timer of the agent of {member:?} fires endlessly");
+        self.violated("Machine", text);
+    }
+
+    /// Fires the timer of a voter until it is not due.
+    fn tick_voter(&mut self, me: Member) {
+        for _ in 0..MOST_TICKS {
+            let Some(voter) = &self.state.voters[me.place()].machine else {
+                return;
+            };
+            if voter.deadline().is_none_or(|deadline| deadline > NOW) {
+                return;
+            }
+            self.call_voter(me, |voter| voter.tick(NOW));
+        }
+        let text = format!("the timer of the voter of {me:?} fires endlessly");
+        self.violated("Machine", text);
+    }
+}

@@ -1,0 +1,359 @@
+//! The actions: steps of clients, frames, time, and faults.
+
+use super::outputs::request;
+use super::Transition;
+use crate::model::action::Action;
+use crate::model::coverage::CoverPoint;
+use crate::model::setting::{member, units, Budget, Setting, Step};
+use crate::model::state::{agent_lifetime, Client, Flight, Phase, VoterState, NOW};
+use quorum::agent::{Agent, Request};
+use quorum::members::Member;
+use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Mode, Names, Op, Token};
+use quorum::time::Time;
+use quorum::voter::Voter;
+
+/// The step of the unlock after a client's last step.
+const AFTER_LAST: usize = 99;
+
+fn spend(budget: &mut u8, count: u8) {
+    if *budget != Budget::UNLIMITED {
+        *budget -= count;
+    }
+}
+
+impl Transition<'_> {
+    pub fn perform(&mut self, action: Action) {
+        match action {
+            Action::Step(client) => self.step(client),
+            Action::Deliver(place) => self.deliver(place, false),
+            Action::Duplicate(place) => self.deliver(place, true),
+            Action::Reorder(place) => {
+                spend(&mut self.state.left.reorders, 1);
+                let flight = self.state.flights.remove(place);
+                self.state.flights.push(flight);
+            }
+            Action::Delay(place) => {
+                spend(&mut self.state.left.delays, 1);
+                self.state.flights[place].change(|flight| flight.delayed = true);
+            }
+            Action::PassTime => self.pass_time(),
+            Action::StallAgent(agent) => self.stall_agent(agent, true),
+            Action::ResumeAgent(agent) => self.stall_agent(agent, false),
+            Action::StallVoter(voter) => self.stall_voter(voter, true),
+            Action::ResumeVoter(voter) => self.stall_voter(voter, false),
+            Action::CrashVoter(voter) => self.crash_voter(voter),
+            Action::StartVoter(voter) => self.start_voter(voter),
+            Action::CrashAgent(agent) => self.crash_agent(agent),
+            Action::Disconnect(agent, voter) => self.disconnect(agent, voter),
+            Action::Connect(agent, voter) => self.connect(agent, voter),
+            Action::Stored(voter) => self.stored(voter),
+        }
+    }
+
+    fn agent_of_client(&self, client: usize) -> usize {
+        let member = member(self.setting.scripts[client].at);
+        let agent = self.state.agent_of(member);
+        agent.expect("a client lives where an agent does")
+    }
+
+    /// # Panics
+    /// If the client can do no step now.
+    pub fn step(&mut self, client: usize) {
+        let at = self.state.enabled_step(self.setting, client);
+        let at = at.expect("a step that the client can do");
+        let agent = self.agent_of_client(client);
+        let phase = self.state.clients[client].phase;
+        self.state.clients[client].next = at + 1;
+        match self.setting.scripts[client].steps[at] {
+            Step::Lock(mode, names) => self.lock(agent, client, at, mode, names, u64::MAX),
+            Step::LockWithin(mode, names, timeout) => {
+                self.lock(agent, client, at, mode, names, timeout)
+            }
+            Step::Unlock => self.unlock(agent, client, at, |agent, token, request| {
+                agent.unlock(NOW, token, request)
+            }),
+            Step::TryUnlock => self.try_unlock(agent, client, at),
+            Step::Die => {
+                match phase {
+                    Phase::Waits { step } => {
+                        self.state.clients[client].phase = Phase::Idle;
+                        self.call_agent(agent, |agent| agent.cancel(NOW, request(client, step)));
+                    }
+                    Phase::Holds { .. } => self.try_unlock(agent, client, at),
+                    Phase::Idle | Phase::Unlocks { .. } => {}
+                }
+                self.state.clients[client].phase = Phase::Idle;
+            }
+            Step::Revoke(name) => {
+                self.call_agent(agent, |agent| agent.revoke(NOW, Setting::name_of(name)))
+            }
+            Step::Await(_) | Step::Later(_) => unreachable!("enabled_step skips it"),
+        }
+    }
+
+    /// A client that still holds a lock after its last step dies.
+    pub fn finish_client(&mut self, client: usize) {
+        self.try_unlock(self.agent_of_client(client), client, AFTER_LAST);
+        self.state.clients[client].phase = Phase::Idle;
+    }
+
+    fn lock(
+        &mut self,
+        agent: usize,
+        client: usize,
+        step: usize,
+        mode: Mode,
+        names: &[usize],
+        timeout: u64,
+    ) {
+        self.state.clients[client].phase = Phase::Waits { step };
+        let names = names.iter().map(|name| Setting::name_of(*name)).collect();
+        let names = Names::new(names).expect("names of the setting");
+        self.call_agent(agent, |agent| {
+            agent.lock(NOW, request(client, step), names, mode, units(timeout));
+        });
+    }
+
+    fn try_unlock(&mut self, agent: usize, client: usize, step: usize) {
+        self.unlock(agent, client, step, |agent, token, request| {
+            agent.try_unlock(NOW, token, request)
+        });
+    }
+
+    /// From this call on the client does not hold the lock, whatever the agent answers.
+    fn unlock(
+        &mut self,
+        agent: usize,
+        client: usize,
+        step: usize,
+        unlock: impl FnOnce(&mut Agent, Token, Request) -> bool,
+    ) {
+        let Phase::Holds { token, .. } = self.state.clients[client].phase else {
+            return;
+        };
+        self.state.clients[client].past.push(token);
+        self.state.clients[client].phase = Phase::Unlocks { step, token };
+        if !self.call_agent(agent, |agent| unlock(agent, token, request(client, step))) {
+            self.note(|| format!("t{} was not held anymore", token.0));
+            self.state.clients[client].phase = Phase::Idle;
+        }
+    }
+
+    /// A frame arrives. With `again`, it also stays in flight.
+    pub fn deliver(&mut self, place: usize, again: bool) {
+        let flight = self.state.flights[place].clone();
+        if again {
+            spend(&mut self.state.left.duplicates, 1);
+            let counted = self.state.left.delays != Budget::UNLIMITED;
+            self.state.flights[place].change(|flight| flight.delayed = counted);
+        } else {
+            self.state.flights.remove(place);
+        }
+        let (from, frame) = (flight.from, flight.frame.clone());
+        match &flight.frame {
+            Frame::Batch(batch) => self.deliver_batch(&flight, batch),
+            Frame::Floor(_) => {
+                self.call_voter(flight.to, |voter| voter.receive(NOW, from, frame.clone()))
+            }
+            Frame::Ack(_) | Frame::Notice(_) => {
+                let agent = self.state.agent_of(flight.to);
+                let agent = agent.expect("frames to missing agents are dropped at once");
+                self.call_agent(agent, |agent| agent.receive(NOW, from, frame));
+            }
+        }
+    }
+
+    fn deliver_batch(&mut self, flight: &Flight, batch: &Batch) {
+        let me = flight.to;
+        let voter = |next: &Self| next.state.voters[me.place()].machine.clone();
+        let before = voter(self).expect("frames to missing voters are dropped at once");
+        self.call_voter(me, |voter| {
+            voter.receive(NOW, flight.from, flight.frame.clone())
+        });
+        let after = voter(self).expect("a voter that runs");
+        let (had, has) = (votes_of(&before), votes_of(&after));
+        for (agent, token) in had.iter().copied() {
+            let dropped = !has.contains(&(agent, token));
+            let expired = before.expires(agent).is_none_or(|end| end <= NOW);
+            let returned = agent == batch.agent && returns(&batch.ops, token);
+            if dropped && !expired && !returned {
+                let text = format!(
+                    "{me:?} forgot the vote for t{} of {agent:?}, which was not returned",
+                    token.0
+                );
+                self.violated("Q7", text);
+            }
+        }
+        let asserts = |op: &&Op| matches!(op, Op::Assert { .. });
+        for (agent, token) in has.iter().copied() {
+            // One batch may assert a held lock as well as request the vote for it.
+            let asserted = |op: &Op| matches!(op, Op::Assert { token: held, .. } if *held == token);
+            let granted = !had.contains(&(agent, token)) && !batch.ops.iter().any(asserted);
+            if granted && !before.is_voting() && !after.is_voting() {
+                let text = format!(
+                    "{me:?} granted a vote for t{} of {agent:?} in quarantine",
+                    token.0
+                );
+                self.violated("Q4", text);
+            }
+        }
+        if !before.is_voting() && batch.ops.iter().any(|op| asserts(&op)) {
+            self.coverage.count(CoverPoint::AssertedInQuarantine);
+        }
+    }
+
+    /// One unit of time passes. The frames in flight are delayed from now on.
+    pub fn pass_time(&mut self) {
+        spend(&mut self.state.left.time, 1);
+        let counted = self.state.left.delays != Budget::UNLIMITED;
+        let lease = self.setting.rules.holder_lease.as_nanos();
+        let oldest = -i64::try_from(lease).expect("a small rule");
+        let mut delayed = 0;
+        for flight in &mut self.state.flights {
+            delayed += u8::from(!flight.delayed);
+            flight.change(|flight| {
+                flight.delayed = counted;
+                match &mut flight.frame {
+                    Frame::Batch(Batch { stamp, .. }) | Frame::Ack(Ack { stamp, .. }) => {
+                        *stamp = Time((stamp.0 - 1).max(oldest));
+                    }
+                    Frame::Notice(_) | Frame::Floor(_) => {}
+                }
+            });
+        }
+        spend(&mut self.state.left.delays, delayed);
+        for agent in &mut self.state.agents {
+            agent.machine.change(|agent| agent.rebase(Time(1)));
+        }
+        for voter in &mut self.state.voters {
+            if let Some(machine) = &mut voter.machine {
+                machine.change(|voter| voter.rebase(Time(1)));
+            }
+        }
+        for place in 0..self.setting.members {
+            if !self.state.voters[place].stalled {
+                self.tick_voter(member(place));
+            }
+        }
+        for agent in 0..self.state.agents.len() {
+            if !self.state.agents[agent].stalled {
+                self.tick_agent(agent);
+            }
+        }
+    }
+
+    pub fn stall_agent(&mut self, agent: usize, stalled: bool) {
+        self.state.agents[agent].stalled = stalled;
+        if stalled {
+            spend(&mut self.state.left.stalls, 1);
+        } else {
+            self.tick_agent(agent);
+        }
+    }
+
+    pub fn stall_voter(&mut self, me: Member, stalled: bool) {
+        self.state.voters[me.place()].stalled = stalled;
+        if stalled {
+            spend(&mut self.state.left.stalls, 1);
+        } else {
+            self.tick_voter(me);
+        }
+    }
+
+    fn crash_voter(&mut self, me: Member) {
+        spend(&mut self.state.left.voter_crashes, 1);
+        let clock = self.lowest_correct_clock();
+        let voter = &mut self.state.voters[me.place()];
+        voter.lifetime += 1;
+        voter.storing = None;
+        voter.stalled = false;
+        let stored = voter.stored;
+        if stored.is_none() && !self.setting.wall_clocks_stop {
+            voter.origin = clock;
+        }
+        self.run_voter(me, stored);
+    }
+
+    /// The lowest value that a correct wall clock may show: no fence exceeds it.
+    fn lowest_correct_clock(&self) -> Fence {
+        let voters = self.state.voters.iter();
+        let known = |voter: &VoterState| voter.machine.as_ref().map(|voter| voter.highest());
+        let highest = voters.map(|voter| known(voter).max(Some(voter.origin)));
+        highest.flatten().max().unwrap_or_default()
+    }
+
+    /// A voter that was down at first starts, and all agents are informed.
+    pub fn start_voter(&mut self, me: Member) {
+        self.run_voter(me, self.setting.floors[me.place()].map(Fence));
+        for agent in 0..self.state.agents.len() {
+            self.connect(agent, me);
+        }
+    }
+
+    /// An agent and its clients die, and another agent starts. New clients continue with the remaining steps.
+    fn crash_agent(&mut self, agent: usize) {
+        spend(&mut self.state.left.agent_crashes, 1);
+        let old = &self.state.agents[agent];
+        let (member, lifetime, connected) = (old.member, old.lifetime, old.connected);
+        self.state.agents[agent] = self.new_agent(member, lifetime + 1, connected);
+        for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
+            if script.at == member.place() {
+                *client = Client {
+                    next: client.next,
+                    ..Client::default()
+                };
+            }
+        }
+        // The new agent would ignore answers to its predecessor.
+        let dead = agent_lifetime(member, lifetime);
+        self.state.flights.retain(|flight| {
+            !matches!(&flight.frame, Frame::Ack(ack) if flight.to == member && ack.agent == dead)
+        });
+        for other in connected.iter() {
+            self.call_agent(agent, |agent| agent.up(NOW, other));
+        }
+    }
+
+    pub fn connect(&mut self, agent: usize, other: Member) {
+        if !self
+            .setting
+            .may_connect(self.state.agents[agent].member, other)
+        {
+            return;
+        }
+        let connected = &mut self.state.agents[agent].connected;
+        *connected = connected.with(other);
+        self.call_agent(agent, |agent| agent.up(NOW, other));
+    }
+
+    /// Frames in flight may still arrive.
+    fn disconnect(&mut self, agent: usize, other: Member) {
+        spend(&mut self.state.left.disconnects, 1);
+        let connected = &mut self.state.agents[agent].connected;
+        *connected = connected.without(other);
+        self.call_agent(agent, |agent| agent.down(NOW, other));
+    }
+
+    /// The write of a fence completes.
+    pub fn stored(&mut self, me: Member) {
+        let voter = &mut self.state.voters[me.place()];
+        let fence = voter.storing.take().expect("a fence that is being stored");
+        voter.stored = Some(fence);
+        self.call_voter(me, |voter| voter.stored(NOW, fence));
+    }
+}
+
+/// Each vote that a voter keeps.
+fn votes_of(voter: &Voter) -> Vec<(Lifetime, Token)> {
+    let votes = voter.votes();
+    votes.map(|(agent, _, token, ..)| (agent, token)).collect()
+}
+
+/// Whether the batch returns the vote for `token`.
+fn returns(ops: &[Op], token: Token) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Unlock { token: named, .. } => *named == token,
+        Op::Sync { from, to, live } => (*from..*to).contains(&token) && !live.contains(&token),
+        _ => false,
+    })
+}

@@ -1,0 +1,241 @@
+//! The outputs of an agent: frames to send, and answers to clients.
+
+use super::Transition;
+use crate::frame_text;
+use crate::model::coverage::CoverPoint;
+use crate::model::setting::{Disk, Setting};
+use crate::model::shared::Shared;
+use crate::model::state::{Flight, Phase, VoterState};
+use quorum::agent::{AgentOutput, Refusal, Request};
+use quorum::members::Member;
+use quorum::message::{
+    Ack, Batch, Fence, Floor, Frame, Mode, Op, Reason, Reply, Send, Token, Turn, Verdict,
+};
+
+/// The number of a request contains the client and the index of its step.
+pub(super) fn request(client: usize, step: usize) -> Request {
+    Request((client * 100 + step) as u64)
+}
+
+fn client_and_step(request: Request) -> (usize, usize) {
+    ((request.0 / 100) as usize, (request.0 % 100) as usize)
+}
+
+impl Transition<'_> {
+    pub(super) fn send(&mut self, from: Member, send: Send) {
+        let Send { to, frame } = send;
+        self.count_frame(&frame);
+        let agent = self.state.agent_of(to);
+        let arrives = match &frame {
+            Frame::Batch(_) | Frame::Floor(_) => self.state.voters[to.place()].machine.is_some(),
+            Frame::Ack(ack) => {
+                agent.is_some_and(|agent| self.state.agents[agent].lifetime() == ack.agent)
+            }
+            Frame::Notice(_) => agent.is_some(),
+        };
+        self.note(|| {
+            let dropped = if arrives { "" } else { " (dropped)" };
+            format!(
+                "{from:?} -> {to:?} {{{}}}{dropped}",
+                frame_text::describe(&frame)
+            )
+        });
+        if arrives {
+            self.state.flights.push(Shared::new(Flight {
+                from,
+                to,
+                frame,
+                delayed: false,
+            }));
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, agent: usize, output: AgentOutput) {
+        let member = self.state.agents[agent].member;
+        match output {
+            AgentOutput::Send(send) => {
+                if let Frame::Batch(batch) = &send.frame {
+                    self.check_renewals(agent, batch);
+                }
+                self.send(member, send);
+            }
+            AgentOutput::Granted {
+                request,
+                token,
+                attempt,
+                fence,
+                ..
+            } => {
+                if attempt != token {
+                    self.coverage.count(CoverPoint::PassedOn);
+                }
+                self.granted(agent, request, token, fence);
+            }
+            AgentOutput::Refused { request, why } => {
+                self.coverage.count(match why {
+                    Refusal::Timeout => CoverPoint::TimedOut,
+                    Refusal::NoQuorum => CoverPoint::NoQuorum,
+                });
+                let text = format!("refused, {why:?}");
+                self.answered(request, &text, |phase| matches!(phase, Phase::Waits { .. }));
+            }
+            AgentOutput::Unlocked { request, confirmed } => {
+                self.coverage.count(if confirmed {
+                    CoverPoint::Unlocked
+                } else {
+                    CoverPoint::UnlockedUnsure
+                });
+                let text = format!("unlocked, confirmed: {confirmed}");
+                self.answered(request, &text, |phase| {
+                    matches!(phase, Phase::Unlocks { .. })
+                });
+            }
+            AgentOutput::Accepted { request } => {
+                self.answered(request, "accepted", |phase| {
+                    matches!(phase, Phase::Unlocks { .. })
+                });
+            }
+            AgentOutput::AtRisk { token } => {
+                self.note(|| format!("{member:?}: t{} is at risk", token.0));
+                self.coverage.count(CoverPoint::AtRisk);
+            }
+            AgentOutput::Lost { token, why } => {
+                self.note(|| format!("{member:?}: t{} is lost, {why:?}", token.0));
+                self.coverage.count(CoverPoint::Lost);
+                for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
+                    let holds =
+                        matches!(client.phase, Phase::Holds { token: held, .. } if held == token);
+                    if script.at == member.place() && holds {
+                        client.phase = Phase::Idle;
+                        client.past.push(token);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An answer to a client that waits for it, or that has died since.
+    fn answered(&mut self, request: Request, text: &str, waited: fn(&Phase) -> bool) {
+        let (client, step) = client_and_step(request);
+        self.note(|| format!("client {client}: {text}"));
+        let phase = self.state.clients[client].phase;
+        let (Phase::Waits { step: asked } | Phase::Unlocks { step: asked, .. }) = phase else {
+            return;
+        };
+        if asked == step && waited(&phase) {
+            self.state.clients[client].phase = Phase::Idle;
+        }
+    }
+
+    fn granted(&mut self, agent: usize, request: Request, token: Token, fence: Fence) {
+        let (client, step) = client_and_step(request);
+        self.note(|| format!("CLIENT {client} HOLDS t{} with fence {}", token.0, fence.0));
+        if self.state.clients[client].phase != (Phase::Waits { step }) {
+            let text = format!("client {client} was granted a lock that it did not wait for");
+            return self.violated("Machine", text);
+        }
+        self.state.clients[client].phase = Phase::Holds { step, token };
+        let (mode, names) = self.setting.request(client, step);
+        self.coverage.count(if mode == Mode::Write {
+            CoverPoint::GrantedWrite
+        } else {
+            CoverPoint::GrantedRead
+        });
+        for number in names {
+            let before = self.state.fences[*number];
+            if fence < before || mode == Mode::Write && fence == before {
+                let text = format!(
+                    "fence {} does not exceed {}, that of an earlier writer",
+                    fence.0, before.0
+                );
+                self.violated("Q5", text);
+            }
+            if mode == Mode::Write {
+                self.state.fences[*number] = fence.max(before);
+                let name = Setting::name_of(*number);
+                // A voter that restarted without a disk learns the fence from the others.
+                let knows = |seen: &VoterState| {
+                    let unsure = seen.lifetime > 0 && self.setting.disk == Disk::None;
+                    let voter = seen.machine.as_ref();
+                    voter.is_some_and(|voter| unsure || voter.fence(&name) >= fence)
+                };
+                let written = self.state.voters.iter().filter(|seen| knows(seen)).count();
+                if written < self.members(self.state.agents[agent].member).quorum() {
+                    let text = format!("{written} voters know fence {} at its grant", fence.0);
+                    self.violated("Q6", text);
+                }
+            }
+        }
+    }
+
+    /// Q8: no agent requests votes for a lock that was unlocked, unless the same batch unlocks it, or another client of
+    /// the node holds the lock by the same votes.
+    fn check_renewals(&mut self, agent: usize, batch: &Batch) {
+        let seen = &self.state.agents[agent];
+        let member = seen.member;
+        let clients = self.state.clients.iter().zip(&self.setting.scripts);
+        let past: Vec<Token> = clients
+            .filter(|(_, script)| script.at == member.place())
+            .flat_map(|(client, _)| client.past.iter().copied())
+            .filter(|token| seen.machine.locks().all(|lock| lock.attempt != *token))
+            .collect();
+        for token in past {
+            let renews = |op: &Op| match op {
+                Op::Assert { token: named, .. } | Op::Lock { token: named, .. } => *named == token,
+                Op::Sync { live, .. } => live.contains(&token),
+                _ => false,
+            };
+            let unlocks =
+                |op: &Op| matches!(op, Op::Unlock { token: named, .. } if *named == token);
+            if batch.ops.iter().any(renews) && !batch.ops.iter().any(unlocks) {
+                let text = format!(
+                    "{member:?} requests a vote for t{} after its unlock",
+                    token.0
+                );
+                self.violated("Q8", text);
+            }
+        }
+    }
+
+    fn count_frame(&self, frame: &Frame) {
+        let count = |point| self.coverage.count(point);
+        match frame {
+            Frame::Batch(batch) => batch.ops.iter().for_each(|op| match op {
+                Op::Lock {
+                    turn: Turn::Nobody, ..
+                } => count(CoverPoint::AskedRest),
+                Op::Assert { .. } => count(CoverPoint::Asserted),
+                _ => {}
+            }),
+            Frame::Ack(Ack {
+                verdict: Verdict::Done {
+                    replies, revoked, ..
+                },
+                ..
+            }) => {
+                if !revoked.is_empty() {
+                    count(CoverPoint::Revoked);
+                }
+                replies.iter().for_each(|reply| match reply {
+                    Reply::Confirmed => count(CoverPoint::Confirmed),
+                    Reply::Synced { .. } => count(CoverPoint::Synced),
+                    Reply::No { reason } => match reason {
+                        Reason::Turn => count(CoverPoint::RefusedTurn),
+                        Reason::Quarantine => count(CoverPoint::RefusedQuarantine),
+                        Reason::Storing => count(CoverPoint::RefusedStoring),
+                        Reason::Readers | Reason::Writer => {}
+                    },
+                    Reply::Yes { .. } | Reply::Missing => {}
+                });
+            }
+            Frame::Ack(Ack {
+                verdict: Verdict::Mismatch { .. },
+                ..
+            }) => count(CoverPoint::Mismatched),
+            Frame::Notice(notice) if !notice.hints.is_empty() => count(CoverPoint::Hinted),
+            Frame::Floor(Floor::Told { .. }) => count(CoverPoint::FloorTold),
+            Frame::Floor(Floor::Lost { .. }) => count(CoverPoint::FloorLost),
+            Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => {}
+        }
+    }
+}
