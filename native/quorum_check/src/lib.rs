@@ -18,8 +18,7 @@
 // No user reads these docs, so names that speak for themselves have none.
 #![allow(missing_docs)]
 
-pub mod frame_text;
-pub mod invariants;
+mod frame_text;
 pub mod model;
-pub mod random;
+mod random;
 pub mod simulation;

@@ -1,4 +1,4 @@
-//! Plays histories of a cluster, and says which number makes one that breaks a promise.
+//! Plays random histories of a cluster, and prints the trace of the first seed that violates an invariant.
 //!
 //! ```sh
 //! cargo run --release -p quorum_check --bin simulate -- --histories 10000 --threads 2
@@ -8,13 +8,14 @@
 //! ```
 
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
+use quorum_check::simulation::history::replay;
+use quorum_check::simulation::options::Options;
 use quorum_check::simulation::search::{search, Search};
-use quorum_check::simulation::{again, Settings};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Ways of being wrong that can be asked for.
-const ALL: &[ProtocolBug] = &[
+/// The values of `--bug`.
+const BUGS: &[ProtocolBug] = &[
     ProtocolBug::NoQuarantine,
     ProtocolBug::ForgottenVotesCount,
     ProtocolBug::ReadHalf,
@@ -49,8 +50,9 @@ fn arguments() -> Result<Arguments, String> {
     while let Some(word) = words.next() {
         if word == "--bug" {
             let name = words.next().unwrap_or_default();
-            let known = ALL.iter().find(|bug| format!("{bug:?}") == name);
-            arguments.bug = Some(*known.ok_or_else(|| format!("no bug {name}\n{USAGE}"))?);
+            let known = BUGS.iter().find(|bug| format!("{bug:?}") == name);
+            arguments.bug =
+                Some(*known.ok_or_else(|| format!("--bug: unknown bug {name:?}\n{USAGE}"))?);
             continue;
         }
         if word == "--trace" {
@@ -66,7 +68,7 @@ fn arguments() -> Result<Arguments, String> {
             "--from" => arguments.from = number,
             "--minutes" => arguments.minutes = Some(number),
             "--threads" => arguments.threads = Some(number as usize),
-            _ => return Err(format!("{word} is not known\n{USAGE}")),
+            _ => return Err(format!("unknown argument {word}\n{USAGE}")),
         }
     }
     Ok(arguments)
@@ -75,51 +77,56 @@ fn arguments() -> Result<Arguments, String> {
 fn main() -> ExitCode {
     let arguments = match arguments() {
         Ok(arguments) => arguments,
-        Err(sentence) => {
-            eprintln!("{sentence}");
+        Err(error) => {
+            eprintln!("{error}");
             return ExitCode::from(2);
         }
     };
-    let bugs = arguments
-        .bug
-        .map_or(ProtocolBugs::NONE, |bug| ProtocolBugs::NONE.with(bug));
-    let settings = Settings {
-        bugs,
-        ..Settings::default()
+    let none = ProtocolBugs::NONE;
+    let options = Options {
+        bugs: arguments.bug.map_or(none, |bug| none.with(bug)),
+        lines: arguments.lines.unwrap_or(0),
+        ..Options::default()
     };
-    if let Some(seed) = arguments.seed {
-        let lines = arguments.lines.unwrap_or(0);
-        let outcome = again(seed, &Settings { lines, ..settings });
-        println!("{:#?}", outcome.plan);
-        print!("{outcome}{}", outcome.summary);
-        return if outcome.violation.is_none() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        };
+    let failed = match arguments.seed {
+        Some(seed) => {
+            let outcome = replay(seed, &options);
+            println!("{:#?}", outcome.plan);
+            print!("{outcome}{}", outcome.summary);
+            outcome.violation.is_some()
+        }
+        None => play(
+            &arguments,
+            &Options {
+                lines: 0,
+                ..options
+            },
+        ),
+    };
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     }
-    let begin = Instant::now();
+}
+
+/// Plays histories until one violates an invariant. Returns whether one did.
+fn play(arguments: &Arguments, options: &Options) -> bool {
+    let start = Instant::now();
+    let endless = arguments.minutes.map(|_| u64::MAX);
+    let minutes = arguments
+        .minutes
+        .map(|minutes| Duration::from_secs(60 * minutes));
     let wanted = Search {
         from: arguments.from,
-        histories: arguments
-            .histories
-            .unwrap_or(if arguments.minutes.is_some() {
-                u64::MAX
-            } else {
-                10_000
-            }),
-        until: arguments
-            .minutes
-            .map(|minutes| begin + Duration::from_secs(60 * minutes)),
+        histories: arguments.histories.or(endless).unwrap_or(10_000),
+        until: minutes.map(|minutes| start + minutes),
         threads: arguments.threads.unwrap_or(2),
     };
-    let (summary, failed) = search(&settings, wanted);
-    println!("{:.1} s\n{summary}", begin.elapsed().as_secs_f64());
-    match failed {
-        None => ExitCode::SUCCESS,
-        Some(seed) => {
-            print!("{}", again(seed, &settings));
-            ExitCode::FAILURE
-        }
+    let (summary, failed) = search(options, wanted);
+    println!("{:.1} s\n{summary}", start.elapsed().as_secs_f64());
+    if let Some(seed) = failed {
+        print!("{}", replay(seed, options));
     }
+    failed.is_some()
 }

@@ -1,93 +1,91 @@
-//! Each call of a machine, and what comes of it: frames onto the network, answers to clients, the next timer; and the
-//! checker is shown each.
+//! Calls of agents and voters, and their outputs: frames, answers, timers. The checker observes each.
 
-use super::clock::{Real, MICROSECOND, MILLISECOND};
-use super::network::Route;
-use super::node::Part;
-use super::trace::{describe, is_dull};
-use super::world::{part_for, Event, World, DRAIN, MEET};
-use crate::invariants::Label;
+use crate::frame_text::{describe, is_heartbeat};
+use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
+use crate::simulation::event::{Event, Role};
+use crate::simulation::invariants::label::Label;
+use crate::simulation::network::Route;
+use crate::simulation::plan::Disk;
+use crate::simulation::world::World;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::frame;
-use quorum::members::{MemberSet, Members};
 use quorum::message::{Fence, Frame, Lifetime, Send};
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use std::rc::Rc;
 
-/// A machine that wants to be woken at once so many times running does nothing else.
+/// A machine whose timer was due at once this many times in a row spins.
 const MOST_SPINS: u32 = 20_000;
+/// The longest time from a machine's last event to its flush.
+const FLUSH: Real = 500 * MICROSECOND;
+/// The longest time until a new agent is informed that a member is connected.
+const CONNECT: Real = 200 * MILLISECOND;
 
 impl World {
-    fn members(&self, node: usize) -> Members {
-        Members::new(self.nodes.len(), node).expect("a node is a member")
-    }
-
-    /// A new life of an agent, if it has none.
-    pub fn agent_starts(&mut self, node: usize) {
-        if self.nodes[node].alive(Part::Agent) {
+    /// Starts an agent, unless one is up.
+    pub fn start_agent(&mut self, node: usize) {
+        if self.nodes[node].is_up(Role::Agent) {
             return;
         }
-        let life = self.new_life();
+        let lifetime = self.new_lifetime();
         let setup = AgentSetup {
             members: self.members(node),
             rules: self.plan.rules,
             bugs: self.bugs,
-            lifetime: Lifetime(life),
+            lifetime: Lifetime(lifetime),
             seed: self.random.word(),
         };
-        let now = self.nodes[node].agent.now(self.real);
-        let known = &mut self.nodes[node];
-        known.agent.begin(life, Agent::new(setup, now));
-        (known.told, known.quorum_since, known.drains) = (MemberSet::EMPTY, None, false);
-        self.say(|| format!("n{node} agent starts: a{life}"));
+        let now = self.nodes[node].agent_host.now(self.real);
+        self.nodes[node].start_agent(lifetime, Agent::new(setup, now));
+        self.log(|| format!("n{node} agent starts: a{lifetime}"));
         for about in 0..self.nodes.len() {
-            let soon = if about == node {
+            let delay = if about == node {
                 0
             } else {
-                self.random.spread(MICROSECOND, MEET)
+                self.random.spread(MICROSECOND, CONNECT)
             };
-            self.tell(node, about, true, soon);
+            self.inform(node, about, true, delay);
         }
         for client in 0..self.nodes[node].clients.len() {
             let pause = self.think();
-            self.later(node, client, pause);
+            self.schedule_client(node, client, pause);
         }
-        self.arm(node, Part::Agent);
+        self.arm(node, Role::Agent);
     }
 
-    /// A new life of a voter, if it has none.
-    pub fn voter_starts(&mut self, node: usize) {
-        if self.nodes[node].alive(Part::Voter) {
+    /// Starts a voter, unless one is up.
+    pub fn start_voter(&mut self, node: usize) {
+        if self.nodes[node].is_up(Role::Voter) {
             return;
         }
         let floor = self.floor(node);
-        let origin = self.wall();
-        let life = self.new_life();
+        let origin = self.wall_clock();
+        let lifetime = self.new_lifetime();
         let setup = VoterSetup {
             members: self.members(node),
             rules: self.plan.rules,
             bugs: self.bugs,
-            lifetime: Lifetime(life),
+            lifetime: Lifetime(lifetime),
             fences: Fences {
                 floor,
                 origin,
-                durable: self.plan.fences == super::plan::Fences::Durable,
+                durable: self.plan.disk == Disk::Durable,
             },
         };
-        let now = self.nodes[node].voter.now(self.real);
-        self.nodes[node].voter.begin(life, Voter::new(setup, now));
-        self.voter_is_called_by(node, life);
-        self.say(|| format!("n{node} voter starts: v{life}, floor {floor:?}"));
-        self.voter(node, |_, _| ());
+        let now = self.nodes[node].voter_host.now(self.real);
+        self.nodes[node].start_voter(lifetime, Voter::new(setup, now));
+        self.nodes[node].attach(lifetime);
+        self.log(|| format!("n{node} voter starts: v{lifetime}, floor {floor:?}"));
+        self.call_voter(node, |_, _| ());
     }
 
-    /// A call of the agent of `node`, which lives and is not paused.
-    pub fn agent(&mut self, node: usize, call: impl FnOnce(&mut Agent, Time)) {
-        let drains = self.plan.drains;
-        let waits = !self.quiet && drains > 0 && self.random.chance(drains);
-        let seat = &mut self.nodes[node].agent;
-        let (now, life) = (seat.now(self.real), seat.life);
-        let Some(agent) = &mut seat.machine else {
+    /// Calls an agent, if it is up.
+    pub fn call_agent(&mut self, node: usize, call: impl FnOnce(&mut Agent, Time)) {
+        let late = self.plan.late_flushes;
+        let waits = !self.healed && late > 0 && self.random.chance(late);
+        let now = self.nodes[node].agent_host.now(self.real);
+        let lifetime = self.nodes[node].agent_host.lifetime;
+        let Some(agent) = &mut self.nodes[node].agent else {
             return;
         };
         call(agent, now);
@@ -95,36 +93,36 @@ impl World {
             agent.flush(now);
         }
         let outputs = agent.outputs();
-        if waits && !self.nodes[node].drains {
-            self.nodes[node].drains = true;
-            let soon = self.random.between(1, DRAIN);
-            self.push(self.real + soon, Event::Drained { node, life });
+        if waits && !self.nodes[node].flush_scheduled {
+            self.nodes[node].flush_scheduled = true;
+            let delay = self.random.between(1, FLUSH);
+            self.push(self.real + delay, Event::Flush { node, lifetime });
         }
-        self.agent_said(node, outputs);
-        self.checker.agent_did(node, &self.nodes, self.real);
-        self.arm(node, Part::Agent);
+        self.carry_out_agent(node, outputs);
+        self.checker.after_agent(node, &self.nodes, self.real);
+        self.arm(node, Role::Agent);
     }
 
-    /// The mailbox of the agent of `node` is empty.
-    pub fn drained(&mut self, node: usize) {
-        self.nodes[node].drains = false;
-        let seat = &mut self.nodes[node].agent;
-        let now = seat.now(self.real);
-        let Some(agent) = &mut seat.machine else {
+    /// The mailbox of an agent is empty.
+    pub fn flush(&mut self, node: usize) {
+        self.nodes[node].flush_scheduled = false;
+        let now = self.nodes[node].agent_host.now(self.real);
+        let Some(agent) = &mut self.nodes[node].agent else {
             return;
         };
         agent.flush(now);
         let outputs = agent.outputs();
-        self.agent_said(node, outputs);
-        self.arm(node, Part::Agent);
+        self.carry_out_agent(node, outputs);
+        self.arm(node, Role::Agent);
     }
 
-    fn agent_said(&mut self, node: usize, outputs: Vec<AgentOutput>) {
+    fn carry_out_agent(&mut self, node: usize, outputs: Vec<AgentOutput>) {
+        let real = self.real;
         for output in outputs {
             match output {
                 AgentOutput::Send(Send { to, frame }) => {
                     self.checker
-                        .agent_sends(node, to.place(), &frame, &self.nodes, self.real);
+                        .agent_sends(node, to.place(), &frame, &self.nodes, real);
                     self.send(node, to.place(), &frame);
                 }
                 AgentOutput::Granted {
@@ -134,93 +132,84 @@ impl World {
                     fence,
                     standing,
                 } => {
-                    self.say(|| {
-                        format!(
-                            "n{node} granted r{} t{} fence {}",
-                            request.0, token.0, fence.0
-                        )
+                    self.log(|| {
+                        let (request, token, fence) = (request.0, token.0, fence.0);
+                        format!("n{node} granted r{request} t{token} fence {fence}")
                     });
-                    let client = self.checker.granted(
-                        request,
-                        (token, attempt),
-                        fence,
-                        standing,
-                        &self.nodes,
-                        self.real,
-                    );
+                    let tokens = (token, attempt);
+                    let client =
+                        self.checker
+                            .granted(request, tokens, fence, standing, &self.nodes, real);
                     if let Some(client) = client {
-                        self.client_has(node, client, token);
+                        self.client_holds(node, client, token);
                     }
                 }
                 AgentOutput::Refused { request, why } => {
-                    self.say(|| format!("n{node} refused r{} {why:?}", request.0));
-                    if let Some(client) = self.checker.refused(request, why, &self.nodes, self.real)
-                    {
-                        self.client_goes_on(node, client, request);
+                    self.log(|| format!("n{node} refused r{} {why:?}", request.0));
+                    let client = self.checker.refused(request, why, &self.nodes, real);
+                    if let Some(client) = client {
+                        self.client_answered(node, client, request);
                     }
                 }
                 AgentOutput::Unlocked { request, confirmed } => {
-                    self.say(|| format!("n{node} unlocked r{} {confirmed}", request.0));
-                    if let Some(client) =
-                        self.checker
-                            .unlocked(request, confirmed, &self.nodes, self.real)
-                    {
-                        self.client_goes_on(node, client, request);
+                    self.log(|| format!("n{node} unlocked r{} {confirmed}", request.0));
+                    let client = self.checker.unlocked(request, confirmed, &self.nodes, real);
+                    if let Some(client) = client {
+                        self.client_answered(node, client, request);
                     }
                 }
                 AgentOutput::Accepted { request } => {
-                    self.say(|| format!("n{node} accepted r{}", request.0));
-                    self.checker.accepted(request, &self.nodes, self.real);
+                    self.log(|| format!("n{node} accepted r{}", request.0));
+                    self.checker.accepted(request, &self.nodes, real);
                 }
                 AgentOutput::AtRisk { token } => {
-                    self.say(|| format!("n{node} at risk t{}", token.0));
-                    self.checker.at_risk(node, &self.nodes, token, self.real);
+                    self.log(|| format!("n{node} at risk t{}", token.0));
+                    self.checker.at_risk(node, &self.nodes, token, real);
                 }
                 AgentOutput::Lost { token, why } => {
-                    self.say(|| format!("n{node} lost t{} {why:?}", token.0));
-                    self.checker.lost(node, &self.nodes, token, why, self.real);
+                    self.log(|| format!("n{node} lost t{} {why:?}", token.0));
+                    self.checker.lost(node, &self.nodes, token, why, real);
                 }
             }
         }
     }
 
-    /// A call of the voter of `node`, which lives and is not paused.
-    pub fn voter(&mut self, node: usize, call: impl FnOnce(&mut Voter, Time)) {
-        let seat = &mut self.nodes[node].voter;
-        let now = seat.now(self.real);
-        let Some(voter) = &mut seat.machine else {
+    /// Calls a voter, if it is up.
+    pub fn call_voter(&mut self, node: usize, call: impl FnOnce(&mut Voter, Time)) {
+        let now = self.nodes[node].voter_host.now(self.real);
+        let Some(voter) = &mut self.nodes[node].voter else {
             return;
         };
         call(voter, now);
         let mut outputs = voter.outputs();
-        if std::mem::take(&mut self.nodes[node].doomed) {
+        if std::mem::take(&mut self.nodes[node].dies_in_next_call) {
             let done = self.random.between(0, outputs.len() as i64);
             outputs.truncate(done as usize);
-            self.orphan_voter(node);
+            self.kill_voter_process(node);
         }
-        self.voter_said(node, outputs);
-        self.checker.voter_did(node, &self.nodes, self.real);
-        self.arm(node, Part::Voter);
+        self.carry_out_voter(node, outputs);
+        self.checker.after_voter(node, &self.nodes, self.real);
+        self.arm(node, Role::Voter);
     }
 
-    fn voter_said(&mut self, node: usize, outputs: Vec<VoterOutput>) {
+    fn carry_out_voter(&mut self, node: usize, outputs: Vec<VoterOutput>) {
         for output in outputs {
             match output {
                 VoterOutput::Send(Send { to, frame }) => {
                     self.checker.voter_sends(node, &frame, &self.nodes);
                     self.send(node, to.place(), &frame);
                 }
-                VoterOutput::Store(mark) => {
-                    self.summary.count("marks stored");
-                    self.nodes[node].storing.push(mark);
+                VoterOutput::Store(fence) => {
+                    self.summary.count("fences stored");
+                    self.nodes[node].storing.push(fence);
                     let process = self.nodes[node].process;
-                    let span = self.random.spread(10 * MICROSECOND, self.plan.store);
+                    let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
                     self.push(
-                        self.real + span,
+                        self.real + delay,
                         Event::Stored {
                             node,
                             process,
-                            mark,
+                            fence,
                         },
                     );
                 }
@@ -228,122 +217,114 @@ impl World {
         }
     }
 
-    /// The disk has taken a mark.
-    pub fn has_stored(&mut self, node: usize, mark: Fence) {
-        let known = &mut self.nodes[node];
-        known.storing.retain(|other| *other != mark);
-        known.stored = known.stored.max(Some(mark));
-        self.say(|| format!("n{node} stored {}", mark.0));
-        self.voter(node, |voter, now| voter.stored(now, mark));
+    /// The write of a fence completes.
+    pub fn stored(&mut self, node: usize, fence: Fence) {
+        let seen = &mut self.nodes[node];
+        seen.storing.retain(|other| *other != fence);
+        seen.stored = seen.stored.max(Some(fence));
+        self.log(|| format!("n{node} stored {}", fence.0));
+        self.call_voter(node, |voter, now| voter.stored(now, fence));
+    }
+
+    /// Adds a frame to the trace: when it is sent, with its route, and when it arrives.
+    fn note_frame(&mut self, from: usize, to: usize, frame: &Frame, sent: Option<Route>) {
+        let real = self.real;
+        let line = || {
+            let delay = |at: Real| format!("{:.3} ms", (at - real) as f64 / MILLISECOND as f64);
+            let route = match sent {
+                None => " arrived".into(),
+                Some(Route { arrives: None, .. }) => " lost".into(),
+                Some(route) => {
+                    let arrivals = [route.arrives, route.duplicate].into_iter().flatten();
+                    let delays: Vec<String> = arrivals.map(delay).collect();
+                    format!(" in {}", delays.join(" and "))
+                }
+            };
+            format!("n{from} -> n{to}{route}: {}", describe(frame))
+        };
+        let words = [from as u64, to as u64];
+        if is_heartbeat(frame) {
+            self.trace.note_heartbeat(real, &words, line);
+        } else {
+            self.trace.note(real, &words, line);
+        }
     }
 
     fn send(&mut self, from: usize, to: usize, frame: &Frame) {
         let bytes = frame::encode(frame);
         self.trace.bytes(&bytes);
         let route = self.network.route(&mut self.random, self.real, from, to);
-        let part = part_for(frame);
+        let role = Role::of_receiver(frame);
         self.summary.count("frames");
         self.summary.add("bytes", bytes.len() as u64);
-        let Route {
-            arrives,
-            again,
-            held_back,
-        } = route;
         for (what, happened) in [
-            ("frames lost", arrives.is_none()),
-            ("frames doubled", again.is_some()),
-            ("frames held back", held_back),
+            ("frames lost", route.arrives.is_none()),
+            ("frames duplicated", route.duplicate.is_some()),
+            ("frames held back", route.held_back),
         ] {
             if happened {
                 self.summary.count(what);
             }
         }
-        let real = self.real;
-        let line = || {
-            let span = |at: Real| (at - real) as f64 / MILLISECOND as f64;
-            let fate = arrives.map_or(String::from("lost"), |at| format!("{:.3} ms", span(at)));
-            let twice = again.map_or(String::new(), |at| format!(" and {:.3} ms", span(at)));
-            format!("n{from} -> n{to} [{fate}{twice}] {}", describe(frame))
-        };
-        let words = [from as u64, to as u64];
-        if is_dull(frame) {
-            self.trace.note_dull(real, &words, line);
-        } else {
-            self.trace.note(real, &words, line);
-        }
-        let bytes: std::rc::Rc<[u8]> = bytes.into();
-        for at in [arrives, again].into_iter().flatten() {
+        self.note_frame(from, to, frame, Some(route));
+        let bytes: Rc<[u8]> = bytes.into();
+        for at in [route.arrives, route.duplicate].into_iter().flatten() {
             self.push(
                 at,
-                Event::Arrives {
+                Event::Frame {
                     from,
                     to,
-                    part,
+                    role,
                     bytes: bytes.clone(),
                 },
             );
         }
     }
 
-    /// A frame arrives at a machine that lives.
-    pub fn arrives(&mut self, from: usize, to: usize, part: Part, bytes: &[u8]) {
+    /// A frame arrives at a machine that is up.
+    pub fn arrive(&mut self, from: usize, to: usize, role: Role, bytes: &[u8]) {
         let frame = match frame::decode(bytes) {
             Ok(frame) => frame,
             Err(error) => {
-                self.checker.violated(Label::Wire, || {
-                    format!("a frame of n{from} cannot be read: {error:?}")
-                });
-                return;
+                let text = || format!("a frame of n{from} cannot be decoded: {error:?}");
+                return self.checker.violated(Label::Wire, text);
             }
         };
-        let line = || format!("n{from} => n{to} {}", describe(&frame));
-        if is_dull(&frame) {
-            self.trace
-                .note_dull(self.real, &[from as u64, to as u64], line);
-        } else {
-            self.trace.note(self.real, &[from as u64, to as u64], line);
-        }
-        match part {
-            Part::Agent => {
+        self.note_frame(from, to, &frame, None);
+        let sender = World::member(from);
+        match role {
+            Role::Agent => {
                 self.checker
-                    .agent_hears(from, to, &frame, &self.nodes, self.real);
-                self.agent(to, |agent, now| {
-                    agent.receive(now, World::member(from), frame)
-                });
+                    .agent_receives(from, to, &frame, &self.nodes, self.real);
+                self.call_agent(to, |agent, now| agent.receive(now, sender, frame));
             }
-            Part::Voter => {
-                self.checker.voter_hears(to, &frame, &self.nodes);
-                self.voter(to, |voter, now| {
-                    voter.receive(now, World::member(from), frame)
-                });
-                self.checker.voter_heard(&self.nodes);
+            Role::Voter => {
+                self.checker.voter_receives(to, &frame, &self.nodes);
+                self.call_voter(to, |voter, now| voter.receive(now, sender, frame));
+                self.checker.after_batch(&self.nodes);
             }
         }
     }
 
-    /// An agent is told that a member came or went. That it went is told no more once all is well.
-    pub fn is_told(&mut self, node: usize, about: usize, up: bool) {
-        if !up && self.quiet {
+    /// An agent is informed that a member is connected or disconnected. After healing no link is down.
+    pub fn connection(&mut self, node: usize, about: usize, up: bool) {
+        if !up && self.healed {
             return;
         }
-        self.say(|| {
-            format!(
-                "n{node} is told: n{about} {}",
-                if up { "up" } else { "down" }
-            )
-        });
+        let change = if up { "up" } else { "down" };
+        self.log(|| format!("n{node} is informed: n{about} {change}"));
         let member = World::member(about);
         let quorum = self.nodes.len() / 2 + 1;
-        let known = &mut self.nodes[node];
-        known.told = if up {
-            known.told.with(member)
+        let seen = &mut self.nodes[node];
+        seen.connected = if up {
+            seen.connected.with(member)
         } else {
-            known.told.without(member)
+            seen.connected.without(member)
         };
-        known.quorum_since =
-            (known.told.len() >= quorum).then(|| known.quorum_since.unwrap_or(self.real));
-        self.checker.told(node, about);
-        self.agent(node, |agent, now| {
+        seen.quorum_since =
+            (seen.connected.len() >= quorum).then(|| seen.quorum_since.unwrap_or(self.real));
+        self.checker.connection(node, about);
+        self.call_agent(node, |agent, now| {
             if up {
                 agent.up(now, member)
             } else {
@@ -352,124 +333,35 @@ impl World {
         });
     }
 
-    /// A timer rings. Clocks that were too slow since it was set make it ring again.
-    pub fn timer(&mut self, node: usize, part: Part, version: u64) {
+    /// A timer fires. If the clock has been slower than expected, it is set again.
+    pub fn timer(&mut self, node: usize, role: Role, version: u64) {
         let real = self.real;
-        let (armed, now, current) = match part {
-            Part::Agent => (
-                self.nodes[node].agent.armed,
-                self.nodes[node].agent.now(real),
-                self.nodes[node].agent.version,
-            ),
-            Part::Voter => (
-                self.nodes[node].voter.armed,
-                self.nodes[node].voter.now(real),
-                self.nodes[node].voter.version,
-            ),
-        };
-        if current != version {
+        let host = self.nodes[node].host_mut(role);
+        if host.version != version {
             return;
         }
-        let due = armed.is_some_and(|deadline| deadline <= now);
-        match part {
-            Part::Agent => self.nodes[node].agent.armed = None,
-            Part::Voter => self.nodes[node].voter.armed = None,
-        }
-        if !due {
-            return self.arm(node, part);
+        let now = host.now(real);
+        if host.armed.take().is_none_or(|deadline| deadline > now) {
+            return self.arm(node, role);
         }
         self.trace
-            .note_dull(real, &[node as u64], || format!("n{node} {part:?} ticks"));
-        match part {
-            Part::Agent => {
-                self.agent(node, |agent, now| agent.tick(now));
-                self.checker.agent_ticked(node, &self.nodes, real);
+            .note_heartbeat(real, &[node as u64], || format!("n{node} {role:?} ticks"));
+        match role {
+            Role::Agent => {
+                self.call_agent(node, |agent, now| agent.tick(now));
+                self.checker.after_timer(node, &self.nodes, real);
             }
-            Part::Voter => self.voter(node, |voter, now| voter.tick(now)),
+            Role::Voter => self.call_voter(node, |voter, now| voter.tick(now)),
         }
-        self.arm(node, part);
-        self.watch_spin(node, part);
-    }
-
-    fn watch_spin(&mut self, node: usize, part: Part) {
-        let real = self.real;
-        let known = &mut self.nodes[node];
-        let (now, armed, spins) = match part {
-            Part::Agent => (
-                known.agent.now(real),
-                known.agent.armed,
-                &mut known.agent.spins,
-            ),
-            Part::Voter => (
-                known.voter.now(real),
-                known.voter.armed,
-                &mut known.voter.spins,
-            ),
-        };
-        *spins = if armed.is_some_and(|deadline| deadline <= now) {
-            *spins + 1
-        } else {
-            0
-        };
-        if *spins > MOST_SPINS {
-            self.checker.violated(Label::Spin, || {
-                format!("n{node} {part:?} wants to be woken at once, for ever")
-            });
-        }
-    }
-
-    /// The clocks of `node` go on in another way.
-    pub fn rearm(&mut self, node: usize) {
-        self.nodes[node].agent.armed = None;
-        self.nodes[node].voter.armed = None;
-        self.arm(node, Part::Agent);
-        self.arm(node, Part::Voter);
-    }
-
-    /// Sets the timer by the machine's deadline, if that is another one now. It will ring a little late.
-    fn arm(&mut self, node: usize, part: Part) {
-        let known = &mut self.nodes[node];
-        let (deadline, armed, clock) = match part {
-            Part::Agent => (
-                known.agent.machine.as_ref().and_then(Agent::deadline),
-                known.agent.armed,
-                known.agent.clock,
-            ),
-            Part::Voter => (
-                known.voter.machine.as_ref().and_then(Voter::deadline),
-                known.voter.armed,
-                known.voter.clock,
-            ),
-        };
-        if deadline == armed {
-            return;
-        }
-        let version = match part {
-            Part::Agent => {
-                (known.agent.armed, known.agent.version) = (deadline, known.agent.version + 1);
-                known.agent.version
-            }
-            Part::Voter => {
-                (known.voter.armed, known.voter.version) = (deadline, known.voter.version + 1);
-                known.voter.version
-            }
-        };
-        if let Some(deadline) = deadline {
-            let lateness = if self.quiet {
-                10 * MILLISECOND
-            } else {
-                self.plan.lateness
-            };
-            let late = self.random.spread(MICROSECOND, lateness);
-            let at = clock.when(self.real, deadline).saturating_add(late);
-            self.push(
-                at,
-                Event::Timer {
-                    node,
-                    part,
-                    version,
-                },
-            );
+        self.arm(node, role);
+        let host = self.nodes[node].host_mut(role);
+        let due = host
+            .armed
+            .is_some_and(|deadline| deadline <= host.now(real));
+        host.spins = if due { host.spins + 1 } else { 0 };
+        if host.spins > MOST_SPINS {
+            let text = || format!("n{node}: the timer of the {role:?} is always due at once");
+            self.checker.violated(Label::Spin, text);
         }
     }
 }

@@ -1,53 +1,37 @@
-//! A node: an agent, a voter and the clients of the agent. Each of the two machines may be dead, or paused (its
-//! events wait), and is told the time by a clock of its own: a lease of the holder's side may be found to be over too
-//! early, one of the voter's side too late.
+//! A node: an agent, a voter, and the clients of the agent.
+//!
+//! Each machine may be down or paused, and has a clock of its own. So a holder may find its lease expired too early,
+//! and a voter too late.
 
-use super::clients::Client;
-use super::clock::{Clock, Real};
-use super::world::Event;
-use quorum::agent::Agent;
+use crate::simulation::clock::{Clock, Real};
+use crate::simulation::event::{Event, Role};
+use quorum::agent::{Agent, Request};
 use quorum::members::MemberSet;
-use quorum::message::{Fence, Lifetime};
+use quorum::message::{Fence, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
-/// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// The agent.
-    Agent,
-    /// The voter.
-    Voter,
-}
-
-/// Where a machine lives.
+/// What a machine runs on.
 #[derive(Debug)]
-pub struct Seat<M> {
-    /// The machine, if it lives.
-    pub machine: Option<M>,
-    /// Which life it is: the lifetime, too. No two machines have had the same.
-    pub life: u64,
-    /// What it is told the time by.
+pub struct Host {
+    /// The lifetime of the machine, which is its lifetime. No two machines of a history share one.
+    pub lifetime: u64,
     pub clock: Clock,
-    /// Whether it is paused.
     pub paused: bool,
-    /// What has happened since it was paused.
+    /// The events since it was paused.
     pub backlog: Vec<Event>,
-    /// For when the timer is set.
+    /// The deadline for which the timer is set.
     pub armed: Option<Time>,
-    /// Of the timer: one that was set before is none.
+    /// Increases whenever the timer is set.
     pub version: u64,
-    /// How many times running the machine wanted to be woken at once.
+    /// How many times in a row the timer was due at once.
     pub spins: u32,
 }
 
-impl<M> Seat<M> {
-    /// Empty.
-    #[must_use]
-    pub fn new(clock: Clock) -> Seat<M> {
-        Seat {
-            machine: None,
-            life: 0,
+impl Host {
+    pub fn new(clock: Clock) -> Host {
+        Host {
+            lifetime: 0,
             clock,
             paused: false,
             backlog: Vec::new(),
@@ -57,94 +41,143 @@ impl<M> Seat<M> {
         }
     }
 
-    /// What its clock shows.
-    #[must_use]
     pub fn now(&self, real: Real) -> Time {
         self.clock.at(real)
     }
 
-    /// A new life begins.
-    pub fn begin(&mut self, life: u64, machine: M) {
-        self.life = life;
-        self.machine = Some(machine);
+    pub fn lifetime(&self) -> Lifetime {
+        Lifetime(self.lifetime)
+    }
+
+    fn start(&mut self, lifetime: u64) {
+        self.lifetime = lifetime;
         (self.armed, self.spins) = (None, 0);
     }
 
-    /// It ends. What waited for it is gone, too.
-    pub fn end(&mut self) {
-        self.machine = None;
+    fn crash(&mut self) {
         self.paused = false;
         self.backlog.clear();
         self.armed = None;
         self.version += 1;
     }
-
-    /// As the machines call it.
-    #[must_use]
-    pub fn lifetime(&self) -> Lifetime {
-        Lifetime(self.life)
-    }
 }
 
-/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    Idle,
+    Waiting(Request),
+    Holding(Token),
+    Unlocking(Request),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    pub activity: Activity,
+    /// Increases with each new activity. Events for an earlier version are ignored.
+    pub version: u64,
+}
+
 #[derive(Debug)]
 pub struct Node {
-    /// The client side.
-    pub agent: Seat<Agent>,
-    /// The voting side.
-    pub voter: Seat<Voter>,
-    /// Of whom the agent was told that they are connected.
-    pub told: MemberSet,
-    /// Since when they are a quorum.
+    /// None while it is down.
+    pub agent: Option<Agent>,
+    pub agent_host: Host,
+    /// None while it is down.
+    pub voter: Option<Voter>,
+    pub voter_host: Host,
+    /// The members that the agent believes to be connected.
+    pub connected: MemberSet,
+    /// Since when these are a quorum.
     pub quorum_since: Option<Real>,
-    /// Whether a flush of the agent is on its way.
-    pub drains: bool,
-    /// The highest mark on its disk.
+    /// Whether a flush of the agent is scheduled.
+    pub flush_scheduled: bool,
+    /// The highest fence on its disk.
     pub stored: Option<Fence>,
-    /// Marks on their way to the disk: those of a process that dies may get there or not.
+    /// The fences that are being written. If the process dies, each write completes or not.
     pub storing: Vec<Fence>,
-    /// Which process calls the voter: what was begun by another one is told to nobody.
+    /// The process that calls the voter. Writes of an earlier process are not reported.
     pub process: u64,
-    /// Whether it dies with the next call, and not all that comes of that is done.
-    pub doomed: bool,
-    /// Whether there is none, though the voter lives: whatever happens to the voter is lost.
-    pub orphaned: bool,
-    /// Those who lock.
+    /// Whether that process dies in the next call, after some of the outputs.
+    pub dies_in_next_call: bool,
+    /// Whether no process calls the voter. Events for the voter are then lost.
+    pub without_process: bool,
     pub clients: Vec<Client>,
 }
 
 impl Node {
-    /// Whether that machine is paused.
-    #[must_use]
-    pub fn paused(&self, part: Part) -> bool {
-        match part {
-            Part::Agent => self.agent.paused,
-            Part::Voter => self.voter.paused,
+    pub fn new(agent: Clock, voter: Clock, clients: usize) -> Node {
+        let client = Client {
+            activity: Activity::Idle,
+            version: 0,
+        };
+        Node {
+            agent: None,
+            agent_host: Host::new(agent),
+            voter: None,
+            voter_host: Host::new(voter),
+            connected: MemberSet::EMPTY,
+            quorum_since: None,
+            flush_scheduled: false,
+            stored: None,
+            storing: Vec::new(),
+            process: 0,
+            dies_in_next_call: false,
+            without_process: false,
+            clients: vec![client; clients],
         }
     }
 
-    /// Whether that machine lives.
-    #[must_use]
-    pub fn alive(&self, part: Part) -> bool {
-        match part {
-            Part::Agent => self.agent.machine.is_some(),
-            Part::Voter => self.voter.machine.is_some(),
+    pub fn start_agent(&mut self, lifetime: u64, agent: Agent) {
+        self.agent = Some(agent);
+        self.agent_host.start(lifetime);
+        (self.connected, self.quorum_since) = (MemberSet::EMPTY, None);
+        self.flush_scheduled = false;
+    }
+
+    pub fn start_voter(&mut self, lifetime: u64, voter: Voter) {
+        self.voter = Some(voter);
+        self.voter_host.start(lifetime);
+    }
+
+    pub fn crash(&mut self, role: Role) {
+        match role {
+            Role::Agent => self.agent = None,
+            Role::Voter => self.voter = None,
+        }
+        self.host_mut(role).crash();
+    }
+
+    pub fn host(&self, role: Role) -> &Host {
+        match role {
+            Role::Agent => &self.agent_host,
+            Role::Voter => &self.voter_host,
         }
     }
 
-    /// For what happens to it while it is paused.
-    pub fn backlog(&mut self, part: Part) -> &mut Vec<Event> {
-        match part {
-            Part::Agent => &mut self.agent.backlog,
-            Part::Voter => &mut self.voter.backlog,
+    pub fn host_mut(&mut self, role: Role) -> &mut Host {
+        match role {
+            Role::Agent => &mut self.agent_host,
+            Role::Voter => &mut self.voter_host,
         }
     }
 
-    /// Pauses it, or lets it go on.
-    pub fn set_paused(&mut self, part: Part, paused: bool) {
-        match part {
-            Part::Agent => self.agent.paused = paused,
-            Part::Voter => self.voter.paused = paused,
+    pub fn is_up(&self, role: Role) -> bool {
+        match role {
+            Role::Agent => self.agent.is_some(),
+            Role::Voter => self.voter.is_some(),
         }
+    }
+
+    pub fn deadline(&self, role: Role) -> Option<Time> {
+        match role {
+            Role::Agent => self.agent.as_ref().and_then(Agent::deadline),
+            Role::Voter => self.voter.as_ref().and_then(Voter::deadline),
+        }
+    }
+
+    /// A process calls the voter from now on.
+    pub fn attach(&mut self, process: u64) {
+        self.process = process;
+        (self.dies_in_next_call, self.without_process) = (false, false);
     }
 }

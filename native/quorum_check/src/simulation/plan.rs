@@ -1,75 +1,68 @@
-//! What kind of history a seed is: how many nodes, how good the network, which faults and how often, how busy the
-//! clients. Each history has few kinds of trouble, drawn anew; all kinds at once would hide one another.
+//! Plans: how many nodes a history has, how good its network is, which faults occur, and how busy the clients are.
+//!
+//! Each history has a few kinds of faults, because all kinds at once would hide one another.
 
-use super::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
-use super::faults::Fault;
-use super::network::Manner;
-use super::random::Random;
-use super::Settings;
+use crate::random::Random;
+use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
+use crate::simulation::fault::Fault;
+use crate::simulation::network::Conditions;
+use crate::simulation::options::Options;
 use quorum::rules::Rules;
 use std::time::Duration;
 
-/// What becomes of fences when a voter dies.
+/// What a voter finds on its disk after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fences {
-    /// They are stored.
+pub enum Disk {
     Durable,
-    /// They are lost: the new life asks the others.
+    /// Nothing: the new voter asks the others for its fences.
     Lost,
 }
 
-/// The character of a history.
+/// Probabilities are in thousandths.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many nodes.
     pub members: usize,
-    /// By which constants they live.
     pub rules: Rules,
-    /// How long clients and faults go on.
+    /// How long clients lock and faults occur.
     pub active: Real,
-    /// The network.
-    pub manner: Manner,
-    /// Which faults, by weight. None: then also nothing bad may be heard of.
+    pub conditions: Conditions,
+    /// The kinds of faults, by weight. If empty, more invariants are checked.
     pub faults: Vec<(i64, Fault)>,
-    /// From one fault to the next, on average.
+    /// The average time between faults.
     pub fault_gap: Real,
-    /// How wrong clocks may be, in parts per million.
+    /// The largest error of a clock's rate, in parts per million.
     pub drift: i64,
-    /// How late timers come, at most.
+    /// How late a timer fires at most.
     pub lateness: Real,
-    /// How often, of a thousand, a machine's frames are not sent after each event but together with those of later
-    /// ones.
-    pub drains: i64,
-    /// What becomes of fences.
-    pub fences: Fences,
-    /// How long storing one takes, at most.
+    /// How often an agent does not flush after an event, but together with later events.
+    pub late_flushes: i64,
+    pub disk: Disk,
+    /// How long the write of a fence takes at most.
     pub store: Real,
-    /// Of each node.
+    /// Clients of each node.
     pub clients: usize,
-    /// From a client's unlock to its next lock, on average.
+    /// The average time from a client's unlock to its next lock.
     pub think: Real,
-    /// From lock to unlock, at most.
+    /// The longest time from lock to unlock.
     pub hold: Real,
-    /// How many names are fought over.
+    /// How many names are contended.
     pub hot: usize,
-    /// How many are not.
+    /// How many other names there are.
     pub cold: usize,
-    /// How many locks are of readers, of a thousand.
+    /// The share of read locks.
     pub readers: i64,
-    /// How often somebody forces an unlock, in thousandths of locks.
-    pub forced: i64,
-    /// How often an agent is told that a link came or went, in thousandths.
-    pub told: i64,
+    /// How often a client revokes a name before it locks.
+    pub revocations: i64,
+    /// How often an agent is informed that a link is down.
+    pub informed: i64,
 }
 
-/// Names fit into the bits of a word.
+/// Sets of names are the bits of a `u32`.
 pub const MOST_NAMES: usize = 32;
 
 impl Plan {
-    /// Drawn.
-    #[must_use]
-    pub fn draw(random: &mut Random, settings: &Settings) -> Plan {
-        let calm = settings.faults.is_none() && random.chance(150);
+    pub fn draw(random: &mut Random, options: &Options) -> Plan {
+        let fault_free = options.faults.is_none() && random.chance(150);
         let members = random.weighted(&[
             (440, 3),
             (160, 5),
@@ -81,61 +74,61 @@ impl Plan {
             (8, 8),
             (2, 16),
         ]);
-        let faults = match &settings.faults {
+        let faults = match &options.faults {
             Some(faults) => faults.iter().map(|fault| (1, *fault)).collect(),
-            None if calm => Vec::new(),
+            None if fault_free => Vec::new(),
             None => draw_faults(random),
         };
-        let rules = draw_rules(random, calm);
-        let members = settings.members.unwrap_or(members);
+        let rules = draw_rules(random, fault_free);
+        let members = options.members.unwrap_or(members);
         let clients = random.between(1, 4) as usize;
         let active = random.spread(2 * SECOND, 24 * SECOND);
-        // From a sleepy history to one that is busy all the time; but none that takes all day.
+        // From rarely used to always busy, with a bound on the number of locks.
         let locks = random.spread(10, 250);
         let think = (active * (members * clients) as i64 / locks).max(5 * MILLISECOND);
         let plan = Plan {
             members,
-            rules: settings.rules.map_or(rules, |change| change(rules)),
+            rules: options.rules.map_or(rules, |change| change(rules)),
             active,
-            manner: draw_manner(random, calm),
+            conditions: draw_conditions(random, fault_free),
             faults,
             fault_gap: random.spread(200 * MILLISECOND, 5 * SECOND),
-            drift: if random.chance(800) {
-                settings.drift
-            } else {
-                0
-            },
-            lateness: if calm {
+            drift: if random.chance(800) { options.drift } else { 0 },
+            lateness: if fault_free {
                 5 * MILLISECOND
             } else {
                 random.spread(MILLISECOND, 400 * MILLISECOND)
             },
-            drains: random.pick(&[0, 0, 200, 800]),
-            fences: random.pick(&[Fences::Durable, Fences::Durable, Fences::Lost]),
-            store: random.spread(
-                100 * MICROSECOND,
-                if calm { 10 * MILLISECOND } else { 3 * SECOND },
-            ),
+            late_flushes: random.pick(&[0, 0, 200, 800]),
+            disk: random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]),
+            store: {
+                let most = if fault_free {
+                    10 * MILLISECOND
+                } else {
+                    3 * SECOND
+                };
+                random.spread(100 * MICROSECOND, most)
+            },
             clients,
             think,
             hold: random.pick(&[10 * MILLISECOND, SECOND, 5 * SECOND, 30 * SECOND]),
             hot: random.between(1, 4) as usize,
             cold: random.between(0, 12) as usize,
             readers: random.pick(&[0, 100, 500, 900]),
-            forced: random.pick(&[0, 0, 20, 100]),
-            told: random.pick(&[0, 500, 1000]),
+            revocations: random.pick(&[0, 0, 20, 100]),
+            informed: random.pick(&[0, 500, 1000]),
         };
-        if settings.fight || random.chance(50) {
-            plan.fight()
+        if options.contended || random.chance(50) {
+            plan.contended()
         } else if random.chance(60) {
-            plan.crowd(random)
+            plan.crowded(random)
         } else {
             plan
         }
     }
 
-    /// Many of each node want one name, again and again: so locks are passed on.
-    fn crowd(self, random: &mut Random) -> Plan {
+    /// Several clients of each node lock one name again and again, so locks are passed on within nodes.
+    fn crowded(self, random: &mut Random) -> Plan {
         let rules = Rules {
             run: random.pick(&[2, 16]),
             run_time: Duration::from_millis(random.pick(&[50, 60_000])),
@@ -154,14 +147,14 @@ impl Plan {
         }
     }
 
-    fn fight(self) -> Plan {
-        let second = SECOND;
+    /// See [`Options::contended`].
+    fn contended(self) -> Plan {
         Plan {
-            active: 30 * second,
-            fault_gap: 3 * second,
+            active: 30 * SECOND,
+            fault_gap: 3 * SECOND,
             clients: 1,
-            think: second / 2,
-            hold: 30 * second,
+            think: SECOND / 2,
+            hold: 30 * SECOND,
             hot: 1,
             cold: 0,
             readers: 0,
@@ -169,9 +162,7 @@ impl Plan {
         }
     }
 
-    /// Whether nothing goes wrong but what clients do to each other.
-    #[must_use]
-    pub fn calm(&self) -> bool {
+    pub fn is_fault_free(&self) -> bool {
         self.faults.is_empty()
     }
 }
@@ -183,7 +174,7 @@ fn draw_faults(random: &mut Random) -> Vec<(i64, Fault)> {
         .collect()
 }
 
-fn draw_manner(random: &mut Random, calm: bool) -> Manner {
+fn draw_conditions(random: &mut Random, fault_free: bool) -> Conditions {
     let near = random.pick(&[
         (100 * MICROSECOND, MILLISECOND),
         (100 * MICROSECOND, MILLISECOND),
@@ -191,33 +182,33 @@ fn draw_manner(random: &mut Random, calm: bool) -> Manner {
         (20 * MILLISECOND, 90 * MILLISECOND),
     ]);
     let in_order = random.chance(600);
-    if calm {
-        return Manner {
+    if fault_free {
+        return Conditions {
             near,
             in_order,
-            ..Manner::QUIET
+            ..Conditions::GOOD
         };
     }
-    Manner {
+    Conditions {
         near,
         far: random.pick(&[0, 0, 10, 50, 200]),
         far_most: random
             .pick(&[300 * MILLISECOND, 3 * SECOND, 15 * SECOND])
             .max(near.1),
         lost: random.pick(&[0, 0, 10, 100, 300]),
-        twice: random.pick(&[0, 0, 50, 200]),
+        duplicated: random.pick(&[0, 0, 50, 200]),
         held_back: random.pick(&[0, 0, 0, 5, 30]),
         in_order,
     }
 }
 
-/// Those of clusters, more often than not; else small numbers, where other numbers of them are all the same, and
-/// bounds that are met.
-fn draw_rules(random: &mut Random, calm: bool) -> Rules {
+/// Usually the time constants of production, otherwise short ones. The other bounds are often so small that they are
+/// reached.
+fn draw_rules(random: &mut Random, fault_free: bool) -> Rules {
     let rules = Rules {
         fence_floors: random.pick(&[1, 2, 16, 1024]),
         fence_block: random.pick(&[1, 4, 1 << 20]),
-        batch: if calm {
+        batch: if fault_free {
             1024
         } else {
             random.pick(&[1, 2, 16, 1024, 1024])

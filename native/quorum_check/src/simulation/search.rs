@@ -1,29 +1,25 @@
-//! Many histories, on several threads, until one breaks a promise.
+//! Plays many histories on several threads, until one violates an invariant.
 
-use super::summary::Summary;
-use super::{run, Settings};
+use crate::simulation::history::run;
+use crate::simulation::options::Options;
+use crate::simulation::summary::Summary;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Which histories.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The first seed; the others follow.
+    /// The first seed. The others follow.
     pub from: u64,
-    /// At most so many.
+    /// How many seeds at most.
     pub histories: u64,
-    /// Not for longer.
     pub until: Option<Instant>,
-    /// By so many threads.
     pub threads: usize,
 }
 
-/// What happened in them, and the lowest seed that was found to break a promise, if one did. Threads take one seed
-/// after the other and stop when one has failed; those below it are finished, so the answer does not hang on the
-/// threads.
-#[must_use]
-pub fn search(settings: &Settings, wanted: Search) -> (Summary, Option<u64>) {
+/// Returns the summary, and the lowest seed with a violation. When a thread finds one, the histories of lower seeds are
+/// still finished, so the result does not depend on the number of threads.
+pub fn search(options: &Options, search: Search) -> (Summary, Option<u64>) {
     let next = AtomicU64::new(0);
     let failed = AtomicU64::new(u64::MAX);
     let mut total = Summary::default();
@@ -32,18 +28,18 @@ pub fn search(settings: &Settings, wanted: Search) -> (Summary, Option<u64>) {
             let mut summary = Summary::default();
             loop {
                 let place = next.fetch_add(1, Ordering::Relaxed);
-                let late = wanted.until.is_some_and(|until| Instant::now() >= until);
-                if place >= wanted.histories || place >= failed.load(Ordering::Relaxed) || late {
+                let late = search.until.is_some_and(|until| Instant::now() >= until);
+                if place >= search.histories || place >= failed.load(Ordering::Relaxed) || late {
                     return summary;
                 }
-                let outcome = run(wanted.from + place, settings);
+                let outcome = run(search.from + place, options);
                 summary += &outcome.summary;
                 if outcome.violation.is_some() {
                     failed.fetch_min(place, Ordering::Relaxed);
                 }
             }
         };
-        let threads: Vec<_> = (0..wanted.threads.max(1))
+        let threads: Vec<_> = (0..search.threads.max(1))
             .map(|_| scope.spawn(work))
             .collect();
         for thread in threads {
@@ -54,5 +50,5 @@ pub fn search(settings: &Settings, wanted: Search) -> (Summary, Option<u64>) {
         }
     });
     let failed = failed.into_inner();
-    (total, (failed < u64::MAX).then(|| wanted.from + failed))
+    (total, (failed < u64::MAX).then(|| search.from + failed))
 }

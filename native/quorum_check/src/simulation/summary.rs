@@ -1,11 +1,10 @@
-//! What happened in histories, counted: so that one sees that they do something.
+//! Counts of what happened in histories. They show that the histories exercise the protocol.
 
-use super::clock::{Real, SECOND};
+use crate::simulation::clock::{Real, SECOND};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Sums over histories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     counts: BTreeMap<&'static str, u64>,
@@ -13,30 +12,24 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// One more of `what`.
     pub fn count(&mut self, what: &'static str) {
         self.add(what, 1);
     }
 
-    /// `more` of `what`.
     pub fn add(&mut self, what: &'static str, more: u64) {
         *self.counts.entry(what).or_default() += more;
     }
 
-    /// `what` took so long. The longest is kept.
+    /// Keeps the longest time that `what` took.
     pub fn took(&mut self, what: &'static str, span: Real) {
         let longest = self.longest.entry(what).or_default();
         *longest = (*longest).max(span);
     }
 
-    /// How many of `what`.
-    #[must_use]
     pub fn of(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or(0)
     }
 
-    /// How long `what` took at most.
-    #[must_use]
     pub fn longest(&self, what: &str) -> Real {
         self.longest.get(what).copied().unwrap_or(0)
     }
@@ -59,11 +52,8 @@ impl fmt::Display for Summary {
             writeln!(f, "  {count:>12}  {what}")?;
         }
         for (what, span) in &self.longest {
-            writeln!(
-                f,
-                "  {:>10.3} s  {what}, the longest",
-                *span as f64 / SECOND as f64
-            )?;
+            let seconds = *span as f64 / SECOND as f64;
+            writeln!(f, "  {seconds:>10.3} s  {what} (longest)")?;
         }
         Ok(())
     }

@@ -1,15 +1,13 @@
-//! Where the checker looks into the machines: all of it here, and all of it by what they tell models.
+//! How the checker reads the machines: only by what they expose to models.
 
 use quorum::agent::Agent;
-use quorum::lease::Standing;
 use quorum::members::MemberSet;
-use quorum::message::{Fence, Generation, Lifetime, Mode, Name, Names, Session, Token};
+use quorum::message::{Generation, Lifetime, Mode, Names, Session, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
-/// A vote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Vote {
     pub(super) agent: Lifetime,
     pub(super) lease: Generation,
     pub(super) token: Token,
@@ -17,12 +15,12 @@ pub(super) struct Kept {
     pub(super) names: Names,
 }
 
-/// What the agent believes it is to that voter.
+/// The session that the agent believes to have with the voter.
 pub(super) fn session(agent: &Agent, voter: usize) -> Option<Session> {
     agent.status().nth(voter).and_then(|status| status.session)
 }
 
-/// Whose votes count for that lock.
+/// The voters whose votes count for the lock.
 pub(super) fn counted(agent: &Agent, token: Token, now: Time) -> MemberSet {
     let lock = agent.locks().find(|lock| lock.token == token);
     let lease = agent.lease();
@@ -33,17 +31,7 @@ pub(super) fn counted(agent: &Agent, token: Token, now: Time) -> MemberSet {
         .collect()
 }
 
-/// What anybody would find who asks without the agent.
-pub(super) fn holds(agent: &Agent, standing: &Standing, now: Time) -> bool {
-    agent.lease().holds(standing, || now)
-}
-
-/// What an agent is to that voter.
-pub(super) fn session_of(voter: &Voter, agent: Lifetime) -> Option<Session> {
-    voter.session(agent)
-}
-
-/// Under which lease the voter has that vote.
+/// The lease under which the voter keeps the vote.
 pub(super) fn keeps(voter: &Voter, agent: Lifetime, token: Token) -> Option<Generation> {
     voter
         .votes()
@@ -51,11 +39,10 @@ pub(super) fn keeps(voter: &Voter, agent: Lifetime, token: Token) -> Option<Gene
         .map(|vote| vote.1)
 }
 
-/// All its votes.
-pub(super) fn kept(voter: &Voter) -> Vec<Kept> {
-    let votes = voter.votes();
-    votes
-        .map(|(agent, lease, token, mode, names)| Kept {
+pub(super) fn votes(voter: &Voter) -> Vec<Vote> {
+    voter
+        .votes()
+        .map(|(agent, lease, token, mode, names)| Vote {
             agent,
             lease,
             token,
@@ -63,9 +50,4 @@ pub(super) fn kept(voter: &Voter) -> Vec<Kept> {
             names: names.clone(),
         })
         .collect()
-}
-
-/// The fence of a name: no writer will be given one that is not higher.
-pub(super) fn fence(voter: &Voter, name: &Name) -> Fence {
-    voter.fence(name)
 }

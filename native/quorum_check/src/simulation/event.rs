@@ -1,0 +1,100 @@
+//! Events: what happens to a node at a moment.
+
+use quorum::message::{Fence, Frame};
+use std::rc::Rc;
+
+/// The two machines of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Agent,
+    Voter,
+}
+
+impl Role {
+    /// The machine that receives this frame.
+    pub fn of_receiver(frame: &Frame) -> Role {
+        match frame {
+            Frame::Batch(_) | Frame::Floor(_) => Role::Voter,
+            Frame::Ack(_) | Frame::Notice(_) => Role::Agent,
+        }
+    }
+}
+
+/// An event for a node carries the version or lifetime that it was scheduled for. If that has changed, it is ignored.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Frame {
+        from: usize,
+        to: usize,
+        role: Role,
+        bytes: Rc<[u8]>,
+    },
+    /// The deadline of a machine.
+    Timer {
+        node: usize,
+        role: Role,
+        version: u64,
+    },
+    /// The agent's mailbox is empty: it flushes.
+    Flush {
+        node: usize,
+        lifetime: u64,
+    },
+    /// The write of a fence completes.
+    Stored {
+        node: usize,
+        process: u64,
+        fence: Fence,
+    },
+    /// A client does its next step.
+    Client {
+        node: usize,
+        client: usize,
+        version: u64,
+    },
+    /// The agent is informed that a member is connected or disconnected.
+    Connection {
+        node: usize,
+        about: usize,
+        up: bool,
+    },
+    Fault,
+    Recovery(Recovery),
+    /// All faults end, and clients send no new requests.
+    Heal,
+    /// All tables must be empty, unless probes are running.
+    Empty,
+    /// All tables must be empty, and each node locks once more.
+    Probe,
+    End,
+}
+
+impl Event {
+    /// The machine that it happens to.
+    pub fn machine(&self) -> Option<(usize, Role)> {
+        match self {
+            Event::Frame { to, role, .. } => Some((*to, *role)),
+            Event::Timer { node, role, .. } => Some((*node, *role)),
+            Event::Stored { node, .. } => Some((*node, Role::Voter)),
+            Event::Flush { node, .. }
+            | Event::Client { node, .. }
+            | Event::Connection { node, .. } => Some((*node, Role::Agent)),
+            _ => None,
+        }
+    }
+}
+
+/// The end of a fault.
+#[derive(Clone, Debug)]
+pub enum Recovery {
+    Start(usize, Role),
+    Resume(usize, Role),
+    /// Another process takes the voter over.
+    TakeOver(usize),
+    /// These links are no longer cut.
+    Links(Vec<(usize, usize)>),
+    /// This link is as good as the others.
+    Link(usize, usize),
+    /// This node's clocks run at a normal rate.
+    Clock(usize),
+}

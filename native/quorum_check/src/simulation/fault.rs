@@ -1,0 +1,61 @@
+//! The kinds of faults.
+
+use std::fmt;
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $fault:ident: $label:literal,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Fault {
+            $($(#[$doc])* $fault,)*
+        }
+
+        impl Fault {
+            pub const ALL: &'static [Fault] = &[$(Fault::$fault),*];
+
+            /// The name under which it is counted.
+            pub fn label(self) -> &'static str {
+                match self {
+                    $(Fault::$fault => concat!("fault: ", $label),)*
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    VoterCrash: "a voter crashes",
+    /// With the clients that use it.
+    AgentCrash: "an agent crashes",
+    /// The process around a voter dies in the middle of a call, and another process takes the voter over.
+    VoterTakeover: "a voter is taken over",
+    NodeCrash: "a node crashes",
+    /// At the same time, or one shortly after the other.
+    VotersCrash: "several voters crash",
+    AllCrash: "all nodes crash",
+    /// All nodes or some of them crash, and lose what is on their disks.
+    DisksLost: "nodes crash and lose their disks",
+    /// The node stops and later continues as if nothing had happened: SIGSTOP, or a system that is suspended.
+    NodePause: "a node pauses",
+    AgentPause: "an agent pauses",
+    VoterPause: "a voter pauses",
+    CutOneWay: "a link is cut in one direction",
+    CutBothWays: "a link is cut in both directions",
+    /// Some nodes are cut off from the others.
+    Partition: "partition",
+    /// One node is cut off from all others.
+    Isolation: "isolation",
+    /// A long message is on a link before all others.
+    Stall: "a link stalls",
+    /// An agent is informed that a link is down and up again, and the link was up all the time.
+    Flap: "a link flaps",
+    /// A link loses or holds back many frames.
+    BadLink: "a bad link",
+    /// Clocks change their rate, or jump in the harmless direction.
+    Clock: "a clock changes",
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}

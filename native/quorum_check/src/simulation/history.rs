@@ -1,0 +1,211 @@
+//! A history: the loop over its events, and its outcome.
+
+use crate::simulation::clock::{Real, SECOND};
+use crate::simulation::event::{Event, Role};
+use crate::simulation::invariants::label::{Label, Violation};
+use crate::simulation::options::Options;
+use crate::simulation::plan::Plan;
+use crate::simulation::summary::Summary;
+use crate::simulation::world::World;
+use quorum::protocol_bug::ProtocolBug;
+use std::fmt;
+
+/// A history with more events does not end.
+const MOST_EVENTS: u64 = 3_000_000;
+/// Lines of the trace before a violation.
+const LINES: usize = 60;
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    pub violation: Option<Violation>,
+    pub summary: Summary,
+    /// Equal for equal histories.
+    pub hash: u64,
+    pub plan: Plan,
+    /// The last lines of the trace.
+    pub lines: Vec<String>,
+}
+
+/// Plays one history.
+pub fn run(seed: u64, options: &Options) -> Outcome {
+    let mut world = World::new(seed, options, options.lines > LINES);
+    world.start();
+    let mut events = 0;
+    while let Some(event) = world.pop() {
+        events += 1;
+        if events > MOST_EVENTS {
+            let text = || format!("more than {MOST_EVENTS} events");
+            world.checker.violated(Label::Spin, text);
+        }
+        let ends = matches!(event, Event::End);
+        world.handle(event);
+        if ends || world.checker.violation.is_some() || world.is_over() {
+            break;
+        }
+    }
+    world.summary.count("histories");
+    world.summary.count(if world.plan.is_fault_free() {
+        "histories without faults"
+    } else {
+        "histories with faults"
+    });
+    world.summary.add("events", events);
+    world.summary += &world.checker.summary;
+    world.trace.note(world.real, &[events], || "the end".into());
+    Outcome {
+        seed,
+        violation: world.checker.violation,
+        summary: world.summary,
+        hash: world.trace.hash(),
+        plan: world.plan,
+        lines: world.trace.into_lines(),
+    }
+}
+
+/// Plays one history with its trace.
+pub fn replay(seed: u64, options: &Options) -> Outcome {
+    let options = Options {
+        lines: options.lines.max(LINES),
+        ..options.clone()
+    };
+    run(seed, &options)
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seed = self.seed;
+        for line in &self.lines {
+            writeln!(f, "{line}")?;
+        }
+        match &self.violation {
+            Some(Violation { label, text }) => {
+                writeln!(f, "seed {seed}: {label} violated: {text}")?
+            }
+            None => writeln!(f, "seed {seed}: no violation")?,
+        }
+        writeln!(
+            f,
+            "  cargo run --release -p quorum_check --bin simulate -- --seed {seed} --trace"
+        )
+    }
+}
+
+impl World {
+    fn start(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.start_voter(node);
+            self.start_agent(node);
+        }
+        if !self.plan.is_fault_free() {
+            self.schedule_fault();
+        }
+        self.push(self.plan.active, Event::Heal);
+    }
+
+    fn handle(&mut self, event: Event) {
+        if let Some((node, role)) = event.machine() {
+            let node = &mut self.nodes[node];
+            if node.host(role).paused {
+                return node.host_mut(role).backlog.push(event);
+            }
+            if !node.is_up(role) || (role == Role::Voter && node.without_process) {
+                return;
+            }
+        }
+        match event {
+            Event::Frame {
+                from,
+                to,
+                role,
+                bytes,
+            } => self.arrive(from, to, role, &bytes),
+            Event::Timer {
+                node,
+                role,
+                version,
+            } => self.timer(node, role, version),
+            Event::Flush { node, lifetime } => {
+                if self.nodes[node].agent_host.lifetime == lifetime {
+                    self.flush(node);
+                }
+            }
+            Event::Stored {
+                node,
+                process,
+                fence,
+            } => {
+                if self.nodes[node].process == process {
+                    self.stored(node, fence);
+                }
+            }
+            Event::Client {
+                node,
+                client,
+                version,
+            } => {
+                if self.nodes[node].clients[client].version == version {
+                    self.step_client(node, client);
+                }
+            }
+            Event::Connection { node, about, up } => self.connection(node, about, up),
+            Event::Fault => self.inject(),
+            Event::Recovery(recovery) => self.recover(recovery),
+            Event::Heal => self.end_faults(),
+            // Probes may be running by then.
+            Event::Empty if self.probed => {}
+            Event::Empty | Event::End => self.checker.check_all_empty(&self.nodes),
+            Event::Probe => self.start_probes(),
+        }
+    }
+
+    /// From here on, no fault excuses the machines.
+    fn end_faults(&mut self) {
+        self.log(|| "all faults end".into());
+        self.healed = true;
+        let any_order = self.bugs.have(ProtocolBug::AnyOrder);
+        let mut late = self.network.last_arrival().max(self.real);
+        if any_order {
+            // The votes that this bug leaves behind are found at a heartbeat.
+            late += 4 * self.plan.rules.heartbeat.as_nanos() as Real;
+        }
+        self.heal();
+        self.finish_clients();
+        // The vote of a crashed agent stays for a lease, and a clock may be slow by the time that it stood still.
+        // Frames sent before may still arrive. After a lease without frames, they have no effect.
+        let lease = self.plan.rules.voter_lease.as_nanos() as Real;
+        let empty = self.real + lease * 102 / 100 + 32 * SECOND;
+        self.checker.healed_at = Some(self.real);
+        if !any_order {
+            self.push(empty, Event::Empty);
+        }
+        // Most probes start as soon as all tables are empty, some when no earlier frame can arrive, and a few when all
+        // heartbeats have been answered as well.
+        let after = if any_order { late } else { self.real };
+        self.probe_after = self
+            .random
+            .weighted(&[(60, after), (30, late), (10, empty.max(late))]);
+        self.push(empty.max(late) + SECOND, Event::Probe);
+    }
+
+    fn start_probes(&mut self) {
+        if !self.probed {
+            self.probed = true;
+            self.checker.check_all_empty(&self.nodes);
+            self.probe();
+            self.push(self.real + 75 * SECOND, Event::End);
+        }
+    }
+
+    /// Whether the cluster is quiescent and the probes have been answered. Starts the probes if they can start.
+    fn is_over(&mut self) -> bool {
+        if !self.healed || self.real < self.probe_after || !self.checker.is_empty(&self.nodes) {
+            return false;
+        }
+        if !self.probed {
+            self.start_probes();
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,310 @@
+//! Fault injection. Each fault recovers after a random time, and all of them when the history heals.
+
+use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND, STANDS_STILL};
+use crate::simulation::event::{Event, Recovery, Role};
+use crate::simulation::fault::Fault;
+use crate::simulation::world::World;
+
+impl World {
+    /// Injects a fault, and schedules the next one.
+    pub fn inject(&mut self) {
+        if self.healed {
+            return;
+        }
+        let fault = self.random.weighted(&self.plan.faults);
+        self.summary.count(fault.label());
+        let node = self.random.below(self.nodes.len() as i64) as usize;
+        self.log(|| format!("{fault} (n{node})"));
+        self.inject_kind(fault, node);
+        self.schedule_fault();
+    }
+
+    pub fn schedule_fault(&mut self) {
+        let gap = self.random.between(1, 2 * self.plan.fault_gap);
+        self.push(self.real + gap, Event::Fault);
+    }
+
+    fn recover_after(&mut self, span: Real, recovery: Recovery) {
+        self.push(self.real + span, Event::Recovery(recovery));
+    }
+
+    fn inject_kind(&mut self, fault: Fault, node: usize) {
+        let span = self.span();
+        match fault {
+            Fault::VoterCrash => self.crash(node, Role::Voter, span),
+            Fault::AgentCrash => self.crash(node, Role::Agent, span),
+            Fault::VoterTakeover => self.nodes[node].dies_in_next_call = true,
+            Fault::NodeCrash => self.crash_node(node, span),
+            Fault::VotersCrash => {
+                for node in 0..self.nodes.len() {
+                    if self.random.chance(600) {
+                        self.crash(node, Role::Voter, span);
+                    }
+                }
+            }
+            Fault::AllCrash => drop(self.crash_nodes(1000, span)),
+            Fault::DisksLost => {
+                let share = self.random.pick(&[1000, 1000, 600]);
+                for node in self.crash_nodes(share, span) {
+                    self.nodes[node].stored = None;
+                }
+            }
+            Fault::NodePause => {
+                self.pause(node, Role::Agent, span);
+                self.pause(node, Role::Voter, span);
+            }
+            Fault::AgentPause => self.pause(node, Role::Agent, span),
+            Fault::VoterPause => self.pause(node, Role::Voter, span),
+            Fault::Clock => self.change_clock(node),
+            Fault::CutOneWay
+            | Fault::CutBothWays
+            | Fault::Partition
+            | Fault::Isolation
+            | Fault::Stall
+            | Fault::Flap
+            | Fault::BadLink => self.inject_link(fault, node, span),
+        }
+    }
+
+    fn inject_link(&mut self, fault: Fault, node: usize, span: Real) {
+        let others = self.nodes.len() as i64 - 1;
+        if others == 0 {
+            return;
+        }
+        let other = (node + 1 + self.random.below(others) as usize) % self.nodes.len();
+        match fault {
+            Fault::CutOneWay => self.cut(vec![(node, other)], span),
+            Fault::CutBothWays => self.cut(vec![(node, other), (other, node)], span),
+            Fault::Partition => {
+                let side: Vec<bool> = self.nodes.iter().map(|_| self.random.chance(500)).collect();
+                self.cut(self.links(|a, b| side[a] != side[b]), span);
+            }
+            Fault::Isolation => self.cut(self.links(|a, b| (a == node) != (b == node)), span),
+            Fault::Stall => self.network.stall(node, other, self.real + span),
+            Fault::Flap => {
+                let delay = self.random.spread(MILLISECOND, SECOND);
+                self.inform(node, other, false, 0);
+                self.inform(node, other, true, delay);
+            }
+            _ => {
+                let (lost, held_back) = if self.random.chance(500) {
+                    (700, 0)
+                } else {
+                    (0, 300)
+                };
+                self.network.degrade(node, other, lost, held_back);
+                self.recover_after(span, Recovery::Link(node, other));
+            }
+        }
+    }
+
+    /// How long a fault lasts: sometimes longer than the leases.
+    fn span(&mut self) -> Real {
+        let lease = self.plan.rules.voter_lease.as_nanos() as Real;
+        if self.random.chance(300) {
+            self.random.between(lease * 7 / 10, lease * 13 / 10)
+        } else {
+            self.random.spread(MILLISECOND, lease)
+        }
+    }
+
+    fn links(&self, which: impl Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
+        let all = 0..self.nodes.len();
+        all.clone()
+            .flat_map(|a| all.clone().map(move |b| (a, b)))
+            .filter(|(a, b)| a != b && which(*a, *b))
+            .collect()
+    }
+
+    /// Crashes each node with this probability in thousandths.
+    fn crash_nodes(&mut self, share: i64, span: Real) -> Vec<usize> {
+        let mut crashed = Vec::new();
+        for node in 0..self.nodes.len() {
+            if self.random.chance(share) {
+                let more = self.random.spread(MILLISECOND, 5 * SECOND);
+                self.crash_node(node, span + more);
+                crashed.push(node);
+            }
+        }
+        crashed
+    }
+
+    fn crash_node(&mut self, node: usize, span: Real) {
+        self.crash(node, Role::Agent, span);
+        self.crash(node, Role::Voter, span);
+        for other in 0..self.nodes.len() {
+            if other != node {
+                self.inform_down(other, node);
+            }
+        }
+    }
+
+    /// Informs an agent that a member is disconnected, with the plan's probability.
+    fn inform_down(&mut self, node: usize, about: usize) {
+        if self.random.chance(self.plan.informed) {
+            let delay = self.random.spread(MILLISECOND, 5 * SECOND);
+            self.inform(node, about, false, delay);
+        }
+    }
+
+    fn crash(&mut self, node: usize, role: Role, span: Real) {
+        if !self.nodes[node].is_up(role) {
+            return;
+        }
+        self.log(|| format!("n{node} {role:?} crashes"));
+        match role {
+            Role::Agent => {
+                self.checker.agent_crashed(node);
+                self.nodes[node].crash(role);
+                self.clients_die(node);
+            }
+            Role::Voter => {
+                self.nodes[node].crash(role);
+                self.end_writes(node);
+            }
+        }
+        self.recover_after(span, Recovery::Start(node, role));
+    }
+
+    /// Each write of a fence that was in progress has completed, or has not.
+    fn end_writes(&mut self, node: usize) {
+        for fence in std::mem::take(&mut self.nodes[node].storing) {
+            if self.random.chance(500) {
+                self.nodes[node].stored = self.nodes[node].stored.max(Some(fence));
+            }
+        }
+    }
+
+    /// The process of a voter dies, and the voter lives.
+    pub fn kill_voter_process(&mut self, node: usize) {
+        self.log(|| format!("n{node} the voter's process dies"));
+        self.nodes[node].without_process = true;
+        self.end_writes(node);
+        let delay = self.random.spread(MICROSECOND, SECOND);
+        self.recover_after(delay, Recovery::TakeOver(node));
+    }
+
+    fn take_over(&mut self, node: usize) {
+        if !self.nodes[node].without_process {
+            return;
+        }
+        self.summary.count("voters taken over");
+        let process = self.new_lifetime();
+        self.nodes[node].attach(process);
+        self.log(|| format!("n{node} another process takes the voter over"));
+        self.call_voter(node, |voter, now| voter.interrupted(now));
+        self.rearm(node);
+    }
+
+    fn pause(&mut self, node: usize, role: Role, span: Real) {
+        let real = self.real;
+        let seen = &mut self.nodes[node];
+        let without_process = role == Role::Voter && seen.without_process;
+        if !seen.is_up(role) || seen.host(role).paused || without_process {
+            return;
+        }
+        seen.host_mut(role).paused = true;
+        if role == Role::Agent && self.agent_clocks_pause {
+            seen.agent_host.clock.set_rate(real, STANDS_STILL);
+        }
+        self.log(|| format!("n{node} {role:?} pauses"));
+        self.recover_after(span, Recovery::Resume(node, role));
+    }
+
+    fn cut(&mut self, links: Vec<(usize, usize)>, span: Real) {
+        for (from, to) in &links {
+            self.network.cut(*from, *to);
+            self.inform_down(*from, *to);
+        }
+        self.recover_after(span, Recovery::Links(links));
+    }
+
+    fn change_clock(&mut self, node: usize) {
+        let (real, drift) = (self.real, self.plan.drift);
+        let between = self.random.between(-drift, drift);
+        let rate = self.random.pick(&[-drift, drift, between]);
+        let jump = self.random.spread(MILLISECOND, 10 * SECOND);
+        let change = self.random.below(4);
+        let seen = &mut self.nodes[node];
+        let stands = seen.agent_host.paused && self.agent_clocks_pause;
+        match change {
+            0 if !stands => {
+                seen.agent_host.clock.set_rate(real, rate);
+                seen.voter_host.clock.set_rate(real, rate);
+            }
+            1 => seen.agent_host.clock.jump(real, jump),
+            2 => seen.voter_host.clock.jump(real, -jump.min(3 * SECOND)),
+            _ => {
+                seen.voter_host.clock.set_rate(real, STANDS_STILL);
+                self.recover_after(jump.min(3 * SECOND), Recovery::Clock(node));
+            }
+        }
+        self.log(|| format!("n{node} clock: change {change}, rate {rate}, jump {jump}"));
+        self.rearm(node);
+    }
+
+    pub fn recover(&mut self, recovery: Recovery) {
+        match recovery {
+            Recovery::Start(node, Role::Agent) => self.start_agent(node),
+            Recovery::Start(node, Role::Voter) => self.start_voter(node),
+            Recovery::Resume(node, role) => self.resume(node, role),
+            Recovery::TakeOver(node) => self.take_over(node),
+            Recovery::Link(from, to) => self.network.degrade(from, to, 0, 0),
+            Recovery::Clock(node) => {
+                let rate = self.random.between(-self.plan.drift, self.plan.drift);
+                let clock = &mut self.nodes[node].voter_host.clock;
+                clock.set_rate(self.real, rate);
+                self.rearm(node);
+            }
+            Recovery::Links(links) => {
+                for (from, to) in links {
+                    self.network.restore(from, to);
+                    let delay = self.random.spread(MILLISECOND, 3 * SECOND);
+                    self.inform(from, to, true, delay);
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, node: usize, role: Role) {
+        if !self.nodes[node].host(role).paused {
+            return;
+        }
+        self.log(|| format!("n{node} {role:?} resumes"));
+        self.nodes[node].host_mut(role).paused = false;
+        if role == Role::Agent && self.agent_clocks_pause {
+            let rate = self.random.between(-self.plan.drift, self.plan.drift);
+            let clock = &mut self.nodes[node].agent_host.clock;
+            clock.set_rate(self.real, rate);
+        }
+        let mut missed = std::mem::take(&mut self.nodes[node].host_mut(role).backlog);
+        if !self.plan.conditions.in_order && self.random.chance(500) {
+            self.random.shuffle(&mut missed);
+        } else if self.random.chance(500) {
+            // The timer fires last instead of when it was due.
+            missed.sort_by_key(|event| matches!(event, Event::Timer { .. }));
+        }
+        for event in missed {
+            self.push(self.real, event);
+        }
+        self.rearm(node);
+    }
+
+    /// Ends all faults.
+    pub fn heal(&mut self) {
+        self.network.heal();
+        for node in 0..self.nodes.len() {
+            for role in [Role::Agent, Role::Voter] {
+                self.resume(node, role);
+                self.recover(Recovery::Start(node, role));
+            }
+            self.nodes[node].dies_in_next_call = false;
+            self.take_over(node);
+            self.recover(Recovery::Clock(node));
+            for about in 0..self.nodes.len() {
+                let delay = self.random.spread(MILLISECOND, 200 * MILLISECOND);
+                self.inform(node, about, true, delay);
+            }
+        }
+    }
+}

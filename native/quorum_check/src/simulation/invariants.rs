@@ -1,0 +1,155 @@
+//! The checker: it observes a history and reports the first violation of an invariant ([`label`]).
+//!
+//! It sees each frame when it is sent and when it is received, each answer, and the machines after each event, with the
+//! clocks of their hosts. It knows nothing of the protocol but the invariants.
+//!
+//! A check after each event is enough. Between two events of an agent no lock can become held, because a lease only
+//! expires. So two holders at any instant are two holders right after the event that made the second one a holder.
+
+mod emptiness;
+pub mod label;
+mod locks;
+mod probe;
+pub mod records;
+mod requests;
+mod votes;
+mod wire;
+
+use crate::simulation::clock::Real;
+use crate::simulation::node::Node;
+use crate::simulation::options::Options;
+use crate::simulation::plan::{Plan, MOST_NAMES};
+use crate::simulation::summary::Summary;
+use label::{Label, Violation};
+use quorum::agent::{Agent, Request};
+use quorum::message::{Fence, Mode, Name, Names, Token};
+use quorum::protocol_bug::ProtocolBug;
+use quorum::rules::Rules;
+use records::{Answers, Asked, Lock, PastLock, Received, Sent};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The checker of one history.
+#[derive(Debug)]
+pub struct Checker {
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// When all faults ended.
+    pub healed_at: Option<Real>,
+    pub summary: Summary,
+    quorum: usize,
+    members: usize,
+    rules: Rules,
+    drift: i64,
+    fault_free: bool,
+    any_order: bool,
+    ignored: Vec<Label>,
+    names: Vec<Name>,
+    bits: BTreeMap<Name, u32>,
+    asked: Vec<Asked>,
+    open: Vec<Request>,
+    locks: Vec<Lock>,
+    past: Vec<PastLock>,
+    /// For each name, the highest fence of a writer.
+    last_writers: [Fence; MOST_NAMES],
+    /// For each name, when it was last revoked.
+    revoked: [Option<Real>; MOST_NAMES],
+    answers: BTreeMap<(u64, Token), Answers>,
+    sent: BTreeMap<(usize, usize), Sent>,
+    unlock_sent: BTreeSet<(u64, Token, usize)>,
+    received: Option<Received>,
+    /// For each agent and voter, when the agent last received an answer.
+    heard: BTreeMap<(usize, usize), Real>,
+    empty_since: Option<Real>,
+    agent_crashed: bool,
+}
+
+impl Checker {
+    pub fn new(plan: &Plan, options: &Options) -> Checker {
+        let name = |place: usize| Name::new(format!("{place}").as_bytes()).expect("a short name");
+        let names: Vec<Name> = (0..plan.hot + plan.cold).map(name).collect();
+        let bits = names.iter().enumerate();
+        Checker {
+            violation: None,
+            healed_at: None,
+            summary: Summary::default(),
+            quorum: plan.members / 2 + 1,
+            members: plan.members,
+            rules: plan.rules,
+            drift: plan.drift,
+            fault_free: plan.is_fault_free(),
+            any_order: options.bugs.have(ProtocolBug::AnyOrder),
+            ignored: options.ignored.clone(),
+            bits: bits
+                .map(|(place, name)| (name.clone(), 1 << place))
+                .collect(),
+            names,
+            asked: Vec::new(),
+            open: Vec::new(),
+            locks: Vec::new(),
+            past: Vec::new(),
+            last_writers: [Fence(0); MOST_NAMES],
+            revoked: [None; MOST_NAMES],
+            answers: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            unlock_sent: BTreeSet::new(),
+            received: None,
+            heard: BTreeMap::new(),
+            empty_since: None,
+            agent_crashed: false,
+        }
+    }
+
+    /// Keeps the first violation, unless its invariant is ignored.
+    pub fn violated(&mut self, label: Label, text: impl FnOnce() -> String) {
+        if self.violation.is_none() && !self.ignored.contains(&label) {
+            let text = text();
+            self.violation = Some(Violation { label, text });
+        }
+    }
+
+    pub fn name(&self, place: usize) -> Name {
+        self.names[place].clone()
+    }
+
+    pub fn names_of(&self, bits: u32) -> Names {
+        let names = places(bits).map(|place| self.names[place].clone());
+        Names::new(names.collect()).expect("a few different names")
+    }
+
+    fn bits_of(&self, names: &Names) -> u32 {
+        let bits = |name| self.bits.get(name).copied().unwrap_or(0);
+        names.iter().map(bits).sum()
+    }
+
+    /// The clients of a crashed agent die, and its locks end.
+    pub fn agent_crashed(&mut self, node: usize) {
+        self.agent_crashed = true;
+        for request in std::mem::take(&mut self.open) {
+            if self.asked[request.0 as usize].node == node {
+                self.asked[request.0 as usize].canceled = true;
+            } else {
+                self.open.push(request);
+            }
+        }
+        self.locks.retain(|lock| lock.id.0 != node);
+        self.past.retain(|lock| lock.id.0 != node);
+        self.sent.retain(|(from, _), _| *from != node);
+        self.heard.retain(|(agent, _), _| *agent != node);
+    }
+}
+
+/// The places of the bits that are set.
+fn places(bits: u32) -> impl Iterator<Item = usize> {
+    (0..MOST_NAMES).filter(move |place| bits & 1 << place != 0)
+}
+
+/// Whether two locks exclude each other.
+fn conflict(a: (u32, Mode), b: (u32, Mode)) -> bool {
+    a.0 & b.0 != 0 && (a.1 == Mode::Write || b.1 == Mode::Write)
+}
+
+/// The agent of a node, if it is up, and the time by its clock.
+fn agent(nodes: &[Node], node: usize, real: Real) -> Option<(&Agent, quorum::time::Time)> {
+    let agent = nodes[node].agent.as_ref()?;
+    Some((agent, nodes[node].agent_host.now(real)))
+}

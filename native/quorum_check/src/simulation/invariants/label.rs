@@ -1,0 +1,73 @@
+//! The labels of the invariants. Q1 to Q11 are those of `docs/quorum.md`, PR1 and PR2 are progress properties.
+
+use std::fmt;
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $label:ident,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Label {
+            $($(#[$doc])* $label,)*
+        }
+
+        impl Label {
+            pub const ALL: &'static [Label] = &[$(Label::$label),*];
+        }
+    };
+}
+
+labels! {
+    /// At any instant, `held` is true for at most one writer, or for readers only.
+    Q1,
+    /// A vote that counts for a holder is kept by its voter, and has not expired there.
+    Q2,
+    /// No vote of an earlier lifetime or generation counts.
+    Q3,
+    /// A voter in quarantine grants nothing.
+    Q4,
+    /// Fences of a name's writers grow.
+    Q5,
+    /// A quorum records a fence before the lock is granted.
+    Q6,
+    /// An unlock affects only its own token.
+    Q7,
+    /// After its unlock, a lock is never held or requested again.
+    Q8,
+    /// Once quiescent, all tables are empty.
+    Q9,
+    /// A failed lock request leaves nothing.
+    Q10,
+    /// A lock of several names has all of them or none.
+    Q11,
+    /// Once healed, every lock request is granted.
+    PR1,
+    /// Without faults, no lock is lost or at risk, every unlock is confirmed, and a free name is granted.
+    PR2,
+    /// The votes of a voter do not conflict.
+    Votes,
+    /// An agent has at most one unanswered batch to each voter, and it accepts each `try_unlock` (ADR 15 of AtlasDB).
+    Batches,
+    /// Each request is answered once, in time, and with an answer of its kind.
+    Answers,
+    /// A quorum has forgotten the vote of a confirmed unlock.
+    Confirmed,
+    /// A holder is informed of a lost lock at once, and at most a second after the end of its lease.
+    Lost,
+    /// Without faults, a holder is informed of a revocation within three seconds.
+    Revoked,
+    /// Frames can be decoded, and a batch has as many replies as requests.
+    Wire,
+    /// Machines sleep until they have something to do.
+    Spin,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub label: Label,
+    pub text: String,
+}

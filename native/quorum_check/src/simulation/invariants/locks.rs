@@ -1,0 +1,326 @@
+//! Locks that are held: by one writer or by readers (Q1), with growing fences (Q5) that a quorum has recorded (Q6),
+//! until they are unlocked (Q8) or lost.
+
+use super::label::Label;
+use super::records::{Id, Lock, PastLock, Question};
+use super::{agent, conflict, places, probe, Checker};
+use crate::simulation::clock::{Real, SECOND};
+use crate::simulation::node::Node;
+use quorum::agent::{Loss, Request};
+use quorum::lease::Standing;
+use quorum::message::{Fence, Mode, Token};
+use std::sync::Arc;
+
+/// How many past locks the checker still checks.
+const PAST_LOCKS: usize = 24;
+
+impl Checker {
+    /// Returns the client of the request.
+    pub fn granted(
+        &mut self,
+        request: Request,
+        (token, attempt): (Token, Token),
+        fence: Fence,
+        standing: Arc<Standing>,
+        nodes: &[Node],
+        real: Real,
+    ) -> Option<usize> {
+        let asked = self.close(request, nodes)?;
+        let Question::Lock { names, mode } = asked.question else {
+            let text = || format!("r{} was granted and is no lock request", request.0);
+            self.violated(Label::Answers, text);
+            return None;
+        };
+        self.granted_after(&asked, real);
+        self.summary.count(match mode {
+            Mode::Write => "writers granted",
+            Mode::Read => "readers granted",
+        });
+        if names.count_ones() > 1 {
+            self.summary.count("locks of several names granted");
+        }
+        let lock = Lock {
+            id: (asked.node, asked.lifetime, token),
+            attempt,
+            names,
+            mode,
+            fence,
+            standing,
+            granted: real,
+            revoked: None,
+        };
+        self.check_fence(&lock);
+        self.check_written(&lock, nodes, real);
+        self.check_granted(&lock);
+        self.locks.push(lock);
+        Some(asked.client)
+    }
+
+    /// Each attempt is granted once, and passed on only after that.
+    fn check_granted(&mut self, lock: &Lock) {
+        let ((node, lifetime, token), attempt) = (lock.id, lock.attempt);
+        let passed_on = token != attempt;
+        let answers = self.answers.entry((lifetime, attempt)).or_default();
+        if std::mem::replace(&mut answers.granted, true) != passed_on {
+            let text = || {
+                let (token, attempt) = (token.0, attempt.0);
+                format!(
+                    "n{node} t{token} of t{attempt}: granted twice, or passed on and never granted"
+                )
+            };
+            self.violated(Label::Q8, text);
+        }
+        if passed_on {
+            self.summary.count("locks passed on");
+            if self.has(node, lifetime, token) {
+                let text = || format!("n{node} t{} is two locks", token.0);
+                self.violated(Label::Q8, text);
+            }
+        }
+    }
+
+    fn check_fence(&mut self, lock: &Lock) {
+        let (mode, fence, token) = (lock.mode, lock.fence, lock.id.2);
+        for place in places(lock.names) {
+            let last = self.last_writers[place];
+            let grows = match mode {
+                Mode::Write => fence > last,
+                Mode::Read => fence >= last,
+            };
+            if !grows {
+                let text = || {
+                    let (token, fence, last) = (token.0, fence.0, last.0);
+                    format!("t{token} ({mode:?}, name {place}) has fence {fence}, after {last}")
+                };
+                self.violated(Label::Q5, text);
+            }
+            if mode == Mode::Write {
+                self.last_writers[place] = last.max(fence);
+            }
+        }
+    }
+
+    /// Q6, by what voters have answered and by what they know.
+    fn check_written(&mut self, lock: &Lock, nodes: &[Node], real: Real) {
+        let ((node, lifetime, _), attempt, fence) = (lock.id, lock.attempt, lock.fence);
+        let Some((agent, _)) = agent(nodes, node, real).filter(|_| lock.mode == Mode::Write) else {
+            return;
+        };
+        let answers = self.answers.get(&(lifetime, attempt));
+        let fences = answers.map(|answers| answers.fences.clone());
+        let mut written = 0;
+        for (voter, (voter_lifetime, recorded)) in fences.unwrap_or_default() {
+            let session = probe::session(agent, voter);
+            let current = session.is_some_and(|session| session.voter.0 == voter_lifetime);
+            if !current || recorded < fence {
+                continue;
+            }
+            written += 1;
+            let seen = &nodes[voter];
+            let same = seen.voter_host.lifetime == voter_lifetime;
+            let Some(machine) = seen.voter.as_ref().filter(|_| same) else {
+                continue;
+            };
+            for place in places(lock.names) {
+                let known = machine.fence(&self.names[place]);
+                if known < fence {
+                    let text = || {
+                        let (known, fence) = (known.0, fence.0);
+                        format!("n{voter} knows fence {known} of name {place} and answered {fence}")
+                    };
+                    self.violated(Label::Q6, text);
+                }
+            }
+        }
+        if written < self.quorum {
+            let text = || {
+                let (attempt, fence) = (attempt.0, fence.0);
+                format!("t{attempt} has fence {fence}, which {written} voters recorded")
+            };
+            self.violated(Label::Q6, text);
+        }
+    }
+
+    /// Whether the lock is held, according to the answers.
+    pub fn has(&self, node: usize, lifetime: u64, token: Token) -> bool {
+        let id = (node, lifetime, token);
+        self.locks.iter().any(|lock| lock.id == id)
+    }
+
+    /// A client is about to unlock.
+    pub fn unlocking(&mut self, node: usize, lifetime: u64, token: Token, real: Real) {
+        self.end((node, lifetime, token), real, false);
+    }
+
+    fn end(&mut self, id: Id, at: Real, lost: bool) {
+        let Some(found) = self.locks.iter().position(|lock| lock.id == id) else {
+            return;
+        };
+        let Lock {
+            attempt,
+            names,
+            standing,
+            ..
+        } = self.locks.swap_remove(found);
+        if self.past.len() == PAST_LOCKS {
+            self.past.remove(0);
+        }
+        self.past.push(PastLock {
+            id,
+            attempt,
+            names,
+            standing,
+            at,
+            lost,
+        });
+    }
+
+    /// A holder is informed that its lock is lost.
+    pub fn lost(&mut self, node: usize, nodes: &[Node], token: Token, why: Loss, real: Real) {
+        let id = (node, nodes[node].agent_host.lifetime, token);
+        self.summary.count(if why == Loss::Quorum {
+            "locks lost"
+        } else {
+            "locks revoked"
+        });
+        if let Some(lock) = self.locks.iter().find(|lock| lock.id == id) {
+            // The revocation of a name may affect a lock that was granted shortly after it.
+            let recently = |place: usize| {
+                let revoked = self.revoked[place];
+                revoked.is_some_and(|at| lock.granted < at + 3 * SECOND)
+            };
+            let revoked = lock.revoked.is_some() || places(lock.names).any(recently);
+            if self.fault_free && (why == Loss::Quorum || !revoked) {
+                let text = || format!("n{node} t{} was lost without a fault", token.0);
+                self.violated(Label::PR2, text);
+            }
+            return self.end(id, real, true);
+        }
+        // The call that unlocks may find that the lock is lost.
+        match self.past.iter_mut().find(|lock| lock.id == id) {
+            Some(lock) if lock.at == real && !lock.lost => lock.lost = true,
+            _ => {
+                let text = || format!("n{node} t{} was lost and not held", token.0);
+                self.violated(Label::Lost, text);
+            }
+        }
+    }
+
+    /// A holder is warned.
+    pub fn at_risk(&mut self, node: usize, nodes: &[Node], token: Token, real: Real) {
+        self.summary.count("locks at risk");
+        let lifetime = nodes[node].agent_host.lifetime;
+        if self.fault_free {
+            let text = || format!("n{node} t{} is at risk without a fault", token.0);
+            self.violated(Label::PR2, text);
+        }
+        // The call that unlocks may find that the lock was at risk before.
+        let id = (node, lifetime, token);
+        let mut past = self.past.iter();
+        let unlocking = past.any(|lock| (lock.id, lock.at) == (id, real));
+        if !self.has(node, lifetime, token) && !unlocking {
+            let text = || format!("n{node} t{} is at risk and not held", token.0);
+            self.violated(Label::Lost, text);
+        }
+    }
+
+    /// A client revokes a name.
+    pub fn revoked(&mut self, place: usize, real: Real) {
+        self.revoked[place] = Some(real);
+        let locks = self.locks.iter_mut();
+        for lock in locks.filter(|lock| lock.names & 1 << place != 0) {
+            lock.revoked.get_or_insert(real);
+        }
+    }
+
+    /// Checks the locks of an agent after its event.
+    pub fn after_agent(&mut self, node: usize, nodes: &[Node], real: Real) {
+        let Some((agent, now)) = agent(nodes, node, real) else {
+            return;
+        };
+        for place in 0..self.locks.len() {
+            let (owner, _, token) = self.locks[place].id;
+            if owner != node {
+                continue;
+            }
+            if !agent.held(token, now) {
+                let text = || format!("n{node} t{} is not held, unknown to its holder", token.0);
+                self.violated(Label::Lost, text);
+                continue;
+            }
+            self.check_alone(place, nodes, real);
+            self.check_heard(place, real);
+            self.check_counted(place, None, nodes, real);
+        }
+        self.check_past(node, nodes, real);
+        self.check_revoked(real);
+        self.watch_empty(nodes, real);
+    }
+
+    /// Q1
+    fn check_alone(&mut self, place: usize, nodes: &[Node], real: Real) {
+        let lock = &self.locks[place];
+        let held = |other: &Lock| {
+            let (node, _, token) = other.id;
+            agent(nodes, node, real).is_some_and(|(agent, now)| agent.held(token, now))
+        };
+        let others = self.locks.iter().enumerate();
+        let rival = others.filter(|(at, _)| *at != place).find(|(_, other)| {
+            conflict((lock.names, lock.mode), (other.names, other.mode)) && held(other)
+        });
+        if let Some((_, other)) = rival {
+            let describe = |lock: &Lock| {
+                let (node, _, token) = lock.id;
+                let (token, mode, fence) = (token.0, lock.mode, lock.fence.0);
+                format!("n{node} t{token} ({mode:?}, fence {fence})")
+            };
+            let text = format!("both are held: {} and {}", describe(lock), describe(other));
+            self.violated(Label::Q1, || text);
+        }
+    }
+
+    /// An agent that has not heard from a quorum for a lease and a second holds no lock.
+    fn check_heard(&mut self, place: usize, real: Real) {
+        let (node, _, token) = self.locks[place].id;
+        let heard = self.heard.iter().filter(|((agent, _), _)| *agent == node);
+        let mut heard: Vec<Real> = heard.map(|(_, at)| *at).collect();
+        heard.sort_unstable_by(|a, b| b.cmp(a));
+        let lease = self.rules.holder_lease.as_nanos() as Real;
+        let most = lease + lease * (self.drift + 1_000) / 1_000_000 + SECOND;
+        if heard.get(self.quorum - 1).is_none_or(|at| real - at > most) {
+            let text = || {
+                let token = token.0;
+                format!("n{node} t{token} is held, and no quorum answered for a lease")
+            };
+            self.violated(Label::Lost, text);
+        }
+    }
+
+    /// Q8
+    fn check_past(&mut self, node: usize, nodes: &[Node], real: Real) {
+        let Some((agent, now)) = agent(nodes, node, real) else {
+            return;
+        };
+        let lifetime = nodes[node].agent_host.lifetime;
+        let held = self.past.iter().find(|lock| {
+            let (owner, of, token) = lock.id;
+            let held = || agent.held(token, now) || agent.lease().holds(&lock.standing, || now);
+            (owner, of) == (node, lifetime) && held()
+        });
+        if let Some((_, _, token)) = held.map(|lock| lock.id) {
+            let text = || format!("n{node} t{} was unlocked or lost, and is held", token.0);
+            self.violated(Label::Q8, text);
+        }
+    }
+
+    fn check_revoked(&mut self, real: Real) {
+        if !self.fault_free {
+            return;
+        }
+        let late = |lock: &&Lock| lock.revoked.is_some_and(|at| real - at > 3 * SECOND);
+        if let Some((_, _, token)) = self.locks.iter().find(late).map(|lock| lock.id) {
+            let text = || format!("t{} was revoked, unknown to its holder", token.0);
+            self.violated(Label::Revoked, text);
+        }
+    }
+}

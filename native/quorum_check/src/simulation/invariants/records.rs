@@ -1,0 +1,128 @@
+//! What the checker remembers of a history: requests, locks, and batches.
+
+use super::probe;
+use crate::simulation::clock::Real;
+use crate::simulation::node::Node;
+use quorum::lease::Standing;
+use quorum::message::{Batch, Fence, Mode, Session, Token};
+use quorum::time::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a client requests. Names are the bits of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    Lock {
+        names: u32,
+        mode: Mode,
+    },
+    /// Answered when a quorum has forgotten the votes.
+    Unlock {
+        token: Token,
+    },
+    /// Answered at once.
+    TryUnlock {
+        token: Token,
+    },
+}
+
+/// A request to an agent.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub node: usize,
+    pub client: usize,
+    /// The lifetime of the agent.
+    pub lifetime: u64,
+    pub question: Question,
+    pub real: Real,
+    /// The time by the agent's clock.
+    pub now: Time,
+    pub timeout: Duration,
+    pub answered: bool,
+    /// Whether no client waits for the answer anymore.
+    pub canceled: bool,
+    /// Whether another client requests, holds or recently held one of the names, or there is no quorum yet.
+    pub contended: bool,
+}
+
+impl Asked {
+    pub fn new(
+        node: usize,
+        client: usize,
+        nodes: &[Node],
+        real: Real,
+        question: Question,
+        timeout: Real,
+    ) -> Asked {
+        let host = &nodes[node].agent_host;
+        Asked {
+            node,
+            client,
+            lifetime: host.lifetime,
+            question,
+            real,
+            now: host.now(real),
+            timeout: Duration::from_nanos(timeout as u64),
+            answered: false,
+            canceled: false,
+            contended: false,
+        }
+    }
+}
+
+/// The owner of a lock: node, lifetime of its agent, and token.
+pub(super) type Id = (usize, u64, Token);
+
+/// A lock that is held, according to the answers.
+#[derive(Clone, Debug)]
+pub(super) struct Lock {
+    pub(super) id: Id,
+    pub(super) attempt: Token,
+    pub(super) names: u32,
+    pub(super) mode: Mode,
+    pub(super) fence: Fence,
+    pub(super) standing: Arc<Standing>,
+    pub(super) granted: Real,
+    pub(super) revoked: Option<Real>,
+}
+
+/// A lock that was held.
+#[derive(Clone, Debug)]
+pub(super) struct PastLock {
+    pub(super) id: Id,
+    pub(super) attempt: Token,
+    pub(super) names: u32,
+    pub(super) standing: Arc<Standing>,
+    pub(super) at: Real,
+    pub(super) lost: bool,
+}
+
+/// What voters have answered about a token.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answers {
+    pub(super) granted: bool,
+    /// For each voter: its lifetime, and the highest fence that it has recorded.
+    pub(super) fences: BTreeMap<usize, (u64, Fence)>,
+}
+
+/// The last batch from an agent to a voter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) seq: u64,
+    pub(super) at: Time,
+    pub(super) lifetime: u64,
+    pub(super) session: Option<Session>,
+    pub(super) answered: bool,
+}
+
+/// The batch that a voter is processing.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) voter: usize,
+    pub(super) batch: Batch,
+    pub(super) voted: bool,
+    /// The votes before it.
+    pub(super) votes: Vec<probe::Vote>,
+    pub(super) answered: bool,
+}

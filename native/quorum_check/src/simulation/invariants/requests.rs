@@ -1,0 +1,242 @@
+//! Requests: each gets one answer, in time, and of the right kind.
+
+use super::label::Label;
+use super::records::{Asked, Question};
+use super::Checker;
+use crate::simulation::clock::{Real, MILLISECOND, SECOND};
+use crate::simulation::node::Node;
+use quorum::agent::{Refusal, Request};
+use std::time::Duration;
+
+/// How late an answer may be by the agent's clock. Timers fire up to 400 ms late.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Checker {
+    /// A client sends a request, which gets the next number.
+    pub fn asked(&mut self, mut asked: Asked, nodes: &[Node], real: Real) -> Request {
+        let request = Request(self.asked.len() as u64);
+        if let Question::Lock { names, .. } = asked.question {
+            self.summary.count("locks requested");
+            let contended = self.contend(names, real);
+            asked.contended = contended || !ready(nodes, asked.node, self.quorum, real);
+        }
+        self.asked.push(asked);
+        self.open.push(request);
+        request
+    }
+
+    /// Whether another client requests, holds or recently held one of the names. Such requests become contended, too.
+    fn contend(&mut self, names: u32, real: Real) -> bool {
+        let locks = |asked: &Asked| match asked.question {
+            Question::Lock { names: others, .. } => others & names != 0,
+            Question::Unlock { .. } | Question::TryUnlock { .. } => false,
+        };
+        let held = self.locks.iter().any(|lock| lock.names & names != 0);
+        let recent = |at: Real| at > real - 3 * SECOND;
+        let mut past = self.past.iter();
+        let mut found = held || past.any(|lock| lock.names & names != 0 && recent(lock.at));
+        for request in &self.open {
+            let other = &mut self.asked[request.0 as usize];
+            if locks(other) {
+                other.contended = true;
+                found = true;
+            }
+        }
+        // The agent may still have to return votes of a recent request that failed.
+        let mut others = self.asked.iter().rev().take(64);
+        found || others.any(|other| other.real > real - 5 * SECOND && locks(other))
+    }
+
+    /// The client of a request died.
+    pub fn canceled(&mut self, request: Request) {
+        self.asked[request.0 as usize].canceled = true;
+        self.open.retain(|other| *other != request);
+    }
+
+    /// A request is answered. Returns None if no answer is allowed.
+    pub(super) fn close(&mut self, request: Request, nodes: &[Node]) -> Option<Asked> {
+        let asked = self.asked.get_mut(request.0 as usize).filter(|asked| {
+            let lifetime = nodes[asked.node].agent_host.lifetime;
+            !asked.answered && !asked.canceled && asked.lifetime == lifetime
+        });
+        let Some(asked) = asked else {
+            let text = || format!("r{} was answered and did not wait", request.0);
+            self.violated(Label::Answers, text);
+            return None;
+        };
+        asked.answered = true;
+        let asked = asked.clone();
+        self.open.retain(|other| *other != request);
+        Some(asked)
+    }
+
+    /// Without a quorum of connected members, a request must be refused in its call.
+    pub fn answered_at_once(&mut self, request: Request, connected: usize) {
+        if connected < self.quorum && !self.asked[request.0 as usize].answered {
+            let text = || format!("r{} was not refused, with {connected} connected", request.0);
+            self.violated(Label::Answers, text);
+        }
+    }
+
+    /// Returns the client of the request.
+    pub fn refused(
+        &mut self,
+        request: Request,
+        why: Refusal,
+        nodes: &[Node],
+        real: Real,
+    ) -> Option<usize> {
+        let asked = self.close(request, nodes)?;
+        let Question::Lock { .. } = asked.question else {
+            let text = || format!("r{} was refused and is no lock request", request.0);
+            self.violated(Label::Answers, text);
+            return None;
+        };
+        let node = &nodes[asked.node];
+        match why {
+            Refusal::NoQuorum => {
+                self.summary.count("locks refused: no quorum");
+                let connected = node.connected;
+                if connected.len() >= self.quorum {
+                    let text = || format!("r{}: no quorum, with {connected:?}", request.0);
+                    self.violated(Label::Answers, text);
+                }
+            }
+            Refusal::Timeout => {
+                self.summary.count("locks refused: timeout");
+                if node.agent_host.now(real) < asked.now + asked.timeout {
+                    let text = || format!("r{} timed out too early", request.0);
+                    self.violated(Label::Answers, text);
+                }
+                let text = || format!("r{} was refused, and no client was in its way", request.0);
+                if self.healed_at.is_some_and(|healed| asked.real > healed) {
+                    self.violated(Label::PR1, text);
+                } else if self.fault_free
+                    && asked.timeout >= Duration::from_secs(2)
+                    && !asked.contended
+                {
+                    self.violated(Label::PR2, text);
+                }
+            }
+        }
+        Some(asked.client)
+    }
+
+    /// Returns the client of the request.
+    pub fn unlocked(
+        &mut self,
+        request: Request,
+        confirmed: bool,
+        nodes: &[Node],
+        real: Real,
+    ) -> Option<usize> {
+        let asked = self.close(request, nodes)?;
+        let Question::Unlock { token } = asked.question else {
+            let text = || format!("r{} was unlocked and is no unlock request", request.0);
+            self.violated(Label::Answers, text);
+            return None;
+        };
+        self.summary.count(if confirmed {
+            "unlocks confirmed"
+        } else {
+            "unlocks not confirmed"
+        });
+        if self.fault_free {
+            let span = real - asked.real;
+            self.summary.took("unlock without faults", span);
+            if !confirmed {
+                let text = || format!("r{}: the unlock was not confirmed", request.0);
+                self.violated(Label::PR2, text);
+            }
+        }
+        if confirmed && !self.any_order && !self.is_passed_on(asked.lifetime, token) {
+            let attempt = self.attempt_of(asked.lifetime, token);
+            let keep = self.voters_that_keep(nodes, asked.lifetime, attempt);
+            if keep > self.members - self.quorum {
+                let text = || format!("{keep} voters keep the vote for t{}", token.0);
+                self.violated(Label::Confirmed, text);
+            }
+        }
+        Some(asked.client)
+    }
+
+    /// A `try_unlock` was accepted.
+    pub fn accepted(&mut self, request: Request, nodes: &[Node], real: Real) {
+        let Some(asked) = self.close(request, nodes) else {
+            return;
+        };
+        if !matches!(asked.question, Question::TryUnlock { .. }) {
+            let text = || format!("r{} was accepted and is no try_unlock", request.0);
+            self.violated(Label::Answers, text);
+        }
+        self.summary.count("try_unlocks accepted");
+        if real > asked.real {
+            self.summary.count("try_unlocks that had to wait");
+        }
+    }
+
+    /// An agent returned from an unlock: whether it `known` the lock, and whether its client `held` it.
+    pub fn was_known(&mut self, request: Request, known: bool, held: bool) {
+        let asked = &mut self.asked[request.0 as usize];
+        let (Question::Unlock { token } | Question::TryUnlock { token }) = asked.question else {
+            unreachable!("only an unlock is known or not");
+        };
+        let id = (asked.node, asked.lifetime, token);
+        if !known {
+            asked.answered = true;
+            self.open.retain(|other| *other != request);
+        }
+        let past = self.past.iter().find(|lock| lock.id == id);
+        let lost = past.is_some_and(|lock| lock.lost);
+        if known && !held {
+            let text = || format!("t{} was unlocked twice, or after its loss", token.0);
+            self.violated(Label::Q8, text);
+        }
+        if !known && held && !lost {
+            let text = || format!("t{} was unknown and never lost", token.0);
+            self.violated(Label::Answers, text);
+        }
+    }
+
+    /// The timer of an agent fired. No request to it may have waited for too long.
+    pub fn after_timer(&mut self, node: usize, nodes: &[Node], real: Real) {
+        let now = nodes[node].agent_host.now(real);
+        for place in 0..self.open.len() {
+            let request = self.open[place];
+            let asked = &self.asked[request.0 as usize];
+            let question = asked.question;
+            let (most, label) = match question {
+                Question::Lock { .. } => (asked.timeout, Label::Answers),
+                Question::Unlock { .. } => (self.rules.voter_lease, Label::Answers),
+                Question::TryUnlock { .. } => (self.rules.voter_lease, Label::Batches),
+            };
+            if asked.node == node && now > asked.now + most + GRACE {
+                let text = || format!("r{} ({question:?}) was not answered in time", request.0);
+                self.violated(label, text);
+            }
+        }
+    }
+
+    /// Records how long a lock request took.
+    pub(super) fn granted_after(&mut self, asked: &Asked, real: Real) {
+        let span = real - asked.real;
+        if self.fault_free && asked.contended {
+            let what = "lock of a contended name without faults";
+            self.summary.took(what, span);
+        } else if self.fault_free {
+            self.summary
+                .took("lock of a free name without faults", span);
+            self.summary.count("locks of a free name without faults");
+        } else if span > 10 * MILLISECOND {
+            self.summary.count("locks that took more than 10 ms");
+        }
+    }
+}
+
+/// Whether a quorum of voters votes, and this agent has known a quorum for a second.
+fn ready(nodes: &[Node], node: usize, quorum: usize, real: Real) -> bool {
+    let voters = nodes.iter().filter_map(|node| node.voter.as_ref());
+    let voting = voters.filter(|voter| voter.is_voting()).count();
+    let since = nodes[node].quorum_since;
+    voting >= quorum && since.is_some_and(|since| real - since > SECOND)
+}

@@ -1,0 +1,162 @@
+//! The votes of voters: those that count are kept (Q2, Q3), an unlock removes only its own (Q7), all names of a lock or
+//! none have a vote (Q11), and no two votes conflict.
+
+use super::label::Label;
+use super::{agent, conflict, probe, Checker};
+use crate::simulation::clock::Real;
+use crate::simulation::node::Node;
+use quorum::message::{Batch, Lifetime, Op, Token};
+
+impl Checker {
+    /// Checks the votes of a voter after its event.
+    pub fn after_voter(&mut self, node: usize, nodes: &[Node], real: Real) {
+        for place in 0..self.locks.len() {
+            self.check_counted(place, Some(node), nodes, real);
+        }
+        self.watch_empty(nodes, real);
+    }
+
+    /// Q2 and Q3: a vote that counts for a holder is kept by its voter in the same session, unless that voter is down
+    /// or does not vote yet. No other holder can have this vote, and two quorums share a voter. From this follows Q1.
+    pub(super) fn check_counted(
+        &mut self,
+        place: usize,
+        only: Option<usize>,
+        nodes: &[Node],
+        real: Real,
+    ) {
+        let lock = &self.locks[place];
+        let ((node, _, token), attempt) = (lock.id, lock.attempt);
+        let Some((agent, now)) = agent(nodes, node, real) else {
+            return;
+        };
+        let me = nodes[node].agent_host.lifetime();
+        let counted = probe::counted(agent, token, now);
+        for voter in counted.iter().map(|member| member.place()) {
+            if only.is_some_and(|only| only != voter) {
+                continue;
+            }
+            let Some(machine) = &nodes[voter].voter else {
+                continue;
+            };
+            let violation = match probe::session(agent, voter) {
+                None => Some((Label::Q3, "without a session")),
+                Some(session) if session.voter != nodes[voter].voter_host.lifetime() => machine
+                    .is_voting()
+                    .then_some((Label::Q3, "of its earlier lifetime")),
+                Some(session) if machine.session(me) != Some(session) => {
+                    Some((Label::Q2, "after the end of its lease"))
+                }
+                Some(session) if probe::keeps(machine, me, attempt) != Some(session.generation) => {
+                    Some((Label::Q2, "that it does not keep"))
+                }
+                Some(_) => None,
+            };
+            if let Some((label, which)) = violation {
+                let text = || format!("n{node} t{}: counts a vote of n{voter} {which}", token.0);
+                self.violated(label, text);
+            }
+        }
+    }
+
+    /// The attempt whose votes a lock has or recently had.
+    pub(super) fn attempt_of(&self, lifetime: u64, token: Token) -> Token {
+        let mut known = self.attempts(lifetime);
+        let known = known.find(|(known, _)| *known == token);
+        known.map_or(token, |(_, attempt)| attempt)
+    }
+
+    /// Whether a later lock has or recently had the same votes.
+    pub(super) fn is_passed_on(&self, lifetime: u64, token: Token) -> bool {
+        let attempt = self.attempt_of(lifetime, token);
+        let mut known = self.attempts(lifetime);
+        known.any(|(later, of)| of == attempt && later > token)
+    }
+
+    /// The token and the attempt of each lock that this agent holds or recently held.
+    fn attempts(&self, lifetime: u64) -> impl Iterator<Item = (Token, Token)> + '_ {
+        let locks = self.locks.iter().map(|lock| (lock.id, lock.attempt));
+        let past = self.past.iter().map(|lock| (lock.id, lock.attempt));
+        locks
+            .chain(past)
+            .filter(move |((_, of, _), _)| *of == lifetime)
+            .map(|((_, _, token), attempt)| (token, attempt))
+    }
+
+    pub(super) fn voters_that_keep(&self, nodes: &[Node], lifetime: u64, token: Token) -> usize {
+        let voters = nodes.iter().filter_map(|node| node.voter.as_ref());
+        voters
+            .filter(|voter| probe::keeps(voter, Lifetime(lifetime), token).is_some())
+            .count()
+    }
+
+    /// Checks the votes of a voter after a batch.
+    pub fn after_batch(&mut self, nodes: &[Node]) {
+        let Some(received) = self.received.take() else {
+            return;
+        };
+        let (node, batch) = (received.voter, &received.batch);
+        let Some(voter) = nodes[node].voter.as_ref().filter(|_| !batch.ops.is_empty()) else {
+            return;
+        };
+        let votes = probe::votes(voter);
+        for before in &received.votes {
+            let same =
+                |after: &probe::Vote| (after.agent, after.token) == (before.agent, before.token);
+            let session = voter.session(before.agent);
+            let expired = session.is_none_or(|now| now.generation != before.lease);
+            let own = before.agent == batch.agent;
+            let returned = own && batch.ops.iter().any(|op| returns(op, before.token));
+            if !votes.iter().any(same) && !expired && !returned {
+                let text = || {
+                    let (token, agent) = (before.token.0, before.agent.0);
+                    format!("n{node} dropped the vote for t{token} of a{agent} at {batch:?}")
+                };
+                self.violated(Label::Q7, text);
+            }
+        }
+        self.check_whole(node, batch, &votes);
+        self.check_conflicts(node, &votes);
+    }
+
+    /// Q11
+    fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[probe::Vote]) {
+        for op in &batch.ops {
+            let (Op::Lock { token, names, .. } | Op::Assert { token, names, .. }) = op else {
+                continue;
+            };
+            let mut votes = votes.iter();
+            let vote = votes.find(|vote| (vote.agent, vote.token) == (batch.agent, *token));
+            if vote.is_some_and(|vote| vote.names != *names) {
+                let text = || format!("n{node} keeps a vote for t{} not of {names:?}", token.0);
+                self.violated(Label::Q11, text);
+            }
+        }
+    }
+
+    fn check_conflicts(&mut self, node: usize, votes: &[probe::Vote]) {
+        let locks = votes.iter();
+        let locks: Vec<_> = locks
+            .map(|vote| (self.bits_of(&vote.names), vote.mode))
+            .collect();
+        for (place, lock) in locks.iter().enumerate() {
+            let mut others = locks[..place].iter();
+            if let Some(other) = others.position(|other| conflict(*lock, *other)) {
+                let describe =
+                    |vote: &probe::Vote| format!("t{} of a{}", vote.token.0, vote.agent.0);
+                let (one, other) = (describe(&votes[place]), describe(&votes[other]));
+                let text = || format!("n{node} keeps votes for {one} and {other}");
+                self.violated(Label::Votes, text);
+            }
+        }
+    }
+}
+
+/// Whether the operation returns the vote for the token.
+fn returns(op: &Op, token: Token) -> bool {
+    match op {
+        Op::Unlock { token: other, .. } => *other == token,
+        Op::Sync { from, to, live } => (*from..*to).contains(&token) && !live.contains(&token),
+        _ => false,
+    }
+}

@@ -1,0 +1,248 @@
+//! Frames: which machine may send one, and when.
+
+use super::label::Label;
+use super::records::{Received, Sent};
+use super::{probe, Checker};
+use crate::simulation::clock::Real;
+use crate::simulation::node::Node;
+use quorum::message::{Ack, Batch, Floor, Frame, Op, Reason, Reply, Verdict};
+
+impl Checker {
+    pub fn agent_sends(
+        &mut self,
+        node: usize,
+        to: usize,
+        frame: &Frame,
+        nodes: &[Node],
+        real: Real,
+    ) {
+        let Frame::Batch(batch) = frame else {
+            let text = || format!("the agent of n{node} sends {frame:?}");
+            return self.violated(Label::Wire, text);
+        };
+        let host = &nodes[node].agent_host;
+        let sent = Sent {
+            seq: batch.seq,
+            at: host.now(real),
+            lifetime: host.lifetime,
+            session: batch.session,
+            answered: false,
+        };
+        let before = self.sent.insert((node, to), sent);
+        if let Some(before) = before.filter(|before| before.lifetime == sent.lifetime) {
+            let text = || format!("n{node} to n{to}: batch {} after {}", sent.seq, before.seq);
+            let early = !before.answered && sent.at < before.at + self.rules.attempt;
+            if before.seq >= sent.seq || early {
+                self.violated(Label::Batches, text);
+            }
+        }
+        self.summary.add("operations", batch.ops.len() as u64);
+        for op in &batch.ops {
+            self.check_unlocked(node, to, host.lifetime, op);
+        }
+    }
+
+    /// Q8: after an unlock, no operation names its token again.
+    fn check_unlocked(&mut self, node: usize, to: usize, lifetime: u64, op: &Op) {
+        let again = match op {
+            Op::Lock { token, .. } | Op::Confirm { token, .. } | Op::Assert { token, .. } => {
+                std::slice::from_ref(token)
+            }
+            Op::Sync { live, .. } => {
+                self.summary.count("syncs");
+                live
+            }
+            Op::Unlock { token, .. } => {
+                self.unlock_sent.insert((lifetime, *token, to));
+                &[]
+            }
+            Op::Leave { .. } | Op::Settled | Op::Revoke { .. } => &[],
+        };
+        let unlocked = |token: &&_| self.unlock_sent.contains(&(lifetime, **token, to));
+        if let Some(token) = again.iter().find(unlocked) {
+            let text = || format!("n{node} to n{to}: t{} after its unlock: {op:?}", token.0);
+            self.violated(Label::Q8, text);
+        }
+    }
+
+    /// An agent is informed about the connection to a member. It does not wait for earlier answers anymore.
+    pub fn connection(&mut self, node: usize, about: usize) {
+        self.sent.remove(&(node, about));
+    }
+
+    /// An agent is about to receive a frame.
+    pub fn agent_receives(
+        &mut self,
+        from: usize,
+        node: usize,
+        frame: &Frame,
+        nodes: &[Node],
+        real: Real,
+    ) {
+        let sent = self.sent.get_mut(&(node, from));
+        let ack = match frame {
+            Frame::Ack(ack) => ack,
+            Frame::Notice(notice) => {
+                // From another lifetime of the voter: the last batch was for a voter that has crashed.
+                let session = sent.as_ref().and_then(|sent| sent.session);
+                if let Some(sent) = sent {
+                    sent.answered |= session.is_some_and(|session| session.voter != notice.voter);
+                }
+                return;
+            }
+            Frame::Batch(_) | Frame::Floor(_) => return,
+        };
+        if ack.agent != nodes[node].agent_host.lifetime() {
+            return self.summary.count("answers to an earlier lifetime");
+        }
+        if let Some(sent) = sent {
+            sent.answered |= sent.seq == ack.seq;
+            // A late mismatch answers all batches that name the same session, which has ended.
+            let mismatch = |named| sent.session == named;
+            sent.answered |= matches!(ack.verdict, Verdict::Mismatch { named } if mismatch(named));
+        }
+        match ack.verdict {
+            Verdict::Done { .. } => drop(self.heard.insert((node, from), real)),
+            Verdict::Mismatch { .. } => self.summary.count("mismatches received"),
+            Verdict::OtherEpoch => {
+                let text = || format!("n{node} is informed of another epoch");
+                self.violated(Label::Wire, text);
+            }
+        }
+    }
+
+    /// A voter is about to receive a frame.
+    pub fn voter_receives(&mut self, node: usize, frame: &Frame, nodes: &[Node]) {
+        let (Frame::Batch(batch), Some(voter)) = (frame, &nodes[node].voter) else {
+            return;
+        };
+        let votes = match batch.ops.is_empty() {
+            true => Vec::new(),
+            false => probe::votes(voter),
+        };
+        self.received = Some(Received {
+            voter: node,
+            batch: batch.clone(),
+            voted: voter.is_voting(),
+            votes,
+            answered: false,
+        });
+    }
+
+    pub fn voter_sends(&mut self, node: usize, frame: &Frame, nodes: &[Node]) {
+        match frame {
+            Frame::Ack(ack) => self.voter_answers(node, ack, nodes),
+            Frame::Notice(notice) => {
+                self.summary.add("hints", notice.hints.len() as u64);
+                self.summary.count("notices");
+            }
+            Frame::Floor(Floor::Ask { .. }) => self.summary.count("fence floors requested"),
+            Frame::Floor(Floor::Told { .. }) => self.summary.count("fence floors reported"),
+            Frame::Floor(Floor::Lost { .. }) => {
+                self.summary.count("fence floors lost by both voters")
+            }
+            Frame::Batch(_) => {
+                let text = || format!("the voter of n{node} sends {frame:?}");
+                self.violated(Label::Wire, text);
+            }
+        }
+    }
+
+    fn voter_answers(&mut self, node: usize, ack: &Ack, nodes: &[Node]) {
+        let answers = |received: &Received| {
+            let Batch { seq, agent, .. } = received.batch;
+            received.voter == node && (seq, agent) == (ack.seq, ack.agent) && !received.answered
+        };
+        let Some(mut received) = self.received.take().filter(answers) else {
+            let text = || format!("n{node} answers without a question: {ack:?}");
+            return self.violated(Label::Wire, text);
+        };
+        if let Verdict::Done {
+            replies, revoked, ..
+        } = &ack.verdict
+        {
+            received.answered = true;
+            if !revoked.is_empty() {
+                self.summary.count("answers that revoke");
+            }
+            self.check_replies(&received, replies, nodes);
+        }
+        self.received = Some(received);
+    }
+
+    fn check_replies(&mut self, received: &Received, replies: &[Reply], nodes: &[Node]) {
+        let answered = |op: &&Op| {
+            !matches!(
+                op,
+                Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Revoke { .. }
+            )
+        };
+        let ops: Vec<&Op> = received.batch.ops.iter().filter(answered).collect();
+        let node = received.voter;
+        if ops.len() != replies.len() {
+            let text = || format!("n{node} answers {replies:?} to {ops:?}");
+            return self.violated(Label::Wire, text);
+        }
+        let voter = nodes[node].voter.as_ref();
+        let lifetime = nodes[node].voter_host.lifetime;
+        let votes = received.voted || voter.is_some_and(|voter| voter.is_voting());
+        let agent = received.batch.agent;
+        let own = received.votes.iter().filter(|vote| vote.agent == agent);
+        let mut asserted: Vec<_> = own.map(|vote| vote.token).collect();
+        for (op, reply) in ops.into_iter().zip(replies) {
+            let recorded = match (op, reply) {
+                (Op::Lock { token, .. }, Reply::Yes { fence }) => {
+                    // The vote for an asserted lock is not new.
+                    if !votes && !asserted.contains(token) {
+                        let text = || format!("n{node} grants t{} and does not vote", token.0);
+                        self.violated(Label::Q4, text);
+                    }
+                    self.summary.count("votes granted");
+                    Some((*token, *fence))
+                }
+                (Op::Assert { token, .. }, Reply::Yes { fence }) => {
+                    self.summary.count("votes asserted");
+                    asserted.push(*token);
+                    Some((*token, *fence))
+                }
+                (Op::Confirm { token, fence }, Reply::Confirmed) => {
+                    self.summary.count("fences confirmed");
+                    Some((*token, *fence))
+                }
+                (
+                    Op::Lock { .. } | Op::Assert { .. } | Op::Confirm { .. },
+                    Reply::No { reason },
+                ) => {
+                    self.summary.count(refusal(*reason));
+                    None
+                }
+                (Op::Confirm { .. }, Reply::Missing) | (Op::Sync { .. }, Reply::Synced { .. }) => {
+                    None
+                }
+                (op, reply) => {
+                    let text = || format!("n{node} answers {reply:?} to {op:?}");
+                    self.violated(Label::Wire, text);
+                    None
+                }
+            };
+            if let Some((token, fence)) = recorded {
+                let answers = self.answers.entry((agent.0, token)).or_default();
+                let known = answers.fences.entry(node).or_insert((lifetime, fence));
+                *known = match known.0 == lifetime {
+                    true => (lifetime, known.1.max(fence)),
+                    false => (lifetime, fence),
+                };
+            }
+        }
+    }
+}
+
+fn refusal(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Readers => "votes refused: readers",
+        Reason::Writer => "votes refused: a writer",
+        Reason::Turn => "votes refused: out of turn",
+        Reason::Quarantine => "votes refused: quarantine",
+        Reason::Storing => "votes refused: storing",
+    }
+}

@@ -1,0 +1,82 @@
+//! Options of a history, beyond its seed. Tests set them to break a rule, or to make a violation more likely.
+
+use crate::simulation::fault::Fault;
+use crate::simulation::invariants::label::Label;
+use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
+use quorum::rules::Rules;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The number of nodes. None: drawn.
+    pub members: Option<usize>,
+    /// The kinds of faults. None: drawn.
+    pub faults: Option<Vec<Fault>>,
+    /// Whether all clients write-lock one name and hold it for long: the shortest way to two holders.
+    pub contended: bool,
+    /// Changes the time constants.
+    pub rules: Option<fn(Rules) -> Rules>,
+    pub bugs: ProtocolBugs,
+    /// The largest error of a clock's rate, in parts per million.
+    pub drift: i64,
+    /// Whether an agent's clock stands still while it is paused. The protocol does not survive this.
+    pub agent_clocks_pause: bool,
+    /// Whether wall clocks stand still. The protocol does not survive this if too many fences are lost at once.
+    pub wall_clocks_stop: bool,
+    /// Invariants that are not checked, so that the violation of another one is found.
+    pub ignored: Vec<Label>,
+    /// How many lines of the trace are kept.
+    pub lines: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            members: None,
+            faults: None,
+            contended: false,
+            rules: None,
+            bugs: ProtocolBugs::NONE,
+            drift: 10_000,
+            agent_clocks_pause: false,
+            wall_clocks_stop: false,
+            ignored: Vec::new(),
+            lines: 0,
+        }
+    }
+}
+
+impl Options {
+    pub fn bug(mut self, bug: ProtocolBug) -> Options {
+        self.bugs = self.bugs.with(bug);
+        self
+    }
+
+    pub fn members(mut self, count: usize) -> Options {
+        self.members = Some(count);
+        self
+    }
+
+    pub fn faults(mut self, faults: &[Fault]) -> Options {
+        self.faults = Some(faults.to_vec());
+        self
+    }
+
+    pub fn contended(mut self) -> Options {
+        self.contended = true;
+        self
+    }
+
+    pub fn rules(mut self, change: fn(Rules) -> Rules) -> Options {
+        self.rules = Some(change);
+        self
+    }
+
+    /// Checks one invariant only, and that machines do not spin.
+    pub fn only(mut self, label: Label) -> Options {
+        let others = Label::ALL.iter().copied();
+        self.ignored = others
+            .filter(|other| ![label, Label::Spin].contains(other))
+            .collect();
+        self
+    }
+}
