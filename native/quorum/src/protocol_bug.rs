@@ -1,23 +1,23 @@
 //! Protocol bugs that a model can enable. The tests must find each of them.
 //!
 //! The machines call [`ProtocolBugs::have`] where they apply a rule of the protocol. Without the feature `model` the
-//! answer is the constant `false`, and only the rule remains. The labels (A1, B1, …) are those of the controls in
+//! answer is the constant `false`, and only the rule remains. The labels (CE1, CE3, …) are those of the controls in
 //! `docs/quorum.md`.
 
 /// A rule of the protocol that a machine breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProtocolBug {
-    /// E, A1, A2 (known errors of dsync): a restarted voter, which has forgotten its votes, grants immediately.
+    /// CE1, CE2 (known errors of dsync): a restarted voter, which has forgotten its votes, grants immediately.
     NoQuarantine,
-    /// B1: an agent counts votes of an earlier lifetime of the voter.
+    /// CE3: an agent counts votes of an earlier lifetime of the voter.
     ForgottenVotesCount,
-    /// D1: a reader accepts half of an even number of votes.
+    /// CE4: a reader accepts half of an even number of votes.
     ReadHalf,
-    /// F1: a writer uses the highest fence of its votes plus one, and does not send it to the voters.
+    /// CE7: a writer uses the highest fence of its votes plus one, and does not send it to the voters.
     FenceNotWritten,
-    /// F2: a writer sends its fence to the voters, but does not wait until a quorum has recorded it.
+    /// CE8: a writer sends its fence to the voters, but does not wait until a quorum has recorded it.
     FenceNotAwaited,
-    /// F4: an agent that took one fence passes its lock on, with the next fence each time.
+    /// CE10: an agent that took one fence passes its lock on, with the next fence each time.
     FencesNotTaken,
     /// An agent counts its lease from the arrival of the answer, and for as long as the voter keeps the votes.
     LeaseFromAnswer,

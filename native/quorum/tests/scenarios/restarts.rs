@@ -5,7 +5,7 @@ use quorum::message::{Fence, Op};
 use quorum::rules::Rules;
 use std::time::Duration;
 
-/// A2, dsync's error with three nodes: after one restart, two nodes have the lock. Q4: a quarantine prevents it.
+/// CE2, dsync's error with three nodes: after one restart, two nodes have the lock. Q4: a quarantine prevents it.
 #[test]
 fn a_restarted_voter_does_not_grant_a_held_name() {
     let mut cluster = Cluster::new(3);
@@ -151,7 +151,7 @@ fn stored_fences_survive() {
     assert!(last < 1000, "fence blocks are wasted: {last}");
 }
 
-/// B1: a vote of an earlier lifetime does not count, however late it arrives.
+/// CE3: a vote of an earlier lifetime does not count, however late it arrives.
 #[test]
 fn a_vote_of_an_earlier_lifetime_does_not_count() {
     let mut cluster = Cluster::new(3);
