@@ -35,8 +35,8 @@ erlang_imports() ->
 
 %% Types may be named in both directions.
 erlang_code(File) ->
-    Types = "^-(spec|type|opaque)\\b.*?\\.$",
-    re:replace(without_comments(File, "%.*"), Types, "", [global, multiline, dotall, {return, list}]).
+    Types = "^-(spec|type|opaque|record)\\b.*?\\.$",
+    re:replace(code(File, "%"), Types, "", [global, multiline, dotall, {return, list}]).
 
 %%% Rust: files by the path of their module, such as ["key", "read"]
 
@@ -60,7 +60,7 @@ name(Module) -> lists:flatten(lists:join("/", Module)).
 %% Without its unit tests. Modules inside of a file belong to it, so they may name what is around them.
 rust(File) ->
     Tests = "#\\[cfg\\(.*test.*\\)\\]\\s+mod \\w+ \\{",
-    [Text | _] = re:split(without_comments(File, "//.*"), Tests, [{return, list}]),
+    [Text | _] = re:split(code(File, "//"), Tests, [{return, list}]),
     Inner = re:split(Text, "^((?:pub(?:\\S*) )?mod \\w+ \\{.*?^\\})$", [multiline, dotall, {return, list}]),
     lists:append([case Part of
                       [First | _] when First =:= $m; First =:= $p -> string:replace(Part, "super::", "", all);
@@ -132,9 +132,11 @@ longest(Path, Modules) ->
 
 %%% Text
 
-without_comments(File, Comment) ->
+%% Without comments and strings. A quotation mark may also be a character.
+code(File, Comment) ->
     {ok, Text} = file:read_file(File),
-    unicode:characters_to_list(re:replace(Text, Comment, "", [global])).
+    Skipped = ["'\"'|\\$\"|\"(?:[^\"\\\\]|\\\\.)*\"|", Comment, "[^\n]*"],
+    unicode:characters_to_list(re:replace(Text, Skipped, "", [global, dotall])).
 
 matches(Text, Pattern) ->
     case re:run(Text, Pattern, [global, unicode, {capture, all_but_first, list}]) of

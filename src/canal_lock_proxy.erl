@@ -86,16 +86,12 @@ serve(Request, State = #state{permits = Permits}) ->
         false -> {stop, normal, Next}
     end.
 
-answer(Request) ->
-    try
-        case Request of
-            {acquire, Key, MaxPer, Buckets} -> canal_lock:acquire(Key, MaxPer, Buckets);
-            {release, Key} -> canal_lock:release(Key);
-            _ -> {raise, version_mismatch}
-        end
-    catch
-        error:Cause -> {raise, Cause}
-    end.
+answer({acquire, Key, MaxPer, Buckets}) ->
+    canal_lock_interned:answer(fun canal_lock_nif:acquire/3, [Key, MaxPer, Buckets]);
+answer({release, Key}) ->
+    canal_lock_interned:answer(fun canal_lock_nif:release/1, [Key]);
+answer(_) ->
+    {raise, version_mismatch}.
 
 %% The change of the number of permits by an answer.
 change({acquired, _}) -> 1;
