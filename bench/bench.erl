@@ -1,9 +1,9 @@
-%% The benchmark: goes through its rooms, says how the figures stand to each other, and keeps them in files.
+%% Runs all benchmark groups, prints a report and writes the results to files.
 -module(bench).
 
 -export([main/0]).
 
-%% full: figures to publish, in less than ten minutes. quick: to see that nothing has broken, in less than one.
+%% full: figures to publish, in less than ten minutes. quick: a check that the benchmark works, in less than one.
 -define(MODES, #{
     "full" => #{
         rounds => 21,
@@ -16,15 +16,15 @@
         first_acquires => 2500,
         latency_pairs => 300000,
         latency_keys => 1000000,
-        live_rounds => 7,
-        lives => 100000,
+        lifetime_rounds => 7,
+        lifetimes => 100000,
         die_off_rounds => 3,
         die_off_holders => 200000,
         sweep_rounds => 3,
         sweep_keys => 1000000,
-        look_rounds => 3,
-        look_keys => [1000, 100000, 1000000],
-        look_holders => 200000,
+        inspection_rounds => 3,
+        inspection_keys => [1000, 100000, 1000000],
+        inspection_holders => 200000,
         memory_rounds => 1,
         memory_keys => 1000000,
         memory_holders => 100000
@@ -40,35 +40,34 @@
         first_acquires => 300,
         latency_pairs => 30000,
         latency_keys => 100000,
-        live_rounds => 1,
-        lives => 10000,
+        lifetime_rounds => 1,
+        lifetimes => 10000,
         die_off_rounds => 1,
         die_off_holders => 20000,
         sweep_rounds => 1,
         sweep_keys => 100000,
-        look_rounds => 1,
-        look_keys => [1000, 100000],
-        look_holders => 20000,
+        inspection_rounds => 1,
+        inspection_keys => [1000, 100000],
+        inspection_holders => 20000,
         memory_rounds => 1,
         memory_keys => 100000,
         memory_holders => 10000
     }
 }).
 
-%% In the order in which they are gone through, with the seconds that each takes in each mode: by these the time that
-%% is left is estimated.
--define(ROOMS, [
-    {bench_timed, "loops of calls", #{"full" => 180, "quick" => 6}},
+%% In the order of execution. The seconds are the expected time in each mode; they yield the estimate of the time left.
+-define(GROUPS, [
+    {bench_scenarios, "loops of calls", #{"full" => 180, "quick" => 6}},
     {bench_keys, "many keys", #{"full" => 35, "quick" => 2}},
     {bench_latency, "latency", #{"full" => 100, "quick" => 4}},
-    {bench_lives, "short lives", #{"full" => 28, "quick" => 1}},
+    {bench_lifetimes, "short-lived processes", #{"full" => 28, "quick" => 1}},
     {bench_die_off, "die-off", #{"full" => 25, "quick" => 2}},
     {bench_sweep, "sweep", #{"full" => 10, "quick" => 1}},
-    {bench_looks, "looks", #{"full" => 28, "quick" => 2}},
+    {bench_inspection, "inspection", #{"full" => 28, "quick" => 2}},
     {bench_memory, "memory", #{"full" => 51, "quick" => 6}}
 ]).
 
-%% In a process of its own: many are linked to it, and if one of them crashes, somebody must be left to end this VM.
+%% A separate process, because many processes are linked to it: if one crashes, main/0 still stops the VM.
 -spec main() -> no_return().
 main() ->
     {Pid, Monitor} = spawn_monitor(fun() -> exit({status, main(init:get_plain_arguments())}) end),
@@ -87,7 +86,7 @@ main([Name, Folder, Output]) when is_map_key(Name, ?MODES) ->
     run(Name, maps:get(Name, ?MODES), Folder, output(Output)),
     0;
 main([Name | _]) ->
-    io:format(standard_error, "no such mode: ~ts; there are ~ts~n", [Name, lists:join(", ", maps:keys(?MODES))]),
+    io:format(standard_error, "bench: unknown mode ~ts; use ~ts~n", [Name, lists:join(" or ", maps:keys(?MODES))]),
     2.
 
 output("terminal") -> terminal;
@@ -109,14 +108,14 @@ run(Name, Mode, Folder, Output) ->
     ]).
 
 measured(Name, Mode, Output) ->
-    Rooms = [{Room, Title, maps:get(Name, Seconds)} || {Room, Title, Seconds} <- ?ROOMS],
-    Progress = bench_progress:start(Output, {length(Rooms), lists:sum([Seconds || {_, _, Seconds} <- Rooms])}),
+    Groups = [{Group, Title, maps:get(Name, Seconds)} || {Group, Title, Seconds} <- ?GROUPS],
+    Progress = bench_progress:start(Output, {length(Groups), lists:sum([Seconds || {_, _, Seconds} <- Groups])}),
     Results = [
         begin
-            ok = bench_progress:room(Progress, Title, Seconds),
-            Room:measure(Mode, fun(Text) -> bench_progress:tell(Progress, Text) end)
+            ok = bench_progress:begin_group(Progress, Title, Seconds),
+            Group:measure(Mode, fun(Text) -> bench_progress:report(Progress, Text) end)
         end
-     || {Room, Title, Seconds} <- Rooms
+     || {Group, Title, Seconds} <- Groups
     ],
     ok = bench_progress:stop(Progress),
     Results.

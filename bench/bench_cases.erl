@@ -1,5 +1,5 @@
-%% What is measured, as data: the scenarios whose samples bench_timed takes, and the title and unit of every case, of
-%% the other rooms', too.
+%% The measurements as data: the scenarios that bench_scenarios samples, and the title and unit of every case,
+%% including those of the other benchmark groups.
 -module(bench_cases).
 
 -export([scenarios/1, cases/0, subjects/0, variants/0, keys/0, shapes/0, unit/2]).
@@ -7,25 +7,25 @@
 -export_type([subject/0, measure/0, mode/0, scenario/0, kind/0]).
 
 -type subject() :: ours | elixir | ets | counters | atomics | floor | none.
-%% pair, acquire, release, full, per_second; and what else the rooms yield.
+%% pair, acquire, release, full, per_second, and the measures of the other groups.
 -type measure() :: atom().
 -type mode() :: #{atom() => term()}.
 -type kind() :: pair | acquire | release | full | pair_of_choices | pair_of_many | mix.
 -type scenario() :: #{
     id := {Case :: atom(), Variant :: string(), X :: number() | none},
     subjects := [subject(), ...],
-    %% fresh: processes of their own for each sample, one for each of `keys'. resident: one process that takes so many
-    %% permits of so many keys beside the one that is measured, and stays.
+    %% fresh: new processes for each sample, one for each of `keys'. resident: one process that stays. It holds the
+    %% given number of permits or keys in addition to the pairs that are measured.
     workers := fresh | {resident, beside()},
-    %% What its worker's loop runs on; bench_subjects:place/2 says what the subject makes of it.
+    %% What the worker's loop uses; bench_subjects:place/2 converts it for the subject.
     keys := [bench_subjects:where(), ...],
     max_per := pos_integer(),
     buckets := pos_integer(),
-    %% So many other processes hold a permit of each key all the while.
+    %% Number of other processes that hold a permit of each key during the measurement.
     held := non_neg_integer(),
-    %% Timed one after the other, each from the first worker that begins to the last that ends.
+    %% Timed one after the other, each from the start of the first worker to the end of the last.
     phases := [kind(), ...],
-    %% What a sample is worth: nanoseconds for one loop as each worker sees it, or loops per second of all together.
+    %% The unit of a sample: nanoseconds per loop as each worker sees it, or loops per second of all workers.
     measures := [per_loop | per_second, ...]
 }.
 -type beside() :: {permits | keys, non_neg_integer()}.
@@ -40,26 +40,26 @@
 cases() ->
     [
         {pair, "acquire + release, one process"},
-        {refused, "another process holds the only permit (full); acquires and releases in a row, timed apart"},
-        {buckets, "acquire + release above full buckets (X of them; MaxPer 1, other processes hold them)"},
-        {keys, "acquire + release of a key picked at random among X that are in use, one process"},
-        {crowd, "acquire + release by X processes at once"},
+        {refused, "refusals while another process holds the only permit (full); series of acquires and of releases"},
+        {buckets, "acquire + release above X full buckets (MaxPer 1, other processes hold them)"},
+        {keys, "acquire + release of a random key among X keys in use, one process"},
+        {crowd, "acquire + release by X concurrent processes"},
         {held, "acquire + release by a process that holds X permits"},
-        {mix, "90 % pairs, 5 % refused, 4 % deaths, 1 % resizes, over 1000 keys, as many processes as schedulers"},
-        {latency, "how long single calls take (X is the percentile)"},
+        {mix, "90 % pairs, 5 % refusals, 4 % deaths, 1 % resizes, 1000 keys, as many processes as schedulers"},
+        {latency, "duration of single calls (X is the percentile)"},
         {lives, "short-lived processes"},
         {die_off, "many holders killed at once"},
-        {sweep, "the sweep of idle keys, and looks at the table"},
-        {info, "what a look costs"},
+        {sweep, "sweep of idle keys, and inspection of the table"},
+        {info, "duration of an inspection"},
         {memory, "memory of a key in use, and of a holder"}
     ].
 
-%% In the order of the report: what is compared, what it is compared with, and what lies below.
+%% In the order of the report: the API, what it is compared with, and the lower bounds.
 -spec subjects() -> [subject()].
 subjects() ->
     [ours, elixir, ets, counters, atomics, floor, none].
 
-%% Those that have an order of their own; the others follow by the alphabet.
+%% Variants in the order of the report. Other variants follow alphabetically.
 -spec variants() -> [string()].
 variants() ->
     [Variant || {Variant, _} <- keys() ++ shapes()].
@@ -75,7 +75,7 @@ unit(sweep, _) -> "us";
 unit(info, _) -> "us";
 unit(_, _) -> "ns".
 
-%% For whoever needs many keys of a kind.
+%% Generators for measurements that need many keys of one shape.
 -spec shapes() -> [{string(), fun((non_neg_integer()) -> term())}].
 shapes() ->
     [
@@ -84,7 +84,7 @@ shapes() ->
         {"bin32", fun(I) -> <<I:256>> end}
     ].
 
-%% The counts of `keys' are not here: bench_keys has a VM of its own for each.
+%% The case `keys' is not here: bench_keys starts a VM for each number of keys.
 -spec scenarios(mode()) -> [scenario(), ...].
 scenarios(#{held := Held, crowds := Crowds}) ->
     lists:append([pairs(), refused(), buckets(), crowd(Crowds), held(Held), mix()]).
@@ -92,7 +92,7 @@ scenarios(#{held := Held, crowds := Crowds}) ->
 pairs() ->
     [pair({pair, Variant, none}, subjects_of_pairs(Variant), [{key, Key}]) || {Variant, Key} <- keys()].
 
-%% `atomics' and `floor' do not look at the key, and `elixir' passes it on: three shapes say what they cost.
+%% `atomics' and `floor' do not read the key, and `elixir' passes it on. Three shapes are enough for them.
 subjects_of_pairs(Variant) ->
     case lists:member(Variant, ["atom", "{app, 12345}", "32-byte binary"]) of
         true -> [ours, elixir, ets, counters, atomics, floor];
@@ -149,7 +149,7 @@ buckets() ->
 crowd(Crowds) ->
     lists:append([
         [
-            %% The floor has one counter for all keys, so it has no place in the others.
+            %% The floor has one counter for all keys, so it cannot run the variants with several keys.
             crowd("one key", Processes, [ours, ets, counters, atomics, floor], [
                 {key, {one, Processes}} || _ <- lists:seq(1, Processes)
             ]),

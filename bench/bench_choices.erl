@@ -1,4 +1,4 @@
-%% Which key comes next: what the loops need for it, made before they run.
+%% Prepares the sequence of keys for loops that use many keys.
 -module(bench_choices).
 
 -export([zipf/2, begin_at/1, seed/0]).
@@ -7,11 +7,11 @@
 
 -type place() :: {?MODULE, bench_cases:subject()}.
 
-%% A power of two: the loops wrap around by a mask. Far more than a process comes by in a time slice.
+%% A power of two, because the loops wrap around with a mask. Far more than a process uses in one time slice.
 -define(CHOICES, 8192).
 
-%% A table of keys, the key of rank R being in it 1/R times as often as the first (Zipf, s = 1). It is the same for
-%% all subjects, and is read where it lies, so that a process costs no copy of it.
+%% A table of keys in which the key of rank R occurs 1/R times as often as the first key (Zipf, s = 1). It is the same
+%% for all subjects. It is a persistent term, which processes read without a copy.
 -spec zipf(bench_cases:subject(), Keys :: pos_integer()) -> place().
 zipf(Subject, Keys) ->
     Name = {?MODULE, Subject},
@@ -44,7 +44,7 @@ rank(_, _, Rank) -> Rank.
 begin_at(Name) ->
     {persistent_term:get(Name), rand:uniform(?CHOICES)}.
 
-%% For a row of random numbers in a loop (bench_random.hrl).
+%% Starts a sequence of random numbers in a loop (bench_random.hrl).
 -spec seed() -> non_neg_integer().
 seed() ->
     rand:uniform(1 bsl 32) - 1.

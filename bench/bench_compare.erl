@@ -1,5 +1,5 @@
-%% Two results beside each other: what was measured in both, by the ratio of the medians. The times of two runs differ
-%% by what the machine did meanwhile: so the floor's own stand first, and a difference is one if it exceeds theirs.
+%% Compares two runs by the ratio of the medians. Times of two runs also differ by the load of the machine. The lines
+%% of the floor, whose code does not change, come first: only a larger difference than theirs is significant.
 -module(bench_compare).
 
 -export([text/2]).
@@ -19,7 +19,7 @@ text(OldFile, NewFile) ->
 in_both(Old, New) ->
     [{Id, {Before, maps:get(Id, New)}} || {Id, Before} <- bench_results:in_order(Old), is_map_key(Id, New)].
 
-%% Marked where the middle halves of the two have nothing in common.
+%% The mark: the interquartile ranges of the two runs do not overlap.
 line({Case, Variant, X, Subject, Measure}, {Before, After}) ->
     #{median := Old, p25 := OldLow, p75 := OldHigh} = spread(Before),
     #{median := New, p25 := NewLow, p75 := NewHigh} = spread(After),

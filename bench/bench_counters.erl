@@ -1,14 +1,14 @@
-%% What a bare ETS semaphore pays: a call of ets:update_counter for acquire and another for release, and nothing else.
-%% Nobody knows who holds, and what a dead process held is lost.
+%% A minimal ETS semaphore: one ets:update_counter for acquire and one for release. It does not record holders, so
+%% permits of a dead process are lost.
 %%
-%% It counts right while the limit stays as it is. `{2, 1, Max, Max + 1}' alone would say as well that the key is full,
-%% but leave a mark above the limit that no release takes away; two operations on the row in one call tell what was
-%% there before. Who counts up by a single operation and takes it back above the limit has a leaner acquire, and a
-%% dearer refusal, which may refuse somebody else for whom there is room.
+%% It counts correctly as long as the limit does not change. `{2, 1, Max, Max + 1}' alone would also detect a full key,
+%% but leaves a mark above the limit that no release removes. Therefore one call runs two operations on the row, and the
+%% first returns the count before. The alternative is to count up with a single operation and to undo it above the
+%% limit. Its acquire is cheaper, but its refusal is more expensive, and it can cause a wrong refusal of another caller.
 %%
-%% A named table is looked up in each call, under a lock that all schedulers share: so this one goes by its reference,
-%% which costs less. With `write_concurrency' a call takes the lock of the row as well as that of the table: a single
-%% process would pay far less for a table without, but several would wait for each other, whatever their keys.
+%% The code uses the table's reference, because each call with a name looks the name up under a lock shared by all
+%% schedulers. With `write_concurrency', a call takes the lock of the row and the lock of the table. Without it, a
+%% single process would be much faster, but concurrent processes would wait for each other, whatever their keys.
 -module(bench_counters).
 
 -export([start/0, acquire/3, release/3]).

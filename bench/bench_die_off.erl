@@ -1,14 +1,14 @@
-%% Very many die at once: processes that hold a permit each, children of one parent to a scheduler, whose parents are
-%% all killed. `none' is the same without permits: what the deaths take by themselves.
+%% Measures the death of many holders at once. Each process holds one permit. The processes are children of one parent
+%% per scheduler, and the benchmark kills all parents. `none' is the same without permits: the cost of the deaths alone.
 %%
-%% last_death_to_free: from the last death until the books show no permit. A watcher monitors all of them, and the
-%% last 'DOWN' is the last death. It runs at high priority: as one of very many it would hear of most deaths long
-%% after them, and the permits would seem to be back sooner than they are. What looking at the books takes is in it.
-%% all_in: from before the parents are killed until all are dead and all is free.
+%% last_death_to_free: from the last death until no key has a permit in use. A watcher monitors all processes, and its
+%% last 'DOWN' message is the last death. It runs at high priority: otherwise it would receive most 'DOWN' messages
+%% late, and the result would be too small. The time to read the counts is included.
+%% all_in: from before the kill until all processes are dead and all permits are free.
 %%
-%% Each sample has a VM of its own, which must have room for so many processes.
+%% Each sample runs in a new VM. Its process limit must allow this number of processes.
 %%
-%% Of the mode: die_off_rounds; die_off_holders.
+%% Options of the mode: die_off_rounds; die_off_holders.
 -module(bench_die_off).
 
 -export([measure/2, many/1]).
@@ -16,26 +16,26 @@
 -export([die/2]).
 
 -define(SUBJECTS, [ours, ets, none]).
-%% So many keys, and each bears all.
+%% The holders are spread evenly over this number of keys; all of them fit in one bucket.
 -define(KEYS, 250).
 -define(MAX_PER, 1000000).
-%% Words. The messages of all deaths stay outside of it.
+%% Words. The 'DOWN' messages are outside the heap (off_heap).
 -define(WATCHER_HEAP_WORDS, 4000000).
 %% Between two deaths.
 -define(DEADLINE_MS, 60000).
 
 -spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
-measure(#{die_off_rounds := Rounds, die_off_holders := Holders}, Tell) ->
+measure(#{die_off_rounds := Rounds, die_off_holders := Holders}, Report) ->
     bench_rounds:play(Rounds, fun(Round) ->
         [
             {{die_off, many(Holders), none, Subject, Measure}, Value}
          || Subject <- bench_rounds:shuffle(?SUBJECTS),
-            ok =:= Tell(io_lib:format("~s die at once, ~s, round ~b of ~b", [many(Holders), Subject, Round, Rounds])),
+            ok =:= Report(io_lib:format("~s die at once, ~s, round ~b of ~b", [many(Holders), Subject, Round, Rounds])),
             {Measure, Value} <- bench_vm:call(ours, ?MODULE, die, [Subject, Holders])
         ]
     end).
 
-%% As people write it: "200,000 holders".
+%% With a thousands separator: "200,000 holders".
 -spec many(Holders :: pos_integer()) -> string().
 many(Holders) when Holders rem 1000 =:= 0 ->
     integer_to_list(Holders div 1000) ++ ",000 holders".
@@ -117,7 +117,7 @@ all_hold(none, _Keys, _Holders) ->
     ok;
 all_hold(Subject, Keys, Holders) ->
     0 = Holders rem ?KEYS,
-    ok = bench_books:await_permits(Subject, Keys, Holders div ?KEYS),
+    ok = bench_records:await_permits(Subject, Keys, Holders div ?KEYS),
     bench_subjects:settle(Subject).
 
 deaths(0) ->
@@ -131,14 +131,14 @@ deaths(Left) ->
     end.
 
 all_free(none, _Keys) -> ok;
-all_free(Subject, Keys) -> bench_books:await_permits(Subject, Keys, 0).
+all_free(Subject, Keys) -> bench_records:await_permits(Subject, Keys, 0).
 
 closed(none, _Holders) ->
     ok;
 closed(ets, _Holders) ->
-    bench_books:closed(ets);
+    bench_records:closed(ets);
 closed(ours, Holders) ->
-    ok = bench_books:closed(ours),
+    ok = bench_records:closed(ours),
     #{given_back := Holders} = canal_lock:info(),
     ok.
 

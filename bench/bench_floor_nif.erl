@@ -1,5 +1,5 @@
-%% The floor of the benchmark: two bare NIF calls that count (native/bench_floor_nif), whose library lies beside the
-%% beam file.
+%% The floor of the benchmark: two bare NIF calls that count (native/bench_floor_nif). The library is in the folder of
+%% the beam file.
 -module(bench_floor_nif).
 
 -export([floor_acquire/3, floor_release/3, floor_watch/0]).
@@ -13,7 +13,7 @@ floor_acquire(_Key, _MaxPer, _Buckets) ->
 floor_release(_Key, _MaxPer, _Buckets) ->
     erlang:nif_error(not_loaded).
 
-%% The VM watches the caller from now on.
+%% Makes the VM monitor the caller.
 -spec floor_watch() -> boolean().
 floor_watch() ->
     erlang:nif_error(not_loaded).

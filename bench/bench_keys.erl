@@ -1,5 +1,5 @@
-%% Pairs on keys picked at random among many that are in use: what a large table costs, when hardly anything that a
-%% call touches is in a cache. Each number of keys has a VM of its own, with all subjects in it.
+%% Measures pairs on random keys among many keys in use: the cost of a large table, where most accesses miss the caches.
+%% Each number of keys has its own VM, with all subjects in it.
 -module(bench_keys).
 
 -export([measure/2]).
@@ -7,14 +7,14 @@
 -export([run/2]).
 
 -define(SUBJECTS, [ours, ets, counters]).
-%% A permit of each is held all the while, and nobody is ever refused.
+%% One permit of each key is held during the measurement, and no call is refused.
 -define(MAX_PER, 10).
 
 -spec measure(bench_cases:mode(), fun((iodata()) -> ok)) -> bench_results:results().
-measure(#{keys := Counts} = Mode, Tell) ->
+measure(#{keys := Counts} = Mode, Report) ->
     bench_results:merged([
         begin
-            ok = Tell(io_lib:format("~b keys in use", [Keys])),
+            ok = Report(io_lib:format("~b keys in use", [Keys])),
             bench_vm:call(ours, ?MODULE, run, [Mode, Keys])
         end
      || Keys <- Counts
@@ -35,7 +35,7 @@ run(Mode, Keys) ->
     ],
     bench_runs:measure(Runs, Mode, fun(_) -> ok end).
 
-%% By another process: the sweep takes away what nobody holds.
+%% Another process holds the keys, because the sweep reclaims keys without holders.
 in_use(Subject, Keys) ->
     ok = bench_subjects:start(Subject),
     bench_subjects:hold(Subject, [[{app, I} || I <- lists:seq(1, Keys)]], ?MAX_PER, 1).

@@ -1,15 +1,14 @@
-%% How long single acquires take. An average hides the one caller in a thousand that waited.
+%% Measures the duration of single acquires. An average hides rare slow calls.
 %%
-%% "under load": all schedulers but one are busy with processes that acquire and release other keys of the same
-%% subject, and one process times each of its acquires by itself. "first acquire, idle VM": a process times the very
-%% first acquire of its life, a new process every other millisecond, while nothing else goes on; for ours that
-%% includes the monitor, for all the caches that have gone cold.
+%% "under load": all schedulers but one run processes that acquire and release other keys of the same subject, and one
+%% process times each of its acquires. "first acquire, idle VM": a new process times its first acquire, at intervals of
+%% about a millisecond, while nothing else runs. For ours this includes the monitor; for all subjects, cold caches.
 %%
-%% The clock is read twice for each time: the subject `none' is that alone. On a shared machine the longest of many
-%% calls (the 100th percentile) is mostly the machine's: compare it with that of `none'.
+%% Each time includes one reading of the clock; the subject `none' is that alone. On a shared machine the machine causes
+%% most of the longest calls (the 100th percentile): compare with `none'.
 %%
-%% Of the mode: latency_rounds; latency_calls, under load, of each subject in a round; first_acquires, the same; and
-%% what bench_beside needs.
+%% Options of the mode: latency_rounds; latency_calls (under load, per subject and round); first_acquires (likewise);
+%% and those of bench_background.
 -module(bench_latency).
 
 -export([measure/2]).
@@ -19,17 +18,17 @@
 -define(SUBJECTS, [ours, ets, counters, none]).
 -define(PERCENTS, [50, 90, 99, 99.9, 99.99, 100]).
 -define(MAX_PER, 10).
-%% Pairs between two looks whether to stop: whoever is killed in the ETS design leaks what it holds.
+%% Pairs between two checks of the stop flag. A process that is killed would leak permits of ETS.
 -define(BUSY_PAIRS, 100).
 %% Between two processes that acquire for the first time.
 -define(PAUSE_MS, 1).
 
 -spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
-measure(#{latency_rounds := Rounds} = Mode, Tell) ->
+measure(#{latency_rounds := Rounds} = Mode, Report) ->
     bench_rounds:play(Rounds, fun(Round) ->
         lists:append([
             begin
-                ok = Tell(io_lib:format("latency of ~s, round ~b of ~b", [What, Round, Rounds])),
+                ok = Report(io_lib:format("latency of ~s, round ~b of ~b", [What, Round, Rounds])),
                 Samples = bench_vm:call(ours, Module, What, [Mode]),
                 [
                     {{latency, Variant, Percent, Subject, Measure}, Value}
@@ -37,7 +36,7 @@ measure(#{latency_rounds := Rounds} = Mode, Tell) ->
                     {Percent, Value} <- bench_times:percentiles(?PERCENTS, Ns)
                 ]
             end
-         || {Module, What} <- [{?MODULE, acquires}, {bench_beside, pairs}]
+         || {Module, What} <- [{?MODULE, acquires}, {bench_background, pairs}]
         ])
     end).
 
@@ -54,9 +53,9 @@ start(none) -> ok;
 start(Subject) -> bench_subjects:start(Subject).
 
 closed(none) -> ok;
-closed(Subject) -> bench_books:closed(Subject).
+closed(Subject) -> bench_records:closed(Subject).
 
-%% One acquire, in the VM's unit of time, and its release, which is not timed. A macro, as in bench_loops.
+%% Times one acquire in native units; the release is not timed. A macro, as in bench_loops.
 -define(TIME(Subject, Module),
     time(Subject, Key) ->
         Start = erlang:monotonic_time(),
@@ -93,7 +92,7 @@ be_busy(Subject, Key, Stop) ->
 
 first_acquires(Firsts) ->
     Times = [{Subject, bench_times:new(Firsts)} || Subject <- ?SUBJECTS],
-    %% What the key costs once is not what a process costs.
+    %% The first use of the key is not part of the cost of a process.
     [time(Subject, hot) || Subject <- ?SUBJECTS],
     [
         first_acquire(Subject, Call, OfSubject)

@@ -1,10 +1,10 @@
-%% The timed loops: one tight function for each subject and kind. Macros make them: one loop that takes a module or a
-%% fun would not do, because an indirect call costs as much as some of the differences that are measured here. Each
-%% answer is matched, so that a subject that fails or refuses cannot look fast.
+%% The timed loops: one function for each subject and kind. Macros generate them, because an indirect call of a module
+%% or fun costs as much as some of the measured differences. Each result is matched, so that a subject that fails or
+%% refuses cannot look fast.
 -module(bench_loops).
 
 -export([loop/2]).
-%% Called by the loop that measures loops.
+%% Called by the loop without a subject.
 -export([nothing/1]).
 
 -export_type([loop/0]).
@@ -20,7 +20,7 @@
         Name(Key, MaxPer, Buckets, Times - 1)
 ).
 
-%% On keys that bench_choices has laid out, At being the place of the next.
+%% Uses the table of keys of bench_choices. At is the index of the next key.
 -define(CHOICES_LOOP(Name, Calls),
     Name(_Choices, _At, _MaxPer, _Buckets, 0) ->
         ok;
@@ -30,7 +30,7 @@
         Name(Choices, At band (tuple_size(Choices) - 1) + 1, MaxPer, Buckets, Times - 1)
 ).
 
-%% On {app, 1} to {app, Keys} at random, in no order that a processor could foresee.
+%% Uses {app, 1} to {app, Keys} at random, so that the processor cannot predict the order.
 -define(MANY_LOOP(Name, Calls),
     Name(_Random, _Keys, _MaxPer, _Buckets, 0) ->
         ok;
@@ -65,7 +65,7 @@ loop(counters, pair_of_many) -> at_random(fun counters_pair_of_many/5);
 loop(none, pair_of_many) -> at_random(fun none_of_many/5);
 loop(Subject, mix) -> bench_mix:loop(Subject).
 
-%% Each lap of each process begins elsewhere.
+%% Each lap of each process starts at a random index.
 chosen(Loop) ->
     fun(Place, MaxPer, Buckets, Times) ->
         {Choices, At} = bench_choices:begin_at(Place),
@@ -85,7 +85,7 @@ end).
     ok = bench_floor_nif:floor_release(Key, MaxPer, Buckets)
 end).
 
-%% The key is the counter itself: a word in the middle of an array, far from those of others.
+%% Key is the counter itself. It is in the middle of an array, so that no two counters share a cache line.
 -define(ATOMICS_PAIR, begin
     _ = atomics:add_get(Key, 16, 1),
     ok = atomics:sub(Key, 16, 1)
@@ -129,7 +129,7 @@ end).
 
 ?MANY_LOOP(counters_pair_of_many, ?PAIR(bench_counters)).
 
-%% A call, or the compiler would leave out the making of the key.
+%% Without a call the compiler would not build the key.
 ?MANY_LOOP(none_of_many, begin
     ok = ?MODULE:nothing(Key)
 end).

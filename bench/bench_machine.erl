@@ -1,5 +1,4 @@
-%% What a result was measured on, and of what: told at the head of each report and file, because without it a figure
-%% says nothing.
+%% Describes the machine and the versions of a run. Each report and file begins with these facts.
 -module(bench_machine).
 
 -export([facts/2]).
@@ -17,7 +16,7 @@ facts(ModeName, #{rounds := Rounds, sample_ms := SampleMs}) ->
         {"date", calendar:system_time_to_rfc3339(erlang:system_time(second), [{offset, "Z"}])}
     ].
 
-%% Linux alone says it in a file.
+%% Only Linux has this file.
 processor() ->
     case file:read_file("/proc/cpuinfo") of
         {ok, Info} ->

@@ -1,23 +1,23 @@
-%% What a key in use and a process that holds cost in memory. Each sample has a VM of its own: where earlier cases
-%% have freed memory, the operating system sees no growth.
+%% Measures the memory of a key in use and of a holder. Each sample runs in a new VM: if earlier cases have freed
+%% memory, the operating system sees no growth.
 %%
-%% A key: many keys of one shape, a permit of each, held by one process. per_key is the growth of the subject's own
-%% account (for `ets' of the public table and the manager's; per_key_public is the first alone), per_key_os that of
-%% the resident set. The keys themselves are there before.
+%% A key: one process holds one permit of each of many keys of one shape. per_key is the growth of the memory that the
+%% subject reports (for `ets' the public table and the manager's table; per_key_public is the public one alone).
+%% per_key_os is the growth of the resident set. The key terms exist before.
 %%
-%% A holder: many processes take a permit each of one common key. They are there before, so that what a process costs
-%% is not what a holder costs; and what is left of that, such as the order to take, is taken from processes that are
-%% told to take and do not (`none').
-%%   per_holder             the growth of the account. Of ours beyond the slot array: when all slots are there,
-%%                          because as many processes have come and gone as the VM has places for. (With one key or
-%%                          two a holder needs no more than its slot.)
-%%   per_holder_with_slots  the same in a young VM: each process has a slot in an array, which stays for the next
-%%                          process of that place. They come a thousand at a time.
-%%   per_holder_vm          what the VM takes besides, by erlang:memory/1: its monitors, which no account contains;
-%%                          and in the ETS design the garbage that its calls leave on the heaps.
-%%   per_holder_os          the growth of the resident set in a young VM: all of it together.
+%% A holder: many processes hold one permit each of a common key. The processes exist before, so that their own memory
+%% does not count. Other memory, such as the message that starts the acquire, is subtracted: processes that get the same
+%% message and do not acquire (`none') measure it.
+%%   per_holder             growth of the reported memory. For ours without the slot array: as many processes as the VM
+%%                          allows have come and gone, so that all slots exist. (A holder of one or two keys needs no
+%%                          memory beyond its slot.)
+%%   per_holder_with_slots  the same in a new VM: each process has a slot in an array, and later processes reuse it. The
+%%                          table allocates 1,024 slots at a time.
+%%   per_holder_vm          additional memory of the VM, by erlang:memory/1: its monitors, which the subject does not
+%%                          report, and in the ETS design garbage on the heaps of the callers.
+%%   per_holder_os          growth of the resident set in a new VM: the sum of all.
 %%
-%% Of the mode: memory_rounds; memory_keys; memory_holders.
+%% Options of the mode: memory_rounds; memory_keys; memory_holders.
 -module(bench_memory).
 
 -export([measure/2]).
@@ -26,22 +26,22 @@
 
 -define(MAX_PER, 1000000).
 
-%% Bytes for each key or holder: of the subject's own account (and its public part), of the VM's, and as the operating
-%% system sees it, which it can be asked where there is /proc.
+%% Bytes per key or holder: reported by the subject (own, and its public part), by the VM, and by the operating system
+%% (only with /proc).
 -type growth() :: #{own => float(), public => float(), vm := float(), os => float()}.
 
 -spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
-measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holders}, Tell) ->
+measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holders}, Report) ->
     Shapes = ["atom", "tuple", "bin32"],
     bench_rounds:play(Rounds, fun(Round) ->
         OfKeys = [
             {{memory, Shape, none, Subject, Measure}, Bytes}
          || Shape <- Shapes,
             Subject <- bench_rounds:shuffle([ours, ets]),
-            ok =:= Tell(io_lib:format("memory of keys, ~s, ~s, round ~b of ~b", [Shape, Subject, Round, Rounds])),
+            ok =:= Report(io_lib:format("memory of keys, ~s, ~s, round ~b of ~b", [Shape, Subject, Round, Rounds])),
             {Measure, Bytes} <- bench_vm:call(ours, ?MODULE, keys, [Shape, Subject, Keys])
         ],
-        ok = Tell(io_lib:format("memory of holders, round ~b of ~b", [Round, Rounds])),
+        ok = Report(io_lib:format("memory of holders, round ~b of ~b", [Round, Rounds])),
         [Ours, Ets, None] = [bench_vm:call(ours, ?MODULE, holders, [S, Holders]) || S <- [ours, ets, none]],
         OfHolders = [
             {{memory, "holder", none, Subject, Measure}, Bytes}
@@ -53,11 +53,11 @@ measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holder
 -spec keys(Shape :: string(), bench_cases:subject(), Keys :: pos_integer()) -> [{bench_cases:measure(), float()}].
 keys(Shape, Subject, Keys) ->
     {Shape, Make} = lists:keyfind(Shape, 1, bench_cases:shapes()),
-    %% Literals of the VM: the keys themselves exist before, and walking over them allocates nothing.
+    %% A persistent term: the keys exist before, and traversing them allocates nothing.
     persistent_term:put(?MODULE, [Make(I) || I <- lists:seq(1, Keys)]),
     ok = bench_subjects:start(Subject),
     Growth = bench_process:result([], fun() ->
-        %% One key first: what a holder and a table cost once is not a cost of each key.
+        %% One key first, because the one-time costs of a holder and a table do not belong to a key.
         ok = bench_subjects:take(Subject, [first], ?MAX_PER, 1),
         Before = account(Subject),
         ok = bench_subjects:take(Subject, persistent_term:get(?MODULE), ?MAX_PER, 1),
@@ -65,8 +65,8 @@ keys(Shape, Subject, Keys) ->
         ok = has_taken(Subject, Keys + 1),
         growth(Before, After, Keys)
     end),
-    %% The manager of the ETS design would be busy with this death for seconds; it goes with its VM.
-    [ok = bench_books:closed(ours) || Subject =:= ours],
+    %% The manager of the ETS design would need seconds for this death; its VM stops instead.
+    [ok = bench_records:closed(ours) || Subject =:= ours],
     Names = [{own, per_key}, {public, per_key_public}, {os, per_key_os}],
     [{Name, maps:get(Of, Growth)} || {Of, Name} <- Names, is_map_key(Of, Growth)].
 
@@ -74,12 +74,12 @@ has_taken(ours, Keys) ->
     #{keys := Keys, permits := Keys} = canal_lock:info(),
     ok;
 has_taken(ets, Keys) ->
-    %% For each key its bucket and its highest; for each permit two of the manager.
+    %% Two rows per key (bucket and highest bucket), and two rows of the manager per permit.
     [Rows, Rows] = [ets:info(Table, size) || Table <- [test_original, canal_lock_ets_monitors]],
     Rows = 2 * Keys,
     ok.
 
-%% In a young VM; and of ours, when all slots are there.
+%% Growth in a new VM and, for ours, also when all slots exist.
 -spec holders(bench_cases:subject(), Holders :: pos_integer()) -> #{young := growth(), old => growth()}.
 holders(Subject, Holders) ->
     ok = start(Subject),
@@ -103,7 +103,7 @@ start(Subject) ->
     ok.
 
 closed(none) -> ok;
-closed(Subject) -> bench_books:closed(Subject).
+closed(Subject) -> bench_records:closed(Subject).
 
 hold(Subject, Holders) ->
     Taken = counters:new(1, []),
@@ -120,7 +120,7 @@ hold(Subject, Holders) ->
     Pids = [spawn(Hold) || _ <- lists:seq(1, Holders)],
     Before = account(Subject),
     [Pid ! take || Pid <- Pids],
-    ok = bench_books:await(Holders, fun() -> counters:get(Taken, 1) end),
+    ok = bench_records:await(Holders, fun() -> counters:get(Taken, 1) end),
     ok = bench_subjects:settle(Subject),
     After = account(Subject),
     Monitors = [monitor(process, Pid) || Pid <- Pids],
@@ -147,7 +147,7 @@ live(Subject) ->
             ok
     end.
 
-%% What a holder costs beyond what its process does without a permit.
+%% The memory of a holder beyond that of its process without a permit.
 beyond(#{young := None}, #{young := Young} = Growths) ->
     #{own := WithSlots} = Young,
     Own =

@@ -1,17 +1,17 @@
-%% Something like a day at work: mostly pairs, now and then a refusal, the death of a holder, a call that has heard of
-%% another number of buckets. 1000 keys, of which each call picks one at random.
+%% A mixed load: mostly pairs, and a few refusals, deaths of holders and calls with another number of buckets. Each
+%% operation picks one of 1000 keys at random.
 -module(bench_mix).
 
 -export([prepare/1, loop/1]).
 
 -include("bench_random.hrl").
 
-%% The keys from 1 to ?FULL are full: another process holds the only permit. Refusals have keys of their own because
-%% the ETS design miscounts where callers with different limits meet.
+%% The keys from 1 to ?FULL are full: another process holds the only permit. Refusals have separate keys, because the
+%% ETS design miscounts when callers of one key use different limits.
 -define(KEYS, 1000).
 -define(FULL, 50).
 
-%% In a hundred.
+%% Percentages of all operations; resizes are the rest.
 -define(PAIRS, 90).
 -define(REFUSALS, 5).
 -define(DEATHS, 4).
@@ -26,7 +26,7 @@ prepare(Subject) ->
 loop(ours) -> fun ours/4;
 loop(ets) -> fun ets/4.
 
-%% One random number says what is done, the next with which key.
+%% One random number selects the operation, the next one the key.
 -define(LOOP(Name, Module),
     Name(mix, MaxPer, Buckets, Times) ->
         Name(bench_choices:seed(), MaxPer, Buckets, Times);

@@ -1,5 +1,5 @@
-%% What is to be done in a process of its own, and what comes of it. Whoever waits goes on only when that process has
-%% gone: nothing that is measured next runs beside its end. If it dies of something, so does who waits.
+%% Runs a function in another process and returns its result after the process has exited, so that its exit does not
+%% overlap with the next measurement. If the process crashes, the caller raises an error.
 -module(bench_process).
 
 -export([result/2, await/2]).
@@ -10,7 +10,7 @@ result(Options, Fun) ->
     {Pid, Monitor} = spawn_opt(fun() -> Parent ! {self(), Fun()} end, [monitor | Options]),
     await(Pid, Monitor).
 
-%% The message `{Pid, Result}' of a process that was spawned with a monitor.
+%% Receives `{Pid, Result}' from a monitored process, then its 'DOWN'.
 -spec await(pid(), reference()) -> Result :: term().
 await(Pid, Monitor) ->
     receive

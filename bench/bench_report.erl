@@ -1,4 +1,4 @@
-%% The table that people read: every figure with its spread, then the targets.
+%% Formats the report: every figure with its spread, then the targets.
 -module(bench_report).
 
 -export([text/1, number/1]).
@@ -42,7 +42,7 @@ target(#{text := Text, figure := Figure, unit := Unit} = Target, Results) ->
             Line = line("  ~-60ts~10s   ~-18ts ~-3s~ts", [Text, Middle, Spread, Unit, verdict(Target, Median)]),
             [string:trim(Line, trailing), "\n"];
         not_measured ->
-            line("  ~-60ts not measured here~n", [Text])
+            line("  ~-60ts not measured in this run~n", [Text])
     end.
 
 verdict(#{bound := {at_most, Bound}}, Median) -> verdict("<=", Bound, Median =< Bound);
@@ -56,7 +56,7 @@ spread(Values, Text) ->
     #{median := Median, p25 := P25, p75 := P75} = bench_results:spread(Values),
     {Text(Median), [Text(P25), "..", Text(P75)]}.
 
-%% As many digits as mean something.
+%% Rounds to the significant digits.
 -spec number(float()) -> string().
 number(Value) when abs(Value) >= 1000 -> grouped(round(Value));
 number(Value) -> float_to_list(Value, [{decimals, 1}]).

@@ -1,5 +1,5 @@
-%% The process that holds much while it is measured: setting it up for each sample would take longer than the sample.
-%% So this one stays, and takes a lap whenever it is asked to.
+%% A process that holds many permits while it is measured, and runs a lap on request. It stays for all samples, because
+%% acquiring the permits takes longer than a sample.
 -module(bench_resident).
 
 -export([start/3, take/2]).

@@ -1,5 +1,5 @@
-%% What the rooms yield: samples by what was measured. And the files that it is kept in: every sample with the facts
-%% of the machine, to draw and compare from; and a summary.
+%% Results of the benchmark groups: samples by measured id. Writes them to two files: all samples with the facts of the
+%% machine, for plots and comparisons, and a summary.
 -module(bench_results).
 
 -export([merged/1, in_order/1, spread/1, by_round/2]).
@@ -12,25 +12,25 @@
     {Case :: atom(), Variant :: string(), X :: number() | none, bench_cases:subject(), bench_cases:measure()}.
 -type samples() :: [{Round :: pos_integer(), float()}, ...].
 -type results() :: #{id() => samples()}.
-%% In the order in which they are told. Neither part has a line break in it.
+%% In the order of the report. Names and values contain no line breaks.
 -type facts() :: [{Name :: string(), Value :: string()}].
 -type spread() :: #{median := float(), p25 := float(), p75 := float(), n := pos_integer()}.
 
 -define(SAMPLES_HEADER, "case,variant,x,subject,measure,unit,round,value").
 -define(SUMMARY_HEADER, "case,variant,x,subject,measure,unit,median,p25,p75,n").
 
-%% Raises if two rooms have measured the same, or if a sample is missing in any round of a room, or there twice.
+%% Raises if two groups measured the same id, or if a round of a group lacks a sample or has it twice.
 -spec merged([results(), ...]) -> results().
-merged(Rooms) ->
-    lists:foldl(fun(Room, Others) -> maps:merge_with(fun twice/3, checked(Room), Others) end, #{}, Rooms).
+merged(Groups) ->
+    lists:foldl(fun(Group, Others) -> maps:merge_with(fun twice/3, checked(Group), Others) end, #{}, Groups).
 
 -spec twice(id(), samples(), samples()) -> no_return().
 twice(Id, _, _) ->
     error({measured_twice, Id}).
 
-checked(Room) ->
-    Rounds = lists:max([Round || Samples <- maps:values(Room), {Round, _} <- Samples]),
-    maps:map(fun(Id, Samples) -> checked(Id, lists:sort(Samples), lists:seq(1, Rounds)) end, Room).
+checked(Group) ->
+    Rounds = lists:max([Round || Samples <- maps:values(Group), {Round, _} <- Samples]),
+    maps:map(fun(Id, Samples) -> checked(Id, lists:sort(Samples), lists:seq(1, Rounds)) end, Group).
 
 checked(Id, Samples, Rounds) ->
     case lists:unzip(Samples) of
@@ -41,7 +41,7 @@ checked(Id, Samples, Rounds) ->
             error({samples_missing, Id, {rounds, Others}})
     end.
 
-%% As they are told: by case, and what is to be compared with each other together.
+%% In the order of the report: by case; results that are compared with each other are adjacent.
 -spec in_order(results()) -> [{id(), samples()}].
 in_order(Results) ->
     Cases = [Case || {Case, _} <- bench_cases:cases()],
@@ -52,7 +52,7 @@ key({Case, Variant, X, Subject, Measure}, Cases) ->
     Variants = bench_cases:variants(),
     {place(Case, Cases), place(Variant, Variants), Variant, Measure, X, place(Subject, bench_cases:subjects())}.
 
-%% What the list does not name comes last.
+%% Items that are not in the list come last.
 place(Item, List) ->
     length(lists:takewhile(fun(Other) -> Other =/= Item end, List)).
 
@@ -61,18 +61,18 @@ spread(Values) ->
     Sorted = lists:sort(Values),
     #{median => rank(50, Sorted), p25 => rank(25, Sorted), p75 => rank(75, Sorted), n => length(Sorted)}.
 
-%% The nearest: always a value that was measured.
+%% Nearest rank: always a measured value.
 rank(P, Sorted) ->
     lists:nth(max(1, ceil(P * length(Sorted) / 100)), Sorted).
 
-%% Of what was measured in the same rounds; raises if the rounds differ.
+%% Pairs the values of the same rounds; raises if the rounds differ.
 -spec by_round(samples(), samples()) -> [{float(), float()}, ...].
 by_round(As, Bs) ->
     lists:zipwith(fun({Round, A}, {Round, B}) -> {A, B} end, lists:sort(As), lists:sort(Bs)).
 
 %%% Files
 
-%% And reads it again: what others draw and compare is what was measured, or there is no file.
+%% Reads the file back and raises if it differs from the results.
 -spec write(file:filename(), facts(), results()) -> ok.
 write(File, Facts, Results) ->
     Lines = [
@@ -107,7 +107,7 @@ name(Atom) -> atom_to_list(Atom).
 axis(none) -> "none";
 axis(X) -> number(X).
 
-%% The shortest that reads as the same.
+%% The shortest text that reads back as the same number.
 number(Integer) when is_integer(Integer) -> integer_to_list(Integer);
 number(Float) -> float_to_list(Float, [short]).
 
@@ -117,7 +117,7 @@ quoted(Field) ->
         false -> Field
     end.
 
-%% A file of samples, as write/3 makes them.
+%% Reads a file that write/3 has written.
 -spec read(file:filename()) -> {facts(), results()}.
 read(File) ->
     {ok, Bytes} = file:read_file(File),

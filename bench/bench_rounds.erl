@@ -1,5 +1,5 @@
-%% From rounds to results. Whatever happens to the machine meanwhile happens to all subjects alike: each round takes
-%% one sample of each of them, in an order of its own.
+%% Collects samples by rounds. Each round takes one sample of each subject in random order, so that load on the machine
+%% affects all subjects alike.
 -module(bench_rounds).
 
 -export([play/2, shuffle/1]).

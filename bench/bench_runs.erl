@@ -1,6 +1,6 @@
-%% Samples of loops that run for a while, of all that is to be compared: each is sized by trials, so that it fills the
-%% wanted time, and then they are taken round by round, in an order of its own in each. What is compared with each other
-%% stands together in it: a round takes seconds, and a neighbour that is busy for less would slow one side alone.
+%% Takes samples of loops. Trials first find the number of loops that fill the wanted time. Then each round takes one
+%% sample of each run in random order. Runs that are compared with each other are adjacent in a round: a round takes
+%% seconds, and a shorter disturbance by another program would affect only one side of the comparison.
 -module(bench_runs).
 
 -export([measure/3]).
@@ -14,18 +14,18 @@
     measures := [per_loop | per_second, ...]
 }.
 
-%% Loops of the first trial. The later ones have so many times as many, until they take a quarter of a sample.
+%% Loops of the first trial. Each further trial has ?TRIAL_GROWTH times as many, until one takes a quarter of a sample.
 -define(TRIAL_LOOPS, 2).
 -define(TRIAL_GROWTH, 8).
-%% Workers that share one sample's time; more have a longer one, so that it shows what they do and not how they begin.
+%% This number of workers shares the time of one sample. More workers get a longer sample, so that start-up costs less.
 -define(CROWD, 250).
 
 -spec measure([run()], bench_cases:mode(), fun((iodata()) -> ok)) -> bench_results:results().
-measure(Runs, #{rounds := Rounds, sample_ms := SampleMs}, Tell) ->
+measure(Runs, #{rounds := Rounds, sample_ms := SampleMs}, Report) ->
     Compared = fun({#{id := {Case, Variant, _, _}}, _}) -> {Case, Variant} end,
-    Groups = maps:values(maps:groups_from_list(Compared, [sized(Run, SampleMs * 1.0e6, Tell) || Run <- Runs])),
+    Groups = maps:values(maps:groups_from_list(Compared, [sized(Run, SampleMs * 1.0e6, Report) || Run <- Runs])),
     bench_rounds:play(Rounds, fun(Round) ->
-        ok = Tell(io_lib:format("loops of calls, round ~b of ~b", [Round, Rounds])),
+        ok = Report(io_lib:format("loops of calls, round ~b of ~b", [Round, Rounds])),
         [
             Sample
          || Group <- bench_rounds:shuffle(Groups),
@@ -34,7 +34,7 @@ measure(Runs, #{rounds := Rounds, sample_ms := SampleMs}, Tell) ->
         ]
     end).
 
-%% No phase can have taken longer than all of it: whoever mistakes a unit or a worker's clock hears of it here.
+%% The phases cannot take longer than the sample: detects a wrong unit or a wrong clock of a worker.
 take(#{id := Id, take := Take}, Times) ->
     Start = erlang:monotonic_time(),
     Sample = Take(Times),
@@ -43,9 +43,9 @@ take(#{id := Id, take := Take}, Times) ->
     (Phases >= 0 andalso Phases =< Wall) orelse error({not_as_long_as_it_took, Id, Phases, Wall}),
     Sample.
 
-%% The trials are also for caches, and for what a subject does only once.
-sized(#{id := {Case, Variant, X, Subject}, workers := Workers} = Run, SampleNs, Tell) ->
-    ok = Tell(io_lib:format("trials: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
+%% The trials also warm the caches and pay the one-time costs of a subject.
+sized(#{id := {Case, Variant, X, Subject}, workers := Workers} = Run, SampleNs, Report) ->
+    ok = Report(io_lib:format("trials: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
     {Run, loops(Run, SampleNs * max(1, Workers div ?CROWD), ?TRIAL_LOOPS)}.
 
 loops(Run, SampleNs, Times) ->
@@ -65,6 +65,6 @@ values(#{id := {Case, Variant, X, Subject}, workers := Workers, measures := Meas
 value(per_loop, Kind, _Workers, Times, Ns) -> {name(Kind), Ns / Times};
 value(per_second, _Kind, Workers, Times, Ns) -> {per_second, Workers * Times / Ns * 1.0e9}.
 
-%% What is on the axis says whose pair it is.
+%% The x axis shows the number of keys, so the measure is just a pair.
 name(pair_of_many) -> pair;
 name(Kind) -> Kind.

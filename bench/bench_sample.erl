@@ -1,4 +1,4 @@
-%% One timed sample: fresh processes, one for each worker, run their phases one after the other.
+%% Takes one timed sample: a new process for each worker runs the worker's phases one after the other.
 -module(bench_sample).
 
 -export([take/2, laps/2, elapsed/2, heap/1]).
@@ -7,19 +7,19 @@
 
 -type worker() ::
     [{bench_cases:kind(), bench_loops:loop(), Place :: term(), MaxPer :: pos_integer(), Buckets :: pos_integer()}].
-%% How long each phase took.
+%% Duration of each phase.
 -type sample() :: [{bench_cases:kind(), Ns :: integer()}].
 %% When each phase began and ended, in native units.
 -type laps() :: [{integer(), integer()}].
 
-%% Words (512 KB). Fixed, so that every subject collects its garbage equally often, and within a second-level cache.
-%% The value hardly matters: from 2 KB to 32 MB the pair of the floor stayed within 6 %. A crowd shares 32 MB.
+%% Words (512 KB). Fixed, so that every subject collects garbage equally often, and within a second-level cache. The
+%% value hardly matters: from 2 KB to 32 MB the floor's pair stayed within 6 %. Many workers share 32 MB.
 -define(HEAP_WORDS, 65536).
 -define(CROWD_WORDS, 4194304).
-%% The lap that is not timed is this part of the timed one: it pays for what a process pays once.
+%% An untimed lap of this part of the timed one pays the one-time costs of a process.
 -define(WARM_UP_PART, 10).
 
-%% As the workers see it: from the first that begins a phase to the last that ends it.
+%% Each phase counts from the start of the first worker to the end of the last.
 -spec take([worker()], Times :: pos_integer()) -> sample().
 take([First | _] = Workers, Times) ->
     Count = length(Workers),
@@ -40,7 +40,7 @@ between(Laps) ->
     {Starts, Ends} = lists:unzip(Laps),
     erlang:convert_time_unit(lists:max(Ends) - lists:min(Starts), native, nanosecond).
 
-%% With the lap before that is not timed, and whatever has to be waited for between the two.
+%% Runs the untimed lap, calls Wait, then runs the timed lap.
 -spec laps(worker(), {Times :: pos_integer(), Wait :: fun(() -> ok)}) -> laps().
 laps(Worker, {Times, Wait}) ->
     _ = each(Worker, Times div ?WARM_UP_PART + 1),
@@ -55,7 +55,7 @@ lap(Loop, Place, MaxPer, Buckets, Times) ->
     ok = Loop(Place, MaxPer, Buckets, Times),
     {Start, erlang:monotonic_time()}.
 
-%% In words, of one process among so many.
+%% Heap words of one process if there are this many workers.
 -spec heap(Workers :: pos_integer()) -> pos_integer().
 heap(Workers) ->
     min(?HEAP_WORDS, ?CROWD_WORDS div Workers).
@@ -69,13 +69,13 @@ start(Worker, Times, Barrier, Number, Count) ->
     end,
     spawn_opt(Run, [monitor, {min_heap_size, heap(Count)} | placement(Number, Count)]).
 
-%% Workers that are to run at the same time must not share a scheduler, and the balancing of the VM takes longer than
-%% a sample to part them. The option is not documented, but the tests of the VM rely on it.
+%% Concurrent workers must not share a scheduler, and the VM balances its schedulers too slowly for a sample. The option
+%% is undocumented, but the VM's own tests rely on it.
 placement(_Number, 1) -> [];
 placement(Number, _Count) -> [{scheduler, (Number - 1) rem erlang:system_info(schedulers_online) + 1}].
 
-%% Nobody sleeps until all are there: to be woken takes as long as many loops, and whoever wakes a thousand takes part
-%% of what is measured. Those that have a scheduler each keep it; the others let each other come by.
+%% Workers do not sleep while they wait for the others: a wake-up costs as much as many loops, and waking 1,000 workers
+%% would overlap with the measurement. They spin if each has a scheduler; otherwise they yield.
 pass(Barrier, Count) ->
     ok = atomics:add(Barrier, 1, 1),
     case Count =< erlang:system_info(schedulers_online) of
@@ -98,7 +98,7 @@ yield_until(Barrier, Count) ->
             yield_until(Barrier, Count)
     end.
 
-%% Nor does anybody end before all are done: that takes as long, too.
+%% No worker exits before all are done, because an exit also costs as much as many loops.
 done(Barrier, Count, Parent) ->
     case atomics:add_get(Barrier, 1, 1) of
         All when All =:= 2 * Count -> Parent ! {Barrier, all_done};

@@ -1,4 +1,4 @@
-%% What differs between the subjects outside of the timed loops.
+%% The differences between the subjects outside the timed loops.
 -module(bench_subjects).
 
 -export([start/1, module/1, place/2, hold/4, take/4, settle/1]).
@@ -6,12 +6,12 @@
 -export_type([where/0]).
 
 -type subject() :: bench_cases:subject().
-%% One key; one of so many, by Zipf; the keys of the mix.
+%% One key; a Zipf distribution over this number of keys; the keys of the mix.
 -type where() :: {key, term()} | {zipf, Keys :: pos_integer()} | mix.
 
-%% Acquires between two looks at the manager of the ETS design, so that its mailbox stays short.
+%% Acquires between two synchronizations with the manager of the ETS design, which keep its mailbox short.
 -define(SETTLE_EVERY, 1000).
-%% Words of an `atomics' array, of which one is used: no two may share a cache line.
+%% Words of an `atomics' array. Only one is used, so that no two counters share a cache line.
 -define(WORDS, 32).
 
 -spec start(subject()) -> ok.
@@ -20,7 +20,7 @@ start(Subject) when Subject =:= ours; Subject =:= ets ->
     ok;
 start(counters) ->
     bench_counters:start();
-%% It is another door to the table of `ours'.
+%% It uses the table of `ours'.
 start(elixir) ->
     {module, _} = code:ensure_loaded(module(elixir)),
     ok;
@@ -30,15 +30,15 @@ start(floor) ->
 start(atomics) ->
     ok.
 
-%% Those that have acquire/3 and release/3.
+%% Only of the subjects with acquire/3 and release/3.
 -spec module(subject()) -> module().
 module(ours) -> canal_lock;
 module(elixir) -> 'Elixir.CanalLock';
 module(ets) -> test_original;
 module(counters) -> bench_counters.
 
-%% What the loops take for that key. It has been used once: where several processes are the first to use a key at the
-%% same time, the ETS design raises.
+%% Returns the loops' argument for a key. Uses the key once before, because the ETS design raises if several processes
+%% are the first to use a key at the same time.
 -spec place(subject(), Key :: term()) -> term().
 place(atomics, _Key) ->
     atomics:new(?WORDS, []);
@@ -50,7 +50,7 @@ place(Subject, Key) ->
     ok = Module:release(Key, 1, 1),
     Key.
 
-%% A new process for each list takes a permit of each key in it, and lives as long as the caller.
+%% Starts a process for each list. It acquires a permit of each key in the list and lives as long as the caller.
 -spec hold(subject(), [[Key :: term()]], MaxPer :: pos_integer(), Buckets :: pos_integer()) -> ok.
 hold(Subject, Lists, MaxPer, Buckets) ->
     Parent = self(),
@@ -63,7 +63,7 @@ hold(Subject, Lists, MaxPer, Buckets) ->
     [receive {Holder, holding} -> ok end || Holder <- Holders],
     ok.
 
-%% The calling process takes a permit of each key.
+%% Acquires a permit of each key for the caller.
 -spec take(subject(), [Key :: term()], MaxPer :: pos_integer(), Buckets :: pos_integer()) -> ok.
 take(Subject, Keys, MaxPer, Buckets) ->
     take(Subject, Keys, MaxPer, Buckets, 0).
@@ -77,11 +77,11 @@ take(Subject, [Key | Keys], MaxPer, Buckets, Since) ->
     {acquired, _} = acquire(Subject, Key, MaxPer, Buckets),
     take(Subject, Keys, MaxPer, Buckets, Since + 1).
 
-%% The one counter of the floor may be above MaxPer already, for another key.
+%% The floor has one counter for all keys, which may already exceed MaxPer.
 acquire(floor, Key, _MaxPer, _Buckets) -> bench_floor_nif:floor_acquire(Key, 1000, 1);
 acquire(Subject, Key, MaxPer, Buckets) -> (module(Subject)):acquire(Key, MaxPer, Buckets).
 
-%% Waits until the manager has handled what this process has sent it.
+%% Waits until the manager has handled all messages of the caller.
 -spec settle(subject()) -> ok.
 settle(ets) ->
     _ = sys:get_state(test_original),

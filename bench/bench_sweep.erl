@@ -1,18 +1,17 @@
-%% What the sweep costs: a table full of keys that nobody holds is swept in two passes, as the manager does it. In the
-%% first the keys are spared, in the second they go. Compare "beside a sweep" of bench_latency: what others notice.
+%% Measures the sweep: sweeps a table of idle keys in two passes, like the manager. The first pass spares the keys, the
+%% second reclaims them. For the effect on callers see "beside a sweep" of bench_background.
 %%
-%% "step": how long the steps take, one by one; in between the manager can serve others. The steps in which the sweep
-%% only waits for threads to go on are not among them. "per key", reclaim: all steps by the number of keys, so what an
-%% idle key costs in all.
+%% "step": duration of each step; the manager can serve requests between steps. Steps in which the sweep only waits for
+%% other threads are excluded. "per key", reclaim: total of all steps by the number of keys.
 %%
-%% Of the mode: sweep_rounds; sweep_keys.
+%% Options of the mode: sweep_rounds; sweep_keys.
 -module(bench_sweep).
 
 -export([measure/2]).
 %% Called in the other VM.
 -export([sweep/1]).
 
-%% As the manager does it.
+%% As the manager.
 -define(STEP_KEYS, 256).
 -define(WAIT_MS, 1).
 -define(PASSES, 2).
@@ -20,9 +19,9 @@
 -define(NEVER_MS, 3600000).
 
 -spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
-measure(#{sweep_rounds := Rounds, sweep_keys := Keys}, Tell) ->
+measure(#{sweep_rounds := Rounds, sweep_keys := Keys}, Report) ->
     bench_rounds:play(Rounds, fun(Round) ->
-        ok = Tell(io_lib:format("sweep of ~b keys, round ~b of ~b", [Keys, Round, Rounds])),
+        ok = Report(io_lib:format("sweep of ~b keys, round ~b of ~b", [Keys, Round, Rounds])),
         Ns = bench_vm:call(ours, ?MODULE, sweep, [Keys]),
         [
             {{sweep, "per key", none, ours, reclaim}, lists:sum(Ns) / Keys}
@@ -41,7 +40,7 @@ sweep(Keys) ->
     #{keys := Keys, reclaimed := 0} = canal_lock:info(),
     Ns = [bench_times:of_native(Time) || Time <- bench_times:in_a_process(fun() -> passes(Handle, ?PASSES, []) end)],
     #{keys := 0, reclaimed := Keys} = canal_lock:info(),
-    ok = bench_books:closed(ours),
+    ok = bench_records:closed(ours),
     Ns.
 
 passes(_Handle, 0, Times) ->

@@ -1,5 +1,5 @@
-%% What the figures are held against, as data. A miss is printed; it does not change how the run exits, for a machine
-%% that others use decides too much of it.
+%% The targets as data. A missed target is printed and does not change the exit status, because load on a shared machine
+%% can cause it.
 -module(bench_targets).
 
 -export([targets/0, figure/2]).
@@ -9,11 +9,11 @@
 -type target() :: #{
     text := string(),
     figure := figure(),
-    %% Of the figure as it is printed.
+    %% Unit of the figure in the report.
     unit := string(),
     bound => {at_most | at_least, number()}
 }.
-%% Formed within each round: what a round has in common, such as a busy neighbour, cancels out.
+%% Computed within each round, so that a disturbance that affects the whole round cancels out.
 -type figure() ::
     {quotient, Dividend :: bench_results:id(), Divisor :: bench_results:id()}
     | {difference, bench_results:id(), bench_results:id()}
@@ -34,10 +34,10 @@ figure({How, A, B}, Results) ->
 of_both(quotient, {A, B}) -> A / B;
 of_both(difference, {A, B}) -> A - B.
 
-%% Those without a bound are printed for what they say about their neighbours.
+%% Entries without a bound are printed for comparison with their neighbors.
 -spec targets() -> [target(), ...].
 targets() ->
-    lists:append([pairs(), two_processes(), flat(), large(), lives(), memory(), latency()]).
+    lists:append([pairs(), two_processes(), flat(), large(), lifetimes(), memory(), latency()]).
 
 pairs() ->
     Frequent = [{"atom", 1.4}, {"{app, 12345}", 1.4}, {"32-byte binary", 1.7}],
@@ -61,10 +61,10 @@ pairs() ->
             {Variant, _} <- Frequent
         ],
         [
-            told("pair, " ++ Variant ++ ": elixir / ours", Quotient(Variant, elixir, ours))
+            without_bound("pair, " ++ Variant ++ ": elixir / ours", Quotient(Variant, elixir, ours))
          || {Variant, _} <- Frequent
         ],
-        %% At most two thirds of what the counters take.
+        %% At most two thirds of the time of the counters.
         [
             times("pair, " ++ Variant ++ ": counters / ours", Quotient(Variant, counters, ours), {at_least, 1.5})
          || {Variant, _} <- bench_cases:keys(), not lists:keymember(Variant, 1, Frequent)
@@ -76,9 +76,9 @@ two_processes() ->
         {quotient, {crowd, "distinct keys", 2, Subject, per_second}, {crowd, "distinct keys", 1, Subject, per_second}}
     end,
     [
-        times("work of two processes on distinct keys / of one: ours", Gain(ours), {at_least, 1.9}),
-        %% What the machine has to give at that moment: two counters that share nothing.
-        told("work of two processes on distinct keys / of one: atomics", Gain(atomics)),
+        times("throughput, distinct keys, two processes / one: ours", Gain(ours), {at_least, 1.9}),
+        %% The gain that the machine allows at that moment: two counters that share no cache line.
+        without_bound("throughput, distinct keys, two processes / one: atomics", Gain(atomics)),
         times(
             "two processes on one key: ours / floor",
             {quotient, {crowd, "one key", 2, ours, pair}, {crowd, "one key", 2, floor, pair}},
@@ -86,7 +86,7 @@ two_processes() ->
         )
     ].
 
-%% "The same" with a tenth for the noise of a shared machine.
+%% The cost must not change; 10 % is the tolerance for noise on a shared machine.
 flat() ->
     Flat = fun(Text, Case, Variant, Many) ->
         times(Text, {quotient, {Case, Variant, Many, ours, pair}, {Case, Variant, 1, ours, pair}}, {at_most, 1.1})
@@ -104,22 +104,22 @@ large() ->
         times("a key among 1,000,000: ets / ours", {quotient, Id(ets), Id(ours)}, {at_least, 10})
     ].
 
-%% Wall time, while all schedulers work on lives: with two, a life takes twice that of a processor.
-lives() ->
+%% Wall time while all schedulers are busy with lifetimes: with two, a lifetime takes twice that in processor time.
+lifetimes() ->
     lists:append([
         [
             plain(
-                "wall time of a life (" ++ Variant ++ ") over a bare one: ours",
+                "a lifetime (" ++ Variant ++ ") minus a bare one: ours",
                 {difference, {lives, Variant, none, ours, per_life}, {lives, Variant, none, none, per_life}},
                 "ns",
                 {at_most, 350}
             )
          || Variant <- ["release and exit", "die holding"]
         ],
-        %% The floor of that: the VM's watch, of a library that does nothing when it hears of a death.
+        %% The lower bound: the VM's monitor with a library that does nothing on a death.
         [
             times(
-                "a life (" ++ Variant ++ "): ours / one that the VM watches",
+                "a lifetime (" ++ Variant ++ "): ours / monitored only",
                 {quotient, {lives, Variant, none, ours, per_life}, {lives, Variant, none, floor, per_life}},
                 {at_most, 1.1}
             )
@@ -147,10 +147,10 @@ memory() ->
             )
          || {Shape, _} <- bench_cases:shapes()
         ],
-        %% What no account knows is in it: the allocator's own, and pages that are not full.
+        %% This includes overhead of the allocator and partly used pages, which the library's own figure does not.
         [
             #{
-                text => "the same as the system sees it, " ++ Shape ++ ": ours",
+                text => "resident memory of a key, " ++ Shape ++ ": ours",
                 figure => {value, {memory, Shape, none, ours, per_key_os}},
                 unit => "B"
             }
@@ -163,8 +163,8 @@ memory() ->
                 "B",
                 {at_most, 64}
             ),
-            told("memory of a holder, with its slot: ours", OfHolder(per_holder_with_slots)),
-            told("memory of a holder, in the VM: ours", OfHolder(per_holder_vm))
+            without_bound("memory of a holder, with its slot: ours", OfHolder(per_holder_with_slots)),
+            without_bound("memory of a holder, in the VM: ours", OfHolder(per_holder_vm))
         ]
     ]).
 
@@ -172,7 +172,7 @@ latency() ->
     At = fun(Percentile) -> {latency, "under load", Percentile, ours, acquire} end,
     [times("acquire under load, p99.9 / median: ours", {quotient, At(99.9), At(50)}, {at_most, 10})].
 
-told(Text, Figure) ->
+without_bound(Text, Figure) ->
     #{text => Text, figure => Figure, unit => ""}.
 
 times(Text, Figure, Bound) ->

@@ -1,42 +1,42 @@
 #!/usr/bin/env bash
-# Draws what the benchmark has measured: bench/plots.sh SAMPLES.csv FOLDER
+# Draws the plots of a benchmark run: bench/plots.sh SAMPLES.csv FOLDER
 #
-# One SVG for each case that the samples have: plots/NAME.gp says what is in it, plots/style.gp what all have in
-# common. The same samples give the same bytes, so that a commit shows what has changed.
+# Writes one SVG for each case in the samples. plots/NAME.gp describes a plot, plots/style.gp the common settings. The
+# same samples yield the same bytes, so that a diff shows real changes.
 set -euo pipefail
-export LC_ALL=C # a point is a point, and sort means bytes
+export LC_ALL=C # decimal points, and byte order in sort
 
 [ $# -eq 2 ] || { echo "usage: bench/plots.sh SAMPLES.csv FOLDER" >&2; exit 2; }
 samples=$1
 folder=$2
-rooms=$(cd "$(dirname "$0")/plots" && pwd)
+plots=$(cd "$(dirname "$0")/plots" && pwd)
 
 fail() { echo "plots: $*" >&2; exit 1; }
 
-command -v gnuplot >/dev/null || fail "there is no gnuplot here: scripts/setup.sh bench installs it"
-[ -r "$samples" ] || fail "$samples cannot be read"
+command -v gnuplot >/dev/null || fail "gnuplot is not installed; run scripts/setup.sh bench"
+[ -r "$samples" ] || fail "$samples is not readable"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-awk -v order="$rooms/order" -f "$rooms/samples.awk" "$samples" >"$work/samples" || exit 1
-sort -t $'\t' -k 1,1n -k 2,2g -k 3,3n -k 4,4n -k 5,5g "$work/samples" | awk -f "$rooms/quartiles.awk" >"$work/quartiles"
-awk -f "$rooms/facts.awk" "$samples" >"$work/facts"
+awk -v order="$plots/order" -f "$plots/samples.awk" "$samples" >"$work/samples" || exit 1
+sort -t $'\t' -k 1,1n -k 2,2g -k 3,3n -k 4,4n -k 5,5g "$work/samples" | awk -f "$plots/quartiles.awk" >"$work/quartiles"
+awk -f "$plots/facts.awk" "$samples" >"$work/facts"
 mkdir -p "$folder"
 
 draw() { # NAME CASE[/MEASURE]...
   local name=$1 title
   shift
-  awk -v cases=" $* " -f "$rooms/places.awk" "$work/quartiles" >"$work/$name"
+  awk -v cases=" $* " -f "$plots/places.awk" "$work/quartiles" >"$work/$name"
   if [ ! -s "$work/$name" ]; then
-    echo "plots: no $name.svg, for the samples have nothing of: $*"
+    echo "plots: skipped $name.svg: the samples contain no case of: $*"
     return
   fi
-  title=$(sed -n 's/^title = "\(.*\)"$/\1/p' "$rooms/$name.gp")
-  (cd "$rooms" && LC_ALL=C.UTF-8 gnuplot -c style.gp "$name" "$work/$name" "$work/facts") >"$work/svg" ||
+  title=$(sed -n 's/^title = "\(.*\)"$/\1/p' "$plots/$name.gp")
+  (cd "$plots" && LC_ALL=C.UTF-8 gnuplot -c style.gp "$name" "$work/$name" "$work/facts") >"$work/svg" ||
     fail "gnuplot could not draw $name"
-  # The second takes out groups with nothing in them.
-  sed -e "s|<title>Gnuplot</title>|<title>$title</title>|" -f "$rooms/card.sed" "$work/svg" |
+  # The second sed removes empty groups.
+  sed -e "s|<title>Gnuplot</title>|<title>$title</title>|" -f "$plots/card.sed" "$work/svg" |
     sed -e '/^<g [^>]*>$/{' -e N -e '/\n<\/g>$/d' -e '}' >"$folder/$name.svg"
   echo "plots: $folder/$name.svg"
 }

@@ -9,9 +9,9 @@ case "$mode $#" in
   *) echo "usage: bench/run.sh [full|quick], or bench/run.sh compare OLD.csv NEW.csv" >&2; exit 2 ;;
 esac
 if [ "$mode" = compare ]; then
-  # Before the folder changes.
+  # Resolved before cd.
   for file in "$2" "$3"; do
-    [ -r "$file" ] || { echo "bench: $file cannot be read" >&2; exit 1; }
+    [ -r "$file" ] || { echo "bench: cannot read $file" >&2; exit 1; }
   done
   old=$(realpath "$2")
   new=$(realpath "$3")
@@ -21,7 +21,7 @@ out=_build/bench
 library=_build/rebar3/default/lib/canal_lock/ebin
 export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS:-+fnu}"
 
-# Without the break handler (+Bd), which on Ctrl-C would ask what to do while the benchmark goes on.
+# +Bd: no break handler, which would prompt on Ctrl-C while the benchmark continues.
 bench() {
   erl -noinput +Bd +fnu -pa "$out" "$library" -s bench main -extra "$@"
 }
@@ -36,12 +36,12 @@ rebar3 compile
 escript native/build.escript --package bench_floor_nif "$out"
 elixirc -pa "$library" -o "$out" lib/canal_lock.ex
 
-# A terminal shows the progress in place.
+# On a terminal, progress is updated in place.
 if [ -t 1 ]; then output=terminal; else output=lines; fi
 bench "$mode" "$out" "$output"
 
 if ! command -v gnuplot >/dev/null; then
-  echo "plots: none, because there is no gnuplot"
+  echo "plots: skipped, because gnuplot is not installed"
 else
   bench/plots.sh "$out/samples-$mode.csv" "$out"
 fi

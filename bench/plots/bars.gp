@@ -1,12 +1,12 @@
-# Bars from zero, one for each subject of each row, with a line from the first to the third quartile and the median in
-# words beside it. Wants `panels', how many; `shows_1', `says_1', `shows_2'..., the measures of each and its title;
-# `row_name(variant, measure)'; and `over_bare', whether to say how much more than the harness alone a time is.
-# In a single panel each row is a variant and a measure; several panels have their rows, the variants, in common.
+# Bars from zero, one for each subject of each row, with a line from the first to the third quartile and the median as
+# text. Input: `panels' (their number); `shows_1', `says_1', `shows_2'... (measures and title of each panel);
+# `row_name(variant, measure)'; and `over_bare' (whether to print the difference to the bare harness).
+# In a single panel each row is a variant and a measure. Several panels share their rows, the variants.
 
 thick = 19
 apart = 13
 
-# From the top, in pixels: where the middle of each row is, and where the last ends.
+# Pixels from the top: the middle of each row, and the end of the last one.
 array middle[200]
 end = 0
 rows = most(row)
@@ -45,10 +45,10 @@ set tmargin at screen down(top + titles)
 set bmargin at screen down(high - 54)
 from = 36 + 6.9 * longest
 gap = 34
-# The first panel has more to say, and gets twice the room of another.
+# The first panel has longer labels and gets twice the width.
 share = (wide - 24 - from - gap * (panels - 1)) / (panels + 1.0)
 
-# Where a line of the data goes to in this panel: at which height, and from where to where along the axis.
+# The position of a data line in this panel: its height, and its start and end along the axis.
 is(s) = strcol(subject) eq s && strstrt(shown, " " . strcol(measure) . " ") > 0
 y(s) = is(s) ? middle[int(column(row))] + (column(place) - (column(places) + 1) / 2.0) * thick : NaN
 half = 0.38 * thick
@@ -75,7 +75,7 @@ do for [p = 1:panels] {
     set lmargin at screen across(from)
     set rmargin at screen across(from + one)
     from = from + one + gap
-    # Room for the words beside the longest bar.
+    # Space for the text beside the longest bar.
     set xrange [0:greatest / (1 - (over_bare && p == 1 ? 120 : 64) / one)]
     step = begin_at(greatest / (panels > 1 ? 1 : 3))
     set xtics ()

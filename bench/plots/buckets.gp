@@ -1,4 +1,4 @@
-# P3: whether a call gets dearer with the number of full buckets that it has to pass.
+# P3: whether the cost of a call grows with the number of full buckets below.
 title = "acquire + release above full buckets"
 subtitle = "One process; others hold the buckets below."
 x_says = "full buckets below"

@@ -1,6 +1,6 @@
-# What many processes get done together.
+# Throughput of concurrent processes.
 title = "Pairs of acquire and release per second, by the number of processes"
-subtitle = "All processes together."
+subtitle = "Sum of all processes."
 better = "more"
 x_says = "processes"
 tic(v) = count_tic(v) . "/s"

@@ -1,6 +1,6 @@
-# A row for each variant; in it a dot for each subject, with a line from the first to the third quartile. The axis is
-# logarithmic and of times. Wants `row_name(variant, x, measure)', and `said', the subjects whose values stand beside
-# their dots, with how many times ours that is.
+# A row for each variant, with a dot for each subject and a line from the first to the third quartile. The axis is
+# logarithmic and shows times. Input: `row_name(variant, x, measure)', and `said' (subjects whose values are printed,
+# with the ratio to ours).
 
 rows = most(row)
 legend = words(subjects) > 1
@@ -38,12 +38,12 @@ with_words = ""
 do for [s in subjects] { if (strstrt(" " . said . " ", " " . s . " ") > 0) { with_words = with_words . " " . s } }
 
 is(s) = strcol(subject) eq s
-# What is too small for a logarithm (nothing at all, say) stands at the edge.
+# Values too small for the logarithm (such as zero) are drawn at the edge.
 shown(c) = column(c) > lo ? column(c) : lo
-# Aside, where it would lie on another.
+# Shifted, because it would cover another dot.
 aside(s) = s eq "elixir" ? 0.24 : 0
-# The words stand above their dots, but for the one subject that is often close to another: it has them below (NAME.gp
-# may say which that is), or to the right of its line, if `beside' says so. There all are about as long.
+# Values are printed above their dots. Below is the subject that is often close to another one (NAME.gp may set
+# `below'). The subject `beside', if set, has its value to the right of its line; all these values have similar lengths.
 if (!exists("below")) { below = "counters" }
 if (!exists("beside")) { beside = "" }
 from_center(s) = s eq beside ? 5.2 : 0

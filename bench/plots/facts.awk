@@ -1,4 +1,4 @@
-# The line under each plot: on what it was measured, from the facts that head the samples. A long one is cut.
+# The line below each plot: machine and versions, from the head of the samples file. Long values are cut.
 
 { sub(/\r$/, "") }
 /^# [a-z_]+: / {

@@ -1,5 +1,5 @@
-# Whether a call gets dearer with what its process holds already.
-title = "acquire + release, by what the process holds already"
+# Whether the cost of a call grows with the number of permits that its process holds.
+title = "acquire + release, by the number of permits already held"
 subtitle = "One process."
 x_says = "permits held"
 tic(v) = time_tic(v)

@@ -1,7 +1,7 @@
-# Whether a call gets dearer with the number of keys in use: the caches' misses, and nothing else.
+# Whether the cost of a call grows with the number of keys in use. It should only grow by cache misses.
 title = "acquire + release, by the number of keys in use"
 subtitle = "One process, keys picked at random."
-none_is = "the loop alone"
+none_is = "loop only"
 x_says = "keys in use"
 tic(v) = time_tic(v)
 in_words(v) = duration(v)

@@ -1,5 +1,5 @@
-# How long single calls take, at worst.
-title = "Latency of single calls, out to the slowest of all"
-subtitle = "Each call timed by itself, clock included."
-none_is = "the clock alone"
+# Durations of single calls, including the slowest.
+title = "Latency of single calls, up to the slowest"
+subtitle = "Each call is timed separately; times include the clock."
+none_is = "clock only"
 load "percentiles.gp"

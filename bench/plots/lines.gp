@@ -1,6 +1,6 @@
-# A panel for each variant, in it a curve for each subject with a band from the first to the third quartile; both axes
-# are logarithmic. Wants `x_says', and `tic(v)' and `in_words(v)', which say a number of the y axis. The curves of one
-# panel bear their names at their ends; several panels share a legend. The harness alone is left out.
+# A panel for each variant, with a curve for each subject and a band from the first to the third quartile. Both axes are
+# logarithmic. Input: `x_says', and `tic(v)' and `in_words(v)', which format a number of the y axis. A single panel has
+# names at the ends of its curves; several panels share a legend. The bare harness is left out.
 
 of_shown = sprintf("$%d != \"none\" && ", subject)
 subjects = subjects_of(of_shown . "1 ")
@@ -40,7 +40,7 @@ right = wide - (legend ? 28 : 150)
 gap = 34
 one = (right - left - gap * (panels - 1)) / panels
 
-# Names at the ends of curves, from the lowest; in shares of the height, and pushed up where one would lie on another.
+# Names at the ends of curves, from the lowest, as fractions of the height; moved up where one would cover another.
 if (!legend) {
     array end_of[8]
     array named[8]
@@ -71,7 +71,7 @@ do for [i = 1:panels] {
     p = word(shown, i) + 0
     if (i > 1) {
         do for [j = 1:tag] { unset label j }
-        # The lines go on, the words do not.
+        # Grid lines without labels.
         set ytics ()
         do for [t in heights] { set ytics add ("" t + 0) }
     }

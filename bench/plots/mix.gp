@@ -1,4 +1,4 @@
-# Something like real use.
+# Throughput of a mixed load.
 title = "A mix of pairs, refusals, deaths and resizes: operations per second"
 subtitle = "90 % pairs, 5 % refusals, 4 % deaths, 1 % resizes; 1000 keys."
 better = "more"

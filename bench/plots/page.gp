@@ -1,5 +1,5 @@
-# The page of a plot: its size (`high', in pixels), title, subtitle, how a mark `reads', a legend if `legend' says so,
-# and the facts. All that belongs to the first panel; the others take the labels up to `tag' off.
+# The page of a plot: size (`high', in pixels), title, subtitle, the meaning of a mark (`reads'), a legend if `legend'
+# is set, and the facts. All of it belongs to the first panel; the others remove the labels up to `tag'.
 
 wide = 800.0
 set terminal svg size wide, high fixed noenhanced font "sans-serif,13" background "#ffffff" linewidth 1

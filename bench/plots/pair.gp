@@ -1,6 +1,5 @@
-# What a permit costs, by the kind of key: ours against what the VM's border and one compare-and-swap cost, and against
-# what a user would take instead.
-title = "What a permit costs: acquire + release, by the kind of key"
+# The cost of a permit by type of key: ours, the lower bounds (NIF calls, one compare-and-swap), and the alternatives.
+title = "Cost of a permit: acquire + release, by type of key"
 subtitle = "One process, one key."
 row_name(v, x, m) = v
 said = "ours counters ets"

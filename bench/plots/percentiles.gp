@@ -1,6 +1,6 @@
-# A panel for each variant whose acquires were timed, in it a curve for each subject; and a last one for the pairs of
-# ours, in it a curve for each variant. From the left to the right, one call in 2, 10, 100... takes longer than the
-# curve says: the tail is what this is about, so it gets as much room as the rest.
+# A panel for each variant whose acquires were timed, with a curve for each subject, and a last one for the pairs of
+# ours, with a curve for each variant. From left to right, one call in 2, 10, 100... takes longer than the curve shows.
+# The tail is the purpose of the plot, so it is stretched.
 
 of_acquires = sprintf("$%d == \"acquire\" && ", measure)
 of_pairs = sprintf("$%d == \"pair\" && ", measure)
@@ -35,7 +35,7 @@ left = 76
 gap = 30
 one = (wide - 28 - left - gap * (panels - 1)) / panels
 
-# Of the pairs: the quiet one is what the others are to be compared with.
+# Of the pairs, the quiet one is the baseline.
 array hue[9]
 hues = "0x0072b2 0x3a9fdc 0x0072b2 0x3a9fdc 0x0072b2 0x3a9fdc 0x0072b2 0x3a9fdc 0x0072b2"
 others = 0
@@ -53,7 +53,7 @@ set multiplot
 do for [i = 1:panels] {
     if (i > 1) {
         do for [j = 1:tag] { unset label j }
-        # The lines go on, the words do not.
+        # Grid lines without labels.
         set ytics ()
         do for [t in heights] { set ytics add ("" t + 0) }
     }

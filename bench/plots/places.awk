@@ -1,11 +1,10 @@
-# Of quartiles.awk's lines, those of some cases, or of a measure of theirs, with what a plot has to know of their
-# neighbours added:
+# Selects the lines of some cases (or of one measure of a case) from the output of quartiles.awk, and adds columns:
 #
 #   ...  row  place  places  panel  ours  bare       (tab-separated)
 #
-# A row is what differs in variant, x or measure, a panel is a variant; both are numbered from 1, in the order of the
-# file. In its row each subject has a place, in an order that is the same everywhere; there are so many `places' in it.
-# `ours' and `bare' are the medians of ours and of the harness alone in that row, or none.
+# A row is a combination of variant, x and measure; a panel is a variant. Both are numbered from 1 in the order of the
+# file. `place' is the position of the subject in its row, in a fixed order of subjects; `places' is their number.
+# `ours' and `bare' are the medians of ours and of the bare harness in that row, or none.
 
 BEGIN {
     FS = OFS = "\t"

@@ -1,5 +1,5 @@
-# Of samples.awk's lines, sorted: one for each id, with median, first and third quartile (by nearest rank, so each is a
-# value that was measured) and the number of samples.
+# Reads the sorted output of samples.awk. Prints a line for each id: median, first and third quartile (nearest rank, so
+# each is a measured value) and the number of samples.
 #
 #   case  variant  x  subject  measure  unit  median  p25  p75  n       (tab-separated)
 
@@ -7,16 +7,16 @@ BEGIN { FS = OFS = "\t" }
 
 function rank(part) { return value[part * n == int(part * n) ? part * n : int(part * n) + 1] }
 
-function tell() { if (n > 0) print id, rank(0.5), rank(0.25), rank(0.75), n }
+function report() { if (n > 0) print id, rank(0.5), rank(0.25), rank(0.75), n }
 
 {
     this = $6 OFS $7 OFS $8 OFS $9 OFS $10 OFS $11
     if (this != id) {
-        tell()
+        report()
         n = 0
         id = this
     }
     value[++n] = $5
 }
 
-END { tell() }
+END { report() }

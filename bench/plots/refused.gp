@@ -1,6 +1,6 @@
-# What hearing `full' costs; and the two halves of a pair of ours, timed apart.
-title = "What a refusal costs, and an acquire and a release by themselves"
-subtitle = "Refused: another holds the only permit."
+# The cost of the result `full', and of the acquires and releases of ours, timed separately.
+title = "Cost of a refusal, of an acquire and of a release"
+subtitle = "Refused: another process holds the only permit."
 row_name(v, x, m) = v . ", " . (m eq "full" ? "refused" : m)
 said = "ours counters ets"
 load "dots.gp"

@@ -1,11 +1,10 @@
-# The benchmark's samples, checked, for sort and quartiles.awk:
+# Checks the benchmark's samples and converts them for sort and quartiles.awk:
 #
 #   VARIANT  X  MEASURE  SERIES  VALUE  case  variant  x  subject  measure  unit       (tab-separated)
 #
-# Sorted by the first five, as numbers, they are in a reader's order (that of the file `order', which -v names), and
-# the samples of each id stand together, the smallest first.
-# Times become nanoseconds, whatever they were measured in. What is not as it should be ends the program: a plot of
-# half the samples would look as good as one of all.
+# Sorted by the first five columns as numbers, the samples are in the order of the file `order' (which -v names), and
+# the samples of each id are adjacent, in ascending order. Times become nanoseconds. Any invalid line stops the program,
+# because a plot of incomplete samples would not look wrong.
 
 BEGIN {
     OFS = "\t"
@@ -17,7 +16,7 @@ BEGIN {
     split("ours elixir ets counters atomics floor none", known, " ")
     for (i in known) is_subject[known[i]]
     while ((getline line < order) > 0) if (line !~ /^#/) rank[line] = ++ranks
-    if (ranks == 0) fail("the order " order " cannot be read")
+    if (ranks == 0) fail("cannot read the order file " order)
     number = "^-?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 }
 
@@ -32,7 +31,7 @@ function fail(what) {
     exit 1
 }
 
-# The fields of a line into `field'; answers how many there are, and 0 where a quote is not closed.
+# Splits a line into `field'. Returns the number of fields, or 0 if a quote is not closed.
 function split_csv(line,    n, rest) {
     n = 0
     rest = line
@@ -55,15 +54,15 @@ function split_csv(line,    n, rest) {
 { sub(/\r$/, "") }
 !headed && /^# / { next }
 !headed && $0 == header { headed = 1; next }
-!headed { fail("this should be `# name: value' or the header " header) }
+!headed { fail("expected `# name: value' or the header " header) }
 
 {
     n = split_csv($0)
-    if (n == 0) fail("a quote is not closed, or something follows it")
+    if (n == 0) fail("a quote is not closed, or text follows it")
     if (n != 8) fail(n " fields instead of 8")
-    for (i = 1; i <= n; i++) if (field[i] ~ /\t/) fail("field " i " has a tab in it")
+    for (i = 1; i <= n; i++) if (field[i] ~ /\t/) fail("field " i " contains a tab")
     if (field[3] != "none" && field[3] !~ number) fail("x is neither a number nor none: " field[3])
-    if (!(field[4] in is_subject)) fail("the subject is none that a plot has a colour for: " field[4])
+    if (!(field[4] in is_subject)) fail("unknown subject: " field[4])
     if (field[7] !~ /^[1-9][0-9]*$/) fail("the round is not a number from 1: " field[7])
     if (field[8] !~ number) fail("the value is not a number: " field[8])
 
@@ -73,12 +72,12 @@ function split_csv(line,    n, rest) {
         value = field[8] * in_ns[unit]
         unit = "ns"
     } else if (!(unit in is_unit)) {
-        fail("the unit is none that a plot has an axis for: " unit)
+        fail("unknown unit: " unit)
     }
     id = field[1] OFS field[2] OFS field[3] OFS field[4] OFS field[5]
-    if ((id, field[7]) in seen) fail("round " field[7] " of this stands further up, too")
+    if ((id, field[7]) in seen) fail("duplicate of round " field[7])
     seen[id, field[7]]
-    if (id in unit_of && unit_of[id] != unit) fail("measured in " unit ", but further up in " unit_of[id])
+    if (id in unit_of && unit_of[id] != unit) fail("measured in " unit ", but in an earlier line in " unit_of[id])
     unit_of[id] = unit
     series = field[1] OFS field[2] OFS field[4] OFS field[5]
     if (!(series in place)) place[series] = ++places
@@ -89,6 +88,6 @@ function split_csv(line,    n, rest) {
 
 END {
     if (failed) exit 1
-    if (!headed) fail("the header is missing: " header)
-    if (places == 0) fail("there are no samples")
+    if (!headed) fail("missing header: " header)
+    if (places == 0) fail("no samples")
 }

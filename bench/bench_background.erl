@@ -1,22 +1,22 @@
-%% Does anybody wait for the growth of the table, for its sweep, or for those who look at it? One process times each
-%% of its pairs by itself: "quiet", while nothing else goes on; "beside a sweep" that never rests, while another
-%% process makes a new key at each call; "beside keys/0, audit/0 and info/0" of many held keys, each called over and
-%% over. What goes on beside has its own schedulers, if there are any, so that it is waited for only where the table
-%% makes somebody wait. Compare with the quiet one: on a shared machine the longest of many calls is mostly the
-%% machine's.
+%% Measures whether growth of the table, the sweep or inspection delays callers. One process times each of its pairs:
+%%   "quiet"             nothing else runs
+%%   "beside a sweep"    a sweep runs without pause while another process creates a new key in each call
+%%   "beside keys/0, audit/0 and info/0"   each is called in a loop on a table of many held keys
+%% The background processes run on other schedulers, if the machine has them, so that only the table can delay a pair.
+%% Compare with "quiet": on a shared machine, the machine causes most of the longest calls.
 %%
-%% Of the mode: latency_pairs, of each condition; latency_keys, that are looked at.
--module(bench_beside).
+%% Options of the mode: latency_pairs (per condition), latency_keys (keys that are inspected).
+-module(bench_background).
 
 -export([pairs/1]).
 
 -define(MAX_PER, 10).
-%% As the manager does it.
+%% As the manager.
 -define(STEP_KEYS, 256).
 -define(WAIT_MS, 1).
 %% The manager itself does not sweep.
 -define(NEVER_MS, 3600000).
-%% Of the keys that are looked at.
+%% They hold the keys that are inspected.
 -define(HOLDERS, 1000).
 
 -spec pairs(map()) -> [{Variant :: string(), ours, pair, [Ns :: integer()]}].
@@ -28,18 +28,18 @@ pairs(#{latency_pairs := Calls, latency_keys := Keys}) ->
     #{reclaimed := Reclaimed} = canal_lock:info(),
     true = Reclaimed > 0,
     Holders = [spawn_monitor(fun() -> hold(Holder, Keys div ?HOLDERS) end) || Holder <- lists:seq(1, ?HOLDERS)],
-    ok = bench_books:await_permits(ours, [{Holder, Keys div ?HOLDERS} || Holder <- lists:seq(1, ?HOLDERS)], 1),
-    Look = [fun(_) -> canal_lock:keys() end, fun(_) -> canal_lock:audit() end, fun(_) -> canal_lock:info() end],
-    LookedAt = beside(Look, Calls),
+    ok = bench_records:await_permits(ours, [{Holder, Keys div ?HOLDERS} || Holder <- lists:seq(1, ?HOLDERS)], 1),
+    Inspection = [fun(_) -> canal_lock:keys() end, fun(_) -> canal_lock:audit() end, fun(_) -> canal_lock:info() end],
+    Inspected = beside(Inspection, Calls),
     [ok = kill(Holder) || Holder <- Holders],
-    ok = bench_books:closed(ours),
+    ok = bench_records:closed(ours),
     [
         {"quiet", ours, pair, Quiet},
         {"beside a sweep", ours, pair, Swept},
-        {"beside keys/0, audit/0 and info/0", ours, pair, LookedAt}
+        {"beside keys/0, audit/0 and info/0", ours, pair, Inspected}
     ].
 
-%% Each of the others has gone round once before the first pair is timed, so that all are in the middle of it.
+%% Each background task has completed once before the first pair is timed.
 beside(Tasks, Calls) ->
     Others = [other(Task, Number) || {Number, Task} <- lists:enumerate(0, Tasks)],
     [ok = at_work(Other) || Other <- Others],
@@ -58,7 +58,7 @@ other(Task, Number) ->
     Run = fun() ->
         Task(0),
         Parent ! {self(), at_work},
-        again_and_again(Task, 1)
+        repeat(Task, 1)
     end,
     spawn_opt(Run, [monitor, place(Number)]).
 
@@ -68,9 +68,9 @@ at_work({Pid, Monitor}) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error({beside, Reason})
     end.
 
-again_and_again(Task, Lap) ->
+repeat(Task, Lap) ->
     Task(Lap),
-    again_and_again(Task, Lap + 1).
+    repeat(Task, Lap + 1).
 
 one_shot(Lap) ->
     {acquired, 1} = canal_lock:acquire({one_shot, Lap}, 1, 1),
@@ -88,7 +88,7 @@ hold(Holder, Keys) ->
     after infinity -> ok
     end.
 
-%% Not on the first scheduler, where the pairs are timed, if there is another.
+%% Not the first scheduler, which times the pairs, if there is another one.
 place(Number) ->
     case erlang:system_info(schedulers_online) of
         1 -> {scheduler, 1};

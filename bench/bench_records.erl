@@ -1,19 +1,18 @@
-%% What is out, by the subjects' own books. A measurement that leaves anything behind has not measured what it says,
-%% so each one ends with books that are closed, or crashes.
--module(bench_books).
+%% Reads the permit counts of the subjects. Each measurement ends with a check that nothing is left over.
+-module(bench_records).
 
 -export([await_permits/3, await/2, closed/1]).
 
 -type subject() :: ours | ets.
 
-%% Looks before it begins to sleep in between: what is quick is seen within microseconds, and what takes long is not
-%% kept from a processor by those who wait for it.
--define(QUICK_LOOKS, 1000).
+%% Polls without sleep at first, to see a quick change within microseconds. Then it sleeps between polls, so that
+%% waiting does not take a processor from the work that it waits for.
+-define(QUICK_POLLS, 1000).
 -define(PAUSE_MS, 1).
-%% The ETS design takes seconds for some hundred thousand deaths.
+%% The ETS design needs seconds for 100,000 deaths.
 -define(DEADLINE_MS, 120000).
 
-%% Waits until so many permits of each of these keys are out; all of them in the first bucket.
+%% Waits until each of these keys has this number of permits in use. All permits are in the first bucket.
 -spec await_permits(subject(), Keys :: [term()], Permits :: non_neg_integer()) -> ok.
 await_permits(Subject, Keys, Permits) ->
     lists:foreach(fun(Key) -> await(Permits, fun() -> count(Subject, Key) end) end, Keys).
@@ -26,7 +25,7 @@ count(ets, Key) ->
         [] -> 0
     end.
 
-%% A death may be seen a moment before its permits are back.
+%% Waits first: a 'DOWN' message can arrive shortly before the VM releases the permits.
 -spec closed(subject() | counters) -> ok.
 closed(ours) ->
     ok = await(0, fun() -> maps:get(permits, canal_lock:info()) end),
@@ -44,20 +43,20 @@ closed(counters) ->
     0 = ets:select_count(persistent_term:get(bench_counters), [{{'_', '$1'}, [{'=/=', '$1', 0}], [true]}]),
     ok.
 
-%% Until that is the answer.
+%% Waits until Ask returns Wanted.
 -spec await(Wanted, fun(() -> Wanted | term())) -> ok.
 await(Wanted, Ask) ->
-    await(Wanted, Ask, ?QUICK_LOOKS).
+    await(Wanted, Ask, ?QUICK_POLLS).
 
 await(Wanted, Ask, 0) ->
     await_long(Wanted, Ask, erlang:monotonic_time(millisecond) + ?DEADLINE_MS);
-await(Wanted, Ask, QuickLooks) ->
+await(Wanted, Ask, QuickPolls) ->
     case Ask() of
         Wanted ->
             ok;
         _ ->
             erlang:yield(),
-            await(Wanted, Ask, QuickLooks - 1)
+            await(Wanted, Ask, QuickPolls - 1)
     end.
 
 await_long(Wanted, Ask, Deadline_ms) ->

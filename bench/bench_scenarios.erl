@@ -1,18 +1,18 @@
-%% The room of all that is timed in one VM: the scenarios of bench_cases, by fresh processes or by residents.
--module(bench_timed).
+%% The benchmark group of loops: runs the scenarios of bench_cases with new or resident processes in one VM.
+-module(bench_scenarios).
 
 -export([measure/2]).
 
 -spec measure(bench_cases:mode(), fun((iodata()) -> ok)) -> bench_results:results().
-measure(Mode, Tell) ->
+measure(Mode, Report) ->
     Scenarios = bench_cases:scenarios(Mode),
     Subjects = lists:usort(lists:append([Subjects || #{subjects := Subjects} <- Scenarios])),
     [ok = bench_subjects:start(Subject) || Subject <- Subjects],
-    Runs = [prepared(Scenario, Subject, Tell) || #{subjects := Of} = Scenario <- Scenarios, Subject <- Of],
-    bench_runs:measure(Runs, Mode, Tell).
+    Runs = [prepared(Scenario, Subject, Report) || #{subjects := Of} = Scenario <- Scenarios, Subject <- Of],
+    bench_runs:measure(Runs, Mode, Report).
 
-prepared(#{id := {Case, Variant, X}, keys := Keys, measures := Measures} = Scenario, Subject, Tell) ->
-    ok = Tell(io_lib:format("setting up: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
+prepared(#{id := {Case, Variant, X}, keys := Keys, measures := Measures} = Scenario, Subject, Report) ->
+    ok = Report(io_lib:format("setting up: ~s, ~ts, ~p, ~s", [Case, Variant, X, Subject])),
     Places = maps:from_list([{Key, place(Subject, Key)} || Key <- lists:usort(Keys)]),
     ok = hold(Scenario, Subject),
     Workers = [worker(Scenario, Subject, maps:get(Key, Places)) || Key <- Keys],
@@ -36,7 +36,7 @@ taking(#{workers := {resident, Beside}}, Subject, [Worker]) ->
     Resident = bench_resident:start(Subject, Worker, Beside),
     fun(Times) -> bench_resident:take(Resident, Times) end.
 
-%% By a process for each permit, for as long as this VM lives.
+%% One process holds each permit until this VM stops.
 hold(#{held := 0}, _Subject) ->
     ok;
 hold(#{held := Held, keys := [{key, Key}], max_per := MaxPer, buckets := Buckets}, Subject) ->

@@ -1,26 +1,26 @@
-%% What it costs to look at a table: calls that people and monitoring make while it is in use.
+%% Measures the cost of inspecting a table in use, by monitoring or by hand.
 %%
-%% "piece of keys/0": how long each of the native calls takes of which keys/0 is made, and between which the process
-%% can be put aside. "info/0": the median of some calls, with more and more keys, held by a hundred processes; and
-%% with very many holders of one permit each.
+%% "piece of keys/0": duration of each native call that keys/0 makes; the VM can preempt the caller between two of them.
+%% "info/0": median of several calls, with a growing number of keys held by 100 processes, and with many holders of one
+%% permit each.
 %%
-%% Of the mode: look_rounds; look_keys, a list in ascending order, multiples of a hundred; look_holders.
--module(bench_looks).
+%% Options of the mode: inspection_rounds; inspection_keys, ascending multiples of 100; inspection_holders.
+-module(bench_inspection).
 
 -export([measure/2]).
 %% Called in the other VM.
 -export([keys/1, holders/1]).
 
-%% As the API does it.
+%% As keys/0.
 -define(PIECE_KEYS, 512).
 -define(HOLDERS, 100).
 -define(CALLS, 501).
 -define(MAX_PER, 1000000).
 
 -spec measure(map(), fun((iodata()) -> ok)) -> #{bench_results:id() => [{pos_integer(), float()}]}.
-measure(#{look_rounds := Rounds, look_keys := Sizes, look_holders := Holders}, Tell) ->
+measure(#{inspection_rounds := Rounds, inspection_keys := Sizes, inspection_holders := Holders}, Report) ->
     bench_rounds:play(Rounds, fun(Round) ->
-        ok = Tell(io_lib:format("looks at many keys and holders, round ~b of ~b", [Round, Rounds])),
+        ok = Report(io_lib:format("inspection of many keys and holders, round ~b of ~b", [Round, Rounds])),
         {Infos, Pieces} = bench_vm:call(ours, ?MODULE, keys, [Sizes]),
         Info = bench_vm:call(ours, ?MODULE, holders, [Holders]),
         lists:append([
@@ -46,7 +46,7 @@ keys(Sizes) ->
     ok = kill(Holders),
     {Infos, [bench_times:of_native(Time) || Time <- Times]}.
 
-%% What a piece answers is garbage, and is collected before the next one is timed.
+%% The result of a piece becomes garbage, and is collected before the next piece is timed.
 pieces(Serial, From, Seen, Times) ->
     erlang:garbage_collect(),
     Start = erlang:monotonic_time(),
@@ -66,7 +66,7 @@ holders(Number) ->
     ok = kill(Holders),
     Us.
 
-%% Holds so many keys more when it is told to.
+%% Acquires keys until it holds the requested number.
 hold_more(Name, Held) ->
     receive
         {Pid, hold, Keys} ->
@@ -94,9 +94,9 @@ kill(Holders) ->
         end
      || {Pid, Monitor} <- Holders
     ],
-    bench_books:closed(ours).
+    bench_records:closed(ours).
 
-%% It must tell the truth each time.
+%% Each call must return the expected counts.
 info_us(Expected) ->
     Ns = bench_times:of_calls(?CALLS, fun() ->
         Start = erlang:monotonic_time(),
