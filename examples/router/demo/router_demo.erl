@@ -1,6 +1,6 @@
-%% The router under load: an app whose dynos go from one to three, to six and back to two, and one whose dynos stay as
-%% they are; clients in processes of their own, some of which hang up; dynos that break off; processes of requests
-%% that are killed; and a manager that crashes. Ends with the verdict on what the dynos have seen.
+%% Runs the router under load: one app scales from one dyno to three, to six and back to two, another stays as it is.
+%% Clients run in separate processes, and some disconnect. Dynos reset connections, request processes are killed, and
+%% the manager crashes. Ends with the verdict on the log of the dynos.
 -module(router_demo).
 
 -export([main/1, present/2, run/2, scenario/0]).
@@ -8,24 +8,24 @@
 -export_type([scenario/0, event/0]).
 
 -type scenario() :: #{
-    %% Each with the connections that its clients ask over.
+    %% Each with the number of client connections.
     apps := [{router_apps:host(), MaxPer :: pos_integer(), Connections :: pos_integer()}],
-    all_ms := pos_integer(),
-    %% In the order of their times, those at 0 before any load.
+    total_ms := pos_integer(),
+    %% In order of time. Events at 0 happen before any load.
     events := [{At_ms :: non_neg_integer(), event()}],
-    manners := router_demo_dyno:manners(),
+    behavior := router_demo_dyno:behavior(),
     kill_every_ms := pos_integer()
 }.
 
 -type event() ::
     {dynos, router_apps:host(), non_neg_integer()}
-    %% Clients that ask over so many connections for a second, and hang up.
+    %% Clients on additional connections send requests for a second and disconnect.
     | {hang_up, router_apps:host(), Connections :: pos_integer()}
     | crash.
 
 -record(show, {
     scenario :: scenario(),
-    book :: router_demo_book:book(),
+    log :: router_demo_log:log(),
     screen :: router_demo_screen:screen(),
     events :: [{non_neg_integer(), event()}],
     started_ms = erlang:monotonic_time(millisecond) :: integer(),
@@ -38,17 +38,17 @@
 -type reading() :: {At_ms :: integer(), router_stats:reading(), Died :: non_neg_integer()}.
 
 -define(REFRESH_MS, 500).
-%% A request that knows the dynos as they were has asked its dyno by then.
+%% A request that looked up the old list of dynos has connected to its dyno by then.
 -define(DRAIN_MS, 500).
-%% For what is on its way when the load ends.
+%% Time for requests in progress when the load ends.
 -define(END_MS, 10000).
 
-%% What `make demo' shows.
+%% The scenario of `make demo'.
 -spec scenario() -> scenario().
 scenario() ->
     #{
         apps => [{<<"shop">>, 3, 40}, {<<"blog">>, 2, 8}],
-        all_ms => 32000,
+        total_ms => 32000,
         events => [
             {0, {dynos, <<"blog">>, 2}},
             {0, {dynos, <<"shop">>, 1}},
@@ -59,19 +59,19 @@ scenario() ->
             {22000, {hang_up, <<"blog">>, 10}},
             {24000, {dynos, <<"shop">>, 2}}
         ],
-        manners => #{work_ms => 30, reset_one_of => 100},
+        behavior => #{work_ms => 30, reset_one_of => 100},
         kill_every_ms => 100
     }.
 
-%% From the command line, with how many columns the terminal has, or 0 if there is none.
+%% Called from the command line with the width of the terminal, or 0 without a terminal.
 -spec main([string()]) -> no_return().
 main(["0"]) -> present(scenario(), lines);
 main([Columns]) -> present(scenario(), {terminal, list_to_integer(Columns)}).
 
-%% All of it, with the verdict. Ends the VM, with status 1 if a promise was broken.
+%% Runs the scenario and prints the verdict. Stops the VM, with status 1 if a promise was broken.
 -spec present(scenario(), router_demo_screen:output()) -> no_return().
 present(Scenario, Output) ->
-    %% Of deaths that are part of the show nobody needs a report.
+    %% The deaths are part of the demo, so they are not logged.
     ok = logger:set_primary_config(level, none),
     {ok, _} = application:ensure_all_started(router),
     Verdict = run(Scenario, Output),
@@ -81,27 +81,27 @@ present(Scenario, Output) ->
         _ -> halt(1)
     end.
 
-%% The router has to run, and nobody else may hold permits.
+%% The router must be running, and no other process may hold permits.
 -spec run(scenario(), router_demo_screen:output()) -> router_demo_verdict:verdict().
 run(#{apps := Apps, events := Events, kill_every_ms := Every_ms} = Scenario, Output) ->
-    Book = router_demo_book:new(),
+    Log = router_demo_log:new(),
     Prepared = due(0, #show{
-        scenario = Scenario, book = Book, screen = router_demo_screen:new(Output), events = Events
+        scenario = Scenario, log = Log, screen = router_demo_screen:new(Output), events = Events
     }),
     Loads = [load(Host, Connections, Scenario) || {Host, _, Connections} <- Apps],
-    Killer = router_demo_killer:start(Book, hosts(Scenario), Every_ms),
+    Killer = router_demo_killer:start(Log, hosts(Scenario), Every_ms),
     Last = loop(Prepared#show{loads = Loads, killer = Killer, started_ms = now_ms()}),
     finish(Last).
 
-load(Host, Connections, #{all_ms := All_ms}) ->
-    router_demo_load:start(Host, router:port(), Connections, (All_ms + 999) div 1000).
+load(Host, Connections, #{total_ms := Total_ms}) ->
+    router_demo_load:start(Host, router:port(), Connections, (Total_ms + 999) div 1000).
 
 hosts(#{apps := Apps}) ->
     [Host || {Host, _, _} <- Apps].
 
-loop(#show{scenario = #{all_ms := All_ms}} = Show) ->
+loop(#show{scenario = #{total_ms := Total_ms}} = Show) ->
     case elapsed_ms(Show) of
-        Elapsed_ms when Elapsed_ms >= All_ms -> Show;
+        Elapsed_ms when Elapsed_ms >= Total_ms -> Show;
         Elapsed_ms -> loop(wait(picture(due(Elapsed_ms, Show))))
     end.
 
@@ -111,29 +111,29 @@ wait(#show{events = Events} = Show) ->
     after max(0, lists:min([?REFRESH_MS | Until])) -> Show
     end.
 
-%% What is to happen by now.
+%% Applies the events that are due.
 due(Elapsed_ms, #show{events = [{At, Event} | Rest], screen = Screen} = Show) when At =< Elapsed_ms ->
-    {Text, After} = happen(Event, Show#show{events = Rest}),
-    due(Elapsed_ms, After#show{screen = router_demo_screen:say({Elapsed_ms, Text}, Screen)});
+    {Text, After} = apply_event(Event, Show#show{events = Rest}),
+    due(Elapsed_ms, After#show{screen = router_demo_screen:add_event({Elapsed_ms, Text}, Screen)});
 due(_Elapsed_ms, Show) ->
     Show.
 
-happen({dynos, Host, Count}, #show{book = Book, dynos = Dynos, scenario = Scenario} = Show) ->
-    #{apps := Apps, manners := Manners} = Scenario,
+apply_event({dynos, Host, Count}, #show{log = Log, dynos = Dynos, scenario = Scenario} = Show) ->
+    #{apps := Apps, behavior := Behavior} = Scenario,
     {Host, MaxPer, _} = lists:keyfind(Host, 1, Apps),
     Present = maps:get(Host, Dynos, []),
     {Kept, Leaving} = lists:split(min(Count, length(Present)), Present),
-    New = Kept ++ [router_demo_dyno:start(Host, Book, Manners) || _ <- lists:seq(length(Kept) + 1, Count)],
-    ok = router_demo_book:scaling(Book, Host, MaxPer, Count, stat(refused, Host)),
+    New = Kept ++ [router_demo_dyno:start(Host, Log, Behavior) || _ <- lists:seq(length(Kept) + 1, Count)],
+    ok = router_demo_log:scaling(Log, Host, MaxPer, Count, stat(refused, Host)),
     ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- New]),
-    lists:foreach(fun leave/1, Leaving),
+    lists:foreach(fun stop_when_idle/1, Leaving),
     {io_lib:format("~ts: ~b -> ~b dynos", [Host, length(Present), Count]), Show#show{dynos = Dynos#{Host => New}}};
-happen({hang_up, Host, Connections}, #show{loads = Loads} = Show) ->
+apply_event({hang_up, Host, Connections}, #show{loads = Loads} = Show) ->
     Load = router_demo_load:start(Host, router:port(), Connections, 1),
-    {io_lib:format("~ts: ~b more clients, which hang up after a second", [Host, Connections]), Show#show{
+    {io_lib:format("~ts: ~b more clients, which disconnect after a second", [Host, Connections]), Show#show{
         loads = [Load | Loads]
     }};
-happen(crash, Show) ->
+apply_event(crash, Show) ->
     Manager = whereis(canal_lock),
     Monitor = monitor(process, Manager),
     #{permits := Permits} = canal_lock:info(),
@@ -143,14 +143,14 @@ happen(crash, Show) ->
         {'DOWN', Monitor, process, Manager, _} -> ok
     end,
     ok = await(fun() -> is_pid(whereis(canal_lock)) end),
-    %% It answers when it has adopted the table.
+    %% The manager replies after it has adopted the table.
     _ = sys:get_state(canal_lock),
-    Gone_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    Format = "the manager is killed with ~b permits out; the next took ~.1f ms",
-    {io_lib:format(Format, [Permits, Gone_ns / 1.0e6]), Show}.
+    Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
+    Format = "the manager is killed while ~b permits are held; its restart took ~.1f ms",
+    {io_lib:format(Format, [Permits, Took_ns / 1.0e6]), Show}.
 
-%% When nobody is connected to it any more.
-leave(Dyno) ->
+%% Stops a dyno when it has no connections left.
+stop_when_idle(Dyno) ->
     spawn_link(fun() ->
         receive
         after ?DRAIN_MS -> ok
@@ -159,18 +159,18 @@ leave(Dyno) ->
         router_demo_dyno:stop(Dyno)
     end).
 
-picture(#show{scenario = #{all_ms := All_ms} = Scenario, book = Book, screen = Screen} = Show) ->
+picture(#show{scenario = #{total_ms := Total_ms} = Scenario, log = Log, screen = Screen} = Show) ->
     {Rows, Readings} = lists:unzip([row(Host, Show) || Host <- hosts(Scenario)]),
     Picture = #{
-        elapsed_ms => elapsed_ms(Show), all_ms => All_ms, killed => router_demo_book:killed(Book), rows => Rows
+        elapsed_ms => elapsed_ms(Show), total_ms => Total_ms, killed => router_demo_log:killed(Log), rows => Rows
     },
     Show#show{screen = router_demo_screen:show(Picture, Screen), readings = maps:from_list(Readings)}.
 
-%% What has come since the last picture.
-row(Host, #show{book = Book, readings = Readings} = Show) ->
+%% The figures since the last picture.
+row(Host, #show{log = Log, readings = Readings} = Show) ->
     {ok, #{max_per := MaxPer, dynos := Dynos, stats := Stats}} = router_apps:find(Host),
     #{granted := Granted, ended := Ended} = Reading = router_stats:read(Stats),
-    %% Those that are out have neither ended nor died.
+    %% Requests that hold a permit have neither ended nor died.
     Died = max(0, Granted - Ended - canal_lock:count(Host)),
     None = {Show#show.started_ms, router_stats:read(router_stats:new()), 0},
     {Last_ms, Last, LastDied} = maps:get(Host, Readings, None),
@@ -182,7 +182,7 @@ row(Host, #show{book = Book, readings = Readings} = Show) ->
         dynos => length(Dynos),
         capacity => MaxPer * length(Dynos),
         buckets => canal_lock:buckets(Host, MaxPer),
-        at_work => router_demo_book:at_work(Book, Host),
+        at_work => router_demo_log:at_work(Log, Host),
         granted_s => NewlyGranted / Seconds,
         refused_s => NewlyRefused / Seconds,
         died_s => max(0, Died - LastDied) / Seconds,
@@ -191,26 +191,26 @@ row(Host, #show{book = Book, readings = Readings} = Show) ->
     },
     {Row, {Host, {Now_ms, Reading, Died}}}.
 
-%% The load has ended or is about to: when nothing is left to wait for, what is left over is counted.
-finish(#show{scenario = Scenario, book = Book, loads = Loads, killer = Killer, screen = Screen, dynos = Dynos}) ->
+%% Stops the load, waits until all requests have ended, and counts what is left.
+finish(#show{scenario = Scenario, log = Log, loads = Loads, killer = Killer, screen = Screen, dynos = Dynos}) ->
     ok = router_demo_killer:stop(Killer),
     lists:foreach(fun router_demo_load:stop/1, Loads),
-    AtWork = fun() -> lists:sum([router_demo_book:at_work(Book, Host) || Host <- hosts(Scenario)]) end,
+    AtWork = fun() -> lists:sum([router_demo_log:at_work(Log, Host) || Host <- hosts(Scenario)]) end,
     AtRest = fun() -> maps:get(permits, canal_lock:info()) =:= 0 andalso AtWork() =:= 0 end,
-    %% If it does not come to rest, the verdict says so.
+    %% If requests remain, the verdict reports them.
     _ = await(AtRest),
-    %% The table's refusals are of dynos, too, that were asked for a place in vain.
+    %% The table also counts refusals of single dynos, so the router's own counts replace them.
     AtTheEnd = (canal_lock:info())#{
         differing => length(canal_lock:audit()),
         at_work => AtWork(),
         refused := maps:from_list([{Host, stat(refused, Host)} || Host <- hosts(Scenario)]),
         failed => lists:sum([stat(failed, Host) || Host <- hosts(Scenario)])
     },
-    Verdict = router_demo_verdict:judge(router_demo_book:record(Book), AtTheEnd),
+    Verdict = router_demo_verdict:judge(router_demo_log:record(Log), AtTheEnd),
     lists:foreach(fun router_demo_dyno:stop/1, lists:append(maps:values(Dynos))),
     lists:foreach(fun router:delete/1, hosts(Scenario)),
-    ok = router_demo_book:delete(Book),
-    ok = router_demo_screen:leave(Screen),
+    ok = router_demo_log:delete(Log),
+    ok = router_demo_screen:close(Screen),
     Verdict.
 
 stat(Name, Host) ->
@@ -219,7 +219,7 @@ stat(Name, Host) ->
         error -> 0
     end.
 
-%% Whether it has come true before long.
+%% Waits until the condition is true, at most ?END_MS.
 await(Condition) ->
     await(Condition, now_ms() + ?END_MS).
 

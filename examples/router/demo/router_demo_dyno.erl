@@ -1,35 +1,33 @@
-%% A back-end: takes its time for each request, and notes in the book what it has seen. It does not count what it bears:
-%% that is the router's business, and the verdict's.
-%%
-%% One request in so many is broken off by a reset of the connection, as by a back-end that crashes.
+%% A back-end: works on each request for a random time and records it. It does not limit its requests: the router does,
+%% and the verdict checks it. A configurable share of requests ends with a reset of the connection, as after a crash.
 -module(router_demo_dyno).
 
 -export([start/3, stop/1, address/1]).
 -export([handle/4]).
 
--export_type([dyno/0, manners/0]).
+-export_type([dyno/0, behavior/0]).
 
 -type dyno() :: pid().
 
--type manners() :: #{
-    %% How long it takes for a request: on average, and never more than five times as long.
+-type behavior() :: #{
+    %% Mean duration of a request. The maximum is five times as long.
     work_ms := pos_integer(),
-    %% One request of so many is broken off.
+    %% One in this number of requests is reset.
     reset_one_of := pos_integer() | never
 }.
 
 -define(HOST, {127, 0, 0, 1}).
 
 %% Linked to the caller.
--spec start(router_apps:host(), router_demo_book:book(), manners()) -> dyno().
-start(Host, Book, Manners) ->
-    Loop = {?MODULE, handle, [Host, Book, Manners]},
+-spec start(router_apps:host(), router_demo_log:log(), behavior()) -> dyno().
+start(Host, Log, Behavior) ->
+    Loop = {?MODULE, handle, [Host, Log, Behavior]},
     {ok, Dyno} = mochiweb_http:start_link([
         {name, undefined}, {ip, ?HOST}, {port, 0}, {backlog, 256}, {nodelay, true}, {loop, Loop}
     ]),
     Dyno.
 
-%% Requests that it works on are broken off.
+%% Aborts the requests in progress.
 -spec stop(dyno()) -> ok.
 stop(Dyno) ->
     true = unlink(Dyno),
@@ -43,9 +41,9 @@ stop(Dyno) ->
 address(Dyno) ->
     {?HOST, mochiweb_socket_server:get(Dyno, port)}.
 
--spec handle(term(), router_apps:host(), router_demo_book:book(), manners()) -> ok.
-handle(Request, Host, Book, Manners) ->
-    Begun_ns = router_demo_book:begin_request(Book, Host),
+-spec handle(term(), router_apps:host(), router_demo_log:log(), behavior()) -> ok.
+handle(Request, Host, Log, Behavior) ->
+    Begun_ns = router_demo_log:begin_request(Log, Host),
     Socket = mochiweb_request:get(socket, Request),
     {ok, Address} = inet:sockname(Socket),
     Entry = #{
@@ -54,18 +52,18 @@ handle(Request, Host, Book, Manners) ->
         process => hd(string:split(mochiweb_request:get_header_value("x-request-id", Request), "-")),
         capacity => list_to_integer(mochiweb_request:get_header_value("x-router-capacity", Request))
     },
-    How = work(Socket, Manners),
-    ok = router_demo_book:end_request(Book, Entry, Begun_ns, How),
+    How = work(Socket, Behavior),
+    ok = router_demo_log:end_request(Log, Entry, Begun_ns, How),
     conclude(How, Request, Socket).
 
-%% Ends at once when the router goes away.
+%% Returns immediately when the router disconnects.
 work(Socket, #{work_ms := Mean_ms, reset_one_of := One_of}) ->
     _ = inet:setopts(Socket, [{active, once}]),
-    %% Most take less than the mean, and some much more.
+    %% Exponential distribution: most requests are shorter than the mean.
     Work_ms = min(5 * Mean_ms, round(-Mean_ms * math:log(rand:uniform()))),
     receive
-        {tcp_closed, Socket} -> hung_up;
-        {tcp_error, Socket, _} -> hung_up
+        {tcp_closed, Socket} -> disconnected;
+        {tcp_error, Socket, _} -> disconnected
     after Work_ms ->
         _ = inet:setopts(Socket, [{active, false}]),
         case is_integer(One_of) andalso rand:uniform(One_of) =:= 1 of
@@ -81,6 +79,6 @@ conclude(reset, _Request, Socket) ->
     _ = inet:setopts(Socket, [{linger, {true, 0}}]),
     ok = gen_tcp:close(Socket),
     exit(normal);
-conclude(hung_up, _Request, Socket) ->
+conclude(disconnected, _Request, Socket) ->
     ok = gen_tcp:close(Socket),
     exit(normal).

@@ -1,5 +1,5 @@
-%% Load from another process of the operating system: wrk, which asks over so many connections, each anew as soon as it
-%% has an answer. When its time is over it hangs up on whatever it still waits for.
+%% Generates load with wrk, an external program. Each connection sends its next request when it has the answer. At the
+%% end, wrk closes its connections even if answers are pending.
 -module(router_demo_load).
 
 -export([start/4, stop/1]).
@@ -8,16 +8,16 @@
 
 -opaque load() :: port().
 
-%% Ends wrk when this VM ends, too: the port's end of the pipe closes then.
+%% Stops wrk also when this VM stops, which closes the port's end of the pipe.
 -define(GUARD, "exec 3<&0; \"$@\" </dev/null & wrk=$!; { read -r _ <&3; kill $wrk; } & guard=$!; "
     "wait $wrk; status=$?; kill $guard; exit $status").
 
-%% To be stopped by the process that has started it.
+%% The caller must stop it.
 -spec start(router_apps:host(), inet:port_number(), Connections :: pos_integer(), Seconds :: pos_integer()) -> load().
 start(Host, Port, Connections, Seconds) ->
     Wrk =
         case os:find_executable("wrk") of
-            false -> error("wrk is not installed: make setup does it");
+            false -> error("wrk is not installed; run make setup");
             Found -> Found
         end,
     Arguments = [
@@ -30,7 +30,7 @@ start(Host, Port, Connections, Seconds) ->
     ],
     open_port({spawn_executable, "/bin/sh"}, [{args, Arguments}, {line, 1024}, exit_status, stderr_to_stdout]).
 
-%% Waits for its end.
+%% Waits until wrk has exited.
 -spec stop(load()) -> ok.
 stop(Load) ->
     stop(Load, []).

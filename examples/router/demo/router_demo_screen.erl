@@ -1,16 +1,18 @@
-%% Shows what goes on while it does: on a terminal a table refreshed in place, elsewhere lines as they come.
+%% Shows the state of the demo: on a terminal as a table that is updated in place, elsewhere as lines.
 -module(router_demo_screen).
 
--export([new/1, show/2, say/2, leave/1]).
+-export([new/1, show/2, add_event/2, close/1]).
 
 -export_type([screen/0, output/0, picture/0, row/0]).
 
 -type output() :: {terminal, Columns :: pos_integer()} | lines.
 
--opaque screen() :: #{output := output(), drawn := non_neg_integer(), said := [iolist()], shown_ms := integer() | none}.
+-opaque screen() :: #{
+    output := output(), drawn := non_neg_integer(), events := [iolist()], shown_ms := integer() | none
+}.
 
 -type picture() :: #{
-    elapsed_ms := non_neg_integer(), all_ms := pos_integer(), killed := non_neg_integer(), rows := [row()]
+    elapsed_ms := non_neg_integer(), total_ms := pos_integer(), killed := non_neg_integer(), rows := [row()]
 }.
 
 -type row() :: #{
@@ -26,24 +28,24 @@
     p99_ns := non_neg_integer()
 }.
 
-%% How many of the last events stay on the terminal.
+%% Number of events shown on a terminal.
 -define(EVENTS, 6).
 -define(BAR, 40).
-%% Where lines come one after the other, they come this much apart.
+%% Interval between two outputs of lines.
 -define(LINES_EVERY_MS, 2000).
 
--define(TITLE, "Requests through a router, which gives each app as many as its dynos bear.").
--define(LEGEND, "(p50, p99: what an acquire takes. busy: requests that dynos work on.)").
+-define(TITLE, "Requests through a router that limits each app to the capacity of its dynos.").
+-define(LEGEND, "(p50, p99: duration of an acquire. busy: requests in progress on dynos.)").
 
 -spec new(output()) -> screen().
 new(Output) ->
-    #{output => Output, drawn => 0, said => [], shown_ms => none}.
+    #{output => Output, drawn => 0, events => [], shown_ms => none}.
 
 -spec show(picture(), screen()) -> screen().
-show(#{rows := Rows} = Picture, #{output := {terminal, Columns}, said := Said, drawn := Drawn} = Screen) ->
+show(#{rows := Rows} = Picture, #{output := {terminal, Columns}, events := Events, drawn := Drawn} = Screen) ->
     Table = [header() | lists:map(fun row/1, Rows)],
-    Lines = [?TITLE, progress(Picture), ""] ++ Table ++ [?LEGEND, ""] ++ lists:reverse(Said),
-    %% A line that wraps would be two when they are gone over.
+    Lines = [?TITLE, progress(Picture), ""] ++ Table ++ [?LEGEND, ""] ++ lists:reverse(Events),
+    %% A wrapped line would take two rows, and the cursor movement would be wrong.
     Cut = [string:slice(Line, 0, Columns - 1) || Line <- Lines],
     io:put_chars([up(Drawn), [["\e[K", Line, $\n] || Line <- Cut], "\e[J"]),
     Screen#{drawn := length(Lines)};
@@ -56,17 +58,17 @@ show(#{elapsed_ms := Elapsed_ms, rows := Rows}, #{output := lines, shown_ms := S
 show(_Picture, Screen) ->
     Screen.
 
-%% Something has happened, at a time of the scenario.
--spec say({Elapsed_ms :: non_neg_integer(), iodata()}, screen()) -> screen().
-say({Elapsed_ms, Text}, #{output := lines} = Screen) ->
+%% Shows an event with its time in the scenario.
+-spec add_event({Elapsed_ms :: non_neg_integer(), iodata()}, screen()) -> screen().
+add_event({Elapsed_ms, Text}, #{output := lines} = Screen) ->
     io:put_chars([time(Elapsed_ms), Text, $\n]),
     Screen;
-say({Elapsed_ms, Text}, #{output := {terminal, _}, said := Said} = Screen) ->
-    Screen#{said := lists:sublist([[time(Elapsed_ms), Text] | Said], ?EVENTS)}.
+add_event({Elapsed_ms, Text}, #{output := {terminal, _}, events := Events} = Screen) ->
+    Screen#{events := lists:sublist([[time(Elapsed_ms), Text] | Events], ?EVENTS)}.
 
-%% The last picture stays where it is.
--spec leave(screen()) -> ok.
-leave(_Screen) ->
+%% Leaves the last picture visible.
+-spec close(screen()) -> ok.
+close(_Screen) ->
     io:nl().
 
 up(0) -> "";
@@ -75,13 +77,13 @@ up(Lines) -> io_lib:format("\e[~bA\r", [Lines]).
 time(Elapsed_ms) ->
     io_lib:format("~5.1f s  ", [Elapsed_ms / 1000]).
 
-progress(#{elapsed_ms := Elapsed_ms, all_ms := All_ms, killed := Killed}) ->
-    Full = min(?BAR, ?BAR * Elapsed_ms div All_ms),
+progress(#{elapsed_ms := Elapsed_ms, total_ms := Total_ms, killed := Killed}) ->
+    Full = min(?BAR, ?BAR * Elapsed_ms div Total_ms),
     io_lib:format("[~ts~ts] ~b of ~b s, ~b processes killed", [
-        lists:duplicate(Full, $#), lists:duplicate(?BAR - Full, $.), Elapsed_ms div 1000, All_ms div 1000, Killed
+        lists:duplicate(Full, $#), lists:duplicate(?BAR - Full, $.), Elapsed_ms div 1000, Total_ms div 1000, Killed
     ]).
 
-%% With six buckets of less than ten it is as wide as the narrowest terminals.
+%% 80 columns with six buckets of one digit.
 -define(ROW, "~-4ts ~5ts ~-13ts ~8ts ~4ts ~9ts ~9ts ~6ts ~6ts ~6ts").
 
 header() ->

@@ -1,16 +1,17 @@
-%% Whether the promises were kept, by what the dynos have noted (`router_demo_book') and what the table says at the end.
+%% Checks the promises by the log of the dynos (`router_demo_log') and the final state of the permits.
 %%
-%% A request counts from when a dyno has begun it until the dyno has ended it; if the router's process for it was
-%% killed, until it was killed: then the permit is back, and the dyno hears of it a moment later. What all dynos of an
-%% app bear at a time is what they bear together.
+%% A request counts from its start to its end on the dyno. If the router's process for it was killed, it counts until
+%% the kill: the VM then releases the permit, and the dyno notices slightly later. All dynos of an app are counted
+%% together.
 %%
-%% When a request begins, no more may be borne than the capacity. So an app that has shrunk, and bears more than it
-%% should yet, gets no more. Each request brings the capacity that it was admitted with, for there is one exception: who
-%% looked up the app just before a scaling may begin just after it. Such late ones come on top of what the new capacity
-%% admits, and they themselves may find as much as either capacity admits.
+%% When a request starts, the requests in progress must not exceed the capacity. So an app that was scaled down gets no
+%% request until it is below its new capacity. There is one exception: a request that looked up the app just before a
+%% scaling may start just after it. Each request carries the capacity with which it was admitted, which identifies these
+%% late requests. Late requests do not count for requests with the new capacity. A late request itself may find as many
+%% requests as the larger of both capacities admits.
 %%
-%% And not much less than the capacity: where many were refused, half of it has to have been borne at some time. (All of
-%% it was out as permits when somebody was refused; but not all of their holders need have come to their dynos yet.)
+%% The capacity must also be used: in a phase with many refusals, at least half of it must have been in use at some
+%% time. (All permits were in use at each refusal, but some of their holders may not have reached their dynos yet.)
 -module(router_demo_verdict).
 
 -export([judge/2, lines/1]).
@@ -21,12 +22,12 @@
     phases := [phase()],
     served := non_neg_integer(),
     reset := non_neg_integer(),
-    hung_up := non_neg_integer(),
+    disconnected := non_neg_integer(),
     killed := non_neg_integer(),
-    %% For how long a dyno has gone on with a request whose process had been killed, at most.
+    %% Longest time that a dyno worked on a request after its process was killed.
     after_kill_ns := non_neg_integer(),
     at_the_end := at_the_end(),
-    %% In words. None: all were kept.
+    %% Descriptions of broken promises; empty if all were kept.
     broken := [string()]
 }.
 
@@ -35,17 +36,17 @@
     dynos := non_neg_integer(),
     max_per := non_neg_integer(),
     from_ns := integer(),
-    %% Borne together when it began; and at most, when a request had begun in it, without the late ones.
-    at_first := non_neg_integer(),
+    %% Requests in progress at the start of the phase; maximum when a request started, without late requests.
+    at_start := non_neg_integer(),
     highest := non_neg_integer(),
-    %% Borne by one dyno, at most.
+    %% Maximum on one dyno.
     highest_on_one := non_neg_integer(),
-    %% How long it took until no more was borne than the capacity; `never' before it ended.
+    %% Time until the requests in progress fit the capacity; `never' if the phase ended before.
     above_ns := non_neg_integer() | never,
     begun := non_neg_integer(),
-    %% Of those that have begun.
+    %% Late requests among those that started.
     late := non_neg_integer(),
-    %% By the router.
+    %% Requests that the router refused.
     refused := non_neg_integer()
 }.
 
@@ -56,54 +57,55 @@
     released := non_neg_integer(),
     given_back := non_neg_integer(),
     not_held := non_neg_integer(),
-    %% Keys that `canal_lock:audit/0' has named.
+    %% Number of keys that `canal_lock:audit/0' reports.
     differing := non_neg_integer(),
-    %% Requests that dynos have begun, and never ended.
+    %% Requests that dynos started and did not end.
     at_work := non_neg_integer(),
-    %% Requests that the router has refused, and those that it could not answer by a dyno.
+    %% Requests that the router refused, and those that no dyno answered.
     refused := #{router_apps:host() => non_neg_integer()},
     failed := non_neg_integer(),
     _ => _
 }.
-%% Of `canal_lock:info/0', and more.
+%% `canal_lock:info/0' and additional counts.
 
 -record(course, {
     phase :: phase(),
     before = [] :: [phase()],
     together = 0 :: non_neg_integer(),
     on_one = #{} :: #{router_dyno:address() => non_neg_integer()},
-    %% Late ones of this phase that are still borne.
-    late = [] :: [router_demo_book:request()],
-    %% What was broken, how often, and how it was the first time.
+    %% Late requests of this phase that are in progress.
+    late = [] :: [router_demo_log:request()],
+    %% Per rule: number of violations, and the text of the first one.
     broken = #{} :: #{atom() => {pos_integer(), string()}}
 }).
 
-%% Whoever begins later than this after a scaling has to know of it: to connect to a dyno may take two seconds.
+%% A request that starts later than this after a scaling must know of it. A connection to a dyno may take two seconds.
 -define(LATE_NS, 3000000000).
-%% A dyno has to know by then that nobody waits for it any more.
+%% A dyno must notice within this time that its request was killed.
 -define(AFTER_KILL_NS, 5000000000).
 -define(MANY_REFUSED, 100).
 
--spec judge(router_demo_book:record(), at_the_end()) -> verdict().
+-spec judge(router_demo_log:record(), at_the_end()) -> verdict().
 judge(#{requests := Requests, scalings := Scalings, kills := Kills}, #{refused := Refused} = AtTheEnd) ->
     Hosts = lists:usort([Host || #{host := Host} <- Scalings]),
     Courses = [course(Host, Requests, Scalings, Kills, maps:get(Host, Refused)) || Host <- Hosts],
     Count = fun(Wanted) -> length([How || #{how := How} <- Requests, How =:= Wanted]) end,
     Phases = lists:append([lists:reverse(Before, [Phase]) || #course{before = Before, phase = Phase} <- Courses]),
     AfterKill_ns = lists:max([0 | [Ended - until(Request, Kills) || #{ended_ns := Ended} = Request <- Requests]]),
-    Broken = [in_words(Course) || Course <- Courses] ++ [unasked(Phases), unfilled(Phases), untold(AfterKill_ns)],
+    Others = [untested(Phases), underused(Phases), slow_after_kill(AfterKill_ns)],
+    Broken = [violations(Course) || Course <- Courses] ++ Others,
     #{
         phases => Phases,
         served => Count(answered),
         reset => Count(reset),
-        hung_up => Count(hung_up),
+        disconnected => Count(disconnected),
         killed => maps:size(Kills),
         after_kill_ns => AfterKill_ns,
         at_the_end => AtTheEnd,
         broken => lists:append(Broken) ++ left_over(AtTheEnd)
     }.
 
-%% When a request has ceased to count.
+%% When a request stops counting.
 until(#{process := Process, ended_ns := Ended}, Kills) ->
     min(Ended, maps:get(Process, Kills, Ended)).
 
@@ -113,7 +115,7 @@ course(Host, Requests, Scalings, Kills, Refused) ->
         {Begun, until(Request, Kills), Request}
      || #{host := H, begun_ns := Begun} = Request <- Requests, H =:= Host, until(Request, Kills) > Begun
     ],
-    %% In the order of their times; at one and the same, what begins may have waited for what ends.
+    %% In order of time. Of events at the same time, ends come first, because a start may have waited for an end.
     Events = lists:sort(
         [{At, 1, {scaling, Scaling}} || #{at_ns := At} = Scaling <- Later] ++
             [{Until, 2, {ends, Request}} || {_, Until, Request} <- Spans] ++
@@ -125,12 +127,12 @@ course(Host, Requests, Scalings, Kills, Refused) ->
 
 phase(#{host := Host, max_per := MaxPer, dynos := Dynos, refused := Refused}, At, Together) ->
     Phase = #{
-        host => Host, dynos => Dynos, max_per => MaxPer, from_ns => At, at_first => Together,
+        host => Host, dynos => Dynos, max_per => MaxPer, from_ns => At, at_start => Together,
         highest => 0, highest_on_one => 0, above_ns => never, begun => 0, late => 0, refused => Refused
     },
     settle(Phase, At, Together).
 
-%% Until now it has said how many were refused before it.
+%% Before, the field has the number of refusals before the phase.
 over(#{refused := Before} = Phase, Refused) ->
     Phase#{refused := Refused - Before}.
 
@@ -185,11 +187,11 @@ rules(At, Own, OnThis, #course{phase = Phase, before = Before, together = Togeth
         end,
     [
         {together, Counted =< Most, "~ts: ~b requests together instead of ~b", [Host, Counted, Most]},
-        {on_one, OnThis =< MaxPer, "~ts: ~b requests on a dyno that bears ~b", [Host, OnThis, MaxPer]},
+        {on_one, OnThis =< MaxPer, "~ts: ~b requests on a dyno with a limit of ~b", [Host, OnThis, MaxPer]},
         {
             scaled,
             Own =:= Capacity orelse IsLate,
-            "~ts: a request admitted to ~b instead of ~b",
+            "~ts: a request admitted with capacity ~b instead of ~b",
             [Host, Own, Capacity]
         }
     ].
@@ -201,30 +203,30 @@ broken({Rule, false, Format, Arguments}, #course{broken = Broken} = Course) ->
     First = lists:flatten(io_lib:format(Format, Arguments)),
     Course#course{broken = maps:update_with(Rule, Again, {1, First}, Broken)}.
 
-in_words(#course{broken = Broken}) ->
+violations(#course{broken = Broken}) ->
     [lists:flatten(io_lib:format("~ts (~b times)", [First, Times])) || {Times, First} <- maps:values(Broken)].
 
-%% What was not put to the test was not kept either.
-unasked(Phases) ->
+%% A phase without requests proves nothing.
+untested(Phases) ->
     [
         lists:flatten(io_lib:format("~ts: no request while it had ~b dynos", [Host, Dynos]))
      || #{host := Host, dynos := Dynos, begun := 0} = Phase <- Phases,
         capacity(Phase) > 0
     ].
 
-unfilled(Phases) ->
+underused(Phases) ->
     [
         lists:flatten(io_lib:format(Format, [Host, Refused, Highest, Capacity]))
-     || Format <- ["~ts: ~b refused, with never more than ~b of ~b there"],
-        #{host := Host, highest := Highest, at_first := AtFirst, refused := Refused} = Phase <- Phases,
+     || Format <- ["~ts: ~b refused, although at most ~b of ~b were in use"],
+        #{host := Host, highest := Highest, at_start := AtStart, refused := Refused} = Phase <- Phases,
         Capacity <- [capacity(Phase)],
         Refused >= ?MANY_REFUSED,
-        2 * max(AtFirst, Highest) < Capacity
+        2 * max(AtStart, Highest) < Capacity
     ].
 
-untold(AfterKill_ns) ->
+slow_after_kill(AfterKill_ns) ->
     [
-        lists:flatten(io_lib:format("a dyno at work for ~.1f s after its request was killed", [AfterKill_ns / 1.0e9]))
+        lists:flatten(io_lib:format("a dyno worked for ~.1f s after its request was killed", [AfterKill_ns / 1.0e9]))
      || AfterKill_ns > ?AFTER_KILL_NS
     ].
 
@@ -232,18 +234,19 @@ left_over(#{granted := Granted, released := Released, given_back := GivenBack} =
     Zeros = [
         {permits, "permits left"},
         {holders, "holders left"},
-        {differing, "keys whose count is not what their holders have"},
-        {at_work, "requests that dynos have never ended"},
-        {not_held, "releases of what was not held"}
+        {differing, "keys whose count differs from their holders"},
+        {at_work, "requests that dynos did not end"},
+        {not_held, "releases by non-holders"}
     ],
     Left = [{maps:get(Name, AtTheEnd), What} || {Name, What} <- Zeros],
-    Lost = {Granted - Released - GivenBack, "permits granted that were neither released nor given back"},
+    Lost = {Granted - Released - GivenBack, "permits granted that were neither released nor reclaimed after a death"},
     [lists:concat([Number, " ", What]) || {Number, What} <- Left ++ [Lost], Number =/= 0].
 
-%% For people.
+%% The report of the verdict.
 -spec lines(verdict()) -> [iolist()].
 lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) ->
-    #{served := Served, reset := Reset, killed := Killed, hung_up := HungUp, after_kill_ns := AfterKill_ns} = Verdict,
+    #{served := Served, reset := Reset, disconnected := Disconnected} = Verdict,
+    #{killed := Killed, after_kill_ns := AfterKill_ns} = Verdict,
     #{permits := Permits, granted := Granted, given_back := GivenBack, failed := Failed} = AtTheEnd,
     Refused = lists:sum(maps:values(maps:get(refused, AtTheEnd))),
     Zero = lists:min([From || #{from_ns := From} <- Phases]),
@@ -254,23 +257,23 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
             _ -> [["BROKEN  ", Promise] || Promise <- Broken]
         end,
     [io_lib:format("~-5ts ~5ts ~7ts ~8ts ~8ts ~6ts", Titles) | [phase_line(Phase, Zero) || Phase <- Phases]] ++
-        ["(late: looked up the app before a scaling, begun after it)" || lists:any(fun is_late/1, Phases)] ++
+        ["(late: admitted with the capacity before a scaling, started after it)" || lists:any(fun is_late/1, Phases)] ++
         [
             "",
-            io_lib:format("~b requests served, ~b refused, ~b failed (dynos broke off ~b)", [
+            io_lib:format("~b requests served, ~b refused, ~b failed (~b reset by dynos)", [
                 Served, Refused, Failed, Reset
             ]),
-            io_lib:format("~b processes killed; dynos have noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
-            io_lib:format("~b requests left by their clients or with the killed", [HungUp]),
-            io_lib:format("~b permits granted (two to a request), ~b given back by deaths, ~b left", [
+            io_lib:format("~b processes killed; dynos noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
+            io_lib:format("~b requests aborted by disconnected clients or kills", [Disconnected]),
+            io_lib:format("~b permits granted (two per request), ~b released by deaths, ~b left", [
                 Granted, GivenBack, Permits
             ])
             | Outcome
         ].
 
-phase_line(#{from_ns := From, at_first := AtFirst, above_ns := Above_ns, late := Late} = Phase, Zero) ->
+phase_line(#{from_ns := From, at_start := AtStart, above_ns := Above_ns, late := Late} = Phase, Zero) ->
     #{host := Host, dynos := Dynos, highest := Highest, highest_on_one := HighestOnOne} = Phase,
-    Shrunk = [come_down(AtFirst, Above_ns) || AtFirst > capacity(Phase)],
+    Shrunk = [shrink_text(AtStart, Above_ns) || AtStart > capacity(Phase)],
     Remarks = Shrunk ++ [io_lib:format("~b late", [Late]) || Late > 0],
     io_lib:format("~-5ts ~5b ~5.1f s ~8b ~8b ~6b  ~ts", [
         Host, Dynos, (From - Zero) / 1.0e9, capacity(Phase), Highest, HighestOnOne, lists:join("; ", Remarks)
@@ -279,5 +282,6 @@ phase_line(#{from_ns := From, at_first := AtFirst, above_ns := Above_ns, late :=
 is_late(#{late := Late}) ->
     Late > 0.
 
-come_down(AtFirst, never) -> io_lib:format("down from ~b, not to its end", [AtFirst]);
-come_down(AtFirst, Above_ns) -> io_lib:format("down from ~b in ~.1f ms", [AtFirst, Above_ns / 1.0e6]).
+shrink_text(AtStart, never) -> io_lib:format("~b at start, still above capacity at end", [AtStart]);
+shrink_text(AtStart, Above_ns) ->
+    io_lib:format("~b at start, within capacity after ~.1f ms", [AtStart, Above_ns / 1.0e6]).

@@ -1,4 +1,4 @@
--- For wrk: asks again at once after an answer, and a little later after a refusal, as clients with some manners do.
+-- For wrk: sends the next request immediately after an answer, and after a pause of 2 to 10 ms after a refusal.
 
 local pause_ms = 0
 

@@ -1,6 +1,6 @@
-%% The application and its supervisor: the manager of the permits, the table of apps, and the door for clients. They
-%% are restarted one by one, for none of them needs another to be the same as before: a manager that crashes keeps its
-%% table, and requests go on without it meanwhile.
+%% The application and its supervisor: the manager of the permits, the table of apps, and the HTTP listener. Each is
+%% restarted separately, because none depends on the state of another: the table of permits survives a crash of the
+%% manager, and requests continue during its restart.
 -module(router_app).
 
 -behaviour(application).
@@ -18,11 +18,11 @@ stop(_State) ->
 
 init(Port) ->
     ok = router_apps:new(),
-    {ok, {#{intensity => 10, period => 60}, [canal_lock:child_spec(1), door(Port)]}}.
+    {ok, {#{intensity => 10, period => 60}, [canal_lock:child_spec(1), listener(Port)]}}.
 
-%% Each connection has a process, and each of its requests is handled by that process.
-door(Port) ->
+%% Each connection has a process, which handles all its requests.
+listener(Port) ->
     Options = [
-        {name, router_door}, {port, Port}, {backlog, 1024}, {nodelay, true}, {loop, {router_request, handle}}
+        {name, router_listener}, {port, Port}, {backlog, 1024}, {nodelay, true}, {loop, {router_request, handle}}
     ],
-    #{id => router_door, start => {mochiweb_http, start_link, [Options]}}.
+    #{id => router_listener, start => {mochiweb_http, start_link, [Options]}}.

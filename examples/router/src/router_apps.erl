@@ -1,5 +1,4 @@
-%% Which dynos each app has, and how many requests one of them bears: looked up by every request, changed at any time.
-%% Nobody is told of a change; whoever asks next finds it.
+%% Stores the dynos of each app and their limit. Every request looks its app up; changes apply to the next lookup.
 -module(router_apps).
 
 -export([new/0, put/3, delete/1, find/1]).
@@ -7,8 +6,8 @@
 -export_type([host/0, app/0]).
 
 -type host() :: binary().
-%% What clients ask for, in small letters and without a port: `<<"shop.example">>'. A binary, because it is the key of
-%% the permits, too, and a string would be the dearer one (docs/performance.md).
+%% The Host header in lower case and without the port: `<<"shop.example">>'. A binary, because it is also the key of the
+%% permits, and a string is a more expensive key (docs/performance.md).
 
 -type app() :: #{
     host := host(),
@@ -17,13 +16,13 @@
     stats := router_stats:stats()
 }.
 
-%% Owned by the process that calls this.
+%% The caller owns the table.
 -spec new() -> ok.
 new() ->
     ?MODULE = ets:new(?MODULE, [named_table, public, {read_concurrency, true}]),
     ok.
 
-%% Its statistics go on when an app is put again.
+%% Keeps the statistics of an existing app.
 -spec put(host(), non_neg_integer(), [router_dyno:address()]) -> ok.
 put(Host, MaxPer, Dynos) ->
     Stats =

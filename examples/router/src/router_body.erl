@@ -1,26 +1,26 @@
-%% The body of a request. It is read whole before anybody is asked for a permit, so that a client that sends slowly
-%% keeps nobody else out.
+%% Reads the body of a request. The whole body is read before the request needs a permit, so that a slow client does not
+%% occupy one.
 %%
-%% Not by mochiweb, to which two lengths are none, so that what follows would be the next request; which dies of a
-%% chunk without a size; and which reads trailers for as long as some come.
+%% This module replaces mochiweb's reader, which ignores the body if there are two lengths (and then reads it as the
+%% next request), crashes on a chunk without a size, and reads an unlimited number of trailers.
 -module(router_body).
 
 -export([read/2]).
 
 %% Longer bodies are refused.
 -define(LONGEST, 1024 * 1024).
-%% For all of it, not for a piece.
+%% For the whole body.
 -define(READ_MS, 60000).
 -define(MOST_TRAILERS, 100).
 
 -record(reading, {client :: router_client:client(), deadline :: integer(), left = ?LONGEST :: integer()}).
 
-%% The process dies if the client does not send it all in time.
+%% Exits the process if the client does not send the whole body in time.
 -spec read(router_client:client(), router_headers:headers()) -> {ok, binary()} | {error, malformed | too_long}.
 read(Client, Headers) ->
     Reading = #reading{client = Client, deadline = erlang:monotonic_time(millisecond) + ?READ_MS},
     Codings = [string:lowercase(Coding) || Coding <- router_headers:values("transfer-encoding", Headers)],
-    %% Who sends a length and chunks means to be understood in two ways (RFC 9112, section 6.1).
+    %% A request with both a length and chunks is ambiguous (RFC 9112, section 6.1).
     case {router_headers:body_length(Headers), Codings} of
         {none, []} ->
             {ok, <<>>};
@@ -38,7 +38,7 @@ read(Client, Headers) ->
             {error, malformed}
     end.
 
-%% Some wait for it before they send the body.
+%% Some clients wait for this before they send the body.
 continue(Client, Headers) ->
     Expected = [string:lowercase(Value) || Value <- router_headers:values("expect", Headers)],
     case mochiweb_request:get(version, Client) >= {1, 1} andalso lists:member("100-continue", Expected) of
@@ -60,7 +60,7 @@ chunk(#reading{left = Left} = Reading, Size, Chunks) ->
         _ -> {error, malformed}
     end.
 
-%% They are dropped, as those may be who need not know what they are about.
+%% Trailers are dropped, which RFC 9110 allows (section 6.5.1).
 trailers(_Reading, 0, _Chunks) ->
     {error, too_long};
 trailers(Reading, Most, Chunks) ->
@@ -69,14 +69,14 @@ trailers(Reading, Most, Chunks) ->
         _ -> trailers(Reading, Most - 1, Chunks)
     end.
 
-%% What follows the size in its line says something about the chunk, to those who know what.
+%% Chunk extensions after the size are ignored.
 size_of_chunk(Line) ->
     case re:run(Line, "^([0-9A-Fa-f]{1,8})[ \t]*(;[^\r\n]*)?\r\n$", [{capture, [1], binary}, dollar_endonly]) of
         {match, [Size]} -> binary_to_integer(Size, 16);
         nomatch -> wrong
     end.
 
-%% Without its end if it is longer than what mochiweb has the socket keep.
+%% A line longer than the socket's buffer is returned without its end.
 line(#reading{client = Client} = Reading) ->
     _ = inet:setopts(router_client:socket(Client), [{packet, line}]),
     Line = bytes(0, Reading),

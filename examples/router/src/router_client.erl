@@ -1,4 +1,4 @@
-%% The side of the client: what it asks for, how it is answered, and whether it is still there.
+%% The client side of an exchange: reads the request, sends the answer, and detects a disconnect.
 -module(router_client).
 
 -export([host/1, peer/1, read/1, request_line/1, headers/1, is_head/1]).
@@ -11,9 +11,9 @@
 %% A request as mochiweb has read it.
 
 -opaque answer() :: {plain, client()} | {chunked, Response :: term()}.
-%% One that has begun.
+%% An answer whose head has been sent.
 
-%% For what a client still sends when its connection is to end.
+%% Time to read what a client still sends when the router closes its connection.
 -define(LINGER_MS, 2000).
 
 -spec host(client()) -> router_apps:host().
@@ -23,7 +23,7 @@ host(Client) ->
         Host -> list_to_binary(string:lowercase(hd(string:split(Host, ":"))))
     end.
 
-%% Its address, as far as this connection tells.
+%% The address of the peer of this connection.
 -spec peer(client()) -> string().
 peer(Client) ->
     case inet:peername(socket(Client)) of
@@ -31,10 +31,10 @@ peer(Client) ->
         {error, _} -> "unknown"
     end.
 
-%% The body; or why there is none to go on with.
+%% Returns the body, or the reason to refuse the request.
 -spec read(client()) -> {ok, binary()} | {error, malformed | too_long}.
 read(Client) ->
-    %% Who does not take its answer would otherwise keep a dyno for ever.
+    %% Otherwise a client that does not read its answer would occupy a dyno without limit.
     {ok, Answer_ms} = application:get_env(router, answer_ms),
     _ = inet:setopts(socket(Client), [{send_timeout, Answer_ms}, {send_timeout_close, true}]),
     Headers = headers(Client),
@@ -43,7 +43,7 @@ read(Client) ->
         mochiweb_request:get(method, Client) =/= "CONNECT",
         is_path(mochiweb_request:get(raw_path, Client)),
         router_headers:are_sound(Headers),
-        %% mochiweb makes one of two, with a comma; and the dyno might take the other.
+        %% mochiweb joins two Host headers with a comma, and the dyno might use the other one.
         not lists:any(fun(Host) -> lists:member($,, Host) end, router_headers:values("host", Headers))
     ],
     case lists:member(false, Sound) of
@@ -51,7 +51,7 @@ read(Client) ->
         false -> router_body:read(Client, Headers)
     end.
 
-%% Of this host, and none that would end the line that it stands in.
+%% A path of this host, without a character that would end the request line.
 is_path("/" ++ _ = Path) -> not router_headers:has_control_character(Path);
 is_path(Path) -> Path =:= "*".
 
@@ -73,8 +73,8 @@ is_head(Client) ->
 socket(Client) ->
     mochiweb_request:get(socket, Client).
 
-%% From now on the process hears `{tcp_closed, socket(Client)}' (or `tcp_error') when the client is gone. One that
-%% closes only its sending half counts as gone, as with most proxies.
+%% Makes the process receive `{tcp_closed, socket(Client)}' (or `tcp_error') when the client disconnects. A client that
+%% closes only its sending half counts as disconnected, as with most proxies.
 -spec watch(client()) -> ok.
 watch(Client) ->
     case inet:setopts(socket(Client), [{active, once}]) of
@@ -85,9 +85,9 @@ watch(Client) ->
             ok
     end.
 
-%% Not any more. A client that has sent its next request before it had this answer has sent it to us, as
-%% `{tcp, socket(Client), _}': its connection is to be closed after the answer, and it will send it again (RFC 9112,
-%% section 9.3.2). So is that of one that is gone.
+%% Ends the watch. If the client has already sent its next request, the router has received the start of it as
+%% `{tcp, socket(Client), _}'. The connection must then be closed after the answer, and the client sends the request
+%% again (RFC 9112, section 9.3.2). It must also be closed if the client has disconnected.
 -spec unwatch(client()) -> next | close.
 unwatch(Client) ->
     Socket = socket(Client),
@@ -99,8 +99,8 @@ unwatch(Client) ->
     after 0 -> next
     end.
 
-%% Ends the connection, and with it the process. What the client has sent, and sends before it knows, is read: if it
-%% were not, the connection would be reset, and what it has of the answer might be lost (RFC 9112, section 9.6).
+%% Closes the connection and exits the process. Reads what the client still sends: otherwise the connection would be
+%% reset, and the client could lose part of the answer (RFC 9112, section 9.6).
 -spec close(client()) -> no_return().
 close(Client) ->
     _ = inet:setopts(socket(Client), [{active, false}]),
@@ -115,28 +115,28 @@ linger(Socket, Deadline) ->
         {error, _} -> ok
     end.
 
-%% The whole answer, of the router's own.
+%% Sends a whole answer of the router itself.
 -spec answer(client(), Status :: 100..999, {Reason :: string(), Sentence :: iodata()}) -> ok.
 answer(Client, Status, {Reason, Sentence}) ->
     Headers = [{"Server", "router"}, {"Content-Type", "text/plain"}, {"X-Router-Reason", Reason}],
     _ = mochiweb_request:respond({Status, Headers, [Sentence, $\n]}, Client),
     ok.
 
-%% The same to a request that has not been read to its end: what the client still sends is none.
+%% Answers a request whose body has not been read, and closes the connection.
 -spec refuse(client(), Status :: 400..499, {Reason :: string(), Sentence :: iodata()}) -> no_return().
 refuse(Client, Status, Reason) ->
-    %% Without the headers, of which mochiweb would not understand all.
+    %% Without the client's headers, because mochiweb cannot interpret all of them.
     [Method, Path, Version] = [mochiweb_request:get(What, Client) || What <- [method, raw_path, version]],
     Headers = mochiweb_headers:make([{"Connection", "close"}]),
     ok = answer(mochiweb_request:new(socket(Client), Method, Path, Version, Headers), Status, Reason),
     close(Client).
 
-%% The head of a dyno's answer. `chunked' if nothing in it says how long the body is: its end is shown by chunks then,
-%% or, to clients that know none, by the end of the connection.
+%% Sends the head of a dyno's answer. `chunked': the length of the body is unknown. Its end is marked by the last chunk
+%% or, for HTTP/1.0 clients, by the end of the connection.
 -spec begin_answer(client(), Status :: 100..999, router_headers:headers(), chunked | plain) ->
-    {ok, answer()} | gone.
+    {ok, answer()} | disconnected.
 begin_answer(Client, Status, Headers, Framing) ->
-    %% mochiweb would name itself.
+    %% Without it mochiweb adds its own name.
     Named = Headers ++ [{"Server", "router"} || router_headers:values("server", Headers) =:= []],
     present(fun() ->
         case Framing of
@@ -148,7 +148,7 @@ begin_answer(Client, Status, Headers, Framing) ->
         end
     end).
 
--spec send(answer(), binary()) -> ok | gone.
+-spec send(answer(), binary()) -> ok | disconnected.
 send(_Answer, <<>>) ->
     ok;
 send({plain, Client}, Data) ->
@@ -156,20 +156,20 @@ send({plain, Client}, Data) ->
 send({chunked, Response}, Data) ->
     present(fun() -> ok(mochiweb_response:write_chunk(Data, Response)) end).
 
--spec end_answer(answer()) -> ok | gone.
+-spec end_answer(answer()) -> ok | disconnected.
 end_answer({plain, _Client}) ->
     ok;
 end_answer({chunked, Response}) ->
-    %% To mochiweb an empty chunk is the last one.
+    %% mochiweb sends an empty chunk as the last one.
     present(fun() -> ok(mochiweb_response:write_chunk(<<>>, Response)) end).
 
-%% mochiweb ends the process when it cannot send, by a reason that depends on its version; here something has to be
-%% done before.
+%% mochiweb exits the process when it cannot send, with a reason that depends on its version. The router must first
+%% release the dyno.
 present(Send) ->
     try
         Send()
     catch
-        exit:_ -> gone
+        exit:_ -> disconnected
     end.
 
 ok(_) -> ok.

@@ -1,12 +1,12 @@
-%% The side of the dyno: a connection for each request, and the answer passed on as it comes.
+%% The dyno side of an exchange: one connection per request. The answer is passed on as it arrives.
 %%
-%% The dyno is asked in HTTP/1.0 and told to close, so that an answer ends where its connection does, or after as many
-%% bytes as its head says; its head is read by the VM's own parser. The connection belongs to the process of the
-%% request, and ends with it.
+%% The router sends HTTP/1.0 and `Connection: close'. So an answer ends with the connection or after the length in its
+%% head. The VM's own parser reads the head. The connection belongs to the process of the request and closes with it.
 %%
-%% When the client goes away, the dyno has to be let go of before the permits are: it would be given other work while it
-%% is still busy with this. So it is told (by the end of what we send), and the process dies when the dyno has closed.
-%% If the process is killed, nobody can wait, and the dyno hears of it a moment after the permits are back.
+%% When the client disconnects, the dyno must finish before the permits are released. Otherwise it would get a new
+%% request while it still works on this one. So the router closes its sending half, waits until the dyno has closed,
+%% and exits the process. If the process is killed, no process can wait, and the dyno notices after the permits are
+%% released.
 -module(router_dyno).
 
 -export([pass_on/4, is_address/1]).
@@ -17,8 +17,8 @@
 
 -type outcome() ::
     {answered, Last :: fun(() -> term())} | cut_short | timeout | closed | bad_answer | inet:posix().
-%% Last: passes on the last piece of the answer, which the client does not have yet. `cut_short': the head of the answer
-%% has been passed on, and not all of the rest.
+%% Last: sends the last piece of the answer to the client. `cut_short': the head of the answer has been sent, and the
+%% rest is incomplete.
 
 -record(exchange, {
     socket :: gen_tcp:socket(),
@@ -26,31 +26,31 @@
     deadline :: integer(),
     status = none :: none | pos_integer(),
     headers = [] :: [{atom() | string(), string()}],
-    %% Once the head is there: what is left of the body, and where it goes.
+    %% After the head: the remaining length of the body, and the answer to the client.
     left = unknown :: unknown | non_neg_integer(),
     answer = none :: none | router_client:answer(),
-    %% What becomes of the client's connection.
+    %% What to do with the client's connection afterwards.
     next = next :: next | close
 }).
 
 -define(CONNECT_MS, 2000).
-%% An endless head would fill the memory.
+%% Limits the memory for a head.
 -define(MOST_HEADERS, 200).
 -define(LONGEST_LINE, 16384).
 
-%% Whether it could be one; not whether anybody is there.
+%% Checks the form of the address only.
 -spec is_address(term()) -> boolean().
 is_address({Host, Port}) when is_integer(Port), Port > 0, Port < 65536 ->
     inet:is_ip_address(Host) orelse is_atom(Host) orelse (Host =/= "" andalso io_lib:latin1_char_list(Host));
 is_address(_) ->
     false.
 
-%% Passes a request on, and the answer back; and says whether the client may send another on its connection.
-%% Capacity: how many requests the app bears, as it was when this one was admitted; the dyno is told.
+%% Passes the request to the dyno and the answer to the client. Returns whether the client's connection stays open.
+%% Capacity: of the app when the request was admitted; sent to the dyno.
 -spec pass_on(address(), router_client:client(), Body :: binary(), Capacity :: non_neg_integer()) ->
     {outcome(), next | close}.
 pass_on({Host, Port}, Client, Body, Capacity) ->
-    %% From the connection to the end of the answer. What takes longer is given up, though the dyno may go on with it.
+    %% The limit from connect to the end of the answer. The dyno may continue to work after it.
     {ok, Answer_ms} = application:get_env(router, answer_ms),
     Options = [
         binary, {active, false}, {nodelay, true}, {packet, http}, {packet_size, ?LONGEST_LINE},
@@ -73,11 +73,11 @@ request(Client, Body, Capacity) ->
         {"content-length", integer_to_list(byte_size(Body))},
         {"x-request-id", request_id()},
         {"x-router-capacity", integer_to_list(Capacity)},
-        %% After those whom it has come by (RFC 9110, section 7.6.3, for the second).
+        %% Appended to the values of earlier proxies (for Via see RFC 9110, section 7.6.3).
         {"x-forwarded-for", and_then("x-forwarded-for", Headers, router_client:peer(Client))},
         {"via", and_then("via", Headers, "1.1 router")}
     ],
-    %% What is expected has been answered.
+    %% The router has answered Expect itself.
     Theirs = router_headers:end_to_end(Headers, ["expect" | [Name || {Name, _} <- Ours]]),
     [
         router_client:request_line(Client),
@@ -89,7 +89,7 @@ request(Client, Body, Capacity) ->
 and_then(Name, Headers, Next) ->
     lists:append(lists:join(", ", router_headers:values(Name, Headers) ++ [Next])).
 
-%% Unique on this node, and whose process it is can be seen.
+%% Unique on this node; begins with the pid of the process.
 request_id() ->
     "<" ++ Pid = pid_to_list(self()),
     lists:concat([lists:droplast(Pid), "-", erlang:unique_integer([positive])]).
@@ -103,12 +103,12 @@ exchange(Socket, Client, Request, Deadline) ->
             {Reason, next}
     end.
 
-%% Waits for what comes next, from either side.
+%% Waits for data from the dyno or a disconnect of the client.
 await(#exchange{socket = Socket} = Exchange) ->
     _ = inet:setopts(Socket, [{active, once}]),
     await_either(Exchange).
 
-%% Looks at the clock first: of one that sends fast enough there is always something.
+%% Checks the deadline first: a dyno that sends fast would otherwise never time out.
 await_either(#exchange{deadline = Deadline} = Exchange) ->
     case Deadline - erlang:monotonic_time(millisecond) of
         Left_ms when Left_ms > 0 -> await_either(Exchange, Left_ms);
@@ -133,12 +133,13 @@ await_either(#exchange{socket = Socket, client = Client, headers = Headers} = Ex
         {tcp_error, Socket, Reason} ->
             fail(Exchange, Reason);
         {tcp_closed, ClientSocket} ->
-            let_go(Exchange);
+            release_dyno(Exchange);
         {tcp_error, ClientSocket, _} ->
-            let_go(Exchange);
+            release_dyno(Exchange);
         {tcp, ClientSocket, _} ->
-            %% It is ahead of its answer. What it has sent is lost to the next request, but it is still listened to. (As
-            %% the dyno is: asked twice for one message, the VM would read on in a body as if it were the head.)
+            %% The client has sent data before it has its answer. The data is lost, so its connection closes after the
+            %% answer. Its disconnect must still be detected. (The dyno's socket stays active: setting it active again
+            %% would make the VM parse the body as a head.)
             ok = router_client:watch(Client),
             await_either(Exchange#exchange{next = close})
     after Left_ms ->
@@ -155,7 +156,7 @@ head(#exchange{client = Client, socket = Socket, status = Status} = Exchange, He
 length_of_body(Status, Headers, IsHead) ->
     case {router_headers:body_length(Headers), router_headers:values("transfer-encoding", Headers)} of
         {wrong, _} -> wrong;
-        %% We have asked in a version that knows of none.
+        %% The request was HTTP/1.0, which has no transfer codings.
         {_, [_ | _]} -> wrong;
         _ when IsHead; Status =:= 204; Status =:= 304 -> 0;
         {none, []} -> unknown;
@@ -168,11 +169,11 @@ begin_answer(#exchange{client = Client, status = Status, left = Left} = Exchange
     Framing = case Left of unknown -> chunked; _ -> plain end,
     case router_client:begin_answer(Client, Status, Headers, Framing) of
         {ok, Answer} -> await(Exchange#exchange{answer = Answer});
-        gone -> let_go(Exchange)
+        disconnected -> release_dyno(Exchange)
     end.
 
-%% The client may send its next request as soon as it has all of this answer, and that is not for us to read. So the
-%% watch ends before the last piece is sent.
+%% The client may send its next request as soon as it has the whole answer, and this process must not receive it here.
+%% So the watch ends before the last piece is sent.
 last(Exchange, Last) ->
     {{answered, Last}, unwatch(Exchange)}.
 
@@ -183,13 +184,13 @@ unwatch(#exchange{client = Client, next = Next}) ->
     end.
 
 body(#exchange{answer = Answer, left = Left} = Exchange, Data) when byte_size(Data) >= Left ->
-    %% What goes beyond the length would be taken for the next answer.
+    %% The client would read excess data as the next answer.
     last(Exchange, fun() -> router_client:send(Answer, binary:part(Data, 0, Left)) end);
 body(#exchange{answer = Answer, left = Left} = Exchange, Data) ->
     case router_client:send(Answer, Data) of
         ok when Left =:= unknown -> await(Exchange);
         ok -> await(Exchange#exchange{left = Left - byte_size(Data)});
-        gone -> let_go(Exchange)
+        disconnected -> release_dyno(Exchange)
     end.
 
 closed(#exchange{answer = none} = Exchange) ->
@@ -204,23 +205,23 @@ fail(#exchange{answer = none} = Exchange, Reason) ->
 fail(_Exchange, _Reason) ->
     {cut_short, close}.
 
-%% The client has gone. The dyno is told, and has its time to close; then the process dies, and gives back what it
-%% holds by that.
--spec let_go(#exchange{}) -> no_return().
-let_go(#exchange{socket = Socket, deadline = Deadline} = Exchange) ->
+%% The client has disconnected. Tells the dyno, waits until it closes (or the deadline), and exits the process, which
+%% releases the permits.
+-spec release_dyno(#exchange{}) -> no_return().
+release_dyno(#exchange{socket = Socket, deadline = Deadline} = Exchange) ->
     _ = gen_tcp:shutdown(Socket, write),
     Left_ms = Deadline - erlang:monotonic_time(millisecond),
-    %% An error: it has closed already.
+    %% setopts fails if the dyno has already closed.
     _ = Left_ms > 0 andalso inet:setopts(Socket, [{active, once}]) =:= ok orelse exit(normal),
     receive
-        {Kind, Socket, _} when Kind =:= http; Kind =:= tcp -> let_go(Exchange);
+        {Kind, Socket, _} when Kind =:= http; Kind =:= tcp -> release_dyno(Exchange);
         {tcp_closed, Socket} -> exit(normal);
         {tcp_error, Socket, _} -> exit(normal)
     after Left_ms ->
         exit(normal)
     end.
 
-%% Nothing of this connection may be found by what the process does next.
+%% Removes messages of this connection from the mailbox of the process.
 forget(Socket) ->
     ok = gen_tcp:close(Socket),
     flush(Socket).

@@ -1,4 +1,4 @@
-%% What holds of headers on both sides: which may be passed on, and what length they tell.
+%% Rules for headers in both directions: which are passed on, and the body length that they specify.
 -module(router_headers).
 
 -export([normal/1, are_sound/1, has_control_character/1, end_to_end/2, values/2, body_length/1]).
@@ -7,15 +7,15 @@
 
 -type headers() :: [{Name :: string(), Value :: string()}].
 
-%% They are about one connection, and the next is another (RFC 9110, section 7.6.1).
+%% Valid for one connection only (RFC 9110, section 7.6.1).
 -define(HOP_BY_HOP, [
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade"
 ]).
-%% Whatever `Connection' says: without them it could not be seen whose a request is, or where an answer ends.
+%% Never dropped, even if `Connection' lists them: they identify the app and the end of a message.
 -define(NOT_HOP_BY_HOP, ["host", "content-length"]).
 
-%% As the VM's parser reads them: it has atoms for names that it knows.
+%% Converts the parser's headers, whose well-known names are atoms.
 -spec normal([{Name :: atom() | string(), Value :: string()}]) -> headers().
 normal(Headers) ->
     [{name(Name), string:trim(Value, both, " \t")} || {Name, Value} <- Headers].
@@ -23,8 +23,8 @@ normal(Headers) ->
 name(Name) when is_atom(Name) -> atom_to_list(Name);
 name(Name) -> Name.
 
-%% The parser takes an empty name, and lines within a value. Passed on as it is, such a line might be a header of its
-%% own to whoever reads it.
+%% The parser accepts an empty name, and line breaks within a value. Another program could read such a value as a
+%% separate header.
 -spec are_sound(headers()) -> boolean().
 are_sound(Headers) ->
     lists:all(fun({Name, Value}) -> Name =/= "" andalso not has_control_character(Value) end, Headers).
@@ -33,7 +33,7 @@ are_sound(Headers) ->
 has_control_character(Text) ->
     lists:any(fun(Character) -> Character < $\s andalso Character =/= $\t orelse Character =:= 127 end, Text).
 
-%% Those that are for the other end, and not among others that are named, in small letters.
+%% Returns the headers that are not hop-by-hop and not in Others (in lower case).
 -spec end_to_end(headers(), [string()]) -> headers().
 end_to_end(Headers, Others) ->
     Named = [string:lexemes(string:lowercase(Value), ", \t") || Value <- values("connection", Headers)],
@@ -45,7 +45,7 @@ end_to_end(Headers, Others) ->
 values(Wanted, Headers) ->
     [Value || {Name, Value} <- Headers, string:lowercase(Name) =:= Wanted].
 
-%% Of a body. Only one that everybody reads the same: not what two headers say, nor what has a sign.
+%% The body length. Two headers and values with a sign are wrong, because programs read them differently.
 -spec body_length(headers()) -> non_neg_integer() | none | wrong.
 body_length(Headers) ->
     case values("content-length", Headers) of

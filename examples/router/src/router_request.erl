@@ -1,19 +1,18 @@
-%% What becomes of a request, in the process of its connection:
+%% Handles a request in the process of its connection:
 %%
-%%   read whole -> a permit of the app -> a place on one of its dynos -> that dyno's answer -> both given back
+%%   read the body -> a permit of the app -> a permit of one of its dynos -> the dyno's answer -> release both
 %%
-%% Before the last piece of the answer is sent: a client that has it all, and asks again, finds the place free; and one
-%% that is slow to take it keeps nobody out.
+%% The permits are released before the last piece of the answer is sent. So a client that has its answer finds the
+%% permit free for its next request, and a client that reads slowly does not hold one.
 %%
-%% There is no `try ... after' here and no code for ends that nobody foresaw: when the process dies, of whatever it be,
-%% the VM gives back what it held.
+%% There is no `try ... after' and no cleanup code: if the process dies for any reason, the VM releases its permits.
 -module(router_request).
 
 -export([handle/1]).
 
-%% Before a dyno with a free place is given up on. There is one at any time, see `place/3', but others may take it
-%% between two looks.
--define(ROUNDS, 100).
+%% Attempts to find a dyno with a free permit. One always exists, see `acquire_dyno/3', but another request may acquire
+%% it between two attempts.
+-define(ATTEMPTS, 100).
 
 -spec handle(router_client:client()) -> ok.
 handle(Client) ->
@@ -40,24 +39,24 @@ admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := 
             ok = canal_lock:release(Host, MaxPer, length(Dynos)),
             ok = ended(Outcome, Stats),
             case conclude(Outcome, Client) of
-                gone -> router_client:close(Client);
+                disconnected -> router_client:close(Client);
                 _ when Next =:= close -> router_client:close(Client);
                 _ -> ok
             end;
         full ->
             ok = router_stats:refused(Stats, Took_ns),
-            Sentence = io_lib:format("All ~b places are taken.", [MaxPer * length(Dynos)]),
+            Sentence = io_lib:format("The app is at its capacity of ~b requests.", [MaxPer * length(Dynos)]),
             router_client:answer(Client, 503, {"full", Sentence})
     end.
 
 pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos}) ->
-    case place(Host, MaxPer, Dynos) of
+    case acquire_dyno(Host, MaxPer, Dynos) of
         {ok, Dyno} ->
             Outcome = router_dyno:pass_on(Dyno, Client, Body, MaxPer * length(Dynos)),
             ok = canal_lock:release({Host, Dyno}, MaxPer, 1),
             Outcome;
         none ->
-            {no_place, next}
+            {no_dyno, next}
     end.
 
 ended({answered, _}, Stats) ->
@@ -69,28 +68,28 @@ ended(_, Stats) ->
 conclude({answered, Last}, _Client) ->
     Last();
 conclude(cut_short, _Client) ->
-    %% It can only be told by the end of the connection.
+    %% Only the end of the connection can tell the client.
     ok;
-conclude(no_place, Client) ->
-    router_client:answer(Client, 503, {"no-place", "No dyno had a place when it was asked."});
+conclude(no_dyno, Client) ->
+    router_client:answer(Client, 503, {"no-dyno", "No dyno had a free permit."});
 conclude(timeout, Client) ->
     router_client:answer(Client, 504, {"dyno-timeout", "The dyno has not answered in time."});
 conclude(Failure, Client) ->
     router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno has failed: ~w.", [Failure])}).
 
-%% A permit of the app says that there is room, not where: N of `{acquired, N}' is how many are out, and two requests
-%% can hear the same one after the other. So each dyno is a key, too, of one bucket. All who hold one of these hold one
-%% of the app's, and those are fewer than the places: so at any time one of the dynos has a place (but for a moment when
-%% a holder dies, whose permits come back one after the other).
-place(Host, MaxPer, Dynos) ->
+%% A permit of the app does not select a dyno: N of `{acquired, N}' is a count, and two requests can get the same N one
+%% after the other. So each dyno is also a key with one bucket. Each holder of a dyno's permit also holds one of the
+%% app's permits, of which there are no more than the sum over the dynos. So a request with a permit of the app always
+%% finds a free dyno (except for a moment when a holder dies, whose permits the VM releases one after the other).
+acquire_dyno(Host, MaxPer, Dynos) ->
     {Before, From} = lists:split(rand:uniform(length(Dynos)) - 1, Dynos),
-    place(Host, MaxPer, From ++ Before, ?ROUNDS).
+    acquire_dyno(Host, MaxPer, From ++ Before, ?ATTEMPTS).
 
-place(_Host, _MaxPer, _Dynos, 0) ->
+acquire_dyno(_Host, _MaxPer, _Dynos, 0) ->
     none;
-place(Host, MaxPer, Dynos, Rounds) ->
-    Take = fun(Dyno) -> canal_lock:acquire({Host, Dyno}, MaxPer, 1) =/= full end,
-    case lists:search(Take, Dynos) of
+acquire_dyno(Host, MaxPer, Dynos, Left) ->
+    Acquire = fun(Dyno) -> canal_lock:acquire({Host, Dyno}, MaxPer, 1) =/= full end,
+    case lists:search(Acquire, Dynos) of
         {value, Dyno} -> {ok, Dyno};
-        false -> place(Host, MaxPer, Dynos, Rounds - 1)
+        false -> acquire_dyno(Host, MaxPer, Dynos, Left - 1)
     end.

@@ -1,5 +1,4 @@
-%% What an app's requests have come to, and how long they took to be admitted: counters that the processes of all
-%% requests add to, and nobody waits for.
+%% Statistics of an app: counters of requests, and a histogram of acquire times. Updates are lock-free.
 -module(router_stats).
 
 -export([new/0, granted/2, refused/2, ended/1, failed/1]).
@@ -12,11 +11,11 @@
 -type reading() :: #{
     granted := non_neg_integer(),
     refused := non_neg_integer(),
-    %% Answered, by a dyno or because of it; the permits of all others that were granted came back by a death.
+    %% Answered by a dyno or by the router. The VM released the permits of the other granted requests after a death.
     ended := non_neg_integer(),
-    %% Those of them that no dyno has answered in full.
+    %% The part of `ended' without a complete answer of a dyno.
     failed := non_neg_integer(),
-    %% How many acquires took how long.
+    %% Histogram of acquire times.
     times := [{Below_ns :: pos_integer(), Acquires :: pos_integer()}]
 }.
 
@@ -24,8 +23,8 @@
 -define(REFUSED, 2).
 -define(ENDED, 3).
 -define(FAILED, 4).
-%% Times are counted in classes: each power of two is divided into eight, so that a class is known to one part in eight
-%% of its time. Up to 2^40 ns, which are 18 minutes.
+%% Times are counted in classes. Each power of two has eight classes, so the width of a class is at most 1/8 of its
+%% time. The range ends at 2^40 ns (18 minutes).
 -define(FIRST_CLASS, 5).
 -define(POWERS, 40).
 -define(LAST_CLASS, (?FIRST_CLASS + 8 * (?POWERS - 2) - 1)).
@@ -34,7 +33,7 @@
 new() ->
     counters:new(?LAST_CLASS, [write_concurrency]).
 
-%% Took_ns: what the acquire took.
+%% Took_ns: duration of the acquire.
 -spec granted(stats(), non_neg_integer()) -> ok.
 granted(Stats, Took_ns) ->
     counters:add(Stats, ?GRANTED, 1),
@@ -55,7 +54,7 @@ failed(Stats) ->
 
 -spec read(stats()) -> reading().
 read(Stats) ->
-    %% Granted last: so that no more have ended than were granted.
+    %% `granted' is read last, so that `ended' is never greater.
     Ended = counters:get(Stats, ?ENDED),
     #{
         ended => Ended,
@@ -68,14 +67,14 @@ read(Stats) ->
         granted => counters:get(Stats, ?GRANTED)
     }.
 
-%% What has come since an earlier reading.
+%% The difference to an earlier reading.
 -spec since(reading(), reading()) -> reading().
 since(#{times := Before} = Earlier, #{times := Now} = Later) ->
     Times = [{Below, Acquires - proplists:get_value(Below, Before, 0)} || {Below, Acquires} <- Now],
     Counts = maps:map(fun(Name, Count) -> Count - maps:get(Name, Earlier) end, maps:remove(times, Later)),
     Counts#{times => [Time || {_, Acquires} = Time <- Times, Acquires > 0]}.
 
-%% A time that so many of a thousand acquires stay below; 0 if there are none.
+%% The upper bound of the class at this quantile; 0 if there are no times.
 -spec quantile(reading(), 1..1000) -> non_neg_integer().
 quantile(#{times := Times}, Thousandths) ->
     All = lists:sum([Acquires || {_, Acquires} <- Times]),
@@ -85,7 +84,7 @@ quantile([{Below, Acquires} | _], Rank, Before) when Before + Acquires >= Rank -
 quantile([{_, Acquires} | Rest], Rank, Before) -> quantile(Rest, Rank, Before + Acquires);
 quantile([], _, _) -> 0.
 
-%% Times below 8 ns have a class each; others one by their highest bit and the three that follow.
+%% Each time below 8 ns has its own class. The class of other times is their highest bit and the next three.
 class(Time_ns) when Time_ns < 8 ->
     ?FIRST_CLASS + Time_ns;
 class(Time_ns) ->

@@ -1,34 +1,33 @@
-%% What a client gets of a dyno's answer, and that its connection goes on with the next request afterwards.
+%% Tests how a dyno's answer reaches the client, and that the connection stays usable afterwards.
 -module(router_answers_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% Of one connection: some may fall between the end of the watch and that of the answer.
+%% Requests over one connection. Some may arrive between the end of the watch and the end of the answer.
 -define(IN_A_ROW, 500).
 
 answer_test_() ->
-    router_test_stage:tests([
-        {"status and headers pass, repeated cookies too", fun headers/0},
-        {"headers about the dyno's connection do not pass", fun hop_by_hop/0},
-        {"whoever says that the length is about the connection does not get rid of it", fun connection_length/0},
-        {"a body with a length passes, in whatever pieces it comes", fun lengths/0},
-        {"what goes beyond the length does not", fun beyond/0},
-        {"a body without a length passes in chunks", fun chunked/0},
-        {"to clients that know no chunks it ends with the connection", fun closed/0},
-        {"what has no body passes without one", fun no_body/0},
-        {"a body of 5 MB passes", fun five_megabytes/0},
-        {"and to a plain client", fun plain_client/0},
-        {"a streamed body passes as it comes", fun streamed/0},
-        {"500 requests in a row over one connection", fun in_a_row/0},
-        {"a connection is closed when its client asks for that", fun client_closes/0},
-        {"a dyno may leave out the reason of its status, and may end lines as it likes", fun terse/0}
+    router_test_setup:tests([
+        {"status and headers are passed on, including repeated cookies", fun headers/0},
+        {"headers about the dyno's connection are removed", fun hop_by_hop/0},
+        {"Content-Length listed in Connection is kept", fun connection_length/0},
+        {"a body with a length is passed on, in any pieces", fun lengths/0},
+        {"data beyond the length is dropped", fun beyond/0},
+        {"a body without a length is passed on in chunks", fun chunked/0},
+        {"an HTTP/1.0 client gets a body without a length until the connection closes", fun closed/0},
+        {"an answer without a body is passed on without one", fun no_body/0},
+        {"a body of 5 MB is passed on", fun five_megabytes/0},
+        {"a body of 5 MB is passed on to OTP's client", fun plain_client/0},
+        {"a streamed body is passed on as it arrives", fun streamed/0},
+        {"500 requests in a row over one connection succeed", fun in_a_row/0},
+        {"a connection is closed when its client asks for it", fun client_closes/0},
+        {"a status without a reason and lines that end with LF are accepted", fun terse/0}
     ]).
 
 put_app() ->
     router:put(<<"shop">>, 1, [router_test_dyno:start()]).
 
-%% What comes of such a request and such an answer, whose pieces are sent one after the other, each when the one before
-%% it has gone.
+%% Sends a request, answers it with these pieces one after the other, and returns what the client receives.
 answered(Socket, Method, Pieces) ->
     ok = router_test_client:send(Socket, [atom_to_list(Method), " / HTTP/1.1\r\nHost: shop\r\n\r\n"]),
     {Connection, _} = router_test_dyno:request(),
@@ -168,7 +167,7 @@ five_megabytes() ->
             ok = router_test_client:get(Socket, "/"),
             {Connection, _} = router_test_dyno:request(),
             ok = router_test_dyno:answer_later(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n", Body]),
-            %% Not shown when it fails: it is long.
+            %% Without ?assertEqual, which would print the long body.
             #{ends := Ends, body := Passed} = router_test_client:answer(Socket),
             ?assert(Passed =:= Body)
         end
@@ -204,13 +203,13 @@ streamed() ->
              || Piece <- ["first", "second"]
             ],
             ok = router_test_dyno:close(Connection),
-            %% The next request finds room.
+            %% The permits are released, so the next request is admitted.
             test_await:permits(0)
         end
      || Length <- ["", "Content-Length: 11\r\n"]
     ].
 
-%% Reads until this has come.
+%% Reads until the piece has arrived.
 until(Socket, Piece, Before) ->
     case binary:match(Before, list_to_binary(Piece)) of
         nomatch ->

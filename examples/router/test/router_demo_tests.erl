@@ -1,20 +1,20 @@
-%% The demo as a whole, shorter: real sockets, real load, kills, hang-ups and a crash; and that it would tell if a
-%% promise were broken.
+%% Runs a shorter demo with real sockets, load, kills, disconnects and a crash, and checks that it reports a broken
+%% promise.
 -module(router_demo_tests).
 
-%% For the VM that the demo ends.
+%% Called in the VM that the demo stops.
 -export([short/0, tamper/0]).
 
 -include_lib("eunit/include/eunit.hrl").
 
 demo_test_() ->
     {setup, fun start/0, fun stop/1, [
-        {"keeps every promise", {timeout, 60, fun keeps/0}},
-        {"tells when the limit is not kept", {timeout, 60, fun tells/0}},
-        {"ends its load with itself", {timeout, 60, fun ends_load/0}}
+        {"the demo keeps every promise", {timeout, 60, fun keeps_promises/0}},
+        {"the demo reports a router that exceeds the limit", {timeout, 60, fun reports_violations/0}},
+        {"the load stops when its owner dies", {timeout, 60, fun ends_load/0}}
     ]}.
 
-%% As `make demo' runs it, in a VM of its own.
+%% The exit status, in a separate VM as with `make demo'.
 status_test_() ->
     {timeout, 60, fun status/0}.
 
@@ -31,11 +31,11 @@ stop({Level, Started}) ->
     ok = application:unload(router),
     ok = logger:set_primary_config(level, Level).
 
-%% A sixth of the demo's times, and less of a load.
+%% An eighth of the demo's duration, with less load.
 scenario() ->
     #{
         apps => [{<<"shop">>, 3, 24}, {<<"blog">>, 2, 4}],
-        all_ms => 4000,
+        total_ms => 4000,
         events => [
             {0, {dynos, <<"blog">>, 2}},
             {0, {dynos, <<"shop">>, 1}},
@@ -45,13 +45,13 @@ scenario() ->
             {2500, crash},
             {3000, {dynos, <<"shop">>, 2}}
         ],
-        manners => #{work_ms => 10, reset_one_of => 20},
+        behavior => #{work_ms => 10, reset_one_of => 20},
         kill_every_ms => 20
     }.
 
-keeps() ->
-    {Verdict, Said} = router_demo_listener:listen(fun() -> router_demo:run(scenario(), lines) end),
-    #{broken := Broken, phases := Phases, served := Served, reset := Reset, hung_up := HungUp} = Verdict,
+keeps_promises() ->
+    {Verdict, Output} = router_demo_output:capture(fun() -> router_demo:run(scenario(), lines) end),
+    #{broken := Broken, phases := Phases, served := Served, reset := Reset, disconnected := Disconnected} = Verdict,
     #{killed := Killed, at_the_end := #{given_back := GivenBack, refused := #{<<"shop">> := Refused}}} = Verdict,
     ?assertEqual([], Broken),
     ?assertMatch(
@@ -60,36 +60,36 @@ keeps() ->
         ],
         [{Host, Dynos, Dynos * MaxPer} || #{host := Host, dynos := Dynos, max_per := MaxPer} <- Phases]
     ),
-    %% More ask than are admitted, so all places are taken at some time.
+    %% There are more clients than permits, so the capacity is used completely at some time.
     #{highest := 3} = lists:nth(2, Phases),
     ?assert(lists:all(fun(#{highest := H, dynos := D, max_per := M}) -> H > 0 andalso H =< D * M end, Phases)),
-    ?assert(lists:all(fun(Number) -> Number > 0 end, [Served, Reset, HungUp, Killed, GivenBack, Refused])),
+    ?assert(lists:all(fun(Number) -> Number > 0 end, [Served, Reset, Disconnected, Killed, GivenBack, Refused])),
     [
-        ?assertNotEqual(nomatch, string:find(Said, Expected))
-     || Expected <- ["granted/s", "shop: 1 -> 3 dynos", "shop: 6 -> 2 dynos", "the manager is killed with "]
+        ?assertNotEqual(nomatch, string:find(Output, Expected))
+     || Expected <- ["granted/s", "shop: 1 -> 3 dynos", "shop: 6 -> 2 dynos", "the manager is killed while "]
     ],
-    ?assertMatch({match, _}, re:run(Said, "(shop|blog) +[0-9] \\[[1-3]")),
-    ?assertEqual(nomatch, string:find(Said, "\e")).
+    ?assertMatch({match, _}, re:run(Output, "(shop|blog) +[0-9] \\[[1-3]")),
+    ?assertEqual(nomatch, string:find(Output, "\e")).
 
-%% Of which nothing is changed.
+%% A scenario without changes after the start.
 short() ->
     #{events := Events} = Scenario = scenario(),
-    Scenario#{all_ms := 2000, events := [Event || {At, _} = Event <- Events, At =:= 0]}.
+    Scenario#{total_ms := 2000, events := [Event || {At, _} = Event <- Events, At =:= 0]}.
 
-%% Lets the router admit more than the dynos are said to bear, as soon as it knows of them.
+%% Raises the limit in the router without a record of it, as soon as the router knows the app.
 tamper() ->
     case ets:whereis(router_apps) =/= undefined andalso router_apps:find(<<"shop">>) of
         {ok, #{max_per := 3, dynos := Dynos}} -> router:put(<<"shop">>, 5, Dynos);
         _ -> erlang:yield(), tamper()
     end.
 
-tells() ->
+reports_violations() ->
     Tamperer = spawn_link(fun tamper/0),
-    {#{broken := Broken}, _Said} = router_demo_listener:listen(fun() -> router_demo:run(short(), lines) end),
+    {#{broken := Broken}, _Output} = router_demo_output:capture(fun() -> router_demo:run(short(), lines) end),
     ?assertNot(is_process_alive(Tamperer)),
     [
         ?assertMatch([_], [Promise || Promise <- Broken, string:find(Promise, Expected) =/= nomatch])
-     || Expected <- ["on a dyno that bears 3", "admitted to 5 instead of 3"]
+     || Expected <- ["on a dyno with a limit of 3", "admitted with capacity 5 instead of 3"]
     ].
 
 status() ->
@@ -100,7 +100,7 @@ status() ->
     ),
     ?assertMatch({1, "BROKEN  " ++ _}, {BrokenStatus, lists:last(Broken)}).
 
-%% The status of a VM that evaluates this, and the lines that it has written.
+%% Returns the exit status and the output lines of a VM that evaluates the expression.
 presented(Expression) ->
     Paths = [filename:dirname(code:which(Module)) || Module <- [router, router_demo_tests, canal_lock]],
     Port = open_port({spawn_executable, filename:join([code:root_dir(), "bin", "erl"])}, [
@@ -114,12 +114,12 @@ presented(Port, Output) ->
         {Port, {exit_status, Status}} -> {Status, string:lexemes(Output, "\n")}
     end.
 
-%% wrk would go on for a minute.
+%% wrk would run for a minute.
 ends_load() ->
-    Book = router_demo_book:new(),
-    Dyno = router_demo_dyno:start(<<"shop">>, Book, #{work_ms => 1, reset_one_of => never}),
+    Log = router_demo_log:new(),
+    Dyno = router_demo_dyno:start(<<"shop">>, Log, #{work_ms => 1, reset_one_of => never}),
     ok = router:put(<<"shop">>, 1, [router_demo_dyno:address(Dyno)]),
-    Sockets = fun() -> mochiweb_socket_server:get(router_door, active_sockets) end,
+    Sockets = fun() -> mochiweb_socket_server:get(router_listener, active_sockets) end,
     {Owner, Monitor} = spawn_monitor(fun() ->
         _ = router_demo_load:start(<<"shop">>, router:port(), 4, 60),
         receive
@@ -134,4 +134,4 @@ ends_load() ->
     ok = test_await:value(0, Sockets),
     ok = router_demo_dyno:stop(Dyno),
     ok = router:delete(<<"shop">>),
-    ok = router_demo_book:delete(Book).
+    ok = router_demo_log:delete(Log).

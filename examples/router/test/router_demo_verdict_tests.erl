@@ -1,35 +1,35 @@
-%% The verdict of the demo, on records made up for it: that it finds what is wrong, and nothing where all is right.
+%% Tests the verdict of the demo on synthetic records: it reports violations, and only those.
 -module(router_demo_verdict_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% Of two dynos with one place each.
+%% Two dynos with a limit of one.
 nothing_wrong_test() ->
     Verdict = judge([request(1, a, 10, 20), request(2, b, 15, 30), request(3, a, 20, 25)], [scaling(0, 2)]),
     ?assertMatch(#{broken := [], served := 3, killed := 0, after_kill_ns := 0}, Verdict),
-    ?assertMatch([#{highest := 2, highest_on_one := 1, at_first := 0, above_ns := 0, late := 0}], phases(Verdict)).
+    ?assertMatch([#{highest := 2, highest_on_one := 1, at_start := 0, above_ns := 0, late := 0}], phases(Verdict)).
 
 too_many_together_test() ->
     Requests = [request(1, a, 10, 20), request(2, b, 10, 20), request(3, c, 12, 20), request(4, d, 13, 20)],
     ?assertEqual(["shop: 3 requests together instead of 2 (2 times)"], broken(Requests, [scaling(0, 2)])).
 
-%% What has ended at a time is not borne by what begins then, whatever order they were noted in.
+%% A request that starts when another one ends does not overlap with it, in any order of the log.
 handed_on_at_one_time_test() ->
     ?assertEqual([], broken([request(2, a, 20, 30), request(1, a, 10, 20)], [scaling(0, 1)])),
     ?assertMatch([_ | _], broken([request(2, a, 19, 30), request(1, a, 10, 20)], [scaling(0, 1)])).
 
 too_many_on_one_test() ->
     ?assertEqual(
-        ["shop: 2 requests on a dyno that bears 1 (1 times)"],
+        ["shop: 2 requests on a dyno with a limit of 1 (1 times)"],
         broken([request(1, a, 10, 20), request(2, a, 12, 20)], [scaling(0, 2)])
     ).
 
-%% Until its process is killed a request counts, and not after; of what begins later, it was never borne.
+%% A request counts until its process is killed. A request that starts after the kill never counts.
 killed_test() ->
     Requests = [request(1, a, 10, 40), request(2, a, 20, 30)],
     ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 20})),
     ?assertMatch([_ | _], broken(Requests, [scaling(0, 1)], #{"1" => 21})),
-    %% When it begins, or before; and long after it has ended.
+    %% Kills at or before its start, and after its end.
     ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 10})),
     ?assertEqual([], broken(Requests, [scaling(0, 1)], #{"1" => 5})),
     ?assertEqual([], broken([request(1, a, 10, 15), request(2, a, 20, 30)], [scaling(0, 1)], #{"1" => 25})),
@@ -40,42 +40,42 @@ shrunk_test() ->
     Scalings = [scaling(0, 3), scaling(20, 1)],
     Right = judge([request(1, 4, a, 40, 50) | Before], Scalings),
     ?assertMatch(#{broken := []}, Right),
-    ?assertMatch([#{above_ns := 0}, #{at_first := 3, highest := 1, above_ns := 20}], phases(Right)),
-    %% It grows again while it is above what it should be, though by one only.
+    ?assertMatch([#{above_ns := 0}, #{at_start := 3, highest := 1, above_ns := 20}], phases(Right)),
+    %% A request starts while the app is above its new capacity.
     Wrong = judge([request(1, 4, d, 35, 50) | Before], Scalings),
     ?assertMatch(#{broken := ["shop: 3 requests together instead of 1 (1 times)"]}, Wrong).
 
-%% At its capacity it is not above it.
+%% An app exactly at its new capacity is not above it.
 full_and_shrunk_test() ->
     Verdict = judge([request(1, a, 10, 40), request(2, b, 50, 60)], [scaling(0, 2), scaling(20, 1)]),
-    ?assertMatch([_, #{at_first := 1, above_ns := 0}], phases(Verdict)),
+    ?assertMatch([_, #{at_start := 1, above_ns := 0}], phases(Verdict)),
     Requests = [request(1, a, 10, 40), request(2, b, 10, 30), request(3, c, 45, 50)],
     ?assertMatch([_, #{above_ns := 10}], phases(judge(Requests, [scaling(0, 2), scaling(20, 1)]))).
 
 never_came_down_test() ->
     Verdict = judge([request(1, a, 10, 90), request(2, b, 10, 90)], [scaling(0, 2), scaling(20, 1), scaling(80, 2)]),
-    ?assertMatch([_, #{at_first := 2, above_ns := never, begun := 0}, _], phases(Verdict)),
-    ?assertMatch([_ | _], [Line || Line <- lines(Verdict), string:find(Line, "not to its end") =/= nomatch]).
+    ?assertMatch([_, #{at_start := 2, above_ns := never, begun := 0}, _], phases(Verdict)),
+    ?assertMatch([_ | _], [Line || Line <- lines(Verdict), string:find(Line, "still above capacity") =/= nomatch]).
 
-%% It has found two dynos, and begins when there is one already: beside the one that knows of that.
+%% A request admitted with two dynos starts when there is one, in addition to a request admitted with one.
 late_test() ->
     Requests = [request(2, 1, a, 10, 15), request(1, 2, a, 21, 50), request(2, 3, b, 25, 40)],
     Verdict = judge(Requests, [scaling(0, 2), scaling(20, 1)]),
     ?assertMatch(#{broken := []}, Verdict),
     ?assertMatch([#{late := 0}, #{late := 1, highest := 1}], phases(Verdict)),
     ?assertMatch([_, _], [Line || Line <- lines(Verdict), string:find(Line, "late") =/= nomatch]),
-    %% One that knows of it is not admitted beside two late ones, but for the place that is left.
+    %% A request with the new capacity is admitted beside two late ones, but a second one is not.
     Full = [request(2, 1, a, 10, 15), request(2, 2, a, 21, 50), request(1, 3, c, 25, 40), request(1, 4, d, 26, 40)],
     ?assertEqual(
         ["shop: 2 requests together instead of 1 (1 times)"], broken(Full, [scaling(0, 2), scaling(20, 1)])
     ),
-    %% And a late one finds no more than either capacity admits.
+    %% A late request finds no more than the larger of both capacities.
     Late = [request(2, 1, a, 10, 30), request(2, 2, b, 10, 30), request(2, 3, c, 25, 40)],
     ?assertEqual(
         ["shop: 3 requests together instead of 2 (1 times)"], broken(Late ++ last(), [scaling(0, 2), scaling(20, 1)])
     ).
 
-%% What it begins beside has come with the growth.
+%% The other requests started after the app grew.
 late_in_growth_test() ->
     Two = [request(1, 1, a, 10, 15), request(2, 2, b, 21, 40)],
     ?assertEqual([], broken([request(1, 3, a, 25, 40) | Two], [scaling(0, 1), scaling(20, 2)])),
@@ -85,11 +85,11 @@ late_in_growth_test() ->
         broken([request(1, 3, a, 25, 40) | Three], [scaling(0, 1), scaling(20, 2)])
     ).
 
-%% By the next scaling it is one like any other, and when it has ended it leaves its place to none.
+%% After the next scaling a late request counts as any other. When it ends, no other request may use its exception.
 late_is_over_test() ->
     Shrinks = [scaling(0, 3), scaling(20, 2), scaling(30, 1)],
     Requests = [request(3, 1, a, 10, 15), request(3, 2, a, 21, 50), request(2, 3, b, 25, 26)],
-    ?assertMatch([_, _, #{at_first := 1, late := 0}], phases(judge(Requests ++ last(), Shrinks))),
+    ?assertMatch([_, _, #{at_start := 1, late := 0}], phases(judge(Requests ++ last(), Shrinks))),
     ?assertEqual(
         ["shop: 2 requests together instead of 1 (1 times)"], broken([request(1, 4, c, 40, 45) | Requests], Shrinks)
     ),
@@ -97,9 +97,9 @@ late_is_over_test() ->
     ?assertEqual(
         ["shop: 2 requests together instead of 1 (1 times)"], broken(Ended, [scaling(0, 2), scaling(20, 1)])
     ),
-    %% Nor does it know of a capacity before the last.
+    %% A request may only be late by one scaling.
     ?assertEqual(
-        ["shop: a request admitted to 3 instead of 1 (1 times)"],
+        ["shop: a request admitted with capacity 3 instead of 1 (1 times)"],
         broken([request(3, 5, c, 61, 62) | Requests] ++ last(), [scaling(0, 3), scaling(20, 2), scaling(51, 1)])
     ).
 
@@ -112,14 +112,15 @@ not_scaled_test() ->
     Seconds = 3000000000,
     ?assertEqual([], broken([First, request(2, 2, a, 30 + Seconds, 40 + Seconds)], Scalings)),
     ?assertEqual(
-        ["shop: a request admitted to 2 instead of 1 (1 times)"],
+        ["shop: a request admitted with capacity 2 instead of 1 (1 times)"],
         broken([First, request(2, 2, a, 31 + Seconds, 40 + Seconds)], Scalings)
     ),
     ?assertEqual(
-        ["shop: a request admitted to 7 instead of 1 (1 times)"], broken([First, request(7, 2, a, 40, 50)], Scalings)
+        ["shop: a request admitted with capacity 7 instead of 1 (1 times)"],
+        broken([First, request(7, 2, a, 40, 50)], Scalings)
     ).
 
-%% Apps are judged each for itself.
+%% Each app is judged separately.
 apps_test() ->
     Others = [(request(1, 7, a, 10, 20))#{host := <<"blog">>}, (request(1, 8, b, 12, 20))#{host := <<"blog">>}],
     Scalings = [scaling(0, 2), (scaling(0, 1))#{host := <<"blog">>}],
@@ -128,7 +129,7 @@ apps_test() ->
         broken([request(1, a, 10, 20), request(2, b, 10, 20) | Others], Scalings)
     ).
 
-unasked_test() ->
+phase_without_requests_test() ->
     ?assertEqual(
         ["shop: no request while it had 1 dynos"],
         broken([request(2, 1, a, 10, 15)], [scaling(0, 2), scaling(20, 1)])
@@ -143,23 +144,23 @@ left_over_test_() ->
         ]
     ] ++ [?_assertMatch(#{broken := []}, judge_at_the_end(#{}))].
 
-%% Many refusals, though never half of the places were taken; a hundred are many.
-unfilled_test() ->
+%% At least 100 refusals in a phase require that half of the capacity was in use.
+underused_test() ->
     Requests = [request(1, a, 10, 20), request(2, b, 30, 40)],
     ?assertMatch(
-        #{broken := ["shop: 100 refused, with never more than 1 of 3 there"]},
+        #{broken := ["shop: 100 refused, although at most 1 of 3 were in use"]},
         judge_refused(Requests, [scaling(0, 3)], 100)
     ),
     ?assertMatch(#{broken := []}, judge_refused(Requests, [scaling(0, 3)], 99)),
     ?assertMatch(#{broken := []}, judge_refused(Requests, [scaling(0, 2)], 100)),
     ?assertMatch(#{broken := []}, judge_refused([request(3, c, 12, 20) | Requests], [scaling(0, 3)], 100)),
-    %% Each phase by what was refused in it.
+    %% Each phase counts its own refusals.
     Scalings = [scaling(0, 1), (scaling(25, 3))#{refused := 500}],
     ?assertMatch(
         #{broken := [], phases := [#{refused := 500}, #{refused := 99}]}, judge_refused(Requests, Scalings, 599)
     ),
     ?assertMatch(#{broken := [_]}, judge_refused(Requests, Scalings, 600)),
-    %% Full at first is full.
+    %% Full use at the start of the phase is enough.
     Shrunk = [request(N, N, 10, 40) || N <- [1, 2, 3]] ++ [request(4, d, 41, 42)],
     ?assertMatch(#{broken := []}, judge_refused(Shrunk, [scaling(0, 4), (scaling(25, 3))#{refused := 0}], 100)).
 
@@ -168,16 +169,16 @@ judge_refused(Requests, Scalings, Refused) ->
     AtTheEnd = (at_the_end())#{refused := #{<<"shop">> => Refused}},
     router_demo_verdict:judge(#{requests => Known, scalings => Scalings, kills => #{}}, AtTheEnd).
 
-untold_test() ->
+slow_after_kill_test() ->
     Seconds = 5000000000,
     Requests = fun(Ended) -> [request(1, a, 10, Ended), request(2, a, 20, 30)] end,
     ?assertEqual([], broken(Requests(20 + Seconds), [scaling(0, 1)], #{"1" => 20})),
     ?assertEqual(
-        ["a dyno at work for 5.0 s after its request was killed"],
+        ["a dyno worked for 5.0 s after its request was killed"],
         broken(Requests(21 + Seconds), [scaling(0, 1)], #{"1" => 20})
     ).
 
-%% Nobody is admitted, and nobody has to be.
+%% With no dynos no request may be admitted.
 no_dynos_test() ->
     Requests = [request(1, a, 10, 20)],
     ?assertEqual([], broken(Requests, [scaling(0, 1), scaling(30, 0)])),
@@ -217,7 +218,7 @@ judge(Requests, Scalings, Kills) ->
     Known = [with_capacity(Request, Scalings) || Request <- Requests],
     router_demo_verdict:judge(#{requests => Known, scalings => Scalings, kills => Kills}, at_the_end()).
 
-%% Who is not said to be late has found the last scaling before it.
+%% The capacity of a request without an explicit one is that of the last scaling before its start.
 with_capacity(#{capacity := known, host := Host, begun_ns := Begun} = Request, Scalings) ->
     Found = [Dynos || #{host := H, at_ns := At, dynos := Dynos} <- Scalings, H =:= Host, At =< Begun],
     Request#{capacity := lists:last(Found)};
@@ -233,7 +234,7 @@ request(Capacity, Number, Dyno, Begun_ns, Ended_ns) ->
         begun_ns => Begun_ns, ended_ns => Ended_ns, how => answered
     }.
 
-%% Each dyno bears one.
+%% The limit of each dyno is one.
 scaling(At_ns, Dynos) ->
     #{host => <<"shop">>, at_ns => At_ns, max_per => 1, dynos => Dynos, refused => 0}.
 

@@ -1,4 +1,4 @@
-%% Dynos that fail: the client hears of it, or sees a connection that is cut; the permits come back, and nothing
+%% Tests failures of dynos: the client gets an error or a closed connection, the permits are released, and nothing
 %% crashes.
 -module(router_failures_tests).
 
@@ -7,19 +7,19 @@
 -define(SOON_MS, 500).
 
 failure_test_() ->
-    router_test_stage:tests([
-        {"a dyno that closes before its head is whole", fun() -> no_head(fun router_test_dyno:close/1) end},
-        {"a dyno that resets the connection before that", fun() -> no_head(fun router_test_dyno:reset/1) end},
-        {"a dyno that closes before its body is whole", fun closes_in_the_body/0},
-        {"a dyno that resets the connection in the body", fun resets_in_the_body/0},
-        {"a dyno that refuses the connection", fun refuses/0},
-        {"what is no answer", fun rubbish/0},
-        {"lengths that are none, and codings that were not asked for", fun framing/0},
-        {"lines that would be other headers to somebody", fun unsound_headers/0},
-        {"heads without an end", fun long_heads/0},
-        {"a dyno that does not answer in time", fun silent/0},
-        {"a dyno that begins and does not go on", fun half_silent/0},
-        {"a dyno that does not read the request", fun does_not_read/0}
+    router_test_setup:tests([
+        {"a dyno closes before its head is complete: 502", fun() -> no_head(fun router_test_dyno:close/1) end},
+        {"a dyno resets before its head is complete: 502", fun() -> no_head(fun router_test_dyno:reset/1) end},
+        {"a dyno closes before its body is complete: the answer is cut", fun closes_in_the_body/0},
+        {"a dyno resets in the body: the answer is cut", fun resets_in_the_body/0},
+        {"a dyno refuses the connection: 502", fun refuses/0},
+        {"an answer that is not HTTP: 502", fun not_http/0},
+        {"invalid lengths and unrequested codings: 502", fun framing/0},
+        {"ambiguous header lines: 502", fun unsound_headers/0},
+        {"a head beyond the limits: 502", fun long_heads/0},
+        {"a dyno does not answer in time: 504", fun silent/0},
+        {"a dyno does not complete its answer in time: the answer is cut", fun half_silent/0},
+        {"a dyno does not read the request: 504", fun does_not_read/0}
     ]).
 
 put_app(Dyno) ->
@@ -30,35 +30,35 @@ open(Socket) ->
     {Connection, _} = router_test_dyno:request(),
     Connection.
 
-%% Of an answer of the router's own. The connection goes on.
+%% Expects an answer of the router itself.
 failed(Socket) ->
     failed(Socket, {502, <<"dyno-failed">>}).
 
 failed(Socket, Expected) ->
     #{status := Status, headers := Headers} = router_test_client:answer(Socket),
     ?assertEqual(Expected, {Status, proplists:get_value(<<"x-router-reason">>, Headers)}),
-    router_test_stage:held(0).
+    router_test_setup:await_held(0).
 
-goes_on(Socket) ->
+still_usable(Socket) ->
     ok = router_test_dyno:answer(open(Socket), "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
     ?assertMatch(#{status := 200, body := <<"ok">>}, router_test_client:answer(Socket)),
-    router_test_stage:held(0).
+    router_test_setup:await_held(0).
 
-%% These heads are all answered with a failure; and are not followed by anything.
+%% Each of these heads leads to 502, and the connection stays usable.
 all_fail(Heads) ->
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect(),
     [
         begin
             Connection = open(Socket),
-            %% May fail: the router goes as soon as it has seen enough.
+            %% May fail, because the router closes as soon as the head is invalid.
             _ = router_test_dyno:send(Connection, Head),
             failed(Socket),
             ok = router_test_dyno:ended(Connection)
         end
      || Head <- Heads
     ],
-    goes_on(Socket).
+    still_usable(Socket).
 
 no_head(End) ->
     ok = put_app(router_test_dyno:start()),
@@ -72,7 +72,7 @@ no_head(End) ->
         end
      || Bytes <- ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A"]
     ],
-    goes_on(Socket).
+    still_usable(Socket).
 
 closes_in_the_body() ->
     cut("Content-Length: 100\r\n", fun router_test_dyno:close/1).
@@ -86,18 +86,18 @@ cut(Length, End) ->
     Socket = router_test_client:connect(),
     Connection = open(Socket),
     ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\nabc"]),
-    %% A reset may overtake what has not been passed on yet.
+    %% Waits for the head, because a reset could overtake it.
     {ok, Head} = gen_tcp:recv(Socket, 0, 10000),
     ok = End(Connection),
     Rest = router_test_client:rest(Socket),
     ?assertMatch(<<"HTTP/1.1 200", _/binary>>, Head),
-    %% Not by the last chunk.
+    %% The answer must not end with the last chunk.
     ?assertEqual(nomatch, binary:match(<<Head/binary, Rest/binary>>, <<"\r\n0\r\n\r\n">>)),
-    router_test_stage:held(0),
-    goes_on(router_test_client:connect()).
+    router_test_setup:await_held(0),
+    still_usable(router_test_client:connect()).
 
 refuses() ->
-    ok = put_app(router_test_dyno:nobody()),
+    ok = put_app(router_test_dyno:refusing()),
     Socket = router_test_client:connect(),
     [
         begin
@@ -107,7 +107,7 @@ refuses() ->
      || _ <- [1, 2, 3]
     ].
 
-rubbish() ->
+not_http() ->
     all_fail([
         "rubbish\r\n\r\n",
         "\r\n\r\n",
@@ -133,12 +133,12 @@ framing() ->
             "Transfer-Encoding: identity"
         ]
     ]),
-    %% Of what has no body, too: there it tells how long that would be.
+    %% Also for HEAD, where the length describes a body that is not sent.
     Socket = router_test_client:request("HEAD / HTTP/1.1\r\nHost: shop\r\n\r\n"),
     {Connection, _} = router_test_dyno:request(),
     ok = router_test_dyno:answer(Connection, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
     ?assertMatch(#{status := 502}, router_test_client:answer(Socket, 'HEAD')),
-    router_test_stage:held(0).
+    router_test_setup:await_held(0).
 
 unsound_headers() ->
     all_fail([
@@ -164,7 +164,7 @@ long_heads() ->
 silent() ->
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect(),
-    ok = router_test_stage:answer_ms(?SOON_MS),
+    ok = router_test_setup:answer_ms(?SOON_MS),
     [
         begin
             Connection = open(Socket),
@@ -174,29 +174,29 @@ silent() ->
         end
      || Bytes <- ["", "HTTP/1.1 200 OK\r\nX-"]
     ],
-    ok = router_test_stage:answer_ms(20000),
-    goes_on(Socket).
+    ok = router_test_setup:answer_ms(20000),
+    still_usable(Socket).
 
 half_silent() ->
     ok = put_app(router_test_dyno:start()),
     [
         begin
-            ok = router_test_stage:answer_ms(?SOON_MS),
+            ok = router_test_setup:answer_ms(?SOON_MS),
             Socket = router_test_client:connect(),
             Connection = open(Socket),
             ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\nabc"]),
             ?assertMatch(#{status := 200, ends := cut}, router_test_client:answer(Socket)),
             ok = router_test_dyno:ended(Connection),
-            router_test_stage:held(0),
-            ok = router_test_stage:answer_ms(20000),
-            goes_on(router_test_client:connect())
+            router_test_setup:await_held(0),
+            ok = router_test_setup:answer_ms(20000),
+            still_usable(router_test_client:connect())
         end
      || Length <- ["", "Content-Length: 100\r\n"]
     ].
 
-%% Of whose longest body not all fits into what the systems keep between them.
+%% The longest body does not fit into the socket buffers.
 does_not_read() ->
-    ok = router_test_stage:answer_ms(?SOON_MS),
+    ok = router_test_setup:answer_ms(?SOON_MS),
     {ok, Listener} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {recbuf, 4096}]),
     {ok, Port} = inet:port(Listener),
     ok = put_app({{127, 0, 0, 1}, Port}),

@@ -1,28 +1,28 @@
-%% Clients that hang up or do not take what they asked for, dynos that do not end, and requests whose process is killed:
-%% when the permits come back, and when not.
+%% Tests when the permits are released if a client disconnects or does not read, a dyno does not end, or the process of
+%% a request is killed.
 -module(router_hangup_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -define(SOON_MS, 500).
 -define(FLOODS, 8).
-%% In which a dyno that is given up after that, though it goes on sending, is given up on a busy machine, too.
+%% Time in which the router must give up a dyno that continues to send, also on a busy machine.
 -define(MUCH_LATER_MS, 2000).
 
 hangup_test_() ->
-    router_test_stage:tests([
-        {"a client hangs up: the dyno is told, and has its place until it has closed", fun waits_for_the_dyno/0},
-        {"the same in the middle of a body", fun in_the_body/0},
-        {"the same by a client that has sent more than its request", fun ahead/0},
-        {"the same by a reset", fun by_a_reset/0},
-        {"who closes only the sending half has hung up", fun half_closed/0},
-        {"a dyno that does not close is given up in time", fun never_closes/0},
-        {"one that goes on sending, too", fun floods_nobody/0},
-        {"a client that takes nothing is given up in time", fun takes_nothing/0},
-        {"a client that is slow to take the last piece keeps nobody out", fun slow_to_take/0},
-        {"a client that goes while the router waits for it to read", fun goes_while_blocked/0},
-        {"an answer without an end is cut off in time", fun endless/0},
-        {"a killed process gives back what it held, and ends both connections", fun killed/0}
+    router_test_setup:tests([
+        {"a client disconnects: the permits are held until the dyno has closed", fun waits_for_the_dyno/0},
+        {"a client disconnects in the body: the permits are held until the dyno has closed", fun in_the_body/0},
+        {"a client disconnects after it has sent excess data: the same", fun excess_data/0},
+        {"a client resets the connection: the same", fun by_a_reset/0},
+        {"a client that closes its sending half counts as disconnected", fun half_closed/0},
+        {"a client disconnects and the dyno does not close: released after the timeout", fun never_closes/0},
+        {"a client disconnects and the dyno keeps sending: released after the timeout", fun flood_after_disconnect/0},
+        {"a client that does not read is given up after the timeout", fun client_does_not_read/0},
+        {"a client that is slow to read the last piece does not hold a permit", fun slow_to_take/0},
+        {"a client disconnects while the router waits to send", fun disconnects_while_blocked/0},
+        {"an endless answer is cut after the timeout", fun endless/0},
+        {"a killed process releases its permits and closes both connections", fun killed/0}
     ]).
 
 put_app(Dyno) ->
@@ -37,16 +37,16 @@ open() ->
 refused() ->
     ?assertEqual(503, router_test_client:status(router_test_client:get("/refused"))).
 
-%% The place is the dyno's until it has closed.
+%% The permits are held until the dyno has closed.
 until_closed(Connection) ->
     ok = router_test_dyno:ended(Connection),
     refused(),
-    router_test_stage:held(1),
+    router_test_setup:await_held(1),
     ok = router_test_dyno:close(Connection),
-    router_test_stage:held(0),
-    serves_on().
+    router_test_setup:await_held(0),
+    still_serves().
 
-serves_on() ->
+still_serves() ->
     Socket = router_test_client:get("/next"),
     {Connection, _} = router_test_dyno:request(<<"/next">>),
     ok = router_test_dyno:answer(Connection, "HTTP/1.0 204 OK\r\n\r\n"),
@@ -65,23 +65,23 @@ in_the_body() ->
             {ok, _} = gen_tcp:recv(Socket, 0, 10000),
             ok = gen_tcp:close(Socket),
             ok = router_test_dyno:ended(Connection),
-            %% What it still has to say interests nobody.
+            %% Later data of the dyno is discarded.
             ok = router_test_dyno:send(Connection, "def"),
             refused(),
             ok = router_test_dyno:reset(Connection),
-            router_test_stage:held(0),
-            serves_on()
+            router_test_setup:await_held(0),
+            still_serves()
         end
      || Length <- ["", "Content-Length: 100\r\n"]
     ].
 
-%% Again and again, and it is listened to after each time.
-ahead() ->
+%% Several times: the router must detect the disconnect after each.
+excess_data() ->
     {Socket, Connection} = open(),
     [
         begin
             ok = gen_tcp:send(Socket, Bytes),
-            %% Until it has been read.
+            %% Waits until the router has read it.
             test_await:value({ok, [{send_pend, 0}]}, fun() -> inet:getstat(Socket, [send_pend]) end)
         end
      || Bytes <- ["G", binary:copy(<<"more">>, 100000), "E"]
@@ -101,15 +101,15 @@ half_closed() ->
     ?assertEqual(<<>>, router_test_client:rest(Socket)).
 
 never_closes() ->
-    ok = router_test_stage:answer_ms(?SOON_MS),
+    ok = router_test_setup:answer_ms(?SOON_MS),
     {Socket, Connection} = open(),
     ok = gen_tcp:close(Socket),
     ok = router_test_dyno:ended(Connection),
-    router_test_stage:held(0),
+    router_test_setup:await_held(0),
     ?assert(is_process_alive(Connection)),
-    serves_on().
+    still_serves().
 
-%% The head of an answer, and then for as long as somebody takes it.
+%% Sends the head of an answer and then data until sending fails.
 flood(_Request, Socket) ->
     ok = gen_tcp:send(Socket, "HTTP/1.0 200 OK\r\n\r\n"),
     flood(Socket).
@@ -120,8 +120,8 @@ flood(Socket) ->
         {error, _} -> ok
     end.
 
-floods_nobody() ->
-    ok = router_test_stage:answer_ms(?SOON_MS),
+flood_after_disconnect() ->
+    ok = router_test_setup:answer_ms(?SOON_MS),
     ok = put_app(router_test_dyno:start(fun flood/2)),
     Socket = router_test_client:get("/"),
     {ok, _} = gen_tcp:recv(Socket, 0, 10000),
@@ -131,19 +131,19 @@ floods_nobody() ->
 given_up() ->
     test_await:value(0, fun() -> canal_lock:count(<<"shop">>) end, ?MUCH_LATER_MS).
 
-takes_nothing() ->
-    ok = router_test_stage:answer_ms(?SOON_MS),
+client_does_not_read() ->
+    ok = router_test_setup:answer_ms(?SOON_MS),
     ok = put_app(router_test_dyno:start(fun flood/2)),
     Socket = router_test_client:connect([{recbuf, 4096}]),
     ok = router_test_client:get(Socket, "/"),
     test_await:value(2, fun() -> maps:get(granted, canal_lock:info()) end),
-    router_test_stage:held(0),
+    router_test_setup:await_held(0),
     ok = gen_tcp:close(Socket).
 
-%% A head is one piece, if no body follows. Two as long as they may be are more than the systems keep for somebody who
+%% A head without a body is sent as one piece. Two heads of the maximum size exceed the socket buffers of a client that
 %% does not read.
 slow_to_take() ->
-    ok = router_test_stage:answer_ms(60000),
+    ok = router_test_setup:answer_ms(60000),
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect([{recbuf, 4096}]),
     Line = fun(Number) -> ["X-", integer_to_list(Number), ": ", binary:copy(<<"x">>, 16000), "\r\n"] end,
@@ -153,14 +153,14 @@ slow_to_take() ->
             ok = router_test_client:get(Socket, "/"),
             {Connection, _} = router_test_dyno:request(),
             ok = router_test_dyno:send(Connection, Head),
-            router_test_stage:held(0)
+            router_test_setup:await_held(0)
         end
      || _ <- [1, 2]
     ],
-    serves_on(),
+    still_serves(),
     router_test_client:reset(Socket).
 
-%% Until it waits for a client that does not read, and does nothing any more.
+%% Waits until the process is blocked in a send.
 blocked(Holder) ->
     test_await:value(true, fun() ->
         Before = process_info(Holder, reductions),
@@ -169,22 +169,22 @@ blocked(Holder) ->
             [{current_function, {prim_inet, send_recv_reply, 2}}, Before]
     end).
 
-goes_while_blocked() ->
+disconnects_while_blocked() ->
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect([{recbuf, 4096}]),
     ok = router_test_client:get(Socket, "/"),
     {Connection, _} = router_test_dyno:request(),
     Sent = router_test_dyno:send_all(Connection, ["HTTP/1.0 200 OK\r\n\r\n", binary:copy(<<"large">>, 5000000)]),
-    Holder = router_test_stage:holder(<<"shop">>),
+    Holder = router_test_setup:holder(<<"shop">>),
     ok = blocked(Holder),
     ok = router_test_client:reset(Socket),
-    %% The rest is taken from the dyno, and thrown away.
+    %% The router reads the rest from the dyno and discards it.
     ok = test_await:answer(Sent),
     until_closed(Connection).
 
-%% Several, so that there is something to read for one of them whenever the router looks.
+%% Several, so that the router always finds data of one of them.
 endless() ->
-    ok = router_test_stage:answer_ms(?SOON_MS),
+    ok = router_test_setup:answer_ms(?SOON_MS),
     ok = router:put(<<"shop">>, ?FLOODS, [router_test_dyno:start(fun flood/2)]),
     Test = self(),
     Readers = [
@@ -198,10 +198,10 @@ endless() ->
     ],
     [receive {Reader, begun} -> ok end || Reader <- Readers],
     given_up(),
-    %% Not by the last chunk.
+    %% The answer must not end with the last chunk.
     [receive {Reader, Last} -> ?assertEqual(nomatch, binary:match(Last, <<"\r\n0\r\n\r\n">>)) end || Reader <- Readers].
 
-%% What comes last, read as fast as it comes.
+%% Reads as fast as possible and returns the last data.
 last(Socket, Before) ->
     case gen_tcp:recv(Socket, 0, 10000) of
         {ok, Data} -> last(Socket, Data);
@@ -210,8 +210,8 @@ last(Socket, Before) ->
 
 killed() ->
     {Socket, Connection} = open(),
-    exit(router_test_stage:holder(<<"shop">>), kill),
-    router_test_stage:held(0),
+    exit(router_test_setup:holder(<<"shop">>), kill),
+    router_test_setup:await_held(0),
     ok = router_test_dyno:ended(Connection),
     ?assertEqual(<<>>, router_test_client:rest(Socket)),
-    serves_on().
+    still_serves().

@@ -1,5 +1,4 @@
-%% Clients that mean harm, or are written badly: what cannot be understood in one way only reaches no dyno, and who is
-%% slow keeps nobody out.
+%% Tests malicious and faulty clients: an ambiguous request reaches no dyno, and a slow client does not hold a permit.
 -module(router_hostile_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -7,22 +6,22 @@
 -define(ANSWER, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok").
 
 hostile_test_() ->
-    router_test_stage:tests([
-        {"headers that would be others to somebody", fun unsound_headers/0},
-        {"paths that are none, and tunnels", fun paths/0},
-        {"two Hosts", fun two_hosts/0},
-        {"bodies whose length can be understood in two ways", fun framing/0},
-        {"chunks that are none", fun chunks/0},
-        {"bodies that are too long", fun too_long/0},
-        {"trailers without an end", fun endless_trailers/0},
-        {"the second of two requests that come at once is not mixed into the first", fun pipelined/0},
-        {"nor is it read when the dyno of the first has failed", fun pipelined_failure/0},
-        {"its client has the first answer whole, whatever it has sent behind", fun pipelined_much/0},
-        {"a slow head keeps nobody out", fun slow_head/0},
-        {"a slow body keeps nobody out", fun slow_body/0},
-        {"a client that goes before its body is whole", fun half_a_body/0},
-        {"a request for a whole URI is one for its path", fun absolute/0},
-        {"half a request is none", fun half_a_request/0}
+    router_test_setup:tests([
+        {"ambiguous header lines are refused", fun unsound_headers/0},
+        {"invalid paths and tunnels are refused", fun paths/0},
+        {"two Hosts are refused", fun two_hosts/0},
+        {"a body with an ambiguous length is refused", fun framing/0},
+        {"invalid chunks are refused", fun chunks/0},
+        {"a body that is too long is refused", fun too_long/0},
+        {"endless trailers are refused", fun endless_trailers/0},
+        {"the second of two pipelined requests is not read as part of the first", fun pipelined/0},
+        {"the second of two pipelined requests is not read if the dyno of the first fails", fun pipelined_failure/0},
+        {"a client gets the whole first answer, however much it has sent after the request", fun pipelined_much/0},
+        {"a slow head does not hold a permit", fun slow_head/0},
+        {"a slow body does not hold a permit", fun slow_body/0},
+        {"a client that disconnects in its body causes no request", fun half_a_body/0},
+        {"a request for a whole URI is passed on as one for its path", fun absolute/0},
+        {"an incomplete request is ignored", fun half_a_request/0}
     ]).
 
 put_app() ->
@@ -34,7 +33,7 @@ answered(Socket) ->
     ?assertMatch(#{status := 200, body := <<"ok">>}, router_test_client:answer(Socket)),
     Request.
 
-%% Such an answer is the last of its connection, and says so; and no dyno has been asked.
+%% The answer is the last of its connection and says so, and no dyno gets a request.
 refused(Bytes) ->
     refused(Bytes, {400, <<"malformed">>}).
 
@@ -46,7 +45,7 @@ refused(Bytes, Expected) ->
     ?assertEqual(<<>>, router_test_client:rest(Socket)),
     ok = gen_tcp:close(Socket),
     ?assertMatch(#{granted := 0}, canal_lock:info()),
-    router_test_dyno:none().
+    router_test_dyno:no_request().
 
 unsound_headers() ->
     ok = put_app(),
@@ -105,7 +104,7 @@ too_long() ->
     Head = "POST / HTTP/1.1\r\nHost: shop\r\n",
     Megabyte = binary:copy(<<"0123456789abcdef">>, 1024 * 64),
     TooLong = {413, <<"body-too-long">>},
-    %% Who sends it all before reading is not reset: more than the systems keep between them.
+    %% A client that sends more than the socket buffers before it reads must still get the answer.
     refused([Head, "Content-Length: 20971520\r\n\r\n", lists:duplicate(20, Megabyte)], TooLong),
     refused([Head, "Content-Length: 1048577\r\n\r\n"], TooLong),
     refused([Head, "Content-Length: ", binary:copy(<<"9">>, 1000), "\r\n\r\n"], TooLong),
@@ -131,8 +130,8 @@ pipelined() ->
             Socket = router_test_client:request([First, Second]),
             ?assertMatch(#{path := <<"/first">>, body := Body}, answered(Socket)),
             ?assertEqual(<<>>, router_test_client:rest(Socket)),
-            router_test_stage:held(0),
-            ok = router_test_dyno:none()
+            router_test_setup:await_held(0),
+            ok = router_test_dyno:no_request()
         end
      || {First, Body} <- [
             {"GET /first HTTP/1.1\r\nHost: shop\r\n\r\n", <<>>},
@@ -152,7 +151,7 @@ pipelined_failure() ->
     ok = router_test_dyno:answer(Connection, "rubbish\r\n\r\n"),
     ?assertEqual(502, router_test_client:status(Socket)),
     ?assertEqual(<<>>, router_test_client:rest(Socket)),
-    router_test_dyno:none().
+    router_test_dyno:no_request().
 
 pipelined_much() ->
     ok = put_app(),
@@ -162,30 +161,30 @@ pipelined_much() ->
     ]),
     ?assertMatch(#{path := <<"/first">>}, answered(Socket)),
     ?assertEqual(<<>>, router_test_client:rest(Socket)),
-    router_test_dyno:none().
+    router_test_dyno:no_request().
 
 slow_head() ->
     ok = put_app(),
     Slow = router_test_client:request("GET /slow HTTP/1.1\r\nHo"),
-    others(),
+    other_request_is_served(),
     [ok = router_test_client:send(Slow, [Byte]) || Byte <- "st: shop\r\nX-A: 1\r\n\r"],
-    others(),
+    other_request_is_served(),
     ok = router_test_client:send(Slow, "\n"),
     ?assertMatch(#{path := <<"/slow">>}, answered(Slow)).
 
 slow_body() ->
     ok = put_app(),
     Slow = router_test_client:request("POST /slow HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\n\r\nbo"),
-    others(),
+    other_request_is_served(),
     ok = router_test_client:send(Slow, "d"),
-    others(),
+    other_request_is_served(),
     ok = router_test_client:send(Slow, "y"),
     ?assertMatch(#{path := <<"/slow">>, body := <<"body">>}, answered(Slow)).
 
-%% There is one place, and they have it.
-others() ->
+%% The capacity is one, so the slow request cannot hold a permit.
+other_request_is_served() ->
     ?assertMatch(#{path := <<"/other">>}, answered(router_test_client:get("/other"))),
-    router_test_stage:held(0).
+    router_test_setup:await_held(0).
 
 half_a_body() ->
     ok = put_app(),
@@ -194,7 +193,7 @@ half_a_body() ->
             Socket = router_test_client:request(["POST / HTTP/1.1\r\nHost: shop\r\n", Half]),
             ok = gen_tcp:shutdown(Socket, write),
             ?assertEqual(<<>>, router_test_client:rest(Socket)),
-            others()
+            other_request_is_served()
         end
      || Half <- [
             "Content-Length: 4\r\n\r\nbo", "Transfer-Encoding: chunked\r\n\r\n4\r\nbo",
@@ -202,7 +201,7 @@ half_a_body() ->
         ]
     ].
 
-%% Of the URI's host mochiweb tells nobody; the header decides.
+%% mochiweb drops the host of the URI; the header decides.
 absolute() ->
     ok = put_app(),
     Socket = router_test_client:request("GET http://shop/a?b HTTP/1.1\r\nHost: shop\r\n\r\n"),
@@ -215,7 +214,7 @@ half_a_request() ->
             Socket = router_test_client:request(Half),
             ok = gen_tcp:shutdown(Socket, write),
             ?assertEqual(<<>>, router_test_client:rest(Socket)),
-            router_test_dyno:none()
+            router_test_dyno:no_request()
         end
      || Half <- ["", "GET", "GET / HTTP/1.1\r\nHost: shop\r\n", "GET / HTTP/1.1\r\nHost: shop\r\n\r"]
     ].

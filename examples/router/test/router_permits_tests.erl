@@ -1,4 +1,4 @@
-%% Who is admitted, and where to: no dyno gets more than it bears, whatever is changed meanwhile.
+%% Tests admission: no dyno gets more requests than its limit, even when the app changes.
 -module(router_permits_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -10,33 +10,33 @@
 
 permits_test_() ->
     [
-        router_test_stage:tests([
-            {"who comes when all places are taken hears it at once, until one is free", fun full/0},
-            {"a client that has its answer finds the place free", fun free_at_once/0},
-            {"a refused client's connection goes on", fun refused_goes_on/0},
-            {"without capacity nobody is admitted", fun no_capacity/0},
-            {"an app that nobody knows", fun unknown/0},
-            {"a request without Host", fun no_host/0},
-            {"two requests on two dynos are one on each", fun one_on_each/0},
-            {"a dyno that is named twice bears no more", fun named_twice/0},
-            {"no dyno ever gets more than it bears", fun many_clients/0},
-            {"what cannot be an app is named, and changes nothing", fun wrong_app/0},
-            {"apps do not take each other's places", fun two_apps/0},
-            {"more dynos admit at once", fun grow/0},
-            {"fewer dynos admit none until enough have been answered, and evict nobody", fun shrink/0},
-            {"less for each dyno, too", fun shrink_max_per/0},
-            {"an app that goes while requests are open", fun deleted/0},
-            {"its statistics go on when an app is put again", fun statistics/0}
+        router_test_setup:tests([
+            {"a request above the capacity gets 503 immediately, until a permit is free", fun full/0},
+            {"a client that has its answer finds its permit free", fun free_at_once/0},
+            {"a refused client's connection stays usable", fun refused_still_usable/0},
+            {"without capacity every request is refused", fun no_capacity/0},
+            {"an unknown app: 404", fun unknown/0},
+            {"a request without Host: 404", fun no_host/0},
+            {"two requests on two dynos with a limit of one use one dyno each", fun one_on_each/0},
+            {"a dyno that is listed twice does not get more requests", fun named_twice/0},
+            {"no dyno ever gets more requests than its limit", fun many_clients/0},
+            {"a wrong argument of put/3 is named and changes nothing", fun wrong_app/0},
+            {"apps do not use each other's permits", fun two_apps/0},
+            {"additional dynos get requests immediately", fun grow/0},
+            {"after dynos are removed no request is admitted until enough are answered; none is aborted", fun shrink/0},
+            {"the same after MaxPer is reduced", fun shrink_max_per/0},
+            {"an app may be deleted while requests are open", fun deleted/0},
+            {"statistics continue when an app is put again", fun statistics/0}
         ]),
-        router_test_stage:noisy([
-            {"P10: the manager may die while requests are open", fun manager_dies/0}
+        router_test_setup:noisy([
+            {"P10: requests continue while the manager is restarted", fun manager_dies/0}
         ])
     ].
 
 put_app(MaxPer, Dynos) ->
     router:put(<<"shop">>, MaxPer, Dynos).
 
-%% A request that has come to a dyno.
+%% Returns a request that has reached a dyno.
 open(Path) ->
     Socket = router_test_client:get(Path),
     {Connection, #{dyno := Dyno}} = router_test_dyno:request(Path),
@@ -61,13 +61,13 @@ full() ->
     [First, Second] = open_some(2),
     refused(),
     answer(First),
-    router_test_stage:held(1),
+    router_test_setup:await_held(1),
     Third = open(<<"/third">>),
     refused(),
     [answer(Request) || Request <- [Second, Third]],
-    ok = router_test_dyno:none().
+    ok = router_test_dyno:no_request().
 
-%% Each on a connection of its own, one after the other, whatever ends the answer.
+%% Each request on a new connection, with different ends of the answer.
 free_at_once() ->
     Answers = #{
         <<"/length">> => ?ANSWER, <<"/close">> => "HTTP/1.0 200 OK\r\n\r\nok",
@@ -81,7 +81,7 @@ free_at_once() ->
         {Path, Status} <- [{<<"/length">>, 200}, {<<"/close">>, 200}, {<<"/empty">>, 200}, {<<"/rubbish">>, 502}]
     ].
 
-refused_goes_on() ->
+refused_still_usable() ->
     ok = put_app(1, [router_test_dyno:start()]),
     Open = open(<<"/open">>),
     Socket = router_test_client:connect(),
@@ -93,7 +93,7 @@ refused_goes_on() ->
      || _ <- [1, 2, 3]
     ],
     answer(Open),
-    router_test_stage:held(0),
+    router_test_setup:await_held(0),
     ok = router_test_client:get(Socket, "/then"),
     {Connection, _} = router_test_dyno:request(<<"/then">>),
     answer({Socket, Connection, none}).
@@ -106,12 +106,12 @@ no_capacity() ->
         end
      || {MaxPer, Dynos} <- [{0, [router_test_dyno:start()]}, {3, []}, {0, []}]
     ],
-    ok = router_test_dyno:none().
+    ok = router_test_dyno:no_request().
 
 unknown() ->
     Socket = router_test_client:get("/"),
     ?assertEqual({404, <<"unknown-app">>}, reason(Socket)),
-    %% The connection goes on.
+    %% The connection stays usable.
     ok = put_app(1, [router_test_dyno:start()]),
     ok = router_test_client:get(Socket, "/"),
     {Connection, _} = router_test_dyno:request(),
@@ -131,7 +131,7 @@ one_on_each() ->
             ?assertNotEqual(One, Other),
             refused(),
             [answer(Request) || Request <- Requests],
-            router_test_stage:held(0)
+            router_test_setup:await_held(0)
         end
      || _ <- lists:seq(1, 20)
     ].
@@ -143,7 +143,7 @@ named_twice() ->
     refused(),
     answer(Open).
 
-%% Each is served in the end, and tries again until then.
+%% Each client retries until it is served.
 many_clients() ->
     Busy = atomics:new(3, []),
     Most = [atomics:new(1, []) || _ <- [1, 2, 3]],
@@ -236,12 +236,12 @@ shrink() ->
     Requests = open_some(3),
     ok = put_app(1, [First]),
     {[Kept], Others} = lists:partition(fun({_, _, Dyno}) -> Dyno =:= First end, Requests),
-    %% The last to be answered is the one whose dyno stays.
+    %% The request on the remaining dyno is answered last.
     lists:foldl(
         fun(Request, Left) ->
             refused(),
             answer(Request),
-            router_test_stage:held(Left - 1),
+            router_test_setup:await_held(Left - 1),
             Left - 1
         end,
         3,
@@ -250,7 +250,7 @@ shrink() ->
     {_, _, First} = Next = open(<<"/next">>),
     refused(),
     answer(Next),
-    ok = router_test_dyno:none().
+    ok = router_test_dyno:no_request().
 
 shrink_max_per() ->
     Dynos = [router_test_dyno:start(), router_test_dyno:start()],
@@ -259,10 +259,10 @@ shrink_max_per() ->
     ok = put_app(1, Dynos),
     refused(),
     [answer(Request) || Request <- [First, Second]],
-    router_test_stage:held(2),
+    router_test_setup:await_held(2),
     refused(),
     answer(Third),
-    router_test_stage:held(1),
+    router_test_setup:await_held(1),
     {_, _, Busy} = Fourth,
     {_, _, Free} = Next = open(<<"/next">>),
     ?assertNotEqual(Busy, Free),
@@ -275,8 +275,8 @@ deleted() ->
     ok = router:delete(<<"shop">>),
     ?assertEqual({404, <<"unknown-app">>}, reason(router_test_client:get("/"))),
     answer(First),
-    router_test_stage:held(1),
-    %% Those that are still there are counted when it comes back.
+    router_test_setup:await_held(1),
+    %% Open requests count when the app is put again.
     ok = put_app(1, Dynos),
     refused(),
     answer(Second).
@@ -285,11 +285,11 @@ statistics() ->
     ok = put_app(1, [router_test_dyno:start()]),
     Open = open(<<"/">>),
     refused(),
-    ok = put_app(1, [router_test_dyno:nobody()]),
+    ok = put_app(1, [router_test_dyno:refusing()]),
     answer(Open),
-    router_test_stage:held(0),
+    router_test_setup:await_held(0),
     ?assertEqual({502, <<"dyno-failed">>}, reason(router_test_client:get("/"))),
-    router_test_stage:held(0),
+    router_test_setup:await_held(0),
     {ok, #{stats := Stats}} = router_apps:find(<<"shop">>),
     test_await:value([2, 1, 2, 1], fun() ->
         Reading = router_stats:read(Stats),
@@ -303,12 +303,12 @@ manager_dies() ->
     Requests = open_some(4),
     Manager = whereis(canal_lock),
     ok = test_manager_crash:kill(Manager),
-    %% Whether another is there already or not.
+    %% A new manager may or may not have started.
     Fifth = open(<<"/fifth">>),
     _ = test_manager_crash:another(Manager),
-    router_test_stage:held(5),
+    router_test_setup:await_held(5),
     Sixth = open(<<"/sixth">>),
     refused(),
     [answer(Request) || Request <- [Fifth | Requests]],
-    router_test_stage:held(1),
+    router_test_setup:await_held(1),
     answer(Sixth).

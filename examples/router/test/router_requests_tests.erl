@@ -1,31 +1,31 @@
-%% What a dyno gets of a request: all of it that is for the dyno, and nothing that is about the client's connection.
+%% Tests what a dyno receives of a request: everything meant for it, and nothing about the client's connection.
 -module(router_requests_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 request_test_() ->
-    router_test_stage:tests([
-        {"method, path and query pass as they are", fun lines/0},
-        {"a plain client's methods pass", fun methods/0},
-        {"a body with a length passes", fun body/0},
-        {"a body in chunks passes, with a length", fun chunks/0},
-        {"the longest body passes", fun longest_body/0},
-        {"headers pass, repeated ones too", fun headers/0},
-        {"headers about the client's connection do not", fun hop_by_hop/0},
-        {"what the router says in headers, no client can", fun ours/0},
-        {"the dyno is told whom a request has come by", fun forwarded/0},
-        {"whoever says that Host is about the connection does not get rid of it", fun connection_host/0},
-        {"the id of a request is its own, and tells its process", fun ids/0},
-        {"the capacity is that of the app when the request was admitted", fun capacity/0},
-        {"100-continue is answered by the router", fun continue/0},
-        {"100-continue is not said to whose body is too long", fun no_continue/0},
-        {"Host is known in any case and with a port", fun hosts/0}
+    router_test_setup:tests([
+        {"method, path and query are passed on unchanged", fun lines/0},
+        {"the methods of OTP's client are passed on", fun methods/0},
+        {"a body with a length is passed on", fun body/0},
+        {"a body in chunks is passed on with a length", fun chunks/0},
+        {"a body of the maximum length is passed on", fun longest_body/0},
+        {"headers are passed on, including repeated ones", fun headers/0},
+        {"headers about the client's connection are removed", fun hop_by_hop/0},
+        {"a client cannot set the router's own headers", fun own_headers/0},
+        {"X-Forwarded-For and Via list the proxies of a request", fun forwarded/0},
+        {"Host listed in Connection is kept", fun connection_host/0},
+        {"the id of a request is unique and contains its process", fun ids/0},
+        {"X-Router-Capacity is the app's capacity at admission", fun capacity/0},
+        {"the router answers 100-continue", fun continue/0},
+        {"the router does not send 100 Continue for a body that is too long", fun no_continue/0},
+        {"Host is matched in any case and with a port", fun hosts/0}
     ]).
 
 put_app(MaxPer) ->
     router:put(<<"shop">>, MaxPer, [router_test_dyno:start()]).
 
-%% Answers the next request, and has it.
+%% Answers the next request and returns it.
 answered(Socket) ->
     {Connection, Request} = router_test_dyno:request(),
     ok = router_test_dyno:answer(Connection, "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"),
@@ -55,7 +55,7 @@ lines() ->
         ]
     ].
 
-%% By OTP's own client.
+%% Sent by OTP's HTTP client.
 methods() ->
     ok = put_app(1),
     Test = self(),
@@ -135,7 +135,7 @@ headers() ->
      || {Name, Values} <- [
             {<<"host">>, [<<"Shop:80">>]},
             {<<"x-one">>, [<<"a\tb">>]},
-            %% Which is the same as both lines (RFC 9110, section 5.2).
+            %% Equivalent to both lines (RFC 9110, section 5.2).
             {<<"x-two">>, [<<"1, 2">>]},
             {<<"x-empty">>, [<<>>]},
             {<<"cookie">>, [<<"c=d">>]},
@@ -162,7 +162,7 @@ hop_by_hop() ->
         lists:sort([Name || {Name, _} <- Headers])
     ).
 
-ours() ->
+own_headers() ->
     ok = put_app(4),
     Request = sent(
         "GET / HTTP/1.1\r\nHost: shop\r\nX-Request-ID: mine\r\nx-router-CAPACITY: 99\r\n"
@@ -197,7 +197,7 @@ ids() ->
         begin
             ok = router_test_client:get(Socket, "/"),
             {Connection, Request} = router_test_dyno:request(),
-            Holder = router_test_stage:holder(<<"shop">>),
+            Holder = router_test_setup:holder(<<"shop">>),
             ok = router_test_dyno:answer(Connection, "HTTP/1.0 204 OK\r\n\r\n"),
             ?assertEqual(204, router_test_client:status(Socket)),
             [Id] = values(<<"x-request-id">>, Request),
@@ -236,7 +236,7 @@ no_continue() ->
         "POST / HTTP/1.1\r\nHost: shop\r\nExpect: 100-continue\r\nContent-Length: 1048577\r\n\r\n"
     ),
     ?assertMatch(#{status := 413}, router_test_client:answer(Socket)),
-    ok = router_test_dyno:none().
+    ok = router_test_dyno:no_request().
 
 hosts() ->
     ok = router:put(<<"SHOP.example">>, 1, [router_test_dyno:start()]),

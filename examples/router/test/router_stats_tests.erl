@@ -1,6 +1,6 @@
-%% Counts and classes of times: what they say of a list of times, compared with the list.
+%% Compares counts and quantiles of the statistics with those of a plain list.
 %%
-%% PropEr is called by its functions: not everybody who has the application has the header with the macros.
+%% PropEr is called without its header file, because some installations do not have it.
 -module(router_stats_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -11,14 +11,14 @@
 
 stats_test_() ->
     [
-        {"counts are what has been counted", fun counts/0},
-        {"nothing has been counted", fun nothing/0},
-        {"below eight nanoseconds each has a class", fun small/0},
-        {"classes follow each other without a gap, to the last", fun classes/0},
-        {"what takes longer is in the last class", fun large/0},
-        {"since an earlier reading", fun since/0},
-        {timeout, 60, {"a quantile is above that of the list, by one part in eight at most", fun quantiles/0}},
-        {timeout, 60, {"what has come since is what came", fun since_any/0}}
+        {"a reading has all counts", fun counts/0},
+        {"a new reading is empty", fun nothing/0},
+        {"each time below 16 ns has its own class", fun small/0},
+        {"classes are contiguous up to the last", fun classes/0},
+        {"times beyond the range are in the last class", fun large/0},
+        {"since/2 subtracts an earlier reading", fun since/0},
+        {timeout, 60, {"a quantile exceeds the exact one by at most 1/8", fun quantiles/0}},
+        {timeout, 60, {"since/2 yields what was added between two readings", fun since_any/0}}
     ].
 
 with(Times) ->
@@ -54,10 +54,10 @@ small() ->
 classes() ->
     Last = classes(0, []),
     ?assertEqual(?LARGEST_NS, hd(Last)),
-    %% Eight of each power of two, but the smallest, which are eight together.
+    %% Eight per power of two, and eight for the times below 8 ns.
     ?assertEqual(8 * (40 - 2), length(Last)).
 
-%% The lower end of each is the upper one of the class before; and both ends are where they should be.
+%% The lower bound of each class is the upper bound of the previous one.
 classes(Lower, Before) ->
     Upper = below(Lower),
     ?assert(Upper > Lower),
@@ -89,7 +89,7 @@ quantiles() ->
 quantile_property() ->
     proper:forall({non_empty(list(time_ns())), range(1, 1000)}, fun({Times, Thousandths}) ->
         Quantile = router_stats:quantile(router_stats:read(with(Times)), Thousandths),
-        %% The least rank that is no less than so many of a thousand.
+        %% The smallest rank that covers this share.
         Rank = ceil(length(Times) * Thousandths / 1000),
         Exact = lists:nth(Rank, lists:sort(Times)),
         Quantile > Exact andalso 8 * (Quantile - Exact) =< max(8, Exact)
@@ -105,6 +105,6 @@ since_property() ->
         router_stats:since(Earlier, router_stats:read(add(Stats, After))) =:= router_stats:read(with(After))
     end).
 
-%% As many short ones as long ones.
+%% Short and long times are equally frequent.
 time_ns() ->
     bind(range(0, 39), fun(Power) -> range(0, (1 bsl (Power + 1)) - 1) end, false).

@@ -1,4 +1,4 @@
-%% A client that says what the test says, byte by byte, and reads one answer at a time.
+%% A client that sends the given bytes and reads one answer at a time.
 -module(router_test_client).
 
 -export([connect/0, connect/1, send/2, get/1, get/2, request/1]).
@@ -9,10 +9,10 @@
 -type answer() :: #{
     status := pos_integer(),
     version := {0..1, 0..9},
-    %% Names in small letters.
+    %% Names in lower case.
     headers := [{binary(), binary()}],
     body := binary(),
-    %% How its end was known; `cut' if the connection has ended before.
+    %% How the end of the body was determined; `cut' if the connection closed before.
     ends := length | chunks | closed | cut
 }.
 
@@ -31,7 +31,7 @@ connect(Options) ->
 send(Socket, Bytes) ->
     ok = gen_tcp:send(Socket, Bytes).
 
-%% A request on a connection of its own.
+%% Sends a GET on a new connection.
 -spec get(iodata()) -> gen_tcp:socket().
 get(Path) ->
     Socket = connect(),
@@ -42,7 +42,7 @@ get(Path) ->
 get(Socket, Path) ->
     send(Socket, ["GET ", Path, " HTTP/1.1\r\nHost: shop\r\n\r\n"]).
 
-%% These bytes, on a connection of their own.
+%% Sends these bytes on a new connection.
 -spec request(iodata()) -> gen_tcp:socket().
 request(Bytes) ->
     Socket = connect(),
@@ -58,7 +58,7 @@ status(Socket) ->
 answer(Socket) ->
     answer(Socket, 'GET').
 
-%% To this method.
+%% Reads the answer to a request with this method.
 -spec answer(gen_tcp:socket(), atom()) -> answer().
 answer(Socket, Method) ->
     ok = inet:setopts(Socket, [{packet, http_bin}, {packet_size, 65536}]),
@@ -112,7 +112,7 @@ chunks(Socket, Before) ->
             {cut, iolist_to_binary(lists:reverse(Before))}
     end.
 
-%% All that comes until the router closes the connection, which it does without a reset.
+%% Reads until the router closes the connection. Fails after a reset.
 -spec rest(gen_tcp:socket()) -> binary().
 rest(Socket) ->
     _ = inet:setopts(Socket, [{show_econnreset, true}]),

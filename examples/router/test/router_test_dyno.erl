@@ -1,11 +1,11 @@
-%% A dyno that does what the test says: hands over each request, and then obeys.
+%% A dyno that the test controls: it passes each request to the test and then follows commands.
 %%
-%% A connection is a process. It reads one request, which the test takes with request/1; and tells when the router has
-%% ended its side, which the test awaits with ended/1. It closes for nobody but the test, and with it.
+%% Each connection is a process. It reads one request, which the test receives with request/0,1, and reports when the
+%% router has closed its side, which the test awaits with ended/1. It closes only on command or when the test ends.
 -module(router_test_dyno).
 
--export([start/0, start/1, nobody/0]).
--export([request/0, request/1, none/0, ended/1]).
+-export([start/0, start/1, refusing/0]).
+-export([request/0, request/1, no_request/0, ended/1]).
 -export([send/2, send_all/2, close/1, reset/1, answer/2, answer_later/2]).
 
 -export_type([connection/0, request/0]).
@@ -16,7 +16,7 @@
     method := binary(),
     path := binary(),
     version := binary(),
-    %% Names in small letters, in the order in which they came.
+    %% Names in lower case, in the order of the request.
     headers := [{binary(), binary()}],
     body := binary()
 }.
@@ -27,17 +27,17 @@
     binary, {ip, ?HOST}, {active, false}, {nodelay, true}, {reuseaddr, true}, {exit_on_close, false}, {backlog, 512}
 ]).
 
-%% Its requests are handed to the caller.
+%% Starts a dyno that passes its requests to the caller.
 -spec start() -> router_dyno:address().
 start() ->
     Test = self(),
     start(fun(Request, Socket) ->
         Test ! {?MODULE, request, self(), Request},
         ok = inet:setopts(Socket, [{active, once}]),
-        obey(Socket, Test)
+        follow_commands(Socket, Test)
     end).
 
-%% Or to this, in the process of the connection, which closes it when it has returned.
+%% Starts a dyno that calls Serve in the process of each connection, and closes the connection afterwards.
 -spec start(fun((request(), gen_tcp:socket()) -> term())) -> router_dyno:address().
 start(Serve) ->
     Test = self(),
@@ -51,9 +51,9 @@ start(Serve) ->
     end),
     test_await:answer(Ref).
 
-%% Where connections are refused.
--spec nobody() -> router_dyno:address().
-nobody() ->
+%% Returns an address that refuses connections.
+-spec refusing() -> router_dyno:address().
+refusing() ->
     {ok, Listener} = gen_tcp:listen(0, ?OPTIONS),
     {ok, Port} = inet:port(Listener),
     ok = gen_tcp:close(Listener),
@@ -80,7 +80,7 @@ serve(Address, Serve, Test) ->
         Socket when is_port(Socket) ->
             case read(Socket, <<>>) of
                 {ok, Request} -> Serve(Request#{dyno => Address}, Socket);
-                %% Whoever connected has thought better of it.
+                %% The router closed the connection without a request.
                 {error, _} -> ok
             end
     end.
@@ -106,32 +106,32 @@ read(Socket, Before) ->
 header([Name, Value]) -> {string:lowercase(Name), Value}.
 
 body(_Socket, Rest, Length) when byte_size(Rest) >= Length ->
-    %% All of it: what goes beyond the length is seen.
+    %% Including data beyond the length, so that a test sees it.
     Rest;
 body(Socket, Rest, Length) ->
     {ok, Data} = gen_tcp:recv(Socket, Length - byte_size(Rest)),
     <<Rest/binary, Data/binary>>.
 
-obey(Socket, Test) ->
+follow_commands(Socket, Test) ->
     receive
         {tcp_closed, Socket} ->
             Test ! {?MODULE, ended, self()},
-            obey(Socket, Test);
+            follow_commands(Socket, Test);
         {tcp, Socket, Data} ->
             Test ! {?MODULE, more, self(), Data},
-            obey(Socket, Test);
+            follow_commands(Socket, Test);
         {send, Ref, Bytes} ->
             Test ! {Ref, gen_tcp:send(Socket, Bytes)},
-            obey(Socket, Test);
+            follow_commands(Socket, Test);
         {close, Ref, Options} ->
-            %% An error: the router has reset it.
+            %% setopts fails if the router has reset the connection.
             _ = inet:setopts(Socket, Options),
             Test ! {Ref, gen_tcp:close(Socket)};
         {'DOWN', _, process, Test, _} ->
             gen_tcp:close(Socket)
     end.
 
-%%% By the test
+%%% Called by the test
 
 -spec request() -> {connection(), request()}.
 request() ->
@@ -140,7 +140,7 @@ request() ->
     after ?DEADLINE_MS -> error(no_request)
     end.
 
-%% The next one of such a path.
+%% Returns the next request for this path.
 -spec request(binary()) -> {connection(), request()}.
 request(Path) ->
     receive
@@ -148,16 +148,16 @@ request(Path) ->
     after ?DEADLINE_MS -> error({no_request, Path})
     end.
 
-%% That no request has come, nor anything behind one.
--spec none() -> ok.
-none() ->
+%% Checks that no request and no data after one has arrived.
+-spec no_request() -> ok.
+no_request() ->
     receive
         {?MODULE, request, _, Request} -> error({unexpected, Request});
         {?MODULE, more, _, Data} -> error({unexpected, Data})
     after 0 -> ok
     end.
 
-%% Until the router has ended its side of the connection.
+%% Waits until the router has closed its side of the connection.
 -spec ended(connection()) -> ok.
 ended(Connection) ->
     receive
@@ -169,7 +169,7 @@ ended(Connection) ->
 send(Connection, Bytes) ->
     test_await:answer(send_all(Connection, Bytes)).
 
-%% What has become of it is told in a message `{Reference, ok | {error, _}}'.
+%% The result is sent as `{Reference, ok | {error, _}}'.
 -spec send_all(connection(), iodata()) -> reference().
 send_all(Connection, Bytes) ->
     Ref = make_ref(),
@@ -189,13 +189,13 @@ close(Connection, Options) ->
     Connection ! {close, Ref, Options},
     test_await:answer(Ref).
 
-%% This and the end.
+%% Sends the bytes and closes the connection.
 -spec answer(connection(), iodata()) -> ok.
 answer(Connection, Bytes) ->
     ok = send(Connection, Bytes),
     close(Connection).
 
-%% While the test reads.
+%% Like answer/2, but returns immediately, so that the test can read.
 -spec answer_later(connection(), iodata()) -> ok.
 answer_later(Connection, Bytes) ->
     _ = send_all(Connection, Bytes),

@@ -1,22 +1,22 @@
-%% What the tests of the router stand on: a router of their own each, of which nothing is left when they have ended.
--module(router_test_stage).
+%% Starts a separate router for each test and checks that nothing is left over afterwards.
+-module(router_test_setup).
 
--export([tests/1, noisy/1, answer_ms/1, held/1, holder/1]).
+-export([tests/1, noisy/1, answer_ms/1, await_held/1, holder/1]).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% A net for what hangs.
+%% Only for tests that hang.
 -define(TIMEOUT_S, 30).
-%% Longer than any test may take: those that wait for it set a shorter one.
+%% Longer than any test; tests of the timeout set a shorter one.
 -define(ANSWER_MS, 20000).
 
-%% The tests, each in a process of its own, so that its clients and dynos end with it. Afterwards everything that was
-%% taken is back, and nobody has reported an error.
+%% Runs each test in a separate process, so that its clients and dynos end with it. Then checks that all permits are
+%% released and no error was logged.
 -spec tests([{Title :: string(), fun(() -> term())}]) -> term().
 tests(Tests) ->
     foreach(Tests, fun() -> ?assertEqual([], test_log_listener:events()) end).
 
-%% The same for tests in which something is killed whose death others report.
+%% The same for tests whose kills are logged as errors.
 -spec noisy([{Title :: string(), fun(() -> term())}]) -> term().
 noisy(Tests) ->
     foreach(Tests, fun() -> ?assertMatch([_ | _], test_log_listener:events()) end).
@@ -48,11 +48,11 @@ run(Test, Check) ->
         exit(ended)
     end),
     ended = test_await:reason({Pid, Monitor}),
-    all_is_back(),
+    check_all_released(),
     Check().
 
-%% P4, and that nothing was given back that nobody held.
-all_is_back() ->
+%% P4, and that no process released a permit that it did not hold.
+check_all_released() ->
     test_await:permits(0),
     test_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end),
     ?assertEqual([], canal_lock:audit()),
@@ -60,18 +60,18 @@ all_is_back() ->
     ?assertMatch(#{not_held := 0}, Info),
     ?assertEqual(Granted, Released + GivenBack).
 
-%% How long a dyno may take from now on.
+%% Sets the time limit for a dyno's answer.
 -spec answer_ms(pos_integer()) -> ok.
 answer_ms(Answer_ms) ->
     application:set_env(router, answer_ms, Answer_ms).
 
-%% Until the app has so many permits out, and its dynos together the same.
--spec held(non_neg_integer()) -> ok.
-held(Permits) ->
+%% Waits until the app has this number of permits in use, and its dynos together the same number.
+-spec await_held(non_neg_integer()) -> ok.
+await_held(Permits) ->
     test_await:count(<<"shop">>, Permits),
     test_await:permits(2 * Permits).
 
-%% The process of the one request that is open.
+%% Returns the process of the only open request.
 -spec holder(router_apps:host()) -> pid().
 holder(Host) ->
     [{Pid, 1}] = canal_lock:holders(Host),
