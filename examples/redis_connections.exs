@@ -1,11 +1,11 @@
-# A Redis that bears eight connections, forty workers that want one all the time, and somebody who kills the workers.
-# Redis itself is the judge: it refuses each connection too many, and counts what it refuses.
+# Limits 40 workers to eight Redis connections while a task kills workers at random.
+# Redis itself is the judge: it refuses each excess connection and counts the refusals.
 #
 #     make demo-elixir
 #     elixir -pa _build/dev/lib/canal_lock/ebin examples/redis_connections.exs --seconds 3 --holder worker
 #
-# The second line (after `mix compile`) shows what goes wrong when the wrong process holds the permit, and ends with
-# status 1. Beside canal_lock this takes Debian's redis-server and erlang-redis-client, which is eredis.
+# The second line (after `mix compile`) shows what goes wrong when the wrong process holds the permit, and exits with
+# status 1. Requires Debian's redis-server and erlang-redis-client (eredis) in addition to canal_lock.
 
 abort = fn reason ->
   IO.puts(:stderr, "redis_connections: #{reason}")
@@ -14,25 +14,25 @@ end
 
 types = [limit: :integer, workers: :integer, seconds: :float, holder: :string]
 {given, others, wrong} = OptionParser.parse(System.argv(), strict: types)
-for {name, value} <- wrong, do: abort.("cannot use #{name} #{value}; there are #{inspect(types)}")
-for word <- others, do: abort.("cannot use #{word}; there are #{inspect(types)}")
+for {name, value} <- wrong, do: abort.("invalid option #{name} #{value}; options: #{inspect(types)}")
+for word <- others, do: abort.("unexpected argument #{word}; options: #{inspect(types)}")
 options = Map.merge(%{limit: 8, workers: 40, seconds: 10.0, holder: "connection"}, Map.new(given))
-for {name, value} <- options, is_number(value), value <= 0, do: abort.("--#{name} is not positive: #{value}")
-options.workers > options.limit || abort.("--workers is not more than --limit: nobody would have to be refused")
-options.holder in ["connection", "worker"] || abort.("--holder is not connection or worker: #{options.holder}")
+for {name, value} <- options, is_number(value), value <= 0, do: abort.("--#{name} must be positive, got: #{value}")
+options.workers > options.limit || abort.("--workers must exceed --limit, otherwise no worker is refused")
+options.holder in ["connection", "worker"] || abort.("--holder must be connection or worker, got: #{options.holder}")
 
-Code.ensure_loaded?(CanalLock) || abort.("no CanalLock on the code path; the head of this file says how to run it")
-Code.ensure_loaded?(:eredis) || abort.("no eredis on the code path (Debian: erlang-redis-client)")
-System.find_executable("redis-server") || abort.("no redis-server on the path (Debian: redis-server)")
+Code.ensure_loaded?(CanalLock) || abort.("CanalLock is not on the code path; see the head of this file")
+Code.ensure_loaded?(:eredis) || abort.("eredis is not on the code path; install Debian's erlang-redis-client")
+System.find_executable("redis-server") || abort.("redis-server is not on the path; install Debian's redis-server")
 
 # ## The server
 
 defmodule Redis do
-  # Redis takes the place of a shell. That has left a process behind which reads until this VM closes the pipe, because
-  # it has come to its end or was killed, and then ends Redis.
+  # Redis replaces the shell (exec). A background process of the shell reads until this VM closes the pipe, because it
+  # stops or is killed, and then stops Redis.
   @until_we_end ~S[exec 3<&0; (read _ <&3; kill $$) >/dev/null & exec "$0" "$@" 3<&-]
 
-  # On a port of the loopback that is free, and with another one if somebody else is quicker. Writes nothing to disk.
+  # Listens on a free loopback port, and retries if another program takes the port first. Writes nothing to disk.
   def start(max_clients, attempts \\ 5) do
     {:ok, socket} = :gen_tcp.listen(0, ip: {127, 0, 0, 1})
     {:ok, port} = :inet.port(socket)
@@ -44,7 +44,7 @@ defmodule Redis do
     case await(shell, "") do
       :ready -> port
       {:ended, _} when attempts > 1 -> start(max_clients, attempts - 1)
-      {:ended, last_line} -> raise "Redis does not start: #{last_line}"
+      {:ended, last_line} -> raise "Redis did not start: #{last_line}"
     end
   end
 
@@ -60,12 +60,12 @@ defmodule Redis do
     connection
   end
 
-  # Without a timeout: that the caller has become impatient does not end what Redis does for it.
+  # Without a timeout, because a timeout in the caller does not stop the command in Redis.
   def ask(connection, words), do: :eredis.q(connection, words, :infinity)
 
-  # To close our end is not enough: then the system knows of it, and Redis not yet. (Though nobody was killed, Redis
-  # refused 5 to 118 of 750 connections so.) But it takes a connection off its list before it closes its own end. So we
-  # say QUIT, and wait until that end is closed: this is when eredis ends.
+  # Closing only this end is not enough: Redis notices later. (Without kills, Redis then refused 5 to 118 of 750
+  # connections.) Redis removes a connection from its list before it closes its own end. So this sends QUIT and waits
+  # until Redis has closed, which is when the eredis process exits.
   def disconnect(connection) do
     monitor = Process.monitor(connection)
     :eredis.q_noreply(connection, ["QUIT"])
@@ -75,14 +75,14 @@ defmodule Redis do
     end
   end
 
-  # As Redis lists them at this moment, but for the one that asks.
+  # The number of connections in Redis, without the caller's.
   def connections(connection) do
     {:ok, list} = ask(connection, ["CLIENT", "LIST"])
     length(String.split(list, "\n", trim: true)) - 1
   end
 
-  # Since it was started. The list is never longer than `maxclients`, because Redis sees to that itself: this is the
-  # count that tells whether it had to, and nothing between two looks escapes it.
+  # Refused connections since the start of Redis. CLIENT LIST never exceeds `maxclients`, because Redis enforces it.
+  # This counter shows whether Redis had to, and it also covers the time between two samples.
   def refused(connection) do
     {:ok, stats} = ask(connection, ["INFO", "stats"])
     [_, refused] = Regex.run(~r/rejected_connections:(\d+)/, stats)
@@ -101,20 +101,20 @@ defmodule Figures do
   def get(name), do: :ets.lookup_element(__MODULE__, name, 2)
 end
 
-# ## A call, and who holds the permit for it
+# ## A call, and which process holds its permit
 #
-# The permit is taken before there is a connection, and released when Redis has none any more. The worker could do this
-# itself (`--holder worker`). Then it holds the permit, and when it is killed, the VM gives the permit back and closes
-# the socket, of which Redis hears a moment later. By then another worker may have the permit and be there, one too
-# many: in ten seconds 500 to 1,000 workers were killed while they held, and Redis refused 19 to 254 connections.
+# The permit is acquired before the connection opens and released after Redis has closed it. The worker could do this
+# itself (`--holder worker`). When such a worker is killed, the VM releases the permit and closes the socket, but Redis
+# notices later. By then another worker may have acquired the permit and connected: one connection too many. In ten
+# seconds, 500 to 1,000 workers were killed while they held a permit, and Redis refused 19 to 254 connections.
 #
-# canal_lock is exact about permits. But a permit stands for something, here for a place at Redis, and so *its holder
-# has to be the process whose end is the end of the use*: not a worker, which may die at any time, but a process of the
-# connection's own, which ends when Redis has closed it. It is not linked to the worker, and goes on when that is dead,
-# because Redis does so, too: the place is taken until the command is done. (If that takes too long, have the server
-# end it, by CLIENT KILL or pg_terminate_backend; the process will see the end of its connection.) Who kills the process
-# itself is back at the worker that holds: then nobody is left in this VM who could wait for the server.
-# docs/operating.md has the rule under "What a permit stands for".
+# canal_lock counts permits exactly. But a permit stands for a resource, here a connection slot in Redis. So *its holder
+# must be the process whose exit is the end of the use*. A worker may die at any time, so each connection has its own
+# process, which exits when Redis has closed the connection. It is not linked to the worker and continues after the
+# worker's death, because Redis also continues: the slot is in use until the command is done. (If that takes too long,
+# let the server end it with CLIENT KILL or pg_terminate_backend; the process then sees the connection close.) Killing
+# the connection's process itself has the same effect as killing a worker that holds the permit: no process in this VM
+# waits for the server. See docs/operating.md, "What a permit stands for".
 
 defmodule Call do
   def by_caller(port, limit) do
@@ -130,7 +130,7 @@ defmodule Call do
     end)
   end
 
-  def by_another(port, limit) do
+  def by_connection_process(port, limit) do
     caller = self()
 
     Connections
@@ -143,9 +143,9 @@ defmodule Call do
   end
 end
 
-# ## All of them at work
+# ## The load
 #
-# Reports are silenced: the supervisor's of each worker that is killed, and those of what Redis refuses. Figures tell.
+# Log reports of killed workers and refused connections are disabled; the counters show them.
 
 :logger.set_primary_config(:level, :none)
 Figures.start([:calls, :killed, :outlived, :peak])
@@ -162,11 +162,11 @@ observer = Redis.connect(port)
     strategy: :one_for_one
   )
 
-call = if options.holder == "worker", do: &Call.by_caller/2, else: &Call.by_another/2
-endlessly = fn step -> step |> Stream.repeatedly() |> Stream.run() end
+call = if options.holder == "worker", do: &Call.by_caller/2, else: &Call.by_connection_process/2
+repeat = fn step -> step |> Stream.repeatedly() |> Stream.run() end
 
 work = fn -> if call.(port, options.limit) == :full, do: Process.sleep(:rand.uniform(10)) end
-look = fn -> Figures.raise_to(:peak, Redis.connections(observer)) end
+sample = fn -> Figures.raise_to(:peak, Redis.connections(observer)) end
 
 kill = fn ->
   Process.sleep(1)
@@ -174,12 +174,12 @@ kill = fn ->
   Figures.add(:killed)
 end
 
-IO.puts("#{options.workers} workers, and a Redis on port #{port} that bears #{options.limit} connections of theirs")
-for _ <- 1..options.workers, do: Task.Supervisor.start_child(Workers, fn -> endlessly.(work) end, restart: :permanent)
-looking = Task.async(fn -> endlessly.(look) end)
-killing = Task.async(fn -> endlessly.(kill) end)
+IO.puts("#{options.workers} workers share #{options.limit} connections to Redis on port #{port}")
+for _ <- 1..options.workers, do: Task.Supervisor.start_child(Workers, fn -> repeat.(work) end, restart: :permanent)
+sampling = Task.async(fn -> repeat.(sample) end)
+killing = Task.async(fn -> repeat.(kill) end)
 
-# In a terminal one line that changes, elsewhere one a second.
+# On a terminal one line that is updated, elsewhere one line per second.
 {pause, before, behind} = if match?({:ok, _}, :io.columns()), do: {100, "\r", ""}, else: {1000, "", "\n"}
 
 for left <- round(options.seconds * 1000)..1//-pause do
@@ -188,10 +188,10 @@ for left <- round(options.seconds * 1000)..1//-pause do
   IO.write("#{before}#{calls} calls, #{killed} workers killed, at most #{peak} connections#{behind}")
 end
 
-# ## What came of it
+# ## The result
 #
-# What the killer has done is looked at before the supervisor ends the workers. The calls under way come to their end,
-# and then nothing is left, neither here nor in Redis.
+# The killer's counts are read before the supervisor stops the workers. Then calls in progress end, and nothing may be
+# left in this VM or in Redis.
 
 Task.shutdown(killing, :brutal_kill)
 {outlived, given_back} = {Figures.get(:outlived), CanalLock.info().given_back}
@@ -203,26 +203,26 @@ for connection <- Task.Supervisor.children(Connections), monitor = Process.monit
   end
 end
 
-Task.shutdown(looking, :brutal_kill)
+Task.shutdown(sampling, :brutal_kill)
 info = CanalLock.info()
 
 results = [
   {"permits granted", info.granted, :any},
   {"calls made", Figures.get(:calls), :any},
-  {"times full", info.refused, :any},
+  {"refusals (full)", info.refused, :any},
   {"workers killed", Figures.get(:killed), :any},
   {"calls that outlived their worker", outlived, :any},
-  {"permits given back for the dead", given_back, :any},
-  {"connections at most, by CLIENT LIST", Figures.get(:peak), [options.limit]},
+  {"permits released by deaths", given_back, :any},
+  {"maximum of connections in CLIENT LIST", Figures.get(:peak), [options.limit]},
   {"connections refused by Redis", Redis.refused(observer), [0]},
   {"connections left", Redis.connections(observer), [0]},
   {"permits left", info.permits, [0]},
   {"holders left", info.holders, [0]},
-  {"releases of what was not held", info.not_held, [0]},
-  {"keys that audit/0 finds wrong", length(CanalLock.audit()), [0]}
+  {"releases by non-holders", info.not_held, [0]},
+  {"keys that audit/0 reports", length(CanalLock.audit()), [0]}
 ]
 
 broken = for {what, figure, good} <- results, good != :any, figure not in good, do: what
 IO.puts("#{if behind == "", do: "\n"}#{Enum.map(results, fn {what, figure, _} -> "  #{figure} #{what}\n" end)}")
-IO.puts(if broken == [], do: "The limit was kept, and reached.", else: "Broken: #{Enum.join(broken, ", ")}.")
+IO.puts(if broken == [], do: "The limit was reached and never exceeded.", else: "Failed: #{Enum.join(broken, ", ")}.")
 System.halt(if broken == [], do: 0, else: 1)

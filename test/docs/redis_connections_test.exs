@@ -8,15 +8,15 @@ defmodule RedisConnectionsTest do
   test "P1, P4: Redis refuses no connection while workers are killed, if the connection's process holds the permit" do
     {output, 0} = run(~w(--limit 8 --workers 40 --seconds 2))
     figures = figures(output)
-    assert output =~ "The limit was kept, and reached."
+    assert output =~ "The limit was reached and never exceeded."
 
-    assert %{"connections at most, by CLIENT LIST" => 8, "connections refused by Redis" => 0} = figures
+    assert %{"maximum of connections in CLIENT LIST" => 8, "connections refused by Redis" => 0} = figures
     assert %{"permits granted" => granted, "calls made" => granted} = figures
-    assert %{"permits given back for the dead" => 0, "releases of what was not held" => 0} = figures
+    assert %{"permits released by deaths" => 0, "releases by non-holders" => 0} = figures
     assert %{"connections left" => 0, "permits left" => 0, "holders left" => 0} = figures
-    assert %{"keys that audit/0 finds wrong" => 0} = figures
+    assert %{"keys that audit/0 reports" => 0} = figures
 
-    for figure <- ["calls made", "times full", "workers killed", "calls that outlived their worker"] do
+    for figure <- ["calls made", "refusals (full)", "workers killed", "calls that outlived their worker"] do
       assert figures[figure] > 0, "#{figure}: #{figures[figure]}"
     end
   end
@@ -25,16 +25,16 @@ defmodule RedisConnectionsTest do
   test "the example exits with 1 and the reason if the worker holds the permit and Redis refuses a connection" do
     {output, 1} = first_broken(5)
     figures = figures(output)
-    assert output =~ ~r/^Broken: .*connections refused by Redis/m
+    assert output =~ ~r/^Failed: .*connections refused by Redis/m
     assert figures["connections refused by Redis"] > 0
-    assert figures["permits given back for the dead"] > 0
+    assert figures["permits released by deaths"] > 0
   end
 
   test "Redis exits when the VM that started it is killed" do
     elixir = System.find_executable("elixir")
     vm = Port.open({:spawn_executable, elixir}, [:binary, :exit_status, line: 1000, args: arguments(~w(--seconds 600))])
     assert_receive {^vm, {:data, {:eol, line}}}, 60_000
-    [_, port] = Regex.run(~r/a Redis on port (\d+)/, line)
+    [_, port] = Regex.run(~r/to Redis on port (\d+)/, line)
     port = String.to_integer(port)
     assert :ok = connect(port)
 
@@ -46,13 +46,13 @@ defmodule RedisConnectionsTest do
 
   test "an error names the wrong argument" do
     for {arguments, sentence} <- [
-          {~w(--limit eight), "cannot use --limit eight"},
-          {~w(--speed 3), "cannot use --speed"},
-          {~w(fast), "cannot use fast"},
-          {~w(--workers 8), "--workers is not more than --limit"},
-          {~w(--workers 0), "--workers is not positive: 0"},
-          {~w(--seconds -1), "--seconds is not positive: -1.0"},
-          {~w(--holder nobody), "--holder is not connection or worker: nobody"}
+          {~w(--limit eight), "invalid option --limit eight"},
+          {~w(--speed 3), "invalid option --speed"},
+          {~w(fast), "unexpected argument fast"},
+          {~w(--workers 8), "--workers must exceed --limit"},
+          {~w(--workers 0), "--workers must be positive, got: 0"},
+          {~w(--seconds -1), "--seconds must be positive, got: -1.0"},
+          {~w(--holder nobody), "--holder must be connection or worker, got: nobody"}
         ] do
       {output, 1} = run(arguments)
       assert output =~ "redis_connections: " <> sentence

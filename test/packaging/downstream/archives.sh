@@ -45,7 +45,8 @@ is_installed() {
 
 is_checked_without_crypto() {
   local without_crypto="-run code del_path crypto"
-  ERL_AFLAGS=$without_crypto refuses_to_install "Erlang's crypto or the program sha256sum or shasum" "$archive"
+  ERL_AFLAGS=$without_crypto refuses_to_install "Erlang's crypto or the program sha256sum or shasum" \
+    "$archive"
   copy damaged.tar.gz
   echo >>"$work/damaged.tar.gz"
   mkdir "$work/sums"
