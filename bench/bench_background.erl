@@ -31,7 +31,7 @@ pairs(#{latency_pairs := Calls, latency_keys := Keys}) ->
     ok = bench_records:await_permits(ours, [{Holder, Keys div ?HOLDERS} || Holder <- lists:seq(1, ?HOLDERS)], 1),
     Inspection = [fun(_) -> canal_lock:keys() end, fun(_) -> canal_lock:audit() end, fun(_) -> canal_lock:info() end],
     Inspected = beside(Inspection, Calls),
-    [ok = kill(Holder) || Holder <- Holders],
+    ok = bench_process:kill(Holders),
     ok = bench_records:closed(ours),
     [
         {"quiet", ours, pair, Quiet},
@@ -44,7 +44,7 @@ beside(Tasks, Calls) ->
     Others = [other(Task, Number) || {Number, Task} <- lists:enumerate(0, Tasks)],
     [ok = at_work(Other) || Other <- Others],
     Ns = bench_times:of_calls(Calls, fun pair/0),
-    [ok = kill(Other) || Other <- Others],
+    ok = bench_process:kill(Others),
     Ns.
 
 pair() ->
@@ -84,21 +84,11 @@ sweep_step(Handle) ->
 
 hold(Holder, Keys) ->
     [{acquired, 1} = canal_lock:acquire({Holder, Key}, 1, 1) || Key <- lists:seq(1, Keys)],
-    receive
-    after infinity -> ok
-    end.
+    timer:sleep(infinity).
 
 %% Not the first scheduler, which times the pairs, if there is another one.
 place(Number) ->
     case erlang:system_info(schedulers_online) of
         1 -> {scheduler, 1};
         Schedulers -> {scheduler, 2 + Number rem (Schedulers - 1)}
-    end.
-
-kill({Pid, Monitor}) ->
-    exit(Pid, kill),
-    receive
-        {'DOWN', Monitor, process, Pid, Reason} ->
-            killed = Reason,
-            ok
     end.

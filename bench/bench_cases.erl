@@ -17,8 +17,8 @@
     %% fresh: new processes for each sample, one for each of `keys'. resident: one process that stays. It holds the
     %% given number of permits or keys in addition to the pairs that are measured.
     workers := fresh | {resident, beside()},
-    %% What the worker's loop uses; bench_subjects:place/2 converts it for the subject.
-    keys := [bench_subjects:where(), ...],
+    %% What the worker's loop uses; bench_subjects:prepare/2 converts it for the subject.
+    keys := [bench_subjects:key_source(), ...],
     max_per := pos_integer(),
     buckets := pos_integer(),
     %% Number of other processes that hold a permit of each key during the measurement.

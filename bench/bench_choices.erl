@@ -17,7 +17,7 @@ zipf(Subject, Keys) ->
     Name = {?MODULE, Subject},
     case persistent_term:get(Name, none) of
         none ->
-            Places = list_to_tuple([bench_subjects:place(Subject, {zipf, Rank}) || Rank <- lists:seq(1, Keys)]),
+            Places = list_to_tuple([bench_subjects:prepare(Subject, {zipf, Rank}) || Rank <- lists:seq(1, Keys)]),
             persistent_term:put(Name, list_to_tuple([element(Rank, Places) || Rank <- ranks(Keys)]));
         _ ->
             ok

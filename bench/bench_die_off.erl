@@ -60,7 +60,7 @@ start(none) ->
     ok;
 start(Subject) ->
     ok = bench_subjects:start(Subject),
-    [Key = bench_subjects:place(Subject, Key) || Key <- keys()],
+    [Key = bench_subjects:prepare(Subject, Key) || Key <- keys()],
     ok.
 
 watch(Subject, Holders) ->
@@ -79,13 +79,13 @@ watch(Subject, Holders) ->
 parents(Subject, Holders) ->
     Watcher = self(),
     Schedulers = erlang:system_info(schedulers_online),
-    Born = fun(First) ->
+    SpawnChildren = fun(First) ->
         [spawn_link(fun() -> hold(Subject, {app, I rem ?KEYS}) end) || I <- lists:seq(First, Holders, Schedulers)]
     end,
     [
         spawn_opt(
             fun() ->
-                Watcher ! {self(), Born(First)},
+                Watcher ! {self(), SpawnChildren(First)},
                 timer:sleep(infinity)
             end,
             [monitor, {scheduler, First}]
@@ -95,23 +95,18 @@ parents(Subject, Holders) ->
 
 children({Parent, Monitor}) ->
     receive
-        {Parent, Born} -> Born;
+        {Parent, Children} -> Children;
         {'DOWN', Monitor, process, Parent, Reason} -> error({parent, Reason})
     end.
 
 hold(none, _Key) ->
-    sleep();
+    timer:sleep(infinity);
 hold(ours, Key) ->
     {acquired, _} = canal_lock:acquire(Key, ?MAX_PER, 1),
-    sleep();
+    timer:sleep(infinity);
 hold(ets, Key) ->
     {acquired, _} = test_original:acquire(Key, ?MAX_PER, 1),
-    sleep().
-
-sleep() ->
-    receive
-    after infinity -> ok
-    end.
+    timer:sleep(infinity).
 
 all_hold(none, _Keys, _Holders) ->
     ok;

@@ -87,13 +87,7 @@ all_hold(Holders, Keys) ->
     ok.
 
 kill(Holders) ->
-    [exit(Holder, kill) || {Holder, _} <- Holders],
-    [
-        receive
-            {'DOWN', Monitor, process, Pid, Reason} -> killed = Reason
-        end
-     || {Pid, Monitor} <- Holders
-    ],
+    ok = bench_process:kill(Holders),
     bench_records:closed(ours).
 
 %% Each call must return the expected counts.

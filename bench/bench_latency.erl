@@ -80,7 +80,7 @@ under_load(Subject, Calls) ->
     ],
     Ns = bench_times:of_calls(Calls, fun() -> time(Subject, hot) end),
     ok = atomics:put(Stop, 1, 1),
-    [ok = ended(Busy) || Busy <- AllBusy],
+    [ok = bench_process:await_exit(Busy, normal) || Busy <- AllBusy],
     Ns.
 
 be_busy(Subject, Key, Stop) ->
@@ -102,14 +102,7 @@ first_acquires(Firsts) ->
 
 first_acquire(Subject, Call, Times) ->
     First = spawn_monitor(fun() -> ok = bench_times:note(Times, Call, time(Subject, hot)) end),
-    ok = ended(First),
+    ok = bench_process:await_exit(First, normal),
     receive
     after ?PAUSE_MS -> ok
-    end.
-
-ended({Pid, Monitor}) ->
-    receive
-        {'DOWN', Monitor, process, Pid, Reason} ->
-            normal = Reason,
-            ok
     end.

@@ -41,7 +41,7 @@ measure(#{lifetime_rounds := Rounds, lifetimes := Lifetimes}, Report) ->
     [{Variant :: string(), bench_cases:subject(), bench_cases:measure(), number()}].
 each_once(Lifetimes) ->
     [ok = bench_subjects:start(Subject) || Subject <- [ours, ets, floor]],
-    [Key = bench_subjects:place(Subject, Key) || Subject <- [ours, ets], Key <- keys()],
+    [Key = bench_subjects:prepare(Subject, Key) || Subject <- [ours, ets], Key <- keys()],
     Runs = [{Variant, Subject} || Variant <- ?VARIANTS, Subject <- ?SUBJECTS],
     [_ = play(Variant, Subject, Lifetimes div ?WARM_UP_PART) || {Variant, Subject} <- Runs],
     %% Uses every process slot once, as in a VM that has run for a long time.
@@ -57,7 +57,7 @@ play(Variant, Subject, Lifetimes) ->
     Granted = granted(Subject),
     Sampler = start_sampler(Subject),
     Start = erlang:monotonic_time(),
-    {LastDeath, Free} = live(Subject, Lifetime, Lifetimes),
+    {LastDeath, Free} = run_lifetimes(Subject, Lifetime, Lifetimes),
     Longest = stop_sampler(Sampler),
     ok = closed(Subject, Granted, Lifetimes),
     [{per_life, ns(Free - Start) / Lifetimes}] ++
@@ -67,7 +67,7 @@ play(Variant, Subject, Lifetimes) ->
         end.
 
 %% Returns the time of the last 'DOWN' and the time when all permits were free.
-live(Subject, Lifetime, Lifetimes) ->
+run_lifetimes(Subject, Lifetime, Lifetimes) ->
     Spawners = erlang:system_info(schedulers_online),
     Running = atomics:new(1, []),
     ok = atomics:put(Running, 1, Spawners),
@@ -85,12 +85,7 @@ live(Subject, Lifetime, Lifetimes) ->
         spawn_opt(fun() -> Spawn(Number) end, [monitor, {scheduler, Number}])
      || Number <- lists:seq(1, Spawners)
     ],
-    [
-        receive
-            {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason
-        end
-     || {Pid, Monitor} <- Monitored
-    ],
+    [ok = bench_process:await_exit(Spawner, normal) || Spawner <- Monitored],
     receive
         {all_dead, LastDeath, Free} -> {LastDeath, Free}
     end.

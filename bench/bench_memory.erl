@@ -58,11 +58,11 @@ keys(Shape, Subject, Keys) ->
     ok = bench_subjects:start(Subject),
     Growth = bench_process:result([], fun() ->
         %% One key first, because the one-time costs of a holder and a table do not belong to a key.
-        ok = bench_subjects:take(Subject, [first], ?MAX_PER, 1),
+        ok = bench_subjects:acquire_each(Subject, [first], ?MAX_PER, 1),
         Before = account(Subject),
-        ok = bench_subjects:take(Subject, persistent_term:get(?MODULE), ?MAX_PER, 1),
+        ok = bench_subjects:acquire_each(Subject, persistent_term:get(?MODULE), ?MAX_PER, 1),
         After = account(Subject),
-        ok = has_taken(Subject, Keys + 1),
+        ok = check_acquired(Subject, Keys + 1),
         growth(Before, After, Keys)
     end),
     %% The manager of the ETS design would need seconds for this death; its VM stops instead.
@@ -70,10 +70,10 @@ keys(Shape, Subject, Keys) ->
     Names = [{own, per_key}, {public, per_key_public}, {os, per_key_os}],
     [{Name, maps:get(Of, Growth)} || {Of, Name} <- Names, is_map_key(Of, Growth)].
 
-has_taken(ours, Keys) ->
+check_acquired(ours, Keys) ->
     #{keys := Keys, permits := Keys} = canal_lock:info(),
     ok;
-has_taken(ets, Keys) ->
+check_acquired(ets, Keys) ->
     %% Two rows per key (bucket and highest bucket), and two rows of the manager per permit.
     [Rows, Rows] = [ets:info(Table, size) || Table <- [test_original, canal_lock_ets_monitors]],
     Rows = 2 * Keys,
@@ -87,7 +87,7 @@ holders(Subject, Holders) ->
     ok = closed(Subject),
     case Subject of
         ours ->
-            [ok = live(Subject) || _ <- lists:seq(1, erlang:system_info(process_limit))],
+            [ok = acquire_and_exit(Subject) || _ <- lists:seq(1, erlang:system_info(process_limit))],
             Old = bench_process:result([], fun() -> hold(Subject, Holders) end),
             ok = closed(Subject),
             #{young => Young, old => Old};
@@ -99,19 +99,19 @@ start(none) ->
     ok;
 start(Subject) ->
     ok = bench_subjects:start(Subject),
-    same = bench_subjects:place(Subject, same),
+    same = bench_subjects:prepare(Subject, same),
     ok.
 
 closed(none) -> ok;
 closed(Subject) -> bench_records:closed(Subject).
 
 hold(Subject, Holders) ->
-    Taken = counters:new(1, []),
+    Acquired = counters:new(1, []),
     Hold = fun() ->
         receive
-            take ->
-                ok = take(Subject),
-                ok = counters:add(Taken, 1, 1),
+            acquire ->
+                ok = acquire(Subject),
+                ok = counters:add(Acquired, 1, 1),
                 receive
                 after infinity -> ok
                 end
@@ -119,33 +119,21 @@ hold(Subject, Holders) ->
     end,
     Pids = [spawn(Hold) || _ <- lists:seq(1, Holders)],
     Before = account(Subject),
-    [Pid ! take || Pid <- Pids],
-    ok = bench_records:await(Holders, fun() -> counters:get(Taken, 1) end),
+    [Pid ! acquire || Pid <- Pids],
+    ok = bench_records:await(Holders, fun() -> counters:get(Acquired, 1) end),
     ok = bench_subjects:settle(Subject),
     After = account(Subject),
-    Monitors = [monitor(process, Pid) || Pid <- Pids],
-    [exit(Pid, kill) || Pid <- Pids],
-    [
-        receive
-            {'DOWN', Monitor, process, _, Reason} -> killed = Reason
-        end
-     || Monitor <- Monitors
-    ],
+    ok = bench_process:kill([{Pid, monitor(process, Pid)} || Pid <- Pids]),
     growth(Before, After, Holders).
 
-take(none) ->
+acquire(none) ->
     ok;
-take(Subject) ->
+acquire(Subject) ->
     {acquired, _} = (bench_subjects:module(Subject)):acquire(same, ?MAX_PER, 1),
     ok.
 
-live(Subject) ->
-    {Pid, Monitor} = spawn_monitor(fun() -> ok = take(Subject) end),
-    receive
-        {'DOWN', Monitor, process, Pid, Reason} ->
-            normal = Reason,
-            ok
-    end.
+acquire_and_exit(Subject) ->
+    bench_process:await_exit(spawn_monitor(fun() -> ok = acquire(Subject) end), normal).
 
 %% The memory of a holder beyond that of its process without a permit.
 beyond(#{young := None}, #{young := Young} = Growths) ->

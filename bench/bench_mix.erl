@@ -18,7 +18,7 @@
 
 -spec prepare(bench_cases:subject()) -> mix.
 prepare(Subject) ->
-    lists:foreach(fun(I) -> bench_subjects:place(Subject, {mix, I}) end, lists:seq(1, ?KEYS)),
+    lists:foreach(fun(I) -> bench_subjects:prepare(Subject, {mix, I}) end, lists:seq(1, ?KEYS)),
     ok = bench_subjects:hold(Subject, [[{mix, I} || I <- lists:seq(1, ?FULL)]], 1, 1),
     mix.
 

@@ -2,7 +2,7 @@
 %% overlap with the next measurement. If the process crashes, the caller raises an error.
 -module(bench_process).
 
--export([result/2, await/2]).
+-export([result/2, await/2, await_exit/2, kill/1]).
 
 -spec result([term()], fun(() -> Result)) -> Result.
 result(Options, Fun) ->
@@ -21,3 +21,16 @@ await(Pid, Monitor) ->
         {'DOWN', Monitor, process, Pid, Reason} ->
             error({worker, Reason})
     end.
+
+-spec await_exit({pid(), reference()}, Reason :: term()) -> ok.
+await_exit({Pid, Monitor}, Reason) ->
+    receive
+        {'DOWN', Monitor, process, Pid, Actual} ->
+            Reason = Actual,
+            ok
+    end.
+
+-spec kill([{pid(), reference()}]) -> ok.
+kill(Processes) ->
+    [exit(Pid, kill) || {Pid, _} <- Processes],
+    lists:foreach(fun(Process) -> await_exit(Process, killed) end, Processes).

@@ -9,7 +9,7 @@
 start(Subject, [{_, _, Key, MaxPer, Buckets}] = Worker, {Of, Count}) ->
     Parent = self(),
     Run = fun() ->
-        ok = bench_subjects:take(Subject, [held(Of, Key, I) || I <- lists:seq(1, Count)], MaxPer, Buckets),
+        ok = bench_subjects:acquire_each(Subject, [held(Of, Key, I) || I <- lists:seq(1, Count)], MaxPer, Buckets),
         Parent ! {self(), ready},
         serve(Worker)
     end,

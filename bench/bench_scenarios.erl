@@ -23,7 +23,7 @@ prepared(#{id := {Case, Variant, X}, keys := Keys, measures := Measures} = Scena
         measures => Measures
     }.
 
-place(Subject, {key, Key}) -> bench_subjects:place(Subject, Key);
+place(Subject, {key, Key}) -> bench_subjects:prepare(Subject, Key);
 place(Subject, {zipf, Keys}) -> bench_choices:zipf(Subject, Keys);
 place(Subject, mix) -> bench_mix:prepare(Subject).
 

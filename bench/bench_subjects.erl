@@ -1,13 +1,13 @@
 %% The differences between the subjects outside the timed loops.
 -module(bench_subjects).
 
--export([start/1, module/1, place/2, hold/4, take/4, settle/1]).
+-export([start/1, module/1, prepare/2, hold/4, acquire_each/4, settle/1]).
 
--export_type([where/0]).
+-export_type([key_source/0]).
 
 -type subject() :: bench_cases:subject().
 %% One key; a Zipf distribution over this number of keys; the keys of the mix.
--type where() :: {key, term()} | {zipf, Keys :: pos_integer()} | mix.
+-type key_source() :: {key, term()} | {zipf, Keys :: pos_integer()} | mix.
 
 %% Acquires between two synchronizations with the manager of the ETS design, which keep its mailbox short.
 -define(SETTLE_EVERY, 1000).
@@ -39,12 +39,12 @@ module(counters) -> bench_counters.
 
 %% Returns the loops' argument for a key. Uses the key once before, because the ETS design raises if several processes
 %% are the first to use a key at the same time.
--spec place(subject(), Key :: term()) -> term().
-place(atomics, _Key) ->
+-spec prepare(subject(), Key :: term()) -> term().
+prepare(atomics, _Key) ->
     atomics:new(?WORDS, []);
-place(floor, Key) ->
+prepare(floor, Key) ->
     Key;
-place(Subject, Key) ->
+prepare(Subject, Key) ->
     Module = module(Subject),
     {acquired, _} = Module:acquire(Key, 1, 1),
     ok = Module:release(Key, 1, 1),
@@ -55,7 +55,7 @@ place(Subject, Key) ->
 hold(Subject, Lists, MaxPer, Buckets) ->
     Parent = self(),
     Hold = fun(Keys) ->
-        ok = take(Subject, Keys, MaxPer, Buckets),
+        ok = acquire_each(Subject, Keys, MaxPer, Buckets),
         Parent ! {self(), holding},
         receive after infinity -> ok end
     end,
@@ -64,18 +64,18 @@ hold(Subject, Lists, MaxPer, Buckets) ->
     ok.
 
 %% Acquires a permit of each key for the caller.
--spec take(subject(), [Key :: term()], MaxPer :: pos_integer(), Buckets :: pos_integer()) -> ok.
-take(Subject, Keys, MaxPer, Buckets) ->
-    take(Subject, Keys, MaxPer, Buckets, 0).
+-spec acquire_each(subject(), [Key :: term()], MaxPer :: pos_integer(), Buckets :: pos_integer()) -> ok.
+acquire_each(Subject, Keys, MaxPer, Buckets) ->
+    acquire_each(Subject, Keys, MaxPer, Buckets, 0).
 
-take(Subject, [], _MaxPer, _Buckets, _) ->
+acquire_each(Subject, [], _MaxPer, _Buckets, _) ->
     settle(Subject);
-take(Subject, Keys, MaxPer, Buckets, ?SETTLE_EVERY) ->
+acquire_each(Subject, Keys, MaxPer, Buckets, ?SETTLE_EVERY) ->
     ok = settle(Subject),
-    take(Subject, Keys, MaxPer, Buckets, 0);
-take(Subject, [Key | Keys], MaxPer, Buckets, Since) ->
+    acquire_each(Subject, Keys, MaxPer, Buckets, 0);
+acquire_each(Subject, [Key | Keys], MaxPer, Buckets, Since) ->
     {acquired, _} = acquire(Subject, Key, MaxPer, Buckets),
-    take(Subject, Keys, MaxPer, Buckets, Since + 1).
+    acquire_each(Subject, Keys, MaxPer, Buckets, Since + 1).
 
 %% The floor has one counter for all keys, which may already exceed MaxPer.
 acquire(floor, Key, _MaxPer, _Buckets) -> bench_floor_nif:floor_acquire(Key, 1000, 1);
