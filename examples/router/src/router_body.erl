@@ -60,7 +60,7 @@ chunk(#reading{left = Left} = Reading, Size, Chunks) ->
         _ -> {error, malformed}
     end.
 
-%% Trailers are dropped, which RFC 9110 allows (section 6.5.1).
+%% Trailers are dropped, which RFC 9112 allows (section 7.1.2).
 trailers(_Reading, 0, _Chunks) ->
     {error, too_long};
 trailers(Reading, Most, Chunks) ->

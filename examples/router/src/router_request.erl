@@ -10,8 +10,8 @@
 
 -export([handle/1]).
 
-%% Attempts to find a dyno with a free permit. One always exists, see `acquire_dyno/3', but another request may acquire
-%% it between two attempts.
+%% How often all dynos are tried. One of them always has a free permit (see `acquire_dyno/3'), but another request may
+%% acquire it first.
 -define(ATTEMPTS, 100).
 
 -spec handle(router_client:client()) -> ok.
@@ -20,12 +20,12 @@ handle(Client) ->
         {ok, Body} ->
             case router_apps:find(router_client:host(Client)) of
                 {ok, App} -> admit(Client, Body, App);
-                error -> router_client:answer(Client, 404, {"unknown-app", "There is no such app here."})
+                error -> router_client:answer(Client, 404, {"unknown-app", "No app is configured for this Host."})
             end;
         {error, too_long} ->
-            router_client:refuse(Client, 413, {"body-too-long", "The body is longer than is taken here."});
+            router_client:refuse(Client, 413, {"body-too-long", "The body exceeds the maximum length."});
         {error, malformed} ->
-            router_client:refuse(Client, 400, {"malformed", "The request cannot be passed on."})
+            router_client:refuse(Client, 400, {"malformed", "The request is invalid or ambiguous."})
     end.
 
 admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := Stats} = App) ->
@@ -73,9 +73,9 @@ conclude(cut_short, _Client) ->
 conclude(no_dyno, Client) ->
     router_client:answer(Client, 503, {"no-dyno", "No dyno had a free permit."});
 conclude(timeout, Client) ->
-    router_client:answer(Client, 504, {"dyno-timeout", "The dyno has not answered in time."});
+    router_client:answer(Client, 504, {"dyno-timeout", "The dyno did not answer in time."});
 conclude(Failure, Client) ->
-    router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno has failed: ~w.", [Failure])}).
+    router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno failed: ~w.", [Failure])}).
 
 %% A permit of the app does not select a dyno: N of `{acquired, N}' is a count, and two requests can get the same N one
 %% after the other. So each dyno is also a key with one bucket. Each holder of a dyno's permit also holds one of the

@@ -64,7 +64,7 @@ late_test() ->
     ?assertMatch(#{broken := []}, Verdict),
     ?assertMatch([#{late := 0}, #{late := 1, highest := 1}], phases(Verdict)),
     ?assertMatch([_, _], [Line || Line <- lines(Verdict), string:find(Line, "late") =/= nomatch]),
-    %% A request with the new capacity is admitted beside two late ones, but a second one is not.
+    %% One request with the new capacity may run beside a late one, but a second one may not.
     Full = [request(2, 1, a, 10, 15), request(2, 2, a, 21, 50), request(1, 3, c, 25, 40), request(1, 4, d, 26, 40)],
     ?assertEqual(
         ["shop: 2 requests together instead of 1 (1 times)"], broken(Full, [scaling(0, 2), scaling(20, 1)])

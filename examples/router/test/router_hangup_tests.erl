@@ -13,8 +13,8 @@ hangup_test_() ->
     router_test_setup:tests([
         {"a client disconnects: the permits are held until the dyno has closed", fun waits_for_the_dyno/0},
         {"a client disconnects in the body: the permits are held until the dyno has closed", fun in_the_body/0},
-        {"a client disconnects after it has sent excess data: the same", fun excess_data/0},
-        {"a client resets the connection: the same", fun by_a_reset/0},
+        {"a client disconnects after excess data: the permits are held until the dyno has closed", fun excess_data/0},
+        {"a client resets the connection: the permits are held until the dyno has closed", fun by_a_reset/0},
         {"a client that closes its sending half counts as disconnected", fun half_closed/0},
         {"a client disconnects and the dyno does not close: released after the timeout", fun never_closes/0},
         {"a client disconnects and the dyno keeps sending: released after the timeout", fun flood_after_disconnect/0},

@@ -24,7 +24,7 @@ permits_test_() ->
             {"apps do not use each other's permits", fun two_apps/0},
             {"additional dynos get requests immediately", fun grow/0},
             {"after dynos are removed no request is admitted until enough are answered; none is aborted", fun shrink/0},
-            {"the same after MaxPer is reduced", fun shrink_max_per/0},
+            {"after MaxPer is reduced no request is admitted until enough are answered", fun shrink_max_per/0},
             {"an app may be deleted while requests are open", fun deleted/0},
             {"statistics continue when an app is put again", fun statistics/0}
         ]),
