@@ -107,9 +107,8 @@ loop(#show{scenario = #{total_ms := Total_ms}} = Show) ->
 
 wait(#show{events = Events} = Show) ->
     Until = [At - elapsed_ms(Show) || {At, _} <- Events],
-    receive
-    after max(0, lists:min([?REFRESH_MS | Until])) -> Show
-    end.
+    timer:sleep(max(0, lists:min([?REFRESH_MS | Until]))),
+    Show.
 
 %% Applies the events that are due.
 due(Elapsed_ms, #show{events = [{At, Event} | Rest], screen = Screen} = Show) when At =< Elapsed_ms ->
@@ -152,9 +151,7 @@ apply_event(crash, Show) ->
 %% Stops a dyno when it has no connections left.
 stop_when_idle(Dyno) ->
     spawn_link(fun() ->
-        receive
-        after ?DRAIN_MS -> ok
-        end,
+        timer:sleep(?DRAIN_MS),
         ok = await(fun() -> mochiweb_socket_server:get(Dyno, active_sockets) =:= 0 end),
         router_demo_dyno:stop(Dyno)
     end).
@@ -224,18 +221,14 @@ await(Condition) ->
     await(Condition, now_ms() + ?END_MS).
 
 await(Condition, Until_ms) ->
-    case Condition() of
-        true ->
+    case {Condition(), now_ms() < Until_ms} of
+        {true, _} ->
             ok;
-        false ->
-            case now_ms() < Until_ms of
-                true ->
-                    receive
-                    after 1 -> await(Condition, Until_ms)
-                    end;
-                false ->
-                    timeout
-            end
+        {false, true} ->
+            timer:sleep(1),
+            await(Condition, Until_ms);
+        {false, false} ->
+            timeout
     end.
 
 elapsed_ms(#show{started_ms = Started_ms}) ->

@@ -120,17 +120,13 @@ ends_load() ->
     Dyno = router_demo_dyno:start(<<"shop">>, Log, #{work_ms => 1, reset_one_of => never}),
     ok = router:put(<<"shop">>, 1, [router_demo_dyno:address(Dyno)]),
     Sockets = fun() -> mochiweb_socket_server:get(router_listener, active_sockets) end,
-    {Owner, Monitor} = spawn_monitor(fun() ->
+    {Pid, _} = Owner = spawn_monitor(fun() ->
         _ = router_demo_load:start(<<"shop">>, router:port(), 4, 60),
-        receive
-        after infinity -> ok
-        end
+        timer:sleep(infinity)
     end),
     ok = test_await:value(4, Sockets),
-    exit(Owner, kill),
-    receive
-        {'DOWN', Monitor, process, Owner, killed} -> ok
-    end,
+    exit(Pid, kill),
+    killed = test_await:reason(Owner),
     ok = test_await:value(0, Sockets),
     ok = router_demo_dyno:stop(Dyno),
     ok = router:delete(<<"shop">>),
