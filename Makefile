@@ -150,7 +150,7 @@ test-conformance:
 	CANAL_LOCK_SOAK=4 erl -noinput -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -s canal_lock_conformance_tests main
 
 .PHONY: check-all
-check-all: check-layout check-rust check-instructions check-erlang check-elixir check-promises
+check-all: check-layout check-cycles check-rust check-instructions check-erlang check-elixir check-promises
 
 .PHONY: check-layout
 check-layout:

@@ -12,7 +12,7 @@ files | LC_ALL=C xargs -0 awk '
   FNR == 1 {
     is_make = FILENAME ~ /Makefile$/
     is_text = FILENAME ~ /\.md$/
-    max = FILENAME ~ /\.(supp|svg)$|\/golden\// ? 1000000 : is_text ? 1000000 : 120
+    max = FILENAME ~ /\.(supp|svg)$|\/golden\// ? 1000000 : is_text ? 100 : 120
     fenced = 0
   }
   /\r/ { report("a carriage return") }

@@ -1,5 +1,5 @@
-%% Q1, Q5, Q8 to Q11 on nodes with faults: some of the faults, with short leases. scripts/quorum_faults.sh runs all
-%% faults with the default rules.
+%% Q1, Q5, Q8 to Q11 on nodes with faults: some of the faults, with short leases. soak_quorum_faults runs all faults
+%% with the default rules.
 -module(canal_lock_quorum_under_faults_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -181,8 +181,8 @@ cause(wall_clocks_jump, Run = #{cluster := Cluster}) ->
     losing(lists:concat([length(Jumps), " jumps, by an hour and a day"]), Run, fun() ->
         [test_faulty_cluster:set_clock(Cluster, Place, Ahead_ms) || {Place, Ahead_ms} <- Jumps, heartbeat(Run)]
     end);
-%% CE3: node 1 receives nothing. A grant of node 2 is on its way to node 1 when the voter of node 2 forgets it. The grant
-%% arrives after node 3 and the new voter of node 2 have granted the same names to others.
+%% CE3: node 1 receives nothing. A grant of node 2 is on its way to node 1 when the voter of node 2 forgets it. The
+%% grant arrives after node 3 and the new voter of node 2 have granted the same names to others.
 cause(held_back_answers, Run = #{cluster := Cluster}) ->
     await_kept(1, Run),
     Began = now_ns(),

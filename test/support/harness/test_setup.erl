@@ -25,7 +25,7 @@ tests(without_manager, Tests) ->
     {foreach, fun() -> none end, fun stop/1, timed(Tests)}.
 
 timed(Tests) ->
-    [{timeout, ?TIMEOUT_S * factor(), {Title, Test}} || {Title, Test} <- Tests].
+    [{timeout, timeout_s(), {Title, Test}} || {Title, Test} <- Tests].
 
 start() ->
     {ok, Manager} = canal_lock:start_link(?MAX_PER),
@@ -91,7 +91,7 @@ start_vm(Arguments) ->
     Vm.
 
 in_vm(Vm, Test) ->
-    peer:call(Vm, erlang, apply, [Test, []], 1000 * ?TIMEOUT_S * factor()).
+    peer:call(Vm, erlang, apply, [Test, []], 1000 * timeout_s()).
 
 %% The resident memory of this VM, or 0 if the operating system does not report it.
 -spec resident_bytes() -> non_neg_integer().
@@ -102,21 +102,29 @@ resident_bytes() ->
         {error, _} -> 0
     end.
 
-%% The number of repetitions of a random test: CANAL_LOCK_SOAK times as many in the soak.
+%% The number of repetitions of a random test: CANAL_LOCK_SOAK times as many. That is more than 1 in the soak, and less
+%% in `make test WHAT=quick'.
 -spec times(pos_integer()) -> pos_integer().
 times(Times) ->
-    Times * factor().
+    max(1, round(Times * factor())).
 
 %% The first value in the soak, the second otherwise. For tests that need seconds in the soak only.
 -spec in_soak(Soak, Otherwise) -> Soak | Otherwise.
 in_soak(Soak, Otherwise) ->
-    case os:getenv("CANAL_LOCK_SOAK") of
-        false -> Otherwise;
-        _ -> Soak
+    case os:getenv("CANAL_LOCK_SOAK") =/= false andalso factor() >= 1 of
+        true -> Soak;
+        false -> Otherwise
     end.
 
+timeout_s() ->
+    ?TIMEOUT_S * ceil(max(1, factor())).
+
 factor() ->
-    list_to_integer(os:getenv("CANAL_LOCK_SOAK", "1")).
+    Factor = os:getenv("CANAL_LOCK_SOAK", "1"),
+    case string:to_float(Factor) of
+        {error, no_float} -> list_to_integer(Factor);
+        {Float, ""} -> Float
+    end.
 
 %% The tests without the crash reports of processes that die on purpose. For all tests together, because a report may
 %% arrive later than the death.
