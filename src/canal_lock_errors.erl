@@ -23,7 +23,8 @@
 %% Explanations, by the position of the argument.
 -type texts() :: #{pos_integer() | general => binary()}.
 
-%% What a value must be: a name that `requirement/2' knows, or a function that answers like it.
+%% What a value must be: a kind that `requirement/2' or `wrong_argument/3' knows, or a function that returns a
+%% requirement. `Must' completes the sentence "X must ...".
 -type kind() :: atom() | {function, arity()} | {options, [option()]} | fun((term()) -> requirement()).
 -type requirement() :: {IsMet :: boolean(), Must :: iodata()}.
 
@@ -63,12 +64,14 @@ format_error([{_Module, Function, Arguments, Info} | _], Wrong, Explain) ->
         _ -> #{}
     end.
 
-%% What has happened, and what to do. For any cause but a wrong argument.
+%% What has happened, and what to do. For every cause except wrong arguments and `foreign_lock', which
+%% canal_lock_quorum_errors explains.
 -spec explain(cause()) -> binary().
 explain(not_started) ->
     <<"canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor">>;
 explain(system_limit) ->
-    <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed">>;
+    <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed: free memory and "
+      "repeat the call, or use a smaller key">>;
 explain(not_watched) ->
     <<"the VM did not monitor the calling process; nothing has changed, the call can be repeated">>;
 explain(nif_panicked) ->

@@ -1,9 +1,9 @@
-%% How the public functions of canal_lock and canal_lock_quorum raise. There is one protocol: an internal call answers
+%% How the public functions of canal_lock and canal_lock_quorum raise. There is one protocol: an internal call returns
 %% `{raise, Cause}', with a canal_lock_errors:cause(), if the public function must raise. These are macros because
 %% `error/3' puts the function that calls it on top of the stack trace. The including module defines ?ERRORS: the module
 %% with `wrong/2' and `format_error/2'.
 
-%% The largest timeout of all supported OTP releases.
+%% The largest timeout that every supported OTP release accepts, in milliseconds.
 -define(MAX_MS, 16#ffffffff).
 
 %% Raises, with what the shell needs to explain the error (EEP 54).
@@ -29,7 +29,7 @@
     end
 ).
 
-%% The same for canal_lock_exit:call/3. The exit names the public function, as that of `gen_server:call/2' does.
+%% The same for canal_lock_exit:call/3. The exit reason contains the public function, as for `gen_server:call/2'.
 -define(ANSWER_OR_EXIT(Arguments, Call),
     try
         ?ANSWER(Arguments, Call)

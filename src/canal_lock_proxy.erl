@@ -6,9 +6,9 @@
 %% The native library records which process the proxy represents. A manager starts a proxy and finds it again by that
 %% record; no proxy is linked to a manager.
 %%
-%% A 'DOWN' that arrives late loses no grant. A proxy belongs to the connection over which it was started, and exits
-%% when it gets a request over another one. The holder then asks the manager for another proxy. If the connection
-%% changes while an answer is on its way, the call of the holder fails before the answer can arrive.
+%% A late 'DOWN' of an old connection cannot release a permit of a new one. A proxy belongs to the connection over which
+%% it was started, and exits when it gets a request over another one. The holder then asks the manager for another
+%% proxy. If the connection changes while an answer is on its way, the holder's call fails before the answer can arrive.
 -module(canal_lock_proxy).
 
 -behaviour(gen_server).
@@ -23,8 +23,8 @@
     {acquire, canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}
     | {release, canal_lock:key()}.
 
-%% A proxy without permits exits after this time without a request. A proxy with permits checks at this interval whether
-%% its table is still open.
+%% After this time without a message, a proxy without permits exits, and a proxy with permits checks its connection and
+%% its table.
 -define(IDLE_MS, 5000).
 
 -record(state, {
@@ -53,7 +53,7 @@ start(Holder) ->
 init(Holder) ->
     Connection = connection(Holder),
     Monitor = monitor(process, Holder),
-    %% The connection is the same before and after, so the monitor uses this connection.
+    %% If the connection did not change, the monitor uses it. Otherwise the proxy stops.
     case connection(Holder) of
         Connection when Connection =/= none ->
             represent(#state{holder = Holder, connection = Connection, monitor = Monitor});
@@ -93,7 +93,7 @@ answer({release, Key}) ->
 answer(_) ->
     {raise, version_mismatch}.
 
-%% The change of the number of permits by an answer.
+%% How an answer changes the number of permits.
 change({acquired, _}) -> 1;
 change(ok) -> -1;
 change(_) -> 0.

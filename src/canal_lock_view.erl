@@ -9,19 +9,21 @@
 %% Keys read in one native call, which takes about 0.1 ms.
 -define(KEYS_PER_PIECE, 512).
 
-%% Where reading begins: all keys or the keys of one process, and all holders.
+%% The first position in the keys of the table or of one process.
 -define(FIRST_KEY, 0).
+
+%% The first position in the holders: see `CursorFields' in inspect.rs of the native library.
 -define(FIRST_HOLDER, {false, 0, 0}).
 
 -spec keys() -> [{canal_lock:key(), Permits :: pos_integer()}].
 keys() ->
     fold_keys(fun lists:append/2, []).
 
-%% Folds over lists of keys, without keeping all of them. If the table is replaced during the fold, it begins again with
-%% the initial `Result'.
+%% Folds over lists of keys, without keeping all of them. If the table is closed during the fold, the fold begins again
+%% with the initial `Result'.
 -spec fold_keys(fun(([{canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_keys(Add, Result) ->
-    fold(fun(Serial, After) -> canal_lock_nif:keys(Serial, After, ?KEYS_PER_PIECE) end, ?FIRST_KEY, Add, Result).
+    fold(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?KEYS_PER_PIECE) end, ?FIRST_KEY, Add, Result).
 
 -spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
@@ -58,20 +60,21 @@ compare({Key, Count}, Held, {Differing, Found}) ->
         #{} -> {[{Key, Count, 0} | Differing], Found}
     end.
 
-%% Keys that are held, but whose count is 0.
+%% Keys that holders have records of, but whose count is 0.
 uncounted(Held) ->
     fold_keys(fun(Keys, Rest) -> maps:without([Key || {Key, _} <- Keys], Rest) end, Held).
 
 pieces(Piece, Start) ->
     fold(Piece, Start, fun lists:append/2, []).
 
-fold(Piece, Start, Add, First) ->
-    fold(Piece, Start, Add, First, 0, Start, First).
+fold(Piece, Start, Add, Initial) ->
+    fold(Piece, Start, Add, Initial, 0, Start, Initial).
 
-fold(Piece, Start, Add, First, Serial, From, Result) ->
+%% `Serial' is the number of the table; 0 stands for the open one.
+fold(Piece, Start, Add, Initial, Serial, From, Result) ->
     case Piece(Serial, From) of
         %% The pieces so far belong to a table that was closed.
-        changed -> fold(Piece, Start, Add, First, 0, Start, First);
+        changed -> fold(Piece, Start, Add, Initial, 0, Start, Initial);
         {_, Last, done} -> Add(Last, Result);
-        {Same, Next, Rest} -> fold(Piece, Start, Add, First, Same, Rest, Add(Next, Result))
+        {Same, Next, Rest} -> fold(Piece, Start, Add, Initial, Same, Rest, Add(Next, Result))
     end.

@@ -1,7 +1,7 @@
 defmodule CanalLock.Options do
   @moduledoc false
 
-  # Checks a keyword list and returns a map. `wrong_option` answers as `:canal_lock_errors.wrong_option/2` does.
+  # Checks a keyword list and returns a map. `wrong_option` returns what `:canal_lock_errors.wrong_option/2` returns.
   @spec validate!(term, [atom], String.t(), (map -> :none | tuple)) :: map
   def validate!(options, names, example, wrong_option) do
     Keyword.keyword?(options) ||

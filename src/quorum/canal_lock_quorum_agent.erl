@@ -1,6 +1,7 @@
 %% @private
-%% Runs the agent of this node. It passes the requests of local processes and the answers of voters to the agent, sends
-%% the agent's frames to the voters, and notifies holders. It monitors each holder once per lock.
+%% Runs the agent of this node. This process passes the requests of local processes and the answers of voters to the
+%% agent's state machine in the native library, sends its frames to the voters, and notifies holders. It monitors each
+%% holder once per lock.
 %%
 %% A step takes all events that are in the mailbox, and sends one batch to each voter for them. If the mailbox is empty,
 %% a step starts at once. So batches grow with the load, and no constant says how long to collect events.
@@ -16,7 +17,7 @@
 -export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, infos/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
-%% The most events of one step. A step should take less than a millisecond.
+%% The maximum number of events in one step. A step should take less than a millisecond.
 -define(MAX_EVENTS, 64).
 
 %% The held locks: token, holder, monitor of the holder, lock, and time of the grant by the wall clock. The supervisor
@@ -40,28 +41,29 @@
     %% Callers that wait for a lock, and callers that wait for an unlock, by the numbers of their requests.
     locking = #{} :: #{pos_integer() => #waiting{}},
     unlocking = #{} :: #{pos_integer() => gen_server:from()},
-    %% Members whose voters did not answer at the last step, as a bit for each place.
+    %% Members whose voters were silent after the last step: bit N is the member at place N.
     silent = 0 :: non_neg_integer(),
-    %% Whether this process has let others run since the first of the events came.
+    %% Whether this process has yielded since the first event arrived.
     has_yielded = false :: boolean(),
-    pending = 0 :: non_neg_integer()
+    %% Unlocks that a quorum has not confirmed.
+    pending_unlocks = 0 :: non_neg_integer()
 }).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% Locks for the calling process. `Bytes' are the names, encoded, in any order.
+%% Acquires a lock of all names for the calling process. `Encoded' has the same names as bytes, in any order.
 -spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], non_neg_integer()) ->
     {ok, canal_lock_quorum_lock:lock()} | {error, timeout | no_quorum}.
-lock(Mode, Names, Bytes, Timeout_ms) ->
-    call({lock, Mode, Names, Bytes, Timeout_ms}).
+lock(Mode, Names, Encoded, Timeout_ms) ->
+    call({lock, Mode, Names, Encoded, Timeout_ms}).
 
 -spec unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held | timeout}.
 unlock(Token) ->
     call({unlock, Token}).
 
-%% Waits until fewer unlocks are pending.
+%% Unlocks without waiting for a quorum, when no more unlocks are pending than the rule `pending_unlocks' allows.
 -spec try_unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held}.
 try_unlock(Token) ->
     call({try_unlock, Token}).
@@ -146,7 +148,7 @@ handle_call(Request, From, State) ->
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
 
-status(#state{agent = Agent, config = #{members := Members}, pending = Pending, locking = Locking}) ->
+status(#state{agent = Agent, config = #{members := Members}, pending_unlocks = Pending, locking = Locking}) ->
     Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
     #{
         members => [
@@ -163,7 +165,7 @@ handle_cast(Request, State) ->
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
     case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-        %% The voter reports it.
+        %% The voter's process reports this node.
         not_a_member -> noreply(State);
         Event -> add(Event, State)
     end;
@@ -201,7 +203,7 @@ handle_info(Message, State) ->
 handle_continue(step, State) ->
     step(State).
 
-%% At a clean shutdown, all locks are unlocked at once, so no other node must wait for the end of their leases.
+%% At a clean shutdown the agent unlocks all locks, so that other nodes do not wait until the leases expire.
 terminate(Reason, State = #state{agent = Agent}) ->
     case canal_lock_exit:is_clean_shutdown(Reason) of
         true ->
@@ -215,9 +217,9 @@ unlock_all(State = #state{events = Events, locking = Locking, config = Config}) 
     #{setup := #{rules := #{attempt_ms := Attempt_ms}}} = Config,
     Rows = ets:tab2list(?TABLE),
     true = ets:delete_all_objects(?TABLE),
-    _ = erlang:start_timer(Attempt_ms, self(), farewell),
-    %% Waiters must not get a lock now, and the agent may not know yet that some have died. The request number of these
-    %% unlocks is not used.
+    _ = erlang:start_timer(Attempt_ms, self(), shutdown_timeout),
+    %% Cancels all requests: no waiter may get a lock now, and some waiters may be dead. The unlocks have the request
+    %% number 1, because no caller waits for their answers.
     Canceled = [{cancel, Request} || Request <- maps:keys(Locking)],
     Unlocked = [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows],
     Stepped = step(lists:reverse(Events) ++ Canceled ++ Unlocked, State#state{events = []}),
@@ -228,8 +230,9 @@ unlock_all(State = #state{events = Events, locking = Locking, config = Config}) 
 notify(Event, Rows) ->
     lists:foreach(fun({_, Holder, _, Lock, _}) -> Holder ! {canal_lock_quorum, Event, Lock} end, Rows).
 
-%% A voter that still has to answer an earlier batch gets the unlocks after its answer.
-await_quorum(#state{pending = 0}) ->
+%% A voter that has not answered an earlier batch gets the unlocks after its answer. So this processes frames until a
+%% quorum has confirmed the unlocks.
+await_quorum(#state{pending_unlocks = 0}) ->
     ok;
 await_quorum(State = #state{config = Config}) ->
     receive
@@ -238,7 +241,7 @@ await_quorum(State = #state{config = Config}) ->
                 not_a_member -> await_quorum(State);
                 Event -> await_quorum(step([Event], State))
             end;
-        {timeout, _, farewell} ->
+        {timeout, _, shutdown_timeout} ->
             ok
     end.
 
@@ -252,7 +255,8 @@ connection(Node, Change, State = #state{config = #{places := Places}}) when is_m
 connection(_Node, _Change, State) ->
     noreply(State).
 
-%% Answers `From' when the unlock is done. Of two callers that unlock at the same time, one gets `not_held'.
+%% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`try_unlock'). Of two callers that unlock at
+%% the same time, one gets `not_held'.
 unlock_for(From, How, Token, State) ->
     case [Lock || {_, _, _, Lock, _} <- ets:lookup(?TABLE, Token), canal_lock_quorum_lock:claim(Lock)] of
         [_] ->
@@ -271,19 +275,19 @@ unlock(How, Token, State) ->
 forget(Token) ->
     case ets:take(?TABLE, Token) of
         [{_, _, Monitor, _, _}] ->
-            %% A message that the monitor has already sent finds no row.
+            %% A 'DOWN' that was already sent has no effect: the agent no longer knows the token.
             _ = erlang:demonitor(Monitor),
             ok;
         [] ->
             ok
     end.
 
-%%% Steps, when the mailbox is empty or there are enough events for one
+%%% Steps: when the mailbox is empty, or when MAX_EVENTS events have been collected
 
 add(Event, State = #state{events = Events}) ->
     case State#state{events = [Event | Events]} of
-        Full when length(Events) + 1 >= ?MAX_EVENTS -> step(Full);
-        NotFull -> noreply(NotFull)
+        Added when length(Events) + 1 >= ?MAX_EVENTS -> step(Added);
+        Added -> noreply(Added)
     end.
 
 noreply(State = #state{events = Events}) ->
@@ -295,7 +299,7 @@ step(State = #state{events = Events}) ->
 step(Events, State = #state{agent = Agent, timer = Timer}) ->
     {Outputs, Wait, Silent, Pending} = canal_lock_quorum_nif:agent_step(Agent, Events),
     Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
-    Stepped = lists:foldl(fun output/2, State#state{timer = Waiting, pending = Pending}, Outputs),
+    Stepped = lists:foldl(fun output/2, State#state{timer = Waiting, pending_unlocks = Pending}, Outputs),
     silent(Silent, Stepped).
 
 output({send, To, Place, Frame}, State = #state{config = Config}) ->
@@ -357,14 +361,14 @@ answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
             State
     end.
 
-%% A voter that does not answer is not an error of any caller, so it is logged.
+%% No call can report that a voter does not answer, so it is logged.
 silent(Silent, State = #state{silent = Silent}) ->
     State;
-silent(Silent, State = #state{silent = Before, pending = Pending, config = #{members := Members}}) ->
+silent(Silent, State = #state{silent = Before, pending_unlocks = Pending, config = #{members := Members}}) ->
     _ = [
         case Silent band Bit of
             Bit -> canal_lock_quorum_reports:report(silent, #{node => Node, pending_unlocks => Pending});
-            %% A member that is not connected is not silent, but does not answer either.
+            %% A disconnected member leaves the silent set, too. That is no answer, so it is not reported.
             0 -> is_connected(Node) andalso canal_lock_quorum_reports:report(answers, #{node => Node})
         end
      || {Place, Node} <- lists:enumerate(0, Members),

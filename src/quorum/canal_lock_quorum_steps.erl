@@ -1,13 +1,13 @@
 %% @private
-%% What the processes of the agent and of the voter have in common. They collect events, and make a step with them when
-%% the mailbox is empty or there are enough for one. Each step says when the next one is due.
+%% Code that the processes of the agent and of the voter share. Both collect events, and run a step when the mailbox is
+%% empty or enough events are collected. Each step returns when the next one is due.
 -module(canal_lock_quorum_steps).
 
 -export([noreply/2, add_timer/2]).
 
 -export_type([timer/0]).
 
-%% A timer for a step that no event causes.
+%% The timer of the next step that is due without an event.
 -type timer() :: none | {reference(), At_ms :: integer()}.
 
 %% The answer of a callback. If there are events, `timeout' comes as soon as the mailbox is empty.

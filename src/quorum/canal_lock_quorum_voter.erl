@@ -1,9 +1,9 @@
 %% @private
-%% Runs the voter of this node: passes the frames of agents to the voter, and sends its answers.
+%% Runs the voter of this node: passes the frames of agents to the voter's state machine in the native library, and
+%% sends its answers.
 %%
-%% A step takes all frames that are in the mailbox, and sends each agent one answer for all of its frames. The state of
-%% the voter is in the native library. If this process is killed, the next one continues with that state, and only the
-%% messages in its mailbox are lost.
+%% A step takes all frames that are in the mailbox, and sends each agent one answer for all of its frames. If this
+%% process is killed, the next one continues with the same state machine, and only the messages in its mailbox are lost.
 -module(canal_lock_quorum_voter).
 
 -behaviour(gen_server).
@@ -11,12 +11,13 @@
 -export([start_link/1, state/0, write/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
-%% The most frames of one step. A frame can be long, and a step should take less than a millisecond.
+%% The maximum number of events in one step. A frame can be long, and a step should take less than a millisecond.
 -define(MAX_EVENTS, 32).
 
-%% The pause after a failed write to the fence file.
--define(STORE_AGAIN_MS, 1000).
+%% The pause after a failed write to the fence file. A full disk rarely recovers sooner.
+-define(STORE_RETRY_MS, 1000).
 
+%% As for `gen_server:call/2'.
 -define(STATE_TIMEOUT_MS, 5000).
 
 -record(state, {
@@ -26,12 +27,13 @@
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
     is_voting = false :: boolean(),
-    %% The process that writes a mark to the disk, by its monitor, and the mark.
+    %% The current write: the monitor of the process that writes, and the mark (the highest fence that the voter may
+    %% assign) that it stores.
     storing = none :: none | {reference(), pos_integer()},
-    %% The mark to write next.
+    %% The mark to store next.
     to_store = none :: none | pos_integer(),
-    %% Nodes that have been reported as no members.
-    unknown_nodes = #{} :: #{node() => reported}
+    %% Nodes that were reported because they are no members, or have other members or rules.
+    mismatched_nodes = #{} :: #{node() => reported}
 }).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
@@ -52,7 +54,8 @@ init(Config = #{setup := Setup}) ->
     {ok, #state{config = Config, voter = Voter}, {continue, step}}.
 
 known_fences(#{fence_file := Path}) ->
-    %% In microseconds, so higher than any fence before, if no clock was set back: a lock raises fences by one.
+    %% The wall clock in microseconds. It is above every earlier fence if no clock was set back: fences grow by less
+    %% than a million per second.
     Origin = max(0, erlang:system_time(microsecond)),
     case Path =/= none andalso canal_lock_quorum_nif:fence_read(Path) of
         false ->
@@ -109,11 +112,11 @@ terminate(Reason, #state{voter = Voter}) ->
         false -> ok
     end.
 
-%% A step is made when the mailbox is empty, or when there are enough events for one.
+%% A step runs when the mailbox is empty, or when MAX_EVENTS events have been collected.
 add(Event, State = #state{events = Events}) ->
     case State#state{events = [Event | Events]} of
-        Full when length(Events) + 1 >= ?MAX_EVENTS -> step(Full);
-        NotFull -> noreply(NotFull)
+        Added when length(Events) + 1 >= ?MAX_EVENTS -> step(Added);
+        Added -> noreply(Added)
     end.
 
 noreply(State = #state{events = Events}) ->
@@ -133,14 +136,14 @@ output({bad_frame, Place, Reason}, State = #state{config = #{members := Members}
     ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Reason}),
     State.
 
-%% A write can take long, so a process of its own makes it. At most one runs at a time.
+%% A separate process makes the write, because a disk can be slow. At most one write runs at a time.
 store(State = #state{storing = none, to_store = Mark, config = #{fence_file := Path}}) when Mark =/= none ->
     {_, Monitor} = spawn_monitor(?MODULE, write, [Path, Mark]),
     State#state{storing = {Monitor, Mark}, to_store = none};
 store(State) ->
     State.
 
-%% Exits with the result.
+%% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
 -spec write(binary(), pos_integer()) -> no_return().
 write(Path, Mark) ->
     exit(canal_lock_quorum_nif:fence_store(Path, Mark)).
@@ -150,12 +153,12 @@ stored(Mark, {ok, _}, State) ->
 stored(Mark, Failure, State = #state{config = #{fence_file := Path}, to_store = Next}) ->
     Reason = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
     ok = canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}),
-    _ = erlang:send_after(?STORE_AGAIN_MS, self(), store),
+    _ = erlang:send_after(?STORE_RETRY_MS, self(), store),
     noreply(State#state{to_store = case Next of none -> Mark; _ -> Next end}).
 
-%% Reports each node once, because its agent sends frames again and again.
-report_not_a_member(Node, State = #state{unknown_nodes = Known}) when is_map_key(Node, Known) ->
+%% Reports each node once, because its agent sends frames repeatedly.
+report_not_a_member(Node, State = #state{mismatched_nodes = Reported}) when is_map_key(Node, Reported) ->
     State;
-report_not_a_member(Node, State = #state{unknown_nodes = Known, config = #{members := Members}}) ->
+report_not_a_member(Node, State = #state{mismatched_nodes = Reported, config = #{members := Members}}) ->
     ok = canal_lock_quorum_reports:report(not_a_member, #{node => Node, members => Members}),
-    State#state{unknown_nodes = Known#{Node => reported}}.
+    State#state{mismatched_nodes = Reported#{Node => reported}}.

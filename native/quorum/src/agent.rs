@@ -135,7 +135,7 @@ impl Agent {
         self.advance(now);
         let released = self.release(token);
         match released {
-            Some(Released::GivenUp) => self
+            Some(Released::VotesReleased) => self
                 .unlocks
                 .await_done(self.now + self.setup.rules.voter_lease, request),
             Some(Released::Passed) => self.out.push(AgentOutput::Unlocked {
@@ -156,7 +156,7 @@ impl Agent {
         let released = self.release(token);
         let accepted = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
         match released {
-            Some(Released::GivenUp) if !accepted => self
+            Some(Released::VotesReleased) if !accepted => self
                 .unlocks
                 .await_accepted(self.now + self.setup.rules.voter_lease, request),
             Some(_) => self.out.push(AgentOutput::Accepted { request }),

@@ -15,11 +15,11 @@
 //! - **L3** Once any thread has ended the lease, no call that begins later returns `true` for any lock of the lease.
 //!   The agent cannot undo this.
 //!
-//! L1 holds although votes, expiries and clock are read one after the other. The clock is read last, so an expiry
-//! later than that time was also later when it was read: that vote was valid then. Between the reads of the votes and
-//! of the expiries, a voter may have lost its vote for this lock and then got a new expiry for other votes. `holds`
-//! therefore reads the votes again, and starts over if they differ. If they are equal, each vote existed when its
-//! expiry was read: the agent removes a vote from all standings before it stores a new expiry of its voter (Release).
+//! L1 holds although votes, expiries and clock are read one after the other. The clock is read last, so an expiry later
+//! than that time was also later when it was read: that vote was valid then. Between the reads of the votes and of the
+//! expiries, a voter may have lost its vote for this lock and then got a new expiry for other votes. `holds` therefore
+//! reads the votes again, and starts over if they differ. If they are equal, each vote existed when its expiry was
+//! read: when a voter has lost a vote, the agent removes that vote before it stores the voter's next expiry (Release).
 //! A thread that reads the new expiry (Acquire) therefore reads standings without the vote, or with the vote granted
 //! again. The votes themselves need no ordering.
 //!
@@ -60,7 +60,8 @@ impl Lease {
     }
 
     /// Whether `lock` is held. `true` means that it was held at some moment during this call. `clock` returns the
-    /// current time and is called after all other reads. The cost is one memory read per voter.
+    /// current time and is called after all other reads. Cost: one read per voter and two of the votes. It repeats if
+    /// the votes change during the call.
     pub fn holds(&self, lock: &Standing, clock: impl FnOnce() -> Time) -> bool {
         loop {
             let votes = lock.votes.load(Ordering::Relaxed);
@@ -104,7 +105,7 @@ impl Lease {
         }
     }
 
-    /// When fewer than `quorum` of `votes` are valid, if nothing is renewed.
+    /// The time from which fewer than `quorum` of `votes` are valid, unless they are renewed.
     pub(crate) fn until(&self, votes: MemberSet, quorum: usize) -> Time {
         let mut times = [Time::NEVER; MAX_MEMBERS];
         for (time, member) in times.iter_mut().zip(votes.iter()) {
@@ -123,7 +124,7 @@ impl Standing {
         }
     }
 
-    /// The current votes. Only the agent changes them and calls this.
+    /// The current votes. Only the agent changes them.
     pub(crate) fn votes(&self) -> MemberSet {
         MemberSet::from_bits(self.votes.load(Ordering::Relaxed) as u16)
     }

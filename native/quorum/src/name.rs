@@ -6,7 +6,7 @@ use serde::ser::{Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a lock locks: 1 to [`MAX_NAME`] bytes of any value. Cheap to clone.
+/// What a quorum lock locks: 1 to [`MAX_NAME`] bytes of any value. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<[u8]>);
 
@@ -52,7 +52,7 @@ impl Names {
 
     /// The name, if there is exactly one.
     #[must_use]
-    pub fn alone(&self) -> Option<&Name> {
+    pub fn single(&self) -> Option<&Name> {
         match &*self.0 {
             [name] => Some(name),
             _ => None,
@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for InOrder {
     type Value = Names;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "from 1 to {MAX_NAMES} names that ascend")
+        write!(f, "from 1 to {MAX_NAMES} names in ascending order")
     }
 
     /// Most locks have one name, which needs no intermediate list.

@@ -1,4 +1,4 @@
-//! Code that both machines share.
+//! Code that the agent's and the voter's state machine (the *machines*) share.
 //!
 //! A VM has at most one agent and one voter: the *current* ones. Voters would take two active agents of one node for
 //! successive lifetimes of one agent. The current machine is therefore ended before a new one is created, and the
@@ -60,7 +60,7 @@ pub(crate) fn take<M>(machine: &Mutex<M>) -> Result<MutexGuard<'_, M>, CallError
     machine.lock().map_err(|_| CallError::Broken)
 }
 
-/// A random word that is different from all earlier ones.
+/// 64 random bits. Two results are equal with a probability of 2^-64.
 pub(crate) fn random() -> Result<u64, CallError> {
     getrandom::u64().map_err(|_| CallError::NoRandom)
 }

@@ -87,8 +87,8 @@ impl Agent {
         self.ask(request, asked, chosen);
     }
 
-    /// Asks `members` for their votes. If `chosen`, the first voter has voted for the request, and the other voters
-    /// are informed of it.
+    /// Asks `members` for their votes. If `chosen`, the first voter has voted for the request, or has hinted that it is
+    /// the next. The other voters get this information as `Turn::Nobody`.
     fn ask(&mut self, request: Request, members: MemberSet, chosen: bool) {
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
@@ -118,9 +118,8 @@ impl Agent {
         self.enqueue(members.without(first), &op(others));
     }
 
-    /// Shortens an attempt that can only succeed if other requests release votes. The request keeps the vote of the
-    /// first voter, and a lock held without that voter may lack exactly this vote; or another request may treat
-    /// another voter as the first and wait for this one.
+    /// Shortens an attempt that can only succeed if other requests release votes. The request holds the first voter's
+    /// vote. Another lock may need exactly this vote, or a request with another first voter may wait for it.
     fn shorten_attempt(&mut self, request: Request) {
         let soon = self.now + self.setup.rules.keep;
         let Some(pending) = self.requests.get_mut(&request) else {
@@ -156,7 +155,8 @@ impl Agent {
         }
     }
 
-    /// Ends the attempt and releases its votes. Another attempt follows after a pause.
+    /// Ends the attempt and releases its votes. The next attempt follows after a pause, or immediately if the first
+    /// voter has hinted.
     pub(super) fn fail(&mut self, request: Request) {
         self.withdraw(request);
         let rules = self.setup.rules;
@@ -254,7 +254,7 @@ impl Agent {
             Err(reason) => {
                 // An agreed fence is higher than all earlier fences only while all its votes stand. After one is
                 // lost, another writer may get a higher fence, so this fence must not be granted.
-                let outlived =
+                let lost_after_fence =
                     attempt.fence.is_some() && attempt.yes.or(attempt.lagging).contains(member);
                 attempt.refuse(member, reason);
                 if let Some(Reason::Readers | Reason::Writer | Reason::Turn) = reason {
@@ -266,7 +266,7 @@ impl Agent {
                     pending.reason = reason.or(pending.reason);
                 }
                 let turn = reason == Some(Reason::Turn) && member == attempt.first;
-                if turn || outlived || attempt.hopeless(quorum) {
+                if turn || lost_after_fence || attempt.hopeless(quorum) {
                     return self.fail(request);
                 }
             }
@@ -281,8 +281,8 @@ impl Agent {
         self.decide(request);
     }
 
-    /// A voter cannot record the fence yet. Its vote stands and must be released with the others. It does not count
-    /// for this attempt, but counts for a lock once that is held.
+    /// A voter cannot record the fence yet. Its vote stands and must be released with the others, but does not count
+    /// for this attempt. If other votes grant the lock, the next comparison of digests adds this vote.
     pub(super) fn lags(&mut self, member: Member, token: Token) {
         let Some(request) = self.attempts.get(&token).copied() else {
             return;
@@ -320,8 +320,8 @@ impl Agent {
         else {
             return;
         };
-        // This must hold even if the timer is late. During an attempt no voter drops its votes, because they are
-        // younger than its lease. After it, a voter may have dropped them and granted another writer a higher fence.
+        // An attempt past its end must fail even if its timer is late. Until then no voter drops a vote of the attempt,
+        // because `attempt` <= `holder_lease`. Later, a voter may have granted another writer a higher fence.
         if attempt.until <= self.now {
             return self.fail(request);
         }
@@ -441,8 +441,8 @@ impl Agent {
     }
 
     /// `member` hints that this agent may be the next for `names`. A request for several of them is woken once.
-    /// Otherwise the second name would mark it as chosen after the first had already triggered its attempt, and it
-    /// would try again immediately after a failure.
+    /// Otherwise the second name would mark it as chosen after the first had already triggered its attempt, and the
+    /// request would retry immediately after a failure.
     pub(super) fn hint(&mut self, member: Member, names: Vec<Name>) {
         let mut woken = BTreeSet::new();
         for name in names {
@@ -455,9 +455,9 @@ impl Agent {
             }
             woken.extend(asking);
         }
-        // Other voters have their queues in another order. Two agents with a hint from one voter each would each take
-        // that voter's vote, be rejected by the other voter, release the vote, and thereby cause hints for each other
-        // forever. A hint of another voter therefore only counts for a request that has the vote of the first voter.
+        // Voters can have different queues. If one agent has a hint from voter 1 and another from voter 2, each takes
+        // one vote, is rejected by the other voter, releases its vote, and thereby causes the other's next hint,
+        // forever. So a hint of another voter only counts for a request that has the vote of the first voter.
         let chosen = self.ready().iter().next() == Some(member);
         for request in woken {
             let Some(pending) = self.requests.get_mut(&request) else {

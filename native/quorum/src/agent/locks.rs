@@ -32,19 +32,18 @@ pub(super) struct HeldLock {
 pub(super) enum Released {
     /// Another request of this node got the lock.
     Passed,
-    /// The votes were released.
-    GivenUp,
+    VotesReleased,
 }
 
 /// The voters of a lock, and how many votes it needs.
 type Votes = (MemberSet, usize);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Alike {
+struct VoteGroup {
     count: usize,
     digest: Digest,
-    /// Whether their holders were notified that the locks are at risk.
-    warned: bool,
+    /// Whether the holders were notified that their locks are at risk.
+    notified: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -54,7 +53,7 @@ pub(super) struct Locks {
     held: BTreeMap<Token, HeldLock>,
     /// The attempt of each lock that was passed on, by its current token.
     passed: BTreeMap<Token, Token>,
-    alike: BTreeMap<Votes, Alike>,
+    groups: BTreeMap<Votes, VoteGroup>,
 }
 
 impl Locks {
@@ -63,7 +62,7 @@ impl Locks {
             lease: Arc::new(Lease::new()),
             held: BTreeMap::new(),
             passed: BTreeMap::new(),
-            alike: BTreeMap::new(),
+            groups: BTreeMap::new(),
         }
     }
 
@@ -79,14 +78,14 @@ impl Locks {
         self.held.get(&attempt).map_or(attempt, |lock| lock.token)
     }
 
-    /// Replaces the holder's token `before` with `token`.
-    pub(super) fn passed(&mut self, token: Token, before: Token, attempt: Token) {
-        self.passed.remove(&before);
-        self.passed.insert(token, attempt);
+    /// Updates the index after the lock of `attempt` got a new token.
+    pub(super) fn index_passed(&mut self, old: Token, new: Token, attempt: Token) {
+        self.passed.remove(&old);
+        self.passed.insert(new, attempt);
     }
 
     pub(super) fn insert(&mut self, token: Token, lock: HeldLock) {
-        self.alike
+        self.groups
             .entry(votes(&lock.standing))
             .or_default()
             .add(token);
@@ -104,7 +103,7 @@ impl Locks {
         self.held.get(&token)
     }
 
-    /// The caller must not change the lock's votes: they are counted in `alike`.
+    /// The caller must not change the lock's votes: they are counted in `groups`.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut HeldLock> {
         self.held.get_mut(&token)
     }
@@ -124,14 +123,14 @@ impl Locks {
             .map(|(token, lock)| (*token, lock))
     }
 
-    /// Adds or removes the vote of `member`. Returns whether the lock is at risk now, like other locks whose holders
-    /// were notified.
-    pub(super) fn vote(&mut self, token: Token, member: Member, given: bool) -> bool {
+    /// Adds or removes the vote of `member`. Returns whether the holder must be notified that the lock is at risk: the
+    /// other holders with the same votes already were.
+    pub(super) fn vote(&mut self, token: Token, member: Member, granted: bool) -> bool {
         let Some(lock) = self.held.get(&token) else {
             return false;
         };
         let (old, quorum) = votes(&lock.standing);
-        let new = if given {
+        let new = if granted {
             old.with(member)
         } else {
             old.without(member)
@@ -140,10 +139,10 @@ impl Locks {
             return false;
         }
         lock.standing.set(new);
-        let warned = self.discount(token, (old, quorum));
-        let alike = self.alike.entry((new, quorum)).or_default();
-        alike.add(token);
-        alike.warned && !warned
+        let notified = self.discount(token, (old, quorum));
+        let groups = self.groups.entry((new, quorum)).or_default();
+        groups.add(token);
+        groups.notified && !notified
     }
 
     /// Removes all votes of `member`, which has forgotten them.
@@ -151,29 +150,31 @@ impl Locks {
         for lock in self.held.values() {
             lock.standing.set(lock.standing.votes().without(member));
         }
-        let mut alike: BTreeMap<Votes, Alike> = BTreeMap::new();
-        for ((set, quorum), old) in std::mem::take(&mut self.alike) {
-            let new = alike.entry((set.without(member), quorum)).or_default();
+        let mut groups: BTreeMap<Votes, VoteGroup> = BTreeMap::new();
+        for ((set, quorum), old) in std::mem::take(&mut self.groups) {
+            let new = groups.entry((set.without(member), quorum)).or_default();
             // If only one of the merged sets was notified, all its holders are notified again.
-            new.warned = old.warned && (new.count == 0 || new.warned);
+            new.notified = old.notified && (new.count == 0 || new.notified);
             new.count += old.count;
             new.digest = new.digest.plus(old.digest);
         }
-        self.alike = alike;
+        self.groups = groups;
     }
 
     /// The digest of the locks that `member` has a vote for.
     pub(super) fn digest(&self, member: Member) -> Digest {
         let voted = self
-            .alike
+            .groups
             .iter()
             .filter(|((set, _), _)| set.contains(member));
-        voted.fold(Digest::default(), |sum, (_, alike)| sum.plus(alike.digest))
+        voted.fold(Digest::default(), |sum, (_, groups)| {
+            sum.plus(groups.digest)
+        })
     }
 
     /// Whether any lock lacks the vote of `member`.
     pub(super) fn lacks(&self, member: Member) -> bool {
-        self.alike.keys().any(|(set, _)| !set.contains(member))
+        self.groups.keys().any(|(set, _)| !set.contains(member))
     }
 
     /// The locks whose lease has expired at `now`.
@@ -181,35 +182,35 @@ impl Locks {
         self.among(|(set, quorum), _| self.lease.until(*set, *quorum) <= now)
     }
 
-    /// The locks with less than `left` of their lease left, whose holders have not been notified since more was left.
+    /// The locks with less than `left` of their lease, whose holders were not notified yet.
     pub(super) fn at_risk(&mut self, now: Time, left: Duration) -> Vec<Token> {
         let at_risk = |votes: &Votes, lease: &Lease| lease.until(votes.0, votes.1) < now + left;
-        let tokens = self.among(|votes, alike| !alike.warned && at_risk(votes, &self.lease));
-        for (votes, alike) in &mut self.alike {
-            alike.warned = at_risk(votes, &self.lease);
+        let tokens = self.among(|votes, groups| !groups.notified && at_risk(votes, &self.lease));
+        for (votes, groups) in &mut self.groups {
+            groups.notified = at_risk(votes, &self.lease);
         }
         tokens
     }
 
     /// When the next lock expires or becomes at risk, if nothing is renewed.
     pub(super) fn deadline(&self, left: Duration) -> Option<Time> {
-        let next = |((set, quorum), alike): (&Votes, &Alike)| {
+        let next = |((set, quorum), groups): (&Votes, &VoteGroup)| {
             let until = self.lease.until(*set, *quorum);
             let before = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
-            if alike.warned {
+            if groups.notified {
                 until
             } else {
                 Time(until.0.saturating_sub(before).saturating_add(1))
             }
         };
-        self.alike.iter().map(next).min()
+        self.groups.iter().map(next).min()
     }
 
-    fn among(&self, which: impl Fn(&Votes, &Alike) -> bool) -> Vec<Token> {
+    fn among(&self, which: impl Fn(&Votes, &VoteGroup) -> bool) -> Vec<Token> {
         let sets: Vec<_> = self
-            .alike
+            .groups
             .iter()
-            .filter(|(votes, alike)| which(votes, alike))
+            .filter(|(votes, groups)| which(votes, groups))
             .map(|(votes, _)| *votes)
             .collect();
         if sets.is_empty() {
@@ -224,16 +225,16 @@ impl Locks {
 
     /// Removes a lock from the count of its set. Returns whether the holders of the set were notified.
     fn discount(&mut self, token: Token, votes: Votes) -> bool {
-        let Some(alike) = self.alike.get_mut(&votes) else {
+        let Some(groups) = self.groups.get_mut(&votes) else {
             return false;
         };
-        let warned = alike.warned;
-        alike.count -= 1;
-        alike.digest = alike.digest.without(token);
-        if alike.count == 0 {
-            self.alike.remove(&votes);
+        let notified = groups.notified;
+        groups.count -= 1;
+        groups.digest = groups.digest.without(token);
+        if groups.count == 0 {
+            self.groups.remove(&votes);
         }
-        warned
+        notified
     }
 
     #[cfg(feature = "model")]
@@ -249,7 +250,7 @@ impl Locks {
     }
 }
 
-impl Alike {
+impl VoteGroup {
     fn add(&mut self, token: Token) {
         self.count += 1;
         self.digest = self.digest.with(token);
@@ -275,7 +276,7 @@ impl Clone for Locks {
                 .map(|(token, lock)| (*token, own(lock)))
                 .collect(),
             passed: self.passed.clone(),
-            alike: self.alike.clone(),
+            groups: self.groups.clone(),
         }
     }
 }

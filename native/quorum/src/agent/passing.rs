@@ -55,7 +55,7 @@ impl Agent {
             self.pass(attempt, next);
             return Some(Released::Passed);
         }
-        self.give_up(attempt).then_some(Released::GivenUp)
+        self.give_up(attempt).then_some(Released::VotesReleased)
     }
 
     /// The next request for the lock, if it may be passed on. A lock at risk is not passed on, so that a new holder
@@ -66,7 +66,7 @@ impl Agent {
             || self.setup.bugs.have(ProtocolBug::FencesNotTaken);
         let (votes, quorum) = (lock.standing.votes(), lock.standing.quorum());
         let safe = self.locks.lease.until(votes, quorum) >= self.now + self.setup.rules.at_risk;
-        let name = lock.names.alone()?;
+        let name = lock.names.single()?;
         let next = self.lines.first(name)?;
         let fits = self.requests.get(&next).and_then(writes_one).is_some();
         (left && safe && fits).then_some(next)
@@ -99,7 +99,7 @@ impl Agent {
             fence: lock.fence,
             standing,
         });
-        self.locks.passed(token, before, attempt);
+        self.locks.index_passed(before, token, attempt);
     }
 }
 
@@ -107,6 +107,6 @@ impl Agent {
 fn writes_one(pending: &Pending) -> Option<&Name> {
     pending
         .names
-        .alone()
+        .single()
         .filter(|_| pending.mode == Mode::Write)
 }

@@ -3,17 +3,17 @@
 use crate::bounds::{MAX_NAME, MAX_NAMES, MAX_TOKENS};
 use crate::message::{Name, Names, Op};
 
-/// The most bytes of operations, by [`wire_size`], that an agent puts into a batch. This is enough for 1,000 locks of
+/// The limit for the sum of [`wire_size`] over a batch. This is enough for 1,000 locks of
 /// names of 200 bytes, so with usual names the operation count limits a batch first. Any single operation fits.
 pub const BATCH_BYTES: usize = 256 << 10;
 
-/// Most bytes of a 64-bit number.
+/// The maximum length of a 64-bit number, in bytes.
 const NUMBER: usize = 10;
-/// Most bytes of a fence.
+/// The maximum length of a fence: it is at most 2^62.
 const FENCE: usize = 9;
-/// Bytes of a kind, a mode, a flag, a run, or a count of names.
+/// The length of a kind, a mode, a turn, a flag, a run, or a count of names.
 const SMALL: usize = 1;
-/// Most bytes of a count of tokens or of the length of a name.
+/// The maximum length of a count of tokens, or of the length of a name.
 const COUNT: usize = 2;
 
 const LOCK: usize = SMALL + NUMBER + SMALL + SMALL + FENCE + SMALL + SMALL;
@@ -23,8 +23,8 @@ const SYNC: usize = SMALL + NUMBER + NUMBER + COUNT;
 const _: () = assert!(LOCK + MAX_NAMES * (COUNT + MAX_NAME) <= BATCH_BYTES);
 const _: () = assert!(SYNC + MAX_TOKENS * NUMBER <= BATCH_BYTES);
 
-/// The most bytes that an operation takes in a batch. It counts every number at its longest form. A batch is a valid
-/// frame while the sum is at most [`BATCH_BYTES`]. The cost is one length check per name.
+/// The maximum number of bytes of an operation in a batch: every number counts with its maximum length. A batch is a
+/// valid frame while the sum is at most [`BATCH_BYTES`]. The cost is one length check per name.
 #[must_use]
 pub fn wire_size(op: &Op) -> usize {
     match op {

@@ -5,8 +5,8 @@
 //! fences begin above its floor. Voters that saw the same locks of the names of one floor, in the same order, give
 //! the same fences, so no second round is needed to agree on a fence.
 //!
-//! The hash is FNV-1a (Fowler, Noll, Vo), the same on all members. A client that chooses names with the same floor
-//! causes one more round for its own locks, and no other harm.
+//! The hash is FNV-1a (Fowler, Noll, Vo), the same on all members. A caller that chooses names with the same floor
+//! can cause one more exchange of messages for locks of that floor's names.
 
 use crate::message::{Fence, Name};
 
