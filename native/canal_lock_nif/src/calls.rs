@@ -8,7 +8,7 @@ use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::current;
-use crate::key::{with_optimistic_reading, Attempt, OptimisticCall, Reading, WholeTerm};
+use crate::key::{with_optimistic_reading, OptimisticCall, Reading, WholeTerm};
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
@@ -61,8 +61,8 @@ fn acquire(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
         return CallError::BadArg.answer(call, arguments);
     };
     match with_optimistic_reading(call, key, Acquire { call, capacity }) {
-        Attempt::Answered(answer) => answer,
-        Attempt::Undecided => acquire_verified(call, arguments, capacity),
+        Some(answer) => answer,
+        None => acquire_verified(call, arguments, capacity),
     }
 }
 
@@ -75,21 +75,16 @@ impl OptimisticCall for Acquire<'_> {
     type Answer = ErlNifTerm;
 
     #[inline(always)]
-    fn try_reading(self, key: &Reading<'_>) -> Attempt<ErlNifTerm> {
+    fn try_reading(self, key: &Reading<'_>) -> Option<ErlNifTerm> {
         let Acquire { call, capacity } = self;
         let pin = pin();
         inject::panic();
-        let Some(open) = current(&pin) else {
-            return Attempt::Undecided;
-        };
+        let open = current(&pin)?;
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
         let acquired = table.acquire_known(&pin, caller.holder(), key, capacity, watch);
-        let Ok(Some(acquired)) = acquired else {
-            return Attempt::Undecided;
-        };
-        Attempt::Answered(answer(call, acquired))
+        Some(answer(call, acquired.ok()??))
     }
 }
 
@@ -133,13 +128,10 @@ raw_nif!("release", 3, release_counted);
 /// `release(Key) -> ok | {error, not_held} | {raise, Cause, Arguments}`
 #[inline(always)]
 fn release(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
-    match with_optimistic_reading(call, arguments[0], Release { call }) {
-        Attempt::Answered(()) => atoms::ok().as_c_arg(),
-        Attempt::Undecided => match release_verified(call, arguments[0]) {
-            Ok(()) => atoms::ok().as_c_arg(),
-            Err(CallError::NotHeld) => call.env().error_tuple(atoms::not_held()).as_c_arg(),
-            Err(error) => error.answer(call, arguments),
-        },
+    match release_key(call, arguments[0]) {
+        Ok(()) => atoms::ok().as_c_arg(),
+        Err(CallError::NotHeld) => call.env().error_tuple(atoms::not_held()).as_c_arg(),
+        Err(error) => error.answer(call, arguments),
     }
 }
 
@@ -147,46 +139,39 @@ fn release(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
 /// so the Erlang side need not keep them during the call. A key that is not held is the cause `not_held`.
 #[inline(always)]
 fn release_counted(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
-    match with_optimistic_reading(call, arguments[0], Release { call }) {
-        Attempt::Answered(()) => atoms::ok().as_c_arg(),
-        Attempt::Undecided => match release_verified(call, arguments[0]) {
-            Ok(()) => atoms::ok().as_c_arg(),
-            Err(error) => error.answer(call, arguments),
-        },
+    match release_key(call, arguments[0]) {
+        Ok(()) => atoms::ok().as_c_arg(),
+        Err(error) => error.answer(call, arguments),
     }
 }
 
-struct Release<'a> {
-    call: CallEnv<'a>,
+#[inline(always)]
+fn release_key(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
+    match with_optimistic_reading(call, key, Release(call)) {
+        Some(()) => Ok(()),
+        None => release_verified(call, key),
+    }
 }
+
+struct Release<'a>(CallEnv<'a>);
 
 impl OptimisticCall for Release<'_> {
     type Answer = ();
 
     #[inline(always)]
-    fn try_reading(self, key: &Reading<'_>) -> Attempt<()> {
+    fn try_reading(self, key: &Reading<'_>) -> Option<()> {
         let pin = pin();
         inject::panic();
-        let Some(open) = current(&pin) else {
-            return Attempt::Undecided;
-        };
-        let caller = Caller::of(self.call).holder();
-        match open.table.release_known(&pin, caller, key) {
-            true => Attempt::Answered(()),
-            false => Attempt::Undecided,
-        }
+        let open = current(&pin)?;
+        let caller = Caller::of(self.0).holder();
+        open.table.release_known(&pin, caller, key).then_some(())
     }
 
-    fn try_whole_term(&self, key: &WholeTerm) -> Attempt<()> {
+    fn try_whole_term(&self, key: &WholeTerm) -> Option<()> {
         let pin = pin();
-        let Some(open) = current(&pin) else {
-            return Attempt::Undecided;
-        };
-        let caller = Caller::of(self.call).holder();
-        match open.table.release_inline(&pin, caller, key) {
-            true => Attempt::Answered(()),
-            false => Attempt::Undecided,
-        }
+        let open = current(&pin)?;
+        let caller = Caller::of(self.0).holder();
+        open.table.release_inline(&pin, caller, key).then_some(())
     }
 }
 

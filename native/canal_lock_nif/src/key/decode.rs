@@ -3,7 +3,7 @@
 //! Decoding does not recurse, because the stack overflow of a deep key would end the VM (P9).
 
 use super::encoding::{tag, tag_and_size};
-use super::term_key::TermKey;
+use super::interned::TermKey;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{reserve, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
@@ -29,44 +29,41 @@ struct Open {
 /// The term that begins with the first word. Words after it are not read.
 fn decode(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
     let mut words = words.iter().copied();
-    let mut parts = Vec::new();
+    let mut decoded = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     while let Some(word) = words.next() {
         let (tag, size) = tag_and_size(word);
-        let inside = match tag {
+        let parts = match tag {
             tag::TUPLE | tag::LIST => Some(size),
             tag::IMPROPER => Some(size + 1),
             tag::MAP => Some(2 * size),
             _ => None,
         };
-        if let Some(inside) = inside {
+        if let Some(parts) = parts {
             reserve(&mut open, 1)?;
-            open.push(Open {
-                tag,
-                start: parts.len(),
-                parts: inside,
-            });
+            let start = decoded.len();
+            open.push(Open { tag, start, parts });
         } else {
             let leaf = leaf(call, word, &mut words)?;
-            reserve(&mut parts, 1)?;
-            parts.push(leaf);
+            reserve(&mut decoded, 1)?;
+            decoded.push(leaf);
         }
         // The last part of a term completes it. That may complete the term around it, and so on.
         while let Some(complete) = open.last() {
-            if parts.len() < complete.start + complete.parts {
+            if decoded.len() < complete.start + complete.parts {
                 break;
             }
-            let whole = compose(call, complete.tag, &parts[complete.start..])?;
-            parts.truncate(complete.start);
+            let whole = compose(call, complete.tag, &decoded[complete.start..])?;
+            decoded.truncate(complete.start);
             open.pop();
-            reserve(&mut parts, 1)?;
-            parts.push(whole);
+            reserve(&mut decoded, 1)?;
+            decoded.push(whole);
         }
         if open.is_empty() {
             break;
         }
     }
-    Ok(parts.pop().expect("an encoding contains a term"))
+    Ok(decoded.pop().expect("an encoding contains a term"))
 }
 
 /// A term that contains no other terms.
@@ -98,9 +95,7 @@ fn leaf(
             term.ok_or(OutOfMemory)?.0.as_c_arg()
         }
         // SAFETY: the word of an immediate, which is the same term in every environment.
-        tag::WORD => unsafe { enif::from_word(next()) },
-        // SAFETY: as above.
-        _ => unsafe { enif::from_word(word) },
+        _ => unsafe { enif::from_word(if tag == tag::WORD { next() } else { word }) },
     })
 }
 

@@ -1,16 +1,13 @@
-//! Interned keys: long keys, read once per call by a dirty scheduler, and then compared by address.
+//! Interned keys: long keys, read once per call by a dirty scheduler, and then compared by address. And stored keys,
+//! which own an encoded key or share an interned one.
 //!
 //! A call must not occupy a scheduler for long, and a call that counts must not run on a dirty scheduler. So a call
 //! whose key is long returns [`CallError::Long`] before it changes anything, and the Erlang side has the key
 //! **interned**: a dirty scheduler reads it and looks for an equal key in use. The Erlang side then repeats the call
 //! with a handle on that interned key, on a normal scheduler, which compares addresses. After the call the Erlang side
 //! empties the handle. A handle on the heap of a process that does not collect its garbage would otherwise keep the key
-//! as long as the process lives.
-//!
-//! ```text
-//!   acquire(Key, ..)  -- long -->  intern(Key)  -- handle -->  acquire(Handle, ..)  -- Arc -->  a stored key
-//!     normal                         dirty                       normal
-//! ```
+//! as long as the process lives. If a process is killed between the two calls, the VM frees its handle with its other
+//! terms.
 //!
 //! - **N1** Of equal long keys in use, by a table or a handle, there is one `Interned`, so equal addresses mean equal
 //!   keys. A search finds it while it is in use: `Weak::upgrade` returns it or proves that it is no longer in use. A
@@ -20,23 +17,21 @@
 //!   freed. A dirty scheduler also frees the keys that are no longer in use ([`free_unused`]), because returning a
 //!   gigabyte to the system takes long.
 //!
-//! If a process is killed between the two calls, the VM frees its handle with its other terms.
-//!
 //! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
-use super::encoded_key::EncodedKey;
+use super::encoded_key::{EncodedKey, Reading};
 use super::encoding::tag;
 use super::reader::ReadMode;
-use super::reading::Reading;
 use super::walk::with_verified_reading;
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
+use equivalent::Equivalent;
 use parking_lot::Mutex;
-use permit_table::{inject, reserve, Ordered, OutOfMemory, SortedList};
+use permit_table::{inject, reserve, Key, Ordered, OutOfMemory, Query, SortedList};
 use rustler::{Env, Resource};
-use std::mem;
 use std::panic::RefUnwindSafe;
 use std::sync::{Arc, LazyLock, Weak};
+use std::{mem, ptr};
 
 /// A long key, shared by stored keys and handles.
 pub(crate) struct Interned {
@@ -191,4 +186,63 @@ pub(crate) fn free_unused() {
     inject::panic();
     let unused = mem::take(&mut REGISTRY.lock().unused);
     drop(unused);
+}
+
+/// A stored key, which a table compares with readings: an encoded key, or the encoded address of an interned key, of
+/// which it then owns one count.
+#[repr(transparent)]
+pub(crate) struct TermKey(EncodedKey);
+
+impl TermKey {
+    /// The key's own encoding, or that of the interned key.
+    pub(super) fn encoded(&self) -> &EncodedKey {
+        // SAFETY: counted since `to_key`, until `drop`.
+        let interned = self.interned().map(|interned| unsafe { &*interned });
+        interned.map_or(&self.0, |interned| &interned.key)
+    }
+
+    /// Whether the key has a copy of its own of a term, and this term is `=:=` to it.
+    pub(super) fn is_copy_of(&self, term: ErlNifTerm) -> bool {
+        self.0.is_copy_of(term)
+    }
+
+    fn interned(&self) -> Option<*const Interned> {
+        let address = self.0.interned_address()?;
+        Some(ptr::with_exposed_provenance(address as usize))
+    }
+}
+
+impl Key for TermKey {
+    /// Counts an interned key in full for each key that shares it.
+    fn heap_bytes(&self) -> usize {
+        self.encoded().heap_bytes()
+    }
+}
+
+impl Drop for TermKey {
+    fn drop(&mut self) {
+        if let Some(interned) = self.interned() {
+            // SAFETY: from an `Arc`, counted since `to_key`, and dropped once.
+            drop(unsafe { Arc::from_raw(interned) });
+        }
+    }
+}
+
+impl Equivalent<TermKey> for Reading<'_> {
+    #[inline(always)]
+    fn equivalent(&self, key: &TermKey) -> bool {
+        key.0.is_equal(self)
+    }
+}
+
+impl Query<TermKey> for Reading<'_> {
+    fn to_key(&self) -> Result<TermKey, OutOfMemory> {
+        let key = TermKey(EncodedKey::of(self)?);
+        if let Some(interned) = key.interned() {
+            // SAFETY: made by `Handle::with_reading`, which keeps the interned key during the reading. The new key owns
+            // this count.
+            unsafe { Arc::increment_strong_count(interned) };
+        }
+        Ok(key)
+    }
 }

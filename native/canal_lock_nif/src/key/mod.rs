@@ -25,26 +25,21 @@
 //! | stored key | term | [`decode::term`] | calls that return keys |
 //!
 //! The words of a key and its form depend only on its value (`encoding.rs`), so equal terms become equal keys.
-//! `reader.rs`, `walk.rs` and `leaves.rs` read a term into words; `inline_vec.rs` keeps the words of a short key on the
-//! stack.
+//! `reader.rs` and `walk.rs` read a term into words; `inline_vec.rs` keeps the words of a short key on the stack.
 
 pub(crate) mod decode;
 mod encoded_key;
 mod encoding;
 mod inline_vec;
 pub(crate) mod interned;
-mod leaves;
 mod optimistic;
 mod reader;
-mod reading;
-mod term_key;
 mod walk;
 
-pub(crate) use interned::Handle;
-pub(crate) use optimistic::{with_optimistic_reading, Attempt, OptimisticCall, WholeTerm};
+pub(crate) use encoded_key::Reading;
+pub(crate) use interned::{Handle, TermKey};
+pub(crate) use optimistic::{with_optimistic_reading, OptimisticCall, WholeTerm};
 pub(crate) use reader::ReadMode;
-pub(crate) use reading::Reading;
-pub(crate) use term_key::TermKey;
 pub(crate) use walk::with_verified_reading;
 
 #[cfg(doc)]

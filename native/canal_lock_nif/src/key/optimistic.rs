@@ -12,32 +12,26 @@
 //!
 //! So if the table has the key, the reading is right. If not, the call starts again with a verified reading.
 
+use super::encoded_key::Reading;
 use super::encoding::{last_word, looks_immediate, tag, with_size};
+use super::interned::TermKey;
 use super::reader::{Part, ReadMode, Reader};
-use super::reading::Reading;
-use super::term_key::TermKey;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use equivalent::Equivalent;
 
-/// The outcome of an optimistic call.
-pub(crate) enum Attempt<T> {
-    /// Nothing has changed. The call starts again with a verified reading.
-    Undecided,
-    /// The table has the key, so the reading is right and the answer is final.
-    Answered(T),
-}
-
-/// A call that can be made with an optimistic reading. This is a trait because a closure cannot be `inline(always)`.
+/// A call that can be made with an optimistic reading. If it returns an answer, the table has the key, so the reading
+/// is right and the answer is final. If it returns `None`, nothing has changed, and the call starts again with a
+/// verified reading. This is a trait because a closure cannot be `inline(always)`.
 pub(crate) trait OptimisticCall {
     type Answer;
 
     /// Makes the call if the table has the key.
-    fn try_reading(self, key: &Reading<'_>) -> Attempt<Self::Answer>;
+    fn try_reading(self, key: &Reading<'_>) -> Option<Self::Answer>;
 
     /// Makes the call without a reading, if only a few keys have to be compared. Used for terms that take longer to
     /// read than to compare.
-    fn try_whole_term(&self, _key: &WholeTerm) -> Attempt<Self::Answer> {
-        Attempt::Undecided
+    fn try_whole_term(&self, _key: &WholeTerm) -> Option<Self::Answer> {
+        None
     }
 }
 
@@ -56,7 +50,7 @@ pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
     env: CallEnv<'_>,
     term: ErlNifTerm,
     call: C,
-) -> Attempt<C::Answer> {
+) -> Option<C::Answer> {
     let word = enif::word;
     let immediate = |term| looks_immediate(word(term));
     if immediate(term) {
@@ -85,7 +79,7 @@ pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
 /// A function of its own for each number of words. Inlined into the caller, all types together use more registers than
 /// there are, and the compiler no longer inlines the body into the function that catches panics.
 #[inline(never)]
-fn try_words<C: OptimisticCall, const N: usize>(call: C, words: &[u64; N]) -> Attempt<C::Answer> {
+fn try_words<C: OptimisticCall, const N: usize>(call: C, words: &[u64; N]) -> Option<C::Answer> {
     call.try_reading(&Reading::of(words))
 }
 
@@ -95,17 +89,15 @@ fn try_any<C: OptimisticCall>(
     term: ErlNifTerm,
     part: Part<'_>,
     call: C,
-) -> Attempt<C::Answer> {
+) -> Option<C::Answer> {
     if let Part::Other(_) = part {
-        if let answered @ Attempt::Answered(_) = call.try_whole_term(&WholeTerm(term)) {
+        if let answered @ Some(_) = call.try_whole_term(&WholeTerm(term)) {
             return answered;
         }
     }
     let mut reader = Reader::new(env, ReadMode::Optimistic);
-    if reader.read(part).is_err() {
-        // The verified reading reports the error.
-        return Attempt::Undecided;
-    }
+    // If this fails, the verified reading reports the error.
+    reader.read(part).ok()?;
     call.try_reading(&reader.reading(term))
 }
 

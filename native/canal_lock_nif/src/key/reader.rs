@@ -1,13 +1,14 @@
-//! Readers: the state of reading a term into words, with a limit on the work.
-//!
-//! `leaves.rs` reads the terms that contain no other terms, `walk.rs` all others.
+//! Reads terms into words, with a limit on the work: here the terms that contain no other terms, in `walk.rs` all
+//! others.
 
-use super::encoding::{last_word, looks_immediate, looks_like_list, with_size};
+use super::encoded_key::{seed, Reading};
+use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
 use super::inline_vec::InlineVec;
-use super::reading::{OpaqueTerm, Reading};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use rustler::schedule::consume_timeslice;
+use rustler::{Encoder, LocalPid, Term, TermType};
+use std::sync::OnceLock;
 
 /// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. Reading,
 /// hashing, comparing and storing that much takes about 0.1 ms. A switch to a dirty scheduler and back takes a few
@@ -23,6 +24,9 @@ const WORK_TO_REPORT: usize = 128;
 
 /// Work that takes about ten microseconds, a hundredth of a timeslice.
 const WORK_PER_PERCENT: usize = 1536;
+
+/// The work of encoding one part by the external format, which takes about 0.2 us.
+const EXTERNAL_WORK: usize = 64;
 
 /// How a term is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +44,11 @@ pub(crate) enum ReadMode {
 }
 
 impl ReadMode {
-    fn limit(self) -> usize {
+    /// The limit, and the error of a longer key.
+    fn limit(self) -> (usize, CallError) {
         match self {
-            ReadMode::Optimistic | ReadMode::Verified => NORMAL_LIMIT,
-            ReadMode::VerifiedLong => LONG_LIMIT,
-        }
-    }
-
-    fn limit_exceeded(self) -> CallError {
-        match self {
-            ReadMode::Optimistic | ReadMode::Verified => CallError::Long,
-            ReadMode::VerifiedLong => CallError::OutOfMemory,
+            ReadMode::Optimistic | ReadMode::Verified => (NORMAL_LIMIT, CallError::Long),
+            ReadMode::VerifiedLong => (LONG_LIMIT, CallError::OutOfMemory),
         }
     }
 }
@@ -92,7 +90,7 @@ pub(super) enum Rest<'a> {
         /// The index of the list's first word.
         start: usize,
         /// How many elements have been read.
-        length: usize,
+        count: usize,
     },
     /// Indexes in the list of all maps' keys and values: of the first one of this map, and of the next one to read.
     Pairs {
@@ -125,7 +123,7 @@ impl<'a> Reader<'a> {
             mode,
             words: InlineVec::new(),
             is_opaque: false,
-            left: mode.limit(),
+            left: mode.limit().0,
             rests: InlineVec::new(),
             pairs: InlineVec::new(),
         }
@@ -135,15 +133,12 @@ impl<'a> Reader<'a> {
     pub(super) fn reading(&self, root: ErlNifTerm) -> Reading<'_> {
         Reading {
             words: self.words.values(),
-            opaque: self.is_opaque.then(|| OpaqueTerm {
-                term: root,
-                bytes: 8 * self.work(),
-            }),
+            opaque: self.is_opaque.then(|| (root, 8 * self.work())),
         }
     }
 
     fn work(&self) -> usize {
-        self.mode.limit() - self.left
+        self.mode.limit().0 - self.left
     }
 
     /// Reports the time of a call to the VM. Otherwise a process with large keys gets more than its share.
@@ -157,8 +152,8 @@ impl<'a> Reader<'a> {
 
     #[inline(always)]
     pub(super) fn spend(&mut self, work: usize) -> Result<(), CallError> {
-        let exceeded = self.mode.limit_exceeded();
-        self.left = self.left.checked_sub(work).ok_or(exceeded)?;
+        self.require(work)?;
+        self.left -= work;
         Ok(())
     }
 
@@ -168,7 +163,7 @@ impl<'a> Reader<'a> {
         if work <= self.left {
             Ok(())
         } else {
-            Err(self.mode.limit_exceeded())
+            Err(self.mode.limit().1)
         }
     }
 
@@ -196,4 +191,117 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
+
+    /// A term that is neither a tuple, a list cell, a map nor a binary.
+    #[inline(always)]
+    pub(super) fn leaf(&mut self, term: Term<'a>, term_type: TermType) -> Result<(), CallError> {
+        match term_type {
+            // Of lists, only `[]` is a leaf.
+            TermType::Atom | TermType::List => self.immediate(term),
+            TermType::Integer => self.integer(term),
+            TermType::Float => {
+                let float: f64 = term.decode().unwrap_or(0.0);
+                // Before OTP 27, 0.0 and -0.0 are `=:=`.
+                let is_zero = float == 0.0 && term == 0.0f64.encode(term.get_env());
+                self.tagged_word(tag::FLOAT, if is_zero { 0 } else { float.to_bits() })
+            }
+            TermType::Pid if term.decode::<LocalPid>().is_ok() => self.immediate(term),
+            TermType::Port if enif::is_local_port(term) => self.immediate(term),
+            TermType::Pid | TermType::Port => self.external(term),
+            TermType::Ref => {
+                let hash = self.reference_hash(term)?;
+                self.opaque(hash)
+            }
+            // The length of the others is not known before they are read.
+            _ if self.mode != ReadMode::VerifiedLong => Err(CallError::Long),
+            TermType::Binary => self.external(term),
+            _ => self.opaque(enif::internal_hash(term, 0)),
+        }
+    }
+
+    /// A term that the VM says is immediate.
+    fn immediate(&mut self, term: Term<'_>) -> Result<(), CallError> {
+        let word = enif::word(term.as_c_arg());
+        if looks_immediate(word) {
+            self.push(word)
+        } else {
+            self.tagged_word(tag::WORD, word)
+        }
+    }
+
+    fn integer(&mut self, term: Term<'_>) -> Result<(), CallError> {
+        if let Ok(integer) = term.decode::<i64>() {
+            // A small integer has the same word when it is made again from its value.
+            if integer.encode(term.get_env()).as_c_arg() == term.as_c_arg() {
+                self.immediate(term)
+            } else {
+                self.tagged_word(tag::INTEGER, integer as u64)
+            }
+        } else if let Ok(integer) = term.decode::<u64>() {
+            self.tagged_word(tag::UNSIGNED, integer)
+        } else if self.mode == ReadMode::VerifiedLong || enif::is_short_integer(term) {
+            self.external(term)
+        } else {
+            Err(CallError::Long)
+        }
+    }
+
+    fn tagged_word(&mut self, tag: u64, word: u64) -> Result<(), CallError> {
+        self.spend(2)?;
+        self.words.push(tag)?;
+        Ok(self.words.push(word)?)
+    }
+
+    fn opaque(&mut self, hash: u64) -> Result<(), CallError> {
+        self.is_opaque = true;
+        self.tagged_word(tag::OPAQUE, hash)
+    }
+
+    /// Encodes by the external format, which is the same for equal terms of these types.
+    fn external(&mut self, term: Term<'_>) -> Result<(), CallError> {
+        self.spend(EXTERNAL_WORK)?;
+        self.bytes(tag::EXTERNAL, &enif::external_format(term)?)
+    }
+
+    /// The hash of a reference. A reference of another node is hashed by its external format. The VM's own hash takes
+    /// it for longer than it may be on OTP 25; on later releases that hash differs between equal references of
+    /// different lengths.
+    fn reference_hash(&mut self, term: Term<'_>) -> Result<u64, CallError> {
+        if self.mode == ReadMode::Optimistic {
+            return Ok(local_reference_hash(term));
+        }
+        self.spend(EXTERNAL_WORK)?;
+        let external = enif::external_format(term)?;
+        let (origin, words) = parts_of_reference(&external);
+        let ours = enif::external_format(*self.call.env().make_ref())?;
+        if origin == parts_of_reference(&ours).0 {
+            Ok(local_reference_hash(term))
+        } else {
+            Ok(seed().hash_one((origin, words)))
+        }
+    }
+}
+
+/// The origin and the words of a reference in the external format (tag 90: number of words, origin, words).
+///
+/// The origin is the name and the creation of the node. This node's origin changes when the node gets a name. Equal
+/// references may have different lengths; the missing words are zeros.
+fn parts_of_reference(external: &[u8]) -> (&[u8], [u32; 5]) {
+    let mut words = [0; 5];
+    let [131, 90, high, low, rest @ ..] = external else {
+        return (&[], words);
+    };
+    let count = usize::from(u16::from_be_bytes([*high, *low]));
+    let (origin, numbers) = rest.split_at(rest.len().saturating_sub(4 * count));
+    for (word, bytes) in words.iter_mut().zip(numbers.chunks_exact(4)) {
+        *word = u32::from_be_bytes(bytes.try_into().unwrap());
+    }
+    (origin, words)
+}
+
+/// The VM's hash, with a salt of 32 bits: OTP 25 uses no more.
+fn local_reference_hash(term: Term<'_>) -> u64 {
+    static SALT: OnceLock<u32> = OnceLock::new();
+    let salt = SALT.get_or_init(|| seed().hash_one("salt") as u32);
+    enif::internal_hash(term, u64::from(*salt))
 }

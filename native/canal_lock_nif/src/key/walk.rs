@@ -1,8 +1,8 @@
 //! Reads terms of any depth in one pass: tuples, lists and maps, with everything inside them.
 
+use super::encoded_key::Reading;
 use super::encoding::{tag, with_size};
 use super::reader::{Part, ReadMode, Reader, Rest};
-use super::reading::Reading;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use rustler::TermType;
@@ -55,11 +55,9 @@ impl<'a> Reader<'a> {
                 }
                 None => match self.rests.pop() {
                     Some(Rest::Elements(rest)) => self.elements(rest)?,
-                    Some(Rest::List {
-                        rest,
-                        start,
-                        length,
-                    }) => self.list_from(rest, start, length)?,
+                    Some(Rest::List { rest, start, count }) => {
+                        self.list_from(rest, start, count)?
+                    }
                     Some(Rest::Pairs { start, next }) => self.pairs_from(start, next)?,
                     None => return Ok(()),
                 },
@@ -152,31 +150,26 @@ impl<'a> Reader<'a> {
         self.list_from(rest, start, length)
     }
 
-    fn list_from(&mut self, mut rest: ErlNifTerm, start: usize, mut length: usize) -> Next<'a> {
+    fn list_from(&mut self, mut rest: ErlNifTerm, start: usize, mut count: usize) -> Next<'a> {
         while let Some((head, tail)) = enif::list_cell(self.call, rest) {
             rest = tail;
-            length += 1;
+            count += 1;
             if !self.is_assumed_immediate(head) {
-                self.rests.push(Rest::List {
-                    rest,
-                    start,
-                    length,
-                })?;
+                self.rests.push(Rest::List { rest, start, count })?;
                 return Ok(Some(Part::of(self.call, head)));
             }
             self.push(enif::word(head))?;
         }
         let is_proper = rest == enif::nil();
         let tag = if is_proper { tag::LIST } else { tag::IMPROPER };
-        self.words.values_mut()[start] = with_size(tag, length);
-        if is_proper {
-            return Ok(None);
+        self.words.values_mut()[start] = with_size(tag, count);
+        if !is_proper && !self.is_assumed_immediate(rest) {
+            return Ok(Some(Part::of(self.call, rest)));
         }
-        if self.is_assumed_immediate(rest) {
+        if !is_proper {
             self.push(enif::word(rest))?;
-            return Ok(None);
         }
-        Ok(Some(Part::of(self.call, rest)))
+        Ok(None)
     }
 
     fn map(&mut self, map: ErlNifTerm, size: usize) -> Next<'a> {
