@@ -1,9 +1,8 @@
 //! NIFs of the agent of this node.
 
-use crate::agent_cell::{AgentCell, CURRENT};
 use crate::clock;
 use crate::error::CallError;
-use crate::lock::LockHandle;
+use crate::lock::{AgentCell, LockHandle, CURRENT};
 use crate::machine::{self, Running};
 use crate::setup::Setup;
 use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
@@ -79,10 +78,7 @@ fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
 #[rustler::nif]
 fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
     handle.0.lease.end();
-    let mut current = CURRENT.lock();
-    if matches!(&*current, Some(cell) if Arc::ptr_eq(cell, &handle.0)) {
-        *current = None;
-    }
+    CURRENT.remove(&handle.0);
     atoms::ok()
 }
 
@@ -97,11 +93,9 @@ fn agent_step<'a>(
 ) -> NifResult<Term<'a>> {
     let cell = &handle.0;
     CURRENT.check(cell)?;
-    let mut running = machine::take(&cell.running)?;
-    let Running {
-        machine: agent,
-        bytes,
-    } = &mut *running;
+    let mut guard = machine::take(&cell.running)?;
+    let running = &mut *guard;
+    let (agent, bytes) = (&mut running.machine, &mut running.bytes);
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
@@ -116,14 +110,9 @@ fn agent_step<'a>(
     }
     let pending = agent.pending_unlocks();
     cell.pending.store(pending, Ordering::Relaxed);
-    let answer = (
-        outputs,
-        machine::wait(env, agent.deadline(), now),
-        agent.silent().bits(),
-        pending,
-    );
-    let answer = answer.encode(env);
-    drop(running);
+    let wait = machine::wait(env, agent.deadline(), now);
+    let answer = (outputs, wait, agent.silent().bits(), pending).encode(env);
+    drop(guard);
     machine::account(env, now);
     Ok(answer)
 }
@@ -151,10 +140,8 @@ fn apply<'a>(
             agent.lock(now, Request(request), all(names)?, mode, timeout);
         }
         AgentEvent::TryUnlock(token, request) => {
-            return Ok(missing(
-                agent.try_unlock(now, Token(token), Request(request)),
-                request,
-            ));
+            let was = agent.try_unlock(now, Token(token), Request(request));
+            return Ok(missing(was, request));
         }
         AgentEvent::GivenBack(token, request) => {
             cell.unlocking.fetch_sub(1, Ordering::Relaxed);
@@ -162,10 +149,8 @@ fn apply<'a>(
             let _: bool = agent.try_unlock(now, Token(token), Request(request));
         }
         AgentEvent::Unlock(token, request) => {
-            return Ok(missing(
-                agent.unlock(now, Token(token), Request(request)),
-                request,
-            ));
+            let was = agent.unlock(now, Token(token), Request(request));
+            return Ok(missing(was, request));
         }
         AgentEvent::Cancel(request) => agent.cancel(now, Request(request)),
         AgentEvent::Up(place) => agent.up(now, member(place)?),

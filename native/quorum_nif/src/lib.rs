@@ -4,9 +4,8 @@
 //! | file | content |
 //! |---|---|
 //! | `agent.rs` | the NIFs of this node's agent: events in, outputs out, in steps |
-//! | `agent_cell.rs` | the state that the agent's process and lock holders share |
 //! | `voter.rs` | the NIFs of this node's voter, which outlives the process that runs it |
-//! | `lock.rs` | the handle of a lock: whether it is held, and its release |
+//! | `lock.rs` | the handle of a lock: whether it is held, its release, and what both share with the agent |
 //! | `fences.rs` | the stored fence mark |
 //! | `setup.rs` | the setup of both machines |
 //! | `machine.rs` | code that both machines share: one current machine per VM, steps, frames |
@@ -26,7 +25,6 @@
 //! has started.
 
 mod agent;
-mod agent_cell;
 mod clock;
 mod error;
 mod fences;

@@ -1,19 +1,52 @@
-//! The handle of a lock: checks whether it is held, and releases it. Both read a few words of memory and need no call
-//! of the agent's process.
+//! The handle of a lock: checks whether it is held, and releases it. Both read a few words of memory, which the holders
+//! share with the agent's process, and need no call of that process.
 //!
 //! A release without waiting is one NIF call: it marks the lock and sends a message to the agent's process. The VM
 //! cannot kill the caller between the two, so no lock stays marked as released without a message.
 
-use crate::agent_cell::AgentCell;
 use crate::clock;
-use quorum::lease::Standing;
+use crate::machine::{Current, Running};
+use quorum::agent::Agent;
+use quorum::lease::{Lease, Standing};
 use quorum::message::Token;
 use rustler::{Atom, Encoder, Env, LocalPid, Resource, ResourceArc, Term};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 mod atoms {
     rustler::atoms! { full, not_held, ok, try_unlock }
+}
+
+/// The agent, with the state that other processes read.
+pub(crate) struct AgentCell {
+    pub(crate) running: Mutex<Running<Agent>>,
+    pub(crate) lease: Arc<Lease>,
+    /// Unlocks that are not applied by the agent yet.
+    pub(crate) unlocking: AtomicU64,
+    /// Applied unlocks that waited for a quorum after the last step.
+    pub(crate) pending: AtomicU64,
+    pub(crate) most_unlocking: u64,
+}
+
+pub(crate) static CURRENT: Current<AgentCell> = Current::none();
+
+impl AgentCell {
+    fn is_current(&self) -> bool {
+        let current = CURRENT.lock();
+        current.as_deref().is_some_and(|agent| ptr::eq(agent, self))
+    }
+
+    /// Whether one more lock may be released without waiting.
+    fn can_enqueue(&self) -> bool {
+        let unlocking = self.unlocking.load(Ordering::Relaxed);
+        unlocking + self.pending.load(Ordering::Relaxed) < self.most_unlocking
+    }
+
+    /// Counts one more unlock that the agent has not applied yet.
+    fn enqueue(&self) {
+        self.unlocking.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The resource behind the reference in a lock.

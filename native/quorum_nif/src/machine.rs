@@ -9,7 +9,7 @@ use crate::error::CallError;
 use quorum::frame;
 use quorum::message::{Frame, Send};
 use quorum::time::Time;
-use rustler::{Atom, Binary, Encoder, Env, NewBinary, Term};
+use rustler::{Binary, Encoder, Env, NewBinary, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod atoms {
@@ -36,6 +36,12 @@ impl<M> Current<M> {
             _ => Err(CallError::Ended),
         }
     }
+
+    /// Removes `machine`, if it is the current one.
+    pub(crate) fn remove(&self, machine: &Arc<M>) {
+        let mut current = self.lock();
+        current.take_if(|current| Arc::ptr_eq(current, machine));
+    }
 }
 
 /// A machine, and a buffer for encoding frames. The buffer is reused because allocation dominates the time of a short
@@ -47,10 +53,8 @@ pub(crate) struct Running<M> {
 
 impl<M> Running<M> {
     pub(crate) fn new(machine: M) -> Mutex<Self> {
-        Mutex::new(Self {
-            machine,
-            bytes: Vec::new(),
-        })
+        let bytes = Vec::new();
+        Mutex::new(Self { machine, bytes })
     }
 }
 
@@ -86,12 +90,8 @@ pub(crate) fn to_send<'a>(env: Env<'a>, send: &Send, bytes: &mut Vec<u8>) -> Ter
 pub(crate) fn wait<'a>(env: Env<'a>, deadline: Option<Time>, now: Time) -> Term<'a> {
     match deadline {
         Some(at) => ((at - now).as_nanos().div_ceil(1_000_000) as u64).encode(env),
-        None => infinity().encode(env),
+        None => atoms::infinity().encode(env),
     }
-}
-
-fn infinity() -> Atom {
-    atoms::infinity()
 }
 
 /// Reports the duration of a step to the scheduler, so that a process with long steps runs less often.

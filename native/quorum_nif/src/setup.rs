@@ -41,6 +41,33 @@ struct RulesInMs {
     batch: usize,
 }
 
+/// Converts in both directions.
+macro_rules! convert_rules {
+    (times { $($time:ident: $ms:ident,)* } numbers { $($number:ident,)* }) => {
+        impl From<Rules> for RulesInMs {
+            fn from(rules: Rules) -> Self {
+                Self { $($ms: rules.$time.as_millis() as u64,)* $($number: rules.$number,)* }
+            }
+        }
+
+        impl From<&RulesInMs> for Rules {
+            fn from(rules: &RulesInMs) -> Self {
+                Self { $($time: Duration::from_millis(rules.$ms),)* $($number: rules.$number,)* }
+            }
+        }
+    };
+}
+
+convert_rules! {
+    times {
+        heartbeat: heartbeat_ms, holder_lease: holder_lease_ms, voter_lease: voter_lease_ms,
+        quarantine: quarantine_ms, attempt: attempt_ms, retry_base: retry_base_ms,
+        retry_step: retry_step_ms, retry_most: retry_most_ms, wait: wait_ms, keep: keep_ms,
+        run_time: run_ms, at_risk: at_risk_ms,
+    }
+    numbers { run, fence_block, fence_floors, pending_unlocks, batch, }
+}
+
 /// The known fences of earlier lifetimes: [`Fences`].
 #[derive(NifMap)]
 pub(crate) struct FencesKnown {
@@ -55,27 +82,7 @@ impl Setup {
     }
 
     pub(crate) fn rules(&self) -> Rules {
-        let ms = Duration::from_millis;
-        let rules = &self.rules;
-        Rules {
-            heartbeat: ms(rules.heartbeat_ms),
-            holder_lease: ms(rules.holder_lease_ms),
-            voter_lease: ms(rules.voter_lease_ms),
-            quarantine: ms(rules.quarantine_ms),
-            attempt: ms(rules.attempt_ms),
-            retry_base: ms(rules.retry_base_ms),
-            retry_step: ms(rules.retry_step_ms),
-            retry_most: ms(rules.retry_most_ms),
-            wait: ms(rules.wait_ms),
-            keep: ms(rules.keep_ms),
-            run: rules.run,
-            run_time: ms(rules.run_ms),
-            at_risk: ms(rules.at_risk_ms),
-            fence_block: rules.fence_block,
-            fence_floors: rules.fence_floors,
-            pending_unlocks: rules.pending_unlocks,
-            batch: rules.batch,
-        }
+        Rules::from(&self.rules)
     }
 
     pub(crate) fn agent(&self) -> Result<AgentSetup, CallError> {
@@ -106,27 +113,7 @@ impl Setup {
 /// `default_rules() -> Rules`
 #[rustler::nif]
 fn default_rules() -> RulesInMs {
-    let ms = |span: Duration| span.as_millis() as u64;
-    let rules = Rules::default();
-    RulesInMs {
-        heartbeat_ms: ms(rules.heartbeat),
-        holder_lease_ms: ms(rules.holder_lease),
-        voter_lease_ms: ms(rules.voter_lease),
-        quarantine_ms: ms(rules.quarantine),
-        attempt_ms: ms(rules.attempt),
-        retry_base_ms: ms(rules.retry_base),
-        retry_step_ms: ms(rules.retry_step),
-        retry_most_ms: ms(rules.retry_most),
-        wait_ms: ms(rules.wait),
-        keep_ms: ms(rules.keep),
-        run: rules.run,
-        run_ms: ms(rules.run_time),
-        at_risk_ms: ms(rules.at_risk),
-        fence_block: rules.fence_block,
-        fence_floors: rules.fence_floors,
-        pending_unlocks: rules.pending_unlocks,
-        batch: rules.batch,
-    }
+    Rules::default().into()
 }
 
 /// `check(Setup) -> Sentence`: the first invalid constant, or an empty string.

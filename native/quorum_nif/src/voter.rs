@@ -73,10 +73,7 @@ fn voter_open(setup: Setup, known: FencesKnown) -> NifResult<(ResourceArc<VoterH
 /// `voter_close(Handle) -> ok`: removes the voter and its votes.
 #[rustler::nif]
 fn voter_close(handle: ResourceArc<VoterHandle>) -> Atom {
-    let mut current = CURRENT.lock();
-    if matches!(&*current, Some(cell) if Arc::ptr_eq(cell, &handle.0)) {
-        *current = None;
-    }
+    CURRENT.remove(&handle.0);
     atoms::ok()
 }
 
@@ -90,11 +87,9 @@ fn voter_step<'a>(
 ) -> NifResult<Term<'a>> {
     let cell = &handle.0;
     CURRENT.check(cell)?;
-    let mut running = machine::take(&cell.running)?;
-    let Running {
-        machine: voter,
-        bytes,
-    } = &mut *running;
+    let mut guard = machine::take(&cell.running)?;
+    let running = &mut *guard;
+    let (voter, bytes) = (&mut running.machine, &mut running.bytes);
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
@@ -116,13 +111,9 @@ fn voter_step<'a>(
             VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
         });
     }
-    let answer = (
-        outputs,
-        machine::wait(env, voter.deadline(), now),
-        voter.is_voting(),
-    );
-    let answer = answer.encode(env);
-    drop(running);
+    let wait = machine::wait(env, voter.deadline(), now);
+    let answer = (outputs, wait, voter.is_voting()).encode(env);
+    drop(guard);
     machine::account(env, now);
     Ok(answer)
 }
