@@ -32,10 +32,8 @@ pub(crate) fn capacity(
     max_per: ErlNifTerm,
     buckets: ErlNifTerm,
 ) -> Option<Capacity> {
-    Some(Capacity::of(
-        non_negative(call, max_per)?,
-        non_negative(call, buckets)?,
-    ))
+    let max_per = non_negative(call, max_per)?;
+    Some(Capacity::of(max_per, non_negative(call, buckets)?))
 }
 
 /// A non-negative integer of any size. Integers beyond 64 bits are read as `u64::MAX`.

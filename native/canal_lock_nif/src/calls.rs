@@ -4,11 +4,9 @@
 //! the NIF makes the call again with a verified reading, which also reports errors.
 
 use crate::arguments::{capacity, with_key};
-use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use crate::error::CallError;
-use crate::incarnation::current;
 use crate::key::{with_optimistic_reading, OptimisticCall, Reading, WholeTerm};
+use crate::{caller::Caller, error::CallError, incarnation::current};
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;

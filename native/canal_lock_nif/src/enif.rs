@@ -14,14 +14,9 @@ use rustler::sys::{
     ErlNifEnv, ErlNifHash, ErlNifMapIterator, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
 use rustler::{Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
-use std::ffi::c_void;
-use std::iter;
-use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
-use std::num::NonZeroU64;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::OnceLock;
+use std::{ffi::c_void, iter, marker::PhantomData, num::NonZeroU64, ptr, sync::OnceLock};
 
 /// The environment of the running call.
 ///
@@ -39,10 +34,8 @@ impl<'a> CallEnv<'a> {
     /// does.
     #[inline(always)]
     pub(crate) unsafe fn new(env: *mut ErlNifEnv) -> Self {
-        Self {
-            env,
-            call: PhantomData,
-        }
+        let call = PhantomData;
+        Self { env, call }
     }
 
     /// From rustler's type, in a NIF that a process has called.
@@ -191,17 +184,10 @@ pub(crate) fn list(
 
 /// A map. The keys differ, because they come from another map.
 pub(crate) fn map(call: CallEnv<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm]) -> ErlNifTerm {
-    let mut map = 0;
+    let (mut map, size) = (0, keys.len().min(values.len()));
+    let (keys, values) = (keys.as_ptr().cast_mut(), values.as_ptr().cast_mut());
     // SAFETY: both lists have at least this length, and all terms are of this environment. The pointer is to a local.
-    let made = unsafe {
-        enif_make_map_from_arrays(
-            call.env,
-            keys.as_ptr().cast_mut(),
-            values.as_ptr().cast_mut(),
-            keys.len().min(values.len()),
-            &mut map,
-        )
-    };
+    let made = unsafe { enif_make_map_from_arrays(call.env, keys, values, size, &mut map) };
     assert_ne!(made, 0, "the keys of a map differ");
     map
 }
@@ -391,16 +377,12 @@ pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
 
 /// Whether a port is of this node. Then its word determines it, as for a local pid.
 pub(crate) fn is_local_port(port: Term<'_>) -> bool {
-    let mut local = MaybeUninit::<ErlNifPort>::uninit();
+    let (env, mut local) = (
+        port.get_env().as_c_arg(),
+        MaybeUninit::<ErlNifPort>::uninit(),
+    );
     // SAFETY: the pointer is to a local, and the term is of this environment.
-    let is_local = unsafe {
-        enif_get_local_port(
-            port.get_env().as_c_arg(),
-            port.as_c_arg(),
-            local.as_mut_ptr(),
-        )
-    };
-    is_local != 0
+    unsafe { enif_get_local_port(env, port.as_c_arg(), local.as_mut_ptr()) != 0 }
 }
 
 /// The VM's internal hash. It is equal for terms that are `=:=`, except for references of other nodes.

@@ -14,11 +14,9 @@
 //! them. A kept table (I4) needs a manager only to sweep it and to start proxies. A manager that shuts down cleanly
 //! closes its table; that manager or the next one frees it.
 
-use crate::caller::Caller;
 use crate::enif::{self, CallEnv};
 use crate::error::{contain_panic, CallError};
-use crate::key::TermKey;
-use crate::proxies::Proxies;
+use crate::{caller::Caller, key::TermKey, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
@@ -76,14 +74,12 @@ impl Resource for HolderWatch {
         self.monitors.fetch_sub(1, Ordering::Relaxed);
         let handle = || {
             let pin = pin();
-            if let Some(incarnation) = self.gate.incarnation(&pin) {
+            if let Some(open) = self.gate.incarnation(&pin) {
                 let dead = Caller::from_pid(pid.as_c_arg());
-                let is_reused = || incarnation.watch_next(env, pid);
-                incarnation
-                    .table
-                    .release_all(&pin, dead.holder(), is_reused);
+                let is_reused = || open.watch_next(env, pid);
+                open.table.release_all(&pin, dead.holder(), is_reused);
                 if self.of_proxies {
-                    incarnation.proxies.forget(dead, monitor);
+                    open.proxies.forget(dead, monitor);
                 }
             }
         };

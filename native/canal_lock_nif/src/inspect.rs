@@ -47,20 +47,16 @@ fn forget(handle: ResourceArc<Handle>) -> Atom {
 /// `count(Key) -> Permits`: the permits out.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
-    Ok(with_key(
-        CallEnv::from_env(env),
-        key.as_c_arg(),
-        permits_out,
-    )?)
+    let call = CallEnv::from_env(env);
+    Ok(with_key(call, key.as_c_arg(), permits_out)?)
 }
 
 /// `buckets(Key, MaxPer) -> {Full, Rest}`: the full buckets, and the permits in the next one.
 #[rustler::nif]
 fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
     let call = CallEnv::from_env(env);
-    let max_per = non_negative(call, max_per.as_c_arg())
-        .filter(|max_per| *max_per > 0)
-        .ok_or(Error::BadArg)?;
+    let max_per = non_negative(call, max_per.as_c_arg()).filter(|&max_per| max_per > 0);
+    let max_per = max_per.ok_or(Error::BadArg)?;
     let out = with_key(call, key.as_c_arg(), permits_out)?;
     Ok(bucket_view(out, max_per))
 }
@@ -88,10 +84,7 @@ fn piece<'a, N: Encoder>(
     let next = collect(call, open, &mut list)?;
     let list = list.map_err(CallError::from)?;
     let list = call.term(enif::list(call, list.into_iter(), enif::nil()));
-    let next = match next {
-        Some(next) => next.encode(env),
-        None => atoms::done().encode(env),
-    };
+    let next = next.map_or(atoms::done().encode(env), |next| next.encode(env));
     Ok((open.serial, list, next).encode(env))
 }
 

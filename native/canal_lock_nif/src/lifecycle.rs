@@ -1,11 +1,8 @@
 //! The NIFs of the manager, which open, sweep and close a table, and the NIFs of proxies.
 
 use crate::arguments::{stored_term, with_key};
-use crate::caller::Caller;
-use crate::enif::CallEnv;
-use crate::error::CallError;
 use crate::incarnation::{self, current, ManagerWatch, INCARNATIONS};
-use crate::key::interned;
+use crate::{caller::Caller, enif::CallEnv, error::CallError, key::interned};
 use permit_table::{inject, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, NifResult, ResourceArc, Term};

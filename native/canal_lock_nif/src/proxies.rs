@@ -12,10 +12,9 @@
 //!   inspection returns the proxy as a holder. An inspection reads the permits first and the record afterwards. If
 //!   there is no record, it leaves out the process unless the table still has a slot for it.
 
-use crate::caller::Caller;
 use crate::enif::{CallEnv, ErlNifTerm};
-use crate::error::CallError;
 use crate::key::{decode, Reading, TermKey};
+use crate::{caller::Caller, error::CallError};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use permit_table::{inject, Ordered, OutOfMemory, Query, SortedList};
@@ -110,17 +109,14 @@ impl Proxies {
         proxy: Caller,
     ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
         let records = self.0.lock();
-        let row = records
-            .by_proxy
-            .find(proxy.word(), |row| row.proxy == proxy);
-        let record = row.and_then(|row| {
-            records
-                .by_holder
-                .find(row.digest, |record| record.proxy == proxy)
-        });
-        record
-            .map(|record| decode::term(call, &record.holder))
-            .transpose()
+        let index = &records.by_proxy;
+        let Some(row) = index.find(proxy.word(), |row| row.proxy == proxy) else {
+            return Ok(None);
+        };
+        let is_own = |record: &Record| record.proxy == proxy;
+        let record = records.by_holder.find(row.digest, is_own);
+        let holder = record.map(|record| decode::term(call, &record.holder));
+        holder.transpose()
     }
 
     /// Removes the record of a dead proxy with this monitor. A later process with the same pid has another monitor.
@@ -140,8 +136,8 @@ impl Records {
     fn remove(&mut self, proxy: Caller, matches: impl Fn(&ProxyIndex) -> bool) {
         let is_row = |row: &ProxyIndex| row.proxy == proxy && matches(row);
         if let Some(row) = self.by_proxy.remove(proxy.word(), is_row) {
-            self.by_holder
-                .remove(row.digest, |record| record.proxy == proxy);
+            let is_own = |record: &Record| record.proxy == proxy;
+            self.by_holder.remove(row.digest, is_own);
         }
     }
 }

@@ -14,9 +14,8 @@
 //! No promise depends on the counters, and they publish nothing. So they are relaxed and bypass `sync.rs`: loom would
 //! spend most of its time on interleavings of them.
 
-use crate::epochs::Pin;
-use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
+use crate::{epochs::Pin, lazy_array::LazyArray};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 

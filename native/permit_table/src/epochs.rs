@@ -39,10 +39,7 @@ use crate::sync::{
     global, ordering, seeded, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering,
 };
 use crossbeam_utils::CachePadded;
-use std::cell::Cell;
-use std::iter;
-use std::marker::PhantomData;
-use std::ptr;
+use std::{cell::Cell, iter, marker::PhantomData, ptr};
 
 /// `entered` of a thread that is not pinned. Epochs start above it.
 const OUTSIDE: u64 = 0;

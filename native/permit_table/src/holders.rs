@@ -25,14 +25,11 @@
 //!   its slot even after the other process has died. If several slots there have the same word, all but the first are
 //!   RELEASING: a process inserts its slot in front, after it has waited until the others are RELEASING.
 
-use crate::epochs::Pin;
-use crate::inject;
-use crate::keys::Node;
-use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{Permits, Slot, RELEASING, RETIRING};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
+use crate::{epochs::Pin, inject, keys::Node, lazy_array::LazyArray};
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};

@@ -37,15 +37,12 @@
 //! reference count, which is decremented with Release and found to be the last with Acquire.
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
-use crate::inject;
 use crate::memory::{reserve, OutOfMemory};
-use crate::sweep::Progress;
 use crate::sync::{
     const_unless_loom, ordering, seeded, yield_now, Arc, AtomicPtr, Mutex, MutexGuard, Ordering,
 };
-use std::ops::Deref;
-use std::panic::RefUnwindSafe;
-use std::ptr;
+use crate::{inject, sweep::Progress};
+use std::{ops::Deref, panic::RefUnwindSafe, ptr};
 
 /// Replaces the stamp of a closed incarnation when no pinned thread is inside. Stamps start above it.
 const QUIET: u64 = 0;

@@ -12,12 +12,8 @@
 //!
 //! The totals are not computed here: [`Table::usage`] adds them up without a walk over the keys.
 
-use crate::epochs;
 use crate::holders::{Cursor, Holder};
-use crate::keys::Key;
-use crate::memory::OutOfMemory;
-use crate::slot::Permits;
-use crate::table::Table;
+use crate::{epochs, keys::Key, memory::OutOfMemory, slot::Permits, table::Table};
 use equivalent::Equivalent;
 use std::hash::Hash;
 
@@ -100,9 +96,8 @@ impl<K: Key> Table<K> {
             return Ok(None);
         };
         let mut rows = Vec::new();
-        let next = self
-            .holders
-            .snapshot_from(&pin, cursor, Some(wanted), &mut rows)?;
+        let holders = &self.holders;
+        let next = holders.snapshot_from(&pin, cursor, Some(wanted), &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }

@@ -36,12 +36,9 @@
 //! of smaller order, so in front of any run of marked links there. Hence a marked link of greater order never precedes
 //! an unmarked link of smaller order. (The reverse is possible; searches pass over it.)
 
-use crate::buckets::Buckets;
-use crate::epochs::Pin;
-use crate::inject;
-use crate::lazy_array::LazyArray;
 use crate::memory::{Account, OutOfMemory};
 use crate::sync::{ordering, seeded, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
+use crate::{buckets::Buckets, epochs::Pin, inject, lazy_array::LazyArray};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 

@@ -6,9 +6,8 @@
 
 use crate::inject;
 pub use crate::out_of_memory::OutOfMemory;
-use std::alloc::Layout;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{alloc::Layout, ptr::NonNull};
 
 /// The number of bytes that a table has allocated and not yet freed.
 #[derive(Debug, Default)]

@@ -55,14 +55,12 @@
 //!
 //! [`Slot::permits`] only adds up and follows no pointer, so it needs none of this.
 
-use crate::epochs::Pin;
-use crate::inject;
-use crate::keys::Node;
 use crate::memory::{reserve, Account, OutOfMemory};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{
     fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
 };
+use crate::{epochs::Pin, inject, keys::Node};
 use equivalent::Equivalent;
 use std::num::NonZeroU64;
 use std::ptr::{self, NonNull};

@@ -20,16 +20,13 @@
 //! or head. So the next step visits it again, and completes the operation. Marking and unlinking it again is harmless,
 //! whatever was inserted in front of it. Memory that the step had unlinked is in `unstamped`, and gets the next stamp.
 
-use crate::buckets::Idleness;
-use crate::budget::Budget;
 use crate::epochs::{self, Pin};
-use crate::inject;
 use crate::keys::{
     free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{reserve, Account};
-use crate::sync::seeded;
+use crate::{buckets::Idleness, budget::Budget, inject, sync::seeded};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 

@@ -13,18 +13,14 @@
 //! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
 //! - **P9**: memory is reserved before the count changes. After that, nothing can fail.
 
-use crate::barrier;
 use crate::buckets::{Capacity, Refusal};
-use crate::budget::Budget;
 use crate::counters::{Counters, Event};
-use crate::epochs::Pin;
 use crate::holders::{Holder, Holders};
-use crate::inject;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
-use crate::sync::Mutex;
+use crate::{barrier, budget::Budget, epochs::Pin, inject, sync::Mutex};
 use ahash::RandomState;
 use equivalent::Equivalent;
 use std::hash::Hash;

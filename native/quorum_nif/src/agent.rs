@@ -1,10 +1,8 @@
 //! NIFs of the agent of this node.
 
-use crate::clock;
-use crate::error::CallError;
 use crate::lock::{AgentCell, LockHandle, CURRENT};
 use crate::machine::{self, Running};
-use crate::setup::Setup;
+use crate::{clock, error::CallError, setup::Setup};
 use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
 use quorum::members::Member;
 use quorum::message::{Mode, Name, Names, Token};
@@ -12,8 +10,7 @@ use quorum::time::Time;
 use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 mod atoms {
     rustler::atoms! {

@@ -46,13 +46,9 @@ fn read(path: &Path) -> io::Result<Option<u64>> {
         .strip_prefix(HEAD)
         .and_then(|rest| rest.strip_suffix('\n'))
         .and_then(|digits| digits.parse().ok());
-    let invalid = || {
-        io::Error::new(
-            ErrorKind::InvalidData,
-            "not a fence file, or an incomplete one",
-        )
-    };
-    mark.map(Some).ok_or_else(invalid)
+    let invalid = "not a fence file, or an incomplete one";
+    mark.map(Some)
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, invalid))
 }
 
 const HEAD: &str = "canal_lock_quorum fences below ";

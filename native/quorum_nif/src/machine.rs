@@ -4,8 +4,7 @@
 //! successive lifetimes of one agent. The current machine is therefore ended before a new one is created, and the
 //! calls of a process that has the old one raise.
 
-use crate::clock;
-use crate::error::CallError;
+use crate::{clock, error::CallError};
 use quorum::frame;
 use quorum::message::{Frame, Send};
 use quorum::time::Time;

@@ -1,7 +1,6 @@
 //! The setup of both machines.
 
-use crate::error::CallError;
-use crate::machine::random;
+use crate::{error::CallError, machine::random};
 use quorum::agent::AgentSetup;
 use quorum::members::Members;
 use quorum::message::{Fence, Lifetime};

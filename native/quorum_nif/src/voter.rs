@@ -1,10 +1,9 @@
 //! NIFs of the voter of this node. The voter's state is in this library and not in its process. A restarted process
 //! therefore continues with it, without a quarantine in which the node has no vote.
 
-use crate::clock;
-use crate::error::CallError;
 use crate::machine::{self, Current, Running};
 use crate::setup::{FencesKnown, Setup};
+use crate::{clock, error::CallError};
 use quorum::members::{Member, Members};
 use quorum::message::Fence;
 use quorum::rules::Rules;

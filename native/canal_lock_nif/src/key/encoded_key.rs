@@ -6,8 +6,7 @@ use ahash::RandomState;
 use permit_table::{inject, OutOfMemory};
 use rustler::sys::{enif_free_env, ErlNifEnv};
 use std::hash::{Hash, Hasher};
-use std::ptr;
-use std::sync::OnceLock;
+use std::{ptr, sync::OnceLock};
 
 /// The words of a key during a call. It is compared with stored keys, and new keys are made from it.
 pub(crate) struct Reading<'a> {

@@ -20,9 +20,7 @@
 //! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
 use super::encoded_key::{EncodedKey, Reading};
-use super::encoding::tag;
-use super::reader::ReadMode;
-use super::walk::with_verified_reading;
+use super::{encoding::tag, reader::ReadMode, walk::with_verified_reading};
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
 use equivalent::Equivalent;

@@ -12,10 +12,9 @@
 //!
 //! So if the table has the key, the reading is right. If not, the call starts again with a verified reading.
 
-use super::encoded_key::Reading;
 use super::encoding::{last_word, looks_immediate, tag, with_size};
-use super::interned::TermKey;
 use super::reader::{Part, ReadMode, Reader};
+use super::{encoded_key::Reading, interned::TermKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use equivalent::Equivalent;
 

@@ -163,10 +163,10 @@ impl<'a> Reader<'a> {
         let is_proper = rest == enif::nil();
         let tag = if is_proper { tag::LIST } else { tag::IMPROPER };
         self.words.values_mut()[start] = with_size(tag, count);
-        if !is_proper && !self.is_assumed_immediate(rest) {
-            return Ok(Some(Part::of(self.call, rest)));
-        }
         if !is_proper {
+            if !self.is_assumed_immediate(rest) {
+                return Ok(Some(Part::of(self.call, rest)));
+            }
             self.push(enif::word(rest))?;
         }
         Ok(None)
