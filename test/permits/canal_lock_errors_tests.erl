@@ -257,8 +257,8 @@ too_large() ->
         {count, 1, fun() -> canal_lock:count(Shared) end}
     ],
     Failures = [{Function, Arity, failure(Call)} || {Function, Arity, Call} <- Calls],
-    Text = <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed: free memory and "
-             "repeat the call, or use a smaller key">>,
+    Text = <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed: "
+             "free memory and repeat the call, or use a smaller key">>,
     [
         begin
             ?assert({Function, Arity, explanation(Reason, Stack)} =:= {Function, Arity, #{general => Text}}),

@@ -20,8 +20,8 @@ use std::{ffi::c_void, iter, marker::PhantomData, num::NonZeroU64, ptr, sync::On
 
 /// The environment of the running call.
 ///
-/// rustler's `Env` also contains a byte for its kind. When a structure with a newly written byte is moved, it is read
-/// back by words. The processor then waits 3 ns, a tenth of a call.
+/// rustler's `Env` also contains a byte for its kind. A move copies the structure by words, and reading a word that
+/// contains a byte written just before stalls the processor for 3 ns, a tenth of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallEnv<'a> {
     env: *mut ErlNifEnv,
@@ -30,17 +30,16 @@ pub(crate) struct CallEnv<'a> {
 
 impl<'a> CallEnv<'a> {
     /// # Safety
-    /// `env` is the environment that the VM has passed to a NIF called by a process, and `'a` ends before that call
-    /// does.
+    /// `env` is valid during `'a`. Functions that need the calling process ([`self_pid`]) also require that a process
+    /// has called the NIF.
     #[inline(always)]
     pub(crate) unsafe fn new(env: *mut ErlNifEnv) -> Self {
         let call = PhantomData;
         Self { env, call }
     }
 
-    /// From rustler's type, in a NIF that a process has called.
     pub(crate) fn from_env(env: Env<'a>) -> Self {
-        // SAFETY: rustler's type has the same requirement.
+        // SAFETY: rustler's lifetime limits the environment.
         unsafe { Self::new(env.as_c_arg()) }
     }
 
@@ -130,7 +129,8 @@ static NIL: AtomicU64 = AtomicU64::new(0);
 /// An integer from 0 to 255, by its word alone. [`learn_words`] asks the VM for these words at load.
 #[inline(always)]
 pub(crate) fn byte(word: u64) -> Option<u64> {
-    // If the distance is not a multiple of the step, the rotation moves some of its lowest bits to the top.
+    // If the distance is not a multiple of the step, the rotation moves some of its lowest bits to the top,
+    // and the result is not below 256.
     let above_zero = word.wrapping_sub(ZERO.load(Ordering::Relaxed));
     let integer = above_zero.rotate_right(STEP.trailing_zeros());
     (integer < KNOWN.load(Ordering::Relaxed)).then_some(integer)
@@ -146,7 +146,7 @@ pub(crate) fn byte_word(integer: u64) -> Option<u64> {
 /// The distance between the words of two consecutive small integers.
 const STEP: u64 = 16;
 
-/// The word of 0, and how many integers from 0 on have words at this distance. On a VM with other words that is 0.
+/// The word of 0, and how many integers from 0 on have words at this distance: 256, or 0 on a VM with other words.
 static ZERO: AtomicU64 = AtomicU64::new(0);
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
@@ -166,7 +166,7 @@ pub(crate) fn learn_words(env: Env<'_>) {
 /// A tuple of terms of this environment.
 #[inline(always)]
 pub(crate) fn tuple(call: CallEnv<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
-    // SAFETY: the array has this length. No tuple here has more elements than one that the VM has made before.
+    // SAFETY: the array has this length, which fits `u32`: it is the arity of an existing tuple, or a constant.
     unsafe { enif_make_tuple_from_array(call.env, elements.as_ptr(), elements.len() as u32) }
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn map(call: CallEnv<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm])
     map
 }
 
-/// A copy of a term in a new environment, which the caller owns. Without memory for either, the VM ends the node.
+/// A copy of a term in a new environment, which the caller owns. If there is no memory, the VM terminates.
 pub(crate) fn copy_to_new_env(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
     // SAFETY: the environment is new and not shared. The term belongs to the running call, so it is alive.
     unsafe {
@@ -249,14 +249,14 @@ const LIST_TAG: u64 = 1;
 /// Whether this VM has that representation.
 static ARE_LISTS_TAGGED: AtomicBool = AtomicBool::new(false);
 
-/// Tests the representation with two cells that the VM makes one after the other. Their words have this tag and the
-/// distance of two cells, so they are addresses. Then the memory there must contain the head and the tail.
+/// Tests the representation with two cells that the VM makes one after the other.
 fn are_lists_tagged(call: CallEnv<'_>) -> bool {
     let head = 12345.encode(call.env()).as_c_arg();
     let last = list(call, iter::once(head), nil());
     let first = list(call, iter::once(head), last);
     let is_tagged = |list: ErlNifTerm| word(list) % 8 == LIST_TAG;
     let apart = size_of::<[ErlNifTerm; 2]>() as u64;
+    // Both words have this tag and differ by the size of one cell, so the rest of each word is an address.
     is_tagged(last) && is_tagged(first) && word(first) == word(last) + apart && {
         // SAFETY: the tests above show that this is the address of a cell, which is alive.
         unsafe { cell(first) == [head, last] }
@@ -274,7 +274,7 @@ unsafe fn cell(list: ErlNifTerm) -> [ErlNifTerm; 2] {
 /// The head and the tail of a list cell. `None` for another term.
 #[inline(always)]
 pub(crate) fn list_cell(call: CallEnv<'_>, term: ErlNifTerm) -> Option<(ErlNifTerm, ErlNifTerm)> {
-    // A call of the VM takes longer than everything else that is done with a cell.
+    // Reads the cell directly, because a call into the VM costs more than all other work on a cell.
     if word(term) % 8 == LIST_TAG && ARE_LISTS_TAGGED.load(Ordering::Relaxed) {
         // SAFETY: terms of the running call are alive.
         let [head, tail] = unsafe { cell(term) };
@@ -391,7 +391,7 @@ pub(crate) fn internal_hash(term: Term<'_>, salt: u64) -> u64 {
     unsafe { enif_hash(ErlNifHash::ERL_NIF_INTERNAL_HASH, term.as_c_arg(), salt) }
 }
 
-/// A term in the external format. Without memory, rustler's own function would panic.
+/// A term in the external format. If there is no memory, rustler's own function panics; this one returns an error.
 pub(crate) fn external_format(term: Term<'_>) -> Result<OwnedBinary, OutOfMemory> {
     let (env, mut binary) = (term.get_env().as_c_arg(), MaybeUninit::uninit());
     // SAFETY: the pointer is to a local, and the term is of this environment. On success the binary is filled and

@@ -1,4 +1,4 @@
-//! Injected panics and failures, for tests. Only a library with the feature `faults` has them; it is never shipped.
+//! Injected panics and failures, for tests. A library with the feature `faults` has them, and is never released.
 
 use permit_table::inject::{arm as arm_failure, disarm, Failure};
 use rustler::{Atom, Error, NifResult};
@@ -7,9 +7,9 @@ mod atoms {
     rustler::atoms! { allocation, barriers, memory, none, panic }
 }
 
-/// `arm(panic | allocation | memory | barriers | none, Passes) -> Hits`: after this many passed injection points, one
-/// of them panics, one allocation fails, all allocations fail, the kernel refuses all barriers, or nothing fails.
-/// Returns how often the previous injection took effect.
+/// `arm(panic | allocation | memory | barriers | none, Passes) -> Hits`: `Passes` injection points of this kind
+/// succeed. Then the next one panics (`panic`) or fails (`allocation`), or all later allocations (`memory`) or barriers
+/// of the kernel (`barriers`) fail. Returns how often the previous injection took effect.
 #[rustler::nif]
 fn arm(failure: Atom, passes: usize) -> NifResult<usize> {
     let hits = disarm();

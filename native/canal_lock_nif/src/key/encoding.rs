@@ -1,9 +1,10 @@
-//! The encoding of a term: a sequence of words. Two terms have the same words if and only if they are `=:=`.
+//! The encoding of a term: a sequence of 64-bit words. Equal terms have equal words. Without an `OPAQUE` part, equal
+//! words also mean equal terms (`=:=`).
 //!
 //! | term | words |
 //! |---|---|
-//! | an immediate: atom, local pid, local port, small integer, `[]` | its own word; its two lowest bits are set |
-//! | an immediate whose word does not have these bits | `WORD`, its own word |
+//! | an immediate: atom, local pid or port, small integer, `[]` | the machine word of the term, its two low bits set |
+//! | an immediate without these bits | `WORD`, the machine word of the term |
 //! | another integer of 64 bits, signed or unsigned | `INTEGER` or `UNSIGNED`, the integer |
 //! | a float | `FLOAT`, its bits |
 //! | a binary | `BYTES` and the length, the bytes |
@@ -21,7 +22,7 @@
 //! The VM iterates over equal maps in the same order as long as it runs. Its own hash relies on that
 //! (`make_internal_hash`, "We rely on key-value iteration order being constant for identical maps").
 
-/// The lowest byte of the first word of a term that is not immediate.
+/// The lowest byte of the first word of an encoding that does not begin with the term's machine word.
 pub(super) mod tag {
     pub const WORD: u64 = 0x04;
     pub const INTEGER: u64 = 0x08;
@@ -35,7 +36,7 @@ pub(super) mod tag {
     pub const MAP: u64 = 0x28;
     pub const EXTERNAL: u64 = 0x2c;
     pub const OPAQUE: u64 = 0x30;
-    /// In a large encoded key: the encoding is on the heap.
+    /// In a large encoded key: the encoding is on Rust's heap.
     pub const BOXED: u64 = 0x34;
     /// In a reading or an encoded key: the address of an interned key follows.
     pub const INTERNED: u64 = 0x38;
@@ -54,8 +55,8 @@ pub(super) const fn tag_and_size(word: u64) -> (u64, usize) {
     (word & ((1 << TAG_BITS) - 1), (word >> TAG_BITS) as usize)
 }
 
-/// Whether the word may belong to an immediate. In all releases so far, terms on a heap have other lowest bits. If a
-/// release changes that, calls get slower but stay correct.
+/// Whether the word may belong to an immediate. In all releases so far, terms on the heap of a process have other
+/// lowest bits. If a release changes that, calls get slower but stay correct.
 #[inline(always)]
 pub(super) const fn looks_immediate(word: u64) -> bool {
     word & 3 == 3
@@ -67,12 +68,12 @@ pub(super) const fn looks_like_list(word: u64) -> bool {
     word & 3 == 1
 }
 
-/// The bytes after the last whole word, padded with zeros.
+/// The bytes after the last whole word, padded with zeros. There must be at least one.
 #[inline(always)]
 pub(super) fn last_word(bytes: &[u8]) -> u64 {
     let rest = bytes.len() % 8;
     match bytes.last_chunk::<8>() {
-        // They are the highest bytes of the last eight.
+        // These bytes are the highest of the last eight.
         Some(last) => u64::from_le_bytes(*last) >> (8 * (8 - rest)),
         None => bytes
             .iter()
