@@ -3,7 +3,7 @@ defmodule CanalLock.Quorum do
   Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 
   A lock is held while more than half of the members vote for it. There is no master, and `div(n - 1, 2)` of `n` members
-  may be down or unreachable. Each vote has a lease: two nodes that cannot reach each other never both hold a name.
+  may be down or unreachable. Each vote has a lease: two nodes that cannot reach each other never both write a name.
 
       children = [{CanalLock.Quorum, members: [:"a@host1", :"b@host2", :"c@host3"]}]
 
@@ -40,8 +40,8 @@ defmodule CanalLock.Quorum do
   @typedoc """
   `:members` is required: all voting nodes, the same list on each. `:fence_file` is the file in which this node stores
   its fences, so that they keep growing when the node restarts. `:reconnect_ms` (default 1000) is the average
-  interval, in milliseconds, between attempts to connect to members that are not connected. `:rules`, a map, are the
-  constants of the protocol. They must be the same on all members.
+  interval, in milliseconds, between attempts to connect to members that are not connected. `:rules`, a map, has the
+  constants of the protocol ("The constants" in `docs/cluster.md`), the same on all members.
   """
   @type option ::
           {:members, [node, ...]}
@@ -81,7 +81,7 @@ defmodule CanalLock.Quorum do
   end
 
   @doc """
-  Stops the quorum locks of this node. Its locks are lost and unlocked. A supervisor restarts it.
+  Stops the quorum locks of this node. They are unlocked, and their holders get `:lost`. A supervisor restarts it.
   """
   @spec stop() :: :ok
   defdelegate stop(), to: :canal_lock_quorum
@@ -166,14 +166,13 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.unlock(lock)
       {:error, :not_held}
 
-  Answers `{:error, :timeout}` if no quorum has confirmed within the length of a lease. The lock is unlocked in this
-  case, too.
+  Answers `{:error, :timeout}` if no quorum has confirmed within `voter_lease_ms` (10 s). The lock is unlocked anyway.
   """
   @spec unlock(lock) :: :ok | {:error, :not_held | :timeout}
   defdelegate unlock(lock), to: :canal_lock_quorum
 
   @doc """
-  Unlocks a lock without a wait. It is not held from now on; the members are notified in the background.
+  Unlocks a lock without a wait. It is not held when the call returns. The members are notified in the background.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
       iex> CanalLock.Quorum.unlock_async(lock)

@@ -2,8 +2,8 @@
 %%
 %% The <em>members</em> are up to 16 nodes, with the same list on each. A <em>lock</em> is held while more than half of
 %% the members vote for it. So there is no master, and up to `(N - 1) div 2' of `N' members may be down or unreachable.
-%% Without a quorum no lock is granted, and the holders are notified that their locks are lost. Each vote has a lease:
-%% two nodes that cannot reach each other never both hold a name.
+%% Without a quorum no lock is granted, and holders get `lost' after at most 8 s. Each vote has a lease: two nodes that
+%% cannot reach each other never both hold a name as writers. Readers can hold it together.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock_quorum:start_link(#{members => [node()]}).
@@ -18,8 +18,8 @@
 %% term format. The <em>holder</em> of a lock is the process that asked for it. It gets messages:
 %%
 %% <ul>
-%% <li>`{canal_lock_quorum, at_risk, Lock}': too few voters have answered for half of the lease. The lock is still held,
-%% but may be lost soon.</li>
+%% <li>`{canal_lock_quorum, at_risk, Lock}': for half of the lease, too few members have confirmed the lock. It is still
+%% held, but may be lost soon.</li>
 %% <li>`{canal_lock_quorum, lost, Lock}': the lock is not held any more. Too few voters could be reached, or
 %% {@link force_unlock/1} was called for a name, or canal_lock_quorum was stopped or has crashed on this node.</li>
 %% </ul>
@@ -69,7 +69,7 @@
 %% which this node stores its fences, so that they keep growing when the node restarts. Each node needs a file of its
 %% own, in an existing folder. `reconnect_ms' (default 1000): the average interval, in milliseconds, between attempts to
 %% connect to members that are not connected. `rules': the constants of the protocol. They must be the same on all
-%% members; `docs/cluster.md' describes each.
+%% members; "The constants" in `docs/cluster.md' describes each.
 
 -type lock_info() :: #{
     node := node(),
@@ -99,11 +99,12 @@
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
 %% `Options' is a map; see {@type options()}. All members must be started with the same `members' and `rules'. Nodes
-%% that differ ignore each other's messages and log an error. To change them, stop canal_lock_quorum on all nodes for
-%% longer than the lease of a voter (10 s) and start it again.
+%% that differ ignore each other's messages and log an error. Two different lists at the same time can form two quorums,
+%% and then two writers of a name. To change the list, stop canal_lock_quorum on all nodes for longer than
+%% `voter_lease_ms' (10 s) and start it again.
 %%
-%% At the first start, voting begins when all members have been connected once. So it does after the fences of more than
-%% `(N - 1) div 2' members are lost.
+%% At the first start, voting begins when this node has been connected to all members. The same is true after more than
+%% `(N - 1) div 2' members have lost their fences.
 %%
 %% Answers `{error, {already_started, Pid}}' if it runs, and `{error, {nif_not_loaded, Text}}' if the native library
 %% does not load; `Text' is a binary. Raises `badarg' if an option is wrong.
@@ -148,8 +149,8 @@ stop() ->
 %% less than a quorum of members is connected. A process that locks a name twice waits for itself. Raises as described
 %% for the module.
 %%
-%% All nodes are served roughly in the order of their requests. But when a node has the name, up to 16 of its processes
-%% hold it one after the other, for 50 ms or slightly more (the rules `run' and `run_ms'). No order is guaranteed.
+%% Nodes get the name roughly in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
+%% hold it one after the other. The last of them gets it at most 50 ms after the first (the rules `run' and `run_ms').
 %%
 %% Cost: a round trip to a quorum of members, and one more while nodes contend for the name. No round trip if another
 %% process of this node passes the lock on.
@@ -224,7 +225,7 @@ fence(Lock) ->
 %% the lock is passed on to it without a wait.
 %%
 %% Answers `{error, not_held}' if the lock was lost or unlocked before. Answers `{error, timeout}' if no quorum has
-%% confirmed within the length of a lease. The lock is unlocked in this case, too: members that cannot be reached drop
+%% confirmed within `voter_lease_ms' (10 s). The lock is unlocked in this case, too: members that cannot be reached drop
 %% their votes when the lease expires. Raises `badarg' if `Lock' is not a lock of this node. Cost: a round trip to a
 %% quorum of members.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
@@ -235,8 +236,8 @@ unlock_and_wait(not_held) -> {error, not_held};
 unlock_and_wait({raise, Cause}) -> {raise, Cause};
 unlock_and_wait(Token) -> canal_lock_quorum_agent:unlock(Token).
 
-%% @doc Unlocks a lock without a wait. It is not held from now on; the members are notified in the background, together
-%% with other changes. A later lock by the caller is never refused because of it.
+%% @doc Unlocks a lock without a wait. The lock is not held any more when the call returns. The members are notified in
+%% the background. A later lock by the caller never fails because of the old one.
 %%
 %% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
 %% only while more than 4096 unlocks (the rule `pending_unlocks') are not confirmed by a quorum. If the lock was lost or
@@ -296,7 +297,7 @@ locks() ->
         [Node || {Node, Answer} <- Answers, element(1, Answer) =/= ok]
     }.
 
-%% @doc Revokes all locks of `Name'. Their holders are notified that the locks are lost.
+%% @doc Revokes all locks of `Name', of a writer or of all readers. Their holders get `lost'.
 %%
 %% Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
 %% silence (the rule `voter_lease_ms'). So there are never two writers. The request goes to the members that this node

@@ -33,8 +33,9 @@ format_error(_Reason, Stack) ->
     canal_lock_errors:format_error(Stack, fun wrong/2, fun explain/1).
 
 explain(not_started) ->
-    #{general => <<"canal_lock_quorum is not started on this node: call start_link/1, or start it in a supervisor">>};
+    #{general => <<"canal_lock_quorum is not started on this node: "
+        "call canal_lock_quorum:start_link/1, or start it in a supervisor">>};
 explain(foreign_lock) ->
-    #{1 => <<"Lock must be a lock of this node, taken since this node was started">>};
+    #{1 => <<"Lock must be a lock of this node, granted since this node was started">>};
 explain(Cause) ->
     #{general => canal_lock_errors:explain(Cause)}.

@@ -101,7 +101,7 @@ foreign_lock_test_() ->
         Lock = {canal_lock_quorum, make_ref(), 1, 1, write, [x]},
         [
             ?assertEqual(
-                {badarg, Function, #{1 => "Lock must be a lock of this node, taken since this node was started"}},
+                {badarg, Function, #{1 => "Lock must be a lock of this node, granted since this node was started"}},
                 raised(Function, [Lock])
             )
          || Function <- [is_held, held, unlock, unlock_async, try_unlock]
@@ -111,7 +111,9 @@ foreign_lock_test_() ->
 %%% Not started
 
 not_started_test_() ->
-    Text = "canal_lock_quorum is not started on this node: call start_link/1, or start it in a supervisor",
+    Text =
+        "canal_lock_quorum is not started on this node: "
+        "call canal_lock_quorum:start_link/1, or start it in a supervisor",
     [
         {atom_to_list(Function), fun() ->
             ?assertEqual({badarg, Function, #{general => Text}}, raised(Function, Arguments))
@@ -186,7 +188,9 @@ options_test_() ->
             must(rules, "contain only known rules, not lease_ms", #{lease_ms => 1}),
             must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 2.0}),
             must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 1 bsl 32}),
-            must(rules, "be consistent (voter_lease must be more than 1.03 * holder_lease)", #{voter_lease_ms => 8000})
+            must(rules, "be consistent (voter_lease_ms must be more than 1.03 * holder_lease_ms)", #{
+                voter_lease_ms => 8000
+            })
         ]
     ].
 

@@ -87,36 +87,36 @@ impl Rules {
     pub fn check(&self) -> Result<(), &'static str> {
         let apart = self.holder_lease.mul_f64(1.03);
         let rules = [
-            (!self.heartbeat.is_zero(), "heartbeat must be more than 0"),
+            (!self.heartbeat.is_zero(), "heartbeat_ms must not be 0"),
             (
                 self.heartbeat * 2 < self.holder_lease,
-                "heartbeat must be less than half of holder_lease",
+                "heartbeat_ms must be less than half of holder_lease_ms",
             ),
             (
                 self.voter_lease > apart,
-                "voter_lease must be more than 1.03 * holder_lease",
+                "voter_lease_ms must be more than 1.03 * holder_lease_ms",
             ),
             (
                 self.quarantine >= self.voter_lease,
-                "quarantine must not be shorter than voter_lease",
+                "quarantine_ms must not be shorter than voter_lease_ms",
             ),
-            (!self.attempt.is_zero(), "attempt must be more than 0"),
+            (!self.attempt.is_zero(), "attempt_ms must not be 0"),
             (
                 self.attempt <= self.holder_lease,
-                "attempt must not be longer than holder_lease",
+                "attempt_ms must not be longer than holder_lease_ms",
             ),
-            (!self.retry_base.is_zero(), "retry_base must be more than 0"),
+            (!self.retry_base.is_zero(), "retry_base_ms must not be 0"),
             (
                 self.retry_most >= self.retry_base,
-                "retry_most must not be shorter than retry_base",
+                "retry_most_ms must not be shorter than retry_base_ms",
             ),
             (
                 self.wait > self.attempt + self.retry_most,
-                "wait must be longer than attempt and retry_most together",
+                "wait_ms must be longer than attempt_ms and retry_most_ms together",
             ),
             (
                 self.at_risk < self.holder_lease,
-                "at_risk must be shorter than holder_lease",
+                "at_risk_ms must be shorter than holder_lease_ms",
             ),
             ((1..=255).contains(&self.run), "run must be from 1 to 255"),
             (self.fence_block > 0, "fence_block must be at least 1"),
@@ -127,7 +127,7 @@ impl Rules {
             ),
             (
                 self.batch > 0 && self.batch < crate::bounds::MAX_OPS,
-                "batch must be at least 1 and below frame::MAX_OPS: one more settles a session",
+                "batch must be from 1 to 4095",
             ),
         ];
         rules
@@ -151,10 +151,10 @@ mod tests {
         const SECOND: Duration = Duration::from_secs(1);
         type Change = fn(&mut Rules);
         let wrong: [(&str, Change); 8] = [
-            ("voter_lease", |rules| rules.voter_lease = 8 * SECOND),
-            ("quarantine", |rules| rules.quarantine = 9 * SECOND),
-            ("heartbeat", |rules| rules.heartbeat = 4 * SECOND),
-            ("wait", |rules| rules.wait = 2 * SECOND),
+            ("voter_lease_ms", |rules| rules.voter_lease = 8 * SECOND),
+            ("quarantine_ms", |rules| rules.quarantine = 9 * SECOND),
+            ("heartbeat_ms", |rules| rules.heartbeat = 4 * SECOND),
+            ("wait_ms", |rules| rules.wait = 2 * SECOND),
             ("batch", |rules| rules.batch = 0),
             ("run", |rules| rules.run = 0),
             ("run", |rules| rules.run = 256),
