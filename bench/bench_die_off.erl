@@ -134,7 +134,7 @@ closed(ets, _Holders) ->
     bench_records:closed(ets);
 closed(ours, Holders) ->
     ok = bench_records:closed(ours),
-    #{given_back := Holders} = canal_lock:info(),
+    #{released_by_death := Holders} = canal_lock:info(),
     ok.
 
 keys() ->

@@ -194,7 +194,7 @@ end
 # left in this VM or in Redis.
 
 Task.shutdown(killing, :brutal_kill)
-{outlived, given_back} = {Figures.get(:outlived), CanalLock.info().given_back}
+{outlived, released_by_death} = {Figures.get(:outlived), CanalLock.info().released_by_death}
 :ok = Supervisor.terminate_child(tree, Workers)
 
 for connection <- Task.Supervisor.children(Connections), monitor = Process.monitor(connection) do
@@ -212,7 +212,7 @@ results = [
   {"refusals (full)", info.refused, :any},
   {"workers killed", Figures.get(:killed), :any},
   {"calls that outlived their worker", outlived, :any},
-  {"permits released by deaths", given_back, :any},
+  {"permits released by deaths", released_by_death, :any},
   {"maximum of connections in CLIENT LIST", Figures.get(:peak), [options.limit]},
   {"connections refused by Redis", Redis.refused(observer), [0]},
   {"connections left", Redis.connections(observer), [0]},

@@ -1,16 +1,16 @@
 %% @doc Per-key concurrency limits (permits) for the processes of the BEAM.
 %%
 %% A <em>key</em> is what permits are counted for: any term. A key has a number of <em>buckets</em>, and each bucket has
-%% `MaxPer' <em>permits</em>. The product of both is the key's <em>capacity</em>. Each call brings both numbers, so the
-%% capacity can change while permits are held. A process that acquires a permit is a <em>holder</em>. If it dies for any
-%% reason, the VM releases its permits.
+%% `MaxPer' <em>permits</em>. The product of both is the <em>capacity</em>. Each call passes both numbers; the table
+%% stores no capacity. A process that acquires a permit is a <em>holder</em>. If it dies for any reason, the VM releases
+%% its permits.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock:start_link(3).
 %% {ok,<0.84.0>}
 %% 2> canal_lock:acquire(db, 3, 1).
 %% {acquired,1}
-%% 3> canal_lock:release(db, 3, 1).
+%% 3> canal_lock:release(db).
 %% ok
 %% '''
 %%
@@ -23,9 +23,9 @@
 %% answer an approximate snapshot. Other calls are not delayed.
 %%
 %% == Errors ==
-%% A wrong argument raises `badarg'. So does any call while canal_lock is not started, which means that no manager runs
-%% and no manager has left its table. The shell shows which argument is wrong, and why (`error_info', EEP 54). A call
-%% that raises has changed nothing.
+%% A wrong argument raises `badarg'. So does a call while this node has no open table, except {@link stop/0},
+%% {@link acquire_on/4} and {@link release_on/2}, which exit if there is no manager. The shell shows which argument is
+%% wrong, and why (`error_info', EEP 54). A call that raises has changed nothing.
 -module(canal_lock).
 
 -define(ERRORS, canal_lock_errors).
@@ -59,22 +59,22 @@
     granted := non_neg_integer(),
     refused := non_neg_integer(),
     released := non_neg_integer(),
-    given_back := non_neg_integer(),
+    released_by_death := non_neg_integer(),
     not_held := non_neg_integer(),
     reclaimed := non_neg_integer()
 }.
 %% The state of the table: `max_per', the `MaxPer' that the manager was started with; `keys' in the table, including
-%% idle keys that are not reclaimed yet; `permits' that are held, of all keys together; `holders', the processes that
+%% idle keys that are not reclaimed yet; `permits' in use, of all keys together; `holders', the processes that
 %% hold them; and `memory', the bytes allocated by the table, without the records of proxies. `barriers_refused' counts
 %% the memory barriers that the operating system has refused since the VM started. Each one delays the freeing of
 %% memory; the number should be 0.
 %%
-%% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released'; permits
-%% `given_back', released by the VM because the holder died or its connection was lost; releases by callers that did not
-%% hold the key (`not_held'); and idle keys `reclaimed'.
+%% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released' by calls;
+%% permits `released_by_death' because the holder died or its connection was lost; releases by callers that did not hold
+%% the key (`not_held'); and idle keys `reclaimed'.
 %%
-%% `granted' is the sum of `permits', `released' and `given_back'. The numbers are not read at one instant: in a busy
-%% table `granted' can differ from the sum by the events during the call, and can be less than in the call before.
+%% `granted' is the sum of `permits', `released' and `released_by_death'. The numbers are not read at one instant: in a
+%% busy table `granted' can differ from the sum by the events during the call, and can be less than in the call before.
 %% `permits' is summed holder by holder, so a permit that moves from one holder to another during the call can be
 %% counted twice or not at all. Only {@link count/1} is exact at any time.
 
@@ -83,7 +83,7 @@
     rows => pos_integer(),
     show => fun((term()) -> unicode:chardata())
 }.
-%% `interval_ms' (default 1000): the pause between two pictures, in milliseconds. `rows' (default 10): the largest
+%% `interval_ms' (default 1000): the pause between two refreshes, in milliseconds. `rows' (default 10): the largest
 %% number of keys, and of holders, to show. `show': formats a key, a pid, a name or a function. Without it, or if it
 %% fails, terms are formatted as by `~p' of `io:format/2'.
 
@@ -95,7 +95,7 @@ start_link(MaxPer) ->
 %% @doc Starts the manager, linked to the caller and registered as `canal_lock'.
 %%
 %% `MaxPer', a positive integer, is the number of permits of a bucket. It is shown by {@link info/0} and limits nothing:
-%% each call brings its own. `Options' is a map; see {@type options()}.
+%% each call passes its own. `Options' is a map; see {@type options()}.
 %%
 %% The table is empty at first, unless `keep_on_crash' is `true' and a manager with this option has crashed. Then the
 %% new manager adopts its table. In any other case, the permits of an earlier manager are void: a death or a late
@@ -104,8 +104,8 @@ start_link(MaxPer) ->
 %% The table is closed when the manager shuts down cleanly (`stop/0', or an exit with `normal', `shutdown' or
 %% `{shutdown, _}'), and when a manager without `keep_on_crash' crashes. A manager without `keep_on_crash' does not trap
 %% exits, so it outlives a parent that exits with `normal'. A manager with `keep_on_crash' traps exits and exits with
-%% its parent. If no manager is started after a crash, the kept table stays open and calls work, but idle keys are not
-%% reclaimed.
+%% its parent. While a kept table has no manager, local calls work, calls from other nodes exit with `noproc', and idle
+%% keys are not reclaimed.
 %%
 %% Answers `{error, {already_started, Pid}}' if a manager runs, and leaves its table alone. Answers
 %% `{error, {nif_not_loaded, Text}}' if the native library does not load. `Text', a binary, names the file, the reason,
@@ -117,7 +117,7 @@ start_link(MaxPer, Options) ->
 %% @doc The child specification of a manager, for a supervisor. The manager is always restarted, and keeps its table
 %% when it crashes unless the options set `keep_on_crash' to `false'.
 %%
-%% In Erlang the child is `canal_lock:child_spec(3)', in Elixir `{:canal_lock, 3}'. With options, the argument is
+%% In Erlang the child is `canal_lock:child_spec(3)', in Elixir `{CanalLock, max_per: 3}'. With options, the argument is
 %% `{3, #{sweep_interval_ms => 1000}}'. Raises `badarg' if it is wrong.
 -spec child_spec(MaxPer | {MaxPer, options()}) -> supervisor:child_spec() when MaxPer :: pos_integer().
 child_spec(Argument) ->
@@ -139,18 +139,18 @@ child(MaxPer) ->
 stop() ->
     canal_lock_manager:stop().
 
-%% @doc Acquires a permit of `Key' for the calling process, if fewer than `MaxPer * Buckets' are held.
+%% @doc Acquires a permit of `Key' for the calling process, if fewer than `MaxPer * Buckets' are in use.
 %%
 %% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size. If their product is 0, the answer
-%% is `full'. `N' is the number of permits held, this one included. A process can hold several permits, of one key and
+%% is `full'. `N' is the number of permits in use, this one included. A process can hold several permits, of one key and
 %% of many.
 %%
 %% Raises `badarg' as described for the module. Raises `system_limit' if memory is exhausted, or if the key is larger
 %% than half a gigabyte, where shared parts count each time that they occur.
 %%
-%% Cost: constant, 20 to 100 ns. It does not depend on `Buckets' or on the permits held. The first permit of a process
-%% also creates a monitor. Each call reads the whole key. A dirty scheduler reads a key that is longer than 64 KiB, or
-%% that contains a fun, a bitstring or an integer beyond 1024 bits. This adds a few microseconds.
+%% Cost: 20 to 100 ns for short keys in the processor's cache, plus the time to read a longer key. It does not depend on
+%% `Buckets' or on the permits in use. The first permit of a process also creates a monitor. A dirty scheduler reads a
+%% key that is longer than 64 KiB, or that contains a fun, a bitstring or an integer beyond 1024 bits.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->
@@ -272,13 +272,13 @@ release_on(Node, Key) ->
     Arguments = [Node, Key],
     ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, {release, Key}))).
 
-%% @doc The number of permits of `Key' that are held. Exact at any time. Raises as described for the module. Cost:
+%% @doc The number of permits of `Key' in use. Exact at any time. Raises as described for the module. Cost:
 %% constant.
 -spec count(key()) -> non_neg_integer().
 count(Key) ->
     ?ANSWER([Key], ?CAUGHT(canal_lock_interned:call(Key, fun canal_lock_nif:count/1))).
 
-%% @doc The held permits of `Key' as a list of buckets of `MaxPer', a positive integer: `[3,1]' are four permits in
+%% @doc The permits of `Key' in use, as a list of buckets of `MaxPer', a positive integer: `[3,1]' are four permits in
 %% buckets of three. Empty buckets are left out. Raises as described for the module. Cost: proportional to the length of
 %% the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
@@ -290,8 +290,8 @@ buckets(Key, MaxPer) ->
 %% @doc The processes that hold permits of `Key', each with its number of permits, in no order; a snapshot. A holder on
 %% another node is shown by its own pid.
 %%
-%% Raises as described for the module. Cost: reads the records of all holders of all keys, about 0.1 ms per 1,000
-%% processes.
+%% Raises as described for the module. Cost: reads the slots of all processes, about 0.1 ms for 1,000 processes, and
+%% 4 ms when 262,144 slots have been used.
 -spec holders(key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
     ?ANSWER([Key], ?CAUGHT(canal_lock_view:holders(Key))).
@@ -308,7 +308,7 @@ held() ->
 held(Pid) ->
     ?ANSWER([Pid], ?CAUGHT(canal_lock_view:held(Pid))).
 
-%% @doc All keys with held permits, each with its number of permits, in no order; a snapshot. Raises as described for
+%% @doc All keys with permits in use, each with its number of permits, in no order; a snapshot. Raises as described for
 %% the module. Cost: reads all keys, about 1 s per million.
 -spec keys() -> [{key(), Permits :: pos_integer()}].
 keys() ->
@@ -338,33 +338,32 @@ audit() ->
 top() ->
     ?ANSWER([], ?CAUGHT(canal_lock_top:run(#{}))).
 
-%% @doc Shows the activity of the table of this node as text until Enter is pressed, for people in a shell.
+%% @doc Shows the activity of the table of this node in a shell, as text, until Enter is pressed.
 %%
 %% The first lines are keys, permits, holders and memory, as in {@link info/0}. The next ones are rates per second since
-%% the last picture: granted, refused, released, given back, and not held if there was any such release. A rate is `-'
-%% in the first picture and after the table was replaced. Then follow the keys with most permits, and the holders with
+%% the last refresh: granted, refused, released by calls, by deaths, and not held if there was any such release. A rate
+%% is `-' at first and after the table was replaced. Then follow the keys with most permits, and the holders with
 %% most permits, with the number of their keys and what identifies the process: its registered name, the function that
 %% it was started with, or the function that it runs. For a process of another node, it is the node.
 %%
 %% Keys are cut to the width of the screen. Control characters, and characters that are not plain letters, are shown as
-%% numbers. If no manager runs, the first line says so. If the table is closed, the picture says that canal_lock is not
-%% started, until it is started again. `docs/operating.md' shows a picture.
+%% numbers. If no manager runs, the first line says so. If the table is closed, the screen says that canal_lock is not
+%% started, until it is started again. `docs/operating.md' has an example.
 %%
 %% Input and output go through the caller's group leader. So the call works in a shell that is attached to this node
-%% (`erl -remsh'), and from another node by `erpc:call(Node, canal_lock, top, [])'. On a terminal, each picture replaces
-%% the one before and is cut to the height of the screen. Elsewhere (a file, a pipe, a terminal that is `dumb') pictures
-%% follow one another, and the first one comes after one interval, with rates. If there is no input, or it has ended,
-%% the call shows one picture with rates and returns.
+%% (`erl -remsh'), and from another node by `erpc:call(Node, canal_lock, top, [])'. On a terminal, each refresh replaces
+%% the text and is cut to the height of the screen. Elsewhere (file, pipe, `dumb' terminal) snapshots are appended, and
+%% the first one comes after one interval, with rates. Without input, the call shows one such snapshot and returns.
 %%
 %% Any line of input ends it. The calling process does all the work: no process is left behind, and the terminal is as
 %% before. If the calling process is killed, its request for a line stays with the group leader and can consume one line
 %% of input.
 %%
-%% Raises as described for the module, if canal_lock is not started at the time of the call. Cost: each picture takes
+%% Raises as described for the module, if canal_lock is not started at the time of the call. Cost: each refresh takes
 %% one {@link info/0}, one {@link keys/0} and one pass over the permits of all holders, and keeps at most twice `rows'
 %% of them. That is 15 ms for 10,000 keys of 1,000 processes, and 1.1 s and 4 MB of memory for a million keys of 200,000
 %% processes. Each key is copied once, and once more for each of its holders, which matters for keys of megabytes. A
-%% dirty scheduler does nearly all the work; other calls are not delayed. The next picture begins `interval_ms' after
+%% dirty scheduler does nearly all the work; other calls are not delayed. The next refresh begins `interval_ms' after
 %% the last one, or three times as long as the last one took, if that is longer. So it uses at most a quarter of one
 %% scheduler.
 -spec top(view_options()) -> ok.

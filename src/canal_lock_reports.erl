@@ -82,10 +82,11 @@ format(#{what := unexpected_unlock, key := Key, pid := Pid, holders := Holders, 
         "Only the process that acquired a permit can release it~ts", [
         Pid, short(Key), format_holders(Holders), format_left_out(LeftOut)
     ]};
-format(#{what := unknown_message, kind := Kind, message := Message}) ->
-    {"canal_lock: the manager ignored an unknown ~ts: ~ts. Further ones are not reported", [Kind, short(Message)]};
+format(#{what := unknown_message, message := Message}) ->
+    Format = "canal_lock: the manager ignored an unexpected message: ~ts. Find the sender; later ones are not logged",
+    {Format, [short(Message)]};
 format(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
-    {"canal_lock: telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Further failures are not reported", [
+    {"canal_lock: telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Later failures are not logged", [
         Event, Class, short(Reason), short(Stacktrace)
     ]}.
 

@@ -1,15 +1,14 @@
-%% @doc Emits the totals of the table as an event of `telemetry', if the project contains that library.
+%% @doc Emits the totals of the table as an event of `telemetry', if the application `telemetry' runs.
 %%
-%% canal_lock does not depend on `telemetry'. If that application runs, the manager emits one event at the beginning of
-%% each sweep, once per `sweep_interval_ms' (see {@link canal_lock:start_link/2}). Acquires, releases and deaths emit no
-%% event.
+%% canal_lock does not depend on `telemetry'. The manager emits one event at the beginning of each sweep, once per
+%% `sweep_interval_ms' (see {@link canal_lock:start_link/2}). Acquires, releases and deaths emit no event.
 %%
 %% <dl>
 %% <dt>`[canal_lock, totals]'</dt>
 %% <dd>Measurements: all numbers of {@link canal_lock:info/0} except `max_per'. `keys', `permits', `holders' and
 %% `memory' (in bytes) are current values; `barriers_refused' counts from the start of the VM; `granted', `refused',
-%% `released', `given_back', `not_held' and `reclaimed' count from the opening of the table. Metadata: `#{max_per =>
-%% pos_integer()}'.</dd>
+%% `released', `released_by_death', `not_held' and `reclaimed' count from the opening of the table. Metadata:
+%% `#{max_per => pos_integer()}'.</dd>
 %% </dl>
 %%
 %% ```
@@ -18,8 +17,8 @@
 %%
 %% With `Telemetry.Metrics' use a metric like `last_value("canal_lock.totals.permits")'. The counters are running
 %% totals, which never decrease within one table, except that `granted' can decrease slightly (see {@type
-%% canal_lock:info()}). For rates use `released' and `given_back'; their sum is the number of permits granted and no
-%% longer held.
+%% canal_lock:info()}). For rates use `released' and `released_by_death'; their sum is the number of permits granted and
+%% no longer held.
 %%
 %% Handlers run in the manager. Local calls never wait for the manager, but calls from other nodes and the sweep do. So
 %% a handler should be fast, and must not call the manager (for example `canal_lock:stop/0'). `telemetry' detaches a

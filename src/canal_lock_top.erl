@@ -225,11 +225,11 @@ lines(Last, Next = #snapshot{info = Info, keys = Keys, holders = Holders}, View,
 
 head(#{keys := Keys, permits := Permits, holders := Holders, memory := Bytes, not_held := NotHeld}, Rates) ->
     %% Shown only if there was a release by a process that did not hold the key.
-    Names = [granted, refused, released, given_back] ++ [not_held || NotHeld > 0],
+    Names = [granted, refused, released, released_by_death] ++ [not_held || NotHeld > 0],
     [
         cells(["keys", "permits", "holders", "memory"]),
         cells([Keys, Permits, Holders, bytes(Bytes)]),
-        cells([[string:replace(atom_to_list(Name), "_", " "), "/s"] || Name <- Names]),
+        cells(["granted/s", "refused/s", "released/s", "by death/s"] ++ ["not held/s" || NotHeld > 0]),
         cells([maps:get(Name, Rates, "-") || Name <- Names])
     ].
 
@@ -237,7 +237,7 @@ head(#{keys := Keys, permits := Permits, holders := Holders, memory := Bytes, no
 %% as a counter that has decreased. Within one table only `granted' can decrease.
 rates(#snapshot{at = Before, info = Less}, #snapshot{at = Now, info = Info}) when Now > Before ->
     Seconds = (Now - Before) / erlang:convert_time_unit(1, second, native),
-    Names = [granted, refused, released, given_back, not_held],
+    Names = [granted, refused, released, released_by_death, not_held],
     Differences = [{Name, maps:get(Name, Info) - maps:get(Name, Less)} || Name <- Names],
     case [Name || {Name, Difference} <- Differences, Difference < 0, Name =/= granted] of
         [] -> maps:from_list([{Name, rate(max(0, Difference), Seconds)} || {Name, Difference} <- Differences]);

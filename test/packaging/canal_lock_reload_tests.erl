@@ -97,7 +97,7 @@ survives(Reload, Keep) ->
     ok = test_worker:kill(Holder),
     test_await:count(db, 0),
     ok = canal_lock_manager:sweep(),
-    ?assertMatch(#{keys := 0, given_back := 1, released := 2}, canal_lock:info()),
+    ?assertMatch(#{keys := 0, released_by_death := 1, released := 2}, canal_lock:info()),
     ?assertEqual(Manager, whereis(canal_lock)),
     ok = canal_lock:stop(),
     test_manager_crash:calls_raise().
@@ -109,7 +109,7 @@ inside_once() ->
     Inside ! leave,
     ?assertEqual({ok, left}, test_await:answer(Answer)),
     ?assertEqual(0, canal_lock:count(db)),
-    ?assertMatch(#{released := 1, given_back := 0}, canal_lock:info()).
+    ?assertMatch(#{released := 1, released_by_death := 0}, canal_lock:info()).
 
 inside_twice() ->
     _ = keeping(#{}),
@@ -121,7 +121,7 @@ inside_twice() ->
     ?assert(code:purge(canal_lock)),
     ?assertEqual(killed, test_await:reason({Inside, Monitor})),
     test_await:count(db, 0),
-    ?assertMatch(#{released := 0, given_back := 1}, canal_lock:info()),
+    ?assertMatch(#{released := 0, released_by_death := 1}, canal_lock:info()),
     ?assertEqual({module, canal_lock}, code:load_file(canal_lock)).
 
 enter_with_permit() ->
@@ -160,7 +160,7 @@ native_deleted() ->
     %% The next call loads the module: the VM is in interactive mode.
     test_await:count(db, 1),
     ?assertEqual(ok, canal_lock:release(db)),
-    ?assertMatch(#{permits := 0, holders := 0, given_back := 2, granted := 3}, canal_lock:info()),
+    ?assertMatch(#{permits := 0, holders := 0, released_by_death := 2, granted := 3}, canal_lock:info()),
     ?assertEqual(Manager, whereis(canal_lock)).
 
 %% Only the manager's handle belongs to the previous library: the manager crashes at its next sweep, and the next one
@@ -172,7 +172,7 @@ native_kept() ->
     ?assertEqual([{db, 1}], canal_lock:held()),
     ?assertEqual({acquired, 3}, canal_lock:acquire(db, 9, 1)),
     Next = keeping(#{sweep_interval_ms => 10}),
-    ?assertMatch(#{permits := 3, given_back := 4, granted := 8}, canal_lock:info()),
+    ?assertMatch(#{permits := 3, released_by_death := 4, granted := 8}, canal_lock:info()),
     ?assertEqual([], canal_lock:audit()),
     %% The new manager sweeps.
     test_await:value(1, fun() -> test_setup:info(keys) end),
@@ -224,7 +224,7 @@ reload_native_with_holders() ->
     ?assertEqual(4, canal_lock:count(db)),
     ok = test_worker:kill([New, After]),
     test_await:count(db, 2),
-    ?assertMatch(#{permits := 2, holders := 2, granted := 7, released := 1, given_back := 4}, canal_lock:info()).
+    ?assertMatch(#{permits := 2, holders := 2, granted := 7, released := 1, released_by_death := 4}, canal_lock:info()).
 
 crashes_at_its_sweep(Manager) ->
     ?assertEqual(Manager, whereis(canal_lock)),
@@ -332,8 +332,8 @@ under_load(Times, Errors, Reload) ->
     [stopped = test_await:answer(Order) || Order <- Orders],
     ?assertEqual(0, counters:get(Seen, ?TOO_MANY)),
     test_await:permits(0),
-    #{granted := Granted, released := Released, given_back := GivenBack} = canal_lock:info(),
-    ?assertEqual(Granted, Released + GivenBack),
+    #{granted := Granted, released := Released, released_by_death := ByDeath} = canal_lock:info(),
+    ?assertEqual(Granted, Released + ByDeath),
     ?assertEqual([], canal_lock:audit()),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0, holders := 0}, canal_lock:info()).

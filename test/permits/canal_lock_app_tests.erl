@@ -58,7 +58,7 @@ keeps_on_crash() ->
     ok = test_worker:kill(Holder),
     test_await:count(db, 2),
     [ok = canal_lock:release(db) || _ <- [1, 2]],
-    ?assertMatch(#{permits := 0, given_back := 1}, canal_lock:info()).
+    ?assertMatch(#{permits := 0, released_by_death := 1}, canal_lock:info()).
 
 acquire() ->
     canal_lock:acquire(db, 3, 1).

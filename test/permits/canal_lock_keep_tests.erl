@@ -94,12 +94,12 @@ deaths_in_between() ->
     test_await:permits(2),
     ?assertEqual([{db, 1}, {{app, 1}, 1}], lists:sort(canal_lock:keys())),
     _ = keeping(),
-    ?assertMatch(#{permits := 2, holders := 1, given_back := 48, granted := 50}, canal_lock:info()),
+    ?assertMatch(#{permits := 2, holders := 1, released_by_death := 48, granted := 50}, canal_lock:info()),
     ?assertEqual([], canal_lock:audit()),
     ok = test_worker:kill(Survivor),
     test_await:count(db, 0),
     ok = canal_lock_manager:sweep(),
-    ?assertMatch(#{keys := 0, permits := 0, given_back := 50}, canal_lock:info()).
+    ?assertMatch(#{keys := 0, permits := 0, released_by_death := 50}, canal_lock:info()).
 
 %% One table passes from manager to manager. Each manager has a parent that is linked to it and does not trap exits.
 crashes() ->
@@ -118,7 +118,7 @@ crashes() ->
     [crash(Name, Number, Crash) || {Number, {Name, Crash}} <- lists:enumerate(Ways)],
     _ = keeping(),
     Out = length(Ways),
-    ?assertMatch(#{permits := Out, holders := Out, given_back := 0}, canal_lock:info()),
+    ?assertMatch(#{permits := Out, holders := Out, released_by_death := 0}, canal_lock:info()),
     ?assertEqual([], canal_lock:audit()).
 
 crash(Name, Number, Crash) ->
@@ -199,7 +199,7 @@ plain_after_kept() ->
     %% This holder has a permit in both tables. Once the one here is released, the deaths before it are handled too.
     ok = test_worker:kill(Both),
     test_await:count(db, 1),
-    ?assertMatch(#{permits := 1, holders := 1, given_back := 1}, canal_lock:info()),
+    ?assertMatch(#{permits := 1, holders := 1, released_by_death := 1}, canal_lock:info()),
     ?assertEqual([], canal_lock:audit()).
 
 %% A parent may start the next manager before the old table receives the death of the first one. The old table is still

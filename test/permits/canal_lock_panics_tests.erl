@@ -208,7 +208,8 @@ state() ->
     try
         {lists:sort(test_setup:permits()), lists:sort(canal_lock_view:keys()), canal_lock:info()}
     of
-        {Permits, Keys, Info} -> {Permits, Keys, maps:with([permits, holders, max_per, released, given_back], Info)}
+        {Permits, Keys, Info} ->
+            {Permits, Keys, maps:with([permits, holders, max_per, released, released_by_death], Info)}
     catch
         error:_ -> closed
     end.
@@ -269,7 +270,7 @@ death(Limit, Point) ->
     ok = test_worker:kill(Dying),
     Occurred = test_fault_injection:disarm(),
     test_await:permits(length(Keys)),
-    ?assertMatch(#{given_back := GivenBack} when GivenBack =:= 2 * length(Keys), canal_lock:info()),
+    ?assertMatch(#{released_by_death := ByDeath} when ByDeath =:= 2 * length(Keys), canal_lock:info()),
     [1 = canal_lock:count(Key) || Key <- Keys],
     [] = canal_lock:audit(),
     ?assertEqual(lists:sort([{Key, 1} || Key <- Keys]), lists:sort(canal_lock:held(Other))),

@@ -49,12 +49,12 @@ dying_and_next() ->
     receive {'DOWN', Death, process, Dying, killed} -> ok end,
     %% The death is reported now.
     ?assertEqual({[{db, 1}, {http, 1}], full}, {lists:sort(canal_lock:held(Dying)), canal_lock:acquire(http, 1, 1)}),
-    ?assertMatch(#{given_back := 0, permits := 2}, canal_lock:info()),
+    ?assertMatch(#{released_by_death := 0, permits := 2}, canal_lock:info()),
     ?assertEqual([ok, {error, not_held}], ask(Dying, fun() -> [canal_lock:release(db), canal_lock:release(db)] end)),
     %% The death of the new process releases its permits.
     exit(Dying, kill),
     test_await:value({0, 0}, fun() -> {canal_lock:count(db), canal_lock:count(http)} end),
-    ?assertMatch(#{given_back := 1, holders := 0}, canal_lock:info()),
+    ?assertMatch(#{released_by_death := 1, holders := 0}, canal_lock:info()),
     passed.
 
 hold(Test, Watched) ->

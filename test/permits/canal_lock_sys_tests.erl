@@ -123,7 +123,7 @@ suspended() ->
     full = canal_lock:acquire({key, 1}, 1, 1),
     ok = test_worker:kill(Holder),
     test_await:permits(1),
-    ?assertMatch(#{keys := 102, permits := 1, holders := 1, given_back := 100}, canal_lock:info()),
+    ?assertMatch(#{keys := 102, permits := 1, holders := 1, released_by_death := 100}, canal_lock:info()),
     %% The manager's timer expires, once.
     test_await:value({messages, 1}, fun() ->
         {messages, Messages} = process_info(Manager, messages),

@@ -163,7 +163,7 @@ totals() ->
     ok = test_worker:kill(Holder),
     test_await:permits(1),
     ok = canal_lock_manager:sweep(),
-    emits(#{permits => 1, holders => 1, keys => 1, granted => 6, given_back => 5, released => 0}),
+    emits(#{permits => 1, holders => 1, keys => 1, granted => 6, released_by_death => 5, released => 0}),
     ok = canal_lock:release(db),
     ok = canal_lock_manager:sweep(),
     emits(#{permits => 0, holders => 0, keys => 0, released => 1, reclaimed => 4}),
@@ -289,7 +289,7 @@ failure_of_telemetry() ->
             Said = unicode:characters_to_list(io_lib:format(Format, Arguments)),
             Begin = lists:concat(["canal_lock: telemetry failed to emit the event [canal_lock,totals]: ", Class, ": "]),
             ?assertEqual(Begin, lists:sublist(Said, length(Begin))),
-            ?assertNotEqual(nomatch, string:find(Said, "Further failures are not reported")),
+            ?assertNotEqual(nomatch, string:find(Said, "Later failures are not logged")),
             ?assert(length(Said) =< ?MAX_CHARACTERS),
             %% An unknown message is another kind of report, so it is reported, too.
             Manager ! unknown,

@@ -87,7 +87,7 @@ in_real_terminal(Port) ->
     _ = until(Port, "1> "),
     [true = port_command(Port, Line) || Line <- Typed],
     %% Waits for the second picture, which has rates.
-    Shown = until(Port, [[lists:duplicate(12, $\s), $0] || _ <- [granted, refused, released, given_back]]),
+    Shown = until(Port, [[lists:duplicate(12, $\s), $0] || _ <- [granted, refused, released, released_by_death]]),
     [
         ?assertNotEqual(nomatch, binary:match(Shown, Part))
      || Part <- [<<"\e[H">>, <<"\"a key\\e[2J\"">>, <<"the caller">>]

@@ -154,13 +154,13 @@ rates() ->
     take(#{db => 1000}),
     Before = now_us(),
     Screen = top(?QUICK, ?TERMINAL),
-    ?assertEqual(#{"granted/s" => "-", "refused/s" => "-", "released/s" => "-", "given back/s" => "-"}, rates(Screen)),
+    ?assertEqual(#{"granted/s" => "-", "refused/s" => "-", "released/s" => "-", "by death/s" => "-"}, rates(Screen)),
     Begin = now_us(),
     Mortal = holder(#{other => 700}),
     [full = canal_lock:acquire(db, 1, 1) || _ <- lists:seq(1, 3000)],
     [ok = canal_lock:release(db) || _ <- lists:seq(1, 500)],
     test_worker:kill(Mortal),
-    test_await:value(700, fun() -> maps:get(given_back, canal_lock:info()) end),
+    test_await:value(700, fun() -> maps:get(released_by_death, canal_lock:info()) end),
     End = now_us(),
     test_terminal:go(Screen),
     Rates = rates(Screen),
@@ -172,7 +172,7 @@ rates() ->
             Most = Times * 1_000_000 / (End - Begin),
             ?assertMatch({_, true, true}, {{Name, Least, Rate, Most}, Least - 1 =< Rate, Rate =< Most + 1})
         end
-     || {Name, Times} <- [{"granted/s", 700}, {"refused/s", 3000}, {"released/s", 500}, {"given back/s", 700}]
+     || {Name, Times} <- [{"granted/s", 700}, {"refused/s", 3000}, {"released/s", 500}, {"by death/s", 700}]
     ],
     test_terminal:go(Screen),
     ?assertEqual(["0"], lists:usort(maps:values(rates(Screen)))),
@@ -332,9 +332,9 @@ replaced() ->
             {refused, fun() -> full = canal_lock:acquire(new, 0, 1) end},
             {released, fun() -> ok = canal_lock:release(new) end},
             {not_held, fun() -> {error, not_held} = canal_lock:release(nothing) end},
-            {given_back, fun() ->
+            {released_by_death, fun() ->
                 test_worker:kill(holder(#{mortal => 1})),
-                test_await:value(1, fun() -> maps:get(given_back, canal_lock:info()) end)
+                test_await:value(1, fun() -> maps:get(released_by_death, canal_lock:info()) end)
             end}
         ]
     ],

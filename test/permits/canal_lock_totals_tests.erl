@@ -3,7 +3,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(TOTALS, [granted, refused, released, given_back, not_held, reclaimed]).
+-define(TOTALS, [granted, refused, released, released_by_death, not_held, reclaimed]).
 
 -define(WORKERS, 64).
 -define(STEPS, 5_000).
@@ -16,7 +16,7 @@ totals_test_() ->
         {"refused counts calls that return `full'", fun refused/0},
         {"released counts the permits that each call releases", fun released/0},
         {"not_held counts releases of permits that the caller does not hold", fun not_held/0},
-        {"given_back counts permits that deaths release", fun given_back/0},
+        {"released_by_death counts permits that deaths release", fun released_by_death/0},
         {"reclaimed counts keys that the sweep removes", fun reclaimed/0},
         {"the totals include permits of processes on other nodes", fun other_nodes/0},
         {"inspections and calls that raise count nothing", fun nothing/0},
@@ -84,12 +84,12 @@ not_held() ->
         [ok, {error, not_held}] = [canal_lock:release(held) || _ <- [first, second]]
     end).
 
-given_back() ->
+released_by_death() ->
     acquire(db, 1),
     lists:foreach(fun(Held) ->
         {Holder, _} = test_worker:start(fun() -> [acquire(Key, Permits) || {Key, Permits} <- Held] end),
         All = lists:sum([Permits || {_, Permits} <- Held]),
-        does(#{given_back => All, permits => -All}, fun() -> test_worker:kill(Holder) end)
+        does(#{released_by_death => All, permits => -All}, fun() -> test_worker:kill(Holder) end)
     end, [
         [],
         [{db, 1}],
@@ -98,7 +98,7 @@ given_back() ->
         [{{key, N}, 1} || N <- lists:seq(1, 1000)]
     ]),
     {Half, _} = test_worker:start(fun() -> acquire(db, 4) end),
-    does(#{released => 2, given_back => 2, permits => -4}, fun() ->
+    does(#{released => 2, released_by_death => 2, permits => -4}, fun() ->
         test_worker:release_then_die(Half, fun() -> [ok = canal_lock:release(db) || _ <- [1, 2]] end)
     end).
 
@@ -115,7 +115,7 @@ reclaimed() ->
         canal_lock_manager:sweep()
     end),
     {Holder, _} = test_worker:start(fun() -> [acquire({dead_holder, N}, 1) || N <- lists:seq(1, 10)] end),
-    does(#{given_back => 10, permits => -10}, fun() -> test_worker:kill(Holder) end),
+    does(#{released_by_death => 10, permits => -10}, fun() -> test_worker:kill(Holder) end),
     does(#{reclaimed => 10}, fun canal_lock_manager:sweep/0),
     ?assertMatch(#{keys := 100}, canal_lock:info()).
 
@@ -128,7 +128,7 @@ other_nodes() ->
     does(#{released => 1, permits => -1}, fun() ->
         ok = test_worker:order(Proxy, fun() -> canal_lock:release(db) end)
     end),
-    does(#{given_back => 2, permits => -2}, fun() -> ok = test_worker:kill(Proxy) end).
+    does(#{released_by_death => 2, permits => -2}, fun() -> ok = test_worker:kill(Proxy) end).
 
 nothing() ->
     acquire(db, 1),
@@ -154,8 +154,8 @@ at_once() ->
     ?assertEqual(Counts#{permits := Held}, (totals())#{reclaimed := 0}),
     {Doomed, Others} = lists:split(?WORKERS div 2, Workers),
     First = lists:sum([Permits || Worker <- Doomed, {_, Permits} <- canal_lock:held(Worker)]),
-    does(#{given_back => First, permits => -First}, fun() -> test_worker:kill(Doomed) end),
-    does(#{given_back => Held - First, permits => First - Held}, fun() -> test_worker:kill(Others) end),
+    does(#{released_by_death => First, permits => -First}, fun() -> test_worker:kill(Doomed) end),
+    does(#{released_by_death => Held - First, permits => First - Held}, fun() -> test_worker:kill(Others) end),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).
 
@@ -220,7 +220,7 @@ something() ->
     ok = canal_lock:release(db),
     {error, not_held} = canal_lock:release(other),
     {Holder, _} = test_worker:start(fun() -> acquire(db, 2) end),
-    does(#{given_back => 2, permits => -2}, fun() -> test_worker:kill(Holder) end),
+    does(#{released_by_death => 2, permits => -2}, fun() -> test_worker:kill(Holder) end),
     ok = use(idle),
     does(#{reclaimed => 1}, fun canal_lock_manager:sweep/0),
     ?assertEqual([], [Total || {Total, 0} <- maps:to_list(totals())]).
@@ -249,6 +249,6 @@ does(Changes, Do) ->
 
 totals() ->
     Totals = maps:with([permits | ?TOTALS], canal_lock:info()),
-    #{granted := Granted, released := Released, given_back := GivenBack, permits := Permits} = Totals,
-    ?assertEqual(Granted, Released + GivenBack + Permits),
+    #{granted := Granted, released := Released, released_by_death := ByDeath, permits := Permits} = Totals,
+    ?assertEqual(Granted, Released + ByDeath + Permits),
     Totals.

@@ -287,7 +287,7 @@ look_here(Terms, Pids) ->
 %% Records the events that have occurred.
 tally(Function, Arguments, Answer, Before, After) ->
     Kept = test_model:is_open(Before),
-    GivesBack = test_model:more(given_back, Before, After) > 0,
+    GivesBack = test_model:more(released_by_death, Before, After) > 0,
     Events =
         case {Function, Arguments} of
             {with_permit, [_, _, _, _, Ending]} when Answer =/= full, Answer =/= {error, badarg} ->

@@ -161,9 +161,9 @@ die(Slot) ->
     test_worker:order(the(Slot), fun() ->
         Holder = get(holder),
         test_worker:order(the(undertaker), fun() ->
-            GivenBack = test_setup:info(given_back) + lists:sum([N || {_, N} <- canal_lock:held(Holder)]),
+            ByDeath = test_setup:info(released_by_death) + lists:sum([N || {_, N} <- canal_lock:held(Holder)]),
             test_worker:kill(Holder),
-            test_await:value(GivenBack, fun() -> test_setup:info(given_back) end)
+            test_await:value(ByDeath, fun() -> test_setup:info(released_by_death) end)
         end),
         start_holder(),
         dead

@@ -87,7 +87,7 @@ manager_crashes([There, Here, Elsewhere]) ->
     test_remote:await_count(There, db, 2),
     test_nodes:cut(Elsewhere, There),
     test_remote:nothing_is_left(There),
-    ?assertMatch(#{granted := 4, released := 1, given_back := 3}, test_remote:info(There)).
+    ?assertMatch(#{granted := 4, released := 1, released_by_death := 3}, test_remote:info(There)).
 
 die_without_manager([There, Here, Elsewhere]) ->
     Survivor = test_nodes:worker(Elsewhere),
@@ -229,7 +229,7 @@ another_connection([There, Here]) ->
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
     ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
-    ?assertMatch(#{granted := 3, given_back := 2}, test_remote:info(There)),
+    ?assertMatch(#{granted := 3, released_by_death := 2}, test_remote:info(There)),
     test_remote:nothing_is_left(There).
 
 node_killed([There, _]) ->

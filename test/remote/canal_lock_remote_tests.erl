@@ -52,7 +52,7 @@ like_local([There, Here, Elsewhere]) ->
     ?assertEqual([ok, ok], [test_remote:release(One, There, app) || _ <- [1, 2]]),
     ?assertEqual(ok, test_nodes:order(Local, fun() -> canal_lock:release(db) end)),
     test_remote:nothing_is_left(There),
-    ?assertMatch(#{granted := 6, released := 6, not_held := 2, given_back := 0}, test_remote:info(There)).
+    ?assertMatch(#{granted := 6, released := 6, not_held := 2, released_by_death := 0}, test_remote:info(There)).
 
 many_at_once([There, Here, Elsewhere]) ->
     Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
@@ -222,7 +222,7 @@ deaths([There, Here, Elsewhere]) ->
         Left = [{db, 1}, {{key, 1}, 1}, {{key, 2}, 0}],
         [test_remote:await_count(There, Key, Count) || {Key, Count} <- Left],
         Expected = length(Keys) * N,
-        ?assertMatch(#{permits := 2, holders := 1, given_back := Expected}, test_remote:info(There))
+        ?assertMatch(#{permits := 2, holders := 1, released_by_death := Expected}, test_remote:info(There))
     end, lists:enumerate([normal, shutdown, meant, {error, meant}, kill, linked, signal])),
     {_, Pid} = Survivor,
     test_await:value([Pid], fun() -> represented(There) end).
@@ -259,8 +259,8 @@ die_together([There, Here, Elsewhere]) ->
     test_nodes:kill_workers(Here),
     test_nodes:kill_workers(Elsewhere),
     test_remote:nothing_is_left(There),
-    #{given_back := GivenBack, released := 0} = test_remote:info(There),
-    ?assertEqual(2 * ?PROCESSES, GivenBack).
+    #{released_by_death := ByDeath, released := 0} = test_remote:info(There),
+    ?assertEqual(2 * ?PROCESSES, ByDeath).
 
 connection_lost([There, Here, Elsewhere]) ->
     Name = test_nodes:name(There),
@@ -294,7 +294,7 @@ connection_lost([There, Here, Elsewhere]) ->
     test_remote:await_count(There, db, 1),
     ?assertEqual(ok, test_remote:release(Unaffected, There, db)),
     test_remote:nothing_is_left(There),
-    ?assertMatch(#{given_back := 6, released := 1}, test_remote:info(There)).
+    ?assertMatch(#{released_by_death := 6, released := 1}, test_remote:info(There)).
 
 void([There, Here | _]) ->
     {_, Pid} = Holder = test_nodes:worker(Here),
@@ -311,7 +311,7 @@ void([There, Here | _]) ->
     ?assertMatch([{Pid, _}], test_remote:proxies(There)),
     ok = test_nodes:kill_worker(Holder),
     test_remote:nothing_is_left(There),
-    ?assertMatch(#{granted := 1, given_back := 1}, test_remote:info(There)).
+    ?assertMatch(#{granted := 1, released_by_death := 1}, test_remote:info(There)).
 
 bad_arguments([There, Here | _]) ->
     Name = test_nodes:name(There),

@@ -148,11 +148,11 @@ grow(List) ->
 %% Groups of linked processes acquire and release. A whole group dies when one member dies: by a signal, at its heap
 %% limit, or while it is suspended.
 during_calls() ->
-    #{given_back := Before} = canal_lock:info(),
+    #{released_by_death := Before} = canal_lock:info(),
     Groups = [group() || _ <- lists:seq(1, ?WORKERS div ?GROUP)],
     Last = during_calls(test_setup:times(?DEATHS), Groups),
     [end_group(killed, Group) || Group <- Last],
-    ?assertMatch(#{given_back := Count} when Count > Before + ?DEATHS, canal_lock:info()).
+    ?assertMatch(#{released_by_death := Count} when Count > Before + ?DEATHS, canal_lock:info()).
 
 during_calls(Left, Groups) when Left =< 0 ->
     Groups;

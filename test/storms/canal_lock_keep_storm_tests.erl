@@ -36,7 +36,7 @@ killed_under_load() ->
     Out = atomics:new(tuple_size(keys()), []),
     First = start(1),
     Level = test_storm:level(),
-    #{given_back := Before} = canal_lock:info(),
+    #{released_by_death := Before} = canal_lock:info(),
     Workers = [test_worker:start() || _ <- lists:seq(1, ?WORKERS)],
     Work = [send_order(Worker, fun() -> work([], Out, Seen) end) || Worker <- Workers],
     Observer = test_worker:start(),
@@ -53,7 +53,7 @@ killed_under_load() ->
     ok = counters:put(Seen, ?STOP, 1),
     stopped = answer(Inspection),
     Held = [{Worker, answer(Order)} || {Worker, Order} <- lists:zip(Workers, Work)],
-    test_await:value(Before + ByDeaths, fun() -> test_setup:info(given_back) end),
+    test_await:value(Before + ByDeaths, fun() -> test_setup:info(released_by_death) end),
     nothing_lost(Held, Seen, Before, ByDeaths),
     ?assertMatch(Inspections when Inspections > Kills, counters:get(Seen, ?INSPECTED)),
     ?assertMatch(Refusals when Refusals > Kills, counters:get(Seen, ?REFUSED)),
@@ -148,9 +148,9 @@ nothing_lost(Held, Seen, Before, ByDeaths) ->
     Permits = length(lists:append([Keys || {_, Keys} <- Held])),
     [Granted, Refused, Released] = [counters:get(Seen, Counter) || Counter <- [?GRANTED, ?REFUSED, ?RELEASED]],
     ?assertEqual(Granted, Released + ByDeaths + Permits),
-    {AllGranted, AllGivenBack} = {Before + Granted, Before + ByDeaths},
+    {AllGranted, Died} = {Before + Granted, Before + ByDeaths},
     ?assertMatch(
-        #{granted := AllGranted, refused := Refused, released := Released, given_back := AllGivenBack, not_held := 0},
+        #{granted := AllGranted, refused := Refused, released := Released, released_by_death := Died, not_held := 0},
         canal_lock:info()
     ).
 

@@ -40,8 +40,8 @@ during_churn(Times, View) ->
     Parent ! stop,
     %% The table was busy.
     Died = test_await:answer(Deaths),
-    #{granted := Granted, refused := Refused, given_back := GivenBack} = canal_lock:info(),
-    ?assertEqual([], [Count || Count <- [Granted, Refused, GivenBack, Died], Count < 100]),
+    #{granted := Granted, refused := Refused, released_by_death := ByDeath} = canal_lock:info(),
+    ?assertEqual([], [Count || Count <- [Granted, Refused, ByDeath, Died], Count < 100]),
     %% The views changed nothing.
     AllKept = test_setup:sums(maps:values(Kept)),
     test_await:permits(lists:sum(maps:values(AllKept))),

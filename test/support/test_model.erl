@@ -54,7 +54,7 @@
         audit := []
     }.
 
--define(TOTALS, [granted, refused, released, given_back, not_held, reclaimed]).
+-define(TOTALS, [granted, refused, released, released_by_death, not_held, reclaimed]).
 
 -spec new([key()], [slot()]) -> model().
 new(Keys, Slots) ->
@@ -222,7 +222,7 @@ release_all(_, Model = #{table := closed}) ->
 release_all(Holders, Model = #{table := Table = #{held := Held}}) ->
     Left = maps:filter(fun({Holder, _}, _) -> not lists:member(Holder, Holders) end, Held),
     Back = sum(maps:values(Held)) - sum(maps:values(Left)),
-    Model#{table := add(given_back, Back, Table#{held := Left})}.
+    Model#{table := add(released_by_death, Back, Table#{held := Left})}.
 
 %% P10.
 start(keeping, MaxPer, Model = #{table := Table}) when Table =/= closed ->

@@ -55,7 +55,7 @@
     holders := non_neg_integer(),
     granted := non_neg_integer(),
     released := non_neg_integer(),
-    given_back := non_neg_integer(),
+    released_by_death := non_neg_integer(),
     not_held := non_neg_integer(),
     %% Number of keys that `canal_lock:audit/0' reports.
     differing := non_neg_integer(),
@@ -230,7 +230,7 @@ slow_after_kill(AfterKill_ns) ->
      || AfterKill_ns > ?AFTER_KILL_NS
     ].
 
-left_over(#{granted := Granted, released := Released, given_back := GivenBack} = AtTheEnd) ->
+left_over(#{granted := Granted, released := Released, released_by_death := ByDeath} = AtTheEnd) ->
     Zeros = [
         {permits, "permits left"},
         {holders, "holders left"},
@@ -239,7 +239,7 @@ left_over(#{granted := Granted, released := Released, given_back := GivenBack} =
         {not_held, "releases by non-holders"}
     ],
     Left = [{maps:get(Name, AtTheEnd), What} || {Name, What} <- Zeros],
-    Lost = {Granted - Released - GivenBack, "permits granted that were neither released nor reclaimed after a death"},
+    Lost = {Granted - Released - ByDeath, "permits granted that were neither released nor reclaimed after a death"},
     [lists:concat([Number, " ", What]) || {Number, What} <- Left ++ [Lost], Number =/= 0].
 
 %% The report of the verdict.
@@ -247,7 +247,7 @@ left_over(#{granted := Granted, released := Released, given_back := GivenBack} =
 lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) ->
     #{served := Served, reset := Reset, disconnected := Disconnected} = Verdict,
     #{killed := Killed, after_kill_ns := AfterKill_ns} = Verdict,
-    #{permits := Permits, granted := Granted, given_back := GivenBack, failed := Failed} = AtTheEnd,
+    #{permits := Permits, granted := Granted, released_by_death := ByDeath, failed := Failed} = AtTheEnd,
     Refused = lists:sum(maps:values(maps:get(refused, AtTheEnd))),
     Zero = lists:min([From || #{from_ns := From} <- Phases]),
     Titles = ["app", "dynos", "from", "capacity", "together", "on one"],
@@ -266,7 +266,7 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
             io_lib:format("~b processes killed; dynos noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
             io_lib:format("~b requests aborted by disconnected clients or kills", [Disconnected]),
             io_lib:format("~b permits granted (two per request), ~b released by deaths, ~b left", [
-                Granted, GivenBack, Permits
+                Granted, ByDeath, Permits
             ])
             | Outcome
         ].

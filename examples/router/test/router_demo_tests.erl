@@ -52,7 +52,7 @@ scenario() ->
 keeps_promises() ->
     {Verdict, Output} = router_demo_output:capture(fun() -> router_demo:run(scenario(), lines) end),
     #{broken := Broken, phases := Phases, served := Served, reset := Reset, disconnected := Disconnected} = Verdict,
-    #{killed := Killed, at_the_end := #{given_back := GivenBack, refused := #{<<"shop">> := Refused}}} = Verdict,
+    #{killed := Killed, at_the_end := #{released_by_death := ByDeath, refused := #{<<"shop">> := Refused}}} = Verdict,
     ?assertEqual([], Broken),
     ?assertMatch(
         [
@@ -63,7 +63,7 @@ keeps_promises() ->
     %% There are more clients than permits, so the capacity is used completely at some time.
     #{highest := 3} = lists:nth(2, Phases),
     ?assert(lists:all(fun(#{highest := H, dynos := D, max_per := M}) -> H > 0 andalso H =< D * M end, Phases)),
-    ?assert(lists:all(fun(Number) -> Number > 0 end, [Served, Reset, Disconnected, Killed, GivenBack, Refused])),
+    ?assert(lists:all(fun(Number) -> Number > 0 end, [Served, Reset, Disconnected, Killed, ByDeath, Refused])),
     [
         ?assertNotEqual(nomatch, string:find(Output, Expected))
      || Expected <- ["granted/s", "shop: 1 -> 3 dynos", "shop: 6 -> 2 dynos", "the manager is killed while "]

@@ -140,7 +140,7 @@ left_over_test_() ->
         ?_assertMatch(#{broken := [_]}, judge_at_the_end(#{Name => Number}))
      || {Name, Number} <- [
             {permits, 1}, {holders, 1}, {differing, 1}, {not_held, 1}, {at_work, 1}, {granted, 8}, {released, 5},
-            {given_back, 2}
+            {released_by_death, 2}
         ]
     ] ++ [?_assertMatch(#{broken := []}, judge_at_the_end(#{}))].
 
@@ -240,6 +240,6 @@ scaling(At_ns, Dynos) ->
 
 at_the_end() ->
     #{
-        permits => 0, holders => 0, granted => 7, released => 4, given_back => 3, not_held => 0, differing => 0,
+        permits => 0, holders => 0, granted => 7, released => 4, released_by_death => 3, not_held => 0, differing => 0,
         at_work => 0, failed => 0, refused => #{<<"shop">> => 0, <<"blog">> => 0}
     }.

@@ -56,9 +56,9 @@ check_all_released() ->
     test_await:permits(0),
     test_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end),
     ?assertEqual([], canal_lock:audit()),
-    #{granted := Granted, released := Released, given_back := GivenBack} = Info = canal_lock:info(),
+    #{granted := Granted, released := Released, released_by_death := ByDeath} = Info = canal_lock:info(),
     ?assertMatch(#{not_held := 0}, Info),
-    ?assertEqual(Granted, Released + GivenBack).
+    ?assertEqual(Granted, Released + ByDeath).
 
 %% Sets the time limit for a dyno's answer.
 -spec answer_ms(pos_integer()) -> ok.

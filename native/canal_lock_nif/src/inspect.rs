@@ -17,8 +17,8 @@ use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term,
 
 mod atoms {
     rustler::atoms! {
-        barriers_refused, changed, done, given_back, granted, holders, keys, max_per, memory, not_held, ok, permits,
-        reclaimed, refused, released
+        barriers_refused, changed, done, granted, holders, keys, max_per, memory, not_held, ok, permits, reclaimed,
+        refused, released, released_by_death
     }
 }
 
@@ -231,7 +231,7 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
         (atoms::granted(), totals.granted),
         (atoms::refused(), totals.refused),
         (atoms::released(), totals.released),
-        (atoms::given_back(), totals.given_back),
+        (atoms::released_by_death(), totals.released_by_death),
         (atoms::not_held(), totals.not_held),
         (atoms::reclaimed(), totals.reclaimed),
     ];

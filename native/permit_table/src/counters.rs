@@ -28,7 +28,7 @@ const THREADS: usize = if cfg!(loom) { CHUNK } else { 4096 };
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Refused,
-    GivenBack,
+    ReleasedByDeath,
     NotHeld,
 }
 
@@ -123,18 +123,18 @@ mod tests {
                 scope.spawn(|| {
                     arm(Failure::Memory, 0);
                     for _ in 0..1000 {
-                        counters.count(&pin(), Event::GivenBack, &account);
+                        counters.count(&pin(), Event::ReleasedByDeath, &account);
                     }
                     disarm();
                 });
             }
         });
-        counters.add_first(THREADS, Event::GivenBack, 5, &account);
+        counters.add_first(THREADS, Event::ReleasedByDeath, 5, &account);
         arm(Failure::Memory, 0);
-        counters.add_first(CHUNK, Event::GivenBack, 6, &account);
+        counters.add_first(CHUNK, Event::ReleasedByDeath, 6, &account);
         disarm();
         assert_eq!(account.bytes(), bytes, "no memory beyond the first chunk");
-        assert_eq!(counters.sum(Event::GivenBack), 4011);
+        assert_eq!(counters.sum(Event::ReleasedByDeath), 4011);
         assert_eq!(counters.sum(Event::Refused), 0);
         let has_counters = |thread| counters.own.get(thread).is_some();
         assert_eq!([0, CHUNK, THREADS].map(has_counters), [true, false, false]);

@@ -63,7 +63,7 @@ pub struct Totals {
     /// Permits released by their holders.
     pub released: u64,
     /// Permits released because their holders died.
-    pub given_back: u64,
+    pub released_by_death: u64,
     /// Releases by callers that did not hold the key.
     pub not_held: u64,
     /// Idle keys that the sweep has reclaimed.
@@ -296,7 +296,8 @@ impl<K: Key> Table<K> {
     pub fn release_all(&self, pin: &Pin, holder: Holder, is_reused: impl FnMut() -> bool) -> u64 {
         let account = &self.account;
         let released = self.holders.release_all(pin, holder, is_reused, account);
-        self.counters.add(pin, Event::GivenBack, released, account);
+        let event = Event::ReleasedByDeath;
+        self.counters.add(pin, event, released, account);
         released
     }
 
@@ -324,16 +325,15 @@ impl<K: Key> Table<K> {
     /// Size and cost of the table.
     ///
     /// The number of permits is the sum of the holders' records, read one after the other. It is exact if no call is
-    /// running, and a fair snapshot otherwise. (A permit that moves from one holder to another, or within a record, can
-    /// be counted twice or not at all. For a single key, use [`Table::count`].) Only processes whose place is taken
-    /// wait for it (H4).
+    /// running. Otherwise a permit that moves from one holder to another, or within a record, can be counted twice or
+    /// not at all. For a single key, use [`Table::count`]. Only processes whose place is taken wait for it (H4).
     ///
     /// # Cost
     /// One cache line per slot in each chunk that has ever been used, and one more per holder of more than two keys. It
     /// depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
         let held = self.holders.sums();
-        let given_back = self.counters.sum(Event::GivenBack);
+        let released_by_death = self.counters.sum(Event::ReleasedByDeath);
         Usage {
             keys: self.keys.len(),
             permits: held.permits,
@@ -341,10 +341,10 @@ impl<K: Key> Table<K> {
             memory: self.account.bytes(),
             barriers_refused: barrier::refused(),
             totals: Totals {
-                granted: held.permits + held.released + given_back,
+                granted: held.permits + held.released + released_by_death,
                 refused: self.counters.sum(Event::Refused),
                 released: held.released,
-                given_back,
+                released_by_death,
                 not_held: self.counters.sum(Event::NotHeld),
                 reclaimed: self.keys.reclaimed(),
             },

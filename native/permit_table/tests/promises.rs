@@ -141,7 +141,7 @@ fn h5_sum_of_the_records_equals_the_counts() {
         check(0);
         let totals = table.usage().totals;
         assert_eq!(permits(&table), 0);
-        assert_eq!(totals.granted, totals.released + totals.given_back);
+        assert_eq!(totals.granted, totals.released + totals.released_by_death);
         assert_eq!(totals.granted, 4 * (2 * keys + 1));
     }
 }
@@ -576,7 +576,7 @@ proptest! {
                 Call::Die(holder) => {
                     let permits: u64 = part(&model, |(of, _)| *of == holder).values().sum();
                     model.retain(|(of, _), _| *of != holder);
-                    counted.given_back += permits;
+                    counted.released_by_death += permits;
                     prop_assert_eq!(die(&table, process(holder)), permits);
                 }
                 Call::DieLate(holder) => {

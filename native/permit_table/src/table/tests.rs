@@ -394,7 +394,7 @@ fn p4_panic_during_a_death_loses_no_permit() {
                 assert_eq!(permits(&table), 21 - 7 * lost * deaths);
                 assert_eq!(table.count(&pin(), &1), 6 - 2 * lost * deaths);
             }
-            assert_eq!(table.usage().totals.given_back, 14 * lost);
+            assert_eq!(table.usage().totals.released_by_death, 14 * lost);
             if hits == 0 {
                 assert!(grants >= places, "{grants} places");
                 break;
