@@ -114,7 +114,7 @@ end
 # worker's death, because Redis also continues: the slot is in use until the command is done. (If that takes too long,
 # let the server end it with CLIENT KILL or pg_terminate_backend; the process then sees the connection close.) Killing
 # the connection's process itself has the same effect as killing a worker that holds the permit: no process in this VM
-# waits for the server. See docs/operating.md, "What a permit stands for".
+# waits for the server. See docs/operating.md, "Which process should hold the permit".
 
 defmodule Call do
   def by_caller(port, limit) do
