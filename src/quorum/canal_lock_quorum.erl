@@ -104,7 +104,7 @@
 %% `voter_lease_ms' (10 s) and start it again.
 %%
 %% At the first start, voting begins when this node has been connected to all members. The same is true after more than
-%% `(N - 1) div 2' members have lost their fences.
+%% `N div 2' members have lost their fences.
 %%
 %% Answers `{error, {already_started, Pid}}' if it runs, and `{error, {nif_not_loaded, Text}}' if the native library
 %% does not load; `Text' is a binary. Raises `badarg' if an option is wrong.
