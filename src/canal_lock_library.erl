@@ -1,26 +1,27 @@
 %% @private
 %% Finds the native library of a module. If it does not load, explains what is wrong with the file and how to build it.
-%% There are two such modules. The library of canal_lock_nif is loaded with its module. The library of
-%% canal_lock_quorum_nif is loaded by its first use, so a node that uses only permits never loads it.
+%% Two modules have a native library. The library of canal_lock_nif is loaded with its module. The library of
+%% canal_lock_quorum_nif is loaded when it is first used, so a node that uses only permits never loads it.
 %%
-%% Each module must call `erlang:load_nif/2' itself, and must not pass a fun that does: if -on_load refuses a new
-%% version of a module, the VM cannot call local funs of the old version (OTP 25: badfun).
+%% Each module must call `erlang:load_nif/2' itself. It must not pass this module a fun that calls it: if the -on_load
+%% function of a new version of the module fails, the VM cannot call local funs of the old version (OTP 25: badfun).
 %%
-%% The VM's own error text is included, but is not enough. For the loader of glibc, a library for another machine is "No
-%% such file or directory", and a library for another libc lacks a symbol or an unrelated file.
+%% The explanation includes the error text of the system's loader, which alone would mislead. The loader of glibc
+%% reports "No such file or directory" for a library for another machine. For a library for another libc, it reports a
+%% missing symbol or a missing, unrelated file.
 -module(canal_lock_library).
 
--export([path/1, loaded/2, on_load/2, was_loaded/1, on_load_again/2, ensure_loaded/0]).
+-export([path/1, check/2, on_load/2, was_loaded/1, on_load_again/2, ensure_loaded/0]).
 
 -export_type([answer/0, refusal/0]).
 
 %% The answer of `erlang:load_nif/2'.
--type answer() :: ok | {error, {Kind :: atom(), Words :: string()}}.
+-type answer() :: ok | {error, {Kind :: atom(), Text :: string()}}.
 
 %% The answer of an -on_load function, which the VM logs. A string, because the VM logs only the beginning of a binary.
 -type refusal() :: {error, {not_loaded, Sentences :: string()}}.
 
-%% The text of a module's last failure, for the processes that ask after the loading process. At most one per module.
+%% The text of a module's last failure. The process that loads the module stores it, and other processes read it.
 -define(FAILURE(Module), {?MODULE, failure, Module}).
 %% Set once a module has loaded its library in this VM.
 -define(LOADED(Module), {?MODULE, loaded, Module}).
@@ -37,22 +38,22 @@
 %% In a release this is called while the node boots, when only the code server and the file server run.
 -spec path(module()) -> file:filename().
 path(Module) ->
-    Path = whole_path(Module),
+    Path = base_path(Module),
     case is_truncated(Path ++ extension()) of
         false -> Path;
         true -> Path ++ " is truncated"
     end.
 
 %% Evaluates the answer of `erlang:load_nif/2'. It is no error if the library is already loaded.
--spec loaded(module(), answer()) -> ok | {error, Sentences :: binary()}.
-loaded(Module, ok) -> persistent_term:put(?LOADED(Module), true);
-loaded(_, {error, {reload, _}}) -> ok;
-loaded(Module, {error, Failure}) -> {error, explain(Module, whole_path(Module) ++ extension(), Failure)}.
+-spec check(module(), answer()) -> ok | {error, Sentences :: binary()}.
+check(Module, ok) -> persistent_term:put(?LOADED(Module), true);
+check(_, {error, {reload, _}}) -> ok;
+check(Module, {error, Failure}) -> {error, explain(Module, base_path(Module) ++ extension(), Failure)}.
 
 %% The same for the -on_load function of a module that cannot work without its library.
 -spec on_load(module(), answer()) -> ok | refusal().
 on_load(Module, Answer) ->
-    case loaded(Module, Answer) of
+    case check(Module, Answer) of
         ok ->
             ok;
         {error, Sentences} ->
@@ -90,7 +91,7 @@ ensure_loaded() ->
             {error, unicode:characters_to_binary(Sentence)}
     end.
 
-whole_path(Module) ->
+base_path(Module) ->
     filename:join(priv_dir(Module), atom_to_list(Module)).
 
 priv_dir(Module) ->
@@ -114,22 +115,22 @@ is_truncated(File) ->
     end.
 
 %% The text for a failure of `erlang:load_nif/2'.
-explain(Module, File, {Kind, Words}) ->
+explain(Module, File, {Kind, Text}) ->
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
-    Trimmed = string:trim(decoded(Words), trailing, "."),
+    Trimmed = string:trim(decoded(Text), trailing, "."),
     unicode:characters_to_binary(io_lib:format(Format, [File, cause(Kind, File, Trimmed), remedy(Kind, Module)])).
 
 %% The VM passes the loader's message as bytes. If they are not UTF-8, or are decoded already, they are used as they
 %% are.
-decoded(Words) ->
-    try unicode:characters_to_list(list_to_binary(Words)) of
+decoded(Text) ->
+    try unicode:characters_to_list(list_to_binary(Text)) of
         Decoded when is_list(Decoded) -> Decoded;
-        _ -> Words
+        _ -> Text
     catch
-        error:badarg -> Words
+        error:badarg -> Text
     end.
 
-%% The VM logs a string with other characters as a list of numbers.
+%% Escapes characters above 255: the VM would log a string that contains one as a list of numbers.
 printable(Character) when Character =< 16#ff -> [Character];
 printable(Character) -> io_lib:format("\\x{~.16B}", [Character]).
 
@@ -154,22 +155,22 @@ prebuilt(canal_lock_quorum_nif) ->
     "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. Permits work without it.".
 
 %% In an upgrade, the file of the loaded library may have been replaced, so the file is not examined.
-cause(upgrade, _, Words) ->
-    Words;
-cause(_, File, Words) ->
+cause(upgrade, _, Text) ->
+    Text;
+cause(_, File, Text) ->
     case file:read_file(File) of
         {error, Reason} ->
-            [file:format_error(Reason), in_parentheses(Words)];
+            [file:format_error(Reason), in_parentheses(Text)];
         {ok, Bytes} ->
             case {differences(built_for(Bytes), this_vm()), is_truncated(File)} of
                 {_, true} -> "the file is truncated";
-                {[], false} -> Words;
-                {Differences, false} -> [lists:join(", and ", Differences), in_parentheses(Words)]
+                {[], false} -> Text;
+                {Differences, false} -> [lists:join(", and ", Differences), in_parentheses(Text)]
             end
     end.
 
-in_parentheses(Words) ->
-    [" (", Words, ")"].
+in_parentheses(Text) ->
+    [" (", Text, ")"].
 
 %% If there is a /proc, the VM's own program shows what a library must be built for.
 this_vm() ->

@@ -2,9 +2,9 @@
 %% Manages the table: opens and closes it, reclaims idle keys, and starts the proxies of holders on other nodes. It
 %% decides no local acquire or release.
 %%
-%% Without `keep_on_crash' the manager does not trap exits, because a gen_server that traps exits terminates with a
-%% parent that exits with `normal', and the manager of the original `canal_lock' did not. If it dies without
-%% `terminate/2', the native library, which monitors it, closes the table.
+%% Without `keep_on_crash' the manager does not trap exits. If it did, it would terminate when its parent exits with
+%% `normal'; the manager of the original `canal_lock' does not. If the manager dies without `terminate/2', the native
+%% library, which monitors it, closes the table.
 %%
 %% With `keep_on_crash' the manager traps exits, to distinguish a clean shutdown, which closes the table, from a crash,
 %% which leaves the table to the next manager. Like any other process, it terminates if a linked process crashes.
@@ -22,14 +22,15 @@
 %% of keys soon, and long compared with a sweep of a million keys (about 0.2 s).
 -define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000}).
 
-%% Keys that one step of the sweep checks or frees. 256 keys that are not in a CPU cache take about 0.1 ms. The VM
-%% counts each step as a part of the timeslice.
+%% Keys that one step of the sweep checks or frees: 0.05 to 0.1 ms, depending on the CPU caches. The VM counts each
+%% step as a part of the timeslice.
 -define(BUDGET, 256).
 
-%% Unlinked memory can be freed when no thread reads it any more. A read takes microseconds.
+%% The pause before the next attempt to free memory that a thread may still read. Most reads take microseconds.
 -define(WAIT_MS, 1).
 
-%% A reader that takes longer than this reads the statistics of many keys. The next manager then frees the rest.
+%% Attempts to free the table that this manager closes. Only an inspection of many keys reads for longer than their
+%% pauses (100 ms). The next manager then frees the rest.
 -define(MAX_WAITS, 100).
 
 -record(state, {
@@ -44,9 +45,10 @@
     timer :: reference(),
     %% Tasks that are done step by step, in this order.
     work :: [dismantle | sweep],
-    %% Callers of sweep/0, and the number of passes that each still waits for.
+    %% Callers of sweep/0, each with the number of passes that must end before it is answered.
     waiting = [] :: [{gen_server:from(), pos_integer()}],
-    %% Reports that are made once per manager, because a loop elsewhere could fill the logs with them.
+    %% The kinds of reports that this manager has made. It makes each once, because a process that sends messages in a
+    %% loop could fill the logs with them.
     reported = [] :: [unknown_message | event_failed]
 }).
 
@@ -61,7 +63,7 @@ start_link(MaxPer, Options) ->
 stop() ->
     gen_server:stop(?NAME).
 
-%% Makes two passes of the sweep. Every key that is idle all the time is reclaimed when this returns.
+%% Waits for two passes of the sweep. They reclaim every key that stays idle during the call.
 -spec sweep() -> ok.
 sweep() ->
     gen_server:call(?NAME, sweep, infinity).
@@ -79,8 +81,8 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
         keep_on_crash = Keep,
         sweep_interval_ms = Interval_ms,
         timer = schedule_sweep(Interval_ms),
-        %% The previous manager of an adopted table may have died during a pass. The rest of it must not count as a
-        %% pass.
+        %% The previous manager of an adopted table may have died during a pass. This task completes that pass, so that
+        %% it does not count for callers of sweep/0.
         work = [dismantle] ++ [sweep || Keep]
     },
     {ok, State, {continue, work}}.
@@ -96,10 +98,10 @@ handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
         end,
     noreply(add_task(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
 handle_call(Request, _From, State) ->
-    {reply, {error, unknown_call}, unknown(call, Request, State), {continue, work}}.
+    {reply, {error, unknown_call}, report_unknown(call, Request, State), {continue, work}}.
 
 handle_cast(Request, State) ->
-    noreply(unknown(cast, Request, State)).
+    noreply(report_unknown(cast, Request, State)).
 
 handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
     Next = schedule_sweep(State#state.sweep_interval_ms),
@@ -111,7 +113,7 @@ handle_info({'EXIT', _Pid, normal}, State = #state{keep_on_crash = true}) ->
 handle_info({'EXIT', _Pid, Reason}, State = #state{keep_on_crash = true}) ->
     {stop, Reason, State};
 handle_info(Message, State) ->
-    noreply(unknown(info, Message, State)).
+    noreply(report_unknown(info, Message, State)).
 
 handle_continue(work, State) ->
     work(State).
@@ -141,7 +143,7 @@ format_status(Status) ->
 
 close(#state{handle = Handle}) ->
     ok = canal_lock_nif:close(Handle),
-    %% Now, because no process does it before the next manager starts.
+    %% Not left to the next manager, which may start late or never.
     dismantle(?MAX_WAITS),
     free_unused().
 
@@ -153,7 +155,7 @@ free_unused() ->
         false -> ok
     end.
 
-unknown(Kind, Message, State) ->
+report_unknown(Kind, Message, State) ->
     report_once(#{what => unknown_message, kind => Kind, message => Message, pid => self()}, State).
 
 emit(State) ->

@@ -62,7 +62,7 @@
 %% Loads the library. It is no error if it is loaded already.
 -spec load() -> ok | {error, Sentences :: binary()}.
 load() ->
-    canal_lock_library:loaded(?MODULE, load_nif()).
+    canal_lock_library:check(?MODULE, load_nif()).
 
 %% Called when a version of this module is loaded. Does nothing before the first load/0. After it, a new version of the
 %% module must load the library, or is refused.

@@ -12,8 +12,8 @@
 %% For a manager that must not sweep by itself during a test.
 -define(NEVER_MS, 3_600_000).
 
-%% Shorter than one default interval of the sweep.
--define(SOON_MS, 4000).
+%% Shorter than the default interval of the sweep (5 s), so a manager with that interval fails the test.
+-define(DEADLINE_MS, 4000).
 
 keep_test_() ->
     test_setup:quietly(
@@ -21,7 +21,7 @@ keep_test_() ->
             {Title, test_manager_crash:alone(Test)}
          || {Title, Test} <- [
                 {"P10: calls continue while no manager runs", fun calls_continue/0},
-                {"P10: the death of a holder releases its permits while no manager runs", fun deaths_in_between/0},
+                {"P10: the death of a holder releases its permits while no manager runs", fun deaths_without_manager/0},
                 {"P10: every kind of crash keeps the table", fun crashes/0},
                 {"P10: a clean shutdown closes the table at once", fun clean_shutdowns/0},
                 {"P10: the manager survives the normal end of a linked process", fun linked_process_ends/0},
@@ -30,19 +30,19 @@ keep_test_() ->
                     fun kept_after_plain/0},
                 {"P10: only a manager with keep_on_crash traps exits", fun traps_exits/0},
                 {"P10: the adopting manager uses its own options", fun options_of_the_next/0},
-                {"P8, P10: the manager sweeps at its interval, and so does the adopting one", fun sweeps/0},
-                {"P8, P10: the rest of a predecessor's pass does not count as a requested pass",
-                    fun sweep_begun_by_another/0},
-                {"P8, P10: after an adoption, a sweep takes two passes", fun passes_after_adoption/0},
+                {"P8, P10: each manager sweeps at its own interval, also after an adoption", fun sweeps/0},
+                {"P8, P10: sweep/0 does not count a pass that the previous manager started",
+                    fun sweep_started_by_predecessor/0},
+                {"P8, P10: once the old pass is complete, sweep/0 makes two passes", fun passes_after_adoption/0},
                 {"P10: unknown messages start no timers and do not stop the manager", fun stray_messages/0}
             ]
         ])
     ).
 
-keeping() ->
-    keeping(3, #{}).
+start_keeping() ->
+    start_keeping(3, #{}).
 
-keeping(MaxPer, Options) ->
+start_keeping(MaxPer, Options) ->
     {ok, Manager} = canal_lock:start_link(MaxPer, Options#{keep_on_crash => true}),
     Manager.
 
@@ -54,7 +54,7 @@ holder(Keys) ->
     Holder.
 
 calls_continue() ->
-    Manager = keeping(),
+    Manager = start_keeping(),
     Before = holder([db, db, #{rare => "map"}]),
     {acquired, 3} = acquire(db, 4),
     ok = test_manager_crash:kill(Manager),
@@ -73,17 +73,17 @@ calls_continue() ->
     ?assertEqual(ok, test_worker:order(Before, fun() -> canal_lock:release(db, 4, 1) end)),
     ?assertExit(noproc, canal_lock:stop()),
     All = canal_lock:info(),
-    _ = keeping(),
+    _ = start_keeping(),
     %% Adoption changes nothing, not even the memory.
     ?assertEqual(All, canal_lock:info()),
     ?assertMatch(#{permits := 3, released := 3, not_held := 2}, All),
     ?assertEqual(lists:sort([{Before, 1}, {New, 1}]), lists:sort(canal_lock:holders(db))),
-    %% This process became a holder while no manager ran.
+    %% `New' became a holder while no manager ran.
     ok = test_worker:kill(New),
     test_await:count(db, 1).
 
-deaths_in_between() ->
-    Manager = keeping(100, #{}),
+deaths_without_manager() ->
+    Manager = start_keeping(100, #{}),
     Before = [holder([db, {app, N}]) || N <- lists:seq(1, 20)],
     [Survivor | Doomed] = Before,
     ok = test_manager_crash:kill(Manager),
@@ -93,7 +93,7 @@ deaths_in_between() ->
     ok = test_worker:kill([holder([db, N]) || N <- lists:seq(1, 5)]),
     test_await:permits(2),
     ?assertEqual([{db, 1}, {{app, 1}, 1}], lists:sort(canal_lock:keys())),
-    _ = keeping(),
+    _ = start_keeping(),
     ?assertMatch(#{permits := 2, holders := 1, released_by_death := 48, granted := 50}, canal_lock:info()),
     ?assertEqual([], canal_lock:audit()),
     ok = test_worker:kill(Survivor),
@@ -105,24 +105,24 @@ deaths_in_between() ->
 crashes() ->
     Ways = [
         {"killed", fun(_, Manager) -> exit(Manager, kill) end},
-        {"exit signal of an unrelated process", fun(_, Manager) -> exit(Manager, meant) end},
-        {"exit signal of its parent", fun(Parent, Manager) -> ended_by(Parent, Manager, meant) end},
-        {"its parent crashes", fun(Parent, _) -> exit(Parent, meant) end},
+        {"exit signal of an unrelated process", fun(_, Manager) -> exit(Manager, test_crash) end},
+        {"exit signal of its parent", fun(Parent, Manager) -> ended_by(Parent, Manager, test_crash) end},
+        {"its parent crashes", fun(Parent, _) -> exit(Parent, test_crash) end},
         {"its parent is killed", fun(Parent, _) -> exit(Parent, kill) end},
-        {"a linked process crashes", fun(_, Manager) -> exit(linked_to(Manager), meant) end},
+        {"a linked process crashes", fun(_, Manager) -> exit(linked_to(Manager), test_crash) end},
         {"a linked process is killed", fun(_, Manager) -> exit(linked_to(Manager), kill) end},
         {"a callback crashes", fun(_, Manager) -> test_manager_crash:in_a_callback(Manager) end},
         {"wrong state", fun(_, Manager) -> [sys:replace_state(Manager, fun(_) -> none end), Manager ! any] end},
-        {"sys:terminate/2", fun(_, Manager) -> sys:terminate(Manager, meant) end}
+        {"sys:terminate/2", fun(_, Manager) -> sys:terminate(Manager, test_crash) end}
     ],
     [crash(Name, Number, Crash) || {Number, {Name, Crash}} <- lists:enumerate(Ways)],
-    _ = keeping(),
+    _ = start_keeping(),
     Out = length(Ways),
     ?assertMatch(#{permits := Out, holders := Out, released_by_death := 0}, canal_lock:info()),
     ?assertEqual([], canal_lock:audit()).
 
 crash(Name, Number, Crash) ->
-    {Parent, Manager} = test_worker:start(fun keeping/0),
+    {Parent, Manager} = test_worker:start(fun start_keeping/0),
     ?assertEqual({Name, Number - 1}, {Name, canal_lock:count(db)}),
     _ = holder([db]),
     Monitor = monitor(process, Manager),
@@ -153,7 +153,7 @@ clean_shutdowns() ->
         {"sys:terminate/2", {shutdown, x}, fun(_, Manager) -> sys:terminate(Manager, {shutdown, x}) end}
     ],
     lists:foreach(fun({Name, Reason, End}) ->
-        {Parent, Manager} = test_worker:start(fun keeping/0),
+        {Parent, Manager} = test_worker:start(fun start_keeping/0),
         ?assertMatch({Name, #{keys := 0, granted := 0}}, {Name, canal_lock:info()}),
         Holder = holder([db]),
         {acquired, 2} = acquire(db, 3),
@@ -162,7 +162,7 @@ clean_shutdowns() ->
         ?assertEqual({Name, Reason}, {Name, test_await:reason({Manager, Monitor})}),
         ok = test_manager_crash:calls_raise(),
         %% The next table does not know the permits of the closed one.
-        _ = keeping(),
+        _ = start_keeping(),
         ?assertEqual({error, not_held}, test_worker:order(Holder, fun() -> canal_lock:release(db) end)),
         ?assertEqual({error, not_held}, canal_lock:release(db)),
         ok = canal_lock:stop()
@@ -170,7 +170,7 @@ clean_shutdowns() ->
 
 %% A trace shows that the manager has received the exit signal.
 linked_process_ends() ->
-    Manager = keeping(),
+    Manager = start_keeping(),
     {acquired, 1} = acquire(db, 3),
     Linked = linked_to(Manager),
     1 = erlang:trace(Manager, true, ['receive']),
@@ -182,7 +182,7 @@ linked_process_ends() ->
     ?assertEqual({acquired, 2}, acquire(db, 3)).
 
 plain_after_kept() ->
-    Manager = keeping(),
+    Manager = start_keeping(),
     [Early, Both, Late] = [holder([db, {app, 1}]) || _ <- [early, both, late]],
     {acquired, 4} = acquire(db, 9),
     ok = test_manager_crash:kill(Manager),
@@ -196,7 +196,8 @@ plain_after_kept() ->
     {acquired, 1} = acquire(db, 9),
     {acquired, 2} = test_worker:order(Both, fun() -> acquire(db, 9) end),
     ok = test_worker:kill(Late),
-    %% This holder has a permit in both tables. Once the one here is released, the deaths before it are handled too.
+    %% `Both' has a permit in each table. Its death comes last: when it has released the permit of this table, the
+    %% earlier deaths have been handled too.
     ok = test_worker:kill(Both),
     test_await:count(db, 1),
     ?assertMatch(#{permits := 1, holders := 1, released_by_death := 1}, canal_lock:info()),
@@ -214,7 +215,7 @@ kept_after_plain() ->
         Holder = holder([db]),
         exit(Plain, kill),
         killed = test_await:exit_reason(Plain),
-        Kept = keeping(),
+        Kept = start_keeping(),
         ?assertMatch(#{keys := 0, permits := 0, holders := 0, granted := 0}, canal_lock:info()),
         {acquired, 1} = acquire(db, 3),
         %% The late death of the plain manager does not reach the new table.
@@ -238,41 +239,41 @@ traps_exits() ->
     ]).
 
 options_of_the_next() ->
-    First = keeping(3, #{}),
+    First = start_keeping(3, #{}),
     {acquired, 1} = acquire(db, 3),
     %% A manager that does not start adopts nothing.
     ?assertEqual({error, {already_started, First}}, canal_lock:start_link(4, #{keep_on_crash => true})),
     ?assertMatch(#{max_per := 3}, canal_lock:info()),
     ok = test_manager_crash:kill(First),
     ?assertMatch(#{max_per := 3}, canal_lock:info()),
-    Second = keeping(5, #{}),
+    Second = start_keeping(5, #{}),
     ?assertMatch(#{max_per := 5, permits := 1}, canal_lock:info()),
     ok = test_manager_crash:kill(Second),
-    _ = keeping(1 bsl 80, #{}),
+    _ = start_keeping(1 bsl 80, #{}),
     ?assertMatch(#{max_per := 1 bsl 80, permits := 1}, canal_lock:info()).
 
 %% Idle keys are reclaimed without a request, sooner than with the default interval.
 sweeps() ->
     Often = #{sweep_interval_ms => 10},
-    First = keeping(3, Often),
+    First = start_keeping(3, Often),
     {acquired, 1} = acquire(held, 1),
     use(100),
     only_held_is_left(),
     ok = test_manager_crash:kill(First),
     use(100),
     ?assertMatch(#{keys := 101}, canal_lock:info()),
-    Second = keeping(3, Often),
+    Second = start_keeping(3, Often),
     only_held_is_left(),
     use(100),
     only_held_is_left(),
     %% The interval is that of the new manager: an hour.
     ok = test_manager_crash:kill(Second),
-    Third = keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
+    Third = start_keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
     use(100),
     ok = canal_lock_manager:sweep(),
     only_held_is_left(),
     ok = test_manager_crash:kill(Third),
-    _ = keeping(3, Often),
+    _ = start_keeping(3, Often),
     use(100),
     only_held_is_left(),
     ?assertEqual(1, canal_lock:count(held)).
@@ -282,25 +283,26 @@ use(Keys) ->
     [{ok, N} = canal_lock:with_permit({idle, N}, 1, 1, fun() -> N end) || N <- lists:seq(1, Keys)].
 
 only_held_is_left() ->
-    test_await:value(1, fun() -> info(keys) end, ?SOON_MS).
+    test_await:value(1, fun() -> info(keys) end, ?DEADLINE_MS).
 
-%% A pass has visited the first keys, which are used again after that: only two more passes reclaim them.
-sweep_begun_by_another() ->
-    Manager = keeping(3, #{sweep_interval_ms => 60_000}),
+%% The pass of the first manager has visited keys that are then used again. Only two further passes reclaim them.
+sweep_started_by_predecessor() ->
+    Manager = start_keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
     _ = use(2000),
+    %% The third element of the state is the handle of the table.
     more = canal_lock_nif:sweep_step(element(3, sys:get_state(Manager)), 1000),
     _ = use(2000),
     ok = test_manager_crash:kill(Manager),
-    _ = keeping(3, #{sweep_interval_ms => 60_000}),
+    _ = start_keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
     ok = canal_lock_manager:sweep(),
     ?assertMatch(#{keys := 0}, canal_lock:info()).
 
 %% Counts the steps that end a pass. The adopting manager first finishes the pass of its predecessor.
 passes_after_adoption() ->
-    _ = keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
+    _ = start_keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
     use(100),
     ok = test_manager_crash:kill(whereis(canal_lock)),
-    Next = keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
+    Next = start_keeping(3, #{sweep_interval_ms => ?NEVER_MS}),
     test_await:value([[]], fun() ->
         {status, _, _, [_, _, _, _, Status]} = sys:get_status(Next),
         [maps:get(work, State) || {data, [{"State", State}]} <- Status]
