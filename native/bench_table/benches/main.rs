@@ -1,6 +1,6 @@
 //! The time that the calls of a table take, with 1, 2, 4... threads up to the parallelism of the machine.
 //!
-//! `make bench-table` builds this as one program without dependencies, which can be copied to other machines:
+//! `make bench WHAT=table` builds this as one program without dependencies, which can be copied to other machines:
 //!
 //! ```text
 //!   bench_table --bench                 runs all, in minutes; the options are criterion's (--help)

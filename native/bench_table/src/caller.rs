@@ -122,7 +122,7 @@ fn release_slow<const N: usize>(
     holder: Holder,
     key: &Words<N>,
 ) -> bool {
-    pinning.call(|pin| table.release_more(pin, holder, key))
+    pinning.call(|pin| table.release_further(pin, holder, key))
 }
 
 /// Acquires and releases a permit.

@@ -2,7 +2,7 @@
 //!
 //! | part | content |
 //! |---|---|
-//! | `benches/` | the time per call, with one thread and with many (`make bench-table`) |
+//! | `benches/` | the time per call, with one thread and with many (`make bench WHAT=table`) |
 //! | `src/bin/table_instructions/` | the instructions per call, with one thread (`scripts/instructions.sh`) |
 //! | [`word_key`] | keys like those of the native library |
 //! | [`caller`] | a simulated process: a holder that acquires and releases |

@@ -120,8 +120,8 @@ impl Buckets {
     /// Releases `permits`. The caller's own record shows that they are out, so the count cannot fall below 0 (P5).
     #[inline(always)]
     pub(crate) fn release(&self, permits: u64) {
-        let order = ordering("p1_released_relaxed", Ordering::AcqRel);
-        let before = self.word.fetch_sub(permits, order);
+        let ordering = ordering("p1_released_relaxed", Ordering::AcqRel);
+        let before = self.word.fetch_sub(permits, ordering);
         debug_assert!(before != DEAD && before & !USED >= permits);
     }
 
@@ -143,8 +143,10 @@ impl Buckets {
         // 0, and one sweep runs at a time. So the swap to DEAD replaces the very 0 that was read here, with no release
         // in between. The swap releases nothing: a thread that reads DEAD follows no pointer because of it. A thread
         // that acquires a permit after USED was cleared reads the same release sequences.
-        let order = ordering("p8_swept_relaxed", Ordering::Acquire);
-        let (before, next) = match self.word.load(order) {
+        let (before, next) = match self
+            .word
+            .load(ordering("p8_swept_relaxed", Ordering::Acquire))
+        {
             0 => (0, DEAD),
             USED => (USED, 0),
             // A step of the sweep killed it and then panicked. It is still linked.

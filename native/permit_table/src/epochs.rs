@@ -15,8 +15,8 @@
 //!
 //! # Invariants, and why this is sound
 //!
-//! - **E1** The `entered` of a pinned thread is an epoch that is not younger than the one in which it pinned. Nested
-//!   pins of the same thread keep that epoch. The thread leaves with the last of them.
+//! - **E1** The `entered` of a pinned thread is the epoch in which it pinned, or an earlier one. Nested pins of the
+//!   same thread keep that epoch. The thread leaves with the last of them.
 //! - **E2** The barrier falls somewhere in the caller's program. If it falls before (1), then (2) sees the unlinking
 //!   (a) and cannot find the node. If it falls after (1), then (c) sees that the thread is inside. The compiler may not
 //!   move (2) above (1). The processor may; the barrier repairs that.
@@ -24,15 +24,17 @@
 //!   (a) and cannot find a node with that stamp.
 //! - **E4** (3) is a Release store and (c) an Acquire load: the last use of a node happens before it is freed. (1) is a
 //!   Release store too: (c) may find that the thread has pinned again, in a later epoch, and read (1) instead of (3).
+//! - **E5** No two living threads have the same number. `counters.rs` relies on it: each thread writes its own
+//!   counters.
 //!
 //! `barrier.rs` has both halves of the barrier. Without `membarrier`, both sides use a full fence. While the kernel
 //! refuses the barrier, nothing is freed. The models run with either kind.
 //!
 //! # Why not a crate
 //!
-//! On the machine of the prototype, a pin of crossbeam-epoch or seize costs 8 ns. This one costs 3 ns, half of them for
-//! the thread-local. A whole call of this library takes about 20 ns. Those crates also free memory inside the calls.
-//! Here only the sweep frees, and the manager of a closed table.
+//! In the prototype, a pair of calls with pins of crossbeam-epoch or seize took 16 ns more (docs/performance.md, "What
+//! was tried"). Those crates also free memory inside the calls. Here only two free: the sweep, and the manager of a
+//! closed table.
 
 use crate::barrier;
 use crate::sync::{
@@ -87,13 +89,13 @@ pub struct Pin {
 /// Pins this thread. Costs a thread-local read, a load and a store (3 ns) with `membarrier(2)`, and a full fence
 /// without it.
 ///
-/// The first pin of a thread allocates its record: 256 bytes that are never freed. This is the only allocation of this
-/// crate that aborts without memory, as the start of the thread would have.
+/// The first pin of a thread allocates its record: 256 bytes that are never freed. If there is no memory for it, the
+/// process aborts, as it would have at the start of the thread.
 #[inline(always)]
 pub fn pin() -> Pin {
     let mut record = OWN_RECORD.with(Cell::get);
     if record.is_null() {
-        record = adopt_record();
+        record = assign_record();
     }
     // SAFETY: records are never freed, and this one belongs to this thread.
     let own = unsafe { &*record };
@@ -102,11 +104,14 @@ pub fn pin() -> Pin {
         own.nested.set(own.nested.get() + 1);
     } else {
         // Acquire: E3.
-        let order = ordering("e3_epoch_read_relaxed", Ordering::Acquire);
-        let epoch = DOMAIN.epoch.load(order);
+        let epoch = DOMAIN
+            .epoch
+            .load(ordering("e3_epoch_read_relaxed", Ordering::Acquire));
         // Release: E4. The sweep can read this store instead of the one with which the thread left before.
-        let order = ordering("e4_entered_stored_relaxed", Ordering::Release);
-        own.entered.store(epoch, order);
+        own.entered.store(
+            epoch,
+            ordering("e4_entered_stored_relaxed", Ordering::Release),
+        );
         barrier::light(own.number);
     }
     Pin {
@@ -141,18 +146,18 @@ impl Drop for Pin {
             own.nested.set(nested - 1);
         } else {
             // Release: E4.
-            let order = ordering("e4_left_relaxed", Ordering::Release);
-            own.entered.store(OUTSIDE, order);
+            let ordering = ordering("e4_left_relaxed", Ordering::Release);
+            own.entered.store(OUTSIDE, ordering);
         }
     }
 }
 
-/// Returns the stamp for everything that was unlinked before this call.
+/// Ends the current epoch and returns its number: the stamp of everything that the caller unlinked before this call.
 pub fn stamp() -> u64 {
     // AcqRel: its Release half is E3.
     let step = u64::from(!seeded("e3_stamped_without_increment"));
-    let order = ordering("e3_stamped_relaxed", Ordering::AcqRel);
-    DOMAIN.epoch.fetch_add(step, order)
+    let ordering = ordering("e3_stamped_relaxed", Ordering::AcqRel);
+    DOMAIN.epoch.fetch_add(step, ordering)
 }
 
 /// Returns a limit: nothing with a smaller stamp, given before this call, can be reached by any thread. The caller may
@@ -164,8 +169,8 @@ pub fn quiet_before() -> u64 {
     let mut oldest = u64::MAX;
     for record in records() {
         // Acquire: E4.
-        let order = ordering("e4_entered_read_relaxed", Ordering::Acquire);
-        match record.entered.load(order) {
+        let ordering = ordering("e4_entered_read_relaxed", Ordering::Acquire);
+        match record.entered.load(ordering) {
             OUTSIDE => {}
             entered if seeded("e2_equal_stamp_freed") => oldest = oldest.min(entered + 1),
             entered => oldest = oldest.min(entered),
@@ -182,7 +187,7 @@ fn records() -> impl Iterator<Item = &'static Record> {
 }
 
 #[cold]
-fn adopt_record() -> *const Record {
+fn assign_record() -> *const Record {
     barrier::choose();
     let record = free_record().unwrap_or_else(new_record);
     OWN_RECORD.with(|own| own.set(record));
@@ -215,7 +220,7 @@ fn new_record() -> *const Record {
         let number = unsafe { newest.as_ref() }.map_or(0, |newest| newest.number + 1);
         // SAFETY: the record belongs to this thread alone until the exchange succeeds.
         unsafe { ((*record).next, (*record).number) = (newest, number) };
-        if seeded("e1_record_added_without_cas") {
+        if seeded("e5_record_added_without_cas") {
             DOMAIN.records.store(record, Ordering::Release);
             return record;
         }
@@ -266,7 +271,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// The domain is global, and other tests pin too. So only what this test controls is asserted.
+    /// Other tests run at the same time and pin in the same domain. So this asserts only what its own pin implies.
     #[test]
     fn e1_pin_delays_the_free_of_nodes_unlinked_after_it() {
         let check = || {
@@ -289,9 +294,9 @@ mod tests {
         }
     }
 
-    /// The counters are indexed by this number (`counters.rs`), so no two living threads may share one.
+    /// E5, and the number of a thread that has ended is reused.
     #[test]
-    fn e1_numbers_are_unique_and_reused() {
+    fn e5_numbers_are_unique_and_reused() {
         let own = pin().thread();
         for _ in 0..500 {
             let other = thread::spawn(|| pin().thread()).join().unwrap();

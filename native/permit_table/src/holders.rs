@@ -107,7 +107,7 @@ impl Sums {
         let permits = slot.permits();
         self.holders += usize::from(permits > 0);
         self.permits += permits;
-        self.released += slot.released();
+        self.released += slot.released_by_holder();
     }
 }
 
@@ -386,13 +386,13 @@ impl<K> Holders<K> {
         while let Some(Displaced { slot, .. }) = displaced.list.pop() {
             // SAFETY: `displace` allocated it with this account, and no other thread is inside.
             unsafe {
-                slot.as_ref().free_more(account);
+                slot.as_ref().free_further(account);
                 account.free(slot);
             }
         }
         displaced.list.shrink_to_fit();
         let slots = self.slots.values();
-        slots.for_each(|slot| slot.free_more(account));
+        slots.for_each(|slot| slot.free_further(account));
         // SAFETY: guaranteed by the caller.
         unsafe { self.slots.free(account) };
     }
@@ -482,9 +482,9 @@ impl<K> Holders<K> {
         // SAFETY: `displace` allocated it with this account. No call finds it any more (H1), and readers hold this
         // lock.
         unsafe {
-            let released = removed.as_ref().released();
+            let released = removed.as_ref().released_by_holder();
             self.released.fetch_add(released, Ordering::Relaxed);
-            removed.as_ref().free_more(account);
+            removed.as_ref().free_further(account);
             account.free(removed);
         }
     }

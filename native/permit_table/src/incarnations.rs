@@ -273,8 +273,8 @@ impl<T: Dismantle> Opening<T> {
         if !too_late {
             target.open.store(fresh, Ordering::Release);
         }
-        let order = ordering("i1_opened_relaxed", Ordering::AcqRel);
-        let previous = target.incarnations.current.swap(fresh, order);
+        let ordering = ordering("i1_opened_relaxed", Ordering::AcqRel);
+        let previous = target.incarnations.current.swap(fresh, ordering);
         if too_late {
             target.open.store(fresh, Ordering::Release);
         }

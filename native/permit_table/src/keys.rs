@@ -168,9 +168,9 @@ impl Link {
             self.next.store(new, Ordering::Release);
             return true;
         }
-        let order = ordering("k1_published_relaxed", Ordering::AcqRel);
+        let ordering = ordering("k1_published_relaxed", Ordering::AcqRel);
         self.next
-            .compare_exchange(expected, new, order, Ordering::Relaxed)
+            .compare_exchange(expected, new, ordering, Ordering::Relaxed)
             .is_ok()
     }
 

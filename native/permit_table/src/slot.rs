@@ -1,8 +1,8 @@
 //! The slot of a process: the record of the permits that it holds.
 //!
 //! ```text
-//!   [ holder | displaced | entry | entry | more | released ]     64 bytes, a cache line
-//!                            |              |       '-> number of releases, a statistic
+//!   [ holder | displaced | entry | entry | further | released_by_holder ]     64 bytes, a cache line
+//!                            |              |          '-> number of releases, a statistic
 //!                            |              '-> further keys: the list of this process (`sorted_list.rs`)
 //!                            '-> key's node, permits of it
 //! ```
@@ -17,22 +17,23 @@
 //!                       yes: the new process keeps the slot
 //! ```
 //!
-//! The word of a dead process can already be that of a new one ("Identity" in `holders.rs`). So the callback of a death
-//! first replaces the word: a call that looks for the slot now waits. Then the callback asks whether a process with the
-//! word is alive, and decides. That takes microseconds. The callback holds no lock between the two, so a call may hold
-//! one while it waits.
+//! The head of `holders.rs` defines *identity word*, *place* and *alive*. The word of a dead process can already be
+//! that of a new one. So the callback of a death first replaces the word: a call that looks for the slot now waits.
+//! Then the callback asks whether a process with the word is alive, and decides. That takes microseconds. The callback
+//! holds no lock during that time, so a call may hold one while it waits.
 //!
 //! # Invariants
 //!
 //! - **H1** One thread at a time changes the record in a slot, and each change happens before the next. So plain stores
 //!   are enough. A process changes the slot that has its word, inside its own calls. A callback changes a slot that it
 //!   has made RELEASING, until it vacates it. The two never overlap. No call finds a slot that is RELEASING, and no
-//!   call that found it before is still running, because the VM has answered the callback that no process with the word
-//!   is alive. So each process with the word has either made its last call, or its entry in the VM's process table was
-//!   not visible yet. In the first case its calls happen before the answer, and, by the fence after the answer, before
-//!   what the callback does. In the second case the first call of the process finds that the word has been replaced: a
-//!   SeqCst fence stands between that replacement and the question, another one between the entry of the process and
-//!   its first call, so one of the two sides sees what the other has done.
+//!   call that found it before is still running: the VM has answered the callback that no process with the word is
+//!   alive. That leaves two cases for each process with the word:
+//!   - It has made its last call. Its calls happen before the answer, so the fence after the answer orders them before
+//!     the changes by the callback.
+//!   - Its entry in the VM's process table was not visible yet. Its first call finds the word replaced. The callback
+//!     executes a SeqCst fence between the replacement and the question, the process between its entry and its first
+//!     call. So at least one of the two sees what the other has written.
 //! - **H2** An entry with permits > 0 names a node whose count includes them (K6: so it is alive). Permits are added to
 //!   the entry after the count has gone up, and subtracted before it goes down. An entry with 0 permits may name memory
 //!   that has been reused: its pointer is never followed. A key can be in an entry and in the list: the process holds
@@ -44,14 +45,16 @@
 //! # Reading slots of other processes
 //!
 //! Inspection reads the slots of other processes ([`Slot::snapshot`]), and needs H2 across threads. A pinned reader
-//! that reads permits > 0 (Acquire), and then the node, sees the node that belongs to that store (Release) or a later
-//! one, M. The reader may follow M while it is pinned.
+//! reads permits > 0 (Acquire), and then the node. Let M be the node that it reads: the one that was stored before
+//! these permits (Release), or a later one. The reader may follow M while it is pinned.
 //!
-//! Proof by contradiction: suppose that M had been freed. Then it had died, so its permits had left this entry before,
-//! released or moved, by a store of 0 that came after M was stored here. If the free did not wait for the pin, that 0
-//! happened before the pin's first read: by E3, if the pin entered a later epoch, or by E2, if the sweep's barrier fell
-//! before it entered. So the permits that were read are from a later store than that 0, and the node that belongs to
-//! them is later than M.
+//! Proof by contradiction. Suppose that M has been freed.
+//! 1. M died before that (K6: with no permit in use). So this entry was set to 0 permits after M was stored in it (its
+//!    permits were released or moved).
+//! 2. The free did not wait for the pin. So that store of 0 happened before the first read under the pin: by E3 if the
+//!    pin entered a later epoch, by E2 if the barrier of the sweep came before the pin.
+//! 3. So the reader has read permits that were stored after that 0. Their node was stored after M, and the reader,
+//!    which reads the node last, cannot read M.
 //!
 //! [`Slot::permits`] only adds up and follows no pointer, so it needs none of this.
 
@@ -80,14 +83,14 @@ const _: () = assert!(FREE < RELEASING && RELEASING < RETIRING);
 /// Entries in the slot itself. With two it fills a cache line.
 const INLINE: usize = 2;
 
-/// How often an entry is read again if its key changes during the read. If it still changes, its process acquires and
-/// releases as fast as it can, and holds neither key all the time.
+/// How often an entry is read while its key changes during the read. After that the entry is left out: its process
+/// acquires and releases without a pause, and holds none of these keys all the time.
 const READ_ATTEMPTS: usize = 8;
 
 /// Keys of one holder's list that are copied while its lock is held: about 50 µs.
 const KEYS_PER_PIECE: usize = 1024;
 
-/// The caller does not hold the key that it wants to release. Nothing has changed.
+/// A release by a process that does not hold the key. It has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld;
 
@@ -138,41 +141,41 @@ impl<K> Entry<K> {
 }
 
 /// A key in the list of a process.
-struct Held<K> {
+struct FurtherKey<K> {
     node: NonNull<Node<K>>,
     /// The order of the node.
     order: u64,
     permits: u64,
 }
 
-impl<K> Held<K> {
+impl<K> FurtherKey<K> {
     fn is_of(&self, node: &Node<K>) -> bool {
         ptr::eq(self.node.as_ptr(), node)
     }
 }
 
-impl<K> Ordered for Held<K> {
+impl<K> Ordered for FurtherKey<K> {
     fn order(&self) -> u64 {
         self.order
     }
 }
 
 // SAFETY: it points to a node that is alive while permits > 0 (H2), and nodes are shared between threads.
-unsafe impl<K: Send + Sync> Send for Held<K> {}
+unsafe impl<K: Send + Sync> Send for FurtherKey<K> {}
 
-/// The keys of a process beyond its two entries.
+/// The list of a process: its keys beyond the two entries.
 ///
 /// A panic inside the lock (a bug, in a hash or in a comparison) unlocks it and leaves the list intact. Searching and
 /// copying change nothing. An insertion or a removal is one step together with the count and the sum, and nothing in
 /// between can panic.
-struct More<K> {
-    keys: Mutex<SortedList<Held<K>>>,
+struct FurtherKeys<K> {
+    keys: Mutex<SortedList<FurtherKey<K>>>,
     /// The sum of the permits of all these keys (H5). Changed under the lock, so a load and a store are enough.
     /// Relaxed: it is a statistic, and no pointer is followed because of it.
     permits: AtomicU64,
 }
 
-impl<K> More<K> {
+impl<K> FurtherKeys<K> {
     fn new() -> Self {
         Self {
             keys: Mutex::new(SortedList::default()),
@@ -202,10 +205,10 @@ pub(crate) struct Slot<K> {
     /// The number of processes with this place whose slots are displaced (H4).
     displaced: AtomicU32,
     entries: [Entry<K>; INLINE],
-    more: AtomicPtr<More<K>>,
-    /// Permits released by the processes that have had this slot. Counted here because a release has this cache line
-    /// anyway. Relaxed, and not through `sync.rs`, for the reasons in `counters.rs`.
-    released: std::sync::atomic::AtomicU64,
+    further: AtomicPtr<FurtherKeys<K>>,
+    /// Permits that the processes of this slot have released themselves. Counted here because a release has this cache
+    /// line anyway. Relaxed, and not through `sync.rs`, for the reasons in `counters.rs`.
+    released_by_holder: std::sync::atomic::AtomicU64,
     /// Checks H1: one writer of the entries and the list at a time.
     writer: OneWriter,
 }
@@ -219,8 +222,8 @@ impl<K> Default for Slot<K> {
             holder: AtomicU64::new(FREE),
             displaced: AtomicU32::new(0),
             entries: Default::default(),
-            more: AtomicPtr::new(ptr::null_mut()),
-            released: Default::default(),
+            further: AtomicPtr::new(ptr::null_mut()),
+            released_by_holder: Default::default(),
             writer: Default::default(),
         }
     }
@@ -260,9 +263,9 @@ impl<K> Slot<K> {
     /// Gives the slot to a process. Returns false if it is not free.
     pub(crate) fn occupy(&self, word: NonZeroU64) -> bool {
         // Acquire: everything that the death of the last holder did to the slot is visible.
-        let order = ordering("h1_taken_relaxed", Ordering::AcqRel);
+        let ordering = ordering("h1_taken_relaxed", Ordering::AcqRel);
         self.holder
-            .compare_exchange(FREE, word.get(), order, Ordering::Relaxed)
+            .compare_exchange(FREE, word.get(), ordering, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -302,13 +305,13 @@ impl<K> Slot<K> {
     /// Makes the slot free. Its process holds nothing and makes no further call.
     pub(crate) fn vacate(&self, account: &Account) {
         self.writer.check();
-        if let Some(more) = self.more() {
+        if let Some(further) = self.further() {
             // The lock stays with the slot, because a reader may be using it.
-            change(&more.keys, account).list.shrink_to_fit();
+            change(&further.keys, account).list.shrink_to_fit();
         }
         // Release: the next process that gets the slot finds it empty.
-        let order = ordering("h1_vacated_relaxed", Ordering::Release);
-        self.holder.store(FREE, order);
+        let ordering = ordering("h1_vacated_relaxed", Ordering::Release);
+        self.holder.store(FREE, ordering);
     }
 
     #[inline(always)]
@@ -349,8 +352,8 @@ impl<K> Slot<K> {
             .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
         let permits = entry.permits.load(Ordering::Relaxed);
         // Release: a reader that sees the permits sees the node (H2).
-        let order = ordering("h2_recorded_relaxed", Ordering::Release);
-        entry.permits.store(permits + 1, order);
+        let ordering = ordering("h2_recorded_relaxed", Ordering::Release);
+        entry.permits.store(permits + 1, ordering);
     }
 
     /// Removes one permit of the key from the record, and from the count.
@@ -363,7 +366,7 @@ impl<K> Slot<K> {
         order: impl FnOnce() -> u64,
     ) -> Result<(), NotHeld> {
         self.release_inline(pin, query)
-            .or_else(|NotHeld| self.release_more(query, order, account))
+            .or_else(|NotHeld| self.release_further(query, order, account))
     }
 
     /// As [`Slot::release`], if the key is in an entry.
@@ -408,8 +411,8 @@ impl<K> Slot<K> {
     /// Releases all permits on record, and adds their number to `released`.
     pub(crate) fn release_all(&self, _pin: &Pin, account: &Account, released: &mut u64) {
         self.writer.check();
-        // Between the removal from the record and this, nothing can panic. So no permit is lost or released twice,
-        // although a panic can occur between two keys.
+        // A panic can occur between two keys, but not between the removal of a key from the record and the call of this
+        // closure. So a panic neither loses a permit nor releases one twice.
         let mut release = |node: NonNull<Node<K>>, permits: u64| {
             // SAFETY: permits > 0 (H2), and only this thread changes that (H1).
             unsafe { node.as_ref() }.buckets.release(permits);
@@ -428,11 +431,11 @@ impl<K> Slot<K> {
                 }
             }
         }
-        if let Some(more) = self.more() {
-            let mut keys = change(&more.keys, account);
+        if let Some(further) = self.further() {
+            let mut keys = change(&further.keys, account);
             while let Some(held) = keys.list.pop() {
                 if !seeded("h5_released_and_left_in_sum") {
-                    more.subtract(held.permits);
+                    further.subtract(held.permits);
                 }
                 release(held.node, held.permits);
                 inject::panic();
@@ -445,11 +448,12 @@ impl<K> Slot<K> {
     pub(crate) fn permits(&self) -> u64 {
         let inline = self.entries.iter();
         let inline = inline.map(|entry| entry.permits.load(Ordering::Relaxed));
-        inline.sum::<u64>() + self.more().map_or(0, More::permits)
+        inline.sum::<u64>() + self.further().map_or(0, FurtherKeys::permits)
     }
 
-    /// Appends what its process holds: of one key, or of the keys from this order on, as many as one piece has. Returns
-    /// the order to continue from. A process with more than two keys waits for its lock while they are copied.
+    /// Appends a row for each key of its process: only for the key `only`, or for one piece of the keys whose order is
+    /// at least `from`. Returns the order at which the next piece begins, if there is one. While the list is copied, a
+    /// call of the process that needs the list waits for its lock.
     ///
     /// A piece covers a range of orders, in the entries and in the list. So a key that moves within the record between
     /// two pieces is reported once.
@@ -467,7 +471,7 @@ impl<K> Slot<K> {
             let Some(holder) = self.settled_holder() else {
                 return Ok(None);
             };
-            let more = self.more().map(|more| more.keys.lock());
+            let further = self.further().map(|further| further.keys.lock());
             // A key that is released and acquired again can move from the first entry to the second during this. It
             // must not be reported twice: the later read counts.
             let [first, second] = self.entries.each_ref().map(|entry| entry.snapshot(pin));
@@ -476,7 +480,7 @@ impl<K> Slot<K> {
                     && !seeded("h2_moved_key_reported_twice")
             };
             let mut inline = [first.filter(|first| !moved(first)), second];
-            let list_is_new = more.is_none() && self.more().is_some();
+            let list_is_new = further.is_none() && self.further().is_some();
             if list_is_new && !seeded("h2_new_list_not_read") {
                 // A key can have moved from an entry to the new list.
                 continue;
@@ -492,8 +496,8 @@ impl<K> Slot<K> {
             };
             let mut next = None;
             let mut last = from;
-            let further = more.iter().flat_map(|more| more.from(from));
-            for (copied, held) in further.take_while(|held| held.order <= to).enumerate() {
+            let listed = further.iter().flat_map(|further| further.from(from));
+            for (copied, held) in listed.take_while(|held| held.order <= to).enumerate() {
                 if copied >= KEYS_PER_PIECE && held.order > last {
                     next = Some(held.order);
                     break;
@@ -515,11 +519,12 @@ impl<K> Slot<K> {
                     add_row(node, permits)?;
                 }
             }
-            drop(more);
+            drop(further);
             if holder == self.holder() || seeded("h1_holder_not_rechecked") {
                 return Ok(next);
             }
-            // Its process has died, and another one may have the slot. Or the slot is RETIRING, and may keep its word.
+            // Read again: its process has died. Another process may have the slot now, or the slot is RETIRING and may
+            // keep its word.
             if seeded("h1_retry_drops_other_holders") {
                 rows.clear();
             }
@@ -527,21 +532,21 @@ impl<K> Slot<K> {
         }
     }
 
-    fn more(&self) -> Option<&More<K>> {
+    fn further(&self) -> Option<&FurtherKeys<K>> {
         // SAFETY: freed together with its slot.
-        unsafe { self.more.load(Ordering::Acquire).as_ref() }
+        unsafe { self.further.load(Ordering::Acquire).as_ref() }
     }
 
     /// Frees the last entry by moving its permits to the list. So a process that holds many keys for long, and acquires
     /// and releases others, does the latter in its entries.
     #[cold]
     fn free_entry(&self, account: &Account) -> Result<&Entry<K>, OutOfMemory> {
-        let more = match self.more() {
-            Some(more) => more,
+        let further = match self.further() {
+            Some(further) => further,
             None => {
-                let fresh = account.allocate(More::new())?;
-                self.more.store(fresh.as_ptr(), Ordering::Release);
-                // SAFETY: as in `more`.
+                let fresh = account.allocate(FurtherKeys::new())?;
+                self.further.store(fresh.as_ptr(), Ordering::Release);
+                // SAFETY: as in `further`.
                 unsafe { fresh.as_ref() }
             }
         };
@@ -549,21 +554,21 @@ impl<K> Slot<K> {
         let permits = entry.permits.load(Ordering::Relaxed);
         if seeded("h2_moved_without_lock") {
             entry.permits.store(0, Ordering::Release);
-            drop(more.keys.lock());
+            drop(further.keys.lock());
         }
-        let mut keys = change(&more.keys, account);
+        let mut keys = change(&further.keys, account);
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
             // SAFETY: permits > 0 (H2), because no entry is free.
             let order = unsafe { node.as_ref() }.order();
             match keys.list.find_mut(order, |held| held.node == node) {
                 Some(held) => held.permits += permits,
-                None => keys.list.reserve(order)?.insert(Held {
+                None => keys.list.reserve(order)?.insert(FurtherKey {
                     node,
                     order,
                     permits,
                 }),
             }
-            more.add(permits);
+            further.add(permits);
         }
         // Under the lock: a reader sees the permits in the entry or in the list.
         entry.permits.store(0, Ordering::Release);
@@ -572,18 +577,18 @@ impl<K> Slot<K> {
 
     /// As [`Slot::release`], if the key is in the list.
     #[cold]
-    pub(crate) fn release_more<Q: Equivalent<K>>(
+    pub(crate) fn release_further<Q: Equivalent<K>>(
         &self,
         query: &Q,
         order: impl FnOnce() -> u64,
         account: &Account,
     ) -> Result<(), NotHeld> {
         self.writer.check();
-        let more = self.more().ok_or(NotHeld)?;
-        let mut keys = change(&more.keys, account);
+        let further = self.further().ok_or(NotHeld)?;
+        let mut keys = change(&further.keys, account);
         inject::panic();
         let order = order();
-        let matches = |held: &Held<K>| {
+        let matches = |held: &FurtherKey<K>| {
             // SAFETY: a key on record has permits (H2).
             query.equivalent(unsafe { &held.node.as_ref().key })
         };
@@ -595,7 +600,7 @@ impl<K> Slot<K> {
         } else {
             keys.list.remove(order, |held| held.is_of(node));
         }
-        more.subtract(1);
+        further.subtract(1);
         node.buckets.release(1);
         self.count_release();
         Ok(())
@@ -604,22 +609,23 @@ impl<K> Slot<K> {
     #[inline(always)]
     fn count_release(&self) {
         // Only this thread writes it (H1).
-        let released = self.released.load(Ordering::Relaxed);
-        self.released.store(released + 1, Ordering::Relaxed);
+        let released = self.released_by_holder.load(Ordering::Relaxed);
+        self.released_by_holder
+            .store(released + 1, Ordering::Relaxed);
     }
 
-    pub(crate) fn released(&self) -> u64 {
-        self.released.load(Ordering::Relaxed)
+    pub(crate) fn released_by_holder(&self) -> u64 {
+        self.released_by_holder.load(Ordering::Relaxed)
     }
 
     /// Frees the list. Called when no other thread can see the slot.
-    pub(crate) fn free_more(&self, account: &Account) {
-        let more = self.more.swap(ptr::null_mut(), Ordering::AcqRel);
-        if let Some(more) = NonNull::new(more) {
+    pub(crate) fn free_further(&self, account: &Account) {
+        let further = self.further.swap(ptr::null_mut(), Ordering::AcqRel);
+        if let Some(further) = NonNull::new(further) {
             // SAFETY: `free_entry` allocated it with this account, and this thread has just removed it.
             unsafe {
-                account.replace(more.as_ref().keys.lock().bytes(), 0);
-                account.free(more);
+                account.replace(further.as_ref().keys.lock().bytes(), 0);
+                account.free(further);
             }
         }
     }

@@ -273,7 +273,7 @@ impl<K: Key> Table<K> {
     }
 
     /// As [`Table::release_known`], for all other keys.
-    pub fn release_more<Q: Hash + Equivalent<K>>(
+    pub fn release_further<Q: Hash + Equivalent<K>>(
         &self,
         _pin: &Pin,
         holder: Holder,
@@ -281,7 +281,7 @@ impl<K: Key> Table<K> {
     ) -> bool {
         let order = || self.order(query);
         let slot = self.holders.find(holder);
-        slot.is_some_and(|slot| slot.release_more(query, order, &self.account).is_ok())
+        slot.is_some_and(|slot| slot.release_further(query, order, &self.account).is_ok())
     }
 
     /// Releases all permits of a holder. Called after its death. A process that never acquired has none.

@@ -200,7 +200,7 @@ pub fn acquire_watched(
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
     let (pin, key) = (pin(), NameQuery(key));
     // In the order of the NIF.
-    if table.release_inline(&pin, holder, &key) || table.release_more(&pin, holder, &key) {
+    if table.release_inline(&pin, holder, &key) || table.release_further(&pin, holder, &key) {
         return Ok(());
     }
     table.release(&pin, holder, &key)

@@ -7,10 +7,10 @@ use permit_table::pin;
 
 #[test]
 fn p1_two_acquire_the_last_permit() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = table();
         acquire(&table, holder(2), 1, 2).unwrap();
-        let granted = sides.beside(
+        let granted = first.two(
             &table,
             |t| acquire(t, holder(0), 1, 2),
             |t| acquire(t, holder(1), 1, 2),
@@ -23,11 +23,11 @@ fn p1_two_acquire_the_last_permit() {
 #[test]
 fn p1_three_acquire_the_last_two_permits() {
     // The three sides are alike, so it does not matter which one goes first.
-    model(1, 2, |sides| {
+    model(1, 2, |first| {
         let table = table();
         acquire(&table, holder(3), 1, 3).unwrap();
         let take = |number| side(move |t: &Table<Name>| acquire(t, holder(number), 1, 3));
-        let mut granted = sides.three(&table, [take(0), take(1), take(2)]);
+        let mut granted = first.three(&table, [take(0), take(1), take(2)]);
         granted.sort();
         assert_eq!(granted, [None, Some(2), Some(3)]);
         assert_eq!(count(&table, 1), 3);
@@ -36,9 +36,9 @@ fn p1_three_acquire_the_last_two_permits() {
 
 #[test]
 fn p1_two_insert_one_key() {
-    model(2, 3, |sides| {
+    model(2, 3, |first| {
         let table = table();
-        let granted = sides.beside(
+        let granted = first.two(
             &table,
             |t| acquire(t, holder(0), 1, 2),
             |t| acquire(t, holder(1), 1, 2),
@@ -50,9 +50,9 @@ fn p1_two_insert_one_key() {
 
 #[test]
 fn p1_two_insert_keys_in_one_range() {
-    model(2, 3, |sides| {
+    model(2, 3, |first| {
         let table = table();
-        let granted = sides.beside(
+        let granted = first.two(
             &table,
             |t| acquire(t, holder(0), 1, 1),
             |t| acquire(t, holder(1), 2, 1),
@@ -65,9 +65,9 @@ fn p1_two_insert_keys_in_one_range() {
 
 #[test]
 fn p1_release_during_acquire() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0([1]);
-        let (_, granted) = sides.beside(
+        let (_, granted) = first.two(
             &table,
             |t| release(t, holder(0), 1).unwrap(),
             |t| acquire(t, holder(1), 1, 2),
@@ -101,10 +101,10 @@ impl Guarded {
 
 #[test]
 fn p1_release_publishes_writes_to_the_next_holder() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let guarded = guarded();
         acquire(&guarded.table, holder(0), 1, 1).unwrap();
-        let (_, granted) = sides.beside(
+        let (_, granted) = first.two(
             &guarded,
             |g| {
                 let _pin = pin();
@@ -126,7 +126,7 @@ fn p1_release_publishes_writes_to_the_next_holder() {
 
 #[test]
 fn p1_acquire_sees_writes_of_the_previous_holder() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let guarded = guarded();
         // Creates the key.
         acquire(&guarded.table, holder(0), 1, 1).unwrap();
@@ -140,16 +140,16 @@ fn p1_acquire_sees_writes_of_the_previous_holder() {
                 }
             }
         };
-        sides.beside(&guarded, once(0), once(1));
+        first.two(&guarded, once(0), once(1));
         assert_eq!(count(&guarded.table, 1), 0);
     });
 }
 
 #[test]
 fn p1_acquire_during_release_and_sweep() {
-    model(3, 3, |sides| {
+    model(3, 3, |first| {
         let table = held_by_0([1]);
-        sides.three(
+        first.three(
             &table,
             [
                 side(|t| assert!(matches!(acquire(t, holder(1), 1, 2), Some(1 | 2)))),
@@ -166,9 +166,9 @@ fn p1_acquire_during_release_and_sweep() {
 
 #[test]
 fn p6_larger_capacity_admits_while_smaller_is_full() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0([1]);
-        let granted = sides.beside(
+        let granted = first.two(
             &table,
             |t| acquire(t, holder(1), 1, 1),
             |t| acquire(t, holder(0), 1, 2),
@@ -179,12 +179,12 @@ fn p6_larger_capacity_admits_while_smaller_is_full() {
 
 #[test]
 fn p6_two_acquire_with_different_capacities() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = table();
         // Creates the key.
         acquire(&table, holder(0), 1, 1).unwrap();
         release(&table, holder(0), 1).unwrap();
-        let granted = sides.beside(
+        let granted = first.two(
             &table,
             |t| acquire(t, holder(0), 1, 1),
             |t| acquire(t, holder(1), 1, 2),

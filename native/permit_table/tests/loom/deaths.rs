@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 #[test]
 fn p4_acquire_during_the_death_of_the_holder() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0(0..3);
-        let (released, granted) = sides.beside(
+        let (released, granted) = first.two(
             &table,
             |t| die(t, holder(0)),
             |t| acquire(t, holder(1), 1, 1),
@@ -23,10 +23,10 @@ fn p4_acquire_during_the_death_of_the_holder() {
 /// recorded.
 #[test]
 fn p4_next_process_acquires_during_a_death_at_its_place() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0([1]);
         let next = displaced_holder(5, 0);
-        let (released, granted) = sides.beside(
+        let (released, granted) = first.two(
             &table,
             |t| die(t, holder(0)),
             move |t| acquire(t, next, 1, 2),
@@ -44,10 +44,10 @@ fn p4_next_process_acquires_during_a_death_at_its_place() {
 /// when it looks for a free entry (the dead process left none).
 #[test]
 fn p5_next_process_in_a_slot_holds_nothing_of_the_dead() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0([1, 2]);
         let next = displaced_holder(5, 0);
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 // So that the barrier of no other pin orders what the slot must order.
@@ -69,10 +69,10 @@ fn p5_next_process_in_a_slot_holds_nothing_of_the_dead() {
 /// H3: a process that cannot be watched vacates its slot once. The next process in the slot keeps it.
 #[test]
 fn h3_slot_is_occupied_after_a_failed_watch() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = table();
         let next = displaced_holder(5, 0);
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 let not_watched = || Err(OutOfMemory);
@@ -90,9 +90,9 @@ fn h3_slot_is_occupied_after_a_failed_watch() {
 
 #[test]
 fn p4_key_is_reclaimed_after_its_last_holder_dies() {
-    model(3, 3, |sides| {
+    model(3, 3, |first| {
         let table = held_by_0([1]);
-        let granted = sides.three(
+        let granted = first.three(
             &table,
             [
                 side(|t: &Table<Name>| {
@@ -172,9 +172,9 @@ impl Late {
 #[test]
 fn p4_death_reported_after_pid_reuse() {
     for at_home in [true, false] {
-        model(2, 5, move |sides| {
+        model(2, 5, move |first| {
             let late = Late::new(at_home);
-            let (released, ()) = sides.beside(&late, Late::report, |late| {
+            let (released, ()) = first.two(&late, Late::report, |late| {
                 late.pid.start();
                 assert_eq!(late.acquire(2, 1), Some(1));
                 assert_eq!(late.release(2), Ok(()));
@@ -193,9 +193,9 @@ fn p4_death_reported_after_pid_reuse() {
 #[test]
 fn p4_death_reported_after_two_pid_reuses() {
     for at_home in [true, false] {
-        model(2, 4, move |sides| {
+        model(2, 4, move |first| {
             let late = Late::new(at_home);
-            let (released, released_next) = sides.beside(&late, Late::report, |late| {
+            let (released, released_next) = first.two(&late, Late::report, |late| {
                 late.pid.start();
                 assert_eq!(late.acquire(2, 1), Some(1));
                 let released = late.die();

@@ -26,7 +26,7 @@ macro_rules! with_both_barriers {
 with_both_barriers! {
     e1_nested_pin_does_not_end_the_outer_one,
     e1_first_pins_of_two_threads_both_count,
-    e1_first_pins_of_two_threads_get_different_numbers,
+    e5_first_pins_of_two_threads_get_different_numbers,
     e2_reads_under_a_pin_precede_the_free,
     e3_pin_after_the_stamp_delays_no_free,
     e4_reads_under_an_earlier_pin_precede_the_free,
@@ -76,8 +76,8 @@ impl Drop for Place {
 
 /// E1 to E4: what a pinned thread can reach is not freed.
 fn reads_precede_the_free(barrier: Barrier, read: fn(&Place)) {
-    model_with(barrier, 2, 5, move |sides| {
-        sides.beside(&Place::new(), read, Place::unlink_and_free);
+    model_with(barrier, 2, 5, move |first| {
+        first.two(&Place::new(), read, Place::unlink_and_free);
     });
 }
 
@@ -106,14 +106,14 @@ fn e4_reads_under_an_earlier_pin_precede_the_free(barrier: Barrier) {
 }
 
 fn e1_first_pins_of_two_threads_both_count(barrier: Barrier) {
-    model_with(barrier, 3, 2, |sides| {
+    model_with(barrier, 3, 2, |first| {
         let read = || {
             side(|place: &Place| {
                 let _pin = pin();
                 place.read();
             })
         };
-        sides.three(
+        first.three(
             &Place::new(),
             [read(), read(), side(Place::unlink_and_free)],
         );
@@ -121,18 +121,18 @@ fn e1_first_pins_of_two_threads_both_count(barrier: Barrier) {
 }
 
 /// The counters of a thread are indexed by its number (`counters.rs`), so no other thread may have it.
-fn e1_first_pins_of_two_threads_get_different_numbers(barrier: Barrier) {
-    model_with(barrier, 2, 5, |sides| {
+fn e5_first_pins_of_two_threads_get_different_numbers(barrier: Barrier) {
+    model_with(barrier, 2, 5, |first| {
         let number = |_: &()| thread_of(&pin());
-        let (one, other) = sides.beside(&Arc::new(()), number, number);
+        let (one, other) = first.two(&Arc::new(()), number, number);
         assert_ne!(one, other);
     });
 }
 
 fn e3_pin_after_the_stamp_delays_no_free(barrier: Barrier) {
-    model_with(barrier, 2, 5, |sides| {
+    model_with(barrier, 2, 5, |first| {
         let stamp = stamp();
-        sides.beside(
+        first.two(
             &Arc::new(()),
             |()| drop(pin()),
             move |()| {

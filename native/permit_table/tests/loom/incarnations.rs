@@ -90,11 +90,11 @@ fn close_and_free(gate: &Gate<Opened>) {
 
 /// Runs two sides concurrently. They share the static only.
 fn run<A: 'static, B: 'static>(
-    sides: Sides,
+    first: FirstSide,
     one: impl FnOnce() -> A + 'static,
     other: impl FnOnce() -> B + 'static,
 ) -> (A, B) {
-    sides.beside(&Arc::new(()), |()| one(), |()| other())
+    first.two(&Arc::new(()), |()| one(), |()| other())
 }
 
 /// A call on the open table, if there is one.
@@ -115,7 +115,7 @@ fn with_watched(gate: &Gate<Opened>, death: impl FnOnce(&Opened)) {
 
 #[test]
 fn i2_close_and_free_during_a_call() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let gate = open(1, false);
         let call = |_: &Pin, open: &Opened| {
             assert_eq!(open.number(), 1);
@@ -123,7 +123,7 @@ fn i2_close_and_free_during_a_call() {
             assert_eq!(open.number(), 1);
         };
         run(
-            sides,
+            first,
             move || with_current(call),
             move || close_and_free(&gate),
         );
@@ -134,21 +134,21 @@ fn i2_close_and_free_during_a_call() {
 
 #[test]
 fn i2_close_and_free_while_shared() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let gate = open(1, false);
         let share = || {
             if let Some(shared) = INCARNATIONS.shared() {
                 assert_eq!(shared.number(), 1);
             }
         };
-        run(sides, share, move || close_and_free(&gate));
+        run(first, share, move || close_and_free(&gate));
         dismantle();
     });
 }
 
 #[test]
 fn i2_two_close_at_once() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let gate = open(1, false);
         let other = gate.clone();
         let close = |gate: Gate<Opened>| {
@@ -157,7 +157,7 @@ fn i2_two_close_at_once() {
                 assert!(gate.incarnation(&pin()).is_none());
             }
         };
-        run(sides, close(gate), close(other));
+        run(first, close(gate), close(other));
         assert_eq!(current(), None);
         dismantle();
     });
@@ -165,8 +165,8 @@ fn i2_two_close_at_once() {
 
 #[test]
 fn i2_two_open_at_once() {
-    model(2, 5, |sides| {
-        let (one, other) = run(sides, || open(1, false), || open(2, false));
+    model(2, 5, |first| {
+        let (one, other) = run(first, || open(1, false), || open(2, false));
         let is_open = |gate: &Gate<Opened>| {
             let pin = pin();
             gate.incarnation(&pin).map(Opened::number)
@@ -186,7 +186,7 @@ fn i2_two_open_at_once() {
 /// holds permits of the new table.
 #[test]
 fn i1_late_death_while_the_next_table_opens() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let old = open(1, false);
         let watch = old.clone();
         let report = move || {
@@ -195,7 +195,7 @@ fn i1_late_death_while_the_next_table_opens() {
                 die(&watched.table, holder(0));
             });
         };
-        let (_, new) = run(sides, report, || {
+        let (_, new) = run(first, report, || {
             let gate = open(2, false);
             let pin = pin();
             let open = INCARNATIONS.current(&pin).expect("just opened");
@@ -216,7 +216,7 @@ fn i1_late_death_while_the_next_table_opens() {
 /// A process acquires as soon as it finds the new table, and dies. Its death releases the permit.
 #[test]
 fn i1_death_right_after_open() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let call = |pin: &Pin, open: &Opened| {
             assert_eq!(open.number(), 1);
             assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
@@ -225,7 +225,7 @@ fn i1_death_right_after_open() {
             }
             assert_eq!(count(&open.table, 1), 0);
         };
-        let (gate, ()) = run(sides, || open(1, false), move || with_current(call));
+        let (gate, ()) = run(first, || open(1, false), move || with_current(call));
         gate.close();
         dismantle();
     });
@@ -233,11 +233,11 @@ fn i1_death_right_after_open() {
 
 #[test]
 fn i3_late_death_during_close_changes_nothing() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let gate = open(1, false);
         let watch = gate.clone();
         let report = move || with_watched(&watch, |watched| assert_eq!(watched.number(), 1));
-        run(sides, report, move || {
+        run(first, report, move || {
             close_and_free(&gate);
             assert!(gate.incarnation(&pin()).is_none());
         });
@@ -247,9 +247,9 @@ fn i3_late_death_during_close_changes_nothing() {
 
 #[test]
 fn i4_adoption_during_the_death_of_the_manager() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let died = open(1, true);
-        let (_, (number, gate)) = run(sides, move || died.abandon(), || adopt_or_open(2));
+        let (_, (number, gate)) = run(first, move || died.abandon(), || adopt_or_open(2));
         assert_eq!((number, current()), (1, Some(1)));
         gate.close();
         dismantle();

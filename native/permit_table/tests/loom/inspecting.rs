@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 #[test]
 fn h5_usage_during_a_death() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0(0..3);
-        let (usage, released) = sides.beside(&table, |t| t.usage(), |t| die(t, holder(0)));
+        let (usage, released) = first.two(&table, |t| t.usage(), |t| die(t, holder(0)));
         assert!(usage.permits <= 3 && usage.holders <= 1);
         assert_eq!(released, 3);
         assert_eq!((permits(&table), table.usage().holders), (0, 0));
@@ -24,9 +24,9 @@ fn take_over(table: &Table<Name>) {
 
 #[test]
 fn h1_all_permits_while_a_slot_changes_hands() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = held_by_0([1]);
-        let (rows, ()) = sides.beside(&table, all_permits, take_over);
+        let (rows, ()) = first.two(&table, all_permits, take_over);
         let expected = [((0, 1), 1), ((5, 2), 1)];
         assert!(rows.into_iter().all(|row| expected.contains(&row)));
         assert_eq!(all_permits(&table), BTreeMap::from([expected[1]]));
@@ -36,10 +36,10 @@ fn h1_all_permits_while_a_slot_changes_hands() {
 /// A slot that is read again because its process has died does not remove rows of holders that were read before it.
 #[test]
 fn h1_other_holders_while_a_slot_changes_hands() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = held_by_0([1]);
         acquire(&table, holder(1), 2, 1).unwrap();
-        let (rows, ()) = sides.beside(&table, all_permits, |t| {
+        let (rows, ()) = first.two(&table, all_permits, |t| {
             die(t, holder(1));
             acquire(t, displaced_holder(5, 1), 3, 1).unwrap();
         });
@@ -49,11 +49,11 @@ fn h1_other_holders_while_a_slot_changes_hands() {
 
 #[test]
 fn h1_holders_of_a_key_while_a_slot_changes_hands() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = held_by_0([1]);
         // Creates the key, so that its holders can be read.
         acquire(&table, holder(1), 2, 2).unwrap();
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 let visit = |row: Permits<'_, Name>| {
@@ -73,9 +73,9 @@ fn h1_holders_of_a_key_while_a_slot_changes_hands() {
 
 #[test]
 fn h1_permits_of_one_while_its_slot_changes_hands() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = held_by_0([1]);
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 let visit = |row: Permits<'_, Name>| {
@@ -92,9 +92,9 @@ fn h1_permits_of_one_while_its_slot_changes_hands() {
 /// freed.
 #[test]
 fn h2_inspection_during_release_then_sweep() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = held_by_0([1]);
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 release(t, holder(0), 1).unwrap();
@@ -111,9 +111,9 @@ fn h2_inspection_during_release_then_sweep() {
 /// H2, with a sweep in a thread of its own, before the release is complete.
 #[test]
 fn h2_inspection_during_release_and_sweep_threads() {
-    model(3, 2, |sides| {
+    model(3, 2, |first| {
         let table = held_by_0([1]);
-        sides.three(
+        first.three(
             &table,
             [
                 side(|t| drop(all_permits(t))),
@@ -134,9 +134,9 @@ fn h2_inspection_during_release_and_sweep_threads() {
 #[test]
 fn h2_inspection_while_a_key_is_acquired_again() {
     for beyond in [false, true] {
-        model(2, 5, move |sides| {
+        model(2, 5, move |first| {
             let table = held_by_0([1, 2]);
-            sides.beside(
+            first.two(
                 &table,
                 |t| drop(all_permits(t)),
                 move |t| {
@@ -156,9 +156,9 @@ fn h2_inspection_while_a_key_is_acquired_again() {
 /// A key that moves to the list because the next one needs its entry is always reported.
 #[test]
 fn h2_inspection_while_a_key_moves_to_the_list() {
-    model(2, 5, |sides| {
+    model(2, 5, |first| {
         let table = held_by_0([1, 2]);
-        let (rows, third) = sides.beside(&table, all_permits, |t| acquire(t, holder(0), 3, 1));
+        let (rows, third) = first.two(&table, all_permits, |t| acquire(t, holder(0), 3, 1));
         assert_eq!(third, Some(1));
         assert!([1, 2].iter().all(|key| rows.get(&(0, *key)) == Some(&1)));
         assert_eq!(all_permits(&table).len(), 3);
@@ -169,12 +169,12 @@ fn h2_inspection_while_a_key_moves_to_the_list() {
 #[test]
 fn h2_inspection_while_an_entry_changes_its_key() {
     for (before, behind) in [(1, 2), (2, 1)] {
-        model(2, 5, move |sides| {
+        model(2, 5, move |first| {
             let table = table();
             for _ in 0..before {
                 acquire(&table, holder(0), 1, 2).unwrap();
             }
-            sides.beside(
+            first.two(
                 &table,
                 move |t| {
                     for ((_, key), permits) in all_permits(t) {
@@ -200,13 +200,13 @@ fn h2_inspection_while_an_entry_changes_its_key() {
 #[test]
 fn h1_inspection_during_a_death_with_pid_reuse() {
     for place in [0, 7] {
-        model(2, 5, move |sides| {
+        model(2, 5, move |first| {
             let table = table();
             // Place 7 is taken.
             acquire(&table, holder(7), 7, 1).unwrap();
             let next = displaced_holder(0, place);
             acquire(&table, next, 1, 1).unwrap();
-            let ((rows, held), released) = sides.beside(
+            let ((rows, held), released) = first.two(
                 &table,
                 move |t| (all_permits(t), held(t, next)),
                 move |t| t.release_all(&pin(), next, || true),
@@ -221,12 +221,12 @@ fn h1_inspection_during_a_death_with_pid_reuse() {
 /// H4: the permits of a process are reported, also while those of a dead process with its word are released.
 #[test]
 fn h4_inspection_of_two_slots_with_one_word() {
-    model(2, 5, move |sides| {
+    model(2, 5, move |first| {
         let table = table();
         acquire(&table, holder(7), 7, 1).unwrap();
         let next = displaced_holder(0, 7);
         acquire(&table, next, 1, 1).unwrap();
-        sides.beside(
+        first.two(
             &table,
             move |t| {
                 t.release_all(&pin(), next, || false);

@@ -9,17 +9,19 @@
 //! | `inspecting.rs` | inspection, and all other calls |
 //! | `epochs.rs` | pins and stamps |
 //! | `incarnations.rs` | opening, closing and freeing tables, and calls |
-//! | `must_fail.rs` | the models themselves: each of them fails with a seeded bug |
+//! | `must_fail.rs` | none: it runs the models with seeded bugs, and each must fail |
 //!
 //! # What is explored, and what is not
 //!
-//! - Each model has a bound on preemptions: five, unless that takes longer than a second; then three or four (loom's
-//!   authors say that three show nearly all bugs), or two if three take minutes. Without a bound, loom would return to
-//!   fewer points. All models together take 30 seconds of processor time, a fifth of them in
-//!   `p8_heads_are_closed_during_insertion`, and 2 in `must_fail.rs`.
-//! - Each model is explored once with each of its sides first ([`Sides`]). loom lets a store precede a load that
-//!   another thread has already made only if that load was the last access to the variable. So a side that goes first
-//!   and only reads would be seen in a single interleaving. `must_fail.rs` proves this.
+//! A *side* is the program of one thread of a model. A model has two or three.
+//!
+//! - The bound on preemptions is 5. It is 3 or 4 for models that take longer than a second with 5, and 2 for those that
+//!   take minutes with 3. (loom's authors say that 3 show nearly all bugs.) Without a bound, loom would return to fewer
+//!   points. All models together take 30 seconds of processor time: a fifth of them in
+//!   `p8_heads_are_closed_during_insertion`, and 2 seconds in `must_fail.rs`.
+//! - Each model is explored once with each of its sides first ([`FirstSide`]). loom lets a store precede a load that
+//!   another thread has already made only if that load was the last access to the variable. So if the side that goes
+//!   first only reads, loom would show it in a single interleaving. `must_fail.rs` proves this.
 //! - The record of a holder is checked (`OneWriter`): two unordered changes fail the model.
 //! - Freed keys are poisoned, and reads of keys are checked: a read that is not ordered before the freeing fails the
 //!   model.
@@ -47,15 +49,13 @@ use permit_table::Table;
 
 /// The side of a model that goes first. It runs on the thread that loom does not preempt without need.
 #[derive(Clone, Copy)]
-struct Sides {
-    first: usize,
-}
+struct FirstSide(usize);
 
-/// A side of a model. It works on the state that all sides share.
+/// A side of a model. Its argument is the state that all sides share.
 type Side<S, T> = Box<dyn FnOnce(&S) -> T>;
 
-/// If set, each model runs only with its first side first. Shows what loom misses then.
-const ONE_WAY: &str = "CANAL_LOCK_LOOM_ONE_WAY";
+/// If this variable of the environment is set, each model runs only with its side 0 first. Shows what loom misses then.
+const ONE_FIRST_SIDE: &str = "CANAL_LOCK_LOOM_ONE_FIRST_SIDE";
 
 /// The barrier of the epochs (E2).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,11 @@ enum Barrier {
 }
 
 /// Explores `body`, which has `sides` sides, with up to `preemptions` preemptions.
-fn model(sides: usize, preemptions: usize, body: impl Fn(Sides) + Copy + Sync + Send + 'static) {
+fn model(
+    sides: usize,
+    preemptions: usize,
+    body: impl Fn(FirstSide) + Copy + Sync + Send + 'static,
+) {
     model_with(Barrier::Membarrier, sides, preemptions, body);
 }
 
@@ -74,34 +78,34 @@ fn model_with(
     barrier: Barrier,
     sides: usize,
     preemptions: usize,
-    body: impl Fn(Sides) + Copy + Sync + Send + 'static,
+    body: impl Fn(FirstSide) + Copy + Sync + Send + 'static,
 ) {
     permit_table::use_fences(barrier == Barrier::Fences);
-    let ways = if std::env::var_os(ONE_WAY).is_some() {
+    let first_sides = if std::env::var_os(ONE_FIRST_SIDE).is_some() {
         1
     } else {
         sides
     };
-    for first in 0..ways {
+    for first in 0..first_sides {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         builder.max_branches = 100_000;
         // How often loom checks the time (LOOM_MAX_DURATION).
         builder.checkpoint_interval = 100;
-        builder.check(move || body(Sides { first }));
+        builder.check(move || body(FirstSide(first)));
     }
 }
 
-impl Sides {
+impl FirstSide {
     /// Runs two sides of a model concurrently.
-    fn beside<S: 'static, A: 'static, B: 'static>(
+    fn two<S: 'static, A: 'static, B: 'static>(
         self,
         shared: &Arc<S>,
         one: impl FnOnce(&S) -> A + 'static,
         other: impl FnOnce(&S) -> B + 'static,
     ) -> (A, B) {
         let theirs = Arc::clone(shared);
-        if self.first == 0 {
+        if self.0 == 0 {
             let other = thread::spawn(move || other(&theirs));
             let one = one(shared);
             (one, other.join().unwrap())
@@ -115,7 +119,7 @@ impl Sides {
     /// Runs three sides of a model concurrently.
     fn three<S: 'static, T: 'static>(self, shared: &Arc<S>, sides: [Side<S, T>; 3]) -> [T; 3] {
         let mut sides = sides.map(Some);
-        let first = sides[self.first].take().expect("one of three");
+        let first = sides[self.0].take().expect("one of three");
         let others = sides.map(|side| {
             side.map(|side| {
                 let shared = Arc::clone(shared);
@@ -130,7 +134,7 @@ impl Sides {
     }
 }
 
-/// A closure as a side of [`Sides::three`].
+/// A closure as a side of [`FirstSide::three`].
 fn side<S, T>(side: impl FnOnce(&S) -> T + 'static) -> Side<S, T> {
     Box::new(side)
 }

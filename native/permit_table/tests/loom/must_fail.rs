@@ -4,7 +4,7 @@
 //! each bug, and how. Every bug is a test. It runs this program again for each of its models, with the bug enabled. A
 //! model that finds no listed bug, or a bug in the code that is not listed, is a failure too.
 
-use super::ONE_WAY;
+use super::ONE_FIRST_SIDE;
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
@@ -139,11 +139,11 @@ bugs! {
     e1_left_with_nested_pin:
         epochs::membarrier::e1_nested_pin_does_not_end_the_outer_one => Unordered,
         epochs::fences::e1_nested_pin_does_not_end_the_outer_one => Unordered;
-    e1_record_added_without_cas:
+    e5_record_added_without_cas:
         epochs::membarrier::e1_first_pins_of_two_threads_both_count => Unordered,
         epochs::fences::e1_first_pins_of_two_threads_both_count => Unordered,
-        epochs::membarrier::e1_first_pins_of_two_threads_get_different_numbers => Asserted,
-        epochs::fences::e1_first_pins_of_two_threads_get_different_numbers => Asserted;
+        epochs::membarrier::e5_first_pins_of_two_threads_get_different_numbers => Asserted,
+        epochs::fences::e5_first_pins_of_two_threads_get_different_numbers => Asserted;
     e2_no_light_barrier:
         epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
         epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
@@ -301,14 +301,14 @@ fn every_seeded_bug_is_listed() {
     assert_listed(bugs, BUGS.iter().map(|bug| bug.name));
 }
 
-/// Shows why [`Sides`] exists: with one order only, loom sees the side that reads before the other one has written, and
-/// no other interleaving.
+/// Shows why [`super::FirstSide`] exists: with one order only, loom sees the side that reads before the other one has
+/// written, and no other interleaving.
 #[test]
 fn a_model_with_one_first_side_misses_a_bug() {
     let (bug, model) = (
         "p6_count_above_capacity_admits",
         "counting::p6_larger_capacity_admits_while_smaller_is_full",
     );
-    assert!(run(bug, model, Some(ONE_WAY)).status.success());
+    assert!(run(bug, model, Some(ONE_FIRST_SIDE)).status.success());
     assert!(!run(bug, model, None).status.success());
 }

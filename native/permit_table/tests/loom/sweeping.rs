@@ -13,9 +13,9 @@ fn with_idle_key() -> Arc<Table<Name>> {
 
 #[test]
 fn p8_key_is_reclaimed_during_acquire() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = with_idle_key();
-        let (_, granted) = sides.beside(&table, |t| step(t, 8), |t| acquire(t, holder(1), 1, 1));
+        let (_, granted) = first.two(&table, |t| step(t, 8), |t| acquire(t, holder(1), 1, 1));
         assert_eq!(granted, Some(1), "no permit is out");
         assert_eq!(count(&table, 1), 1);
         assert_eq!(acquire(&table, holder(0), 1, 1), None);
@@ -29,9 +29,9 @@ fn p8_key_is_reclaimed_during_acquire() {
 
 #[test]
 fn p8_key_is_reclaimed_during_lookup() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = with_idle_key();
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 for _ in 0..4 {
@@ -46,9 +46,9 @@ fn p8_key_is_reclaimed_during_lookup() {
 /// A caller has found a key. The key dies and another caller creates it again, before the first one acquires.
 #[test]
 fn k4_key_is_recreated_during_acquire_of_the_dead_node() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         let table = with_idle_key();
-        let granted = sides.beside(
+        let granted = first.two(
             &table,
             |t| {
                 step(t, 8);
@@ -64,11 +64,11 @@ fn k4_key_is_recreated_during_acquire_of_the_dead_node() {
 
 #[test]
 fn p8_key_is_unlinked_between_two_insertions() {
-    model(2, 3, |sides| {
+    model(2, 3, |first| {
         let table = with_idle_key();
         // By their hashes, one is in front of key 1, the other directly behind it.
         let keys = [4, 10];
-        sides.beside(
+        first.two(
             &table,
             |t| step(t, 8),
             move |t| {
@@ -85,10 +85,10 @@ fn p8_key_is_unlinked_between_two_insertions() {
 
 #[test]
 fn k1_head_is_linked_during_lookup() {
-    model(2, 4, |sides| {
+    model(2, 4, |first| {
         // The insertions double the number of ranges, and do not link the new heads.
         let table = held_by_0(0..3);
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 step(t, 8);
@@ -104,12 +104,12 @@ fn k1_head_is_linked_during_lookup() {
 
 #[test]
 fn p8_heads_are_closed_during_insertion() {
-    model(2, 2, |sides| {
+    model(2, 2, |first| {
         // Enough keys to double the ranges; then they are released.
         let table = held_by_0(0..5);
         die(&table, holder(0));
         sweep(&table);
-        sides.beside(
+        first.two(
             &table,
             |t| {
                 for _ in 0..2 {
