@@ -21,8 +21,8 @@
 //! `bounds.rs` the limits of frames. `protocol_bug.rs` lists protocol bugs that a model can enable; in other builds
 //! each check is the constant `false`.
 //!
-//! Read `docs/quorum.md` first. It describes the protocol, why it is correct, and its limits. Then read `voter.rs`
-//! and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
+//! Read `docs/quorum.md` first. It describes the protocol, why it is correct, and its limits. Then read
+//! `message.rs`, `voter.rs` and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
 //!
 //! A caller passes the time and an event to a machine, then collects the machine's outputs:
 //!

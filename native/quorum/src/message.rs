@@ -1,4 +1,4 @@
-//! Messages between agents and voters.
+//! Messages between agents and voters. `docs/quorum.md`, "Terms", defines the words of the protocol.
 //!
 //! ```text
 //!          agent                         voter

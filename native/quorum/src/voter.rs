@@ -11,8 +11,8 @@
 //!   voter in common.)
 //! - **V2** A vote stays while its agent's lease lasts, unless the agent releases it. When a lease expires, its
 //!   generation ends: a later batch of that agent gets a new generation. (Q2, Q3)
-//! - **V3** Before it votes, a voter grants no vote, except for locks that are already held by votes of other voters.
-//!   (Q4)
+//! - **V3** In the stages before *voting*, a voter grants no vote, except for locks that are already held by votes of
+//!   other voters. (Q4)
 //! - **V4** The fence that a writer gets for a name is higher than any that this voter gave or recorded for that
 //!   name, in this or an earlier lifetime. A voter with durable fences gives none that a crash would lose. (Q5, Q6)
 //! - **V5** All state expires: votes with their lease, queue positions with their own expiry. (Q9)
@@ -58,9 +58,9 @@ pub struct Voter {
     stage: Stage,
     leases: AgentLeases,
     names: VoterNames,
-    /// The stored mark: no higher fence is given.
+    /// The stored mark: the highest fence that may be given or recorded. No limit if fences are not durable.
     reserved: Fence,
-    /// The mark that is being stored.
+    /// The mark that is being stored. `reserved` becomes this mark when it is stored.
     storing: Fence,
     out: Vec<VoterOutput>,
 }
@@ -197,7 +197,7 @@ impl Voter {
             let Some((generation, token, vote)) = self.leases.pop_ended() else {
                 break;
             };
-            self.forget(generation, token, &vote);
+            self.forget_names(generation, token, &vote);
         }
         self.names.advance(self.now, self.setup.rules.batch);
         match self.stage {
@@ -214,8 +214,9 @@ impl Voter {
     fn end_quarantine(&mut self) {
         match self.setup.fences.floor {
             Some(_) => self.stage = Stage::Voting,
-            // Not earlier: until now, a lock that counts on a vote of an earlier lifetime may have been granted. Only
-            // when no such vote counts any more do the other voters of its quorum certainly have its fence.
+            // Not earlier: during the quarantine, a lock can still be granted by votes of this voter's earlier
+            // lifetime, and its fence can reach the other voters late. After the quarantine no such vote counts, so all
+            // fences that this voter must learn are recorded at the others.
             None => self.learn(),
         }
     }
@@ -256,9 +257,7 @@ impl Voter {
         if named != Some(current) {
             return self.send(from, ack(generation, Verdict::Mismatch { named }));
         }
-        let Some(lease) = self.leases.get_mut(generation) else {
-            return;
-        };
+        let lease = self.leases.live(generation);
         if seq <= lease.seq && !self.setup.bugs.have(ProtocolBug::AnyOrder) {
             return;
         }
@@ -269,9 +268,7 @@ impl Voter {
             .filter_map(|op| self.apply(from, generation, op))
             .collect();
         self.names.batch_done(generation);
-        let Some(lease) = self.leases.get(generation) else {
-            return;
-        };
+        let lease = self.leases.live(generation);
         let (digest, revoked) = (lease.digest(), lease.revoked(self.setup.rules.batch));
         self.send(
             from,
@@ -290,7 +287,7 @@ impl Voter {
         self.leases.get(generation)?.vote(token)
     }
 
-    fn record(
+    fn add_vote(
         &mut self,
         generation: Generation,
         token: Token,
@@ -301,12 +298,11 @@ impl Voter {
         names
             .iter()
             .for_each(|name| self.names.record(name, (generation, token), mode, fence));
-        if let Some(lease) = self.leases.get_mut(generation) {
-            lease.insert(token, Vote { mode, names });
-        }
+        let lease = self.leases.live(generation);
+        lease.insert(token, Vote { mode, names });
     }
 
-    fn forget(&mut self, generation: Generation, token: Token, vote: &Vote) {
+    fn forget_names(&mut self, generation: Generation, token: Token, vote: &Vote) {
         vote.names
             .iter()
             .for_each(|name| self.names.forget(name, (generation, token)));
@@ -344,6 +340,7 @@ impl Voter {
         }
     }
 
+    /// `speak` asks the agent to send a batch, whose answer it needs.
     fn notice(&mut self, to: Member, hints: Vec<Name>, speak: bool) {
         let notice = Notice {
             epoch: EPOCH,
@@ -389,8 +386,8 @@ impl Voter {
     /// The votes that are recorded for the name.
     #[cfg(feature = "model")]
     #[must_use]
-    pub fn holders(&self, name: &Name) -> Vec<(Generation, Token)> {
-        self.names.holders(name)
+    pub fn votes_for(&self, name: &Name) -> Vec<(Generation, Token)> {
+        self.names.votes_for(name)
     }
 
     /// The session of an agent, if the voter knows it.

@@ -1,6 +1,6 @@
 //! The model: every sequence of actions of a small cluster, explored by [stateright](https://stateright.rs).
 //!
-//! # Words
+//! # Terms
 //!
 //! - A *setting* ([`setting`]) names the members, what each client does, and how often each fault may happen.
 //! - A *state* (`state.rs`) holds real agents and voters, the frames in flight, and the clients.
@@ -8,18 +8,23 @@
 //! - A *property* (`properties.rs`) must hold in every state ("always"), or be seen in one state ("sometimes").
 //! - A *search* ([`search`]) visits states until a property is violated, every state was visited, or a bound is
 //!   reached. It visits each state once, those with the shortest histories first; or it takes random walks.
-//! - *Quiescence* (`quiescence.rs`) is what follows a state if no further fault happens. It is the check of liveness.
+//! - *Quiescence* (`quiescence.rs`) is what follows a state if no further fault happens. It plays two continuations:
+//!   the frames in flight arrive, or they are lost. It is the check of liveness.
+//! - The [`settings`] are those of the correct protocol. The [`controls`] enable protocol bugs, which must be found.
+//!   [`coverage`] counts the events of a search. `quorum_model.rs` is a setting as a stateright model, and `shared.rs`
+//!   a value that many states share.
 //!
 //! # What is searched
 //!
 //! *Time* passes in whole units of the setting's rules, for all machines at once. Within a unit, actions happen in any
 //! order. (Clocks that drift are part of the simulation only.)
 //!
-//! *Frames* arrive within the unit in which they were sent, in any order, unless they are delayed: a delayed frame
-//! arrives at any later time, or never. Loss is therefore no action: a lost frame is one that has not arrived yet, and
-//! the search explores what follows while it is in flight. The setting bounds the number of delayed frames, crashes,
-//! duplicates and time units ([`Budget`](setting::Budget)). A search that visited every state has seen every history
-//! within these bounds.
+//! *Frames* arrive within the unit in which they were sent, unless they are delayed: a delayed frame arrives at any
+//! later time, or never. Frames may overtake each other: without limit in the smallest settings, in the others as often
+//! as the budget allows ([`Order`](setting::Order)). Loss is no action: a lost frame is one that has not
+//! arrived yet, and the search explores what follows while it is in flight. The setting bounds the number of delayed
+//! frames, crashes, duplicates and time units ([`Budget`](setting::Budget)). A search that visited every state has seen
+//! every history within these bounds.
 //!
 //! *A voter's crash* is one action with its restart. A voter that is down for some time equals a voter whose frames
 //! are delayed until it starts. *Timers* fire in the unit in which they are due, before any other action of that unit.

@@ -115,6 +115,11 @@ impl AgentLeases {
         self.leases.get(&generation)
     }
 
+    /// The lease of the batch that is being executed. It has just been renewed, so it cannot have expired.
+    pub(super) fn live(&mut self, generation: Generation) -> &mut AgentLease {
+        self.get_mut(generation).expect("the batch renewed it")
+    }
+
     pub(super) fn get_mut(&mut self, generation: Generation) -> Option<&mut AgentLease> {
         self.leases.get_mut(&generation)
     }

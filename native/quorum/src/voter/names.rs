@@ -151,7 +151,7 @@ impl VoterNames {
         self.freed(name);
     }
 
-    pub(super) fn holders(&self, name: &Name) -> Vec<VoteId> {
+    pub(super) fn votes_for(&self, name: &Name) -> Vec<VoteId> {
         match self.entries.get(name).map(|entry| &entry.holders) {
             None | Some(Holders::Free) => Vec::new(),
             Some(Holders::Writer(id)) => vec![*id],

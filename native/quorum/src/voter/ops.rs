@@ -93,7 +93,7 @@ impl Voter {
                 reason: Reason::Storing,
             };
         }
-        self.record(generation, token, mode, fence, names);
+        self.add_vote(generation, token, mode, fence, names);
         Reply::Yes { fence }
     }
 
@@ -125,15 +125,14 @@ impl Voter {
                     reason: Reason::Storing,
                 };
             }
-            self.record(generation, token, mode, fence, names);
+            self.add_vote(generation, token, mode, fence, names);
         }
         Reply::Yes { fence }
     }
 
     fn unlock(&mut self, id: VoteId, fence: Fence) {
         let (generation, token) = id;
-        let lease = self.leases.get_mut(generation);
-        let Some(vote) = lease.and_then(|lease| lease.remove(token)) else {
+        let Some(vote) = self.leases.live(generation).remove(token) else {
             return;
         };
         // A fence above the stored mark is not recorded here. It need not be: the voters that confirmed it have it.
@@ -142,25 +141,20 @@ impl Voter {
                 .iter()
                 .for_each(|name| self.names.raise(name, fence));
         }
-        self.forget(generation, token, &vote);
+        self.forget_names(generation, token, &vote);
     }
 
     fn sync(&mut self, generation: Generation, from: Token, to: Token, live: Vec<Token>) -> Reply {
-        let Some(lease) = self.leases.get_mut(generation) else {
-            return Reply::Synced { missing: live };
-        };
+        let lease = self.leases.live(generation);
         let unlisted = lease.unlisted(from, to, &live);
         let missing = live
             .into_iter()
             .filter(|token| lease.vote(*token).is_none())
             .collect();
         for token in unlisted {
-            let vote = self
-                .leases
-                .get_mut(generation)
-                .and_then(|lease| lease.remove(token));
+            let vote = self.leases.live(generation).remove(token);
             vote.into_iter()
-                .for_each(|vote| self.forget(generation, token, &vote));
+                .for_each(|vote| self.forget_names(generation, token, &vote));
         }
         Reply::Synced { missing }
     }
@@ -169,7 +163,7 @@ impl Voter {
     /// them or their leases expire.
     fn revoke(&mut self, name: &Name) {
         let mut holders = MemberSet::EMPTY;
-        for (generation, token) in self.names.holders(name) {
+        for (generation, token) in self.names.votes_for(name) {
             let Some(lease) = self.leases.get_mut(generation) else {
                 continue;
             };
@@ -177,7 +171,7 @@ impl Voter {
             if self.setup.bugs.have(ProtocolBug::RevokedForgotten) {
                 let vote = lease.remove(token);
                 vote.into_iter()
-                    .for_each(|vote| self.forget(generation, token, &vote));
+                    .for_each(|vote| self.forget_names(generation, token, &vote));
             } else {
                 lease.revoke(token);
             }

@@ -137,7 +137,7 @@ pub fn past_locks_are_not_held(setting: &Setting, state: &State) -> bool {
 pub fn all_or_nothing(setting: &Setting, state: &State) -> bool {
     let whole = |voter: &Voter| {
         (0..setting.names).map(Setting::name_of).all(|name| {
-            let holders = voter.holders(&name);
+            let holders = voter.votes_for(&name);
             let recorded = voter.votes().all(|(_, generation, token, _, names)| {
                 names.iter().any(|of| *of == name) == holders.contains(&(generation, token))
             });
