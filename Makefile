@@ -13,7 +13,7 @@ export ELIXIR_ERL_OPTIONS ?= +fnu
 
 # In native/, where cargo reads .cargo/config.toml, which puts its output below _build.
 cargo := cd native && cargo
-# Runs the loom models. With a target folder of its own, because other flags would rebuild everything.
+# Runs the loom models. Uses its own target folder: in the normal one, their flags would rebuild everything each time.
 loom := cd native && RUSTFLAGS='--cfg loom' cargo test --locked --profile loom --target-dir ../_build/cargo-loom
 # The budget of make soak.
 minutes ?= 60
@@ -35,7 +35,7 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 	$(call run,demo,permits elixir cluster)
 
 .PHONY: test
-test: setup ## all tests (WHAT=quick for a small change; or rust, loom, erlang, elixir, downstream, conformance)
+test: setup ## all tests (WHAT=quick for a small change; or build, rust, loom, erlang, elixir, downstream, conformance)
 	$(call run,test,all quick build rust loom erlang elixir downstream conformance)
 
 .PHONY: check
@@ -43,9 +43,9 @@ check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instr
 	$(call run,check,all layout cycles rust instructions erlang elixir promises)
 
 .PHONY: bench
-bench: ## measure (WHAT=full, quick, table, quorum or cluster; see bench/README.md)
+bench: ## measure (WHAT=full, quick, table, quorum, cluster or cluster-quick; see bench/README.md)
 	@scripts/setup.sh bench
-	$(call run,bench,full quick table quorum cluster)
+	$(call run,bench,full quick table quorum cluster cluster-quick)
 
 .PHONY: soak
 soak: ## long tests: memory checkers, mutants, leaks, faults (minutes=60, WHAT=one part; see docs/proof.md)
@@ -77,7 +77,7 @@ shell: setup ## an Erlang shell with canal_lock started
 clean: ## remove what was built
 	rm -rf _build priv doc erl_crash.dump
 
-# The parts of the targets above. Call them by WHAT=, which runs the set-up first.
+# The parts of the targets above. Call them as `make TARGET WHAT=PART', which runs the setup first.
 
 # The session of the README, then half a minute of load on an HTTP router.
 .PHONY: demo-permits
@@ -181,7 +181,7 @@ check-instructions:
 check-erlang: check-html
 	rebar3 as check do compile, xref, dialyzer
 
-# By the words of the log: --warnings-as-errors covers Elixir only, and no file that mix does not compile again.
+# Searches the log for warnings: --warnings-as-errors ignores Erlang files, and files that are up to date.
 .PHONY: check-elixir
 check-elixir:
 	mix format --check-formatted
@@ -193,7 +193,7 @@ check-elixir:
 check-promises:
 	scripts/promises.sh
 
-# By the words of the log: EDoc exits with 0 after a warning. The compile hook makes the docs for shells.
+# Searches the log for warnings: EDoc exits with 0 after a warning. The compile hook makes the docs for shells.
 .PHONY: check-html
 check-html:
 	@mkdir -p _build && rm -rf doc
@@ -214,7 +214,9 @@ bench-table:
 bench-quorum:
 	$(cargo) bench --locked --package quorum --bench machines
 
-# The quorum locks and OTP's global, on 4, 8 and 16 nodes; a quarter of an hour (mode=quick: less).
-.PHONY: bench-cluster
+# The quorum locks and OTP's global, on 4, 8 and 16 nodes: 15 minutes.
+.PHONY: bench-cluster bench-cluster-quick
 bench-cluster:
-	bench/cluster/run.sh $(or $(mode),full)
+	bench/cluster/run.sh full
+bench-cluster-quick:
+	bench/cluster/run.sh quick

@@ -1,7 +1,7 @@
 # Limits 40 workers to eight Redis connections while a task kills workers at random.
 # Redis itself is the judge: it refuses each excess connection and counts the refusals.
 #
-#     make demo-elixir
+#     make demo WHAT=elixir
 #     elixir -pa _build/dev/lib/canal_lock/ebin examples/redis_connections.exs --seconds 3 --holder worker
 #
 # The second line (after `mix compile`) shows what goes wrong when the wrong process holds the permit, and exits with

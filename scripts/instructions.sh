@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Counts the instructions of each call, and those that lock a cache line (a compare-and-swap, a fence), each of which
-# costs as much as dozens of others. Compares them with scripts/instructions.txt. On shared machines, times vary too
-# much to show that a call became slower; these counts are the same in each run.
+# Counts the instructions of each call and compares them with scripts/instructions.txt. Also counts those that lock a
+# cache line (a compare-and-swap, a fence): each of these costs as much as dozens of others. On shared machines, times
+# vary too much to show that a call became slower. These counts are the same in each run.
 #
 #   scripts/instructions.sh            fails if a call takes more or fewer instructions than the file says
 #   scripts/instructions.sh --update   writes the file
@@ -27,17 +27,18 @@ PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 
 file=scripts/instructions.txt
-# A multiple of the number of keys and tables over which some calls are averaged.
+# Calls of the table per case. Some cases visit several keys or tables in turn: a multiple of their number.
 table_calls=20000
-# All pairs of a key take the same number of instructions.
+# Pairs of native calls per key. Few are enough: all pairs of a key take the same number of instructions.
 nif_pairs=1000
-# A difference passes up to this many percent, or this many instructions if that is more. Reordering the same code can
-# change the count that much.
-percent=5
-percent_of_others=15
-least=4
-# One locking instruction more or less fails with any compiler. Some calls are averages.
-least_locked=0.5
+# Largest difference that passes, in percent of the recorded count. Reordering the same code can change it that much.
+max_percent=5
+# The same if the compiler or the VM differs from the recorded one.
+max_percent_other_version=15
+# A difference of at most this many instructions always passes.
+max_instructions=4
+# Largest difference that passes in locking instructions. Below 1, and above 0 because some counts are averages.
+max_locking=0.5
 
 case "$*" in
   '') update= ;;
@@ -119,7 +120,8 @@ if [ -n "$update" ]; then
   exit
 fi
 
-awk -v percent=$percent -v wider=$percent_of_others -v least=$least -v least_locked=$least_locked '
+awk -v percent=$max_percent -v wider=$max_percent_other_version -v least=$max_instructions \
+  -v least_locked=$max_locking '
   function beyond(difference, allowed) { return difference > allowed || -difference > allowed }
   function line(name, what,    more) {
     more = (name in before && name in now) ? sprintf("%+.1f", now[name] - before[name]) : ""

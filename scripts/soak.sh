@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
-# PART:SHARE, in percent of the budget. docs/proof.md says what each part looks for.
+# PART:SHARE, in percent of the budget. The last column of the table in docs/proof.md shows which part runs which test.
 parts=(memory:8 nif_memory:3 rust:10 machines:15 fuzz:4 nodes:20 erlang:15 mutants:15 leaks:10)
 budget=${1:-60}
 only=${2-}

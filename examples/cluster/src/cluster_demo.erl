@@ -1,6 +1,6 @@
 %% Five nodes with quorum locks, in half a minute: locks move from node to node, the network is partitioned, a holder is
 %% killed and restarted, a holder is suspended for too long. At the end it judges what the clients have recorded. Run it
-%% with `make demo-cluster'.
+%% with `make demo WHAT=cluster'.
 -module(cluster_demo).
 
 -export([main/0]).
