@@ -8,41 +8,52 @@
 death_test_() ->
     test_setup:quietly([
         test_setup:tests([
-            {lists:concat(["P4: ", Way, " while holding ", Held]), fun() -> dies_holding(Way, Hold) end}
-         || Way <- ways(), {Held, Hold} <- holdings()
+            {lists:concat(["P4: a holder of ", Held, " that ", Text, " releases everything"]), fun() ->
+                dies_holding(Way, Hold)
+            end}
+         || {Way, Text} <- ways(), {Held, Hold} <- holdings()
         ]),
         test_setup:tests([
             {"P4: holders that die in different ways at once release everything", fun at_once/0},
             {"P4: a death does not release permits that the holder has already released", fun after_releases/0},
-            {"P4: a successor may see full until the permit of the dead holder is released", fun successor/0},
-            {"P4: ten thousand holders that die together release everything", fun die_together/0}
+            {"P4: the next holder gets `full` only until the dead holder's permit is released", fun successor/0},
+            {"P4: 10,000 holders that die together release everything", fun die_together/0}
         ]),
         test_setup:tests(without_manager, [
             {Title, fun() -> ?assertEqual(passed, test_setup:in_a_vm(["+P", Limit], fun generations/0)) end}
          || {Title, Limit} <- [
-                {"P4: process identifiers that the VM reuses soon", "1024"},
-                {"P4: a table for 4,000,000 processes", "4000000"}
+                {"P4: deaths release everything when the VM reuses pids quickly (+P 1024)", "1024"},
+                {"P4: deaths release everything with a process limit of 4,000,000", "4000000"}
             ]
         ])
     ]).
 
 ways() ->
-    [normal_exit, shutdown, error, throw, kill, exit_signal, linked, kills_itself].
+    [
+        {normal_exit, "returns"},
+        {shutdown, "exits with shutdown"},
+        {error, "raises an error"},
+        {throw, "throws"},
+        {kill, "is killed"},
+        {exit_signal, "gets an exit signal"},
+        {linked, "is linked to a process that is killed"},
+        {kills_itself, "kills itself"}
+    ].
 
-%% What is held, and a function that acquires it and returns `[{Permits, Key}]'.
+%% The permits as text, and a function that acquires them and returns `[{Permits, Key}]'.
 holdings() ->
     [
-        {"nothing any more", fun() ->
+        {"only released permits", fun() ->
             acquire([{1, once}]),
             ok = canal_lock:release(once),
             []
         end},
-        {"one key", fun() -> acquire([{1, db}]) end},
-        {"two keys", fun() -> acquire([{2, db}, {1, {app, 1}}]) end},
-        {"three keys", fun() -> acquire([{1, db}, {3, {app, 1}}, {2, "string"}]) end},
-        {"10,000 keys", fun() -> acquire([{1, {key, N}} || N <- lists:seq(1, ?MANY)]) end},
+        {"a permit of one key", fun() -> acquire([{1, db}]) end},
+        {"permits of two keys", fun() -> acquire([{2, db}, {1, {app, 1}}]) end},
+        {"permits of three keys", fun() -> acquire([{1, db}, {3, {app, 1}}, {2, "string"}]) end},
+        {"permits of 10,000 keys", fun() -> acquire([{1, {key, N}} || N <- lists:seq(1, ?MANY)]) end},
         {"10,000 permits of one key", fun() -> acquire([{?MANY, db}]) end},
-        {"keys of every kind", fun() -> acquire([{2, Term} || {_, Term} <- test_key_terms:all()]) end}
+        {"permits of keys of every kind", fun() -> acquire([{2, Term} || {_, Term} <- test_key_terms:all()]) end}
     ].
 
 acquire(Wanted) ->
@@ -108,7 +119,7 @@ after_releases() ->
 counts(Keys) ->
     lists:usort([canal_lock:count(Key) || Key <- Keys]).
 
-%% A restarted worker retries: its acquire returns `full' until its predecessor's permit is released.
+%% Each worker retries until the VM has released the permit of its killed predecessor.
 successor() ->
     lists:foldl(
         fun(_, Predecessor) ->

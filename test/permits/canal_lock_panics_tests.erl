@@ -1,24 +1,23 @@
-%% P9: a panic (a bug of the library) or a failed allocation inside a native call raises an error in the caller, changes
-%% nothing and loses nothing, and later calls work. The tests inject one failure after the other, at each point where
-%% one can occur.
+%% P9: a panic (a bug of the library) or a failed allocation inside a native call raises an error in the caller. It
+%% changes nothing, and later calls work. The tests inject one failure at each point where one can occur.
 -module(canal_lock_panics_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% The first build of the library takes as long as cargo does.
+%% The first test builds the library with cargo.
 -define(BUILD_TIMEOUT_S, 300).
 
 %% One key for each form in which the library stores keys.
 -define(KEYS, [db, "a list of bytes", #{a => [map]}]).
 
-%% Longer and deeper than the space that a call has on the stack.
+%% Longer and deeper than the stack buffers of a call.
 -define(BEYOND_THE_STACK, {lists:seq(1, 100), {{{{{{deep}}}}}}}).
 
-%% Keys that are too long for the calls themselves to read.
+%% Keys that are too long to pass directly: intern/1 must store them first.
 -define(LONG_KEYS, [<<"a bitstring", 1:1>>, binary:copy(<<"x">>, 100_000)]).
 
-%% A panic, one failed allocation, and the failure of every allocation from one point on.
--define(FAILURES, [panic, allocation, memory]).
+%% `one_allocation' fails one allocation, `all_allocations' every allocation from one point on.
+-define(FAILURES, [panic, one_allocation, all_allocations]).
 
 panics_test_() ->
     {timeout, ?BUILD_TIMEOUT_S,
@@ -36,7 +35,7 @@ tests() ->
         {"P4, P9: a panic anywhere in the handling of a holder's death loses no permit", fun deaths/0},
         {"P4, P9: the death of a holder releases its permits without allocating memory", fun deaths_without_memory/0},
         {"P10: a panic anywhere in the handling of a manager's death still closes the table", fun deaths_of_managers/0},
-        {"P8, P9: a thousand injected failures leak no memory", fun a_thousand/0},
+        {"P8, P9: 1,000 injected failures leak no memory", fun a_thousand/0},
         {"P8: refused memory barriers are counted, and keys are freed once barriers work", fun refused_barriers/0}
     ].
 
@@ -125,7 +124,8 @@ answer({raise, not_held, [_Key, 3, 1]}) -> not_held;
 answer({raise, Cause, _}) -> error(Cause);
 answer(Answer) -> Answer.
 
-%% As the manager does, but with a limit on waiting: without memory it would wait forever.
+%% Repeats a step as the manager does, but gives up after 1,000 waits: while allocations fail, `Step' always answers
+%% `waiting'.
 steps(Step) ->
     steps(Step, 1000).
 
@@ -225,7 +225,8 @@ proxy() ->
 consistent() ->
     state() =:= closed orelse ?assertEqual([], canal_lock:audit()).
 
-%% If the table is still open, deaths release permits, no internal lock is left taken, and nothing else remains.
+%% If the table is still open, deaths release permits, no internal lock remains locked, and two sweeps reclaim all idle
+%% keys.
 check_afterwards(Handle, Caller, Other) ->
     Held = [{Key, 1} || Key <- lists:sort(?KEYS)],
     Next = try lists:sort(canal_lock:held(Other)) of
@@ -257,7 +258,8 @@ open_another(Caller) ->
 %%% Deaths
 
 deaths() ->
-    %% With a slot of its own, and without: a table for one process has no slot for the second one.
+    %% The dying holder has a slot in the array (limit 1024) or has none (limit 1, where the other holder has the only
+    %% slot).
     [death(Limit, 0) || Limit <- [1024, 1]],
     passed.
 
@@ -279,7 +281,7 @@ death(Limit, Point) ->
     close(Handle),
     case Occurred of
         true -> death(Limit, Point + 1);
-        %% The test has seen the death before the table has (P4): try again.
+        %% The test disarmed the failure before the table handled the death (P4 allows the delay): try this point again.
         false when Point =< length(Keys) -> death(Limit, Point);
         false -> ok
     end.
@@ -289,7 +291,7 @@ deaths_without_memory() ->
     Keys = ?KEYS ++ more_keys(),
     lists:foreach(fun(_) ->
         {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
-        test_fault_injection:arm(memory, 0),
+        test_fault_injection:arm(all_allocations, 0),
         ok = test_worker:kill(Dying),
         %% Counting allocates nothing either.
         ok = test_await:count(lists:last(Keys), 0),
@@ -379,23 +381,23 @@ explained(Call) ->
         error:Reason:Stack -> {raised, Reason, canal_lock_errors:format_error(Reason, Stack)}
     end.
 
-%% The start succeeds, or returns the reason; then the next start succeeds.
+%% The start succeeds or returns the reason. After a failed start, the next one succeeds.
 starts(Failure, Point) ->
     {{answered, Outcome}, Occurred} = with_failure(Failure, Point, fun() -> canal_lock:start_link(3) end),
     case Outcome of
         {error, {Reason, _}} ->
             ?assertEqual({true, reason(Failure)}, {Occurred, Reason}),
-            %% Its name and its table are free once it is dead.
+            %% The manager's name is unregistered and its table is closed when the manager has exited.
             receive {'EXIT', _, {Reason, _}} -> ok end,
             {ok, _} = canal_lock:start_link(3);
         {ok, _} ->
-            %% It may have crashed in the meantime.
+            %% The manager may have crashed after start_link returned.
             ok
     end,
     end_of_manager(),
     Occurred andalso starts(Failure, Point + 1).
 
-%% The manager stops or crashes, and the next one begins with an empty table.
+%% The manager stops or crashes. The next one starts with an empty table.
 stops(Failure, Point) ->
     {ok, Manager} = canal_lock:start_link(3),
     acquire(?KEYS),
@@ -423,7 +425,7 @@ sweeps(Failure, Point) ->
     release(tl(?KEYS)),
     test_fault_injection:arm(Failure, Point),
     Sweep = gen_server:send_request(canal_lock, sweep),
-    %% Without memory it would wait forever.
+    %% While allocations fail, the manager never finishes the sweep, so wait only 20 ms.
     Swept = gen_server:wait_response(Sweep, 20),
     Occurred = test_fault_injection:disarm(),
     case Swept of
@@ -447,7 +449,7 @@ end_of_manager() ->
 %%% Memory
 
 a_thousand() ->
-    %% Few slots, so that all memory that stays with a slot is allocated after the first rounds.
+    %% 16 slots, so that the first rounds allocate all memory that slots keep.
     Handle = canal_lock_nif:open(16, 3, false),
     Rounds = fun() ->
         [failing_round(lists:nth(1 + N rem 3, ?FAILURES), N rem 17) || N <- lists:seq(1, 500)],
@@ -476,7 +478,7 @@ refused_barriers() ->
     ?assert(Unlinked - Freed >= 1000 * 64),
     passed.
 
-%% The keys take kilobytes of memory, so that a leak shows.
+%% Each key has a term of 16 KiB, so that the resident memory shows a leak.
 failing_round(Failure, Point) ->
     Blob = binary:copy(<<Point>>, 16 * 1024),
     Keys = [{Blob, N} || N <- lists:seq(1, 3)] ++ [#{N => Blob} || N <- [1, 2]],

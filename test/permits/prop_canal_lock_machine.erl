@@ -1,6 +1,6 @@
 %% P1, P2, P4, P5, P6, P8, P10: after each step of a random sequence, `canal_lock' answers and shows what `test_model'
-%% predicts. Processes of this node and of another one acquire, release and die in every way; the manager shuts down
-%% cleanly, crashes and restarts; the connection is lost.
+%% predicts. Processes of this node and of another one acquire, release and die in all ways of test_model:death(). The
+%% manager shuts down cleanly, crashes and restarts. The nodes disconnect.
 %%
 %% Calls the functions of PropEr, not its macros: some installations have the application without the header.
 -module(prop_canal_lock_machine).
@@ -14,7 +14,7 @@
 
 %% The commands.
 -export([acquire/4, release/2, release/4, with_permit/5, count/1, held/1, die/2]).
--export([start/2, stop/0, sweep/0, end_manager/1, cut/1, connect/0]).
+-export([start/2, stop/0, sweep/0, end_manager/1, disconnect/1, connect/0]).
 
 -define(LOCAL_CASES, 200).
 -define(REMOTE_CASES, 40).
@@ -47,7 +47,7 @@ machine_test_() ->
         ])
     ]).
 
-%% Events that must occur, or the test has proved nothing. See tally/5.
+%% Events that must occur: without them the test proves nothing. See tally/5.
 local_events() ->
     each(near, [
         {acquire, [acquired, full, badarg]},
@@ -61,21 +61,21 @@ remote_events() ->
     each(far, [
         {acquire, [acquired, full, nodedown, noproc]},
         {release, [ok, not_held]},
-        {die, [of_something]}
+        {die, [with_permits]}
     ]) ++
-        each(connection, [{lost, [managed, without_a_manager]}]).
+        each(connection, [{disconnected, [managed, without_manager]}]).
 
 each(Where, Events) ->
     [{Where, Call, Kind} || {Call, Kinds} <- Events, Kind <- Kinds].
 
-check(Cases, Slots, Place, Far, Wanted) ->
+check(Cases, Clients, TableNode, Far, Wanted) ->
     ?MODULE = ets:new(?MODULE, [named_table, public]),
     Terms = test_key_terms:all(),
     ets:insert(?MODULE, [{{term, Name}, Term} || {Name, Term} <- Terms]),
-    ets:insert(?MODULE, [{place, Place}, {far, Far}, {wait_ms, ?WAIT_MS}]),
+    ets:insert(?MODULE, [{table_node, TableNode}, {far, Far}, {wait_ms, ?WAIT_MS}]),
     try
         Options = [{numtests, test_setup:times(Cases)}, {start_size, ?SIZE}, {max_size, ?SIZE}, quiet],
-        check_until_seen(Wanted, prop_as_the_model(distinct(Terms), Slots), Options, ?TRIES)
+        check_until_seen(Wanted, prop_matches_model(distinct(Terms), Clients), Options, ?TRIES)
     after
         ets:delete(?MODULE)
     end.
@@ -96,7 +96,7 @@ fail() ->
     io:format(user, "~n~ts~tp~n~tp~nkeys: ~0tP~n", [
         test_model:format(Commands), Outcome, Difference, Keys, 100
     ]),
-    error(not_as_the_model).
+    error(differs_from_model).
 
 %% A term that occurs twice gets one name.
 distinct(Terms) ->
@@ -112,17 +112,17 @@ distinct(Terms) ->
     ),
     lists:reverse(Names).
 
-prop_as_the_model(Names, Slots) ->
+prop_matches_model(Names, Clients) ->
     Keys = proper_types:vector(?KEYS, oneof(Names)),
     proper:forall(Keys, fun(Chosen) ->
-        Start = test_model:new(lists:usort(Chosen), Slots),
-        proper:forall(proper_statem:commands(?MODULE, Start), fun(Commands) -> run(Commands, Slots) end)
+        Start = test_model:new(lists:usort(Chosen), Clients),
+        proper:forall(proper_statem:commands(?MODULE, Start), fun(Commands) -> run(Commands, Clients) end)
     end).
 
-run(Commands = [{init, Start} | _], Slots) ->
+run(Commands = [{init, Start} | _], Clients) ->
     ets:insert(?MODULE, {difference, none}),
     ets:insert(?MODULE, {terms, [{Name, term(Name)} || Name <- test_model:keys(Start)]}),
-    [start_worker(Slot) || Slot <- [parent | Slots]],
+    [start_worker(Client) || Client <- [parent | Clients]],
     try
         {_, _, Outcome} = proper_statem:run_commands(?MODULE, Commands),
         Outcome =:= ok orelse failed(Commands, Outcome)
@@ -130,9 +130,9 @@ run(Commands = [{init, Start} | _], Slots) ->
         %% Older versions of PropEr cannot report an exception.
         Class:Reason:Stack -> failed(Commands, {Class, Reason, Stack})
     after
-        on(place(), fun test_manager_crash:forget/0),
-        [kill(worker(Slot)) || Slot <- [parent | Slots]],
-        ets:match_delete(?MODULE, {{who, '_'}, '_'}),
+        on(table_node(), fun test_manager_crash:forget/0),
+        [kill(worker(Client)) || Client <- [parent | Clients]],
+        ets:match_delete(?MODULE, {{holder, '_'}, '_'}),
         ets:lookup_element(?MODULE, far, 2) =:= none orelse connect()
     end.
 
@@ -147,17 +147,17 @@ failed(Commands, Outcome) ->
 %% The state machine. Its state is the model.
 
 command(Model) ->
-    Slots = test_model:slots(Model),
-    Slot = oneof(Slots),
-    Near = oneof(Slots -- far_slots(Slots)),
+    Clients = test_model:clients(Model),
+    Client = oneof(Clients),
+    Near = oneof(Clients -- far_clients(Clients)),
     Key = oneof(test_model:keys(Model)),
     weighted_union(
         [
-            {40, call(acquire, [Slot, Key, max_per(), buckets()])},
-            {3, call(release, [Slot, Key])},
+            {40, call(acquire, [Client, Key, max_per(), buckets()])},
+            {3, call(release, [Client, Key])},
             {2, call(release, [Near, Key, max_per(), buckets()])},
             {10, call(with_permit, [Near, Key, max_per(), buckets(), ending()])},
-            {5, call(die, [Slot, death(Key)])},
+            {5, call(die, [Client, death(Key)])},
             {1, call(count, [Key])},
             {1, call(held, [Near])},
             {2, call(sweep, [])},
@@ -170,7 +170,7 @@ command(Model) ->
             connection_commands(Model)
     ).
 
-%% Most commands run with an open table, but some must run while no manager does.
+%% Most commands run with an open table, but some must run while no manager runs.
 start_weight(Model) ->
     case {test_model:manager(Model), test_model:is_open(Model)} of
         {none, true} -> 15;
@@ -178,27 +178,28 @@ start_weight(Model) ->
         _ -> 1
     end.
 
-%% Cuts are more likely while a permit is held across the connection. Some come after a crash, with no manager running.
+%% Nodes disconnect more often while a permit is held across the connection. Sometimes they disconnect after a crash,
+%% while no manager runs.
 connection_commands(Model) ->
-    case far_slots(test_model:slots(Model)) of
+    case far_clients(test_model:clients(Model)) of
         [] ->
             [];
         _ ->
-            Across = length(far_slots([Slot || {Slot, _} <- test_model:permits(Model)])),
-            Cut = call(cut, [oneof([near, far])]),
+            Across = length(far_clients([Client || {Client, _} <- test_model:permits(Model)])),
+            Disconnect = call(disconnect, [oneof([near, far])]),
             case test_model:manager(Model) of
-                none -> [{1 + 30 * Across, Cut}];
-                _ -> [{1 + 2 * Across, Cut}, {4 * Across, call(end_manager, [oneof([killed, crashes])])}]
+                none -> [{1 + 30 * Across, Disconnect}];
+                _ -> [{1 + 2 * Across, Disconnect}, {4 * Across, call(end_manager, [oneof([killed, crashes])])}]
             end ++ [{30, call(connect, [])}]
     end.
 
-far_slots(Slots) ->
-    lists:filter(fun test_model:is_far/1, Slots).
+far_clients(Clients) ->
+    lists:filter(fun test_model:is_far/1, Clients).
 
 call(Function, Arguments) ->
     {call, ?MODULE, Function, Arguments}.
 
-%% Of any size; most are so small that calls are sometimes refused.
+%% Most are so small that calls are sometimes refused.
 max_per() ->
     weighted_union([{20, range(1, 3)}, {2, 0}, {1, oneof([1 bsl 32, 1 bsl 64 - 1, 1 bsl 64, 1 bsl 700])}]).
 
@@ -212,7 +213,7 @@ death(Key) ->
     Ways = [returns, shuts_down, raises, throws, kills_itself, killed, signalled, linked],
     weighted_union([{length(Ways), oneof(Ways)}, {2, {acquires, Key, max_per(), buckets()}}]).
 
-precondition(Model, {call, _, cut, _}) -> test_model:is_connected(Model);
+precondition(Model, {call, _, disconnect, _}) -> test_model:is_connected(Model);
 precondition(Model, {call, _, connect, _}) -> not test_model:is_connected(Model);
 precondition(_, _) -> true.
 
@@ -223,9 +224,9 @@ next_state(Model, _Answer, {call, _, Function, Arguments}) ->
 postcondition(Model, {call, _, Function, Arguments}, Answer) ->
     {Wanted, After} = test_model:step(Function, Arguments, Model),
     Keys = test_model:keys(Model),
-    Shows = test_model:look(After),
+    Shows = test_model:snapshot(After),
     is_asynchronous(Function, Arguments) andalso await(Shows, Keys),
-    case {Answer, look(Keys)} of
+    case {Answer, snapshot(Keys)} of
         {Wanted, Shows} ->
             tally(Function, Arguments, Answer, Model, After),
             true;
@@ -237,7 +238,7 @@ postcondition(Model, {call, _, Function, Arguments}, Answer) ->
 %% On a timeout, the caller reads the state again and reports the difference.
 await(Shows, Keys) ->
     try
-        test_await:value(Shows, fun() -> look(Keys) end, ets:lookup_element(?MODULE, wait_ms, 2))
+        test_await:value(Shows, fun() -> snapshot(Keys) end, ets:lookup_element(?MODULE, wait_ms, 2))
     catch
         error:{still, _, instead_of, Shows} -> too_late
     end.
@@ -247,20 +248,21 @@ differing(Shown = #{}, Shows = #{}) ->
 differing(Shown, Shows) ->
     [{Shown, instead_of, Shows}].
 
-%% P4: the VM or the manager handles these after the command. All other commands take effect before they answer.
+%% Commands whose effect may follow their answer: the VM or the manager handles deaths and starts later (P4). All others
+%% take effect before they answer.
 is_asynchronous(with_permit, Arguments) -> lists:last(Arguments) =:= dies;
-is_asynchronous(Function, _) -> lists:member(Function, [die, end_manager, cut, start]).
+is_asynchronous(Function, _) -> lists:member(Function, [die, end_manager, disconnect, start]).
 
 %% The visible state, in the terms of the model.
-look(Names) ->
+snapshot(Names) ->
     Terms = [term(Name) || Name <- Names],
-    {Pids, Holders} = lists:unzip([{Pid, Holder} || [Pid, Holder] <- ets:match(?MODULE, {{who, '$1'}, '$2'})]),
-    case on(place(), fun() -> look_here(Terms, Pids) end) of
+    {Pids, Holders} = lists:unzip([{Pid, Holder} || [Pid, Holder] <- ets:match(?MODULE, {{holder, '$1'}, '$2'})]),
+    case on(table_node(), fun() -> local_snapshot(Terms, Pids) end) of
         closed ->
             closed;
-        Look = #{keys := Keys, counts := Counts, buckets := Buckets, holders := HoldersOf, held := Held} ->
+        Snapshot = #{keys := Keys, counts := Counts, buckets := Buckets, holders := HoldersOf, held := Held} ->
             HolderOf = fun(Pid) -> proplists:get_value(Pid, lists:zip(Pids, Holders), {unknown, Pid}) end,
-            Look#{
+            Snapshot#{
                 keys := named(Keys),
                 counts := lists:zip(Names, Counts),
                 buckets := lists:zip(Names, Buckets),
@@ -269,7 +271,7 @@ look(Names) ->
             }
     end.
 
-look_here(Terms, Pids) ->
+local_snapshot(Terms, Pids) ->
     try
         #{
             info => maps:without([memory, barriers_refused], canal_lock:info()),
@@ -287,13 +289,13 @@ look_here(Terms, Pids) ->
 %% Records the events that have occurred.
 tally(Function, Arguments, Answer, Before, After) ->
     Kept = test_model:is_open(Before),
-    GivesBack = test_model:more(released_by_death, Before, After) > 0,
+    Released = test_model:more(released_by_death, Before, After) > 0,
     Events =
         case {Function, Arguments} of
             {with_permit, [_, _, _, _, Ending]} when Answer =/= full, Answer =/= {error, badarg} ->
                 [{near, with_permit, Ending}];
-            {die, [Slot, How]} ->
-                [{distance(Slot), die, Of} || GivesBack, Of <- [kind(How), of_something]];
+            {die, [Client, How]} ->
+                [{distance(Client), die, Of} || Released, Of <- [kind(How), with_permits]];
             {start, [keeping, _]} when Answer =:= ok, Kept ->
                 [{manager, start, adopts}];
             {start, _} when Answer =:= ok ->
@@ -302,18 +304,18 @@ tally(Function, Arguments, Answer, Before, After) ->
                 [{manager, end_manager, kept} || test_model:is_open(After)];
             {sweep, []} when Answer =:= ok ->
                 [{manager, sweep, reclaimed} || test_model:more(reclaimed, Before, After) > 0];
-            {cut, _} ->
+            {disconnect, _} ->
                 Managed = test_model:manager(Before) =/= none,
-                [{connection, lost, if Managed -> managed; true -> without_a_manager end} || GivesBack];
-            {_, [Slot | _]} ->
-                [{distance(Slot), Function, kind(Answer)}];
+                [{connection, disconnected, if Managed -> managed; true -> without_manager end} || Released];
+            {_, [Client | _]} ->
+                [{distance(Client), Function, kind(Answer)}];
             {_, []} ->
                 [{manager, Function, kind(Answer)}]
         end,
     [ets:insert(?MODULE, {{seen, Event}}) || Event <- Events].
 
-distance(Slot) ->
-    case test_model:is_far(Slot) of
+distance(Client) ->
+    case test_model:is_far(Client) of
         true -> far;
         false -> near
     end.
@@ -326,34 +328,34 @@ kind(Answer) -> Answer.
 
 %% The commands, with answers in the terms of the model. No command raises.
 
-acquire(Slot, Name, MaxPer, Buckets) ->
-    perform(Slot, acquiring(Slot, Name, MaxPer, Buckets)).
+acquire(Client, Name, MaxPer, Buckets) ->
+    perform(Client, acquiring(Client, Name, MaxPer, Buckets)).
 
-acquiring(Slot, Name, MaxPer, Buckets) ->
+acquiring(Client, Name, MaxPer, Buckets) ->
     Key = term(Name),
-    case test_model:is_far(Slot) of
+    case test_model:is_far(Client) of
         true ->
-            There = test_nodes:name(place()),
+            There = test_nodes:name(table_node()),
             fun() -> canal_lock:acquire_on(There, Key, MaxPer, Buckets) end;
         false ->
             fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end
     end.
 
-release(Slot, Name) ->
+release(Client, Name) ->
     Key = term(Name),
-    case test_model:is_far(Slot) of
+    case test_model:is_far(Client) of
         true ->
-            There = test_nodes:name(place()),
-            perform(Slot, fun() -> canal_lock:release_on(There, Key) end);
+            There = test_nodes:name(table_node()),
+            perform(Client, fun() -> canal_lock:release_on(There, Key) end);
         false ->
-            perform(Slot, fun() -> canal_lock:release(Key) end)
+            perform(Client, fun() -> canal_lock:release(Key) end)
     end.
 
-release(Slot, Name, MaxPer, Buckets) ->
+release(Client, Name, MaxPer, Buckets) ->
     Key = term(Name),
-    perform(Slot, fun() -> canal_lock:release(Key, MaxPer, Buckets) end).
+    perform(Client, fun() -> canal_lock:release(Key, MaxPer, Buckets) end).
 
-with_permit(Slot, Name, MaxPer, Buckets, Ending) ->
+with_permit(Client, Name, MaxPer, Buckets, Ending) ->
     Key = term(Name),
     Fun =
         case Ending of
@@ -365,9 +367,9 @@ with_permit(Slot, Name, MaxPer, Buckets, Ending) ->
             dies -> fun() -> exit(self(), kill) end;
             stops -> fun canal_lock:stop/0
         end,
-    case perform(Slot, fun() -> canal_lock:with_permit(Key, MaxPer, Buckets, Fun) end) of
+    case perform(Client, fun() -> canal_lock:with_permit(Key, MaxPer, Buckets, Fun) end) of
         dead ->
-            start_worker(Slot),
+            start_worker(Client),
             dead;
         Answer ->
             Answer
@@ -377,14 +379,14 @@ count(Name) ->
     Key = term(Name),
     perform(near1, fun() -> canal_lock:count(Key) end).
 
-held(Slot) ->
-    case perform(Slot, fun canal_lock:held/0) of
+held(Client) ->
+    case perform(Client, fun canal_lock:held/0) of
         Permits when is_list(Permits) -> named(Permits);
         Raised -> Raised
     end.
 
-die(Slot, How) ->
-    {Where, Pid} = worker(Slot),
+die(Client, How) ->
+    {Where, Pid} = worker(Client),
     Last =
         case How of
             returns -> fun() -> ok end;
@@ -393,7 +395,7 @@ die(Slot, How) ->
             throws -> fun() -> throw(meant) end;
             kills_itself -> fun() -> exit(self(), kill) end;
             linked -> fun() -> [spawn_link(fun() -> exit(meant) end) | test_setup:hold_forever()] end;
-            {acquires, Name, MaxPer, Buckets} -> acquiring(Slot, Name, MaxPer, Buckets);
+            {acquires, Name, MaxPer, Buckets} -> acquiring(Client, Name, MaxPer, Buckets);
             _ -> none
         end,
     on(Where, fun() ->
@@ -404,7 +406,7 @@ die(Slot, How) ->
         end,
         test_await:down([Pid])
     end),
-    start_worker(Slot),
+    start_worker(Client),
     dead.
 
 start(Kind, MaxPer) ->
@@ -417,23 +419,23 @@ start(Kind, MaxPer) ->
     end),
     case {Started, Kind} of
         {ok, keeping} ->
-            %% A manager that adopts a table first finishes a pass of the sweep. Here it sweeps completely, including
-            %% the keys of holders that have died while no manager ran.
+            %% The first pass of a manager that adopts a table does not count as a sweep. The test waits until the
+            %% permits of dead holders are released, then requests a full sweep, so that the model can predict the keys.
             test_await:value([], fun unreachable_holders/0),
             sweep();
         _ ->
             Started
     end.
 
-%% Holders on record that are dead or on a disconnected node.
+%% Holders in the records that are dead or on a disconnected node.
 unreachable_holders() ->
-    Seen = on(place(), fun() -> {[Pid || {Pid, _, _} <- test_setup:permits()], [node() | nodes()]} end),
+    Seen = on(table_node(), fun() -> {[Pid || {Pid, _, _} <- test_setup:permits()], [node() | nodes()]} end),
     {Pids, Reached} = Seen,
     [Pid || Pid <- lists:usort(Pids), not (lists:member(node(Pid), Reached) andalso lives(Pid))].
 
 lives(Pid) ->
-    Where = case node(Pid) =:= on(place(), fun() -> node() end) of
-        true -> place();
+    Where = case node(Pid) =:= on(table_node(), fun() -> node() end) of
+        true -> table_node();
         false -> far()
     end,
     on(Where, fun() -> is_process_alive(Pid) end).
@@ -458,12 +460,12 @@ end_manager(How) ->
         end
     end).
 
-%% The argument says which node disconnects.
-cut(near) -> test_nodes:cut(place(), far());
-cut(far) -> test_nodes:cut(far(), place()).
+%% The argument is the node that closes the connection.
+disconnect(near) -> test_nodes:cut(table_node(), far());
+disconnect(far) -> test_nodes:cut(far(), table_node()).
 
 connect() ->
-    test_nodes:connect(place(), far()).
+    test_nodes:connect(table_node(), far()).
 
 %% Names, nodes and workers.
 
@@ -477,8 +479,8 @@ named(Permits) ->
     lists:sort([{Name(Key), N} || {Key, N} <- Permits]).
 
 %% The node with the table.
-place() ->
-    ets:lookup_element(?MODULE, place, 2).
+table_node() ->
+    ets:lookup_element(?MODULE, table_node, 2).
 
 far() ->
     ets:lookup_element(?MODULE, far, 2).
@@ -486,30 +488,30 @@ far() ->
 on(here, Fun) -> Fun();
 on(Node, Fun) -> test_nodes:call(Node, Fun).
 
-worker(Slot) ->
-    ets:lookup_element(?MODULE, {worker, Slot}, 2).
+worker(Client) ->
+    ets:lookup_element(?MODULE, {worker, Client}, 2).
 
-%% The next process of a slot.
-start_worker(Slot) ->
+%% The next process of a client.
+start_worker(Client) ->
     Where =
-        case test_model:is_far(Slot) of
+        case test_model:is_far(Client) of
             true -> far();
-            false -> place()
+            false -> table_node()
         end,
     Pid =
         case Where of
             here -> test_worker:start();
             _ -> element(2, test_nodes:worker(Where))
         end,
-    Life = length(ets:match(?MODULE, {{who, '_'}, {Slot, '_'}})),
-    ets:insert(?MODULE, [{{worker, Slot}, {Where, Pid}}, {{who, Pid}, {Slot, Life}}]).
+    Life = length(ets:match(?MODULE, {{holder, '_'}, {Client, '_'}})),
+    ets:insert(?MODULE, [{{worker, Client}, {Where, Pid}}, {{holder, Pid}, {Client, Life}}]).
 
 kill({Where, Pid}) ->
     on(Where, fun() -> test_worker:kill(Pid) end).
 
-%% Runs a function in the process of a slot. Returns `dead' if the process dies.
-perform(Slot, Fun) ->
-    {Where, Pid} = worker(Slot),
+%% Runs a function in the process of a client. Returns `dead' if the process dies.
+perform(Client, Fun) ->
+    {Where, Pid} = worker(Client),
     on(Where, fun() ->
         try
             test_worker:order(Pid, fun() -> attempt(Fun) end)
@@ -525,7 +527,7 @@ attempt(Fun) ->
         Class:Reason -> {Class, cause(Reason)}
     end.
 
-%% The reason without the call that has failed.
+%% The reason without the failed call.
 cause({{nodedown, _}, {canal_lock, _, _}}) -> nodedown;
 cause({noproc, {_, _, _}}) -> noproc;
 cause(Reason) -> Reason.

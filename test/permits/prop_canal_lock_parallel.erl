@@ -17,7 +17,7 @@
 %% The commands.
 -export([acquire/4, release/2, count/1, die/1, sweep/0, restart/0]).
 
-%% PropEr takes long to generate a case, so each case runs 40 times. Each run takes another course.
+%% PropEr takes long to generate a case, so each case runs 40 times. The interleaving differs between runs.
 -define(CASES, 60).
 -define(ROUNDS, 40).
 -define(ROUNDS_WHILE_SHRINKING, 400).
@@ -25,7 +25,7 @@
 %% The size of the sequential prefix.
 -define(SIZE, 8).
 
--define(SLOTS, [near1, near2, near3]).
+-define(CLIENTS, [near1, near2, near3]).
 
 %% A holder with a call waits this many iterations (10 to 100 us) for another holder with a call. Then both make their
 %% calls within 100 ns. Without this wait, calls rarely overlap.
@@ -46,7 +46,7 @@ side_by_side() ->
     ?MODULE = ets:new(?MODULE, [named_table, public]),
     Meeting = atomics:new(2, []),
     ets:insert(?MODULE, [{test, self()}, {meeting, Meeting}, {rounds, ?ROUNDS}]),
-    ets:insert(?MODULE, [{Slot, start_slot(N)} || {N, Slot} <- lists:zip([1, 2, 3], ?SLOTS)]),
+    ets:insert(?MODULE, [{Client, start_client(N)} || {N, Client} <- lists:zip([1, 2, 3], ?CLIENTS)]),
     ets:insert(?MODULE, [{Helper, test_worker:start()} || Helper <- [parent, undertaker]]),
     ok = test_worker:order(the(parent), fun start_manager/0),
     try
@@ -59,7 +59,7 @@ side_by_side() ->
         true = atomics:get(Meeting, ?MET) > 0 orelse erlang:system_info(schedulers_online) =:= 1
     after
         test_manager_crash:forget(),
-        [test_worker:kill(the(Who)) || Who <- [parent, undertaker | ?SLOTS]],
+        [test_worker:kill(the(Who)) || Who <- [parent, undertaker | ?CLIENTS]],
         ets:delete(?MODULE)
     end.
 
@@ -78,14 +78,14 @@ prop_some_order() ->
     end).
 
 start(Keys) ->
-    {ok, Start} = test_model:step(start, [keeping, 1], test_model:new(Keys, ?SLOTS)),
+    {ok, Start} = test_model:step(start, [keeping, 1], test_model:new(Keys, ?CLIENTS)),
     Start.
 
 run(Case) ->
     %% Older versions of PropEr cannot report an exception.
     try
         {_, Answers, Outcome} = proper_statem:run_parallel_commands(?MODULE, Case),
-        lists:foreach(fun release_all/1, ?SLOTS),
+        lists:foreach(fun release_all/1, ?CLIENTS),
         case {Outcome, canal_lock:audit()} of
             {ok, []} ->
                 [tally(Name, Answer) || Side <- Answers, {{set, _, {call, _, Name, _}}, Answer} <- Side],
@@ -113,17 +113,17 @@ kind(Answer) -> Answer.
 %% The state machine. Its state is the model.
 
 command(Model) ->
-    Slot = oneof(?SLOTS),
+    Client = oneof(?CLIENTS),
     Keys = test_model:keys(Model),
     Key = oneof(Keys),
     weighted_union(
         [
-            {12, call(acquire, [Slot, Key, range(1, 3), 1])},
-            {8, call(release, [Slot, Key])},
+            {12, call(acquire, [Client, Key, range(1, 3), 1])},
+            {8, call(release, [Client, Key])},
             {3, call(count, [Key])},
             {1, call(sweep, [])},
             {1, call(restart, [])}
-        ] ++ [{3, call(die, [Slot])} || length(Keys) =:= 1]
+        ] ++ [{3, call(die, [Client])} || length(Keys) =:= 1]
     ).
 
 call(Function, Arguments) ->
@@ -141,24 +141,24 @@ postcondition(Model, {call, _, Function, Arguments}, Answer) ->
     Answer =:= Wanted.
 
 step(restart, [], Model) -> {ok, Model};
-step(die, [Slot], Model) -> test_model:step(die, [Slot, killed], Model);
+step(die, [Client], Model) -> test_model:step(die, [Client, killed], Model);
 step(Function, Arguments, Model) -> test_model:step(Function, Arguments, Model).
 
 %% The commands.
 
-acquire(Slot, Key, MaxPer, Buckets) ->
-    perform(Slot, fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end).
+acquire(Client, Key, MaxPer, Buckets) ->
+    perform(Client, fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end).
 
-release(Slot, Key) ->
-    perform(Slot, fun() -> canal_lock:release(Key) end).
+release(Client, Key) ->
+    perform(Client, fun() -> canal_lock:release(Key) end).
 
 count(Key) ->
     (meeting())(),
     canal_lock:count(Key).
 
-%% P4: answers once all permits are released. For this only one holder dies at a time.
-die(Slot) ->
-    test_worker:order(the(Slot), fun() ->
+%% P4: answers when all permits are released. Only one holder dies at a time, so that the total shows its permits.
+die(Client) ->
+    test_worker:order(the(Client), fun() ->
         Holder = get(holder),
         test_worker:order(the(undertaker), fun() ->
             ByDeath = test_setup:info(released_by_death) + lists:sum([N || {_, N} <- canal_lock:held(Holder)]),
@@ -193,30 +193,30 @@ start_manager() ->
 the(Item) ->
     ets:lookup_element(?MODULE, Item, 2).
 
-%% A slot is a process with one holder at a time. It sends the holder one order at a time.
-start_slot(N) ->
-    Slot = test_worker:start(),
-    test_worker:order(Slot, fun() ->
+%% A client is a process with one holder at a time. It sends the holder one order at a time.
+start_client(N) ->
+    Client = test_worker:start(),
+    test_worker:order(Client, fun() ->
         put(scheduler, 1 + N rem erlang:system_info(schedulers_online)),
         start_holder()
     end),
-    Slot.
+    Client.
 
 start_holder() ->
     put(holder, test_worker:start_on(get(scheduler))),
     ok.
 
-perform(Slot, Fun) ->
+perform(Client, Fun) ->
     Meet = meeting(),
-    test_worker:order(the(Slot), fun() ->
+    test_worker:order(the(Client), fun() ->
         test_worker:order(get(holder), fun() ->
             Meet(),
             Fun()
         end)
     end).
 
-release_all(Slot) ->
-    test_worker:order(the(Slot), fun() ->
+release_all(Client) ->
+    test_worker:order(the(Client), fun() ->
         test_worker:order(get(holder), fun() ->
             [ok = canal_lock:release(Key) || {Key, N} <- canal_lock:held(), _ <- lists:seq(1, N)]
         end)

@@ -1,15 +1,16 @@
-%% A variant of the native library that fails where a test orders it, and a VM that loads it.
+%% Builds a variant of the native library that injects failures, and loads it in a VM.
 %%
-%% It is the released library with one more feature (native/permit_table/src/inject.rs). So its stub module is the
-%% released one with one more function, and with the path of this library. It is compiled from the abstract code in the
-%% beam file, since the module itself must not change.
+%% The variant is the released library with one more feature (native/permit_table/src/inject.rs). Its stub module is
+%% compiled from the abstract code of the released one, with the function arm/2 and the path of the variant.
 -module(test_fault_injection).
 
 -export([build/0, in_a_vm/2, arm/2, disarm/0, natives/0]).
 
--type fault() :: panic | allocation | memory | barriers.
+%% An injected failure: the calling process panics, one allocation fails, all allocations fail from then on, or the
+%% system refuses all memory barriers from then on.
+-type failure() :: panic | one_allocation | all_allocations | barriers.
 
--export_type([fault/0]).
+-export_type([failure/0]).
 
 %% Builds the library with cargo, if it is not up to date.
 -spec build() -> file:filename().
@@ -30,7 +31,7 @@ await_exit(Port, Output) ->
         {Port, {exit_status, Status}} -> error({not_built, Status, iolist_to_binary(Output)})
     end.
 
-%% Calls the function in a new VM, so that only that VM ends if the library crashes it.
+%% Calls the function in a new VM, so that only that VM stops if the library crashes it.
 -spec in_a_vm(Library :: file:filename(), fun(() -> Answer)) -> Answer.
 in_a_vm(Library, Test) ->
     test_setup:in_a_vm(["+S", "2:2"], fun() ->
@@ -65,14 +66,17 @@ call(Line, Function, Arguments) ->
      || Argument <- Arguments
     ]}.
 
-%% After this number of places of this kind the calling process panics (panic), one allocation fails (allocation), all
-%% allocations fail from then on (memory), or the system refuses all memory barriers from then on (barriers).
--spec arm(fault(), non_neg_integer()) -> ok.
-arm(Fault, Grants) ->
-    _ = canal_lock_nif:arm(Fault, Grants),
+%% Injects the failure after this number of points where it can occur.
+-spec arm(failure(), non_neg_integer()) -> ok.
+arm(Failure, Points) ->
+    _ = canal_lock_nif:arm(native_name(Failure), Points),
     ok.
 
-%% Ends the failures. Returns whether there was one.
+native_name(one_allocation) -> allocation;
+native_name(all_allocations) -> memory;
+native_name(Failure) -> Failure.
+
+%% Stops the injection. Returns whether a failure occurred.
 -spec disarm() -> boolean().
 disarm() ->
     canal_lock_nif:arm(none, 0) > 0.

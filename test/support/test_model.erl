@@ -1,13 +1,13 @@
 %% A sequential model of `canal_lock' as a map, for properties: the answer of each call, and the state after it.
 %%
-%% A slot has one process at a time. When the process dies another one takes its slot. A holder is a slot with a number,
-%% so a process and its successor are different holders.
+%% A client is one process at a time. When the process dies, another one replaces it. A holder is a client with a
+%% number, so a process and its successor are different holders.
 -module(test_model).
 
--export([new/2, keys/1, slots/1, manager/1, is_open/1, is_connected/1, is_far/1, permits/1]).
--export([step/3, look/1, more/3, format/1]).
+-export([new/2, keys/1, clients/1, manager/1, is_open/1, is_connected/1, is_far/1, permits/1]).
+-export([step/3, snapshot/1, more/3, format/1]).
 
--export_type([model/0, slot/0, holder/0, ending/0, death/0, look/0]).
+-export_type([model/0, client/0, holder/0, ending/0, death/0, snapshot/0]).
 
 -type model() :: #{
     %% All keys of the test case, held or not.
@@ -18,7 +18,7 @@
     table := closed | table(),
     %% Whether the nodes of the near and the far processes are connected.
     connected := boolean(),
-    lives := #{slot() => non_neg_integer()}
+    lives := #{client() => non_neg_integer()}
 }.
 
 -type table() :: #{
@@ -30,8 +30,8 @@
 }.
 
 -type key() :: term().
--type slot() :: near1 | near2 | near3 | far1 | far2.
--type holder() :: {slot(), non_neg_integer()}.
+-type client() :: near1 | near2 | near3 | far1 | far2.
+-type holder() :: {client(), non_neg_integer()}.
 
 %% How a function of `with_permit' ends.
 -type ending() :: returns | nested | throws | raises | exits | dies | stops.
@@ -41,8 +41,8 @@
     returns | shuts_down | raises | throws | kills_itself | killed | signalled | linked
     | {acquires, key(), non_neg_integer(), non_neg_integer()}.
 
-%% The inspection of a table.
--type look() ::
+%% The visible state of a table.
+-type snapshot() ::
     closed
     | #{
         info := #{atom() => non_neg_integer()},
@@ -56,19 +56,19 @@
 
 -define(TOTALS, [granted, refused, released, released_by_death, not_held, reclaimed]).
 
--spec new([key()], [slot()]) -> model().
-new(Keys, Slots) ->
+-spec new([key()], [client()]) -> model().
+new(Keys, Clients) ->
     #{
         keys => Keys,
         manager => none,
         table => closed,
         connected => true,
-        lives => maps:from_list([{Slot, 0} || Slot <- Slots])
+        lives => maps:from_list([{Client, 0} || Client <- Clients])
     }.
 
 keys(#{keys := Keys}) -> Keys.
 
-slots(#{lives := Lives}) -> maps:keys(Lives).
+clients(#{lives := Lives}) -> maps:keys(Lives).
 
 manager(#{manager := Manager}) -> Manager.
 
@@ -77,23 +77,23 @@ is_open(#{table := Table}) -> Table =/= closed.
 is_connected(#{connected := Connected}) -> Connected.
 
 %% The permits of processes that are alive.
--spec permits(model()) -> [{slot(), key()}].
+-spec permits(model()) -> [{client(), key()}].
 permits(#{table := closed}) ->
     [];
 permits(Model = #{table := #{held := Held}}) ->
-    [{Slot, Key} || {{Slot, _} = Holder, Key} <- maps:keys(Held), Holder =:= holder(Slot, Model)].
+    [{Client, Key} || {{Client, _} = Holder, Key} <- maps:keys(Held), Holder =:= holder(Client, Model)].
 
-%% The holder that is in a slot.
--spec holder(slot(), model()) -> holder().
-holder(Slot, #{lives := Lives}) ->
-    {Slot, maps:get(Slot, Lives)}.
+%% The present process of a client.
+-spec holder(client(), model()) -> holder().
+holder(Client, #{lives := Lives}) ->
+    {Client, maps:get(Client, Lives)}.
 
-%% Whether the processes of a slot are on another node than the table.
--spec is_far(slot()) -> boolean().
-is_far(Slot) ->
-    lists:member(Slot, [far1, far2]).
+%% Whether the processes of a client are on another node than the table.
+-spec is_far(client()) -> boolean().
+is_far(Client) ->
+    lists:member(Client, [far1, far2]).
 
-%% By how much a total has grown between two states.
+%% The growth of a total between two states.
 -spec more(Total :: atom(), model(), model()) -> integer().
 more(Total, #{table := Before}, #{table := After}) when Before =/= closed, After =/= closed ->
     total(Total, After) - total(Total, Before);
@@ -102,38 +102,38 @@ more(_, _, _) ->
 
 %% The answer of a call, and the state after it.
 -spec step(Call :: atom(), Arguments :: [term()], model()) -> {Answer :: term(), model()}.
-step(acquire, [Slot, Key, MaxPer, Buckets], Model) ->
-    reach(Slot, Model, fun() -> acquire(holder(Slot, Model), Key, MaxPer * Buckets, Model) end);
-step(release, [Slot, Key], Model) ->
-    reach(Slot, Model, fun() -> release(holder(Slot, Model), Key, Model) end);
-step(release, [Slot, Key, _MaxPer, _Buckets], Model) ->
-    reach(Slot, Model, fun() ->
-        {_, After} = release(holder(Slot, Model), Key, Model),
+step(acquire, [Client, Key, MaxPer, Buckets], Model) ->
+    reach(Client, Model, fun() -> acquire(holder(Client, Model), Key, MaxPer * Buckets, Model) end);
+step(release, [Client, Key], Model) ->
+    reach(Client, Model, fun() -> release(holder(Client, Model), Key, Model) end);
+step(release, [Client, Key, _MaxPer, _Buckets], Model) ->
+    reach(Client, Model, fun() ->
+        {_, After} = release(holder(Client, Model), Key, Model),
         {ok, After}
     end);
-step(with_permit, [Slot, Key, MaxPer, Buckets, Ending], Model) ->
-    reach(Slot, Model, fun() ->
-        case acquire(holder(Slot, Model), Key, MaxPer * Buckets, Model) of
+step(with_permit, [Client, Key, MaxPer, Buckets, Ending], Model) ->
+    reach(Client, Model, fun() ->
+        case acquire(holder(Client, Model), Key, MaxPer * Buckets, Model) of
             {full, After} -> {full, After};
-            {{acquired, N}, Within} -> ending(Ending, {Slot, Key, MaxPer * Buckets, N}, Within)
+            {{acquired, N}, Within} -> ending(Ending, {Client, Key, MaxPer * Buckets, N}, Within)
         end
     end);
 step(count, [Key], Model) ->
     reach(near1, Model, fun() -> {out(Key, Model), Model} end);
-step(held, [Slot], Model) ->
-    reach(Slot, Model, fun() -> {held(holder(Slot, Model), Model), Model} end);
-step(die, [Slot, {acquires, Key, MaxPer, Buckets}], Model) ->
-    {_, Before} = step(acquire, [Slot, Key, MaxPer, Buckets], Model),
-    {dead, die(Slot, Before)};
-step(die, [Slot, _How], Model) ->
-    {dead, die(Slot, Model)};
+step(held, [Client], Model) ->
+    reach(Client, Model, fun() -> {held(holder(Client, Model), Model), Model} end);
+step(die, [Client, {acquires, Key, MaxPer, Buckets}], Model) ->
+    {_, Before} = step(acquire, [Client, Key, MaxPer, Buckets], Model),
+    {dead, die(Client, Before)};
+step(die, [Client, _How], Model) ->
+    {dead, die(Client, Model)};
 step(start, [Kind, MaxPer], Model = #{manager := none}) ->
     %% A manager that adopts a table sweeps it.
     {ok, swept(start(Kind, MaxPer, Model))};
 step(start, _, Model) ->
     {already_started, Model};
-step(cut, [_From], Model = #{lives := Lives}) ->
-    Far = [{Slot, Life} || {Slot, Last} <- maps:to_list(Lives), is_far(Slot), Life <- lists:seq(0, Last)],
+step(disconnect, [_From], Model = #{lives := Lives}) ->
+    Far = [{Client, Life} || {Client, Last} <- maps:to_list(Lives), is_far(Client), Life <- lists:seq(0, Last)],
     {ok, release_all(Far, Model#{connected := false})};
 step(connect, [], Model) ->
     {ok, Model#{connected := true}};
@@ -156,8 +156,8 @@ swept(Model = #{table := Table}) ->
     Model#{table := add(reclaimed, Reclaimed, Table#{present := Present})}.
 
 %% The answer of a table, if there is one and the caller can reach it.
-reach(Slot, Model, Call) ->
-    case {is_far(Slot), Model} of
+reach(Client, Model, Call) ->
+    case {is_far(Client), Model} of
         {true, #{connected := false}} -> {{exit, nodedown}, Model};
         {true, #{manager := none}} -> {{exit, noproc}, Model};
         {false, #{table := closed}} -> {{error, badarg}, Model};
@@ -184,21 +184,21 @@ release(Holder, Key, Model = #{table := Table = #{held := Held}}) ->
     end.
 
 %% The answer of `with_permit', and what happens to the permit. `N' permits are held.
-ending(stops, {Slot, Key, _, _}, Model = #{manager := none}) ->
-    {{exit, noproc}, returned(holder(Slot, Model), Key, Model)};
+ending(stops, {Client, Key, _, _}, Model = #{manager := none}) ->
+    {{exit, noproc}, returned(holder(Client, Model), Key, Model)};
 ending(stops, _, Model) ->
     {{ok, ok}, close(Model)};
-ending(dies, {Slot, _, _, _}, Model) ->
-    {dead, die(Slot, Model)};
-ending(nested, {Slot, Key, Capacity, _}, Model) ->
-    Holder = holder(Slot, Model),
+ending(dies, {Client, _, _, _}, Model) ->
+    {dead, die(Client, Model)};
+ending(nested, {Client, Key, Capacity, _}, Model) ->
+    Holder = holder(Client, Model),
     case acquire(Holder, Key, Capacity, Model) of
         {full, After} ->
             {{ok, full}, returned(Holder, Key, After)};
         {{acquired, N}, After} ->
             {{ok, {ok, N}}, returned(Holder, Key, returned(Holder, Key, After))}
     end;
-ending(Ending, {Slot, Key, _, N}, Model) ->
+ending(Ending, {Client, Key, _, N}, Model) ->
     Answer =
         case Ending of
             returns -> {ok, N};
@@ -206,15 +206,15 @@ ending(Ending, {Slot, Key, _, N}, Model) ->
             raises -> {error, meant};
             exits -> {exit, meant}
         end,
-    {Answer, returned(holder(Slot, Model), Key, Model)}.
+    {Answer, returned(holder(Client, Model), Key, Model)}.
 
 returned(Holder, Key, Model) ->
     {ok, After} = release(Holder, Key, Model),
     After.
 
 %% P4.
-die(Slot, Model = #{lives := Lives}) ->
-    release_all([holder(Slot, Model)], Model#{lives := Lives#{Slot := maps:get(Slot, Lives) + 1}}).
+die(Client, Model = #{lives := Lives}) ->
+    release_all([holder(Client, Model)], Model#{lives := Lives#{Client := maps:get(Client, Lives) + 1}}).
 
 %% Releases the permits of holders that died or lost the connection.
 release_all(_, Model = #{table := closed}) ->
@@ -235,10 +235,10 @@ start(Kind, MaxPer, Model) ->
 close(Model) ->
     Model#{manager := none, table := closed}.
 
--spec look(model()) -> look().
-look(#{table := closed}) ->
+-spec snapshot(model()) -> snapshot().
+snapshot(#{table := closed}) ->
     closed;
-look(Model = #{keys := Keys, table := Table = #{held := Held}}) ->
+snapshot(Model = #{keys := Keys, table := Table = #{held := Held}}) ->
     Counts = [{Key, out(Key, Model)} || Key <- Keys],
     Holders = lists:usort([Holder || {Holder, _} <- maps:keys(Held)]),
     #{
