@@ -34,7 +34,7 @@ from_another_node([Remote, Local]) ->
         ?assertNotEqual(nomatch, string:find(Title, "canal_lock on " ++ atom_to_list(Node) ++ ",")),
         test_terminal:go(Screen),
         ?assertMatch("\e[H" ++ _, test_terminal:raw(Screen)),
-        test_terminal:quits(Screen)
+        test_terminal:quit(Screen)
     end),
     test_nodes:call(Remote, fun() -> test_await:value(0, Callers) end),
     Worker = test_nodes:worker(Local),

@@ -73,7 +73,7 @@ figures() ->
     {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
     ?assertEqual([["5", "\"other\""], ["4", "db"], ["2", "{app,1}"]], Keys),
     ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], without_purpose(Holders)),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %% With two keys that are `==' but not `=:='.
 ties() ->
@@ -90,12 +90,12 @@ ties() ->
     end,
     ?assertEqual(Expected, Shown(test_terminal:picture(Screen))),
     ?assertEqual(Expected, Shown(test_terminal:next(Screen))),
-    test_terminal:quits(Screen),
+    test_terminal:quit(Screen),
     take(#{1.0 => 2}),
     Both = top(?SLOW#{rows => 7}, ?TERMINAL),
     {_, WithBoth, _} = sections(test_terminal:picture(Both)),
     ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(lists:sublist(WithBoth, 2))),
-    test_terminal:quits(Both).
+    test_terminal:quit(Both).
 
 %% More keys than one piece has, with more and fewer rows than keys. The expected rows come from keys/0 and all permits.
 rows() ->
@@ -114,7 +114,7 @@ rows() ->
             {_, ShownKeys, Holders} = sections(test_terminal:picture(Screen)),
             ?assertEqual({Rows, lists:sublist(AllKeys, Rows)}, {Rows, ShownKeys}),
             ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)}),
-            test_terminal:quits(Screen)
+            test_terminal:quit(Screen)
         end
      || Rows <- [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]
     ].
@@ -125,7 +125,7 @@ one_row() ->
     Screen = top(?SLOW, ?TERMINAL),
     {_, _, Holders} = sections(test_terminal:picture(Screen)),
     ?assertEqual([["5000", "5000", pid_to_list(Many)], ["2", "1", pid_to_list(One)]], without_purpose(Holders)),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 ten_rows() ->
     [holder(#{{key, N} => N}) || N <- lists:seq(1, 12)],
@@ -133,7 +133,7 @@ ten_rows() ->
     {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
     ?assertEqual([[integer_to_list(N), format({key, N})] || N <- lists:seq(12, 3, -1)], Keys),
     ?assertEqual(10, length(Holders)),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 head() ->
     holder(#{db => 2, {app, 1} => 1}),
@@ -146,7 +146,7 @@ head() ->
     ?assertEqual(["keys", "permits", "holders", "memory"], string:lexemes(Names, " ")),
     ["2", "4", "2", Memory, "kB"] = string:lexemes(Numbers, " "),
     ?assert(abs(Bytes / 1000 - list_to_float(Memory)) < 0.1),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %% The time between two snapshots is at least what the test does in between, and at most the time until the second
 %% picture.
@@ -176,7 +176,7 @@ rates() ->
     ],
     test_terminal:go(Screen),
     ?assertEqual(["0"], lists:usort(maps:values(rates(Screen)))),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %% At a rate of a few per second a decimal is shown.
 slow_rates() ->
@@ -190,14 +190,14 @@ slow_rates() ->
     ?assert(now_us() - Begin >= 1000 * Interval_ms),
     ?assert(list_to_float(Rate) =< 2 * 1000 / Interval_ms + 0.1),
     ?assert(list_to_float(Rate) > 0.0),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %% Adds keys until a snapshot takes more than 10 ms, because its time is measured in whole milliseconds.
 pauses() ->
     Screen = top(?QUICK, ?TERMINAL),
     _ = test_terminal:picture(Screen),
     pauses(1, Screen),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 pauses(Thousands, Screen) ->
     take(maps:from_list([{{key, Thousands, N}, 1} || N <- lists:seq(1, 1000 * Thousands)])),
@@ -239,13 +239,13 @@ not_held() ->
     ?assert(list_to_integer(Rate) > 0),
     test_terminal:go(Screen),
     ?assertMatch(#{"not held/s" := "0"}, rates(Screen)),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 purposes() ->
     Held = fun(Pid) ->
         Screen = top(?SLOW, ?TERMINAL),
         {_, _, Holders} = sections(test_terminal:picture(Screen)),
-        test_terminal:quits(Screen),
+        test_terminal:quit(Screen),
         [Words] = [Words || [_, _, Shown | Words] <- Holders, Shown =:= pid_to_list(Pid)],
         lists:flatten(lists:join(" ", Words))
     end,
@@ -287,7 +287,7 @@ other_node() ->
     Screen = top(?SLOW, ?TERMINAL),
     {_, _, Holders} = sections(test_terminal:picture(Screen)),
     ?assertEqual([["3", "2", pid_to_list(Remote), "on", atom_to_list(node(Remote))]], Holders),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %%% Tables that come and go
 
@@ -311,7 +311,7 @@ closed_and_opened() ->
     Picture = test_terminal:next(Screen),
     ?assertMatch({_, [["2", "new"]], [_]}, sections(Picture)),
     ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %% In each case one counter is less in the new table.
 replaced() ->
@@ -338,7 +338,7 @@ replaced() ->
             end}
         ]
     ],
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 kept() ->
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
@@ -356,13 +356,13 @@ kept() ->
     {ok, _} = canal_lock:start_link(3, #{keep_on_crash => true}),
     [TitleWith | _] = test_terminal:next(Screen),
     ?assertEqual(nomatch, string:find(TitleWith, "no manager")),
-    test_terminal:quits(Screen),
+    test_terminal:quit(Screen),
     %% The manager is linked to this process, and would exit with it during another test.
     ok = canal_lock:stop().
 
 not_started() ->
     Screen = test_terminal:start(fun() -> {'EXIT', _} = (catch canal_lock:top()) end, ?TERMINAL),
-    {'EXIT', {badarg, [{canal_lock, top, [], Info} | _]}} = test_terminal:ended(Screen),
+    {'EXIT', {badarg, [{canal_lock, top, [], Info} | _]}} = test_terminal:await_result(Screen),
     ?assertMatch({error_info, #{cause := not_started}}, lists:keyfind(error_info, 1, Info)).
 
 %% The pieces of the first table are dropped.
@@ -408,7 +408,7 @@ hostile() ->
             ?assertEqual("\e[J", lists:last(Lines)),
             ?assert(length(Lines) > 300),
             ?assertEqual([], [Line || Line <- lists:droplast(Lines), not is_plain(Line, Columns, Encoding)]),
-            test_terminal:quits(Screen)
+            test_terminal:quit(Screen)
         end
      || {Columns, Encoding} <- [{1000, unicode}, {80, unicode}, {80, latin1}]
     ].
@@ -445,14 +445,14 @@ screens() ->
     test_terminal:resize(Screen, #{columns => none, rows => none}),
     Lines = test_terminal:next(Screen),
     ?assertEqual({24, 79}, {length(Lines), lists:max([length(Line) || Line <- Lines])}),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 halves() ->
     [holder(maps:from_list([{{H, N}, 1} || N <- lists:seq(1, 3)])) || H <- lists:seq(1, 10)],
     Shown = fun(Rows) ->
         Screen = top(?SLOW#{rows => 100}, ?TERMINAL#{rows => Rows}),
         {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
-        test_terminal:quits(Screen),
+        test_terminal:quit(Screen),
         {length(Keys), length(Holders)}
     end,
     %% Ten rows are used: a title, four rows of numbers, two before each list, and a free one at the bottom.
@@ -477,7 +477,7 @@ shown_by_the_caller() ->
         [string:trim(string:slice(Line, 13)) || Line <- lists:sublist(lists:nthtail(7, Picture), 5)]
     ),
     ?assertNotEqual(nomatch, string:find(lists:last(lists:droplast(Picture)), "<" ++ pid_to_list(self()) ++ ">")),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 over_the_last() ->
     take(#{db => 1}),
@@ -489,7 +489,7 @@ over_the_last() ->
         ?assertMatch({match, _}, re:run(Picture, "^\\e\\[H([^\\e\\n]*\\e\\[K\\n){11}\\e\\[J$"))
      || Picture <- [First, Second]
     ],
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %%% Ends
 
@@ -500,7 +500,7 @@ any_line() ->
             _ = test_terminal:picture(Screen),
             test_terminal:go(Screen),
             test_terminal:input(Screen, Line),
-            ?assertEqual(ok, test_terminal:ended(Screen))
+            ?assertEqual(ok, test_terminal:await_result(Screen))
         end
      || Line <- ["\n", <<"\n">>, "", "canal_lock:stop().\n", <<"q">>]
     ].
@@ -514,7 +514,7 @@ no_more_input() ->
             test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
             test_terminal:input(Screen, NoLine),
             test_terminal:go(Screen),
-            ?assertEqual(ok, test_terminal:ended(Screen))
+            ?assertEqual(ok, test_terminal:await_result(Screen))
         end
      || NoLine <- [eof, {error, interrupted}, {error, terminated}]
     ],
@@ -523,7 +523,7 @@ no_more_input() ->
     test_terminal:go(Screen),
     test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
     exit(Leader, kill),
-    ?assertEqual(ok, test_terminal:ended(Screen)).
+    ?assertEqual(ok, test_terminal:await_result(Screen)).
 
 no_input() ->
     [
@@ -532,7 +532,7 @@ no_input() ->
             First = test_terminal:picture(Screen),
             Last = lists:foldl(fun(_, _) -> test_terminal:next(Screen) end, First, lists:seq(2, Count)),
             test_terminal:go(Screen),
-            ?assertEqual(ok, test_terminal:ended(Screen)),
+            ?assertEqual(ok, test_terminal:await_result(Screen)),
             ?assertEqual(["0"], lists:usort(maps:values(rates_of(Last))))
         end
      || {Settings, Count} <- [{#{}, 1}, {?TERMINAL, 2}], Answer <- [eof, {error, enotsup}]
@@ -551,7 +551,7 @@ no_terminal() ->
             ?assertEqual(nomatch, string:find(hd(Picture), "Enter")),
             test_terminal:go(Screen),
             ?assertEqual(nomatch, string:find(test_terminal:raw(Screen), "\e")),
-            test_terminal:quits(Screen)
+            test_terminal:quit(Screen)
         end
      || {Settings, Width} <- [{#{}, 79}, {#{columns => 100}, 99}, {#{rows => 20}, 79}]
     ],
@@ -563,7 +563,7 @@ dumb() ->
     Raw = test_terminal:raw(Screen),
     os:putenv("TERM", "xterm"),
     ?assertEqual(nomatch, string:find(Raw, "\e")),
-    test_terminal:quits(Screen).
+    test_terminal:quit(Screen).
 
 %%% Helpers
 

@@ -1,6 +1,6 @@
-%% Asynchronous unlocks under failures: the cases of ADR 15 of AtlasDB, section TimeLock Failures, and that no token is
-%% left behind. canal_lock_quorum_unlock_tests lists the parts of the ADR. Two cases are not in the ADR: a bound of the
-%% pending unlocks, and the death of the process that sends.
+%% Tests asynchronous unlocks under failures by the cases of architecture decision record (ADR) 15 of AtlasDB, section
+%% TimeLock Failures. canal_lock_quorum_unlock_tests has the link and lists the parts of the ADR. Two groups are not in
+%% the ADR: the bound of the pending unlocks, and the death of the agent.
 -module(canal_lock_quorum_unlock_failures_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -10,7 +10,7 @@
 -import(test_quorum_unlock, [names/1, lock_each/1, lock_one/1, unlock_each/1, await_pending/1]).
 -import(test_quorum_unlock, [suspend_voters/1, resume_voters/1, await_forgotten/2]).
 
-%% A member is suspended for this time, which is longer than all leases. An unlock may take this time.
+%% A member is suspended for SUSPENDED_MS, which is longer than all leases. An unlock may take up to UNLOCK_MS.
 -define(SUSPENDED_MS, test_setup:in_soak(30_000, 14_000)).
 -define(UNLOCK_MS, 2000).
 
@@ -20,7 +20,7 @@
 %% The rule pending_unlocks in the tests of the bound.
 -define(BOUND, 20).
 
-%% On other nodes a member is suspended while the other tests run.
+%% A member of a separate cluster is suspended while the other tests run.
 all_test_() ->
     {setup, fun suspend/0, fun stop/1, fun(Suspended) ->
         [
@@ -36,23 +36,23 @@ all_test_() ->
 
 failures() ->
     test_quorum_cluster:tests(3, [
-        {"a voter that was stopped learns of unlocks when it is back", fun voter_down/1},
-        {"a voter that was suspended learns of unlocks, and keeps no vote", fun voter_suspended/1},
-        {"a voter whose process was killed learns of unlocks", fun voter_killed/1},
-        {"a voter that was disconnected learns of unlocks", fun voter_cut_off/1},
+        {"a voter that was stopped receives the unlocks after its restart", fun voter_down/1},
+        {"a voter that was suspended receives the unlocks, and keeps no vote", fun voter_suspended/1},
+        {"a voter that was killed with unread messages receives the unlocks", fun voter_killed/1},
+        {"a voter that was disconnected receives the unlocks", fun voter_cut_off/1},
         {"silent members are logged, with the number of pending unlocks", fun logged/1},
-        {"silent members raise nothing in try_unlock, with_lock and unlock", fun not_raised/1},
-        {"a holder that unlocked gets no message that the lock is lost", fun not_told/1},
-        {"malformed frames of a member stop no unlock", fun nonsense/1},
+        {"unlock_async, with_lock and unlock do not raise while members are silent", fun not_raised/1},
+        {"a holder that unlocked gets no message that the lock is lost", fun no_lost_message/1},
+        {"malformed frames of a member stop no unlock", fun malformed_frames/1},
         {"locks become free when their agent is killed before it reads their unlocks", fun agent_killed/1},
-        {"an unlock is refused after the agent has died", fun agent_has_died/1},
+        {"an unlock is refused while no agent runs", fun agent_has_died/1},
         {"unlocks while agents die repeatedly are accepted or refused", fun agents_die/1}
     ]).
 
 deaths() ->
     test_quorum_restarts:tests(3, [
-        {"a node that was down learns of unlocks when it is back", fun node_down/1},
-        {"a voter that was suspended forgets the unlocked votes of a node that is dead", fun no_agent_to_tell/1}
+        {"a node that was down receives the unlocks after its restart", fun node_down/1},
+        {"a voter that was suspended forgets the unlocked votes of a node that is dead", fun agent_node_dead/1}
     ]).
 
 bound() ->
@@ -65,15 +65,15 @@ bound() ->
         quarantine_ms => 5000
     },
     test_quorum_unlock:tests(Leases#{pending_unlocks => ?BOUND}, [
-        {"past the bound a caller waits until a quorum answers", fun bound_waits/1},
-        {"past the bound each caller has at most one pending unlock", fun bound_keeps/1},
-        {"callers that are killed during unlocks leave nothing behind", fun killed_during_unlock/1},
+        {"above the bound a caller waits until a quorum answers", fun bound_waits/1},
+        {"above the bound each caller has at most one pending unlock", fun bound_keeps/1},
+        {"callers that are killed during unlocks leave no locks, waiters or votes", fun killed_during_unlock/1},
         {"a caller that waits at the bound continues when the agent dies", fun agent_dies_when_full/1}
     ]).
 
 %%% A long suspension
 
-%% With the default rules, and a member that neither reads nor answers.
+%% Starts three nodes with the default rules and suspends one voter, which then neither reads nor answers.
 suspend() ->
     Nodes = [A | _] = [test_nodes:start() || _ <- [1, 2, 3]],
     [test_nodes:connect(One, Other) || One <- Nodes, Other <- Nodes, One < Other],
@@ -89,17 +89,17 @@ suspend() ->
 stop({Nodes, _}) ->
     [test_nodes:stop(Node) || Node <- Nodes].
 
-%% How long each unlock takes, until the test asks for the times.
-measure_unlocks(Turn, Times_us) ->
-    Lock = lock_one({Turn, suspended}),
-    {Time_us, ok} = timer:tc(canal_lock_quorum, try_unlock, [Lock]),
+%% Measures each unlock until the test requests the times.
+measure_unlocks(Round, Times_us) ->
+    Lock = lock_one({Round, suspended}),
+    {Time_us, ok} = timer:tc(canal_lock_quorum, unlock_async, [Lock]),
     receive
         {times, From, Ref} -> From ! {Ref, [Time_us | Times_us]}
-    after 20 -> measure_unlocks(Turn + 1, [Time_us | Times_us])
+    after 20 -> measure_unlocks(Round + 1, [Time_us | Times_us])
     end.
 
 long_suspension({[A, _, C] = Nodes, Since_ms}) ->
-    %% The length of the suspension is what is tested.
+    %% The test needs the full length of the suspension.
     timer:sleep(max(0, Since_ms + ?SUSPENDED_MS - erlang:monotonic_time(millisecond))),
     Suspended = test_nodes:name(C),
     Times_us = call(A, fun() ->
@@ -116,9 +116,9 @@ long_suspension({[A, _, C] = Nodes, Since_ms}) ->
     test_quorum_cluster:await_voting(Nodes),
     test_quorum_cluster:await_empty(Nodes).
 
-%%% Every voter learns of every unlock
+%%% Every voter receives every unlock
 
-%% The lock `stays' keeps the lease of its node, so no voter forgets the other locks because the lease expires.
+%% The lock `stays' renews the lease of its node, so no voter forgets the other locks because the lease expires.
 unlocked_during([A | _] = Nodes, Begin, End) ->
     Holder = worker(A),
     order(Holder, fun() ->
@@ -143,7 +143,7 @@ voter_down([_, _, C] = Nodes) ->
         fun() -> test_quorum_cluster:start(C, Options) end
     ).
 
-%% Until the batches to it have timed out.
+%% The voter is suspended until the batches to it have timed out.
 voter_suspended([A, B, C] = Nodes) ->
     unlocked_during(
         Nodes,
@@ -155,7 +155,7 @@ voter_suspended([A, B, C] = Nodes) ->
         end
     ).
 
-%% With messages that it has not read.
+%% The suspended voter has unread messages when it is killed.
 voter_killed([_, _, C] = Nodes) ->
     unlocked_during(
         Nodes,
@@ -185,7 +185,7 @@ node_down(Cluster) ->
     ?assert(held(Holder, stays)).
 
 %% The second node needs the vote of the third one for a quorum.
-no_agent_to_tell(Cluster) ->
+agent_node_dead(Cluster) ->
     Holder = test_quorum_restarts:worker(Cluster, 1),
     order(Holder, fun() -> put(locks, lock_each(names(20))) end),
     test_faulty_cluster:suspend(Cluster, 3),
@@ -203,7 +203,7 @@ logged([A, B, C]) ->
         Lock = lock_one(x),
         test_log_listener:start(notice),
         ok = suspend_voters(Names),
-        ok = canal_lock_quorum:try_unlock(Lock),
+        ok = canal_lock_quorum:unlock_async(Lock),
         await_answers([]),
         ok = resume_voters(Names),
         await_answers(Names),
@@ -218,7 +218,8 @@ logged([A, B, C]) ->
     ?assertEqual(Names, lists:sort([Node || {notice, #{what := answers, node := Node}} <- Reports])),
     ?assertEqual([], [Report || {error, Report} <- Reports]).
 
-%% Until exactly these other members answer. The deadline is shorter than that of the order, so the error names them.
+%% Waits until exactly these other members answer. The deadline is shorter than that of the order, so the error names
+%% them.
 await_answers(Names) ->
     Answer = fun() ->
         #{members := Members} = canal_lock_quorum_agent:status(),
@@ -233,12 +234,12 @@ not_raised([A, B, C]) ->
         put({lock, z}, Third),
         Suspend = fun(_) -> ok = suspend_voters(Names) end,
         ?assertEqual({ok, ok}, canal_lock_quorum:with_lock(w, ?LONG_MS, Suspend)),
-        ?assertEqual(ok, canal_lock_quorum:try_unlock(One)),
+        ?assertEqual(ok, canal_lock_quorum:unlock_async(One)),
         ?assertEqual({error, timeout}, canal_lock_quorum:unlock(Other)),
         ok = resume_voters(Names)
     end).
 
-not_told([A, B, C]) ->
+no_lost_message([A, B, C]) ->
     Names = members([B, C]),
     Worker = worker(A),
     [{ok, _} = lock(Worker, Name, ?LONG_MS) || Name <- [unlocked, kept]],
@@ -250,8 +251,8 @@ not_told([A, B, C]) ->
     end),
     ?assertEqual([{at_risk, kept}, {lost, kept}], test_quorum_cluster:messages(Worker)).
 
-%% Another process sends them in the name of the member.
-nonsense([A, B, _]) ->
+%% The test sends the frames in the name of the member.
+malformed_frames([A, B, _]) ->
     Name = test_nodes:name(B),
     order(worker(A), fun() ->
         {_, _, Fingerprint, _} = a_message(),
@@ -296,26 +297,26 @@ agent_has_died([A | _]) ->
         [One, Other] = Locks = lock_each([x, y]),
         ok = sys:suspend(canal_lock_quorum),
         ok = test_worker:kill(whereis(canal_lock_quorum_agent)),
-        ?assertEqual({error, not_held}, canal_lock_quorum:try_unlock(One)),
+        ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(One)),
         ?assertNot(canal_lock_quorum:held(One)),
         ok = sys:resume(canal_lock_quorum),
         test_await:value(true, fun() -> is_pid(whereis(canal_lock_quorum_agent)) end),
-        ?assertEqual({error, not_held}, canal_lock_quorum:try_unlock(Other)),
+        ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Other)),
         ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
         unlock_each(lock_each([x, y]))
     end).
 
-%% Five times: the supervisor gives up after ten restarts in ten seconds.
+%% Five times, because the supervisor stops after ten restarts in ten seconds.
 agents_die([A | _]) ->
     order(worker(A), fun() ->
         [
             begin
                 Agent = whereis(canal_lock_quorum_agent),
-                %% New names in each turn: those of the last turn are free only after a lease.
-                Locks = lock_each([{Turn, Name} || Name <- names(50)]),
+                %% New names in each round: those of the last round are free only after a lease.
+                Locks = lock_each([{Round, Name} || Name <- names(50)]),
                 Gate = counters:new(1, []),
                 Unlocking = [
-                    spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:try_unlock(Lock)) end)
+                    spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:unlock_async(Lock)) end)
                  || Lock <- Locks
                 ],
                 counters:add(Gate, 1, 1),
@@ -325,7 +326,7 @@ agents_die([A | _]) ->
                 ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
                 await_another_agent(Agent)
             end
-         || Turn <- lists:seq(1, 5)
+         || Round <- lists:seq(1, 5)
         ]
     end).
 
@@ -340,7 +341,7 @@ bound_waits([A, B, C]) ->
         unlock_each(Some),
         Waiting = [spawn_monitor(fun() -> unlock_each([Lock]) end) || Lock <- Others],
         await_pending(?BOUND + 2),
-        %% They wait, although their locks have ended like the others.
+        %% The callers wait, but their locks have ended.
         ?assertEqual([true, true], [is_process_alive(Pid) || {Pid, _} <- Waiting]),
         ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
         ok = resume_voters(Names),
@@ -374,18 +375,18 @@ bound_keeps([A, B, C]) ->
         await_pending(0)
     end).
 
-%% At any moment: before the call, during it, while it waits at the bound, after it, and while it waits for another
-%% lock. In every second turn a quorum is suspended.
+%% Callers are killed before the call, during it, while it waits at the bound, after it, and while they wait for another
+%% lock. In every second round a quorum is suspended.
 killed_during_unlock([A, B, C] = Nodes) ->
     Names = members([B, C]),
-    Turns = test_setup:times(20),
+    Rounds = test_setup:times(20),
     order(worker(A), fun() ->
-        [killed_in_a_turn(Turn, Names) || Turn <- lists:seq(1, Turns)],
+        [killed_in_a_round(Round, Names) || Round <- lists:seq(1, Rounds)],
         await_pending(0)
     end),
     await_forgotten(Nodes, names(60)).
 
-killed_in_a_turn(Turn, Names) ->
+killed_in_a_round(Round, Names) ->
     Test = self(),
     Killed = [
         spawn_monitor(fun() ->
@@ -394,7 +395,7 @@ killed_in_a_turn(Turn, Names) ->
             receive
                 go -> unlock_each(Locks)
             end,
-            %% All processes want this name, so some are always waiting.
+            %% All processes lock this name, so at least one always waits.
             unlock_each([lock_one({token, 0})]),
             unlock_each([lock_one({token, 0})])
         end)
@@ -406,10 +407,10 @@ killed_in_a_turn(Turn, Names) ->
         end
      || {Pid, _} <- Killed
     ],
-    IsSuspended = Turn rem 2 =:= 0,
+    IsSuspended = Round rem 2 =:= 0,
     IsSuspended andalso suspend_voters(Names),
     [Pid ! go || {Pid, _} <- Killed],
-    _ = [erlang:yield() || _ <- lists:seq(1, 10 * Turn)],
+    _ = [erlang:yield() || _ <- lists:seq(1, 10 * Round)],
     [exit(Pid, kill) || {Pid, _} <- Killed],
     _ = [test_await:reason(Monitor) || Monitor <- Killed],
     IsSuspended andalso resume_voters(Names),
@@ -424,7 +425,7 @@ agent_dies_when_full([A, B, C]) ->
         [Last | Locks] = lock_each(names(?BOUND + 1)),
         ok = suspend_voters(Names),
         unlock_each(Locks),
-        Waiting = spawn_monitor(fun() -> exit(canal_lock_quorum:try_unlock(Last)) end),
+        Waiting = spawn_monitor(fun() -> exit(canal_lock_quorum:unlock_async(Last)) end),
         await_pending(?BOUND + 1),
         Agent = whereis(canal_lock_quorum_agent),
         ok = test_worker:kill(Agent),

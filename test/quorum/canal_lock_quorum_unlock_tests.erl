@@ -1,9 +1,11 @@
-%% Asynchronous unlocks: the cases of ADR 15 of AtlasDB, sections Concurrency Model and Consequences. The cases of
-%% failures and of the bound are in canal_lock_quorum_unlock_failures_tests.
+%% Tests asynchronous unlocks by the cases of architecture decision record (ADR) 15 of AtlasDB, sections Concurrency
+%% Model and Consequences (https://palantir.github.io/atlasdb/html/, page
+%% miscellaneous/doc/adr/0015-batch-asynchronous-post-transaction-unlock-calls.html).
+%% canal_lock_quorum_unlock_failures_tests has the cases of failures and of the bound.
 %%
-%% The parts of the ADR, and what they are here:
+%% The parts of the ADR, and the corresponding parts of canal_lock:
 %%
-%%   transaction that commits           a process that calls try_unlock/1
+%%   transaction that commits           a process that calls unlock_async/1
 %%   token                              a lock, which also has a token in the agent
 %%   set of tokens to be unlocked       the agent's mailbox, then an outbox for each voter
 %%   set lock, in shared mode           none: processes can send messages at the same time
@@ -24,35 +26,37 @@
 -import(test_quorum_unlock, [groups/2, names/1, lock_each/1, lock_one/1, lock_together/1]).
 -import(test_quorum_unlock, [unlock_each/1, await_pending/1, suspend_voters/1, resume_voters/1, await_forgotten/2]).
 
--define(TOKENS, 1000).
+-define(LOCKS, 1000).
 
 %% Locks that each of several processes locks and unlocks, one after the other.
--define(TURNS, 200).
+-define(ROUNDS, 200).
 
-%% A limit for a lock that is never granted.
+%% Timeout in ms of a lock that must be granted. It expires only if the test fails.
 -define(LONG_MS, 15_000).
 
 unlock_test_() ->
     test_quorum_unlock:tests(#{}, [
-        {"to add a token waits for no process, not for the agent either", fun adding/1},
-        {"1000 tokens, added by a process each, are all unlocked", fun(Nodes) -> in_groups(1, Nodes) end},
-        {"1000 tokens, added by processes of seven each, are all unlocked", fun(Nodes) -> in_groups(7, Nodes) end},
-        {"1000 names, in locks of seven each, are all unlocked", fun of_seven_names/1},
-        {"at most one batch is under way to each member, also with many callers", fun one_batch/1},
-        {"a token is sent at once if no batch is under way", fun at_once/1},
-        {"the next batch carries all tokens that were added since", fun next_batch/1},
-        {"a token that was not added is never unlocked", fun nothing_else/1},
-        {"a second unlock changes nothing, also at the same moment or under another holder", fun twice/1},
-        {"processes that add without end do not delay unlocks", fun no_starving/1},
-        {"a lock is no longer renewed before any voter learns of the unlock", fun out_first/1},
-        {"an unlock precedes a new lock of its process, which is not refused for it", fun own_unlock/1},
-        {"try_unlock returns without an answer from any member", fun no_round_trip/1},
-        {"there are fewer messages than unlocks", fun fewer_messages/1},
-        {"pending unlocks start no processes", fun one_process/1},
+        {"unlock_async returns while the agent is suspended", fun agent_suspended/1},
+        {"1,000 locks that 1,000 processes unlock are all unlocked", fun(Nodes) -> in_groups(1, Nodes) end},
+        {"1,000 locks that processes unlock, seven each, are all unlocked", fun(Nodes) -> in_groups(7, Nodes) end},
+        {"1,000 names in locks of seven names are all unlocked", fun of_seven_names/1},
+        {"each member has at most one unanswered batch, also with many callers", fun one_batch/1},
+        {"an unlock is sent immediately if no batch is unanswered", fun at_once/1},
+        {"the next batch carries all unlocks that were requested since the last one", fun next_batch/1},
+        {"locks that were not unlocked stay locked", fun nothing_else/1},
+        {"a second unlock changes nothing, also a concurrent one, or one while another process holds the name",
+            fun twice/1},
+        {"unlocks complete while eight processes unlock continuously", fun unlocks_under_load/1},
+        {"unlock_async ends the lock before the agent reads the request", fun ends_at_once/1},
+        {"a lock request after an unlock_async of the same name is sent after the unlock, in one batch, and is sent "
+            "only once", fun own_unlock/1},
+        {"unlock_async returns without an answer from any member", fun no_round_trip/1},
+        {"unlock_async of 200 locks takes less than half the messages of unlock", fun fewer_messages/1},
+        {"1,000 pending unlocks start fewer than 20 processes", fun one_process/1},
         {"an unlock leaves no row and no monitor in the agent", fun nothing_left/1}
     ]).
 
-adding([A | _] = Nodes) ->
+agent_suspended([A | _] = Nodes) ->
     order(worker(A), fun() ->
         Locks = lock_each(names(100)),
         ok = sys:suspend(canal_lock_quorum_agent),
@@ -66,38 +70,38 @@ adding([A | _] = Nodes) ->
 in_groups(Size, [A | _] = Nodes) ->
     order(worker(A), fun() ->
         Gate = counters:new(1, []),
-        Groups = groups(Size, lock_each(names(?TOKENS))),
-        Adding = [spawn_monitor(fun() -> test_await:gate(Gate), unlock_each(Group) end) || Group <- Groups],
+        Groups = groups(Size, lock_each(names(?LOCKS))),
+        Unlocking = [spawn_monitor(fun() -> test_await:gate(Gate), unlock_each(Group) end) || Group <- Groups],
         counters:add(Gate, 1, 1),
-        [normal = test_await:reason(Monitor) || Monitor <- Adding],
+        [normal = test_await:reason(Monitor) || Monitor <- Unlocking],
         await_pending(0)
     end),
-    await_forgotten(Nodes, names(?TOKENS)).
+    await_forgotten(Nodes, names(?LOCKS)).
 
 of_seven_names([A | _] = Nodes) ->
     order(worker(A), fun() ->
-        unlock_each([lock_together(Group) || Group <- groups(7, names(?TOKENS))]),
+        unlock_each([lock_together(Group) || Group <- groups(7, names(?LOCKS))]),
         await_pending(0)
     end),
-    await_forgotten(Nodes, names(?TOKENS)).
+    await_forgotten(Nodes, names(?LOCKS)).
 
 one_batch([A | _]) ->
     {_, Frames} = order(worker(A), fun() ->
         test_quorum_frames:recorded(fun(_) ->
-            Pairs = fun(Who) -> [unlock_each([lock_one({Who, Turn})]) || Turn <- lists:seq(1, ?TURNS)] end,
-            Adding = [spawn_monitor(fun() -> Pairs(Who) end) || Who <- lists:seq(1, 8)],
-            [normal = test_await:reason(Monitor) || Monitor <- Adding]
+            Pairs = fun(Who) -> [unlock_each([lock_one({Who, Round})]) || Round <- lists:seq(1, ?ROUNDS)] end,
+            Unlocking = [spawn_monitor(fun() -> Pairs(Who) end) || Who <- lists:seq(1, 8)],
+            [normal = test_await:reason(Monitor) || Monitor <- Unlocking]
         end)
     end),
     ?assertEqual([], test_quorum_frames:unanswered(Frames)),
-    %% Each turn of a process needs separate batches to two of the three members. The number of batches to the third
+    %% Each round of a process needs separate batches to two of the three members. The number of batches to the third
     %% member depends on how fast it answers.
     Batches = maps:values(test_quorum_frames:batches(Frames)),
     ?assertMatch([_, _, _], Batches),
-    ?assert(lists:sum([length(Sent) || Sent <- Batches]) >= 2 * ?TURNS).
+    ?assert(lists:sum([length(Sent) || Sent <- Batches]) >= 2 * ?ROUNDS).
 
-%% A process of the node holds locks of these names, and all members have answered all batches. Then all voters are
-%% suspended while it calls the function with its locks. Returns the batches to each member from then on.
+%% One process locks these names and waits until all members have answered. It then suspends all voters, calls `Do', and
+%% resumes them. Returns the batches sent to each member since the suspension.
 while_suspended([A | _] = Nodes, Names, Do) ->
     Members = members(Nodes),
     {Before, Frames} = order(worker(A), fun() ->
@@ -114,7 +118,7 @@ while_suspended([A | _] = Nodes, Names, Do) ->
     end),
     maps:values(test_quorum_frames:batches(lists:nthtail(Before, Frames))).
 
-%% Until all members have answered. The locks need only a quorum, so the third member may not have been asked yet.
+%% Waits until all members have answered. A quorum is enough for the locks, so the third member may answer later.
 await_answered(Kind, Count, Frames) ->
     test_await:value(true, fun() -> test_quorum_frames:is_answered(Kind, Count, Frames()) end).
 
@@ -126,7 +130,7 @@ at_once(Nodes) ->
         unlock_each(Locks),
         await_pending(1)
     end),
-    %% No answer arrived that could have caused the batch.
+    %% While the voters are suspended, no answer can cause a batch.
     ?assertMatch([[1], [1], [1]], [unlocks(Batches) || Batches <- Sent]).
 
 next_batch(Nodes) ->
@@ -138,7 +142,7 @@ next_batch(Nodes) ->
     end),
     ?assertEqual(lists:duplicate(3, [1, 99]), [unlocks(Batches) || Batches <- Sent]).
 
-%% The other locks belong to the same process and are as old.
+%% The same process holds locks that it does not unlock.
 nothing_else([A, B | _] = Nodes) ->
     order(worker(A), fun() ->
         Kept = lock_each([{stays, N} || N <- lists:seq(1, 200)]),
@@ -163,12 +167,12 @@ twice([A, B | _]) ->
         test_quorum_frames:recorded(fun(FramesSoFar) ->
             put(lock, Lock = lock_one(x)),
             Gate = counters:new(1, []),
-            Giving = [
-                spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:try_unlock(Lock)) end)
+            Unlocking = [
+                spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:unlock_async(Lock)) end)
              || _ <- lists:seq(1, 50)
             ],
             counters:add(Gate, 1, 1),
-            Answers = [test_await:reason(Monitor) || Monitor <- Giving],
+            Answers = [test_await:reason(Monitor) || Monitor <- Unlocking],
             ?assertEqual([ok], Answers -- lists:duplicate(49, {error, not_held})),
             await_answered(unlock, 1, FramesSoFar)
         end)
@@ -177,7 +181,7 @@ twice([A, B | _]) ->
     Next = worker(B),
     {ok, _} = test_quorum_cluster:lock(Next, x, 5000),
     order(Holder, fun() ->
-        ?assertEqual({error, not_held}, canal_lock_quorum:try_unlock(get(lock))),
+        ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(get(lock))),
         ?assertEqual({error, not_held}, canal_lock_quorum:unlock(get(lock))),
         unlock_each([lock_one(y)]),
         await_pending(0)
@@ -185,39 +189,39 @@ twice([A, B | _]) ->
     ?assert(test_quorum_cluster:held(Next, x)),
     ?assertEqual({error, timeout}, test_quorum_cluster:lock(Holder, x, 100)).
 
-%% While eight processes never stop, each lock that is unlocked here is granted to another node.
-no_starving([A, B | _]) ->
+%% While eight processes lock and unlock continuously, another node gets each lock that this process unlocks.
+unlocks_under_load([A, B | _]) ->
     {Holder, Next} = {worker(A), worker(B)},
     order(Holder, fun() ->
-        put(adding, [spawn_link(fun() -> add_without_end(Who, 1) end) || Who <- lists:seq(1, 8)])
+        put(unlocking, [spawn_link(fun() -> unlock_continuously(Who, 1) end) || Who <- lists:seq(1, 8)])
     end),
-    %% The node renews its locks, so a token that is not unlocked never becomes free.
+    %% The node renews its locks, so a lock that is not unlocked never becomes free.
     [
         begin
-            ok = order(Holder, fun() -> unlock_each([lock_one({x, Turn})]) end),
-            ?assertMatch({ok, _}, test_quorum_cluster:lock(Next, {x, Turn}, ?LONG_MS))
+            ok = order(Holder, fun() -> unlock_each([lock_one({x, Round})]) end),
+            ?assertMatch({ok, _}, test_quorum_cluster:lock(Next, {x, Round}, ?LONG_MS))
         end
-     || Turn <- lists:seq(1, 20)
+     || Round <- lists:seq(1, 20)
     ],
     order(Holder, fun() ->
-        %% The tokens of the eight processes do not pile up.
+        %% The pending unlocks of the eight processes do not accumulate.
         #{pending_unlocks := Pending} = canal_lock_quorum_agent:status(),
         ?assert(Pending < 100),
-        [unlink(Pid) || Pid <- get(adding)],
-        ok = test_worker:kill(get(adding))
+        [unlink(Pid) || Pid <- get(unlocking)],
+        ok = test_worker:kill(get(unlocking))
     end).
 
-add_without_end(Who, Turn) ->
-    unlock_each([lock_one({Who, Turn})]),
-    add_without_end(Who, Turn + 1).
+unlock_continuously(Who, Round) ->
+    unlock_each([lock_one({Who, Round})]),
+    unlock_continuously(Who, Round + 1).
 
-%% The agent does not read the message, so only the call itself can have ended the lock.
-out_first([A | _]) ->
+%% The suspended agent does not read the request, so the call itself ends the lock.
+ends_at_once([A | _]) ->
     order(worker(A), fun() ->
         Lock = lock_one(x),
         ok = sys:suspend(canal_lock_quorum_agent),
         ?assert(canal_lock_quorum:held(Lock)),
-        ok = canal_lock_quorum:try_unlock(Lock),
+        ok = canal_lock_quorum:unlock_async(Lock),
         ?assertNot(canal_lock_quorum:held(Lock)),
         ok = sys:resume(canal_lock_quorum_agent),
         test_await:value(0, fun canal_lock_quorum_agent:count/0)
@@ -233,9 +237,9 @@ own_unlock(Nodes) ->
         put(locking, Locking)
     end,
     Sent = while_suspended(Nodes, [y, x], Main),
-    %% One batch has both, in the order of the calls.
+    %% One batch has both requests, in the order of the calls.
     [?assertMatch([[{unlock, _}], [{unlock, _}, {lock, _} | _] | _], Batches) || Batches <- Sent],
-    %% In many rounds each lock is requested only once.
+    %% In 200 rounds each lock is requested only once.
     {Rounds, Frames} = order(worker(hd(Nodes)), fun() ->
         test_quorum_frames:recorded(fun(_) ->
             Rounds = [unlock_each([lock_one(x)]) || _ <- lists:seq(1, 200)],
@@ -254,7 +258,7 @@ no_round_trip([A | _] = Nodes) ->
     order(worker(A), fun() ->
         [First | Locks] = lock_each(names(101)),
         ok = suspend_voters(Members),
-        %% `unlock' waits for an answer, so it has not returned when the asynchronous unlocks have.
+        %% `unlock' waits for an answer, so it has not returned when the calls of `unlock_async' have returned.
         {Waiting, Monitor} = spawn_monitor(fun() -> exit(canal_lock_quorum:unlock(First)) end),
         unlock_each(Locks),
         await_pending(101),
@@ -279,25 +283,25 @@ fewer_messages([A | _]) ->
     end,
     Singly = FramesOf(fun(Locks) -> [ok = canal_lock_quorum:unlock(Lock) || Lock <- Locks] end),
     Together = FramesOf(fun test_quorum_unlock:unlock_each/1),
-    %% To and from at least two of three members.
+    %% `unlock' sends a message to at least two of the three members, and each of them answers.
     ?assert(Singly >= 200 * 2 * 2),
     ?assert(Together * 2 < Singly).
 
 one_process([A | _] = Nodes) ->
     Members = members(Nodes),
     order(worker(A), fun() ->
-        Locks = lock_each(names(?TOKENS)),
+        Locks = lock_each(names(?LOCKS)),
         ok = suspend_voters(Members),
         Before = erlang:system_info(process_count),
         unlock_each(Locks),
-        await_pending(?TOKENS),
-        %% The node itself may start a few.
+        await_pending(?LOCKS),
+        %% The node itself may start up to 19 processes for other reasons.
         ?assert(erlang:system_info(process_count) < Before + 20),
         ok = resume_voters(Members),
         await_pending(0)
     end).
 
-%% While the process that unlocks is alive.
+%% Checks the agent while the process that unlocks is alive.
 nothing_left([A | _]) ->
     order(worker(A), fun() ->
         Monitors = fun() ->

@@ -1,10 +1,10 @@
-%% P1 and P4 with many processes at once: never more permits than the capacity, never a refusal below it, and nothing
-%% left when the processes are dead.
+%% P1 and P4 with many concurrent processes: the permits of a key never exceed the capacity, a call is refused only at
+%% the capacity, and the VM releases all permits of dead processes.
 -module(canal_lock_storms_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% A small process table, so that the VM reuses its entries soon.
+%% A small process table, so that the VM reuses pids quickly.
 -define(FEW_PROCESSES, ["+P", "4096"]).
 
 -import(test_setup, [concurrently/2, shuffled/1, spin/1]).
@@ -13,11 +13,11 @@
 -define(PROCESSES, 100).
 -define(CAPACITY, 7).
 
-%% Processes that are killed one by one while they record their permits.
+%% Claimants that are killed, one after the other, each at a random moment.
 -define(DEATHS, 500).
 -define(CLAIMANTS, 30).
 
-%% Per process, of eight.
+%% Attempts to acquire by each of the eight processes.
 -define(CALLS, 100_000).
 
 storm_test_() ->
@@ -28,11 +28,13 @@ storm_test_() ->
                 every_key(?CAPACITY), fun killed_at_random/0},
             {"P1, P4: the permits of living processes never exceed the capacity while others are killed",
                 every_key(2), fun claimed/0},
-            {"P1: as many concurrent calls as the capacity are all granted", #{}, fun all_admitted/0},
-            {"P1: of more concurrent calls, exactly the capacity is granted", #{}, fun exactly_the_capacity/0},
+            {"P1: 100 concurrent calls for 100 permits are all granted", #{}, fun all_granted/0},
+            {"P1: of 100 concurrent calls for 7 permits, exactly 7 are granted", #{}, fun exactly_the_capacity/0},
             {"P1: the holders' own count never exceeds the capacity", #{db => 3}, fun counted_by_holders/0},
-            {"P1: a call is never refused while a permit is free", #{db => 8}, fun never_under_allocated/0},
-            {"P1, P6: callers with different capacities never exceed their own", #{db => 6}, fun mixed_capacities/0}
+            {"P1: a call is never refused while a permit is free", #{db => 8},
+                fun never_refused_below_capacity/0},
+            {"P1, P6: a caller never gets a permit above the capacity of its own call, whatever capacities others use",
+                #{db => 6}, fun mixed_capacities/0}
         ]
     ]).
 
@@ -42,17 +44,17 @@ every_key(Capacity) ->
 keys() ->
     [db, {app, 12345}, <<"0123456789abcdef0123456789abcdef">>, #{rare => "map"}, 1 bsl 70].
 
-%% Counters of what the workers have seen.
+%% Counters of the answers that the workers got.
 -define(GRANTED, 1).
 -define(REFUSED, 2).
--define(OVER_ALLOCATED, 3).
+-define(GRANTED_ABOVE, 3).
 
 killed_at_random() ->
     Keys = keys(),
     Seen = counters:new(3, []),
     Rounds = test_setup:times(?ROUNDS),
     [killed_at_random(Keys, Seen) || _ <- lists:seq(1, Rounds)],
-    ?assertEqual(0, counters:get(Seen, ?OVER_ALLOCATED)),
+    ?assertEqual(0, counters:get(Seen, ?GRANTED_ABOVE)),
     %% The workers competed with each other.
     [
         ?assertMatch({_, Times} when Times > 10 * Rounds, {Counter, counters:get(Seen, Counter)})
@@ -77,7 +79,7 @@ acquire_and_release(Keys, Seen) ->
             case canal_lock:acquire(Key, ?CAPACITY, 1) of
                 {acquired, N} when N =< ?CAPACITY -> counters:add(Seen, ?GRANTED, 1);
                 full -> counters:add(Seen, ?REFUSED, 1);
-                {acquired, _} -> counters:add(Seen, ?OVER_ALLOCATED, 1)
+                {acquired, _} -> counters:add(Seen, ?GRANTED_ABOVE, 1)
             end;
         2 ->
             canal_lock:release(Key)
@@ -100,9 +102,10 @@ claimed() ->
         Claimants,
         lists:seq(1, test_setup:times(?DEATHS))
     ),
-    %% The observer saw the whole capacity in use, and no more.
+    %% Wait until the observer has seen the whole capacity in use.
     test_await:value(true, fun() -> atomics:get(Most, 1) >= 2 end),
     [kill_claimant(Claimant) || Claimant <- Last],
+    %% It never saw more.
     ?assertEqual(2, atomics:get(Most, 1)),
     unlink(Observer),
     test_worker:kill(Observer).
@@ -126,7 +129,8 @@ claim(Claims) ->
     end,
     claim(Claims).
 
-%% A claim in both lists existed between them. A process that lives afterwards lived then too.
+%% A claim that is in both copies existed between the two reads. If its process is alive now, it held the permit at that
+%% time.
 observe_claims(Claims, Most) ->
     Before = ets:tab2list(Claims),
     After = ets:tab2list(Claims),
@@ -138,7 +142,7 @@ observe_claims(Claims, Most) ->
     erlang:yield(),
     observe_claims(Claims, Most).
 
-all_admitted() ->
+all_granted() ->
     [
         ?assertEqual(lists:seq(1, ?PROCESSES), race(?PROCESSES, {Round, Key}, ?PROCESSES))
      || Round <- lists:seq(1, test_setup:times(20)), Key <- keys()
@@ -158,7 +162,7 @@ race(Processes, Key, Capacity) ->
     Sorted = lists:sort(concurrently(Processes, fun() -> canal_lock:acquire(Key, Capacity, 1) end)),
     [N || {acquired, N} <- Sorted] ++ [full || full <- Sorted].
 
-%% The count in Held is never larger than the table's: it rises after the table's count and falls before it.
+%% The count in Held never exceeds the table's: it increases after the table's count and decreases before it.
 counted_by_holders() ->
     Held = atomics:new(1, []),
     Most = concurrently(8, fun() -> most_held(Held, test_setup:times(?CALLS), 0) end),
@@ -180,8 +184,8 @@ most_held(Held, Times, Most) ->
             most_held(Held, Times - 1, Most)
     end.
 
-%% There are as many permits as processes, and each process holds at most one: a permit is always free for a caller.
-never_under_allocated() ->
+%% Eight processes use eight permits, and each holds at most one. So a permit is free at each call.
+never_refused_below_capacity() ->
     Refusals = concurrently(8, fun() ->
         Refused = fun() -> canal_lock:acquire(db, 8, 1) =:= full orelse canal_lock:release(db) =/= ok end,
         length([refused || _ <- lists:seq(1, test_setup:times(?CALLS)), Refused()])

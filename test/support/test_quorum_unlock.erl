@@ -67,7 +67,7 @@ lock_together(Names) ->
 
 -spec unlock_each([canal_lock_quorum:lock()]) -> ok.
 unlock_each(Locks) ->
-    lists:foreach(fun(Lock) -> ok = canal_lock_quorum:try_unlock(Lock) end, Locks).
+    lists:foreach(fun(Lock) -> ok = canal_lock_quorum:unlock_async(Lock) end, Locks).
 
 %% Until this many locks are unlocked here and not yet by a quorum. Asks only the agent: voters may be suspended.
 -spec await_pending(non_neg_integer()) -> ok.

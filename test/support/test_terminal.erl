@@ -1,13 +1,13 @@
 %% A group leader for a process that prints pictures and reads lines. The test receives each output, and the process
-%% waits until the test lets it continue. So a test decides what happens between two pictures.
+%% waits until the test lets it continue. So a test can act between two pictures.
 -module(test_terminal).
 
--export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quits/1, ended/1]).
+-export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quit/1, await_result/1]).
 
--export_type([screen/0, settings/0]).
+-export_type([terminal/0, settings/0]).
 
-%% The process that runs on it, its monitor, and the group leader.
--type screen() :: {Runner :: pid(), Monitor :: reference(), Screen :: pid()}.
+%% A process that prints to this terminal, its monitor, and its group leader.
+-type terminal() :: {Runner :: pid(), Monitor :: reference(), Leader :: pid()}.
 
 %% `none': the terminal does not report its size. `input': the answer to each request for a line. Without it the test
 %% answers with `input/2'.
@@ -22,97 +22,97 @@
 -define(DEADLINE_MS, 20_000).
 
 %% Calls the function in a new process with this group leader.
--spec start(fun(() -> term()), settings()) -> screen().
+-spec start(fun(() -> term()), settings()) -> terminal().
 start(Fun, Settings) ->
     Test = self(),
-    Screen = spawn(fun() ->
+    Leader = spawn(fun() ->
         serve(#{test => Test, monitor => monitor(process, Test), settings => maps:merge(?DEFAULTS, Settings)})
     end),
     {Runner, Monitor} = spawn_monitor(fun() ->
-        group_leader(Screen, self()),
+        group_leader(Leader, self()),
         Answer = Fun(),
         %% The test checks that the function leaves nothing in its process.
         Left = process_info(self(), [messages, monitors, links]),
         exit({answered, Answer, Left})
     end),
-    {Runner, Monitor, Screen}.
+    {Runner, Monitor, Leader}.
 
-%% The lines of the next picture. Its process waits from then on.
--spec picture(screen()) -> [string()].
-picture(Screen) ->
-    string:split(lists:flatten(without_moves(raw(Screen))), "\n", all).
+%% Returns the lines of the next picture. The process then waits.
+-spec picture(terminal()) -> [string()].
+picture(Terminal) ->
+    string:split(lists:flatten(without_moves(raw(Terminal))), "\n", all).
 
 without_moves(Text) ->
     lists:foldl(fun(Move, Rest) -> string:replace(Rest, Move, "", all) end, Text, ["\e[H", "\e[K", "\e[J"]).
 
 %% The next output, with its escape sequences.
--spec raw(screen()) -> string().
-raw({Runner, Monitor, Screen}) ->
+-spec raw(terminal()) -> string().
+raw({Runner, Monitor, Leader}) ->
     receive
-        {Screen, written, Text} -> Text;
+        {Leader, written, Text} -> Text;
         {'DOWN', Monitor, process, Runner, Reason} -> error({no_picture, Reason})
     after ?DEADLINE_MS -> error(no_picture)
     end.
 
 %% Lets the process continue.
--spec go(screen()) -> ok.
-go({_, _, Screen}) ->
-    Screen ! go,
+-spec go(terminal()) -> ok.
+go({_, _, Leader}) ->
+    Leader ! go,
     ok.
 
 %% Lets it continue until the next picture.
--spec next(screen()) -> [string()].
-next(Screen) ->
-    go(Screen),
-    picture(Screen).
+-spec next(terminal()) -> [string()].
+next(Terminal) ->
+    go(Terminal),
+    picture(Terminal).
 
 %% The answer to the present or next request for a line.
--spec input(screen(), term()) -> ok.
-input({_, _, Screen}, Line) ->
-    Screen ! {input, Line},
+-spec input(terminal(), term()) -> ok.
+input({_, _, Leader}, Line) ->
+    Leader ! {input, Line},
     ok.
 
--spec is_asked(screen()) -> boolean().
-is_asked({_, _, Screen}) ->
+-spec is_asked(terminal()) -> boolean().
+is_asked({_, _, Leader}) ->
     Ref = make_ref(),
-    Screen ! {is_asked, self(), Ref},
+    Leader ! {is_asked, self(), Ref},
     test_await:answer(Ref).
 
--spec resize(screen(), settings()) -> ok.
-resize({_, _, Screen}, Settings) ->
-    Screen ! {resize, Settings},
+-spec resize(terminal(), settings()) -> ok.
+resize({_, _, Leader}, Settings) ->
+    Leader ! {resize, Settings},
     ok.
 
 %% The answer of the function if it left nothing in its process and printed nothing more. Otherwise the details.
--spec ended(screen()) -> term().
-ended({Runner, Monitor, Screen}) ->
+-spec await_result(terminal()) -> term().
+await_result({Runner, Monitor, Leader}) ->
     Reason = test_await:reason({Runner, Monitor}),
     Written =
         receive
-            {Screen, written, Text} -> [Text]
+            {Leader, written, Text} -> [Text]
         after 0 -> []
         end,
-    exit(Screen, kill),
+    exit(Leader, kill),
     case {Reason, Written} of
         {{answered, Answer, [{messages, []}, {monitors, []}, {links, []}]}, []} -> Answer;
         Other -> Other
     end.
 
-%% Ends the process with a line. A picture waits, or will wait.
--spec quits(screen()) -> ok.
-quits(Screen) ->
-    input(Screen, "\n"),
-    go(Screen),
-    ends(Screen).
+%% Sends an empty line, so that the process quits. Lets all pictures that it still prints pass.
+-spec quit(terminal()) -> ok.
+quit(Terminal) ->
+    input(Terminal, "\n"),
+    go(Terminal),
+    pass_pictures(Terminal).
 
-ends(Screen = {Runner, Monitor, Leader}) ->
+pass_pictures(Terminal = {Runner, Monitor, Leader}) ->
     receive
         {Leader, written, _} ->
-            go(Screen),
-            ends(Screen);
+            go(Terminal),
+            pass_pictures(Terminal);
         {'DOWN', Monitor, process, Runner, Reason} ->
             self() ! {'DOWN', Monitor, process, Runner, Reason},
-            ok = ended(Screen)
+            ok = await_result(Terminal)
     end.
 
 serve(State = #{test := Test, monitor := Monitor, settings := Settings}) ->
