@@ -1,12 +1,12 @@
 %% The test cases of minio's dsync, with their names, and the tables of its README: how many nodes may be down. The case
-%% that its README calls a known error passes here. Places are numbered as in that README.
+%% that its README calls a known error passes here. Indexes are numbered as in that README.
 -module(canal_lock_quorum_dsync_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, order/2, send_order/2]).
 -import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, messages/1]).
--import(test_faulty_cluster, [node_at/2, places/1, kill/2, suspend/2, resume/2]).
+-import(test_faulty_cluster, [node_at/2, indexes/1, kill/2, suspend/2, resume/2]).
 -import(test_quorum_restarts, [worker/2, restart/2]).
 
 %% The timeout of a lock that is granted, and of one that must be refused.
@@ -48,22 +48,22 @@ chaos() ->
 
 quorum(Count) -> Count div 2 + 1.
 
-count(Cluster) -> length(places(Cluster)).
+count(Cluster) -> length(indexes(Cluster)).
 
-%% The places of the nodes that may be down, the last ones.
+%% The indexes of the nodes that may be down, the last ones.
 spare(Cluster) ->
-    lists:nthtail(quorum(count(Cluster)), places(Cluster)).
+    lists:nthtail(quorum(count(Cluster)), indexes(Cluster)).
 
-await_quorum(Cluster, Place, Whether) ->
-    test_quorum_cluster:await_status(node_at(Cluster, Place), quorum, Whether).
+await_quorum(Cluster, Index, Whether) ->
+    test_quorum_cluster:await_status(node_at(Cluster, Index), quorum, Whether).
 
-await(Cluster, Place, Wanted, Ask) ->
-    call(node_at(Cluster, Place), fun() -> test_await:value(Wanted, Ask) end).
+await(Cluster, Index, Wanted, Ask) ->
+    call(node_at(Cluster, Index), fun() -> test_await:value(Wanted, Ask) end).
 
 %%% How many may be down
 
 tolerance(Cluster) ->
-    [First, Second | _] = places(Cluster),
+    [First, Second | _] = indexes(Cluster),
     {One, Other} = {worker(Cluster, First), worker(Cluster, Second)},
     Spare = spare(Cluster),
     {ok, _} = lock(One, x, ?LONG_MS),
@@ -85,7 +85,7 @@ tolerance(Cluster) ->
     ?assertMatch([{lost, x}, {lost, y}], lists:sort([Message || {lost, _} = Message <- messages(Other)])),
     %% They are up again.
     restart(Cluster, Last),
-    [await_quorum(Cluster, Place, true) || Place <- [First, Second, Last]],
+    [await_quorum(Cluster, Index, true) || Index <- [First, Second, Last]],
     ?assertMatch({ok, _}, lock(One, z, ?LONG_MS)),
     ?assertMatch({ok, _}, lock(worker(Cluster, Last), x, ?LONG_MS)).
 
@@ -208,23 +208,23 @@ too_few(Cluster) ->
 %% The other nodes go on, with names of their own and with one that all want.
 going_down(Cluster) ->
     Spare = spare(Cluster),
-    Left = places(Cluster) -- Spare,
-    Workers = [worker(Cluster, Place) || Place <- Left],
+    Left = indexes(Cluster) -- Spare,
+    Workers = [worker(Cluster, Index) || Index <- Left],
     Going = [send_order(Worker, fun() -> lock_until_stopped({own, node()}, 0) end) || Worker <- Workers],
     lists:foreach(
-        fun(Place) ->
-            kill(Cluster, Place),
-            Name = test_faulty_cluster:name(Cluster, Place),
+        fun(Index) ->
+            kill(Cluster, Index),
+            Name = test_faulty_cluster:name(Cluster, Index),
             [await(Cluster, Other, false, fun() -> lists:member(Name, nodes(connected)) end) || Other <- Left],
-            [?assertMatch({ok, _}, lock_once(Cluster, Other, Place)) || Other <- Left]
+            [?assertMatch({ok, _}, lock_once(Cluster, Other, Index)) || Other <- Left]
         end,
         Spare
     ),
     lists:foreach(fun stop/1, Workers),
     [?assert(test_await:answer(Locked) > 0) || Locked <- Going].
 
-lock_once(Cluster, Place, Name) ->
-    Worker = worker(Cluster, Place),
+lock_once(Cluster, Index, Name) ->
+    Worker = worker(Cluster, Index),
     Locked = lock(Worker, Name, ?LONG_MS),
     ok = unlock(Worker, Name),
     Locked.
@@ -244,7 +244,7 @@ lock_until_stopped(Own, Count) ->
     end.
 
 one_down(Cluster) ->
-    [Down | _] = lists:reverse(places(Cluster)),
+    [Down | _] = lists:reverse(indexes(Cluster)),
     {Holder, Other} = {worker(Cluster, 1), worker(Cluster, 2)},
     {ok, First} = lock(Holder, x, ?LONG_MS),
     kill(Cluster, Down),
@@ -281,17 +281,17 @@ many_stale(Cluster) ->
     Names = lists:seq(1, 100),
     Spare = spare(Cluster),
     Locking = [
-        send_order(worker(Cluster, Place), fun() ->
-            [{ok, _} = canal_lock_quorum:lock({Place, Name}, ?LONG_MS) || Name <- Names],
+        send_order(worker(Cluster, Index), fun() ->
+            [{ok, _} = canal_lock_quorum:lock({Index, Name}, ?LONG_MS) || Name <- Names],
             done
         end)
-     || Place <- Spare
+     || Index <- Spare
     ],
     [done = test_await:answer(Ref) || Ref <- Locking],
     kill(Cluster, Spare),
     Took_ms = order(worker(Cluster, 1), fun() ->
         took_ms(fun() ->
-            [{ok, _} = canal_lock_quorum:lock({Place, Name}, ?LONG_MS) || Place <- Spare, Name <- Names]
+            [{ok, _} = canal_lock_quorum:lock({Index, Name}, ?LONG_MS) || Index <- Spare, Name <- Names]
         end)
     end),
     ?assert(Took_ms < ?LEASE_MS + ?BOUND_MS).
@@ -301,10 +301,10 @@ took_ms(Do) ->
     Took_us div 1000.
 
 comes_back(Cluster) ->
-    [Place | _] = spare(Cluster),
-    {ok, First} = lock(worker(Cluster, Place), x, ?LONG_MS),
-    kill(Cluster, Place),
-    restart(Cluster, Place),
+    [Index | _] = spare(Cluster),
+    {ok, First} = lock(worker(Cluster, Index), x, ?LONG_MS),
+    kill(Cluster, Index),
+    restart(Cluster, Index),
     test_quorum_restarts:await_voting(Cluster),
     ?assertEqual({[], []}, call(node_at(Cluster, 1), fun canal_lock_quorum:locks/0)),
     {ok, Second} = lock(worker(Cluster, 2), x, ?LONG_MS),
@@ -324,7 +324,7 @@ writer_crash(Cluster) ->
     ?assert(Took_ms < ?LEASE_MS + ?BOUND_MS).
 
 waiting_writer_crash(Cluster) ->
-    [Reader, Writer, Next] = [worker(Cluster, Place) || Place <- [1, 2, 3]],
+    [Reader, Writer, Next] = [worker(Cluster, Index) || Index <- [1, 2, 3]],
     {ok, _} = rlock(Reader, x, ?LONG_MS),
     Waiting = send_order(Writer, fun() -> canal_lock_quorum:lock(x, 10 * ?LONG_MS) end),
     await(Cluster, 2, 1, fun() -> maps:get(waiting, canal_lock_quorum:status()) end),
@@ -336,8 +336,8 @@ waiting_writer_crash(Cluster) ->
     ?assert(held(Reader, x)).
 
 readers_crash(Cluster) ->
-    [Last, LastButOne | _] = lists:reverse(places(Cluster)),
-    Readers = [Stays | Die] = [worker(Cluster, Place) || Place <- [1, 2, 3, 3, LastButOne, Last]],
+    [Last, LastButOne | _] = lists:reverse(indexes(Cluster)),
+    Readers = [Stays | Die] = [worker(Cluster, Index) || Index <- [1, 2, 3, 3, LastButOne, Last]],
     [{ok, _} = rlock(Reader, x, ?LONG_MS) || Reader <- Readers],
     Writer = worker(Cluster, 4),
     kill(Cluster, [LastButOne, Last]),
@@ -352,21 +352,21 @@ readers_crash(Cluster) ->
 
 %% There are two readers on each node, and each holds its lock longer than it pauses. So there is almost always one.
 starvation(Cluster) ->
-    Places = places(Cluster),
-    Readers = [worker(Cluster, Place) || Place <- Places ++ Places],
+    Indexes = indexes(Cluster),
+    Readers = [worker(Cluster, Index) || Index <- Indexes ++ Indexes],
     Reading = [send_order(Reader, fun() -> read_until_stopped(0) end) || Reader <- Readers],
     await(Cluster, 1, true, fun() -> canal_lock_quorum_agent:count() > 0 end),
     Waits_ms = [
         begin
-            {Locks, []} = call(node_at(Cluster, Place), fun canal_lock_quorum:locks/0),
+            {Locks, []} = call(node_at(Cluster, Index), fun canal_lock_quorum:locks/0),
             ?assertMatch([_ | _], [Lock || #{mode := read, held := true} = Lock <- Locks]),
-            Writer = worker(Cluster, Place),
+            Writer = worker(Cluster, Index),
             Took_ms = order(Writer, fun() -> took_ms(fun() -> {ok, _} = write_once() end) end),
             %% The readers go on.
             await(Cluster, 1, true, fun() -> canal_lock_quorum_agent:count() > 0 end),
             Took_ms
         end
-     || Place <- [1, 5, 8]
+     || Index <- [1, 5, 8]
     ],
     lists:foreach(fun stop/1, Readers),
     [?assert(test_await:answer(Read) > 0) || Read <- Reading],

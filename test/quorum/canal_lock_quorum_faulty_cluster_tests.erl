@@ -110,7 +110,7 @@ suspended(Cluster) ->
 killed(Cluster) ->
     test_faulty_cluster:kill(Cluster, [2, 3]),
     test_await:value(false, fun() -> is_connected(Cluster, 1, 2) orelse is_connected(Cluster, 1, 3) end),
-    ?assertEqual([2, 3], test_faulty_cluster:places(Cluster, dead)),
+    ?assertEqual([2, 3], test_faulty_cluster:indexes(Cluster, dead)),
     test_faulty_cluster:restart(Cluster, [2, 3]),
     ?assertEqual(name(Cluster, 2), call(Cluster, 2, fun erlang:node/0)),
     connect_all(Cluster),
@@ -147,7 +147,7 @@ is_near(Ahead_ms, Clock, Cluster) ->
 held_back(Cluster) ->
     cut_one_way(Cluster, 2, 1),
     Message = send(Cluster, 2, 1),
-    test_await:value(true, fun() -> test_faulty_cluster:held(Cluster, 2, 1) > 0 end),
+    test_await:value(true, fun() -> test_faulty_cluster:bytes_held_back(Cluster, 2, 1) > 0 end),
     test_faulty_cluster:kill(Cluster, 2),
     test_faulty_cluster:restart(Cluster, 2),
     ?assertNot(arrives(Cluster, 1, Message, ?STAYS_AWAY_MS)),
@@ -156,13 +156,13 @@ held_back(Cluster) ->
 
 %% --- messages ------------------------------------------------------------------------------------------------------
 
-%% The node with the lower place makes the connection.
+%% The node with the lower index opens the connection.
 connect_all(Cluster) ->
-    Places = test_faulty_cluster:places(Cluster),
-    [call(Cluster, Place, fun start_inbox/0) || Place <- Places],
+    Indexes = test_faulty_cluster:indexes(Cluster),
+    [call(Cluster, Index, fun start_inbox/0) || Index <- Indexes],
     [
         test_await:value(true, fun() -> call(Cluster, From, fun() -> net_kernel:connect_node(Name) end) end)
-     || From <- Places, To <- Places, From < To, Name <- [name(Cluster, To)]
+     || From <- Indexes, To <- Indexes, From < To, Name <- [name(Cluster, To)]
     ].
 
 receives(Cluster, From, To) ->

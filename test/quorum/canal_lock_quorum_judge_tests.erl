@@ -1,5 +1,5 @@
-%% test_quorum_history: the judge accepts possible histories. One wrong fact in a history makes it report the promise
-%% that is broken, and no other.
+%% test_quorum_history accepts possible histories. If one fact of a history is wrong, it reports only the promise that
+%% this fact breaks.
 -module(canal_lock_quorum_judge_tests).
 
 -import(proper_types, [list/1, oneof/1, range/2, non_neg_integer/0]).
@@ -74,14 +74,14 @@ bad_test_() ->
                 []},
             {"Q5: two locks with the same fence at the same time", q5_fences_grow,
                 [{Who, [{asked, 0, 1, write, [x]}, {granted, 90, 1, 7}]} || Who <- [?A, ?B]], []},
-            {"Q8: held after unlock", q8_given_back, [{?A, lock(1, 0, write, [x], 7) ++ [{held, 60, 61, 1}]}], []},
+            {"Q8: held after unlock", q8_unlock_is_final, [{?A, lock(1, 0, write, [x], 7) ++ [{held, 60, 61, 1}]}], []},
             {"Q11: several names, one of which is locked", q11_all_or_nothing,
                 [{?A, lock(1, 0, write, [x], 7)}, {?B, lock(1, 15, write, [x, y], 8)}], []},
             {"held after it was lost", lost_is_final, [{?A, lost(1, 0, 50) ++ [{held, 60, 61, 1}]}], []},
             {"held after it was not held", lost_is_final,
                 [{?A, lists:sublist(lock(1, 0, write, [x], 7), 3) ++ [{not_held, 45, 46, 1}, {held, 47, 48, 1}]}], []},
-            {"told too late", lost_in_time, [{?A, lost(1, 0, 70)}], [{must_lose, 1, 20, 60}]},
-            {"never told", lost_in_time, [{?A, holding(100)}], [{must_lose, 1, 20, 60}]},
+            {"the message of the loss is late", lost_in_time, [{?A, lost(1, 0, 70)}], [{must_lose, 1, 20, 60}]},
+            {"the message of the loss is missing", lost_in_time, [{?A, holding(100)}], [{must_lose, 1, 20, 60}]},
             {"a lock without a quorum", no_quorum_no_lock, [{?A, lock(1, 5, write, [x], 7)}], [{no_grants, 1, 0, 99}]},
             {"no lock in time", bounded_recovery, [{?A, lock(1, 70, write, [x], 7)}], [{recovers, 1, 0, 60}]},
             {"another node has a lock", bounded_recovery, [{?B, lock(1, 7, write, [x], 7)}], [{recovers, 1, 0, 60}]},
@@ -89,8 +89,8 @@ bad_test_() ->
         ]
     ].
 
-%% When two clients hold a name at the same time, each was granted it before the end of the other. So one of their
-%% fences is wrong too.
+%% When two clients hold a name at the same time, each of them got it before the other one unlocked. So one of their
+%% fences is wrong, too.
 found(Both) when Both =:= q1_alone; Both =:= q11_all_or_nothing -> [Both, q5_fences_grow];
 found(One) -> [One].
 
@@ -113,18 +113,18 @@ possible() ->
     proper:forall(list(turn()), fun(Turns) -> [] =:= judged(clients(holders(Turns)), []) end).
 
 impossible() ->
-    Spoiling = {[turn(), turn() | list(turn())], non_neg_integer(), oneof([early, low])},
-    proper:forall(Spoiling, fun({Turns, Which, How}) ->
+    Case = {[turn(), turn() | list(turn())], non_neg_integer(), oneof([early, low])},
+    proper:forall(Case, fun({Turns, Which, How}) ->
         Writers = [setelement(1, Turn, write) || Turn <- Turns],
         Holders = holders(Writers),
         Victim = 2 + Which rem (length(Holders) - 1),
         {Before, [Wrong | After]} = lists:split(Victim - 1, Holders),
-        [] =/= judged(clients(Before ++ [spoilt(How, lists:last(Before), Wrong) | After]), [])
+        [] =/= judged(clients(Before ++ [with_error(How, lists:last(Before), Wrong) | After]), [])
     end).
 
 %% The lock is granted before the holder before it has unlocked it, or with the same fence.
-spoilt(early, #{until := Until}, Holder) -> Holder#{asked => Until - 3, from => Until - 1};
-spoilt(low, #{fence := Fence}, Holder) -> Holder#{fence => Fence}.
+with_error(early, #{until := Until}, Holder) -> Holder#{asked => Until - 3, from => Until - 1};
+with_error(low, #{fence := Fence}, Holder) -> Holder#{fence => Fence}.
 
 %% The mode, the node, how long the holder waits and holds, and how much higher its fence is.
 turn() ->
@@ -138,26 +138,26 @@ holders(Turns) ->
     ),
     Holders.
 
-holder({Mode, Place, Wait, Hold, Skip}, Now, Fence, Number) ->
-    Its =
+holder({Mode, Index, Wait, Hold, Skip}, Now, Fence, Number) ->
+    Own =
         case Mode of
             write -> Fence + Skip;
             read -> Fence
         end,
     Times = #{asked => Now - Wait, from => Now + 1, until => Now + 1 + Hold},
-    Holder = Times#{place => Place, mode => Mode, fence => Its, number => Number},
-    {Holder, {Now + Hold + 2, Its, Number + 1}}.
+    Holder = Times#{index => Index, mode => Mode, fence => Own, number => Number},
+    {Holder, {Now + Hold + 2, Own, Number + 1}}.
 
 clients(Holders) ->
     [
-        {{Place, Number}, [
+        {{Index, Number}, [
             {asked, Asked, Number, Mode, [x]},
             {granted, From, Number, Fence},
             {held, From, Until, Number},
-            {giving, Until + 1, Number, unlock},
-            {given, Until + 2, Number, ok}
+            {unlocking, Until + 1, Number, unlock},
+            {unlocked, Until + 2, Number, ok}
         ]}
-     || Holder = #{place := Place, number := Number, mode := Mode, fence := Fence} <- Holders,
+     || Holder = #{index := Index, number := Number, mode := Mode, fence := Fence} <- Holders,
         #{asked := Asked, from := From, until := Until} <- [Holder]
     ].
 
@@ -172,8 +172,8 @@ lock(Number, At, Mode, Names, Fence) ->
         {asked, At, Number, Mode, Names},
         {granted, At + 10, Number, Fence},
         {held, At + 11, At + 40, Number},
-        {giving, At + 41, Number, unlock},
-        {given, At + 50, Number, ok}
+        {unlocking, At + 41, Number, unlock},
+        {unlocked, At + 50, Number, ok}
     ].
 
 lost(Number, At, Lost) ->

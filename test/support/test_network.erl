@@ -12,10 +12,10 @@
 
 -export([possible/0, mends_soon/0, build/1, remove/1, address/1, inside/2, drop/3, pass/3, slow/3, fast/2]).
 
--export_type([net/0, place/0, why/0]).
+-export_type([net/0, index/0, why/0]).
 
 -opaque net() :: {Prefix :: string(), Count :: pos_integer()}.
--type place() :: pos_integer().
+-type index() :: pos_integer().
 
 %% Why this machine cannot do it, as an argument of test_setup:skipped/2.
 -type why() :: {missing | impossible, string()}.
@@ -62,7 +62,7 @@ flags(Path) ->
     [_, _] = Flags = [string:lexemes(Line, " ") || Line = "-kernel inet_dist_" ++ _ <- Lines],
     lists:append(Flags).
 
-%% For nodes at the places 1 to `Count'.
+%% For nodes with the indexes 1 to `Count'.
 -spec build(pos_integer()) -> net().
 build(Count) ->
     remove_leftovers(),
@@ -70,20 +70,20 @@ build(Count) ->
     Router = router(Net),
     ip(["netns", "add", Router]),
     in(Router, ["sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"]),
-    [plug_in(Net, Router, Place) || Place <- lists:seq(1, Count)],
+    [plug_in(Net, Router, Index) || Index <- lists:seq(1, Count)],
     Net.
 
-plug_in(Net, Router, Place) ->
-    Space = space(Net, Place),
-    Wire = "to" ++ integer_to_list(Place),
+plug_in(Net, Router, Index) ->
+    Space = space(Net, Index),
+    Wire = "to" ++ integer_to_list(Index),
     ip(["netns", "add", Space]),
     ip(["-n", Router, "link", "add", Wire, "type", "veth", "peer", "name", "eth0", "netns", Space]),
-    ip(["-n", Router, "address", "add", subnet(Place) ++ "254/24", "dev", Wire]),
+    ip(["-n", Router, "address", "add", subnet(Index) ++ "254/24", "dev", Wire]),
     ip(["-n", Router, "link", "set", Wire, "up"]),
-    ip(["-n", Space, "address", "add", address(Place) ++ "/24", "dev", "eth0"]),
+    ip(["-n", Space, "address", "add", address(Index) ++ "/24", "dev", "eth0"]),
     ip(["-n", Space, "link", "set", "eth0", "up"]),
     ip(["-n", Space, "link", "set", "lo", "up"]),
-    ip(["-n", Space, "route", "add", "default", "via", subnet(Place) ++ "254"]).
+    ip(["-n", Space, "route", "add", "default", "via", subnet(Index) ++ "254"]).
 
 -spec remove(net()) -> ok.
 remove(Net = {_, Count}) ->
@@ -102,21 +102,21 @@ remove_leftovers() ->
     ],
     ok.
 
--spec address(place()) -> string().
-address(Place) ->
-    subnet(Place) ++ "1".
+-spec address(index()) -> string().
+address(Index) ->
+    subnet(Index) ++ "1".
 
 %% The program that starts another program in a namespace, and its arguments before those of the other program.
--spec inside(net(), place()) -> {Program :: string(), Arguments :: [string()]}.
-inside(Net, Place) ->
-    {os:find_executable("ip"), ["netns", "exec", space(Net, Place)]}.
+-spec inside(net(), index()) -> {Program :: string(), Arguments :: [string()]}.
+inside(Net, Index) ->
+    {os:find_executable("ip"), ["netns", "exec", space(Net, Index)]}.
 
 %% Drops the packets of this direction.
--spec drop(net(), From :: place(), To :: place()) -> ok.
+-spec drop(net(), From :: index(), To :: index()) -> ok.
 drop(Net, From, To) ->
     rule("add", Net, From, To).
 
--spec pass(net(), From :: place(), To :: place()) -> ok.
+-spec pass(net(), From :: index(), To :: index()) -> ok.
 pass(Net, From, To) ->
     rule("del", Net, From, To).
 
@@ -124,23 +124,23 @@ rule(Do, Net, From, To) ->
     ip(["-n", router(Net), "rule", Do, "from", address(From), "to", address(To), "blackhole"]).
 
 %% Limits the rate at which this node sends.
--spec slow(net(), place(), Megabits_per_s :: pos_integer()) -> ok.
-slow(Net, Place, Megabits_per_s) ->
+-spec slow(net(), index(), Megabits_per_s :: pos_integer()) -> ok.
+slow(Net, Index, Megabits_per_s) ->
     Limit = [lists:concat([Megabits_per_s, "mbit"]), "burst", ?BURST, "latency", lists:concat([?QUEUE_MS, "ms"])],
-    in(space(Net, Place), ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate" | Limit]).
+    in(space(Net, Index), ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate" | Limit]).
 
--spec fast(net(), place()) -> ok.
-fast(Net, Place) ->
-    in(space(Net, Place), ["tc", "qdisc", "delete", "dev", "eth0", "root"]).
+-spec fast(net(), index()) -> ok.
+fast(Net, Index) ->
+    in(space(Net, Index), ["tc", "qdisc", "delete", "dev", "eth0", "root"]).
 
 router({Prefix, _}) ->
     Prefix ++ "_router".
 
-space({Prefix, _}, Place) ->
-    lists:concat([Prefix, "_", Place]).
+space({Prefix, _}, Index) ->
+    lists:concat([Prefix, "_", Index]).
 
-subnet(Place) ->
-    lists:concat(["10.77.", Place, "."]).
+subnet(Index) ->
+    lists:concat(["10.77.", Index, "."]).
 
 in(Space, Command) ->
     ip(["netns", "exec", Space | Command]).

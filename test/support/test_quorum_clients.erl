@@ -19,7 +19,7 @@
 %% `start': differs between the clients of a node before and after a restart. A client waits for a lock for at most 1.5
 %% times `lease_ms', and a contender holds it for at most twice that time.
 -type options() :: #{
-    place := pos_integer(),
+    index := pos_integer(),
     start := pos_integer(),
     folder := file:filename(),
     register := file:filename(),
@@ -124,14 +124,14 @@ contended() ->
 new(Kind, Options) ->
     spawn_link(fun() -> init(Kind, Options) end).
 
-init(Kind, Options = #{place := Place, start := Start, folder := Folder, register := Register}) ->
+init(Kind, Options = #{index := Index, start := Start, folder := Folder, register := Register}) ->
     Id = {Start, Kind, erlang:unique_integer([positive])},
-    Path = filename:join(Folder, lists:concat([?FILE_PREFIX, Place, "_", Start, "_", element(3, Id)])),
+    Path = filename:join(Folder, lists:concat([?FILE_PREFIX, Index, "_", Start, "_", element(3, Id)])),
     {ok, File} = file:open(Path, [append, raw, binary]),
     Client = #client{
         kind = Kind, options = Options, file = File, register = test_quorum_register:connect(Register)
     },
-    ok = note({client, {Place, Id}}, Client),
+    ok = note({client, {Index, Id}}, Client),
     loop(Client).
 
 %%% What clients do
@@ -145,8 +145,8 @@ loop(Client = #client{kind = Kind, request = Request}) ->
         loop(Client#client{request = Request + 1})
     end.
 
-use_lock(keeper, Client = #client{options = #{place := Place}}) ->
-    with_lock(write, [{kept, Place}], Client, fun(Lock) -> hold(Lock, infinity, 1, Client) end);
+use_lock(keeper, Client = #client{options = #{index := Index}}) ->
+    with_lock(write, [{kept, Index}], Client, fun(Lock) -> hold(Lock, infinity, 1, Client) end);
 use_lock(contender, Client = #client{options = #{lease_ms := Lease_ms}}) ->
     with_lock(write, [?CONTENDED], Client, fun(Lock) -> hold(Lock, rand:uniform(2 * Lease_ms), 1, Client) end);
 use_lock(busy, Client) ->
@@ -316,9 +316,9 @@ end_lock(death, _, Client) ->
     ok = note({dying, now_ns()}, Client),
     exit(died_on_purpose);
 end_lock(Way, Lock, Client = #client{request = Request}) ->
-    ok = note({giving, now_ns(), Request, Way}, Client),
+    ok = note({unlocking, now_ns(), Request, Way}, Client),
     Answer = unlock(Way, Lock),
-    note({given, now_ns(), Request, Answer}, Client).
+    note({unlocked, now_ns(), Request, Answer}, Client).
 
 unlock(by_another, Lock) ->
     {Other, Monitor} = spawn_monitor(fun() -> exit({answer, unlock(unlock, Lock)}) end),

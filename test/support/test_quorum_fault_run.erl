@@ -11,7 +11,7 @@
 
 -export_type([setting/0, run/0, rules/0]).
 
--import(test_faulty_cluster, [call/3, file/3, folder/1, node_at/2, places/1]).
+-import(test_faulty_cluster, [call/3, file/3, folder/1, node_at/2, indexes/1]).
 
 -type rules() :: #{atom() => pos_integer()}.
 
@@ -29,7 +29,7 @@
 -type run() :: #{cluster := test_faulty_cluster:cluster(), rules := rules(), register := file:filename()}.
 
 -type known() :: test_quorum_history:known().
--type place() :: test_faulty_cluster:place().
+-type index() :: test_faulty_cluster:index().
 
 %% A client may receive the message that its lock is lost this long after the end of the lease.
 -define(NOTICE_MS, 1000).
@@ -69,8 +69,8 @@ run(Setting = #{rules := Rules}, Faults) ->
     Register = test_quorum_register:start(Path),
     try
         Run = #{cluster => Cluster, rules => Rules, register => Path},
-        start_clients(Run, places(Cluster)),
-        {_, Start} = recovery(Run, places(Cluster), now_ns(), bound_ms(0, Run)),
+        start_clients(Run, indexes(Cluster)),
+        {_, Start} = recovery(Run, indexes(Cluster), now_ns(), bound_ms(0, Run)),
         Caused = [{Fault, test_quorum_faults:cause(Fault, Run)} || Fault <- Faults],
         await_enough(maps:get(enough, Setting, #{granted => 0, adds => 0}), Register, Run),
         Left = stop_clients(Run),
@@ -96,9 +96,9 @@ lost(Lost, #{slowest_ms := Slowest_ms}, Faults, Run) ->
     [{nothing_lost, Of} || Of <- Lost, element(1, Of) =:= fenced orelse (not Paused andalso not AtOnce)].
 
 %% Starts locks and clients on nodes that have none.
--spec start_clients(run(), [place()]) -> ok.
-start_clients(Run = #{cluster := Cluster, register := Register}, Places) ->
-    [start_locks(Place, Run) || Place <- Places],
+-spec start_clients(run(), [index()]) -> ok.
+start_clients(Run = #{cluster := Cluster, register := Register}, Indexes) ->
+    [start_locks(Index, Run) || Index <- Indexes],
     Options = #{
         start => erlang:unique_integer([positive]),
         folder => folder(Cluster),
@@ -106,71 +106,71 @@ start_clients(Run = #{cluster := Cluster, register := Register}, Places) ->
         busy => ?BUSY_CLIENTS,
         lease_ms => rule(voter_lease_ms, Run)
     },
-    [call(Cluster, Place, fun() -> test_quorum_clients:start(Options#{place => Place}) end) || Place <- Places],
+    [call(Cluster, Index, fun() -> test_quorum_clients:start(Options#{index => Index}) end) || Index <- Indexes],
     ok.
 
 await_enough(#{granted := Granted, adds := Adds}, Register, Run = #{cluster := Cluster}) ->
     IsEnough = fun() ->
         #{adds := Added} = test_quorum_register:result(Register),
-        Added >= Adds andalso lists:sum([granted(Run, Place) || Place <- places(Cluster)]) >= Granted
+        Added >= Adds andalso lists:sum([granted(Run, Index) || Index <- indexes(Cluster)]) >= Granted
     end,
     test_await:value(true, IsEnough, ?ENOUGH_MS).
 
 %% What is left on the nodes when all clients have ended and the leases of their locks are over.
 stop_clients(Run = #{cluster := Cluster}) ->
-    [call(Cluster, Place, fun test_quorum_clients:stop/0) || Place <- places(Cluster)],
+    [call(Cluster, Index, fun test_quorum_clients:stop/0) || Index <- indexes(Cluster)],
     Until = now_ns() + ns(bound_ms(0, Run)),
     [
-        {left, Place, test_await:last_value([], fun() -> left(node_at(Cluster, Place)) end, ms(Until - now_ns()))}
-     || Place <- places(Cluster)
+        {left, Index, test_await:last_value([], fun() -> left(node_at(Cluster, Index)) end, ms(Until - now_ns()))}
+     || Index <- indexes(Cluster)
     ].
 
 left(Node) ->
     maps:to_list(maps:with(maps:keys(?EMPTY), test_quorum_cluster:state(Node))) -- maps:to_list(?EMPTY).
 
--spec start_locks(place(), run()) -> ok.
-start_locks(Place, #{cluster := Cluster, rules := Rules}) ->
+-spec start_locks(index(), run()) -> ok.
+start_locks(Index, #{cluster := Cluster, rules := Rules}) ->
     Options = #{
-        members => test_faulty_cluster:names(Cluster), rules => Rules, fence_file => file(Cluster, fences, Place)
+        members => test_faulty_cluster:names(Cluster), rules => Rules, fence_file => file(Cluster, fences, Index)
     },
-    test_quorum_cluster:start(node_at(Cluster, Place), Options).
+    test_quorum_cluster:start(node_at(Cluster, Index), Options).
 
 %% Waits until clients of all these nodes are granted a lock. How long it took, and by when it had to be.
--spec recovery(run(), [place()], From_ns :: integer(), Within_ms :: integer()) -> {Took_ms :: integer(), [known()]}.
-recovery(Run, Places, From, Within_ms) ->
-    Before = [{Place, granted(Run, Place)} || Place <- Places],
+-spec recovery(run(), [index()], From_ns :: integer(), Within_ms :: integer()) -> {Took_ms :: integer(), [known()]}.
+recovery(Run, Indexes, From, Within_ms) ->
+    Before = [{Index, granted(Run, Index)} || Index <- Indexes],
     %% The judge finds what takes longer than `Within_ms'.
     Until = From + 3 * ns(Within_ms),
     [
-        test_await:last_value(true, fun() -> granted(Run, Place) > Granted end, ms(Until - now_ns()))
-     || {Place, Granted} <- Before
+        test_await:last_value(true, fun() -> granted(Run, Index) > Granted end, ms(Until - now_ns()))
+     || {Index, Granted} <- Before
     ],
-    {ms(now_ns() - From), [{recovers, Place, From, From + ns(Within_ms)} || Place <- Places]}.
+    {ms(now_ns() - From), [{recovers, Index, From, From + ns(Within_ms)} || Index <- Indexes]}.
 
-granted(#{cluster := Cluster}, Place) ->
-    call(Cluster, Place, fun test_quorum_clients:granted/0).
+granted(#{cluster := Cluster}, Index) ->
+    call(Cluster, Index, fun test_quorum_clients:granted/0).
 
 %% The recovery of all nodes after a fault of this length, and a description of it.
--spec recovered(run(), [place()], From_ns :: integer(), Fault_ms :: integer()) -> {Seen :: string(), [known()]}.
-recovered(Run, Places, From, Fault_ms) ->
-    {Took_ms, Known} = recovery(Run, Places, From, bound_ms(Fault_ms, Run)),
+-spec recovered(run(), [index()], From_ns :: integer(), Fault_ms :: integer()) -> {Seen :: string(), [known()]}.
+recovered(Run, Indexes, From, Fault_ms) ->
+    {Took_ms, Known} = recovery(Run, Indexes, From, bound_ms(Fault_ms, Run)),
     {lists:concat(["locks on all nodes after ", Took_ms, " ms"]), Known}.
 
-%% How many clients of these places were told since then that they lost a lock.
--spec lost_at(run(), [place()], Since_ns :: integer()) -> non_neg_integer().
-lost_at(#{cluster := Cluster}, Places, Since) ->
+%% The number of clients on these nodes that got a message since then that their lock is lost.
+-spec lost_at(run(), [index()], Since_ns :: integer()) -> non_neg_integer().
+lost_at(#{cluster := Cluster}, Indexes, Since) ->
     length([
         Request
-     || {{Place, _}, Facts} <- test_quorum_clients:read(folder(Cluster)),
-        lists:member(Place, Places),
+     || {{Index, _}, Facts} <- test_quorum_clients:read(folder(Cluster)),
+        lists:member(Index, Indexes),
         {lost, At, Request} <- Facts,
         At > Since
     ]).
 
-%% Clients of a place lose the locks that they had when a lease has expired and they were told.
--spec must_lose(place(), Since_ns :: integer(), run()) -> known().
-must_lose(Place, Since, Run) ->
-    {must_lose, Place, Since, Since + ns(rule(holder_lease_ms, Run) + ?NOTICE_MS)}.
+%% When a lease has expired, the clients of a node get messages that the locks they had are lost.
+-spec must_lose(index(), Since_ns :: integer(), run()) -> known().
+must_lose(Index, Since, Run) ->
+    {must_lose, Index, Since, Since + ns(rule(holder_lease_ms, Run) + ?NOTICE_MS)}.
 
 %% How long a cluster may take to recover from a fault of this length: leases expire, voters are in quarantine, and TCP,
 %% which doubles its intervals, sends again.

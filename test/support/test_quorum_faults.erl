@@ -6,7 +6,7 @@
 
 -export_type([fault/0]).
 
--import(test_faulty_cluster, [call/3, name/2, node_at/2, places/1]).
+-import(test_faulty_cluster, [call/3, name/2, node_at/2, indexes/1]).
 -import(test_quorum_fault_run, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
 -import(test_quorum_fault_run, [start_clients/2, start_locks/2, now_ns/0, ns/1, ms/1, notice_ms/0]).
 
@@ -57,9 +57,9 @@ cause(sends_nothing, Run = #{cluster := Cluster}) ->
 cause(two_are_cut_from_each_other, Run = #{cluster := Cluster}) ->
     Began = now_ns(),
     test_faulty_cluster:cut(Cluster, 1, 2),
-    {Took_ms, Known} = recovery(Run, places(Cluster), now_ns(), bound_ms(0, Run)),
+    {Took_ms, Known} = recovery(Run, indexes(Cluster), now_ns(), bound_ms(0, Run)),
     outlast_leases(Run),
-    {Still_ms, Later} = recovery(Run, places(Cluster), now_ns(), bound_ms(0, Run)),
+    {Still_ms, Later} = recovery(Run, indexes(Cluster), now_ns(), bound_ms(0, Run)),
     test_faulty_cluster:heal_all(Cluster),
     {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
     {
@@ -79,7 +79,7 @@ cause(cut_flaps, Run = #{cluster := Cluster}) ->
     {lists:concat(["six times ", Part_ms, " ms; ", Lost, " locks lost there; ", Seen]), Known};
 %% By nodes that keep trying to connect.
 cause(connections_are_closed, Run = #{cluster := Cluster}) ->
-    Pairs = [{One, Other} || One <- places(Cluster), Other <- places(Cluster), One =/= Other],
+    Pairs = [{One, Other} || One <- indexes(Cluster), Other <- indexes(Cluster), One =/= Other],
     Tried = [Pair || _ <- lists:seq(1, 3), Pair <- Pairs],
     Closed = [yes || {One, Other} <- Tried, heartbeat(Run), test_faulty_cluster:disconnect(Cluster, One, Other)],
     {Seen, Known} = recovered_now(Run, 0),
@@ -92,7 +92,7 @@ cause(suspended_for_longer_than_leases, Run = #{cluster := Cluster}) ->
     outlast_leases(Run),
     test_faulty_cluster:resume(Cluster, 1),
     Resumed = now_ns(),
-    {Seen, Recovers} = recovered(Run, places(Cluster), Resumed, 0),
+    {Seen, Recovers} = recovered(Run, indexes(Cluster), Resumed, 0),
     {
         lists:concat([
             "suspended for ", ms(Resumed - Began), " ms; the others continued after ", Took_ms, " ms; ",
@@ -102,13 +102,13 @@ cause(suspended_for_longer_than_leases, Run = #{cluster := Cluster}) ->
     };
 %% One after the other, so some have leases of others when they are resumed.
 cause(all_are_suspended, Run = #{cluster := Cluster}) ->
-    [test_faulty_cluster:suspend(Cluster, Place) || Place <- places(Cluster), heartbeat(Run)],
+    [test_faulty_cluster:suspend(Cluster, Index) || Index <- indexes(Cluster), heartbeat(Run)],
     outlast_leases(Run),
-    [test_faulty_cluster:resume(Cluster, Place) || Place <- places(Cluster), heartbeat(Run)],
+    [test_faulty_cluster:resume(Cluster, Index) || Index <- indexes(Cluster), heartbeat(Run)],
     recovered_now(Run, 0);
 cause(voter_dies, Run = #{cluster := Cluster}) ->
     losing("each twice", Run, fun() ->
-        [kill_process(canal_lock_quorum_voter, Place, Run) || Place <- places(Cluster), _ <- [1, 2], heartbeat(Run)]
+        [kill_process(canal_lock_quorum_voter, Index, Run) || Index <- indexes(Cluster), _ <- [1, 2], heartbeat(Run)]
     end);
 %% Voters keep the locks of the dead agent until its lease expires. The next fault must not cause that.
 cause(agent_dies, Run) ->
@@ -116,8 +116,8 @@ cause(agent_dies, Run) ->
     outlast_leases(Run),
     Seen;
 cause(links_die, Run = #{cluster := Cluster}) ->
-    [kill_process(canal_lock_quorum_links, Place, Run) || Place <- [2, 3]],
-    [test_faulty_cluster:disconnect(Cluster, Place, 1) || Place <- [2, 3]],
+    [kill_process(canal_lock_quorum_links, Index, Run) || Index <- [2, 3]],
+    [test_faulty_cluster:disconnect(Cluster, Index, 1) || Index <- [2, 3]],
     recovered_now(Run, 0);
 %% The voter forgets its votes while agents count on them.
 cause(locks_are_stopped, Run) ->
@@ -126,14 +126,14 @@ cause(locks_are_stopped, Run) ->
 %% while clients on all other nodes want the lock.
 cause(voters_forget_a_holder, Run = #{cluster := Cluster}) ->
     Began = now_ns(),
-    {Near, Far} = lists:split(length(places(Cluster)) div 2, others(Run, 1)),
-    [test_faulty_cluster:cut(Cluster, 1, Place) || Place <- Far],
+    {Near, Far} = lists:split(length(indexes(Cluster)) div 2, others(Run, 1)),
+    [test_faulty_cluster:cut(Cluster, 1, Index) || Index <- Far],
     await_contended(1, Run),
     await_kept(1, Run),
     test_faulty_cluster:isolate(Cluster, 1),
     Since = now_ns(),
-    [stop_locks(Place, Run) || Place <- Near],
-    [start_locks(Place, Run) || Place <- Near],
+    [stop_locks(Index, Run) || Index <- Near],
+    [start_locks(Index, Run) || Index <- Near],
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
     outlast_leases(Run),
     test_faulty_cluster:heal_all(Cluster),
@@ -162,9 +162,9 @@ cause(unlocked_by_force, Run = #{cluster := Cluster}) ->
 cause(one_is_killed, Run) ->
     kill_and_restart([1], Run);
 cause(most_are_killed, Run = #{cluster := Cluster}) ->
-    kill_and_restart(lists:seq(1, length(places(Cluster)) div 2 + 1), Run);
+    kill_and_restart(lists:seq(1, length(indexes(Cluster)) div 2 + 1), Run);
 cause(all_are_killed, Run = #{cluster := Cluster}) ->
-    kill_and_restart(places(Cluster), Run);
+    kill_and_restart(indexes(Cluster), Run);
 %% On the connection that also carries the frames.
 cause(a_large_message, Run = #{cluster := Cluster}) ->
     IsSlow = test_faulty_cluster:network(Cluster) =:= namespaces,
@@ -174,12 +174,12 @@ cause(a_large_message, Run = #{cluster := Cluster}) ->
     Took_ms = call(Cluster, 1, fun() -> send_large(To) end),
     {Seen, Known} = recovered_now(Run, 0),
     IsSlow andalso test_faulty_cluster:fast(Cluster, 1),
-    Lost = lost_at(Run, places(Cluster), Began),
+    Lost = lost_at(Run, indexes(Cluster), Began),
     {lists:concat(["64 MB in ", Took_ms, " ms; ", Lost, " locks lost; ", Seen]), Known};
 cause(wall_clocks_jump, Run = #{cluster := Cluster}) ->
     Jumps = [{1, 3_600_000}, {2, -3_600_000}, {3, 86_400_000}, {1, -86_400_000}, {1, 0}, {2, 0}, {3, 0}],
     losing(lists:concat([length(Jumps), " jumps, by an hour and a day"]), Run, fun() ->
-        [test_faulty_cluster:set_clock(Cluster, Place, Ahead_ms) || {Place, Ahead_ms} <- Jumps, heartbeat(Run)]
+        [test_faulty_cluster:set_clock(Cluster, Index, Ahead_ms) || {Index, Ahead_ms} <- Jumps, heartbeat(Run)]
     end);
 %% CE3: node 1 receives nothing. A grant of node 2 is on its way to node 1 when the voter of node 2 forgets it. The
 %% grant arrives after node 3 and the new voter of node 2 have granted the same names to others.
@@ -196,7 +196,7 @@ cause(held_back_answers, Run = #{cluster := Cluster}) ->
     Until = now_ns(),
     Held =
         case test_faulty_cluster:network(Cluster) of
-            wires -> lists:concat([test_faulty_cluster:held(Cluster, 2, 1), " bytes"]);
+            wires -> lists:concat([test_faulty_cluster:bytes_held_back(Cluster, 2, 1), " bytes"]);
             namespaces -> "the data of TCP"
         end,
     test_faulty_cluster:heal_one_way(Cluster, 2, 1),
@@ -216,34 +216,34 @@ grants_at_once(Fault) ->
 %%% Parts of faults
 
 recovered_now(Run = #{cluster := Cluster}, Fault_ms) ->
-    recovered(Run, places(Cluster), now_ns(), Fault_ms).
+    recovered(Run, indexes(Cluster), now_ns(), Fault_ms).
 
-%% Causes a fault of this length: how many locks clients of these places lost, and the recovery.
-count_lost(Places, Run, Fault_ms, Cause) ->
+%% Causes a fault of this length. Returns the number of locks that clients of these nodes lost, and the recovery.
+count_lost(Indexes, Run, Fault_ms, Cause) ->
     Began = now_ns(),
     Cause(),
     Recovered = recovered_now(Run, Fault_ms),
-    {lost_at(Run, Places, Began), Recovered}.
+    {lost_at(Run, Indexes, Began), Recovered}.
 
 losing(Description, Run = #{cluster := Cluster}, Cause) ->
-    {Lost, {Seen, Known}} = count_lost(places(Cluster), Run, 0, Cause),
+    {Lost, {Seen, Known}} = count_lost(indexes(Cluster), Run, 0, Cause),
     {lists:concat([Description, "; ", Lost, " locks lost; ", Seen]), Known}.
 
-%% The keeper of a place holds a lock, so a fault that ends locks there ends at least one.
-await_kept(Place, #{cluster := Cluster}) ->
-    call(Cluster, Place, fun() -> test_await:value(true, fun test_quorum_clients:is_kept/0) end).
+%% The keeper of a node holds a lock, so a fault that ends locks on this node ends at least one.
+await_kept(Index, #{cluster := Cluster}) ->
+    call(Cluster, Index, fun() -> test_await:value(true, fun test_quorum_clients:is_kept/0) end).
 
-%% Makes the contender of a place acquire the contended lock. The others hold it for up to two leases each, and a
+%% Makes the contender of a node lock the contended name. The others hold it for up to two leases each, and a
 %% contender that has waited too long asks again. So with five of them a contender may wait for minutes, unless a holder
 %% releases early.
-await_contended(Place, Run = #{cluster := Cluster}) ->
-    Since_ms = call(Cluster, Place, fun() -> erlang:system_time(millisecond) end),
+await_contended(Index, Run = #{cluster := Cluster}) ->
+    Since_ms = call(Cluster, Index, fun() -> erlang:system_time(millisecond) end),
     Has = fun() ->
-        call(Cluster, Place, fun() -> test_quorum_clients:has_contended(Since_ms) end) orelse
+        call(Cluster, Index, fun() -> test_quorum_clients:has_contended(Since_ms) end) orelse
             begin
-                [call(Cluster, Other, fun test_quorum_clients:release_contended/0) || Other <- others(Run, Place)],
+                [call(Cluster, Other, fun test_quorum_clients:release_contended/0) || Other <- others(Run, Index)],
                 Wait_ms = rule(attempt_ms, Run) div 2,
-                call(Cluster, Place, fun() ->
+                call(Cluster, Index, fun() ->
                     test_await:last_value(true, fun() -> test_quorum_clients:has_contended(Since_ms) end, Wait_ms)
                 end)
             end
@@ -276,16 +276,16 @@ send_large(To) ->
         {size, 64_000_000} -> ms(now_ns() - Began)
     end.
 
-others(#{cluster := Cluster}, Place) ->
-    places(Cluster) -- [Place].
+others(#{cluster := Cluster}, Index) ->
+    indexes(Cluster) -- [Index].
 
 %% Cuts a node off for longer than any lease.
-cut_off(Cut, Place, Run = #{cluster := Cluster}) ->
-    await_kept(Place, Run),
+cut_off(Cut, Index, Run = #{cluster := Cluster}) ->
+    await_kept(Index, Run),
     Began = now_ns(),
     Cut(),
     Since = now_ns(),
-    {Took_ms, Others} = recovery(Run, others(Run, Place), Since, bound_ms(0, Run)),
+    {Took_ms, Others} = recovery(Run, others(Run, Index), Since, bound_ms(0, Run)),
     outlast_leases(Run),
     Until = now_ns(),
     test_faulty_cluster:heal_all(Cluster),
@@ -293,27 +293,27 @@ cut_off(Cut, Place, Run = #{cluster := Cluster}) ->
     {
         lists:concat([
             "cut off for ", ms(Until - Since), " ms; the others continued after ", Took_ms, " ms; ",
-            lost_at(Run, [Place], Began), " locks lost there; ", Seen
+            lost_at(Run, [Index], Began), " locks lost there; ", Seen
         ]),
-        [must_lose(Place, Since, Run), {no_grants, Place, Since, Until} | Others ++ Recovers]
+        [must_lose(Index, Since, Run), {no_grants, Index, Since, Until} | Others ++ Recovers]
     }.
 
 %% Ends the locks of a node at once.
-end_locks(Place, End, Restart, Run) ->
-    await_kept(Place, Run),
+end_locks(Index, End, Restart, Run) ->
+    await_kept(Index, Run),
     Began = now_ns(),
     End(),
     Ended = now_ns(),
     Restart(),
     {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
-    Lost = lost_at(Run, [Place], Began),
-    {lists:concat([Lost, " locks lost; ", Seen]), [{must_lose, Place, Began, Ended + ns(notice_ms())} | Recovers]}.
+    Lost = lost_at(Run, [Index], Began),
+    {lists:concat([Lost, " locks lost; ", Seen]), [{must_lose, Index, Began, Ended + ns(notice_ms())} | Recovers]}.
 
-kill_and_restart(Places, Run = #{cluster := Cluster}) ->
-    Survivors = places(Cluster) -- Places,
-    IsQuorum = 2 * length(Survivors) > length(places(Cluster)),
+kill_and_restart(Indexes, Run = #{cluster := Cluster}) ->
+    Survivors = indexes(Cluster) -- Indexes,
+    IsQuorum = 2 * length(Survivors) > length(indexes(Cluster)),
     Began = now_ns(),
-    test_faulty_cluster:kill(Cluster, Places),
+    test_faulty_cluster:kill(Cluster, Indexes),
     Dead = now_ns(),
     {During, Known} =
         case {IsQuorum, Survivors} of
@@ -327,21 +327,21 @@ kill_and_restart(Places, Run = #{cluster := Cluster}) ->
                 Until = now_ns(),
                 {
                     lists:concat([lost_at(Run, Survivors, Began), " locks of the others lost; "]),
-                    [must_lose(Place, Dead, Run) || Place <- Survivors] ++
-                        [{no_grants, Place, Dead, Until} || Place <- Survivors]
+                    [must_lose(Index, Dead, Run) || Index <- Survivors] ++
+                        [{no_grants, Index, Dead, Until} || Index <- Survivors]
                 }
         end,
-    test_faulty_cluster:restart(Cluster, Places),
-    start_clients(Run, Places),
+    test_faulty_cluster:restart(Cluster, Indexes),
+    start_clients(Run, Indexes),
     Back = now_ns(),
-    {Seen, Recovers} = recovered(Run, places(Cluster), Back, 0),
+    {Seen, Recovers} = recovered(Run, indexes(Cluster), Back, 0),
     {lists:concat([During, "restarted after ", ms(Back - Dead), " ms; ", Seen]), Known ++ Recovers}.
 
-kill_process(Name, Place, #{cluster := Cluster}) ->
-    call(Cluster, Place, fun() -> test_quorum_cluster:kill_process(Name) end).
+kill_process(Name, Index, #{cluster := Cluster}) ->
+    call(Cluster, Index, fun() -> test_quorum_cluster:kill_process(Name) end).
 
-stop_locks(Place, #{cluster := Cluster}) ->
-    test_quorum_cluster:stop(node_at(Cluster, Place)).
+stop_locks(Index, #{cluster := Cluster}) ->
+    test_quorum_cluster:stop(node_at(Cluster, Index)).
 
 repeat(Times, Do) ->
     lists:foreach(fun(_) -> Do() end, lists:seq(1, Times)).

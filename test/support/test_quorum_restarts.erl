@@ -1,13 +1,13 @@
-%% Quorum locks on clusters whose nodes a test suspends, kills and restarts (test_faulty_cluster, sound network). Each
+%% Quorum locks on clusters whose nodes a test suspends, kills and restarts (test_faulty_cluster, direct network). Each
 %% node has a file of fences, as a server has.
 -module(test_quorum_restarts).
 
 -export([tests/2, restart/2, start_locks/2, stop_locks/2, worker/2, await_voting/1]).
 
--import(test_faulty_cluster, [call/3, file/3, node_at/2, nodes_of/1, places/1, places/2]).
+-import(test_faulty_cluster, [call/3, file/3, node_at/2, nodes_of/1, indexes/1, indexes/2]).
 
 -type cluster() :: test_faulty_cluster:cluster().
--type place() :: test_faulty_cluster:place().
+-type index() :: test_faulty_cluster:index().
 
 %% For 16 nodes on few processors.
 -define(ONE_SCHEDULER, ["+S", "1:1"]).
@@ -18,8 +18,8 @@
 -spec tests(pos_integer(), [{Title :: string(), fun((cluster()) -> term())}]) -> term().
 tests(Count, Tests) ->
     Start = fun() ->
-        Cluster = test_faulty_cluster:start(#{nodes => Count, network => sound, arguments => ?ONE_SCHEDULER}),
-        [store_fence(Cluster, Place) || Place <- places(Cluster)],
+        Cluster = test_faulty_cluster:start(#{nodes => Count, network => direct, arguments => ?ONE_SCHEDULER}),
+        [store_fence(Cluster, Index) || Index <- indexes(Cluster)],
         Cluster
     end,
     {setup, Start, fun test_faulty_cluster:stop/1, fun(Cluster) ->
@@ -30,16 +30,16 @@ tests(Count, Tests) ->
     end}.
 
 %% As if the nodes had run before: they vote as soon as they know which locks are held.
-store_fence(Cluster, Place) ->
-    File = fence_file(Cluster, Place),
-    call(Cluster, Place, fun() ->
+store_fence(Cluster, Index) ->
+    File = fence_file(Cluster, Index),
+    call(Cluster, Index, fun() ->
         ok = canal_lock_quorum_nif:load(),
         {ok, true} = canal_lock_quorum_nif:fence_store(File, 1)
     end).
 
 run(Test, Cluster) ->
     try
-        start_locks(Cluster, places(Cluster)),
+        start_locks(Cluster, indexes(Cluster)),
         await_voting(Cluster),
         Test(Cluster),
         revive(Cluster),
@@ -49,43 +49,43 @@ run(Test, Cluster) ->
         test_quorum_cluster:await_empty(Nodes)
     after
         revive(Cluster),
-        stop_locks(Cluster, places(Cluster))
+        stop_locks(Cluster, indexes(Cluster))
     end.
 
 revive(Cluster) ->
-    test_faulty_cluster:resume(Cluster, places(Cluster, suspended)),
+    test_faulty_cluster:resume(Cluster, indexes(Cluster, suspended)),
     test_faulty_cluster:introduce(Cluster),
-    restart(Cluster, places(Cluster, dead)).
+    restart(Cluster, indexes(Cluster, dead)).
 
 %% Starts dead nodes and their locks. When it returns they may not vote yet.
--spec restart(cluster(), place() | [place()]) -> ok.
-restart(Cluster, Place) when is_integer(Place) ->
-    restart(Cluster, [Place]);
-restart(Cluster, Places) ->
-    test_faulty_cluster:restart(Cluster, Places),
-    start_locks(Cluster, Places).
+-spec restart(cluster(), index() | [index()]) -> ok.
+restart(Cluster, Index) when is_integer(Index) ->
+    restart(Cluster, [Index]);
+restart(Cluster, Indexes) ->
+    test_faulty_cluster:restart(Cluster, Indexes),
+    start_locks(Cluster, Indexes).
 
--spec start_locks(cluster(), [place()]) -> ok.
-start_locks(Cluster, Places) ->
+-spec start_locks(cluster(), [index()]) -> ok.
+start_locks(Cluster, Indexes) ->
     Options = test_quorum_cluster:options(nodes_of(Cluster)),
-    Start = fun(Place) ->
-        test_quorum_cluster:start(node_at(Cluster, Place), Options#{fence_file => fence_file(Cluster, Place)})
+    Start = fun(Index) ->
+        test_quorum_cluster:start(node_at(Cluster, Index), Options#{fence_file => fence_file(Cluster, Index)})
     end,
-    _ = test_await:in_parallel(Start, Places),
+    _ = test_await:in_parallel(Start, Indexes),
     ok.
 
-fence_file(Cluster, Place) ->
-    list_to_binary(file(Cluster, fences, Place)).
+fence_file(Cluster, Index) ->
+    list_to_binary(file(Cluster, fences, Index)).
 
 %% The voters of these nodes forget their votes within milliseconds. A restart of the nodes takes longer.
--spec stop_locks(cluster(), [place()]) -> ok.
-stop_locks(Cluster, Places) ->
-    _ = test_await:in_parallel(fun(Place) -> test_quorum_cluster:stop(node_at(Cluster, Place)) end, Places),
+-spec stop_locks(cluster(), [index()]) -> ok.
+stop_locks(Cluster, Indexes) ->
+    _ = test_await:in_parallel(fun(Index) -> test_quorum_cluster:stop(node_at(Cluster, Index)) end, Indexes),
     ok.
 
--spec worker(cluster(), place()) -> test_nodes:worker().
-worker(Cluster, Place) ->
-    test_nodes:worker(node_at(Cluster, Place)).
+-spec worker(cluster(), index()) -> test_nodes:worker().
+worker(Cluster, Index) ->
+    test_nodes:worker(node_at(Cluster, Index)).
 
 -spec await_voting(cluster()) -> ok.
 await_voting(Cluster) ->

@@ -1,15 +1,15 @@
-%% Wires between nodes of one machine that can hold back bytes in one direction or in both: the connection of each two
-%% nodes goes through a proxy. A wire loses nothing and closes nothing: bytes, and the end of a connection, stay on the
-%% wire until it lets them go. So a message can be late for any time, also when its sender is dead. And where network
-%% namespaces (test_network) are not possible, nodes can still be cut off from each other.
+%% Wires between nodes of one machine: proxies that can hold back bytes in one direction or in both. A wire loses no
+%% bytes and closes no connection by itself. It forwards held bytes, and the end of a connection, when the test
+%% releases them. So a test can delay a message for any time, also after its sender is dead.
+%% A test can also disconnect nodes where network namespaces (test_network) are not possible.
 -module(test_slow_links).
 
--export([start/0, stop/1, port/3, lead_to/3, hold/3, let_go/3, held/3]).
+-export([start/0, stop/1, port/3, lead_to/3, hold/3, let_go/3, bytes_held_back/3]).
 
--export_type([wires/0, place/0]).
+-export_type([wires/0, index/0]).
 
 -opaque wires() :: pid().
--type place() :: pos_integer().
+-type index() :: pos_integer().
 
 -define(HOST, {127, 0, 0, 1}).
 -define(OPTIONS, [{packet, raw}, {nodelay, true}]).
@@ -33,28 +33,28 @@ stop(Wires) ->
     ok.
 
 %% The port to which the first node connects to reach the second one.
--spec port(wires(), From :: place(), To :: place()) -> inet:port_number().
+-spec port(wires(), From :: index(), To :: index()) -> inet:port_number().
 port(Wires, From, To) ->
     ask(Wires, {port, From, To}).
 
-%% Connections to this node lead to this port from now on.
--spec lead_to(wires(), place(), inet:port_number()) -> ok.
-lead_to(Wires, Place, Port) ->
-    ask(Wires, {lead_to, Place, Port}).
+%% Wires forward new connections to this node to this port.
+-spec lead_to(wires(), index(), inet:port_number()) -> ok.
+lead_to(Wires, Index, Port) ->
+    ask(Wires, {lead_to, Index, Port}).
 
-%% When this returns nothing passes from the first node to the second one.
--spec hold(wires(), From :: place(), To :: place()) -> ok.
+%% When this returns, no byte passes from the first node to the second one.
+-spec hold(wires(), From :: index(), To :: index()) -> ok.
 hold(Wires, From, To) ->
     ask(Wires, {holding, From, To, true}).
 
 %% Sends what was held back, in the same order.
--spec let_go(wires(), From :: place(), To :: place()) -> ok.
+-spec let_go(wires(), From :: index(), To :: index()) -> ok.
 let_go(Wires, From, To) ->
     ask(Wires, {holding, From, To, false}).
 
-%% How many bytes are held back.
--spec held(wires(), From :: place(), To :: place()) -> non_neg_integer().
-held(Wires, From, To) ->
+%% The number of bytes that the wire holds back.
+-spec bytes_held_back(wires(), From :: index(), To :: index()) -> non_neg_integer().
+bytes_held_back(Wires, From, To) ->
     ask(Wires, {held, From, To}).
 
 ask(Wires, Request) ->
@@ -70,8 +70,8 @@ serve(State = #{pumps := Pumps, holding := Holding, targets := Targets}) ->
             {Answer, Next} = answer(Request, State),
             From ! {Ref, Answer},
             serve(Next);
-        {connected, Caller, Place} ->
-            Caller ! {target, maps:get(Place, Targets, none)},
+        {connected, Caller, Index} ->
+            Caller ! {target, maps:get(Index, Targets, none)},
             serve(State);
         {new_pump, Caller, Direction} ->
             Pump = spawn_link(fun() -> carry(none, none, maps:get(Direction, Holding, false), [], open) end),
@@ -93,8 +93,8 @@ answer({port, From, To}, State = #{listening := Listening}) ->
             {ok, Port} = inet:port(test_tcp_server:start([{ip, ?HOST} | ?OPTIONS], Serve)),
             {Port, State#{listening := Listening#{{From, To} => Port}}}
     end;
-answer({lead_to, Place, Port}, State = #{targets := Targets}) ->
-    {ok, State#{targets := Targets#{Place => Port}}};
+answer({lead_to, Index, Port}, State = #{targets := Targets}) ->
+    {ok, State#{targets := Targets#{Index => Port}}};
 answer({holding, From, To, Whether}, State = #{holding := Holding}) ->
     [ask_pump(Pump, {holding, Whether}, ok) || Pump <- pumps({From, To}, State)],
     {ok, State#{holding := Holding#{{From, To} => Whether}}};

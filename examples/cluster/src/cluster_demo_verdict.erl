@@ -66,8 +66,8 @@ facts({granted, {Number, Mode, Names, Fence}}, At) -> [{asked, 0, Number, Mode, 
 facts({held, {Number, _, _, _}, Began, _Ended}, _) -> [{held, Began, Began, Number}];
 facts({at_risk, {Number, _, _, _}}, At) -> [{at_risk, At, Number}];
 facts({lost, {Number, _, _, _}}, At) -> [{lost, At, Number}];
-facts({unlocks, {Number, _, _, _}}, At) -> [{giving, At, Number, unlock}];
-facts({unlocked, {Number, _, _, _}, Answer}, At) -> [{given, At, Number, Answer}];
+facts({unlocks, {Number, _, _, _}}, At) -> [{unlocking, At, Number, unlock}];
+facts({unlocked, {Number, _, _, _}, Answer}, At) -> [{unlocked, At, Number, Answer}];
 facts(_, _) -> [].
 
 %% How each lock ended. An unlock that is refused is no end: the lock was lost.

@@ -1,16 +1,16 @@
-%% The judge: checks what clients of quorum locks recorded against the promises of docs/quorum.md. It is a function of
-%% the histories of all clients and of what else is known about the run.
+%% Checks what clients of quorum locks recorded against the promises in docs/promises.md (Q1 and further). The result
+%% depends only on the histories of all clients and on other known facts of the run.
 %%
-%% All times are nanoseconds of one clock, which all nodes of a machine share. A fact carries the number of the client's
-%% request. A lock was certainly held from the time at which its client knew of the grant until the last time at which
-%% the client found it held: a lock that is not held is never held again. So
+%% All times are nanoseconds of one clock, which all nodes of a machine share. A fact has the number of the client's
+%% request. A lock was certainly held from the time when its client got the grant until the last time when a check of
+%% the client found it held, because a lock that is not held is never held again:
 %%
 %%     asked          granted      held? yes       held? yes      held? no
 %%       |---------------|---------[------]---------[------]--------[---]------>
 %%                       ^ certainly held from here  ^ to here
 %%
-%% These spans must not overlap for two locks that exclude each other (Q1). They and the times of the requests also
-%% give the order of the fences (Q5).
+%% These spans must not overlap for two locks that exclude each other (Q1). The order of the fences follows from the
+%% spans and the times of the requests (Q5).
 -module(test_quorum_history).
 
 -export([violations/1, locks/1, counts/1]).
@@ -21,33 +21,32 @@
 %% The number that a client gave to its request.
 -type request() :: pos_integer().
 %% The node, and a term that distinguishes the client from others there, also from those before a restart of the node.
--type client() :: {Place :: pos_integer() | atom(), term()}.
+-type client() :: {Index :: pos_integer() | atom(), term()}.
 
 -type fact() ::
     {asked, time_ns(), request(), read | write, Names :: [term(), ...]}
     | {granted, time_ns(), request(), Fence :: non_neg_integer()}
     | {refused, time_ns(), request(), Reason :: term()}
-    %% Found held several times: the first check began at the first time, the last check at the second time.
+    %% Several checks found it held: the first one began at the first time, the last one at the second time.
     | {held, time_ns(), Last :: time_ns(), request()}
     %% A check that began at the first time and ended at the second.
     | {not_held, time_ns(), time_ns(), request()}
     | {at_risk, time_ns(), request()}
     | {lost, time_ns(), request()}
-    | {giving, time_ns(), request(), Function :: atom()}
-    | {given, time_ns(), request(), Answer :: term()}
+    | {unlocking, time_ns(), request(), Function :: atom()}
+    | {unlocked, time_ns(), request(), Answer :: term()}
     %% The client dies here and may hold locks.
     | {dying, time_ns()}.
 
 -type known() ::
-    %% Each lock that a client of this place had at the first time is lost or unlocked by the second time, unless the
-    %% client is dead.
-    {must_lose, Place :: pos_integer(), Had :: time_ns(), By :: time_ns()}
-    %% No request that a client of this place makes between these times is granted between them.
-    | {no_grants, Place :: pos_integer(), time_ns(), time_ns()}
-    %% A client of this place is granted a lock between these times.
-    | {recovers, Place :: pos_integer(), time_ns(), By :: time_ns()}
-    %% What is left at this place when all clients have ended.
-    | {left, Place :: pos_integer(), [term()]}.
+    %% Each lock that a client of this node held at `Had' is lost or unlocked at `By', unless the client is dead.
+    {must_lose, Index :: pos_integer(), Had :: time_ns(), By :: time_ns()}
+    %% No request that a client of this node makes between these times is granted between them.
+    | {no_grants, Index :: pos_integer(), time_ns(), time_ns()}
+    %% A client of this node is granted a lock between these times.
+    | {recovers, Index :: pos_integer(), time_ns(), By :: time_ns()}
+    %% The state that remains on this node when all clients have exited.
+    | {left, Index :: pos_integer(), [term()]}.
 
 -type history() :: #{clients := [{client(), [fact()]}], known := [known()]}.
 
@@ -73,21 +72,21 @@
     asked :: time_ns(),
     granted = never :: time_ns() | never,
     fence = none :: non_neg_integer() | none,
-    %% The last time at which it was certainly held.
-    last = never :: time_ns() | never,
-    %% The first time at which it was known not to be held.
+    %% The last time when it was certainly held.
+    certainly_held_until = never :: time_ns() | never,
+    %% The first time when it was certainly not held.
     over = never :: time_ns() | never,
-    giving = never :: time_ns() | never
+    unlocking = never :: time_ns() | never
 }).
 
-%% In no particular order. The empty list: the history breaks no promise.
+%% Returns the violations in no particular order.
 -spec violations(history()) -> [violation()].
 violations(#{clients := Clients, known := Known}) ->
     Read = [read_client(Client, Facts) || {Client, Facts} <- Clients],
     Granted = granted(Read),
     lists:append([Wrong || {_, _, _, Wrong} <- Read]) ++
         lists:append([exclusive(Name, Of) ++ fences_grow(Name, Of) || {Name, Of} <- by_name(Granted)]) ++
-        lists:append([as_known(Fact, Read, Granted) || Fact <- Known]).
+        lists:append([check_known(Fact, Read, Granted) || Fact <- Known]).
 
 %% The locks that were granted, in the order of the grants.
 -spec locks(history()) -> [a_lock()].
@@ -95,7 +94,7 @@ locks(#{clients := Clients}) ->
     Granted = granted([read_client(Client, Facts) || {Client, Facts} <- Clients]),
     [details(Lock) || Lock <- lists:keysort(#lock.granted, Granted)].
 
-%% The number of facts of each kind: a history in which nothing happens breaks no promise either.
+%% The number of facts of each kind, because an empty history also has no violations.
 -spec counts(history()) -> #{atom() => non_neg_integer()}.
 counts(#{clients := Clients}) ->
     Kinds = [element(1, Fact) || {_, Facts} <- Clients, Fact <- Facts],
@@ -103,7 +102,7 @@ counts(#{clients := Clients}) ->
     Waits = lists:append([waits(Facts) || {_, Facts} <- Clients]),
     Counted#{longest_wait_ms => lists:max([0 | Waits]) div 1_000_000}.
 
-%% From the request to the grant. A client makes one request at a time.
+%% The times from each request to its grant, in ns. A client makes one request at a time.
 waits([{asked, From, Request, _, _}, {granted, To, Request, _} | Rest]) -> [To - From | waits(Rest)];
 waits([_ | Rest]) -> waits(Rest);
 waits([]) -> [].
@@ -114,10 +113,10 @@ granted(Read) ->
     [Lock || {_, _, Locks, _} <- Read, Lock = #lock{granted = At} <- Locks, At =/= never].
 
 read_client(Client, Facts) ->
-    {Locks, Wrong} = lists:foldl(fun(Fact, Sofar) -> fact(Fact, Client, Sofar) end, {#{}, []}, Facts),
+    {Locks, Wrong} = lists:foldl(fun(Fact, SoFar) -> fact(Fact, Client, SoFar) end, {#{}, []}, Facts),
     {Client, last_seen(Facts), maps:values(Locks), Wrong}.
 
-%% The last time at which the client certainly ran.
+%% The last time when the client certainly ran.
 last_seen([]) ->
     never;
 last_seen(Facts) ->
@@ -129,8 +128,8 @@ last_seen(Facts) ->
 fact({asked, At, Request, Mode, Names}, Client, {Locks, Wrong}) ->
     Lock = #lock{client = Client, request = Request, mode = Mode, names = lists:usort(Names), asked = At},
     {Locks#{Request => Lock}, Wrong};
-fact({dying, _}, _, Sofar) ->
-    Sofar;
+fact({dying, _}, _, SoFar) ->
+    SoFar;
 fact(Fact, _, {Locks, Wrong}) ->
     Request =
         case Fact of
@@ -142,13 +141,13 @@ fact(Fact, _, {Locks, Wrong}) ->
     {Locks#{Request => change(Fact, Lock)}, wrong(Fact, Lock) ++ Wrong}.
 
 change({granted, At, _, Fence}, Lock) -> Lock#lock{granted = At, fence = Fence};
-change({held, _, Last, _}, Lock) -> Lock#lock{last = Last};
+change({held, _, Last, _}, Lock) -> Lock#lock{certainly_held_until = Last};
 change({not_held, _, To, _}, Lock) -> over(To, Lock);
 change({lost, At, _}, Lock) -> over(At, Lock);
-change({giving, At, _, _}, Lock) -> Lock#lock{giving = min(At, Lock#lock.giving)};
-change({given, At, _, Answer}, Lock) when Answer =:= ok; Answer =:= {error, not_held}; Answer =:= {error, timeout} ->
+change({unlocking, At, _, _}, Lock) -> Lock#lock{unlocking = min(At, Lock#lock.unlocking)};
+change({unlocked, At, _, Answer}, Lock) when Answer =:= ok; Answer =:= {error, not_held}; Answer =:= {error, timeout} ->
     over(At, Lock);
-%% With another answer it is not known whether it was unlocked: the process that should answer died.
+%% Any other answer means that the process that should answer died, so the lock may or may not be unlocked.
 change(_, Lock) ->
     Lock.
 
@@ -156,11 +155,11 @@ change(_, Lock) ->
 over(At, Lock = #lock{over = Over}) ->
     Lock#lock{over = min(At, Over)}.
 
-%% Q8, and: a lock that is lost stays lost.
-wrong({held, _, Last, _}, Lock = #lock{over = Over, giving = Giving}) when Over =/= never, Last > Over ->
+%% Q8. A lock that is lost also stays lost.
+wrong({held, _, Last, _}, Lock = #lock{over = Over, unlocking = Unlocking}) when Over =/= never, Last > Over ->
     Promise =
-        case Giving =/= never of
-            true -> q8_given_back;
+        case Unlocking =/= never of
+            true -> q8_unlock_is_final;
             false -> lost_is_final
         end,
     [{Promise, {held, Last, after_its_end, Over, details(Lock)}}];
@@ -174,32 +173,32 @@ by_name(Locks) ->
     maps:to_list(maps:groups_from_list(fun({Name, _}) -> Name end, fun({_, Lock}) -> Lock end, Pairs)).
 
 exclusive(Name, Locks) ->
-    Sorted = lists:keysort(#lock.granted, [Lock || Lock = #lock{last = Last} <- Locks, Last =/= never]),
-    {_, Wrong} = lists:foldl(fun(Lock, Sofar) -> beside(Name, Lock, Sofar) end, {{none, none}, []}, Sorted),
+    Sorted = lists:keysort(#lock.granted, [Lock || Lock = #lock{certainly_held_until = Last} <- Locks, Last =/= never]),
+    {_, Wrong} = lists:foldl(fun(Lock, SoFar) -> overlaps(Name, Lock, SoFar) end, {{none, none}, []}, Sorted),
     Wrong.
 
-%% `Writer' and `Reader': of the locks that were granted before, those that were held for longest.
-beside(Name, Lock = #lock{mode = Mode}, {{Writer, Reader}, Wrong}) ->
-    {Excluded, Longest} =
+%% `Writer' and `Reader': of the locks that were granted before, those with the latest certain time.
+overlaps(Name, Lock = #lock{mode = Mode}, {{Writer, Reader}, Wrong}) ->
+    {Excluded, Latest} =
         case Mode of
-            write -> {[Writer, Reader], {longer(Lock, Writer), Reader}};
-            read -> {[Writer], {Writer, longer(Lock, Reader)}}
+            write -> {[Writer, Reader], {later(Lock, Writer), Reader}};
+            read -> {[Writer], {Writer, later(Lock, Reader)}}
         end,
     New = [
-        {overlap(Other, Lock), {Name, details(Other), details(Lock)}}
+        {broken_by_overlap(Other, Lock), {Name, details(Other), details(Lock)}}
      || Other <- Excluded, held_when_granted(Other, Lock)
     ],
-    {Longest, New ++ Wrong}.
+    {Latest, New ++ Wrong}.
 
 held_when_granted(none, _) -> false;
-held_when_granted(#lock{last = Last}, #lock{granted = Granted}) -> Last > Granted.
+held_when_granted(#lock{certainly_held_until = Last}, #lock{granted = Granted}) -> Last > Granted.
 
-overlap(#lock{names = [_]}, #lock{names = [_]}) -> q1_alone;
-overlap(_, _) -> q11_all_or_nothing.
+broken_by_overlap(#lock{names = [_]}, #lock{names = [_]}) -> q1_alone;
+broken_by_overlap(_, _) -> q11_all_or_nothing.
 
-longer(Lock, none) -> Lock;
-longer(Lock = #lock{last = Last}, #lock{last = Other}) when Last > Other -> Lock;
-longer(_, Other) -> Other.
+later(Lock, none) -> Lock;
+later(Lock = #lock{certainly_held_until = Last}, #lock{certainly_held_until = Other}) when Last > Other -> Lock;
+later(_, Other) -> Other.
 
 %%% Q5
 
@@ -214,8 +213,8 @@ fences_grow(Name, Locks) ->
      || {One, Other} <- duplicate_fences(lists:keysort(#lock.fence, Writers))
     ] ++ not_higher(Name, After, Before, [], []).
 
-not_before(#lock{asked = Asked, last = never}) -> Asked;
-not_before(#lock{last = Last}) -> Last.
+not_before(#lock{asked = Asked, certainly_held_until = never}) -> Asked;
+not_before(#lock{certainly_held_until = Last}) -> Last.
 
 duplicate_fences([One = #lock{fence = Fence} | Rest = [Other = #lock{fence = Fence} | _]]) ->
     [{One, Other} | duplicate_fences(Rest)];
@@ -246,34 +245,34 @@ is_same(_, _) -> false.
 is_higher(#lock{mode = write, fence = Fence}, #lock{fence = Other}) -> Fence > Other;
 is_higher(#lock{mode = read, fence = Fence}, #lock{fence = Other}) -> Fence >= Other.
 
-%%% What else is known
+%%% Other known facts of the run
 
-as_known({must_lose, Place, Had, By}, Read, Granted) ->
+check_known({must_lose, Index, Had, By}, Read, Granted) ->
     LastSeen = maps:from_list([{Client, At} || {Client, At, _, _} <- Read]),
     [
-        {lost_in_time, {not_told_by, By, details(Lock)}}
-     || Lock = #lock{client = Client, granted = When, over = Over, giving = Giving} <- at_place(Place, Granted),
+        {lost_in_time, {not_lost_by, By, details(Lock)}}
+     || Lock = #lock{client = Client, granted = When, over = Over, unlocking = Unlocking} <- at_node(Index, Granted),
         When < Had,
         Over > By,
-        Giving > By,
+        Unlocking > By,
         maps:get(Client, LastSeen) > By
     ];
-as_known({no_grants, Place, From, To}, _, Granted) ->
+check_known({no_grants, Index, From, To}, _, Granted) ->
     [
         {no_quorum_no_lock, {between, From, To, details(Lock)}}
-     || Lock = #lock{asked = Asked, granted = When} <- at_place(Place, Granted), Asked > From, When < To
+     || Lock = #lock{asked = Asked, granted = When} <- at_node(Index, Granted), Asked > From, When < To
     ];
-as_known({recovers, Place, From, By}, _, Granted) ->
-    Grants = [When || #lock{granted = When} <- at_place(Place, Granted), When > From, When =< By],
-    [{bounded_recovery, {nothing_granted, Place, From, By}} || Grants =:= []];
-as_known({left, Place, Left}, _, _) ->
-    [{q9_nothing_stays, {Place, Left}} || Left =/= []].
+check_known({recovers, Index, From, By}, _, Granted) ->
+    Grants = [When || #lock{granted = When} <- at_node(Index, Granted), When > From, When =< By],
+    [{bounded_recovery, {nothing_granted, Index, From, By}} || Grants =:= []];
+check_known({left, Index, Left}, _, _) ->
+    [{q9_nothing_stays, {Index, Left}} || Left =/= []].
 
-at_place(Place, Locks) ->
-    [Lock || Lock = #lock{client = {At, _}} <- Locks, At =:= Place].
+at_node(Index, Locks) ->
+    [Lock || Lock = #lock{client = {At, _}} <- Locks, At =:= Index].
 
 details(#lock{client = Client, request = Request, mode = Mode, names = Names, fence = Fence} = Lock) ->
-    #lock{asked = Asked, granted = Granted, last = Last, over = Over} = Lock,
+    #lock{asked = Asked, granted = Granted, certainly_held_until = Last, over = Over} = Lock,
     #{
         client => Client,
         request => Request,
