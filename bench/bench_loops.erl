@@ -4,8 +4,8 @@
 -module(bench_loops).
 
 -export([loop/2]).
-%% Called by the loop without a subject.
--export([nothing/1]).
+%% Called by the loops of the subject `none', in place of an acquire and release.
+-export([no_call/1]).
 
 -export_type([loop/0]).
 
@@ -129,10 +129,10 @@ end).
 
 ?MANY_LOOP(counters_pair_of_many, ?PAIR(bench_counters)).
 
-%% Without a call the compiler would not build the key.
+%% Without this call the compiler would not build the key.
 ?MANY_LOOP(none_of_many, begin
-    ok = ?MODULE:nothing(Key)
+    ok = ?MODULE:no_call(Key)
 end).
 
--spec nothing(term()) -> ok.
-nothing(_) -> ok.
+-spec no_call(term()) -> ok.
+no_call(_) -> ok.

@@ -1,21 +1,21 @@
-%% Measures the memory of a key in use and of a holder. Each sample runs in a new VM: if earlier cases have freed
-%% memory, the operating system sees no growth.
+%% Measures the memory of a key in use and of a holder. Each sample runs in a new VM, because a VM that reuses freed
+%% memory does not grow.
 %%
 %% A key: one process holds one permit of each of many keys of one shape. per_key is the growth of the memory that the
 %% subject reports (for `ets' the public table and the manager's table; per_key_public is the public one alone).
-%% per_key_os is the growth of the resident set. The key terms exist before.
+%% per_key_os is the growth of the resident set. The key terms exist before the measurement.
 %%
-%% A holder: many processes hold one permit each of a common key. The processes exist before, so that their own memory
-%% does not count. Other memory, such as the message that starts the acquire, is subtracted: processes that get the same
-%% message and do not acquire (`none') measure it.
-%%   per_holder             growth of the reported memory. For ours without the slot array: as many processes as the VM
-%%                          allows have come and gone, so that all slots exist. (A holder of one or two keys needs no
-%%                          memory beyond its slot.)
+%% A holder: many processes hold one permit each of a common key. The processes exist before the measurement, so their
+%% own memory does not count. The subject `none' measures processes that get the same message and do not acquire. Its
+%% growth is subtracted.
+%%   per_holder             growth of the reported memory. For canal_lock, without the slot array: the VM has already
+%%                          started and ended as many processes as it allows, so all slots exist. (A holder of one or
+%%                          two keys needs no memory beyond its slot.)
 %%   per_holder_with_slots  the same in a new VM: each process has a slot in an array, and later processes reuse it. The
 %%                          table allocates 1,024 slots at a time.
 %%   per_holder_vm          additional memory of the VM, by erlang:memory/1: its monitors, which the subject does not
 %%                          report, and in the ETS design garbage on the heaps of the callers.
-%%   per_holder_os          growth of the resident set in a new VM: the sum of all.
+%%   per_holder_os          growth of the resident set in a new VM, which includes all of the above.
 %%
 %% Options of the mode: memory_rounds; memory_keys; memory_holders.
 -module(bench_memory).
@@ -53,7 +53,7 @@ measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holder
 -spec keys(Shape :: string(), bench_cases:subject(), Keys :: pos_integer()) -> [{bench_cases:measure(), float()}].
 keys(Shape, Subject, Keys) ->
     {Shape, Make} = lists:keyfind(Shape, 1, bench_cases:shapes()),
-    %% A persistent term: the keys exist before, and traversing them allocates nothing.
+    %% A persistent term, so that the keys exist before the measurement and traversing them allocates nothing.
     persistent_term:put(?MODULE, [Make(I) || I <- lists:seq(1, Keys)]),
     ok = bench_subjects:start(Subject),
     Growth = bench_process:result([], fun() ->
@@ -65,7 +65,7 @@ keys(Shape, Subject, Keys) ->
         ok = check_acquired(Subject, Keys + 1),
         growth(Before, After, Keys)
     end),
-    %% The manager of the ETS design would need seconds for this death; its VM stops instead.
+    %% The ETS design's manager would take seconds to release this holder's permits, so its VM just stops.
     [ok = bench_records:closed(ours) || Subject =:= ours],
     Names = [{own, per_key}, {public, per_key_public}, {os, per_key_os}],
     [{Name, maps:get(Of, Growth)} || {Of, Name} <- Names, is_map_key(Of, Growth)].
@@ -79,20 +79,20 @@ check_acquired(ets, Keys) ->
     Rows = 2 * Keys,
     ok.
 
-%% Growth in a new VM and, for ours, also when all slots exist.
--spec holders(bench_cases:subject(), Holders :: pos_integer()) -> #{young := growth(), old => growth()}.
+%% The growth in a new VM and, for canal_lock, also when all slots exist.
+-spec holders(bench_cases:subject(), Holders :: pos_integer()) -> #{new_vm := growth(), all_slots_exist => growth()}.
 holders(Subject, Holders) ->
     ok = start(Subject),
-    Young = bench_process:result([], fun() -> hold(Subject, Holders) end),
+    NewVm = bench_process:result([], fun() -> hold(Subject, Holders) end),
     ok = closed(Subject),
     case Subject of
         ours ->
             [ok = acquire_and_exit(Subject) || _ <- lists:seq(1, erlang:system_info(process_limit))],
-            Old = bench_process:result([], fun() -> hold(Subject, Holders) end),
+            AllSlotsExist = bench_process:result([], fun() -> hold(Subject, Holders) end),
             ok = closed(Subject),
-            #{young => Young, old => Old};
+            #{new_vm => NewVm, all_slots_exist => AllSlotsExist};
         _ ->
-            #{young => Young}
+            #{new_vm => NewVm}
     end.
 
 start(none) ->
@@ -136,15 +136,15 @@ acquire_and_exit(Subject) ->
     bench_process:await_exit(spawn_monitor(fun() -> ok = acquire(Subject) end), normal).
 
 %% The memory of a holder beyond that of its process without a permit.
-beyond(#{young := None}, #{young := Young} = Growths) ->
-    #{own := WithSlots} = Young,
+beyond(#{new_vm := None}, #{new_vm := NewVm} = Growths) ->
+    #{own := WithSlots} = NewVm,
     Own =
         case Growths of
-            #{old := #{own := Beyond}} -> [{per_holder, Beyond}, {per_holder_with_slots, WithSlots}];
+            #{all_slots_exist := #{own := Beyond}} -> [{per_holder, Beyond}, {per_holder_with_slots, WithSlots}];
             #{} -> [{per_holder, WithSlots}]
         end,
-    Vm = maps:get(vm, Young) - WithSlots - maps:get(vm, None),
-    Resident = [{per_holder_os, Os - OfNone} || #{os := Os} <- [Young], #{os := OfNone} <- [None]],
+    Vm = maps:get(vm, NewVm) - WithSlots - maps:get(vm, None),
+    Resident = [{per_holder_os, Os - OfNone} || #{os := Os} <- [NewVm], #{os := OfNone} <- [None]],
     Own ++ [{per_holder_vm, Vm} | Resident].
 
 account(Subject) ->

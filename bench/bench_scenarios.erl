@@ -36,7 +36,7 @@ taking(#{workers := {resident, Beside}}, Subject, [Worker]) ->
     Resident = bench_resident:start(Subject, Worker, Beside),
     fun(Times) -> bench_resident:take(Resident, Times) end.
 
-%% One process holds each permit until this VM stops.
+%% Starts one process per permit. Each holds its permit until the VM stops.
 hold(#{held := 0}, _Subject) ->
     ok;
 hold(#{held := Held, keys := [{key, Key}], max_per := MaxPer, buckets := Buckets}, Subject) ->

@@ -1,4 +1,4 @@
-%% The results of the samples: a table for each size, the targets, and a file with all samples.
+%% Formats the results of the samples: a table for each size, the targets, and a file with all samples.
 -module(bench_cluster_report).
 
 -export([values/2, table/1, targets/1, write/3]).
@@ -26,13 +26,13 @@
 
 -define(MEASURES, [
     {locks_per_s, "locks/s", 1},
-    {wait_p50_us, "p50 ms", 1000},
-    {wait_p99_us, "p99 ms", 1000},
-    {wait_longest_us, "longest", 1000},
-    {end_p50_us, "end p50", 1000},
-    {end_p99_us, "end p99", 1000},
-    {frames_per_lock, "frames", 1},
-    {cpu_us_per_lock, "cpu us", 1}
+    {wait_p50_us, "wait p50 ms", 1000},
+    {wait_p99_us, "wait p99 ms", 1000},
+    {wait_longest_us, "longest ms", 1000},
+    {end_p50_us, "unlock p50 ms", 1000},
+    {end_p99_us, "unlock p99 ms", 1000},
+    {frames_per_lock, "frames/lock", 1},
+    {cpu_us_per_lock, "cpu us/lock", 1}
 ]).
 
 %% The values of all nodes together.
@@ -64,7 +64,7 @@ table(Samples = [#{size := Size} | _]) ->
 
 idle(Size, Samples) ->
     [
-        line("  idle, percent of a core: the median of all nodes, and the highest~n", []),
+        line("  idle, percent of a core: median and maximum of all nodes~n", []),
         [
             line("    ~-26ts~ts~n", [
                 Title,
@@ -79,7 +79,7 @@ idle(Size, Samples) ->
 
 of_case({Case, Title}, Size, Samples) ->
     [
-        line("  ~ts~n    ~-18ts~ts~n", [Title, "", [line("~10ts", [Column]) || {_, Column, _} <- ?MEASURES]]),
+        line("  ~ts~n    ~-18ts~ts~n", [Title, "", [line("~15ts", [Column]) || {_, Column, _} <- ?MEASURES]]),
         [
             line("    ~-18ts~ts~n", [Name, [cell(Size, Case, Subject, Measure, Samples) || Measure <- ?MEASURES]])
          || {Subject, Name} <- ?SUBJECTS
@@ -88,8 +88,8 @@ of_case({Case, Title}, Size, Samples) ->
 
 cell(Size, Case, Subject, {Measure, _, Divisor}, Samples) ->
     case of_rounds(Size, Case, Subject, Measure, Samples) of
-        [] -> line("~10ts", ["-"]);
-        Values -> line("~10ts", [number(over_rounds(Measure, Values) / Divisor)])
+        [] -> line("~15ts", ["-"]);
+        Values -> line("~15ts", [number(over_rounds(Measure, Values) / Divisor)])
     end.
 
 over_rounds(wait_longest_us, Values) -> lists:max(Values);
@@ -100,14 +100,14 @@ over_rounds(_, Values) -> median(Values).
 targets(Samples) ->
     Sizes = lists:usort([Size || #{size := Size} <- Samples]),
     [
-        line("~ntargets (for lock + try_unlock; in brackets for lock + unlock)~n", []),
+        line("~ntargets (for lock + try_unlock; in parentheses: for lock + unlock)~n", []),
         [
             [
-                target(line("~b nodes, ~ts: locks/s, times global's", [Size, Title]), at_least, 5, [
+                target(line("~b nodes, ~ts: locks/s, as a multiple of global's", [Size, Title]), at_least, 5, [
                     median(ratios(Size, Case, Subject, locks_per_s, Samples))
                  || Subject <- [try_unlock, unlock]
                 ]),
-                target(line("~b nodes, ~ts: p50, times global's", [Size, Title]), at_most, 0.5, [
+                target(line("~b nodes, ~ts: wait p50, as a multiple of global's", [Size, Title]), at_most, 0.5, [
                     median(ratios(Size, Case, Subject, wait_p50_us, Samples))
                  || Subject <- [try_unlock, unlock]
                 ])
@@ -124,7 +124,7 @@ targets(Samples) ->
          || Size <- Sizes
         ],
         [
-            target(line("~b nodes, all hold locks: percent of a core, the highest", [Size]), at_most, 1.0, [
+            target(line("~b nodes, all hold locks: percent of a core, maximum of all nodes", [Size]), at_most, 1.0, [
                 float(lists:max(Shares))
             ])
          || Size <- Sizes, Shares <- [of_rounds(Size, idle, with_locks, core_percent, Samples)], Shares =/= []
