@@ -8,8 +8,8 @@
 %% tests, which can inject failures. rebar3 and mix call this file. An escript needs only Erlang: no make and no shell.
 %%
 %% Standard output is one line if something was installed, and empty if everything was up to date: mix relies on that.
-%% Everything else goes to standard error. The exit status of a failure is 1. The script installs either all libraries
-%% or none.
+%% Everything else goes to standard error. The exit status of a failure is 1. If a library cannot be built, read or
+%% checked, the script installs none. It then replaces the files one by one.
 %%
 %% Environment:
 %%   CANAL_LOCK_NIF_LIBRARY         absolute path of a file to install instead of building, which needs no Rust: an

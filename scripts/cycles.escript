@@ -5,7 +5,8 @@
 %%     escript scripts/cycles.escript [--imports]
 %%
 %% With --imports it also prints every import. An import is a path in the code, in a `use' or inline. If a module
-%% re-exports a name, the file that defines the name is imported. Comments, `mod name;' and unit tests do not count.
+%% re-exports a name, the import counts for the file that defines the name. Comments, `mod name;' and unit tests do not
+%% count. Erlang specs, types and records are ignored, so they may refer to each other.
 
 main(Arguments) ->
     ok = file:set_cwd(filename:dirname(filename:dirname(filename:absname(escript:script_name())))),
@@ -33,7 +34,7 @@ erlang_imports() ->
     {Names, lists:usort([{Name, To} || {Name, Text} <- Texts, [To] <- matches(Text, "\\b([a-z]\\w*):[a-z]"),
                                        To =/= Name, lists:member(To, Names)])}.
 
-%% Types may be named in both directions.
+%% Without specs, types and records.
 erlang_code(File) ->
     Types = "^-(spec|type|opaque|record)\\b.*?\\.$",
     re:replace(code(File, "%"), Types, "", [global, multiline, dotall, {return, list}]).
@@ -57,7 +58,7 @@ module(Path) ->
 name([]) -> "lib";
 name(Module) -> lists:flatten(lists:join("/", Module)).
 
-%% Without its unit tests. Modules inside of a file belong to it, so they may name what is around them.
+%% Without its unit tests. Modules inside a file belong to it, so they may refer to the code around them.
 rust(File) ->
     Tests = "#\\[cfg\\(.*test.*\\)\\]\\s+mod \\w+ \\{",
     [Text | _] = re:split(code(File, "//"), Tests, [{return, list}]),
@@ -132,7 +133,7 @@ longest(Path, Modules) ->
 
 %%% Text
 
-%% Without comments and strings. A quotation mark may also be a character.
+%% Without comments and strings. A quotation mark can also be a character literal.
 code(File, Comment) ->
     {ok, Text} = file:read_file(File),
     Skipped = ["'\"'|\\$\"|\"(?:[^\"\\\\]|\\\\.)*\"|", Comment, "[^\n]*"],

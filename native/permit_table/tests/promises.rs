@@ -32,7 +32,7 @@ fn p6_capacity_of_the_call_decides() {
     }
 }
 
-/// P2: of an existing key and of a new one. The caller gets no slot and no watch.
+/// P2: a refused acquire of an existing key or of a new one creates no key, slot or watch.
 #[test]
 fn p2_refusal_reserves_nothing() {
     const PROCESSES: u64 = 1 << 20;

@@ -1,10 +1,10 @@
-//! Locks, readers, several names, fences.
+//! Tests of writers, readers, locks of several names, and fences.
 
 use crate::cluster::{Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::message::{Frame, Op};
 
-/// Q1: while one node holds a name, no other node gets it; then it does.
+/// Q1: while one node holds a name, no other node gets it. After the unlock, a waiting node gets it.
 #[test]
 fn a_writer_excludes_others() {
     let mut cluster = Cluster::new(3);
@@ -21,7 +21,7 @@ fn a_writer_excludes_others() {
     cluster.assert_empty();
 }
 
-/// One batch to each voter and back, without a second round, if all voters return the same fence.
+/// A lock takes one batch to each voter, without a second round, if all voters return the same fence.
 #[test]
 fn a_lock_takes_one_round() {
     let mut cluster = Cluster::new(5);
@@ -35,7 +35,7 @@ fn a_lock_takes_one_round() {
     cluster.assert_empty();
 }
 
-/// Q1: readers share; a writer follows the last reader.
+/// Q1: readers share a name. A writer gets it after the last reader has unlocked it.
 #[test]
 fn readers_share() {
     let mut cluster = Cluster::new(4);
@@ -79,7 +79,7 @@ fn several_names_are_one_lock() {
     }
 }
 
-/// Q5: a name's fences grow, also if the name is forgotten in between, and for requests of any node.
+/// Q5: a name's fences grow, also if the voters forget the name between two locks, and for requests of any node.
 #[test]
 fn fences_grow() {
     let mut cluster = Cluster::new(3);
@@ -131,7 +131,7 @@ fn a_quorum_records_the_fence_before_the_grant() {
     assert!(cluster.voters.iter().filter(wrote).count() >= 2);
 }
 
-/// The fences of names that share a floor grow, too.
+/// Two names with one fence floor (`Rules::fence_floors`) still get growing fences.
 #[test]
 fn fences_of_names_with_one_floor_grow() {
     let rules = quorum::rules::Rules {
@@ -149,7 +149,7 @@ fn fences_of_names_with_one_floor_grow() {
 }
 
 #[test]
-fn a_cluster_of_one_node() {
+fn one_node_locks_and_refuses_by_timeout() {
     let mut cluster = Cluster::new(1);
     let lock = cluster.locked(0, "x");
     let other = cluster.lock(0, "x", SECOND);
@@ -179,14 +179,14 @@ fn a_refused_request_leaves_nothing() {
     let local = cluster.lock(0, "x", SECOND * 3);
     let remote = cluster.lock(1, "x", SECOND * 3);
     let many = cluster.lock_many(2, &["x", "y"], SECOND * 3);
-    let gone = cluster.lock(2, "x", SECOND * 3);
-    cluster.agents[2].cancel(cluster.now, gone);
+    let canceled = cluster.lock(2, "x", SECOND * 3);
+    cluster.agents[2].cancel(cluster.now, canceled);
     cluster.pass(SECOND * 4);
     for request in [local, remote, many] {
         assert_eq!(cluster.refused(request), Refusal::Timeout);
     }
     assert!(
-        !cluster.answers.contains_key(&gone),
+        !cluster.answers.contains_key(&canceled),
         "a canceled request gets no answer"
     );
     cluster.unlock(&lock);
