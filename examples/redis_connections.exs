@@ -28,8 +28,8 @@ System.find_executable("redis-server") || abort.("redis-server is not on the pat
 # ## The server
 
 defmodule Redis do
-  # Redis replaces the shell (exec). A background process of the shell reads until this VM closes the pipe, because it
-  # stops or is killed, and then stops Redis.
+  # Redis replaces the shell (exec). A background process reads the pipe. When the VM exits or is killed, the pipe
+  # closes, and that process stops Redis.
   @until_we_end ~S[exec 3<&0; (read _ <&3; kill $$) >/dev/null & exec "$0" "$@" 3<&-]
 
   # Listens on a free loopback port, and retries if another program takes the port first. Writes nothing to disk.
@@ -190,8 +190,8 @@ end
 
 # ## The result
 #
-# The killer's counts are read before the supervisor stops the workers. Then calls in progress end, and nothing may be
-# left in this VM or in Redis.
+# `outlived` and the count of deaths are read first, because stopping the workers would increase them. When the calls in
+# progress have returned, no permit may be left in this VM and no connection in Redis.
 
 Task.shutdown(killing, :brutal_kill)
 {outlived, released_by_death} = {Figures.get(:outlived), CanalLock.info().released_by_death}

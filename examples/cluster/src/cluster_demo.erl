@@ -1,6 +1,6 @@
-%% Five nodes with quorum locks, in half a minute: locks move from node to node, the network is partitioned, a holder is
-%% killed and restarted, a holder is suspended for too long. At the end it judges what the clients have recorded. Run it
-%% with `make demo WHAT=cluster'.
+%% Five nodes with quorum locks, in 30 s: locks move from node to node, the network is partitioned, a holder is killed
+%% and restarted, and a holder is suspended for longer than its lease. At the end the demo checks the recorded events.
+%% Run it with `make demo WHAT=cluster'.
 -module(cluster_demo).
 
 -export([main/0]).
@@ -16,10 +16,10 @@
 -define(TURN_MS, 400).
 %% Long enough to suspend the node during it.
 -define(DELAY_MS, 2000).
-%% A limit for a wait that hangs: a wait takes at most a lease, a restart and a few turns.
+%% Limits a wait that hangs. A wait normally takes at most a lease, a restart and a few turns.
 -define(AWAIT_MS, 20_000).
 
-%% A quarter of the default rules, so that the demo takes half a minute.
+%% A quarter of the default rules, so that the demo takes 30 s.
 rules() ->
     #{
         heartbeat_ms => 500,
@@ -35,9 +35,9 @@ rules() ->
 
 -spec main() -> no_return().
 main() ->
-    %% When SIGTERM ends the demo, its exit status must not look like a verdict.
+    %% When SIGTERM stops the demo, its exit status must not look like a verdict.
     ok = os:set_signal(sigterm, default),
-    %% A crash of any part ends the demo and its nodes.
+    %% A crash of any part stops the demo and its nodes.
     Main = self(),
     {_, Monitor} = spawn_monitor(fun() -> Main ! {verdict, run()} end),
     receive
@@ -68,18 +68,18 @@ introduction() ->
     [
         "Quorum locks on five nodes, n1 to n5, on this machine. A lock needs the votes of three nodes.",
         "",
-        "All times are a quarter of the default ones, so that the demo takes half a minute. A holder counts on a vote",
-        io_lib:format("for ~b ms. It receives a message if its lock is at risk, ~b ms before.", [Holder_ms, AtRisk_ms]),
+        "All times are a quarter of the defaults, so that the demo takes 30 s. A vote is valid for its holder for",
+        io_lib:format("~b ms. The holder gets a message ~b ms before its lock can be lost.", [Holder_ms, AtRisk_ms]),
         io_lib:format("A voter keeps its vote for ~b ms.", [Voter_ms]),
         "",
         "On each node an actor locks `account', adds one to its number in a register that checks fences, and unlocks.",
-        "An extra locks shelves for milliseconds, also as a reader, also two at once. The locks of extras are",
-        "counted, and shown only if they fail.",
+        "A second client on each node (\"extra\") locks other names for milliseconds: as writer, as reader, or two",
+        "names at once. The demo counts the locks of extras, and shows them only if they fail.",
         "",
         "seconds  node  name               fence                    event"
     ].
 
-%% One after the other, until one waits without success.
+%% Runs the acts one after the other, until a wait in one of them times out.
 act(Demo, []) ->
     {Demo, []};
 act(Demo, [Act | Acts]) ->
@@ -95,13 +95,13 @@ move(Demo) ->
     Since = say("--- locks move from node to node", Demo),
     ok = order(?NAMES, {turns, ?TURN_MS}, Demo),
     await_locks(?NAMES, Since, Demo),
-    %% To show a few more turns.
+    %% Shows a few more turns.
     ok = timer:sleep(1000),
     Demo.
 
 partition(Demo) ->
     {Few, Many} = {[n1, n2], [n3, n4, n5]},
-    Ready = say("--- n1 is going to keep the lock while it is cut off together with n2", Demo),
+    Ready = say("--- n1 keeps the lock, and n1 and n2 are then disconnected from the others", Demo),
     ok = order([n1], keep, Demo),
     await("that n1 keeps the lock", is(keeps, [n1]), Ready, Demo),
     Pairs = [{node_of(One, Demo), node_of(Other, Demo)} || One <- Few, Other <- Many],
@@ -110,7 +110,7 @@ partition(Demo) ->
     await("that n1 loses its lock", is(lost, [n1]), Cut, Demo),
     ok = order([n1], {turns, ?TURN_MS}, Demo),
     await("a lock for the others", is(granted, Many), Cut, Demo),
-    %% To show that the others continue.
+    %% Shows that the others continue.
     ok = timer:sleep(1500),
     lists:foreach(fun({One, Other}) -> test_nodes:introduce([One, Other]) end, Pairs),
     _ = say("*** n1 n2 and n3 n4 n5 can connect again", Demo),
@@ -120,7 +120,7 @@ partition(Demo) ->
     Demo.
 
 kill(#demo{recorder = Recorder, nodes = Nodes} = Demo) ->
-    Ready = say("--- n2 is going to be killed while it holds the lock", Demo),
+    Ready = say("--- n2 is killed while it holds the lock", Demo),
     ok = order([n2], keep, Demo),
     await("that n2 keeps the lock", is(keeps, [n2]), Ready, Demo),
     #{n2 := {Dead, Start}} = Nodes,
@@ -128,18 +128,18 @@ kill(#demo{recorder = Recorder, nodes = Nodes} = Demo) ->
     ok = test_nodes:kill(Dead),
     ok = cluster_demo_recorder:note(Recorder, {killed, n2, Start}),
     await("a lock for another node", is(granted, ?NAMES -- [n2]), Since, Demo),
-    _ = say("*** n2 is started again, without its state", Demo),
+    _ = say("*** n2 restarts without its state", Demo),
     Restarted = Demo#demo{nodes = Nodes#{n2 := {test_nodes:restart(Dead, ?NODE_ARGUMENTS), Start + 1}}},
     ok = test_nodes:introduce(all(Restarted)),
     start_locks(n2, Restarted),
     _ = await_voting(Restarted),
-    Votes = say("    n2 knows what is locked, and votes", Restarted),
+    Votes = say("    n2 has left quarantine and votes", Restarted),
     ok = order([n2], {turns, ?TURN_MS}, Restarted),
     await_locks([n2], Votes, Restarted),
     Restarted.
 
 suspend(Demo) ->
-    Ready = say("--- n4 is going to be suspended between the check of its lock and the write", Demo),
+    Ready = say("--- n4 is suspended between the check of its lock and the write", Demo),
     ok = order([n4], {delay, ?DELAY_MS}, Demo),
     await("that n4 checks its lock", is(delays, [n4]), Ready, Demo),
     Suspension = test_nodes:suspend(node_of(n4, Demo)),
@@ -149,13 +149,13 @@ suspend(Demo) ->
     after
         ok = test_nodes:resume(Suspension)
     end,
-    Resumed = say("*** n4 is resumed (kill -CONT), and has not noticed", Demo),
+    Resumed = say("*** n4 is resumed (kill -CONT) and still treats its lock as held", Demo),
     await("that n4 loses its lock", is(lost, [n4]), Resumed, Demo),
     ok = order([n4], {turns, ?TURN_MS}, Demo),
     await_locks([n4], Resumed, Demo),
     Demo.
 
-%% What is left when no client wants a lock any more. The nodes get the time that they need to forget.
+%% The state that remains after all clients have unlocked. Waits up to ?AWAIT_MS until all voters and agents are empty.
 at_rest(#demo{nodes = Nodes} = Demo) ->
     Since = say("--- all clients unlock and rest", Demo),
     ok = order(?NAMES, rest, Demo),

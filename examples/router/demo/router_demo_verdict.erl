@@ -1,4 +1,4 @@
-%% Checks the promises by the log of the dynos (`router_demo_log') and the final state of the permits.
+%% Checks the promises against the log of the dynos (`router_demo_log') and the final state of the permits.
 %%
 %% A request counts from its start to its end on the dyno. If the router's process for it was killed, it counts until
 %% the kill: the VM then releases the permit, and the dyno notices slightly later. All dynos of an app are counted
@@ -7,8 +7,8 @@
 %% When a request starts, the requests in progress must not exceed the capacity. So an app that was scaled down gets no
 %% request until it is below its new capacity. There is one exception: a request that looked up the app just before a
 %% scaling may start just after it. Each request carries the capacity with which it was admitted, which identifies these
-%% late requests. Late requests do not count for requests with the new capacity. A late request itself may find as many
-%% requests as the larger of both capacities admits.
+%% late requests. When a request with the new capacity starts, late requests in progress are not counted. A late request
+%% itself may find as many requests as the larger of both capacities admits.
 %%
 %% The capacity must also be used: in a phase with many refusals, at least half of it must have been in use at some
 %% time. (All permits were in use at each refusal, but some of their holders may not have reached their dynos yet.)
@@ -132,7 +132,7 @@ phase(#{host := Host, max_per := MaxPer, dynos := Dynos, refused := Refused}, At
     },
     settle(Phase, At, Together).
 
-%% Before, the field has the number of refusals before the phase.
+%% Until the end of the phase, `refused' is the number of refusals before it.
 over(#{refused := Before} = Phase, Refused) ->
     Phase#{refused := Refused - Before}.
 

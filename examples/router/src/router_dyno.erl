@@ -5,8 +5,8 @@
 %%
 %% When the client disconnects, the dyno must finish before the permits are released. Otherwise it would get a new
 %% request while it still works on this one. So the router closes its sending half, waits until the dyno has closed,
-%% and exits the process. If the process is killed, no process can wait, and the dyno notices after the permits are
-%% released.
+%% and the process of the request exits. If this process is killed, no process can wait, and the dyno notices after the
+%% permits are released.
 -module(router_dyno).
 
 -export([pass_on/4, is_address/1]).
@@ -50,7 +50,7 @@ is_address(_) ->
 -spec pass_on(address(), router_client:client(), Body :: binary(), Capacity :: non_neg_integer()) ->
     {outcome(), next | close}.
 pass_on({Host, Port}, Client, Body, Capacity) ->
-    %% The limit from connect to the end of the answer. The dyno may continue to work after it.
+    %% Time limit from the established connection to the end of the answer. The dyno may continue to work after it.
     {ok, Answer_ms} = application:get_env(router, answer_ms),
     Options = [
         binary, {active, false}, {nodelay, true}, {packet, http}, {packet_size, ?LONGEST_LINE},
@@ -205,8 +205,8 @@ fail(#exchange{answer = none} = Exchange, Reason) ->
 fail(_Exchange, _Reason) ->
     {cut_short, close}.
 
-%% The client has disconnected. Tells the dyno, waits until it closes (or the deadline), and exits the process, which
-%% releases the permits.
+%% The client has disconnected. Closes the sending half to the dyno, waits until the dyno closes (or the deadline), and
+%% the process of the request exits, which releases the permits.
 -spec release_dyno(#exchange{}) -> no_return().
 release_dyno(#exchange{socket = Socket, deadline = Deadline} = Exchange) ->
     _ = gen_tcp:shutdown(Socket, write),
