@@ -2,11 +2,11 @@
 
 # With the build script of the repository or another one, on a machine without Rust.
 installs() { # ARCHIVE FOLDER [SCRIPT]
-  CANAL_LOCK_NIF_LIBRARY=$1 poor escript "${3-$script}" "$2"
+  CANAL_LOCK_NIF_LIBRARY=$1 without_compilers escript "${3-$script}" "$2"
 }
 
 refuses_to_install() { # WORDS ARCHIVE [SCRIPT]
-  refuses_in_one_line "$1" installs "$2" "$place/nothing" "${@:3}"
+  expect_failure_in_one_line "$1" installs "$2" "$place/nothing" "${@:3}"
   [ ! -e "$place/nothing" ] || wrong "something was installed"
 }
 
@@ -39,8 +39,8 @@ is_installed() {
   has_both "$place/unpacked"
   [ -z "$(installs "$archive" "$place/unpacked")" ] || wrong "it was installed twice"
   enter rebar3_git without_rust
-  ERL_AFLAGS="-run code del_path edoc" CANAL_LOCK_NIF_LIBRARY=$archive poor rebar3 compile
-  works_with_erl "$PWD/_build/default/lib"
+  ERL_AFLAGS="-run code del_path edoc" CANAL_LOCK_NIF_LIBRARY=$archive without_compilers rebar3 compile
+  expect_library_works_with_erl "$PWD/_build/default/lib"
 }
 
 is_checked_without_crypto() {

@@ -73,7 +73,7 @@ picks_up_an_edit_of_the_docs() {
 leaves_compile_errors_alone() {
   cd "$place/package"
   echo 'nonsense' >>native/canal_lock_nif/src/lib.rs
-  refuses "status 101); see its output above." escript native/build.escript
+  expect_failure "status 101); see its output above." escript native/build.escript
   tail -n 1 "$said" | grep -q '^canal_lock: .* output above\.$' || wrong "the message says more"
 }
 
@@ -94,10 +94,10 @@ builds_without_a_network() {
   local ours=${CARGO_HOME-}
   mkdir "$work/cargo_home"
   export CARGO_HOME="$work/cargo_home" CARGO_NET_OFFLINE=true
-  refuses "Crates are missing on this machine, and cargo cannot download them." rebar3 compile
-  says "run \"cargo vendor --locked FOLDER\" in a copy of $PWD/_build/default/lib/canal_lock/native."
-  says "write the lines that cargo printed into $CARGO_HOME/config.toml,"
-  says "Or set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine."
+  expect_failure "Crates are missing on this machine, and cargo cannot download them." rebar3 compile
+  expect_output "run \"cargo vendor --locked FOLDER\" in a copy of $PWD/_build/default/lib/canal_lock/native."
+  expect_output "write the lines that cargo printed into $CARGO_HOME/config.toml,"
+  expect_output "Or set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine."
 
   # The machine with a network.
   (
@@ -108,9 +108,9 @@ builds_without_a_network() {
   )
   cp "$work/lines" "$CARGO_HOME/config.toml"
   # With Rust, Erlang and rebar3 only, and for an explicit target, for which cargo uses another folder.
-  poor env PATH="$rust:$linker:$bin" CARGO_HOME="$CARGO_HOME" \
+  without_compilers env PATH="$rust:$linker:$bin" CARGO_HOME="$CARGO_HOME" \
     CARGO_BUILD_TARGET="$(rustc -vV | sed -n 's/^host: //p')" rebar3 compile
-  works_with_erl "$PWD/_build/default/lib"
+  expect_library_works_with_erl "$PWD/_build/default/lib"
 }
 
 crates() {

@@ -4,8 +4,8 @@
 build=(escript "$script" "$place/nowhere")
 
 no_cargo() {
-  refuses_in_one_line "there is no cargo" poor "${build[@]}"
-  says "or set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine."
+  expect_failure_in_one_line "there is no cargo" without_compilers "${build[@]}"
+  expect_output "or set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine."
 }
 
 old_cargo() {
@@ -13,31 +13,33 @@ old_cargo() {
   printf '#!/bin/sh\necho "cargo 1.63.0 (fd9c4297c 2022-07-01)"\n' >"$work/old/cargo"
   printf '#!/bin/sh\necho "rustc 1.63.0 (4b91a6ea7 2022-08-08)"\n' >"$work/old/rustc"
   chmod +x "$work/old/cargo" "$work/old/rustc"
-  refuses_in_one_line "cargo is 1.63.0" poor env PATH="$work/old:$bin" "${build[@]}"
+  expect_failure_in_one_line "cargo is 1.63.0" without_compilers env PATH="$work/old:$bin" "${build[@]}"
 }
 
 no_linker() {
-  refuses "There is no cc on PATH, which Rust uses as its linker" \
-    poor env PATH="$rust:$bin" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" CARGO_TARGET_DIR="$work/unlinked" "${build[@]}"
-  says "linker \`cc\` not found"
+  expect_failure "There is no cc on PATH, which Rust uses as its linker" \
+    without_compilers env PATH="$rust:$bin" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" CARGO_TARGET_DIR="$work/unlinked" \
+    "${build[@]}"
+  expect_output "linker \`cc\` not found"
 }
 
 not_a_library() {
   export CANAL_LOCK_NIF_LIBRARY=$work/nowhere.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY: cannot read $work/nowhere.so: no such file or directory." "${build[@]}"
+  expect_failure_in_one_line "CANAL_LOCK_NIF_LIBRARY: cannot read $work/nowhere.so: no such file or directory." \
+    "${build[@]}"
   CANAL_LOCK_NIF_LIBRARY=nowhere.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY must be an absolute path, got: nowhere.so." "${build[@]}"
+  expect_failure_in_one_line "CANAL_LOCK_NIF_LIBRARY must be an absolute path, got: nowhere.so." "${build[@]}"
   CANAL_LOCK_NIF_LIBRARY=$archive.sha256
-  refuses_in_one_line "is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz)." "${build[@]}"
+  expect_failure_in_one_line "is neither a library (.so, .dylib, .dll) nor an archive (.tar.gz)." "${build[@]}"
   echo "no library" >"$work/none.so"
   CANAL_LOCK_NIF_LIBRARY=$work/none.so
-  refuses_in_one_line "CANAL_LOCK_NIF_LIBRARY: $work/none.so is not a library" "${build[@]}"
+  expect_failure_in_one_line "CANAL_LOCK_NIF_LIBRARY: $work/none.so is not a library" "${build[@]}"
   head -c 100000 "$ready_made" >"$work/none.so"
-  if [ "$(uname)" = Linux ]; then refuses_in_one_line "or is truncated." "${build[@]}"; fi
+  if [ "$(uname)" = Linux ]; then expect_failure_in_one_line "or is truncated." "${build[@]}"; fi
   # A wrong second library prevents the installation of the first.
   CANAL_LOCK_NIF_LIBRARY=$ready_made
   export CANAL_LOCK_QUORUM_NIF_LIBRARY=$work/none.so
-  refuses_in_one_line "CANAL_LOCK_QUORUM_NIF_LIBRARY: $work/none.so is not a library" "${build[@]}"
+  expect_failure_in_one_line "CANAL_LOCK_QUORUM_NIF_LIBRARY: $work/none.so is not a library" "${build[@]}"
   [ ! -e "$place/nowhere" ] || wrong "something was installed"
 }
 
@@ -46,19 +48,20 @@ one_alone() {
   local folder=$place/alone
   mkdir "$folder"
   echo "of other sources" >"$folder/canal_lock_quorum_nif.so"
-  CANAL_LOCK_NIF_LIBRARY=$ready_made poor escript "$script" "$folder" >"$said"
-  says "canal_lock: installed $folder/canal_lock_nif.so, removed $folder/canal_lock_quorum_nif.so"
+  CANAL_LOCK_NIF_LIBRARY=$ready_made without_compilers escript "$script" "$folder" >"$said"
+  expect_output "canal_lock: installed $folder/canal_lock_nif.so, removed $folder/canal_lock_quorum_nif.so"
   cmp "$ready_made" "$folder/canal_lock_nif.so"
   [ ! -e "$folder/canal_lock_quorum_nif.so" ] || wrong "the library of the quorum locks was not removed"
   local again
-  again=$(CANAL_LOCK_NIF_LIBRARY=$ready_made poor escript "$script" "$folder")
+  again=$(CANAL_LOCK_NIF_LIBRARY=$ready_made without_compilers escript "$script" "$folder")
   [ -z "$again" ] || wrong "a second build was not silent: $again"
-  CANAL_LOCK_NIF_LIBRARY=$ready_made CANAL_LOCK_QUORUM_NIF_LIBRARY=$ready_made_quorum poor escript "$script" "$folder"
+  CANAL_LOCK_NIF_LIBRARY=$ready_made CANAL_LOCK_QUORUM_NIF_LIBRARY=$ready_made_quorum \
+    without_compilers escript "$script" "$folder"
   has_both "$folder"
   # CANAL_LOCK_QUORUM_NIF_LIBRARY takes precedence over the archive.
   echo >>"$folder/canal_lock_quorum_nif.so"
   CANAL_LOCK_NIF_LIBRARY=$archive CANAL_LOCK_QUORUM_NIF_LIBRARY=$folder/canal_lock_quorum_nif.so \
-    poor escript "$script" "$place/first"
+    without_compilers escript "$script" "$place/first"
   cmp "$folder/canal_lock_quorum_nif.so" "$place/first/canal_lock_quorum_nif.so"
   cmp "$ready_made" "$place/first/canal_lock_nif.so"
 }
@@ -73,7 +76,8 @@ case $1 in
 esac
 END
   chmod +x "$work/cargo"
-  CARGO=$work/cargo refuses_in_one_line "but no shared library of it. For musl, rustc builds a shared library only" \
+  CARGO=$work/cargo expect_failure_in_one_line \
+    "but no shared library of it. For musl, rustc builds a shared library only" \
     "${build[@]}"
 }
 
@@ -81,7 +85,7 @@ END
 musl_without_our_flags() {
   local variable
   for variable in RUSTFLAGS CARGO_ENCODED_RUSTFLAGS; do
-    refuses "For musl, rustc builds a shared library only with \"-C target-feature=-crt-static\"" \
+    expect_failure "For musl, rustc builds a shared library only with \"-C target-feature=-crt-static\"" \
       env $variable=--cfg=Łódź CARGO_BUILD_TARGET=aarch64-unknown-linux-musl "${build[@]}"
   done
 }

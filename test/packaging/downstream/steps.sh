@@ -16,7 +16,7 @@ unset MIX_ENV MIX_REBAR3 ERL_LIBS ERL_FLAGS MAKEFLAGS MFLAGS
 export RELEASE_DISTRIBUTION=none ERL_CRASH_DUMP_SECONDS=0
 export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS-+fnu}"
 
-# Runs these concurrently.
+# Runs the functions concurrently.
 side_by_side() { # FUNCTION...
   local function started=()
   for function in "$@"; do
@@ -50,7 +50,7 @@ check_with_elixir() { # TITLE FUNCTION
   if has_elixir; then check "$@"; else echo "skipped, because there is no Elixir: $1" | tee -a "$work/results"; fi
 }
 
-# Repeats failed and skipped checks, and prints the last line.
+# Prints the failed and skipped checks again, then a summary line.
 close() {
   local passed failed
   passed=$(grep -c '^ok' "$work/results") || true
@@ -110,55 +110,55 @@ enter() { # PROJECT [FOLDER]
   fi
 }
 
-# Expects the lines that every project prints when the library works.
-works() { # COMMAND...
-  counts_permits "$@"
+# Expects both lines that every project prints when the library works.
+expect_library_works() { # COMMAND...
+  expect_permits_work "$@"
   grep -q "^canal_lock: the library of the quorum locks loads when it is used" "$said" ||
     wrong "no line about the quorum locks from: $*"
 }
 
 # Expects the first line. The second may instead explain why the library of the quorum locks does not load.
-counts_permits() { # COMMAND...
+expect_permits_work() { # COMMAND...
   "$@" | tee "$said"
   grep -q "^canal_lock: three permits acquired, the fourth refused, and the permit of a dead holder released" "$said" ||
     wrong "no line about permits from: $*"
 }
 
-# Whether both libraries are there, unchanged.
+# Expects that both libraries are in the folder, unchanged.
 has_both() { # PRIV
   cmp "$ready_made" "$1/canal_lock_nif.so"
   cmp "$ready_made_quorum" "$1/canal_lock_quorum_nif.so"
 }
 
-works_with_erl() { # LIBS [ARGUMENT...]
+expect_library_works_with_erl() { # LIBS [ARGUMENT...]
   local libs=$1
   shift
-  ERL_LIBS=$libs works erl -noinput "$@" -eval '{ok, _} = application:ensure_all_started(downstream).'
+  ERL_LIBS=$libs expect_library_works erl -noinput "$@" -eval '{ok, _} = application:ensure_all_started(downstream).'
 }
 
 # Expects exit status 1 and these words.
-refuses() { # WORDS COMMAND...
+expect_failure() { # WORDS COMMAND...
   local words=$1 status=0
   shift
   "$@" >"$said" 2>&1 || status=$?
   cat "$said"
   [ "$status" -eq 1 ] || wrong "exit status $status instead of 1 from: $*"
-  says "$words"
+  expect_output "$words"
 }
 
 # Expects these words in the last output, ignoring line breaks.
-says() { # WORDS
+expect_output() { # WORDS
   tr '\n' ' ' <"$said" | tr -s ' ' | grep -qF -- "$1" || wrong "not in the output: $1"
 }
 
 # Expects exit status 1 and one line with these words.
-refuses_in_one_line() { # WORDS COMMAND...
-  refuses "$@"
+expect_failure_in_one_line() { # WORDS COMMAND...
+  expect_failure "$@"
   [ "$(wc -l <"$said")" -eq 1 ] || wrong "more than one line"
 }
 
 # A machine with Erlang, rebar3 and git: no Rust, no C compiler, no Elixir.
-poor() { # COMMAND...
+without_compilers() { # COMMAND...
   env -u CARGO_HOME -u RUSTC -u MIX_REBAR3 PATH="$bin" HOME="$work" "$@"
 }
 

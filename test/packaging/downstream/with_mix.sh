@@ -3,7 +3,7 @@
 by_git_with_mix() {
   enter mix_git
   mix deps.get
-  works mix run --no-halt
+  expect_library_works mix run --no-halt
   # For h CanalLock, h :canal_lock and h :canal_lock_telemetry.
   mix run --no-start -e '
     for module <- [CanalLock, :canal_lock, :canal_lock_telemetry], do: :docs_v1 = elem(Code.fetch_docs(module), 0)'
@@ -13,16 +13,16 @@ by_git_with_mix() {
 restores_libraries_with_mix() {
   cd "$place/mix_git"
   rm _build/dev/lib/canal_lock/priv/*.so
-  refuses "canal_lock_nif.so: no such file or directory" mix run --no-halt
+  expect_failure "canal_lock_nif.so: no such file or directory" mix run --no-halt
   mix deps.compile canal_lock --force
-  works mix run --no-halt
+  expect_library_works mix run --no-halt
 }
 
 # Another library to install stands for an edit: mix runs the build script each time for both.
 by_path() {
   export MIX_ENV=prod
   enter mix_path
-  works mix run --no-halt
+  expect_library_works mix run --no-halt
   has_both _build/prod/lib/canal_lock/priv
   [ ! -e "$place/canal_lock/priv" ] || wrong "mix installed into the source"
   [ -z "$(mix compile)" ] || wrong "a second mix compile did something"
@@ -39,32 +39,33 @@ moved_with_mix() {
   cd "$work"
   rm -rf "$place/mix_path"
   has_both "$work"/moved_with_mix/lib/canal_lock-*/priv
-  works "$work/moved_with_mix/bin/downstream" start
+  expect_library_works "$work/moved_with_mix/bin/downstream" start
 }
 
 boots_without_quorum_with_mix() {
   rm "$work"/moved_with_mix/lib/canal_lock-*/priv/canal_lock_quorum_nif.so
-  counts_permits "$work/moved_with_mix/bin/downstream" start
-  says "/priv/canal_lock_quorum_nif.so: no such file or directory"
+  expect_permits_work "$work/moved_with_mix/bin/downstream" start
+  expect_output "/priv/canal_lock_quorum_nif.so: no such file or directory"
 }
 
 boots_without_its_library_with_mix() {
   rm "$work"/moved_with_mix/lib/canal_lock-*/priv/canal_lock_nif.so
-  refuses "canal_lock cannot load its native library $work/moved_with_mix/" "$work/moved_with_mix/bin/downstream" start
-  says "/priv/canal_lock_nif.so: no such file or directory"
+  expect_failure "canal_lock cannot load its native library $work/moved_with_mix/" \
+    "$work/moved_with_mix/bin/downstream" start
+  expect_output "/priv/canal_lock_nif.so: no such file or directory"
 }
 
 by_an_umbrella() {
   enter mix_umbrella_git
   mix deps.get
-  works mix run --no-halt
+  expect_library_works mix run --no-halt
 }
 
 # The library as one of the umbrella's applications.
 in_an_umbrella() {
   enter mix_umbrella
   git clone --quiet "$place/canal_lock" apps/canal_lock
-  works mix run --no-halt
+  expect_library_works mix run --no-halt
 }
 
 # With MIX_REBAR3, mix uses this rebar3 instead of installing one.
@@ -73,7 +74,7 @@ with_rebar3_as_manager() {
   export MIX_REBAR3
   enter mix_rebar3
   mix deps.get
-  works mix run --no-halt
+  expect_library_works mix run --no-halt
 }
 
 with_mix() {

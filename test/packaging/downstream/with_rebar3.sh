@@ -5,7 +5,7 @@ by_git() {
   rebar3 release
   has_both _build/default/lib/canal_lock/priv
   cd "$work"
-  works_with_erl "$place/rebar3_git/_build/default/lib"
+  expect_library_works_with_erl "$place/rebar3_git/_build/default/lib"
   # For h(canal_lock).
   ERL_LIBS=$place/rebar3_git/_build/default/lib erl -noinput -eval '{ok, _} = code:get_doc(canal_lock), halt().'
 }
@@ -18,7 +18,7 @@ moved() {
   has_both "$work"/moved/lib/canal_lock-*/priv
   local mode
   for mode in interactive embedded; do
-    works "$work/moved/bin/downstream" -noinput -mode $mode
+    expect_library_works "$work/moved/bin/downstream" -noinput -mode $mode
   done
   mv "$work/elsewhere" "$place/rebar3_git"
 }
@@ -26,10 +26,10 @@ moved() {
 # Permits work without the library of the quorum locks.
 boots_without_quorum() {
   rm "$work"/moved/lib/canal_lock-*/priv/canal_lock_quorum_nif.so
-  counts_permits "$work/moved/bin/downstream" -noinput -mode embedded
-  says "canal_lock cannot load its native library $work/moved/"
-  says "/priv/canal_lock_quorum_nif.so: no such file or directory"
-  says "CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library"
+  expect_permits_work "$work/moved/bin/downstream" -noinput -mode embedded
+  expect_output "canal_lock cannot load its native library $work/moved/"
+  expect_output "/priv/canal_lock_quorum_nif.so: no such file or directory"
+  expect_output "CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library"
 }
 
 # In embedded mode, which loads all modules at boot, the release does not start.
@@ -37,11 +37,12 @@ boots_without_its_library() {
   rm "$work"/moved/lib/canal_lock-*/priv/canal_lock_nif.so
   local mode
   for mode in interactive embedded; do
-    refuses "canal_lock cannot load its native library $work/moved/" "$work/moved/bin/downstream" -noinput -mode $mode
-    says "/priv/canal_lock_nif.so: no such file or directory"
+    expect_failure "canal_lock cannot load its native library $work/moved/" \
+      "$work/moved/bin/downstream" -noinput -mode $mode
+    expect_output "/priv/canal_lock_nif.so: no such file or directory"
   done
-  says "on_load_function_failed"
-  says "\`rebar3 do clean --apps canal_lock, compile' or \`mix deps.compile canal_lock --force'"
+  expect_output "on_load_function_failed"
+  expect_output "\`rebar3 do clean --apps canal_lock, compile' or \`mix deps.compile canal_lock --force'"
 }
 
 # With the command that the error names.
@@ -49,7 +50,7 @@ restores_libraries() {
   cd "$place/rebar3_git"
   rm _build/default/lib/canal_lock/priv/*.so
   rebar3 do clean --apps canal_lock, compile
-  works_with_erl "$place/rebar3_git/_build/default/lib"
+  expect_library_works_with_erl "$place/rebar3_git/_build/default/lib"
 }
 
 by_checkouts() {
@@ -57,7 +58,7 @@ by_checkouts() {
   mkdir _checkouts
   git clone --quiet "$place/canal_lock" _checkouts/canal_lock
   rebar3 compile
-  works_with_erl "$PWD/_build/default/lib:$PWD/_build/default/checkouts" -config config/sys
+  expect_library_works_with_erl "$PWD/_build/default/lib:$PWD/_build/default/checkouts" -config config/sys
 }
 
 with_rebar3() {
