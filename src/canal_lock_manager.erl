@@ -73,6 +73,7 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
     Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep),
+    %% At most one pause: the rest is freed later, as tasks.
     dismantle(1),
     State = #state{
         table = Table,
