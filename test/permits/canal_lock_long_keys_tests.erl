@@ -118,7 +118,11 @@ reclaimed_often() ->
     Times = lists:seq(1, test_setup:times(500)),
     Most = test_setup:concurrently(8, fun() -> lists:max([acquire_and_release(Held, N) || N <- Times]) end),
     ?assert(lists:max(Most) =< 2),
-    ?assertMatch(#{permits := 0, reclaimed := Reclaimed} when Reclaimed > 0, canal_lock:info()).
+    %% On a busy machine, the key may be in use at every sweep.
+    case canal_lock:info() of
+        #{permits := 0, reclaimed := 0} -> reclaimed_often();
+        #{permits := 0} -> ok
+    end.
 
 acquire_and_release(Held, N) ->
     _ = N rem 10 =:= 0 andalso canal_lock_manager:sweep(),
