@@ -104,7 +104,6 @@ demo-cluster:
 test-all: test-build test-rust test-loom test-erlang test-elixir test-downstream
 	@cat _build/eunit-skipped.txt
 
-# Leaves out loom, the model checker, nodes, storms, downstream projects, and nine of ten random cases.
 .PHONY: test-quick
 test-quick: export CANAL_LOCK_SOAK := 0.1
 test-quick: export PROPTEST_CASES := 32
@@ -112,6 +111,7 @@ test-quick:
 	$(cargo) test --locked --package permit_table --package quorum --package vm_allocator
 	scripts/eunit.sh quick
 	mix test --warnings-as-errors test/permits
+	@echo "quick: left out loom, the model checker, nodes, storms, downstream projects, and 9 of 10 random cases"
 
 # Both tools build the project, and a second build has nothing to do.
 .PHONY: test-build

@@ -60,8 +60,8 @@ name(Module) -> lists:flatten(lists:join("/", Module)).
 
 %% Without its unit tests. Modules inside a file belong to it, so they may refer to the code around them.
 rust(File) ->
-    Tests = "#\\[cfg\\(.*test.*\\)\\]\\s+mod \\w+ \\{",
-    [Text | _] = re:split(code(File, "//"), Tests, [{return, list}]),
+    Tests = "^#\\[cfg\\([^\n]*test[^\n]*\\)\\]\\s+mod \\w+ \\{.*?^\\}$",
+    Text = re:replace(code(File, "//"), Tests, "", [global, multiline, dotall, {return, list}]),
     Inner = re:split(Text, "^((?:pub(?:\\S*) )?mod \\w+ \\{.*?^\\})$", [multiline, dotall, {return, list}]),
     lists:append([case Part of
                       [First | _] when First =:= $m; First =:= $p -> string:replace(Part, "super::", "", all);

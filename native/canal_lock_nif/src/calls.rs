@@ -1,7 +1,7 @@
 //! The NIFs that count, `acquire` and `release`, as raw NIF functions.
 //!
-//! Each first makes its call with an optimistic reading of the key (`key/optimistic.rs`). If that does not decide it,
-//! the NIF makes the call again with a verified reading, which also reports errors.
+//! Each NIF first tries its call with an optimistic reading of the key (`key/optimistic.rs`). If the result is `None`,
+//! it repeats the call with a verified reading, which also reports errors.
 
 use crate::arguments::{capacity, with_key};
 use crate::enif::{self, CallEnv, ErlNifTerm};
@@ -81,12 +81,15 @@ impl OptimisticCall for Acquire<'_> {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
-        let acquired = table.acquire_known(&pin, caller.holder(), key, capacity, watch);
-        Some(answer(call, acquired.ok()??))
+        match table.acquire_known(&pin, caller.holder(), key, capacity, watch) {
+            Ok(Some(acquired)) => Some(answer(call, acquired)),
+            // The table does not have this key, or the holder cannot be recorded or monitored.
+            Ok(None) | Err(_) => None,
+        }
     }
 }
 
-/// Acquires with a verified reading: a key that is new or was read wrong.
+/// Repeats an acquire that the optimistic reading has not decided, and reports its errors.
 #[cold]
 fn acquire_verified(
     call: CallEnv<'_>,
@@ -173,7 +176,7 @@ impl OptimisticCall for Release<'_> {
     }
 }
 
-/// Releases with a verified reading: a key that was read wrong or is not held.
+/// Repeats a release that the optimistic reading has not decided, and reports its errors.
 #[cold]
 fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
     with_key(call, key, |key| {

@@ -18,8 +18,8 @@ use super::{encoded_key::Reading, interned::TermKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use equivalent::Equivalent;
 
-/// A call that can be made with an optimistic reading. If it returns an answer, the table has the key, so the reading
-/// is right and the answer is final. If it returns `None`, nothing has changed, and the call starts again with a
+/// A call that can be made with an optimistic reading. If it returns an answer, a stored key equals the argument, so
+/// the answer is final. If it returns `None`, nothing has changed, and the call starts again with a
 /// verified reading. This is a trait because a closure cannot be `inline(always)`.
 pub(crate) trait OptimisticCall {
     type Answer;
@@ -58,10 +58,10 @@ pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
     let part = Part::of(env, term);
     match part {
         Part::Tuple(&[a, b]) if immediate(a) && immediate(b) => {
-            return call.try_reading(&Reading::of(&[PAIR, word(a), word(b)]));
+            return call.try_reading(&Reading::of(&[TUPLE_OF_2, word(a), word(b)]));
         }
         Part::Tuple(&[a, b, c]) if immediate(a) && immediate(b) && immediate(c) => {
-            return try_words(call, &[TRIPLE, word(a), word(b), word(c)]);
+            return try_words(call, &[TUPLE_OF_3, word(a), word(b), word(c)]);
         }
         Part::Binary(bytes) => match bytes.len() {
             1..=8 => return try_words(call, &binary::<2>(bytes)),
@@ -100,8 +100,8 @@ fn try_any<C: OptimisticCall>(
     call.try_reading(&reader.reading(term))
 }
 
-const PAIR: u64 = with_size(tag::TUPLE, 2);
-const TRIPLE: u64 = with_size(tag::TUPLE, 3);
+const TUPLE_OF_2: u64 = with_size(tag::TUPLE, 2);
+const TUPLE_OF_3: u64 = with_size(tag::TUPLE, 3);
 
 /// The encoding of a binary, which has `N - 1` words of bytes. Only the last word has a variable length, so no loop
 /// copies bytes.
