@@ -75,6 +75,8 @@
 //!   holders of many keys.
 //! - `libc`: `membarrier(2)`.
 
+#![deny(missing_docs)]
+
 pub(crate) mod sync;
 
 mod barrier;

@@ -66,6 +66,7 @@
 //! assert!(agent.lease().holds(&standing, || now));
 //! ```
 
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod agent;

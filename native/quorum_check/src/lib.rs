@@ -15,9 +15,6 @@
 //! The programs are `explore` (model) and `simulate` (simulation). `tests/` is the part that `make test` runs.
 //! `docs/quorum.md` lists the invariants and the results.
 
-// No user reads these docs, so names that speak for themselves have none.
-#![allow(missing_docs)]
-
 mod frame_text;
 pub mod model;
 mod random;
