@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Runs the EUnit and PropEr tests.
 #
-#   scripts/eunit.sh         all: the suites of the quorum locks beside the others, because they mostly wait, for
-#                            leases to expire and for nodes to start. Their output follows that of the others
+#   scripts/eunit.sh         all, in three VMs side by side, because many suites mostly wait, for leases to expire and
+#                            for nodes to start. The output of the first VM is shown live, that of the others follows
 #   scripts/eunit.sh quick   those of test/permits and of the API of the quorum locks; CANAL_LOCK_SOAK=0.1 for less
 #
 # Not by `rebar3 eunit', which compiles everything again, with other options, while tests run.
 set -euo pipefail
+shopt -s extglob
 cd "$(dirname "$0")/.."
 
 rebar3 as test compile
@@ -14,37 +15,45 @@ rebar3 as test compile
 suites() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' "$@" | xargs basename -s .erl -a | sort; }
 case "${1-}" in
   '')
-    mapfile -t beside < <(suites test/quorum/*.erl)
-    mapfile -t others < <(suites test/[!q]*/*.erl examples/*/test/*.erl)
+    groups=(
+      "$(suites test/permits/*.erl)"
+      "$(suites test/quorum/*.erl)"
+      "$(suites test/!(permits|quorum)/*.erl examples/*/test/*.erl)"
+    )
     ;;
   quick)
-    mapfile -t beside < <(suites test/quorum/canal_lock_quorum_{,errors_}tests.erl)
-    mapfile -t others < <(suites test/permits/*.erl)
+    groups=(
+      "$(suites test/permits/*.erl)"
+      "$(suites test/quorum/canal_lock_quorum_{,errors_}tests.erl)"
+    )
     ;;
   *) echo "usage: scripts/eunit.sh [quick]" >&2; exit 2 ;;
 esac
-[ ${#beside[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ]
 
 run() {
-  local list
-  list=$(IFS=,; echo "$*")
+  local modules=${1:?no suites}
+  modules=${modules//$'\n'/,}
   erl -noshell -pa _build/rebar3/test/lib/*/{ebin,test} -eval "
-    case eunit:test([{module, Module} || Module <- [$list]], [verbose]) of
+    case eunit:test([{module, Module} || Module <- [$modules]], [verbose]) of
         ok -> halt(0);
         error -> halt(1)
-    end." </dev/null
+    end." </dev/null 2>&1
 }
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-run "${beside[@]}" >"$logs/beside" 2>&1 &
 status=0
-run "${others[@]}" 2>&1 | tee "$logs/others" || status=1
-wait $! || status=1
-cat "$logs/beside"
+for beside in "${!groups[@]}"; do
+  [ "$beside" -eq 0 ] || run "${groups[beside]}" >"$logs/$beside" &
+done
+run "${groups[0]}" | tee "$logs/0" || status=1
+for beside in $(jobs -p); do
+  wait "$beside" || status=1
+done
+cat "$logs"/[1-9]
 
 # The tests that test_setup:skipped/2 skipped on this machine. `make test' prints the file again as its last lines.
 skipped=_build/eunit-skipped.txt
-sed -n 's/^ *SKIPPED: /  /p' "$logs"/{beside,others} >"$logs/titles"
+sed -n 's/^ *SKIPPED: /  /p' "$logs"/[0-9] >"$logs/titles"
 { echo "eunit: skipped on this machine: $(wc -l <"$logs/titles")"; cat "$logs/titles"; } | tee "$skipped"
 exit $status
