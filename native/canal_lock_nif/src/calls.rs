@@ -81,11 +81,12 @@ impl OptimisticCall for Acquire<'_> {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
-        match table.acquire_known(&pin, caller.holder(), key, capacity, watch) {
-            Ok(Some(acquired)) => Some(answer(call, acquired)),
-            // The table does not have this key, or the holder cannot be recorded or monitored.
-            Ok(None) | Err(_) => None,
-        }
+        // Fails if the holder cannot be recorded or monitored: the verified call reports that.
+        let acquired = table
+            .acquire_known(&pin, caller.holder(), key, capacity, watch)
+            .ok()?;
+        // `None`: the table does not have this key.
+        Some(answer(call, acquired?))
     }
 }
 
