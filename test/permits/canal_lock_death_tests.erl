@@ -121,17 +121,13 @@ counts(Keys) ->
 
 %% Each worker retries until the VM has released the permit of its killed predecessor.
 successor() ->
-    lists:foldl(
-        fun(_, Predecessor) ->
-            exit(Predecessor, kill),
-            {Next, ok} = test_worker:start(fun() ->
-                test_await:value({acquired, 1}, fun() -> canal_lock:acquire(db, 1, 1) end)
-            end),
-            Next
-        end,
-        test_worker:start(),
-        lists:seq(1, test_setup:times(2000))
-    ).
+    lists:foldl(fun(_, Predecessor) ->
+        exit(Predecessor, kill),
+        {Next, ok} = test_worker:start(fun() ->
+            test_await:value({acquired, 1}, fun() -> canal_lock:acquire(db, 1, 1) end)
+        end),
+        Next
+    end, test_worker:start(), lists:seq(1, test_setup:times(2000))).
 
 die_together() ->
     Parent = test_worker:start(),

@@ -107,13 +107,10 @@ numbers(Position, MaxPer, Buckets) ->
     ]).
 
 wrong_starts() ->
-    [
-        begin
-            is_explained(Function, Arguments, Texts),
-            ?assertEqual(undefined, whereis(canal_lock))
-        end
-     || {Function, Arguments, Texts} <- starts()
-    ].
+    lists:foreach(fun({Function, Arguments, Texts}) ->
+        is_explained(Function, Arguments, Texts),
+        ?assertEqual(undefined, whereis(canal_lock))
+    end, starts()).
 
 starts() ->
     NotPositive = [0 | not_counts()],
@@ -259,27 +256,21 @@ too_large() ->
     Failures = [{Function, Arity, failure(Call)} || {Function, Arity, Call} <- Calls],
     Text = <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed: "
              "free memory and repeat the call, or use a smaller key">>,
-    [
-        begin
-            ?assert({Function, Arity, explanation(Reason, Stack)} =:= {Function, Arity, #{general => Text}}),
-            ?assert({Function, Class, Reason} =:= {Function, error, system_limit}),
-            ?assert({element(1, hd(Stack)), element(2, hd(Stack))} =:= {canal_lock, Function}),
-            ?assert(element(3, hd(Stack)) =:= Arity)
-        end
-     || {Function, Arity, {Class, Reason, Stack}} <- Failures
-    ],
+    lists:foreach(fun({Function, Arity, {Class, Reason, Stack}}) ->
+        ?assert({Function, Arity, explanation(Reason, Stack)} =:= {Function, Arity, #{general => Text}}),
+        ?assert({Function, Class, Reason} =:= {Function, error, system_limit}),
+        ?assert({element(1, hd(Stack)), element(2, hd(Stack))} =:= {canal_lock, Function}),
+        ?assert(element(3, hd(Stack)) =:= Arity)
+    end, Failures),
     ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()).
 
 long_arguments() ->
-    [
-        begin
-            {error, badarg, Stack} = failure(fun() -> canal_lock:acquire(db, Wrong, 1) end),
-            #{2 := Text} = explanation(badarg, Stack),
-            ?assertEqual({0, 1}, binary:match(Text, <<"M">>)),
-            ?assert(string:length(Text) =< 250)
-        end
-     || Wrong <- [lists:seq(1, 100_000), binary:copy(<<"x">>, 1 bsl 20), -(1 bsl 1_000_000), {1, 2, "\n\e[2J"}]
-    ].
+    lists:foreach(fun(Wrong) ->
+        {error, badarg, Stack} = failure(fun() -> canal_lock:acquire(db, Wrong, 1) end),
+        #{2 := Text} = explanation(badarg, Stack),
+        ?assertEqual({0, 1}, binary:match(Text, <<"M">>)),
+        ?assert(string:length(Text) =< 250)
+    end, [lists:seq(1, 100_000), binary:copy(<<"x">>, 1 bsl 20), -(1 bsl 1_000_000), {1, 2, "\n\e[2J"}]).
 
 %% In a VM of its own, where neither native module is loaded.
 no_native_library() ->
@@ -289,13 +280,10 @@ no_native_library() ->
             {canal_lock, canal_lock_errors, start_link, [0, #{rows => 1}]},
             {canal_lock_quorum, canal_lock_quorum_errors, lock, [1.0, -1]}
         ],
-        [
-            begin
-                Frame = {Module, Function, Arguments, [{error_info, #{cause => badarg}}]},
-                ?assertNotEqual(#{}, Explainer:format_error(badarg, [Frame]))
-            end
-         || {Module, Explainer, Function, Arguments} <- Calls
-        ],
+        lists:foreach(fun({Module, Explainer, Function, Arguments}) ->
+            Frame = {Module, Function, Arguments, [{error_info, #{cause => badarg}}]},
+            ?assertNotEqual(#{}, Explainer:format_error(badarg, [Frame]))
+        end, Calls),
         [Module || Module <- [canal_lock_nif, canal_lock_quorum_nif], code:is_loaded(Module) =/= false]
     end),
     ?assertEqual([], Loaded).

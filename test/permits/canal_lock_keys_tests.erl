@@ -36,14 +36,11 @@ levels() ->
 pairwise() ->
     {Long, Brief} = lists:partition(fun({_, Term}) -> test_setup:is_long_key(Term) end, test_key_terms:all()),
     ?assertMatch({[_ | _], [_ | _]}, {Long, Brief}),
-    [
-        begin
-            {acquired, 1} = canal_lock:acquire(Term, 1, 1),
-            [?assertMatch({_, _, true}, {Name, OtherName, agree(Term, Other)}) || {OtherName, Other} <- Terms],
-            ok = canal_lock:release(Term)
-        end
-     || Terms <- [Long, Brief], {Name, Term} <- Terms
-    ].
+    lists:foreach(fun({Terms, Name, Term}) ->
+        {acquired, 1} = canal_lock:acquire(Term, 1, 1),
+        [?assertMatch({_, _, true}, {Name, OtherName, agree(Term, Other)}) || {OtherName, Other} <- Terms],
+        ok = canal_lock:release(Term)
+    end, [{Terms, Name, Term} || Terms <- [Long, Brief], {Name, Term} <- Terms]).
 
 %% Whether the library and `=:=' agree on `Other' and `Held', of which this process holds the only permit.
 agree(Held, Other) ->
@@ -56,18 +53,15 @@ agree(Held, Other) ->
     end.
 
 copies() ->
-    [
-        begin
-            true = Term =:= Copy,
-            {acquired, 1} = canal_lock:acquire(Term, 2, 1),
-            ?assertEqual({Name, 1}, {Name, canal_lock:count(Copy)}),
-            ?assertEqual({Name, {acquired, 2}}, {Name, canal_lock:acquire(Copy, 2, 1)}),
-            ?assertEqual({Name, full}, {Name, canal_lock:acquire(Copy, 2, 1)}),
-            ?assertEqual({Name, ok, ok}, {Name, canal_lock:release(Copy), canal_lock:release(Copy)}),
-            ?assertEqual({Name, {error, not_held}}, {Name, canal_lock:release(Term)})
-        end
-     || {Name, Term} <- test_key_terms:all(), Copy <- test_key_terms:copies(Term)
-    ].
+    lists:foreach(fun({Name, Term, Copy}) ->
+        true = Term =:= Copy,
+        {acquired, 1} = canal_lock:acquire(Term, 2, 1),
+        ?assertEqual({Name, 1}, {Name, canal_lock:count(Copy)}),
+        ?assertEqual({Name, {acquired, 2}}, {Name, canal_lock:acquire(Copy, 2, 1)}),
+        ?assertEqual({Name, full}, {Name, canal_lock:acquire(Copy, 2, 1)}),
+        ?assertEqual({Name, ok, ok}, {Name, canal_lock:release(Copy), canal_lock:release(Copy)}),
+        ?assertEqual({Name, {error, not_held}}, {Name, canal_lock:release(Term)})
+    end, [{Name, Term, Copy} || {Name, Term} <- test_key_terms:all(), Copy <- test_key_terms:copies(Term)]).
 
 held_at_once() ->
     Terms = test_key_terms:all(),
@@ -102,23 +96,16 @@ binaries() ->
     end, lists:seq(0, 80)).
 
 large_binaries() ->
-    [
-        begin
-            Large = binary:copy(<<"x">>, Length),
-            Other = <<(binary:part(Large, 0, Length - 1))/binary, "y">>,
-            {acquired, 1} = canal_lock:acquire(Wrap(Large), 1, 1),
-            ?assertEqual({Length, full}, {Length, canal_lock:acquire(Wrap(binary:copy(Large)), 1, 1)}),
-            ?assertEqual({Length, {acquired, 1}}, {Length, canal_lock:acquire(Wrap(Other), 1, 1)}),
-            ok = canal_lock:release(Wrap(Large)),
-            ok = canal_lock:release(Wrap(Other))
-        end
-     || Length <- [100_000, 100_001, 5_000_000],
-        Wrap <- [
-            fun(Binary) -> Binary end,
-            fun(Binary) -> #{key => Binary} end,
-            fun(Binary) -> <<Binary/binary, 1:1>> end
-        ]
-    ].
+    Wraps = [fun(Binary) -> Binary end, fun(Binary) -> #{key => Binary} end, fun(Binary) -> <<Binary/binary, 1:1>> end],
+    lists:foreach(fun({Length, Wrap}) ->
+        Large = binary:copy(<<"x">>, Length),
+        Other = <<(binary:part(Large, 0, Length - 1))/binary, "y">>,
+        {acquired, 1} = canal_lock:acquire(Wrap(Large), 1, 1),
+        ?assertEqual({Length, full}, {Length, canal_lock:acquire(Wrap(binary:copy(Large)), 1, 1)}),
+        ?assertEqual({Length, {acquired, 1}}, {Length, canal_lock:acquire(Wrap(Other), 1, 1)}),
+        ok = canal_lock:release(Wrap(Large)),
+        ok = canal_lock:release(Wrap(Other))
+    end, [{Length, Wrap} || Length <- [100_000, 100_001, 5_000_000], Wrap <- Wraps]).
 
 map_orders() ->
     lists:foreach(fun(Size) ->

@@ -78,19 +78,15 @@ kill(Manager) ->
 early_restarts() ->
     Linked = [test_worker:start() || _ <- lists:seq(1, ?LINKED)],
     [true = test_worker:order(Process, fun() -> not process_flag(trap_exit, true) end) || Process <- Linked],
-    Last = lists:foldl(
-        fun(_, Manager) ->
-            [true = test_worker:order(Process, fun() -> link(Manager) end) || Process <- Linked],
-            kill(Manager),
-            Next = start(),
-            {acquired, 1} = acquire(db),
-            [killed = test_worker:order(Process, fun() -> test_await:exit_reason(Manager) end) || Process <- Linked],
-            ?assertEqual({acquired, 2}, acquire(db)),
-            Next
-        end,
-        start(),
-        lists:seq(1, test_setup:times(?RESTARTS_WITH_LINKS))
-    ),
+    Last = lists:foldl(fun(_, Manager) ->
+        [true = test_worker:order(Process, fun() -> link(Manager) end) || Process <- Linked],
+        kill(Manager),
+        Next = start(),
+        {acquired, 1} = acquire(db),
+        [killed = test_worker:order(Process, fun() -> test_await:exit_reason(Manager) end) || Process <- Linked],
+        ?assertEqual({acquired, 2}, acquire(db)),
+        Next
+    end, start(), lists:seq(1, test_setup:times(?RESTARTS_WITH_LINKS))),
     kill(Last),
     ok = test_worker:kill(Linked).
 

@@ -99,18 +99,15 @@ all_calls() ->
 
 all_new_at_once() ->
     Large = binary:copy(<<"x">>, 3_000_000),
-    [
-        begin
-            Acquire = fun(Key) -> canal_lock:acquire(Key, ?CAPACITY, 1) end,
-            Answers = test_setup:concurrently(?PROCESSES, fun() -> {Round, Make()} end, Acquire),
-            Acquired = lists:sort([N || {acquired, N} <- Answers]),
-            ?assertEqual({Kind, lists:seq(1, ?CAPACITY)}, {Kind, Acquired}),
-            test_await:count({Round, Make()}, 0)
-        end
-     || Round <- lists:seq(1, test_setup:times(3)),
-        %% Reading the last key takes so long that all dirty schedulers read it at the same time.
-        {Kind, Make} <- long_keys() ++ [{very_long, fun() -> Large end}]
-    ].
+    %% Reading the last key takes so long that all dirty schedulers read it at the same time.
+    Keys = long_keys() ++ [{very_long, fun() -> Large end}],
+    lists:foreach(fun({Round, Kind, Make}) ->
+        Acquire = fun(Key) -> canal_lock:acquire(Key, ?CAPACITY, 1) end,
+        Answers = test_setup:concurrently(?PROCESSES, fun() -> {Round, Make()} end, Acquire),
+        Acquired = lists:sort([N || {acquired, N} <- Answers]),
+        ?assertEqual({Kind, lists:seq(1, ?CAPACITY)}, {Kind, Acquired}),
+        test_await:count({Round, Make()}, 0)
+    end, [{Round, Kind, Make} || Round <- lists:seq(1, test_setup:times(3)), {Kind, Make} <- Keys]).
 
 %% The holders count themselves. The sweep beside them reclaims the key whenever it is not held.
 reclaimed_often() ->

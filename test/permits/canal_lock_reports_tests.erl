@@ -87,18 +87,15 @@ first_report() ->
     ?assertMatch([#{msg := {report, #{key := db, left_out := 0}}}], Reports).
 
 any_key() ->
-    [
-        begin
-            reset(),
-            [#{msg := {report, #{key := Reported} = Report}, meta := #{report_cb := Callback}}] =
-                reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
-            ?assertEqual({Name, true}, {Name, Reported =:= Key}),
-            Said = said(Callback, Report),
-            ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Said)}),
-            ?assertEqual({Name, nomatch}, {Name, string:find(Said, "\n")})
-        end
-     || {Name, Key} <- test_key_terms:all()
-    ].
+    lists:foreach(fun({Name, Key}) ->
+        reset(),
+        [#{msg := {report, #{key := Reported} = Report}, meta := #{report_cb := Callback}}] =
+            reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
+        ?assertEqual({Name, true}, {Name, Reported =:= Key}),
+        Said = said(Callback, Report),
+        ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Said)}),
+        ?assertEqual({Name, nomatch}, {Name, string:find(Said, "\n")})
+    end, test_key_terms:all()).
 
 not_reported() ->
     reset(),
@@ -147,23 +144,20 @@ left_out(Reports) ->
 limited_for_all() ->
     Workers = [test_worker:start() || _ <- lists:seq(1, 4)],
     Gate = counters:new(1, []),
-    [
-        begin
-            Start_ms = now_ms(),
-            reset(),
-            ok = counters:put(Gate, 1, 0),
-            Reports = reports(unexpected_unlock, fun() ->
-                Orders = [test_worker:send_order(Worker, fun() -> mistake_at(Gate) end) || Worker <- Workers],
-                ok = counters:put(Gate, 1, 1),
-                [test_await:answer(Order) || Order <- Orders]
-            end),
-            ?assert(length(Reports) =< at_most_since(Start_ms)),
-            a_second_later(),
-            Next = reports(unexpected_unlock, fun mistake/0),
-            ?assertEqual(length(Workers) - length(Reports), left_out(Reports ++ Next))
-        end
-     || _ <- lists:seq(1, test_setup:times(3000))
-    ].
+    lists:foreach(fun(_) ->
+        Start_ms = now_ms(),
+        reset(),
+        ok = counters:put(Gate, 1, 0),
+        Reports = reports(unexpected_unlock, fun() ->
+            Orders = [test_worker:send_order(Worker, fun() -> mistake_at(Gate) end) || Worker <- Workers],
+            ok = counters:put(Gate, 1, 1),
+            [test_await:answer(Order) || Order <- Orders]
+        end),
+        ?assert(length(Reports) =< at_most_since(Start_ms)),
+        a_second_later(),
+        Next = reports(unexpected_unlock, fun mistake/0),
+        ?assertEqual(length(Workers) - length(Reports), left_out(Reports ++ Next))
+    end, lists:seq(1, test_setup:times(3000))).
 
 mistake_at(Gate) ->
     case counters:get(Gate, 1) of
@@ -270,20 +264,17 @@ short_text() ->
         {atoms, lists:duplicate(100, binary_to_atom(binary:copy(<<"a">>, 255)))},
         {lines, lists:duplicate(100, $\n)}
     ],
-    [
-        begin
-            reset(),
-            [#{msg := {report, Report}, meta := #{report_cb := Callback}}] =
-                reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
-            Said = said(Callback, Report),
-            ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Said)}),
-            ?assertEqual({Name, nomatch}, {Name, string:find(Said, "\n")}),
-            ?assertNotEqual({Name, nomatch}, {Name, string:find(Said, "holders: none")}),
-            Unknown = said(Callback, #{what => unknown_message, kind => cast, message => Key, pid => self()}),
-            ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Unknown)})
-        end
-     || {Name, Key} <- Keys
-    ].
+    lists:foreach(fun({Name, Key}) ->
+        reset(),
+        [#{msg := {report, Report}, meta := #{report_cb := Callback}}] =
+            reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
+        Said = said(Callback, Report),
+        ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Said)}),
+        ?assertEqual({Name, nomatch}, {Name, string:find(Said, "\n")}),
+        ?assertNotEqual({Name, nomatch}, {Name, string:find(Said, "holders: none")}),
+        Unknown = said(Callback, #{what => unknown_message, kind => cast, message => Key, pid => self()}),
+        ?assertMatch({Name, Length} when Length =< ?MAX_CHARACTERS, {Name, string:length(Unknown)})
+    end, Keys).
 
 unknown_messages() ->
     Table = element(2, sys:get_state(canal_lock)),
@@ -319,23 +310,20 @@ unknown_messages() ->
     ?assertMatch(#{keys := 0, granted := 1}, canal_lock:info()),
     ?assertEqual({message_queue_len, 0}, process_info(Manager, message_queue_len)),
     %% Each manager reports its first unknown message, of any kind.
-    [
-        begin
-            ok = canal_lock:stop(),
-            {ok, _} = canal_lock:start_link(3),
-            [#{msg := {report, Report}, meta := #{report_cb := Callback}}] = reports(unknown_message, fun() ->
-                [Send({unknown, N}) || N <- [1, 2, 3]],
-                sys:get_state(canal_lock)
-            end),
-            ?assertMatch(#{kind := Kind, message := {unknown, 1}}, Report),
-            ?assertEqual(
-                "canal_lock: the manager ignored an unexpected message: {unknown,1}. "
-                "Find the sender; later ones are not logged",
-                said(Callback, Report)
-            )
-        end
-     || {Kind, Send} <- Ways
-    ].
+    lists:foreach(fun({Kind, Send}) ->
+        ok = canal_lock:stop(),
+        {ok, _} = canal_lock:start_link(3),
+        [#{msg := {report, Report}, meta := #{report_cb := Callback}}] = reports(unknown_message, fun() ->
+            [Send({unknown, N}) || N <- [1, 2, 3]],
+            sys:get_state(canal_lock)
+        end),
+        ?assertMatch(#{kind := Kind, message := {unknown, 1}}, Report),
+        ?assertEqual(
+            "canal_lock: the manager ignored an unexpected message: {unknown,1}. "
+            "Find the sender; later ones are not logged",
+            said(Callback, Report)
+        )
+    end, Ways).
 
 shown_by_sys() ->
     Table = element(2, sys:get_state(canal_lock)),

@@ -255,14 +255,11 @@ failing_handler() ->
     Test = self(),
     Send = fun(_, _, Failure, _) -> Test ! {failure, Failure} end,
     ok = telemetry:attach(failures, [telemetry, handler, failure], Send, none),
-    [
-        begin
-            attach(Class, fun(_, _, _, _) -> erlang:raise(Class, meant, []) end),
-            ?assertMatch(#{event_name := ?EVENT, kind := Class, reason := meant}, test_await:answer(failure)),
-            ?assertEqual({error, not_found}, telemetry:detach(Class))
-        end
-     || Class <- [error, exit, throw]
-    ],
+    lists:foreach(fun(Class) ->
+        attach(Class, fun(_, _, _, _) -> erlang:raise(Class, meant, []) end),
+        ?assertMatch(#{event_name := ?EVENT, kind := Class, reason := meant}, test_await:answer(failure)),
+        ?assertEqual({error, not_found}, telemetry:detach(Class))
+    end, [error, exit, throw]),
     attach(here),
     {?EVENT, _, _, Manager, _} = event(here),
     Logged = test_log_listener:events(),
@@ -272,39 +269,36 @@ failing_handler() ->
 %% With a telemetry that raises at every call.
 failure_of_telemetry() ->
     Huge = lists:duplicate(10_000, huge),
-    [
-        begin
-            load(failing_with(Class, Reason)),
-            ok = start(?MODULE),
-            Manager = start_manager(?INTERVAL_MS),
-            ok = await_calls(3),
-            [#{level := error, msg := {report, Report}, meta := Meta}] = test_log_listener:events(),
-            ?assertMatch(
-                #{what := event_failed, event := ?EVENT, class := Class, reason := Reason, pid := Manager},
-                Report
-            ),
-            ?assertMatch(#{domain := [canal_lock], report_cb := _}, Meta),
-            #{report_cb := Callback} = Meta,
-            {Format, Arguments} = Callback(Report),
-            Said = unicode:characters_to_list(io_lib:format(Format, Arguments)),
-            Begin = lists:concat(["canal_lock: telemetry failed to emit the event [canal_lock,totals]: ", Class, ": "]),
-            ?assertEqual(Begin, lists:sublist(Said, length(Begin))),
-            ?assertNotEqual(nomatch, string:find(Said, "Later failures are not logged")),
-            ?assert(length(Said) =< ?MAX_CHARACTERS),
-            %% An unknown message is another kind of report, so it is reported, too.
-            Manager ! unknown,
-            _ = sys:get_state(Manager),
-            ?assertMatch([#{msg := {report, #{what := unknown_message}}}], test_log_listener:events()),
-            ok = await_calls(2),
-            ?assertEqual([], test_log_listener:events()),
-            ?assertEqual(Manager, whereis(canal_lock)),
-            await_timer(),
-            ok = canal_lock:stop(),
-            stop_telemetry(),
-            unload()
-        end
-     || {Class, Reason} <- [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]
-    ].
+    lists:foreach(fun({Class, Reason}) ->
+        load(failing_with(Class, Reason)),
+        ok = start(?MODULE),
+        Manager = start_manager(?INTERVAL_MS),
+        ok = await_calls(3),
+        [#{level := error, msg := {report, Report}, meta := Meta}] = test_log_listener:events(),
+        ?assertMatch(
+            #{what := event_failed, event := ?EVENT, class := Class, reason := Reason, pid := Manager},
+            Report
+        ),
+        ?assertMatch(#{domain := [canal_lock], report_cb := _}, Meta),
+        #{report_cb := Callback} = Meta,
+        {Format, Arguments} = Callback(Report),
+        Said = unicode:characters_to_list(io_lib:format(Format, Arguments)),
+        Begin = lists:concat(["canal_lock: telemetry failed to emit the event [canal_lock,totals]: ", Class, ": "]),
+        ?assertEqual(Begin, lists:sublist(Said, length(Begin))),
+        ?assertNotEqual(nomatch, string:find(Said, "Later failures are not logged")),
+        ?assert(length(Said) =< ?MAX_CHARACTERS),
+        %% An unknown message is another kind of report, so it is reported, too.
+        Manager ! unknown,
+        _ = sys:get_state(Manager),
+        ?assertMatch([#{msg := {report, #{what := unknown_message}}}], test_log_listener:events()),
+        ok = await_calls(2),
+        ?assertEqual([], test_log_listener:events()),
+        ?assertEqual(Manager, whereis(canal_lock)),
+        await_timer(),
+        ok = canal_lock:stop(),
+        stop_telemetry(),
+        unload()
+    end, [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]).
 
 %% That would be a bug of canal_lock, so it crashes the manager.
 own_failure() ->

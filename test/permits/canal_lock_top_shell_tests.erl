@@ -106,18 +106,15 @@ hang_up(Port) ->
     end.
 
 no_input() ->
-    [
-        begin
-            Erl = filename:join([code:root_dir(), "bin", "erl"]),
-            Eval = "{ok, _} = canal_lock:start_link(3), ok = canal_lock:top(#{interval_ms => 1}), halt(7).",
-            Command = lists:flatten([Erl, " ", Flag, " -pa '", ebin(), "' -eval '", Eval, "' </dev/null"]),
-            Port = open_port({spawn, "sh -c \"" ++ Command ++ "\""}, [exit_status, binary]),
-            Output = until(Port, "holder\n\n"),
-            ?assertEqual(1, length(binary:matches(Output, <<"canal_lock on ">>))),
-            ?assertEqual(7, status(Port))
-        end
-     || Flag <- ["-noinput", "-noshell"]
-    ].
+    lists:foreach(fun(Flag) ->
+        Erl = filename:join([code:root_dir(), "bin", "erl"]),
+        Eval = "{ok, _} = canal_lock:start_link(3), ok = canal_lock:top(#{interval_ms => 1}), halt(7).",
+        Command = lists:flatten([Erl, " ", Flag, " -pa '", ebin(), "' -eval '", Eval, "' </dev/null"]),
+        Port = open_port({spawn, "sh -c \"" ++ Command ++ "\""}, [exit_status, binary]),
+        Output = until(Port, "holder\n\n"),
+        ?assertEqual(1, length(binary:matches(Output, <<"canal_lock on ">>))),
+        ?assertEqual(7, status(Port))
+    end, ["-noinput", "-noshell"]).
 
 ebin() ->
     filename:dirname(code:which(canal_lock)).

@@ -108,16 +108,13 @@ rows() ->
         [integer_to_list(-S), integer_to_list(C), pid_to_list(Pid)]
      || {S, Pid, C} <- lists:sort([{-S, Pid, C} || {Pid, {S, C}} <- maps:to_list(Sums)])
     ],
-    [
-        begin
-            Screen = top(?SLOW#{rows => Rows}, ?TERMINAL#{rows => 5000}),
-            {_, ShownKeys, Holders} = sections(test_terminal:picture(Screen)),
-            ?assertEqual({Rows, lists:sublist(AllKeys, Rows)}, {Rows, ShownKeys}),
-            ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)}),
-            test_terminal:quit(Screen)
-        end
-     || Rows <- [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]
-    ].
+    lists:foreach(fun(Rows) ->
+        Screen = top(?SLOW#{rows => Rows}, ?TERMINAL#{rows => 5000}),
+        {_, ShownKeys, Holders} = sections(test_terminal:picture(Screen)),
+        ?assertEqual({Rows, lists:sublist(AllKeys, Rows)}, {Rows, ShownKeys}),
+        ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)}),
+        test_terminal:quit(Screen)
+    end, [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]).
 
 one_row() ->
     Many = holder(maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5_000)])),
@@ -165,15 +162,12 @@ rates() ->
     test_terminal:go(Screen),
     Rates = rates(Screen),
     After = now_us(),
-    [
-        begin
-            Rate = list_to_integer(maps:get(Name, Rates)),
-            Least = Times * 1_000_000 / (After - Before),
-            Most = Times * 1_000_000 / (End - Begin),
-            ?assertMatch({_, true, true}, {{Name, Least, Rate, Most}, Least - 1 =< Rate, Rate =< Most + 1})
-        end
-     || {Name, Times} <- [{"granted/s", 700}, {"refused/s", 3000}, {"released/s", 500}, {"by death/s", 700}]
-    ],
+    lists:foreach(fun({Name, Times}) ->
+        Rate = list_to_integer(maps:get(Name, Rates)),
+        Least = Times * 1_000_000 / (After - Before),
+        Most = Times * 1_000_000 / (End - Begin),
+        ?assertMatch({_, true, true}, {{Name, Least, Rate, Most}, Least - 1 =< Rate, Rate =< Most + 1})
+    end, [{"granted/s", 700}, {"refused/s", 3000}, {"released/s", 500}, {"by death/s", 700}]),
     test_terminal:go(Screen),
     ?assertEqual(["0"], lists:usort(maps:values(rates(Screen)))),
     test_terminal:quit(Screen).
@@ -296,14 +290,11 @@ closed_and_opened() ->
     Screen = top(?QUICK, ?TERMINAL),
     ?assertMatch({_, [["1", "db"]], [_]}, sections(test_terminal:picture(Screen))),
     ok = canal_lock:stop(),
-    [
-        begin
-            [Title, Sentence, ""] = test_terminal:next(Screen),
-            ?assertNotEqual(nomatch, string:find(Title, "; no manager runs")),
-            ?assertEqual(?NOT_STARTED, Sentence)
-        end
-     || _ <- [1, 2, 3]
-    ],
+    lists:foreach(fun(_) ->
+        [Title, Sentence, ""] = test_terminal:next(Screen),
+        ?assertNotEqual(nomatch, string:find(Title, "; no manager runs")),
+        ?assertEqual(?NOT_STARTED, Sentence)
+    end, [1, 2, 3]),
     {ok, _} = canal_lock:start_link(3),
     take(#{new => 2}),
     test_terminal:go(Screen),
@@ -317,27 +308,24 @@ closed_and_opened() ->
 replaced() ->
     Screen = top(?QUICK, ?TERMINAL),
     _ = test_terminal:picture(Screen),
-    [
-        begin
-            take(#{new => 1}),
-            Change(),
-            _ = test_terminal:next(Screen),
-            ok = canal_lock:stop(),
-            {ok, _} = canal_lock:start_link(3),
-            take(#{new => 1000}),
-            test_terminal:go(Screen),
-            ?assertEqual({What, ["-"]}, {What, lists:usort(maps:values(rates(Screen)))})
-        end
-     || {What, Change} <- [
-            {refused, fun() -> full = canal_lock:acquire(new, 0, 1) end},
-            {released, fun() -> ok = canal_lock:release(new) end},
-            {not_held, fun() -> {error, not_held} = canal_lock:release(nothing) end},
-            {released_by_death, fun() ->
-                test_worker:kill(holder(#{mortal => 1})),
-                test_await:value(1, fun() -> maps:get(released_by_death, canal_lock:info()) end)
-            end}
-        ]
-    ],
+    lists:foreach(fun({What, Change}) ->
+        take(#{new => 1}),
+        Change(),
+        _ = test_terminal:next(Screen),
+        ok = canal_lock:stop(),
+        {ok, _} = canal_lock:start_link(3),
+        take(#{new => 1000}),
+        test_terminal:go(Screen),
+        ?assertEqual({What, ["-"]}, {What, lists:usort(maps:values(rates(Screen)))})
+    end, [
+        {refused, fun() -> full = canal_lock:acquire(new, 0, 1) end},
+        {released, fun() -> ok = canal_lock:release(new) end},
+        {not_held, fun() -> {error, not_held} = canal_lock:release(nothing) end},
+        {released_by_death, fun() ->
+            test_worker:kill(holder(#{mortal => 1})),
+            test_await:value(1, fun() -> maps:get(released_by_death, canal_lock:info()) end)
+        end}
+    ]),
     test_terminal:quit(Screen).
 
 kept() ->
@@ -369,26 +357,23 @@ not_started() ->
 one_table() ->
     Keys = fun(Which) -> maps:from_list([{{Which, N}, 1} || N <- lists:seq(1, 2000)]) end,
     take(Keys(none)),
-    [
-        begin
-            Pieces = counters:new(1, []),
-            Add = fun(Piece, Before) ->
-                ok = counters:add(Pieces, 1, 1),
-                case counters:get(Pieces, 1) of
-                    1 ->
-                        ok = canal_lock:stop(),
-                        {ok, _} = canal_lock:start_link(3),
-                        take(Keys(Fold));
-                    _ ->
-                        ok
-                end,
-                Piece ++ Before
+    lists:foreach(fun(Fold) ->
+        Pieces = counters:new(1, []),
+        Add = fun(Piece, Before) ->
+            ok = counters:add(Pieces, 1, 1),
+            case counters:get(Pieces, 1) of
+                1 ->
+                    ok = canal_lock:stop(),
+                    {ok, _} = canal_lock:start_link(3),
+                    take(Keys(Fold));
+                _ ->
+                    ok
             end,
-            Told = [Key || Element <- canal_lock_view:Fold(Add, []), {_, _} = Key <- tuple_to_list(Element)],
-            ?assertEqual({Fold, lists:sort(maps:keys(Keys(Fold)))}, {Fold, lists:sort(Told)})
-        end
-     || Fold <- [fold_keys, fold_permits]
-    ].
+            Piece ++ Before
+        end,
+        Told = [Key || Element <- canal_lock_view:Fold(Add, []), {_, _} = Key <- tuple_to_list(Element)],
+        ?assertEqual({Fold, lists:sort(maps:keys(Keys(Fold)))}, {Fold, lists:sort(Told)})
+    end, [fold_keys, fold_permits]).
 
 %%% Screens
 
@@ -399,19 +384,16 @@ hostile() ->
     Large = [test_key_terms:deep(tuple, 1_000_000), binary:copy(<<"x">>, 64 bsl 20), 1 bsl 10_000_000],
     take(maps:from_list([{Key, 1} || Key <- OfEveryKind ++ Escapes ++ Letters ++ Large])),
     true = register('\e[2J', holder(#{db => 1})),
-    [
-        begin
-            Screen = top(?SLOW#{rows => 1000}, #{columns => Columns, rows => 5000, encoding => Encoding}),
-            Raw = test_terminal:raw(Screen),
-            "\e[H" ++ Rest = Raw,
-            [_ | _] = Lines = string:split(Rest, "\e[K\n", all),
-            ?assertEqual("\e[J", lists:last(Lines)),
-            ?assert(length(Lines) > 300),
-            ?assertEqual([], [Line || Line <- lists:droplast(Lines), not is_plain(Line, Columns, Encoding)]),
-            test_terminal:quit(Screen)
-        end
-     || {Columns, Encoding} <- [{1000, unicode}, {80, unicode}, {80, latin1}]
-    ].
+    lists:foreach(fun({Columns, Encoding}) ->
+        Screen = top(?SLOW#{rows => 1000}, #{columns => Columns, rows => 5000, encoding => Encoding}),
+        Raw = test_terminal:raw(Screen),
+        "\e[H" ++ Rest = Raw,
+        [_ | _] = Lines = string:split(Rest, "\e[K\n", all),
+        ?assertEqual("\e[J", lists:last(Lines)),
+        ?assert(length(Lines) > 300),
+        ?assertEqual([], [Line || Line <- lists:droplast(Lines), not is_plain(Line, Columns, Encoding)]),
+        test_terminal:quit(Screen)
+    end, [{1000, unicode}, {80, unicode}, {80, latin1}]).
 
 %% Whether a line has only printable characters and leaves the last column free.
 is_plain(Line, Columns, Encoding) ->
@@ -429,18 +411,14 @@ screens() ->
     [holder(#{{key, N} => N, lists:duplicate(10 * N, $x) => 1}) || N <- lists:seq(1, 30)],
     holder(#{lists:duplicate(300, $x) => 100}),
     Screen = top(?QUICK#{rows => 100}, ?TERMINAL),
-    [
-        begin
-            test_terminal:resize(Screen, #{columns => Columns, rows => Rows}),
-            test_terminal:go(Screen),
-            Lines = test_terminal:picture(Screen),
-            ?assertEqual({Columns, Rows, true}, {Columns, Rows, length(Lines) =< Rows}),
-            ?assertEqual({Columns, Rows, true}, {Columns, Rows, lists:max([length(Line) || Line <- Lines]) < Columns})
-        end
-     || _ <- [test_terminal:picture(Screen)],
-        Columns <- [1, 2, 3, 4, 10, 40, 200],
-        Rows <- [1, 2, 3, 5, 8, 9, 10, 11, 20, 200]
-    ],
+    _ = test_terminal:picture(Screen),
+    lists:foreach(fun({Columns, Rows}) ->
+        test_terminal:resize(Screen, #{columns => Columns, rows => Rows}),
+        test_terminal:go(Screen),
+        Lines = test_terminal:picture(Screen),
+        ?assertEqual({Columns, Rows, true}, {Columns, Rows, length(Lines) =< Rows}),
+        ?assertEqual({Columns, Rows, true}, {Columns, Rows, lists:max([length(Line) || Line <- Lines]) < Columns})
+    end, [{Columns, Rows} || Columns <- [1, 2, 3, 4, 10, 40, 200], Rows <- [1, 2, 3, 5, 8, 9, 10, 11, 20, 200]]),
     %% A screen that does not report its size any more.
     test_terminal:resize(Screen, #{columns => none, rows => none}),
     Lines = test_terminal:next(Screen),
@@ -494,30 +472,24 @@ over_the_last() ->
 %%% Ends
 
 any_line() ->
-    [
-        begin
-            Screen = top(?SLOW, ?TERMINAL),
-            _ = test_terminal:picture(Screen),
-            test_terminal:go(Screen),
-            test_terminal:input(Screen, Line),
-            ?assertEqual(ok, test_terminal:await_result(Screen))
-        end
-     || Line <- ["\n", <<"\n">>, "", "canal_lock:stop().\n", <<"q">>]
-    ].
+    lists:foreach(fun(Line) ->
+        Screen = top(?SLOW, ?TERMINAL),
+        _ = test_terminal:picture(Screen),
+        test_terminal:go(Screen),
+        test_terminal:input(Screen, Line),
+        ?assertEqual(ok, test_terminal:await_result(Screen))
+    end, ["\n", <<"\n">>, "", "canal_lock:stop().\n", <<"q">>]).
 
 no_more_input() ->
-    [
-        begin
-            Screen = top(?QUICK, ?TERMINAL),
-            _ = test_terminal:picture(Screen),
-            _ = test_terminal:next(Screen),
-            test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
-            test_terminal:input(Screen, NoLine),
-            test_terminal:go(Screen),
-            ?assertEqual(ok, test_terminal:await_result(Screen))
-        end
-     || NoLine <- [eof, {error, interrupted}, {error, terminated}]
-    ],
+    lists:foreach(fun(NoLine) ->
+        Screen = top(?QUICK, ?TERMINAL),
+        _ = test_terminal:picture(Screen),
+        _ = test_terminal:next(Screen),
+        test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
+        test_terminal:input(Screen, NoLine),
+        test_terminal:go(Screen),
+        ?assertEqual(ok, test_terminal:await_result(Screen))
+    end, [eof, {error, interrupted}, {error, terminated}]),
     {_, _, Leader} = Screen = top(?SLOW, ?TERMINAL),
     _ = test_terminal:picture(Screen),
     test_terminal:go(Screen),
@@ -526,35 +498,29 @@ no_more_input() ->
     ?assertEqual(ok, test_terminal:await_result(Screen)).
 
 no_input() ->
-    [
-        begin
-            Screen = top(?QUICK, Settings#{input => Answer}),
-            First = test_terminal:picture(Screen),
-            Last = lists:foldl(fun(_, _) -> test_terminal:next(Screen) end, First, lists:seq(2, Count)),
-            test_terminal:go(Screen),
-            ?assertEqual(ok, test_terminal:await_result(Screen)),
-            ?assertEqual(["0"], lists:usort(maps:values(rates_of(Last))))
-        end
-     || {Settings, Count} <- [{#{}, 1}, {?TERMINAL, 2}], Answer <- [eof, {error, enotsup}]
-    ].
+    lists:foreach(fun({Settings, Count}) ->
+        Screen = top(?QUICK, Settings),
+        First = test_terminal:picture(Screen),
+        Last = lists:foldl(fun(_, _) -> test_terminal:next(Screen) end, First, lists:seq(2, Count)),
+        test_terminal:go(Screen),
+        ?assertEqual(ok, test_terminal:await_result(Screen)),
+        ?assertEqual(["0"], lists:usort(maps:values(rates_of(Last))))
+    end, [{S#{input => Answer}, Count} || {S, Count} <- [{#{}, 1}, {?TERMINAL, 2}], Answer <- [eof, {error, enotsup}]]).
 
 no_terminal() ->
     Many = [holder(#{lists:duplicate(200, $x) ++ [N] => 1}) || N <- lists:seq(1, 60)],
-    [
-        begin
-            Screen = top(?QUICK#{rows => 50}, Settings),
-            Picture = test_terminal:picture(Screen),
-            ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
-            ?assertEqual({50, 50}, {length(element(2, sections(Picture))), length(element(3, sections(Picture)))}),
-            ?assertEqual(Width, lists:max([length(Line) || Line <- Picture])),
-            ?assertEqual(["", ""], lists:nthtail(length(Picture) - 2, Picture)),
-            ?assertEqual(nomatch, string:find(hd(Picture), "Enter")),
-            test_terminal:go(Screen),
-            ?assertEqual(nomatch, string:find(test_terminal:raw(Screen), "\e")),
-            test_terminal:quit(Screen)
-        end
-     || {Settings, Width} <- [{#{}, 79}, {#{columns => 100}, 99}, {#{rows => 20}, 79}]
-    ],
+    lists:foreach(fun({Settings, Width}) ->
+        Screen = top(?QUICK#{rows => 50}, Settings),
+        Picture = test_terminal:picture(Screen),
+        ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
+        ?assertEqual({50, 50}, {length(element(2, sections(Picture))), length(element(3, sections(Picture)))}),
+        ?assertEqual(Width, lists:max([length(Line) || Line <- Picture])),
+        ?assertEqual(["", ""], lists:nthtail(length(Picture) - 2, Picture)),
+        ?assertEqual(nomatch, string:find(hd(Picture), "Enter")),
+        test_terminal:go(Screen),
+        ?assertEqual(nomatch, string:find(test_terminal:raw(Screen), "\e")),
+        test_terminal:quit(Screen)
+    end, [{#{}, 79}, {#{columns => 100}, 99}, {#{rows => 20}, 79}]),
     test_worker:kill(Many).
 
 dumb() ->

@@ -62,26 +62,19 @@ releases_and_deaths() ->
     Holdings = maps:from_list([{holder(Held), Held} || Held <- [#{other => 1} | Wanted]]),
     Left = lists:foldl(fun released_one_by_one/2, Holdings, maps:keys(Holdings)),
     %% The keys are acquired again, in records that have been used before.
-    Again = maps:map(
-        fun(Pid, _) ->
-            Held = maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5)]),
-            test_worker:order(Pid, fun() -> test_worker:take(Held) end)
-        end,
-        Left
-    ),
+    Again = maps:map(fun(Pid, _) ->
+        Held = maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5)]),
+        test_worker:order(Pid, fun() -> test_worker:take(Held) end)
+    end, Left),
     views_show(Again),
-    lists:foldl(
-        fun(Pid, Before) ->
-            ok = test_worker:kill(Pid),
-            After = Before#{Pid := #{}},
-            test_await:permits(permits(After)),
-            test_await:value(holders(After), fun() -> test_setup:info(holders) end),
-            views_show(After),
-            After
-        end,
-        Again,
-        maps:keys(Again)
-    ).
+    lists:foldl(fun(Pid, Before) ->
+        ok = test_worker:kill(Pid),
+        After = Before#{Pid := #{}},
+        test_await:permits(permits(After)),
+        test_await:value(holders(After), fun() -> test_setup:info(holders) end),
+        views_show(After),
+        After
+    end, Again, maps:keys(Again)).
 
 released_one_by_one(Pid, Holdings) ->
     case maps:to_list(maps:get(Pid, Holdings)) of

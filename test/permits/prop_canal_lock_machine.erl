@@ -100,16 +100,12 @@ fail() ->
 
 %% A term that occurs twice gets one name.
 distinct(Terms) ->
-    {Names, _} = lists:foldl(
-        fun({Name, Term}, {Names, Before}) ->
-            case [Same || Same <- Before, Same =:= Term] of
-                [] -> {[Name | Names], [Term | Before]};
-                _ -> {Names, Before}
-            end
-        end,
-        {[], []},
-        Terms
-    ),
+    {Names, _} = lists:foldl(fun({Name, Term}, {Names, Before}) ->
+        case [Same || Same <- Before, Same =:= Term] of
+            [] -> {[Name | Names], [Term | Before]};
+            _ -> {Names, Before}
+        end
+    end, {[], []}, Terms),
     lists:reverse(Names).
 
 prop_matches_model(Names, Clients) ->

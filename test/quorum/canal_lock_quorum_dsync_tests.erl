@@ -211,15 +211,12 @@ going_down(Cluster) ->
     Left = indexes(Cluster) -- Spare,
     Workers = [worker(Cluster, Index) || Index <- Left],
     Going = [send_order(Worker, fun() -> lock_until_stopped({own, node()}, 0) end) || Worker <- Workers],
-    lists:foreach(
-        fun(Index) ->
-            kill(Cluster, Index),
-            Name = test_faulty_cluster:name(Cluster, Index),
-            [await(Cluster, Other, false, fun() -> lists:member(Name, nodes(connected)) end) || Other <- Left],
-            [?assertMatch({ok, _}, lock_once(Cluster, Other, Index)) || Other <- Left]
-        end,
-        Spare
-    ),
+    lists:foreach(fun(Index) ->
+        kill(Cluster, Index),
+        Name = test_faulty_cluster:name(Cluster, Index),
+        [await(Cluster, Other, false, fun() -> lists:member(Name, nodes(connected)) end) || Other <- Left],
+        [?assertMatch({ok, _}, lock_once(Cluster, Other, Index)) || Other <- Left]
+    end, Spare),
     lists:foreach(fun stop/1, Workers),
     [?assert(test_await:answer(Locked) > 0) || Locked <- Going].
 
@@ -230,14 +227,11 @@ lock_once(Cluster, Index, Name) ->
     Locked.
 
 lock_until_stopped(Own, Count) ->
-    [
-        begin
-            {ok, Lock} = canal_lock_quorum:lock(Name, ?LONG_MS),
-            true = canal_lock_quorum:held(Lock),
-            ok = canal_lock_quorum:try_unlock(Lock)
-        end
-     || Name <- [Own, shared]
-    ],
+    lists:foreach(fun(Name) ->
+        {ok, Lock} = canal_lock_quorum:lock(Name, ?LONG_MS),
+        true = canal_lock_quorum:held(Lock),
+        ok = canal_lock_quorum:try_unlock(Lock)
+    end, [Own, shared]),
     receive
         stop -> Count + 1
     after 0 -> lock_until_stopped(Own, Count + 1)
@@ -356,18 +350,15 @@ starvation(Cluster) ->
     Readers = [worker(Cluster, Index) || Index <- Indexes ++ Indexes],
     Reading = [send_order(Reader, fun() -> read_until_stopped(0) end) || Reader <- Readers],
     await(Cluster, 1, true, fun() -> canal_lock_quorum_agent:count() > 0 end),
-    Waits_ms = [
-        begin
-            {Locks, []} = call(node_at(Cluster, Index), fun canal_lock_quorum:locks/0),
-            ?assertMatch([_ | _], [Lock || #{mode := read, held := true} = Lock <- Locks]),
-            Writer = worker(Cluster, Index),
-            Took_ms = order(Writer, fun() -> took_ms(fun() -> {ok, _} = write_once() end) end),
-            %% The readers go on.
-            await(Cluster, 1, true, fun() -> canal_lock_quorum_agent:count() > 0 end),
-            Took_ms
-        end
-     || Index <- [1, 5, 8]
-    ],
+    Waits_ms = lists:map(fun(Index) ->
+        {Locks, []} = call(node_at(Cluster, Index), fun canal_lock_quorum:locks/0),
+        ?assertMatch([_ | _], [Lock || #{mode := read, held := true} = Lock <- Locks]),
+        Writer = worker(Cluster, Index),
+        Took_ms = order(Writer, fun() -> took_ms(fun() -> {ok, _} = write_once() end) end),
+        %% The readers go on.
+        await(Cluster, 1, true, fun() -> canal_lock_quorum_agent:count() > 0 end),
+        Took_ms
+    end, [1, 5, 8]),
     lists:foreach(fun stop/1, Readers),
     [?assert(test_await:answer(Read) > 0) || Read <- Reading],
     ?assertEqual([], [Wait_ms || Wait_ms <- Waits_ms, Wait_ms > ?BOUND_MS]).

@@ -64,16 +64,13 @@ is_explained(Function, Arguments, Musts) ->
     ),
     {badarg, Function, Explanations} = raised(Function, Arguments),
     ?assertEqual(maps:keys(Texts), maps:keys(Explanations)),
-    maps:foreach(
-        fun(N, {Begin, Value}) ->
-            Explanation = maps:get(N, Explanations),
-            [Said, Got] = string:split(Explanation, ", got: ", trailing),
-            ?assertEqual(Begin, Said),
-            Full = lists:flatten(io_lib:format("~0tp", [Value])),
-            ?assert(Got =:= Full orelse (length(Full) > 100 andalso length(Got) < 250))
-        end,
-        Texts
-    ),
+    maps:foreach(fun(N, {Begin, Value}) ->
+        Explanation = maps:get(N, Explanations),
+        [Said, Got] = string:split(Explanation, ", got: ", trailing),
+        ?assertEqual(Begin, Said),
+        Full = lists:flatten(io_lib:format("~0tp", [Value])),
+        ?assert(Got =:= Full orelse (length(Full) > 100 andalso length(Got) < 250))
+    end, Texts),
     Kept = [held, waiting, pending_unlocks],
     ?assertEqual(maps:with(Kept, Before), maps:with(Kept, canal_lock_quorum:status())).
 
@@ -155,15 +152,12 @@ is_not_held(Lock) ->
 
 unlock_async_and_its_alias_unlock_test() ->
     _ = start(),
-    [
-        begin
-            {ok, Lock} = canal_lock_quorum:lock(a, 5000),
-            ?assertEqual([true, true], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]]),
-            ?assertEqual(ok, canal_lock_quorum:Unlock(Lock)),
-            ?assertEqual([false, false], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]])
-        end
-     || Unlock <- [unlock_async, try_unlock]
-    ],
+    lists:foreach(fun(Unlock) ->
+        {ok, Lock} = canal_lock_quorum:lock(a, 5000),
+        ?assertEqual([true, true], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]]),
+        ?assertEqual(ok, canal_lock_quorum:Unlock(Lock)),
+        ?assertEqual([false, false], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]])
+    end, [unlock_async, try_unlock]),
     ok = canal_lock_quorum:stop().
 
 %%% Options
@@ -214,26 +208,23 @@ every_report_names_its_details_test() ->
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         path => <<"/a/file">>, lost => 18, process => agent, message => hello
     },
-    [
-        begin
-            {Format, Values} = canal_lock_quorum_reports:format(maps:put(what, What, maps:with(Names, Details))),
-            Text = lists:flatten(io_lib:format(Format, Values)),
-            ?assertMatch("canal_lock_quorum: " ++ _, Text),
-            [?assertNotEqual({What, Shown, nomatch}, {What, Shown, string:find(Text, Shown)}) || Shown <- AllShown]
-        end
-     || {What, Names, AllShown} <- [
-            {up, [node], ["there@host"]},
-            {down, [node], ["there@host"]},
-            {silent, [node, pending_unlocks], ["there@host", "17"]},
-            {answers, [node], ["there@host"]},
-            {not_a_member, [node, members], ["there@host", "here@host"]},
-            {bad_frame, [node, why], ["there@host", "the reason"]},
-            {not_stored, [path, why], ["/a/file", "the reason"]},
-            {no_fences, [path, why], ["/a/file", "the reason"]},
-            {agent_died, [lost], ["18"]},
-            {unknown_message, [process, message], ["agent", "hello"]}
-        ]
-    ].
+    lists:foreach(fun({What, Names, AllShown}) ->
+        {Format, Values} = canal_lock_quorum_reports:format(maps:put(what, What, maps:with(Names, Details))),
+        Text = lists:flatten(io_lib:format(Format, Values)),
+        ?assertMatch("canal_lock_quorum: " ++ _, Text),
+        [?assertNotEqual({What, Shown, nomatch}, {What, Shown, string:find(Text, Shown)}) || Shown <- AllShown]
+    end, [
+        {up, [node], ["there@host"]},
+        {down, [node], ["there@host"]},
+        {silent, [node, pending_unlocks], ["there@host", "17"]},
+        {answers, [node], ["there@host"]},
+        {not_a_member, [node, members], ["there@host", "here@host"]},
+        {bad_frame, [node, why], ["there@host", "the reason"]},
+        {not_stored, [path, why], ["/a/file", "the reason"]},
+        {no_fences, [path, why], ["/a/file", "the reason"]},
+        {agent_died, [lost], ["18"]},
+        {unknown_message, [process, message], ["agent", "hello"]}
+    ]).
 
 %%% Names
 

@@ -167,32 +167,25 @@ unknown_messages([A | _]) ->
     Holder = worker(A),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     call(A, fun() ->
-        [
-            begin
-                Pid = whereis(Name),
-                Name ! unknown,
-                Name ! {canal_lock_quorum, 1, node(), <<>>},
-                gen_server:cast(Name, unknown),
-                ?assertEqual({error, unknown_call}, gen_server:call(Name, unknown)),
-                ?assertEqual(Pid, whereis(Name))
-            end
-         || Name <- Processes
-        ]
+        lists:foreach(fun(Name) ->
+            Pid = whereis(Name),
+            Name ! unknown,
+            Name ! {canal_lock_quorum, 1, node(), <<>>},
+            gen_server:cast(Name, unknown),
+            ?assertEqual({error, unknown_call}, gen_server:call(Name, unknown)),
+            ?assertEqual(Pid, whereis(Name))
+        end, Processes)
     end),
     ?assert(held(Holder, x)).
 
 lock_everywhere(Nodes) ->
-    lists:foldl(
-        fun(Node, Before) ->
-            Worker = worker(Node),
-            {ok, Fence} = lock(Worker, x, ?LONG_MS),
-            ?assert(Fence > Before),
-            ok = unlock(Worker, x),
-            Fence
-        end,
-        0,
-        Nodes ++ Nodes
-    ).
+    lists:foldl(fun(Node, Before) ->
+        Worker = worker(Node),
+        {ok, Fence} = lock(Worker, x, ?LONG_MS),
+        ?assert(Fence > Before),
+        ok = unlock(Worker, x),
+        Fence
+    end, 0, Nodes ++ Nodes).
 
 lock_over_tls([A | _] = Nodes) ->
     %% The connections really use TLS.

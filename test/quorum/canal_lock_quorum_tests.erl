@@ -107,13 +107,10 @@ waiters_of_a_node([A, B, C]) ->
     {ok, Next} = lock(Last, x, 5000),
     ?assert(Next > lists:last(Fences)),
     %% The earlier locks are not held, and to unlock them changes nothing.
-    [
-        begin
-            ?assertNot(held(Worker, x)),
-            ?assertEqual([{error, not_held}, {error, not_held}], [try_unlock(Worker, x), unlock(Worker, x)])
-        end
-     || {Way, Worker} <- lists:zip(Ways, Waiting), Way =/= kill
-    ],
+    lists:foreach(fun(Worker) ->
+        ?assertNot(held(Worker, x)),
+        ?assertEqual([{error, not_held}, {error, not_held}], [try_unlock(Worker, x), unlock(Worker, x)])
+    end, [Worker || {Way, Worker} <- lists:zip(Ways, Waiting), Way =/= kill]),
     ?assert(held(Last, x)).
 
 end_lock(kill, Worker) -> test_nodes:kill_worker(Worker);
@@ -122,43 +119,34 @@ end_lock(try_unlock, Worker) -> ok = try_unlock(Worker, x).
 
 unlocked([A | _]) ->
     order(worker(A), fun() ->
-        [
-            begin
-                {ok, Lock} = canal_lock_quorum:lock(x, 5000),
-                ?assert(canal_lock_quorum:held(Lock)),
-                ok = canal_lock_quorum:Unlock(Lock),
-                ?assertNot(canal_lock_quorum:held(Lock))
-            end
-         || Unlock <- [unlock, try_unlock], _ <- lists:seq(1, 100)
-        ]
+        lists:foreach(fun(Unlock) ->
+            {ok, Lock} = canal_lock_quorum:lock(x, 5000),
+            ?assert(canal_lock_quorum:held(Lock)),
+            ok = canal_lock_quorum:Unlock(Lock),
+            ?assertNot(canal_lock_quorum:held(Lock))
+        end, [Unlock || Unlock <- [unlock, try_unlock], _ <- lists:seq(1, 100)])
     end).
 
 once([A | _]) ->
     order(worker(A), fun() ->
-        [
-            begin
-                {ok, Lock} = canal_lock_quorum:lock(x, 5000),
-                ok = canal_lock_quorum:First(Lock),
-                ?assertEqual({error, not_held}, canal_lock_quorum:Second(Lock))
-            end
-         || First <- [unlock, try_unlock], Second <- [unlock, try_unlock]
-        ]
+        lists:foreach(fun({First, Second}) ->
+            {ok, Lock} = canal_lock_quorum:lock(x, 5000),
+            ok = canal_lock_quorum:First(Lock),
+            ?assertEqual({error, not_held}, canal_lock_quorum:Second(Lock))
+        end, [{First, Second} || First <- [unlock, try_unlock], Second <- [unlock, try_unlock]])
     end).
 
 at_once([A | _]) ->
     {Holder, Other} = {worker(A), worker(A)},
-    [
-        begin
-            {ok, Lock} = order(Holder, fun() -> canal_lock_quorum:lock(x, 5000) end),
-            Refs = [
-                send_order(Worker, fun() -> canal_lock_quorum:Function(Lock) end)
-             || {Worker, Function} <- [{Holder, One}, {Other, Another}]
-            ],
-            Answers = [test_await:answer(Ref) || Ref <- Refs],
-            ?assertEqual({One, Another, [ok, {error, not_held}]}, {One, Another, lists:sort(Answers)})
-        end
-     || One <- [unlock, try_unlock], Another <- [unlock, try_unlock], _ <- lists:seq(1, 100)
-    ].
+    lists:foreach(fun({One, Another}) ->
+        {ok, Lock} = order(Holder, fun() -> canal_lock_quorum:lock(x, 5000) end),
+        Refs = [
+            send_order(Worker, fun() -> canal_lock_quorum:Function(Lock) end)
+         || {Worker, Function} <- [{Holder, One}, {Other, Another}]
+        ],
+        Answers = [test_await:answer(Ref) || Ref <- Refs],
+        ?assertEqual({One, Another, [ok, {error, not_held}]}, {One, Another, lists:sort(Answers)})
+    end, [{One, Another} || One <- [unlock, try_unlock], Another <- [unlock, try_unlock], _ <- lists:seq(1, 100)]).
 
 by_another([A | _]) ->
     Holder = worker(A),

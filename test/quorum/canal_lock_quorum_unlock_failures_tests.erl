@@ -257,15 +257,12 @@ malformed_frames([A, B, _]) ->
     order(worker(A), fun() ->
         {_, _, Fingerprint, _} = a_message(),
         Send = fun(Frame) -> canal_lock_quorum_agent ! {canal_lock_quorum, Fingerprint, Name, Frame} end,
-        [
-            begin
-                Lock = lock_one({x, Byte}),
-                Send(<<Byte, "nonsense">>),
-                unlock_each([Lock]),
-                Send(<<1, 1, Byte>>)
-            end
-         || Byte <- lists:seq(0, 255)
-        ],
+        lists:foreach(fun(Byte) ->
+            Lock = lock_one({x, Byte}),
+            Send(<<Byte, "nonsense">>),
+            unlock_each([Lock]),
+            Send(<<1, 1, Byte>>)
+        end, lists:seq(0, 255)),
         await_pending(0)
     end).
 
@@ -309,25 +306,22 @@ agent_has_died([A | _]) ->
 %% Five times, because the supervisor stops after ten restarts in ten seconds.
 agents_die([A | _]) ->
     order(worker(A), fun() ->
-        [
-            begin
-                Agent = whereis(canal_lock_quorum_agent),
-                %% New names in each round: those of the last round are free only after a lease.
-                Locks = lock_each([{Round, Name} || Name <- names(50)]),
-                Gate = counters:new(1, []),
-                Unlocking = [
-                    spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:unlock_async(Lock)) end)
-                 || Lock <- Locks
-                ],
-                counters:add(Gate, 1, 1),
-                exit(Agent, kill),
-                Answers = [test_await:reason(Monitor) || Monitor <- Unlocking],
-                ?assertEqual([], [Answer || Answer <- Answers, Answer =/= ok, Answer =/= {error, not_held}]),
-                ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
-                await_another_agent(Agent)
-            end
-         || Round <- lists:seq(1, 5)
-        ]
+        lists:foreach(fun(Round) ->
+            Agent = whereis(canal_lock_quorum_agent),
+            %% New names in each round: those of the last round are free only after a lease.
+            Locks = lock_each([{Round, Name} || Name <- names(50)]),
+            Gate = counters:new(1, []),
+            Unlocking = [
+                spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:unlock_async(Lock)) end)
+             || Lock <- Locks
+            ],
+            counters:add(Gate, 1, 1),
+            exit(Agent, kill),
+            Answers = [test_await:reason(Monitor) || Monitor <- Unlocking],
+            ?assertEqual([], [Answer || Answer <- Answers, Answer =/= ok, Answer =/= {error, not_held}]),
+            ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
+            await_another_agent(Agent)
+        end, lists:seq(1, 5))
     end).
 
 %%% The bound

@@ -196,13 +196,10 @@ unlocks_under_load([A, B | _]) ->
         put(unlocking, [spawn_link(fun() -> unlock_continuously(Who, 1) end) || Who <- lists:seq(1, 8)])
     end),
     %% The node renews its locks, so a lock that is not unlocked never becomes free.
-    [
-        begin
-            ok = order(Holder, fun() -> unlock_each([lock_one({x, Round})]) end),
-            ?assertMatch({ok, _}, test_quorum_cluster:lock(Next, {x, Round}, ?LONG_MS))
-        end
-     || Round <- lists:seq(1, 20)
-    ],
+    lists:foreach(fun(Round) ->
+        ok = order(Holder, fun() -> unlock_each([lock_one({x, Round})]) end),
+        ?assertMatch({ok, _}, test_quorum_cluster:lock(Next, {x, Round}, ?LONG_MS))
+    end, lists:seq(1, 20)),
     order(Holder, fun() ->
         %% The pending unlocks of the eight processes do not accumulate.
         #{pending_unlocks := Pending} = canal_lock_quorum_agent:status(),

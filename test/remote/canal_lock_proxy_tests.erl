@@ -119,18 +119,14 @@ cut_without_manager([There, Here | _]) ->
 
 many_managers([There, Here, Elsewhere]) ->
     Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, 5)],
-    lists:foldl(
-        fun(Round, Before) ->
-            New = [{Worker, {key, Round, N}} || {N, Worker} <- lists:enumerate(Workers)],
-            [{acquired, 1} = test_remote:acquire(Worker, There, Key) || {Worker, Key} <- New],
-            {Released, Kept} = lists:split(5, Before ++ New),
-            [?assertEqual(ok, test_remote:release(Worker, There, Key)) || {Worker, Key} <- Released],
-            _ = new_manager(There),
-            Kept
-        end,
-        [],
-        lists:seq(1, 10)
-    ),
+    lists:foldl(fun(Round, Before) ->
+        New = [{Worker, {key, Round, N}} || {N, Worker} <- lists:enumerate(Workers)],
+        [{acquired, 1} = test_remote:acquire(Worker, There, Key) || {Worker, Key} <- New],
+        {Released, Kept} = lists:split(5, Before ++ New),
+        [?assertEqual(ok, test_remote:release(Worker, There, Key)) || {Worker, Key} <- Released],
+        _ = new_manager(There),
+        Kept
+    end, [], lists:seq(1, 10)),
     ?assertMatch(#{permits := 50}, test_remote:info(There)),
     ?assertEqual(10, length(test_remote:proxies(There))),
     test_nodes:kill_workers(Here),

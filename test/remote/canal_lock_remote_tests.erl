@@ -344,16 +344,13 @@ answered_by(Reply, Here, Elsewhere) ->
     {_, Pid} = Server = test_nodes:worker(Elsewhere),
     test_nodes:order(Server, fun() -> register(canal_lock, self()) end),
     Holder = test_nodes:worker(Here),
-    Answers = [
-        begin
-            _ = test_nodes:send_order(Server, fun() ->
-                receive {'$gen_call', From, _} -> gen_server:reply(From, Reply) end
-            end),
-            Call = fun() -> apply(canal_lock, Function, [test_nodes:name(Elsewhere) | Arguments]) end,
-            test_nodes:order(Holder, fun() -> test_remote:attempt(Call) end)
-        end
-     || {Function, Arguments} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}]
-    ],
+    Answers = lists:map(fun({Function, Arguments}) ->
+        _ = test_nodes:send_order(Server, fun() ->
+            receive {'$gen_call', From, _} -> gen_server:reply(From, Reply) end
+        end),
+        Call = fun() -> apply(canal_lock, Function, [test_nodes:name(Elsewhere) | Arguments]) end,
+        test_nodes:order(Holder, fun() -> test_remote:attempt(Call) end)
+    end, [{acquire_on, [db, 3, 1]}, {release_on, [db]}]),
     ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)),
     Answers.
 

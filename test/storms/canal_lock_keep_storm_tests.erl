@@ -42,14 +42,10 @@ killed_under_load() ->
     Observer = test_worker:start(),
     Inspection = send_order(Observer, fun() -> inspect(Seen) end),
     Kills = test_setup:times(?KILLS),
-    {_, ByDeaths} = lists:foldl(
-        fun(Turn, {Manager, Sum}) ->
-            {Next, Permits} = kill_and_start(Turn, Manager, Out, Seen),
-            {Next, Sum + Permits}
-        end,
-        {First, 0},
-        lists:seq(1, Kills)
-    ),
+    {_, ByDeaths} = lists:foldl(fun(Turn, {Manager, Sum}) ->
+        {Next, Permits} = kill_and_start(Turn, Manager, Out, Seen),
+        {Next, Sum + Permits}
+    end, {First, 0}, lists:seq(1, Kills)),
     ok = counters:put(Seen, ?STOP, 1),
     stopped = answer(Inspection),
     Held = [{Worker, answer(Order)} || {Worker, Order} <- lists:zip(Workers, Work)],

@@ -94,14 +94,10 @@ claimed() ->
     Most = atomics:new(1, []),
     Observer = spawn_link(fun() -> observe_claims(Claims, Most) end),
     Claimants = [spawn_monitor(fun() -> claim(Claims) end) || _ <- lists:seq(1, ?CLAIMANTS)],
-    Last = lists:foldl(
-        fun(_, [First | Others]) ->
-            kill_claimant(First),
-            Others ++ [spawn_monitor(fun() -> claim(Claims) end)]
-        end,
-        Claimants,
-        lists:seq(1, test_setup:times(?DEATHS))
-    ),
+    Last = lists:foldl(fun(_, [First | Others]) ->
+        kill_claimant(First),
+        Others ++ [spawn_monitor(fun() -> claim(Claims) end)]
+    end, Claimants, lists:seq(1, test_setup:times(?DEATHS))),
     %% Wait until the observer has seen the whole capacity in use.
     test_await:value(true, fun() -> atomics:get(Most, 1) >= 2 end),
     [kill_claimant(Claimant) || Claimant <- Last],

@@ -161,17 +161,14 @@ sum(Nodes, Counter) ->
 judge(Samples) ->
     Warm = lists:nthtail(length(Samples) div ?WARM_UP, Samples),
     Quarter = length(Warm) div 4,
-    Growth = maps:map(
-        fun(Memory, Max) ->
-            First = median([maps:get(Memory, Sample) || Sample <- lists:sublist(Warm, Quarter)]),
-            Last = median([maps:get(Memory, Sample) || Sample <- lists:nthtail(length(Warm) - Quarter, Warm)]),
-            io:format("churn: ~s memory in pauses: at first ~b kB, at last ~b kB, ~b kB more; allowed are ~b kB~n", [
-                Memory | [Bytes div 1024 || Bytes <- [First, Last, Last - First, Max]]
-            ]),
-            Last - First =< Max
-        end,
-        ?MAX_GROWTH
-    ),
+    Growth = maps:map(fun(Memory, Max) ->
+        First = median([maps:get(Memory, Sample) || Sample <- lists:sublist(Warm, Quarter)]),
+        Last = median([maps:get(Memory, Sample) || Sample <- lists:nthtail(length(Warm) - Quarter, Warm)]),
+        io:format("churn: ~s memory in pauses: at first ~b kB, at last ~b kB, ~b kB more; allowed are ~b kB~n", [
+            Memory | [Bytes div 1024 || Bytes <- [First, Last, Last - First, Max]]
+        ]),
+        Last - First =< Max
+    end, ?MAX_GROWTH),
     #{system := true, resident := true} = Growth,
     ok.
 

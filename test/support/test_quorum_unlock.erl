@@ -89,13 +89,10 @@ resume_voters(Members) ->
 %% are a quorum, grant them to another node.
 -spec await_forgotten([a_node()], [canal_lock_quorum:name()]) -> ok.
 await_forgotten([_, Other, _] = Nodes, Names) ->
-    lists:foreach(
-        fun(Member) ->
-            test_nodes:order(test_nodes:worker(Other), fun() ->
-                ok = suspend_voters([Member]),
-                unlock_each([lock_together(Group) || Group <- groups(50, Names)]),
-                ok = resume_voters([Member])
-            end)
-        end,
-        test_quorum_cluster:members(Nodes)
-    ).
+    lists:foreach(fun(Member) ->
+        test_nodes:order(test_nodes:worker(Other), fun() ->
+            ok = suspend_voters([Member]),
+            unlock_each([lock_together(Group) || Group <- groups(50, Names)]),
+            ok = resume_voters([Member])
+        end)
+    end, test_quorum_cluster:members(Nodes)).

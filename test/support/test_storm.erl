@@ -31,13 +31,10 @@ play(Capacities, Storm) ->
      || Inspect <- [fun counts/1, fun views/1, fun(_) -> ok = canal_lock_manager:sweep() end]
     ],
     _ = Storm(),
-    [
-        begin
-            Observer ! stop_observing,
-            {observed, ok} = test_await:reason(Observed)
-        end
-     || {Observer, _} = Observed <- Observers
-    ],
+    lists:foreach(fun({Observer, _} = Observed) ->
+        Observer ! stop_observing,
+        {observed, ok} = test_await:reason(Observed)
+    end, Observers),
     ok = nothing_left(Level),
     ok = canal_lock:stop().
 
