@@ -109,49 +109,40 @@ beyond() ->
 chunked() ->
     ok = put_app(),
     Socket = router_test_client:connect(),
-    [
-        begin
-            Answer = answered(Socket, 'GET', ["HTTP/1.1 200 OK\r\n\r\n" | Pieces]),
-            Body = iolist_to_binary(Pieces),
-            ?assertMatch(#{status := 200, body := Body, ends := chunks}, Answer),
-            ?assertEqual([], values(<<"content-length">>, Answer))
-        end
-     || Pieces <- [["abc"], ["a", "\r\n0\r\n", "c"], []]
-    ].
+    lists:foreach(fun(Pieces) ->
+        Answer = answered(Socket, 'GET', ["HTTP/1.1 200 OK\r\n\r\n" | Pieces]),
+        Body = iolist_to_binary(Pieces),
+        ?assertMatch(#{status := 200, body := Body, ends := chunks}, Answer),
+        ?assertEqual([], values(<<"content-length">>, Answer))
+    end, [["abc"], ["a", "\r\n0\r\n", "c"], []]).
 
 closed() ->
     ok = put_app(),
-    [
-        begin
-            Socket = router_test_client:request(["GET / HTTP/1.0\r\nHost: shop\r\n", Header, "\r\n"]),
-            {Connection, _} = router_test_dyno:request(),
-            ok = router_test_dyno:answer(Connection, "HTTP/1.0 200 OK\r\n\r\nabc"),
-            Answer = router_test_client:answer(Socket),
-            ?assertMatch(#{version := {1, 0}, body := <<"abc">>, ends := closed}, Answer),
-            ?assertEqual([], values(<<"transfer-encoding">>, Answer))
-        end
-     || Header <- ["", "Connection: Keep-Alive\r\n"]
-    ].
+    lists:foreach(fun(Header) ->
+        Socket = router_test_client:request(["GET / HTTP/1.0\r\nHost: shop\r\n", Header, "\r\n"]),
+        {Connection, _} = router_test_dyno:request(),
+        ok = router_test_dyno:answer(Connection, "HTTP/1.0 200 OK\r\n\r\nabc"),
+        Answer = router_test_client:answer(Socket),
+        ?assertMatch(#{version := {1, 0}, body := <<"abc">>, ends := closed}, Answer),
+        ?assertEqual([], values(<<"transfer-encoding">>, Answer))
+    end, ["", "Connection: Keep-Alive\r\n"]).
 
 no_body() ->
     ok = put_app(),
     Socket = router_test_client:connect(),
-    [
-        begin
-            Answer = answered(Socket, Method, [["HTTP/1.1 ", Status, " Text\r\n", Length, "X-A: 1\r\n\r\n"]]),
-            ?assertEqual([<<"1">>], values(<<"x-a">>, Answer)),
-            ?assertEqual(Lengths, values(<<"content-length">>, Answer)),
-            ?assertEqual([], values(<<"transfer-encoding">>, Answer))
-        end
-     || {Method, Status, Length, Lengths} <- [
-            {'HEAD', "200", "Content-Length: 17\r\n", [<<"17">>]},
-            {'HEAD', "200", "", []},
-            {'GET', "304", "Content-Length: 17\r\n", [<<"17">>]},
-            {'GET', "304", "", []},
-            {'GET', "204", "", []},
-            {'GET', "200", "Content-Length: 0\r\n", [<<"0">>]}
-        ]
-    ],
+    lists:foreach(fun({Method, Status, Length, Lengths}) ->
+        Answer = answered(Socket, Method, [["HTTP/1.1 ", Status, " Text\r\n", Length, "X-A: 1\r\n\r\n"]]),
+        ?assertEqual([<<"1">>], values(<<"x-a">>, Answer)),
+        ?assertEqual(Lengths, values(<<"content-length">>, Answer)),
+        ?assertEqual([], values(<<"transfer-encoding">>, Answer))
+    end, [
+        {'HEAD', "200", "Content-Length: 17\r\n", [<<"17">>]},
+        {'HEAD', "200", "", []},
+        {'GET', "304", "Content-Length: 17\r\n", [<<"17">>]},
+        {'GET', "304", "", []},
+        {'GET', "204", "", []},
+        {'GET', "200", "Content-Length: 0\r\n", [<<"0">>]}
+    ]),
     Whole = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole",
     ?assertMatch(#{body := <<"whole">>}, answered(Socket, 'GET', [Whole])).
 
@@ -162,17 +153,14 @@ five_megabytes() ->
     ok = put_app(),
     Socket = router_test_client:connect(),
     Body = large(),
-    [
-        begin
-            ok = router_test_client:get(Socket, "/"),
-            {Connection, _} = router_test_dyno:request(),
-            ok = router_test_dyno:answer_later(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n", Body]),
-            %% Without ?assertEqual, which would print the long body.
-            #{ends := Ends, body := Passed} = router_test_client:answer(Socket),
-            ?assert(Passed =:= Body)
-        end
-     || {Length, Ends} <- [{["Content-Length: ", integer_to_list(byte_size(Body)), "\r\n"], length}, {"", chunks}]
-    ].
+    lists:foreach(fun({Length, Ends}) ->
+        ok = router_test_client:get(Socket, "/"),
+        {Connection, _} = router_test_dyno:request(),
+        ok = router_test_dyno:answer_later(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n", Body]),
+        %% Without ?assertEqual, which would print the long body.
+        #{ends := Ends, body := Passed} = router_test_client:answer(Socket),
+        ?assert(Passed =:= Body)
+    end, [{["Content-Length: ", integer_to_list(byte_size(Body)), "\r\n"], length}, {"", chunks}]).
 
 plain_client() ->
     ok = put_app(),
@@ -190,24 +178,18 @@ plain_client() ->
 
 streamed() ->
     ok = put_app(),
-    [
-        begin
-            Socket = router_test_client:get("/"),
-            {Connection, _} = router_test_dyno:request(),
-            ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n"]),
-            [
-                begin
-                    ok = router_test_dyno:send(Connection, Piece),
-                    ok = until(Socket, Piece, <<>>)
-                end
-             || Piece <- ["first", "second"]
-            ],
-            ok = router_test_dyno:close(Connection),
-            %% The permits are released, so the next request is admitted.
-            test_await:permits(0)
-        end
-     || Length <- ["", "Content-Length: 11\r\n"]
-    ].
+    lists:foreach(fun(Length) ->
+        Socket = router_test_client:get("/"),
+        {Connection, _} = router_test_dyno:request(),
+        ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\n"]),
+        lists:foreach(fun(Piece) ->
+            ok = router_test_dyno:send(Connection, Piece),
+            ok = until(Socket, Piece, <<>>)
+        end, ["first", "second"]),
+        ok = router_test_dyno:close(Connection),
+        %% The permits are released, so the next request is admitted.
+        test_await:permits(0)
+    end, ["", "Content-Length: 11\r\n"]).
 
 %% Reads until the piece has arrived.
 until(Socket, Piece, Before) ->
@@ -229,14 +211,11 @@ in_a_row() ->
     end),
     ok = router:put(<<"shop">>, 1, [Dyno]),
     Socket = router_test_client:connect(),
-    [
-        begin
-            ok = router_test_client:get(Socket, ["/", integer_to_list(Turn rem 4 + 1)]),
-            Body = lists:nth(Turn rem 4 + 1, [<<"body">>, <<"body">>, <<>>, <<>>]),
-            ?assertMatch(#{body := Body}, router_test_client:answer(Socket))
-        end
-     || Turn <- lists:seq(1, ?IN_A_ROW)
-    ].
+    lists:foreach(fun(Turn) ->
+        ok = router_test_client:get(Socket, ["/", integer_to_list(Turn rem 4 + 1)]),
+        Body = lists:nth(Turn rem 4 + 1, [<<"body">>, <<"body">>, <<>>, <<>>]),
+        ?assertMatch(#{body := Body}, router_test_client:answer(Socket))
+    end, lists:seq(1, ?IN_A_ROW)).
 
 client_closes() ->
     ok = put_app(),

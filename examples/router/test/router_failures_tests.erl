@@ -48,30 +48,24 @@ still_usable(Socket) ->
 all_fail(Heads) ->
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect(),
-    [
-        begin
-            Connection = open(Socket),
-            %% May fail, because the router closes as soon as the head is invalid.
-            _ = router_test_dyno:send(Connection, Head),
-            failed(Socket),
-            ok = router_test_dyno:ended(Connection)
-        end
-     || Head <- Heads
-    ],
+    lists:foreach(fun(Head) ->
+        Connection = open(Socket),
+        %% May fail, because the router closes as soon as the head is invalid.
+        _ = router_test_dyno:send(Connection, Head),
+        failed(Socket),
+        ok = router_test_dyno:ended(Connection)
+    end, Heads),
     still_usable(Socket).
 
 no_head(End) ->
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect(),
-    [
-        begin
-            Connection = open(Socket),
-            ok = router_test_dyno:send(Connection, Bytes),
-            ok = End(Connection),
-            failed(Socket)
-        end
-     || Bytes <- ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A"]
-    ],
+    lists:foreach(fun(Bytes) ->
+        Connection = open(Socket),
+        ok = router_test_dyno:send(Connection, Bytes),
+        ok = End(Connection),
+        failed(Socket)
+    end, ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A"]),
     still_usable(Socket).
 
 closes_in_the_body() ->
@@ -99,13 +93,10 @@ cut(Length, End) ->
 refuses() ->
     ok = put_app(router_test_dyno:refusing()),
     Socket = router_test_client:connect(),
-    [
-        begin
-            ok = router_test_client:get(Socket, "/"),
-            failed(Socket)
-        end
-     || _ <- [1, 2, 3]
-    ].
+    lists:foreach(fun(_) ->
+        ok = router_test_client:get(Socket, "/"),
+        failed(Socket)
+    end, [1, 2, 3]).
 
 not_http() ->
     all_fail([
@@ -165,34 +156,28 @@ silent() ->
     ok = put_app(router_test_dyno:start()),
     Socket = router_test_client:connect(),
     ok = router_test_setup:answer_ms(?SOON_MS),
-    [
-        begin
-            Connection = open(Socket),
-            ok = router_test_dyno:send(Connection, Bytes),
-            failed(Socket, {504, <<"dyno-timeout">>}),
-            ok = router_test_dyno:ended(Connection)
-        end
-     || Bytes <- ["", "HTTP/1.1 200 OK\r\nX-"]
-    ],
+    lists:foreach(fun(Bytes) ->
+        Connection = open(Socket),
+        ok = router_test_dyno:send(Connection, Bytes),
+        failed(Socket, {504, <<"dyno-timeout">>}),
+        ok = router_test_dyno:ended(Connection)
+    end, ["", "HTTP/1.1 200 OK\r\nX-"]),
     ok = router_test_setup:answer_ms(20000),
     still_usable(Socket).
 
 half_silent() ->
     ok = put_app(router_test_dyno:start()),
-    [
-        begin
-            ok = router_test_setup:answer_ms(?SOON_MS),
-            Socket = router_test_client:connect(),
-            Connection = open(Socket),
-            ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\nabc"]),
-            ?assertMatch(#{status := 200, ends := cut}, router_test_client:answer(Socket)),
-            ok = router_test_dyno:ended(Connection),
-            router_test_setup:await_held(0),
-            ok = router_test_setup:answer_ms(20000),
-            still_usable(router_test_client:connect())
-        end
-     || Length <- ["", "Content-Length: 100\r\n"]
-    ].
+    lists:foreach(fun(Length) ->
+        ok = router_test_setup:answer_ms(?SOON_MS),
+        Socket = router_test_client:connect(),
+        Connection = open(Socket),
+        ok = router_test_dyno:send(Connection, ["HTTP/1.1 200 OK\r\n", Length, "\r\nabc"]),
+        ?assertMatch(#{status := 200, ends := cut}, router_test_client:answer(Socket)),
+        ok = router_test_dyno:ended(Connection),
+        router_test_setup:await_held(0),
+        ok = router_test_setup:answer_ms(20000),
+        still_usable(router_test_client:connect())
+    end, ["", "Content-Length: 100\r\n"]).
 
 %% The longest body does not fit into the socket buffers.
 does_not_read() ->

@@ -58,34 +58,28 @@ waits_for_the_dyno() ->
     until_closed(Connection).
 
 in_the_body() ->
-    [
-        begin
-            {Socket, Connection} = open(),
-            ok = router_test_dyno:send(Connection, ["HTTP/1.0 200 OK\r\n", Length, "\r\nabc"]),
-            {ok, _} = gen_tcp:recv(Socket, 0, 10000),
-            ok = gen_tcp:close(Socket),
-            ok = router_test_dyno:ended(Connection),
-            %% Later data of the dyno is discarded.
-            ok = router_test_dyno:send(Connection, "def"),
-            refused(),
-            ok = router_test_dyno:reset(Connection),
-            router_test_setup:await_held(0),
-            still_serves()
-        end
-     || Length <- ["", "Content-Length: 100\r\n"]
-    ].
+    lists:foreach(fun(Length) ->
+        {Socket, Connection} = open(),
+        ok = router_test_dyno:send(Connection, ["HTTP/1.0 200 OK\r\n", Length, "\r\nabc"]),
+        {ok, _} = gen_tcp:recv(Socket, 0, 10000),
+        ok = gen_tcp:close(Socket),
+        ok = router_test_dyno:ended(Connection),
+        %% Later data of the dyno is discarded.
+        ok = router_test_dyno:send(Connection, "def"),
+        refused(),
+        ok = router_test_dyno:reset(Connection),
+        router_test_setup:await_held(0),
+        still_serves()
+    end, ["", "Content-Length: 100\r\n"]).
 
 %% Several times: the router must detect the disconnect after each.
 excess_data() ->
     {Socket, Connection} = open(),
-    [
-        begin
-            ok = gen_tcp:send(Socket, Bytes),
-            %% Waits until the router has read it.
-            test_await:value({ok, [{send_pend, 0}]}, fun() -> inet:getstat(Socket, [send_pend]) end)
-        end
-     || Bytes <- ["G", binary:copy(<<"more">>, 100000), "E"]
-    ],
+    lists:foreach(fun(Bytes) ->
+        ok = gen_tcp:send(Socket, Bytes),
+        %% Waits until the router has read it.
+        test_await:value({ok, [{send_pend, 0}]}, fun() -> inet:getstat(Socket, [send_pend]) end)
+    end, ["G", binary:copy(<<"more">>, 100000), "E"]),
     ok = gen_tcp:close(Socket),
     until_closed(Connection).
 
@@ -148,15 +142,12 @@ slow_to_take() ->
     Socket = router_test_client:connect([{recbuf, 4096}]),
     Line = fun(Number) -> ["X-", integer_to_list(Number), ": ", binary:copy(<<"x">>, 16000), "\r\n"] end,
     Head = ["HTTP/1.0 200 OK\r\nContent-Length: 0\r\n", lists:map(Line, lists:seq(1, 199)), "\r\n"],
-    [
-        begin
-            ok = router_test_client:get(Socket, "/"),
-            {Connection, _} = router_test_dyno:request(),
-            ok = router_test_dyno:send(Connection, Head),
-            router_test_setup:await_held(0)
-        end
-     || _ <- [1, 2]
-    ],
+    lists:foreach(fun(_) ->
+        ok = router_test_client:get(Socket, "/"),
+        {Connection, _} = router_test_dyno:request(),
+        ok = router_test_dyno:send(Connection, Head),
+        router_test_setup:await_held(0)
+    end, [1, 2]),
     still_serves(),
     router_test_client:reset(Socket).
 

@@ -125,23 +125,20 @@ endless_trailers() ->
 pipelined() ->
     ok = put_app(),
     Second = "GET /second HTTP/1.1\r\nHost: shop\r\n\r\n",
-    [
-        begin
-            Socket = router_test_client:request([First, Second]),
-            ?assertMatch(#{path := <<"/first">>, body := Body}, answered(Socket)),
-            ?assertEqual(<<>>, router_test_client:rest(Socket)),
-            router_test_setup:await_held(0),
-            ok = router_test_dyno:no_request()
-        end
-     || {First, Body} <- [
-            {"GET /first HTTP/1.1\r\nHost: shop\r\n\r\n", <<>>},
-            {"POST /first HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\n\r\nbody", <<"body">>},
-            {
-                "POST /first HTTP/1.1\r\nHost: shop\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
-                <<"body">>
-            }
-        ]
-    ].
+    lists:foreach(fun({First, Body}) ->
+        Socket = router_test_client:request([First, Second]),
+        ?assertMatch(#{path := <<"/first">>, body := Body}, answered(Socket)),
+        ?assertEqual(<<>>, router_test_client:rest(Socket)),
+        router_test_setup:await_held(0),
+        ok = router_test_dyno:no_request()
+    end, [
+        {"GET /first HTTP/1.1\r\nHost: shop\r\n\r\n", <<>>},
+        {"POST /first HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\n\r\nbody", <<"body">>},
+        {
+            "POST /first HTTP/1.1\r\nHost: shop\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+            <<"body">>
+        }
+    ]).
 
 pipelined_failure() ->
     ok = put_app(),
@@ -188,18 +185,15 @@ other_request_is_served() ->
 
 half_a_body() ->
     ok = put_app(),
-    [
-        begin
-            Socket = router_test_client:request(["POST / HTTP/1.1\r\nHost: shop\r\n", Half]),
-            ok = gen_tcp:shutdown(Socket, write),
-            ?assertEqual(<<>>, router_test_client:rest(Socket)),
-            other_request_is_served()
-        end
-     || Half <- [
-            "Content-Length: 4\r\n\r\nbo", "Transfer-Encoding: chunked\r\n\r\n4\r\nbo",
-            "Transfer-Encoding: chunked\r\n\r\n4", "Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX"
-        ]
-    ].
+    lists:foreach(fun(Half) ->
+        Socket = router_test_client:request(["POST / HTTP/1.1\r\nHost: shop\r\n", Half]),
+        ok = gen_tcp:shutdown(Socket, write),
+        ?assertEqual(<<>>, router_test_client:rest(Socket)),
+        other_request_is_served()
+    end, [
+        "Content-Length: 4\r\n\r\nbo", "Transfer-Encoding: chunked\r\n\r\n4\r\nbo",
+        "Transfer-Encoding: chunked\r\n\r\n4", "Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX"
+    ]).
 
 %% mochiweb drops the host of the URI; the header decides.
 absolute() ->
@@ -209,12 +203,9 @@ absolute() ->
 
 half_a_request() ->
     ok = put_app(),
-    [
-        begin
-            Socket = router_test_client:request(Half),
-            ok = gen_tcp:shutdown(Socket, write),
-            ?assertEqual(<<>>, router_test_client:rest(Socket)),
-            router_test_dyno:no_request()
-        end
-     || Half <- ["", "GET", "GET / HTTP/1.1\r\nHost: shop\r\n", "GET / HTTP/1.1\r\nHost: shop\r\n\r"]
-    ].
+    lists:foreach(fun(Half) ->
+        Socket = router_test_client:request(Half),
+        ok = gen_tcp:shutdown(Socket, write),
+        ?assertEqual(<<>>, router_test_client:rest(Socket)),
+        router_test_dyno:no_request()
+    end, ["", "GET", "GET / HTTP/1.1\r\nHost: shop\r\n", "GET / HTTP/1.1\r\nHost: shop\r\n\r"]).

@@ -85,13 +85,10 @@ refused_still_usable() ->
     ok = put_app(1, [router_test_dyno:start()]),
     Open = open(<<"/open">>),
     Socket = router_test_client:connect(),
-    [
-        begin
-            ok = router_test_client:send(Socket, "POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\n\r\nbody"),
-            ?assertEqual({503, <<"full">>}, reason(Socket))
-        end
-     || _ <- [1, 2, 3]
-    ],
+    lists:foreach(fun(_) ->
+        ok = router_test_client:send(Socket, "POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\n\r\nbody"),
+        ?assertEqual({503, <<"full">>}, reason(Socket))
+    end, [1, 2, 3]),
     answer(Open),
     router_test_setup:await_held(0),
     ok = router_test_client:get(Socket, "/then"),
@@ -99,13 +96,10 @@ refused_still_usable() ->
     answer({Socket, Connection, none}).
 
 no_capacity() ->
-    [
-        begin
-            ok = put_app(MaxPer, Dynos),
-            refused()
-        end
-     || {MaxPer, Dynos} <- [{0, [router_test_dyno:start()]}, {3, []}, {0, []}]
-    ],
+    lists:foreach(fun({MaxPer, Dynos}) ->
+        ok = put_app(MaxPer, Dynos),
+        refused()
+    end, [{0, [router_test_dyno:start()]}, {3, []}, {0, []}]),
     ok = router_test_dyno:no_request().
 
 unknown() ->
@@ -125,16 +119,13 @@ no_host() ->
 
 one_on_each() ->
     ok = put_app(1, [router_test_dyno:start(), router_test_dyno:start()]),
-    [
-        begin
-            [{_, _, One}, {_, _, Other}] = Requests = open_some(2),
-            ?assertNotEqual(One, Other),
-            refused(),
-            [answer(Request) || Request <- Requests],
-            router_test_setup:await_held(0)
-        end
-     || _ <- lists:seq(1, 20)
-    ].
+    lists:foreach(fun(_) ->
+        [{_, _, One}, {_, _, Other}] = Requests = open_some(2),
+        ?assertNotEqual(One, Other),
+        refused(),
+        [answer(Request) || Request <- Requests],
+        router_test_setup:await_held(0)
+    end, lists:seq(1, 20)).
 
 named_twice() ->
     Dyno = router_test_dyno:start(),

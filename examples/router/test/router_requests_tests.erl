@@ -60,32 +60,29 @@ methods() ->
     ok = put_app(1),
     Test = self(),
     Url = lists:concat(["http://127.0.0.1:", router:port(), "/x?y=z"]),
-    [
-        begin
-            _ = spawn_link(fun() ->
-                Request =
-                    case lists:member(Method, [put, post, patch]) of
-                        true -> {Url, [{"host", "shop"}], "text/plain", Body};
-                        false -> {Url, [{"host", "shop"}]}
-                    end,
-                Test ! {Method, httpc:request(Method, Request, [], [{body_format, binary}])}
-            end),
-            {Connection, Request} = router_test_dyno:request(),
-            ?assertMatch(#{method := Name, path := <<"/x?y=z">>, body := Body}, Request),
-            ok = router_test_dyno:answer(Connection, "HTTP/1.1 207 Many\r\nContent-Length: 3\r\n\r\nabc"),
-            receive
-                {Method, Answer} -> ?assertMatch({ok, {{_, 207, _}, _, <<"abc">>}}, Answer)
-            end
+    lists:foreach(fun({Method, Name, Body}) ->
+        _ = spawn_link(fun() ->
+            Request =
+                case lists:member(Method, [put, post, patch]) of
+                    true -> {Url, [{"host", "shop"}], "text/plain", Body};
+                    false -> {Url, [{"host", "shop"}]}
+                end,
+            Test ! {Method, httpc:request(Method, Request, [], [{body_format, binary}])}
+        end),
+        {Connection, Request} = router_test_dyno:request(),
+        ?assertMatch(#{method := Name, path := <<"/x?y=z">>, body := Body}, Request),
+        ok = router_test_dyno:answer(Connection, "HTTP/1.1 207 Many\r\nContent-Length: 3\r\n\r\nabc"),
+        receive
+            {Method, Answer} -> ?assertMatch({ok, {{_, 207, _}, _, <<"abc">>}}, Answer)
         end
-     || {Method, Name, Body} <- [
-            {get, <<"GET">>, <<>>},
-            {options, <<"OPTIONS">>, <<>>},
-            {delete, <<"DELETE">>, <<>>},
-            {put, <<"PUT">>, <<"put">>},
-            {post, <<"POST">>, <<"post">>},
-            {patch, <<"PATCH">>, <<"patch">>}
-        ]
-    ].
+    end, [
+        {get, <<"GET">>, <<>>},
+        {options, <<"OPTIONS">>, <<>>},
+        {delete, <<"DELETE">>, <<>>},
+        {put, <<"PUT">>, <<"put">>},
+        {post, <<"POST">>, <<"post">>},
+        {patch, <<"PATCH">>, <<"patch">>}
+    ]).
 
 body() ->
     ok = put_app(1),
@@ -99,23 +96,20 @@ body() ->
 chunks() ->
     ok = put_app(1),
     Socket = router_test_client:connect(),
-    [
-        begin
-            ok = router_test_client:send(Socket, [
-                "POST / HTTP/1.1\r\nHost: shop\r\nTransfer-Encoding: ", Coding, "\r\n\r\n", Chunks
-            ]),
-            Request = answered(Socket),
-            ?assertMatch(#{body := <<"shop and all">>}, Request),
-            ?assertEqual([<<"12">>], values(<<"content-length">>, Request)),
-            ?assertEqual([], values(<<"transfer-encoding">>, Request)),
-            ?assertEqual([], values(<<"trailing">>, Request))
-        end
-     || {Coding, Chunks} <- [
-            {"chunked", "4\r\nshop\r\n8\r\n and all\r\n0\r\n\r\n"},
-            {"Chunked", "00c \r\nshop and all\r\n0\r\nTrailing: x\r\n\r\n"},
-            {"chunked", "C;as=\"you like\"\r\nshop and all\r\n0;\r\n\r\n"}
-        ]
-    ].
+    lists:foreach(fun({Coding, Chunks}) ->
+        ok = router_test_client:send(Socket, [
+            "POST / HTTP/1.1\r\nHost: shop\r\nTransfer-Encoding: ", Coding, "\r\n\r\n", Chunks
+        ]),
+        Request = answered(Socket),
+        ?assertMatch(#{body := <<"shop and all">>}, Request),
+        ?assertEqual([<<"12">>], values(<<"content-length">>, Request)),
+        ?assertEqual([], values(<<"transfer-encoding">>, Request)),
+        ?assertEqual([], values(<<"trailing">>, Request))
+    end, [
+        {"chunked", "4\r\nshop\r\n8\r\n and all\r\n0\r\n\r\n"},
+        {"Chunked", "00c \r\nshop and all\r\n0\r\nTrailing: x\r\n\r\n"},
+        {"chunked", "C;as=\"you like\"\r\nshop and all\r\n0;\r\n\r\n"}
+    ]).
 
 longest_body() ->
     ok = put_app(1),
@@ -193,31 +187,25 @@ connection_host() ->
 ids() ->
     ok = put_app(1),
     Socket = router_test_client:connect(),
-    Ids = [
-        begin
-            ok = router_test_client:get(Socket, "/"),
-            {Connection, Request} = router_test_dyno:request(),
-            Holder = router_test_setup:holder(<<"shop">>),
-            ok = router_test_dyno:answer(Connection, "HTTP/1.0 204 OK\r\n\r\n"),
-            ?assertEqual(204, router_test_client:status(Socket)),
-            [Id] = values(<<"x-request-id">>, Request),
-            ?assertEqual(Holder, list_to_pid("<" ++ binary_to_list(hd(binary:split(Id, <<"-">>))) ++ ">")),
-            Id
-        end
-     || _ <- lists:seq(1, 5)
-    ],
+    Ids = lists:map(fun(_) ->
+        ok = router_test_client:get(Socket, "/"),
+        {Connection, Request} = router_test_dyno:request(),
+        Holder = router_test_setup:holder(<<"shop">>),
+        ok = router_test_dyno:answer(Connection, "HTTP/1.0 204 OK\r\n\r\n"),
+        ?assertEqual(204, router_test_client:status(Socket)),
+        [Id] = values(<<"x-request-id">>, Request),
+        ?assertEqual(Holder, list_to_pid("<" ++ binary_to_list(hd(binary:split(Id, <<"-">>))) ++ ">")),
+        Id
+    end, lists:seq(1, 5)),
     ?assertEqual(5, length(lists:usort(Ids))).
 
 capacity() ->
     Dynos = [router_test_dyno:start() || _ <- [1, 2, 3]],
-    [
-        begin
-            ok = router:put(<<"shop">>, MaxPer, lists:sublist(Dynos, Count)),
-            Capacity = integer_to_binary(MaxPer * Count),
-            ?assertEqual([Capacity], values(<<"x-router-capacity">>, sent("GET / HTTP/1.1\r\nHost: shop\r\n\r\n")))
-        end
-     || {MaxPer, Count} <- [{1, 1}, {7, 3}, {2, 2}]
-    ].
+    lists:foreach(fun({MaxPer, Count}) ->
+        ok = router:put(<<"shop">>, MaxPer, lists:sublist(Dynos, Count)),
+        Capacity = integer_to_binary(MaxPer * Count),
+        ?assertEqual([Capacity], values(<<"x-router-capacity">>, sent("GET / HTTP/1.1\r\nHost: shop\r\n\r\n")))
+    end, [{1, 1}, {7, 3}, {2, 2}]).
 
 continue() ->
     ok = put_app(1),
