@@ -10,27 +10,21 @@
 -define(SOON_MS, 4000).
 
 app_test_() ->
-    test_setup:quietly(
-        test_setup:tests(without_manager, [
-            {Title, test_manager_crash:alone(fun() -> clean(Test) end)}
-         || {Title, Test} <- [
-                {"P10: a child of a supervisor keeps its table when it crashes", fun child_keeps/0},
-                {"P10: a child accepts options", fun child_with_options/0},
-                {"P10: a child with keep_on_crash => false loses its table", fun child_without_keep/0},
-                {"P10: a supervisor that gives up leaves the table to the next one", fun supervisor_gives_up/0},
-                {"child_spec/1 raises badarg for wrong arguments", fun wrong_child/0},
-                {"the application without max_per starts no manager", fun application_without_manager/0},
-                {"P10: the application with max_per starts a manager that keeps its table",
-                    fun application_with_manager/0},
-                {"P10: the application's environment sets the options", fun application_with_options/0},
-                {"P10: stopping the application closes the table", fun application_stops/0},
-                {"P10: a crashed application adopts its table when it starts again", fun application_crashes/0},
-                {"the application's start error names the wrong environment value", fun wrong_environment/0},
-                {"P10: the application does not start beside another manager, and leaves it alone",
-                    fun another_manager/0}
-            ]
-        ])
-    ).
+    Tests = [
+        {"P10: a child of a supervisor keeps its table when it crashes", fun child_keeps/0},
+        {"P10: a child accepts options", fun child_with_options/0},
+        {"P10: a child with keep_on_crash => false loses its table", fun child_without_keep/0},
+        {"P10: a supervisor that gives up leaves the table to the next one", fun supervisor_gives_up/0},
+        {"child_spec/1 raises badarg for wrong arguments", fun wrong_child/0},
+        {"the application without max_per starts no manager", fun application_without_manager/0},
+        {"P10: the application with max_per starts a manager that keeps its table", fun application_with_manager/0},
+        {"P10: the application's environment sets the options", fun application_with_options/0},
+        {"P10: stopping the application closes the table", fun application_stops/0},
+        {"P10: a crashed application adopts its table when it starts again", fun application_crashes/0},
+        {"the application's start error names the wrong environment value", fun wrong_environment/0},
+        {"P10: the application does not start beside another manager, and leaves it alone", fun another_manager/0}
+    ],
+    test_manager_crash:tests([{Title, fun() -> clean(Test) end} || {Title, Test} <- Tests]).
 
 %%% A child of the user's supervisor
 

@@ -16,28 +16,22 @@
 -define(DEADLINE_MS, 4000).
 
 keep_test_() ->
-    test_setup:quietly(
-        test_setup:tests(without_manager, [
-            {Title, test_manager_crash:alone(Test)}
-         || {Title, Test} <- [
-                {"P10: calls continue while no manager runs", fun calls_continue/0},
-                {"P10: the death of a holder releases its permits while no manager runs", fun deaths_without_manager/0},
-                {"P10: every kind of crash keeps the table", fun crashes/0},
-                {"P10: a clean shutdown closes the table at once", fun clean_shutdowns/0},
-                {"P10: the manager survives the normal end of a linked process", fun linked_process_ends/0},
-                {"P10: a start without keep_on_crash closes the kept table", fun plain_after_kept/0},
-                {"P10: a start with keep_on_crash after the crash of a plain manager begins empty",
-                    fun kept_after_plain/0},
-                {"P10: only a manager with keep_on_crash traps exits", fun traps_exits/0},
-                {"P10: the adopting manager uses its own options", fun options_of_the_next/0},
-                {"P8, P10: each manager sweeps at its own interval, also after an adoption", fun sweeps/0},
-                {"P8, P10: sweep/0 does not count a pass that the previous manager started",
-                    fun sweep_started_by_predecessor/0},
-                {"P8, P10: once the old pass is complete, sweep/0 makes two passes", fun passes_after_adoption/0},
-                {"P10: unknown messages start no timers and do not stop the manager", fun stray_messages/0}
-            ]
-        ])
-    ).
+    test_manager_crash:tests([
+        {"P10: calls continue while no manager runs", fun calls_continue/0},
+        {"P10: the death of a holder releases its permits while no manager runs", fun deaths_without_manager/0},
+        {"P10: every kind of crash keeps the table", fun crashes/0},
+        {"P10: a clean shutdown closes the table at once", fun clean_shutdowns/0},
+        {"P10: the manager survives the normal end of a linked process", fun linked_process_ends/0},
+        {"P10: a start without keep_on_crash closes the kept table", fun plain_after_kept/0},
+        {"P10: a start with keep_on_crash after the crash of a plain manager begins empty", fun kept_after_plain/0},
+        {"P10: only a manager with keep_on_crash traps exits", fun traps_exits/0},
+        {"P10: the adopting manager uses its own options", fun options_of_the_next/0},
+        {"P8, P10: each manager sweeps at its own interval, also after an adoption", fun sweeps/0},
+        {"P8, P10: sweep/0 does not count a pass that the previous manager started",
+            fun sweep_started_by_predecessor/0},
+        {"P8, P10: once the old pass is complete, sweep/0 makes two passes", fun passes_after_adoption/0},
+        {"P10: unknown messages start no timers and do not stop the manager", fun stray_messages/0}
+    ]).
 
 start_keeping() ->
     start_keeping(3, #{}).

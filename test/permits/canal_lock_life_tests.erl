@@ -13,18 +13,15 @@
 -define(OLD_WORKERS, 12).
 
 life_test_() ->
-    test_setup:quietly(test_setup:tests(without_manager, [
-        {Title, test_manager_crash:alone(Test)}
-     || {Title, Test} <- [
-            {"P10: killed and restarted 300 times while holders of old tables live on", fun restarts/0},
-            {"P10: restarted before the old table has received the death of its manager", fun early_restarts/0},
-            {"P10: a second start returns already_started and changes nothing", fun already_started/0},
-            {"P10: stop/0 closes the table, and calls raise", fun stop/0},
-            {"P10: the manager survives the normal end of its parent", fun parent_ends/0},
-            {"P10: the manager dies with a parent that crashes, and calls raise", fun parent_crashes/0},
-            {"P10: an exit signal stops the manager, and calls raise", fun exit_signals/0}
-        ]
-    ])).
+    test_manager_crash:tests([
+        {"P10: killed and restarted 300 times while holders of old tables live on", fun restarts/0},
+        {"P10: restarted before the old table has received the death of its manager", fun early_restarts/0},
+        {"P10: a second start returns already_started and changes nothing", fun already_started/0},
+        {"P10: stop/0 closes the table, and calls raise", fun stop/0},
+        {"P10: the manager survives the normal end of its parent", fun parent_ends/0},
+        {"P10: the manager dies with a parent that crashes, and calls raise", fun parent_crashes/0},
+        {"P10: an exit signal stops the manager, and calls raise", fun exit_signals/0}
+    ]).
 
 acquire(Key) ->
     canal_lock:acquire(Key, 3, 1).

@@ -1,7 +1,12 @@
 %% Makes managers crash, and checks what is left.
 -module(test_manager_crash).
 
--export([alone/1, forget/0, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
+-export([tests/1, alone/1, forget/0, kill/1, another/1, in_a_callback/1, await_closed/0, calls_raise/0]).
+
+%% Tests that start managers, each `alone', without the reports of crashes.
+-spec tests([{Title :: string(), fun(() -> term())}]) -> term().
+tests(Tests) ->
+    test_setup:quietly(test_setup:tests(without_manager, [{Title, alone(Test)} || {Title, Test} <- Tests])).
 
 %% A test that starts managers and traps their exits. A table that it leaves behind does not affect the next test.
 -spec alone(fun(() -> term())) -> fun(() -> ok).
