@@ -14,28 +14,26 @@
 -define(CAPACITY, 3).
 
 reload_test_() ->
-    test_setup:tests(without_manager, [
-        {Title, fun() -> ?assertEqual(passed, test_setup:in_a_vm([], fun() -> passed(Test) end)) end}
-     || {Title, Test} <- [
-            {"P9: reloading canal_lock affects no held permit", fun public_module/0},
-            {"P9: reloading all modules but the native one affects no held permit", fun all_modules/0},
-            {"P9: all modules but the native one can be reloaded under load", fun all_modules_under_load/0},
-            {"P9: a process in with_permit continues after canal_lock is reloaded once", fun inside_once/0},
-            {"P4, P9: a second reload kills the process in with_permit, and releases its permit", fun inside_twice/0},
-            {"P9: the native module refuses to be reloaded and keeps working", fun native_refuses/0},
-            {"P4, P9: after a delete of the native module, calls raise and deaths release permits",
-                fun native_deleted/0},
-            {"P9, P10: after a reload of the native module, a new manager adopts the kept table", fun native_kept/0},
-            {"P9, P10: after a reload of the native module, a plain manager loses its table", fun native_plain/0},
-            {"P9, P10: after a reload of the native module, stop/0 crashes the manager", fun native_stop/0},
-            {"P9: an unused native module can be deleted and loaded", fun native_unused/0},
-            {"P9: the native module can be deleted and loaded under load", fun native_under_load/0},
-            {"P9: canal_lock_quorum_nif can be reloaded before its library is loaded", fun quorum_without/0},
-            {"P9: canal_lock_quorum_nif with its library refuses a reload and keeps working", fun quorum_refuses/0},
-            {"P9: canal_lock_quorum_nif says why it has no library after it is deleted", fun quorum_deleted/0},
-            {"P9: canal_lock_quorum_nif loads its library again after a delete and purge", fun quorum_anew/0}
-        ]
-    ]).
+    Tests = [
+        {"P9: reloading canal_lock affects no held permit", fun public_module/0},
+        {"P9: reloading all modules but the native one affects no held permit", fun all_modules/0},
+        {"P9: all modules but the native one can be reloaded under load", fun all_modules_under_load/0},
+        {"P9: a process in with_permit continues after canal_lock is reloaded once", fun inside_once/0},
+        {"P4, P9: a second reload kills the process in with_permit, and releases its permit", fun inside_twice/0},
+        {"P9: the native module refuses to be reloaded and keeps working", fun native_refuses/0},
+        {"P4, P9: after a delete of the native module, calls raise and deaths release permits", fun native_deleted/0},
+        {"P9, P10: after a reload of the native module, a new manager adopts the kept table", fun native_kept/0},
+        {"P9, P10: after a reload of the native module, a plain manager loses its table", fun native_plain/0},
+        {"P9, P10: after a reload of the native module, stop/0 crashes the manager", fun native_stop/0},
+        {"P9: an unused native module can be deleted and loaded", fun native_unused/0},
+        {"P9: the native module can be deleted and loaded under load", fun native_under_load/0},
+        {"P9: canal_lock_quorum_nif can be reloaded before its library is loaded", fun quorum_without/0},
+        {"P9: canal_lock_quorum_nif with its library refuses a reload and keeps working", fun quorum_refuses/0},
+        {"P9: canal_lock_quorum_nif says why it has no library after it is deleted", fun quorum_deleted/0},
+        {"P9: canal_lock_quorum_nif loads its library again after a delete and purge", fun quorum_anew/0}
+    ],
+    Passes = fun(Test) -> ?assertEqual(passed, test_setup:in_a_vm([], fun() -> passed(Test) end)) end,
+    test_setup:tests(without_manager, [{Title, fun() -> Passes(Test) end} || {Title, Test} <- Tests]).
 
 passed(Test) ->
     _ = process_flag(trap_exit, true),

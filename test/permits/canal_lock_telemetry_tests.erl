@@ -18,26 +18,22 @@
 -define(MAX_CHARACTERS, 1600).
 
 telemetry_test_() ->
-    test_log_listener:tests(
-        warning,
-        test_setup:tests(without_manager, [
-            {Title, fun() -> clean(Test) end}
-         || {Title, Test} <- [
-                {"the totals are emitted at the interval of the sweep", fun totals/0},
-                {"acquires, releases, deaths and requested sweeps emit nothing", fun not_by_callers/0},
-                {"without telemetry nothing is emitted, and no process is called", fun without/0},
-                {"telemetry that runs but is not loaded is not loaded", fun not_loaded/0},
-                {"telemetry that is not running is not called", fun not_running/0},
-                {"telemetry can start and stop while the manager runs", fun comes_and_goes/0},
-                {"a handler that fails is detached by telemetry and not reported", fun failing_handler/0},
-                {"P9: a failure of telemetry is reported once, and the manager continues", fun failure_of_telemetry/0},
-                {"a failure before the call of telemetry crashes the manager",
-                    test_manager_crash:alone(fun own_failure/0)},
-                {"P7: a slow handler delays only the manager", fun slow_handler/0},
-                {"P10: a restarted manager emits the event again", fun next_manager/0}
-            ]
-        ])
-    ).
+    Tests = [
+        {"the totals are emitted at the interval of the sweep", fun totals/0},
+        {"acquires, releases, deaths and requested sweeps emit nothing", fun not_by_callers/0},
+        {"without telemetry nothing is emitted, and no process is called", fun without/0},
+        {"telemetry that runs but is not loaded is not loaded", fun not_loaded/0},
+        {"telemetry that is not running is not called", fun not_running/0},
+        {"telemetry can start and stop while the manager runs", fun comes_and_goes/0},
+        {"a handler that fails is detached by telemetry and not reported", fun failing_handler/0},
+        {"P9: a failure of telemetry is reported once, and the manager continues", fun failure_of_telemetry/0},
+        {"a failure before the call of telemetry crashes the manager",
+            test_manager_crash:alone(fun own_failure/0)},
+        {"P7: a slow handler delays only the manager", fun slow_handler/0},
+        {"P10: a restarted manager emits the event again", test_manager_crash:alone(fun next_manager/0)}
+    ],
+    Clean = [{Title, fun() -> clean(Test) end} || {Title, Test} <- Tests],
+    test_log_listener:tests(warning, test_setup:tests(without_manager, Clean)).
 
 %%% Set-up
 
@@ -77,11 +73,7 @@ start(Callbacks) ->
 
 %% The application callback, for tests whose telemetry is no application.
 start(normal, _) ->
-    {ok, spawn_link(fun() ->
-        receive
-        after infinity -> ok
-        end
-    end)}.
+    {ok, spawn_link(fun test_setup:hold_forever/0)}.
 
 stop(_) ->
     ok.
@@ -211,14 +203,7 @@ sends_nothing(Manager) ->
     1 = erlang:trace(Manager, true, [send]),
     [await_timer() || _ <- [1, 2]],
     1 = erlang:trace(Manager, false, [send]),
-    Delivered = erlang:trace_delivered(Manager),
-    receive
-        {trace_delivered, Manager, Delivered} -> ok
-    end,
-    receive
-        Sent when element(1, Sent) =:= trace -> error({unexpected, Sent})
-    after 0 -> ok
-    end,
+    ?assertEqual([], test_await:traced(Manager)),
     ?assertEqual([], test_log_listener:events()).
 
 %% A call would log a warning each time.
@@ -306,9 +291,7 @@ own_failure() ->
     Manager = start_manager(?INTERVAL_MS),
     ok = canal_lock_nif:close(element(3, sys:get_state(Manager))),
     test_await:value(undefined, fun() -> whereis(canal_lock) end),
-    receive
-        {'EXIT', Manager, Reason} -> ?assertMatch({not_started, _}, Reason)
-    end,
+    ?assertMatch({not_started, _}, test_await:exit_reason(Manager)),
     ?assertEqual([], [Event || #{msg := {report, #{what := event_failed}}} = Event <- test_log_listener:events()]).
 
 %% A module `telemetry' that reports each call and raises.
@@ -341,9 +324,7 @@ slow_handler() ->
     Test = self(),
     attach(slow, fun(_, _, _, _) ->
         Test ! {slow, self()},
-        receive
-            go_on -> ok
-        end
+        receive go_on -> ok end
     end),
     Manager = start_manager(?INTERVAL_MS),
     Manager = test_await:answer(slow),
@@ -360,20 +341,15 @@ slow_handler() ->
 next_manager() ->
     load_and_start(),
     attach(here),
-    true = process_flag(trap_exit, true) =:= false,
     Options = #{keep_on_crash => true, sweep_interval_ms => ?INTERVAL_MS},
     {ok, First} = canal_lock:start_link(3, Options),
     {acquired, 1} = canal_lock:acquire(db, 3, 1),
     {_, _, _, First, _} = event(here),
     exit(First, kill),
-    killed =
-        receive
-            {'EXIT', First, Reason} -> Reason
-        end,
+    killed = test_await:exit_reason(First),
     {ok, Second} = canal_lock:start_link(5, Options),
     ?assertMatch({?EVENT, #{permits := 1, granted := 1}, #{max_per := 5}, Second, _}, new_event(here)),
     ok = canal_lock:stop(),
     {ok, Third} = canal_lock:start_link(7, Options),
     ?assertMatch({?EVENT, #{permits := 0, granted := 0}, #{max_per := 7}, Third, _}, new_event(here)),
-    ok = canal_lock:stop(),
-    process_flag(trap_exit, false).
+    ok = canal_lock:stop().
