@@ -69,11 +69,9 @@ reset(Name, Value) -> os:putenv(Name, Value).
 figures() ->
     One = holder(#{db => 3, {app, 1} => 2}),
     Two = holder(#{db => 1, "other" => 5}),
-    Screen = top(?SLOW, ?TERMINAL),
-    {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
+    {Keys, Holders} = shown(?SLOW, ?TERMINAL),
     ?assertEqual([["5", "\"other\""], ["4", "db"], ["2", "{app,1}"]], Keys),
-    ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], without_purpose(Holders)),
-    test_terminal:quit(Screen).
+    ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], without_purpose(Holders)).
 
 %% With two keys that are `==' but not `=:='.
 ties() ->
@@ -92,10 +90,8 @@ ties() ->
     ?assertEqual(Expected, Shown(test_terminal:next(Screen))),
     test_terminal:quit(Screen),
     take(#{1.0 => 2}),
-    Both = top(?SLOW#{rows => 7}, ?TERMINAL),
-    {_, WithBoth, _} = sections(test_terminal:picture(Both)),
-    ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(lists:sublist(WithBoth, 2))),
-    test_terminal:quit(Both).
+    {WithBoth, _} = shown(?SLOW#{rows => 7}, ?TERMINAL),
+    ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(lists:sublist(WithBoth, 2))).
 
 %% More keys than one piece has, with more and fewer rows than keys. The expected rows come from keys/0 and all permits.
 rows() ->
@@ -109,20 +105,16 @@ rows() ->
      || {S, Pid, C} <- lists:sort([{-S, Pid, C} || {Pid, {S, C}} <- maps:to_list(Sums)])
     ],
     lists:foreach(fun(Rows) ->
-        Screen = top(?SLOW#{rows => Rows}, ?TERMINAL#{rows => 5000}),
-        {_, ShownKeys, Holders} = sections(test_terminal:picture(Screen)),
+        {ShownKeys, Holders} = shown(?SLOW#{rows => Rows}, ?TERMINAL#{rows => 5000}),
         ?assertEqual({Rows, lists:sublist(AllKeys, Rows)}, {Rows, ShownKeys}),
-        ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)}),
-        test_terminal:quit(Screen)
+        ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)})
     end, [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]).
 
 one_row() ->
     Many = holder(maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5_000)])),
     One = holder(#{db => 2}),
-    Screen = top(?SLOW, ?TERMINAL),
-    {_, _, Holders} = sections(test_terminal:picture(Screen)),
-    ?assertEqual([["5000", "5000", pid_to_list(Many)], ["2", "1", pid_to_list(One)]], without_purpose(Holders)),
-    test_terminal:quit(Screen).
+    {_, Holders} = shown(?SLOW, ?TERMINAL),
+    ?assertEqual([["5000", "5000", pid_to_list(Many)], ["2", "1", pid_to_list(One)]], without_purpose(Holders)).
 
 ten_rows() ->
     [holder(#{{key, N} => N}) || N <- lists:seq(1, 12)],
@@ -209,10 +201,7 @@ snapshot_and_pause({Caller, _, _} = Screen) ->
     _ = test_terminal:next(Screen),
     1 = erlang:trace(Caller, false, [all]),
     [1 = erlang:trace_pattern(Native, false, []) || Native <- Natives],
-    Delivered = erlang:trace_delivered(Caller),
-    receive
-        {trace_delivered, Caller, Delivered} -> ok
-    end,
+    _ = test_await:traced(Caller),
     [{info, _}, {keys, Begin} | Calls] = calls(Caller),
     {Others, [{info, Next} | _]} = lists:splitwith(fun({Function, _}) -> Function =/= info end, Calls),
     {permits, End} = lists:last(Others),
@@ -237,9 +226,7 @@ not_held() ->
 
 purposes() ->
     Held = fun(Pid) ->
-        Screen = top(?SLOW, ?TERMINAL),
-        {_, _, Holders} = sections(test_terminal:picture(Screen)),
-        test_terminal:quit(Screen),
+        {_, Holders} = shown(?SLOW, ?TERMINAL),
         [Words] = [Words || [_, _, Shown | Words] <- Holders, Shown =:= pid_to_list(Pid)],
         lists:flatten(lists:join(" ", Words))
     end,
@@ -260,14 +247,10 @@ purposes() ->
 hold(Test, Key) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),
     Test ! {held, self()},
-    receive
-        {never, Test} -> ok
-    end.
+    receive {never, Test} -> ok end.
 
 held(Pid) ->
-    receive
-        {held, Pid} -> Pid
-    end,
+    receive {held, Pid} -> Pid end,
     %% It waits in the receive of hold/2.
     test_await:value({status, waiting}, fun() -> process_info(Pid, status) end),
     Pid.
@@ -278,10 +261,8 @@ other_node() ->
     [Remote | _] = [Pid || Pid <- Terms, is_pid(Pid)],
     Proxy = test_worker:holder(#{db => 2, other => 1}),
     ok = test_worker:order(Proxy, fun() -> canal_lock_nif:represent(Remote) end),
-    Screen = top(?SLOW, ?TERMINAL),
-    {_, _, Holders} = sections(test_terminal:picture(Screen)),
-    ?assertEqual([["3", "2", pid_to_list(Remote), "on", atom_to_list(node(Remote))]], Holders),
-    test_terminal:quit(Screen).
+    {_, Holders} = shown(?SLOW, ?TERMINAL),
+    ?assertEqual([["3", "2", pid_to_list(Remote), "on", atom_to_list(node(Remote))]], Holders).
 
 %%% Tables that come and go
 
@@ -312,9 +293,7 @@ replaced() ->
         take(#{new => 1}),
         Change(),
         _ = test_terminal:next(Screen),
-        ok = canal_lock:stop(),
-        {ok, _} = canal_lock:start_link(3),
-        take(#{new => 1000}),
+        another_table(#{new => 1000}),
         test_terminal:go(Screen),
         ?assertEqual({What, ["-"]}, {What, lists:usort(maps:values(rates(Screen)))})
     end, [
@@ -327,6 +306,11 @@ replaced() ->
         end}
     ]),
     test_terminal:quit(Screen).
+
+another_table(Permits) ->
+    ok = canal_lock:stop(),
+    {ok, _} = canal_lock:start_link(3),
+    take(Permits).
 
 kept() ->
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
@@ -362,12 +346,8 @@ one_table() ->
         Add = fun(Piece, Before) ->
             ok = counters:add(Pieces, 1, 1),
             case counters:get(Pieces, 1) of
-                1 ->
-                    ok = canal_lock:stop(),
-                    {ok, _} = canal_lock:start_link(3),
-                    take(Keys(Fold));
-                _ ->
-                    ok
+                1 -> another_table(Keys(Fold));
+                _ -> ok
             end,
             Piece ++ Before
         end,
@@ -397,11 +377,7 @@ hostile() ->
 
 %% Whether a line has only printable characters and leaves the last column free.
 is_plain(Line, Columns, Encoding) ->
-    Limit =
-        case Encoding of
-            latin1 -> $~;
-            unicode -> 16#d7a3
-        end,
+    Limit = maps:get(Encoding, #{latin1 => $~, unicode => 16#d7a3}),
     Width = length(Line) + length([C || C <- Line, C > 16#1100]),
     Width < Columns andalso
         lists:all(fun(C) -> C >= $\s andalso C =< Limit andalso not (C > $~ andalso C =< 16#a0) end, Line) andalso
@@ -428,9 +404,7 @@ screens() ->
 halves() ->
     [holder(maps:from_list([{{H, N}, 1} || N <- lists:seq(1, 3)])) || H <- lists:seq(1, 10)],
     Shown = fun(Rows) ->
-        Screen = top(?SLOW#{rows => 100}, ?TERMINAL#{rows => Rows}),
-        {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
-        test_terminal:quit(Screen),
+        {Keys, Holders} = shown(?SLOW#{rows => 100}, ?TERMINAL#{rows => Rows}),
         {length(Keys), length(Holders)}
     end,
     %% Ten rows are used: a title, four rows of numbers, two before each list, and a free one at the bottom.
@@ -463,10 +437,8 @@ over_the_last() ->
     First = test_terminal:raw(Screen),
     test_terminal:go(Screen),
     Second = test_terminal:raw(Screen),
-    [
-        ?assertMatch({match, _}, re:run(Picture, "^\\e\\[H([^\\e\\n]*\\e\\[K\\n){11}\\e\\[J$"))
-     || Picture <- [First, Second]
-    ],
+    Pattern = "^\\e\\[H([^\\e\\n]*\\e\\[K\\n){11}\\e\\[J$",
+    [?assertMatch({match, _}, re:run(Picture, Pattern)) || Picture <- [First, Second]],
     test_terminal:quit(Screen).
 
 %%% Ends
@@ -535,6 +507,13 @@ dumb() ->
 
 top(Options, Settings) ->
     test_terminal:start(fun() -> canal_lock:top(Options) end, Settings).
+
+%% The keys and the holders of the first picture.
+shown(Options, Settings) ->
+    Screen = top(Options, Settings),
+    {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
+    test_terminal:quit(Screen),
+    {Keys, Holders}.
 
 %% The words of each line, by sections.
 sections(Lines) ->
