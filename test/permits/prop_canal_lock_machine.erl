@@ -93,20 +93,12 @@ check_until_seen(Wanted, Property, Options, Tries) ->
 fail() ->
     [{failed, Commands, Outcome, Difference}] = ets:lookup(?MODULE, failed),
     Keys = ets:lookup_element(?MODULE, terms, 2),
-    io:format(user, "~n~ts~tp~n~tp~nkeys: ~0tP~n", [
-        test_model:format(Commands), Outcome, Difference, Keys, 100
-    ]),
+    io:format(user, "~n~ts~tp~n~tp~nkeys: ~0tP~n", [test_model:format(Commands), Outcome, Difference, Keys, 100]),
     error(differs_from_model).
 
 %% A term that occurs twice gets one name.
 distinct(Terms) ->
-    {Names, _} = lists:foldl(fun({Name, Term}, {Names, Before}) ->
-        case [Same || Same <- Before, Same =:= Term] of
-            [] -> {[Name | Names], [Term | Before]};
-            _ -> {Names, Before}
-        end
-    end, {[], []}, Terms),
-    lists:reverse(Names).
+    [Name || {Name, Term} <- Terms, Name =:= hd([First || {First, Same} <- Terms, Same =:= Term])].
 
 prop_matches_model(Names, Clients) ->
     Keys = proper_types:vector(?KEYS, oneof(Names)),
@@ -134,10 +126,7 @@ run(Commands = [{init, Start} | _], Clients) ->
 
 failed(Commands, Outcome) ->
     Difference = ets:lookup_element(?MODULE, difference, 2),
-    ets:insert(?MODULE, [
-        {failed, Commands, Outcome, Difference},
-        {wait_ms, ?WAIT_WHILE_SHRINKING_MS}
-    ]),
+    ets:insert(?MODULE, [{failed, Commands, Outcome, Difference}, {wait_ms, ?WAIT_WHILE_SHRINKING_MS}]),
     false.
 
 %% The state machine. Its state is the model.
@@ -328,23 +317,19 @@ acquire(Client, Name, MaxPer, Buckets) ->
     perform(Client, acquiring(Client, Name, MaxPer, Buckets)).
 
 acquiring(Client, Name, MaxPer, Buckets) ->
-    Key = term(Name),
-    case test_model:is_far(Client) of
-        true ->
-            There = test_nodes:name(table_node()),
-            fun() -> canal_lock:acquire_on(There, Key, MaxPer, Buckets) end;
-        false ->
-            fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end
-    end.
+    calling(Client, acquire, acquire_on, [term(Name), MaxPer, Buckets]).
 
 release(Client, Name) ->
-    Key = term(Name),
+    perform(Client, calling(Client, release, release_on, [term(Name)])).
+
+%% The call of a client on the node of the table or on another one.
+calling(Client, Near, Far, Arguments) ->
     case test_model:is_far(Client) of
         true ->
             There = test_nodes:name(table_node()),
-            perform(Client, fun() -> canal_lock:release_on(There, Key) end);
+            fun() -> apply(canal_lock, Far, [There | Arguments]) end;
         false ->
-            perform(Client, fun() -> canal_lock:release(Key) end)
+            fun() -> apply(canal_lock, Near, Arguments) end
     end.
 
 release(Client, Name, MaxPer, Buckets) ->
@@ -425,8 +410,8 @@ start(Kind, MaxPer) ->
 
 %% Holders in the records that are dead or on a disconnected node.
 unreachable_holders() ->
-    Seen = on(table_node(), fun() -> {[Pid || {Pid, _, _} <- test_setup:permits()], [node() | nodes()]} end),
-    {Pids, Reached} = Seen,
+    Ask = fun() -> {[Pid || {Pid, _, _} <- test_setup:permits()], [node() | nodes()]} end,
+    {Pids, Reached} = on(table_node(), Ask),
     [Pid || Pid <- lists:usort(Pids), not (lists:member(node(Pid), Reached) andalso lives(Pid))].
 
 lives(Pid) ->
