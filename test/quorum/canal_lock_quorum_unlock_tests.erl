@@ -166,13 +166,7 @@ twice([A, B | _]) ->
     {_, Frames} = order(Holder, fun() ->
         test_quorum_frames:recorded(fun(FramesSoFar) ->
             put(lock, Lock = lock_one(x)),
-            Gate = counters:new(1, []),
-            Unlocking = [
-                spawn_monitor(fun() -> test_await:gate(Gate), exit(canal_lock_quorum:unlock_async(Lock)) end)
-             || _ <- lists:seq(1, 50)
-            ],
-            counters:add(Gate, 1, 1),
-            Answers = [test_await:reason(Monitor) || Monitor <- Unlocking],
+            Answers = test_setup:concurrently(50, fun() -> canal_lock_quorum:unlock_async(Lock) end),
             ?assertEqual([ok], Answers -- lists:duplicate(49, {error, not_held})),
             await_answered(unlock, 1, FramesSoFar)
         end)

@@ -93,32 +93,29 @@ masses([There, Here, Elsewhere]) ->
     Count = ?HOLDERS,
     Start = fun(Node) -> test_nodes:call(Node, fun() -> holders(Name, Count) end) end,
     Held = fun() -> maps:get(permits, test_remote:info(There)) end,
-    lists:foreach(
-        fun(End) ->
-            Holders = [Start(Here), Start(Elsewhere)],
-            ?assertEqual(2 * Count, Held()),
-            ok = End(Holders),
-            test_remote:nothing_is_left(There),
-            test_nodes:connect(Here, There)
+    lists:foreach(fun(End) ->
+        Holders = [Start(Here), Start(Elsewhere)],
+        ?assertEqual(2 * Count, Held()),
+        ok = End(Holders),
+        test_remote:nothing_is_left(There),
+        test_nodes:connect(Here, There)
+    end, [
+        fun([OfHere, OfElsewhere]) ->
+            kill_all(Here, OfHere),
+            kill_all(Elsewhere, OfElsewhere)
         end,
-        [
-            fun([OfHere, OfElsewhere]) ->
-                kill_all(Here, OfHere),
-                kill_all(Elsewhere, OfElsewhere)
-            end,
-            fun([OfHere, OfElsewhere]) ->
-                test_nodes:cut(Here, There),
-                test_await:value(Count, Held),
-                %% The holders are alive and acquire again over the next connection.
-                test_nodes:connect(Here, There),
-                again(Here, OfHere),
-                ?assertEqual(2 * Count, Held()),
-                kill_all(Elsewhere, OfElsewhere),
-                test_nodes:cut(There, Here),
-                kill_all(Here, OfHere)
-            end
-        ]
-    ).
+        fun([OfHere, OfElsewhere]) ->
+            test_nodes:cut(Here, There),
+            test_await:value(Count, Held),
+            %% The holders are alive and acquire again over the next connection.
+            test_nodes:connect(Here, There),
+            again(Here, OfHere),
+            ?assertEqual(2 * Count, Held()),
+            kill_all(Elsewhere, OfElsewhere),
+            test_nodes:cut(There, Here),
+            kill_all(Here, OfHere)
+        end
+    ]).
 
 %% Processes of a node that each acquire a permit, and another one on each request.
 holders(Name, Count) ->

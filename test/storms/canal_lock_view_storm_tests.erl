@@ -146,36 +146,30 @@ are_fair(Rows) ->
 
 %% The key moves to the second entry of the slot, to the table for further keys, and back to the first entry.
 moving() ->
-    view_repeatedly(
-        fun() ->
-            [acquire(Key) || Key <- [moves, b]],
-            ok = canal_lock:release(moves),
-            acquire(c),
-            ok = canal_lock:release(b),
-            acquire(moves),
-            ok = canal_lock:release(moves),
-            [acquire(Key) || Key <- [b, moves]],
-            [ok = canal_lock:release(Key) || Key <- [moves, b, c]]
-        end,
-        fun(Holder) ->
-            ?assertEqual([], canal_lock:holders(moves) -- [{Holder, 1}]),
-            ?assertEqual([], canal_lock:held(Holder) -- [{moves, 1}, {b, 1}, {c, 1}])
-        end
-    ).
+    view_repeatedly(fun() ->
+        [acquire(Key) || Key <- [moves, b]],
+        ok = canal_lock:release(moves),
+        acquire(c),
+        ok = canal_lock:release(b),
+        acquire(moves),
+        ok = canal_lock:release(moves),
+        [acquire(Key) || Key <- [b, moves]],
+        [ok = canal_lock:release(Key) || Key <- [moves, b, c]]
+    end, fun(Holder) ->
+        ?assertEqual([], canal_lock:holders(moves) -- [{Holder, 1}]),
+        ?assertEqual([], canal_lock:held(Holder) -- [{moves, 1}, {b, 1}, {c, 1}])
+    end).
 
 same_entry() ->
-    view_repeatedly(
-        fun() ->
-            [acquire(several) || _ <- [1, 2]],
-            [ok = canal_lock:release(several) || _ <- [1, 2]],
-            acquire(one),
-            ok = canal_lock:release(one)
-        end,
-        fun(Holder) ->
-            ?assertEqual([], canal_lock:holders(one) -- [{Holder, 1}]),
-            ?assertMatch([], canal_lock:held(Holder) -- [{several, 1}, {several, 2}, {one, 1}])
-        end
-    ).
+    view_repeatedly(fun() ->
+        [acquire(several) || _ <- [1, 2]],
+        [ok = canal_lock:release(several) || _ <- [1, 2]],
+        acquire(one),
+        ok = canal_lock:release(one)
+    end, fun(Holder) ->
+        ?assertEqual([], canal_lock:holders(one) -- [{Holder, 1}]),
+        ?assertMatch([], canal_lock:held(Holder) -- [{several, 1}, {several, 2}, {one, 1}])
+    end).
 
 acquire(Key) ->
     {acquired, _} = canal_lock:acquire(Key, 9, 1).
