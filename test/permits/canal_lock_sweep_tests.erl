@@ -14,9 +14,7 @@
 sweep_test_() ->
     [
         test_setup:tests(with_manager()),
-        test_setup:tests(without_manager, [
-            {"P8: the manager sweeps at its interval", fun regular_sweep/0}
-        ])
+        test_setup:tests(without_manager, [{"P8: the manager sweeps at its interval", fun regular_sweep/0}])
     ].
 
 with_manager() ->

@@ -29,13 +29,7 @@ sys_test_() ->
 
 status() ->
     {_, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),
-    Shown = #{
-        max_per => 3,
-        keep_on_crash => false,
-        sweep_interval_ms => 5000,
-        work => [],
-        waiting_for_sweep => 0
-    },
+    Shown = #{max_per => 3, keep_on_crash => false, sweep_interval_ms => 5000, work => [], waiting_for_sweep => 0},
     ?assertEqual({running, Shown}, shown()),
     ok = sys:suspend(canal_lock),
     ?assertEqual({suspended, Shown}, shown()),

@@ -67,10 +67,7 @@ a_line_is_cut_to_its_columns_test() ->
     ),
     ?assertEqual(["", "", "...", "ab"], [Fit(Text, 3) || Text <- ["", <<>>, "abcd", ["a", <<"b">>]]]),
     %% Two columns each.
-    ?assertEqual(
-        [".", "..", "...", "...", "日...", "日本語"],
-        [Fit("日本語", Columns) || Columns <- lists:seq(1, 6)]
-    ).
+    ?assertEqual([".", "..", "...", "...", "日...", "日本語"], [Fit("日本語", Columns) || Columns <- lists:seq(1, 6)]).
 
 other_characters_are_shown_as_numbers_test() ->
     [

@@ -49,9 +49,7 @@ from_another_node([Remote, Local]) ->
 
 keep_started() ->
     {ok, _} = canal_lock:start_link(3),
-    receive
-        never -> ok
-    end.
+    receive never -> ok end.
 
 is_in_top(Pid) ->
     case process_info(Pid, current_stacktrace) of

@@ -21,9 +21,7 @@ with_permit_test_() ->
             {"wrong arguments raise badarg, and the fun is not called", fun bad_arguments/0},
             {"no more processes run their funs at once than there are permits", fun many/0}
         ]),
-        test_setup:tests(without_manager, [
-            {"P10: without a manager the fun is not called", fun not_started/0}
-        ])
+        test_setup:tests(without_manager, [{"P10: without a manager the fun is not called", fun not_started/0}])
     ]).
 
 returns() ->

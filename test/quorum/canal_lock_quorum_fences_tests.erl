@@ -68,9 +68,7 @@ writers(Path) ->
 no_mark(Path) ->
     lists:foreach(fun(Text) ->
         ok = file:write_file(Path, Text),
-        ?assertEqual(
-            {error, <<"not a fence file, or an incomplete one">>}, canal_lock_quorum_nif:fence_read(Path)
-        )
+        ?assertEqual({error, <<"not a fence file, or an incomplete one">>}, canal_lock_quorum_nif:fence_read(Path))
     end, ["", "17\n", "canal_lock_quorum fences below 17", "canal_lock_quorum fences below x\n"]),
     ?assertEqual({ok, true}, canal_lock_quorum_nif:fence_store(Path, 17)),
     ?assertEqual({ok, 17}, canal_lock_quorum_nif:fence_read(Path)).

@@ -61,10 +61,7 @@ bad_test_() ->
             {"Q5: two writers have the same fence", q5_fences_grow, after_each_other(write, 7), []},
             {"Q5: a reader's fence decreases", q5_fences_grow, after_each_other(read, 6), []},
             {"Q5: a fence decreases after others", q5_fences_grow,
-                [
-                    {?A, lock(1, 0, write, [x], 7)},
-                    {?C, lock(1, 100, write, [x], 9) ++ lock(2, 200, write, [x], 8)}
-                ],
+                [{?A, lock(1, 0, write, [x], 7)}, {?C, lock(1, 100, write, [x], 9) ++ lock(2, 200, write, [x], 8)}],
                 []},
             {"Q5: a fence decreases, and the later lock was requested first", q5_fences_grow,
                 [

@@ -38,9 +38,7 @@ ends_of_leases_test_() ->
     ]).
 
 hidden_test_() ->
-    tests(3, ["-hidden"], [
-        {"hidden nodes, which never connect by themselves", fun lock_everywhere/1}
-    ]).
+    tests(3, ["-hidden"], [{"hidden nodes, which never connect by themselves", fun lock_everywhere/1}]).
 
 usual_test_() ->
     tests(3, ["-connect_all", "true", "-kernel", "dist_auto_connect", "once"], [
@@ -49,15 +47,11 @@ usual_test_() ->
 
 tls_test_() ->
     {setup, fun test_tls:files/0, fun test_tls:delete/1, fun(Files) ->
-        tests(3, test_tls:arguments(Files), [
-            {"distribution over TLS", fun lock_over_tls/1}
-        ])
+        tests(3, test_tls:arguments(Files), [{"distribution over TLS", fun lock_over_tls/1}])
     end}.
 
 alone_test_() ->
-    tests(1, [], [
-        {"a single member is a quorum, and its votes survive the voter's process", fun alone/1}
-    ]).
+    tests(1, [], [{"a single member is a quorum, and its votes survive the voter's process", fun alone/1}]).
 
 tests(Count, Arguments, Tests) ->
     Options = fun(_, Nodes) ->

@@ -38,9 +38,7 @@ settings() ->
     ].
 
 setting(More) ->
-    More#{
-        nodes => 3, rules => test_quorum_fault_run:short_rules(), enough => #{granted => ?GRANTED, adds => ?ADDS}
-    }.
+    More#{nodes => 3, rules => test_quorum_fault_run:short_rules(), enough => #{granted => ?GRANTED, adds => ?ADDS}}.
 
 run(Setting, Faults) ->
     #{wrong := Wrong, counts := Counts, seen := Seen} = test_quorum_fault_run:run(Setting, Faults),

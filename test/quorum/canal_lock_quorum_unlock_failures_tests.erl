@@ -386,9 +386,7 @@ killed_in_a_round(Round, Names) ->
         spawn_monitor(fun() ->
             Locks = lock_each([{token, 4 * Who + N} || N <- lists:seq(1, 4)]),
             Test ! {ready, self()},
-            receive
-                go -> unlock_each(Locks)
-            end,
+            receive go -> unlock_each(Locks) end,
             %% All processes lock this name, so at least one always waits.
             unlock_each([lock_one({token, 0})]),
             unlock_each([lock_one({token, 0})])
@@ -396,9 +394,7 @@ killed_in_a_round(Round, Names) ->
      || Who <- lists:seq(0, 14)
     ],
     [
-        receive
-            {ready, Pid} -> ok
-        end
+        receive {ready, Pid} -> ok end
      || {Pid, _} <- Killed
     ],
     IsSuspended = Round rem 2 =:= 0,

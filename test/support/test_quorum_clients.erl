@@ -128,9 +128,7 @@ init(Kind, Options = #{index := Index, start := Start, folder := Folder, registe
     Id = {Start, Kind, erlang:unique_integer([positive])},
     Path = filename:join(Folder, lists:concat([?FILE_PREFIX, Index, "_", Start, "_", element(3, Id)])),
     {ok, File} = file:open(Path, [append, raw, binary]),
-    Client = #client{
-        kind = Kind, options = Options, file = File, register = test_quorum_register:connect(Register)
-    },
+    Client = #client{kind = Kind, options = Options, file = File, register = test_quorum_register:connect(Register)},
     ok = note({client, {Index, Id}}, Client),
     loop(Client).
 
@@ -322,9 +320,7 @@ end_lock(Way, Lock, Client = #client{request = Request}) ->
 
 unlock(by_another, Lock) ->
     {Other, Monitor} = spawn_monitor(fun() -> exit({answer, unlock(unlock, Lock)}) end),
-    receive
-        {'DOWN', Monitor, process, Other, {answer, Answer}} -> Answer
-    end;
+    receive {'DOWN', Monitor, process, Other, {answer, Answer}} -> Answer end;
 unlock(Function, Lock) ->
     answer_or_error(fun() -> canal_lock_quorum:Function(Lock) end).
 

@@ -267,14 +267,10 @@ send_large(To) ->
     Began = now_ns(),
     Here = self(),
     Receiver = spawn(To, fun() ->
-        receive
-            Large -> Here ! {size, byte_size(Large)}
-        end
+        receive Large -> Here ! {size, byte_size(Large)} end
     end),
     Receiver ! binary:copy(<<0>>, 64_000_000),
-    receive
-        {size, 64_000_000} -> ms(now_ns() - Began)
-    end.
+    receive {size, 64_000_000} -> ms(now_ns() - Began) end.
 
 others(#{cluster := Cluster}, Index) ->
     indexes(Cluster) -- [Index].

@@ -91,11 +91,7 @@ level() ->
     occupy_all_slots(),
     ok = canal_lock_manager:sweep(),
     #{memory := Memory} = canal_lock:info(),
-    #{
-        memory => Memory,
-        processes => erlang:system_info(process_count),
-        ports => erlang:system_info(port_count)
-    }.
+    #{memory => Memory, processes => erlang:system_info(process_count), ports => erlang:system_info(port_count)}.
 
 occupy_all_slots() ->
     Count = erlang:system_info(process_limit) - erlang:system_info(process_count) - ?SPARE_PROCESSES,
@@ -106,9 +102,7 @@ occupy_all_slots() ->
 
 occupy_a_slot() ->
     [{acquired, _} = canal_lock:acquire({?MODULE, N}, 1 bsl 30, 1) || N <- lists:seq(1, ?KEYS_BEYOND_THE_SLOT)],
-    receive
-        die -> exit(died)
-    end.
+    receive die -> exit(died) end.
 
 %% Until no permit is held and the level is not higher than before.
 -spec nothing_left(level()) -> ok.

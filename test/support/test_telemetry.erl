@@ -60,9 +60,7 @@ start(normal, _) ->
         after infinity -> ok
         end
     end),
-    receive
-        {Owner, ready} -> {ok, Owner}
-    end.
+    receive {Owner, ready} -> {ok, Owner} end.
 
 stop(_) ->
     ok.

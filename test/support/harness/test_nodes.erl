@@ -111,9 +111,7 @@ ended({Peer, _}, End) ->
 -spec suspend(a_node()) -> suspension().
 suspend(Node) ->
     Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", ?SUSPEND, os_process(Node)]}, {line, 80}]),
-    receive
-        {Port, {data, {eol, "stopped"}}} -> Port
-    end.
+    receive {Port, {data, {eol, "stopped"}}} -> Port end.
 
 %% It is already resumed if the process that suspended it has ended.
 -spec resume(suspension()) -> ok.
