@@ -24,8 +24,8 @@ namespaces_test_() ->
             test_setup:skipped("faults in network namespaces", Why)
     end.
 
-wires_test_() ->
-    tests(wires, [{"a message arrives after its sender is dead", fun held_back/1} | faults()]).
+proxies_test_() ->
+    tests(proxies, [{"a message arrives after its sender is dead", fun held_back/1} | faults()]).
 
 healed_test_() ->
     Title = "a connection that was cut carries data soon with the flags of docs/cluster.md",

@@ -24,7 +24,7 @@ faults_test_() ->
 in_namespaces() ->
     case test_network:possible() of
         true -> [];
-        {false, Why} -> test_setup:skipped("locks under faults in network namespaces; they run on wires instead", Why)
+        {false, Why} -> test_setup:skipped("locks under faults in network namespaces; they run on proxies instead", Why)
     end.
 
 settings() ->
@@ -34,7 +34,7 @@ settings() ->
     [
         {"Q1, Q5, Q8, Q9, Q10, Q11: nodes are cut off, suspended and killed", setting(#{}), Cut},
         {"Q1, Q3, Q5, Q8, Q9: processes end, connections are closed, messages are held back",
-            setting(#{network => wires}), Ended ++ Late}
+            setting(#{network => proxies}), Ended ++ Late}
     ].
 
 setting(More) ->

@@ -39,7 +39,7 @@ settings() ->
     All = test_quorum_faults:all(),
     Late = [answers_are_late, held_back_answers],
     Held = [voters_forget_a_holder, one_is_killed | Late],
-    HeldBack = Setting#{nodes => 3, network => wires},
+    HeldBack = Setting#{nodes => 3, network => proxies},
     [{"3 nodes, messages held back", HeldBack, Held} | settings(Setting, All -- [none | Late])].
 
 settings(Setting, Faults) ->
@@ -57,8 +57,9 @@ settings(Setting, Faults) ->
              || {true, Flags} <- [test_network:mends_soon()]
             ];
         {false, {_, Why}} ->
-            io:format("no network namespaces, so connections go through wires: ~ts~n", [Why]),
-            [{"3 nodes, wires", Setting#{nodes => 3, network => wires}, [F || F <- Faults, is_possible(F, Setting)]}]
+            Possible = fun(Fault) -> is_possible(Fault, Setting) end,
+            io:format("no network namespaces, so connections go through proxies: ~ts~n", [Why]),
+            [{"3 nodes, proxies", Setting#{nodes => 3, network => proxies}, lists:filter(Possible, Faults)}]
     end.
 
 is_possible(wall_clocks_jump, #{clocks := Clocks}) -> Clocks;

@@ -6,7 +6,7 @@
 %%
 %%   direct       nodes connect directly, and only when a test or canal_lock_quorum connects them. It has no faults.
 %%   namespaces   each node has a Linux network namespace (test_network).
-%%   wires        connections go through proxies that can hold bytes back (test_slow_links). A test uses them where
+%%   proxies      connections go through proxies that can hold bytes back (test_slow_links). A test uses them where
 %%                namespaces are not possible, or where a message must be late for longer than TCP would delay it.
 %%
 %% In the last two, a cut has the same effect: no message arrives, no connection closes, and messages that a node sends
@@ -21,11 +21,11 @@
 -export_type([cluster/0, index/0]).
 
 -type index() :: pos_integer().
--type network() :: direct | namespaces | wires.
+-type network() :: direct | namespaces | proxies.
 -opaque cluster() :: #{
     count := pos_integer(),
     network := network(),
-    net := none | test_network:net() | test_slow_links:wires(),
+    net := none | test_network:net() | test_slow_links:proxies(),
     folder := file:filename(),
     prefix := string(),
     clocks := boolean(),
@@ -61,7 +61,7 @@ start(Options = #{nodes := Count}) ->
 
 build(direct, _) -> none;
 build(namespaces, Count) -> test_network:build(Count);
-build(wires, _) -> test_slow_links:start().
+build(proxies, _) -> test_slow_links:start().
 
 -spec stop(cluster()) -> ok.
 stop(Cluster = #{network := Network, net := Net, folder := Folder, state := State}) ->
@@ -70,7 +70,7 @@ stop(Cluster = #{network := Network, net := Net, folder := Folder, state := Stat
     case Network of
         direct -> ok;
         namespaces -> test_network:remove(Net);
-        wires -> test_slow_links:stop(Net)
+        proxies -> test_slow_links:stop(Net)
     end,
     true = ets:delete(State),
     ok = file:del_dir_r(Folder).
@@ -79,7 +79,7 @@ stop(Cluster = #{network := Network, net := Net, folder := Folder, state := Stat
 default_network() ->
     case test_network:possible() of
         true -> namespaces;
-        {false, _} -> wires
+        {false, _} -> proxies
     end.
 
 -spec network(cluster()) -> network().
@@ -154,7 +154,7 @@ cut_one_way(#{network := Network, net := Net, state := State}, From, To) ->
 heal_one_way(#{network := Network, net := Net, state := State}, From, To) ->
     case ets:take(State, {cut, From, To}) of
         [_] when Network =:= namespaces -> test_network:pass(Net, From, To);
-        [_] -> test_slow_links:let_go(Net, From, To);
+        [_] -> test_slow_links:resume(Net, From, To);
         [] -> ok
     end.
 
@@ -168,10 +168,10 @@ heal_all(Cluster = #{state := State}) ->
     Cuts = ets:select(State, [{{{cut, '$1', '$2'}}, [], [{{'$1', '$2'}}]}]),
     lists:foreach(fun({From, To}) -> heal_one_way(Cluster, From, To) end, Cuts).
 
-%% The number of bytes that wires hold back, on a network of wires only.
+%% The number of bytes that proxies hold back, on a network of proxies only.
 -spec bytes_held_back(cluster(), From :: index(), To :: index()) -> non_neg_integer().
-bytes_held_back(#{network := wires, net := Wires}, From, To) ->
-    test_slow_links:bytes_held_back(Wires, From, To).
+bytes_held_back(#{network := proxies, net := Proxies}, From, To) ->
+    test_slow_links:bytes_held_back(Proxies, From, To).
 
 %% Limits the rate at which a node sends, in namespaces only.
 -spec slow(cluster(), index(), Megabits_per_s :: pos_integer()) -> ok.
@@ -252,14 +252,14 @@ introduce(Cluster = #{network := direct}) ->
 introduce(_) ->
     ok.
 
-%% On wires: connects the proxies to the node's port, and registers at the node the proxy ports of the other nodes.
-introduce(Cluster = #{network := wires, net := Wires}, Index) ->
-    ok = test_slow_links:lead_to(Wires, Index, call(Cluster, Index, fun test_epmd:port/0)),
+%% On proxies: connects the proxies to the node's port, and registers at the node the proxy ports of the other nodes.
+introduce(Cluster = #{network := proxies, net := Proxies}, Index) ->
+    ok = test_slow_links:set_target(Proxies, Index, call(Cluster, Index, fun test_epmd:port/0)),
     Others = [
-        {name(Cluster, Other), test_slow_links:port(Wires, Index, Other)}
+        {name(Cluster, Other), test_slow_links:port(Proxies, Index, Other)}
      || Other <- indexes(Cluster), Other =/= Index
     ],
-    call(Cluster, Index, fun() -> lists:foreach(fun({Name, Port}) -> test_epmd:tell(Name, Port) end, Others) end);
+    call(Cluster, Index, fun() -> lists:foreach(fun({Name, Port}) -> test_epmd:set_port(Name, Port) end, Others) end);
 introduce(_, _) ->
     ok.
 

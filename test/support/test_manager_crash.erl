@@ -61,7 +61,7 @@ in_a_callback(Manager) ->
     {badarg, _} = test_await:reason({Manager, Monitor}),
     ok.
 
-%% The VM tells the table of the manager's death at about the same time as it tells other processes.
+%% The VM notifies the table of the manager's death at about the same time as other processes.
 -spec await_closed() -> ok.
 await_closed() ->
     ok = test_await:value(raised, fun() -> raised(fun() -> canal_lock:count(db) end) end),

@@ -21,7 +21,7 @@
     nodes := pos_integer(),
     rules := rules(),
     enough => #{granted := non_neg_integer(), adds := non_neg_integer()},
-    network => namespaces | wires,
+    network => namespaces | proxies,
     clocks => boolean(),
     arguments => [string()]
 }.

@@ -16,7 +16,7 @@
 -type fault() :: atom().
 -type run() :: test_quorum_fault_run:run().
 
-%% In this order, on one cluster. The last two are for wires, which let bytes go at a given moment.
+%% In this order, on one cluster. The last two are for proxies, which let bytes go at a given moment.
 -spec all() -> [fault()].
 all() ->
     [
@@ -144,7 +144,7 @@ cause(voters_forget_a_holder, Run = #{cluster := Cluster}) ->
         [must_lose(1, Since, Run) | Others ++ Recovers]
     };
 %% The last answers that a holder receives before it is cut off are almost as old as they may be: its lease counts from
-%% when it asked. On wires, since TCP would delay them further.
+%% when it asked. On proxies, since TCP would delay them further.
 cause(answers_are_late, Run = #{cluster := Cluster}) ->
     await_contended(1, Run),
     [test_faulty_cluster:cut_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
@@ -196,7 +196,7 @@ cause(held_back_answers, Run = #{cluster := Cluster}) ->
     Until = now_ns(),
     Held =
         case test_faulty_cluster:network(Cluster) of
-            wires -> lists:concat([test_faulty_cluster:bytes_held_back(Cluster, 2, 1), " bytes"]);
+            proxies -> lists:concat([test_faulty_cluster:bytes_held_back(Cluster, 2, 1), " bytes"]);
             namespaces -> "the data of TCP"
         end,
     test_faulty_cluster:heal_one_way(Cluster, 2, 1),

@@ -1,14 +1,14 @@
-%% Wires between nodes of one machine: proxies that can hold back bytes in one direction or in both. A wire loses no
+%% Proxies between nodes of one machine, which can hold back bytes in one direction or in both. A proxy loses no
 %% bytes and closes no connection by itself. It forwards held bytes, and the end of a connection, when the test
 %% releases them. So a test can delay a message for any time, also after its sender is dead.
 %% A test can also disconnect nodes where network namespaces (test_network) are not possible.
 -module(test_slow_links).
 
--export([start/0, stop/1, port/3, lead_to/3, hold/3, let_go/3, bytes_held_back/3]).
+-export([start/0, stop/1, port/3, set_target/3, hold/3, resume/3, bytes_held_back/3]).
 
--export_type([wires/0, index/0]).
+-export_type([proxies/0, index/0]).
 
--opaque wires() :: pid().
+-opaque proxies() :: pid().
 -type index() :: pos_integer().
 
 -define(HOST, {127, 0, 0, 1}).
@@ -17,49 +17,49 @@
 %% A pump that holds back reads this much, and leaves the rest to the buffers of the operating system.
 -define(MOST_BYTES, 100_000_000).
 
--spec start() -> wires().
+-spec start() -> proxies().
 start() ->
     spawn_link(fun() ->
         process_flag(trap_exit, true),
         serve(#{listening => #{}, targets => #{}, pumps => #{}, holding => #{}})
     end).
 
--spec stop(wires()) -> ok.
-stop(Wires) ->
-    unlink(Wires),
-    Monitor = monitor(process, Wires),
-    exit(Wires, shutdown),
-    _ = test_await:reason({Wires, Monitor}),
+-spec stop(proxies()) -> ok.
+stop(Proxies) ->
+    unlink(Proxies),
+    Monitor = monitor(process, Proxies),
+    exit(Proxies, shutdown),
+    _ = test_await:reason({Proxies, Monitor}),
     ok.
 
 %% The port to which the first node connects to reach the second one.
--spec port(wires(), From :: index(), To :: index()) -> inet:port_number().
-port(Wires, From, To) ->
-    ask(Wires, {port, From, To}).
+-spec port(proxies(), From :: index(), To :: index()) -> inet:port_number().
+port(Proxies, From, To) ->
+    ask(Proxies, {port, From, To}).
 
-%% Wires forward new connections to this node to this port.
--spec lead_to(wires(), index(), inet:port_number()) -> ok.
-lead_to(Wires, Index, Port) ->
-    ask(Wires, {lead_to, Index, Port}).
+%% Proxies forward new connections to this node to this port.
+-spec set_target(proxies(), index(), inet:port_number()) -> ok.
+set_target(Proxies, Index, Port) ->
+    ask(Proxies, {set_target, Index, Port}).
 
 %% When this returns, no byte passes from the first node to the second one.
--spec hold(wires(), From :: index(), To :: index()) -> ok.
-hold(Wires, From, To) ->
-    ask(Wires, {holding, From, To, true}).
+-spec hold(proxies(), From :: index(), To :: index()) -> ok.
+hold(Proxies, From, To) ->
+    ask(Proxies, {holding, From, To, true}).
 
 %% Sends what was held back, in the same order.
--spec let_go(wires(), From :: index(), To :: index()) -> ok.
-let_go(Wires, From, To) ->
-    ask(Wires, {holding, From, To, false}).
+-spec resume(proxies(), From :: index(), To :: index()) -> ok.
+resume(Proxies, From, To) ->
+    ask(Proxies, {holding, From, To, false}).
 
-%% The number of bytes that the wire holds back.
--spec bytes_held_back(wires(), From :: index(), To :: index()) -> non_neg_integer().
-bytes_held_back(Wires, From, To) ->
-    ask(Wires, {held, From, To}).
+%% The number of bytes that the proxy holds back.
+-spec bytes_held_back(proxies(), From :: index(), To :: index()) -> non_neg_integer().
+bytes_held_back(Proxies, From, To) ->
+    ask(Proxies, {held, From, To}).
 
-ask(Wires, Request) ->
-    Monitor = monitor(process, Wires),
-    Wires ! {ask, self(), Monitor, Request},
+ask(Proxies, Request) ->
+    Monitor = monitor(process, Proxies),
+    Proxies ! {ask, self(), Monitor, Request},
     Answer = test_await:answer(Monitor, Monitor),
     true = demonitor(Monitor, [flush]),
     Answer.
@@ -88,12 +88,12 @@ answer({port, From, To}, State = #{listening := Listening}) ->
         #{{From, To} := Port} ->
             {Port, State};
         _ ->
-            Wires = self(),
-            Serve = fun(Socket) -> connected(Wires, Socket, From, To) end,
+            Proxies = self(),
+            Serve = fun(Socket) -> connected(Proxies, Socket, From, To) end,
             {ok, Port} = inet:port(test_tcp_server:start([{ip, ?HOST} | ?OPTIONS], Serve)),
             {Port, State#{listening := Listening#{{From, To} => Port}}}
     end;
-answer({lead_to, Index, Port}, State = #{targets := Targets}) ->
+answer({set_target, Index, Port}, State = #{targets := Targets}) ->
     {ok, State#{targets := Targets#{Index => Port}}};
 answer({holding, From, To, Whether}, State = #{holding := Holding}) ->
     [ask_pump(Pump, {holding, Whether}, ok) || Pump <- pumps({From, To}, State)],
@@ -116,15 +116,15 @@ ask_pump(Pump, Request, Default) ->
 pumps(Direction, #{pumps := Pumps}) ->
     [Pump || {Pump, Its} <- maps:to_list(Pumps), Its =:= Direction].
 
-connected(Wires, Socket, From, To) ->
-    case request(Wires, {connected, self(), To}) of
+connected(Proxies, Socket, From, To) ->
+    case request(Proxies, {connected, self(), To}) of
         {target, none} ->
             gen_tcp:close(Socket);
         {target, Port} ->
             case gen_tcp:connect(?HOST, Port, [binary, {active, false} | ?OPTIONS]) of
                 {ok, Target} ->
-                    {pump, There} = request(Wires, {new_pump, self(), {From, To}}),
-                    {pump, Back} = request(Wires, {new_pump, self(), {To, From}}),
+                    {pump, There} = request(Proxies, {new_pump, self(), {From, To}}),
+                    {pump, Back} = request(Proxies, {new_pump, self(), {To, From}}),
                     ok = gen_tcp:controlling_process(Socket, There),
                     ok = gen_tcp:controlling_process(Target, Back),
                     There ! {carry, Socket, Target},
@@ -134,8 +134,8 @@ connected(Wires, Socket, From, To) ->
             end
     end.
 
-request(Wires, Request) ->
-    Wires ! Request,
+request(Proxies, Request) ->
+    Proxies ! Request,
     receive
         {target, _} = Answer -> Answer;
         {pump, _} = Answer -> Answer

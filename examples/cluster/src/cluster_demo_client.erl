@@ -62,7 +62,7 @@ init(Role, Client, Recorder) ->
     end.
 
 rest(Client) ->
-    ok = tell(rests, Client),
+    ok = record(rests, Client),
     receive
         {order, Order} -> work(Client#client{order = Order})
     end.
@@ -75,10 +75,10 @@ work(#client{role = Role} = Client) ->
         {ok, Held} ->
             Number = Client#client.locks + 1,
             Lock = {Number, Mode, Names, canal_lock_quorum:fence(Held)},
-            ok = tell({granted, Lock}, Client),
+            ok = record({granted, Lock}, Client),
             next(use(Held, Lock, latest_order(Client#client{locks = Number})));
         {error, Reason} ->
-            ok = tell({refused, Names, Reason}, Client),
+            ok = record({refused, Names, Reason}, Client),
             next(Client, ?PAUSE_AFTER_REFUSAL_MS)
     end.
 
@@ -125,12 +125,12 @@ use(Held, {_, Mode, Names, _} = Lock, Client) ->
 
 %% Until the time is over, another order arrives, or the lock is lost.
 hold(Held, Lock, #client{order = keep} = Client) ->
-    ok = tell({keeps, Lock}, Client),
+    ok = record({keeps, Lock}, Client),
     hold_until(infinity, Held, Lock, Client);
 hold(Held, Lock, #client{order = {delay, Delay_ms}} = Client) ->
     case check(Held, Lock, Client) of
         true ->
-            ok = tell({delays, Lock}, Client),
+            ok = record({delays, Lock}, Client),
             %% The delay in which the demo suspends the node.
             ok = timer:sleep(Delay_ms),
             {delayed, Client};
@@ -145,10 +145,10 @@ hold_until(Until_ms, Held, Lock, Client) ->
     IsHeld = check(Held, Lock, Client),
     receive
         {canal_lock_quorum, at_risk, Held} ->
-            ok = tell({at_risk, Lock}, Client),
+            ok = record({at_risk, Lock}, Client),
             hold_until(Until_ms, Held, Lock, Client);
         {canal_lock_quorum, lost, Held} ->
-            ok = tell({lost, Lock}, Client),
+            ok = record({lost, Lock}, Client),
             {lost, Client};
         {order, Order} when Until_ms =:= infinity ->
             {held, Client#client{order = Order}}
@@ -168,19 +168,19 @@ finish({How, Client}, Values, Held, {_, Mode, _, _} = Lock) ->
             _ = [ask({write, Name, Value + 1}, Held, Lock, Client) || {Name, Value} <- Values, Mode =:= write],
             unlock(Held, Lock, Client);
         false ->
-            ok = tell({abandons, Lock}, Client),
+            ok = record({abandons, Lock}, Client),
             await_lost(Held, Lock, Client)
     end.
 
 %% Every fourth unlock waits for a quorum.
 unlock(Held, {Number, _, _, _} = Lock, Client) ->
-    ok = tell({unlocks, Lock}, Client),
+    ok = record({unlocks, Lock}, Client),
     Answer =
         case Number rem 4 of
             0 -> canal_lock_quorum:unlock(Held);
             _ -> canal_lock_quorum:try_unlock(Held)
         end,
-    ok = tell({unlocked, Lock, Answer}, Client),
+    ok = record({unlocked, Lock, Answer}, Client),
     case Answer of
         {error, not_held} -> await_lost(Held, Lock, Client);
         _ -> flush(Held, Client)
@@ -189,7 +189,7 @@ unlock(Held, {Number, _, _, _} = Lock, Client) ->
 await_lost(Held, Lock, Client) ->
     receive
         {canal_lock_quorum, lost, Held} ->
-            ok = tell({lost, Lock}, Client),
+            ok = record({lost, Lock}, Client),
             flush(Held, Client)
     end.
 
@@ -203,15 +203,15 @@ check(Held, Lock, Client) ->
     Began_ns = canal_lock_quorum_nif:now(),
     IsHeld = canal_lock_quorum:held(Held),
     Ended_ns = canal_lock_quorum_nif:now(),
-    _ = [ok = tell({held, Lock, Began_ns, Ended_ns}, Client) || IsHeld],
+    _ = [ok = record({held, Lock, Began_ns, Ended_ns}, Client) || IsHeld],
     IsHeld.
 
 %% A request to the register with the fence of the lock. Reports its answer.
 ask(Request, Held, {_, _, _, Fence} = Lock, #client{connection = Connection} = Client) ->
     Fenced = erlang:insert_element(3, Request, Fence),
     Answer = cluster_demo_recorder:ask(Connection, Fenced),
-    ok = tell({Fenced, Lock, Answer, check(Held, Lock, Client)}, Client),
+    ok = record({Fenced, Lock, Answer, check(Held, Lock, Client)}, Client),
     Answer.
 
-tell(Type, #client{connection = Connection}) ->
-    cluster_demo_recorder:tell(Connection, Type).
+record(Type, #client{connection = Connection}) ->
+    cluster_demo_recorder:record(Connection, Type).

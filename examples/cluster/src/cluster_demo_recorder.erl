@@ -6,7 +6,7 @@
 -module(cluster_demo_recorder).
 
 -export([start/0, note/2, await/4, record/1]).
--export([connect/2, tell/2, ask/2]).
+-export([connect/2, record/2, ask/2]).
 
 -export_type([recorder/0, client/0, connection/0, event/0, a_lock/0, record/0]).
 
@@ -133,7 +133,7 @@ serve(Socket, Client, Recorder) ->
             ok
     end.
 
-serve_one({tell, At_ns, Type}, _Socket, Client, Recorder) ->
+serve_one({record, At_ns, Type}, _Socket, Client, Recorder) ->
     Recorder ! {event, {At_ns, Client, Type}},
     ok;
 serve_one({ask, Request}, Socket, Client, Recorder) ->
@@ -152,9 +152,9 @@ connect({_, Port}, Client) ->
     Socket.
 
 %% An event of the client, now.
--spec tell(connection(), event_type()) -> ok.
-tell(Socket, Type) ->
-    ok = gen_tcp:send(Socket, term_to_binary({tell, canal_lock_quorum_nif:now(), Type})).
+-spec record(connection(), event_type()) -> ok.
+record(Socket, Type) ->
+    ok = gen_tcp:send(Socket, term_to_binary({record, canal_lock_quorum_nif:now(), Type})).
 
 %% A request to the register.
 -spec ask(connection(), test_quorum_register:request()) -> test_quorum_register:answer().

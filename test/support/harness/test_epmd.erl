@@ -3,7 +3,7 @@
 %% stay so while neither knows the other's port.
 -module(test_epmd).
 
--export([arguments/0, port/0, tell/2, forget/1]).
+-export([arguments/0, port/0, set_port/2, forget/1]).
 
 %% The callbacks of kernel's erl_epmd.
 -export([start_link/0, register_node/2, register_node/3, names/1, address_please/3, port_please/2, port_please/3]).
@@ -22,8 +22,8 @@ port() ->
     persistent_term:get(?MODULE).
 
 %% Stores on this node the port of another node.
--spec tell(node(), inet:port_number()) -> ok.
-tell(Node, Port) ->
+-spec set_port(node(), inet:port_number()) -> ok.
+set_port(Node, Port) ->
     persistent_term:put(key(Node), Port).
 
 %% From now on this node cannot connect to that one.

@@ -158,8 +158,8 @@ connect(One, Other) ->
 -spec introduce([a_node()]) -> ok.
 introduce(Nodes) ->
     Ports = [{Name, call(Node, fun test_epmd:port/0)} || Node = {_, Name} <- Nodes],
-    Tell = fun() -> [test_epmd:tell(Name, Port) || {Name, Port} <- Ports, Name =/= node()] end,
-    lists:foreach(fun(Node) -> call(Node, Tell) end, Nodes).
+    Introduce = fun() -> [test_epmd:set_port(Name, Port) || {Name, Port} <- Ports, Name =/= node()] end,
+    lists:foreach(fun(Node) -> call(Node, Introduce) end, Nodes).
 
 %% Disconnects them. They may connect again.
 -spec cut(a_node(), a_node()) -> ok.
