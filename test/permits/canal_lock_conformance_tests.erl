@@ -1,6 +1,6 @@
 %% Known defects of lock managers, each as a case that shows the defect in any implementation that has it. A case calls
-%% `acquire/3' and `release/3' and compares answers; it does not inspect the implementation. `make conformance' prints
-%% a table of the defects that the original's design and `canal_lock' show.
+%% `acquire/3' and `release/3' and compares answers; it does not inspect the implementation.
+%% `make test WHAT=conformance' prints a table of the defects that the original's design and `canal_lock' show.
 -module(canal_lock_conformance_tests).
 
 -export([main/0, conformance_test_/0]).
