@@ -143,7 +143,7 @@ test-elixir:
 test-downstream:
 	test/packaging/downstream/run.sh
 
-# Eight known mistakes of lock managers, shown in the design of the original and tried with this library.
+# Eight known defects of lock managers, shown in the design of the original and tried with this library.
 .PHONY: test-conformance
 test-conformance:
 	rebar3 as test compile
