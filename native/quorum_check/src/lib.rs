@@ -8,7 +8,7 @@
 //! Words that both use:
 //!
 //! - *Machine*: an agent or a voter.
-//! - *Lifetime*: the time from the start of a machine to its crash. Each has an lifetime of its own.
+//! - *Lifetime*: the time from the start of a machine to its crash. Each has a lifetime of its own.
 //! - *Trace*: the actions and outputs that lead to a violation, as text.
 //! - *Control*: a protocol or a cluster with one deliberate defect. A check that misses the defect is too weak.
 //!

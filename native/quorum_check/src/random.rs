@@ -40,13 +40,10 @@ impl Random {
         self.below(1000) < thousandths
     }
 
-    /// # Panics
-    /// If there is nothing to pick.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as i64) as usize]
     }
 
-    /// Picks by weight.
     pub fn weighted<T: Copy>(&mut self, from: &[(i64, T)]) -> T {
         let mut rest = self.below(from.iter().map(|(weight, _)| weight).sum());
         for (weight, thing) in from {

@@ -14,7 +14,6 @@ use quorum_check::simulation::search::{search, Search};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The values of `--bug`.
 const BUGS: &[ProtocolBug] = &[
     ProtocolBug::NoQuarantine,
     ProtocolBug::ForgottenVotesCount,

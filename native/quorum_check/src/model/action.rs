@@ -8,7 +8,6 @@ use quorum::members::Member;
 /// Clients, agents and frames in flight are given by their indexes in the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A client does its next step.
     Step(usize),
     Deliver(usize),
     /// The frame arrives, and stays in flight.
@@ -17,7 +16,6 @@ pub enum Action {
     Reorder(usize),
     /// The frame, which is next, is delayed.
     Delay(usize),
-    /// One unit of time passes.
     PassTime,
     /// The agent is not scheduled until it resumes.
     StallAgent(usize),
@@ -38,8 +36,6 @@ pub enum Action {
 }
 
 impl Action {
-    /// # Panics
-    /// If the action is impossible in this state.
     pub fn describe(self, setting: &Setting, state: &State) -> String {
         let agent = |agent: usize| format!("agent of {:?}", state.agents[agent].member);
         let frame = |place: usize| {

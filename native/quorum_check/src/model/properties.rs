@@ -57,7 +57,6 @@ pub fn holders(setting: &Setting, state: &State) -> (usize, usize) {
     most
 }
 
-/// Q1
 pub fn exclusive(setting: &Setting, state: &State) -> bool {
     let all: Vec<Lock<'_>> = held(setting, state).collect();
     all.iter().enumerate().all(|(place, one)| {
@@ -68,7 +67,6 @@ pub fn exclusive(setting: &Setting, state: &State) -> bool {
     })
 }
 
-/// The voters that an agent counts on now.
 fn counted<'a>(
     state: &'a State,
     agent: &'a AgentState,
@@ -83,7 +81,6 @@ fn counted<'a>(
         })
 }
 
-/// Q2
 pub fn leases_outlast(state: &State) -> bool {
     let outlasts = |agent: &AgentState, voter: &Voter, status: Status| {
         let session = status.session;
@@ -108,7 +105,6 @@ pub fn leases_outlast(state: &State) -> bool {
         .all(|agent| counted(state, agent).all(|(voter, status)| outlasts(agent, voter, status)))
 }
 
-/// Q3
 pub fn sessions_are_current(state: &State) -> bool {
     state.agents.iter().all(|agent| {
         counted(state, agent).all(|(voter, Status { session, .. })| {
@@ -122,7 +118,6 @@ pub fn sessions_are_current(state: &State) -> bool {
     })
 }
 
-/// Q8, for `held`.
 pub fn past_locks_are_not_held(setting: &Setting, state: &State) -> bool {
     let mut clients = state.clients.iter().zip(&setting.scripts);
     clients.all(|(client, script)| {
@@ -133,7 +128,6 @@ pub fn past_locks_are_not_held(setting: &Setting, state: &State) -> bool {
     })
 }
 
-/// Q11
 pub fn all_or_nothing(setting: &Setting, state: &State) -> bool {
     let whole = |voter: &Voter| {
         (0..setting.names).map(Setting::name_of).all(|name| {

@@ -16,16 +16,11 @@ const MOST_UNITS: usize = 100;
 /// Frames, steps and stored fences within one unit of time.
 const MOST_ACTIONS: usize = 10_000;
 
-/// Plays both continuations.
-///
-/// # Errors
-/// What was left over or violated.
 pub fn check(setting: &Setting, coverage: &Coverage, state: &State) -> Result<(), String> {
     play(setting, coverage, state, false, false).0?;
     play(setting, coverage, state, true, false).0
 }
 
-/// Plays one continuation. Returns its trace if `traced`.
 pub fn play(
     setting: &Setting,
     coverage: &Coverage,

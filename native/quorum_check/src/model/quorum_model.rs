@@ -24,9 +24,6 @@ pub struct QuorumModel {
 
 impl QuorumModel {
     /// For a search of all states, or, if `walking`, for random walks.
-    ///
-    /// # Panics
-    /// If the voters of the setting never start to vote.
     pub fn new(setting: Setting, walking: bool) -> QuorumModel {
         let coverage = Coverage::default();
         let mut first = Transition::first(&setting, &coverage);

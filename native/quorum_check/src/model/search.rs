@@ -41,18 +41,14 @@ pub struct Report {
     pub generated: usize,
     /// The most actions before a state.
     pub depth: usize,
-    /// Whether every state within the setting's bounds was visited.
     pub complete: bool,
     pub elapsed: Duration,
-    /// The violated properties, each with a trace.
     pub violations: Vec<(&'static str, String)>,
-    /// The "sometimes" properties that were not seen.
     pub unseen: Vec<&'static str>,
     pub coverage: String,
 }
 
 impl Report {
-    /// Whether the search found what the setting expects.
     pub fn as_expected(&self) -> bool {
         match self.expect {
             Expect::Holds => self.violations.is_empty(),
@@ -97,7 +93,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// Searches until a property is violated, every state was visited, or a bound is reached.
 pub fn search(setting: Setting, strategy: Strategy, bounds: Bounds) -> Report {
     let until = match setting.only {
         None => HasDiscoveries::AnyFailures,

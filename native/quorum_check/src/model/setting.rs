@@ -36,7 +36,6 @@ pub struct Script {
 /// How often each fault may still happen in one history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Units of time that may pass.
     pub time: u8,
     /// Frames that are still in flight after the unit in which they were sent.
     pub delays: u8,
@@ -45,7 +44,6 @@ pub struct Budget {
     pub voter_crashes: u8,
     /// An agent and its clients die, and a new agent starts.
     pub agent_crashes: u8,
-    /// An agent is informed that a member is disconnected.
     pub disconnects: u8,
     /// A machine is not scheduled at its deadline, for any length of time.
     pub stalls: u8,
@@ -79,32 +77,26 @@ pub enum Order {
     Sent,
 }
 
-/// What a search of the setting must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// No violation.
     Holds,
-    /// A violation of the property with this label.
     Violates(&'static str),
 }
 
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub name: &'static str,
-    /// What the search shows.
     pub about: &'static str,
     pub expect: Expect,
     pub members: usize,
     /// The members that have an agent. The others have only a voter.
     pub agents: MemberSet,
     pub scripts: Vec<Script>,
-    /// How many names the clients lock.
     pub names: usize,
     /// The time constants, in units of one nanosecond.
     pub rules: Rules,
     pub bugs: ProtocolBugs,
     pub budget: Budget,
-    /// The voters that may crash.
     pub crashing: MemberSet,
     /// The voters that do not run at first. Each may start once, at any time.
     pub down: MemberSet,
@@ -237,7 +229,6 @@ impl Setting {
         self
     }
 
-    /// Adds an agent without clients.
     pub fn agent(mut self, at: usize) -> Setting {
         self.agents = self.agents.with(member(at));
         self
@@ -298,10 +289,6 @@ impl Setting {
         !self.apart.contains(&(agent.place(), voter.place()))
     }
 
-    /// The mode and the names of a step that locks.
-    ///
-    /// # Panics
-    /// If the step does not lock.
     pub fn request(&self, client: usize, step: usize) -> (Mode, &'static [usize]) {
         match self.scripts[client].steps[step] {
             Step::Lock(mode, names) | Step::LockWithin(mode, names, _) => (mode, names),
@@ -315,7 +302,6 @@ impl Setting {
     }
 }
 
-/// The member at `place`, which must exist.
 pub fn member(place: usize) -> Member {
     Member::at(place).expect("settings have few members")
 }

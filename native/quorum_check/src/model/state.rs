@@ -55,7 +55,6 @@ pub struct VoterState {
     pub stored: Option<Fence>,
     /// What its wall clock showed at its start.
     pub origin: Fence,
-    /// The fence that is being written to disk.
     pub storing: Option<Fence>,
     pub stalled: bool,
 }
@@ -123,7 +122,6 @@ impl State {
         self.agents.iter().position(|agent| agent.member == member)
     }
 
-    /// Whether no action has violated this property.
     pub fn satisfies(&self, property: &str) -> bool {
         let violation = self.violation.as_ref();
         violation.is_none_or(|violation| violation.property != property)
@@ -170,7 +168,6 @@ impl State {
         (0..self.clients.len()).all(|client| self.is_done(setting, client))
     }
 
-    /// Whether a client waits for an answer.
     pub fn waits(&self, client: usize) -> bool {
         matches!(
             self.clients[client].phase,

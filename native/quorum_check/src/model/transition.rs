@@ -23,9 +23,7 @@ const MOST_TICKS: usize = 100;
 pub struct Transition<'a> {
     setting: &'a Setting,
     coverage: &'a Coverage,
-    /// The state so far.
     pub state: State,
-    /// What happened so far, if a trace is wanted.
     pub trace: Option<Vec<String>>,
 }
 
@@ -108,7 +106,6 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Starts a voter that knows this fence.
     fn run_voter(&mut self, me: Member, floor: Option<Fence>) {
         let voter = &self.state.voters[me.place()];
         let setup = VoterSetup {
@@ -126,7 +123,6 @@ impl<'a> Transition<'a> {
         self.call_voter(me, |_| ());
     }
 
-    /// Keeps the first violation.
     fn violated(&mut self, property: &'static str, text: String) {
         self.note(|| format!("{property} IS VIOLATED: {text}"));
         if self.setting.only.is_none_or(|only| only == property) {
@@ -150,7 +146,6 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Calls an agent and carries out its outputs.
     fn call_agent<R: Default>(&mut self, agent: usize, call: impl FnOnce(&mut Agent) -> R) -> R {
         let called = catch_unwind(AssertUnwindSafe(|| {
             self.state.agents[agent].machine.change(|agent| {
@@ -194,7 +189,6 @@ impl<'a> Transition<'a> {
         result
     }
 
-    /// Calls a voter and carries out its outputs.
     fn call_voter(&mut self, me: Member, mut call: impl FnMut(&mut Voter)) {
         let mut stored = None;
         loop {
@@ -234,7 +228,6 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Fires the timer of an agent until it is not due.
     fn tick_agent(&mut self, agent: usize) {
         for _ in 0..MOST_TICKS {
             let deadline = self.state.agents[agent].machine.deadline();
@@ -248,7 +241,6 @@ impl<'a> Transition<'a> {
         self.violated("Machine", text);
     }
 
-    /// Fires the timer of a voter until it is not due.
     fn tick_voter(&mut self, me: Member) {
         for _ in 0..MOST_TICKS {
             let Some(voter) = &self.state.voters[me.place()].machine else {

@@ -38,7 +38,6 @@ impl World {
         self.random.between(1, 2 * self.plan.think)
     }
 
-    /// A client does its next step.
     pub fn step_client(&mut self, node: usize, client: usize) {
         match self.nodes[node].clients[client].activity {
             Activity::Idle if self.healed => {}
@@ -200,7 +199,6 @@ impl World {
         self.call_agent(node, |agent, now| agent.revoke(now, name));
     }
 
-    /// A client got its lock.
     pub fn client_holds(&mut self, node: usize, client: usize, token: Token) {
         let most = if self.healed {
             MILLISECOND
@@ -215,7 +213,6 @@ impl World {
         self.becomes(node, client, Activity::Holding(token), hold);
     }
 
-    /// A client got another answer.
     pub fn client_answered(&mut self, node: usize, client: usize, request: Request) {
         let activity = self.nodes[node].clients[client].activity;
         if [Activity::Waiting(request), Activity::Unlocking(request)].contains(&activity) {

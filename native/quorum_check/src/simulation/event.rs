@@ -3,7 +3,6 @@
 use quorum::message::{Fence, Frame};
 use std::rc::Rc;
 
-/// The two machines of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Agent,
@@ -11,7 +10,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// The machine that receives this frame.
     pub fn of_receiver(frame: &Frame) -> Role {
         match frame {
             Frame::Batch(_) | Frame::Floor(_) => Role::Voter,
@@ -40,19 +38,16 @@ pub enum Event {
         node: usize,
         lifetime: u64,
     },
-    /// The write of a fence completes.
     Stored {
         node: usize,
         process: u64,
         fence: Fence,
     },
-    /// A client does its next step.
     Client {
         node: usize,
         client: usize,
         version: u64,
     },
-    /// The agent is informed that a member is connected or disconnected.
     Connection {
         node: usize,
         about: usize,
@@ -70,7 +65,6 @@ pub enum Event {
 }
 
 impl Event {
-    /// The machine that it happens to.
     pub fn machine(&self) -> Option<(usize, Role)> {
         match self {
             Event::Frame { to, role, .. } => Some((*to, *role)),
@@ -84,12 +78,10 @@ impl Event {
     }
 }
 
-/// The end of a fault.
 #[derive(Clone, Debug)]
 pub enum Recovery {
     Start(usize, Role),
     Resume(usize, Role),
-    /// Another process takes the voter over.
     TakeOver(usize),
     /// These links are no longer cut.
     Links(Vec<(usize, usize)>),

@@ -12,7 +12,6 @@ macro_rules! faults {
         impl Fault {
             pub const ALL: &'static [Fault] = &[$(Fault::$fault),*];
 
-            /// The name under which it is counted.
             pub fn label(self) -> &'static str {
                 match self {
                     $(Fault::$fault => concat!("fault: ", $label),)*

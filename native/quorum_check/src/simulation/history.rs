@@ -20,14 +20,11 @@ pub struct Outcome {
     pub seed: u64,
     pub violation: Option<Violation>,
     pub summary: Summary,
-    /// Equal for equal histories.
     pub hash: u64,
     pub plan: Plan,
-    /// The last lines of the trace.
     pub lines: Vec<String>,
 }
 
-/// Plays one history.
 pub fn run(seed: u64, options: &Options) -> Outcome {
     let mut world = World::new(seed, options, options.lines > LINES);
     world.start();
@@ -63,7 +60,6 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     }
 }
 
-/// Plays one history with its trace.
 pub fn replay(seed: u64, options: &Options) -> Outcome {
     let options = Options {
         lines: options.lines.max(LINES),

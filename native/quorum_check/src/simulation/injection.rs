@@ -6,7 +6,6 @@ use crate::simulation::fault::Fault;
 use crate::simulation::world::World;
 
 impl World {
-    /// Injects a fault, and schedules the next one.
     pub fn inject(&mut self) {
         if self.healed {
             return;
@@ -290,7 +289,6 @@ impl World {
         self.rearm(node);
     }
 
-    /// Ends all faults.
     pub fn heal(&mut self) {
         self.network.heal();
         for node in 0..self.nodes.len() {

@@ -28,12 +28,9 @@ use quorum::rules::Rules;
 use records::{Answers, Asked, Lock, PastLock, Received, Sent};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The checker of one history.
 #[derive(Debug)]
 pub struct Checker {
-    /// The first violation.
     pub violation: Option<Violation>,
-    /// When all faults ended.
     pub healed_at: Option<Real>,
     pub summary: Summary,
     quorum: usize,
@@ -138,7 +135,6 @@ impl Checker {
     }
 }
 
-/// The places of the bits that are set.
 fn places(bits: u32) -> impl Iterator<Item = usize> {
     (0..MOST_NAMES).filter(move |place| bits & 1 << place != 0)
 }

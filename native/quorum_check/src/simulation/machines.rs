@@ -217,7 +217,6 @@ impl World {
         }
     }
 
-    /// The write of a fence completes.
     pub fn stored(&mut self, node: usize, fence: Fence) {
         let seen = &mut self.nodes[node];
         seen.storing.retain(|other| *other != fence);

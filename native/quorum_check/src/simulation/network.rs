@@ -34,7 +34,6 @@ impl Conditions {
     };
 }
 
-/// One direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     /// How many open faults cut it.
@@ -58,7 +57,6 @@ pub struct Network {
     last: Real,
 }
 
-/// When a frame arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// None if it is lost.
@@ -81,7 +79,6 @@ impl Network {
         &mut self.links[from * self.members + to]
     }
 
-    /// Sends a frame.
     pub fn route(&mut self, random: &mut Random, real: Real, from: usize, to: usize) -> Route {
         let conditions = self.conditions;
         let link = *self.link(from, to);
@@ -154,7 +151,6 @@ impl Network {
         self.link(from, to).stalled_until = until;
     }
 
-    /// Raises the probabilities of loss and of being held back.
     pub fn degrade(&mut self, from: usize, to: usize, lost: i64, held_back: i64) {
         let link = self.link(from, to);
         (link.more_lost, link.more_held_back) = (lost, held_back);
@@ -166,7 +162,6 @@ impl Network {
         self.links.fill(Link::default());
     }
 
-    /// When the last frame that was sent so far arrives.
     pub fn last_arrival(&self) -> Real {
         self.last
     }

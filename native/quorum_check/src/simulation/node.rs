@@ -14,7 +14,7 @@ use quorum::voter::Voter;
 /// What a machine runs on.
 #[derive(Debug)]
 pub struct Host {
-    /// The lifetime of the machine, which is its lifetime. No two machines of a history share one.
+    /// No two machines of a history share one.
     pub lifetime: u64,
     pub clock: Clock,
     pub paused: bool,
@@ -89,7 +89,6 @@ pub struct Node {
     pub connected: MemberSet,
     /// Since when these are a quorum.
     pub quorum_since: Option<Real>,
-    /// Whether a flush of the agent is scheduled.
     pub flush_scheduled: bool,
     /// The highest fence on its disk.
     pub stored: Option<Fence>,

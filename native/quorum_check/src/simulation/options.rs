@@ -13,7 +13,6 @@ pub struct Options {
     pub faults: Option<Vec<Fault>>,
     /// Whether all clients write-lock one name and hold it for long: the shortest way to two holders.
     pub contended: bool,
-    /// Changes the time constants.
     pub rules: Option<fn(Rules) -> Rules>,
     pub bugs: ProtocolBugs,
     /// The largest error of a clock's rate, in parts per million.
@@ -24,7 +23,6 @@ pub struct Options {
     pub wall_clocks_stop: bool,
     /// Invariants that are not checked, so that the violation of another one is found.
     pub ignored: Vec<Label>,
-    /// How many lines of the trace are kept.
     pub lines: usize,
 }
 

@@ -39,7 +39,6 @@ pub struct Plan {
     pub disk: Disk,
     /// How long the write of a fence takes at most.
     pub store: Real,
-    /// Clients of each node.
     pub clients: usize,
     /// The average time from a client's unlock to its next lock.
     pub think: Real,
@@ -49,7 +48,6 @@ pub struct Plan {
     pub hot: usize,
     /// How many other names there are.
     pub cold: usize,
-    /// The share of read locks.
     pub readers: i64,
     /// How often a client revokes a name before it locks.
     pub revocations: i64,
@@ -147,7 +145,6 @@ impl Plan {
         }
     }
 
-    /// See [`Options::contended`].
     fn contended(self) -> Plan {
         Plan {
             active: 30 * SECOND,

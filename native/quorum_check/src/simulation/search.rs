@@ -9,9 +9,7 @@ use std::time::Instant;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The first seed. The others follow.
     pub from: u64,
-    /// How many seeds at most.
     pub histories: u64,
     pub until: Option<Instant>,
     pub threads: usize,

@@ -20,7 +20,6 @@ impl Summary {
         *self.counts.entry(what).or_default() += more;
     }
 
-    /// Keeps the longest time that `what` took.
     pub fn took(&mut self, what: &'static str, span: Real) {
         let longest = self.longest.entry(what).or_default();
         *longest = (*longest).max(span);

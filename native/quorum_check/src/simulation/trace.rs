@@ -47,7 +47,6 @@ impl Trace {
         self.most = most;
     }
 
-    /// Adds bytes to the hash.
     pub fn bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -62,7 +61,6 @@ impl Trace {
             .rotate_left(23);
     }
 
-    /// Of everything that was noted so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }

@@ -174,7 +174,6 @@ impl World {
         floor
     }
 
-    /// What a correct wall clock shows.
     pub fn wall_clock(&self) -> Fence {
         Fence(if self.wall_clocks_stop {
             0

@@ -56,8 +56,6 @@ impl Transition<'_> {
         agent.expect("a client lives where an agent does")
     }
 
-    /// # Panics
-    /// If the client can do no step now.
     pub fn step(&mut self, client: usize) {
         let at = self.state.enabled_step(self.setting, client);
         let at = at.expect("a step that the client can do");
@@ -139,7 +137,7 @@ impl Transition<'_> {
         }
     }
 
-    /// A frame arrives. With `again`, it also stays in flight.
+    /// With `again`, the frame also stays in flight.
     pub fn deliver(&mut self, place: usize, again: bool) {
         let flight = self.state.flights[place].clone();
         if again {
@@ -202,7 +200,7 @@ impl Transition<'_> {
         }
     }
 
-    /// One unit of time passes. The frames in flight are delayed from now on.
+    /// The frames in flight are delayed from now on.
     pub fn pass_time(&mut self) {
         spend(&mut self.state.left.time, 1);
         let counted = self.state.left.delays != Budget::UNLIMITED;
@@ -282,7 +280,6 @@ impl Transition<'_> {
         highest.flatten().max().unwrap_or_default()
     }
 
-    /// A voter that was down at first starts, and all agents are informed.
     pub fn start_voter(&mut self, me: Member) {
         self.run_voter(me, self.setting.floors[me.place()].map(Fence));
         for agent in 0..self.state.agents.len() {
@@ -334,7 +331,6 @@ impl Transition<'_> {
         self.call_agent(agent, |agent| agent.down(NOW, other));
     }
 
-    /// The write of a fence completes.
     pub fn stored(&mut self, me: Member) {
         let voter = &mut self.state.voters[me.place()];
         let fence = voter.storing.take().expect("a fence that is being stored");
@@ -343,13 +339,11 @@ impl Transition<'_> {
     }
 }
 
-/// Each vote that a voter keeps.
 fn votes_of(voter: &Voter) -> Vec<(Lifetime, Token)> {
     let votes = voter.votes();
     votes.map(|(agent, _, token, ..)| (agent, token)).collect()
 }
 
-/// Whether the batch returns the vote for `token`.
 fn returns(ops: &[Op], token: Token) -> bool {
     ops.iter().any(|op| match op {
         Op::Unlock { token: named, .. } => *named == token,

@@ -141,13 +141,11 @@ impl Checker {
         }
     }
 
-    /// Whether the lock is held, according to the answers.
     pub fn has(&self, node: usize, lifetime: u64, token: Token) -> bool {
         let id = (node, lifetime, token);
         self.locks.iter().any(|lock| lock.id == id)
     }
 
-    /// A client is about to unlock.
     pub fn unlocking(&mut self, node: usize, lifetime: u64, token: Token, real: Real) {
         self.end((node, lifetime, token), real, false);
     }
@@ -175,7 +173,6 @@ impl Checker {
         });
     }
 
-    /// A holder is informed that its lock is lost.
     pub fn lost(&mut self, node: usize, nodes: &[Node], token: Token, why: Loss, real: Real) {
         let id = (node, nodes[node].agent_host.lifetime, token);
         self.summary.count(if why == Loss::Quorum {
@@ -206,7 +203,6 @@ impl Checker {
         }
     }
 
-    /// A holder is warned.
     pub fn at_risk(&mut self, node: usize, nodes: &[Node], token: Token, real: Real) {
         self.summary.count("locks at risk");
         let lifetime = nodes[node].agent_host.lifetime;
@@ -224,7 +220,6 @@ impl Checker {
         }
     }
 
-    /// A client revokes a name.
     pub fn revoked(&mut self, place: usize, real: Real) {
         self.revoked[place] = Some(real);
         let locks = self.locks.iter_mut();
@@ -233,7 +228,6 @@ impl Checker {
         }
     }
 
-    /// Checks the locks of an agent after its event.
     pub fn after_agent(&mut self, node: usize, nodes: &[Node], real: Real) {
         let Some((agent, now)) = agent(nodes, node, real) else {
             return;
@@ -257,7 +251,6 @@ impl Checker {
         self.watch_empty(nodes, real);
     }
 
-    /// Q1
     fn check_alone(&mut self, place: usize, nodes: &[Node], real: Real) {
         let lock = &self.locks[place];
         let held = |other: &Lock| {
@@ -296,7 +289,6 @@ impl Checker {
         }
     }
 
-    /// Q8
     fn check_past(&mut self, node: usize, nodes: &[Node], real: Real) {
         let Some((agent, now)) = agent(nodes, node, real) else {
             return;

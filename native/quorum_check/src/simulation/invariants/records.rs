@@ -27,12 +27,10 @@ pub enum Question {
     },
 }
 
-/// A request to an agent.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub node: usize,
     pub client: usize,
-    /// The lifetime of the agent.
     pub lifetime: u64,
     pub question: Question,
     pub real: Real,
@@ -87,7 +85,6 @@ pub(super) struct Lock {
     pub(super) revoked: Option<Real>,
 }
 
-/// A lock that was held.
 #[derive(Clone, Debug)]
 pub(super) struct PastLock {
     pub(super) id: Id,
@@ -116,7 +113,6 @@ pub(super) struct Sent {
     pub(super) answered: bool,
 }
 
-/// The batch that a voter is processing.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) voter: usize,

@@ -47,7 +47,6 @@ impl Checker {
         found || others.any(|other| other.real > real - 5 * SECOND && locks(other))
     }
 
-    /// The client of a request died.
     pub fn canceled(&mut self, request: Request) {
         self.asked[request.0 as usize].canceled = true;
         self.open.retain(|other| *other != request);
@@ -160,7 +159,6 @@ impl Checker {
         Some(asked.client)
     }
 
-    /// A `try_unlock` was accepted.
     pub fn accepted(&mut self, request: Request, nodes: &[Node], real: Real) {
         let Some(asked) = self.close(request, nodes) else {
             return;
@@ -217,7 +215,6 @@ impl Checker {
         }
     }
 
-    /// Records how long a lock request took.
     pub(super) fn granted_after(&mut self, asked: &Asked, real: Real) {
         let span = real - asked.real;
         if self.fault_free && asked.contended {

@@ -8,7 +8,6 @@ use crate::simulation::node::Node;
 use quorum::message::{Batch, Lifetime, Op, Token};
 
 impl Checker {
-    /// Checks the votes of a voter after its event.
     pub fn after_voter(&mut self, node: usize, nodes: &[Node], real: Real) {
         for place in 0..self.locks.len() {
             self.check_counted(place, Some(node), nodes, real);
@@ -90,7 +89,6 @@ impl Checker {
             .count()
     }
 
-    /// Checks the votes of a voter after a batch.
     pub fn after_batch(&mut self, nodes: &[Node]) {
         let Some(received) = self.received.take() else {
             return;
@@ -119,7 +117,6 @@ impl Checker {
         self.check_conflicts(node, &votes);
     }
 
-    /// Q11
     fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[probe::Vote]) {
         for op in &batch.ops {
             let (Op::Lock { token, names, .. } | Op::Assert { token, names, .. }) = op else {
@@ -152,7 +149,6 @@ impl Checker {
     }
 }
 
-/// Whether the operation returns the vote for the token.
 fn returns(op: &Op, token: Token) -> bool {
     match op {
         Op::Unlock { token: other, .. } => *other == token,

@@ -70,7 +70,6 @@ impl Checker {
         self.sent.remove(&(node, about));
     }
 
-    /// An agent is about to receive a frame.
     pub fn agent_receives(
         &mut self,
         from: usize,
@@ -111,7 +110,6 @@ impl Checker {
         }
     }
 
-    /// A voter is about to receive a frame.
     pub fn voter_receives(&mut self, node: usize, frame: &Frame, nodes: &[Node]) {
         let (Frame::Batch(batch), Some(voter)) = (frame, &nodes[node].voter) else {
             return;
