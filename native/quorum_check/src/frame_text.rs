@@ -56,16 +56,11 @@ pub fn describe(frame: &Frame) -> String {
 }
 
 fn describe_batch(batch: &Batch) -> String {
-    let session = batch.session.as_ref().map(session);
+    let (seq, agent, stamp) = (batch.seq, batch.agent.0, batch.stamp.0);
+    let session = batch.session.as_ref().map_or("no session".into(), session);
     let ops: Vec<String> = batch.ops.iter().map(describe_op).collect();
-    format!(
-        "batch {} of a{} in {} at {}: {}",
-        batch.seq,
-        batch.agent.0,
-        session.as_deref().unwrap_or("no session"),
-        batch.stamp.0,
-        ops.join(" ")
-    )
+    let ops = ops.join(" ");
+    format!("batch {seq} of a{agent} in {session} at {stamp}: {ops}")
 }
 
 fn describe_op(op: &Op) -> String {
@@ -92,12 +87,10 @@ fn describe_op(op: &Op) -> String {
             mode,
             fence,
             names: locked,
-        } => format!(
-            "assert(t{} {mode:?} {} {})",
-            token.0,
-            names(locked),
-            fence.0
-        ),
+        } => {
+            let (token, locked, fence) = (token.0, names(locked), fence.0);
+            format!("assert(t{token} {mode:?} {locked} {fence})")
+        }
         Op::Unlock { token, fence } => format!("unlock(t{} {})", token.0, fence.0),
         Op::Leave { names: left } => format!("leave({})", names(left)),
         Op::Sync { from, to, live } => {

@@ -94,13 +94,10 @@ fn main() -> ExitCode {
             print!("{outcome}{}", outcome.summary);
             outcome.violation.is_some()
         }
-        None => play(
-            &arguments,
-            &Options {
-                lines: 0,
-                ..options
-            },
-        ),
+        None => {
+            let lines = 0;
+            play(&arguments, &Options { lines, ..options })
+        }
     };
     if failed {
         ExitCode::FAILURE
@@ -112,14 +109,12 @@ fn main() -> ExitCode {
 /// Plays histories until one violates an invariant. Returns whether one did.
 fn play(arguments: &Arguments, options: &Options) -> bool {
     let start = Instant::now();
-    let endless = arguments.minutes.map(|_| u64::MAX);
-    let minutes = arguments
-        .minutes
-        .map(|minutes| Duration::from_secs(60 * minutes));
+    let minutes = arguments.minutes;
+    let endless = minutes.map(|_| u64::MAX);
     let wanted = Search {
         from: arguments.from,
         histories: arguments.histories.or(endless).unwrap_or(10_000),
-        until: minutes.map(|minutes| start + minutes),
+        until: minutes.map(|minutes| start + Duration::from_secs(60 * minutes)),
         threads: arguments.threads.unwrap_or(2),
     };
     let (summary, failed) = search(options, wanted);

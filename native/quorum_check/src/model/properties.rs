@@ -93,16 +93,13 @@ pub fn leases_outlast(state: &State) -> bool {
             let mut votes = voter.votes();
             votes.any(|(agent, _, token, ..)| (agent, token) == (me, lock.attempt))
         };
-        let locks = agent.machine.locks();
-        lease
-            && locks
-                .filter(|lock| lock.votes.contains(status.member))
-                .all(voted)
+        let mut locks = agent.machine.locks();
+        lease && locks.all(|lock| !lock.votes.contains(status.member) || voted(lock))
     };
-    state
-        .agents
-        .iter()
-        .all(|agent| counted(state, agent).all(|(voter, status)| outlasts(agent, voter, status)))
+    state.agents.iter().all(|agent| {
+        let mut counted = counted(state, agent);
+        counted.all(|(voter, status)| outlasts(agent, voter, status))
+    })
 }
 
 pub fn sessions_are_current(state: &State) -> bool {
@@ -142,9 +139,5 @@ pub fn all_or_nothing(setting: &Setting, state: &State) -> bool {
             recorded && holders.iter().all(known)
         })
     };
-    let voters = state
-        .voters
-        .iter()
-        .filter_map(|voter| voter.machine.as_ref());
-    voters.map(|voter| &**voter).all(whole)
+    state.running().all(|voter| whole(voter))
 }

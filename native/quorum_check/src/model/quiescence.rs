@@ -9,7 +9,6 @@ use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Setting};
 use crate::model::state::State;
 use crate::model::transition::Transition;
-use quorum::members::Member;
 
 /// Units of time. Leases, quarantine and queue positions end after a few of them.
 const MOST_UNITS: usize = 100;
@@ -75,12 +74,10 @@ fn heal(setting: &Setting, next: &mut Transition<'_>) {
             next.stall_agent(agent, false);
         }
         let connected = next.state.agents[agent].connected;
-        let missing: Vec<Member> = (0..setting.members)
-            .map(member)
-            .filter(|voter| !connected.contains(*voter))
-            .collect();
-        for voter in missing {
-            next.connect(agent, voter);
+        for voter in (0..setting.members).map(member) {
+            if !connected.contains(voter) {
+                next.connect(agent, voter);
+            }
         }
     }
 }
@@ -108,12 +105,8 @@ fn settle(setting: &Setting, next: &mut Transition<'_>) -> Result<(), String> {
 }
 
 fn is_empty(state: &State) -> bool {
-    let mut voters = state
-        .voters
-        .iter()
-        .filter_map(|voter| voter.machine.as_ref());
-    state.agents.iter().all(|agent| agent.machine.is_empty())
-        && voters.all(|voter| voter.is_empty())
+    let mut agents = state.agents.iter();
+    agents.all(|agent| agent.machine.is_empty()) && state.running().all(|voter| voter.is_empty())
 }
 
 fn left_over(setting: &Setting, state: &State) -> String {
@@ -121,24 +114,17 @@ fn left_over(setting: &Setting, state: &State) -> String {
     for client in (0..setting.scripts.len()).filter(|client| state.waits(*client)) {
         left.push(format!("client {client} waits"));
     }
-    for agent in state
-        .agents
-        .iter()
-        .filter(|agent| !agent.machine.is_empty())
-    {
-        left.push(format!("the agent of {:?} is not empty", agent.member));
+    for agent in &state.agents {
+        if !agent.machine.is_empty() {
+            left.push(format!("the agent of {:?} is not empty", agent.member));
+        }
     }
     for (place, voter) in state.voters.iter().enumerate() {
-        if voter
-            .machine
-            .as_ref()
-            .is_some_and(|voter| !voter.is_empty())
-        {
+        let machine = voter.machine.as_ref();
+        if machine.is_some_and(|voter| !voter.is_empty()) {
             left.push(format!("the voter of m{place} is not empty"));
         }
     }
-    format!(
-        "after {MOST_UNITS} quiescent units of time: {}",
-        left.join(", ")
-    )
+    let left = left.join(", ");
+    format!("after {MOST_UNITS} quiescent units of time: {left}")
 }

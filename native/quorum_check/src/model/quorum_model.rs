@@ -75,11 +75,8 @@ impl QuorumModel {
 
     fn frames(&self, state: &State, actions: &mut Vec<Action>) {
         let left = state.left;
-        let fresh = state
-            .flights
-            .iter()
-            .filter(|flight| !flight.delayed)
-            .count();
+        let fresh = state.flights.iter().filter(|flight| !flight.delayed);
+        let fresh = fresh.count();
         let mut first = true;
         for (place, flight) in state.flights.iter().enumerate() {
             let seen = place > 0 && state.flights[place - 1] == *flight;
@@ -181,12 +178,7 @@ fn start(next: &mut Transition<'_>) {
         while !next.state.flights.is_empty() {
             next.deliver(0, false);
         }
-        let mut voters = next
-            .state
-            .voters
-            .iter()
-            .filter_map(|voter| voter.machine.as_ref());
-        if voters.all(|voter| voter.is_voting()) {
+        if next.state.running().all(|voter| voter.is_voting()) {
             return;
         }
         next.pass_time();

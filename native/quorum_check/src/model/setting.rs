@@ -150,11 +150,20 @@ const SMALL: Rules = Rules {
     batch: 8,
 };
 
-/// Setters that assign their argument to a field, or to a field of the budget.
+/// Setters that assign their argument to a field, a slice of items to a list, places to a set of members, or a number
+/// to a field of the budget.
 macro_rules! setters {
-    ($($field:ident: $type:ty),*; $($fault:ident),*) => {
+    ($($field:ident: $type:ty),*; $($list:ident: $item:ty),*; $($set:ident),*; $($fault:ident),*) => {
         $(pub fn $field(mut self, $field: $type) -> Setting {
             self.$field = $field;
+            self
+        })*
+        $(pub fn $list(mut self, items: &[$item]) -> Setting {
+            self.$list = items.to_vec();
+            self
+        })*
+        $(pub fn $set(mut self, places: &[usize]) -> Setting {
+            self.$set = places.iter().copied().map(member).collect();
             self
         })*
         $(pub fn $fault(mut self, most: u8) -> Setting {
@@ -204,6 +213,8 @@ impl Setting {
     setters! {
         names: usize, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order, cold: bool,
         quiescence_every: u64;
+        apart: (usize, usize), floors: Option<u64>, origins: u64;
+        crashing, down;
         time, delays, duplicates, voter_crashes, agent_crashes, disconnects, stalls, reorders
     }
 
@@ -222,11 +233,10 @@ impl Setting {
         scripts.fold(self, |setting, (at, steps)| setting.client(at, steps))
     }
 
-    pub fn client(mut self, at: usize, steps: &[Step]) -> Setting {
-        let steps = steps.to_vec();
-        self.agents = self.agents.with(member(at));
-        self.scripts.push(Script { at, steps });
-        self
+    pub fn client(self, at: usize, steps: &[Step]) -> Setting {
+        let (mut setting, steps) = (self.agent(at), steps.to_vec());
+        setting.scripts.push(Script { at, steps });
+        setting
     }
 
     pub fn agent(mut self, at: usize) -> Setting {
@@ -244,33 +254,8 @@ impl Setting {
         self
     }
 
-    pub fn crashing(mut self, voters: &[usize]) -> Setting {
-        self.crashing = voters.iter().copied().map(member).collect();
-        self
-    }
-
-    pub fn down(mut self, voters: &[usize]) -> Setting {
-        self.down = voters.iter().copied().map(member).collect();
-        self
-    }
-
-    pub fn apart(mut self, pairs: &[(usize, usize)]) -> Setting {
-        self.apart = pairs.to_vec();
-        self
-    }
-
     pub fn disaster_at(mut self, client: usize) -> Setting {
         self.disaster_at = Some(client);
-        self
-    }
-
-    pub fn floors(mut self, floors: &[Option<u64>]) -> Setting {
-        self.floors = floors.to_vec();
-        self
-    }
-
-    pub fn origins(mut self, origins: &[u64]) -> Setting {
-        self.origins = origins.to_vec();
         self
     }
 

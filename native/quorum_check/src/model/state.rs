@@ -122,6 +122,11 @@ impl State {
         self.agents.iter().position(|agent| agent.member == member)
     }
 
+    /// The voters that run.
+    pub fn running(&self) -> impl Iterator<Item = &Shared<Voter>> {
+        self.voters.iter().filter_map(|seen| seen.machine.as_ref())
+    }
+
     pub fn satisfies(&self, property: &str) -> bool {
         let violation = self.violation.as_ref();
         violation.is_none_or(|violation| violation.property != property)
@@ -169,21 +174,15 @@ impl State {
     }
 
     pub fn waits(&self, client: usize) -> bool {
-        matches!(
-            self.clients[client].phase,
-            Phase::Waits { .. } | Phase::Unlocks { .. }
-        )
+        let phase = self.clients[client].phase;
+        matches!(phase, Phase::Waits { .. } | Phase::Unlocks { .. })
     }
 
     /// An arbitrary number, to choose a sample of the states.
     pub fn sample(&self) -> u64 {
-        let voters = self
-            .voters
-            .iter()
-            .filter_map(|voter| voter.machine.as_ref());
         let agents = self.agents.iter().map(|agent| agent.machine.hash_value());
         agents
-            .chain(voters.map(Shared::hash_value))
+            .chain(self.running().map(Shared::hash_value))
             .chain(self.flights.iter().map(Shared::hash_value))
             .fold(0, u64::wrapping_add)
             >> 8

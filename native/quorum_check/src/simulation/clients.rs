@@ -5,8 +5,8 @@ use crate::simulation::event::{Event, Role};
 use crate::simulation::invariants::records::{Asked, Question};
 use crate::simulation::node::Activity;
 use crate::simulation::world::World;
-use quorum::agent::Request;
-use quorum::message::{Mode, Names, Token};
+use quorum::agent::{Agent, Request};
+use quorum::message::{Mode, Token};
 use std::time::Duration;
 
 impl World {
@@ -15,14 +15,12 @@ impl World {
         let seen = &mut self.nodes[node].clients[client];
         seen.version += 1;
         let version = seen.version;
-        self.push(
-            self.real + delay,
-            Event::Client {
-                node,
-                client,
-                version,
-            },
-        );
+        let step = Event::Client {
+            node,
+            client,
+            version,
+        };
+        self.push(self.real + delay, step);
     }
 
     fn becomes(&mut self, node: usize, client: usize, activity: Activity, delay: Real) {
@@ -54,16 +52,12 @@ impl World {
             self.revoke(node);
         }
         let bits = self.some_names();
-        let mode = if self.random.chance(self.plan.readers) {
-            Mode::Read
-        } else {
-            Mode::Write
-        };
+        let reads = self.random.chance(self.plan.readers);
+        let mode = if reads { Mode::Read } else { Mode::Write };
         let timeout = self.random.spread(5 * MILLISECOND, 20 * SECOND);
         let request = self.lock(node, client, bits, mode, timeout);
-        if self.nodes[node].clients[client].activity == Activity::Waiting(request)
-            && self.random.chance(100)
-        {
+        let waits = self.nodes[node].clients[client].activity == Activity::Waiting(request);
+        if waits && self.random.chance(100) {
             let span = self.random.spread(100 * MICROSECOND, 5 * SECOND);
             self.schedule_client(node, client, span);
         }
@@ -77,7 +71,7 @@ impl World {
         mode: Mode,
         timeout: Real,
     ) -> Request {
-        let names: Names = self.checker.names_of(bits);
+        let names = self.checker.names_of(bits);
         let question = Question::Lock { names: bits, mode };
         let request = self.register(node, client, question, timeout);
         self.nodes[node].clients[client].activity = Activity::Waiting(request);
@@ -159,13 +153,13 @@ impl World {
         } else {
             Activity::Idle
         };
+        let unlock = match waits {
+            true => Agent::unlock,
+            false => Agent::try_unlock,
+        };
         let mut known = false;
         self.call_agent(node, |agent, now| {
-            known = if waits {
-                agent.unlock(now, token, request)
-            } else {
-                agent.try_unlock(now, token, request)
-            };
+            known = unlock(agent, now, token, request)
         });
         self.checker.was_known(request, known, held);
         if !known {

@@ -86,11 +86,8 @@ impl World {
                 self.inform(node, other, true, delay);
             }
             _ => {
-                let (lost, held_back) = if self.random.chance(500) {
-                    (700, 0)
-                } else {
-                    (0, 300)
-                };
+                let loses = self.random.chance(500);
+                let (lost, held_back) = if loses { (700, 0) } else { (0, 300) };
                 self.network.degrade(node, other, lost, held_back);
                 self.recover_after(span, Recovery::Link(node, other));
             }
@@ -131,10 +128,8 @@ impl World {
     fn crash_node(&mut self, node: usize, span: Real) {
         self.crash(node, Role::Agent, span);
         self.crash(node, Role::Voter, span);
-        for other in 0..self.nodes.len() {
-            if other != node {
-                self.inform_down(other, node);
-            }
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.inform_down(other, node);
         }
     }
 
@@ -151,16 +146,13 @@ impl World {
             return;
         }
         self.log(|| format!("n{node} {role:?} crashes"));
+        self.nodes[node].crash(role);
         match role {
             Role::Agent => {
                 self.checker.agent_crashed(node);
-                self.nodes[node].crash(role);
                 self.clients_die(node);
             }
-            Role::Voter => {
-                self.nodes[node].crash(role);
-                self.end_writes(node);
-            }
+            Role::Voter => self.end_writes(node),
         }
         self.recover_after(span, Recovery::Start(node, role));
     }
@@ -250,9 +242,7 @@ impl World {
             Recovery::TakeOver(node) => self.take_over(node),
             Recovery::Link(from, to) => self.network.degrade(from, to, 0, 0),
             Recovery::Clock(node) => {
-                let rate = self.random.between(-self.plan.drift, self.plan.drift);
-                let clock = &mut self.nodes[node].voter_host.clock;
-                clock.set_rate(self.real, rate);
+                self.set_normal_rate(node, Role::Voter);
                 self.rearm(node);
             }
             Recovery::Links(links) => {
@@ -265,6 +255,12 @@ impl World {
         }
     }
 
+    fn set_normal_rate(&mut self, node: usize, role: Role) {
+        let rate = self.random.between(-self.plan.drift, self.plan.drift);
+        let clock = &mut self.nodes[node].host_mut(role).clock;
+        clock.set_rate(self.real, rate);
+    }
+
     fn resume(&mut self, node: usize, role: Role) {
         if !self.nodes[node].host(role).paused {
             return;
@@ -272,9 +268,7 @@ impl World {
         self.log(|| format!("n{node} {role:?} resumes"));
         self.nodes[node].host_mut(role).paused = false;
         if role == Role::Agent && self.agent_clocks_pause {
-            let rate = self.random.between(-self.plan.drift, self.plan.drift);
-            let clock = &mut self.nodes[node].agent_host.clock;
-            clock.set_rate(self.real, rate);
+            self.set_normal_rate(node, role);
         }
         let mut missed = std::mem::take(&mut self.nodes[node].host_mut(role).backlog);
         if !self.plan.conditions.in_order && self.random.chance(500) {

@@ -64,7 +64,7 @@ impl Checker {
     pub fn new(plan: &Plan, options: &Options) -> Checker {
         let name = |place: usize| Name::new(format!("{place}").as_bytes()).expect("a short name");
         let names: Vec<Name> = (0..plan.hot + plan.cold).map(name).collect();
-        let bits = names.iter().enumerate();
+        let bit = |(place, name): (usize, &Name)| (name.clone(), 1 << place);
         Checker {
             violation: None,
             healed_at: None,
@@ -76,9 +76,7 @@ impl Checker {
             fault_free: plan.is_fault_free(),
             any_order: options.bugs.have(ProtocolBug::AnyOrder),
             ignored: options.ignored.clone(),
-            bits: bits
-                .map(|(place, name)| (name.clone(), 1 << place))
-                .collect(),
+            bits: names.iter().enumerate().map(bit).collect(),
             names,
             asked: Vec::new(),
             open: Vec::new(),

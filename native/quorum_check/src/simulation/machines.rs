@@ -12,7 +12,6 @@ use quorum::frame;
 use quorum::message::{Fence, Frame, Lifetime, Send};
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
-use std::rc::Rc;
 
 /// A machine whose timer was due at once this many times in a row spins.
 const MOST_SPINS: u32 = 20_000;
@@ -136,18 +135,16 @@ impl World {
                         let (request, token, fence) = (request.0, token.0, fence.0);
                         format!("n{node} granted r{request} t{token} fence {fence}")
                     });
-                    let tokens = (token, attempt);
-                    let client =
-                        self.checker
-                            .granted(request, tokens, fence, standing, &self.nodes, real);
+                    let (tokens, nodes) = ((token, attempt), &self.nodes);
+                    let checker = &mut self.checker;
+                    let client = checker.granted(request, tokens, fence, standing, nodes, real);
                     if let Some(client) = client {
                         self.client_holds(node, client, token);
                     }
                 }
                 AgentOutput::Refused { request, why } => {
                     self.log(|| format!("n{node} refused r{} {why:?}", request.0));
-                    let client = self.checker.refused(request, why, &self.nodes, real);
-                    if let Some(client) = client {
+                    if let Some(client) = self.checker.refused(request, why, &self.nodes, real) {
                         self.client_answered(node, client, request);
                     }
                 }
@@ -204,14 +201,12 @@ impl World {
                     self.nodes[node].storing.push(fence);
                     let process = self.nodes[node].process;
                     let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
-                    self.push(
-                        self.real + delay,
-                        Event::Stored {
-                            node,
-                            process,
-                            fence,
-                        },
-                    );
+                    let stored = Event::Stored {
+                        node,
+                        process,
+                        fence,
+                    };
+                    self.push(self.real + delay, stored);
                 }
             }
         }
@@ -266,17 +261,14 @@ impl World {
             }
         }
         self.note_frame(from, to, frame, Some(route));
-        let bytes: Rc<[u8]> = bytes.into();
+        let event = Event::Frame {
+            from,
+            to,
+            role,
+            bytes: bytes.into(),
+        };
         for at in [route.arrives, route.duplicate].into_iter().flatten() {
-            self.push(
-                at,
-                Event::Frame {
-                    from,
-                    to,
-                    role,
-                    bytes: bytes.clone(),
-                },
-            );
+            self.push(at, event.clone());
         }
     }
 
@@ -323,13 +315,8 @@ impl World {
         seen.quorum_since =
             (seen.connected.len() >= quorum).then(|| seen.quorum_since.unwrap_or(self.real));
         self.checker.connection(node, about);
-        self.call_agent(node, |agent, now| {
-            if up {
-                agent.up(now, member)
-            } else {
-                agent.down(now, member)
-            }
-        });
+        let inform = if up { Agent::up } else { Agent::down };
+        self.call_agent(node, |agent, now| inform(agent, now, member));
     }
 
     /// A timer fires. If the clock has been slower than expected, it is set again.
@@ -354,9 +341,8 @@ impl World {
         }
         self.arm(node, role);
         let host = self.nodes[node].host_mut(role);
-        let due = host
-            .armed
-            .is_some_and(|deadline| deadline <= host.now(real));
+        let now = host.now(real);
+        let due = host.armed.is_some_and(|deadline| deadline <= now);
         host.spins = if due { host.spins + 1 } else { 0 };
         if host.spins > MOST_SPINS {
             let text = || format!("n{node}: the timer of the {role:?} is always due at once");

@@ -84,6 +84,7 @@ impl Plan {
         // From rarely used to always busy, with a bound on the number of locks.
         let locks = random.spread(10, 250);
         let think = (active * (members * clients) as i64 / locks).max(5 * MILLISECOND);
+        let most_store = if fault_free { SECOND / 100 } else { 3 * SECOND };
         let plan = Plan {
             members,
             rules: options.rules.map_or(rules, |change| change(rules)),
@@ -99,14 +100,7 @@ impl Plan {
             },
             late_flushes: random.pick(&[0, 0, 200, 800]),
             disk: random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]),
-            store: {
-                let most = if fault_free {
-                    10 * MILLISECOND
-                } else {
-                    3 * SECOND
-                };
-                random.spread(100 * MICROSECOND, most)
-            },
+            store: random.spread(100 * MICROSECOND, most_store),
             clients,
             think,
             hold: random.pick(&[10 * MILLISECOND, SECOND, 5 * SECOND, 30 * SECOND]),

@@ -134,14 +134,12 @@ impl World {
         if let Some(deadline) = deadline {
             let late = self.lateness();
             let at = clock.when(self.real, deadline).saturating_add(late);
-            self.push(
-                at,
-                Event::Timer {
-                    node,
-                    role,
-                    version,
-                },
-            );
+            let timer = Event::Timer {
+                node,
+                role,
+                version,
+            };
+            self.push(at, timer);
         }
     }
 
@@ -157,9 +155,8 @@ impl World {
     pub fn rearm(&mut self, node: usize) {
         for role in [Role::Agent, Role::Voter] {
             self.nodes[node].host_mut(role).armed = None;
+            self.arm(node, role);
         }
-        self.arm(node, Role::Agent);
-        self.arm(node, Role::Voter);
     }
 
     /// The fence that a voter finds on its disk when it starts.

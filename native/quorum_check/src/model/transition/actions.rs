@@ -5,10 +5,10 @@ use super::Transition;
 use crate::model::action::Action;
 use crate::model::coverage::CoverPoint;
 use crate::model::setting::{member, units, Budget, Setting, Step};
-use crate::model::state::{agent_lifetime, Client, Flight, Phase, VoterState, NOW};
+use crate::model::state::{agent_lifetime, Flight, Phase, VoterState, NOW};
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
-use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Mode, Names, Op, Token};
+use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Names, Op, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
@@ -63,10 +63,8 @@ impl Transition<'_> {
         let phase = self.state.clients[client].phase;
         self.state.clients[client].next = at + 1;
         match self.setting.scripts[client].steps[at] {
-            Step::Lock(mode, names) => self.lock(agent, client, at, mode, names, u64::MAX),
-            Step::LockWithin(mode, names, timeout) => {
-                self.lock(agent, client, at, mode, names, timeout)
-            }
+            Step::Lock(..) => self.lock(agent, client, at, u64::MAX),
+            Step::LockWithin(_, _, timeout) => self.lock(agent, client, at, timeout),
             Step::Unlock => self.unlock(agent, client, at, |agent, token, request| {
                 agent.unlock(NOW, token, request)
             }),
@@ -95,16 +93,9 @@ impl Transition<'_> {
         self.state.clients[client].phase = Phase::Idle;
     }
 
-    fn lock(
-        &mut self,
-        agent: usize,
-        client: usize,
-        step: usize,
-        mode: Mode,
-        names: &[usize],
-        timeout: u64,
-    ) {
+    fn lock(&mut self, agent: usize, client: usize, step: usize, timeout: u64) {
         self.state.clients[client].phase = Phase::Waits { step };
+        let (mode, names) = self.setting.request(client, step);
         let names = names.iter().map(|name| Setting::name_of(*name)).collect();
         let names = Names::new(names).expect("names of the setting");
         self.call_agent(agent, |agent| {
@@ -175,27 +166,22 @@ impl Transition<'_> {
             let expired = before.expires(agent).is_none_or(|end| end <= NOW);
             let returned = agent == batch.agent && returns(&batch.ops, token);
             if dropped && !expired && !returned {
-                let text = format!(
-                    "{me:?} forgot the vote for t{} of {agent:?}, which was not returned",
-                    token.0
-                );
+                let vote = format!("the vote for t{} of {agent:?}", token.0);
+                let text = format!("{me:?} forgot {vote}, which was not returned");
                 self.violated("Q7", text);
             }
         }
-        let asserts = |op: &&Op| matches!(op, Op::Assert { .. });
         for (agent, token) in has.iter().copied() {
             // One batch may assert a held lock as well as request the vote for it.
             let asserted = |op: &Op| matches!(op, Op::Assert { token: held, .. } if *held == token);
             let granted = !had.contains(&(agent, token)) && !batch.ops.iter().any(asserted);
             if granted && !before.is_voting() && !after.is_voting() {
-                let text = format!(
-                    "{me:?} granted a vote for t{} of {agent:?} in quarantine",
-                    token.0
-                );
-                self.violated("Q4", text);
+                let vote = format!("a vote for t{} of {agent:?}", token.0);
+                self.violated("Q4", format!("{me:?} granted {vote} in quarantine"));
             }
         }
-        if !before.is_voting() && batch.ops.iter().any(|op| asserts(&op)) {
+        let asserts = |op: &Op| matches!(op, Op::Assert { .. });
+        if !before.is_voting() && batch.ops.iter().any(asserts) {
             self.coverage.count(CoverPoint::AssertedInQuarantine);
         }
     }
@@ -295,10 +281,7 @@ impl Transition<'_> {
         self.state.agents[agent] = self.new_agent(member, lifetime + 1, connected);
         for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
             if script.at == member.place() {
-                *client = Client {
-                    next: client.next,
-                    ..Client::default()
-                };
+                (client.phase, client.past) = (Phase::Idle, Vec::new());
             }
         }
         // The new agent would ignore answers to its predecessor.
@@ -312,10 +295,8 @@ impl Transition<'_> {
     }
 
     pub fn connect(&mut self, agent: usize, other: Member) {
-        if !self
-            .setting
-            .may_connect(self.state.agents[agent].member, other)
-        {
+        let me = self.state.agents[agent].member;
+        if !self.setting.may_connect(me, other) {
             return;
         }
         let connected = &mut self.state.agents[agent].connected;

@@ -35,10 +35,8 @@ impl Transition<'_> {
         };
         self.note(|| {
             let dropped = if arrives { "" } else { " (dropped)" };
-            format!(
-                "{from:?} -> {to:?} {{{}}}{dropped}",
-                frame_text::describe(&frame)
-            )
+            let frame = frame_text::describe(&frame);
+            format!("{from:?} -> {to:?} {{{frame}}}{dropped}")
         });
         if arrives {
             self.state.flights.push(Shared::new(Flight {
@@ -52,6 +50,7 @@ impl Transition<'_> {
 
     pub(super) fn carry_out(&mut self, agent: usize, output: AgentOutput) {
         let member = self.state.agents[agent].member;
+        let unlocks = |phase: &Phase| matches!(phase, Phase::Unlocks { .. });
         match output {
             AgentOutput::Send(send) => {
                 if let Frame::Batch(batch) = &send.frame {
@@ -86,15 +85,9 @@ impl Transition<'_> {
                     CoverPoint::UnlockedUnsure
                 });
                 let text = format!("unlocked, confirmed: {confirmed}");
-                self.answered(request, &text, |phase| {
-                    matches!(phase, Phase::Unlocks { .. })
-                });
+                self.answered(request, &text, unlocks);
             }
-            AgentOutput::Accepted { request } => {
-                self.answered(request, "accepted", |phase| {
-                    matches!(phase, Phase::Unlocks { .. })
-                });
-            }
+            AgentOutput::Accepted { request } => self.answered(request, "accepted", unlocks),
             AgentOutput::AtRisk { token } => {
                 self.note(|| format!("{member:?}: t{} is at risk", token.0));
                 self.coverage.count(CoverPoint::AtRisk);
@@ -144,10 +137,9 @@ impl Transition<'_> {
         for number in names {
             let before = self.state.fences[*number];
             if fence < before || mode == Mode::Write && fence == before {
-                let text = format!(
-                    "fence {} does not exceed {}, that of an earlier writer",
-                    fence.0, before.0
-                );
+                let (fence, before) = (fence.0, before.0);
+                let text =
+                    format!("fence {fence} does not exceed {before}, that of an earlier writer");
                 self.violated("Q5", text);
             }
             if mode == Mode::Write {
@@ -188,10 +180,8 @@ impl Transition<'_> {
             let unlocks =
                 |op: &Op| matches!(op, Op::Unlock { token: named, .. } if *named == token);
             if batch.ops.iter().any(renews) && !batch.ops.iter().any(unlocks) {
-                let text = format!(
-                    "{member:?} requests a vote for t{} after its unlock",
-                    token.0
-                );
+                let token = token.0;
+                let text = format!("{member:?} requests a vote for t{token} after its unlock");
                 self.violated("Q8", text);
             }
         }

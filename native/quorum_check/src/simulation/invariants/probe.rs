@@ -1,7 +1,7 @@
 //! How the checker reads the machines: only by what they expose to models.
 
 use quorum::agent::Agent;
-use quorum::members::MemberSet;
+use quorum::members::{Member, MemberSet};
 use quorum::message::{Generation, Lifetime, Mode, Names, Session, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
@@ -25,18 +25,15 @@ pub(super) fn counted(agent: &Agent, token: Token, now: Time) -> MemberSet {
     let lock = agent.locks().find(|lock| lock.token == token);
     let lease = agent.lease();
     let votes = lock.map(|lock| lock.votes).unwrap_or_default();
-    votes
-        .iter()
-        .filter(|member| lease.valid(*member) > now)
-        .collect()
+    let counts = |member: &Member| lease.valid(*member) > now;
+    votes.iter().filter(counts).collect()
 }
 
 /// The lease under which the voter keeps the vote.
 pub(super) fn keeps(voter: &Voter, agent: Lifetime, token: Token) -> Option<Generation> {
-    voter
-        .votes()
-        .find(|vote| (vote.0, vote.2) == (agent, token))
-        .map(|vote| vote.1)
+    let mut votes = voter.votes();
+    let vote = votes.find(|vote| (vote.0, vote.2) == (agent, token));
+    vote.map(|vote| vote.1)
 }
 
 pub(super) fn votes(voter: &Voter) -> Vec<Vote> {

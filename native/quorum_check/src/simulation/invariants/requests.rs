@@ -108,12 +108,10 @@ impl Checker {
                     self.violated(Label::Answers, text);
                 }
                 let text = || format!("r{} was refused, and no client was in its way", request.0);
+                let free = asked.timeout >= Duration::from_secs(2) && !asked.contended;
                 if self.healed_at.is_some_and(|healed| asked.real > healed) {
                     self.violated(Label::PR1, text);
-                } else if self.fault_free
-                    && asked.timeout >= Duration::from_secs(2)
-                    && !asked.contended
-                {
+                } else if self.fault_free && free {
                     self.violated(Label::PR2, text);
                 }
             }
