@@ -21,7 +21,8 @@ struct Alone {
 }
 
 impl Alone {
-    fn new() -> Alone {
+    /// An agent with sessions at all voters that has sent a `Lock` to each.
+    fn locking() -> Alone {
         let setup = AgentSetup {
             members: Members::new(3, 0).unwrap(),
             rules: Rules::default(),
@@ -29,20 +30,12 @@ impl Alone {
             lifetime: A,
             seed: 1,
         };
-        let now = Time(0);
-        let agent = Agent::new(setup, now);
-        let (outputs, sent) = (Vec::new(), Vec::new());
-        Alone {
-            agent,
-            now,
-            outputs,
-            sent,
-        }
-    }
-
-    /// An agent with sessions at all voters that has sent a `Lock` to each.
-    fn locking() -> Alone {
-        let mut alone = Alone::new();
+        let mut alone = Alone {
+            agent: Agent::new(setup, Time(0)),
+            now: Time(0),
+            outputs: Vec::new(),
+            sent: Vec::new(),
+        };
         for voter in 0..3 {
             let member = Member::at(voter).unwrap();
             alone.call(|agent, now| agent.up(now, member));
@@ -136,13 +129,8 @@ fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
         let Some(Op::Lock { token, .. }) = batch.ops.first() else {
             panic!("{batch:?}")
         };
-        let token = *token;
-        alone.done(
-            voter,
-            &batch,
-            vec![Reply::Yes { fence: Fence(1) }],
-            &[token],
-        );
+        let yes = Reply::Yes { fence: Fence(1) };
+        alone.done(voter, &batch, vec![yes], &[*token]);
     }
     let Some(AgentOutput::Granted { token, .. }) = alone.outputs.pop() else {
         panic!("not granted")
@@ -155,10 +143,8 @@ fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
         alone.done(voter, &batch, Vec::new(), &[token]);
     }
     let lost = alone.begin(2, session(22));
-    assert!(
-        matches!(lost.ops[..], [Op::Assert { .. }, Op::Settled]),
-        "{lost:?}"
-    );
+    let asserts = matches!(lost.ops[..], [Op::Assert { .. }, Op::Settled]);
+    assert!(asserts, "{lost:?}");
     // The lock is released. Voter 0 removes its vote, and voter 1 no longer answers.
     alone.call(|agent, now| assert!(agent.unlock(now, token, Request(2))));
     let batch = alone.batch(0);
@@ -176,10 +162,10 @@ fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
             }],
             false => Vec::new(),
         };
+        let outputs = &alone.outputs;
         assert!(
-            alone.outputs.is_empty(),
-            "voter 2 still has the vote: {:?}",
-            alone.outputs
+            outputs.is_empty(),
+            "voter 2 still has the vote: {outputs:?}"
         );
         alone.done(2, &batch, replies, &[token]);
     }

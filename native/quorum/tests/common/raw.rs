@@ -7,24 +7,14 @@ pub struct Raw(pub Vec<u8>);
 impl Raw {
     /// A batch of an agent without a session, up to its operations.
     pub fn batch() -> Raw {
-        Raw(vec![1, 0])
-            .number(0)
-            .number(7)
-            .byte(0)
-            .number(1)
-            .number(0)
+        // Version, kind, epoch, agent, no session, sequence number, stamp.
+        Raw(vec![1, 0, 0, 7, 0, 1, 0])
     }
 
     /// An answer with `Done`, up to its replies.
     pub fn done() -> Raw {
-        Raw(vec![1, 1])
-            .number(0)
-            .number(7)
-            .number(8)
-            .number(9)
-            .number(1)
-            .number(0)
-            .byte(0)
+        // Version, kind, epoch, agent, voter and generation of the session, sequence number, stamp, verdict.
+        Raw(vec![1, 1, 0, 7, 8, 9, 1, 0, 0])
     }
 
     /// A batch of one operation, up to its fields.

@@ -20,12 +20,19 @@ pub const NEW: Fences = Fences {
     durable: false,
 };
 
+/// Fences up to `floor`, which are not stored.
+pub fn known(floor: u64) -> Fences {
+    Fences {
+        floor: Some(Fence(floor)),
+        ..NEW
+    }
+}
+
 /// Stored fences up to `floor`.
 pub fn durable(floor: u64) -> Fences {
     Fences {
-        floor: Some(Fence(floor)),
         durable: true,
-        ..NEW
+        ..known(floor)
     }
 }
 
@@ -36,6 +43,13 @@ pub fn lost(origin: u64) -> Fences {
         origin: Fence(origin),
         ..NEW
     }
+}
+
+/// The default rules with one change.
+pub fn rules(change: fn(&mut Rules)) -> Rules {
+    let mut rules = Rules::default();
+    change(&mut rules);
+    rules
 }
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -114,34 +128,27 @@ impl Cluster {
     }
 
     fn agent(&mut self, count: usize, place: usize) -> Agent {
-        let members = Members::new(count, place).unwrap();
         self.lifetimes += 1;
-        let (lifetime, seed) = (Lifetime(self.lifetimes), self.lifetimes);
         let setup = AgentSetup {
-            members,
+            members: Members::new(count, place).unwrap(),
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
-            lifetime,
-            seed,
+            lifetime: Lifetime(self.lifetimes),
+            seed: self.lifetimes,
         };
         Agent::new(setup, self.now)
     }
 
     fn voter(&mut self, count: usize, place: usize, fences: Fences) -> Voter {
-        let members = Members::new(count, place).unwrap();
         self.lifetimes += 1;
-        let lifetime = Lifetime(self.lifetimes);
-        let (rules, bugs) = (self.rules, ProtocolBugs::NONE);
-        Voter::new(
-            VoterSetup {
-                members,
-                rules,
-                bugs,
-                lifetime,
-                fences,
-            },
-            self.now,
-        )
+        let setup = VoterSetup {
+            members: Members::new(count, place).unwrap(),
+            rules: self.rules,
+            bugs: ProtocolBugs::NONE,
+            lifetime: Lifetime(self.lifetimes),
+            fences,
+        };
+        Voter::new(setup, self.now)
     }
 
     fn connect(&mut self, place: usize) {
@@ -279,6 +286,21 @@ impl Cluster {
         }
     }
 
+    /// Returns the fence of the lock.
+    pub fn lock_and_unlock(&mut self, node: usize, name: &str) -> u64 {
+        let lock = self.locked(node, name);
+        self.unlock(&lock);
+        lock.fence
+    }
+
+    /// Unlocks the last locks of a test. Then nothing is left.
+    pub fn unlock_last(&mut self, locks: impl IntoIterator<Item = Lock>) {
+        for lock in locks {
+            self.unlock(&lock);
+        }
+        self.assert_empty();
+    }
+
     /// Releases the lock that was granted to a request.
     pub fn unlock_granted(&mut self, request: Request) -> Lock {
         let lock = self.granted(request);
@@ -294,10 +316,9 @@ impl Cluster {
     }
 
     pub fn held(&self, lock: &Lock) -> bool {
-        let held = self.agents[lock.node]
-            .lease()
-            .holds(&lock.standing, || self.now);
-        assert_eq!(held, self.agents[lock.node].held(lock.token, self.now));
+        let agent = &self.agents[lock.node];
+        let held = agent.lease().holds(&lock.standing, || self.now);
+        assert_eq!(held, agent.held(lock.token, self.now));
         held
     }
 
@@ -381,19 +402,13 @@ impl Cluster {
     pub fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
-            let deadlines = self.agents.iter().filter_map(Agent::deadline);
-            let next = deadlines
-                .chain(self.voters.iter().filter_map(Voter::deadline))
-                .min();
-            self.now = next
-                .unwrap_or(end)
-                .clamp(self.now + Duration::from_nanos(1), end);
-            self.agents
-                .iter_mut()
-                .for_each(|agent| agent.tick(self.now));
-            self.voters
-                .iter_mut()
-                .for_each(|voter| voter.tick(self.now));
+            let agents = self.agents.iter().filter_map(Agent::deadline);
+            let voters = self.voters.iter().filter_map(Voter::deadline);
+            let next = agents.chain(voters).min().unwrap_or(end);
+            let now = next.clamp(self.now + Duration::from_nanos(1), end);
+            self.now = now;
+            self.agents.iter_mut().for_each(|agent| agent.tick(now));
+            self.voters.iter_mut().for_each(|voter| voter.tick(now));
             self.run();
         }
     }
@@ -410,10 +425,8 @@ impl Cluster {
 
     /// The operations delivered since the last call.
     pub fn ops(&mut self) -> Vec<Op> {
-        self.batches()
-            .into_iter()
-            .flat_map(|(_, _, batch)| batch.ops)
-            .collect()
+        let batches = self.batches().into_iter();
+        batches.flat_map(|(_, _, batch)| batch.ops).collect()
     }
 
     /// Q9, Q10: no state is left anywhere when no process holds or requests a lock.
@@ -436,4 +449,10 @@ pub fn name(name: &str) -> Name {
 
 fn names(names: &[&str]) -> Names {
     Names::new(names.iter().map(|bytes| name(bytes)).collect()).unwrap()
+}
+
+/// The number of unlocks among these operations.
+pub fn unlocks(ops: &[Op]) -> usize {
+    let unlocks = |op: &&Op| matches!(op, Op::Unlock { .. });
+    ops.iter().filter(unlocks).count()
 }

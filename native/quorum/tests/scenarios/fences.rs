@@ -1,6 +1,6 @@
 //! Fences at the first start of a cluster, and after their loss.
 
-use crate::cluster::{at, lost, name, Cluster, SECOND};
+use crate::cluster::{at, lost, name, rules, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
 use quorum::message::{Fence, Floor, Frame, Send};
 use quorum::rules::Rules;
@@ -23,9 +23,7 @@ fn a_first_start_needs_only_all_members() {
     for count in [1, 2, 3, 5, 16] {
         let mut cluster = Cluster::with(count, Rules::default(), lost(1000));
         assert!(all_vote(&cluster), "{count}");
-        let first = cluster.locked(0, "x");
-        assert_eq!(first.fence, 1001, "{count}");
-        cluster.unlock(&first);
+        assert_eq!(cluster.lock_and_unlock(0, "x"), 1001, "{count}");
         assert_eq!(cluster.locked(count - 1, "x").fence, 1002);
     }
 }
@@ -55,11 +53,8 @@ fn a_first_start_with_storage_stores_first() {
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(request));
-    let now = cluster.now;
-    for (voter, mark) in std::mem::take(&mut cluster.store) {
-        assert!(mark > Fence(1000));
-        cluster.voters[voter].stored(now, mark);
-    }
+    assert!(cluster.store.values().all(|mark| *mark > Fence(1000)));
+    cluster.store_pending();
     cluster.pass(SECOND);
     assert_eq!(cluster.granted(request).fence, 1001);
 }
@@ -81,15 +76,14 @@ fn a_first_start_waits_for_all() {
 #[test]
 fn a_co_quorum_of_known_fences_ignores_clocks() {
     let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
-    let lock = cluster.locked(0, "x");
-    cluster.unlock(&lock);
+    let fence = cluster.lock_and_unlock(0, "x");
     // Two wrong clocks, one too low and one too high.
     cluster.restart_voter(1, lost(3));
     cluster.restart_voter(2, lost(1_000_000));
     cluster.run();
     assert!(all_vote(&cluster));
     for voter in &cluster.voters {
-        assert_eq!(voter.fence(&name("x")), Fence(lock.fence));
+        assert_eq!(voter.fence(&name("x")), Fence(fence));
     }
 }
 
@@ -99,8 +93,7 @@ fn a_loss_of_too_many_fences_needs_all_members() {
     for (clock, next) in [(5000, 5001), (10, 1003)] {
         let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
         for _ in 0..2 {
-            let lock = cluster.locked(2, "x");
-            cluster.unlock(&lock);
+            cluster.lock_and_unlock(2, "x");
         }
         cluster.isolate(2);
         cluster.restart_voter(0, lost(clock));
@@ -122,10 +115,7 @@ fn fences_grow_across_the_loss_of_all() {
             durable,
             ..lost(origin)
         };
-        let rules = Rules {
-            fence_block: 10,
-            ..Rules::default()
-        };
+        let rules = rules(|rules| rules.fence_block = 10);
         let mut cluster = Cluster::with(3, rules, fences(1000));
         let mut last = 0;
         for turn in 2..10 {
@@ -136,10 +126,9 @@ fn fences_grow_across_the_loss_of_all() {
                 cluster.pass(Duration::from_millis(100));
             }
             for node in 0..3 {
-                let lock = cluster.locked(node, "x");
-                assert!(lock.fence > last);
-                last = lock.fence;
-                cluster.unlock(&lock);
+                let fence = cluster.lock_and_unlock(node, "x");
+                assert!(fence > last);
+                last = fence;
             }
             (0..3).for_each(|voter| cluster.restart_voter(voter, fences(turn * 1000)));
             cluster.store.clear();
@@ -172,19 +161,15 @@ fn answers_count_once_and_for_one_lifetime() {
         from_voter(&mut cluster, from, 0, told(earlier, 5000));
         from_voter(&mut cluster, from, 0, also_lost(earlier, 9000));
     }
-    assert!(
-        !cluster.voters[0].is_voting(),
-        "answers to an earlier lifetime do not count"
-    );
+    // Answers to an earlier lifetime do not count.
+    assert!(!cluster.voters[0].is_voting());
     for _ in 0..3 {
         from_voter(&mut cluster, 1, 0, told(asker, 5000));
         from_voter(&mut cluster, 1, 0, also_lost(asker, 9000));
         from_voter(&mut cluster, 2, 0, also_lost(asker, 9000));
     }
-    assert!(
-        !cluster.voters[0].is_voting(),
-        "only two members have answered"
-    );
+    // Only two members have answered.
+    assert!(!cluster.voters[0].is_voting());
     from_voter(&mut cluster, 3, 0, also_lost(asker, 7));
     assert!(cluster.voters[0].is_voting());
     assert_eq!(cluster.voters[0].fence(&name("x")), Fence(9000));
@@ -241,11 +226,9 @@ fn a_clock_above_all_fences_stops_at_the_highest() {
         cluster.restart_voter(0, fences);
         cluster.run();
         assert!(all_vote(&cluster));
-        let now = cluster.now;
-        for (voter, mark) in std::mem::take(&mut cluster.store) {
-            assert_eq!(mark, Fence(MAX_FENCE));
-            cluster.voters[voter].stored(now, mark);
-        }
+        assert!(cluster.store.values().all(|mark| *mark == Fence(MAX_FENCE)));
+        cluster.store_pending();
+        cluster.store.clear();
         cluster.run();
         let request = cluster.lock(0, "x", SECOND);
         cluster.pass(SECOND * 2);
@@ -253,7 +236,6 @@ fn a_clock_above_all_fences_stops_at_the_highest() {
         assert!(cluster.store.is_empty(), "there is no higher mark to store");
         let reader = cluster.rlocked(0, "x");
         assert_eq!(reader.fence, MAX_FENCE);
-        cluster.unlock(&reader);
-        cluster.assert_empty();
+        cluster.unlock_last([reader]);
     }
 }

@@ -1,8 +1,7 @@
 //! Frames at their limits: larger contents are split into several frames.
 
-use crate::cluster::{Cluster, NEW, SECOND};
+use crate::cluster::{rules, Cluster, NEW, SECOND};
 use quorum::frame::{MAX_HINTS, MAX_OPS};
-use quorum::rules::Rules;
 
 /// A dead node frees more names than one notice can hint at.
 #[test]
@@ -12,10 +11,8 @@ fn hints_are_split_into_notices() {
     for name in &names {
         cluster.locked(0, name);
     }
-    let waiting: Vec<_> = names
-        .iter()
-        .map(|name| cluster.lock(1, name, SECOND * 60))
-        .collect();
+    let wait = |name: &String| cluster.lock(1, name, SECOND * 60);
+    let waiting: Vec<_> = names.iter().map(wait).collect();
     cluster.isolate(0);
     cluster.pass(SECOND * 20);
     assert!(waiting.iter().all(|request| cluster.is_granted(*request)));
@@ -24,11 +21,7 @@ fn hints_are_split_into_notices() {
 /// A batch full of asserted locks still has space for the operation that settles the session.
 #[test]
 fn a_full_batch_settles_the_session() {
-    let rules = Rules {
-        batch: MAX_OPS - 1,
-        ..Rules::default()
-    };
-    let mut cluster = Cluster::with(3, rules, NEW);
+    let mut cluster = Cluster::with(3, rules(|rules| rules.batch = MAX_OPS - 1), NEW);
     for i in 1..MAX_OPS {
         cluster.locked(0, &i.to_string());
     }

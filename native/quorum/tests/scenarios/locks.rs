@@ -1,8 +1,9 @@
 //! Tests of writers, readers, locks of several names, and fences.
 
-use crate::cluster::{Cluster, SECOND};
+use crate::cluster::{at, name, rules, Cluster, NEW, SECOND};
 use quorum::agent::Refusal;
-use quorum::message::{Frame, Op};
+use quorum::message::Op;
+use quorum::voter::Voter;
 
 /// Q1: while one node holds a name, no other node gets it. After the unlock, a waiting node gets it.
 #[test]
@@ -16,9 +17,7 @@ fn a_writer_excludes_others() {
     cluster.unlock(&first);
     assert!(cluster.is_granted(second));
     assert!(!cluster.held(&first));
-    let second = cluster.granted(second);
-    cluster.unlock(&second);
-    cluster.assert_empty();
+    cluster.unlock_last([cluster.granted(second)]);
 }
 
 /// A lock takes one batch to each voter, without a second round, if all voters return the same fence.
@@ -39,10 +38,7 @@ fn a_lock_takes_one_round() {
 #[test]
 fn readers_share() {
     let mut cluster = Cluster::new(4);
-    let readers: Vec<_> = [0, 1, 1, 3]
-        .iter()
-        .map(|node| cluster.rlocked(*node, "x"))
-        .collect();
+    let readers = [0, 1, 1, 3].map(|node| cluster.rlocked(node, "x"));
     assert!(readers.iter().all(|lock| cluster.held(lock)));
     let writer = cluster.lock(2, "x", SECOND * 60);
     for lock in &readers {
@@ -51,8 +47,7 @@ fn readers_share() {
     }
     let writer = cluster.granted(writer);
     assert!(cluster.held(&writer));
-    cluster.unlock(&writer);
-    cluster.assert_empty();
+    cluster.unlock_last([writer]);
 }
 
 /// Q11: a request gets all names or none.
@@ -85,16 +80,13 @@ fn fences_grow() {
     let mut cluster = Cluster::new(3);
     let mut last = 0;
     for turn in 0..20 {
-        let lock = cluster.locked(turn % 3, "x");
-        assert!(lock.fence > last);
-        last = lock.fence;
-        cluster.unlock(&lock);
-        assert!(cluster.voters.iter().all(quorum::voter::Voter::is_empty));
+        let fence = cluster.lock_and_unlock(turn % 3, "x");
+        assert!(fence > last);
+        last = fence;
+        assert!(cluster.voters.iter().all(Voter::is_empty));
         let reader = cluster.rlocked(0, "x");
-        assert!(
-            reader.fence >= last,
-            "a reader gets the last writer's fence"
-        );
+        // A reader gets the last writer's fence.
+        assert!(reader.fence >= last);
         cluster.unlock(&reader);
     }
 }
@@ -106,45 +98,34 @@ fn a_quorum_records_the_fence_before_the_grant() {
     // Only two voters take part in ten locks.
     cluster.isolate(2);
     for _ in 0..10 {
-        let lock = cluster.locked(0, "x");
-        cluster.unlock(&lock);
+        cluster.lock_and_unlock(0, "x");
         cluster.pass(SECOND * 2);
     }
-    let last = cluster.voters[0].fence(&crate::cluster::name("x"));
+    let last = cluster.voters[0].fence(&name("x"));
     cluster.heal();
     cluster.pass(SECOND * 4);
     cluster.hold(0, 0);
     cluster.arrived.clear();
     let request = cluster.lock(0, "x", SECOND);
-    let confirms = |send: &quorum::message::Send| {
-        matches!(&send.frame, Frame::Batch(batch)
-        if batch.ops.iter().any(|op| matches!(op, Op::Confirm { .. })))
-    };
-    assert!(cluster
-        .arrived
-        .iter()
-        .any(|(_, send)| send.to.place() == 2 && confirms(send)));
+    let confirms = |op: &Op| matches!(op, Op::Confirm { .. });
+    let mut batches = cluster.batches();
+    batches.retain(|(_, to, batch)| *to == 2 && batch.ops.iter().any(confirms));
+    assert!(!batches.is_empty());
     let lock = cluster.granted(request);
     assert!(lock.fence > last.0);
-    let wrote =
-        |voter: &&quorum::voter::Voter| voter.fence(&crate::cluster::name("x")).0 >= lock.fence;
+    let wrote = |voter: &&Voter| voter.fence(&name("x")).0 >= lock.fence;
     assert!(cluster.voters.iter().filter(wrote).count() >= 2);
 }
 
 /// Two names with one fence floor (`Rules::fence_floors`) still get growing fences.
 #[test]
 fn fences_of_names_with_one_floor_grow() {
-    let rules = quorum::rules::Rules {
-        fence_floors: 1,
-        ..Default::default()
-    };
-    let mut cluster = Cluster::with(3, rules, crate::cluster::NEW);
+    let mut cluster = Cluster::with(3, rules(|rules| rules.fence_floors = 1), NEW);
     let mut last = 0;
     for turn in 0..10 {
-        let lock = cluster.locked(turn % 3, ["x", "y"][turn % 2]);
-        assert!(lock.fence > last);
-        last = lock.fence;
-        cluster.unlock(&lock);
+        let fence = cluster.lock_and_unlock(turn % 3, ["x", "y"][turn % 2]);
+        assert!(fence > last);
+        last = fence;
     }
 }
 
@@ -156,15 +137,14 @@ fn one_node_locks_and_refuses_by_timeout() {
     cluster.pass(SECOND * 20);
     assert!(cluster.held(&lock));
     assert_eq!(cluster.refused(other), Refusal::Timeout);
-    cluster.unlock(&lock);
-    cluster.assert_empty();
+    cluster.unlock_last([lock]);
 }
 
 #[test]
 fn without_a_quorum_a_request_is_refused_immediately() {
     let mut cluster = Cluster::new(3);
     for other in [1, 2] {
-        cluster.agents[0].down(cluster.now, crate::cluster::at(other));
+        cluster.agents[0].down(cluster.now, at(other));
     }
     let request = cluster.lock(0, "x", SECOND);
     assert_eq!(cluster.refused(request), Refusal::NoQuorum);
@@ -189,8 +169,7 @@ fn a_refused_request_leaves_nothing() {
         !cluster.answers.contains_key(&canceled),
         "a canceled request gets no answer"
     );
-    cluster.unlock(&lock);
-    cluster.assert_empty();
+    cluster.unlock_last([lock]);
 }
 
 /// A waiting request of a node is refused when too few members are left, and blocks no later request.
@@ -200,15 +179,14 @@ fn a_waiting_request_is_refused_without_a_quorum() {
     let lock = cluster.locked(0, "x");
     let waiting = cluster.lock(0, "x", SECOND * 60);
     for other in [1, 2] {
-        cluster.agents[0].down(cluster.now, crate::cluster::at(other));
+        cluster.agents[0].down(cluster.now, at(other));
     }
     cluster.try_unlock(&lock);
     assert_eq!(cluster.refused(waiting), Refusal::NoQuorum);
     for other in [1, 2] {
-        cluster.agents[0].up(cluster.now, crate::cluster::at(other));
+        cluster.agents[0].up(cluster.now, at(other));
     }
     cluster.run();
     let lock = cluster.locked(0, "x");
-    cluster.unlock(&lock);
-    cluster.assert_empty();
+    cluster.unlock_last([lock]);
 }

@@ -1,11 +1,11 @@
 //! Locks that are passed on within a node: without messages to voters, and with a limit.
 
-use crate::cluster::{name, Answer, Cluster, Lock, NEW, SECOND};
+use crate::cluster::{known, name, rules, unlocks, Answer, Cluster, Lock, NEW, SECOND};
 use quorum::agent::{Refusal, Request};
 use quorum::frame::MAX_FENCE;
-use quorum::message::{Fence, Mode, Op};
+use quorum::message::{Mode, Op};
 use quorum::rules::Rules;
-use quorum::voter::Fences;
+use quorum::voter::Voter;
 use std::time::Duration;
 
 /// Longer than any test.
@@ -46,11 +46,8 @@ fn a_run_sends_no_messages_until_its_end() {
         assert_eq!(lock.fence, last + 1);
         last = lock.fence;
         assert!(cluster.held(&lock));
-        let written = cluster
-            .voters
-            .iter()
-            .filter(|voter| voter.fence(&name("x")).0 >= last);
-        assert!(written.count() >= 2);
+        let wrote = |voter: &&Voter| voter.fence(&name("x")).0 >= last;
+        assert!(cluster.voters.iter().filter(wrote).count() >= 2);
         assert_eq!(cluster.ops(), []);
         let request = cluster.try_unlock(&lock);
         assert!(matches!(cluster.answers[&request], Answer::Accepted));
@@ -74,9 +71,9 @@ fn a_run_sends_no_messages_until_its_end() {
 #[test]
 fn unused_fences_are_skipped() {
     let (mut cluster, waiting) = run_started(3);
-    waiting[1..].iter().for_each(|request| {
+    for request in &waiting[1..] {
         cluster.agents[0].cancel(cluster.now, *request);
-    });
+    }
     let lock = cluster.granted(waiting[0]);
     cluster.arrived.clear();
     cluster.try_unlock(&lock);
@@ -89,11 +86,7 @@ fn unused_fences_are_skipped() {
 /// Q5: near the highest fence, a run never has fewer fences than locks.
 #[test]
 fn the_last_fences_are_given_once() {
-    let fences = Fences {
-        floor: Some(Fence(MAX_FENCE - 2)),
-        ..NEW
-    };
-    let mut cluster = Cluster::with(3, Rules::default(), fences);
+    let mut cluster = Cluster::with(3, Rules::default(), known(MAX_FENCE - 2));
     let lock = cluster.locked(1, "x");
     assert_eq!(lock.fence, MAX_FENCE - 1);
     let [first, second] = [2, 4].map(|within| cluster.lock(0, "x", SECOND * within));
@@ -107,13 +100,7 @@ fn the_last_fences_are_given_once() {
 #[test]
 fn a_guess_includes_the_run() {
     let mut cluster = Cluster::new(3);
-    cluster.restart_voter(
-        0,
-        Fences {
-            floor: Some(Fence(1000)),
-            ..NEW
-        },
-    );
+    cluster.restart_voter(0, known(1000));
     cluster.pass(Rules::default().quarantine);
     (1..3).for_each(|voter| cluster.hold(0, voter));
     let waiting = [0; 3].map(|node| cluster.lock(node, "x", LONG));
@@ -170,10 +157,7 @@ fn an_unlock_that_passes_the_lock_on_completes_immediately() {
 /// A run is as long as the queue, and at most as long as the limit. Then other nodes follow.
 #[test]
 fn a_run_has_a_length_limit() {
-    let rules = Rules {
-        run: 4,
-        ..Rules::default()
-    };
+    let rules = rules(|rules| rules.run = 4);
     let (mut cluster, lock, waiting) = queued(rules, 10);
     let other = cluster.lock(2, "x", LONG);
     cluster.arrived.clear();
@@ -214,14 +198,16 @@ fn a_run_has_a_time_limit() {
     assert!(cluster.is_granted(other));
 }
 
+/// Requests of a reader and for several names.
+const OTHERS: [fn(&mut Cluster) -> Request; 2] = [
+    |cluster| cluster.rlock(0, "x", LONG),
+    |cluster| cluster.lock_many(0, &["x", "y"], LONG),
+];
+
 /// Readers and requests for several names are not part of a run.
 #[test]
 fn only_writers_of_one_name_are_passed_on_to() {
-    let kinds: [fn(&mut Cluster) -> Request; 2] = [
-        |cluster| cluster.rlock(0, "x", LONG),
-        |cluster| cluster.lock_many(0, &["x", "y"], LONG),
-    ];
-    for ask in kinds {
+    for ask in OTHERS {
         let (mut cluster, lock, waiting) = queued(Rules::default(), 1);
         let other = ask(&mut cluster);
         let last = cluster.lock(0, "x", LONG);
@@ -246,13 +232,9 @@ fn other_locks_are_not_passed_on() {
     cluster.arrived.clear();
     cluster.try_unlock(&read);
     cluster.unlock_granted(many);
-    let unlocks = cluster.ops();
-    let unlocks = unlocks.iter().filter(|op| matches!(op, Op::Unlock { .. }));
-    assert_eq!(unlocks.count(), 6);
+    assert_eq!(unlocks(&cluster.ops()), 6);
     cluster.pass(SECOND);
-    for request in waiting {
-        assert!(cluster.is_granted(request));
-    }
+    assert!(waiting.iter().all(|request| cluster.is_granted(*request)));
 }
 
 /// Q9: a lost lock is not passed on. Its current holder is notified by its own token, and the next request asks the
@@ -264,10 +246,8 @@ fn a_lost_lock_is_not_passed_on() {
     let second = cluster.granted(waiting[1]);
     cluster.agents[2].revoke(cluster.now, name("x"));
     cluster.pass(SECOND);
-    assert_eq!(
-        cluster.lost.iter().map(|lost| lost.0).collect::<Vec<_>>(),
-        [second.token]
-    );
+    let lost: Vec<_> = cluster.lost.iter().map(|lost| lost.0).collect();
+    assert_eq!(lost, [second.token]);
     let third = cluster.granted(waiting[2]);
     assert!(third.fence > second.fence);
     assert!(cluster.held(&third));
@@ -278,10 +258,7 @@ fn a_lost_lock_is_not_passed_on() {
 /// A lock at risk is not passed on, so a new holder has it for some time.
 #[test]
 fn a_lock_at_risk_is_not_passed_on() {
-    let rules = Rules {
-        run_time: LONG,
-        ..Rules::default()
-    };
+    let rules = rules(|rules| rules.run_time = LONG);
     let (mut cluster, lock, waiting) = queued(rules, 3);
     cluster.try_unlock(&lock);
     cluster.unlock_granted(waiting[0]);
@@ -317,10 +294,7 @@ fn canceled_and_timed_out_requests_are_skipped() {
     cluster.pass(SECOND / 2);
     cluster.try_unlock(&lock);
     cluster.pass(SECOND / 4);
-    let holder = cluster.agents[0]
-        .locks()
-        .map(|held| held.token)
-        .collect::<Vec<_>>();
+    let holder: Vec<_> = cluster.agents[0].locks().map(|held| held.token).collect();
     assert_eq!(holder.len(), 1);
     cluster.agents[0].cancel(cluster.now, gone);
     cluster.pass(SECOND);
@@ -334,17 +308,13 @@ fn canceled_and_timed_out_requests_are_skipped() {
 /// The second writer of a run is canceled, and a reader or a request for several names takes its position.
 #[test]
 fn a_run_continues_only_with_writers_of_one_name() {
-    for reads in [true, false] {
+    for ask in OTHERS {
         let (mut cluster, waiting) = run_started(2);
         cluster.agents[0].cancel(cluster.now, waiting[1]);
-        let other = match reads {
-            true => cluster.rlock(0, "x", LONG),
-            false => cluster.lock_many(0, &["x", "y"], LONG),
-        };
+        let other = ask(&mut cluster);
         cluster.arrived.clear();
         cluster.unlock_granted(waiting[0]);
-        let ops = cluster.ops();
-        assert!(ops.iter().any(|op| matches!(op, Op::Unlock { .. })));
+        assert!(unlocks(&cluster.ops()) > 0);
         cluster.pass(SECOND);
         assert!(cluster.is_granted(other));
     }
@@ -375,9 +345,7 @@ fn readers_after_a_run_share_the_name() {
     for request in readers {
         let lock = cluster.granted(request);
         assert!(cluster.held(&lock));
-        assert_eq!(
-            cluster.agents[lock.node].locks().next().unwrap().mode,
-            Mode::Read
-        );
+        let held = cluster.agents[lock.node].locks().next().unwrap();
+        assert_eq!(held.mode, Mode::Read);
     }
 }

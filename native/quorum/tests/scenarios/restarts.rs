@@ -1,8 +1,7 @@
 //! Restarts of voters, which forget their votes.
 
-use crate::cluster::{durable, lost, name, Cluster, NEW, SECOND};
+use crate::cluster::{durable, lost, name, rules, Cluster, NEW, SECOND};
 use quorum::message::{Fence, Op};
-use quorum::rules::Rules;
 use std::time::Duration;
 
 /// CE2, dsync's error with three nodes: after one restart, two nodes have the lock. Q4: a quarantine prevents it.
@@ -27,26 +26,18 @@ fn a_restarted_voter_does_not_grant_a_held_name() {
 #[test]
 fn a_restarted_voter_receives_all_held_locks() {
     let mut cluster = Cluster::new(3);
-    let locks: Vec<_> = (0..3000)
-        .map(|i| cluster.locked(i % 3, &format!("x{i}")))
-        .collect();
+    let lock = |i: usize| cluster.locked(i % 3, &format!("x{i}"));
+    let locks: Vec<_> = (0..3000).map(lock).collect();
     for voter in 0..3 {
         cluster.batches();
         cluster.restart_voter(voter, NEW);
         assert!(!cluster.voters[voter].is_voting());
         cluster.run();
-        assert!(
-            cluster.voters[voter].is_voting(),
-            "immediately, although there are thousands of locks"
-        );
-        assert_eq!(
-            cluster
-                .ops()
-                .iter()
-                .filter(|op| matches!(op, Op::Assert { .. }))
-                .count(),
-            3000
-        );
+        // Immediately, although there are thousands of locks.
+        assert!(cluster.voters[voter].is_voting());
+        let ops = cluster.ops();
+        let asserts = ops.iter().filter(|op| matches!(op, Op::Assert { .. }));
+        assert_eq!(asserts.count(), 3000);
         assert!(locks.iter().all(|lock| cluster.held(lock)));
     }
     let other = cluster.lock(0, "x1", SECOND);
@@ -93,18 +84,14 @@ fn lost_fences_are_recovered() {
     let mut cluster = Cluster::new(3);
     let mut fence = 0;
     for turn in 0..10 {
-        let lock = cluster.locked(turn % 3, "x");
-        fence = lock.fence;
-        cluster.unlock(&lock);
+        fence = cluster.lock_and_unlock(turn % 3, "x");
     }
     cluster.restart_voter(0, lost(0));
     cluster.cut(0, 1);
     cluster.run();
     cluster.pass(SECOND * 12);
-    assert!(
-        !cluster.voters[0].is_voting(),
-        "the fences of one other voter are not enough"
-    );
+    // The fences of one other voter are not enough.
+    assert!(!cluster.voters[0].is_voting());
     cluster.heal();
     cluster.pass(SECOND * 2);
     assert!(cluster.voters[0].is_voting());
@@ -115,11 +102,7 @@ fn lost_fences_are_recovered() {
 /// With stored fences, all voters may restart at once. No fence is given before it is stored.
 #[test]
 fn stored_fences_survive() {
-    let rules = Rules {
-        fence_block: 10,
-        ..Rules::default()
-    };
-    let mut cluster = Cluster::with(3, rules, durable(0));
+    let mut cluster = Cluster::with(3, rules(|rules| rules.fence_block = 10), durable(0));
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(request), "no mark is stored yet");
@@ -127,20 +110,13 @@ fn stored_fences_survive() {
     for turn in 0..100 {
         cluster.store_pending();
         cluster.pass(SECOND);
-        let lock = if turn == 0 {
-            cluster.granted(request)
-        } else {
-            cluster.locked(turn % 3, "x")
+        let lock = match turn {
+            0 => cluster.granted(request),
+            _ => cluster.locked(turn % 3, "x"),
         };
         assert!(lock.fence > last);
-        assert!(
-            cluster
-                .store
-                .values()
-                .filter(|stored| stored.0 >= lock.fence)
-                .count()
-                >= 2
-        );
+        let covers = |stored: &&Fence| stored.0 >= lock.fence;
+        assert!(cluster.store.values().filter(covers).count() >= 2);
         last = lock.fence;
         cluster.unlock(&lock);
         if turn % 7 == 6 {
@@ -176,11 +152,7 @@ fn a_vote_of_an_earlier_lifetime_does_not_count() {
 /// A voter that cannot record a fence yet still has the vote, and releases it (Q10).
 #[test]
 fn a_vote_whose_fence_is_not_stored_is_released() {
-    let rules = Rules {
-        fence_block: 10,
-        ..Rules::default()
-    };
-    let mut cluster = Cluster::with(3, rules, durable(0));
+    let mut cluster = Cluster::with(3, rules(|rules| rules.fence_block = 10), durable(0));
     // The fences are far apart: that of voter 0 is above the marks of the others.
     cluster.restart_voter(0, durable(1000));
     cluster.run();
@@ -188,10 +160,8 @@ fn a_vote_whose_fence_is_not_stored_is_released() {
     cluster.run();
     let request = cluster.lock(0, "x", SECOND);
     cluster.pass(SECOND * 2);
-    assert!(
-        !cluster.is_granted(request),
-        "no other voter has stored the mark"
-    );
+    // No other voter has stored the mark.
+    assert!(!cluster.is_granted(request));
     cluster.assert_empty();
     cluster.store_pending();
     assert!(cluster.locked(0, "x").fence > 1000);

@@ -3,40 +3,33 @@
 use crate::cluster::{at, Cluster, SECOND};
 use quorum::members::MemberSet;
 
-fn set(places: &[usize]) -> MemberSet {
-    places.iter().map(|place| at(*place)).collect()
+#[track_caller]
+fn assert_silent(cluster: &Cluster, node: usize, places: &[usize]) {
+    let silent: MemberSet = places.iter().map(|place| at(*place)).collect();
+    assert_eq!(cluster.agents[node].silent(), silent);
 }
 
 /// A connected member that misses an answer is silent until it answers in time or disconnects.
 #[test]
 fn members_that_do_not_answer_are_silent() {
     let mut cluster = Cluster::new(3);
-    assert_eq!(cluster.agents[0].silent(), MemberSet::EMPTY);
+    assert_silent(&cluster, 0, &[]);
     cluster.hold(2, 0);
     cluster.pass(SECOND * 2);
-    assert_eq!(
-        cluster.agents[0].silent(),
-        MemberSet::EMPTY,
-        "the heartbeat was sent only now"
-    );
+    // The heartbeat was sent only now.
+    assert_silent(&cluster, 0, &[]);
     cluster.pass(SECOND);
-    assert_eq!(cluster.agents[0].silent(), set(&[2]));
+    assert_silent(&cluster, 0, &[2]);
     cluster.isolate(1);
     cluster.pass(SECOND * 4);
-    assert_eq!(cluster.agents[0].silent(), set(&[1, 2]));
-    assert_eq!(cluster.agents[1].silent(), set(&[0, 2]));
+    assert_silent(&cluster, 0, &[1, 2]);
+    assert_silent(&cluster, 1, &[0, 2]);
     cluster.agents[0].down(cluster.now, at(1));
-    assert_eq!(
-        cluster.agents[0].silent(),
-        set(&[2]),
-        "a disconnected member is not silent"
-    );
+    // A disconnected member is not silent.
+    assert_silent(&cluster, 0, &[2]);
     cluster.agents[0].up(cluster.now, at(1));
-    assert_eq!(
-        cluster.agents[0].silent(),
-        set(&[2]),
-        "nor is a member that has just connected"
-    );
+    // A member that has just connected is not silent either.
+    assert_silent(&cluster, 0, &[2]);
     cluster.heal();
     cluster.pass(SECOND * 3);
     assert!(cluster.agents.iter().all(|agent| agent.silent().is_empty()));
@@ -48,11 +41,11 @@ fn a_restarted_voter_is_not_silent() {
     let mut cluster = Cluster::new(3);
     cluster.isolate(2);
     cluster.pass(SECOND * 4);
-    assert_eq!(cluster.agents[0].silent(), set(&[2]));
+    assert_silent(&cluster, 0, &[2]);
     cluster.restart_voter(2, crate::cluster::NEW);
     cluster.heal();
     cluster.pass(SECOND * 2);
-    assert_eq!(cluster.agents[0].silent(), MemberSet::EMPTY);
+    assert_silent(&cluster, 0, &[]);
 }
 
 /// An unlock is pending until a quorum has executed it.

@@ -5,22 +5,15 @@ use crate::cluster::{at, durable, lost, name, Cluster, SECOND};
 use quorum::agent::Loss;
 use quorum::rules::Rules;
 
-/// Drops the outputs of a voter.
-fn lose(cluster: &mut Cluster, voter: usize) {
-    drop(cluster.voters[voter].outputs());
-}
-
 fn take_over(cluster: &mut Cluster, voter: usize) {
-    let now = cluster.now;
-    cluster.voters[voter].interrupted(now);
+    cluster.voters[voter].interrupted(cluster.now);
     cluster.run();
 }
 
 /// A mark that was being stored is stored again. Otherwise the voter would wait for it forever.
 #[test]
 fn a_pending_mark_is_stored_again() {
-    let fences = durable(0);
-    let mut cluster = Cluster::with(3, Rules::default(), fences);
+    let mut cluster = Cluster::with(3, Rules::default(), durable(0));
     let asked = std::mem::take(&mut cluster.store);
     assert_eq!(asked.len(), 3);
     let lock = cluster.lock(0, "x", SECOND * 60);
@@ -34,10 +27,8 @@ fn a_pending_mark_is_stored_again() {
     cluster.pass(SECOND);
     assert!(cluster.is_granted(lock));
     (0..3).for_each(|voter| take_over(&mut cluster, voter));
-    assert!(
-        cluster.store.is_empty(),
-        "a stored mark is not stored again"
-    );
+    // A stored mark is not stored again.
+    assert!(cluster.store.is_empty());
 }
 
 /// During recovery it asks for the fences again, before its retry timer fires.
@@ -66,7 +57,7 @@ fn agents_send_a_batch() {
     for (from, send) in cluster.wire.drain(..).collect::<Vec<_>>() {
         let voter = send.to.place();
         cluster.voters[voter].receive(now, at(from), send.frame);
-        lose(&mut cluster, voter);
+        drop(cluster.voters[voter].outputs());
     }
     cluster.heal();
     assert!(cluster.lost.is_empty() && cluster.held(&lock));
@@ -80,20 +71,16 @@ fn agents_send_a_batch() {
 fn votes_and_sessions_survive() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
-    let sessions: Vec<_> = cluster.agents[0]
-        .status()
-        .map(|status| status.session)
-        .collect();
+    let sessions = |cluster: &Cluster| -> Vec<_> {
+        let status = cluster.agents[0].status();
+        status.map(|status| status.session).collect()
+    };
+    let before = sessions(&cluster);
     (0..3).for_each(|voter| take_over(&mut cluster, voter));
     assert!(cluster.held(&lock));
-    let after: Vec<_> = cluster.agents[0]
-        .status()
-        .map(|status| status.session)
-        .collect();
-    assert_eq!(sessions, after);
+    assert_eq!(before, sessions(&cluster));
     let other = cluster.lock(1, "x", SECOND);
     cluster.pass(SECOND * 2);
     assert!(!cluster.is_granted(other));
-    cluster.unlock(&lock);
-    cluster.assert_empty();
+    cluster.unlock_last([lock]);
 }

@@ -1,15 +1,8 @@
 //! Unlocks: confirmed or not, batched, and without answers. After ADR 15 of AtlasDB.
 
-use crate::cluster::{at, name, Answer, Cluster, SECOND};
-use quorum::agent::Request;
+use crate::cluster::{at, name, rules, unlocks, Answer, Cluster, NEW, SECOND};
+use quorum::agent::{Held, Request};
 use quorum::message::{Frame, Mode, Op, Send};
-use quorum::rules::Rules;
-
-fn unlocks(ops: &[Op]) -> usize {
-    ops.iter()
-        .filter(|op| matches!(op, Op::Unlock { .. }))
-        .count()
-}
 
 /// Q8: a released lock is not held, whether or not its unlock arrives.
 #[test]
@@ -92,8 +85,7 @@ fn unlock_has_a_deadline() {
     let request = cluster.unlock(&lock);
     cluster.pass(cluster.rules.voter_lease);
     assert_eq!(cluster.unlocked(request), Some(false));
-    let lock = cluster.locked(1, "x");
-    cluster.unlock(&lock);
+    cluster.lock_and_unlock(1, "x");
 }
 
 /// Locks released while a batch is in flight share the next batch: 1,000 locks, released one by one and in groups.
@@ -104,11 +96,8 @@ fn unlocks_are_batched() {
         let locks = cluster.locked_many(0, "x", 1000);
         cluster.batches();
         for (i, lock) in locks.iter().enumerate() {
-            assert!(cluster.agents[0].try_unlock(
-                cluster.now,
-                lock.token,
-                Request(10_000 + i as u64)
-            ));
+            let request = Request(10_000 + i as u64);
+            assert!(cluster.agents[0].try_unlock(cluster.now, lock.token, request));
             if i % group == group - 1 {
                 // The mailbox is empty, but the answer to the first batch has not arrived.
                 cluster.agents[0].flush(cluster.now);
@@ -116,27 +105,13 @@ fn unlocks_are_batched() {
         }
         cluster.run();
         let batches = cluster.batches();
-        assert_eq!(
-            batches
-                .iter()
-                .map(|(_, _, batch)| unlocks(&batch.ops))
-                .sum::<usize>(),
-            3 * 1000
-        );
-        assert!(
-            batches.len() <= 6,
-            "{} batches for 1000 unlocks at 3 voters",
-            batches.len()
-        );
+        let count = batches.len();
+        assert!(count <= 6, "{count} batches for 1000 unlocks at 3 voters");
+        let sent = batches.iter().map(|(_, _, batch)| unlocks(&batch.ops));
+        assert_eq!(sent.sum::<usize>(), 3 * 1000);
         assert!(cluster.voters.iter().all(quorum::voter::Voter::is_empty));
-        assert_eq!(
-            cluster
-                .answers
-                .values()
-                .filter(|answer| matches!(answer, Answer::Accepted))
-                .count(),
-            1000
-        );
+        let accepted = |answer: &&Answer| matches!(answer, Answer::Accepted);
+        assert_eq!(cluster.answers.values().filter(accepted).count(), 1000);
     }
 }
 
@@ -146,14 +121,10 @@ fn a_voter_has_one_batch_in_flight() {
     let mut cluster = Cluster::new(3);
     let locks = cluster.locked_many(0, "x", 10);
     cluster.hold(0, 1);
+    let to_one = |(from, send): &&(usize, Send)| *from == 0 && send.to == at(1);
     for lock in &locks {
         cluster.try_unlock(lock);
-        let in_flight = cluster
-            .wire
-            .iter()
-            .filter(|(from, send)| *from == 0 && send.to == at(1))
-            .count();
-        assert_eq!(in_flight, 1);
+        assert_eq!(cluster.wire.iter().filter(to_one).count(), 1);
     }
 }
 
@@ -177,19 +148,13 @@ fn a_lock_does_not_wait_for_its_own_unlock() {
 /// Above the limit of pending unlocks callers wait, in order, until a quorum has caught up, or until a deadline.
 #[test]
 fn too_many_pending_unlocks_make_callers_wait() {
-    let rules = Rules {
-        pending_unlocks: 5,
-        ..Rules::default()
-    };
-    let mut cluster = Cluster::with(3, rules, crate::cluster::NEW);
+    let mut cluster = Cluster::with(3, rules(|rules| rules.pending_unlocks = 5), NEW);
     let locks = cluster.locked_many(0, "x", 20);
     [1, 2].iter().for_each(|voter| cluster.hold(0, *voter));
     let requests: Vec<Request> = locks.iter().map(|lock| cluster.try_unlock(lock)).collect();
     let accepted = |cluster: &Cluster| {
-        requests
-            .iter()
-            .filter(|r| cluster.answers.contains_key(r))
-            .count()
+        let accepted = |request: &&Request| cluster.answers.contains_key(request);
+        requests.iter().filter(accepted).count()
     };
     assert_eq!(accepted(&cluster), 5);
     assert!(
@@ -203,10 +168,9 @@ fn too_many_pending_unlocks_make_callers_wait() {
     let locks = cluster.locked_many(0, "x", 20);
     cluster.isolate(0);
     let requests: Vec<Request> = locks.iter().map(|lock| cluster.try_unlock(lock)).collect();
-    cluster.pass(rules.voter_lease);
-    assert!(requests
-        .iter()
-        .all(|request| cluster.answers.contains_key(request)));
+    cluster.pass(cluster.rules.voter_lease);
+    let answered = |request: &Request| cluster.answers.contains_key(request);
+    assert!(requests.iter().all(answered));
 }
 
 /// An unreachable member costs no memory, and receives the state it missed when it is back.
@@ -222,31 +186,23 @@ fn an_unreachable_member_is_synced_later() {
     }
     // The batch is considered lost only once, so few frames queue up for the member.
     cluster.pass(SECOND * 3 / 2);
-    let listed: usize = cluster
-        .wire
-        .iter()
-        .map(|(_, send)| quorum::frame::encode(&send.frame).len())
-        .sum();
-    assert!(
-        listed < 200_000,
-        "{listed} bytes are queued for an unreachable member"
-    );
+    let bytes = |(_, send): &(usize, Send)| quorum::frame::encode(&send.frame).len();
+    let listed: usize = cluster.wire.iter().map(bytes).sum();
+    assert!(listed < 200_000, "{listed} bytes are queued for the member");
     cluster.wire.clear();
     cluster.batches();
     cluster.heal();
     cluster.pass(SECOND * 5);
-    let to_it = cluster
-        .batches()
-        .into_iter()
-        .filter(|(from, to, _)| (*from, *to) == (0, 2));
+    let mut to_it = cluster.batches();
+    to_it.retain(|(from, to, _)| (*from, *to) == (0, 2));
+    let to_it = to_it.into_iter();
     let received: Vec<Op> = to_it.flat_map(|(_, _, batch)| batch.ops).collect();
     assert!(received.iter().any(|op| matches!(op, Op::Sync { .. })));
     assert_eq!(unlocks(&received), 0, "no operation was queued for it");
     assert!(kept.iter().all(|lock| cluster.held(lock)));
     for lock in &kept {
-        assert!(cluster.agents[0]
-            .locks()
-            .any(|held| held.token == lock.token && held.votes.contains(at(2))));
+        let has_vote = |held: Held<'_>| held.token == lock.token && held.votes.contains(at(2));
+        assert!(cluster.agents[0].locks().any(has_vote));
         cluster.try_unlock(lock);
     }
     cluster.assert_empty();

@@ -1,6 +1,6 @@
 //! The order of waiting requests, and hints.
 
-use crate::cluster::{at, Cluster, NEW, SECOND};
+use crate::cluster::{at, unlocks, Cluster, NEW, SECOND};
 use quorum::agent::Request;
 use quorum::message::{Batch, Op, Turn};
 use std::time::Duration;
@@ -19,8 +19,7 @@ fn a_hint_starts_the_next_request() {
         assert_eq!(cluster.now, now);
         lock = cluster.granted(next);
     }
-    cluster.unlock(&lock);
-    cluster.assert_empty();
+    cluster.unlock_last([lock]);
 }
 
 /// Writers of several nodes get the lock in the order of their requests.
@@ -28,9 +27,7 @@ fn a_hint_starts_the_next_request() {
 fn writers_are_granted_in_order() {
     let mut cluster = Cluster::new(5);
     let mut lock = cluster.locked(0, "x");
-    let waiting: Vec<_> = (1..5)
-        .map(|node| cluster.lock(node, "x", SECOND * 60))
-        .collect();
+    let waiting = [1, 2, 3, 4].map(|node| cluster.lock(node, "x", SECOND * 60));
     cluster.pass(SECOND * 2);
     // A node that asks again immediately goes to the end of the queue.
     for request in waiting {
@@ -55,8 +52,7 @@ fn requests_of_a_node_are_granted_in_order() {
         cluster.unlock(&lock);
         lock = cluster.granted(*request);
     }
-    cluster.unlock(&lock);
-    cluster.assert_empty();
+    cluster.unlock_last([lock]);
 }
 
 /// Node 3 releases x, and only the first voter receives the unlock. Node 2 waits.
@@ -79,14 +75,11 @@ fn the_first_vote_is_kept() {
     let (mut cluster, next) = released_at_the_first_voter();
     cluster.pass(cluster.rules.keep / 2);
     let ops = cluster.ops();
-    let unlocks = ops.iter().filter(|op| matches!(op, Op::Unlock { .. }));
-    assert_eq!(unlocks.count(), 1, "only the unlock of node 3: {ops:?}");
+    assert_eq!(unlocks(&ops), 1, "only the unlock of node 3: {ops:?}");
     let now = cluster.now;
     cluster.heal();
     assert_eq!(cluster.now, now);
-    let next = cluster.granted(next);
-    cluster.unlock(&next);
-    cluster.assert_empty();
+    cluster.unlock_last([cluster.granted(next)]);
 }
 
 /// It keeps that vote only for the time `keep`.
@@ -94,9 +87,7 @@ fn the_first_vote_is_kept() {
 fn the_first_vote_is_kept_for_a_limited_time() {
     let (mut cluster, next) = released_at_the_first_voter();
     cluster.pass(cluster.rules.keep * 2);
-    let of_two = |(from, _, batch): &(usize, usize, Batch)| {
-        *from == 2 && batch.ops.iter().any(|op| matches!(op, Op::Unlock { .. }))
-    };
+    let of_two = |(from, _, batch): &(usize, usize, Batch)| *from == 2 && unlocks(&batch.ops) > 0;
     assert!(cluster.batches().iter().any(of_two));
     cluster.heal();
     cluster.pass(SECOND);
@@ -143,11 +134,9 @@ fn a_tie_with_different_first_voters_is_broken() {
         let requests = [1, last].map(|node| cluster.lock(node, "x", SECOND * 60));
         cluster.release();
         cluster.pass(SECOND / 4);
-        let granted = requests
-            .into_iter()
-            .find(|request| cluster.is_granted(*request));
-        let lock = cluster.granted(granted.expect("one request is granted"));
-        cluster.try_unlock(&lock);
+        let mut granted = requests.into_iter();
+        let granted = granted.find(|request| cluster.is_granted(*request));
+        cluster.unlock_granted(granted.expect("one request is granted"));
         cluster.pass(SECOND / 4);
         assert!(requests.iter().all(|request| cluster.is_granted(*request)));
     }
@@ -181,15 +170,13 @@ fn positions_at_the_front_are_in_one_order() {
     for node in 0..5 {
         cluster.agents[node].down(cluster.now, at(0));
     }
-    let mut both = [2, 3]
-        .map(|node| cluster.lock_many(node, &["x", "y"], SECOND * 60))
-        .to_vec();
+    let both = [2, 3].map(|node| cluster.lock_many(node, &["x", "y"], SECOND * 60));
+    let mut both = both.to_vec();
     cluster.release();
     for _ in 0..1000 {
         let done = both.iter().position(|request| cluster.is_granted(*request));
         if let Some(place) = done {
-            let lock = cluster.granted(both.remove(place));
-            cluster.try_unlock(&lock);
+            cluster.unlock_granted(both.remove(place));
         }
         cluster.pass(Duration::from_millis(10));
     }
@@ -225,18 +212,14 @@ fn readers_of_a_batch_share_a_position() {
     let late = cluster.lock(2, "x", SECOND * 60);
     cluster.pass(SECOND * 2);
     cluster.try_unlock(&writer);
-    for request in readers {
-        assert!(cluster.is_granted(request));
-    }
+    assert!(readers.iter().all(|request| cluster.is_granted(*request)));
     // A later reader waits for the writer.
     let next = cluster.rlock(1, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(next) && !cluster.is_granted(late));
-    for request in readers {
+    for request in readers.into_iter().chain([late, next]) {
         cluster.unlock_granted(request);
     }
-    cluster.unlock_granted(late);
-    cluster.unlock_granted(next);
     cluster.assert_empty();
 }
 
@@ -308,25 +291,16 @@ fn readers_do_not_starve_a_writer() {
         // The next reader asks before one releases.
         let next = cluster.rlock(rounds % 3, "x", SECOND * 60);
         cluster.pass(SECOND / 5);
-        let granted = reading
-            .iter()
-            .position(|request| cluster.is_granted(*request));
-        if let Some(lock) = granted.map(|place| cluster.granted(reading.remove(place))) {
-            cluster.unlock(&lock);
+        let mut requests = reading.iter();
+        if let Some(place) = requests.position(|request| cluster.is_granted(*request)) {
+            cluster.unlock(&cluster.granted(reading.remove(place)));
         }
         reading.push(next);
     }
-    let writer = cluster.granted(writer);
-    let late: Vec<_> = reading
-        .into_iter()
-        .filter(|request| !cluster.is_granted(*request))
-        .collect();
-    cluster.unlock(&writer);
+    cluster.unlock(&cluster.granted(writer));
     cluster.pass(SECOND * 2);
-    assert!(
-        late.iter().all(|request| cluster.is_granted(*request)),
-        "the readers behind the writer are granted"
-    );
+    // The readers behind the writer are granted.
+    assert!(reading.iter().all(|request| cluster.is_granted(*request)));
 }
 
 /// Requests for the same names, and for one of them, do not wait for each other in a circle: all queues of a voter
@@ -335,10 +309,7 @@ fn readers_do_not_starve_a_writer() {
 fn queues_of_several_names_have_one_order() {
     let mut cluster = Cluster::new(4);
     let [a, b] = ["a", "b"].map(|name| cluster.locked(0, name));
-    let singles = [
-        cluster.lock(1, "a", SECOND * 60),
-        cluster.lock(2, "b", SECOND * 60),
-    ];
+    let singles = [(1, "a"), (2, "b")].map(|(node, name)| cluster.lock(node, name, SECOND * 60));
     let both = [2, 1, 3].map(|node| cluster.lock_many(node, &["a", "b"], SECOND * 60));
     cluster.unlock(&b);
     cluster.unlock(&a);
@@ -347,8 +318,7 @@ fn queues_of_several_names_have_one_order() {
         cluster.pass(SECOND / 2);
         for request in std::mem::take(&mut left) {
             if cluster.is_granted(request) {
-                let lock = cluster.granted(request);
-                cluster.unlock(&lock);
+                cluster.unlock(&cluster.granted(request));
             } else {
                 left.push(request);
             }
@@ -369,11 +339,7 @@ fn a_writer_that_gives_up_does_not_block_readers() {
     cluster.pass(SECOND);
     cluster.refused(writer);
     cluster.pass(SECOND);
-    let late = cluster.granted(late);
-    for lock in [reader, late] {
-        cluster.unlock(&lock);
-    }
-    cluster.assert_empty();
+    cluster.unlock_last([reader, cluster.granted(late)]);
 }
 
 /// Nor does a writer whose agent is dead, once its position expires.
@@ -386,11 +352,7 @@ fn the_position_of_a_dead_agent_expires() {
     let late = cluster.rlock(2, "x", SECOND * 60);
     assert!(!cluster.is_granted(late));
     cluster.pass(cluster.rules.wait + SECOND);
-    let late = cluster.granted(late);
-    for lock in [reader, late] {
-        cluster.unlock(&lock);
-    }
-    cluster.assert_empty();
+    cluster.unlock_last([reader, cluster.granted(late)]);
 }
 
 /// Two requests that split the votes evenly are both granted soon, one after the other.
@@ -402,20 +364,14 @@ fn a_tie_is_broken() {
         // Each request is the first at half of the voters.
         (half..count).for_each(|voter| cluster.hold(0, voter));
         (0..half).for_each(|voter| cluster.hold(1, voter));
-        let requests = [
-            cluster.lock(0, "x", SECOND * 60),
-            cluster.lock(1, "x", SECOND * 60),
-        ];
+        let requests = [0, 1].map(|node| cluster.lock(node, "x", SECOND * 60));
         cluster.heal();
         let mut done = 0;
         for _ in 0..100 {
             cluster.pass(Duration::from_millis(10));
             for request in requests {
-                let lock = cluster
-                    .is_granted(request)
-                    .then(|| cluster.granted(request));
-                if let Some(lock) = lock.filter(|lock| cluster.held(lock)) {
-                    cluster.unlock(&lock);
+                if cluster.is_granted(request) && cluster.held(&cluster.granted(request)) {
+                    cluster.unlock(&cluster.granted(request));
                     done += 1;
                 }
             }
