@@ -314,12 +314,8 @@ fn deaths_are_exact(history: &[Event]) -> bool {
 
 fn check(seed: u64, history: &[Event]) {
     for key in 0..KEYS {
-        let linearizable = is_linearizable(&of_key(history, key));
-        assert!(
-            linearizable,
-            "key {key} of seed {seed}:{}",
-            describe(history)
-        );
+        let valid = is_linearizable(&of_key(history, key));
+        assert!(valid, "key {key} of seed {seed}:{}", describe(history));
     }
     let exact = deaths_are_exact(history);
     assert!(exact, "the deaths of seed {seed}:{}", describe(history));

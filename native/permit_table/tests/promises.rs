@@ -433,9 +433,9 @@ fn holder_after_one_that_dies_between_pieces_is_complete() {
     // The first one has the place, the others are displaced.
     let crowd = [0, 1, 2].map(|number| displaced_holder(number, 3));
     let keys = 1500;
-    crowd
-        .iter()
-        .for_each(|me| acquire_all(&table, *me, 0..keys));
+    for me in crowd {
+        acquire_all(&table, me, 0..keys);
+    }
     let mut rows = BTreeMap::<u64, u64>::new();
     let mut dead = None;
     in_pieces(Cursor::default(), |start| {

@@ -67,11 +67,8 @@ fn p8_table_grows_and_shrinks_during_calls() {
                 assert_eq!(acquire(&table, holder(number), own + key, 1), Some(1));
             }
             for key in 0..keys {
-                assert_eq!(
-                    acquire(&table, holder(number), own + key, 1),
-                    None,
-                    "key {key}"
-                );
+                let second = acquire(&table, holder(number), own + key, 1);
+                assert_eq!(second, None, "key {key}");
                 release(&table, holder(number), own + key).unwrap();
             }
             die(&table, holder(number));

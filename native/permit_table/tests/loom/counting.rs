@@ -10,11 +10,7 @@ fn p1_two_acquire_the_last_permit() {
     model(2, 5, |first| {
         let table = table();
         acquire(&table, holder(2), 1, 2).unwrap();
-        let granted = first.two(
-            &table,
-            |t| acquire(t, holder(0), 1, 2),
-            |t| acquire(t, holder(1), 1, 2),
-        );
+        let granted = first.two(&table, take(0, 1, 2), take(1, 1, 2));
         assert!(matches!(granted, (Some(2), None) | (None, Some(2))));
         assert_eq!(count(&table, 1), 2);
     });
@@ -26,8 +22,8 @@ fn p1_three_acquire_the_last_two_permits() {
     model(1, 2, |first| {
         let table = table();
         acquire(&table, holder(3), 1, 3).unwrap();
-        let take = |number| side(move |t: &Table<Name>| acquire(t, holder(number), 1, 3));
-        let mut granted = first.three(&table, [take(0), take(1), take(2)]);
+        let sides = [0, 1, 2].map(|number| side(take(number, 1, 3)));
+        let mut granted = first.three(&table, sides);
         granted.sort();
         assert_eq!(granted, [None, Some(2), Some(3)]);
         assert_eq!(count(&table, 1), 3);
@@ -38,11 +34,7 @@ fn p1_three_acquire_the_last_two_permits() {
 fn p1_two_insert_one_key() {
     model(2, 3, |first| {
         let table = table();
-        let granted = first.two(
-            &table,
-            |t| acquire(t, holder(0), 1, 2),
-            |t| acquire(t, holder(1), 1, 2),
-        );
+        let granted = first.two(&table, take(0, 1, 2), take(1, 1, 2));
         assert!(matches!(granted, (Some(1), Some(2)) | (Some(2), Some(1))));
         assert_eq!(table.usage().keys, 1);
     });
@@ -52,11 +44,7 @@ fn p1_two_insert_one_key() {
 fn p1_two_insert_keys_in_one_range() {
     model(2, 3, |first| {
         let table = table();
-        let granted = first.two(
-            &table,
-            |t| acquire(t, holder(0), 1, 1),
-            |t| acquire(t, holder(1), 2, 1),
-        );
+        let granted = first.two(&table, take(0, 1, 1), take(1, 2, 1));
         assert_eq!(granted, (Some(1), Some(1)));
         assert_eq!((count(&table, 1), count(&table, 2)), (1, 1));
         assert_eq!(table.usage().keys, 2);
@@ -67,11 +55,8 @@ fn p1_two_insert_keys_in_one_range() {
 fn p1_release_during_acquire() {
     model(2, 5, |first| {
         let table = held_by_0([1]);
-        let (_, granted) = first.two(
-            &table,
-            |t| release(t, holder(0), 1).unwrap(),
-            |t| acquire(t, holder(1), 1, 2),
-        );
+        let release = |t: &_| release(t, holder(0), 1).unwrap();
+        let (_, granted) = first.two(&table, release, take(1, 1, 2));
         assert!(matches!(granted, Some(1 | 2)));
         assert_eq!(count(&table, 1), 1);
     });
@@ -154,9 +139,7 @@ fn p1_acquire_during_release_and_sweep() {
             [
                 side(|t| assert!(matches!(acquire(t, holder(1), 1, 2), Some(1 | 2)))),
                 side(|t| release(t, holder(0), 1).unwrap()),
-                side(|t: &Table<Name>| {
-                    step(t, 8);
-                }),
+                side(steps(1)),
             ],
         );
         assert_eq!(count(&table, 1), 1);
@@ -168,11 +151,7 @@ fn p1_acquire_during_release_and_sweep() {
 fn p6_larger_capacity_admits_while_smaller_is_full() {
     model(2, 5, |first| {
         let table = held_by_0([1]);
-        let granted = first.two(
-            &table,
-            |t| acquire(t, holder(1), 1, 1),
-            |t| acquire(t, holder(0), 1, 2),
-        );
+        let granted = first.two(&table, take(1, 1, 1), take(0, 1, 2));
         assert_eq!(granted, (None, Some(2)));
     });
 }
@@ -184,11 +163,7 @@ fn p6_two_acquire_with_different_capacities() {
         // Creates the key.
         acquire(&table, holder(0), 1, 1).unwrap();
         release(&table, holder(0), 1).unwrap();
-        let granted = first.two(
-            &table,
-            |t| acquire(t, holder(0), 1, 1),
-            |t| acquire(t, holder(1), 1, 2),
-        );
+        let granted = first.two(&table, take(0, 1, 1), take(1, 1, 2));
         assert!(matches!(granted, (Some(1), Some(2)) | (None, Some(1))));
     });
 }

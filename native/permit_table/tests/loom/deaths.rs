@@ -9,11 +9,7 @@ use std::collections::BTreeMap;
 fn p4_acquire_during_the_death_of_the_holder() {
     model(2, 5, |first| {
         let table = held_by_0(0..3);
-        let (released, granted) = first.two(
-            &table,
-            |t| die(t, holder(0)),
-            |t| acquire(t, holder(1), 1, 1),
-        );
+        let (released, granted) = first.two(&table, |t| die(t, holder(0)), take(1, 1, 1));
         assert_eq!(released, 3);
         assert_eq!(permits(&table), u64::from(granted.is_some()));
     });
@@ -26,11 +22,8 @@ fn p4_next_process_acquires_during_a_death_at_its_place() {
     model(2, 5, |first| {
         let table = held_by_0([1]);
         let next = displaced_holder(5, 0);
-        let (released, granted) = first.two(
-            &table,
-            |t| die(t, holder(0)),
-            move |t| acquire(t, next, 1, 2),
-        );
+        let acquire = move |t: &_| acquire(t, next, 1, 2);
+        let (released, granted) = first.two(&table, |t| die(t, holder(0)), acquire);
         assert_eq!(released, 1);
         assert!(matches!(granted, Some(1 | 2)));
         assert_eq!(count(&table, 1), 1);
@@ -100,16 +93,14 @@ fn p4_key_is_reclaimed_after_its_last_holder_dies() {
                     None
                 }),
                 side(|t: &Table<Name>| {
-                    for _ in 0..2 {
-                        step(t, 8);
-                    }
+                    steps(2)(t);
                     None
                 }),
-                side(|t| acquire(t, holder(1), 1, 1)),
+                side(take(1, 1, 1)),
             ],
         );
-        assert_eq!(count(&table, 1), u64::from(granted[2].is_some()));
-        assert_eq!(permits(&table), u64::from(granted[2].is_some()));
+        let out = u64::from(granted[2].is_some());
+        assert_eq!((count(&table, 1), permits(&table)), (out, out));
     });
 }
 
@@ -203,8 +194,7 @@ fn p4_death_reported_after_two_pid_reuses() {
                 assert_eq!(late.acquire(3, 1), Some(1));
                 released
             });
-            let last = late.die();
-            assert_eq!(released + released_next + last, 3);
+            assert_eq!(released + released_next + late.die(), 3);
             late.assert_nothing_held();
         });
     }

@@ -57,6 +57,11 @@ impl Place {
         }
     }
 
+    fn read_pinned(&self) {
+        let _pin = pin();
+        self.read();
+    }
+
     fn unlink_and_free(&self) {
         self.pointer.store(std::ptr::null_mut(), Ordering::Release);
         let stamp = stamp();
@@ -82,10 +87,7 @@ fn reads_precede_the_free(barrier: Barrier, read: fn(&Place)) {
 }
 
 fn e2_reads_under_a_pin_precede_the_free(barrier: Barrier) {
-    reads_precede_the_free(barrier, |place| {
-        let _pin = pin();
-        place.read();
-    });
+    reads_precede_the_free(barrier, Place::read_pinned);
 }
 
 fn e1_nested_pin_does_not_end_the_outer_one(barrier: Barrier) {
@@ -99,24 +101,15 @@ fn e1_nested_pin_does_not_end_the_outer_one(barrier: Barrier) {
 fn e4_reads_under_an_earlier_pin_precede_the_free(barrier: Barrier) {
     reads_precede_the_free(barrier, |place| {
         for _ in 0..2 {
-            let _pin = pin();
-            place.read();
+            place.read_pinned();
         }
     });
 }
 
 fn e1_first_pins_of_two_threads_both_count(barrier: Barrier) {
     model_with(barrier, 3, 2, |first| {
-        let read = || {
-            side(|place: &Place| {
-                let _pin = pin();
-                place.read();
-            })
-        };
-        first.three(
-            &Place::new(),
-            [read(), read(), side(Place::unlink_and_free)],
-        );
+        let [one, other] = [0, 1].map(|_| side(Place::read_pinned));
+        first.three(&Place::new(), [one, other, side(Place::unlink_and_free)]);
     });
 }
 

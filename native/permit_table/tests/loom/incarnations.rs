@@ -117,16 +117,14 @@ fn with_watched(gate: &Gate<Opened>, death: impl FnOnce(&Opened)) {
 fn i2_close_and_free_during_a_call() {
     model(2, 5, |first| {
         let gate = open(1, false);
-        let call = |_: &Pin, open: &Opened| {
-            assert_eq!(open.number(), 1);
-            assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
-            assert_eq!(open.number(), 1);
+        let call = || {
+            with_current(|_, open| {
+                assert_eq!(open.number(), 1);
+                assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
+                assert_eq!(open.number(), 1);
+            })
         };
-        run(
-            first,
-            move || with_current(call),
-            move || close_and_free(&gate),
-        );
+        run(first, call, move || close_and_free(&gate));
         assert_eq!(current(), None);
         dismantle();
     });

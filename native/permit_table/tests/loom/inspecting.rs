@@ -16,17 +16,19 @@ fn h5_usage_during_a_death() {
     });
 }
 
-/// The holder of key 1 dies, and the next process at its place acquires key 2.
-fn take_over(table: &Table<Name>) {
-    die(table, holder(0));
-    acquire(table, displaced_holder(5, 0), 2, 1).unwrap();
+/// A side in which the holder at a place dies, and the next process at that place acquires a key.
+fn take_over(place: u64, key: u64) -> impl Fn(&Table<Name>) {
+    move |table| {
+        die(table, holder(place));
+        acquire(table, displaced_holder(5, place), key, 2).unwrap();
+    }
 }
 
 #[test]
 fn h1_all_permits_while_a_slot_changes_hands() {
     model(2, 4, |first| {
         let table = held_by_0([1]);
-        let (rows, ()) = first.two(&table, all_permits, take_over);
+        let (rows, ()) = first.two(&table, all_permits, take_over(0, 2));
         let expected = [((0, 1), 1), ((5, 2), 1)];
         assert!(rows.into_iter().all(|row| expected.contains(&row)));
         assert_eq!(all_permits(&table), BTreeMap::from([expected[1]]));
@@ -39,10 +41,7 @@ fn h1_other_holders_while_a_slot_changes_hands() {
     model(2, 4, |first| {
         let table = held_by_0([1]);
         acquire(&table, holder(1), 2, 1).unwrap();
-        let (rows, ()) = first.two(&table, all_permits, |t| {
-            die(t, holder(1));
-            acquire(t, displaced_holder(5, 1), 3, 1).unwrap();
-        });
+        let (rows, ()) = first.two(&table, all_permits, take_over(1, 3));
         assert_eq!(rows.get(&(0, 1)), Some(&1));
     });
 }
@@ -53,21 +52,13 @@ fn h1_holders_of_a_key_while_a_slot_changes_hands() {
         let table = held_by_0([1]);
         // Creates the key, so that its holders can be read.
         acquire(&table, holder(1), 2, 2).unwrap();
-        first.two(
-            &table,
-            |t| {
-                let visit = |row: Permits<'_, Name>| {
-                    assert!([2, 6].contains(&row.holder), "holder 0 never held key 2");
-                    assert_eq!(row.permits, 1);
-                };
-                t.holders_from(Cursor::default(), &NameQuery(2), visit)
-                    .unwrap();
-            },
-            |t| {
-                die(t, holder(0));
-                acquire(t, displaced_holder(5, 0), 2, 2).unwrap();
-            },
-        );
+        let visit = |row: Permits<'_, Name>| {
+            assert!([2, 6].contains(&row.holder), "holder 0 never held key 2");
+            assert_eq!(row.permits, 1);
+        };
+        let read = move |t: &Table<_>| t.holders_from(Cursor::default(), &NameQuery(2), visit);
+        let (read, ()) = first.two(&table, read, take_over(0, 2));
+        read.unwrap();
     });
 }
 
@@ -75,16 +66,10 @@ fn h1_holders_of_a_key_while_a_slot_changes_hands() {
 fn h1_permits_of_one_while_its_slot_changes_hands() {
     model(2, 4, |first| {
         let table = held_by_0([1]);
-        first.two(
-            &table,
-            |t| {
-                let visit = |row: Permits<'_, Name>| {
-                    assert_eq!((row.key.number(), row.permits), (1, 1));
-                };
-                t.held(holder(0), 0, visit).unwrap();
-            },
-            take_over,
-        );
+        let visit = |row: Permits<'_, Name>| assert_eq!((row.key.number(), row.permits), (1, 1));
+        let read = move |t: &Table<_>| t.held(holder(0), 0, visit);
+        let (read, ()) = first.two(&table, read, take_over(0, 2));
+        read.unwrap();
     });
 }
 
@@ -98,9 +83,7 @@ fn h2_inspection_during_release_then_sweep() {
             &table,
             |t| {
                 release(t, holder(0), 1).unwrap();
-                for _ in 0..8 {
-                    step(t, 8);
-                }
+                steps(8)(t);
             },
             |t| assert!(all_permits(t).values().all(|permits| *permits == 1)),
         );
@@ -118,12 +101,8 @@ fn h2_inspection_during_release_and_sweep_threads() {
             [
                 side(|t| drop(all_permits(t))),
                 side(|t| release(t, holder(0), 1).unwrap()),
-                side(|t: &Table<Name>| {
-                    // The fourth step is the first that frees.
-                    for _ in 0..4 {
-                        step(t, 8);
-                    }
-                }),
+                // The fourth step is the first that frees.
+                side(steps(4)),
             ],
         );
         assert!(all_permits(&table).is_empty());

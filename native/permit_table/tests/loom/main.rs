@@ -81,11 +81,8 @@ fn model_with(
     body: impl Fn(FirstSide) + Copy + Sync + Send + 'static,
 ) {
     permit_table::use_fences(barrier == Barrier::Fences);
-    let first_sides = if std::env::var_os(ONE_FIRST_SIDE).is_some() {
-        1
-    } else {
-        sides
-    };
+    let only_one = std::env::var_os(ONE_FIRST_SIDE).is_some();
+    let first_sides = if only_one { 1 } else { sides };
     for first in 0..first_sides {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
@@ -149,4 +146,18 @@ fn held_by_0(keys: impl IntoIterator<Item = u64>) -> Arc<Table<Name>> {
     let table = table();
     common::acquire_all(&table, common::holder(0), keys);
     table
+}
+
+/// A side that acquires a key for the holder with this number.
+fn take(number: u64, key: u64, capacity: u64) -> impl Fn(&Table<Name>) -> Option<u64> {
+    move |table| common::acquire(table, common::holder(number), key, capacity)
+}
+
+/// A side that makes `count` steps of the sweep.
+fn steps(count: usize) -> impl Fn(&Table<Name>) {
+    move |table| {
+        for _ in 0..count {
+            common::step(table, 8);
+        }
+    }
 }

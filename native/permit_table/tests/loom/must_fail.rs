@@ -265,10 +265,8 @@ fn assert_listed<'a>(found: BTreeSet<String>, list: impl Iterator<Item = &'a str
 
 #[test]
 fn every_model_finds_a_listed_bug() {
-    let list = program()
-        .args(["--list", "--format=terse"])
-        .output()
-        .unwrap();
+    let mut program = program();
+    let list = program.args(["--list", "--format=terse"]).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let models = list
         .lines()
