@@ -195,9 +195,12 @@ fn closed_tables_are_dropped_in_order_without_the_lock() {
             DROPPED.lock().unwrap().push(self.0);
         }
     }
-    for number in 1..=5 {
-        OWN.opening(false).unwrap().open(Numbered(number));
-    }
+    let gates = [1, 2, 3, 4, 5].map(|number| {
+        let opening = OWN.opening(false).unwrap();
+        let gate = opening.gate();
+        opening.open(Numbered(number));
+        gate
+    });
     while OWN.dismantle_step() != Progress::Done {
         std::thread::yield_now();
     }
@@ -205,4 +208,6 @@ fn closed_tables_are_dropped_in_order_without_the_lock() {
     OWN.drop_emptied();
     assert!(!OWN.has_emptied());
     assert_eq!(*DROPPED.lock().unwrap(), [1, 2, 3, 4]);
+    // valgrind would report the last one as lost: while it is open, `OWN` has no pointer to its beginning.
+    gates[4].close();
 }
