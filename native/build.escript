@@ -79,7 +79,7 @@ named(Package) ->
     Set = [{Variable, Path} || Variable <- variables(Package), Path <- [os:getenv(Variable, "")], Path =/= ""],
     lists:sublist(Set, 1).
 
-%% In order of precedence.
+%% The first one that is set is used.
 variables(?OURS) -> ["CANAL_LOCK_NIF_LIBRARY"];
 variables(?QUORUM) -> ["CANAL_LOCK_QUORUM_NIF_LIBRARY", "CANAL_LOCK_NIF_LIBRARY"];
 variables(_) -> [].

@@ -2,7 +2,7 @@
 # Runs the tests of the table, which has nearly all the unsafe code, under tools that detect memory errors and undefined
 # behavior:
 #
-#   valgrind           use after free, uninitialized memory, leaks; in the code as it is released
+#   valgrind           use after free, uninitialized memory, leaks; in a release build
 #   AddressSanitizer   use after free, out of bounds, leaks; fast, so with more rounds
 #   Miri               undefined behavior, data races, weak memory orders, leaks; strict and slow
 #

@@ -91,7 +91,7 @@ with_dots([Last | Before], Columns) ->
 width([Character]) -> element(2, plain(Character, unicode));
 width(Escaped) -> length(Escaped).
 
-%% A character as it is shown, and its number of columns. East Asian characters take two. Terminals disagree on the
+%% A displayed character and its number of columns. East Asian characters take two. Terminals disagree on the
 %% width of many others, so only letters with a well-known width are shown as they are.
 plain(C, _) when C >= $\s, C =< $~ ->
     {[C], 1};

@@ -1,6 +1,6 @@
-%% Runs the router under load: one app scales from one dyno to three, to six and back to two, another stays as it is.
-%% Clients run in separate processes, and some disconnect. Dynos reset connections, request processes are killed, and
-%% the manager crashes. Ends with the verdict on the log of the dynos.
+%% Runs the router under load: one app scales from one dyno to three, to six and back to two. Another app does not
+%% scale. Clients run in separate processes, and some disconnect. Dynos reset connections, request processes are killed,
+%% and the manager crashes. Ends with the verdict on the log of the dynos.
 -module(router_demo).
 
 -export([main/1, present/2, run/2, scenario/0]).
@@ -11,7 +11,7 @@
     %% Each with the number of client connections.
     apps := [{router_apps:host(), MaxPer :: pos_integer(), Connections :: pos_integer()}],
     total_ms := pos_integer(),
-    %% In order of time. Events at 0 happen before any load.
+    %% Sorted by time. Events at 0 happen before any load.
     events := [{At_ms :: non_neg_integer(), event()}],
     behavior := router_demo_dyno:behavior(),
     kill_every_ms := pos_integer()

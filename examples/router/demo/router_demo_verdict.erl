@@ -115,7 +115,7 @@ course(Host, Requests, Scalings, Kills, Refused) ->
         {Begun, until(Request, Kills), Request}
      || #{host := H, begun_ns := Begun} = Request <- Requests, H =:= Host, until(Request, Kills) > Begun
     ],
-    %% In order of time. Of events at the same time, ends come first, because a start may have waited for an end.
+    %% Sorted by time. Of events at the same time, ends come first, because a start may have waited for an end.
     Events = lists:sort(
         [{At, 1, {scaling, Scaling}} || #{at_ns := At} = Scaling <- Later] ++
             [{Until, 2, {ends, Request}} || {_, Until, Request} <- Spans] ++

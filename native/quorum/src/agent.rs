@@ -275,7 +275,7 @@ impl Agent {
         }
     }
 
-    /// Takes the outputs since the last call, in order.
+    /// Takes the outputs since the last call, oldest first.
     pub fn outputs(&mut self) -> Vec<AgentOutput> {
         std::mem::take(&mut self.out)
     }

@@ -160,7 +160,7 @@ impl Voter {
             .min()
     }
 
-    /// Takes the outputs since the last call, in order.
+    /// Takes the outputs since the last call, oldest first.
     pub fn outputs(&mut self) -> Vec<VoterOutput> {
         std::mem::take(&mut self.out)
     }

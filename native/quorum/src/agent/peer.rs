@@ -1,6 +1,6 @@
 //! The agent's state for one voter, and the operations it still has to send to it.
 //!
-//! A voter has at most one unanswered batch. Operations that are added in the meantime stay in order and go with the
+//! A voter has at most one unanswered batch. Operations that are added in the meantime are queued and go with the
 //! next batch. Batches thus grow with the load, and an operation never overtakes an earlier one. A batch without an
 //! answer in time is considered lost, and the agent does not know whether the voter executed it. The agent then
 //! discards all queued operations for the voter and sends it the live tokens instead, range by range

@@ -82,7 +82,7 @@ pub struct Cluster {
     pub at_risk: Vec<Token>,
     /// The last mark that each voter requested to store.
     pub store: BTreeMap<usize, Fence>,
-    /// All delivered frames, in order.
+    /// All delivered frames, oldest first.
     pub arrived: Vec<(usize, Send)>,
     pub wire: VecDeque<(usize, Send)>,
     cut: BTreeSet<(usize, usize)>,

@@ -145,7 +145,7 @@ fn a_lock_does_not_wait_for_its_own_unlock() {
     assert_eq!(cluster.now, Cluster::new(3).now, "no lock had to wait");
 }
 
-/// Above the limit of pending unlocks callers wait, in order, until a quorum has caught up, or until a deadline.
+/// Above the limit of pending unlocks, callers wait in a FIFO queue until a quorum has caught up, or until a deadline.
 #[test]
 fn too_many_pending_unlocks_make_callers_wait() {
     let mut cluster = Cluster::with(3, rules(|rules| rules.pending_unlocks = 5), NEW);

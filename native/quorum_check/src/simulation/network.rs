@@ -40,7 +40,7 @@ struct Link {
     cuts: u32,
     /// No frame arrives before.
     stalled_until: Real,
-    /// When the last frame that is in order arrives.
+    /// When the last frame that was not held back arrives.
     last: Real,
     /// Added to the probability of a loss.
     more_lost: i64,
