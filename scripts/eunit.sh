@@ -43,12 +43,14 @@ run() {
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 status=0
-for beside in "${!groups[@]}"; do
-  [ "$beside" -eq 0 ] || run "${groups[beside]}" >"$logs/$beside" &
+beside=()
+for ((group = 1; group < ${#groups[@]}; group++)); do
+  run "${groups[group]}" >"$logs/$group" &
+  beside+=($!)
 done
 run "${groups[0]}" | tee "$logs/0" || status=1
-for beside in $(jobs -p); do
-  wait "$beside" || status=1
+for pid in "${beside[@]}"; do
+  wait "$pid" || status=1
 done
 cat "$logs"/[1-9]
 
