@@ -54,16 +54,17 @@ wrong_option(Options) ->
             Wrong
     end.
 
-members(Members) ->
-    IsList = is_list(Members) andalso (catch lists:all(fun is_atom/1, Members)) =:= true,
-    case IsList andalso {length(Members), length(lists:usort(Members)), lists:member(node(), Members)} of
-        {Length, Length, IsMember} when Length >= 1, Length =< ?MAX_MEMBERS ->
-            {IsMember, ["contain this node, ", atom_to_list(node())]};
-        {Length, _, _} when Length >= 1, Length =< ?MAX_MEMBERS ->
-            {false, "contain each node once"};
-        _ ->
-            {false, "be a list of 1 to 16 nodes, the same on each of them"}
-    end.
+members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
+    case {lists:all(fun is_atom/1, Members), length(lists:usort(Members)) =:= length(Members)} of
+        {true, true} -> {lists:member(node(), Members), ["contain this node, ", atom_to_list(node())]};
+        {true, false} -> {false, "contain each node once"};
+        {false, _} -> not_nodes()
+    end;
+members(_) ->
+    not_nodes().
+
+not_nodes() ->
+    {false, "be a list of 1 to 16 nodes, the same on each of them"}.
 
 fence_file(Path) ->
     Must = "be the name of a file",

@@ -11,12 +11,8 @@
 
 -spec send(agent | voter, canal_lock_quorum_config:place(), binary(), canal_lock_quorum_config:config()) -> ok.
 send(To, Place, Frame, #{members := Members, fingerprint := Fingerprint}) ->
-    Name = process(To),
     Message = {canal_lock_quorum, Fingerprint, node(), Frame},
-    case lists:nth(Place + 1, Members) of
-        Me when Me =:= node() -> catch Name ! Message;
-        Node -> erlang:send({Name, Node}, Message, [nosuspend, noconnect])
-    end,
+    _ = erlang:send({process(To), lists:nth(Place + 1, Members)}, Message, [nosuspend, noconnect]),
     ok.
 
 process(agent) -> canal_lock_quorum_agent;
