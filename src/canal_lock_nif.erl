@@ -119,4 +119,10 @@ represent(_Holder) -> erlang:nif_error(not_loaded).
 proxy_of(_Holder) -> erlang:nif_error(not_loaded).
 
 load() ->
-    canal_lock_library:on_load(?MODULE, erlang:load_nif(canal_lock_library:path(?MODULE), 0)).
+    %% From these the library learns how the VM numbers processes.
+    Info = {self(), erlang:system_info(process_limit)},
+    canal_lock_library:on_load(?MODULE, erlang:load_nif(library(), Info)).
+
+%% Tests replace it.
+library() ->
+    canal_lock_library:path(?MODULE).

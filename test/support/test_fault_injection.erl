@@ -47,24 +47,19 @@ load(Library) ->
     {module, Module} = code:load_binary(Module, "of the tests", Code),
     ok.
 
-variant({function, Line, load, 0, _}, Library) ->
-    [{function, Line, load, 0, [clause(Line, [], call(Line, load_nif, [Library, 0]))]}];
+variant({function, Line, library, 0, _}, Library) ->
+    [{function, Line, library, 0, [clause(Line, [], erl_parse:abstract(Library, Line))]}];
 variant({attribute, Line, on_load, _} = OnLoad, _Library) ->
     [{attribute, Line, export, [{arm, 2}]}, OnLoad];
 variant({eof, Line}, _Library) ->
     Wildcards = [{var, Line, '_'}, {var, Line, '_'}],
-    [{function, Line, arm, 2, [clause(Line, Wildcards, call(Line, nif_error, [not_loaded]))]}, {eof, Line}];
+    NotLoaded = {call, Line, {remote, Line, {atom, Line, erlang}, {atom, Line, nif_error}}, [{atom, Line, not_loaded}]},
+    [{function, Line, arm, 2, [clause(Line, Wildcards, NotLoaded)]}, {eof, Line}];
 variant(Form, _Library) ->
     [Form].
 
 clause(Line, Patterns, Body) ->
     {clause, Line, Patterns, [], [Body]}.
-
-call(Line, Function, Arguments) ->
-    {call, Line, {remote, Line, {atom, Line, erlang}, {atom, Line, Function}}, [
-        erl_parse:abstract(Argument, Line)
-     || Argument <- Arguments
-    ]}.
 
 %% Injects the failure after this number of points where it can occur.
 -spec arm(failure(), non_neg_integer()) -> ok.

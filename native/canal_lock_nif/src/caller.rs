@@ -8,12 +8,52 @@
 //! processes per second reuses one after 36,000 years.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use permit_table::Holder;
+use permit_table::{Holder, OutOfMemory};
 use rustler::sys::ErlNifPid;
+use rustler::Term;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Pids are numbered above a type tag of four bits. This only affects speed: see `Holder::new`.
+/// Pids are numbered above a type tag of four bits. Here and below, a wrong number would only affect speed and memory:
+/// see `Holder::new`.
 const PID_TAG_BITS: u32 = 4;
+
+/// Consecutive processes of a VM since OTP 26 have distant entries in its process table, on different cache lines: the
+/// index of an entry is the number, rotated by three bits within the bits of the table (`erts_ptab_data2pix` in
+/// `erl_ptab.h`). Their pids contain the index instead of the number. To have the number, `Caller::number` rotates it
+/// back. Otherwise 1000 processes would use the slots of 8000.
+const ROTATED_BITS: u32 = 3;
+
+/// The bits of the index, how far the index is rotated, and how far back. [`learn_numbers`] sets them at load.
+static INDEX_MASK: AtomicU64 = AtomicU64::new(u64::MAX);
+static DOWN: AtomicU32 = AtomicU32::new(0);
+static UP: AtomicU32 = AtomicU32::new(63);
+
+/// Finds out what the VM's pids contain, from one of them. To be called first.
+pub(crate) fn learn_numbers(pid: Term<'_>, process_limit: u64) -> Result<(), OutOfMemory> {
+    // The external format ends with the number, the serial and the creation, of four bytes each.
+    let bytes = enif::external_format(pid)?;
+    let number = &bytes[bytes.len() - 12..][..4];
+    let number = number
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let index = enif::word(pid.as_c_arg()) >> PID_TAG_BITS;
+    // The size of the process table.
+    let bits = process_limit.next_power_of_two().trailing_zeros();
+    let (mask, up) = ((1 << bits) - 1, bits.saturating_sub(ROTATED_BITS));
+    if rotated(index, mask, ROTATED_BITS, up) & mask == number & mask {
+        INDEX_MASK.store(mask, Ordering::Relaxed);
+        DOWN.store(ROTATED_BITS, Ordering::Relaxed);
+        UP.store(up, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Rotated within the mask, which is wider than `up`. Bits above the mask have no meaning.
+#[inline(always)]
+fn rotated(index: u64, mask: u64, down: u32, up: u32) -> u64 {
+    (index & mask) >> down | index << up
+}
 
 /// A local process, by the word of its pid.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,10 +85,16 @@ impl Caller {
         unsafe { enif::from_word(self.word()) }
     }
 
-    /// The process's number, which selects a watch and the slot that the table tries first.
+    /// The process's number, which selects a watch and the slot that the table tries first. Its upper bits have no
+    /// meaning.
     #[inline(always)]
     pub(crate) fn number(self) -> u64 {
-        self.word() >> PID_TAG_BITS
+        rotated(
+            self.word() >> PID_TAG_BITS,
+            INDEX_MASK.load(Ordering::Relaxed),
+            DOWN.load(Ordering::Relaxed),
+            UP.load(Ordering::Relaxed),
+        )
     }
 
     #[inline(always)]

@@ -50,13 +50,15 @@ mod key;
 mod lifecycle;
 mod proxies;
 
-fn load(env: rustler::Env<'_>, _: rustler::Term<'_>) -> bool {
+/// `info` is a pid, and the process limit of the VM.
+fn load(env: rustler::Env<'_>, info: rustler::Term<'_>) -> bool {
     // The first pin of an operating system process takes some milliseconds, because the kernel waits for all processors
     // when it registers the process for `membarrier(2)`. This pin moves that time from the first acquire to the load.
     drop(permit_table::pin());
     enif::learn_words(env);
     inspect::make_atoms(env);
-    true
+    info.decode()
+        .is_ok_and(|(pid, process_limit)| caller::learn_numbers(pid, process_limit).is_ok())
 }
 
 rustler::init!("canal_lock_nif", load = load);
