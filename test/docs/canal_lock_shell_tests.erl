@@ -18,7 +18,8 @@ greeting() ->
             "^\\d+> ok$",
             "\\[{<0\\.\\d+\\.0>,1}\\]$",
             "granted",
-            "Acquires a permit of Key"
+            %% OTP 27 underlines on any terminal.
+            "Acquires a permit of (\\e\\[[0-9;]*m)?Key"
         ]
     ],
     ?assertEqual(nomatch, re:run(Shown, "\\*\\* ")).

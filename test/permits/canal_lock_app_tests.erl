@@ -115,7 +115,7 @@ wrong_child() ->
     [
         ?assertError(badarg, canal_lock:child_spec(Argument))
      || Argument <- [0, -1, 3.0, three, [], {0, #{}}, {3, []}, {3, #{}, more}] ++
-            [{3, Options} || Options <- [#{keep_on_crash => maybe}, #{sweep_interval_ms => 0}, #{unknown => true}]]
+            [{3, Options} || Options <- [#{keep_on_crash => sometimes}, #{sweep_interval_ms => 0}, #{unknown => true}]]
     ].
 
 %%% The application

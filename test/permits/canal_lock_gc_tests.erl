@@ -22,7 +22,7 @@ played(Test) ->
 
 %% Terms of every kind, encoded. Decoding some of them gives another term; callers compare what they decode.
 encoded_terms() ->
-    [{Name, term_to_binary(Term)} || {Name, Term} <- test_key_terms:all()].
+    [{Name, term_to_binary(Term)} || {Name, Term} <- test_key_terms:for_maps()].
 
 discarded() ->
     Encoded = encoded_terms(),

@@ -24,11 +24,11 @@ a_long_term_is_cut_test_() ->
         {timeout, ?TIMEOUT_S, {atom_to_list(Name), fun() -> is_cut(Make()) end}}
      || {Name, Make} <- [
             %% Formatting it would take hours without yielding.
-            {integer, fun() -> 1 bsl 10_000_000 end},
-            {negative_integer, fun() -> -(1 bsl 10_000_000) end},
-            {integer_in_a_tuple, fun() -> {app, [#{key => 1 bsl 10_000_000}]} end},
-            {integer_as_a_tail, fun() -> [app | 1 bsl 10_000_000] end},
-            {integer_as_a_key, fun() -> #{1 bsl 10_000_000 => value} end},
+            {integer, fun() -> 1 bsl 4_000_000 end},
+            {negative_integer, fun() -> -(1 bsl 4_000_000) end},
+            {integer_in_a_tuple, fun() -> {app, [#{key => 1 bsl 4_000_000}]} end},
+            {integer_as_a_tail, fun() -> [app | 1 bsl 4_000_000] end},
+            {integer_as_a_key, fun() -> #{1 bsl 4_000_000 => value} end},
             {binary, fun() -> binary:copy(<<"x">>, 64 bsl 20) end},
             {bits, fun() -> <<(binary:copy(<<"x">>, 64 bsl 20))/binary, 1:1>> end},
             {string, fun() -> lists:duplicate(1_000_000, $x) end},

@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_worker, [holder/1, take/1]).
+-import(test_worker, [holder/1, take/1, caught/1]).
 
 %% For processes that tests spawn.
 -export([hold/2]).
@@ -12,14 +12,6 @@
 -define(NOT_STARTED,
     "canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor"
 ).
-
-%% The next picture comes as soon as the test allows it.
--define(QUICK, #{interval_ms => 1}).
-
-%% The second picture does not come within a test.
--define(SLOW, #{interval_ms => 16#ffffffff}).
-
--define(TERMINAL, #{columns => 100, rows => 50}).
 
 top_test_() ->
     on_a_terminal([
@@ -64,12 +56,20 @@ on_a_terminal(Tests) ->
 reset(Name, false) -> os:unsetenv(Name);
 reset(Name, Value) -> os:putenv(Name, Value).
 
+%% The next picture comes as soon as the test allows it.
+quick() -> #{interval_ms => 1}.
+
+%% The second picture does not come within a test.
+slow() -> #{interval_ms => 16#ffffffff}.
+
+terminal() -> #{columns => 100, rows => 50}.
+
 %%% Figures
 
 figures() ->
     One = holder(#{db => 3, {app, 1} => 2}),
     Two = holder(#{db => 1, "other" => 5}),
-    {Keys, Holders} = shown(?SLOW, ?TERMINAL),
+    {Keys, Holders} = shown(slow(), terminal()),
     ?assertEqual([["5", "\"other\""], ["4", "db"], ["2", "{app,1}"]], Keys),
     ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], without_purpose(Holders)).
 
@@ -77,7 +77,7 @@ figures() ->
 ties() ->
     Keys = [c, {b}, 2, 1, "a", <<"d">>],
     Pids = [holder(#{Key => 2}) || Key <- Keys],
-    Screen = top(?QUICK#{rows => 6}, ?TERMINAL),
+    Screen = top((quick())#{rows => 6}, terminal()),
     Expected = {
         [["2", format(Key)] || Key <- lists:sort(Keys)],
         [["2", "1", pid_to_list(Pid)] || Pid <- lists:sort(Pids)]
@@ -90,7 +90,7 @@ ties() ->
     ?assertEqual(Expected, Shown(test_terminal:next(Screen))),
     test_terminal:quit(Screen),
     take(#{1.0 => 2}),
-    {WithBoth, _} = shown(?SLOW#{rows => 7}, ?TERMINAL),
+    {WithBoth, _} = shown((slow())#{rows => 7}, terminal()),
     ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(lists:sublist(WithBoth, 2))).
 
 %% More keys than one piece has, with more and fewer rows than keys. The expected rows come from keys/0 and all permits.
@@ -105,7 +105,7 @@ rows() ->
      || {S, Pid, C} <- lists:sort([{-S, Pid, C} || {Pid, {S, C}} <- maps:to_list(Sums)])
     ],
     lists:foreach(fun(Rows) ->
-        {ShownKeys, Holders} = shown(?SLOW#{rows => Rows}, ?TERMINAL#{rows => 5000}),
+        {ShownKeys, Holders} = shown((slow())#{rows => Rows}, (terminal())#{rows => 5000}),
         ?assertEqual({Rows, lists:sublist(AllKeys, Rows)}, {Rows, ShownKeys}),
         ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, without_purpose(Holders)})
     end, [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]).
@@ -113,12 +113,12 @@ rows() ->
 one_row() ->
     Many = holder(maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5_000)])),
     One = holder(#{db => 2}),
-    {_, Holders} = shown(?SLOW, ?TERMINAL),
+    {_, Holders} = shown(slow(), terminal()),
     ?assertEqual([["5000", "5000", pid_to_list(Many)], ["2", "1", pid_to_list(One)]], without_purpose(Holders)).
 
 ten_rows() ->
     [holder(#{{key, N} => N}) || N <- lists:seq(1, 12)],
-    Screen = test_terminal:start(fun canal_lock:top/0, ?TERMINAL),
+    Screen = test_terminal:start(fun canal_lock:top/0, terminal()),
     {_, Keys, Holders} = sections(test_terminal:picture(Screen)),
     ?assertEqual([[integer_to_list(N), format({key, N})] || N <- lists:seq(12, 3, -1)], Keys),
     ?assertEqual(10, length(Holders)),
@@ -128,7 +128,7 @@ head() ->
     holder(#{db => 2, {app, 1} => 1}),
     holder(#{db => 1}),
     #{memory := Bytes} = canal_lock:info(),
-    Screen = top(?SLOW, ?TERMINAL),
+    Screen = top(slow(), terminal()),
     [Title, Names, Numbers | _] = test_terminal:picture(Screen),
     Pattern = "^canal_lock on nonode@nohost, [0-2][0-9]:[0-5][0-9]:[0-5][0-9]; Enter ends this$",
     ?assertMatch({match, _}, re:run(Title, Pattern)),
@@ -142,7 +142,7 @@ head() ->
 rates() ->
     take(#{db => 1000}),
     Before = now_us(),
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     ?assertEqual(#{"granted/s" => "-", "refused/s" => "-", "released/s" => "-", "by death/s" => "-"}, rates(Screen)),
     Begin = now_us(),
     Mortal = holder(#{other => 700}),
@@ -167,7 +167,7 @@ rates() ->
 %% At a rate of a few per second a decimal is shown.
 slow_rates() ->
     Interval_ms = 300,
-    Screen = top(#{interval_ms => Interval_ms}, ?TERMINAL),
+    Screen = top(#{interval_ms => Interval_ms}, terminal()),
     _ = rates(Screen),
     take(#{db => 2}),
     Begin = now_us(),
@@ -180,7 +180,7 @@ slow_rates() ->
 
 %% Adds keys until a snapshot takes more than 10 ms, because its time is measured in whole milliseconds.
 pauses() ->
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     _ = test_terminal:picture(Screen),
     pauses(1, Screen),
     test_terminal:quit(Screen).
@@ -214,7 +214,7 @@ calls(Caller) ->
     end.
 
 not_held() ->
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     ?assertNot(maps:is_key("not held/s", rates(Screen))),
     [{error, not_held} = canal_lock:release(db) || _ <- lists:seq(1, 1000)],
     test_terminal:go(Screen),
@@ -226,7 +226,7 @@ not_held() ->
 
 purposes() ->
     Held = fun(Pid) ->
-        {_, Holders} = shown(?SLOW, ?TERMINAL),
+        {_, Holders} = shown(slow(), terminal()),
         [Words] = [Words || [_, _, Shown | Words] <- Holders, Shown =:= pid_to_list(Pid)],
         lists:flatten(lists:join(" ", Words))
     end,
@@ -261,14 +261,14 @@ other_node() ->
     [Remote | _] = [Pid || Pid <- Terms, is_pid(Pid)],
     Proxy = test_worker:holder(#{db => 2, other => 1}),
     ok = test_worker:order(Proxy, fun() -> canal_lock_nif:represent(Remote) end),
-    {_, Holders} = shown(?SLOW, ?TERMINAL),
+    {_, Holders} = shown(slow(), terminal()),
     ?assertEqual([["3", "2", pid_to_list(Remote), "on", atom_to_list(node(Remote))]], Holders).
 
 %%% Tables that come and go
 
 closed_and_opened() ->
     take(#{db => 1}),
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     ?assertMatch({_, [["1", "db"]], [_]}, sections(test_terminal:picture(Screen))),
     ok = canal_lock:stop(),
     lists:foreach(fun(_) ->
@@ -287,7 +287,7 @@ closed_and_opened() ->
 
 %% In each case one counter is less in the new table.
 replaced() ->
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     _ = test_terminal:picture(Screen),
     lists:foreach(fun({What, Change}) ->
         take(#{new => 1}),
@@ -316,7 +316,7 @@ kept() ->
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
     unlink(Manager),
     take(#{db => 1}),
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     [Title | _] = test_terminal:picture(Screen),
     ?assertEqual(nomatch, string:find(Title, "no manager")),
     test_worker:kill(Manager),
@@ -333,7 +333,7 @@ kept() ->
     ok = canal_lock:stop().
 
 not_started() ->
-    Screen = test_terminal:start(fun() -> {'EXIT', _} = (catch canal_lock:top()) end, ?TERMINAL),
+    Screen = test_terminal:start(fun() -> caught(fun canal_lock:top/0) end, terminal()),
     {'EXIT', {badarg, [{canal_lock, top, [], Info} | _]}} = test_terminal:await_result(Screen),
     ?assertMatch({error_info, #{cause := not_started}}, lists:keyfind(error_info, 1, Info)).
 
@@ -361,11 +361,11 @@ hostile() ->
     OfEveryKind = [Key || {_, Key} <- test_key_terms:all()],
     Escapes = ["\e[2J", "\e]0;title\a", "a\nb\r\tc", <<"\e[31m">>, '\e[H', {"\x{9b}2J", [<<"\n">> | '\n']}],
     Letters = ["\x{202e}txet", 'ж日\x{300}', <<"日本語"/utf8>>],
-    Large = [test_key_terms:deep(tuple, 1_000_000), binary:copy(<<"x">>, 64 bsl 20), 1 bsl 10_000_000],
+    Large = [test_key_terms:deep(tuple, 1_000_000), binary:copy(<<"x">>, 64 bsl 20), 1 bsl 4_000_000],
     take(maps:from_list([{Key, 1} || Key <- OfEveryKind ++ Escapes ++ Letters ++ Large])),
     true = register('\e[2J', holder(#{db => 1})),
     lists:foreach(fun({Columns, Encoding}) ->
-        Screen = top(?SLOW#{rows => 1000}, #{columns => Columns, rows => 5000, encoding => Encoding}),
+        Screen = top((slow())#{rows => 1000}, #{columns => Columns, rows => 5000, encoding => Encoding}),
         Raw = test_terminal:raw(Screen),
         "\e[H" ++ Rest = Raw,
         [_ | _] = Lines = string:split(Rest, "\e[K\n", all),
@@ -386,7 +386,7 @@ is_plain(Line, Columns, Encoding) ->
 screens() ->
     [holder(#{{key, N} => N, lists:duplicate(10 * N, $x) => 1}) || N <- lists:seq(1, 30)],
     holder(#{lists:duplicate(300, $x) => 100}),
-    Screen = top(?QUICK#{rows => 100}, ?TERMINAL),
+    Screen = top((quick())#{rows => 100}, terminal()),
     _ = test_terminal:picture(Screen),
     lists:foreach(fun({Columns, Rows}) ->
         test_terminal:resize(Screen, #{columns => Columns, rows => Rows}),
@@ -404,7 +404,7 @@ screens() ->
 halves() ->
     [holder(maps:from_list([{{H, N}, 1} || N <- lists:seq(1, 3)])) || H <- lists:seq(1, 10)],
     Shown = fun(Rows) ->
-        {Keys, Holders} = shown(?SLOW#{rows => 100}, ?TERMINAL#{rows => Rows}),
+        {Keys, Holders} = shown((slow())#{rows => 100}, (terminal())#{rows => Rows}),
         {length(Keys), length(Holders)}
     end,
     %% Ten rows are used: a title, four rows of numbers, two before each list, and a free one at the bottom.
@@ -422,7 +422,7 @@ shown_by_the_caller() ->
         (worse) -> <<255>>;
         (Term) -> io_lib:format("<~p>", [Term])
     end,
-    Screen = top(?SLOW#{show => Show}, ?TERMINAL),
+    Screen = top((slow())#{show => Show}, terminal()),
     Picture = test_terminal:picture(Screen),
     ?assertEqual(
         ["<db>", "as the caller says: æ\\x{1B}\\x{A}", "bad", "wrong", "worse"],
@@ -433,7 +433,7 @@ shown_by_the_caller() ->
 
 over_the_last() ->
     take(#{db => 1}),
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     First = test_terminal:raw(Screen),
     test_terminal:go(Screen),
     Second = test_terminal:raw(Screen),
@@ -445,7 +445,7 @@ over_the_last() ->
 
 any_line() ->
     lists:foreach(fun(Line) ->
-        Screen = top(?SLOW, ?TERMINAL),
+        Screen = top(slow(), terminal()),
         _ = test_terminal:picture(Screen),
         test_terminal:go(Screen),
         test_terminal:input(Screen, Line),
@@ -454,7 +454,7 @@ any_line() ->
 
 no_more_input() ->
     lists:foreach(fun(NoLine) ->
-        Screen = top(?QUICK, ?TERMINAL),
+        Screen = top(quick(), terminal()),
         _ = test_terminal:picture(Screen),
         _ = test_terminal:next(Screen),
         test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
@@ -462,7 +462,7 @@ no_more_input() ->
         test_terminal:go(Screen),
         ?assertEqual(ok, test_terminal:await_result(Screen))
     end, [eof, {error, interrupted}, {error, terminated}]),
-    {_, _, Leader} = Screen = top(?SLOW, ?TERMINAL),
+    {_, _, Leader} = Screen = top(slow(), terminal()),
     _ = test_terminal:picture(Screen),
     test_terminal:go(Screen),
     test_await:value(true, fun() -> test_terminal:is_asked(Screen) end),
@@ -471,18 +471,18 @@ no_more_input() ->
 
 no_input() ->
     lists:foreach(fun({Settings, Count}) ->
-        Screen = top(?QUICK, Settings),
+        Screen = top(quick(), Settings),
         First = test_terminal:picture(Screen),
         Last = lists:foldl(fun(_, _) -> test_terminal:next(Screen) end, First, lists:seq(2, Count)),
         test_terminal:go(Screen),
         ?assertEqual(ok, test_terminal:await_result(Screen)),
         ?assertEqual(["0"], lists:usort(maps:values(rates_of(Last))))
-    end, [{S#{input => Answer}, Count} || {S, Count} <- [{#{}, 1}, {?TERMINAL, 2}], Answer <- [eof, {error, enotsup}]]).
+    end, [{S#{input => Answer}, Count} || {S, Count} <- [{#{}, 1}, {terminal(), 2}], Answer <- [eof, {error, enotsup}]]).
 
 no_terminal() ->
     Many = [holder(#{lists:duplicate(200, $x) ++ [N] => 1}) || N <- lists:seq(1, 60)],
     lists:foreach(fun({Settings, Width}) ->
-        Screen = top(?QUICK#{rows => 50}, Settings),
+        Screen = top((quick())#{rows => 50}, Settings),
         Picture = test_terminal:picture(Screen),
         ?assertEqual(["0"], lists:usort(maps:values(rates_of(Picture)))),
         ?assertEqual({50, 50}, {length(element(2, sections(Picture))), length(element(3, sections(Picture)))}),
@@ -497,7 +497,7 @@ no_terminal() ->
 
 dumb() ->
     os:putenv("TERM", "dumb"),
-    Screen = top(?QUICK, ?TERMINAL),
+    Screen = top(quick(), terminal()),
     Raw = test_terminal:raw(Screen),
     os:putenv("TERM", "xterm"),
     ?assertEqual(nomatch, string:find(Raw, "\e")),

@@ -3,6 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_worker, [caught/1]).
+
 -define(TOTALS, [granted, refused, released, released_by_death, not_held, reclaimed]).
 
 -define(WORKERS, 64).
@@ -66,7 +68,7 @@ released() ->
         {ok, done} = canal_lock:with_permit(db, 9, 1, fun() -> done end)
     end),
     does(#{granted => 1, released => 1}, fun() ->
-        thrown = (catch canal_lock:with_permit(new, 9, 1, fun() -> throw(thrown) end))
+        thrown = caught(fun() -> canal_lock:with_permit(new, 9, 1, fun() -> throw(thrown) end) end)
     end).
 
 not_held() ->

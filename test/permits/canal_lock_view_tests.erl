@@ -114,7 +114,7 @@ held_seen_from_elsewhere() ->
     test_worker:start(fun() -> canal_lock:held(Self) end).
 
 kinds_at_once() ->
-    Held = test_setup:sums([#{Term => 1} || {_, Term} <- test_key_terms:all()]),
+    Held = test_setup:sums([#{Term => 1} || {_, Term} <- test_key_terms:for_maps()]),
     views_show(#{holder(Held) => Held, holder(Held) => Held, holder(#{db => 1}) => #{db => 1}}).
 
 %% `=:=' does not recurse on the C stack. The assertions print no keys, because some are too large.

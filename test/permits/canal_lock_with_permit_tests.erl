@@ -3,6 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_worker, [caught/1]).
+
 with_permit_test_() ->
     test_setup:quietly([
         test_setup:tests([
@@ -87,8 +89,8 @@ nested_other_keys() ->
 
 inner_fails() ->
     {ok, Seen} = canal_lock:with_permit(db, 3, 1, fun() ->
-        thrown = (catch canal_lock:with_permit(db, 3, 1, fun() -> throw(thrown) end)),
-        thrown = (catch canal_lock:with_permit(app, 3, 1, fun() -> throw(thrown) end)),
+        thrown = caught(fun() -> canal_lock:with_permit(db, 3, 1, fun() -> throw(thrown) end) end),
+        thrown = caught(fun() -> canal_lock:with_permit(app, 3, 1, fun() -> throw(thrown) end) end),
         canal_lock:held()
     end),
     ?assertEqual([{db, 1}], Seen),
@@ -137,13 +139,11 @@ releases_its_own() ->
     ?assertEqual({ok, ok}, canal_lock:with_permit(db, 9, 1, fun() -> canal_lock:release(db) end)),
     ?assertEqual({1, []}, {canal_lock:count(db), canal_lock:held()}),
     ?assertEqual([{db, 1}], canal_lock:held(Other)),
-    ?assertEqual(
-        thrown,
-        catch canal_lock:with_permit(db, 9, 1, fun() ->
-            ok = canal_lock:release(db),
-            throw(thrown)
-        end)
-    ),
+    Release = fun() ->
+        ok = canal_lock:release(db),
+        throw(thrown)
+    end,
+    ?assertEqual(thrown, caught(fun() -> canal_lock:with_permit(db, 9, 1, Release) end)),
     ?assertMatch(#{permits := 1, not_held := 2}, canal_lock:info()).
 
 leaves_something() ->
@@ -219,11 +219,8 @@ many() ->
         Now
     end,
     Times = lists:seq(1, test_setup:times(5000)),
-    Answers = lists:usort(
-        lists:append(
-            test_setup:concurrently(8, fun() -> [catch canal_lock:with_permit(db, 3, 1, Enter) || _ <- Times] end)
-        )
-    ),
+    EnterOften = fun() -> [caught(fun() -> canal_lock:with_permit(db, 3, 1, Enter) end) || _ <- Times] end,
+    Answers = lists:usort(lists:append(test_setup:concurrently(8, EnterOften))),
     ?assertEqual([], Answers -- [full, 1, 2, 3, {ok, 1}, {ok, 2}, {ok, 3}]),
     no_permits().
 

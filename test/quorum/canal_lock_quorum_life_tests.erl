@@ -6,6 +6,7 @@
 
 -import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
 -import(test_quorum_cluster, [lock/3, held/2, unlock/2, await_status/3, messages/1, messages_until_lost/2]).
+-import(test_worker, [caught/1]).
 
 %% The timeout of a lock that is granted, and of one that must be refused.
 -define(LONG_MS, 15_000).
@@ -94,7 +95,7 @@ agent_killed([A, B, _C]) ->
 
 agent_killed_while_asked([A, B, _C]) ->
     {ok, _} = lock(worker(B), x, ?LONG_MS),
-    Ref = send_order(worker(A), fun() -> catch canal_lock_quorum:lock(x, 60_000) end),
+    Ref = send_order(worker(A), fun() -> caught(fun() -> canal_lock_quorum:lock(x, 60_000) end) end),
     await_status(A, waiting, 1),
     kill(A, canal_lock_quorum_agent),
     ?assertEqual({'EXIT', {killed, {canal_lock_quorum, lock, [x, 60_000]}}}, test_await:answer(Ref)).

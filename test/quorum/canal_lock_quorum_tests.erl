@@ -5,6 +5,7 @@
 
 -import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
 -import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, await_status/3]).
+-import(test_worker, [caught/1]).
 
 cluster_test_() ->
     test_quorum_cluster:tests(3, [
@@ -157,7 +158,7 @@ by_another([A | _]) ->
 
 with_lock([A | _]) ->
     Worker = worker(A),
-    With = fun(Fun) -> order(Worker, fun() -> (catch canal_lock_quorum:with_lock(x, 5000, Fun)) end) end,
+    With = fun(Fun) -> order(Worker, fun() -> caught(fun() -> canal_lock_quorum:with_lock(x, 5000, Fun) end) end) end,
     ?assertEqual({ok, true}, With(fun(Lock) -> canal_lock_quorum:held(Lock) end)),
     ?assertMatch({'EXIT', {broken, _}}, With(fun(_) -> error(broken) end)),
     ?assertEqual(thrown, With(fun(_) -> throw(thrown) end)),
@@ -194,7 +195,7 @@ of_another_node([A, B, _C]) ->
     Lock = order(Holder, fun() -> get({lock, x}) end),
     %% Some lock there has the same number.
     [{ok, _} = lock(worker(B), Number, 5000) || Number <- lists:seq(1, 50)],
-    Try = fun(Function) -> call(B, fun() -> catch canal_lock_quorum:Function(Lock) end) end,
+    Try = fun(Function) -> call(B, fun() -> caught(fun() -> canal_lock_quorum:Function(Lock) end) end) end,
     [?assertMatch({'EXIT', {badarg, _}}, Try(Function)) || Function <- [held, unlock, try_unlock]],
     #{held := 50} = call(B, fun canal_lock_quorum:status/0),
     ?assert(held(Holder, x)).

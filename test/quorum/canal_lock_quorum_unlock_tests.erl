@@ -165,7 +165,8 @@ twice([A, B | _]) ->
     Holder = worker(A),
     {_, Frames} = order(Holder, fun() ->
         test_quorum_frames:recorded(fun(FramesSoFar) ->
-            put(lock, Lock = lock_one(x)),
+            Lock = lock_one(x),
+            put(lock, Lock),
             Answers = test_setup:concurrently(50, fun() -> canal_lock_quorum:unlock_async(Lock) end),
             ?assertEqual([ok], Answers -- lists:duplicate(49, {error, not_held})),
             await_answered(unlock, 1, FramesSoFar)

@@ -4,6 +4,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_worker, [caught/1]).
+
 -define(KEPT, #{keep_on_crash => true}).
 
 manager_test_() ->
@@ -317,7 +319,7 @@ exited_before_the_call() ->
     Call = fun(Answers) ->
         Manager = spawn(Serve(Answers)),
         ok = test_await:value(Manager, fun() -> whereis(canal_lock) end),
-        Answer = catch canal_lock_remote:call(node(), {release, db}),
+        Answer = caught(fun() -> canal_lock_remote:call(node(), {release, db}) end),
         ok = test_worker:kill(Manager),
         Answer
     end,

@@ -61,7 +61,8 @@ kept() ->
 replace(Alive, Deaths) ->
     receive
         {'DOWN', _, process, Dead, _} when is_map_key(Dead, Alive) ->
-            [Next | _] = maps:keys(Others = maps:remove(Dead, Alive)),
+            Others = maps:remove(Dead, Alive),
+            [Next | _] = maps:keys(Others),
             Deaths rem 2 =:= 0 andalso exit(Next, kill),
             replace(maps:merge(Others, births(1)), Deaths + 1);
         %% The test has ended or failed.

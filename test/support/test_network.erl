@@ -48,7 +48,8 @@ try_one(Ip) ->
 %% not know this socket option ignores it without an error.
 -spec mends_soon() -> {true, Arguments :: [string()]} | {false, why()}.
 mends_soon() ->
-    {ok, Socket} = gen_tcp:listen(0, [Option = {raw, 6, 44, <<1000:32/native>>}]),
+    Option = {raw, 6, 44, <<1000:32/native>>},
+    {ok, Socket} = gen_tcp:listen(0, [Option]),
     Has = inet:getopts(Socket, [{raw, 6, 44, 4}]),
     ok = gen_tcp:close(Socket),
     case {os:type(), Has} of

@@ -3,6 +3,9 @@
 
 -export([files/0, arguments/1, delete/1]).
 
+%% OTP 27 refuses the short keys and the SHA-1 signatures that this function makes by default.
+-define(KEY, [{digest, sha256}, {key, {namedCurve, {1, 2, 840, 10045, 3, 1, 7}}}]).
+
 -type files() :: Folder :: file:filename().
 
 %% Files in a new folder.
@@ -11,10 +14,8 @@ files() ->
     {ok, _} = application:ensure_all_started(ssl),
     Folder = filename:join(filename:basedir(user_cache, "canal_lock"), "tls-" ++ os:getpid()),
     ok = filelib:ensure_dir(filename:join(Folder, "options")),
-    #{server_config := Config} = public_key:pkix_test_data(#{
-        server_chain => #{root => [], intermediates => [], peer => []},
-        client_chain => #{root => [], intermediates => [], peer => []}
-    }),
+    Chain = #{root => ?KEY, intermediates => [], peer => ?KEY},
+    #{server_config := Config} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
     {KeyType, Key} = proplists:get_value(key, Config),
     ok = write(Folder, "key.pem", [{KeyType, Key, not_encrypted}]),
     ok = write(Folder, "cert.pem", [{'Certificate', proplists:get_value(cert, Config), not_encrypted}]),

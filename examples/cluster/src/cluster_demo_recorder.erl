@@ -8,7 +8,7 @@
 -export([start/0, note/2, await/4, record/1]).
 -export([connect/2, record/2, ask/2]).
 
--export_type([recorder/0, client/0, connection/0, event/0, a_lock/0, record/0]).
+-export_type([recorder/0, client/0, connection/0, event/0, a_lock/0, recording/0]).
 
 -opaque recorder() :: {pid(), inet:port_number()}.
 
@@ -41,7 +41,7 @@
     | {said, iodata()}.
 
 %% `log': all requests to the register, with their clients and answers, the first one first.
--type record() :: #{
+-type recording() :: #{
     events := [event()],
     log := [{client(), test_quorum_register:request(), test_quorum_register:answer()}],
     values := #{term() => integer()}
@@ -84,7 +84,7 @@ await({Recorder, _}, Since_ns, Is, Timeout_ms) ->
     end.
 
 %% All events, the first one first.
--spec record(recorder()) -> record().
+-spec record(recorder()) -> recording().
 record({Recorder, _}) ->
     Ref = make_ref(),
     Recorder ! {record, {self(), Ref}},

@@ -34,7 +34,7 @@ empty() ->
         held => 0, waiting => 0, pending_unlocks => 0
     }.
 
--spec judge(cluster_demo_recorder:record(), at_rest()) -> verdict().
+-spec judge(cluster_demo_recorder:recording(), at_rest()) -> verdict().
 judge(#{events := Events, log := Log, values := Values}, AtRest) ->
     Killed = [{Node, Start} || {_, demo, {killed, Node, Start}} <- Events],
     History = #{clients => maps:to_list(histories(Events)), known => []},

@@ -8,11 +8,11 @@
 -export([scaling/5, kill/2, killed/1]).
 -export([record/1]).
 
--export_type([log/0, record/0, request/0, scaling/0, how/0]).
+-export_type([log/0, recording/0, request/0, scaling/0, how/0]).
 
 -opaque log() :: #{entries := ets:table(), counts := ets:table()}.
 
--type record() :: #{requests := [request()], scalings := [scaling()], kills := #{Process :: string() => integer()}}.
+-type recording() :: #{requests := [request()], scalings := [scaling()], kills := #{Process :: string() => integer()}}.
 
 -type request() :: #{
     host := router_apps:host(),
@@ -96,7 +96,7 @@ kill(#{entries := Entries, counts := Counts}, Pid) ->
 killed(Log) ->
     count(kills, Log).
 
--spec record(log()) -> record().
+-spec record(log()) -> recording().
 record(#{entries := Entries}) ->
     Of = fun(Kind) -> [Entry || {_, Entry} <- ets:lookup(Entries, Kind)] end,
     #{

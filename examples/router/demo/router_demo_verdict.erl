@@ -85,7 +85,7 @@
 -define(AFTER_KILL_NS, 5000000000).
 -define(MANY_REFUSED, 100).
 
--spec judge(router_demo_log:record(), at_the_end()) -> verdict().
+-spec judge(router_demo_log:recording(), at_the_end()) -> verdict().
 judge(#{requests := Requests, scalings := Scalings, kills := Kills}, #{refused := Refused} = AtTheEnd) ->
     Hosts = lists:usort([Host || #{host := Host} <- Scalings]),
     Courses = [course(Host, Requests, Scalings, Kills, maps:get(Host, Refused)) || Host <- Hosts],

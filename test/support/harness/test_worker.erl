@@ -2,7 +2,7 @@
 %% acquires are its own, so a test can have any number of holders.
 -module(test_worker).
 
--export([start/0, start/1, start_on/1, holder/1, take/1, order/2, send_order/2, kill/1, release_then_die/2]).
+-export([start/0, start/1, start_on/1, holder/1, take/1, order/2, send_order/2, kill/1, release_then_die/2, caught/1]).
 
 -spec start() -> pid().
 start() ->
@@ -68,6 +68,17 @@ kill(Workers) ->
 release_then_die(Worker, Order) ->
     Worker ! {last_order, Order},
     test_await:down([Worker]).
+
+%% As the deprecated `catch': the value, what was thrown, or `{'EXIT', Reason}'.
+-spec caught(fun(() -> term())) -> term().
+caught(Fun) ->
+    try
+        Fun()
+    catch
+        throw:Thrown -> Thrown;
+        error:Reason:Stack -> {'EXIT', {Reason, Stack}};
+        exit:Reason -> {'EXIT', Reason}
+    end.
 
 obey(Monitor) ->
     receive
