@@ -150,7 +150,8 @@ stop() ->
 %%
 %% Cost: 20 to 100 ns for short keys in the processor's cache, plus the time to read a longer key. It does not depend on
 %% `Buckets' or on the permits in use. The first permit of a process also creates a monitor. A dirty scheduler reads a
-%% key that is longer than 64 KiB, or that contains a fun, a bitstring or an integer beyond 1024 bits.
+%% key that is longer than 64 KiB, or that contains a fun, a native record, a bitstring or an integer
+%% beyond 1024 bits.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, MaxPer, Buckets) ->

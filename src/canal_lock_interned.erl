@@ -1,6 +1,6 @@
 %% @private
 %% Calls with long keys, which a normal scheduler must not read: keys of more than 64 KiB, and keys that do not show
-%% their length beforehand (with a fun, a bitstring or an integer beyond 1024 bits).
+%% their length beforehand (with a fun, a native record, a bitstring or an integer beyond 1024 bits).
 %%
 %% The native library refuses such a key with the cause `intern' before it changes anything. A dirty scheduler then
 %% reads the key, and the call is repeated with a handle on it. After the call the handle is emptied. Otherwise it

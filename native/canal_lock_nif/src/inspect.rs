@@ -13,7 +13,7 @@ use crate::key::{decode, Handle, Reading, TermKey};
 use permit_table::{
     bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
-use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term, TermType};
+use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term};
 
 mod atoms {
     rustler::atoms! {
@@ -209,7 +209,7 @@ fn holder(
     open: &Incarnation,
     pid: Term<'_>,
 ) -> Result<Option<Holder>, CallError> {
-    if pid.get_type() != TermType::Pid {
+    if !pid.is_pid() {
         return Err(CallError::BadArg);
     }
     let process = match pid.decode::<LocalPid>() {

@@ -7,7 +7,7 @@ use super::inline_vec::InlineVec;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use rustler::schedule::consume_timeslice;
-use rustler::{Encoder, LocalPid, Term, TermType};
+use rustler::{Encoder, LocalPid, Term};
 use std::sync::OnceLock;
 
 /// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. Reading,
@@ -35,8 +35,8 @@ pub(crate) enum ReadMode {
     Optimistic,
     /// The VM confirms each part. A long key is not read ([`CallError::Long`]), because this is a normal scheduler. A
     /// key is long if it has more than [`NORMAL_LIMIT`] parts, or if its length is not known before it is read (a fun,
-    /// a bitstring, an integer beyond 1024 bits). Only the value decides that, so equal keys are all long or all not
-    /// long.
+    /// a native record, a bitstring, an integer beyond 1024 bits). Only the value decides that, so equal keys are all
+    /// long or all not long.
     Verified,
     /// As [`Verified`](Self::Verified), on a dirty scheduler, up to [`LONG_LIMIT`] parts. A longer key is
     /// [`CallError::OutOfMemory`].
@@ -193,29 +193,37 @@ impl<'a> Reader<'a> {
     }
 
     /// A term that is neither a tuple, a list cell, a map nor a binary.
+    ///
+    /// It does not call `enif_term_type`, which ends the VM for a type that it does not know: in OTP 29, a native
+    /// record.
     #[inline(always)]
-    pub(super) fn leaf(&mut self, term: Term<'a>, term_type: TermType) -> Result<(), CallError> {
-        match term_type {
-            // Of lists, only `[]` is a leaf.
-            TermType::Atom | TermType::List => self.immediate(term),
-            TermType::Integer => self.integer(term),
-            TermType::Float => {
-                let float: f64 = term.decode().unwrap_or(0.0);
-                // Before OTP 27, 0.0 and -0.0 are `=:=`.
-                let is_zero = float == 0.0 && term == 0.0f64.encode(term.get_env());
-                self.tagged_word(tag::FLOAT, if is_zero { 0 } else { float.to_bits() })
+    pub(super) fn leaf(&mut self, term: Term<'a>) -> Result<(), CallError> {
+        if term.is_ref() {
+            let hash = self.reference_hash(term)?;
+            self.opaque(hash)
+        } else if term.is_float() {
+            let float: f64 = term.decode().unwrap_or(0.0);
+            // Before OTP 27, 0.0 and -0.0 are `=:=`.
+            let is_zero = float == 0.0 && term == 0.0f64.encode(term.get_env());
+            self.tagged_word(tag::FLOAT, if is_zero { 0 } else { float.to_bits() })
+        } else if term.is_number() {
+            self.integer(term)
+        } else if term.is_atom() || term.as_c_arg() == enif::nil() {
+            self.immediate(term)
+        } else if term.is_pid() || term.is_port() {
+            if term.decode::<LocalPid>().is_ok() || enif::is_local_port(term) {
+                self.immediate(term)
+            } else {
+                self.external(term)
             }
-            TermType::Pid if term.decode::<LocalPid>().is_ok() => self.immediate(term),
-            TermType::Port if enif::is_local_port(term) => self.immediate(term),
-            TermType::Pid | TermType::Port => self.external(term),
-            TermType::Ref => {
-                let hash = self.reference_hash(term)?;
-                self.opaque(hash)
-            }
+        } else if self.mode != ReadMode::VerifiedLong {
             // The length of the others is not known before they are read.
-            _ if self.mode != ReadMode::VerifiedLong => Err(CallError::Long),
-            TermType::Binary => self.external(term),
-            _ => self.opaque(enif::internal_hash(term, 0)),
+            Err(CallError::Long)
+        } else if term > Term::list_new_empty(term.get_env()) {
+            // By the order of terms, a bitstring.
+            self.external(term)
+        } else {
+            self.opaque(enif::internal_hash(term, 0))
         }
     }
 

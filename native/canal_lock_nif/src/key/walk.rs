@@ -5,7 +5,6 @@ use super::encoding::{tag, with_size};
 use super::reader::{Part, ReadMode, Reader, Rest};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
-use rustler::TermType;
 
 /// The work of an iterator over a map.
 const MAP_WORK: usize = 16;
@@ -68,13 +67,11 @@ impl<'a> Reader<'a> {
     #[inline(never)]
     fn other(&mut self, term: ErlNifTerm) -> Next<'a> {
         let term = self.call.term(term);
-        match term.get_type() {
-            TermType::List if term.as_c_arg() != enif::nil() => self.list(term.as_c_arg()),
-            term_type => {
-                self.leaf(term, term_type)?;
-                Ok(None)
-            }
+        if term.is_list() && term.as_c_arg() != enif::nil() {
+            return self.list(term.as_c_arg());
         }
+        self.leaf(term)?;
+        Ok(None)
     }
 
     #[inline(always)]
