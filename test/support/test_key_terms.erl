@@ -32,6 +32,7 @@ by_kind() ->
         {references, references()},
         {from_other_nodes, from_other_nodes()},
         {funs, funs()},
+        {native_records, native_records()},
         {mixed, mixed()}
     ].
 
@@ -150,8 +151,21 @@ is_of_another_version(_) ->
 
 of_unknown_module(Fun) ->
     Ours = atom_to_binary(?MODULE),
-    Unknown = binary:replace(Ours, <<"canal">>, <<"CANAL">>),
+    Unknown = string:uppercase(Ours),
     binary_to_term(binary:replace(term_to_binary(Fun), Ours, Unknown, [global])).
+
+%% Records of an unknown definition, as from another node: `#geom:vec{x = X, y = Y}'. Earlier releases do not decode
+%% them.
+native_records() ->
+    case list_to_integer(erlang:system_info(otp_release)) >= 29 of
+        true -> [native_record(X, Y) || X <- [1, 1.0, 2, make_ref()], Y <- [2, [native_record(1, 2)]]];
+        false -> []
+    end.
+
+native_record(X, Y) ->
+    Names = [<<119, (byte_size(Name)), Name/binary>> || Name <- [<<"geom">>, <<"vec">>, <<"x">>, <<"y">>]],
+    Values = [Bytes || Value <- [X, Y], <<131, Bytes/binary>> <- [term_to_binary(Value)]],
+    binary_to_term(iolist_to_binary([<<131, 67, 2:32, 1>>, Names, Values])).
 
 mixed() ->
     Deep = deep(tuple, 50),
