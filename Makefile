@@ -35,8 +35,8 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 	$(call run,demo,permits elixir cluster)
 
 .PHONY: test
-test: setup ## all tests (WHAT=quick for a small change; or build, rust, loom, erlang, elixir, downstream, conformance)
-	$(call run,test,all quick build rust loom erlang elixir downstream conformance)
+test: setup ## all tests (WHAT=quick for a small change; or build, rust, loom, erlang, elixir, downstream, conformance, distro)
+	$(call run,test,all quick build rust loom erlang elixir downstream conformance distro)
 
 .PHONY: check
 check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir or promises)
@@ -143,6 +143,11 @@ test-elixir:
 test-downstream:
 	test/packaging/downstream/run.sh
 
+# In another Debian: with SUITE=trixie or sid, and with ARCH=arm64 for that processor.
+.PHONY: test-distro
+test-distro:
+	scripts/distro.sh $(or $(SUITE),$(error test WHAT=distro needs SUITE=trixie or SUITE=sid))
+
 # Eight known defects of lock managers, shown in the design of the original and tried with this library.
 .PHONY: test-conformance
 test-conformance:
@@ -164,6 +169,7 @@ check-cycles:
 check-rust:
 	@for part in fmt clippy; do cargo $$part --version >/dev/null 2>&1 || \
 	  { echo "make check needs cargo $$part: run rustup component add rustfmt clippy" >&2; exit 1; }; done
+	scripts/rust_version.sh
 	$(cargo) fmt --check
 	$(cargo) clippy --all-targets --locked -- -D warnings
 	$(cargo) clippy --all-targets --locked --features canal_lock_nif/faults -- -D warnings

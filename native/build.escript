@@ -140,7 +140,7 @@ help(Cargo, Packages, Env) ->
 are_crates_missing(Cargo, Packages, Env) ->
     Args = ["tree", "--locked", "--offline", "-e", "no-dev" | asked_for(Packages)],
     {Status, Lines} = run(Cargo, Args, Env, [stderr_to_stdout]),
-    Status =/= 0 andalso re:run(Lines, "--offline was specified|offline mode \\(--offline\\)") =/= nomatch.
+    Status =/= 0 andalso re:run(Lines, "--offline was specified|offline mode \\((via `)?--offline") =/= nomatch.
 
 musl() ->
     "For musl, rustc builds a shared library only with \"-C target-feature=-crt-static\". RUSTFLAGS or "
