@@ -39,6 +39,7 @@ under_valgrind() {
   )
   local runner=${host//-/_}
   env "CARGO_TARGET_${runner^^}_RUNNER=${memcheck[*]}" CANAL_LOCK_SOAK=0.02 PROPTEST_CASES=16 \
+    CARGO_PROFILE_RELEASE_{DEBUG=line-tables-only,STRIP=none} \
     cargo test --release "${table[@]}" --tests
   ran+=(valgrind)
 }

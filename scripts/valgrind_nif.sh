@@ -19,6 +19,8 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 log=$work/log
 
+# With line numbers in the reports.
+export CARGO_PROFILE_RELEASE_{DEBUG=line-tables-only,STRIP=none}
 rebar3 as test compile >"$log" 2>&1 || fail "$(cat "$log")"
 ebin=$PWD/_build/rebar3/test/lib/canal_lock/ebin
 tests=$work/tests
