@@ -30,7 +30,20 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
   # The escript of this VM, which may not be the one on PATH.
   defp escript(script, folder) do
     escript = System.find_executable(Path.join([:code.root_dir(), "bin", "escript"])) || "escript"
-    System.cmd(escript, [Path.join(__DIR__, script), folder])
+    System.cmd(escript, [Path.join(__DIR__, script), folder], env: settings())
+  end
+
+  # Those of the project's configuration, as variables that are not set.
+  defp settings do
+    for {key, variable} <- [
+          precompiled_url: "CANAL_LOCK_PRECOMPILED_URL",
+          precompiled: "CANAL_LOCK_PRECOMPILED",
+          quorum: "CANAL_LOCK_QUORUM"
+        ],
+        System.get_env(variable, "") == "",
+        {:ok, value} <- [Application.fetch_env(:canal_lock, key)] do
+      {variable, %{true => "1", false => "0"}[value] || to_string(value)}
+    end
   end
 
   # For `h :canal_lock`. The check is faster than starting another VM for nothing.

@@ -16,10 +16,19 @@
 %%                                  archive from `make dist' (.tar.gz) with its checksum beside it (.tar.gz.sha256),
 %%                                  which contains both libraries; or canal_lock_nif alone (.so, .dylib, .dll)
 %%   CANAL_LOCK_QUORUM_NIF_LIBRARY  the same for canal_lock_quorum_nif; takes precedence over the archive above
+%%   CANAL_LOCK_PRECOMPILED_URL     where a release has its archives: an address, or the absolute path of a folder. If
+%%                                  this machine lacks Rust, precompiled.escript gets the archive from there
+%%   CANAL_LOCK_PRECOMPILED         1: gets the archive even if there is Rust; 0: never gets it
+%%   CANAL_LOCK_QUORUM              0: leaves out canal_lock_quorum_nif
 %%   CARGO                          the cargo to use; by default, that on PATH or in cargo's home
+%% In a project, rebar.config can have the settings {canal_lock, [{precompiled_url, URL}, {precompiled, Boolean},
+%% {quorum, Boolean}]}, which mix takes from the environment of the application canal_lock. The variables take
+%% precedence.
+%%
 %% If CANAL_LOCK_NIF_LIBRARY is canal_lock_nif alone, canal_lock_quorum_nif is not built, because the machine probably
-%% has no Rust. An existing one in FOLDER is removed, because it may be of other sources. Permits work without it;
-%% starting the quorum locks fails then, and the error explains how to install it.
+%% has no Rust. If canal_lock_quorum_nif is not built or left out, an existing one in FOLDER is removed, because it may
+%% be of other sources. Permits work without it; starting the quorum locks fails then, and the error explains how to
+%% install it.
 %%
 %% Cargo's own variables (CARGO_TARGET_DIR, CARGO_BUILD_TARGET, RUSTFLAGS...) work as usual. Cargo downloads missing
 %% crates. If it cannot, this script explains how to provide them.
@@ -61,18 +70,79 @@ extension() ->
         _ -> ".so"
     end.
 
-packages(#{package := Name}) -> [Name];
-packages(#{faults := true}) -> [?OURS];
-packages(#{}) -> [?OURS, ?QUORUM].
+%% The packages to install, and those that must not be there.
+packages(#{package := Name}) -> {[Name], []};
+packages(#{faults := true}) -> {[?OURS], []};
+packages(#{}) ->
+    case flag("CANAL_LOCK_QUORUM", quorum) of
+        false -> {[?OURS], [?QUORUM]};
+        _ -> {[?OURS, ?QUORUM], []}
+    end.
+
+%% true, false or none.
+flag(Variable, Key) ->
+    case setting(Variable, Key) of
+        "0" -> false;
+        "1" -> true;
+        Flag when is_atom(Flag) -> Flag;
+        Other -> stop("~ts must be 0 or 1, got: ~tp.", [Variable, Other])
+    end.
+
+%% In the environment or in the project that is built.
+setting(Variable, Key) ->
+    case {os:getenv(Variable, ""), lists:keyfind(Key, 1, project_settings())} of
+        {[_ | _] = Value, _} -> Value;
+        {"", {Key, Value}} -> Value;
+        {"", false} -> none
+    end.
+
+%% Of a project that rebar3 builds. mix.exs sets the variables.
+project_settings() ->
+    case file:consult(filename:join(os:getenv("REBAR_ROOT_DIR", "/nowhere"), "rebar.config")) of
+        {ok, Terms} -> proplists:get_value(canal_lock, Terms, []);
+        {error, _} -> []
+    end.
 
 %% The bytes of each library, or `none' for one that must not be there.
 libraries(#{faults := true} = Options) ->
-    build(packages(Options), faults());
+    {Packages, []} = packages(Options),
+    build(Packages, faults());
 libraries(#{faults := false} = Options) ->
-    Packages = packages(Options),
+    {Packages, LeftOut} = packages(Options),
     %% First, because these checks are quick and cargo is not.
     Ready = [{Package, ready_made(By, Path, Package)} || Package <- Packages, {By, Path} <- named(Package)],
-    Ready ++ build([Package || Package <- Packages, not lists:keymember(Package, 1, Ready)], release()).
+    Ready ++ made([Package || Package <- Packages, not lists:keymember(Package, 1, Ready)]) ++
+        [{Package, none} || Package <- LeftOut].
+
+made([]) ->
+    [];
+made(Packages) ->
+    case archive_address(Packages) of
+        none ->
+            build(Packages, release());
+        Address ->
+            Archive = precompiled(Address),
+            [{Package, ready_made("CANAL_LOCK_PRECOMPILED_URL", Archive, Package)} || Package <- Packages]
+    end.
+
+%% `none' to build with cargo.
+archive_address(Packages) ->
+    Url = setting("CANAL_LOCK_PRECOMPILED_URL", precompiled_url),
+    case {Packages -- [?OURS, ?QUORUM], flag("CANAL_LOCK_PRECOMPILED", precompiled), Url} of
+        {[_ | _], _, _} -> none;
+        {[], true, none} -> stop("CANAL_LOCK_PRECOMPILED is set, but CANAL_LOCK_PRECOMPILED_URL is not.", []);
+        {[], true, _} -> Url;
+        {[], none, [_ | _]} -> case has_rust() of true -> none; false -> Url end;
+        {[], _, _} -> none
+    end.
+
+%% The path of a verified archive. The script prints its own errors.
+precompiled(Address) ->
+    Escript = filename:join([code:root_dir(), "bin", "escript"]),
+    case run(Escript, [filename:join(workspace(), "precompiled.escript"), Address], []) of
+        {0, [Path | _]} -> unicode:characters_to_list(Path);
+        {_, _} -> halt(1)
+    end.
 
 %% The file to install instead of building, if there is one.
 named(Package) ->
@@ -155,13 +225,32 @@ are_flags_replaced() ->
     Flags = [Flags || Name <- ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS"], Flags <- [os:getenv(Name, "")], Flags =/= ""],
     Flags =/= [] andalso string:find(hd(Flags), "-crt-static") =:= nomatch.
 
-%% If PATH does not contain cargo's folder, the environment adds it, so that cargo finds the rustc beside it.
 cargo() ->
+    case find_cargo() of
+        none ->
+            stop("the build needs Rust ~ts or newer, but there is no cargo in $CARGO, on PATH or in ~ts: ~ts.",
+                 [needed_version(), filename:join(cargo_home(), "bin"), remedy()]);
+        Found ->
+            Found
+    end.
+
+has_rust() ->
+    case find_cargo() of
+        none ->
+            false;
+        {Cargo, Env} ->
+            case version("cargo", Cargo, Env) of
+                none -> false;
+                Found -> numbers(Found) >= numbers(needed_version())
+            end
+    end.
+
+%% If PATH does not contain cargo's folder, the environment adds it, so that cargo finds the rustc beside it.
+find_cargo() ->
     Home = filename:join(cargo_home(), "bin"),
     case {os:getenv("CARGO", ""), os:find_executable("cargo"), os:find_executable("cargo", Home)} of
         {"", false, false} ->
-            stop("the build needs Rust ~ts or newer, but there is no cargo in $CARGO, on PATH or in ~ts: ~ts.",
-                 [needed_version(), Home, remedy()]);
+            none;
         {"", false, InHome} ->
             {InHome, path_with(InHome)};
         {"", OnPath, _} ->
@@ -196,14 +285,20 @@ rustc(Env) ->
 %% Checked first, because an old cargo fails with an error about the lock file before it compares versions.
 check_version(Name, Program, Env) ->
     Needed = needed_version(),
+    case version(Name, Program, Env) of
+        none ->
+            stop("the build needs Rust ~ts or newer, but ~ts does not print its version: ~ts.",
+                 [Needed, Program, remedy()]);
+        Found ->
+            numbers(Found) >= numbers(Needed) orelse
+                stop("the build needs Rust ~ts or newer, but ~ts is ~ts: ~ts.", [Needed, Program, Found, remedy()])
+    end.
+
+version(Name, Program, Env) ->
     {Status, Lines} = run(Program, ["--version"], Env),
     case re:run(Lines, "^" ++ Name ++ " ([0-9]+\\.[0-9]+(\\.[0-9]+)?)", [{capture, [1], list}]) of
-        {match, [Found]} when Status =:= 0 ->
-            numbers(Found) >= numbers(Needed) orelse
-                stop("the build needs Rust ~ts or newer, but ~ts is ~ts: ~ts.", [Needed, Program, Found, remedy()]);
-        _ ->
-            stop("the build needs Rust ~ts or newer, but ~ts does not print its version: ~ts.",
-                 [Needed, Program, remedy()])
+        {match, [Found]} when Status =:= 0 -> Found;
+        _ -> none
     end.
 
 needed_version() ->
@@ -215,7 +310,8 @@ numbers(Version) ->
     [list_to_integer(Number) || Number <- string:lexemes(Version, ".")].
 
 remedy() ->
-    "run \"rustup update\" (to install rustup: https://rustup.rs), or " ++ elsewhere().
+    "run \"rustup update\" (to install rustup: https://rustup.rs), set CANAL_LOCK_PRECOMPILED_URL to where a release "
+    "has its archives, or " ++ elsewhere().
 
 elsewhere() ->
     "set CANAL_LOCK_NIF_LIBRARY to a library or archive that was built on another machine".

@@ -7,9 +7,11 @@
 
 -export([start/2, stop/1]).
 
+%% What the application controller adds to the configured values, and the settings that mix.exs reads.
+-define(OTHERS, [included_applications, precompiled_url, precompiled, quorum]).
+
 start(_Type, _Arguments) ->
-    %% The application controller adds included_applications to the configured values.
-    Environment = maps:remove(included_applications, maps:from_list(application:get_all_env(canal_lock))),
+    Environment = maps:without(?OTHERS, maps:from_list(application:get_all_env(canal_lock))),
     %% Checked without max_per, too: it may be max_per that is misspelled.
     case canal_lock_errors:wrong_option([{max_per, positive} | canal_lock_errors:start_options()], Environment) of
         none -> canal_lock_sup:start_link(children(Environment));

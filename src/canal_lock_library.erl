@@ -152,7 +152,8 @@ prebuilt(canal_lock_nif) ->
     "the environment variable CANAL_LOCK_NIF_LIBRARY can name a prebuilt library.";
 prebuilt(canal_lock_quorum_nif) ->
     "the environment variable CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library, and must if "
-    "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. Permits work without it.".
+    "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. A build with CANAL_LOCK_QUORUM=0, or with the setting "
+    "quorum of canal_lock set to false, leaves it out. Permits work without it.".
 
 %% In an upgrade, the file of the loaded library may have been replaced, so the file is not examined.
 cause(upgrade, _, Text) ->

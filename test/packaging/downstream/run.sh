@@ -6,7 +6,7 @@
 # Two builds start from nothing. The others install the libraries that the working tree has built.
 #
 #   test/packaging/downstream/run.sh            all
-#   test/packaging/downstream/run.sh GROUP...   of: building crates with_rebar3 with_mix archives lacking
+#   test/packaging/downstream/run.sh GROUP...   of: building crates with_rebar3 with_mix archives precompiled lacking
 set -euo pipefail
 downstream=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$downstream/../../.." && pwd)
@@ -18,6 +18,7 @@ source "$downstream/with_rebar3.sh"
 source "$downstream/with_mix.sh"
 source "$downstream/lacking.sh"
 source "$downstream/archives.sh"
+source "$downstream/precompiled.sh"
 
 make_repository "$place/canal_lock"
 stand_in "$place/canal_lock"
@@ -28,7 +29,7 @@ ready_made=$work/ready_made/canal_lock_nif.so
 ready_made_quorum=$work/ready_made/canal_lock_quorum_nif.so
 mkdir "$work/archives"
 archive=$(scripts/dist.sh)
-cp "$archive" "$archive.sha256" "$work/archives/"
+cp "$archive" "$archive.sha256" _build/dist/checksum.term "$work/archives/"
 archive=$work/archives/${archive##*/}
 
 # Nearly all of its time is cargo's.
@@ -41,6 +42,7 @@ others() {
   with_rebar3
   with_mix
   archives
+  precompiled
   lacking
 }
 

@@ -9,7 +9,7 @@ mkdir "$place"
 script=$place/canal_lock/native/build.escript
 
 # A user's machine does not set these.
-unset CANAL_LOCK_NIF_LIBRARY CANAL_LOCK_QUORUM_NIF_LIBRARY
+unset "${!CANAL_LOCK_@}" XDG_CACHE_HOME {HTTP,HTTPS,NO}_PROXY {http,https,no}_proxy
 unset CARGO CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 unset MIX_ENV MIX_REBAR3 ERL_LIBS ERL_FLAGS MAKEFLAGS MFLAGS
 # So that releases of mix start no epmd, and nodes that fail to start write no crash dumps.

@@ -1,0 +1,89 @@
+#!/usr/bin/env escript
+%% A server of archives on loopback, with faults. Prints its ports: `http PORT https PORT'.
+%%
+%%     escript server.escript FOLDER
+%%
+%% The first part of the path selects the behavior; the last one is a file in the folder:
+%%
+%%   /files/FILE     sends the file
+%%   /moved/FILE     redirects to /files/FILE
+%%   /busy/FILE      answers 503 to the first two requests, then sends the file
+%%   /missing/FILE   answers 404
+%%   /cut/FILE       sends half of the file and closes the connection
+%%   /hang/FILE      reads the request and never answers
+%%
+%% It also works as a proxy: the host of the request does not matter. The https port has a certificate that nobody
+%% has signed.
+
+main([Folder]) ->
+    {ok, _} = application:ensure_all_started(ssl),
+    Counter = counters:new(1, []),
+    {ok, Plain} = gen_tcp:listen(0, options()),
+    {ok, Secure} = ssl:listen(0, certificate() ++ options()),
+    {ok, PlainPort} = inet:port(Plain),
+    {ok, {_, SecurePort}} = ssl:sockname(Secure),
+    io:format("http ~b https ~b~n", [PlainPort, SecurePort]),
+    spawn_link(fun() -> accept_secure(Secure) end),
+    accept(Plain, Folder, Counter).
+
+options() ->
+    [binary, {ip, {127, 0, 0, 1}}, {active, false}, {packet, http_bin}, {reuseaddr, true}].
+
+certificate() ->
+    Key = [{digest, sha256}, {key, {namedCurve, {1, 2, 840, 10045, 3, 1, 7}}}],
+    Chain = #{root => Key, intermediates => [], peer => Key},
+    #{server_config := Config} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
+    Config.
+
+accept_secure(Listening) ->
+    {ok, Socket} = ssl:transport_accept(Listening),
+    _ = ssl:handshake(Socket),
+    accept_secure(Listening).
+
+accept(Listening, Folder, Counter) ->
+    {ok, Socket} = gen_tcp:accept(Listening),
+    Pid = spawn(fun() -> receive owner -> serve(Socket, Folder, Counter) end end),
+    ok = gen_tcp:controlling_process(Socket, Pid),
+    Pid ! owner,
+    accept(Listening, Folder, Counter).
+
+serve(Socket, Folder, Counter) ->
+    {ok, {http_request, 'GET', Uri, _}} = gen_tcp:recv(Socket, 0),
+    ok = skip_headers(Socket),
+    ["/", Behavior, File] = filename:split(path(Uri)),
+    respond(Behavior, File, Folder, Counter, Socket),
+    gen_tcp:close(Socket).
+
+path({abs_path, Path}) -> binary_to_list(Path);
+path({absoluteURI, _, _, _, Path}) -> binary_to_list(Path).
+
+skip_headers(Socket) ->
+    case gen_tcp:recv(Socket, 0) of
+        {ok, http_eoh} -> ok;
+        {ok, _} -> skip_headers(Socket)
+    end.
+
+respond("files", File, Folder, _, Socket) ->
+    {ok, Bytes} = file:read_file(filename:join(Folder, File)),
+    send(Socket, "200 OK", "", Bytes, Bytes);
+respond("moved", File, _, _, Socket) ->
+    send(Socket, "302 Found", ["Location: /files/", File, "\r\n"], "", "");
+respond("busy", File, Folder, Counter, Socket) ->
+    ok = counters:add(Counter, 1, 1),
+    case counters:get(Counter, 1) rem 3 of
+        0 -> respond("files", File, Folder, Counter, Socket);
+        _ -> send(Socket, "503 Service Unavailable", "", "", "")
+    end;
+respond("missing", _, _, _, Socket) ->
+    send(Socket, "404 Not Found", "", "", "");
+respond("cut", File, Folder, _, Socket) ->
+    {ok, Bytes} = file:read_file(filename:join(Folder, File)),
+    send(Socket, "200 OK", "", Bytes, binary:part(Bytes, 0, byte_size(Bytes) div 2));
+respond("hang", _, _, _, Socket) ->
+    ok = inet:setopts(Socket, [{packet, raw}]),
+    gen_tcp:recv(Socket, 0).
+
+send(Socket, Status, Headers, Body, Sent) ->
+    Length = integer_to_list(iolist_size(Body)),
+    Head = ["HTTP/1.1 ", Status, "\r\n", Headers, "Content-Length: ", Length, "\r\nConnection: close\r\n\r\n"],
+    ok = gen_tcp:send(Socket, [Head, Sent]).
