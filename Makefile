@@ -39,8 +39,8 @@ test: setup ## all tests (WHAT=quick for a small change; or build, rust, loom, e
 	$(call run,test,all quick build rust loom erlang elixir downstream conformance distro)
 
 .PHONY: check
-check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir or promises)
-	$(call run,check,all layout cycles rust instructions erlang elixir promises)
+check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir, promises; or dist)
+	$(call run,check,all layout cycles rust instructions erlang elixir promises dist)
 
 .PHONY: bench
 bench: ## measure (WHAT=full, quick, table, quorum, cluster or cluster-quick; see bench/README.md)
@@ -65,8 +65,8 @@ docs: setup check-html ## HTML in doc/ (of CanalLock too, if ExDoc is installed)
 	fi
 
 .PHONY: dist
-dist: setup ## pack the native libraries and their checksum, for machines without Rust
-	scripts/dist.sh
+dist: setup ## pack the native libraries for machines without Rust (WHAT=linux or host)
+	$(call run,dist,linux host)
 
 .PHONY: shell
 shell: setup ## an Erlang shell with canal_lock started
@@ -199,12 +199,30 @@ check-elixir:
 check-promises:
 	scripts/promises.sh
 
+# The archives of `make dist'.
+.PHONY: check-dist
+check-dist:
+	scripts/check_dist.sh
+
 # Searches the log for warnings: EDoc exits with 0 after a warning. The compile hook makes the docs for shells.
 .PHONY: check-html
 check-html:
 	@mkdir -p _build && rm -rf doc
 	rebar3 edoc 2>&1 | tee _build/edoc.log
 	@! grep -q 'warning:' _build/edoc.log || { echo "edoc has warnings, see above" >&2; exit 1; }
+
+# Both from the same Debian, so that every machine makes the same archives.
+.PHONY: dist-linux
+dist-linux:
+	scripts/distro.sh trixie sh -c 'scripts/setup.sh dist && \
+	  scripts/dist.sh x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu'
+	rm -rf _build/dist
+	cp -R "_build/distro/trixie-$$(dpkg --print-architecture)/canal_lock/_build/dist" _build/
+
+# For this machine, linked with its own C library.
+.PHONY: dist-host
+dist-host:
+	scripts/dist.sh
 
 .PHONY: bench-full bench-quick
 bench-full bench-quick: bench-%:

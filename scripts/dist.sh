@@ -1,33 +1,97 @@
 #!/usr/bin/env bash
-# Packs the native libraries into an archive in _build/dist and writes its checksum beside it. On a machine with both
-# files, CANAL_LOCK_NIF_LIBRARY=/path/to/the/archive.tar.gz installs the libraries without Rust.
+# Packs the native libraries into archives in _build/dist, each with its checksum beside it, and writes checksum.term of
+# all archives there. With an archive, a machine without Rust installs the libraries (docs/operating.md).
+#
+#   scripts/dist.sh              for this machine, linked with its own C library
+#   scripts/dist.sh TARGET...    for these targets, as x86_64-unknown-linux-gnu. Those of glibc need only glibc 2.28:
+#                                zig links them, which this installs with pip
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+glibc=2.28
+zig_packages=(cargo-zigbuild==0.24.0 ziglang==0.17.1)
+tools=$PWD/_build/zig
+
 # The archive must contain libraries built from these sources.
-unset CANAL_LOCK_NIF_LIBRARY CANAL_LOCK_QUORUM_NIF_LIBRARY
+unset "${!CANAL_LOCK_@}"
 
 version=$(sed -n 's/^ *{vsn, "\(.*\)"},$/\1/p' src/canal_lock.app.src)
-target=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
-[ -n "$version" ] && [ -n "$target" ]
-archive=canal_lock-$version-$target.tar.gz
+[ -n "$version" ]
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
-escript native/build.escript "$stage/priv" >&2
-cp LICENSE "$stage/priv/"
+install_zig() {
+  [ "$(cat "$tools/installed" 2>/dev/null)" != "${zig_packages[*]}" ] || return 0
+  rm -rf "$tools"
+  python3 -m venv "$tools"
+  "$tools/bin/pip" install --quiet "${zig_packages[@]}"
+  echo "${zig_packages[*]}" >"$tools/installed"
+}
+
+# Rust's standard library for the target: by rustup, or Debian's package for its processor.
+install_standard_library() { # TARGET
+  if [ -d "$(rustc --print target-libdir --target "$1")" ]; then return; fi
+  if command -v rustup >/dev/null; then
+    rustup target add "$1"
+  else
+    local arch=${1%%-*}
+    case $arch in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; esac
+    dpkg --add-architecture "$arch"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "libstd-rust-dev:$arch" >&2
+  fi
+}
+
+# A cargo that builds by zig. Not with the name cargo: the build script puts its folder on PATH.
+write_cargo() { # TARGET
+  cat >"$stage/zig-cargo" <<END
+#!/bin/sh
+case \$1 in
+  build) shift; exec cargo zigbuild --target $1.$glibc "\$@" ;;
+  *) exec cargo "\$@" ;;
+esac
+END
+  chmod +x "$stage/zig-cargo"
+}
+
+pack() { # TARGET
+  local archive=canal_lock-$version-$1.tar.gz
+  cp LICENSE "$stage/$1/"
+  # By Erlang, because not every tar can omit times and owners. Without them, the same libraries give the same archive.
+  # The paths inside contain the version, so the archive may be renamed.
+  STAGE=$stage/$1 ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
+    [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
+    {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
+    [begin
+         {ok, Bytes} = file:read_file(filename:join(Stage, filename:basename(Name))),
+         ok = erl_tar:add(Tar, Bytes, App ++ "/" ++ Name, [{mtime, 0}, {uid, 0}, {gid, 0}])
+     end || Name <- ["LICENSE", "priv/canal_lock_nif.so", "priv/canal_lock_quorum_nif.so"]],
+    ok = erl_tar:close(Tar),
+    halt().'
+  (
+    cd _build/dist
+    if command -v sha256sum >/dev/null; then sha256sum "$archive"; else shasum -a 256 "$archive"; fi >"$archive.sha256"
+  )
+  echo "_build/dist/$archive"
+}
+
 mkdir -p _build/dist
-# By Erlang, because not every tar can omit times and owners. Without them, the same libraries give the same archive.
-# The paths inside contain the version, so the archive may be renamed.
-STAGE=$stage ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
-  [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
-  {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
-  [begin
-       {ok, Bytes} = file:read_file(filename:join([Stage, "priv", filename:basename(Name)])),
-       ok = erl_tar:add(Tar, Bytes, App ++ "/" ++ Name, [{mtime, 0}, {uid, 0}, {gid, 0}])
-   end || Name <- ["LICENSE", "priv/canal_lock_nif.so", "priv/canal_lock_quorum_nif.so"]],
-  ok = erl_tar:close(Tar),
-  halt().'
-cd _build/dist
-if command -v sha256sum >/dev/null; then sha256sum "$archive"; else shasum -a 256 "$archive"; fi >"$archive.sha256"
-echo "_build/dist/$archive"
+rm -f "_build/dist/canal_lock-$version"-*
+if [ $# -eq 0 ]; then
+  target=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
+  escript native/build.escript "$stage/$target" >&2
+  pack "$target"
+fi
+for target in "$@"; do
+  install_standard_library "$target"
+  case $target in
+    *-linux-gnu)
+      install_zig
+      write_cargo "$target"
+      PATH=$tools/bin:$PATH CARGO=$stage/zig-cargo escript native/build.escript "$stage/$target" >&2
+      ;;
+    *) CARGO_BUILD_TARGET=$target escript native/build.escript "$stage/$target" >&2 ;;
+  esac
+  pack "$target"
+done
+escript scripts/checksums.escript _build/dist

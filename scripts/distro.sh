@@ -56,6 +56,7 @@ make_root() {
     fail "debootstrap failed; see $log"
   # The lists of an archive's copy may have expired.
   echo 'Acquire::Check-Valid-Until "false";' >"$root.new/etc/apt/apt.conf.d/90canal_lock"
+  mkdir "$root.new/canal_lock"
   mv "$root.new" "$root"
   inside sh -c 'apt-get update -qq && apt-get install -qq --yes --no-install-recommends cargo git make' >>"$log" 2>&1 ||
     { mv "$root" "$root.failed"; fail "installing cargo, git and make failed; see $log"; }
@@ -83,7 +84,6 @@ inside() {
 # Keeps the build results of earlier runs. With new times (-m): a build compares them with those of its results, which
 # may be newer than an edit that they lack.
 copy_sources() {
-  mkdir -p "$root/canal_lock"
   find "$root/canal_lock" -mindepth 1 -maxdepth 1 ! -name _build -exec rm -rf {} +
   git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
     [ ! -e "$file" ] || printf '%s\0' "$file"

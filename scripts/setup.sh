@@ -5,10 +5,11 @@
 #   scripts/setup.sh          for everything except the soak and the plots
 #   scripts/setup.sh soak     for the soak as well
 #   scripts/setup.sh bench    for the plots of the benchmark as well
+#   scripts/setup.sh dist     for the archives of a release as well
 set -euo pipefail
 case "${*-}" in
-  '' | soak | bench) for_what=${1-} ;;
-  *) echo "usage: scripts/setup.sh [soak|bench]" >&2; exit 2 ;;
+  '' | soak | bench | dist) for_what=${1-} ;;
+  *) echo "usage: scripts/setup.sh [soak|bench|dist]" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
 
@@ -119,6 +120,11 @@ look_for_gnuplot() {
   has gnuplot || lacks "gnuplot" gnuplot-nox
 }
 
+# Installs zig, which links the archives.
+look_for_python() {
+  python3 -c 'import ensurepip, venv' 2>/dev/null || lacks "Python 3 with venv" python3-venv
+}
+
 look() {
   missing=()
   packages=()
@@ -130,6 +136,7 @@ look() {
   look_for_cpp
   look_for_ip
   [ "$for_what" != bench ] || look_for_gnuplot
+  [ "$for_what" != dist ] || look_for_python
 }
 
 report_and_fail() {
