@@ -47,7 +47,7 @@ write_cargo() { # TARGET
   cat >"$stage/zig-cargo" <<END
 #!/bin/sh
 case \$1 in
-  build) shift; exec cargo zigbuild --target $1.$glibc "\$@" ;;
+  build) shift; exec cargo zigbuild --target ${1/%-gnu/-gnu.$glibc} "\$@" ;;
   *) exec cargo "\$@" ;;
 esac
 END
@@ -85,7 +85,7 @@ fi
 for target in "$@"; do
   install_standard_library "$target"
   case $target in
-    *-linux-gnu)
+    *-linux-*)
       install_zig
       write_cargo "$target"
       PATH=$tools/bin:$PATH CARGO=$stage/zig-cargo escript native/build.escript "$stage/$target" >&2

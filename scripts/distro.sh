@@ -27,6 +27,7 @@ log=$root.log
 install_tools() {
   local packages=()
   command -v debootstrap >/dev/null || packages+=(debootstrap)
+  [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || packages+=(debian-archive-keyring)
   [ "$arch" = "$(dpkg --print-architecture)" ] || command -v qemu-aarch64-static >/dev/null || packages+=(qemu-user-static)
   [ ${#packages[@]} -eq 0 ] && return
   apt-get update -qq || echo "distro: apt-get update failed; continuing with the existing package lists"
