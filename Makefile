@@ -35,11 +35,11 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 	$(call run,demo,permits elixir cluster)
 
 .PHONY: test
-test: setup ## all tests (WHAT=quick for a small change; or build, rust, loom, erlang, elixir, downstream, conformance, distro)
+test: setup ## all tests (WHAT=quick for a small change; build, rust, loom, erlang, elixir, downstream, distro...)
 	$(call run,test,all quick build rust loom erlang elixir downstream conformance distro)
 
 .PHONY: check
-check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir, promises; or dist)
+check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir, promises, dist)
 	$(call run,check,all layout cycles rust instructions erlang elixir promises dist)
 
 .PHONY: bench

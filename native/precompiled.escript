@@ -139,8 +139,8 @@ read(Address, Name, Size) ->
 start_http() ->
     [case application:ensure_all_started(Application) of
          {ok, _} -> ok;
-         {error, _} -> stop("a download needs Erlang's application ~s, which this Erlang lacks: install it, or download "
-                            "the archive and set CANAL_LOCK_PRECOMPILED_URL to its folder.", [Application])
+         {error, _} -> stop("a download needs Erlang's application ~s, which this Erlang lacks: install it, or "
+                            "download the archive and set CANAL_LOCK_PRECOMPILED_URL to its folder.", [Application])
      end || Application <- [inets, ssl]],
     Hosts = lists:append([["*" ++ string:trim(Host, leading, "*"), string:trim(Host, leading, "*.")]
                           || Host <- string:lexemes(variable("NO_PROXY"), ", ")]),

@@ -12,8 +12,9 @@ main([Folder]) ->
         row(File, lists:nthtail(length(Prefix), filename:basename(File, ".tar.gz")))
      || File <- lists:sort(filelib:wildcard(filename:join(Folder, Prefix ++ "*.tar.gz")))
     ],
-    Head = "%% The archives of `make dist': target, bytes, SHA-256. A release contains this file; see CONTRIBUTING.md.\n",
-    ok = file:write_file(filename:join(Folder, "checksum.term"), [Head, io_lib:format("~p.~n", [{Version, Archives}])]).
+    Head = "%% The archives of `make dist': target, bytes, SHA-256. A release contains this file (CONTRIBUTING.md).\n",
+    Term = io_lib:format("~p.~n", [{Version, Archives}]),
+    ok = file:write_file(filename:join(Folder, "checksum.term"), [Head, Term]).
 
 row(File, Target) ->
     {ok, Bytes} = file:read_file(File),

@@ -28,7 +28,8 @@ install_tools() {
   local packages=()
   command -v debootstrap >/dev/null || packages+=(debootstrap)
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || packages+=(debian-archive-keyring)
-  [ "$arch" = "$(dpkg --print-architecture)" ] || command -v qemu-aarch64-static >/dev/null || packages+=(qemu-user-static)
+  [ "$arch" = "$(dpkg --print-architecture)" ] || command -v qemu-aarch64-static >/dev/null ||
+    packages+=(qemu-user-static)
   [ ${#packages[@]} -eq 0 ] && return
   apt-get update -qq || echo "distro: apt-get update failed; continuing with the existing package lists"
   DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "${packages[@]}"
@@ -101,6 +102,6 @@ if inside "$@" 2>&1 | tee "$log"; then
   echo "distro: $suite ($arch): passed: $*"
 else
   echo "distro: $suite ($arch): failed: $*; the log is $log. Its lines about failures:"
-  grep -E '\*failed\*|\.\.\. FAILED|^ +[0-9]+\) (test|doctest) |^error(\[|:)|\*\*\* |: (syntax )?error|^not ok|FAIL' "$log" | head -100
+  grep -E '\*failed\*|\.\.\. FAILED|^ +[0-9]+\) (test|doctest) |^error(\[|:)|\*\*\* |^FAILED:' "$log" | head -100
   exit 1
 fi

@@ -477,7 +477,10 @@ no_input() ->
         test_terminal:go(Screen),
         ?assertEqual(ok, test_terminal:await_result(Screen)),
         ?assertEqual(["0"], lists:usort(maps:values(rates_of(Last))))
-    end, [{S#{input => Answer}, Count} || {S, Count} <- [{#{}, 1}, {terminal(), 2}], Answer <- [eof, {error, enotsup}]]).
+    end, [
+        {Settings#{input => Answer}, Count}
+     || {Settings, Count} <- [{#{}, 1}, {terminal(), 2}], Answer <- [eof, {error, enotsup}]
+    ]).
 
 no_terminal() ->
     Many = [holder(#{lists:duplicate(200, $x) ++ [N] => 1}) || N <- lists:seq(1, 60)],

@@ -14,7 +14,7 @@
 //! | a tuple | `TUPLE` and the arity, the elements |
 //! | a map | `MAP` and its size, each key with its value, in the VM's order |
 //! | a larger integer; a pid or port of another node; a bitstring | `EXTERNAL` and the length, the external format |
-//! | a reference, a fun, a native record | `OPAQUE`, a hash. The words do not determine the term, so the term is compared too |
+//! | a reference, a fun, a native record | `OPAQUE`, a hash. The term is compared too: the words do not determine it |
 //!
 //! A size is stored above the tag, in the same word. Bytes are padded with zeros to whole words. No tag has both of its
 //! lowest bits set. So an encoding determines its own length, and no encoding is a prefix of another.

@@ -24,8 +24,9 @@
 //! | reading | stored key | `Query::to_key` | a key that is new in a table |
 //! | stored key | term | [`decode::term`] | calls that return keys |
 //!
-//! An *opaque* term contains a reference, a fun or a native record (OTP 29): its words do not determine it, so the VM compares the copy.
-//! The words of a key and its form depend only on its value (`encoding.rs`), so equal terms become equal keys.
+//! An *opaque* term contains a reference, a fun or a native record (OTP 29): its words do not determine it, so the VM
+//! compares the copy. The words of a key and its form depend only on its value (`encoding.rs`), so equal terms become
+//! equal keys.
 //! `reader.rs` and `walk.rs` read a term into words; `inline_vec.rs` keeps the words of a short key on the stack.
 
 pub(crate) mod decode;
