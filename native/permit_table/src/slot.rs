@@ -400,7 +400,9 @@ impl<K> Slot<K> {
         if too_soon {
             node.buckets.release(1);
         }
-        entry.permits.store(permits - 1, Ordering::Release);
+        // Release, as in `record`: a reader can see the remaining permits before it has seen those that were recorded.
+        let ordering = ordering("h2_released_relaxed", Ordering::Release);
+        entry.permits.store(permits - 1, ordering);
         if !too_soon {
             node.buckets.release(1);
         }

@@ -147,11 +147,11 @@ fn h2_inspection_while_a_key_moves_to_the_list() {
 /// Permits are never reported for the key that was in the entry before or comes after.
 #[test]
 fn h2_inspection_while_an_entry_changes_its_key() {
-    for (before, behind) in [(1, 2), (2, 1)] {
+    for (before, behind, released) in [(1, 2, 0), (2, 1, 0), (1, 3, 1)] {
         model(2, 5, move |first| {
             let table = table();
             for _ in 0..before {
-                acquire(&table, holder(0), 1, 2).unwrap();
+                acquire(&table, holder(0), 1, 3).unwrap();
             }
             first.two(
                 &table,
@@ -167,7 +167,10 @@ fn h2_inspection_while_an_entry_changes_its_key() {
                         release(t, holder(0), 1).unwrap();
                     }
                     for _ in 0..behind {
-                        acquire(t, holder(0), 2, 2).unwrap();
+                        acquire(t, holder(0), 2, 3).unwrap();
+                    }
+                    for _ in 0..released {
+                        release(t, holder(0), 2).unwrap();
                     }
                 },
             );

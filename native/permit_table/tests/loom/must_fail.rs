@@ -117,6 +117,8 @@ bugs! {
         inspecting::h1_permits_of_one_while_its_slot_changes_hands => Asserted;
     h2_recorded_relaxed:
         inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+    h2_released_relaxed:
+        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
     h2_count_lowered_before_record:
         inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
     h2_permits_reported_for_wrong_key:
