@@ -36,7 +36,7 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 
 .PHONY: test
 test: setup ## all tests (WHAT=quick for a small change; build, rust, loom, erlang, elixir, downstream, distro...)
-	$(call run,test,all quick build rust loom erlang elixir downstream conformance distro)
+	$(call run,test,all quick build rust loom erlang elixir downstream conformance distro arm64)
 
 .PHONY: check
 check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir, promises, dist)
@@ -143,10 +143,15 @@ test-elixir:
 test-downstream:
 	test/packaging/downstream/run.sh
 
-# In another Debian: with SUITE=trixie or sid, and with ARCH=arm64 for that processor.
+# In another Debian: with SUITE=trixie or sid.
 .PHONY: test-distro
 test-distro:
 	scripts/distro.sh $(or $(SUITE),$(error test WHAT=distro needs SUITE=trixie or SUITE=sid))
+
+# Permits on ARM64, under QEMU.
+.PHONY: test-arm64
+test-arm64:
+	scripts/arm64.sh
 
 # Eight known defects of lock managers, shown in the design of the original and tried with this library.
 .PHONY: test-conformance

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the native libraries into archives in _build/dist, each with its checksum beside it, and writes checksum.term of
-# all archives there. With an archive, a machine without Rust installs the libraries (docs/operating.md).
+# Packs the native libraries into archives in _build/dist (or $DIST), each with its checksum beside it, and writes
+# checksum.term of all archives there. With an archive, a machine without Rust installs the libraries (docs/operating.md).
 #
 #   scripts/dist.sh              for this machine, linked with its own C library
 #   scripts/dist.sh TARGET...    for these targets, as x86_64-unknown-linux-gnu. Those of glibc need only glibc 2.28:
@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 glibc=2.28
 zig_packages=(cargo-zigbuild==0.24.0 ziglang==0.17.1)
 tools=$PWD/_build/zig
+dist=${DIST:-_build/dist}
 
 # The archive must contain libraries built from these sources.
 unset "${!CANAL_LOCK_@}"
@@ -59,7 +60,7 @@ pack() { # TARGET
   cp LICENSE "$stage/$1/"
   # By Erlang, because not every tar can omit times and owners. Without them, the same libraries give the same archive.
   # The paths inside contain the version, so the archive may be renamed.
-  STAGE=$stage/$1 ARCHIVE=_build/dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
+  STAGE=$stage/$1 ARCHIVE=$dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
     [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
     {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
     [begin
@@ -69,14 +70,14 @@ pack() { # TARGET
     ok = erl_tar:close(Tar),
     halt().'
   (
-    cd _build/dist
+    cd "$dist"
     if command -v sha256sum >/dev/null; then sha256sum "$archive"; else shasum -a 256 "$archive"; fi >"$archive.sha256"
   )
-  echo "_build/dist/$archive"
+  echo "$dist/$archive"
 }
 
-mkdir -p _build/dist
-rm -f "_build/dist/canal_lock-$version"-*
+mkdir -p "$dist"
+rm -f "$dist/canal_lock-$version"-*
 if [ $# -eq 0 ]; then
   target=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
   escript native/build.escript "$stage/$target" >&2
@@ -94,4 +95,4 @@ for target in "$@"; do
   esac
   pack "$target"
 done
-escript scripts/checksums.escript _build/dist
+escript scripts/checksums.escript "$dist"

@@ -11,6 +11,14 @@
 %% Less than the smallest leak of one cycle: the record of one holder takes 400 kB.
 -define(MAX_GROWTH_PER_CYCLE_BYTES, 300_000).
 
+%% The slot of a process takes 64 bytes.
+-define(HOLDERS, 5_000).
+
+slots_test_() ->
+    test_setup:tests(without_manager, [
+        {"consecutive processes use neighboring slots, in process tables of any size", fun dense/0}
+    ]).
+
 memory_test_() ->
     test_setup:tests(without_manager, [
         {Title, fun() -> no_growth(Cycles, MaxGrowth, Cycle, Finish) end}
@@ -25,6 +33,22 @@ memory_test_() ->
                 fun kept/1, fun() -> ok end}
         ]
     ]).
+
+%% In OTP 26 and later, the size of the process table decides where in a pid the number of the process is.
+dense() ->
+    [
+        ?assertMatch({Limit, Bytes} when Bytes < 2 * 64 * ?HOLDERS, {Limit, bytes_of_holders(Limit)})
+     || Limit <- ["8192", "262144", "1048576", "134217727"]
+    ].
+
+bytes_of_holders(Limit) ->
+    test_setup:in_a_vm(["+P", Limit], fun() ->
+        {ok, _} = canal_lock:start_link(3),
+        #{memory := Before} = canal_lock:info(),
+        _ = [test_worker:holder(#{db => 1}) || _ <- lists:seq(1, ?HOLDERS)],
+        #{memory := After} = canal_lock:info(),
+        After - Before
+    end).
 
 %% The first run of the cycles fills the reserves of the memory allocators; the second run must not grow beyond them.
 no_growth(Cycles, MaxGrowth, Cycle, Finish) ->

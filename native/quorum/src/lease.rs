@@ -21,7 +21,9 @@
 //! reads the votes again, and starts over if they differ. If they are equal, each vote existed when its expiry was
 //! read: when a voter has lost a vote, the agent removes that vote before it stores the voter's next expiry (Release).
 //! A thread that reads the new expiry (Acquire) therefore reads standings without the vote, or with the vote granted
-//! again. The votes themselves need no ordering.
+//! again. The votes themselves need no ordering. A thread may then read a vote that was granted again together with an
+//! older expiry of that voter (on ARM64; x86 orders the two reads). This is right because the expiries that a voter
+//! gets never decrease, also across its sessions: the older one was not later than the current one.
 //!
 //! L3 holds although the agent may be storing expiries at the same time. Ending a lease stores a final value into
 //! each word, earlier than any expiry. A new expiry only replaces a value that is not final. Both are atomic

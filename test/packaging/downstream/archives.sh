@@ -24,9 +24,10 @@ copy() { # NAME
 # The environment and the time do not matter.
 is_made_the_same_twice() {
   local again
+  export DIST=$work/again
   again=$(CANAL_LOCK_NIF_LIBRARY=/nowhere.so CANAL_LOCK_QUORUM_NIF_LIBRARY=/nowhere.so "$root/scripts/dist.sh")
-  cmp "$archive" "$root/$again"
-  cmp "$archive.sha256" "$root/$again.sha256"
+  cmp "$archive" "$again"
+  cmp "$archive.sha256" "$again.sha256"
   local files
   files=$(tar -tzf "$archive" | sed 's,.*/,,' | sort | xargs)
   [ "$files" = "LICENSE canal_lock_nif.so canal_lock_quorum_nif.so" ] || wrong "the archive contains: $files"

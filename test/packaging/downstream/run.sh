@@ -27,10 +27,7 @@ make_bin
 escript native/build.escript "$work/ready_made"
 ready_made=$work/ready_made/canal_lock_nif.so
 ready_made_quorum=$work/ready_made/canal_lock_quorum_nif.so
-mkdir "$work/archives"
-archive=$(scripts/dist.sh)
-cp "$archive" "$archive.sha256" _build/dist/checksum.term "$work/archives/"
-archive=$work/archives/${archive##*/}
+archive=$(DIST=$work/archives scripts/dist.sh)
 
 # Nearly all of its time is cargo's.
 with_cargo() {

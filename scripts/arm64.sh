@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Tests permits on Debian 13 for ARM64, under QEMU if this machine has another processor: the session of the demo, the
+# suites of permits, and the storms with a tenth of their cases. Requires root. The native libraries are those of `make
+# dist', because rustc is slow under QEMU.
+#
+# Left out: canal_lock_panics_tests, which builds a library, and suites that measure time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+shopt -s extglob
+
+target=aarch64-unknown-linux-gnu
+scripts/distro.sh trixie sh -c "scripts/setup.sh dist && scripts/dist.sh $target"
+built=_build/distro/trixie-$(dpkg --print-architecture)/canal_lock/_build/dist
+export ARCH=arm64
+scripts/distro.sh trixie scripts/setup.sh
+cp "$built"/canal_lock-*-$target.tar.gz* _build/distro/trixie-arm64/
+archive=/$(basename "$built"/canal_lock-*-$target.tar.gz)
+
+suites=$(basename -s .erl -a test/{permits,storms}/!(*_panics_tests|*_stalls_tests|*_memory_tests|soak_*).erl | xargs)
+CANAL_LOCK_SOAK=0.1 scripts/distro.sh trixie env CANAL_LOCK_NIF_LIBRARY="$archive" sh -euc "
+  rebar3 as test compile
+  ERL_LIBS=_build/rebar3/test/lib escript examples/demo.escript
+  erl -noshell -pa _build/rebar3/test/lib/*/ebin _build/rebar3/test/lib/*/test -eval '
+    case eunit:test([{module, Module} || Module <- [${suites// /,}]], [verbose]) of
+        ok -> halt(0);
+        error -> halt(1)
+    end.'"
