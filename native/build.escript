@@ -84,9 +84,16 @@ flag(Variable, Key) ->
     case setting(Variable, Key) of
         "0" -> false;
         "1" -> true;
-        Flag when is_atom(Flag) -> Flag;
-        Other -> stop("~ts must be 0 or 1, got: ~tp.", [Variable, Other])
+        Flag when is_boolean(Flag); Flag =:= none -> Flag;
+        Other -> stop("~ts must be 0 or 1, or the setting ~s of canal_lock true or false, got: ~tp.",
+                      [Variable, Key, Other])
     end.
+
+text(Variable, Key) ->
+    Value = setting(Variable, Key),
+    Value =:= none orelse io_lib:printable_unicode_list(Value) orelse
+        stop("the setting ~s of canal_lock must be a string, got: ~tp.", [Key, Value]),
+    Value.
 
 %% In the environment or in the project that is built.
 setting(Variable, Key) ->
@@ -121,13 +128,13 @@ made(Packages) ->
         none ->
             build(Packages, release());
         Address ->
-            Archive = precompiled(Address),
-            [{Package, ready_made("CANAL_LOCK_PRECOMPILED_URL", Archive, Package)} || Package <- Packages]
+            {Archive, Bytes} = precompiled(Address),
+            [{Package, from_archive(Archive, Bytes, Package ++ extension())} || Package <- Packages]
     end.
 
 %% `none' to build with cargo.
 archive_address(Packages) ->
-    Url = setting("CANAL_LOCK_PRECOMPILED_URL", precompiled_url),
+    Url = text("CANAL_LOCK_PRECOMPILED_URL", precompiled_url),
     case {Packages -- [?OURS, ?QUORUM], flag("CANAL_LOCK_PRECOMPILED", precompiled), Url} of
         {[_ | _], _, _} -> none;
         {[], true, none} -> stop("CANAL_LOCK_PRECOMPILED is set, but CANAL_LOCK_PRECOMPILED_URL is not.", []);
@@ -136,12 +143,17 @@ archive_address(Packages) ->
         {[], _, _} -> none
     end.
 
-%% The path of a verified archive. The script prints its own errors.
+%% A verified archive. The script prints its own errors. The checksum is compared again with what is read here.
 precompiled(Address) ->
     Escript = filename:join([code:root_dir(), "bin", "escript"]),
     case run(Escript, [filename:join(workspace(), "precompiled.escript"), Address], []) of
-        {0, [Path | _]} -> unicode:characters_to_list(Path);
-        {_, _} -> halt(1)
+        {0, [<<Sum:64/binary, " ", Utf8/binary>> | _]} ->
+            Path = unicode:characters_to_list(Utf8),
+            Bytes = must("read", Path, file:read_file(Path)),
+            compare(Path, Sum, sha256(Path, Bytes)),
+            {Path, Bytes};
+        {_, _} ->
+            halt(1)
     end.
 
 %% The file to install instead of building, if there is one.
@@ -412,11 +424,11 @@ check_sum(Archive, Bytes) ->
                 stop("~ts must have its checksum beside it, but ~ts cannot be read: ~ts.",
                      [Archive, File, file:format_error(Reason)])
         end,
-    case sha256(Archive, Bytes) of
-        Wanted -> ok;
-        Found -> stop("~ts does not match its checksum: expected ~ts, but the file has ~ts.",
-                      [Archive, Wanted, Found])
-    end.
+    compare(Archive, Wanted, sha256(Archive, Bytes)).
+
+compare(_, Sum, Sum) -> ok;
+compare(Archive, Wanted, Found) ->
+    stop("~ts does not match its checksum: expected ~ts, but the file has ~ts.", [Archive, Wanted, Found]).
 
 %% Minimal installations of Erlang lack crypto.
 sha256(File, Bytes) ->

@@ -1,14 +1,14 @@
 #!/usr/bin/env escript
-%% Gets the archive of the native libraries for this machine, and prints its path.
+%% Gets the archive of the native libraries for this machine, and prints its SHA-256 and its path.
 %%
 %%     escript native/precompiled.escript ADDRESS
 %%
 %% ADDRESS is where a release has its archives (see `make dist'): an https:// or http:// address without the name of the
 %% file, or the absolute path of a folder. checksum.term of the sources has the size and the SHA-256 of each archive. An
-%% archive that differs is refused. A verified archive is stored in the user's cache with its checksum beside it, and
-%% later builds verify it again and download nothing. build.escript calls this file and installs from the archive.
+%% archive that differs is refused. A downloaded archive is stored in the user's cache; later builds verify it again and
+%% download nothing. build.escript calls this file and installs from the archive.
 %%
-%% Standard output is the path. The exit status of a failure is 1, and standard error says why in one sentence.
+%% Standard output is one line. The exit status of a failure is 1, and standard error says why in one sentence.
 %%
 %% Environment:
 %%   CARGO_BUILD_TARGET                 Rust's name of the target; by default, that of the running VM
@@ -21,8 +21,10 @@
 
 main([Address]) ->
     [ok = io:setopts(Device, [{encoding, unicode}]) || Device <- [standard_io, standard_error]],
+    %% It would write to standard output.
+    ok = logger:set_primary_config(level, none),
     try
-        io:format("~ts~n", [archive(Address)])
+        io:format("~ts ~ts~n", archive(Address))
     catch
         throw:{sentence, Format, Values} ->
             io:format(standard_error, "canal_lock: " ++ Format ++ "~n", Values),
@@ -38,12 +40,10 @@ stop(Format, Values) ->
 
 archive(Address) ->
     {Name, Size, Sum} = wanted(),
-    Cached = filename:join([filename:basedir(user_cache, "canal_lock"), Sum, Name]),
-    case file:read_file(Cached) of
-        {ok, Bytes} when byte_size(Bytes) =:= Size -> sha256(Bytes) =:= Sum;
-        _ -> false
-    end orelse store(Cached, Sum, verified(Address, Name, Size, Sum)),
-    Cached.
+    case string:find(Address, "://") of
+        nomatch -> [Sum, in_folder(Address, Name, Size, Sum)];
+        _ -> [Sum, downloaded(string:trim(Address, trailing, "/") ++ "/" ++ Name, Name, Size, Sum)]
+    end.
 
 %%% Which archive
 
@@ -91,7 +91,7 @@ target() ->
     Architecture = erlang:system_info(system_architecture),
     case {os:getenv("CARGO_BUILD_TARGET", ""), erlang:system_info(wordsize), string:lexemes(Architecture, "-")} of
         {[_ | _] = Given, _, _} -> Given;
-        {"", 8, [Machine | System]} -> machine(Machine) ++ "-" ++ system(System, Architecture);
+        {"", 8, [Machine, _ | _] = Parts} -> lists:append([machine(Machine), "-", system(tl(Parts))]);
         {"", _, _} -> Architecture
     end.
 
@@ -100,64 +100,83 @@ machine("arm64") -> "aarch64";
 machine("arm") -> "aarch64";
 machine(Other) -> Other.
 
-system(Parts, Architecture) ->
+system(Parts) ->
     case {lists:last(Parts), [Part || Part <- Parts, lists:prefix("darwin", Part)]} of
         {_, [_]} -> "apple-darwin";
         {"gnu", _} -> "unknown-linux-gnu";
         {"musl", _} -> "unknown-linux-musl";
-        _ -> Architecture
+        _ -> lists:append(lists:join("-", Parts))
     end.
 
 %%% From where
 
-verified(Address, Name, Size, Sum) ->
-    {From, Bytes} = read(Address, Name, Size),
+in_folder(Folder, Name, Size, Sum) ->
+    filename:pathtype(Folder) =:= absolute orelse
+        stop("CANAL_LOCK_PRECOMPILED_URL must be an address or the absolute path of a folder, got: ~ts.", [Folder]),
+    File = filename:join(Folder, Name),
+    case file:read_file(File) of
+        {ok, Bytes} -> verify(File, Bytes, Size, Sum), File;
+        {error, Reason} -> stop("cannot read ~ts: ~ts.", [File, file:format_error(Reason)])
+    end.
+
+downloaded(Url, Name, Size, Sum) ->
+    Cached = filename:join([filename:basedir(user_cache, "canal_lock"), Sum, Name]),
+    case file:read_file(Cached) of
+        {ok, Bytes} when byte_size(Bytes) =:= Size -> sha256(Bytes) =:= Sum;
+        _ -> false
+    end orelse begin
+        start_http(Url),
+        Downloaded = download(Url, Size, ?TRIES),
+        verify(without_password(Url), Downloaded, Size, Sum),
+        store(Cached, Downloaded)
+    end,
+    Cached.
+
+verify(From, Bytes, Size, Sum) ->
     case {byte_size(Bytes), sha256(Bytes)} of
-        {Size, Sum} -> Bytes;
+        {Size, Sum} -> ok;
         {Size, Found} -> stop("~ts has the wrong checksum: expected ~ts, got ~ts. It is not installed.",
                               [From, Sum, Found]);
         {Other, _} -> stop("~ts has ~b bytes instead of ~b. It is not installed.", [From, Other, Size])
     end.
 
-read(Address, Name, Size) ->
-    case string:find(Address, "://") of
-        nomatch ->
-            filename:pathtype(Address) =:= absolute orelse
-                stop("CANAL_LOCK_PRECOMPILED_URL must be an address or the absolute path of a folder, got: ~ts.",
-                     [Address]),
-            File = filename:join(Address, Name),
-            case file:read_file(File) of
-                {ok, Bytes} -> {File, Bytes};
-                {error, Reason} -> stop("cannot read ~ts: ~ts.", [File, file:format_error(Reason)])
-            end;
-        _ ->
-            Url = string:trim(Address, trailing, "/") ++ "/" ++ Name,
-            start_http(),
-            {Url, download(Url, Size, ?TRIES)}
-    end.
-
-start_http() ->
+start_http(Url) ->
     [case application:ensure_all_started(Application) of
          {ok, _} -> ok;
          {error, _} -> stop("a download needs Erlang's application ~s, which this Erlang lacks: install it, or "
                             "download the archive and set CANAL_LOCK_PRECOMPILED_URL to its folder.", [Application])
      end || Application <- [inets, ssl]],
-    Hosts = lists:append([["*" ++ string:trim(Host, leading, "*"), string:trim(Host, leading, "*.")]
-                          || Host <- string:lexemes(variable("NO_PROXY"), ", ")]),
-    [ok = httpc:set_options([{Option, {proxy(Address), Hosts}}])
-     || {Option, Name} <- [{https_proxy, "HTTPS_PROXY"}, {proxy, "HTTP_PROXY"}],
-        Address <- [variable(Name)], Address =/= ""].
+    Hosts = string:lexemes(variable("NO_PROXY"), ", "),
+    case {proxy_address(Url), lists:member("*", Hosts)} of
+        {#{host := Host, port := Port}, false} ->
+            Option = case Url of "https" ++ _ -> https_proxy; _ -> proxy end,
+            %% A host with its subdomains.
+            Direct = [Form || Name <- Hosts, Bare <- [string:trim(Name, leading, "*.")], Form <- [Bare, "*." ++ Bare]],
+            ok = httpc:set_options([{Option, {{Host, Port}, Direct}}]);
+        _ ->
+            ok
+    end.
 
 variable(Name) ->
     os:getenv(string:lowercase(Name), os:getenv(Name, "")).
 
-proxy(Address) ->
+%% The parts of the proxy's address, with its port; `none' without a proxy.
+proxy_address(Url) ->
+    Name = case Url of "https" ++ _ -> "HTTPS_PROXY"; _ -> "HTTP_PROXY" end,
+    Value = variable(Name),
+    Address = case string:find(Value, "://") of nomatch -> "http://" ++ Value; _ -> Value end,
     case uri_string:parse(Address) of
-        #{host := Host, port := Port} -> {Host, Port};
-        #{host := Host, scheme := "https"} -> {Host, 443};
-        #{host := Host} -> {Host, 80};
-        _ -> stop("the proxy ~ts of the environment is not an address.", [Address])
+        _ when Value =:= "" -> none;
+        #{host := [_ | _], scheme := Scheme} = Parts -> maps:merge(#{port => default_port(Scheme)}, Parts);
+        _ -> stop("the environment variable ~ts is not the address of a proxy.", [Name])
     end.
+
+default_port("https") -> 443;
+default_port(_) -> 80.
+
+%% For messages.
+without_password(Url) ->
+    re:replace(Url, "://[^/@]*@", "://", [{return, list}]).
 
 %% A failure that may pass is tried again.
 download(Url, Size, Tries) ->
@@ -168,13 +187,13 @@ download(Url, Size, Tries) ->
             timer:sleep(?BEFORE_NEXT_TRY_MS),
             download(Url, Size, Tries - 1);
         {passing, Why} ->
-            stop("cannot download ~ts: ~ts (tried ~b times).", [Url, Why, ?TRIES]);
+            stop("cannot download ~ts: ~ts (tried ~b times).", [without_password(Url), Why, ?TRIES]);
         {lasting, Why} ->
-            stop("cannot download ~ts: ~ts.", [Url, Why])
+            stop("cannot download ~ts: ~ts.", [without_password(Url), Why])
     end.
 
 answer(Url, Size) ->
-    Timeout_ms = list_to_integer(os:getenv("CANAL_LOCK_PRECOMPILED_TIMEOUT_MS", ?TIMEOUT_MS)),
+    Timeout_ms = timeout_ms(),
     HttpOptions = [{connect_timeout, Timeout_ms}, {ssl, tls(Url)} | proxy_auth(Url)],
     Options = [{sync, false}, {stream, self}, {body_format, binary}],
     case httpc:request(get, {Url, []}, HttpOptions, Options) of
@@ -184,6 +203,13 @@ answer(Url, Size) ->
             Answer;
         {error, Reason} ->
             {lasting, reason(Reason)}
+    end.
+
+timeout_ms() ->
+    Text = os:getenv("CANAL_LOCK_PRECOMPILED_TIMEOUT_MS", ?TIMEOUT_MS),
+    case string:to_integer(Text) of
+        {Timeout_ms, ""} when Timeout_ms > 0 -> Timeout_ms;
+        _ -> stop("CANAL_LOCK_PRECOMPILED_TIMEOUT_MS must be a number of milliseconds, got: ~ts.", [Text])
     end.
 
 %% The timeout is for each part, so a slow connection is no error. An archive that is too long is cut.
@@ -206,22 +232,23 @@ parts(Request, Size, Timeout_ms, Parts) ->
         {passing, io_lib:format("the server sent nothing for ~b ms", [Timeout_ms])}
     end.
 
-tls("https" ++ _) ->
+%% Also for http, which may redirect to https.
+tls(Url) ->
     Certificates =
         try
             public_key:cacerts_get()
         catch
-            error:_ -> stop("this system has no certificates to verify the server with: install them (on Debian, the "
-                            "package ca-certificates).", [])
+            error:_ ->
+                lists:prefix("https", Url) andalso
+                    stop("this system has no certificates to verify the server with: install them (on Debian, the "
+                         "package ca-certificates).", []),
+                []
         end,
     [{verify, verify_peer}, {cacerts, Certificates},
-     {customize_hostname_check, [{match_fun, public_key:pkix_verify_hostname_match_fun(https)}]}];
-tls(_) ->
-    [].
+     {customize_hostname_check, [{match_fun, public_key:pkix_verify_hostname_match_fun(https)}]}].
 
 proxy_auth(Url) ->
-    Name = case Url of "https" ++ _ -> "HTTPS_PROXY"; _ -> "HTTP_PROXY" end,
-    case uri_string:parse(variable(Name)) of
+    case proxy_address(Url) of
         #{userinfo := User} ->
             [Login | Password] = string:split(User, ":"),
             [{proxy_auth, {uri_string:percent_decode(Login), uri_string:percent_decode(lists:append(Password))}}];
@@ -229,28 +256,25 @@ proxy_auth(Url) ->
             []
     end.
 
+%% The details of a failed connection contain the options, with all certificates.
 reason({failed_connect, Details}) ->
-    case [Reason || {Family, _, Reason} <- Details, Family =:= inet orelse Family =:= inet6] of
+    case [Reason || {_, _, Reason} <- Details] of
         [{tls_alert, {_, Text}} | _] -> ["TLS: ", string:trim(Text)];
+        [timeout | _] -> "the server did not accept the connection in time";
         [Reason | _] when is_atom(Reason) -> inet:format_error(Reason);
-        _ -> io_lib:format("~0tp", [Details])
+        Reasons -> io_lib:format("~0tP", [Reasons, 20])
     end;
 reason(Closed) when Closed =:= socket_closed_remotely; Closed =:= {shutdown, server_closed} ->
     "the server closed the connection";
 reason(Reason) ->
-    io_lib:format("~0tp", [Reason]).
+    io_lib:format("~0tP", [Reason, 20]).
 
 %%% Storing
 
-%% By rename, because another build may store or read the same file. The checksum comes first: an archive without one is
-%% refused.
-store(File, Sum, Bytes) ->
-    must("make the folder of", File, filelib:ensure_dir(File)),
-    replace(File ++ ".sha256", [Sum, "  ", filename:basename(File), "\n"]),
-    replace(File, Bytes).
-
-replace(File, Bytes) ->
+%% By rename, because another build may store or read the same file.
+store(File, Bytes) ->
     Temporary = lists:concat([File, ".", os:getpid(), ".tmp"]),
+    must("make the folder of", File, filelib:ensure_dir(File)),
     must("write", Temporary, file:write_file(Temporary, Bytes)),
     must("write", File, file:rename(Temporary, File)).
 

@@ -3,7 +3,8 @@
 # suites of permits, and the storms with a tenth of their cases. Requires root. The native libraries are those of `make
 # dist', because rustc is slow under QEMU.
 #
-# Left out: canal_lock_panics_tests, which builds a library, and suites that measure time.
+# Left out: canal_lock_panics_tests, which builds a library; canal_lock_stalls_tests, which measures time; and of
+# canal_lock_memory_tests those that measure the memory of the process, because that is QEMU's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shopt -s extglob
@@ -17,12 +18,15 @@ cp "$built"/canal_lock-*-$target.tar.gz* _build/distro/trixie-arm64/
 archive=/$(basename "$built"/canal_lock-*-$target.tar.gz)
 
 suites=$(basename -s .erl -a test/{permits,storms}/!(*_panics_tests|*_stalls_tests|*_memory_tests|soak_*).erl | xargs)
-# The VM maps the code that it generates twice. QEMU does not see that it changes (for traces), unless it is mapped once.
-CANAL_LOCK_SOAK=0.1 scripts/distro.sh trixie env CANAL_LOCK_NIF_LIBRARY="$archive" ERL_FLAGS="+JMsingle true" sh -euc "
+# The VM maps the code that it generates twice. QEMU does not see that it changes (as for a trace) unless it is mapped
+# once.
+variables=(CANAL_LOCK_NIF_LIBRARY="$archive" ERL_FLAGS="+JMsingle true")
+CANAL_LOCK_SOAK=0.1 scripts/distro.sh trixie env "${variables[@]}" sh -euc "
   rebar3 as test compile
   ERL_LIBS=_build/rebar3/test/lib escript examples/demo.escript
   erl -noshell -pa _build/rebar3/test/lib/*/ebin _build/rebar3/test/lib/*/test -eval '
-    case eunit:test([{module, Module} || Module <- [${suites// /,}]], [verbose]) of
+    Slots = {generator, canal_lock_memory_tests, slots_test_},
+    case eunit:test([Slots | [{module, Module} || Module <- [${suites// /,}]]], [verbose]) of
         ok -> halt(0);
         error -> halt(1)
     end.'"

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 glibc=2.28
-zig_packages=(cargo-zigbuild==0.24.0 ziglang==0.17.1)
+zig_packages=$PWD/scripts/zig.txt
 tools=$PWD/_build/zig
 dist=${DIST:-_build/dist}
 
@@ -23,11 +23,11 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
 install_zig() {
-  [ "$(cat "$tools/installed" 2>/dev/null)" != "${zig_packages[*]}" ] || return 0
+  if cmp -s "$zig_packages" "$tools/installed"; then return; fi
   rm -rf "$tools"
   python3 -m venv "$tools"
-  "$tools/bin/pip" install --quiet "${zig_packages[@]}"
-  echo "${zig_packages[*]}" >"$tools/installed"
+  "$tools/bin/pip" install --quiet --require-hashes --requirement "$zig_packages"
+  cp "$zig_packages" "$tools/installed"
 }
 
 # Rust's standard library for the target: by rustup, or Debian's package for its processor.

@@ -21,6 +21,11 @@ shift
 [ $# -gt 0 ] || set -- make --keep-going test
 [ "$(id -u)" -eq 0 ] || fail "only root can enter a Debian in a folder"
 arch=${ARCH:-$(dpkg --print-architecture)}
+# These variables are kept.
+passed_on=()
+for name in CANAL_LOCK_CI CANAL_LOCK_SOAK {http,https,no}_proxy {HTTP,HTTPS,NO}_PROXY; do
+  [ -z "${!name-}" ] || passed_on+=("$name=${!name}")
+done
 root=$PWD/_build/distro/$suite-$arch
 log=$root.log
 
@@ -48,20 +53,20 @@ register_qemu() {
   echo ":qemu-aarch64:M::$magic:$mask:$(command -v qemu-aarch64-static):F" >$folder/register
 }
 
-# Under a temporary name, so that an interrupted run leaves no half of a Debian.
+# Marks a complete folder, so that a run after an interrupted one begins again.
 make_root() {
-  [ -e "$root" ] && return
+  [ ! -e "$root/complete" ] || return 0
   echo "distro: making $root"
-  rm -rf "$root.new"
-  mkdir -p "$root.new"
-  debootstrap --variant=minbase --arch="$arch" --include=ca-certificates "$suite" "$root.new" >"$log" 2>&1 ||
+  rm -rf "$root"
+  mkdir -p "$root"
+  debootstrap --variant=minbase --arch="$arch" --include=ca-certificates "$suite" "$root" >"$log" 2>&1 ||
     fail "debootstrap failed; see $log"
   # The lists of an archive's copy may have expired.
-  echo 'Acquire::Check-Valid-Until "false";' >"$root.new/etc/apt/apt.conf.d/90canal_lock"
-  mkdir "$root.new/canal_lock"
-  mv "$root.new" "$root"
+  echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90canal_lock"
+  mkdir "$root/canal_lock"
   inside sh -c 'apt-get update -qq && apt-get install -qq --yes --no-install-recommends cargo git make' >>"$log" 2>&1 ||
-    { mv "$root" "$root.failed"; fail "installing cargo, git and make failed; see $log"; }
+    fail "installing cargo, git and make failed; see $log"
+  touch "$root/complete"
 }
 
 # In namespaces of its own for mounts and processes, so that nothing stays behind. The folder is a mount of its own,
@@ -79,8 +84,7 @@ inside() {
     done
     exec chroot "$ROOT" "$@"' inside /usr/bin/env --ignore-environment --chdir=/canal_lock \
     HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    DEBIAN_FRONTEND=noninteractive ${CANAL_LOCK_CI:+CANAL_LOCK_CI=$CANAL_LOCK_CI} \
-    ${CANAL_LOCK_SOAK:+CANAL_LOCK_SOAK=$CANAL_LOCK_SOAK} "$@"
+    DEBIAN_FRONTEND=noninteractive "${passed_on[@]}" "$@"
 }
 
 # Keeps the build results of earlier runs. With new times (-m): a build compares them with those of its results, which
@@ -90,6 +94,9 @@ copy_sources() {
   git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
     [ ! -e "$file" ] || printf '%s\0' "$file"
   done | tar -c --null -T - | tar -x -m -C "$root/canal_lock"
+  # Tests list the files by git.
+  git -C "$root/canal_lock" init --quiet
+  git -C "$root/canal_lock" add --all
 }
 
 install_tools
@@ -102,6 +109,6 @@ if inside "$@" 2>&1 | tee "$log"; then
   echo "distro: $suite ($arch): passed: $*"
 else
   echo "distro: $suite ($arch): failed: $*; the log is $log. Its lines about failures:"
-  grep -E '\*failed\*|\.\.\. FAILED|^ +[0-9]+\) (test|doctest) |^error(\[|:)|\*\*\* |^FAILED:' "$log" | head -100
+  grep -E '\*(failed|timed out)\*|cancelled|\.\.\. FAILED|^ +[0-9]+\) (test|doctest) |^error(\[|:)|\*\*\* |^FAILED:' "$log" | head -100
   exit 1
 fi

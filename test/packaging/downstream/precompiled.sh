@@ -20,7 +20,7 @@ without_rust() { # URL COMMAND...
   CANAL_LOCK_PRECOMPILED_URL=$1 without_compilers "${@:2}"
 }
 
-# What earlier builds have downloaded is forgotten.
+# Uses a new cache.
 empty_cache() {
   XDG_CACHE_HOME=$(mktemp -d "$work/cache.XXX")
   export XDG_CACHE_HOME
@@ -57,30 +57,38 @@ from_a_server_with_mix() {
 
 # Of an address and of a folder, by the configuration of the project, also without the quorum locks.
 by_configuration_with_rebar3() {
+  empty_cache
   stand_in "$place/release"
   enter rebar3_git configured
-  echo "{canal_lock, [{precompiled_url, \"$work/archives\"}, {precompiled, true}, {quorum, false}]}." >>rebar.config
-  rebar3 compile
+  echo "{canal_lock, [{precompiled_url, \"$work/archives\"}, {quorum, false}]}." >>rebar.config
+  without_compilers rebar3 compile
   cmp "$ready_made" _build/default/lib/canal_lock/priv/canal_lock_nif.so
   lacks_quorum _build/default/lib/canal_lock/priv
   ERL_LIBS=$PWD/_build/default/lib expect_permits_work erl -noinput \
     -eval '{ok, _} = application:ensure_all_started(downstream).'
   expect_output "CANAL_LOCK_QUORUM=0"
   # A variable takes precedence. rebar3 builds a dependency once.
-  CANAL_LOCK_QUORUM=1 rebar3 do clean --apps canal_lock, compile
+  CANAL_LOCK_QUORUM=1 without_compilers rebar3 do clean --apps canal_lock, compile
   has_both _build/default/lib/canal_lock/priv
+  echo "{canal_lock, [{precompiled, yes}]}." >rebar.config
+  expect_failure_in_one_line "the setting precompiled of canal_lock true or false, got: yes." \
+    env REBAR_ROOT_DIR="$PWD" escript "$script" "$place/none"
+  echo "{canal_lock, [{precompiled_url, <<\"https://example.org\">>}]}." >rebar.config
+  expect_failure_in_one_line "the setting precompiled_url of canal_lock must be a string" \
+    env REBAR_ROOT_DIR="$PWD" escript "$script" "$place/none"
 }
 
 by_configuration_with_mix() {
+  empty_cache
   stand_in "$place/release"
   enter mix_git configured_mix
   mkdir -p config
   cat >config/config.exs <<END
 import Config
-config :canal_lock, precompiled_url: "$work/archives", precompiled: true, quorum: false
+config :canal_lock, precompiled_url: "$work/archives", quorum: false
 END
-  mix deps.get
-  expect_permits_work mix run --no-halt
+  without_compilers env PATH="$bin:$mix" mix deps.get
+  expect_permits_work without_compilers env PATH="$bin:$mix" mix run --no-halt
   cmp "$ready_made" _build/dev/lib/canal_lock/priv/canal_lock_nif.so
   lacks_quorum _build/dev/lib/canal_lock/priv
 }
@@ -107,15 +115,17 @@ after_faults() {
   empty_cache
   gets "$server/moved/"
   empty_cache
-  HTTP_PROXY=$server gets "http://archives.invalid/files"
+  HTTP_PROXY=${server#http://} gets "http://archives.invalid/files"
+  empty_cache
+  HTTP_PROXY=http://127.0.0.1:1 NO_PROXY=example.org,127.0.0.1 gets "$server/files"
 }
 
 wrong_archives() {
   empty_cache
   local name=${archive##*/}
   mkdir "$work/tampered" "$work/truncated"
-  # The same size, one bit more.
-  { head -c 1000 "$archive"; printf '\377'; tail -c +1002 "$archive"; } >"$work/tampered/$name"
+  # The same bytes in another order.
+  { tail -c +1001 "$archive"; head -c 1000 "$archive"; } >"$work/tampered/$name"
   head -c 1000 "$archive" >"$work/truncated/$name"
   reports "$name has the wrong checksum: expected " "$work/tampered"
   reports "$name has 1000 bytes instead of " "$work/truncated"
@@ -128,7 +138,7 @@ no_archive() {
   reports "has no archive for riscv64gc-unknown-linux-gnu, only for " "$server/files" \
     env CARGO_BUILD_TARGET=riscv64gc-unknown-linux-gnu
   reports "CANAL_LOCK_PRECOMPILED is set, but CANAL_LOCK_PRECOMPILED_URL is not." "" env CANAL_LOCK_PRECOMPILED=1
-  reports "CANAL_LOCK_PRECOMPILED must be 0 or 1, got: \"yes\"." "$server/files" env CANAL_LOCK_PRECOMPILED=yes
+  reports "CANAL_LOCK_PRECOMPILED must be 0 or 1, or the setting" "$server/files" env CANAL_LOCK_PRECOMPILED=yes
   reports "there is no cargo" "$server/files" env CANAL_LOCK_PRECOMPILED=0
   cp -R "$place/release" "$place/old"
   sed -i.before 's/{minimum_otp_vsn, "[0-9]*"}/{minimum_otp_vsn, "99"}/' "$place/old/rebar.config"
@@ -142,12 +152,20 @@ no_archive() {
 no_download() {
   empty_cache
   local name=${archive##*/}
-  export CANAL_LOCK_PRECOMPILED_TIMEOUT_MS=500
-  reports "cannot download $server/hang/$name: the server sent nothing for 500 ms (tried 3 times)." "$server/hang"
+  reports "cannot download $server/hang/$name: the server sent nothing for 500 ms (tried 3 times)." "$server/hang" \
+    env CANAL_LOCK_PRECOMPILED_TIMEOUT_MS=500
+  reports "CANAL_LOCK_PRECOMPILED_TIMEOUT_MS must be a number of milliseconds, got: 30s." "$server/hang" \
+    env CANAL_LOCK_PRECOMPILED_TIMEOUT_MS=30s
   reports "cannot download $server/missing/$name: the server answered 404 Not Found." "$server/missing"
   reports "cannot download $server/cut/$name: the server closed the connection (tried 3 times)." "$server/cut"
   reports "connection refused (tried 3 times)." http://127.0.0.1:1
+  # Directly, after a redirect, and through a proxy, whose password is not printed.
   reports "https://127.0.0.1:$secure_port/$name: TLS: " "https://127.0.0.1:$secure_port"
+  reports "$server/secure/$name: TLS: " "$server/secure"
+  reports "https://archives.invalid/$name: TLS: " "https://archives.invalid" \
+    env HTTPS_PROXY="http://user:secret@${server#http://}"
+  reports "the environment variable HTTPS_PROXY is not the address of a proxy." "https://archives.invalid" \
+    env HTTPS_PROXY="http://"
 }
 
 precompiled() {

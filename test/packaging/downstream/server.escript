@@ -7,13 +7,14 @@
 %%
 %%   /files/FILE     sends the file
 %%   /moved/FILE     redirects to /files/FILE
+%%   /secure/FILE    redirects to the https port
 %%   /busy/FILE      answers 503 to the first two requests, then sends the file
 %%   /missing/FILE   answers 404
 %%   /cut/FILE       sends half of the file and closes the connection
 %%   /hang/FILE      reads the request and never answers
 %%
-%% It also works as a proxy: the host of the request does not matter. The https port has a certificate that nobody
-%% has signed.
+%% It also works as a proxy. The host of a request does not matter: it sends its own file, or connects to its https
+%% port. That port has a certificate that no system trusts.
 
 main([Folder]) ->
     {ok, _} = application:ensure_all_started(ssl),
@@ -24,7 +25,7 @@ main([Folder]) ->
     {ok, {_, SecurePort}} = ssl:sockname(Secure),
     io:format("http ~b https ~b~n", [PlainPort, SecurePort]),
     spawn_link(fun() -> accept_secure(Secure) end),
-    accept(Plain, Folder, Counter).
+    accept(Plain, {Folder, SecurePort}, Counter).
 
 options() ->
     [binary, {ip, {127, 0, 0, 1}}, {active, false}, {packet, http_bin}, {reuseaddr, true}].
@@ -48,11 +49,29 @@ accept(Listening, Folder, Counter) ->
     accept(Listening, Folder, Counter).
 
 serve(Socket, Folder, Counter) ->
-    {ok, {http_request, 'GET', Uri, _}} = gen_tcp:recv(Socket, 0),
+    {ok, {http_request, Method, Uri, _}} = gen_tcp:recv(Socket, 0),
     ok = skip_headers(Socket),
-    ["/", Behavior, File] = filename:split(path(Uri)),
-    respond(Behavior, File, Folder, Counter, Socket),
+    case Method of
+        'GET' ->
+            ["/", Behavior, File] = filename:split(path(Uri)),
+            respond(Behavior, File, Folder, Counter, Socket);
+        <<"CONNECT">> ->
+            connect(Socket, element(2, Folder))
+    end,
     gen_tcp:close(Socket).
+
+connect(Socket, Port) ->
+    {ok, Other} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, true}]),
+    ok = gen_tcp:send(Socket, "HTTP/1.1 200 Connection established\r\n\r\n"),
+    ok = inet:setopts(Socket, [{packet, raw}, {active, true}]),
+    relay(Socket, Other).
+
+relay(One, Other) ->
+    receive
+        {tcp, One, Data} -> gen_tcp:send(Other, Data), relay(One, Other);
+        {tcp, Other, Data} -> gen_tcp:send(One, Data), relay(One, Other);
+        {tcp_closed, _} -> ok
+    end.
 
 path({abs_path, Path}) -> binary_to_list(Path);
 path({absoluteURI, _, _, _, Path}) -> binary_to_list(Path).
@@ -63,11 +82,14 @@ skip_headers(Socket) ->
         {ok, _} -> skip_headers(Socket)
     end.
 
-respond("files", File, Folder, _, Socket) ->
+respond("files", File, {Folder, _}, _, Socket) ->
     {ok, Bytes} = file:read_file(filename:join(Folder, File)),
     send(Socket, "200 OK", "", Bytes, Bytes);
 respond("moved", File, _, _, Socket) ->
     send(Socket, "302 Found", ["Location: /files/", File, "\r\n"], "", "");
+respond("secure", File, {_, Port}, _, Socket) ->
+    Location = ["Location: https://127.0.0.1:", integer_to_list(Port), "/", File, "\r\n"],
+    send(Socket, "302 Found", Location, "", "");
 respond("busy", File, Folder, Counter, Socket) ->
     ok = counters:add(Counter, 1, 1),
     case counters:get(Counter, 1) rem 3 of
@@ -76,7 +98,7 @@ respond("busy", File, Folder, Counter, Socket) ->
     end;
 respond("missing", _, _, _, Socket) ->
     send(Socket, "404 Not Found", "", "", "");
-respond("cut", File, Folder, _, Socket) ->
+respond("cut", File, {Folder, _}, _, Socket) ->
     {ok, Bytes} = file:read_file(filename:join(Folder, File)),
     send(Socket, "200 OK", "", Bytes, binary:part(Bytes, 0, byte_size(Bytes) div 2));
 respond("hang", _, _, _, Socket) ->

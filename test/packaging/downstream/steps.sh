@@ -20,7 +20,12 @@ export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS-+fnu}"
 side_by_side() { # FUNCTION...
   local function started=()
   for function in "$@"; do
-    (log=$work/$function.log said=$work/$function.said; "$function") &
+    (
+      # A subshell does not inherit the trap.
+      trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+      log=$work/$function.log said=$work/$function.said
+      "$function"
+    ) &
     started+=($!)
   done
   for function in "${started[@]}"; do wait "$function"; done
