@@ -109,6 +109,7 @@ if inside "$@" 2>&1 | tee "$log"; then
   echo "distro: $suite ($arch): passed: $*"
 else
   echo "distro: $suite ($arch): failed: $*; the log is $log. Its lines about failures:"
-  grep -E '\*(failed|timed out)\*|cancelled|\.\.\. FAILED|^ +[0-9]+\) (test|doctest) |^error(\[|:)|\*\*\* |^FAILED:' "$log" | head -100
+  grep -E '\*(failed|timed out)\*|cancelled|\.\.\. FAILED|^ +[0-9]+\) (test|doctest) |^error(\[|:)|^FAILED:' "$log" |
+    head -100
   exit 1
 fi

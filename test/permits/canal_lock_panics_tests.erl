@@ -380,8 +380,9 @@ starts(Failure, Point) ->
     case Outcome of
         {error, {Reason, _}} ->
             ?assertEqual({true, reason(Failure)}, {Occurred, Reason}),
-            %% The manager's name is unregistered and its table is closed when the manager has exited.
-            receive {'EXIT', _, {Reason, _}} -> ok end,
+            %% Since OTP 26, start_link waits until the manager has exited.
+            test_await:value(undefined, fun() -> whereis(canal_lock) end),
+            test_await:value(closed, fun state/0),
             {ok, _} = canal_lock:start_link(3);
         {ok, _} ->
             %% The manager may have crashed after start_link returned.
