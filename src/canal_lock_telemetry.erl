@@ -1,4 +1,5 @@
-%% @doc Emits the totals of the table as an event of `telemetry', if the application `telemetry' runs.
+%% @doc Emits totals as events of `telemetry', if the application `telemetry' runs: of the permits, and of the quorum
+%% locks.
 %%
 %% canal_lock does not depend on `telemetry'. The manager emits one event at the beginning of each sweep, once per
 %% `sweep_interval_ms' (see {@link canal_lock:start_link/2}). Acquires, releases and deaths emit no event.
@@ -24,9 +25,19 @@
 %% a handler should be fast, and must not call the manager (for example `canal_lock:stop/0'). `telemetry' detaches a
 %% handler that raises. If `telemetry' itself raises, the failure is logged in the domain `[canal_lock]', once per
 %% manager, and the manager continues.
+%%
+%% <dl>
+%% <dt>`[canal_lock, quorum, totals]'</dt>
+%% <dd>Of the quorum locks of this node, once per `totals_interval_ms' (see {@link canal_lock_quorum:options()}).
+%% Measurements: the totals of {@link canal_lock_quorum:status/0}, of which `longest_wait_us' counts from the last
+%% event, and the current numbers `waiting', `held', `pending_unlocks', `members', `members_connected' and
+%% `members_silent' (connected, but their voters do not answer). Metadata: none.</dd>
+%% </dl>
+%%
+%% Its handlers run in a process of their own and delay no lock.
 -module(canal_lock_telemetry).
 
--export([emit/0]).
+-export([emit/0, emit/2]).
 
 -export_type([failure/0]).
 
@@ -40,29 +51,38 @@
 -define(EVENT, [canal_lock, totals]).
 
 %% @private
-%% Called by the manager only.
+%% The totals of the permits. Called by the manager only.
 -spec emit() -> ok | {failed, failure()}.
 emit() ->
-    emit(telemetry).
+    emit(?EVENT, fun() ->
+        {MaxPer, Totals} = maps:take(max_per, canal_lock_nif:info()),
+        {Totals, #{max_per => MaxPer}}
+    end).
+
+%% @private
+%% `Read' returns the measurements and the metadata. It is called only if the event is emitted.
+-spec emit([atom(), ...], fun(() -> {map(), map()})) -> ok | {failed, failure()}.
+emit(Event, Read) ->
+    emit(telemetry, Event, Read).
 
 %% The module name is an argument, because a direct call of a module that may not exist is a warning of xref and
 %% Dialyzer in every project that depends on canal_lock.
 %%
 %% Both checks read tables of the VM and call no process. Attaching a handler loads the module, so a module that is not
 %% loaded has no handlers. If the application is not started, `telemetry' would log a warning for each event.
-emit(Telemetry) ->
+emit(Telemetry, Event, Read) ->
     IsLoaded = erlang:function_exported(Telemetry, execute, 3),
     case IsLoaded andalso application_controller:get_master(Telemetry) =/= undefined of
-        true -> execute(Telemetry);
+        true -> execute(Telemetry, Event, Read);
         false -> ok
     end.
 
-%% A failure of `telemetry' must not crash the manager. A failure of canal_lock, in the first line, must.
-execute(Telemetry) ->
-    {MaxPer, Totals} = maps:take(max_per, canal_lock_nif:info()),
-    try Telemetry:execute(?EVENT, Totals, #{max_per => MaxPer}) of
+%% A failure of `telemetry' must not crash the caller. A failure of canal_lock, in the first line, must.
+execute(Telemetry, Event, Read) ->
+    {Measurements, Metadata} = Read(),
+    try Telemetry:execute(Event, Measurements, Metadata) of
         _ -> ok
     catch
         Class:Reason:Stacktrace ->
-            {failed, #{event => ?EVENT, class => Class, reason => Reason, stacktrace => Stacktrace}}
+            {failed, #{event => Event, class => Class, reason => Reason, stacktrace => Stacktrace}}
     end.

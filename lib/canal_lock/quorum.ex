@@ -5,7 +5,8 @@ defmodule CanalLock.Quorum do
   A lock is held while more than half of the members vote for it. There is no master, and `div(n - 1, 2)` of `n` members
   may be down or unreachable. Each vote has a lease: two nodes that cannot reach each other never both write a name.
 
-      children = [{CanalLock.Quorum, members: [:"a@host1", :"b@host2", :"c@host3"]}]
+      members = [:"a@host1", :"b@host2", :"c@host3"]
+      children = [{CanalLock.Quorum, members: members, fence_file: "/var/lib/my_app/fences"}]
 
   The list is the same on all members, and this node is one of them. The nodes must be able to connect to each other;
   the library keeps them connected. Then:
@@ -37,16 +38,25 @@ defmodule CanalLock.Quorum do
   @typedoc "A lock that is or was held. Other nodes cannot use it."
   @type lock :: :canal_lock_quorum.lock()
 
+  @typedoc "Why a lock was refused: see `t::canal_lock_quorum.refusal/0`."
+  @type refusal :: :canal_lock_quorum.refusal()
+
   @typedoc """
-  `:members` is required: all voting nodes, the same list on each. `:fence_file` is the file in which this node stores
-  its fences, so that they keep growing when the node restarts. `:reconnect_ms` (default 1000) is the average
-  interval, in milliseconds, between attempts to connect to members that are not connected. `:rules`, a map, has the
-  constants of the protocol ("The constants" in `docs/cluster.md`), the same on all members.
+  `:members` is required: all voting nodes, the same list on each. `:fence_file` is required for two members or more:
+  the file in which this node stores its fences and what else it must know after a restart, so that fences keep growing;
+  or `:none` ("The state file" in `docs/cluster.md` has what that costs). Each node needs a file of its own.
+  `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to connect to members that
+  are not connected. `:max_waiting` (default 10000) is the largest number of requests of this node that wait for a lock
+  at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are emitted as a telemetry event
+  (`m::canal_lock_telemetry`). `:rules`, a map, has the constants of the protocol ("The constants" in
+  `docs/cluster.md`), the same on all members.
   """
   @type option ::
           {:members, [node, ...]}
-          | {:fence_file, Path.t()}
+          | {:fence_file, Path.t() | :none}
           | {:reconnect_ms, pos_integer}
+          | {:max_waiting, pos_integer}
+          | {:totals_interval_ms, pos_integer}
           | {:rules, %{atom => pos_integer}}
 
   @doc """
@@ -62,7 +72,8 @@ defmodule CanalLock.Quorum do
 
   @doc """
   Starts the quorum locks of this node, linked to the caller. Options are `t:option/0`. Answers `{:error,
-  {:already_started, pid}}` if they run. Raises `ArgumentError` if an option is wrong. See
+  {:already_started, pid}}` if they run, and `{:error, {:fence_file_in_use, path}}` if another node on this machine has
+  used the file and still runs. Raises `ArgumentError` if an option is wrong. See
   `:canal_lock_quorum.start_link/1`.
 
       iex> CanalLock.Quorum.start_link(members: [:"a@somewhere.else"])
@@ -88,7 +99,8 @@ defmodule CanalLock.Quorum do
 
   @doc """
   Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}`
-  at once if less than a quorum of members is connected. A process that locks a name twice waits for itself:
+  at once if less than a quorum of members is connected, and `{:error, :too_many_waiting}` at once if `:max_waiting`
+  requests of this node wait already. A process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
@@ -97,18 +109,19 @@ defmodule CanalLock.Quorum do
   Raises `ArgumentError` if an argument is wrong, or if the quorum locks are not started on this node. Cost: a round
   trip to a quorum of members. `:canal_lock_quorum.lock/2` has the details.
   """
-  @spec lock(name, non_neg_integer) :: {:ok, lock} | {:error, :timeout | :no_quorum}
+  @spec lock(name, non_neg_integer) :: {:ok, lock} | {:error, refusal}
   defdelegate lock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
-  Locks `name` for the calling process, together with other readers. A waiting writer keeps new readers out.
+  Locks `name` for the calling process, together with other readers. A waiting writer keeps new readers out: those of
+  another node from when that node knows of the writer, at the latest after a heartbeat (2 s).
 
       iex> {:ok, one} = CanalLock.Quorum.rlock("report", 5000)
       iex> {:ok, other} = CanalLock.Quorum.rlock("report", 5000)
       iex> {CanalLock.Quorum.held?(one), CanalLock.Quorum.held?(other)}
       {true, true}
   """
-  @spec rlock(name, non_neg_integer) :: {:ok, lock} | {:error, :timeout | :no_quorum}
+  @spec rlock(name, non_neg_integer) :: {:ok, lock} | {:error, refusal}
   defdelegate rlock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
@@ -118,7 +131,7 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.unlock(lock)
       :ok
   """
-  @spec lock_many([name, ...], non_neg_integer) :: {:ok, lock} | {:error, :timeout | :no_quorum}
+  @spec lock_many([name, ...], non_neg_integer) :: {:ok, lock} | {:error, refusal}
   defdelegate lock_many(names, timeout_ms), to: :canal_lock_quorum
 
   @doc """
@@ -127,7 +140,7 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.with_lock(:nightly_job, 5000, fn lock -> CanalLock.Quorum.fence(lock) > 0 end)
       {:ok, true}
   """
-  @spec with_lock(name, non_neg_integer, (lock -> result)) :: {:ok, result} | {:error, :timeout | :no_quorum}
+  @spec with_lock(name, non_neg_integer, (lock -> result)) :: {:ok, result} | {:error, refusal}
         when result: term
   defdelegate with_lock(name, timeout_ms, fun), to: :canal_lock_quorum
 
@@ -209,9 +222,39 @@ defmodule CanalLock.Quorum do
   defdelegate locks(), to: :canal_lock_quorum
 
   @doc """
+  The locks of `name`, and the members that did not answer within five seconds. Reads the locks of this name only.
+
+      iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
+      iex> {[%{holder: holder, mode: :write, held: true}], []} = CanalLock.Quorum.holder("file")
+      iex> {holder == self(), CanalLock.Quorum.unlock(lock), CanalLock.Quorum.holder("file")}
+      {true, :ok, {[], []}}
+  """
+  @spec holder(name) :: {[:canal_lock_quorum.lock_info()], [node]}
+  defdelegate holder(name), to: :canal_lock_quorum
+
+  @doc """
+  The requests that wait for `name`, the longest wait first, and the members that did not answer within five seconds.
+
+      iex> CanalLock.Quorum.waiting("file")
+      {[], []}
+  """
+  @spec waiting(name) :: {[:canal_lock_quorum.waiting_info()], [node]}
+  defdelegate waiting(name), to: :canal_lock_quorum
+
+  @doc """
   Revokes all locks of `name`, and notifies their holders that the locks are lost. Other processes can lock the name
   when the holder's node has confirmed the revocation, or after ten seconds of silence.
+
+  Answers `{:ok, :ended}` when the members have confirmed that the locks have ended, `{:ok, :not_held}` if there were
+  none, and `{:error, :timeout}` if a member has not confirmed within `voter_lease_ms` (10 s).
+  `:canal_lock_quorum.force_unlock/1` has the details.
+
+      iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
+      iex> {CanalLock.Quorum.force_unlock("file"), CanalLock.Quorum.held?(lock)}
+      {{:ok, :ended}, false}
+      iex> CanalLock.Quorum.force_unlock("file")
+      {:ok, :not_held}
   """
-  @spec force_unlock(name) :: :ok
+  @spec force_unlock(name) :: {:ok, :not_held | :ended} | {:error, :timeout}
   defdelegate force_unlock(name), to: :canal_lock_quorum
 end

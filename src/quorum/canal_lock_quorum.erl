@@ -42,12 +42,12 @@
 -export([start_link/1, child_spec/1, stop/0]).
 -export([lock/2, rlock/2, lock_many/2, with_lock/3]).
 -export([is_held/1, held/1, fence/1, unlock/1, unlock_async/1, try_unlock/1]).
--export([status/0, locks/0, force_unlock/1]).
+-export([status/0, locks/0, holder/1, waiting/1, force_unlock/1]).
 
--export_type([name/0, lock/0, options/0, lock_info/0, status/0]).
+-export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, totals/0]).
 
-%% How long locks/0 waits for the other nodes.
--define(LOCKS_TIMEOUT_MS, 5000).
+%% How long locks/0, holder/1 and waiting/1 wait for the other nodes.
+-define(ASK_MS, 5000).
 
 %% Turns the exit of a call to a process that is not started into `{raise, not_started}'.
 -define(STARTED(Call),
@@ -64,12 +64,19 @@
 -type lock() :: canal_lock_quorum_lock:lock().
 %% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
+-type refusal() :: timeout | no_quorum | too_many_waiting.
+%% Why a lock was refused: not granted within the timeout; less than a quorum of members is connected; `max_waiting'
+%% requests of this node wait already.
+
 -type options() :: canal_lock_quorum_config:options().
-%% `members' (required): all voting nodes, this one among them, in any order. `fence_file' (default none): the file in
-%% which this node stores its fences, so that they keep growing when the node restarts. Each node needs a file of its
-%% own, in an existing folder. `reconnect_ms' (default 1000): the average interval, in milliseconds, between attempts to
-%% connect to members that are not connected. `rules': the constants of the protocol. They must be the same on all
-%% members; "The constants" in `docs/cluster.md' describes each.
+%% `members' (required): all voting nodes, this one among them, in any order. `fence_file' (required for two members or
+%% more): the file in which this node stores its fences and what else it must know after a restart, so that fences keep
+%% growing; or `none'. Each node needs a file of its own, in an existing folder. "The state file" in `docs/cluster.md'
+%% describes it, and what `none' costs. `reconnect_ms' (default 1000): the average interval, in milliseconds, between
+%% attempts to connect to members that are not connected. `max_waiting' (default 10000): the largest number of requests
+%% of this node that wait for a lock at a time. `totals_interval_ms' (default 5000): how often the totals of {@link
+%% status/0} are emitted as an event, if `telemetry' runs ({@link canal_lock_telemetry}). `rules': the constants of the
+%% protocol. They must be the same on all members; "The constants" in `docs/cluster.md' describes each.
 
 -type lock_info() :: #{
     node := node(),
@@ -83,18 +90,37 @@
 %% A lock: its node, holder and names, and the time it was granted by the wall clock of its node
 %% (`erlang:system_time(millisecond)').
 
+-type waiting_info() :: #{
+    node := node(),
+    waiter := pid(),
+    names := [name(), ...],
+    mode := read | write,
+    waited_ms := non_neg_integer()
+}.
+%% A request that waits for a lock: its node and process, and for how long it has waited.
+
 -type status() :: #{
     members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
     quorum := boolean(),
     voting := boolean(),
     waiting := non_neg_integer(),
     held := non_neg_integer(),
-    pending_unlocks := non_neg_integer()
+    pending_unlocks := non_neg_integer(),
+    totals := totals()
 }.
 %% The cluster as this node sees it. For each member: whether it is connected, whether its voter answers, and for how
 %% many milliseconds its votes stay valid without another answer. `quorum': whether enough voters answer for a lock.
 %% `voting': whether the voter of this node votes. It does not while it learns which locks are held. For this node: the
-%% number of requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet.
+%% number of requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet, and
+%% the totals.
+
+-type totals() :: canal_lock_quorum_totals:totals().
+%% Counts of this node since canal_lock_quorum was started. Requests: `granted', and of these `passed', which got the
+%% lock from another process of the node without a message; `refused_timeout', `refused_no_quorum' and
+%% `refused_too_many_waiting'; and `canceled', whose callers have died. Ends of locks: `unlocked' by a call or by the
+%% death of the holder, `lost', and `revoked'; `granted' is the sum of these and of the held locks. `at_risk': messages
+%% to holders. `wait_us': the time in microseconds that the granted requests waited; `longest_wait_us': the longest wait
+%% since the last telemetry event, or since the start.
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
@@ -106,8 +132,9 @@
 %% At the first start, voting begins when this node has been connected to all members. The same is true after more than
 %% `N div 2' members have lost their fences.
 %%
-%% Answers `{error, {already_started, Pid}}' if it runs, and `{error, {nif_not_loaded, Text}}' if the native library
-%% does not load; `Text' is a binary. Raises `badarg' if an option is wrong.
+%% Answers `{error, {already_started, Pid}}' if it runs, `{error, {nif_not_loaded, Text}}' if the native library does
+%% not load (`Text' is a binary), and `{error, {fence_file_in_use, Path}}' if another node on this machine has used the
+%% file and still runs. Raises `badarg' if an option is wrong.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
     ?ANSWER([Options], start(Options)).
@@ -146,27 +173,30 @@ stop() ->
 %% @doc Locks `Name' for the calling process, exclusively.
 %%
 %% Waits for at most `Timeout_ms' milliseconds, then answers `{error, timeout}'. Answers `{error, no_quorum}' at once if
-%% less than a quorum of members is connected. A process that locks a name twice waits for itself. Raises as described
-%% for the module.
+%% less than a quorum of members is connected, and `{error, too_many_waiting}' at once if as many requests of this node
+%% wait as the option `max_waiting' allows. The members get no message of such a request. A process that locks a name
+%% twice waits for itself. Raises as described for the module.
 %%
-%% Nodes get the name roughly in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
-%% hold it one after the other. The last of them gets it at most 50 ms after the first (the rules `run' and `run_ms').
+%% Nodes get the name about in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
+%% hold it one after the other. The last of them gets it at most 50 ms after another node has asked for it (the rules
+%% `run' and `run_ms').
 %%
 %% Cost: a round trip to a quorum of members, and one more while nodes contend for the name. No round trip if another
 %% process of this node passes the lock on.
--spec lock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
+-spec lock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
 lock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(write, [Name], Timeout_ms))).
 
-%% @doc Locks `Name' for the calling process, together with other readers. A waiting writer keeps new readers out.
-%% Otherwise as {@link lock/2}.
--spec rlock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
+%% @doc Locks `Name' for the calling process, together with other readers. A waiting writer keeps new readers out: those
+%% of another node from when that node knows of the writer, at the latest after a heartbeat (2 s). Otherwise as {@link
+%% lock/2}.
+-spec rlock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
 rlock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(read, [Name], Timeout_ms))).
 
 %% @doc Locks all of 1 to 64 `Names' for the calling process, exclusively, or none of them. They are one lock. Two
 %% processes that lock some of the same names never deadlock. Otherwise as {@link lock/2}.
--spec lock_many([name(), ...], Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, timeout | no_quorum}.
+-spec lock_many([name(), ...], Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
 lock_many(Names, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Names, Timeout_ms], ?STARTED(lock(write, Names, Timeout_ms))).
 
@@ -185,7 +215,7 @@ lock(_, _, _) ->
 %% `Fun' runs: `Fun' can check it with {@link is_held/1}, the resource with {@link fence/1}.
 %% Otherwise as {@link lock/2}.
 -spec with_lock(name(), Timeout_ms :: non_neg_integer(), fun((lock()) -> Result)) ->
-    {ok, Result} | {error, timeout | no_quorum}.
+    {ok, Result} | {error, refusal()}.
 with_lock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
     case ?ANSWER_OR_EXIT([Name, Timeout_ms, Fun], ?STARTED(lock(write, [Name], Timeout_ms))) of
         {ok, Lock} ->
@@ -230,11 +260,11 @@ fence(Lock) ->
 %% quorum of members.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
 unlock(Lock) ->
-    ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_and_wait(canal_lock_quorum_lock:token(Lock)))).
+    ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_and_wait(canal_lock_quorum_lock:id(Lock)))).
 
 unlock_and_wait(not_held) -> {error, not_held};
 unlock_and_wait({raise, Cause}) -> {raise, Cause};
-unlock_and_wait(Token) -> canal_lock_quorum_agent:unlock(Token).
+unlock_and_wait(Id) -> canal_lock_quorum_agent:unlock(Id).
 
 %% @doc Unlocks a lock without a wait. The lock is not held any more when the call returns. The members are notified in
 %% the background. A later lock by the caller never fails because of the old one.
@@ -255,16 +285,16 @@ try_unlock(Lock) ->
 unlock_without_wait(Lock) ->
     case canal_lock_quorum_lock:unlock_async(Lock) of
         not_held -> {error, not_held};
-        full -> unlock_when_possible(canal_lock_quorum_lock:token(Lock));
+        full -> unlock_when_possible(canal_lock_quorum_lock:id(Lock));
         Answer -> Answer
     end.
 
 unlock_when_possible(not_held) ->
     {error, not_held};
-unlock_when_possible(Token) ->
+unlock_when_possible(Id) ->
     %% If the agent dies during the call, the lock is lost with it.
     try
-        canal_lock_quorum_agent:try_unlock(Token)
+        canal_lock_quorum_agent:try_unlock(Id)
     catch
         exit:_ -> {error, not_held}
     end.
@@ -286,29 +316,49 @@ status_of_node() ->
     }.
 
 %% @doc The locks of all members, and the members that did not answer within five seconds. Raises as described for the
-%% module. Cost: a call to each member.
+%% module. Cost: a call to each member, which copies all of its locks.
 -spec locks() -> {[lock_info()], Silent :: [node()]}.
 locks() ->
-    #{members := Members} = ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_agent:status())),
-    Nodes = [Node || #{node := Node} <- Members],
-    Answers = lists:zip(Nodes, erpc:multicall(Nodes, canal_lock_quorum_agent, infos, [], ?LOCKS_TIMEOUT_MS)),
-    {
-        lists:append([Locks || {_, {ok, Locks}} <- Answers]),
-        [Node || {Node, Answer} <- Answers, element(1, Answer) =/= ok]
-    }.
+    ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_members:ask_all(canal_lock_quorum_held, {infos, []}, ?ASK_MS))).
+
+%% @doc The locks of `Name', of a writer or of readers, and the members that did not answer within five seconds. Such a
+%% member can have more. Raises as described for the module. Cost: a call to each member, which reads the locks of this
+%% name only.
+-spec holder(name()) -> {[lock_info()], Silent :: [node()]}.
+holder(Name) ->
+    ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_held, infos))).
+
+%% @doc The requests that wait for `Name', the longest wait first, and the members that did not answer within five
+%% seconds. They do not get the lock in this order. Raises as described for the module. Cost: a call to the agent's
+%% process of each member, which reads all its waiting requests: about a millisecond for 10,000 of them.
+-spec waiting(name()) -> {[waiting_info()], Silent :: [node()]}.
+waiting(Name) ->
+    {Infos, Silent} = ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_agent, waiting))),
+    {lists:sort(fun(#{waited_ms := One}, #{waited_ms := Other}) -> One >= Other end, Infos), Silent}.
+
+ask_for(Name, Module, Function) ->
+    case canal_lock_quorum_names:encode(Name) of
+        {ok, _} -> canal_lock_quorum_members:ask_all(Module, {Function, [Name]}, ?ASK_MS);
+        {error, _} -> {raise, badarg}
+    end.
 
 %% @doc Revokes all locks of `Name', of a writer or of all readers. Their holders get `lost'.
 %%
+%% Answers `{ok, ended}' when the members have confirmed that the locks have ended, and `{ok, not_held}' if all members
+%% answer that they held none. Answers `{error, timeout}' after ten seconds (the rule `voter_lease_ms') if the node of a
+%% holder has not confirmed, or if a member that can have more readers, or the writer, does not answer. The lock has
+%% expired by then, unless the request was lost: call {@link holder/1}, and this function again if needed.
+%%
 %% Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
-%% silence (the rule `voter_lease_ms'). So there are never two writers. The request goes to the members that this node
-%% is connected to; a quorum of them is enough. Raises as described for the module. Cost: a call to a process of this
-%% node. The answer does not wait for the members.
--spec force_unlock(name()) -> ok.
+%% silence. So there are never two writers. The request goes to the members that this node is connected to; a quorum of
+%% them is enough. Requests that wait for the name are not refused, and one of them may hold it when this function
+%% answers. Raises as described for the module. Cost: a call to each member, and about two round trips.
+-spec force_unlock(name()) -> {ok, not_held | ended} | {error, timeout}.
 force_unlock(Name) ->
     ?ANSWER_OR_EXIT([Name], ?STARTED(revoke(Name))).
 
 revoke(Name) ->
     case canal_lock_quorum_names:encode(Name) of
-        {ok, Bytes} -> canal_lock_quorum_agent:revoke(Bytes);
+        {ok, Bytes} -> canal_lock_quorum_force:unlock(Name, Bytes);
         {error, _} -> {raise, badarg}
     end.

@@ -14,19 +14,17 @@
 -behaviour(gen_server).
 
 -export([start_link/1]).
--export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, infos/0]).
+-export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, waiting/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A step should take less than a millisecond.
 -define(MAX_EVENTS, 64).
 
-%% The held locks: token, holder, monitor of the holder, lock, and time of the grant by the wall clock. The supervisor
-%% owns the table.
--define(TABLE, canal_lock_quorum).
-
 -record(waiting, {
     from :: gen_server:from(),
     monitor :: reference(),
+    %% `erlang:monotonic_time()'.
+    since :: integer(),
     mode :: canal_lock_quorum_lock:mode(),
     names :: [canal_lock_quorum_names:name(), ...]
 }).
@@ -41,6 +39,9 @@
     %% Callers that wait for a lock, and callers that wait for an unlock, by the numbers of their requests.
     locking = #{} :: #{pos_integer() => #waiting{}},
     unlocking = #{} :: #{pos_integer() => gen_server:from()},
+    %% Frames for busy connections.
+    sending = #{} :: canal_lock_quorum_wire:sending(),
+    bad_frames = #{} :: canal_lock_quorum_bad_frames:reported(),
     %% Members whose voters were silent after the last step: bit N is the member at place N.
     silent = 0 :: non_neg_integer(),
     %% Whether this process has yielded since the first event arrived.
@@ -55,24 +56,27 @@ start_link(Config) ->
 
 %% Acquires a lock of all names for the calling process. `Encoded' has the same names as bytes, in any order.
 -spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], non_neg_integer()) ->
-    {ok, canal_lock_quorum_lock:lock()} | {error, timeout | no_quorum}.
+    {ok, canal_lock_quorum_lock:lock()} | {error, canal_lock_quorum:refusal()}.
 lock(Mode, Names, Encoded, Timeout_ms) ->
     call({lock, Mode, Names, Encoded, Timeout_ms}).
 
--spec unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held | timeout}.
-unlock(Token) ->
-    call({unlock, Token}).
+%% A lock of another agent is not held.
+-spec unlock(canal_lock_quorum_lock:id()) -> ok | {error, not_held | timeout}.
+unlock(Id) ->
+    call({unlock, Id}).
 
 %% Unlocks without waiting for a quorum, when no more unlocks are pending than the rule `pending_unlocks' allows.
--spec try_unlock(canal_lock_quorum_lock:token()) -> ok | {error, not_held}.
-try_unlock(Token) ->
-    call({try_unlock, Token}).
+-spec try_unlock(canal_lock_quorum_lock:id()) -> ok | {error, not_held}.
+try_unlock(Id) ->
+    call({try_unlock, Id}).
 
--spec revoke(binary()) -> ok.
+%% Returns after how many milliseconds the locks have expired on nodes that do not confirm it.
+-spec revoke(binary()) -> Lease_ms :: pos_integer().
 revoke(Name) ->
     call({revoke, Name}).
 
 -spec status() -> #{
+    totals := canal_lock_quorum_totals:totals(),
     members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
     pending_unlocks := non_neg_integer(),
     waiting := non_neg_integer()
@@ -83,23 +87,12 @@ status() ->
 %% The number of locks that processes of this node hold.
 -spec count() -> non_neg_integer().
 count() ->
-    ets:info(?TABLE, size).
+    canal_lock_quorum_held:count().
 
-%% The locks that processes of this node hold.
--spec infos() -> [canal_lock_quorum:lock_info()].
-infos() ->
-    [
-        #{
-            node => node(),
-            holder => Holder,
-            names => canal_lock_quorum_lock:names(Lock),
-            mode => canal_lock_quorum_lock:mode(Lock),
-            fence => canal_lock_quorum_lock:fence(Lock),
-            since_ms => Since_ms,
-            held => canal_lock_quorum_lock:is_held(Lock)
-        }
-     || {_, Holder, _, Lock, Since_ms} <- ets:tab2list(?TABLE)
-    ].
+%% The requests of this node for a name. Cost: the agent's process reads all waiting requests.
+-spec waiting(canal_lock_quorum_names:name()) -> [canal_lock_quorum:waiting_info()].
+waiting(Name) ->
+    call({waiting, Name}).
 
 call(Request) ->
     canal_lock_exit:call(?MODULE, Request, infinity).
@@ -111,35 +104,45 @@ init(Config = #{setup := Setup}) ->
     _ = process_flag(message_queue_data, off_heap),
     %% From here on the locks of the previous agent are not held.
     Agent = canal_lock_quorum_nif:agent_open(Setup),
-    ok = notify_holders_of_the_previous_agent(),
+    ok = notify_holders_of_the_previous_agent(Config),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     Connected = [node() | nodes(connected)],
     State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
     {ok, State, {continue, step}}.
 
-notify_holders_of_the_previous_agent() ->
-    case ets:tab2list(?TABLE) of
+notify_holders_of_the_previous_agent(#{totals := Totals}) ->
+    case canal_lock_quorum_held:take_all() of
         [] ->
             ok;
         Rows ->
-            true = ets:delete_all_objects(?TABLE),
             ok = notify(lost, Rows),
+            ok = canal_lock_quorum_totals:add(Totals, lost, length(Rows)),
             canal_lock_quorum_reports:report(agent_died, #{lost => length(Rows)})
     end.
 
 places(Nodes, #{places := Places}) ->
     [maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)].
 
+handle_call({lock, _, _, _, _}, From, State = #state{locking = Locking, config = #{max_waiting := Max}}) when
+    map_size(Locking) >= Max
+->
+    ok = count(refused_too_many_waiting, State),
+    gen_server:reply(From, {error, too_many_waiting}),
+    noreply(State);
 handle_call({lock, Mode, Names, Bytes, Timeout_ms}, From = {Pid, _}, State) ->
     {Request, Numbered = #state{locking = Locking}} = number(State),
     Monitor = erlang:monitor(process, Pid, [{tag, {waiter_down, Request}}]),
-    Waiting = #waiting{from = From, monitor = Monitor, mode = Mode, names = Names},
+    Since = erlang:monotonic_time(),
+    Waiting = #waiting{from = From, monitor = Monitor, since = Since, mode = Mode, names = Names},
     add({lock, Request, Mode, Bytes, Timeout_ms}, Numbered#state{locking = Locking#{Request => Waiting}});
-handle_call({How, Token}, From, State) when How =:= unlock; How =:= try_unlock ->
-    unlock_for(From, How, Token, State);
-handle_call({revoke, Name}, From, State) ->
-    gen_server:reply(From, ok),
+handle_call({How, Id}, From, State) when How =:= unlock; How =:= try_unlock ->
+    unlock_for(From, How, Id, State);
+handle_call({revoke, Name}, From, State = #state{config = #{setup := #{rules := #{voter_lease_ms := Lease_ms}}}}) ->
+    gen_server:reply(From, Lease_ms),
     add({revoke, Name}, State);
+handle_call({waiting, Name}, From, State) ->
+    gen_server:reply(From, waiting(Name, State)),
+    noreply(State);
 handle_call(status, From, State) ->
     gen_server:reply(From, status(State)),
     noreply(State);
@@ -148,9 +151,11 @@ handle_call(Request, From, State) ->
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
 
-status(#state{agent = Agent, config = #{members := Members}, pending_unlocks = Pending, locking = Locking}) ->
+status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
+    #{members := Members, totals := Totals} = Config,
     Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
     #{
+        totals => canal_lock_quorum_totals:read(Totals),
         members => [
             #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
          || {Node, {Connected, Answers, Valid_ms}} <- Statuses
@@ -158,6 +163,20 @@ status(#state{agent = Agent, config = #{members := Members}, pending_unlocks = P
         pending_unlocks => Pending,
         waiting => map_size(Locking)
     }.
+
+waiting(Name, #state{locking = Locking}) ->
+    Now = erlang:monotonic_time(),
+    [
+        #{
+            node => node(),
+            waiter => Pid,
+            names => Names,
+            mode => Mode,
+            waited_ms => erlang:convert_time_unit(Now - Since, native, millisecond)
+        }
+     || #waiting{from = {Pid, _}, names = Names, mode = Mode, since = Since} <- maps:values(Locking),
+        lists:member(Name, Names)
+    ].
 
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
@@ -169,14 +188,19 @@ handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config
         not_a_member -> noreply(State);
         Event -> add(Event, State)
     end;
-handle_info({try_unlock, Token}, State) ->
-    unlock(given_back, Token, State);
-handle_info({{holder_down, Token}, _, process, _, _}, State) ->
-    unlock(try_unlock, Token, State);
+handle_info({{sent, Key}, _, process, _, _}, State) ->
+    noreply(sent(Key, State));
+handle_info({try_unlock, Id}, State) ->
+    unlock(given_back, Id, State);
+handle_info({{holder_down, Id}, _, process, _, _}, State) ->
+    unlock(try_unlock, Id, State);
 handle_info({{waiter_down, Request}, _, process, _, _}, State = #state{locking = Locking}) ->
     case maps:take(Request, Locking) of
-        {_, Others} -> add({cancel, Request}, State#state{locking = Others});
-        error -> noreply(State)
+        {_, Others} ->
+            ok = count(canceled, State),
+            add({cancel, Request}, State#state{locking = Others});
+        error ->
+            noreply(State)
     end;
 handle_info(timeout, State = #state{has_yielded = false}) ->
     %% Lets other processes send their requests first: a step costs about as much for many requests as for one.
@@ -215,32 +239,38 @@ terminate(Reason, State = #state{agent = Agent}) ->
 
 unlock_all(State = #state{events = Events, locking = Locking, config = Config}) ->
     #{setup := #{rules := #{attempt_ms := Attempt_ms}}} = Config,
-    Rows = ets:tab2list(?TABLE),
-    true = ets:delete_all_objects(?TABLE),
+    Rows = canal_lock_quorum_held:take_all(),
     _ = erlang:start_timer(Attempt_ms, self(), shutdown_timeout),
     %% Cancels all requests: no waiter may get a lock now, and some waiters may be dead. The unlocks have the request
     %% number 1, because no caller waits for their answers.
     Canceled = [{cancel, Request} || Request <- maps:keys(Locking)],
-    Unlocked = [{try_unlock, Token, 1} || {Token, _, _, _, _} <- Rows],
+    Unlocked = [{try_unlock, Id, 1} || {Id, _, _, _, _} <- Rows],
     Stepped = step(lists:reverse(Events) ++ Canceled ++ Unlocked, State#state{events = []}),
     %% After the step: a lock must not be held any more when its holder is notified.
     ok = notify(lost, Rows),
-    await_quorum(Stepped).
+    await_unlocked(Stepped).
 
 notify(Event, Rows) ->
     lists:foreach(fun({_, Holder, _, Lock, _}) -> Holder ! {canal_lock_quorum, Event, Lock} end, Rows).
 
-%% A voter that has not answered an earlier batch gets the unlocks after its answer. So this processes frames until a
-%% quorum has confirmed the unlocks.
-await_quorum(#state{pending_unlocks = 0}) ->
-    ok;
-await_quorum(State = #state{config = Config}) ->
+%% Until all voters that answer have executed the unlocks, for at most one attempt. A quorum is not enough: the voter of
+%% this node ends next, and each lock that another voter keeps blocks its names there until the lease expires. A voter
+%% that has not answered an earlier batch gets the unlocks after its answer, so this processes frames.
+await_unlocked(State = #state{agent = Agent}) ->
+    case canal_lock_quorum_nif:agent_unlocks_arrived(Agent) of
+        true -> ok;
+        false -> await_frame(State)
+    end.
+
+await_frame(State = #state{config = Config}) ->
     receive
         {canal_lock_quorum, Fingerprint, From, Frame} ->
             case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-                not_a_member -> await_quorum(State);
-                Event -> await_quorum(step([Event], State))
+                not_a_member -> await_frame(State);
+                Event -> await_unlocked(step([Event], State))
             end;
+        {{sent, Key}, _, process, _, _} ->
+            await_frame(sent(Key, State));
         {timeout, _, shutdown_timeout} ->
             ok
     end.
@@ -257,30 +287,34 @@ connection(_Node, _Change, State) ->
 
 %% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`try_unlock'). Of two callers that unlock at
 %% the same time, one gets `not_held'.
-unlock_for(From, How, Token, State) ->
-    case [Lock || {_, _, _, Lock, _} <- ets:lookup(?TABLE, Token), canal_lock_quorum_lock:claim(Lock)] of
+unlock_for(From, How, Id, State) ->
+    case [Lock || {_, _, _, Lock, _} <- canal_lock_quorum_held:lookup(Id), canal_lock_quorum_lock:claim(Lock)] of
         [_] ->
             #state{next_request = Request, unlocking = Unlocking} = State,
-            unlock(How, Token, State#state{unlocking = Unlocking#{Request => From}});
+            unlock(How, Id, State#state{unlocking = Unlocking#{Request => From}});
         [] ->
             gen_server:reply(From, {error, not_held}),
             noreply(State)
     end.
 
-unlock(How, Token, State) ->
+unlock(How, Id, State) ->
     {Request, Numbered} = number(State),
-    ok = forget(Token),
-    add({How, Token, Request}, Numbered).
+    ok = forget(Id, unlocked, State),
+    add({How, Id, Request}, Numbered).
 
-forget(Token) ->
-    case ets:take(?TABLE, Token) of
+%% A lock has ended.
+forget(Id, How, State) ->
+    case canal_lock_quorum_held:take(Id) of
         [{_, _, Monitor, _, _}] ->
-            %% A 'DOWN' that was already sent has no effect: the agent no longer knows the token.
+            %% A 'DOWN' that was already sent has no effect: the agent no longer knows the lock.
             _ = erlang:demonitor(Monitor),
-            ok;
+            count(How, State);
         [] ->
             ok
     end.
+
+count(What, #state{config = #{totals := Totals}}) ->
+    canal_lock_quorum_totals:add(Totals, What).
 
 %%% Steps: when the mailbox is empty, or when MAX_EVENTS events have been collected
 
@@ -302,23 +336,25 @@ step(Events, State = #state{agent = Agent, timer = Timer}) ->
     Stepped = lists:foldl(fun output/2, State#state{timer = Waiting, pending_unlocks = Pending}, Outputs),
     silent(Silent, Stepped).
 
-output({send, To, Place, Frame}, State = #state{config = Config}) ->
-    ok = canal_lock_quorum_wire:send(To, Place, Frame, Config),
-    State;
-output({granted, Request, Token, Fence, Handle}, State = #state{locking = Locking, events = Events}) ->
+output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
+    State#state{sending = canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending)};
+output({granted, Request, Id, Fence, Handle, IsPassed}, State = #state{locking = Locking, events = Events}) ->
     case maps:take(Request, Locking) of
-        {Waiting, Others} ->
-            ok = granted(Waiting, Token, Fence, Handle),
+        {Waiting = #waiting{since = Since}, Others} ->
+            #state{config = #{totals := Totals}} = State,
+            ok = canal_lock_quorum_totals:granted(Totals, Since, IsPassed),
+            ok = granted(Waiting, Id, Fence, Handle),
             State#state{locking = Others};
         error ->
             %% The caller has died.
             {Number, Numbered} = number(State),
-            Numbered#state{events = [{try_unlock, Token, Number} | Events]}
+            Numbered#state{events = [{try_unlock, Id, Number} | Events]}
     end;
 output({refused, Request, Reason}, State = #state{locking = Locking}) ->
     case maps:take(Request, Locking) of
         {#waiting{from = From, monitor = Monitor}, Others} ->
             _ = erlang:demonitor(Monitor),
+            ok = count(refused(Reason), State),
             gen_server:reply(From, {error, Reason}),
             State#state{locking = Others};
         error ->
@@ -332,24 +368,34 @@ output({accepted, Request}, State) ->
     answer(Request, ok, State);
 output({missing, Request}, State) ->
     answer(Request, {error, not_held}, State);
-output({at_risk, Token}, State) ->
-    ok = notify(at_risk, ets:lookup(?TABLE, Token)),
+output({at_risk, Id}, State) ->
+    Rows = canal_lock_quorum_held:lookup(Id),
+    ok = notify(at_risk, Rows),
+    _ = [count(at_risk, State) || _ <- Rows],
     State;
-output({lost, Token, _Reason}, State) ->
-    ok = notify(lost, ets:lookup(?TABLE, Token)),
-    ok = forget(Token),
+output({lost, Id, Reason}, State) ->
+    ok = notify(lost, canal_lock_quorum_held:lookup(Id)),
+    ok = forget(Id, lost(Reason), State),
     State;
-output({bad_frame, Place, Reason}, State = #state{config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Reason}),
-    State.
+output({bad_frame, Place, Why}, State = #state{config = Config, bad_frames = Reported}) ->
+    State#state{bad_frames = canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported)}.
 
-granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names = Names}, Token, Fence, Handle) ->
-    Lock = canal_lock_quorum_lock:new(Handle, Token, Fence, Mode, Names),
+refused(timeout) -> refused_timeout;
+refused(no_quorum) -> refused_no_quorum.
+
+lost(quorum) -> lost;
+lost(revoked) -> revoked.
+
+granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names = Names}, Id, Fence, Handle) ->
+    Lock = canal_lock_quorum_lock:new(Handle, Id, Fence, Mode, Names),
     %% If the holder is already dead, the monitor reports it.
-    Holding = erlang:monitor(process, Pid, [{tag, {holder_down, Token}}]),
+    Holding = erlang:monitor(process, Pid, [{tag, {holder_down, Id}}]),
     _ = erlang:demonitor(Monitor),
-    true = ets:insert(?TABLE, {Token, Pid, Holding, Lock, erlang:system_time(millisecond)}),
+    ok = canal_lock_quorum_held:add(Id, Pid, Holding, Lock),
     gen_server:reply(From, {ok, Lock}).
+
+sent(Key, State = #state{config = Config, sending = Sending}) ->
+    State#state{sending = canal_lock_quorum_wire:sent(Key, Config, Sending)}.
 
 %% Answers the caller, if one waits for this request.
 answer(Request, Answer, State = #state{unlocking = Unlocking}) ->

@@ -3,7 +3,7 @@
 %% nodes. Each message carries a fingerprint of both, and a node ignores messages with another fingerprint.
 -module(canal_lock_quorum_config).
 
--export([options/0, wrong_option/1, make/1]).
+-export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1]).
 
 -export_type([config/0, options/0, place/0]).
 
@@ -12,17 +12,24 @@
 
 -type options() :: #{
     members := [node(), ...],
-    fence_file => file:name_all(),
+    fence_file => file:name_all() | none,
     reconnect_ms => pos_integer(),
+    max_waiting => pos_integer(),
+    totals_interval_ms => pos_integer(),
     rules => #{atom() => pos_integer()}
 }.
 
 -type config() :: #{
     members := [node(), ...],
+    %% 32 hexadecimal digits that identify the list of members.
+    list := binary(),
     places := #{node() => place()},
     fingerprint := non_neg_integer(),
     setup := canal_lock_quorum_nif:setup(),
     reconnect_ms := pos_integer(),
+    max_waiting := pos_integer(),
+    totals := canal_lock_quorum_totals:ref(),
+    totals_interval_ms := pos_integer(),
     fence_file := binary() | none
 }.
 
@@ -32,13 +39,29 @@
 %% restarted node waits for this. An attempt to connect to a machine that is down costs a few packets.
 -define(RECONNECT_MS, 1000).
 
+%% Requests of a node that wait for a lock. A request takes about 2 kB with its process, and 10,000 of them time out
+%% within 0.1 s. A node that needs more at a time is overloaded, or a lock is held for too long.
+-define(MAX_WAITING, 10_000).
+
+%% Between two telemetry events. As often as permits emit theirs: the default of `sweep_interval_ms'.
+-define(TOTALS_INTERVAL_MS, 5000).
+-define(FENCE_FILE,
+    "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
+
 %% Changes with everything that nodes must agree on to understand each other, except the format of frames.
 -define(PROTOCOL, 1).
 
 %% The options, as rules of canal_lock_errors.
 -spec options() -> [canal_lock_errors:option()].
 options() ->
-    [{members, {required, fun members/1}}, {fence_file, fun fence_file/1}, {reconnect_ms, positive_ms}, {rules, map}].
+    [
+        {members, {required, fun members/1}},
+        {fence_file, fun fence_file/1},
+        {reconnect_ms, positive_ms},
+        {max_waiting, positive},
+        {totals_interval_ms, positive_ms},
+        {rules, map}
+    ].
 
 %% What is wrong with the options, if anything. Loads the native library, which checks the rules. If it does not load,
 %% the rules are not checked.
@@ -46,32 +69,45 @@ options() ->
 wrong_option(Options) ->
     case canal_lock_errors:wrong_option(options(), Options) of
         none ->
-            case canal_lock_quorum_nif:load() of
-                ok -> wrong_rules(Options);
-                {error, _} -> none
+            case {needs_file(Options), canal_lock_quorum_nif:load()} of
+                {true, _} -> {missing, fence_file, ?FENCE_FILE};
+                {false, ok} -> wrong_rules(Options);
+                {false, {error, _}} -> none
             end;
         Wrong ->
             Wrong
     end.
 
+%% A member that has lost its fences needs answers of the others before it votes. So `none' must be a decision.
+needs_file(#{fence_file := _}) -> false;
+needs_file(#{members := [_]}) -> false;
+needs_file(_) -> true.
+
 members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
     case {lists:all(fun is_atom/1, Members), length(lists:usort(Members)) =:= length(Members)} of
-        {true, true} -> {lists:member(node(), Members), ["contain this node, ", atom_to_list(node())]};
+        {true, true} ->
+            case lists:all(fun is_node_name/1, Members) of
+                true -> {lists:member(node(), Members), ["contain this node, ", atom_to_list(node())]};
+                false -> {false, "contain names of nodes, without spaces"}
+            end;
         {true, false} -> {false, "contain each node once"};
         {false, _} -> not_nodes()
     end;
 members(_) ->
     not_nodes().
 
+%% The state file separates them by spaces.
+is_node_name(Member) ->
+    Member =/= '' andalso nomatch =:= re:run(atom_to_list(Member), "[\\s[:cntrl:]]", [unicode, ucp]).
+
 not_nodes() ->
     {false, "be a list of 1 to 16 nodes, the same on each of them"}.
 
 fence_file(Path) ->
-    Must = "be the name of a file",
     try
-        {is_binary(path(Path)), Must}
+        {Path =:= none orelse is_binary(path(Path)), ?FENCE_FILE}
     catch
-        error:_ -> {false, Must}
+        error:_ -> {false, ?FENCE_FILE}
     end.
 
 wrong_rules(Options = #{members := Members}) ->
@@ -97,26 +133,43 @@ rule_value(Value) ->
 make(Options = #{members := Given}) ->
     %% Sorted, because nodes may list them in different orders.
     Members = lists:sort(Given),
-    Setup = setup(Members, maps:get(rules, Options, #{})),
     FenceFile =
         case Options of
-            #{fence_file := Path} -> path(Path);
+            #{fence_file := Path} when Path =/= none -> path(Path);
             _ -> none
         end,
+    %% Two sets of members or files are equal if these bytes are.
+    Identity = term_to_binary({Members, FenceFile}),
+    Setup = (setup(Members, maps:get(rules, Options, #{})))#{identity := Identity},
     #{
         members => Members,
+        list => list_id(Members),
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
         fingerprint => erlang:phash2({?PROTOCOL, Members, maps:get(rules, Setup)}, 1 bsl 32),
         setup => Setup,
         reconnect_ms => maps:get(reconnect_ms, Options, ?RECONNECT_MS),
+        max_waiting => maps:get(max_waiting, Options, ?MAX_WAITING),
+        totals => canal_lock_quorum_totals:new(),
+        totals_interval_ms => maps:get(totals_interval_ms, Options, ?TOTALS_INTERVAL_MS),
         fence_file => FenceFile
     }.
+
+-spec voter_lease_ms(config()) -> pos_integer().
+voter_lease_ms(#{setup := #{rules := #{voter_lease_ms := Lease_ms}}}) -> Lease_ms.
+
+-spec quarantine_ms(config()) -> pos_integer().
+quarantine_ms(#{setup := #{rules := #{quarantine_ms := Quarantine_ms}}}) -> Quarantine_ms.
 
 setup(Given, Rules) ->
     Members = lists:sort(Given),
     Before = lists:takewhile(fun(Member) -> Member =/= node() end, Members),
     All = maps:merge(canal_lock_quorum_nif:default_rules(), Rules),
-    #{count => length(Members), me => length(Before), rules => All}.
+    #{count => length(Members), me => length(Before), identity => <<>>, rules => All}.
+
+%% The same on all nodes, of whatever release: the external format of atoms has changed between releases.
+list_id(Members) ->
+    Names = [[atom_to_binary(Member, utf8), $\n] || Member <- Members],
+    string:lowercase(binary:encode_hex(erlang:md5(Names))).
 
 %% Encoded for the file system, and absolute, because the current folder can change.
 path(Path) ->

@@ -16,7 +16,7 @@ expected(lock) -> [{"Name", fun name/1}, {"Timeout_ms", ms}];
 expected(rlock) -> expected(lock);
 expected(lock_many) -> [{"Names", fun names/1}, {"Timeout_ms", ms}];
 expected(with_lock) -> expected(lock) ++ [{"Fun", {function, 1}}];
-expected(force_unlock) -> [{"Name", fun name/1}];
+expected(Function) when Function =:= holder; Function =:= waiting; Function =:= force_unlock -> [{"Name", fun name/1}];
 expected(Function) when Function =:= status; Function =:= locks -> [];
 expected(_) -> [{"Lock", fun lock/1}].
 

@@ -5,30 +5,32 @@
 %% answers `{raise, foreign_lock}'.
 -module(canal_lock_quorum_lock).
 
--export([new/5, is_lock/1, is_held/1, unlock_async/1, claim/1, token/1, fence/1, mode/1, names/1]).
+-export([new/5, is_lock/1, is_held/1, unlock_async/1, claim/1, id/1, fence/1, mode/1, names/1]).
 
--export_type([lock/0, token/0, mode/0, raise/0]).
+-export_type([lock/0, id/0, mode/0, raise/0]).
 
--type token() :: pos_integer().
+%% The number of the agent that got the lock, and the token: the number of the lock at this agent. Each agent counts its
+%% locks from 1, so a token alone would also name a lock of the next agent.
+-type id() :: {Agent :: non_neg_integer(), Token :: pos_integer()}.
 -type mode() :: read | write.
 -type raise() :: {raise, canal_lock_errors:cause()}.
 
 -opaque lock() :: {
     canal_lock_quorum,
     Handle :: reference(),
-    token(),
+    id(),
     Fence :: non_neg_integer(),
     mode(),
     [canal_lock_quorum_names:name(), ...]
 }.
 
--spec new(reference(), token(), non_neg_integer(), mode(), [canal_lock_quorum_names:name(), ...]) -> lock().
-new(Handle, Token, Fence, Mode, Names) ->
-    {canal_lock_quorum, Handle, Token, Fence, Mode, Names}.
+-spec new(reference(), id(), non_neg_integer(), mode(), [canal_lock_quorum_names:name(), ...]) -> lock().
+new(Handle, Id, Fence, Mode, Names) ->
+    {canal_lock_quorum, Handle, Id, Fence, Mode, Names}.
 
 %% Whether a term has the shape of a lock.
 -spec is_lock(term()) -> boolean().
-is_lock({canal_lock_quorum, Handle, _Token, _Fence, _Mode, _Names}) -> is_reference(Handle);
+is_lock({canal_lock_quorum, Handle, _Id, _Fence, _Mode, _Names}) -> is_reference(Handle);
 is_lock(_) -> false.
 
 -spec is_held(lock()) -> boolean() | raise().
@@ -43,9 +45,9 @@ unlock_async(Lock) -> call(Lock, fun canal_lock_quorum_nif:give_back/1).
 claim({_, Handle, _, _, _, _}) ->
     canal_lock_quorum_nif:claim(Handle).
 
-%% The number by which the agent of this node knows the lock.
--spec token(lock()) -> token() | not_held | raise().
-token(Lock) -> call(Lock, fun canal_lock_quorum_nif:token/1).
+%% By which the agent of this node knows the lock. `not_held' if another agent got the lock.
+-spec id(lock()) -> id() | not_held | raise().
+id(Lock) -> call(Lock, fun canal_lock_quorum_nif:id/1).
 
 call({canal_lock_quorum, Handle, _, _, _, _}, Call) when is_reference(Handle) ->
     try

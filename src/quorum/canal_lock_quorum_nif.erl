@@ -6,12 +6,12 @@
 -module(canal_lock_quorum_nif).
 
 -export([load/0, now/0, default_rules/0, check/1]).
--export([held/1, give_back/1, claim/1, token/1]).
--export([agent_open/1, agent_close/1, agent_step/2, agent_status/1]).
--export([voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1]).
--export([fence_read/1, fence_store/2]).
+-export([held/1, give_back/1, claim/1, id/1]).
+-export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_unlocks_arrived/1]).
+-export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1]).
+-export([state_lock/1, state_read/1, state_store/2]).
 
--export_type([setup/0, rules/0, known_fences/0, agent/0, voter/0, wait/0, sending/0]).
+-export_type([setup/0, rules/0, start/0, state/0, agent/0, voter/0, wait/0, sending/0]).
 -export_type([agent_event/0, agent_output/0, voter_event/0, voter_output/0]).
 
 -opaque agent() :: reference().
@@ -20,42 +20,63 @@
 %% Durations, with names that end in `_ms', and counts: see native/quorum/src/rules.rs.
 -type rules() :: #{atom() => pos_integer()}.
 
--type setup() :: #{count := pos_integer(), me := canal_lock_quorum_config:place(), rules := rules()}.
+%% `identity' stands for the names of the members and the path of the state file.
+-type setup() :: #{
+    count := pos_integer(), me := canal_lock_quorum_config:place(), identity := binary(), rules := rules()
+}.
 
--type known_fences() :: #{floor := non_neg_integer() | nil, durable := boolean(), origin := non_neg_integer()}.
+%% What a voter starts with: the number of its start, and the fences of earlier ones. `floor' is `nil' if they are lost.
+-type start() :: #{
+    life := pos_integer(),
+    quarantine_ms := pos_integer(),
+    floor := non_neg_integer() | nil,
+    durable := boolean(),
+    origin := non_neg_integer()
+}.
+
+%% The content of a state file: see native/quorum_nif/src/state_file.rs.
+-type state() :: #{
+    node := binary(),
+    members := [binary()],
+    list := binary(),
+    life := non_neg_integer(),
+    lease_ms := non_neg_integer(),
+    below := non_neg_integer() | nil
+}.
 
 %% Milliseconds until the next step is due.
 -type wait() :: non_neg_integer() | infinity.
 
 -type place() :: canal_lock_quorum_config:place().
--type token() :: canal_lock_quorum_lock:token().
+-type id() :: canal_lock_quorum_lock:id().
 %% The number of a request. Each number is used once.
 -type request() :: pos_integer().
 
 -type sending() ::
-    {send, agent | voter, place(), Frame :: binary()} | {bad_frame, From :: place(), Sentence :: binary()}.
+    {send, canal_lock_quorum_wire:kind(), place(), Frame :: binary()}
+    | {bad_frame, From :: place(), Sentence :: binary()}.
 
 -type agent_event() ::
     {frame, place(), binary()}
     | {lock, request(), canal_lock_quorum_lock:mode(), [binary(), ...], Timeout_ms :: non_neg_integer()}
     | {cancel, request()}
-    | {unlock | try_unlock | given_back, token(), request()}
+    | {unlock | try_unlock | given_back, id(), request()}
     | {up | down, place()}
     | {revoke, binary()}.
 
 -type agent_output() ::
     sending()
-    | {granted, request(), token(), Fence :: non_neg_integer(), Handle :: reference()}
+    | {granted, request(), id(), Fence :: non_neg_integer(), Handle :: reference(), IsPassed :: boolean()}
     | {refused, request(), timeout | no_quorum}
     | {unlocked, request(), Confirmed :: boolean()}
     | {accepted, request()}
     | {missing, request()}
-    | {at_risk, token()}
-    | {lost, token(), quorum | revoked}.
+    | {at_risk, id()}
+    | {lost, id(), quorum | revoked}.
 
 -type voter_event() :: {frame, place(), binary()} | {stored, Mark :: pos_integer()}.
 
--type voter_output() :: sending() | {store, Mark :: pos_integer()}.
+-type voter_output() :: sending() | {store, Mark :: pos_integer()} | {superseded, Life :: pos_integer()}.
 
 -on_load(load_again/0).
 
@@ -89,8 +110,8 @@ check(_Setup) -> erlang:nif_error(not_loaded).
 -spec held(reference()) -> boolean().
 held(_Lock) -> erlang:nif_error(not_loaded).
 
-%% Unlocks, and sends `{try_unlock, Token}' to the agent. `full' if too many unlocks are pending; then nothing has
-%% changed.
+%% Unlocks, and sends `{try_unlock, Id}' to the agent's process. `full' if too many unlocks are pending; then nothing
+%% has changed.
 -spec give_back(reference()) -> ok | not_held | full.
 give_back(_Lock) -> erlang:nif_error(not_loaded).
 
@@ -98,8 +119,8 @@ give_back(_Lock) -> erlang:nif_error(not_loaded).
 -spec claim(reference()) -> boolean().
 claim(_Lock) -> erlang:nif_error(not_loaded).
 
--spec token(reference()) -> token() | not_held.
-token(_Lock) -> erlang:nif_error(not_loaded).
+-spec id(reference()) -> id() | not_held.
+id(_Lock) -> erlang:nif_error(not_loaded).
 
 %% Opens an agent for the calling process. From now on no lock of the previous agent is held.
 -spec agent_open(setup()) -> agent().
@@ -118,9 +139,17 @@ agent_step(_Agent, _Events) -> erlang:nif_error(not_loaded).
 -spec agent_status(agent()) -> [{Connected :: boolean(), Answers :: boolean(), Valid_ms :: non_neg_integer()}].
 agent_status(_Agent) -> erlang:nif_error(not_loaded).
 
-%% Opens a voter for the calling process. It continues the voter of a process that has died, if there is one.
--spec voter_open(setup(), known_fences()) -> {voter(), IsNew :: boolean()}.
-voter_open(_Setup, _Fences) -> erlang:nif_error(not_loaded).
+%% Whether all voters that answer have executed all unlocks.
+-spec agent_unlocks_arrived(agent()) -> boolean().
+agent_unlocks_arrived(_Agent) -> erlang:nif_error(not_loaded).
+
+%% Continues the voter of a process that has died, if there is one with an equal setup.
+-spec voter_adopt(setup()) -> {voter(), Life :: pos_integer(), Quarantine_ms :: pos_integer()} | nil.
+voter_adopt(_Setup) -> erlang:nif_error(not_loaded).
+
+%% Opens a new voter for the calling process, in place of any other.
+-spec voter_open(setup(), start()) -> voter().
+voter_open(_Setup, _Start) -> erlang:nif_error(not_loaded).
 
 -spec voter_close(voter()) -> ok.
 voter_close(_Voter) -> erlang:nif_error(not_loaded).
@@ -133,9 +162,13 @@ voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
 -spec voter_is_empty(voter()) -> boolean().
 voter_is_empty(_Voter) -> erlang:nif_error(not_loaded).
 
--spec fence_read(Path :: binary()) -> {ok, non_neg_integer() | nil} | {error, Sentence :: binary()}.
-fence_read(_Path) -> erlang:nif_error(not_loaded).
+%% Keeps other VMs away from this state file until this VM ends. `{ok, false}' if another VM does.
+-spec state_lock(Path :: binary()) -> {ok, boolean()} | {error, Sentence :: binary()}.
+state_lock(_Path) -> erlang:nif_error(not_loaded).
 
-%% After `{ok, _}' this mark or a higher one is stored.
--spec fence_store(Path :: binary(), Mark :: pos_integer()) -> {ok, IsNew :: boolean()} | {error, Sentence :: binary()}.
-fence_store(_Path, _Mark) -> erlang:nif_error(not_loaded).
+-spec state_read(Path :: binary()) -> {ok, state() | nil} | {error, Sentence :: binary()}.
+state_read(_Path) -> erlang:nif_error(not_loaded).
+
+%% After `{ok, true}' this state is stored, with this mark or a higher one. `{ok, false}': the file has a later life.
+-spec state_store(Path :: binary(), state()) -> {ok, boolean()} | {error, Sentence :: binary()}.
+state_store(_Path, _State) -> erlang:nif_error(not_loaded).

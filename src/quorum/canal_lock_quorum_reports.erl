@@ -20,6 +20,8 @@ level(up) -> notice;
 level(answers) -> notice;
 level(down) -> warning;
 level(silent) -> warning;
+level(members_changed) -> notice;
+level(superseded) -> warning;
 level(_) -> error.
 
 -spec format(map()) -> {io:format(), [term()]}.
@@ -39,15 +41,30 @@ text(#{what := answers, node := Node}) ->
 text(#{what := not_a_member, node := Node, members := Members}) ->
     {"node ~tp has other members or rules than this node, whose members are ~0tp; its messages are ignored. Start all "
         "members with the same members and rules", [Node, Members]};
-text(#{what := bad_frame, node := Node, why := Reason}) ->
-    {"member ~tp sent a malformed frame: ~ts. Run the same version of canal_lock on all members", [Node, Reason]};
+text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->
+    {"member ~tp sent a malformed frame: ~ts. ~b more have arrived since the last report. Run the same version of "
+        "canal_lock on all members", [Node, Reason, Suppressed]};
 text(#{what := not_stored, path := Path, why := Reason}) ->
     {"cannot store fences in ~ts: ~ts. Check the disk; the write is repeated every second", [Path, reason(Reason)]};
 %% The file exists and cannot be read. The voter starts as if there were none.
 text(#{what := no_fences, path := Path, why := Reason}) ->
     {"cannot read fences from ~ts: ~ts. This node learns them from the other members; check the file", [Path, Reason]};
+text(#{what := other_node, path := Path, node := Node}) ->
+    {"the file ~ts is that of node ~ts; its fences are not used, and the file is replaced. This node learns its fences "
+        "from the other members. Give each node a file of its own", [Path, Node]};
+text(#{what := superseded, path := Path}) ->
+    {"the file ~ts is not the last one of this node: other members know a later start of it. Its fences are not used; "
+        "this node learns them from the other members. Do not restore the file from a backup", [Path]};
+text(#{what := members_changed, path := Path, previous := Previous, now := Members}) ->
+    {"the members were [~ts] at the last start of this node (~ts), and are now ~0tp. Start all members with the same "
+        "list",
+        [lists:join($,, Previous), Path, Members]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
+text(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
+    {"telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Later failures are not logged", [
+        Event, Class, short(Reason), short(Stacktrace)
+    ]};
 text(#{what := unknown_message, process := Process, message := Message}) ->
     {"the ~ts ignored an unknown message: ~ts", [Process, short(Message)]}.
 

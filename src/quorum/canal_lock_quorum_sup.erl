@@ -1,7 +1,7 @@
 %% @private
-%% Supervises the quorum locks of a node: the voter, the agent, and the process that keeps the node connected. Each can
-%% be restarted alone: the state of the voter is in the native library, the next agent notifies the holders of the locks
-%% that the previous one held, and connections belong to the VM.
+%% Supervises the quorum locks of a node: the voter, the agent, the process that keeps the node connected, and the one
+%% that emits telemetry events. Each can be restarted alone: the state of the voter is in the native library, the next
+%% agent notifies the holders of the locks that the previous one held, and connections belong to the VM.
 -module(canal_lock_quorum_sup).
 
 -behaviour(supervisor).
@@ -17,18 +17,30 @@
 %% Time for a clean shutdown to notify the other nodes.
 -define(SHUTDOWN_MS, 5000).
 
+%% `{error, {fence_file_in_use, Path}}' if another node of this machine has the same file. If the file cannot be locked
+%% for another reason, the voter reports it and tries again.
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
-start_link(Config) ->
-    supervisor:start_link({local, ?NAME}, ?MODULE, Config).
+start_link(Config = #{fence_file := Path}) ->
+    case whereis(?NAME) of
+        undefined ->
+            case canal_lock_quorum_state:lock(Path) of
+                in_use -> {error, {fence_file_in_use, Path}};
+                _ -> supervisor:start_link({local, ?NAME}, ?MODULE, Config)
+            end;
+        Pid ->
+            {error, {already_started, Pid}}
+    end.
 
 -spec stop() -> ok.
 stop() ->
     gen_server:stop(?NAME).
 
 init(Config) ->
-    %% The held locks. The table must outlive the agent, because the next agent notifies the holders.
-    ?NAME = ets:new(?NAME, [named_table, public, {write_concurrency, true}, {read_concurrency, true}]),
-    Children = [canal_lock_quorum_voter, canal_lock_quorum_agent, canal_lock_quorum_links],
+    %% The table must outlive the agent, because the next agent notifies the holders.
+    ok = canal_lock_quorum_held:new(),
+    Children = [
+        canal_lock_quorum_voter, canal_lock_quorum_agent, canal_lock_quorum_links, canal_lock_quorum_telemetry
+    ],
     Specs = [
         #{id => Module, start => {Module, start_link, [Config]}, shutdown => ?SHUTDOWN_MS}
      || Module <- Children

@@ -4,11 +4,13 @@
 %%
 %% A step takes all frames that are in the mailbox, and sends each agent one answer for all of its frames. If this
 %% process is killed, the next one continues with the same state machine, and only the messages in its mailbox are lost.
+%%
+%% A new voter starts when its life is stored (canal_lock_quorum_state). Until then this process only collects frames.
 -module(canal_lock_quorum_voter).
 
 -behaviour(gen_server).
 
--export([start_link/1, state/0, write/2]).
+-export([start_link/1, state/0, open/2, write/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A frame can be long, and a step should take less than a millisecond.
@@ -22,16 +24,24 @@
 
 -record(state, {
     config :: canal_lock_quorum_config:config(),
-    voter :: canal_lock_quorum_nif:voter(),
+    %% `none' until its life is stored.
+    voter = none :: none | canal_lock_quorum_nif:voter(),
+    %% The process that stores the life.
+    opening = none :: none | reference(),
+    %% 0, or a life of this node that another member knows: the next voter begins a later one.
+    seen = 0 :: non_neg_integer(),
     %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
     is_voting = false :: boolean(),
-    %% The current write: the monitor of the process that writes, and the mark (the highest fence that the voter may
-    %% assign) that it stores.
-    storing = none :: none | {reference(), pos_integer()},
-    %% The mark to store next.
-    to_store = none :: none | pos_integer(),
+    %% Frames for busy connections.
+    sending = #{} :: canal_lock_quorum_wire:sending(),
+    bad_frames = #{} :: canal_lock_quorum_bad_frames:reported(),
+    %% What the state file should contain, and what it contains. `none' without a file.
+    wanted = none :: none | canal_lock_quorum_nif:state(),
+    stored = none :: none | canal_lock_quorum_nif:state(),
+    %% The current write: the monitor of the process that writes, and what it writes. Or the timer of the next try.
+    storing = none :: none | {reference(), canal_lock_quorum_nif:state() | retry},
     %% Nodes that were reported because they are no members, or have other members or rules.
     mismatched_nodes = #{} :: #{node() => reported}
 }).
@@ -50,25 +60,60 @@ init(Config = #{setup := Setup}) ->
     _ = process_flag(trap_exit, true),
     %% Under load the mailbox is long, and garbage collection need not traverse it.
     _ = process_flag(message_queue_data, off_heap),
-    {Voter, _IsNew} = canal_lock_quorum_nif:voter_open(Setup, known_fences(Config)),
-    {ok, #state{config = Config, voter = Voter}, {continue, step}}.
-
-known_fences(#{fence_file := Path}) ->
-    %% The wall clock in microseconds. It is above every earlier fence if no clock was set back: fences grow by less
-    %% than a million per second.
-    Origin = max(0, erlang:system_time(microsecond)),
-    case Path =/= none andalso canal_lock_quorum_nif:fence_read(Path) of
-        false ->
-            #{floor => nil, durable => false, origin => Origin};
-        {ok, Floor} ->
-            #{floor => Floor, durable => true, origin => Origin};
-        {error, Reason} ->
-            ok = canal_lock_quorum_reports:report(no_fences, #{path => Path, why => Reason}),
-            #{floor => nil, durable => true, origin => Origin}
+    case canal_lock_quorum_nif:voter_adopt(Setup) of
+        nil ->
+            {ok, #state{config = Config}, {continue, open}};
+        {Voter, Life, Quarantine_ms} ->
+            State = canal_lock_quorum_state:adopted(Config, Life, Quarantine_ms),
+            {ok, #state{config = Config, voter = Voter, wanted = State, stored = State}, {continue, step}}
     end.
 
+%% A separate process reads and writes the file, because a disk can be slow.
+open(State = #state{config = Config, seen = Seen}) ->
+    {_, Monitor} = spawn_monitor(?MODULE, open, [Config, Seen]),
+    State#state{opening = Monitor}.
+
+%% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
+-spec open(canal_lock_quorum_config:config(), non_neg_integer()) -> no_return().
+open(Config, Seen) ->
+    exit(canal_lock_quorum_state:start(Config, Seen)).
+
+opened({ok, #{start := Start, found := Found, previous_members := Members, state := File}}, State) ->
+    #state{config = Config = #{setup := Setup}} = State,
+    ok = report_found(Found, Members, Config),
+    Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
+    step(State#state{voter = Voter, seen = 0, wanted = File, stored = File});
+opened(Failure, State) ->
+    ok = report_not_stored(Failure, State),
+    _ = erlang:send_after(?STORE_RETRY_MS, self(), open),
+    noreply(State).
+
+report_found({other_node, Node}, _, #{fence_file := Path}) ->
+    canal_lock_quorum_reports:report(other_node, #{path => Path, node => Node});
+report_found({unreadable, Sentence}, _, #{fence_file := Path}) ->
+    canal_lock_quorum_reports:report(no_fences, #{path => Path, why => Sentence});
+report_found(own, Previous, #{members := Members, fence_file := Path}) when Previous =/= none ->
+    case [atom_to_binary(Member, utf8) || Member <- Members] of
+        Previous -> ok;
+        _ -> canal_lock_quorum_reports:report(members_changed, #{path => Path, previous => Previous, now => Members})
+    end;
+report_found(_, _, _) ->
+    ok.
+
+%% Another member knows a later start of this voter than the state file had. The voter has stopped. The next one begins
+%% a later life, and learns its fences from the others.
+superseded(Life, State = #state{config = #{fence_file := Path}}) ->
+    _ = Path =/= none andalso canal_lock_quorum_reports:report(superseded, #{path => Path}),
+    reopen(State#state{seen = Life}).
+
+reopen(State = #state{storing = Storing, timer = Timer}) ->
+    _ = case Storing of {Monitor, _} -> demonitor(Monitor, [flush]); none -> true end,
+    _ = case Timer of {Reference, _} -> erlang:cancel_timer(Reference); none -> false end,
+    open(State#state{voter = none, wanted = none, stored = none, storing = none, timer = none, is_voting = false}).
+
 handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting}) ->
-    gen_server:reply(From, #{voting => IsVoting, empty => canal_lock_quorum_nif:voter_is_empty(Voter)}),
+    IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
+    gen_server:reply(From, #{voting => IsVoting, empty => IsEmpty}),
     noreply(State);
 handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
@@ -84,16 +129,24 @@ handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config
         not_a_member -> noreply(report_not_a_member(From, State));
         Event -> add(Event, State)
     end;
+handle_info({{sent, Key}, _, process, _, _}, State = #state{config = Config, sending = Sending}) ->
+    noreply(State#state{sending = canal_lock_quorum_wire:sent(Key, Config, Sending)});
 handle_info(timeout, State) ->
     step(State);
 handle_info({timeout, Timer, step}, State = #state{timer = {Timer, _}}) ->
     step(State#state{timer = none});
 handle_info({timeout, _Replaced, step}, State) ->
     noreply(State);
-handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{storing = {Monitor, Mark}}) ->
-    stored(Mark, Outcome, State#state{storing = none});
-handle_info(store, State) ->
-    noreply(store(State));
+handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{opening = Monitor}) ->
+    opened(Outcome, State#state{opening = none});
+handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{storing = {Monitor, Content}}) ->
+    stored(Content, Outcome, State#state{storing = none});
+handle_info(open, State = #state{voter = none, opening = none}) ->
+    noreply(open(State));
+handle_info({timeout, Timer, store}, State = #state{storing = {Timer, retry}}) ->
+    noreply(store(State#state{storing = none}));
+handle_info({timeout, _Replaced, store}, State) ->
+    noreply(State);
 handle_info({'EXIT', _Pid, normal}, State) ->
     noreply(State);
 handle_info({'EXIT', _Pid, Reason}, State) ->
@@ -102,16 +155,25 @@ handle_info(Message, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Message}),
     noreply(State).
 
+handle_continue(open, State) ->
+    {noreply, open(State)};
 handle_continue(step, State) ->
     step(State).
 
 %% After a clean shutdown no process continues with the votes.
+terminate(_Reason, #state{voter = none}) ->
+    ok;
 terminate(Reason, #state{voter = Voter}) ->
     case canal_lock_exit:is_clean_shutdown(Reason) of
         true -> canal_lock_quorum_nif:voter_close(Voter);
         false -> ok
     end.
 
+%% Frames that arrive before the voter: the first ones. An agent repeats what is lost.
+add(_Event, State = #state{voter = none, events = Events}) when length(Events) >= ?MAX_EVENTS ->
+    {noreply, State};
+add(Event, State = #state{voter = none, events = Events}) ->
+    {noreply, State#state{events = [Event | Events]}};
 %% A step runs when the mailbox is empty, or when MAX_EVENTS events have been collected.
 add(Event, State = #state{events = Events}) ->
     case State#state{events = [Event | Events]} of
@@ -119,42 +181,71 @@ add(Event, State = #state{events = Events}) ->
         Added -> noreply(Added)
     end.
 
+noreply(State = #state{voter = none}) ->
+    {noreply, State};
 noreply(State = #state{events = Events}) ->
     canal_lock_quorum_steps:noreply(Events, State).
 
+step(State = #state{voter = none}) ->
+    {noreply, State};
 step(State = #state{voter = Voter, events = Events, timer = Timer}) ->
     {Outputs, Wait, IsVoting} = canal_lock_quorum_nif:voter_step(Voter, lists:reverse(Events)),
     Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
-    {noreply, lists:foldl(fun output/2, State#state{events = [], timer = Waiting, is_voting = IsVoting}, Outputs)}.
+    Stepped = State#state{events = [], timer = Waiting, is_voting = IsVoting},
+    {noreply, store(lists:foldl(fun output/2, with_lease(Stepped), Outputs))}.
 
-output({send, To, Place, Frame}, State = #state{config = Config}) ->
-    ok = canal_lock_quorum_wire:send(To, Place, Frame, Config),
-    State;
-output({store, Mark}, State) ->
-    store(State#state{to_store = Mark});
-output({bad_frame, Place, Reason}, State = #state{config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:report(bad_frame, #{node => lists:nth(Place + 1, Members), why => Reason}),
+output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
+    State#state{sending = canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending)};
+output({store, Mark}, State = #state{wanted = Wanted}) ->
+    State#state{wanted = canal_lock_quorum_state:with_mark(Mark, Wanted)};
+output({superseded, Life}, State) ->
+    superseded(Life, State);
+output({bad_frame, Place, Why}, State = #state{config = Config, bad_frames = Reported}) ->
+    State#state{bad_frames = canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported)}.
+
+%% A voter that votes has ended its quarantine: longer leases of earlier lives are over.
+with_lease(State = #state{is_voting = true, wanted = Wanted = #{lease_ms := Longest_ms}, config = Config}) ->
+    case canal_lock_quorum_config:voter_lease_ms(Config) of
+        Lease_ms when Lease_ms < Longest_ms ->
+            State#state{wanted = canal_lock_quorum_state:with_lease(Lease_ms, Wanted)};
+        _ ->
+            State
+    end;
+with_lease(State) ->
     State.
 
 %% A separate process makes the write, because a disk can be slow. At most one write runs at a time.
-store(State = #state{storing = none, to_store = Mark, config = #{fence_file := Path}}) when Mark =/= none ->
-    {_, Monitor} = spawn_monitor(?MODULE, write, [Path, Mark]),
-    State#state{storing = {Monitor, Mark}, to_store = none};
+store(State = #state{storing = none, wanted = Wanted, stored = Stored, config = #{fence_file := Path}}) when
+    Wanted =/= Stored, Wanted =/= none
+->
+    {_, Monitor} = spawn_monitor(?MODULE, write, [Path, Wanted]),
+    State#state{storing = {Monitor, Wanted}};
 store(State) ->
     State.
 
-%% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
--spec write(binary(), pos_integer()) -> no_return().
-write(Path, Mark) ->
-    exit(canal_lock_quorum_nif:fence_store(Path, Mark)).
+%% As `open/2': the exit reason is the result.
+-spec write(binary(), canal_lock_quorum_nif:state()) -> no_return().
+write(Path, Content) ->
+    exit(canal_lock_quorum_nif:state_store(Path, Content)).
 
-stored(Mark, {ok, _}, State) ->
-    add({stored, Mark}, store(State));
-stored(Mark, Failure, State = #state{config = #{fence_file := Path}, to_store = Next}) ->
+stored(Content = #{below := Mark}, {ok, true}, State) ->
+    Stored = store(State#state{stored = Content}),
+    case Mark of
+        nil -> noreply(Stored);
+        _ -> add({stored, Mark}, Stored)
+    end;
+stored(_, {ok, false}, State) ->
+    %% A process that was killed has begun a later life since.
+    noreply(reopen(State));
+stored(_, Failure, State) ->
+    ok = report_not_stored(Failure, State),
+    %% Until then, no other write.
+    Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),
+    noreply(State#state{storing = {Timer, retry}}).
+
+report_not_stored(Failure, #state{config = #{fence_file := Path}}) ->
     Reason = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
-    ok = canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}),
-    _ = erlang:send_after(?STORE_RETRY_MS, self(), store),
-    noreply(State#state{to_store = case Next of none -> Mark; _ -> Next end}).
+    canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}).
 
 %% Reports each node once, because its agent sends frames repeatedly.
 report_not_a_member(Node, State = #state{mismatched_nodes = Reported}) when is_map_key(Node, Reported) ->

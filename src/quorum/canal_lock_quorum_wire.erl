@@ -1,22 +1,64 @@
 %% @private
 %% Sends and checks frames between nodes. A send never waits, neither for a connection (canal_lock_quorum_links makes
-%% it) nor for a slow one. A frame that cannot be sent is dropped; agents and voters tolerate lost frames.
+%% it) nor for a busy one: one whose queue in the VM is full, for example because of large messages of another process.
+%%
+%% If the connection to a member is busy, another process sends the frame, and waits instead of the caller. The frame
+%% leaves as soon as the connection allows it. There is at most one such process for each member and kind of frame. If
+%% there are newer frames of this kind before it is done, only the newest is kept: it replaces the others for its
+%% receiver. So a busy connection takes little memory, and frames of a kind never overtake each other.
+%%
+%% A frame for a member that is not connected is dropped; agents and voters tolerate lost frames.
 -module(canal_lock_quorum_wire).
 
--export([send/4, received/4]).
+-export([send/5, sent/3, received/4, send_and_wait/2]).
 
--export_type([message/0]).
+-export_type([message/0, kind/0, sending/0]).
 
 -type message() :: {canal_lock_quorum, Fingerprint :: non_neg_integer(), From :: node(), Frame :: binary()}.
 
--spec send(agent | voter, canal_lock_quorum_config:place(), binary(), canal_lock_quorum_config:config()) -> ok.
-send(To, Place, Frame, #{members := Members, fingerprint := Fingerprint}) ->
+%% Batches and fences are for voters, answers and notices for agents.
+-type kind() :: batch | floor | ack | notice.
+
+-type key() :: {kind(), canal_lock_quorum_config:place()}.
+
+%% The frames that other processes send, each with the frame to send next.
+-type sending() :: #{key() => none | binary()}.
+
+%% Afterwards the caller may get a message `{{sent, Key}, _, process, _, _}', which it passes to `sent/3'.
+-spec send(kind(), canal_lock_quorum_config:place(), binary(), canal_lock_quorum_config:config(), sending()) ->
+    sending().
+send(Kind, Place, Frame, _Config, Sending) when is_map_key({Kind, Place}, Sending) ->
+    Sending#{{Kind, Place} := Frame};
+send(Kind, Place, Frame, #{members := Members, fingerprint := Fingerprint}, Sending) ->
     Message = {canal_lock_quorum, Fingerprint, node(), Frame},
-    _ = erlang:send({process(To), lists:nth(Place + 1, Members)}, Message, [nosuspend, noconnect]),
+    To = {process(Kind), lists:nth(Place + 1, Members)},
+    case erlang:send(To, Message, [nosuspend, noconnect]) of
+        nosuspend ->
+            Key = {Kind, Place},
+            Sender = spawn(?MODULE, send_and_wait, [To, Message]),
+            _ = erlang:monitor(process, Sender, [{tag, {sent, Key}}]),
+            Sending#{Key => none};
+        _ ->
+            Sending
+    end.
+
+-spec send_and_wait({module(), node()}, message()) -> ok.
+send_and_wait(To, Message) ->
+    _ = erlang:send(To, Message, [noconnect]),
     ok.
 
-process(agent) -> canal_lock_quorum_agent;
-process(voter) -> canal_lock_quorum_voter.
+%% The process that sent a frame is done.
+-spec sent(key(), canal_lock_quorum_config:config(), sending()) -> sending().
+sent(Key = {Kind, Place}, Config, Sending) ->
+    case maps:take(Key, Sending) of
+        {none, Others} -> Others;
+        {Frame, Others} -> send(Kind, Place, Frame, Config, Others)
+    end.
+
+process(batch) -> canal_lock_quorum_voter;
+process(floor) -> canal_lock_quorum_voter;
+process(ack) -> canal_lock_quorum_agent;
+process(notice) -> canal_lock_quorum_agent.
 
 %% The place of the sender, and its frame. `not_a_member' if the sender is not in the list of members, or has other
 %% members or rules than this node.

@@ -7,6 +7,8 @@
 
 -export([start/2, stop/1]).
 
+-import(test_telemetry_app, [load/0, load/1, unload/0, start/1, load_and_start/0]).
+
 -define(EVENT, [canal_lock, totals]).
 
 -define(INTERVAL_MS, 20).
@@ -43,33 +45,9 @@ clean(Test) ->
     try
         test_log_listener:listening(Test)
     after
-        stop_telemetry(),
+        test_telemetry_app:stop(),
         unload()
     end.
-
-%% Loads test_telemetry under the name `telemetry'.
-load() ->
-    File = code:which(test_telemetry),
-    {ok, {_, [{abstract_code, {_, Forms}}]}} = beam_lib:chunks(File, [abstract_code]),
-    load([renamed(Form) || Form <- Forms]).
-
-renamed({attribute, Line, module, _}) -> {attribute, Line, module, telemetry};
-renamed(Form) -> Form.
-
-load(Forms) ->
-    {ok, telemetry, Beam} = compile:forms(Forms),
-    {module, telemetry} = code:load_binary(telemetry, "telemetry.erl", Beam),
-    ok.
-
-unload() ->
-    _ = code:purge(telemetry),
-    _ = code:delete(telemetry),
-    _ = code:purge(telemetry),
-    ok.
-
-start(Callbacks) ->
-    ok = application:load({application, telemetry, [{vsn, "1"}, {modules, [telemetry]}, {mod, {Callbacks, []}}]}),
-    ok = application:start(telemetry).
 
 %% The application callback, for tests whose telemetry is no application.
 start(normal, _) ->
@@ -77,15 +55,6 @@ start(normal, _) ->
 
 stop(_) ->
     ok.
-
-stop_telemetry() ->
-    _ = application:stop(telemetry),
-    _ = application:unload(telemetry),
-    ok.
-
-load_and_start() ->
-    ok = load(),
-    ok = start(telemetry).
 
 %% Attaches a handler that sends each event to this process.
 attach(Id) ->
@@ -223,7 +192,7 @@ comes_and_goes() ->
     ok = start(telemetry),
     attach(here),
     ?assertMatch({?EVENT, #{permits := 0}, _, Manager, _}, event(here)),
-    stop_telemetry(),
+    test_telemetry_app:stop(),
     flush(here),
     await_timer(),
     unload(),
@@ -281,7 +250,7 @@ failure_of_telemetry() ->
         ?assertEqual(Manager, whereis(canal_lock)),
         await_timer(),
         ok = canal_lock:stop(),
-        stop_telemetry(),
+        test_telemetry_app:stop(),
         unload()
     end, [{error, meant}, {exit, {meant, Huge}}, {throw, meant}]).
 

@@ -54,6 +54,8 @@ wrong_calls() ->
         {unlock_async, [undefined], #{1 => ?LOCK}},
         {try_unlock, [undefined], #{1 => ?LOCK}},
         {force_unlock, [1.0], #{1 => ?NAME}},
+        {holder, [#{}], #{1 => ?NAME}},
+        {waiting, [self()], #{1 => ?NAME}},
         {child_spec, [[node()]], #{1 => "be a map"}}
     ].
 
@@ -76,9 +78,11 @@ is_explained(Function, Arguments, Musts) ->
 
 names(lock_many) -> ["Names", "Timeout_ms"];
 names(child_spec) -> ["Options"];
-names(Function) when Function =:= lock; Function =:= rlock; Function =:= with_lock; Function =:= force_unlock ->
-    ["Name", "Timeout_ms", "Fun"];
-names(_) -> ["Lock"].
+names(Function) ->
+    case lists:member(Function, [lock, rlock, with_lock, force_unlock, holder, waiting]) of
+        true -> ["Name", "Timeout_ms", "Fun"];
+        false -> ["Lock"]
+    end.
 
 %% The reason, the function on top of the stack trace, and the explanation, as the shell asks for it.
 raised(Function, Arguments) ->
@@ -121,6 +125,8 @@ not_started_test_() ->
             {lock_many, [[a], 0]},
             {with_lock, [a, 0, fun(_) -> ok end]},
             {force_unlock, [a]},
+            {holder, [a]},
+            {waiting, [a]},
             {status, []},
             {locks, []}
         ]
@@ -162,6 +168,9 @@ unlock_async_and_its_alias_unlock_test() ->
 
 %%% Options
 
+-define(FENCE_FILE,
+    "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
+
 options_test_() ->
     [
         {Text, fun() -> ?assertEqual({badarg, start_link, #{1 => Text}}, raised(start_link, [Options])) end}
@@ -175,9 +184,14 @@ options_test_() ->
             must(members, "contain each node once", [node(), node()]),
             must(members, "contain this node, " ++ atom_to_list(node()), ['a@b']),
             {#{members => [node()], member => a},
-                "unknown option member; the options are members, fence_file, reconnect_ms, rules"},
+                "unknown option member; the options are members, fence_file, reconnect_ms, max_waiting, "
+                "totals_interval_ms, rules"},
             must(reconnect_ms, "be a positive integer below 2^32 (milliseconds)", 0),
-            must(fence_file, "be the name of a file", 17),
+            must(fence_file, ?FENCE_FILE, 17),
+            must(members, "contain names of nodes, without spaces", [node(), 'b c@host']),
+            {#{members => [node(), b@host]}, "the option fence_file is missing; it must " ++ ?FENCE_FILE},
+            must(max_waiting, "be a positive integer", 0),
+            must(totals_interval_ms, "be a positive integer below 2^32 (milliseconds)", 0),
             must(rules, "be a map", []),
             must(rules, "contain only known rules, not lease_ms", #{lease_ms => 1}),
             must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 2.0}),
@@ -206,7 +220,9 @@ already_started_test() ->
 every_report_names_its_details_test() ->
     Details = #{
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
-        path => <<"/a/file">>, lost => 18, process => agent, message => hello
+        previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
+        path => <<"/a/file">>, lost => 18, suppressed => 19, process => agent, message => hello,
+        event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
     lists:foreach(fun({What, Names, AllShown}) ->
         {Format, Values} = canal_lock_quorum_reports:format(maps:put(what, What, maps:with(Names, Details))),
@@ -219,12 +235,63 @@ every_report_names_its_details_test() ->
         {silent, [node, pending_unlocks], ["there@host", "17"]},
         {answers, [node], ["there@host"]},
         {not_a_member, [node, members], ["there@host", "here@host"]},
-        {bad_frame, [node, why], ["there@host", "the reason"]},
+        {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
         {not_stored, [path, why], ["/a/file", "the reason"]},
         {no_fences, [path, why], ["/a/file", "the reason"]},
+        {other_node, [path, node], ["/a/file", "there@host"]},
+        {superseded, [path], ["/a/file"]},
+        {members_changed, [path, previous, now], ["/a/file", "a@host,b@host", "here@host"]},
         {agent_died, [lost], ["18"]},
+        {event_failed, [event, class, reason, stacktrace], ["[canal_lock,quorum,totals]", "exit", "oops", "frame"]},
         {unknown_message, [process, message], ["agent", "hello"]}
     ]).
+
+%% Each of the two processes logs the first of many malformed frames of a member, and the next one after a minute.
+bad_frames_test_() ->
+    test_log_listener:tests(error, [
+        {"malformed frames of a member are logged once", fun bad_frames_are_logged_once/0},
+        {"malformed frames are logged once per minute and member, with the number of the others",
+            fun once_per_minute/0}
+    ]).
+
+bad_frames_are_logged_once() ->
+    _ = start(),
+    #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(#{members => [node()]}),
+    Reports = test_log_listener:listening(fun() ->
+        [
+            Process ! {canal_lock_quorum, Fingerprint, node(), <<255, N>>}
+         || Process <- [canal_lock_quorum_agent, canal_lock_quorum_voter], N <- lists:seq(1, 200)
+        ],
+        ok = canal_lock_quorum:stop(),
+        test_log_listener:events()
+    end),
+    ?assertMatch(
+        [#{msg := {report, #{what := bad_frame, suppressed := 0}}}, #{msg := {report, #{what := bad_frame}}}], Reports
+    ).
+
+once_per_minute() ->
+    Times_ms = [{0, -5}, {1, -5}, {0, -4}, {0, 59_994}, {0, 59_995}, {1, 59_995}, {0, 60_000}, {0, 119_995}],
+    Config = #{members => [here@host, there@host]},
+    Events = test_log_listener:listening(fun() ->
+        _ = lists:foldl(fun({Place, Now_ms}, Reported) ->
+            Why = integer_to_binary(Now_ms),
+            canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported, Now_ms)
+        end, #{}, Times_ms),
+        test_log_listener:events()
+    end),
+    ?assertEqual(
+        [
+            {here@host, <<"-5">>, 0},
+            {there@host, <<"-5">>, 0},
+            {here@host, <<"59995">>, 2},
+            {there@host, <<"59995">>, 0},
+            {here@host, <<"119995">>, 1}
+        ],
+        [
+            {Node, Why, Suppressed}
+         || #{msg := {report, #{node := Node, why := Why, suppressed := Suppressed}}} <- Events
+        ]
+    ).
 
 %%% Names
 

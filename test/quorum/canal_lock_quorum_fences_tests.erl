@@ -4,98 +4,99 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, worker/1]).
--import(test_quorum_cluster, [lock/3, try_unlock/2, start/2, stop/1]).
-
-%% The number of processes that write the file at the same time, and of writes by each.
--define(WRITERS, 8).
--define(WRITES, 20).
-
-%%% The file
+-import(test_quorum_cluster, [lock/3, held/2, try_unlock/2, start/2, stop/1]).
 
 file_test_() ->
-    {foreach, fun folder/0, fun delete/1, [
+    {foreach, fun canal_lock_quorum_state_tests:folder/0, fun canal_lock_quorum_state_tests:delete/1, [
         fun(Folder) -> {Title, fun() -> Test(path(Folder)) end} end
      || {Title, Test} <- [
-            {"a stored mark is read again", fun read_again/1},
-            {"a lower mark is not stored", fun never_lowered/1},
-            {"with many writers, some of them killed, the highest mark stays and the file is whole", fun writers/1},
-            {"a file without a mark is an error, and can be replaced", fun no_mark/1},
-            {"a voter outlives its supervisor and stores if the next one has a file", fun stores_from_now_on/1},
-            {"a file that cannot be written or read is an error with the reason", fun no_file/1}
+            {"a voter that outlived its supervisor is not continued with a file", fun stores_from_now_on/1},
+            {"a voter that outlived its supervisor is not continued with other members", fun other_members/1},
+            {"a voter whose process died stores what it needs, and continues its life", fun same_life/1},
+            {"without a file, two starts within a second have different lives", fun equal_lives/1}
         ]
     ]}.
 
-folder() ->
-    {ok, _} = application:ensure_all_started(crypto),
-    ok = canal_lock_quorum_nif:load(),
-    Name = "fences-" ++ binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(8))),
-    Folder = filename:join(filename:basedir(user_cache, "canal_lock"), Name),
-    ok = filelib:ensure_dir(filename:join(Folder, "file")),
-    Folder.
+%% What a state file shows at a start is logged, unless it is the file of this node with the same members.
+reports_test_() ->
+    Folder = fun canal_lock_quorum_state_tests:folder/0,
+    Me = atom_to_binary(node(), utf8),
+    State = #{node => Me, members => [Me], list => <<>>, life => 7, lease_ms => 1, below => 17},
+    Broken = fun(Path) -> ok = file:write_file(Path, "fences") end,
+    Store = fun(Changes) ->
+        fun(Path) -> {ok, true} = canal_lock_quorum_nif:state_store(Path, maps:merge(State, Changes)) end
+    end,
+    test_log_listener:tests(notice, {foreach, Folder, fun canal_lock_quorum_state_tests:delete/1, [
+        fun(In) -> {Title, fun() -> ?assertEqual(Reports, reports(Prepare, path(In))) end} end
+     || {Title, Reports, Prepare} <- [
+            {"a first start logs nothing", [], fun(_) -> ok end},
+            {"the own file logs nothing", [], Store(#{})},
+            {"a broken file is logged", [no_fences], Broken},
+            {"the file of another node is logged", [other_node], Store(#{node => <<"a@b">>})},
+            {"other members are logged", [members_changed], Store(#{members => [<<"a@b">>, Me]})}
+        ]
+    ]}).
 
-delete(Folder) ->
-    ok = file:del_dir_r(Folder).
+reports(Prepare, Path) ->
+    Prepare(Path),
+    test_log_listener:listening(fun() ->
+        _ = started(#{members => [node()], fence_file => Path}),
+        ok = canal_lock_quorum:stop(),
+        [What || #{msg := {report, #{what := What}}} <- test_log_listener:events()]
+    end).
 
 path(Folder) ->
     unicode:characters_to_binary(filename:join(Folder, "fences ä")).
 
-read_again(Path) ->
-    ?assertEqual({ok, nil}, canal_lock_quorum_nif:fence_read(Path)),
-    ?assertEqual({ok, true}, canal_lock_quorum_nif:fence_store(Path, 17)),
-    ?assertEqual({ok, 17}, canal_lock_quorum_nif:fence_read(Path)),
-    %% No temporary file remains.
-    {ok, [_]} = file:list_dir(filename:dirname(Path)).
-
-never_lowered(Path) ->
-    [{ok, _} = canal_lock_quorum_nif:fence_store(Path, Mark) || Mark <- [5, 9, 7]],
-    ?assertEqual({ok, false}, canal_lock_quorum_nif:fence_store(Path, 9)),
-    ?assertEqual({ok, 9}, canal_lock_quorum_nif:fence_read(Path)).
-
-writers(Path) ->
-    {ok, _} = canal_lock_quorum_nif:fence_store(Path, 1),
-    Marks = [[rand:uniform(1 bsl 40) || _ <- lists:seq(1, ?WRITES)] || _ <- lists:seq(1, ?WRITERS)],
-    Store = fun(Some) -> [{ok, _} = canal_lock_quorum_nif:fence_store(Path, Mark) || Mark <- Some] end,
-    {Written, [Killed | _]} = lists:split(?WRITERS div 2, Marks),
-    Victims = [spawn(fun() -> Store(Killed) end) || _ <- lists:seq(1, ?WRITERS div 2)],
-    Writers = [spawn_monitor(fun() -> Store(Some) end) || Some <- Written],
-    test_worker:kill(Victims),
-    [?assertMatch({ok, _}, canal_lock_quorum_nif:fence_read(Path)) || _ <- lists:seq(1, ?WRITES)],
-    [normal = test_await:reason(Writer) || Writer <- Writers],
-    {ok, Highest} = canal_lock_quorum_nif:fence_read(Path),
-    ?assert(Highest >= lists:max(lists:append(Written))),
-    ?assert(lists:member(Highest, lists:append(Marks))).
-
-no_mark(Path) ->
-    lists:foreach(fun(Text) ->
-        ok = file:write_file(Path, Text),
-        ?assertEqual({error, <<"not a fence file, or an incomplete one">>}, canal_lock_quorum_nif:fence_read(Path))
-    end, ["", "17\n", "canal_lock_quorum fences below 17", "canal_lock_quorum fences below x\n"]),
-    ?assertEqual({ok, true}, canal_lock_quorum_nif:fence_store(Path, 17)),
-    ?assertEqual({ok, 17}, canal_lock_quorum_nif:fence_read(Path)).
-
-no_file(Path) ->
-    Nowhere = <<Path/binary, "/nowhere">>,
-    {error, Sentence} = canal_lock_quorum_nif:fence_store(Nowhere, 17),
-    ?assertNotEqual(nomatch, string:find(Sentence, "No such file")),
-    ok = file:make_dir(Path),
-    ?assertMatch({error, _}, canal_lock_quorum_nif:fence_read(Path)),
-    ?assertMatch({error, _}, canal_lock_quorum_nif:fence_store(Path, 17)).
-
 stores_from_now_on(Path) ->
     Options = #{members => [node()]},
-    Supervisor = started(Options),
     %% The voter, which has no file yet, outlives the supervisor.
-    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
-    test_worker:kill([Supervisor]),
-    test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end),
+    kill_supervisor(started(Options)),
     _ = started(Options#{fence_file => Path}),
     {ok, Lock} = canal_lock_quorum:lock(x, 5000),
     ?assert(mark(Path) >= canal_lock_quorum:fence(Lock)),
     ok = canal_lock_quorum:stop().
 
-%% Checks that there is a mark: an atom is greater than any number.
+other_members(Path) ->
+    Options = #{fence_file => Path, rules => test_quorum_cluster:rules()},
+    Members = fun(Other) -> canal_lock_quorum_config:make(Options#{members => [node(), Other]}) end,
+    #{setup := Setup} = Config = Members('zz@nowhere'),
+    #{setup := SetupOfOther} = Members('zzz@nowhere'),
+    {ok, #{start := Start}} = canal_lock_quorum_state:start(Config, 0),
+    Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
+    ?assertEqual(nil, canal_lock_quorum_nif:voter_adopt(SetupOfOther)),
+    #{setup := SetupWithoutFile} = canal_lock_quorum_config:make(
+        Options#{members => [node(), 'zz@nowhere'], fence_file => none}),
+    ?assertEqual(nil, canal_lock_quorum_nif:voter_adopt(SetupWithoutFile)),
+    #{life := Life, quarantine_ms := Quarantine_ms} = Start,
+    ?assertMatch({_, Life, Quarantine_ms}, canal_lock_quorum_nif:voter_adopt(Setup)),
+    ok = canal_lock_quorum_nif:voter_close(Voter).
+
+same_life(Path) ->
+    _ = started(#{members => [node()], fence_file => Path, rules => #{fence_block => 8}}),
+    {ok, Before = #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
+    test_quorum_cluster:kill_process(canal_lock_quorum_voter),
+    %% Several blocks.
+    lists:foreach(fun(_) ->
+        {ok, Lock} = canal_lock_quorum:lock(x, 5000),
+        ?assert(mark(Path) >= canal_lock_quorum:fence(Lock)),
+        ok = canal_lock_quorum:unlock(Lock)
+    end, lists:seq(1, 30)),
+    {ok, After = #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
+    ?assertEqual(maps:remove(below, Before), maps:remove(below, After)),
+    ok = canal_lock_quorum:stop().
+
+equal_lives(_Path) ->
+    _ = [begin _ = started(#{members => [node()]}), ok = canal_lock_quorum:stop() end || _ <- lists:seq(1, 3)].
+
+kill_supervisor(Supervisor) ->
+    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
+    test_worker:kill([Supervisor]),
+    test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end).
+
+%% Checks that there is a mark.
 mark(Path) ->
-    {ok, Mark} = canal_lock_quorum_nif:fence_read(Path),
+    {ok, #{below := Mark}} = canal_lock_quorum_nif:state_read(Path),
     true = is_integer(Mark),
     Mark.
 
@@ -114,12 +115,17 @@ voters_test_() ->
             {"Q5: a voter that restarts learns the fences from the others", fun one_restarts/1},
             {"Q5: if all restart, the clock makes fences grow", fun all_restart/1}
         ]),
-        {setup, fun folder/0, fun delete/1, fun(Folder) ->
+        {setup, fun canal_lock_quorum_state_tests:folder/0, fun canal_lock_quorum_state_tests:delete/1, fun(Folder) ->
             test_quorum_cluster:tests(3, [], fun(Node, Nodes) -> with_file(Folder, Node, Nodes) end, [
                 {Title, fun(Nodes) -> Test(Folder, Nodes) end}
              || {Title, Test} <- [
                     {"Q5: if all restart, their files make fences grow", fun restart_with_files/2},
                     {"a broken file is replaced when the others have told the fences", fun broken_file/2},
+                    {"two members cannot have one file", fun shared_file/2},
+                    {"the file of another member is not used, and is replaced", fun copied_file/2},
+                    {"Q14: a file that is older than the last start gives no fence", fun old_file/2},
+                    {"Q1: leases are shortened node by node, and no name has two holders", fun shorter_leases/2},
+                    {"a voter that cannot store its life does not start until it can", fun no_life/2},
                     {"a write that fails is tried again", fun refusing_disk/2}
                 ]
             ])
@@ -161,7 +167,9 @@ one_restarts([A, B, C] = Nodes) ->
 
 all_restart([A, B, _C] = Nodes) ->
     Before = fence(A),
-    ?assert(Before > erlang:system_time(microsecond) - timer:minutes(10) * 1000),
+    %% In units of 16 ns. All fences of older versions, in microseconds, are far below.
+    ?assert(Before > erlang:system_time(nanosecond) div 16 - timer:minutes(10) * 1000000 div 16),
+    ?assert(Before < erlang:system_time(nanosecond) div 16),
     restart(Nodes, fun(_) -> test_quorum_cluster:options(Nodes) end),
     ?assert(fence(B) > Before).
 
@@ -173,10 +181,14 @@ restart_with_files(Folder, [A, B, _C] = Nodes) ->
     [test_await:value(true, fun() -> Marked(Node) end) || Node <- Nodes],
     %% Marks far ahead of the clock, so that the clock has no influence.
     restart(Nodes, fun(Node) ->
-        {ok, true} = call(A, fun() -> canal_lock_quorum_nif:fence_store(path_of(Folder, Node), 1 bsl 60) end),
+        call(A, fun() -> store_mark(path_of(Folder, Node), 1 bsl 60) end),
         with_file(Folder, Node, Nodes)
     end),
     ?assert(fence(B) > 1 bsl 60).
+
+store_mark(Path, Mark) ->
+    {ok, State} = canal_lock_quorum_nif:state_read(Path),
+    {ok, true} = canal_lock_quorum_nif:state_store(Path, State#{below := Mark}).
 
 path_of(Folder, Node) ->
     unicode:characters_to_binary(file_of(Folder, Node)).
@@ -190,28 +202,120 @@ broken_file(Folder, [A, _B, C] = Nodes) ->
     %% The voter writes the file later. Until then it grants nothing to writers.
     call(C, fun() ->
         test_await:value(true, fun() ->
-            case canal_lock_quorum_nif:fence_read(path_of(Folder, C)) of
-                {ok, Mark} when is_integer(Mark) -> Mark > Before;
+            case canal_lock_quorum_nif:state_read(path_of(Folder, C)) of
+                {ok, #{below := Mark}} when is_integer(Mark) -> Mark >= Before;
                 _ -> false
             end
         end)
     end).
 
-refusing_disk(Folder, [A, B, C] = Nodes) ->
+shared_file(Folder, [A, _B, C] = Nodes) ->
+    stop(C),
+    Options = (with_file(Folder, C, Nodes))#{fence_file => file_of(Folder, A)},
+    Path = path_of(Folder, A),
+    Start = fun() -> canal_lock_quorum:start_link(Options) end,
+    ?assertEqual({error, {fence_file_in_use, Path}}, call(C, Start)),
+    ?assertEqual(undefined, call(C, fun() -> whereis(canal_lock_quorum) end)),
+    %% A keeps the file although it does not run now: a process of it may still write.
+    stop(A),
+    ?assertEqual({error, {fence_file_in_use, Path}}, call(C, Start)).
+
+copied_file(Folder, [A, _B, C] = Nodes) ->
+    Before = fence(A),
+    stop(C),
+    {ok, _} = file:copy(file_of(Folder, A), file_of(Folder, C)),
+    %% If it were used, C would continue with this fence.
+    call(C, fun() -> store_mark(path_of(Folder, C), 1 bsl 61) end),
+    start(C, with_file(Folder, C, Nodes)),
+    test_quorum_cluster:await_voting(Nodes),
+    Name = atom_to_binary(test_nodes:name(C), utf8),
+    ?assertMatch({ok, #{node := Name}}, call(C, fun() -> canal_lock_quorum_nif:state_read(path_of(Folder, C)) end)),
+    After = fence(C),
+    ?assert(After > Before andalso After < 1 bsl 61).
+
+old_file(Folder, [A, B, _C] = Nodes) ->
+    %% With the fences of this life, and an early life.
+    _ = fence(A),
+    Old = 1000,
+    restart(Nodes, fun(Node) -> (with_file(Folder, Node, Nodes))#{fence_file => none} end),
+    Before = fence(B),
+    stop(A),
+    call(A, fun() ->
+        Path = path_of(Folder, A),
+        {ok, State} = canal_lock_quorum_nif:state_read(Path),
+        ok = file:delete(Path),
+        {ok, true} = canal_lock_quorum_nif:state_store(Path, State#{life := Old, below := 17})
+    end),
+    start(A, with_file(Folder, A, Nodes)),
+    test_quorum_cluster:await_voting(Nodes),
+    %% The first voter was superseded by the life without a file.
+    {ok, #{life := Life}} = call(A, fun() -> canal_lock_quorum_nif:state_read(path_of(Folder, A)) end),
+    ?assert(Life > Old + 1),
+    ?assert(fence(A) > Before).
+
+%% Without the leases in the files, B and C would vote after the quarantine of the new rules, while A counts on their
+%% votes by the old ones.
+shorter_leases(Folder, [A, B, C] = Nodes) ->
+    Short = test_quorum_cluster:rules(),
+    Long = Short#{holder_lease_ms => 3000, voter_lease_ms => 4000, quarantine_ms => 4000},
+    Options = fun(Node, Rules) -> (with_file(Folder, Node, Nodes))#{rules => Rules} end,
+    restart(Nodes, fun(Node) -> Options(Node, Long) end),
+    Holder = worker(A),
+    {ok, _} = lock(Holder, x, 5000),
+    lists:foreach(fun(Node) ->
+        stop(Node),
+        start(Node, Options(Node, Short))
+    end, [B, C]),
+    ?assert(held(Holder, x)),
+    {ok, _} = lock(worker(B), x, 10000),
+    ?assertNot(held(Holder, x)),
+    stop(A),
+    start(A, Options(A, Short)),
+    test_quorum_cluster:await_voting(Nodes),
+    %% The quarantines are over, and with them the old leases.
+    [
+        test_await:value(1000, fun() ->
+            call(Node, fun() ->
+                {ok, #{lease_ms := Lease_ms}} = canal_lock_quorum_nif:state_read(path_of(Folder, Node)),
+                Lease_ms
+            end)
+        end)
+     || Node <- Nodes
+    ].
+
+no_life(Folder, [A, B, C] = Nodes) ->
     Before = fence(A),
     stop(C),
     File = file_of(Folder, C),
     %% This file cannot be written, since its folder is a file.
     Options = (with_file(Folder, C, Nodes))#{fence_file => filename:join(File, "beneath")},
     start(C, Options),
-    %% It votes for readers but not for writers, since it cannot store their fences.
-    test_quorum_cluster:await_voting(Nodes),
+    %% Its voter does not start before it has stored its life.
     ?assert(fence(A) > Before),
+    ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
     stop(B),
     ?assertEqual({error, timeout}, lock(worker(A), x, 1000)),
     ok = file:delete(File),
     ok = file:make_dir(File),
-    ?assertMatch({ok, _}, lock(worker(A), x, 5000)).
+    start(B, with_file(Folder, B, Nodes)),
+    test_quorum_cluster:await_voting(Nodes),
+    ?assertMatch({ok, _}, lock(worker(A), x, 5000)),
+    %% The next test has a file there.
+    stop(C),
+    ok = file:del_dir_r(File).
+
+refusing_disk(Folder, [A, B, C] = Nodes) ->
+    %% The temporary file cannot be created. A write may be in progress.
+    Obstacle = filename:join(lists:concat([file_of(Folder, C), ".new"]), "file"),
+    test_await:value(ok, fun() -> filelib:ensure_dir(Obstacle) end),
+    stop(B),
+    %% The voter grants writers what is left of its block.
+    test_await:value({error, timeout}, fun() -> lock_and_unlock(worker(A)) end),
+    ?assertMatch(#{voting := true}, call(C, fun canal_lock_quorum:status/0)),
+    ok = file:del_dir(filename:dirname(Obstacle)),
+    ?assertMatch({ok, _}, lock(worker(A), x, 5000)),
+    start(B, with_file(Folder, B, Nodes)),
+    test_quorum_cluster:await_voting(Nodes).
 
 %% The fence of a lock that is unlocked again.
 fence(Node) ->
@@ -219,6 +323,12 @@ fence(Node) ->
     {ok, Fence} = lock(Worker, x, 5000),
     ok = try_unlock(Worker, x),
     Fence.
+
+lock_and_unlock(Worker) ->
+    case lock(Worker, x, 1000) of
+        {ok, _} -> try_unlock(Worker, x);
+        Error -> Error
+    end.
 
 restart(Nodes, Options) ->
     [stop(Node) || Node <- Nodes],

@@ -16,11 +16,13 @@ defmodule CanalLock.QuorumTest do
     assert Quorum.held?(lock) and Quorum.held(lock)
     assert Quorum.fence(lock) > 0
     assert {:error, :timeout} = Quorum.rlock(:a, 20)
+    assert {[%{names: [:a], held: true}], []} = Quorum.holder(:a)
+    assert {[], []} = Quorum.waiting(:a)
     assert {[%{names: [:a], mode: :write}], []} = Quorum.locks()
     assert :ok = Quorum.unlock(lock)
     assert {:ok, reader} = Quorum.rlock(:a, 5000)
     assert {:error, :timeout} = Quorum.lock_many([:a, :b], 20)
-    assert :ok = Quorum.force_unlock(:a)
+    assert {:ok, :ended} = Quorum.force_unlock(:a)
     assert_receive {:canal_lock_quorum, :lost, ^reader}, 5000
     refute Quorum.held?(reader) or Quorum.held(reader)
     assert {:error, :not_held} = Quorum.try_unlock(reader)
@@ -39,13 +41,19 @@ defmodule CanalLock.QuorumTest do
     assert Process.whereis(:canal_lock_quorum) != first
   end
 
+  test "fence_file: :none is a decision that a cluster can make" do
+    start_supervised!({Quorum, members: [node(), :b@nowhere], fence_file: :none})
+    assert %{voting: false} = Quorum.status()
+  end
+
   test "a wrong option is named" do
     for {options, words} <- [
           {%{members: [node()]}, ~r/^the options must be a keyword list such as \[members: \[node\(\)\]\], got: %{/},
           {[members: []], ~r/^the option :members must be a list of 1 to 16 nodes.*, got: \[\]$/},
           {[members: [node()], cookie: 1], ~r/^unknown keys \[:cookie\]/},
           {[members: [node()], rules: %{heartbeat_ms: 0}], ~r/^the option :rules must set heartbeat_ms to .*integer/},
-          {[members: [node()], fence_file: 7], ~r/^the option :fence_file must be the name of a file, got: 7$/}
+          {[members: [node()], fence_file: 7], ~r/^the option :fence_file must be the name of a file .*, got: 7$/},
+          {[members: [node(), :b@host]], ~r/^the option :fence_file is missing; it must be the name of a file .*none/}
         ] do
       assert_raise ArgumentError, words, fn -> Quorum.start_link(options) end
     end

@@ -204,7 +204,7 @@ force_unlock([A, B, C]) ->
     {Holder, Next} = {worker(A), worker(B)},
     {ok, First} = lock(Holder, x, 5000),
     Ref = send_order(Next, fun() -> canal_lock_quorum:lock(x, 5000) end),
-    ok = call(C, fun() -> canal_lock_quorum:force_unlock(x) end),
+    {ok, ended} = call(C, fun() -> canal_lock_quorum:force_unlock(x) end),
     {ok, Lock} = test_await:answer(Ref),
     ?assertNot(held(Holder, x)),
     ?assertEqual([{lost, x}], messages(Holder)),

@@ -77,7 +77,7 @@ bound() ->
 suspend() ->
     Nodes = [A | _] = [test_nodes:start() || _ <- [1, 2, 3]],
     [test_nodes:connect(One, Other) || One <- Nodes, Other <- Nodes, One < Other],
-    test_quorum_cluster:start_all([{Node, #{members => members(Nodes)}} || Node <- Nodes]),
+    test_quorum_cluster:start_all([{Node, #{members => members(Nodes), fence_file => none}} || Node <- Nodes]),
     Suspended = lists:last(members(Nodes)),
     Since_ms = erlang:monotonic_time(millisecond),
     call(A, fun() ->

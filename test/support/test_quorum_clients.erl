@@ -105,7 +105,7 @@ granted() ->
 %% Whether the keeper of this node holds its lock.
 -spec is_kept() -> boolean().
 is_kept() ->
-    [] =/= [kept || #{names := [{kept, _}], held := true} <- canal_lock_quorum_agent:infos()].
+    [] =/= [kept || #{names := [{kept, _}], held := true} <- canal_lock_quorum_held:infos()].
 
 %% Whether the contender of this node has the contended lock and was granted it after this time of the wall clock.
 -spec has_contended(Since_ms :: integer()) -> boolean().
@@ -119,7 +119,7 @@ release_contended() ->
     ok.
 
 contended() ->
-    [Lock || Lock = #{names := [?CONTENDED]} <- canal_lock_quorum_agent:infos()].
+    [Lock || Lock = #{names := [?CONTENDED]} <- canal_lock_quorum_held:infos()].
 
 new(Kind, Options) ->
     spawn_link(fun() -> init(Kind, Options) end).

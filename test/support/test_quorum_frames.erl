@@ -99,16 +99,17 @@ step({received, Node, {ack, Seq}}, {Unanswered, UnderWay}) ->
 
 %%% The format. Each function returns what it has read, and the bytes after it.
 
-parse(<<1, 0, Batch/binary>>) ->
+parse(<<2, 0, Batch/binary>>) ->
     [_Epoch, _Agent, AfterAgent] = numbers(2, Batch),
-    [Seq, _Stamp, AfterStamp] = numbers(2, maybe_session(AfterAgent)),
-    {Ops, <<>>} = list(fun op/1, AfterStamp),
+    [Seq, _Stamp, _Clock, _Srtt, <<_Moved, AfterMoved/binary>>] = numbers(4, maybe_session(AfterAgent)),
+    {Ops, <<>>} = list(fun op/1, AfterMoved),
     {batch, Seq, Ops};
-parse(<<1, 1, Ack/binary>>) ->
-    [_Epoch, _Agent, AfterAgent] = numbers(2, Ack),
+parse(<<2, 1, Ack/binary>>) ->
+    [_Epoch, _Clock, <<_State, AfterState/binary>>] = numbers(2, Ack),
+    [_Credit, _Agent, AfterAgent] = numbers(2, AfterState),
     {Seq, _} = number(session(AfterAgent)),
     {ack, Seq};
-parse(<<1, 2, _/binary>>) ->
+parse(<<2, 2, _/binary>>) ->
     notice.
 
 maybe_session(<<0, Rest/binary>>) -> Rest;
@@ -119,8 +120,9 @@ session(Bytes) ->
     Rest.
 
 op(<<0, Bytes/binary>>) ->
-    {Token, <<_Mode, _Turn, AfterTurn/binary>>} = number(Bytes),
-    {_Guess, <<_Run, AfterRun/binary>>} = number(AfterTurn),
+    {Token, <<_Mode, AfterMode/binary>>} = number(Bytes),
+    [_Clock, _First, <<_Wait, AfterWait/binary>>] = numbers(2, AfterMode),
+    [_Guess, _Run, AfterRun] = numbers(2, AfterWait),
     {{lock, Token}, names(AfterRun)};
 op(<<1, Bytes/binary>>) ->
     [Token, _Fence, Rest] = numbers(2, Bytes),
@@ -133,16 +135,17 @@ op(<<3, Bytes/binary>>) ->
     [Token, _Fence, Rest] = numbers(2, Bytes),
     {{unlock, Token}, Rest};
 op(<<4, Bytes/binary>>) ->
-    {leave, names(Bytes)};
-op(<<5, Bytes/binary>>) ->
     [_From, _To, AfterTo] = numbers(2, Bytes),
     {_Live, Rest} = list(fun number/1, AfterTo),
     {sync, Rest};
-op(<<6, Rest/binary>>) ->
+op(<<5, Rest/binary>>) ->
     {settled, Rest};
-op(<<7, Bytes/binary>>) ->
+op(<<6, Bytes/binary>>) ->
     {_Name, Rest} = name(Bytes),
-    {revoke, Rest}.
+    {revoke, Rest};
+op(<<7, Bytes/binary>>) ->
+    {_Agent, Rest} = number(Bytes),
+    {bury, Rest}.
 
 names(Bytes) ->
     {_Names, Rest} = list(fun name/1, Bytes),

@@ -1,5 +1,5 @@
-%% A substitute for the library `telemetry', which the tests cannot fetch. canal_lock_telemetry_tests loads it under the
-%% name `telemetry' and unloads it after each test. Under that name it is on no code path.
+%% A substitute for the library `telemetry', which the tests cannot fetch. test_telemetry_app loads it under the name
+%% `telemetry'. Under that name it is on no code path.
 %%
 %% It behaves as telemetry 1.x documents it (src/telemetry.erl there):
 %% - an event name is a non-empty list of atoms, measurements and metadata are maps; anything else raises;

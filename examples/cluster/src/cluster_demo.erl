@@ -183,7 +183,8 @@ node_of(Name, #demo{nodes = Nodes}) ->
 start_locks(Name, #demo{recorder = Recorder, nodes = Nodes} = Demo) ->
     {Node, Start} = maps:get(Name, Nodes),
     Members = test_quorum_cluster:members(all(Demo)),
-    ok = test_quorum_cluster:start(Node, #{members => Members, rules => rules(), reconnect_ms => 200}),
+    Options = #{members => Members, fence_file => none, rules => rules(), reconnect_ms => 200},
+    ok = test_quorum_cluster:start(Node, Options),
     test_nodes:call(Node, fun() -> cluster_demo_client:start({Name, Start}, Recorder) end).
 
 await_voting(Demo) ->

@@ -2,12 +2,12 @@
 //! releases locks.
 //!
 //! ```text
-//!   lock ---> lines.rs ----> request.rs ----> locks.rs ----> unlock: unlocks.rs
-//!             queue of this  votes of an      held locks
-//!             node           attempt          and leases
+//!   lock ---> queues.rs ---> request.rs ----> locks.rs ----> unlock: unlocks.rs
+//!             queues of      votes of an      held locks
+//!             this node      attempt          and leases
 //!                  '--------------.------------'    passing.rs: passes a lock on within this node
 //!                      asking.rs | exchange.rs      collects votes; sends batches, applies answers
-//!                              peer.rs              one per voter: what was sent, what was missed
+//!                   sequencer.rs | peer.rs          which voters are asked; what each was sent and missed
 //! ```
 //!
 //! # Invariants
@@ -27,14 +27,14 @@
 
 mod asking;
 mod exchange;
-mod lines;
 mod locks;
 mod output;
 mod passing;
 mod peer;
+mod queues;
 mod random;
 mod request;
-
+mod sequencer;
 mod unlocks;
 
 pub use output::{AgentOutput, AgentSetup, Held, Loss, Refusal, Request, Status};
@@ -44,15 +44,19 @@ use crate::members::{Member, MemberSet};
 use crate::message::{Frame, Mode, Name, Names, Op, Token, EPOCH};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
-use lines::Lines;
 use locks::{Locks, Released};
 use peer::{Peer, Repair};
+use queues::Queues;
 use random::Random;
 use request::Pending;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use unlocks::Unlocks;
+
+/// How many requests one call of [`Agent::tick`] handles because their time has come, for example because they time
+/// out together. A request takes about a microsecond, and a step of the agent should take far less than 1 ms.
+const TIMERS_PER_TICK: usize = 128;
 
 /// The agent of one node. See the head of this file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,12 +69,14 @@ pub struct Agent {
     /// The request of each attempt.
     attempts: BTreeMap<Token, Request>,
     timers: BTreeSet<(Time, Request)>,
-    lines: Lines,
+    queues: Queues,
     /// Requests that may start, because they are first in the queues of this node.
     starting: VecDeque<Request>,
     locks: Locks,
     unlocks: Unlocks,
     next: Token,
+    /// The highest clock that was received or given: see [`Priority`](crate::message::Priority).
+    clock: u64,
     out: Vec<AgentOutput>,
 }
 
@@ -86,11 +92,12 @@ impl Agent {
             requests: BTreeMap::new(),
             attempts: BTreeMap::new(),
             timers: BTreeSet::new(),
-            lines: Lines::default(),
+            queues: Queues::default(),
             starting: VecDeque::new(),
             locks: Locks::new(),
             unlocks: Unlocks::default(),
             next: Token(1),
+            clock: 0,
             out: Vec::new(),
         }
     }
@@ -112,7 +119,7 @@ impl Agent {
                 why: Refusal::NoQuorum,
             });
         } else {
-            self.lines.join(request, &names);
+            self.queues.join(request, &names);
             let pending = Pending::new(names, mode, self.now + timeout);
             self.timers.insert((pending.timer(), request));
             self.requests.insert(request, pending);
@@ -198,6 +205,7 @@ impl Agent {
         peer.connected = false;
         peer.silent = false;
         peer.lose();
+        self.left(member);
         self.start();
     }
 
@@ -206,36 +214,38 @@ impl Agent {
         self.advance(now);
         match frame {
             _ if !self.setup.members.contains(from) => {}
-            Frame::Ack(ack) if ack.epoch == EPOCH && ack.agent == self.setup.lifetime => {
+            Frame::Ack(ack) if ack.news.epoch == EPOCH && ack.agent == self.setup.lifetime => {
                 self.ack(from, ack)
             }
-            Frame::Notice(notice) if notice.epoch == EPOCH => self.notice(from, notice),
+            Frame::Notice(notice) if notice.news.epoch == EPOCH => self.notice(from, notice),
             Frame::Ack(_) | Frame::Notice(_) | Frame::Batch(_) | Frame::Floor(_) => {}
         }
         self.start();
     }
 
-    /// Time has passed. Call [`Agent::flush`] afterwards.
+    /// Time has passed. Call [`Agent::flush`] afterwards. If the time of many requests has come, only some are
+    /// handled, and [`Agent::deadline`] is not in the future.
     pub fn tick(&mut self, now: Time) {
         self.advance(now);
-        while let Some((_, request)) = self
-            .timers
-            .first()
-            .copied()
-            .filter(|(at, _)| *at <= self.now)
-        {
+        for _ in 0..TIMERS_PER_TICK {
+            let first = self.timers.first().copied();
+            let Some((_, request)) = first.filter(|(at, _)| *at <= self.now) else {
+                break;
+            };
             self.timer(request);
             self.start();
         }
-        for place in 0..self.peers.len() {
-            let peer = &mut self.peers[place];
-            if peer
-                .flight
-                .as_ref()
-                .is_some_and(|flight| flight.until <= self.now)
-            {
+        for member in self.setup.members.iter() {
+            let peer = &mut self.peers[member.place()];
+            let Some(flight) = &mut peer.flight else {
+                continue;
+            };
+            if flight.until <= self.now {
                 peer.lose();
                 peer.silent = true;
+                self.left(member);
+            } else if flight.late_at.take_if(|at| *at <= self.now).is_some() {
+                self.demote(member);
             }
         }
         self.answer_unlocks();
@@ -248,9 +258,11 @@ impl Agent {
         let peers = self.peers.iter().filter(|peer| peer.connected);
         let peers = peers
             .map(|peer| {
-                peer.flight
-                    .as_ref()
-                    .map_or(peer.next_batch, |flight| flight.until)
+                peer.flight.as_ref().map_or(peer.next_batch, |flight| {
+                    flight
+                        .late_at
+                        .map_or(flight.until, |at| at.min(flight.until))
+                })
             })
             .min();
         let request = self.timers.first().map(|(at, _)| *at);
@@ -359,12 +371,21 @@ impl Agent {
         self.unlocks.pending()
     }
 
+    /// Whether all voters that answer have executed all unlocks. At a shutdown a quorum is not enough: this node's
+    /// voter may be one of it, and ends with the node.
+    #[must_use]
+    pub fn unlocks_arrived(&self) -> bool {
+        let issued = self.unlocks.issued();
+        let mut answering = self.peers.iter().filter(|peer| peer.ready());
+        answering.all(|peer| peer.unlocked >= issued)
+    }
+
     /// Whether there is no held lock, no request, and no waiting caller.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let nothing_asked =
             self.requests.is_empty() && self.attempts.is_empty() && self.timers.is_empty();
-        nothing_asked && self.locks.is_empty() && self.lines.is_empty() && self.unlocks.is_empty()
+        nothing_asked && self.locks.is_empty() && self.queues.is_empty() && self.unlocks.is_empty()
     }
 
     /// Advances the time and drops locks whose lease has expired.
@@ -380,15 +401,6 @@ impl Agent {
 
     fn connected(&self) -> usize {
         self.peers.iter().filter(|peer| peer.connected).count()
-    }
-
-    /// The voters that can be asked for votes now.
-    fn ready(&self) -> MemberSet {
-        let peers = self.setup.members.iter().zip(&self.peers);
-        peers
-            .filter(|(_, peer)| peer.ready())
-            .map(|(member, _)| member)
-            .collect()
     }
 
     fn quorum(&self, mode: Mode) -> usize {
@@ -424,8 +436,8 @@ impl Agent {
                 fence: lock.last,
             },
         );
-        self.lines.remove(None, &lock.names, lock.mode);
-        self.next_in_line(&lock.names);
+        self.queues.remove(&lock.names, lock.mode);
+        self.next_in_queue(&lock.names);
         self.count_unlocks();
         true
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// The version of the format: the first byte of every frame.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The longest name, in bytes: enough for paths and URLs. A frame can carry [`MAX_NAMES`] names of this length.
 pub const MAX_NAME: usize = 1024;
 /// The most names of one lock.
@@ -18,8 +18,10 @@ pub const MAX_NAMES: usize = 64;
 pub const MAX_OPS: usize = 4096;
 /// The most tokens of one list: live tokens of a `Sync`, missing tokens, revoked tokens.
 pub const MAX_TOKENS: usize = 4096;
-/// The most hints of one notice. [`MAX_HINTS`] names of [`MAX_NAME`] bytes fit a frame, so a voter only counts hints.
+/// The most hints, and the most recalls, of one notice.
 pub const MAX_HINTS: usize = 256;
+/// The most other agents that a `Mismatch` lists.
+pub const MAX_OTHERS: usize = 16;
 /// The highest fence. A higher one in a frame is an error.
 pub const MAX_FENCE: u64 = 1 << 62;
 
@@ -40,6 +42,10 @@ pub enum Bound {
     Revoked,
     /// At most [`MAX_HINTS`] hints.
     Hints,
+    /// At most [`MAX_HINTS`] recalls.
+    Recalls,
+    /// At most [`MAX_OTHERS`] other agents.
+    Others,
     /// A lock has 1 to [`MAX_NAMES`] names.
     Names,
     /// A name has 1 to [`MAX_NAME`] bytes.
@@ -61,6 +67,8 @@ impl fmt::Display for Bound {
             Bound::Missing => write!(f, "more than {MAX_TOKENS} missing tokens"),
             Bound::Revoked => write!(f, "more than {MAX_TOKENS} revoked tokens"),
             Bound::Hints => write!(f, "more than {MAX_HINTS} hints"),
+            Bound::Recalls => write!(f, "more than {MAX_HINTS} recalls"),
+            Bound::Others => write!(f, "more than {MAX_OTHERS} other agents"),
             Bound::Names => write!(f, "a lock of no names or more than {MAX_NAMES}"),
             Bound::Name => write!(f, "a name of no bytes or more than {MAX_NAME}"),
             Bound::Order => write!(f, "names or tokens that are not in ascending order"),
@@ -170,6 +178,8 @@ bounded_lists! {
     missing: MAX_TOKENS, Bound::Missing, Order::Ascending;
     revoked: MAX_TOKENS, Bound::Revoked, Order::Any;
     hints: MAX_HINTS, Bound::Hints, Order::Any;
+    recalls: MAX_HINTS, Bound::Recalls, Order::Any;
+    others: MAX_OTHERS, Bound::Others, Order::Any;
 }
 
 pub(crate) fn fence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

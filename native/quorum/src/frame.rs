@@ -3,13 +3,14 @@
 //! A frame comes from another node, which may run another version or be faulty. For any bytes, [`decode`] returns a
 //! frame or an error. It never panics, and the memory it allocates is bounded by the length of its input.
 //!
-//! # The format, version 1
+//! # The format, version 2
 //!
 //! Byte 0 is the version. The rest is postcard's encoding (<https://postcard.jamesmunns.com/wire-format>):
 //!
 //! ```text
 //!   number    7 bits per byte, lowest bits first; every byte but the last has the highest bit set. Below 2^64;
-//!             an epoch below 2^32. Shortest form only: a last byte of 00 after another byte is an error
+//!             an epoch and a time below 2^32, a credit and a run below 2^16. Shortest form only: a last byte of 00
+//!             after another byte is an error
 //!   signed    the number  2s  for s >= 0,  -2s - 1  for s < 0
 //!   flag      00 or 01
 //!   maybe X   00 (none), or 01 X
@@ -19,45 +20,50 @@
 //!   tokens    list number: at most MAX_TOKENS
 //!   ascending tokens, each greater than the one before
 //!   fence     number, at most MAX_FENCE
-//!   run       a byte, 01 to ff
+//!   run       number, at least 1
 //!   mode      00 read, 01 write
-//!   turn      00 unknown, 01 earlier, 02 nobody
-//!   reason    00 readers, 01 writer, 02 turn, 03 quarantine, 04 storing
+//!   priority  number clock, number agent, number token
+//!   reason    00 busy, 01 queued, 02 quarantine, 03 learning, 04 storing, 05 not mine, 06 limit, 07 conflicted
+//!   state     00 voting, 01 quarantined, 02 learning, 03 no store, 04 conflicted
+//!   news      number epoch, number clock, state, number credit
 //!   session   number (the voter's lifetime), number (the generation)
+//!   known     00 quarantine; 01 told, fence; 02 lost, fence origin
 //!
-//!   frame     01 (the version), then
-//!     00 batch    number epoch, number agent, maybe session, number seq, signed stamp, list op: at most MAX_OPS
-//!     01 ack      number epoch, number agent, session, number seq, signed stamp, then
+//!   frame     02 (the version), then
+//!     00 batch    number epoch, number agent, maybe session, number seq, signed stamp, number clock,
+//!                 number srtt (us), flag moved, list op: at most MAX_OPS
+//!     01 ack      news, number agent, session, number seq, signed stamp, then
 //!       00 done         list reply: at most MAX_OPS; number digest, tokens revoked
-//!       01 mismatch     maybe session named
+//!       01 mismatch     maybe session named, list number others: at most MAX_OTHERS
 //!       02 other epoch
-//!     02 notice   number epoch, number voter, list name hints: at most MAX_HINTS; flag speak
+//!     02 notice   news, number voter, number generation, list number hints: at most MAX_HINTS;
+//!                 list (number token, priority, mode) recalls: at most MAX_HINTS; flag speak
 //!     03 floor, then
 //!       00 ask          number epoch, number asker
-//!       01 told         number epoch, number asker, fence
-//!       02 lost         number epoch, number asker, fence origin
+//!       01 answer       number epoch, number asker, number voter, number seen, known
 //!
 //!   op                                                       reply
-//!     00 lock     number token, mode, turn,                    00 yes        fence
-//!                 fence guess, run, names                      01 no         reason
-//!     01 confirm  number token, fence                          02 confirmed
-//!     02 assert   number token, mode, fence, names             03 missing
-//!     03 unlock   number token, fence                          04 synced     ascending missing
-//!     04 leave    names
-//!     05 sync     number from, number to, ascending live
-//!     06 settled
-//!     07 revoke  name
+//!     00 lock     number token, mode, number clock,            00 yes        fence
+//!                 number first, flag wait, fence guess,        01 no         reason
+//!                 run, names                                   02 confirmed
+//!     01 confirm  number token, fence                          03 missing
+//!     02 assert   number token, mode, fence, names             04 synced     ascending missing
+//!     03 unlock   number token, fence
+//!     04 sync     number from, number to, ascending live
+//!     05 settled
+//!     06 revoke   name
+//!     07 bury     number agent
 //! ```
 //!
 //! - **F1** Each frame has exactly one encoding, and `decode` accepts no other: `decode(encode(f)) == f`, and
 //!   `encode(decode(b)) == b`.
-//! - **F2** `decode` allocates at most 48 bytes in total for each byte of a valid frame. A batch of one-byte
-//!   operations reaches this limit. For invalid input the limit is 76 bytes, because a nested count is trusted as
+//! - **F2** `decode` allocates at most 56 bytes in total for each byte of a valid frame. A batch of one-byte
+//!   operations reaches this limit. For invalid input the limit is 84 bytes, because a nested count is trusted as
 //!   long as enough bytes follow it. `decode` compares each count with its limit and with the bytes that are left
 //!   before it allocates.
 //! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].
 //!
-//! A change of the format needs a new version: a new value of the first byte, and a file `tests/golden/v2.txt` next
+//! A change of the format needs a new version: a new value of the first byte, and a file `tests/golden/v3.txt` next
 //! to the first one. New operations, replies and reasons are appended to their enums.
 
 mod error;
@@ -65,7 +71,7 @@ mod input;
 mod size;
 
 pub use crate::bounds::{
-    Bound, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_TOKENS, VERSION,
+    Bound, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS, VERSION,
 };
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
@@ -77,7 +83,7 @@ use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
 
 /// The most bytes of a batch besides its operations.
-const BATCH_HEAD: usize = 60;
+const BATCH_HEAD: usize = 76;
 
 /// The longest batch, in bytes.
 ///
@@ -88,7 +94,8 @@ pub const MAX_BATCH: usize = BATCH_HEAD + BATCH_BYTES;
 ///
 /// Every valid message fits. A batch has at most [`MAX_BATCH`] bytes. Its answer has at most one reply per operation,
 /// and a reply has at most 10 bytes, except `Synced`, which is shorter than its `Sync`. Revoked tokens take 10 bytes
-/// each. An answer thus has at most 40 KiB + [`MAX_BATCH`] + 40 KiB. A notice has at most 256 names of 1026 bytes.
+/// each. An answer thus has at most 40 KiB + [`MAX_BATCH`] + 40 KiB. A notice has at most 256 hints of 10 bytes and
+/// 256 recalls of 41.
 ///
 /// The limit is half of the 1 MiB that Erlang's distribution buffers for a slow connection before it suspends senders
 /// (`+zdbbl`), so no single frame suspends a sender.

@@ -3,13 +3,15 @@
 //! # Map of the files
 //!
 //! ```text
-//!   agent.rs     locks for the processes of its node         voter.rs     votes for names
-//!     lines        queue of this node's requests               leases       the lease and the votes of each agent
-//!     asking       from a request to a lock                    names        holders and queue of each name
-//!     request      state of one request                        floors       fences of forgotten names
-//!     passing      passes a lock on within the node            ops          executes the operations of a batch
-//!     exchange     batches and their answers                   learning     decides when lost fences are recovered
-//!     peer         what one voter was sent                     recovery     asks other voters for lost fences
+//!   agent.rs     locks for the processes of its node     voter.rs     votes for names
+//!     queues       queues of this node's requests          leases       the lease and the votes of each agent
+//!     asking       from a request to a lock                names        holders and queue of each name
+//!     sequencer    which voters are asked, and in          floors       fences of forgotten names
+//!                  which order                             ops          executes the operations of a batch
+//!     request      state of one request                    lives        decides whether the state file is old
+//!     passing      passes a lock on within the node        learning     decides when lost fences are recovered
+//!     exchange     batches and their answers               recovery     asks other voters for both
+//!     peer         what one voter was sent                 pace         fences never outrun the clock
 //!     locks        held locks and their leases
 //!     unlocks      unlocks that a quorum has executed
 //!                    |              '----- message.rs ---------- '
@@ -41,8 +43,10 @@
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
 //! let mut agent = Agent::new(AgentSetup { members, rules, bugs, lifetime: Lifetime(1), seed: 1 }, now);
-//! let fences = Fences { floor: None, origin: Fence(1_700_000_000_000_000), durable: false };
-//! let mut voter = Voter::new(VoterSetup { members, rules, bugs, lifetime: Lifetime(2), fences }, now);
+//! let quarantine = rules.quarantine;
+//! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false, paced: false };
+//! let lifetime = Lifetime::new(1, 2);
+//! let mut voter = Voter::new(VoterSetup { members, rules, bugs, lifetime, quarantine, fences }, now);
 //!
 //! agent.up(now, me);
 //! agent.lock(now, Request(1), Name::new(b"x").unwrap().into(), Mode::Write, Duration::from_secs(5));

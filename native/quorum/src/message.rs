@@ -4,8 +4,9 @@
 //!          agent                         voter
 //!            | -- Batch: operations, stamp -> |   at most one unanswered to each voter
 //!            | <- Ack: a reply for each ----- |
-//!            | <- Notice: hints, speak ------ |   unrequested and not answered; a lost one only costs time
-//!                                 voter -- Ask, Told, Lost --> voter    after a restart: what is your highest fence?
+//!            | <- Notice: hints, recalls ---- |   unrequested and not answered; a lost one only costs time
+//!                                 voter -- Ask, Answer --> voter    after a restart: which life of mine do you know,
+//!                                                                   and what is your highest fence?
 //! ```
 
 pub use crate::name::{Name, Names};
@@ -14,15 +15,30 @@ use crate::bounds::{self, MAX_FENCE};
 use crate::members::Member;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
 
 /// The number of the member list. There is only one list, because members cannot change while nodes run.
 pub const EPOCH: u32 = 0;
 
-/// The lifetime of an agent or a voter: a random number drawn at its start, different from those of all other
-/// lifetimes.
+/// The lifetime of an agent or a voter, different from those of all other lifetimes. For an agent it is a random
+/// number. For a voter it is the number of its start, the *life*, followed by 32 random bits: see [`Lifetime::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lifetime(pub u64);
+
+impl Lifetime {
+    /// The lifetime of a voter. Its life is stored, and higher than all earlier ones, unless the file was lost or is
+    /// not the last one. The random bits tell two starts with the same life apart.
+    #[must_use]
+    pub fn new(life: u32, random: u32) -> Lifetime {
+        Lifetime(u64::from(life) << 32 | u64::from(random))
+    }
+
+    /// The life of a voter.
+    #[must_use]
+    pub fn life(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
 
 /// The number of an agent's lease at a voter. The voter assigns a new number when it receives a batch of an agent
 /// that has no lease. It does not reuse a number during its lifetime.
@@ -55,18 +71,18 @@ impl Fence {
     /// The next fence. The highest fence is its own successor.
     #[must_use]
     pub fn next(self) -> Fence {
-        self.after(NonZeroU8::MIN)
+        self.after(NonZeroU16::MIN)
     }
 
     /// The last of the `run` fences after this one. No result is above the highest fence.
     #[must_use]
-    pub fn after(self, run: NonZeroU8) -> Fence {
+    pub fn after(self, run: NonZeroU16) -> Fence {
         Fence(self.0.saturating_add(run.get().into()).min(MAX_FENCE))
     }
 
     /// The first fence of a run of `run` fences that ends with this one.
     #[must_use]
-    pub fn first(self, run: NonZeroU8) -> Fence {
+    pub fn first(self, run: NonZeroU16) -> Fence {
         Fence(self.0.saturating_sub(u64::from(run.get()) - 1))
     }
 }
@@ -80,20 +96,28 @@ pub enum Mode {
     Write,
 }
 
-/// Which waiters go before this request.
+/// The order of requests: of two that wait, the one with the lower priority is *older* and goes first.
 ///
-/// Requests reach voters in different orders. If each voter used its own order, agents would wait for each other. The
-/// first voter that is alive therefore decides the order, and the other voters follow it as far as they know it.
+/// A request takes the next value of a Lamport clock (Lamport, "Time, Clocks, and the Ordering of Events", 1978) when
+/// it begins to ask, and keeps it over all its attempts. So only finitely many requests are ever older than it. Safety
+/// does not depend on priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Turn {
-    /// The waiter for which the voter keeps the name; and, before a reader, all writers. For voters other than the
-    /// first, while the first voter has not voted yet.
-    Unknown,
-    /// All earlier waiters. For the first voter.
-    Earlier,
-    /// No waiter: the first voter has voted for the request. For the other voters. If another request has the vote,
-    /// this one becomes the next.
-    Nobody,
+pub struct Priority {
+    /// One more than the highest clock that the agent had received.
+    pub clock: u64,
+    /// The agent of the request.
+    pub agent: Lifetime,
+    /// The token of its first attempt.
+    pub token: Token,
+}
+
+impl Priority {
+    /// Older than all requests: for a held lock that lacks the vote of a voter.
+    pub const OLDEST: Priority = Priority {
+        clock: 0,
+        agent: Lifetime(0),
+        token: Token(0),
+    };
 }
 
 /// An operation that an agent asks of a voter. The voter executes the operations of a batch in their order.
@@ -105,12 +129,17 @@ pub enum Op {
         token: Token,
         /// For all the names.
         mode: Mode,
-        /// Which waiters go first.
-        turn: Turn,
+        /// The `clock` of the request's [`Priority`].
+        clock: u64,
+        /// The `token` of the request's [`Priority`].
+        first: Token,
+        /// Whether the request queues if it cannot get the vote now. It keeps its position until it gets the vote, is
+        /// unlocked, has not asked again for [`wait`](crate::rules::Rules::wait), or the agent's lease ends.
+        wait: bool,
         /// The fence that a writer proposes, so that all voters return the same one.
         guess: Fence,
         /// How many consecutive fences a writer takes: one for each lock that these votes may serve.
-        run: NonZeroU8,
+        run: NonZeroU16,
         /// The names to lock.
         names: Names,
     },
@@ -122,7 +151,8 @@ pub enum Op {
         fence: Fence,
     },
     /// Requests a vote for a lock that is already held by votes of other voters. A voter in quarantine accepts it:
-    /// this is how it learns of held locks. The answer is [`Reply::Yes`] or [`Reply::No`].
+    /// this is how it learns of held locks. If requests that are not granted have the vote, the lock queues as the
+    /// oldest. The answer is [`Reply::Yes`] or [`Reply::No`].
     Assert {
         /// The lock.
         token: Token,
@@ -133,20 +163,15 @@ pub enum Op {
         /// The names of the lock.
         names: Names,
     },
-    /// Removes the vote, if there is one. Not answered.
+    /// Removes the vote or the queue position of this token, if there is one. Not answered.
     Unlock {
-        /// The vote.
+        /// The attempt or the lock.
         token: Token,
         /// The fence of the lock, if it had one. The voter never gives it or a lower fence for these names again.
         fence: Fence,
     },
-    /// Removes the agent from the queues of these names. Not answered.
-    Leave {
-        /// The names.
-        names: Names,
-    },
-    /// Removes each vote of this agent with a token in `from..to` that is not in `live`. The answer is
-    /// [`Reply::Synced`].
+    /// Removes each vote and queue position of this agent with a token in `from..to` that is not in `live`. The answer
+    /// is [`Reply::Synced`].
     Sync {
         /// The start of the range.
         from: Token,
@@ -163,22 +188,63 @@ pub enum Op {
         /// The name.
         name: Name,
     },
+    /// An earlier agent of this node is dead: removes its votes and queue positions. Only the answer to a
+    /// [`Verdict::Mismatch`] contains it: that a message made the round trip proves which agent is alive. Not answered.
+    Bury {
+        /// The dead agent.
+        agent: Lifetime,
+    },
 }
 
 /// Why a voter rejected a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reason {
-    /// Readers have votes for a name.
-    Readers,
-    /// A writer has a vote for a name.
-    Writer,
-    /// An earlier waiter goes first: see [`Turn`].
-    Turn,
-    /// The voter does not vote yet: it is in quarantine or recovers its fences.
+    /// Another request has the vote, or an older one waits for it. The request does not wait.
+    Busy,
+    /// The same, and the request has a queue position now. A hint follows when it can get the vote.
+    Queued,
+    /// The voter is in quarantine.
     Quarantine,
+    /// The voter recovers its fences.
+    Learning,
     /// The fence is above the stored mark, and the voter is storing a higher mark. Or the fences are exhausted, after
     /// 2^62.
     Storing,
+    /// The voter does not serve these names. Sent by later versions only.
+    NotMine,
+    /// The agent has too many votes or queue positions. Sent by later versions only.
+    Limit,
+    /// Members have different lists of members, so the voter grants nothing new.
+    Conflicted,
+}
+
+/// Whether a voter grants votes. Each answer and notice says it, so agents ask the voters that do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum VoterState {
+    /// It votes.
+    Voting,
+    /// It is in quarantine.
+    Quarantined,
+    /// It recovers its fences.
+    Learning,
+    /// It votes for readers only: it waits until a mark for more fences is stored.
+    NoStore,
+    /// Members have different lists of members.
+    Conflicted,
+}
+
+/// What each answer and notice of a voter says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VoterNews {
+    /// The voter's member list.
+    pub epoch: u32,
+    /// The highest clock that the voter has received: see [`Priority`].
+    pub clock: u64,
+    /// Whether it votes.
+    pub state: VoterState,
+    /// The most operations of the agent's next batch. It may have as many bytes as the same share of
+    /// [`BATCH_BYTES`](crate::frame::BATCH_BYTES).
+    pub credit: u16,
 }
 
 /// A voter's reply to an operation.
@@ -220,6 +286,12 @@ pub struct Batch {
     pub seq: u64,
     /// The agent's time at sending. The voter returns it unchanged in the answer.
     pub stamp: Time,
+    /// The highest clock that the agent has received or given: see [`Priority`].
+    pub clock: u64,
+    /// The smoothed time from a batch to its answer, in microseconds, as the agent measured it. 0 before the first.
+    pub srtt_us: u32,
+    /// Whether no lock of the agent depends on an earlier member list only. Always `true` in this version.
+    pub moved: bool,
     /// The operations. A heartbeat has none.
     #[serde(deserialize_with = "bounds::ops")]
     pub ops: Vec<Op>,
@@ -228,8 +300,8 @@ pub struct Batch {
 /// A voter's answer to a batch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ack {
-    /// The voter's member list.
-    pub epoch: u32,
+    /// The state of the voter.
+    pub news: VoterNews,
     /// The lifetime of the agent that sent the batch.
     pub agent: Lifetime,
     /// The agent's session at the voter. Generation 0 means no session.
@@ -261,8 +333,12 @@ pub enum Verdict {
     Mismatch {
         /// The session of the batch.
         named: Option<Session>,
+        /// Other agents of the same node that have votes or queue positions here. The agent that receives this is
+        /// alive, so they are dead, and it answers [`Op::Bury`].
+        #[serde(deserialize_with = "bounds::others")]
+        others: Vec<Lifetime>,
     },
-    /// The voter has executed nothing, because it has another member list, that of `Ack::epoch`.
+    /// The voter has executed nothing, because it has another member list, that of `news`.
     OtherEpoch,
 }
 
@@ -301,47 +377,76 @@ pub(crate) fn scatter(word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// A voter asks an agent for a vote, because a request of another agent waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Recall {
+    /// The vote.
+    pub token: Token,
+    /// The oldest request that waits for it.
+    pub priority: Priority,
+    /// The mode of that request.
+    pub mode: Mode,
+}
+
 /// An unrequested message from a voter to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Notice {
-    /// The voter's member list.
-    pub epoch: u32,
+    /// The state of the voter.
+    pub news: VoterNews,
     /// The voter's lifetime. An agent that knows another lifetime of the voter sends a batch, and learns its new
     /// session from the answer.
     pub voter: Lifetime,
-    /// Names for which the receiving agent may be the next in the queue.
+    /// The lease of the agent that the tokens belong to. An earlier agent of the node may have had the same tokens. 0
+    /// if there are none.
+    pub generation: Generation,
+    /// Requests of the receiving agent that can get the vote now.
     #[serde(deserialize_with = "bounds::hints")]
-    pub hints: Vec<Name>,
+    pub hints: Vec<Token>,
+    /// Votes of the receiving agent that others wait for.
+    #[serde(deserialize_with = "bounds::recalls")]
+    pub recalls: Vec<Recall>,
     /// Whether the agent should send a batch now, because the answer contains news for it.
     pub speak: bool,
 }
 
-/// A message between voters, after a restart that lost the fences.
+/// A message between voters, after a restart of one of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Floor {
-    /// Asks for the receiver's highest fence.
+    /// Asks which lifetime of the sender the receiver knows, and for the receiver's fences.
     Ask {
         /// The sender's member list.
         epoch: u32,
         /// The lifetime of the asking voter. The answer repeats it.
         asker: Lifetime,
     },
-    /// The highest fence of the answering voter. Only a voter that votes sends it.
-    Told {
+    /// The answer.
+    Answer {
         /// The sender's member list.
         epoch: u32,
         /// The lifetime of the asking voter.
         asker: Lifetime,
-        /// The answering voter has never given a higher fence.
+        /// The lifetime of the answering voter.
+        voter: Lifetime,
+        /// The lifetime of the asking voter's member with the highest life that the answering voter has heard of.
+        seen: Lifetime,
+        /// The fences of the answering voter.
+        known: Known,
+    },
+}
+
+/// What a voter knows about its fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Known {
+    /// It is in quarantine, and cannot say yet.
+    Quarantine,
+    /// It votes.
+    Told {
+        /// It has never given a higher fence.
         fence: Fence,
     },
-    /// The answering voter has lost its fences, too. Only a voter that also asks sends it.
+    /// It has lost its fences, too.
     Lost {
-        /// The sender's member list.
-        epoch: u32,
-        /// The lifetime of the asking voter.
-        asker: Lifetime,
-        /// An upper bound of all fences that the sender gave before it started, if wall clocks are right.
+        /// An upper bound of all fences that it gave before it started, if wall clocks are right.
         origin: Fence,
     },
 }

@@ -29,6 +29,24 @@ pub enum ProtocolBug {
     UnlockKeepsHeld,
     /// A voter whose process was replaced does not store its pending mark again.
     NotStoredAgain,
+    /// A voter drops the votes of all other agents of a node when the first frame of one arrives, not when that agent
+    /// has answered.
+    FirstFrameBuries,
+    /// An agent draws the order of the voters, and the priority of each attempt, at random. This must not break any
+    /// promise but progress.
+    AnySequencer,
+    /// A voter with an old state file uses it, although others know a later life.
+    StaleBelieved,
+    /// A voter gives and stores fences faster than its clock advances.
+    FencesOutrunClock,
+    /// An agent asks the first member of the list first, whether it votes or not.
+    FirstSequences,
+    /// A voter queues a request and forgets it.
+    PositionsForgotten,
+    /// A voter sends no hints.
+    HintsLost,
+    /// A voter sends no recalls.
+    NoRecalls,
     /// A voter accepts batches in any order and more than once. This must not break any promise: see
     /// `docs/quorum.md`.
     AnyOrder,
@@ -38,7 +56,7 @@ pub enum ProtocolBug {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProtocolBugs {
     #[cfg(feature = "model")]
-    bits: u16,
+    bits: u32,
 }
 
 impl ProtocolBugs {
@@ -53,7 +71,7 @@ impl ProtocolBugs {
     #[must_use]
     pub fn with(self, bug: ProtocolBug) -> ProtocolBugs {
         ProtocolBugs {
-            bits: self.bits | 1 << bug as u16,
+            bits: self.bits | 1 << bug as u32,
         }
     }
 
@@ -62,7 +80,7 @@ impl ProtocolBugs {
     #[must_use]
     pub fn have(self, bug: ProtocolBug) -> bool {
         #[cfg(feature = "model")]
-        let has = self.bits & 1 << bug as u16 != 0;
+        let has = self.bits & 1 << bug as u32 != 0;
         #[cfg(not(feature = "model"))]
         let has = {
             let _ = bug;

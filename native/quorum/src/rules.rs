@@ -19,35 +19,47 @@ pub struct Rules {
     /// How long an attempt may last, and how long an agent waits for the answer to a batch before it considers it
     /// lost.
     pub attempt: Duration,
-    /// The pause after an attempt is random. After `k` attempts in a row without a position in the first voter's
-    /// queue it is in `(0, min(retry_most, retry_base + k * retry_step)]`. With a position it is at most
-    /// `retry_most`, because a hint ends it.
+    /// The pause of a request for which too few voters vote. It is random: after `k` such attempts in a row it is in
+    /// `(0, min(retry_most, retry_base + k * retry_step)]`. It ends when a voter votes again.
     pub retry_base: Duration,
     /// See `retry_base`.
     pub retry_step: Duration,
     /// See `retry_base`.
     pub retry_most: Duration,
-    /// How long a rejected request keeps its queue position at a voter unless it asks again. Longer than an attempt
-    /// plus the longest pause.
+    /// How long a waiting request keeps its position at a voter after it asked. Longer than `attempt`, after which it
+    /// asks again.
     pub wait: Duration,
-    /// For how long a voter keeps a free name for the first waiter after it sent the hint. Longer than the waiter
-    /// needs to ask. Otherwise the node that released the name could lock it again before any other node can ask. An
-    /// agent also keeps the vote of the first voter for this long while other requests release theirs.
+    /// For how long a voter keeps a free name for the request that got the hint: four times the round trip that the
+    /// agent measured, at least this, and at most `attempt`. Longer than the request needs to ask. Otherwise the node
+    /// that released the name could lock it again before any other node can ask.
     pub keep: Duration,
+    /// An answer is late after twice this, or six times the measured round trip if that is longer, but not after twice
+    /// `hedge_most`. Then contended requests ask another voter first. Longer than the pauses of a busy node.
+    pub hedge: Duration,
+    /// See `hedge`.
+    pub hedge_most: Duration,
+    /// A voter is slow if its round trip is longer than this and four times that of the median voter.
+    pub slow: Duration,
+    /// For how long a voter is asked last after it was slow, late or disconnected. Longer than the faults of a
+    /// flapping connection are apart.
+    pub demotion: Duration,
+    /// A voter repeats a recall after this time, and then after twice the last pause, up to `heartbeat`.
+    pub recall: Duration,
     /// How many locks of a name may use the same votes, one after the other, if other requests of the same node wait
     /// for the name. The agent requests this many fences at once. From 1 to 255.
     pub run: usize,
-    /// For how long a lock may be passed on within its node, counted from the first grant of the run. Other nodes may
-    /// wait longer by this time.
+    /// For how long a lock may be passed on within its node after another node asked for it. Other nodes may wait
+    /// longer by this time.
     pub run_time: Duration,
     /// A holder is notified that its lock is at risk when less than this is left of its lease: half of the lease, two
     /// heartbeats.
     pub at_risk: Duration,
     /// Fences are reserved on disk in blocks of this many, with one write per block.
     pub fence_block: u64,
-    /// How many fence floors a voter keeps for forgotten names. A hash maps each name to a floor. Two names with the
-    /// same floor cost one more message exchange when they are locked at the same moment. A floor takes eight bytes.
-    pub fence_floors: usize,
+    /// Names are divided into this many partitions by a hash. A voter keeps one fence for all forgotten names of a
+    /// partition, which takes eight bytes. Two names of a partition cost one more message exchange when they are locked
+    /// at the same moment. A power of two.
+    pub partitions: usize,
     /// How many unlocks may wait for a quorum before callers of `try_unlock` wait, too.
     pub pending_unlocks: u64,
     /// How many operations a batch carries, and how many entries a machine processes in one call where there may be
@@ -66,13 +78,18 @@ impl Default for Rules {
             retry_base: Duration::from_millis(10),
             retry_step: Duration::from_millis(20),
             retry_most: Duration::from_secs(1),
-            wait: Duration::from_secs(3),
-            keep: Duration::from_millis(100),
+            wait: Duration::from_millis(1500),
+            keep: Duration::from_millis(20),
+            hedge: Duration::from_millis(25),
+            hedge_most: Duration::from_millis(400),
+            slow: Duration::from_millis(10),
+            demotion: Duration::from_secs(5),
+            recall: Duration::from_millis(100),
             run: 16,
             run_time: Duration::from_millis(50),
             at_risk: Duration::from_secs(4),
             fence_block: 1 << 20,
-            fence_floors: 1024,
+            partitions: 4096,
             pending_unlocks: 4096,
             batch: 1024,
         }
@@ -111,16 +128,29 @@ impl Rules {
                 "retry_most_ms must not be shorter than retry_base_ms",
             ),
             (
-                self.wait > self.attempt + self.retry_most,
-                "wait_ms must be longer than attempt_ms and retry_most_ms together",
+                self.wait > self.attempt,
+                "wait_ms must be longer than attempt_ms",
             ),
+            (
+                self.keep <= self.attempt,
+                "keep_ms must not be longer than attempt_ms",
+            ),
+            (!self.hedge.is_zero(), "hedge_ms must not be 0"),
+            (
+                self.hedge_most >= self.hedge,
+                "hedge_most_ms must not be shorter than hedge_ms",
+            ),
+            (!self.recall.is_zero(), "recall_ms must not be 0"),
             (
                 self.at_risk < self.holder_lease,
                 "at_risk_ms must be shorter than holder_lease_ms",
             ),
             ((1..=255).contains(&self.run), "run must be from 1 to 255"),
             (self.fence_block > 0, "fence_block must be at least 1"),
-            (self.fence_floors > 0, "fence_floors must be at least 1"),
+            (
+                self.partitions.is_power_of_two(),
+                "partitions must be a power of two",
+            ),
             (
                 self.pending_unlocks > 0,
                 "pending_unlocks must be at least 1",
@@ -154,11 +184,11 @@ mod tests {
             ("voter_lease_ms", |rules| rules.voter_lease = 8 * SECOND),
             ("quarantine_ms", |rules| rules.quarantine = 9 * SECOND),
             ("heartbeat_ms", |rules| rules.heartbeat = 4 * SECOND),
-            ("wait_ms", |rules| rules.wait = 2 * SECOND),
+            ("keep_ms", |rules| rules.keep = 2 * SECOND),
             ("batch", |rules| rules.batch = 0),
             ("run", |rules| rules.run = 0),
             ("run", |rules| rules.run = 256),
-            ("fence_floors", |rules| rules.fence_floors = 0),
+            ("partitions", |rules| rules.partitions = 3),
         ];
         for (name, change) in wrong {
             let mut rules = Rules::default();

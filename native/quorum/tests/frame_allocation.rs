@@ -34,15 +34,15 @@ proptest! {
 
     #[test]
     fn f2_likely_bytes(kind in 0..4u8, rest in vec(prop_oneof![0..8u8, 0..4u8, any::<u8>()], 0..200)) {
-        bounded(&[&[1, kind], rest.as_slice()].concat());
+        bounded(&[&[2, kind], rest.as_slice()].concat());
     }
 
     /// Nested counts, each as large as possible: the most expensive input that the fuzzer found.
     #[test]
     fn f2_nested_counts(sets in 0..40usize, count in 1..=MAX_NAMES, live in any::<bool>()) {
-        let mut inner = (0..sets).fold(Raw::default(), |raw, _| tiny(raw.byte(4), count)).0;
+        let mut inner = (0..sets).fold(Raw::default(), |raw, _| tiny(raw.byte(2).assertion(), count)).0;
         if live {
-            inner.extend(Raw::default().byte(5).number(0).number(0).number(100).0);
+            inner.extend(Raw::default().byte(4).number(0).number(0).number(100).0);
             inner.resize(inner.len() + 100, 0);
         }
         bounded(&Raw::batch().number(MAX_OPS.min(inner.len()) as u64).0.into_iter().chain(inner).collect::<Vec<_>>());
@@ -58,30 +58,30 @@ fn tiny(raw: Raw, count: usize) -> Raw {
 /// A batch whose count is `ops` and whose content is `sets` lists of names.
 fn sets(ops: usize, sets: usize) -> Raw {
     (0..sets).fold(Raw::batch().number(ops as u64), |raw, _| {
-        tiny(raw.byte(4), MAX_NAMES)
+        tiny(raw.byte(2).assertion(), MAX_NAMES)
     })
 }
 
 /// The frames with the most memory per byte, each at its longest, complete and without the last byte.
 #[test]
 fn f2_most_expensive_frames() {
-    let leave = |count| tiny(Raw::op(4), count);
+    let assert = |count| tiny(Raw::assert(), count);
     let many = Raw::batch().number(1000);
-    let leaves = (0..1000).fold(many, |raw, _| tiny(raw.byte(4), 1));
-    let sync = Raw::op(5).number(0).number(0);
+    let asserts = (0..1000).fold(many, |raw, _| tiny(raw.byte(2).assertion(), 1));
+    let sync = Raw::op(4).number(0).number(0);
     let frames = [
-        ("settled", Raw::batch().bytes(MAX_OPS, 6)),
+        ("settled", Raw::batch().bytes(MAX_OPS, 5)),
         ("confirmed", Raw::done().bytes(MAX_OPS, 2).end()),
         ("live", sync.tokens(MAX_TOKENS)),
         (
             "revoked",
             Raw::done().number(0).number(0).tokens(MAX_TOKENS),
         ),
-        ("hints", tiny(Raw::notice(), MAX_HINTS).byte(0)),
-        ("a name", leave(1)),
-        ("two names", leave(2)),
-        ("many names", leave(MAX_NAMES)),
-        ("leaves", leaves),
+        ("hints", Raw::notice().tokens(MAX_HINTS).number(0).byte(0)),
+        ("a name", assert(1)),
+        ("two names", assert(2)),
+        ("many names", assert(MAX_NAMES)),
+        ("asserts", asserts),
         ("sets", sets(1000, 1000)),
     ];
     for (name, Raw(bytes)) in frames {
@@ -97,9 +97,9 @@ fn f2_most_expensive_frames() {
 #[test]
 fn f2_factors_are_exact() {
     assert_eq!(size_of::<Op>(), FRAME);
-    let Raw(frame) = Raw::batch().bytes(MAX_OPS, 6);
+    let Raw(frame) = Raw::batch().bytes(MAX_OPS, 5);
     assert_eq!(allocated(&frame), (FRAME * MAX_OPS, true));
-    let Raw(none) = sets(MAX_OPS, MAX_OPS / 130 + 1);
+    let Raw(none) = sets(MAX_OPS, MAX_OPS / 133 + 1);
     assert!(allocated(&none).0 > (NO_FRAME - 2) * none.len());
     bounded(&none);
 }
@@ -111,7 +111,7 @@ fn f2_a_count_alone_allocates_nothing() {
         for before in [Raw::batch(), Raw::done(), Raw::notice()] {
             assert_eq!(allocated(&before.number(count).byte(0).0), (0, false));
         }
-        let sync = Raw::op(5).number(0).number(0);
+        let sync = Raw::op(4).number(0).number(0);
         assert_eq!(
             allocated(&sync.number(count).byte(0).0),
             (size_of::<Op>(), false)

@@ -5,7 +5,7 @@ mod common;
 use common::raw::Raw;
 use quorum::frame::{
     decode, Bound, FrameError, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME, MAX_NAMES,
-    MAX_OPS, MAX_TOKENS,
+    MAX_OPS, MAX_OTHERS, MAX_TOKENS,
 };
 use quorum::message::Frame;
 
@@ -23,22 +23,31 @@ fn bounded(bound: Bound, most: Raw, more: Raw) {
 
 #[test]
 fn each_bound_is_exact() {
-    let settled = |count| Raw::batch().bytes(count, 6);
+    let settled = |count| Raw::batch().bytes(count, 5);
     bounded(Bound::Ops, settled(MAX_OPS), settled(MAX_OPS + 1));
     let confirmed = |count| Raw::done().bytes(count, 2).end();
     bounded(Bound::Replies, confirmed(MAX_OPS), confirmed(MAX_OPS + 1));
-    let live = |count| Raw::op(5).number(0).number(9999).tokens(count);
+    let live = |count| Raw::op(4).number(0).number(9999).tokens(count);
     bounded(Bound::Live, live(MAX_TOKENS), live(MAX_TOKENS + 1));
     let missing = |count| Raw::reply(4).tokens(count).end();
     bounded(Bound::Missing, missing(MAX_TOKENS), missing(MAX_TOKENS + 1));
     let revoked = |count| Raw::done().number(0).number(0).tokens(count);
     bounded(Bound::Revoked, revoked(MAX_TOKENS), revoked(MAX_TOKENS + 1));
-    let hints = |count| Raw::notice().names(count).byte(0);
+    let hints = |count| Raw::notice().tokens(count).number(0).byte(0);
     bounded(Bound::Hints, hints(MAX_HINTS), hints(MAX_HINTS + 1));
-    let leave = |count| Raw::op(4).names(count);
-    bounded(Bound::Names, leave(MAX_NAMES), leave(MAX_NAMES + 1));
-    bounded(Bound::Names, leave(1), leave(0).byte(0));
-    let revoke = |length| Raw::op(7).name(length, b'a');
+    // Token, clock, agent and token of a priority, and a mode: five bytes.
+    let recalls = |count| {
+        let recall = |raw: Raw, _| raw.number(1).number(2).number(3).number(4).byte(0);
+        let counted = Raw::notice().number(0).number(count as u64);
+        (0..count).fold(counted, recall).byte(0)
+    };
+    bounded(Bound::Recalls, recalls(MAX_HINTS), recalls(MAX_HINTS + 1));
+    let others = |count| Raw::mismatch().tokens(count);
+    bounded(Bound::Others, others(MAX_OTHERS), others(MAX_OTHERS + 1));
+    let assert = |count| Raw::assert().names(count);
+    bounded(Bound::Names, assert(MAX_NAMES), assert(MAX_NAMES + 1));
+    bounded(Bound::Names, assert(1), assert(0).byte(0));
+    let revoke = |length| Raw::op(6).name(length, b'a');
     bounded(Bound::Name, revoke(MAX_NAME), revoke(MAX_NAME + 1));
     bounded(Bound::Name, revoke(1), revoke(0));
 }
@@ -51,7 +60,8 @@ fn a_fence_above_the_highest_is_rejected() {
     let unlock = |fence| Raw::op(3).number(5).number(fence);
     let lock = |fence| {
         let mode = Raw::op(0).number(5).byte(1);
-        mode.byte(0).number(fence).byte(1).names(1)
+        let priority = mode.number(1).number(5);
+        priority.byte(0).number(fence).number(1).names(1)
     };
     let assert = |fence| Raw::op(2).number(5).byte(1).number(fence).names(1);
     let yes = |fence| Raw::reply(0).number(fence).end();
@@ -65,9 +75,10 @@ fn a_fence_above_the_highest_is_rejected() {
 fn a_run_has_at_least_one_fence() {
     let lock = |run| {
         let mode = Raw::op(0).number(5).byte(1);
-        mode.byte(0).number(9).byte(run).names(1)
+        let priority = mode.number(1).number(5);
+        priority.byte(0).number(9).number(run).names(1)
     };
-    for run in [1, 2, u8::MAX] {
+    for run in [1, 2, u16::MAX.into()] {
         assert!(decode(&lock(run).0).is_ok(), "{run}");
     }
     assert!(matches!(
@@ -78,26 +89,26 @@ fn a_run_has_at_least_one_fence() {
 
 #[test]
 fn ordered_lists_ascend_strictly() {
-    let names = |first, second| Raw::op(4).number(2).name(1, first).name(1, second);
+    let names = |first, second| Raw::assert().number(2).name(1, first).name(1, second);
     let two = |raw: Raw, first, second| raw.number(2).number(first).number(second);
-    let live = |first, second| two(Raw::op(5).number(0).number(9), first, second);
+    let live = |first, second| two(Raw::op(4).number(0).number(9), first, second);
     let missing = |first, second| two(Raw::reply(4), first, second).end();
     for second in [1, 2] {
         bounded(Bound::Order, names(1, 3), names(2, second));
         bounded(Bound::Order, live(1, 3), live(2, second.into()));
         bounded(Bound::Order, missing(1, 3), missing(2, second.into()));
     }
-    let longer = |first, second| Raw::op(4).number(2).name(first, b'a').name(second, b'a');
+    let longer = |first, second| Raw::assert().number(2).name(first, b'a').name(second, b'a');
     bounded(Bound::Order, longer(1, 2), longer(2, 1));
 }
 
 #[test]
 fn a_count_above_the_bytes_left_is_rejected() {
-    let none = Raw::notice().number(0).byte(0);
+    let none = Raw::notice().number(0).number(0).byte(0);
     for count in [2, 100, u32::MAX.into(), 1 << 62, u64::MAX] {
         let hints = Raw::notice().number(count).byte(0);
-        let ops = Raw::batch().number(count).byte(6);
-        let names = Raw::op(4).number(count).byte(1);
+        let ops = Raw::batch().number(count).byte(5);
+        let names = Raw::assert().number(count).byte(1);
         for more in [hints, ops, names] {
             bounded(Bound::Count, none.clone(), more);
         }
@@ -105,7 +116,7 @@ fn a_count_above_the_bytes_left_is_rejected() {
     // The length of a name is not a count of elements: `decode` tries to read that many bytes, and they are missing.
     for length in [2, 1 << 20, u64::MAX] {
         assert_eq!(
-            decode(&Raw::notice().number(1).number(length).byte(0).0),
+            decode(&Raw::op(6).number(length).byte(0).0),
             Err(FrameError::CutShort)
         );
     }
@@ -114,8 +125,8 @@ fn a_count_above_the_bytes_left_is_rejected() {
 #[test]
 fn the_version_is_checked_first() {
     assert_eq!(decode(&[]), Err(FrameError::CutShort));
-    assert_eq!(decode(&[1]), Err(FrameError::CutShort));
-    for version in [0, 2, 255] {
+    assert_eq!(decode(&[2]), Err(FrameError::CutShort));
+    for version in [0, 1, 3, 255] {
         assert_eq!(decode(&[version]), Err(FrameError::Version { version }));
         assert_eq!(
             decode(&vec![version; MAX_FRAME + 1]),
@@ -133,7 +144,7 @@ fn a_frame_that_is_too_long_is_not_read() {
         (3, MAX_FRAME),
         (99, MAX_FRAME),
     ] {
-        let mut bytes = [vec![1, kind], vec![0x80; most - 1]].concat();
+        let mut bytes = [vec![2, kind], vec![0x80; most - 1]].concat();
         let error = FrameError::TooLong {
             bytes: most + 1,
             most,
@@ -146,16 +157,17 @@ fn a_frame_that_is_too_long_is_not_read() {
 
 #[test]
 fn unknown_kinds_and_long_numbers_are_malformed() {
-    let flag = |flag| Raw::notice().number(0).byte(flag);
-    let epoch = |bytes: &[u8]| [&[1, 2], bytes].concat();
-    let voter = |bytes: &[u8]| [&[1, 2, 0], bytes].concat();
+    let flag = |flag| Raw::notice().number(0).number(0).byte(flag);
+    let epoch = |bytes: &[u8]| [&[2, 2], bytes].concat();
+    let voter = |bytes: &[u8]| [&[2, 2, 0, 0, 0, 0], bytes].concat();
     let wrong = [
-        ("frame", vec![1, 4], 2),
-        ("operation", Raw::op(8).0, 9),
-        ("reply", Raw::reply(5).0, 11),
-        ("reason", Raw::reply(1).byte(5).0, 12),
-        ("flag", flag(2).0, 6),
-        ("maybe", vec![1, 0, 0, 7, 2], 5),
+        ("frame", vec![2, 4], 2),
+        ("operation", Raw::op(8).0, 12),
+        ("reply", Raw::reply(5).0, 14),
+        ("reason", Raw::reply(1).byte(8).0, 15),
+        ("state", vec![2, 2, 0, 0, 5], 5),
+        ("flag", flag(2).0, 11),
+        ("maybe", vec![2, 0, 0, 7, 2], 5),
         (
             "epoch of 33 bits",
             epoch(&[0xff, 0xff, 0xff, 0xff, 0x1f]),
@@ -169,13 +181,13 @@ fn unknown_kinds_and_long_numbers_are_malformed() {
         (
             "voter of 65 bits",
             voter(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 3]),
-            13,
+            16,
         ),
-        ("longer kind", vec![1, 0x80, 0], 2),
+        ("longer kind", vec![2, 0x80, 0], 2),
         ("longer epoch", epoch(&[0x80, 0, 8, 0, 0]), 3),
-        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0]), 5),
-        ("longer count", voter(&[8, 0x80, 0, 0]), 5),
-        ("longer length", voter(&[8, 1, 0x81, 0, b'a', 0]), 6),
+        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0, 0]), 8),
+        ("longer count", voter(&[8, 1, 0x80, 0, 0]), 9),
+        ("longer hint", voter(&[8, 1, 1, 0x81, 0, 0, 0]), 10),
     ];
     for (what, bytes, at) in wrong {
         assert_eq!(decode(&bytes), Err(FrameError::Malformed { at }), "{what}");
@@ -190,17 +202,17 @@ fn an_error_does_not_affect_the_next_frame() {
         decode(&Raw::notice().number(9).0),
         Err(FrameError::Bound { .. })
     ));
-    assert_eq!(decode(&[1, 4]), malformed);
+    assert_eq!(decode(&[2, 4]), malformed);
     postcard::from_bytes::<Frame>(&Raw::notice().number(9).0[1..]).unwrap_err();
-    assert_eq!(decode(&[1, 4]), malformed);
+    assert_eq!(decode(&[2, 4]), malformed);
 }
 
 #[test]
 fn error_texts() {
     let sentences = [
         (
-            FrameError::Version { version: 2 },
-            "a frame of format version 2; this node supports version 1",
+            FrameError::Version { version: 3 },
+            "a frame of format version 3; this node supports version 2",
         ),
         (
             FrameError::TooLong { bytes: 9, most: 8 },

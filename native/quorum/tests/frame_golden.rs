@@ -1,21 +1,21 @@
-//! The encoding of each version, in a file: `tests/golden/v1.txt` has one line for each kind of frame, operation and
+//! The encoding of each version, in a file: `tests/golden/v2.txt` has one line for each kind of frame, operation and
 //! reply, with its name and bytes. A released encoding must not change: a difference here is a difference between
 //! nodes.
 //!
 //! To add a version of the format, raise `frame::VERSION`, append the new messages to [`frames`], run the test, and
-//! store what it prints in `tests/golden/v2.txt`. Keep the file of version 1, with a test that decodes it, while
-//! nodes support version 1; otherwise delete it.
+//! store what it prints in `tests/golden/v3.txt`. Keep the file of version 2, with a test that decodes it, while
+//! nodes support version 2; otherwise delete it.
 
 use quorum::frame::{decode, encode, MAX_FENCE, VERSION};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op,
-    Reason, Reply, Session, Token, Turn, Verdict,
+    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Known, Lifetime, Mode, Name, Names,
+    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
 };
 use quorum::time::Time;
 use std::collections::BTreeSet;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
 
-const GOLDEN: &str = include_str!("golden/v1.txt");
+const GOLDEN: &str = include_str!("golden/v2.txt");
 
 fn names(names: &[&str]) -> Names {
     Names::new(
@@ -46,19 +46,53 @@ fn batch(ops: Vec<Op>) -> Frame {
         session: Some(session()),
         seq: 17,
         stamp: Time(1_000_000_000),
+        clock: 1000,
+        srtt_us: 250,
+        moved: true,
         ops,
     })
+}
+
+fn news(state: VoterState) -> VoterNews {
+    VoterNews {
+        epoch: 0,
+        clock: 1000,
+        state,
+        credit: 1024,
+    }
 }
 
 fn ack(verdict: Verdict) -> Frame {
     let agent = Lifetime(300);
     Frame::Ack(Ack {
-        epoch: 0,
+        news: news(VoterState::Voting),
         agent,
         session: session(),
         seq: 17,
         stamp: Time(1_000_000_000),
         verdict,
+    })
+}
+
+fn notice(hints: Vec<Token>, recalls: Vec<Recall>, speak: bool) -> Frame {
+    Frame::Notice(Notice {
+        news: news(VoterState::Voting),
+        voter: Lifetime(1),
+        generation: Generation(2),
+        hints,
+        recalls,
+        speak,
+    })
+}
+
+fn in_state(state: VoterState) -> Frame {
+    Frame::Notice(Notice {
+        news: news(state),
+        voter: Lifetime(1),
+        generation: Generation(2),
+        hints: vec![],
+        recalls: vec![],
+        speak: false,
     })
 }
 
@@ -70,22 +104,43 @@ fn done(replies: Vec<Reply>) -> Frame {
     })
 }
 
+fn answer(known: Known) -> Frame {
+    Frame::Floor(Floor::Answer {
+        epoch: 0,
+        asker: Lifetime(128),
+        voter: Lifetime::new(3, 1),
+        seen: Lifetime(128),
+        known,
+    })
+}
+
 fn frames() -> Vec<Frame> {
     let token = Token(129);
     let fence = Fence(70_000);
     let write = Mode::Write;
     let both = names(&["a", "bc"]);
-    let lock = |token, mode, turn, guess, names| Op::Lock {
+    let lock = |token, mode, wait, guess, names| Op::Lock {
         token,
         mode,
-        turn,
+        clock: 999,
+        first: Token(128),
+        wait,
         guess,
         run: if mode == write {
-            NonZeroU8::MAX
+            NonZeroU16::MAX
         } else {
-            NonZeroU8::MIN
+            NonZeroU16::MIN
         },
         names,
+    };
+    let recall = Recall {
+        token,
+        priority: Priority {
+            clock: 998,
+            agent: Lifetime(300),
+            token: Token(7),
+        },
+        mode: write,
     };
     let mut all = vec![
         Frame::Batch(Batch {
@@ -94,18 +149,15 @@ fn frames() -> Vec<Frame> {
             session: None,
             seq: 0,
             stamp: Time(-2),
+            clock: 0,
+            srtt_us: 0,
+            moved: false,
             ops: vec![],
         }),
         batch(vec![
             Op::Settled,
             Op::Unlock { token, fence },
-            lock(
-                Token(130),
-                Mode::Read,
-                Turn::Unknown,
-                Fence(0),
-                both.clone(),
-            ),
+            lock(Token(130), Mode::Read, false, Fence(0), both.clone()),
         ]),
         ack(Verdict::Done {
             replies: vec![],
@@ -113,45 +165,38 @@ fn frames() -> Vec<Frame> {
             revoked: tokens(&[9, 5, 128]),
         }),
         done(vec![Reply::Confirmed, Reply::Missing]),
-        ack(Verdict::Mismatch { named: None }),
+        ack(Verdict::Mismatch {
+            named: None,
+            others: vec![],
+        }),
         ack(Verdict::Mismatch {
             named: Some(session()),
+            others: vec![Lifetime(1), Lifetime(300)],
         }),
         ack(Verdict::OtherEpoch),
-        Frame::Notice(Notice {
-            epoch: 0,
-            voter: Lifetime(1),
-            hints: vec![],
-            speak: true,
-        }),
-        Frame::Notice(Notice {
-            epoch: 0,
-            voter: Lifetime(1),
-            hints: [b"bc", b"a\0"].map(|name| Name::new(name).unwrap()).into(),
-            speak: false,
-        }),
+        notice(vec![], vec![], true),
+        notice(tokens(&[9, 128]), vec![], false),
+        notice(vec![], vec![recall], false),
         Frame::Floor(Floor::Ask {
             epoch: 0,
             asker: Lifetime(128),
         }),
-        Frame::Floor(Floor::Told {
-            epoch: 0,
-            asker: Lifetime(128),
+        answer(Known::Told {
             fence: Fence(MAX_FENCE),
         }),
+        answer(Known::Quarantine),
     ];
     let ops = [
-        lock(token, write, Turn::Earlier, fence, names(&["orders/7"])),
-        lock(token, write, Turn::Nobody, fence, names(&["orders/7"])),
+        lock(token, write, false, fence, names(&["orders/7"])),
+        lock(token, write, true, fence, names(&["orders/7"])),
         Op::Confirm { token, fence },
         Op::Assert {
             token,
             mode: Mode::Read,
             fence,
-            names: both.clone(),
+            names: both,
         },
         Op::Unlock { token, fence },
-        Op::Leave { names: both },
         Op::Sync {
             from: Token(0),
             to: Token(1000),
@@ -161,13 +206,26 @@ fn frames() -> Vec<Frame> {
         Op::Revoke {
             name: Name::new(&[0, 0xff]).unwrap(),
         },
+        Op::Bury {
+            agent: Lifetime(300),
+        },
     ];
     let reasons = [
-        Reason::Readers,
-        Reason::Writer,
-        Reason::Turn,
+        Reason::Busy,
+        Reason::Queued,
         Reason::Quarantine,
+        Reason::Learning,
         Reason::Storing,
+        Reason::NotMine,
+        Reason::Limit,
+        Reason::Conflicted,
+    ];
+    let states = [
+        VoterState::Voting,
+        VoterState::Quarantined,
+        VoterState::Learning,
+        VoterState::NoStore,
+        VoterState::Conflicted,
     ];
     let replies = [
         Reply::Yes { fence },
@@ -184,11 +242,8 @@ fn frames() -> Vec<Frame> {
             .map(|reason| done(vec![Reply::No { reason }])),
     );
     all.extend(replies.into_iter().map(|reply| done(vec![reply])));
-    all.push(Frame::Floor(Floor::Lost {
-        epoch: 0,
-        asker: Lifetime(128),
-        origin: fence,
-    }));
+    all.extend(states.into_iter().map(in_state));
+    all.push(answer(Known::Lost { origin: fence }));
     all
 }
 
@@ -218,39 +273,51 @@ fn name(frame: &Frame) -> String {
                     .collect::<Vec<_>>()
                     .join("+"),
             ),
-            Verdict::Mismatch { named } => ("mismatch", format!("named={}", named.is_some())),
+            Verdict::Mismatch { named, others } => {
+                let named = named.is_some();
+                ("mismatch", format!("named={named},others={}", others.len()))
+            }
             Verdict::OtherEpoch => ("other_epoch", String::new()),
         },
-        Frame::Notice(Notice { hints, speak, .. }) => {
-            ("notice", format!("hints={},speak={speak}", hints.len()))
+        Frame::Notice(notice) => {
+            let (hints, recalls) = (notice.hints.len(), notice.recalls.len());
+            let (state, speak) = (name_of_state(notice.news.state), notice.speak);
+            let detail = match hints + recalls {
+                0 if !speak => state.into(),
+                _ => format!("{state},hints={hints},recalls={recalls},speak={speak}"),
+            };
+            ("notice", detail)
         }
         Frame::Floor(Floor::Ask { .. }) => ("ask", String::new()),
-        Frame::Floor(Floor::Told { .. }) => ("told", String::new()),
-        Frame::Floor(Floor::Lost { .. }) => ("lost", String::new()),
+        Frame::Floor(Floor::Answer { known, .. }) => match known {
+            Known::Quarantine => ("answer", "quarantine".into()),
+            Known::Told { .. } => ("answer", "told".into()),
+            Known::Lost { .. } => ("answer", "lost".into()),
+        },
     };
     format!("{kind}({detail})")
 }
 
 fn name_of_op(op: &Op) -> String {
     match op {
-        Op::Lock { mode, turn, .. } => {
-            format!("lock({},{})", name_of_mode(*mode), name_of_turn(*turn))
-        }
+        Op::Lock { mode, wait, .. } => format!("lock({},wait={wait})", name_of_mode(*mode)),
         Op::Confirm { .. } => "confirm".into(),
         Op::Assert { mode, .. } => format!("assert({})", name_of_mode(*mode)),
         Op::Unlock { .. } => "unlock".into(),
-        Op::Leave { .. } => "leave".into(),
         Op::Sync { .. } => "sync".into(),
         Op::Settled => "settled".into(),
         Op::Revoke { .. } => "revoke".into(),
+        Op::Bury { .. } => "bury".into(),
     }
 }
 
-fn name_of_turn(turn: Turn) -> &'static str {
-    match turn {
-        Turn::Unknown => "unknown",
-        Turn::Earlier => "earlier",
-        Turn::Nobody => "nobody",
+fn name_of_state(state: VoterState) -> &'static str {
+    match state {
+        VoterState::Voting => "voting",
+        VoterState::Quarantined => "quarantined",
+        VoterState::Learning => "learning",
+        VoterState::NoStore => "no_store",
+        VoterState::Conflicted => "conflicted",
     }
 }
 
@@ -265,11 +332,14 @@ fn name_of_reply(reply: &Reply) -> String {
     match reply {
         Reply::Yes { .. } => "yes".into(),
         Reply::No { reason } => match reason {
-            Reason::Readers => "no(readers)".into(),
-            Reason::Writer => "no(writer)".into(),
-            Reason::Turn => "no(turn)".into(),
+            Reason::Busy => "no(busy)".into(),
+            Reason::Queued => "no(queued)".into(),
             Reason::Quarantine => "no(quarantine)".into(),
+            Reason::Learning => "no(learning)".into(),
             Reason::Storing => "no(storing)".into(),
+            Reason::NotMine => "no(not_mine)".into(),
+            Reason::Limit => "no(limit)".into(),
+            Reason::Conflicted => "no(conflicted)".into(),
         },
         Reply::Confirmed => "confirmed".into(),
         Reply::Missing => "missing".into(),

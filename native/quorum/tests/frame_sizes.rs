@@ -6,14 +6,14 @@ use common::frames::op;
 use proptest::prelude::*;
 use quorum::frame::{
     decode, encode, wire_size, BATCH_BYTES, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME,
-    MAX_NAMES, MAX_OPS, MAX_TOKENS,
+    MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
 };
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op, Reply,
-    Session, Token, Turn, Verdict,
+    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op,
+    Priority, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
 };
 use quorum::time::Time;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
 
 proptest! {
     #[test]
@@ -35,6 +35,9 @@ fn batch(ops: Vec<Op>) -> Batch {
         session: Some(session),
         seq: u64::MAX,
         stamp: Time::NEVER,
+        clock: u64::MAX,
+        srtt_us: u32::MAX,
+        moved: true,
         ops,
     }
 }
@@ -65,9 +68,11 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
         Op::Lock {
             token,
             mode,
-            turn: Turn::Nobody,
+            clock: u64::MAX,
+            first: token,
+            wait: true,
             guess: fence,
-            run: NonZeroU8::MAX,
+            run: NonZeroU16::MAX,
             names: names.clone(),
         },
         Op::Confirm { token, fence },
@@ -75,10 +80,9 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
             token,
             mode,
             fence,
-            names: names.clone(),
+            names,
         },
         Op::Unlock { token, fence },
-        Op::Leave { names },
         Op::Sync {
             from: token,
             to: token,
@@ -87,6 +91,9 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
         Op::Settled,
         Op::Revoke {
             name: longest(1).remove(0),
+        },
+        Op::Bury {
+            agent: Lifetime(u64::MAX),
         },
     ];
     let empty = encode(&Frame::Batch(batch(vec![]))).len();
@@ -131,8 +138,13 @@ fn f3_a_batch_filled_to_the_last_byte_is_a_frame() {
 /// The longest answers to the longest batches: as many replies and missing tokens as a batch can cause.
 #[test]
 fn f3_the_answer_to_any_batch_fits_into_a_frame() {
+    let news = VoterNews {
+        epoch: u32::MAX,
+        clock: u64::MAX,
+        state: VoterState::Conflicted,
+        credit: u16::MAX,
+    };
     let Batch {
-        epoch,
         agent,
         session,
         seq,
@@ -157,21 +169,39 @@ fn f3_the_answer_to_any_batch_fits_into_a_frame() {
         revoked,
     };
     let session = session.unwrap();
-    let ack = Frame::Ack(Ack {
-        epoch,
-        agent,
-        session,
-        seq,
-        stamp,
-        verdict,
+    let mismatch = Verdict::Mismatch {
+        named: Some(session),
+        others: vec![agent; MAX_OTHERS],
+    };
+    let [ack, mismatch] = [verdict, mismatch].map(|verdict| {
+        Frame::Ack(Ack {
+            news,
+            agent,
+            session,
+            seq,
+            stamp,
+            verdict,
+        })
     });
+    let token = Token(u64::MAX);
+    let recall = Recall {
+        token,
+        priority: Priority {
+            clock: u64::MAX,
+            agent,
+            token,
+        },
+        mode: Mode::Write,
+    };
     let notice = Frame::Notice(Notice {
-        epoch,
+        news,
         voter: agent,
-        hints: longest(MAX_HINTS),
+        generation: Generation(u64::MAX),
+        hints: tokens(MAX_HINTS),
+        recalls: vec![recall; MAX_HINTS],
         speak: true,
     });
-    for frame in [ack, notice] {
+    for frame in [ack, mismatch, notice] {
         let bytes = encode(&frame);
         assert!(bytes.len() <= MAX_FRAME, "{} bytes", bytes.len());
         assert_eq!(decode(&bytes), Ok(frame));

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use quorum::frame::{decode, encode, encode_into, Bound, FrameError, MAX_FENCE};
-use quorum::message::{Fence, Floor, Frame, Lifetime};
+use quorum::message::{Fence, Floor, Frame, Known, Lifetime};
 
 /// A way to corrupt a frame.
 #[derive(Clone, Debug)]
@@ -120,11 +120,13 @@ proptest! {
 }
 
 fn told(fence: Fence) -> Frame {
-    let (epoch, asker) = (0, Lifetime(1));
-    Frame::Floor(Floor::Told {
-        epoch,
-        asker,
-        fence,
+    let one = Lifetime(1);
+    Frame::Floor(Floor::Answer {
+        epoch: 0,
+        asker: one,
+        voter: one,
+        seen: one,
+        known: Known::Told { fence },
     })
 }
 

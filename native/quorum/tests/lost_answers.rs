@@ -4,7 +4,7 @@ use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::members::{Member, Members};
 use quorum::message::{
     Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Op, Reply, Session, Token,
-    Verdict, EPOCH,
+    Verdict, VoterNews, VoterState, EPOCH,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -12,6 +12,14 @@ use quorum::time::Time;
 use std::time::Duration;
 
 const A: Lifetime = Lifetime(1);
+
+/// Of a voter that votes.
+const NEWS: VoterNews = VoterNews {
+    epoch: EPOCH,
+    clock: 0,
+    state: VoterState::Voting,
+    credit: 1024,
+};
 
 struct Alone {
     agent: Agent,
@@ -75,7 +83,7 @@ impl Alone {
     fn answer(&mut self, voter: usize, batch: &Batch, session: Session, verdict: Verdict) {
         let (seq, stamp) = (batch.seq, batch.stamp);
         let ack = Ack {
-            epoch: EPOCH,
+            news: NEWS,
             agent: A,
             session,
             seq,
@@ -90,7 +98,15 @@ impl Alone {
     fn begin(&mut self, voter: usize, session: Session) -> Batch {
         let batch = self.batch(voter);
         let named = batch.session;
-        self.answer(voter, &batch, session, Verdict::Mismatch { named });
+        self.answer(
+            voter,
+            &batch,
+            session,
+            Verdict::Mismatch {
+                named,
+                others: Vec::new(),
+            },
+        );
         self.batch(voter)
     }
 

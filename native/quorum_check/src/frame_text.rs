@@ -1,8 +1,12 @@
 //! Frames as text, for traces.
 //!
-//! Lifetimes appear as `a7` (agent) and `v7` (voter), sessions as `v7.2` (voter and generation), tokens as `t7`.
+//! Lifetimes appear as `a7` (agent) and `v3/7` (voter: life and number), sessions as `v3/7.2` (voter and generation),
+//! tokens as `t7`.
 
-use quorum::message::{Batch, Floor, Frame, Name, Names, Op, Reply, Session, Token, Turn, Verdict};
+use quorum::message::{
+    Batch, Floor, Frame, Known, Lifetime, Name, Names, Op, Recall, Reply, Session, Token, Verdict,
+    VoterNews,
+};
 
 /// Whether the frame is a heartbeat or the answer to one. Most frames are.
 pub fn is_heartbeat(frame: &Frame) -> bool {
@@ -35,22 +39,31 @@ pub fn describe(frame: &Frame) -> String {
                 other => format!("{other:?}"),
             };
             let session = session(&ack.session);
-            format!(
-                "ack {} of a{} in {session} at {}: {verdict}",
-                ack.seq, ack.agent.0, ack.stamp.0
-            )
+            let (news, seq, agent, stamp) = (news(&ack.news), ack.seq, ack.agent.0, ack.stamp.0);
+            format!("ack {seq} of a{agent} in {session} at {stamp}, {news}: {verdict}")
         }
         Frame::Notice(notice) => {
-            let hints: Vec<String> = notice.hints.iter().map(name).collect();
+            let (from, news) = (voter(notice.voter), news(&notice.news));
+            let recalls: Vec<String> = notice.recalls.iter().map(recall).collect();
+            let (hints, recalls) = (tokens(&notice.hints), recalls.join(" "));
             let speak = if notice.speak { " speak" } else { "" };
-            format!("notice of v{} [{}]{speak}", notice.voter.0, hints.join(" "))
+            format!("notice of {from}, {news}: hints {hints} recalls [{recalls}]{speak}")
         }
-        Frame::Floor(Floor::Ask { asker, .. }) => format!("floor? of v{}", asker.0),
-        Frame::Floor(Floor::Told { asker, fence, .. }) => {
-            format!("floor {} for v{}", fence.0, asker.0)
-        }
-        Frame::Floor(Floor::Lost { asker, origin, .. }) => {
-            format!("no floor, origin {}, for v{}", origin.0, asker.0)
+        Frame::Floor(Floor::Ask { asker, .. }) => format!("{} asks", voter(*asker)),
+        Frame::Floor(Floor::Answer {
+            asker,
+            voter: from,
+            seen,
+            known,
+            ..
+        }) => {
+            let known = match known {
+                Known::Quarantine => "in quarantine".into(),
+                Known::Told { fence } => format!("floor {}", fence.0),
+                Known::Lost { origin } => format!("no floor, origin {}", origin.0),
+            };
+            let [asker, from, seen] = [asker, from, seen].map(|lifetime| voter(*lifetime));
+            format!("{from} answers {asker}: knows {seen}, {known}")
         }
     }
 }
@@ -68,18 +81,18 @@ fn describe_op(op: &Op) -> String {
         Op::Lock {
             token,
             mode,
-            turn,
+            clock,
+            first,
+            wait,
             guess,
             run,
             names: locked,
         } => {
-            let turn = match turn {
-                Turn::Unknown => "",
-                Turn::Earlier => " in turn",
-                Turn::Nobody => " has its turn",
-            };
-            let (token, guess, locked) = (token.0, guess.0, names(locked));
-            format!("lock(t{token} {mode:?} {locked} guess {guess} run {run}{turn})")
+            let wait = if *wait { " wait" } else { "" };
+            let (token, first, guess, locked) = (token.0, first.0, guess.0, names(locked));
+            format!(
+                "lock(t{token} {mode:?} {locked} at {clock}.t{first} guess {guess} run {run}{wait})"
+            )
         }
         Op::Confirm { token, fence } => format!("confirm(t{} {})", token.0, fence.0),
         Op::Assert {
@@ -92,12 +105,12 @@ fn describe_op(op: &Op) -> String {
             format!("assert(t{token} {mode:?} {locked} {fence})")
         }
         Op::Unlock { token, fence } => format!("unlock(t{} {})", token.0, fence.0),
-        Op::Leave { names: left } => format!("leave({})", names(left)),
         Op::Sync { from, to, live } => {
             format!("sync(t{}..t{} live {})", from.0, to.0, tokens(live))
         }
         Op::Settled => "settled".into(),
         Op::Revoke { name: revoked } => format!("revoke({})", name(revoked)),
+        Op::Bury { agent } => format!("bury(a{})", agent.0),
     }
 }
 
@@ -111,8 +124,26 @@ fn describe_reply(reply: &Reply) -> String {
     }
 }
 
+fn news(news: &VoterNews) -> String {
+    format!("{:?} clock {}", news.state, news.clock)
+}
+
+fn recall(recall: &Recall) -> String {
+    let Recall {
+        token,
+        priority,
+        mode,
+    } = recall;
+    let (clock, agent) = (priority.clock, priority.agent.0);
+    format!("t{} by {clock}.a{agent} {mode:?}", token.0)
+}
+
+fn voter(lifetime: Lifetime) -> String {
+    format!("v{}/{}", lifetime.life(), lifetime.0 as u32)
+}
+
 fn session(session: &Session) -> String {
-    format!("v{}.{}", session.voter.0, session.generation.0)
+    format!("{}.{}", voter(session.voter), session.generation.0)
 }
 
 fn tokens(tokens: &[Token]) -> String {

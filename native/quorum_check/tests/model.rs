@@ -45,6 +45,7 @@ complete! {
     frames_in_all_orders: "all-orders",
 }
 
+/// PR1: the states in which all clients are done, and a sample of the others, are continued without faults.
 #[test]
 fn the_shortest_histories_of_each_setting() {
     for setting in settings::all() {
@@ -52,6 +53,7 @@ fn the_shortest_histories_of_each_setting() {
     }
 }
 
+/// PR1: the same.
 #[test]
 fn random_walks_through_each_setting() {
     for setting in settings::all() {
@@ -90,14 +92,20 @@ controls! {
     ce4_readers_need_half: "CE4", 4_000_000, 1;
     ce4_readers_need_a_majority: "CE4-majority", usize::MAX, 2;
     ce5_quarantine_too_short: "CE5", 4_000_000, 1;
+    quarantine_of_shorter_rules: "ShorterLeases", 4_000_000, 1;
+    quarantine_of_earlier_leases: "ShorterLeases-file", 1_000_000, 2;
     ce6_voter_lease_too_short: "CE6", 4_000_000, 1;
     ce7_fence_not_written: "CE7", 4_000_000, 1;
     ce8_fence_not_awaited: "CE8", 4_000_000, 1;
     ce9_all_fences_are_lost: "CE9", 4_000_000, 1;
+    fences_of_a_stale_disk: "StaleBelieved", 4_000_000, 1;
+    stale_disk_believed: "StaleBelieved-Q14", 4_000_000, 1;
     ce10_fences_not_taken: "CE10", 4_000_000, 1;
     votes_dropped_in_the_same_generation: "SameGeneration", 4_000_000, 1;
     lease_starts_at_the_answer: "LeaseFromAnswer", 4_000_000, 1;
     revoked_lock_forgotten: "RevokedForgotten", 4_000_000, 1;
     unlocked_lock_held: "UnlockKeepsHeld", 4_000_000, 1;
+    first_frame_buries: "FirstFrameBuries", 4_000_000, 1;
+    any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

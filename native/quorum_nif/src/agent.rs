@@ -1,11 +1,11 @@
 //! NIFs of the agent of this node.
 
-use crate::lock::{AgentCell, LockHandle, CURRENT};
+use crate::lock::{AgentCell, LockHandle, LockId, CURRENT};
 use crate::machine::{self, Running};
 use crate::{clock, error::CallError, setup::Setup};
 use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
 use quorum::members::Member;
-use quorum::message::{Mode, Name, Names, Token};
+use quorum::message::{Mode, Name, Names};
 use quorum::time::Time;
 use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
 use rustler::{Resource, ResourceArc, Term};
@@ -14,8 +14,8 @@ use std::{sync::Arc, time::Duration};
 
 mod atoms {
     rustler::atoms! {
-        accepted, at_risk, bad_frame, revoked, granted, lost, missing, no_quorum, ok, quorum, refused, timeout,
-        unlocked,
+        accepted, at_risk, bad_frame, misconfigured, revoked, granted, lost, missing, no_quorum, ok, quorum, refused,
+        timeout, unlocked,
     }
 }
 
@@ -32,10 +32,10 @@ const OUTPUTS: usize = 32;
 enum AgentEvent<'a> {
     Frame(usize, Binary<'a>),
     Lock(u64, LockMode, Vec<Binary<'a>>, u64),
-    TryUnlock(u64, u64),
+    TryUnlock(LockId, u64),
     /// As `TryUnlock`, for a lock that `give_back` has marked.
-    GivenBack(u64, u64),
-    Unlock(u64, u64),
+    GivenBack(LockId, u64),
+    Unlock(LockId, u64),
     Cancel(u64),
     Up(usize),
     Down(usize),
@@ -61,6 +61,7 @@ fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
     }
     let machine = Agent::new(setup, clock::now());
     let cell = Arc::new(AgentCell {
+        id: setup.lifetime.0,
         lease: machine.lease(),
         running: Running::new(machine),
         unlocking: AtomicU64::new(0),
@@ -136,18 +137,20 @@ fn apply<'a>(
             let timeout = Duration::from_millis(timeout_ms);
             agent.lock(now, Request(request), all(names)?, mode, timeout);
         }
-        AgentEvent::TryUnlock(token, request) => {
-            let was = agent.try_unlock(now, Token(token), Request(request));
-            return Ok(missing(was, request));
+        AgentEvent::TryUnlock(id, request) => {
+            let unlock = |token| agent.try_unlock(now, token, Request(request));
+            return Ok(missing(cell.token(id).is_some_and(unlock), request));
         }
-        AgentEvent::GivenBack(token, request) => {
-            cell.unlocking.fetch_sub(1, Ordering::Relaxed);
-            // The holder has already seen whether the lock was held.
-            let _: bool = agent.try_unlock(now, Token(token), Request(request));
+        AgentEvent::GivenBack(id, request) => {
+            if let Some(token) = cell.token(id) {
+                cell.unlocking.fetch_sub(1, Ordering::Relaxed);
+                // The holder has already seen whether the lock was held.
+                let _: bool = agent.try_unlock(now, token, Request(request));
+            }
         }
-        AgentEvent::Unlock(token, request) => {
-            let was = agent.unlock(now, Token(token), Request(request));
-            return Ok(missing(was, request));
+        AgentEvent::Unlock(id, request) => {
+            let unlock = |token| agent.unlock(now, token, Request(request));
+            return Ok(missing(cell.token(id).is_some_and(unlock), request));
         }
         AgentEvent::Cancel(request) => agent.cancel(now, Request(request)),
         AgentEvent::Up(place) => agent.up(now, member(place)?),
@@ -163,23 +166,34 @@ fn output_term<'a>(
     output: AgentOutput,
     bytes: &mut Vec<u8>,
 ) -> Term<'a> {
+    let id = |token| cell.lock_id(token);
     match output {
         AgentOutput::Send(send) => machine::to_send(env, &send, bytes),
         AgentOutput::Granted {
             request,
             token,
-            attempt: _,
+            attempt,
             fence,
             standing,
         } => {
             let lock = LockHandle::new(Arc::clone(cell), standing, token, env.pid());
             let lock = ResourceArc::new(lock);
-            (atoms::granted(), request.0, token.0, fence.0, lock).encode(env)
+            let is_passed = attempt != token;
+            (
+                atoms::granted(),
+                request.0,
+                id(token),
+                fence.0,
+                lock,
+                is_passed,
+            )
+                .encode(env)
         }
         AgentOutput::Refused { request, why } => {
             let why = match why {
                 Refusal::Timeout => atoms::timeout(),
                 Refusal::NoQuorum => atoms::no_quorum(),
+                Refusal::Conflicted => atoms::misconfigured(),
             };
             (atoms::refused(), request.0, why).encode(env)
         }
@@ -187,13 +201,13 @@ fn output_term<'a>(
             (atoms::unlocked(), request.0, confirmed).encode(env)
         }
         AgentOutput::Accepted { request } => (atoms::accepted(), request.0).encode(env),
-        AgentOutput::AtRisk { token } => (atoms::at_risk(), token.0).encode(env),
+        AgentOutput::AtRisk { token } => (atoms::at_risk(), id(token)).encode(env),
         AgentOutput::Lost { token, why } => {
             let why = match why {
                 Loss::Quorum => atoms::quorum(),
                 Loss::Revoked => atoms::revoked(),
             };
-            (atoms::lost(), token.0, why).encode(env)
+            (atoms::lost(), id(token), why).encode(env)
         }
     }
 }
@@ -210,6 +224,14 @@ fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, 
         (status.connected, status.answers, left)
     });
     Ok(status.collect())
+}
+
+/// `agent_unlocks_arrived(Handle) -> boolean()`: whether all voters that answer have executed all unlocks.
+#[rustler::nif]
+fn agent_unlocks_arrived(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
+    CURRENT.check(&handle.0)?;
+    let running = machine::take(&handle.0.running)?;
+    Ok(running.machine.unlocks_arrived())
 }
 
 fn member(place: usize) -> Result<Member, CallError> {

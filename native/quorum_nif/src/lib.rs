@@ -1,12 +1,13 @@
-//! The interface between the BEAM and `quorum`: terms, resources, the clock, and the file of the fence mark. It
-//! contains no lock logic.
+//! The interface between the BEAM and `quorum`: terms, resources, the clock, and the state file. It contains no
+//! lock logic.
 //!
 //! | file | content |
 //! |---|---|
 //! | `agent.rs` | the NIFs of this node's agent: events in, outputs out, in steps |
 //! | `voter.rs` | the NIFs of this node's voter, which outlives the process that runs it |
 //! | `lock.rs` | the handle of a lock: whether it is held, its release, and what both share with the agent |
-//! | `fences.rs` | the stored fence mark |
+//! | `state_file.rs` | what a voter must know after a restart: its life, its fences, its leases |
+//! | `state_lock.rs` | keeps other VMs away from that file |
 //! | `setup.rs` | the setup of both machines |
 //! | `machine.rs` | code that both machines share: one current machine per VM, steps, frames |
 //! | `clock.rs` | the clock of the leases |
@@ -27,10 +28,11 @@
 mod agent;
 mod clock;
 mod error;
-mod fences;
 mod lock;
 mod machine;
 mod setup;
+mod state_file;
+mod state_lock;
 mod voter;
 
 rustler::init!("canal_lock_quorum_nif");

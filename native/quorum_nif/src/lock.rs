@@ -18,8 +18,14 @@ mod atoms {
     rustler::atoms! { full, not_held, ok, try_unlock }
 }
 
+/// A lock of this VM: the number of its agent and the token. Each agent counts its tokens from 1, so a token alone
+/// would also name a lock of the next agent.
+pub(crate) type LockId = (u64, u64);
+
 /// The agent, with the state that other processes read.
 pub(crate) struct AgentCell {
+    /// The agent's number: its lifetime.
+    pub(crate) id: u64,
     pub(crate) running: Mutex<Running<Agent>>,
     pub(crate) lease: Arc<Lease>,
     /// Unlocks that are not applied by the agent yet.
@@ -35,6 +41,16 @@ impl AgentCell {
     fn is_current(&self) -> bool {
         let current = CURRENT.lock();
         current.as_deref().is_some_and(|agent| ptr::eq(agent, self))
+    }
+
+    /// The lock's name outside the agent.
+    pub(crate) fn lock_id(&self, token: Token) -> LockId {
+        (self.id, token.0)
+    }
+
+    /// The token, if the lock is one of this agent.
+    pub(crate) fn token(&self, (agent, token): LockId) -> Option<Token> {
+        (agent == self.id).then_some(Token(token))
     }
 
     /// Whether one more lock may be released without waiting.
@@ -92,12 +108,12 @@ fn held(lock: ResourceArc<LockHandle>) -> bool {
     lock.is_held()
 }
 
-/// `token(Handle) -> Token | not_held`: the token by which the agent of this node knows the lock. `not_held` if its
+/// `id(Handle) -> Id | not_held`: the [`LockId`] by which the agent of this node knows the lock. `not_held` if its
 /// agent was ended.
 #[rustler::nif]
-fn token(env: Env, lock: ResourceArc<LockHandle>) -> Term {
+fn id(env: Env, lock: ResourceArc<LockHandle>) -> Term {
     if lock.agent.is_current() {
-        lock.token.0.encode(env)
+        lock.agent.lock_id(lock.token).encode(env)
     } else {
         atoms::not_held().encode(env)
     }
@@ -111,7 +127,7 @@ fn claim(lock: ResourceArc<LockHandle>) -> bool {
 }
 
 /// `give_back(Handle) -> ok | not_held | full`: releases the lock. The agent's process gets the message `{try_unlock,
-/// Token}`. `full` if too many unlocks wait for a quorum: the lock is unchanged.
+/// Id}`. `full` if too many unlocks wait for a quorum: the lock is unchanged.
 #[rustler::nif]
 fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
     if !lock.agent.can_enqueue() {
@@ -124,7 +140,10 @@ fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
     // Also if it was not held: the agent may not know that it was lost.
     lock.agent.enqueue();
     // If the process is dead, its locks are lost and need no message.
-    let sent = env.send(&lock.process, (atoms::try_unlock(), lock.token.0));
+    let sent = env.send(
+        &lock.process,
+        (atoms::try_unlock(), lock.agent.lock_id(lock.token)),
+    );
     if sent.is_ok() && was_held {
         atoms::ok()
     } else {

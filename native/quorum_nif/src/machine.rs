@@ -12,7 +12,7 @@ use rustler::{Binary, Encoder, Env, NewBinary, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod atoms {
-    rustler::atoms! { agent, infinity, send, voter }
+    rustler::atoms! { ack, batch, floor, infinity, notice, send }
 }
 
 /// The current machine of its kind.
@@ -73,16 +73,18 @@ pub(crate) fn decoded(bytes: &Binary<'_>) -> Result<Frame, String> {
     frame::decode(bytes.as_slice()).map_err(|error| error.to_string())
 }
 
-/// `{send, agent | voter, Place, Frame}`
+/// `{send, Kind, Place, Frame}`
 pub(crate) fn to_send<'a>(env: Env<'a>, send: &Send, bytes: &mut Vec<u8>) -> Term<'a> {
     frame::encode_into(&send.frame, bytes);
     let mut binary = NewBinary::new(env, bytes.len());
     binary.as_mut_slice().copy_from_slice(bytes);
-    let to = match send.frame {
-        Frame::Batch(_) | Frame::Floor(_) => atoms::voter(),
-        Frame::Ack(_) | Frame::Notice(_) => atoms::agent(),
+    let kind = match send.frame {
+        Frame::Batch(_) => atoms::batch(),
+        Frame::Floor(_) => atoms::floor(),
+        Frame::Ack(_) => atoms::ack(),
+        Frame::Notice(_) => atoms::notice(),
     };
-    (atoms::send(), to, send.to.place(), Binary::from(binary)).encode(env)
+    (atoms::send(), kind, send.to.place(), Binary::from(binary)).encode(env)
 }
 
 /// The milliseconds until `deadline`, rounded up: a timer that fires early would have to be set again.

@@ -1,21 +1,33 @@
 //! The setup of both machines.
 
-use crate::{error::CallError, machine::random};
+use crate::{error::CallError, machine};
 use quorum::agent::AgentSetup;
 use quorum::members::Members;
 use quorum::message::{Fence, Lifetime};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::voter::{Fences, VoterSetup};
-use rustler::NifMap;
+use rustler::{Binary, Decoder, NifMap, NifResult, Term};
 use std::time::Duration;
 
 /// The map that `canal_lock_quorum_config` creates.
 #[derive(Clone, NifMap)]
+#[rustler(decode)]
 pub(crate) struct Setup {
     count: usize,
     me: usize,
+    identity: Identity,
     rules: RulesInMs,
+}
+
+/// The names of the members and the path of the state file, encoded. Equal bytes mean equal ones.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Identity(Vec<u8>);
+
+impl<'a> Decoder<'a> for Identity {
+    fn decode(term: Term<'a>) -> NifResult<Identity> {
+        Ok(Identity(Binary::from_term(term)?.to_vec()))
+    }
 }
 
 /// [`Rules`], in whole milliseconds.
@@ -31,11 +43,16 @@ struct RulesInMs {
     retry_most_ms: u64,
     wait_ms: u64,
     keep_ms: u64,
+    hedge_ms: u64,
+    hedge_most_ms: u64,
+    slow_ms: u64,
+    demotion_ms: u64,
+    recall_ms: u64,
     run: usize,
     run_ms: u64,
     at_risk_ms: u64,
     fence_block: u64,
-    fence_floors: usize,
+    partitions: usize,
     pending_unlocks: u64,
     batch: usize,
 }
@@ -62,14 +79,17 @@ convert_rules! {
         heartbeat: heartbeat_ms, holder_lease: holder_lease_ms, voter_lease: voter_lease_ms,
         quarantine: quarantine_ms, attempt: attempt_ms, retry_base: retry_base_ms,
         retry_step: retry_step_ms, retry_most: retry_most_ms, wait: wait_ms, keep: keep_ms,
-        run_time: run_ms, at_risk: at_risk_ms,
+        hedge: hedge_ms, hedge_most: hedge_most_ms, slow: slow_ms, demotion: demotion_ms,
+        recall: recall_ms, run_time: run_ms, at_risk: at_risk_ms,
     }
-    numbers { run, fence_block, fence_floors, pending_unlocks, batch, }
+    numbers { run, fence_block, partitions, pending_unlocks, batch, }
 }
 
-/// The known fences of earlier lifetimes: [`Fences`].
+/// What a voter starts with: its life, and the known fences of earlier lives ([`Fences`]).
 #[derive(NifMap)]
-pub(crate) struct FencesKnown {
+pub(crate) struct VoterStart {
+    life: u32,
+    quarantine_ms: u64,
     floor: Option<u64>,
     durable: bool,
     origin: u64,
@@ -89,21 +109,27 @@ impl Setup {
             members: self.members()?,
             rules: self.rules(),
             bugs: ProtocolBugs::NONE,
-            lifetime: Lifetime(random()?),
-            seed: random()?,
+            lifetime: Lifetime(machine::random()?),
+            seed: machine::random()?,
         })
     }
 
-    pub(crate) fn voter(&self, known: &FencesKnown) -> Result<VoterSetup, CallError> {
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    pub(crate) fn voter(&self, start: &VoterStart) -> Result<VoterSetup, CallError> {
         Ok(VoterSetup {
             members: self.members()?,
             rules: self.rules(),
             bugs: ProtocolBugs::NONE,
-            lifetime: Lifetime(random()?),
+            lifetime: Lifetime::new(start.life, machine::random()? as u32),
+            quarantine: Duration::from_millis(start.quarantine_ms),
             fences: Fences {
-                floor: known.floor.map(Fence),
-                durable: known.durable,
-                origin: Fence(known.origin),
+                floor: start.floor.map(Fence),
+                durable: start.durable,
+                paced: true,
+                origin: Fence(start.origin),
             },
         })
     }

@@ -2,7 +2,7 @@
 //! therefore continues with it, without a quarantine in which the node has no vote.
 
 use crate::machine::{self, Current, Running};
-use crate::setup::{FencesKnown, Setup};
+use crate::setup::{Identity, Setup, VoterStart};
 use crate::{clock, error::CallError};
 use quorum::members::{Member, Members};
 use quorum::message::Fence;
@@ -12,16 +12,33 @@ use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, Resource, Re
 use std::sync::{Arc, Mutex};
 
 mod atoms {
-    rustler::atoms! { bad_frame, ok, store }
+    rustler::atoms! { bad_frame, ok, store, superseded }
 }
 
 /// The voter and its configuration.
 pub(crate) struct VoterCell {
     running: Mutex<Running<Voter>>,
+    config: Config,
+}
+
+/// A voter continues only with an equal configuration.
+#[derive(PartialEq)]
+struct Config {
     members: Members,
     rules: Rules,
-    /// Whether its fences are stored.
-    durable: bool,
+    identity: Identity,
+}
+
+impl Config {
+    fn new(setup: &Setup) -> Result<Config, CallError> {
+        let rules = setup.rules();
+        rules.check().map_err(|_| CallError::BadArg)?;
+        Ok(Config {
+            members: setup.members()?,
+            rules,
+            identity: setup.identity(),
+        })
+    }
 }
 
 /// The resource behind the voter's handle.
@@ -41,32 +58,37 @@ enum VoterEvent<'a> {
     Stored(u64),
 }
 
-/// `voter_open(Setup, Fences) -> {Handle, IsNew}`: opens the voter that the calling process runs. An existing voter
-/// continues if it has the same members, rules and durability, and no panic has interrupted a step. `Fences` are then
-/// ignored.
+/// `voter_adopt(Setup) -> {Handle, Life, QuarantineMs} | nil`: continues the voter of a process that has died. `nil` if
+/// there is none with the same names of members, rules and state file, or if a panic has interrupted one of its steps.
 #[rustler::nif]
-fn voter_open(setup: Setup, known: FencesKnown) -> NifResult<(ResourceArc<VoterHandle>, bool)> {
-    let rules = setup.rules();
-    rules.check().map_err(|_| CallError::BadArg)?;
-    let new = setup.voter(&known)?;
-    let now = clock::now();
-    let mut current = CURRENT.lock();
-    if let Some(cell) = &*current {
-        if (cell.members, cell.rules, cell.durable) == (new.members, rules, new.fences.durable) {
-            if let Ok(mut running) = cell.running.lock() {
-                running.machine.interrupted(now);
-                return Ok((ResourceArc::new(VoterHandle(Arc::clone(cell))), false));
-            }
-        }
-    }
-    let cell = Arc::new(VoterCell {
-        running: Running::new(Voter::new(new, now)),
-        members: new.members,
-        rules,
-        durable: new.fences.durable,
-    });
-    *current = Some(Arc::clone(&cell));
-    Ok((ResourceArc::new(VoterHandle(cell)), true))
+fn voter_adopt(setup: Setup) -> NifResult<Option<(ResourceArc<VoterHandle>, u32, u64)>> {
+    let config = Config::new(&setup)?;
+    let current = CURRENT.lock();
+    let Some(cell) = current.as_ref().filter(|cell| cell.config == config) else {
+        return Ok(None);
+    };
+    let Ok(mut running) = cell.running.lock() else {
+        return Ok(None);
+    };
+    running.machine.interrupted(clock::now());
+    let handle = ResourceArc::new(VoterHandle(Arc::clone(cell)));
+    let quarantine = running.machine.quarantine().as_millis() as u64;
+    Ok(Some((
+        handle,
+        running.machine.lifetime().life(),
+        quarantine,
+    )))
+}
+
+/// `voter_open(Setup, Start) -> Handle`: opens a new voter that the calling process runs, in place of any other.
+#[rustler::nif]
+fn voter_open(setup: Setup, start: VoterStart) -> NifResult<ResourceArc<VoterHandle>> {
+    let config = Config::new(&setup)?;
+    let voter = Voter::new(setup.voter(&start)?, clock::now());
+    let running = Running::new(voter);
+    let cell = Arc::new(VoterCell { running, config });
+    *CURRENT.lock() = Some(Arc::clone(&cell));
+    Ok(ResourceArc::new(VoterHandle(cell)))
 }
 
 /// `voter_close(Handle) -> ok`: removes the voter and its votes.
@@ -108,6 +130,7 @@ fn voter_step<'a>(
         outputs.push(match output {
             VoterOutput::Send(send) => machine::to_send(env, &send, bytes),
             VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
+            VoterOutput::Superseded { seen } => (atoms::superseded(), seen.life()).encode(env),
         });
     }
     let wait = machine::wait(env, voter.deadline(), now);

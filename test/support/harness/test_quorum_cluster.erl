@@ -31,7 +31,7 @@ rules() ->
 %% Of each member of a cluster of these nodes.
 -spec options([a_node()]) -> canal_lock_quorum:options().
 options(Nodes) ->
-    #{members => members(Nodes), reconnect_ms => 100, rules => rules()}.
+    #{members => members(Nodes), fence_file => none, reconnect_ms => 100, rules => rules()}.
 
 -spec members([a_node()]) -> [node()].
 members(Nodes) ->

@@ -1,16 +1,32 @@
 //! Collects the votes of a request, from the head of this node's queue to the lock.
+//!
+//! ```text
+//!   wide      Lock to all voters; only the sequencer may queue it
+//!               the sequencer and a quorum vote           granted, after one round trip
+//!               the sequencer votes, others are busy      those are asked again, and queue it
+//!               the sequencer queues it                   all votes are given back; next attempt: ordered
+//!   ordered   Lock to the sequencer alone, which queues it
+//!               its vote or its hint                      Lock to all, which queue it
+//! ```
+//!
+//! A request that was not granted gives its votes back if an older request waits for one of them (*recall*), after a
+//! short grace: the answer that grants it may be on its way. So of two requests that wait for each other the older one
+//! is granted (wound-wait: Rosenkrantz, Stearns, Lewis, "System Level Concurrency Control for Distributed Database
+//! Systems", 1978). A request keeps its priority over its attempts, so it becomes the oldest in the end, and nothing
+//! recalls its votes any more.
 
 use super::locks::HeldLock;
 use super::output::{AgentOutput, Refusal, Request};
-use super::request::{Attempt, Pending, Stage};
+use super::request::{Asked, Attempt, Pending, Stage};
 use super::Agent;
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet};
-use crate::message::{Fence, Mode, Name, Names, Op, Reason, Token, Turn};
+use crate::message::{Fence, Mode, Names, Op, Priority, Reason, Recall, Token, VoterState};
 use crate::protocol_bug::ProtocolBug;
-use std::collections::BTreeSet;
-use std::num::NonZeroU8;
+use crate::time::Time;
+use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Agent {
     /// Starts the attempts of requests that have become first in their queues.
@@ -19,125 +35,162 @@ impl Agent {
             let Some(pending) = self.requests.get(&request) else {
                 continue;
             };
-            let turn = matches!(pending.stage, Stage::Queued);
-            if turn && self.lines.start(request, &pending.names, pending.mode) {
+            let queued = matches!(pending.stage, Stage::Queued);
+            if queued && self.queues.start(request, &pending.names, pending.mode) {
                 let names = pending.names.clone();
-                let contended = self.lines.contended(&names);
+                let contended = self.queues.contended(&names);
                 if let Some(pending) = self.requests.get_mut(&request).filter(|_| contended) {
-                    pending.reason = Some(Reason::Turn);
+                    pending.next = Asked::Sequencer;
                 }
                 // The request counts as asking from here on: if its attempt is refused immediately, it must leave the
                 // queue as an asking request.
-                let until = self.now;
-                self.stage(
-                    request,
-                    Stage::Pausing {
-                        until,
-                        short: false,
-                    },
-                );
+                self.stage(request, Stage::Pausing { until: self.now });
                 self.attempt(request);
                 // After a reader, the next request may be a reader, too.
-                self.next_in_line(&names);
+                self.next_in_queue(&names);
             }
         }
     }
 
-    pub(super) fn next_in_line(&mut self, names: &Names) {
+    pub(super) fn next_in_queue(&mut self, names: &Names) {
         self.starting
-            .extend(names.iter().filter_map(|name| self.lines.first(name)));
+            .extend(names.iter().filter_map(|name| self.queues.first(name)));
     }
 
     /// Starts an attempt of a request that is first on this node.
     pub(super) fn attempt(&mut self, request: Request) {
-        let (ready, connected, rules) = (self.ready(), self.connected(), self.setup.rules);
         let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
             return;
         };
-        let (quorum, run) = (self.quorum(mode), self.run(request));
-        let Some(pending) = self.requests.get_mut(&request) else {
+        let (quorum, voters) = (self.quorum(mode), self.voters(mode));
+        let first = self.sequencer(voters);
+        let Some(first) = first.filter(|_| voters.len() >= quorum) else {
+            return self.lacks_voters(request, quorum);
+        };
+        let (run, token) = (self.run(request), self.next);
+        self.next = Token(token.0 + 1);
+        self.prioritize(request, token);
+        let again = self.now + self.setup.rules.attempt;
+        let Some(pending) = self.requests.get(&request) else {
             return;
         };
-        let Some(first) = ready.iter().next().filter(|_| ready.len() >= quorum) else {
-            if connected < quorum {
-                return self.refuse(request, Refusal::NoQuorum);
-            }
-            let stage = Stage::Pausing {
-                until: self.now + rules.retry_most,
-                short: true,
-            };
-            return self.stage(request, stage);
+        let stage = pending.next;
+        let asked = match stage {
+            Asked::Sequencer => MemberSet::EMPTY.with(first),
+            Asked::Wide | Asked::All => voters,
         };
-        let chosen = std::mem::take(&mut pending.chosen);
-        let alone = pending.alone() && !chosen;
-        let token = self.next;
-        self.next = Token(token.0 + 1);
-        pending.reason = None;
-        let asked = if alone {
-            MemberSet::EMPTY.with(first)
-        } else {
-            ready
-        };
-        let until = self.now + rules.attempt;
         self.attempts.insert(token, request);
-        self.stage(
-            request,
-            Stage::Asking(Attempt::new(token, until, first, asked, alone, run)),
-        );
-        self.ask(request, asked, chosen);
+        let attempt = Attempt::new(token, first, stage, run, again);
+        self.stage(request, Stage::Asking(attempt));
+        self.ask(request, asked);
     }
 
-    /// Asks `members` for their votes. If `chosen`, the first voter has voted for the request, or has hinted that it is
-    /// the next. The other voters get this information as `Turn::Nobody`.
-    fn ask(&mut self, request: Request, members: MemberSet, chosen: bool) {
+    fn lacks_voters(&mut self, request: Request, quorum: usize) {
+        let conflicted =
+            |peer: &&super::peer::Peer| peer.ready() && peer.state == VoterState::Conflicted;
+        let conflicted = self.peers.iter().filter(conflicted).count();
+        if self.connected() < quorum {
+            self.refuse(request, Refusal::NoQuorum)
+        } else if self.peers.len() - conflicted < quorum {
+            self.refuse(request, Refusal::Conflicted)
+        } else {
+            self.pause(request)
+        }
+    }
+
+    /// Gives a request that begins to ask, with this token, its priority.
+    fn prioritize(&mut self, request: Request, token: Token) {
+        let any = self.setup.bugs.have(ProtocolBug::AnySequencer);
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
-        let Stage::Asking(attempt) = &mut pending.stage else {
+        if pending.priority.is_some() && !any {
+            return;
+        }
+        self.clock = self.clock.saturating_add(1);
+        let clock = match any {
+            true => self
+                .random
+                .up_to(Duration::from_nanos(self.clock))
+                .as_nanos() as u64,
+            false => self.clock,
+        };
+        pending.priority = Some(Priority {
+            clock,
+            agent: self.setup.lifetime,
+            token,
+        });
+    }
+
+    /// Asks `members` for their votes.
+    fn ask(&mut self, request: Request, members: MemberSet) {
+        let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
-        if chosen {
-            attempt.in_turn = attempt.in_turn.or(members);
-        }
-        let (token, first, run) = (attempt.token, attempt.first, attempt.run);
-        let (mode, guess) = (pending.mode, pending.highest_fence.after(run));
+        let (Stage::Asking(attempt), Some(priority)) = (&mut pending.stage, pending.priority)
+        else {
+            return;
+        };
+        attempt.asked = attempt.asked.or(members);
+        attempt.busy = attempt.busy.minus(members);
+        attempt.out = attempt.out.minus(members);
+        attempt.storing = attempt.storing.minus(members);
+        let queuing = match attempt.stage {
+            Asked::Wide => members.and(MemberSet::EMPTY.with(attempt.first)),
+            Asked::Sequencer | Asked::All => members,
+        };
+        let (token, run, mode) = (attempt.token, attempt.run, pending.mode);
+        // The fence of the votes so far, so that the others give the same one.
+        let guess = match attempt.highest() {
+            Fence(0) => pending.highest_fence.after(run),
+            voted => voted,
+        };
         let names = pending.names.clone();
-        let op = |turn| Op::Lock {
+        let op = |wait| Op::Lock {
             token,
             mode,
-            turn,
+            clock: priority.clock,
+            first: priority.token,
+            wait,
             guess,
             run,
             names: names.clone(),
         };
-        let others = if chosen { Turn::Nobody } else { Turn::Unknown };
-        self.enqueue(
-            members.and(MemberSet::EMPTY.with(first)),
-            &op(Turn::Earlier),
-        );
-        self.enqueue(members.without(first), &op(others));
+        self.enqueue(queuing, &op(true));
+        self.enqueue(members.minus(queuing), &op(false));
     }
 
-    /// Shortens an attempt that can only succeed if other requests release votes. The request holds the first voter's
-    /// vote. Another lock may need exactly this vote, or a request with another first voter may wait for it.
-    fn shorten_attempt(&mut self, request: Request) {
-        let soon = self.now + self.setup.rules.keep;
-        let Some(pending) = self.requests.get_mut(&request) else {
+    /// Asks all voters that have not voted, and lets them queue the request.
+    fn ask_all(&mut self, request: Request) {
+        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
             return;
         };
-        self.timers.remove(&(pending.timer(), request));
-        if let Stage::Asking(attempt) = &mut pending.stage {
-            attempt.until = attempt.until.min(soon);
+        let voters = self.voters(mode);
+        if let Some(attempt) = self.attempt_mut(request) {
+            attempt.stage = Asked::All;
+            let missing = voters.minus(attempt.votes());
+            self.ask(request, missing);
         }
-        self.timers.insert((pending.timer(), request));
+    }
+
+    fn attempt_mut(&mut self, request: Request) -> Option<&mut Attempt> {
+        match &mut self.requests.get_mut(&request)?.stage {
+            Stage::Asking(attempt) => Some(attempt),
+            Stage::Queued | Stage::Pausing { .. } => None,
+        }
     }
 
     fn stage(&mut self, request: Request, stage: Stage) {
+        self.reschedule(request, |pending| pending.stage = stage);
+    }
+
+    /// Applies a change that may change when the request needs a timer event.
+    fn reschedule(&mut self, request: Request, change: impl FnOnce(&mut Pending)) {
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
         self.timers.remove(&(pending.timer(), request));
-        pending.stage = stage;
+        change(pending);
         self.timers.insert((pending.timer(), request));
     }
 
@@ -148,54 +201,103 @@ impl Agent {
         if pending.deadline <= self.now {
             return self.refuse(request, Refusal::Timeout);
         }
-        match pending.stage {
+        match &pending.stage {
             Stage::Queued => {}
-            Stage::Asking(_) => self.fail(request),
             Stage::Pausing { .. } => self.attempt(request),
+            Stage::Asking(attempt) => {
+                let recalled = attempt.recalled.is_some_and(|at| at <= self.now);
+                // A voter of the agreed fence may be dead.
+                if recalled || attempt.fence.is_some() {
+                    self.restart(request)
+                } else {
+                    self.ask_again(request)
+                }
+            }
         }
     }
 
-    /// Ends the attempt and releases its votes. The next attempt follows after a pause, or immediately if the first
-    /// voter has hinted.
+    /// Repeats the questions that have no answer, or whose hint did not come: frames may be lost.
+    fn ask_again(&mut self, request: Request) {
+        self.wait_until_again(request, self.now + self.setup.rules.attempt);
+        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
+            return;
+        };
+        let voters = self.voters(mode);
+        let Some(attempt) = self.attempt_mut(request) else {
+            return;
+        };
+        if attempt.stage == Asked::Sequencer && attempt.queued.contains(attempt.first) {
+            // A vote that nobody counts any more may block the sequencer. The others may be free.
+            attempt.any = true;
+            return self.ask_all(request);
+        }
+        let unanswered = match attempt.stage {
+            Asked::Wide => voters.minus(attempt.busy),
+            Asked::Sequencer => MemberSet::EMPTY.with(attempt.first),
+            Asked::All => voters,
+        };
+        let unanswered = unanswered.minus(attempt.votes());
+        self.ask(request, unanswered);
+    }
+
+    fn wait_until_again(&mut self, request: Request, again: Time) {
+        self.reschedule(request, |pending| {
+            if let Stage::Asking(attempt) = &mut pending.stage {
+                attempt.again = again;
+            }
+        });
+    }
+
+    /// Gives all votes back. The next attempt asks the sequencer first, with the same priority.
+    fn restart(&mut self, request: Request) {
+        self.begin_with(request, Asked::Sequencer);
+    }
+
+    fn begin_with(&mut self, request: Request, next: Asked) {
+        self.withdraw(request);
+        if let Some(pending) = self.requests.get_mut(&request) {
+            pending.next = next;
+        }
+        self.attempt(request);
+    }
+
+    /// Gives all votes back, because too few voters can vote. The next attempt follows after a pause, or when a voter
+    /// votes again.
     pub(super) fn fail(&mut self, request: Request) {
         self.withdraw(request);
-        let rules = self.setup.rules;
-        let Some(pending) = self.requests.get_mut(&request) else {
-            return;
-        };
-        if pending.chosen {
-            return self.attempt(request);
+        if let Some(pending) = self.requests.get_mut(&request) {
+            pending.next = match pending.next {
+                Asked::Wide => Asked::Wide,
+                Asked::Sequencer | Asked::All => Asked::Sequencer,
+            };
         }
-        // With a position in the first voter's queue, the request gets a hint. Without one it must ask again to get a
-        // position.
-        let placed = matches!(&pending.stage, Stage::Asking(attempt) if pending.waits.contains(attempt.first));
-        pending.misses = if placed { 0 } else { pending.misses + 1 };
-        let soon = rules.retry_base + rules.retry_step * pending.misses;
-        let most = if placed {
-            rules.retry_most
-        } else {
-            rules.retry_most.min(soon)
-        };
-        let until = self.now + self.random.up_to(most);
-        self.stage(
-            request,
-            Stage::Pausing {
-                until,
-                short: false,
-            },
-        );
+        self.pause(request);
     }
 
-    /// Releases the votes of the current attempt, if there is one.
+    fn pause(&mut self, request: Request) {
+        let until = self.now + self.pause_of(request);
+        self.stage(request, Stage::Pausing { until });
+    }
+
+    /// How long a request waits before it asks voters again that could not vote: longer each time.
+    fn pause_of(&mut self, request: Request) -> Duration {
+        let rules = self.setup.rules;
+        let misses = self.requests.get_mut(&request).map_or(0, |pending| {
+            pending.misses += 1;
+            pending.misses
+        });
+        let most = (rules.retry_base + rules.retry_step * misses).min(rules.retry_most);
+        self.random.up_to(most)
+    }
+
+    /// Releases the votes and positions of the current attempt, if there is one.
     fn withdraw(&mut self, request: Request) {
-        let Some(pending) = self.requests.get(&request) else {
+        let Some(attempt) = self.requests.get(&request).and_then(Pending::attempt) else {
             return;
         };
-        let Stage::Asking(attempt) = &pending.stage else {
-            return;
-        };
-        let (token, asked) = (attempt.token, attempt.asked.minus(attempt.no));
-        let fence = attempt.fence.unwrap_or_default();
+        // The busy voters keep nothing for it.
+        let (token, asked) = (attempt.token, attempt.asked.minus(attempt.busy));
+        let fence = attempt.fence.map(|(fence, _)| fence).unwrap_or_default();
         self.attempts.remove(&token);
         self.enqueue(asked, &Op::Unlock { token, fence });
     }
@@ -214,14 +316,12 @@ impl Agent {
         };
         self.timers.remove(&(pending.timer(), request));
         match pending.stage {
-            Stage::Queued => self.lines.leave(request, &pending.names),
+            Stage::Queued => self.queues.leave(request, &pending.names),
             Stage::Asking(_) | Stage::Pausing { .. } => {
-                self.lines
-                    .remove(Some(request), &pending.names, pending.mode);
-                self.leave(pending.waits, &pending.names);
+                self.queues.remove(&pending.names, pending.mode);
             }
         }
-        self.next_in_line(&pending.names);
+        self.next_in_queue(&pending.names);
         true
     }
 
@@ -235,114 +335,190 @@ impl Agent {
         let Some(request) = self.attempts.get(&token).copied() else {
             return;
         };
-        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
-            return;
-        };
-        let quorum = self.quorum(mode);
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
         let Stage::Asking(attempt) = &mut pending.stage else {
             return;
         };
+        if !attempt.asked.contains(member) {
+            return;
+        }
         match vote {
             Ok(fence) => {
                 attempt.vote(member, fence);
                 pending.highest_fence = pending.highest_fence.max(fence);
-                pending.waits = pending.waits.without(member);
+                self.proceed(request);
             }
             Err(reason) => {
-                // An agreed fence is higher than all earlier fences only while all its votes stand. After one is
-                // lost, another writer may get a higher fence, so this fence must not be granted.
-                let lost_after_fence =
-                    attempt.fence.is_some() && attempt.yes.or(attempt.lagging).contains(member);
+                let rested = attempt.rests_on(member);
                 attempt.refuse(member, reason);
-                if let Some(Reason::Readers | Reason::Writer | Reason::Turn) = reason {
-                    pending.waits = pending.waits.with(member);
-                    pending.refused = true;
+                let conflicts = matches!(reason, Some(Reason::Busy | Reason::Queued));
+                let waits = reason == Some(Reason::Storing) && attempt.fence.is_none();
+                pending.contended |= conflicts;
+                if waits {
+                    // It says when it has stored a mark, but not when its clock allows more fences.
+                    let soon = self.now + self.pause_of(request);
+                    self.wait_until_again(request, soon);
                 }
-                // Readers as the reason take precedence: see `Pending::alone`.
-                if pending.reason != Some(Reason::Readers) {
-                    pending.reason = reason.or(pending.reason);
-                }
-                let turn = reason == Some(Reason::Turn) && member == attempt.first;
-                if turn || lost_after_fence || attempt.hopeless(quorum) {
-                    return self.fail(request);
+                if rested {
+                    self.restart(request);
+                } else if conflicts {
+                    self.conflicted(request, member);
+                } else {
+                    self.cannot_vote(request, member);
                 }
             }
         }
-        let again = attempt.again();
-        if attempt.patient(quorum) {
-            self.shorten_attempt(request);
-        }
-        if !again.is_empty() {
-            self.ask(request, again, true);
-        }
-        self.decide(request);
     }
 
-    /// A voter cannot record the fence yet. Its vote stands and must be released with the others, but does not count
-    /// for this attempt. If other votes grant the lock, the next comparison of digests adds this vote.
-    pub(super) fn lags(&mut self, member: Member, token: Token) {
-        let Some(request) = self.attempts.get(&token).copied() else {
+    /// `member` has rejected the request because of others.
+    fn conflicted(&mut self, request: Request, member: Member) {
+        let Some(attempt) = self.attempt_mut(request) else {
+            return;
+        };
+        let first = attempt.first == member;
+        let alone = attempt.asked.len() == 1;
+        match attempt.stage {
+            Asked::Wide if first && alone => attempt.stage = Asked::Sequencer,
+            Asked::Wide if first => self.restart(request),
+            Asked::Wide => self.proceed(request),
+            Asked::Sequencer | Asked::All => {}
+        }
+    }
+
+    /// `member` cannot vote for the request now.
+    fn cannot_vote(&mut self, request: Request, member: Member) {
+        let Some(pending) = self.requests.get(&request) else {
+            return;
+        };
+        let (mode, quorum) = (pending.mode, self.quorum(pending.mode));
+        let Some(attempt) = pending.attempt() else {
+            return;
+        };
+        let alone = attempt.stage == Asked::Sequencer;
+        let waits = attempt.first == member;
+        let next = attempt.possible().minus(attempt.storing);
+        if alone {
+            // A voter that votes and refuses would be asked again at once.
+            return match self.peers[member.place()].votes(mode) {
+                true => self.fail(request),
+                false => self.restart(request),
+            };
+        }
+        if attempt.possible().len() < quorum {
+            // Others may vote that did not when the attempt began.
+            let voters = self.voters(mode).minus(attempt.out).len();
+            return match voters >= quorum {
+                true => self.restart(request),
+                false => self.fail(request),
+            };
+        }
+        // If no other voter is left, it waits for the disk.
+        if waits && !next.is_empty() {
+            self.replace_sequencer(request);
+        }
+    }
+
+    /// The sequencer of the attempt does not vote, or does not answer in time. Another voter replaces it.
+    fn replace_sequencer(&mut self, request: Request) {
+        let Some(attempt) = self.requests.get(&request).and_then(Pending::attempt) else {
             return;
         };
         let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
             return;
         };
-        let quorum = self.quorum(mode);
-        let Some(Pending {
-            stage: Stage::Asking(attempt),
-            ..
-        }) = self.requests.get_mut(&request)
-        else {
+        let answering = self.voters(mode).or(attempt.votes());
+        let others = attempt.possible().minus(attempt.storing).and(answering);
+        let (stage, asked) = (attempt.stage, others.without(attempt.first));
+        let next = match stage {
+            Asked::Wide | Asked::All => self.sequencer(asked),
+            Asked::Sequencer => None,
+        };
+        let Some(next) = next else {
+            return self.restart(request);
+        };
+        let Some(attempt) = self.attempt_mut(request) else {
             return;
         };
-        attempt.lag(member);
-        if attempt.hopeless(quorum) {
-            self.fail(request);
+        attempt.first = next;
+        if attempt.busy.contains(next) {
+            self.restart(request);
+        } else {
+            self.proceed(request);
         }
+    }
+
+    /// `member` does not answer, or not in time: requests that wait for it ask another voter first.
+    pub(super) fn leave_sequencer(&mut self, member: Member) {
+        self.replace_in(member, |attempt| !attempt.yes.contains(member));
+    }
+
+    /// `member` does not vote any more: requests that it has queued ask another voter first. It answers the others.
+    pub(super) fn leave_queue(&mut self, member: Member) {
+        self.replace_in(member, |attempt| attempt.queued.contains(member));
+    }
+
+    fn replace_in(&mut self, member: Member, which: impl Fn(&Attempt) -> bool) {
+        let waits = |request: &Request| {
+            let attempt = self.requests.get(request).and_then(Pending::attempt);
+            attempt.is_some_and(|attempt| attempt.first == member && which(attempt))
+        };
+        let asking = self.attempts.values().copied();
+        for request in asking.filter(waits).collect::<Vec<_>>() {
+            self.replace_sequencer(request);
+        }
+    }
+
+    /// A voter cannot record the fence yet. Its vote stands, but does not count until it has.
+    pub(super) fn lags(&mut self, member: Member, token: Token) {
+        if let Some(request) = self.attempts.get(&token).copied() {
+            if let Some(attempt) = self.attempt_mut(request) {
+                attempt.lag(member);
+            }
+        }
+    }
+
+    /// Continues after a vote: asks more voters, or grants the lock.
+    fn proceed(&mut self, request: Request) {
+        if let Some(attempt) = self.attempt_mut(request) {
+            let next = match attempt.stage {
+                Asked::Wide => !attempt.busy.is_empty(),
+                Asked::Sequencer => true,
+                Asked::All => false,
+            };
+            if next && attempt.votes().contains(attempt.first) {
+                self.ask_all(request);
+            }
+        }
+        self.decide(request);
     }
 
     /// Checks whether the votes are enough, first for a fence, then for the lock.
     pub(super) fn decide(&mut self, request: Request) {
-        let ready = self.ready();
-        let Some(pending) = self.requests.get(&request) else {
+        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
             return;
         };
-        let quorum = self.quorum(pending.mode);
-        let bugs = self.setup.bugs;
-        let Some(Pending {
-            stage: Stage::Asking(attempt),
-            mode,
-            ..
-        }) = self.requests.get_mut(&request)
-        else {
+        let (quorum, bugs, now) = (self.quorum(mode), self.setup.bugs, self.now);
+        let lease = Arc::clone(&self.locks.lease);
+        let Some(attempt) = self.attempt_mut(request) else {
             return;
         };
-        // An attempt past its end must fail even if its timer is late. Until then no voter drops a vote of the attempt,
-        // because `attempt` <= `holder_lease`. Later, a voter may have granted another writer a higher fence.
-        if attempt.until <= self.now {
-            return self.fail(request);
-        }
-        if attempt.alone && attempt.yes.contains(attempt.first) {
-            let rest = ready.without(attempt.first);
-            attempt.widen(rest);
-            self.ask(request, rest, true);
-            return self.decide(request);
-        }
-        if attempt.yes.len() < quorum {
+        let in_order = attempt.any || attempt.votes().contains(attempt.first);
+        if attempt.yes.len() < quorum || !in_order {
             return;
         }
-        let (token, mode) = (attempt.token, *mode);
-        let fence = match (attempt.fence, mode) {
-            (Some(fence), _) => fence,
-            (None, Mode::Write) if bugs.have(ProtocolBug::FenceNotWritten) => {
-                attempt.highest().after(attempt.run)
+        let token = attempt.token;
+        let (fence, agreed) = attempt.fence.unwrap_or_else(|| {
+            let highest = attempt.highest();
+            match mode {
+                Mode::Write if bugs.have(ProtocolBug::FenceNotWritten) => {
+                    (highest.after(attempt.run), attempt.yes)
+                }
+                _ => (highest, attempt.yes),
             }
-            (None, _) => attempt.highest(),
-        };
-        attempt.fence = Some(fence);
+        });
+        let agrees = attempt.fence.replace((fence, agreed)).is_none();
         let mut behind = MemberSet::EMPTY;
         for (member, voted) in std::mem::take(&mut attempt.fences) {
             let wrote =
@@ -355,9 +531,16 @@ impl Agent {
             }
         }
         let (yes, wrote, run) = (attempt.yes, attempt.wrote, attempt.run);
+        // The votes that agreed on the fence must have stood until now. A vote that came later may have a higher fence,
+        // which another writer was granted in between.
+        let stands = lease.until(agreed, quorum) > now;
+        let recorded = wrote.len() >= quorum && lease.until(yes.and(wrote), quorum) > now;
         self.enqueue(behind, &Op::Confirm { token, fence });
-        if wrote.len() >= quorum && self.locks.lease.until(yes.and(wrote), quorum) > self.now {
+        if stands && recorded {
             self.grant(request, token, (fence, run), Standing::new(yes, quorum));
+        } else if agrees {
+            // From now on it waits for the fence.
+            self.wait_until_again(request, self.now + self.setup.rules.attempt);
         }
     }
 
@@ -365,7 +548,7 @@ impl Agent {
         &mut self,
         request: Request,
         token: Token,
-        (last, run): (Fence, NonZeroU8),
+        (last, run): (Fence, NonZeroU16),
         standing: Standing,
     ) {
         let Some(pending) = self.requests.remove(&request) else {
@@ -373,10 +556,8 @@ impl Agent {
         };
         self.timers.remove(&(pending.timer(), request));
         self.attempts.remove(&token);
-        self.lines.granted(request, &pending.names, pending.refused);
-        self.leave(pending.waits.minus(standing.votes()), &pending.names);
+        self.queues.granted(&pending.names, pending.contended);
         let (fence, standing) = (last.first(run), Arc::new(standing));
-        let pass_until = self.now + self.setup.rules.run_time;
         self.out.push(AgentOutput::Granted {
             request,
             token,
@@ -393,33 +574,44 @@ impl Agent {
                 fence,
                 last,
                 since: self.now,
-                pass_until: (fence < last).then_some(pass_until),
+                pass_until: None,
                 standing,
             },
         );
     }
 
-    /// Removes this node from the queues of these voters, except for names that another of its requests asks for:
-    /// they share the position.
-    fn leave(&mut self, members: MemberSet, names: &Names) {
-        let left = names
-            .iter()
-            .filter(|name| self.lines.asking(name).is_empty());
-        if let Some(names) = Names::new(left.cloned().collect()) {
-            self.enqueue(members, &Op::Leave { names });
+    /// `member` votes again, or answers again. Requests that paused start an attempt, and the others ask it, too.
+    pub(super) fn rejoin(&mut self, member: Member) {
+        let votes = [Mode::Read, Mode::Write].map(|mode| self.peers[member.place()].votes(mode));
+        let (mut paused, mut asking) = (Vec::new(), Vec::new());
+        for (request, pending) in &self.requests {
+            match &pending.stage {
+                Stage::Queued => {}
+                Stage::Pausing { .. } => paused.push(*request),
+                Stage::Asking(_) if votes[pending.mode as usize] => asking.push(*request),
+                Stage::Asking(_) => {}
+            }
+        }
+        for request in asking {
+            self.ask_again_one(request, member);
+        }
+        for request in paused {
+            self.attempt(request);
         }
     }
 
-    /// A voter can be asked again: requests that paused because too few voters were ready start an attempt.
-    pub(super) fn retry_short(&mut self) {
-        let short = |pending: &Pending| matches!(pending.stage, Stage::Pausing { short: true, .. });
-        let waking = self
-            .requests
-            .iter()
-            .filter(|(_, pending)| short(pending))
-            .map(|(request, _)| *request);
-        for request in waking.collect::<Vec<_>>() {
-            self.attempt(request);
+    /// Asks a voter again that could not vote, or not record the fence.
+    fn ask_again_one(&mut self, request: Request, member: Member) {
+        let Some(attempt) = self.attempt_mut(request) else {
+            return;
+        };
+        let (token, to) = (attempt.token, MemberSet::EMPTY.with(member));
+        if let Some(fence) = attempt.catch_up(member) {
+            self.enqueue(to, &Op::Confirm { token, fence });
+        } else if !attempt.possible().minus(attempt.storing).contains(member)
+            && attempt.stage != Asked::Sequencer
+        {
+            self.ask(request, to);
         }
     }
 
@@ -427,52 +619,85 @@ impl Agent {
         let Some(request) = self.attempts.get(&token).copied() else {
             return;
         };
-        let Some(Pending {
-            stage: Stage::Asking(attempt),
-            ..
-        }) = self.requests.get_mut(&request)
-        else {
-            return;
-        };
-        if attempt.yes.contains(member) {
-            attempt.wrote = attempt.wrote.with(member);
+        if let Some(attempt) = self.attempt_mut(request) {
+            if attempt.yes.contains(member) {
+                attempt.wrote = attempt.wrote.with(member);
+            }
+            self.decide(request);
         }
-        self.decide(request);
     }
 
-    /// `member` hints that this agent may be the next for `names`. A request for several of them is woken once.
-    /// Otherwise the second name would mark it as chosen after the first had already triggered its attempt, and the
-    /// request would retry immediately after a failure.
-    pub(super) fn hint(&mut self, member: Member, names: Vec<Name>) {
-        let mut woken = BTreeSet::new();
-        for name in names {
-            let asking = self.lines.asking(&name);
-            if asking.is_empty() {
-                self.enqueue(
-                    MemberSet::EMPTY.with(member),
-                    &Op::Leave { names: name.into() },
-                );
-            }
-            woken.extend(asking);
-        }
-        // Voters can have different queues. If one agent has a hint from voter 1 and another from voter 2, each takes
-        // one vote, is rejected by the other voter, releases its vote, and thereby causes the other's next hint,
-        // forever. So a hint of another voter only counts for a request that has the vote of the first voter.
-        let chosen = self.ready().iter().next() == Some(member);
-        for request in woken {
-            let Some(pending) = self.requests.get_mut(&request) else {
-                continue;
+    /// The request of `token` can get the vote of `member` now.
+    pub(super) fn hint(&mut self, member: Member, token: Token) {
+        let to = MemberSet::EMPTY.with(member);
+        if let Some(request) = self.attempts.get(&token).copied() {
+            let run = self.run(request);
+            let Some(attempt) = self.attempt_mut(request) else {
+                return;
             };
-            pending.chosen |= chosen;
-            match &mut pending.stage {
-                Stage::Pausing { .. } if chosen => self.attempt(request),
-                Stage::Asking(attempt) => {
-                    attempt.freed(member);
-                    let again = attempt.again();
-                    self.ask(request, again, true);
+            match attempt.stage {
+                // More requests wait here than when it asked. A vote has as many fences as were asked for, so it asks
+                // with another token.
+                Asked::Sequencer if attempt.first == member && attempt.run != run => {
+                    self.begin_with(request, Asked::All);
                 }
-                Stage::Pausing { .. } | Stage::Queued => {}
+                Asked::Sequencer if attempt.first == member => self.ask_all(request),
+                _ if !attempt.yes.contains(member) => self.ask(request, to),
+                _ => {}
             }
+        } else if let Some(lock) = self.locks.get(token) {
+            let op = Op::Assert {
+                token,
+                mode: lock.mode,
+                fence: lock.last,
+                names: lock.names.clone(),
+            };
+            self.enqueue(to, &op);
+        } else {
+            self.disown(member, token);
         }
+    }
+
+    /// The voter has a vote for `token`, or has none.
+    pub(super) fn synced(&mut self, member: Member, token: Token, has: bool) {
+        let Some(request) = self.attempts.get(&token).copied() else {
+            return;
+        };
+        let Some(attempt) = self.attempt_mut(request) else {
+            return;
+        };
+        if attempt.votes().contains(member) {
+            if !has {
+                self.count(member, token, Err(None));
+            }
+        } else if attempt.asked.contains(member) && !attempt.busy.contains(member) {
+            self.ask(request, MemberSet::EMPTY.with(member));
+        }
+    }
+
+    /// Another request waits for a vote of this agent.
+    pub(super) fn recall(&mut self, member: Member, recall: Recall) {
+        let token = recall.token;
+        let Some(request) = self.attempts.get(&token).copied() else {
+            return match self.locks.get(token) {
+                Some(_) => self.end_run_soon(token),
+                None => self.disown(member, token),
+            };
+        };
+        let srtt = self.peers[member.place()].srtt.unwrap_or_default();
+        let give_back = self.now + srtt.min(self.setup.rules.hedge_most) * 2;
+        self.reschedule(request, |pending| {
+            pending.contended = true;
+            let older = pending.priority.is_some_and(|own| recall.priority < own);
+            if let (true, Stage::Asking(attempt)) = (older, &mut pending.stage) {
+                attempt.recalled.get_or_insert(give_back);
+            }
+        });
+    }
+
+    /// The voter still has a vote or a position that this agent does not know.
+    fn disown(&mut self, member: Member, token: Token) {
+        let fence = Fence::default();
+        self.enqueue(MemberSet::EMPTY.with(member), &Op::Unlock { token, fence });
     }
 }

@@ -6,7 +6,8 @@ use super::Agent;
 use crate::frame::{wire_size, BATCH_BYTES};
 use crate::members::{Member, MemberSet};
 use crate::message::{
-    Ack, Batch, Digest, Fence, Frame, Mode, Notice, Op, Reply, Send, Session, Token, Verdict, EPOCH,
+    Ack, Batch, Digest, Fence, Frame, Lifetime, Mode, Notice, Op, Reply, Send, Session, Token,
+    Verdict, VoterNews, VoterState, EPOCH,
 };
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
@@ -29,16 +30,27 @@ impl Agent {
             then = self.repair(member, repair, &mut ops);
         }
         let peer = &mut self.peers[member.place()];
+        if peer.session.is_some() {
+            let buried = peer
+                .dead_agents
+                .iter()
+                .map(|agent| Op::Bury { agent: *agent });
+            ops.extend(buried);
+        }
         let settles = peer.session.is_some() && !peer.settled && then == Repair::None;
         if settles {
             ops.push(Op::Settled);
         }
         let mut unlocked = None;
         if peer.session.is_some() {
-            let most = rules.batch.max(ops.len());
+            let credit = usize::from(peer.credit).max(1);
+            let most = rules.batch.min(credit).max(ops.len());
+            let bytes = (BATCH_BYTES / rules.batch)
+                .saturating_mul(most)
+                .min(BATCH_BYTES);
             // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were released
             // since: see `Peer::doubtful`.
-            unlocked = Some(peer.take(&mut ops, most, BATCH_BYTES, issued))
+            unlocked = Some(peer.take(&mut ops, most, bytes, issued))
                 .filter(|_| peer.settled && !matches!(then, Repair::Sync(_)));
         }
         peer.repair = repair;
@@ -47,8 +59,11 @@ impl Agent {
         let (seq, session) = (peer.seq, peer.session);
         let sent = ops.iter().filter_map(sent).collect();
         let until = self.now + rules.attempt;
+        let late_at = Some(self.now + peer.lateness(&rules));
+        let srtt_us = peer.srtt.unwrap_or_default().as_micros();
         peer.flight = Some(Flight {
             seq,
+            late_at,
             until,
             sent,
             unlocked,
@@ -61,6 +76,9 @@ impl Agent {
             session,
             seq,
             stamp: self.now,
+            clock: self.clock,
+            srtt_us: u32::try_from(srtt_us).unwrap_or(u32::MAX),
+            moved: true,
             ops,
         };
         self.out.push(AgentOutput::Send(Send {
@@ -127,7 +145,9 @@ impl Agent {
         let peer = &mut self.peers[member.place()];
         match ack.verdict {
             // A late `Mismatch` names another session than the current one.
-            Verdict::Mismatch { named } if named == peer.session => self.begin(member, ack.session),
+            Verdict::Mismatch { named, others } if named == peer.session => {
+                self.begin(member, ack.session, ack.news, others);
+            }
             Verdict::Mismatch { .. } | Verdict::OtherEpoch => {}
             Verdict::Done { .. } if peer.session != Some(ack.session) => {}
             Verdict::Done {
@@ -144,6 +164,8 @@ impl Agent {
                 let flight = peer.flight.take_if(|flight| flight.seq == ack.seq);
                 if let Some(flight) = flight {
                     self.apply_answer(member, flight, replies, digest);
+                    // After its votes, or a slow answer would be one too late.
+                    self.measured(member, self.now - ack.stamp);
                 }
                 for token in revoked {
                     self.lost(token, Loss::Revoked);
@@ -153,13 +175,34 @@ impl Agent {
                 }
             }
         }
+        // After its votes: one that gave its last fence has voted.
+        self.news(member, ack.session.voter, ack.news);
         self.count_unlocks();
     }
 
+    /// What a voter says of itself. Ignored if the session with it is over, or has not begun.
+    fn news(&mut self, member: Member, voter: Lifetime, news: VoterNews) {
+        self.clock = self.clock.max(news.clock);
+        let peer = &mut self.peers[member.place()];
+        if peer.session.is_none_or(|session| session.voter != voter) {
+            return;
+        }
+        peer.credit = news.credit;
+        let before = std::mem::replace(&mut peer.state, news.state);
+        match (before, news.state) {
+            (before, now) if before == now => {}
+            (_, VoterState::Voting) => self.rejoin(member),
+            (_, _) => self.leave_queue(member),
+        }
+    }
+
     /// Starts a new session. The voter has forgotten all votes for this agent.
-    fn begin(&mut self, member: Member, session: Session) {
+    fn begin(&mut self, member: Member, session: Session, news: VoterNews, others: Vec<Lifetime>) {
         let issued = self.unlocks.issued();
-        self.peers[member.place()].begin(session, issued);
+        let peer = &mut self.peers[member.place()];
+        peer.begin(session, issued);
+        (peer.state, peer.credit) = (news.state, news.credit);
+        peer.dead_agents = others;
         if !self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
             // The order matters: see lease.rs.
             self.locks.forgotten(member);
@@ -169,7 +212,7 @@ impl Agent {
             }
             self.advance(self.now);
         }
-        self.retry_short();
+        self.rejoin(member);
     }
 
     fn apply_answer(
@@ -187,6 +230,7 @@ impl Agent {
         }
         peer.repair = flight.repair;
         peer.settled |= flight.settles;
+        peer.dead_agents.clear();
         peer.unlocked = peer.unlocked.max(flight.unlocked.unwrap_or_default());
         if flight.settles && std::mem::take(&mut peer.doubtful) {
             // It must receive the live tokens before its answers count for unlocks.
@@ -201,7 +245,7 @@ impl Agent {
         }
         self.compare(member, digest);
         if returned {
-            self.retry_short();
+            self.rejoin(member);
         }
     }
 
@@ -246,7 +290,9 @@ impl Agent {
             }
             (Sent::Sync(live), Reply::Synced { missing }) => {
                 for token in live {
-                    self.vote(member, token, missing.binary_search(&token).is_err());
+                    let has = missing.binary_search(&token).is_err();
+                    self.vote(member, token, has);
+                    self.synced(member, token, has);
                 }
             }
             // A rejection that changes nothing, or a mismatched reply, which the comparison of digests detects.
@@ -278,7 +324,19 @@ impl Agent {
         if other || notice.speak {
             peer.next_batch = self.now;
         }
-        self.hint(member, notice.hints);
+        self.news(member, notice.voter, notice.news);
+        let session = Session {
+            voter: notice.voter,
+            generation: notice.generation,
+        };
+        if self.peers[member.place()].session == Some(session) {
+            for token in notice.hints {
+                self.hint(member, token);
+            }
+            for recall in notice.recalls {
+                self.recall(member, recall);
+            }
+        }
     }
 }
 
@@ -289,6 +347,6 @@ fn sent(op: &Op) -> Option<Sent> {
         Op::Confirm { token, .. } => Some(Sent::Confirm(*token)),
         Op::Assert { token, .. } => Some(Sent::Assert(*token)),
         Op::Sync { live, .. } => Some(Sent::Sync(live.clone())),
-        Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Revoke { .. } => None,
+        Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::Bury { .. } => None,
     }
 }

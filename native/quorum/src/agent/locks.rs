@@ -22,7 +22,7 @@ pub(super) struct HeldLock {
     /// The last fence of the run: the fence that voters have.
     pub(super) last: Fence,
     pub(super) since: Time,
-    /// Until when it may be passed on. `None` for the last lock of a run.
+    /// Until when it may be passed on, if another node waits for it.
     pub(super) pass_until: Option<Time>,
     pub(super) standing: Arc<Standing>,
 }

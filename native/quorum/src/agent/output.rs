@@ -86,6 +86,8 @@ pub enum Refusal {
     Timeout,
     /// Too few members are connected.
     NoQuorum,
+    /// Too few voters vote, because members have different lists of members.
+    Conflicted,
 }
 
 /// Why a lock was lost.

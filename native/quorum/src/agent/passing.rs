@@ -13,9 +13,10 @@
 //! other writer gets one of them. Each holder has its own lock with its own standing: a released lock is no longer
 //! held before the next one is granted.
 //!
-//! A run has at most as many locks as this node's queue had requests when it was requested, and a time limit. Other
-//! nodes therefore wait no longer for a run than for one lock that is held for that time. The technique is lock
-//! cohorting (Dice, Marathe and Shavit, "Lock Cohorting", PPoPP 2012): passing a lock on within a node is cheap.
+//! A run has at most as many locks as this node's queue had requests when it was requested. After another node has
+//! asked for the lock (*recall*), it also has a time limit. Other nodes therefore wait no longer for a run than for
+//! one lock that is held for that time. The technique is lock cohorting (Dice, Marathe and Shavit, "Lock Cohorting",
+//! PPoPP 2012): passing a lock on within a node is cheap.
 
 use super::locks::Released;
 use super::output::{AgentOutput, Request};
@@ -25,26 +26,26 @@ use crate::lease::Standing;
 use crate::members::MemberSet;
 use crate::message::{Mode, Name, Token};
 use crate::protocol_bug::ProtocolBug;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 impl Agent {
     /// How many locks an attempt of `request` may serve: the request and the writers behind it in this node's queue.
-    pub(super) fn run(&self, request: Request) -> NonZeroU8 {
+    pub(super) fn run(&self, request: Request) -> NonZeroU16 {
         let name = self.requests.get(&request).and_then(writes_one);
         let Some(name) = name.filter(|_| !self.setup.bugs.have(ProtocolBug::FencesNotTaken)) else {
-            return NonZeroU8::MIN;
+            return NonZeroU16::MIN;
         };
-        let next = self.lines.waiting(name).map_while(|next| {
+        let next = self.queues.waiting(name).map_while(|next| {
             self.requests
                 .get(&next)
                 .filter(|pending| writes_one(pending).is_some())
         });
         let run = next.take(self.setup.rules.run - 1).count() + 1;
-        u8::try_from(run)
+        u16::try_from(run)
             .ok()
-            .and_then(NonZeroU8::new)
-            .unwrap_or(NonZeroU8::MIN)
+            .and_then(NonZeroU16::new)
+            .unwrap_or(NonZeroU16::MIN)
     }
 
     /// The holder releases the lock. It is passed on to the next request of this node if possible; otherwise its
@@ -62,14 +63,23 @@ impl Agent {
     /// has it for some time.
     fn next_of_run(&self, attempt: Token) -> Option<Request> {
         let lock = self.locks.get(attempt)?;
-        let left = lock.pass_until.is_some_and(|until| self.now < until)
-            || self.setup.bugs.have(ProtocolBug::FencesNotTaken);
+        let in_time = lock.pass_until.is_none_or(|until| self.now < until);
+        let left =
+            in_time && lock.fence < lock.last || self.setup.bugs.have(ProtocolBug::FencesNotTaken);
         let (votes, quorum) = (lock.standing.votes(), lock.standing.quorum());
         let safe = self.locks.lease.until(votes, quorum) >= self.now + self.setup.rules.at_risk;
         let name = lock.names.single()?;
-        let next = self.lines.first(name)?;
+        let next = self.queues.first(name)?;
         let fits = self.requests.get(&next).and_then(writes_one).is_some();
         (left && safe && fits).then_some(next)
+    }
+
+    /// A request of another node waits for the lock: from now on the run has a time limit.
+    pub(super) fn end_run_soon(&mut self, attempt: Token) {
+        let until = self.now + self.setup.rules.run_time;
+        if let Some(lock) = self.locks.get_mut(attempt) {
+            lock.pass_until.get_or_insert(until);
+        }
     }
 
     fn pass(&mut self, attempt: Token, next: Request) {
@@ -81,7 +91,7 @@ impl Agent {
         };
         self.next = Token(token.0 + 1);
         self.timers.remove(&(pending.timer(), next));
-        self.lines.passed(next, &lock.names);
+        self.queues.passed(next, &lock.names);
         let votes = lock.standing.votes();
         let standing = Arc::new(Standing::new(votes, lock.standing.quorum()));
         if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
@@ -89,7 +99,6 @@ impl Agent {
         }
         let before = std::mem::replace(&mut lock.token, token);
         lock.fence = lock.fence.next();
-        lock.pass_until = lock.pass_until.filter(|_| lock.fence < lock.last);
         lock.since = self.now;
         lock.standing = Arc::clone(&standing);
         self.out.push(AgentOutput::Granted {

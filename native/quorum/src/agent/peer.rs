@@ -6,9 +6,10 @@
 //! discards all queued operations for the voter and sends it the live tokens instead, range by range
 //! ([`Repair::Sync`]). A voter that hangs therefore uses no memory at the agent.
 
-use crate::message::{Op, Session, Token};
+use crate::message::{Lifetime, Op, Session, Token, VoterState};
 use crate::time::Time;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// A sent operation that has a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,8 @@ pub(super) enum Sent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     pub(super) seq: u64,
+    /// When its answer is late: see `sequencer.rs`. `None` from then on.
+    pub(super) late_at: Option<Time>,
     /// When the batch is considered lost.
     pub(super) until: Time,
     pub(super) sent: Vec<Sent>,
@@ -52,6 +55,19 @@ pub(super) struct Peer {
     /// Whether it is connected, missed an answer, and has not answered in time since.
     pub(super) silent: bool,
     pub(super) session: Option<Session>,
+    /// Whether it votes, as it said last.
+    pub(super) state: VoterState,
+    /// The smoothed time from a batch to its answer.
+    pub(super) srtt: Option<Duration>,
+    /// The last round trip.
+    pub(super) round_trip: Option<Duration>,
+    /// Until when it is asked last: see `sequencer.rs`.
+    pub(super) faulty_until: Time,
+    /// The most operations of its next batch.
+    pub(super) credit: u16,
+    /// Earlier agents of this node that have a lease there. Each batch of the session buries them until one is
+    /// answered.
+    pub(super) dead_agents: Vec<Lifetime>,
     /// Whether it knows all locks that were held when the session began.
     pub(super) settled: bool,
     /// Whether it may have votes, asserted in this session before it settled, for locks that were released since.
@@ -77,6 +93,12 @@ impl Peer {
             answers: false,
             silent: false,
             session: None,
+            state: VoterState::Quarantined,
+            srtt: None,
+            round_trip: None,
+            faulty_until: Time::NEVER,
+            credit: 0,
+            dead_agents: Vec::new(),
             settled: false,
             doubtful: false,
             seq: 0,
@@ -89,7 +111,7 @@ impl Peer {
         }
     }
 
-    /// Whether it can be asked for votes.
+    /// Whether it answers.
     pub(super) fn ready(&self) -> bool {
         self.connected && self.answers && self.session.is_some()
     }
@@ -171,8 +193,10 @@ impl Peer {
     pub(super) fn rebase(&mut self, now: Time) {
         self.next_batch = self.next_batch.relative_to(now);
         self.compare = self.compare.relative_to(now);
+        self.faulty_until = self.faulty_until.relative_to(now);
         if let Some(flight) = &mut self.flight {
             flight.until = flight.until.relative_to(now);
+            flight.late_at = flight.late_at.map(|at| at.relative_to(now));
         }
     }
 }

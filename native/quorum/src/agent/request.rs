@@ -3,73 +3,86 @@
 //! ```text
 //!   queued --> asking --> granted                  queued: behind other requests of this node
 //!               |   ^
-//!               v   |  a hint, or a pause
+//!               v   |  a voter votes again, or the pause ends
 //!              pausing                             from any state at its deadline: refused
 //! ```
 
 use crate::members::{Member, MemberSet};
-use crate::message::{Fence, Mode, Names, Reason, Token};
+use crate::message::{Fence, Mode, Names, Priority, Reason, Token};
 use crate::time::Time;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
+
+/// Which voters an attempt has asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Asked {
+    /// All. Only the sequencer may queue it.
+    Wide,
+    /// The sequencer alone, which queues it.
+    Sequencer,
+    /// All, which may queue it: the sequencer has voted for it or has hinted.
+    All,
+}
 
 /// One attempt: the votes for one token while they are collected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) token: Token,
-    pub(super) until: Time,
-    /// The voter that decides the order. If it answers that an earlier request goes first, the attempt ends.
+    /// The sequencer: without its vote the attempt is not granted, unless any quorum is enough.
     pub(super) first: Member,
-    /// Whether only the first voter was asked.
-    pub(super) alone: bool,
+    /// Whether any quorum is enough: it has waited for the sequencer for long.
+    pub(super) any: bool,
+    pub(super) stage: Asked,
     pub(super) asked: MemberSet,
     /// How many fences the attempt requests.
-    pub(super) run: NonZeroU8,
+    pub(super) run: NonZeroU16,
+    /// When it asks again those that have not voted: a hint may be lost.
+    pub(super) again: Time,
+    /// When it gives its votes back, because an older request waits for one of them.
+    pub(super) recalled: Option<Time>,
     pub(super) yes: MemberSet,
-    pub(super) no: MemberSet,
-    /// The voters that know that the first voter has chosen this request; and the first voter, if the request was
-    /// chosen from the beginning.
-    pub(super) in_turn: MemberSet,
-    /// The voters that rejected the request because of other holders or waiters, and do not know that it is chosen.
-    pub(super) turned: MemberSet,
-    /// The voters that know it and whose votes other requests have. There, too, the request is the next, and it gets
-    /// a hint when the votes are released.
+    /// The voters that rejected it because of other requests, and keep nothing for it.
     pub(super) busy: MemberSet,
-    /// The voters with a vote for the attempt that cannot record the fence yet.
+    /// The voters that have queued it.
+    pub(super) queued: MemberSet,
+    /// The voters that cannot vote now, or have forgotten their vote.
+    pub(super) out: MemberSet,
+    /// The voters that wait for their disks before they vote.
+    pub(super) storing: MemberSet,
+    /// The voters with a vote for the attempt that wait for their disks before they record the fence.
     pub(super) lagging: MemberSet,
     /// The voters that have recorded the fence.
     pub(super) wrote: MemberSet,
     /// The fence of each vote.
     pub(super) fences: Vec<(Member, Fence)>,
-    /// The last fence of the run, once a quorum has voted.
-    pub(super) fence: Option<Fence>,
+    /// The last fence of the run, once a quorum has voted, and the votes that agreed on it.
+    pub(super) fence: Option<(Fence, MemberSet)>,
 }
 
 impl Attempt {
     pub(super) fn new(
         token: Token,
-        until: Time,
         first: Member,
-        asked: MemberSet,
-        alone: bool,
-        run: NonZeroU8,
+        stage: Asked,
+        run: NonZeroU16,
+        again: Time,
     ) -> Attempt {
         let none = MemberSet::EMPTY;
-        let (yes, no, in_turn, turned) = (none, none, none, none);
-        let (busy, lagging, wrote) = (none, none, none);
         Attempt {
             token,
-            until,
             first,
-            alone,
-            asked,
+            any: false,
+            stage,
+            asked: none,
             run,
-            yes,
-            no,
-            in_turn,
-            turned,
-            busy,
-            lagging,
-            wrote,
+            again,
+            recalled: None,
+            yes: none,
+            busy: none,
+            queued: none,
+            out: none,
+            storing: none,
+            lagging: none,
+            wrote: none,
             fences: Vec::new(),
             fence: None,
         }
@@ -77,55 +90,33 @@ impl Attempt {
 
     /// `member` has voted with this fence.
     pub(super) fn vote(&mut self, member: Member, fence: Fence) {
+        self.answered(member);
         if !self.yes.contains(member) {
             self.yes = self.yes.with(member);
             self.fences.push((member, fence));
         }
     }
 
-    /// Asks `members`, too.
-    pub(super) fn widen(&mut self, members: MemberSet) {
-        self.alone = false;
-        self.asked = self.asked.or(members);
-        // An earlier rejection does not count: the voter is asked again.
-        self.no = self.no.minus(members);
-    }
-
     /// `member` has rejected the attempt, or has forgotten its vote (`None`).
     pub(super) fn refuse(&mut self, member: Member, reason: Option<Reason>) {
-        self.turned = self.turned.without(member);
-        self.busy = self.busy.without(member);
+        self.answered(member);
         match reason {
-            Some(Reason::Readers | Reason::Writer) if self.in_turn.contains(member) => {
-                self.busy = self.busy.with(member);
-            }
-            Some(Reason::Readers | Reason::Writer | Reason::Turn) => {
-                self.turned = self.turned.with(member);
-            }
-            Some(Reason::Quarantine | Reason::Storing) | None => {}
+            Some(Reason::Queued) => self.queued = self.queued.with(member),
+            Some(Reason::Busy) => self.busy = self.busy.with(member),
+            Some(Reason::Storing) => self.storing = self.storing.with(member),
+            _ => self.out = self.out.with(member),
         }
-        self.no = self.no.with(member);
         self.yes = self.yes.without(member);
         self.wrote = self.wrote.without(member);
         self.fences.retain(|(voter, _)| *voter != member);
     }
 
-    /// Another request may have released the vote of `member`. Ask it again when the first voter has voted.
-    pub(super) fn freed(&mut self, member: Member) {
-        if self.busy.contains(member) {
-            self.busy = self.busy.without(member);
-            self.turned = self.turned.with(member);
-        }
-    }
-
-    /// Takes the voters to ask again once the first voter has voted. If such a voter rejects the request, it makes it
-    /// the next in its queue.
-    pub(super) fn again(&mut self) -> MemberSet {
-        if !self.yes.contains(self.first) {
-            return MemberSet::EMPTY;
-        }
-        self.no = self.no.minus(self.turned);
-        std::mem::take(&mut self.turned)
+    fn answered(&mut self, member: Member) {
+        self.busy = self.busy.without(member);
+        self.queued = self.queued.without(member);
+        self.out = self.out.without(member);
+        self.storing = self.storing.without(member);
+        self.lagging = self.lagging.without(member);
     }
 
     /// `member` cannot record the fence yet.
@@ -135,26 +126,30 @@ impl Attempt {
         self.wrote = self.wrote.without(member);
     }
 
-    /// Whether the attempt can no longer get `quorum` votes.
-    pub(super) fn hopeless(&self, quorum: usize) -> bool {
-        if self.alone {
-            self.no.contains(self.first)
-        } else {
-            // While the first voter has not rejected the request, it may be chosen although other voters rejected it.
-            // Requests that have their votes will probably release them soon, as they released the vote of the first
-            // voter.
-            let hope = if self.no.contains(self.first) {
-                MemberSet::EMPTY
-            } else {
-                self.turned.or(self.busy)
-            };
-            self.asked.minus(self.no).minus(self.lagging).or(hope).len() < quorum
+    /// `member` can record the fence now. Returns the fence.
+    pub(super) fn catch_up(&mut self, member: Member) -> Option<Fence> {
+        if !self.lagging.contains(member) {
+            return None;
         }
+        self.lagging = self.lagging.without(member);
+        self.yes = self.yes.with(member);
+        self.fence.map(|(fence, _)| fence)
     }
 
-    /// Whether the attempt can only succeed if other requests release votes.
-    pub(super) fn patient(&self, quorum: usize) -> bool {
-        !self.alone && self.asked.minus(self.no).minus(self.lagging).len() < quorum
+    /// The voters with a vote for the attempt.
+    pub(super) fn votes(&self) -> MemberSet {
+        self.yes.or(self.lagging)
+    }
+
+    /// Whether the fence was agreed by a vote of `member`. An agreed fence is higher than all earlier fences only while
+    /// these votes stand. After one is lost, another writer may get a higher one.
+    pub(super) fn rests_on(&self, member: Member) -> bool {
+        self.fence.is_some_and(|(_, votes)| votes.contains(member))
+    }
+
+    /// The voters that may still vote for it.
+    pub(super) fn possible(&self) -> MemberSet {
+        self.asked.minus(self.out)
     }
 
     /// The highest fence of the votes.
@@ -171,10 +166,9 @@ impl Attempt {
 pub(super) enum Stage {
     Queued,
     Asking(Attempt),
-    /// `short`: because too few voters were ready, not because of a rejection.
+    /// Too few voters can vote.
     Pausing {
         until: Time,
-        short: bool,
     },
 }
 
@@ -184,58 +178,58 @@ pub(super) struct Pending {
     pub(super) mode: Mode,
     pub(super) deadline: Time,
     pub(super) stage: Stage,
-    /// How many attempts in a row failed without a position in the first voter's queue.
+    /// Since its first attempt.
+    pub(super) priority: Option<Priority>,
+    /// Whom its next attempt asks. The sequencer alone, if other requests conflict with it, or did with the last one of
+    /// this node. All, if the sequencer has hinted.
+    pub(super) next: Asked,
+    /// Whether requests of other nodes conflicted with it.
+    pub(super) contended: bool,
+    /// How many attempts in a row failed because too few voters could vote.
     pub(super) misses: u32,
     /// The highest fence that a voter has returned for it.
     pub(super) highest_fence: Fence,
-    /// Why it was rejected last, or will probably be.
-    pub(super) reason: Option<Reason>,
-    /// Whether requests of other nodes conflicted with it.
-    pub(super) refused: bool,
-    /// Whether the first voter has hinted that the request is the next.
-    pub(super) chosen: bool,
-    /// The voters that keep a position in their queues for it.
-    pub(super) waits: MemberSet,
 }
 
 impl Pending {
     pub(super) fn new(names: Names, mode: Mode, deadline: Time) -> Pending {
-        let (stage, highest_fence, waits) = (Stage::Queued, Fence(0), MemberSet::EMPTY);
         Pending {
             names,
             mode,
             deadline,
-            stage,
+            stage: Stage::Queued,
+            priority: None,
+            next: Asked::Wide,
+            contended: false,
             misses: 0,
-            highest_fence,
-            reason: None,
-            refused: false,
-            chosen: false,
-            waits,
+            highest_fence: Fence(0),
         }
     }
 
-    /// Whether the next attempt asks only the first voter, so that writers that split the votes go one after the
-    /// other. A writer that waits for readers asks all voters: its queue position keeps new readers out, and must do
-    /// so at every voter.
-    pub(super) fn alone(&self) -> bool {
-        matches!(self.reason, Some(Reason::Writer | Reason::Turn))
+    pub(super) fn attempt(&self) -> Option<&Attempt> {
+        match &self.stage {
+            Stage::Asking(attempt) => Some(attempt),
+            Stage::Queued | Stage::Pausing { .. } => None,
+        }
     }
 
     /// The voters with a vote for the current attempt.
     pub(super) fn votes(&self) -> MemberSet {
-        match &self.stage {
-            Stage::Asking(attempt) => attempt.yes.or(attempt.lagging),
-            Stage::Queued | Stage::Pausing { .. } => MemberSet::EMPTY,
-        }
+        self.attempt()
+            .map_or(MemberSet::EMPTY, |attempt| attempt.yes.or(attempt.lagging))
     }
 
     /// When the request needs a timer event.
     pub(super) fn timer(&self) -> Time {
         match &self.stage {
             Stage::Queued => self.deadline,
-            Stage::Asking(attempt) => self.deadline.min(attempt.until),
-            Stage::Pausing { until, .. } => self.deadline.min(*until),
+            Stage::Asking(attempt) => {
+                let next = attempt
+                    .recalled
+                    .map_or(attempt.again, |at| at.min(attempt.again));
+                self.deadline.min(next)
+            }
+            Stage::Pausing { until } => self.deadline.min(*until),
         }
     }
 
@@ -244,9 +238,11 @@ impl Pending {
         self.deadline = self.deadline.relative_to(now);
         match &mut self.stage {
             Stage::Queued => {}
-            Stage::Asking(Attempt { until, .. }) | Stage::Pausing { until, .. } => {
-                *until = until.relative_to(now)
+            Stage::Asking(attempt) => {
+                attempt.again = attempt.again.relative_to(now);
+                attempt.recalled = attempt.recalled.map(|at| at.relative_to(now));
             }
+            Stage::Pausing { until } => *until = until.relative_to(now),
         }
     }
 }

@@ -11,12 +11,14 @@ pub const BATCH_BYTES: usize = 256 << 10;
 const NUMBER: usize = 10;
 /// The maximum length of a fence: it is at most 2^62.
 const FENCE: usize = 9;
-/// The length of a kind, a mode, a turn, a flag, a run, or a count of names.
+/// The maximum length of a run.
+const RUN: usize = 3;
+/// The length of a kind, a mode, a flag, or a count of names.
 const SMALL: usize = 1;
 /// The maximum length of a count of tokens, or of the length of a name.
 const COUNT: usize = 2;
 
-const LOCK: usize = SMALL + NUMBER + SMALL + SMALL + FENCE + SMALL + SMALL;
+const LOCK: usize = SMALL + NUMBER + SMALL + NUMBER + NUMBER + SMALL + FENCE + RUN + SMALL;
 const SYNC: usize = SMALL + NUMBER + NUMBER + COUNT;
 
 // Every single operation must fit a batch.
@@ -31,10 +33,10 @@ pub fn wire_size(op: &Op) -> usize {
         Op::Lock { names, .. } => LOCK + size_of_names(names),
         Op::Confirm { .. } | Op::Unlock { .. } => SMALL + NUMBER + FENCE,
         Op::Assert { names, .. } => SMALL + NUMBER + SMALL + FENCE + SMALL + size_of_names(names),
-        Op::Leave { names } => SMALL + SMALL + size_of_names(names),
         Op::Sync { live, .. } => SYNC + NUMBER * live.len(),
         Op::Settled => SMALL,
         Op::Revoke { name } => SMALL + size_of_name(name),
+        Op::Bury { .. } => SMALL + NUMBER,
     }
 }
 

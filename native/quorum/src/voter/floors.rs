@@ -1,14 +1,15 @@
 //! Fences of forgotten names.
 //!
 //! A name without holders and waiters takes no memory, but its next fence must be higher than its last. The voter
-//! keeps the last fence in one of a fixed number of floors, chosen by a hash of the name. When the name returns, its
-//! fences begin above its floor. Voters that saw the same locks of the names of one floor, in the same order, give
-//! the same fences, so no second round is needed to agree on a fence.
+//! keeps the last fence of each *partition* of names. When a name returns, its fences begin above the floor of its
+//! partition. Voters that saw the same locks of a partition, in the same order, give the same fences, so no second
+//! round is needed to agree on a fence.
 //!
-//! The hash is FNV-1a (Fowler, Noll, Vo), the same on all members. A caller that chooses names with the same floor
-//! can cause one more exchange of messages for locks of that floor's names.
+//! The partition is the FNV-1a hash (Fowler, Noll, Vo) of the name, scattered, modulo the number of partitions: the
+//! same on all members. A caller that chooses names of one partition can cause one more exchange of messages for their
+//! locks.
 
-use crate::message::{Fence, Name};
+use crate::message::{scatter, Fence, Name};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Floors {
@@ -56,7 +57,7 @@ impl Floors {
     fn index(&self, name: &Name) -> usize {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = name.bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
-        (hash % self.floors.len() as u64) as usize
+        (scatter(hash) % self.floors.len() as u64) as usize
     }
 }
 

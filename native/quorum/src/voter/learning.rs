@@ -10,8 +10,9 @@
 //!   have lost their fences at once. The voter then begins above all fences received and above each
 //!   [`origin`](super::Fences::origin), of the others and its own. The fences that it recorded in an earlier lifetime
 //!   were given before its own start, so they are at most its own origin if its clock and those of the others are
-//!   right. The highest origin also compensates for clocks that differ, unless a clock is set back: the clock that
-//!   was the highest at the start of the cluster is now ahead by more than the fences have grown.
+//!   right: no voter gives or stores fences faster than a clock advances, in any number of lives (`pace.rs`). The
+//!   highest origin also compensates for clocks that differ, unless a clock is set back: the clock that was the highest
+//!   at the start of the cluster is now ahead by at least as much as the fences have grown.
 //!
 //! With fewer answers the voter waits, although its own clock would allow it to begin. The missing members may be
 //! those that know their fences, and a clock can be wrong. The only cost is that all members must start once.

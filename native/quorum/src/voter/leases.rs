@@ -4,6 +4,7 @@ use crate::members::Member;
 use crate::message::{Digest, Generation, Lifetime, Mode, Names, Token};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Vote {
@@ -18,6 +19,8 @@ pub(super) struct AgentLease {
     pub(super) expires: Time,
     /// The `seq` of the last batch.
     pub(super) seq: u64,
+    /// The round trip that the agent measured.
+    pub(super) srtt: Duration,
     votes: BTreeMap<Token, Vote>,
     digest: Digest,
     /// The tokens of revoked votes.
@@ -102,6 +105,7 @@ impl AgentLeases {
                 agent,
                 expires,
                 seq: 0,
+                srtt: Duration::ZERO,
                 votes,
                 digest,
                 revoked,
@@ -152,15 +156,39 @@ impl AgentLeases {
         }
     }
 
-    /// Takes a vote of an expired lease.
-    pub(super) fn pop_ended(&mut self) -> Option<(Generation, Token, Vote)> {
-        loop {
-            let (generation, lease) = self.ended.last_mut()?;
-            match lease.votes.pop_first() {
-                Some((token, vote)) => return Some((*generation, token, vote)),
-                None => drop(self.ended.pop()),
-            }
+    /// Other agents of this member that have a lease, at most `most`.
+    pub(super) fn others(&self, member: Member, agent: Lifetime, most: usize) -> Vec<Lifetime> {
+        let known = self.known.range((member, Lifetime(0))..);
+        let of_member = known.take_while(|((of, _), _)| *of == member);
+        of_member
+            .map(|((_, other), _)| *other)
+            .filter(|other| *other != agent)
+            .take(most)
+            .collect()
+    }
+
+    /// Ends the lease of an agent, if it has one.
+    pub(super) fn end(&mut self, member: Member, agent: Lifetime) {
+        let generation = self.known.remove(&(member, agent));
+        if let Some(generation) = generation {
+            let lease = self.leases.remove(&generation);
+            self.ended.extend(lease.map(|lease| (generation, lease)));
         }
+    }
+
+    /// An expired lease whose votes and positions are not removed yet.
+    pub(super) fn ended(&self) -> Option<Generation> {
+        self.ended.last().map(|(generation, _)| *generation)
+    }
+
+    /// Takes a vote of that lease. `None` after the last one: the lease is removed.
+    pub(super) fn pop_ended(&mut self) -> Option<(Token, Vote)> {
+        let (_, lease) = self.ended.last_mut()?;
+        let vote = lease.votes.pop_first();
+        if vote.is_none() {
+            self.ended.pop();
+        }
+        vote
     }
 
     /// When the next lease expires; [`Time::NEVER`], that is, immediately, if votes of an expired lease are left.

@@ -1,75 +1,126 @@
-//! A voter's state of each name: the holders, the highest fence, the queue.
+//! A voter's state of each name: the holders, the highest fence, and the requests that wait.
 //!
 //! An entry exists while a request has a vote for the name or waits for it.
+//!
+//! Requests wait in the order of their priorities, the same at all voters. A request for several names has one
+//! position in the queues of all of them. A request *fits* if no vote conflicts with it, and no older request that
+//! waits. When a vote or a position goes, the oldest requests that fit get a hint, and the voter keeps the names for
+//! them for a short time. A request that does not ask in this time is passed over: younger ones may go first. It gets
+//! a hint again at the next change. After two misses its position is removed, and so is one that was not asked for
+//! again within `wait`: an agent that is alive asks again each `attempt`. So the position of a dead agent delays
+//! others for a short time only.
+//!
+//! If a request waits for a vote, the voter *recalls* the vote: it tells the vote's agent who waits.
 
 use super::floors::Floors;
-use crate::message::{Fence, Generation, Mode, Name, Names, Reason, Token, Turn};
+use crate::message::{Fence, Generation, Mode, Name, Names, Priority, Recall, Token};
+use crate::rules::Rules;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Identifies a vote. A generation identifies the lease of one agent, and tokens are unique per agent.
+/// Identifies a vote or a position. A generation identifies the lease of one agent, and tokens are unique per agent.
 pub(super) type VoteId = (Generation, Token);
+
+/// A position is removed after this many hints in a row that its agent did not follow.
+const MOST_MISSES: u8 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holders {
     Free,
     Writer(VoteId),
-    Readers(BTreeSet<VoteId>),
+    /// With the clocks of their priorities.
+    Readers(BTreeMap<VoteId, u64>),
 }
 
-/// A queue position of a rejected request. A waiting writer also blocks readers that arrive later.
+/// A waiting request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Waiting {
-    generation: Generation,
-    mode: Mode,
+pub(super) struct Waiting {
+    pub(super) priority: Priority,
+    pub(super) mode: Mode,
+    pub(super) names: Names,
+    /// For how long names are kept for it after a hint.
+    pub(super) keep: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Position {
+    request: Waiting,
     expires: Time,
-    /// Until when the voter keeps the name for this waiter, after it sent the hint.
-    kept: Time,
-    /// Orders the positions of all names: tickets grow for positions at the end of a queue, and fall for positions at
-    /// the front. Each position has its own ticket.
-    ticket: i64,
+    /// Until when the names are kept for it, since its last hint.
+    kept: Option<Time>,
+    /// How many hints in a row it did not follow.
+    misses: u8,
+}
+
+impl Position {
+    fn is_passed_over(&self) -> bool {
+        self.misses > 0 && self.kept.is_none()
+    }
+}
+
+/// The last recall of a name's votes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Recalled {
+    by: Priority,
+    /// When it is repeated, and the pause after that.
+    next: Time,
+    pause: Duration,
+}
+
+/// The requests that wait for a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Queue {
+    writers: BTreeMap<Priority, VoteId>,
+    readers: BTreeMap<Priority, VoteId>,
+    recalled: Option<Recalled>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     holders: Holders,
     fence: Fence,
-    line: Vec<Waiting>,
+    /// `None` if no request waits: most names are not contended, and there may be many.
+    queue: Option<Box<Queue>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Timer {
+    Expires(VoteId),
+    Kept(VoteId),
+    Recall(Name),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VoterNames {
     entries: BTreeMap<Name, Entry>,
+    positions: BTreeMap<VoteId, Position>,
     floors: Floors,
-    /// The expiries of queue positions, with their names.
-    expiries: BTreeSet<(Time, Name)>,
-    /// The hints to send.
-    hints: BTreeMap<Generation, Vec<Name>>,
-    /// Names for which readers of the current batch got votes and still have their queue positions. Later readers of
-    /// the same agent in this batch may use the position, too.
-    seated: BTreeSet<Name>,
-    /// The last ticket at an end.
-    tickets: i64,
-    /// The last ticket at a front.
-    fronts: i64,
+    timers: BTreeSet<(Time, Timer)>,
+    /// Names to look at after this event, and whether a vote or a position has gone.
+    changed: BTreeMap<Name, bool>,
+    hints: BTreeMap<Generation, Vec<Token>>,
+    recalls: BTreeMap<Generation, Vec<Recall>>,
     now: Time,
-    /// For how long a name is kept for the waiter that got the hint.
-    keep: Duration,
+    /// How long a position stays after it was asked for.
+    wait: Duration,
+    /// The first and the longest pause between two recalls.
+    recall: (Duration, Duration),
 }
 
 impl VoterNames {
-    pub(super) fn new(floors: usize, keep: Duration, now: Time) -> VoterNames {
+    pub(super) fn new(rules: &Rules, now: Time) -> VoterNames {
         VoterNames {
             entries: BTreeMap::new(),
-            floors: Floors::new(floors),
-            expiries: BTreeSet::new(),
+            positions: BTreeMap::new(),
+            floors: Floors::new(rules.partitions),
+            timers: BTreeSet::new(),
+            changed: BTreeMap::new(),
             hints: BTreeMap::new(),
-            seated: BTreeSet::new(),
-            tickets: 0,
-            fronts: 0,
+            recalls: BTreeMap::new(),
             now,
-            keep,
+            wait: rules.wait,
+            recall: (rules.recall, rules.heartbeat.max(rules.recall)),
         }
     }
 
@@ -77,63 +128,56 @@ impl VoterNames {
         self.entries.is_empty()
     }
 
-    /// Why `generation` cannot get a vote for `name`; `None` if it can.
-    pub(super) fn refusal(
-        &self,
-        name: &Name,
-        generation: Generation,
+    /// Whether a request must wait: a vote conflicts with it, or an older request that waits.
+    pub(super) fn is_blocked(&self, name: &Name, priority: Priority, mode: Mode) -> bool {
+        let Some(entry) = self.entries.get(name) else {
+            return false;
+        };
+        let blocks = |(_, id): (&Priority, &VoteId)| {
+            self.positions.get(id).is_some_and(|p| !p.is_passed_over())
+        };
+        entry.conflicts(mode)
+            || entry.queue.as_ref().is_some_and(|queue| {
+                queue.writers.range(..priority).any(blocks)
+                    || (mode == Mode::Write && queue.readers.range(..priority).any(blocks))
+            })
+    }
+
+    /// Whether a vote would conflict with the existing votes.
+    pub(super) fn conflicts(&self, name: &Name, mode: Mode) -> bool {
+        self.entries
+            .get(name)
+            .is_some_and(|entry| entry.conflicts(mode))
+    }
+
+    /// Records a vote. There must be no conflict. The request does not wait any more.
+    pub(super) fn record(
+        &mut self,
+        names: &Names,
+        (id, clock): (VoteId, u64),
         mode: Mode,
-        turn: Turn,
-    ) -> Option<Reason> {
-        let entry = self.entries.get(name)?;
-        if let Some(reason) = entry.conflict(mode) {
-            return Some(reason);
-        }
-        let ahead = entry
-            .line
-            .iter()
-            .take_while(|waiting| waiting.generation != generation);
-        let mut ahead = ahead.filter(|waiting| match (turn, mode) {
-            (Turn::Nobody, _) => false,
-            (_, Mode::Read) => waiting.mode == Mode::Write,
-            (Turn::Earlier, Mode::Write) => true,
-            (Turn::Unknown, Mode::Write) => waiting.kept > self.now,
-        });
-        ahead.next().map(|_| Reason::Turn)
-    }
-
-    /// Why a vote would conflict with the existing votes; `None` if it would not.
-    pub(super) fn conflict(&self, name: &Name, mode: Mode) -> Option<Reason> {
-        self.entries.get(name)?.conflict(mode)
-    }
-
-    /// Records a vote. There must be no conflict.
-    pub(super) fn record(&mut self, name: &Name, id: VoteId, mode: Mode, fence: Fence) {
-        let entry = self.entry(name);
-        entry.fence = entry.fence.max(fence);
-        if mode == Mode::Write {
-            entry.line.retain(|waiting| waiting.generation != id.0);
-        }
-        match (&mut entry.holders, mode) {
-            (holders, Mode::Write) => *holders = Holders::Writer(id),
-            (Holders::Readers(readers), Mode::Read) => {
-                readers.insert(id);
+        fence: Fence,
+    ) {
+        self.remove_position(id, false);
+        for name in names.iter() {
+            let entry = self.entry(name);
+            entry.fence = entry.fence.max(fence);
+            match (&mut entry.holders, mode) {
+                (holders, Mode::Write) => *holders = Holders::Writer(id),
+                (Holders::Readers(readers), Mode::Read) => {
+                    readers.insert(id, clock);
+                }
+                (holders, Mode::Read) => {
+                    *holders = Holders::Readers(BTreeMap::from([(id, clock)]));
+                }
             }
-            (holders, Mode::Read) => *holders = Holders::Readers(BTreeSet::from([id])),
-        }
-        if mode == Mode::Read {
-            self.seated.insert(name.clone());
+            self.forget_recall(name);
+            self.change(name, false);
         }
         self.floors.seen(fence);
     }
 
-    /// The batch of `generation` is complete: requests that got votes leave their queues.
-    pub(super) fn batch_done(&mut self, generation: Generation) {
-        for name in std::mem::take(&mut self.seated) {
-            self.leave(&name, generation);
-        }
-    }
-
+    /// Removes the vote of `id` for `name`.
     pub(super) fn forget(&mut self, name: &Name, id: VoteId) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
@@ -148,110 +192,342 @@ impl VoterNames {
             }
             _ => {}
         }
-        self.freed(name);
+        if entry.holders == Holders::Free {
+            self.forget_recall(name);
+        }
+        self.change(name, true);
     }
 
     pub(super) fn votes_for(&self, name: &Name) -> Vec<VoteId> {
         match self.entries.get(name).map(|entry| &entry.holders) {
             None | Some(Holders::Free) => Vec::new(),
             Some(Holders::Writer(id)) => vec![*id],
-            Some(Holders::Readers(readers)) => readers.iter().copied().collect(),
+            Some(Holders::Readers(readers)) => readers.keys().copied().collect(),
         }
     }
 
-    /// `generation` was rejected. It keeps its positions in the queues of all its names or gets new ones at their
-    /// ends; or at their fronts, if the first voter has chosen it. All its positions have the same ticket, and each
-    /// queue is in the order of tickets. With a separate order per queue, two requests for the same names would wait
-    /// for each other.
-    pub(super) fn wait(
-        &mut self,
-        names: &Names,
-        generation: Generation,
-        (mode, turn): (Mode, Turn),
-        expires: Time,
-    ) {
-        for name in names.iter() {
-            self.seated.remove(name);
-        }
-        let front = turn == Turn::Nobody;
-        let ticket = if front {
-            self.fronts -= 1;
-            self.fronts
-        } else {
-            self.ticket(names, generation)
-        };
-        let kept = Time::NEVER;
-        let place = Waiting {
-            generation,
-            mode,
-            expires,
-            kept,
-            ticket,
-        };
-        for name in names.iter() {
-            let line = &mut self.entry(name).line;
-            let same = |waiting: &Waiting| waiting.generation == generation;
-            if front {
-                line.retain(|waiting| !same(waiting));
-                line.insert(0, place.clone());
-            } else if let Some(at) = line.iter().position(same) {
-                line[at] = place.clone();
-            } else {
-                line.push(place.clone());
+    /// Gives a request a position, or renews it. An earlier attempt of the same request loses its position.
+    pub(super) fn wait(&mut self, id: VoteId, request: Waiting) {
+        let expires = self.now + self.wait;
+        if let Some(position) = self.positions.get_mut(&id) {
+            self.timers.remove(&(position.expires, Timer::Expires(id)));
+            self.timers.insert((expires, Timer::Expires(id)));
+            position.expires = expires;
+            if position.misses > 0 || position.kept.is_some() {
+                // It has followed its hint too late, or others were faster: it waits as before.
+                position.misses = 0;
+                if let Some(kept) = position.kept.take() {
+                    self.timers.remove(&(kept, Timer::Kept(id)));
+                }
+                for name in request.names.iter() {
+                    self.changed.entry(name.clone()).or_default();
+                }
             }
-            self.expiries.insert((expires, name.clone()));
+            return;
         }
+        for name in request.names.iter() {
+            let positions = self.entry(name).positions(request.mode);
+            let earlier = positions.insert(request.priority, id);
+            if let Some(earlier) = earlier {
+                self.remove_position(earlier, false);
+                self.entry(name)
+                    .positions(request.mode)
+                    .insert(request.priority, id);
+            }
+            self.changed.entry(name.clone()).or_default();
+        }
+        self.timers.insert((expires, Timer::Expires(id)));
+        let position = Position {
+            request,
+            expires,
+            kept: None,
+            misses: 0,
+        };
+        self.positions.insert(id, position);
     }
 
-    /// The ticket of the position of `generation`, if it is the same in all these queues; otherwise a new one.
-    fn ticket(&mut self, names: &Names, generation: Generation) -> i64 {
-        let place =
-            |names: &VoterNames, name| Some(names.entries.get(name)?.place(generation)?.ticket);
-        let mut tickets = names.iter().map(|name| place(self, name));
-        let first = tickets.next().flatten();
-        let one = first.filter(|first| tickets.all(|ticket| ticket == Some(*first)));
-        one.unwrap_or_else(|| {
-            names.iter().for_each(|name| self.leave(name, generation));
-            self.tickets += 1;
-            self.tickets
-        })
+    /// Removes the position of `id`, if it has one.
+    pub(super) fn leave(&mut self, id: VoteId) {
+        self.remove_position(id, true);
     }
 
-    /// Removes the position of `generation`.
-    pub(super) fn leave(&mut self, name: &Name, generation: Generation) {
-        let Some(entry) = self.entries.get_mut(name) else {
+    /// Removes a position of the lease. Returns whether there was one.
+    pub(super) fn leave_one(&mut self, generation: Generation) -> bool {
+        let all = (generation, Token(0))..=(generation, Token(u64::MAX));
+        let id = self.positions.range(all).next().map(|(id, _)| *id);
+        id.map(|id| self.leave(id)).is_some()
+    }
+
+    /// The positions of the lease with tokens in `from..to`.
+    pub(super) fn waiting_in(&self, generation: Generation, from: Token, to: Token) -> Vec<Token> {
+        // BTreeMap panics on a range that ends before it begins; this is an empty range instead.
+        let range = (generation, from)..(generation, to.max(from));
+        self.positions
+            .range(range)
+            .map(|((_, token), _)| *token)
+            .collect()
+    }
+
+    fn remove_position(&mut self, id: VoteId, freed: bool) {
+        let Some(position) = self.positions.remove(&id) else {
             return;
         };
-        entry
-            .line
-            .retain(|waiting| waiting.generation != generation);
-        self.freed(name);
+        self.timers.remove(&(position.expires, Timer::Expires(id)));
+        if let Some(kept) = position.kept {
+            self.timers.remove(&(kept, Timer::Kept(id)));
+        }
+        let Waiting {
+            priority,
+            mode,
+            names,
+            ..
+        } = position.request;
+        for name in names.iter() {
+            if let Some(entry) = self.entries.get_mut(name) {
+                entry.positions(mode).remove(&priority);
+                *self.changed.entry(name.clone()).or_default() |= freed;
+            }
+        }
+    }
+
+    /// Remembers to look at `name` after this event. A name that nobody waits for needs no look.
+    fn change(&mut self, name: &Name, freed: bool) {
+        match self.entries.get(name) {
+            Some(entry) if entry.is_waited_for() => {
+                *self.changed.entry(name.clone()).or_default() |= freed;
+            }
+            Some(entry) if entry.holders == Holders::Free => self.remove_entry(name),
+            _ => {}
+        }
+    }
+
+    /// The votes for `name` are others now: the next recall is sent at once.
+    fn forget_recall(&mut self, name: &Name) {
+        let queue = self
+            .entries
+            .get_mut(name)
+            .and_then(|entry| entry.queue.as_mut());
+        if let Some(recalled) = queue.and_then(|queue| queue.recalled.take()) {
+            self.timers
+                .remove(&(recalled.next, Timer::Recall(name.clone())));
+        }
+    }
+
+    fn remove_entry(&mut self, name: &Name) {
+        self.forget_recall(name);
+        self.changed.remove(name);
+        if let Some(entry) = self.entries.remove(name) {
+            self.floors.keep(name, entry.fence);
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.expiries.first().map(|(expires, _)| *expires)
+        self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Advances the time and removes expired queue positions, at most `most` per call.
+    /// Advances the time, and handles at most `most` timers.
     pub(super) fn advance(&mut self, now: Time, most: usize) {
         self.now = now;
         for _ in 0..most {
-            if self.deadline().is_none_or(|expires| expires > now) {
-                break;
+            if self.deadline().is_none_or(|at| at > now) {
+                return;
             }
-            let Some((_, name)) = self.expiries.pop_first() else {
-                break;
+            match self.timers.pop_first() {
+                Some((_, Timer::Expires(id))) => self.leave(id),
+                Some((_, Timer::Kept(id))) => self.miss(id),
+                Some((_, Timer::Recall(name))) => {
+                    self.changed.entry(name).or_default();
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The request did not follow its hint in time.
+    fn miss(&mut self, id: VoteId) {
+        let Some(position) = self.positions.get_mut(&id) else {
+            return;
+        };
+        position.kept = None;
+        position.misses += 1;
+        if position.misses >= MOST_MISSES {
+            return self.leave(id);
+        }
+        for name in position.request.names.clone().iter() {
+            self.changed.entry(name.clone()).or_default();
+        }
+    }
+
+    /// Looks at the changed names: makes hints and recalls, and removes names that are not used.
+    pub(super) fn look_at_changes(&mut self) {
+        while let Some((name, freed)) = self.changed.pop_first() {
+            let Some(entry) = self.entries.get(&name) else {
+                continue;
             };
-            if let Some(entry) = self.entries.get_mut(&name) {
-                entry.line.retain(|waiting| waiting.expires > now);
-                self.freed(&name);
+            if !entry.is_waited_for() {
+                self.forget_queue(&name);
+                continue;
+            }
+            for id in self.to_hint(entry, freed) {
+                self.hint(id);
+            }
+            self.recall(name);
+        }
+    }
+
+    /// No request waits for `name` any more.
+    fn forget_queue(&mut self, name: &Name) {
+        self.forget_recall(name);
+        let Some(entry) = self.entries.get_mut(name) else {
+            return;
+        };
+        entry.queue = None;
+        if entry.holders == Holders::Free {
+            self.remove_entry(name);
+        }
+    }
+
+    /// The requests for a name that fit and have no hint, oldest first.
+    fn to_hint(&self, entry: &Entry, freed: bool) -> Vec<VoteId> {
+        let mut fitting = Vec::new();
+        let Some(queue) = entry.queue.as_ref() else {
+            return fitting;
+        };
+        if matches!(entry.holders, Holders::Writer(_)) {
+            return fitting;
+        }
+        let (mut writers, mut readers) = (queue.writers.iter(), queue.readers.iter());
+        let (mut writer, mut reader) = (writers.next(), readers.next());
+        let mut reads = matches!(entry.holders, Holders::Readers(_));
+        loop {
+            let id = match (writer, reader) {
+                (Some((a, id)), b) if b.is_none_or(|(b, _)| a < b) => {
+                    writer = writers.next();
+                    *id
+                }
+                (_, Some((_, id))) => {
+                    reader = readers.next();
+                    *id
+                }
+                _ => return fitting,
+            };
+            let Some(position) = self.positions.get(&id) else {
+                continue;
+            };
+            let request = &position.request;
+            let may_go = request.mode == Mode::Read || !reads;
+            let blocked = |name| self.is_blocked(name, request.priority, request.mode);
+            let fits = may_go && !request.names.iter().any(blocked);
+            let hinted = fits && position.kept.is_none() && (position.misses == 0 || freed);
+            if hinted {
+                fitting.push(id);
+            }
+            if !position.is_passed_over() || hinted {
+                match request.mode {
+                    Mode::Write => return fitting,
+                    Mode::Read => reads = true,
+                }
+            }
+        }
+    }
+
+    fn hint(&mut self, id: VoteId) {
+        let now = self.now;
+        let Some(position) = self.positions.get_mut(&id) else {
+            return;
+        };
+        let kept = now + position.request.keep;
+        position.kept = Some(kept);
+        self.timers.insert((kept, Timer::Kept(id)));
+        self.hints.entry(id.0).or_default().push(id.1);
+    }
+
+    /// Recalls the votes for a name if a request waits for them: at once if it is older than the one of the last
+    /// recall, otherwise when a recall is due again.
+    fn recall(&mut self, name: Name) {
+        let oldest = self
+            .entries
+            .get(&name)
+            .and_then(|entry| self.oldest_in_conflict(entry));
+        let Some(Entry {
+            holders,
+            queue: Some(queue),
+            ..
+        }) = self.entries.get_mut(&name)
+        else {
+            return;
+        };
+        let last = queue.recalled.take();
+        if let Some(last) = &last {
+            self.timers
+                .remove(&(last.next, Timer::Recall(name.clone())));
+        }
+        let Some((by, mode)) = oldest else {
+            return;
+        };
+        let (first, longest) = self.recall;
+        let recalled = match last {
+            Some(last) if last.by <= by && last.next > self.now => last,
+            last => {
+                let holders = match holders {
+                    Holders::Free => Vec::new(),
+                    Holders::Writer(id) => vec![*id],
+                    // An older reader gives no vote back, and a granted one has no run to end.
+                    Holders::Readers(readers) => {
+                        let younger = readers.iter().filter(|(_, clock)| **clock >= by.clock);
+                        younger.map(|(id, _)| *id).collect()
+                    }
+                };
+                for (generation, token) in holders {
+                    self.recalls.entry(generation).or_default().push(Recall {
+                        token,
+                        priority: by,
+                        mode,
+                    });
+                }
+                let pause = last.map_or(first, |last| last.pause);
+                Recalled {
+                    by,
+                    next: self.now + pause,
+                    pause: (pause * 2).min(longest),
+                }
+            }
+        };
+        self.timers.insert((recalled.next, Timer::Recall(name)));
+        queue.recalled = Some(recalled);
+    }
+
+    /// The oldest waiting request that conflicts with the votes of a name.
+    fn oldest_in_conflict(&self, entry: &Entry) -> Option<(Priority, Mode)> {
+        let waiting = entry.queue.as_ref()?;
+        let first = |queue: &BTreeMap<Priority, VoteId>| {
+            let mut positions = queue.iter();
+            let position = positions.find(|(_, id)| {
+                self.positions
+                    .get(id)
+                    .is_some_and(|position| !position.is_passed_over())
+            });
+            position.map(|(priority, _)| *priority)
+        };
+        let writer = first(&waiting.writers).map(|priority| (priority, Mode::Write));
+        match entry.holders {
+            Holders::Free => None,
+            Holders::Readers(_) => writer,
+            Holders::Writer(_) => {
+                let reader = first(&waiting.readers).map(|priority| (priority, Mode::Read));
+                writer.into_iter().chain(reader).min()
             }
         }
     }
 
     /// Takes the hints since the last call, by generation.
-    pub(super) fn hints(&mut self) -> BTreeMap<Generation, Vec<Name>> {
+    pub(super) fn hints(&mut self) -> BTreeMap<Generation, Vec<Token>> {
         std::mem::take(&mut self.hints)
+    }
+
+    /// Takes the recalls since the last call, by generation.
+    pub(super) fn recalls(&mut self) -> BTreeMap<Generation, Vec<Recall>> {
+        std::mem::take(&mut self.recalls)
     }
 
     pub(super) fn fence(&self, name: &Name) -> Fence {
@@ -286,76 +562,51 @@ impl VoterNames {
         let entry = || Entry {
             holders: Holders::Free,
             fence,
-            line: Vec::new(),
+            queue: None,
         };
         self.entries.entry(name.clone()).or_insert_with(entry)
-    }
-
-    /// A holder or waiter has left `name`: sends hints to the next waiters, and removes the entry if there is neither
-    /// holder nor waiter.
-    fn freed(&mut self, name: &Name) {
-        let Some(entry) = self.entries.get_mut(name) else {
-            return;
-        };
-        let first = entry.line.first().map(|waiting| waiting.mode);
-        let turn = match (&entry.holders, first) {
-            (Holders::Free, Some(Mode::Write)) => 1,
-            (Holders::Free | Holders::Readers(_), Some(Mode::Read)) => entry.line.len(),
-            (Holders::Free, None) => {
-                let fence = entry.fence;
-                self.entries.remove(name);
-                self.floors.keep(name, fence);
-                return;
-            }
-            _ => 0,
-        };
-        let turn = entry
-            .line
-            .iter_mut()
-            .take(turn)
-            .take_while(|waiting| Some(waiting.mode) == first);
-        for waiting in turn.filter(|waiting| waiting.kept <= self.now) {
-            waiting.kept = self.now + self.keep;
-            self.hints
-                .entry(waiting.generation)
-                .or_default()
-                .push(name.clone());
-        }
     }
 
     #[cfg(feature = "model")]
     pub(super) fn rebase(&mut self, now: Time) {
         self.now = Time(0);
-        let lines = self.entries.values().flat_map(|entry| &entry.line);
-        let tickets: BTreeSet<i64> = lines.map(|waiting| waiting.ticket).collect();
-        self.tickets = tickets.len() as i64;
-        self.fronts = 0;
-        for waiting in self.entries.values_mut().flat_map(|entry| &mut entry.line) {
-            waiting.expires = waiting.expires.relative_to(now);
-            waiting.kept = waiting.kept.relative_to(now);
-            // Only the order of tickets matters.
-            waiting.ticket = tickets.range(..=waiting.ticket).count() as i64;
+        self.timers.clear();
+        for (id, position) in &mut self.positions {
+            position.expires = position.expires.relative_to(now);
+            self.timers.insert((position.expires, Timer::Expires(*id)));
+            position.kept = position.kept.map(|kept| kept.relative_to(now));
+            let timer = position.kept.map(|kept| (kept, Timer::Kept(*id)));
+            self.timers.extend(timer);
         }
-        let expiries = std::mem::take(&mut self.expiries);
-        self.expiries = expiries
-            .into_iter()
-            .map(|(expires, name)| (expires.relative_to(now), name))
-            .collect();
+        for (name, entry) in &mut self.entries {
+            let queue = entry.queue.as_mut();
+            if let Some(recalled) = queue.and_then(|queue| queue.recalled.as_mut()) {
+                recalled.next = recalled.next.relative_to(now);
+                self.timers
+                    .insert((recalled.next, Timer::Recall(name.clone())));
+            }
+        }
     }
 }
 
 impl Entry {
-    fn place(&self, generation: Generation) -> Option<&Waiting> {
-        self.line
-            .iter()
-            .find(|waiting| waiting.generation == generation)
+    fn positions(&mut self, mode: Mode) -> &mut BTreeMap<Priority, VoteId> {
+        let queue = self.queue.get_or_insert_default();
+        match mode {
+            Mode::Write => &mut queue.writers,
+            Mode::Read => &mut queue.readers,
+        }
     }
 
-    fn conflict(&self, mode: Mode) -> Option<Reason> {
+    fn is_waited_for(&self) -> bool {
+        let queue = self.queue.as_ref();
+        queue.is_some_and(|queue| !queue.writers.is_empty() || !queue.readers.is_empty())
+    }
+
+    fn conflicts(&self, mode: Mode) -> bool {
         match (&self.holders, mode) {
-            (Holders::Writer(_), _) => Some(Reason::Writer),
-            (Holders::Readers(_), Mode::Write) => Some(Reason::Readers),
-            (Holders::Free, _) | (Holders::Readers(_), Mode::Read) => None,
+            (Holders::Free, _) | (Holders::Readers(_), Mode::Read) => false,
+            (Holders::Writer(_), _) | (Holders::Readers(_), Mode::Write) => true,
         }
     }
 }

@@ -1,11 +1,25 @@
 //! Executes the operations of a batch, one after the other.
 
-use super::names::VoteId;
+use super::names::{VoteId, Waiting};
 use super::{Stage, Voter};
+use crate::bounds::MAX_FENCE;
 use crate::members::{Member, MemberSet};
-use crate::message::{Fence, Generation, Mode, Name, Names, Op, Reason, Reply, Token, Turn};
+use crate::message::{
+    Fence, Frame, Generation, Lifetime, Mode, Name, Names, Op, Priority, Reason, Reply, Token,
+};
 use crate::protocol_bug::ProtocolBug;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+/// What a `Lock` asks for.
+struct Wanted {
+    mode: Mode,
+    priority: Priority,
+    wait: bool,
+    guess: Fence,
+    run: NonZeroU16,
+    names: Names,
+}
 
 impl Voter {
     pub(super) fn apply(&mut self, from: Member, generation: Generation, op: Op) -> Option<Reply> {
@@ -13,13 +27,28 @@ impl Voter {
             Op::Lock {
                 token,
                 mode,
-                turn,
+                clock,
+                first,
+                wait,
                 guess,
                 run,
                 names,
             } => {
-                let fences = (guess, run);
-                Some(self.lock((generation, token), mode, turn, fences, names))
+                let agent = self.leases.live(generation).agent;
+                let priority = Priority {
+                    clock,
+                    agent,
+                    token: first,
+                };
+                let wanted = Wanted {
+                    mode,
+                    priority,
+                    wait,
+                    guess,
+                    run,
+                    names,
+                };
+                Some(self.lock((generation, token), wanted))
             }
             Op::Confirm { token, fence } => Some(self.confirm((generation, token), fence)),
             Op::Assert {
@@ -32,69 +61,100 @@ impl Voter {
                 self.unlock((generation, token), fence);
                 None
             }
-            Op::Leave { names } => {
-                names
-                    .iter()
-                    .for_each(|name| self.names.leave(name, generation));
-                None
-            }
             Op::Sync { from, to, live } => Some(self.sync(generation, from, to, live)),
             Op::Settled => {
-                if let Stage::Quarantine { settled, .. } = &mut self.stage {
-                    *settled = settled.with(from);
-                }
-                self.advance(self.now);
+                self.settled(from);
                 None
             }
             Op::Revoke { name } => {
                 self.revoke(&name);
                 None
             }
+            Op::Bury { agent } => {
+                self.bury_other(from, generation, agent);
+                None
+            }
         }
     }
 
-    fn lock(
-        &mut self,
-        id: VoteId,
-        mode: Mode,
-        turn: Turn,
-        (guess, run): (Fence, NonZeroU8),
-        names: Names,
-    ) -> Reply {
+    fn lock(&mut self, id: VoteId, wanted: Wanted) -> Reply {
+        let Wanted {
+            mode,
+            priority,
+            wait,
+            guess,
+            run,
+            names,
+        } = wanted;
         let (generation, token) = id;
         if self.vote(id).is_some() {
             return Reply::Yes {
                 fence: self.highest_of(&names),
             };
         }
-        if self.stage != Stage::Voting {
-            return Reply::No {
-                reason: Reason::Quarantine,
-            };
-        }
-        let expires = self.now + self.setup.rules.wait;
-        let refusal = |name| self.names.refusal(name, generation, mode, turn);
-        if let Some(reason) = names.iter().find_map(refusal) {
-            self.names.wait(&names, generation, (mode, turn), expires);
+        if let Some(reason) = self.abstains() {
             return Reply::No { reason };
+        }
+        let blocked = |name| self.names.is_blocked(name, priority, mode);
+        if names.iter().any(blocked) {
+            if wait {
+                self.wait(id, priority, mode, names);
+                return Reply::No {
+                    reason: Reason::Queued,
+                };
+            }
+            return Reply::No {
+                reason: Reason::Busy,
+            };
         }
         let highest = self.highest_of(&names);
         let fence = match mode {
             Mode::Read => highest,
             Mode::Write if self.setup.bugs.have(ProtocolBug::FenceNotWritten) => highest,
-            Mode::Write => guess.max(highest.after(run)),
+            // A guess may follow the clock of another voter. If this one may not give it, it agrees by a `Confirm`.
+            Mode::Write if guess <= self.pace.limit(self.now) => guess.max(highest.after(run)),
+            Mode::Write => highest.after(run),
         };
         // Every fence of the run must be new.
         let spent = mode == Mode::Write
             && fence.first(run) <= highest
             && !self.setup.bugs.have(ProtocolBug::FenceNotWritten);
-        if mode == Mode::Write && (spent || !self.reserve(fence)) {
+        if mode == Mode::Write && (spent || !self.may_give(fence)) {
+            // Above the limit of the pace, nothing is stored that would end the wait.
+            let stores = fence <= self.pace.limit(self.now) && fence > self.reserved;
+            self.lacks_fences = stores || highest >= Fence(MAX_FENCE);
             return Reply::No {
                 reason: Reason::Storing,
             };
         }
-        self.add_vote(generation, token, mode, fence, names);
+        self.add_vote(generation, token, mode, (fence, priority.clock), names);
         Reply::Yes { fence }
+    }
+
+    /// Why the voter grants nothing new, if it does not.
+    fn abstains(&self) -> Option<Reason> {
+        match self.stage {
+            _ if self.conflicted => Some(Reason::Conflicted),
+            Stage::Quarantine { .. } | Stage::Superseded { .. } => Some(Reason::Quarantine),
+            Stage::Learning(_) => Some(Reason::Learning),
+            Stage::Voting => None,
+        }
+    }
+
+    fn wait(&mut self, id: VoteId, priority: Priority, mode: Mode, names: Names) {
+        if self.setup.bugs.have(ProtocolBug::PositionsForgotten) {
+            return;
+        }
+        let rules = self.setup.rules;
+        let srtt = self.leases.live(id.0).srtt;
+        let keep: Duration = (srtt * 4).clamp(rules.keep, rules.attempt);
+        let request = Waiting {
+            priority,
+            mode,
+            names,
+            keep,
+        };
+        self.names.wait(id, request);
     }
 
     fn confirm(&mut self, id: VoteId, fence: Fence) -> Reply {
@@ -102,7 +162,8 @@ impl Voter {
             return Reply::Missing;
         };
         let names = vote.names.clone();
-        if !self.reserve(fence) {
+        if !self.may_record(fence) {
+            self.lacks_fences |= self.storing >= fence;
             return Reply::No {
                 reason: Reason::Storing,
             };
@@ -113,19 +174,36 @@ impl Voter {
 
     fn assert(&mut self, id: VoteId, mode: Mode, fence: Fence, names: Names) -> Reply {
         let (generation, token) = id;
-        if self.vote(id).is_none() {
-            if let Some(reason) = names
-                .iter()
-                .find_map(|name| self.names.conflict(name, mode))
-            {
-                return Reply::No { reason };
-            }
-            if !self.reserve(fence) {
-                return Reply::No {
-                    reason: Reason::Storing,
-                };
-            }
-            self.add_vote(generation, token, mode, fence, names);
+        let voted = self.vote(id).is_some();
+        if !voted && names.iter().any(|name| self.names.conflicts(name, mode)) {
+            // Its conflicting votes are of requests that are not granted. They are recalled.
+            let agent = self.leases.live(generation).agent;
+            let oldest = Priority {
+                agent,
+                token,
+                ..Priority::OLDEST
+            };
+            self.wait(id, oldest, mode, names);
+            return Reply::No {
+                reason: Reason::Queued,
+            };
+        }
+        // A voter that has lost its fences records this one with the others, when it has learned them.
+        if !self.may_record(fence) && self.knows_fences() {
+            return Reply::No {
+                reason: Reason::Storing,
+            };
+        }
+        if voted {
+            names.iter().for_each(|name| self.names.raise(name, fence));
+        } else {
+            self.add_vote(
+                generation,
+                token,
+                mode,
+                (fence, Priority::OLDEST.clock),
+                names,
+            );
         }
         Reply::Yes { fence }
     }
@@ -133,10 +211,10 @@ impl Voter {
     fn unlock(&mut self, id: VoteId, fence: Fence) {
         let (generation, token) = id;
         let Some(vote) = self.leases.live(generation).remove(token) else {
-            return;
+            return self.names.leave(id);
         };
         // A fence above the stored mark is not recorded here. It need not be: the voters that confirmed it have it.
-        if self.reserve(fence) {
+        if self.may_record(fence) {
             vote.names
                 .iter()
                 .for_each(|name| self.names.raise(name, fence));
@@ -147,6 +225,13 @@ impl Voter {
     fn sync(&mut self, generation: Generation, from: Token, to: Token, live: Vec<Token>) -> Reply {
         let lease = self.leases.live(generation);
         let unlisted = lease.unlisted(from, to, &live);
+        let waiting = self.names.waiting_in(generation, from, to);
+        for token in waiting {
+            if live.binary_search(&token).is_err() {
+                self.names.leave((generation, token));
+            }
+        }
+        let lease = self.leases.live(generation);
         let missing = live
             .into_iter()
             .filter(|token| lease.vote(*token).is_none())
@@ -177,8 +262,15 @@ impl Voter {
             }
         }
         // The answers to the next batches of these agents list the revoked votes.
-        holders
-            .iter()
-            .for_each(|member| self.notice(member, Vec::new(), true));
+        for member in holders.iter() {
+            self.send(member, Frame::Notice(self.notice(true)));
+        }
+    }
+
+    /// An agent cannot bury itself.
+    fn bury_other(&mut self, from: Member, generation: Generation, agent: Lifetime) {
+        if self.leases.live(generation).agent != agent {
+            self.bury(from, agent);
+        }
     }
 }

@@ -1,10 +1,11 @@
-//! Recovers lost fences: asks the other voters for theirs, and answers such questions. `learning.rs` decides when the
-//! answers are enough.
+//! Questions between voters, and their answers: what a voter may have forgotten. `lives.rs` decides whether its file is
+//! an old one. `learning.rs` decides when the answers are enough to replace lost fences.
 
 use super::learning::Learning;
-use super::{Stage, Voter};
-use crate::members::Member;
-use crate::message::{Floor, Frame, Lifetime, EPOCH};
+use super::{Stage, Voter, VoterOutput};
+use crate::members::{Member, MemberSet};
+use crate::message::{Floor, Frame, Known, Lifetime, EPOCH};
+use crate::protocol_bug::ProtocolBug;
 
 impl Voter {
     /// The quarantine is over, and the fences are lost: starts the recovery.
@@ -16,14 +17,43 @@ impl Voter {
         self.finish_recovery();
     }
 
-    /// During the recovery, asks all members that have not sent their fences.
+    /// Asks all members whose answer this voter needs.
     pub(super) fn ask(&mut self) {
-        let Stage::Learning(learning) = &mut self.stage else {
-            return;
+        let next = self.now + self.setup.rules.attempt;
+        match &mut self.stage {
+            Stage::Quarantine { until, again, .. } => {
+                *again = if self.lives.unanswered().is_empty() {
+                    *until
+                } else {
+                    next
+                };
+            }
+            Stage::Learning(learning) => learning.again = next,
+            Stage::Voting | Stage::Superseded { .. } => {}
+        }
+        let needed = self.needed();
+        needed.iter().for_each(|member| self.ask_one(member));
+    }
+
+    /// Asks a member that has just become available, if this voter needs its answer.
+    pub(super) fn ask_if_needed(&mut self, member: Member) {
+        let has_answered = match &self.stage {
+            Stage::Learning(learning) => !learning.waits_for(member),
+            _ => false,
         };
-        learning.again = self.now + self.setup.rules.attempt;
-        let missing = learning.missing(self.setup.members);
-        missing.iter().for_each(|member| self.ask_one(member));
+        if self.needed().contains(member) && !has_answered {
+            self.ask_one(member);
+        }
+    }
+
+    /// The members to ask: in quarantine those that may know a later life of this voter, then those that may know its
+    /// fences.
+    fn needed(&self) -> MemberSet {
+        match &self.stage {
+            Stage::Quarantine { .. } => self.lives.unanswered(),
+            Stage::Learning(learning) => learning.missing(self.setup.members),
+            Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
+        }
     }
 
     fn ask_one(&mut self, member: Member) {
@@ -34,64 +64,90 @@ impl Voter {
         self.send(member, Frame::Floor(ask));
     }
 
-    /// Handles a question or answer of another voter. Ignores answers to earlier lifetimes of this voter.
+    /// Handles a question or answer of another voter.
     pub(super) fn floor(&mut self, from: Member, floor: Floor) {
-        let me = self.setup.lifetime;
         match floor {
             Floor::Ask {
                 epoch: EPOCH,
                 asker,
             } => self.asked(from, asker),
-            Floor::Told {
+            Floor::Answer {
                 epoch: EPOCH,
                 asker,
-                fence,
-            } if asker == me => self.answered(|learning| learning.known(from, fence)),
-            Floor::Lost {
-                epoch: EPOCH,
-                asker,
-                origin,
-            } if asker == me => self.answered(|learning| learning.lost(from, origin)),
-            Floor::Ask { .. } | Floor::Told { .. } | Floor::Lost { .. } => {}
-        }
-    }
-
-    /// Answers a voter that has lost its fences. A voter in quarantine does not answer, because it does not know yet
-    /// whether its fences are valid.
-    fn asked(&mut self, from: Member, asker: Lifetime) {
-        let epoch = EPOCH;
-        match self.stage {
-            Stage::Quarantine { .. } => {}
-            Stage::Learning(learning) => {
-                let origin = self.setup.fences.origin;
-                let answer = Floor::Lost {
-                    epoch,
-                    asker,
-                    origin,
-                };
-                self.send(from, Frame::Floor(answer));
-                // The member did not answer earlier and is available now.
-                if learning.waits_for(from) {
-                    self.ask_one(from);
+                voter,
+                seen,
+                known,
+            } => {
+                self.lives.hear(from, voter);
+                // Not an answer to an earlier lifetime of this voter.
+                if asker == self.setup.lifetime {
+                    self.answered(from, seen, known);
                 }
             }
-            Stage::Voting => {
-                let fence = self.names.highest();
-                let answer = Floor::Told {
-                    epoch,
-                    asker,
-                    fence,
-                };
-                self.send(from, Frame::Floor(answer));
-            }
+            Floor::Ask { .. } | Floor::Answer { .. } => {}
         }
     }
 
-    fn answered(&mut self, answer: impl FnOnce(&mut Learning)) {
-        if let Stage::Learning(learning) = &mut self.stage {
-            answer(learning);
-            self.finish_recovery();
+    /// Answers in every stage. A voter in quarantine does not know yet whether its fences are valid.
+    fn asked(&mut self, from: Member, asker: Lifetime) {
+        let known = match self.stage {
+            Stage::Quarantine { .. } => Known::Quarantine,
+            Stage::Learning(_) => Known::Lost {
+                origin: self.setup.fences.origin,
+            },
+            Stage::Voting => Known::Told {
+                fence: self.names.highest(),
+            },
+            Stage::Superseded { .. } => return,
+        };
+        let answer = Floor::Answer {
+            epoch: EPOCH,
+            asker,
+            voter: self.setup.lifetime,
+            seen: self.lives.hear(from, asker),
+            known,
+        };
+        self.send(from, Frame::Floor(answer));
+        // The member did not answer earlier and is available now.
+        self.ask_if_needed(from);
+    }
+
+    fn answered(&mut self, from: Member, seen: Lifetime, known: Known) {
+        self.lives.answered(from);
+        self.heard_of_me(seen);
+        match (&mut self.stage, known) {
+            (Stage::Quarantine { until, again, .. }, _) => {
+                if self.lives.unanswered().is_empty() {
+                    *again = *until;
+                }
+                self.advance(self.now);
+            }
+            (Stage::Learning(learning), Known::Told { fence }) => {
+                learning.known(from, fence);
+                self.finish_recovery();
+            }
+            (Stage::Learning(learning), Known::Lost { origin }) => {
+                learning.lost(from, origin);
+                self.finish_recovery();
+            }
+            (Stage::Learning(_), Known::Quarantine) => {}
+            (Stage::Voting | Stage::Superseded { .. }, _) => {}
         }
+    }
+
+    /// Another member knows this lifetime of this voter.
+    pub(super) fn heard_of_me(&mut self, seen: Lifetime) {
+        let me = self.lifetime();
+        // No life is above the highest one, which no correct voter has.
+        let is_later = seen != me && seen.life() >= me.life() && seen.life() < u32::MAX;
+        if is_later && !self.setup.bugs.have(ProtocolBug::StaleBelieved) {
+            self.stage = Stage::Superseded { seen };
+            self.out.push(VoterOutput::Superseded { seen });
+        }
+    }
+
+    pub(super) fn is_superseded(&self) -> bool {
+        matches!(self.stage, Stage::Superseded { .. })
     }
 
     fn finish_recovery(&mut self) {
@@ -99,9 +155,9 @@ impl Voter {
             return;
         };
         if let Some(floor) = learning.learned(self.members()) {
-            self.names.raise_all(floor);
-            self.reserve(floor.next());
             self.stage = Stage::Voting;
+            self.names.raise_all(floor);
+            self.may_record(self.names.highest());
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::members::Members;
 use crate::message::{Fence, Lifetime, Send};
 use crate::protocol_bug::ProtocolBugs;
 use crate::rules::Rules;
+use std::time::Duration;
 
 /// The setup of a voter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,8 +15,11 @@ pub struct VoterSetup {
     pub rules: Rules,
     /// Enabled protocol bugs: none outside models.
     pub bugs: ProtocolBugs,
-    /// The voter's lifetime: a random number.
+    /// The voter's lifetime: its life, which was stored, and random bits.
     pub lifetime: Lifetime,
+    /// How long the voter grants no new lock, unless all agents have settled: at least as long as any vote of an
+    /// earlier life was promised, which may be longer than [`Rules::quarantine`] if the rules have changed.
+    pub quarantine: Duration,
     /// The known fences of earlier lifetimes.
     pub fences: Fences,
 }
@@ -26,14 +30,16 @@ pub struct Fences {
     /// The mark that was stored last: no higher fence was given. `None` if it is lost or there was no earlier
     /// lifetime. The voter then asks the other voters before it votes.
     pub floor: Option<Fence>,
-    /// An upper bound of all fences of earlier lifetimes if wall clocks are right: the wall-clock time of the start,
-    /// in microseconds. (Fences grow by one run per attempt to lock, and by less than a million per second.) It only
-    /// counts if too many voters have lost their fences for the others to know them all: see `voter/learning.rs`.
+    /// An upper bound of all fences of earlier lifetimes if wall clocks are right: the wall-clock time of the start, in
+    /// units of 16 nanoseconds. (`voter/pace.rs` keeps fences below it.) It only counts if too many voters have lost
+    /// their fences for the others to know them all: see `voter/learning.rs`.
     /// A value above [`MAX_FENCE`](crate::frame::MAX_FENCE) is lowered to it.
     pub origin: Fence,
     /// Whether fences are stored. If so, the voter gives no fence until a mark that covers it is stored
     /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
     pub durable: bool,
+    /// Whether fences must not outrun the clock. Always, except in models whose time stands still.
+    pub paced: bool,
 }
 
 /// An action that a voter requests.
@@ -44,4 +50,11 @@ pub enum VoterOutput {
     /// Store this mark in place of the earlier one so that it survives a crash, then call
     /// [`stored`](super::Voter::stored).
     Store(Fence),
+    /// Another member knows this lifetime of this voter, whose life is not lower than that of the setup. So the stored
+    /// life and mark were not the last ones. The voter has stopped. Store the life after this one, without a mark, and
+    /// open another voter with that life and without known fences.
+    Superseded {
+        /// What the other member knows.
+        seen: Lifetime,
+    },
 }

@@ -5,11 +5,11 @@ use proptest::option;
 use proptest::prelude::*;
 use quorum::frame::{MAX_FENCE, MAX_NAME, MAX_NAMES};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op,
-    Reason, Reply, Session, Token, Turn, Verdict,
+    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Known, Lifetime, Mode, Name, Names,
+    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
 };
 use quorum::time::Time;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
 
 /// Numbers of all encoded lengths.
 fn number() -> impl Strategy<Value = u64> {
@@ -73,8 +73,34 @@ fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Read), Just(Mode::Write)]
 }
 
-fn turn() -> impl Strategy<Value = Turn> {
-    prop_oneof![Just(Turn::Unknown), Just(Turn::Earlier), Just(Turn::Nobody)]
+fn news() -> impl Strategy<Value = VoterNews> {
+    let state = prop_oneof![
+        Just(VoterState::Voting),
+        Just(VoterState::Quarantined),
+        Just(VoterState::Learning),
+        Just(VoterState::NoStore),
+        Just(VoterState::Conflicted),
+    ];
+    (epoch(), number(), state, any::<u16>()).prop_map(|(epoch, clock, state, credit)| VoterNews {
+        epoch,
+        clock,
+        state,
+        credit,
+    })
+}
+
+fn recall() -> impl Strategy<Value = Recall> {
+    (token(), number(), lifetime(), token(), mode()).prop_map(
+        |(token, clock, agent, first, mode)| Recall {
+            token,
+            priority: Priority {
+                clock,
+                agent,
+                token: first,
+            },
+            mode,
+        },
+    )
 }
 
 fn ascending() -> impl Strategy<Value = Vec<Token>> {
@@ -87,19 +113,23 @@ pub fn op() -> impl Strategy<Value = Op> {
         (
             token(),
             mode(),
-            turn(),
+            (number(), token(), any::<bool>()),
             fence(),
-            any::<NonZeroU8>(),
+            any::<NonZeroU16>(),
             names()
         )
-            .prop_map(|(token, mode, turn, guess, run, names)| Op::Lock {
-                token,
-                mode,
-                turn,
-                guess,
-                run,
-                names
-            }),
+            .prop_map(
+                |(token, mode, (clock, first, wait), guess, run, names)| Op::Lock {
+                    token,
+                    mode,
+                    clock,
+                    first,
+                    wait,
+                    guess,
+                    run,
+                    names
+                }
+            ),
         (token(), fence()).prop_map(|(token, fence)| Op::Confirm { token, fence }),
         (token(), mode(), fence(), names()).prop_map(|(token, mode, fence, names)| Op::Assert {
             token,
@@ -108,20 +138,23 @@ pub fn op() -> impl Strategy<Value = Op> {
             names
         }),
         (token(), fence()).prop_map(|(token, fence)| Op::Unlock { token, fence }),
-        names().prop_map(|names| Op::Leave { names }),
         (token(), token(), ascending()).prop_map(|(from, to, live)| Op::Sync { from, to, live }),
         Just(Op::Settled),
         name().prop_map(|name| Op::Revoke { name }),
+        lifetime().prop_map(|agent| Op::Bury { agent }),
     ]
 }
 
 fn reason() -> impl Strategy<Value = Reason> {
     prop_oneof![
-        Just(Reason::Readers),
-        Just(Reason::Writer),
-        Just(Reason::Turn),
+        Just(Reason::Busy),
+        Just(Reason::Queued),
         Just(Reason::Quarantine),
+        Just(Reason::Learning),
         Just(Reason::Storing),
+        Just(Reason::NotMine),
+        Just(Reason::Limit),
+        Just(Reason::Conflicted),
     ]
 }
 
@@ -136,6 +169,14 @@ pub fn reply() -> impl Strategy<Value = Reply> {
     ]
 }
 
+fn known() -> impl Strategy<Value = Known> {
+    prop_oneof![
+        Just(Known::Quarantine),
+        fence().prop_map(|fence| Known::Told { fence }),
+        fence().prop_map(|origin| Known::Lost { origin }),
+    ]
+}
+
 fn verdict() -> impl Strategy<Value = Verdict> {
     prop_oneof![
         (vec(reply(), 0..=20), number(), vec(token(), 0..=5)).prop_map(
@@ -145,7 +186,8 @@ fn verdict() -> impl Strategy<Value = Verdict> {
                 revoked
             }
         ),
-        option::of(session()).prop_map(|named| Verdict::Mismatch { named }),
+        (option::of(session()), vec(lifetime(), 0..=3))
+            .prop_map(|(named, others)| Verdict::Mismatch { named, others }),
         Just(Verdict::OtherEpoch),
     ]
 }
@@ -153,30 +195,38 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 /// Any frame.
 pub fn frame() -> impl Strategy<Value = Frame> {
     let batch = (
-        epoch(),
-        lifetime(),
-        option::of(session()),
-        number(),
-        stamp(),
+        (epoch(), lifetime(), option::of(session())),
+        (number(), stamp()),
+        (number(), any::<u32>(), any::<bool>()),
         vec(op(), 0..=20),
     );
-    let ack = (epoch(), lifetime(), session(), number(), stamp(), verdict());
-    let notice = (epoch(), lifetime(), vec(name(), 0..=8), any::<bool>());
-    let floor = (epoch(), lifetime(), option::of((any::<bool>(), fence())));
+    let ack = (news(), lifetime(), session(), number(), stamp(), verdict());
+    let notice = (
+        (news(), lifetime(), number()),
+        vec(token(), 0..=8),
+        vec(recall(), 0..=8),
+        any::<bool>(),
+    );
+    let answer = (lifetime(), lifetime(), known());
+    let floor = (epoch(), lifetime(), option::of(answer));
     prop_oneof![
-        batch.prop_map(|(epoch, agent, session, seq, stamp, ops)| {
+        batch.prop_map(|(head, (seq, stamp), (clock, srtt_us, moved), ops)| {
+            let (epoch, agent, session) = head;
             Frame::Batch(Batch {
                 epoch,
                 agent,
                 session,
                 seq,
                 stamp,
+                clock,
+                srtt_us,
+                moved,
                 ops,
             })
         }),
-        ack.prop_map(|(epoch, agent, session, seq, stamp, verdict)| {
+        ack.prop_map(|(news, agent, session, seq, stamp, verdict)| {
             Frame::Ack(Ack {
-                epoch,
+                news,
                 agent,
                 session,
                 seq,
@@ -184,26 +234,25 @@ pub fn frame() -> impl Strategy<Value = Frame> {
                 verdict,
             })
         }),
-        notice.prop_map(|(epoch, voter, hints, speak)| {
+        notice.prop_map(|((news, voter, generation), hints, recalls, speak)| {
             Frame::Notice(Notice {
-                epoch,
+                news,
                 voter,
+                generation: Generation(generation),
                 hints,
+                recalls,
                 speak,
             })
         }),
-        floor.prop_map(|(epoch, asker, fence)| {
-            Frame::Floor(match fence {
+        floor.prop_map(|(epoch, asker, answer)| {
+            Frame::Floor(match answer {
                 None => Floor::Ask { epoch, asker },
-                Some((true, fence)) => Floor::Told {
+                Some((voter, seen, known)) => Floor::Answer {
                     epoch,
                     asker,
-                    fence,
-                },
-                Some((false, origin)) => Floor::Lost {
-                    epoch,
-                    asker,
-                    origin,
+                    voter,
+                    seen,
+                    known,
                 },
             })
         }),

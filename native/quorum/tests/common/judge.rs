@@ -7,7 +7,7 @@ use quorum::message::Frame;
 /// form.
 pub fn by_postcard(bytes: &[u8]) -> Option<Frame> {
     let (frame, left) = postcard::take_from_bytes(bytes.get(1..)?).ok()?;
-    (bytes[0] == 1 && left.is_empty()).then_some(frame)
+    (bytes[0] == 2 && left.is_empty()).then_some(frame)
 }
 
 /// Asserts that `decode` accepts exactly the encodings of frames, except frames that are too long.

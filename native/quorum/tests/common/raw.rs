@@ -7,14 +7,14 @@ pub struct Raw(pub Vec<u8>);
 impl Raw {
     /// A batch of an agent without a session, up to its operations.
     pub fn batch() -> Raw {
-        // Version, kind, epoch, agent, no session, sequence number, stamp.
-        Raw(vec![1, 0, 0, 7, 0, 1, 0])
+        // Version, kind, epoch, agent, no session, sequence number, stamp, clock, round trip, moved.
+        Raw(vec![2, 0, 0, 7, 0, 1, 0, 0, 0, 0])
     }
 
     /// An answer with `Done`, up to its replies.
     pub fn done() -> Raw {
-        // Version, kind, epoch, agent, voter and generation of the session, sequence number, stamp, verdict.
-        Raw(vec![1, 1, 0, 7, 8, 9, 1, 0, 0])
+        // Version, kind, news, agent, voter and generation of the session, sequence number, stamp, verdict.
+        Raw(vec![2, 1, 0, 0, 0, 0, 7, 8, 9, 1, 0, 0])
     }
 
     /// A batch of one operation, up to its fields.
@@ -32,19 +32,44 @@ impl Raw {
         self.number(0).number(0)
     }
 
-    /// A notice, up to its hints.
+    /// An answer with `Mismatch`, up to the other agents.
+    pub fn mismatch() -> Raw {
+        Raw(vec![2, 1, 0, 0, 0, 0, 7, 8, 9, 1, 0, 1, 0])
+    }
+
+    /// A batch of one `Assert`, up to its names.
+    pub fn assert() -> Raw {
+        Raw::op(2).assertion()
+    }
+
+    /// The fields of an `Assert`, up to its names.
+    pub fn assertion(self) -> Raw {
+        self.number(5).byte(0).number(0)
+    }
+
+    /// A notice, up to its hints. News are the epoch, the clock, the state and the credit.
     pub fn notice() -> Raw {
-        Raw(vec![1, 2]).number(0).number(8)
+        Raw(vec![2, 2, 0, 0, 0, 0]).number(8).number(1)
     }
 
     /// A `Told`, up to its fence.
     pub fn told() -> Raw {
-        Raw(vec![1, 3, 1]).number(0).number(8)
+        Raw(vec![2, 3, 1])
+            .number(0)
+            .number(8)
+            .number(9)
+            .number(8)
+            .byte(1)
     }
 
     /// A `Lost`, up to its origin.
     pub fn lost() -> Raw {
-        Raw(vec![1, 3, 2]).number(0).number(8)
+        Raw(vec![2, 3, 1])
+            .number(0)
+            .number(8)
+            .number(9)
+            .number(8)
+            .byte(2)
     }
 
     /// A byte: a flag or a kind.

@@ -4,7 +4,7 @@ use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
 use quorum::frame;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members};
-use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Name, Names, Op, Send, Token};
+use quorum::message::{Batch, Fence, Floor, Frame, Lifetime, Mode, Name, Names, Op, Send, Token};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
@@ -18,6 +18,7 @@ pub const NEW: Fences = Fences {
     floor: Some(Fence(0)),
     origin: Fence(0),
     durable: false,
+    paced: false,
 };
 
 /// Fences up to `floor`, which are not stored.
@@ -82,10 +83,13 @@ pub struct Cluster {
     pub at_risk: Vec<Token>,
     /// The last mark that each voter requested to store.
     pub store: BTreeMap<usize, Fence>,
+    /// The voters that were superseded, and by which lifetime.
+    pub superseded: Vec<(usize, Lifetime)>,
     /// All delivered frames, oldest first.
     pub arrived: Vec<(usize, Send)>,
     pub wire: VecDeque<(usize, Send)>,
     cut: BTreeSet<(usize, usize)>,
+    answers_lost: BTreeSet<(usize, usize)>,
     held: BTreeSet<(usize, usize)>,
     requests: u64,
     lifetimes: u64,
@@ -107,9 +111,11 @@ impl Cluster {
             lost: Vec::new(),
             at_risk: Vec::new(),
             store: BTreeMap::new(),
+            superseded: Vec::new(),
             arrived: Vec::new(),
             wire: VecDeque::new(),
             cut: BTreeSet::new(),
+            answers_lost: BTreeSet::new(),
             held: BTreeSet::new(),
             requests: 0,
             lifetimes: 0,
@@ -139,16 +145,28 @@ impl Cluster {
         Agent::new(setup, self.now)
     }
 
+    /// With a higher life than all others.
     fn voter(&mut self, count: usize, place: usize, fences: Fences) -> Voter {
         self.lifetimes += 1;
+        let lifetime = Lifetime::new(self.lifetimes as u32, 0);
+        self.voter_of(count, place, lifetime, fences)
+    }
+
+    fn voter_of(&self, count: usize, place: usize, lifetime: Lifetime, fences: Fences) -> Voter {
         let setup = VoterSetup {
             members: Members::new(count, place).unwrap(),
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
-            lifetime: Lifetime(self.lifetimes),
+            lifetime,
+            quarantine: self.rules.quarantine,
             fences,
         };
         Voter::new(setup, self.now)
+    }
+
+    /// Crashes the voter of a node and starts one with this lifetime.
+    pub fn restart_voter_as(&mut self, place: usize, lifetime: Lifetime, fences: Fences) {
+        self.voters[place] = self.voter_of(self.agents.len(), place, lifetime, fences);
     }
 
     fn connect(&mut self, place: usize) {
@@ -173,6 +191,11 @@ impl Cluster {
         self.cut.insert((from, to));
     }
 
+    /// Drops all answers of one voter to another from now on, and no other frame.
+    pub fn lose_answers(&mut self, from: usize, to: usize) {
+        self.answers_lost.insert((from, to));
+    }
+
     /// Cuts a node off from all others in both directions, without a disconnect event.
     pub fn isolate(&mut self, node: usize) {
         for other in (0..self.agents.len()).filter(|other| *other != node) {
@@ -189,6 +212,7 @@ impl Cluster {
 
     pub fn heal(&mut self) {
         self.cut.clear();
+        self.answers_lost.clear();
         self.held.clear();
         self.run();
     }
@@ -332,7 +356,10 @@ impl Cluster {
                 return;
             };
             let (from, send) = self.wire.remove(place).unwrap();
-            if !self.cut.contains(&(from, send.to.place())) {
+            let link = (from, send.to.place());
+            let is_answer = matches!(send.frame, Frame::Floor(Floor::Answer { .. }));
+            let is_lost = is_answer && self.answers_lost.contains(&link);
+            if !(is_lost || self.cut.contains(&link)) {
                 self.deliver(from, send);
             }
             self.collect();
@@ -359,6 +386,7 @@ impl Cluster {
                 match output {
                     VoterOutput::Send(send) => self.wire.push_back((node, send)),
                     VoterOutput::Store(fence) => drop(self.store.insert(node, fence)),
+                    VoterOutput::Superseded { seen } => self.superseded.push((node, seen)),
                 }
             }
             self.agents[node].flush(self.now);

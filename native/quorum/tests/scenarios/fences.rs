@@ -2,7 +2,7 @@
 
 use crate::cluster::{at, lost, name, rules, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
-use quorum::message::{Fence, Floor, Frame, Send};
+use quorum::message::{Fence, Floor, Frame, Known, Send};
 use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter};
 use std::time::Duration;
@@ -147,15 +147,20 @@ fn answers_count_once_and_for_one_lifetime() {
     cluster.restart_voter(0, lost(1000));
     cluster.pass(SECOND * 11);
     let asker = cluster.voters[0].lifetime();
-    let told = |asker, fence| Floor::Told {
+    let answer = |asker, known| Floor::Answer {
         epoch: 0,
         asker,
-        fence: Fence(fence),
+        voter: asker,
+        seen: asker,
+        known,
     };
-    let also_lost = |asker, origin| Floor::Lost {
-        epoch: 0,
-        asker,
-        origin: Fence(origin),
+    let told = |asker, fence| {
+        let fence = Fence(fence);
+        answer(asker, Known::Told { fence })
+    };
+    let also_lost = |asker, origin| {
+        let origin = Fence(origin);
+        answer(asker, Known::Lost { origin })
     };
     for from in 1..4 {
         from_voter(&mut cluster, from, 0, told(earlier, 5000));
@@ -187,13 +192,13 @@ fn a_member_that_had_lost_its_fences_is_asked_again() {
     // All members can answer 1 and 2, but 4 cannot answer 0.
     cluster.cut(4, 0);
     cluster.restart_voter(0, lost(3000));
-    // Started later, so 1 and 2 report their fences lost before they receive the same report of 0.
+    // 0 stays in quarantine for lack of an answer. 1 and 2 wait for its answer, and report their fences lost to it when
+    // it asks. Without asking them again, it would never vote: 4 does not answer.
     cluster.pass(SECOND / 2);
     (1..3).for_each(|voter| cluster.restart_voter(voter, lost(2000)));
-    cluster.pass(cluster.rules.quarantine - SECOND / 2);
-    assert!(cluster.voters[1].is_voting() && cluster.voters[2].is_voting());
-    assert!(!cluster.voters[0].is_voting());
-    cluster.pass(SECOND * 2);
+    cluster.pass(cluster.rules.quarantine - SECOND);
+    assert!((0..3).all(|voter| !cluster.voters[voter].is_voting()));
+    cluster.pass(SECOND * 3);
     assert!(all_vote(&cluster));
     for voter in 0..3 {
         assert_eq!(cluster.voters[voter].fence(&name("x")), Fence(3000));

@@ -104,7 +104,7 @@ fn a_quorum_records_the_fence_before_the_grant() {
     let last = cluster.voters[0].fence(&name("x"));
     cluster.heal();
     cluster.pass(SECOND * 4);
-    cluster.hold(0, 0);
+    cluster.hold(0, 1);
     cluster.arrived.clear();
     let request = cluster.lock(0, "x", SECOND);
     let confirms = |op: &Op| matches!(op, Op::Confirm { .. });
@@ -117,10 +117,10 @@ fn a_quorum_records_the_fence_before_the_grant() {
     assert!(cluster.voters.iter().filter(wrote).count() >= 2);
 }
 
-/// Two names with one fence floor (`Rules::fence_floors`) still get growing fences.
+/// Two names of one partition still get growing fences.
 #[test]
 fn fences_of_names_with_one_floor_grow() {
-    let mut cluster = Cluster::with(3, rules(|rules| rules.fence_floors = 1), NEW);
+    let mut cluster = Cluster::with(3, rules(|rules| rules.partitions = 1), NEW);
     let mut last = 0;
     for turn in 0..10 {
         let fence = cluster.lock_and_unlock(turn % 3, ["x", "y"][turn % 2]);

@@ -2,14 +2,16 @@
 //! faults.
 
 mod cluster;
-mod contention;
 mod fences;
 mod full;
 mod leases;
+mod lives;
 mod locks;
+mod pace;
 mod passing;
 mod restarts;
 mod revoked;
+mod sequencers;
 mod status;
 mod taken_over;
 mod unlocks;

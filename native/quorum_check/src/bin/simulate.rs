@@ -26,6 +26,12 @@ const BUGS: &[ProtocolBug] = &[
     ProtocolBug::RevokedForgotten,
     ProtocolBug::UnlockKeepsHeld,
     ProtocolBug::NotStoredAgain,
+    ProtocolBug::FirstFrameBuries,
+    ProtocolBug::AnySequencer,
+    ProtocolBug::FirstSequences,
+    ProtocolBug::PositionsForgotten,
+    ProtocolBug::HintsLost,
+    ProtocolBug::NoRecalls,
     ProtocolBug::AnyOrder,
 ];
 

@@ -24,6 +24,8 @@ pub enum Action {
     ResumeVoter(Member),
     /// The voter crashes and restarts.
     CrashVoter(Member),
+    /// The voter crashes and restarts with an old state file.
+    CrashWithOldDisk(Member),
     /// A voter that was down at first starts.
     StartVoter(Member),
     /// The agent crashes and restarts.
@@ -61,6 +63,9 @@ impl Action {
             Action::StallVoter(voter) => format!("voter of {voter:?} stalls"),
             Action::ResumeVoter(voter) => format!("voter of {voter:?} resumes"),
             Action::CrashVoter(voter) => format!("voter of {voter:?} crashes and restarts"),
+            Action::CrashWithOldDisk(voter) => {
+                format!("voter of {voter:?} crashes and restarts with an old disk")
+            }
             Action::StartVoter(voter) => format!("voter of {voter:?} starts"),
             Action::CrashAgent(place) => format!("{} crashes and restarts", agent(place)),
             Action::Disconnect(place, voter) => {

@@ -2,6 +2,7 @@
 //! search must find the violation. If it does not, the search is too weak to show anything about the correct protocol.
 
 use crate::model::setting::{settings, units, Disk, Setting, Step};
+use crate::model::settings::{LONG_LEASES, SHORT_LEASES};
 use quorum::message::Mode::{Read, Write};
 use quorum::protocol_bug::ProtocolBug;
 
@@ -17,10 +18,11 @@ settings! {
     Setting::control;
 
     // dsync's own counterexample: 3 of 8 nodes are down, a lock is granted by the other 5, 2 of these 5 restart, and
-    // the 3 start.
+    // the 3 start. The second client does not reach the voters that keep the lock.
     "CE1" "8 members, 3 of them down at first, 2 restart, no quarantine":
         members(8) client(0, &[WRITE]) client(3, THEN_WRITE) bug(ProtocolBug::NoQuarantine)
-        voter_crashes(2) disconnects(2) disaster_at(0) apart(&[(0, 5), (0, 6), (0, 7)]) down(&[5, 6, 7])
+        voter_crashes(2) disconnects(2) disaster_at(0) down(&[5, 6, 7])
+        apart(&[(0, 5), (0, 6), (0, 7), (3, 0), (3, 1), (3, 2)])
         crashing(&[3, 4]) violates("Q1");
 
     // With an odd number of members one restart is enough: two quorums share one voter. The holder is disconnected
@@ -38,19 +40,29 @@ settings! {
     // The reader is not connected to one voter. Another voter restarts unnoticed while the reader holds.
     "CE4" "4 members, readers need 2 of them, 1 restart, no quarantine":
         members(4) clients(&[&[READ], THEN_WRITE]) bug(ProtocolBug::NoQuarantine) bug(ProtocolBug::ReadHalf)
-        voter_crashes(1) delays(1) disconnects(1) disaster_at(0) apart(&[(0, 3)]) crashing(&[1])
+        voter_crashes(1) delays(1) disconnects(1) disaster_at(0) apart(&[(0, 3), (1, 0)]) crashing(&[1])
         rules(|rules| rules.heartbeat = units(9)) violates("Q1");
 
     // If readers need a majority, the same restart violates nothing. (Only Q1: without a quarantine, a vote of an
     // earlier lifetime may count.)
     "CE4-majority" "4 members, readers need 3 of them, 1 restart, no quarantine":
         members(4) clients(&[&[READ], THEN_WRITE]) bug(ProtocolBug::NoQuarantine)
-        voter_crashes(1) delays(1) disconnects(1) disaster_at(0) apart(&[(0, 3)]) crashing(&[1])
+        voter_crashes(1) delays(1) disconnects(1) disaster_at(0) apart(&[(0, 3), (1, 0)]) crashing(&[1])
         rules(|rules| rules.heartbeat = units(9)) only("Q1");
 
     "CE5" "3 members, 1 restart, a quarantine shorter than the holder's lease":
-        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2)])
+        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2)]) forgets_leases(true)
         rules(|rules| (rules.quarantine, rules.heartbeat) = (units(1), units(9))) violates("Q1");
+
+    // The voters that restart know the new rules only. The first holder counts on their votes by the old ones.
+    "ShorterLeases" "3 members, 2 restart with shorter leases, and their quarantine is that of the new rules":
+        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(4) disk(Disk::Fast) forgets_leases(true)
+        rules(LONG_LEASES) new_rules(SHORT_LEASES) violates("Q1");
+
+    // With the leases of their files, the same restarts violate nothing, also after the quarantine.
+    "ShorterLeases-file" "3 members, 2 restart with shorter leases, and their quarantine is that of their files":
+        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(7) disk(Disk::Fast)
+        rules(LONG_LEASES) new_rules(SHORT_LEASES) only("Q1");
 
     "CE6" "3 members, a voter drops votes before the holder's lease ends":
         clients(&[&[WRITE], THEN_WRITE]) time(2) disconnects(1) apart(&[(0, 2)])
@@ -71,6 +83,15 @@ settings! {
     // The first holder has unlocked. All voters restart and count from where they counted at first.
     "CE9" "2 members, all fences are lost, and wall clocks stand still":
         members(2) clients(&[&[WRITE, UNLOCK], THEN_WRITE]) voter_crashes(2) wall_clocks_stop(true) violates("Q5");
+
+    // The voter that restarts has forgotten the fence of the first holder. The third voter never knew it.
+    "StaleBelieved" "3 members, 1 restarts with an old disk, and nobody tells it":
+        clients(&[&[WRITE, UNLOCK], THEN_WRITE]) bug(ProtocolBug::StaleBelieved) voter_crashes(1) old_disks(1) time(4)
+        disk(Disk::Fast) apart(&[(0, 2), (1, 0)]) agent(2) violates("Q5");
+
+    "StaleBelieved-Q14" "the same, found before a fence is given":
+        clients(&[&[WRITE, UNLOCK]]) bug(ProtocolBug::StaleBelieved) voter_crashes(1) old_disks(1) time(4)
+        disk(Disk::Fast) violates("Q14");
 
     // Two clients of one node wait while another node holds the lock. Each gets the next fence, and the voters were
     // asked for one.
@@ -94,6 +115,16 @@ settings! {
 
     "UnlockKeepsHeld" "3 members, `held` is true after the unlock":
         clients(&[&[WRITE, Step::TryUnlock], THEN_WRITE]) bug(ProtocolBug::UnlockKeepsHeld) violates("Q8");
+
+    // The first agent of the node crashes, and so does the second one, whose first frame is late. The third one holds.
+    "FirstFrameBuries" "3 members, the first frame of another agent ends the votes of the live one":
+        clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
+        apart(&[(0, 2), (1, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
+
+    // Safety depends neither on priorities nor on the order in which voters are asked.
+    "AnySequencer" "3 members, agents draw the sequencer and the priority of each attempt":
+        clients(&[&[WRITE, UNLOCK, READ, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::AnySequencer)
+        time(3) delays(1) disk(Disk::Fast) quiescence_every(0);
 
     // Safety does not depend on this rule.
     "AnyOrder" "3 members, voters accept batches in any order, and twice":

@@ -11,6 +11,7 @@
 //! | Q7 | a voter forgets a vote only if its agent returned it, or if its lease has expired | batch |
 //! | Q8 | a lock that was unlocked or lost is never held again, nor is a vote requested for it | state, batch |
 //! | Q11 | at each voter, a lock has the votes of all its names or of none | state |
+//! | Q14 | a voter that votes with a stored mark has a higher life than all of its earlier starts | state |
 //! | PR1 | once quiescent, every client gets what it requests, and all tables become empty (Q9, Q10) | sample |
 //! | Machine | no machine panics, fires its timer endlessly, or answers what was not requested | action |
 //!
@@ -140,4 +141,14 @@ pub fn all_or_nothing(setting: &Setting, state: &State) -> bool {
         })
     };
     state.running().all(|voter| whole(voter))
+}
+
+pub fn old_disks_are_not_used(state: &State) -> bool {
+    state.voters.iter().all(|voter| {
+        let votes = voter
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.is_voting());
+        !(votes && voter.has_mark && voter.life <= voter.highest_life)
+    })
 }

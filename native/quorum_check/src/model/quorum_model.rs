@@ -142,6 +142,9 @@ impl QuorumModel {
             }
             if left.voter_crashes > 0 && self.setting.crashing.contains(place) {
                 actions.push(Action::CrashVoter(place));
+                if left.old_disks > 0 {
+                    actions.push(Action::CrashWithOldDisk(place));
+                }
             }
             if voter.storing.is_some() {
                 actions.push(Action::Stored(place));
@@ -154,7 +157,9 @@ impl QuorumModel {
         let agent = state.agent_of(member(self.setting.scripts[client].at));
         // Whether the disaster contains this fault. None if the action is no such fault.
         let part = |action: &Action| match action {
-            Action::CrashVoter(_) | Action::StartVoter(_) => Some(true),
+            Action::CrashVoter(_) | Action::CrashWithOldDisk(_) | Action::StartVoter(_) => {
+                Some(true)
+            }
             Action::Disconnect(place, voter) => {
                 Some(Some(*place) == agent && self.setting.crashing.contains(*voter))
             }
@@ -226,6 +231,7 @@ impl Model for QuorumModel {
             Property::always("Q11", |model, state| {
                 properties::all_or_nothing(&model.setting, state)
             }),
+            Property::always("Q14", |_, state| properties::old_disks_are_not_used(state)),
             Property::always("Machine", |_, state: &State| state.satisfies("Machine")),
             Property::sometimes("a writer holds", |model, state| {
                 properties::holders(&model.setting, state).1 == 1

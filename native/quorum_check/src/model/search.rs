@@ -216,6 +216,7 @@ impl Chooser<QuorumModel> for WeightedChooser {
             Action::StallAgent(_)
             | Action::StallVoter(_)
             | Action::CrashVoter(_)
+            | Action::CrashWithOldDisk(_)
             | Action::CrashAgent(_)
             | Action::Disconnect(..) => 1,
         };

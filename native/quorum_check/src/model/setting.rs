@@ -42,6 +42,8 @@ pub struct Budget {
     pub duplicates: u8,
     /// A voter loses all that is not on disk, and restarts.
     pub voter_crashes: u8,
+    /// Of these crashes, those after which the voter finds an old state file.
+    pub old_disks: u8,
     /// An agent and its clients die, and a new agent starts.
     pub agent_crashes: u8,
     pub disconnects: u8,
@@ -95,6 +97,12 @@ pub struct Setting {
     pub names: usize,
     /// The time constants, in units of one nanosecond.
     pub rules: Rules,
+    /// The rules of voters that restart, and of the agents of `renewed`. Machines with different rules ignore each
+    /// other.
+    pub new_rules: Option<Rules>,
+    pub renewed: MemberSet,
+    /// Whether the quarantine of a voter follows from its own rules only.
+    pub forgets_leases: bool,
     pub bugs: ProtocolBugs,
     pub budget: Budget,
     pub crashing: MemberSet,
@@ -139,13 +147,18 @@ const SMALL: Rules = Rules {
     retry_base: units(1),
     retry_step: units(0),
     retry_most: units(1),
-    wait: units(3),
+    wait: units(2),
     keep: units(1),
+    hedge: units(1),
+    hedge_most: units(1),
+    slow: units(1),
+    demotion: units(1),
+    recall: units(1),
     run: 3,
     run_time: units(2),
     at_risk: units(1),
     fence_block: 8,
-    fence_floors: 1,
+    partitions: 1,
     pending_unlocks: 4,
     batch: 8,
 };
@@ -185,6 +198,9 @@ impl Setting {
             scripts: Vec::new(),
             names: 1,
             rules: SMALL,
+            new_rules: None,
+            renewed: MemberSet::EMPTY,
+            forgets_leases: false,
             bugs: ProtocolBugs::NONE,
             budget: Budget::default(),
             crashing: MemberSet::EMPTY,
@@ -211,11 +227,11 @@ impl Setting {
     }
 
     setters! {
-        names: usize, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order, cold: bool,
-        quiescence_every: u64;
+        names: usize, forgets_leases: bool, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order,
+        cold: bool, quiescence_every: u64;
         apart: (usize, usize), floors: Option<u64>, origins: u64;
-        crashing, down;
-        time, delays, duplicates, voter_crashes, agent_crashes, disconnects, stalls, reorders
+        crashing, down, renewed;
+        time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, stalls, reorders
     }
 
     /// Every voter may crash; all fences are 0, and all wall clocks show 0.
@@ -251,6 +267,12 @@ impl Setting {
 
     pub fn rules(mut self, change: fn(&mut Rules)) -> Setting {
         change(&mut self.rules);
+        self
+    }
+
+    /// The rules after a restart: the others, with this change.
+    pub fn new_rules(mut self, change: fn(&mut Rules)) -> Setting {
+        change(self.new_rules.insert(self.rules));
         self
     }
 

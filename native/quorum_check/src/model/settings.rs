@@ -2,6 +2,7 @@
 
 use crate::model::setting::{settings, units, Disk, Order, Setting, Step};
 use quorum::message::Mode::{Read, Write};
+use quorum::rules::Rules;
 
 const A: &[usize] = &[0];
 const B: &[usize] = &[1];
@@ -18,6 +19,15 @@ const HANDOVER: &[&[Step]] = &[
     &[WRITE, UNLOCK, WRITE, UNLOCK],
 ];
 const SECOND_OF_FIRST_NODE: &[Step] = &[Step::Await(1), WRITE, Step::TryUnlock];
+
+/// Leases before and after a change of the rules. Few heartbeats, for few states.
+pub const LONG_LEASES: fn(&mut Rules) = |rules| {
+    (rules.holder_lease, rules.voter_lease, rules.quarantine) = (units(5), units(6), units(6));
+    rules.heartbeat = units(9);
+};
+pub const SHORT_LEASES: fn(&mut Rules) = |rules| {
+    (rules.holder_lease, rules.voter_lease, rules.quarantine) = (units(1), units(2), units(2));
+};
 
 settings! {
     Setting::sound;
@@ -47,6 +57,13 @@ settings! {
         members(2) clients(&[&[WRITE], &[]]) time(1) cold(true) disk(Disk::None) floors(&[None; 2]) origins(&[5, 6]);
     "all-lost" "two members lose their fences, possibly at the same time":
         members(2) clients(&[&[WRITE, UNLOCK], &[WRITE]]) voter_crashes(2) reorders(0) disk(Disk::None);
+    "old-disk" "a voter restarts with an old state file, while others know its later life":
+        clients(TWO_WRITERS) time(4) voter_crashes(1) old_disks(1);
+    "old-disk-crash" "a voter restarts with an old state file, and another one restarts":
+        clients(TWO_WRITERS) time(2) voter_crashes(2) old_disks(1) reorders(0);
+    "shorter-leases" "restarted voters have rules with shorter leases, and so has one agent":
+        clients(&[&[WRITE], &[Step::Await(0), WRITE]]) renewed(&[1]) time(7) voter_crashes(2) delays(1)
+        quiescence_every(0) rules(LONG_LEASES) new_rules(SHORT_LEASES);
     "settled" "two members: a quarantine ends early, because both agents have reported what they hold":
         members(2) clients(WRITER_AND_READER) time(2) voter_crashes(1);
     "force-unlock" "a name is revoked, and frames of the revocation are lost": clients(REVOKER) time(3) delays(1);

@@ -10,6 +10,7 @@ use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Frame, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
+use std::time::Duration;
 
 pub const NOW: Time = Time(0);
 
@@ -47,16 +48,31 @@ pub struct AgentState {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VoterState {
-    /// How many voters of this member have crashed.
-    pub lifetime: u8,
+    /// How often a voter of this member has started.
+    pub starts: u8,
     /// None before its start.
     pub machine: Option<Shared<Voter>>,
-    /// The fence on disk.
-    pub stored: Option<Fence>,
+    /// Its life, and the highest one of its earlier starts.
+    pub life: u32,
+    pub highest_life: u32,
+    /// Whether it started with a stored mark.
+    pub has_mark: bool,
+    pub disk: Stored,
+    /// What was on the disk before the first start.
+    pub old_disk: Stored,
     /// What its wall clock showed at its start.
     pub origin: Fence,
     pub storing: Option<Fence>,
     pub stalled: bool,
+}
+
+/// The state file of a voter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stored {
+    pub life: u32,
+    pub mark: Option<Fence>,
+    /// No vote was promised for longer.
+    pub lease: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,9 +122,9 @@ pub fn agent_lifetime(member: Member, lifetime: u8) -> Lifetime {
     Lifetime(1000 + 10 * member.place() as u64 + u64::from(lifetime))
 }
 
-/// As [`agent_lifetime`], from 2000.
-pub fn voter_lifetime(member: Member, lifetime: u8) -> Lifetime {
-    Lifetime(2000 + 10 * member.place() as u64 + u64::from(lifetime))
+/// As [`agent_lifetime`], from 2000, in the low bits.
+pub fn voter_lifetime(member: Member, life: u32, starts: u8) -> Lifetime {
+    Lifetime::new(life, 2000 + 10 * member.place() as u32 + u32::from(starts))
 }
 
 impl AgentState {

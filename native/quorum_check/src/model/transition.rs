@@ -5,15 +5,16 @@
 mod actions;
 mod outputs;
 
-use crate::model::coverage::Coverage;
+use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
 use crate::model::shared::Shared;
 use crate::model::state::{
-    agent_lifetime, voter_lifetime, AgentState, Client, State, Violation, VoterState, NOW,
+    agent_lifetime, voter_lifetime, AgentState, Client, State, Stored, Violation, VoterState, NOW,
 };
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::members::{Member, MemberSet, Members};
-use quorum::message::{Fence, Token};
+use quorum::message::{Fence, Lifetime, Token};
+use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -64,16 +65,27 @@ impl<'a> Transition<'a> {
         }
         for place in 0..setting.members {
             let floor = setting.floors[place].map(Fence);
+            let disk = Stored {
+                life: 0,
+                mark: floor,
+                lease: setting.rules.voter_lease,
+            };
             first.state.voters.push(VoterState {
-                lifetime: 0,
+                starts: 0,
                 machine: None,
-                stored: floor.filter(|_| setting.disk != Disk::None),
+                life: 0,
+                highest_life: 0,
+                has_mark: false,
+                disk,
+                old_disk: disk,
                 origin: Fence(setting.origins[place]),
                 storing: None,
                 stalled: false,
             });
-            if !setting.down.contains(member(place)) {
-                first.run_voter(member(place), floor);
+        }
+        for place in (0..setting.members).map(member) {
+            if !setting.down.contains(place) {
+                first.run_voter(place, None);
             }
         }
         for agent in 0..first.state.agents.len() {
@@ -92,7 +104,7 @@ impl<'a> Transition<'a> {
     fn new_agent(&self, member: Member, lifetime: u8, connected: MemberSet) -> AgentState {
         let setup = AgentSetup {
             members: self.members(member),
-            rules: self.setting.rules,
+            rules: *self.rules_of_agent(member),
             bugs: self.setting.bugs,
             lifetime: agent_lifetime(member, lifetime),
             seed: member.place() as u64 + 1,
@@ -106,21 +118,72 @@ impl<'a> Transition<'a> {
         }
     }
 
-    fn run_voter(&mut self, me: Member, floor: Option<Fence>) {
-        let voter = &self.state.voters[me.place()];
+    /// Starts the voter as its host does: a life above the stored one, and above the one that another voter has `seen`,
+    /// is stored first. A mark that was stored before that life is not used. Without a disk the wall clock is the life.
+    fn run_voter(&mut self, me: Member, seen: Option<u32>) {
+        let (setting, place) = (self.setting, me.place());
+        let voter = &mut self.state.voters[place];
+        voter.starts += 1;
+        voter.highest_life = voter.highest_life.max(voter.life);
+        let last = match setting.disk {
+            Disk::None => voter.highest_life,
+            Disk::Fast | Disk::Slow => voter.disk.life,
+        };
+        voter.life = last.max(seen.unwrap_or(0)) + 1;
+        let (life, starts, origin) = (voter.life, voter.starts, voter.origin);
+        let rules = *self.rules_of_voter(place);
+        let disk = &mut self.state.voters[place].disk;
+        let longest = disk.lease.max(rules.voter_lease);
+        let mark = disk.mark.filter(|_| seen.is_none());
+        let lease = longest;
+        *disk = Stored { life, mark, lease };
+        let quarantine = match setting.forgets_leases {
+            true => rules.quarantine,
+            false => rules.quarantine.max(longest),
+        };
         let setup = VoterSetup {
             members: self.members(me),
-            rules: self.setting.rules,
-            bugs: self.setting.bugs,
-            lifetime: voter_lifetime(me, voter.lifetime),
+            rules,
+            bugs: setting.bugs,
+            lifetime: voter_lifetime(me, life, starts),
+            quarantine,
             fences: Fences {
-                floor,
-                origin: voter.origin,
-                durable: self.setting.disk != Disk::None,
+                floor: mark,
+                origin,
+                durable: setting.disk != Disk::None,
+                paced: false,
             },
         };
-        self.state.voters[me.place()].machine = Some(Shared::new(Voter::new(setup, NOW)));
+        let voter = &mut self.state.voters[place];
+        voter.has_mark = mark.is_some();
+        voter.machine = Some(Shared::new(Voter::new(setup, NOW)));
         self.call_voter(me, |_| ());
+    }
+
+    /// Another voter knows a later life.
+    fn supersede(&mut self, me: Member, seen: Lifetime) {
+        self.note(|| format!("{me:?} was superseded by life {}", seen.life()));
+        self.coverage.count(CoverPoint::Superseded);
+        let clock = self.lowest_correct_clock();
+        let voter = &mut self.state.voters[me.place()];
+        (voter.storing, voter.stalled) = (None, false);
+        if !self.setting.wall_clocks_stop {
+            voter.origin = clock;
+        }
+        self.run_voter(me, Some(seen.life()));
+    }
+
+    /// A voter that restarts may have other rules.
+    fn rules_of_voter(&self, place: usize) -> &Rules {
+        let restarted = self.state.voters[place].starts > 1;
+        let new = self.setting.new_rules.as_ref();
+        new.filter(|_| restarted).unwrap_or(&self.setting.rules)
+    }
+
+    fn rules_of_agent(&self, member: Member) -> &Rules {
+        let is_new = self.setting.renewed.contains(member);
+        let new = self.setting.new_rules.as_ref();
+        new.filter(|_| is_new).unwrap_or(&self.setting.rules)
     }
 
     fn violated(&mut self, property: &'static str, text: String) {
@@ -191,6 +254,7 @@ impl<'a> Transition<'a> {
 
     fn call_voter(&mut self, me: Member, mut call: impl FnMut(&mut Voter)) {
         let mut stored = None;
+        let mut superseded = None;
         loop {
             let Some(machine) = &mut self.state.voters[me.place()].machine else {
                 return;
@@ -217,14 +281,28 @@ impl<'a> Transition<'a> {
                     }
                     VoterOutput::Store(fence) => {
                         self.note(|| format!("{me:?} stores {}", fence.0));
-                        self.state.voters[me.place()].stored = Some(fence);
+                        self.state.voters[me.place()].disk.mark = Some(fence);
                         stored = Some(fence);
                     }
+                    VoterOutput::Superseded { seen } => superseded = Some(seen),
                 }
             }
-            if stored.is_none() {
-                return;
+            if let Some(seen) = superseded {
+                return self.supersede(me, seen);
             }
+            if stored.is_none() {
+                break;
+            }
+        }
+        let lease = self.rules_of_voter(me.place()).voter_lease;
+        let voter = &mut self.state.voters[me.place()];
+        if voter
+            .machine
+            .as_ref()
+            .is_some_and(|voter| voter.is_voting())
+        {
+            // The quarantine is over, and with it the promises of earlier lives.
+            voter.disk.lease = lease;
         }
     }
 

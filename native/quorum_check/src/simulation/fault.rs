@@ -33,6 +33,10 @@ faults! {
     AllCrash: "all nodes crash",
     /// All nodes or some of them crash, and lose what is on their disks.
     DisksLost: "nodes crash and lose their disks",
+    /// The voter finds the file of an earlier life: a backup, or a disk that was not used for some time.
+    OldDisk: "a voter restarts with an old disk",
+    /// The voter finds the file of another node.
+    ForeignDisk: "a voter restarts with the disk of another node",
     /// The node stops and later continues as if nothing had happened: SIGSTOP, or a system that is suspended.
     NodePause: "a node pauses",
     AgentPause: "an agent pauses",

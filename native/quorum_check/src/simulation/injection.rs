@@ -3,7 +3,9 @@
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND, STANDS_STILL};
 use crate::simulation::event::{Event, Recovery, Role};
 use crate::simulation::fault::Fault;
+use crate::simulation::node::{Node, StateFile};
 use crate::simulation::world::World;
+use quorum::voter::Voter;
 
 impl World {
     pub fn inject(&mut self) {
@@ -45,7 +47,15 @@ impl World {
             Fault::DisksLost => {
                 let share = self.random.pick(&[1000, 1000, 600]);
                 for node in self.crash_nodes(share, span) {
-                    self.nodes[node].stored = None;
+                    self.nodes[node].disk = None;
+                }
+            }
+            Fault::OldDisk => self.restore_old_disk(node, span),
+            Fault::ForeignDisk => {
+                let other = self.random.below(self.nodes.len() as i64) as usize;
+                self.crash(node, Role::Voter, span);
+                if !self.nodes[node].is_up(Role::Voter) {
+                    self.nodes[node].disk = self.nodes[other].disk;
                 }
             }
             Fault::NodePause => {
@@ -157,11 +167,29 @@ impl World {
         self.recover_after(span, Recovery::Start(node, role));
     }
 
+    /// The voter of a node restarts with the file of an earlier life, if it had one. Only while all voters vote: of
+    /// several that restart at once, none knows the later life of another.
+    fn restore_old_disk(&mut self, node: usize, span: Real) {
+        let votes = |node: &Node| node.voter.as_ref().is_some_and(Voter::is_voting);
+        if self.nodes.len() == 1 || !self.nodes.iter().all(votes) {
+            return;
+        }
+        self.crash(node, Role::Voter, span);
+        let count = self.nodes[node].earlier_disks.len() as i64;
+        if count > 0 && self.random.chance(800) {
+            let at = self.random.below(count) as usize;
+            let is_old = true;
+            let old = self.nodes[node].earlier_disks[at];
+            self.nodes[node].disk = Some(StateFile { is_old, ..old });
+            self.summary.count("old disks");
+        }
+    }
+
     /// Each write of a fence that was in progress has completed, or has not.
     fn end_writes(&mut self, node: usize) {
         for fence in std::mem::take(&mut self.nodes[node].storing) {
             if self.random.chance(500) {
-                self.nodes[node].stored = self.nodes[node].stored.max(Some(fence));
+                self.nodes[node].store(fence);
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use crate::simulation::event::{Event, Role};
 use crate::simulation::invariants::label::Label;
 use crate::simulation::network::Route;
+use crate::simulation::node::StateFile;
 use crate::simulation::plan::Disk;
 use crate::simulation::world::World;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
@@ -54,28 +55,69 @@ impl World {
 
     /// Starts a voter, unless one is up.
     pub fn start_voter(&mut self, node: usize) {
-        if self.nodes[node].is_up(Role::Voter) {
-            return;
+        if !self.nodes[node].is_up(Role::Voter) {
+            self.begin_life(node, None);
         }
-        let floor = self.floor(node);
-        let origin = self.wall_clock();
-        let lifetime = self.new_lifetime();
+    }
+
+    /// Starts a voter as its host does. With a disk, a life above the stored one is stored first, and above the one
+    /// that another voter has `seen`. The mark of a file without that life is not used, nor is the file of another
+    /// node.
+    fn begin_life(&mut self, node: usize, seen: Option<u32>) {
+        let durable = self.plan.disk == Disk::Durable;
+        let found = self.nodes[node].disk.filter(|file| file.node == node);
+        let last = found.map_or(self.clock_life(), |file| file.life + 1);
+        let life = last.max(seen.map_or(0, |seen| seen + 1));
+        let lease = self.plan.rules.voter_lease;
+        let longest = found.map_or(lease, |file| file.lease.max(lease));
+        let mark = found.and_then(|file| file.mark.filter(|_| seen.is_none()));
+        let is_old = mark.is_some() && found.is_some_and(|file| file.is_old);
+        if mark.is_none() {
+            self.summary.count("voters without fences");
+        }
+        if durable {
+            let lease = longest;
+            self.nodes[node].earlier_disks.extend(found);
+            self.nodes[node].disk = Some(StateFile {
+                node,
+                life,
+                mark,
+                lease,
+                is_old,
+            });
+        }
+        let number = self.new_lifetime();
         let setup = VoterSetup {
             members: self.members(node),
             rules: self.plan.rules,
             bugs: self.bugs,
-            lifetime: Lifetime(lifetime),
+            lifetime: Lifetime::new(life, number as u32),
+            quarantine: match self.forgets_leases {
+                true => self.plan.rules.quarantine,
+                false => self.plan.rules.quarantine.max(longest),
+            },
             fences: Fences {
-                floor,
-                origin,
-                durable: self.plan.disk == Disk::Durable,
+                floor: mark,
+                origin: self.wall_clock(),
+                durable,
+                paced: true,
             },
         };
         let now = self.nodes[node].voter_host.now(self.real);
-        self.nodes[node].start_voter(lifetime, Voter::new(setup, now));
-        self.nodes[node].attach(lifetime);
-        self.log(|| format!("n{node} voter starts: v{lifetime}, floor {floor:?}"));
+        self.nodes[node].lost_fences = mark.is_none();
+        self.nodes[node].has_old_mark = is_old;
+        self.nodes[node].start_voter(setup.lifetime, Voter::new(setup, now));
+        self.nodes[node].attach(number);
+        self.log(|| format!("n{node} voter starts: v{life}/{number}, mark {mark:?}"));
         self.call_voter(node, |_, _| ());
+    }
+
+    /// Another voter knows a later life. Writes that were in progress are those of an earlier life.
+    fn supersede(&mut self, node: usize, seen: Lifetime) {
+        self.summary.count("voters superseded");
+        self.log(|| format!("n{node} voter superseded by life {}", seen.life()));
+        self.nodes[node].storing.clear();
+        self.begin_life(node, Some(seen.life()));
     }
 
     /// Calls an agent, if it is up.
@@ -185,6 +227,7 @@ impl World {
             self.kill_voter_process(node);
         }
         self.carry_out_voter(node, outputs);
+        self.shorten_lease(node);
         self.checker.after_voter(node, &self.nodes, self.real);
         self.arm(node, Role::Voter);
     }
@@ -196,6 +239,7 @@ impl World {
                     self.checker.voter_sends(node, &frame, &self.nodes);
                     self.send(node, to.place(), &frame);
                 }
+                VoterOutput::Superseded { seen } => return self.supersede(node, seen),
                 VoterOutput::Store(fence) => {
                     self.summary.count("fences stored");
                     self.nodes[node].storing.push(fence);
@@ -212,10 +256,19 @@ impl World {
         }
     }
 
+    /// A voter that votes has ended its quarantine, and with it the promises of earlier lives.
+    fn shorten_lease(&mut self, node: usize) {
+        let lease = self.plan.rules.voter_lease;
+        let seen = &mut self.nodes[node];
+        if seen.voter.as_ref().is_some_and(Voter::is_voting) {
+            seen.disk.iter_mut().for_each(|disk| disk.lease = lease);
+        }
+    }
+
     pub fn stored(&mut self, node: usize, fence: Fence) {
         let seen = &mut self.nodes[node];
         seen.storing.retain(|other| *other != fence);
-        seen.stored = seen.stored.max(Some(fence));
+        seen.store(fence);
         self.log(|| format!("n{node} stored {}", fence.0));
         self.call_voter(node, |voter, now| voter.stored(now, fence));
     }

@@ -10,6 +10,7 @@ use quorum::members::MemberSet;
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
+use std::time::Duration;
 
 /// What a machine runs on.
 #[derive(Debug)]
@@ -77,6 +78,19 @@ pub struct Client {
     pub version: u64,
 }
 
+/// The state file of a voter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateFile {
+    /// The node that wrote it.
+    pub node: usize,
+    pub life: u32,
+    pub mark: Option<Fence>,
+    /// No vote was promised for longer.
+    pub lease: Duration,
+    /// Whether the mark is that of an earlier life, since a fault has replaced the file.
+    pub is_old: bool,
+}
+
 #[derive(Debug)]
 pub struct Node {
     /// None while it is down.
@@ -90,8 +104,14 @@ pub struct Node {
     /// Since when these are a quorum.
     pub quorum_since: Option<Real>,
     pub flush_scheduled: bool,
-    /// The highest fence on its disk.
-    pub stored: Option<Fence>,
+    /// What is on its disk.
+    pub disk: Option<StateFile>,
+    /// What was on its disk at the end of each earlier life.
+    pub earlier_disks: Vec<StateFile>,
+    /// Whether the voter started without a mark.
+    pub lost_fences: bool,
+    /// Whether the voter started with the mark of an old file.
+    pub has_old_mark: bool,
     /// The fences that are being written. If the process dies, each write completes or not.
     pub storing: Vec<Fence>,
     /// The process that calls the voter. Writes of an earlier process are not reported.
@@ -117,7 +137,10 @@ impl Node {
             connected: MemberSet::EMPTY,
             quorum_since: None,
             flush_scheduled: false,
-            stored: None,
+            disk: None,
+            earlier_disks: Vec::new(),
+            lost_fences: false,
+            has_old_mark: false,
             storing: Vec::new(),
             process: 0,
             dies_in_next_call: false,
@@ -133,9 +156,16 @@ impl Node {
         self.flush_scheduled = false;
     }
 
-    pub fn start_voter(&mut self, lifetime: u64, voter: Voter) {
+    pub fn start_voter(&mut self, lifetime: Lifetime, voter: Voter) {
         self.voter = Some(voter);
-        self.voter_host.start(lifetime);
+        self.voter_host.start(lifetime.0);
+    }
+
+    /// A write of this mark has completed.
+    pub fn store(&mut self, mark: Fence) {
+        let disk = self.disk.as_mut();
+        let disk = disk.expect("a voter stores its life before any mark");
+        disk.mark = disk.mark.max(Some(mark));
     }
 
     pub fn crash(&mut self, role: Role) {

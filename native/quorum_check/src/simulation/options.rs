@@ -21,6 +21,8 @@ pub struct Options {
     pub agent_clocks_pause: bool,
     /// Whether wall clocks stand still. The protocol does not survive this if too many fences are lost at once.
     pub wall_clocks_stop: bool,
+    /// Whether the quarantine of a voter follows from its own rules only, not from the leases in its file.
+    pub forgets_leases: bool,
     /// Invariants that are not checked, so that the violation of another one is found.
     pub ignored: Vec<Label>,
     pub lines: usize,
@@ -37,6 +39,7 @@ impl Default for Options {
             drift: 10_000,
             agent_clocks_pause: false,
             wall_clocks_stop: false,
+            forgets_leases: false,
             ignored: Vec::new(),
             lines: 0,
         }

@@ -7,7 +7,7 @@ use crate::simulation::invariants::Checker;
 use crate::simulation::network::Network;
 use crate::simulation::node::Node;
 use crate::simulation::options::Options;
-use crate::simulation::plan::{Disk, Plan};
+use crate::simulation::plan::Plan;
 use crate::simulation::summary::Summary;
 use crate::simulation::trace::Trace;
 use quorum::members::{Member, Members};
@@ -16,8 +16,7 @@ use quorum::protocol_bug::ProtocolBugs;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What wall clocks show when a history starts: a day in 2026, in nanoseconds. (Production counts microseconds. With
-/// nanoseconds, a second of a history has as many possible fences as the hours that it stands for.)
+/// What wall clocks show when a history starts: a day in 2026, in nanoseconds.
 const WALL_CLOCK: u64 = 1_780_000_000_000_000_000;
 
 /// Compared by time and order.
@@ -57,6 +56,8 @@ pub struct World {
     pub healed: bool,
     pub agent_clocks_pause: bool,
     wall_clocks_stop: bool,
+    /// Whether the quarantine of a voter follows from its own rules only.
+    pub forgets_leases: bool,
     pub bugs: ProtocolBugs,
     /// From when on the probes may start.
     pub probe_after: Real,
@@ -81,6 +82,7 @@ impl World {
             healed: false,
             agent_clocks_pause: options.agent_clocks_pause,
             wall_clocks_stop: options.wall_clocks_stop,
+            forgets_leases: options.forgets_leases,
             bugs: options.bugs,
             probe_after: 0,
             probed: false,
@@ -159,23 +161,17 @@ impl World {
         }
     }
 
-    /// The fence that a voter finds on its disk when it starts.
-    pub fn floor(&mut self, node: usize) -> Option<Fence> {
-        let floor = match self.plan.disk {
-            Disk::Durable => self.nodes[node].stored,
-            Disk::Lost => None,
-        };
-        if floor.is_none() {
-            self.summary.count("voters without fences");
-        }
-        floor
+    /// The life of a voter without a file: its wall clock in seconds.
+    pub fn clock_life(&self) -> u32 {
+        let now = if self.wall_clocks_stop { 0 } else { self.real };
+        ((WALL_CLOCK + now as u64) / SECOND as u64) as u32
     }
 
     pub fn wall_clock(&self) -> Fence {
         Fence(if self.wall_clocks_stop {
             0
         } else {
-            WALL_CLOCK + self.real as u64
+            (WALL_CLOCK + self.real as u64) / 16
         })
     }
 

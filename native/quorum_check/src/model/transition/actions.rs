@@ -4,7 +4,7 @@ use super::outputs::request;
 use super::Transition;
 use crate::model::action::Action;
 use crate::model::coverage::CoverPoint;
-use crate::model::setting::{member, units, Budget, Setting, Step};
+use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
 use crate::model::state::{agent_lifetime, Flight, Phase, VoterState, NOW};
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
@@ -41,7 +41,8 @@ impl Transition<'_> {
             Action::ResumeAgent(agent) => self.stall_agent(agent, false),
             Action::StallVoter(voter) => self.stall_voter(voter, true),
             Action::ResumeVoter(voter) => self.stall_voter(voter, false),
-            Action::CrashVoter(voter) => self.crash_voter(voter),
+            Action::CrashVoter(voter) => self.crash_voter(voter, false),
+            Action::CrashWithOldDisk(voter) => self.crash_voter(voter, true),
             Action::StartVoter(voter) => self.start_voter(voter),
             Action::CrashAgent(agent) => self.crash_agent(agent),
             Action::Disconnect(agent, voter) => self.disconnect(agent, voter),
@@ -164,7 +165,9 @@ impl Transition<'_> {
         for (agent, token) in had.iter().copied() {
             let dropped = !has.contains(&(agent, token));
             let expired = before.expires(agent).is_none_or(|end| end <= NOW);
-            let returned = agent == batch.agent && returns(&batch.ops, token);
+            let buried = |op: &Op| *op == Op::Bury { agent };
+            let own = agent == batch.agent && returns(&batch.ops, token);
+            let returned = own || batch.ops.iter().any(buried);
             if dropped && !expired && !returned {
                 let vote = format!("the vote for t{} of {agent:?}", token.0);
                 let text = format!("{me:?} forgot {vote}, which was not returned");
@@ -244,22 +247,27 @@ impl Transition<'_> {
         }
     }
 
-    fn crash_voter(&mut self, me: Member) {
+    /// With `old`, the new voter finds the disk as it was before the first start.
+    fn crash_voter(&mut self, me: Member, old: bool) {
         spend(&mut self.state.left.voter_crashes, 1);
+        spend(&mut self.state.left.old_disks, u8::from(old));
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
-        voter.lifetime += 1;
         voter.storing = None;
         voter.stalled = false;
-        let stored = voter.stored;
-        if stored.is_none() && !self.setting.wall_clocks_stop {
+        if old {
+            voter.disk = voter.old_disk;
+        } else if self.setting.disk == Disk::None {
+            voter.disk.mark = None;
+        }
+        if voter.disk.mark.is_none() && !self.setting.wall_clocks_stop {
             voter.origin = clock;
         }
-        self.run_voter(me, stored);
+        self.run_voter(me, None);
     }
 
     /// The lowest value that a correct wall clock may show: no fence exceeds it.
-    fn lowest_correct_clock(&self) -> Fence {
+    pub(super) fn lowest_correct_clock(&self) -> Fence {
         let voters = self.state.voters.iter();
         let known = |voter: &VoterState| voter.machine.as_ref().map(|voter| voter.highest());
         let highest = voters.map(|voter| known(voter).max(Some(voter.origin)));
@@ -267,7 +275,7 @@ impl Transition<'_> {
     }
 
     pub fn start_voter(&mut self, me: Member) {
-        self.run_voter(me, self.setting.floors[me.place()].map(Fence));
+        self.run_voter(me, None);
         for agent in 0..self.state.agents.len() {
             self.connect(agent, me);
         }
@@ -315,7 +323,7 @@ impl Transition<'_> {
     pub fn stored(&mut self, me: Member) {
         let voter = &mut self.state.voters[me.place()];
         let fence = voter.storing.take().expect("a fence that is being stored");
-        voter.stored = Some(fence);
+        voter.disk.mark = Some(fence);
         self.call_voter(me, |voter| voter.stored(NOW, fence));
     }
 }

@@ -9,7 +9,7 @@ use crate::model::state::{Flight, Phase, VoterState};
 use quorum::agent::{AgentOutput, Refusal, Request};
 use quorum::members::Member;
 use quorum::message::{
-    Ack, Batch, Fence, Floor, Frame, Mode, Op, Reason, Reply, Send, Token, Turn, Verdict,
+    Ack, Batch, Fence, Floor, Frame, Known, Mode, Op, Reason, Reply, Send, Token, Verdict,
 };
 
 /// The number of a request contains the client and the index of its step.
@@ -33,6 +33,7 @@ impl Transition<'_> {
             }
             Frame::Notice(_) => agent.is_some(),
         };
+        let arrives = arrives && self.same_rules(from, to, &frame);
         self.note(|| {
             let dropped = if arrives { "" } else { " (dropped)" };
             let frame = frame_text::describe(&frame);
@@ -45,6 +46,17 @@ impl Transition<'_> {
                 frame,
                 delayed: false,
             }));
+        }
+    }
+
+    /// Machines with different rules ignore each other.
+    fn same_rules(&self, from: Member, to: Member, frame: &Frame) -> bool {
+        let voter = |member: Member| *self.rules_of_voter(member.place());
+        let agent = |member: Member| *self.rules_of_agent(member);
+        match frame {
+            Frame::Batch(_) => agent(from) == voter(to),
+            Frame::Ack(_) | Frame::Notice(_) => voter(from) == agent(to),
+            Frame::Floor(_) => voter(from) == voter(to),
         }
     }
 
@@ -73,7 +85,7 @@ impl Transition<'_> {
             AgentOutput::Refused { request, why } => {
                 self.coverage.count(match why {
                     Refusal::Timeout => CoverPoint::TimedOut,
-                    Refusal::NoQuorum => CoverPoint::NoQuorum,
+                    Refusal::NoQuorum | Refusal::Conflicted => CoverPoint::NoQuorum,
                 });
                 let text = format!("refused, {why:?}");
                 self.answered(request, &text, |phase| matches!(phase, Phase::Waits { .. }));
@@ -145,9 +157,11 @@ impl Transition<'_> {
             if mode == Mode::Write {
                 self.state.fences[*number] = fence.max(before);
                 let name = Setting::name_of(*number);
-                // A voter that restarted without a disk learns the fence from the others.
+                // A voter that restarted without a disk, or with an old one, learns the fence from the others.
+                let disks_are_lost =
+                    self.setting.disk == Disk::None || self.setting.budget.old_disks > 0;
                 let knows = |seen: &VoterState| {
-                    let unsure = seen.lifetime > 0 && self.setting.disk == Disk::None;
+                    let unsure = seen.starts > 1 && disks_are_lost;
                     let voter = seen.machine.as_ref();
                     voter.is_some_and(|voter| unsure || voter.fence(&name) >= fence)
                 };
@@ -191,9 +205,7 @@ impl Transition<'_> {
         let count = |point| self.coverage.count(point);
         match frame {
             Frame::Batch(batch) => batch.ops.iter().for_each(|op| match op {
-                Op::Lock {
-                    turn: Turn::Nobody, ..
-                } => count(CoverPoint::AskedRest),
+                Op::Bury { .. } => count(CoverPoint::Buried),
                 Op::Assert { .. } => count(CoverPoint::Asserted),
                 _ => {}
             }),
@@ -210,10 +222,12 @@ impl Transition<'_> {
                     Reply::Confirmed => count(CoverPoint::Confirmed),
                     Reply::Synced { .. } => count(CoverPoint::Synced),
                     Reply::No { reason } => match reason {
-                        Reason::Turn => count(CoverPoint::RefusedTurn),
+                        Reason::Busy => count(CoverPoint::Busy),
+                        Reason::Queued => count(CoverPoint::Queued),
                         Reason::Quarantine => count(CoverPoint::RefusedQuarantine),
+                        Reason::Learning => count(CoverPoint::RefusedLearning),
                         Reason::Storing => count(CoverPoint::RefusedStoring),
-                        Reason::Readers | Reason::Writer => {}
+                        Reason::NotMine | Reason::Limit | Reason::Conflicted => {}
                     },
                     Reply::Yes { .. } | Reply::Missing => {}
                 });
@@ -222,10 +236,20 @@ impl Transition<'_> {
                 verdict: Verdict::Mismatch { .. },
                 ..
             }) => count(CoverPoint::Mismatched),
-            Frame::Notice(notice) if !notice.hints.is_empty() => count(CoverPoint::Hinted),
-            Frame::Floor(Floor::Told { .. }) => count(CoverPoint::FloorTold),
-            Frame::Floor(Floor::Lost { .. }) => count(CoverPoint::FloorLost),
-            Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => {}
+            Frame::Notice(notice) => {
+                if !notice.hints.is_empty() {
+                    count(CoverPoint::Hinted);
+                }
+                if !notice.recalls.is_empty() {
+                    count(CoverPoint::Recalled);
+                }
+            }
+            Frame::Floor(Floor::Answer { known, .. }) => match known {
+                Known::Quarantine => {}
+                Known::Told { .. } => count(CoverPoint::FloorTold),
+                Known::Lost { .. } => count(CoverPoint::FloorLost),
+            },
+            Frame::Ack(_) | Frame::Floor(_) => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The labels of the invariants. Q1 to Q11 are those of `docs/quorum.md`, PR1 and PR2 are progress properties.
+//! The labels of the invariants. `docs/promises.md` describes Q1 to Q14, and the progress properties PR1 and PR2.
 
 use std::fmt;
 
@@ -38,6 +38,8 @@ labels! {
     Q10,
     /// A lock of several names has all of them or none.
     Q11,
+    /// A voter gives no fence by an old state file.
+    Q14,
     /// Once healed, every lock request is granted.
     PR1,
     /// Without faults, no lock is lost or at risk, every unlock is confirmed, and a free name is granted.

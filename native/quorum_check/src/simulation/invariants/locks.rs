@@ -112,7 +112,10 @@ impl Checker {
         for (voter, (voter_lifetime, recorded)) in fences.unwrap_or_default() {
             let session = probe::session(agent, voter);
             let current = session.is_some_and(|session| session.voter.0 == voter_lifetime);
-            if !current || recorded < fence {
+            // A lock that is passed on keeps its fence. A voter that recorded it may have lost its fences since. It
+            // learns them before it votes.
+            let forgot = !current && nodes[voter].lost_fences;
+            if !(current || forgot) || recorded < fence {
                 continue;
             }
             written += 1;

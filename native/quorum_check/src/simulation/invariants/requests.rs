@@ -101,6 +101,10 @@ impl Checker {
                     self.violated(Label::Answers, text);
                 }
             }
+            Refusal::Conflicted => {
+                let text = || format!("r{}: no lists conflict", request.0);
+                self.violated(Label::Answers, text);
+            }
             Refusal::Timeout => {
                 self.summary.count("locks refused: timeout");
                 if node.agent_host.now(real) < asked.now + asked.timeout {

@@ -6,11 +6,17 @@ use super::{agent, conflict, probe, Checker};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
 use quorum::message::{Batch, Lifetime, Op, Token};
+use quorum::voter::Voter;
 
 impl Checker {
     pub fn after_voter(&mut self, node: usize, nodes: &[Node], real: Real) {
         for place in 0..self.locks.len() {
             self.check_counted(place, Some(node), nodes, real);
+        }
+        let votes = nodes[node].voter.as_ref().is_some_and(Voter::is_voting);
+        if votes && nodes[node].has_old_mark {
+            let text = || format!("n{node} votes with the mark of an old file");
+            self.violated(Label::Q14, text);
         }
         self.watch_empty(nodes, real);
     }
@@ -104,7 +110,11 @@ impl Checker {
             let session = voter.session(before.agent);
             let expired = session.is_none_or(|now| now.generation != before.lease);
             let own = before.agent == batch.agent;
+            let buried = Op::Bury {
+                agent: before.agent,
+            };
             let returned = own && batch.ops.iter().any(|op| returns(op, before.token));
+            let returned = returned || batch.ops.contains(&buried);
             if !votes.iter().any(same) && !expired && !returned {
                 let text = || {
                     let (token, agent) = (before.token.0, before.agent.0);

@@ -5,7 +5,7 @@ use super::records::{Received, Sent};
 use super::{probe, Checker};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
-use quorum::message::{Ack, Batch, Floor, Frame, Op, Reason, Reply, Verdict};
+use quorum::message::{Ack, Batch, Floor, Frame, Known, Op, Reason, Reply, Verdict};
 
 impl Checker {
     pub fn agent_sends(
@@ -56,7 +56,11 @@ impl Checker {
                 self.unlock_sent.insert((lifetime, *token, to));
                 &[]
             }
-            Op::Leave { .. } | Op::Settled | Op::Revoke { .. } => &[],
+            Op::Settled | Op::Revoke { .. } => &[],
+            Op::Bury { .. } => {
+                self.summary.count("dead agents buried");
+                &[]
+            }
         };
         let unlocked = |token: &&_| self.unlock_sent.contains(&(lifetime, **token, to));
         if let Some(token) = again.iter().find(unlocked) {
@@ -98,7 +102,8 @@ impl Checker {
             sent.answered |= sent.seq == ack.seq;
             // A late mismatch answers all batches that name the same session, which has ended.
             let mismatch = |named| sent.session == named;
-            sent.answered |= matches!(ack.verdict, Verdict::Mismatch { named } if mismatch(named));
+            sent.answered |=
+                matches!(ack.verdict, Verdict::Mismatch { named, .. } if mismatch(named));
         }
         match ack.verdict {
             Verdict::Done { .. } => drop(self.heard.insert((node, from), real)),
@@ -132,13 +137,15 @@ impl Checker {
             Frame::Ack(ack) => self.voter_answers(node, ack, nodes),
             Frame::Notice(notice) => {
                 self.summary.add("hints", notice.hints.len() as u64);
+                self.summary.add("recalls", notice.recalls.len() as u64);
                 self.summary.count("notices");
             }
             Frame::Floor(Floor::Ask { .. }) => self.summary.count("fence floors requested"),
-            Frame::Floor(Floor::Told { .. }) => self.summary.count("fence floors reported"),
-            Frame::Floor(Floor::Lost { .. }) => {
-                self.summary.count("fence floors lost by both voters")
-            }
+            Frame::Floor(Floor::Answer { known, .. }) => self.summary.count(match known {
+                Known::Quarantine => "answers in quarantine",
+                Known::Told { .. } => "fence floors reported",
+                Known::Lost { .. } => "fence floors lost by both voters",
+            }),
             Frame::Batch(_) => {
                 let text = || format!("the voter of n{node} sends {frame:?}");
                 self.violated(Label::Wire, text);
@@ -172,7 +179,7 @@ impl Checker {
         let answered = |op: &&Op| {
             !matches!(
                 op,
-                Op::Unlock { .. } | Op::Leave { .. } | Op::Settled | Op::Revoke { .. }
+                Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::Bury { .. }
             )
         };
         let ops: Vec<&Op> = received.batch.ops.iter().filter(answered).collect();
@@ -237,10 +244,12 @@ impl Checker {
 
 fn refusal(reason: Reason) -> &'static str {
     match reason {
-        Reason::Readers => "votes refused: readers",
-        Reason::Writer => "votes refused: a writer",
-        Reason::Turn => "votes refused: out of turn",
+        Reason::Busy => "votes refused: busy",
+        Reason::Queued => "votes refused: queued",
         Reason::Quarantine => "votes refused: quarantine",
+        Reason::Learning => "votes refused: learning",
         Reason::Storing => "votes refused: storing",
+        Reason::NotMine | Reason::Limit => "votes refused: by a later version",
+        Reason::Conflicted => "votes refused: conflicting lists",
     }
 }

@@ -6,24 +6,23 @@
 
 use super::output::Request;
 use crate::message::{Mode, Name, Names};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Line {
+struct Queue {
     /// Whether a writer asks for the name or has it.
     writer: bool,
     /// How many readers ask for the name or have it.
     readers: usize,
-    asking: BTreeSet<Request>,
     /// Whether the last granted request waited for requests of other nodes. The next one probably will, too.
     contended: bool,
     waiting: VecDeque<Request>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Lines(BTreeMap<Name, Line>);
+pub(super) struct Queues(BTreeMap<Name, Queue>);
 
-impl Lines {
+impl Queues {
     /// Adds `request` to the ends of the queues of its names.
     pub(super) fn join(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
@@ -38,35 +37,33 @@ impl Lines {
     /// Moves `request` from waiting to asking, if it is first in all its queues and no lock or asking request
     /// conflicts with it. Returns whether it did.
     pub(super) fn start(&mut self, request: Request, names: &Names, mode: Mode) -> bool {
-        let free = |line: &Line| !line.writer && (mode == Mode::Read || line.readers == 0);
-        let first = |line: &Line| line.waiting.front() == Some(&request);
+        let free = |queue: &Queue| !queue.writer && (mode == Mode::Read || queue.readers == 0);
+        let first = |queue: &Queue| queue.waiting.front() == Some(&request);
         if !names.iter().all(|name| {
             self.0
                 .get(name)
-                .is_some_and(|line| free(line) && first(line))
+                .is_some_and(|queue| free(queue) && first(queue))
         }) {
             return false;
         }
         for name in names.iter() {
-            let Some(line) = self.0.get_mut(name) else {
+            let Some(queue) = self.0.get_mut(name) else {
                 continue;
             };
-            line.waiting.pop_front();
-            line.asking.insert(request);
+            queue.waiting.pop_front();
             match mode {
-                Mode::Write => line.writer = true,
-                Mode::Read => line.readers += 1,
+                Mode::Write => queue.writer = true,
+                Mode::Read => queue.readers += 1,
             }
         }
         true
     }
 
-    /// `request` is granted. `refused`: whether voters rejected it before, because of other requests.
-    pub(super) fn granted(&mut self, request: Request, names: &Names, refused: bool) {
+    /// A request for `names` is granted. `contended`: whether it waited for requests of other nodes.
+    pub(super) fn granted(&mut self, names: &Names, contended: bool) {
         for name in names.iter() {
-            if let Some(line) = self.0.get_mut(name) {
-                line.asking.remove(&request);
-                line.contended = refused;
+            if let Some(queue) = self.0.get_mut(name) {
+                queue.contended = contended;
             }
         }
     }
@@ -75,29 +72,28 @@ impl Lines {
     pub(super) fn contended(&self, names: &Names) -> bool {
         names
             .iter()
-            .any(|name| self.0.get(name).is_some_and(|line| line.contended))
+            .any(|name| self.0.get(name).is_some_and(|queue| queue.contended))
     }
 
     /// `request`, the first that waits, has them from another writer of this node.
     pub(super) fn passed(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
-            if let Some(line) = self.0.get_mut(name) {
-                debug_assert_eq!(line.waiting.front(), Some(&request));
-                line.waiting.pop_front();
+            if let Some(queue) = self.0.get_mut(name) {
+                debug_assert_eq!(queue.waiting.front(), Some(&request));
+                queue.waiting.pop_front();
             }
         }
     }
 
     /// Removes an asking request or a holder of `names`.
-    pub(super) fn remove(&mut self, request: Option<Request>, names: &Names, mode: Mode) {
+    pub(super) fn remove(&mut self, names: &Names, mode: Mode) {
         for name in names.iter() {
-            let Some(line) = self.0.get_mut(name) else {
+            let Some(queue) = self.0.get_mut(name) else {
                 continue;
             };
-            line.asking.retain(|asking| Some(*asking) != request);
             match mode {
-                Mode::Write => line.writer = false,
-                Mode::Read => line.readers -= 1,
+                Mode::Write => queue.writer = false,
+                Mode::Read => queue.readers -= 1,
             }
             self.sweep(name);
         }
@@ -106,10 +102,13 @@ impl Lines {
     /// Removes a waiting request.
     pub(super) fn leave(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
-            let Some(line) = self.0.get_mut(name) else {
+            let Some(queue) = self.0.get_mut(name) else {
                 continue;
             };
-            line.waiting.retain(|waiting| *waiting != request);
+            // Found soon if the requests leave in their order, as they do when many of them time out.
+            if let Some(position) = queue.waiting.iter().position(|waiting| *waiting == request) {
+                queue.waiting.remove(position);
+            }
             self.sweep(name);
         }
     }
@@ -120,16 +119,10 @@ impl Lines {
     }
 
     pub(super) fn waiting(&self, name: &Name) -> impl Iterator<Item = Request> + '_ {
-        let line = self.0.get(name);
-        line.into_iter()
-            .flat_map(|line| line.waiting.iter().copied())
-    }
-
-    pub(super) fn asking(&self, name: &Name) -> Vec<Request> {
-        self.0
-            .get(name)
-            .map(|line| line.asking.iter().copied().collect())
-            .unwrap_or_default()
+        let queue = self.0.get(name);
+        queue
+            .into_iter()
+            .flat_map(|queue| queue.waiting.iter().copied())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -140,7 +133,7 @@ impl Lines {
         if self
             .0
             .get(name)
-            .is_some_and(|line| !line.writer && line.readers == 0 && line.waiting.is_empty())
+            .is_some_and(|queue| !queue.writer && queue.readers == 0 && queue.waiting.is_empty())
         {
             self.0.remove(name);
         }

@@ -1,0 +1,125 @@
+//! Which voters vote now, and which of them a contended request asks first: the *sequencer*.
+//!
+//! All agents prefer the same order of the voters. An agent passes over voters that it cannot ask, and puts those last
+//! that were slow, late or disconnected a short time ago. Agents need not agree: their requests meet at other voters,
+//! where their priorities decide.
+
+use super::peer::Peer;
+use super::Agent;
+use crate::members::{Member, MemberSet};
+use crate::message::{Mode, VoterState};
+use crate::protocol_bug::ProtocolBug;
+use crate::rules::Rules;
+use crate::time::Time;
+use std::time::Duration;
+
+/// A round trip of a voter counts for this share of its average (as in TCP, RFC 6298).
+const SMOOTHING: u32 = 8;
+
+/// A slow voter takes more than this many times as long as the median voter.
+const SLOW: u32 = 4;
+
+impl Agent {
+    /// The voters that can vote for a request of this mode.
+    pub(super) fn voters(&self, mode: Mode) -> MemberSet {
+        let peers = self.setup.members.iter().zip(&self.peers);
+        peers
+            .filter(|(_, peer)| peer.votes(mode))
+            .map(|(member, _)| member)
+            .collect()
+    }
+
+    /// The first of `voters` in the order of this agent.
+    pub(super) fn sequencer(&mut self, voters: MemberSet) -> Option<Member> {
+        if self.setup.bugs.have(ProtocolBug::AnySequencer) {
+            let drawn = self.random.up_to(Duration::from_nanos(voters.len() as u64));
+            return voters.iter().nth(drawn.as_nanos() as usize - 1);
+        }
+        if self.setup.bugs.have(ProtocolBug::FirstSequences) {
+            return self.setup.members.iter().next();
+        }
+        let (peers, now) = (&self.peers, self.now);
+        voters
+            .iter()
+            .min_by_key(|member| peers[member.place()].rank(now))
+    }
+
+    /// The voter was slow or late: it is asked last for a while. Requests that wait for it ask another one, if there is
+    /// a better one.
+    pub(super) fn demote(&mut self, member: Member) {
+        let now = self.now;
+        self.peers[member.place()].faulty_until = now + self.setup.rules.demotion;
+        let rank = self.peers[member.place()].rank(now);
+        let voters = self.voters(Mode::Write);
+        let best = voters
+            .iter()
+            .map(|other| self.peers[other.place()].rank(now));
+        if best.min().is_some_and(|best| best < rank) {
+            self.leave_sequencer(member);
+        }
+    }
+
+    /// The voter does not answer, or is disconnected.
+    pub(super) fn left(&mut self, member: Member) {
+        self.demote(member);
+        self.leave_sequencer(member);
+    }
+
+    /// A batch was answered `round_trip` after it was sent.
+    pub(super) fn measured(&mut self, member: Member, round_trip: Duration) {
+        self.peers[member.place()].measured(round_trip);
+        if self.is_slow(member) {
+            self.demote(member);
+        }
+    }
+
+    fn is_slow(&self, member: Member) -> bool {
+        let srtt = self.peers[member.place()].srtt.unwrap_or_default();
+        if srtt <= self.setup.rules.slow {
+            return false;
+        }
+        let mut all: Vec<Duration> = self.peers.iter().filter_map(|peer| peer.srtt).collect();
+        all.sort_unstable();
+        // With two voters, neither is slow.
+        srtt > all[all.len() / 2] * SLOW
+    }
+}
+
+impl Peer {
+    /// Whether it can vote for a request of this mode.
+    pub(super) fn votes(&self, mode: Mode) -> bool {
+        let votes = match self.state {
+            VoterState::Voting => true,
+            VoterState::NoStore => mode == Mode::Read,
+            VoterState::Quarantined | VoterState::Learning | VoterState::Conflicted => false,
+        };
+        votes && self.ready()
+    }
+
+    /// Less is asked first.
+    fn rank(&self, now: Time) -> impl Ord {
+        (self.is_late(), self.faulty_until > now)
+    }
+
+    /// Whether its answer to a batch is late.
+    fn is_late(&self) -> bool {
+        let flight = self.flight.as_ref();
+        flight.is_some_and(|flight| flight.late_at.is_none())
+    }
+
+    /// A single long round trip does not count: a pause of this agent lengthens those of all voters, one after the
+    /// other.
+    fn measured(&mut self, round_trip: Duration) {
+        let sample = round_trip.min(self.round_trip.replace(round_trip).unwrap_or(round_trip));
+        self.srtt = Some(match self.srtt {
+            None => sample,
+            Some(srtt) => (srtt * (SMOOTHING - 1) + sample) / SMOOTHING,
+        });
+    }
+
+    /// How long an answer may take before it is late.
+    pub(super) fn lateness(&self, rules: &Rules) -> Duration {
+        let srtt = self.srtt.unwrap_or_default();
+        (srtt * 3).clamp(rules.hedge, rules.hedge_most) * 2
+    }
+}

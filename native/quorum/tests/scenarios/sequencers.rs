@@ -1,0 +1,92 @@
+//! The choice of the sequencer, and requests that wait for one that cannot help.
+
+use crate::cluster::{at, Cluster, SECOND};
+use quorum::message::{Frame, Op};
+use std::collections::BTreeSet;
+
+/// The holder cannot reach the sequencer, which keeps its vote. The others are free: they are enough after a while.
+#[test]
+fn a_stale_vote_at_the_sequencer_is_passed_over() {
+    for informed in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let lock = cluster.locked(2, "x");
+        cluster.cut(2, 0);
+        cluster.cut(0, 2);
+        if informed {
+            let now = cluster.now;
+            cluster.agents[2].down(now, at(0));
+            cluster.agents[0].down(now, at(2));
+        }
+        let unlock = cluster.unlock(&lock);
+        assert_eq!(cluster.unlocked(unlock), Some(true));
+        let next = cluster.lock(1, "x", SECOND * 60);
+        cluster.pass(SECOND * 3 / 2);
+        assert!(cluster.is_granted(next));
+    }
+}
+
+/// The sequencer disconnects, the next one is late, and the third was disconnected a short time ago: the third becomes
+/// the sequencer, not the first.
+#[test]
+fn a_disconnected_voter_does_not_become_the_sequencer() {
+    let mut cluster = Cluster::new(3);
+    let now = cluster.now;
+    cluster.agents[1].down(now, at(2));
+    cluster.agents[1].up(now, at(2));
+    cluster.run();
+    (0..2).for_each(|voter| cluster.hold(1, voter));
+    let request = cluster.lock(1, "x", SECOND * 60);
+    cluster.isolate(0);
+    (1..3).for_each(|node| cluster.agents[node].down(now, at(0)));
+    cluster.pass(cluster.rules.hedge * 3);
+    cluster.release();
+    assert!(cluster.is_granted(request));
+}
+
+/// One long pause of an agent lengthens the round trips of all voters, of one after the other. None is slow because of
+/// it.
+#[test]
+fn a_pause_of_the_agent_makes_no_voter_slow() {
+    let mut cluster = Cluster::new(3);
+    cluster.pass(SECOND * 5);
+    (0..3).for_each(|voter| cluster.hold(voter, 1));
+    let request = cluster.lock(1, "y", SECOND * 9);
+    cluster.now = cluster.now + SECOND / 2;
+    cluster.release();
+    cluster.unlock_granted(request);
+    cluster.locked(2, "x");
+    cluster.batches();
+    cluster.lock(1, "x", SECOND);
+    let queued = |op: &Op| matches!(op, Op::Lock { wait: true, .. });
+    let batches = cluster.batches().into_iter();
+    let asked = batches.filter(|(from, _, batch)| *from == 1 && batch.ops.iter().any(queued));
+    let asked: BTreeSet<_> = asked.map(|(_, to, _)| to).collect();
+    assert_eq!(
+        asked,
+        BTreeSet::from([0]),
+        "the first voter remains the sequencer"
+    );
+}
+
+/// A waiting writer recalls no votes of older readers: they would not give them back.
+#[test]
+fn older_readers_are_not_recalled() {
+    let mut cluster = Cluster::new(3);
+    let readers: Vec<_> = (0..10).map(|i| cluster.rlocked(1 + i % 2, "x")).collect();
+    // The clock of node 0 passes those of the readers.
+    cluster.pass(SECOND * 2);
+    let writer = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(SECOND * 5);
+    let recalls = |frame: &Frame| match frame {
+        Frame::Notice(notice) => notice.recalls.len(),
+        _ => 0,
+    };
+    let arrived = cluster.arrived.iter();
+    let recalls: usize = arrived.map(|(_, send)| recalls(&send.frame)).sum();
+    assert_eq!(recalls, 0);
+    for reader in readers {
+        cluster.unlock(&reader);
+    }
+    cluster.unlock_granted(writer);
+    cluster.assert_empty();
+}

@@ -1,0 +1,81 @@
+%% @private
+%% Revokes the locks of a name, and waits until all members have confirmed that those locks have ended.
+-module(canal_lock_quorum_force).
+
+-export([unlock/2]).
+
+%% How long one question to the members may take.
+-define(ASK_MS, 1000).
+
+%% The pause between two questions: doubles from the first to the last. A revocation usually takes two round trips.
+-define(FIRST_PAUSE_MS, 2).
+-define(LAST_PAUSE_MS, 200).
+
+-record(revocation, {
+    name :: canal_lock_quorum_names:name(),
+    %% When it was requested.
+    at_ms :: integer(),
+    %% After this time a lock that is not confirmed has expired, unless the request was lost.
+    deadline_ms :: integer(),
+    %% The locks that were held, and the nodes that have not confirmed that they have ended.
+    ids :: [canal_lock_quorum_lock:id()],
+    holding :: [node()],
+    %% The members that have not answered since the request, and may hold more of its locks.
+    silent :: [node()]
+}).
+
+%% `Encoded' is the name as bytes.
+-spec unlock(canal_lock_quorum_names:name(), Encoded :: binary()) -> {ok, not_held | ended} | {error, timeout}.
+unlock(Name, Encoded) ->
+    {Answers, NoAnswer} = ask(canal_lock_quorum_members:all(), {ids, [Name, 0]}, ?ASK_MS),
+    Lease_ms = canal_lock_quorum_agent:revoke(Encoded),
+    Now_ms = now_ms(),
+    Locks = lists:append([Held || {_, Held} <- Answers]),
+    %% A writer is alone, so no other member holds the name.
+    Silent = case [Id || {Id, write} <- Locks] of [] -> NoAnswer; _ -> [] end,
+    Revocation = #revocation{
+        name = Name,
+        at_ms = Now_ms,
+        deadline_ms = Now_ms + Lease_ms,
+        ids = [Id || {Id, _} <- Locks],
+        holding = [Node || {Node, [_ | _]} <- Answers],
+        silent = Silent
+    },
+    case {Locks, Silent} of
+        {[], []} -> {ok, not_held};
+        _ -> await_end(Revocation, ?FIRST_PAUSE_MS)
+    end.
+
+await_end(#revocation{holding = [], silent = []}, _Pause_ms) ->
+    {ok, ended};
+await_end(Revocation = #revocation{deadline_ms = Deadline_ms}, Pause_ms) ->
+    case Deadline_ms - now_ms() of
+        Left_ms when Left_ms > 0 ->
+            ok = timer:sleep(min(Pause_ms, Left_ms)),
+            Asked = ask_silent(ask_holding(Revocation)),
+            await_end(Asked, min(2 * Pause_ms, ?LAST_PAUSE_MS));
+        _ ->
+            {error, timeout}
+    end.
+
+ask_holding(Revocation = #revocation{holding = Nodes, ids = Ids}) ->
+    {Answers, NoAnswer} = ask(Nodes, {any, [Ids]}, left_ms(Revocation)),
+    Revocation#revocation{holding = [Node || {Node, true} <- Answers] ++ NoAnswer}.
+
+%% Locks that were granted after the request do not count.
+ask_silent(Revocation = #revocation{name = Name, silent = Nodes, at_ms = At_ms, ids = Ids, holding = Holding}) ->
+    {Answers, NoAnswer} = ask(Nodes, {ids, [Name, now_ms() - At_ms]}, left_ms(Revocation)),
+    Revocation#revocation{
+        ids = [Id || {_, Locks} <- Answers, {Id, _} <- Locks] ++ Ids,
+        holding = [Node || {Node, [_ | _]} <- Answers] ++ Holding,
+        silent = NoAnswer
+    }.
+
+ask(Nodes, Call, Timeout_ms) ->
+    canal_lock_quorum_members:ask(Nodes, canal_lock_quorum_held, Call, Timeout_ms).
+
+left_ms(#revocation{deadline_ms = Deadline_ms}) ->
+    max(0, min(?ASK_MS, Deadline_ms - now_ms())).
+
+now_ms() ->
+    erlang:monotonic_time(millisecond).

@@ -1,0 +1,136 @@
+%% @private
+%% What the voter of this node must know after a restart, and how it starts with that. The format of the file is in
+%% native/quorum_nif/src/state_file.rs.
+%%
+%% - The life counts the starts of the voter. It is stored before the voter sends a frame. Other voters remember it, and
+%%   so notice a file that is older than the last one of this node.
+%% - The file of another node says nothing about this one: neither its life nor its fences are used.
+%% - Without a file, the wall clock in seconds is the life. It is above the lives of files, which start at that clock
+%%   and grow by one.
+-module(canal_lock_quorum_state).
+
+-export([lock/1, start/2, adopted/3, with_mark/2, with_lease/2]).
+
+-export_type([started/0, found/0]).
+
+%% What the file contained.
+-type found() :: nothing | own | {other_node, binary()} | {unreadable, Sentence :: binary()}.
+
+-type started() :: #{
+    start := canal_lock_quorum_nif:start(),
+    found := found(),
+    %% The members at the last start, if the file has them.
+    previous_members := none | [binary()],
+    %% The content of the file from now on.
+    state := none | canal_lock_quorum_nif:state()
+}.
+
+%% A clock that is far ahead must leave room for lives above it, which have 32 bits.
+-define(MAX_CLOCK_LIFE, (1 bsl 32) - (1 bsl 24)).
+
+%% Keeps other VMs away from the file.
+-spec lock(none | binary()) -> ok | in_use | {error, Sentence :: binary()}.
+lock(none) ->
+    ok;
+lock(Path) ->
+    case canal_lock_quorum_nif:state_lock(Path) of
+        {ok, true} -> ok;
+        {ok, false} -> in_use;
+        {error, Sentence} -> {error, Sentence}
+    end.
+
+%% Begins a life: when this returns, it is stored. `Seen' is 0, or a life of this node that another member knows and
+%% that the file did not have. Then the mark in the file may be too low, and is removed.
+-spec start(canal_lock_quorum_config:config(), Seen :: non_neg_integer()) ->
+    {ok, started()} | {error, Sentence :: binary()}.
+start(Config = #{fence_file := none}, Seen) ->
+    Start = (fences(nil))#{
+        life => max(clock_life(), Seen + 1),
+        quarantine_ms => canal_lock_quorum_config:quarantine_ms(Config),
+        durable => false
+    },
+    {ok, #{start => Start, found => nothing, previous_members => none, state => none}};
+start(Config = #{fence_file := Path}, Seen) ->
+    case lock(Path) of
+        ok -> start(Path, Config, Seen);
+        in_use -> {error, <<"another node on this machine uses the file">>};
+        Error -> Error
+    end.
+
+start(Path, Config, Seen) ->
+    {Found, Earlier} = found(canal_lock_quorum_nif:state_read(Path)),
+    State = #{life := Life, lease_ms := Longest_ms, below := Mark} = next(Earlier, Config, Seen),
+    case canal_lock_quorum_nif:state_store(Path, State) of
+        {ok, true} ->
+            Start = (fences(Mark))#{
+                life => Life,
+                quarantine_ms => max(Longest_ms, canal_lock_quorum_config:quarantine_ms(Config)),
+                durable => true
+            },
+            {ok, #{start => Start, found => Found, previous_members => previous_members(Earlier), state => State}};
+        {ok, false} ->
+            %% A process that was killed has begun a life at the same time.
+            start(Path, Config, Seen);
+        Error ->
+            Error
+    end.
+
+found({ok, nil}) ->
+    {nothing, none};
+found({error, Sentence}) ->
+    {{unreadable, Sentence}, none};
+found({ok, State = #{node := Node}}) ->
+    %% Without a node: format 1.
+    case Node =:= <<>> orelse Node =:= name(node()) of
+        true -> {own, State};
+        false -> {{other_node, Node}, none}
+    end.
+
+next(Earlier, Config, Seen) ->
+    {Life, EarlierLease_ms, Mark} =
+        case Earlier of
+            none -> {clock_life(), 0, nil};
+            #{life := Last, lease_ms := Longest_ms, below := Below} -> {Last + 1, Longest_ms, Below}
+        end,
+    %% Promises of earlier lives end only with the quarantine.
+    Lease_ms = max(EarlierLease_ms, canal_lock_quorum_config:voter_lease_ms(Config)),
+    content(Config, max(Life, Seen + 1), Lease_ms, case Seen of 0 -> Mark; _ -> nil end).
+
+content(#{members := Members, list := List}, Life, Lease_ms, Mark) ->
+    #{
+        node => name(node()),
+        members => [name(Member) || Member <- Members],
+        list => List,
+        life => Life,
+        lease_ms => Lease_ms,
+        below => Mark
+    }.
+
+%% The content of the file for a voter that another process has opened. No lease was longer than its quarantine. The
+%% mark in the file stays: no write of this life lowers it.
+-spec adopted(canal_lock_quorum_config:config(), pos_integer(), pos_integer()) ->
+    none | canal_lock_quorum_nif:state().
+adopted(#{fence_file := none}, _, _) -> none;
+adopted(Config, Life, Quarantine_ms) -> content(Config, Life, Quarantine_ms, nil).
+
+previous_members(#{members := [_ | _] = Members}) -> Members;
+previous_members(_) -> none.
+
+fences(Mark) ->
+    %% The wall clock in units of 16 ns. It is above every earlier fence if no clock was set back, because voters never
+    %% assign fences faster: native/quorum/src/voter/pace.rs.
+    #{floor => Mark, origin => max(0, erlang:system_time(nanosecond) div 16)}.
+
+clock_life() ->
+    min(max(1, erlang:system_time(second)), ?MAX_CLOCK_LIFE).
+
+-spec with_mark(pos_integer(), canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
+with_mark(Mark, State) ->
+    State#{below := Mark}.
+
+-spec with_lease(pos_integer(), canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
+with_lease(Lease_ms, State) ->
+    State#{lease_ms := Lease_ms}.
+
+name(Node) ->
+    atom_to_binary(Node, utf8).

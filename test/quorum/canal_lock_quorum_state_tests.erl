@@ -1,0 +1,267 @@
+%% The state file of a member, its lock, and what a voter starts with.
+-module(canal_lock_quorum_state_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-export([folder/0, delete/1]).
+
+-import(canal_lock_quorum_nif, [state_lock/1, state_read/1, state_store/2]).
+
+%% The number of processes that write the file at the same time, and of writes by each.
+-define(WRITERS, 8).
+-define(WRITES, 20).
+
+%% One test starts VMs.
+-define(TIMEOUT_S, 60).
+
+-define(OTHER_NODE, <<"other@somewhere">>).
+
+file_test_() ->
+    {foreach, fun folder/0, fun delete/1, [
+        fun(Folder) -> {timeout, ?TIMEOUT_S, {Title, fun() -> Test(path(Folder)) end}} end
+     || {Title, Test} <- [
+            {"a stored state is read again", fun read_again/1},
+            {"a file has one line for each field, and a checksum", fun lines/1},
+            {"a mark is not lowered", fun never_lowered/1},
+            {"a later life without a mark removes it", fun mark_removed/1},
+            {"a writer of an earlier life changes nothing", fun earlier_life/1},
+            {"with many writers, some of them killed, the highest mark stays and the file is whole", fun writers/1},
+            {"any changed byte is an error, and the file can be replaced", fun changed_byte/1},
+            {"a file of format 1 has only a mark", fun format_1/1},
+            {"a file that cannot be written or read is an error with the reason", fun no_file/1},
+            {"a state with a name that a line cannot have is a wrong argument", fun bad_name/1},
+            {"the lock of a file can be taken again by this VM", fun lock_again/1},
+            {"the lock of a file excludes other VMs until this one ends", fun lock_excludes/1},
+            {"the first life is the clock's, and each start raises it", fun lives_grow/1},
+            {"a file of format 1 keeps its mark, and gets life 1", fun life_of_format_1/1},
+            {"the file of another node is not used", fun other_node/1},
+            {"a broken file is not used", fun broken/1},
+            {"a life that others have seen is exceeded, and the mark is removed", fun seen_life/1},
+            {"the quarantine covers the longest lease of earlier lives", fun longest_lease/1},
+            {"the members of the last start are returned", fun previous_members/1},
+            {"without a file, the life is the clock's", fun no_state_file/1}
+        ]
+    ]}.
+
+folder() ->
+    {ok, _} = application:ensure_all_started(crypto),
+    ok = canal_lock_quorum_nif:load(),
+    Name = "state-" ++ binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(8))),
+    Folder = filename:join(filename:basedir(user_cache, "canal_lock"), Name),
+    ok = filelib:ensure_dir(filename:join(Folder, "file")),
+    Folder.
+
+delete(Folder) ->
+    ok = file:del_dir_r(Folder).
+
+path(Folder) ->
+    unicode:characters_to_binary(filename:join(Folder, "fences ä")).
+
+state(Life, Mark) ->
+    #{
+        node => atom_to_binary(node(), utf8),
+        members => [atom_to_binary(node(), utf8), <<"b@höst2"/utf8>>],
+        list => <<"00112233445566778899aabbccddeeff">>,
+        life => Life,
+        lease_ms => 10000,
+        below => Mark
+    }.
+
+%%% The file
+
+read_again(Path) ->
+    ?assertEqual({ok, nil}, state_read(Path)),
+    lists:foreach(fun(State) ->
+        ?assertEqual({ok, true}, state_store(Path, State)),
+        ?assertEqual({ok, State}, state_read(Path))
+    end, [state(1, nil), state(2, 17), (state((1 bsl 32) - 1, 1 bsl 62))#{lease_ms := 1}]),
+    %% No temporary file remains.
+    {ok, [_]} = file:list_dir(filename:dirname(Path)).
+
+lines(Path) ->
+    {ok, true} = state_store(Path, (state(7, 900))#{node := <<"a@h">>, members := [<<"a@h">>, <<"b@h">>]}),
+    Lines = [
+        "canal_lock_quorum state 2\n", "node a@h\n", "members a@h b@h\n", "list 00112233445566778899aabbccddeeff\n",
+        "life 7\n", "lease_ms 10000\n", "below 900\n"
+    ],
+    Checksum = io_lib:format("checksum ~8.16.0b~n", [erlang:crc32(Lines)]),
+    ?assertEqual({ok, iolist_to_binary([Lines, Checksum])}, file:read_file(Path)).
+
+never_lowered(Path) ->
+    [{ok, true} = state_store(Path, state(3, Mark)) || Mark <- [5, 9, 7, nil]],
+    ?assertEqual({ok, state(3, 9)}, state_read(Path)),
+    {ok, true} = state_store(Path, state(4, 8)),
+    ?assertEqual({ok, state(4, 9)}, state_read(Path)).
+
+mark_removed(Path) ->
+    {ok, true} = state_store(Path, state(3, 9)),
+    {ok, true} = state_store(Path, state(4, nil)),
+    ?assertEqual({ok, state(4, nil)}, state_read(Path)).
+
+earlier_life(Path) ->
+    {ok, true} = state_store(Path, state(4, 5)),
+    ?assertEqual({ok, false}, state_store(Path, state(3, 9))),
+    ?assertEqual({ok, state(4, 5)}, state_read(Path)),
+    %% The file of another node has no life of this one.
+    {ok, true} = state_store(Path, (state(3, 1))#{node := ?OTHER_NODE}),
+    ?assertEqual({ok, (state(3, 1))#{node := ?OTHER_NODE}}, state_read(Path)).
+
+writers(Path) ->
+    {ok, true} = state_store(Path, state(1, 1)),
+    Marks = [[rand:uniform(1 bsl 40) || _ <- lists:seq(1, ?WRITES)] || _ <- lists:seq(1, ?WRITERS)],
+    Store = fun(Some) -> [{ok, true} = state_store(Path, state(1, Mark)) || Mark <- Some] end,
+    {Written, [Killed | _]} = lists:split(?WRITERS div 2, Marks),
+    Victims = [spawn(fun() -> Store(Killed) end) || _ <- lists:seq(1, ?WRITERS div 2)],
+    Writers = [spawn_monitor(fun() -> Store(Some) end) || Some <- Written],
+    test_worker:kill(Victims),
+    [?assertMatch({ok, #{life := 1}}, state_read(Path)) || _ <- lists:seq(1, ?WRITES)],
+    [normal = test_await:reason(Writer) || Writer <- Writers],
+    {ok, #{below := Highest}} = state_read(Path),
+    ?assert(Highest >= lists:max(lists:append(Written))),
+    ?assert(lists:member(Highest, lists:append(Marks))).
+
+changed_byte(Path) ->
+    Invalid = {error, <<"not a fence file, or an incomplete one">>},
+    {ok, true} = state_store(Path, state(7, 900)),
+    {ok, Bytes} = file:read_file(Path),
+    Size = byte_size(Bytes),
+    lists:foreach(fun(Text) ->
+        ok = file:write_file(Path, Text),
+        %% A changed byte may be no UTF-8.
+        ?assertMatch({error, _}, state_read(Path))
+    end, [[binary:part(Bytes, 0, At), binary:at(Bytes, At) bxor 1, binary:part(Bytes, At + 1, Size - At - 1)]
+          || At <- lists:seq(0, Size - 1)]),
+    lists:foreach(fun(Text) ->
+        ok = file:write_file(Path, Text),
+        ?assertEqual(Invalid, state_read(Path))
+    end, ["", "17\n", binary:part(Bytes, 0, Size - 1), [Bytes, "below 901\n"],
+          "canal_lock_quorum fences below 17", "canal_lock_quorum fences below x\n"]),
+    ?assertEqual({ok, true}, state_store(Path, state(1, 17))),
+    ?assertEqual({ok, state(1, 17)}, state_read(Path)).
+
+format_1(Path) ->
+    ok = file:write_file(Path, "canal_lock_quorum fences below 17\n"),
+    Nothing = #{node => <<>>, members => [], list => <<>>, life => 0, lease_ms => 0},
+    ?assertEqual({ok, Nothing#{below => 17}}, state_read(Path)).
+
+no_file(Path) ->
+    Nowhere = <<Path/binary, "/nowhere">>,
+    {error, Sentence} = state_store(Nowhere, state(1, 17)),
+    ?assertNotEqual(nomatch, string:find(Sentence, "No such file")),
+    ?assertMatch({error, _}, state_lock(Nowhere)),
+    ok = file:make_dir(Path),
+    ?assertMatch({error, _}, state_read(Path)),
+    ?assertMatch({error, _}, state_store(Path, state(1, 17))).
+
+bad_name(Path) ->
+    [?assertError(badarg, state_store(Path, (state(1, 17))#{node := Name})) || Name <- [<<"a\nlife 9">>, <<"a\r">>]],
+    ?assertError(badarg, state_store(Path, (state(1, 17))#{members := [<<"a b">>]})),
+    ?assertEqual({ok, nil}, state_read(Path)).
+
+lock_again(Path) ->
+    [?assertEqual({ok, true}, state_lock(Path)) || _ <- [1, 2]].
+
+lock_excludes(Path) ->
+    {ok, true} = state_lock(Path),
+    ?assertEqual("{ok,false}", in_other_vm("canal_lock_quorum_nif:state_lock", Path)),
+    Free = <<Path/binary, "2">>,
+    ?assertEqual("{ok,true}", in_other_vm("canal_lock_quorum_nif:state_lock", Free)),
+    %% That VM has ended.
+    ?assertEqual({ok, true}, state_lock(Free)).
+
+in_other_vm(Function, Path) ->
+    Ebin = filename:dirname(code:which(canal_lock_quorum_nif)),
+    Eval = io_lib:format("ok = canal_lock_quorum_nif:load(), io:format(\"~~p\", [~s(~w)]), halt().", [Function, Path]),
+    {0, Output} = run(filename:join([code:root_dir(), "bin", "erl"]), ["-noshell", "-pa", Ebin, "-eval", Eval]),
+    Output.
+
+run(Program, Arguments) ->
+    Port = open_port({spawn_executable, Program}, [exit_status, {args, Arguments}]),
+    output(Port, []).
+
+output(Port, Output) ->
+    receive
+        {Port, {data, Data}} -> output(Port, [Output | Data]);
+        {Port, {exit_status, Status}} -> {Status, lists:flatten(Output)}
+    end.
+
+%%% The start of a voter
+
+config(Path) ->
+    config(Path, #{}).
+
+config(Path, Options) ->
+    canal_lock_quorum_config:make(maps:merge(#{members => [node()], fence_file => Path}, Options)).
+
+start(Path) ->
+    {ok, Started} = canal_lock_quorum_state:start(config(Path), 0),
+    Started.
+
+lives_grow(Path) ->
+    Clock = erlang:system_time(second),
+    #{found := nothing, start := #{life := Life, floor := nil, durable := true}} = start(Path),
+    ?assert(Life >= Clock),
+    %% The start is stored.
+    ?assertMatch({ok, #{life := Life, below := nil, lease_ms := 10000}}, state_read(Path)),
+    [?assertMatch(#{found := own, start := #{life := More}} when More =:= Life + Add, start(Path)) || Add <- [1, 2, 3]].
+
+life_of_format_1(Path) ->
+    ok = file:write_file(Path, "canal_lock_quorum fences below 17\n"),
+    ?assertMatch(#{found := own, start := #{life := 1, floor := 17}, previous_members := none}, start(Path)),
+    ?assertMatch({ok, #{life := 1, below := 17}}, state_read(Path)).
+
+other_node(Path) ->
+    {ok, true} = state_store(Path, (state((1 bsl 32) - 1, 17))#{node := ?OTHER_NODE}),
+    Started = #{start := #{life := Life}} = start(Path),
+    ?assertMatch(#{found := {other_node, ?OTHER_NODE}, start := #{floor := nil}, previous_members := none}, Started),
+    Me = atom_to_binary(node(), utf8),
+    ?assertMatch({ok, #{node := Me, life := Life, below := nil}}, state_read(Path)),
+    ?assert(Life < (1 bsl 32) - 1).
+
+broken(Path) ->
+    ok = file:write_file(Path, "fences"),
+    ?assertMatch(#{found := {unreadable, _}, start := #{floor := nil}}, start(Path)),
+    ?assertMatch({ok, #{below := nil}}, state_read(Path)).
+
+seen_life(Path) ->
+    {ok, true} = state_store(Path, state(7, 900)),
+    {ok, #{start := Start}} = canal_lock_quorum_state:start(config(Path), 9),
+    ?assertMatch(#{life := 10, floor := nil}, Start),
+    ?assertMatch({ok, #{life := 10, below := nil}}, state_read(Path)),
+    %% A life that the file exceeds: two starts had the same life.
+    {ok, true} = state_store(Path, state(20, 900)),
+    {ok, #{start := Later}} = canal_lock_quorum_state:start(config(Path), 20),
+    ?assertMatch(#{life := 21, floor := nil}, Later).
+
+longest_lease(Path) ->
+    {ok, true} = state_store(Path, (state(1, 17))#{lease_ms := 60000}),
+    ?assertMatch(#{start := #{quarantine_ms := 60000}}, start(Path)),
+    %% The voter lowers it after its quarantine, not before.
+    ?assertMatch({ok, #{lease_ms := 60000}}, state_read(Path)),
+    {ok, true} = state_store(Path, (state(2, 17))#{lease_ms := 10000}),
+    Longer = config(Path, #{rules => #{voter_lease_ms => 20000, quarantine_ms => 30000}}),
+    {ok, #{start := Start}} = canal_lock_quorum_state:start(Longer, 0),
+    ?assertMatch(#{quarantine_ms := 30000}, Start),
+    %% A longer lease is stored before it is promised.
+    ?assertMatch({ok, #{lease_ms := 20000}}, state_read(Path)).
+
+previous_members(Path) ->
+    _ = start(Path),
+    ?assertMatch(#{previous_members := [_]}, start(Path)),
+    {ok, #{members := Members, list := List}} = state_read(Path),
+    ?assertEqual([atom_to_binary(node(), utf8)], Members),
+    ?assertEqual(32, byte_size(List)),
+    Two = config(Path, #{members => [node(), 'b@host2']}),
+    {ok, #{previous_members := Previous}} = canal_lock_quorum_state:start(Two, 0),
+    ?assertEqual(Members, Previous),
+    {ok, #{list := OtherList}} = state_read(Path),
+    ?assertNotEqual(List, OtherList).
+
+no_state_file(_Path) ->
+    Config = config(none),
+    Clock = erlang:system_time(second),
+    {ok, #{start := Start, state := none}} = canal_lock_quorum_state:start(Config, 0),
+    #{life := Life, floor := nil, durable := false, quarantine_ms := 10000} = Start,
+    ?assert(Life >= Clock),
+    {ok, #{start := #{life := Later}}} = canal_lock_quorum_state:start(Config, Life + 100),
+    ?assertEqual(Life + 101, Later).
