@@ -45,15 +45,17 @@ defmodule CanalLock.Quorum do
   `:members` is required: all voting nodes, the same list on each. `:fence_file` is required for two members or more:
   the file in which this node stores its fences and what else it must know after a restart, so that fences keep growing;
   or `:none` ("The state file" in `docs/cluster.md` has what that costs). Each node needs a file of its own.
-  `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to connect to members that
-  are not connected. `:max_waiting` (default 10000) is the largest number of requests of this node that wait for a lock
-  at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are emitted as a telemetry event
-  (`m::canal_lock_telemetry`). `:rules`, a map, has the constants of the protocol ("The constants" in
-  `docs/cluster.md`), the same on all members.
+  `:forget` (default `[]`) names members of an earlier list that are dead ("Changing the list of members" in
+  `docs/cluster.md`). `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to
+  connect to members that are not connected. `:max_waiting` (default 10000) is the largest number of requests of this
+  node that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are
+  emitted as a telemetry event (`m::canal_lock_telemetry`). `:rules`, a map, has the constants of the protocol ("The
+  constants" in `docs/cluster.md`). The leases must be the same on all members.
   """
   @type option ::
           {:members, [node, ...]}
           | {:fence_file, Path.t() | :none}
+          | {:forget, [node]}
           | {:reconnect_ms, pos_integer}
           | {:max_waiting, pos_integer}
           | {:totals_interval_ms, pos_integer}
@@ -100,7 +102,8 @@ defmodule CanalLock.Quorum do
   @doc """
   Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}`
   at once if less than a quorum of members is connected, and `{:error, :too_many_waiting}` at once if `:max_waiting`
-  requests of this node wait already. A process that locks a name twice waits for itself:
+  requests of this node wait already. Answers `{:error, :misconfigured}` if too few voters are left because the
+  configurations of members differ. A process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)

@@ -44,7 +44,8 @@
 -export([is_held/1, held/1, fence/1, unlock/1, unlock_async/1, try_unlock/1]).
 -export([status/0, locks/0, holder/1, waiting/1, force_unlock/1]).
 
--export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, totals/0]).
+-export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, conflict/0,
+    totals/0]).
 
 %% How long locks/0, holder/1 and waiting/1 wait for the other nodes.
 -define(ASK_MS, 5000).
@@ -64,19 +65,22 @@
 -type lock() :: canal_lock_quorum_lock:lock().
 %% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
--type refusal() :: timeout | no_quorum | too_many_waiting.
+-type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured.
 %% Why a lock was refused: not granted within the timeout; less than a quorum of members is connected; `max_waiting'
-%% requests of this node wait already.
+%% requests of this node wait already; configurations of members differ, so that too few voters vote (`conflict' in
+%% {@link status/0} says which).
 
 -type options() :: canal_lock_quorum_config:options().
 %% `members' (required): all voting nodes, this one among them, in any order. `fence_file' (required for two members or
 %% more): the file in which this node stores its fences and what else it must know after a restart, so that fences keep
 %% growing; or `none'. Each node needs a file of its own, in an existing folder. "The state file" in `docs/cluster.md'
-%% describes it, and what `none' costs. `reconnect_ms' (default 1000): the average interval, in milliseconds, between
-%% attempts to connect to members that are not connected. `max_waiting' (default 10000): the largest number of requests
-%% of this node that wait for a lock at a time. `totals_interval_ms' (default 5000): how often the totals of {@link
-%% status/0} are emitted as an event, if `telemetry' runs ({@link canal_lock_telemetry}). `rules': the constants of the
-%% protocol. They must be the same on all members; "The constants" in `docs/cluster.md' describes each.
+%% describes it, and what `none' costs. `forget' (default `[]'): members of an earlier list that are dead, so that this
+%% node does not wait for them ("Changing the list of members" in `docs/cluster.md'). `reconnect_ms' (default 1000): the
+%% average interval, in milliseconds, between attempts to connect to members that are not connected. `max_waiting'
+%% (default 10000): the largest number of requests of this node that wait for a lock at a time. `totals_interval_ms'
+%% (default 5000): how often the totals of {@link status/0} are emitted as an event, if `telemetry' runs ({@link
+%% canal_lock_telemetry}). `rules': the constants of the protocol. The leases must be the same on all members; "The
+%% constants" in `docs/cluster.md' describes each.
 
 -type lock_info() :: #{
     node := node(),
@@ -101,6 +105,7 @@
 
 -type status() :: #{
     members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
+    conflict := [conflict()],
     quorum := boolean(),
     voting := boolean(),
     waiting := non_neg_integer(),
@@ -109,25 +114,30 @@
     totals := totals()
 }.
 %% The cluster as this node sees it. For each member: whether it is connected, whether its voter answers, and for how
-%% many milliseconds its votes stay valid without another answer. `quorum': whether enough voters answer for a lock.
-%% `voting': whether the voter of this node votes. It does not while it learns which locks are held. For this node: the
-%% number of requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet, and
-%% the totals.
+%% many milliseconds its votes stay valid without another answer. `conflict': the nodes whose configuration differs from
+%% that of this node. While there is one, the voter of this node grants no lock. `quorum': whether enough voters answer
+%% for a lock. `voting': whether the voter of this node votes. It does not while it learns which locks are held. For
+%% this node: the number of requests that wait for a lock, of locks that are held, and of unlocks that no quorum has
+%% confirmed yet, and the totals.
+
+-type conflict() :: canal_lock_quorum_lists:conflict().
+%% A node whose configuration differs in `members', which are its members, or in `rules', which are its leases, if they
+%% are not the defaults. `not_heard': the list of this node has changed since its last start, and this node waits until
+%% the node has the new one, too.
 
 -type totals() :: canal_lock_quorum_totals:totals().
 %% Counts of this node since canal_lock_quorum was started. Requests: `granted', and of these `passed', which got the
-%% lock from another process of the node without a message; `refused_timeout', `refused_no_quorum' and
-%% `refused_too_many_waiting'; and `canceled', whose callers have died. Ends of locks: `unlocked' by a call or by the
-%% death of the holder, `lost', and `revoked'; `granted' is the sum of these and of the held locks. `at_risk': messages
-%% to holders. `wait_us': the time in microseconds that the granted requests waited; `longest_wait_us': the longest wait
-%% since the last telemetry event, or since the start.
+%% lock from another process of the node without a message; `refused_timeout', `refused_no_quorum',
+%% `refused_too_many_waiting' and `refused_misconfigured'; and `canceled', whose callers have died. Ends of locks:
+%% `unlocked' by a call or by the death of the holder, `lost', and `revoked'; `granted' is the sum of these and of the
+%% held locks. `at_risk': messages to holders. `wait_us': the time in microseconds that the granted requests waited;
+%% `longest_wait_us': the longest wait since the last telemetry event, or since the start.
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
-%% `Options' is a map; see {@type options()}. All members must be started with the same `members' and `rules'. Nodes
-%% that differ ignore each other's messages and log an error. Two different lists at the same time can form two quorums,
-%% and then two writers of a name. To change the list, stop canal_lock_quorum on all nodes for longer than
-%% `voter_lease_ms' (10 s) and start it again.
+%% `Options' is a map; see {@type options()}. All members must be started with the same `members' and leases. While a
+%% node knows of a member that differs, its voter grants no locks, and {@link status/0} names that member. After the
+%% list was changed, voting begins when all members of the old and of the new list have the new one, or are in `forget'.
 %%
 %% At the first start, voting begins when this node has been connected to all members. The same is true after more than
 %% `N div 2' members have lost their fences.
@@ -174,8 +184,9 @@ stop() ->
 %%
 %% Waits for at most `Timeout_ms' milliseconds, then answers `{error, timeout}'. Answers `{error, no_quorum}' at once if
 %% less than a quorum of members is connected, and `{error, too_many_waiting}' at once if as many requests of this node
-%% wait as the option `max_waiting' allows. The members get no message of such a request. A process that locks a name
-%% twice waits for itself. Raises as described for the module.
+%% wait as the option `max_waiting' allows. The members get no message of such a request. Answers
+%% `{error, misconfigured}' if too few voters are left because configurations differ ({@link status/0}). A process that
+%% locks a name twice waits for itself. Raises as described for the module.
 %%
 %% Nodes get the name about in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
 %% hold it one after the other. The last of them gets it at most 50 ms after another node has asked for it (the rules

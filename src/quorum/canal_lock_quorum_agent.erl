@@ -78,6 +78,7 @@ revoke(Name) ->
 -spec status() -> #{
     totals := canal_lock_quorum_totals:totals(),
     members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
+    conflict := [canal_lock_quorum_lists:conflict()],
     pending_unlocks := non_neg_integer(),
     waiting := non_neg_integer()
 }.
@@ -108,7 +109,12 @@ init(Config = #{setup := Setup}) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     Connected = [node() | nodes(connected)],
     State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
-    {ok, State, {continue, step}}.
+    {ok, compare_lists(State), {continue, step}}.
+
+%% Members with another list or other leases ignore this node.
+compare_lists(State = #state{config = Config, events = Events}) ->
+    Differing = canal_lock_quorum_lists:differing(Config, canal_lock_quorum_lists:conflicts(Config)),
+    State#state{events = [{differing, Differing} | Events]}.
 
 notify_holders_of_the_previous_agent(#{totals := Totals}) ->
     case canal_lock_quorum_held:take_all() of
@@ -160,6 +166,7 @@ status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking
             #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
          || {Node, {Connected, Answers, Valid_ms}} <- Statuses
         ],
+        conflict => canal_lock_quorum_lists:conflicts(Config),
         pending_unlocks => Pending,
         waiting => map_size(Locking)
     }.
@@ -178,14 +185,16 @@ waiting(Name, #state{locking = Locking}) ->
         lists:member(Name, Names)
     ].
 
+handle_cast(lists_changed, State) ->
+    noreply(compare_lists(State));
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
     noreply(State).
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
     case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-        %% The voter's process reports this node.
-        not_a_member -> noreply(State);
+        %% The voter's process handles this.
+        ignored -> noreply(State);
         Event -> add(Event, State)
     end;
 handle_info({{sent, Key}, _, process, _, _}, State) ->
@@ -266,7 +275,7 @@ await_frame(State = #state{config = Config}) ->
     receive
         {canal_lock_quorum, Fingerprint, From, Frame} ->
             case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-                not_a_member -> await_frame(State);
+                ignored -> await_frame(State);
                 Event -> await_unlocked(step([Event], State))
             end;
         {{sent, Key}, _, process, _, _} ->
@@ -381,7 +390,8 @@ output({bad_frame, Place, Why}, State = #state{config = Config, bad_frames = Rep
     State#state{bad_frames = canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported)}.
 
 refused(timeout) -> refused_timeout;
-refused(no_quorum) -> refused_no_quorum.
+refused(no_quorum) -> refused_no_quorum;
+refused(misconfigured) -> refused_misconfigured.
 
 lost(quorum) -> lost;
 lost(revoked) -> revoked.

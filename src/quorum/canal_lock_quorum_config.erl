@@ -1,6 +1,6 @@
 %% @private
-%% Checks the options of the quorum locks and makes a configuration of them. Members and rules must be the same on all
-%% nodes. Each message carries a fingerprint of both, and a node ignores messages with another fingerprint.
+%% Checks the options of the quorum locks and makes a configuration of them. Members and leases must be the same on all
+%% nodes. Each frame carries a fingerprint of both, and a node ignores frames with another fingerprint.
 -module(canal_lock_quorum_config).
 
 -export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1]).
@@ -13,6 +13,7 @@
 -type options() :: #{
     members := [node(), ...],
     fence_file => file:name_all() | none,
+    forget => [node()],
     reconnect_ms => pos_integer(),
     max_waiting => pos_integer(),
     totals_interval_ms => pos_integer(),
@@ -25,6 +26,10 @@
     list := binary(),
     places := #{node() => place()},
     fingerprint := non_neg_integer(),
+    %% The rules that all members must have, without those that have their first default.
+    agreed_rules := #{atom() => pos_integer()},
+    %% Members of earlier lists that are dead.
+    forget := [node()],
     setup := canal_lock_quorum_nif:setup(),
     reconnect_ms := pos_integer(),
     max_waiting := pos_integer(),
@@ -47,9 +52,15 @@
 -define(TOTALS_INTERVAL_MS, 5000).
 -define(FENCE_FILE,
     "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
+-define(FORGET, "be a list of nodes that are dead, without this node").
 
-%% Changes with everything that nodes must agree on to understand each other, except the format of frames.
--define(PROTOCOL, 1).
+%% Changes with everything that nodes must agree on to understand each other, except the format of frames and new rules.
+-define(PROTOCOL, 2).
+
+%% The rules that all members must have, because agents rely on the leases of voters. The other rules only change what
+%% their own node does. Each has its first default, which never changes: with this value the rule is not in the
+%% fingerprint. So a version that adds a rule here works with versions that do not know it, until its value is changed.
+-define(AGREED_RULES, #{holder_lease_ms => 8000, voter_lease_ms => 10_000}).
 
 %% The options, as rules of canal_lock_errors.
 -spec options() -> [canal_lock_errors:option()].
@@ -57,6 +68,7 @@ options() ->
     [
         {members, {required, fun members/1}},
         {fence_file, fun fence_file/1},
+        {forget, fun forget/1},
         {reconnect_ms, positive_ms},
         {max_waiting, positive},
         {totals_interval_ms, positive_ms},
@@ -110,6 +122,13 @@ fence_file(Path) ->
         error:_ -> {false, ?FENCE_FILE}
     end.
 
+forget(Nodes) ->
+    try
+        {lists:all(fun is_atom/1, Nodes) andalso not lists:member(node(), Nodes), ?FORGET}
+    catch
+        error:_ -> {false, ?FORGET}
+    end.
+
 wrong_rules(Options = #{members := Members}) ->
     Rules = maps:get(rules, Options, #{}),
     Known = [{Rule, fun rule_value/1} || Rule <- maps:keys(canal_lock_quorum_nif:default_rules())],
@@ -140,12 +159,17 @@ make(Options = #{members := Given}) ->
         end,
     %% Two sets of members or files are equal if these bytes are.
     Identity = term_to_binary({Members, FenceFile}),
-    Setup = (setup(Members, maps:get(rules, Options, #{})))#{identity := Identity},
+    Setup = #{rules := Rules} = (setup(Members, maps:get(rules, Options, #{})))#{identity := Identity},
+    Agreed = maps:filter(
+        fun(Rule, Value) -> is_map_key(Rule, ?AGREED_RULES) andalso Value =/= maps:get(Rule, ?AGREED_RULES) end, Rules
+    ),
     #{
         members => Members,
         list => list_id(Members),
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
-        fingerprint => erlang:phash2({?PROTOCOL, Members, maps:get(rules, Setup)}, 1 bsl 32),
+        fingerprint => erlang:phash2({?PROTOCOL, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
+        agreed_rules => Agreed,
+        forget => maps:get(forget, Options, []),
         setup => Setup,
         reconnect_ms => maps:get(reconnect_ms, Options, ?RECONNECT_MS),
         max_waiting => maps:get(max_waiting, Options, ?MAX_WAITING),

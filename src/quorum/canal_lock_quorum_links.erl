@@ -1,45 +1,124 @@
 %% @private
-%% Keeps this node connected to the other members. The VM does not: with the prevention of overlapping partitions (OTP
-%% 25) a node that loses one connection can lose all, and with `dist_auto_connect never' a message does not reconnect.
+%% Keeps this node connected to the other members, and exchanges configurations with them (canal_lock_quorum_lists).
+%%
+%% The VM does not keep nodes connected: with the prevention of overlapping partitions (OTP 25) a node that loses one
+%% connection can lose all, and with `dist_auto_connect never' a message does not reconnect.
 -module(canal_lock_quorum_links).
 
 -behaviour(gen_server).
 
--export([start_link/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([start_link/1, started/0, ignored/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -record(state, {
-    members :: [node()],
-    reconnect_ms :: pos_integer(),
-    %% Processes that are connecting to a member, by their monitors. An attempt takes seconds if the member is down.
-    connecting = #{} :: #{reference() => node()}
+    config :: canal_lock_quorum_config:config(),
+    %% Processes that are connecting to a node, by their monitors. An attempt takes seconds if the node is down.
+    connecting = #{} :: #{reference() => node()},
+    %% The last ones that were reported.
+    conflicts = [] :: [canal_lock_quorum_lists:conflict()]
 }).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-init(#{members := Members, reconnect_ms := Reconnect_ms}) ->
+%% The voter of this node has started: its hello has changed.
+-spec started() -> ok.
+started() ->
+    gen_server:cast(?MODULE, started).
+
+%% This node has ignored a frame of the node, because their configurations differ.
+-spec ignored(node()) -> ok.
+ignored(Node) ->
+    gen_server:cast(?MODULE, {ignored, Node}).
+
+init(Config) ->
+    %% So that terminate/2 runs at a clean shutdown.
+    _ = process_flag(trap_exit, true),
+    ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     self() ! connect,
-    {ok, #state{members = Members, reconnect_ms = Reconnect_ms}}.
+    {ok, #state{config = Config}}.
 
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State}.
 
+handle_cast(started, State) ->
+    ok = ask(State),
+    {noreply, changed(State)};
+handle_cast({ignored, Node}, State) ->
+    ok = say_hello(Node, State),
+    {noreply, State};
 handle_cast(_Request, State) ->
     {noreply, State}.
 
-handle_info(connect, State = #state{members = Members, reconnect_ms = Reconnect_ms, connecting = Connecting}) ->
+handle_info(connect, State = #state{config = Config, connecting = Connecting}) ->
+    #{members := Members, reconnect_ms := Reconnect_ms} = Config,
     %% Random, so that two nodes do not connect to each other at the same moment and reject each other repeatedly.
     _ = erlang:send_after(Reconnect_ms div 2 + rand:uniform(Reconnect_ms), self(), connect),
-    Missing = ((Members -- [node()]) -- nodes(connected)) -- maps:values(Connecting),
+    Wanted = lists:usort(Members ++ canal_lock_quorum_lists:former()),
+    Missing = ((Wanted -- [node()]) -- nodes(connected)) -- maps:values(Connecting),
+    ok = ask(State),
     %% A node that is not distributed has no other members.
     {noreply, lists:foldl(fun connect/2, State, [Node || Node <- Missing, is_alive()])};
+handle_info({canal_lock_quorum_hello, From, Hello}, State) ->
+    ok = case canal_lock_quorum_lists:hear(From, Hello) of
+        true -> say_hello(From, State);
+        false -> ok
+    end,
+    {noreply, changed(State)};
+handle_info({nodeup, Node, _}, State = #state{config = Config}) ->
+    ok = case lists:member(Node, canal_lock_quorum_lists:targets(Config)) of
+        true -> say_hello(Node, State);
+        false -> ok
+    end,
+    {noreply, State};
 handle_info({'DOWN', Monitor, process, _, _}, State = #state{connecting = Connecting}) ->
     {noreply, State#state{connecting = maps:remove(Monitor, Connecting)}};
+handle_info({'EXIT', _Pid, Reason}, State) when Reason =/= normal ->
+    {stop, Reason, State};
 handle_info(_Message, State) ->
     {noreply, State}.
+
+%% The voter of this node has ended, so this node is in no conflict with others. (It is the last process that ends.)
+terminate(Reason, _State) ->
+    case {canal_lock_exit:is_clean_shutdown(Reason), canal_lock_quorum_lists:bye()} of
+        {true, {Nodes, Bye}} -> lists:foreach(fun(Node) -> send(Node, Bye) end, Nodes);
+        _ -> ok
+    end.
 
 connect(Node, State = #state{connecting = Connecting}) ->
     {_, Monitor} = spawn_monitor(fun() -> net_kernel:connect_node(Node) end),
     State#state{connecting = Connecting#{Monitor => Node}}.
+
+%% Until they have answered.
+ask(State = #state{config = Config}) ->
+    lists:foreach(fun(Node) -> say_hello(Node, State) end, canal_lock_quorum_lists:targets(Config)).
+
+say_hello(Node, #state{config = Config}) ->
+    case canal_lock_quorum_lists:hello_for(Node, Config) of
+        none -> ok;
+        Hello -> send(Node, Hello)
+    end.
+
+%% Lost if the node is not connected or the connection is busy. Then it is repeated.
+send(Node, Hello) ->
+    _ = erlang:send({?MODULE, Node}, {canal_lock_quorum_hello, node(), Hello}, [nosuspend, noconnect]),
+    ok.
+
+%% The agent and the voter read the conflicts themselves.
+changed(State = #state{config = Config, conflicts = Before}) ->
+    Conflicts = canal_lock_quorum_lists:conflicts(Config),
+    [gen_server:cast(Process, lists_changed) || Process <- [canal_lock_quorum_voter, canal_lock_quorum_agent]],
+    [report(Conflict, Config) || Conflict <- Conflicts -- Before],
+    [
+        canal_lock_quorum_reports:report(agrees, #{node => Node})
+     || #{node := Node} <- Before, not lists:any(fun(#{node := Other}) -> Other =:= Node end, Conflicts)
+    ],
+    State#state{conflicts = Conflicts}.
+
+report(#{differs := not_heard}, _) ->
+    %% The voter reports at its start that the list has changed.
+    ok;
+report(Conflict = #{differs := What}, #{members := Members, agreed_rules := Rules}) ->
+    Ours = case What of members -> Members; rules -> Rules end,
+    canal_lock_quorum_reports:report(conflict, Conflict#{ours => Ours}).

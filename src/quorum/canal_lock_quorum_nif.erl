@@ -25,13 +25,15 @@
     count := pos_integer(), me := canal_lock_quorum_config:place(), identity := binary(), rules := rules()
 }.
 
-%% What a voter starts with: the number of its start, and the fences of earlier ones. `floor' is `nil' if they are lost.
+%% What a voter starts with: the number of its start, the fences of earlier ones (`floor' is `nil' if they are lost),
+%% and whether it waits for members that may have another list.
 -type start() :: #{
     life := pos_integer(),
     quarantine_ms := pos_integer(),
     floor := non_neg_integer() | nil,
     durable := boolean(),
-    origin := non_neg_integer()
+    origin := non_neg_integer(),
+    conflicted := boolean()
 }.
 
 %% The content of a state file: see native/quorum_nif/src/state_file.rs.
@@ -39,6 +41,7 @@
     node := binary(),
     members := [binary()],
     list := binary(),
+    former := [binary()],
     life := non_neg_integer(),
     lease_ms := non_neg_integer(),
     below := non_neg_integer() | nil
@@ -62,19 +65,20 @@
     | {cancel, request()}
     | {unlock | try_unlock | given_back, id(), request()}
     | {up | down, place()}
-    | {revoke, binary()}.
+    | {revoke, binary()}
+    | {differing, [place()]}.
 
 -type agent_output() ::
     sending()
     | {granted, request(), id(), Fence :: non_neg_integer(), Handle :: reference(), IsPassed :: boolean()}
-    | {refused, request(), timeout | no_quorum}
+    | {refused, request(), timeout | no_quorum | misconfigured}
     | {unlocked, request(), Confirmed :: boolean()}
     | {accepted, request()}
     | {missing, request()}
     | {at_risk, id()}
     | {lost, id(), quorum | revoked}.
 
--type voter_event() :: {frame, place(), binary()} | {stored, Mark :: pos_integer()}.
+-type voter_event() :: {frame, place(), binary()} | {stored, Mark :: pos_integer()} | {conflict, boolean()}.
 
 -type voter_output() :: sending() | {store, Mark :: pos_integer()} | {superseded, Life :: pos_integer()}.
 
@@ -143,7 +147,7 @@ agent_status(_Agent) -> erlang:nif_error(not_loaded).
 -spec agent_unlocks_arrived(agent()) -> boolean().
 agent_unlocks_arrived(_Agent) -> erlang:nif_error(not_loaded).
 
-%% Continues the voter of a process that has died, if there is one with an equal setup.
+%% Continues the voter of a process that has died, if there is one with an equal setup and no conflict.
 -spec voter_adopt(setup()) -> {voter(), Life :: pos_integer(), Quarantine_ms :: pos_integer()} | nil.
 voter_adopt(_Setup) -> erlang:nif_error(not_loaded).
 

@@ -21,6 +21,7 @@ level(answers) -> notice;
 level(down) -> warning;
 level(silent) -> warning;
 level(members_changed) -> notice;
+level(agrees) -> notice;
 level(superseded) -> warning;
 level(_) -> error.
 
@@ -38,9 +39,15 @@ text(#{what := silent, node := Node, pending_unlocks := Pending}) ->
         "and that the node is not suspended or overloaded", [Node, Pending]};
 text(#{what := answers, node := Node}) ->
     {"the voter of member ~tp answers again", [Node]};
-text(#{what := not_a_member, node := Node, members := Members}) ->
-    {"node ~tp has other members or rules than this node, whose members are ~0tp; its messages are ignored. Start all "
-        "members with the same members and rules", [Node, Members]};
+text(#{what := conflict, differs := members, node := Node, members := Theirs, ours := Ours}) ->
+    {"node ~tp is configured with members ~0tp, this node with ~0tp. This node grants no locks until they agree", [
+        Node, Theirs, Ours
+    ]};
+text(#{what := conflict, differs := rules, node := Node, rules := Theirs, ours := Ours}) ->
+    {"node ~tp is configured with leases ~0tp, this node with ~0tp (and the defaults). This node grants no locks until "
+        "they agree", [Node, Theirs, Ours]};
+text(#{what := agrees, node := Node}) ->
+    {"node ~tp agrees with the configuration of this node now, or has stopped", [Node]};
 text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->
     {"member ~tp sent a malformed frame: ~ts. ~b more have arrived since the last report. Run the same version of "
         "canal_lock on all members", [Node, Reason, Suppressed]};
@@ -56,8 +63,8 @@ text(#{what := superseded, path := Path}) ->
     {"the file ~ts is not the last one of this node: other members know a later start of it. Its fences are not used; "
         "this node learns them from the other members. Do not restore the file from a backup", [Path]};
 text(#{what := members_changed, path := Path, previous := Previous, now := Members}) ->
-    {"the members were [~ts] at the last start of this node (~ts), and are now ~0tp. Start all members with the same "
-        "list",
+    {"the members were [~ts] at the last start of this node (~ts), and are now ~0tp. This node grants no locks until "
+        "all of them have this list. If a former member is dead, name it in the option forget",
         [lists:join($,, Previous), Path, Members]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};

@@ -9,7 +9,7 @@
 %%   and grow by one.
 -module(canal_lock_quorum_state).
 
--export([lock/1, start/2, adopted/3, with_mark/2, with_lease/2]).
+-export([lock/1, start/2, adopted/3, former/1, with_mark/2, with_lease/2, agreed/1]).
 
 -export_type([started/0, found/0]).
 
@@ -47,7 +47,8 @@ start(Config = #{fence_file := none}, Seen) ->
     Start = (fences(nil))#{
         life => max(clock_life(), Seen + 1),
         quarantine_ms => canal_lock_quorum_config:quarantine_ms(Config),
-        durable => false
+        durable => false,
+        conflicted => false
     },
     {ok, #{start => Start, found => nothing, previous_members => none, state => none}};
 start(Config = #{fence_file := Path}, Seen) ->
@@ -65,7 +66,8 @@ start(Path, Config, Seen) ->
             Start = (fences(Mark))#{
                 life => Life,
                 quarantine_ms => max(Longest_ms, canal_lock_quorum_config:quarantine_ms(Config)),
-                durable => true
+                durable => true,
+                conflicted => former(State) =/= []
             },
             {ok, #{start => Start, found => Found, previous_members => previous_members(Earlier), state => State}};
         {ok, false} ->
@@ -87,27 +89,31 @@ found({ok, State = #{node := Node}}) ->
     end.
 
 next(Earlier, Config, Seen) ->
-    {Life, EarlierLease_ms, Mark} =
+    {Life, EarlierLease_ms, Mark, Former} =
         case Earlier of
-            none -> {clock_life(), 0, nil};
-            #{life := Last, lease_ms := Longest_ms, below := Below} -> {Last + 1, Longest_ms, Below}
+            none ->
+                {clock_life(), 0, nil, []};
+            #{life := Last, lease_ms := Longest_ms, below := Below} ->
+                {Last + 1, Longest_ms, Below, canal_lock_quorum_lists:former_after(Earlier, Config)}
         end,
     %% Promises of earlier lives end only with the quarantine.
     Lease_ms = max(EarlierLease_ms, canal_lock_quorum_config:voter_lease_ms(Config)),
-    content(Config, max(Life, Seen + 1), Lease_ms, case Seen of 0 -> Mark; _ -> nil end).
+    State = content(Config, max(Life, Seen + 1), Lease_ms, case Seen of 0 -> Mark; _ -> nil end),
+    State#{former := Former}.
 
 content(#{members := Members, list := List}, Life, Lease_ms, Mark) ->
     #{
         node => name(node()),
         members => [name(Member) || Member <- Members],
         list => List,
+        former => [],
         life => Life,
         lease_ms => Lease_ms,
         below => Mark
     }.
 
-%% The content of the file for a voter that another process has opened. No lease was longer than its quarantine. The
-%% mark in the file stays: no write of this life lowers it.
+%% The content of the file for a voter that another process has opened, and that is in no conflict. No lease was longer
+%% than its quarantine. The mark in the file stays: no write of this life lowers it.
 -spec adopted(canal_lock_quorum_config:config(), pos_integer(), pos_integer()) ->
     none | canal_lock_quorum_nif:state().
 adopted(#{fence_file := none}, _, _) -> none;
@@ -123,6 +129,16 @@ fences(Mark) ->
 
 clock_life() ->
     min(max(1, erlang:system_time(second)), ?MAX_CLOCK_LIFE).
+
+%% Members of earlier lists that may still have one of these.
+-spec former(none | canal_lock_quorum_nif:state()) -> [node()].
+former(none) -> [];
+former(#{former := Former}) -> [binary_to_atom(Name, utf8) || Name <- Former].
+
+%% No member has an earlier list.
+-spec agreed(canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
+agreed(State) ->
+    State#{former := []}.
 
 -spec with_mark(pos_integer(), canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
 with_mark(Mark, State) ->

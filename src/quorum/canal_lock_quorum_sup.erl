@@ -38,8 +38,11 @@ stop() ->
 init(Config) ->
     %% The table must outlive the agent, because the next agent notifies the holders.
     ok = canal_lock_quorum_held:new(),
+    %% A restarted process must not forget a conflict.
+    ok = canal_lock_quorum_lists:new(),
+    %% The first one ends last, and says that the voter has ended.
     Children = [
-        canal_lock_quorum_voter, canal_lock_quorum_agent, canal_lock_quorum_links, canal_lock_quorum_telemetry
+        canal_lock_quorum_links, canal_lock_quorum_voter, canal_lock_quorum_agent, canal_lock_quorum_telemetry
     ],
     Specs = [
         #{id => Module, start => {Module, start_link, [Config]}, shutdown => ?SHUTDOWN_MS}

@@ -33,6 +33,7 @@
     %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
+    %% Whether its quarantine is over, and it knows its fences.
     is_voting = false :: boolean(),
     %% Frames for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
@@ -40,10 +41,10 @@
     %% What the state file should contain, and what it contains. `none' without a file.
     wanted = none :: none | canal_lock_quorum_nif:state(),
     stored = none :: none | canal_lock_quorum_nif:state(),
+    %% Whether it grants nothing new because of canal_lock_quorum_lists.
+    is_conflicted = false :: boolean(),
     %% The current write: the monitor of the process that writes, and what it writes. Or the timer of the next try.
-    storing = none :: none | {reference(), canal_lock_quorum_nif:state() | retry},
-    %% Nodes that were reported because they are no members, or have other members or rules.
-    mismatched_nodes = #{} :: #{node() => reported}
+    storing = none :: none | {reference(), canal_lock_quorum_nif:state() | retry}
 }).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
@@ -65,7 +66,9 @@ init(Config = #{setup := Setup}) ->
             {ok, #state{config = Config}, {continue, open}};
         {Voter, Life, Quarantine_ms} ->
             State = canal_lock_quorum_state:adopted(Config, Life, Quarantine_ms),
-            {ok, #state{config = Config, voter = Voter, wanted = State, stored = State}, {continue, step}}
+            ok = say_hello(same),
+            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State},
+            {ok, compare_lists(Adopted), {continue, step}}
     end.
 
 %% A separate process reads and writes the file, because a disk can be slow.
@@ -81,12 +84,20 @@ open(Config, Seen) ->
 opened({ok, #{start := Start, found := Found, previous_members := Members, state := File}}, State) ->
     #state{config = Config = #{setup := Setup}} = State,
     ok = report_found(Found, Members, Config),
+    #{conflicted := IsConflicted} = Start,
     Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
-    step(State#state{voter = Voter, seen = 0, wanted = File, stored = File});
+    ok = say_hello(canal_lock_quorum_state:former(File)),
+    Opened = State#state{voter = Voter, seen = 0, wanted = File, stored = File, is_conflicted = IsConflicted},
+    step(compare_lists(Opened));
 opened(Failure, State) ->
     ok = report_not_stored(Failure, State),
     _ = erlang:send_after(?STORE_RETRY_MS, self(), open),
     noreply(State).
+
+%% Not before the members of earlier lists are stored.
+say_hello(Former) ->
+    ok = canal_lock_quorum_lists:started(Former),
+    canal_lock_quorum_links:started().
 
 report_found({other_node, Node}, _, #{fence_file := Path}) ->
     canal_lock_quorum_reports:report(other_node, #{path => Path, node => Node});
@@ -109,24 +120,31 @@ superseded(Life, State = #state{config = #{fence_file := Path}}) ->
 reopen(State = #state{storing = Storing, timer = Timer}) ->
     _ = case Storing of {Monitor, _} -> demonitor(Monitor, [flush]); none -> true end,
     _ = case Timer of {Reference, _} -> erlang:cancel_timer(Reference); none -> false end,
-    open(State#state{voter = none, wanted = none, stored = none, storing = none, timer = none, is_voting = false}).
+    Ended = State#state{voter = none, events = [], wanted = none, stored = none, storing = none},
+    open(Ended#state{timer = none, is_voting = false}).
 
-handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting}) ->
+handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_conflicted = IsConflicted}) ->
     IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
-    gen_server:reply(From, #{voting => IsVoting, empty => IsEmpty}),
+    gen_server:reply(From, #{voting => IsVoting andalso not IsConflicted, empty => IsEmpty}),
     noreply(State);
 handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
 
+handle_cast(lists_changed, State = #state{voter = none}) ->
+    noreply(State);
+handle_cast(lists_changed, State) ->
+    noreply(store(compare_lists(State)));
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     noreply(State).
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
     case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-        not_a_member -> noreply(report_not_a_member(From, State));
+        ignored ->
+            ok = canal_lock_quorum_links:ignored(From),
+            noreply(State);
         Event -> add(Event, State)
     end;
 handle_info({{sent, Key}, _, process, _, _}, State = #state{config = Config, sending = Sending}) ->
@@ -214,6 +232,24 @@ with_lease(State = #state{is_voting = true, wanted = Wanted = #{lease_ms := Long
 with_lease(State) ->
     State.
 
+%% The voter votes when there is no conflict, and the file says that no member has an earlier list.
+compare_lists(State = #state{config = Config, wanted = Wanted, stored = Stored, is_conflicted = Before}) ->
+    Conflicts = canal_lock_quorum_lists:conflicts(Config),
+    Former = canal_lock_quorum_state:former(Stored),
+    Waits = Former =/= [],
+    Compared =
+        case Waits andalso canal_lock_quorum_lists:is_heard(Config, Former, Conflicts) of
+            true -> State#state{wanted = canal_lock_quorum_state:agreed(Wanted)};
+            false -> State
+        end,
+    case Conflicts =/= [] orelse Waits of
+        Before -> Compared;
+        Now -> add_conflict(Now, Compared)
+    end.
+
+add_conflict(IsConflicted, State = #state{events = Events}) ->
+    State#state{is_conflicted = IsConflicted, events = [{conflict, IsConflicted} | Events]}.
+
 %% A separate process makes the write, because a disk can be slow. At most one write runs at a time.
 store(State = #state{storing = none, wanted = Wanted, stored = Stored, config = #{fence_file := Path}}) when
     Wanted =/= Stored, Wanted =/= none
@@ -228,8 +264,9 @@ store(State) ->
 write(Path, Content) ->
     exit(canal_lock_quorum_nif:state_store(Path, Content)).
 
-stored(Content = #{below := Mark}, {ok, true}, State) ->
-    Stored = store(State#state{stored = Content}),
+stored(Content = #{below := Mark, former := Former}, {ok, true}, State) ->
+    _ = Former =:= [] andalso canal_lock_quorum_lists:agreed(),
+    Stored = store(compare_lists(State#state{stored = Content})),
     case Mark of
         nil -> noreply(Stored);
         _ -> add({stored, Mark}, Stored)
@@ -246,10 +283,3 @@ stored(_, Failure, State) ->
 report_not_stored(Failure, #state{config = #{fence_file := Path}}) ->
     Reason = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
     canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}).
-
-%% Reports each node once, because its agent sends frames repeatedly.
-report_not_a_member(Node, State = #state{mismatched_nodes = Reported}) when is_map_key(Node, Reported) ->
-    State;
-report_not_a_member(Node, State = #state{mismatched_nodes = Reported, config = #{members := Members}}) ->
-    ok = canal_lock_quorum_reports:report(not_a_member, #{node => Node, members => Members}),
-    State#state{mismatched_nodes = Reported#{Node => reported}}.

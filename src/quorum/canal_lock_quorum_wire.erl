@@ -60,11 +60,11 @@ process(floor) -> canal_lock_quorum_voter;
 process(ack) -> canal_lock_quorum_agent;
 process(notice) -> canal_lock_quorum_agent.
 
-%% The place of the sender, and its frame. `not_a_member' if the sender is not in the list of members, or has other
-%% members or rules than this node.
+%% The place of the sender, and its frame. `ignored' if the sender is not in the list of members, or has other members
+%% or leases than this node.
 -spec received(non_neg_integer(), node(), binary(), canal_lock_quorum_config:config()) ->
-    {frame, canal_lock_quorum_config:place(), binary()} | not_a_member.
+    {frame, canal_lock_quorum_config:place(), binary()} | ignored.
 received(Fingerprint, From, Frame, #{fingerprint := Fingerprint, places := Places}) when is_map_key(From, Places) ->
     {frame, maps:get(From, Places), Frame};
 received(_, _, _, _) ->
-    not_a_member.
+    ignored.

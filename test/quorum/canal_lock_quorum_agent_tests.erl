@@ -205,7 +205,7 @@ lost_after_the_step_test() ->
 foreign_lock_test() ->
     ok = canal_lock_quorum_nif:load(),
     #{setup := Setup} = canal_lock_quorum_config:make(#{members => [node()]}),
-    Start = #{life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0},
+    Start = #{life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0, conflicted => false},
     Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
     Agent = canal_lock_quorum_nif:agent_open(Setup),
     {granted, 1, {Incarnation, Token}, _, Handle, false} =

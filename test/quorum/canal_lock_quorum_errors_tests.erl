@@ -184,12 +184,15 @@ options_test_() ->
             must(members, "contain each node once", [node(), node()]),
             must(members, "contain this node, " ++ atom_to_list(node()), ['a@b']),
             {#{members => [node()], member => a},
-                "unknown option member; the options are members, fence_file, reconnect_ms, max_waiting, "
-                "totals_interval_ms, rules"},
+                "unknown option member; the options are members, fence_file, forget, reconnect_ms, "
+                "max_waiting, totals_interval_ms, rules"},
             must(reconnect_ms, "be a positive integer below 2^32 (milliseconds)", 0),
             must(fence_file, ?FENCE_FILE, 17),
             must(members, "contain names of nodes, without spaces", [node(), 'b c@host']),
             {#{members => [node(), b@host]}, "the option fence_file is missing; it must " ++ ?FENCE_FILE},
+            must(forget, "be a list of nodes that are dead, without this node", [node()]),
+            must(forget, "be a list of nodes that are dead, without this node", [<<"a@b">>]),
+            must(forget, "be a list of nodes that are dead, without this node", 'a@b'),
             must(max_waiting, "be a positive integer", 0),
             must(totals_interval_ms, "be a positive integer below 2^32 (milliseconds)", 0),
             must(rules, "be a map", []),
@@ -221,6 +224,7 @@ every_report_names_its_details_test() ->
     Details = #{
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
+        ours => [here@host], differs => members,
         path => <<"/a/file">>, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
@@ -234,7 +238,8 @@ every_report_names_its_details_test() ->
         {down, [node], ["there@host"]},
         {silent, [node, pending_unlocks], ["there@host", "17"]},
         {answers, [node], ["there@host"]},
-        {not_a_member, [node, members], ["there@host", "here@host"]},
+        {conflict, [node, differs, members, ours], ["there@host", "[here@host]"]},
+        {agrees, [node], ["there@host"]},
         {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
         {not_stored, [path, why], ["/a/file", "the reason"]},
         {no_fences, [path, why], ["/a/file", "the reason"]},

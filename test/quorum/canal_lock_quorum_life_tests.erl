@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
+-import(test_nodes, [call/2, worker/1, send_order/2]).
 -import(test_quorum_cluster, [lock/3, held/2, unlock/2, await_status/3, messages/1, messages_until_lost/2]).
 -import(test_worker, [caught/1]).
 
@@ -34,8 +34,7 @@ ends_of_leases_test_() ->
     test_quorum_cluster:tests(3, [
         {"Q9: the locks of an agent are lost with its process, and the holders get messages", fun agent_killed/1},
         {"a caller that waits exits when the agent is killed", fun agent_killed_while_asked/1},
-        {"Q1: a minority loses its locks, the majority goes on, and healed nodes reconnect", fun minority/1},
-        {"a node with other members is ignored, and that is logged", fun other_configuration/1}
+        {"Q1: a minority loses its locks, the majority goes on, and healed nodes reconnect", fun minority/1}
     ]).
 
 hidden_test_() ->
@@ -135,27 +134,6 @@ no_quorum([A, B, C] = Nodes) ->
     %% Also without a timeout, and without waiting for an hour.
     [?assertEqual({error, no_quorum}, lock(worker(A), x, Timeout_ms)) || Timeout_ms <- [0, 3_600_000]],
     ok = test_quorum_cluster:heal(Nodes).
-
-other_configuration([A, B, C] = Nodes) ->
-    [AName, _, CName] = test_quorum_cluster:members(Nodes),
-    Listener = worker(A),
-    order(Listener, fun() -> test_log_listener:start(notice) end),
-    test_quorum_cluster:stop(C),
-    Options = test_quorum_cluster:options(Nodes),
-    test_quorum_cluster:start(C, Options#{members => [AName, CName]}),
-    ?assertMatch({error, timeout}, lock(worker(C), x, ?SHORT_MS)),
-    ?assertMatch({ok, _}, lock(worker(B), x, ?LONG_MS)),
-    NotAMember = #{what => not_a_member, node => CName},
-    order(Listener, fun() ->
-        test_await:value(true, fun() ->
-            Events = test_log_listener:events(),
-            Reports = [Report || #{level := error, msg := {report, Report}} <- Events],
-            lists:member(NotAMember, [maps:with([what, node], Report) || Report <- Reports])
-        end)
-    end),
-    test_quorum_cluster:stop(C),
-    test_quorum_cluster:start(C, Options),
-    test_quorum_cluster:await_voting(Nodes).
 
 unknown_messages([A | _]) ->
     Processes = [canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],

@@ -39,6 +39,7 @@ file_test_() ->
             {"a life that others have seen is exceeded, and the mark is removed", fun seen_life/1},
             {"the quarantine covers the longest lease of earlier lives", fun longest_lease/1},
             {"the members of the last start are returned", fun previous_members/1},
+            {"members of earlier lists are kept until the list is agreed", fun former_members/1},
             {"without a file, the life is the clock's", fun no_state_file/1}
         ]
     ]}.
@@ -62,6 +63,7 @@ state(Life, Mark) ->
         node => atom_to_binary(node(), utf8),
         members => [atom_to_binary(node(), utf8), <<"b@höst2"/utf8>>],
         list => <<"00112233445566778899aabbccddeeff">>,
+        former => [],
         life => Life,
         lease_ms => 10000,
         below => Mark
@@ -141,7 +143,7 @@ changed_byte(Path) ->
 
 format_1(Path) ->
     ok = file:write_file(Path, "canal_lock_quorum fences below 17\n"),
-    Nothing = #{node => <<>>, members => [], list => <<>>, life => 0, lease_ms => 0},
+    Nothing = #{node => <<>>, members => [], list => <<>>, former => [], life => 0, lease_ms => 0},
     ?assertEqual({ok, Nothing#{below => 17}}, state_read(Path)).
 
 no_file(Path) ->
@@ -256,6 +258,23 @@ previous_members(Path) ->
     ?assertEqual(Members, Previous),
     {ok, #{list := OtherList}} = state_read(Path),
     ?assertNotEqual(List, OtherList).
+
+former_members(Path) ->
+    Start = fun(Others) ->
+        Config = config(Path, #{members => [node() | Others]}),
+        {ok, #{start := #{conflicted := IsConflicted}, state := State}} = canal_lock_quorum_state:start(Config, 0),
+        ?assertEqual({ok, State}, state_read(Path)),
+        {IsConflicted, lists:sort(canal_lock_quorum_state:former(State) -- [node()])}
+    end,
+    ?assertEqual({false, []}, Start([a@b])),
+    ?assertEqual({false, []}, Start([a@b])),
+    ?assertEqual({true, [a@b]}, Start([a@b, b@b])),
+    ?assertEqual({true, [a@b]}, Start([a@b, b@b])),
+    ?assertEqual({true, [a@b, b@b]}, Start([c@b])),
+    ?assertEqual({true, [a@b, b@b, c@b]}, Start([a@b])),
+    {ok, State} = state_read(Path),
+    {ok, true} = state_store(Path, canal_lock_quorum_state:agreed(State)),
+    ?assertEqual({false, []}, Start([a@b])).
 
 no_state_file(_Path) ->
     Config = config(none),

@@ -229,6 +229,7 @@ fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
             lifetime,
             quarantine: rules.quarantine,
             fences,
+            conflicted: false,
         },
         now,
     )

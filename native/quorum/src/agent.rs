@@ -77,6 +77,8 @@ pub struct Agent {
     next: Token,
     /// The highest clock that was received or given: see [`Priority`](crate::message::Priority).
     clock: u64,
+    /// The members that have another list or other leases.
+    differing: MemberSet,
     out: Vec<AgentOutput>,
 }
 
@@ -98,6 +100,7 @@ impl Agent {
             unlocks: Unlocks::default(),
             next: Token(1),
             clock: 0,
+            differing: MemberSet::EMPTY,
             out: Vec::new(),
         }
     }
@@ -206,6 +209,13 @@ impl Agent {
         peer.silent = false;
         peer.lose();
         self.left(member);
+        self.start();
+    }
+
+    /// Members that have another list or other leases. They ignore this agent, so they cannot vote for it.
+    pub fn differing(&mut self, now: Time, members: MemberSet) {
+        self.advance(now);
+        self.differing = members;
         self.start();
     }
 

@@ -46,7 +46,9 @@
 //! let quarantine = rules.quarantine;
 //! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false, paced: false };
 //! let lifetime = Lifetime::new(1, 2);
-//! let mut voter = Voter::new(VoterSetup { members, rules, bugs, lifetime, quarantine, fences }, now);
+//! let conflicted = false;
+//! let setup = VoterSetup { members, rules, bugs, lifetime, quarantine, fences, conflicted };
+//! let mut voter = Voter::new(setup, now);
 //!
 //! agent.up(now, me);
 //! agent.lock(now, Request(1), Name::new(b"x").unwrap().into(), Mode::Write, Duration::from_secs(5));

@@ -128,7 +128,7 @@ impl Voter {
             storing: Fence(0),
             pace,
             lacks_fences: false,
-            conflicted: false,
+            conflicted: setup.conflicted,
             clock: 0,
             told: VoterState::Quarantined,
             out: Vec::new(),
@@ -182,7 +182,8 @@ impl Voter {
         self.send_notices();
     }
 
-    /// Whether members have different lists of members. While they do, the voter grants nothing new.
+    /// Whether lists of members differ, or this voter must wait until other members have its list. While `conflicted`,
+    /// the voter grants nothing new. Votes are renewed and released, and held locks are asserted.
     pub fn conflict(&mut self, now: Time, conflicted: bool) {
         self.advance(now);
         self.conflicted = conflicted;
@@ -218,6 +219,12 @@ impl Voter {
     #[must_use]
     pub fn is_voting(&self) -> bool {
         self.stage == Stage::Voting
+    }
+
+    /// Whether [`Voter::conflict`] has stopped it.
+    #[must_use]
+    pub fn is_conflicted(&self) -> bool {
+        self.conflicted
     }
 
     /// Whether it grants votes, as it tells the agents.

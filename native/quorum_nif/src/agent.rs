@@ -40,6 +40,7 @@ enum AgentEvent<'a> {
     Up(usize),
     Down(usize),
     Revoke(Binary<'a>),
+    Differing(Vec<usize>),
 }
 
 #[derive(NifUnitEnum)]
@@ -156,6 +157,10 @@ fn apply<'a>(
         AgentEvent::Up(place) => agent.up(now, member(place)?),
         AgentEvent::Down(place) => agent.down(now, member(place)?),
         AgentEvent::Revoke(name) => agent.revoke(now, one(&name)?),
+        AgentEvent::Differing(places) => {
+            let members = places.into_iter().map(member).collect::<Result<_, _>>()?;
+            agent.differing(now, members);
+        }
     }
     Ok(None)
 }

@@ -85,7 +85,8 @@ convert_rules! {
     numbers { run, fence_block, partitions, pending_unlocks, batch, }
 }
 
-/// What a voter starts with: its life, and the known fences of earlier lives ([`Fences`]).
+/// What a voter starts with: its life, the known fences of earlier lives ([`Fences`]), and whether it waits for members
+/// that may have another list.
 #[derive(NifMap)]
 pub(crate) struct VoterStart {
     life: u32,
@@ -93,6 +94,7 @@ pub(crate) struct VoterStart {
     floor: Option<u64>,
     durable: bool,
     origin: u64,
+    conflicted: bool,
 }
 
 impl Setup {
@@ -131,6 +133,7 @@ impl Setup {
                 paced: true,
                 origin: Fence(start.origin),
             },
+            conflicted: start.conflicted,
         })
     }
 }

@@ -7,6 +7,7 @@
 //!   node a@host1                     the node that wrote it
 //!   members a@host1 b@host2          its member list, for people
 //!   list 00112233445566778899aabbccddeeff      128 bits that identify the list
+//!   former b@host2 c@host3           members of earlier lists that may still have one of these. Absent without any
 //!   life 7                           the number of the voter's last start
 //!   lease_ms 10000                   no vote was promised for longer
 //!   below 1790000000000              the mark: no higher fence was given. Absent while the fences are lost
@@ -32,13 +33,14 @@ use std::sync::{Mutex, PoisonError};
 
 static WRITERS: Mutex<()> = Mutex::new(());
 
-/// The content. In format 1, texts and the list of members are empty, and the numbers but `below` are 0.
+/// The content. In format 1, texts and lists are empty, and the numbers but `below` are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, NifMap)]
 struct State {
     node: String,
     members: Vec<String>,
     /// 32 hexadecimal digits.
     list: String,
+    former: Vec<String>,
     life: u32,
     lease_ms: u64,
     below: Option<u64>,
@@ -93,13 +95,15 @@ const HEAD_1: &str = "canal_lock_quorum fences below ";
 impl State {
     fn to_text(&self) -> String {
         let mut text = format!(
-            "{HEAD}node {}\nmembers {}\nlist {}\nlife {}\nlease_ms {}\n",
+            "{HEAD}node {}\nmembers {}\nlist {}\n",
             self.node,
             self.members.join(" "),
             self.list,
-            self.life,
-            self.lease_ms
         );
+        if !self.former.is_empty() {
+            let _ = writeln!(text, "former {}", self.former.join(" "));
+        }
+        let _ = write!(text, "life {}\nlease_ms {}\n", self.life, self.lease_ms);
         if let Some(below) = self.below {
             let _ = writeln!(text, "below {below}");
         }
@@ -122,8 +126,9 @@ impl State {
             let (key, value) = line.split_once(' ')?;
             match key {
                 "node" => state.node = value.to_owned(),
-                "members" => state.members = value.split(' ').map(str::to_owned).collect(),
+                "members" => state.members = names(value),
                 "list" => state.list = value.to_owned(),
+                "former" => state.former = names(value),
                 "life" => state.life = value.parse().ok()?,
                 "lease_ms" => state.lease_ms = value.parse().ok()?,
                 "below" => state.below = Some(value.parse().ok()?),
@@ -133,6 +138,10 @@ impl State {
         }
         (state.to_text() == text).then_some(state)
     }
+}
+
+fn names(value: &str) -> Vec<String> {
+    value.split(' ').map(str::to_owned).collect()
 }
 
 /// CRC-32 as of zip, gzip and `erlang:crc32/1`. Bit by bit: the text is short.

@@ -56,10 +56,12 @@ static CURRENT: Current<VoterCell> = Current::none();
 enum VoterEvent<'a> {
     Frame(usize, Binary<'a>),
     Stored(u64),
+    Conflict(bool),
 }
 
 /// `voter_adopt(Setup) -> {Handle, Life, QuarantineMs} | nil`: continues the voter of a process that has died. `nil` if
-/// there is none with the same names of members, rules and state file, or if a panic has interrupted one of its steps.
+/// there is none with the same names of members, rules and state file, if a panic has interrupted one of its steps, or
+/// if lists of members conflict: only the state file says which members the voter waits for.
 #[rustler::nif]
 fn voter_adopt(setup: Setup) -> NifResult<Option<(ResourceArc<VoterHandle>, u32, u64)>> {
     let config = Config::new(&setup)?;
@@ -70,6 +72,9 @@ fn voter_adopt(setup: Setup) -> NifResult<Option<(ResourceArc<VoterHandle>, u32,
     let Ok(mut running) = cell.running.lock() else {
         return Ok(None);
     };
+    if running.machine.is_conflicted() {
+        return Ok(None);
+    }
     running.machine.interrupted(clock::now());
     let handle = ResourceArc::new(VoterHandle(Arc::clone(cell)));
     let quarantine = running.machine.quarantine().as_millis() as u64;
@@ -123,6 +128,7 @@ fn voter_step<'a>(
                 Err(why) => outputs.push((atoms::bad_frame(), place, why).encode(env)),
             },
             VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
+            VoterEvent::Conflict(conflicted) => voter.conflict(now, conflicted),
         }
     }
     voter.tick(now);

@@ -86,9 +86,11 @@ impl Agent {
     }
 
     fn lacks_voters(&mut self, request: Request, quorum: usize) {
-        let conflicted =
-            |peer: &&super::peer::Peer| peer.ready() && peer.state == VoterState::Conflicted;
-        let conflicted = self.peers.iter().filter(conflicted).count();
+        let peers = self.setup.members.iter().zip(&self.peers);
+        let conflicted = peers.filter(|(member, peer)| {
+            self.differing.contains(*member) || peer.ready() && peer.state == VoterState::Conflicted
+        });
+        let conflicted = conflicted.count();
         if self.connected() < quorum {
             self.refuse(request, Refusal::NoQuorum)
         } else if self.peers.len() - conflicted < quorum {

@@ -88,9 +88,12 @@ impl Voter {
         }
     }
 
-    /// Answers in every stage. A voter in quarantine does not know yet whether its fences are valid.
+    /// Answers in every stage. A voter in quarantine does not know yet whether its fences are valid. Nor does a
+    /// conflicted one: voters of another list may have given higher fences.
     fn asked(&mut self, from: Member, asker: Lifetime) {
         let known = match self.stage {
+            Stage::Superseded { .. } => return,
+            _ if self.conflicted => Known::Quarantine,
             Stage::Quarantine { .. } => Known::Quarantine,
             Stage::Learning(_) => Known::Lost {
                 origin: self.setup.fences.origin,
@@ -98,7 +101,6 @@ impl Voter {
             Stage::Voting => Known::Told {
                 fence: self.names.highest(),
             },
-            Stage::Superseded { .. } => return,
         };
         let answer = Floor::Answer {
             epoch: EPOCH,

@@ -22,6 +22,8 @@ pub struct VoterSetup {
     pub quarantine: Duration,
     /// The known fences of earlier lifetimes.
     pub fences: Fences,
+    /// Whether it begins conflicted: see [`Voter::conflict`](super::Voter::conflict).
+    pub conflicted: bool,
 }
 
 /// What is known about the fences of earlier lifetimes.

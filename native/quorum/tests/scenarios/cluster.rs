@@ -160,6 +160,7 @@ impl Cluster {
             lifetime,
             quarantine: self.rules.quarantine,
             fences,
+            conflicted: false,
         };
         Voter::new(setup, self.now)
     }

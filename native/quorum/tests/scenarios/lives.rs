@@ -91,6 +91,7 @@ fn a_quarantine_covers_the_leases_of_earlier_lives() {
         lifetime: Lifetime::new(2, 1),
         quarantine: rules.quarantine * 3,
         fences: known(10),
+        conflicted: false,
     };
     let mut voter = Voter::new(setup, Time(0));
     voter.tick(Time(0) + (setup.quarantine - Duration::from_nanos(1)));

@@ -2,6 +2,7 @@
 //! faults.
 
 mod cluster;
+mod conflicts;
 mod fences;
 mod full;
 mod leases;

@@ -147,6 +147,7 @@ impl<'a> Transition<'a> {
             bugs: setting.bugs,
             lifetime: voter_lifetime(me, life, starts),
             quarantine,
+            conflicted: false,
             fences: Fences {
                 floor: mark,
                 origin,

@@ -96,6 +96,7 @@ impl World {
                 true => self.plan.rules.quarantine,
                 false => self.plan.rules.quarantine.max(longest),
             },
+            conflicted: false,
             fences: Fences {
                 floor: mark,
                 origin: self.wall_clock(),

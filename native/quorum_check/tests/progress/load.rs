@@ -161,6 +161,7 @@ impl Load {
             bugs: self.bugs,
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: rules.quarantine,
+            conflicted: false,
             fences: Fences {
                 floor: Some(Fence(0)),
                 origin: Fence(1 << 40),

@@ -1,0 +1,188 @@
+%% @private
+%% Compares the configurations of the nodes: prevents that two lists of members form two quorums at the same time.
+%%
+%% Each node tells the others its configuration in a <em>hello</em>. canal_lock_quorum_links sends and receives them.
+%% The voter grants no new vote while this module reports a conflict:
+%%
+%% - A member of this node's list, or a node whose list has this node, has another list. Or a member has other leases.
+%% - This node's list has changed. It waits until it has heard each member of the old and of the new list with the new
+%%   one, except those in the option `forget'. Until then the members of the earlier lists are stored as `former'.
+%%
+%% The first rule alone is not enough, because nodes that are separated do not hear each other. The second one is. Say
+%% that node V votes in list M, and node X, a member of L and M, votes in another list L, at the same time. If L was a
+%% list of V, then V has heard X with M after its own start. So X had list M then, and started with L later. X then
+%% waits for the members of M, V among them, until it hears them with L after its own start. But V still has M.
+%%
+%% A hello answers the start of its receiver (`heard'), so that an old hello that arrives late does not count. And
+%% `former' is stored before a node says hello: a node that returns to an earlier list has to wait, too.
+%%
+%% A voter without a file, or with a lost one, does not know its earlier list. It learns the fences from the members of
+%% its list. Voters with a conflict do not answer that.
+-module(canal_lock_quorum_lists).
+
+-export([new/0, started/1, agreed/0, former/0, targets/1, hello_for/2, bye/0, hear/2]).
+-export([conflicts/1, conflicts/3, differing/2, is_heard/3, former_after/2]).
+
+-export_type([hello/0, conflict/0, own/0]).
+
+%% `id' is another one for each start of a voter. `heard' is the id of the receiver, or `none'. `ask' says that the
+%% sender has not got an answer.
+-type hello() :: #{
+    id := term(),
+    members := [node(), ...],
+    rules := #{atom() => pos_integer()},
+    heard := term(),
+    ask := boolean()
+}.
+
+-type conflict() :: #{
+    node := node(),
+    differs := members | rules | not_heard,
+    members => [node(), ...],
+    rules => #{atom() => pos_integer()}
+}.
+
+%% The start of this node: the id of its hellos, and the members of earlier lists that may still have one of these.
+-type own() :: {Id :: term(), Former :: [node()]} | none.
+
+%% `{own, Id, Former}', and `{Node, Hello}' for each node that was heard. The supervisor owns the table. The voter's
+%% process writes the first row, canal_lock_quorum_links the others.
+-define(TABLE, ?MODULE).
+
+-spec new() -> ok.
+new() ->
+    ?TABLE = ets:new(?TABLE, [named_table, public]),
+    ok.
+
+%% A voter has started, and what it must know is stored. `same' continues the previous one.
+-spec started([node()] | same) -> ok.
+started(same) ->
+    _ = ets:insert_new(?TABLE, {own, new_id(), []}),
+    ok;
+started(Former) ->
+    true = ets:insert(?TABLE, {own, new_id(), Former}),
+    ok.
+
+new_id() ->
+    {erlang:system_time(), rand:uniform(1 bsl 58)}.
+
+%% The voter has stored that no member has an earlier list.
+-spec agreed() -> ok.
+agreed() ->
+    true = ets:update_element(?TABLE, own, {3, []}),
+    ok.
+
+own() ->
+    case ets:lookup(?TABLE, own) of
+        [{own, Id, Former}] -> {Id, Former};
+        [] -> none
+    end.
+
+hellos() ->
+    maps:from_list([Row || Row = {_, _} <- ets:tab2list(?TABLE)]).
+
+-spec former() -> [node()].
+former() ->
+    case own() of
+        {_, Former} -> Former;
+        none -> []
+    end.
+
+%% The nodes that have not answered the start of this node: members, those of earlier lists, and those that were heard.
+-spec targets(canal_lock_quorum_config:config()) -> [node()].
+targets(#{members := Members}) ->
+    Own = own(),
+    Hellos = hellos(),
+    [
+        Node
+     || Node <- lists:usort(Members ++ former() ++ maps:keys(Hellos)), Node =/= node(), not answers(Node, Own, Hellos)
+    ].
+
+%% `none' before the first start of the voter.
+-spec hello_for(node(), canal_lock_quorum_config:config()) -> hello() | none.
+hello_for(Node, #{members := Members, agreed_rules := Rules}) ->
+    Hellos = hellos(),
+    case own() of
+        none ->
+            none;
+        Own = {Id, _} ->
+            Heard = case Hellos of #{Node := #{id := TheirId}} -> TheirId; _ -> none end,
+            Ask = not answers(Node, Own, Hellos),
+            #{id => Id, members => Members, rules => Rules, heard => Heard, ask => Ask}
+    end.
+
+%% This node stops: the nodes to inform, and what to send.
+-spec bye() -> {[node()], {bye, Id :: term()}} | none.
+bye() ->
+    case own() of
+        none -> none;
+        {Id, _} -> {maps:keys(hellos()), {bye, Id}}
+    end.
+
+%% Whether the node asks for a hello of this one.
+-spec hear(node(), hello() | {bye, Id :: term()}) -> boolean().
+hear(Node, {bye, Id}) ->
+    _ = case ets:lookup(?TABLE, Node) of
+        [{_, #{id := Id}}] -> ets:delete(?TABLE, Node);
+        _ -> true
+    end,
+    false;
+hear(Node, Hello = #{ask := Ask}) ->
+    true = ets:insert(?TABLE, {Node, Hello}),
+    Ask.
+
+-spec conflicts(canal_lock_quorum_config:config()) -> [conflict()].
+conflicts(Config) ->
+    conflicts(Config, own(), hellos()).
+
+-spec conflicts(canal_lock_quorum_config:config(), own(), #{node() => hello()}) -> [conflict()].
+conflicts(Config, Own, Hellos) ->
+    Differing = lists:append([differs(Node, Hello, Config) || {Node, Hello} <- lists:sort(maps:to_list(Hellos))]),
+    Known = [Node || #{node := Node} <- Differing],
+    NotHeard = [Node || Node <- not_heard(Config, Own, Hellos), not lists:member(Node, Known)],
+    Differing ++ [#{node => Node, differs => not_heard} || Node <- NotHeard].
+
+differs(Node, #{members := Theirs, rules := TheirRules}, #{members := Ours, agreed_rules := OurRules}) ->
+    Concerned = lists:member(Node, Ours) orelse lists:member(node(), Theirs),
+    if
+        not Concerned -> [];
+        Theirs =/= Ours -> [#{node => Node, differs => members, members => Theirs}];
+        TheirRules =/= OurRules -> [#{node => Node, differs => rules, rules => TheirRules}];
+        true -> []
+    end.
+
+not_heard(_, none, _) -> [];
+not_heard(_, {_, []}, _) -> [];
+not_heard(#{members := Members, forget := Forgotten}, Own = {_, Former}, Hellos) ->
+    Needed = lists:usort(Members ++ Former) -- [node() | Forgotten],
+    Has = fun(Node) -> maps:get(members, maps:get(Node, Hellos)) =:= Members end,
+    [Node || Node <- Needed, not (answers(Node, Own, Hellos) andalso Has(Node))].
+
+%% Whether the node has heard this start of this node.
+answers(Node, {Id, _}, Hellos) ->
+    case Hellos of
+        #{Node := #{heard := Id}} -> true;
+        _ -> false
+    end;
+answers(_, none, _) ->
+    false.
+
+%% Whether all members of this and of the earlier lists have this one, so that the voter may store that.
+-spec is_heard(canal_lock_quorum_config:config(), Former :: [node()], [conflict()]) -> boolean().
+is_heard(#{members := Members, forget := Forgotten}, Former, Conflicts) ->
+    Needed = lists:usort(Members ++ Former) -- Forgotten,
+    not lists:any(fun(#{node := Node}) -> lists:member(Node, Needed) end, Conflicts).
+
+%% The members of earlier lists that a voter has to wait for, if its file is this one. A file of format 1 has no list.
+-spec former_after(canal_lock_quorum_nif:state(), canal_lock_quorum_config:config()) -> [Name :: binary()].
+former_after(#{members := [], former := []}, _) -> [];
+former_after(#{list := List, former := Former}, #{list := List}) -> Former;
+former_after(#{members := Members, former := Former}, _) -> lists:usort(Members ++ Former).
+
+%% The places of members that ignore the frames of this node.
+-spec differing(canal_lock_quorum_config:config(), [conflict()]) -> [canal_lock_quorum_config:place()].
+differing(#{places := Places}, Conflicts) ->
+    [
+        maps:get(Node, Places)
+     || #{node := Node, differs := What} <- Conflicts, What =/= not_heard, is_map_key(Node, Places)
+    ].

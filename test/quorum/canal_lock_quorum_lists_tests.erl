@@ -1,0 +1,378 @@
+%% Nodes with different lists of members: Q13. Two lists never form two quorums at the same time.
+%%
+%% The first part searches all that can happen to a few nodes whose lists change, with the code that decides it
+%% (canal_lock_quorum_lists). The second part changes the lists of real nodes.
+-module(canal_lock_quorum_lists_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_nodes, [call/2, worker/1, name/1]).
+-import(test_quorum_cluster, [lock/3, held/2, try_unlock/2, start/2, stop/1, await_status/3, await_voting/1]).
+
+-define(TIMEOUT_S, 120).
+-define(LONG_MS, 30_000).
+
+%%% The search
+
+%% Walks of this length, until one finds two quorums. Most members of the first list begin with the second one. Each
+%% step restarts a node with one of the lists, or two nodes exchange hellos, or one of them hears the other.
+-define(WALKS, 4000).
+-define(STEPS, 60).
+
+search_test_() ->
+    [
+        {timeout, ?TIMEOUT_S, {Title, fun() -> ?assertEqual(Found, search(Rule)) end}}
+     || {Title, Rule, Found} <- [
+            {"Q13: lists of three and of five never form two quorums", correct, none},
+            {"Q13: nor if voters vote although they know of another list", deaf, none},
+            {"control: the list in the file is ignored", no_file, two_quorums},
+            {"control: the earlier list stays in the file until the new one is agreed", free_return, two_quorums}
+        ]
+    ].
+
+%% All nodes begin with the first list, except those that are only in the second one.
+first_list() -> [node(), b, c].
+second_list() -> first_list() ++ [d, e].
+
+%% Whether a quorum of each list votes at the same time.
+search(Rule) ->
+    _ = rand:seed(exsss, {1, 2, 3}),
+    walks(?WALKS, Rule).
+
+walks(0, _) ->
+    none;
+walks(Left, Rule) ->
+    Begin = fun(Node) ->
+        Config = config(case lists:member(Node, first_list()) of true -> first_list(); false -> second_list() end),
+        #{config => Config, file => file(Config, []), own => {{Node, 0}, []}, hellos => #{}}
+    end,
+    Nodes = maps:from_list([{Node, Begin(Node)} || Node <- second_list()]),
+    Restart = fun(Node, All) -> restart(Node, second_list(), Rule, {Left, begins}, All) end,
+    Restarted = lists:foldl(Restart, Nodes, [Node || Node <- first_list(), rand:uniform(4) > 1]),
+    case walk(?STEPS, Rule, Restarted) of
+        none -> walks(Left - 1, Rule);
+        Found -> Found
+    end.
+
+walk(0, _, _) ->
+    none;
+walk(Left, Rule, Nodes) ->
+    Next = step(rand:uniform(10), Rule, Left, Nodes),
+    case lists:all(fun(List) -> is_quorum(List, voting(List, Rule, Next)) end, [first_list(), second_list()]) of
+        true -> two_quorums;
+        false -> walk(Left - 1, Rule, Next)
+    end.
+
+step(1, Rule, Start, Nodes) ->
+    restart(one_of(first_list()), one_of([first_list(), second_list()]), Rule, Start, Nodes);
+step(Action, _, _, Nodes) ->
+    [One, Other] = [one_of(List) || List <- [first_list(), second_list()]],
+    Hear = fun({From, To}, Heard) -> hear(From, To, Heard) end,
+    case Action of
+        _ when One =:= Other -> Nodes;
+        2 -> hear(One, Other, Nodes);
+        3 -> hear(Other, One, Nodes);
+        _ -> lists:foldl(Hear, Nodes, [{One, Other}, {Other, One}, {One, Other}])
+    end.
+
+restart(Node, Members, Rule, Start, Nodes) ->
+    #{Node := #{file := File}} = Nodes,
+    Config = config(Members),
+    Former = case Rule of no_file -> []; _ -> canal_lock_quorum_lists:former_after(File, Config) end,
+    Stored = case {Rule, Former} of {free_return, [_ | _]} -> File; _ -> file(Config, Former) end,
+    agree(Node, Nodes#{Node := #{config => Config, own => {{Node, Start}, Former}, hellos => #{}, file => Stored}}).
+
+one_of(List) ->
+    lists:nth(rand:uniform(length(List)), List).
+
+config(Members) ->
+    #{members => lists:sort(Members), list => term_to_binary(Members), agreed_rules => #{}, forget => []}.
+
+file(#{members := Members, list := List}, Former) ->
+    #{members => Members, list => List, former => Former}.
+
+hear(From, To, Nodes) ->
+    #{From := #{config := #{members := Members}, own := {Id, _}, hellos := Known}, To := Receiver} = Nodes,
+    Heard = case Known of #{To := #{id := TheirId}} -> TheirId; _ -> none end,
+    Hello = #{id => Id, members => Members, rules => #{}, heard => Heard, ask => false},
+    #{hellos := Hellos} = Receiver,
+    agree(To, Nodes#{To := Receiver#{hellos := Hellos#{From => Hello}}}).
+
+agree(Node, Nodes) ->
+    #{Node := State = #{config := Config, own := {Id, Former}}} = Nodes,
+    case Former =/= [] andalso canal_lock_quorum_lists:is_heard(Config, Former, conflicts(Node, State)) of
+        true -> Nodes#{Node := State#{own := {Id, []}, file := file(Config, [])}};
+        false -> Nodes
+    end.
+
+%% canal_lock_quorum_lists computes those of this node. So that node exchanges its name with this one.
+conflicts(Node, #{config := Config, own := {Id, Former}, hellos := Hellos}) ->
+    Seen = maps:from_list([{swap(Other, Node), swap_members(Hello, Node)} || {Other, Hello} <- maps:to_list(Hellos)]),
+    Own = {Id, [swap(Other, Node) || Other <- Former]},
+    Conflicts = canal_lock_quorum_lists:conflicts(swap_members(Config, Node), Own, Seen),
+    [Conflict#{node := swap(Other, Node)} || Conflict = #{node := Other} <- Conflicts].
+
+swap_members(Map = #{members := Members}, Node) ->
+    Map#{members := lists:sort([swap(Member, Node) || Member <- Members])}.
+
+swap(Node, Node) -> node();
+swap(Other, Node) -> case node() of Other -> Node; _ -> Other end.
+
+voting(List, Rule, Nodes) ->
+    [
+        Node
+     || {Node, State = #{config := #{members := Members}, own := {_, []}}} <- maps:to_list(Nodes),
+        Members =:= lists:sort(List), Rule =:= deaf orelse conflicts(Node, State) =:= []
+    ].
+
+is_quorum(List, Voting) ->
+    length(Voting) > length(List) div 2.
+
+%%% Nodes
+
+nodes_test_() ->
+    [
+        cluster(3, [
+            {"Q13: a member with another list stops the others, and each says which list the other has", fun stray/1},
+            {"a list that is taken back has to be agreed again", fun taken_back/1},
+            {"members with other leases are in conflict, and with other rules not", fun other_rules/1},
+            {"a restarted process does not forget a conflict", fun processes_killed/1}
+        ]),
+        cluster(5, [
+            {"Q1, Q13: a list of three meets a list of five, and no name has two holders", fun three_and_five/1},
+            {"Q1, Q13: separated nodes with a new list wait for those with the old one", fun separated/1}
+        ]),
+        cluster(4, [
+            {"a dead member is replaced", fun replaced/1},
+            {"a member moves to another machine with its name and its state file", fun moved/1}
+        ])
+    ].
+
+%% The first three nodes are the members. Each node has a state file.
+cluster(Count, Tests) ->
+    {setup, fun canal_lock_quorum_state_tests:folder/0, fun canal_lock_quorum_state_tests:delete/1, fun(Folder) ->
+        test_nodes:tests(Count, [], [
+            {Title, fun(Nodes) -> run(Test, In, Nodes) end}
+         || {Title, Test} <- Tests, In <- [filename:join(Folder, Title)]
+        ])
+    end}.
+
+run(Test, Folder, Nodes) ->
+    ok = filelib:ensure_dir(filename:join(Folder, "file")),
+    put(folder, Folder),
+    Three = lists:sublist(Nodes, 3),
+    try
+        ok = test_quorum_cluster:start_all([{Node, options(Node, Three)} || Node <- Three]),
+        test_nodes:introduce(Nodes),
+        Test(Nodes)
+    after
+        [stop(Node) || Node <- Nodes]
+    end.
+
+options(Node, Members) ->
+    (test_quorum_cluster:options(Members))#{fence_file => filename:join(get(folder), name(Node))}.
+
+restart(Node, Members) ->
+    restart(Node, Members, #{}).
+
+restart(Node, Members, Changes) ->
+    stop(Node),
+    start(Node, maps:merge(options(Node, Members), Changes)).
+
+listen(Node) ->
+    Listener = worker(Node),
+    test_nodes:order(Listener, fun() -> test_log_listener:start(notice) end),
+    Listener.
+
+%% Until this was reported.
+await_report(Listener, Report) ->
+    test_nodes:order(Listener, fun() ->
+        test_await:value(true, fun() ->
+            Reports = [Reported || #{msg := {report, Reported}} <- test_log_listener:events()],
+            lists:member(Report, [maps:with(maps:keys(Report), Reported) || Reported <- Reports])
+        end)
+    end).
+
+members(Nodes) -> lists:sort([name(Node) || Node <- Nodes]).
+
+differs(Node, Members) ->
+    #{node => name(Node), differs => members, members => members(Members)}.
+
+not_heard(Nodes) ->
+    [#{node => Node, differs => not_heard} || Node <- members(Nodes)].
+
+%% The fence of a lock that is unlocked again.
+fence(Node) ->
+    Worker = worker(Node),
+    {ok, Fence} = lock(Worker, x, ?LONG_MS),
+    ok = try_unlock(Worker, x),
+    Fence.
+
+is_refused(Node) ->
+    ?assertEqual({error, misconfigured}, lock(worker(Node), y, ?LONG_MS)).
+
+stray([A, B, C] = Nodes) ->
+    [Listening, Straying] = [listen(Node) || Node <- [A, C]],
+    Holder = worker(B),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = restart(C, [A, C]),
+    [await_status(Node, conflict, [differs(C, [A, C])]) || Node <- [A, B]],
+    await_report(Listening, (differs(C, [A, C]))#{what => conflict, ours => members(Nodes)}),
+    await_report(Straying, (differs(A, Nodes))#{what => conflict, ours => members([A, C])}),
+    [await_status(Node, voting, false) || Node <- Nodes],
+    [is_refused(Node) || Node <- Nodes],
+    ?assertMatch(#{totals := #{refused_misconfigured := 1}}, call(A, fun canal_lock_quorum:status/0)),
+    %% B's lock has the votes of A and B, which are renewed.
+    timer:sleep(2 * maps:get(voter_lease_ms, test_quorum_cluster:rules())),
+    ?assert(held(Holder, x)),
+    ok = test_quorum_cluster:unlock(Holder, x),
+    %% When it has stopped, it is in no conflict.
+    stop(C),
+    [await_status(Node, conflict, []) || Node <- [A, B]],
+    await_report(Listening, #{what => agrees, node => name(C)}),
+    _ = fence(A),
+    %% B has the list of three.
+    ok = restart(C, Nodes),
+    await_voting(Nodes).
+
+taken_back([A, B, C] = Nodes) ->
+    ok = test_quorum_cluster:isolate(A, [B, C]),
+    %% A member that does not exist.
+    Typed = options(A, Nodes),
+    #{members := Members} = Typed,
+    stop(A),
+    ok = start(A, Typed#{members := ['nobody@nowhere' | Members]}),
+    ok = restart(A, Nodes),
+    await_status(A, conflict, lists:sort([#{node => 'nobody@nowhere', differs => not_heard} | not_heard([B, C])])),
+    test_nodes:introduce(Nodes),
+    await_status(A, conflict, [#{node => 'nobody@nowhere', differs => not_heard}]),
+    _ = fence(B),
+    ok = restart(A, Nodes, #{forget => ['nobody@nowhere']}),
+    await_voting(Nodes),
+    %% The option is needed once.
+    ok = restart(A, Nodes),
+    await_voting(Nodes).
+
+other_rules([A, B, C] = Nodes) ->
+    #{rules := Rules} = options(A, Nodes),
+    Other = Rules#{attempt_ms => 300, batch => 7, partitions => 64, run => 3},
+    lists:foreach(fun(Node) ->
+        ok = restart(Node, Nodes, #{rules => Other}),
+        await_voting(Nodes)
+    end, [A, B]),
+    Longer = Other#{voter_lease_ms => 2000, quarantine_ms => 2000},
+    ok = restart(C, Nodes, #{rules => Longer}),
+    Leases = #{holder_lease_ms => 800, voter_lease_ms => 2000},
+    [await_status(Node, conflict, [#{node => name(C), differs => rules, rules => Leases}]) || Node <- [A, B]],
+    [is_refused(Node) || Node <- Nodes],
+    [ok = restart(Node, Nodes, #{rules => Longer}) || Node <- [A, B]],
+    await_voting(Nodes).
+
+processes_killed([A, B, C] = Nodes) ->
+    ok = restart(C, [A, C]),
+    Conflict = [differs(C, [A, C])],
+    await_status(B, conflict, Conflict),
+    [
+        begin
+            call(B, fun() -> test_quorum_cluster:kill_process(Process) end),
+            await_status(B, voting, false),
+            is_refused(B),
+            await_status(B, conflict, Conflict)
+        end
+     || Process <- [canal_lock_quorum_links, canal_lock_quorum_voter, canal_lock_quorum_agent]
+    ],
+    ok = restart(C, Nodes),
+    await_voting(Nodes).
+
+three_and_five([A, B, C, D, E] = Five) ->
+    Three = [A, B, C],
+    Holder = worker(A),
+    {ok, First} = lock(Holder, x, ?LONG_MS),
+    [ok = start(Node, options(Node, Five)) || Node <- [D, E]],
+    [await_status(Node, conflict, lists:sort([differs(D, Five), differs(E, Five)])) || Node <- Three],
+    [await_status(Node, conflict, lists:sort([differs(Other, Three) || Other <- Three])) || Node <- [D, E]],
+    [is_refused(Node) || Node <- Five],
+    ?assert(held(Holder, x)),
+    lists:foreach(fun(Node) ->
+        ok = restart(Node, Five),
+        [is_refused(Other) || Other <- Five]
+    end, [B, C]),
+    %% It has lost its votes.
+    ?assertEqual({error, misconfigured}, lock(worker(D), x, ?LONG_MS)),
+    ok = restart(A, Five),
+    ?assertNot(held(Holder, x)),
+    await_voting(Five),
+    [await_status(Node, conflict, []) || Node <- Five],
+    ?assert(fence(D) > First),
+    %% The new list is stored: a member restarts although two others are down.
+    [stop(Node) || Node <- [D, E]],
+    ok = restart(A, Five),
+    await_status(A, voting, true),
+    _ = fence(A).
+
+separated([A, B, C, D, E] = Five) ->
+    [ok = test_quorum_cluster:isolate(Node, [A, B]) || Node <- [C, D, E]],
+    [ok = restart(Node, Five) || Node <- [C, D, E]],
+    %% D and E have no file, so they also wait for fences.
+    await_status(C, conflict, not_heard([A, B])),
+    _ = fence(A),
+    Stopped = fun(Node) -> call(Node, fun canal_lock_quorum:status/0) end,
+    ?assertMatch([#{voting := false}, #{voting := false}, #{voting := false}], [Stopped(Node) || Node <- [C, D, E]]),
+    ?assertMatch({error, _}, lock(worker(D), x, 3000)),
+    Before = fence(B),
+    test_nodes:introduce(Five),
+    [await_status(Node, voting, false) || Node <- Five],
+    [ok = restart(Node, Five) || Node <- [A, B]],
+    await_voting(Five),
+    ?assert(fence(D) > Before).
+
+replaced([A, B, C, D]) ->
+    New = [A, B, D],
+    Before = fence(C),
+    [ok = test_quorum_cluster:isolate(C, [Node]) || Node <- [A, B, D]],
+    ok = start(D, options(D, New)),
+    ok = restart(A, New),
+    await_status(A, conflict, [differs(B, [A, B, C]) | not_heard([C])]),
+    [ok = restart(Node, New, #{forget => [name(C)]}) || Node <- [A, B]],
+    await_voting(New),
+    ?assert(fence(D) > Before),
+    %% The option is needed once.
+    [
+        begin
+            ok = restart(Node, New),
+            await_voting(New)
+        end
+     || Node <- [A, B]
+    ],
+    %% C is not dead. It has the earlier list and no quorum.
+    test_nodes:introduce([A, B, C, D]),
+    [await_status(Node, conflict, [differs(C, [A, B, C])]) || Node <- [A, B]],
+    is_refused(C),
+    stop(C),
+    await_voting(New),
+    _ = fence(A).
+
+%% Another VM with the same name, whose state file is a copy at another path.
+moved([A, B | Others]) ->
+    Old = test_nodes:start(),
+    Three = [A, B, Old],
+    [stop(Node) || Node <- [A, B | Others]],
+    Options = #{fence_file := File} = options(Old, Three),
+    %% This is no change of the list: the others forget their old one.
+    [ok = file:delete(maps:get(fence_file, options(Node, Three))) || Node <- [A, B]],
+    ok = test_quorum_cluster:start_all([{Node, options(Node, Three)} || Node <- Three]),
+    Before = fence(Old),
+    ok = test_nodes:shut_down(Old),
+    Moved = File ++ ".moved",
+    ok = file:rename(File, Moved),
+    New = test_nodes:restart(Old, []),
+    try
+        test_nodes:introduce([A, B, New]),
+        ok = start(New, Options#{fence_file => Moved}),
+        await_voting([A, B, New]),
+        stop(B),
+        After = fence(New),
+        ?assert(After > Before)
+    after
+        test_nodes:stop(New)
+    end.
