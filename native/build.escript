@@ -1,11 +1,12 @@
 #!/usr/bin/env escript
 %% Builds native libraries of this workspace and installs them where the VM loads them from.
 %%
-%%     escript native/build.escript [--package NAME] [--faults] [FOLDER]
+%%     escript native/build.escript [--package NAME] [--faults | --next-version] [FOLDER]
 %%
 %% Builds canal_lock_nif (permits) and canal_lock_quorum_nif (quorum locks), or only NAME. Installs FOLDER/NAME.so.
-%% FOLDER is the `priv' folder of this project by default. With --faults it builds a canal_lock_nif for
-%% tests, which can inject failures. rebar3 and mix call this file. An escript needs only Erlang: no make and no shell.
+%% FOLDER is the `priv' folder of this project by default. With --faults it builds a canal_lock_nif for tests, which can
+%% inject failures; with --next-version a canal_lock_quorum_nif for tests of upgrades. rebar3 and mix call this file. An
+%% escript needs only Erlang: no make and no shell.
 %%
 %% Standard output is one line if something was installed, and empty if everything was up to date: mix relies on that.
 %% Everything else goes to standard error. The exit status of a failure is 1. If a library cannot be built, read or
@@ -41,7 +42,7 @@ main(Args) ->
     [ok = io:setopts(Device, [{encoding, unicode}]) || Device <- [standard_io, standard_error]],
     try
         Priv = filename:join(filename:dirname(workspace()), "priv"),
-        Options = options(Args, #{faults => false, folder => Priv}),
+        Options = options(Args, #{variant => release, folder => Priv}),
         report(install(libraries(Options), maps:get(folder, Options)))
     catch
         throw:{sentence, Format, Values} ->
@@ -54,10 +55,11 @@ stop(Format, Values) ->
     throw({sentence, Format, Values}).
 
 options(["--package", Name | Rest], Options) -> options(Rest, Options#{package => Name});
-options(["--faults" | Rest], Options) -> options(Rest, Options#{faults := true});
+options(["--faults" | Rest], Options) -> options(Rest, Options#{variant := faults});
+options(["--next-version" | Rest], Options) -> options(Rest, Options#{variant := next_version});
 options([], Options) -> Options;
 options([[First | _] = Folder], Options) when First =/= $- -> Options#{folder := Folder};
-options(_, _) -> stop("usage: escript build.escript [--package NAME] [--faults] [FOLDER]", []).
+options(_, _) -> stop("usage: escript build.escript [--package NAME] [--faults | --next-version] [FOLDER]", []).
 
 %% The working directory of the caller does not matter.
 workspace() ->
@@ -72,7 +74,8 @@ extension() ->
 
 %% The packages to install, and those that must not be there.
 packages(#{package := Name}) -> {[Name], []};
-packages(#{faults := true}) -> {[?OURS], []};
+packages(#{variant := faults}) -> {[?OURS], []};
+packages(#{variant := next_version}) -> {[?QUORUM], []};
 packages(#{}) ->
     case flag("CANAL_LOCK_QUORUM", quorum) of
         false -> {[?OURS], [?QUORUM]};
@@ -111,10 +114,10 @@ project_settings() ->
     end.
 
 %% The bytes of each library, or `none' for one that must not be there.
-libraries(#{faults := true} = Options) ->
+libraries(#{variant := Variant} = Options) when Variant =/= release ->
     {Packages, []} = packages(Options),
-    build(Packages, faults());
-libraries(#{faults := false} = Options) ->
+    build(Packages, for_tests(Variant));
+libraries(Options) ->
     {Packages, LeftOut} = packages(Options),
     %% First, because these checks are quick and cargo is not.
     Ready = [{Package, ready_made(By, Path, Package)} || Package <- Packages, {By, Path} <- named(Package)],
@@ -169,7 +172,8 @@ variables(_) -> [].
 release() -> ["--release"].
 
 %% With a target folder of its own, so that neither build causes the other to start over.
-faults() -> ["--profile", "faults", "--features", "faults", "--target-dir", "../_build/cargo-faults"].
+for_tests(Feature) ->
+    ["--profile", "faults", "--features", atom_to_list(Feature), "--target-dir", "../_build/cargo-faults"].
 
 %%% Cargo
 

@@ -44,8 +44,8 @@
 -export([is_held/1, held/1, fence/1, unlock/1, unlock_async/1, try_unlock/1]).
 -export([status/0, locks/0, holder/1, waiting/1, force_unlock/1]).
 
--export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, conflict/0,
-    totals/0]).
+-export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, member_status/0,
+    conflict/0, totals/0]).
 
 %% How long locks/0, holder/1 and waiting/1 wait for the other nodes.
 -define(ASK_MS, 5000).
@@ -103,8 +103,15 @@
 }.
 %% A request that waits for a lock: its node and process, and for how long it has waited.
 
+-type member_status() :: #{
+    node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer(), frames := byte()
+}.
+%% A member as this node sees it: whether it is connected, whether its voter answers, for how many milliseconds its
+%% votes stay valid without another answer, and the version of the frames that this node sends to it. During an upgrade,
+%% nodes of the new version send older frames to those of the old version.
+
 -type status() :: #{
-    members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
+    members := [member_status()],
     conflict := [conflict()],
     quorum := boolean(),
     voting := boolean(),
@@ -113,17 +120,16 @@
     pending_unlocks := non_neg_integer(),
     totals := totals()
 }.
-%% The cluster as this node sees it. For each member: whether it is connected, whether its voter answers, and for how
-%% many milliseconds its votes stay valid without another answer. `conflict': the nodes whose configuration differs from
-%% that of this node. While there is one, the voter of this node grants no lock. `quorum': whether enough voters answer
-%% for a lock. `voting': whether the voter of this node votes. It does not while it learns which locks are held. For
-%% this node: the number of requests that wait for a lock, of locks that are held, and of unlocks that no quorum has
-%% confirmed yet, and the totals.
+%% The cluster as this node sees it. `members': see {@type member_status()}. `conflict': the nodes whose configuration
+%% differs from that of this node. While there is one, the voter of this node grants no lock. `quorum': whether enough
+%% voters answer for a lock. `voting': whether the voter of this node votes. It does not while it learns which locks are
+%% held. For this node: the number of requests that wait for a lock, of locks that are held, and of unlocks that no
+%% quorum has confirmed yet, and the totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
-%% A node whose configuration differs in `members', which are its members, or in `rules', which are its leases, if they
-%% are not the defaults. `not_heard': the list of this node has changed since its last start, and this node waits until
-%% the node has the new one, too.
+%% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are
+%% not the defaults, or in `frames', if they have no version of frames in common. `not_heard': the list of this node has
+%% changed since its last start, and this node waits until the node has the new one, too.
 
 -type totals() :: canal_lock_quorum_totals:totals().
 %% Counts of this node since canal_lock_quorum was started. Requests: `granted', and of these `passed', which got the

@@ -77,7 +77,7 @@ revoke(Name) ->
 
 -spec status() -> #{
     totals := canal_lock_quorum_totals:totals(),
-    members := [#{node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()}],
+    members := [canal_lock_quorum:member_status()],
     conflict := [canal_lock_quorum_lists:conflict()],
     pending_unlocks := non_neg_integer(),
     waiting := non_neg_integer()
@@ -114,7 +114,7 @@ init(Config = #{setup := Setup}) ->
 %% Members with another list or other leases ignore this node.
 compare_lists(State = #state{config = Config, events = Events}) ->
     Differing = canal_lock_quorum_lists:differing(Config, canal_lock_quorum_lists:conflicts(Config)),
-    State#state{events = [{differing, Differing} | Events]}.
+    State#state{events = [{differing, Differing}, {frames, canal_lock_quorum_lists:frames(Config)} | Events]}.
 
 notify_holders_of_the_previous_agent(#{totals := Totals}) ->
     case canal_lock_quorum_held:take_all() of
@@ -159,12 +159,12 @@ handle_call(Request, From, State) ->
 
 status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
     #{members := Members, totals := Totals} = Config,
-    Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
+    Statuses = lists:zip3(Members, canal_lock_quorum_nif:agent_status(Agent), canal_lock_quorum_lists:frames(Config)),
     #{
         totals => canal_lock_quorum_totals:read(Totals),
         members => [
-            #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
-         || {Node, {Connected, Answers, Valid_ms}} <- Statuses
+            #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms, frames => Version}
+         || {Node, {Connected, Answers, Valid_ms}, Version} <- Statuses
         ],
         conflict => canal_lock_quorum_lists:conflicts(Config),
         pending_unlocks => Pending,

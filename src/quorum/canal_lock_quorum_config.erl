@@ -28,6 +28,8 @@
     fingerprint := non_neg_integer(),
     %% The rules that all members must have, without those that have their first default.
     agreed_rules := #{atom() => pos_integer()},
+    %% The lowest and the highest version of frames that this node speaks.
+    frames := {byte(), byte()},
     %% Members of earlier lists that are dead.
     forget := [node()],
     setup := canal_lock_quorum_nif:setup(),
@@ -60,7 +62,14 @@
 %% The rules that all members must have, because agents rely on the leases of voters. The other rules only change what
 %% their own node does. Each has its first default, which never changes: with this value the rule is not in the
 %% fingerprint. So a version that adds a rule here works with versions that do not know it, until its value is changed.
--define(AGREED_RULES, #{holder_lease_ms => 8000, voter_lease_ms => 10_000}).
+-define(AGREED_RULES, ?NEXT_RULES#{holder_lease_ms => 8000, voter_lease_ms => 10_000}).
+
+%% The tests of upgrades compile this module as that of a next version, which has one more such rule.
+-ifdef(NEXT_VERSION).
+-define(NEXT_RULES, #{next => 1}).
+-else.
+-define(NEXT_RULES, #{}).
+-endif.
 
 %% The options, as rules of canal_lock_errors.
 -spec options() -> [canal_lock_errors:option()].
@@ -169,6 +178,7 @@ make(Options = #{members := Given}) ->
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
         fingerprint => erlang:phash2({?PROTOCOL, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
         agreed_rules => Agreed,
+        frames => canal_lock_quorum_nif:frame_versions(),
         forget => maps:get(forget, Options, []),
         setup => Setup,
         reconnect_ms => maps:get(reconnect_ms, Options, ?RECONNECT_MS),

@@ -119,6 +119,6 @@ changed(State = #state{config = Config, conflicts = Before}) ->
 report(#{differs := not_heard}, _) ->
     %% The voter reports at its start that the list has changed.
     ok;
-report(Conflict = #{differs := What}, #{members := Members, agreed_rules := Rules}) ->
-    Ours = case What of members -> Members; rules -> Rules end,
+report(Conflict = #{differs := What}, #{members := Members, agreed_rules := Rules, frames := Frames}) ->
+    Ours = case What of members -> Members; rules -> Rules; frames -> Frames end,
     canal_lock_quorum_reports:report(conflict, Conflict#{ours => Ours}).

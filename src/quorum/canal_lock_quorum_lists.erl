@@ -21,7 +21,7 @@
 -module(canal_lock_quorum_lists).
 
 -export([new/0, started/1, agreed/0, former/0, targets/1, hello_for/2, bye/0, hear/2]).
--export([conflicts/1, conflicts/3, differing/2, is_heard/3, former_after/2]).
+-export([conflicts/1, conflicts/3, differing/2, frames/1, is_heard/3, former_after/2]).
 
 -export_type([hello/0, conflict/0, own/0]).
 
@@ -31,15 +31,17 @@
     id := term(),
     members := [node(), ...],
     rules := #{atom() => pos_integer()},
+    frames := {Lowest :: byte(), Highest :: byte()},
     heard := term(),
     ask := boolean()
 }.
 
 -type conflict() :: #{
     node := node(),
-    differs := members | rules | not_heard,
+    differs := members | rules | frames | not_heard,
     members => [node(), ...],
-    rules => #{atom() => pos_integer()}
+    rules => #{atom() => pos_integer()},
+    frames => {Lowest :: byte(), Highest :: byte()}
 }.
 
 %% The start of this node: the id of its hellos, and the members of earlier lists that may still have one of these.
@@ -100,7 +102,7 @@ targets(#{members := Members}) ->
 
 %% `none' before the first start of the voter.
 -spec hello_for(node(), canal_lock_quorum_config:config()) -> hello() | none.
-hello_for(Node, #{members := Members, agreed_rules := Rules}) ->
+hello_for(Node, #{members := Members, agreed_rules := Rules, frames := Frames}) ->
     Hellos = hellos(),
     case own() of
         none ->
@@ -108,7 +110,7 @@ hello_for(Node, #{members := Members, agreed_rules := Rules}) ->
         Own = {Id, _} ->
             Heard = case Hellos of #{Node := #{id := TheirId}} -> TheirId; _ -> none end,
             Ask = not answers(Node, Own, Hellos),
-            #{id => Id, members => Members, rules => Rules, heard => Heard, ask => Ask}
+            #{id => Id, members => Members, rules => Rules, frames => Frames, heard => Heard, ask => Ask}
     end.
 
 %% This node stops: the nodes to inform, and what to send.
@@ -142,14 +144,36 @@ conflicts(Config, Own, Hellos) ->
     NotHeard = [Node || Node <- not_heard(Config, Own, Hellos), not lists:member(Node, Known)],
     Differing ++ [#{node => Node, differs => not_heard} || Node <- NotHeard].
 
-differs(Node, #{members := Theirs, rules := TheirRules}, #{members := Ours, agreed_rules := OurRules}) ->
+differs(Node, Hello, Config) ->
+    #{members := Theirs, rules := TheirRules} = Hello,
+    #{members := Ours, agreed_rules := OurRules} = Config,
     Concerned = lists:member(Node, Ours) orelse lists:member(node(), Theirs),
     if
         not Concerned -> [];
         Theirs =/= Ours -> [#{node => Node, differs => members, members => Theirs}];
         TheirRules =/= OurRules -> [#{node => Node, differs => rules, rules => TheirRules}];
-        true -> []
+        true -> [#{node => Node, differs => frames, frames => Frames} || {none, Frames} <- [version(Hello, Config)]]
     end.
+
+%% The highest version of frames that both nodes speak.
+version(#{frames := Theirs = {TheirLowest, TheirHighest}}, #{frames := {Lowest, Highest}}) ->
+    case min(TheirHighest, Highest) of
+        Version when Version >= TheirLowest, Version >= Lowest -> Version;
+        _ -> {none, Theirs}
+    end.
+
+%% The version of frames for each member, in the order of the list. The lowest one for a node that was not heard yet.
+-spec frames(canal_lock_quorum_config:config()) -> [byte()].
+frames(Config = #{members := Members, frames := {Lowest, Highest}}) ->
+    Hellos = hellos(),
+    [
+        case Hellos of
+            _ when Member =:= node() -> Highest;
+            #{Member := Hello} -> case version(Hello, Config) of {none, _} -> Lowest; Version -> Version end;
+            _ -> Lowest
+        end
+     || Member <- Members
+    ].
 
 not_heard(_, none, _) -> [];
 not_heard(_, {_, []}, _) -> [];

@@ -5,7 +5,7 @@
 %% that loads all modules at boot.
 -module(canal_lock_quorum_nif).
 
--export([load/0, now/0, default_rules/0, check/1]).
+-export([load/0, now/0, default_rules/0, frame_versions/0, check/1]).
 -export([held/1, give_back/1, claim/1, id/1]).
 -export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_unlocks_arrived/1]).
 -export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1]).
@@ -59,6 +59,7 @@
     {send, canal_lock_quorum_wire:kind(), place(), Frame :: binary()}
     | {bad_frame, From :: place(), Sentence :: binary()}.
 
+%% `{frames, Versions}' sets the version of frames for each place.
 -type agent_event() ::
     {frame, place(), binary()}
     | {lock, request(), canal_lock_quorum_lock:mode(), [binary(), ...], Timeout_ms :: non_neg_integer()}
@@ -66,7 +67,8 @@
     | {unlock | try_unlock | given_back, id(), request()}
     | {up | down, place()}
     | {revoke, binary()}
-    | {differing, [place()]}.
+    | {differing, [place()]}
+    | {frames, [byte()]}.
 
 -type agent_output() ::
     sending()
@@ -78,7 +80,8 @@
     | {at_risk, id()}
     | {lost, id(), quorum | revoked}.
 
--type voter_event() :: {frame, place(), binary()} | {stored, Mark :: pos_integer()} | {conflict, boolean()}.
+-type voter_event() ::
+    {frame, place(), binary()} | {stored, Mark :: pos_integer()} | {conflict, boolean()} | {frames, [byte()]}.
 
 -type voter_output() :: sending() | {store, Mark :: pos_integer()} | {superseded, Life :: pos_integer()}.
 
@@ -106,6 +109,10 @@ now() -> erlang:nif_error(not_loaded).
 
 -spec default_rules() -> rules().
 default_rules() -> erlang:nif_error(not_loaded).
+
+%% The versions of frames that this library speaks.
+-spec frame_versions() -> {Lowest :: byte(), Highest :: byte()}.
+frame_versions() -> erlang:nif_error(not_loaded).
 
 %% What is wrong with the rules, as a sentence. Empty if they are consistent.
 -spec check(setup()) -> binary().

@@ -46,6 +46,10 @@ text(#{what := conflict, differs := members, node := Node, members := Theirs, ou
 text(#{what := conflict, differs := rules, node := Node, rules := Theirs, ours := Ours}) ->
     {"node ~tp is configured with leases ~0tp, this node with ~0tp (and the defaults). This node grants no locks until "
         "they agree", [Node, Theirs, Ours]};
+text(#{what := conflict, differs := frames, node := Node, frames := {Lowest, Highest}, ours := Ours}) ->
+    {OurLowest, OurHighest} = Ours,
+    {"node ~tp speaks versions ~b to ~b of frames, this node ~b to ~b. This node grants no locks until one of them is "
+        "upgraded", [Node, Lowest, Highest, OurLowest, OurHighest]};
 text(#{what := agrees, node := Node}) ->
     {"node ~tp agrees with the configuration of this node now, or has stopped", [Node]};
 text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->

@@ -251,6 +251,18 @@ every_report_names_its_details_test() ->
         {unknown_message, [process, message], ["agent", "hello"]}
     ]).
 
+every_conflict_names_both_configurations_test() ->
+    lists:foreach(fun({Differs, Theirs, Ours, Shown}) ->
+        Report = #{what => conflict, node => there@host, differs => Differs, Differs => Theirs, ours => Ours},
+        {Format, Values} = canal_lock_quorum_reports:format(Report),
+        Text = lists:flatten(io_lib:format(Format, Values)),
+        ?assertMatch({_, [_ | _]}, {Text, string:find(Text, Shown)})
+    end, [
+        {members, [a@b], [c@d], "node there@host is configured with members [a@b], this node with [c@d]"},
+        {rules, #{voter_lease_ms => 1}, #{}, "is configured with leases #{voter_lease_ms => 1}, this node with #{}"},
+        {frames, {2, 3}, {4, 5}, "node there@host speaks versions 2 to 3 of frames, this node 4 to 5"}
+    ]).
+
 %% Each of the two processes logs the first of many malformed frames of a member, and the next one after a minute.
 bad_frames_test_() ->
     test_log_listener:tests(error, [

@@ -86,7 +86,8 @@ one_of(List) ->
     lists:nth(rand:uniform(length(List)), List).
 
 config(Members) ->
-    #{members => lists:sort(Members), list => term_to_binary(Members), agreed_rules => #{}, forget => []}.
+    List = term_to_binary(Members),
+    #{members => lists:sort(Members), list => List, agreed_rules => #{}, frames => {2, 2}, forget => []}.
 
 file(#{members := Members, list := List}, Former) ->
     #{members => Members, list => List, former => Former}.
@@ -94,7 +95,7 @@ file(#{members := Members, list := List}, Former) ->
 hear(From, To, Nodes) ->
     #{From := #{config := #{members := Members}, own := {Id, _}, hellos := Known}, To := Receiver} = Nodes,
     Heard = case Known of #{To := #{id := TheirId}} -> TheirId; _ -> none end,
-    Hello = #{id => Id, members => Members, rules => #{}, heard => Heard, ask => false},
+    Hello = #{id => Id, members => Members, rules => #{}, frames => {2, 2}, heard => Heard, ask => false},
     #{hellos := Hellos} = Receiver,
     agree(To, Nodes#{To := Receiver#{hellos := Hellos#{From => Hello}}}).
 
@@ -242,8 +243,10 @@ taken_back([A, B, C] = Nodes) ->
     #{members := Members} = Typed,
     stop(A),
     ok = start(A, Typed#{members := ['nobody@nowhere' | Members]}),
+    NotHeard = lists:sort([#{node => 'nobody@nowhere', differs => not_heard} | not_heard([B, C])]),
+    await_status(A, conflict, NotHeard),
     ok = restart(A, Nodes),
-    await_status(A, conflict, lists:sort([#{node => 'nobody@nowhere', differs => not_heard} | not_heard([B, C])])),
+    await_status(A, conflict, NotHeard),
     test_nodes:introduce(Nodes),
     await_status(A, conflict, [#{node => 'nobody@nowhere', differs => not_heard}]),
     _ = fence(B),

@@ -64,14 +64,18 @@
 //! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].
 //!
 //! A change of the format needs a new version: a new value of the first byte, and a file `tests/golden/v3.txt` next
-//! to the first one. New operations, replies and reasons are appended to their enums.
+//! to the first one. New operations, replies and reasons are appended to their enums. A library speaks all versions
+//! from [`LOWEST`] to [`HIGHEST`], which includes the highest one of the release before. A frame of a lower version
+//! does not have the fields of higher ones: they get default values. Messages that need a higher version than the
+//! receiver speaks must not be sent to it.
 
 mod error;
 mod input;
 mod size;
 
 pub use crate::bounds::{
-    Bound, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS, VERSION,
+    Bound, HIGHEST, LOWEST, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS,
+    MAX_TOKENS,
 };
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
@@ -101,24 +105,33 @@ pub const MAX_BATCH: usize = BATCH_HEAD + BATCH_BYTES;
 /// (`+zdbbl`), so no single frame suspends a sender.
 pub const MAX_FRAME: usize = 512 << 10;
 
+/// The field that frames of the next version have at their end.
+#[cfg(feature = "next_version")]
+const NEXT_FIELD: u8 = 7;
+
 /// The kind byte of a batch: the second byte of its frame.
 const BATCH: u8 = 0;
 
-/// Encodes `frame`.
+/// Encodes `frame`, in the highest version.
 ///
 /// The frame must keep all limits ([`Bound`]). Otherwise the caller has a bug, and no node accepts the bytes.
 #[must_use]
 pub fn encode(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode_into(frame, &mut bytes);
+    encode_into(frame, HIGHEST, &mut bytes);
     bytes
 }
 
-/// Encodes `frame` into `bytes`. Replaces the content of `bytes` and reuses its memory.
-pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
+/// Encodes `frame` into `bytes`, in a version from [`LOWEST`] to [`HIGHEST`]. Replaces the content of `bytes` and
+/// reuses its memory.
+pub fn encode_into(frame: &Frame, version: u8, bytes: &mut Vec<u8>) {
     bytes.clear();
-    bytes.push(VERSION);
+    bytes.push(version);
     let written = postcard::serialize_with_flavor(frame, Output(bytes));
+    #[cfg(feature = "next_version")]
+    if version > LOWEST {
+        bytes.push(NEXT_FIELD);
+    }
     debug_assert_eq!(
         written,
         Ok(()),
@@ -138,7 +151,7 @@ pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
 pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
     match bytes.first() {
         None => return Err(FrameError::CutShort),
-        Some(&VERSION) => {}
+        Some(LOWEST..=HIGHEST) => {}
         Some(&version) => return Err(FrameError::Version { version }),
     }
     let most = if bytes.get(1) == Some(&BATCH) {
@@ -155,6 +168,11 @@ pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
     bounds::forget_broken();
     let mut deserializer = postcard::Deserializer::from_flavor(Input::new(&bytes[1..]));
     let frame = Frame::deserialize(&mut deserializer);
+    #[cfg(feature = "next_version")]
+    let frame = frame.and_then(|frame| match bytes[0] {
+        LOWEST => Ok(frame),
+        _ => u64::deserialize(&mut deserializer).map(|_| frame),
+    });
     let left = deserializer.finalize().unwrap_or_default();
     let at = bytes.len() - left;
     match frame {

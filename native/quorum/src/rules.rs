@@ -1,4 +1,5 @@
-//! The constants of the protocol, with the reason for each value. They are the same on all members.
+//! The constants of the protocol, with the reason for each value. The leases are the same on all members. The other
+//! constants only change what their own node does, and may differ while they are changed node by node.
 
 use std::time::Duration;
 
@@ -65,6 +66,9 @@ pub struct Rules {
     /// How many operations a batch carries, and how many entries a machine processes in one call where there may be
     /// many. This bounds the time of a call.
     pub batch: usize,
+    /// A rule of the next version.
+    #[cfg(feature = "next_version")]
+    pub next: usize,
 }
 
 impl Default for Rules {
@@ -92,6 +96,8 @@ impl Default for Rules {
             partitions: 4096,
             pending_unlocks: 4096,
             batch: 1024,
+            #[cfg(feature = "next_version")]
+            next: 1,
         }
     }
 }

@@ -212,7 +212,7 @@ fn error_texts() {
     let sentences = [
         (
             FrameError::Version { version: 3 },
-            "a frame of format version 3; this node supports version 2",
+            "a frame of format version 3; this node supports versions 2 to 2",
         ),
         (
             FrameError::TooLong { bytes: 9, most: 8 },

@@ -2,11 +2,11 @@
 //! reply, with its name and bytes. A released encoding must not change: a difference here is a difference between
 //! nodes.
 //!
-//! To add a version of the format, raise `frame::VERSION`, append the new messages to [`frames`], run the test, and
+//! To add a version of the format, raise `frame::HIGHEST`, append the new messages to [`frames`], run the test, and
 //! store what it prints in `tests/golden/v3.txt`. Keep the file of version 2, with a test that decodes it, while
 //! nodes support version 2; otherwise delete it.
 
-use quorum::frame::{decode, encode, MAX_FENCE, VERSION};
+use quorum::frame::{decode, encode, HIGHEST, MAX_FENCE};
 use quorum::message::{
     Ack, Batch, Digest, Fence, Floor, Frame, Generation, Known, Lifetime, Mode, Name, Names,
     Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
@@ -360,7 +360,7 @@ fn the_encoding_is_unchanged() {
         .collect();
     assert!(
         lines.concat() == golden,
-        "golden/v{VERSION}.txt would be:\n{}",
+        "golden/v{HIGHEST}.txt would be:\n{}",
         lines.concat()
     );
     let names: BTreeSet<_> = lines.iter().map(|line| line.split(" = ").next()).collect();

@@ -7,7 +7,7 @@ use common::judge::{by_postcard, judge};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quorum::frame::{decode, encode, encode_into, Bound, FrameError, MAX_FENCE};
+use quorum::frame::{decode, encode, encode_into, Bound, FrameError, HIGHEST, MAX_FENCE};
 use quorum::message::{Fence, Floor, Frame, Known, Lifetime};
 
 /// A way to corrupt a frame.
@@ -80,7 +80,7 @@ proptest! {
         let bytes = encode(&frame);
         prop_assert_eq!(decode(&bytes), Ok(frame.clone()));
         prop_assert_eq!(by_postcard(&bytes), Some(frame.clone()));
-        encode_into(&frame, &mut buffer);
+        encode_into(&frame, HIGHEST, &mut buffer);
         prop_assert_eq!(buffer, bytes);
     }
 
@@ -135,7 +135,7 @@ fn encode_into_reuses_memory() {
     let mut bytes = Vec::with_capacity(100);
     let before = bytes.as_ptr();
     for _ in 0..3 {
-        encode_into(&told(Fence(9)), &mut bytes);
+        encode_into(&told(Fence(9)), HIGHEST, &mut bytes);
         assert_eq!(bytes.as_ptr(), before);
     }
 }

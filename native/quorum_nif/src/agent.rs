@@ -41,6 +41,7 @@ enum AgentEvent<'a> {
     Down(usize),
     Revoke(Binary<'a>),
     Differing(Vec<usize>),
+    Frames(Vec<u8>),
 }
 
 #[derive(NifUnitEnum)]
@@ -94,18 +95,16 @@ fn agent_step<'a>(
     CURRENT.check(cell)?;
     let mut guard = machine::take(&cell.running)?;
     let running = &mut *guard;
-    let (agent, bytes) = (&mut running.machine, &mut running.bytes);
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
-        if let Some(output) = apply(env, cell, agent, now, event)? {
-            outputs.push(output);
-        }
+        outputs.extend(apply(env, cell, running, now, event)?);
     }
+    let (agent, encoder) = (&mut running.machine, &mut running.encoder);
     agent.tick(now);
     agent.flush(now);
     for output in agent.outputs() {
-        outputs.push(output_term(env, cell, output, bytes));
+        outputs.push(output_term(env, cell, output, encoder));
     }
     let pending = agent.pending_unlocks();
     cell.pending.store(pending, Ordering::Relaxed);
@@ -120,10 +119,11 @@ fn agent_step<'a>(
 fn apply<'a>(
     env: Env<'a>,
     cell: &AgentCell,
-    agent: &mut Agent,
+    running: &mut Running<Agent>,
     now: Time,
     event: AgentEvent<'a>,
 ) -> Result<Option<Term<'a>>, CallError> {
+    let agent = &mut running.machine;
     let missing = |was: bool, request: u64| (!was).then(|| (atoms::missing(), request).encode(env));
     match event {
         AgentEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
@@ -161,6 +161,7 @@ fn apply<'a>(
             let members = places.into_iter().map(member).collect::<Result<_, _>>()?;
             agent.differing(now, members);
         }
+        AgentEvent::Frames(versions) => running.encoder.set_versions(&versions)?,
     }
     Ok(None)
 }
@@ -169,11 +170,11 @@ fn output_term<'a>(
     env: Env<'a>,
     cell: &Arc<AgentCell>,
     output: AgentOutput,
-    bytes: &mut Vec<u8>,
+    encoder: &mut machine::Encoder,
 ) -> Term<'a> {
     let id = |token| cell.lock_id(token);
     match output {
-        AgentOutput::Send(send) => machine::to_send(env, &send, bytes),
+        AgentOutput::Send(send) => encoder.send_term(env, &send),
         AgentOutput::Granted {
             request,
             token,

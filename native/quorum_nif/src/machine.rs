@@ -6,9 +6,10 @@
 
 use crate::{clock, error::CallError};
 use quorum::frame;
+use quorum::members::MAX_MEMBERS;
 use quorum::message::{Frame, Send};
 use quorum::time::Time;
-use rustler::{Binary, Encoder, Env, NewBinary, Term};
+use rustler::{Binary, Encoder as _, Env, NewBinary, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod atoms {
@@ -43,17 +44,26 @@ impl<M> Current<M> {
     }
 }
 
-/// A machine, and a buffer for encoding frames. The buffer is reused because allocation dominates the time of a short
-/// step.
+/// A machine, and what encodes its frames.
 pub(crate) struct Running<M> {
     pub(crate) machine: M,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) encoder: Encoder,
+}
+
+/// Encodes frames. The buffer is reused because allocation dominates the time of a short step.
+pub(crate) struct Encoder {
+    bytes: Vec<u8>,
+    /// The version of frames for each member.
+    versions: [u8; MAX_MEMBERS],
 }
 
 impl<M> Running<M> {
     pub(crate) fn new(machine: M) -> Mutex<Self> {
-        let bytes = Vec::new();
-        Mutex::new(Self { machine, bytes })
+        let encoder = Encoder {
+            bytes: Vec::new(),
+            versions: [frame::LOWEST; MAX_MEMBERS],
+        };
+        Mutex::new(Self { machine, encoder })
     }
 }
 
@@ -73,18 +83,33 @@ pub(crate) fn decoded(bytes: &Binary<'_>) -> Result<Frame, String> {
     frame::decode(bytes.as_slice()).map_err(|error| error.to_string())
 }
 
-/// `{send, Kind, Place, Frame}`
-pub(crate) fn to_send<'a>(env: Env<'a>, send: &Send, bytes: &mut Vec<u8>) -> Term<'a> {
-    frame::encode_into(&send.frame, bytes);
-    let mut binary = NewBinary::new(env, bytes.len());
-    binary.as_mut_slice().copy_from_slice(bytes);
-    let kind = match send.frame {
-        Frame::Batch(_) => atoms::batch(),
-        Frame::Floor(_) => atoms::floor(),
-        Frame::Ack(_) => atoms::ack(),
-        Frame::Notice(_) => atoms::notice(),
-    };
-    (atoms::send(), kind, send.to.place(), Binary::from(binary)).encode(env)
+impl Encoder {
+    /// Sets the versions of frames for the members, in the order of their list.
+    pub(crate) fn set_versions(&mut self, versions: &[u8]) -> Result<(), CallError> {
+        let known = versions
+            .iter()
+            .all(|version| (frame::LOWEST..=frame::HIGHEST).contains(version));
+        if !known || versions.len() > MAX_MEMBERS {
+            return Err(CallError::BadArg);
+        }
+        self.versions[..versions.len()].copy_from_slice(versions);
+        Ok(())
+    }
+
+    /// `{send, Kind, Place, Frame}`
+    pub(crate) fn send_term<'a>(&mut self, env: Env<'a>, send: &Send) -> Term<'a> {
+        let place = send.to.place();
+        frame::encode_into(&send.frame, self.versions[place], &mut self.bytes);
+        let mut binary = NewBinary::new(env, self.bytes.len());
+        binary.as_mut_slice().copy_from_slice(&self.bytes);
+        let kind = match send.frame {
+            Frame::Batch(_) => atoms::batch(),
+            Frame::Floor(_) => atoms::floor(),
+            Frame::Ack(_) => atoms::ack(),
+            Frame::Notice(_) => atoms::notice(),
+        };
+        (atoms::send(), kind, place, Binary::from(binary)).encode(env)
+    }
 }
 
 /// The milliseconds until `deadline`, rounded up: a timer that fires early would have to be set again.

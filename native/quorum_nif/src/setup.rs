@@ -2,6 +2,7 @@
 
 use crate::{error::CallError, machine};
 use quorum::agent::AgentSetup;
+use quorum::frame;
 use quorum::members::Members;
 use quorum::message::{Fence, Lifetime};
 use quorum::protocol_bug::ProtocolBugs;
@@ -55,6 +56,8 @@ struct RulesInMs {
     partitions: usize,
     pending_unlocks: u64,
     batch: usize,
+    #[cfg(feature = "next_version")]
+    next: usize,
 }
 
 /// Converts in both directions.
@@ -62,13 +65,23 @@ macro_rules! convert_rules {
     (times { $($time:ident: $ms:ident,)* } numbers { $($number:ident,)* }) => {
         impl From<Rules> for RulesInMs {
             fn from(rules: Rules) -> Self {
-                Self { $($ms: rules.$time.as_millis() as u64,)* $($number: rules.$number,)* }
+                Self {
+                    $($ms: rules.$time.as_millis() as u64,)*
+                    $($number: rules.$number,)*
+                    #[cfg(feature = "next_version")]
+                    next: rules.next,
+                }
             }
         }
 
         impl From<&RulesInMs> for Rules {
             fn from(rules: &RulesInMs) -> Self {
-                Self { $($time: Duration::from_millis(rules.$ms),)* $($number: rules.$number,)* }
+                Self {
+                    $($time: Duration::from_millis(rules.$ms),)*
+                    $($number: rules.$number,)*
+                    #[cfg(feature = "next_version")]
+                    next: rules.next,
+                }
             }
         }
     };
@@ -142,6 +155,12 @@ impl Setup {
 #[rustler::nif]
 fn default_rules() -> RulesInMs {
     Rules::default().into()
+}
+
+/// `frame_versions() -> {Lowest, Highest}`: the versions of frames that this library speaks.
+#[rustler::nif]
+fn frame_versions() -> (u8, u8) {
+    (frame::LOWEST, frame::HIGHEST)
 }
 
 /// `check(Setup) -> Sentence`: the first invalid constant, or an empty string.

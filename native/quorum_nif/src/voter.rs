@@ -57,6 +57,7 @@ enum VoterEvent<'a> {
     Frame(usize, Binary<'a>),
     Stored(u64),
     Conflict(bool),
+    Frames(Vec<u8>),
 }
 
 /// `voter_adopt(Setup) -> {Handle, Life, QuarantineMs} | nil`: continues the voter of a process that has died. `nil` if
@@ -115,7 +116,7 @@ fn voter_step<'a>(
     CURRENT.check(cell)?;
     let mut guard = machine::take(&cell.running)?;
     let running = &mut *guard;
-    let (voter, bytes) = (&mut running.machine, &mut running.bytes);
+    let (voter, encoder) = (&mut running.machine, &mut running.encoder);
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
@@ -129,12 +130,13 @@ fn voter_step<'a>(
             },
             VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
             VoterEvent::Conflict(conflicted) => voter.conflict(now, conflicted),
+            VoterEvent::Frames(versions) => encoder.set_versions(&versions)?,
         }
     }
     voter.tick(now);
     for output in voter.outputs() {
         outputs.push(match output {
-            VoterOutput::Send(send) => machine::to_send(env, &send, bytes),
+            VoterOutput::Send(send) => encoder.send_term(env, &send),
             VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
             VoterOutput::Superseded { seen } => (atoms::superseded(), seen.life()).encode(env),
         });

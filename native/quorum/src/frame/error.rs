@@ -1,13 +1,13 @@
 //! Errors of `decode`.
 
-use crate::bounds::{Bound, VERSION};
+use crate::bounds::{Bound, HIGHEST, LOWEST};
 use std::error::Error;
 use std::fmt;
 
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameError {
-    /// The first byte is not [`VERSION`].
+    /// The first byte is not a version from [`LOWEST`] to [`HIGHEST`].
     Version {
         /// The first byte.
         version: u8,
@@ -46,7 +46,7 @@ impl fmt::Display for FrameError {
             FrameError::Version { version } => {
                 write!(
                     f,
-                    "a frame of format version {version}; this node supports version {VERSION}"
+                    "a frame of format version {version}; this node supports versions {LOWEST} to {HIGHEST}"
                 )
             }
             FrameError::TooLong { bytes, most } => {
