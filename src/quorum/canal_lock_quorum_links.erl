@@ -108,9 +108,9 @@ send(Node, Hello) ->
 %% The agent and the voter read the conflicts themselves.
 changed(State = #state{config = Config, conflicts = Before}) ->
     Conflicts = canal_lock_quorum_lists:conflicts(Config),
-    [gen_server:cast(Process, lists_changed) || Process <- [canal_lock_quorum_voter, canal_lock_quorum_agent]],
-    [report(Conflict, Config) || Conflict <- Conflicts -- Before],
-    [
+    _ = [gen_server:cast(Process, lists_changed) || Process <- [canal_lock_quorum_voter, canal_lock_quorum_agent]],
+    _ = [report(Conflict, Config) || Conflict <- Conflicts -- Before],
+    _ = [
         canal_lock_quorum_reports:report(agrees, #{node => Node})
      || #{node := Node} <- Before, not lists:any(fun(#{node := Other}) -> Other =:= Node end, Conflicts)
     ],

@@ -129,6 +129,31 @@ voting(List, Rule, Nodes) ->
 is_quorum(List, Voting) ->
     length(Voting) > length(List) div 2.
 
+%% What counts as heard, for a node whose list has changed.
+heard_test_() ->
+    Config = #{members := Members} = config([node(), b]),
+    Hello = #{id => 1, members => Members, rules => #{}, frames => {2, 2}, heard => now, ask => false},
+    NotHeard = #{node => b, differs => not_heard},
+    [
+        {Title, fun() ->
+            ?assertEqual(Conflicts, canal_lock_quorum_lists:conflicts(Changed, {now, Former}, Hellos))
+        end}
+     || {Title, Changed, Former, Hellos, Conflicts} <- [
+            {"the same list", Config, [b], #{b => Hello}, []},
+            {"nothing", Config, [b], #{}, [NotHeard]},
+            {"an answer to an earlier start", Config, [b], #{b => Hello#{heard := before}}, [NotHeard]},
+            {"a former member with a list of its own", Config, [c],
+                #{b => Hello, c => Hello#{members := [c, d]}}, [#{node => c, differs => not_heard}]},
+            {"a former member that is forgotten", Config#{forget := [c]}, [b, c], #{b => Hello}, []},
+            {"a node that is no member and does not have this node", Config, [], #{d => Hello#{members := [d, e]}}, []},
+            {"a node that is no member and has this node", Config, [], #{d => Hello#{members := [d, node()]}},
+                [#{node => d, differs => members, members => [d, node()]}]},
+            {"no common version of frames", Config, [], #{b => Hello#{frames := {3, 4}}},
+                [#{node => b, differs => frames, frames => {3, 4}}]},
+            {"a common version of frames", Config#{frames := {2, 3}}, [], #{b => Hello#{frames := {3, 4}}}, []}
+        ]
+    ].
+
 %%% Nodes
 
 nodes_test_() ->
