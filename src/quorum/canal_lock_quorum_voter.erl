@@ -19,6 +19,9 @@
 %% The pause after a failed write to the fence file. A full disk rarely recovers sooner.
 -define(STORE_RETRY_MS, 1000).
 
+%% A write that takes longer is reported: the disk may hang. Until the write returns, there is no other one.
+-define(STORE_LATE_MS, 2000).
+
 %% As for `gen_server:call/2'.
 -define(STATE_TIMEOUT_MS, 5000).
 
@@ -73,8 +76,12 @@ init(Config = #{setup := Setup}) ->
 
 %% A separate process reads and writes the file, because a disk can be slow.
 open(State = #state{config = Config, seen = Seen}) ->
-    {_, Monitor} = spawn_monitor(?MODULE, open, [Config, Seen]),
-    State#state{opening = Monitor}.
+    State#state{opening = spawn_writer(open, [Config, Seen])}.
+
+spawn_writer(Function, Arguments) ->
+    {_, Monitor} = spawn_monitor(?MODULE, Function, Arguments),
+    _ = erlang:start_timer(?STORE_LATE_MS, self(), {late, Monitor}),
+    Monitor.
 
 %% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
 -spec open(canal_lock_quorum_config:config(), non_neg_integer()) -> no_return().
@@ -164,6 +171,12 @@ handle_info(open, State = #state{voter = none, opening = none}) ->
 handle_info({timeout, Timer, store}, State = #state{storing = {Timer, retry}}) ->
     noreply(store(State#state{storing = none}));
 handle_info({timeout, _Replaced, store}, State) ->
+    noreply(State);
+handle_info({timeout, _, {late, Monitor}}, State = #state{opening = Opening, storing = Storing}) ->
+    case Monitor =:= Opening orelse (is_tuple(Storing) andalso Monitor =:= element(1, Storing)) of
+        true -> ok = report_late(State);
+        false -> ok
+    end,
     noreply(State);
 handle_info({'EXIT', _Pid, normal}, State) ->
     noreply(State);
@@ -257,8 +270,7 @@ add_conflict(IsConflicted, State = #state{events = Events}) ->
 store(State = #state{storing = none, wanted = Wanted, stored = Stored, config = #{fence_file := Path}}) when
     Wanted =/= Stored, Wanted =/= none
 ->
-    {_, Monitor} = spawn_monitor(?MODULE, write, [Path, Wanted]),
-    State#state{storing = {Monitor, Wanted}};
+    State#state{storing = {spawn_writer(write, [Path, Wanted]), Wanted}};
 store(State) ->
     State.
 
@@ -286,3 +298,6 @@ stored(_, Failure, State) ->
 report_not_stored(Failure, #state{config = #{fence_file := Path}}) ->
     Reason = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
     canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}).
+
+report_late(#state{config = #{fence_file := Path}}) ->
+    canal_lock_quorum_reports:report(store_late, #{path => Path, after_ms => ?STORE_LATE_MS}).

@@ -225,7 +225,7 @@ every_report_names_its_details_test() ->
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
         ours => [here@host], differs => members,
-        path => <<"/a/file">>, lost => 18, suppressed => 19, process => agent, message => hello,
+        path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
     lists:foreach(fun({What, Names, AllShown}) ->
@@ -242,6 +242,7 @@ every_report_names_its_details_test() ->
         {agrees, [node], ["there@host"]},
         {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
         {not_stored, [path, why], ["/a/file", "the reason"]},
+        {store_late, [path, after_ms], ["/a/file", "2000"]},
         {no_fences, [path, why], ["/a/file", "the reason"]},
         {other_node, [path, node], ["/a/file", "there@host"]},
         {superseded, [path], ["/a/file"]},

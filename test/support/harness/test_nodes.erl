@@ -5,7 +5,8 @@
 %% They connect when a test orders it, and by themselves only where a test allows it.
 -module(test_nodes).
 
--export([tests/3, start/0, start/1, start/2, boot/1, restart/2, stop/1, kill/1, shut_down/1, suspend/1, resume/1]).
+-export([tests/3, start/0, start/1, start/2, start/3, boot/1, restart/2]).
+-export([stop/1, kill/1, shut_down/1, suspend/1, resume/1]).
 -export([name/1, is_alive/1, call/2, call/3, call_all/2]).
 -export([connect/2, introduce/1, cut/2, separate/2, connect_by_themselves/2]).
 -export([worker/1, order/2, send_order/2, send/2, kill_worker/1, kill_workers/1]).
@@ -64,8 +65,13 @@ start(Arguments) ->
 
 -spec start(Name :: string() | atom(), [string()]) -> a_node().
 start(Name, Arguments) ->
+    start(Name, Arguments, #{}).
+
+%% With further options of `peer'.
+-spec start(Name :: string() | atom(), [string()], map()) -> a_node().
+start(Name, Arguments, Options) ->
     Silent = ["-connect_all", "false", "-kernel", "dist_auto_connect", "never", "-kernel", "logger_level", "none"],
-    boot(#{name => Name, args => Silent ++ test_epmd:arguments() ++ Arguments}).
+    boot(Options#{name => Name, args => Silent ++ test_epmd:arguments() ++ Arguments}).
 
 %% With exactly these options of `peer', apart from those that all nodes need.
 -spec boot(map()) -> a_node().

@@ -2,7 +2,7 @@
 %% wait until one expires.
 -module(test_quorum_cluster).
 
--export([tests/2, tests/4, rules/0, options/1]).
+-export([tests/2, tests/4, on/3, rules/0, options/1]).
 -export([members/1, start/2, start_all/1, stop/1, state/1, await_voting/1, await_status/3, await_empty/1]).
 -export([isolate/2, heal/1, kill_process/1]).
 -export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
@@ -41,19 +41,22 @@ members(Nodes) ->
 tests(Count, Tests) ->
     tests(Count, [], fun(_, Nodes) -> options(Nodes) end, Tests).
 
-%% Each member has options of its own. After each test no vote and no lock remains on any node that is alive, once the
-%% workers of the test are dead.
+%% Each member has options of its own.
 -spec tests(pos_integer(), [string()], Options, tests()) -> term() when
     Options :: fun((a_node(), [a_node()]) -> canal_lock_quorum:options()).
 tests(Count, Arguments, Options, Tests) ->
     test_nodes:tests(Count, Arguments, [
-        {Title, fun(Nodes) -> run(Test, [{Node, Options(Node, Nodes)} || Node <- Nodes], Nodes) end}
+        {Title, fun(Nodes) -> on(Nodes, Options, Test) end}
      || {Title, Test} <- Tests
     ]).
 
-run(Test, Members, Nodes) ->
+%% A test on these nodes. After it no vote and no lock remains on any node that is alive, once the workers of the test
+%% are dead.
+-spec on([a_node()], Options, fun(([a_node()]) -> term())) -> term() when
+    Options :: fun((a_node(), [a_node()]) -> canal_lock_quorum:options()).
+on(Nodes, Options, Test) ->
     try
-        ok = start_all(Members),
+        ok = start_all([{Node, Options(Node, Nodes)} || Node <- Nodes]),
         Test(Nodes),
         [test_nodes:kill_workers(Node) || Node <- Nodes],
         await_empty([Node || Node <- Nodes, is_started(Node)])

@@ -1,0 +1,143 @@
+%% The disk of a member: how the state file is written, and a disk that is full, read-only, or hangs.
+-module(canal_lock_quorum_disk_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_nodes, [call/2, order/2, worker/1]).
+-import(test_quorum_cluster, [await_voting/1, lock/3, rlock/3, start/2, stop/1, try_unlock/2]).
+
+-define(TIMEOUT_S, 120).
+
+%% The timeout of a request that a disk must not delay, and of one that must be granted at last.
+-define(SHORT_MS, 1000).
+-define(LONG_MS, 5000).
+
+%% On a node that is started so, with a folder.
+with_disk(Title, Possible, Start, Test) ->
+    case Possible() of
+        true ->
+            {setup,
+                fun() ->
+                    Beside = canal_lock_quorum_state_tests:folder(),
+                    Folder = filename:join(Beside, "disk"),
+                    ok = file:make_dir(Folder),
+                    {Beside, Folder, Start(Folder)}
+                end,
+                fun({Beside, _, Node}) ->
+                    test_nodes:stop(Node),
+                    canal_lock_quorum_state_tests:delete(Beside)
+                end,
+                fun({_, Folder, Node}) -> [{timeout, ?TIMEOUT_S, {Title, fun() -> Test(Folder, Node) end}}] end};
+        {false, Why} ->
+            test_setup:skipped(Title, Why)
+    end.
+
+%%% Durability
+
+%% After a crash of the machine, the disk has what was synced, and it may have a rename without the writes before it.
+durable_test_() ->
+    with_disk(
+        "a file is synced before it gets its name, and the name before the call returns",
+        fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1, fun durable/2
+    ).
+
+durable(Folder, Node) ->
+    Path = path(Folder),
+    State = #{node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, lease_ms => 1, below => 17},
+    call(Node, fun canal_lock_quorum_nif:load/0),
+    Once = [{write, "fences.new"}, {sync, "fences.new"}, {rename, "fences"}, {sync, ""}],
+    lists:foreach(fun(Life) ->
+        {ok, true} = call(Node, fun() -> canal_lock_quorum_nif:state_store(Path, State#{life => Life}) end),
+        ?assertEqual(lists:append(lists:duplicate(Life, Once)), test_quorum_disk:calls(Folder))
+    end, [1, 2]).
+
+path(Folder) ->
+    unicode:characters_to_binary(filename:join(Folder, "fences")).
+
+%%% Faults
+
+faults_test_() ->
+    [
+        with_disk(Title, Possible, Start, fun(Folder, Node) -> fault(Reason, {Break, Repair}, Folder, Node) end)
+     || {Title, Possible, Start, Break, Repair, Reason} <- [
+            {"a full disk disturbs no other member, and the voter continues when there is space",
+                fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
+                fun test_quorum_disk:fill/2, fun test_quorum_disk:free/2, "No space left"},
+            {"a read-only disk disturbs no other member, and the voter continues when it can write",
+                fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
+                fun test_quorum_disk:protect/2, fun test_quorum_disk:unprotect/2, "Read-only"},
+            {"a disk that hangs disturbs no other member and no scheduler, and the voter continues when it answers",
+                fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1,
+                fun test_quorum_disk:hang/2, fun test_quorum_disk:resume/2, "has not returned"}
+        ]
+    ].
+
+%% Of the last of three members.
+fault(Reason, {Break, Repair}, Folder, C) ->
+    [A, B] = [test_nodes:start() || _ <- [1, 2]],
+    Nodes = [A, B, C],
+    Options = fun(Node, All) -> options(Node, All, C, Folder) end,
+    try
+        test_quorum_cluster:on(Nodes, Options, fun(_) ->
+            Break(C, Folder),
+            %% The voter uses up its block of fences.
+            await_report(Reason, C, fun() -> {ok, _} = lock_once(A, ?LONG_MS) end),
+            no_member_waits(Nodes),
+            stop(B),
+            %% Without B each lock needs the vote of C.
+            test_await:value({error, timeout}, fun() -> lock_once(A, ?SHORT_MS) end),
+            Reader = worker(A),
+            ?assertMatch({ok, _}, rlock(Reader, r, ?LONG_MS)),
+            ok = try_unlock(Reader, r),
+            Repair(C, Folder),
+            ?assertMatch({ok, _}, lock_once(A, ?LONG_MS)),
+            start(B, Options(B, Nodes)),
+            await_voting(Nodes),
+            %% At the start of a voter.
+            Break(C, Folder),
+            stop(C),
+            start(C, Options(C, Nodes)),
+            await_report(Reason, C, fun() -> ok end),
+            no_member_waits(Nodes),
+            ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
+            Repair(C, Folder),
+            await_voting(Nodes)
+        end)
+    after
+        [test_nodes:stop(Node) || Node <- [A, B]]
+    end.
+
+%% Small blocks.
+options(Node, Nodes, Node, Folder) ->
+    Options = options(none, Nodes, Node, Folder),
+    Options#{fence_file => path(Folder)};
+options(_, Nodes, _, _) ->
+    Options = test_quorum_cluster:options(Nodes),
+    Options#{rules => (test_quorum_cluster:rules())#{fence_block => 8}}.
+
+no_member_waits(Nodes) ->
+    [?assertMatch({ok, _}, lock_once(Node, ?SHORT_MS)) || _ <- lists:seq(1, 20), Node <- Nodes].
+
+lock_once(Node, Timeout_ms) ->
+    Worker = worker(Node),
+    Answer = lock(Worker, x, Timeout_ms),
+    _ = [ok = try_unlock(Worker, x) || {ok, _} <- [Answer]],
+    ok = test_nodes:kill_worker(Worker),
+    Answer.
+
+%% Repeats something until the node has logged this.
+await_report(Text, Node, Do) ->
+    Listener = worker(Node),
+    order(Listener, fun() -> test_log_listener:start(warning) end),
+    test_await:value(true, fun() ->
+        Do(),
+        order(Listener, fun() -> lists:any(fun(Event) -> is_about(Text, Event) end, test_log_listener:events()) end)
+    end),
+    order(Listener, fun test_log_listener:stop/0),
+    ok = test_nodes:kill_worker(Listener).
+
+is_about(Text, #{msg := {report, Report = #{what := _}}}) ->
+    {Format, Values} = canal_lock_quorum_reports:format(Report),
+    string:find(io_lib:format(Format, Values), Text) =/= nomatch;
+is_about(_, _) ->
+    false.
