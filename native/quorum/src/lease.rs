@@ -320,6 +320,21 @@ mod tests {
         );
     }
 
+    /// L1: the clock is read last. If the call paused after it had read the clock, it could count a vote that has
+    /// expired since together with one that was granted since.
+    #[test]
+    fn l1_a_vote_that_comes_after_the_clock_was_read_does_not_count() {
+        let lease = Lease::new();
+        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
+        let [expiring, late] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
+        lease.set(expiring, Time(20));
+        let clock = || {
+            lease.set(late, Time(100));
+            Time(10)
+        };
+        assert!(!lease.holds(&lock, clock));
+    }
+
     #[test]
     fn an_ended_lease_stays_ended() {
         let lease = Lease::new();

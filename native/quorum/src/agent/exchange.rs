@@ -204,7 +204,7 @@ impl Agent {
         (peer.state, peer.credit) = (news.state, news.credit);
         peer.dead_agents = others;
         if !self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
-            // The order matters: see lease.rs.
+            // Before the next expiry of this voter is stored: see lease.rs.
             self.locks.forgotten(member);
             self.locks.lease.set(member, Time::NEVER);
             for token in self.attempts.keys().copied().collect::<Vec<_>>() {

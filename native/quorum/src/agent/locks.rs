@@ -280,3 +280,59 @@ impl Clone for Locks {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::message::Name;
+
+    const LEFT: Duration = Duration::from_nanos(10);
+
+    fn insert(locks: &mut Locks, token: u64, votes: u16) {
+        let lock = HeldLock {
+            token: Token(token),
+            names: Name::new(&token.to_be_bytes()).unwrap().into(),
+            mode: Mode::Write,
+            fence: Fence(token),
+            last: Fence(token),
+            since: Time(0),
+            pass_until: None,
+            standing: Arc::new(Standing::new(MemberSet::from_bits(votes), 2)),
+        };
+        locks.insert(Token(token), lock);
+    }
+
+    /// Three voters, of which the middle one has not renewed its votes. Lock 1 has the votes of the first two, and its
+    /// holder was notified. Lock 2 has all three.
+    fn first_at_risk() -> Locks {
+        let mut locks = Locks::new();
+        for (place, until) in [100, 10, 100].into_iter().enumerate() {
+            locks.lease.set(Member::at(place).unwrap(), Time(until));
+        }
+        insert(&mut locks, 1, 0b011);
+        insert(&mut locks, 2, 0b111);
+        assert_eq!(locks.at_risk(Time(5), LEFT), [Token(1)]);
+        locks
+    }
+
+    /// The last voter forgets its votes. Both locks then have the same votes.
+    #[test]
+    fn a_lock_whose_votes_become_those_of_a_lock_at_risk_is_at_risk() {
+        let mut locks = first_at_risk();
+        locks.forgotten(Member::at(2).unwrap());
+        assert!(locks.deadline(LEFT) <= Some(Time(5)));
+        assert!(locks.at_risk(Time(5), LEFT).contains(&Token(2)));
+        assert_eq!(locks.at_risk(Time(5), LEFT), []);
+    }
+
+    /// The last voter loses its vote for the second lock only.
+    #[test]
+    fn a_lock_that_joins_a_lock_at_risk_is_at_risk() {
+        let mut locks = first_at_risk();
+        let last = Member::at(2).unwrap();
+        assert!(locks.vote(Token(2), last, false));
+        // Its holder is notified now, and not again.
+        assert!(!locks.vote(Token(2), last, false));
+        assert_eq!(locks.at_risk(Time(5), LEFT), []);
+    }
+}

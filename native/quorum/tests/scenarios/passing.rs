@@ -200,6 +200,20 @@ fn a_run_has_a_time_limit() {
     assert!(cluster.is_granted(other));
 }
 
+/// The time limit counts from the recall, not from the grant of each lock.
+#[test]
+fn the_time_limit_of_a_run_does_not_restart() {
+    let (mut cluster, waiting) = run_started(3);
+    let other = cluster.lock(2, "x", LONG);
+    cluster.pass(Rules::default().run_time / 2);
+    cluster.unlock_granted(waiting[0]);
+    cluster.pass(Rules::default().run_time / 2);
+    cluster.unlock_granted(waiting[1]);
+    assert!(!cluster.is_granted(waiting[2]));
+    cluster.pass(SECOND);
+    assert!(cluster.is_granted(other));
+}
+
 /// Requests of a reader and for several names.
 const OTHERS: [fn(&mut Cluster) -> Request; 2] = [
     |cluster| cluster.rlock(0, "x", LONG),
