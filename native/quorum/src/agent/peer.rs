@@ -200,3 +200,29 @@ impl Peer {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::message::{Fence, Generation, Lifetime};
+
+    /// An unlock is confirmed by the answer to the batch that contains it, not to the one before.
+    #[test]
+    fn an_unlock_that_does_not_fit_is_not_executed() {
+        let mut peer = Peer::new(Time(0));
+        peer.connected = true;
+        let voter = Lifetime::new(1, 1);
+        let generation = Generation(1);
+        peer.begin(Session { voter, generation }, 0);
+        for issued in 1..=3 {
+            let (token, fence) = (Token(issued), Fence(0));
+            peer.push(Op::Unlock { token, fence }, issued);
+        }
+        let mut ops = Vec::new();
+        assert_eq!(peer.take(&mut ops, 2, usize::MAX, 3), 2);
+        assert_eq!(ops.len(), 2);
+        ops.clear();
+        assert_eq!(peer.take(&mut ops, 2, usize::MAX, 3), 3);
+        assert_eq!(ops.len(), 1);
+    }
+}

@@ -1,8 +1,9 @@
 //! Leases when answers are missing or late.
 
-use crate::cluster::{at, Cluster, SECOND};
+use crate::cluster::{at, rules, Cluster, NEW, SECOND};
 use quorum::agent::{Loss, Refusal};
-use quorum::message::Op;
+use quorum::message::{Frame, Op, Send};
+use quorum::time::Time;
 use std::time::Duration;
 
 /// A lock is held while a quorum answers. This takes one heartbeat every two seconds and no more.
@@ -141,6 +142,42 @@ fn a_late_answer_renews_from_the_time_of_sending() {
     cluster.pass(Duration::from_nanos(1));
     assert!(!cluster.held(&lock));
     assert_eq!(cluster.now, sent + cluster.rules.holder_lease);
+}
+
+/// Answers that arrive in the opposite order count from the last sending.
+#[test]
+fn an_earlier_answer_does_not_shorten_the_lease() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.hold(1, 0);
+    cluster.cut(2, 0);
+    cluster.pass(SECOND * 5);
+    let stamp = |(_, send): &(usize, Send)| match &send.frame {
+        Frame::Ack(ack) => Some(ack.stamp),
+        _ => None,
+    };
+    let stamps: Vec<Time> = cluster.wire.iter().filter_map(stamp).collect();
+    assert!(stamps.len() > 1 && stamps.is_sorted());
+    cluster.wire.make_contiguous().reverse();
+    cluster.release();
+    cluster.cut(1, 0);
+    let until = *stamps.last().unwrap() + cluster.rules.holder_lease;
+    cluster.pass(until - cluster.now - Duration::from_nanos(1));
+    assert!(cluster.held(&lock));
+    cluster.pass(Duration::from_nanos(1));
+    assert!(!cluster.held(&lock));
+}
+
+/// The votes of an expired lease are removed in parts, without pauses. Until then they still conflict.
+#[test]
+fn many_votes_of_a_dead_agent_are_removed_at_once() {
+    let mut cluster = Cluster::with(3, rules(|rules| rules.batch = 4), NEW);
+    cluster.locked_many(0, "x", 20);
+    cluster.isolate(0);
+    cluster.pass(cluster.rules.voter_lease);
+    assert!(!cluster.voters[1].is_empty());
+    cluster.pass(Duration::from_nanos(100));
+    assert!(cluster.voters[1].is_empty());
 }
 
 /// Votes whose lease has expired when they arrive make no lock, even if the timer is late. When the lease is renewed,

@@ -214,6 +214,19 @@ fn the_time_limit_of_a_run_does_not_restart() {
     assert!(cluster.is_granted(other));
 }
 
+/// A voter repeats its recall. The time limit counts from the first one.
+#[test]
+fn a_repeated_recall_does_not_extend_a_run() {
+    let rules = Rules::default();
+    let (mut cluster, waiting) = run_started(3);
+    let other = cluster.lock(2, "x", LONG);
+    cluster.pass(rules.recall + rules.run_time / 2);
+    cluster.unlock_granted(waiting[0]);
+    assert!(!cluster.is_granted(waiting[1]));
+    cluster.pass(SECOND);
+    assert!(cluster.is_granted(other));
+}
+
 /// Requests of a reader and for several names.
 const OTHERS: [fn(&mut Cluster) -> Request; 2] = [
     |cluster| cluster.rlock(0, "x", LONG),

@@ -367,7 +367,38 @@ fn a_new_agent_buries_the_earlier_one() {
     cluster.run();
     assert_eq!(cluster.now, now);
     assert_eq!(held.node, 1);
+    let buries = |op: &Op| matches!(op, Op::Bury { .. });
+    assert!(cluster.ops().iter().any(buries));
     cluster.unlock_last([reader, cluster.granted(late), cluster.granted(next)]);
+    // Once at each voter.
+    assert!(!cluster.ops().iter().any(buries));
+}
+
+/// A reader does not wait for an older reader, which may be dead.
+#[test]
+fn a_reader_does_not_wait_for_another_one() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.rlock(1, "x", SECOND * 60);
+    let next = cluster.rlock(2, "x", SECOND * 60);
+    cluster.isolate(1);
+    cluster.try_unlock(&lock);
+    assert!(cluster.is_granted(next));
+}
+
+/// A recall that is repeated with long pauses does not delay the first recall of the next holder.
+#[test]
+fn the_next_holder_is_recalled_at_once() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let run = [(); 2].map(|()| cluster.lock(1, "x", SECOND * 60));
+    let other = cluster.lock(2, "x", SECOND * 60);
+    cluster.pass(SECOND * 9);
+    cluster.try_unlock(&lock);
+    assert!(cluster.is_granted(run[0]));
+    cluster.pass(cluster.rules.run_time);
+    cluster.unlock_granted(run[0]);
+    assert!(!cluster.is_granted(run[1]) && cluster.is_granted(other));
 }
 
 /// If the oldest request does not follow its hint, because its node is dead, the next one is granted soon.
