@@ -13,6 +13,8 @@
 %% Far longer than any part of a call takes on a normal scheduler, and far shorter than reading these keys takes.
 -define(LONG_SCHEDULE_MS, 50).
 
+-define(ATTEMPTS, 4).
+
 long_keys_test_() ->
     [
         test_setup:tests([
@@ -192,9 +194,16 @@ lists_of_bytes() ->
     [?assertMatch({raise, intern, _}, Answer(Length)) || Length <- Long].
 
 %% The processes that blocked a scheduler in calls with each key, and for how long.
+%% The time includes pauses of the VM by the system on a busy machine. A key that blocks does so in each of the attempts.
 blocked_schedulers() ->
     {ok, Manager} = canal_lock:start_link(3),
-    lists:append([blocked_schedulers(Kind, Make, Manager) || {Kind, Make} <- very_long_keys()]).
+    lists:append([blocked_schedulers(Kind, Make, Manager, ?ATTEMPTS) || {Kind, Make} <- very_long_keys()]).
+
+blocked_schedulers(Kind, Make, Manager, Left) ->
+    case blocked_schedulers(Kind, Make, Manager) of
+        [_ | _] when Left > 1 -> blocked_schedulers(Kind, Make, Manager, Left - 1);
+        Blocked -> Blocked
+    end.
 
 very_long_keys() ->
     [
