@@ -11,6 +11,8 @@
 %% Less than the smallest leak of one cycle: the record of one holder takes 400 kB.
 -define(MAX_GROWTH_PER_CYCLE_BYTES, 300_000).
 
+-define(RUNS, 3).
+
 %% The slot of a process takes 64 bytes.
 -define(HOLDERS, 5_000).
 
@@ -50,7 +52,8 @@ bytes_of_holders(Limit) ->
         After - Before
     end).
 
-%% The first run of the cycles fills the reserves of the memory allocators; the second run must not grow beyond them.
+%% The first run of the cycles fills the reserves of the memory allocators; a later run must not grow beyond them. With
+%% a leak each run grows. On a busy machine, other allocators can be used for the first time in the second run.
 no_growth(Cycles, MaxGrowth, Cycle, Finish) ->
     Run = fun() ->
         [Cycle(N) || N <- lists:seq(1, Cycles)],
@@ -59,10 +62,15 @@ no_growth(Cycles, MaxGrowth, Cycle, Finish) ->
     end,
     Growth = test_setup:in_a_vm([], fun() ->
         false = process_flag(trap_exit, true),
-        Before = Run(),
-        Run() - Before
+        growth(Run, Run(), MaxGrowth, ?RUNS)
     end),
     ?assertMatch(_ when Growth < MaxGrowth, Growth).
+
+growth(Run, Before, MaxGrowth, Left) ->
+    case Run() of
+        After when After - Before >= MaxGrowth, Left > 1 -> growth(Run, After, MaxGrowth, Left - 1);
+        After -> After - Before
+    end.
 
 sweep() ->
     {ok, _} = canal_lock:start_link(3),
