@@ -94,7 +94,7 @@ impl Agent {
             requests: BTreeMap::new(),
             attempts: BTreeMap::new(),
             timers: BTreeSet::new(),
-            queues: Queues::default(),
+            queues: Queues::new(setup.rules.partitions),
             starting: VecDeque::new(),
             locks: Locks::new(),
             unlocks: Unlocks::default(),

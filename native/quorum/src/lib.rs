@@ -82,6 +82,7 @@ pub mod lease;
 pub mod members;
 pub mod message;
 mod name;
+mod partition;
 pub mod protocol_bug;
 pub mod rules;
 mod sync;

@@ -558,7 +558,7 @@ impl Agent {
         };
         self.timers.remove(&(pending.timer(), request));
         self.attempts.remove(&token);
-        self.queues.granted(&pending.names, pending.contended);
+        self.queues.contend(&pending.names, pending.contended);
         let (fence, standing) = (last.first(run), Arc::new(standing));
         self.out.push(AgentOutput::Granted {
             request,

@@ -79,6 +79,7 @@ impl Agent {
         let until = self.now + self.setup.rules.run_time;
         if let Some(lock) = self.locks.get_mut(attempt) {
             lock.pass_until.get_or_insert(until);
+            self.queues.contend(&lock.names, true);
         }
     }
 

@@ -3,10 +3,14 @@
 //! Requests of one node for the same name wait here in their order of arrival and ask the voters one at a time,
 //! because a voter would reject the second one anyway. Readers ask together. A request for several names joins all
 //! their queues at once, so no two such requests wait for each other.
+//!
+//! A request that probably has to wait for requests of other nodes asks the sequencer first. This is so if the last one
+//! for a name of the partition had to, or another node asked for its lock.
 
 use super::output::Request;
 use crate::message::{Mode, Name, Names};
-use std::collections::{BTreeMap, VecDeque};
+use crate::partition::partition;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Queue {
@@ -14,19 +18,30 @@ struct Queue {
     writer: bool,
     /// How many readers ask for the name or have it.
     readers: usize,
-    /// Whether the last granted request waited for requests of other nodes. The next one probably will, too.
-    contended: bool,
     waiting: VecDeque<Request>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Queues(BTreeMap<Name, Queue>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Queues {
+    queues: BTreeMap<Name, Queue>,
+    /// The partitions of names that other nodes want, too.
+    contended: BTreeSet<usize>,
+    partitions: usize,
+}
 
 impl Queues {
+    pub(super) fn new(partitions: usize) -> Queues {
+        Queues {
+            queues: BTreeMap::new(),
+            contended: BTreeSet::new(),
+            partitions,
+        }
+    }
+
     /// Adds `request` to the ends of the queues of its names.
     pub(super) fn join(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
-            self.0
+            self.queues
                 .entry(name.clone())
                 .or_default()
                 .waiting
@@ -40,14 +55,14 @@ impl Queues {
         let free = |queue: &Queue| !queue.writer && (mode == Mode::Read || queue.readers == 0);
         let first = |queue: &Queue| queue.waiting.front() == Some(&request);
         if !names.iter().all(|name| {
-            self.0
+            self.queues
                 .get(name)
                 .is_some_and(|queue| free(queue) && first(queue))
         }) {
             return false;
         }
         for name in names.iter() {
-            let Some(queue) = self.0.get_mut(name) else {
+            let Some(queue) = self.queues.get_mut(name) else {
                 continue;
             };
             queue.waiting.pop_front();
@@ -59,26 +74,27 @@ impl Queues {
         true
     }
 
-    /// A request for `names` is granted. `contended`: whether it waited for requests of other nodes.
-    pub(super) fn granted(&mut self, names: &Names, contended: bool) {
+    /// Notes whether requests of other nodes conflict with those of this node for `names`.
+    pub(super) fn contend(&mut self, names: &Names, contended: bool) {
         for name in names.iter() {
-            if let Some(queue) = self.0.get_mut(name) {
-                queue.contended = contended;
-            }
+            let partition = partition(name, self.partitions);
+            match contended {
+                true => self.contended.insert(partition),
+                false => self.contended.remove(&partition),
+            };
         }
     }
 
     /// Whether a request for `names` probably has to wait for requests of other nodes.
     pub(super) fn contended(&self, names: &Names) -> bool {
-        names
-            .iter()
-            .any(|name| self.0.get(name).is_some_and(|queue| queue.contended))
+        let mut partitions = names.iter().map(|name| partition(name, self.partitions));
+        !self.contended.is_empty() && partitions.any(|place| self.contended.contains(&place))
     }
 
     /// `request`, the first that waits, has them from another writer of this node.
     pub(super) fn passed(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
-            if let Some(queue) = self.0.get_mut(name) {
+            if let Some(queue) = self.queues.get_mut(name) {
                 debug_assert_eq!(queue.waiting.front(), Some(&request));
                 queue.waiting.pop_front();
             }
@@ -88,7 +104,7 @@ impl Queues {
     /// Removes an asking request or a holder of `names`.
     pub(super) fn remove(&mut self, names: &Names, mode: Mode) {
         for name in names.iter() {
-            let Some(queue) = self.0.get_mut(name) else {
+            let Some(queue) = self.queues.get_mut(name) else {
                 continue;
             };
             match mode {
@@ -102,7 +118,7 @@ impl Queues {
     /// Removes a waiting request.
     pub(super) fn leave(&mut self, request: Request, names: &Names) {
         for name in names.iter() {
-            let Some(queue) = self.0.get_mut(name) else {
+            let Some(queue) = self.queues.get_mut(name) else {
                 continue;
             };
             // Found soon if the requests leave in their order, as they do when many of them time out.
@@ -119,23 +135,23 @@ impl Queues {
     }
 
     pub(super) fn waiting(&self, name: &Name) -> impl Iterator<Item = Request> + '_ {
-        let queue = self.0.get(name);
+        let queue = self.queues.get(name);
         queue
             .into_iter()
             .flat_map(|queue| queue.waiting.iter().copied())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.queues.is_empty()
     }
 
     fn sweep(&mut self, name: &Name) {
         if self
-            .0
+            .queues
             .get(name)
             .is_some_and(|queue| !queue.writer && queue.readers == 0 && queue.waiting.is_empty())
         {
-            self.0.remove(name);
+            self.queues.remove(name);
         }
     }
 }

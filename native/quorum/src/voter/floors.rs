@@ -5,11 +5,10 @@
 //! partition. Voters that saw the same locks of a partition, in the same order, give the same fences, so no second
 //! round is needed to agree on a fence.
 //!
-//! The partition is the FNV-1a hash (Fowler, Noll, Vo) of the name, scattered, modulo the number of partitions: the
-//! same on all members. A caller that chooses names of one partition can cause one more exchange of messages for their
-//! locks.
+//! A caller that chooses names of one partition can cause one more exchange of messages for their locks.
 
-use crate::message::{scatter, Fence, Name};
+use crate::message::{Fence, Name};
+use crate::partition::partition;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Floors {
@@ -55,9 +54,7 @@ impl Floors {
     }
 
     fn index(&self, name: &Name) -> usize {
-        let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = name.bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
-        (scatter(hash) % self.floors.len() as u64) as usize
+        partition(name, self.floors.len())
     }
 }
 

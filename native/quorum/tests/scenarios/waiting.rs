@@ -270,6 +270,31 @@ fn a_contended_request_asks_the_sequencer_first() {
     cluster.assert_empty();
 }
 
+/// Two nodes with one caller each: no request waits behind another of its node. Each knows from its last one that the
+/// name is contended.
+#[test]
+fn a_node_remembers_a_contended_name() {
+    let mut cluster = Cluster::new(3);
+    let mut lock = cluster.locked(0, "x");
+    let mut waits = cluster.lock(1, "x", SECOND * 60);
+    for turn in 0..6 {
+        cluster.arrived.clear();
+        cluster.try_unlock(&lock);
+        lock = cluster.granted(waits);
+        waits = cluster.lock(turn % 2, "x", SECOND * 60);
+        cluster.pass(Duration::from_millis(100));
+        let ops = cluster
+            .batches()
+            .into_iter()
+            .flat_map(|(_, _, batch)| batch.ops);
+        let wide = |op: &Op| matches!(op, Op::Lock { wait: false, .. });
+        assert_eq!(ops.filter(wide).count(), 0, "turn {turn}");
+    }
+    cluster.try_unlock(&lock);
+    cluster.unlock_granted(waits);
+    cluster.assert_empty();
+}
+
 /// A stream of readers does not starve a writer: the writer has a queue position, and later readers wait behind it.
 #[test]
 fn readers_do_not_starve_a_writer() {
