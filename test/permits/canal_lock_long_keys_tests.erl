@@ -193,8 +193,8 @@ lists_of_bytes() ->
     Long = [?SHORT_BYTES div 8 + 1, ?SHORT_BYTES, 8 * ?SHORT_BYTES],
     [?assertMatch({raise, intern, _}, Answer(Length)) || Length <- Long].
 
-%% The processes that blocked a scheduler in calls with each key, and for how long.
-%% The time includes pauses of the VM by the system on a busy machine. A key that blocks does so in each of the attempts.
+%% The processes that blocked a scheduler in calls with each key, and for how long. On a busy machine the time includes
+%% pauses of the VM by the system. A key that blocks does so in each of the attempts.
 blocked_schedulers() ->
     {ok, Manager} = canal_lock:start_link(3),
     lists:append([blocked_schedulers(Kind, Make, Manager, ?ATTEMPTS) || {Kind, Make} <- very_long_keys()]).
