@@ -196,7 +196,7 @@ stop() ->
 %%
 %% Nodes get the name about in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
 %% hold it one after the other. The last of them gets it at most 50 ms after another node has asked for it (the rules
-%% `run' and `run_ms').
+%% `run', `keep_ms' and `run_ms').
 %%
 %% Cost: a round trip to a quorum of members, and one more while nodes contend for the name. No round trip if another
 %% process of this node passes the lock on.

@@ -90,7 +90,7 @@ impl Default for Rules {
             demotion: Duration::from_secs(5),
             recall: Duration::from_millis(100),
             run: 16,
-            run_time: Duration::from_millis(50),
+            run_time: Duration::from_millis(30),
             at_risk: Duration::from_secs(4),
             fence_block: 1 << 20,
             partitions: 4096,

@@ -28,7 +28,8 @@ const MOST_MISSES: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holders {
     Free,
-    Writer(VoteId),
+    /// With the clock of its priority.
+    Writer(VoteId, u64),
     /// With the clocks of their priorities.
     Readers(BTreeMap<VoteId, u64>),
 }
@@ -106,6 +107,8 @@ pub(super) struct VoterNames {
     wait: Duration,
     /// The first and the longest pause between two recalls.
     recall: (Duration, Duration),
+    /// How long after the conflict began an older writer's vote is recalled.
+    patience: Duration,
 }
 
 impl VoterNames {
@@ -121,6 +124,7 @@ impl VoterNames {
             now,
             wait: rules.wait,
             recall: (rules.recall, rules.heartbeat.max(rules.recall)),
+            patience: rules.keep,
         }
     }
 
@@ -163,7 +167,7 @@ impl VoterNames {
             let entry = self.entry(name);
             entry.fence = entry.fence.max(fence);
             match (&mut entry.holders, mode) {
-                (holders, Mode::Write) => *holders = Holders::Writer(id),
+                (holders, Mode::Write) => *holders = Holders::Writer(id, clock),
                 (Holders::Readers(readers), Mode::Read) => {
                     readers.insert(id, clock);
                 }
@@ -183,7 +187,7 @@ impl VoterNames {
             return;
         };
         match &mut entry.holders {
-            Holders::Writer(writer) if *writer == id => entry.holders = Holders::Free,
+            Holders::Writer(writer, _) if *writer == id => entry.holders = Holders::Free,
             Holders::Readers(readers) => {
                 readers.remove(&id);
                 if readers.is_empty() {
@@ -201,7 +205,7 @@ impl VoterNames {
     pub(super) fn votes_for(&self, name: &Name) -> Vec<VoteId> {
         match self.entries.get(name).map(|entry| &entry.holders) {
             None | Some(Holders::Free) => Vec::new(),
-            Some(Holders::Writer(id)) => vec![*id],
+            Some(Holders::Writer(id, _)) => vec![*id],
             Some(Holders::Readers(readers)) => readers.keys().copied().collect(),
         }
     }
@@ -393,7 +397,7 @@ impl VoterNames {
         let Some(queue) = entry.queue.as_ref() else {
             return fitting;
         };
-        if matches!(entry.holders, Holders::Writer(_)) {
+        if matches!(entry.holders, Holders::Writer(..)) {
             return fitting;
         }
         let (mut writers, mut readers) = (queue.writers.iter(), queue.readers.iter());
@@ -442,8 +446,8 @@ impl VoterNames {
         self.hints.entry(id.0).or_default().push(id.1);
     }
 
-    /// Recalls the votes for a name if a request waits for them: at once if it is older than the one of the last
-    /// recall, otherwise when a recall is due again.
+    /// Recalls the votes for a name if a request waits for them: at once if it is older than they are and than the one
+    /// of the last recall, otherwise when a recall is due.
     fn recall(&mut self, name: Name) {
         let oldest = self
             .entries
@@ -465,13 +469,20 @@ impl VoterNames {
         let Some((by, mode)) = oldest else {
             return;
         };
+        // An older writer gives no vote back, and one that is granted usually unlocks soon.
+        let patient = matches!(holders, Holders::Writer(_, clock) if *clock < by.clock);
         let (first, longest) = self.recall;
         let recalled = match last {
             Some(last) if last.by <= by && last.next > self.now => last,
+            None if patient => Recalled {
+                by,
+                next: self.now + self.patience,
+                pause: first,
+            },
             last => {
                 let holders = match holders {
                     Holders::Free => Vec::new(),
-                    Holders::Writer(id) => vec![*id],
+                    Holders::Writer(id, _) => vec![*id],
                     // An older reader gives no vote back, and a granted one has no run to end.
                     Holders::Readers(readers) => {
                         let younger = readers.iter().filter(|(_, clock)| **clock >= by.clock);
@@ -513,7 +524,7 @@ impl VoterNames {
         match entry.holders {
             Holders::Free => None,
             Holders::Readers(_) => writer,
-            Holders::Writer(_) => {
+            Holders::Writer(..) => {
                 let reader = first(&waiting.readers).map(|priority| (priority, Mode::Read));
                 writer.into_iter().chain(reader).min()
             }
@@ -606,7 +617,7 @@ impl Entry {
     fn conflicts(&self, mode: Mode) -> bool {
         match (&self.holders, mode) {
             (Holders::Free, _) | (Holders::Readers(_), Mode::Read) => false,
-            (Holders::Writer(_), _) | (Holders::Readers(_), Mode::Write) => true,
+            (Holders::Writer(..), _) | (Holders::Readers(_), Mode::Write) => true,
         }
     }
 }

@@ -68,6 +68,32 @@ fn a_pause_of_the_agent_makes_no_voter_slow() {
     );
 }
 
+/// How many recalls have arrived.
+fn recalls(cluster: &Cluster) -> usize {
+    let recalls = |frame: &Frame| match frame {
+        Frame::Notice(notice) => notice.recalls.len(),
+        _ => 0,
+    };
+    let arrived = cluster.arrived.iter();
+    arrived.map(|(_, send)| recalls(&send.frame)).sum()
+}
+
+/// An older writer usually unlocks soon, and gives no vote back before: it is recalled after a pause.
+#[test]
+fn an_older_writer_is_recalled_after_a_pause() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(1, "x");
+    cluster.pass(SECOND * 2);
+    let waits = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(cluster.rules.keep / 2);
+    assert_eq!(recalls(&cluster), 0);
+    cluster.pass(cluster.rules.keep);
+    assert_eq!(recalls(&cluster), 1);
+    cluster.unlock(&lock);
+    cluster.unlock_granted(waits);
+    cluster.assert_empty();
+}
+
 /// A waiting writer recalls no votes of older readers: they would not give them back.
 #[test]
 fn older_readers_are_not_recalled() {
@@ -77,13 +103,7 @@ fn older_readers_are_not_recalled() {
     cluster.pass(SECOND * 2);
     let writer = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND * 5);
-    let recalls = |frame: &Frame| match frame {
-        Frame::Notice(notice) => notice.recalls.len(),
-        _ => 0,
-    };
-    let arrived = cluster.arrived.iter();
-    let recalls: usize = arrived.map(|(_, send)| recalls(&send.frame)).sum();
-    assert_eq!(recalls, 0);
+    assert_eq!(recalls(&cluster), 0);
     for reader in readers {
         cluster.unlock(&reader);
     }
