@@ -1,7 +1,7 @@
 //! Restarts of voters, which forget their votes, and of agents.
 
 use crate::cluster::{at, durable, lost, name, rules, Cluster, NEW, SECOND};
-use quorum::message::{Fence, Op};
+use quorum::message::{Fence, Frame, Op, Send};
 use quorum::rules::Rules;
 use std::time::Duration;
 
@@ -235,4 +235,81 @@ fn a_lost_burial_is_repeated() {
     let next = cluster.lock(2, "x", SECOND * 60);
     cluster.pass(SECOND * 3 / 2);
     assert!(cluster.is_granted(next));
+}
+
+/// The answers of the other voters were lost with the process that called this one. The next process asks again at
+/// once.
+#[test]
+fn an_interrupted_voter_asks_the_others_again() {
+    let mut cluster = Cluster::new(3);
+    (1..3).for_each(|voter| cluster.lose_answers(voter, 0));
+    cluster.restart_voter(0, NEW);
+    cluster.run();
+    cluster.heal();
+    assert!(!cluster.voters[0].is_voting());
+    let now = cluster.now;
+    cluster.voters[0].interrupted(now);
+    cluster.run();
+    assert!(cluster.voters[0].is_voting());
+}
+
+/// A voter that has restarted has forgotten all votes, so it has executed all earlier unlocks.
+#[test]
+fn a_new_session_confirms_earlier_unlocks() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    (1..3).for_each(|voter| cluster.hold(0, voter));
+    let unlock = cluster.unlock(&lock);
+    assert_eq!(cluster.unlocked(unlock), None);
+    cluster.restart_voter(1, NEW);
+    cluster.run();
+    // It receives the batches of the earlier session, and none of the new one.
+    let sent = |(from, send): &(usize, Send)| (*from, send.to) == (0, at(1));
+    let wire = std::mem::take(&mut cluster.wire);
+    let (early, rest) = wire.into_iter().partition::<Vec<_>, _>(sent);
+    cluster.wire.extend(rest);
+    for (from, send) in early {
+        cluster.deliver(from, send);
+    }
+    cluster.run();
+    assert_eq!(cluster.unlocked(unlock), Some(true));
+    cluster.release();
+    cluster.assert_empty();
+}
+
+/// The batch that ends the start of a session carries an unlock, which it does not confirm. The next batch confirms it,
+/// and does not wait for a heartbeat.
+#[test]
+fn an_unlock_during_the_start_of_a_session_is_confirmed_soon() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.hold(0, 2);
+    cluster.hold(1, 0);
+    cluster.restart_voter(1, NEW);
+    cluster.run();
+    let is_ack = |send: &Send| matches!(send.frame, Frame::Ack(_));
+    let sent = |(from, send): &(usize, Send)| (*from, send.to) == (1, at(0));
+    while let Some(place) = cluster.wire.iter().position(sent) {
+        let (from, send) = cluster.wire.remove(place).unwrap();
+        if is_ack(&send) {
+            // The agent has the new session, and sends nothing yet.
+            let now = cluster.now;
+            cluster.agents[0].receive(now, at(1), send.frame);
+            break;
+        }
+        cluster.deliver(from, send);
+        cluster.run();
+    }
+    let unlock = cluster.unlock(&lock);
+    assert_eq!(cluster.unlocked(unlock), None);
+    let now = cluster.now;
+    while let Some(place) = cluster.wire.iter().position(sent) {
+        let (from, send) = cluster.wire.remove(place).unwrap();
+        cluster.deliver(from, send);
+        cluster.run();
+    }
+    assert_eq!(cluster.now, now);
+    assert_eq!(cluster.unlocked(unlock), Some(true));
+    cluster.release();
+    cluster.assert_empty();
 }

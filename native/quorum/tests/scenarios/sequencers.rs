@@ -1,6 +1,6 @@
 //! The choice of the sequencer, and requests that wait for one that cannot help.
 
-use crate::cluster::{at, Cluster, SECOND};
+use crate::cluster::{at, unlocks, Cluster, SECOND};
 use quorum::message::{Frame, Op};
 use std::collections::BTreeSet;
 
@@ -109,4 +109,97 @@ fn older_readers_are_not_recalled() {
     }
     cluster.unlock_granted(writer);
     cluster.assert_empty();
+}
+
+/// A reader that releases its lock does not make the voters recall the other readers again.
+#[test]
+fn a_reader_that_leaves_repeats_no_recall() {
+    let mut cluster = Cluster::new(3);
+    (0..3).for_each(|voter| cluster.hold(2, voter));
+    let writer = cluster.lock(2, "x", SECOND * 60);
+    let readers: Vec<_> = (0..3).map(|_| cluster.rlocked(1, "x")).collect();
+    cluster.release();
+    // The writer is older, and arrived late.
+    let sent = recalls(&cluster);
+    assert_eq!(sent, 3);
+    cluster.unlock(&readers[0]);
+    assert_eq!(recalls(&cluster), sent);
+    cluster.unlock(&readers[1]);
+    cluster.unlock(&readers[2]);
+    cluster.unlock_granted(writer);
+    cluster.assert_empty();
+}
+
+/// All voters are late. No other one is better than the sequencer, so a request keeps its position there.
+#[test]
+fn a_request_stays_if_all_voters_are_late() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let waits = cluster.lock(1, "x", SECOND * 60);
+    cluster.batches();
+    (1..3).for_each(|voter| cluster.hold(1, voter));
+    let y = cluster.lock(1, "y", SECOND * 60);
+    cluster.pass(cluster.rules.hedge * 3);
+    cluster.hold(1, 0);
+    let z = cluster.lock(1, "z", SECOND * 60);
+    cluster.pass(cluster.rules.hedge * 3);
+    cluster.release();
+    assert_eq!(unlocks(&cluster.ops()), 0);
+    cluster.unlock_granted(y);
+    cluster.unlock_granted(z);
+    cluster.unlock(&lock);
+    cluster.unlock_granted(waits);
+    cluster.assert_empty();
+}
+
+/// The sequencer stops voting: requests that wait there ask another one, which tells them when the name is free.
+#[test]
+fn requests_leave_a_voter_that_stops_voting() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(1, "x");
+    let waits = cluster.lock(2, "x", SECOND * 60);
+    let now = cluster.now;
+    cluster.voters[0].conflict(now, true);
+    cluster.run();
+    cluster.hold(1, 0);
+    cluster.try_unlock(&lock);
+    assert!(cluster.is_granted(waits));
+    cluster.release();
+    cluster.voters[0].conflict(now, false);
+    cluster.unlock_last([cluster.granted(waits)]);
+}
+
+/// No voter answers in time, and a request pauses. It asks as soon as a voter answers again.
+#[test]
+fn a_voter_that_answers_again_is_asked_at_once() {
+    let mut cluster = Cluster::new(3);
+    (1..3).for_each(|voter| cluster.hold(voter, 0));
+    cluster.pass(SECOND * 4);
+    let request = cluster.lock(0, "x", SECOND * 60);
+    cluster.pass(SECOND * 3);
+    assert!(!cluster.is_granted(request));
+    let now = cluster.now;
+    cluster.release();
+    assert_eq!(cluster.now, now);
+    cluster.unlock_last([cluster.granted(request)]);
+}
+
+/// The sequencer is late, and the others were disconnected a short time ago, but answer: one of them becomes the
+/// sequencer.
+#[test]
+fn a_late_voter_is_asked_after_those_that_answer() {
+    let mut cluster = Cluster::new(3);
+    let now = cluster.now;
+    for voter in 1..3 {
+        cluster.agents[1].down(now, at(voter));
+        cluster.agents[1].up(now, at(voter));
+    }
+    cluster.run();
+    cluster.hold(1, 0);
+    let request = cluster.lock(1, "x", SECOND * 60);
+    assert!(!cluster.is_granted(request));
+    cluster.pass(cluster.rules.hedge * 3);
+    let lock = cluster.granted(request);
+    cluster.release();
+    cluster.unlock_last([lock]);
 }

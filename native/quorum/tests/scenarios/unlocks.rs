@@ -1,8 +1,8 @@
 //! Unlocks: confirmed or not, batched, and without answers. After ADR 15 of AtlasDB.
 
-use crate::cluster::{at, name, rules, unlocks, Answer, Cluster, NEW, SECOND};
+use crate::cluster::{at, durable, name, rules, unlocks, Answer, Cluster, NEW, SECOND};
 use quorum::agent::{Held, Request};
-use quorum::message::{Frame, Mode, Op, Send};
+use quorum::message::{Fence, Frame, Mode, Op, Send};
 
 /// Q8: a released lock is not held, whether or not its unlock arrives.
 #[test]
@@ -206,4 +206,49 @@ fn an_unreachable_member_is_synced_later() {
         cluster.try_unlock(lock);
     }
     cluster.assert_empty();
+}
+
+/// An unlock names the fence of its lock. A voter does not record one above its stored mark, which a crash would lose.
+#[test]
+fn an_unlock_records_no_fence_above_the_mark() {
+    let mut cluster = Cluster::with(3, rules(|rules| rules.fence_block = 10), durable(0));
+    cluster.store_pending();
+    let lock = cluster.locked(0, "x");
+    cluster.hold(0, 1);
+    cluster.try_unlock(&lock);
+    let mut changed = 0;
+    for (_, send) in &mut cluster.wire {
+        if let Frame::Batch(batch) = &mut send.frame {
+            for op in &mut batch.ops {
+                if let Op::Unlock { fence, .. } = op {
+                    *fence = Fence(1000);
+                    changed += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(changed, 1);
+    cluster.release();
+    assert_eq!(cluster.voters[1].fence(&name("x")), Fence(lock.fence));
+    cluster.assert_empty();
+}
+
+/// A batch that buries its own agent is executed: the agent is alive.
+#[test]
+fn an_agent_cannot_bury_itself() {
+    let mut cluster = Cluster::new(3);
+    let [kept, lock] = ["x", "y"].map(|name| cluster.locked(0, name));
+    (0..3).for_each(|voter| cluster.hold(0, voter));
+    cluster.try_unlock(&lock);
+    for (_, send) in &mut cluster.wire {
+        if let Frame::Batch(batch) = &mut send.frame {
+            let agent = batch.agent;
+            batch.ops.insert(0, Op::Bury { agent });
+        }
+    }
+    cluster.release();
+    let other = cluster.lock(1, "x", SECOND);
+    cluster.pass(SECOND);
+    assert!(cluster.held(&kept) && !cluster.is_granted(other));
+    cluster.unlock_last([kept]);
 }

@@ -3,7 +3,7 @@
 use crate::cluster::{unlocks, Cluster, NEW, SECOND};
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Refusal, Request};
 use quorum::members::{Member, Members};
-use quorum::message::{Lifetime, Mode, Name, Names, Op};
+use quorum::message::{Frame, Lifetime, Mode, Name, Names, Op, Send};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
@@ -479,5 +479,92 @@ fn a_tie_is_broken() {
         }
         assert_eq!(done, 2, "of {count} nodes");
         cluster.assert_empty();
+    }
+}
+
+/// A writer that missed its hints and then asks again waits as before: later readers wait behind it.
+#[test]
+fn a_request_that_asks_again_is_not_passed_over() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let writer = cluster.lock(1, "x", SECOND * 60);
+    cluster.pass(SECOND * 2);
+    let reader = cluster.rlock(2, "x", SECOND * 60);
+    // From here on, all voters know both.
+    cluster.pass(SECOND * 5 / 4);
+    (0..3).for_each(|voter| cluster.cut(voter, 1));
+    cluster.try_unlock(&lock);
+    cluster.pass(cluster.rules.keep * 2);
+    assert!(cluster.is_granted(reader) && !cluster.is_granted(writer));
+    cluster.heal();
+    cluster.pass(SECOND * 5 / 4);
+    let late = cluster.rlock(0, "x", SECOND * 60);
+    cluster.pass(SECOND / 10);
+    assert!(!cluster.is_granted(late) && !cluster.is_granted(writer));
+    for request in [reader, writer, late] {
+        cluster.unlock_granted(request);
+    }
+    cluster.assert_empty();
+}
+
+/// A name is kept longer for a request of a node with a long round trip.
+#[test]
+fn a_name_is_kept_for_four_round_trips() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    (0..3).for_each(|voter| cluster.hold(1, voter));
+    let far = cluster.lock(1, "x", SECOND * 60);
+    let from_far = |(from, _): &(usize, Send)| *from == 1;
+    while let Some(place) = cluster.wire.iter().position(from_far) {
+        let (from, mut send) = cluster.wire.remove(place).unwrap();
+        if let Frame::Batch(batch) = &mut send.frame {
+            batch.srtt_us = 100_000;
+        }
+        cluster.deliver(from, send);
+        cluster.run();
+    }
+    let near = cluster.lock(2, "x", SECOND * 60);
+    cluster.try_unlock(&lock);
+    cluster.pass(cluster.rules.keep * 2);
+    assert!(!cluster.is_granted(far) && !cluster.is_granted(near));
+    cluster.release();
+    cluster.unlock_granted(far);
+    cluster.unlock_granted(near);
+    cluster.assert_empty();
+}
+
+/// A writer gave up, but no voter received it. When the node is connected again, it lists its requests, and the voters
+/// remove the position at once.
+#[test]
+fn a_sync_removes_the_position_of_a_request_that_gave_up() {
+    let mut cluster = Cluster::new(3);
+    let reader = cluster.rlocked(0, "x");
+    let writer = cluster.lock(1, "x", SECOND * 60);
+    let late = cluster.rlock(2, "x", SECOND * 60);
+    // From here on, all voters know both.
+    cluster.pass(SECOND * 5 / 4);
+    (0..3).for_each(|voter| cluster.cut(1, voter));
+    let now = cluster.now;
+    cluster.agents[1].cancel(now, writer);
+    cluster.run();
+    cluster.heal();
+    assert!(!cluster.is_granted(late));
+    cluster.pass(cluster.rules.attempt);
+    cluster.unlock_last([reader, cluster.granted(late)]);
+}
+
+/// A dead node delays two unlocks, not each one: its position ends after two hints that it did not follow.
+#[test]
+fn a_position_ends_after_two_missed_hints() {
+    let mut cluster = Cluster::new(3);
+    let mut lock = cluster.locked(0, "x");
+    cluster.lock(1, "x", SECOND * 60);
+    cluster.isolate(1);
+    for (turn, delayed) in [true, true, false].into_iter().enumerate() {
+        let next = cluster.lock([2, 0][turn % 2], "x", SECOND * 60);
+        cluster.try_unlock(&lock);
+        assert_eq!(cluster.is_granted(next), !delayed, "turn {turn}");
+        cluster.pass(cluster.rules.keep);
+        lock = cluster.granted(next);
     }
 }
