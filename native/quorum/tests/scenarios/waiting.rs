@@ -1,6 +1,6 @@
 //! The order of waiting requests, and hints.
 
-use crate::cluster::{unlocks, Cluster, NEW, SECOND};
+use crate::cluster::{at, rules, unlocks, Cluster, NEW, SECOND};
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Refusal, Request};
 use quorum::members::{Member, Members};
 use quorum::message::{Frame, Lifetime, Mode, Name, Names, Op, Send};
@@ -567,4 +567,40 @@ fn a_position_ends_after_two_missed_hints() {
         cluster.pass(cluster.rules.keep);
         lock = cluster.granted(next);
     }
+}
+
+/// A sync in several parts does not remove the positions of the parts that follow: while they are on their way, no
+/// younger request gets a hint.
+#[test]
+fn a_part_of_a_sync_keeps_later_positions() {
+    let mut cluster = Cluster::with(3, rules(|rules| rules.batch = 1), NEW);
+    let [x, y] = ["x", "y"].map(|name| cluster.locked(0, name));
+    let [first, older] = ["x", "y"].map(|name| cluster.lock(1, name, SECOND * 60));
+    // The clock of node 2 passes theirs.
+    cluster.pass(SECOND * 2);
+    let younger = cluster.lock(2, "y", SECOND * 60);
+    // From here on, all voters know them.
+    cluster.pass(SECOND * 5 / 4);
+    cluster.hold(2, 1);
+    let now = cluster.now;
+    cluster.agents[1].down(now, at(2));
+    cluster.agents[1].up(now, at(2));
+    cluster.arrived.clear();
+    cluster.try_unlock(&y);
+    let syncs = |(_, send): &&(usize, Send)| match &send.frame {
+        Frame::Batch(batch) => batch.ops.iter().any(|op| matches!(op, Op::Sync { .. })),
+        _ => false,
+    };
+    assert_eq!(cluster.arrived.iter().filter(syncs).count(), 1);
+    let hints = |(from, send): &(usize, Send)| match &send.frame {
+        Frame::Notice(notice) => *from == 2 && !notice.hints.is_empty(),
+        _ => false,
+    };
+    assert!(!cluster.arrived.iter().any(hints));
+    cluster.release();
+    cluster.unlock_granted(older);
+    cluster.unlock_granted(younger);
+    cluster.unlock(&x);
+    cluster.unlock_granted(first);
+    cluster.assert_empty();
 }
