@@ -62,13 +62,13 @@
 %% The rules that all members must have, because agents rely on the leases of voters. The other rules only change what
 %% their own node does. Each has its first default, which never changes: with this value the rule is not in the
 %% fingerprint. So a version that adds a rule here works with versions that do not know it, until its value is changed.
--define(AGREED_RULES, ?NEXT_RULES#{holder_lease_ms => 8000, voter_lease_ms => 10_000}).
+-define(AGREED_RULES, [{holder_lease_ms, 8000}, {voter_lease_ms, 10_000} | ?NEXT_RULES]).
 
 %% The tests of upgrades compile this module as that of a next version, which has one more such rule.
 -ifdef(NEXT_VERSION).
--define(NEXT_RULES, #{next => 1}).
+-define(NEXT_RULES, [{next, 1}]).
 -else.
--define(NEXT_RULES, #{}).
+-define(NEXT_RULES, []).
 -endif.
 
 %% The options, as rules of canal_lock_errors.
@@ -169,9 +169,10 @@ make(Options = #{members := Given}) ->
     %% Two sets of members or files are equal if these bytes are.
     Identity = term_to_binary({Members, FenceFile}),
     Setup = #{rules := Rules} = (setup(Members, maps:get(rules, Options, #{})))#{identity := Identity},
-    Agreed = maps:filter(
-        fun(Rule, Value) -> is_map_key(Rule, ?AGREED_RULES) andalso Value =/= maps:get(Rule, ?AGREED_RULES) end, Rules
-    ),
+    Agreed = maps:from_list([
+        {Rule, Value}
+     || {Rule, Default} <- ?AGREED_RULES, #{Rule := Value} <- [Rules], Value =/= Default
+    ]),
     #{
         members => Members,
         list => list_id(Members),
