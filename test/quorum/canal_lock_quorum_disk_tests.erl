@@ -43,7 +43,7 @@ durable_test_() ->
 
 durable(Folder, Node) ->
     Path = path(Folder),
-    State = #{node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, lease_ms => 1, below => 17},
+    State = #{node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], lease_ms => 1, below => 17},
     call(Node, fun canal_lock_quorum_nif:load/0),
     Once = [{write, "fences.new"}, {sync, "fences.new"}, {rename, "fences"}, {sync, ""}],
     lists:foreach(fun(Life) ->
