@@ -201,7 +201,7 @@ setup(Given, Rules) ->
     All = maps:merge(canal_lock_quorum_nif:default_rules(), Rules),
     #{count => length(Members), me => length(Before), identity => <<>>, rules => All}.
 
-%% The same on all nodes, of whatever release: the external format of atoms has changed between releases.
+%% The same on nodes of all OTP releases, although these encode atoms differently.
 list_id(Members) ->
     Names = [[atom_to_binary(Member, utf8), $\n] || Member <- Members],
     string:lowercase(binary:encode_hex(erlang:md5(Names))).

@@ -16,21 +16,7 @@
 %%
 %% Ends of locks: `unlocked' by a call or the death of the holder, `lost', and `revoked'. So `granted' is the sum of
 %% these three and of the held locks. `at_risk' counts the messages to holders.
--type totals() :: #{
-    granted := non_neg_integer(),
-    passed := non_neg_integer(),
-    refused_timeout := non_neg_integer(),
-    refused_no_quorum := non_neg_integer(),
-    refused_too_many_waiting := non_neg_integer(),
-    refused_misconfigured := non_neg_integer(),
-    canceled := non_neg_integer(),
-    wait_us := non_neg_integer(),
-    longest_wait_us := non_neg_integer(),
-    unlocked := non_neg_integer(),
-    lost := non_neg_integer(),
-    revoked := non_neg_integer(),
-    at_risk := non_neg_integer()
-}.
+-type totals() :: #{total() | wait_us | longest_wait_us := non_neg_integer()}.
 
 -type total() ::
     granted

@@ -30,7 +30,7 @@ busy_test_() ->
 
 frames_test_() ->
     test_nodes:tests(2, [], [
-        {"of several frames for a busy connection, the first and the last arrive, in order", fun first_and_last/1},
+        {"a busy connection delivers the first and the last of several frames, in this order", fun first_and_last/1},
         {"frames for a disconnected node are dropped", fun disconnected/1}
     ]).
 
@@ -96,7 +96,7 @@ fill(From, To) ->
 
 make_busy(Name) ->
     Bytes = binary:copy(<<0>>, ?BYTES),
-    test_await:value(nosuspend, fun() -> erlang:send({nobody, Name}, Bytes, [nosuspend]) end).
+    test_await:value(nosuspend, fun() -> erlang:send({unregistered, Name}, Bytes, [nosuspend]) end).
 
 %% Until the node tries to send a frame of this kind to the suspended node.
 await_send(Kind, {Watcher, Name}) ->

@@ -322,7 +322,7 @@ waiting_writer_crash(Cluster) ->
     {ok, _} = rlock(Reader, x, ?LONG_MS),
     Waiting = send_order(Writer, fun() -> canal_lock_quorum:lock(x, 10 * ?LONG_MS) end),
     await(Cluster, 2, 1, fun() -> maps:get(waiting, canal_lock_quorum:status()) end),
-    %% It excludes readers until it dies, once their node has heard of its request.
+    %% When the node of the readers knows of its request, it excludes them until it dies.
     test_await:value({error, timeout}, fun() -> rlock_and_unlock(Next, x) end),
     ok = test_nodes:kill_worker(Writer),
     none = test_await:answer(Waiting),

@@ -1,4 +1,4 @@
-%% Calls about one name: who holds it, who waits for it, and what its revocation answers.
+%% Calls about one name: its holders, its waiters, and the answers of its revocation.
 -module(canal_lock_quorum_inspection_tests).
 
 -include_lib("eunit/include/eunit.hrl").

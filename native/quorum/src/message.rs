@@ -427,7 +427,7 @@ pub enum Floor {
         asker: Lifetime,
         /// The lifetime of the answering voter.
         voter: Lifetime,
-        /// The lifetime of the asking voter's member with the highest life that the answering voter has heard of.
+        /// The lifetime with the highest life that the answering voter knows of the asking voter's member.
         seen: Lifetime,
         /// The fences of the answering voter.
         known: Known,

@@ -229,7 +229,7 @@ impl Agent {
             return;
         };
         if attempt.stage == Asked::Sequencer && attempt.queued.contains(attempt.first) {
-            // A vote that nobody counts any more may block the sequencer. The others may be free.
+            // The sequencer may keep a vote of a request that has ended. The other voters may have none.
             attempt.any = true;
             return self.ask_all(request);
         }

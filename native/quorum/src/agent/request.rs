@@ -180,8 +180,8 @@ pub(super) struct Pending {
     pub(super) stage: Stage,
     /// Since its first attempt.
     pub(super) priority: Option<Priority>,
-    /// Whom its next attempt asks. The sequencer alone, if other requests conflict with it, or did with the last one of
-    /// this node. All, if the sequencer has hinted.
+    /// Which voters its next attempt asks: the sequencer alone if requests of other nodes probably conflict with it,
+    /// all if the sequencer has sent a hint.
     pub(super) next: Asked,
     /// Whether requests of other nodes conflicted with it.
     pub(super) contended: bool,

@@ -6,15 +6,16 @@
 //! of.
 //!
 //! - A voter asks all others at its start, and again until each has answered or the quarantine is over. The question
-//!   also tells the others its life. The answer tells it theirs, so knowledge survives restarts of those who know.
+//!   contains its life, and the answer contains that of the other voter. So a voter that restarts learns the lives of
+//!   the others again.
 //! - An agent's batch that names a session of a later life shows the same.
 //! - A voter that learns of a life of its own that is not lower than the current one is *superseded*. It stops, and the
 //!   caller opens another voter with a higher life and without a mark: see [`VoterOutput::Superseded`].
-//! - Two starts with the same life, such as two restores of one backup, are told apart by the random bits of their
-//!   lifetimes. The first one that the others hear of keeps the life.
+//! - Two starts can have the same life, for example if a backup was restored twice. The random bits of their lifetimes
+//!   differ. The one whose question arrives first keeps the life.
 //!
 //! A voter whose later life no other member knows is believed. This excludes only failures of several members at once:
-//! its disk was restored, and all who knew the later life have restarted since without hearing of it.
+//! its disk was restored, and all voters that knew the later life have restarted since without learning it again.
 //!
 //! [`VoterOutput::Superseded`]: super::VoterOutput::Superseded
 

@@ -10,7 +10,7 @@
 //! again within `wait`: an agent that is alive asks again each `attempt`. So the position of a dead agent delays
 //! others for a short time only.
 //!
-//! If a request waits for a vote, the voter *recalls* the vote: it tells the vote's agent who waits.
+//! If a request waits for a vote, the voter *recalls* the vote: it sends the vote's agent the priority of that request.
 
 use super::floors::Floors;
 use crate::message::{Fence, Generation, Mode, Name, Names, Priority, Recall, Token};
@@ -294,7 +294,7 @@ impl VoterNames {
         }
     }
 
-    /// Remembers to look at `name` after this event. A name that nobody waits for needs no look.
+    /// Notes that `name` is looked at after this event, if a request waits for it.
     fn change(&mut self, name: &Name, freed: bool) {
         match self.entries.get(name) {
             Some(entry) if entry.is_waited_for() => {

@@ -123,7 +123,7 @@ fn an_agents_session_shows_the_later_life() {
         cluster.cut(other, 1);
     });
     cluster.pass(SECOND * 60);
-    assert!(cluster.voters[1].is_voting(), "nobody could answer");
+    assert!(cluster.voters[1].is_voting(), "no voter could answer");
     cluster.heal();
     cluster.pass(SECOND * 5);
     assert_eq!(cluster.superseded, [(1, last)]);

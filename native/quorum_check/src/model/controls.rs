@@ -85,7 +85,7 @@ settings! {
         members(2) clients(&[&[WRITE, UNLOCK], THEN_WRITE]) voter_crashes(2) wall_clocks_stop(true) violates("Q5");
 
     // The voter that restarts has forgotten the fence of the first holder. The third voter never knew it.
-    "StaleBelieved" "3 members, 1 restarts with an old disk, and nobody tells it":
+    "StaleBelieved" "3 members, 1 restarts with an old disk, and no member reports it":
         clients(&[&[WRITE, UNLOCK], THEN_WRITE]) bug(ProtocolBug::StaleBelieved) voter_crashes(1) old_disks(1) time(4)
         disk(Disk::Fast) apart(&[(0, 2), (1, 0)]) agent(2) violates("Q5");
 

@@ -76,21 +76,21 @@ fn slow(nodes: usize, by: Duration, bug: Option<ProtocolBug>) -> Result<(), Stri
 }
 
 #[test]
-fn pr3_a_quarantined_member_slows_nobody_down() {
+fn pr3_a_quarantined_member_slows_no_other_down() {
     for nodes in [5, 7] {
         assert_eq!(quarantined(nodes, None), Ok(()));
     }
 }
 
 #[test]
-fn pr3_a_full_disk_slows_nobody_down() {
+fn pr3_a_full_disk_slows_no_other_down() {
     for nodes in [3, 5] {
         assert_eq!(full_disk(nodes, None), Ok(()));
     }
 }
 
 #[test]
-fn pr3_a_slow_member_slows_nobody_down() {
+fn pr3_a_slow_member_slows_no_other_down() {
     for (nodes, by) in [(3, ms(20)), (5, ms(20)), (5, ms(100)), (5, ms(400))] {
         assert_eq!(slow(nodes, by, None), Ok(()));
     }
