@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   wide      Lock to all voters; only the sequencer may queue it
-//!               the sequencer and a quorum vote           granted, after one round trip
+//!               a quorum votes, and none is busy          granted, after one round trip
 //!               the sequencer votes, others are busy      those are asked again, and queue it
 //!               the sequencer queues it                   all votes are given back; next attempt: ordered
 //!   ordered   Lock to the sequencer alone, which queues it
@@ -506,8 +506,7 @@ impl Agent {
         let Some(attempt) = self.attempt_mut(request) else {
             return;
         };
-        let in_order = attempt.any || attempt.votes().contains(attempt.first);
-        if attempt.yes.len() < quorum || !in_order {
+        if attempt.yes.len() < quorum || !attempt.in_order() {
             return;
         }
         let token = attempt.token;

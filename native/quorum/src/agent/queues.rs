@@ -76,6 +76,9 @@ impl Queues {
 
     /// Notes whether requests of other nodes conflict with those of this node for `names`.
     pub(super) fn contend(&mut self, names: &Names, contended: bool) {
+        if self.contended.is_empty() && !contended {
+            return;
+        }
         for name in names.iter() {
             let partition = partition(name, self.partitions);
             match contended {

@@ -27,9 +27,9 @@ pub(super) enum Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) token: Token,
-    /// The sequencer: without its vote the attempt is not granted, unless any quorum is enough.
+    /// The sequencer: see `in_order`.
     pub(super) first: Member,
-    /// Whether any quorum is enough: it has waited for the sequencer for long.
+    /// Whether it has waited for the sequencer for long.
     pub(super) any: bool,
     pub(super) stage: Asked,
     pub(super) asked: MemberSet,
@@ -145,6 +145,13 @@ impl Attempt {
     /// these votes stand. After one is lost, another writer may get a higher one.
     pub(super) fn rests_on(&self, member: Member) -> bool {
         self.fence.is_some_and(|(_, votes)| votes.contains(member))
+    }
+
+    /// Whether a quorum is enough: the sequencer has voted for it, no voter has another request, or it has waited for
+    /// the sequencer for long.
+    pub(super) fn in_order(&self) -> bool {
+        let alone = self.stage == Asked::Wide && self.busy.is_empty();
+        self.any || alone || self.votes().contains(self.first)
     }
 
     /// The voters that may still vote for it.

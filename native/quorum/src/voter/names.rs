@@ -175,8 +175,9 @@ impl VoterNames {
                     *holders = Holders::Readers(BTreeMap::from([(id, clock)]));
                 }
             }
-            self.forget_recall(name);
-            self.change(name, false);
+            if entry.queue.is_some() {
+                self.changed.entry(name.clone()).or_default();
+            }
         }
         self.floors.seen(fence);
     }
@@ -196,10 +197,15 @@ impl VoterNames {
             }
             _ => {}
         }
-        if entry.holders == Holders::Free {
-            self.forget_recall(name);
+        let free = entry.holders == Holders::Free;
+        if let Some(queue) = &mut entry.queue {
+            if free {
+                queue.take_recall(name, &mut self.timers);
+            }
+            self.changed.insert(name.clone(), true);
+        } else if free {
+            self.remove_entry(name);
         }
-        self.change(name, true);
     }
 
     pub(super) fn votes_for(&self, name: &Name) -> Vec<VoteId> {
@@ -294,32 +300,7 @@ impl VoterNames {
         }
     }
 
-    /// Notes that `name` is looked at after this event, if a request waits for it.
-    fn change(&mut self, name: &Name, freed: bool) {
-        match self.entries.get(name) {
-            Some(entry) if entry.is_waited_for() => {
-                *self.changed.entry(name.clone()).or_default() |= freed;
-            }
-            Some(entry) if entry.holders == Holders::Free => self.remove_entry(name),
-            _ => {}
-        }
-    }
-
-    /// The votes for `name` are others now: the next recall is sent at once.
-    fn forget_recall(&mut self, name: &Name) {
-        let queue = self
-            .entries
-            .get_mut(name)
-            .and_then(|entry| entry.queue.as_mut());
-        if let Some(recalled) = queue.and_then(|queue| queue.recalled.take()) {
-            self.timers
-                .remove(&(recalled.next, Timer::Recall(name.clone())));
-        }
-    }
-
     fn remove_entry(&mut self, name: &Name) {
-        self.forget_recall(name);
-        self.changed.remove(name);
         if let Some(entry) = self.entries.remove(name) {
             self.floors.keep(name, entry.fence);
         }
@@ -381,11 +362,12 @@ impl VoterNames {
 
     /// No request waits for `name` any more.
     fn forget_queue(&mut self, name: &Name) {
-        self.forget_recall(name);
         let Some(entry) = self.entries.get_mut(name) else {
             return;
         };
-        entry.queue = None;
+        if let Some(mut queue) = entry.queue.take() {
+            queue.take_recall(name, &mut self.timers);
+        }
         if entry.holders == Holders::Free {
             self.remove_entry(name);
         }
@@ -461,11 +443,7 @@ impl VoterNames {
         else {
             return;
         };
-        let last = queue.recalled.take();
-        if let Some(last) = &last {
-            self.timers
-                .remove(&(last.next, Timer::Recall(name.clone())));
-        }
+        let last = queue.take_recall(&name, &mut self.timers);
         let Some((by, mode)) = oldest else {
             return;
         };
@@ -569,10 +547,10 @@ impl VoterNames {
     }
 
     fn entry(&mut self, name: &Name) -> &mut Entry {
-        let fence = self.floors.of(name);
+        let floors = &self.floors;
         let entry = || Entry {
             holders: Holders::Free,
-            fence,
+            fence: floors.of(name),
             queue: None,
         };
         self.entries.entry(name.clone()).or_insert_with(entry)
@@ -597,6 +575,18 @@ impl VoterNames {
                     .insert((recalled.next, Timer::Recall(name.clone())));
             }
         }
+    }
+}
+
+impl Queue {
+    fn take_recall(
+        &mut self,
+        name: &Name,
+        timers: &mut BTreeSet<(Time, Timer)>,
+    ) -> Option<Recalled> {
+        let recalled = self.recalled.take()?;
+        timers.remove(&(recalled.next, Timer::Recall(name.clone())));
+        Some(recalled)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The choice of the sequencer, and requests that wait for one that cannot help.
 
 use crate::cluster::{at, unlocks, Cluster, SECOND};
+use quorum::agent::Request;
 use quorum::message::{Frame, Op};
 use std::collections::BTreeSet;
 
@@ -23,6 +24,37 @@ fn a_stale_vote_at_the_sequencer_is_passed_over() {
         cluster.pass(SECOND * 3 / 2);
         assert!(cluster.is_granted(next));
     }
+}
+
+/// No voter has another request for the name, so there is no order to wait for.
+#[test]
+fn a_quorum_without_rivals_does_not_wait_for_the_sequencer() {
+    let mut cluster = Cluster::new(3);
+    cluster.hold(0, 2);
+    let lock = cluster.locked(2, "x");
+    cluster.release();
+    assert!(cluster.held(&lock));
+    cluster.unlock_last([lock]);
+}
+
+/// A voter has another request for the name: the sequencer decides, although a quorum has voted.
+#[test]
+fn a_quorum_with_a_rival_waits_for_the_sequencer() {
+    let mut cluster = Cluster::new(7);
+    let rival = with_one_vote(&mut cluster);
+    cluster.hold(0, 6);
+    let request = cluster.lock(6, "x", SECOND * 60);
+    assert!(!cluster.is_granted(request));
+    cluster.release();
+    cluster.unlock_granted(request);
+    cluster.unlock_granted(rival);
+    cluster.assert_empty();
+}
+
+/// A request of node 5 for `x` that has the vote of voter 3 only, until frames are released.
+fn with_one_vote(cluster: &mut Cluster) -> Request {
+    [0, 1, 2, 4, 5, 6].map(|voter| cluster.hold(5, voter));
+    cluster.lock(5, "x", SECOND * 60)
 }
 
 /// The sequencer disconnects, the next one is late, and the third was disconnected a short time ago: the third becomes
@@ -188,18 +220,20 @@ fn a_voter_that_answers_again_is_asked_at_once() {
 /// sequencer.
 #[test]
 fn a_late_voter_is_asked_after_those_that_answer() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::new(7);
     let now = cluster.now;
-    for voter in 1..3 {
-        cluster.agents[1].down(now, at(voter));
-        cluster.agents[1].up(now, at(voter));
+    for voter in 1..7 {
+        cluster.agents[6].down(now, at(voter));
+        cluster.agents[6].up(now, at(voter));
     }
     cluster.run();
-    cluster.hold(1, 0);
-    let request = cluster.lock(1, "x", SECOND * 60);
+    let rival = with_one_vote(&mut cluster);
+    cluster.hold(0, 6);
+    let request = cluster.lock(6, "x", SECOND * 60);
     assert!(!cluster.is_granted(request));
     cluster.pass(cluster.rules.hedge * 3);
-    let lock = cluster.granted(request);
+    assert!(cluster.is_granted(request));
     cluster.release();
-    cluster.unlock_last([lock]);
+    cluster.unlock_granted(request);
+    cluster.unlock_granted(rival);
 }
