@@ -339,8 +339,8 @@ locks() ->
     ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_members:ask_all(canal_lock_quorum_held, {infos, []}, ?ASK_MS))).
 
 %% @doc The locks of `Name', of a writer or of readers, and the members that did not answer within five seconds. Such a
-%% member can have more. Raises as described for the module. Cost: a call to each member, which reads the locks of this
-%% name only.
+%% member can have more. Raises as described for the module. Cost: a call to each member, which copies the locks of this
+%% name only, but searches all of its locks: about 25 ms for 100,000 of them.
 -spec holder(name()) -> {[lock_info()], Silent :: [node()]}.
 holder(Name) ->
     ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_held, infos))).

@@ -64,10 +64,10 @@ add(Ref, Total) ->
 add(Ref, Total, Count) ->
     counters:add(Ref, place(Total), Count).
 
-%% Counts a lock that was requested at this time (`erlang:monotonic_time()').
+%% Counts a lock that was requested at this time (`os:perf_counter()').
 -spec granted(ref(), Since :: integer(), IsPassed :: boolean()) -> ok.
 granted(Ref, Since, IsPassed) ->
-    Wait_us = erlang:convert_time_unit(erlang:monotonic_time() - Since, native, microsecond),
+    Wait_us = erlang:convert_time_unit(os:perf_counter() - Since, perf_counter, microsecond),
     ok = add(Ref, granted),
     ok = counters:add(Ref, place(wait_us), Wait_us),
     ok = case IsPassed of true -> add(Ref, passed); false -> ok end,
