@@ -53,7 +53,9 @@ fn a_quorum_with_a_rival_waits_for_the_sequencer() {
 
 /// A request of node 5 for `x` that has the vote of voter 3 only, until frames are released.
 fn with_one_vote(cluster: &mut Cluster) -> Request {
-    [0, 1, 2, 4, 5, 6].map(|voter| cluster.hold(5, voter));
+    for voter in [0, 1, 2, 4, 5, 6] {
+        cluster.hold(5, voter);
+    }
     cluster.lock(5, "x", SECOND * 60)
 }
 
