@@ -55,8 +55,7 @@ handle_info(connect, State = #state{config = Config, connecting = Connecting}) -
     #{members := Members, reconnect_ms := Reconnect_ms} = Config,
     %% Random, so that two nodes do not connect to each other at the same moment and reject each other repeatedly.
     _ = erlang:send_after(Reconnect_ms div 2 + rand:uniform(Reconnect_ms), self(), connect),
-    Wanted = lists:usort(Members ++ canal_lock_quorum_lists:former()),
-    Missing = ((Wanted -- [node()]) -- nodes(connected)) -- maps:values(Connecting),
+    Missing = ((Members -- [node()]) -- nodes(connected)) -- maps:values(Connecting),
     ok = ask(State),
     %% A node that is not distributed has no other members.
     {noreply, lists:foldl(fun connect/2, State, [Node || Node <- Missing, is_alive()])};

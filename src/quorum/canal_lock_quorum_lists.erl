@@ -20,7 +20,7 @@
 %% its list. Voters with a conflict do not answer that.
 -module(canal_lock_quorum_lists).
 
--export([new/0, started/1, agreed/0, former/0, targets/1, hello_for/2, bye/0, hear/2]).
+-export([new/0, started/1, agreed/0, targets/1, hello_for/2, bye/0, hear/2]).
 -export([conflicts/1, conflicts/3, differing/2, frames/1, is_heard/3, former_after/2]).
 
 -export_type([hello/0, conflict/0, own/0]).
@@ -83,21 +83,15 @@ own() ->
 hellos() ->
     maps:from_list([Row || Row = {_, _} <- ets:tab2list(?TABLE)]).
 
--spec former() -> [node()].
-former() ->
-    case own() of
-        {_, Former} -> Former;
-        none -> []
-    end.
-
 %% The nodes that have not answered the start of this node: members, those of earlier lists, and those that were heard.
 -spec targets(canal_lock_quorum_config:config()) -> [node()].
 targets(#{members := Members}) ->
     Own = own(),
+    Former = case Own of {_, Earlier} -> Earlier; none -> [] end,
     Hellos = hellos(),
     [
         Node
-     || Node <- lists:usort(Members ++ former() ++ maps:keys(Hellos)), Node =/= node(), not answers(Node, Own, Hellos)
+     || Node <- lists:usort(Members ++ Former ++ maps:keys(Hellos)), Node =/= node(), not answers(Node, Own, Hellos)
     ].
 
 %% `none' before the first start of the voter.

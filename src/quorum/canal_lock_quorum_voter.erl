@@ -142,7 +142,7 @@ handle_call(Request, From, State) ->
 handle_cast(lists_changed, State = #state{voter = none}) ->
     noreply(State);
 handle_cast(lists_changed, State) ->
-    noreply(store(compare_lists(State)));
+    noreply(compare_lists(State));
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     noreply(State).
@@ -281,7 +281,7 @@ write(Path, Content) ->
 
 stored(Content = #{below := Mark, former := Former}, {ok, true}, State) ->
     _ = Former =:= [] andalso canal_lock_quorum_lists:agreed(),
-    Stored = store(compare_lists(State#state{stored = Content})),
+    Stored = compare_lists(State#state{stored = Content}),
     case Mark of
         nil -> noreply(Stored);
         _ -> add({stored, Mark}, Stored)

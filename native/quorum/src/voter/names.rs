@@ -197,13 +197,9 @@ impl VoterNames {
             }
             _ => {}
         }
-        let free = entry.holders == Holders::Free;
-        if let Some(queue) = &mut entry.queue {
-            if free {
-                queue.take_recall(name, &mut self.timers);
-            }
+        if entry.queue.is_some() {
             self.changed.insert(name.clone(), true);
-        } else if free {
+        } else if entry.holders == Holders::Free {
             self.remove_entry(name);
         }
     }
