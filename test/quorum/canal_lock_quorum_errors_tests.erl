@@ -264,6 +264,13 @@ every_conflict_names_both_configurations_test() ->
         {frames, {2, 3}, {4, 5}, "node there@host speaks versions 2 to 3 of frames, this node 4 to 5"}
     ]).
 
+frames_of_other_configurations_are_ignored_test() ->
+    Config = #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(#{members => [node()]}),
+    Received = fun(Of, From) -> canal_lock_quorum_wire:received(Of, From, <<1>>, Config) end,
+    ?assertEqual({frame, 0, <<1>>}, Received(Fingerprint, node())),
+    ?assertEqual(ignored, Received(Fingerprint + 1, node())),
+    ?assertEqual(ignored, Received(Fingerprint, there@host)).
+
 %% Each of the two processes logs the first of many malformed frames of a member, and the next one after a minute.
 bad_frames_test_() ->
     test_log_listener:tests(error, [

@@ -12,6 +12,7 @@ file_test_() ->
      || {Title, Test} <- [
             {"a voter that outlived its supervisor is not continued with a file", fun stores_from_now_on/1},
             {"a voter that outlived its supervisor is not continued with other members", fun other_members/1},
+            {"a voter that outlived its supervisor tells the others its list", fun says_hello_again/1},
             {"a voter whose process died stores what it needs, and continues its life", fun same_life/1},
             {"without a file, two starts within a second have different lives", fun equal_lives/1}
         ]
@@ -41,7 +42,7 @@ reports_test_() ->
 reports(Prepare, Path) ->
     Prepare(Path),
     test_log_listener:listening(fun() ->
-        _ = started(#{members => [node()], fence_file => Path, forget => [a@b]}),
+        ok = started(#{members => [node()], fence_file => Path, forget => [a@b]}),
         ok = canal_lock_quorum:stop(),
         [What || #{msg := {report, #{what := What}}} <- test_log_listener:events()]
     end).
@@ -52,10 +53,20 @@ path(Folder) ->
 stores_from_now_on(Path) ->
     Options = #{members => [node()]},
     %% The voter, which has no file yet, outlives the supervisor.
-    kill_supervisor(started(Options)),
-    _ = started(Options#{fence_file => Path}),
+    ok = started(Options),
+    ok = test_quorum_cluster:kill_supervisor(),
+    ok = started(Options#{fence_file => Path}),
     {ok, Lock} = canal_lock_quorum:lock(x, 5000),
     ?assert(mark(Path) >= canal_lock_quorum:fence(Lock)),
+    ok = canal_lock_quorum:stop().
+
+%% The next supervisor has another table of hellos.
+says_hello_again(Path) ->
+    Options = #{members => [node()], fence_file => Path},
+    ok = started(Options),
+    ok = test_quorum_cluster:kill_supervisor(),
+    ok = started(Options),
+    ?assertMatch(#{}, canal_lock_quorum_lists:hello_for(there@host, canal_lock_quorum_config:make(Options))),
     ok = canal_lock_quorum:stop().
 
 other_members(Path) ->
@@ -74,7 +85,7 @@ other_members(Path) ->
     ok = canal_lock_quorum_nif:voter_close(Voter).
 
 same_life(Path) ->
-    _ = started(#{members => [node()], fence_file => Path, rules => #{fence_block => 8}}),
+    ok = started(#{members => [node()], fence_file => Path, rules => #{fence_block => 8}}),
     {ok, Before = #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
     test_quorum_cluster:kill_process(canal_lock_quorum_voter),
     %% Several blocks.
@@ -88,12 +99,7 @@ same_life(Path) ->
     ok = canal_lock_quorum:stop().
 
 equal_lives(_Path) ->
-    _ = [begin _ = started(#{members => [node()]}), ok = canal_lock_quorum:stop() end || _ <- lists:seq(1, 3)].
-
-kill_supervisor(Supervisor) ->
-    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
-    test_worker:kill([Supervisor]),
-    test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end).
+    _ = [begin ok = started(#{members => [node()]}), ok = canal_lock_quorum:stop() end || _ <- lists:seq(1, 3)].
 
 %% Checks that there is a mark.
 mark(Path) ->
@@ -105,7 +111,7 @@ started(Options) ->
     {ok, Supervisor} = canal_lock_quorum:start_link(Options),
     true = unlink(Supervisor),
     test_await:value(true, fun() -> maps:get(voting, canal_lock_quorum:status()) end),
-    Supervisor.
+    ok.
 
 %%% Voters
 

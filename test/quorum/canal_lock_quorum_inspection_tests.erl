@@ -170,9 +170,16 @@ unconfirmed([A, B, _C]) ->
     Holder = worker(A),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     ok = call(A, fun() -> sys:suspend(canal_lock_quorum_agent) end),
+    [{Id, write}] = of_table(A, ids, [x, 0]),
     ?assertEqual({error, timeout}, after_the_lease(fun() -> force(B, x) end)),
     ?assertNot(held(Holder, x)),
+    %% The lock has expired, but its holder has not been notified.
+    ?assertEqual([], of_table(A, ids, [x, 0])),
+    ?assert(of_table(A, any, [[unknown, Id]])),
     ok = call(A, fun() -> sys:resume(canal_lock_quorum_agent) end).
+
+of_table(Node, Function, Arguments) ->
+    call(Node, fun() -> apply(canal_lock_quorum_held, Function, Arguments) end).
 
 may_hold([A, B, C]) ->
     Reader = worker(A),

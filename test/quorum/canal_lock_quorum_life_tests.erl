@@ -26,6 +26,7 @@ processes_test_() ->
         {"Q1, Q4: the votes of a voter survive its process, also when all voters are killed", fun voters_killed/1},
         {"nodes reconnect after the process that connects them is killed", fun links_killed/1},
         {"a node that shuts down cleanly unlocks at once", fun stopped/1},
+        {"a node that shuts down cancels its requests", fun stopped_with_a_waiter/1},
         {"without a quorum a request is refused at once", fun no_quorum/1},
         {"unknown messages change nothing", fun unknown_messages/1}
     ]).
@@ -114,6 +115,17 @@ stopped([A, B, _C]) ->
     ?assertMatch({ok, _}, test_await:answer(Ref)),
     ?assertNot(held(Holder, x)),
     ?assertEqual([{lost, x}], messages(Holder)).
+
+%% Its lock is not passed on to a waiter of the same node, which would lose it at once.
+stopped_with_a_waiter([A, B, _C]) ->
+    {ok, _} = lock(worker(A), x, ?LONG_MS),
+    Ref = send_order(worker(A), fun() ->
+        test_worker:caught(fun() -> canal_lock_quorum:lock(x, ?LONG_MS) end)
+    end),
+    await_status(A, waiting, 1),
+    ok = test_quorum_cluster:stop(A),
+    ?assertMatch({'EXIT', _}, test_await:answer(Ref)),
+    ?assertMatch({ok, _}, lock(worker(B), x, ?LONG_MS)).
 
 minority([A, B, C] = Nodes) ->
     {Holder, Other} = {worker(A), worker(B)},

@@ -162,7 +162,8 @@ nodes_test_() ->
             {"Q13: a member with another list stops the others, and each says which list the other has", fun stray/1},
             {"a list that is taken back has to be agreed again", fun taken_back/1},
             {"members with other leases are in conflict, and with other rules not", fun other_rules/1},
-            {"a restarted process does not forget a conflict", fun processes_killed/1}
+            {"a restarted process does not forget a conflict", fun processes_killed/1},
+            {"members that are connected again say their lists at once", fun connected_again/1}
         ]),
         cluster(5, [
             {"Q1, Q13: a list of three meets a list of five, and no name has two holders", fun three_and_five/1},
@@ -170,6 +171,7 @@ nodes_test_() ->
         ]),
         cluster(4, [
             {"a dead member is replaced", fun replaced/1},
+            {"a voter whose life another process has passed begins a later one", fun passed_life/1},
             {"a member moves to another machine with its name and its state file", fun moved/1}
         ])
     ].
@@ -281,6 +283,34 @@ taken_back([A, B, C] = Nodes) ->
     ok = restart(A, Nodes),
     await_voting(Nodes).
 
+%% As if a process that was killed had begun another life in the meantime. The voter finds it at its next write.
+passed_life([A, B, C, _]) ->
+    Path = unicode:characters_to_binary(filename:join(get(folder), name(A))),
+    [stop(Node) || Node <- [A, B, C]],
+    Pair = fun(Node) -> start(Node, (options(Node, [A, B]))#{forget => [name(C)]}) end,
+    ok = Pair(A),
+    await_status(A, conflict, not_heard([B])),
+    Later = call(A, fun() ->
+        {ok, State = #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
+        {ok, true} = canal_lock_quorum_nif:state_store(Path, State#{life := Life + 10}),
+        Life + 10
+    end),
+    ok = Pair(B),
+    await_voting([A, B]),
+    {ok, #{life := Now}} = call(A, fun() -> canal_lock_quorum_nif:state_read(Path) end),
+    ?assert(Now > Later).
+
+%% Neither of them connects by itself.
+connected_again([A, B, C]) ->
+    stop(C),
+    ok = test_quorum_cluster:isolate(A, [B]),
+    Changes = #{forget => [name(C)], reconnect_ms => 3_600_000},
+    [ok = restart(Node, [A, B], Changes) || Node <- [A, B]],
+    [await_status(Node, conflict, not_heard([Other])) || {Node, Other} <- [{A, B}, {B, A}]],
+    test_nodes:introduce([A, B]),
+    call(A, fun() -> true = net_kernel:connect_node(name(B)) end),
+    await_voting([A, B]).
+
 other_rules([A, B, C] = Nodes) ->
     #{rules := Rules} = options(A, Nodes),
     Other = Rules#{attempt_ms => 300, batch => 7, partitions => 64, run => 3},
@@ -296,20 +326,25 @@ other_rules([A, B, C] = Nodes) ->
     [ok = restart(Node, Nodes, #{rules => Longer}) || Node <- [A, B]],
     await_voting(Nodes).
 
+%% The others ignore the frames of B, so its agent must know that they differ.
 processes_killed([A, B, C] = Nodes) ->
-    ok = restart(C, [A, C]),
-    Conflict = [differs(C, [A, C])],
+    [ok = restart(Node, [A, C]) || Node <- [A, C]],
+    Conflict = [differs(Node, [A, C]) || Node <- lists:sort(fun(X, Y) -> name(X) =< name(Y) end, [A, C])],
     await_status(B, conflict, Conflict),
     [
         begin
             call(B, fun() -> test_quorum_cluster:kill_process(Process) end),
             await_status(B, voting, false),
-            is_refused(B),
-            await_status(B, conflict, Conflict)
+            await_status(B, conflict, Conflict),
+            is_refused(B)
         end
      || Process <- [canal_lock_quorum_links, canal_lock_quorum_voter, canal_lock_quorum_agent]
     ],
-    ok = restart(C, Nodes),
+    %% The next supervisor begins without hellos, and continues with the voter.
+    call(B, fun() -> test_quorum_cluster:kill_supervisor() end),
+    ok = start(B, options(B, Nodes)),
+    await_status(B, conflict, Conflict),
+    [ok = restart(Node, Nodes) || Node <- [A, C]],
     await_voting(Nodes).
 
 three_and_five([A, B, C, D, E] = Five) ->

@@ -13,7 +13,9 @@ bound_test_() ->
             {"max_waiting requests wait, and the next one is refused at once", fun refused/0},
             {"a waiter that dies makes room for one request", fun() -> makes_room(fun dies/1) end},
             {"a waiter that times out makes room for one request", fun() -> makes_room(fun times_out/1) end},
-            {"a waiter that gets its lock makes room for one request", fun() -> makes_room(fun is_granted/1) end}
+            {"a waiter that gets its lock makes room for one request", fun() -> makes_room(fun is_granted/1) end},
+            {"a waiter that dies frees the other names of its request", fun frees_names/0},
+            {"the agent does not monitor a caller that was refused", fun no_monitor/0}
         ]
     ].
 
@@ -76,6 +78,22 @@ is_granted({Holder, _}) ->
     await_full(),
     exit(Holder, kill),
     ?assertEqual(ok, test_await:reason(Waiter)).
+
+frees_names() ->
+    {ok, _} = canal_lock_quorum:lock(x, ?LONG_MS),
+    {Pid, _} = Waiter = spawn_monitor(fun() -> canal_lock_quorum:lock_many([x, y], ?LONG_MS) end),
+    await_waiting(1),
+    ?assertEqual({error, timeout}, canal_lock_quorum:lock(y, 50)),
+    exit(Pid, kill),
+    killed = test_await:reason(Waiter),
+    ?assertMatch({ok, _}, canal_lock_quorum:lock(y, ?LONG_MS div 2)).
+
+no_monitor() ->
+    _ = waiter(x, ?LONG_MS, fun test_setup:hold_forever/0),
+    await_held(x),
+    [?assertEqual({error, timeout}, canal_lock_quorum:lock(x, 10)) || _ <- [1, 2]],
+    {monitors, Monitors} = process_info(whereis(canal_lock_quorum_agent), monitors),
+    ?assertNot(lists:member({process, self()}, Monitors)).
 
 await_full() ->
     await_waiting(?MAX),

@@ -4,7 +4,7 @@
 
 -export([tests/2, tests/4, on/3, rules/0, options/1]).
 -export([members/1, start/2, start_all/1, stop/1, state/1, await_voting/1, await_status/3, await_empty/1]).
--export([isolate/2, heal/1, kill_process/1]).
+-export([isolate/2, heal/1, kill_process/1, kill_supervisor/0]).
 -export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
 
 -import(test_nodes, [call/2, order/2]).
@@ -139,6 +139,14 @@ kill_process(Name) ->
     ok = test_worker:kill(Pid),
     test_await:value(true, fun() -> is_pid(whereis(Name)) andalso whereis(Name) =/= Pid end),
     _ = sys:get_state(Name),
+    ok.
+
+%% Kills the supervisor on the calling node. Returns when its processes have ended.
+-spec kill_supervisor() -> ok.
+kill_supervisor() ->
+    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
+    ok = test_worker:kill(whereis(canal_lock_quorum)),
+    _ = test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end),
     ok.
 
 %%% What workers do. A lock is valid only on its node, so the worker keeps it in its process dictionary.
