@@ -101,8 +101,8 @@ demo-cluster:
 	  -pa _build/rebar3/examples/lib/canal_lock/test/support/harness -run cluster_demo main
 
 .PHONY: test-all
-test-all: test-build test-rust test-loom test-erlang test-elixir test-downstream
-	@cat _build/eunit-skipped.txt
+test-all:
+	scripts/test_all.sh
 
 .PHONY: test-quick
 test-quick: export CANAL_LOCK_SOAK := 0.1
@@ -122,8 +122,8 @@ test-build:
 
 .PHONY: test-rust
 test-rust:
-	$(cargo) test --locked --package permit_table --package quorum --package vm_allocator
-	$(cargo) test --locked --package quorum_check
+	$(cargo) test --locked $(cargo_test) --package permit_table --package quorum --package vm_allocator
+	$(cargo) test --locked $(cargo_test) --package quorum_check
 
 .PHONY: test-loom
 test-loom:
