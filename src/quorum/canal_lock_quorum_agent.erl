@@ -346,7 +346,11 @@ step(Events, State = #state{agent = Agent, timer = Timer}) ->
     silent(Silent, Stepped).
 
 output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
-    State#state{sending = canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending)};
+    case canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending) of
+        %% Usually: the state need not be copied.
+        Sending -> State;
+        Changed -> State#state{sending = Changed}
+    end;
 output({granted, Request, Id, Fence, Handle, IsPassed}, State = #state{locking = Locking, events = Events}) ->
     case maps:take(Request, Locking) of
         {Waiting = #waiting{since = Since}, Others} ->

@@ -226,7 +226,11 @@ step(State = #state{voter = Voter, events = Events, timer = Timer}) ->
     {noreply, store(lists:foldl(fun output/2, with_lease(Stepped), Outputs))}.
 
 output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
-    State#state{sending = canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending)};
+    case canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending) of
+        %% Usually: the state need not be copied.
+        Sending -> State;
+        Changed -> State#state{sending = Changed}
+    end;
 output({store, Mark}, State = #state{wanted = Wanted}) ->
     State#state{wanted = canal_lock_quorum_state:with_mark(Mark, Wanted)};
 output({superseded, Life}, State) ->
