@@ -122,9 +122,10 @@
 }.
 %% The cluster as this node sees it. `members': see {@type member_status()}. `conflict': the nodes whose configuration
 %% differs from that of this node. While there is one, the voter of this node grants no lock. `quorum': whether enough
-%% voters answer for a lock. `voting': whether the voter of this node votes. It does not while it learns which locks are
-%% held. For this node: the number of requests that wait for a lock, of locks that are held, and of unlocks that no
-%% quorum has confirmed yet, and the totals.
+%% voters answer for a lock. `voting': whether the voter of this node votes for writers. It does not while it learns
+%% which locks are held, or while its disk stores nothing and its fences are used up. For this node: the number of
+%% requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet, and the
+%% totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
 %% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are

@@ -41,7 +41,7 @@
     unlocking = #{} :: #{pos_integer() => gen_server:from()},
     %% Frames for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
-    bad_frames = #{} :: canal_lock_quorum_bad_frames:reported(),
+    reported = #{} :: canal_lock_quorum_repeated:reported(),
     %% Members whose voters were silent after the last step: bit N is the member at place N.
     silent = 0 :: non_neg_integer(),
     %% Whether this process has yielded since the first event arrived.
@@ -390,8 +390,10 @@ output({lost, Id, Reason}, State) ->
     ok = notify(lost, canal_lock_quorum_held:lookup(Id)),
     ok = forget(Id, lost(Reason), State),
     State;
-output({bad_frame, Place, Why}, State = #state{config = Config, bad_frames = Reported}) ->
-    State#state{bad_frames = canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported)}.
+output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, reported = Reported}) ->
+    Node = lists:nth(Place + 1, Members),
+    Details = #{node => Node, why => Why},
+    State#state{reported = canal_lock_quorum_repeated:report(bad_frame, Node, Details, Reported)}.
 
 refused(timeout) -> refused_timeout;
 refused(no_quorum) -> refused_no_quorum;

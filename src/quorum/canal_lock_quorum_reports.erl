@@ -55,8 +55,9 @@ text(#{what := agrees, node := Node}) ->
 text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->
     {"member ~tp sent a malformed frame: ~ts. ~b more have arrived since the last report. Run the same version of "
         "canal_lock on all members", [Node, Reason, Suppressed]};
-text(#{what := not_stored, path := Path, why := Reason}) ->
-    {"cannot store fences in ~ts: ~ts. Check the disk; the write is repeated every second", [Path, reason(Reason)]};
+text(#{what := not_stored, path := Path, why := Reason, suppressed := Suppressed}) ->
+    {"cannot store fences in ~ts: ~ts. ~b more writes have failed since the last report. Check the disk; the write is "
+        "repeated every second", [Path, reason(Reason), Suppressed]};
 text(#{what := store_late, path := Path, after_ms := After_ms}) ->
     {"a write of ~ts has not returned for ~b ms. Check the disk; until the write returns, this node gives writers only "
         "the fences that it has stored, and a voter that starts does not vote", [Path, After_ms]};

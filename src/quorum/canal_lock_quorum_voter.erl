@@ -36,11 +36,11 @@
     %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
-    %% Whether its quarantine is over, and it knows its fences.
+    %% Whether it votes for writers: its quarantine is over, and it has fences to give.
     is_voting = false :: boolean(),
     %% Frames for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
-    bad_frames = #{} :: canal_lock_quorum_bad_frames:reported(),
+    reported = #{} :: canal_lock_quorum_repeated:reported(),
     %% What the state file should contain, and what it contains. `none' without a file.
     wanted = none :: none | canal_lock_quorum_nif:state(),
     stored = none :: none | canal_lock_quorum_nif:state(),
@@ -97,9 +97,8 @@ opened({ok, #{start := Start, found := Found, previous_members := Members, state
     Opened = State#state{voter = Voter, seen = 0, wanted = File, stored = File, is_conflicted = IsConflicted},
     step(compare_lists(Opened));
 opened(Failure, State) ->
-    ok = report_not_stored(Failure, State),
     _ = erlang:send_after(?STORE_RETRY_MS, self(), open),
-    noreply(State).
+    noreply(report_not_stored(Failure, State)).
 
 %% Not before the members of earlier lists are stored.
 say_hello(Former) ->
@@ -235,8 +234,10 @@ output({store, Mark}, State = #state{wanted = Wanted}) ->
     State#state{wanted = canal_lock_quorum_state:with_mark(Mark, Wanted)};
 output({superseded, Life}, State) ->
     superseded(Life, State);
-output({bad_frame, Place, Why}, State = #state{config = Config, bad_frames = Reported}) ->
-    State#state{bad_frames = canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported)}.
+output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, reported = Reported}) ->
+    Node = lists:nth(Place + 1, Members),
+    Details = #{node => Node, why => Why},
+    State#state{reported = canal_lock_quorum_repeated:report(bad_frame, Node, Details, Reported)}.
 
 %% A voter that votes has ended its quarantine: longer leases of earlier lives are over.
 with_lease(State = #state{is_voting = true, wanted = Wanted = #{lease_ms := Longest_ms}, config = Config}) ->
@@ -294,14 +295,14 @@ stored(_, {ok, false}, State) ->
     %% A process that was killed has begun a later life since.
     noreply(reopen(State));
 stored(_, Failure, State) ->
-    ok = report_not_stored(Failure, State),
     %% Until then, no other write.
     Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),
-    noreply(State#state{storing = {Timer, retry}}).
+    noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}})).
 
-report_not_stored(Failure, #state{config = #{fence_file := Path}}) ->
-    Reason = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
-    canal_lock_quorum_reports:report(not_stored, #{path => Path, why => Reason}).
+report_not_stored(Failure, State = #state{config = #{fence_file := Path}, reported = Reported}) ->
+    Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
+    Details = #{path => Path, why => Why},
+    State#state{reported = canal_lock_quorum_repeated:report(not_stored, Path, Details, Reported)}.
 
 report_late(#state{config = #{fence_file := Path}}) ->
     canal_lock_quorum_reports:report(store_late, #{path => Path, after_ms => ?STORE_LATE_MS}).

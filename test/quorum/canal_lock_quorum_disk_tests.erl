@@ -79,10 +79,12 @@ fault(Reason, {Break, Repair}, Folder, C) ->
     Options = fun(Node, All) -> options(Node, All, C, Folder) end,
     try
         test_quorum_cluster:on(Nodes, Options, fun(_) ->
+            Breaking = listen(C),
             Break(C, Folder),
             %% The voter uses up its block of fences.
-            await_report(Reason, C, fun() -> {ok, _} = lock_once(A, ?LONG_MS) end),
+            await_report(Reason, Breaking, fun() -> {ok, _} = lock_once(A, ?LONG_MS) end),
             no_member_waits(Nodes),
+            test_quorum_cluster:await_status(C, voting, false),
             stop(B),
             %% Without B each lock needs the vote of C.
             test_await:value({error, timeout}, fun() -> lock_once(A, ?SHORT_MS) end),
@@ -96,8 +98,9 @@ fault(Reason, {Break, Repair}, Folder, C) ->
             %% At the start of a voter.
             Break(C, Folder),
             stop(C),
+            Starting = listen(C),
             start(C, Options(C, Nodes)),
-            await_report(Reason, C, fun() -> ok end),
+            await_report(Reason, Starting, fun() -> ok end),
             no_member_waits(Nodes),
             ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
             Repair(C, Folder),
@@ -125,10 +128,13 @@ lock_once(Node, Timeout_ms) ->
     ok = test_nodes:kill_worker(Worker),
     Answer.
 
-%% Repeats something until the node has logged this.
-await_report(Text, Node, Do) ->
+listen(Node) ->
     Listener = worker(Node),
     order(Listener, fun() -> test_log_listener:start(warning) end),
+    Listener.
+
+%% Repeats something until the listener's node has logged this.
+await_report(Text, Listener, Do) ->
     test_await:value(true, fun() ->
         Do(),
         order(Listener, fun() -> lists:any(fun(Event) -> is_about(Text, Event) end, test_log_listener:events()) end)

@@ -241,7 +241,7 @@ every_report_names_its_details_test() ->
         {conflict, [node, differs, members, ours], ["there@host", "[here@host]"]},
         {agrees, [node], ["there@host"]},
         {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
-        {not_stored, [path, why], ["/a/file", "the reason"]},
+        {not_stored, [path, why, suppressed], ["/a/file", "the reason", "19"]},
         {store_late, [path, after_ms], ["/a/file", "2000"]},
         {no_fences, [path, why], ["/a/file", "the reason"]},
         {other_node, [path, node], ["/a/file", "there@host"]},
@@ -295,12 +295,15 @@ bad_frames_are_logged_once() ->
     ).
 
 once_per_minute() ->
-    Times_ms = [{0, -5}, {1, -5}, {0, -4}, {0, 59_994}, {0, 59_995}, {1, 59_995}, {0, 60_000}, {0, 119_995}],
-    Config = #{members => [here@host, there@host]},
+    {Here, There} = {{bad_frame, here@host}, {bad_frame, there@host}},
+    Times_ms = [
+        {Here, -5}, {There, -5}, {Here, -4}, {Here, 59_994}, {Here, 59_995}, {There, 59_995}, {Here, 60_000},
+        {Here, 119_995}
+    ],
     Events = test_log_listener:listening(fun() ->
-        _ = lists:foldl(fun({Place, Now_ms}, Reported) ->
-            Why = integer_to_binary(Now_ms),
-            canal_lock_quorum_bad_frames:report(Place, Why, Config, Reported, Now_ms)
+        _ = lists:foldl(fun({Kind = {_, Node}, Now_ms}, Reported) ->
+            Details = #{node => Node, why => integer_to_binary(Now_ms)},
+            canal_lock_quorum_repeated:report_at(Kind, Details, Reported, Now_ms)
         end, #{}, Times_ms),
         test_log_listener:events()
     end),

@@ -3,7 +3,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_nodes, [call/2, worker/1]).
+-import(test_nodes, [call/2, worker/1, order/2]).
 -import(test_quorum_cluster, [lock/3, held/2, try_unlock/2, start/2, stop/1]).
 
 file_test_() ->
@@ -322,17 +322,30 @@ no_life(Folder, [A, B, C] = Nodes) ->
     ok = file:del_dir_r(File).
 
 refusing_disk(Folder, [A, B, C] = Nodes) ->
+    Listener = worker(C),
+    order(Listener, fun() -> test_log_listener:start(error) end),
     %% The temporary file cannot be created. A write may be in progress.
     Obstacle = filename:join(lists:concat([file_of(Folder, C), ".new"]), "file"),
     test_await:value(ok, fun() -> filelib:ensure_dir(Obstacle) end),
     stop(B),
     %% The voter grants writers what is left of its block.
     test_await:value({error, timeout}, fun() -> lock_and_unlock(worker(A)) end),
-    ?assertMatch(#{voting := true}, call(C, fun canal_lock_quorum:status/0)),
+    ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
+    test_await:value(true, fun() -> call(C, fun has_suppressed_reports/0) end),
+    ?assertMatch(
+        [#{what := not_stored, suppressed := 0}],
+        [Report || #{msg := {report, Report}} <- order(Listener, fun test_log_listener:events/0)]
+    ),
+    order(Listener, fun test_log_listener:stop/0),
     ok = file:del_dir(filename:dirname(Obstacle)),
     ?assertMatch({ok, _}, lock(worker(A), x, 5000)),
     start(B, with_file(Folder, B, Nodes)),
     test_quorum_cluster:await_voting(Nodes).
+
+%% Whether the voter has counted a failed write that it did not log.
+has_suppressed_reports() ->
+    Maps = [Map || Map <- tuple_to_list(sys:get_state(canal_lock_quorum_voter)), is_map(Map)],
+    [ok || Map <- Maps, {{not_stored, _}, {_, Count}} <- maps:to_list(Map), Count > 0] =/= [].
 
 %% The fence of a lock that is unlocked again.
 fence(Node) ->

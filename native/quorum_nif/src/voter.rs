@@ -5,7 +5,7 @@ use crate::machine::{self, Current, Running};
 use crate::setup::{Identity, Setup, VoterStart};
 use crate::{clock, error::CallError};
 use quorum::members::{Member, Members};
-use quorum::message::Fence;
+use quorum::message::{Fence, VoterState};
 use quorum::rules::Rules;
 use quorum::voter::{Voter, VoterOutput};
 use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, Resource, ResourceArc, Term};
@@ -105,7 +105,7 @@ fn voter_close(handle: ResourceArc<VoterHandle>) -> Atom {
 }
 
 /// `voter_step(Handle, Events) -> {Outputs, WaitMs | infinity, IsVoting}`: applies the events and the time that has
-/// passed.
+/// passed. `IsVoting`: whether it votes for writers.
 #[rustler::nif]
 fn voter_step<'a>(
     env: Env<'a>,
@@ -142,7 +142,8 @@ fn voter_step<'a>(
         });
     }
     let wait = machine::wait(env, voter.deadline(), now);
-    let answer = (outputs, wait, voter.is_voting()).encode(env);
+    let votes = voter.state() == VoterState::Voting;
+    let answer = (outputs, wait, votes).encode(env);
     drop(guard);
     machine::account(env, now);
     Ok(answer)
