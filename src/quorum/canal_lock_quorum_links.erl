@@ -80,10 +80,14 @@ handle_info(_Message, State) ->
 
 %% The voter of this node has ended, so this node is in no conflict with others. (It is the last process that ends.)
 terminate(Reason, _State) ->
-    case {canal_lock_exit:is_clean_shutdown(Reason), canal_lock_quorum_lists:bye()} of
-        {true, {Nodes, Bye}} -> lists:foreach(fun(Node) -> send(Node, Bye) end, Nodes);
-        _ -> ok
+    case canal_lock_exit:is_clean_shutdown(Reason) of
+        true -> say_bye(canal_lock_quorum_lists:bye());
+        %% If the supervisor was killed, the table of the lists is gone, too.
+        false -> ok
     end.
+
+say_bye(none) -> ok;
+say_bye({Nodes, Bye}) -> lists:foreach(fun(Node) -> send(Node, Bye) end, Nodes).
 
 connect(Node, State = #state{connecting = Connecting}) ->
     {_, Monitor} = spawn_monitor(fun() -> net_kernel:connect_node(Node) end),
