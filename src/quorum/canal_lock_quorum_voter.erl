@@ -211,10 +211,14 @@ add(Event, State = #state{events = Events}) ->
         Added -> noreply(Added)
     end.
 
-noreply(State = #state{voter = none}) ->
+noreply(State = #state{voter = Voter, events = Events}) when Voter =:= none; Events =:= [] ->
     {noreply, State};
-noreply(State = #state{events = Events}) ->
-    canal_lock_quorum_steps:noreply(Events, State).
+noreply(State) ->
+    case canal_lock_quorum_steps:is_mailbox_empty() of
+        true -> step(State);
+        %% As in the agent's process.
+        false -> {noreply, State, 0}
+    end.
 
 step(State = #state{voter = none}) ->
     {noreply, State};
@@ -226,7 +230,7 @@ step(State = #state{voter = Voter, events = Events, timer = Timer}) ->
 
 output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
     case canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending) of
-        %% Usually: the state need not be copied.
+        %% Usually. Then the state is not copied.
         Sending -> State;
         Changed -> State#state{sending = Changed}
     end;
@@ -286,10 +290,10 @@ write(Path, Content) ->
 
 stored(Content = #{below := Mark, former := Former}, {ok, true}, State) ->
     _ = Former =:= [] andalso canal_lock_quorum_lists:agreed(),
-    Stored = compare_lists(State#state{stored = Content}),
+    Compared = compare_lists(State#state{stored = Content}),
     case Mark of
-        nil -> noreply(Stored);
-        _ -> add({stored, Mark}, Stored)
+        nil -> noreply(Compared);
+        _ -> add({stored, Mark}, Compared)
     end;
 stored(_, {ok, false}, State) ->
     %% A process that was killed has begun a later life since.
