@@ -49,7 +49,6 @@ use leases::{AgentLeases, Vote};
 use lives::Lives;
 use names::{VoteId, VoterNames};
 use pace::Pace;
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -471,17 +470,13 @@ impl Voter {
     /// Sends hints and recalls, and tells all agents if the voter votes now or does not any more.
     fn send_notices(&mut self) {
         self.names.look_at_changes();
-        let (mut hints, mut recalls) = (self.names.hints(), self.names.recalls());
-        if self.setup.bugs.have(ProtocolBug::HintsLost) {
-            hints.clear();
-        }
-        if self.setup.bugs.have(ProtocolBug::NoRecalls) {
-            recalls.clear();
-        }
-        let generations: BTreeSet<_> = hints.keys().chain(recalls.keys()).copied().collect();
-        for generation in generations {
-            let hints = hints.remove(&generation).unwrap_or_default();
-            let recalls = recalls.remove(&generation).unwrap_or_default();
+        for (generation, (mut hints, mut recalls)) in self.names.news() {
+            if self.setup.bugs.have(ProtocolBug::HintsLost) {
+                hints.clear();
+            }
+            if self.setup.bugs.have(ProtocolBug::NoRecalls) {
+                recalls.clear();
+            }
             let Some(member) = self.leases.get(generation).map(|lease| lease.member) else {
                 continue;
             };

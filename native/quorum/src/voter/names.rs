@@ -100,8 +100,8 @@ pub(super) struct VoterNames {
     timers: BTreeSet<(Time, Timer)>,
     /// Names to look at after this event, and whether a vote or a position has gone.
     changed: BTreeMap<Name, bool>,
-    hints: BTreeMap<Generation, Vec<Token>>,
-    recalls: BTreeMap<Generation, Vec<Recall>>,
+    /// Hints and recalls to send, by lease.
+    news: BTreeMap<Generation, (Vec<Token>, Vec<Recall>)>,
     now: Time,
     /// How long a position stays after it was asked for.
     wait: Duration,
@@ -119,8 +119,7 @@ impl VoterNames {
             floors: Floors::new(rules.partitions),
             timers: BTreeSet::new(),
             changed: BTreeMap::new(),
-            hints: BTreeMap::new(),
-            recalls: BTreeMap::new(),
+            news: BTreeMap::new(),
             now,
             wait: rules.wait,
             recall: (rules.recall, rules.heartbeat.max(rules.recall)),
@@ -421,7 +420,7 @@ impl VoterNames {
         let kept = now + position.request.keep;
         position.kept = Some(kept);
         self.timers.insert((kept, Timer::Kept(id)));
-        self.hints.entry(id.0).or_default().push(id.1);
+        self.news.entry(id.0).or_default().0.push(id.1);
     }
 
     /// Recalls the votes for a name if a request waits for them: at once if it is older than they are and than the one
@@ -464,7 +463,7 @@ impl VoterNames {
                     }
                 };
                 for (generation, token) in holders {
-                    self.recalls.entry(generation).or_default().push(Recall {
+                    self.news.entry(generation).or_default().1.push(Recall {
                         token,
                         priority: by,
                         mode,
@@ -505,14 +504,9 @@ impl VoterNames {
         }
     }
 
-    /// Takes the hints since the last call, by generation.
-    pub(super) fn hints(&mut self) -> BTreeMap<Generation, Vec<Token>> {
-        std::mem::take(&mut self.hints)
-    }
-
-    /// Takes the recalls since the last call, by generation.
-    pub(super) fn recalls(&mut self) -> BTreeMap<Generation, Vec<Recall>> {
-        std::mem::take(&mut self.recalls)
+    /// Takes the hints and recalls since the last call, by lease.
+    pub(super) fn news(&mut self) -> BTreeMap<Generation, (Vec<Token>, Vec<Recall>)> {
+        std::mem::take(&mut self.news)
     }
 
     pub(super) fn fence(&self, name: &Name) -> Fence {
