@@ -208,7 +208,7 @@ impl Agent {
         peer.connected = false;
         peer.silent = false;
         peer.lose();
-        self.left(member);
+        self.leave_sequencer(member);
         self.start();
     }
 
@@ -253,9 +253,10 @@ impl Agent {
             if flight.until <= self.now {
                 peer.lose();
                 peer.silent = true;
-                self.left(member);
+                self.ask_last(member, self.setup.rules.demotion);
+                self.leave_sequencer(member);
             } else if flight.late_at.take_if(|at| *at <= self.now).is_some() {
-                self.demote(member);
+                self.pass_over(member);
             }
         }
         self.answer_unlocks();

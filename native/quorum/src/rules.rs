@@ -41,8 +41,8 @@ pub struct Rules {
     pub hedge_most: Duration,
     /// A voter is slow if its round trip is longer than this and four times that of the median voter.
     pub slow: Duration,
-    /// For how long a voter is asked last after it was slow, late or disconnected. Longer than the faults of a
-    /// flapping connection are apart.
+    /// For how long a voter is asked last after it was slow or did not answer. Longer than the faults of a sick voter
+    /// are apart.
     pub demotion: Duration,
     /// A voter repeats a recall after this time, and then after twice the last pause, up to `heartbeat`.
     pub recall: Duration,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   wide      Lock to all voters; only the sequencer may queue it
-//!               a quorum votes, and none is busy          granted, after one round trip
+//!               a quorum votes before one is busy         granted, after one round trip
 //!               the sequencer votes, others are busy      those are asked again, and queue it
 //!               the sequencer queues it                   all votes are given back; next attempt: ordered
 //!   ordered   Lock to the sequencer alone, which queues it
@@ -352,6 +352,8 @@ impl Agent {
                 pending.highest_fence = pending.highest_fence.max(fence);
                 self.proceed(request);
             }
+            // The answer to the wide question. The voter has another question since then, and queues the request.
+            Err(Some(Reason::Busy)) if attempt.stage == Asked::All => pending.contended = true,
             Err(reason) => {
                 let rested = attempt.rests_on(member);
                 attempt.refuse(member, reason);

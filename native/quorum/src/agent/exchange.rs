@@ -163,9 +163,10 @@ impl Agent {
                 lease.set(member, lease.valid(member).max(until));
                 let flight = peer.flight.take_if(|flight| flight.seq == ack.seq);
                 if let Some(flight) = flight {
+                    let late = flight.late_at.is_none();
                     self.apply_answer(member, flight, replies, digest);
                     // After its votes, or a slow answer would be one too late.
-                    self.measured(member, self.now - ack.stamp);
+                    self.measured(member, self.now - ack.stamp, late);
                 }
                 for token in revoked {
                     self.lost(token, Loss::Revoked);

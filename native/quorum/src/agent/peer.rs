@@ -178,7 +178,11 @@ impl Peer {
 
     /// The voter has forgotten everything, and `session` is new. It need not receive the `issued` unlocks.
     pub(super) fn begin(&mut self, session: Session, issued: u64) {
-        self.session = Some(session);
+        let before = self.session.replace(session);
+        if before.is_none_or(|before| before.voter != session.voter) {
+            // It was not there yet when it did not answer.
+            self.faulty_until = Time::NEVER;
+        }
         self.settled = false;
         self.doubtful = false;
         self.answered();

@@ -1,8 +1,8 @@
 //! Which voters vote now, and which of them a contended request asks first: the *sequencer*.
 //!
 //! All agents prefer the same order of the voters. An agent passes over voters that it cannot ask, and puts those last
-//! that were slow, late or disconnected a short time ago. Agents need not agree: their requests meet at other voters,
-//! where their priorities decide.
+//! that were slow or late a short time ago. Agents need not agree: their requests meet at other voters, where their
+//! priorities decide.
 
 use super::peer::Peer;
 use super::Agent;
@@ -15,6 +15,10 @@ use std::time::Duration;
 
 /// A round trip of a voter counts for this share of its average (as in TCP, RFC 6298).
 const SMOOTHING: u32 = 8;
+
+/// A late voter is asked last for this many times as long as its answer took, at most for `demotion`. Agents that order
+/// the voters differently disturb each other, so a short delay must not matter for long.
+const LATE: u32 = 10;
 
 /// A slow voter takes more than this many times as long as the median voter.
 const SLOW: u32 = 4;
@@ -44,33 +48,32 @@ impl Agent {
             .min_by_key(|member| peers[member.place()].rank(now))
     }
 
-    /// The voter was slow or late: it is asked last for a while. Requests that wait for it ask another one, if there is
-    /// a better one.
-    pub(super) fn demote(&mut self, member: Member) {
+    /// The voter is late or slow: requests that wait for it ask another one, if there is a better one.
+    pub(super) fn pass_over(&mut self, member: Member) {
         let now = self.now;
-        self.peers[member.place()].faulty_until = now + self.setup.rules.demotion;
-        let rank = self.peers[member.place()].rank(now);
-        let voters = self.voters(Mode::Write);
-        let best = voters
-            .iter()
-            .map(|other| self.peers[other.place()].rank(now));
-        if best.min().is_some_and(|best| best < rank) {
+        let rank = |member: Member| self.peers[member.place()].rank(now);
+        let best = self.voters(Mode::Write).iter().map(rank).min();
+        if best.is_some_and(|best| best < rank(member)) {
             self.leave_sequencer(member);
         }
     }
 
-    /// The voter does not answer, or is disconnected.
-    pub(super) fn left(&mut self, member: Member) {
-        self.demote(member);
-        self.leave_sequencer(member);
-    }
-
     /// A batch was answered `round_trip` after it was sent.
-    pub(super) fn measured(&mut self, member: Member, round_trip: Duration) {
+    pub(super) fn measured(&mut self, member: Member, round_trip: Duration, late: bool) {
         self.peers[member.place()].measured(round_trip);
         if self.is_slow(member) {
-            self.demote(member);
+            self.ask_last(member, self.setup.rules.demotion);
+            self.pass_over(member);
+        } else if late {
+            self.ask_last(member, round_trip * LATE);
         }
+    }
+
+    /// From now on, and for this time, the voter is asked last.
+    pub(super) fn ask_last(&mut self, member: Member, time: Duration) {
+        let until = self.now + time.min(self.setup.rules.demotion);
+        let peer = &mut self.peers[member.place()];
+        peer.faulty_until = peer.faulty_until.max(until);
     }
 
     fn is_slow(&self, member: Member) -> bool {

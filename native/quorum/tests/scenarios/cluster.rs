@@ -224,6 +224,12 @@ impl Cluster {
         self.run();
     }
 
+    /// Delivers the held frames from one node to another.
+    pub fn release_link(&mut self, from: usize, to: usize) {
+        self.held.remove(&(from, to));
+        self.run();
+    }
+
     /// Holds all frames from one node to another until `heal` or `release`.
     pub fn hold(&mut self, from: usize, to: usize) {
         self.held.insert((from, to));

@@ -2,7 +2,7 @@
 
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::members::{Member, Members};
-use quorum::message::{Fence, Frame, Lifetime, Mode, Name, Send, Token};
+use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Name, Op, Send, Token};
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use quorum::time::Time;
@@ -37,6 +37,8 @@ pub struct Load {
     last: BTreeMap<(usize, usize), Time>,
     /// No frame passes between these two nodes.
     pub cut: Option<(usize, usize)>,
+    /// These two nodes are disconnected for 100 ms of each 500 ms.
+    pub flapping: Option<(usize, usize)>,
     /// Latency between nodes.
     pub far: Duration,
     /// The additional latency of one frame in fifty.
@@ -52,6 +54,7 @@ pub struct Load {
     /// Frames in flight, by arrival time and order of sending.
     wire: BinaryHeap<Reverse<(Time, u64, usize, Send)>>,
     sent: u64,
+    repairs: usize,
     requests: u64,
     asked: BTreeMap<Request, (usize, Time)>,
     waits: Vec<Duration>,
@@ -67,6 +70,8 @@ pub struct Figures {
     pub longest: Duration,
     /// The number of locks of each node that locks.
     pub shares: Vec<usize>,
+    /// How often an agent found that a voter's votes differ from what it knows.
+    pub repairs: usize,
 }
 
 impl Figures {
@@ -93,6 +98,7 @@ impl Load {
             random: None,
             last: BTreeMap::new(),
             cut: None,
+            flapping: None,
             far: FAR,
             hiccup: HICCUP,
             slow: None,
@@ -101,6 +107,7 @@ impl Load {
             idle: BTreeSet::new(),
             wire: BinaryHeap::new(),
             sent: 0,
+            repairs: 0,
             requests: 0,
             asked: BTreeMap::new(),
             waits: Vec::new(),
@@ -228,6 +235,9 @@ impl Load {
 
     fn send(&mut self, from: usize, send: Send) {
         let to = send.to.place();
+        if let Frame::Batch(Batch { ops, .. }) = &send.frame {
+            self.repairs += usize::from(ops.iter().any(|op| matches!(op, Op::Sync { .. })));
+        }
         if self.cut == Some((from.min(to), from.max(to))) || self.dead.contains(&to) {
             return;
         }
@@ -298,8 +308,12 @@ impl Load {
             }
         }
         self.waits.clear();
+        self.repairs = 0;
         self.shares.fill(0);
-        self.play(span);
+        match self.flapping {
+            Some(link) => self.flap(link, span),
+            None => self.play(span),
+        }
         let now = self.now;
         let unended = self.asked.values().map(|(_, since)| now - *since);
         let longest = self.waits.iter().copied().chain(unended).max();
@@ -307,12 +321,30 @@ impl Load {
             per_second: self.waits.len() * 1000 / span.as_millis() as usize,
             longest: longest.unwrap_or_default(),
             shares: self.locking().map(|node| self.shares[node]).collect(),
+            repairs: self.repairs,
         };
         println!(
-            "{title}: {} locks/s, longest wait {:?}, {:?}",
-            figures.per_second, figures.longest, figures.shares
+            "{title}: {} locks/s, longest wait {:?}, {:?}, {} repairs",
+            figures.per_second, figures.longest, figures.shares, figures.repairs
         );
         figures
+    }
+
+    fn flap(&mut self, (one, other): (usize, usize), span: Duration) {
+        let end = self.now + span;
+        while self.now < end {
+            self.cut = Some((one, other));
+            self.wire.retain(|Reverse((_, _, from, send))| {
+                let ends = (*from, send.to.place());
+                ends != (one, other) && ends != (other, one)
+            });
+            let ends = [(one, other), (other, one)];
+            ends.map(|(node, peer)| self.agents[node].down(self.now, member(peer)));
+            self.play(Duration::from_millis(100));
+            self.cut = None;
+            ends.map(|(node, peer)| self.agents[node].up(self.now, member(peer)));
+            self.play(Duration::from_millis(400));
+        }
     }
 
     fn play(&mut self, span: Duration) {
@@ -350,11 +382,15 @@ impl Load {
     }
 
     fn arrive(&mut self, from: usize, to: usize, frame: Frame) {
-        let (from, now) = (Member::at(from).expect("a member"), self.now);
+        let (from, now) = (member(from), self.now);
         match frame {
             Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(now, from, frame),
             Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(now, from, frame),
         }
         self.agents[to].flush(now);
     }
+}
+
+fn member(node: usize) -> Member {
+    Member::at(node).expect("a member")
 }
