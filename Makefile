@@ -120,6 +120,7 @@ test-build:
 	mix compile --warnings-as-errors
 	@again=$$(mix compile) && test -z "$$again" || { echo "a second mix compile was not silent: $$again" >&2; exit 1; }
 
+# With cargo_test=--no-run, it only builds them.
 .PHONY: test-rust
 test-rust:
 	$(cargo) test --locked $(cargo_test) --package permit_table --package quorum --package vm_allocator

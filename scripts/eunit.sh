@@ -15,7 +15,7 @@ rebar3 as test compile
 suites() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' "$@" | xargs basename -s .erl -a | sort; }
 case "${1-}" in
   '')
-    # They take about the same time.
+    # The groups take about the same time.
     groups=(
       "$(suites test/permits/*.erl test/quorum/*_{dsync,busy}_tests.erl)"
       "$(suites test/quorum/!(*_dsync_tests|*_busy_tests).erl)"
