@@ -61,6 +61,8 @@ pub(super) struct Peer {
     pub(super) srtt: Option<Duration>,
     /// The last round trip.
     pub(super) round_trip: Option<Duration>,
+    /// The smoothed difference between a round trip and `srtt`.
+    pub(super) deviation: Duration,
     /// Until when it is asked last: see `sequencer.rs`.
     pub(super) faulty_until: Time,
     /// The most operations of its next batch.
@@ -96,6 +98,7 @@ impl Peer {
             state: VoterState::Quarantined,
             srtt: None,
             round_trip: None,
+            deviation: Duration::ZERO,
             faulty_until: Time::NEVER,
             credit: 0,
             dead_agents: Vec::new(),

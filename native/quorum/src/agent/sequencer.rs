@@ -16,6 +16,9 @@ use std::time::Duration;
 /// A round trip of a voter counts for this share of its average (as in TCP, RFC 6298).
 const SMOOTHING: u32 = 8;
 
+/// The same for its difference from the average.
+const DEVIATION_SMOOTHING: u32 = 4;
+
 /// A late voter is asked last for this many times as long as its answer took, at most for `demotion`. Agents that order
 /// the voters differently disturb each other, so a short delay must not matter for long.
 const LATE: u32 = 10;
@@ -113,6 +116,9 @@ impl Peer {
     /// A single long round trip does not count: a pause of this agent lengthens those of all voters, one after the
     /// other.
     fn measured(&mut self, round_trip: Duration) {
+        let difference = self.srtt.unwrap_or(round_trip).abs_diff(round_trip);
+        self.deviation =
+            (self.deviation * (DEVIATION_SMOOTHING - 1) + difference) / DEVIATION_SMOOTHING;
         let sample = round_trip.min(self.round_trip.replace(round_trip).unwrap_or(round_trip));
         self.srtt = Some(match self.srtt {
             None => sample,
@@ -120,9 +126,10 @@ impl Peer {
         });
     }
 
-    /// How long an answer may take before it is late.
+    /// How long an answer may take before it is late. On a busy machine, round trips vary a lot.
     pub(super) fn lateness(&self, rules: &Rules) -> Duration {
         let srtt = self.srtt.unwrap_or_default();
-        (srtt * 3).clamp(rules.hedge, rules.hedge_most) * 2
+        let usual = (srtt * 3).max(srtt + self.deviation * 4);
+        usual.clamp(rules.hedge, rules.hedge_most) * 2
     }
 }
