@@ -1,6 +1,6 @@
 //! PR4: contention. All nodes request the same names all the time, and none waits for long.
 
-use crate::load::Load;
+use crate::load::{Load, LOOPS};
 use quorum::message::Mode;
 use quorum::protocol_bug::ProtocolBug;
 use std::time::Duration;
@@ -19,6 +19,8 @@ fn pr4_writers_share_one_name() {
         );
         assert!(figures.per_second > 3000, "{title}: {figures:?}");
         assert!(figures.least() * 2 > figures.most(), "{title}: {figures:?}");
+        let runs = LOOPS * (nodes - 1);
+        assert!(figures.most_behind <= runs, "{title}: {figures:?}");
     }
 }
 

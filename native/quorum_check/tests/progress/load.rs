@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 /// Concurrent loops of each node.
-const LOOPS: usize = 5;
+pub const LOOPS: usize = 5;
 
 /// Latency between nodes, unless the test sets another one, and within a node.
 const FAR: Duration = Duration::from_micros(200);
@@ -60,6 +60,9 @@ pub struct Load {
     waits: Vec<Duration>,
     /// The number of locks that each node got.
     shares: Vec<usize>,
+    /// How many locks other nodes have got since each node got its last one.
+    behind: Vec<usize>,
+    most_behind: usize,
 }
 
 /// What a load achieved in a span of time.
@@ -70,6 +73,8 @@ pub struct Figures {
     pub longest: Duration,
     /// The number of locks of each node that locks.
     pub shares: Vec<usize>,
+    /// The most locks that other nodes got while a node waited.
+    pub most_behind: usize,
     /// How often an agent found that a voter's votes differ from what it knows.
     pub repairs: usize,
 }
@@ -112,6 +117,8 @@ impl Load {
             asked: BTreeMap::new(),
             waits: Vec::new(),
             shares: vec![0; nodes],
+            behind: vec![0; nodes],
+            most_behind: 0,
         }
     }
 
@@ -264,6 +271,11 @@ impl Load {
         let (_, since) = self.asked.remove(&request).expect("a request of this load");
         self.waits.push(now - since);
         self.shares[node] += 1;
+        self.behind.iter_mut().for_each(|behind| *behind += 1);
+        self.behind[node] = 0;
+        for node in self.locking() {
+            self.most_behind = self.most_behind.max(self.behind[node]);
+        }
         self.requests += 1;
         let unlock = Request(self.requests);
         assert!(self.agents[node].try_unlock(now, token, unlock));
@@ -310,6 +322,8 @@ impl Load {
         self.waits.clear();
         self.repairs = 0;
         self.shares.fill(0);
+        self.behind.fill(0);
+        self.most_behind = 0;
         match self.flapping {
             Some(link) => self.flap(link, span),
             None => self.play(span),
@@ -321,11 +335,16 @@ impl Load {
             per_second: self.waits.len() * 1000 / span.as_millis() as usize,
             longest: longest.unwrap_or_default(),
             shares: self.locking().map(|node| self.shares[node]).collect(),
+            most_behind: self.most_behind,
             repairs: self.repairs,
         };
         println!(
-            "{title}: {} locks/s, longest wait {:?}, {:?}, {} repairs",
-            figures.per_second, figures.longest, figures.shares, figures.repairs
+            "{title}: {} locks/s, longest wait {:?}, {:?}, {} behind, {} repairs",
+            figures.per_second,
+            figures.longest,
+            figures.shares,
+            figures.most_behind,
+            figures.repairs
         );
         figures
     }

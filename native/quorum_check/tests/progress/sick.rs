@@ -12,11 +12,13 @@ const fn ms(count: u64) -> Duration {
 /// How long each load is measured: shorter than a quarantine.
 const SPAN: Duration = ms(8_000);
 
-/// At least 80 % of the control, no wait over `longest`, and no node gets more than twice as many locks as another.
+/// At least 80 % of the control, no wait over `longest`, no node gets more than twice as many locks as another, and none
+/// waits while the others get more than twice as many as in the control.
 fn compare(control: &Figures, sick: &Figures, longest: Duration) -> Result<(), String> {
     let good = sick.per_second * 10 >= control.per_second * 8
         && sick.longest < longest
-        && sick.most() <= sick.least() * 2;
+        && sick.most() <= sick.least() * 2
+        && sick.most_behind <= control.most_behind * 2;
     let text = || format!("control {control:?}, sick {sick:?}");
     good.then_some(()).ok_or_else(text)
 }
