@@ -67,7 +67,7 @@ readers([A, B, C]) ->
     {Others, []} = holder(C, x),
     ?assertEqual(lists:sort([AName, BName]), lists:sort([Node || #{node := Node} <- Others])).
 
-%% Also for names that have a meaning in patterns of ETS, and for those next to them in the order of the index.
+%% Also for names that have a meaning in patterns of ETS, and for those next to them in the order of terms.
 of_each_name([A, B, _C]) ->
     Names = ['_', '$1', 1, 2, {x, 1}, {x, 2}, "x", <<"x">>, x, []],
     Holder = worker(A),

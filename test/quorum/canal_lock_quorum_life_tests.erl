@@ -25,6 +25,7 @@ processes_test_() ->
     tests(3, [], [
         {"Q1, Q4: the votes of a voter survive its process, also when all voters are killed", fun voters_killed/1},
         {"nodes reconnect after the process that connects them is killed", fun links_killed/1},
+        {"Q9: the locks of an agent end with its process, and the next agent frees their names", fun agent_killed/1},
         {"a node that shuts down cleanly unlocks at once", fun stopped/1},
         {"a node that shuts down cancels its requests", fun stopped_with_a_waiter/1},
         {"without a quorum a request is refused at once", fun no_quorum/1},
@@ -33,7 +34,6 @@ processes_test_() ->
 
 ends_of_leases_test_() ->
     test_quorum_cluster:tests(3, [
-        {"Q9: the locks of an agent are lost with its process, and the holders get messages", fun agent_killed/1},
         {"a caller that waits exits when the agent is killed", fun agent_killed_while_asked/1},
         {"Q1: a minority loses its locks, the majority goes on, and healed nodes reconnect", fun minority/1}
     ]).
@@ -89,7 +89,7 @@ agent_killed([A, B, _C]) ->
     ?assertNot(held(Holder, x)),
     _ = messages_until_lost(Holder, x),
     ?assertEqual({error, not_held}, unlock(Holder, x)),
-    %% When the lease has expired.
+    %% Long before the lease expires.
     {ok, Next} = lock(Other, x, ?LONG_MS),
     ?assert(Next > First).
 

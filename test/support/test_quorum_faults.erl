@@ -110,7 +110,8 @@ cause(voter_dies, Run = #{cluster := Cluster}) ->
     losing("each twice", Run, fun() ->
         [kill_process(canal_lock_quorum_voter, Index, Run) || Index <- indexes(Cluster), _ <- [1, 2], heartbeat(Run)]
     end);
-%% Voters keep the locks of the dead agent until its lease expires. The next fault must not cause that.
+%% A voter that its next agent does not reach keeps the locks of the dead agent until the lease expires. The next fault
+%% must not cause that.
 cause(agent_dies, Run) ->
     Seen = end_locks(1, fun() -> kill_process(canal_lock_quorum_agent, 1, Run) end, fun() -> ok end, Run),
     outlast_leases(Run),
