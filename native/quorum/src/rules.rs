@@ -34,8 +34,9 @@ pub struct Rules {
     /// agent measured, at least this, and at most `attempt`. Longer than the request needs to ask. Otherwise the node
     /// that released the name could lock it again before any other node can ask.
     pub keep: Duration,
-    /// An answer is late after twice this, or six times the measured round trip if that is longer, or twice that round
-    /// trip and eight times its deviation, but not after twice `hedge_most`. Then contended requests ask another voter first. Longer than the pauses of a busy node.
+    /// An answer is late after twice this, or six times the measured round trip if that is longer, or twice that
+    /// round trip and eight times its deviation, but not after twice `hedge_most`. Then contended requests ask
+    /// another voter first. Longer than the pauses of a busy node.
     pub hedge: Duration,
     /// See `hedge`.
     pub hedge_most: Duration,

@@ -147,8 +147,8 @@ impl Attempt {
         self.fence.is_some_and(|(_, votes)| votes.contains(member))
     }
 
-    /// Whether the votes of a quorum are enough: the sequencer has voted for it, no voter has rejected it yet, or it has
-    /// waited for the sequencer for long.
+    /// Whether the votes of a quorum are enough: the sequencer has voted for it, no voter has rejected it yet, or it
+    /// has waited for the sequencer for long.
     pub(super) fn in_order(&self) -> bool {
         let alone = self.stage == Asked::Wide && self.busy.is_empty();
         self.any || alone || self.votes().contains(self.first)

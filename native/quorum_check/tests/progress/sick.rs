@@ -12,8 +12,8 @@ const fn ms(count: u64) -> Duration {
 /// How long each load is measured: shorter than a quarantine.
 const SPAN: Duration = ms(8_000);
 
-/// At least 80 % of the control, no wait over `longest`, no node gets more than twice as many locks as another, and none
-/// waits while the others get more than twice as many as in the control.
+/// At least 80 % of the control, no wait over `longest`, no node gets more than twice as many locks as another, and
+/// none waits while the others get more than twice as many as in the control.
 fn compare(control: &Figures, sick: &Figures, longest: Duration) -> Result<(), String> {
     let good = sick.per_second * 10 >= control.per_second * 8
         && sick.longest < longest
