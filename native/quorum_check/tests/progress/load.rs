@@ -358,10 +358,14 @@ impl Load {
                 ends != (one, other) && ends != (other, one)
             });
             let ends = [(one, other), (other, one)];
-            ends.map(|(node, peer)| self.agents[node].down(self.now, member(peer)));
+            for (node, peer) in ends {
+                self.agents[node].down(self.now, member(peer));
+            }
             self.play(Duration::from_millis(100));
             self.cut = None;
-            ends.map(|(node, peer)| self.agents[node].up(self.now, member(peer)));
+            for (node, peer) in ends {
+                self.agents[node].up(self.now, member(peer));
+            }
             self.play(Duration::from_millis(400));
         }
     }
