@@ -102,7 +102,7 @@ impl Checker {
 
     /// Q6, by what voters have answered and by what they know.
     fn check_written(&mut self, lock: &Lock, nodes: &[Node], real: Real) {
-        let ((node, lifetime, _), attempt, fence) = (lock.id, lock.attempt, lock.fence);
+        let ((node, lifetime, token), attempt, fence) = (lock.id, lock.attempt, lock.fence);
         let Some((agent, _)) = agent(nodes, node, real).filter(|_| lock.mode == Mode::Write) else {
             return;
         };
@@ -112,10 +112,10 @@ impl Checker {
         for (voter, (voter_lifetime, recorded)) in fences.unwrap_or_default() {
             let session = probe::session(agent, voter);
             let current = session.is_some_and(|session| session.voter.0 == voter_lifetime);
-            // A lock that is passed on keeps its fence. A voter that recorded it may have lost its fences since. It
-            // learns them before it votes.
-            let forgot = !current && nodes[voter].lost_fences;
-            if !(current || forgot) || recorded < fence {
+            // A lock that is passed on keeps its fence. A voter that recorded it may have restarted since. It has its
+            // fences in its file, or learns them before it votes.
+            let restarted = !current && (nodes[voter].lost_fences || token != attempt);
+            if !(current || restarted) || recorded < fence {
                 continue;
             }
             written += 1;
