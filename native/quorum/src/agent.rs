@@ -8,6 +8,7 @@
 //!                  '--------------.------------'    passing.rs: passes a lock on within this node
 //!                      asking.rs | exchange.rs      collects votes; sends batches, applies answers
 //!                   sequencer.rs | peer.rs          which voters are asked; what each was sent and missed
+//!                 round_trips.rs                    how long they take to answer
 //! ```
 //!
 //! # Invariants
@@ -34,6 +35,7 @@ mod peer;
 mod queues;
 mod random;
 mod request;
+mod round_trips;
 mod sequencer;
 mod unlocks;
 

@@ -34,13 +34,13 @@ pub struct Rules {
     /// agent measured, at least this, and at most `attempt`. Longer than the request needs to ask. Otherwise the node
     /// that released the name could lock it again before any other node can ask.
     pub keep: Duration,
-    /// An answer is late after twice this, or six times the measured round trip if that is longer, or twice that
-    /// round trip and eight times its deviation, but not after twice `hedge_most`. Then contended requests ask
-    /// another voter first. Longer than the pauses of a busy node.
+    /// An answer is late after six average round trips of its voter, or after two and eight mean deviations if that
+    /// is longer. At least twice this, and at most twice `hedge_most`. Then contended requests ask another voter
+    /// first. Longer than the pauses of a busy node.
     pub hedge: Duration,
     /// See `hedge`.
     pub hedge_most: Duration,
-    /// A voter is slow if its round trip is longer than this and four times that of the median voter.
+    /// A voter is slow if its average round trip is longer than this and than four times that of the median voter.
     pub slow: Duration,
     /// For how long a voter is asked last after it was slow or did not answer. Longer than the faults of a sick voter
     /// are apart.

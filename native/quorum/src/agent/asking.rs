@@ -297,7 +297,7 @@ impl Agent {
         let Some(attempt) = self.requests.get(&request).and_then(Pending::attempt) else {
             return;
         };
-        // The busy voters keep nothing for it.
+        // The busy voters keep nothing for it. If one was asked twice, its digest will show its vote.
         let (token, asked) = (attempt.token, attempt.asked.minus(attempt.busy));
         let fence = attempt.fence.map(|(fence, _)| fence).unwrap_or_default();
         self.attempts.remove(&token);
@@ -352,8 +352,8 @@ impl Agent {
                 pending.highest_fence = pending.highest_fence.max(fence);
                 self.proceed(request);
             }
-            // The answer to the wide question. The voter has another question since then, and queues the request.
-            Err(Some(Reason::Busy)) if attempt.stage == Asked::All => pending.contended = true,
+            // The answer to the wide question. The voter was asked again since, and queues the request.
+            Err(Some(Reason::Busy)) if attempt.stage == Asked::All => {}
             Err(reason) => {
                 let rested = attempt.rests_on(member);
                 attempt.refuse(member, reason);
@@ -687,8 +687,9 @@ impl Agent {
                 None => self.disown(member, token),
             };
         };
-        let srtt = self.peers[member.place()].srtt.unwrap_or_default();
-        let give_back = self.now + srtt.min(self.setup.rules.hedge_most) * 2;
+        let round_trips = &self.peers[member.place()].round_trips;
+        let round_trip = round_trips.average().unwrap_or_default();
+        let give_back = self.now + round_trip.min(self.setup.rules.hedge_most) * 2;
         self.reschedule(request, |pending| {
             pending.contended = true;
             let older = pending.priority.is_some_and(|own| recall.priority < own);

@@ -59,8 +59,8 @@ impl Agent {
         let (seq, session) = (peer.seq, peer.session);
         let sent = ops.iter().filter_map(sent).collect();
         let until = self.now + rules.attempt;
-        let late_at = Some(self.now + peer.lateness(&rules));
-        let srtt_us = peer.srtt.unwrap_or_default().as_micros();
+        let late_at = Some(self.now + peer.round_trips.lateness(&rules));
+        let srtt_us = peer.round_trips.average().unwrap_or_default().as_micros();
         peer.flight = Some(Flight {
             seq,
             late_at,

@@ -6,10 +6,10 @@
 //! discards all queued operations for the voter and sends it the live tokens instead, range by range
 //! ([`Repair::Sync`]). A voter that hangs therefore uses no memory at the agent.
 
+use super::round_trips::RoundTrips;
 use crate::message::{Lifetime, Op, Session, Token, VoterState};
 use crate::time::Time;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// A sent operation that has a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,12 +57,7 @@ pub(super) struct Peer {
     pub(super) session: Option<Session>,
     /// Whether it votes, as it said last.
     pub(super) state: VoterState,
-    /// The smoothed time from a batch to its answer.
-    pub(super) srtt: Option<Duration>,
-    /// The last round trip.
-    pub(super) round_trip: Option<Duration>,
-    /// The smoothed difference between a round trip and `srtt`.
-    pub(super) deviation: Duration,
+    pub(super) round_trips: RoundTrips,
     /// Until when it is asked last: see `sequencer.rs`.
     pub(super) faulty_until: Time,
     /// The most operations of its next batch.
@@ -96,9 +91,7 @@ impl Peer {
             silent: false,
             session: None,
             state: VoterState::Quarantined,
-            srtt: None,
-            round_trip: None,
-            deviation: Duration::ZERO,
+            round_trips: RoundTrips::default(),
             faulty_until: Time::NEVER,
             credit: 0,
             dead_agents: Vec::new(),
@@ -183,7 +176,8 @@ impl Peer {
     pub(super) fn begin(&mut self, session: Session, issued: u64) {
         let before = self.session.replace(session);
         if before.is_none_or(|before| before.voter != session.voter) {
-            // It was not there yet when it did not answer.
+            // It may run on another machine, and was not there yet when it did not answer.
+            self.round_trips = RoundTrips::default();
             self.faulty_until = Time::NEVER;
         }
         self.settled = false;

@@ -9,15 +9,8 @@ use super::Agent;
 use crate::members::{Member, MemberSet};
 use crate::message::{Mode, VoterState};
 use crate::protocol_bug::ProtocolBug;
-use crate::rules::Rules;
 use crate::time::Time;
 use std::time::Duration;
-
-/// A round trip of a voter counts for this share of its average (as in TCP, RFC 6298).
-const SMOOTHING: u32 = 8;
-
-/// The same for its difference from the average.
-const DEVIATION_SMOOTHING: u32 = 4;
 
 /// A late voter is asked last for this many times as long as its answer took, at most for `demotion`. Agents that order
 /// the voters differently disturb each other, so a short delay must not matter for long.
@@ -63,7 +56,7 @@ impl Agent {
 
     /// A batch was answered `round_trip` after it was sent.
     pub(super) fn measured(&mut self, member: Member, round_trip: Duration, late: bool) {
-        self.peers[member.place()].measured(round_trip);
+        self.peers[member.place()].round_trips.add(round_trip);
         if self.is_slow(member) {
             self.ask_last(member, self.setup.rules.demotion);
             self.pass_over(member);
@@ -80,14 +73,15 @@ impl Agent {
     }
 
     fn is_slow(&self, member: Member) -> bool {
-        let srtt = self.peers[member.place()].srtt.unwrap_or_default();
-        if srtt <= self.setup.rules.slow {
+        let average = |peer: &Peer| peer.round_trips.average();
+        let own = average(&self.peers[member.place()]).unwrap_or_default();
+        if own <= self.setup.rules.slow {
             return false;
         }
-        let mut all: Vec<Duration> = self.peers.iter().filter_map(|peer| peer.srtt).collect();
+        let mut all: Vec<Duration> = self.peers.iter().filter_map(average).collect();
         all.sort_unstable();
         // With two voters, neither is slow.
-        srtt > all[all.len() / 2] * SLOW
+        own > all[all.len() / 2] * SLOW
     }
 }
 
@@ -111,25 +105,5 @@ impl Peer {
     fn is_late(&self) -> bool {
         let flight = self.flight.as_ref();
         flight.is_some_and(|flight| flight.late_at.is_none())
-    }
-
-    /// A single long round trip does not count: a pause of this agent lengthens those of all voters, one after the
-    /// other.
-    fn measured(&mut self, round_trip: Duration) {
-        let difference = self.srtt.unwrap_or(round_trip).abs_diff(round_trip);
-        self.deviation =
-            (self.deviation * (DEVIATION_SMOOTHING - 1) + difference) / DEVIATION_SMOOTHING;
-        let sample = round_trip.min(self.round_trip.replace(round_trip).unwrap_or(round_trip));
-        self.srtt = Some(match self.srtt {
-            None => sample,
-            Some(srtt) => (srtt * (SMOOTHING - 1) + sample) / SMOOTHING,
-        });
-    }
-
-    /// How long an answer may take before it is late. On a busy machine, round trips vary a lot.
-    pub(super) fn lateness(&self, rules: &Rules) -> Duration {
-        let srtt = self.srtt.unwrap_or_default();
-        let usual = (srtt * 3).max(srtt + self.deviation * 4);
-        usual.clamp(rules.hedge, rules.hedge_most) * 2
     }
 }

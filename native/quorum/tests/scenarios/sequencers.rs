@@ -1,8 +1,8 @@
 //! The choice of the sequencer, and requests that wait for one that cannot help.
 
-use crate::cluster::{at, unlocks, Cluster, SECOND};
+use crate::cluster::{at, known, unlocks, Cluster, SECOND};
 use quorum::agent::Request;
-use quorum::message::{Frame, Op};
+use quorum::message::{Batch, Frame, Op};
 use std::time::Duration;
 
 /// The holder cannot reach the sequencer, which keeps its vote. The others are free: they are enough after a while.
@@ -93,11 +93,18 @@ fn sequencer(cluster: &mut Cluster, node: usize) -> usize {
     cluster.batches();
     let request = cluster.lock(node, "contended", SECOND * 60);
     let queued = |op: &Op| matches!(op, Op::Lock { wait: true, .. });
-    let mut batches = cluster.batches().into_iter();
-    let asked = batches.find(|(from, _, batch)| *from == node && batch.ops.iter().any(queued));
+    let asks = |from: usize, batch: &Batch| from == node && batch.ops.iter().any(queued);
+    let asked: Vec<_> = cluster
+        .batches()
+        .into_iter()
+        .filter(|(from, _, batch)| asks(*from, batch))
+        .map(|(_, to, _)| to)
+        .collect();
     cluster.unlock(&lock);
     cluster.unlock_granted(request);
-    asked.expect("it is queued").1
+    // In its wide attempt, and in the ordered one.
+    assert!(asked.iter().all(|to| *to == asked[0]), "{asked:?}");
+    asked[0]
 }
 
 /// The first voter answers node 1 after this time.
@@ -120,16 +127,95 @@ fn an_answer_is_late_later_if_round_trips_vary() {
     assert_eq!(sequencer(&mut cluster, 1), 0);
 }
 
-/// A voter that was late is asked last for ten times as long.
+/// For ten times as long as its answer took, at most for `demotion`.
 #[test]
 fn a_late_voter_is_asked_last_for_a_while() {
+    for late_ms in [75, 600] {
+        let mut cluster = Cluster::new(3);
+        let late = Duration::from_millis(late_ms);
+        let time = (late * 10).min(cluster.rules.demotion);
+        answer_after(&mut cluster, late);
+        assert_eq!(sequencer(&mut cluster, 1), 1);
+        cluster.pass(time * 9 / 10);
+        assert_eq!(sequencer(&mut cluster, 1), 1);
+        cluster.pass(time / 5);
+        assert_eq!(sequencer(&mut cluster, 1), 0);
+    }
+}
+
+/// A late answer does not shorten the time for which a voter is asked last that did not answer.
+#[test]
+fn a_voter_that_did_not_answer_is_asked_last_for_the_demotion() {
     let mut cluster = Cluster::new(3);
+    let (attempt, demotion) = (cluster.rules.attempt, cluster.rules.demotion);
+    cluster.cut(0, 1);
+    cluster.lock_and_unlock(1, "y");
+    cluster.pass(attempt * 3 / 2);
+    cluster.mend(0, 1);
+    // Its next answer, also missed, was due now.
+    cluster.pass(attempt / 2);
     let late = cluster.rules.hedge * 3;
     answer_after(&mut cluster, late);
-    assert_eq!(sequencer(&mut cluster, 1), 1);
-    cluster.pass(late * 9);
+    cluster.pass(demotion - late * 2);
     assert_eq!(sequencer(&mut cluster, 1), 1);
     cluster.pass(late * 2);
+    assert_eq!(sequencer(&mut cluster, 1), 0);
+}
+
+/// All answers to node 1 take this time: those of the first voter, and those of the others.
+fn answer_slowly(cluster: &mut Cluster, first: Duration, others: Duration) {
+    for _ in 0..8 {
+        (0..3).for_each(|voter| cluster.hold(voter, 1));
+        let request = cluster.lock(1, "y", SECOND * 60);
+        answer(cluster, first, others);
+        (0..3).for_each(|voter| cluster.hold(voter, 1));
+        cluster.unlock_granted(request);
+        answer(cluster, first, others);
+    }
+}
+
+fn answer(cluster: &mut Cluster, first: Duration, others: Duration) {
+    cluster.pass(others);
+    (1..3).for_each(|voter| cluster.release_link(voter, 1));
+    cluster.pass(first - others);
+    cluster.release();
+}
+
+/// It is not late. But it takes more than 10 ms, and more than four times as long as the others.
+#[test]
+fn a_slow_voter_is_asked_last() {
+    for (first_ms, others_ms, expected) in [(9, 0, 0), (30, 0, 1), (30, 9, 0), (30, 6, 1)] {
+        let [first, others] = [first_ms, others_ms].map(Duration::from_millis);
+        let mut cluster = Cluster::new(3);
+        answer_slowly(&mut cluster, first, others);
+        let chosen = sequencer(&mut cluster, 1);
+        assert_eq!(chosen, expected, "{first:?} {others:?}");
+    }
+}
+
+/// A request that waits at the sequencer asks another voter when the sequencer becomes slow.
+#[test]
+fn requests_leave_a_voter_that_becomes_slow() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(2, "x");
+    let waits = cluster.lock(1, "x", SECOND * 60);
+    answer_slowly(&mut cluster, Duration::from_millis(30), Duration::ZERO);
+    cluster.hold(0, 1);
+    cluster.try_unlock(&lock);
+    assert!(cluster.is_granted(waits));
+    cluster.release();
+    cluster.unlock_last([cluster.granted(waits)]);
+}
+
+/// Its last lifetime was slow, and asked last for a while.
+#[test]
+fn a_restarted_voter_is_as_good_as_the_others() {
+    let mut cluster = Cluster::new(3);
+    answer_slowly(&mut cluster, SECOND / 2, Duration::ZERO);
+    assert_eq!(sequencer(&mut cluster, 1), 1);
+    cluster.restart_voter(0, known(1000));
+    let heartbeat = cluster.rules.heartbeat;
+    cluster.pass(heartbeat);
     assert_eq!(sequencer(&mut cluster, 1), 0);
 }
 

@@ -75,7 +75,7 @@ pub struct Figures {
     pub shares: Vec<usize>,
     /// The most locks that other nodes got while a node waited.
     pub most_behind: usize,
-    /// How often an agent found that a voter's votes differ from what it knows.
+    /// How many batches had a `Sync`: the votes at the voter differed from those that its agent knew.
     pub repairs: usize,
 }
 
