@@ -3,8 +3,9 @@
 %% agent's state machine in the native library, sends its frames to the voters, and notifies holders. It monitors each
 %% holder once per lock.
 %%
-%% A step takes all events that are in the mailbox, and sends one batch to each voter for them. If the mailbox is empty,
-%% a step starts at once. So batches grow with the load, and no constant says how long to collect events.
+%% A step takes all events that are in the mailbox, and sends one batch to each voter for them. When the mailbox is
+%% empty, this process first yields, as long as that brings more events. So batches grow with the load, and no constant
+%% says how long to collect events.
 %%
 %% If this process is killed, the locks of its node are lost: the native library ends the old agent before it opens
 %% another one, and the next process notifies the holders. Callers waiting for a reply exit, as with any `gen_server'
@@ -19,6 +20,9 @@
 
 %% The maximum number of events in one step. A step should take less than a millisecond.
 -define(MAX_EVENTS, 64).
+
+%% How often this process yields before a step. Each time, it may wait for all processes that can run.
+-define(MAX_YIELDS, 4).
 
 -record(waiting, {
     from :: gen_server:from(),
@@ -44,8 +48,8 @@
     reported = #{} :: canal_lock_quorum_repeated:reported(),
     %% Members whose voters were silent after the last step: bit N is the member at place N.
     silent = 0 :: non_neg_integer(),
-    %% The number of events when this process yielded last.
-    yielded_with = 0 :: non_neg_integer(),
+    %% How often this process has yielded since the last step, and the number of events then.
+    yielded = {0, 0} :: {Times :: 0..?MAX_YIELDS, With :: non_neg_integer()},
     %% Unlocks that a quorum has not confirmed.
     pending_unlocks = 0 :: non_neg_integer()
 }).
@@ -331,22 +335,21 @@ add(Event, State = #state{events = Events}) ->
 
 noreply(State = #state{events = []}) ->
     {noreply, State};
-noreply(State = #state{events = Events, yielded_with = Before}) ->
+noreply(State = #state{events = Events, yielded = {Times, Before}}) ->
     case {canal_lock_quorum_steps:is_mailbox_empty(), length(Events)} of
         {false, _} ->
             %% The timeout matters only if the next message is not for this module: `sys' handles some.
             {noreply, State, 0};
-        {true, Before} ->
+        {true, Count} when Count =:= Before; Times =:= ?MAX_YIELDS ->
             step(State);
         {true, Count} ->
-            %% Lets other processes send their requests first, as long as there are more: a step costs about as much for
-            %% many requests as for one.
+            %% Lets other processes send their requests first: a step costs about as much for many requests as for one.
             true = erlang:yield(),
-            noreply(State#state{yielded_with = Count})
+            noreply(State#state{yielded = {Times + 1, Count}})
     end.
 
 step(State = #state{events = Events}) ->
-    noreply(step(lists:reverse(Events), State#state{events = [], yielded_with = 0})).
+    noreply(step(lists:reverse(Events), State#state{events = [], yielded = {0, 0}})).
 
 step(Events, State = #state{agent = Agent, timer = Timer}) ->
     {Outputs, Wait, Silent, Pending} = canal_lock_quorum_nif:agent_step(Agent, Events),

@@ -58,9 +58,10 @@ text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}
 text(#{what := not_stored, path := Path, why := Reason, suppressed := Suppressed}) ->
     {"cannot store fences in ~ts: ~ts. ~b more writes have failed since the last report. Check the disk; the write is "
         "repeated every second", [Path, reason(Reason), Suppressed]};
-text(#{what := store_late, path := Path, after_ms := After_ms}) ->
-    {"a write of ~ts has not returned for ~b ms. Check the disk; until the write returns, this node gives writers only "
-        "the fences that it has stored, and a voter that starts does not vote", [Path, After_ms]};
+text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Suppressed}) ->
+    {"a write of ~ts has not returned for ~b ms. ~b more have been late since the last report. Check the disk; until "
+        "the write returns, this node gives writers only the fences that it has stored, and a voter that starts does "
+        "not vote", [Path, After_ms, Suppressed]};
 %% The file exists and cannot be read. The voter starts as if there were none.
 text(#{what := no_fences, path := Path, why := Reason}) ->
     {"cannot read fences from ~ts: ~ts. This node learns them from the other members; check the file", [Path, Reason]};

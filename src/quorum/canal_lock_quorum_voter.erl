@@ -36,7 +36,7 @@
     %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
-    %% Whether it votes for writers: its quarantine is over, and it has fences to give.
+    %% Whether it voted for writers after the last step: its quarantine is over, it has fences to give, and no conflict.
     is_voting = false :: boolean(),
     %% Frames for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
@@ -130,6 +130,7 @@ reopen(State = #state{storing = Storing, timer = Timer}) ->
     open(Ended#state{timer = none, is_voting = false}).
 
 handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_conflicted = IsConflicted}) ->
+    %% The state machine learns of a conflict in the next step.
     IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
     gen_server:reply(From, #{voting => IsVoting andalso not IsConflicted, empty => IsEmpty}),
     noreply(State);
@@ -173,10 +174,9 @@ handle_info({timeout, _Replaced, store}, State) ->
     noreply(State);
 handle_info({timeout, _, {late, Monitor}}, State = #state{opening = Opening, storing = Storing}) ->
     case Monitor =:= Opening orelse (is_tuple(Storing) andalso Monitor =:= element(1, Storing)) of
-        true -> ok = report_late(State);
-        false -> ok
-    end,
-    noreply(State);
+        true -> noreply(report_late(State));
+        false -> noreply(State)
+    end;
 handle_info({'EXIT', _Pid, normal}, State) ->
     noreply(State);
 handle_info({'EXIT', _Pid, Reason}, State) ->
@@ -238,10 +238,9 @@ output({store, Mark}, State = #state{wanted = Wanted}) ->
     State#state{wanted = canal_lock_quorum_state:with_mark(Mark, Wanted)};
 output({superseded, Life}, State) ->
     superseded(Life, State);
-output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, reported = Reported}) ->
+output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
     Node = lists:nth(Place + 1, Members),
-    Details = #{node => Node, why => Why},
-    State#state{reported = canal_lock_quorum_repeated:report(bad_frame, Node, Details, Reported)}.
+    report(bad_frame, Node, #{node => Node, why => Why}, State).
 
 %% A voter that votes has ended its quarantine: longer leases of earlier lives are over.
 with_lease(State = #state{is_voting = true, wanted = Wanted = #{lease_ms := Longest_ms}, config = Config}) ->
@@ -303,10 +302,12 @@ stored(_, Failure, State) ->
     Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),
     noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}})).
 
-report_not_stored(Failure, State = #state{config = #{fence_file := Path}, reported = Reported}) ->
+report_not_stored(Failure, State = #state{config = #{fence_file := Path}}) ->
     Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
-    Details = #{path => Path, why => Why},
-    State#state{reported = canal_lock_quorum_repeated:report(not_stored, Path, Details, Reported)}.
+    report(not_stored, Why, #{path => Path, why => Why}, State).
 
-report_late(#state{config = #{fence_file := Path}}) ->
-    canal_lock_quorum_reports:report(store_late, #{path => Path, after_ms => ?STORE_LATE_MS}).
+report_late(State = #state{config = #{fence_file := Path}}) ->
+    report(store_late, Path, #{path => Path, after_ms => ?STORE_LATE_MS}, State).
+
+report(What, Subject, Details, State = #state{reported = Reported}) ->
+    State#state{reported = canal_lock_quorum_repeated:report(What, Subject, Details, Reported)}.

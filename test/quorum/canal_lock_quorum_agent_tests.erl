@@ -1,5 +1,5 @@
-%% The agent's process: locks and messages of an agent that has died, callers that have died, the farewell of a clean
-%% shutdown, and the order of its messages to holders.
+%% The agent's process: locks and messages of an agent that has died, callers that have died, messages for `sys', the
+%% farewell of a clean shutdown, and the order of its messages to holders.
 -module(canal_lock_quorum_agent_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -26,7 +26,10 @@ earlier_agent_test_() ->
 
 %% One unlock may be pending.
 start() ->
-    {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()], rules => #{pending_unlocks => 1}}),
+    start(#{pending_unlocks => 1}).
+
+start(Rules) ->
+    {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()], rules => Rules}),
     true = unlink(Pid),
     test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
@@ -139,6 +142,47 @@ is_frame(_) -> false.
 
 is_death({{waiter_down, _}, _, process, _, _}) -> true;
 is_death(_) -> false.
+
+%%% A message for `sys'
+
+%% The agent, or the voter, has a request in its mailbox, and behind it a message for `sys'. No timer starts a step
+%% within an hour.
+system_message_test_() ->
+    Hours = #{
+        heartbeat_ms => 3_600_000,
+        hedge_ms => 3_600_000,
+        hedge_most_ms => 3_600_000,
+        attempt_ms => 7_200_000,
+        wait_ms => 8_000_000,
+        holder_lease_ms => 10_000_000,
+        voter_lease_ms => 11_000_000,
+        quarantine_ms => 11_000_000
+    },
+    Start = fun() -> ok = start(Hours), await_late(whereis(canal_lock_quorum_voter)) end,
+    {setup, Start, fun(_) -> canal_lock_quorum:stop() end, [
+        {lists:concat([Name, " runs a step after a message for sys"]),
+            {timeout, 60, fun() -> system_message(Name, Is) end}}
+     || {Name, Is} <- [{?AGENT, fun is_call/1}, {canal_lock_quorum_voter, fun is_frame/1}]
+    ]}.
+
+%% Its check whether it was opened in time.
+await_late(Voter) ->
+    1 = erlang:trace(Voter, true, ['receive']),
+    receive {trace, Voter, 'receive', {timeout, _, {late, _}}} -> ok end,
+    1 = erlang:trace(Voter, false, ['receive']).
+
+system_message(Name, Is) ->
+    Process = whereis(Name),
+    true = erlang:suspend_process(Process),
+    Caller = spawn_monitor(fun() -> exit(canal_lock_quorum:lock(x, ?LONG_MS)) end),
+    await_message(Name, Is),
+    Process ! {system, {self(), Ref = make_ref()}, get_state},
+    true = erlang:resume_process(Process),
+    receive {Ref, _} -> ok end,
+    ?assertMatch({ok, _}, test_await:reason(Caller)).
+
+is_call({'$gen_call', _, _}) -> true;
+is_call(_) -> false.
 
 %%% A clean shutdown
 

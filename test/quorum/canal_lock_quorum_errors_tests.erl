@@ -242,7 +242,7 @@ every_report_names_its_details_test() ->
         {agrees, [node], ["there@host"]},
         {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
         {not_stored, [path, why, suppressed], ["/a/file", "the reason", "19"]},
-        {store_late, [path, after_ms], ["/a/file", "2000"]},
+        {store_late, [path, after_ms, suppressed], ["/a/file", "2000", "19"]},
         {no_fences, [path, why], ["/a/file", "the reason"]},
         {other_node, [path, node], ["/a/file", "there@host"]},
         {superseded, [path], ["/a/file"]},

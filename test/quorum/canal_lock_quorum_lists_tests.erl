@@ -154,6 +154,13 @@ heard_test_() ->
         ]
     ].
 
+%%% The process of the connections
+
+%% When the supervisor is killed, the table of the lists is gone before this process ends.
+no_table_test() ->
+    ?assertEqual(undefined, whereis(canal_lock_quorum)),
+    ?assertEqual(ok, canal_lock_quorum_links:terminate(killed, none)).
+
 %%% Nodes
 
 nodes_test_() ->
