@@ -198,6 +198,18 @@ violates! {
         bug(FirstFrameBuries).contended().faults(&[Fault::AgentCrash, Fault::BadLink, Fault::Stall])
     ): Q2 Q3 Q7 Q1, then Q1;
 
+    /// Two voters share a file, or one has the file of another.
+    fn files_of_other_nodes_are_used(
+        Options { uses_any_file: true, ..Options::default() }
+            .faults(&[Fault::ForeignDisk, Fault::VoterCrash])
+    ): Q5;
+
+    /// A lock of an agent that has crashed, and one of the next agent, have the same token. The holder of the second
+    /// lock does not know that it has ended.
+    fn unlocks_do_not_name_their_agent(
+        Options { bare_tokens: true, ..Options::default() }.faults(&[Fault::AgentCrash])
+    ): Lost;
+
     /// CE6
     fn voter_lease_too_short(
         Options::default().contended()

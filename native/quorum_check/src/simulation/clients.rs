@@ -132,7 +132,7 @@ impl World {
     }
 
     fn unlock(&mut self, node: usize, client: usize, token: Token) {
-        let lifetime = self.nodes[node].agent_host.lifetime;
+        let lifetime = self.nodes[node].clients[client].agent;
         let held = self.checker.has(node, lifetime, token);
         let waits = self.random.chance(500);
         let question = if waits {
@@ -204,6 +204,7 @@ impl World {
         } else {
             self.random.between(1, most)
         };
+        self.nodes[node].clients[client].agent = self.nodes[node].agent_host.lifetime;
         self.becomes(node, client, Activity::Holding(token), hold);
     }
 
@@ -218,7 +219,10 @@ impl World {
     /// The clients of an agent that crashed die, and others take their place.
     pub fn clients_die(&mut self, node: usize) {
         for client in &mut self.nodes[node].clients {
-            client.activity = Activity::Idle;
+            let outlives = self.bare_tokens && matches!(client.activity, Activity::Holding(_));
+            if !outlives {
+                client.activity = Activity::Idle;
+            }
             client.version += 1;
         }
     }

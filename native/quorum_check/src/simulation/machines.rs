@@ -5,7 +5,7 @@ use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use crate::simulation::event::{Event, Role};
 use crate::simulation::invariants::label::Label;
 use crate::simulation::network::Route;
-use crate::simulation::node::StateFile;
+use crate::simulation::node::{Activity, StateFile};
 use crate::simulation::plan::Disk;
 use crate::simulation::world::World;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
@@ -47,7 +47,11 @@ impl World {
             self.inform(node, about, true, delay);
         }
         for client in 0..self.nodes[node].clients.len() {
-            let pause = self.think();
+            let pause = match self.nodes[node].clients[client].activity {
+                // It has outlived its agent.
+                Activity::Holding(_) => self.random.spread(MILLISECOND, self.plan.hold),
+                _ => self.think(),
+            };
             self.schedule_client(node, client, pause);
         }
         self.arm(node, Role::Agent);
@@ -65,7 +69,8 @@ impl World {
     /// node.
     fn begin_life(&mut self, node: usize, seen: Option<u32>) {
         let durable = self.plan.disk == Disk::Durable;
-        let found = self.nodes[node].disk.filter(|file| file.node == node);
+        let uses = |file: &StateFile| file.node == node || self.uses_any_file;
+        let found = self.nodes[node].disk.filter(uses);
         let last = found.map_or(self.clock_life(), |file| file.life + 1);
         let life = last.max(seen.map_or(0, |seen| seen + 1));
         let lease = self.plan.rules.voter_lease;

@@ -74,6 +74,8 @@ pub enum Activity {
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     pub activity: Activity,
+    /// The agent that granted its last lock.
+    pub agent: u64,
     /// Increases with each new activity. Events for an earlier version are ignored.
     pub version: u64,
 }
@@ -127,6 +129,7 @@ impl Node {
     pub fn new(agent: Clock, voter: Clock, clients: usize) -> Node {
         let client = Client {
             activity: Activity::Idle,
+            agent: 0,
             version: 0,
         };
         Node {

@@ -23,6 +23,10 @@ pub struct Options {
     pub wall_clocks_stop: bool,
     /// Whether the quarantine of a voter follows from its own rules only, not from the leases in its file.
     pub forgets_leases: bool,
+    /// Whether a voter uses the file of another node.
+    pub uses_any_file: bool,
+    /// Whether holders outlive their agent, and an unlock has the token of its lock only, not the agent.
+    pub bare_tokens: bool,
     /// Invariants that are not checked, so that the violation of another one is found.
     pub ignored: Vec<Label>,
     pub lines: usize,
@@ -40,6 +44,8 @@ impl Default for Options {
             agent_clocks_pause: false,
             wall_clocks_stop: false,
             forgets_leases: false,
+            uses_any_file: false,
+            bare_tokens: false,
             ignored: Vec::new(),
             lines: 0,
         }

@@ -58,6 +58,10 @@ pub struct World {
     wall_clocks_stop: bool,
     /// Whether the quarantine of a voter follows from its own rules only.
     pub forgets_leases: bool,
+    /// Whether a voter uses the file of another node.
+    pub uses_any_file: bool,
+    /// Whether holders outlive their agent.
+    pub bare_tokens: bool,
     pub bugs: ProtocolBugs,
     /// From when on the probes may start.
     pub probe_after: Real,
@@ -83,6 +87,8 @@ impl World {
             agent_clocks_pause: options.agent_clocks_pause,
             wall_clocks_stop: options.wall_clocks_stop,
             forgets_leases: options.forgets_leases,
+            uses_any_file: options.uses_any_file,
+            bare_tokens: options.bare_tokens,
             bugs: options.bugs,
             probe_after: 0,
             probed: false,
