@@ -40,6 +40,7 @@ complete! {
     two_writers: "two-writers",
     a_reader_and_a_writer: "reader-writer",
     two_names: "lock-many",
+    different_sequencers: "apart",
     a_first_start: "first-start",
     all_fences_are_lost: "all-lost",
     frames_in_all_orders: "all-orders",
@@ -106,6 +107,7 @@ controls! {
     revoked_lock_forgotten: "RevokedForgotten", 4_000_000, 1;
     unlocked_lock_held: "UnlockKeepsHeld", 4_000_000, 1;
     first_frame_buries: "FirstFrameBuries", 4_000_000, 1;
+    no_recalls: "NoRecalls", 4_000_000, 1;
     any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

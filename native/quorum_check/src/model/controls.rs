@@ -121,6 +121,11 @@ settings! {
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
         apart(&[(0, 2), (1, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
 
+    // Each agent has the votes of its sequencer and of another voter, and waits for a third one.
+    "NoRecalls" "4 members, two agents use different sequencers, and no vote is recalled":
+        members(4) clients(&[&[WRITE, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::NoRecalls)
+        apart(&[(0, 0)]) disk(Disk::Fast) reorders(2) quiescence_every(1) violates("PR1");
+
     // Safety depends neither on priorities nor on the order in which voters are asked.
     "AnySequencer" "3 members, agents draw the sequencer and the priority of each attempt":
         clients(&[&[WRITE, UNLOCK, READ, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::AnySequencer)

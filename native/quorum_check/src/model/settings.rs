@@ -83,6 +83,8 @@ settings! {
     "client-death" "a client dies while it waits or holds, and another client times out":
         clients(&[&[WRITE, Step::Die], &[Step::LockWithin(Write, A, 2), UNLOCK]]) time(3) delays(1);
     "four" "four members": members(4) clients(WRITER_AND_READER) time(1) voter_crashes(1);
+    "apart" "four members, and two agents that use different sequencers":
+        members(4) clients(TWO_WRITERS) apart(&[(0, 0)]) reorders(2) quiescence_every(16);
     "five" "five members": members(5) clients(TWO_WRITERS) time(1);
     "storm" "for random walks: five members, four clients, two names, and every fault":
         members(5) names(2) reorders(0) quiescence_every(256)
