@@ -341,7 +341,7 @@ locks() ->
 
 %% @doc The locks of `Name', of a writer or of readers, and the members that did not answer within five seconds. Such a
 %% member can have more. Raises as described for the module. Cost: a call to each member, which copies the locks of this
-%% name only, but searches all of its locks: about 25 ms for 100,000 of them.
+%% name only, but searches all of its locks: about 20 ms for 100,000 of them.
 -spec holder(name()) -> {[lock_info()], Silent :: [node()]}.
 holder(Name) ->
     ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_held, infos))).

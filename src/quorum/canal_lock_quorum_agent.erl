@@ -253,14 +253,14 @@ unlock_all(State = #state{events = Events, locking = Locking, config = Config}) 
     %% Cancels all requests: no waiter may get a lock now, and some waiters may be dead. The unlocks have the request
     %% number 1, because no caller waits for their answers.
     Canceled = [{cancel, Request} || Request <- maps:keys(Locking)],
-    Unlocked = [{try_unlock, Id, 1} || {Id, _, _, _, _, _} <- Rows],
+    Unlocked = [{try_unlock, Id, 1} || {Id, _, _, _, _} <- Rows],
     Stepped = step(lists:reverse(Events) ++ Canceled ++ Unlocked, State#state{events = []}),
     %% After the step: a lock must not be held any more when its holder is notified.
     ok = notify(lost, Rows),
     await_unlocked(Stepped).
 
 notify(Event, Rows) ->
-    lists:foreach(fun({_, Holder, _, Lock, _, _}) -> Holder ! {canal_lock_quorum, Event, Lock} end, Rows).
+    lists:foreach(fun({_, Holder, _, Lock, _}) -> Holder ! {canal_lock_quorum, Event, Lock} end, Rows).
 
 %% Until all voters that answer have executed the unlocks, for at most one attempt. A quorum is not enough: the voter of
 %% this node ends next, and each lock that another voter keeps blocks its names there until the lease expires. A voter
@@ -297,7 +297,7 @@ connection(_Node, _Change, State) ->
 %% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`try_unlock'). Of two callers that unlock at
 %% the same time, one gets `not_held'.
 unlock_for(From, How, Id, State) ->
-    case [Lock || {_, _, _, Lock, _, _} <- canal_lock_quorum_held:lookup(Id), canal_lock_quorum_lock:claim(Lock)] of
+    case [Lock || {_, _, _, Lock, _} <- canal_lock_quorum_held:lookup(Id), canal_lock_quorum_lock:claim(Lock)] of
         [_] ->
             #state{next_request = Request, unlocking = Unlocking} = State,
             unlock(How, Id, State#state{unlocking = Unlocking#{Request => From}});
@@ -313,12 +313,12 @@ unlock(How, Id, State) ->
 
 %% A lock has ended.
 forget(Id, How, State) ->
-    case canal_lock_quorum_held:take(Id) of
-        [{_, _, Monitor, _, _, _}] ->
+    case canal_lock_quorum_held:remove(Id) of
+        {ok, Monitor} ->
             %% A 'DOWN' that was already sent has no effect: the agent no longer knows the lock.
             _ = erlang:demonitor(Monitor),
             count(How, State);
-        [] ->
+        not_held ->
             ok
     end.
 
@@ -415,7 +415,7 @@ lost(quorum) -> lost;
 lost(revoked) -> revoked.
 
 granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names = Names}, Id, Fence, Handle) ->
-    Lock = canal_lock_quorum_lock:new(Handle, Id, Fence, Mode, Names),
+    Lock = canal_lock_quorum_lock:new(Handle, Fence, Mode, Names),
     %% If the holder is already dead, the monitor reports it.
     Holding = erlang:monitor(process, Pid, [{tag, {holder_down, Id}}]),
     _ = erlang:demonitor(Monitor),

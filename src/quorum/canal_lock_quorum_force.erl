@@ -14,9 +14,9 @@
 -record(revocation, {
     name :: canal_lock_quorum_names:name(),
     %% When it was requested.
-    at_ms :: integer(),
+    at_us :: integer(),
     %% After this time a lock that is not confirmed has expired, unless the request was lost.
-    deadline_ms :: integer(),
+    deadline_us :: integer(),
     %% The locks that were held, and the nodes that have not confirmed that they have ended.
     ids :: [canal_lock_quorum_lock:id()],
     holding :: [node()],
@@ -27,17 +27,17 @@
 %% `Encoded' is the name as bytes.
 -spec unlock(canal_lock_quorum_names:name(), Encoded :: binary()) -> {ok, not_held | ended} | {error, timeout}.
 unlock(Name, Encoded) ->
-    {Answers, NoAnswer} = ask(canal_lock_quorum_members:all(), {ids, [Name, 0]}, ?ASK_MS),
+    {Answers, NoAnswer} = ask(canal_lock_quorum_members:all(), {ids, [Name]}, ?ASK_MS),
     Lease_ms = canal_lock_quorum_agent:revoke(Encoded),
-    Now_ms = now_ms(),
+    Now_us = now_us(),
     Locks = lists:append([Held || {_, Held} <- Answers]),
     %% A writer is alone, so no other member holds the name.
-    Silent = case [Id || {Id, write} <- Locks] of [] -> NoAnswer; _ -> [] end,
+    Silent = case [Id || {Id, write, _} <- Locks] of [] -> NoAnswer; _ -> [] end,
     Revocation = #revocation{
         name = Name,
-        at_ms = Now_ms,
-        deadline_ms = Now_ms + Lease_ms,
-        ids = [Id || {Id, _} <- Locks],
+        at_us = Now_us,
+        deadline_us = Now_us + 1000 * Lease_ms,
+        ids = [Id || {Id, _, _} <- Locks],
         holding = [Node || {Node, [_ | _]} <- Answers],
         silent = Silent
     },
@@ -48,8 +48,8 @@ unlock(Name, Encoded) ->
 
 await_end(#revocation{holding = [], silent = []}, _Pause_ms) ->
     {ok, ended};
-await_end(Revocation = #revocation{deadline_ms = Deadline_ms}, Pause_ms) ->
-    case Deadline_ms - now_ms() of
+await_end(Revocation, Pause_ms) ->
+    case left_ms(Revocation) of
         Left_ms when Left_ms > 0 ->
             ok = timer:sleep(min(Pause_ms, Left_ms)),
             Asked = ask_silent(ask_holding(Revocation)),
@@ -62,20 +62,27 @@ ask_holding(Revocation = #revocation{holding = Nodes, ids = Ids}) ->
     {Answers, NoAnswer} = ask(Nodes, {any, [Ids]}, left_ms(Revocation)),
     Revocation#revocation{holding = [Node || {Node, true} <- Answers] ++ NoAnswer}.
 
-%% Locks that were granted after the request do not count.
-ask_silent(Revocation = #revocation{name = Name, silent = Nodes, at_ms = At_ms, ids = Ids, holding = Holding}) ->
-    {Answers, NoAnswer} = ask(Nodes, {ids, [Name, now_ms() - At_ms]}, left_ms(Revocation)),
+%% Locks that were granted after the request do not count. Clocks of nodes differ, so the age of a lock at an unknown
+%% moment between question and answer shows that. If it does not, the node is asked again.
+ask_silent(Revocation = #revocation{name = Name, silent = Nodes, at_us = At_us, ids = Ids, holding = Holding}) ->
+    Asked_us = now_us(),
+    {Answers, NoAnswer} = ask(Nodes, {ids, [Name]}, left_ms(Revocation)),
+    Answered_us = now_us(),
+    Possible = [
+        {Node, Id, Answered_us - Age_us < At_us}
+     || {Node, Locks} <- Answers, {Id, _, Age_us} <- Locks, Asked_us - Age_us =< At_us
+    ],
     Revocation#revocation{
-        ids = [Id || {_, Locks} <- Answers, {Id, _} <- Locks] ++ Ids,
-        holding = [Node || {Node, [_ | _]} <- Answers] ++ Holding,
-        silent = NoAnswer
+        ids = [Id || {_, Id, true} <- Possible] ++ Ids,
+        holding = lists:usort([Node || {Node, _, true} <- Possible] ++ Holding),
+        silent = lists:usort([Node || {Node, _, false} <- Possible] ++ NoAnswer)
     }.
 
 ask(Nodes, Call, Timeout_ms) ->
     canal_lock_quorum_members:ask(Nodes, canal_lock_quorum_held, Call, Timeout_ms).
 
-left_ms(#revocation{deadline_ms = Deadline_ms}) ->
-    max(0, min(?ASK_MS, Deadline_ms - now_ms())).
+left_ms(#revocation{deadline_us = Deadline_us}) ->
+    max(0, min(?ASK_MS, (Deadline_us - now_us()) div 1000)).
 
-now_ms() ->
-    erlang:monotonic_time(millisecond).
+now_us() ->
+    erlang:monotonic_time(microsecond).

@@ -5,7 +5,7 @@
 %% answers `{raise, foreign_lock}'.
 -module(canal_lock_quorum_lock).
 
--export([new/5, is_lock/1, is_held/1, unlock_async/1, claim/1, id/1, fence/1, mode/1, names/1]).
+-export([new/4, pattern/1, is_lock/1, is_held/1, unlock_async/1, claim/1, id/1, fence/1, mode/1, names/1]).
 
 -export_type([lock/0, id/0, mode/0, raise/0]).
 
@@ -18,19 +18,23 @@
 -opaque lock() :: {
     canal_lock_quorum,
     Handle :: reference(),
-    id(),
     Fence :: non_neg_integer(),
     mode(),
     [canal_lock_quorum_names:name(), ...]
 }.
 
--spec new(reference(), id(), non_neg_integer(), mode(), [canal_lock_quorum_names:name(), ...]) -> lock().
-new(Handle, Id, Fence, Mode, Names) ->
-    {canal_lock_quorum, Handle, Id, Fence, Mode, Names}.
+-spec new(reference(), non_neg_integer(), mode(), [canal_lock_quorum_names:name(), ...]) -> lock().
+new(Handle, Fence, Mode, Names) ->
+    {canal_lock_quorum, Handle, Fence, Mode, Names}.
+
+%% The locks of these names, in a match specification.
+-spec pattern(Names :: term()) -> term().
+pattern(Names) ->
+    {canal_lock_quorum, '_', '_', '_', Names}.
 
 %% Whether a term has the shape of a lock.
 -spec is_lock(term()) -> boolean().
-is_lock({canal_lock_quorum, Handle, _Id, _Fence, _Mode, _Names}) -> is_reference(Handle);
+is_lock({canal_lock_quorum, Handle, _Fence, _Mode, _Names}) -> is_reference(Handle);
 is_lock(_) -> false.
 
 -spec is_held(lock()) -> boolean() | raise().
@@ -42,14 +46,14 @@ unlock_async(Lock) -> call(Lock, fun canal_lock_quorum_nif:give_back/1).
 
 %% Called by the agent's process. `false' if unlock_async/1 has unlocked it already.
 -spec claim(lock()) -> boolean().
-claim({_, Handle, _, _, _, _}) ->
+claim({_, Handle, _, _, _}) ->
     canal_lock_quorum_nif:claim(Handle).
 
 %% By which the agent of this node knows the lock. `not_held' if another agent got the lock.
 -spec id(lock()) -> id() | not_held | raise().
 id(Lock) -> call(Lock, fun canal_lock_quorum_nif:id/1).
 
-call({canal_lock_quorum, Handle, _, _, _, _}, Call) when is_reference(Handle) ->
+call({canal_lock_quorum, Handle, _, _, _}, Call) when is_reference(Handle) ->
     try
         Call(Handle)
     catch
@@ -60,11 +64,11 @@ call(_, _) ->
     {raise, badarg}.
 
 -spec fence(lock()) -> non_neg_integer() | raise().
-fence({canal_lock_quorum, Handle, _, Fence, _, _}) when is_reference(Handle) -> Fence;
+fence({canal_lock_quorum, Handle, Fence, _, _}) when is_reference(Handle) -> Fence;
 fence(_) -> {raise, badarg}.
 
 -spec mode(lock()) -> mode().
-mode({_, _, _, _, Mode, _}) -> Mode.
+mode({_, _, _, Mode, _}) -> Mode.
 
 -spec names(lock()) -> [canal_lock_quorum_names:name(), ...].
-names({_, _, _, _, _, Names}) -> Names.
+names({_, _, _, _, Names}) -> Names.

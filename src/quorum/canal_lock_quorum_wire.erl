@@ -28,7 +28,7 @@
 %% Afterwards the caller may get a message `{{sent, Key}, _, process, _, _}', which it passes to `sent/3'.
 -spec send(kind(), canal_lock_quorum_config:place(), binary(), canal_lock_quorum_config:config(), sending()) ->
     sending().
-send(Kind, Place, Frame, _Config, Sending) when is_map_key({Kind, Place}, Sending) ->
+send(Kind, Place, Frame, _Config, Sending) when Sending =/= #{}, is_map_key({Kind, Place}, Sending) ->
     Sending#{{Kind, Place} := Frame};
 send(Kind, Place, Frame, #{members := Members, fingerprint := Fingerprint}, Sending) ->
     Message = {canal_lock_quorum, Fingerprint, node(), Frame},

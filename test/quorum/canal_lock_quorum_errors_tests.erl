@@ -49,7 +49,7 @@ wrong_calls() ->
         {with_lock, [1.0, x, none], #{1 => ?NAME, 2 => ?MS, 3 => ?FUN}},
         {is_held, [lock], #{1 => ?LOCK}},
         {held, [lock], #{1 => ?LOCK}},
-        {fence, [{canal_lock_quorum, a, 1, 1, write, [x]}], #{1 => ?LOCK}},
+        {fence, [{canal_lock_quorum, a, 1, write, [x]}], #{1 => ?LOCK}},
         {unlock, [make_ref()], #{1 => ?LOCK}},
         {unlock_async, [undefined], #{1 => ?LOCK}},
         {try_unlock, [undefined], #{1 => ?LOCK}},
@@ -99,7 +99,7 @@ raised(Function, Arguments) ->
 %% A reference that is not the handle of a lock.
 foreign_lock_test_() ->
     {setup, fun start/0, fun(_) -> canal_lock_quorum:stop() end, fun() ->
-        Lock = {canal_lock_quorum, make_ref(), 1, 1, write, [x]},
+        Lock = {canal_lock_quorum, make_ref(), 1, write, [x]},
         [
             ?assertEqual(
                 {badarg, Function, #{1 => "Lock must be a lock of this node, granted since this node was started"}},

@@ -33,7 +33,8 @@ long_leases_test_() ->
         Options#{rules := maps:merge(Rules, Long)}
     end,
     test_quorum_cluster:tests(3, [], Options, [
-        {"force_unlock/1 answers when a member that did not answer is back", fun answers_later/1}
+        {"force_unlock/1 answers when a member that did not answer is back", fun answers_later/1},
+        {"force_unlock/1 waits for the lock of a member that did not answer at first", fun holds_and_answers_later/1}
     ]).
 
 two_nodes_test_() ->
@@ -170,11 +171,11 @@ unconfirmed([A, B, _C]) ->
     Holder = worker(A),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     ok = call(A, fun() -> sys:suspend(canal_lock_quorum_agent) end),
-    [{Id, write}] = of_table(A, ids, [x, 0]),
+    [{Id, write, _}] = of_table(A, ids, [x]),
     ?assertEqual({error, timeout}, after_the_lease(fun() -> force(B, x) end)),
     ?assertNot(held(Holder, x)),
     %% The lock has expired, but its holder has not been notified.
-    ?assertEqual([], of_table(A, ids, [x, 0])),
+    ?assertEqual([], of_table(A, ids, [x])),
     ?assert(of_table(A, any, [[unknown, Id]])),
     ok = call(A, fun() -> sys:resume(canal_lock_quorum_agent) end).
 
@@ -216,6 +217,21 @@ answers_later([A, _B, C] = Nodes) ->
     ok = test_quorum_cluster:heal(Nodes),
     ?assertEqual({ok, ended}, test_await:answer(Ref)),
     ?assert(held(Next, x)).
+
+%% The suspended agent of node A cannot end the lock.
+holds_and_answers_later([A, _B, C] = Nodes) ->
+    Holder = worker(A),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = test_quorum_cluster:isolate(C, [A]),
+    Any = {canal_lock_quorum_held, any, 1},
+    ok = call(A, fun() -> 1 = erlang:trace_pattern(Any, true, [call_count]), sys:suspend(canal_lock_quorum_agent) end),
+    Ref = send_order(worker(C), fun() -> canal_lock_quorum:force_unlock(x) end),
+    test_nodes:introduce(Nodes),
+    Asks = fun() -> erlang:trace_info(Any, call_count) =/= {call_count, 0} end,
+    ok = call(A, fun() -> test_await:value(true, Asks), sys:resume(canal_lock_quorum_agent) end),
+    ?assertEqual({ok, ended}, test_await:answer(Ref)),
+    ?assertNot(held(Holder, x)),
+    ok = call(A, fun() -> 1 = erlang:trace_pattern(Any, false, [call_count]), ok end).
 
 force(Node, Name) ->
     call(Node, fun() -> canal_lock_quorum:force_unlock(Name) end).

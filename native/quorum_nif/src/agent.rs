@@ -63,7 +63,7 @@ fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
     }
     let machine = Agent::new(setup, clock::now());
     let cell = Arc::new(AgentCell {
-        id: setup.lifetime.0,
+        id: setup.lifetime.0 >> 5,
         lease: machine.lease(),
         running: Running::new(machine),
         unlocking: AtomicU64::new(0),

@@ -24,7 +24,7 @@ pub(crate) type LockId = (u64, u64);
 
 /// The agent, with the state that other processes read.
 pub(crate) struct AgentCell {
-    /// The agent's number: its lifetime.
+    /// The agent's number: 59 random bits, a small integer in Erlang.
     pub(crate) id: u64,
     pub(crate) running: Mutex<Running<Agent>>,
     pub(crate) lease: Arc<Lease>,
