@@ -167,6 +167,7 @@ nodes_test_() ->
     [
         cluster(3, [
             {"Q13: a member with another list stops the others, and each says which list the other has", fun stray/1},
+            {"members restart after a node with another list was killed", fun killed_stray/1},
             {"a list that is taken back has to be agreed again", fun taken_back/1},
             {"members with other leases are in conflict, and with other rules not", fun other_rules/1},
             {"a restarted process does not forget a conflict", fun processes_killed/1},
@@ -178,6 +179,7 @@ nodes_test_() ->
         ]),
         cluster(4, [
             {"a dead member is replaced", fun replaced/1},
+            {"without state files, all nodes stop before the list is changed", fun without_files/1},
             {"a voter whose life another process has passed begins a later one", fun passed_life/1},
             {"a member moves to another machine with its name and its state file", fun moved/1}
         ])
@@ -269,6 +271,31 @@ stray([A, B, C] = Nodes) ->
     %% B has the list of three.
     ok = restart(C, Nodes),
     await_voting(Nodes).
+
+%% It has not said that it has stopped.
+killed_stray([A, B, C] = Nodes) ->
+    ok = restart(C, [A, C]),
+    [await_status(Node, conflict, [differs(C, [A, C])]) || Node <- [A, B]],
+    call(C, fun test_quorum_cluster:kill_supervisor/0),
+    is_refused(A),
+    [ok = restart(Node, Nodes) || Node <- [A, B]],
+    [await_status(Node, conflict, []) || Node <- [A, B]],
+    _ = fence(A),
+    ok = restart(C, Nodes),
+    await_voting(Nodes).
+
+without_files([A, B, C, D]) ->
+    Restart = fun(Nodes) ->
+        test_quorum_cluster:start_all([{Node, (options(Node, Nodes))#{fence_file => none}} || Node <- Nodes]),
+        await_voting(Nodes)
+    end,
+    [stop(Node) || Node <- [A, B, C]],
+    Restart([A, B, C]),
+    Before = fence(A),
+    [stop(Node) || Node <- [A, B, C]],
+    timer:sleep(maps:get(voter_lease_ms, test_quorum_cluster:rules())),
+    Restart([A, B, D]),
+    ?assert(fence(D) > Before).
 
 taken_back([A, B, C] = Nodes) ->
     ok = test_quorum_cluster:isolate(A, [B, C]),
