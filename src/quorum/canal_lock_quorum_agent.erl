@@ -4,8 +4,8 @@
 %% holder once per lock.
 %%
 %% A step takes all events that are in the mailbox, and sends one batch to each voter for them. When the mailbox is
-%% empty, this process first yields, as long as that brings more events. So batches grow with the load, and no constant
-%% says how long to collect events.
+%% empty, this process first yields, up to MAX_YIELDS times if each time brings more events. So batches grow with the
+%% load, and no constant says how long to collect events.
 %%
 %% If this process is killed, the locks of its node are lost: the native library ends the old agent before it opens
 %% another one, and the next process notifies the holders. Callers waiting for a reply exit, as with any `gen_server'
@@ -216,7 +216,7 @@ handle_info({{waiter_down, Request}, _, process, _, _}, State = #state{locking =
             noreply(State)
     end;
 handle_info(timeout, State) ->
-    step(State);
+    step_or_yield(State);
 handle_info({timeout, Timer, step}, State = #state{timer = {Timer, _}}) ->
     step(State#state{timer = none});
 handle_info({timeout, _Replaced, step}, State) ->
@@ -333,16 +333,14 @@ add(Event, State = #state{events = Events}) ->
         Added -> noreply(Added)
     end.
 
-noreply(State = #state{events = []}) ->
-    {noreply, State};
-noreply(State = #state{events = Events, yielded = {Times, Before}}) ->
-    case {canal_lock_quorum_steps:is_mailbox_empty(), length(Events)} of
-        {false, _} ->
-            %% The timeout matters only if the next message is not for this module: `sys' handles some.
-            {noreply, State, 0};
-        {true, Count} when Count =:= Before; Times =:= ?MAX_YIELDS ->
+noreply(State = #state{events = Events}) ->
+    canal_lock_quorum_steps:noreply(Events, State).
+
+step_or_yield(State = #state{events = Events, yielded = {Times, Before}}) ->
+    case length(Events) of
+        Count when Count =:= Before; Times =:= ?MAX_YIELDS ->
             step(State);
-        {true, Count} ->
+        Count ->
             %% Lets other processes send their requests first: a step costs about as much for many requests as for one.
             true = erlang:yield(),
             noreply(State#state{yielded = {Times + 1, Count}})

@@ -13,8 +13,8 @@
 -type id() :: canal_lock_quorum_lock:id().
 -type name() :: canal_lock_quorum_names:name().
 
-%% A held lock: its holder, the monitor of the holder, and the time of the grant by the wall clock. Each lock adds,
-%% copies and removes a row, so it is small.
+%% A held lock: its holder, the monitor of the holder, and the time of the grant by the wall clock. Each lock adds
+%% and removes a row, so it is small.
 -type row() :: {
     id(), Holder :: pid(), Monitor :: reference(), canal_lock_quorum_lock:lock(), Since_us :: integer()
 }.
@@ -91,7 +91,7 @@ ids(Name) ->
 any(Ids) ->
     lists:any(fun(Id) -> ets:member(?TABLE, Id) end, Ids).
 
-%% The table leaves out the locks of one other name.
+%% The match specification leaves out locks of one other name. It cannot search a list.
 rows(Name) ->
     Guard = {'orelse', {'=:=', {hd, '$1'}, {const, Name}}, {'=/=', {tl, '$1'}, []}},
     Rows = ets:select(?TABLE, [{{'_', '_', '_', canal_lock_quorum_lock:pattern('$1'), '_'}, [Guard], ['$_']}]),

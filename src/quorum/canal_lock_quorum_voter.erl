@@ -130,8 +130,8 @@ reopen(State = #state{storing = Storing, timer = Timer}) ->
     open(Ended#state{timer = none, is_voting = false}).
 
 handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_conflicted = IsConflicted}) ->
-    %% The state machine learns of a conflict in the next step.
     IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
+    %% A conflict that this process knows may not have reached the state machine yet.
     gen_server:reply(From, #{voting => IsVoting andalso not IsConflicted, empty => IsEmpty}),
     noreply(State);
 handle_call(Request, From, State) ->
@@ -211,14 +211,10 @@ add(Event, State = #state{events = Events}) ->
         Added -> noreply(Added)
     end.
 
-noreply(State = #state{voter = Voter, events = Events}) when Voter =:= none; Events =:= [] ->
+noreply(State = #state{voter = none}) ->
     {noreply, State};
-noreply(State) ->
-    case canal_lock_quorum_steps:is_mailbox_empty() of
-        true -> step(State);
-        %% As in the agent's process.
-        false -> {noreply, State, 0}
-    end.
+noreply(State = #state{events = Events}) ->
+    canal_lock_quorum_steps:noreply(Events, State).
 
 step(State = #state{voter = none}) ->
     {noreply, State};

@@ -1,5 +1,5 @@
-%% The agent's process: locks and messages of an agent that has died, callers that have died, messages for `sys', the
-%% farewell of a clean shutdown, and the order of its messages to holders.
+%% The agent's process: locks and messages of an agent that has died, callers that have died, messages for `sys',
+%% yields, the farewell of a clean shutdown, and the order of its messages to holders.
 -module(canal_lock_quorum_agent_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -183,6 +183,36 @@ system_message(Name, Is) ->
 
 is_call({'$gen_call', _, _}) -> true;
 is_call(_) -> false.
+
+%%% Yields
+
+%% With one scheduler, each yield of the agent lets this process send one more event. Without yields, a step would have
+%% one event; without a bound, 64.
+yields_test_() ->
+    Options = fun(_, Nodes) -> test_quorum_cluster:options(Nodes) end,
+    test_quorum_cluster:tests(1, ["+S", "1"], Options, [
+        {"the agent yields to processes that send requests, a few times before each step", fun yields/1}
+    ]).
+
+yields([A]) ->
+    test_nodes:call(A, fun() ->
+        Agent = whereis(?AGENT),
+        1 = erlang:trace_pattern({canal_lock_quorum_nif, agent_step, 2}, true, [global]),
+        1 = erlang:trace(Agent, true, [call]),
+        Send = fun(_) -> Agent ! {try_unlock, {0, 0}}, true = erlang:yield() end,
+        lists:foreach(Send, lists:seq(1, 1000)),
+        _ = sys:get_state(Agent),
+        Steps = steps(Agent),
+        ?assert(lists:max(Steps) >= 2),
+        ?assert(lists:max(Steps) =< 10)
+    end).
+
+%% The numbers of events of the steps.
+steps(Agent) ->
+    receive
+        {trace, Agent, call, {_, agent_step, [_, Events]}} -> [length(Events) | steps(Agent)]
+    after 0 -> []
+    end.
 
 %%% A clean shutdown
 
