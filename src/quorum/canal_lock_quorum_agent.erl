@@ -4,8 +4,8 @@
 %% holder once per lock.
 %%
 %% A step takes all events that are in the mailbox, and sends one batch to each voter for them. When the mailbox is
-%% empty, this process first yields, up to MAX_YIELDS times if each time brings more events. So batches grow with the
-%% load, and no constant says how long to collect events.
+%% empty, this process first yields once. So batches grow with the load, and no constant says how long to collect
+%% events.
 %%
 %% If this process is killed, the locks of its node are lost: the native library ends the old agent before it opens
 %% another one, and the next process notifies the holders. Callers waiting for a reply exit, as with any `gen_server'
@@ -20,9 +20,6 @@
 
 %% The maximum number of events in one step. A step should take less than a millisecond.
 -define(MAX_EVENTS, 64).
-
-%% How often this process yields before a step. Each time, it may wait for all processes that can run.
--define(MAX_YIELDS, 4).
 
 -record(waiting, {
     from :: gen_server:from(),
@@ -48,8 +45,8 @@
     reported = #{} :: canal_lock_quorum_repeated:reported(),
     %% Members whose voters were silent after the last step: bit N is the member at place N.
     silent = 0 :: non_neg_integer(),
-    %% How often this process has yielded since the last step, and the number of events then.
-    yielded = {0, 0} :: {Times :: 0..?MAX_YIELDS, With :: non_neg_integer()},
+    %% Whether this process has yielded since the last step.
+    has_yielded = false :: boolean(),
     %% Unlocks that a quorum has not confirmed.
     pending_unlocks = 0 :: non_neg_integer()
 }).
@@ -215,8 +212,12 @@ handle_info({{waiter_down, Request}, _, process, _, _}, State = #state{locking =
         error ->
             noreply(State)
     end;
+handle_info(timeout, State = #state{has_yielded = false}) ->
+    %% Lets other processes send their requests first: a step costs about as much for many requests as for one.
+    true = erlang:yield(),
+    noreply(State#state{has_yielded = true});
 handle_info(timeout, State) ->
-    step_or_yield(State);
+    step(State);
 handle_info({timeout, Timer, step}, State = #state{timer = {Timer, _}}) ->
     step(State#state{timer = none});
 handle_info({timeout, _Replaced, step}, State) ->
@@ -336,18 +337,8 @@ add(Event, State = #state{events = Events}) ->
 noreply(State = #state{events = Events}) ->
     canal_lock_quorum_steps:noreply(Events, State).
 
-step_or_yield(State = #state{events = Events, yielded = {Times, Before}}) ->
-    case length(Events) of
-        Count when Count =:= Before; Times =:= ?MAX_YIELDS ->
-            step(State);
-        Count ->
-            %% Lets other processes send their requests first: a step costs about as much for many requests as for one.
-            true = erlang:yield(),
-            noreply(State#state{yielded = {Times + 1, Count}})
-    end.
-
 step(State = #state{events = Events}) ->
-    noreply(step(lists:reverse(Events), State#state{events = [], yielded = {0, 0}})).
+    noreply(step(lists:reverse(Events), State#state{events = [], has_yielded = false})).
 
 step(Events, State = #state{agent = Agent, timer = Timer}) ->
     {Outputs, Wait, Silent, Pending} = canal_lock_quorum_nif:agent_step(Agent, Events),
