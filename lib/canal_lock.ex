@@ -22,9 +22,25 @@ defmodule CanalLock do
   `:max_per`, a positive integer, is required. It is shown by `info/0` and limits nothing: each call passes its own.
   With `keep_on_crash: true`, the table of a manager that crashes stays open, and the next manager adopts it.
   `:sweep_interval_ms` (default 5000) is the interval of the sweep in milliseconds. An idle key is reclaimed after two
-  intervals.
+  intervals. `:max_waiting` (default 100000) is the largest number of requests that wait, of all keys together.
   """
-  @type option :: {:max_per, pos_integer} | {:keep_on_crash, boolean} | {:sweep_interval_ms, pos_integer}
+  @type option ::
+          {:max_per, pos_integer}
+          | {:keep_on_crash, boolean}
+          | {:sweep_interval_ms, pos_integer}
+          | {:max_waiting, non_neg_integer}
+
+  @typedoc """
+  `:permits` (default 1) is the number of permits to acquire, all or none. With `:max_waiting` (default `:infinity`),
+  the call does not wait if so many requests or more wait for the key.
+  """
+  @type request_option :: {:permits, pos_integer} | {:max_waiting, non_neg_integer | :infinity}
+
+  @typedoc "How long a call may wait: a timeout in milliseconds, or options, of which `:timeout_ms` is 0 by default."
+  @type wait :: timeout | [request_option | {:timeout_ms, timeout}]
+
+  @typedoc "`:permits` (default 1) is the number of permits, all or none."
+  @type permits_option :: {:permits, pos_integer}
 
   @typedoc "The answer of `info/0`: the state of the table, and the totals of its events since it was opened."
   @type info :: :canal_lock.info()
@@ -104,6 +120,98 @@ defmodule CanalLock do
   defdelegate acquire(key, max_per, buckets), to: :canal_lock
 
   @doc """
+  As `acquire/3`, and waits if the key is full. The last argument is a timeout in milliseconds, `:infinity`, or options;
+  see `t:wait/0`.
+
+      iex> CanalLock.acquire(:db, 3, 1, 5000)
+      {:acquired, 1}
+      iex> CanalLock.acquire(:db, 3, 1, timeout_ms: 5000, permits: 2)
+      {:acquired, 3}
+      iex> CanalLock.acquire(:db, 3, 1, 10)
+      :full
+
+  If no permit is free, the caller joins the queue of the key, first in, first out. A release hands its permit to the
+  first waiter; callers that arrive later cannot overtake it. If the timeout expires, the answer is `:full`. If the
+  caller dies, its request ends. Nothing detects processes that wait for each other; a timeout ends that.
+
+  Raises as `acquire/3`, also if the table closes while the caller waits. Cost: with a free permit, that of `acquire/3`;
+  otherwise some microseconds. `:canal_lock.acquire/4` has the details.
+  """
+  @spec acquire(key, max_per, buckets, wait) :: {:acquired, pos_integer} | :full
+  def acquire(key, max_per, buckets, timeout_or_options) do
+    :canal_lock.acquire(key, max_per, buckets, wait(timeout_or_options))
+  end
+
+  # Inlined, so a timeout costs no further call.
+  @compile {:inline, wait: 1}
+  defp wait(timeout) when is_integer(timeout) or timeout == :infinity, do: timeout
+  defp wait(options), do: checked(options, :canal_lock_errors.wait_options(), "[timeout_ms: 5000]")
+
+  # Options as the map that `:canal_lock` takes.
+  defp checked(options, rules, example) do
+    wrong_option = &:canal_lock_errors.wrong_option(rules, &1)
+    CanalLock.Options.validate!(options, Keyword.keys(rules), example, wrong_option)
+  end
+
+  @doc """
+  As `acquire/4`, but the request waits, not the caller. After `{:waiting, ref}`, the caller gets one message:
+  `{:canal_lock, ref, {:acquired, n}}`, or `{:canal_lock, ref, :closed}` if the table closes. `cancel/1` ends the
+  request before. Options are `t:request_option/0`. Raises as `acquire/3`.
+
+      iex> {:acquired, 1} = CanalLock.request(:db, 1, 1)
+      iex> {:waiting, ref} = CanalLock.request(:db, 1, 1)
+      iex> CanalLock.request(:db, 1, 1, max_waiting: 1)
+      :full
+      iex> CanalLock.release(:db)
+      :ok
+      iex> receive do: ({:canal_lock, ^ref, answer} -> answer)
+      {:acquired, 1}
+  """
+  @spec request(key, max_per, buckets, [request_option]) :: {:acquired, pos_integer} | {:waiting, reference} | :full
+  def request(key, max_per, buckets, options \\ []) do
+    :canal_lock.request(key, max_per, buckets, checked(options, :canal_lock_errors.request_options(), "[permits: 2]"))
+  end
+
+  @doc """
+  Ends a request of the calling process. `:ok`: it holds nothing because of the request, and no message comes.
+  `{:acquired, n}`: the request had been granted. Its message is removed, and the permits are the caller's, to use or
+  to release. `{:error, :not_waiting}`: there is no such request, or its message was received. Raises `ArgumentError`
+  if the argument is not a reference.
+
+      iex> {:acquired, 1} = CanalLock.acquire(:db, 1, 1)
+      iex> {:waiting, ref} = CanalLock.request(:db, 1, 1)
+      iex> {CanalLock.cancel(ref), CanalLock.cancel(ref)}
+      {:ok, {:error, :not_waiting}}
+  """
+  @spec cancel(reference) :: :ok | {:acquired, pos_integer} | {:error, :not_waiting}
+  defdelegate cancel(ref), to: :canal_lock
+
+  @doc """
+  Gives all requests that wait for `key` another capacity, `max_per * buckets`. Call it when the resource changes its
+  size. Requests that the new capacity admits are granted, the oldest first. Raises as `acquire/3`. Cost: about 1 µs for
+  each request that is changed.
+
+      iex> {:acquired, 1} = CanalLock.acquire(:db, 1, 1)
+      iex> {:waiting, ref} = CanalLock.request(:db, 1, 1)
+      iex> CanalLock.resized(:db, 1, 2)
+      :ok
+      iex> receive do: ({:canal_lock, ^ref, answer} -> answer)
+      {:acquired, 2}
+  """
+  @spec resized(key, max_per, buckets) :: :ok
+  defdelegate resized(key, max_per, buckets), to: :canal_lock
+
+  @doc """
+  The number of requests that wait for `key`. Raises as `acquire/3`. Cost: constant.
+
+      iex> {:waiting, _ref} = CanalLock.request(:db, 0, 1)
+      iex> {CanalLock.waiting(:db), CanalLock.waiting(:idle)}
+      {1, 0}
+  """
+  @spec waiting(key) :: non_neg_integer
+  defdelegate waiting(key), to: :canal_lock
+
+  @doc """
   Releases one permit of `key`. Answers `{:error, :not_held}` if the calling process holds none. Raises and costs as
   `acquire/3`.
 
@@ -115,6 +223,20 @@ defmodule CanalLock do
   """
   @spec release(key) :: :ok | {:error, :not_held}
   defdelegate release(key), to: :canal_lock
+
+  @doc """
+  As `release/1`, for several permits: all of them, or none with `{:error, :not_held}`.
+
+      iex> {:acquired, 2} = CanalLock.acquire(:db, 3, 1, permits: 2)
+      iex> CanalLock.release(:db, permits: 3)
+      {:error, :not_held}
+      iex> CanalLock.release(:db, permits: 2)
+      :ok
+  """
+  @spec release(key, [permits_option]) :: :ok | {:error, :not_held}
+  def release(key, options), do: :canal_lock.release(key, permits(options))
+
+  defp permits(options), do: checked(options, :canal_lock_errors.permits_options(), "[permits: 2]")
 
   @doc """
   Releases one permit of `key`, if the calling process holds one. If it holds none, the answer is `:ok`, nothing
@@ -142,6 +264,33 @@ defmodule CanalLock do
   defdelegate with_permit(key, max_per, buckets, fun), to: :canal_lock
 
   @doc """
+  As `with_permit/4`, and waits as `acquire/4`. With `permits: k`, the caller holds `k` permits while `fun` runs.
+
+      iex> CanalLock.with_permit(:db, 3, 1, [timeout_ms: 5000, permits: 2], fn -> CanalLock.count(:db) end)
+      {:ok, 2}
+  """
+  @spec with_permit(key, max_per, buckets, wait, (() -> result)) :: {:ok, result} | :full when result: var
+  def with_permit(key, max_per, buckets, timeout_or_options, fun) do
+    :canal_lock.with_permit(key, max_per, buckets, wait(timeout_or_options), fun)
+  end
+
+  @doc """
+  Gives permits of `key` that the calling process holds to another process of this node. After `:ok`, `pid` holds them:
+  it releases them, and they are released when it dies. No message is sent to `pid`. Answers `{:error, :not_held}` if
+  the caller does not hold so many, and `{:error, :not_alive}` if `pid` has died; then nothing has changed. Raises as
+  `acquire/3`, and if `pid` is on another node.
+
+      iex> worker = spawn(fn -> Process.sleep(:infinity) end)
+      iex> {:acquired, 2} = CanalLock.acquire(:db, 3, 1, permits: 2)
+      iex> CanalLock.give(:db, worker, permits: 2)
+      :ok
+      iex> {CanalLock.held(worker), CanalLock.give(:db, worker)}
+      {[db: 2], {:error, :not_held}}
+  """
+  @spec give(key, pid, [permits_option]) :: :ok | {:error, :not_held | :not_alive}
+  def give(key, pid, options \\ []), do: :canal_lock.give(key, pid, permits(options))
+
+  @doc """
   As `acquire/3`, in the table of another node. The permit is released when the calling process dies or the connection
   between the nodes is lost. Exits as `GenServer.call/3` does if the node is not connected or runs no manager; then no
   permit was acquired. Cost: two round trips. `:canal_lock.acquire_on/4` has the details.
@@ -153,6 +302,18 @@ defmodule CanalLock do
   defdelegate acquire_on(node, key, max_per, buckets), to: :canal_lock
 
   @doc """
+  As `acquire_on/4`, and waits as `acquire/4`, in one queue with the callers of that node. The timeout is measured
+  there.
+
+      iex> CanalLock.acquire_on(node(), :db, 3, 1, timeout_ms: 5000, permits: 2)
+      {:acquired, 2}
+  """
+  @spec acquire_on(node, key, max_per, buckets, wait) :: {:acquired, pos_integer} | :full
+  def acquire_on(node, key, max_per, buckets, timeout_or_options) do
+    :canal_lock.acquire_on(node, key, max_per, buckets, wait(timeout_or_options))
+  end
+
+  @doc """
   As `release/1`, for a permit that the calling process has acquired with `acquire_on/4`. If it exits, call it again.
 
       iex> {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
@@ -161,6 +322,16 @@ defmodule CanalLock do
   """
   @spec release_on(node, key) :: :ok | {:error, :not_held}
   defdelegate release_on(node, key), to: :canal_lock
+
+  @doc """
+  As `release_on/2`, for several permits: all of them, or none with `{:error, :not_held}`.
+
+      iex> {:acquired, 2} = CanalLock.acquire_on(node(), :db, 3, 1, permits: 2)
+      iex> CanalLock.release_on(node(), :db, permits: 2)
+      :ok
+  """
+  @spec release_on(node, key, [permits_option]) :: :ok | {:error, :not_held}
+  def release_on(node, key, options), do: :canal_lock.release_on(node, key, permits(options))
 
   @doc """
   The number of permits of `key` in use. Raises as `acquire/3`. Cost: constant.
@@ -235,8 +406,9 @@ defmodule CanalLock do
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> %{max_per: 3, keys: 1, permits: 1, holders: 1} = CanalLock.info()
       iex> CanalLock.info() |> Map.keys() |> Enum.sort()
-      [:barriers_refused, :granted, :holders, :keys, :max_per, :memory,
-       :not_held, :permits, :reclaimed, :refused, :released, :released_by_death]
+      [:barriers_refused, :granted, :handed_over, :holders, :keys, :max_per, :memory,
+       :not_held, :permits, :reclaimed, :refused, :released, :released_by_death,
+       :timed_out, :transferred, :waiting]
   """
   @spec info() :: info
   defdelegate info(), to: :canal_lock
@@ -255,11 +427,11 @@ defmodule CanalLock do
 
   @doc """
   Shows the activity of the table as text until Enter is pressed, in a shell, also in one that is attached to a running
-  node. It shows the numbers of `info/0`, rates per second, and the keys and the holders with most
-  permits.
+  node. It shows the numbers of `info/0`, rates per second, the keys and the holders with most permits, and the keys
+  that most requests wait for.
 
   Options, a keyword list: `:interval_ms` (default 1000) is the pause between two refreshes in milliseconds. `:rows`
-  (default 10) is the largest number of keys, and of holders, to show. Keys are formatted by `inspect/2`.
+  (default 10) is the largest number of rows of each list. Keys are formatted by `inspect/2`.
 
   Raises `ArgumentError` if an option is wrong or canal_lock is not started. `:canal_lock.top/1` explains each number,
   and the cost of a refresh.

@@ -10,7 +10,8 @@
 
 -export([reason/1, arguments/2, explain/1, wrong/2, format_error/2]).
 %% For canal_lock_quorum_errors, and for options of Elixir and of the application.
--export([format_error/3, wrong_arguments/2, wrong_option/2, option_text/2, start_options/0, view_options/0]).
+-export([format_error/3, wrong_arguments/2, wrong_option/2, option_text/2]).
+-export([start_options/0, view_options/0, wait_options/0, request_options/0, permits_options/0]).
 
 -export_type([cause/0, option/0, wrong_option/0]).
 
@@ -25,7 +26,7 @@
 
 %% What a value must be: a kind that `requirement/2' or `wrong_argument/3' knows, or a function that returns a
 %% requirement. `Must' completes the sentence "X must ...".
--type kind() :: atom() | {function, arity()} | {options, [option()]} | fun((term()) -> requirement()).
+-type kind() :: atom() | {function, arity()} | {options | timeout_or, [option()]} | fun((term()) -> requirement()).
 -type requirement() :: {IsMet :: boolean(), Must :: iodata()}.
 
 -type option() :: {Name :: atom(), kind() | {required, kind()}}.
@@ -88,18 +89,43 @@ expected(start_link, 1) -> [{"MaxPer", positive}];
 expected(start_link, 2) -> [{"MaxPer", positive}, {"Options", {options, start_options()}}];
 expected(child_spec, 1) -> [{"MaxPer", child}];
 expected(acquire, 3) -> [any, {"MaxPer", count}, {"Buckets", count}];
+expected(acquire, 4) -> expected(acquire, 3) ++ [{"TimeoutOrOptions", {timeout_or, wait_options()}}];
+expected(request, 3) -> expected(acquire, 3);
+expected(request, 4) -> expected(acquire, 3) ++ [{"Options", {options, request_options()}}];
+expected(cancel, 1) -> [{"Ref", reference}];
+expected(resized, 3) -> expected(acquire, 3);
+expected(release, 2) -> [any, {"Options", {options, permits_options()}}];
 expected(release, 3) -> expected(acquire, 3);
 expected(with_permit, 4) -> expected(acquire, 3) ++ [{"Fun", {function, 0}}];
+expected(with_permit, 5) -> expected(acquire, 4) ++ [{"Fun", {function, 0}}];
+expected(give, 2) -> [any, {"Pid", local_pid}];
+expected(give, 3) -> expected(give, 2) ++ [{"Options", {options, permits_options()}}];
 expected(buckets, 2) -> [any, {"MaxPer", positive}];
 expected(held, 1) -> [{"Pid", pid}];
 expected(acquire_on, 4) -> [{"Node", node} | expected(acquire, 3)];
+expected(acquire_on, 5) -> [{"Node", node} | expected(acquire, 4)];
 expected(release_on, 2) -> [{"Node", node}, any];
+expected(release_on, 3) -> [{"Node", node} | expected(release, 2)];
 expected(top, 1) -> [{"Options", {options, view_options()}}];
 expected(_, Arity) -> lists:duplicate(Arity, any).
 
 -spec start_options() -> [option()].
 start_options() ->
-    [{keep_on_crash, boolean}, {sweep_interval_ms, positive_ms}].
+    [{keep_on_crash, boolean}, {sweep_interval_ms, positive_ms}, {max_waiting, count}].
+
+%% Of a call that may wait.
+-spec wait_options() -> [option()].
+wait_options() ->
+    [{timeout_ms, timeout} | request_options()].
+
+-spec request_options() -> [option()].
+request_options() ->
+    [{permits, positive}, {max_waiting, limit}].
+
+%% Of a release or a gift.
+-spec permits_options() -> [option()].
+permits_options() ->
+    [{permits, positive}].
 
 -spec view_options() -> [option()].
 view_options() ->
@@ -112,6 +138,8 @@ wrong_arguments(Expected, Arguments) ->
 
 wrong_argument(_Name, {options, Known}, Options) ->
     [option_text(Wrong, Options) || Wrong <- [wrong_option(Known, Options)], Wrong =/= none];
+wrong_argument(Name, {timeout_or, Known}, Options) when is_map(Options) ->
+    wrong_argument(Name, {options, Known}, Options);
 wrong_argument(_Name, child, {MaxPer, Options}) ->
     lists:sublist(maps:values(wrong(start_link, [MaxPer, Options])), 1);
 wrong_argument(Name, Kind, Value) ->
@@ -128,6 +156,13 @@ requirement(child, N) -> {is_integer(N) andalso N > 0, "be a positive integer or
 requirement(count, N) -> {is_integer(N) andalso N >= 0, "be a non-negative integer"};
 requirement(positive_ms, N) -> {is_ms(N) andalso N > 0, "be a positive integer below 2^32 (milliseconds)"};
 requirement(ms, N) -> {is_ms(N), "be a non-negative integer below 2^32 (milliseconds)"};
+requirement(timeout, N) ->
+    {is_timeout(N), "be a non-negative integer below 2^32 (milliseconds) or infinity"};
+requirement({timeout_or, _}, N) ->
+    {is_timeout(N), "be a non-negative integer below 2^32 (milliseconds), infinity, or a map of options"};
+requirement(limit, N) -> {is_integer(N) andalso N >= 0 orelse N =:= infinity, "be a non-negative integer or infinity"};
+requirement(reference, Value) -> {is_reference(Value), "be a reference"};
+requirement(local_pid, Value) -> {is_pid(Value) andalso node(Value) =:= node(), "be a pid of this node"};
 requirement(boolean, Value) -> {is_boolean(Value), "be true or false"};
 requirement(map, Value) -> {is_map(Value), "be a map"};
 requirement(pid, Value) -> {is_pid(Value), "be a pid"};
@@ -136,6 +171,8 @@ requirement({function, Arity}, F) -> {is_function(F, Arity), ["be a function of 
 requirement(Kind, Value) when is_function(Kind, 1) -> Kind(Value).
 
 is_ms(N) -> is_integer(N) andalso N >= 0 andalso N =< ?MAX_MS.
+
+is_timeout(N) -> is_ms(N) orelse N =:= infinity.
 
 %% What is wrong with a map of options, if anything.
 -spec wrong_option([option()], Options :: term()) -> none | wrong_option().

@@ -9,15 +9,7 @@
 
 -include("canal_lock_errors.hrl").
 
--export([answer/2, retry/3, call/2]).
-
-%% Makes a call of canal_lock_nif that answers causes, and repeats it if the key is long.
--spec answer(fun((...) -> Answer | canal_lock_nif:raise()), [term(), ...]) -> Answer | {raise, canal_lock_nif:cause()}.
-answer(Call, Arguments) ->
-    case apply(Call, Arguments) of
-        {raise, First, _} -> retry(First, Call, Arguments);
-        Answer -> Answer
-    end.
+-export([retry/3, call/2]).
 
 %% Repeats a call of canal_lock_nif that has answered `{raise, Cause, Arguments}', if the cause is a long key.
 -spec retry(canal_lock_nif:cause(), fun((...) -> Answer | canal_lock_nif:raise()), [term(), ...]) ->

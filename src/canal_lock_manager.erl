@@ -20,7 +20,7 @@
 
 %% An idle key is reclaimed after two intervals of the sweep. The interval is short enough to free the memory of a burst
 %% of keys soon, and long compared with a sweep of a million keys (about 0.2 s).
--define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000}).
+-define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000, max_waiting => 100_000}).
 
 %% Keys that one step of the sweep checks or frees: 0.05 to 0.1 ms, depending on the CPU caches. The VM counts each
 %% step as a part of the timeslice.
@@ -32,6 +32,9 @@
 %% Attempts to free the table that this manager closes. Only an inspection of many keys reads for longer than their
 %% pauses (100 ms). The next manager then frees the rest.
 -define(MAX_WAITS, 100).
+
+%% More processes than any VM has.
+-define(NO_LIMIT, (1 bsl 60)).
 
 -record(state, {
     %% Empty. The original `canal_lock' counted in a table of this name, and its users pass the second element of the
@@ -68,11 +71,11 @@ stop() ->
 sweep() ->
     gen_server:call(?NAME, sweep, infinity).
 
-init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms}}) ->
+init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms, max_waiting := MaxWaiting}}) ->
     _ = process_flag(trap_exit, Keep),
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
-    Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep),
+    Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep, min(MaxWaiting, ?NO_LIMIT)),
     %% At most one pause: the rest is freed later, as tasks.
     dismantle(1),
     State = #state{
@@ -143,10 +146,18 @@ format_status(Status) ->
     Status.
 
 close(#state{handle = Handle}) ->
+    ok = end_waits(Handle),
     ok = canal_lock_nif:close(Handle),
     %% Not left to the next manager, which may start late or never.
     dismantle(?MAX_WAITS),
     free_unused().
+
+%% In steps: it takes 1 ms for some thousand waiting processes.
+end_waits(Handle) ->
+    case canal_lock_nif:end_waits(Handle) of
+        more -> end_waits(Handle);
+        done -> ok
+    end.
 
 %% The check avoids a call on a dirty scheduler in the usual case. A closed table takes 0.25 s per million keys. The
 %% manager handles no message during that time.

@@ -11,10 +11,12 @@
 
 %% Acquire and release.
 -export([acquire/3, release/1, release/3]).
+%% Several permits, requests that wait, gifts.
+-export([acquire_many/4, release_many/2, wait/6, cancel/2, resized/4, waiting/1, give/3]).
 %% Inspection.
--export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, info/0]).
+-export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
 %% For the manager.
--export([open/3, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
+-export([open/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
 %% For proxies.
 -export([represent/1, proxy_of/1]).
 
@@ -34,8 +36,8 @@
 %% The table that a piece belongs to. 0 asks for the first piece of the open table.
 -type serial() :: non_neg_integer().
 
-%% The position in a reading of all holders; at first `{false, 0, 0}'.
--type from() :: {boolean(), non_neg_integer(), non_neg_integer()}.
+%% The position in a reading of all holders; at first `{0, 0, 0}'.
+-type from() :: {non_neg_integer(), non_neg_integer(), non_neg_integer()}.
 
 %% A piece of a long answer, and the position of the next one. `changed' if the table of the earlier pieces is not open
 %% any more.
@@ -51,6 +53,41 @@ release(_Key) -> erlang:nif_error(not_loaded).
 %% The numbers are not checked. They are only returned with a cause.
 -spec release(key(), non_neg_integer(), non_neg_integer()) -> ok | raise().
 release(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
+
+%% Acquires all of them or none.
+-spec acquire_many(key(), non_neg_integer(), non_neg_integer(), Permits :: pos_integer()) ->
+    {acquired, pos_integer()} | full.
+acquire_many(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
+
+%% Releases all of them or none.
+-spec release_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
+release_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
+
+%% With the answer `waiting' the caller gets one message, `{canal_lock, Ref, {acquired, N} | closed}', unless it cancels
+%% the request before.
+-spec wait(
+    key(),
+    non_neg_integer(),
+    non_neg_integer(),
+    Permits :: pos_integer(),
+    MaxWaiting :: non_neg_integer(),
+    Ref :: reference()
+) -> {acquired, pos_integer()} | waiting | full.
+wait(_Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(not_loaded).
+
+%% With the answer `ok' no message comes. `not_waiting': it is in the mailbox, or was received.
+-spec cancel(Ref :: reference(), IsTimeout :: boolean()) -> ok | not_waiting.
+cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
+
+%% Gives a piece of the requests the new capacity. `Before' is 0 for the first piece, then the last answer.
+-spec resized(key(), non_neg_integer(), non_neg_integer(), Before :: non_neg_integer()) -> done | pos_integer().
+resized(_Key, _MaxPer, _Buckets, _Before) -> erlang:nif_error(not_loaded).
+
+-spec waiting(key()) -> non_neg_integer().
+waiting(_Key) -> erlang:nif_error(not_loaded).
+
+-spec give(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
+give(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 
 %% Makes a handle on a long key, on a dirty scheduler.
 -spec intern(canal_lock:key()) -> reference().
@@ -84,13 +121,31 @@ holders(_Serial, _From, _Key) -> erlang:nif_error(not_loaded).
 -spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 held(_Serial, _From, _Pid) -> erlang:nif_error(not_loaded).
 
+%% The keys that requests wait for, each with their number, and the process that has waited longest. The first position
+%% is `{0, 0}'.
+-spec queues(serial(), {non_neg_integer(), non_neg_integer()}) ->
+    piece(
+        {canal_lock:key(), Waiting :: pos_integer(), pid(), Waited_ms :: non_neg_integer()},
+        {non_neg_integer(), non_neg_integer()}
+    ).
+queues(_Serial, _From) -> erlang:nif_error(not_loaded).
+
 -spec info() -> canal_lock:info().
 info() -> erlang:nif_error(not_loaded).
 
 %% Opens a table that the caller manages. With `Keep' the table stays open when the caller dies, and a kept table is
-%% adopted. Otherwise the table is empty and the previous one is closed.
--spec open(ProcessLimit :: pos_integer(), MaxPer :: pos_integer(), Keep :: boolean()) -> handle().
-open(_ProcessLimit, _MaxPer, _Keep) -> erlang:nif_error(not_loaded).
+%% adopted. Otherwise the table is empty and the previous one is closed. At most `MaxWaiting' requests wait in it.
+-spec open(
+    ProcessLimit :: pos_integer(),
+    MaxPer :: pos_integer(),
+    Keep :: boolean(),
+    MaxWaiting :: non_neg_integer()
+) -> handle().
+open(_ProcessLimit, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
+
+%% Tells a piece of the requests that the table closes. From then on, no request starts to wait.
+-spec end_waits(handle()) -> more | done.
+end_waits(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec close(handle()) -> ok.
 close(_Handle) -> erlang:nif_error(not_loaded).

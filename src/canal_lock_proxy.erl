@@ -6,12 +6,17 @@
 %% The native library records which process the proxy represents. A manager starts a proxy and finds it again by that
 %% record; no proxy is linked to a manager.
 %%
+%% A request of the holder that waits is one of the proxy: the proxy gets its message, has its timer, and sends the
+%% answer to the holder. It never blocks, so it handles the death of the holder at once.
+%%
 %% A late 'DOWN' of an old connection cannot release a permit of a new one. A proxy belongs to the connection over which
 %% it was started, and exits when it gets a request over another one. The holder then asks the manager for another
 %% proxy. If the connection changes while an answer is on its way, the holder's call fails before the answer can arrive.
 -module(canal_lock_proxy).
 
 -behaviour(gen_server).
+
+-include("canal_lock_errors.hrl").
 
 -export([find_or_start/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
@@ -20,19 +25,27 @@
 
 %% A holder's request to its proxy.
 -type request() ::
-    {acquire, canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}
-    | {release, canal_lock:key()}.
+    {acquire, canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), canal_lock_wait:options()}
+    | {release, canal_lock:key(), Permits :: pos_integer()}.
 
 %% After this time without a message, a proxy without permits exits, and a proxy with permits checks its connection and
 %% its table.
 -define(IDLE_MS, 5000).
+
+-record(wait, {
+    from :: gen_server:from(),
+    permits :: pos_integer(),
+    timer :: reference() | none
+}).
 
 -record(state, {
     holder :: pid(),
     %% Identifies one connection to the node of the holder.
     connection :: port() | pid(),
     monitor :: reference(),
-    permits = 0 :: non_neg_integer()
+    permits = 0 :: non_neg_integer(),
+    %% Requests that wait, by their references.
+    waits = #{} :: #{reference() => #wait{}}
 }).
 
 %% Called by a manager. `none' if the connection to the holder has just been lost.
@@ -69,42 +82,75 @@ represent(State = #state{holder = Holder}) ->
         error:Cause -> {stop, {shutdown, {raise, Cause}}}
     end.
 
-handle_call(Request, {Holder, _Tag}, State = #state{holder = Holder}) ->
+handle_call(Request, From = {Holder, _Tag}, State = #state{holder = Holder}) ->
     case is_current(State) of
-        true -> serve(Request, State);
+        true -> serve(Request, From, State);
         false -> {stop, normal, State}
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State, ?IDLE_MS}.
 
-%% If the table was replaced during the request, the exit of the proxy releases the new permit.
-serve(Request, State = #state{permits = Permits}) ->
-    Answer = answer(Request),
-    Next = State#state{permits = Permits + change(Answer)},
+serve(Request = {acquire, _, _, _, #{permits := Permits}}, From, State = #state{waits = Waits}) ->
+    case answer(Request) of
+        {waiting, Ref} ->
+            Wait = #wait{from = From, permits = Permits, timer = start_timer(Request, Ref)},
+            {noreply, State#state{waits = Waits#{Ref => Wait}}, ?IDLE_MS};
+        Answer ->
+            reply(From, Answer, Permits, State)
+    end;
+serve(Request = {release, _, Permits}, From, State) ->
+    reply(From, answer(Request), Permits, State);
+serve(_, From, State) ->
+    reply(From, {raise, version_mismatch}, 0, State).
+
+%% If the table was replaced during the request, the exit of the proxy releases the new permits.
+reply(From, Answer, Permits, State = #state{permits = Before}) ->
+    Next = State#state{permits = Before + change(Answer, Permits)},
     case is_current(Next) of
-        true -> {reply, Answer, Next, ?IDLE_MS};
-        false -> {stop, normal, Next}
+        true ->
+            gen_server:reply(From, Answer),
+            {noreply, Next, ?IDLE_MS};
+        false ->
+            {stop, normal, Next}
     end.
 
-answer({acquire, Key, MaxPer, Buckets}) ->
-    canal_lock_interned:answer(fun canal_lock_nif:acquire/3, [Key, MaxPer, Buckets]);
-answer({release, Key}) ->
-    canal_lock_interned:answer(fun canal_lock_nif:release/1, [Key]);
-answer(_) ->
-    {raise, version_mismatch}.
+answer({acquire, Key, MaxPer, Buckets, Options = #{timeout_ms := Timeout_ms}}) ->
+    Call =
+        case Timeout_ms of
+            0 -> fun canal_lock_wait:acquire/4;
+            _ -> fun canal_lock_wait:request/4
+        end,
+    ?CAUGHT(canal_lock_interned:call(Key, fun(KeyOrHandle) -> Call(KeyOrHandle, MaxPer, Buckets, Options) end));
+answer({release, Key, Permits}) ->
+    ?CAUGHT(canal_lock_interned:call(Key, fun(KeyOrHandle) -> canal_lock_nif:release_many(KeyOrHandle, Permits) end)).
 
-%% How an answer changes the number of permits.
-change({acquired, _}) -> 1;
-change(ok) -> -1;
-change(_) -> 0.
+start_timer({acquire, _, _, _, #{timeout_ms := infinity}}, _Ref) -> none;
+start_timer({acquire, _, _, _, #{timeout_ms := Timeout_ms}}, Ref) -> erlang:start_timer(Timeout_ms, self(), Ref).
+
+%% How an answer to a request for so many permits changes their number.
+change({acquired, _}, Permits) -> Permits;
+change(ok, Permits) -> -Permits;
+change(_, _Permits) -> 0.
+
+%% Sends the answer to a request that has waited.
+end_wait(Ref, Answer, State = #state{waits = Waits}) ->
+    {#wait{from = From, permits = Permits, timer = Timer}, Rest} = maps:take(Ref, Waits),
+    _ = [erlang:cancel_timer(Timer) || Timer =/= none],
+    reply(From, Answer, Permits, State#state{waits = Rest}).
 
 handle_cast(_Message, State) ->
     {noreply, State, ?IDLE_MS}.
 
 handle_info({'DOWN', Monitor, process, Holder, _Reason}, State = #state{monitor = Monitor, holder = Holder}) ->
     {stop, normal, State};
-handle_info(timeout, State = #state{permits = Permits}) ->
-    case Permits > 0 andalso is_current(State) of
+handle_info({canal_lock, Ref, closed}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
+    end_wait(Ref, {raise, not_started}, State);
+handle_info({canal_lock, Ref, Answer}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
+    end_wait(Ref, Answer, State);
+handle_info({timeout, _Timer, Ref}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
+    end_wait(Ref, canal_lock_wait:cancel_after_timeout(Ref), State);
+handle_info(timeout, State = #state{permits = Permits, waits = Waits}) ->
+    case Permits + map_size(Waits) > 0 andalso is_current(State) of
         true -> {noreply, State, ?IDLE_MS};
         false -> {stop, normal, State}
     end;

@@ -9,14 +9,14 @@
 %%     |<------------------- Proxy -|                            |
 %%     | {acquire, ...}             |                            |
 %%     |-------------------------------------------------------->| acquires for itself
-%%     |<------------------------------- {acquired, N} or full --|
+%%     |<------------------------------- {acquired, N} or full --|   at once, or after a wait
 %% '''
 -module(canal_lock_remote).
 
 -export([call/2, answer/2]).
 
 %% The number increases with each change of the messages between nodes.
--define(PROXY_REQUEST, {proxy, 1}).
+-define(PROXY_REQUEST, {proxy, 2}).
 
 %% A proxy that has exited, because it was idle or its connection or table is gone, held nothing. So a second attempt,
 %% with the next proxy, is safe.

@@ -6,10 +6,10 @@
 %%
 %% <dl>
 %% <dt>`[canal_lock, totals]'</dt>
-%% <dd>Measurements: all numbers of {@link canal_lock:info/0} except `max_per'. `keys', `permits', `holders' and
-%% `memory' (in bytes) are current values; `barriers_refused' counts from the start of the VM; `granted', `refused',
-%% `released', `released_by_death', `not_held' and `reclaimed' count from the opening of the table. Metadata:
-%% `#{max_per => pos_integer()}'.</dd>
+%% <dd>Measurements: all numbers of {@link canal_lock:info/0} except `max_per'. `keys', `permits', `holders', `waiting'
+%% and `memory' (in bytes) are current values; `barriers_refused' counts from the start of the VM; `granted', `refused',
+%% `released', `released_by_death', `not_held', `reclaimed', `handed_over', `timed_out' and `transferred' count from the
+%% opening of the table. Metadata: `#{max_per => pos_integer()}'.</dd>
 %% </dl>
 %%
 %% ```

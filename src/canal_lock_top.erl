@@ -52,6 +52,7 @@
     info :: canal_lock:info(),
     keys :: [{canal_lock:key(), Permits :: pos_integer()}],
     holders :: [{pid(), Permits :: pos_integer(), Keys :: pos_integer()}],
+    queues :: [{canal_lock:key(), Waiting :: pos_integer(), Longest_ms :: non_neg_integer()}],
     took_ms :: non_neg_integer()
 }).
 
@@ -141,11 +142,13 @@ read_table(Rows) ->
     At = erlang:monotonic_time(),
     Keys = canal_lock_view:fold_keys(fun add_keys/2, #best{rows = Rows}),
     Holders = add_holder(canal_lock_view:fold_permits(fun add_holders/2, {none, #best{rows = Rows}})),
+    Queues = canal_lock_view:fold_queues(fun add_queues/2, #best{rows = Rows}),
     #snapshot{
         at = At,
         info = Info,
         keys = [{Key, -Negative} || {Negative, Key} <- ranked(Keys)],
         holders = [{Pid, -Negative, Count} || {Negative, Pid, Count} <- ranked(Holders)],
+        queues = [{Key, -Negative, Longest_ms} || {Negative, Key, Longest_ms} <- ranked(Queues)],
         took_ms = erlang:convert_time_unit(erlang:monotonic_time() - At, native, millisecond)
     }.
 
@@ -164,6 +167,10 @@ add_holders([], Before) ->
 
 add_holder({none, Best}) -> Best;
 add_holder({{Pid, Sum, Count}, Best}) -> add({-Sum, Pid, Count}, Best).
+
+add_queues(Piece, Best) ->
+    Add = fun({Key, Waiting, _Pid, Longest_ms}, Before) -> add({-Waiting, Key, Longest_ms}, Before) end,
+    lists:foldl(Add, Best, Piece).
 
 add(New, Best = #best{rows = Rows, count = Count, kept = Kept, last = Last}) when Last =:= none; New < Last ->
     case Best#best{count = Count + 1, kept = [New | Kept]} of
@@ -211,33 +218,58 @@ title(#view{is_terminal = IsTerminal}) ->
 
 lines(_Last, {failed, Sentence}, _View, _Space) ->
     [Sentence];
-lines(Last, Next = #snapshot{info = Info, keys = Keys, holders = Holders}, View, Space) ->
+lines(Last, Next = #snapshot{info = Info}, View, Space) ->
     Head = head(Info, rates(Last, Next)),
-    {KeyRows, HolderRows} = shares(Space, length(Head) + 5, length(Keys), length(Holders)),
+    Sections = sections(Next, View),
+    %% The title is one line. A section has an empty line and a heading.
+    Free = max(0, Space - 1 - length(Head) - 2 * length(Sections)),
+    Shares = shares(Free, [length(Elements) || {_, Elements, _} <- Sections]),
     Head ++
-        ["", [cells(["permits"]), "  key"]] ++
-        [[cells([Permits]), "  ", shown(Key, View)] || {Key, Permits} <- lists:sublist(Keys, KeyRows)] ++
-        ["", [cells(["permits", "keys"]), "  holder"]] ++
-        [
+        lists:append([
+            ["", Heading | [Row(Element) || Element <- lists:sublist(Elements, Share)]]
+         || {{Heading, Elements, Row}, Share} <- lists:zip(Sections, Shares)
+        ]).
+
+%% The line above each list, its elements, and how they are shown.
+sections(#snapshot{keys = Keys, holders = Holders, queues = Queues}, View) ->
+    [
+        {[cells(["permits"]), "  key"], Keys, fun({Key, Permits}) ->
+            [cells([Permits]), "  ", shown(Key, View)]
+        end},
+        {[cells(["permits", "keys"]), "  holder"], Holders, fun({Pid, Permits, Count}) ->
             [cells([Permits, Count]), "  ", described(Pid, View)]
-         || {Pid, Permits, Count} <- lists:sublist(Holders, HolderRows)
+        end}
+    ] ++
+        [
+            {[cells(["waiting", "longest wait"]), "  key"], Queues, fun({Key, Waiting, Longest_ms}) ->
+                [cells([Waiting, duration(Longest_ms)]), "  ", shown(Key, View)]
+            end}
+         || Queues =/= []
         ].
 
-head(#{keys := Keys, permits := Permits, holders := Holders, memory := Bytes, not_held := NotHeld}, Rates) ->
-    %% Shown only if there was a release by a process that did not hold the key.
-    Names = [granted, refused, released, released_by_death] ++ [not_held || NotHeld > 0],
+head(Info = #{keys := Keys, permits := Permits, holders := Holders, memory := Bytes}, Rates) ->
+    #{not_held := NotHeld, waiting := Waiting, handed_over := HandedOver, timed_out := TimedOut} = Info,
+    Shown = fun(Names) -> cells([maps:get(Name, Rates, "-") || Name <- Names]) end,
     [
         cells(["keys", "permits", "holders", "memory"]),
         cells([Keys, Permits, Holders, bytes(Bytes)]),
+        %% The last one only if there was a release by a process that did not hold the key.
         cells(["granted/s", "refused/s", "released/s", "by death/s"] ++ ["not held/s" || NotHeld > 0]),
-        cells([maps:get(Name, Rates, "-") || Name <- Names])
-    ].
+        Shown([granted, refused, released, released_by_death] ++ [not_held || NotHeld > 0])
+    ] ++
+        lists:append([
+            [
+                cells(["waiting", "hand-overs/s", "timeouts/s"]),
+                [cells([Waiting]), Shown([handed_over, timed_out])]
+            ]
+         || Waiting + HandedOver + TimedOut > 0
+        ]).
 
 %% Rates per second since the last snapshot. Unknown without a last snapshot, or if the table was replaced, which shows
 %% as a counter that has decreased. Within one table only `granted' can decrease.
 rates(#snapshot{at = Before, info = Less}, #snapshot{at = Now, info = Info}) when Now > Before ->
     Seconds = (Now - Before) / erlang:convert_time_unit(1, second, native),
-    Names = [granted, refused, released, released_by_death, not_held],
+    Names = [granted, refused, released, released_by_death, not_held, handed_over, timed_out],
     Differences = [{Name, maps:get(Name, Info) - maps:get(Name, Less)} || Name <- Names],
     case [Name || {Name, Difference} <- Differences, Difference < 0, Name =/= granted] of
         [] -> maps:from_list([{Name, rate(max(0, Difference), Seconds)} || {Name, Difference} <- Differences]);
@@ -257,6 +289,9 @@ bytes(Bytes) -> bytes(Bytes / 1000, "kB").
 bytes(Number, Unit) ->
     [float_to_list(Number, [{decimals, 1}]), $\s, Unit].
 
+duration(Ms) when Ms >= 1000 -> [float_to_list(Ms / 1000, [{decimals, 1}]), " s"];
+duration(Ms) -> [integer_to_list(Ms), " ms"].
+
 %% Numbers and headings, aligned to the right.
 cells(Cells) ->
     [cell(Cell) || Cell <- Cells].
@@ -264,12 +299,12 @@ cells(Cells) ->
 cell(Number) when is_integer(Number) -> cell(integer_to_list(Number));
 cell(Text) -> [$\s, string:pad(Text, ?CELL - 1, leading)].
 
-%% The rows of each list on a screen of `Space' rows, of which `Taken' are used: half of the rest each, unless the other
-%% list needs less.
-shares(Space, Taken, Keys, Holders) ->
-    Free = max(0, Space - Taken),
-    KeyRows = min(Keys, max((Free + 1) div 2, Free - Holders)),
-    {KeyRows, min(Holders, Free - KeyRows)}.
+%% How many of so many rows each list gets: in turn one more, if it has one.
+shares(Free, Lengths) ->
+    Numbered = lists:enumerate(Lengths),
+    Turns = lists:sort([{Row, List} || {List, Length} <- Numbered, Row <- lists:seq(1, min(Length, Free))]),
+    Given = [List || {_, List} <- lists:sublist(Turns, Free)],
+    [length([List || Got <- Given, Got =:= List]) || {List, _} <- Numbered].
 
 described(Pid, View) when node(Pid) =/= node() ->
     [shown(Pid, View), " on ", atom_to_list(node(Pid))];

@@ -4,7 +4,7 @@
 -module(canal_lock_view).
 
 -export([keys/0, holders/1, held/1, audit/0]).
--export([fold_keys/2, fold_permits/2]).
+-export([fold_keys/2, fold_permits/2, fold_queues/2]).
 
 %% Keys read in one native call, which takes about 0.1 ms.
 -define(KEYS_PER_PIECE, 512).
@@ -13,7 +13,7 @@
 -define(FIRST_KEY, 0).
 
 %% The first position in the holders: see `CursorFields' in inspect.rs of the native library.
--define(FIRST_HOLDER, {false, 0, 0}).
+-define(FIRST_HOLDER, {0, 0, 0}).
 
 -spec keys() -> [{canal_lock:key(), Permits :: pos_integer()}].
 keys() ->
@@ -39,6 +39,12 @@ held(Pid) ->
 -spec fold_permits(fun(([{pid(), canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
 fold_permits(Add, Result) ->
     fold(fun canal_lock_nif:permits/2, ?FIRST_HOLDER, Add, Result).
+
+%% As `fold_keys/2', over the keys that requests wait for.
+-spec fold_queues(fun(([{canal_lock:key(), pos_integer(), pid(), non_neg_integer()}], Result) -> Result), Result) ->
+    Result.
+fold_queues(Add, Result) ->
+    fold(fun canal_lock_nif:queues/2, {0, 0}, Add, Result).
 
 %% Keys whose count differs from the records of their holders.
 -spec audit() -> [{canal_lock:key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].

@@ -115,7 +115,8 @@ wrong_child() ->
     [
         ?assertError(badarg, canal_lock:child_spec(Argument))
      || Argument <- [0, -1, 3.0, three, [], {0, #{}}, {3, []}, {3, #{}, more}] ++
-            [{3, Options} || Options <- [#{keep_on_crash => sometimes}, #{sweep_interval_ms => 0}, #{unknown => true}]]
+            [{3, #{keep_on_crash => sometimes}}, {3, #{sweep_interval_ms => 0}}] ++
+            [{3, #{max_waiting => -1}}, {3, #{unknown => true}}]
     ].
 
 %%% The application
@@ -171,6 +172,10 @@ application_with_options() ->
     idle_key_is_reclaimed(),
     keeps_on_crash(),
     ok = application:stop(canal_lock),
+    ?assertEqual(ok, start([{max_per, 4}, {max_waiting, 1}])),
+    {waiting, _} = canal_lock:request(db, 0, 1),
+    ?assertEqual(full, canal_lock:request(other, 0, 1)),
+    ok = application:stop(canal_lock),
     ?assertEqual(ok, start([{max_per, 4}, {keep_on_crash, false}])),
     {acquired, 1} = acquire(),
     _ = kill_and_await_next(whereis(canal_lock)),
@@ -223,7 +228,7 @@ wrong_environment() ->
         Text(["the option sweep_interval_ms must be a positive integer below 2^32 (milliseconds), got: ", Got])
     end,
     Unknown = fun(Name) ->
-        Text(["unknown option ", Name, "; the options are max_per, keep_on_crash, sweep_interval_ms"])
+        Text(["unknown option ", Name, "; the options are max_per, keep_on_crash, sweep_interval_ms, max_waiting"])
     end,
     lists:foreach(fun({Environment, Expected}) ->
         {error, {{bad_environment, Given, Reason}, {canal_lock_app, start, _}}} = start(Environment),
@@ -238,6 +243,7 @@ wrong_environment() ->
         {[{max_per, 3}, {keep_on_crsh, true}], Unknown("keep_on_crsh")},
         {[{max_pre, 3}], Unknown("max_pre")},
         {[{sweep_interval_ms, soon}], Interval("soon")},
+        {[{max_waiting, infinity}], <<"the option max_waiting must be a non-negative integer, got: infinity">>},
         {[{max_per, 3}, {keep_on_crash, yes}], <<"the option keep_on_crash must be true or false, got: yes">>},
         {[{max_per, 3}, {sweep_interval_ms, 0}], Interval("0")},
         {[{max_per, 3}, {sweep_interval_ms, 1 bsl 32}, {keep_on_crash, false}], Interval("4294967296")}

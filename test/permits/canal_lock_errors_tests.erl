@@ -6,8 +6,15 @@
 -define(POSITIVE, "be a positive integer").
 -define(COUNT, "be a non-negative integer").
 -define(MS, "be a positive integer below 2^32 (milliseconds)").
+-define(TIMEOUT, "be a non-negative integer below 2^32 (milliseconds) or infinity").
+-define(TIMEOUT_OR_OPTIONS,
+    "be a non-negative integer below 2^32 (milliseconds), infinity, or a map of options"
+).
 -define(FUN, "be a function of arity 0").
+-define(LOCAL_PID, "be a pid of this node").
 -define(NODE, "be the name of a node, an atom").
+
+-define(START_OPTIONS, "keep_on_crash, sweep_interval_ms, max_waiting").
 
 -define(NOT_STARTED,
     <<"canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor">>
@@ -51,7 +58,7 @@ calls() ->
     Fun = fun() -> not_called end,
     Numbers = [
         {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets)}
-     || Function <- [acquire, release],
+     || Function <- [acquire, release, request, resized],
         Key <- [db, new, "string", #{}, -1],
         {MaxPer, Buckets} <- pairs()
     ],
@@ -70,12 +77,29 @@ calls() ->
      || {MaxPer, Buckets} <- pairs(),
         Node <- [there@nowhere, "there@nowhere"]
     ],
-    Wrong = [Call || {_, _, Texts} = Call <- Numbers ++ With ++ On, Texts =/= #{}],
-    ?assert(length(Wrong) > 500),
+    %% The same numbers, with one more argument.
+    Longer = [
+        {Function, Arguments ++ More, Texts}
+     || {Function, Arguments, Texts} <- Numbers ++ On,
+        {Longer, All} <- [
+            {acquire, [[5], [infinity], [#{}]]}, {request, [[#{}]]}, {acquire_on, [[0], [#{permits => 2}]]}
+        ],
+        Longer =:= Function,
+        More <- All
+    ],
+    LongerWith = [
+        {with_permit, [db, MaxPer, Buckets, 5, Fun], Texts}
+     || {acquire, [db, MaxPer, Buckets], Texts} <- Numbers
+    ],
+    Wrong = [Call || {_, _, Texts} = Call <- Numbers ++ With ++ On ++ Longer ++ LongerWith, Texts =/= #{}],
+    ?assert(length(Wrong) > 1500),
     Single = [
         {with_permit, 4, [db, 3, 1], [not_a_fun, fun(_) -> not_called end], "Fun", ?FUN},
         {buckets, 2, [db], [0 | not_counts()], "MaxPer", ?POSITIVE},
         {buckets, 2, ["string"], [0 | not_counts()], "MaxPer", ?POSITIVE},
+        {with_permit, 5, [db, 3, 1, 5], [not_a_fun, fun(_) -> not_called end], "Fun", ?FUN},
+        {cancel, 1, [], [ref, 1, [], self(), {make_ref()}, fun() -> ref end], "Ref", "be a reference"},
+        {give, 2, [db], [not_a_pid, 1, [], make_ref(), test_setup:remote_pid(1)], "Pid", ?LOCAL_PID},
         {held, 1, [], [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []], "Pid", "be a pid"}
     ],
     NotNodes = ["there@nowhere", <<"there@nowhere">>, 1, self()],
@@ -86,9 +110,67 @@ calls() ->
         ] ++
         [
             {Function, [Node | Others], #{1 => must("Node", ?NODE, Node)}}
-         || {Function, Others} <- [{acquire_on, [db, 3, 1]}, {release_on, [db]}], Node <- NotNodes
+         || {Function, Others} <- [
+                {acquire_on, [db, 3, 1]}, {acquire_on, [db, 3, 1, 5]}, {release_on, [db]}, {release_on, [db, #{}]}
+            ],
+            Node <- NotNodes
         ] ++
+        option_calls() ++
         [{top, [Options], #{1 => Text}} || {Options, Text} <- wrong_view_options()].
+
+%% Calls with a wrong argument that has options, and with several wrong arguments.
+option_calls() ->
+    Fun = fun() -> not_called end,
+    Calls = [
+        {wrong_waits(), [
+            {acquire, [db, 3, 1], []}, {with_permit, [db, 3, 1], [Fun]}, {acquire_on, [there@nowhere, db, 3, 1], []}
+        ]},
+        {wrong_requests(), [{request, [db, 3, 1], []}]},
+        {wrong_permits(), [
+            {release, [db], []}, {give, [db, self()], []}, {release_on, [there@nowhere, db], []}
+        ]}
+    ],
+    Numbers = #{2 => must("MaxPer", ?COUNT, three), 3 => must("Buckets", ?COUNT, -1)},
+    Timeout = must("TimeoutOrOptions", ?TIMEOUT_OR_OPTIONS, soon),
+    [
+        {Function, Before ++ [Options | After], #{length(Before) + 1 => Text}}
+     || {Wrong, Functions} <- Calls, {Function, Before, After} <- Functions, {Options, Text} <- Wrong
+    ] ++
+        [
+            {acquire, [db, three, -1, soon], Numbers#{4 => Timeout}},
+            {with_permit, [db, three, -1, soon, no_fun], Numbers#{4 => Timeout, 5 => must("Fun", ?FUN, no_fun)}},
+            {request, [db, three, -1, []], Numbers#{4 => must("Options", "be a map", [])}},
+            {give, [db, me, []], #{2 => must("Pid", ?LOCAL_PID, me), 3 => must("Options", "be a map", [])}},
+            {release_on, [1, db, []], #{1 => must("Node", ?NODE, 1), 3 => must("Options", "be a map", [])}}
+        ].
+
+wrong_waits() ->
+    Timeouts = [-1, -(1 bsl 70), 1 bsl 32, 1 bsl 70, 5.0, soon, [], [{timeout_ms, 5}], "5", {5}, self()],
+    [{Timeout, must("TimeoutOrOptions", ?TIMEOUT_OR_OPTIONS, Timeout)} || Timeout <- Timeouts] ++
+        wrong_values(timeout_ms, ?TIMEOUT, [-1, 1 bsl 32, 1 bsl 70, 5.0, never, undefined, [], #{}]) ++
+        wrong_request_values() ++
+        unknown([timeout, wait_ms, {timeout_ms}], "timeout_ms, permits, max_waiting").
+
+wrong_requests() ->
+    not_maps([[], [{permits, 2}], permits, 5, infinity]) ++
+        wrong_request_values() ++
+        unknown([timeout_ms, keep_on_crash], "permits, max_waiting").
+
+wrong_request_values() ->
+    Limit = "be a non-negative integer or infinity",
+    wrong_values(permits, ?POSITIVE, [0 | not_counts()]) ++
+        wrong_values(max_waiting, Limit, not_counts() -- [infinity]).
+
+wrong_permits() ->
+    not_maps([[], [{permits, 2}], permits, 2]) ++
+        wrong_values(permits, ?POSITIVE, [0 | not_counts()]) ++
+        unknown([permit, timeout_ms, max_waiting], "permits").
+
+unknown(Names, Known) ->
+    [
+        {#{Name => 1}, iolist_to_binary(io_lib:format("unknown option ~0p; the options are ~s", [Name, Known]))}
+     || Name <- Names
+    ].
 
 pairs() ->
     [{Wrong, 1} || Wrong <- not_counts()] ++ [{1, Wrong} || Wrong <- not_counts()] ++
@@ -127,11 +209,12 @@ starts() ->
 
 wrong_options() ->
     Unknown = fun(Name) ->
-        unicode:characters_to_binary(["unknown option ", Name, "; the options are keep_on_crash, sweep_interval_ms"])
+        unicode:characters_to_binary(["unknown option ", Name, "; the options are " ?START_OPTIONS])
     end,
     not_maps([[], [{keep_on_crash, true}], keep_on_crash, true, {}, 5000]) ++
         wrong_values(keep_on_crash, "be true or false", [1, "true", undefined, [], #{}]) ++
         wrong_values(sweep_interval_ms, ?MS, [0, -1, 1 bsl 32, 5000.0, infinity, "5000"]) ++
+        wrong_values(max_waiting, ?COUNT, not_counts()) ++
         [
             {#{keep_on_crsh => true}, Unknown("keep_on_crsh")},
             {#{keep_on_crash => true, sweep_interval => 5000}, Unknown("sweep_interval")},
@@ -183,6 +266,10 @@ shell() ->
         [{2, must("MaxPer", ?COUNT, 3.0)}, {3, must("Buckets", ?COUNT, one)}, {4, must("Fun", ?FUN, not_a_fun)}],
         fun() -> canal_lock:with_permit(db, 3.0, one, not_a_fun) end
     ),
+    shows([{4, must("TimeoutOrOptions", ?TIMEOUT_OR_OPTIONS, -1)}], fun() -> canal_lock:acquire(db, 3, 1, -1) end),
+    shows([{4, must("the option permits", ?POSITIVE, 0)}], fun() -> canal_lock:acquire(db, 3, 1, #{permits => 0}) end),
+    shows([{1, must("Ref", "be a reference", ref)}], fun() -> canal_lock:cancel(ref) end),
+    shows([{2, must("Pid", ?LOCAL_PID, me)}], fun() -> canal_lock:give(db, me) end),
     shows([{2, must("MaxPer", ?POSITIVE, 0)}], fun() -> canal_lock:buckets(db, 0) end),
     shows([{1, must("Pid", "be a pid", canal_lock)}], fun() -> canal_lock:held(canal_lock) end),
     shows([{1, Node}, {4, must("Buckets", ?COUNT, one)}], fun() ->
@@ -190,7 +277,7 @@ shell() ->
     end).
 
 shell_without_manager() ->
-    Unknown = <<"unknown option keep_on_crsh; the options are keep_on_crash, sweep_interval_ms">>,
+    Unknown = <<"unknown option keep_on_crsh; the options are " ?START_OPTIONS>>,
     shows([{2, Unknown}], fun() -> canal_lock:start_link(3, #{keep_on_crsh => true}) end),
     shows([{1, must("MaxPer", ?POSITIVE " or a tuple {MaxPer, Options}", three)}], fun() ->
         canal_lock:child_spec(three)
@@ -212,10 +299,18 @@ line(Number, Explanation) -> <<"argument ", (integer_to_binary(Number))/binary, 
 %% Calls of all functions that need a table.
 calls_of_a_table() ->
     Keys = [db, "string", #{}, lists:duplicate(1000, #{})],
-    [{Function, [Key, 3, 1]} || Function <- [acquire, release], Key <- Keys] ++
+    Fun = fun() -> not_called end,
+    Waits = [5, infinity, #{}, #{timeout_ms => 5, permits => 2}],
+    [{Function, [Key, 3, 1]} || Function <- [acquire, release, request, resized], Key <- Keys] ++
         [{acquire, [Key, 0, 1]} || Key <- Keys] ++
-        [{with_permit, [Key, 3, 1, fun() -> not_called end]} || Key <- Keys] ++
-        [{Function, [Key]} || Function <- [release, count, holders], Key <- Keys] ++
+        [{acquire, [Key, MaxPer, 1, Wait]} || Key <- Keys, MaxPer <- [0, 3], Wait <- Waits] ++
+        [{request, [Key, MaxPer, 1, #{permits => 2}]} || Key <- Keys, MaxPer <- [0, 3]] ++
+        [{with_permit, [Key, 3, 1, Fun]} || Key <- Keys] ++
+        [{with_permit, [Key, 3, 1, Wait, Fun]} || Key <- Keys, Wait <- [0 | Waits]] ++
+        [{Function, [Key]} || Function <- [release, count, holders, waiting], Key <- Keys] ++
+        [{release, [Key, #{permits => 2}]} || Key <- Keys] ++
+        [{give, [Key, self()]} || Key <- Keys] ++
+        [{give, [Key, self(), #{permits => 2}]} || Key <- Keys] ++
         [{buckets, [Key, 3]} || Key <- Keys] ++
         [{held, [self()]}] ++
         [{Function, []} || Function <- [held, keys, info, audit, top]] ++
@@ -227,6 +322,8 @@ not_started() ->
         {error, badarg, [{canal_lock, acquire, [db, 3, 1], _} | _]},
         failure(fun() -> canal_lock:acquire_on(node(), db, 3, 1) end)
     ),
+    %% A request of a closed table does not wait.
+    ?assertEqual({error, not_waiting}, canal_lock:cancel(make_ref())),
     ?assertExit(noproc, canal_lock:stop()).
 
 stopped() ->
@@ -250,7 +347,15 @@ too_large() ->
     Shared = lists:foldl(fun(_, Part) -> [Part | Part] end, [], lists:seq(1, 40)),
     Calls = [
         {acquire, 3, fun() -> canal_lock:acquire(Shared, 3, 1) end},
+        {acquire, 4, fun() -> canal_lock:acquire(Shared, 3, 1, 5) end},
+        {acquire, 4, fun() -> canal_lock:acquire(Shared, 3, 1, #{permits => 2}) end},
+        {request, 3, fun() -> canal_lock:request(Shared, 3, 1) end},
+        {resized, 3, fun() -> canal_lock:resized(Shared, 3, 1) end},
+        {waiting, 1, fun() -> canal_lock:waiting(Shared) end},
+        {release, 2, fun() -> canal_lock:release(Shared, #{permits => 2}) end},
+        {give, 2, fun() -> canal_lock:give(Shared, self()) end},
         {with_permit, 4, fun() -> canal_lock:with_permit(Shared, 3, 1, fun() -> not_called end) end},
+        {with_permit, 5, fun() -> canal_lock:with_permit(Shared, 3, 1, 5, fun() -> not_called end) end},
         {count, 1, fun() -> canal_lock:count(Shared) end}
     ],
     Failures = [{Function, Arity, failure(Call)} || {Function, Arity, Call} <- Calls],
@@ -293,7 +398,7 @@ no_native_library() ->
 child_spec() ->
     [
         ?assertEqual(ok, supervisor:check_childspecs([canal_lock:child_spec(Argument)]))
-     || Argument <- [3, 1 bsl 70, {3, #{}}, {3, #{sweep_interval_ms => 1000}}]
+     || Argument <- [3, 1 bsl 70, {3, #{}}, {3, #{sweep_interval_ms => 1000}}, {3, #{max_waiting => 1 bsl 70}}]
     ],
     Options = fun(Argument) ->
         #{id := canal_lock, start := {canal_lock, start_link, [3, Options]}} = canal_lock:child_spec(Argument),

@@ -29,9 +29,10 @@ panics_test_() ->
 tests() ->
     [
         {"P9: an injected failure anywhere in a native function raises and changes nothing", fun every_native/0},
+        {"P9: an injected failure while requests end leaves counts, records and queues usable", fun halfway/0},
         {"P9: an injected failure anywhere in a public function raises an explained error", fun every_public/0},
         {"P4, P9: a panic anywhere in the handling of a holder's death loses no permit", fun deaths/0},
-        {"P4, P9: the death of a holder releases its permits without allocating memory", fun deaths_without_memory/0},
+        {"P4, P9: a death releases permits and grants waiters without allocating memory", fun deaths_without_memory/0},
         {"P10: a panic anywhere in the handling of a manager's death still closes the table", fun deaths_of_managers/0},
         {"P8, P9: 1,000 injected failures leak no memory", fun a_thousand/0},
         {"P8: refused memory barriers are counted, and keys are freed once barriers work", fun refused_barriers/0}
@@ -41,8 +42,13 @@ tests() ->
 
 every_native() ->
     Cases = cases(),
-    ?assertEqual(test_fault_injection:natives(), lists:usort([Native || {Native, _, _} <- Cases])),
-    [with_each_failure(Case, Failure) || Case <- Cases, Failure <- ?FAILURES].
+    All = Cases ++ halfway_cases(),
+    ?assertEqual(test_fault_injection:natives(), lists:usort([Native || {Native, _, _} <- All])),
+    [with_each_failure(Case, unchanged, Failure) || Case <- Cases, Failure <- ?FAILURES].
+
+%% These calls end several requests, or one request and its effects, one after the other.
+halfway() ->
+    [with_each_failure(Case, consistent, Failure) || Case <- halfway_cases(), Failure <- ?FAILURES].
 
 %% `{Native, Prepare, Call}': a process prepares the table and then makes the call. `Prepare' gets the handle of the
 %% table and returns the argument of `Call', which checks its own answer.
@@ -51,8 +57,8 @@ cases() ->
     Three = fun(Handle) -> acquire(?KEYS), Handle end,
     Many = fun(Handle) -> acquire(?KEYS ++ more_keys()), Handle end,
     Idle = fun(Handle) -> acquire(more_keys()), release(more_keys()), Handle end,
-    Closed = fun(_) -> acquire(more_keys()), canal_lock_nif:open(1024, 3, false) end,
-    Kept = fun(_) -> Kept = canal_lock_nif:open(1024, 3, true), acquire(?KEYS), Kept end,
+    Closed = fun(_) -> acquire(more_keys()), open(1024, 3, false) end,
+    Kept = fun(_) -> Kept = open(1024, 3, true), acquire(?KEYS), Kept end,
     Interned = fun(Key) -> fun(_) -> canal_lock_nif:intern(Key) end end,
     Proxy = fun(Handle) -> ok = canal_lock_nif:represent(remote()), Three(Handle) end,
     lists:append([
@@ -82,33 +88,138 @@ cases() ->
         ]),
         [{{count, 1}, Three, fun(_) -> 2 = canal_lock_nif:count(Key) end} || Key <- ?KEYS],
         [{{buckets, 2}, Three, fun(_) -> {2, 0} = canal_lock_nif:buckets(Key, 1) end} || Key <- ?KEYS],
-        [{{holders, 3}, First, fun(_) -> {_, [_, _], _} = canal_lock_nif:holders(0, {false, 0, 0}, Key) end}
+        [{{holders, 3}, First, fun(_) -> {_, [_, _], _} = canal_lock_nif:holders(0, {0, 0, 0}, Key) end}
          || Key <- ?KEYS, First <- [Three, Many]],
         [
             {{keys, 3}, Many, fun(_) -> {_, [_ | _], done} = canal_lock_nif:keys(0, 0, 100) end},
-            {{permits, 2}, Many, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {false, 0, 0}) end},
+            {{permits, 2}, Many, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {0, 0, 0}) end},
             {{held, 3}, Many, fun(_) -> {_, [_ | _], done} = canal_lock_nif:held(0, 0, self()) end},
             {{info, 0}, Many, fun(_) -> #{holders := 2} = canal_lock_nif:info() end},
-            {{open, 3}, Many, fun(_) -> canal_lock_nif:open(1024, "any term", false) end},
-            {{open, 3}, Many, fun(_) -> canal_lock_nif:open(1024, 3, true) end},
-            {{open, 3}, Kept, fun(_) -> canal_lock_nif:open(1024, 4, true) end},
+            {{open, 4}, Many, fun(_) -> open(1024, "any term", false) end},
+            {{open, 4}, Many, fun(_) -> open(1024, 3, true) end},
+            {{open, 4}, Kept, fun(_) -> open(1024, 4, true) end},
             {{close, 1}, Many, fun canal_lock_nif:close/1},
             {{sweep_step, 2}, Idle, fun(Handle) -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 2) end) end},
             {{dismantle_step, 0}, Closed, fun(_) -> steps(fun canal_lock_nif:dismantle_step/0) end},
             {{free_unused, 0}, Closed, fun(_) -> free_closed() end},
             {{held, 3}, Proxy, fun(_) -> {_, [_, _, _], done} = canal_lock_nif:held(0, 0, remote()) end},
-            {{permits, 2}, Proxy, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {false, 0, 0}) end},
+            {{permits, 2}, Proxy, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {0, 0, 0}) end},
             {{proxy_of, 1}, Nothing, fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
             {{proxy_of, 1}, Proxy, fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end}
         ],
+        several_permits(Nothing, Three, Many),
+        waits(Nothing, Three, Many),
+        gifts(Three),
         [{{represent, 1}, First, fun(_) -> ok = canal_lock_nif:represent(remote()) end} || First <- [Nothing, Proxy]]
     ]).
+
+several_permits(Nothing, Three, Many) ->
+    lists:append([
+        [{{acquire_many, 4}, First, fun(_) -> {acquired, _} = canal_lock_nif:acquire_many(Key, 9, 1, 2) end}
+         || Key <- ?KEYS ++ [{new, key}, "a new key"], First <- [Nothing, Three, Many]],
+        [{{acquire_many, 4}, Many, fun(_) -> full = canal_lock_nif:acquire_many(Key, 3, 1, 2) end} || Key <- ?KEYS],
+        [{{release_many, 2}, fun(Handle) -> acquire(?KEYS), First(Handle) end, fun(_) ->
+            ok = canal_lock_nif:release_many(Key, 2)
+        end}
+         || Key <- ?KEYS, First <- [Three, Many]],
+        [{{release_many, 2}, Three, fun(_) -> {error, not_held} = canal_lock_nif:release_many(Key, 2) end}
+         || Key <- ?KEYS]
+    ]).
+
+%% Another process holds one permit of each key.
+waits(Nothing, Three, Many) ->
+    Waiting = fun(_) -> wait(db, 1, 1) end,
+    Awaited = awaited(Three),
+    lists:append([
+        [{{wait, 6}, First, fun(_) -> wait(Key, 1, 1) end} || Key <- ?KEYS, First <- [Nothing, Three, Many]],
+        [{{wait, 6}, First, fun(_) -> wait(Key, 0, 2) end}
+         || Key <- [{new, key}, "a new key"], First <- [Nothing, Many]],
+        [{{wait, 6}, First, fun(_) -> wait(Key, 2, 1) end} || Key <- ?KEYS, First <- [Awaited]],
+        [{{wait, 6}, Nothing, fun(_) -> {acquired, 3} = canal_lock_nif:wait(Key, 3, 1, 2, 9, make_ref()) end}
+         || Key <- ?KEYS],
+        [{{wait, 6}, Waiting, fun(_) -> full = canal_lock_nif:wait(db, 1, 1, 1, 1, make_ref()) end}],
+        [{{cancel, 2}, Nothing, fun(_) -> not_waiting = canal_lock_nif:cancel(make_ref(), true) end}],
+        [{{resized, 4}, Waiting, fun(_) -> done = canal_lock_nif:resized(db, 1, 1, 0) end}],
+        [{{resized, 4}, Three, fun(_) -> done = canal_lock_nif:resized(Key, 9, 1, 0) end} || Key <- ?KEYS],
+        [{{waiting, 1}, Waiting, fun(_) -> 1 = canal_lock_nif:waiting(db) end}],
+        [{{queues, 2}, Waiting, fun(_) -> [{db, 1, _, _}] = queues({0, 0}) end}]
+    ]).
+
+%% The caller holds a permit of each key, which the next release passes on.
+awaited(First) ->
+    fun(Handle) ->
+        First(Handle),
+        [waiter(Key, 2) || Key <- ?KEYS]
+    end.
+
+%% After a failure, the calls can be repeated, and answer what is true then.
+halfway_cases() ->
+    Waiting = fun(_) -> wait(db, 1, 1) end,
+    %% The first request has collected one of two permits. The second one gets it when the first one ends.
+    Collecting = fun(_) ->
+        Ref = wait(db, 2, 2),
+        _ = wait(db, 2, 1),
+        Ref
+    end,
+    Awaited = awaited(fun(_) -> acquire(?KEYS) end),
+    Closing = fun(_) ->
+        Handle = open(1024, 3, false),
+        _ = [waiter(Key, 0) || Key <- [db, db, "a key"]],
+        Handle
+    end,
+    lists:append([
+        [{{cancel, 2}, First, fun(Ref) -> canal_lock_nif:cancel(Ref, IsTimeout) end}
+         || First <- [Waiting, Collecting], IsTimeout <- [true, false]],
+        [{{resized, 4}, First, fun(_) -> done = canal_lock_nif:resized(db, Capacity, 1, 0) end}
+         || First <- [Waiting, Collecting], Capacity <- [1, 2, 4]],
+        [{{release, 1}, Awaited, fun(_) -> answer(canal_lock_nif:release(Key)) end} || Key <- ?KEYS],
+        [{{release, 3}, Awaited, fun(_) -> answer(canal_lock_nif:release(Key, 3, 1)) end} || Key <- ?KEYS],
+        [{{release_many, 2}, Awaited, fun(_) -> canal_lock_nif:release_many(Key, 1) end} || Key <- ?KEYS],
+        [{{end_waits, 1}, Closing, fun(Handle) -> done = steps(fun() -> canal_lock_nif:end_waits(Handle) end) end}],
+        [{{close, 1}, Closing, fun canal_lock_nif:close/1}]
+    ]).
+
+%% To a process that has nothing, holds permits, or was given one before.
+gifts(Three) ->
+    Targets = [
+        fun() -> test_worker:start() end,
+        fun() -> element(1, test_worker:start(fun() -> acquire(?KEYS) end)) end,
+        fun() ->
+            acquire(?KEYS),
+            Target = test_worker:start(),
+            [ok = canal_lock_nif:give(Key, Target, 1) || Key <- ?KEYS],
+            Target
+        end
+    ],
+    [{{give, 3}, fun(Handle) -> Three(Handle), Target() end, fun(Pid) -> ok = canal_lock_nif:give(Key, Pid, 1) end}
+     || Key <- ?KEYS, Target <- Targets] ++
+        [{{give, 3}, fun(_) -> self() end, fun(Pid) -> {error, not_held} = canal_lock_nif:give(db, Pid, 1) end}].
 
 more_keys() ->
     [{key, N} || N <- lists:seq(1, 5)].
 
+open(ProcessLimit, MaxPer, Keep) ->
+    canal_lock_nif:open(ProcessLimit, MaxPer, Keep, 1000).
+
 acquire(Keys) ->
     [{acquired, _} = canal_lock_nif:acquire(Key, 3, 1) || Key <- Keys].
+
+%% A request of the caller for permits of a key.
+wait(Key, Capacity, Permits) ->
+    Ref = make_ref(),
+    waiting = canal_lock_nif:wait(Key, Capacity, 1, Permits, 9, Ref),
+    Ref.
+
+%% A process that waits for a permit. It ends with the caller.
+waiter(Key, Capacity) ->
+    {Waiter, _} = test_worker:start(fun() -> wait(Key, Capacity, 1) end),
+    Waiter.
+
+queues(From) ->
+    case canal_lock_nif:queues(0, From) of
+        {_, Queues, done} -> Queues;
+        {_, Queues, Next} -> Queues ++ queues(Next)
+    end.
 
 release(Keys) ->
     [ok = canal_lock_nif:release(Key) || Key <- Keys].
@@ -140,13 +251,13 @@ steps(Step, Waits) ->
     end.
 
 %% Injects the failure at point 0, 1, 2 and so on, until the call passes fewer points.
-with_each_failure(Case, Failure) ->
-    with_each_failure(Case, Failure, 0, canal_lock_nif:open(1024, 3, false)).
+with_each_failure(Case, After, Failure) ->
+    with_each_failure(Case, After, Failure, 0, open(1024, 3, false)).
 
-with_each_failure(Case, Failure, Point, Handle) ->
-    try attempt(Case, Failure, Point, Handle) of
+with_each_failure(Case, After, Failure, Point, Handle) ->
+    try attempt(Case, After, Failure, Point, Handle) of
         {true, Next} ->
-            with_each_failure(Case, Failure, Point + 1, Next);
+            with_each_failure(Case, After, Failure, Point + 1, Next);
         {false, Last} ->
             %% Each native function has at least one point of its own.
             ?assert(Point > 0 orelse Failure =/= panic),
@@ -156,6 +267,7 @@ with_each_failure(Case, Failure, Point, Handle) ->
     end.
 
 close(Handle) ->
+    done = steps(fun() -> canal_lock_nif:end_waits(Handle) end),
     ok = canal_lock_nif:close(Handle),
     free_closed().
 
@@ -164,8 +276,8 @@ free_closed() ->
     ok = canal_lock_nif:free_unused().
 
 %% One process holds permits, another one makes the call. Returns whether the failure occurred, and the table for the
-%% next attempt.
-attempt({_, Prepare, Call}, Failure, Point, Handle) ->
+%% next attempt. `After' is what a failure leaves: the state is unchanged, or only consistent.
+attempt({_, Prepare, Call}, After, Failure, Point, Handle) ->
     {Other, _} = test_worker:start(fun() -> acquire(?KEYS) end),
     {Caller, Prepared} = test_worker:start(fun() -> Prepare(Handle) end),
     Before = {state(), proxy()},
@@ -179,7 +291,7 @@ attempt({_, Prepare, Call}, Failure, Point, Handle) ->
         {raised, Reason} ->
             true = Occurred,
             ?assertEqual(reason(Failure), Reason),
-            ?assertEqual(Before, {state(), proxy()}),
+            After =:= consistent orelse ?assertEqual(Before, {state(), proxy()}),
             {answered, _} = test_worker:order(Caller, fun() -> outcome(fun() -> Call(Prepared) end) end),
             consistent()
     end,
@@ -206,7 +318,8 @@ state() ->
         {lists:sort(test_setup:permits()), lists:sort(canal_lock_view:keys()), canal_lock:info()}
     of
         {Permits, Keys, Info} ->
-            {Permits, Keys, maps:with([permits, holders, max_per, released, released_by_death], Info)}
+            Items = [permits, holders, waiting, max_per, released, released_by_death, transferred],
+            {Permits, Keys, maps:with(Items, Info)}
     catch
         error:_ -> closed
     end.
@@ -231,6 +344,7 @@ check_afterwards(Handle, Caller, Other) ->
             ok = test_worker:kill(Caller),
             test_await:value(none, fun proxy/0),
             test_await:permits(length(?KEYS)),
+            test_await:value({0, []}, fun() -> {test_setup:info(waiting), queues({0, 0})} end),
             Held = lists:sort(canal_lock:held(Other)),
             [] = canal_lock:audit(),
             [done = sweep(Handle) || _ <- [1, 2]],
@@ -248,7 +362,7 @@ check_afterwards(Handle, Caller, Other) ->
 
 open_another(Caller) ->
     ok = test_worker:kill(Caller),
-    Handle = canal_lock_nif:open(1024, 3, false),
+    Handle = open(1024, 3, false),
     free_closed(),
     Handle.
 
@@ -260,7 +374,7 @@ deaths() ->
     [death(Limit, 0) || Limit <- [1024, 1]].
 
 death(Limit, Point) ->
-    Handle = canal_lock_nif:open(Limit, 3, false),
+    Handle = open(Limit, 3, false),
     Keys = ?KEYS ++ more_keys(),
     {Other, _} = test_worker:start(fun() -> acquire(Keys) end),
     {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
@@ -283,15 +397,19 @@ death(Limit, Point) ->
     end.
 
 deaths_without_memory() ->
-    Handle = canal_lock_nif:open(1024, 3, false),
+    Handle = open(1024, 3, false),
     Keys = ?KEYS ++ more_keys(),
     lists:foreach(fun(_) ->
         {Dying, _} = test_worker:start(fun() -> acquire(Keys ++ Keys) end),
+        Waiter = waiter(db, 2),
         test_fault_injection:arm(all_allocations, 0),
         ok = test_worker:kill(Dying),
         %% Counting allocates nothing either.
-        ok = test_await:count(lists:last(Keys), 0),
+        [ok = test_await:count(Key, 0) || Key <- Keys -- [db]],
+        ok = test_await:count(db, 1),
         _ = test_fault_injection:disarm(),
+        test_await:value([{db, 1}], fun() -> canal_lock:held(Waiter) end),
+        ok = test_worker:kill(Waiter),
         test_await:nothing_held()
     end, lists:seq(1, 20)),
     close(Handle).
@@ -303,7 +421,7 @@ deaths_of_managers() ->
     death_of_a_manager(0).
 
 death_of_a_manager(Point) ->
-    {Manager, _} = test_worker:start(fun() -> canal_lock_nif:open(1024, 3, false) end),
+    {Manager, _} = test_worker:start(fun() -> open(1024, 3, false) end),
     acquire(?KEYS),
     test_fault_injection:arm(panic, Point),
     ok = test_worker:kill(Manager),
@@ -333,6 +451,16 @@ public_calls() ->
             fun() -> canal_lock:release(Key, 9, 1) end,
             fun() -> canal_lock:release(Key) end,
             fun() -> canal_lock:with_permit(Key, 9, 1, fun() -> done end) end,
+            fun() -> canal_lock:acquire(Key, 9, 1, 5) end,
+            fun() -> canal_lock:acquire(Key, 9, 1, #{timeout_ms => 5, permits => 2}) end,
+            fun() -> canal_lock:acquire(Key, 0, 1, 1) end,
+            fun() -> canal_lock:request(Key, 9, 1) end,
+            fun() -> canal_lock:request(Key, 0, 1, #{permits => 2}) end,
+            fun() -> canal_lock:release(Key, #{permits => 1}) end,
+            fun() -> canal_lock:with_permit(Key, 9, 1, #{timeout_ms => 5, permits => 2}, fun() -> done end) end,
+            fun() -> canal_lock:give(Key, self()) end,
+            fun() -> canal_lock:resized(Key, 9, 1) end,
+            fun() -> canal_lock:waiting(Key) end,
             fun() -> canal_lock:count(Key) end,
             fun() -> canal_lock:buckets(Key, 2) end,
             fun() -> canal_lock:holders(Key) end
@@ -445,7 +573,7 @@ end_of_manager() ->
 
 a_thousand() ->
     %% 16 slots, so that the first rounds allocate all memory that slots keep.
-    Handle = canal_lock_nif:open(16, 3, false),
+    Handle = open(16, 3, false),
     Rounds = fun() ->
         [failing_round(lists:nth(1 + N rem 3, ?FAILURES), N rem 17) || N <- lists:seq(1, 500)],
         [done = sweep(Handle) || _ <- [1, 2]],
@@ -457,7 +585,7 @@ a_thousand() ->
     ?assertMatch(_ when ResidentAfter - Resident < 4 * 1024 * 1024, ResidentAfter - Resident).
 
 refused_barriers() ->
-    Handle = canal_lock_nif:open(1024, 3, false),
+    Handle = open(1024, 3, false),
     Keys = [{key, N} || N <- lists:seq(1, 1000)],
     acquire(Keys),
     release(Keys),

@@ -16,7 +16,7 @@
 -define(HELD, 1024).
 
 %% The position of the first holder.
--define(FIRST_HOLDER, {false, 0, 0}).
+-define(FIRST_HOLDER, {0, 0, 0}).
 
 pieces_test_() ->
     test_setup:tests([
@@ -152,7 +152,7 @@ first_pieces() ->
     {Serial, [_ | _], NextHeld} = canal_lock_nif:held(0, 0, self()),
     ?assert(is_integer(NextHeld)),
     {Serial, [_ | _], NextPermits} = canal_lock_nif:permits(0, ?FIRST_HOLDER),
-    ?assertMatch({false, _, _}, NextPermits),
+    ?assertMatch({0, _, _}, NextPermits),
     [
         {keys, fun() -> canal_lock_nif:keys(Serial, Next, ?LIMIT) end},
         {held, fun() -> canal_lock_nif:held(Serial, NextHeld, self()) end},
@@ -164,6 +164,8 @@ any_number() ->
     acquire([db, {app, 1}, "string"]),
     Wanted = [{Key, 1} || Key <- [db, {app, 1}, "string"]],
     Numbers = [0, 1, 2, 1000] ++ [1 bsl Bit - Near || Bit <- [31, 32, 62, 63, 64], Near <- [1, 2]],
+    %% The array, displaced slots, the ledger, and none.
+    Parts = [0, 1, 2, 3, 64, 65, 66, 67, 1 bsl 32, 1 bsl 64 - 1],
     lists:foreach(fun(From) ->
         {_, Keys, _} = canal_lock_nif:keys(0, From, ?LIMIT),
         ?assertEqual({From, []}, {From, Keys -- Wanted}),
@@ -172,7 +174,7 @@ any_number() ->
         lists:foreach(fun(Holder) ->
             ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(0, Holder)}),
             ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:holders(0, Holder, db)})
-        end, [{Is, N, M} || Is <- [false, true], Other <- [0, 1 bsl 40], {N, M} <- [{From, Other}, {Other, From}]])
+        end, [{Part, N, M} || Part <- Parts, Other <- [0, 1 bsl 40], {N, M} <- [{From, Other}, {Other, From}]])
     end, Numbers),
     lists:foreach(fun(Bad) ->
         ?assertError(badarg, canal_lock_nif:keys(Bad, 0, ?LIMIT)),
@@ -185,7 +187,7 @@ any_number() ->
         lists:foreach(fun(From) ->
             ?assertError(badarg, canal_lock_nif:permits(0, From)),
             ?assertError(badarg, canal_lock_nif:holders(0, From, db))
-        end, [Bad, {false, Bad, 0}, {false, 0, Bad}])
+        end, [Bad, {Bad, 0, 0}, {0, Bad, 0}, {0, 0, Bad}, {0, 0}])
     end, [-1, 1.0, atom, 1 bsl 64, [], self()]),
     ?assertEqual(3, length(canal_lock:keys())).
 
@@ -195,12 +197,12 @@ one_table() ->
     one_table(100).
 
 one_table(Tries) ->
-    _ = canal_lock_nif:open(1024, 3, false),
+    _ = canal_lock_nif:open(1024, 3, false, 1000),
     acquire([{old, N} || N <- lists:seq(1, 50_000)]),
     {Keys, Calls} = traced_call(fun canal_lock:keys/0, fun() ->
         receive
             {trace, _, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
-                _ = canal_lock_nif:open(1024, 3, false)
+                _ = canal_lock_nif:open(1024, 3, false, 1000)
         end,
         acquire([{new, N} || N <- lists:seq(1, 5_000)])
     end),

@@ -35,6 +35,121 @@ defmodule CanalLockTest do
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db))
   end
 
+  test "each function that waits or takes options passes them in the same order" do
+    start_supervised!({CanalLock, max_per: 3})
+
+    for wait <- [0, 5000, :infinity, [], [timeout_ms: 5000]],
+        do: assert({:acquired, _} = CanalLock.acquire(:db, 5, 1, wait))
+
+    assert :full = CanalLock.acquire(:db, 5, 1, 1)
+    assert :full = CanalLock.acquire(:db, 9, 1, permits: 5)
+    assert {:ok, 9} = CanalLock.with_permit(:db, 9, 1, [permits: 4], fn -> CanalLock.count(:db) end)
+    assert {:ok, 6} = CanalLock.with_permit(:db, 2, 3, 5000, fn -> CanalLock.count(:db) end)
+    assert {:acquired, 7} = CanalLock.acquire_on(node(), :db, 7, 1, permits: 2)
+    assert {:error, :not_held} = CanalLock.release_on(node(), :db, permits: 8)
+    assert :ok = CanalLock.release_on(node(), :db, permits: 3)
+    assert {:error, :not_held} = CanalLock.release(:db, permits: 5)
+    assert :ok = CanalLock.release(:db, permits: 3)
+    assert :ok = CanalLock.release(:db, [])
+    assert [] = CanalLock.held()
+    # This node is not distributed, so it cannot connect to any other.
+    assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1, permits: 2))
+    assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db, permits: 2))
+  end
+
+  test "requests wait, are resized, and are cancelled" do
+    start_supervised!({CanalLock, max_per: 3, max_waiting: 2})
+    assert {:acquired, 2} = CanalLock.request(:db, 1, 2, permits: 2)
+    assert {:waiting, first} = CanalLock.request(:db, 1, 2)
+    assert :full = CanalLock.request(:db, 1, 2, max_waiting: 1)
+    assert {:waiting, second} = CanalLock.request(:db, 1, 2, max_waiting: 2)
+    assert :full = CanalLock.request(:other, 0, 1)
+    assert {2, %{waiting: 2}} = {CanalLock.waiting(:db), CanalLock.info()}
+    assert :ok = CanalLock.resized(:db, 3, 1)
+    assert_receive {:canal_lock, ^first, {:acquired, 3}}
+    assert :ok = CanalLock.cancel(second)
+    assert {:error, :not_waiting} = CanalLock.cancel(second)
+    assert {:error, :not_waiting} = CanalLock.cancel(make_ref())
+    assert {:waiting, third} = CanalLock.request(:db, 3, 1)
+    assert :ok = stop_supervised(CanalLock)
+    assert_receive {:canal_lock, ^third, :closed}
+  end
+
+  test "a caller that waits gets the permit that is released" do
+    start_supervised!({CanalLock, max_per: 3})
+    {:acquired, 1} = CanalLock.acquire(:db, 1, 1)
+    waiter = Task.async(fn -> CanalLock.with_permit(:db, 1, 1, :infinity, fn -> CanalLock.held() end) end)
+    await_waiting(:db, 1)
+    assert :ok = CanalLock.release(:db)
+    assert {:ok, [db: 1]} = Task.await(waiter)
+    assert %{handed_over: 1, timed_out: 0} = CanalLock.info()
+  end
+
+  defp await_waiting(key, count) do
+    if CanalLock.waiting(key) != count, do: await_waiting(key, count)
+  end
+
+  test "permits are given to another process" do
+    start_supervised!({CanalLock, max_per: 3})
+    {:ok, other} = Agent.start_link(fn -> [] end)
+    {:acquired, 3} = CanalLock.acquire(:db, 3, 1, permits: 3)
+    assert :ok = CanalLock.give(:db, other)
+    assert :ok = CanalLock.give(:db, other, permits: 2)
+    assert {:error, :not_held} = CanalLock.give(:db, other)
+    assert [db: 3] = CanalLock.held(other)
+    assert :ok = Agent.get(other, fn _ -> CanalLock.release(:db, permits: 3) end)
+    Agent.stop(other)
+    assert {:error, :not_held} = CanalLock.give(:db, other)
+    {:acquired, 1} = CanalLock.acquire(:db, 3, 1, 5000)
+    assert {:error, :not_alive} = CanalLock.give(:db, other)
+  end
+
+  test "calls with wrong options raise and change nothing" do
+    start_supervised!({CanalLock, max_per: 3})
+    fun = fn -> flunk("called") end
+    timeout = "the option :timeout_ms must be a non-negative integer below 2^32 (milliseconds) or infinity, got: "
+    permits = "the option :permits must be a positive integer, got: "
+    limit = "the option :max_waiting must be a non-negative integer or infinity, got: "
+
+    waits = [
+      {[timeout_ms: -1], timeout <> "-1"},
+      {[timeout_ms: :never], timeout <> ":never"},
+      {[permits: 0], permits <> "0"},
+      {[permits: 2, max_waiting: 1.0], limit <> "1.0"},
+      {[timeout: 5], "unknown keys [:timeout] in [timeout: 5]"},
+      {[permits: 1, permits: 2], "duplicate keys [:permits]"}
+    ]
+
+    requests = [
+      {[permits: -1], permits <> "-1"},
+      {[max_waiting: :no], limit <> ":no"},
+      {[timeout_ms: 5], "unknown keys"}
+    ]
+
+    others = [{[permits: :two], permits <> ":two"}, {[max_waiting: 5], "unknown keys [:max_waiting]"}]
+
+    for {call, example, cases} <- [
+          {&CanalLock.acquire(:db, 3, 1, &1), "[timeout_ms: 5000]", waits},
+          {&CanalLock.acquire_on(:no@where, :db, 3, 1, &1), "[timeout_ms: 5000]", waits},
+          {&CanalLock.with_permit(:db, 3, 1, &1, fun), "[timeout_ms: 5000]", waits},
+          {&CanalLock.request(:db, 3, 1, &1), "[permits: 2]", requests},
+          {&CanalLock.release(:db, &1), "[permits: 2]", others},
+          {&CanalLock.release_on(:no@where, :db, &1), "[permits: 2]", others},
+          {&CanalLock.give(:db, self(), &1), "[permits: 2]", others}
+        ],
+        keyword = "the options must be a keyword list such as #{example}, got: ",
+        no_lists = for(wrong <- [:soon, 1.5, %{permits: 2}, [1]], do: {wrong, keyword <> inspect(wrong)}),
+        {wrong, words} <- cases ++ no_lists do
+      assert blamed(fn -> call.(wrong) end) =~ "(ArgumentError) " <> words
+    end
+
+    assert blamed(fn -> CanalLock.acquire(:db, 3, 1, -1) end) =~
+             "4th argument: TimeoutOrOptions must be a non-negative integer below 2^32 (milliseconds), infinity, or "
+
+    assert blamed(fn -> CanalLock.cancel(:ref) end) =~ "1st argument: Ref must be a reference, got: ref"
+    assert %{granted: 0, refused: 0, not_held: 0, keys: 0} = CanalLock.info()
+  end
+
   @tag :capture_log
   test "P10: a child that crashes keeps its table, unless keep_on_crash is false" do
     keeping = start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
@@ -85,6 +200,8 @@ defmodule CanalLockTest do
         {[max_per: 3, keep_on_crash: :yes], "the option :keep_on_crash must be true or false, got: :yes"},
         {[max_per: 3, sweep_interval_ms: 0],
          "the option :sweep_interval_ms must be a positive integer below 2^32 (milliseconds), got: 0"},
+        {[max_per: 3, max_waiting: :infinity],
+         "the option :max_waiting must be a non-negative integer, got: :infinity"},
         {[max_pre: 3], "unknown keys [:max_pre] in [max_pre: 3], the allowed keys are"},
         {[max_per: 3, max_per: 4], "duplicate keys [:max_per]"},
         {3, "the options must be a keyword list such as [max_per: 3], got: 3"},

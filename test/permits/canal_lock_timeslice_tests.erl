@@ -99,7 +99,7 @@ dirty() ->
     ok = canal_lock:stop().
 
 open() ->
-    Reductions = reductions(fun() -> canal_lock_nif:open(1024, 3, false) end),
+    Reductions = reductions(fun() -> canal_lock_nif:open(1024, 3, false, 1000) end),
     ?assert(Reductions >= 400),
     ok = test_manager_crash:forget().
 
@@ -132,7 +132,7 @@ enough(Reductions, Keys) ->
 
 opened() ->
     ok = test_manager_crash:forget(),
-    canal_lock_nif:open(1024, 3, false).
+    canal_lock_nif:open(1024, 3, false, 1000).
 
 use(Keys) ->
     _ = [{ok, ok} = canal_lock:with_permit({key, N}, 1, 1, fun() -> ok end) || N <- lists:seq(1, Keys)],

@@ -26,6 +26,9 @@ top_test_() ->
             {"slow rates have a decimal, and the interval is kept", fun slow_rates/0},
             {"a pause is at least three times as long as the snapshot before it", fun pauses/0},
             {"the rate of not_held is shown after the first such release", fun not_held/0},
+            {"waiting requests and their rates are shown after the first wait", fun waits/0},
+            {"the keys with most waiting requests are listed while requests wait", fun waiting/0},
+            {"the longest wait of a key is shown in milliseconds, then in seconds", fun longest/0},
             {"the table is closed, and another one is opened", fun closed_and_opened/0},
             {"another table replaces the table between two pictures", fun replaced/0},
             {"a holder is described by its name, initial call or current function", fun purposes/0},
@@ -33,6 +36,7 @@ top_test_() ->
             {"keys with control characters, and keys of every kind", fun hostile/0},
             {"pictures fit screens of any size, also after a change of the size", fun screens/0},
             {"keys get half of a small screen, unless there are few", fun halves/0},
+            {"each of three lists gets a third of a small screen, unless another one is short", fun thirds/0},
             {"keys are formatted by the caller's function, unless it fails", fun shown_by_the_caller/0},
             {"each picture replaces the one before", fun over_the_last/0},
             {"any line of input ends the call at once", fun any_line/0},
@@ -224,6 +228,79 @@ not_held() ->
     ?assertMatch(#{"not held/s" := "0"}, rates(Screen)),
     test_terminal:quit(Screen).
 
+%% Requests that are cancelled, or granted or refused at once, are no waits.
+waits() ->
+    take(#{db => 1}),
+    {acquired, 2} = canal_lock:acquire(db, 2, 1, 1),
+    full = canal_lock:acquire(db, 2, 1, 0),
+    Screen = top(quick(), terminal()),
+    {Head, _, _} = sections(test_terminal:picture(Screen)),
+    ?assertEqual(5, length(Head)),
+    full = canal_lock:acquire(db, 2, 1, 1),
+    Refs = [Ref || _ <- [1, 2, 3], {waiting, Ref} <- [canal_lock:request(db, 2, 1)]],
+    test_terminal:go(Screen),
+    ?assertMatch(#{"waiting" := "3", "hand-overs/s" := "0"}, waits_of(test_terminal:picture(Screen))),
+    ok = canal_lock:release(db),
+    test_terminal:go(Screen),
+    #{"waiting" := "2", "hand-overs/s" := HandOvers, "timeouts/s" := "0"} = waits_of(test_terminal:picture(Screen)),
+    ?assertNotEqual("0", HandOvers),
+    full = canal_lock:acquire(db, 2, 1, 1),
+    [_ = canal_lock:cancel(Ref) || Ref <- Refs],
+    test_terminal:go(Screen),
+    Picture = test_terminal:picture(Screen),
+    #{"waiting" := "0", "hand-overs/s" := "0", "timeouts/s" := Timeouts} = waits_of(Picture),
+    ?assertNotEqual("0", Timeouts),
+    %% The list is gone.
+    ?assertMatch([_, _, _, []], sections_of(Picture)),
+    test_terminal:quit(Screen).
+
+waits_of([_Title, _, _, _, _, Names, Numbers | _]) ->
+    maps:from_list(lists:zip(cells(Names), cells(Numbers))).
+
+waiting() ->
+    Waiting = [{b, 2}, {"first", 30}, {a, 2}, {{last}, 1}],
+    [{waiting, _} = canal_lock:request(Key, 0, 1) || {Key, Requests} <- Waiting, _ <- lists:seq(1, Requests)],
+    lists:foreach(fun({Rows, Expected}) ->
+        Screen = top((slow())#{rows => Rows}, terminal()),
+        Picture = test_terminal:picture(Screen),
+        [_, _, _, [Names | Lines] | _] = sections_of(Picture),
+        ?assertEqual(["waiting", "longest", "wait", "key"], string:lexemes(Names, " ")),
+        ?assertEqual(Expected, [[N, Key] || [N, _, "ms", Key] <- [string:lexemes(Line, " ") || Line <- Lines]]),
+        test_terminal:quit(Screen)
+    end, [
+        {10, [["30", "\"first\""], ["2", "a"], ["2", "b"], ["1", "{last}"]]},
+        {2, [["30", "\"first\""], ["2", "a"]]}
+    ]).
+
+longest() ->
+    Since = erlang:monotonic_time(millisecond),
+    {waiting, First} = canal_lock:request(db, 0, 1),
+    Screen = top(quick(), terminal()),
+    _ = test_terminal:picture(Screen),
+    %% The wait of the oldest request, not of this one.
+    {waiting, _} = canal_lock:request(db, 0, 1),
+    test_await:value(true, fun() ->
+        Least_ms = erlang:monotonic_time(millisecond) - Since,
+        {Shown_ms, Unit} = longest_wait(Screen),
+        Most_ms = erlang:monotonic_time(millisecond) - Since,
+        ?assertMatch({true, true}, {Shown_ms >= Least_ms - 60, Shown_ms =< Most_ms + 60}),
+        ?assertEqual(Shown_ms >= 1000, Unit =:= "s"),
+        Unit =:= "s"
+    end),
+    ok = canal_lock:cancel(First),
+    {Ms, _} = longest_wait(Screen),
+    ?assert(Ms =< erlang:monotonic_time(millisecond) - Since),
+    test_terminal:quit(Screen).
+
+%% Of the picture after the next one.
+longest_wait(Screen) ->
+    test_terminal:go(Screen),
+    [_, _, _, [_, Line] | _] = sections_of(test_terminal:picture(Screen)),
+    case string:lexemes(Line, " ") of
+        [_, Ms, "ms", "db"] -> {list_to_integer(Ms), "ms"};
+        [_, Seconds, "s", "db"] -> {round(1000 * list_to_float(Seconds)), "s"}
+    end.
+
 purposes() ->
     Held = fun(Pid) ->
         {_, Holders} = shown(slow(), terminal()),
@@ -300,6 +377,12 @@ replaced() ->
         {refused, fun() -> full = canal_lock:acquire(new, 0, 1) end},
         {released, fun() -> ok = canal_lock:release(new) end},
         {not_held, fun() -> {error, not_held} = canal_lock:release(nothing) end},
+        {timed_out, fun() -> full = canal_lock:acquire(new, 0, 1, 1) end},
+        {handed_over, fun() ->
+            {waiting, Ref} = canal_lock:request(new, 0, 1),
+            ok = canal_lock:resized(new, 1 bsl 30, 1),
+            {acquired, _} = canal_lock:cancel(Ref)
+        end},
         {released_by_death, fun() ->
             test_worker:kill(holder(#{mortal => 1})),
             test_await:value(1, fun() -> maps:get(released_by_death, canal_lock:info()) end)
@@ -340,20 +423,24 @@ not_started() ->
 %% The pieces of the first table are dropped.
 one_table() ->
     Keys = fun(Which) -> maps:from_list([{{Which, N}, 1} || N <- lists:seq(1, 2000)]) end,
-    take(Keys(none)),
+    Fill = fun(Which) ->
+        another_table(Keys(Which)),
+        [{waiting, _} = canal_lock:request(Key, 0, 1) || Key <- maps:keys(Keys(Which))]
+    end,
+    Fill(none),
     lists:foreach(fun(Fold) ->
         Pieces = counters:new(1, []),
         Add = fun(Piece, Before) ->
             ok = counters:add(Pieces, 1, 1),
-            case counters:get(Pieces, 1) of
-                1 -> another_table(Keys(Fold));
-                _ -> ok
+            _ = case counters:get(Pieces, 1) of
+                1 -> Fill(Fold);
+                _ -> no_change
             end,
             Piece ++ Before
         end,
         Told = [Key || Element <- canal_lock_view:Fold(Add, []), {_, _} = Key <- tuple_to_list(Element)],
         ?assertEqual({Fold, lists:sort(maps:keys(Keys(Fold)))}, {Fold, lists:sort(Told)})
-    end, [fold_keys, fold_permits]).
+    end, [fold_keys, fold_permits, fold_queues]).
 
 %%% Screens
 
@@ -412,6 +499,28 @@ halves() ->
         [{1, 0}, {1, 1}, {2, 1}, {10, 10}, {20, 10}, {30, 10}],
         [Shown(10 + Free) || Free <- [1, 2, 3, 20, 30, 50]]
     ).
+
+thirds() ->
+    Screens = fun(Requests) ->
+        [{waiting, _} = canal_lock:request({waiting, N}, 0, 1) || N <- Requests],
+        [shown_rows(6 + 8 + Free) || Free <- [0, 1, 2, 3, 11, 21, 36, 99]]
+    end,
+    [holder(maps:from_list([{{H, N}, 1} || N <- lists:seq(1, 3)])) || H <- lists:seq(1, 10)],
+    ?assertEqual(
+        [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [5, 5, 1], [10, 10, 1], [25, 10, 1], [30, 10, 1]],
+        Screens([1])
+    ),
+    ?assertEqual(
+        [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [4, 4, 3], [7, 7, 7], [13, 10, 13], [30, 10, 20]],
+        Screens(lists:seq(2, 20))
+    ).
+
+%% How many rows of each list a screen of this height shows, which has a free row at the bottom.
+shown_rows(Rows) ->
+    Screen = top((slow())#{rows => 100}, (terminal())#{rows => Rows}),
+    [_ | Lists] = sections_of(test_terminal:picture(Screen)),
+    test_terminal:quit(Screen),
+    [length(Lines) - 1 || Lines <- Lists, Lines =/= [], Lines =/= [""]].
 
 shown_by_the_caller() ->
     take(#{db => 5, good => 4, bad => 3, wrong => 2, worse => 1}),

@@ -5,7 +5,9 @@
 
 -import(test_worker, [caught/1]).
 
--define(TOTALS, [granted, refused, released, released_by_death, not_held, reclaimed]).
+-define(TOTALS, [
+    granted, refused, released, released_by_death, not_held, reclaimed, handed_over, timed_out, transferred
+]).
 
 -define(WORKERS, 64).
 -define(STEPS, 5_000).
@@ -20,6 +22,10 @@ totals_test_() ->
         {"not_held counts releases of permits that the caller does not hold", fun not_held/0},
         {"released_by_death counts permits that deaths release", fun released_by_death/0},
         {"reclaimed counts keys that the sweep removes", fun reclaimed/0},
+        {"handed_over counts requests that waited and were granted", fun handed_over/0},
+        {"timed_out counts requests that waited until their timeout", fun timed_out/0},
+        {"transferred counts permits that are given to another process", fun transferred/0},
+        {"calls for several permits count each permit", fun several/0},
         {"the totals include permits of processes on other nodes", fun other_nodes/0},
         {"inspections and calls that raise count nothing", fun nothing/0},
         {"the totals are exact with many processes and sweeps at once", fun at_once/0},
@@ -121,6 +127,74 @@ reclaimed() ->
     does(#{reclaimed => 10}, fun canal_lock_manager:sweep/0),
     ?assertMatch(#{keys := 100}, canal_lock:info()).
 
+%% A request that waits was refused before.
+handed_over() ->
+    acquire(db, 2),
+    Wait = fun() ->
+        {waiting, Ref} = canal_lock:request(db, 2, 1),
+        Ref
+    end,
+    [First, Second] = does(#{refused => 2}, fun() -> [Wait(), Wait()] end),
+    does(#{released => 1, granted => 1, handed_over => 1}, fun() -> ok = canal_lock:release(db) end),
+    does(#{}, fun() -> {acquired, 2} = canal_lock:cancel(First) end),
+    does(#{granted => 1, permits => 1, handed_over => 1}, fun() -> ok = canal_lock:resized(db, 3, 1) end),
+    does(#{}, fun() -> {acquired, 3} = canal_lock:cancel(Second) end),
+    %% One request of two permits.
+    {waiting, Third} = does(#{refused => 1}, fun() -> canal_lock:request(db, 3, 1, #{permits => 2}) end),
+    does(#{released => 3, granted => 2, permits => -1, handed_over => 1}, fun() ->
+        ok = canal_lock:release(db, #{permits => 3})
+    end),
+    {acquired, 2} = canal_lock:cancel(Third),
+    %% The death of the holder grants the waiter.
+    {Holder, _} = test_worker:start(fun() -> acquire(other, 1) end),
+    {waiting, Fourth} = canal_lock:request(other, 1, 1),
+    does(#{released_by_death => 1, granted => 1, handed_over => 1}, fun() -> test_worker:kill(Holder) end),
+    {acquired, 1} = canal_lock:cancel(Fourth).
+
+timed_out() ->
+    acquire(db, 1),
+    does(#{refused => 1, timed_out => 1}, fun() -> full = canal_lock:acquire(db, 1, 1, 1) end),
+    does(#{refused => 1, timed_out => 1}, fun() -> full = canal_lock:acquire(db, 1, 1, #{timeout_ms => 1}) end),
+    does(#{refused => 1, timed_out => 1}, fun() ->
+        full = canal_lock:with_permit(db, 1, 1, 1, fun() -> not_called end)
+    end),
+    does(#{refused => 2}, fun() ->
+        full = canal_lock:acquire(db, 1, 1, 0),
+        full = canal_lock:acquire(db, 1, 1, #{timeout_ms => infinity, max_waiting => 0})
+    end),
+    %% A request that is cancelled, or whose process dies, has no timeout.
+    does(#{refused => 1}, fun() ->
+        {waiting, Ref} = canal_lock:request(db, 1, 1),
+        ok = canal_lock:cancel(Ref)
+    end),
+    does(#{refused => 1}, fun() ->
+        {Waiter, {waiting, _}} = test_worker:start(fun() -> canal_lock:request(db, 1, 1) end),
+        test_worker:kill(Waiter)
+    end),
+    test_await:value(0, fun() -> test_setup:info(waiting) end).
+
+transferred() ->
+    {Other, _} = test_worker:start(fun() -> acquire(other, 1) end),
+    does(#{granted => 5, permits => 5}, fun() -> acquire(db, 5) end),
+    does(#{transferred => 1}, fun() -> ok = canal_lock:give(db, Other) end),
+    does(#{transferred => 2}, fun() -> ok = canal_lock:give(db, Other, #{permits => 2}) end),
+    does(#{}, fun() -> {error, not_held} = canal_lock:give(db, Other, #{permits => 3}) end),
+    does(#{released => 1, permits => -1}, fun() ->
+        ok = test_worker:order(Other, fun() -> canal_lock:release(db) end)
+    end),
+    does(#{released_by_death => 3, permits => -3}, fun() -> test_worker:kill(Other) end),
+    does(#{}, fun() -> {error, not_alive} = canal_lock:give(db, Other) end).
+
+several() ->
+    does(#{granted => 3, permits => 3}, fun() -> {acquired, 3} = canal_lock:acquire(db, 5, 1, #{permits => 3}) end),
+    does(#{refused => 1}, fun() -> full = canal_lock:acquire(db, 5, 1, #{permits => 3}) end),
+    does(#{refused => 1}, fun() -> full = canal_lock:request(db, 5, 1, #{permits => 3, max_waiting => 0}) end),
+    does(#{not_held => 1}, fun() -> {error, not_held} = canal_lock:release(db, #{permits => 4}) end),
+    does(#{released => 2, permits => -2}, fun() -> ok = canal_lock:release(db, #{permits => 2}) end),
+    does(#{granted => 4, released => 4}, fun() ->
+        {ok, done} = canal_lock:with_permit(db, 5, 1, #{permits => 4}, fun() -> done end)
+    end).
+
 %% Their proxies, which are local processes, hold the permits.
 other_nodes() ->
     {Proxy, ok} = test_worker:start(fun() -> canal_lock_nif:represent(test_setup:remote_pid(1)) end),
@@ -135,11 +209,16 @@ other_nodes() ->
 nothing() ->
     acquire(db, 1),
     does(#{}, fun() ->
-        [?assertError(badarg, canal_lock:Call(db, -1, 1)) || Call <- [acquire, release]],
+        [?assertError(badarg, canal_lock:Call(db, -1, 1)) || Call <- [acquire, release, request, resized]],
+        ?assertError(badarg, canal_lock:acquire(db, 1, 1, soon)),
+        ?assertError(badarg, canal_lock:release(db, #{permits => 0})),
+        ?assertError(badarg, canal_lock:give(db, me)),
         ?assertError(badarg, canal_lock:with_permit(db, 1, 1, not_a_fun)),
         ?assertError(badarg, canal_lock:acquire_on('no such node', db, 1, one)),
         [canal_lock:Call() || Call <- [keys, held, info, audit]],
-        [canal_lock:Call(db) || Call <- [holders, count]],
+        [canal_lock:Call(db) || Call <- [holders, count, waiting]],
+        ok = canal_lock:resized(db, 1, 1),
+        {error, not_waiting} = canal_lock:cancel(make_ref()),
         canal_lock:buckets(unknown, 3),
         canal_lock:held(self())
     end).
@@ -225,6 +304,13 @@ something() ->
     does(#{released_by_death => 2, permits => -2}, fun() -> test_worker:kill(Holder) end),
     ok = use(idle),
     does(#{reclaimed => 1}, fun canal_lock_manager:sweep/0),
+    does(#{refused => 1, timed_out => 1}, fun() -> full = canal_lock:acquire(db, 1, 1, 1) end),
+    {waiting, Ref} = canal_lock:request(db, 2, 1),
+    does(#{released => 1, granted => 1, handed_over => 1}, fun() -> ok = canal_lock:release(db) end),
+    {acquired, 2} = canal_lock:cancel(Ref),
+    {Receiver, _} = test_worker:start(fun() -> acquire(given, 1) end),
+    does(#{transferred => 1}, fun() -> ok = canal_lock:give(db, Receiver) end),
+    does(#{released_by_death => 2, permits => -2}, fun() -> test_worker:kill(Receiver) end),
     ?assertEqual([], [Total || {Total, 0} <- maps:to_list(totals())]).
 
 %% One key for each form in which keys are stored, and more keys than fit into a slot.

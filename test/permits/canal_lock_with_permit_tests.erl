@@ -1,4 +1,4 @@
-%% with_permit/4: however the fun ends, its permit is released and its result or exception reaches the caller.
+%% with_permit/4,5: however the fun ends, its permits are released and its result or exception reaches the caller.
 -module(canal_lock_with_permit_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -11,6 +11,8 @@ with_permit_test_() ->
             {"it returns the result of the fun, whatever it is", fun returns/0},
             {"the fun runs in the calling process, which holds the permit", fun under_a_permit/0},
             {"a throw, exit or error of the fun reaches the caller with its stack trace", fun goes_through/0},
+            {"with options, too, and the fun is called once, with any reason and key", fun goes_through_with_options/0},
+            {"with options, a long key is read once", fun long_key_with_options/0},
             {"nested calls with the same key take a permit each", fun nested_same_key/0},
             {"nested calls with other keys of every kind work", fun nested_other_keys/0},
             {"a nested call that fails releases only its own permit", fun inner_fails/0},
@@ -64,6 +66,44 @@ goes_through() ->
 fails(throw, Reason) -> throw(Reason);
 fails(exit, Reason) -> exit(Reason);
 fails(error, Reason) -> error(Reason).
+
+%% Reasons that the library itself raises or catches are among them.
+goes_through_with_options() ->
+    Calls = counters:new(1, []),
+    Ends =
+        [{error, Reason} || Reason <- [badarg, intern, not_started, system_limit, nif_panicked, {raise, badarg}]] ++
+            [{throw, intern}, {exit, intern}],
+    [
+        begin
+            counters:put(Calls, 1, 0),
+            Fun = fun() ->
+                counters:add(Calls, 1, 1),
+                2 = canal_lock:count(Key),
+                erlang:raise(Class, Reason, [])
+            end,
+            Got =
+                try
+                    canal_lock:with_permit(Key, 2, 1, #{timeout_ms => 5, permits => 2}, Fun)
+                catch
+                    Caught:Why -> {Caught, Why}
+                end,
+            ?assertEqual({{Class, Reason}, 1}, {Got, counters:get(Calls, 1)}),
+            no_permits()
+        end
+     || {Class, Reason} <- Ends, Key <- [db, lists:duplicate(9_000, {})]
+    ].
+
+long_key_with_options() ->
+    Long = lists:duplicate(9_000, {}),
+    1 = erlang:trace_pattern({canal_lock_nif, intern, 1}, true, []),
+    Caller = test_worker:start(),
+    1 = erlang:trace(Caller, true, [call]),
+    Call = fun() -> canal_lock:with_permit(Long, 2, 1, #{permits => 2}, fun() -> done end) end,
+    ?assertEqual({ok, done}, test_worker:order(Caller, Call)),
+    Read = test_await:traced(Caller),
+    1 = erlang:trace_pattern({canal_lock_nif, intern, 1}, false, []),
+    ?assertMatch([_], Read),
+    no_permits().
 
 nested_same_key() ->
     Nested = fun

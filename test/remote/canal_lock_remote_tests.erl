@@ -360,38 +360,47 @@ forged([There, Here | _]) ->
     Proxy = test_remote:proxy(Holder, There),
     %% A local process may not request a proxy.
     Local = test_nodes:worker(There),
-    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 1})),
+    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 2})),
     %% A proxy serves its holder only.
-    Requests = [{acquire, db, 3, 1}, {release, db}, {acquire, Pid, db, 3, 1}, nonsense],
+    Requests = [acquiring(db, 3, 1), {release, db, 1}, {acquire, Pid, db, 3, 1}, nonsense],
     [
         ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Worker, Proxy, Request)})
      || Worker <- [Local, test_nodes:worker(Here)], Request <- Requests
     ],
-    Wrong = [{acquire, k, MaxPer, Buckets} || {MaxPer, Buckets} <- [{-1, 1}, {1, x}, {1.0, 1}]],
+    Wrong =
+        [acquiring(k, MaxPer, Buckets) || {MaxPer, Buckets} <- [{-1, 1}, {1, x}, {1.0, 1}]] ++
+            [{release, db, Permits} || Permits <- [0, -1, x]],
     [?assertEqual({Request, {raise, badarg}}, {Request, asked(Holder, Proxy, Request)}) || Request <- Wrong],
-    ?assertEqual({raise, version_mismatch}, asked(Holder, Proxy, {acquire, k, 1})),
+    [
+        ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Proxy, Request)})
+     || Request <- [{acquire, k, 1}, {acquire, k, 3, 1}, {release, db}]
+    ],
     test_nodes:call(There, fun() ->
         Proxy ! nonsense,
         Proxy ! {'DOWN', make_ref(), process, Pid, noproc},
         gen_server:cast(Proxy, nonsense)
     end),
-    ?assertEqual({acquired, 2}, asked(Holder, Proxy, {acquire, db, 3, 1})),
+    ?assertEqual({acquired, 2}, asked(Holder, Proxy, acquiring(db, 3, 1))),
     ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
     ?assertEqual([0, 2], [test_remote:count(There, Key) || Key <- [k, db]]),
     ok = test_nodes:kill_worker(Holder),
     test_remote:nothing_is_left(There).
 
+acquiring(Key, MaxPer, Buckets) ->
+    {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(0)}.
+
 asked(Worker, Server, Request) ->
     test_nodes:order(Worker, fun() -> gen_server:call(Server, Request) end).
 
-%% The requests of version 0.1.0, which had no proxies, and the answer that its manager gives to unknown requests.
+%% The requests of other versions, the first of which had no proxies, and the answer that its manager gives to unknown
+%% requests.
 versions([There, Here, Elsewhere]) ->
     Holder = test_nodes:worker(Here),
     {_, Pid} = Holder,
     Manager = {canal_lock, test_nodes:name(There)},
     [
         ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Manager, Request)})
-     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 2}]
+     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 1}, {proxy, 3}]
     ],
     Answers = answered_by({error, unknown_call}, Here, Elsewhere),
     ?assertEqual([{error, version_mismatch}, {error, version_mismatch}], Answers),

@@ -122,7 +122,7 @@ proxies(There) ->
     test_nodes:call(There, fun() ->
         [
             {Holder, Proxy}
-         || Proxy <- proxies_here(), {state, Holder, _, _, _} <- [sys:get_state(Proxy)],
+         || Proxy <- proxies_here(), {state, Holder, _, _, _, _} <- [sys:get_state(Proxy)],
             canal_lock_nif:proxy_of(Holder) =:= Proxy
         ]
     end).

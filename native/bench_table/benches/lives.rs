@@ -40,7 +40,7 @@ impl Work for Life {
         };
         let released = thread
             .pinning
-            .call(|pin| table.release_all(pin, holder, || false));
+            .call(|pin| table.release_all(pin, holder, || false, ()));
         assert_eq!(released, held);
     }
 }

@@ -108,7 +108,7 @@ pub fn release<const N: usize>(
     key: &Words<N>,
 ) {
     let key = black_box(key);
-    let held = pinning.call(|pin| table.release_inline(pin, holder, key));
+    let held = pinning.call(|pin| table.release_inline(pin, holder, key, ()));
     assert!(
         held || release_slow(table, pinning, holder, key),
         "the holder has no permit of the key"
@@ -122,7 +122,7 @@ fn release_slow<const N: usize>(
     holder: Holder,
     key: &Words<N>,
 ) -> bool {
-    pinning.call(|pin| table.release_further(pin, holder, key))
+    pinning.call(|pin| table.release_further(pin, holder, key, ()))
 }
 
 /// Acquires and releases a permit.

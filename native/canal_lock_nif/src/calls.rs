@@ -114,7 +114,7 @@ fn acquire_verified(
 
 /// `{acquired, N} | full`
 #[inline(always)]
-fn answer(call: CallEnv<'_>, acquired: Acquired) -> ErlNifTerm {
+pub(crate) fn answer(call: CallEnv<'_>, acquired: Acquired) -> ErlNifTerm {
     match acquired {
         Acquired::Permit(out) => {
             let acquired = atoms::acquired().as_c_arg();
@@ -166,14 +166,18 @@ impl OptimisticCall for Release<'_> {
         inject::panic();
         let open = current(&pin)?;
         let caller = Caller::of(self.0).holder();
-        open.table.release_known(&pin, caller, key).then_some(())
+        open.table
+            .release_known(&pin, caller, key, self.0)
+            .then_some(())
     }
 
     fn try_whole_term(&self, key: &WholeTerm) -> Option<()> {
         let pin = pin();
         let open = current(&pin)?;
         let caller = Caller::of(self.0).holder();
-        open.table.release_inline(&pin, caller, key).then_some(())
+        open.table
+            .release_inline(&pin, caller, key, self.0)
+            .then_some(())
     }
 }
 
@@ -184,7 +188,7 @@ fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError>
         let pin = pin();
         let open = current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call).holder();
-        let released = open.table.release(&pin, caller, key);
+        let released = open.table.release(&pin, caller, key, call);
         released.map_err(|NotHeld| CallError::NotHeld)
     })
 }

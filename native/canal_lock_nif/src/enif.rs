@@ -6,12 +6,13 @@
 use permit_table::OutOfMemory;
 pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
-    enif_alloc_env, enif_compare, enif_get_list_cell, enif_get_local_port, enif_get_map_size,
-    enif_get_tuple, enif_hash, enif_inspect_binary, enif_is_identical, enif_make_copy,
-    enif_make_list_cell, enif_make_map_from_arrays, enif_make_pid, enif_make_tuple_from_array,
-    enif_map_iterator_create, enif_map_iterator_destroy, enif_map_iterator_get_pair,
-    enif_map_iterator_next, enif_monitor_process, enif_self, enif_term_to_binary, ErlNifBinary,
-    ErlNifEnv, ErlNifHash, ErlNifMapIterator, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
+    enif_alloc_env, enif_compare, enif_free_env, enif_get_list_cell, enif_get_local_port,
+    enif_get_map_size, enif_get_tuple, enif_hash, enif_inspect_binary, enif_is_identical,
+    enif_make_copy, enif_make_list_cell, enif_make_map_from_arrays, enif_make_pid,
+    enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
+    enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self, enif_send,
+    enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator,
+    ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
 use rustler::{Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem::{self, MaybeUninit};
@@ -199,6 +200,31 @@ pub(crate) fn copy_to_new_env(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) 
         let environment = enif_alloc_env();
         (environment, enif_make_copy(environment, term))
     }
+}
+
+/// Frees an environment of [`copy_to_new_env`].
+///
+/// # Safety
+/// It is freed once, and none of its terms is used afterwards.
+pub(crate) unsafe fn free_env(environment: *mut ErlNifEnv) {
+    // SAFETY: as required of the caller.
+    unsafe { enif_free_env(environment) }
+}
+
+/// Sends a message to a local process, and removes all terms from the environment of the message. A process that is not
+/// alive gets nothing. If there is no memory, the VM terminates.
+///
+/// # Safety
+/// The caller owns `environment`, to which the message belongs, and uses no term of it afterwards.
+pub(crate) unsafe fn send(
+    call: CallEnv<'_>,
+    receiver: &ErlNifPid,
+    environment: *mut ErlNifEnv,
+    message: ErlNifTerm,
+) {
+    // SAFETY: the environment of the call is that of the calling process or callback. The rest is required of the
+    // caller.
+    unsafe { enif_send(call.env, receiver, environment, message) };
 }
 
 /// A copy of a term of another environment, which the caller keeps alive.

@@ -16,7 +16,7 @@
 
 use crate::enif::{self, CallEnv};
 use crate::error::{contain_panic, CallError};
-use crate::{caller::Caller, key::TermKey, proxies::Proxies};
+use crate::{caller::Caller, key::TermKey, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
@@ -35,7 +35,7 @@ const MONITORS_PER_STEP: usize = 64;
 
 /// A table, from open to close, with everything that outlives a manager that crashes.
 pub(crate) struct Incarnation {
-    pub(crate) table: Table<TermKey>,
+    pub(crate) table: Table<TermKey, Message>,
     pub(crate) proxies: Proxies,
     /// Unique among all incarnations.
     pub(crate) serial: u64,
@@ -77,7 +77,8 @@ impl Resource for HolderWatch {
             if let Some(open) = self.gate.incarnation(&pin) {
                 let dead = Caller::from_pid(pid.as_c_arg());
                 let is_reused = || open.watch_next(env, pid);
-                open.table.release_all(&pin, dead.holder(), is_reused);
+                let call = CallEnv::from_env(env);
+                open.table.release_all(&pin, dead.holder(), is_reused, call);
                 if self.of_proxies {
                     open.proxies.forget(dead, monitor);
                 }
@@ -96,8 +97,8 @@ impl Resource for ManagerWatch {
     const IMPLEMENTS_DOWN: bool = true;
     const IMPLEMENTS_DESTRUCTOR: bool = true;
 
-    fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {
-        let handle = || self.gate.abandon();
+    fn down<'a>(&'a self, env: Env<'a>, _: LocalPid, _: Monitor) {
+        let handle = || self.gate.abandon(|open| open.end_waits(env));
         let _ = contain_panic(handle).or_else(|_| contain_panic(handle));
     }
 
@@ -165,6 +166,19 @@ impl Incarnation {
         pid.is_alive(env) && HolderWatch::watch(watch, env, pid).is_ok()
     }
 
+    /// Makes the VM report the death of a process to which the caller gives a permit. Returns whether it is alive.
+    pub(crate) fn watch_other(&self, env: Env<'_>, pid: LocalPid) -> Result<bool, CallError> {
+        inject::panic();
+        Ok(self.watch_next(env, pid))
+    }
+
+    /// Tells all waiting processes that the table closes.
+    pub(crate) fn end_waits(&self, env: Env<'_>) {
+        // After a panic (a bug), tries once more. The waiters that are left wait until their timeouts.
+        let end = || _ = self.table.close(usize::MAX, CallEnv::from_env(env));
+        let _ = contain_panic(end).or_else(|_| contain_panic(end));
+    }
+
     fn watch_of(&self, process: Caller) -> &ResourceArc<HolderWatch> {
         &self.watches[process.number() as usize % WATCHES]
     }
@@ -184,6 +198,7 @@ pub(crate) fn open(
     processes: usize,
     max_per: TermKey,
     keep: bool,
+    max_waiting: usize,
 ) -> Result<ResourceArc<ManagerWatch>, CallError> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let opening = INCARNATIONS.opening(keep)?;
@@ -191,20 +206,25 @@ pub(crate) fn open(
         let handle = watch_manager(env, gate)?;
         inject::panic();
         *open.max_per.lock() = max_per;
+        open.table.set_max_waiting(max_waiting);
+        // The previous manager may have died while it closed the table.
+        open.table.reopen();
         return Ok(handle);
     }
     let table = Table::new(processes)?;
+    table.set_max_waiting(max_waiting);
     let watches = HolderWatch::all(&opening.gate())?;
     let handle = watch_manager(env, opening.gate())?;
     inject::panic();
     // From here on nothing can fail or panic: the old table is closed and the new one opened in one step.
-    opening.open(Incarnation {
+    let incarnation = Incarnation {
         table,
         proxies: Proxies::default(),
         serial: SERIALS.fetch_add(1, Ordering::Relaxed),
         max_per: Mutex::new(max_per),
         watches,
-    });
+    };
+    opening.open(incarnation, |previous| previous.end_waits(env));
     Ok(handle)
 }
 

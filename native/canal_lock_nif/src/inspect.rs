@@ -10,6 +10,7 @@ use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
 use crate::incarnation::{current, Incarnation, INCARNATIONS};
 use crate::key::{decode, Handle, Reading, TermKey};
+use crate::waits::now_ms;
 use permit_table::{
     bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
@@ -17,8 +18,8 @@ use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term}
 
 mod atoms {
     rustler::atoms! {
-        barriers_refused, changed, done, granted, holders, keys, max_per, memory, not_held, ok, permits, reclaimed,
-        refused, released, released_by_death
+        barriers_refused, changed, done, granted, handed_over, holders, keys, max_per, memory, not_held, ok, permits,
+        reclaimed, refused, released, released_by_death, timed_out, transferred, waiting
     }
 }
 
@@ -134,18 +135,14 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
 }
 
 /// The position of the next piece of holders: the fields of a [`Cursor`].
-type CursorFields = (bool, u64, u64);
+type CursorFields = (u64, u64, u64);
 
-fn cursor((displaced, slot, order): CursorFields) -> Cursor {
-    Cursor {
-        displaced,
-        slot,
-        order,
-    }
+fn cursor((part, slot, order): CursorFields) -> Cursor {
+    Cursor { part, slot, order }
 }
 
 fn cursor_fields(cursor: Cursor) -> CursorFields {
-    (cursor.displaced, cursor.slot, cursor.order)
+    (cursor.part, cursor.slot, cursor.order)
 }
 
 /// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: all holders with their
@@ -219,6 +216,28 @@ fn holder(
     Ok(process.map(Caller::holder))
 }
 
+/// `queues(Serial, From) -> {Serial, [{Key, Waiting, Pid, Ms}], Next | done} | changed`: the keys with waiting
+/// requests, each with the process that has waited longest, and since how many milliseconds.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> {
+    piece(env, serial, |call, open, list| {
+        let now = now_ms();
+        let next = open.table.queues_from(from, |key, line| {
+            let waiting = enif::number(call, line.waiting as u64);
+            let waited_ms = enif::number(call, now.saturating_sub(line.since));
+            let tuple = pid(call, open, line.oldest).and_then(|pid| {
+                let Some(pid) = pid else {
+                    return Ok(None);
+                };
+                let key = decode::term(call, key)?;
+                Ok(Some(enif::tuple(call, &[key, waiting, pid, waited_ms])))
+            });
+            add(list, tuple);
+        })?;
+        Ok(next)
+    })
+}
+
 /// The map that `info/0` returns.
 fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term<'a>> {
     let Usage { totals, .. } = usage;
@@ -226,6 +245,7 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
         (atoms::keys(), usage.keys as u64),
         (atoms::permits(), usage.permits),
         (atoms::holders(), usage.holders as u64),
+        (atoms::waiting(), usage.waiting as u64),
         (atoms::memory(), usage.memory as u64),
         (atoms::barriers_refused(), usage.barriers_refused),
         (atoms::granted(), totals.granted),
@@ -234,6 +254,9 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
         (atoms::released_by_death(), totals.released_by_death),
         (atoms::not_held(), totals.not_held),
         (atoms::reclaimed(), totals.reclaimed),
+        (atoms::handed_over(), totals.handed_over),
+        (atoms::timed_out(), totals.timed_out),
+        (atoms::transferred(), totals.transferred),
     ];
     Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)
 }

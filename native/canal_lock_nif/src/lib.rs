@@ -3,6 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `calls.rs` | NIFs that count: acquire and release |
+//! | `waits.rs` | NIFs of requests that wait, of several permits, and of gifts |
+//! | `notice.rs` | the message to a process whose request has ended |
 //! | `inspect.rs` | NIFs that inspect: keys, permits, holders |
 //! | `lifecycle.rs` | NIFs of the manager and of proxies |
 //! | `arguments.rs` | reading of arguments: keys and integers |
@@ -48,7 +50,9 @@ mod incarnation;
 mod inspect;
 mod key;
 mod lifecycle;
+mod notice;
 mod proxies;
+mod waits;
 
 /// `info` is a pid, and the process limit of the VM.
 fn load(env: rustler::Env<'_>, info: rustler::Term<'_>) -> bool {

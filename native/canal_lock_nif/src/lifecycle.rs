@@ -17,27 +17,55 @@ const PERCENT_TO_OPEN: i32 = 10;
 /// have run.
 const PERCENT_TO_DISMANTLE: i32 = 100;
 
+/// Waiting processes that a step of `end_waits` tells, and the part of a timeslice that this takes.
+const WAITERS_PER_STEP: usize = 256;
+const PERCENT_TO_END_WAITS: i32 = 25;
+
 mod atoms {
     rustler::atoms! { done, more, none, ok, waiting }
 }
 
-/// `open(ProcessLimit, MaxPer, Keep) -> Handle`: a table for the caller to manage.
+/// `open(ProcessLimit, MaxPer, Keep, MaxWaiting) -> Handle`: a table for the caller to manage.
 #[rustler::nif]
 fn open(
     env: Env,
     processes: usize,
     max_per: Term,
     keep: bool,
+    max_waiting: usize,
 ) -> NifResult<ResourceArc<ManagerWatch>> {
     let max_per = stored_term(CallEnv::from_env(env), max_per.as_c_arg())?;
     consume_timeslice(env, PERCENT_TO_OPEN);
-    Ok(incarnation::open(env, processes, max_per, keep)?)
+    Ok(incarnation::open(
+        env,
+        processes,
+        max_per,
+        keep,
+        max_waiting,
+    )?)
 }
 
-/// `close(Handle) -> ok`
+/// `end_waits(Handle) -> more | done`: tells a piece of the waiting processes that the table closes. From then on none
+/// starts to wait.
 #[rustler::nif]
-fn close(handle: ResourceArc<ManagerWatch>) -> Atom {
-    handle.gate.close();
+fn end_waits(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
+    let pin = pin();
+    let is_done = match handle.gate.incarnation(&pin) {
+        Some(open) => open.table.close(WAITERS_PER_STEP, CallEnv::from_env(env)),
+        None => true,
+    };
+    consume_timeslice(env, PERCENT_TO_END_WAITS);
+    progress_atom(if is_done {
+        Progress::Done
+    } else {
+        Progress::More
+    })
+}
+
+/// `close(Handle) -> ok`: the table, and all waits that [`end_waits`] has not ended.
+#[rustler::nif]
+fn close(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
+    handle.gate.close(|open| open.end_waits(env));
     atoms::ok()
 }
 

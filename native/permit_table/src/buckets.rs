@@ -22,18 +22,29 @@
 //! |---|---|---|
 //! | `n` | `n` permits are out; no acquire since the sweep last visited the key | acquire, release, sweep (0 only) |
 //! | `USED + n` | `n` permits are out; at least one acquire since | acquire, release, sweep (clears `USED` at 0) |
+//! | `WAITERS + USED + n` | the same, and the key has a queue | acquire; a thread that has locked the queue |
 //! | `DEAD` | the key is reclaimed; a caller that finds it looks the key up again | never |
+//!
+//! `WAITERS` makes a release take the lock of the queue, so that it hands its permits to a waiter (`queues.rs`). An
+//! acquire ignores it: while a waiter is refused, so is every caller with the same or a smaller capacity.
 //!
 //! `USED` is the second chance of the clock algorithm (Corbató 1968). A key in frequent use that is at 0 when the sweep
 //! visits it is spared once. An idle key is reclaimed by the second sweep (P8). The flag costs nothing, because the
 //! compare-and-swap of acquire writes the word anyway.
 
 use crate::sync::{ordering, seeded, AtomicU64, Ordering};
+use std::num::NonZeroU64;
 
 /// Set by every acquire, cleared by the sweep.
 const USED: u64 = 1 << 62;
 
-/// The key is reclaimed. The value is far beyond any count: counts are below `USED`.
+/// The key has a queue. Changed only under the queue's lock. While it is set, the count decreases only under that lock.
+const WAITERS: u64 = 1 << 61;
+
+/// The bits of the count.
+const COUNT: u64 = WAITERS - 1;
+
+/// The key is reclaimed.
 const DEAD: u64 = u64::MAX;
 
 /// The number of permits of a key that one caller allows: `MaxPer * Buckets`, saturating.
@@ -42,16 +53,45 @@ pub struct Capacity(u64);
 
 impl Capacity {
     /// The largest capacity. It leaves the upper bits of the word for flags; no count gets this far.
-    pub const MAX: Capacity = Capacity(USED - 1);
+    pub const MAX: Capacity = Capacity(COUNT);
 
     /// The capacity of `buckets` buckets of `max_per` permits each, limited to [`Capacity::MAX`].
     pub fn of(max_per: u64, buckets: u64) -> Self {
         Capacity(max_per.saturating_mul(buckets).min(Self::MAX.0))
     }
 
-    /// Whether it allows no permit.
-    pub fn is_zero(self) -> bool {
-        self.0 == 0
+    /// How many permits are free if so many are out.
+    pub(crate) fn free(self, out: u64) -> u64 {
+        self.0.saturating_sub(out)
+    }
+}
+
+/// What one call asks for: a number of permits, and the capacity under which it may have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    pub(crate) capacity: Capacity,
+    pub(crate) permits: u64,
+}
+
+impl Demand {
+    /// A number of permits, all or none. A number above every capacity is limited to one that is.
+    pub fn of(capacity: Capacity, permits: NonZeroU64) -> Self {
+        let permits = permits.get().min(Capacity::MAX.0 + 1);
+        Self { capacity, permits }
+    }
+
+    /// Whether it can be granted at any count.
+    pub fn is_satisfiable(self) -> bool {
+        self.permits <= self.capacity.0
+    }
+}
+
+impl From<Capacity> for Demand {
+    /// One permit.
+    #[inline(always)]
+    fn from(capacity: Capacity) -> Self {
+        let permits = 1;
+        Self { capacity, permits }
     }
 }
 
@@ -77,37 +117,48 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// A new key, with its first permit out.
-    pub(crate) fn with_one_permit() -> Self {
+    /// A new key, with its first permits out.
+    pub(crate) fn with_permits(permits: u64) -> Self {
         Self {
-            word: AtomicU64::new(USED + 1),
+            word: AtomicU64::new(USED + permits),
         }
     }
 
-    /// Whether a permit would be granted now. Only reads (P2).
-    #[inline(always)]
-    pub(crate) fn admits(&self, capacity: Capacity) -> Result<(), Refusal> {
-        Self::check(self.word.load(Ordering::Acquire), capacity).map(|_| ())
+    /// A new key with a queue. Its lock is held.
+    pub(crate) fn with_waiters() -> Self {
+        Self {
+            word: AtomicU64::new(WAITERS | USED),
+        }
     }
 
-    /// Takes a permit if fewer than `capacity` are out (P1). Returns the number of permits out, this one included.
+    /// Only reads (P2).
+    #[inline(always)]
+    pub(crate) fn read(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// Takes the permits if the capacity allows so many more (P1). Returns the number of permits out, with these.
     ///
     /// A grant takes effect at the successful compare-and-swap, a refusal at the read that showed the count. A failed
     /// swap means that another caller made progress. It is a reason neither to refuse nor to stop.
     ///
     /// AcqRel: what a holder wrote before its release is visible to the caller that takes the permit next.
     #[inline(always)]
-    pub(crate) fn acquire(&self, capacity: Capacity) -> Result<u64, Refusal> {
+    pub(crate) fn acquire(&self, demand: Demand) -> Result<u64, Refusal> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let out = Self::check(word, capacity)? + 1;
+            let seen = Word(word);
+            let Some(out) = seen.admits(demand) else {
+                return Err(seen.refusal());
+            };
+            let next = (word | USED) + demand.permits;
             if seeded("p1_acquire_without_cas") {
-                self.word.store(USED | out, Ordering::Release);
+                self.word.store(next, Ordering::Release);
                 return Ok(out);
             }
             match self.word.compare_exchange_weak(
                 word,
-                USED | out,
+                next,
                 ordering("p1_acquired_relaxed", Ordering::AcqRel),
                 Ordering::Acquire,
             ) {
@@ -117,12 +168,56 @@ impl Buckets {
         }
     }
 
-    /// Releases `permits`. The caller's own record shows that they are out, so the count cannot fall below 0 (P5).
+    /// Releases `permits`, unless the key has a queue: then it returns false and changes nothing. The caller's own
+    /// record shows that they are out, so the count cannot fall below 0 (P5).
     #[inline(always)]
-    pub(crate) fn release(&self, permits: u64) {
-        let ordering = ordering("p1_released_relaxed", Ordering::AcqRel);
-        let before = self.word.fetch_sub(permits, ordering);
-        debug_assert!(before != DEAD && before & !USED >= permits);
+    pub(crate) fn release(&self, permits: u64) -> bool {
+        // Relaxed: the swap orders.
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & WAITERS != 0 && !seeded("w1_release_ignores_the_bit") {
+                return false;
+            }
+            debug_assert!(word != DEAD && word & COUNT >= permits);
+            match self.word.compare_exchange_weak(
+                word,
+                word - permits,
+                ordering("p1_released_relaxed", Ordering::AcqRel),
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Gives the key a queue, under the queue's lock. Returns false if the key is dead.
+    pub(crate) fn set_waiters(&self) -> bool {
+        // All bits of DEAD are set, so it does not change.
+        self.word.fetch_or(WAITERS | USED, Ordering::AcqRel) != DEAD
+    }
+
+    /// The queue has ended. Its lock is held.
+    pub(crate) fn clear_waiters(&self) {
+        self.word.fetch_and(!WAITERS, Ordering::AcqRel);
+    }
+
+    /// Releases permits of a key with a queue, whose lock is held.
+    pub(crate) fn lower(&self, permits: u64) {
+        let before = self.word.fetch_sub(permits, Ordering::AcqRel);
+        debug_assert!(before != DEAD && before & COUNT >= permits);
+    }
+
+    /// Takes permits of a key with a queue, whose lock is held, if the number of permits out is still `out`.
+    pub(crate) fn raise(&self, out: u64, permits: u64) -> bool {
+        let word = WAITERS | USED | out;
+        if seeded("w1_raised_by_a_store") {
+            self.word.store(word + permits, Ordering::Release);
+            return true;
+        }
+        self.word
+            .compare_exchange(word, word + permits, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Permits out, or `None` if the key is dead.
@@ -130,12 +225,13 @@ impl Buckets {
     pub(crate) fn permits(&self) -> Option<u64> {
         match self.word.load(Ordering::Acquire) {
             DEAD => None,
-            word => Some(word & !USED),
+            word => Some(word & COUNT),
         }
     }
 
     /// One visit of the sweep. An idle key dies; a key used since the last visit gets its second chance.
     pub(crate) fn sweep(&self) -> Idleness {
+        // With a queue the word is none of these three.
         // Acquire: operations under the key's permits, and the records of these permits, happen before its death (H2).
         //
         // The swap below may be relaxed, as long as this load is Acquire. Every change of the word is a
@@ -143,10 +239,11 @@ impl Buckets {
         // 0, and one sweep runs at a time. So the swap to DEAD replaces the very 0 that was read here, with no release
         // in between. The swap releases nothing: a thread that reads DEAD follows no pointer because of it. A thread
         // that acquires a permit after USED was cleared reads the same release sequences.
-        let (before, next) = match self
+        let word = self
             .word
-            .load(ordering("p8_swept_relaxed", Ordering::Acquire))
-        {
+            .load(ordering("p8_swept_relaxed", Ordering::Acquire));
+        let (before, next) = match word {
+            _ if seeded("p8_sweep_overlooks_the_bit") && word == WAITERS | USED => (word, DEAD),
             0 => (0, DEAD),
             USED => (USED, 0),
             // A step of the sweep killed it and then panicked. It is still linked.
@@ -167,17 +264,41 @@ impl Buckets {
             _ => Idleness::Kept,
         }
     }
+}
+
+/// A word that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    /// The number of permits out with those demanded, if the capacity allows so many. No capacity allows another permit
+    /// of a dead key: the bits of its count are all set.
+    #[inline(always)]
+    pub(crate) fn admits(self, demand: Demand) -> Option<u64> {
+        let (before, capacity) = (self.0 & COUNT, demand.capacity.0);
+        // No overflow: both are at most 2^61.
+        let out = before + demand.permits;
+        // Written in two ways, because the compiler knows that most calls demand one permit.
+        let is_allowed = match demand.permits {
+            1 => before < capacity,
+            _ => out <= capacity,
+        };
+        let seeded =
+            seeded("p6_count_above_capacity_admits") && self.0 != DEAD && before > capacity;
+        (is_allowed || seeded).then_some(out)
+    }
 
     #[inline(always)]
-    fn check(word: u64, capacity: Capacity) -> Result<u64, Refusal> {
-        if word == DEAD && !seeded("p8_dead_key_reported_full") {
-            return Err(Refusal::Dead);
-        }
-        let out = word & !USED;
-        if out < capacity.0 || seeded("p6_count_above_capacity_admits") && out > capacity.0 {
-            Ok(out)
-        } else {
-            Err(Refusal::Full)
+    pub(crate) fn is_dead(self) -> bool {
+        self.0 == DEAD
+    }
+
+    /// Why it does not admit a demand.
+    #[inline(always)]
+    fn refusal(self) -> Refusal {
+        match self.is_dead() && !seeded("p8_dead_key_reported_full") {
+            true => Refusal::Dead,
+            false => Refusal::Full,
         }
     }
 }
@@ -261,7 +382,7 @@ mod tests {
                 let out = word.permits().unwrap();
                 match call {
                     Call::Acquire { buckets, times } => for _ in 0..times {
-                        let ours = word.acquire(Capacity::of(max_per, buckets as u64)).ok();
+                        let ours = word.acquire(Capacity::of(max_per, buckets as u64).into()).ok();
                         prop_assert_eq!(ours, vector.acquire(max_per, buckets));
                         used |= ours.is_some();
                     },
@@ -274,10 +395,11 @@ mod tests {
                         // The second visit is that of the step after one that panicked.
                         prop_assert_eq!([(); 2].map(|_| word.sweep()), [Idleness::Dead; 2]);
                         prop_assert_eq!(word.permits(), None);
-                        prop_assert_eq!(word.admits(Capacity::MAX), Err(Refusal::Dead));
-                        prop_assert_eq!(word.acquire(Capacity::MAX), Err(Refusal::Dead));
+                        prop_assert_eq!(word.read().admits(Capacity::MAX.into()), None);
+                        prop_assert_eq!(word.read().refusal(), Refusal::Dead);
+                        prop_assert_eq!(word.acquire(Capacity::MAX.into()), Err(Refusal::Dead));
                         // The state that the next caller creates.
-                        word = Buckets::with_one_permit();
+                        word = Buckets::with_permits(1);
                         used = true;
                         prop_assert_eq!(vector.acquire(max_per, 1), Some(1));
                     }
@@ -291,31 +413,39 @@ mod tests {
             }
         }
 
-        /// P1, P6: if `MaxPer` differs from call to call, the sum against the caller's own capacity decides. Sizes are
-        /// arbitrary (a larger product means the largest capacity), and the count starts near 0 or near the largest
-        /// capacity.
+        /// P1, P6: if `MaxPer` and the number of permits differ from call to call, the sum against the caller's own
+        /// capacity decides. Sizes are arbitrary (a larger product means the largest capacity), and the count starts
+        /// near 0 or near the largest capacity. A release of a key with a queue changes nothing.
         #[test]
         fn sum_decides_if_capacities_differ(
             start in prop_oneof![Just(0), Capacity::MAX.0 - 20..=Capacity::MAX.0],
-            calls in prop::collection::vec((size(), size(), any::<bool>()), 0..300),
+            has_queue in any::<bool>(),
+            calls in prop::collection::vec((size(), size(), size(), any::<bool>()), 0..300),
         ) {
             let word = Buckets { word: AtomicU64::new(start) };
+            prop_assert!(!has_queue || word.set_waiters());
             let mut out = start;
-            for (max_per, buckets, acquire) in calls {
+            for (max_per, buckets, permits, acquire) in calls {
+                let permits = permits.max(1);
                 if acquire {
                     let capacity = u128::from(max_per) * u128::from(buckets);
-                    let granted = u128::from(out) < capacity && out < Capacity::MAX.0;
-                    out += u64::from(granted);
+                    let capacity = capacity.min(u128::from(Capacity::MAX.0));
+                    let granted = u128::from(out) + u128::from(permits) <= capacity;
+                    out += if granted { permits } else { 0 };
                     let expected = if granted { Ok(out) } else { Err(Refusal::Full) };
                     let ours = Capacity::of(max_per, buckets);
-                    prop_assert_eq!(ours.is_zero(), capacity == 0);
-                    prop_assert_eq!(word.admits(ours).is_ok(), granted);
+                    let ours = Demand::of(ours, NonZeroU64::new(permits).unwrap());
+                    prop_assert_eq!(ours.is_satisfiable(), u128::from(permits) <= capacity);
+                    prop_assert_eq!(word.read().admits(ours).is_some(), granted);
                     prop_assert_eq!(word.acquire(ours), expected);
-                } else if out > 0 {
-                    word.release(1);
-                    out -= 1;
+                } else if permits <= out {
+                    prop_assert_eq!(word.release(permits), !has_queue);
+                    out -= if has_queue { 0 } else { permits };
                 }
                 prop_assert_eq!(word.permits(), Some(out));
+                if has_queue {
+                    prop_assert_eq!(word.sweep(), Idleness::Kept);
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Event counters of a table, for `info/0`.
 //!
-//! Two counters are elsewhere: each slot counts its released permits (`slot.rs`), and the number of granted permits is
-//! computed from the others.
+//! Three counters are elsewhere: each slot counts its released permits (`slot.rs`), the queues count grants
+//! (`queues.rs`), and the number of granted permits is computed from the others.
 //!
 //! Each thread has its own counters, on cache lines that no other thread writes. Reading a counter adds up all threads.
 //! So an event costs a load and a store, and callers on different threads share no cache line.
@@ -30,9 +30,13 @@ pub(crate) enum Event {
     Refused,
     ReleasedByDeath,
     NotHeld,
+    /// Permits released by their holders that were not in a slot.
+    Released,
+    TimedOut,
+    Transferred,
 }
 
-const EVENTS: usize = Event::NotHeld as usize + 1;
+const EVENTS: usize = Event::Transferred as usize + 1;
 
 #[derive(Default)]
 struct ThreadCounters([AtomicU64; EVENTS]);

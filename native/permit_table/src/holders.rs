@@ -4,16 +4,6 @@
 //! place; equality of the whole word *decides*. If living processes have distinct places, as in a VM that numbers its
 //! processes by a table, a slot is one array access away. Any other distribution is slower, and just as correct.
 //!
-//! # Identity
-//!
-//! A process is *alive* from its entry in the VM's process table to its last call. At most one process with a given
-//! identity word is alive at a time. But words are reused. The VM removes a process from its table before it reports
-//! the death (the *callback*, [`Holders::release_all`]). A VM whose pids have few bits can start a process with the
-//! same word in between. Until the callback runs, the two processes cannot be distinguished. The new process
-//! *inherits*: it holds what the dead one held, and its calls use the same slot. The callback asks the VM whether a
-//! process with the word is alive. If so, the slot stays with that process until its own death. If not, the slot loses
-//! the word, and its permits are released. A process that starts with the word after that holds nothing.
-//!
 //! # Invariants
 //!
 //! - **H3** A process takes a slot before it is watched, and it is watched before its first permit is counted. So every
@@ -25,12 +15,13 @@
 //!   its slot even after the other process has died. If several slots there have the same word, all but the first are
 //!   RELEASING: a process inserts its slot in front, after it has waited until the others are RELEASING.
 
+use crate::holder::Holder;
+use crate::ledger::{Ledger, Permits};
 use crate::memory::{Account, OutOfMemory};
-use crate::slot::{Permits, Slot, RELEASING, RETIRING};
+use crate::slot::{add_credits, Slot, RELEASING, RETIRING};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
 use crate::{epochs::Pin, inject, keys::Node, lazy_array::LazyArray};
-use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
@@ -49,46 +40,27 @@ const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 /// A piece ends after this many rows.
 const ROWS_PER_PIECE: usize = 4096;
 
-/// A process that can hold permits: its identity word, and the place of its slot.
-#[derive(Clone, Copy, Debug)]
-pub struct Holder {
-    word: NonZeroU64,
-    place: u64,
-}
-
-impl Holder {
-    /// `word` is the identity word of a process. `place` must always be the same for a word. For speed, places should
-    /// be dense, and distinct for processes that are alive at the same time. Correctness does not depend on that.
-    ///
-    /// # Safety
-    /// A holder's record is changed without a lock, and its pointers are followed without a check (H1, H2). So, in one
-    /// table:
-    /// - No process has one of the two greatest numbers as its word.
-    /// - Acquires and releases on behalf of processes with the same word do not overlap, and each happens before the
-    ///   next. This holds for the calls of one process, and from one process to the next with that word.
-    /// - Between the entry of a process in the VM's process table and its first call there is a sequentially consistent
-    ///   fence.
-    /// - [`Table::release_all`](crate::Table::release_all) is called for a process that is no longer alive. The next
-    ///   process with its word may be alive by then. `is_reused` reads the VM's process table during the call, and
-    ///   returns false only if it finds no living process with the word.
-    ///
-    /// Calls that only read can run at any time. So can calls of `release_all`, also several at a time for one word.
-    #[inline(always)]
-    pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
-        debug_assert!(word.get() < RELEASING);
-        Self { word, place }
-    }
-}
-
 /// The position of a walk over the holders; [`Cursor::default`] is the start. Any value is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// The walk is past all slots of the array.
-    pub displaced: bool,
-    /// The next slot: its index in the array, or its word among the displaced.
+    /// The array of slots, the displaced slots, or a shard of the ledger.
+    pub part: u64,
+    /// The next slot: its index in the array, otherwise its word.
     pub slot: u64,
     /// The order to continue from in that slot.
     pub order: u64,
+}
+
+/// [`Cursor::part`]. The shards of the ledger follow each other.
+const ARRAY: u64 = 0;
+const DISPLACED: u64 = 1;
+const LEDGER: u64 = 2;
+
+impl Cursor {
+    fn of_part(part: u64) -> Self {
+        let (slot, order) = (0, 0);
+        Self { part, slot, order }
+    }
 }
 
 /// Totals over all holders of a table.
@@ -213,16 +185,15 @@ impl<K> Holders<K> {
         Ok(slot)
     }
 
-    /// Releases all permits of a dead process, exactly once (P4), and vacates its slot, unless its word is reused.
-    /// Returns the number of permits.
+    /// Removes all permits of a dead process from its record, exactly once (P4), calls `lower` with those of each key,
+    /// and vacates its slot, unless its word is reused.
     pub(crate) fn release_all(
         &self,
-        pin: &Pin,
         holder: Holder,
         mut is_reused: impl FnMut() -> bool,
         account: &Account,
-    ) -> u64 {
-        let mut released = 0;
+        mut lower: impl FnMut(&Node<K>, u64),
+    ) {
         let mut retired = None;
         let mut release_all = || {
             if retired.is_none() {
@@ -234,7 +205,7 @@ impl<K> Holders<K> {
             if seeded("p4_vacated_before_released") {
                 self.vacate(holder, slot, account);
             }
-            slot.release_all(pin, account, &mut released);
+            slot.release_all(account, &mut lower);
             inject::panic();
             self.vacate(holder, slot, account);
         };
@@ -242,7 +213,6 @@ impl<K> Holders<K> {
         if catch_unwind(AssertUnwindSafe(&mut release_all)).is_err() {
             release_all();
         }
-        released
     }
 
     /// Makes the slot of a dead process RELEASING, and so the caller's (H1), unless its word is reused.
@@ -266,6 +236,12 @@ impl<K> Holders<K> {
         self.search(holder, Slot::holder).is_some()
     }
 
+    /// Whether a process has a slot with permits. Exact if no call is running.
+    pub(crate) fn has_permits(&self, holder: Holder) -> bool {
+        let found = self.search(holder, Slot::holder);
+        found.is_some_and(|(slot, _lock)| slot.permits() > 0)
+    }
+
     /// Totals over all processes. Walks over the slots, one cache line each. Exact if no call is running.
     pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
@@ -284,30 +260,50 @@ impl<K> Holders<K> {
     pub(crate) fn snapshot<'a>(
         &self,
         pin: &'a Pin,
+        ledger: &Ledger<K>,
         holder: Holder,
         from: u64,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
+        self.snapshot_one(pin, ledger, holder, None, from, rows)
+    }
+
+    fn snapshot_one<'a>(
+        &self,
+        pin: &'a Pin,
+        ledger: &Ledger<K>,
+        holder: Holder,
+        only: Option<&Node<K>>,
+        from: u64,
+        rows: &mut Vec<Permits<'a, K>>,
+    ) -> Result<Option<u64>, OutOfMemory> {
+        let start = rows.len();
         let Some((slot, _lock)) = self.search(holder, Slot::holder) else {
-            return Ok(None);
+            let mut credits = Vec::new();
+            let next = ledger.copy(pin, holder.word(), from, only, false, &mut credits)?;
+            add_credits(holder.word(), credits.into_iter(), start, rows)?;
+            return Ok(next.flatten());
         };
-        let next = slot.snapshot(pin, None, from, rows)?;
+        let next = slot.snapshot(pin, ledger, only, false, from, rows)?;
         // The slot can have got another process in between.
-        rows.retain(|row| row.holder == holder.word.get());
+        if rows[start..].iter().any(|row| row.holder != holder.word()) {
+            rows.truncate(start);
+        }
         Ok(next)
     }
 
     /// Appends a piece of what all processes hold, of all keys or of one, from the cursor on. Returns where to
-    /// continue. The displaced slots come last.
+    /// continue. After the array come the displaced slots, then the processes whose entries in the ledger are apart.
     pub(crate) fn snapshot_from<'a>(
         &self,
         pin: &'a Pin,
+        ledger: &Ledger<K>,
         mut cursor: Cursor,
         only: Option<&Node<K>>,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let mut slots_read = 0;
-        while !cursor.displaced {
+        while cursor.part == ARRAY {
             let index = cursor.slot as usize;
             let Some(slots) = self.slots.rest_of_chunk(index) else {
                 cursor = self.next_chunk(index);
@@ -317,7 +313,7 @@ impl<K> Holders<K> {
                 if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
                     return Ok(Some(cursor));
                 }
-                if let Some(order) = slot.snapshot(pin, only, cursor.order, rows)? {
+                if let Some(order) = slot.snapshot(pin, ledger, only, true, cursor.order, rows)? {
                     return Ok(Some(Cursor { order, ..cursor }));
                 }
                 slots_read += 1;
@@ -325,7 +321,7 @@ impl<K> Holders<K> {
                 cursor.order = 0;
             }
         }
-        self.snapshot_displaced(pin, cursor, only, rows)
+        self.snapshot_displaced(pin, ledger, cursor, only, rows)
     }
 
     /// The start of the next chunk that exists.
@@ -333,7 +329,7 @@ impl<K> Holders<K> {
         let mut chunks = index / CHUNK..self.slots.chunk_count();
         let next = chunks.find(|chunk| self.slots.chunk(*chunk).is_some());
         Cursor {
-            displaced: next.is_none(),
+            part: next.map_or(DISPLACED, |_| ARRAY),
             slot: next.map_or(0, |chunk| (chunk * CHUNK) as u64),
             order: 0,
         }
@@ -342,11 +338,12 @@ impl<K> Holders<K> {
     fn snapshot_displaced<'a>(
         &self,
         pin: &'a Pin,
+        ledger: &Ledger<K>,
         mut cursor: Cursor,
         only: Option<&Node<K>>,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
-        loop {
+        while cursor.part == DISPLACED {
             if rows.len() >= ROWS_PER_PIECE {
                 return Ok(Some(cursor));
             }
@@ -358,7 +355,8 @@ impl<K> Holders<K> {
                 slots.next()
             };
             let Some(next) = next else {
-                return Ok(None);
+                cursor = Cursor::of_part(LEDGER);
+                break;
             };
             if next.word > cursor.slot {
                 cursor.slot = next.word;
@@ -366,14 +364,58 @@ impl<K> Holders<K> {
             }
             // SAFETY: slots are freed under this lock.
             let slot = unsafe { next.slot.as_ref() };
-            if let Some(order) = slot.snapshot(pin, only, cursor.order, rows)? {
+            if let Some(order) = slot.snapshot(pin, ledger, only, true, cursor.order, rows)? {
                 return Ok(Some(Cursor { order, ..cursor }));
             }
-            let Some(next) = cursor.slot.checked_add(1) else {
+            cursor = match cursor.slot.checked_add(1) {
+                Some(slot) => Cursor {
+                    slot,
+                    order: 0,
+                    ..cursor
+                },
+                None => Cursor::of_part(LEDGER),
+            };
+        }
+        self.snapshot_ledger(pin, ledger, cursor, only, rows)
+    }
+
+    fn snapshot_ledger<'a>(
+        &self,
+        pin: &'a Pin,
+        ledger: &Ledger<K>,
+        mut cursor: Cursor,
+        only: Option<&Node<K>>,
+        rows: &mut Vec<Permits<'a, K>>,
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        let mut holders = Vec::new();
+        loop {
+            holders.clear();
+            let shard = (cursor.part - LEDGER) as usize;
+            let Some(next) = ledger.apart(shard, cursor.slot, &mut holders) else {
                 return Ok(None);
             };
-            cursor.slot = next;
-            cursor.order = 0;
+            let next = next?;
+            for holder in holders.drain(..) {
+                if holder.word() > cursor.slot {
+                    cursor.slot = holder.word();
+                    cursor.order = 0;
+                }
+                if rows.len() >= ROWS_PER_PIECE {
+                    return Ok(Some(cursor));
+                }
+                let from = cursor.order;
+                if let Some(order) = self.snapshot_one(pin, ledger, holder, only, from, rows)? {
+                    return Ok(Some(Cursor { order, ..cursor }));
+                }
+            }
+            cursor = match next {
+                Some(slot) => Cursor {
+                    slot,
+                    order: 0,
+                    ..cursor
+                },
+                None => Cursor::of_part(cursor.part + 1),
+            };
         }
     }
 

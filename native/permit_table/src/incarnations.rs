@@ -71,16 +71,16 @@ pub trait Dismantle: Send + Sync + 'static {
 ///
 /// let opening = STORES.opening(false)?;
 /// let first = opening.gate();
-/// opening.open(Store(1));
+/// opening.open(Store(1), |_| ());
 /// assert_eq!(number(), Some(1));
 ///
 /// let opening = STORES.opening(false)?;
 /// let second = opening.gate();
-/// opening.open(Store(2));
-/// first.close();
+/// opening.open(Store(2), |_| ());
+/// first.close(|_| ());
 /// assert_eq!(number(), Some(2), "the second closed the first");
 ///
-/// second.close();
+/// second.close(|_| ());
 /// assert_eq!(number(), None);
 /// while STORES.dismantle_step() != Progress::Done {}
 /// STORES.drop_emptied();
@@ -254,8 +254,8 @@ impl<T: Dismantle> Opening<T> {
         self.gate.clone()
     }
 
-    /// Opens an incarnation, and closes the previous one.
-    pub fn open(self, opened: T) {
+    /// Opens an incarnation, and closes the previous one as [`Gate::close`] does.
+    pub fn open(self, opened: T, before_close: impl FnOnce(&T)) {
         let Self {
             mut closed,
             keep,
@@ -281,7 +281,7 @@ impl<T: Dismantle> Opening<T> {
         // SAFETY: it was open until now, so it is alive, and stays alive while this thread has the lock (I5).
         let previous = unsafe { previous.as_ref() };
         if let Some(previous) = previous.filter(|_| !seeded("i2_previous_left_open")) {
-            previous.gate.0.clone().close(&mut closed);
+            previous.gate.0.clone().close(&mut closed, before_close);
         }
     }
 }
@@ -292,18 +292,20 @@ impl<T: Dismantle> Gate<T> {
         Some(&self.0.incarnation(pin)?.opened)
     }
 
-    /// Closes the incarnation, if it is still open.
-    pub fn close(&self) {
+    /// Closes the incarnation, if it is still open. `before_close` is called while callers still find it. It must not
+    /// panic.
+    pub fn close(&self, before_close: impl FnOnce(&T)) {
         let mut closed = self.0.incarnations.closed.lock();
         inject::panic();
-        self.0.close(&mut closed);
+        self.0.close(&mut closed, before_close);
     }
 
-    /// To be called when the process that opened or adopted it has died. Closes it, unless it is kept (I4).
-    pub fn abandon(&self) {
+    /// To be called when the process that opened or adopted it has died. Closes it as [`Gate::close`] does, unless it
+    /// is kept (I4).
+    pub fn abandon(&self, before_close: impl FnOnce(&T)) {
         let kept = self.0.incarnation(&pin()).is_some_and(|open| open.kept);
         if !kept || seeded("i4_death_closes_kept") {
-            self.close();
+            self.close(before_close);
         }
     }
 }
@@ -325,16 +327,18 @@ impl<T> Target<T> {
         unsafe { target.load(Ordering::Acquire).as_ref() }
     }
 
-    fn close(&self, closed: &mut Vec<Closed<T>>) {
+    fn close(&self, closed: &mut Vec<Closed<T>>, before_close: impl FnOnce(&T)) {
+        // SAFETY: a thread that removes it from there holds the lock, and this thread has the lock (I5).
+        let Some(open) = (unsafe { self.open.load(Ordering::Acquire).as_ref() }) else {
+            return;
+        };
+        before_close(&open.opened);
         let too_soon = seeded("i2_stamped_before_closed").then(stamp);
         let incarnation = if seeded("i3_closed_and_gate_left_open") {
             self.open.load(Ordering::Acquire)
         } else {
             self.open.swap(ptr::null_mut(), Ordering::AcqRel)
         };
-        if incarnation.is_null() {
-            return;
-        }
         if !seeded("i2_closed_and_left_current") {
             // A failed exchange means that another incarnation has been opened: that one stays.
             let _ = self.incarnations.current.compare_exchange(
@@ -381,7 +385,7 @@ mod tests {
         static OWN: Incarnations<Nothing> = Incarnations::new();
         for closed in 0..20 {
             let opening = OWN.opening(false).unwrap();
-            opening.open(Nothing);
+            opening.open(Nothing, |_| ());
             let list = OWN.closed.lock();
             assert_eq!(list.len(), closed);
             assert!(list.capacity() > closed, "no memory for the open one");
@@ -389,7 +393,7 @@ mod tests {
         // valgrind would report the last one as lost: while it is open, `OWN` has no pointer to its beginning.
         let last = OWN.opening(false).unwrap();
         let gate = last.gate();
-        last.open(Nothing);
-        gate.close();
+        last.open(Nothing, |_| ());
+        gate.close(|_| ());
     }
 }

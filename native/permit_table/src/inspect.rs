@@ -3,7 +3,7 @@
 //! The result is exact if no call changes the table during the walk. Otherwise it is a fair snapshot:
 //! - What stays unchanged during the whole walk is reported once. What changes during the walk may be reported or not.
 //! - Nothing is reported that was never true, except for a value that changes and changes back between two loads.
-//! - A process that inherits (`holders.rs`) keeps what the dead process held. Of two processes with the same word, one
+//! - A process that inherits (`holder.rs`) keeps what the dead process held. Of two processes with the same word, one
 //!   of them dead, both may be reported.
 //!
 //! Only two kinds of holders wait for an inspection. A holder of more than two keys waits while the list of its keys is
@@ -12,15 +12,19 @@
 //!
 //! The totals are not computed here: [`Table::usage`] adds them up without a walk over the keys.
 
-use crate::holders::{Cursor, Holder};
-use crate::{epochs, keys::Key, memory::OutOfMemory, slot::Permits, table::Table};
+use crate::holder::Holder;
+use crate::holders::Cursor;
+use crate::keys::Key;
+use crate::ledger::Permits;
+use crate::queues::{Line, Notice};
+use crate::{epochs, memory::OutOfMemory, table::Table};
 use equivalent::Equivalent;
 use std::hash::Hash;
 
 /// A key with this many bytes on the heap takes about as long to report as a small one.
 const BYTES_PER_KEY: usize = 1024;
 
-impl<K: Key> Table<K> {
+impl<K: Key, N: Notice> Table<K, N> {
     /// Calls `visit` with keys that have permits out, and with the number of these permits. The order of the keys never
     /// changes. The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys
     /// count, large keys count as several. Returns where to continue, or `None` at the end.
@@ -70,7 +74,8 @@ impl<K: Key> Table<K> {
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let mut rows = Vec::new();
-        let next = self.holders.snapshot_from(&pin, cursor, None, &mut rows)?;
+        let (holders, ledger) = (&self.holders, &self.ledger);
+        let next = holders.snapshot_from(&pin, ledger, cursor, None, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }
@@ -78,7 +83,7 @@ impl<K: Key> Table<K> {
     /// Whether a process that was visited as a holder still has a slot. If not, it has died since, and its permits have
     /// been released. `visit` may call this.
     pub fn knows(&self, holder: Holder) -> bool {
-        self.holders.has(holder)
+        self.holders.has(holder) || self.ledger.has(holder)
     }
 
     /// As [`Table::permits_from`], for one key only.
@@ -96,9 +101,27 @@ impl<K: Key> Table<K> {
             return Ok(None);
         };
         let mut rows = Vec::new();
-        let holders = &self.holders;
-        let next = holders.snapshot_from(&pin, cursor, Some(wanted), &mut rows)?;
+        let (holders, ledger) = (&self.holders, &self.ledger);
+        let next = holders.snapshot_from(&pin, ledger, cursor, Some(wanted), &mut rows)?;
         rows.into_iter().for_each(visit);
+        Ok(next)
+    }
+
+    /// Calls `visit` with a piece of the keys that requests wait for, from a position on; at first `(0, 0)`. Returns
+    /// where to continue, or `None` at the end.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: `visit` has not been called.
+    pub fn queues_from(
+        &self,
+        from: (usize, u64),
+        mut visit: impl FnMut(&K, Line),
+    ) -> Result<Option<(usize, u64)>, OutOfMemory> {
+        let pin = epochs::pin();
+        let mut lines = Vec::new();
+        let next = self.queues.copy(&pin, from, &mut lines)?;
+        let lines = lines.into_iter();
+        lines.for_each(|(node, line)| visit(&node.key, line));
         Ok(next)
     }
 
@@ -115,7 +138,9 @@ impl<K: Key> Table<K> {
     ) -> Result<Option<u64>, OutOfMemory> {
         let pin = epochs::pin();
         let mut rows = Vec::new();
-        let next = self.holders.snapshot(&pin, holder, from, &mut rows)?;
+        let next = self
+            .holders
+            .snapshot(&pin, &self.ledger, holder, from, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }

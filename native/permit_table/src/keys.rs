@@ -29,16 +29,18 @@
 //! - **K4** Of the nodes with the same key at most one is not dead. A dead node stays dead. A caller that finds a dead
 //!   node passes over it, and inserts a new one in *front* of its run of equal orders, without waiting for the sweep.
 //! - **K5** An unlinked node is freed only when no thread that was pinned at that time is still inside (`epochs.rs`).
-//! - **K6** A node whose count is not 0 is not dead, hence linked, hence not freed. So a holder may keep its address.
+//! - **K6** A node whose count is not 0, or that has a queue, is not dead, hence linked, hence not freed. So a holder
+//!   and a waiter may keep its address.
 //! - **K7** Between two steps of the sweep no link is marked. So each step starts from a clean list.
 //!
 //! K1 lets a search stop at the first greater order. The reason: a new link is inserted behind the last unmarked link
 //! of smaller order, so in front of any run of marked links there. Hence a marked link of greater order never precedes
 //! an unmarked link of smaller order. (The reverse is possible; searches pass over it.)
 
+use crate::buckets::{Buckets, Word};
 use crate::memory::{Account, OutOfMemory};
 use crate::sync::{ordering, seeded, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
-use crate::{buckets::Buckets, epochs::Pin, inject, lazy_array::LazyArray};
+use crate::{epochs::Pin, inject, lazy_array::LazyArray};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 
@@ -225,8 +227,9 @@ impl<K> Node<K> {
 }
 
 impl<'a, K: Key> NewNode<'a, K> {
-    /// A new key with one permit out.
-    pub(crate) fn with_one_permit(
+    /// A new key with this word.
+    pub(crate) fn with(
+        buckets: Buckets,
         query: &impl Query<K>,
         order: u64,
         account: &'a Account,
@@ -235,7 +238,7 @@ impl<'a, K: Key> NewNode<'a, K> {
         let heap_bytes = key.heap_bytes();
         let node = account.allocate(Node {
             link: Link::new(order),
-            buckets: Buckets::with_one_permit(),
+            buckets,
             key,
         })?;
         account.add(heap_bytes);
@@ -316,17 +319,28 @@ impl<K: Key> Keys<K> {
     }
 
     /// The node of a key. Writes nothing (P2).
+    #[inline(always)]
+    pub(crate) fn get<'a, Q: Equivalent<K>>(
+        &'a self,
+        pin: &'a Pin,
+        order: u64,
+        query: &Q,
+    ) -> Option<&'a Node<K>> {
+        self.get_with_word(pin, order, query).map(|(node, _)| node)
+    }
+
+    /// As [`Keys::get`], and its word at an instant when it was not dead.
     ///
     /// The sweep can unlink the head by which the search enters, and then the search misses later insertions. The
     /// result is still correct: it was true when the head was found linked, which is within this call. A caller that
     /// inserts the key because of it will notice the other node.
     #[inline(always)]
-    pub(crate) fn get<'a, Q: Equivalent<K>>(
+    pub(crate) fn get_with_word<'a, Q: Equivalent<K>>(
         &'a self,
         _pin: &'a Pin,
         order: u64,
         query: &Q,
-    ) -> Option<&'a Node<K>> {
+    ) -> Option<(&'a Node<K>, Word)> {
         let (mut cursor, _) = self.entry(order).link.next();
         // SAFETY: pinned, so every link that the list leads to is alive (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
@@ -334,8 +348,8 @@ impl<K: Key> Keys<K> {
                 if link.order > order {
                     break;
                 }
-                if let Some(node) = Self::live_node(cursor, query) {
-                    return Some(node);
+                if let Some(found) = Self::live_node(cursor, query) {
+                    return Some(found);
                 }
             }
             (cursor, _) = link.next();
@@ -369,7 +383,7 @@ impl<K: Key> Keys<K> {
         let node = new.node;
         std::mem::forget(new);
         self.grow_when_loaded(self.len.fetch_add(1, Ordering::Relaxed) + 1);
-        // SAFETY: it is in the list with a permit out (K6), and the pin keeps it alive after that.
+        // SAFETY: it is in the list with a permit out or a queue (K6), and the pin keeps it alive after that.
         Inserted::New(unsafe { node.as_ref() })
     }
 
@@ -477,13 +491,17 @@ impl<K: Key> Keys<K> {
         false
     }
 
-    /// The link as a node, if it has the key and is not dead (K4).
+    /// The link as a node, with its word, if it has the key and is not dead (K4).
     #[inline(always)]
-    fn live_node<'a, Q: Equivalent<K>>(link: *mut Link, query: &Q) -> Option<&'a Node<K>> {
+    fn live_node<'a, Q: Equivalent<K>>(link: *mut Link, query: &Q) -> Option<(&'a Node<K>, Word)> {
         let node = Link::node::<K>(link)?;
         // SAFETY: the caller is pinned and found the link in the list (K5).
         let node = unsafe { node.as_ref() };
-        (query.equivalent(&node.key) && node.buckets.permits().is_some()).then_some(node)
+        if !query.equivalent(&node.key) {
+            return None;
+        }
+        let word = node.buckets.read();
+        (!word.is_dead()).then_some((node, word))
     }
 
     /// Calls `visit` with each key whose order is greater than `after`, and with the greatest order so far, until

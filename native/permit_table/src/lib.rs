@@ -4,32 +4,40 @@
 //! # Map of the files
 //!
 //! ```text
+//!                 waits.rs   transfers.rs              requests that wait; several permits, gifts
+//!                      \    /
 //!                      table.rs        acquire, release: keeps the promises
-//!                    /    |    \
-//!           keys.rs  holders.rs  sweep.rs           inspect.rs     counters.rs
-//!   key -> word      process ->  reclaims idle      holders and    event
-//!     (a lock-free   slot        keys, in steps     permits, in    statistics
-//!      hash table)        |            |            pieces
-//!            |   \     slot.rs         |
-//!            |    \  record of         |
-//!            |     \ a process         |
-//!            |      \     |            |
-//!            |       \  sorted_list.rs |            budget.rs      work of one step
-//!            |        \  list without  |            memory.rs      fallible allocation, accounted
-//!            |         \ long pauses   |            sync.rs        atomics, or loom's
-//!     buckets.rs  lazy_array.rs    epochs.rs        inject.rs      injected panics and failures, for tests
-//!     one word is  arrays that     when memory
-//!     the bucket   grow by chunks  can be freed
-//!     vector                         |     |
-//!                       incarnations.rs   barrier.rs
-//!             one open table at a time,   the fence between callers
-//!               closed tables are freed   and the sweep
+//!                 /    |    |    \
+//!           keys.rs    |    |   sweep.rs               inspect.rs     counters.rs
+//!   key -> word        |    |   reclaims idle          holders and    event
+//!     (a lock-free     |    |   keys, in steps         permits, in    statistics
+//!      hash table)     |    |                          pieces
+//!       |   \          |   queues.rs
+//!       |    \         |    who waits for a key
+//!       |     \    holders.rs   |
+//!       |      \   process ->   |
+//!       |       \    slot       |                     budget.rs      work of one step
+//!       |        \    |         |                     memory.rs      fallible allocation, accounted
+//!     buckets.rs  \  slot.rs    |                     sync.rs        atomics, or loom's
+//!     one word is  \ record of  |                     inject.rs      injected panics and failures, for tests
+//!     the bucket    \ a process |                     holder.rs      a process
+//!     vector         \     |   /
+//!                     \  ledger.rs       what other threads record for a process
+//!                      \  |
+//!     lazy_array.rs    sorted_list.rs     epochs.rs
+//!     arrays that      list without       when memory
+//!     grow by chunks   long pauses        can be freed
+//!                                          |     |
+//!                            incarnations.rs   barrier.rs
+//!                  one open table at a time,   the fence between callers
+//!                    closed tables are freed   and the sweep
 //! ```
 //!
 //! Read `buckets.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does, and
-//! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct. Each of them starts with its invariants.
-//! The families are: K keys, H holders and slots, S sorted list, E epochs, I incarnations; P are the promises of the
-//! library. `incarnations.rs` describes how a table can be closed while calls are inside.
+//! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct, and `queues.rs` and `ledger.rs` for calls
+//! that wait. Each of them starts with its invariants. The families are: K keys, H holders and slots, W queues of
+//! waiters, LG ledger, S sorted list, E epochs, I incarnations; P are the promises of the library. `incarnations.rs`
+//! describes how a table can be closed while calls are inside.
 //!
 //! # Use
 //!
@@ -60,7 +68,7 @@
 //! let watch = || Ok::<(), OutOfMemory>(());
 //! assert_eq!(table.acquire(&pin, holder, &db, Capacity::of(1, 1), watch)?, Acquired::Permit(1));
 //! assert_eq!(table.acquire(&pin, holder, &db, Capacity::of(1, 1), watch)?, Acquired::Full);
-//! assert_eq!(table.release(&pin, holder, &db), Ok(()));
+//! assert_eq!(table.release(&pin, holder, &db, ()), Ok(()));
 //! assert_eq!(table.count(&pin, &db), 0);
 //! # Ok::<(), OutOfMemory>(())
 //! ```
@@ -84,31 +92,41 @@ mod buckets;
 mod budget;
 mod counters;
 mod epochs;
+mod holder;
 mod holders;
 mod incarnations;
 pub mod inject;
 mod inspect;
 mod keys;
 mod lazy_array;
+mod ledger;
 mod memory;
 mod out_of_memory;
+mod queues;
 mod slot;
 mod sorted_list;
 mod sweep;
 mod table;
+mod transfers;
+mod waits;
 
 #[cfg(loom)]
 pub use barrier::use_fences;
-pub use buckets::{bucket_view, Capacity};
+pub use buckets::{bucket_view, Capacity, Demand};
 pub use budget::Budget;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
 pub use epochs::{quiet_before, stamp, thread_of};
-pub use holders::{Cursor, Holder};
+pub use holder::Holder;
+pub use holders::Cursor;
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
+pub use ledger::Permits;
 pub use memory::{reserve, OutOfMemory};
-pub use slot::{NotHeld, Permits};
+pub use queues::{Line, NoNotice, Notice, Told};
+pub use slot::NotHeld;
 pub use sorted_list::{Ordered, SortedList, Vacancy};
 pub use sweep::Progress;
 pub use table::{Acquired, Table, Totals, Usage};
+pub use transfers::Given;
+pub use waits::{Ask, Waited};

@@ -58,6 +58,8 @@
 //!
 //! [`Slot::permits`] only adds up and follows no pointer, so it needs none of this.
 
+use crate::holder::RESERVED;
+use crate::ledger::{Ledger, Permits};
 use crate::memory::{reserve, Account, OutOfMemory};
 use crate::sorted_list::{change, Ordered, SortedList};
 use crate::sync::{
@@ -78,7 +80,7 @@ pub(crate) const RETIRING: u64 = u64::MAX;
 /// Instead of an identity word: the process is dead, and its permits are being released.
 pub(crate) const RELEASING: u64 = u64::MAX - 1;
 
-const _: () = assert!(FREE < RELEASING && RELEASING < RETIRING);
+const _: () = assert!(FREE < RESERVED && RELEASING == RESERVED && RELEASING < RETIRING);
 
 /// Entries in the slot itself. With two it fills a cache line.
 const INLINE: usize = 2;
@@ -93,17 +95,6 @@ const KEYS_PER_PIECE: usize = 1024;
 /// A release by a process that does not hold the key. It has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHeld;
-
-/// Permits of one key that one holder has.
-#[derive(Debug)]
-pub struct Permits<'a, K> {
-    /// The identity word of the holder.
-    pub holder: u64,
-    /// The key.
-    pub key: &'a K,
-    /// The number of permits.
-    pub permits: u64,
-}
 
 pub(crate) struct Entry<K> {
     node: AtomicPtr<Node<K>>,
@@ -175,6 +166,30 @@ struct FurtherKeys<K> {
     permits: AtomicU64,
 }
 
+/// Adds permits of the ledger to the rows of their holder, which begin at `start`.
+pub(crate) fn add_credits<'a, K>(
+    holder: u64,
+    credits: impl Iterator<Item = (&'a Node<K>, u64)>,
+    start: usize,
+    rows: &mut Vec<Permits<'a, K>>,
+) -> Result<(), OutOfMemory> {
+    for (node, permits) in credits {
+        let key = &node.key;
+        match rows[start..].iter_mut().find(|row| ptr::eq(row.key, key)) {
+            Some(row) => row.permits += permits,
+            None => {
+                reserve(rows, 1)?;
+                rows.push(Permits {
+                    holder,
+                    key,
+                    permits,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 impl<K> FurtherKeys<K> {
     fn new() -> Self {
         Self {
@@ -195,6 +210,21 @@ impl<K> FurtherKeys<K> {
     fn subtract(&self, permits: u64) {
         self.permits
             .store(self.permits() - permits, Ordering::Relaxed);
+    }
+
+    /// Removes up to so many permits of a node. Returns how many.
+    fn take(&self, node: &Node<K>, permits: u64, account: &Account) -> u64 {
+        let mut keys = change(&self.keys, account);
+        let Some(held) = keys.list.find_mut(node.order(), |held| held.is_of(node)) else {
+            return 0;
+        };
+        let taken = held.permits.min(permits);
+        held.permits -= taken;
+        if held.permits == 0 {
+            keys.list.remove(node.order(), |held| held.is_of(node));
+        }
+        self.subtract(taken);
+        taken
     }
 }
 
@@ -343,9 +373,9 @@ impl<K> Slot<K> {
         }
     }
 
-    /// Records a permit of `node`, which the count already includes, in the reserved entry. Cannot fail.
+    /// Records permits of `node`, which the count already includes, in the reserved entry. Cannot fail.
     #[inline(always)]
-    pub(crate) fn record(&self, entry: &Entry<K>, node: &Node<K>) {
+    pub(crate) fn record(&self, entry: &Entry<K>, node: &Node<K>, more: u64) {
         self.writer.check();
         entry
             .node
@@ -353,40 +383,32 @@ impl<K> Slot<K> {
         let permits = entry.permits.load(Ordering::Relaxed);
         // Release: a reader that sees the permits sees the node (H2).
         let ordering = ordering("h2_recorded_relaxed", Ordering::Release);
-        entry.permits.store(permits + 1, ordering);
+        entry.permits.store(permits + more, ordering);
     }
 
-    /// Removes one permit of the key from the record, and from the count.
-    #[inline(always)]
-    pub(crate) fn release<Q: Equivalent<K>>(
-        &self,
-        pin: &Pin,
-        query: &Q,
-        account: &Account,
-        order: impl FnOnce() -> u64,
-    ) -> Result<(), NotHeld> {
-        self.release_inline(pin, query)
-            .or_else(|NotHeld| self.release_further(query, order, account))
-    }
-
-    /// As [`Slot::release`], if the key is in an entry.
+    /// Removes one permit of the key from the record, if it is in an entry. Then `lower` lowers the count.
     #[inline(always)]
     pub(crate) fn release_inline<Q: Equivalent<K>>(
         &self,
-        _pin: &Pin,
         query: &Q,
+        lower: impl Fn(&Node<K>),
     ) -> Result<(), NotHeld> {
         self.writer.check();
         // Not a loop, because the compiler does not unroll it.
         let [first, second] = &self.entries;
-        if self.release_entry(first, query) || self.release_entry(second, query) {
+        if self.release_entry(first, query, &lower) || self.release_entry(second, query, &lower) {
             return Ok(());
         }
         Err(NotHeld)
     }
 
     #[inline(always)]
-    fn release_entry<Q: Equivalent<K>>(&self, entry: &Entry<K>, query: &Q) -> bool {
+    fn release_entry<Q: Equivalent<K>>(
+        &self,
+        entry: &Entry<K>,
+        query: &Q,
+        lower: &impl Fn(&Node<K>),
+    ) -> bool {
         let permits = entry.permits.load(Ordering::Relaxed);
         if permits == 0 {
             return false;
@@ -398,28 +420,25 @@ impl<K> Slot<K> {
         }
         let too_soon = seeded("h2_count_lowered_before_record");
         if too_soon {
-            node.buckets.release(1);
+            lower(node);
         }
         // Release, as in `record`: a reader can see the remaining permits before it has seen those that were recorded.
         let ordering = ordering("h2_released_relaxed", Ordering::Release);
         entry.permits.store(permits - 1, ordering);
+        // Before the count is lowered, because a panic in there must not leave it out.
+        self.count_releases(1);
         if !too_soon {
-            node.buckets.release(1);
+            lower(node);
         }
-        self.count_release();
         true
     }
 
-    /// Releases all permits on record, and adds their number to `released`.
-    pub(crate) fn release_all(&self, _pin: &Pin, account: &Account, released: &mut u64) {
+    /// Removes the permits of all keys from the record, one key after the other, and calls `lower` with each, to lower
+    /// the count. A panic can occur between two keys or in `lower`, but not between the removal of a key and the call.
+    pub(crate) fn release_all(&self, account: &Account, mut lower: impl FnMut(&Node<K>, u64)) {
         self.writer.check();
-        // A panic can occur between two keys, but not between the removal of a key from the record and the call of this
-        // closure. So a panic neither loses a permit nor releases one twice.
-        let mut release = |node: NonNull<Node<K>>, permits: u64| {
-            // SAFETY: permits > 0 (H2), and only this thread changes that (H1).
-            unsafe { node.as_ref() }.buckets.release(permits);
-            *released += permits;
-        };
+        // SAFETY: permits > 0 (H2), and only this thread changes that (H1).
+        let mut lower = |node: NonNull<Node<K>>, permits| lower(unsafe { node.as_ref() }, permits);
         for entry in &self.entries {
             inject::panic();
             let permits = if seeded("p4_released_and_left_on_record") {
@@ -429,20 +448,62 @@ impl<K> Slot<K> {
             };
             if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
                 if permits > 0 {
-                    release(node, permits);
+                    lower(node, permits);
                 }
             }
         }
-        if let Some(further) = self.further() {
-            let mut keys = change(&further.keys, account);
-            while let Some(held) = keys.list.pop() {
-                if !seeded("h5_released_and_left_in_sum") {
-                    further.subtract(held.permits);
-                }
-                release(held.node, held.permits);
-                inject::panic();
+        let pop = |further: &FurtherKeys<K>| {
+            let held = change(&further.keys, account).list.pop()?;
+            if !seeded("h5_released_and_left_in_sum") {
+                further.subtract(held.permits);
+            }
+            Some(held)
+        };
+        while let Some(held) = self.further().and_then(pop) {
+            // The list is not locked any more (LG3).
+            lower(held.node, held.permits);
+            inject::panic();
+        }
+    }
+
+    /// The permits of a key on the record, and its node.
+    pub(crate) fn held<Q: Equivalent<K>>(
+        &self,
+        query: &Q,
+        order: u64,
+    ) -> Option<(NonNull<Node<K>>, u64)> {
+        self.writer.check();
+        // SAFETY: both have permits (H2), and only this thread changes that (H1).
+        let is_of = |node: NonNull<Node<K>>| query.equivalent(unsafe { &node.as_ref().key });
+        let inline = self.entries.iter().filter_map(|entry| {
+            let permits = entry.permits.load(Ordering::Relaxed);
+            let node = NonNull::new(entry.node.load(Ordering::Relaxed))?;
+            (permits > 0 && is_of(node)).then_some((node, permits))
+        });
+        let further = self.further().and_then(|further| {
+            let keys = further.keys.lock();
+            let held = keys.find(order, |held| is_of(held.node))?;
+            Some((held.node, held.permits))
+        });
+        let held = inline.chain(further);
+        held.reduce(|(node, permits), (_, more)| (node, permits + more))
+    }
+
+    /// Removes up to so many permits of a node from the record. Returns how many it has removed. The count still
+    /// includes them.
+    pub(crate) fn take(&self, node: &Node<K>, permits: u64, account: &Account) -> u64 {
+        self.writer.check();
+        let mut left = permits;
+        for entry in &self.entries {
+            let held = entry.permits.load(Ordering::Relaxed);
+            let taken = held.min(left);
+            if taken > 0 && ptr::eq(entry.node.load(Ordering::Relaxed), node) {
+                entry.permits.store(held - taken, Ordering::Release);
+                left -= taken;
             }
         }
+        let further = self.further().filter(|_| left > 0);
+        permits - further.map_or(left, |further| left - further.take(node, left, account))
     }
 
     /// The permits of its process, of all keys together: the number at some instant, unless a call of the process is
@@ -458,21 +519,31 @@ impl<K> Slot<K> {
     /// call of the process that needs the list waits for its lock.
     ///
     /// A piece covers a range of orders, in the entries and in the list. So a key that moves within the record between
-    /// two pieces is reported once.
+    /// two pieces is reported once. The rows include what the process has in the ledger. If its entry there is apart,
+    /// and `beside_slot` is set, there are no rows.
     pub(crate) fn snapshot<'a>(
         &self,
         pin: &'a Pin,
+        ledger: &Ledger<K>,
         only: Option<&Node<K>>,
+        beside_slot: bool,
         from: u64,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
         let matches = |node: &Node<K>| only.is_none_or(|only| ptr::eq(node, only));
-        let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
+        let (from, all) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
         let start = rows.len();
+        let mut credits = Vec::new();
         loop {
             let Some(holder) = self.settled_holder() else {
                 return Ok(None);
             };
+            credits.clear();
+            let copied = ledger.copy(pin, holder, from, only, beside_slot, &mut credits)?;
+            let Some(mut next) = copied else {
+                return Ok(None);
+            };
+            let to = next.map_or(all, |next| next - 1);
             let further = self.further().map(|further| further.keys.lock());
             // A key that is released and acquired again can move from the first entry to the second during this. It
             // must not be reported twice: the later read counts.
@@ -496,7 +567,6 @@ impl<K> Slot<K> {
                 });
                 Ok(())
             };
-            let mut next = None;
             let mut last = from;
             let listed = further.iter().flat_map(|further| further.from(from));
             for (copied, held) in listed.take_while(|held| held.order <= to).enumerate() {
@@ -522,6 +592,8 @@ impl<K> Slot<K> {
                 }
             }
             drop(further);
+            let in_piece = |(node, _): &(&Node<K>, _)| node.order() <= end;
+            add_credits(holder, credits.drain(..).filter(in_piece), start, rows)?;
             if holder == self.holder() || seeded("h1_holder_not_rechecked") {
                 return Ok(next);
             }
@@ -577,43 +649,37 @@ impl<K> Slot<K> {
         Ok(entry)
     }
 
-    /// As [`Slot::release`], if the key is in the list.
+    /// As [`Slot::release_inline`], if the key is in the list.
     #[cold]
     pub(crate) fn release_further<Q: Equivalent<K>>(
         &self,
         query: &Q,
         order: impl FnOnce() -> u64,
         account: &Account,
+        lower: impl Fn(&Node<K>),
     ) -> Result<(), NotHeld> {
         self.writer.check();
         let further = self.further().ok_or(NotHeld)?;
-        let mut keys = change(&further.keys, account);
         inject::panic();
         let order = order();
-        let matches = |held: &FurtherKey<K>| {
-            // SAFETY: a key on record has permits (H2).
-            query.equivalent(unsafe { &held.node.as_ref().key })
-        };
-        let held = keys.list.find_mut(order, matches).ok_or(NotHeld)?;
+        // SAFETY: a key on record has permits (H2), and only this thread changes that (H1).
+        let is_of = |held: &FurtherKey<K>| query.equivalent(unsafe { &held.node.as_ref().key });
+        let held = further.keys.lock().find(order, is_of).map(|held| held.node);
         // SAFETY: as above.
-        let node = unsafe { held.node.as_ref() };
-        if held.permits > 1 {
-            held.permits -= 1;
-        } else {
-            keys.list.remove(order, |held| held.is_of(node));
-        }
-        further.subtract(1);
-        node.buckets.release(1);
-        self.count_release();
+        let node = unsafe { held.ok_or(NotHeld)?.as_ref() };
+        further.take(node, 1, account);
+        self.count_releases(1);
+        // The list is not locked any more (LG3).
+        lower(node);
         Ok(())
     }
 
     #[inline(always)]
-    fn count_release(&self) {
+    pub(crate) fn count_releases(&self, permits: u64) {
         // Only this thread writes it (H1).
         let released = self.released_by_holder.load(Ordering::Relaxed);
         self.released_by_holder
-            .store(released + 1, Ordering::Relaxed);
+            .store(released + permits, Ordering::Relaxed);
     }
 
     pub(crate) fn released_by_holder(&self) -> u64 {

@@ -8,29 +8,36 @@
 //! - **P3 O(1) in buckets**: the capacity is a product, and the word a sum.
 //! - **P4 No leak**: a counted permit is put on the holder's record in the same call, and the report of the holder's
 //!   death leads to that record (H3).
-//! - **P5 Only a holder releases**: a release starts from the caller's own record.
-//! - **P6 Resizing is free**: the capacity is an argument of the call and stored nowhere.
+//! - **P5 Only a holder releases**: a release starts from the caller's own records, in its slot or in the ledger.
+//! - **P6 Resizing is free**: the capacity is an argument of the call. Only a request that waits stores it.
 //! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
 //! - **P9**: memory is reserved before the count changes. After that, nothing can fail.
+//! - **P11 to P13**: `waits.rs`. **P14**: `transfers.rs`.
 
-use crate::buckets::{Capacity, Refusal};
+use crate::buckets::{Buckets, Demand, Refusal};
 use crate::counters::{Counters, Event};
-use crate::holders::{Holder, Holders};
+use crate::holder::Holder;
+use crate::holders::Holders;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
+use crate::ledger::Ledger;
 use crate::memory::{Account, OutOfMemory};
+use crate::queues::{NoNotice, Notice, Parts, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
-use crate::{barrier, budget::Budget, epochs::Pin, inject, sync::Mutex};
+use crate::sync::{seeded, Mutex};
+use crate::{barrier, budget::Budget, epochs::Pin, inject};
 use ahash::RandomState;
 use equivalent::Equivalent;
+use std::cell::Cell;
 use std::hash::Hash;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// The result of [`Table::acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The caller has a permit. The number of permits of the key out, this one included.
+    /// The caller has the permits. The number of permits of the key out, these included.
     Permit(u64),
-    /// The permits out were not below the capacity. Nothing has changed.
+    /// The capacity did not allow so many more. Nothing has changed.
     Full,
 }
 
@@ -43,6 +50,8 @@ pub struct Usage {
     pub permits: u64,
     /// Processes that hold at least one permit.
     pub holders: usize,
+    /// Requests that wait.
+    pub waiting: usize,
     /// Bytes allocated.
     pub memory: usize,
     /// Memory barriers that the kernel has refused this process, for all its tables together. Each time nothing could
@@ -68,24 +77,32 @@ pub struct Totals {
     pub not_held: u64,
     /// Idle keys that the sweep has reclaimed.
     pub reclaimed: u64,
+    /// Requests that waited and were granted.
+    pub handed_over: u64,
+    /// Requests that were cancelled because of a timeout.
+    pub timed_out: u64,
+    /// Permits that a holder has given to another process.
+    pub transferred: u64,
 }
 
 /// A table of permits by key and holder. One table is one incarnation: it starts empty, and its permits end with it.
 ///
 /// All methods may be called from any thread at any time, under the conditions of [`Holder::new`].
-pub struct Table<K: Key> {
+pub struct Table<K: Key, N: Notice = NoNotice> {
     pub(crate) keys: Keys<K>,
     pub(crate) holders: Holders<K>,
-    counters: Counters,
+    pub(crate) ledger: Ledger<K>,
+    pub(crate) queues: Queues<K, N>,
+    pub(crate) counters: Counters,
     /// A panic inside the lock leaves a step incomplete; `sweep.rs` says how the next one completes it.
     sweep: Mutex<Sweep<K>>,
     /// Has random seeds per table: keys can come from untrusted senders, which must not be able to compute collisions.
     hasher: RandomState,
-    account: Account,
+    pub(crate) account: Account,
 }
 
-impl<K: Key> Table<K> {
-    /// An empty table for a VM of up to `processes` processes. Allocates about 240 KB, and later 64 KiB per 1,024
+impl<K: Key, N: Notice> Table<K, N> {
+    /// An empty table for a VM of up to `processes` processes. Allocates about 260 KB, and later 64 KiB per 1,024
     /// processes.
     ///
     /// # Errors
@@ -104,9 +121,23 @@ impl<K: Key> Table<K> {
                 counters.free(&account);
             }
         })?;
+        let records = Ledger::new(&account).and_then(|ledger| {
+            let queues = Queues::new(&account);
+            queues.map(|queues| (ledger, queues))
+        });
+        let (ledger, queues) = records.inspect_err(|_| {
+            // SAFETY: as above, for all three.
+            unsafe {
+                holders.free(&account);
+                keys.free(&account);
+                counters.free(&account);
+            }
+        })?;
         Ok(Self {
             keys,
             holders,
+            ledger,
+            queues,
             counters,
             sweep: Mutex::new(Sweep::new()),
             hasher: random_hasher(),
@@ -114,7 +145,7 @@ impl<K: Key> Table<K> {
         })
     }
 
-    /// Acquires a permit of a key for `holder`, if fewer than `capacity` are out.
+    /// Acquires permits of a key for `holder`: all that are demanded, or none. A capacity is a demand for one permit.
     ///
     /// `watch` is called at the first acquire of a holder. It must ensure that [`Table::release_all`] is called after
     /// the holder's death.
@@ -131,12 +162,13 @@ impl<K: Key> Table<K> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        capacity: Capacity,
+        demand: impl Into<Demand>,
         mut watch: impl FnMut() -> Result<(), E>,
     ) -> Result<Acquired, E> {
-        match self.acquire_known(pin, holder, query, capacity, &mut watch)? {
+        let demand = demand.into();
+        match self.acquire_known(pin, holder, query, demand, &mut watch)? {
             Some(acquired) => Ok(acquired),
-            None => self.acquire_new(pin, holder, query, capacity, watch),
+            None => self.acquire_new(pin, holder, query, demand, watch),
         }
     }
 
@@ -148,72 +180,83 @@ impl<K: Key> Table<K> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        capacity: Capacity,
+        demand: impl Into<Demand>,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Option<Acquired>, E> {
-        let order = self.order(query);
-        let Some(node) = self.keys.get(pin, order, query) else {
+        let (order, demand) = (self.order(query), demand.into());
+        let Some((node, word)) = self.keys.get_with_word(pin, order, query) else {
             return Ok(None);
         };
-        match node.buckets.admits(capacity) {
-            Ok(()) => {}
-            Err(Refusal::Full) => return Ok(Some(self.refuse(pin))),
-            Err(Refusal::Dead) => return Ok(None),
+        if word.admits(demand).is_none() {
+            return Ok(Some(self.refuse(pin)));
         }
         let slot = self.holders.claim(holder, &self.account, watch)?;
-        Ok(self.acquire_node(pin, slot, node, capacity)?)
+        Ok(self.acquire_node(pin, slot, node, demand)?)
     }
 
-    /// Acquires a permit of a node for a slot. Returns `None` if the key is dead. P9 depends on the order of the steps:
-    /// reserve an entry of the record, change the count, write the record. The last one cannot fail.
+    /// Acquires permits of a node for a slot. Returns `None` if the key is dead.
     #[inline(always)]
     fn acquire_node(
         &self,
         pin: &Pin,
         slot: &Slot<K>,
         node: &Node<K>,
-        capacity: Capacity,
+        demand: Demand,
     ) -> Result<Option<Acquired>, OutOfMemory> {
-        let entry = slot.reserve(Some(node), &self.account)?;
-        inject::panic();
-        match node.buckets.acquire(capacity) {
-            Ok(out) => {
-                slot.record(entry, node);
-                Ok(Some(Acquired::Permit(out)))
-            }
+        match self.try_acquire_node(slot, node, demand)? {
+            Ok(out) => Ok(Some(Acquired::Permit(out))),
             Err(Refusal::Full) => Ok(Some(self.refuse(pin))),
             Err(Refusal::Dead) => Ok(None),
         }
     }
 
+    /// P9 depends on the order of the steps: reserve an entry of the record, change the count, write the record. The
+    /// last one cannot fail.
     #[inline(always)]
-    fn refuse(&self, pin: &Pin) -> Acquired {
+    pub(crate) fn try_acquire_node(
+        &self,
+        slot: &Slot<K>,
+        node: &Node<K>,
+        demand: Demand,
+    ) -> Result<Result<u64, Refusal>, OutOfMemory> {
+        let entry = slot.reserve(Some(node), &self.account)?;
+        inject::panic();
+        let acquired = node.buckets.acquire(demand);
+        if acquired.is_ok() {
+            slot.record(entry, node, demand.permits);
+        }
+        Ok(acquired)
+    }
+
+    #[inline(always)]
+    pub(crate) fn refuse(&self, pin: &Pin) -> Acquired {
         self.counters.count(pin, Event::Refused, &self.account);
         Acquired::Full
     }
 
-    /// Acquires a permit of a key that was not in the table.
+    /// Acquires permits of a key that was not in the table.
     fn acquire_new<Q: Query<K>, E: From<OutOfMemory>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        capacity: Capacity,
+        demand: Demand,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Acquired, E> {
-        if capacity.is_zero() {
+        if !demand.is_satisfiable() {
             return Ok(self.refuse(pin));
         }
         let order = self.order(query);
         let slot = self.holders.claim(holder, &self.account, watch)?;
-        let mut new = NewNode::with_one_permit(query, order, &self.account)?;
+        let buckets = Buckets::with_permits(demand.permits);
+        let mut new = NewNode::with(buckets, query, order, &self.account)?;
         loop {
             let entry = slot.reserve(None, &self.account)?;
             inject::panic();
             match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
-                    slot.record(entry, node);
-                    return Ok(Acquired::Permit(1));
+                    slot.record(entry, node, demand.permits);
+                    return Ok(Acquired::Permit(demand.permits));
                 }
                 Inserted::Present(returned) => new = returned,
             }
@@ -221,27 +264,28 @@ impl<K: Key> Table<K> {
             let Some(node) = self.keys.get(pin, order, query) else {
                 continue;
             };
-            if let Some(acquired) = self.acquire_node(pin, slot, node, capacity)? {
+            if let Some(acquired) = self.acquire_node(pin, slot, node, demand)? {
                 return Ok(acquired);
             }
         }
     }
 
-    /// Releases one permit of a key.
+    /// Releases one permit of a key. If a request waits for it, it is handed over: `here` tells the waiter.
     ///
     /// # Errors
     /// [`NotHeld`] if the holder has none: nothing has changed (P5).
     ///
     /// # Cost
     /// O(1). The holder's record leads to the key, so the table is not searched. Nothing is hashed if the key is in the
-    /// slot itself, which has the latest key and one more.
+    /// slot itself, which has the latest key and one more. It takes a lock if the key has waiters.
     pub fn release<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
+        here: N::Here<'_>,
     ) -> Result<(), NotHeld> {
-        if self.release_known(pin, holder, query) {
+        if self.release_known(pin, holder, query, here) {
             return Ok(());
         }
         self.counters.count(pin, Event::NotHeld, &self.account);
@@ -257,48 +301,170 @@ impl<K: Key> Table<K> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
+        here: N::Here<'_>,
     ) -> bool {
-        let Some(slot) = self.holders.find(holder) else {
-            return false;
-        };
-        slot.release(pin, query, &self.account, || self.order(query))
-            .is_ok()
+        let slot = self.holders.find(holder);
+        self.release_from_entry(slot, query, here)
+            || self.release_from_list(pin, holder, slot, query, here)
     }
 
     /// As [`Table::release_known`], for a key in the slot itself: the latest key and one more. Nothing is hashed.
     #[inline(always)]
-    pub fn release_inline<Q: Equivalent<K>>(&self, pin: &Pin, holder: Holder, query: &Q) -> bool {
-        let slot = self.holders.find(holder);
-        slot.is_some_and(|slot| slot.release_inline(pin, query).is_ok())
-    }
-
-    /// As [`Table::release_known`], for all other keys.
-    pub fn release_further<Q: Hash + Equivalent<K>>(
+    pub fn release_inline<Q: Equivalent<K>>(
         &self,
         _pin: &Pin,
         holder: Holder,
         query: &Q,
+        here: N::Here<'_>,
     ) -> bool {
-        let order = || self.order(query);
-        let slot = self.holders.find(holder);
-        slot.is_some_and(|slot| slot.release_further(query, order, &self.account).is_ok())
+        self.release_from_entry(self.holders.find(holder), query, here)
     }
 
-    /// Releases all permits of a holder. Called after its death. A process that never acquired has none.
+    /// As [`Table::release_known`], for all other keys: those in the list of the slot, and those in the ledger.
+    pub fn release_further<Q: Hash + Equivalent<K>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        here: N::Here<'_>,
+    ) -> bool {
+        self.release_from_list(pin, holder, self.holders.find(holder), query, here)
+    }
+
+    #[inline(always)]
+    fn release_from_entry<Q: Equivalent<K>>(
+        &self,
+        slot: Option<&Slot<K>>,
+        query: &Q,
+        here: N::Here<'_>,
+    ) -> bool {
+        let lower = |node: &Node<K>| self.lower(node, 1, here);
+        slot.is_some_and(|slot| slot.release_inline(query, lower).is_ok())
+    }
+
+    #[cold]
+    fn release_from_list<Q: Hash + Equivalent<K>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        slot: Option<&Slot<K>>,
+        query: &Q,
+        here: N::Here<'_>,
+    ) -> bool {
+        let order = || self.order(query);
+        let lower = |node: &Node<K>| self.lower(node, 1, here);
+        let account = &self.account;
+        slot.is_some_and(|slot| slot.release_further(query, order, account, lower).is_ok())
+            || !self.ledger.is_empty() && self.release_credit(pin, holder, query, here)
+    }
+
+    #[cold]
+    fn release_credit<Q: Hash + Equivalent<K>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        here: N::Here<'_>,
+    ) -> bool {
+        let (order, account) = (self.order(query), &self.account);
+        let Some(node) = self.ledger.release(holder, query, order, account) else {
+            return false;
+        };
+        self.counters.count(pin, Event::Released, account);
+        // SAFETY: the count includes the permit (K6).
+        self.lower(unsafe { node.as_ref() }, 1, here);
+        true
+    }
+
+    /// Lowers the count by permits that have left the record, or hands them to waiters.
+    #[inline(always)]
+    pub(crate) fn lower(&self, node: &Node<K>, permits: u64, here: N::Here<'_>) {
+        if !node.buckets.release(permits) {
+            self.parts().hand_over(node, permits, here);
+        }
+    }
+
+    /// What waiting needs.
+    #[inline(always)]
+    pub(crate) fn parts(&self) -> Parts<'_, K, N> {
+        Parts {
+            queues: &self.queues,
+            ledger: &self.ledger,
+            account: &self.account,
+        }
+    }
+
+    /// Ends all requests of a holder, and releases all its permits. Called after its death. Returns how many permits. A
+    /// process that never acquired, waited or was given a permit has none.
     ///
     /// `is_reused` is asked whether another process with the holder's word is alive by now. If so, nothing is released:
     /// that process holds it all. Before `is_reused` returns true, it must ensure another call of this method after the
-    /// death of that process. It must not call this table: calls that look for the holder's slot wait for its answer.
-    /// If it panics, it is called once more.
+    /// death of that process. It must not call this table: calls that look for the holder's records wait for its
+    /// answer. It is called once for the holder's slot, once for the ledger, and once more if it panics.
     ///
     /// # Cost
-    /// O(keys held): 20 to 300 ns each, depending on how many of them are in a cache.
-    pub fn release_all(&self, pin: &Pin, holder: Holder, is_reused: impl FnMut() -> bool) -> u64 {
+    /// O(keys held): 20 to 300 ns each, depending on how many of them are in a cache, and 0.5 µs per waiter that is
+    /// granted.
+    pub fn release_all(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        mut is_reused: impl FnMut() -> bool,
+        here: N::Here<'_>,
+    ) -> u64 {
         let account = &self.account;
-        let released = self.holders.release_all(pin, holder, is_reused, account);
+        let released = Cell::new(0);
+        let mut lower = |node: &Node<K>, permits: u64| {
+            released.set(released.get() + permits);
+            if seeded("p4_death_settles_nothing") {
+                node.buckets.lower(permits);
+            } else {
+                self.lower(node, permits, here);
+            }
+        };
+        let too_soon = seeded("lg2_buried_before_the_slot_is_released")
+            .then(|| self.ledger.bury(holder, &mut is_reused, account));
+        // First the slot. A process that inherits it is not watched by itself, so its entry in the ledger is found only
+        // after the decision about the slot.
+        self.holders
+            .release_all(holder, &mut is_reused, account, &mut lower);
+        if self.ledger.is_empty() {
+            return self.count_deaths(pin, released.get());
+        }
+        let mut buried = None;
+        let mut release_credits = || {
+            let mut bury = || self.ledger.bury(holder, &mut is_reused, account);
+            buried = buried.or_else(|| too_soon.unwrap_or_else(&mut bury));
+            let Some(id) = buried else {
+                return;
+            };
+            if !seeded("w5_drained_before_off_the_queue") {
+                self.end_waits(pin, holder, id, here);
+            }
+            while let Some((node, permits)) = self.ledger.next_permits(holder, id, account) {
+                // SAFETY: the count includes the permits (K6).
+                lower(unsafe { node.as_ref() }, permits);
+                inject::panic();
+            }
+        };
+        // After a panic (a bug), tries once more, as for the slot.
+        if catch_unwind(AssertUnwindSafe(&mut release_credits)).is_err() {
+            release_credits();
+        }
+        self.count_deaths(pin, released.get())
+    }
+
+    fn count_deaths(&self, pin: &Pin, released: u64) -> u64 {
         let event = Event::ReleasedByDeath;
-        self.counters.add(pin, event, released, account);
+        self.counters.add(pin, event, released, &self.account);
         released
+    }
+
+    fn end_waits(&self, pin: &Pin, holder: Holder, id: u64, here: N::Here<'_>) {
+        while let Some(wait) = self.ledger.next_wait(holder, id, &self.account) {
+            // SAFETY: pinned before. If it does not wait any more, it has left the entry too (W5).
+            unsafe { self.parts().cancel(pin, &wait, |_| true, here) };
+        }
     }
 
     /// The number of permits of a key that are out.
@@ -333,20 +499,29 @@ impl<K: Key> Table<K> {
     /// depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
         let held = self.holders.sums();
+        let credits = self
+            .ledger
+            .credits(|holder| self.holders.has_permits(holder));
+        let permits = held.permits + credits.permits;
+        let released = held.released + self.counters.sum(Event::Released);
         let released_by_death = self.counters.sum(Event::ReleasedByDeath);
         Usage {
             keys: self.keys.len(),
-            permits: held.permits,
-            holders: held.holders,
+            permits,
+            holders: held.holders + credits.holders,
+            waiting: self.queues.len(),
             memory: self.account.bytes(),
             barriers_refused: barrier::refused(),
             totals: Totals {
-                granted: held.permits + held.released + released_by_death,
+                granted: permits + released + released_by_death,
                 refused: self.counters.sum(Event::Refused),
-                released: held.released,
+                released,
                 released_by_death,
                 not_held: self.counters.sum(Event::NotHeld),
                 reclaimed: self.keys.reclaimed(),
+                handed_over: self.queues.handed_over(),
+                timed_out: self.counters.sum(Event::TimedOut),
+                transferred: self.counters.sum(Event::Transferred),
             },
         }
     }
@@ -361,11 +536,13 @@ fn random_hasher() -> RandomState {
     }
 }
 
-impl<K: Key> Drop for Table<K> {
+impl<K: Key, N: Notice> Drop for Table<K, N> {
     fn drop(&mut self) {
         // SAFETY: the exclusive borrow proves that no other thread is inside, and nothing is used after this.
         unsafe {
             self.sweep.lock().free(&self.account);
+            self.queues.free(&self.account);
+            self.ledger.free(&self.account);
             self.keys.free(&self.account);
             self.holders.free(&self.account);
             self.counters.free(&self.account);

@@ -45,11 +45,12 @@ impl Fixture {
         let gate = opening.gate();
         assert!(gate.incarnation(&pin()).is_none(), "not open yet");
         self.alive.fetch_add(1, Ordering::Relaxed);
-        opening.open(Content {
+        let content = Content {
             number,
             pieces: 3,
             alive: Arc::clone(&self.alive),
-        });
+        };
+        opening.open(content, |_| ());
         gate
     }
 
@@ -105,7 +106,7 @@ fn i2_open_closes_the_previous() {
     assert_eq!((fixture.current(), reached_by(&second)), (Some(2), Some(2)));
     assert_eq!(reached_by(&first), None);
     fixture.assert_freed_in(3, 1);
-    second.close();
+    second.close(|_| ());
     assert_eq!((fixture.current(), reached_by(&second)), (None, None));
     fixture.assert_freed_in(3, 0);
 }
@@ -118,12 +119,12 @@ fn p10_late_close_or_death_leaves_the_next_open() {
     let first = fixture.open(1, false);
     let second = fixture.open(2, false);
     for _ in 0..2 {
-        first.close();
-        first.abandon();
+        first.close(|_| ());
+        first.abandon(|_| ());
     }
     assert_eq!((fixture.current(), reached_by(&second)), (Some(2), Some(2)));
-    second.close();
-    second.close();
+    second.close(|_| ());
+    second.close(|_| ());
     fixture.assert_freed_in(6, 0);
 }
 
@@ -133,12 +134,12 @@ fn p10_kept_table_outlives_its_manager() {
     let fixture = Fixture::new(&OWN);
     let plain = fixture.open(1, false);
     assert!(fixture.adopts_nothing(true));
-    plain.abandon();
+    plain.abandon(|_| ());
     assert_eq!(fixture.current(), None);
     assert!(fixture.adopts_nothing(true));
 
     let kept = fixture.open(2, true);
-    kept.abandon();
+    kept.abandon(|_| ());
     assert_eq!(fixture.current(), Some(2));
     assert!(
         fixture.adopts_nothing(false),
@@ -148,9 +149,9 @@ fn p10_kept_table_outlives_its_manager() {
     let (gate, adopted) = opening.adopted().unwrap();
     assert_eq!((adopted.number, reached_by(&gate)), (2, Some(2)));
     drop(opening);
-    gate.abandon();
+    gate.abandon(|_| ());
     assert_eq!(fixture.current(), Some(2));
-    gate.close();
+    gate.close(|_| ());
     assert_eq!((fixture.current(), reached_by(&kept)), (None, None));
     fixture.assert_freed_in(6, 0);
 }
@@ -162,7 +163,7 @@ fn i2_nothing_is_freed_while_a_thread_is_inside() {
     let gate = fixture.open(1, false);
     let inside = pin();
     let found = fixture.incarnations.current(&inside).unwrap();
-    gate.close();
+    gate.close(|_| ());
     assert_eq!(fixture.step(), Progress::Waiting);
     assert_eq!(found.number, 1);
     drop(inside);
@@ -171,7 +172,7 @@ fn i2_nothing_is_freed_while_a_thread_is_inside() {
     assert!(fixture.incarnations.shared().is_none());
     let gate = fixture.open(2, false);
     let shared = fixture.incarnations.shared().unwrap();
-    gate.close();
+    gate.close(|_| ());
     assert_eq!(fixture.step(), Progress::Waiting);
     assert_eq!(shared.number, 2);
     drop(shared);
@@ -198,7 +199,7 @@ fn closed_tables_are_dropped_in_order_without_the_lock() {
     let gates = [1, 2, 3, 4, 5].map(|number| {
         let opening = OWN.opening(false).unwrap();
         let gate = opening.gate();
-        opening.open(Numbered(number));
+        opening.open(Numbered(number), |_| ());
         gate
     });
     while OWN.dismantle_step() != Progress::Done {
@@ -209,5 +210,5 @@ fn closed_tables_are_dropped_in_order_without_the_lock() {
     assert!(!OWN.has_emptied());
     assert_eq!(*DROPPED.lock().unwrap(), [1, 2, 3, 4]);
     // valgrind would report the last one as lost: while it is open, `OWN` has no pointer to its beginning.
-    gates[4].close();
+    gates[4].close(|_| ());
 }

@@ -18,7 +18,7 @@
 mod common;
 
 use common::*;
-use permit_table::{Holder, Table};
+use permit_table::Holder;
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Permits, Progress, Table, Totals, Usage,
+    pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Permits, Progress, Totals, Usage,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -85,7 +85,7 @@ fn p4_process_with_a_reused_pid_inherits() {
         let heir = displaced_holder(5, place);
         acquire(&table, holder(1), 7, 1);
         acquire(&table, heir, 8, 1).unwrap();
-        assert_eq!(table.release_all(&pin(), heir, || true), 0);
+        assert_eq!(table.release_all(&pin(), heir, || true, ()), 0);
         let watch = || panic!("it is watched already");
         assert_eq!(acquire_watched(&table, heir, 9, 1, watch), Some(1));
         assert_eq!(release(&table, heir, 8), Ok(()));
@@ -441,7 +441,7 @@ fn holder_after_one_that_dies_between_pieces_is_complete() {
     in_pieces(Cursor::default(), |start| {
         let visit = |row: Permits<'_, Name>| *rows.entry(row.holder - 1).or_default() += 1;
         let next = table.permits_from(start, visit).unwrap();
-        let is_inside = next.is_some_and(|next| next.displaced && next.order > 0);
+        let is_inside = next.is_some_and(|next| next.part == 1 && next.order > 0);
         if is_inside && dead.is_none() {
             let first = *rows.keys().find(|number| **number > 0).unwrap();
             die(&table, crowd[first as usize]);
@@ -580,7 +580,7 @@ proptest! {
                     prop_assert_eq!(die(&table, process(holder)), permits);
                 }
                 Call::DieLate(holder) => {
-                    prop_assert_eq!(table.release_all(&pin(), process(holder), || true), 0);
+                    prop_assert_eq!(table.release_all(&pin(), process(holder), || true, ()), 0);
                 }
                 Call::Sweep => sweep(&table),
                 Call::Step(budget) => {

@@ -4,7 +4,7 @@ use super::encoding::{tag, tag_and_size, with_size};
 use crate::enif::{self, ErlNifTerm};
 use ahash::RandomState;
 use permit_table::{inject, OutOfMemory};
-use rustler::sys::{enif_free_env, ErlNifEnv};
+use rustler::sys::ErlNifEnv;
 use std::hash::{Hash, Hasher};
 use std::{ptr, sync::OnceLock};
 
@@ -174,7 +174,7 @@ impl Drop for EncodedKey {
     fn drop(&mut self) {
         if let Some(environment) = self.environment() {
             // SAFETY: made in `of`, and owned; the copy is not used after this.
-            unsafe { enif_free_env(environment) };
+            unsafe { enif::free_env(environment) };
         }
         if let Some(place) = self.boxed_place() {
             // SAFETY: from `Box::into_raw` in `of`, and dropped once.

@@ -1,7 +1,7 @@
 //! Property test: the list and its heads after arbitrary calls and steps of the sweep.
 
 use super::*;
-use crate::buckets::Capacity;
+use crate::buckets::{Buckets, Capacity};
 use crate::keys::{order_of_key, Inserted, NewNode};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -108,10 +108,10 @@ proptest! {
                     let pin = epochs::pin();
                     match keys.get(&pin, order(key), &key) {
                         Some(node) => {
-                            node.buckets.acquire(Capacity::MAX).unwrap();
+                            node.buckets.acquire(Capacity::MAX.into()).unwrap();
                         }
                         None => {
-                            let new = NewNode::with_one_permit(&key, order(key), &account).unwrap();
+                            let new = NewNode::with(Buckets::with_permits(1), &key, order(key), &account).unwrap();
                             prop_assert!(matches!(keys.insert(&pin, &key, new), Inserted::New(_)));
                         }
                     }

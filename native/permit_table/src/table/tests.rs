@@ -1,15 +1,21 @@
 //! Tests that need access to the internals: failed allocations, panics, dead keys, the number of heads.
 
 use super::*;
-use crate::buckets::Idleness;
+use crate::buckets::{Capacity, Idleness};
 use crate::epochs::pin;
 use crate::inject::{arm, disarm, Failure};
 use crate::keys::{Link, CHUNK, MIN_BITS};
+use crate::queues::Told;
 use crate::sync::Ordering::Relaxed;
+use crate::transfers::Given;
+use crate::waits::{Ask, Waited};
+use crate::Cursor;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 
 /// Keys are numbers, and each is its own query.
 impl Key for u64 {
@@ -49,7 +55,7 @@ fn acquire(table: &Table<u64>, holder: Holder, key: u64) -> Result<Acquired, Out
 fn use_once(table: &Table<u64>, keys: Range<u64>) {
     for key in keys {
         acquire(table, me(), key).unwrap();
-        table.release(&pin(), me(), &key).unwrap();
+        table.release(&pin(), me(), &key, ()).unwrap();
     }
 }
 
@@ -149,7 +155,7 @@ fn p9_failure_anywhere_in_a_call_changes_nothing() {
         }
         for (holder, key) in calls {
             let before = state(key);
-            let release = || table.release(&pin(), holder, &key);
+            let release = || table.release(&pin(), holder, &key, ());
             failures += through_failures(failure, release, || assert_eq!(state(key), before)).1;
         }
         assert!(failures >= least, "{failure:?}: {failures}");
@@ -161,7 +167,7 @@ fn p9_failure_anywhere_in_a_call_changes_nothing() {
 #[test]
 fn p9_key_is_accounted_with_its_node() {
     let account = Account::default();
-    let new = || NewNode::with_one_permit(&LONG, 1, &account);
+    let new = || NewNode::with(Buckets::with_permits(1), &LONG, 1, &account);
     let failed = with_failure(Failure::Memory, 0, || new().is_err());
     assert_eq!((failed, account.bytes()), (Some(true), 0));
     let new = new().unwrap();
@@ -234,7 +240,7 @@ fn p8_number_of_heads_follows_the_number_of_keys() {
             if is_acquire {
                 acquire(&table, me(), key).unwrap();
             } else {
-                table.release(&pin(), me(), &key).unwrap();
+                table.release(&pin(), me(), &key, ()).unwrap();
             }
         }
         if !is_acquire {
@@ -247,7 +253,7 @@ fn p8_number_of_heads_follows_the_number_of_keys() {
 
 /// Inserts a key with this order, unless it is present.
 fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Option<&'a Node<u64>> {
-    let new = NewNode::with_one_permit(&key, order, &table.account).unwrap();
+    let new = NewNode::with(Buckets::with_permits(1), &key, order, &table.account).unwrap();
     match table.keys.insert(pin, &key, new) {
         Inserted::New(node) => Some(node),
         Inserted::Present(_) => None,
@@ -364,7 +370,7 @@ fn h5_usage_takes_no_lock_of_a_holder() {
         acquire(&table, me(), key).unwrap();
     }
     let query = ReadsUsage(3, &table);
-    assert_eq!(table.release(&pin(), me(), &query), Ok(()));
+    assert_eq!(table.release(&pin(), me(), &query, ()), Ok(()));
     assert_eq!(permits(&table), 3);
 }
 
@@ -384,10 +390,11 @@ fn p4_panic_during_a_death_loses_no_permit() {
             let mut hits = 0;
             for (deaths, dead) in [(1, me()), (2, holder(3, 0))] {
                 arm(Failure::Panic, grants);
-                let released = table.release_all(&pin(), dead, || {
+                let answer = || {
                     inject::panic();
                     is_reused
-                });
+                };
+                let released = table.release_all(&pin(), dead, answer, ());
                 hits += disarm();
                 assert_eq!(released, 7 * lost);
                 assert_eq!(table.holders.find(dead).is_some(), is_reused);
@@ -481,8 +488,436 @@ fn p9_failed_creation_of_a_table_leaks_nothing() {
     let new = || Table::<u64>::new(16);
     let (_, failures) = through_failures(Failure::Memory, new, || ());
     assert_eq!(
-        failures, 5,
-        "two for the counters, two for the keys, one for the holders"
+        failures, 7,
+        "two for the counters, two for the keys, one each for holders, ledger and queues"
     );
     assert!(Table::<u64>::new(usize::MAX).is_err());
+}
+
+/// What was told: the number of a request, and its end.
+type Inbox = Arc<Mutex<Vec<(u64, Told)>>>;
+
+struct Letter(u64, Inbox);
+
+impl Notice for Letter {
+    type Here<'a> = ();
+
+    fn tell(self, (): (), told: Told) {
+        self.1.lock().push((self.0, told));
+    }
+}
+
+fn demand(permits: u64, capacity: u64) -> Demand {
+    Demand::of(Capacity::of(capacity, 1), NonZeroU64::new(permits).unwrap())
+}
+
+/// A table with requests of all kinds.
+struct Scene {
+    table: Table<u64, Letter>,
+    inbox: Inbox,
+}
+
+/// The keys of the scene, and those that the calls add.
+const SCENE_KEYS: [u64; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+
+/// Processes 7 and 8 have no record yet.
+const SCENE_HOLDERS: Range<u64> = 1..9;
+
+/// What a call must not change if it fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SceneState {
+    rows: BTreeMap<(u64, u64), u64>,
+    waiting: Vec<usize>,
+    told: Vec<(u64, Told)>,
+    holders: usize,
+    totals: Totals,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self {
+            table: Table::new(4096).unwrap(),
+            inbox: Inbox::default(),
+        };
+        // 1 has permits in an entry, in its list and in the ledger, and a request. 5 and 6 share a place.
+        for (number, key, permits, capacity) in [
+            (1, 1, 2, 9),
+            (1, 2, 1, 1),
+            (1, 3, 1, 1),
+            (1, 4, 1, 1),
+            (2, 5, 1, 1),
+            (5, 1, 1, 9),
+            (5, 6, 2, 9),
+        ] {
+            scene.acquire(number, key, demand(permits, capacity));
+        }
+        assert_eq!(scene.give(5, 6, 1, 1), Ok(Given::Given));
+        assert_eq!(scene.give(5, 1, 6, 2), Ok(Given::Given));
+        for (request, number, key, permits, capacity) in [
+            // Collects a permit.
+            (0, 2, 1, 2, 4),
+            (1, 3, 1, 1, 4),
+            (2, 2, 1, 1, 4),
+            (3, 3, 1, 3, 4),
+            // Cannot be satisfied.
+            (4, 4, 1, 5, 4),
+            (5, 4, 2, 1, 1),
+            (6, 1, 5, 1, 1),
+        ] {
+            let waited = scene.wait(number, key, request, demand(permits, capacity));
+            assert_eq!(waited, Ok(Waited::Waiting));
+        }
+        assert_eq!(scene.table.count(&pin(), &1), 4);
+        scene.assert_consistent();
+        scene
+    }
+
+    fn holder(number: u64) -> Holder {
+        holder(number, if number == 6 { 5 } else { number })
+    }
+
+    fn acquire(&self, number: u64, key: u64, demand: Demand) {
+        let watch = || Ok::<(), OutOfMemory>(());
+        let acquired = self
+            .table
+            .acquire(&pin(), Self::holder(number), &key, demand, watch);
+        assert!(matches!(acquired, Ok(Acquired::Permit(_))));
+    }
+
+    fn wait(
+        &self,
+        number: u64,
+        key: u64,
+        request: u64,
+        demand: Demand,
+    ) -> Result<Waited, OutOfMemory> {
+        let ask = Ask {
+            demand,
+            max_waiting: usize::MAX,
+            digest: request / 2,
+            now: request,
+            notice: Letter(request, self.inbox.clone()),
+        };
+        let watch = || {
+            inject::panic();
+            inject::out_of_memory()
+        };
+        self.table
+            .wait(&pin(), Self::holder(number), &key, ask, watch, ())
+    }
+
+    fn cancel(&self, number: u64, request: u64) -> bool {
+        let is_it = |letter: &Letter| letter.0 == request;
+        self.table
+            .cancel(&pin(), Self::holder(number), request / 2, is_it, ())
+    }
+
+    fn give(&self, giver: u64, target: u64, key: u64, permits: u64) -> Result<Given, OutOfMemory> {
+        let permits = NonZeroU64::new(permits).unwrap();
+        let [giver, target] = [giver, target].map(Self::holder);
+        let watch = || {
+            inject::out_of_memory()?;
+            Ok::<bool, OutOfMemory>(true)
+        };
+        self.table.give(&pin(), giver, target, &key, permits, watch)
+    }
+
+    fn release_many(&self, number: u64, key: u64, permits: u64) -> Result<(), NotHeld> {
+        let permits = NonZeroU64::new(permits).unwrap();
+        self.table
+            .release_many(&pin(), Self::holder(number), &key, permits, ())
+    }
+
+    fn release(&self, number: u64, key: u64) -> Result<(), NotHeld> {
+        self.table.release(&pin(), Self::holder(number), &key, ())
+    }
+
+    fn resized(&self, key: u64, capacity: u64) -> Result<Option<u64>, OutOfMemory> {
+        self.table
+            .resized(&pin(), &key, Capacity::of(capacity, 1), None, ())
+    }
+
+    fn die(&self, number: u64) -> u64 {
+        let answer = || {
+            inject::panic();
+            false
+        };
+        self.table
+            .release_all(&pin(), Self::holder(number), answer, ())
+    }
+
+    fn rows(&self) -> BTreeMap<(u64, u64), u64> {
+        let mut rows = BTreeMap::new();
+        let mut add = |row: crate::Permits<'_, u64>| {
+            let before = rows.insert((row.holder, *row.key), row.permits);
+            assert_eq!(before, None, "reported twice");
+        };
+        assert_eq!(
+            self.table.permits_from(Cursor::default(), &mut add),
+            Ok(None)
+        );
+        rows
+    }
+
+    fn state(&self) -> SceneState {
+        let usage = self.table.usage();
+        SceneState {
+            rows: self.rows(),
+            waiting: SCENE_KEYS
+                .map(|key| self.table.waiting(&pin(), &key))
+                .into(),
+            told: self.inbox.lock().clone(),
+            holders: usage.holders,
+            totals: usage.totals,
+        }
+    }
+
+    /// No permit is lost or counted twice, and no request is told twice.
+    #[track_caller]
+    fn assert_consistent(&self) {
+        let SceneState {
+            rows,
+            waiting,
+            told,
+            ..
+        } = self.state();
+        for key in SCENE_KEYS {
+            let of_key = rows.iter().filter(|((_, of), _)| *of == key);
+            let out = of_key.map(|(_, permits)| permits).sum::<u64>();
+            assert_eq!(self.table.count(&pin(), &key), out, "permits of key {key}");
+        }
+        let usage = self.table.usage();
+        assert_eq!(usage.permits, rows.values().sum::<u64>());
+        assert_eq!(usage.waiting, waiting.iter().sum::<usize>());
+        let mut requests: Vec<u64> = told.iter().map(|(request, _)| *request).collect();
+        requests.sort_unstable();
+        requests.dedup();
+        assert_eq!(requests.len(), told.len(), "told twice: {told:?}");
+    }
+
+    /// Releases everything that is held. Returns how many requests wait after that.
+    #[track_caller]
+    fn drain(&self) -> usize {
+        let release_one = || {
+            let mut rows = self.rows().into_keys();
+            rows.any(|(number, key)| self.release(number, key).is_ok())
+        };
+        while release_one() {
+            self.assert_consistent();
+        }
+        // With nothing out, a request that can be satisfied has been granted. So none has collected anything.
+        assert_eq!(self.rows(), BTreeMap::new());
+        self.table.usage().waiting
+    }
+
+    /// Ends the scene: the table works, and nothing is left except memory. Returns how much. So many requests cannot be
+    /// satisfied.
+    #[track_caller]
+    fn end(self, unsatisfiable: usize) -> usize {
+        self.table.reopen();
+        for key in SCENE_KEYS {
+            // A panic while a queue is settled releases the permits in hand. The next call on the key hands them over.
+            let waited = self.wait(8, key, 100, demand(2, 1));
+            assert_eq!((waited, self.cancel(8, 100)), (Ok(Waited::Waiting), true));
+            self.assert_consistent();
+        }
+        let left = self.drain();
+        assert!(left <= unsatisfiable, "{left} requests are left");
+        for key in SCENE_KEYS {
+            assert_eq!(self.resized(key, 9), Ok(None));
+        }
+        assert_eq!(self.drain(), 0);
+        assert_eq!(self.wait(4, 1, 101, demand(2, 1)), Ok(Waited::Waiting));
+        for number in SCENE_HOLDERS {
+            self.die(number);
+            self.assert_consistent();
+        }
+        let pass = || while self.table.sweep_step(&mut Budget::of(256)) != Progress::Done {};
+        (0..4).for_each(|_| pass());
+        let usage = self.table.usage();
+        assert_eq!(
+            (usage.keys, usage.permits, usage.waiting, usage.holders),
+            (0, 0, 0, 0)
+        );
+        assert!({ SCENE_HOLDERS }.all(|number| !self.table.knows(Self::holder(number))));
+        let totals = usage.totals;
+        assert_eq!(totals.granted, totals.released + totals.released_by_death);
+        usage.memory
+    }
+}
+
+type SceneCall = fn(&Scene) -> Result<(), OutOfMemory>;
+
+/// Calls of the scene. They succeed unless memory is short.
+const SCENE_CALLS: [(&str, SceneCall); 22] = [
+    ("wait in a lane", |scene| {
+        let waited = scene.wait(7, 1, 50, demand(1, 4))?;
+        assert_eq!(waited, Waited::Waiting);
+        Ok(())
+    }),
+    ("wait in a new lane", |scene| {
+        let waited = scene.wait(7, 1, 50, demand(2, 3))?;
+        assert_eq!(waited, Waited::Waiting);
+        Ok(())
+    }),
+    ("wait in a new queue", |scene| {
+        let waited = scene.wait(2, 3, 50, demand(1, 1))?;
+        assert_eq!(waited, Waited::Waiting);
+        Ok(())
+    }),
+    ("wait of a displaced process, for a new key", |scene| {
+        let waited = scene.wait(6, 9, 50, demand(2, 1))?;
+        assert_eq!(waited, Waited::Waiting);
+        Ok(())
+    }),
+    ("wait for a new key, of a process with a list", |scene| {
+        assert_eq!(scene.wait(1, 9, 50, demand(1, 1))?, Waited::Permit(1));
+        Ok(())
+    }),
+    ("wait for a free permit of a key with a queue", |scene| {
+        let waited = scene.wait(7, 1, 50, demand(2, 6))?;
+        assert_eq!(waited, Waited::Permit(6));
+        Ok(())
+    }),
+    ("cancel of the first", |scene| {
+        assert!(scene.cancel(2, 0));
+        Ok(())
+    }),
+    ("cancel of the only one", |scene| {
+        assert!(scene.cancel(4, 5));
+        Ok(())
+    }),
+    ("release of a key with a queue", |scene| {
+        assert_eq!(scene.release(1, 1), Ok(()));
+        Ok(())
+    }),
+    ("release from the list", |scene| {
+        assert_eq!(scene.release(1, 2), Ok(()));
+        Ok(())
+    }),
+    ("release from the ledger", |scene| {
+        assert_eq!(scene.release(6, 1), Ok(()));
+        Ok(())
+    }),
+    (
+        "release of a key without a queue, from the ledger",
+        |scene| {
+            assert_eq!(scene.release(1, 6), Ok(()));
+            Ok(())
+        },
+    ),
+    ("release of several", |scene| {
+        assert_eq!(scene.release_many(1, 1, 2), Ok(()));
+        Ok(())
+    }),
+    ("release of several, from the ledger", |scene| {
+        assert_eq!(scene.release_many(1, 6, 2), Ok(()));
+        Ok(())
+    }),
+    ("gift to a process without a record", |scene| {
+        assert_eq!(scene.give(1, 7, 1, 2)?, Given::Given);
+        Ok(())
+    }),
+    (
+        "gift from the ledger, to a process with a request",
+        |scene| {
+            assert_eq!(scene.give(1, 4, 6, 1)?, Given::Given);
+            Ok(())
+        },
+    ),
+    ("death of a process with everything", |scene| {
+        assert_eq!(scene.die(1), 7);
+        Ok(())
+    }),
+    ("death of the first in the queue", |scene| {
+        // Its second request can be granted the permit that the first one has collected.
+        assert!((1..=2).contains(&scene.die(2)));
+        Ok(())
+    }),
+    ("death of a process that was given a permit", |scene| {
+        assert_eq!(scene.die(6), 1);
+        Ok(())
+    }),
+    ("resized", |scene| {
+        assert_eq!(scene.resized(1, 6)?, None);
+        Ok(())
+    }),
+    ("resized to less", |scene| {
+        assert_eq!(scene.resized(1, 1)?, None);
+        Ok(())
+    }),
+    ("close", |scene| {
+        assert!(scene.table.close(usize::MAX, ()));
+        Ok(())
+    }),
+];
+
+/// P2, P4, P9, P13, W6: an allocation fails, or the code panics (a bug), anywhere in a call that waits, ends a wait,
+/// grants or gives. No permit is lost or counted twice, and every request that waits can still be granted. A call
+/// without memory has changed nothing. The next calls succeed.
+#[test]
+fn p9_failure_anywhere_in_a_wait_or_a_grant_loses_nothing() {
+    let mut failures = BTreeMap::new();
+    for (name, call) in SCENE_CALLS {
+        let unsatisfiable = match name {
+            "resized to less" => 3,
+            "wait of a displaced process, for a new key" => 2,
+            _ => 1,
+        };
+        let memory = {
+            let scene = Scene::new();
+            call(&scene).unwrap();
+            scene.assert_consistent();
+            scene.end(unsatisfiable)
+        };
+        for failure in [Failure::Allocation, Failure::Memory, Failure::Panic] {
+            for grants in 0.. {
+                let scene = Scene::new();
+                let before = scene.state();
+                arm(failure, grants);
+                let outcome = catch_unwind(AssertUnwindSafe(|| call(&scene)));
+                let hits = disarm();
+                let context = format!("{name}, {failure:?} {grants}");
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    scene.assert_consistent();
+                    match outcome {
+                        Ok(Ok(())) => {}
+                        Ok(Err(OutOfMemory)) => {
+                            let after = scene.state();
+                            // Some requests can have the new capacity. What was collected can be with another one.
+                            if !name.starts_with("resized") {
+                                assert_eq!(after, before);
+                            }
+                        }
+                        Err(_) => assert_eq!(failure, Failure::Panic),
+                    }
+                    if name.starts_with("wait") && (hits > 0 && failure == Failure::Panic) {
+                        // It left nothing.
+                        let after = scene.state();
+                        assert_eq!(after.rows, before.rows);
+                        assert_eq!(
+                            (&after.waiting, &after.told),
+                            (&before.waiting, &before.told)
+                        );
+                        assert!({ SCENE_HOLDERS }.all(|number| !scene.cancel(number, 50)));
+                    }
+                    let left = scene.end(unsatisfiable);
+                    // Empty lists keep some memory. It depends on which keys share one.
+                    assert!(
+                        left <= memory + 2048,
+                        "{left} bytes are left, usually {memory}"
+                    );
+                }));
+                assert!(result.is_ok(), "{context}");
+                *failures.entry(failure as u64).or_insert(0) += hits;
+                if hits == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(
+        failures.values().all(|failures| *failures > 50),
+        "{failures:?}"
+    );
 }

@@ -5,15 +5,21 @@
 use equivalent::Equivalent;
 #[cfg(loom)]
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::{Arc, Mutex};
 use permit_table::{
-    pin, Acquired, Budget, Capacity, Cursor, Holder, Key, NotHeld, OutOfMemory, Permits, Progress,
-    Query, Table,
+    pin, Acquired, Ask, Budget, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice,
+    OutOfMemory, Permits, Progress, Query, Told, Waited,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 #[cfg(not(loom))]
 use std::sync::atomic::{fence, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::{Arc, Mutex};
+
+pub type Table<K = Name> = permit_table::Table<K, Mail>;
 
 /// A key that detects reads after it has been dropped.
 pub struct Name {
@@ -197,15 +203,110 @@ pub fn acquire_watched(
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
     let (pin, key) = (pin(), NameQuery(key));
     // In the order of the NIF.
-    if table.release_inline(&pin, holder, &key) || table.release_further(&pin, holder, &key) {
+    let is_inline = table.release_inline(&pin, holder, &key, ());
+    if is_inline || table.release_further(&pin, holder, &key, ()) {
         return Ok(());
     }
-    table.release(&pin, holder, &key)
+    table.release(&pin, holder, &key, ())
+}
+
+/// Where a process is told the end of its requests.
+#[derive(Clone, Default)]
+pub struct Mailbox(Arc<Mutex<Vec<(u64, Told)>>>);
+
+impl Mailbox {
+    /// What was told since the last call: the number of the request, and its end.
+    pub fn read(&self) -> Vec<(u64, Told)> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+/// Tells a mailbox.
+pub struct Mail {
+    mailbox: Mailbox,
+    request: u64,
+}
+
+impl Mail {
+    /// The number of the request.
+    pub fn number(&self) -> u64 {
+        self.request
+    }
+}
+
+impl Notice for Mail {
+    type Here<'a> = ();
+
+    fn tell(self, (): (), told: Told) {
+        self.mailbox.0.lock().unwrap().push((self.request, told));
+    }
+}
+
+/// A demand for a number of permits.
+pub fn demand(permits: u64, capacity: u64) -> Demand {
+    Demand::of(Capacity::of(capacity, 1), NonZeroU64::new(permits).unwrap())
+}
+
+/// Acquires several permits.
+pub fn acquire_many(table: &Table, holder: Holder, key: u64, demand: Demand) -> Option<u64> {
+    let watch = || Ok::<(), OutOfMemory>(());
+    match table.acquire(&pin(), holder, &NameQuery(key), demand, watch) {
+        Ok(Acquired::Permit(out)) => Some(out),
+        Ok(Acquired::Full) => None,
+        Err(OutOfMemory) => panic!("out of memory"),
+    }
+}
+
+pub fn release_many(table: &Table, holder: Holder, key: u64, permits: u64) -> Result<(), NotHeld> {
+    let permits = NonZeroU64::new(permits).unwrap();
+    table.release_many(&pin(), holder, &NameQuery(key), permits, ())
+}
+
+/// A request with this number, whose end goes to the mailbox.
+pub fn ask(mailbox: &Mailbox, request: u64, demand: Demand) -> Ask<Mail> {
+    let mailbox = mailbox.clone();
+    Ask {
+        demand,
+        max_waiting: usize::MAX,
+        digest: request / 2,
+        now: request,
+        notice: Mail { mailbox, request },
+    }
+}
+
+pub fn wait(table: &Table, holder: Holder, key: u64, ask: Ask<Mail>) -> Waited {
+    let watch = || Ok::<(), OutOfMemory>(());
+    let waited = table.wait(&pin(), holder, &NameQuery(key), ask, watch, ());
+    waited.unwrap()
+}
+
+pub fn cancel(table: &Table, holder: Holder, request: u64) -> bool {
+    let is_it = |mail: &Mail| mail.request == request;
+    table.cancel(&pin(), holder, request / 2, is_it, ())
+}
+
+/// Gives a permit to a process that is alive.
+pub fn give(table: &Table, giver: Holder, target: Holder, key: u64, permits: u64) -> Given {
+    let permits = NonZeroU64::new(permits).unwrap();
+    let watch = || Ok::<bool, OutOfMemory>(true);
+    let given = table.give(&pin(), giver, target, &NameQuery(key), permits, watch);
+    given.unwrap()
+}
+
+pub fn resized(table: &Table, key: u64, capacity: u64) {
+    let (pin, key, capacity) = (pin(), NameQuery(key), Capacity::of(capacity, 1));
+    let mut before = None;
+    loop {
+        before = table.resized(&pin, &key, capacity, before, ()).unwrap();
+        if before.is_none() {
+            return;
+        }
+    }
 }
 
 /// The death of a holder, reported after its pid is free.
 pub fn die(table: &Table<Name>, holder: Holder) -> u64 {
-    table.release_all(&pin(), holder, || false)
+    table.release_all(&pin(), holder, || false, ())
 }
 
 /// A pid of a VM. One process after the other has it, and a death can be reported when the next process is alive.

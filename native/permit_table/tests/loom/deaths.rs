@@ -37,7 +37,7 @@ fn p4_next_process_acquires_during_a_death_at_its_place() {
 /// when it looks for a free entry (the dead process left none).
 #[test]
 fn p5_next_process_in_a_slot_holds_nothing_of_the_dead() {
-    model(2, 5, |first| {
+    model(2, 3, |first| {
         let table = held_by_0([1, 2]);
         let next = displaced_holder(5, 0);
         first.two(
@@ -141,7 +141,7 @@ impl Late {
     /// Reports a death of a process with the pid. Returns the number of released permits.
     fn report(&self) -> u64 {
         let is_reused = || self.pid.is_reused();
-        self.table.release_all(&pin(), self.holder, is_reused)
+        self.table.release_all(&pin(), self.holder, is_reused, ())
     }
 
     /// Ends the process that has the pid, and reports its death as often as it was watched.

@@ -48,7 +48,7 @@ loom::lazy_static! {
 fn open(number: u64, keep: bool) -> Gate<Opened> {
     let opening = INCARNATIONS.opening(keep).unwrap();
     let gate = opening.gate();
-    opening.open(Opened::new(number, &gate));
+    opening.open(Opened::new(number, &gate), |_| ());
     gate
 }
 
@@ -59,7 +59,7 @@ fn adopt_or_open(number: u64) -> (u64, Gate<Opened>) {
         return (adopted.number(), gate);
     }
     let gate = opening.gate();
-    opening.open(Opened::new(number, &gate));
+    opening.open(Opened::new(number, &gate), |_| ());
     (number, gate)
 }
 
@@ -81,7 +81,7 @@ fn dismantle() {
 
 /// Closes, and frees what can be freed without waiting.
 fn close_and_free(gate: &Gate<Opened>) {
-    gate.close();
+    gate.close(|_| ());
     for _ in 0..3 {
         INCARNATIONS.dismantle_step();
     }
@@ -151,7 +151,7 @@ fn i2_two_close_at_once() {
         let other = gate.clone();
         let close = |gate: Gate<Opened>| {
             move || {
-                gate.close();
+                gate.close(|_| ());
                 assert!(gate.incarnation(&pin()).is_none());
             }
         };
@@ -174,8 +174,8 @@ fn i2_two_open_at_once() {
             Some(2) => assert_eq!((is_open(&one), is_open(&other)), (None, Some(2))),
             open => panic!("{open:?} is open"),
         }
-        one.close();
-        other.close();
+        one.close(|_| ());
+        other.close(|_| ());
         dismantle();
     });
 }
@@ -200,13 +200,13 @@ fn i1_late_death_while_the_next_table_opens() {
             assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
             gate
         });
-        old.close();
+        old.close(|_| ());
         {
             let pin = pin();
             let open = INCARNATIONS.current(&pin).expect("opened, and not closed");
             assert_eq!((open.number(), count(&open.table, 1)), (2, 1));
         }
-        new.close();
+        new.close(|_| ());
         dismantle();
     });
 }
@@ -219,12 +219,12 @@ fn i1_death_right_after_open() {
             assert_eq!(open.number(), 1);
             assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
             if let Some(watched) = open.watch.incarnation(pin) {
-                watched.table.release_all(pin, holder(0), || false);
+                watched.table.release_all(pin, holder(0), || false, ());
             }
             assert_eq!(count(&open.table, 1), 0);
         };
         let (gate, ()) = run(first, || open(1, false), move || with_current(call));
-        gate.close();
+        gate.close(|_| ());
         dismantle();
     });
 }
@@ -247,9 +247,9 @@ fn i3_late_death_during_close_changes_nothing() {
 fn i4_adoption_during_the_death_of_the_manager() {
     model(2, 5, |first| {
         let died = open(1, true);
-        let (_, (number, gate)) = run(first, move || died.abandon(), || adopt_or_open(2));
+        let (_, (number, gate)) = run(first, move || died.abandon(|_| ()), || adopt_or_open(2));
         assert_eq!((number, current()), (1, Some(1)));
-        gate.close();
+        gate.close(|_| ());
         dismantle();
     });
 }

@@ -26,7 +26,7 @@ fn take_over(place: u64, key: u64) -> impl Fn(&Table<Name>) {
 
 #[test]
 fn h1_all_permits_while_a_slot_changes_hands() {
-    model(2, 4, |first| {
+    model(2, 3, |first| {
         let table = held_by_0([1]);
         let (rows, ()) = first.two(&table, all_permits, take_over(0, 2));
         let expected = [((0, 1), 1), ((5, 2), 1)];
@@ -38,7 +38,7 @@ fn h1_all_permits_while_a_slot_changes_hands() {
 /// A slot that is read again because its process has died does not remove rows of holders that were read before it.
 #[test]
 fn h1_other_holders_while_a_slot_changes_hands() {
-    model(2, 4, |first| {
+    model(2, 3, |first| {
         let table = held_by_0([1]);
         acquire(&table, holder(1), 2, 1).unwrap();
         let (rows, ()) = first.two(&table, all_permits, take_over(1, 3));
@@ -48,7 +48,7 @@ fn h1_other_holders_while_a_slot_changes_hands() {
 
 #[test]
 fn h1_holders_of_a_key_while_a_slot_changes_hands() {
-    model(2, 4, |first| {
+    model(2, 3, |first| {
         let table = held_by_0([1]);
         // Creates the key, so that its holders can be read.
         acquire(&table, holder(1), 2, 2).unwrap();
@@ -64,7 +64,7 @@ fn h1_holders_of_a_key_while_a_slot_changes_hands() {
 
 #[test]
 fn h1_permits_of_one_while_its_slot_changes_hands() {
-    model(2, 4, |first| {
+    model(2, 3, |first| {
         let table = held_by_0([1]);
         let visit = |row: Permits<'_, Name>| assert_eq!((row.key.number(), row.permits), (1, 1));
         let read = move |t: &Table<_>| t.held(holder(0), 0, visit);
@@ -113,7 +113,7 @@ fn h2_inspection_during_release_and_sweep_threads() {
 #[test]
 fn h2_inspection_while_a_key_is_acquired_again() {
     for beyond in [false, true] {
-        model(2, 5, move |first| {
+        model(2, 4, move |first| {
             let table = held_by_0([1, 2]);
             first.two(
                 &table,
@@ -191,7 +191,7 @@ fn h1_inspection_during_a_death_with_pid_reuse() {
             let ((rows, held), released) = first.two(
                 &table,
                 move |t| (all_permits(t), held(t, next)),
-                move |t| t.release_all(&pin(), next, || true),
+                move |t| t.release_all(&pin(), next, || true, ()),
             );
             assert_eq!(released, 0);
             assert_eq!(rows, BTreeMap::from([((0, 1), 1), ((7, 7), 1)]));
@@ -211,7 +211,7 @@ fn h4_inspection_of_two_slots_with_one_word() {
         first.two(
             &table,
             move |t| {
-                t.release_all(&pin(), next, || false);
+                t.release_all(&pin(), next, || false, ());
             },
             move |t| {
                 // The new process can be alive from the moment when the slot is RELEASING.

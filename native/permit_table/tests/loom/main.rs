@@ -8,6 +8,8 @@
 //! | `deaths.rs` | deaths, and the next processes in a slot or with a pid |
 //! | `inspecting.rs` | inspection, and all other calls |
 //! | `epochs.rs` | pins and stamps |
+//! | `waiting.rs` | requests that wait, and all calls that can end them |
+//! | `giving.rs` | gifts, and calls of the giver and the target |
 //! | `incarnations.rs` | opening, closing and freeing tables, and calls |
 //! | `must_fail.rs` | none: it runs the models with seeded bugs, and each must fail |
 //!
@@ -16,9 +18,9 @@
 //! A *side* is the program of one thread of a model. A model has two or three.
 //!
 //! - The bound on preemptions is 5. It is 3 or 4 for models that take longer than a second with 5, and 2 for those that
-//!   take minutes with 3. (loom's authors say that 3 show nearly all bugs.) Without a bound, loom would return to fewer
-//!   points. All models together take 30 seconds of processor time: a fifth of them in
-//!   `p8_heads_are_closed_during_insertion`, and 2 seconds in `must_fail.rs`.
+//!   take several seconds with 3. (loom's authors say that 3 show nearly all bugs.) Without a bound, loom would return
+//!   to fewer points. All models together take 40 seconds of processor time: 5 in
+//!   `p8_heads_are_closed_during_insertion`, and 3 in `must_fail.rs`.
 //! - Each model is explored once with each of its sides first ([`FirstSide`]). loom lets a store precede a load that
 //!   another thread has already made only if that load was the last access to the variable. So if the side that goes
 //!   first only reads, loom would show it in a single interleaving. `must_fail.rs` proves this.
@@ -37,15 +39,16 @@ mod common;
 mod counting;
 mod deaths;
 mod epochs;
+mod giving;
 mod incarnations;
 mod inspecting;
 mod must_fail;
 mod sweeping;
+mod waiting;
 
-use common::Name;
+use common::{Name, Table};
 use loom::sync::Arc;
 use loom::thread;
-use permit_table::Table;
 
 /// The side of a model that goes first. It runs on the thread that loom does not preempt without need.
 #[derive(Clone, Copy)]

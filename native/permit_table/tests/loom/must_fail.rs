@@ -21,6 +21,10 @@ enum Found {
     ArcFreed,
     /// A key is read after it has been dropped.
     Freed,
+    /// By an assertion of the code.
+    Checked,
+    /// loom reports a deadlock.
+    Deadlocked,
 }
 use Found::*;
 
@@ -53,7 +57,8 @@ bugs! {
     p1_acquired_relaxed:
         counting::p1_acquire_sees_writes_of_the_previous_holder => Unordered;
     p1_released_relaxed:
-        counting::p1_release_publishes_writes_to_the_next_holder => Unordered;
+        counting::p1_release_publishes_writes_to_the_next_holder => Unordered,
+        waiting::p1_waiter_sees_writes_of_the_last_holder => Unordered;
     p1_chunk_published_relaxed:
         counting::p1_two_insert_one_key => Unordered;
     p6_count_above_capacity_admits:
@@ -106,7 +111,8 @@ bugs! {
     h1_reader_takes_retiring_for_free:
         inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
     h1_released_with_its_word:
-        deaths::p4_death_reported_after_pid_reuse => Unordered;
+        deaths::p4_death_reported_after_pid_reuse => Unordered,
+        giving::p4_two_callbacks_of_a_death => Unordered;
     h1_retry_drops_other_holders:
         inspecting::h1_other_holders_while_a_slot_changes_hands => Asserted;
     h3_freed_before_vacated:
@@ -137,6 +143,71 @@ bugs! {
         deaths::p4_death_reported_after_two_pid_reuses => Asserted;
     h4_dead_slot_hides_the_next:
         inspecting::h4_inspection_of_two_slots_with_one_word => Asserted;
+
+    p4_death_settles_nothing:
+        waiting::p4_holder_dies_during_wait => Asserted,
+        waiting::p4_waiter_dies_during_its_grant => Asserted;
+    p6_resized_keeps_collected:
+        waiting::p6_resized_during_release => Asserted;
+    p8_sweep_overlooks_the_bit:
+        waiting::p8_key_is_reclaimed_during_wait => Asserted;
+    w1_looked_before_the_bit:
+        waiting::p12_release_during_wait => Asserted,
+        waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted,
+        waiting::p4_holder_dies_during_wait => Asserted;
+    w1_release_ignores_the_bit:
+        waiting::p11_two_releases_are_handed_over_to_the_oldest => Asserted,
+        waiting::p12_release_during_wait => Asserted,
+        waiting::p12_hand_over_during_wait => Asserted,
+        waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted;
+    w1_cancel_settles_nothing:
+        waiting::p12_collector_cancels_during_release => Asserted,
+        waiting::p4_collector_dies_during_release => Asserted;
+    w1_raised_by_a_store:
+        waiting::p6_caller_takes_a_free_permit_during_a_hand_over_of_two => Asserted;
+    w1_failed_raise_is_a_step:
+        waiting::w1_two_acquires_during_wait_for_several => Checked;
+    w2_lowered_before_handed_over:
+        waiting::p11_caller_does_not_overtake_a_waiter => Asserted,
+        waiting::p11_caller_does_not_overtake_between_two_pieces => Asserted,
+        waiting::p13_close_between_two_pieces => Asserted,
+        waiting::p12_hand_over_during_wait => Asserted;
+    w2_bit_cleared_without_the_lock:
+        waiting::p12_last_waiter_leaves_during_wait => Asserted,
+        waiting::p4_waiter_dies_during_its_grant_and_another_wait => Asserted;
+    w3_cancelled_without_the_lock:
+        waiting::p13_cancel_during_a_grant => Asserted,
+        waiting::p13_cancel_during_close => Asserted;
+    w3_told_after_the_lock:
+        waiting::p13_cancel_during_a_grant => Asserted,
+        waiting::p13_cancel_during_close => Asserted,
+        waiting::p12_collector_cancels_during_release => Asserted;
+    w3_closed_not_asked:
+        waiting::p13_wait_during_close => Asserted;
+    w4_collected_forgotten:
+        waiting::p12_collector_cancels_during_release => Asserted,
+        waiting::p4_collector_dies_during_release => Asserted,
+        waiting::p6_resized_during_release_and_cancel => Asserted;
+    w4_all_collect:
+        waiting::w4_second_waiter_collects_nothing_during_acquire => Asserted;
+    w5_drained_before_off_the_queue:
+        waiting::p4_waiter_dies_during_its_grant => Checked;
+
+    lg1_credited_before_taken_off:
+        giving::p14_inspection_during_a_gift => Asserted;
+    lg1_told_before_credited:
+        waiting::p13_waiter_releases_when_it_is_told => Asserted;
+    lg2_visible_before_watched:
+        giving::p14_target_dies_during_two_gifts => Asserted;
+    lg2_looked_up_before_the_lock:
+        giving::lg2_first_calls_of_the_target_during_a_gift => Asserted;
+    lg2_dead_after_drained:
+        giving::lg2_gift_during_a_death_with_pid_reuse => Asserted,
+        giving::lg2_wait_during_a_death_with_pid_reuse => Checked;
+    lg2_buried_before_the_slot_is_released:
+        giving::lg2_inheriting_process_waits_and_dies => Asserted;
+    lg3_locks_as_called:
+        giving::lg3_two_processes_give_to_each_other => Deadlocked;
 
     e1_left_with_nested_pin:
         epochs::membarrier::e1_nested_pin_does_not_end_the_outer_one => Unordered,
@@ -248,6 +319,8 @@ fn assert_found(name_of_bug: &str) {
             Unordered => words.contains("Causality violation"),
             ArcFreed => place.contains("sync/arc.rs"),
             Freed => words.contains("has been freed"),
+            Checked => place.contains("permit_table/src/"),
+            Deadlocked => words.starts_with("deadlock"),
         };
         assert!(
             as_expected,

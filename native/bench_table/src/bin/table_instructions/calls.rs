@@ -62,13 +62,13 @@ fn release<const N: usize>(table: &WordTable, holder: Holder, key: &Words<N>) {
 
 #[inline(never)]
 fn release_not_held<const N: usize>(table: &WordTable, holder: Holder, key: &Words<N>) {
-    let outcome = PinPerCall.call(|pin| table.release(pin, holder, key));
+    let outcome = PinPerCall.call(|pin| table.release(pin, holder, key, ()));
     assert!(outcome.is_err());
 }
 
 #[inline(never)]
 fn release_all(table: &WordTable, holder: Holder) -> u64 {
-    PinPerCall.call(|pin| table.release_all(pin, holder, || false))
+    PinPerCall.call(|pin| table.release_all(pin, holder, || false, ()))
 }
 
 #[inline(never)]

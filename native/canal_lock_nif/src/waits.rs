@@ -1,0 +1,217 @@
+//! The NIFs of requests that wait, of several permits, and of permits that are given to another process.
+
+use crate::arguments::{capacity, non_negative, with_key};
+use crate::calls::answer;
+use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::incarnation::current;
+use crate::notice::Message;
+use crate::{caller::Caller, error::CallError};
+use permit_table::{inject, pin, Acquired, Ask, Demand, Given, NotHeld, Waited};
+use rustler::{Atom, Env, Error, LocalPid, NifResult, Term};
+use std::num::NonZeroU64;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+mod atoms {
+    rustler::atoms! { done, full, not_alive, not_held, not_waiting, ok, waiting }
+}
+
+/// Milliseconds since the first request.
+pub(crate) fn now_ms() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_millis() as u64
+}
+
+fn permits(call: CallEnv<'_>, term: Term<'_>) -> Result<NonZeroU64, CallError> {
+    let permits = non_negative(call, term.as_c_arg()).and_then(NonZeroU64::new);
+    permits.ok_or(CallError::BadArg)
+}
+
+fn demand(
+    call: CallEnv<'_>,
+    max_per: Term<'_>,
+    buckets: Term<'_>,
+    number: Term<'_>,
+) -> Result<Demand, CallError> {
+    let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg());
+    let capacity = capacity.ok_or(CallError::BadArg)?;
+    Ok(Demand::of(capacity, permits(call, number)?))
+}
+
+/// `acquire_many(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full`
+#[rustler::nif]
+fn acquire_many<'a>(
+    env: Env<'a>,
+    key: Term<'a>,
+    max_per: Term<'a>,
+    buckets: Term<'a>,
+    number: Term<'a>,
+) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let demand = demand(call, max_per, buckets, number)?;
+    let acquired = with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        inject::panic();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let caller = Caller::of(call);
+        let watch = || open.watch_caller(call, caller);
+        open.table
+            .acquire(&pin, caller.holder(), key, demand, watch)
+    })?;
+    Ok(call.term(answer(call, acquired)))
+}
+
+/// `release_many(Key, Permits) -> ok | {error, not_held}`
+#[rustler::nif]
+fn release_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let number = permits(call, number)?;
+    let released = with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        inject::panic();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let caller = Caller::of(call).holder();
+        Ok(open.table.release_many(&pin, caller, key, number, call))
+    })?;
+    Ok(match released {
+        Ok(()) => call.term(atoms::ok().as_c_arg()),
+        Err(NotHeld) => env.error_tuple(atoms::not_held()),
+    })
+}
+
+/// `wait(Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) -> {acquired, N} | waiting | full`: the caller gets a message
+/// with the reference if the answer is `waiting`.
+#[rustler::nif]
+fn wait<'a>(
+    env: Env<'a>,
+    key: Term<'a>,
+    max_per: Term<'a>,
+    buckets: Term<'a>,
+    number: Term<'a>,
+    max_waiting: Term<'a>,
+    reference: Term<'a>,
+) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let demand = demand(call, max_per, buckets, number)?;
+    let max_waiting = non_negative(call, max_waiting.as_c_arg()).ok_or(CallError::BadArg)?;
+    let waited = with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        inject::panic();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let caller = Caller::of(call);
+        let watch = || open.watch_caller(call, caller);
+        let ask = Ask {
+            demand,
+            max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
+            digest: digest(reference),
+            now: now_ms(),
+            notice: Message::new(call, reference.as_c_arg()),
+        };
+        let table = &open.table;
+        table.wait(&pin, caller.holder(), key, ask, watch, call)
+    })?;
+    let waited = match waited {
+        Waited::Permit(out) => answer(call, Acquired::Permit(out)),
+        Waited::Waiting => atoms::waiting().as_c_arg(),
+        Waited::Full => atoms::full().as_c_arg(),
+        Waited::Closed => return Err(CallError::NotStarted.into()),
+    };
+    Ok(call.term(waited))
+}
+
+fn digest(reference: Term<'_>) -> u64 {
+    enif::internal_hash(reference, 0)
+}
+
+/// `cancel(Ref, IsTimeout) -> ok | not_waiting`: ends a request of the caller. If it does not wait, the caller has its
+/// message, or it has none.
+#[rustler::nif]
+fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom> {
+    let call = CallEnv::from_env(env);
+    if !reference.is_ref() {
+        return Err(Error::BadArg);
+    }
+    let pin = pin();
+    inject::panic();
+    let Some(open) = current(&pin) else {
+        return Ok(atoms::not_waiting());
+    };
+    let caller = Caller::of(call).holder();
+    let word: ErlNifTerm = reference.as_c_arg();
+    let is_it = |message: &Message| message.is_of(word);
+    let table = &open.table;
+    if !table.cancel(&pin, caller, digest(reference), is_it, call) {
+        return Ok(atoms::not_waiting());
+    }
+    if is_timeout {
+        table.count_timeout(&pin);
+    }
+    Ok(atoms::ok())
+}
+
+/// `resized(Key, MaxPer, Buckets, Before) -> done | Before`: a piece. `Before` is 0 for the first one.
+#[rustler::nif]
+fn resized<'a>(
+    env: Env<'a>,
+    key: Term<'a>,
+    max_per: Term<'a>,
+    buckets: Term<'a>,
+    before: u64,
+) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg());
+    let capacity = capacity.ok_or(CallError::BadArg)?;
+    let next = with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        inject::panic();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let before = (before > 0).then_some(before);
+        let next = open.table.resized(&pin, key, capacity, before, call)?;
+        Ok(next)
+    })?;
+    rustler::schedule::consume_timeslice(env, PERCENT_OF_PIECE);
+    let next = next.map_or(atoms::done().as_c_arg(), |next| enif::number(call, next));
+    Ok(call.term(next))
+}
+
+/// The part of a timeslice that a piece of `resized` takes: about 0.1 ms.
+const PERCENT_OF_PIECE: i32 = 10;
+
+/// `waiting(Key) -> N`: the requests that wait.
+#[rustler::nif]
+fn waiting(env: Env<'_>, key: Term<'_>) -> NifResult<usize> {
+    let call = CallEnv::from_env(env);
+    Ok(with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        inject::panic();
+        Ok(open.table.waiting(&pin, key))
+    })?)
+}
+
+/// `give(Key, Pid, Permits) -> ok | {error, not_held | not_alive}`
+#[rustler::nif]
+fn give<'a>(
+    env: Env<'a>,
+    key: Term<'a>,
+    target: LocalPid,
+    number: Term<'a>,
+) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let number = permits(call, number)?;
+    let given = with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        inject::panic();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let giver = Caller::of(call).holder();
+        let receiver = Caller::from_pid(target.as_c_arg());
+        let watch = || open.watch_other(env, target);
+        let table = &open.table;
+        table.give(&pin, giver, receiver.holder(), key, number, watch)
+    })?;
+    Ok(match given {
+        Given::Given => call.term(atoms::ok().as_c_arg()),
+        Given::NotHeld => env.error_tuple(atoms::not_held()),
+        Given::NotAlive => env.error_tuple(atoms::not_alive()),
+    })
+}

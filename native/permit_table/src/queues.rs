@@ -1,0 +1,858 @@
+//! The queues of waiters: one per key that a request waits for.
+//!
+//! ```text
+//!   shard of the key's order, a lock
+//!     queue of a key (its word has WAITERS set)
+//!       lane    capacity 6, permits 1:   waiter 17, waiter 21, waiter 22        oldest first
+//!       lane    capacity 4, permits 2:   waiter 19
+//! ```
+//!
+//! A waiter is granted its permits by **settling** its queue. Whoever releases permits of a key with a queue locks the
+//! queue and settles it with these permits **in hand**: they go to waiters without being released in between. Only what
+//! no waiter can have lowers the count. So the count of the key, which callers of acquire see, does not fall while a
+//! permit is handed over, and no caller can take the permit of a waiter.
+//!
+//! The waiters with the same capacity and number of permits are a **lane**. As all of a lane are granted or refused at
+//! the same count, settling looks at the first of each lane only.
+//!
+//! # Several permits
+//!
+//! The oldest waiter that can be satisfied **collects**: it takes permits one by one, and they stay counted. So smaller
+//! requests do not starve it. Any other waiter gets all its permits at once or none. If two waiters collected, each
+//! could have the permits that the other one needs.
+//!
+//! # Invariants
+//!
+//! - **W1** While the lock is free, no waiter could be granted its permits: for each one that is satisfiable,
+//!   `count + permits - collected > capacity`, and for the oldest of these `count >= capacity`.
+//! - **W2** WAITERS is set if and only if the key has a queue, and changes only under the lock. While it is set, the
+//!   count decreases only under the lock. (Callers with a larger capacity can increase it.)
+//! - **W3** A request leaves the queue once, under the lock: it is granted, cancelled, or its table closes. Its
+//!   message, if it gets one, is sent under the lock of its process's entry, in the same step in which it leaves the
+//!   entry. `cancel` looks for it there. So a process that finds its request gone has the message.
+//! - **W4** Only the oldest satisfiable waiter has collected permits.
+//! - **W5** A waiter enters the queue after it is on its process's entry (`ledger.rs`), and leaves the entry under the
+//!   lock of the queue. A death takes all requests of its process out of the queues before it releases its credits. So
+//!   settling need not know whether the process of a waiter is alive: what it credits is released by the death.
+//! - **W6** Permits are in hand only during one call, which cannot be interrupted. If it panics, they are released
+//!   without being handed over.
+
+use crate::buckets::Demand;
+use crate::holder::Holder;
+use crate::keys::Node;
+use crate::ledger::{Ledger, Wait};
+use crate::memory::{reserve, Account, OutOfMemory};
+use crate::sorted_list::{Ordered, SortedList};
+use crate::sync::{seeded, sized, Mutex, MutexGuard};
+use crate::{buckets::Capacity, epochs::Pin, inject};
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Locks of the queues. Keys with queues rarely share one.
+const SHARDS: usize = sized(2, 4, 256);
+
+/// Grants, or steps of another kind, after which the lock is free for a moment: about 50 µs.
+const STEPS: usize = sized(2, 64, 64);
+
+/// Queues that are copied while their shard is locked: at most 50 µs.
+const QUEUES_PER_PIECE: usize = 256;
+
+/// The queue of a key, as inspections see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// Requests that wait.
+    pub waiting: usize,
+    /// The identity word of the process that has waited longest.
+    pub oldest: u64,
+    /// When that process began to wait: [`Ask::now`](crate::Ask::now).
+    pub since: u64,
+}
+
+/// How a process is told the end of its request.
+pub trait Notice: Send + 'static {
+    /// What a call needs in order to tell it: the environment of the call.
+    type Here<'a>: Copy;
+
+    /// Tells the process. Called under locks, so it must not call the table. A process that is not alive any more is
+    /// not told, which is no error.
+    fn tell(self, here: Self::Here<'_>, told: Told);
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Its process has the permits. The number of permits out at that instant, these included.
+    Granted(u64),
+    /// The table closes.
+    Closed,
+}
+
+/// For tables in which no request waits.
+#[derive(Debug)]
+pub enum NoNotice {}
+
+impl Notice for NoNotice {
+    type Here<'a> = ();
+
+    fn tell(self, (): (), _told: Told) {
+        match self {}
+    }
+}
+
+/// A request that waits.
+struct Waiter<N> {
+    /// Increases with the time at which it began to wait.
+    number: u64,
+    holder: Holder,
+    digest: u64,
+    collected: u64,
+    /// When it began to wait, as told by the caller.
+    since: u64,
+    notice: N,
+}
+
+impl<N> Ordered for Waiter<N> {
+    fn order(&self) -> u64 {
+        self.number
+    }
+}
+
+struct Lane<N> {
+    demand: Demand,
+    waiters: SortedList<Waiter<N>>,
+}
+
+struct Queue<K, N> {
+    node: NonNull<Node<K>>,
+    order: u64,
+    /// None is empty.
+    lanes: Vec<Lane<N>>,
+    len: usize,
+}
+
+// SAFETY: it points to a node that is alive (K6), and nodes are shared between threads.
+unsafe impl<K: Send + Sync, N: Send> Send for Queue<K, N> {}
+
+impl<K, N> Ordered for Queue<K, N> {
+    fn order(&self) -> u64 {
+        self.order
+    }
+}
+
+pub(crate) struct Shard<K, N> {
+    /// No request starts to wait here any more.
+    closed: bool,
+    next_number: u64,
+    queues: SortedList<Queue<K, N>>,
+    /// Bytes allocated by all queues.
+    nested: usize,
+}
+
+/// A locked shard. On drop, the difference in its size goes to the account.
+pub(crate) struct Locked<'a, K, N: Notice> {
+    shard: MutexGuard<'a, Shard<K, N>>,
+    bytes: usize,
+    queues: &'a Queues<K, N>,
+    ledger: &'a Ledger<K>,
+    account: &'a Account,
+}
+
+/// The queues of all keys of a table.
+pub(crate) struct Queues<K, N> {
+    shards: Vec<Mutex<Shard<K, N>>>,
+    /// Requests that wait, of all keys together.
+    waiting: AtomicUsize,
+    max_waiting: AtomicUsize,
+    handed_over: AtomicU64,
+}
+
+/// What the queues need of a table.
+pub(crate) struct Parts<'a, K, N> {
+    pub(crate) queues: &'a Queues<K, N>,
+    pub(crate) ledger: &'a Ledger<K>,
+    pub(crate) account: &'a Account,
+}
+
+impl<K, N> Clone for Parts<'_, K, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, N> Copy for Parts<'_, K, N> {}
+
+/// A request to be queued.
+pub(crate) struct Request<N> {
+    pub(crate) holder: Holder,
+    pub(crate) demand: Demand,
+    pub(crate) digest: u64,
+    pub(crate) since: u64,
+    pub(crate) notice: N,
+}
+
+/// Permits that are counted and on no record (W6). On drop they are released.
+pub(crate) struct InHand<'a, K> {
+    pub(crate) node: &'a Node<K>,
+    pub(crate) permits: u64,
+}
+
+impl<K> InHand<'_, K> {
+    /// Lowers the count by them.
+    fn release(&mut self) {
+        let permits = mem::take(&mut self.permits);
+        if permits > 0 {
+            self.node.buckets.lower(permits);
+        }
+    }
+}
+
+impl<K> Drop for InHand<'_, K> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// One step of settling.
+struct Pick {
+    lane: usize,
+    permits: u64,
+}
+
+impl<K, N> Queue<K, N> {
+    /// The oldest waiter that can have permits in hand or free ones, if `out` permits are out without those in hand.
+    fn pick(&self, out: u64) -> Option<Pick> {
+        let heads = || {
+            let lanes = self.lanes.iter().enumerate();
+            let satisfiable = lanes.filter(|(_, lane)| lane.demand.is_satisfiable());
+            satisfiable.map(|(index, lane)| (lane.first().number, index, lane))
+        };
+        let oldest = heads().map(|(number, _, _)| number).min()?;
+        let picks = heads().filter_map(|(number, index, lane)| {
+            let needed = lane.demand.permits - lane.first().collected;
+            let free = lane.demand.capacity.free(out);
+            let permits = if number == oldest || seeded("w4_all_collect") {
+                needed.min(free)
+            } else if needed <= free {
+                needed
+            } else {
+                0
+            };
+            (permits > 0).then_some((number, index, permits))
+        });
+        let (_, lane, permits) = picks.min()?;
+        Some(Pick { lane, permits })
+    }
+
+    /// The lane and the number of the waiter that has collected permits.
+    fn collector(&self) -> Option<(usize, u64)> {
+        let heads = self.lanes.iter().map(|lane| lane.first());
+        let mut heads = heads.enumerate();
+        let (lane, first) = heads.find(|(_, first)| first.collected > 0)?;
+        Some((lane, first.number))
+    }
+
+    fn wait(&self, waiter: &Waiter<N>) -> Wait<K> {
+        Wait {
+            digest: waiter.digest,
+            node: self.node,
+            number: waiter.number,
+        }
+    }
+
+    /// Removes a waiter of a lane. A lane without waiters is removed.
+    fn remove(&mut self, lane: usize, number: u64) -> Option<Waiter<N>> {
+        let waiters = &mut self.lanes[lane].waiters;
+        let removed = waiters.remove(number, |_| true)?;
+        if waiters.is_empty() {
+            self.lanes.swap_remove(lane);
+        }
+        self.len -= 1;
+        Some(removed)
+    }
+
+    /// The lane of a demand. If there is none, an empty one is made.
+    fn reserve_lane(&mut self, demand: Demand) -> Result<usize, OutOfMemory> {
+        let mut lanes = self.lanes.iter();
+        if let Some(lane) = lanes.position(|lane| lane.demand == demand) {
+            return Ok(lane);
+        }
+        reserve(&mut self.lanes, 1)?;
+        let waiters = SortedList::default();
+        self.lanes.push(Lane { demand, waiters });
+        Ok(self.lanes.len() - 1)
+    }
+
+    /// Moves the oldest waiter with another capacity, and a smaller number than `before`, to the lane of this capacity.
+    /// Returns false if there is none.
+    fn move_oldest(&mut self, capacity: Capacity, before: u64) -> Result<bool, OutOfMemory> {
+        let others = self.lanes.iter().enumerate();
+        let others = others.filter(|(_, lane)| lane.demand.capacity != capacity);
+        let oldest = others
+            .map(|(index, lane)| (lane.first().number, index))
+            .min();
+        let Some((number, from)) = oldest.filter(|(number, _)| *number < before) else {
+            return Ok(false);
+        };
+        let permits = self.lanes[from].demand.permits;
+        let to = self.reserve_lane(Demand { capacity, permits })?;
+        let (lower, upper) = self.lanes.split_at_mut(from.max(to));
+        let (lower, upper) = (&mut lower[from.min(to)], &mut upper[0]);
+        let (source, target) = if from < to {
+            (lower, upper)
+        } else {
+            (upper, lower)
+        };
+        let reserved = target.waiters.reserve(number).map(|vacancy| {
+            let waiter = source.waiters.remove(number, |_| true);
+            vacancy.insert(waiter.expect("found above"));
+            true
+        });
+        // No lane stays empty.
+        self.lanes.retain(|lane| !lane.waiters.is_empty());
+        reserved
+    }
+
+    fn bytes(&self) -> usize {
+        let lanes = self.lanes.iter().map(|lane| lane.waiters.bytes());
+        lanes.sum::<usize>() + self.lanes.capacity() * size_of::<Lane<N>>()
+    }
+
+    fn is_of(&self, node: &Node<K>) -> bool {
+        ptr::eq(self.node.as_ptr(), node)
+    }
+}
+
+impl<N> Lane<N> {
+    fn first(&self) -> &Waiter<N> {
+        self.waiters.from(0).next().expect("no lane is empty")
+    }
+}
+
+impl<K, N> Shard<K, N> {
+    fn bytes(&self) -> usize {
+        self.queues.bytes() + self.nested
+    }
+
+    fn queue(&self, node: &Node<K>) -> Option<&Queue<K, N>> {
+        self.queues.find(node.order(), |queue| queue.is_of(node))
+    }
+
+    /// Calls `with` with the queue of a node.
+    fn with<T>(&mut self, node: &Node<K>, with: impl FnOnce(&mut Queue<K, N>) -> T) -> Option<T> {
+        let queue = self
+            .queues
+            .find_mut(node.order(), |queue| queue.is_of(node))?;
+        let changing = Changing {
+            before: queue.bytes(),
+            queue,
+            nested: &mut self.nested,
+        };
+        Some(with(changing.queue))
+    }
+}
+
+/// A queue that is being changed. On drop, also by a panic, the difference in its size is added to `nested`.
+struct Changing<'a, K, N> {
+    queue: &'a mut Queue<K, N>,
+    before: usize,
+    nested: &'a mut usize,
+}
+
+impl<K, N> Drop for Changing<'_, K, N> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // It can have been made just before.
+            self.queue.lanes.retain(|lane| !lane.waiters.is_empty());
+        }
+        *self.nested = *self.nested + self.queue.bytes() - self.before;
+    }
+}
+
+impl<K, N: Notice> Deref for Locked<'_, K, N> {
+    type Target = Shard<K, N>;
+
+    fn deref(&self) -> &Shard<K, N> {
+        &self.shard
+    }
+}
+
+impl<K, N: Notice> DerefMut for Locked<'_, K, N> {
+    fn deref_mut(&mut self) -> &mut Shard<K, N> {
+        &mut self.shard
+    }
+}
+
+impl<K, N: Notice> Drop for Locked<'_, K, N> {
+    fn drop(&mut self) {
+        self.account.replace(self.bytes, self.shard.bytes());
+    }
+}
+
+impl<K, N: Notice> Locked<'_, K, N> {
+    /// Whether a request that finds so many waiters in the queue of the key, or a full table, is refused.
+    pub(crate) fn is_full(&self, node: Option<&Node<K>>, max_waiting: usize) -> bool {
+        let queue = node.and_then(|node| self.queue(node));
+        let len = queue.map_or(0, |queue| queue.len);
+        len >= max_waiting || self.queues.len() >= self.queues.max_waiting.load(Relaxed)
+    }
+
+    /// A waiter, and the node that it waits for.
+    fn any(&mut self) -> Option<(NonNull<Node<K>>, u64)> {
+        loop {
+            let queue = self.shard.queues.from(0).next()?;
+            let node = queue.node;
+            if let Some(lane) = queue.lanes.first() {
+                return Some((node, lane.first().number));
+            }
+            // A panic has left it.
+            // SAFETY: it has a queue (K6).
+            self.end_if_empty(unsafe { node.as_ref() });
+        }
+    }
+
+    /// Whether the table closes.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shard.closed && !seeded("w3_closed_not_asked")
+    }
+
+    /// Gives a node a queue, if it has none. If `set` is called, it must set WAITERS of the node that it returns. If it
+    /// returns `None`, nothing has changed.
+    pub(crate) fn open<'n>(
+        &mut self,
+        order: u64,
+        set: impl FnOnce() -> Option<&'n Node<K>>,
+    ) -> Result<Option<&'n Node<K>>, OutOfMemory> {
+        let vacancy = self.shard.queues.reserve(order)?;
+        let node = set();
+        if let Some(node) = node {
+            vacancy.insert(Queue {
+                node: node.into(),
+                order,
+                lanes: Vec::new(),
+                len: 0,
+            });
+        }
+        Ok(node)
+    }
+
+    pub(crate) fn has_queue(&self, node: &Node<K>) -> bool {
+        self.queue(node).is_some()
+    }
+
+    /// Ends the queue of a node if no request waits.
+    pub(crate) fn end_if_empty(&mut self, node: &Node<K>) {
+        if self.queue(node).is_none_or(|queue| queue.len > 0) {
+            return;
+        }
+        let ended = self
+            .shard
+            .queues
+            .remove(node.order(), |queue| queue.is_of(node));
+        self.shard.nested -= ended.map_or(0, |queue| queue.bytes());
+        self.shard.queues.shrink_to_fit();
+        node.buckets.clear_waiters();
+    }
+
+    /// Queues a request for a node with a queue.
+    pub(crate) fn push(&mut self, node: &Node<K>, request: Request<N>) -> Result<(), OutOfMemory> {
+        let (queues, ledger, account) = (self.queues, self.ledger, self.account);
+        let Request {
+            holder,
+            demand,
+            digest,
+            since,
+            notice,
+        } = request;
+        let number = self.next_number;
+        let wait = Wait {
+            digest,
+            node: node.into(),
+            number,
+        };
+        let pushed = self.with(node, |queue| {
+            let lane = queue.reserve_lane(demand)?;
+            let added = match queue.lanes[lane].waiters.reserve(number) {
+                Err(error) => Err(error),
+                Ok(vacancy) => ledger.add_wait(holder, wait, account).map(|()| {
+                    vacancy.insert(Waiter {
+                        number,
+                        holder,
+                        digest,
+                        collected: 0,
+                        since,
+                        notice,
+                    });
+                }),
+            };
+            if added.is_ok() {
+                queue.len += 1;
+            } else if queue.lanes[lane].waiters.is_empty() {
+                queue.lanes.swap_remove(lane);
+            }
+            added
+        });
+        pushed.expect("it has a queue")?;
+        self.next_number += 1;
+        queues.waiting.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Hands permits in hand, and free ones, to the waiters of a node. What no waiter can have lowers the count.
+    /// Returns false if it has made [`STEPS`] steps and more follow.
+    pub(crate) fn settle(&mut self, hand: &mut InHand<'_, K>, here: N::Here<'_>) -> bool {
+        let node = hand.node;
+        let mut steps = 0;
+        loop {
+            inject::panic();
+            let queue = self.queue(node);
+            let pick = queue.and_then(|queue| {
+                let word = node.buckets.permits();
+                let out = word.expect("it has a queue (K6)") - hand.permits;
+                Some((queue.pick(out)?, out))
+            });
+            let Some((Pick { lane, permits }, out)) = pick else {
+                hand.release();
+                self.end_if_empty(node);
+                return true;
+            };
+            // Not before: the queue is not empty while the lock is free.
+            if steps == STEPS {
+                return false;
+            }
+            let from_hand = permits.min(hand.permits);
+            if permits > from_hand && !node.buckets.raise(out + hand.permits, permits - from_hand) {
+                // A caller has acquired in between. That is no step: one that collects must not end without it.
+                steps += usize::from(seeded("w1_failed_raise_is_a_step"));
+                continue;
+            }
+            steps += 1;
+            // From here to the credit nothing can fail or panic.
+            hand.permits -= from_hand;
+            self.grant(node, lane, permits, out + permits, here);
+        }
+    }
+
+    /// Gives permits to the first waiter of a lane. If it then has all, it is told.
+    fn grant(&mut self, node: &Node<K>, lane: usize, permits: u64, out: u64, here: N::Here<'_>) {
+        let (ledger, account) = (self.ledger, self.account);
+        let granted = self.with(node, |queue| {
+            let demand = queue.lanes[lane].demand;
+            let first = queue.lanes[lane].first();
+            let (number, holder, collected) = (first.number, first.holder, first.collected);
+            let wait = queue.wait(first);
+            if collected + permits < demand.permits {
+                ledger.collect(holder, &wait, permits, account);
+                let waiters = &mut queue.lanes[lane].waiters;
+                let first = waiters.find_mut(number, |_| true);
+                first.expect("found above").collected += permits;
+                return None;
+            }
+            let waiter = queue.remove(lane, number).expect("found above");
+            let tell = || waiter.notice.tell(here, Told::Granted(out));
+            ledger.end_wait(holder, &wait, (collected, demand.permits), tell, account);
+            Some(())
+        });
+        if granted.expect("it has a queue").is_some() {
+            self.queues.waiting.fetch_sub(1, Relaxed);
+            self.queues.handed_over.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Takes the permits that a waiter has collected in hand.
+    fn take_collected(&mut self, node: &Node<K>, hand: &mut InHand<'_, K>) {
+        let (ledger, account) = (self.ledger, self.account);
+        let is_kept = seeded("p6_resized_keeps_collected");
+        self.with(node, |queue| {
+            let collector = queue.collector().filter(|_| !is_kept);
+            let Some((lane, number)) = collector else {
+                return;
+            };
+            let wait = queue.wait(queue.lanes[lane].first());
+            let waiters = &mut queue.lanes[lane].waiters;
+            let first = waiters.find_mut(number, |_| true);
+            let first = first.expect("found above");
+            ledger.take_collected(first.holder, &wait, first.collected, account);
+            hand.permits += mem::take(&mut first.collected);
+        });
+    }
+
+    /// The number of the next waiter.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.shard.next_number
+    }
+
+    /// Removes a waiter, and calls `end` with its notice. Returns the permits that it had collected, which are in hand
+    /// now.
+    fn take(&mut self, node: &Node<K>, number: u64, end: impl FnOnce(N)) -> Option<u64> {
+        let (ledger, account) = (self.ledger, self.account);
+        let collected = self.with(node, |queue| {
+            let mut lanes = 0..queue.lanes.len();
+            let waiter = lanes.find_map(|lane| queue.remove(lane, number))?;
+            let wait = queue.wait(&waiter);
+            let (collected, end) = (waiter.collected, || end(waiter.notice));
+            ledger.end_wait(waiter.holder, &wait, (collected, 0), end, account);
+            Some(collected)
+        })??;
+        self.queues.waiting.fetch_sub(1, Relaxed);
+        Some(collected)
+    }
+
+    /// Removes a waiter, and releases the permits that it had collected, without settling.
+    pub(crate) fn withdraw(&mut self, node: &Node<K>, number: u64) {
+        let permits = self.take(node, number, drop).unwrap_or(0);
+        InHand { node, permits }.release();
+    }
+}
+
+/// The shard of a key.
+fn index(order: u64) -> usize {
+    // The last bit of the order of a key is set. The first bits select its range in the table.
+    (order >> 1) as usize % SHARDS
+}
+
+impl<K, N: Notice> Queues<K, N> {
+    /// No queues. Must be freed with [`Queues::free`] and the same account.
+    pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
+        let mut shards = Vec::new();
+        reserve(&mut shards, SHARDS)?;
+        shards.extend((0..SHARDS).map(|_| {
+            Mutex::new(Shard {
+                closed: false,
+                next_number: 1,
+                queues: SortedList::default(),
+                nested: 0,
+            })
+        }));
+        account.add(Self::shard_bytes(&shards));
+        Ok(Self {
+            shards,
+            waiting: AtomicUsize::new(0),
+            max_waiting: AtomicUsize::new(usize::MAX),
+            handed_over: AtomicU64::new(0),
+        })
+    }
+
+    fn shard_bytes(shards: &Vec<Mutex<Shard<K, N>>>) -> usize {
+        shards.capacity() * size_of::<Mutex<Shard<K, N>>>()
+    }
+
+    /// Takes its memory off the account. It is not used again.
+    pub(crate) fn free(&self, account: &Account) {
+        account.subtract(Self::shard_bytes(&self.shards));
+        for shard in &self.shards {
+            account.subtract(shard.lock().bytes());
+        }
+    }
+
+    /// Requests that wait, of all keys together.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Requests that were granted so far.
+    pub(crate) fn handed_over(&self) -> u64 {
+        self.handed_over.load(Relaxed)
+    }
+
+    pub(crate) fn set_max_waiting(&self, max_waiting: usize) {
+        self.max_waiting.store(max_waiting, Relaxed);
+    }
+
+    /// Copies the queues of one shard, from an order on. Returns where to continue: `None` beyond the last shard.
+    pub(crate) fn copy<'a>(
+        &self,
+        _pin: &'a Pin,
+        (shard, from): (usize, u64),
+        lines: &mut Vec<(&'a Node<K>, Line)>,
+    ) -> Result<Option<(usize, u64)>, OutOfMemory> {
+        let index = shard;
+        let Some(shard) = self.shards.get(index) else {
+            return Ok(None);
+        };
+        let shard = shard.lock();
+        let mut last = from;
+        for (read, queue) in shard.queues.from(from).enumerate() {
+            if read >= QUEUES_PER_PIECE && queue.order > last {
+                return Ok(Some((index, queue.order)));
+            }
+            last = queue.order;
+            let heads = queue.lanes.iter().map(Lane::first);
+            if let Some(oldest) = heads.min_by_key(|first| first.number) {
+                let line = Line {
+                    waiting: queue.len,
+                    oldest: oldest.holder.word(),
+                    since: oldest.since,
+                };
+                reserve(lines, 1)?;
+                // SAFETY: it has a queue (K6), and the shard is locked. The node lives as long as the pin.
+                lines.push((unsafe { &*queue.node.as_ptr() }, line));
+            }
+        }
+        Ok(Some((index + 1, 0)))
+    }
+
+    /// Requests that wait for a node.
+    pub(crate) fn len_of(&self, node: &Node<K>) -> usize {
+        let shard = self.shards[index(node.order())].lock();
+        shard.queue(node).map_or(0, |queue| queue.len)
+    }
+}
+
+impl<'a, K, N: Notice> Parts<'a, K, N> {
+    /// Locks the queue of the key of this order.
+    pub(crate) fn lock(self, order: u64) -> Locked<'a, K, N> {
+        self.lock_shard(index(order))
+    }
+
+    fn lock_shard(self, index: usize) -> Locked<'a, K, N> {
+        let shard = self.queues.shards[index].lock();
+        Locked {
+            bytes: shard.bytes(),
+            shard,
+            queues: self.queues,
+            ledger: self.ledger,
+            account: self.account,
+        }
+    }
+
+    /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters.
+    #[cold]
+    pub(crate) fn hand_over(self, node: &Node<K>, permits: u64, here: N::Here<'_>) {
+        let mut hand = InHand { node, permits };
+        if seeded("w2_lowered_before_handed_over") {
+            hand.release();
+        }
+        self.settle(&mut hand, here);
+    }
+
+    /// Settles the queue of a node. It is locked for a bounded time at once.
+    fn settle(self, hand: &mut InHand<'_, K>, here: N::Here<'_>) {
+        loop {
+            let mut shard = self.lock(hand.node.order());
+            let settled = shard.settle(hand, here);
+            drop(shard);
+            if settled {
+                return;
+            }
+        }
+    }
+
+    /// Ends a request if `is_it` accepts its notice. Returns false if it does not wait any more.
+    ///
+    /// # Safety
+    /// The pin is older than the reading of the wait from the ledger.
+    pub(crate) unsafe fn cancel(
+        self,
+        _pin: &Pin,
+        wait: &Wait<K>,
+        is_it: impl Fn(&N) -> bool,
+        here: N::Here<'_>,
+    ) -> bool {
+        // SAFETY: the node was alive when the wait was read (LG1), and is not freed while the pin lasts.
+        let node = unsafe { wait.node.as_ref() };
+        let mut shard = self.lock(node.order());
+        let is_wanted = |queue: &Queue<K, N>| {
+            let mut lanes = queue.lanes.iter();
+            let is_it = |waiter: &Waiter<N>| is_it(&waiter.notice);
+            lanes.any(|lane| lane.waiters.find(wait.number, is_it).is_some())
+        };
+        if !shard.queue(node).is_some_and(is_wanted) {
+            return false;
+        }
+        inject::panic();
+        if seeded("w3_cancelled_without_the_lock") {
+            drop(shard);
+            shard = self.lock(node.order());
+        }
+        let Some(collected) = shard.take(node, wait.number, drop) else {
+            return seeded("w3_cancelled_without_the_lock");
+        };
+        let forgotten = seeded("w4_collected_forgotten");
+        let mut hand = InHand {
+            node,
+            permits: if forgotten { 0 } else { collected },
+        };
+        if seeded("w1_cancel_settles_nothing") {
+            hand.release();
+            shard.end_if_empty(node);
+            return true;
+        }
+        if !shard.settle(&mut hand, here) {
+            drop(shard);
+            self.settle(&mut hand, here);
+        } else if seeded("w2_bit_cleared_without_the_lock") && !shard.has_queue(node) {
+            node.buckets.set_waiters();
+            drop(shard);
+            node.buckets.clear_waiters();
+        }
+        true
+    }
+
+    /// Gives a piece of the waiters of a node another capacity: the oldest of those that began to wait before `before`.
+    /// Returns whether there are more.
+    pub(crate) fn resize(
+        self,
+        node: &Node<K>,
+        capacity: Capacity,
+        before: u64,
+        here: N::Here<'_>,
+    ) -> Result<bool, OutOfMemory> {
+        let mut shard = self.lock(node.order());
+        let mut hand = InHand { node, permits: 0 };
+        shard.take_collected(node, &mut hand);
+        let moved = shard.with(node, |queue| {
+            for _ in 0..STEPS {
+                inject::panic();
+                if !queue.move_oldest(capacity, before)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        if !shard.settle(&mut hand, here) {
+            drop(shard);
+            self.settle(&mut hand, here);
+        }
+        moved.unwrap_or(Ok(false))
+    }
+
+    /// Ends up to `limit` requests, because the table closes. Returns whether none is left. No request starts to wait
+    /// after the first call, until [`Parts::reopen`].
+    pub(crate) fn close(self, limit: usize, here: N::Here<'_>) -> bool {
+        for index in 0..SHARDS {
+            self.lock_shard(index).closed = true;
+        }
+        let mut ended = 0;
+        for index in 0..SHARDS {
+            let mut shard = self.lock_shard(index);
+            while let Some((node, number)) = shard.any() {
+                if ended == limit {
+                    return false;
+                }
+                ended += 1;
+                inject::panic();
+                // SAFETY: it has a queue (K6).
+                let node = unsafe { node.as_ref() };
+                let tell = |notice: N| notice.tell(here, Told::Closed);
+                let permits = shard.take(node, number, tell).expect("found above");
+                let mut hand = InHand { node, permits };
+                // The table can be reopened before all have ended, so W1 must hold for the others.
+                if !shard.settle(&mut hand, here) {
+                    drop(shard);
+                    self.settle(&mut hand, here);
+                    shard = self.lock_shard(index);
+                }
+            }
+        }
+        true
+    }
+
+    /// Requests can wait again.
+    pub(crate) fn reopen(self) {
+        for index in 0..SHARDS {
+            self.lock_shard(index).closed = false;
+        }
+    }
+}

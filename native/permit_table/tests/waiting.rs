@@ -1,0 +1,1449 @@
+//! Waiting, transfers and several permits at once: any history against a model of the specification, the bugs of other
+//! projects, and the limits.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use permit_table::{
+    pin, Acquired, Capacity, Cursor, Demand, Given, Holder, Line, NotHeld, OutOfMemory, Permits,
+    Told, Totals, Waited,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+use std::{iter, mem};
+
+fn waiting(table: &Table, key: u64) -> usize {
+    table.waiting(&pin(), &NameQuery(key))
+}
+
+/// The queues of all keys, by key.
+fn lines(table: &Table) -> BTreeMap<u64, Line> {
+    let mut lines = BTreeMap::new();
+    in_pieces((0, 0), |start| {
+        let next = table.queues_from(start, |key, line| {
+            assert!(lines.insert(key.number(), line).is_none(), "reported twice");
+        });
+        next.unwrap()
+    });
+    lines
+}
+
+/// A request that must wait.
+#[track_caller]
+fn must_wait(table: &Table, mailbox: &Mailbox, number: u64, request: u64, key: u64, of: Demand) {
+    let waited = wait(table, holder(number), key, ask(mailbox, request, of));
+    assert_eq!(waited, Waited::Waiting);
+}
+
+// ------------------------------------------------------------------------------------------------- the specification
+
+const HOLDERS: u64 = 4;
+const KEYS: u64 = 4;
+const MAX_CAPACITY: u64 = 6;
+const MAX_WEIGHT: u64 = 5;
+
+/// Requests of one holder that wait for one key. The model tries all orders in which a death can end them.
+const WAITS: usize = 3;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiter {
+    request: u64,
+    holder: u64,
+    capacity: u64,
+    weight: u64,
+    collected: u64,
+}
+
+impl Waiter {
+    fn is_satisfiable(&self) -> bool {
+        self.weight <= self.capacity
+    }
+}
+
+/// The specification of one key. It has no lanes, no word and no permits in hand: what is released is free for a
+/// moment, and no call can see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OneKey {
+    /// Permits by holder.
+    held: BTreeMap<u64, u64>,
+    /// The oldest first.
+    queue: Vec<Waiter>,
+    /// Requests that were granted in this step, with the number of permits out.
+    told: Vec<(u64, u64)>,
+}
+
+impl OneKey {
+    fn out(&self) -> u64 {
+        let collected = self.queue.iter().map(|waiter| waiter.collected);
+        self.held.values().sum::<u64>() + collected.sum::<u64>()
+    }
+
+    fn held(&self, holder: u64) -> u64 {
+        self.held.get(&holder).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, holder: u64, permits: u64) {
+        *self.held.entry(holder).or_default() += permits;
+    }
+
+    /// Returns false if the holder has fewer. Settles nothing.
+    fn subtract(&mut self, holder: u64, permits: u64) -> bool {
+        let held = self.held(holder);
+        if held < permits {
+            return false;
+        }
+        self.held.insert(holder, held - permits);
+        true
+    }
+
+    fn acquire(&mut self, holder: u64, weight: u64, capacity: u64) -> Option<u64> {
+        let out = self.out() + weight;
+        (out <= capacity).then(|| {
+            self.add(holder, weight);
+            out
+        })
+    }
+
+    /// The rules of the design.
+    fn settle(&mut self) {
+        loop {
+            let out = self.out();
+            let satisfiable = |waiter: &Waiter| waiter.is_satisfiable();
+            let oldest = self.queue.iter().position(satisfiable);
+            let next = self.queue.iter().enumerate().find_map(|(index, waiter)| {
+                let free = waiter.capacity.saturating_sub(out);
+                let need = waiter.weight - waiter.collected;
+                let permits = match Some(index) == oldest {
+                    true => need.min(free),
+                    false if need <= free => need,
+                    false => 0,
+                };
+                (waiter.is_satisfiable() && permits > 0).then_some((index, permits))
+            });
+            let Some((index, permits)) = next else {
+                return;
+            };
+            let waiter = &mut self.queue[index];
+            waiter.collected += permits;
+            if waiter.collected == waiter.weight {
+                let waiter = self.queue.remove(index);
+                self.add(waiter.holder, waiter.weight);
+                assert!(out + permits <= waiter.capacity, "P1");
+                self.told.push((waiter.request, out + permits));
+            }
+        }
+    }
+
+    fn end(&mut self, request: u64) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|waiter| waiter.request != request);
+        before > self.queue.len()
+    }
+
+    fn resize(&mut self, capacity: u64) {
+        for waiter in &mut self.queue {
+            waiter.capacity = capacity;
+            waiter.collected = 0;
+        }
+        self.settle();
+    }
+
+    /// All outcomes of a death, with the number of permits released. The process can have permits in an entry of its
+    /// slot, in the list of its slot, and in the ledger. They are released in this order. Before the last of them, its
+    /// requests end one after the other, in any order.
+    fn deaths(&self, holder: u64) -> Vec<(OneKey, u64)> {
+        let own = self.queue.iter().filter(|waiter| waiter.holder == holder);
+        let own: Vec<u64> = own.map(|waiter| waiter.request).collect();
+        let held = self.held(holder);
+        let splits = (0..=held).flat_map(|entry| (0..=held - entry).map(move |list| [entry, list]));
+        let mut outcomes = Vec::new();
+        for (split, order) in
+            splits.flat_map(|split| orders(&own).into_iter().map(move |order| (split, order)))
+        {
+            let mut dead = self.clone();
+            let mut released = 0;
+            let mut release = |dead: &mut OneKey, permits| {
+                assert!(dead.subtract(holder, permits));
+                dead.settle();
+                released += permits;
+            };
+            split
+                .into_iter()
+                .for_each(|permits| release(&mut dead, permits));
+            for request in order {
+                // It can have been granted in this step, because of the end of another one.
+                if dead.end(request) {
+                    dead.settle();
+                }
+            }
+            let rest = dead.held(holder);
+            release(&mut dead, rest);
+            outcomes.push((dead, released));
+        }
+        outcomes
+    }
+
+    fn assert_invariants(&self) {
+        let out = self.out();
+        let satisfiable = || self.queue.iter().filter(|waiter| waiter.is_satisfiable());
+        for waiter in satisfiable() {
+            let needed = waiter.weight - waiter.collected;
+            assert!(out + needed > waiter.capacity, "W1, P12: {self:?}");
+        }
+        if let Some(oldest) = satisfiable().next() {
+            assert!(out >= oldest.capacity, "W1: {self:?}");
+        }
+        for waiter in self.queue.iter().filter(|waiter| waiter.collected > 0) {
+            let oldest = satisfiable().next().map(|oldest| oldest.request);
+            assert_eq!(oldest, Some(waiter.request), "W4: {self:?}");
+        }
+    }
+
+    /// P11: this request, or a call (a request with the greatest number), has got its permits. Before that, the queue
+    /// was `before`.
+    fn assert_fifo(&self, before: &[Waiter], request: u64, weight: u64, capacity: u64) {
+        let still_waits = |waiter: &&Waiter| {
+            self.queue
+                .iter()
+                .any(|other| other.request == waiter.request)
+        };
+        let older = before.iter().filter(|waiter| waiter.request < request);
+        for older in older.filter(still_waits) {
+            let is_overtaken = older.capacity >= capacity && older.weight <= weight;
+            assert!(!is_overtaken, "P11: {request} before {older:?}");
+        }
+    }
+}
+
+/// All orders of a few numbers.
+fn orders(numbers: &[u64]) -> Vec<Vec<u64>> {
+    if numbers.is_empty() {
+        return vec![Vec::new()];
+    }
+    let starting_with = |index: usize| {
+        let mut rest = numbers.to_vec();
+        let first = rest.remove(index);
+        let rest = orders(&rest).into_iter();
+        rest.map(move |rest| iter::once(first).chain(rest).collect())
+    };
+    (0..numbers.len()).flat_map(starting_with).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    /// Holder, key, weight, capacity.
+    Acquire(u64, u64, u64, u64),
+    /// Holder, key, weight, capacity, the most requests that may wait before this one.
+    Wait(u64, u64, u64, u64, usize),
+    /// One of the requests that wait, or of all requests. By its process or another one.
+    Cancel(prop::sample::Index, bool, bool),
+    /// Holder, key.
+    Release(u64, u64),
+    /// Holder, key, permits.
+    ReleaseMany(u64, u64, u64),
+    /// Giver, target, key, permits, whether the target is alive.
+    Give(u64, u64, u64, u64, bool),
+    /// Key, capacity.
+    Resized(u64, u64),
+    /// Holder.
+    Die(u64),
+    /// The death of a process is reported after a new one has its pid.
+    DieLate(u64),
+    Sweep,
+    /// A part of a pass.
+    Step(usize),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let holder = || 0..HOLDERS;
+    // Mostly the first two, so that many requests wait for one.
+    let key = || prop_oneof![4 => 0..2u64, 1 => 0..KEYS];
+    let weight = || prop_oneof![2 => Just(1u64), 3 => 1..=MAX_WEIGHT];
+    let capacity = || 0..=MAX_CAPACITY;
+    let max_waiting = prop_oneof![9 => Just(usize::MAX), 1 => 0..4usize];
+    prop_oneof![
+        4 => (holder(), key(), weight(), capacity())
+            .prop_map(|(holder, key, weight, capacity)| Call::Acquire(holder, key, weight, capacity)),
+        8 => (holder(), key(), weight(), capacity(), max_waiting)
+            .prop_map(|(holder, key, weight, capacity, max)| Call::Wait(holder, key, weight, capacity, max)),
+        3 => (any::<prop::sample::Index>(), prop::bool::weighted(0.8), prop::bool::weighted(0.9))
+            .prop_map(|(index, waits, is_own)| Call::Cancel(index, waits, is_own)),
+        6 => (holder(), key()).prop_map(|(holder, key)| Call::Release(holder, key)),
+        4 => (holder(), key(), weight())
+            .prop_map(|(holder, key, permits)| Call::ReleaseMany(holder, key, permits)),
+        3 => (holder(), holder(), key(), 1..4u64, prop::bool::weighted(0.9))
+            .prop_map(|(giver, target, key, permits, alive)| Call::Give(giver, target, key, permits, alive)),
+        1 => (key(), capacity()).prop_map(|(key, capacity)| Call::Resized(key, capacity)),
+        1 => holder().prop_map(Call::Die),
+        1 => holder().prop_map(Call::DieLate),
+        1 => Just(Call::Sweep),
+        1 => (1..9usize).prop_map(Call::Step),
+    ]
+}
+
+/// The table and the model, side by side.
+struct Pair {
+    table: Table,
+    places: u64,
+    mailbox: Mailbox,
+    model: Vec<OneKey>,
+    /// Key and holder of each request.
+    requests: Vec<(u64, u64)>,
+    /// Processes that have an entry in the ledger, because they were given permits or have waited.
+    known: BTreeSet<u64>,
+    counted: Totals,
+}
+
+impl Pair {
+    fn new(places: u64) -> Self {
+        Self {
+            table: Table::new(8).unwrap(),
+            places,
+            mailbox: Mailbox::default(),
+            model: vec![OneKey::default(); KEYS as usize],
+            requests: Vec::new(),
+            known: BTreeSet::new(),
+            counted: Totals::default(),
+        }
+    }
+
+    fn process(&self, number: u64) -> Holder {
+        displaced_holder(number, number % self.places)
+    }
+
+    fn key(&mut self, key: u64) -> &mut OneKey {
+        &mut self.model[key as usize]
+    }
+
+    /// What was granted to the requests of one key since the last step.
+    fn told(&self, messages: &[(u64, Told)], key: u64) -> Vec<(u64, u64)> {
+        let of_key = messages
+            .iter()
+            .filter(|(request, _)| self.requests[*request as usize].0 == key);
+        let granted = of_key.map(|(request, told)| match told {
+            Told::Granted(out) => (*request, *out),
+            Told::Closed => panic!("the table is open"),
+        });
+        granted.collect()
+    }
+
+    fn call(&mut self, call: &Call) {
+        let before = self.model.clone();
+        let mut died = None;
+        match *call {
+            Call::Acquire(number, key, weight, capacity) => {
+                let process = self.process(number);
+                let expected = self.key(key).acquire(number, weight, capacity);
+                let demand = demand(weight, capacity);
+                assert_eq!(acquire_many(&self.table, process, key, demand), expected);
+                match expected {
+                    Some(_) => self.model[key as usize].assert_fifo(
+                        &before[key as usize].queue,
+                        u64::MAX,
+                        weight,
+                        capacity,
+                    ),
+                    None => self.counted.refused += 1,
+                }
+            }
+            Call::Wait(number, key, weight, capacity, max_waiting) => {
+                let queue = &before[key as usize].queue;
+                let own = queue.iter().filter(|waiter| waiter.holder == number);
+                if own.count() < WAITS {
+                    self.wait(number, key, weight, capacity, max_waiting);
+                }
+            }
+            Call::Cancel(index, waits, is_own) => {
+                let waiters = self.model.iter().flat_map(|key| &key.queue);
+                let waiters: Vec<u64> = waiters.map(|waiter| waiter.request).collect();
+                let request = match (waits && !waiters.is_empty(), self.requests.len()) {
+                    (true, _) => *index.get(&waiters),
+                    (false, 0) => return,
+                    (false, len) => index.index(len) as u64,
+                };
+                let (key, owner) = self.requests[request as usize];
+                let caller = if is_own { owner } else { (owner + 1) % HOLDERS };
+                let expected = is_own && self.key(key).end(request);
+                if expected {
+                    self.key(key).settle();
+                }
+                let process = self.process(caller);
+                assert_eq!(cancel(&self.table, process, request), expected);
+            }
+            Call::Release(number, key) => {
+                let process = self.process(number);
+                let is_held = self.key(key).subtract(number, 1);
+                self.key(key).settle();
+                self.count_release(is_held, 1);
+                let expected = if is_held { Ok(()) } else { Err(NotHeld) };
+                assert_eq!(release(&self.table, process, key), expected);
+            }
+            Call::ReleaseMany(number, key, permits) => {
+                let process = self.process(number);
+                let is_held = self.key(key).subtract(number, permits);
+                self.key(key).settle();
+                self.count_release(is_held, permits);
+                let expected = if is_held { Ok(()) } else { Err(NotHeld) };
+                assert_eq!(release_many(&self.table, process, key, permits), expected);
+            }
+            Call::Give(giver, target, key, permits, is_alive) => {
+                let expected = if self.key(key).held(giver) < permits {
+                    Given::NotHeld
+                } else if giver == target {
+                    Given::Given
+                } else if self.known.contains(&target) || is_alive {
+                    self.key(key).subtract(giver, permits);
+                    self.key(key).add(target, permits);
+                    self.known.insert(target);
+                    self.counted.transferred += permits;
+                    Given::Given
+                } else {
+                    Given::NotAlive
+                };
+                let (giver, target) = (self.process(giver), self.process(target));
+                let permits = NonZeroU64::new(permits).unwrap();
+                let watch = || Ok::<bool, OutOfMemory>(is_alive);
+                let given = self
+                    .table
+                    .give(&pin(), giver, target, &NameQuery(key), permits, watch);
+                assert_eq!(given, Ok(expected));
+            }
+            Call::Resized(key, capacity) => {
+                self.key(key).resize(capacity);
+                resized(&self.table, key, capacity);
+            }
+            Call::Die(number) => died = Some((number, die(&self.table, self.process(number)))),
+            Call::DieLate(number) => {
+                let process = self.process(number);
+                let released = self.table.release_all(&pin(), process, || true, ());
+                assert_eq!(released, 0);
+            }
+            Call::Sweep => sweep(&self.table),
+            Call::Step(budget) => {
+                step(&self.table, budget);
+            }
+        }
+        let messages = self.mailbox.read();
+        if let Some((number, released)) = died {
+            self.die(number, released, &messages);
+        }
+        self.check_messages(&before, &messages);
+        self.check();
+    }
+
+    fn wait(&mut self, number: u64, key: u64, weight: u64, capacity: u64, max_waiting: usize) {
+        let request = self.requests.len() as u64;
+        self.requests.push((key, number));
+        let process = self.process(number);
+        let model = self.key(key);
+        let before = model.queue.clone();
+        let expected = if before.len() >= max_waiting {
+            Waited::Full
+        } else if let Some(out) = model.acquire(number, weight, capacity) {
+            model.assert_fifo(&before, u64::MAX, weight, capacity);
+            Waited::Permit(out)
+        } else {
+            let (holder, collected) = (number, 0);
+            model.queue.push(Waiter {
+                request,
+                holder,
+                capacity,
+                weight,
+                collected,
+            });
+            model.settle();
+            assert_eq!(model.told, [], "P12: no older request could be granted");
+            self.known.insert(number);
+            Waited::Waiting
+        };
+        let mut ask = ask(&self.mailbox, request, demand(weight, capacity));
+        ask.max_waiting = max_waiting;
+        assert_eq!(wait(&self.table, process, key, ask), expected);
+    }
+
+    fn count_release(&mut self, is_held: bool, permits: u64) {
+        match is_held {
+            true => self.counted.released += permits,
+            false => self.counted.not_held += 1,
+        }
+    }
+
+    /// Takes over the outcome of a death that the table shows.
+    fn die(&mut self, number: u64, released: u64, messages: &[(u64, Told)]) {
+        let mut expected = 0;
+        for key in 0..KEYS {
+            let told = self.told(messages, key);
+            let out = count(&self.table, key);
+            let outcomes = self.model[key as usize].deaths(number).into_iter();
+            let mut seen = outcomes.filter(|(model, _)| model.told == told && model.out() == out);
+            let (model, permits) = seen.next().expect("an outcome of the specification");
+            self.model[key as usize] = model;
+            expected += permits;
+        }
+        assert_eq!(released, expected);
+        self.counted.released_by_death += released;
+        self.known.remove(&number);
+    }
+
+    fn check_messages(&mut self, before: &[OneKey], messages: &[(u64, Told)]) {
+        for key in 0..KEYS {
+            let told = self.told(messages, key);
+            let expected = mem::take(&mut self.key(key).told);
+            assert_eq!(told, expected, "what was told about key {key}");
+            self.counted.handed_over += told.len() as u64;
+            let queue = &before[key as usize].queue;
+            for (request, _) in told {
+                // After `resized` all have the same capacity, and weights decide.
+                let waiter = queue
+                    .iter()
+                    .find(|waiter| waiter.request == request)
+                    .unwrap();
+                let is_same = queue.iter().all(|other| other.capacity == waiter.capacity);
+                if is_same {
+                    let (weight, capacity) = (waiter.weight, waiter.capacity);
+                    self.model[key as usize].assert_fifo(queue, request, weight, capacity);
+                }
+            }
+        }
+    }
+
+    fn check(&self) {
+        let mut rows = BTreeMap::new();
+        for (key, model) in (0..).zip(&self.model) {
+            model.assert_invariants();
+            assert_eq!(count(&self.table, key), model.out(), "permits of key {key}");
+            assert_eq!(
+                waiting(&self.table, key),
+                model.queue.len(),
+                "waiting for key {key}"
+            );
+            let collected = model.queue.iter();
+            let collected = collected.map(|waiter| (waiter.holder, waiter.collected));
+            let held = model.held.iter().map(|(holder, held)| (*holder, *held));
+            for (holder, permits) in held.chain(collected).filter(|(_, permits)| *permits > 0) {
+                *rows.entry((holder, key)).or_default() += permits;
+            }
+            let of_key = rows.iter().filter(|((_, of), _)| *of == key);
+            let of_key = of_key.map(|(row, permits)| (*row, *permits)).collect();
+            assert_eq!(holders_of(&self.table, key), of_key);
+        }
+        assert_eq!(all_permits(&self.table), rows);
+        for number in 0..HOLDERS {
+            let of_holder = rows.iter().filter(|((of, _), _)| *of == number);
+            let of_holder = of_holder
+                .map(|((_, key), permits)| (*key, *permits))
+                .collect();
+            assert_eq!(held(&self.table, self.process(number)), of_holder);
+        }
+        let lines = lines(&self.table);
+        for (key, model) in (0..).zip(&self.model) {
+            let line = lines
+                .get(&key)
+                .map(|line| (line.waiting, line.oldest - 1, line.since));
+            let first = model.queue.first();
+            let expected = first.map(|first| (model.queue.len(), first.holder, first.request));
+            assert_eq!(line, expected);
+        }
+        let out = rows.values().sum::<u64>();
+        assert_eq!(permits(&self.table), out);
+        let usage = self.table.usage();
+        let holders: BTreeSet<u64> = rows.keys().map(|(holder, _)| *holder).collect();
+        let queued = self.model.iter().map(|key| key.queue.len()).sum();
+        assert_eq!((usage.holders, usage.waiting), (holders.len(), queued));
+        let counted = Totals {
+            granted: out + self.counted.released + self.counted.released_by_death,
+            reclaimed: usage.totals.reclaimed,
+            ..self.counted
+        };
+        assert_eq!(usage.totals, counted);
+    }
+
+    /// Every holder releases what it has, until none has any.
+    fn drain(&mut self) {
+        let first_held = |model: &[OneKey]| {
+            let held = (0..).zip(model).flat_map(|(key, model)| {
+                let held = model.held.iter().filter(|(_, held)| **held > 0);
+                held.map(move |(holder, _)| (*holder, key))
+            });
+            held.into_iter().next()
+        };
+        while let Some((holder, key)) = first_held(&self.model) {
+            self.call(&Call::Release(holder, key));
+        }
+        for waiter in self.model.iter().flat_map(|key| &key.queue) {
+            assert!(!waiter.is_satisfiable(), "never granted: {waiter:?}");
+        }
+        assert_eq!(permits(&self.table), 0);
+    }
+
+    /// All processes die. Returns the memory that is left.
+    fn end(&mut self) -> usize {
+        for number in 0..HOLDERS {
+            self.call(&Call::Die(number));
+        }
+        assert_empty(&self.table);
+        let usage = self.table.usage();
+        assert_eq!((usage.waiting, lines(&self.table).len()), (0, 0));
+        let totals = usage.totals;
+        assert_eq!(totals.granted, totals.released + totals.released_by_death);
+        usage.memory
+    }
+
+    /// Uses every key and holder once, so that lists have the memory that they keep.
+    fn warm_up(&mut self) -> usize {
+        for number in 0..HOLDERS {
+            for key in 0..KEYS {
+                self.call(&Call::Acquire(number, key, 1, MAX_CAPACITY));
+                self.call(&Call::Wait(number, key, 1, 0, usize::MAX));
+            }
+        }
+        self.end()
+    }
+}
+
+proptest! {
+    /// P1, P2, P4, P5, P6, P8, P11 to P14, W1, W4: for any history, the table answers and tells as the specification.
+    /// A drained table has no request that could be granted, no key, and no more memory than before.
+    #[test]
+    fn p11_p12_p13_table_and_specification_agree(
+        calls in prop::collection::vec(call(), 0..150),
+        places in 1..=HOLDERS,
+    ) {
+        let mut pair = Pair::new(places);
+        let memory = pair.warm_up();
+        for call in &calls {
+            pair.call(call);
+        }
+        pair.drain();
+        prop_assert_eq!(pair.end(), memory);
+    }
+}
+
+// --------------------------------------------------------------------------------------------- bugs of other projects
+
+/// golang/go#37852, awslabs/shuttle#167, embassy#6964: the first request ends, and nothing looks at the next one.
+#[test]
+fn golang_37852_end_of_the_first_request_grants_the_next() {
+    let ends: [fn(&Table); 3] = [
+        |table| assert!(cancel(table, holder(2), 0)),
+        |table| assert_eq!(die(table, holder(2)), 0),
+        // Now only the first one is not satisfiable.
+        |table| resized(table, 7, 2),
+    ];
+    for end in ends {
+        let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+        acquire(&table, holder(1), 7, 3).unwrap();
+        acquire(&table, holder(1), 7, 3).unwrap();
+        // It collects the permit that is free.
+        must_wait(&table, &mailbox, 2, 0, 7, demand(3, 3));
+        must_wait(&table, &mailbox, 3, 1, 7, demand(1, 3));
+        assert_eq!((count(&table, 7), mailbox.read()), (3, vec![]));
+        release(&table, holder(1), 7).unwrap();
+        assert_eq!(held(&table, holder(2)), [(7, 2)].into());
+        end(&table);
+        assert_eq!(mailbox.read(), [(1, Told::Granted(2))]);
+        assert_eq!(held(&table, holder(3)), [(7, 1)].into());
+    }
+}
+
+/// python/asyncio#270: a request is granted and then cancelled, or its process dies, and the next one never runs.
+#[test]
+fn asyncio_270_cancel_or_death_after_a_grant_passes_it_on() {
+    for is_cancelled in [false, true] {
+        let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+        acquire(&table, holder(1), 7, 1).unwrap();
+        must_wait(&table, &mailbox, 2, 0, 7, demand(1, 1));
+        must_wait(&table, &mailbox, 3, 1, 7, demand(1, 1));
+        release(&table, holder(1), 7).unwrap();
+        assert_eq!(mailbox.read(), [(0, Told::Granted(1))]);
+        if is_cancelled {
+            assert!(!cancel(&table, holder(2), 0), "it has the permit");
+            release(&table, holder(2), 7).unwrap();
+        } else {
+            assert_eq!(die(&table, holder(2)), 1);
+        }
+        assert_eq!(mailbox.read(), [(1, Told::Granted(1))]);
+    }
+}
+
+/// Emysql#93: a process that waits dies, and gets the next permit.
+#[test]
+fn emysql_93_dead_process_is_not_granted() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    for number in 2..5 {
+        must_wait(&table, &mailbox, number, number, 7, demand(1, 1));
+    }
+    assert_eq!((die(&table, holder(2)), waiting(&table, 7)), (0, 2));
+    release(&table, holder(1), 7).unwrap();
+    assert_eq!(mailbox.read(), [(3, Told::Granted(1))]);
+    // The other ones in the queue are not affected by the death of one in the middle.
+    must_wait(&table, &mailbox, 5, 5, 7, demand(1, 1));
+    must_wait(&table, &mailbox, 6, 6, 7, demand(1, 1));
+    die(&table, holder(5));
+    release(&table, holder(3), 7).unwrap();
+    release(&table, holder(4), 7).unwrap();
+    let granted = [4, 6].map(|request| (request, Told::Granted(1)));
+    assert_eq!(mailbox.read(), granted);
+}
+
+/// tokio#6450: a permit is granted to a waiter that never runs. It holds it like any other holder, and its death passes
+/// it on.
+#[test]
+fn tokio_6450_unread_grant_is_held_and_passed_on() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    must_wait(&table, &mailbox, 2, 0, 7, demand(1, 1));
+    must_wait(&table, &mailbox, 2, 1, 7, demand(1, 1));
+    must_wait(&table, &mailbox, 3, 2, 7, demand(1, 1));
+    release(&table, holder(1), 7).unwrap();
+    assert_eq!(held(&table, holder(2)), [(7, 1)].into());
+    assert_eq!(holders_of(&table, 7), [((2, 7), 1)].into());
+    assert_eq!(die(&table, holder(2)), 1);
+    let granted = mailbox.read();
+    assert_eq!(granted, [0, 2].map(|request| (request, Told::Granted(1))));
+    assert_eq!(held(&table, holder(3)), [(7, 1)].into());
+}
+
+/// nimble_pool#27: requests that have timed out stay in the queue.
+#[test]
+fn nimble_pool_27_timeouts_leave_nothing() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    let time_out = |requests: u64| {
+        for request in 0..requests {
+            // Some time out before the next one waits, others later, and not in their order.
+            let number = 2 + request % 3;
+            must_wait(
+                &table,
+                &mailbox,
+                number,
+                request,
+                7,
+                demand(1 + request % 2, 1),
+            );
+        }
+        for request in (0..requests).step_by(2).chain((1..requests).step_by(2)) {
+            assert!(cancel(&table, holder(2 + request % 3), request));
+            table.count_timeout(&pin());
+        }
+    };
+    time_out(6);
+    let before = table.usage();
+    (0..many(5_000)).for_each(|_| time_out(1));
+    time_out(many(5_000));
+    let after = table.usage();
+    assert_eq!((after.waiting, waiting(&table, 7)), (0, 0));
+    assert!(after.memory <= before.memory);
+    assert_eq!(after.totals.timed_out, 6 + 2 * many(5_000));
+    assert_eq!((mailbox.read(), count(&table, 7)), (vec![], 1));
+}
+
+/// marusama/semaphore#3: if every request could collect, each would have permits that the other one needs.
+#[test]
+fn semaphore_3_only_the_oldest_collects() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 9).unwrap();
+    must_wait(&table, &mailbox, 2, 0, 7, demand(2, 2));
+    // The first one has collected a permit. Now its capacity is exceeded.
+    acquire_many(&table, holder(1), 7, demand(2, 4)).unwrap();
+    must_wait(&table, &mailbox, 3, 1, 7, demand(3, 3));
+    for out in [3, 2] {
+        release(&table, holder(1), 7).unwrap();
+        assert_eq!(count(&table, 7), out, "the second one collects nothing");
+        assert_eq!(held(&table, holder(3)), [].into());
+    }
+    release(&table, holder(1), 7).unwrap();
+    assert_eq!(mailbox.read(), [(0, Told::Granted(2))]);
+    release_many(&table, holder(2), 7, 2).unwrap();
+    assert_eq!(mailbox.read(), [(1, Told::Granted(3))]);
+}
+
+/// poolboy#70, hackney#420, poolex#210: a timeout at the same time as a grant loses the permit.
+#[test]
+fn poolboy_70_cancel_after_the_grant_says_so() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    must_wait(&table, &mailbox, 2, 0, 7, demand(1, 1));
+    release(&table, holder(1), 7).unwrap();
+    assert!(!cancel(&table, holder(2), 0));
+    assert_eq!(mailbox.read(), [(0, Told::Granted(1))]);
+    release(&table, holder(2), 7).unwrap();
+    assert_eq!((count(&table, 7), table.usage().totals.handed_over), (0, 1));
+}
+
+/// sleeplocks 1.1.2: the death of a holder grants nothing.
+#[test]
+fn sleeplocks_death_of_a_holder_grants() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    // In an entry of the slot, in its list, and in the ledger.
+    acquire_all(&table, holder(1), 0..4);
+    acquire(&table, holder(9), 4, 1).unwrap();
+    assert_eq!(give(&table, holder(9), holder(1), 4, 1), Given::Given);
+    for key in 0..5 {
+        must_wait(&table, &mailbox, 2, key, key, demand(1, 1));
+    }
+    assert_eq!(die(&table, holder(1)), 5);
+    let granted: BTreeSet<u64> = mailbox
+        .read()
+        .into_iter()
+        .map(|(request, _)| request)
+        .collect();
+    assert_eq!(granted, (0..5).collect());
+}
+
+/// golang/go#63615: a call whose deadline has expired waits. Here it can be told not to.
+#[test]
+fn golang_63615_call_that_must_not_wait_does_not() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    for key in [7, 8] {
+        let mut ask = ask(&mailbox, 0, demand(2, 1));
+        ask.max_waiting = 0;
+        assert_eq!(wait(&table, holder(2), key, ask), Waited::Full);
+        assert_eq!(
+            (waiting(&table, key), cancel(&table, holder(2), 0)),
+            (0, false)
+        );
+    }
+    assert_eq!((table.usage().keys, table.usage().waiting), (1, 0));
+}
+
+// -------------------------------------------------------------------------------------------------------------- limits
+
+#[test]
+fn p6_max_waiting_of_the_call_decides() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    let wait = |request, max_waiting| {
+        let mut ask = ask(&mailbox, request, demand(1, 1));
+        ask.max_waiting = max_waiting;
+        wait(&table, holder(2), 7, ask)
+    };
+    assert_eq!(
+        (wait(0, 1), wait(1, 1), wait(2, 0)),
+        (Waited::Waiting, Waited::Full, Waited::Full)
+    );
+    assert_eq!(
+        (wait(3, 2), wait(4, 2), wait(5, usize::MAX)),
+        (Waited::Waiting, Waited::Full, Waited::Waiting)
+    );
+    assert!(cancel(&table, holder(2), 3) && !cancel(&table, holder(2), 4));
+    assert_eq!((wait(6, 2), wait(7, 3)), (Waited::Full, Waited::Waiting));
+    assert_eq!(waiting(&table, 7), 3);
+}
+
+/// The limit of the table is for all keys together, also for keys that are not in the table yet.
+#[test]
+fn p2_max_waiting_of_the_table_is_for_all_keys() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire_all(&table, holder(1), 0..3);
+    table.set_max_waiting(2);
+    let wait = |request, key, of| wait(&table, holder(2), key, ask(&mailbox, request, of));
+    assert_eq!(wait(0, 0, demand(1, 1)), Waited::Waiting);
+    assert_eq!(wait(1, 1, demand(1, 1)), Waited::Waiting);
+    let keys = table.usage().keys;
+    // A key without a queue, one with a queue, one that is not in the table. The last request cannot be satisfied.
+    for (key, of) in [(2, demand(1, 1)), (0, demand(1, 1)), (9, demand(2, 1))] {
+        assert_eq!(wait(2, key, of), Waited::Full, "key {key}");
+    }
+    assert_eq!((table.usage().waiting, table.usage().keys), (2, keys));
+    assert!(cancel(&table, holder(2), 0));
+    assert_eq!(wait(3, 9, demand(2, 1)), Waited::Waiting);
+    table.set_max_waiting(3);
+    assert_eq!(wait(4, 2, demand(1, 1)), Waited::Waiting);
+    assert_eq!(wait(5, 2, demand(1, 1)), Waited::Full);
+}
+
+/// P13: a table closes in pieces. Each request is told once, and none starts to wait until the table is reopened.
+#[test]
+fn p13_closing_ends_all_requests_in_pieces() {
+    const REQUESTS: u64 = 100;
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    (0..2).for_each(|_| acquire_all(&table, holder(1), 0..10));
+    for request in 0..REQUESTS {
+        let (number, key) = (2 + request % 7, request % 10);
+        // The first of each key collects.
+        must_wait(
+            &table,
+            &mailbox,
+            number,
+            request,
+            key,
+            demand(2 + request % 3 / 2, 3),
+        );
+    }
+    assert_eq!(permits(&table), 30);
+    let mut closed = BTreeSet::new();
+    loop {
+        let is_done = table.close(7, ());
+        let told = mailbox.read();
+        assert!(
+            told.len() == 7 || is_done && told.len() < 7,
+            "{} requests",
+            told.len()
+        );
+        for (request, told) in told {
+            assert_eq!(told, Told::Closed);
+            assert!(closed.insert(request), "told twice");
+            assert!(!cancel(&table, holder(2 + request % 7), request));
+        }
+        let waiting = REQUESTS - closed.len() as u64;
+        assert_eq!(
+            (table.usage().waiting as u64, is_done),
+            (waiting, waiting == 0)
+        );
+        // Whichever queues have ended so far.
+        for key in 0..50 {
+            let waited = wait(&table, holder(9), key, ask(&mailbox, key, demand(9, 1)));
+            assert_eq!(waited, Waited::Closed, "key {key}");
+        }
+        permits(&table);
+        if is_done {
+            break;
+        }
+    }
+    // What was collected is released. The holders keep their permits.
+    assert_eq!((permits(&table), lines(&table).len()), (20, 0));
+    assert!((0..10).all(|key| acquire(&table, holder(2), key, 3) == Some(3)));
+    table.reopen();
+    must_wait(&table, &mailbox, 2, 0, 0, demand(2, 3));
+    release_many(&table, holder(1), 0, 2).unwrap();
+    assert_eq!(mailbox.read(), [(0, Told::Granted(3))]);
+    for number in 1..3 {
+        die(&table, holder(number));
+    }
+    assert_empty(&table);
+}
+
+/// P12: a table can be reopened before all requests have ended. No request that could be granted is left.
+#[test]
+fn p12_reopened_table_has_granted_what_is_free() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 2).unwrap();
+    for (request, permits) in [(0, 2), (1, 1), (2, 1)] {
+        must_wait(&table, &mailbox, 2, request, 7, demand(permits, 2));
+    }
+    assert!(!table.close(1, ()));
+    table.reopen();
+    let told = mailbox.read();
+    assert_eq!(told[0].1, Told::Closed);
+    let out = count(&table, 7);
+    assert_eq!(
+        (out, waiting(&table, 7)),
+        (2, 1),
+        "none of two permits is free: {told:?}"
+    );
+    assert_eq!(told[1..], [(1, Told::Granted(2))]);
+}
+
+/// P6: all requests that wait get the capacity, in pieces. Those that have it already keep their places.
+#[test]
+fn p6_resized_reaches_all_requests_in_pieces() {
+    const REQUESTS: u64 = 1000;
+    let (table, mailbox) = (Table::new(2048).unwrap(), Mailbox::default());
+    acquire_all(&table, holder(0), (0..7).map(|_| 7));
+    for request in 0..REQUESTS {
+        // Some have the new capacity, some cannot be satisfied. The first one collects.
+        let (weight, capacity) = (1 + (request + 1) % 3, [8, 3, 2, 0][request as usize % 4]);
+        must_wait(
+            &table,
+            &mailbox,
+            1 + request,
+            request,
+            7,
+            demand(weight, capacity),
+        );
+    }
+    assert_eq!((count(&table, 7), mailbox.read()), (8, vec![]));
+    let (pin, mut before, mut pieces) = (pin(), None, 0);
+    loop {
+        before = table
+            .resized(&pin, &NameQuery(7), Capacity::of(8, 1), before, ())
+            .unwrap();
+        pieces += 1;
+        if before.is_none() {
+            break;
+        }
+        // A request that begins to wait meanwhile keeps its capacity.
+        if pieces == 1 {
+            must_wait(&table, &mailbox, 2001, 2000, 7, demand(1, 1));
+        }
+    }
+    assert!((3..=1000).contains(&pieces), "{pieces} pieces");
+    let total = 1 + REQUESTS as usize;
+    assert_eq!(waiting(&table, 7) + mailbox.read().len(), total);
+    // Now they are granted in the order in which they began to wait.
+    let mut granted: Vec<u64> = all_permits(&table)
+        .into_keys()
+        .map(|(number, _)| number)
+        .collect();
+    while !granted.is_empty() {
+        die(&table, holder(granted.pop().unwrap()));
+        let told = mailbox.read().into_iter();
+        for (request, told) in told {
+            assert!(matches!(told, Told::Granted(1..=8)));
+            granted.insert(0, 1 + request);
+        }
+    }
+    assert_eq!((waiting(&table, 7), permits(&table)), (0, 0));
+}
+
+/// As above, but in the order of the grants: with one weight the oldest is always first.
+#[test]
+fn p11_resized_keeps_the_order() {
+    const REQUESTS: u64 = 1000;
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire_all(&table, holder(1), [7, 7]);
+    for request in 0..REQUESTS {
+        let capacity = [2, 1, 0][request as usize % 3];
+        must_wait(&table, &mailbox, 2, request, 7, demand(1, capacity));
+    }
+    resized(&table, 7, 2);
+    let mut order = Vec::new();
+    release_many(&table, holder(1), 7, 2).unwrap();
+    for _ in 0..REQUESTS {
+        order.extend(mailbox.read().into_iter().map(|(request, _)| request));
+        release(&table, holder(2), 7).unwrap();
+    }
+    assert!(order.into_iter().eq(0..REQUESTS));
+    // Nobody waits, and a key that is not in the table.
+    resized(&table, 7, 3);
+    resized(&table, 8, 3);
+    assert_eq!((mailbox.read(), permits(&table)), (vec![], 0));
+}
+
+/// P6: a larger capacity grants what it allows, in one call. The lock is free from time to time, and meanwhile no
+/// caller takes the permits.
+#[test]
+fn p6_resized_grants_all_that_fit() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    let requests = 300;
+    for request in 0..requests {
+        must_wait(&table, &mailbox, 2 + request % 3, request, 7, demand(1, 0));
+    }
+    assert_eq!(table.usage().keys, 1, "nobody holds it");
+    assert_empty_but_waiting(&table);
+    resized(&table, 7, 200);
+    let granted = (0..200).map(|request| (request, Told::Granted(request + 1)));
+    assert!(mailbox.read().into_iter().eq(granted));
+    // One release of many grants many.
+    let held = held(&table, holder(2))[&7];
+    release_many(&table, holder(2), 7, held).unwrap();
+    assert_eq!((mailbox.read().len() as u64, count(&table, 7)), (held, 200));
+}
+
+/// P8: a key that is only waited for stays, and so do its requests.
+#[track_caller]
+fn assert_empty_but_waiting(table: &Table) {
+    let before = table.usage();
+    (0..3).for_each(|_| sweep(table));
+    let after = table.usage();
+    assert_eq!((after.keys, after.waiting), (before.keys, before.waiting));
+    assert!(after.waiting > 0);
+}
+
+#[test]
+fn p8_waited_for_key_stays_until_the_last_request_ends() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    must_wait(&table, &mailbox, 1, 0, 7, demand(3, 2));
+    must_wait(&table, &mailbox, 2, 1, 7, demand(1, 0));
+    assert_empty_but_waiting(&table);
+    assert!(cancel(&table, holder(1), 0));
+    assert_empty_but_waiting(&table);
+    die(&table, holder(2));
+    assert_empty(&table);
+}
+
+/// A weight above the capacity is refused by a call, waits as a request, and blocks no other one.
+#[test]
+fn p12_weight_above_the_capacity_waits_for_a_larger_one() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    let heavy = [
+        demand(3, 2),
+        demand(u64::MAX, 2),
+        demand(u64::MAX, u64::MAX),
+        demand(1, 0),
+    ];
+    for (request, of) in (0..).zip(heavy) {
+        for key in [7, 8] {
+            assert_eq!(acquire_many(&table, holder(1), key, of), None);
+        }
+        must_wait(&table, &mailbox, 1, request, 7, of);
+    }
+    assert_eq!(table.usage().keys, 1);
+    assert_eq!(acquire_many(&table, holder(2), 7, demand(2, 2)), Some(2));
+    must_wait(&table, &mailbox, 3, 9, 7, demand(2, 2));
+    release(&table, holder(2), 7).unwrap();
+    assert_eq!(held(&table, holder(1)), [].into(), "it collects nothing");
+    assert_eq!(held(&table, holder(3)), [(7, 1)].into());
+    release(&table, holder(2), 7).unwrap();
+    assert_eq!(mailbox.read(), [(9, Told::Granted(2))]);
+    resized(&table, 7, 3);
+    assert_eq!(
+        held(&table, holder(1)),
+        [(7, 1)].into(),
+        "the first one collects now"
+    );
+    release_many(&table, holder(3), 7, 2).unwrap();
+    assert_eq!(mailbox.read(), [(0, Told::Granted(3))]);
+    assert_eq!(Capacity::MAX, Capacity::of(u64::MAX, 1));
+    resized(&table, 7, u64::MAX);
+    assert_eq!(mailbox.read(), [(3, Told::Granted(4))], "one permit");
+    assert_eq!((waiting(&table, 7), count(&table, 7)), (2, 4));
+}
+
+/// P14: who gives must have all of them. Giving to oneself changes nothing.
+#[test]
+fn p14_give_moves_all_or_none() {
+    let table = Table::new(16).unwrap();
+    // Holder 1 has the permits of key 7 in an entry, in the list, and in the ledger.
+    acquire_all(&table, holder(1), [1, 7]);
+    acquire_all(&table, holder(1), [2, 3, 7]);
+    acquire(&table, holder(9), 7, 9).unwrap();
+    assert_eq!(give(&table, holder(9), holder(1), 7, 1), Given::Given);
+    let state = || {
+        (
+            held(&table, holder(1)),
+            held(&table, holder(2)),
+            permits(&table),
+        )
+    };
+    let mine: BTreeMap<u64, u64> = [(1, 1), (2, 1), (3, 1), (7, 3)].into();
+    let before = (mine.clone(), [].into(), 6);
+    assert_eq!(state(), before);
+    let watched = |is_alive: bool, permits| {
+        let permits = NonZeroU64::new(permits).unwrap();
+        let (giver, target) = (holder(1), holder(2));
+        let watch = || Ok::<bool, OutOfMemory>(is_alive);
+        table
+            .give(&pin(), giver, target, &NameQuery(7), permits, watch)
+            .unwrap()
+    };
+    assert_eq!(watched(true, 4), Given::NotHeld);
+    assert_eq!(watched(false, 3), Given::NotAlive);
+    for (key, permits, expected) in [
+        (7, 3, Given::Given),
+        (7, 4, Given::NotHeld),
+        (9, 1, Given::NotHeld),
+    ] {
+        assert_eq!(give(&table, holder(1), holder(1), key, permits), expected);
+    }
+    assert_eq!(give(&table, holder(3), holder(1), 7, 1), Given::NotHeld);
+    assert_eq!((state(), table.usage().totals.transferred), (before, 1));
+    // Spread over all three, and what is left is released.
+    for (permits, left) in [(1, 2), (2, 0)] {
+        assert_eq!(watched(true, permits), Given::Given);
+        let mut mine = mine.clone();
+        mine.insert(7, left);
+        mine.retain(|_, permits| *permits > 0);
+        assert_eq!(state(), (mine, [(7, 3 - left)].into(), 6));
+    }
+    assert_eq!(
+        (release(&table, holder(1), 7), count(&table, 7)),
+        (Err(NotHeld), 3)
+    );
+    // Given on, given back, and released by whoever has them.
+    assert_eq!(give(&table, holder(2), holder(3), 7, 2), Given::Given);
+    assert_eq!(give(&table, holder(3), holder(1), 7, 1), Given::Given);
+    for (number, permits) in [(1, 1), (2, 1), (3, 1)] {
+        assert_eq!(release_many(&table, holder(number), 7, 2), Err(NotHeld));
+        assert_eq!(release_many(&table, holder(number), 7, permits), Ok(()));
+    }
+    assert_eq!((count(&table, 7), die(&table, holder(1))), (0, 3));
+    for number in 2..10 {
+        die(&table, holder(number));
+    }
+    assert_empty(&table);
+}
+
+/// P4, P14: the death of the giver does not release a gift, the death of the target does.
+#[test]
+fn p14_death_releases_what_was_given() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    // With one place for both, the slot of the target is displaced.
+    for place in [1, 2] {
+        let [giver, target] = [displaced_holder(1, 1), displaced_holder(2, place)];
+        acquire_all(&table, giver, [7, 7, 7]);
+        must_wait(&table, &mailbox, 3, place, 7, demand(3, 3));
+        assert_eq!(give(&table, giver, target, 7, 2), Given::Given);
+        let taken = acquire(&table, target, 7, u64::MAX);
+        assert_eq!(taken, Some(4));
+        assert_eq!((die(&table, giver), mailbox.read()), (1, vec![]));
+        assert_eq!((die(&table, target), die(&table, target)), (3, 0));
+        assert_eq!(mailbox.read(), [(place, Told::Granted(3))]);
+        assert_eq!(die(&table, holder(3)), 3);
+    }
+    assert_empty(&table);
+}
+
+/// A release takes a permit from the slot first, then from the ledger. A request of the same process collects
+/// permits that it cannot release.
+#[test]
+fn lg1_release_takes_from_the_slot_then_from_the_ledger() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(2), 7, 9).unwrap();
+    assert_eq!(give(&table, holder(2), holder(1), 7, 1), Given::Given);
+    acquire_all(&table, holder(1), [7, 7]);
+    must_wait(&table, &mailbox, 1, 0, 7, demand(3, 4));
+    assert_eq!(
+        (held(&table, holder(1)), count(&table, 7)),
+        ([(7, 4)].into(), 4)
+    );
+    assert_eq!(give(&table, holder(1), holder(2), 7, 4), Given::NotHeld);
+    assert_eq!(release_many(&table, holder(1), 7, 4), Err(NotHeld));
+    let inline = || table.release_inline(&pin(), holder(1), &NameQuery(7), ());
+    let further = || table.release_further(&pin(), holder(1), &NameQuery(7), ());
+    assert_eq!([inline(), inline(), inline()], [true, true, false]);
+    assert_eq!(mailbox.read(), [(0, Told::Granted(4))]);
+    assert_eq!([further(), further(), further(), further()], [true; 4]);
+    assert_eq!([further(), inline()], [false, false]);
+    assert_eq!(release(&table, holder(1), 7), Err(NotHeld));
+    let totals = table.usage().totals;
+    assert_eq!(
+        (totals.released, totals.granted, totals.not_held),
+        (6, 6, 2)
+    );
+    assert_eq!(permits(&table), 0);
+}
+
+/// Permits that were handed over are reported like others, in pieces: those of a process with many keys, with and
+/// without a slot, and those of many processes.
+#[test]
+fn inspection_reports_the_ledger_in_pieces() {
+    let (table, mailbox) = (Table::<Name>::new(64).unwrap(), Mailbox::default());
+    let (keys, processes) = (many(3000), many(3000));
+    let mut expected = BTreeMap::new();
+    let mut request = 0;
+    // Holders 3 and 4 have no slot, 4 shares its place with 1. Holder 2 has some of the keys in its slot, too.
+    for number in [2, 3, 4] {
+        for key in 0..keys {
+            acquire(&table, holder(1), key, u64::MAX).unwrap();
+            let target = displaced_holder(number, number % 3);
+            if number == 2 {
+                let of = demand(1, number - 1);
+                assert_eq!(
+                    wait(&table, target, key, ask(&mailbox, request, of)),
+                    Waited::Waiting
+                );
+                release(&table, holder(1), key).unwrap();
+                request += 1;
+            } else {
+                assert_eq!(give(&table, holder(1), target, key, 1), Given::Given);
+            }
+            expected.insert((number, key), 1);
+        }
+    }
+    assert_eq!(mailbox.read().len() as u64, keys);
+    for key in (0..keys).step_by(3) {
+        acquire(&table, displaced_holder(2, 2), key, u64::MAX).unwrap();
+        expected.insert((2, key), 2);
+    }
+    for number in 100..100 + processes {
+        acquire(&table, holder(1), 5, u64::MAX).unwrap();
+        assert_eq!(give(&table, holder(1), holder(number), 5, 1), Given::Given);
+        expected.insert((number, 5), 1);
+    }
+    assert_eq!(all_permits(&table), expected);
+    for number in [2, 3, 4, 100] {
+        let of_holder = expected.iter().filter(|((of, _), _)| *of == number);
+        let of_holder = of_holder
+            .map(|((_, key), permits)| (*key, *permits))
+            .collect();
+        assert_eq!(
+            held(&table, displaced_holder(number, number % 3)),
+            of_holder
+        );
+    }
+    for key in [0, 5, keys - 1] {
+        let of_key = expected.iter().filter(|((_, of), _)| *of == key);
+        let of_key = of_key.map(|(row, permits)| (*row, *permits)).collect();
+        assert_eq!(holders_of(&table, key), of_key);
+    }
+    assert!(table.knows(holder(4)) && table.knows(holder(100)) && !table.knows(holder(5)));
+    // No piece is long.
+    let mut pieces = Vec::new();
+    in_pieces(Cursor::default(), |start| {
+        pieces.push(0);
+        let visit = |_: Permits<'_, Name>| *pieces.last_mut().unwrap() += 1;
+        table.permits_from(start, visit).unwrap()
+    });
+    assert!(pieces.iter().all(|rows| *rows <= 4096 + 1024), "{pieces:?}");
+    assert!(cfg!(miri) || pieces.len() > 5, "{pieces:?}");
+    let holding = 3 + processes as usize;
+    assert_eq!(
+        (permits(&table), table.usage().holders),
+        (expected.values().sum(), holding)
+    );
+    // A process that dies between two pieces.
+    let mut rows = BTreeSet::new();
+    let mut is_first = true;
+    in_pieces(Cursor::default(), |start| {
+        let visit = |row: Permits<'_, Name>| {
+            assert!(
+                rows.insert((row.holder - 1, row.key.number())),
+                "reported twice"
+            );
+        };
+        let next = table.permits_from(start, visit).unwrap();
+        if mem::take(&mut is_first) {
+            assert_eq!(die(&table, displaced_holder(4, 1)), keys);
+        }
+        next
+    });
+    let others = expected.into_keys().filter(|(number, _)| *number != 4);
+    assert!(others.into_iter().all(|row| rows.contains(&row)));
+}
+
+/// A process gets its slot during a walk in pieces. The permits that it was given before are reported once, also after
+/// it has died.
+#[test]
+fn inspection_reports_a_process_that_gets_a_slot_meanwhile() {
+    for dies in [false, true] {
+        let table = Table::<Name>::new(64).unwrap();
+        acquire_all(&table, holder(40), 0..3000);
+        assert_eq!(give(&table, holder(40), holder(3), 5, 1), Given::Given);
+        let mut given = 0;
+        let mut pieces = 0;
+        in_pieces(Cursor::default(), |start| {
+            let visit = |row: Permits<'_, Name>| {
+                given += u64::from((row.holder - 1, row.key.number()) == (3, 5));
+            };
+            let next = table.permits_from(start, visit).unwrap();
+            pieces += 1;
+            acquire(&table, holder(3), 9999, 9).unwrap();
+            if dies && given > 0 {
+                die(&table, holder(3));
+            }
+            next
+        });
+        assert!(pieces > 1);
+        assert_eq!(given, 1, "it had the permit until it was reported");
+    }
+}
+
+/// P4: a process with the pid of a dead one holds what was given or handed over to that one, and its requests wait on.
+#[test]
+fn p4_process_with_a_reused_pid_inherits_credits_and_requests() {
+    for place in [1, 2] {
+        for has_slot in [false, true] {
+            let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+            acquire_all(&table, holder(1), [7, 7, 8]);
+            let heir = displaced_holder(5, place);
+            assert_eq!(give(&table, holder(1), heir, 7, 1), Given::Given);
+            if has_slot {
+                assert_eq!(
+                    wait(&table, heir, 8, ask(&mailbox, 0, demand(2, 2))),
+                    Waited::Waiting
+                );
+                assert_eq!(
+                    wait(&table, heir, 7, ask(&mailbox, 1, demand(1, 2))),
+                    Waited::Waiting
+                );
+            }
+            let before = (all_permits(&table), table.usage().waiting);
+            assert_eq!(table.release_all(&pin(), heir, || true, ()), 0);
+            assert_eq!((all_permits(&table), table.usage().waiting), before);
+            if has_slot {
+                assert_eq!(
+                    held(&table, heir),
+                    [(7, 1), (8, 1)].into(),
+                    "with the collected one"
+                );
+                release(&table, holder(1), 8).unwrap();
+                assert_eq!(mailbox.read(), [(0, Told::Granted(2))]);
+                assert!(cancel(&table, heir, 1));
+            }
+            release(&table, heir, 7).unwrap();
+            assert_eq!(give(&table, holder(1), heir, 7, 1), Given::Given);
+            let held = if has_slot { 3 } else { 1 };
+            assert_eq!((die(&table, heir), die(&table, heir)), (held, 0));
+            die(&table, holder(1));
+            assert_empty(&table);
+        }
+    }
+}
+
+/// P13: requests with the same digest are distinguished by their notices. Only their process can cancel them.
+#[test]
+fn p13_cancel_ends_one_request() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire_all(&table, holder(1), 0..3);
+    let request = |number, key, request| {
+        let mut ask = ask(&mailbox, request, demand(1, 1));
+        ask.digest = 0;
+        assert_eq!(wait(&table, holder(number), key, ask), Waited::Waiting);
+    };
+    // Two keys and two processes. The numbers of different keys can be the same.
+    for index in 0..8 {
+        request(2 + index % 2, index % 3, index);
+    }
+    let before = table.usage().memory;
+    let cancel = |number, request| {
+        let is_it = |mail: &Mail| mail.number() == request;
+        table.cancel(&pin(), holder(number), 0, is_it, ())
+    };
+    assert!(!cancel(3, 4) && !cancel(2, 9) && !cancel(7, 4));
+    assert_eq!((table.usage().waiting, table.usage().memory), (8, before));
+    for (left, index) in [4, 0, 7, 3, 1, 6, 5, 2].into_iter().enumerate() {
+        assert!(cancel(2 + index % 2, index));
+        assert!(!cancel(2 + index % 2, index));
+        assert_eq!(table.usage().waiting, 7 - left);
+    }
+    assert_eq!((mailbox.read(), permits(&table)), (vec![], 3));
+}
+
+/// H3: a process is watched before it waits or is given a permit. If it cannot be watched, nothing has changed.
+#[test]
+fn h3_lg2_process_is_watched_before_it_waits_or_is_given_a_permit() {
+    let (table, mailbox) = (Table::<Name>::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    let before = table.usage();
+    let wait = |watch: &mut dyn FnMut() -> Result<(), OutOfMemory>| {
+        let ask = ask(&mailbox, 0, demand(1, 1));
+        table.wait(&pin(), holder(2), &NameQuery(7), ask, watch, ())
+    };
+    assert_eq!(wait(&mut || Err(OutOfMemory)), Err(OutOfMemory));
+    let give = |watch: &mut dyn FnMut() -> Result<bool, OutOfMemory>| {
+        table.give(
+            &pin(),
+            holder(1),
+            holder(3),
+            &NameQuery(7),
+            NonZeroU64::MIN,
+            watch,
+        )
+    };
+    assert_eq!(give(&mut || Err(OutOfMemory)), Err(OutOfMemory));
+    assert_eq!(give(&mut || Ok(false)), Ok(Given::NotAlive));
+    let after = table.usage();
+    assert_eq!((after.waiting, after.permits, after.holders), (0, 1, 1));
+    assert_eq!(after.totals, before.totals);
+    let mut watched = 0;
+    let mut watch = || {
+        watched += 1;
+        assert_eq!(waiting(&table, 7), 0);
+        Ok(())
+    };
+    assert_eq!(
+        [wait(&mut watch), wait(&mut watch)],
+        [Ok(Waited::Waiting); 2]
+    );
+    assert_eq!(watched, 1);
+    let mut watched = 0;
+    let mut watch = || {
+        watched += 1;
+        Ok(true)
+    };
+    assert_eq!(
+        [give(&mut watch), give(&mut watch)],
+        [Ok(Given::Given), Ok(Given::NotHeld)]
+    );
+    assert_eq!(watched, 1);
+    let unsatisfiable = Capacity::of(0, 1);
+    let watch = || Ok::<(), OutOfMemory>(());
+    let acquired = table.acquire(&pin(), holder(2), &NameQuery(8), unsatisfiable, watch);
+    assert_eq!(acquired, Ok(Acquired::Full));
+}

@@ -1,0 +1,139 @@
+%% Processes of other nodes wait, and hold several permits: in one queue with the processes of the table's node.
+-module(canal_lock_remote_wait_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(NEVER_MS, 3_600_000).
+
+remote_wait_test_() ->
+    test_setup:quietly([
+        test_remote:tests(2, #{}, [
+            {"P11: remote and local callers wait in one queue", fun one_queue/1},
+            {"a remote wait ends by its timeout, which is counted", fun timeout/1},
+            {"several permits of a remote holder are acquired and released together", fun several/1},
+            {"P4: a remote waiter that dies, or whose connection is lost, leaves the queue", fun waiter_ends/1},
+            {"P4: a grant that a dead remote waiter does not get is passed on", fun granted_then_dead/1},
+            {"P10: a remote wait of a closed table raises", fun closed/1},
+            {"a proxy whose holder waits does not exit when it is idle", fun idle/1},
+            {"P9: wrong arguments of acquire_on/5 and release_on/3 raise before a request is sent", fun bad_arguments/1}
+        ]),
+        test_remote:tests(2, #{keep_on_crash => true}, [
+            {"P10: a remote wait goes on when the manager of a kept table crashes", fun kept/1}
+        ])
+    ]).
+
+one_queue([There, Here]) ->
+    Local = test_nodes:worker(There),
+    Take = fun() -> canal_lock:acquire(db, 1, 1, infinity) end,
+    Release = fun() -> canal_lock:release(db) end,
+    {acquired, 1} = test_nodes:order(Local, Take),
+    {First, FirstRef} = waiter(There, Here, infinity, 1),
+    SecondRef = test_nodes:send_order(Local, fun() -> {Release(), Take()} end),
+    ?assertEqual({acquired, 1}, test_await:answer(FirstRef)),
+    ok = await_waiting(There, 1),
+    {Third, ThirdRef} = waiter(There, Here, ?NEVER_MS, 2),
+    ?assertEqual(ok, test_remote:release(First, There, db)),
+    ?assertEqual({ok, {acquired, 1}}, test_await:answer(SecondRef)),
+    ?assertEqual(ok, test_nodes:order(Local, Release)),
+    ?assertEqual({acquired, 1}, test_await:answer(ThirdRef)),
+    ?assertEqual([{element(2, Third), 1}], test_nodes:call(There, fun() -> canal_lock:holders(db) end)),
+    ?assertEqual(ok, test_remote:release(Third, There, db)),
+    test_remote:nothing_is_left(There).
+
+timeout([There, Here]) ->
+    _ = hold(There),
+    Worker = test_nodes:worker(Here),
+    ?assertEqual([full, full], [test_nodes:order(Worker, acquiring(There, Timeout)) || Timeout <- [20, 0]]),
+    ?assertMatch(#{timed_out := 1, waiting := 0, permits := 1}, test_remote:info(There)),
+    {_, Ref} = waiter(There, Here, 100, 1),
+    ?assertEqual(full, test_await:answer(Ref)).
+
+several([There, Here]) ->
+    Worker = test_nodes:worker(Here),
+    {_, Name} = There,
+    Order = fun(Call) -> test_nodes:order(Worker, Call) end,
+    Acquire = fun() -> canal_lock:acquire_on(Name, db, 3, 1, #{permits => 2}) end,
+    Release = fun(Permits) -> fun() -> canal_lock:release_on(Name, db, #{permits => Permits}) end end,
+    ?assertEqual([{acquired, 2}, full], [Order(Acquire) || _ <- [1, 2]]),
+    ?assertEqual({error, not_held}, Order(Release(3))),
+    ?assertEqual(ok, Order(Release(2))),
+    test_remote:nothing_is_left(There).
+
+waiter_ends([There, Here]) ->
+    Holder = hold(There),
+    {Dying, _} = waiter(There, Here, infinity, 1),
+    {_, Ref} = waiter(There, Here, infinity, 2),
+    ok = test_nodes:kill_worker(Dying),
+    ok = await_waiting(There, 1),
+    ok = test_nodes:cut(There, Here),
+    ?assertMatch({exit, {{nodedown, _}, {canal_lock, acquire_on, _}}}, test_await:answer(Ref)),
+    ok = await_waiting(There, 0),
+    ok = test_nodes:kill_worker(Holder),
+    test_remote:nothing_is_left(There).
+
+granted_then_dead([There, Here]) ->
+    Holder = hold(There),
+    {Dying, _} = waiter(There, Here, infinity, 1),
+    Proxy = test_remote:proxy(Dying, There),
+    {_, Ref} = waiter(There, Here, infinity, 2),
+    ok = test_remote:suspend(There, Proxy),
+    ?assertEqual(ok, test_nodes:order(Holder, fun() -> canal_lock:release(db) end)),
+    ok = test_nodes:kill_worker(Dying),
+    ok = test_remote:resume(There, Proxy),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
+
+closed([There, Here]) ->
+    _ = hold(There),
+    {_, Ref} = waiter(There, Here, infinity, 1),
+    ok = test_nodes:call(There, fun canal_lock:stop/0),
+    %% The proxy exits, because no table knows it, or it answers first.
+    Answer = test_await:answer(Ref),
+    ?assert(Answer =:= {error, badarg} orelse element(1, Answer) =:= exit).
+
+idle([There, Here]) ->
+    Holder = hold(There),
+    {Worker, Ref} = waiter(There, Here, infinity, 1),
+    Proxy = test_remote:proxy(Worker, There),
+    test_nodes:call(There, fun() -> Proxy ! timeout, sys:get_state(Proxy), ok end),
+    ok = test_nodes:kill_worker(Holder),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
+
+bad_arguments([{_, There}, Here]) ->
+    Worker = test_nodes:worker(Here),
+    Calls = [
+        fun() -> canal_lock:acquire_on(There, db, 1, 1, -1) end,
+        fun() -> canal_lock:acquire_on(There, db, 1, 1, #{permits => 0}) end,
+        fun() -> canal_lock:acquire_on(There, db, -1, 1, 10) end,
+        fun() -> canal_lock:release_on(There, db, #{permits => 0}) end,
+        fun() -> canal_lock:release_on(There, db, 1) end
+    ],
+    Attempt = fun(Call) -> test_nodes:order(Worker, fun() -> test_remote:attempt(Call) end) end,
+    ?assertEqual([{error, badarg} || _ <- Calls], [Attempt(Call) || Call <- Calls]).
+
+kept([There, Here]) ->
+    Holder = hold(There),
+    {_, Ref} = waiter(There, Here, infinity, 1),
+    ok = test_remote:kill_manager(There),
+    _ = test_remote:start_manager(There, #{keep_on_crash => true}),
+    ok = await_waiting(There, 1),
+    ok = test_nodes:kill_worker(Holder),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
+
+%% A local process with the only permit.
+hold(There) ->
+    Holder = test_nodes:worker(There),
+    {acquired, 1} = test_nodes:order(Holder, fun() -> canal_lock:acquire(db, 1, 1) end),
+    Holder.
+
+%% A process that waits, as the one with this number, and the reference of its answer.
+waiter(There, Here, Timeout, Number) ->
+    Worker = test_nodes:worker(Here),
+    Ref = test_nodes:send_order(Worker, acquiring(There, Timeout)),
+    ok = await_waiting(There, Number),
+    {Worker, Ref}.
+
+acquiring({_, Name}, Timeout) ->
+    fun() -> test_remote:attempt(fun() -> canal_lock:acquire_on(Name, db, 1, 1, Timeout) end) end.
+
+await_waiting(There, Number) ->
+    test_nodes:call(There, fun() -> test_await:value(Number, fun() -> canal_lock:waiting(db) end) end).
