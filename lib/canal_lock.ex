@@ -130,9 +130,10 @@ defmodule CanalLock do
       iex> CanalLock.acquire(:db, 3, 1, 10)
       :full
 
-  If no permit is free, the caller joins the queue of the key, first in, first out. A release hands its permit to the
-  first waiter; callers that arrive later cannot overtake it. If the timeout expires, the answer is `:full`. If the
-  caller dies, its request ends. Nothing detects processes that wait for each other; a timeout ends that.
+   If no permit is free, the caller joins the queue of the key, first in, first out. A release hands its permit to the
+   first waiter; callers with the same or a smaller capacity cannot overtake it. If the timeout expires, the answer is
+   `:full`. If the caller dies, its request ends. Nothing detects processes that wait for each other; a timeout ends
+   that.
 
   Raises as `acquire/3`, also if the table closes while the caller waits. Cost: with a free permit, that of `acquire/3`;
   otherwise some microseconds. `:canal_lock.acquire/4` has the details.

@@ -24,7 +24,8 @@
 %% answer an approximate snapshot. Other calls are not delayed.
 %%
 %% == Errors ==
-%% A wrong argument raises `badarg'. So does a call while this node has no open table, except {@link stop/0},
+%% A wrong argument raises `badarg'. So does a call while this node has no open table, except {@link cancel/1}, which
+%% answers as usual, and {@link stop/0},
 %% {@link acquire_on/4} and {@link release_on/2}, which exit if there is no manager. The shell shows which argument is
 %% wrong, and why (`error_info', EEP 54). A call that raises has changed nothing.
 -module(canal_lock).
@@ -206,7 +207,7 @@ acquire(Key, MaxPer, Buckets) ->
 %% detects this; a timeout ends it.
 %%
 %% Raises as {@link acquire/3}, and `badarg' if the table closes while the caller waits. Cost: with a free permit, that
-%% of {@link acquire/3}, plus 10 % if the argument is a map. Otherwise some microseconds, and about 1 KB of memory for
+%% of {@link acquire/3}, plus 10 % if the argument is a map. Otherwise some microseconds, and about 1.3 KB of memory for
 %% the time of the wait, which does not depend on the number of waiters.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), timeout() | wait_options()) ->
     {acquired, N :: pos_integer()} | full.

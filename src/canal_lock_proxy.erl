@@ -133,10 +133,19 @@ change(ok, Permits) -> -Permits;
 change(_, _Permits) -> 0.
 
 %% Sends the answer to a request that has waited.
-end_wait(Ref, Answer, State = #state{waits = Waits}) ->
+end_wait(Ref, Answer, State = #state{waits = Waits, permits = Before}) ->
     {#wait{from = From, permits = Permits, timer = Timer}, Rest} = maps:take(Ref, Waits),
     _ = [erlang:cancel_timer(Timer) || Timer =/= none],
-    reply(From, Answer, Permits, State#state{waits = Rest}).
+    Next = State#state{waits = Rest, permits = Before + change(Answer, Permits)},
+    case is_current(Next) of
+        true ->
+            gen_server:reply(From, Answer),
+            {noreply, Next, ?IDLE_MS};
+        false ->
+            %% The request must not be repeated in another table, where its timeout would begin again.
+            gen_server:reply(From, {raise, not_started}),
+            {stop, normal, Next}
+    end.
 
 handle_cast(_Message, State) ->
     {noreply, State, ?IDLE_MS}.

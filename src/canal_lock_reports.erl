@@ -79,7 +79,7 @@ holders(Key) ->
 -spec format(map()) -> {io:format(), [term()]}.
 format(#{what := unexpected_unlock, key := Key, pid := Pid, holders := Holders, left_out := LeftOut}) ->
     {"canal_lock: ~p released key ~ts without holding a permit of it; holders: ~ts. "
-        "Only the process that acquired a permit can release it~ts", [
+        "Only the holder of a permit can release it~ts", [
         Pid, short(Key), format_holders(Holders), format_left_out(LeftOut)
     ]};
 format(#{what := unknown_message, message := Message}) ->

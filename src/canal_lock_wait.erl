@@ -91,7 +91,7 @@ cancel(Ref) ->
 %% If the request was granted before, its permits are the answer.
 -spec cancel_after_timeout(reference()) -> answer().
 cancel_after_timeout(Ref) ->
-    case canal_lock_nif:cancel(Ref, true) of
+    case cancel_timed_out(Ref) of
         ok ->
             full;
         not_waiting ->
@@ -99,6 +99,14 @@ cancel_after_timeout(Ref) ->
                 {canal_lock, Ref, Answer} -> answer(Answer)
             after 0 -> {raise, nif_panicked}
             end
+    end.
+
+%% A panic leaves the request in its queue. It must not stay there, because the caller forgets it.
+cancel_timed_out(Ref) ->
+    try
+        canal_lock_nif:cancel(Ref, true)
+    catch
+        error:nif_panicked -> canal_lock_nif:cancel(Ref, true)
     end.
 
 %% In pieces, so that other processes run in between.

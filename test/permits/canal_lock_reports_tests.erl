@@ -224,7 +224,7 @@ text() ->
         ?assertEqual(
             lists:append([
                 "canal_lock: ", Self, " released key ", KeyText, " without holding a permit of it; holders: ", Holders,
-                ". Only the process that acquired a permit can release it", Suffix
+                ". Only the holder of a permit can release it", Suffix
             ]),
             Text
         )

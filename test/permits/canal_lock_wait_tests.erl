@@ -28,7 +28,8 @@ request_test_() ->
         {"P13: cancel/1 of anything else answers not_waiting and changes nothing", fun not_waiting/0},
         {"a process cancels only its own requests", fun not_own/0},
         {"waiting/1 and info/0 return the number of requests", fun waiting/0},
-        {"max_waiting limits the queue of a key for each call", fun max_waiting/0}
+        {"max_waiting limits the queue of a key for each call", fun max_waiting/0},
+        {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0}
     ]).
 
 order_test_() ->
@@ -236,6 +237,20 @@ max_waiting() ->
     {waiting, _} = Request(2),
     {waiting, _} = Request(infinity),
     ?assertEqual(3, canal_lock:waiting(db)).
+
+refused_by_max_waiting() ->
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    {waiting, _} = canal_lock:request(db, 1, 1),
+    #{memory := Before} = canal_lock:info(),
+    Refused = fun() ->
+        full = canal_lock:acquire(db, 1, 1, #{timeout_ms => 1000, max_waiting => 1}),
+        process_info(self(), monitored_by)
+    end,
+    Test = self(),
+    %% The test monitors each worker, and nothing else does.
+    Answers = [Answer || _ <- lists:seq(1, 2000), {_, Answer} <- [test_worker:start(Refused)]],
+    ?assertEqual([{monitored_by, [Test]}], lists:usort(Answers)),
+    ?assertMatch(#{memory := Before}, canal_lock:info()).
 
 %%% Order
 

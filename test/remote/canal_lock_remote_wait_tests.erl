@@ -86,9 +86,17 @@ closed([There, Here]) ->
     _ = hold(There),
     {_, Ref} = waiter(There, Here, infinity, 1),
     ok = test_nodes:call(There, fun canal_lock:stop/0),
-    %% The proxy exits, because no table knows it, or it answers first.
-    Answer = test_await:answer(Ref),
-    ?assert(Answer =:= {error, badarg} orelse element(1, Answer) =:= exit).
+    ?assertEqual({error, badarg}, test_await:answer(Ref)),
+    %% The same if another manager starts at once: the request is not repeated in its table.
+    _ = test_remote:start_manager(There, #{}),
+    _ = hold(There),
+    {_, Second} = waiter(There, Here, infinity, 1),
+    true = test_nodes:call(There, fun() ->
+        ok = canal_lock:stop(),
+        {ok, Manager} = canal_lock:start_link(1),
+        unlink(Manager)
+    end),
+    ?assertEqual({error, badarg}, test_await:answer(Second)).
 
 idle([There, Here]) ->
     Holder = hold(There),

@@ -40,6 +40,10 @@ works() ->
         {"sweep of a million held keys", work(fun held_keys/0, fun(_, _) -> canal_lock_manager:sweep() end)},
         {"stop/0", work(fun idle_keys/0, fun(_, _) -> canal_lock:stop() end)},
         {"stop/0 with many holders", work(fun many_holders/0, fun(_, _) -> canal_lock:stop() end)},
+        {"stop/0 with many requests that wait", work(fun many_requests/0, fun(_, _) -> canal_lock:stop() end)},
+        {"resized/3 of many requests",
+            work(fun many_requests/0, fun(_, _) -> ok = canal_lock:resized(app, 1, ?HOLDERS) end)},
+        {"info/0 and the queues with many requests", work(fun many_requests/0, fun(_, _) -> waiting_keys() end)},
         {"start over a closed table", work(fun closed_table/0, fun(_, _) -> start() end)},
         {"keys/0", work(fun held_keys/0, fun(_, _) -> ?KEYS = length(canal_lock:keys()) end)},
         {"audit/0", work(fun held_keys/0, fun(_, _) -> [] = canal_lock:audit() end)},
@@ -137,6 +141,19 @@ held_keys() ->
 many_holders() ->
     _ = start(),
     lists:foreach(fun(_) -> test_worker:holder(#{db => 1}) end, lists:seq(1, ?HOLDERS)).
+
+%% By a hundred processes.
+many_requests() ->
+    _ = start(),
+    Each = ?HOLDERS div 100,
+    lists:foreach(fun(_) ->
+        test_worker:start(fun() -> [{waiting, _} = canal_lock:request(app, 1, 0) || _ <- lists:seq(1, Each)] end)
+    end, lists:seq(1, 100)),
+    ?HOLDERS = canal_lock:waiting(app).
+
+waiting_keys() ->
+    [{app, ?HOLDERS, _, _}] = canal_lock_view:fold_queues(fun lists:append/2, []),
+    #{waiting := ?HOLDERS} = canal_lock:info().
 
 hold(Keys) ->
     _ = [{acquired, 1} = canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, Keys)],

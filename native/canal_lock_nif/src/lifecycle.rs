@@ -18,7 +18,7 @@ const PERCENT_TO_OPEN: i32 = 10;
 const PERCENT_TO_DISMANTLE: i32 = 100;
 
 /// Waiting processes that a step of `end_waits` tells, and the part of a timeslice that this takes.
-const WAITERS_PER_STEP: usize = 256;
+const WAITERS_PER_STEP: usize = 128;
 const PERCENT_TO_END_WAITS: i32 = 25;
 
 mod atoms {

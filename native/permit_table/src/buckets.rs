@@ -52,7 +52,7 @@ const DEAD: u64 = u64::MAX;
 pub struct Capacity(u64);
 
 impl Capacity {
-    /// The largest capacity. It leaves the upper bits of the word for flags; no count gets this far.
+    /// The largest capacity. It leaves the upper bits of the word for flags.
     pub const MAX: Capacity = Capacity(COUNT);
 
     /// The capacity of `buckets` buckets of `max_per` permits each, limited to [`Capacity::MAX`].

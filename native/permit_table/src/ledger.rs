@@ -20,8 +20,8 @@
 //!   because the giver has it watched. The callback of its death marks the entry dead, under the lock, before it
 //!   releases anything. No other thread adds a wait or a gift to a dead entry. If the word of the process is reused
 //!   (`holders.rs`, "Identity"), the new process inherits the entry, with its requests.
-//! - **LG3** Locks are taken in this order: the queue of a key, shards of the ledger (two: by their index), the list in
-//!   a slot. A death holds none of them when it takes the next one.
+//! - **LG3** Locks are taken in this order: the queue of a key or the displaced slots, shards of the ledger (two: by
+//!   their index), the list in a slot. A death holds none of them when it takes the next one.
 
 use crate::holder::Holder;
 use crate::keys::Node;

@@ -56,6 +56,9 @@ const SHARDS: usize = sized(2, 4, 256);
 /// Grants, or steps of another kind, after which the lock is free for a moment: about 50 µs.
 const STEPS: usize = sized(2, 64, 64);
 
+/// Lanes whose comparison takes as long as the rest of a step.
+const LANES_PER_STEP: usize = 16;
+
 /// Queues that are copied while their shard is locked: at most 50 µs.
 const QUEUES_PER_PIECE: usize = 256;
 
@@ -412,6 +415,12 @@ impl<K, N: Notice> Locked<'_, K, N> {
         }
     }
 
+    /// A step compares the first waiters of all lanes.
+    fn cost_of_step(&self, node: &Node<K>) -> usize {
+        let lanes = self.queue(node).map_or(0, |queue| queue.lanes.len());
+        1 + lanes / LANES_PER_STEP
+    }
+
     /// Whether the table closes.
     pub(crate) fn is_closed(&self) -> bool {
         self.shard.closed && !seeded("w3_closed_not_asked")
@@ -518,7 +527,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
                 return true;
             };
             // Not before: the queue is not empty while the lock is free.
-            if steps == STEPS {
+            if steps >= STEPS {
                 return false;
             }
             let from_hand = permits.min(hand.permits);
@@ -527,7 +536,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
                 steps += usize::from(seeded("w1_failed_raise_is_a_step"));
                 continue;
             }
-            steps += 1;
+            steps += self.cost_of_step(node);
             // From here to the credit nothing can fail or panic.
             hand.permits -= from_hand;
             self.grant(node, lane, permits, out + permits, here);
@@ -802,8 +811,9 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
         let mut shard = self.lock(node.order());
         let mut hand = InHand { node, permits: 0 };
         shard.take_collected(node, &mut hand);
+        let steps = STEPS.div_ceil(shard.cost_of_step(node));
         let moved = shard.with(node, |queue| {
-            for _ in 0..STEPS {
+            for _ in 0..steps {
                 inject::panic();
                 if !queue.move_oldest(capacity, before)? {
                     return Ok(false);
@@ -832,6 +842,12 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
                     return false;
                 }
                 ended += 1;
+                if ended % STEPS == 0 {
+                    // Other calls that need the lock run in between.
+                    drop(shard);
+                    shard = self.lock_shard(index);
+                    continue;
+                }
                 inject::panic();
                 // SAFETY: it has a queue (K6).
                 let node = unsafe { node.as_ref() };

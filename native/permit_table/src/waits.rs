@@ -83,16 +83,25 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<Waited, E> {
         let account = &self.account;
         let order = self.order(query);
+        let max_waiting = ask.max_waiting;
+        let find = || self.keys.get(pin, order, query);
+        let refused = |shard: &Locked<'_, K, N>, found: Option<&Node<K>>| {
+            if shard.is_closed() {
+                return Some(Waited::Closed);
+            }
+            shard.is_full(found, max_waiting).then_some(Waited::Full)
+        };
+        // Before the process gets a slot and is watched (P2).
+        if let Some(refused) = refused(&self.parts().lock(order), find()) {
+            return Ok(refused);
+        }
         let slot = self.holders.claim(holder, account, watch)?;
         let mut new = None;
         let mut shard = self.parts().lock(order);
-        if shard.is_closed() {
-            return Ok(Waited::Closed);
-        }
         loop {
-            let found = self.keys.get(pin, order, query);
-            if shard.is_full(found, ask.max_waiting) {
-                return Ok(Waited::Full);
+            let found = find();
+            if let Some(refused) = refused(&shard, found) {
+                return Ok(refused);
             }
             let too_soon = match found {
                 Some(node) if seeded("w1_looked_before_the_bit") => {

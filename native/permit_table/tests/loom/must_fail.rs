@@ -170,7 +170,6 @@ bugs! {
     w2_lowered_before_handed_over:
         waiting::p11_caller_does_not_overtake_a_waiter => Asserted,
         waiting::p11_caller_does_not_overtake_between_two_pieces => Asserted,
-        waiting::p13_close_between_two_pieces => Asserted,
         waiting::p12_hand_over_during_wait => Asserted;
     w2_bit_cleared_without_the_lock:
         waiting::p12_last_waiter_leaves_during_wait => Asserted,

@@ -496,32 +496,6 @@ fn p13_wait_during_close() {
     });
 }
 
-/// More requests are granted than in one piece, and the table closes in between.
-#[test]
-fn p13_close_between_two_pieces() {
-    for requests in [2, 3] {
-        model(2, 5, move |first| {
-            let waiting = Waiting::full(requests);
-            for process in 1..=requests {
-                assert_eq!(waiting.wait(process, 1, requests), Waited::Waiting);
-            }
-            let ((), closed) = first.two(
-                &waiting,
-                move |w| release_many(&w.table, holder(0), KEY, requests).unwrap(),
-                |w| w.table.close(usize::MAX, ()),
-            );
-            assert!(closed);
-            let ends = (1..=requests).map(|process| waiting.end_of(process, Waited::Waiting));
-            let ends: Vec<_> = ends.collect();
-            // A piece grants two.
-            let granted = ends.iter().filter(|end| **end != Told::Closed).count() as u64;
-            assert!([0, 2, requests].contains(&granted), "{ends:?}");
-            let held: Vec<_> = (1..=granted).map(|process| (process, 1)).collect();
-            waiting.assert_end(&held, 0);
-        });
-    }
-}
-
 /// The new capacity is less than the number of permits that the oldest waiter waits for. What it has collected is
 /// released.
 #[test]
