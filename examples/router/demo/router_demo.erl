@@ -1,6 +1,7 @@
-%% Runs the router under load: one app scales from one dyno to three, to six and back to two. Another app does not
-%% scale. Clients run in separate processes, and some disconnect. Dynos reset connections, request processes are killed,
-%% and the manager crashes. Ends with the verdict on the log of the dynos.
+%% Runs the router under load, in both of its modes side by side. Two apps have equal dynos, clients and events. When
+%% all dynos of an app are busy, one app refuses requests at once, and the other one lets them wait. Both scale from
+%% one dyno to three, to six and back to two. Clients run in separate processes, and some disconnect. Dynos reset
+%% connections, request processes are killed, and the manager crashes. Ends with the verdict on the log of the dynos.
 -module(router_demo).
 
 -export([main/1, present/2, run/2, scenario/0]).
@@ -8,8 +9,10 @@
 -export_type([scenario/0, event/0]).
 
 -type scenario() :: #{
-    %% Each with the number of client connections.
-    apps := [{router_apps:host(), MaxPer :: pos_integer(), Connections :: pos_integer()}],
+    %% Connections: of clients. Wait_ms: see router:put/4.
+    apps := [
+        {router_apps:host(), MaxPer :: pos_integer(), Connections :: pos_integer(), Wait_ms :: non_neg_integer()}
+    ],
     total_ms := pos_integer(),
     %% Sorted by time. Events at 0 happen before any load.
     events := [{At_ms :: non_neg_integer(), event()}],
@@ -35,7 +38,7 @@
     killer = none :: none | pid()
 }).
 
--type reading() :: {At_ms :: integer(), router_stats:reading(), Died :: non_neg_integer()}.
+-type reading() :: {At_ms :: integer(), router_stats:reading()}.
 
 -define(REFRESH_MS, 500).
 %% A request that looked up the old list of dynos has connected to its dyno by then.
@@ -47,17 +50,20 @@
 -spec scenario() -> scenario().
 scenario() ->
     #{
-        apps => [{<<"shop">>, 3, 40}, {<<"blog">>, 2, 8}],
+        apps => [{<<"shop">>, 3, 50, 0}, {<<"blog">>, 3, 50, 500}],
         total_ms => 32000,
         events => [
-            {0, {dynos, <<"blog">>, 2}},
             {0, {dynos, <<"shop">>, 1}},
+            {0, {dynos, <<"blog">>, 1}},
             {5000, {hang_up, <<"shop">>, 10}},
+            {5000, {hang_up, <<"blog">>, 10}},
             {8000, {dynos, <<"shop">>, 3}},
+            {8000, {dynos, <<"blog">>, 3}},
             {16000, {dynos, <<"shop">>, 6}},
+            {16000, {dynos, <<"blog">>, 6}},
             {20000, crash},
-            {22000, {hang_up, <<"blog">>, 10}},
-            {24000, {dynos, <<"shop">>, 2}}
+            {24000, {dynos, <<"shop">>, 2}},
+            {24000, {dynos, <<"blog">>, 2}}
         ],
         behavior => #{work_ms => 30, reset_one_of => 100},
         kill_every_ms => 100
@@ -88,7 +94,7 @@ run(#{apps := Apps, events := Events, kill_every_ms := Every_ms} = Scenario, Out
     Prepared = due(0, #show{
         scenario = Scenario, log = Log, screen = router_demo_screen:new(Output), events = Events
     }),
-    Loads = [load(Host, Connections, Scenario) || {Host, _, Connections} <- Apps],
+    Loads = [load(Host, Connections, Scenario) || {Host, _, Connections, _} <- Apps],
     Killer = router_demo_killer:start(Log, hosts(Scenario), Every_ms),
     Last = loop(Prepared#show{loads = Loads, killer = Killer, started_ms = now_ms()}),
     finish(Last).
@@ -97,7 +103,7 @@ load(Host, Connections, #{total_ms := Total_ms}) ->
     router_demo_load:start(Host, router:port(), Connections, (Total_ms + 999) div 1000).
 
 hosts(#{apps := Apps}) ->
-    [Host || {Host, _, _} <- Apps].
+    [Host || {Host, _, _, _} <- Apps].
 
 loop(#show{scenario = #{total_ms := Total_ms}} = Show) ->
     case elapsed_ms(Show) of
@@ -119,12 +125,12 @@ due(_Elapsed_ms, Show) ->
 
 apply_event({dynos, Host, Count}, #show{log = Log, dynos = Dynos, scenario = Scenario} = Show) ->
     #{apps := Apps, behavior := Behavior} = Scenario,
-    {Host, MaxPer, _} = lists:keyfind(Host, 1, Apps),
+    {Host, MaxPer, _, Wait_ms} = lists:keyfind(Host, 1, Apps),
     Present = maps:get(Host, Dynos, []),
     {Kept, Leaving} = lists:split(min(Count, length(Present)), Present),
     New = Kept ++ [router_demo_dyno:start(Host, Log, Behavior) || _ <- lists:seq(length(Kept) + 1, Count)],
-    ok = router_demo_log:scaling(Log, Host, MaxPer, Count, stat(refused, Host)),
-    ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- New]),
+    ok = router_demo_log:scaling(Log, Host, MaxPer, Count, maps:get(refused, stats(Host))),
+    ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- New], Wait_ms),
     lists:foreach(fun stop_when_idle/1, Leaving),
     {io_lib:format("~ts: ~b -> ~b dynos", [Host, length(Present), Count]), Show#show{dynos = Dynos#{Host => New}}};
 apply_event({hang_up, Host, Connections}, #show{loads = Loads} = Show) ->
@@ -135,7 +141,7 @@ apply_event({hang_up, Host, Connections}, #show{loads = Loads} = Show) ->
 apply_event(crash, Show) ->
     Manager = whereis(canal_lock),
     Monitor = monitor(process, Manager),
-    #{permits := Permits} = canal_lock:info(),
+    #{permits := Permits, waiting := Waiting} = canal_lock:info(),
     Begun_ns = erlang:monotonic_time(nanosecond),
     exit(Manager, kill),
     receive
@@ -145,8 +151,8 @@ apply_event(crash, Show) ->
     %% The manager replies after it has adopted the table.
     _ = sys:get_state(canal_lock),
     Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    Format = "the manager is killed while ~b permits are held; its restart took ~.1f ms",
-    {io_lib:format(Format, [Permits, Took_ns / 1.0e6]), Show}.
+    Format = "the manager is killed: ~b permits, ~b waiters; its restart took ~.1f ms",
+    {io_lib:format(Format, [Permits, Waiting, Took_ns / 1.0e6]), Show}.
 
 %% Stops a dyno when it has no connections left.
 stop_when_idle(Dyno) ->
@@ -165,43 +171,47 @@ picture(#show{scenario = #{total_ms := Total_ms} = Scenario, log = Log, screen =
 
 %% The figures since the last picture.
 row(Host, #show{log = Log, readings = Readings} = Show) ->
-    {ok, #{max_per := MaxPer, dynos := Dynos, stats := Stats}} = router_apps:find(Host),
-    #{granted := Granted, ended := Ended} = Reading = router_stats:read(Stats),
-    %% Requests that hold a permit have neither ended nor died.
-    Died = max(0, Granted - Ended - canal_lock:count(Host)),
-    None = {Show#show.started_ms, router_stats:read(router_stats:new()), 0},
-    {Last_ms, Last, LastDied} = maps:get(Host, Readings, None),
+    {ok, #{max_per := MaxPer, dynos := Dynos, wait_ms := Wait_ms, stats := Stats} = App} = router_apps:find(Host),
+    Reading = router_stats:read(Stats),
+    None = {Show#show.started_ms, router_stats:read(router_stats:new())},
+    {Last_ms, Last} = maps:get(Host, Readings, None),
     Now_ms = now_ms(),
     Seconds = max(1, Now_ms - Last_ms) / 1000,
-    #{granted := NewlyGranted, refused := NewlyRefused} = New = router_stats:since(Last, Reading),
+    #{granted := Granted, refused := Refused, times := Times, waits := Waits} = router_stats:since(Last, Reading),
     Row = #{
         host => Host,
         dynos => length(Dynos),
-        capacity => MaxPer * length(Dynos),
+        capacity => router_apps:capacity(App),
+        wait_ms => Wait_ms,
         buckets => canal_lock:buckets(Host, MaxPer),
         at_work => router_demo_log:at_work(Log, Host),
-        granted_s => NewlyGranted / Seconds,
-        refused_s => NewlyRefused / Seconds,
-        died_s => max(0, Died - LastDied) / Seconds,
-        p50_ns => router_stats:quantile(New, 500),
-        p99_ns => router_stats:quantile(New, 990)
+        waiting => canal_lock:waiting(Host),
+        granted_s => Granted / Seconds,
+        refused_s => Refused / Seconds,
+        waited_s => router_stats:total(Waits) / Seconds,
+        acquire_p99_ns => router_stats:quantile(Times, 990),
+        wait_p99_ns => router_stats:quantile(Waits, 990)
     },
-    {Row, {Host, {Now_ms, Reading, Died}}}.
+    {Row, {Host, {Now_ms, Reading}}}.
 
 %% Stops the load, waits until all requests have ended, and counts what is left.
 finish(#show{scenario = Scenario, log = Log, loads = Loads, killer = Killer, screen = Screen, dynos = Dynos}) ->
+    #{apps := Apps} = Scenario,
     ok = router_demo_killer:stop(Killer),
     lists:foreach(fun router_demo_load:stop/1, Loads),
     AtWork = fun() -> lists:sum([router_demo_log:at_work(Log, Host) || Host <- hosts(Scenario)]) end,
-    AtRest = fun() -> maps:get(permits, canal_lock:info()) =:= 0 andalso AtWork() =:= 0 end,
+    AtRest = fun() ->
+        #{permits := Permits, waiting := Waiting} = canal_lock:info(),
+        Permits + Waiting + AtWork() =:= 0
+    end,
     %% If requests remain, the verdict reports them.
     _ = await(AtRest),
-    %% The table also counts refusals of single dynos, so the router's own counts replace them.
     AtTheEnd = (canal_lock:info())#{
         differing => length(canal_lock:audit()),
         at_work => AtWork(),
-        refused := maps:from_list([{Host, stat(refused, Host)} || Host <- hosts(Scenario)]),
-        failed => lists:sum([stat(failed, Host) || Host <- hosts(Scenario)])
+        queued => lists:sum([canal_lock:waiting(Host) || Host <- hosts(Scenario)]),
+        %% The table also counts refusals of single dynos, so the verdict uses the router's own counts.
+        apps => maps:from_list([{Host, {Wait_ms, stats(Host)}} || {Host, _, _, Wait_ms} <- Apps])
     },
     Verdict = router_demo_verdict:judge(router_demo_log:record(Log), AtTheEnd),
     lists:foreach(fun router_demo_dyno:stop/1, lists:append(maps:values(Dynos))),
@@ -210,10 +220,10 @@ finish(#show{scenario = Scenario, log = Log, loads = Loads, killer = Killer, scr
     ok = router_demo_screen:close(Screen),
     Verdict.
 
-stat(Name, Host) ->
+stats(Host) ->
     case router_apps:find(Host) of
-        {ok, #{stats := Stats}} -> maps:get(Name, router_stats:read(Stats));
-        error -> 0
+        {ok, #{stats := Stats}} -> router_stats:read(Stats);
+        error -> router_stats:read(router_stats:new())
     end.
 
 %% Waits until the condition is true, at most ?END_MS.

@@ -1,4 +1,4 @@
-%% Kills random holders of permits, one at a time, at random moments.
+%% Kills random processes of requests, one at a time, at random moments: those that hold permits, and those that wait.
 -module(router_demo_killer).
 
 -export([start/3, stop/1]).
@@ -21,14 +21,18 @@ loop(Log, Hosts, Every_ms) ->
             From ! {stopped, self()},
             ok
     after rand:uniform(2 * Every_ms) ->
-        ok = kill(Log, canal_lock:holders(any_of(Hosts))),
+        Holders = [Pid || {Pid, _} <- canal_lock:holders(any_of(Hosts))],
+        ok = kill(Log, any_of([Holders, waiters()])),
         loop(Log, Hosts, Every_ms)
     end.
 
-kill(_Book, []) ->
+waiters() ->
+    [Pid || Pid <- processes(), {_, {router_queue, _, _}} <- [process_info(Pid, current_function)]].
+
+kill(_Log, []) ->
     ok;
-kill(Log, Holders) ->
-    {Pid, _} = any_of(Holders),
+kill(Log, Pids) ->
+    Pid = any_of(Pids),
     ok = router_demo_log:kill(Log, Pid),
     true = exit(Pid, kill),
     ok.

@@ -19,13 +19,17 @@
     host := router_apps:host(),
     dynos := non_neg_integer(),
     capacity := non_neg_integer(),
+    %% 0: the app refuses at once.
+    wait_ms := non_neg_integer(),
     buckets := [pos_integer()],
     at_work := non_neg_integer(),
+    waiting := non_neg_integer(),
     granted_s := float(),
     refused_s := float(),
-    died_s := float(),
-    p50_ns := non_neg_integer(),
-    p99_ns := non_neg_integer()
+    %% Waits that have ended.
+    waited_s := float(),
+    acquire_p99_ns := non_neg_integer(),
+    wait_p99_ns := non_neg_integer()
 }.
 
 %% Number of events shown on a terminal.
@@ -35,7 +39,7 @@
 -define(LINES_EVERY_MS, 2000).
 
 -define(TITLE, "Requests through a router that limits each app to the capacity of its dynos.").
--define(LEGEND, "(p50, p99: duration of an acquire. busy: requests in progress on dynos.)").
+-define(LEGEND, "(busy: requests on dynos, and capacity. p99 us: of acquires. p99 ms: of waits.)").
 
 -spec new(output()) -> screen().
 new(Output) ->
@@ -44,7 +48,7 @@ new(Output) ->
 -spec show(picture(), screen()) -> screen().
 show(#{rows := Rows} = Picture, #{output := {terminal, Columns}, events := Events, drawn := Drawn} = Screen) ->
     Table = [header() | lists:map(fun row/1, Rows)],
-    Lines = [?TITLE, progress(Picture), ""] ++ Table ++ [?LEGEND, ""] ++ lists:reverse(Events),
+    Lines = [?TITLE, modes(Rows), progress(Picture), ""] ++ Table ++ [?LEGEND, ""] ++ lists:reverse(Events),
     %% A wrapped line would take two rows, and the cursor movement would be wrong.
     Cut = [string:slice(Line, 0, Columns - 1) || Line <- Lines],
     io:put_chars([up(Drawn), [["\e[K", Line, $\n] || Line <- Cut], "\e[J"]),
@@ -52,7 +56,7 @@ show(#{rows := Rows} = Picture, #{output := {terminal, Columns}, events := Event
 show(#{elapsed_ms := Elapsed_ms, rows := Rows}, #{output := lines, shown_ms := Shown_ms} = Screen) when
     Shown_ms =:= none; Elapsed_ms - Shown_ms >= ?LINES_EVERY_MS
 ->
-    Header = [[?TITLE, $\n, ?LEGEND, $\n, time(Elapsed_ms), header(), $\n] || Shown_ms =:= none],
+    Header = [[?TITLE, $\n, modes(Rows), $\n, ?LEGEND, $\n, time(Elapsed_ms), header(), $\n] || Shown_ms =:= none],
     io:put_chars([Header, [[time(Elapsed_ms), row(Row), $\n] || Row <- Rows]]),
     Screen#{shown_ms := Elapsed_ms};
 show(_Picture, Screen) ->
@@ -77,23 +81,35 @@ up(Lines) -> io_lib:format("\e[~bA\r", [Lines]).
 time(Elapsed_ms) ->
     io_lib:format("~5.1f s  ", [Elapsed_ms / 1000]).
 
+modes(Rows) ->
+    [
+        "If all dynos are busy: ",
+        lists:join("; ", [[Host, $\s, mode(Wait_ms)] || #{host := Host, wait_ms := Wait_ms} <- Rows]),
+        "."
+    ].
+
+mode(0) -> "refuses";
+mode(Wait_ms) -> io_lib:format("waits up to ~b ms, then refuses", [Wait_ms]).
+
 progress(#{elapsed_ms := Elapsed_ms, total_ms := Total_ms, killed := Killed}) ->
     Full = min(?BAR, ?BAR * Elapsed_ms div Total_ms),
     io_lib:format("[~ts~ts] ~b of ~b s, ~b processes killed", [
         lists:duplicate(Full, $#), lists:duplicate(?BAR - Full, $.), Elapsed_ms div 1000, Total_ms div 1000, Killed
     ]).
 
-%% 80 columns with six buckets of one digit.
--define(ROW, "~-4ts ~5ts ~-13ts ~8ts ~4ts ~9ts ~9ts ~6ts ~6ts ~6ts").
+%% 79 columns with six buckets of one digit.
+-define(ROW, "~-4ts ~5ts ~-13ts ~5ts ~5ts ~9ts ~9ts ~8ts ~6ts ~6ts").
 
 header() ->
     io_lib:format(?ROW, [
-        "app", "dynos", "buckets", "capacity", "busy", "granted/s", "refused/s", "died/s", "p50 us", "p99 us"
+        "app", "dynos", "buckets", "busy", "queue", "granted/s", "refused/s", "waited/s", "p99 us", "p99 ms"
     ]).
 
 row(#{host := Host, dynos := Dynos, capacity := Capacity, at_work := AtWork, buckets := Buckets} = Row) ->
-    #{granted_s := Granted_s, refused_s := Refused_s, died_s := Died_s, p50_ns := P50_ns, p99_ns := P99_ns} = Row,
-    Rates = [integer_to_list(round(Rate)) || Rate <- [Granted_s, Refused_s, Died_s]],
-    Times = [io_lib:format("~.1f", [Time_ns / 1000]) || Time_ns <- [P50_ns, P99_ns]],
-    [Shown | Counts] = [io_lib:format("~w", [Term]) || Term <- [Buckets, Dynos, Capacity, AtWork]],
-    io_lib:format(?ROW, [Host, hd(Counts), Shown | tl(Counts)] ++ Rates ++ Times).
+    #{granted_s := Granted_s, refused_s := Refused_s, waited_s := Waited_s, waiting := Waiting} = Row,
+    #{acquire_p99_ns := Acquire_p99_ns, wait_p99_ns := Wait_p99_ns} = Row,
+    Rates = [integer_to_list(round(Rate)) || Rate <- [Granted_s, Refused_s, Waited_s]],
+    Shown = [io_lib:format("~w", [Term]) || Term <- [Dynos, Buckets]],
+    Busy = io_lib:format("~b/~b", [AtWork, Capacity]),
+    Times = [io_lib:format("~.1f", [Time]) || Time <- [Acquire_p99_ns / 1.0e3, Wait_p99_ns / 1.0e6]],
+    io_lib:format(?ROW, [Host | Shown] ++ [Busy, integer_to_list(Waiting)] ++ Rates ++ Times).

@@ -10,6 +10,10 @@
 %% late requests. When a request with the new capacity starts, late requests in progress are not counted. A late request
 %% itself may find as many requests as the larger of both capacities admits.
 %%
+%% Waits are judged by the router's statistics, where each time is the upper bound of a class, at most 1/8 too high. In
+%% an app that refuses at once, no request may have waited. In another app, no wait may exceed the deadline, and at
+%% least as many waits must have reached the deadline as requests were refused.
+%%
 %% The capacity must also be used: in a phase with many refusals, at least half of it must have been in use at some
 %% time. (All permits were in use at each refusal, but some of their holders may not have reached their dynos yet.)
 -module(router_demo_verdict).
@@ -59,11 +63,13 @@
     not_held := non_neg_integer(),
     %% Number of keys that `canal_lock:audit/0' reports.
     differing := non_neg_integer(),
+    waiting := non_neg_integer(),
+    %% The sum of `canal_lock:waiting/1' of all apps.
+    queued := non_neg_integer(),
     %% Requests that dynos started and did not end.
     at_work := non_neg_integer(),
-    %% Requests that the router refused, and those that no dyno answered.
-    refused := #{router_apps:host() => non_neg_integer()},
-    failed := non_neg_integer(),
+    %% How long requests may wait, and the router's statistics.
+    apps := #{router_apps:host() => {Wait_ms :: non_neg_integer(), router_stats:reading()}},
     _ => _
 }.
 %% `canal_lock:info/0' and additional counts.
@@ -83,16 +89,20 @@
 -define(LATE_NS, 3000000000).
 %% A dyno must notice within this time that its request was killed.
 -define(AFTER_KILL_NS, 5000000000).
+%% A wait ends when its process runs: after the timer of the VM, the other processes that are ready, and the other
+%% threads of the machine. With four more busy threads on two cores, that was 100 ms after the deadline.
+-define(LATE_TIMER_NS, 250000000).
 -define(MANY_REFUSED, 100).
 
 -spec judge(router_demo_log:recording(), at_the_end()) -> verdict().
-judge(#{requests := Requests, scalings := Scalings, kills := Kills}, #{refused := Refused} = AtTheEnd) ->
+judge(#{requests := Requests, scalings := Scalings, kills := Kills}, #{apps := Apps} = AtTheEnd) ->
+    Refused = maps:map(fun(_Host, {_, #{refused := Number}}) -> Number end, Apps),
     Hosts = lists:usort([Host || #{host := Host} <- Scalings]),
     Courses = [course(Host, Requests, Scalings, Kills, maps:get(Host, Refused)) || Host <- Hosts],
     Count = fun(Wanted) -> length([How || #{how := How} <- Requests, How =:= Wanted]) end,
     Phases = lists:append([lists:reverse(Before, [Phase]) || #course{before = Before, phase = Phase} <- Courses]),
     AfterKill_ns = lists:max([0 | [Ended - until(Request, Kills) || #{ended_ns := Ended} = Request <- Requests]]),
-    Others = [untested(Phases), underused(Phases), slow_after_kill(AfterKill_ns)],
+    Others = [untested(Phases), underused(Phases), slow_after_kill(AfterKill_ns), waits(Apps)],
     Broken = [violations(Course) || Course <- Courses] ++ Others,
     #{
         phases => Phases,
@@ -224,6 +234,30 @@ underused(Phases) ->
         2 * max(AtStart, Highest) < Capacity
     ].
 
+waits(Apps) ->
+    [
+        lists:flatten(io_lib:format(Format, [Host | Arguments]))
+     || {Host, {Wait_ms, #{refused := Refused, waits := Waits}}} <- maps:to_list(Apps),
+        {false, Format, Arguments} <- wait_rules(Wait_ms, Refused, Waits)
+    ].
+
+wait_rules(0, _Refused, Waits) ->
+    [{Waits =:= [], "~ts: ~b requests waited, although it refuses at once", [router_stats:total(Waits)]}];
+wait_rules(Wait_ms, Refused, Waits) ->
+    Wait_ns = Wait_ms * 1000000,
+    Longest_ns = router_stats:quantile(Waits, 1000),
+    Whole = router_stats:total([Wait || {Below_ns, _} = Wait <- Waits, Below_ns > Wait_ns]),
+    [
+        %% An app in which no request waits proves nothing.
+        {Waits =/= [], "~ts: no request waited", []},
+        {
+            Longest_ns =< Wait_ns + ?LATE_TIMER_NS,
+            "~ts: a request waited for ~b ms instead of at most ~b",
+            [ceil(Longest_ns / 1.0e6), Wait_ms]
+        },
+        {Refused =< Whole, "~ts: ~b refused, but only ~b waited until the deadline", [Refused, Whole]}
+    ].
+
 slow_after_kill(AfterKill_ns) ->
     [
         lists:flatten(io_lib:format("a dyno worked for ~.1f s after its request was killed", [AfterKill_ns / 1.0e9]))
@@ -234,6 +268,8 @@ left_over(#{granted := Granted, released := Released, released_by_death := ByDea
     Zeros = [
         {permits, "permits left"},
         {holders, "holders left"},
+        {waiting, "requests that still wait"},
+        {queued, "requests in the queues of the apps"},
         {differing, "keys whose count differs from their holders"},
         {at_work, "requests that dynos did not end"},
         {not_held, "releases by non-holders"}
@@ -242,15 +278,19 @@ left_over(#{granted := Granted, released := Released, released_by_death := ByDea
     Lost = {Granted - Released - ByDeath, "permits granted that were neither released nor reclaimed after a death"},
     [lists:concat([Number, " ", What]) || {Number, What} <- Left ++ [Lost], Number =/= 0].
 
+-define(WAITS, "~-5ts ~8ts ~8ts ~8ts ~8ts ~8ts ~7ts ~7ts ~8ts").
+
 %% The report of the verdict.
 -spec lines(verdict()) -> [iolist()].
 lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) ->
     #{served := Served, reset := Reset, disconnected := Disconnected} = Verdict,
     #{killed := Killed, after_kill_ns := AfterKill_ns} = Verdict,
-    #{permits := Permits, granted := Granted, released_by_death := ByDeath, failed := Failed} = AtTheEnd,
-    Refused = lists:sum(maps:values(maps:get(refused, AtTheEnd))),
+    #{permits := Permits, granted := Granted, released_by_death := ByDeath} = AtTheEnd,
+    #{waiting := Waiting, apps := Apps} = AtTheEnd,
+    Sum = fun(Name) -> lists:sum([maps:get(Name, Stats) || {_, Stats} <- maps:values(Apps)]) end,
     Zero = lists:min([From || #{from_ns := From} <- Phases]),
     Titles = ["app", "dynos", "from", "capacity", "together", "on one"],
+    WaitTitles = ["app", "deadline", "requests", "granted", "refused", "waited", "p50", "p99", "longest"],
     Outcome =
         case Broken of
             [] -> ["All promises were kept."];
@@ -258,18 +298,30 @@ lines(#{phases := Phases, broken := Broken, at_the_end := AtTheEnd} = Verdict) -
         end,
     [io_lib:format("~-5ts ~5ts ~7ts ~8ts ~8ts ~6ts", Titles) | [phase_line(Phase, Zero) || Phase <- Phases]] ++
         ["(late: admitted with the capacity before a scaling, started after it)" || lists:any(fun is_late/1, Phases)] ++
+        ["", io_lib:format(?WAITS, WaitTitles)] ++
+        [waits_line(App) || App <- lists:sort(maps:to_list(Apps))] ++
+        ["(waited: in the queue. p50, p99, longest: of the waits, at most 1/8 too high)"] ++
         [
             "",
             io_lib:format("~b requests served, ~b refused, ~b failed (~b reset by dynos)", [
-                Served, Refused, Failed, Reset
+                Served, Sum(refused), Sum(failed), Reset
             ]),
             io_lib:format("~b processes killed; dynos noticed within ~.1f ms", [Killed, AfterKill_ns / 1.0e6]),
             io_lib:format("~b requests aborted by disconnected clients or kills", [Disconnected]),
             io_lib:format("~b permits granted (two per request), ~b released by deaths, ~b left", [
                 Granted, ByDeath, Permits
-            ])
+            ]),
+            io_lib:format("~b requests still wait", [Waiting])
             | Outcome
         ].
+
+waits_line({Host, {Wait_ms, #{granted := Granted, refused := Refused, waits := Waits}}}) ->
+    Counts = [integer_to_list(Count) || Count <- [Granted + Refused, Granted, Refused, router_stats:total(Waits)]],
+    Times = [wait_text(router_stats:quantile(Waits, Thousandths)) || Thousandths <- [500, 990, 1000]],
+    io_lib:format(?WAITS, [Host, io_lib:format("~b ms", [Wait_ms])] ++ Counts ++ Times).
+
+wait_text(0) -> "-";
+wait_text(Wait_ns) -> io_lib:format("~b ms", [ceil(Wait_ns / 1.0e6)]).
 
 phase_line(#{from_ns := From, at_start := AtStart, above_ns := Above_ns, late := Late} = Phase, Zero) ->
     #{host := Host, dynos := Dynos, highest := Highest, highest_on_one := HighestOnOne} = Phase,

@@ -1,4 +1,4 @@
--- For wrk: sends the next request immediately after an answer, and after a pause of 2 to 10 ms after a refusal.
+-- For wrk: sends the next request immediately after an answer, and after a pause of 5 to 15 ms after a refusal.
 
 local pause_ms = 0
 
@@ -7,5 +7,5 @@ function delay()
 end
 
 function response(status)
-  if status == 503 then pause_ms = math.random(2, 10) else pause_ms = 0 end
+  if status == 503 then pause_ms = math.random(5, 15) else pause_ms = 0 end
 end

@@ -1,7 +1,7 @@
 %% Stores the dynos of each app and their limit. Every request looks its app up; changes apply to the next lookup.
 -module(router_apps).
 
--export([new/0, put/3, delete/1, find/1]).
+-export([new/0, put/4, delete/1, find/1, capacity/1]).
 
 -export_type([host/0, app/0]).
 
@@ -13,6 +13,7 @@
     host := host(),
     max_per := non_neg_integer(),
     dynos := [router_dyno:address()],
+    wait_ms := non_neg_integer(),
     stats := router_stats:stats()
 }.
 
@@ -23,14 +24,15 @@ new() ->
     ok.
 
 %% Keeps the statistics of an existing app.
--spec put(host(), non_neg_integer(), [router_dyno:address()]) -> ok.
-put(Host, MaxPer, Dynos) ->
+-spec put(host(), non_neg_integer(), [router_dyno:address()], non_neg_integer()) -> ok.
+put(Host, MaxPer, Dynos, Wait_ms) ->
     Stats =
         case find(Host) of
             {ok, #{stats := Before}} -> Before;
             error -> router_stats:new()
         end,
-    true = ets:insert(?MODULE, {Host, #{host => Host, max_per => MaxPer, dynos => Dynos, stats => Stats}}),
+    App = #{host => Host, max_per => MaxPer, dynos => Dynos, wait_ms => Wait_ms, stats => Stats},
+    true = ets:insert(?MODULE, {Host, App}),
     ok.
 
 -spec delete(host()) -> ok.
@@ -44,3 +46,7 @@ find(Host) ->
         [{_, App}] -> {ok, App};
         [] -> error
     end.
+
+-spec capacity(app()) -> non_neg_integer().
+capacity(#{max_per := MaxPer, dynos := Dynos}) ->
+    MaxPer * length(Dynos).

@@ -1,6 +1,7 @@
 %% Handles a request in the process of its connection:
 %%
-%%   read the body -> a permit of the app -> a permit of one of its dynos -> the dyno's answer -> release both
+%%   read the body -> a permit of the app, after a wait if it is at its capacity (`router_queue')
+%%     -> a permit of one of its dynos -> the dyno's answer -> release both
 %%
 %% The permits are released before the last piece of the answer is sent. So a client that has its answer finds the
 %% permit free for its next request, and a client that reads slowly does not hold one.
@@ -20,7 +21,7 @@ handle(Client) ->
         {ok, Body} ->
             case router_apps:find(router_client:host(Client)) of
                 {ok, App} -> admit(Client, Body, App);
-                error -> router_client:answer(Client, 404, {"unknown-app", "No app is configured for this Host."})
+                error -> unknown(Client)
             end;
         {error, too_long} ->
             router_client:refuse(Client, 413, {"body-too-long", "The body exceeds the maximum length."});
@@ -28,31 +29,41 @@ handle(Client) ->
             router_client:refuse(Client, 400, {"malformed", "The request is invalid or ambiguous."})
     end.
 
-admit(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos, stats := Stats} = App) ->
+admit(Client, Body, #{stats := Stats} = App) ->
     Begun_ns = erlang:monotonic_time(nanosecond),
-    Acquired = canal_lock:acquire(Host, MaxPer, length(Dynos)),
+    Acquired = router_queue:acquire(App),
     Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    case Acquired of
-        {acquired, _} ->
+    case router_queue:await(Acquired, Client, App, Begun_ns) of
+        {{acquired, Present}, Next} ->
             ok = router_stats:granted(Stats, Took_ns),
-            {Outcome, Next} = pass_on(Client, Body, App),
-            ok = canal_lock:release(Host, MaxPer, length(Dynos)),
+            {Outcome, ThenNext} = pass_on(Client, Body, Present),
+            ok = router_queue:release(Present),
             ok = ended(Outcome, Stats),
             case conclude(Outcome, Client) of
                 disconnected -> router_client:close(Client);
-                _ when Next =:= close -> router_client:close(Client);
-                _ -> ok
+                _ when ThenNext =:= close -> router_client:close(Client);
+                _ -> next(Next, Client)
             end;
-        full ->
+        {full, Next} ->
             ok = router_stats:refused(Stats, Took_ns),
-            Sentence = io_lib:format("The app is at its capacity of ~b requests.", [MaxPer * length(Dynos)]),
-            router_client:answer(Client, 503, {"full", Sentence})
+            Sentence = io_lib:format("The app is at its capacity of ~b requests.", [router_apps:capacity(App)]),
+            ok = router_client:answer(Client, 503, {"full", Sentence}),
+            next(Next, Client);
+        {unknown, Next} ->
+            ok = unknown(Client),
+            next(Next, Client)
     end.
 
-pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos}) ->
+unknown(Client) ->
+    router_client:answer(Client, 404, {"unknown-app", "No app is configured for this Host."}).
+
+next(next, _Client) -> ok;
+next(close, Client) -> router_client:close(Client).
+
+pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos} = App) ->
     case acquire_dyno(Host, MaxPer, Dynos) of
         {ok, Dyno} ->
-            Outcome = router_dyno:pass_on(Dyno, Client, Body, MaxPer * length(Dynos)),
+            Outcome = router_dyno:pass_on(Dyno, Client, Body, router_apps:capacity(App)),
             ok = canal_lock:release({Host, Dyno}, MaxPer, 1),
             Outcome;
         none ->

@@ -9,11 +9,13 @@ terminal_test() ->
     ?assertEqual(
         [
             "Requests through a router that limits each app to the capacity of its dynos.",
+            "If all dynos are busy: shop refuses; blog waits up to 500 ms, then refuses.",
             "[##########..............................] 4 of 16 s, 7 processes killed",
             "",
-            "app  dynos buckets       capacity busy granted/s refused/s died/s p50 us p99 us",
-            "shop     6 [3,3,3,3,3,1]       18   15      1234       789      3    0.4   12.0",
-            "(p50, p99: duration of an acquire. busy: requests in progress on dynos.)",
+            "app  dynos buckets        busy queue granted/s refused/s waited/s p99 us p99 ms",
+            "shop     6 [3,3,3,3,3,1] 15/18     0      1234       789        0   12.0    0.0",
+            "blog     6 [3,3,3,3,3,1] 15/18    32      1234         3     1230   12.0   83.9",
+            "(busy: requests on dynos, and capacity. p99 us: of acquires. p99 ms: of waits.)",
             ""
         ],
         lines(Shown)
@@ -21,15 +23,15 @@ terminal_test() ->
     %% The table is updated in place, and events are listed below.
     WithEvent = router_demo_screen:add_event({4200, "shop: 6 -> 2 dynos"}, Second),
     {_, Again} = captured(fun() -> router_demo_screen:show(picture(16000), WithEvent) end),
-    ?assertEqual("\e[7A\r", lists:sublist(Again, 5)),
+    ?assertEqual("\e[9A\r", lists:sublist(Again, 5)),
     ?assertEqual("  4.2 s  shop: 6 -> 2 dynos", lists:last(lines(Again))),
-    ?assertMatch([_, "[########################################] 16" ++ _ | _], lines(lists:nthtail(5, Again))).
+    ?assertMatch([_, _, "[########################################] 16" ++ _ | _], lines(lists:nthtail(5, Again))).
 
 %% Long lines are cut to the width of the terminal.
 narrow_test() ->
     Screen = router_demo_screen:add_event({0, lists:duplicate(100, $x)}, router_demo_screen:new({terminal, 40})),
     {_, Shown} = captured(fun() -> router_demo_screen:show(picture(0), Screen) end),
-    ?assertEqual([39, 39, 0, 39, 39, 39, 0, 39], [length(Line) || Line <- lines(Shown)]).
+    ?assertEqual([39, 39, 39, 0, 39, 39, 39, 39, 0, 39], [length(Line) || Line <- lines(Shown)]).
 
 few_events_stay_test() ->
     AddEvent = fun(Number, Screen) ->
@@ -50,8 +52,13 @@ captured(Show) ->
     router_demo_output:capture(Show).
 
 picture(Elapsed_ms) ->
-    Row = #{
-        host => <<"shop">>, dynos => 6, capacity => 18, buckets => [3, 3, 3, 3, 3, 1], at_work => 15,
-        granted_s => 1234.4, refused_s => 789.0, died_s => 2.6, p50_ns => 400, p99_ns => 12000
+    Shop = #{
+        host => <<"shop">>, dynos => 6, capacity => 18, wait_ms => 0, buckets => [3, 3, 3, 3, 3, 1], at_work => 15,
+        waiting => 0, granted_s => 1234.4, refused_s => 789.0, waited_s => 0.0,
+        acquire_p99_ns => 12000, wait_p99_ns => 0
     },
-    #{elapsed_ms => Elapsed_ms, total_ms => 16000, killed => 7, rows => [Row]}.
+    Blog = Shop#{
+        host := <<"blog">>, wait_ms := 500, waiting := 32, refused_s := 2.6, waited_s := 1230.0,
+        wait_p99_ns := 83886080
+    },
+    #{elapsed_ms => Elapsed_ms, total_ms => 16000, killed => 7, rows => [Shop, Blog]}.

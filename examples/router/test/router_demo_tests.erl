@@ -11,6 +11,8 @@ demo_test_() ->
     {setup, fun start/0, fun stop/1, [
         {"the demo keeps every promise", {timeout, 60, fun keeps_promises/0}},
         {"the demo reports a router that exceeds the limit", {timeout, 60, fun reports_violations/0}},
+        {"the demo reports an app in the wrong mode", {timeout, 60, fun reports_wrong_modes/0}},
+        {"the demo reports waits beyond the deadline, and waiters that are left", {timeout, 60, fun reports_waits/0}},
         {"the load stops when its owner dies", {timeout, 60, fun ends_load/0}}
     ]}.
 
@@ -34,16 +36,20 @@ stop({Level, Started}) ->
 %% An eighth of the demo's duration, with less load.
 scenario() ->
     #{
-        apps => [{<<"shop">>, 3, 24}, {<<"blog">>, 2, 4}],
+        apps => [{<<"shop">>, 3, 24, 0}, {<<"blog">>, 3, 24, 200}],
         total_ms => 4000,
         events => [
-            {0, {dynos, <<"blog">>, 2}},
             {0, {dynos, <<"shop">>, 1}},
+            {0, {dynos, <<"blog">>, 1}},
             {300, {hang_up, <<"shop">>, 5}},
+            {300, {hang_up, <<"blog">>, 5}},
             {1000, {dynos, <<"shop">>, 3}},
+            {1000, {dynos, <<"blog">>, 3}},
             {2000, {dynos, <<"shop">>, 6}},
+            {2000, {dynos, <<"blog">>, 6}},
             {2500, crash},
-            {3000, {dynos, <<"shop">>, 2}}
+            {3000, {dynos, <<"shop">>, 2}},
+            {3000, {dynos, <<"blog">>, 2}}
         ],
         behavior => #{work_ms => 10, reset_one_of => 20},
         kill_every_ms => 20
@@ -52,21 +58,25 @@ scenario() ->
 keeps_promises() ->
     {Verdict, Output} = router_demo_output:capture(fun() -> router_demo:run(scenario(), lines) end),
     #{broken := Broken, phases := Phases, served := Served, reset := Reset, disconnected := Disconnected} = Verdict,
-    #{killed := Killed, at_the_end := #{released_by_death := ByDeath, refused := #{<<"shop">> := Refused}}} = Verdict,
+    #{killed := Killed, at_the_end := #{released_by_death := ByDeath, apps := Apps}} = Verdict,
+    #{<<"shop">> := {0, #{refused := Refused, waits := []}}, <<"blog">> := {200, #{waits := Waits}}} = Apps,
     ?assertEqual([], Broken),
     ?assertMatch(
         [
-            {<<"blog">>, 2, 4}, {<<"shop">>, 1, 3}, {<<"shop">>, 3, 9}, {<<"shop">>, 6, 18}, {<<"shop">>, 2, 6}
+            {<<"blog">>, 1, 3}, {<<"blog">>, 3, 9}, {<<"blog">>, 6, 18}, {<<"blog">>, 2, 6},
+            {<<"shop">>, 1, 3}, {<<"shop">>, 3, 9}, {<<"shop">>, 6, 18}, {<<"shop">>, 2, 6}
         ],
         [{Host, Dynos, Dynos * MaxPer} || #{host := Host, dynos := Dynos, max_per := MaxPer} <- Phases]
     ),
     %% There are more clients than permits, so the capacity is used completely at some time.
-    #{highest := 3} = lists:nth(2, Phases),
+    [#{highest := 3} = lists:nth(First, Phases) || First <- [1, 5]],
     ?assert(lists:all(fun(#{highest := H, dynos := D, max_per := M}) -> H > 0 andalso H =< D * M end, Phases)),
-    ?assert(lists:all(fun(Number) -> Number > 0 end, [Served, Reset, Disconnected, Killed, ByDeath, Refused])),
+    ?assert(lists:all(fun(Number) -> Number > 0 end, [
+        Served, Reset, Disconnected, Killed, ByDeath, Refused, router_stats:total(Waits)
+    ])),
     [
         ?assertNotEqual(nomatch, string:find(Output, Expected))
-     || Expected <- ["granted/s", "shop: 1 -> 3 dynos", "shop: 6 -> 2 dynos", "the manager is killed while "]
+     || Expected <- ["granted/s", "shop: 1 -> 3 dynos", "shop: 6 -> 2 dynos", "the manager is killed: "]
     ],
     ?assertMatch({match, _}, re:run(Output, "(shop|blog) +[0-9] \\[[1-3]")),
     ?assertEqual(nomatch, string:find(Output, "\e")).
@@ -84,13 +94,44 @@ tamper() ->
     end.
 
 reports_violations() ->
-    Tamperer = spawn_link(fun tamper/0),
-    {#{broken := Broken}, _Output} = router_demo_output:capture(fun() -> router_demo:run(short(), lines) end),
-    ?assertNot(is_process_alive(Tamperer)),
+    reports(fun tamper/0, short(), ["on a dyno with a limit of 3", "admitted with capacity 5 instead of 3"]).
+
+reports(Tamper, Scenario, AllExpected) ->
+    {Tamperer, Monitor} = spawn_monitor(Tamper),
+    {#{broken := Broken}, _Output} = router_demo_output:capture(fun() -> router_demo:run(Scenario, lines) end),
+    true = exit(Tamperer, kill),
+    _ = test_await:reason({Tamperer, Monitor}),
     [
-        ?assertMatch([_], [Promise || Promise <- Broken, string:find(Promise, Expected) =/= nomatch])
-     || Expected <- ["on a dyno with a limit of 3", "admitted with capacity 5 instead of 3"]
+        ?assertMatch({_, [_], _}, {Expected, [Line || Line <- Broken, string:find(Line, Expected) =/= nomatch], Broken})
+     || Expected <- AllExpected
     ].
+
+%% Exchanges the modes of the two apps as soon as the router knows both.
+reports_wrong_modes() ->
+    Tamper = fun() ->
+        ok = test_await:value(true, fun() -> router_apps:find(<<"blog">>) =/= error end),
+        [set_wait_ms(Host, Wait_ms) || {Host, Wait_ms} <- [{<<"shop">>, 200}, {<<"blog">>, 0}]]
+    end,
+    reports(Tamper, short(), [
+        "requests waited, although it refuses at once", "refused, but only ", "blog: no request waited"
+    ]).
+
+set_wait_ms(Host, Wait_ms) ->
+    {ok, #{max_per := MaxPer, dynos := Dynos}} = router_apps:find(Host),
+    router:put(Host, MaxPer, Dynos, Wait_ms).
+
+%% The dyno is so slow, and kills are so rare, that clients wait for longer than the deadline and what the verdict adds.
+reports_waits() ->
+    Tamper = fun() ->
+        ok = test_await:value(true, fun() -> canal_lock:waiting(<<"blog">>) > 0 end),
+        ok = set_wait_ms(<<"blog">>, 5000),
+        %% More permits than the app ever has.
+        {waiting, _} = canal_lock:request(<<"blog">>, 0, 0, #{permits => 100}),
+        timer:sleep(infinity)
+    end,
+    reports(Tamper, (short())#{behavior := #{work_ms => 150, reset_one_of => never}, kill_every_ms := 1000}, [
+        "ms instead of at most 200", "1 requests that still wait", "1 requests in the queues of the apps"
+    ]).
 
 status() ->
     {KeptStatus, Kept} = presented("router_demo:present(router_demo_tests:short(), lines)"),

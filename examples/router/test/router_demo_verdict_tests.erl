@@ -140,7 +140,7 @@ left_over_test_() ->
         ?_assertMatch(#{broken := [_]}, judge_at_the_end(#{Name => Number}))
      || {Name, Number} <- [
             {permits, 1}, {holders, 1}, {differing, 1}, {not_held, 1}, {at_work, 1}, {granted, 8}, {released, 5},
-            {released_by_death, 2}
+            {released_by_death, 2}, {waiting, 1}, {queued, 1}
         ]
     ] ++ [?_assertMatch(#{broken := []}, judge_at_the_end(#{}))].
 
@@ -166,7 +166,7 @@ underused_test() ->
 
 judge_refused(Requests, Scalings, Refused) ->
     Known = [with_capacity(Request, Scalings) || Request <- Requests],
-    AtTheEnd = (at_the_end())#{refused := #{<<"shop">> => Refused}},
+    AtTheEnd = at_the_end(#{<<"shop">> => {0, stats(Refused, [])}}),
     router_demo_verdict:judge(#{requests => Known, scalings => Scalings, kills => #{}}, AtTheEnd).
 
 slow_after_kill_test() ->
@@ -177,6 +177,32 @@ slow_after_kill_test() ->
         ["a dyno worked for 5.0 s after its request was killed"],
         broken(Requests(21 + Seconds), [scaling(0, 1)], #{"1" => 20})
     ).
+
+-define(MS, 1000000).
+
+%% An app that refuses at once.
+no_waits_test() ->
+    ?assertEqual([], broken_waits(0, 50, [])),
+    ?assertEqual(["shop: 1 requests waited, although it refuses at once"], broken_waits(0, 50, [{1, 1}])).
+
+%% An app that refuses after 200 ms. A timer may be late by 250 ms.
+waits_test() ->
+    ?assertEqual([], broken_waits(200, 0, [{1, 1}])),
+    ?assertEqual([], broken_waits(200, 3, [{90 * ?MS, 7}, {201 * ?MS, 2}, {450 * ?MS, 1}])),
+    ?assertEqual(
+        ["shop: a request waited for 451 ms instead of at most 200"],
+        broken_waits(200, 0, [{90 * ?MS, 7}, {450 * ?MS + 1, 1}])
+    ),
+    %% The refused requests and others have waited until the deadline.
+    ?assertEqual(
+        ["shop: 3 refused, but only 2 waited until the deadline"],
+        broken_waits(200, 3, [{90 * ?MS, 7}, {200 * ?MS, 5}, {201 * ?MS, 2}])
+    ),
+    ?assertEqual(["shop: no request waited"], broken_waits(200, 0, [])).
+
+broken_waits(Wait_ms, Refused, Waits) ->
+    #{broken := Broken} = judge_at_the_end(at_the_end(#{<<"shop">> => {Wait_ms, stats(Refused, Waits)}})),
+    Broken.
 
 %% With no dynos no request may be admitted.
 no_dynos_test() ->
@@ -195,6 +221,8 @@ lines_test() ->
     Kept = lines(judge([request(1, 1, a, 10, 20)], [scaling(0, 1)])),
     ?assertEqual("All promises were kept.", lists:last(Kept)),
     ?assertEqual([], [Line || Line <- Kept, length(Line) > 80]),
+    Waits = lines(judge_at_the_end(at_the_end(#{<<"shop">> => {200, stats(20, [{90 * ?MS, 50}, {201 * ?MS, 50}])}}))),
+    ?assert(lists:member("shop    200 ms       20        0       20      100   90 ms  201 ms   201 ms", Waits)),
     Broken = lines(judge([request(1, 1, a, 10, 20), request(1, 2, a, 12, 20)], [scaling(0, 1)])),
     ?assertEqual(2, length([Line || "BROKEN" ++ _ = Line <- Broken])),
     ?assertNot(lists:member("All promises were kept.", Broken)).
@@ -239,7 +267,13 @@ scaling(At_ns, Dynos) ->
     #{host => <<"shop">>, at_ns => At_ns, max_per => 1, dynos => Dynos, refused => 0}.
 
 at_the_end() ->
+    at_the_end(maps:from_list([{Host, {0, stats(0, [])}} || Host <- [<<"shop">>, <<"blog">>]])).
+
+at_the_end(Apps) ->
     #{
         permits => 0, holders => 0, granted => 7, released => 4, released_by_death => 3, not_held => 0, differing => 0,
-        at_work => 0, failed => 0, refused => #{<<"shop">> => 0, <<"blog">> => 0}
+        at_work => 0, waiting => 0, queued => 0, apps => Apps
     }.
+
+stats(Refused, Waits) ->
+    (router_stats:read(router_stats:new()))#{refused := Refused, waits := Waits}.

@@ -13,6 +13,7 @@ stats_test_() ->
     [
         {"a reading has all counts", fun counts/0},
         {"a new reading is empty", fun nothing/0},
+        {"waits are counted separately from acquire times", fun waits/0},
         {"each time below 16 ns has its own class", fun small/0},
         {"classes are contiguous up to the last", fun classes/0},
         {"times beyond the range are in the last class", fun large/0},
@@ -39,13 +40,21 @@ counts() ->
     ok = router_stats:ended(Stats),
     ok = router_stats:failed(Stats),
     ?assertEqual(
-        #{granted => 3, refused => 1, ended => 2, failed => 1, times => [{2, 3}, {104, 1}]}, router_stats:read(Stats)
+        #{granted => 3, refused => 1, ended => 2, failed => 1, times => [{2, 3}, {104, 1}], waits => []},
+        router_stats:read(Stats)
     ).
+
+waits() ->
+    Stats = with([1]),
+    [ok = router_stats:waited(Stats, Time) || Time <- [0, 100, 100, 1 bsl 60]],
+    #{granted := 1, times := [{2, 1}], waits := Waits} = router_stats:read(Stats),
+    ?assertEqual([{1, 1}, {104, 2}, {?LARGEST_NS, 1}], Waits),
+    ?assertEqual(4, router_stats:total(Waits)).
 
 nothing() ->
     Reading = router_stats:read(router_stats:new()),
-    ?assertEqual(#{granted => 0, refused => 0, ended => 0, failed => 0, times => []}, Reading),
-    ?assertEqual([0, 0], [router_stats:quantile(Reading, Thousandths) || Thousandths <- [1, 1000]]),
+    ?assertEqual(#{granted => 0, refused => 0, ended => 0, failed => 0, times => [], waits => []}, Reading),
+    ?assertEqual([0, 0], [router_stats:quantile([], Thousandths) || Thousandths <- [1, 1000]]),
     ?assertEqual(Reading, router_stats:since(Reading, Reading)).
 
 small() ->
@@ -74,12 +83,14 @@ large() ->
 since() ->
     Stats = with([1, 5, 5]),
     ok = router_stats:ended(Stats),
+    ok = router_stats:waited(Stats, 5),
     Earlier = router_stats:read(Stats),
     _ = add(Stats, [5, 9]),
+    ok = router_stats:waited(Stats, 9),
     ok = router_stats:refused(Stats, 9),
     ok = router_stats:failed(Stats),
     ?assertEqual(
-        #{granted => 2, refused => 1, ended => 0, failed => 1, times => [{6, 1}, {10, 2}]},
+        #{granted => 2, refused => 1, ended => 0, failed => 1, times => [{6, 1}, {10, 2}], waits => [{10, 1}]},
         router_stats:since(Earlier, router_stats:read(Stats))
     ).
 
@@ -88,7 +99,7 @@ quantiles() ->
 
 quantile_property() ->
     proper:forall({non_empty(list(time_ns())), range(1, 1000)}, fun({Times, Thousandths}) ->
-        Quantile = router_stats:quantile(router_stats:read(with(Times)), Thousandths),
+        Quantile = router_stats:quantile(maps:get(times, router_stats:read(with(Times))), Thousandths),
         %% The smallest rank that covers this share.
         Rank = ceil(length(Times) * Thousandths / 1000),
         Exact = lists:nth(Rank, lists:sort(Times)),

@@ -1,7 +1,7 @@
 %% Starts a separate router for each test and checks that nothing is left over afterwards.
 -module(router_test_setup).
 
--export([tests/1, noisy/1, answer_ms/1, await_held/1, holder/1]).
+-export([tests/1, noisy/1, answer_ms/1, await_held/1, await_waiting/1, holder/1]).
 
 -include_lib("eunit/include/eunit.hrl").
 
@@ -11,7 +11,7 @@
 -define(ANSWER_MS, 20000).
 
 %% Runs each test in a separate process, so that its clients and dynos end with it. Then checks that all permits are
-%% released and no error was logged.
+%% released, no request waits and no error was logged.
 -spec tests([{Title :: string(), fun(() -> term())}]) -> term().
 tests(Tests) ->
     foreach(Tests, fun() -> ?assertEqual([], test_log_listener:events()) end).
@@ -53,8 +53,9 @@ run(Test, Check) ->
 
 %% P4, and that no process released a permit that it did not hold.
 check_all_released() ->
+    await_info(0, waiting),
     test_await:permits(0),
-    test_await:value(0, fun() -> maps:get(holders, canal_lock:info()) end),
+    await_info(0, holders),
     ?assertEqual([], canal_lock:audit()),
     #{granted := Granted, released := Released, released_by_death := ByDeath} = Info = canal_lock:info(),
     ?assertMatch(#{not_held := 0}, Info),
@@ -70,6 +71,14 @@ answer_ms(Answer_ms) ->
 await_held(Permits) ->
     test_await:count(<<"shop">>, Permits),
     test_await:permits(2 * Permits).
+
+%% Waits until this number of requests wait for the app.
+-spec await_waiting(non_neg_integer()) -> ok.
+await_waiting(Requests) ->
+    test_await:value(Requests, fun() -> canal_lock:waiting(<<"shop">>) end).
+
+await_info(Value, Name) ->
+    test_await:value(Value, fun() -> maps:get(Name, canal_lock:info()) end).
 
 %% Returns the process of the only open request.
 -spec holder(router_apps:host()) -> pid().
