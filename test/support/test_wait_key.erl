@@ -1,0 +1,124 @@
+%% The sequential specification of one key: its permits by holder, and its requests that wait. A part of
+%% `test_wait_model'.
+%%
+%% It has no lanes and no permits in hand. What is released is free for a moment, and no call can see that.
+-module(test_wait_key).
+
+-export([new/0, settled/1, queued/2, resized/2, without/2, held/2, held/3, out/1, shown/1, deaths/2, closings/1]).
+
+-export_type([key/0, waiter/0, ended/0]).
+
+-type key() :: #{
+    held := #{holder() => pos_integer()},
+    %% The oldest first.
+    queue := [waiter()],
+    %% Requests that were granted or closed in this step.
+    ended := [{waiter(), ended()}]
+}.
+-type waiter() :: #{
+    number := pos_integer(),
+    holder := holder(),
+    kind := test_wait_model:kind(),
+    capacity := non_neg_integer(),
+    weight := pos_integer(),
+    collected := non_neg_integer()
+}.
+-type holder() :: test_wait_model:holder().
+-type ended() :: {acquired, pos_integer()} | closed.
+
+-spec new() -> key().
+new() ->
+    #{held => #{}, queue => [], ended => []}.
+
+-spec queued(waiter(), key()) -> key().
+queued(Waiter, Key = #{queue := Queue}) ->
+    settled(Key#{queue := Queue ++ [Waiter]}).
+
+%% P6.
+-spec resized(Capacity :: non_neg_integer(), key()) -> key().
+resized(Capacity, Key = #{queue := Queue}) ->
+    settled(Key#{queue := [Waiter#{capacity := Capacity, collected := 0} || Waiter <- Queue]}).
+
+-spec without(Number :: pos_integer(), key()) -> key().
+without(Number, Key = #{queue := Queue}) ->
+    Key#{queue := [Waiter || Waiter = #{number := Other} <- Queue, Other =/= Number]}.
+
+%% P1, P11, P12: the next waiter takes what it can have of the free permits. The oldest one that can be satisfied
+%% collects them.
+-spec settled(key()) -> key().
+settled(Key = #{queue := Queue}) ->
+    Satisfiable = [Waiter || Waiter = #{weight := Weight, capacity := Capacity} <- Queue, Weight =< Capacity],
+    Out = out(Key),
+    case [{Waiter, N} || Waiter <- Satisfiable, N <- [share(Waiter, hd(Satisfiable), Out)], N > 0] of
+        [] -> Key;
+        [{Waiter, N} | _] -> settled(hand(Waiter, N, Out + N, Key))
+    end.
+
+share(Waiter = #{capacity := Capacity, weight := Weight, collected := Collected}, Oldest, Out) ->
+    Free = max(0, Capacity - Out),
+    case Weight - Collected of
+        Needed when Waiter =:= Oldest -> min(Needed, Free);
+        Needed when Needed =< Free -> Needed;
+        _ -> 0
+    end.
+
+hand(Waiter = #{weight := Weight, collected := Had}, N, _, Key = #{queue := Queue}) when Had + N < Weight ->
+    Key#{queue := [case Each of Waiter -> Waiter#{collected := Had + N}; _ -> Each end || Each <- Queue]};
+hand(Waiter = #{number := Number, holder := Holder, weight := Weight}, _, Out, Key) ->
+    held(Holder, Weight, ended(Waiter, {acquired, Out}, without(Number, Key))).
+
+%% In the order of a set, so that equal outcomes are equal terms.
+ended(Waiter, Ended, Key = #{ended := All}) ->
+    Key#{ended := ordsets:add_element({Waiter, Ended}, All)}.
+
+%% P4: the outcomes of a death, each with the number of permits released. They go back in up to three parts.
+-spec deaths(holder(), key()) -> [{key(), non_neg_integer()}].
+deaths(Holder, Key) ->
+    Held = held(Holder, Key),
+    Some = [{back(Holder, B, back(Holder, A, Key)), A + B} || A <- lists:seq(0, Held), B <- lists:seq(0, Held - A)],
+    Ended = [{After, N} || {Before, N} <- lists:usort(Some), After <- end_waits(Holder, [Before])],
+    lists:usort([{back(Holder, held(Holder, After), After), N + held(Holder, After)} || {After, N} <- Ended]).
+
+back(Holder, N, Key) ->
+    settled(held(Holder, -N, Key)).
+
+%% P10: all requests end, and each is told that the table has closed, unless it is granted before.
+-spec closings(key()) -> [key()].
+closings(Key) ->
+    end_waits(all, [Key]).
+
+%% The requests of a holder that dies, or all, because the table closes, end in any order.
+end_waits(_, []) ->
+    [];
+end_waits(Of, Keys) ->
+    Next = fun(Key = #{queue := Queue}) ->
+        [end_wait(Of, Waiter, Key) || Waiter = #{holder := Holder} <- Queue, Of =:= all orelse Of =:= Holder]
+    end,
+    Each = [{Key, Next(Key)} || Key <- Keys],
+    lists:usort([Key || {Key, []} <- Each] ++ end_waits(Of, lists:usort(lists:append([More || {_, More} <- Each])))).
+
+end_wait(all, Waiter = #{number := Number}, Key) -> settled(ended(Waiter, closed, without(Number, Key)));
+end_wait(_, #{number := Number}, Key) -> settled(without(Number, Key)).
+
+%% Permits by holder, with those that requests have collected.
+-spec shown(key()) -> [{holder(), pos_integer()}].
+shown(#{held := Held, queue := Queue}) ->
+    Collected = [{Holder, N} || #{holder := Holder, collected := N} <- Queue, N > 0],
+    Add = fun({Holder, N}, Sums) -> maps:update_with(Holder, fun(Sum) -> Sum + N end, N, Sums) end,
+    maps:to_list(lists:foldl(Add, Held, Collected)).
+
+-spec out(key()) -> non_neg_integer().
+out(Key) ->
+    lists:sum([N || {_, N} <- shown(Key)]).
+
+-spec held(holder(), key()) -> non_neg_integer().
+held(Holder, #{held := Held}) ->
+    maps:get(Holder, Held, 0).
+
+%% With so many more permits, or fewer.
+-spec held(holder(), More :: integer(), key()) -> key().
+held(Holder, More, Key = #{held := Held}) ->
+    case held(Holder, Key) + More of
+        0 -> Key#{held := maps:remove(Holder, Held)};
+        N when N > 0 -> Key#{held := Held#{Holder => N}}
+    end.
