@@ -277,7 +277,7 @@ longest() ->
     {waiting, First} = canal_lock:request(db, 0, 1),
     Screen = top(quick(), terminal()),
     _ = test_terminal:picture(Screen),
-    %% The wait of the oldest request, not of this one.
+    %% The wait of the oldest request, not of this one. Shown seconds have one decimal, so they can be 50 ms off.
     {waiting, _} = canal_lock:request(db, 0, 1),
     test_await:value(true, fun() ->
         Least_ms = erlang:monotonic_time(millisecond) - Since,
@@ -289,7 +289,7 @@ longest() ->
     end),
     ok = canal_lock:cancel(First),
     {Ms, _} = longest_wait(Screen),
-    ?assert(Ms =< erlang:monotonic_time(millisecond) - Since),
+    ?assert(Ms =< erlang:monotonic_time(millisecond) - Since + 60),
     test_terminal:quit(Screen).
 
 %% Of the picture after the next one.
