@@ -43,9 +43,9 @@ check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instr
 	$(call run,check,all layout cycles rust instructions erlang elixir promises dist)
 
 .PHONY: bench
-bench: ## measure (WHAT=full, quick, table, quorum, cluster or cluster-quick; see bench/README.md)
+bench: ## measure (WHAT=full, quick, waiting, table, quorum, cluster; -quick; see bench/README.md)
 	@scripts/setup.sh bench
-	$(call run,bench,full quick table quorum cluster cluster-quick)
+	$(call run,bench,full quick table waiting waiting-quick quorum cluster cluster-quick)
 
 .PHONY: soak
 soak: ## long tests: memory checkers, mutants, leaks, faults (minutes=60, WHAT=one part; see docs/proof.md)
@@ -238,6 +238,13 @@ bench-full bench-quick: bench-%:
 .PHONY: bench-table
 bench-table:
 	scripts/bench_table.sh
+
+# Waiting for permits, beside a gen_server queue and poolboy.
+.PHONY: bench-waiting bench-waiting-quick
+bench-waiting:
+	bench/waiting/run.sh full
+bench-waiting-quick:
+	bench/waiting/run.sh quick
 
 # The state machines of the quorum locks, in memory.
 .PHONY: bench-quorum

@@ -2,6 +2,19 @@
 -module(bench).
 
 -export([main/0]).
+%% For bench/waiting.
+-export([halt_after/1, run/2]).
+
+-export_type([suite/0]).
+
+-type suite() :: #{
+    %% In the order of execution. The seconds are the expected time in each mode, for the estimate of the time left.
+    groups := [{module(), Title :: string(), #{ModeName :: string() => number()}}, ...],
+    targets := [bench_targets:target()],
+    %% Before the names of the files.
+    prefix := string(),
+    facts := bench_results:facts()
+}.
 
 %% full: figures to publish, in less than ten minutes. quick: a check that the benchmark works, in less than one.
 -define(MODES, #{
@@ -55,7 +68,6 @@
     }
 }).
 
-%% In the order of execution. The seconds are the expected time in each mode; they yield the estimate of the time left.
 -define(GROUPS, [
     {bench_scenarios, "loops of calls", #{"full" => 180, "quick" => 6}},
     {bench_keys, "many keys", #{"full" => 35, "quick" => 2}},
@@ -67,10 +79,14 @@
     {bench_memory, "memory", #{"full" => 51, "quick" => 6}}
 ]).
 
-%% A separate process, because many processes are linked to it: if one crashes, main/0 still stops the VM.
 -spec main() -> no_return().
 main() ->
-    {Pid, Monitor} = spawn_monitor(fun() -> exit({status, main(init:get_plain_arguments())}) end),
+    halt_after(fun() -> main(init:get_plain_arguments()) end).
+
+%% A separate process, because many processes are linked to it: if one crashes, this one still stops the VM.
+-spec halt_after(fun(() -> Status :: non_neg_integer())) -> no_return().
+halt_after(Main) ->
+    {Pid, Monitor} = spawn_monitor(fun() -> exit({status, Main()}) end),
     receive
         {'DOWN', Monitor, process, Pid, {status, Status}} ->
             halt(Status);
@@ -83,7 +99,8 @@ main(["compare", Old, New]) ->
     io:put_chars(bench_compare:text(Old, New)),
     0;
 main([Name, Folder, Output]) when is_map_key(Name, ?MODES) ->
-    run(Name, maps:get(Name, ?MODES), Folder, output(Output)),
+    Suite = #{groups => ?GROUPS, targets => bench_targets:targets(), prefix => "", facts => []},
+    run(Suite, {Name, maps:get(Name, ?MODES), Folder, Output}),
     0;
 main([Name | _]) ->
     io:format(standard_error, "bench: unknown mode ~ts; use ~ts~n", [Name, lists:join(" or ", maps:keys(?MODES))]),
@@ -92,14 +109,15 @@ main([Name | _]) ->
 output("terminal") -> terminal;
 output("lines") -> lines.
 
-run(Name, Mode, Folder, Output) ->
-    Facts = bench_machine:facts(Name, Mode),
+-spec run(suite(), {ModeName :: string(), bench_cases:mode(), file:filename(), Output :: string()}) -> ok.
+run(#{targets := Targets, prefix := Prefix, facts := More} = Suite, {Name, Mode, Folder, Output}) ->
+    Facts = bench_machine:facts(Name, Mode) ++ More,
     Head = [io_lib:format("~-12ts~ts~n", [Fact, Value]) || {Fact, Value} <- Facts],
     io:put_chars(Head),
-    Results = bench_results:merged(measured(Name, Mode, Output)),
-    Text = bench_report:text(Results),
+    Results = bench_results:merged(measured(Suite, Name, Mode, output(Output))),
+    Text = bench_report:text(Results, Targets),
     io:put_chars(Text),
-    File = fun(Kind, Extension) -> filename:join(Folder, Kind ++ "-" ++ Name ++ Extension) end,
+    File = fun(Kind, Extension) -> filename:join(Folder, Prefix ++ Kind ++ "-" ++ Name ++ Extension) end,
     ok = file:write_file(File("report", ".txt"), unicode:characters_to_binary([Head, Text])),
     ok = bench_results:write(File("samples", ".csv"), Facts, Results),
     ok = bench_results:write_summary(File("summary", ".csv"), Facts, Results),
@@ -107,8 +125,8 @@ run(Name, Mode, Folder, Output) ->
         File("report", ".txt"), File("samples", ".csv"), File("summary", ".csv")
     ]).
 
-measured(Name, Mode, Output) ->
-    Groups = [{Group, Title, maps:get(Name, Seconds)} || {Group, Title, Seconds} <- ?GROUPS],
+measured(#{groups := All}, Name, Mode, Output) ->
+    Groups = [{Group, Title, maps:get(Name, Seconds)} || {Group, Title, Seconds} <- All],
     Progress = bench_progress:start(Output, {length(Groups), lists:sum([Seconds || {_, _, Seconds} <- Groups])}),
     Results = [
         begin

@@ -6,7 +6,7 @@
 
 -export_type([subject/0, measure/0, mode/0, scenario/0, kind/0]).
 
--type subject() :: ours | elixir | ets | counters | atomics | floor | none.
+-type subject() :: ours | elixir | ets | counters | atomics | floor | gen_server | poolboy | none.
 %% pair, acquire, release, full, per_second, and the measures of the other groups.
 -type measure() :: atom().
 -type mode() :: #{atom() => term()}.
@@ -51,13 +51,21 @@ cases() ->
         {die_off, "many holders killed at once"},
         {sweep, "sweep of idle keys, and inspection of the table"},
         {info, "duration of an inspection"},
-        {memory, "memory of a key in use, and of a holder"}
+        {memory, "memory of a key in use, and of a holder"},
+        %% Of bench/waiting.
+        {uncontended, "acquire of a free permit + release, one process"},
+        {hand_over, "from the release to the instant when the waiter runs (X is the percentile)"},
+        {queue, "a turn with X waiters on the key"},
+        {waiter, "memory of a waiter"},
+        {overload, "1,000 clients and 100 permits"},
+        {order, "requests that were compared, and those that overtook an equal one"},
+        {give, "give of a permit to another process"}
     ].
 
 %% In the order of the report: the API, what it is compared with, and the lower bounds.
 -spec subjects() -> [subject()].
 subjects() ->
-    [ours, elixir, ets, counters, atomics, floor, none].
+    [ours, elixir, ets, counters, atomics, floor, gen_server, poolboy, none].
 
 %% Variants in the order of the report. Other variants follow alphabetically.
 -spec variants() -> [string()].
@@ -68,6 +76,8 @@ variants() ->
 unit(_, per_second) -> "1/s";
 unit(_, longest_mailbox) -> "messages";
 unit(memory, _) -> "B";
+unit(waiter, _) -> "B";
+unit(order, _) -> "requests";
 unit(die_off, _) -> "ms";
 unit(lives, last_death_to_free) -> "us";
 unit(sweep, reclaim) -> "ns";

@@ -23,6 +23,10 @@
 -export([measure/2]).
 %% Called in the other VM.
 -export([keys/3, holders/2]).
+%% For the memory of waiters.
+-export([account/1, growth/3]).
+
+-export_type([growth/0]).
 
 -define(MAX_PER, 1000000).
 
@@ -147,6 +151,7 @@ beyond(#{new_vm := None}, #{new_vm := NewVm} = Growths) ->
     Resident = [{per_holder_os, Os - OfNone} || #{os := Os} <- [NewVm], #{os := OfNone} <- [None]],
     Own ++ [{per_holder_vm, Vm} | Resident].
 
+-spec account(bench_cases:subject()) -> #{own => integer(), public => integer(), vm := integer(), os => integer()}.
 account(Subject) ->
     true = erlang:garbage_collect(),
     maps:from_list([{vm, erlang:memory(total)} | resident() ++ own(Subject)]).
@@ -172,5 +177,7 @@ resident() ->
             []
     end.
 
+%% By the count, from one account to the next.
+-spec growth(map(), map(), Count :: pos_integer()) -> growth().
 growth(Before, After, Count) ->
     maps:map(fun(Of, Bytes) -> (Bytes - maps:get(Of, Before)) / Count end, After).

@@ -1,10 +1,10 @@
 %% Formats the report: every figure with its spread, then the targets.
 -module(bench_report).
 
--export([text/1, number/1]).
+-export([text/2, number/1]).
 
--spec text(bench_results:results()) -> iolist().
-text(Results) ->
+-spec text(bench_results:results(), [bench_targets:target()]) -> iolist().
+text(Results, Targets) ->
     InOrder = bench_results:in_order(Results),
     [
         [
@@ -12,7 +12,7 @@ text(Results) ->
          || {Case, Title} <- bench_cases:cases()
         ],
         line("~ntargets and ratios (median   p25..p75)~n", []),
-        [target(Target, Results) || Target <- bench_targets:targets()]
+        [target(Target, Results) || Target <- Targets]
     ].
 
 figures(_Case, _Title, []) ->
@@ -20,9 +20,9 @@ figures(_Case, _Title, []) ->
 figures(Case, Title, Measured) ->
     [
         line("~n~s: ~ts~n", [Case, Title]),
-        line("  ~-34ts~-10ts~-10ts~-22ts~12s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
+        line("  ~-34ts~-10ts~-11ts~-22ts~12s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
         [
-            line("  ~-34ts~-10ts~-10ts~-22ts~12s   ~ts ~s~n", [
+            line("  ~-34ts~-10ts~-11ts~-22ts~12s   ~ts ~s~n", [
                 Variant, axis(X), Subject, Measure, Median, Spread, bench_cases:unit(Case, Measure)
             ])
          || {{_, Variant, X, Subject, Measure}, Samples} <- Measured,
@@ -39,7 +39,7 @@ target(#{text := Text, figure := Figure, unit := Unit} = Target, Results) ->
         {ok, Values} ->
             #{median := Median} = bench_results:spread(Values),
             {Middle, Spread} = spread(Values, fun ratio/1),
-            Line = line("  ~-60ts~10s   ~-18ts ~-3s~ts", [Text, Middle, Spread, Unit, verdict(Target, Median)]),
+            Line = line("  ~-60ts~10s   ~-22ts ~-3s~ts", [Text, Middle, Spread, Unit, verdict(Target, Median)]),
             [string:trim(Line, trailing), "\n"];
         not_measured ->
             line("  ~-60ts not measured in this run~n", [Text])

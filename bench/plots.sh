@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Draws the plots of a benchmark run: bench/plots.sh SAMPLES.csv FOLDER
 #
-# Writes one SVG for each case in the samples. plots/NAME.gp describes a plot, plots/style.gp the common settings. The
-# same samples yield the same bytes, so that a diff shows real changes.
+# Writes one SVG for each case in the samples, which are those of bench/run.sh or of bench/waiting/run.sh. plots/NAME.gp
+# describes a plot, plots/style.gp the common settings. The same samples yield the same bytes, so that a diff shows real
+# changes.
 set -euo pipefail
 export LC_ALL=C # decimal points, and byte order in sort
 
@@ -41,6 +42,11 @@ draw() { # NAME CASE[/MEASURE]...
   echo "plots: $folder/$name.svg"
 }
 
+if grep -q '^hand_over,' "$samples"; then
+  draw hand_over hand_over
+  draw overload overload/per_second
+  exit
+fi
 draw pair pair
 draw refused refused
 draw keys keys/pair

@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh          for everything except the soak and the plots
 #   scripts/setup.sh soak     for the soak as well
-#   scripts/setup.sh bench    for the plots of the benchmark as well
+#   scripts/setup.sh bench    for the plots of the benchmark, and what it compares with, as well
 #   scripts/setup.sh dist     for the archives of a release as well
 set -euo pipefail
 case "${*-}" in
@@ -116,6 +116,15 @@ look_for_ip() {
   [ "$(uname -s)" != Linux ] || has ip || lacks "ip, of iproute2" iproute2
 }
 
+# `make bench WHAT=waiting' compares with it, and leaves it out if another Erlang than Debian's does not have it.
+look_for_poolboy() {
+  if has erl && ! erl -boot start_clean -noshell -eval '
+    code:root_dir() =/= "/usr/lib/erlang" orelse is_list(code:which(poolboy)) orelse halt(1), halt().'
+  then
+    lacks "poolboy, a pool of workers for Erlang" erlang-poolboy
+  fi
+}
+
 look_for_gnuplot() {
   has gnuplot || lacks "gnuplot" gnuplot-nox
 }
@@ -135,7 +144,7 @@ look() {
   look_for_valgrind
   look_for_cpp
   look_for_ip
-  [ "$for_what" != bench ] || look_for_gnuplot
+  [ "$for_what" != bench ] || { look_for_gnuplot; look_for_poolboy; }
   [ "$for_what" != dist ] || look_for_python
 }
 

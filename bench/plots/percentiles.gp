@@ -1,8 +1,9 @@
-# A panel for each variant whose acquires were timed, with a curve for each subject, and a last one for the pairs of
-# ours, with a curve for each variant. From left to right, one call in 2, 10, 100... takes longer than the curve shows.
-# The tail is the purpose of the plot, so it is stretched.
+# A panel for each variant whose acquires (or the measure `timed') were timed, with a curve for each subject, and a last
+# one for the pairs of ours, with a curve for each variant. From left to right, one call in 2, 10, 100... takes longer
+# than the curve shows. The tail is the purpose of the plot, so it is stretched.
 
-of_acquires = sprintf("$%d == \"acquire\" && ", measure)
+if (!exists("timed")) { timed = "acquire" }
+of_acquires = sprintf("$%d == \"%s\" && ", measure, timed)
 of_pairs = sprintf("$%d == \"pair\" && ", measure)
 acquires = panels_of(of_acquires)
 pairs = panels_of(of_pairs)
@@ -62,12 +63,12 @@ do for [i = 1:panels] {
     if (i <= words(acquires)) {
         p = word(acquires, i) + 0
         called = of_panel(p, variant)
-        set label 100 (strstrt(called, "acquire") > 0 ? "" : "acquire ") . called at graph 0, 1 offset 0, 0.8 \
-            font ",13" textcolor rgb ink
+        of_what = timed ne "acquire" || strstrt(called, "acquire") > 0 ? "" : "acquire "
+        set label 100 of_what . called at graph 0, 1 offset 0, 0.8 font ",13" textcolor rgb ink
         here = subjects_of(of_acquires . sprintf("$%d == %d ", panel, p))
-        plot for [s in here] data using (at(s, p, "acquire")):p25:p75 \
+        plot for [s in here] data using (at(s, p, timed)):p25:p75 \
                 with filledcurves fill transparent solid 0.2 noborder lc rgb color(s), \
-            for [s in here] data using (at(s, p, "acquire")):median \
+            for [s in here] data using (at(s, p, timed)):median \
                 with linespoints lc rgb color(s) lw width(s) pt point(s) ps 0.8 * size(s)
     } else {
         set label 100 "acquire + release, canal_lock" at graph 0, 1 offset 0, 0.8 font ",13" textcolor rgb ink

@@ -8,7 +8,7 @@
 
 BEGIN {
     FS = OFS = "\t"
-    subjects = split("none ours elixir floor atomics counters ets", subject, " ")
+    subjects = split("none ours elixir floor atomics counters ets gen_server poolboy", subject, " ")
 }
 
 index(cases, " " $1 " ") || index(cases, " " $1 "/" $5 " ") {

@@ -11,9 +11,9 @@ BEGIN {
     header = "case,variant,x,subject,measure,unit,round,value"
     split("ns us ms s", times, " ")
     for (i = 1; i in times; i++) in_ns[times[i]] = 1000 ^ (i - 1)
-    split("B 1/s messages", others, " ")
+    split("B 1/s messages requests", others, " ")
     for (i in others) is_unit[others[i]]
-    split("ours elixir ets counters atomics floor none", known, " ")
+    split("ours elixir ets counters atomics floor gen_server poolboy none", known, " ")
     for (i in known) is_subject[known[i]]
     while ((getline line < order) > 0) if (line !~ /^#/) rank[line] = ++ranks
     if (ranks == 0) fail("cannot read the order file " order)

@@ -27,7 +27,7 @@ panels_of(condition) = ask(condition . sprintf("!seen[$%d]++ { print $%d }", pan
 lowest(condition) = ask(condition . "$8 > 0 && (!n++ || $8 < v) { v = $8 } END { print n ? v : 1 }") * 1.0
 highest(condition) = ask(condition . "$9 > 0 && (!n++ || $9 > v) { v = $9 } END { print n ? v : 10 }") * 1.0
 # From back to front: ours is drawn last, so that it stays visible.
-back_to_front = "none ets counters atomics floor elixir ours"
+back_to_front = "none poolboy gen_server ets counters atomics floor elixir ours"
 subjects_of(condition) = ask(condition . sprintf("{ seen[$%d] } END { n = split(\"%s\", all, \" \"); \
     for (i = 1; i <= n; i++) if (all[i] in seen) print all[i] }", subject, back_to_front))
 subjects = subjects_of("")
@@ -36,8 +36,10 @@ subjects = subjects_of("")
 # color deficiencies. Sky blue and purple are darker here, so that text is readable; `none', the bare harness, is gray.
 none_is = "bare harness"
 name(s) = s eq "ours" ? "canal_lock" : s eq "elixir" ? "in Elixir" : s eq "floor" ? "floor: bare NIF" \
+    : s eq "gen_server" ? "gen_server" : s eq "poolboy" ? "poolboy" \
     : s eq "atomics" ? "atomics" : s eq "counters" ? "ets:update_counter" : s eq "ets" ? "original (ETS)" : none_is
 color(s) = s eq "ours" ? 0x0072b2 : s eq "elixir" ? 0x3a9fdc : s eq "floor" ? 0x444444 \
+    : s eq "gen_server" ? 0xb5548c : s eq "poolboy" ? 0xd55e00 \
     : s eq "atomics" ? 0x009e73 : s eq "counters" ? 0xb5548c : s eq "ets" ? 0xd55e00 : 0x8a8a8a
 # Hollow, because the colors of these two are similar.
 point(s) = s eq "elixir" ? 6 : 7

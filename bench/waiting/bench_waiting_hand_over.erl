@@ -1,0 +1,112 @@
+%% Measures a hand-over: from the call of the release to the instant when the waiter has returned from its acquire. Two
+%% processes take turns with one permit. Both instants are readings of the clock; the holder stores the first one for
+%% the waiter.
+%%
+%% "two schedulers": a process on each of two schedulers. The holder keeps its scheduler busy for 100 us, in which the
+%% other one begins to wait, and its scheduler has nothing to do. "two schedulers, asleep": the holder sleeps for 3 ms.
+%% "one scheduler": only one is online. The holder yields until the other one waits. That one runs after the holder has
+%% waited again, and that call is included.
+%%
+%% The process of a gen_server is not bound to a scheduler.
+%%
+%% The processes have the default heap. With a large one, the VM would collect garbage rarely, and keep a message buffer
+%% of 1.7 KB of each grant until then.
+%%
+%% The subject `none' is the bound: each process sends a message to the other one, and waits for its answer.
+%%
+%% Options of the mode: hand_over_rounds; hand_overs (for each subject and round); slow_hand_overs (those of "asleep").
+-module(bench_waiting_hand_over).
+
+-export([measure/2, with_schedulers/2]).
+
+-define(PERCENTS, [50, 90, 99, 99.9, 99.99, 100]).
+%% Longer than a request to a gen_server takes, also if a thread of the VM must be woken for it.
+-define(HOLD_NS, 100000).
+-define(SLEEP_MS, 3).
+
+-spec measure(map(), fun((iodata()) -> ok)) -> bench_results:results().
+measure(#{hand_over_rounds := Rounds, hand_overs := Many, slow_hand_overs := Few}, Report) ->
+    Variants = [{"two schedulers", 2, spin, Many}, {"two schedulers, asleep", 2, sleep, Few},
+                {"one scheduler", 1, yield, Many}],
+    bench_rounds:play(Rounds, fun(Round) ->
+        ok = Report(io_lib:format("hand-over, round ~b of ~b", [Round, Rounds])),
+        [
+            {{hand_over, Variant, Percent, Subject, to_run}, Ns}
+         || {Variant, Schedulers, Hold, Count} <- bench_rounds:shuffle(Variants),
+            Schedulers =< erlang:system_info(schedulers),
+            Subject <- bench_rounds:shuffle([none | bench_waiting_subjects:present()]),
+            {Percent, Ns} <- bench_times:percentiles(?PERCENTS, sample(Subject, Schedulers, Hold, Count))
+        ]
+    end).
+
+sample(Subject, Schedulers, Hold, Count) ->
+    Place = bench_waiting_subjects:open(Subject, 1),
+    Times = bench_times:new(Count),
+    %% The turn, and when the last holder released.
+    Shared = atomics:new(2, []),
+    ok = with_schedulers(Schedulers, fun() ->
+        Both = [
+            spawn_opt(
+                fun() ->
+                    case Subject of
+                        none -> receive {other, Other} -> pass(Other, Hold, Times, Count, Shared) end;
+                        _ -> turns(Place, Hold, Times, Count, Shared)
+                    end
+                end,
+                [monitor, {scheduler, (I - 1) rem Schedulers + 1}]
+            )
+         || I <- [1, 2]
+        ],
+        [{First, _}, {Second, _}] = Both,
+        [Pid ! Message || {Pid, Message} <- [{First, {other, Second}}, {Second, {other, First}}, {First, turn}]],
+        lists:foreach(fun(Process) -> bench_process:await_exit(Process, normal) end, Both)
+    end),
+    ok = bench_waiting_subjects:close(Place),
+    bench_times:ns(Times).
+
+%% Turn 0 found the permit free. After the last turn, the other process gets the permit once more.
+turns(Place, Hold, Times, Count, Shared) ->
+    Permit = bench_waiting_subjects:acquire(Place),
+    case turn(erlang:monotonic_time(), Times, Count, Shared) < Count of
+        true ->
+            ok = hold(Hold, Place),
+            ok = releases(Shared),
+            ok = bench_waiting_subjects:release(Place, Permit),
+            turns(Place, Hold, Times, Count, Shared);
+        false ->
+            bench_waiting_subjects:release(Place, Permit)
+    end.
+
+pass(Other, Hold, Times, Count, Shared) ->
+    receive
+        turn ->
+            Turn = turn(erlang:monotonic_time(), Times, Count, Shared),
+            ok = hold(Hold, none),
+            ok = releases(Shared),
+            Other ! turn,
+            Turn < Count andalso pass(Other, Hold, Times, Count, Shared)
+    end.
+
+turn(Runs, Times, Count, Shared) ->
+    Released = atomics:get(Shared, 2),
+    Turn = atomics:add_get(Shared, 1, 1) - 1,
+    Turn > 0 andalso Turn =< Count andalso bench_times:note(Times, Turn, max(1, Runs - Released)),
+    Turn.
+
+releases(Shared) ->
+    atomics:put(Shared, 2, erlang:monotonic_time()).
+
+hold(spin, _Place) -> bench_waiting_overload:spin(?HOLD_NS);
+hold(sleep, _Place) -> timer:sleep(?SLEEP_MS);
+hold(yield, none) -> ok;
+hold(yield, Place) -> bench_waiting_subjects:await_waiting(Place, 1).
+
+%% Calls the function while this number of schedulers is online. Processes of the others move.
+-spec with_schedulers(pos_integer(), fun(() -> Result)) -> Result.
+with_schedulers(Schedulers, Fun) ->
+    Before = erlang:system_flag(schedulers_online, Schedulers),
+    try
+        Fun()
+    after
+        erlang:system_flag(schedulers_online, Before)
+    end.

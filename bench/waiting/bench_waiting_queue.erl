@@ -1,0 +1,134 @@
+%% Measures whether the number of waiters of a key changes the cost of a hand-over and of a cancel.
+%%
+%% "hand-over, processes": processes take turns with one permit, with one scheduler online. Each releases and waits
+%% again, so a turn is a release, a new wait and a switch to another process. With 10,000 waiters, each turn uses a
+%% process whose memory was last used 10,000 turns ago. The subject `none' shows what that alone costs: its processes
+%% stand in a ring, and each sends a message to the next.
+%%
+%% "hand-over, requests" (of canal_lock only): one process has made all requests. A turn is its release, the message to
+%% itself, and a new request. "cancel": the same, but a turn is the cancel of one of its requests, in random order, and
+%% a new request.
+%%
+%% Options of the mode: queue_rounds; waiters; turns (timed, for each subject and round).
+-module(bench_waiting_queue).
+
+-export([measure/2]).
+
+-define(HAND_OVER, "hand-over, processes").
+%% The first turns of new processes are not timed: each process has this number of turns before.
+-define(WARM_UP_LAPS, 1).
+%% Of the process that cancels: collections would copy its live references. The others have the default heap, because
+%% the VM keeps a message buffer of 1.7 KB of each grant until the next collection.
+-define(HEAP_WORDS, 1048576).
+
+-spec measure(map(), fun((iodata()) -> ok)) -> bench_results:results().
+measure(#{queue_rounds := Rounds, waiters := Counts, turns := Turns}, Report) ->
+    Runs =
+        [{?HAND_OVER, Subject, fun chain/3} || Subject <- [none | bench_waiting_subjects:present()]] ++
+            [{"hand-over, requests", ours, fun requests/3}, {"cancel", ours, fun cancels/3}],
+    bench_rounds:play(Rounds, fun(Round) ->
+        ok = Report(io_lib:format("many waiters, round ~b of ~b", [Round, Rounds])),
+        [
+            {{queue, Variant, Count, Subject, turn}, Take(Subject, Count, Turns) / Turns}
+         || {Variant, Subject, Take} <- bench_rounds:shuffle(Runs), Count <- bench_rounds:shuffle(Counts)
+        ]
+    end).
+
+%% Turns are numbered in an atomics. The process with the turn after the warm-up and the one with the last turn send the
+%% time. All processes end, because each passes the permit on.
+chain(Subject, Waiters, Turns) ->
+    bench_waiting_hand_over:with_schedulers(1, fun() ->
+        Place = bench_waiting_subjects:open(Subject, 1),
+        First = (Waiters + 1) * ?WARM_UP_LAPS + 1,
+        Last = First + Turns,
+        All = started(Place, Subject, Waiters, {atomics:new(1, []), First, Last, self()}),
+        receive {First, Start} -> ok end,
+        receive {Last, End} -> ok end,
+        lists:foreach(fun(Process) -> bench_process:await_exit(Process, normal) end, All),
+        ok = bench_waiting_subjects:close(Place),
+        ns(Start, End)
+    end).
+
+started(_Place, none, Waiters, Turn) ->
+    All = [{Pid, _} | _] = [spawn_monitor(fun() -> stand(Turn) end) || _ <- lists:seq(0, Waiters)],
+    Pids = [P || {P, _} <- All],
+    [P ! {next, Next} || {P, Next} <- lists:zip(Pids, tl(Pids) ++ [Pid])],
+    Pid ! token,
+    All;
+started(Place, _Subject, Waiters, Turn) ->
+    Permit = bench_waiting_subjects:acquire(Place),
+    All = [spawn_monitor(fun() -> take_turns(Place, Turn) end) || _ <- lists:seq(0, Waiters)],
+    ok = bench_waiting_subjects:await_waiting(Place, Waiters + 1),
+    ok = bench_waiting_subjects:release(Place, Permit),
+    All.
+
+stand(Turn) ->
+    receive {next, Next} -> pass(Next, Turn) end.
+
+pass(Next, Turn) ->
+    receive
+        token ->
+            IsOver = is_over(Turn),
+            Next ! token,
+            IsOver orelse pass(Next, Turn)
+    end.
+
+take_turns(Place, Turn) ->
+    Permit = bench_waiting_subjects:acquire(Place),
+    IsOver = is_over(Turn),
+    ok = bench_waiting_subjects:release(Place, Permit),
+    IsOver orelse take_turns(Place, Turn).
+
+is_over({Turns, First, Last, Parent}) ->
+    case atomics:add_get(Turns, 1, 1) of
+        Turn when Turn =:= First; Turn =:= Last -> Parent ! {Turn, erlang:monotonic_time()};
+        _ -> ok
+    end,
+    atomics:get(Turns, 1) >= Last.
+
+requests(ours, Waiters, Turns) ->
+    in_a_process([], fun(Key) ->
+        lists:foreach(fun(_) -> request(Key) end, lists:seq(1, Waiters)),
+        fun() -> release_and_request(Key, Turns) end
+    end).
+
+release_and_request(_Key, 0) ->
+    ok;
+release_and_request(Key, Turns) ->
+    ok = canal_lock:release(Key),
+    receive {canal_lock, _, {acquired, 1}} -> ok end,
+    _ = request(Key),
+    release_and_request(Key, Turns - 1).
+
+cancels(ours, Waiters, Turns) ->
+    in_a_process([{min_heap_size, ?HEAP_WORDS}], fun(Key) ->
+        Refs = bench_rounds:shuffle([request(Key) || _ <- lists:seq(1, Waiters)]),
+        true = erlang:garbage_collect(),
+        fun() -> cancel_and_request(Key, Refs, [], Turns) end
+    end).
+
+cancel_and_request(_Key, _Refs, _New, 0) ->
+    ok;
+cancel_and_request(Key, [], New, Turns) ->
+    cancel_and_request(Key, New, [], Turns);
+cancel_and_request(Key, [Ref | Refs], New, Turns) ->
+    ok = canal_lock:cancel(Ref),
+    cancel_and_request(Key, Refs, [request(Key) | New], Turns - 1).
+
+request(Key) ->
+    {waiting, Ref} = canal_lock:request(Key, 1, 1),
+    Ref.
+
+%% The process holds the permit of the key.
+in_a_process(Options, Prepare) ->
+    bench_process:result([{scheduler, 1} | Options], fun() ->
+        Key = {?MODULE, self()},
+        {acquired, 1} = canal_lock:acquire(Key, 1, 1),
+        Run = Prepare(Key),
+        Start = erlang:monotonic_time(),
+        ok = Run(),
+        ns(Start, erlang:monotonic_time())
+    end).
+
+ns(Start, End) ->
+    erlang:convert_time_unit(End - Start, native, nanosecond).

@@ -1,0 +1,96 @@
+%% The subjects of the waiting benchmark: resources with a number of permits, for which callers wait.
+-module(bench_waiting_subjects).
+
+-export([present/0, poolboy/0, open/2, close/1, acquire/1, release/2, waiting/1, await_waiting/2]).
+
+-export_type([subject/0, place/0, permit/0]).
+
+%% `none' has no limit: what the harness does without a subject.
+-type subject() :: ours | gen_server | poolboy | none.
+-type place() :: {ours, Key :: term(), Permits :: pos_integer()} | {gen_server | poolboy, pid()} | none.
+-type permit() :: term().
+
+%% Longer than any wait of a benchmark. All subjects get a timeout, because it costs a timer.
+-define(TIMEOUT_MS, 60000).
+%% The field of poolboy's state that is the queue of its callers (poolboy 1.5). No function returns it.
+-define(POOLBOY_WAITING, 4).
+
+%% Without `none'. poolboy is left out where it is not installed.
+-spec present() -> [subject(), ...].
+present() ->
+    [ours, gen_server | [poolboy || poolboy() =/= none]].
+
+-spec poolboy() -> Version :: string() | none.
+poolboy() ->
+    case application:load(poolboy) of
+        {error, {already_loaded, poolboy}} -> version();
+        ok -> version();
+        {error, _} -> none
+    end.
+
+version() ->
+    {ok, Version} = application:get_key(poolboy, vsn),
+    Version.
+
+-spec open(subject(), Permits :: pos_integer()) -> place().
+open(ours, Permits) ->
+    {ours, {bench_waiting, erlang:unique_integer()}, Permits};
+open(gen_server, Permits) ->
+    {ok, Queue} = bench_queue:start_link(Permits),
+    {gen_server, Queue};
+open(poolboy, Permits) ->
+    {ok, Pool} = poolboy:start_link([{worker_module, bench_waiting_worker}, {size, Permits}, {max_overflow, 0}], []),
+    {poolboy, Pool};
+open(none, _Permits) ->
+    none.
+
+%% Raises if a caller still waits.
+-spec close(place()) -> ok.
+close({ours, Key, _} = Place) ->
+    ok = bench_records:await(0, fun() -> canal_lock:count(Key) end),
+    0 = waiting(Place),
+    ok;
+close({gen_server, Queue} = Place) ->
+    0 = waiting(Place),
+    gen_server:stop(Queue);
+close({poolboy, Pool} = Place) ->
+    0 = waiting(Place),
+    poolboy:stop(Pool);
+close(none) ->
+    ok.
+
+-spec acquire(place()) -> permit().
+acquire({ours, Key, Permits}) ->
+    {acquired, _} = canal_lock:acquire(Key, Permits, 1, ?TIMEOUT_MS),
+    Key;
+acquire({gen_server, Queue}) ->
+    {acquired, Permit} = bench_queue:acquire(Queue, ?TIMEOUT_MS),
+    Permit;
+acquire({poolboy, Pool}) ->
+    poolboy:checkout(Pool, true, ?TIMEOUT_MS);
+acquire(none) ->
+    none.
+
+-spec release(place(), permit()) -> ok.
+release({ours, Key, _}, Key) -> canal_lock:release(Key);
+release({gen_server, Queue}, Permit) -> bench_queue:release(Queue, Permit);
+release({poolboy, Pool}, Worker) -> poolboy:checkin(Pool, Worker);
+release(none, none) -> ok.
+
+%% The number of callers that wait.
+-spec waiting(place()) -> non_neg_integer().
+waiting({ours, Key, _}) -> canal_lock:waiting(Key);
+waiting({gen_server, Queue}) -> bench_queue:waiting(Queue);
+waiting({poolboy, Pool}) -> queue:len(element(?POOLBOY_WAITING, sys:get_state(Pool)));
+waiting(none) -> 0.
+
+%% Lets other processes run in between.
+-spec await_waiting(place(), pos_integer()) -> ok.
+await_waiting(Place, Count) ->
+    case waiting(Place) of
+        Count ->
+            ok;
+        _ ->
+            true = erlang:yield(),
+            await_waiting(Place, Count)
+    end.
