@@ -32,7 +32,7 @@ defmodule CanalLock do
 
   @typedoc """
   `:permits` (default 1) is the number of permits to acquire, all or none. With `:max_waiting` (default `:infinity`),
-  the call does not wait if so many requests or more wait for the key.
+  the call does not wait if at least that many requests wait for the key.
   """
   @type request_option :: {:permits, pos_integer} | {:max_waiting, non_neg_integer | :infinity}
 
@@ -130,10 +130,9 @@ defmodule CanalLock do
       iex> CanalLock.acquire(:db, 3, 1, 10)
       :full
 
-   If no permit is free, the caller joins the queue of the key, first in, first out. A release hands its permit to the
-   first waiter; callers with the same or a smaller capacity cannot overtake it. If the timeout expires, the answer is
-   `:full`. If the caller dies, its request ends. Nothing detects processes that wait for each other; a timeout ends
-   that.
+  If no permit is free, the caller joins the queue of the key, first in, first out. A release hands its permit to the
+  first waiter. Callers with the same or a smaller capacity cannot overtake it. If the timeout expires, the answer is
+  `:full`. If the caller dies, its request ends. The library does not detect processes that wait for each other.
 
   Raises as `acquire/3`, also if the table closes while the caller waits. Cost: with a free permit, that of `acquire/3`;
   otherwise some microseconds. `:canal_lock.acquire/4` has the details.
@@ -278,7 +277,7 @@ defmodule CanalLock do
   @doc """
   Gives permits of `key` that the calling process holds to another process of this node. After `:ok`, `pid` holds them:
   it releases them, and they are released when it dies. No message is sent to `pid`. Answers `{:error, :not_held}` if
-  the caller does not hold so many, and `{:error, :not_alive}` if `pid` has died; then nothing has changed. Raises as
+  the caller holds fewer, and `{:error, :not_alive}` if `pid` has died; then nothing has changed. Raises as
   `acquire/3`, and if `pid` is on another node.
 
       iex> worker = spawn(fn -> Process.sleep(:infinity) end)

@@ -157,9 +157,9 @@ requirement(count, N) -> {is_integer(N) andalso N >= 0, "be a non-negative integ
 requirement(positive_ms, N) -> {is_ms(N) andalso N > 0, "be a positive integer below 2^32 (milliseconds)"};
 requirement(ms, N) -> {is_ms(N), "be a non-negative integer below 2^32 (milliseconds)"};
 requirement(timeout, N) ->
-    {is_timeout(N), "be a non-negative integer below 2^32 (milliseconds) or infinity"};
+    {?IS_TIMEOUT(N), "be a non-negative integer below 2^32 (milliseconds) or infinity"};
 requirement({timeout_or, _}, N) ->
-    {is_timeout(N), "be a non-negative integer below 2^32 (milliseconds), infinity, or a map of options"};
+    {?IS_TIMEOUT(N), "be a non-negative integer below 2^32 (milliseconds), infinity, or a map of options"};
 requirement(limit, N) -> {is_integer(N) andalso N >= 0 orelse N =:= infinity, "be a non-negative integer or infinity"};
 requirement(reference, Value) -> {is_reference(Value), "be a reference"};
 requirement(local_pid, Value) -> {is_pid(Value) andalso node(Value) =:= node(), "be a pid of this node"};
@@ -172,7 +172,7 @@ requirement(Kind, Value) when is_function(Kind, 1) -> Kind(Value).
 
 is_ms(N) -> is_integer(N) andalso N >= 0 andalso N =< ?MAX_MS.
 
-is_timeout(N) -> is_ms(N) orelse N =:= infinity.
+
 
 %% What is wrong with a map of options, if anything.
 -spec wrong_option([option()], Options :: term()) -> none | wrong_option().

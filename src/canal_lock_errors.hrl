@@ -6,6 +6,8 @@
 %% The largest timeout that every supported OTP release accepts, in milliseconds.
 -define(MAX_MS, 16#ffffffff).
 
+-define(IS_TIMEOUT(Value), ((is_integer(Value) andalso Value >= 0 andalso Value =< ?MAX_MS) orelse Value =:= infinity)).
+
 %% Raises, with what the shell needs to explain the error (EEP 54).
 -define(RAISE(Cause, Arguments),
     error(canal_lock_errors:reason(Cause), canal_lock_errors:arguments(Cause, Arguments), [

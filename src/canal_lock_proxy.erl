@@ -90,7 +90,7 @@ handle_call(Request, From = {Holder, _Tag}, State = #state{holder = Holder}) ->
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State, ?IDLE_MS}.
 
-serve(Request = {acquire, _, _, _, #{permits := Permits}}, From, State = #state{waits = Waits}) ->
+serve(Request = {acquire, _, _, _, {_, Permits, _}}, From, State = #state{waits = Waits}) ->
     case answer(Request) of
         {waiting, Ref} ->
             Wait = #wait{from = From, permits = Permits, timer = start_timer(Request, Ref)},
@@ -114,7 +114,7 @@ reply(From, Answer, Permits, State = #state{permits = Before}) ->
             {stop, normal, Next}
     end.
 
-answer({acquire, Key, MaxPer, Buckets, Options = #{timeout_ms := Timeout_ms}}) ->
+answer({acquire, Key, MaxPer, Buckets, Options = {Timeout_ms, _, _}}) ->
     Call =
         case Timeout_ms of
             0 -> fun canal_lock_wait:acquire/4;
@@ -124,10 +124,10 @@ answer({acquire, Key, MaxPer, Buckets, Options = #{timeout_ms := Timeout_ms}}) -
 answer({release, Key, Permits}) ->
     ?CAUGHT(canal_lock_interned:call(Key, fun(KeyOrHandle) -> canal_lock_nif:release_many(KeyOrHandle, Permits) end)).
 
-start_timer({acquire, _, _, _, #{timeout_ms := infinity}}, _Ref) -> none;
-start_timer({acquire, _, _, _, #{timeout_ms := Timeout_ms}}, Ref) -> erlang:start_timer(Timeout_ms, self(), Ref).
+start_timer({acquire, _, _, _, {infinity, _, _}}, _Ref) -> none;
+start_timer({acquire, _, _, _, {Timeout_ms, _, _}}, Ref) -> erlang:start_timer(Timeout_ms, self(), Ref).
 
-%% How an answer to a request for so many permits changes their number.
+%% The change in the number of permits after the answer to a request for `Permits'.
 change({acquired, _}, Permits) -> Permits;
 change(ok, Permits) -> -Permits;
 change(_, _Permits) -> 0.

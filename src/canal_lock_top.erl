@@ -299,7 +299,7 @@ cells(Cells) ->
 cell(Number) when is_integer(Number) -> cell(integer_to_list(Number));
 cell(Text) -> [$\s, string:pad(Text, ?CELL - 1, leading)].
 
-%% How many of so many rows each list gets: in turn one more, if it has one.
+%% Divides `Free' rows among lists of these lengths: each list in turn gets one more row, until it needs no more.
 shares(Free, Lengths) ->
     Numbered = lists:enumerate(Lengths),
     Turns = lists:sort([{Row, List} || {List, Length} <- Numbered, Row <- lists:seq(1, min(Length, Free))]),

@@ -8,34 +8,52 @@
 
 -include("canal_lock_errors.hrl").
 
--export([options/1, acquire/4, wait/4, request/4, cancel/1, cancel_after_timeout/1, resized/3]).
+-export([options/1, request_options/1, permits/1]).
+-export([acquire/4, wait/4, request/4, cancel/1, cancel_after_timeout/1, resized/3]).
 
 -export_type([options/0]).
 
-%% All options, with their values.
--type options() :: #{
-    timeout_ms := timeout(),
-    permits := pos_integer(),
-    max_waiting := non_neg_integer()
-}.
+%% All options. A tuple, because it is made for each call.
+-type options() :: {Timeout_ms :: timeout(), Permits :: pos_integer(), MaxWaiting :: non_neg_integer()}.
 
 -type answer() :: {acquired, pos_integer()} | full | {raise, canal_lock_errors:cause()}.
 
 %% More processes than any VM has.
 -define(NO_LIMIT, (1 bsl 60)).
 
-%% From the argument of a public function, which has been checked.
--spec options(timeout() | canal_lock:wait_options()) -> options().
+%% From the argument of a public function. `invalid' if it is wrong; canal_lock_errors explains why. It explains after
+%% the call, because that takes longer than the rest of the call.
+-spec options(term()) -> options() | invalid.
 options(Options) when is_map(Options) ->
-    case maps:merge(#{timeout_ms => 0, permits => 1, max_waiting => infinity}, Options) of
-        All = #{max_waiting := infinity} -> All#{max_waiting := ?NO_LIMIT};
-        All -> All
+    {One, Timeout_ms} = case Options of #{timeout_ms := Given1} -> {1, Given1}; #{} -> {0, 0} end,
+    {Two, Permits} = case Options of #{permits := Given2} -> {1, Given2}; #{} -> {0, 1} end,
+    {Three, MaxWaiting} = case Options of #{max_waiting := Given3} -> {1, Given3}; #{} -> {0, infinity} end,
+    if
+        One + Two + Three < map_size(Options) -> invalid;
+        not ?IS_TIMEOUT(Timeout_ms) -> invalid;
+        not (is_integer(Permits) andalso Permits > 0) -> invalid;
+        MaxWaiting =:= infinity -> {Timeout_ms, Permits, ?NO_LIMIT};
+        is_integer(MaxWaiting), MaxWaiting >= 0 -> {Timeout_ms, Permits, MaxWaiting};
+        true -> invalid
     end;
-options(Timeout_ms) ->
-    options(#{timeout_ms => Timeout_ms}).
+options(Timeout_ms) when ?IS_TIMEOUT(Timeout_ms) ->
+    {Timeout_ms, 1, ?NO_LIMIT};
+options(_) ->
+    invalid.
+
+%% A request has no timeout.
+-spec request_options(term()) -> options() | invalid.
+request_options(Options) when is_map(Options), not is_map_key(timeout_ms, Options) -> options(Options);
+request_options(_) -> invalid.
+
+%% The number of permits in the options of a release or a gift.
+-spec permits(term()) -> pos_integer() | invalid.
+permits(#{permits := Permits} = Options) when map_size(Options) =:= 1, is_integer(Permits), Permits > 0 -> Permits;
+permits(Options) when Options =:= #{} -> 1;
+permits(_) -> invalid.
 
 -spec acquire(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) -> answer().
-acquire(Key, MaxPer, Buckets, Options = #{permits := Permits}) ->
+acquire(Key, MaxPer, Buckets, Options = {_, Permits, _}) ->
     case canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits) of
         full -> wait(Key, MaxPer, Buckets, Options);
         Answer -> Answer
@@ -44,9 +62,9 @@ acquire(Key, MaxPer, Buckets, Options = #{permits := Permits}) ->
 %% The reference is made in the function that receives the message. So the VM does not search the messages that arrived
 %% before. (A test looks for the instructions that the compiler emits for this.)
 -spec wait(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) -> answer().
-wait(_Key, _MaxPer, _Buckets, #{timeout_ms := 0}) ->
+wait(_Key, _MaxPer, _Buckets, {0, _, _}) ->
     full;
-wait(Key, MaxPer, Buckets, #{timeout_ms := Timeout_ms, permits := Permits, max_waiting := MaxWaiting}) ->
+wait(Key, MaxPer, Buckets, {Timeout_ms, Permits, MaxWaiting}) ->
     Ref = make_ref(),
     case canal_lock_nif:wait(Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) of
         waiting ->
@@ -63,7 +81,7 @@ answer(Answer) -> Answer.
 
 -spec request(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) ->
     answer() | {waiting, reference()}.
-request(Key, MaxPer, Buckets, #{permits := Permits, max_waiting := MaxWaiting}) ->
+request(Key, MaxPer, Buckets, {_, Permits, MaxWaiting}) ->
     case canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits) of
         full ->
             Ref = make_ref(),

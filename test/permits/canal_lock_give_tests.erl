@@ -3,6 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_await, [messages/0]).
+
 permits_test_() ->
     test_setup:tests([
         {"P1: several permits are acquired if the capacity allows all of them", fun several/0},
@@ -219,10 +221,3 @@ views() ->
     ?assertEqual(lists:sort(All), lists:sort(test_setup:permits())),
     ?assertEqual([], canal_lock:audit()),
     ?assertMatch(#{permits := 6000, holders := 3001}, canal_lock:info()).
-
-%% Removes and returns all messages in the mailbox.
-messages() ->
-    receive
-        Message -> [Message | messages()]
-    after 0 -> []
-    end.

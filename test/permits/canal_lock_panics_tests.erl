@@ -31,6 +31,7 @@ tests() ->
         {"P9: an injected failure anywhere in a native function raises and changes nothing", fun every_native/0},
         {"P9: an injected failure while requests end leaves counts, records and queues usable", fun halfway/0},
         {"P9: an injected failure anywhere in a public function raises an explained error", fun every_public/0},
+        {"P9: a panic anywhere in a call that times out leaves no request and no message", fun timeouts/0},
         {"P4, P9: a panic anywhere in the handling of a holder's death loses no permit", fun deaths/0},
         {"P4, P9: a death releases permits and grants waiters without allocating memory", fun deaths_without_memory/0},
         {"P10: a panic anywhere in the handling of a manager's death still closes the table", fun deaths_of_managers/0},
@@ -494,6 +495,22 @@ public(Call, Failure, Point) ->
     test_await:nothing_held(),
     Manager = whereis(canal_lock),
     Occurred andalso public(Call, Failure, Point + 1).
+
+%% The caller forgets a request after its timeout, so nobody would ever cancel it.
+timeouts() ->
+    {ok, _} = canal_lock:start_link(3),
+    {Other, _} = test_worker:start(fun() -> acquire(?KEYS) end),
+    [timeout(Key, Permits, 0) || Key <- ?KEYS, Permits <- [1, 2]],
+    ok = test_worker:kill(Other),
+    ok = canal_lock:stop().
+
+%% With a capacity of two, a request for two permits has collected one when its time ends.
+timeout(Key, Permits, Point) ->
+    Options = #{timeout_ms => 1, permits => Permits},
+    {Outcome, Occurred} = with_failure(panic, Point, fun() -> canal_lock:acquire(Key, Permits, 1, Options) end),
+    ?assert(lists:member(Outcome, [{answered, full}, {raised, nif_panicked}])),
+    ?assertEqual({0, 1, []}, {canal_lock:waiting(Key), canal_lock:count(Key), test_await:messages()}),
+    Occurred andalso timeout(Key, Permits, Point + 1).
 
 explained(Call) ->
     try

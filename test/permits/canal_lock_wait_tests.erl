@@ -3,6 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_await, [messages/0]).
+
 -define(NEVER_MS, 3_600_000).
 
 %% Requests whose ends are more than one step of the manager.
@@ -535,11 +537,4 @@ received(Ref) ->
     receive
         {canal_lock, Ref, Answer} -> Answer
     after 5000 -> timeout
-    end.
-
-%% Removes and returns all messages in the mailbox.
-messages() ->
-    receive
-        Message -> [Message | messages()]
-    after 0 -> []
     end.

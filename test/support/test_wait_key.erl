@@ -115,7 +115,7 @@ out(Key) ->
 held(Holder, #{held := Held}) ->
     maps:get(Holder, Held, 0).
 
-%% With so many more permits, or fewer.
+%% Adds a number of permits, which can be negative.
 -spec held(holder(), More :: integer(), key()) -> key().
 held(Holder, More, Key = #{held := Held}) ->
     case held(Holder, Key) + More of

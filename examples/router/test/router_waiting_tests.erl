@@ -395,7 +395,7 @@ statistics() ->
     end),
     #{waits := Waits, times := Times} = router_stats:read(Stats),
     ?assert(router_stats:quantile(Waits, 1000) > ?SOON_MS * 1000000),
-    %% The wait is no part of the time of an acquire.
+    %% The time of an acquire does not include the wait.
     ?assert(router_stats:quantile(Times, 1000) < ?SOON_MS * 1000000).
 
 manager_dies() ->

@@ -14,12 +14,14 @@
 //! them. A kept table (I4) needs a manager only to sweep it and to start proxies. A manager that shuts down cleanly
 //! closes its table; that manager or the next one frees it.
 
+use crate::arguments::with_key;
 use crate::enif::{self, CallEnv};
 use crate::error::{contain_panic, CallError};
-use crate::{caller::Caller, key::TermKey, notice::Message, proxies::Proxies};
+use crate::key::{Reading, TermKey};
+use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
-use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc};
+use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc, Term};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Watches on holders per table. Each has its own lock and tree of monitors in the VM, so processes that start and end
@@ -188,6 +190,20 @@ impl Incarnation {
 #[inline(always)]
 pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
     INCARNATIONS.current(pin)
+}
+
+/// Calls `with` with the open table and the verified reading of a key or of a handle, under a pin.
+pub(crate) fn with_table<T>(
+    call: CallEnv<'_>,
+    key: Term<'_>,
+    with: impl FnOnce(&Incarnation, &Pin, &Reading<'_>) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    with_key(call, key.as_c_arg(), |key| {
+        let pin = pin();
+        inject::panic();
+        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        with(open, &pin, key)
+    })
 }
 
 /// Returns the calling process's handle on a table to manage. That is a kept table if there is one and `keep` is set

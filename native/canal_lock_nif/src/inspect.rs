@@ -8,8 +8,8 @@ use crate::arguments::{non_negative, with_key};
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
-use crate::incarnation::{current, Incarnation, INCARNATIONS};
-use crate::key::{decode, Handle, Reading, TermKey};
+use crate::incarnation::{current, with_table, Incarnation, INCARNATIONS};
+use crate::key::{decode, Handle, TermKey};
 use crate::waits::now_ms;
 use permit_table::{
     bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
@@ -23,11 +23,8 @@ mod atoms {
     }
 }
 
-fn permits_out(key: &Reading<'_>) -> Result<u64, CallError> {
-    let pin = pin();
-    let open = current(&pin).ok_or(CallError::NotStarted)?;
-    inject::panic();
-    Ok(open.table.count(&pin, key))
+fn permits_out(call: CallEnv<'_>, key: Term<'_>) -> Result<u64, CallError> {
+    with_table(call, key, |open, pin, key| Ok(open.table.count(pin, key)))
 }
 
 /// `intern(Key) -> Handle`: for the repetition of a call that has raised `intern`. Dirty, because the key is long.
@@ -49,7 +46,7 @@ fn forget(handle: ResourceArc<Handle>) -> Atom {
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
     let call = CallEnv::from_env(env);
-    Ok(with_key(call, key.as_c_arg(), permits_out)?)
+    Ok(permits_out(call, key)?)
 }
 
 /// `buckets(Key, MaxPer) -> {Full, Rest}`: the full buckets, and the permits in the next one.
@@ -58,7 +55,7 @@ fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
     let call = CallEnv::from_env(env);
     let max_per = non_negative(call, max_per.as_c_arg()).filter(|&max_per| max_per > 0);
     let max_per = max_per.ok_or(Error::BadArg)?;
-    let out = with_key(call, key.as_c_arg(), permits_out)?;
+    let out = permits_out(call, key)?;
     Ok(bucket_view(out, max_per))
 }
 

@@ -1,8 +1,8 @@
 //! The NIFs of the manager, which open, sweep and close a table, and the NIFs of proxies.
 
-use crate::arguments::{stored_term, with_key};
-use crate::incarnation::{self, current, ManagerWatch, INCARNATIONS};
-use crate::{caller::Caller, enif::CallEnv, error::CallError, key::interned};
+use crate::arguments::stored_term;
+use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS};
+use crate::{caller::Caller, enif::CallEnv, key::interned};
 use permit_table::{inject, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, NifResult, ResourceArc, Term};
@@ -124,10 +124,7 @@ fn free_unused() -> Atom {
 #[rustler::nif]
 fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
-    let other = with_key(call, holder.as_c_arg(), |holder| {
-        let pin = pin();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
-        inject::panic();
+    let other = with_table(call, holder, |open, _, holder| {
         open.proxies
             .represent(call, holder, || open.watch_proxy(call))
     })?;
@@ -138,10 +135,7 @@ fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
 #[rustler::nif]
 fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
-    let proxy = with_key(call, holder.as_c_arg(), |holder| {
-        let pin = pin();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
-        inject::panic();
+    let proxy = with_table(call, holder, |open, _, holder| {
         Ok(open.proxies.proxy(holder))
     })?;
     Ok(call.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))

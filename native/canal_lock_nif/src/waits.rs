@@ -1,9 +1,9 @@
 //! The NIFs of requests that wait, of several permits, and of permits that are given to another process.
 
-use crate::arguments::{capacity, non_negative, with_key};
+use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use crate::incarnation::current;
+use crate::incarnation::{current, with_table};
 use crate::notice::Message;
 use crate::{caller::Caller, error::CallError};
 use permit_table::{inject, pin, Acquired, Ask, Demand, Given, NotHeld, Waited};
@@ -49,14 +49,11 @@ fn acquire_many<'a>(
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
-    let acquired = with_key(call, key.as_c_arg(), |key| {
-        let pin = pin();
-        inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+    let acquired = with_table(call, key, |open, pin, key| {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
-        open.table
-            .acquire(&pin, caller.holder(), key, demand, watch)
+        let table = &open.table;
+        table.acquire(pin, caller.holder(), key, demand, watch)
     })?;
     Ok(call.term(answer(call, acquired)))
 }
@@ -66,12 +63,9 @@ fn acquire_many<'a>(
 fn release_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let number = permits(call, number)?;
-    let released = with_key(call, key.as_c_arg(), |key| {
-        let pin = pin();
-        inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+    let released = with_table(call, key, |open, pin, key| {
         let caller = Caller::of(call).holder();
-        Ok(open.table.release_many(&pin, caller, key, number, call))
+        Ok(open.table.release_many(pin, caller, key, number, call))
     })?;
     Ok(match released {
         Ok(()) => call.term(atoms::ok().as_c_arg()),
@@ -94,10 +88,7 @@ fn wait<'a>(
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
     let max_waiting = non_negative(call, max_waiting.as_c_arg()).ok_or(CallError::BadArg)?;
-    let waited = with_key(call, key.as_c_arg(), |key| {
-        let pin = pin();
-        inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+    let waited = with_table(call, key, |open, pin, key| {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let ask = Ask {
@@ -108,7 +99,7 @@ fn wait<'a>(
             notice: Message::new(call, reference.as_c_arg()),
         };
         let table = &open.table;
-        table.wait(&pin, caller.holder(), key, ask, watch, call)
+        table.wait(pin, caller.holder(), key, ask, watch, call)
     })?;
     let waited = match waited {
         Waited::Permit(out) => answer(call, Acquired::Permit(out)),
@@ -161,12 +152,9 @@ fn resized<'a>(
     let call = CallEnv::from_env(env);
     let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg());
     let capacity = capacity.ok_or(CallError::BadArg)?;
-    let next = with_key(call, key.as_c_arg(), |key| {
-        let pin = pin();
-        inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+    let next = with_table(call, key, |open, pin, key| {
         let before = (before > 0).then_some(before);
-        let next = open.table.resized(&pin, key, capacity, before, call)?;
+        let next = open.table.resized(pin, key, capacity, before, call)?;
         Ok(next)
     })?;
     rustler::schedule::consume_timeslice(env, PERCENT_OF_PIECE);
@@ -181,11 +169,8 @@ const PERCENT_OF_PIECE: i32 = 10;
 #[rustler::nif]
 fn waiting(env: Env<'_>, key: Term<'_>) -> NifResult<usize> {
     let call = CallEnv::from_env(env);
-    Ok(with_key(call, key.as_c_arg(), |key| {
-        let pin = pin();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
-        inject::panic();
-        Ok(open.table.waiting(&pin, key))
+    Ok(with_table(call, key, |open, pin, key| {
+        Ok(open.table.waiting(pin, key))
     })?)
 }
 
@@ -199,15 +184,12 @@ fn give<'a>(
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let number = permits(call, number)?;
-    let given = with_key(call, key.as_c_arg(), |key| {
-        let pin = pin();
-        inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+    let given = with_table(call, key, |open, pin, key| {
         let giver = Caller::of(call).holder();
         let receiver = Caller::from_pid(target.as_c_arg());
         let watch = || open.watch_other(env, target);
         let table = &open.table;
-        table.give(&pin, giver, receiver.holder(), key, number, watch)
+        table.give(pin, giver, receiver.holder(), key, number, watch)
     })?;
     Ok(match given {
         Given::Given => call.term(atoms::ok().as_c_arg()),

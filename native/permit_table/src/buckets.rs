@@ -60,7 +60,7 @@ impl Capacity {
         Capacity(max_per.saturating_mul(buckets).min(Self::MAX.0))
     }
 
-    /// How many permits are free if so many are out.
+    /// The number of free permits while `out` are out.
     pub(crate) fn free(self, out: u64) -> u64 {
         self.0.saturating_sub(out)
     }
@@ -137,7 +137,7 @@ impl Buckets {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// Takes the permits if the capacity allows so many more (P1). Returns the number of permits out, with these.
+    /// Takes the permits if the capacity allows that many more (P1). Returns the number of permits out, with these.
     ///
     /// A grant takes effect at the successful compare-and-swap, a refusal at the read that showed the count. A failed
     /// swap means that another caller made progress. It is a reason neither to refuse nor to stop.
@@ -271,8 +271,8 @@ impl Buckets {
 pub(crate) struct Word(u64);
 
 impl Word {
-    /// The number of permits out with those demanded, if the capacity allows so many. No capacity allows another permit
-    /// of a dead key: the bits of its count are all set.
+    /// The number of permits out with those demanded, if the capacity allows that number. No capacity allows another
+    /// permit of a dead key: the bits of its count are all set.
     #[inline(always)]
     pub(crate) fn admits(self, demand: Demand) -> Option<u64> {
         let (before, capacity) = (self.0 & COUNT, demand.capacity.0);

@@ -15,11 +15,12 @@
 //!   its slot even after the other process has died. If several slots there have the same word, all but the first are
 //!   RELEASING: a process inserts its slot in front, after it has waited until the others are RELEASING.
 
+use crate::change::change;
 use crate::holder::Holder;
 use crate::ledger::{Ledger, Permits};
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{add_credits, Slot, RELEASING, RETIRING};
-use crate::sorted_list::{change, Ordered, SortedList};
+use crate::sorted_list::{Ordered, SortedList};
 use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
 use crate::{epochs::Pin, inject, keys::Node, lazy_array::LazyArray};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -391,10 +392,9 @@ impl<K> Holders<K> {
         loop {
             holders.clear();
             let shard = (cursor.part - LEDGER) as usize;
-            let Some(next) = ledger.apart(shard, cursor.slot, &mut holders) else {
+            let Some((shard, slot)) = ledger.apart((shard, cursor.slot), &mut holders)? else {
                 return Ok(None);
             };
-            let next = next?;
             for holder in holders.drain(..) {
                 if holder.word() > cursor.slot {
                     cursor.slot = holder.word();
@@ -408,13 +408,10 @@ impl<K> Holders<K> {
                     return Ok(Some(Cursor { order, ..cursor }));
                 }
             }
-            cursor = match next {
-                Some(slot) => Cursor {
-                    slot,
-                    order: 0,
-                    ..cursor
-                },
-                None => Cursor::of_part(cursor.part + 1),
+            cursor = Cursor {
+                part: LEDGER + shard as u64,
+                slot,
+                order: 0,
             };
         }
     }
@@ -425,14 +422,14 @@ impl<K> Holders<K> {
     /// It was created with this account, no other thread is inside, and it is not used again.
     pub(crate) unsafe fn free(&self, account: &Account) {
         let mut displaced = change(&self.displaced, account);
-        while let Some(Displaced { slot, .. }) = displaced.list.pop() {
+        while let Some(Displaced { slot, .. }) = displaced.pop() {
             // SAFETY: `displace` allocated it with this account, and no other thread is inside.
             unsafe {
                 slot.as_ref().free_further(account);
                 account.free(slot);
             }
         }
-        displaced.list.shrink_to_fit();
+        displaced.shrink_to_fit();
         let slots = self.slots.values();
         slots.for_each(|slot| slot.free_further(account));
         // SAFETY: guaranteed by the caller.
@@ -495,7 +492,7 @@ impl<K> Holders<K> {
     ) -> Result<&Slot<K>, OutOfMemory> {
         let word = holder.word.get();
         let mut displaced = change(&self.displaced, account);
-        let vacancy = displaced.list.reserve(word)?;
+        let vacancy = displaced.reserve(word)?;
         let slot = account.allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
         // SAFETY: just allocated. Only the death of this process frees it, or the end of the table.
@@ -518,7 +515,7 @@ impl<K> Holders<K> {
         let is_it = |displaced: &Displaced<K>| {
             ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_removed_by_word")
         };
-        let removed = displaced.list.remove(holder.word.get(), is_it);
+        let removed = displaced.remove(holder.word.get(), is_it);
         let removed = removed.expect("a slot that is not at home").slot;
         home.displaced().fetch_sub(1, Ordering::Relaxed);
         // SAFETY: `displace` allocated it with this account. No call finds it any more (H1), and readers hold this

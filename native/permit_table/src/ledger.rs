@@ -19,19 +19,19 @@
 //! - **LG2** The VM watches the process of an entry before other threads can see the entry: because of its slot, or
 //!   because the giver has it watched. The callback of its death marks the entry dead, under the lock, before it
 //!   releases anything. No other thread adds a wait or a gift to a dead entry. If the word of the process is reused
-//!   (`holders.rs`, "Identity"), the new process inherits the entry, with its requests.
+//!   (`holder.rs`, "Identity"), the new process inherits the entry, with its requests.
 //! - **LG3** Locks are taken in this order: the queue of a key or the displaced slots, shards of the ledger (two: by
 //!   their index), the list in a slot. A death holds none of them when it takes the next one.
 
+use crate::change::{change, change_nested, Allocated, Change};
 use crate::holder::Holder;
 use crate::keys::Node;
 use crate::memory::{reserve, Account, OutOfMemory};
 use crate::sorted_list::{Ordered, SortedList};
-use crate::sync::{seeded, sized, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{seeded, sized, AtomicUsize, Mutex, Ordering};
 use crate::{epochs::Pin, inject};
 use crossbeam_utils::CachePadded;
 use equivalent::Equivalent;
-use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 /// Locks of the ledger. Few processes wait at the same time on the same one.
@@ -110,8 +110,8 @@ struct Entry<K> {
     /// Distinguishes it from an entry of another process with the word.
     id: u64,
     dead: bool,
-    /// Its process had no slot when the entry was made. Then a walk over all processes reads the slot that the process
-    /// may have by now together with the entry, otherwise the entry together with the slot. So it reads each once.
+    /// Its process had no slot when the entry was made. A walk over all processes reads slot and entry of a process
+    /// together, once: when it comes to the entry if that is apart, otherwise when it comes to the slot.
     is_apart: bool,
     /// The sum of the permits in its rows, collected ones included.
     permits: u64,
@@ -132,13 +132,6 @@ struct Shard<K> {
     nested: usize,
 }
 
-/// A locked shard. On drop, the difference in its size goes to the account.
-struct Locked<'a, K> {
-    shard: MutexGuard<'a, Shard<K>>,
-    bytes: usize,
-    account: &'a Account,
-}
-
 /// The records of all processes that have ever waited or been given a permit, until they die.
 ///
 /// A panic under a lock (a bug) unlocks it. Everything that can fail precedes the first change.
@@ -157,11 +150,13 @@ pub(crate) struct Credits {
     pub(crate) holders: usize,
 }
 
-impl<K> Entry<K> {
+impl<K> Allocated for Entry<K> {
     fn bytes(&self) -> usize {
         self.rows.bytes() + self.waits.bytes()
     }
+}
 
+impl<K> Entry<K> {
     fn row(&mut self, node: &Node<K>) -> &mut Row<K> {
         let row = self.rows.find_mut(node.order(), |row| row.is_of(node));
         row.expect("a wait has a row")
@@ -207,7 +202,7 @@ impl<K> Entry<K> {
         Ok(row.expect("it has one now"))
     }
 
-    /// Removes up to so many permits of a node. Returns how many it has removed.
+    /// Removes up to `permits` permits of a node. Returns how many it has removed.
     fn take(&mut self, node: &Node<K>, permits: u64) -> u64 {
         let Some(row) = self.rows.find_mut(node.order(), |row| row.is_of(node)) else {
             return 0;
@@ -253,11 +248,13 @@ impl<K> Row<K> {
     }
 }
 
-impl<K> Shard<K> {
+impl<K> Allocated for Shard<K> {
     fn bytes(&self) -> usize {
         self.entries.bytes() + self.nested
     }
+}
 
+impl<K> Shard<K> {
     /// Calls `with` with an entry of this word.
     fn with<T>(
         &mut self,
@@ -266,12 +263,7 @@ impl<K> Shard<K> {
         with: impl FnOnce(&mut Entry<K>) -> T,
     ) -> Option<T> {
         let entry = self.entries.find_mut(word, is_wanted)?;
-        let measured = Measured {
-            before: entry.bytes(),
-            entry,
-            nested: &mut self.nested,
-        };
-        Some(with(measured.entry))
+        Some(change_nested(entry, &mut self.nested, with))
     }
 
     /// As [`Shard::with`], for the entry of a process that is alive.
@@ -314,39 +306,6 @@ impl<K> Shard<K> {
             waits: SortedList::default(),
         });
         Ok(())
-    }
-}
-
-/// An entry that is being changed. On drop, also by a panic, the difference in its size is added to `nested`.
-struct Measured<'a, K> {
-    entry: &'a mut Entry<K>,
-    before: usize,
-    nested: &'a mut usize,
-}
-
-impl<K> Drop for Measured<'_, K> {
-    fn drop(&mut self) {
-        *self.nested = *self.nested + self.entry.bytes() - self.before;
-    }
-}
-
-impl<K> Deref for Locked<'_, K> {
-    type Target = Shard<K>;
-
-    fn deref(&self) -> &Shard<K> {
-        &self.shard
-    }
-}
-
-impl<K> DerefMut for Locked<'_, K> {
-    fn deref_mut(&mut self) -> &mut Shard<K> {
-        &mut self.shard
-    }
-}
-
-impl<K> Drop for Locked<'_, K> {
-    fn drop(&mut self) {
-        self.account.replace(self.bytes, self.shard.bytes());
     }
 }
 
@@ -393,17 +352,12 @@ impl<K> Ledger<K> {
         }
     }
 
-    fn lock<'a>(&'a self, word: u64, account: &'a Account) -> Locked<'a, K> {
+    fn lock<'a>(&'a self, word: u64, account: &'a Account) -> Change<'a, Shard<K>> {
         self.lock_shard(index(word), account)
     }
 
-    fn lock_shard<'a>(&'a self, index: usize, account: &'a Account) -> Locked<'a, K> {
-        let shard = self.shards[index].lock();
-        Locked {
-            bytes: shard.bytes(),
-            shard,
-            account,
-        }
+    fn lock_shard<'a>(&'a self, index: usize, account: &'a Account) -> Change<'a, Shard<K>> {
+        change(&self.shards[index], account)
     }
 
     /// Records a request that is about to wait. Its process is watched, because it has a slot.
@@ -558,8 +512,8 @@ impl<K> Ledger<K> {
         debug_assert_eq!(taken.unwrap_or(0), permits);
     }
 
-    /// Moves permits of a node to another process. The giver has so many: `from_slot` removes as many as it can from
-    /// its slot and returns how many; the rest is here. Returns false if `target` is not alive.
+    /// Moves permits of a node to another process. The giver has at least that many. `from_slot` removes what it can
+    /// from the giver's slot and returns how many; the rest is here. Returns false if `target` is not alive.
     ///
     /// `watch` is called if `target` has no entry. It must ensure that the callback of its death is called. It returns
     /// false if `target` is not alive.
@@ -723,31 +677,31 @@ impl<K> Ledger<K> {
         }
     }
 
-    /// The processes of one shard whose entries are apart, from a word on, and the word to continue from. `None` beyond
-    /// the last shard.
+    /// Copies the processes of one shard whose entries are apart, from a word on. Returns the shard and the word to
+    /// continue from: `None` beyond the last shard.
     pub(crate) fn apart(
         &self,
-        shard: usize,
-        from: u64,
+        (index, from): (usize, u64),
         holders: &mut Vec<Holder>,
-    ) -> Option<Result<Option<u64>, OutOfMemory>> {
-        let shard = self.shards.get(shard)?.lock();
+    ) -> Result<Option<(usize, u64)>, OutOfMemory> {
+        let Some(shard) = self.shards.get(index) else {
+            return Ok(None);
+        };
+        let shard = shard.lock();
         let mut last = from;
         for (read, entry) in shard.entries.from(from).enumerate() {
             if read >= ENTRIES_PER_PIECE && entry.holder.word() > last {
-                return Some(Ok(Some(entry.holder.word())));
+                return Ok(Some((index, entry.holder.word())));
             }
             last = entry.holder.word();
             // Of a dead process and a live one with the same word, the entry of the live one is copied.
             let is_next = holders.last().is_none_or(|other| other.word() != last);
             if entry.is_apart && is_next {
-                if let Err(error) = reserve(holders, 1) {
-                    return Some(Err(error));
-                }
+                reserve(holders, 1)?;
                 holders.push(entry.holder);
             }
         }
-        Some(Ok(None))
+        Ok(Some((index + 1, 0)))
     }
 }
 

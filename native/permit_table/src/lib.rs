@@ -13,7 +13,7 @@
 //!     (a lock-free     |    |   keys, in steps         permits, in    statistics
 //!      hash table)     |    |                          pieces
 //!       |   \          |   queues.rs
-//!       |    \         |    who waits for a key
+//!       |    \         |    waiters of a key
 //!       |     \    holders.rs   |
 //!       |      \   process ->   |
 //!       |       \    slot       |                     budget.rs      work of one step
@@ -90,6 +90,7 @@ pub(crate) mod sync;
 mod barrier;
 mod buckets;
 mod budget;
+mod change;
 mod counters;
 mod epochs;
 mod holder;

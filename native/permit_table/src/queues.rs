@@ -7,10 +7,10 @@
 //!       lane    capacity 4, permits 2:   waiter 19
 //! ```
 //!
-//! A waiter is granted its permits by **settling** its queue. Whoever releases permits of a key with a queue locks the
-//! queue and settles it with these permits **in hand**: they go to waiters without being released in between. Only what
-//! no waiter can have lowers the count. So the count of the key, which callers of acquire see, does not fall while a
-//! permit is handed over, and no caller can take the permit of a waiter.
+//! A waiter is granted its permits by **settling** its queue. A call that releases permits of a key with a queue locks
+//! the queue and settles it with these permits **in hand**: they go to waiters without being released in between. Only
+//! what no waiter can have lowers the count. So the count of the key, which callers of acquire see, does not fall while
+//! a permit is handed over, and no caller can take the permit of a waiter.
 //!
 //! The waiters with the same capacity and number of permits are a **lane**. As all of a lane are granted or refused at
 //! the same count, settling looks at the first of each lane only.
@@ -37,16 +37,16 @@
 //! - **W6** Permits are in hand only during one call, which cannot be interrupted. If it panics, they are released
 //!   without being handed over.
 
-use crate::buckets::Demand;
+use crate::buckets::{Capacity, Demand};
+use crate::change::{change, change_nested, Allocated, Change};
 use crate::holder::Holder;
 use crate::keys::Node;
 use crate::ledger::{Ledger, Wait};
 use crate::memory::{reserve, Account, OutOfMemory};
 use crate::sorted_list::{Ordered, SortedList};
-use crate::sync::{seeded, sized, Mutex, MutexGuard};
-use crate::{buckets::Capacity, epochs::Pin, inject};
+use crate::sync::{seeded, sized, Mutex};
+use crate::{epochs::Pin, inject};
 use std::mem;
-use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -73,7 +73,7 @@ pub struct Line {
     pub since: u64,
 }
 
-/// How a process is told the end of its request.
+/// Sends the end of a request to its process.
 pub trait Notice: Send + 'static {
     /// What a call needs in order to tell it: the environment of the call.
     type Here<'a>: Copy;
@@ -153,10 +153,9 @@ pub(crate) struct Shard<K, N> {
     nested: usize,
 }
 
-/// A locked shard. On drop, the difference in its size goes to the account.
+/// A locked shard.
 pub(crate) struct Locked<'a, K, N: Notice> {
-    shard: MutexGuard<'a, Shard<K, N>>,
-    bytes: usize,
+    shard: Change<'a, Shard<K, N>>,
     queues: &'a Queues<K, N>,
     ledger: &'a Ledger<K>,
     account: &'a Account,
@@ -275,16 +274,29 @@ impl<K, N> Queue<K, N> {
         Some(removed)
     }
 
-    /// The lane of a demand. If there is none, an empty one is made.
-    fn reserve_lane(&mut self, demand: Demand) -> Result<usize, OutOfMemory> {
-        let mut lanes = self.lanes.iter();
-        if let Some(lane) = lanes.position(|lane| lane.demand == demand) {
-            return Ok(lane);
+    fn lane(&self, demand: Demand) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.demand == demand)
+    }
+
+    /// Inserts a waiter, which is made after its memory is reserved.
+    fn insert(
+        &mut self,
+        demand: Demand,
+        number: u64,
+        make: impl FnOnce() -> Result<Waiter<N>, OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        match self.lane(demand) {
+            Some(lane) => {
+                let vacancy = self.lanes[lane].waiters.reserve(number)?;
+                vacancy.insert(make()?);
+            }
+            None => {
+                reserve(&mut self.lanes, 1)?;
+                self.lanes.push(Lane::of(demand, number, make)?);
+            }
         }
-        reserve(&mut self.lanes, 1)?;
-        let waiters = SortedList::default();
-        self.lanes.push(Lane { demand, waiters });
-        Ok(self.lanes.len() - 1)
+        self.len += 1;
+        Ok(())
     }
 
     /// Moves the oldest waiter with another capacity, and a smaller number than `before`, to the lane of this capacity.
@@ -299,27 +311,29 @@ impl<K, N> Queue<K, N> {
             return Ok(false);
         };
         let permits = self.lanes[from].demand.permits;
-        let to = self.reserve_lane(Demand { capacity, permits })?;
-        let (lower, upper) = self.lanes.split_at_mut(from.max(to));
-        let (lower, upper) = (&mut lower[from.min(to)], &mut upper[0]);
-        let (source, target) = if from < to {
-            (lower, upper)
-        } else {
-            (upper, lower)
-        };
-        let reserved = target.waiters.reserve(number).map(|vacancy| {
-            let waiter = source.waiters.remove(number, |_| true);
-            vacancy.insert(waiter.expect("found above"));
-            true
-        });
-        // No lane stays empty.
-        self.lanes.retain(|lane| !lane.waiters.is_empty());
-        reserved
-    }
-
-    fn bytes(&self) -> usize {
-        let lanes = self.lanes.iter().map(|lane| lane.waiters.bytes());
-        lanes.sum::<usize>() + self.lanes.capacity() * size_of::<Lane<N>>()
+        let demand = Demand { capacity, permits };
+        match self.lane(demand) {
+            Some(to) => {
+                let (lower, upper) = self.lanes.split_at_mut(from.max(to));
+                let (lower, upper) = (&mut lower[from.min(to)], &mut upper[0]);
+                let (source, target) = if from < to {
+                    (lower, upper)
+                } else {
+                    (upper, lower)
+                };
+                target.waiters.reserve(number)?.insert(source.take(number));
+            }
+            None => {
+                reserve(&mut self.lanes, 1)?;
+                let source = &mut self.lanes[from];
+                let moved = Lane::of(demand, number, || Ok(source.take(number)))?;
+                self.lanes.push(moved);
+            }
+        }
+        if self.lanes[from].waiters.is_empty() {
+            self.lanes.swap_remove(from);
+        }
+        Ok(true)
     }
 
     fn is_of(&self, node: &Node<K>) -> bool {
@@ -327,17 +341,43 @@ impl<K, N> Queue<K, N> {
     }
 }
 
+impl<K, N> Allocated for Queue<K, N> {
+    fn bytes(&self) -> usize {
+        let lanes = self.lanes.iter().map(|lane| lane.waiters.bytes());
+        lanes.sum::<usize>() + self.lanes.capacity() * size_of::<Lane<N>>()
+    }
+}
+
 impl<N> Lane<N> {
+    /// A lane with one waiter, which is made after its memory is reserved.
+    fn of(
+        demand: Demand,
+        number: u64,
+        make: impl FnOnce() -> Result<Waiter<N>, OutOfMemory>,
+    ) -> Result<Self, OutOfMemory> {
+        let mut waiters = SortedList::default();
+        waiters.reserve(number)?.insert(make()?);
+        Ok(Self { demand, waiters })
+    }
+
+    /// Removes a waiter of the lane.
+    fn take(&mut self, number: u64) -> Waiter<N> {
+        let taken = self.waiters.remove(number, |_| true);
+        taken.expect("the caller has found it")
+    }
+
     fn first(&self) -> &Waiter<N> {
         self.waiters.from(0).next().expect("no lane is empty")
     }
 }
 
-impl<K, N> Shard<K, N> {
+impl<K, N> Allocated for Shard<K, N> {
     fn bytes(&self) -> usize {
         self.queues.bytes() + self.nested
     }
+}
 
+impl<K, N> Shard<K, N> {
     fn queue(&self, node: &Node<K>) -> Option<&Queue<K, N>> {
         self.queues.find(node.order(), |queue| queue.is_of(node))
     }
@@ -347,56 +387,14 @@ impl<K, N> Shard<K, N> {
         let queue = self
             .queues
             .find_mut(node.order(), |queue| queue.is_of(node))?;
-        let changing = Changing {
-            before: queue.bytes(),
-            queue,
-            nested: &mut self.nested,
-        };
-        Some(with(changing.queue))
-    }
-}
-
-/// A queue that is being changed. On drop, also by a panic, the difference in its size is added to `nested`.
-struct Changing<'a, K, N> {
-    queue: &'a mut Queue<K, N>,
-    before: usize,
-    nested: &'a mut usize,
-}
-
-impl<K, N> Drop for Changing<'_, K, N> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // It can have been made just before.
-            self.queue.lanes.retain(|lane| !lane.waiters.is_empty());
-        }
-        *self.nested = *self.nested + self.queue.bytes() - self.before;
-    }
-}
-
-impl<K, N: Notice> Deref for Locked<'_, K, N> {
-    type Target = Shard<K, N>;
-
-    fn deref(&self) -> &Shard<K, N> {
-        &self.shard
-    }
-}
-
-impl<K, N: Notice> DerefMut for Locked<'_, K, N> {
-    fn deref_mut(&mut self) -> &mut Shard<K, N> {
-        &mut self.shard
-    }
-}
-
-impl<K, N: Notice> Drop for Locked<'_, K, N> {
-    fn drop(&mut self) {
-        self.account.replace(self.bytes, self.shard.bytes());
+        Some(change_nested(queue, &mut self.nested, with))
     }
 }
 
 impl<K, N: Notice> Locked<'_, K, N> {
-    /// Whether a request that finds so many waiters in the queue of the key, or a full table, is refused.
+    /// Whether a request is refused because `max_waiting` requests wait for the key, or because the table is full.
     pub(crate) fn is_full(&self, node: Option<&Node<K>>, max_waiting: usize) -> bool {
-        let queue = node.and_then(|node| self.queue(node));
+        let queue = node.and_then(|node| self.shard.queue(node));
         let len = queue.map_or(0, |queue| queue.len);
         len >= max_waiting || self.queues.len() >= self.queues.max_waiting.load(Relaxed)
     }
@@ -417,7 +415,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
 
     /// A step compares the first waiters of all lanes.
     fn cost_of_step(&self, node: &Node<K>) -> usize {
-        let lanes = self.queue(node).map_or(0, |queue| queue.lanes.len());
+        let lanes = self.shard.queue(node).map_or(0, |queue| queue.lanes.len());
         1 + lanes / LANES_PER_STEP
     }
 
@@ -447,12 +445,12 @@ impl<K, N: Notice> Locked<'_, K, N> {
     }
 
     pub(crate) fn has_queue(&self, node: &Node<K>) -> bool {
-        self.queue(node).is_some()
+        self.shard.queue(node).is_some()
     }
 
     /// Ends the queue of a node if no request waits.
     pub(crate) fn end_if_empty(&mut self, node: &Node<K>) {
-        if self.queue(node).is_none_or(|queue| queue.len > 0) {
+        if self.shard.queue(node).is_none_or(|queue| queue.len > 0) {
             return;
         }
         let ended = self
@@ -474,36 +472,27 @@ impl<K, N: Notice> Locked<'_, K, N> {
             since,
             notice,
         } = request;
-        let number = self.next_number;
+        let number = self.shard.next_number;
         let wait = Wait {
             digest,
             node: node.into(),
             number,
         };
-        let pushed = self.with(node, |queue| {
-            let lane = queue.reserve_lane(demand)?;
-            let added = match queue.lanes[lane].waiters.reserve(number) {
-                Err(error) => Err(error),
-                Ok(vacancy) => ledger.add_wait(holder, wait, account).map(|()| {
-                    vacancy.insert(Waiter {
-                        number,
-                        holder,
-                        digest,
-                        collected: 0,
-                        since,
-                        notice,
-                    });
-                }),
-            };
-            if added.is_ok() {
-                queue.len += 1;
-            } else if queue.lanes[lane].waiters.is_empty() {
-                queue.lanes.swap_remove(lane);
-            }
-            added
+        let pushed = self.shard.with(node, |queue| {
+            queue.insert(demand, number, || {
+                ledger.add_wait(holder, wait, account)?;
+                Ok(Waiter {
+                    number,
+                    holder,
+                    digest,
+                    collected: 0,
+                    since,
+                    notice,
+                })
+            })
         });
         pushed.expect("it has a queue")?;
-        self.next_number += 1;
+        self.shard.next_number += 1;
         queues.waiting.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -515,7 +504,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
         let mut steps = 0;
         loop {
             inject::panic();
-            let queue = self.queue(node);
+            let queue = self.shard.queue(node);
             let pick = queue.and_then(|queue| {
                 let word = node.buckets.permits();
                 let out = word.expect("it has a queue (K6)") - hand.permits;
@@ -543,10 +532,10 @@ impl<K, N: Notice> Locked<'_, K, N> {
         }
     }
 
-    /// Gives permits to the first waiter of a lane. If it then has all, it is told.
+    /// Gives permits to the first waiter of a lane. If it then has all its permits, its process gets the message.
     fn grant(&mut self, node: &Node<K>, lane: usize, permits: u64, out: u64, here: N::Here<'_>) {
         let (ledger, account) = (self.ledger, self.account);
-        let granted = self.with(node, |queue| {
+        let granted = self.shard.with(node, |queue| {
             let demand = queue.lanes[lane].demand;
             let first = queue.lanes[lane].first();
             let (number, holder, collected) = (first.number, first.holder, first.collected);
@@ -573,7 +562,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
     fn take_collected(&mut self, node: &Node<K>, hand: &mut InHand<'_, K>) {
         let (ledger, account) = (self.ledger, self.account);
         let is_kept = seeded("p6_resized_keeps_collected");
-        self.with(node, |queue| {
+        self.shard.with(node, |queue| {
             let collector = queue.collector().filter(|_| !is_kept);
             let Some((lane, number)) = collector else {
                 return;
@@ -596,7 +585,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
     /// now.
     fn take(&mut self, node: &Node<K>, number: u64, end: impl FnOnce(N)) -> Option<u64> {
         let (ledger, account) = (self.ledger, self.account);
-        let collected = self.with(node, |queue| {
+        let collected = self.shard.with(node, |queue| {
             let mut lanes = 0..queue.lanes.len();
             let waiter = lanes.find_map(|lane| queue.remove(lane, number))?;
             let wait = queue.wait(&waiter);
@@ -716,10 +705,8 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
     }
 
     fn lock_shard(self, index: usize) -> Locked<'a, K, N> {
-        let shard = self.queues.shards[index].lock();
         Locked {
-            bytes: shard.bytes(),
-            shard,
+            shard: change(&self.queues.shards[index], self.account),
             queues: self.queues,
             ledger: self.ledger,
             account: self.account,
@@ -767,7 +754,7 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
             let is_it = |waiter: &Waiter<N>| is_it(&waiter.notice);
             lanes.any(|lane| lane.waiters.find(wait.number, is_it).is_some())
         };
-        if !shard.queue(node).is_some_and(is_wanted) {
+        if !shard.shard.queue(node).is_some_and(is_wanted) {
             return false;
         }
         inject::panic();
@@ -812,7 +799,7 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
         let mut hand = InHand { node, permits: 0 };
         shard.take_collected(node, &mut hand);
         let steps = STEPS.div_ceil(shard.cost_of_step(node));
-        let moved = shard.with(node, |queue| {
+        let moved = shard.shard.with(node, |queue| {
             for _ in 0..steps {
                 inject::panic();
                 if !queue.move_oldest(capacity, before)? {
@@ -832,7 +819,7 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
     /// after the first call, until [`Parts::reopen`].
     pub(crate) fn close(self, limit: usize, here: N::Here<'_>) -> bool {
         for index in 0..SHARDS {
-            self.lock_shard(index).closed = true;
+            self.lock_shard(index).shard.closed = true;
         }
         let mut ended = 0;
         for index in 0..SHARDS {
@@ -842,12 +829,6 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
                     return false;
                 }
                 ended += 1;
-                if ended % STEPS == 0 {
-                    // Other calls that need the lock run in between.
-                    drop(shard);
-                    shard = self.lock_shard(index);
-                    continue;
-                }
                 inject::panic();
                 // SAFETY: it has a queue (K6).
                 let node = unsafe { node.as_ref() };
@@ -855,7 +836,9 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
                 let permits = shard.take(node, number, tell).expect("found above");
                 let mut hand = InHand { node, permits };
                 // The table can be reopened before all have ended, so W1 must hold for the others.
-                if !shard.settle(&mut hand, here) {
+                let settled = shard.settle(&mut hand, here);
+                if !settled || ended % STEPS == 0 {
+                    // Other calls that need the lock run in between.
                     drop(shard);
                     self.settle(&mut hand, here);
                     shard = self.lock_shard(index);
@@ -868,7 +851,7 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
     /// Requests can wait again.
     pub(crate) fn reopen(self) {
         for index in 0..SHARDS {
-            self.lock_shard(index).closed = false;
+            self.lock_shard(index).shard.closed = false;
         }
     }
 }

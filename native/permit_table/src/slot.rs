@@ -17,10 +17,10 @@
 //!                       yes: the new process keeps the slot
 //! ```
 //!
-//! The head of `holders.rs` defines *identity word*, *place* and *alive*. The word of a dead process can already be
-//! that of a new one. So the callback of a death first replaces the word: a call that looks for the slot now waits.
-//! Then the callback asks whether a process with the word is alive, and decides. That takes microseconds. The callback
-//! holds no lock during that time, so a call may hold one while it waits.
+//! The head of `holder.rs` defines *identity word* and *alive*, that of `holders.rs` *place*. The word of a dead
+//! process can already be that of a new one. So the callback of a death first replaces the word: a call that looks for
+//! the slot now waits. Then the callback asks whether a process with the word is alive, and decides. That takes
+//! microseconds. The callback holds no lock during that time, so a call may hold one while it waits.
 //!
 //! # Invariants
 //!
@@ -58,10 +58,11 @@
 //!
 //! [`Slot::permits`] only adds up and follows no pointer, so it needs none of this.
 
+use crate::change::{change, Allocated};
 use crate::holder::RESERVED;
 use crate::ledger::{Ledger, Permits};
 use crate::memory::{reserve, Account, OutOfMemory};
-use crate::sorted_list::{change, Ordered, SortedList};
+use crate::sorted_list::{Ordered, SortedList};
 use crate::sync::{
     fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
 };
@@ -212,16 +213,16 @@ impl<K> FurtherKeys<K> {
             .store(self.permits() - permits, Ordering::Relaxed);
     }
 
-    /// Removes up to so many permits of a node. Returns how many.
+    /// Removes up to `permits` permits of a node. Returns how many.
     fn take(&self, node: &Node<K>, permits: u64, account: &Account) -> u64 {
         let mut keys = change(&self.keys, account);
-        let Some(held) = keys.list.find_mut(node.order(), |held| held.is_of(node)) else {
+        let Some(held) = keys.find_mut(node.order(), |held| held.is_of(node)) else {
             return 0;
         };
         let taken = held.permits.min(permits);
         held.permits -= taken;
         if held.permits == 0 {
-            keys.list.remove(node.order(), |held| held.is_of(node));
+            keys.remove(node.order(), |held| held.is_of(node));
         }
         self.subtract(taken);
         taken
@@ -337,7 +338,7 @@ impl<K> Slot<K> {
         self.writer.check();
         if let Some(further) = self.further() {
             // The lock stays with the slot, because a reader may be using it.
-            change(&further.keys, account).list.shrink_to_fit();
+            change(&further.keys, account).shrink_to_fit();
         }
         // Release: the next process that gets the slot finds it empty.
         let ordering = ordering("h1_vacated_relaxed", Ordering::Release);
@@ -453,7 +454,7 @@ impl<K> Slot<K> {
             }
         }
         let pop = |further: &FurtherKeys<K>| {
-            let held = change(&further.keys, account).list.pop()?;
+            let held = change(&further.keys, account).pop()?;
             if !seeded("h5_released_and_left_in_sum") {
                 further.subtract(held.permits);
             }
@@ -489,7 +490,7 @@ impl<K> Slot<K> {
         held.reduce(|(node, permits), (_, more)| (node, permits + more))
     }
 
-    /// Removes up to so many permits of a node from the record. Returns how many it has removed. The count still
+    /// Removes up to `permits` permits of a node from the record. Returns how many it has removed. The count still
     /// includes them.
     pub(crate) fn take(&self, node: &Node<K>, permits: u64, account: &Account) -> u64 {
         self.writer.check();
@@ -634,9 +635,9 @@ impl<K> Slot<K> {
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
             // SAFETY: permits > 0 (H2), because no entry is free.
             let order = unsafe { node.as_ref() }.order();
-            match keys.list.find_mut(order, |held| held.node == node) {
+            match keys.find_mut(order, |held| held.node == node) {
                 Some(held) => held.permits += permits,
-                None => keys.list.reserve(order)?.insert(FurtherKey {
+                None => keys.reserve(order)?.insert(FurtherKey {
                     node,
                     order,
                     permits,

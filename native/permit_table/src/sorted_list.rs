@@ -18,8 +18,9 @@
 //!   of leaves: with a million entries that is 0.4 MB, or 20 µs, once in about 60 insertions. Neighbors with few
 //!   entries are merged.
 
-use crate::memory::{reserve, Account, OutOfMemory};
-use crate::sync::{sized, Mutex, MutexGuard};
+use crate::change::Allocated;
+use crate::memory::{reserve, OutOfMemory};
+use crate::sync::sized;
 
 /// Maximal number of entries per leaf. An insertion moves half of them on average, 1 KB.
 const LEAF: usize = sized(2, 8, 128);
@@ -69,11 +70,6 @@ impl<T> Default for SortedList<T> {
 }
 
 impl<T: Ordered> SortedList<T> {
-    /// Bytes allocated.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Whether it has no entry.
     pub fn is_empty(&self) -> bool {
         self.from(0).next().is_none()
@@ -219,34 +215,15 @@ impl<T: Ordered> SortedList<T> {
     }
 }
 
+impl<T> Allocated for SortedList<T> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 /// The index of the first entry of this order or a greater one.
 fn first<T: Ordered>(entries: &[T], order: u64) -> usize {
     entries.partition_point(|entry| entry.order() < order)
-}
-
-/// A list that is locked for a change. On drop, the difference in its size goes to the account.
-pub(crate) struct Change<'a, T: Ordered> {
-    pub(crate) list: MutexGuard<'a, SortedList<T>>,
-    bytes: usize,
-    account: &'a Account,
-}
-
-pub(crate) fn change<'a, T: Ordered>(
-    list: &'a Mutex<SortedList<T>>,
-    account: &'a Account,
-) -> Change<'a, T> {
-    let list = list.lock();
-    Change {
-        bytes: list.bytes(),
-        list,
-        account,
-    }
-}
-
-impl<T: Ordered> Drop for Change<'_, T> {
-    fn drop(&mut self) {
-        self.account.replace(self.bytes, self.list.bytes());
-    }
 }
 
 /// Reserves memory for further elements, and adds what it allocates to `allocated`.

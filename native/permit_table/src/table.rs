@@ -37,7 +37,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 pub enum Acquired {
     /// The caller has the permits. The number of permits of the key out, these included.
     Permit(u64),
-    /// The capacity did not allow so many more. Nothing has changed.
+    /// The capacity did not allow that many more. Nothing has changed.
     Full,
 }
 

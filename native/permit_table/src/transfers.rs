@@ -18,7 +18,7 @@ use std::num::NonZeroU64;
 pub enum Given {
     /// The other process has the permits.
     Given,
-    /// The giver does not have so many. Nothing has changed.
+    /// The giver has fewer. Nothing has changed.
     NotHeld,
     /// The other process is not alive. Nothing has changed.
     NotAlive,
@@ -101,7 +101,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         Ok(Given::Given)
     }
 
-    /// The node of a key, if the holder has at least so many permits of it. Only calls of the holder can make it fewer.
+    /// The node of a key, if the holder has at least `permits` of it. Only calls of the holder can make it fewer.
     fn held_at_least<Q: Hash + Equivalent<K>>(
         &self,
         holder: Holder,

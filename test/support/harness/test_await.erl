@@ -2,7 +2,7 @@
 -module(test_await).
 
 -export([count/2, permits/1, nothing_held/0, value/2, value/3, last_value/3, gate/1, down/1, reason/1, answer/1]).
--export([answer/2, exit_reason/1, traced/1, in_parallel/2]).
+-export([answer/2, messages/0, exit_reason/1, traced/1, in_parallel/2]).
 
 %% A wait fails after this time. It is much longer than anything takes on a busy machine.
 -define(DEADLINE_MS, 20000).
@@ -119,6 +119,14 @@ in_parallel(Do, Elements) ->
         end
      || {Pid, Monitor} <- Calls
     ].
+
+%% Removes all messages from the mailbox of the caller.
+-spec messages() -> [term()].
+messages() ->
+    receive
+        Message -> [Message | messages()]
+    after 0 -> []
+    end.
 
 %% Waits for the exit signal of a process that is linked to the caller, which traps exits.
 -spec exit_reason(pid()) -> term().
