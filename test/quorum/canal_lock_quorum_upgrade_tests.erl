@@ -111,8 +111,8 @@ upgrade({Old, _, Load}, Next, Options, {New, Rest}) ->
      || Other <- lists:sort([name(Member) || Member <- Nodes])
     ],
     await_frames(Node, Versions),
-    [?assert(held(Holder, {held, name(Other)})) || {Other, Holder, _} <- Others],
     ?assertEqual([], lists:append([messages(Holder) || {_, Holder, _} <- Others])),
+    [?assert(held(Holder, {held, name(Other)})) || {Other, Holder, _} <- Others],
     [await_status(Other, conflict, []) || Other <- Nodes],
     locked(Node).
 
