@@ -94,6 +94,9 @@ request(Key, MaxPer, Buckets, {_, Permits, MaxWaiting}) ->
     end.
 
 -spec cancel(reference()) -> ok | {acquired, pos_integer()} | {error, not_waiting}.
+cancel(Ref) when is_reference(Ref), node(Ref) =/= node() ->
+    % The native library compares the rest of it.
+    {error, not_waiting};
 cancel(Ref) ->
     case canal_lock_nif:cancel(Ref, false) of
         ok ->

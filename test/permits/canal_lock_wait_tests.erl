@@ -29,6 +29,7 @@ request_test_() ->
         {"P13: cancel/1 of a granted request answers the grant and removes its message", fun cancelled_late/0},
         {"P13: cancel/1 of anything else answers not_waiting and changes nothing", fun not_waiting/0},
         {"a process cancels only its own requests", fun not_own/0},
+        {"requests are granted and cancelled after the node got a name", fun node_gets_a_name/0},
         {"waiting/1 and info/0 return the number of requests", fun waiting/0},
         {"max_waiting limits the queue of a key for each call", fun max_waiting/0},
         {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0}
@@ -220,6 +221,26 @@ not_own() ->
     {_, Answer} = test_worker:start(fun() -> canal_lock:cancel(Ref) end),
     ?assertEqual({error, not_waiting}, Answer),
     ?assertEqual(ok, canal_lock:cancel(Ref)).
+
+%% A reference of the unnamed node, in a binary, is then one of another node.
+node_gets_a_name() ->
+    passed = test_setup:in_a_vm(test_epmd:arguments(), fun() ->
+        {ok, _} = canal_lock:start_link(1),
+        {acquired, 1} = canal_lock:acquire(db, 1, 1),
+        [Early, Granted, Late, Waiting] = [element(2, {waiting, _} = canal_lock:request(db, 1, 1)) || _ <- "1234"],
+        ok = canal_lock:release(db),
+        ?assertEqual([{canal_lock, Early, {acquired, 1}}], messages()),
+        Stored = term_to_binary(Waiting),
+        {ok, _} = net_kernel:start(['canal_lock_named@127.0.0.1', longnames]),
+        ?assertEqual({error, not_waiting}, canal_lock:cancel(binary_to_term(Stored))),
+        ok = canal_lock:release(db),
+        ?assertEqual([{canal_lock, Granted, {acquired, 1}}], messages()),
+        ok = canal_lock:release(db),
+        ?assertEqual({acquired, 1}, canal_lock:cancel(Late)),
+        ?assertEqual({1, ok, 0}, {canal_lock:waiting(db), canal_lock:cancel(Waiting), canal_lock:waiting(db)}),
+        ?assertEqual([], messages()),
+        passed
+    end).
 
 waiting() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),

@@ -211,20 +211,11 @@ pub(crate) unsafe fn free_env(environment: *mut ErlNifEnv) {
     unsafe { enif_free_env(environment) }
 }
 
-/// Sends a message to a local process, and removes all terms from the environment of the message. A process that is not
-/// alive gets nothing. If there is no memory, the VM terminates.
-///
-/// # Safety
-/// The caller owns `environment`, to which the message belongs, and uses no term of it afterwards.
-pub(crate) unsafe fn send(
-    call: CallEnv<'_>,
-    receiver: &ErlNifPid,
-    environment: *mut ErlNifEnv,
-    message: ErlNifTerm,
-) {
-    // SAFETY: the environment of the call is that of the calling process or callback. The rest is required of the
-    // caller.
-    unsafe { enif_send(call.env, receiver, environment, message) };
+/// Sends a message, a term of this environment, to a local process. A process that is not alive gets nothing. If there
+/// is no memory, the VM terminates.
+pub(crate) fn send(call: CallEnv<'_>, receiver: &ErlNifPid, message: ErlNifTerm) {
+    // SAFETY: the environment is that of the calling process or callback. The VM copies the message.
+    unsafe { enif_send(call.env, receiver, ptr::null_mut(), message) };
 }
 
 /// A copy of a term of another environment, which the caller keeps alive.

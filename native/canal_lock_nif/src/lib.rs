@@ -33,7 +33,7 @@
 //! - what is allocated once and never freed: by this library when it is loaded, by a thread on its first call (its
 //!   epoch record, its parking place for locks), by the first hasher (its seeds);
 //! - what has a fixed size and is freed immediately: the list of arguments that `#[rustler::nif]` makes for each call
-//!   (at most five words), the two lists of `info/0`;
+//!   (at most six words), the two lists of `info/0`, the external format of a request's reference;
 //! - two `Arc`s for a new manager and one for a long key, some hundred bytes: an `Arc` cannot be allocated fallibly
 //!   yet.
 //!

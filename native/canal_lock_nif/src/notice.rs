@@ -1,40 +1,69 @@
 //! The message to a process whose request has ended: `{canal_lock, Reference, {acquired, N} | closed}`.
 
-use crate::enif::{self, CallEnv, ErlNifTerm};
-use permit_table::{Notice, Told};
-use rustler::sys::{ErlNifEnv, ErlNifPid};
-use rustler::Encoder;
+use crate::enif::{self, CallEnv};
+use permit_table::{Notice, OutOfMemory, Told};
+use rustler::sys::ErlNifPid;
+use rustler::{Encoder, OwnedBinary, Term};
+use std::alloc::{handle_alloc_error, Layout};
 
 mod atoms {
     rustler::atoms! { acquired, canal_lock, closed }
 }
 
-/// The receiver, and the reference of the request. The memory for the message is reserved with it, before the process
-/// waits.
-pub(crate) struct Message {
-    receiver: ErlNifPid,
-    /// Has the reference. Owned.
-    environment: *mut ErlNifEnv,
-    reference: ErlNifTerm,
+/// The end of the external format of a local reference: its identifier, which no other reference of this node has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestId([u8; Self::BYTES]);
+
+impl RequestId {
+    const BYTES: usize = 12;
+
+    /// Of a reference of this node.
+    pub(crate) fn of(reference: Term<'_>) -> Self {
+        let format = external_format(reference);
+        let (_, id) = format.split_last_chunk().expect("it has an identifier");
+        Self(*id)
+    }
+
+    /// A number that few others have.
+    pub(crate) fn digest(self) -> u64 {
+        // The numbers of consecutive references differ in the first bytes.
+        let [digest @ .., _, _, _, _] = self.0;
+        u64::from_be_bytes(digest)
+    }
+
+    /// The reference. The rest of its external format is taken from a new one, because the node can have got a name
+    /// since.
+    fn reference(self, call: CallEnv<'_>) -> Term<'_> {
+        let mut format = external_format(call.env().make_ref().into());
+        let (_, id) = format.split_last_chunk_mut().expect("it has an identifier");
+        *id = self.0;
+        let reference = call.env().binary_to_term(&format);
+        reference.expect("only the identifier differs").0
+    }
 }
 
-// SAFETY: the environment is not that of a process, and it is used by one thread at a time.
-unsafe impl Send for Message {}
+/// If there is no memory, the VM terminates, as for a message.
+fn external_format(reference: Term<'_>) -> OwnedBinary {
+    let format = enif::external_format(reference);
+    format.unwrap_or_else(|OutOfMemory| handle_alloc_error(Layout::new::<RequestId>()))
+}
+
+/// The receiver, and the reference of the request. A copy of the reference itself would need an environment, of 2.5 KB.
+pub(crate) struct Message {
+    receiver: ErlNifPid,
+    id: RequestId,
+}
 
 impl Message {
     /// A message to the calling process.
-    pub(crate) fn new(call: CallEnv<'_>, reference: ErlNifTerm) -> Self {
-        let (environment, reference) = enif::copy_to_new_env(reference);
-        Self {
-            receiver: enif::self_pid(call),
-            environment,
-            reference,
-        }
+    pub(crate) fn new(call: CallEnv<'_>, id: RequestId) -> Self {
+        let receiver = enif::self_pid(call);
+        Self { receiver, id }
     }
 
-    /// Whether it is that of the request with this reference.
-    pub(crate) fn is_of(&self, reference: ErlNifTerm) -> bool {
-        enif::identical(self.reference, reference)
+    /// Whether it is that of this request.
+    pub(crate) fn is_of(&self, id: RequestId) -> bool {
+        self.id == id
     }
 }
 
@@ -42,25 +71,15 @@ impl Notice for Message {
     type Here<'a> = CallEnv<'a>;
 
     fn tell(self, call: CallEnv<'_>, told: Told) {
-        // SAFETY: the environment belongs to this message.
-        let own = unsafe { CallEnv::new(self.environment) };
         let answer = match told {
             Told::Granted(out) => {
-                let out = out.encode(own.env()).as_c_arg();
-                enif::tuple(own, &[atoms::acquired().as_c_arg(), out])
+                let out = out.encode(call.env()).as_c_arg();
+                enif::tuple(call, &[atoms::acquired().as_c_arg(), out])
             }
             Told::Closed => atoms::closed().as_c_arg(),
         };
-        let message = [atoms::canal_lock().as_c_arg(), self.reference, answer];
-        let message = enif::tuple(own, &message);
-        // SAFETY: the environment is owned, and its terms are not used after this.
-        unsafe { enif::send(call, &self.receiver, self.environment, message) };
-    }
-}
-
-impl Drop for Message {
-    fn drop(&mut self) {
-        // SAFETY: from `copy_to_new_env`, and freed once.
-        unsafe { enif::free_env(self.environment) };
+        let reference = self.id.reference(call).as_c_arg();
+        let message = [atoms::canal_lock().as_c_arg(), reference, answer];
+        enif::send(call, &self.receiver, enif::tuple(call, &message));
     }
 }

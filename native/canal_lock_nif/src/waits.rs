@@ -2,9 +2,9 @@
 
 use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
-use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::enif::{self, CallEnv};
 use crate::incarnation::{current, with_table};
-use crate::notice::Message;
+use crate::notice::{Message, RequestId};
 use crate::{caller::Caller, error::CallError};
 use permit_table::{inject, pin, Acquired, Ask, Demand, Given, NotHeld, Waited};
 use rustler::{Atom, Env, Error, LocalPid, NifResult, Term};
@@ -91,12 +91,13 @@ fn wait<'a>(
     let waited = with_table(call, key, |open, pin, key| {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
+        let id = RequestId::of(reference);
         let ask = Ask {
             demand,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
-            digest: digest(reference),
+            digest: id.digest(),
             now: now_ms(),
-            notice: Message::new(call, reference.as_c_arg()),
+            notice: Message::new(call, id),
         };
         let table = &open.table;
         table.wait(pin, caller.holder(), key, ask, watch, call)
@@ -108,10 +109,6 @@ fn wait<'a>(
         Waited::Closed => return Err(CallError::NotStarted.into()),
     };
     Ok(call.term(waited))
-}
-
-fn digest(reference: Term<'_>) -> u64 {
-    enif::internal_hash(reference, 0)
 }
 
 /// `cancel(Ref, IsTimeout) -> ok | not_waiting`: ends a request of the caller. If it does not wait, the caller has its
@@ -128,10 +125,10 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
         return Ok(atoms::not_waiting());
     };
     let caller = Caller::of(call).holder();
-    let word: ErlNifTerm = reference.as_c_arg();
-    let is_it = |message: &Message| message.is_of(word);
+    let id = RequestId::of(reference);
+    let is_it = |message: &Message| message.is_of(id);
     let table = &open.table;
-    if !table.cancel(&pin, caller, digest(reference), is_it, call) {
+    if !table.cancel(&pin, caller, id.digest(), is_it, call) {
         return Ok(atoms::not_waiting());
     }
     if is_timeout {

@@ -101,6 +101,12 @@ pub fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
     list.try_reserve(more).map_err(|_| OutOfMemory)
 }
 
+/// As [`reserve`], for a list that rarely grows again.
+pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
+    inject::out_of_memory()?;
+    list.try_reserve_exact(more).map_err(|_| OutOfMemory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

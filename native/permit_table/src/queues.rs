@@ -458,7 +458,6 @@ impl<K, N: Notice> Locked<'_, K, N> {
             .queues
             .remove(node.order(), |queue| queue.is_of(node));
         self.shard.nested -= ended.map_or(0, |queue| queue.bytes());
-        self.shard.queues.shrink_to_fit();
         node.buckets.clear_waiters();
     }
 

@@ -19,7 +19,7 @@
 //!   entries are merged.
 
 use crate::change::Allocated;
-use crate::memory::{reserve, OutOfMemory};
+use crate::memory::{reserve, reserve_exact, OutOfMemory};
 use crate::sync::sized;
 
 /// Maximal number of entries per leaf. An insertion moves half of them on average, 1 KB.
@@ -99,7 +99,8 @@ impl<T: Ordered> SortedList<T> {
     /// [`OutOfMemory`]: the entries are unchanged.
     pub fn reserve(&mut self, order: u64) -> Result<Vacancy<'_, T>, OutOfMemory> {
         if self.leaves.is_empty() {
-            grow(&mut self.leaves, 1, &mut self.bytes)?;
+            // Most lists stay short.
+            grow_by(reserve_exact, &mut self.leaves, 1, &mut self.bytes)?;
             self.leaves.push(Leaf {
                 from: 0,
                 entries: Vec::new(),
@@ -228,6 +229,15 @@ fn first<T: Ordered>(entries: &[T], order: u64) -> usize {
 
 /// Reserves memory for further elements, and adds what it allocates to `allocated`.
 fn grow<T>(list: &mut Vec<T>, further: usize, allocated: &mut usize) -> Result<(), OutOfMemory> {
+    grow_by(reserve, list, further, allocated)
+}
+
+fn grow_by<T>(
+    reserve: fn(&mut Vec<T>, usize) -> Result<(), OutOfMemory>,
+    list: &mut Vec<T>,
+    further: usize,
+    allocated: &mut usize,
+) -> Result<(), OutOfMemory> {
     let before = bytes(list);
     reserve(list, further)?;
     *allocated = *allocated + bytes(list) - before;
