@@ -59,7 +59,8 @@ cases() ->
         {waiter, "memory of a waiter"},
         {overload, "1,000 clients and 100 permits"},
         {order, "requests that were compared, and those that overtook an equal one"},
-        {give, "give of a permit to another process"}
+        {give, "give of a permit to another process"},
+        {death, "life of a process that dies with a permit"}
     ].
 
 %% In the order of the report: the API, what it is compared with, and the lower bounds.

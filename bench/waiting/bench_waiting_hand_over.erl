@@ -9,9 +9,6 @@
 %%
 %% The process of a gen_server is not bound to a scheduler.
 %%
-%% The processes have the default heap. With a large one, the VM would collect garbage rarely, and keep a message buffer
-%% of 1.7 KB of each grant until then.
-%%
 %% The subject `none' is the bound: each process sends a message to the other one, and waits for its answer.
 %%
 %% Options of the mode: hand_over_rounds; hand_overs (for each subject and round); slow_hand_overs (those of "asleep").

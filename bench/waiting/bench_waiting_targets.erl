@@ -5,7 +5,7 @@
 
 -spec targets() -> [bench_targets:target(), ...].
 targets() ->
-    lists:append([free_permits(), hand_over(), many_waiters(), overload(), order(), give()]).
+    lists:append([free_permits(), hand_over(), many_waiters(), overload(), order(), give(), death()]).
 
 free_permits() ->
     Id = fun(Subject, Measure) -> {uncontended, "acquire + release", none, Subject, Measure} end,
@@ -101,6 +101,11 @@ give() ->
         in_ns("give to a known process", Id("to a known process"), {at_most, 300}),
         (target("give to a process that never had anything", Id("to a new process")))#{unit => "ns"}
     ].
+
+death() ->
+    Id = fun(Variant) -> {death, Variant, none, ours, per_life} end,
+    Figure = {difference, Id("one has waited"), Id("no process has waited")},
+    [in_ns("a death, once any process has waited", Figure, {at_most, 30})].
 
 target(Text, Figure) ->
     #{text => Text, figure => Figure, unit => ""}.
