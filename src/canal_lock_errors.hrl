@@ -26,7 +26,7 @@
 %% The answer of an internal call. Raises if it is `{raise, Cause}'.
 -define(ANSWER(Arguments, Call),
     case Call of
-        {raise, Cause} -> ?RAISE(Cause, Arguments);
+        {raise, Raised} -> ?RAISE(Raised, Arguments);
         Answered -> Answered
     end
 ).

@@ -5,12 +5,12 @@
 %% Functions that take a key also take a handle on it. They need the handle if the key is long; then the key raises
 %% `intern'. See canal_lock_interned.
 %%
-%% `acquire/3', `release/1' and `release/3' answer `{raise, Cause, Arguments}' if `canal_lock' must raise (or, for
-%% `intern' and `not_held', act otherwise). All others raise `Cause'. See canal_lock_errors for the causes.
+%% `acquire/3,4', `release/1' and `release/3' answer `{raise, Cause, Arguments}' if `canal_lock' must raise (or, for
+%% `intern', `not_held' and `full', act otherwise). All others raise `Cause'. See canal_lock_errors for the causes.
 -module(canal_lock_nif).
 
 %% Acquire and release.
--export([acquire/3, release/1, release/3]).
+-export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
 -export([acquire_many/4, release_many/2, wait/6, cancel/2, resized/4, waiting/1, give/3]).
 %% Inspection.
@@ -30,7 +30,7 @@
 %% A key, or a handle on a long one.
 -type key() :: canal_lock:key() | reference().
 
--type cause() :: canal_lock_errors:cause() | intern | not_held.
+-type cause() :: canal_lock_errors:cause() | intern | not_held | full.
 -type raise() :: {raise, cause(), Arguments :: [term(), ...]}.
 
 %% The table that a piece belongs to. 0 asks for the first piece of the open table.
@@ -46,6 +46,10 @@
 -spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
     {acquired, pos_integer()} | full | raise().
 acquire(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
+
+%% The last argument is not read. All arguments are returned with a cause, which is `full' if no permit is free.
+-spec acquire(key(), non_neg_integer(), non_neg_integer(), term()) -> {acquired, pos_integer()} | raise().
+acquire(_Key, _MaxPer, _Buckets, _Other) -> erlang:nif_error(not_loaded).
 
 -spec release(key()) -> ok | {error, not_held} | raise().
 release(_Key) -> erlang:nif_error(not_loaded).

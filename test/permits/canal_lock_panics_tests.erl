@@ -67,6 +67,9 @@ cases() ->
          || Key <- ?KEYS ++ [{new, key}, "a new key", {a, [#{new => "key"}]}, ?BEYOND_THE_STACK],
             First <- [Nothing, Three, Many]],
         [{{acquire, 3}, Many, fun(_) -> full = answer(canal_lock_nif:acquire(Key, 1, 1)) end} || Key <- ?KEYS],
+        [{{acquire, 4}, First, fun(_) -> {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1, 0)) end}
+         || Key <- ?KEYS ++ [{new, key}, ?BEYOND_THE_STACK], First <- [Nothing, Three, Many]],
+        [{{acquire, 4}, Many, fun(_) -> full = answer(canal_lock_nif:acquire(Key, 1, 1, 0)) end} || Key <- ?KEYS],
         [{{release, 1}, First, fun(_) -> ok = answer(canal_lock_nif:release(Key)) end}
          || Key <- ?KEYS, First <- [Three, Many]],
         [{{release, 1}, Nothing, fun(_) -> {error, not_held} = answer(canal_lock_nif:release(Key)) end}
@@ -230,6 +233,7 @@ remote() ->
 
 %% The hot calls return the reason that the caller raises.
 answer({raise, not_held, [_Key, 3, 1]}) -> not_held;
+answer({raise, full, [_Key, 1, 1, 0]}) -> full;
 answer({raise, Cause, _}) -> error(Cause);
 answer(Answer) -> Answer.
 

@@ -97,7 +97,10 @@ free_permit() ->
     Arguments = [0, 1, 5000, infinity, #{}, #{timeout_ms => 0}, #{timeout_ms => 10}, #{timeout_ms => infinity}],
     [?assertEqual({Argument, {acquired, 1}}, {Argument, canal_lock:acquire(Argument, 1, 1, Argument)})
      || Argument <- Arguments],
-    ?assertMatch(#{refused := 0, handed_over := 0}, canal_lock:info()).
+    ?assertEqual({acquired, 2}, canal_lock:acquire(db, 2, 1, #{timeout_ms => 10, permits => 2})),
+    ?assertMatch(#{refused := 0, handed_over := 0}, canal_lock:info()),
+    ?assertEqual(full, canal_lock:acquire(db, 2, 1, #{timeout_ms => ?NEVER_MS, max_waiting => 0})),
+    ?assertError(badarg, canal_lock:acquire(db, 3, 1, #{timeout_ms => 10, unknown => 1})).
 
 waits() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),

@@ -5,8 +5,9 @@
 
 use crate::arguments::{capacity, with_key};
 use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::error::{with_arguments, CallError};
 use crate::key::{with_optimistic_reading, OptimisticCall, Reading, WholeTerm};
-use crate::{caller::Caller, error::CallError, incarnation::current};
+use crate::{caller::Caller, incarnation::current};
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
@@ -50,11 +51,23 @@ macro_rules! raw_nif {
 // as bytes and read back as a word, which stalls the processor for longer than most of a call takes.
 
 raw_nif!("acquire", 3, acquire);
+raw_nif!("acquire", 4, acquire_or_return);
+
+/// `acquire(Key, MaxPer, Buckets, Other) -> {acquired, N} | {raise, full | Cause, Arguments}`. The last argument is not
+/// read. It is returned with the others, so the Erlang side need not keep them during the call.
+#[inline(always)]
+fn acquire_or_return(call: CallEnv<'_>, arguments: &[ErlNifTerm; 4]) -> ErlNifTerm {
+    let answer = acquire(call, arguments);
+    if answer == atoms::full().as_c_arg() {
+        return with_arguments(call, atoms::full(), arguments);
+    }
+    answer
+}
 
 /// `acquire(Key, MaxPer, Buckets) -> {acquired, N} | full | {raise, Cause, Arguments}`
 #[inline(always)]
-fn acquire(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
-    let &[key, max_per, buckets] = arguments;
+fn acquire<const ARITY: usize>(call: CallEnv<'_>, arguments: &[ErlNifTerm; ARITY]) -> ErlNifTerm {
+    let (key, max_per, buckets) = (arguments[0], arguments[1], arguments[2]);
     let Some(capacity) = capacity(call, max_per, buckets) else {
         return CallError::BadArg.answer(call, arguments);
     };
@@ -92,11 +105,7 @@ impl OptimisticCall for Acquire<'_> {
 
 /// Repeats an acquire that the optimistic reading has not decided, and reports its errors.
 #[cold]
-fn acquire_verified(
-    call: CallEnv<'_>,
-    arguments: &[ErlNifTerm; 3],
-    capacity: Capacity,
-) -> ErlNifTerm {
+fn acquire_verified(call: CallEnv<'_>, arguments: &[ErlNifTerm], capacity: Capacity) -> ErlNifTerm {
     let acquired = with_key(call, arguments[0], |key| {
         let pin = pin();
         inject::panic();

@@ -62,11 +62,21 @@ impl CallError {
     /// `{raise, Cause, Arguments}`
     #[cold]
     pub(crate) fn answer(self, call: CallEnv<'_>, arguments: &[ErlNifTerm]) -> ErlNifTerm {
-        let arguments = enif::list(call, arguments.iter().copied(), enif::nil());
         let cause = Atom::from_str(call.env(), self.cause()).unwrap_or(atoms::badarg());
-        let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
-        enif::tuple(call, &parts)
+        with_arguments(call, cause, arguments)
     }
+}
+
+/// `{raise, Cause, Arguments}`
+#[cold]
+pub(crate) fn with_arguments(
+    call: CallEnv<'_>,
+    cause: Atom,
+    arguments: &[ErlNifTerm],
+) -> ErlNifTerm {
+    let arguments = enif::list(call, arguments.iter().copied(), enif::nil());
+    let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
+    enif::tuple(call, &parts)
 }
 
 /// Runs a callback of the VM. A panic must not leave it, because the VM would abort.
