@@ -8,8 +8,8 @@ pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
     enif_alloc_env, enif_compare, enif_free_env, enif_get_list_cell, enif_get_local_port,
     enif_get_map_size, enif_get_tuple, enif_hash, enif_inspect_binary, enif_is_identical,
-    enif_make_copy, enif_make_list_cell, enif_make_map_from_arrays, enif_make_pid,
-    enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
+    enif_make_copy, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
+    enif_make_pid, enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
     enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self, enif_send,
     enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator,
     ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
@@ -169,6 +169,12 @@ pub(crate) fn learn_words(env: Env<'_>) {
 pub(crate) fn tuple(call: CallEnv<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
     // SAFETY: the array has this length, which fits `u32`: it is the arity of an existing tuple, or a constant.
     unsafe { enif_make_tuple_from_array(call.env, elements.as_ptr(), elements.len() as u32) }
+}
+
+/// A list of few terms of this environment.
+pub(crate) fn short_list(call: CallEnv<'_>, elements: &[ErlNifTerm]) -> ErlNifTerm {
+    // SAFETY: the array has this length, which fits `u32`: it is the number of arguments of a function.
+    unsafe { enif_make_list_from_array(call.env, elements.as_ptr(), elements.len() as u32) }
 }
 
 /// A list of terms of this environment, with a tail.

@@ -74,7 +74,7 @@ pub(crate) fn with_arguments(
     cause: Atom,
     arguments: &[ErlNifTerm],
 ) -> ErlNifTerm {
-    let arguments = enif::list(call, arguments.iter().copied(), enif::nil());
+    let arguments = enif::short_list(call, arguments);
     let parts = [atoms::raise().as_c_arg(), cause.as_c_arg(), arguments];
     enif::tuple(call, &parts)
 }
