@@ -75,7 +75,7 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms, max_wai
     _ = process_flag(trap_exit, Keep),
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
-    Handle = canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep, min(MaxWaiting, ?NO_LIMIT)),
+    Handle = open(MaxPer, Keep, min(MaxWaiting, ?NO_LIMIT)),
     %% At most one pause: the rest is freed later, as tasks.
     dismantle(1),
     State = #state{
@@ -151,6 +151,13 @@ close(#state{handle = Handle}) ->
     %% Not left to the next manager, which may start late or never.
     dismantle(?MAX_WAITS),
     free_unused().
+
+%% In steps, while a previous table has waiting processes.
+open(MaxPer, Keep, MaxWaiting) ->
+    case canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep, MaxWaiting) of
+        more -> open(MaxPer, Keep, MaxWaiting);
+        Handle -> Handle
+    end.
 
 %% In steps: it takes 1 ms for some thousand waiting processes.
 end_waits(Handle) ->

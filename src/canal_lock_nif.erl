@@ -139,12 +139,13 @@ info() -> erlang:nif_error(not_loaded).
 
 %% Opens a table that the caller manages. With `Keep' the table stays open when the caller dies, and a kept table is
 %% adopted. Otherwise the table is empty and the previous one is closed. At most `MaxWaiting' requests wait in it.
+%% Answers `more' while requests wait for the previous one, of which each call ends a piece.
 -spec open(
     ProcessLimit :: pos_integer(),
     MaxPer :: pos_integer(),
     Keep :: boolean(),
     MaxWaiting :: non_neg_integer()
-) -> handle().
+) -> handle() | more.
 open(_ProcessLimit, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
 
 %% Tells a piece of the requests that the table closes. From then on, no request starts to wait.

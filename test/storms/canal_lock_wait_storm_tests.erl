@@ -21,8 +21,11 @@
 %% Of this many rounds, one kills another worker.
 -define(ROUNDS_PER_KILL, 50).
 
--define(CALLERS, 200).
+-define(CALLERS, 1000).
 -define(STOPS, 20).
+
+%% The longest timeout of a wait for a table that is replaced, in milliseconds.
+-define(REPLACED_MS, 10).
 
 storm_test_() ->
     test_setup:on_schedulers(?FEW_PROCESSES, [
@@ -32,7 +35,8 @@ storm_test_() ->
         {"P12: every waiter of a key that is released again and again is granted", fun() ->
             test_storm:play(#{db => 2}, fun all_granted/0)
         end},
-        {"P10: stop/0 in the middle of waits: every caller gets an answer", fun stopped/0},
+        {"P10: stop/0 in the middle of calls: every caller gets an answer", fun stopped/0},
+        {"P10, P13: a start replaces a table while its waits time out: each ends once", fun replaced/0},
         {"P10: waits of a kept table survive crashes of the manager", fun crashes/0}
     ]).
 
@@ -40,40 +44,48 @@ keys() ->
     [{app, N} || N <- lists:seq(1, ?KEYS)].
 
 storm() ->
-    Left = counters:new(1, []),
-    counters:put(Left, 1, test_setup:times(?ROUNDS)),
-    Workers = ets:new(workers, [public]),
-    Inside = counters:new(?KEYS, []),
-    run(Left, Workers, Inside, [start(Left, Workers, Inside) || _ <- lists:seq(1, ?WORKERS)]),
-    true = ets:delete(Workers),
-    test_await:value(0, fun() -> test_setup:info(waiting) end),
-    ok = test_await:nothing_held(),
-    #{granted := Granted, released := Released, released_by_death := ByDeath} = Info = canal_lock:info(),
-    ?assertEqual(Granted, Released + ByDeath),
+    ok = rounds(test_setup:times(?ROUNDS)),
+    ok = nothing_left(),
+    Info = canal_lock:info(),
     Names = [handed_over, timed_out, transferred, released_by_death],
     [?assert({Name, maps:get(Name, Info)} > {Name, 0}) || Name <- Names].
 
-start(Left, Workers, Inside) ->
+nothing_left() ->
+    test_await:value(0, fun() -> test_setup:info(waiting) end),
+    ok = test_await:nothing_held(),
+    #{granted := Granted, released := Released, released_by_death := ByDeath} = canal_lock:info(),
+    ?assertEqual(Granted, Released + ByDeath).
+
+%% This many by all workers together.
+rounds(Rounds) ->
+    Left = counters:new(1, []),
+    counters:put(Left, 1, Rounds),
+    Workers = ets:new(workers, [public]),
+    run(Left, Workers, [start(Left, Workers) || _ <- lists:seq(1, ?WORKERS)]),
+    true = ets:delete(Workers),
+    ok.
+
+start(Left, Workers) ->
     spawn_monitor(fun() ->
         true = ets:insert(Workers, {self()}),
-        work(Left, Workers, Inside)
+        work(Left, Workers)
     end).
 
 %% Replaces the workers that are killed.
-run(_Left, _Workers, _Inside, []) ->
+run(_Left, _Workers, []) ->
     ok;
-run(Left, Workers, Inside, Running) ->
+run(Left, Workers, Running) ->
     receive
         {'DOWN', Monitor, process, Pid, Reason} ->
             true = ets:delete(Workers, Pid),
             Others = lists:delete({Pid, Monitor}, Running),
             case Reason of
-                killed -> run(Left, Workers, Inside, [start(Left, Workers, Inside) | Others]);
-                normal -> run(Left, Workers, Inside, Others)
+                killed -> run(Left, Workers, [start(Left, Workers) | Others]);
+                normal -> run(Left, Workers, Others)
             end
     end.
 
-work(Left, Workers, Inside) ->
+work(Left, Workers) ->
     ok = counters:sub(Left, 1, 1),
     case counters:get(Left, 1) > 0 of
         true ->
@@ -81,7 +93,7 @@ work(Left, Workers, Inside) ->
             ok = round(rand:uniform(10), Key, Workers),
             ok = maybe_kill(Workers),
             ok = release_all(),
-            work(Left, Workers, Inside);
+            work(Left, Workers);
         false ->
             %% All that was given to this worker.
             ok = release_all(),
@@ -160,7 +172,8 @@ all_granted() ->
         ]
     end),
     ?assertEqual([ok], lists:usort(lists:append(Answers))),
-    ?assertMatch(#{waiting := 0, timed_out := 0}, canal_lock:info()).
+    ?assertMatch(#{waiting := 0, timed_out := 0}, canal_lock:info()),
+    ok.
 
 stopped() ->
     [stopped_once() || _ <- lists:seq(1, test_setup:times(?STOPS))].
@@ -168,35 +181,53 @@ stopped() ->
 stopped_once() ->
     {ok, _} = canal_lock:start_link(3),
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Callers = [spawn_monitor(fun() -> exit(call()) end) || _ <- lists:seq(1, ?CALLERS)],
+    Wait = fun() -> canal_lock:acquire(db, 1, 1, infinity) end,
+    Waiters = [spawn_monitor(fun() -> until_closed(Wait) end) || _ <- lists:seq(1, ?CALLERS)],
+    Left = counters:new(1, []),
+    counters:put(Left, 1, 1 bsl 60),
+    Table = ets:new(workers, [public]),
+    Workers = [spawn_monitor(fun() ->
+        true = ets:insert(Table, {self()}),
+        until_closed(fun() -> work(Left, Table) end)
+    end) || _ <- lists:seq(1, ?WORKERS)],
     Enough = rand:uniform(?CALLERS),
     ok = test_await:value(true, fun() -> canal_lock:waiting(db) >= Enough end),
     ok = canal_lock:stop(),
-    ?assertEqual([closed], lists:usort([test_await:reason(Caller) || Caller <- Callers])).
+    ?assertEqual([closed], lists:usort([test_await:reason(Waiter) || Waiter <- Waiters])),
+    Ends = lists:usort([test_await:reason(Worker) || Worker <- Workers]),
+    true = ets:delete(Table),
+    ?assertEqual([closed], Ends -- [killed]).
 
-call() ->
+%% Exits when the table closes. Then no message is left.
+until_closed(Calls) ->
     try
-        canal_lock:acquire(db, 1, 1, infinity)
+        Calls()
     catch
-        error:badarg -> closed
-    end.
+        error:badarg -> ok
+    end,
+    {messages, []} = process_info(self(), messages),
+    exit(closed).
+
+replaced() ->
+    [replaced_once() || _ <- lists:seq(1, test_setup:times(?STOPS))].
+
+replaced_once() ->
+    {Opener, Monitor} = spawn_monitor(fun() -> canal_lock_nif:open(4096, 3, true, ?CALLERS) end),
+    normal = test_await:reason({Opener, Monitor}),
+    Wait = fun() -> canal_lock:acquire(db, 0, 1, rand:uniform(?REPLACED_MS)) end,
+    Callers = [
+        spawn_monitor(fun() -> until_closed(fun() -> full = Wait(), timer:sleep(?REPLACED_MS) end) end)
+     || _ <- lists:seq(1, ?CALLERS)
+    ],
+    ok = timer:sleep(?REPLACED_MS div 2),
+    {ok, _} = canal_lock:start_link(3),
+    ?assertEqual([closed], lists:usort([test_await:reason(Caller) || Caller <- Callers])),
+    ?assertEqual(0, canal_lock:waiting(db)),
+    ok = canal_lock:stop().
 
 crashes() ->
     process_flag(trap_exit, true),
     Supervisor = test_setup:supervise(1000, [canal_lock:child_spec(3)]),
-    Workers = [
-        spawn_monitor(fun() ->
-            [
-                begin
-                    {acquired, 1} = canal_lock:acquire(db, 1, 1, infinity),
-                    ok = canal_lock:release(db)
-                end
-             || _ <- lists:seq(1, 20_000)
-            ],
-            exit(done)
-        end)
-     || _ <- lists:seq(1, 8)
-    ],
     Killer = spawn_link(fun Kill() ->
         _ = [exit(Manager, kill) || Manager <- [whereis(canal_lock)], is_pid(Manager)],
         receive
@@ -204,9 +235,10 @@ crashes() ->
         after 5 -> Kill()
         end
     end),
-    ?assertEqual([done], lists:usort([test_await:reason(Worker) || Worker <- Workers])),
+    ok = all_granted(),
+    ok = rounds(test_setup:times(?ROUNDS)),
     Killer ! stop,
-    ok = test_await:value({0, 0, []}, fun() ->
-        {canal_lock:waiting(db), canal_lock:count(db), canal_lock:audit()}
-    end),
+    normal = test_await:exit_reason(Killer),
+    ok = test_await:value(true, fun() -> is_pid(whereis(canal_lock)) end),
+    ok = nothing_left(),
     test_setup:stop_supervisor(Supervisor).

@@ -31,6 +31,9 @@ const WATCHES: usize = 1024;
 /// Watches on proxies per table. There are fewer proxies.
 const PROXY_WATCHES: usize = 128;
 
+/// Waiting processes that one step tells that their table closes.
+pub(crate) const WAITERS_PER_STEP: usize = 128;
+
 /// One step of dismantling drops watches until these had this many monitors. For each monitor the VM sends a signal to
 /// the process, which then runs for about 10 µs.
 const MONITORS_PER_STEP: usize = 64;
@@ -209,13 +212,16 @@ pub(crate) fn with_table<T>(
 /// Returns the calling process's handle on a table to manage. That is a kept table if there is one and `keep` is set
 /// (I4). Otherwise it is an empty one for `processes`, and the previous table is closed. With `keep` the table stays
 /// open if the manager crashes.
+///
+/// Returns `None` if it has only ended a piece of the waits for the previous table: call it again. They end while callers
+/// still find that table, so a request that one of them cancels is found (W3).
 pub(crate) fn open(
     env: Env<'_>,
     processes: usize,
     max_per: TermKey,
     keep: bool,
     max_waiting: usize,
-) -> Result<ResourceArc<ManagerWatch>, CallError> {
+) -> Result<Option<ResourceArc<ManagerWatch>>, CallError> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let opening = INCARNATIONS.opening(keep)?;
     if let Some((gate, open)) = opening.adopted() {
@@ -225,7 +231,15 @@ pub(crate) fn open(
         open.table.set_max_waiting(max_waiting);
         // The previous manager may have died while it closed the table.
         open.table.reopen();
-        return Ok(handle);
+        return Ok(Some(handle));
+    }
+    if let Some(replaced) = opening.replaced() {
+        let is_done = replaced
+            .table
+            .close(WAITERS_PER_STEP, CallEnv::from_env(env));
+        if !is_done {
+            return Ok(None);
+        }
     }
     let table = Table::new(processes)?;
     table.set_max_waiting(max_waiting);
@@ -240,8 +254,8 @@ pub(crate) fn open(
         max_per: Mutex::new(max_per),
         watches,
     };
-    opening.open(incarnation, |previous| previous.end_waits(env));
-    Ok(handle)
+    opening.open(incarnation);
+    Ok(Some(handle))
 }
 
 /// A handle for the calling process, to which the VM reports that process's death.

@@ -1,11 +1,11 @@
 //! The NIFs of the manager, which open, sweep and close a table, and the NIFs of proxies.
 
 use crate::arguments::stored_term;
-use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS};
+use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
 use crate::{caller::Caller, enif::CallEnv, key::interned};
 use permit_table::{inject, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
-use rustler::{Atom, Env, NifResult, ResourceArc, Term};
+use rustler::{Atom, Encoder, Env, NifResult, ResourceArc, Term};
 
 /// Budget units per percent of a timeslice. A timeslice is a millisecond.
 const UNITS_PER_PERCENT: usize = 25;
@@ -17,32 +17,32 @@ const PERCENT_TO_OPEN: i32 = 10;
 /// have run.
 const PERCENT_TO_DISMANTLE: i32 = 100;
 
-/// Waiting processes that a step of `end_waits` tells, and the part of a timeslice that this takes.
-const WAITERS_PER_STEP: usize = 128;
+/// The part that [`WAITERS_PER_STEP`] take.
 const PERCENT_TO_END_WAITS: i32 = 25;
 
 mod atoms {
     rustler::atoms! { done, more, none, ok, waiting }
 }
 
-/// `open(ProcessLimit, MaxPer, Keep, MaxWaiting) -> Handle`: a table for the caller to manage.
+/// `open(ProcessLimit, MaxPer, Keep, MaxWaiting) -> Handle | more`: a table for the caller to manage. `more`: it has
+/// told a piece of the processes that wait for the previous table; the caller must call again.
 #[rustler::nif]
-fn open(
-    env: Env,
+fn open<'a>(
+    env: Env<'a>,
     processes: usize,
-    max_per: Term,
+    max_per: Term<'a>,
     keep: bool,
     max_waiting: usize,
-) -> NifResult<ResourceArc<ManagerWatch>> {
+) -> NifResult<Term<'a>> {
     let max_per = stored_term(CallEnv::from_env(env), max_per.as_c_arg())?;
-    consume_timeslice(env, PERCENT_TO_OPEN);
-    Ok(incarnation::open(
-        env,
-        processes,
-        max_per,
-        keep,
-        max_waiting,
-    )?)
+    let handle = incarnation::open(env, processes, max_per, keep, max_waiting)?;
+    let percent = if handle.is_some() {
+        PERCENT_TO_OPEN
+    } else {
+        PERCENT_TO_END_WAITS
+    };
+    consume_timeslice(env, percent);
+    Ok(handle.map_or_else(|| atoms::more().encode(env), |handle| handle.encode(env)))
 }
 
 /// `end_waits(Handle) -> more | done`: tells a piece of the waiting processes that the table closes. From then on none

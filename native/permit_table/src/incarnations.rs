@@ -71,12 +71,12 @@ pub trait Dismantle: Send + Sync + 'static {
 ///
 /// let opening = STORES.opening(false)?;
 /// let first = opening.gate();
-/// opening.open(Store(1), |_| ());
+/// opening.open(Store(1));
 /// assert_eq!(number(), Some(1));
 ///
 /// let opening = STORES.opening(false)?;
 /// let second = opening.gate();
-/// opening.open(Store(2), |_| ());
+/// opening.open(Store(2));
 /// first.close(|_| ());
 /// assert_eq!(number(), Some(2), "the second closed the first");
 ///
@@ -243,10 +243,24 @@ impl<T: Dismantle> Opening<T> {
     /// The open incarnation and its gate, if both it and the next one are kept. Then the caller adopts it instead of
     /// opening a new one (I4).
     pub fn adopted(&self) -> Option<(Gate<T>, &T)> {
+        let open = self.current()?;
+        self.adopts(open).then(|| (open.gate.clone(), &open.opened))
+    }
+
+    /// The open incarnation that [`Opening::open`] closes. Callers still find it.
+    pub fn replaced(&self) -> Option<&T> {
+        let open = self.current()?;
+        (!self.adopts(open)).then_some(&open.opened)
+    }
+
+    fn current(&self) -> Option<&Incarnation<T>> {
         let current = &self.gate.0.incarnations.current;
         // SAFETY: a thread that removes it from there holds the lock, and this thread has the lock (I5).
-        let open = unsafe { current.load(Ordering::Acquire).as_ref() }?;
-        (self.keep && open.kept).then(|| (open.gate.clone(), &open.opened))
+        unsafe { current.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn adopts(&self, open: &Incarnation<T>) -> bool {
+        self.keep && open.kept
     }
 
     /// The gate of the incarnation that will be opened. It leads nowhere before that.
@@ -254,8 +268,8 @@ impl<T: Dismantle> Opening<T> {
         self.gate.clone()
     }
 
-    /// Opens an incarnation, and closes the previous one as [`Gate::close`] does.
-    pub fn open(self, opened: T, before_close: impl FnOnce(&T)) {
+    /// Opens an incarnation, and closes the previous one.
+    pub fn open(self, opened: T) {
         let Self {
             mut closed,
             keep,
@@ -281,7 +295,7 @@ impl<T: Dismantle> Opening<T> {
         // SAFETY: it was open until now, so it is alive, and stays alive while this thread has the lock (I5).
         let previous = unsafe { previous.as_ref() };
         if let Some(previous) = previous.filter(|_| !seeded("i2_previous_left_open")) {
-            previous.gate.0.clone().close(&mut closed, before_close);
+            previous.gate.0.clone().close(&mut closed, |_| ());
         }
     }
 }
@@ -385,7 +399,7 @@ mod tests {
         static OWN: Incarnations<Nothing> = Incarnations::new();
         for closed in 0..20 {
             let opening = OWN.opening(false).unwrap();
-            opening.open(Nothing, |_| ());
+            opening.open(Nothing);
             let list = OWN.closed.lock();
             assert_eq!(list.len(), closed);
             assert!(list.capacity() > closed, "no memory for the open one");
@@ -393,7 +407,7 @@ mod tests {
         // valgrind would report the last one as lost: while it is open, `OWN` has no pointer to its beginning.
         let last = OWN.opening(false).unwrap();
         let gate = last.gate();
-        last.open(Nothing, |_| ());
+        last.open(Nothing);
         gate.close(|_| ());
     }
 }

@@ -50,7 +50,7 @@ impl Fixture {
             pieces: 3,
             alive: Arc::clone(&self.alive),
         };
-        opening.open(content, |_| ());
+        opening.open(content);
         gate
     }
 
@@ -58,10 +58,12 @@ impl Fixture {
         self.incarnations.current(&pin()).map(|open| open.number)
     }
 
-    /// Whether an opening with this `keep` adopts nothing.
+    /// Whether an opening with this `keep` adopts nothing. It then replaces the open incarnation, which callers find
+    /// until the next one is open.
     fn adopts_nothing(&self, keep: bool) -> bool {
         let opening = self.incarnations.opening(keep).unwrap();
-        opening.adopted().is_none()
+        let replaced = opening.replaced().map(|open| open.number);
+        opening.adopted().is_none() && replaced == self.current()
     }
 
     fn step(&self) -> Progress {
@@ -148,6 +150,7 @@ fn p10_kept_table_outlives_its_manager() {
     let opening = fixture.incarnations.opening(true).unwrap();
     let (gate, adopted) = opening.adopted().unwrap();
     assert_eq!((adopted.number, reached_by(&gate)), (2, Some(2)));
+    assert!(opening.replaced().is_none());
     drop(opening);
     gate.abandon(|_| ());
     assert_eq!(fixture.current(), Some(2));
@@ -199,7 +202,7 @@ fn closed_tables_are_dropped_in_order_without_the_lock() {
     let gates = [1, 2, 3, 4, 5].map(|number| {
         let opening = OWN.opening(false).unwrap();
         let gate = opening.gate();
-        opening.open(Numbered(number), |_| ());
+        opening.open(Numbered(number));
         gate
     });
     while OWN.dismantle_step() != Progress::Done {

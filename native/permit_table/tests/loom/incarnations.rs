@@ -48,7 +48,7 @@ loom::lazy_static! {
 fn open(number: u64, keep: bool) -> Gate<Opened> {
     let opening = INCARNATIONS.opening(keep).unwrap();
     let gate = opening.gate();
-    opening.open(Opened::new(number, &gate), |_| ());
+    opening.open(Opened::new(number, &gate));
     gate
 }
 
@@ -59,7 +59,7 @@ fn adopt_or_open(number: u64) -> (u64, Gate<Opened>) {
         return (adopted.number(), gate);
     }
     let gate = opening.gate();
-    opening.open(Opened::new(number, &gate), |_| ());
+    opening.open(Opened::new(number, &gate));
     (number, gate)
 }
 
