@@ -461,9 +461,16 @@ impl<K, N: Notice> Locked<'_, K, N> {
         node.buckets.clear_waiters();
     }
 
-    /// Queues a request for a node with a queue.
-    pub(crate) fn push(&mut self, node: &Node<K>, request: Request<N>) -> Result<(), OutOfMemory> {
+    /// Queues a request for a node with a queue. Returns false if the table is full.
+    pub(crate) fn push(
+        &mut self,
+        node: &Node<K>,
+        request: Request<N>,
+    ) -> Result<bool, OutOfMemory> {
         let (queues, ledger, account) = (self.queues, self.ledger, self.account);
+        let Some(place) = queues.place() else {
+            return Ok(false);
+        };
         let Request {
             holder,
             demand,
@@ -492,8 +499,8 @@ impl<K, N: Notice> Locked<'_, K, N> {
         });
         pushed.expect("it has a queue")?;
         self.shard.next_number += 1;
-        queues.waiting.fetch_add(1, Relaxed);
-        Ok(())
+        mem::forget(place);
+        Ok(true)
     }
 
     /// Hands permits in hand, and free ones, to the waiters of a node. What no waiter can have lowers the count.
@@ -603,6 +610,15 @@ impl<K, N: Notice> Locked<'_, K, N> {
     }
 }
 
+/// A request that is counted and does not wait yet. On drop it is not counted any more.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// The shard of a key.
 fn index(order: u64) -> usize {
     // The last bit of the order of a key is set. The first bits select its range in the table.
@@ -646,6 +662,14 @@ impl<K, N: Notice> Queues<K, N> {
     /// Requests that wait, of all keys together.
     pub(crate) fn len(&self) -> usize {
         self.waiting.load(Relaxed)
+    }
+
+    /// A place for one more request, if the table has one. Threads that have different shards locked compete for it.
+    fn place(&self) -> Option<Place<'_>> {
+        let limit = self.max_waiting.load(Relaxed);
+        let more = |waiting| (waiting < limit).then_some(waiting + 1);
+        let taken = self.waiting.fetch_update(Relaxed, Relaxed, more);
+        taken.ok().map(|_| Place(&self.waiting))
     }
 
     /// Requests that were granted so far.
@@ -852,5 +876,32 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
         for index in 0..SHARDS {
             self.lock_shard(index).shard.closed = false;
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn keys_have_different_locks() {
+        let orders = (0..SHARDS as u64).map(|order| order << 1 | 1);
+        let indexes: BTreeSet<usize> = orders.map(index).collect();
+        assert_eq!(indexes, (0..SHARDS).collect());
+    }
+
+    /// The limit holds for threads that have looked at it before the other one took a place.
+    #[test]
+    fn places_are_limited() {
+        let account = Account::default();
+        let queues = Queues::<u64, NoNotice>::new(&account).unwrap();
+        queues.set_max_waiting(1);
+        let place = queues.place();
+        assert!(place.is_some() && queues.place().is_none());
+        drop(place);
+        assert_eq!(queues.len(), 0);
+        assert!(queues.place().is_some());
+        queues.free(&account);
     }
 }

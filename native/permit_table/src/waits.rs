@@ -170,7 +170,9 @@ impl<K: Key, N: Notice> Table<K, N> {
             notice,
         };
         let number = queued.shard.next_number();
-        queued.shard.push(node, request)?;
+        if !queued.shard.push(node, request)? {
+            return Ok(Waited::Full);
+        }
         queued.unsettled = Some(number);
         if seeded("w1_looked_before_the_bit") {
             queued.unsettled = None;

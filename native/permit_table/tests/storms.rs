@@ -522,6 +522,27 @@ fn p11_equal_requests_are_granted_in_order() {
     assert!(table.usage().totals.handed_over > 0);
 }
 
+/// The limit of the table is exact, although requests for different keys take different locks.
+#[test]
+fn p2_max_waiting_of_the_table_is_never_exceeded() {
+    let table = Table::new(16).unwrap();
+    table.set_max_waiting(1);
+    let requests = AtomicU64::new(0);
+    storm(&table, 3, |number| {
+        let mailbox = Mailbox::default();
+        for request in 0..rounds(400_000) {
+            let ask = ask(&mailbox, request, demand(1, 0));
+            if wait(&table, holder(number), number, ask) == Waited::Waiting {
+                assert_eq!(requests.fetch_add(1, Ordering::Relaxed), 0);
+                requests.fetch_sub(1, Ordering::Relaxed);
+                assert!(cancel(&table, holder(number), request));
+            }
+        }
+    });
+    assert_eq!(table.usage().waiting, 0);
+    assert_empty(&table);
+}
+
 /// P13: a table closes and is reopened while calls begin to wait. Each request ends once, and none waits after that.
 #[test]
 fn p13_closing_ends_requests_that_begin_to_wait() {
