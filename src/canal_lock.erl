@@ -235,8 +235,10 @@ acquire_one(Key, MaxPer, Buckets, TimeoutOrOptions) ->
 
 after_attempt(full, [Key, MaxPer, Buckets, TimeoutOrOptions]) ->
     ?CAUGHT(canal_lock_wait:wait(Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions)));
-after_attempt(_Cause, [Key, MaxPer, Buckets, TimeoutOrOptions]) ->
-    acquire_or_wait(Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions)).
+after_attempt(intern, [Key, MaxPer, Buckets, TimeoutOrOptions]) ->
+    acquire_or_wait(Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions));
+after_attempt(Cause, _Arguments) ->
+    {raise, Cause}.
 
 acquire_or_wait(Key, MaxPer, Buckets, Options) ->
     ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_wait:acquire(K, MaxPer, Buckets, Options) end)).

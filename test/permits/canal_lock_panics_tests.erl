@@ -31,6 +31,7 @@ tests() ->
         {"P9: an injected failure anywhere in a native function raises and changes nothing", fun every_native/0},
         {"P9: an injected failure while requests end leaves counts, records and queues usable", fun halfway/0},
         {"P9: an injected failure anywhere in a public function raises an explained error", fun every_public/0},
+        {"P9: a panic anywhere in acquire/4 is raised", fun acquires/0},
         {"P9: a panic anywhere in a call that times out leaves no request and no message", fun timeouts/0},
         {"P4, P9: a panic anywhere in the handling of a holder's death loses no permit", fun deaths/0},
         {"P4, P9: a death releases permits and grants waiters without allocating memory", fun deaths_without_memory/0},
@@ -500,7 +501,27 @@ public(Call, Failure, Point) ->
     Manager = whereis(canal_lock),
     Occurred andalso public(Call, Failure, Point + 1).
 
-%% The caller forgets a request after its timeout, so nobody would ever cancel it.
+%% A call that has panicked is not repeated.
+acquires() ->
+    {ok, _} = canal_lock:start_link(3),
+    [
+        acquires(fun() -> canal_lock:acquire(Key, 9, 1, Options) end, Key, 0)
+     || Key <- ?KEYS, Options <- [0, 5, #{timeout_ms => 5}, #{permits => 1}]
+    ],
+    ok = canal_lock:stop().
+
+acquires(Acquire, Key, Point) ->
+    case with_failure(panic, Point, Acquire) of
+        {Outcome, true} ->
+            ?assertEqual({raised, nif_panicked}, Outcome),
+            acquires(Acquire, Key, Point + 1);
+        {Outcome, false} ->
+            ?assertEqual({answered, {acquired, 1}}, Outcome),
+            ?assert(Point > 0),
+            ok = canal_lock:release(Key)
+    end.
+
+%% The caller forgets a request after its timeout, so it must not stay in the queue.
 timeouts() ->
     {ok, _} = canal_lock:start_link(3),
     {Other, _} = test_worker:start(fun() -> acquire(?KEYS) end),
