@@ -145,12 +145,21 @@ defmodule CanalLock do
   # Inlined, so a timeout costs no further call.
   @compile {:inline, wait: 1}
   defp wait(timeout) when is_integer(timeout) or timeout == :infinity, do: timeout
-  defp wait(options), do: checked(options, :canal_lock_errors.wait_options(), "[timeout_ms: 5000]")
 
-  # Options as the map that `:canal_lock` takes.
-  defp checked(options, rules, example) do
-    wrong_option = &:canal_lock_errors.wrong_option(rules, &1)
-    CanalLock.Options.validate!(options, Keyword.keys(rules), example, wrong_option)
+  defp wait(options),
+    do: checked(options, &:canal_lock_wait.options/1, &:canal_lock_errors.wait_options/0, "[timeout_ms: 5000]")
+
+  # Options as the map that `:canal_lock` takes. What is wrong with them is found by a second, slower check.
+  defp checked(options, parse, rules, example) do
+    with true <- Keyword.keyword?(options),
+         map = Map.new(options),
+         true <- map_size(map) == length(options) and parse.(map) != :invalid do
+      map
+    else
+      _ ->
+        wrong_option = &:canal_lock_errors.wrong_option(rules.(), &1)
+        CanalLock.Options.validate!(options, Keyword.keys(rules.()), example, wrong_option)
+    end
   end
 
   @doc """
@@ -169,8 +178,11 @@ defmodule CanalLock do
   """
   @spec request(key, max_per, buckets, [request_option]) :: {:acquired, pos_integer} | {:waiting, reference} | :full
   def request(key, max_per, buckets, options \\ []) do
-    :canal_lock.request(key, max_per, buckets, checked(options, :canal_lock_errors.request_options(), "[permits: 2]"))
+    :canal_lock.request(key, max_per, buckets, request_options(options))
   end
+
+  defp request_options(options),
+    do: checked(options, &:canal_lock_wait.request_options/1, &:canal_lock_errors.request_options/0, "[permits: 2]")
 
   @doc """
   Ends a request of the calling process. `:ok`: it holds nothing because of the request, and no message comes.
@@ -236,7 +248,8 @@ defmodule CanalLock do
   @spec release(key, [permits_option]) :: :ok | {:error, :not_held}
   def release(key, options), do: :canal_lock.release(key, permits(options))
 
-  defp permits(options), do: checked(options, :canal_lock_errors.permits_options(), "[permits: 2]")
+  defp permits(options),
+    do: checked(options, &:canal_lock_wait.permits/1, &:canal_lock_errors.permits_options/0, "[permits: 2]")
 
   @doc """
   Releases one permit of `key`, if the calling process holds one. If it holds none, the answer is `:ok`, nothing

@@ -387,7 +387,7 @@ call_with_permit(KeyOrHandle, MaxPer, Buckets, Fun) ->
             try
                 {ok, Fun()}
             after
-                release_after(KeyOrHandle)
+                release_after(KeyOrHandle, 1)
             end;
         Other ->
             Other
@@ -402,30 +402,25 @@ call_with_permit(KeyOrHandle, MaxPer, Buckets, Fun) ->
     timeout() | wait_options(),
     fun(() -> Result)
 ) -> {ok, Result} | full.
+with_permit(Key, MaxPer, Buckets, TimeoutOrOptions, Fun) when is_function(Fun, 0) ->
+    ?ANSWER(
+        [Key, MaxPer, Buckets, TimeoutOrOptions, Fun],
+        with_permits(Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions), Fun)
+    );
 with_permit(Key, MaxPer, Buckets, TimeoutOrOptions, Fun) ->
-    Arguments = [Key, MaxPer, Buckets, TimeoutOrOptions, Fun],
-    ?CHECKED(
-        Arguments,
-        begin
-            Options = canal_lock_wait:options(TimeoutOrOptions),
-            case call_with_permits(Key, MaxPer, Buckets, Options, Fun) of
-                {raise, First, All} ->
-                    ?ANSWER(Arguments, canal_lock_interned:retry(First, fun call_with_permits/5, All));
-                Answer ->
-                    Answer
-            end
-        end
-    ).
+    ?RAISE(badarg, [Key, MaxPer, Buckets, TimeoutOrOptions, Fun]).
 
-%% As call_with_permit/4. Only errors of the acquire are caught, not those of `Fun'.
+with_permits(_Key, _MaxPer, _Buckets, invalid, _Fun) ->
+    {raise, badarg};
+with_permits(Key, MaxPer, Buckets, Options, Fun) ->
+    case call_with_permits(Key, MaxPer, Buckets, Options, Fun) of
+        {raise, First, All} -> canal_lock_interned:retry(First, fun call_with_permits/5, All);
+        Answer -> Answer
+    end.
+
+%% As call_with_permit/4.
 call_with_permits(KeyOrHandle, MaxPer, Buckets, Options = {_, Permits, _}, Fun) ->
-    Acquired =
-        try
-            ?CAUGHT(canal_lock_wait:acquire(KeyOrHandle, MaxPer, Buckets, Options))
-        catch
-            error:intern -> {raise, intern}
-        end,
-    case Acquired of
+    case acquire_permits(KeyOrHandle, MaxPer, Buckets, Options) of
         {acquired, _} ->
             try
                 {ok, Fun()}
@@ -438,14 +433,20 @@ call_with_permits(KeyOrHandle, MaxPer, Buckets, Options = {_, Permits, _}, Fun) 
             full
     end.
 
+acquire_permits(KeyOrHandle, MaxPer, Buckets, Options) ->
+    try
+        ?CAUGHT(canal_lock_wait:acquire(KeyOrHandle, MaxPer, Buckets, Options))
+    catch
+        error:intern -> {raise, intern}
+    end.
+
 %% If the table was closed, the permit is void. The result of `Fun' must not be lost because of that.
-release_after(KeyOrHandle) ->
+release_after(KeyOrHandle, 1) ->
     case canal_lock_nif:release(KeyOrHandle) of
         {raise, not_started, _} -> void;
         {raise, Cause, Arguments} -> ?RAISE(Cause, Arguments);
         _ -> ok
-    end.
-
+    end;
 release_after(KeyOrHandle, Permits) ->
     case ?CAUGHT(canal_lock_nif:release_many(KeyOrHandle, Permits)) of
         {raise, not_started} -> void;

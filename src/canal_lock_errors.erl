@@ -172,8 +172,6 @@ requirement(Kind, Value) when is_function(Kind, 1) -> Kind(Value).
 
 is_ms(N) -> is_integer(N) andalso N >= 0 andalso N =< ?MAX_MS.
 
-
-
 %% What is wrong with a map of options, if anything.
 -spec wrong_option([option()], Options :: term()) -> none | wrong_option().
 wrong_option(Known, Options) when is_map(Options) ->

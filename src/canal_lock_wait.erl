@@ -54,10 +54,20 @@ permits(_) -> invalid.
 
 -spec acquire(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) -> answer().
 acquire(Key, MaxPer, Buckets, Options = {_, Permits, _}) ->
-    case canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits) of
+    case attempt(Key, MaxPer, Buckets, Permits) of
         full -> wait(Key, MaxPer, Buckets, Options);
         Answer -> Answer
     end.
+
+%% One permit by the faster native function, which returns its causes.
+-compile({inline, attempt/4}).
+attempt(Key, MaxPer, Buckets, 1) ->
+    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
+        {raise, Cause, _} -> error(Cause);
+        Answer -> Answer
+    end;
+attempt(Key, MaxPer, Buckets, Permits) ->
+    canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits).
 
 %% The reference is made in the function that receives the message. So the VM does not search the messages that arrived
 %% before. (A test looks for the instructions that the compiler emits for this.)
@@ -82,7 +92,7 @@ answer(Answer) -> Answer.
 -spec request(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) ->
     answer() | {waiting, reference()}.
 request(Key, MaxPer, Buckets, {_, Permits, MaxWaiting}) ->
-    case canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits) of
+    case attempt(Key, MaxPer, Buckets, Permits) of
         full ->
             Ref = make_ref(),
             case canal_lock_nif:wait(Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) of
@@ -95,7 +105,7 @@ request(Key, MaxPer, Buckets, {_, Permits, MaxWaiting}) ->
 
 -spec cancel(reference()) -> ok | {acquired, pos_integer()} | {error, not_waiting}.
 cancel(Ref) when is_reference(Ref), node(Ref) =/= node() ->
-    % The native library compares the rest of it.
+    %% The native library compares the identifier of a reference, not its node.
     {error, not_waiting};
 cancel(Ref) ->
     case canal_lock_nif:cancel(Ref, false) of
