@@ -16,7 +16,7 @@
 -export([call/2, answer/2]).
 
 %% The number increases with each change of the messages between nodes.
--define(PROXY_REQUEST, {proxy, 2}).
+-define(PROXY_REQUEST, {proxy, 3}).
 
 %% A proxy that has exited, because it was idle or its connection or table is gone, held nothing. So a second attempt,
 %% with the next proxy, is safe.

@@ -17,8 +17,7 @@
 -define(HAND_OVER, "hand-over, processes").
 %% The first turns of new processes are not timed: each process has this number of turns before.
 -define(WARM_UP_LAPS, 1).
-%% Of the process that cancels: collections would copy its live references. The others have the default heap, because
-%% the VM keeps a message buffer of 1.7 KB of each grant until the next collection.
+%% Of the process that cancels: collections would copy its live references. The others have the default heap.
 -define(HEAP_WORDS, 1048576).
 
 -spec measure(map(), fun((iodata()) -> ok)) -> bench_results:results().

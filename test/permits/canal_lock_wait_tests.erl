@@ -16,6 +16,8 @@ answers_test_() ->
         {"a call on a full key waits, and gets the permit that is released", fun waits/0},
         {"a timeout answers full, leaves the queue and counts as timed_out", fun timeout/0},
         {"a timeout of 0 and max_waiting of 0 never wait", fun never_waits/0},
+        {"a wait for what only the caller can release ends by its timeout and loses nothing", fun waits_for_itself/0},
+        {"two processes that wait for each other get `full' and keep their permits", fun wait_for_each_other/0},
         {"a call with a long key waits", fun long_key/0},
         {"an unsatisfiable request waits for a new capacity", fun unsatisfiable/0},
         {"with_permit/5 waits, and releases all its permits", fun with_permit/0},
@@ -129,6 +131,25 @@ never_waits() ->
     ?assertEqual(full, canal_lock:request(db, 1, 1, #{max_waiting => 0})),
     ?assertMatch(#{timed_out := 0}, canal_lock:info()).
 
+waits_for_itself() ->
+    {acquired, 2} = canal_lock:acquire(db, 2, 1, #{permits => 2}),
+    [?assertEqual(full, canal_lock:acquire(db, 2, 1, #{timeout_ms => 5, permits => K})) || K <- [1, 2, 3]],
+    ?assertEqual([{db, 2}], canal_lock:held()),
+    ?assertMatch(#{waiting := 0, permits := 2}, canal_lock:info()),
+    ?assertEqual(ok, canal_lock:release(db, #{permits => 2})),
+    ?assertEqual({acquired, 1}, canal_lock:acquire(db, 2, 1, 5)).
+
+wait_for_each_other() ->
+    [{One, {acquired, 1}}, {Two, {acquired, 1}}] =
+        [test_worker:start(fun() -> canal_lock:acquire(Key, 1, 1) end) || Key <- [a, b]],
+    Orders = [
+        {Pid, test_worker:send_order(Pid, fun() -> canal_lock:acquire(Key, 1, 1, 50) end)}
+     || {Pid, Key} <- [{One, b}, {Two, a}]
+    ],
+    ?assertEqual([full, full], [answer(Order) || Order <- Orders]),
+    ?assertEqual([[{One, 1}], [{Two, 1}]], [canal_lock:holders(Key) || Key <- [a, b]]),
+    ?assertMatch(#{waiting := 0, timed_out := 2}, canal_lock:info()).
+
 long_key() ->
     Key = {long, binary:copy(<<"x">>, 100_000), fun long_key/0},
     true = test_setup:is_long_key(Key),
@@ -213,8 +234,9 @@ cancelled_late() ->
 not_waiting() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     {waiting, Ref} = canal_lock:request(db, 1, 1),
-    Others = [make_ref(), monitor(process, self()), test_setup:remote_pid(1)],
-    [?assertEqual({error, not_waiting}, canal_lock:cancel(Other)) || Other <- Others, is_reference(Other)],
+    Remote = binary_to_term(<<131, $Z, 3:16, 119, 7, "other@a", 1:32, 1:32, 2:32, 3:32>>),
+    Others = [make_ref(), monitor(process, self()), Remote],
+    [?assertEqual({error, not_waiting}, canal_lock:cancel(Other)) || Other <- Others],
     ?assertEqual(1, canal_lock:waiting(db)),
     ?assertEqual(ok, canal_lock:cancel(Ref)).
 

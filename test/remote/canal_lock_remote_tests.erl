@@ -360,7 +360,7 @@ forged([There, Here | _]) ->
     Proxy = test_remote:proxy(Holder, There),
     %% A local process may not request a proxy.
     Local = test_nodes:worker(There),
-    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 2})),
+    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 3})),
     %% A proxy serves its holder only.
     Requests = [acquiring(db, 3, 1), {release, db, 1}, {acquire, Pid, db, 3, 1}, nonsense],
     [
@@ -400,7 +400,7 @@ versions([There, Here, Elsewhere]) ->
     Manager = {canal_lock, test_nodes:name(There)},
     [
         ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Manager, Request)})
-     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 1}, {proxy, 3}]
+     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 2}, {proxy, 4}]
     ],
     Answers = answered_by({error, unknown_call}, Here, Elsewhere),
     ?assertEqual([{error, version_mismatch}, {error, version_mismatch}], Answers),

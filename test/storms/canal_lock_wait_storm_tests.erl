@@ -227,7 +227,7 @@ replaced_once() ->
 
 crashes() ->
     process_flag(trap_exit, true),
-    Supervisor = test_setup:supervise(1000, [canal_lock:child_spec(3)]),
+    Supervisor = test_setup:supervise(1_000_000, [canal_lock:child_spec(3)]),
     Killer = spawn_link(fun Kill() ->
         _ = [exit(Manager, kill) || Manager <- [whereis(canal_lock)], is_pid(Manager)],
         receive

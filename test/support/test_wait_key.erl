@@ -82,7 +82,7 @@ deaths(Holder, Key) ->
 back(Holder, N, Key) ->
     settled(held(Holder, -N, Key)).
 
-%% P10: all requests end, and each is told that the table has closed, unless it is granted before.
+%% P10: all requests end, and each gets the message `closed', unless it is granted before.
 -spec closings(key()) -> [key()].
 closings(Key) ->
     end_waits(all, [Key]).

@@ -213,8 +213,8 @@ pub(crate) fn with_table<T>(
 /// (I4). Otherwise it is an empty one for `processes`, and the previous table is closed. With `keep` the table stays
 /// open if the manager crashes.
 ///
-/// Returns `None` if it has only ended a piece of the waits for the previous table: call it again. They end while callers
-/// still find that table, so a request that one of them cancels is found (W3).
+/// Returns `None` if it has only ended a piece of the waits for the previous table: call it again. They end while
+/// callers still find that table, so a request that one of them cancels is found (W3).
 pub(crate) fn open(
     env: Env<'_>,
     processes: usize,

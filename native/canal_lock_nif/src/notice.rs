@@ -24,7 +24,7 @@ impl RequestId {
         Self(*id)
     }
 
-    /// A number that few others have.
+    /// A part of the identifier: two requests rarely have the same.
     pub(crate) fn digest(self) -> u64 {
         // The numbers of consecutive references differ in the first bytes.
         let [digest @ .., _, _, _, _] = self.0;
