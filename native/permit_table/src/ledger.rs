@@ -178,9 +178,8 @@ impl<K> Entry<K> {
     }
 
     fn has(&self, wait: &Wait<K>) -> bool {
-        self.waits
-            .find(wait.digest, |other| other == wait)
-            .is_some()
+        let found = self.waits.find(wait.digest, |other| other == wait);
+        found.is_some() || seeded("lg2_wait_of_any_entry_with_the_word")
     }
 
     /// The row of a node. If there is none, it is made, and must not stay empty.
@@ -723,4 +722,51 @@ pub(crate) struct Gift<'a, K> {
     pub(crate) permits: u64,
     /// The receiver has no slot.
     pub(crate) is_apart: bool,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::num::NonZeroU64;
+
+    #[test]
+    fn consecutive_processes_have_different_locks() {
+        // The internal format of pids on x86-64: the number of the process, and four bits of a tag.
+        let words = (1000..).map(|number: u64| number << 4 | 0b0011);
+        let indexes: BTreeSet<usize> = words.take(SHARDS).map(index).collect();
+        assert_eq!(indexes, (0..SHARDS).collect());
+    }
+
+    #[test]
+    fn processes_of_one_shard_are_copied_in_pieces() {
+        let account = Account::default();
+        let ledger = Ledger::<u64>::new(&account).unwrap();
+        // Words with the same index.
+        let words = || (1..=2500).map(|number: u64| number << 10);
+        for word in words() {
+            let word = NonZeroU64::new(word).unwrap();
+            // SAFETY: one thread, and no process is dead.
+            let holder = unsafe { Holder::new(word, 0) };
+            let mut shard = ledger.lock(word.get(), &account);
+            shard.add(holder, true).unwrap();
+        }
+        let mut holders = Vec::new();
+        let mut lengths = Vec::new();
+        let mut next = (0, 0);
+        while let Some(from) = ledger.apart(next, &mut holders).unwrap() {
+            lengths.push(holders.len() - lengths.iter().sum::<usize>());
+            next = from;
+        }
+        let read: Vec<u64> = holders.iter().map(|holder| holder.word()).collect();
+        assert_eq!(read, words().collect::<Vec<_>>());
+        let full = lengths
+            .iter()
+            .filter(|length| **length == ENTRIES_PER_PIECE);
+        assert_eq!(
+            (full.count(), lengths.iter().max()),
+            (2, Some(&ENTRIES_PER_PIECE))
+        );
+        ledger.free(&account);
+    }
 }

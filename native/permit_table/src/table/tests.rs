@@ -921,3 +921,22 @@ fn p9_failure_anywhere_in_a_wait_or_a_grant_loses_nothing() {
         "{failures:?}"
     );
 }
+
+/// Without entries, a release does not look into the ledger.
+#[test]
+fn lg2_gift_to_a_dead_process_makes_no_entry() {
+    let table = Table::<u64, Letter>::new(16).unwrap();
+    let [giver, target] = [1, 7].map(Scene::holder);
+    let watch = || Ok::<(), OutOfMemory>(());
+    let acquired = table.acquire(&pin(), giver, &5, demand(1, 1), watch);
+    assert_eq!(acquired, Ok(Acquired::Permit(1)));
+    let one = NonZeroU64::MIN;
+    let dead = || Ok::<bool, OutOfMemory>(false);
+    let given = table.give(&pin(), giver, target, &5, one, dead);
+    assert_eq!(given, Ok(Given::NotAlive));
+    assert!(table.ledger.is_empty());
+    let alive = || Ok::<bool, OutOfMemory>(true);
+    let given = table.give(&pin(), giver, target, &5, one, alive);
+    assert_eq!(given, Ok(Given::Given));
+    assert!(!table.ledger.is_empty());
+}

@@ -199,6 +199,33 @@ fn lg2_wait_during_a_death_with_pid_reuse() {
     });
 }
 
+/// LG2: the dead process and the next one with its pid wait. The death ends the request of the dead one only.
+#[test]
+fn lg2_wait_during_the_death_of_a_waiter_with_pid_reuse() {
+    model(2, 5, |first| {
+        let giving = Giving::new([1, 2]);
+        assert_eq!(giving.wait(1, 1), Waited::Waiting);
+        assert_eq!(giving.pid.exit(), 1);
+        first.two(&giving, Giving::report, |g| {
+            g.pid.start();
+            assert_eq!(g.wait(2, 1), Waited::Waiting);
+        });
+        let inherited = giving.table.waiting(&pin(), &NameQuery(1)) as u64;
+        for key in [1, 2] {
+            release(&giving.table, holder(GIVER), key).unwrap();
+        }
+        let told = giving.mailbox.read();
+        assert_eq!(
+            told,
+            vec![(TARGET, Told::Granted(1)); 1 + inherited as usize]
+        );
+        let held = [(TARGET, 1, 1), (TARGET, 2, 1)];
+        giving.assert_held(&held[1 - inherited as usize..]);
+        assert_eq!(giving.die(), 1 + inherited);
+        giving.assert_end();
+    });
+}
+
 /// LG2: a process that inherits a slot waits. If it dies before the callback of the first death, that callback ends its
 /// request, because no call of it had it watched.
 #[test]

@@ -203,6 +203,8 @@ bugs! {
     lg2_dead_after_drained:
         giving::lg2_gift_during_a_death_with_pid_reuse => Asserted,
         giving::lg2_wait_during_a_death_with_pid_reuse => Checked;
+    lg2_wait_of_any_entry_with_the_word:
+        giving::lg2_wait_during_the_death_of_a_waiter_with_pid_reuse => Checked;
     lg2_buried_before_the_slot_is_released:
         giving::lg2_inheriting_process_waits_and_dies => Asserted;
     lg3_locks_as_called:
