@@ -419,7 +419,7 @@ with_permits(Key, MaxPer, Buckets, Options, Fun) ->
         Answer -> Answer
     end.
 
-%% As call_with_permit/4.
+%% As call_with_permit/4, which needs no `try' around the acquire. Errors of `Fun' are not caught.
 call_with_permits(KeyOrHandle, MaxPer, Buckets, Options = {_, Permits, _}, Fun) ->
     case acquire_permits(KeyOrHandle, MaxPer, Buckets, Options) of
         {acquired, _} ->

@@ -1,5 +1,5 @@
 %% Measures an acquire that finds a free permit, and its release, by one process: with acquire/3, with a timeout, with a
-%% map of options, and with the other subjects.
+%% map of options, for two permits, by request/3 and with_permit/4,5, and with the other subjects.
 %%
 %% Options of the mode: those of bench_runs.
 -module(bench_waiting_pairs).
@@ -37,6 +37,10 @@ measure(Mode, Report) ->
             {ours, 'acquire/3', fun three/4, db},
             {ours, 'acquire/4 timeout', fun timeout/4, db},
             {ours, 'acquire/4 map', fun map/4, db},
+            {ours, 'acquire/4 two', fun two/4, db},
+            {ours, 'request/3', fun request/4, db},
+            {ours, 'with_permit/4', fun within/4, db},
+            {ours, 'with_permit/5', fun within_timeout/4, db},
             {gen_server, 'with timeout', fun queue/4, Queue}
             | [{poolboy, 'with timeout', fun pool/4, Pool} || Pool <- Pools]
         ]
@@ -55,6 +59,24 @@ measure(Mode, Report) ->
     {acquired, _} = canal_lock:acquire(Place, MaxPer, Buckets, #{timeout_ms => ?TIMEOUT_MS}),
     ok = canal_lock:release(Place)
 ).
+
+?LOOP(
+    two,
+    {acquired, _} = canal_lock:acquire(Place, MaxPer, Buckets, #{timeout_ms => ?TIMEOUT_MS, permits => 2}),
+    ok = canal_lock:release(Place, #{permits => 2})
+).
+
+?LOOP(request, {acquired, _} = canal_lock:request(Place, MaxPer, Buckets), ok = canal_lock:release(Place)).
+
+?LOOP(within, Answer = canal_lock:with_permit(Place, MaxPer, Buckets, fun held/0), {ok, held} = Answer).
+
+?LOOP(
+    within_timeout,
+    Answer = canal_lock:with_permit(Place, MaxPer, Buckets, ?TIMEOUT_MS, fun held/0),
+    {ok, held} = Answer
+).
+
+held() -> held.
 
 ?LOOP(queue, {acquired, Permit} = bench_queue:acquire(Place, ?TIMEOUT_MS), ok = bench_queue:release(Place, Permit)).
 

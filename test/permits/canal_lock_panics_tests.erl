@@ -444,6 +444,7 @@ death_of_a_manager(Point) ->
 every_public() ->
     false = process_flag(trap_exit, true),
     [starts(Failure, 0) || Failure <- ?FAILURES],
+    [replaces(Failure, 0) || Failure <- ?FAILURES],
     [stops(Failure, 0) || Failure <- ?FAILURES],
     [sweeps(Failure, 0) || Failure <- ?FAILURES],
     {ok, _} = canal_lock:start_link(3),
@@ -560,6 +561,32 @@ starts(Failure, Point) ->
     end,
     end_of_manager(),
     Occurred andalso starts(Failure, Point + 1).
+
+%% A start that fails leaves the table that it should replace: requests can wait for it.
+replaces(Failure, Point) ->
+    Opener = spawn_monitor(fun() -> open(1024, 3, true) end),
+    normal = test_await:reason(Opener),
+    {acquired, 1} = canal_lock:acquire(held, 1, 1),
+    {{answered, Outcome}, Occurred} = with_failure(Failure, Point, fun() -> canal_lock:start_link(3) end),
+    case Outcome of
+        {error, _} ->
+            test_await:value(undefined, fun() -> whereis(canal_lock) end),
+            %% A manager that fails later has replaced the table, and its own one closes.
+            Permits = fun() -> case state() of closed -> closed; {Rows, _, _} -> length(Rows) end end,
+            test_await:value(true, fun() -> lists:member(Permits(), [closed, 1]) end),
+            case Permits() of
+                closed ->
+                    ok;
+                1 ->
+                    {waiting, Ref} = canal_lock:request(db, 0, 1),
+                    ok = canal_lock:cancel(Ref)
+            end,
+            {ok, _} = canal_lock:start_link(3);
+        {ok, _} ->
+            ok
+    end,
+    end_of_manager(),
+    Occurred andalso replaces(Failure, Point + 1).
 
 %% The manager stops or crashes. The next one starts with an empty table.
 stops(Failure, Point) ->

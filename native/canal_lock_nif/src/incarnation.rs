@@ -22,6 +22,7 @@ use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc, Term};
+use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Watches on holders per table. Each has its own lock and tree of monitors in the VM, so processes that start and end
@@ -233,20 +234,18 @@ pub(crate) fn open(
         open.table.reopen();
         return Ok(Some(handle));
     }
-    if let Some(replaced) = opening.replaced() {
-        let is_done = replaced
-            .table
-            .close(WAITERS_PER_STEP, CallEnv::from_env(env));
-        if !is_done {
-            return Ok(None);
-        }
+    let replaced = opening.replaced();
+    if replaced.is_some_and(|open| !open.table.close(WAITERS_PER_STEP, CallEnv::from_env(env))) {
+        return Ok(None);
     }
+    let unless_open = replaced.map(Reopen);
     let table = Table::new(processes)?;
     table.set_max_waiting(max_waiting);
     let watches = HolderWatch::all(&opening.gate())?;
     let handle = watch_manager(env, opening.gate())?;
     inject::panic();
     // From here on nothing can fail or panic: the old table is closed and the new one opened in one step.
+    mem::forget(unless_open);
     let incarnation = Incarnation {
         table,
         proxies: Proxies::default(),
@@ -256,6 +255,15 @@ pub(crate) fn open(
     };
     opening.open(incarnation);
     Ok(Some(handle))
+}
+
+/// An open table whose waits have ended. On drop, requests can wait for it again: the next table could not be opened.
+struct Reopen<'a>(&'a Incarnation);
+
+impl Drop for Reopen<'_> {
+    fn drop(&mut self) {
+        self.0.table.reopen();
+    }
 }
 
 /// A handle for the calling process, to which the VM reports that process's death.

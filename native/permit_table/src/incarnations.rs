@@ -247,7 +247,7 @@ impl<T: Dismantle> Opening<T> {
         self.adopts(open).then(|| (open.gate.clone(), &open.opened))
     }
 
-    /// The open incarnation that [`Opening::open`] closes. Callers still find it.
+    /// The open incarnation that [`Opening::open`] closes. Callers find it until then.
     pub fn replaced(&self) -> Option<&T> {
         let open = self.current()?;
         (!self.adopts(open)).then_some(&open.opened)
@@ -268,7 +268,7 @@ impl<T: Dismantle> Opening<T> {
         self.gate.clone()
     }
 
-    /// Opens an incarnation, and closes the previous one.
+    /// Opens an incarnation, and closes the previous one ([`Opening::replaced`]).
     pub fn open(self, opened: T) {
         let Self {
             mut closed,

@@ -963,6 +963,38 @@ fn p12_reopened_table_has_granted_what_is_free() {
     assert_eq!(told[1..], [(1, Told::Granted(2))]);
 }
 
+/// P12: a request that ends has collected more permits than one step hands over. All who fit are granted by that call.
+#[test]
+fn p12_many_collected_permits_are_handed_over_by_one_call() {
+    type End = fn(&Table);
+    let ends: [End; 2] = [
+        // The first piece of a change to a capacity with which the request cannot be satisfied.
+        |table| {
+            let capacity = Capacity::of(200, 1);
+            let next = table.resized(&pin(), &NameQuery(7), capacity, None, ());
+            assert!(next.unwrap().is_some());
+        },
+        |table| {
+            // The only request that ends. All others are granted.
+            assert!(table.close(1, ()));
+            table.reopen();
+        },
+    ];
+    for end in ends {
+        let (table, mailbox) = (Table::new(512).unwrap(), Mailbox::default());
+        acquire(&table, holder(0), 7, 300).unwrap();
+        must_wait(&table, &mailbox, 1, 0, 7, demand(300, 300));
+        for request in 1..=250 {
+            must_wait(&table, &mailbox, 1 + request, request, 7, demand(1, 300));
+        }
+        assert_eq!(count(&table, 7), 300);
+        end(&table);
+        let granted = mailbox.read().into_iter();
+        let granted = granted.filter(|(_, told)| matches!(told, Told::Granted(_)));
+        assert_eq!((granted.count(), count(&table, 7)), (250, 251));
+    }
+}
+
 /// P6: all requests that wait get the capacity, in pieces. Those that have it already keep their places.
 #[test]
 fn p6_resized_reaches_all_requests_in_pieces() {
@@ -991,7 +1023,7 @@ fn p6_resized_reaches_all_requests_in_pieces() {
         if before.is_none() {
             break;
         }
-        // A request that begins to wait meanwhile keeps its capacity: with 8, it would never be granted.
+        // A request that begins to wait now keeps its capacity of 9. A capacity of 8 would never grant it.
         if pieces == 1 {
             must_wait(&table, &mailbox, 2001, 2000, 7, demand(9, 9));
         }
@@ -1319,6 +1351,32 @@ fn inspection_reports_the_ledger_in_pieces() {
     });
     let others = expected.into_keys().filter(|(number, _)| *number != 4);
     assert!(others.into_iter().all(|row| rows.contains(&row)));
+}
+
+/// Each lock protects the queues of about 400 keys. They are copied in pieces, one or two per lock.
+#[test]
+fn inspection_reports_the_queues_in_pieces() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    let keys = many(100_000);
+    for key in 0..keys {
+        must_wait(&table, &mailbox, 1, key, key, demand(1, 0));
+    }
+    let mut read = BTreeSet::new();
+    let mut pieces = vec![];
+    in_pieces((0, 0), |start| {
+        let before = read.len();
+        let visit =
+            |key: &Name, line: Line| assert!(line.waiting == 1 && read.insert(key.number()));
+        let next = table.queues_from(start, visit).unwrap();
+        pieces.push(read.len() - before);
+        next
+    });
+    assert_eq!(read.len() as u64, keys);
+    assert!(pieces.iter().all(|queues| *queues <= 256), "{pieces:?}");
+    assert!(
+        cfg!(miri) || (300..=600).contains(&pieces.len()),
+        "{pieces:?}"
+    );
 }
 
 /// A process gets its slot during a walk in pieces. The permits that it was given before are reported once, also after
