@@ -71,9 +71,23 @@ ended(Nodes) ->
 locked(Node) ->
     Holder = worker(Node),
     {ok, _} = lock(Holder, {held, name(Node)}, ?LONG_MS),
+    ok = all_have_answered(Node),
     Loader = worker(Node),
     Ref = send_order(Loader, fun() -> load(0, []) end),
     {Node, Holder, {Loader, Ref}}.
+
+%% All voters have answered a message that the node sent after this call began, so they have answered the request for
+%% the lock, too. Otherwise the lock can have exactly a quorum of votes, and the restart of one of these voters ends it.
+all_have_answered(Node) ->
+    #{holder_lease_ms := Lease_ms} = test_quorum_cluster:rules(),
+    call(Node, fun() ->
+        Start_ms = erlang:monotonic_time(millisecond),
+        test_await:value(true, fun() ->
+            #{members := Members} = canal_lock_quorum:status(),
+            Rest_ms = Lease_ms - (erlang:monotonic_time(millisecond) - Start_ms),
+            lists:all(fun(#{valid_ms := Valid_ms}) -> Valid_ms > Rest_ms end, Members)
+        end)
+    end).
 
 %% Returns what was refused.
 load(Count, Refused) ->
