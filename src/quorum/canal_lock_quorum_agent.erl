@@ -202,6 +202,9 @@ handle_info({{sent, Key}, _, process, _, _}, State) ->
     noreply(sent(Key, State));
 handle_info({try_unlock, Id}, State) ->
     unlock(given_back, Id, State);
+handle_info({late_unlock, Id}, State) ->
+    ok = end_lost(Id, lost, State),
+    unlock(given_back, Id, State);
 handle_info({{holder_down, Id}, _, process, _, _}, State) ->
     unlock(try_unlock, Id, State);
 handle_info({{waiter_down, Request}, _, process, _, _}, State = #state{locking = Locking}) ->
@@ -298,14 +301,21 @@ connection(_Node, _Change, State) ->
 %% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`try_unlock'). Of two callers that unlock at
 %% the same time, one gets `not_held'.
 unlock_for(From, How, Id, State) ->
-    case [Lock || {_, _, _, Lock, _} <- canal_lock_quorum_held:lookup(Id), canal_lock_quorum_lock:claim(Lock)] of
-        [_] ->
+    Held = [{Lock, canal_lock_quorum_lock:is_held(Lock)} || {_, _, _, Lock, _} <- canal_lock_quorum_held:lookup(Id)],
+    case [IsHeld || {Lock, IsHeld} <- Held, canal_lock_quorum_lock:claim(Lock)] of
+        [IsHeld] ->
+            _ = [ok = end_lost(Id, lost, State) || not IsHeld],
             #state{next_request = Request, unlocking = Unlocking} = State,
             unlock(How, Id, State#state{unlocking = Unlocking#{Request => From}});
         [] ->
             gen_server:reply(From, {error, not_held}),
             noreply(State)
     end.
+
+%% Also if the lease has expired before the unlock, and no step has noticed that yet.
+end_lost(Id, How, State) ->
+    ok = notify(lost, canal_lock_quorum_held:lookup(Id)),
+    forget(Id, How, State).
 
 unlock(How, Id, State) ->
     {Request, Numbered} = number(State),
@@ -388,8 +398,7 @@ output({at_risk, Id}, State) ->
     _ = [count(at_risk, State) || _ <- Rows],
     State;
 output({lost, Id, Reason}, State) ->
-    ok = notify(lost, canal_lock_quorum_held:lookup(Id)),
-    ok = forget(Id, lost(Reason), State),
+    ok = end_lost(Id, lost(Reason), State),
     State;
 output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, reported = Reported}) ->
     Node = lists:nth(Place + 1, Members),

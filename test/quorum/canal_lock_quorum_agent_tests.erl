@@ -1,5 +1,5 @@
 %% The agent's process: locks and messages of an agent that has died, callers that have died, messages for `sys',
-%% yields, the farewell of a clean shutdown, and the order of its messages to holders.
+%% yields, unlocks after the lease, the farewell of a clean shutdown, and the order of its messages to holders.
 -module(canal_lock_quorum_agent_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -183,6 +183,47 @@ system_message(Name, Is) ->
 
 is_call({'$gen_call', _, _}) -> true;
 is_call(_) -> false.
+
+%%% Unlocks of locks whose lease has expired
+
+expired_test_() ->
+    Names = [heartbeat_ms, holder_lease_ms, voter_lease_ms, quarantine_ms, attempt_ms, at_risk_ms, wait_ms],
+    Start = fun() -> ok = start(maps:with(Names, test_quorum_cluster:rules())) end,
+    {setup, Start, fun(_) -> canal_lock_quorum:stop() end, [
+        {"unlock_async/1 of a lock that has expired tells the agent so", fun expired/0},
+        {"the holder gets the message `lost' if the agent executes its unlock_async/1 first", fun() ->
+            lost(fun(Agent, Lock) -> Agent ! {late_unlock, canal_lock_quorum_lock:id(Lock)} end)
+        end},
+        {"the holder gets the message `lost' if the agent executes its unlock/1 first", fun() ->
+            lost(fun(Agent, Lock) -> Agent ! {'$gen_call', {self(), x}, {unlock, canal_lock_quorum_lock:id(Lock)}} end)
+        end}
+    ]}.
+
+expired() ->
+    {ok, Lock} = canal_lock_quorum:lock(expired, ?LONG_MS),
+    Agent = whereis(?AGENT),
+    true = erlang:suspend_process(Agent),
+    test_await:value(false, fun() -> canal_lock_quorum:held(Lock) end),
+    ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Lock)),
+    await_message(?AGENT, fun is_late_unlock/1),
+    true = erlang:resume_process(Agent),
+    test_await:value(0, fun() -> maps:get(held, canal_lock_quorum:status()) end).
+
+is_late_unlock({late_unlock, _}) -> true;
+is_late_unlock(_) -> false.
+
+%% The lease expires after the message is sent, and before the agent receives it or a timer.
+lost(Send) ->
+    #{totals := #{lost := Before}} = canal_lock_quorum:status(),
+    {ok, Lock} = canal_lock_quorum:lock(lost, ?LONG_MS),
+    Agent = whereis(?AGENT),
+    true = erlang:suspend_process(Agent),
+    Send(Agent, Lock),
+    test_await:value(false, fun() -> canal_lock_quorum:held(Lock) end),
+    true = erlang:resume_process(Agent),
+    #{held := 0, totals := #{lost := After}} = canal_lock_quorum:status(),
+    ?assertEqual(1, After - Before),
+    ?assertEqual([lost], [Event || {canal_lock_quorum, Event, Of} <- test_await:messages(), Of =:= Lock]).
 
 %%% Yields
 

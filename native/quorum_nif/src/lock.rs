@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 mod atoms {
-    rustler::atoms! { full, not_held, ok, try_unlock }
+    rustler::atoms! { full, late_unlock, not_held, ok, try_unlock }
 }
 
 /// A lock of this VM: the number of its agent and the token. Each agent counts its tokens from 1, so a token alone
@@ -127,7 +127,8 @@ fn claim(lock: ResourceArc<LockHandle>) -> bool {
 }
 
 /// `give_back(Handle) -> ok | not_held | full`: releases the lock. The agent's process gets the message `{try_unlock,
-/// Id}`. `full` if too many unlocks wait for a quorum: the lock is unchanged.
+/// Id}`, or `{late_unlock, Id}` if the lease has expired. `full` if too many unlocks wait for a quorum: the lock is
+/// unchanged.
 #[rustler::nif]
 fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
     if !lock.agent.can_enqueue() {
@@ -139,11 +140,13 @@ fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
     }
     // Also if it was not held: the agent may not know that it was lost.
     lock.agent.enqueue();
+    let what = if was_held {
+        atoms::try_unlock()
+    } else {
+        atoms::late_unlock()
+    };
     // If the process is dead, its locks are lost and need no message.
-    let sent = env.send(
-        &lock.process,
-        (atoms::try_unlock(), lock.agent.lock_id(lock.token)),
-    );
+    let sent = env.send(&lock.process, (what, lock.agent.lock_id(lock.token)));
     if sent.is_ok() && was_held {
         atoms::ok()
     } else {
