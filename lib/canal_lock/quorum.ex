@@ -2,8 +2,9 @@ defmodule CanalLock.Quorum do
   @moduledoc """
   Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 
-  A lock is held while more than half of the members vote for it. There is no master, and `div(n - 1, 2)` of `n` members
-  may be down or unreachable. Each vote has a lease: two nodes that cannot reach each other never both write a name.
+  Up to five of the members are the voters of a name, and a lock is held while more than half of them vote for it. There
+  is no master, and `div(v - 1, 2)` of the `v` voters of a name may be down or unreachable. Each vote has a lease: two
+  nodes that cannot reach each other never both write a name.
 
       members = [:"a@host1", :"b@host2", :"c@host3"]
       children = [{CanalLock.Quorum, members: members, fence_file: "/var/lib/my_app/fences"}]
@@ -42,18 +43,21 @@ defmodule CanalLock.Quorum do
   @type refusal :: :canal_lock_quorum.refusal()
 
   @typedoc """
-  `:members` is required: all voting nodes, the same list on each. `:fence_file` is required for two members or more:
-  the file in which this node stores its fences and what else it must know after a restart, so that fences keep growing;
-  or `:none` ("The state file" in `docs/cluster.md` has what that costs). Each node needs a file of its own.
+  `:members` is required: 1 to 64 nodes, the same list on each. `:replicas` (3 or 5, default 5) is how many of them vote
+  for each name; all, if there are not more. It must be the same on each. `:fence_file` is required for two members or
+  more: the file in which this node stores its fences and what else it must know after a restart, so that fences keep
+  growing; or `:none` ("The state file" in `docs/cluster.md` has what that costs). Each node needs a file of its own.
   `:forget` (default `[]`) names members of an earlier list that are dead ("Changing the list of members" in
   `docs/cluster.md`). `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to
   connect to members that are not connected. `:max_waiting` (default 10000) is the largest number of requests of this
   node that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are
   emitted as a telemetry event (`m::canal_lock_telemetry`). `:rules`, a map, has the constants of the protocol ("The
-  constants" in `docs/cluster.md`). The leases must be the same on all members.
+  constants" in `docs/cluster.md`). The leases must be the same on all members, and so must `partitions`, if there are
+  more members than voters of a name.
   """
   @type option ::
           {:members, [node, ...]}
+          | {:replicas, 3 | 5}
           | {:fence_file, Path.t() | :none}
           | {:forget, [node]}
           | {:reconnect_ms, pos_integer}
@@ -82,7 +86,7 @@ defmodule CanalLock.Quorum do
       ** (ArgumentError) the option :members must contain this node, #{node()}, got: [:"a@somewhere.else"]
 
       iex> CanalLock.Quorum.start_link(reconnect_ms: 1000)
-      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 16 nodes, the same on each of them
+      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 64 nodes, the same on each of them
   """
   @spec start_link([option]) :: {:ok, pid} | {:error, term}
   def start_link(options) do
@@ -100,17 +104,17 @@ defmodule CanalLock.Quorum do
   defdelegate stop(), to: :canal_lock_quorum
 
   @doc """
-  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}`
-  at once if less than a quorum of members is connected, and `{:error, :too_many_waiting}` at once if `:max_waiting`
-  requests of this node wait already. Answers `{:error, :misconfigured}` if too few voters are left because the
-  configurations of members differ. A process that locks a name twice waits for itself:
+  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}` at
+  once if less than a quorum of the voters of `name` is connected, and `{:error, :too_many_waiting}` at once if
+  `:max_waiting` requests of this node wait already. Answers `{:error, :misconfigured}` if too few voters are left
+  because the configurations of members differ. A process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
       {:error, :timeout}
 
   Raises `ArgumentError` if an argument is wrong, or if the quorum locks are not started on this node. Cost: a round
-  trip to a quorum of members. `:canal_lock_quorum.lock/2` has the details.
+  trip to a quorum of voters. `:canal_lock_quorum.lock/2` has the details.
   """
   @spec lock(name, non_neg_integer) :: {:ok, lock} | {:error, refusal}
   defdelegate lock(name, timeout_ms), to: :canal_lock_quorum
@@ -128,7 +132,8 @@ defmodule CanalLock.Quorum do
   defdelegate rlock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
-  Locks all of 1 to 64 `names` for the calling process, exclusively, or none of them. They are one lock.
+  Locks all of 1 to 64 `names` for the calling process, exclusively, or none of them. They are one lock, which
+  needs a quorum of the voters of each name.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock_many([{:account, 1}, {:account, 2}], 5000)
       iex> CanalLock.Quorum.unlock(lock)
@@ -208,7 +213,7 @@ defmodule CanalLock.Quorum do
   @doc """
   The members and the locks of this node, as this node sees them.
 
-      iex> %{members: [%{connected: true}], voting: true} = CanalLock.Quorum.status()
+      iex> %{members: [%{connected: true}], voting: true, quorum: :all} = CanalLock.Quorum.status()
   """
   @spec status() :: :canal_lock_quorum.status()
   defdelegate status(), to: :canal_lock_quorum

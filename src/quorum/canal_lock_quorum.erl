@@ -1,7 +1,8 @@
 %% @doc Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 %%
-%% The <em>members</em> are up to 16 nodes, with the same list on each. A <em>lock</em> is held while more than half of
-%% the members vote for it. So there is no master, and up to `(N - 1) div 2' of `N' members may be down or unreachable.
+%% The <em>members</em> are up to 64 nodes, with the same list on each. Up to five of them are the <em>voters</em> of a
+%% name, the same ones on each node. A <em>lock</em> is held while a quorum votes for it: more than half of the voters
+%% of its name. So there is no master, and up to `(V - 1) div 2' of the `V' voters of a name may be down or unreachable.
 %% Without a quorum no lock is granted, and holders get `lost' after at most 8 s. Each vote has a lease: two nodes that
 %% cannot reach each other never both hold a name as writers. Readers can hold it together.
 %%
@@ -18,7 +19,7 @@
 %% term format. The <em>holder</em> of a lock is the process that asked for it. It gets messages:
 %%
 %% <ul>
-%% <li>`{canal_lock_quorum, at_risk, Lock}': for half of the lease, too few members have confirmed the lock. It is still
+%% <li>`{canal_lock_quorum, at_risk, Lock}': for half of the lease, too few voters have confirmed the lock. It is still
 %% held, but may be lost soon.</li>
 %% <li>`{canal_lock_quorum, lost, Lock}': the lock is not held any more. Too few voters could be reached, or
 %% {@link force_unlock/1} was called for a name, or canal_lock_quorum was stopped or has crashed on this node.</li>
@@ -66,21 +67,23 @@
 %% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
 -type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured.
-%% Why a lock was refused: not granted within the timeout; less than a quorum of members is connected; `max_waiting'
-%% requests of this node wait already; configurations of members differ, so that too few voters vote (`conflict' in
-%% {@link status/0} says which).
+%% Why a lock was refused: not granted within the timeout; less than a quorum of the voters of a name is connected,
+%% while other names may have one; `max_waiting' requests of this node wait already; configurations of members differ,
+%% so that too few voters of a name vote (`conflict' in {@link status/0} says which).
 
 -type options() :: canal_lock_quorum_config:options().
-%% `members' (required): all voting nodes, this one among them, in any order. `fence_file' (required for two members or
-%% more): the file in which this node stores its fences and what else it must know after a restart, so that fences keep
-%% growing; or `none'. Each node needs a file of its own, in an existing folder. "The state file" in `docs/cluster.md'
-%% describes it, and what `none' costs. `forget' (default `[]'): members of an earlier list that are dead, so that this
-%% node does not wait for them ("Changing the list of members" in `docs/cluster.md'). `reconnect_ms' (default 1000): the
-%% average interval, in milliseconds, between attempts to connect to members that are not connected. `max_waiting'
-%% (default 10000): the largest number of requests of this node that wait for a lock at a time. `totals_interval_ms'
-%% (default 5000): how often the totals of {@link status/0} are emitted as an event, if `telemetry' runs ({@link
-%% canal_lock_telemetry}). `rules': the constants of the protocol. The leases must be the same on all members; "The
-%% constants" in `docs/cluster.md' describes each.
+%% `members' (required): 1 to 64 nodes, this one among them, in any order. `replicas' (3 or 5, default 5): how many
+%% members vote for each name; all of them, if there are not more. It must be the same on all members. `fence_file'
+%% (required for two members or more): the file in which this node stores its fences and what else it must know after a
+%% restart, so that fences keep growing; or `none'. Each node needs a file of its own, in an existing folder. "The state
+%% file" in `docs/cluster.md' describes it, and what `none' costs. `forget' (default `[]'): members of an earlier list
+%% that are dead, so that this node does not wait for them ("Changing the list of members" in `docs/cluster.md').
+%% `reconnect_ms' (default 1000): the average interval, in milliseconds, between attempts to connect to members that are
+%% not connected. `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a
+%% time. `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are emitted as an event, if
+%% `telemetry' runs ({@link canal_lock_telemetry}). `rules': the constants of the protocol. The leases must be the same
+%% on all members, and so must `partitions', if there are more members than voters of a name; "The constants" in
+%% `docs/cluster.md' describes each.
 
 -type lock_info() :: #{
     node := node(),
@@ -113,7 +116,8 @@
 -type status() :: #{
     members := [member_status()],
     conflict := [conflict()],
-    quorum := boolean(),
+    quorum := all | some | none,
+    without_quorum := non_neg_integer(),
     voting := boolean(),
     waiting := non_neg_integer(),
     held := non_neg_integer(),
@@ -121,16 +125,19 @@
     totals := totals()
 }.
 %% The cluster as this node sees it. `members': see {@type member_status()}. `conflict': the nodes whose configuration
-%% differs from that of this node. While there is one, the voter of this node grants no lock. `quorum': whether enough
-%% voters answer for a lock. `voting': whether the voter of this node votes for writers. It does not while it learns
+%% differs from that of this node. While there is one, the voter of this node grants no lock. `quorum': whether a quorum
+%% of voters answers for `all' names, `some' of them or `none'. Names are divided into partitions by a hash, and the
+%% names of a partition have the same voters; `without_quorum' is the number of partitions without a quorum, of 4096 in
+%% all (the rule `partitions'). `voting': whether the voter of this node votes for writers. It does not while it learns
 %% which locks are held, or while its disk stores nothing and its fences are used up. For this node: the number of
 %% requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet, and the
 %% totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
 %% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are
-%% not the defaults, or in `frames', if they have no version of frames in common. `not_heard': the list of this node has
-%% changed since its last start, and this node waits until the node has the new one, too.
+%% not the defaults, and its `replicas' and `partitions', if not all members vote for each name, or in `frames', if they
+%% have no version of frames in common. `not_heard': the list of this node has changed since its last start, and this
+%% node waits until the node has the new one, too.
 
 -type totals() :: canal_lock_quorum_totals:totals().
 %% Counts of this node since canal_lock_quorum was started. Requests: `granted', and of these `passed', which got the
@@ -142,12 +149,13 @@
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
-%% `Options' is a map; see {@type options()}. All members must be started with the same `members' and leases. While a
-%% node knows of a member that differs, its voter grants no locks, and {@link status/0} names that member. After the
-%% list was changed, voting begins when all members of the old and of the new list have the new one, or are in `forget'.
+%% `Options' is a map; see {@type options()}. All members must be started with the same `members', `replicas' and
+%% leases. While a node knows of a member that differs, its voter grants no locks, and {@link status/0} names that
+%% member. After the list or `replicas' was changed, voting begins when all members of the old and of the new list have
+%% the new one, or are in `forget'.
 %%
 %% At the first start, voting begins when this node has been connected to all members. The same is true after more than
-%% `N div 2' members have lost their fences.
+%% half of the voters of a name have lost their fences.
 %%
 %% Answers `{error, {already_started, Pid}}' if it runs, `{error, {nif_not_loaded, Text}}' if the native library does
 %% not load (`Text' is a binary), and `{error, {fence_file_in_use, Path}}' if another node on this machine has used the
@@ -190,16 +198,16 @@ stop() ->
 %% @doc Locks `Name' for the calling process, exclusively.
 %%
 %% Waits for at most `Timeout_ms' milliseconds, then answers `{error, timeout}'. Answers `{error, no_quorum}' at once if
-%% less than a quorum of members is connected, and `{error, too_many_waiting}' at once if as many requests of this node
-%% wait as the option `max_waiting' allows. The members get no message of such a request. Answers
-%% `{error, misconfigured}' if too few voters are left because configurations differ ({@link status/0}). A process that
-%% locks a name twice waits for itself. Raises as described for the module.
+%% less than a quorum of the voters of `Name' is connected, and `{error, too_many_waiting}' at once if as many requests
+%% of this node wait as the option `max_waiting' allows. The members get no message of such a request. Answers `{error,
+%% misconfigured}' if too few voters are left because configurations differ ({@link status/0}). A process that locks a
+%% name twice waits for itself. Raises as described for the module.
 %%
 %% Nodes get the name about in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
 %% hold it one after the other. The last of them gets it at most 50 ms after another node has asked for it (the rules
 %% `run', `keep_ms' and `run_ms').
 %%
-%% Cost: a round trip to a quorum of members, and one more while nodes contend for the name. No round trip if another
+%% Cost: a round trip to a quorum of voters, and one more while nodes contend for the name. No round trip if another
 %% process of this node passes the lock on.
 -spec lock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
 lock(Name, Timeout_ms) ->
@@ -212,8 +220,9 @@ lock(Name, Timeout_ms) ->
 rlock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(read, [Name], Timeout_ms))).
 
-%% @doc Locks all of 1 to 64 `Names' for the calling process, exclusively, or none of them. They are one lock. Two
-%% processes that lock some of the same names never deadlock. Otherwise as {@link lock/2}.
+%% @doc Locks all of 1 to 64 `Names' for the calling process, exclusively, or none of them. They are one lock, which
+%% needs a quorum of the voters of each name. Two processes that lock some of the same names never deadlock. Otherwise
+%% as {@link lock/2}.
 -spec lock_many([name(), ...], Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
 lock_many(Names, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Names, Timeout_ms], ?STARTED(lock(write, Names, Timeout_ms))).
@@ -275,7 +284,7 @@ fence(Lock) ->
 %% Answers `{error, not_held}' if the lock was lost or unlocked before. Answers `{error, timeout}' if no quorum has
 %% confirmed within `voter_lease_ms' (10 s). The lock is unlocked in this case, too: members that cannot be reached drop
 %% their votes when the lease expires. Raises `badarg' if `Lock' is not a lock of this node. Cost: a round trip to a
-%% quorum of members.
+%% quorum of voters.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
 unlock(Lock) ->
     ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_and_wait(canal_lock_quorum_lock:id(Lock)))).
@@ -324,14 +333,9 @@ status() ->
     ?ANSWER_OR_EXIT([], ?STARTED(status_of_node())).
 
 status_of_node() ->
-    Status = #{members := Members} = canal_lock_quorum_agent:status(),
+    Status = canal_lock_quorum_agent:status(),
     #{voting := Voting} = canal_lock_quorum_voter:state(),
-    Answering = [Node || #{node := Node, connected := true, answers := true} <- Members],
-    Status#{
-        voting => Voting,
-        quorum => length(Answering) > length(Members) div 2,
-        held => canal_lock_quorum_agent:count()
-    }.
+    Status#{voting => Voting, held => canal_lock_quorum_agent:count()}.
 
 %% @doc The locks of all members, and the members that did not answer within five seconds. Raises as described for the
 %% module. Cost: a call to each member, which copies all of its locks.
@@ -369,7 +373,7 @@ ask_for(Name, Module, Function) ->
 %%
 %% Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
 %% silence. So there are never two writers. The request goes to the members that this node is connected to; a quorum of
-%% them is enough. Requests that wait for the name are not refused, and one of them may hold it when this function
+%% the voters is enough. Requests that wait for the name are not refused, and one of them may hold it when this function
 %% answers. Raises as described for the module. Cost: a call to each member, and about two round trips.
 -spec force_unlock(name()) -> {ok, not_held | ended} | {error, timeout}.
 force_unlock(Name) ->

@@ -80,6 +80,8 @@ revoke(Name) ->
     totals := canal_lock_quorum_totals:totals(),
     members := [canal_lock_quorum:member_status()],
     conflict := [canal_lock_quorum_lists:conflict()],
+    quorum := all | some | none,
+    without_quorum := non_neg_integer(),
     pending_unlocks := non_neg_integer(),
     waiting := non_neg_integer()
 }.
@@ -112,7 +114,7 @@ init(Config = #{setup := Setup}) ->
     State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
     {ok, compare_lists(State), {continue, step}}.
 
-%% Members with another list or other leases ignore this node.
+%% Members with another list, or other rules that must be the same, ignore this node.
 compare_lists(State = #state{config = Config, events = Events}) ->
     Differing = canal_lock_quorum_lists:differing(Config, canal_lock_quorum_lists:conflicts(Config)),
     State#state{events = [{differing, Differing}, {frames, canal_lock_quorum_lists:frames(Config)} | Events]}.
@@ -160,6 +162,7 @@ handle_call(Request, From, State) ->
 
 status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
     #{members := Members, totals := Totals} = Config,
+    {WithQuorum, All} = canal_lock_quorum_nif:agent_partitions(Agent),
     Statuses = lists:zip3(Members, canal_lock_quorum_nif:agent_status(Agent), canal_lock_quorum_lists:frames(Config)),
     #{
         totals => canal_lock_quorum_totals:read(Totals),
@@ -168,6 +171,8 @@ status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking
          || {Node, {Connected, Answers, Valid_ms}, Version} <- Statuses
         ],
         conflict => canal_lock_quorum_lists:conflicts(Config),
+        quorum => case WithQuorum of All -> all; 0 -> none; _ -> some end,
+        without_quorum => All - WithQuorum,
         pending_unlocks => Pending,
         waiting => map_size(Locking)
     }.

@@ -1,17 +1,18 @@
 %% @private
-%% Checks the options of the quorum locks and makes a configuration of them. Members and leases must be the same on all
-%% nodes. Each frame carries a fingerprint of both, and a node ignores frames with another fingerprint.
+%% Checks the options of the quorum locks and makes a configuration of them. Members, leases and the voters of each name
+%% must be the same on all nodes. Each frame carries a fingerprint of these, and a node ignores frames with another one.
 -module(canal_lock_quorum_config).
 
--export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1]).
+-export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1, is_grouped/1, list_of_all/1]).
 
 -export_type([config/0, options/0, place/0]).
 
 %% The index of a member in the sorted list of members, from 0.
--type place() :: 0..15.
+-type place() :: 0..63.
 
 -type options() :: #{
     members := [node(), ...],
+    replicas => 3 | 5,
     fence_file => file:name_all() | none,
     forget => [node()],
     reconnect_ms => pos_integer(),
@@ -22,11 +23,12 @@
 
 -type config() :: #{
     members := [node(), ...],
-    %% 32 hexadecimal digits that identify the list of members.
+    %% 32 hexadecimal digits that identify the list of members, and which of them vote for a name.
     list := binary(),
     places := #{node() => place()},
     fingerprint := non_neg_integer(),
-    %% The rules that all members must have, without those that have their first default.
+    %% The rules that all members must have, without those that have their first default. Also the replicas, if not all
+    %% members vote for each name.
     agreed_rules := #{atom() => pos_integer()},
     %% The lowest and the highest version of frames that this node speaks.
     frames := {byte(), byte()},
@@ -40,7 +42,11 @@
     fence_file := binary() | none
 }.
 
--define(MAX_MEMBERS, 16).
+-define(MAX_MEMBERS, 64).
+
+%% How many members vote for each name, if there are that many. With more, each lock costs more and is hardly more
+%% available. MAX_REPLICAS in native/quorum/src/members.rs.
+-define(REPLICAS, 5).
 
 %% In milliseconds. A lease minus the time until a lost connection is noticed leaves about three seconds, and a
 %% restarted node waits for this. An attempt to connect to a machine that is down costs a few packets.
@@ -71,11 +77,17 @@
 -define(NEXT_RULES, []).
 -endif.
 
+%% The same for the rules that choose the voters of a name. They only count if not all members vote for each name. So a
+%% cluster of at most REPLICAS members also works with nodes of a version whose members all vote for each name. With
+%% more members, such a node and this one are in conflict.
+-define(GROUP_RULES, [{partitions, 4096}]).
+
 %% The options, as rules of canal_lock_errors.
 -spec options() -> [canal_lock_errors:option()].
 options() ->
     [
         {members, {required, fun members/1}},
+        {replicas, fun replicas/1},
         {fence_file, fun fence_file/1},
         {forget, fun forget/1},
         {reconnect_ms, positive_ms},
@@ -122,7 +134,10 @@ is_node_name(Member) ->
     Member =/= '' andalso nomatch =:= re:run(atom_to_list(Member), "[\\s[:cntrl:]]", [unicode, ucp]).
 
 not_nodes() ->
-    {false, "be a list of 1 to 16 nodes, the same on each of them"}.
+    {false, "be a list of 1 to 64 nodes, the same on each of them"}.
+
+replicas(Replicas) ->
+    {Replicas =:= 3 orelse Replicas =:= 5, "be 3 or 5, the same on all nodes"}.
 
 fence_file(Path) ->
     try
@@ -138,12 +153,12 @@ forget(Nodes) ->
         error:_ -> {false, ?FORGET}
     end.
 
-wrong_rules(Options = #{members := Members}) ->
+wrong_rules(Options) ->
     Rules = maps:get(rules, Options, #{}),
     Known = [{Rule, fun rule_value/1} || Rule <- maps:keys(canal_lock_quorum_nif:default_rules())],
     case canal_lock_errors:wrong_option(Known, Rules) of
         none ->
-            case canal_lock_quorum_nif:check(setup(Members, Rules)) of
+            case canal_lock_quorum_nif:check(setup(Options)) of
                 <<>> -> none;
                 Sentence -> {wrong, rules, ["be consistent (", Sentence, ")"], Rules}
             end;
@@ -168,14 +183,11 @@ make(Options = #{members := Given}) ->
         end,
     %% Two sets of members or files are equal if these bytes are.
     Identity = term_to_binary({Members, FenceFile}),
-    Setup = #{rules := Rules} = (setup(Members, maps:get(rules, Options, #{})))#{identity := Identity},
-    Agreed = maps:from_list([
-        {Rule, Value}
-     || {Rule, Default} <- ?AGREED_RULES, #{Rule := Value} <- [Rules], Value =/= Default
-    ]),
+    Setup = (setup(Options))#{identity := Identity},
+    Agreed = agreed_rules(Setup),
     #{
         members => Members,
-        list => list_id(Members),
+        list => list_id(Members, Setup),
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
         fingerprint => erlang:phash2({?PROTOCOL, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
         agreed_rules => Agreed,
@@ -195,16 +207,53 @@ voter_lease_ms(#{setup := #{rules := #{voter_lease_ms := Lease_ms}}}) -> Lease_m
 -spec quarantine_ms(config()) -> pos_integer().
 quarantine_ms(#{setup := #{rules := #{quarantine_ms := Quarantine_ms}}}) -> Quarantine_ms.
 
-setup(Given, Rules) ->
+%% Whether only some of the members vote for each name: its group.
+-spec is_grouped(config()) -> boolean().
+is_grouped(#{setup := Setup}) -> has_groups(Setup).
+
+has_groups(#{count := Count, replicas := Replicas}) -> Replicas < Count.
+
+setup(Options = #{members := Given}) ->
     Members = lists:sort(Given),
     Before = lists:takewhile(fun(Member) -> Member =/= node() end, Members),
-    All = maps:merge(canal_lock_quorum_nif:default_rules(), Rules),
-    #{count => length(Members), me => length(Before), identity => <<>>, rules => All}.
+    Count = length(Members),
+    #{
+        count => Count,
+        me => length(Before),
+        replicas => min(Count, maps:get(replicas, Options, ?REPLICAS)),
+        identity => <<>>,
+        rules => maps:merge(canal_lock_quorum_nif:default_rules(), maps:get(rules, Options, #{}))
+    }.
 
-%% The same on nodes of all OTP releases, although these encode atoms differently.
-list_id(Members) ->
-    Names = [[atom_to_binary(Member, utf8), $\n] || Member <- Members],
-    string:lowercase(binary:encode_hex(erlang:md5(Names))).
+agreed_rules(Setup = #{replicas := Replicas, rules := Rules}) ->
+    Groups = case has_groups(Setup) of
+        true -> [{replicas, Replicas} | changed(?GROUP_RULES, Rules)];
+        false -> []
+    end,
+    maps:from_list(changed(?AGREED_RULES, Rules) ++ Groups).
+
+changed(Defaults, Rules) ->
+    [{Rule, Value} || {Rule, Default} <- Defaults, #{Rule := Value} <- [Rules], Value =/= Default].
+
+list_id(Members, Setup = #{replicas := Replicas, rules := #{partitions := Partitions}}) ->
+    Names = [atom_to_binary(Member, utf8) || Member <- Members],
+    case has_groups(Setup) of
+        true -> hash([lines(Names), io_lib:format("replicas ~b partitions ~b~n", [Replicas, Partitions])]);
+        false -> list_of_all(Names)
+    end.
+
+%% The id of a list of which all members vote for each name. The same on nodes of all OTP releases, although these
+%% encode atoms differently.
+-spec list_of_all([Name :: binary()]) -> binary().
+list_of_all(Names) ->
+    hash(lines(Names)).
+
+%% A name contains no space, so no other line is that of a name.
+lines(Names) ->
+    [[Name, $\n] || Name <- Names].
+
+hash(Text) ->
+    string:lowercase(binary:encode_hex(erlang:md5(Text))).
 
 %% Encoded for the file system, and absolute, because the current folder can change.
 path(Path) ->

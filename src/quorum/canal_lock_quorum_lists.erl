@@ -4,9 +4,13 @@
 %% Each node tells the others its configuration in a <em>hello</em>. canal_lock_quorum_links sends and receives them.
 %% The voter grants no new vote while this module reports a conflict:
 %%
-%% - A member of this node's list, or a node whose list has this node, has another list. Or a member has other leases.
+%% - A member of this node's list, or a node whose list has this node, has another list. Or a member has other rules
+%%   that must be the same.
 %% - This node's list has changed. It waits until it has heard each member of the old and of the new list with the new
 %%   one, except those in the option `forget'. Until then the members of the earlier lists are stored as `former'.
+%%
+%% A list of which not all members vote for each name is another one if `replicas' or `partitions' are others. These are
+%% in the rules of its hellos, so a member that has other ones has not been heard with this list.
 %%
 %% The first rule alone is not enough, because nodes that are separated do not hear each other. The second one is. Say
 %% that node V votes in list M, and node X, a member of L and M, votes in another list L, at the same time. If L was a

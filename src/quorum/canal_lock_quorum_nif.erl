@@ -7,7 +7,7 @@
 
 -export([load/0, now/0, default_rules/0, frame_versions/0, check/1]).
 -export([held/1, give_back/1, claim/1, id/1]).
--export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_unlocks_arrived/1]).
+-export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_partitions/1, agent_unlocks_arrived/1]).
 -export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1]).
 -export([state_lock/1, state_read/1, state_store/2]).
 
@@ -20,9 +20,14 @@
 %% Durations, with names that end in `_ms', and counts: see native/quorum/src/rules.rs.
 -type rules() :: #{atom() => pos_integer()}.
 
-%% `identity' stands for the names of the members and the path of the state file.
+%% `replicas' is how many of the `count' members vote for each name. `identity' stands for the names of the members and
+%% the path of the state file.
 -type setup() :: #{
-    count := pos_integer(), me := canal_lock_quorum_config:place(), identity := binary(), rules := rules()
+    count := pos_integer(),
+    me := canal_lock_quorum_config:place(),
+    replicas := pos_integer(),
+    identity := binary(),
+    rules := rules()
 }.
 
 %% What a voter starts with: the number of its start, the fences of earlier ones (`floor' is `nil' if they are lost),
@@ -149,6 +154,10 @@ agent_step(_Agent, _Events) -> erlang:nif_error(not_loaded).
 %% The status of each member, and for how long its votes stay valid.
 -spec agent_status(agent()) -> [{Connected :: boolean(), Answers :: boolean(), Valid_ms :: non_neg_integer()}].
 agent_status(_Agent) -> erlang:nif_error(not_loaded).
+
+%% How many partitions of names have a quorum of voters that answer, and how many there are.
+-spec agent_partitions(agent()) -> {WithQuorum :: non_neg_integer(), All :: pos_integer()}.
+agent_partitions(_Agent) -> erlang:nif_error(not_loaded).
 
 %% Whether all voters that answer have executed all unlocks.
 -spec agent_unlocks_arrived(agent()) -> boolean().

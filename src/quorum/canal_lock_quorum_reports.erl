@@ -21,6 +21,7 @@ level(answers) -> notice;
 level(down) -> warning;
 level(silent) -> warning;
 level(members_changed) -> notice;
+level(voters_changed) -> notice;
 level(agrees) -> notice;
 level(superseded) -> warning;
 level(_) -> error.
@@ -44,7 +45,7 @@ text(#{what := conflict, differs := members, node := Node, members := Theirs, ou
         Node, Theirs, Ours
     ]};
 text(#{what := conflict, differs := rules, node := Node, rules := Theirs, ours := Ours}) ->
-    {"node ~tp is configured with leases ~0tp, this node with ~0tp (and the defaults). This node grants no locks until "
+    {"node ~tp is configured with rules ~0tp, this node with ~0tp (and the defaults). This node grants no locks until "
         "they agree", [Node, Theirs, Ours]};
 text(#{what := conflict, differs := frames, node := Node, frames := {Lowest, Highest}, ours := Ours}) ->
     {OurLowest, OurHighest} = Ours,
@@ -75,6 +76,9 @@ text(#{what := members_changed, path := Path, previous := Previous, now := Membe
     {"the members were [~ts] at the last start of this node (~ts), and are now ~0tp. This node grants no locks until "
         "all of them have this list. If a former member is dead, name it in the option forget",
         [lists:join($,, Previous), Path, Members]};
+text(#{what := voters_changed, path := Path, replicas := Replicas, count := Count}) ->
+    {"other members than at the last start of this node (~ts) vote for a name: now ~b of ~b. This node grants no locks "
+        "until all members have the same options replicas and rules", [Path, Replicas, Count]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
 text(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->

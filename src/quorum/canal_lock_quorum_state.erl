@@ -21,6 +21,8 @@
     found := found(),
     %% The members at the last start, if the file has them.
     previous_members := none | [binary()],
+    %% Whether these were other ones, or chose the voters of a name in another way.
+    list_changed := boolean(),
     %% The content of the file from now on.
     state := none | canal_lock_quorum_nif:state()
 }.
@@ -44,13 +46,15 @@ lock(Path) ->
 -spec start(canal_lock_quorum_config:config(), Seen :: non_neg_integer()) ->
     {ok, started()} | {error, Sentence :: binary()}.
 start(Config = #{fence_file := none}, Seen) ->
-    Start = (fences(nil))#{
+    Start = #{
+        floor => nil,
+        origin => clock_fence(),
         life => max(clock_life(), Seen + 1),
         quarantine_ms => canal_lock_quorum_config:quarantine_ms(Config),
         durable => false,
         conflicted => false
     },
-    {ok, #{start => Start, found => nothing, previous_members => none, state => none}};
+    {ok, #{start => Start, found => nothing, previous_members => none, list_changed => false, state => none}};
 start(Config = #{fence_file := Path}, Seen) ->
     case lock(Path) of
         ok -> start(Path, Config, Seen);
@@ -60,16 +64,25 @@ start(Config = #{fence_file := Path}, Seen) ->
 
 start(Path, Config, Seen) ->
     {Found, Earlier} = found(canal_lock_quorum_nif:state_read(Path)),
-    State = #{life := Life, lease_ms := Longest_ms, below := Mark} = next(Earlier, Config, Seen),
+    {Mark, Origin} = fences(Earlier, Config, Seen),
+    State = #{life := Life, lease_ms := Longest_ms} = next(Earlier, Config, Seen, Mark),
     case canal_lock_quorum_nif:state_store(Path, State) of
         {ok, true} ->
-            Start = (fences(Mark))#{
+            Start = #{
+                floor => Mark,
+                origin => Origin,
                 life => Life,
                 quarantine_ms => max(Longest_ms, canal_lock_quorum_config:quarantine_ms(Config)),
                 durable => true,
                 conflicted => former(State) =/= []
             },
-            {ok, #{start => Start, found => Found, previous_members => previous_members(Earlier), state => State}};
+            {ok, #{
+                start => Start,
+                found => Found,
+                previous_members => previous_members(Earlier),
+                list_changed => has_changed(Earlier, Config),
+                state => State
+            }};
         {ok, false} ->
             %% A process that was killed has begun a life at the same time.
             start(Path, Config, Seen);
@@ -88,17 +101,42 @@ found({ok, State = #{node := Node}}) ->
         false -> {{other_node, Node}, none}
     end.
 
-next(Earlier, Config, Seen) ->
-    {Life, EarlierLease_ms, Mark, Former} =
+%% The mark, or `nil' if it is lost or does not count, and the origin.
+fences(none, _, _) ->
+    {nil, clock_fence()};
+fences(Earlier = #{below := Mark}, Config, Seen) ->
+    case {Seen, is_regrouped(Earlier, Config)} of
+        {0, false} -> {Mark, clock_fence()};
+        {_, false} -> {nil, clock_fence()};
+        %% The voters that learn from each other begin above all of their marks, even if a clock was set back.
+        {_, true} -> {nil, lists:max([clock_fence() | [Mark || Mark =/= nil]])}
+    end.
+
+%% Whether the list has changed so that a quorum of the new list may not know a fence that a quorum of the old one has
+%% recorded. This is so if a member has left. And if not all members of the old or of the new list vote for each name:
+%% then this node may vote for names for which it did not vote before.
+is_regrouped(Earlier = #{members := Names}, Config = #{members := Members}) ->
+    IsGrouped = was_grouped(Earlier) orelse canal_lock_quorum_config:is_grouped(Config),
+    HasShrunk = Names -- [name(Member) || Member <- Members] =/= [],
+    (IsGrouped orelse HasShrunk) andalso not has_list(Earlier, Config).
+
+%% Format 1 is older than groups.
+was_grouped(#{members := []}) -> false;
+was_grouped(#{members := Names, list := List}) -> List =/= canal_lock_quorum_config:list_of_all(Names).
+
+has_list(#{list := Theirs}, #{list := Ours}) -> Theirs =:= Ours.
+
+next(Earlier, Config, Seen, Mark) ->
+    {Life, EarlierLease_ms, Former} =
         case Earlier of
             none ->
-                {clock_life(), 0, nil, []};
-            #{life := Last, lease_ms := Longest_ms, below := Below} ->
-                {Last + 1, Longest_ms, Below, canal_lock_quorum_lists:former_after(Earlier, Config)}
+                {clock_life(), 0, []};
+            #{life := Last, lease_ms := Longest_ms} ->
+                {Last + 1, Longest_ms, canal_lock_quorum_lists:former_after(Earlier, Config)}
         end,
     %% Promises of earlier lives end only with the quarantine.
     Lease_ms = max(EarlierLease_ms, canal_lock_quorum_config:voter_lease_ms(Config)),
-    State = content(Config, max(Life, Seen + 1), Lease_ms, case Seen of 0 -> Mark; _ -> nil end),
+    State = content(Config, max(Life, Seen + 1), Lease_ms, Mark),
     State#{former := Former}.
 
 content(#{members := Members, list := List}, Life, Lease_ms, Mark) ->
@@ -122,10 +160,13 @@ adopted(Config, Life, Quarantine_ms) -> content(Config, Life, Quarantine_ms, nil
 previous_members(#{members := [_ | _] = Members}) -> Members;
 previous_members(_) -> none.
 
-fences(Mark) ->
-    %% The wall clock in units of 16 ns. It is above every earlier fence if no clock was set back, because voters never
-    %% assign fences faster: native/quorum/src/voter/pace.rs.
-    #{floor => Mark, origin => max(0, erlang:system_time(nanosecond) div 16)}.
+has_changed(Earlier, Config) ->
+    previous_members(Earlier) =/= none andalso not has_list(Earlier, Config).
+
+%% The wall clock in units of 16 ns. It is above every earlier fence if no clock was set back, because voters never
+%% assign fences faster: native/quorum/src/voter/pace.rs.
+clock_fence() ->
+    max(0, erlang:system_time(nanosecond) div 16).
 
 clock_life() ->
     min(max(1, erlang:system_time(second)), ?MAX_CLOCK_LIFE).

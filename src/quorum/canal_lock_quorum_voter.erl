@@ -88,9 +88,9 @@ spawn_writer(Function, Arguments) ->
 open(Config, Seen) ->
     exit(canal_lock_quorum_state:start(Config, Seen)).
 
-opened({ok, #{start := Start, found := Found, previous_members := Members, state := File}}, State) ->
+opened({ok, Started = #{start := Start, state := File}}, State) ->
     #state{config = Config = #{setup := Setup}} = State,
-    ok = report_found(Found, Members, Config),
+    ok = report_found(Started, Config),
     #{conflicted := IsConflicted} = Start,
     Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
     ok = say_hello(canal_lock_quorum_state:former(File)),
@@ -105,16 +105,20 @@ say_hello(Former) ->
     ok = canal_lock_quorum_lists:started(Former),
     canal_lock_quorum_links:started().
 
-report_found({other_node, Node}, _, #{fence_file := Path}) ->
+report_found(#{found := {other_node, Node}}, #{fence_file := Path}) ->
     canal_lock_quorum_reports:report(other_node, #{path => Path, node => Node});
-report_found({unreadable, Sentence}, _, #{fence_file := Path}) ->
+report_found(#{found := {unreadable, Sentence}}, #{fence_file := Path}) ->
     canal_lock_quorum_reports:report(no_fences, #{path => Path, why => Sentence});
-report_found(own, Previous, #{members := Members, fence_file := Path}) when Previous =/= none ->
+report_found(#{list_changed := true, previous_members := Previous}, Config) ->
+    #{members := Members, fence_file := Path} = Config,
     case [atom_to_binary(Member, utf8) || Member <- Members] of
-        Previous -> ok;
-        _ -> canal_lock_quorum_reports:report(members_changed, #{path => Path, previous => Previous, now => Members})
+        Previous ->
+            #{setup := #{count := Count, replicas := Replicas}} = Config,
+            canal_lock_quorum_reports:report(voters_changed, #{path => Path, replicas => Replicas, count => Count});
+        _ ->
+            canal_lock_quorum_reports:report(members_changed, #{path => Path, previous => Previous, now => Members})
     end;
-report_found(_, _, _) ->
+report_found(_, _) ->
     ok.
 
 %% Another member knows a later start of this voter than the state file had. The voter has stopped. The next one begins

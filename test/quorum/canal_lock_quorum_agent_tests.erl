@@ -31,7 +31,7 @@ start() ->
 start(Rules) ->
     {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()], rules => Rules}),
     true = unlink(Pid),
-    test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 late_unlock() ->
     Old = lock_one(old),

@@ -77,22 +77,23 @@ fault(Reason, {Break, Repair}, Folder, C) ->
     [A, B] = [test_nodes:start() || _ <- [1, 2]],
     Nodes = [A, B, C],
     Options = fun(Node, All) -> options(Node, All, C, Folder) end,
+    Name = asked_first(C, Nodes),
     try
         test_quorum_cluster:on(Nodes, Options, fun(_) ->
             Breaking = listen(C),
             Break(C, Folder),
             %% The voter uses up its block of fences.
-            await_report(Reason, Breaking, fun() -> {ok, _} = lock_once(A, ?LONG_MS) end),
-            no_member_waits(Nodes),
+            await_report(Reason, Breaking, fun() -> {ok, _} = lock_once(A, Name, ?LONG_MS) end),
+            no_member_waits(Name, Nodes),
             test_quorum_cluster:await_status(C, voting, false),
             stop(B),
             %% Without B each lock needs the vote of C.
-            test_await:value({error, timeout}, fun() -> lock_once(A, ?SHORT_MS) end),
+            test_await:value({error, timeout}, fun() -> lock_once(A, Name, ?SHORT_MS) end),
             Reader = worker(A),
             ?assertMatch({ok, _}, rlock(Reader, r, ?LONG_MS)),
             ok = try_unlock(Reader, r),
             Repair(C, Folder),
-            ?assertMatch({ok, _}, lock_once(A, ?LONG_MS)),
+            ?assertMatch({ok, _}, lock_once(A, Name, ?LONG_MS)),
             start(B, Options(B, Nodes)),
             await_voting(Nodes),
             %% At the start of a voter.
@@ -101,7 +102,7 @@ fault(Reason, {Break, Repair}, Folder, C) ->
             Starting = listen(C),
             start(C, Options(C, Nodes)),
             await_report(Reason, Starting, fun() -> ok end),
-            no_member_waits(Nodes),
+            no_member_waits(Name, Nodes),
             ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
             Repair(C, Folder),
             await_voting(Nodes)
@@ -118,13 +119,19 @@ options(_, Nodes, _, _) ->
     Options = test_quorum_cluster:options(Nodes),
     Options#{rules => (test_quorum_cluster:rules())#{fence_block => 8}}.
 
-no_member_waits(Nodes) ->
-    [?assertMatch({ok, _}, lock_once(Node, ?SHORT_MS)) || _ <- lists:seq(1, 20), Node <- Nodes].
+%% A name for which all agents ask this voter first.
+asked_first(Node, Nodes) ->
+    Members = test_quorum_cluster:members(Nodes),
+    First = test_nodes:name(Node),
+    hd([{x, N} || N <- lists:seq(1, 100), hd(test_quorum_groups:voters({x, N}, Members, 3)) =:= First]).
 
-lock_once(Node, Timeout_ms) ->
+no_member_waits(Name, Nodes) ->
+    [?assertMatch({ok, _}, lock_once(Node, Name, ?SHORT_MS)) || _ <- lists:seq(1, 20), Node <- Nodes].
+
+lock_once(Node, Name, Timeout_ms) ->
     Worker = worker(Node),
-    Answer = lock(Worker, x, Timeout_ms),
-    _ = [ok = try_unlock(Worker, x) || {ok, _} <- [Answer]],
+    Answer = lock(Worker, Name, Timeout_ms),
+    _ = [ok = try_unlock(Worker, Name) || {ok, _} <- [Answer]],
     ok = test_nodes:kill_worker(Worker),
     Answer.
 

@@ -24,7 +24,7 @@ calls_test_() ->
 start() ->
     {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()]}),
     true = unlink(Pid),
-    test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 %% For each wrong argument, by its position, what it must be.
 wrong_calls() ->
@@ -176,16 +176,18 @@ options_test_() ->
         {Text, fun() -> ?assertEqual({badarg, start_link, #{1 => Text}}, raised(start_link, [Options])) end}
      || {Options, Text} <- [
             {[], "Options must be a map, got: []"},
-            {#{}, "the option members is missing; it must be a list of 1 to 16 nodes, the same on each of them"},
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", node()),
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", [node() | a]),
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", []),
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", seventeen_nodes()),
+            {#{}, "the option members is missing; it must be a list of 1 to 64 nodes, the same on each of them"},
+            must(members, "be a list of 1 to 64 nodes, the same on each of them", node()),
+            must(members, "be a list of 1 to 64 nodes, the same on each of them", [node() | a]),
+            must(members, "be a list of 1 to 64 nodes, the same on each of them", []),
             must(members, "contain each node once", [node(), node()]),
             must(members, "contain this node, " ++ atom_to_list(node()), ['a@b']),
             {#{members => [node()], member => a},
-                "unknown option member; the options are members, fence_file, forget, reconnect_ms, "
-                "max_waiting, totals_interval_ms, rules"},
+                "unknown option member; the options are members, replicas, fence_file, forget, "
+                "reconnect_ms, max_waiting, totals_interval_ms, rules"},
+            must(replicas, "be 3 or 5, the same on all nodes", 4),
+            must(replicas, "be 3 or 5, the same on all nodes", 1),
+            must(replicas, "be 3 or 5, the same on all nodes", 3.0),
             must(reconnect_ms, "be a positive integer below 2^32 (milliseconds)", 0),
             must(fence_file, ?FENCE_FILE, 17),
             must(members, "contain names of nodes, without spaces", [node(), 'b c@host']),
@@ -209,9 +211,6 @@ must(Option, Must, Value) ->
     Text = io_lib:format("the option ~ts must ~ts, got: ~0tp", [Option, Must, Value]),
     {maps:merge(#{members => [node()]}, #{Option => Value}), lists:flatten(Text)}.
 
-seventeen_nodes() ->
-    [list_to_atom([C]) || C <- lists:seq($a, $q)].
-
 already_started_test() ->
     _ = start(),
     Pid = whereis(canal_lock_quorum),
@@ -224,7 +223,7 @@ every_report_names_its_details_test() ->
     Details = #{
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
-        ours => [here@host], differs => members,
+        ours => [here@host], differs => members, replicas => 5, count => 20,
         path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
@@ -247,6 +246,7 @@ every_report_names_its_details_test() ->
         {other_node, [path, node], ["/a/file", "there@host"]},
         {superseded, [path], ["/a/file"]},
         {members_changed, [path, previous, now], ["/a/file", "a@host,b@host", "here@host"]},
+        {voters_changed, [path, replicas, count], ["/a/file", "5 of 20"]},
         {agent_died, [lost], ["18"]},
         {event_failed, [event, class, reason, stacktrace], ["[canal_lock,quorum,totals]", "exit", "oops", "frame"]},
         {unknown_message, [process, message], ["agent", "hello"]}
@@ -260,7 +260,7 @@ every_conflict_names_both_configurations_test() ->
         ?assertMatch({_, [_ | _]}, {Text, string:find(Text, Shown)})
     end, [
         {members, [a@b], [c@d], "node there@host is configured with members [a@b], this node with [c@d]"},
-        {rules, #{voter_lease_ms => 1}, #{}, "is configured with leases #{voter_lease_ms => 1}, this node with #{}"},
+        {rules, #{voter_lease_ms => 1}, #{}, "is configured with rules #{voter_lease_ms => 1}, this node with #{}"},
         {frames, {2, 3}, {4, 5}, "node there@host speaks versions 2 to 3 of frames, this node 4 to 5"}
     ]).
 

@@ -142,7 +142,7 @@ minority([A, B, C] = Nodes) ->
 
 no_quorum([A, B, C] = Nodes) ->
     ok = test_quorum_cluster:isolate(A, [B, C]),
-    await_status(A, quorum, false),
+    await_status(A, quorum, none),
     %% Also without a timeout, and without waiting for an hour.
     [?assertEqual({error, no_quorum}, lock(worker(A), x, Timeout_ms)) || Timeout_ms <- [0, 3_600_000]],
     ok = test_quorum_cluster:heal(Nodes).

@@ -21,52 +21,63 @@
 
 search_test_() ->
     [
-        {timeout, ?TIMEOUT_S, {Title, fun() -> ?assertEqual(Found, search(Rule)) end}}
-     || {Title, Rule, Found} <- [
-            {"Q13: lists of three and of five never form two quorums", correct, none},
-            {"Q13: nor if voters vote although they know of another list", deaf, none},
-            {"control: the list in the file is ignored", no_file, two_quorums},
-            {"control: the earlier list stays in the file until the new one is agreed", free_return, two_quorums}
+        {timeout, ?TIMEOUT_S, {Title, fun() -> ?assertEqual(Found, search(Lists, Rule)) end}}
+     || {Title, Lists, Rule, Found} <- [
+            {"Q13: lists of three and of five never form two quorums", sizes(), correct, none},
+            {"Q13: nor if voters vote although they know of another list", sizes(), deaf, none},
+            {"Q13: nor do lists of five with other voters for a name", voters(), correct, none},
+            {"Q13: nor if voters vote although they know of other voters for a name", voters(), deaf, none},
+            {"control: the list in the file is ignored", sizes(), no_file, two_quorums},
+            {"control: the earlier list stays in the file until the new one is agreed", sizes(), free_return,
+                two_quorums},
+            {"control: the replicas in the file are ignored", voters(), no_file, two_quorums}
         ]
     ].
 
-%% All nodes begin with the first list, except those that are only in the second one.
-first_list() -> [node(), b, c].
-second_list() -> first_list() ++ [d, e].
+%% The first and the second list, each with the rules of its hellos and the size of its smallest quorum. Each three of
+%% five members can be the voters of a name.
+sizes() -> {{three(), #{}, 2}, {five(), #{}, 3}}.
+voters() -> {{five(), #{}, 3}, {five(), #{replicas => 3}, 2}}.
 
-%% Whether a quorum of each list votes at the same time.
-search(Rule) ->
+three() -> [node(), b, c].
+five() -> three() ++ [d, e].
+
+names({Members, _, _}) -> Members.
+
+%% All nodes begin with the first list, except those that are only in the second one. Returns whether a quorum of each
+%% list votes at the same time.
+search(Lists, Rule) ->
     _ = rand:seed(exsss, {1, 2, 3}),
-    walks(?WALKS, Rule).
+    walks(?WALKS, Lists, Rule).
 
-walks(0, _) ->
+walks(0, _, _) ->
     none;
-walks(Left, Rule) ->
+walks(Left, Lists = {First, Second}, Rule) ->
     Begin = fun(Node) ->
-        Config = config(case lists:member(Node, first_list()) of true -> first_list(); false -> second_list() end),
+        Config = config(case lists:member(Node, names(First)) of true -> First; false -> Second end),
         #{config => Config, file => file(Config, []), own => {{Node, 0}, []}, hellos => #{}}
     end,
-    Nodes = maps:from_list([{Node, Begin(Node)} || Node <- second_list()]),
-    Restart = fun(Node, All) -> restart(Node, second_list(), Rule, {Left, begins}, All) end,
-    Restarted = lists:foldl(Restart, Nodes, [Node || Node <- first_list(), rand:uniform(4) > 1]),
-    case walk(?STEPS, Rule, Restarted) of
-        none -> walks(Left - 1, Rule);
+    Nodes = maps:from_list([{Node, Begin(Node)} || Node <- names(Second)]),
+    Restart = fun(Node, All) -> restart(Node, Second, Rule, {Left, begins}, All) end,
+    Restarted = lists:foldl(Restart, Nodes, [Node || Node <- names(First), rand:uniform(4) > 1]),
+    case walk(?STEPS, Lists, Rule, Restarted) of
+        none -> walks(Left - 1, Lists, Rule);
         Found -> Found
     end.
 
-walk(0, _, _) ->
+walk(0, _, _, _) ->
     none;
-walk(Left, Rule, Nodes) ->
-    Next = step(rand:uniform(10), Rule, Left, Nodes),
-    case lists:all(fun(List) -> is_quorum(List, voting(List, Rule, Next)) end, [first_list(), second_list()]) of
+walk(Left, Lists = {First, Second}, Rule, Nodes) ->
+    Next = step(rand:uniform(10), Lists, Rule, Left, Nodes),
+    case lists:all(fun(List) -> has_quorum(List, Rule, Next) end, [First, Second]) of
         true -> two_quorums;
-        false -> walk(Left - 1, Rule, Next)
+        false -> walk(Left - 1, Lists, Rule, Next)
     end.
 
-step(1, Rule, Start, Nodes) ->
-    restart(one_of(first_list()), one_of([first_list(), second_list()]), Rule, Start, Nodes);
-step(Action, _, _, Nodes) ->
-    [One, Other] = [one_of(List) || List <- [first_list(), second_list()]],
+step(1, {First, Second}, Rule, Start, Nodes) ->
+    restart(one_of(names(First)), one_of([First, Second]), Rule, Start, Nodes);
+step(Action, {First, Second}, _, _, Nodes) ->
+    [One, Other] = [one_of(names(List)) || List <- [First, Second]],
     Hear = fun({From, To}, Heard) -> hear(From, To, Heard) end,
     case Action of
         _ when One =:= Other -> Nodes;
@@ -75,9 +86,9 @@ step(Action, _, _, Nodes) ->
         _ -> lists:foldl(Hear, Nodes, [{One, Other}, {Other, One}, {One, Other}])
     end.
 
-restart(Node, Members, Rule, Start, Nodes) ->
+restart(Node, List, Rule, Start, Nodes) ->
     #{Node := #{file := File}} = Nodes,
-    Config = config(Members),
+    Config = config(List),
     Former = case Rule of no_file -> []; _ -> canal_lock_quorum_lists:former_after(File, Config) end,
     Stored = case {Rule, Former} of {free_return, [_ | _]} -> File; _ -> file(Config, Former) end,
     agree(Node, Nodes#{Node := #{config => Config, own => {{Node, Start}, Former}, hellos => #{}, file => Stored}}).
@@ -85,17 +96,18 @@ restart(Node, Members, Rule, Start, Nodes) ->
 one_of(List) ->
     lists:nth(rand:uniform(length(List)), List).
 
-config(Members) ->
-    List = term_to_binary(Members),
-    #{members => lists:sort(Members), list => List, agreed_rules => #{}, frames => {2, 2}, forget => []}.
+config({Members, Rules, _}) ->
+    List = term_to_binary({Members, Rules}),
+    #{members => lists:sort(Members), list => List, agreed_rules => Rules, frames => {2, 2}, forget => []}.
 
 file(#{members := Members, list := List}, Former) ->
     #{members => Members, list => List, former => Former}.
 
 hear(From, To, Nodes) ->
-    #{From := #{config := #{members := Members}, own := {Id, _}, hellos := Known}, To := Receiver} = Nodes,
+    #{From := #{config := Config, own := {Id, _}, hellos := Known}, To := Receiver} = Nodes,
+    #{members := Members, agreed_rules := Rules} = Config,
     Heard = case Known of #{To := #{id := TheirId}} -> TheirId; _ -> none end,
-    Hello = #{id => Id, members => Members, rules => #{}, frames => {2, 2}, heard => Heard, ask => false},
+    Hello = #{id => Id, members => Members, rules => Rules, frames => {2, 2}, heard => Heard, ask => false},
     #{hellos := Hellos} = Receiver,
     agree(To, Nodes#{To := Receiver#{hellos := Hellos#{From => Hello}}}).
 
@@ -119,19 +131,19 @@ swap_members(Map = #{members := Members}, Node) ->
 swap(Node, Node) -> node();
 swap(Other, Node) -> case node() of Other -> Node; _ -> Other end.
 
-voting(List, Rule, Nodes) ->
-    [
+has_quorum(List = {_, _, Quorum}, Rule, Nodes) ->
+    #{list := Id} = config(List),
+    Voting = [
         Node
-     || {Node, State = #{config := #{members := Members}, own := {_, []}}} <- maps:to_list(Nodes),
-        Members =:= lists:sort(List), Rule =:= deaf orelse conflicts(Node, State) =:= []
-    ].
-
-is_quorum(List, Voting) ->
-    length(Voting) > length(List) div 2.
+     || {Node, State = #{config := #{list := Of}, own := {_, []}}} <- maps:to_list(Nodes),
+        Of =:= Id, Rule =:= deaf orelse conflicts(Node, State) =:= []
+    ],
+    length(Voting) >= Quorum.
 
 %% What counts as heard, for a node whose list has changed.
 heard_test_() ->
-    Config = #{members := Members} = config([node(), b]),
+    Config = #{members := Members} = config({[node(), b], #{}, 2}),
+    OtherVoters = Config#{agreed_rules := #{replicas => 3}},
     Hello = #{id => 1, members => Members, rules => #{}, frames => {2, 2}, heard => now, ask => false},
     NotHeard = #{node => b, differs => not_heard},
     [
@@ -148,6 +160,9 @@ heard_test_() ->
             {"a node that is no member and does not have this node", Config, [], #{d => Hello#{members := [d, e]}}, []},
             {"a node that is no member and has this node", Config, [], #{d => Hello#{members := [d, node()]}},
                 [#{node => d, differs => members, members => [d, node()]}]},
+            {"the same members with other voters for a name", OtherVoters, [b], #{b => Hello},
+                [#{node => b, differs => rules, rules => #{}}]},
+            {"the same members and voters", OtherVoters, [b], #{b => Hello#{rules := #{replicas => 3}}}, []},
             {"no common version of frames", Config, [], #{b => Hello#{frames := {3, 4}}},
                 [#{node => b, differs => frames, frames => {3, 4}}]},
             {"a common version of frames", Config#{frames := {2, 3}}, [], #{b => Hello#{frames := {3, 4}}}, []}
@@ -179,6 +194,7 @@ nodes_test_() ->
         ]),
         cluster(4, [
             {"a dead member is replaced", fun replaced/1},
+            {"Q5, Q13: other voters for a name are agreed as another list is", fun other_voters/1},
             {"without state files, all nodes stop before the list is changed", fun without_files/1},
             {"a voter whose life another process has passed begins a later one", fun passed_life/1},
             {"a member moves to another machine with its name and its state file", fun moved/1}
@@ -271,6 +287,47 @@ stray([A, B, C] = Nodes) ->
     %% B has the list of three.
     ok = restart(C, Nodes),
     await_voting(Nodes).
+
+%% Three of four vote for each name, instead of all.
+other_voters([A, B | Others] = Four) ->
+    Three = #{replicas => 3},
+    Leases = maps:with([holder_lease_ms, voter_lease_ms], test_quorum_cluster:rules()),
+    [ok = restart(Node, Four) || Node <- Four],
+    await_voting(Four),
+    Before = fence(A),
+    ok = test_quorum_cluster:isolate(A, [B | Others]),
+    ok = restart(A, Four, Three),
+    %% It hears none of them, and has no mark.
+    await_status(A, conflict, not_heard([B | Others])),
+    ?assertEqual(nil, mark(A)),
+    _ = fence(B),
+    test_nodes:introduce(Four),
+    Whole = fun(Node) -> #{node => name(Node), differs => rules, rules => Leases} end,
+    await_status(A, conflict, lists:sort([Whole(Node) || Node <- [B | Others]])),
+    [
+        await_status(Node, conflict, [#{node => name(A), differs => rules, rules => Leases#{replicas => 3}}])
+     || Node <- [B | Others]
+    ],
+    [is_refused(Node) || Node <- Four],
+    [ok = restart(Node, Four, Three) || Node <- [B | Others]],
+    await_voting(Four),
+    [await_status(Node, conflict, []) || Node <- Four],
+    Between = fence(B),
+    ?assert(Between > Before),
+    %% They are stored: a member restarts although another one is down.
+    test_await:value(true, fun() -> is_integer(mark(A)) end),
+    stop(B),
+    ok = restart(A, Four, Three),
+    await_status(A, voting, true),
+    [ok = restart(Node, Four) || Node <- Four],
+    await_voting(Four),
+    ?assert(fence(A) > Between).
+
+%% The mark in the state file of a node.
+mark(Node) ->
+    Path = unicode:characters_to_binary(filename:join(get(folder), name(Node))),
+    {ok, #{below := Mark}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(Path) end),
+    Mark.
 
 %% It has not said that it has stopped.
 killed_stray([A, B, C] = Nodes) ->

@@ -40,6 +40,11 @@ file_test_() ->
             {"the quarantine covers the longest lease of earlier lives", fun longest_lease/1},
             {"the members of the last start are returned", fun previous_members/1},
             {"members of earlier lists are kept until the list is agreed", fun former_members/1},
+            {"a mark is kept if members join, and all members vote", fun mark_of_a_whole_list/1},
+            {"a mark is removed if a member leaves or the voters of names change, and is a bound of the origin",
+                fun regrouped/1},
+            {"a mark is kept if the voters of names stay the same", fun same_groups/1},
+            {"members wait for each other if only their voters change", fun former_voters/1},
             {"without a file, the life is the clock's", fun no_state_file/1}
         ]
     ]}.
@@ -275,6 +280,85 @@ former_members(Path) ->
     {ok, State} = state_read(Path),
     {ok, true} = state_store(Path, canal_lock_quorum_state:agreed(State)),
     ?assertEqual({false, []}, Start([a@b])).
+
+%% A mark far ahead of the clock.
+-define(MARK, 1 bsl 60).
+
+%% The options of a list with groups, and of one without.
+grouped() -> #{members => members(6)}.
+whole() -> #{members => members(5)}.
+
+members(Count) ->
+    [node() | lists:sublist([a@b, b@b, c@b, d@b, e@b, f@b], Count - 1)].
+
+%% What a voter starts with and has stored, if it had these options and this mark, and has other options now.
+changed(Path, Before, Now) ->
+    _ = file:delete(Path),
+    {ok, #{state := State}} = canal_lock_quorum_state:start(config(Path, Before), 0),
+    {ok, true} = state_store(Path, canal_lock_quorum_state:with_mark(?MARK, State)),
+    {ok, Started = #{state := Stored}} = canal_lock_quorum_state:start(config(Path, Now), 0),
+    ?assertEqual({ok, Stored}, state_read(Path)),
+    Started.
+
+keeps_mark(#{start := #{floor := Floor, origin := Origin}, state := #{below := Below}}) ->
+    ?assertEqual({?MARK, ?MARK}, {Floor, Below}),
+    ?assert(Origin < ?MARK).
+
+mark_of_a_whole_list(Path) ->
+    keeps_mark(changed(Path, #{members => members(4)}, whole())).
+
+regrouped(Path) ->
+    lists:foreach(fun({Before, Now}) ->
+        #{start := Start, state := Stored, found := own} = changed(Path, Before, Now),
+        ?assertMatch(#{floor := nil, origin := ?MARK, conflicted := true}, Start),
+        ?assertMatch(#{below := nil}, Stored),
+        %% The mark is gone: a clock must be enough now.
+        {ok, #{start := Again}} = canal_lock_quorum_state:start(config(Path, Now), 0),
+        #{floor := nil, origin := Origin} = Again,
+        ?assert(Origin < ?MARK)
+    end, [
+        {whole(), #{members => members(4)}},
+        {whole(), #{members => [node(), f@b]}},
+        {whole(), grouped()},
+        {grouped(), whole()},
+        {grouped(), #{members => members(7)}},
+        {grouped(), (grouped())#{replicas => 3}},
+        {grouped(), (grouped())#{rules => #{partitions => 64}}},
+        {whole(), (whole())#{replicas => 3}},
+        {(whole())#{replicas => 3}, whole()}
+    ]),
+    %% A mark below the clock does not lower the origin.
+    {ok, #{state := State}} = canal_lock_quorum_state:start(config(Path, whole()), 0),
+    {ok, true} = state_store(Path, canal_lock_quorum_state:with_mark(17, State)),
+    {ok, #{start := #{origin := Clock}}} = canal_lock_quorum_state:start(config(Path, grouped()), 0),
+    ?assert(Clock > 17),
+    %% Format 1 is older than groups.
+    ok = file:write_file(Path, "canal_lock_quorum fences below 1152921504606846976\n"),
+    {ok, #{start := Start1}} = canal_lock_quorum_state:start(config(Path, grouped()), 0),
+    ?assertMatch(#{floor := nil, origin := ?MARK}, Start1).
+
+%% A version before groups has stored a list of more than five, of which all members vote.
+same_groups(Path) ->
+    Three = (grouped())#{replicas => 3},
+    Batch = (grouped())#{rules => #{batch => 7, voter_lease_ms => 12_000, quarantine_ms => 12_000}},
+    [
+        keeps_mark(changed(Path, Before, Now))
+     || {Before, Now} <- [
+            {grouped(), grouped()}, {grouped(), (grouped())#{replicas => 5}}, {grouped(), Batch}, {Three, Three},
+            {whole(), (whole())#{replicas => 5}}, {whole(), (whole())#{rules => #{partitions => 64}}}
+        ]
+    ],
+    #{state := State = #{members := Names}} = changed(Path, grouped(), grouped()),
+    {ok, true} = state_store(Path, State#{list := canal_lock_quorum_config:list_of_all(Names)}),
+    {ok, Started} = canal_lock_quorum_state:start(config(Path, grouped()), 0),
+    ?assertMatch(#{start := #{floor := nil, origin := ?MARK, conflicted := true}, list_changed := true}, Started).
+
+former_voters(Path) ->
+    #{previous_members := Names, list_changed := true, state := State} =
+        changed(Path, grouped(), (grouped())#{replicas => 3}),
+    ?assertEqual(lists:sort(members(6)), lists:sort(canal_lock_quorum_state:former(State))),
+    ?assertEqual(lists:sort([atom_to_binary(Member, utf8) || Member <- members(6)]), lists:sort(Names)),
+    ?assertMatch(#{list_changed := false, start := #{conflicted := false}}, changed(Path, grouped(), grouped())).
 
 no_state_file(_Path) ->
     Config = config(none),

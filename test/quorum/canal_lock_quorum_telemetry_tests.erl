@@ -40,7 +40,7 @@ start() ->
 
 start(Options) ->
     start_without_quorum(Options),
-    test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 start_without_quorum(Options) ->
     Default = #{members => [node()], fence_file => none, totals_interval_ms => ?INTERVAL_MS},

@@ -28,7 +28,7 @@ defmodule CanalLock.QuorumTest do
     assert {:error, :not_held} = Quorum.try_unlock(reader)
     assert {:error, :not_held} = Quorum.unlock_async(reader)
     assert {:ok, false} = Quorum.with_lock(:a, 5000, &(&1 == reader))
-    assert %{quorum: true, held: 0} = Quorum.status()
+    assert %{quorum: :all, without_quorum: 0, held: 0} = Quorum.status()
   end
 
   test "a child is a supervisor that is restarted" do
@@ -49,7 +49,7 @@ defmodule CanalLock.QuorumTest do
   test "a wrong option is named" do
     for {options, words} <- [
           {%{members: [node()]}, ~r/^the options must be a keyword list such as \[members: \[node\(\)\]\], got: %{/},
-          {[members: []], ~r/^the option :members must be a list of 1 to 16 nodes.*, got: \[\]$/},
+          {[members: []], ~r/^the option :members must be a list of 1 to 64 nodes.*, got: \[\]$/},
           {[members: [node()], cookie: 1], ~r/^unknown keys \[:cookie\]/},
           {[members: [node()], rules: %{heartbeat_ms: 0}], ~r/^the option :rules must set heartbeat_ms to .*integer/},
           {[members: [node()], fence_file: 7], ~r/^the option :fence_file must be the name of a file .*, got: 7$/},

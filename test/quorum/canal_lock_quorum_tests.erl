@@ -24,7 +24,8 @@ cluster_test_() ->
         {"a lock is a wrong argument on another node", fun of_another_node/1},
         {"force_unlock tells the holder and frees the name", fun force_unlock/1},
         {"locks/0 returns the holders of all nodes", fun locks/1},
-        {"status/0 shows members that do not answer", fun status/1}
+        {"status/0 shows members that do not answer", fun status/1},
+        {"status/0 shows whether all names have a quorum", fun status_per_name/1}
     ]).
 
 one_writer([A, B, _C]) ->
@@ -237,6 +238,34 @@ status([A, B, C]) ->
             [{Node, Answers} || #{node := Node, answers := Answers, valid_ms := 0} <- Members, Node =/= Name]
         end)
     end),
-    ?assertMatch(#{quorum := true, voting := true, held := 0}, call(A, fun canal_lock_quorum:status/0)),
+    Status = call(A, fun canal_lock_quorum:status/0),
+    ?assertMatch(#{quorum := all, without_quorum := 0, voting := true, held := 0}, Status),
     test_quorum_cluster:stop(B),
-    await_status(A, quorum, false).
+    await_status(A, quorum, none),
+    ?assertMatch(#{without_quorum := 4096}, call(A, fun canal_lock_quorum:status/0)).
+
+%% Three members of six run, and three of the six vote for each name.
+status_per_name([A, B, C] = Nodes) ->
+    [test_quorum_cluster:stop(Node) || Node <- Nodes],
+    Absent = [d@nowhere, e@nowhere, f@nowhere],
+    Options = #{members := Members} = test_quorum_cluster:options(Nodes),
+    [test_quorum_cluster:start(Node, Options#{members := Members ++ Absent, replicas => 3}) || Node <- Nodes],
+    await_status(A, quorum, some),
+    Answering = fun() ->
+        #{members := All, without_quorum := Without} = canal_lock_quorum:status(),
+        {length([Node || #{node := Node, answers := true} <- All]), Without > 1500 andalso Without < 2500}
+    end,
+    %% Of 20 groups, 10 have two or three of them.
+    call(A, fun() -> test_await:value({3, true}, Answering) end),
+    %% A request for a name without a quorum is refused. The others wait: the voters wait for all members.
+    Worker = worker(A),
+    Refused = fun(Name) ->
+        case test_quorum_groups:voters(Name, Members ++ Absent, 3) -- Absent of
+            [_, _ | _] -> {error, timeout};
+            _ -> {error, no_quorum}
+        end
+    end,
+    Names = [{x, N} || N <- lists:seq(1, 50)],
+    ?assertEqual([{Name, Refused(Name)} || Name <- Names], [{Name, lock(Worker, Name, 0)} || Name <- Names]),
+    [test_quorum_cluster:stop(Node) || Node <- [B, C]],
+    await_status(A, quorum, none).

@@ -68,13 +68,17 @@ batches(Frames) ->
     Sent = [{Node, Ops} || {sent, Node, {batch, _, Ops}} <- Frames],
     maps:groups_from_list(fun({Node, _}) -> Node end, fun({_, Ops}) -> Ops end, Sent).
 
-%% How many operations of this kind are in each of the batches that have any.
--spec operations(lock | unlock, [[op()]]) -> [pos_integer()].
+%% How many operations of this kind are in each of the batches that have any. A `vote' is requested by `lock' or
+%% `assert'.
+-spec operations(lock | vote | unlock, [[op()]]) -> [pos_integer()].
 operations(Kind, Batches) ->
-    [Count || Ops <- Batches, Count <- [length([Op || {Of, _} = Op <- Ops, Of =:= Kind])], Count > 0].
+    [Count || Ops <- Batches, Count <- [length([Op || {Of, _} = Op <- Ops, is_kind(Kind, Of)])], Count > 0].
+
+is_kind(vote, Of) -> Of =:= lock orelse Of =:= assert;
+is_kind(Kind, Of) -> Of =:= Kind.
 
 %% Whether each voter was sent at least this many operations of this kind, and has answered all batches.
--spec is_answered(lock | unlock, pos_integer(), [frame()]) -> boolean().
+-spec is_answered(vote | unlock, pos_integer(), [frame()]) -> boolean().
 is_answered(Kind, Count, Frames) ->
     Asked = [Batches || Batches <- maps:values(batches(Frames)), lists:sum(operations(Kind, Batches)) >= Count],
     {_, UnderWay} = lists:foldl(fun step/2, {[], #{}}, Frames),

@@ -30,7 +30,7 @@
 -spec empty() -> #{atom() => term()}.
 empty() ->
     #{
-        answering => 5, voting => true, quorum => true, voter_empty => true,
+        answering => 5, voting => true, quorum => all, voter_empty => true,
         held => 0, waiting => 0, pending_unlocks => 0
     }.
 

@@ -8,15 +8,16 @@
 //!                  '--------------.------------'    passing.rs: passes a lock on within this node
 //!                      asking.rs | exchange.rs      collects votes; sends batches, applies answers
 //!                   sequencer.rs | peer.rs          which voters are asked; what each was sent and missed
+//!                   replacing.rs | spare.rs         others for voters that are sick; votes beyond the quorum
 //!                 round_trips.rs                    how long they take to answer
 //! ```
 //!
 //! # Invariants
-//! - **G1** A lock is in the table if and only if a quorum of voters has votes for it that they cannot have dropped
-//!   yet: votes of their current sessions, for `holder_lease` after the sending of a batch that they answered. (Q1,
-//!   Q2)
+//! - **G1** A lock is in the table if and only if a quorum of each group of its names (`groups.rs`) has votes for it
+//!   that they cannot have dropped yet: votes of their current sessions, for `holder_lease` after the sending of a
+//!   batch that they answered. (Q1, Q2)
 //! - **G2** The agent discards the votes of a session before it sends a batch in the voter's next session. (Q3)
-//! - **G3** A lock is granted only after a quorum of its voters has recorded its fence. (Q6)
+//! - **G3** A lock is granted only after a quorum of each group has recorded its fence. (Q6)
 //! - **G4** A released lock leaves the table first, and its unlocks are queued after that, so nothing renews it. (Q7,
 //!   Q8)
 //! - **G5** Each attempt has its own token, and a released token is never used again. (Q7, Q10)
@@ -34,20 +35,23 @@ mod passing;
 mod peer;
 mod queues;
 mod random;
+mod replacing;
 mod request;
 mod round_trips;
 mod sequencer;
+mod spare;
 mod unlocks;
 
 pub use output::{AgentOutput, AgentSetup, Held, Loss, Refusal, Request, Status};
 
+use crate::groups::Groups;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
 use crate::message::{Frame, Mode, Name, Names, Op, Token, EPOCH};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
-use locks::{Locks, Released};
-use peer::{Peer, Repair};
+use locks::{HeldLock, Locks, Released};
+use peer::Peer;
 use queues::Queues;
 use random::Random;
 use request::Pending;
@@ -64,6 +68,7 @@ const TIMERS_PER_TICK: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Agent {
     setup: AgentSetup,
+    groups: Groups,
     now: Time,
     random: Random,
     peers: Vec<Peer>,
@@ -88,17 +93,19 @@ impl Agent {
     /// Creates an agent. It has no connected member yet, not even its own node: call [`Agent::up`].
     #[must_use]
     pub fn new(setup: AgentSetup, now: Time) -> Agent {
+        let members = setup.members;
         Agent {
             setup,
+            groups: Groups::new(members, setup.rules.partitions),
             now,
             random: Random::new(setup.seed),
-            peers: setup.members.iter().map(|_| Peer::new(now)).collect(),
+            peers: members.iter().map(|_| Peer::new(now)).collect(),
             requests: BTreeMap::new(),
             attempts: BTreeMap::new(),
             timers: BTreeSet::new(),
             queues: Queues::new(setup.rules.partitions),
             starting: VecDeque::new(),
-            locks: Locks::new(),
+            locks: Locks::new(members.count(), setup.rules.at_risk),
             unlocks: Unlocks::default(),
             next: Token(1),
             clock: 0,
@@ -118,14 +125,15 @@ impl Agent {
         timeout: Duration,
     ) {
         self.advance(now);
-        if self.connected() < self.setup.members.quorum() {
+        let quorums = self.groups.quorums(&names);
+        if !quorums.met_by(self.connected()) {
             self.out.push(AgentOutput::Refused {
                 request,
                 why: Refusal::NoQuorum,
             });
         } else {
             self.queues.join(request, &names);
-            let pending = Pending::new(names, mode, self.now + timeout);
+            let pending = Pending::new(names, quorums, mode, self.now + timeout);
             self.timers.insert((pending.timer(), request));
             self.requests.insert(request, pending);
             self.starting.push_back(request);
@@ -146,10 +154,14 @@ impl Agent {
     pub fn unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
         let released = self.release(token);
+        let existed = released.is_some();
         match released {
-            Some(Released::VotesReleased) => self
-                .unlocks
-                .await_done(self.now + self.setup.rules.voter_lease, request),
+            Some(Released::VotesReleased(lock)) => {
+                let until = self.now + self.setup.rules.voter_lease;
+                let quorums = self.groups.quorums(&lock.names);
+                self.unlocks.await_done(until, request, lock.asked, quorums);
+                self.answer_unlocks();
+            }
             Some(Released::Passed) => self.out.push(AgentOutput::Unlocked {
                 request,
                 confirmed: true,
@@ -157,7 +169,7 @@ impl Agent {
             None => {}
         }
         self.start();
-        released.is_some()
+        existed
     }
 
     /// Releases a lock without waiting for a quorum. The answer is [`AgentOutput::Accepted`], immediately unless more
@@ -166,16 +178,17 @@ impl Agent {
     pub fn try_unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
         let released = self.release(token);
+        let existed = released.is_some();
         let accepted = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
         match released {
-            Some(Released::VotesReleased) if !accepted => self
+            Some(Released::VotesReleased(_)) if !accepted => self
                 .unlocks
                 .await_accepted(self.now + self.setup.rules.voter_lease, request),
             Some(_) => self.out.push(AgentOutput::Accepted { request }),
             None => {}
         }
         self.start();
-        released.is_some()
+        existed
     }
 
     /// Revokes `name`: its holder loses it with [`Loss::Revoked`]. Another request can get it after the holder's
@@ -183,7 +196,7 @@ impl Agent {
     /// that are not connected are not reached.
     pub fn revoke(&mut self, now: Time, name: Name) {
         self.advance(now);
-        self.enqueue(self.setup.members.iter().collect(), &Op::Revoke { name });
+        self.enqueue(self.groups.group(&name), &Op::Revoke { name });
         self.start();
     }
 
@@ -197,6 +210,9 @@ impl Agent {
             peer.connected = true;
             peer.lose();
             peer.next_batch = self.now;
+            // It may have restarted.
+            self.replace_votes_of(member);
+            self.group_the_connected();
         }
         self.start();
     }
@@ -210,7 +226,9 @@ impl Agent {
         peer.connected = false;
         peer.silent = false;
         peer.lose();
-        self.leave_sequencer(member);
+        self.group_the_connected();
+        self.replace_votes_of(member);
+        self.leave_voter(member);
         self.start();
     }
 
@@ -255,8 +273,9 @@ impl Agent {
             if flight.until <= self.now {
                 peer.lose();
                 peer.silent = true;
+                self.replace_votes_of(member);
                 self.ask_last(member, self.setup.rules.demotion);
-                self.leave_sequencer(member);
+                self.leave_voter(member);
             } else if flight.late_at.take_if(|at| *at <= self.now).is_some() {
                 self.pass_over(member);
             }
@@ -268,18 +287,18 @@ impl Agent {
     /// When to call [`Agent::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let peers = self.peers.iter().filter(|peer| peer.connected);
+        let peers = self.setup.members.iter().zip(&self.peers);
+        let peers = peers.filter(|(_, peer)| peer.connected);
         let peers = peers
-            .map(|peer| {
-                peer.flight.as_ref().map_or(peer.next_batch, |flight| {
-                    flight
-                        .late_at
-                        .map_or(flight.until, |at| at.min(flight.until))
-                })
+            .map(|(member, peer)| match &peer.flight {
+                Some(flight) => flight
+                    .late_at
+                    .map_or(flight.until, |at| at.min(flight.until)),
+                None => self.speaks_at(member, peer),
             })
             .min();
         let request = self.timers.first().map(|(at, _)| *at);
-        let locks = self.locks.deadline(self.setup.rules.at_risk);
+        let locks = self.locks.deadline();
         [peers, request, locks, self.unlocks.deadline()]
             .into_iter()
             .flatten()
@@ -293,7 +312,7 @@ impl Agent {
         self.start();
         for member in self.setup.members.iter() {
             let peer = &self.peers[member.place()];
-            let due = peer.next_batch <= self.now || peer.has_ops() || peer.repair != Repair::None;
+            let due = self.speaks_at(member, peer) <= self.now;
             if peer.connected && peer.flight.is_none() && due {
                 self.send_batch(member);
             }
@@ -371,11 +390,13 @@ impl Agent {
     /// detects them.
     #[must_use]
     pub fn silent(&self) -> MemberSet {
-        let peers = self.setup.members.iter().zip(&self.peers);
-        peers
-            .filter(|(_, peer)| peer.silent)
-            .map(|(member, _)| member)
-            .collect()
+        self.members_that(|peer| peer.silent)
+    }
+
+    /// How many partitions of names have a quorum of voters that answer, and how many partitions there are.
+    #[must_use]
+    pub fn with_quorum(&self) -> (usize, usize) {
+        self.groups.with_quorum(self.members_that(Peer::ready))
     }
 
     /// The number of released locks whose unlock a quorum has not confirmed yet.
@@ -390,7 +411,7 @@ impl Agent {
     pub fn unlocks_arrived(&self) -> bool {
         let issued = self.unlocks.issued();
         let mut answering = self.peers.iter().filter(|peer| peer.ready());
-        answering.all(|peer| peer.unlocked >= issued)
+        answering.all(|peer| peer.executed(issued) >= issued)
     }
 
     /// Whether there is no held lock, no request, and no waiting caller.
@@ -404,25 +425,33 @@ impl Agent {
     /// Advances the time and drops locks whose lease has expired.
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        for attempt in self.locks.expired(self.now) {
+        let ending = self.locks.look(self.now);
+        for attempt in ending.expired {
             self.lost(attempt, Loss::Quorum);
         }
-        for attempt in self.locks.at_risk(self.now, self.setup.rules.at_risk) {
+        for attempt in ending.at_risk {
             self.at_risk(attempt);
         }
     }
 
-    fn connected(&self) -> usize {
-        self.peers.iter().filter(|peer| peer.connected).count()
+    /// For [`ProtocolBug::LivingGroups`].
+    fn group_the_connected(&mut self) {
+        if self.setup.bugs.have(ProtocolBug::LivingGroups) {
+            let partitions = self.setup.rules.partitions;
+            self.groups = Groups::among(self.connected(), self.setup.members, partitions);
+        }
     }
 
-    fn quorum(&self, mode: Mode) -> usize {
-        match mode {
-            Mode::Read if self.setup.bugs.have(ProtocolBug::ReadHalf) => {
-                (self.setup.members.count() / 2).max(1)
-            }
-            Mode::Read | Mode::Write => self.setup.members.quorum(),
-        }
+    fn connected(&self) -> MemberSet {
+        self.members_that(|peer| peer.connected)
+    }
+
+    fn members_that(&self, which: impl Fn(&Peer) -> bool) -> MemberSet {
+        let peers = self.setup.members.iter().zip(&self.peers);
+        peers
+            .filter(|(_, peer)| which(peer))
+            .map(|(member, _)| member)
+            .collect()
     }
 
     /// Queues `op` for those `members` that are connected and have a session.
@@ -433,17 +462,15 @@ impl Agent {
         }
     }
 
-    /// Removes a lock from the table, then queues its unlocks. Returns whether it was in the table.
-    fn give_up(&mut self, attempt: Token) -> bool {
-        let Some(lock) = self.locks.remove(attempt) else {
-            return false;
-        };
+    /// Removes a lock from the table, then queues its unlocks. Returns the lock, if it was in the table.
+    fn give_up(&mut self, attempt: Token) -> Option<HeldLock> {
+        let lock = self.locks.remove(attempt)?;
         if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
             lock.standing.set(MemberSet::EMPTY);
         }
         self.unlocks.issue();
         self.enqueue(
-            self.setup.members.iter().collect(),
+            lock.asked,
             &Op::Unlock {
                 token: attempt,
                 fence: lock.last,
@@ -452,12 +479,12 @@ impl Agent {
         self.queues.remove(&lock.names, lock.mode);
         self.next_in_queue(&lock.names);
         self.count_unlocks();
-        true
+        Some(lock)
     }
 
     fn lost(&mut self, attempt: Token, why: Loss) {
         let token = self.locks.token_of(attempt);
-        if self.give_up(attempt) {
+        if self.give_up(attempt).is_some() {
             self.out.push(AgentOutput::Lost { token, why });
         }
     }
@@ -467,25 +494,25 @@ impl Agent {
         self.out.push(AgentOutput::AtRisk { token });
     }
 
-    fn vote(&mut self, member: Member, attempt: Token, given: bool) {
-        if self.locks.vote(attempt, member, given) {
-            self.at_risk(attempt);
-        }
-    }
-
-    /// Updates the number of unlocks that a quorum has executed, and answers callers that waited for it.
+    /// Updates which unlocks the voters have executed, and answers callers that waited for it.
     fn count_unlocks(&mut self) {
-        let mut reached: Vec<u64> = self.peers.iter().map(|peer| peer.unlocked).collect();
+        let issued = self.unlocks.issued();
+        let peers = self.peers.iter();
+        let mut reached: Vec<u64> = peers.map(|peer| peer.executed(issued)).collect();
         reached.sort_unstable_by(|a, b| b.cmp(a));
-        self.unlocks
-            .reached(reached[self.setup.members.quorum() - 1]);
+        self.unlocks.reached(reached[reached.len() / 2]);
         self.answer_unlocks();
     }
 
     fn answer_unlocks(&mut self) {
-        while let Some((request, confirmed)) = self.unlocks.unlocked(self.now) {
-            self.out.push(AgentOutput::Unlocked { request, confirmed });
-        }
+        let issued = self.unlocks.issued();
+        let peers = &self.peers;
+        let executed = |member: Member| peers[member.place()].executed(issued);
+        let unlocked = self.unlocks.unlocked(self.now, executed);
+        let unlocked = unlocked.into_iter();
+        self.out.extend(
+            unlocked.map(|(request, confirmed)| AgentOutput::Unlocked { request, confirmed }),
+        );
         while let Some(request) = self
             .unlocks
             .accepted(self.now, self.setup.rules.pending_unlocks)

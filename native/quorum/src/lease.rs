@@ -6,8 +6,8 @@
 //!   Standing which voters voted for this lock         [ m0, m2 ]                                    one per lock
 //! ```
 //!
-//! A lock is held while a quorum of its voters have an expiry later than now. Only the agent sets expiries. Renewing
-//! 100,000 locks takes one write per voter.
+//! A lock is held while a quorum of each group of its names has an expiry later than now. Only the agent sets expiries.
+//! Renewing 100,000 locks takes one write per voter.
 //!
 //! # Invariants
 //! - **L1** If `holds` returns `true`, there was a moment during the call at which a quorum of votes was valid.
@@ -16,7 +16,8 @@
 //!   The agent cannot undo this.
 //!
 //! L1 holds although votes, expiries and clock are read one after the other. The clock is read last, so an expiry later
-//! than that time was also later when it was read: that vote was valid then. Between the reads of the votes and of the
+//! than that time was also later when it was read: that vote was valid then. (A voter of two groups is read twice. Both
+//! reads count only if they are later than the clock.) Between the reads of the votes and of the
 //! expiries, a voter may have lost its vote for this lock and then got a new expiry for other votes. `holds` therefore
 //! reads the votes again, and starts over if they differ. If they are equal, each vote existed when its expiry was
 //! read: when a voter has lost a vote, the agent removes that vote before it stores the voter's next expiry (Release).
@@ -29,8 +30,9 @@
 //! each word, earlier than any expiry. A new expiry only replaces a value that is not final. Both are atomic
 //! exchanges of one word, so one comes first, and the word is final after both. `holds` needs no additional read.
 
-use crate::members::{Member, MemberSet, MAX_MEMBERS};
-use crate::sync::{pause, AtomicI64, AtomicU32, Ordering};
+use crate::groups::Quorums;
+use crate::members::{Member, MemberSet, MAX_MEMBERS, MAX_REPLICAS};
+use crate::sync::{pause, AtomicI64, AtomicU64, Ordering};
 use crate::time::Time;
 use std::array;
 use std::hash::{Hash, Hasher};
@@ -49,9 +51,8 @@ pub struct Lease {
 /// The voters of one lock.
 #[derive(Debug)]
 pub struct Standing {
-    votes: AtomicU32,
-    /// How many votes the lock needs.
-    quorum: usize,
+    votes: AtomicU64,
+    quorums: Quorums,
 }
 
 impl Lease {
@@ -62,18 +63,14 @@ impl Lease {
     }
 
     /// Whether `lock` is held. `true` means that it was held at some moment during this call. `clock` returns the
-    /// current time and is called after all other reads. Cost: one read per voter and two of the votes. It repeats if
-    /// the votes change during the call.
+    /// current time and is called after all other reads. Cost: one read per vote, and two of the set of votes. It
+    /// repeats if the votes change during the call.
     pub fn holds(&self, lock: &Standing, clock: impl FnOnce() -> Time) -> bool {
         loop {
-            let votes = lock.votes.load(Ordering::Relaxed);
-            let mut times = [Time::NEVER; MAX_MEMBERS];
-            for member in MemberSet::from_bits(votes as u16).iter() {
-                times[member.place()] = self.valid(member);
-            }
-            if lock.votes.load(Ordering::Relaxed) == votes {
-                let now = clock();
-                return times.iter().filter(|time| **time > now).count() >= lock.quorum;
+            let votes = lock.votes();
+            let until = self.until(votes, &lock.quorums);
+            if lock.votes() == votes {
+                return until > clock();
             }
             pause();
         }
@@ -107,36 +104,40 @@ impl Lease {
         }
     }
 
-    /// The time from which fewer than `quorum` of `votes` are valid, unless they are renewed.
-    pub(crate) fn until(&self, votes: MemberSet, quorum: usize) -> Time {
-        let mut times = [Time::NEVER; MAX_MEMBERS];
-        for (time, member) in times.iter_mut().zip(votes.iter()) {
-            *time = self.valid(member);
-        }
-        times.sort_unstable_by(|a, b| b.cmp(a));
-        times[quorum - 1]
+    /// The time from which the valid ones of `votes` are no quorum in some group, unless they are renewed.
+    pub(crate) fn until(&self, votes: MemberSet, quorums: &Quorums) -> Time {
+        let in_group = |group: &MemberSet| {
+            let mut times = [Time::NEVER; MAX_REPLICAS];
+            for (time, member) in times.iter_mut().zip(votes.and(*group).iter()) {
+                *time = self.valid(member);
+            }
+            times.sort_unstable_by(|a, b| b.cmp(a));
+            times[quorums.size() - 1]
+        };
+        let groups = quorums.groups().iter().map(in_group);
+        groups.min().unwrap_or(Time::NEVER)
     }
 }
 
 impl Standing {
-    pub(crate) fn new(votes: MemberSet, quorum: usize) -> Standing {
+    pub(crate) fn new(votes: MemberSet, quorums: Quorums) -> Standing {
         Standing {
-            votes: AtomicU32::new(votes.bits().into()),
-            quorum,
+            votes: AtomicU64::new(votes.bits()),
+            quorums,
         }
     }
 
     /// The current votes. Only the agent changes them.
     pub(crate) fn votes(&self) -> MemberSet {
-        MemberSet::from_bits(self.votes.load(Ordering::Relaxed) as u16)
+        MemberSet::from_bits(self.votes.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn quorum(&self) -> usize {
-        self.quorum
+    pub(crate) fn quorums(&self) -> &Quorums {
+        &self.quorums
     }
 
     pub(crate) fn set(&self, votes: MemberSet) {
-        self.votes.store(votes.bits().into(), Ordering::Relaxed);
+        self.votes.store(votes.bits(), Ordering::Relaxed);
     }
 }
 
@@ -172,13 +173,13 @@ impl Hash for Lease {
 
 impl Clone for Standing {
     fn clone(&self) -> Standing {
-        Standing::new(self.votes(), self.quorum)
+        Standing::new(self.votes(), self.quorums.clone())
     }
 }
 
 impl PartialEq for Standing {
     fn eq(&self, other: &Standing) -> bool {
-        (self.votes(), self.quorum) == (other.votes(), other.quorum)
+        (self.votes(), &self.quorums) == (other.votes(), &other.quorums)
     }
 }
 
@@ -186,7 +187,7 @@ impl Eq for Standing {}
 
 impl Hash for Standing {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.votes(), self.quorum).hash(state);
+        (self.votes(), &self.quorums).hash(state);
     }
 }
 
@@ -194,6 +195,11 @@ impl Hash for Standing {
 mod models {
     use super::*;
     use loom::sync::Arc;
+
+    fn lock_of(votes: MemberSet, quorum: usize) -> Standing {
+        let group = MemberSet::from_bits(0b111);
+        Standing::new(votes, Quorums::new([group].into(), quorum))
+    }
 
     fn member(place: usize) -> Member {
         Member::at(place).unwrap()
@@ -208,7 +214,7 @@ mod models {
             let [kept, lapsed] = [member(0), member(1)];
             lease.set(kept, Time(100));
             lease.set(lapsed, Time(5));
-            let lock = Arc::new(Standing::new(MemberSet::EMPTY.with(kept).with(lapsed), 2));
+            let lock = Arc::new(lock_of(MemberSet::EMPTY.with(kept).with(lapsed), 2));
             let agent = {
                 let (lease, lock) = (Arc::clone(&lease), Arc::clone(&lock));
                 loom::thread::spawn(move || {
@@ -227,8 +233,8 @@ mod models {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             lease.set(member(0), Time(100));
-            let lock = Arc::new(Standing::new(MemberSet::EMPTY.with(member(0)), 1));
-            let withdrawn = Arc::new(AtomicU32::new(0));
+            let lock = Arc::new(lock_of(MemberSet::EMPTY.with(member(0)), 1));
+            let withdrawn = Arc::new(AtomicU64::new(0));
             let agent = {
                 let (lock, withdrawn) = (Arc::clone(&lock), Arc::clone(&withdrawn));
                 loom::thread::spawn(move || {
@@ -249,12 +255,12 @@ mod models {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             lease.set(member(0), Time(100));
-            let lock = Standing::new(MemberSet::EMPTY.with(member(0)), 1);
+            let lock = lock_of(MemberSet::EMPTY.with(member(0)), 1);
             let agent = {
                 let lease = Arc::clone(&lease);
                 loom::thread::spawn(move || lease.set(member(0), Time(200)))
             };
-            let ended = Arc::new(AtomicU32::new(0));
+            let ended = Arc::new(AtomicU64::new(0));
             let ender = {
                 let (lease, ended) = (Arc::clone(&lease), Arc::clone(&ended));
                 loom::thread::spawn(move || {
@@ -276,10 +282,7 @@ mod models {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             (0..3).for_each(|place| lease.set(member(place), Time(100)));
-            let lock = Arc::new(Standing::new(
-                MemberSet::EMPTY.with(member(0)).with(member(1)),
-                2,
-            ));
+            let lock = Arc::new(lock_of(MemberSet::EMPTY.with(member(0)).with(member(1)), 2));
             let agent = {
                 let lock = Arc::clone(&lock);
                 loom::thread::spawn(move || lock.set(lock.votes().with(member(2))))
@@ -295,11 +298,38 @@ mod models {
 mod tests {
     use super::*;
 
+    fn quorums(size: usize) -> Quorums {
+        Quorums::new([MemberSet::from_bits(0b111)].into(), size)
+    }
+
+    fn lock_of(votes: MemberSet, quorum: usize) -> Standing {
+        Standing::new(votes, quorums(quorum))
+    }
+
+    /// The votes are a quorum of each group, or the lock is not held.
+    #[test]
+    fn a_lock_of_two_groups_needs_both_quorums() {
+        let lease = Lease::new();
+        let groups = [0b0_0111, 0b1_1100].map(MemberSet::from_bits);
+        let both = Quorums::new(groups.into(), 2);
+        let lock = Standing::new(MemberSet::from_bits(0b0_1110), both);
+        for (place, until) in [(1, 30), (2, 20), (3, 10)] {
+            lease.set(Member::at(place).unwrap(), Time(until));
+        }
+        assert_eq!(lease.until(lock.votes(), lock.quorums()), Time(10));
+        assert!(lease.holds(&lock, || Time(9)) && !lease.holds(&lock, || Time(10)));
+        lock.set(MemberSet::from_bits(0b0_0110));
+        assert!(
+            !lease.holds(&lock, || Time(9)),
+            "one vote of the second group"
+        );
+    }
+
     #[test]
     fn a_quorum_of_valid_votes_holds() {
         let lease = Lease::new();
         let voters: Vec<Member> = (0..3).filter_map(Member::at).collect();
-        let lock = Standing::new(voters.iter().copied().collect(), 2);
+        let lock = lock_of(voters.iter().copied().collect(), 2);
         assert!(!lease.holds(&lock, || Time(0)));
         for (place, voter) in voters.iter().enumerate() {
             lease.set(*voter, Time(10 * (place as i64 + 1)));
@@ -309,12 +339,12 @@ mod tests {
             !lease.holds(&lock, || Time(20)),
             "a vote is valid before its expiry, not at it"
         );
-        assert_eq!(lease.until(lock.votes(), 2), Time(20));
+        assert_eq!(lease.until(lock.votes(), &quorums(2)), Time(20));
         lock.set(lock.votes().without(voters[2]));
         assert!(lease.holds(&lock, || Time(9)));
         assert!(!lease.holds(&lock, || Time(10)));
         assert_eq!(
-            lease.until(lock.votes(), 3),
+            lease.until(lock.votes(), &quorums(3)),
             Time::NEVER,
             "two votes never reach a quorum of three"
         );
@@ -325,7 +355,7 @@ mod tests {
     #[test]
     fn l1_a_vote_that_comes_after_the_clock_was_read_does_not_count() {
         let lease = Lease::new();
-        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
+        let lock = lock_of(MemberSet::from_bits(0b11), 2);
         let [expiring, late] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
         lease.set(expiring, Time(20));
         let clock = || {
@@ -338,7 +368,7 @@ mod tests {
     #[test]
     fn an_ended_lease_stays_ended() {
         let lease = Lease::new();
-        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
+        let lock = lock_of(MemberSet::from_bits(0b11), 2);
         let [one, other] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
         lease.set(one, Time(10));
         lease.set(other, Time(10));
@@ -350,7 +380,7 @@ mod tests {
             lease.set(other, until);
             assert!(!lease.holds(&lock, || Time(i64::MIN)), "{until:?}");
         }
-        assert_eq!(lease.until(lock.votes(), 2), Time::NEVER);
+        assert_eq!(lease.until(lock.votes(), &quorums(2)), Time::NEVER);
     }
 
     #[test]
@@ -364,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_independent() {
-        let (lease, lock) = (Lease::new(), Standing::new(MemberSet::from_bits(1), 1));
+        let (lease, lock) = (Lease::new(), lock_of(MemberSet::from_bits(1), 1));
         let (other, copy) = (lease.clone(), lock.clone());
         assert!(other == lease && copy == lock);
         lease.set(Member::at(0).unwrap(), Time(10));

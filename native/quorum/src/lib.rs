@@ -8,20 +8,22 @@
 //!     asking       from a request to a lock                names        holders and queue of each name
 //!     sequencer    which voters are asked, and in          floors       fences of forgotten names
 //!                  which order                             ops          executes the operations of a batch
-//!     request      state of one request                    lives        decides whether the state file is old
-//!     passing      passes a lock on within the node        learning     decides when lost fences are recovered
-//!     exchange     batches and their answers               recovery     asks other voters for both
-//!     peer         what one voter was sent                 pace         fences never outrun the clock
+//!     replacing    other voters for those that are sick    lives        decides whether the state file is old
+//!     request      state of one request                    learning     decides when lost fences are recovered
+//!     passing      passes a lock on within the node        recovery     asks other voters for both
+//!     exchange     batches and their answers               pace         fences never outrun the clock
+//!     peer         what one voter was sent
 //!     locks        held locks and their leases
-//!     unlocks      unlocks that a quorum has executed
+//!     spare        votes beyond the quorum
+//!     unlocks      unlocks that voters have executed
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            messages; frame.rs: their encoding
 //!      is a lock held? for any thread
 //! ```
 //!
-//! `members.rs` defines the member list, `rules.rs` the constants, `time.rs` the time that callers pass in,
-//! `bounds.rs` the limits of frames. `protocol_bug.rs` lists protocol bugs that a model can enable; in other builds
-//! each check is the constant `false`.
+//! `members.rs` defines the member list, `groups.rs` which members vote for a name, `rules.rs` the constants, `time.rs`
+//! the time that callers pass in, `bounds.rs` the limits of frames. `protocol_bug.rs` lists protocol bugs that a model
+//! can enable; in other builds each check is the constant `false`.
 //!
 //! Read `docs/quorum.md` first. It describes the protocol, why it is correct, and its limits. Then read
 //! `message.rs`, `voter.rs` and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
@@ -78,11 +80,11 @@
 pub mod agent;
 mod bounds;
 pub mod frame;
+pub mod groups;
 pub mod lease;
 pub mod members;
 pub mod message;
 mod name;
-mod partition;
 pub mod protocol_bug;
 pub mod rules;
 mod sync;

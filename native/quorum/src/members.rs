@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most members of a cluster. A set of members fits into one word, and a lock asks every member.
-pub const MAX_MEMBERS: usize = 16;
+/// The most members of a cluster. A set of members fits into one word.
+pub const MAX_MEMBERS: usize = 64;
+
+/// The most members that vote for a name: with more, each lock costs more and is hardly more available.
+pub const MAX_REPLICAS: usize = 5;
 
 /// A node, by its index in the member list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,7 +38,7 @@ impl fmt::Debug for Member {
 
 /// A set of members.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MemberSet(u16);
+pub struct MemberSet(u64);
 
 impl MemberSet {
     /// The empty set.
@@ -43,13 +46,13 @@ impl MemberSet {
 
     /// The set as a word: bit `i` stands for the member at index `i`.
     #[must_use]
-    pub fn bits(self) -> u16 {
+    pub fn bits(self) -> u64 {
         self.0
     }
 
     /// The set of the members whose bits are set.
     #[must_use]
-    pub fn from_bits(bits: u16) -> MemberSet {
+    pub fn from_bits(bits: u64) -> MemberSet {
         MemberSet(bits)
     }
 
@@ -103,9 +106,12 @@ impl MemberSet {
 
     /// Iterates in the order of the member list.
     pub fn iter(self) -> impl Iterator<Item = Member> {
-        (0..MAX_MEMBERS as u8)
-            .map(Member)
-            .filter(move |member| self.contains(*member))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let member = (left != 0).then(|| Member(left.trailing_zeros() as u8))?;
+            left &= left - 1;
+            Some(member)
+        })
     }
 }
 
@@ -126,18 +132,37 @@ impl FromIterator<Member> for MemberSet {
 pub struct Members {
     count: u8,
     me: Member,
+    replicas: u8,
 }
 
 impl Members {
-    /// A list of `count` members in which this node has index `me`. `None` if `count` is not in 1..=[`MAX_MEMBERS`]
-    /// or `me` is not below it.
+    /// A list of `count` members in which this node has index `me`, with the default number of replicas: all members,
+    /// at most [`MAX_REPLICAS`]. `None` if `count` is not in 1..=[`MAX_MEMBERS`] or `me` is not below it.
     #[must_use]
     pub fn new(count: usize, me: usize) -> Option<Members> {
         let member = Member::at(me)?;
         (me < count && count <= MAX_MEMBERS).then_some(Members {
             count: count as u8,
             me: member,
+            replicas: count.min(MAX_REPLICAS) as u8,
         })
+    }
+
+    /// The same list, where this many members vote for each name. `None` if there are not that many, or if it is not in
+    /// 1..=[`MAX_REPLICAS`].
+    #[must_use]
+    pub fn with_replicas(self, replicas: usize) -> Option<Members> {
+        let most = self.count().min(MAX_REPLICAS);
+        (1..=most).contains(&replicas).then_some(Members {
+            replicas: replicas as u8,
+            ..self
+        })
+    }
+
+    /// How many members vote for each name.
+    #[must_use]
+    pub fn replicas(self) -> usize {
+        usize::from(self.replicas)
     }
 
     /// The number of members.
@@ -163,16 +188,18 @@ impl Members {
         member.0 < self.count
     }
 
-    /// How many votes a lock needs, for a reader or a writer. Any two sets of this size have a member in common.
+    /// How many votes of each group a lock needs, for a reader or a writer. Any two sets of this size have a member in
+    /// common.
     #[must_use]
     pub fn quorum(self) -> usize {
-        self.count() / 2 + 1
+        self.replicas() / 2 + 1
     }
 
-    /// The smallest number of members such that any set of that many has a member in common with every quorum.
+    /// The smallest number of voters of a group such that any set of that many has a member in common with every
+    /// quorum.
     #[must_use]
     pub fn co_quorum(self) -> usize {
-        self.count() - self.quorum() + 1
+        self.replicas() - self.quorum() + 1
     }
 }
 
@@ -184,31 +211,44 @@ mod tests {
     fn quorums_intersect_each_other_and_co_quorums() {
         for count in 1..=MAX_MEMBERS {
             let members = Members::new(count, 0).unwrap();
-            assert!(2 * members.quorum() > count);
+            let replicas = members.replicas();
+            assert_eq!(replicas, count.min(MAX_REPLICAS));
+            assert!(2 * members.quorum() > replicas);
             assert!(
-                2 * (members.quorum() - 1) <= count,
-                "a smaller quorum would be enough for {count} members"
+                2 * (members.quorum() - 1) <= replicas,
+                "a smaller quorum would be enough for {replicas} voters"
             );
-            assert_eq!(members.quorum() + members.co_quorum(), count + 1);
+            assert_eq!(members.quorum() + members.co_quorum(), replicas + 1);
         }
     }
 
     #[test]
-    fn a_list_has_one_to_sixteen_members_and_contains_this_node() {
+    fn a_list_has_one_to_64_members_and_contains_this_node() {
         assert_eq!(Members::new(0, 0), None);
-        assert_eq!(Members::new(17, 0), None);
+        assert_eq!(Members::new(65, 0), None);
         assert_eq!(Members::new(3, 3), None);
-        let members = Members::new(16, 15).unwrap();
-        assert_eq!(members.me().place(), 15);
-        assert_eq!(members.iter().collect::<MemberSet>().bits(), u16::MAX);
-        assert_eq!(Member::at(16), None);
+        let members = Members::new(64, 63).unwrap();
+        assert_eq!(members.me().place(), 63);
+        assert_eq!(members.iter().collect::<MemberSet>().bits(), u64::MAX);
+        assert_eq!(Member::at(64), None);
+    }
+
+    #[test]
+    fn at_most_all_members_vote() {
+        let members = Members::new(4, 0).unwrap();
+        for (replicas, possible) in [(0, false), (1, true), (3, true), (4, true), (5, false)] {
+            assert_eq!(members.with_replicas(replicas).is_some(), possible);
+        }
+        let members = Members::new(16, 0).unwrap();
+        assert_eq!(members.with_replicas(3).map(Members::quorum), Some(2));
+        assert_eq!(members.with_replicas(6), None);
     }
 
     #[test]
     fn set_operations() {
-        let [a, b] = [Member(0), Member(15)];
+        let [a, b] = [Member(0), Member(63)];
         let both: MemberSet = [a, b].into_iter().collect();
-        assert_eq!((both.len(), both.bits()), (2, 0x8001));
+        assert_eq!((both.len(), both.bits()), (2, 1 << 63 | 1));
         assert_eq!(both.iter().collect::<Vec<_>>(), [a, b]);
         assert_eq!(both.without(a), MemberSet::EMPTY.with(b));
         assert_eq!(

@@ -210,7 +210,7 @@ pub enum Reason {
     /// The fence is above the stored mark, and the voter is storing a higher mark. Or the fences are exhausted, after
     /// 2^62.
     Storing,
-    /// The voter does not serve these names. Sent by later versions only.
+    /// The voter is in no group of one of the names.
     NotMine,
     /// The agent has too many votes or queue positions. Sent by later versions only.
     Limit,

@@ -41,6 +41,10 @@ pub enum ProtocolBug {
     FencesOutrunClock,
     /// An agent asks the first member of the list first, whether it votes or not.
     FirstSequences,
+    /// An agent takes the groups of names from the connected members, and voters vote for all names.
+    LivingGroups,
+    /// A voter votes for names of which it is no voter.
+    NotMineIgnored,
     /// A voter queues a request and forgets it.
     PositionsForgotten,
     /// A voter sends no hints.

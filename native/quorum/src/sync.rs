@@ -1,10 +1,10 @@
 //! The crate's only import of atomics: from std, or from loom when its models run.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Yields inside a retry loop.
 pub(crate) fn pause() {

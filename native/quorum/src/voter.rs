@@ -37,6 +37,7 @@ mod setup;
 pub use setup::{Fences, VoterOutput, VoterSetup};
 
 use crate::bounds::{MAX_FENCE, MAX_HINTS, MAX_OTHERS};
+use crate::groups::Groups;
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{
     Ack, Batch, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Send, Session,
@@ -51,7 +52,7 @@ use names::{VoteId, VoterNames};
 use pace::Pace;
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     Quarantine {
         until: Time,
@@ -59,7 +60,7 @@ enum Stage {
         /// When the voter asks those again that have not answered.
         again: Time,
     },
-    Learning(Learning),
+    Learning(Box<Learning>),
     Voting,
     /// The voter does nothing until its caller replaces it.
     Superseded {
@@ -71,6 +72,7 @@ enum Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Voter {
     setup: VoterSetup,
+    groups: Groups,
     now: Time,
     stage: Stage,
     lives: Lives,
@@ -114,6 +116,7 @@ impl Voter {
         };
         let mut voter = Voter {
             setup,
+            groups: Groups::new(setup.members, setup.rules.partitions),
             now,
             stage,
             lives: Lives::new(setup.members),
@@ -198,8 +201,8 @@ impl Voter {
     /// When to call [`Voter::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let stage = match self.stage {
-            Stage::Quarantine { until, again, .. } => Some(until.min(again)),
+        let stage = match &self.stage {
+            Stage::Quarantine { until, again, .. } => Some(*until.min(again)),
             Stage::Learning(learning) => Some(learning.again),
             Stage::Voting | Stage::Superseded { .. } => None,
         };
@@ -244,6 +247,12 @@ impl Voter {
         self.leases.is_empty() && self.names.is_empty()
     }
 
+    /// The member of this voter.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        self.setup.members.me()
+    }
+
     /// This lifetime of the voter.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
@@ -278,13 +287,13 @@ impl Voter {
             }
         }
         self.names.advance(self.now, self.setup.rules.batch);
-        match self.stage {
+        match &self.stage {
             Stage::Quarantine { until, settled, .. }
-                if until <= self.now || self.is_settled(settled) =>
+                if *until <= self.now || self.is_settled(*settled) =>
             {
                 self.end_quarantine();
             }
-            Stage::Quarantine { again, .. } if again <= self.now => self.ask(),
+            Stage::Quarantine { again, .. } if *again <= self.now => self.ask(),
             Stage::Learning(learning) if learning.again <= self.now => self.ask(),
             _ => {}
         }

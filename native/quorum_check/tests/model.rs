@@ -87,7 +87,7 @@ macro_rules! controls {
 
 // With one thread, the trace is among the shortest.
 controls! {
-    ce1_two_restarts_of_eight_without_quarantine: "CE1", 4_000_000, 1;
+    ce1_one_restart_of_five_without_quarantine: "CE1", 4_000_000, 1;
     ce2_one_restart_of_three_without_quarantine: "CE2", 4_000_000, 1;
     ce3_votes_of_an_earlier_lifetime_count: "CE3", 4_000_000, 1;
     ce4_readers_need_half: "CE4", 4_000_000, 1;
@@ -107,6 +107,9 @@ controls! {
     revoked_lock_forgotten: "RevokedForgotten", 4_000_000, 1;
     unlocked_lock_held: "UnlockKeepsHeld", 4_000_000, 1;
     first_frame_buries: "FirstFrameBuries", 4_000_000, 1;
+    groups_of_connected_members: "LivingGroups", 4_000_000, 1;
+    two_partition_counts: "TwoPartitionCounts", 4_000_000, 1;
+    two_partition_counts_and_voters: "TwoPartitionCounts-voters", 300_000, 2;
     no_recalls: "NoRecalls", 4_000_000, 1;
     any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;

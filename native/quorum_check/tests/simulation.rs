@@ -157,7 +157,7 @@ violates! {
 
     /// CE4: half and a majority share a voter, so Q1 holds while that voter keeps its vote. But the lock has no quorum.
     fn two_voters_and_half_is_enough_for_a_reader(bug(ReadHalf).members(2)): Lost;
-    fn four_voters_and_half_is_enough_for_a_reader(bug(ReadHalf).members(4)): Lost;
+    fn four_voters_and_half_is_enough_for_a_reader(bug(ReadHalf).members(4).replicas(4)): Lost;
 
     /// CE7
     fn fence_not_written(bug(FenceNotWritten)): Q6 Q5, then Q5;
@@ -269,7 +269,7 @@ macro_rules! holds {
 holds! {
     /// CE4
     fn two_voters_and_half_never_two_holders(bug(ReadHalf).members(2).only(Label::Q1)): 1000;
-    fn four_voters_and_half_never_two_holders(bug(ReadHalf).members(4).only(Label::Q1)): 1000;
+    fn four_voters_and_half_never_two_holders(bug(ReadHalf).members(4).replicas(4).only(Label::Q1)): 1000;
 
     fn voter_that_is_taken_over_stores_again(Options::default().faults(&[Fault::VoterTakeover])): 1000;
 

@@ -232,6 +232,15 @@ fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, 
     Ok(status.collect())
 }
 
+/// `agent_partitions(Handle) -> {WithQuorum, All}`: how many partitions of names have a quorum of voters that answer,
+/// and how many there are.
+#[rustler::nif]
+fn agent_partitions(handle: ResourceArc<AgentHandle>) -> NifResult<(usize, usize)> {
+    CURRENT.check(&handle.0)?;
+    let running = machine::take(&handle.0.running)?;
+    Ok(running.machine.with_quorum())
+}
+
 /// `agent_unlocks_arrived(Handle) -> boolean()`: whether all voters that answer have executed all unlocks.
 #[rustler::nif]
 fn agent_unlocks_arrived(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {

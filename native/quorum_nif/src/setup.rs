@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(crate) struct Setup {
     count: usize,
     me: usize,
+    /// How many members vote for each name.
+    replicas: usize,
     identity: Identity,
     rules: RulesInMs,
 }
@@ -112,7 +114,9 @@ pub(crate) struct VoterStart {
 
 impl Setup {
     pub(crate) fn members(&self) -> Result<Members, CallError> {
-        Members::new(self.count, self.me).ok_or(CallError::BadArg)
+        let members = Members::new(self.count, self.me);
+        let members = members.and_then(|members| members.with_replicas(self.replicas));
+        members.ok_or(CallError::BadArg)
     }
 
     pub(crate) fn rules(&self) -> Rules {

@@ -5,8 +5,8 @@
 //! ```text
 //!   canal_lock_quorum state 2
 //!   node a@host1                     the node that wrote it
-//!   members a@host1 b@host2          its member list, for people
-//!   list 00112233445566778899aabbccddeeff      128 bits that identify the list
+//!   members a@host1 b@host2          its member list
+//!   list 00112233445566778899aabbccddeeff      128 bits that identify the list, and which members vote for a name
 //!   former b@host2 c@host3           members of earlier lists that may still have one of these. Absent without any
 //!   life 7                           the number of the voter's last start
 //!   lease_ms 10000                   no vote was promised for longer

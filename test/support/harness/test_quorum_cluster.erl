@@ -116,7 +116,7 @@ state_here() ->
 %% Until the state of each of these nodes, which are all members, says that it votes and that all members answer.
 -spec await_voting([a_node()]) -> ok.
 await_voting(Nodes) ->
-    await_states(#{voting => true, quorum => true, answering => length(Nodes)}, Nodes).
+    await_states(#{voting => true, quorum => all, answering => length(Nodes)}, Nodes).
 
 %% Until the nodes have no vote, no lock and no request.
 -spec await_empty([a_node()]) -> ok.

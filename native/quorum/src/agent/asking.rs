@@ -1,13 +1,18 @@
 //! Collects the votes of a request, from the head of this node's queue to the lock.
 //!
 //! ```text
-//!   wide      Lock to all voters; only the sequencer may queue it
-//!               a quorum votes before one is busy         granted, after one round trip
+//!   wide      Lock to a quorum of voters; only the sequencer may queue it
+//!               all vote                                  granted, after one round trip
 //!               the sequencer votes, others are busy      those are asked again, and queue it
 //!               the sequencer queues it                   all votes are given back; next attempt: ordered
 //!   ordered   Lock to the sequencer alone, which queues it
-//!               its vote or its hint                      Lock to all, which queue it
+//!               its vote or its hint                      Lock to the rest of the quorum, which queue it
 //! ```
+//!
+//! A voter that cannot vote, or whose answer is late, is replaced by the next one of its group.
+//!
+//! A request for names with different voters has one token and one priority. It asks a quorum of each group, and each
+//! voter for those names that it may vote for. An ordered attempt asks the sequencers of all names at once.
 //!
 //! A request that was not granted gives its votes back if an older request waits for one of them (*recall*), after a
 //! short grace: the answer that grants it may be on its way. So of two requests that wait for each other the older one
@@ -17,6 +22,7 @@
 
 use super::locks::HeldLock;
 use super::output::{AgentOutput, Refusal, Request};
+use super::peer::Peer;
 use super::request::{Asked, Attempt, Pending, Stage};
 use super::Agent;
 use crate::lease::Standing;
@@ -59,13 +65,13 @@ impl Agent {
 
     /// Starts an attempt of a request that is first on this node.
     pub(super) fn attempt(&mut self, request: Request) {
-        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
+        let Some(pending) = self.requests.get(&request) else {
             return;
         };
-        let (quorum, voters) = (self.quorum(mode), self.voters(mode));
-        let first = self.sequencer(voters);
-        let Some(first) = first.filter(|_| voters.len() >= quorum) else {
-            return self.lacks_voters(request, quorum);
+        let (names, voters) = (pending.names.clone(), self.voters(pending.mode));
+        let enough = pending.quorums.met_by(voters);
+        let Some(first) = self.sequencers(&names, voters).filter(|_| enough) else {
+            return self.lacks_voters(request);
         };
         let (run, token) = (self.run(request), self.next);
         self.next = Token(token.0 + 1);
@@ -76,8 +82,8 @@ impl Agent {
         };
         let stage = pending.next;
         let asked = match stage {
-            Asked::Sequencer => MemberSet::EMPTY.with(first),
-            Asked::Wide | Asked::All => voters,
+            Asked::Sequencer => first,
+            Asked::Wide | Asked::All => first.or(self.besides(first, &names, voters)),
         };
         self.attempts.insert(token, request);
         let attempt = Attempt::new(token, first, stage, run, again);
@@ -85,15 +91,16 @@ impl Agent {
         self.ask(request, asked);
     }
 
-    fn lacks_voters(&mut self, request: Request, quorum: usize) {
-        let peers = self.setup.members.iter().zip(&self.peers);
-        let conflicted = peers.filter(|(member, peer)| {
-            self.differing.contains(*member) || peer.ready() && peer.state == VoterState::Conflicted
-        });
-        let conflicted = conflicted.count();
-        if self.connected() < quorum {
+    fn lacks_voters(&mut self, request: Request) {
+        let Some(pending) = self.requests.get(&request) else {
+            return;
+        };
+        let conflicted = |peer: &Peer| peer.ready() && peer.state == VoterState::Conflicted;
+        let conflicted = self.members_that(conflicted).or(self.differing);
+        let others = pending.quorums.voters().minus(conflicted);
+        if !pending.quorums.met_by(self.connected()) {
             self.refuse(request, Refusal::NoQuorum)
-        } else if self.peers.len() - conflicted < quorum {
+        } else if !pending.quorums.met_by(others) {
             self.refuse(request, Refusal::Conflicted)
         } else {
             self.pause(request)
@@ -125,7 +132,7 @@ impl Agent {
     }
 
     /// Asks `members` for their votes.
-    fn ask(&mut self, request: Request, members: MemberSet) {
+    pub(super) fn ask(&mut self, request: Request, members: MemberSet) {
         let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
@@ -138,7 +145,7 @@ impl Agent {
         attempt.out = attempt.out.minus(members);
         attempt.storing = attempt.storing.minus(members);
         let queuing = match attempt.stage {
-            Asked::Wide => members.and(MemberSet::EMPTY.with(attempt.first)),
+            Asked::Wide => members.and(attempt.first),
             Asked::Sequencer | Asked::All => members,
         };
         let (token, run, mode) = (attempt.token, attempt.run, pending.mode);
@@ -147,35 +154,36 @@ impl Agent {
             Fence(0) => pending.highest_fence.after(run),
             voted => voted,
         };
-        let names = pending.names.clone();
-        let op = |wait| Op::Lock {
-            token,
-            mode,
-            clock: priority.clock,
-            first: priority.token,
-            wait,
-            guess,
-            run,
-            names: names.clone(),
-        };
-        self.enqueue(queuing, &op(true));
-        self.enqueue(members.minus(queuing), &op(false));
+        let issued = self.unlocks.issued();
+        for member in members.iter() {
+            let op = self
+                .groups
+                .served(&pending.names, member)
+                .map(|names| Op::Lock {
+                    token,
+                    mode,
+                    clock: priority.clock,
+                    first: priority.token,
+                    wait: queuing.contains(member),
+                    guess,
+                    run,
+                    names,
+                });
+            let peer = &mut self.peers[member.place()];
+            op.into_iter().for_each(|op| peer.push(op, issued));
+        }
     }
 
-    /// Asks all voters that have not voted, and lets them queue the request.
+    /// Asks a quorum for the votes that are missing, and lets the voters queue the request.
     fn ask_all(&mut self, request: Request) {
-        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
-            return;
-        };
-        let voters = self.voters(mode);
         if let Some(attempt) = self.attempt_mut(request) {
             attempt.stage = Asked::All;
-            let missing = voters.minus(attempt.votes());
+            let missing = self.missing(request);
             self.ask(request, missing);
         }
     }
 
-    fn attempt_mut(&mut self, request: Request) -> Option<&mut Attempt> {
+    pub(super) fn attempt_mut(&mut self, request: Request) -> Option<&mut Attempt> {
         match &mut self.requests.get_mut(&request)?.stage {
             Stage::Asking(attempt) => Some(attempt),
             Stage::Queued | Stage::Pausing { .. } => None,
@@ -221,24 +229,23 @@ impl Agent {
     /// Repeats the questions that have no answer, or whose hint did not come: frames may be lost.
     fn ask_again(&mut self, request: Request) {
         self.wait_until_again(request, self.now + self.setup.rules.attempt);
-        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
-            return;
-        };
-        let voters = self.voters(mode);
         let Some(attempt) = self.attempt_mut(request) else {
             return;
         };
-        if attempt.stage == Asked::Sequencer && attempt.queued.contains(attempt.first) {
-            // The sequencer may keep a vote of a request that has ended. The other voters may have none.
-            attempt.any = true;
+        // A voter that has queued it may keep a vote of a request that has ended. Others may have none.
+        attempt.any |= attempt.stage != Asked::Wide && !attempt.queued.is_empty();
+        if attempt.any && attempt.stage == Asked::Sequencer {
             return self.ask_all(request);
         }
-        let unanswered = match attempt.stage {
-            Asked::Wide => voters.minus(attempt.busy),
-            Asked::Sequencer => MemberSet::EMPTY.with(attempt.first),
-            Asked::All => voters,
+        let missing = self.missing(request);
+        let Some(attempt) = self.attempt_mut(request) else {
+            return;
         };
-        let unanswered = unanswered.minus(attempt.votes());
+        let unanswered = match attempt.stage {
+            Asked::Wide => missing.minus(attempt.busy),
+            Asked::Sequencer => attempt.first.minus(attempt.votes()),
+            Asked::All => missing,
+        };
         self.ask(request, unanswered);
     }
 
@@ -251,7 +258,7 @@ impl Agent {
     }
 
     /// Gives all votes back. The next attempt asks the sequencer first, with the same priority.
-    fn restart(&mut self, request: Request) {
+    pub(super) fn restart(&mut self, request: Request) {
         self.begin_with(request, Asked::Sequencer);
     }
 
@@ -381,7 +388,7 @@ impl Agent {
         let Some(attempt) = self.attempt_mut(request) else {
             return;
         };
-        let first = attempt.first == member;
+        let first = attempt.first.contains(member);
         let alone = attempt.asked.len() == 1;
         match attempt.stage {
             Asked::Wide if first && alone => attempt.stage = Asked::Sequencer,
@@ -391,107 +398,15 @@ impl Agent {
         }
     }
 
-    /// `member` cannot vote for the request now.
-    fn cannot_vote(&mut self, request: Request, member: Member) {
-        let Some(pending) = self.requests.get(&request) else {
-            return;
-        };
-        let (mode, quorum) = (pending.mode, self.quorum(pending.mode));
-        let Some(attempt) = pending.attempt() else {
-            return;
-        };
-        let alone = attempt.stage == Asked::Sequencer;
-        let waits = attempt.first == member;
-        let next = attempt.possible().minus(attempt.storing);
-        if alone {
-            // A voter that votes and refuses would be asked again at once.
-            return match self.peers[member.place()].votes(mode) {
-                true => self.fail(request),
-                false => self.restart(request),
-            };
-        }
-        if attempt.possible().len() < quorum {
-            // Others may vote that did not when the attempt began.
-            let voters = self.voters(mode).minus(attempt.out).len();
-            return match voters >= quorum {
-                true => self.restart(request),
-                false => self.fail(request),
-            };
-        }
-        // If no other voter is left, it waits for the disk.
-        if waits && !next.is_empty() {
-            self.replace_sequencer(request);
-        }
-    }
-
-    /// The sequencer of the attempt does not vote, or does not answer in time. Another voter replaces it.
-    fn replace_sequencer(&mut self, request: Request) {
-        let Some(attempt) = self.requests.get(&request).and_then(Pending::attempt) else {
-            return;
-        };
-        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
-            return;
-        };
-        let answering = self.voters(mode).or(attempt.votes());
-        let others = attempt.possible().minus(attempt.storing).and(answering);
-        let (stage, asked) = (attempt.stage, others.without(attempt.first));
-        let next = match stage {
-            Asked::Wide | Asked::All => self.sequencer(asked),
-            Asked::Sequencer => None,
-        };
-        let Some(next) = next else {
-            return self.restart(request);
-        };
-        let Some(attempt) = self.attempt_mut(request) else {
-            return;
-        };
-        attempt.first = next;
-        if attempt.busy.contains(next) {
-            self.restart(request);
-        } else {
-            self.proceed(request);
-        }
-    }
-
-    /// `member` does not answer, or not in time: requests that wait for it ask another voter first.
-    pub(super) fn leave_sequencer(&mut self, member: Member) {
-        self.replace_in(member, |attempt| !attempt.yes.contains(member));
-    }
-
-    /// `member` does not vote any more: requests that it has queued ask another voter first. It answers the others.
-    pub(super) fn leave_queue(&mut self, member: Member) {
-        self.replace_in(member, |attempt| attempt.queued.contains(member));
-    }
-
-    fn replace_in(&mut self, member: Member, which: impl Fn(&Attempt) -> bool) {
-        let waits = |request: &Request| {
-            let attempt = self.requests.get(request).and_then(Pending::attempt);
-            attempt.is_some_and(|attempt| attempt.first == member && which(attempt))
-        };
-        let asking = self.attempts.values().copied();
-        for request in asking.filter(waits).collect::<Vec<_>>() {
-            self.replace_sequencer(request);
-        }
-    }
-
-    /// A voter cannot record the fence yet. Its vote stands, but does not count until it has.
-    pub(super) fn lags(&mut self, member: Member, token: Token) {
-        if let Some(request) = self.attempts.get(&token).copied() {
-            if let Some(attempt) = self.attempt_mut(request) {
-                attempt.lag(member);
-            }
-        }
-    }
-
     /// Continues after a vote: asks more voters, or grants the lock.
-    fn proceed(&mut self, request: Request) {
+    pub(super) fn proceed(&mut self, request: Request) {
         if let Some(attempt) = self.attempt_mut(request) {
             let next = match attempt.stage {
                 Asked::Wide => !attempt.busy.is_empty(),
                 Asked::Sequencer => true,
                 Asked::All => false,
             };
-            if next && attempt.votes().contains(attempt.first) {
+            if next && attempt.has_first_votes() {
                 self.ask_all(request);
             }
         }
@@ -500,15 +415,20 @@ impl Agent {
 
     /// Checks whether the votes are enough, first for a fence, then for the lock.
     pub(super) fn decide(&mut self, request: Request) {
-        let Some(mode) = self.requests.get(&request).map(|pending| pending.mode) else {
-            return;
-        };
-        let (quorum, bugs, now) = (self.quorum(mode), self.setup.bugs, self.now);
+        let (bugs, now) = (self.setup.bugs, self.now);
         let lease = Arc::clone(&self.locks.lease);
-        let Some(attempt) = self.attempt_mut(request) else {
+        let Some(pending) = self.requests.get_mut(&request) else {
             return;
         };
-        if attempt.yes.len() < quorum || !attempt.in_order() {
+        let mode = pending.mode;
+        let quorums = match mode {
+            Mode::Read if bugs.have(ProtocolBug::ReadHalf) => pending.quorums.half(),
+            Mode::Read | Mode::Write => pending.quorums.clone(),
+        };
+        let Stage::Asking(attempt) = &mut pending.stage else {
+            return;
+        };
+        if !quorums.met_by(attempt.yes) || !attempt.in_order() {
             return;
         }
         let token = attempt.token;
@@ -533,14 +453,15 @@ impl Agent {
                 behind = behind.with(member);
             }
         }
-        let (yes, wrote, run) = (attempt.yes, attempt.wrote, attempt.run);
+        let (yes, wrote, run, asked) = (attempt.yes, attempt.wrote, attempt.run, attempt.asked);
         // The votes that agreed on the fence must have stood until now. A vote that came later may have a higher fence,
         // which another writer was granted in between.
-        let stands = lease.until(agreed, quorum) > now;
-        let recorded = wrote.len() >= quorum && lease.until(yes.and(wrote), quorum) > now;
+        let stands = lease.until(agreed, &quorums) > now;
+        let recorded = lease.until(yes.and(wrote), &quorums) > now;
         self.enqueue(behind, &Op::Confirm { token, fence });
         if stands && recorded {
-            self.grant(request, token, (fence, run), Standing::new(yes, quorum));
+            let standing = Standing::new(yes, quorums);
+            self.grant(request, token, (fence, run), asked, standing);
         } else if agrees {
             // From now on it waits for the fence.
             self.wait_until_again(request, self.now + self.setup.rules.attempt);
@@ -552,6 +473,7 @@ impl Agent {
         request: Request,
         token: Token,
         (last, run): (Fence, NonZeroU16),
+        asked: MemberSet,
         standing: Standing,
     ) {
         let Some(pending) = self.requests.remove(&request) else {
@@ -578,44 +500,10 @@ impl Agent {
                 last,
                 since: self.now,
                 pass_until: None,
+                asked,
                 standing,
             },
         );
-    }
-
-    /// `member` votes again, or answers again. Requests that paused start an attempt, and the others ask it, too.
-    pub(super) fn rejoin(&mut self, member: Member) {
-        let votes = [Mode::Read, Mode::Write].map(|mode| self.peers[member.place()].votes(mode));
-        let (mut paused, mut asking) = (Vec::new(), Vec::new());
-        for (request, pending) in &self.requests {
-            match &pending.stage {
-                Stage::Queued => {}
-                Stage::Pausing { .. } => paused.push(*request),
-                Stage::Asking(_) if votes[pending.mode as usize] => asking.push(*request),
-                Stage::Asking(_) => {}
-            }
-        }
-        for request in asking {
-            self.ask_again_one(request, member);
-        }
-        for request in paused {
-            self.attempt(request);
-        }
-    }
-
-    /// Asks a voter again that could not vote, or not record the fence.
-    fn ask_again_one(&mut self, request: Request, member: Member) {
-        let Some(attempt) = self.attempt_mut(request) else {
-            return;
-        };
-        let (token, to) = (attempt.token, MemberSet::EMPTY.with(member));
-        if let Some(fence) = attempt.catch_up(member) {
-            self.enqueue(to, &Op::Confirm { token, fence });
-        } else if !attempt.possible().minus(attempt.storing).contains(member)
-            && attempt.stage != Asked::Sequencer
-        {
-            self.ask(request, to);
-        }
     }
 
     pub(super) fn confirmed(&mut self, member: Member, token: Token) {
@@ -641,20 +529,17 @@ impl Agent {
             match attempt.stage {
                 // More requests wait here than when it asked. A vote has as many fences as were asked for, so it asks
                 // with another token.
-                Asked::Sequencer if attempt.first == member && attempt.run != run => {
+                Asked::Sequencer if attempt.first == to && attempt.run != run => {
                     self.begin_with(request, Asked::All);
                 }
-                Asked::Sequencer if attempt.first == member => self.ask_all(request),
+                // The votes of the other sequencers are there.
+                Asked::Sequencer if attempt.first.minus(attempt.votes()) == to => {
+                    self.ask_all(request);
+                }
                 _ if !attempt.yes.contains(member) => self.ask(request, to),
                 _ => {}
             }
-        } else if let Some(lock) = self.locks.get(token) {
-            let op = Op::Assert {
-                token,
-                mode: lock.mode,
-                fence: lock.last,
-                names: lock.names.clone(),
-            };
+        } else if let Some(op) = self.assertion(member, token) {
             self.enqueue(to, &op);
         } else {
             self.disown(member, token);

@@ -4,6 +4,7 @@ use super::output::{AgentOutput, Loss};
 use super::peer::{Flight, Repair, Sent};
 use super::Agent;
 use crate::frame::{wire_size, BATCH_BYTES};
+use crate::groups::Quorums;
 use crate::members::{Member, MemberSet};
 use crate::message::{
     Ack, Batch, Digest, Fence, Frame, Lifetime, Mode, Notice, Op, Reply, Send, Session, Token,
@@ -16,12 +17,11 @@ impl Agent {
     pub(super) fn send_batch(&mut self, member: Member) {
         let (rules, issued) = (self.setup.rules, self.unlocks.issued());
         let peer = &self.peers[member.place()];
-        let heartbeat = peer.next_batch <= self.now;
+        let asserts = self
+            .asserts_at(member, peer)
+            .is_some_and(|at| at <= self.now);
         let repair = match peer.repair {
-            // The voter may grant now what it rejected before.
-            Repair::None if heartbeat && peer.ready() && self.locks.lacks(member) => {
-                Repair::Assert(Token(0))
-            }
+            Repair::None if asserts => Repair::Assert(Token(0)),
             repair => repair,
         };
         let mut ops = Vec::new();
@@ -56,6 +56,9 @@ impl Agent {
         peer.repair = repair;
         peer.seq += 1;
         peer.next_batch = self.now + rules.heartbeat;
+        if matches!(repair, Repair::Assert(_)) {
+            peer.next_assert = self.now + rules.attempt;
+        }
         let (seq, session) = (peer.seq, peer.session);
         let sent = ops.iter().filter_map(sent).collect();
         let until = self.now + rules.attempt;
@@ -88,27 +91,31 @@ impl Agent {
     }
 
     /// Adds the next part of a repair to `ops` and returns the rest.
-    fn repair(&self, member: Member, repair: Repair, ops: &mut Vec<Op>) -> Repair {
+    fn repair(&mut self, member: Member, repair: Repair, ops: &mut Vec<Op>) -> Repair {
         let most = self.setup.rules.batch;
         match repair {
             Repair::None => Repair::None,
             Repair::Sync(from) => {
-                let attempts = self
-                    .attempts
-                    .range(from..)
-                    .map(|(token, _)| *token)
-                    .take(most + 1);
-                let locks = self
-                    .locks
-                    .range(from)
-                    .map(|(token, _)| token)
-                    .take(most + 1);
-                let mut live: Vec<Token> = attempts.chain(locks).collect();
-                live.sort_unstable();
+                // Also tokens that the voter was not asked for: it may be asked later, and get this batch after that.
+                let may_vote = |quorums: &Quorums| quorums.voters().contains(member);
+                let asks = |request| {
+                    let pending = self.requests.get(request);
+                    pending.is_some_and(|pending| may_vote(&pending.quorums))
+                };
+                let attempts = self.attempts.range(from..);
+                let attempts = attempts.map(|(token, request)| (*token, asks(request)));
+                let locks = self.locks.range(from);
+                let locks = locks.map(|(token, lock)| (token, may_vote(lock.standing.quorums())));
+                let mut all: Vec<(Token, bool)> = attempts
+                    .take(most + 1)
+                    .chain(locks.take(most + 1))
+                    .collect();
+                all.sort_unstable();
                 // A token is either an attempt or a lock, so `to` is the first live token that is not listed, or is
                 // above all of them.
-                let to = live.get(most).copied();
-                live.truncate(most);
+                let to = all.get(most).map(|(token, _)| *token);
+                let listed = all.into_iter().take(most).filter(|(_, may)| *may);
+                let live = listed.map(|(token, _)| token).collect();
                 ops.push(Op::Sync {
                     from,
                     to: to.unwrap_or(self.next),
@@ -118,16 +125,11 @@ impl Agent {
             }
             Repair::Assert(from) => {
                 let mut bytes = 0;
-                for (token, lock) in self.locks.range(from) {
-                    if lock.standing.votes().contains(member) {
+                let lacking = self.locks.lacking(member, from);
+                let lacking = lacking.map(|(token, _)| token).take(most + 1);
+                for token in lacking.collect::<Vec<_>>() {
+                    let Some(op) = self.assertion(member, token) else {
                         continue;
-                    }
-                    let (mode, fence, names) = (lock.mode, lock.last, lock.names.clone());
-                    let op = Op::Assert {
-                        token,
-                        mode,
-                        fence,
-                        names,
                     };
                     bytes += wire_size(&op);
                     if ops.len() == most || (bytes > BATCH_BYTES && !ops.is_empty()) {
@@ -146,7 +148,16 @@ impl Agent {
         match ack.verdict {
             // A late `Mismatch` names another session than the current one.
             Verdict::Mismatch { named, others } if named == peer.session => {
-                self.begin(member, ack.session, ack.news, others);
+                let restarted = named.is_some_and(|named| named.voter != ack.session.voter);
+                if restarted && peer.held_back.is_none() {
+                    // It comes before the notice of the restart.
+                    self.replace_votes_of(member);
+                }
+                if self.is_held_back(member) {
+                    self.peers[member.place()].flight = None;
+                } else {
+                    self.begin(member, ack.session, ack.news, others);
+                }
             }
             Verdict::Mismatch { .. } | Verdict::OtherEpoch => {}
             Verdict::Done { .. } if peer.session != Some(ack.session) => {}
@@ -159,6 +170,7 @@ impl Agent {
                     false => ack.stamp.min(self.now) + self.setup.rules.holder_lease,
                     true => self.now + self.setup.rules.voter_lease,
                 };
+                peer.held_back = None;
                 let lease = &self.locks.lease;
                 lease.set(member, lease.valid(member).max(until));
                 let flight = peer.flight.take_if(|flight| flight.seq == ack.seq);
@@ -324,6 +336,9 @@ impl Agent {
         }
         if other || notice.speak {
             peer.next_batch = self.now;
+        }
+        if other && peer.held_back.is_none() {
+            self.replace_votes_of(member);
         }
         self.news(member, notice.voter, notice.news);
         let session = Session {

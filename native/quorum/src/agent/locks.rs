@@ -1,13 +1,15 @@
 //! The locks that this node holds.
 //!
-//! Locks with the same votes expire at the same moment, and there are few different sets of votes. Locks are
-//! therefore counted per set of votes. A check whether any of 100,000 locks is at risk reads only these sets.
+//! Locks with the same votes expire at the same moment. They are therefore kept in *sets* of locks with the same votes.
+//! There may be thousands of sets if names have different voters. A set is looked at when its locks may be at risk, not
+//! at each event: renewals only move that time to later.
 
+use crate::groups::Quorums;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
 use crate::message::{Digest, Fence, Mode, Names, Token};
 use crate::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,26 +26,36 @@ pub(super) struct HeldLock {
     pub(super) since: Time,
     /// Until when it may be passed on, if another node waits for it.
     pub(super) pass_until: Option<Time>,
+    /// The voters that may have a vote or a position for it.
+    pub(super) asked: MemberSet,
     pub(super) standing: Arc<Standing>,
 }
 
 /// The result of a release.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Released {
     /// Another request of this node got the lock.
     Passed,
-    VotesReleased,
+    VotesReleased(HeldLock),
 }
 
-/// The voters of a lock, and how many votes it needs.
-type Votes = (MemberSet, usize);
+/// The voters of a lock, and the quorums that it needs.
+type Votes = (MemberSet, Quorums);
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct VoteGroup {
-    count: usize,
+/// The locks with the same votes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LockSet {
+    tokens: BTreeSet<Token>,
+    /// They are not at risk before this time. `None` if their holders were notified that they are.
+    safe_until: Option<Time>,
+}
+
+/// What a voter has of the locks that it may vote for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct VoterLocks {
+    /// Of the locks that it has a vote for.
     digest: Digest,
-    /// Whether the holders were notified that their locks are at risk.
-    notified: bool,
+    /// The locks without its vote.
+    lacking: BTreeSet<Token>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -53,16 +65,36 @@ pub(super) struct Locks {
     held: BTreeMap<Token, HeldLock>,
     /// The attempt of each lock that was passed on, by its current token.
     passed: BTreeMap<Token, Token>,
-    groups: BTreeMap<Votes, VoteGroup>,
+    sets: BTreeMap<Votes, LockSet>,
+    /// The sets whose holders were notified that their locks are at risk.
+    notified: BTreeSet<Votes>,
+    /// The other sets, by their `safe_until`.
+    safe: BTreeSet<(Time, Votes)>,
+    /// In the order of the member list.
+    voters: Vec<VoterLocks>,
+    /// A lock is at risk when less than this is left of its lease.
+    at_risk: Duration,
+}
+
+/// Locks that [`Locks::look`] has found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ending {
+    pub(super) expired: Vec<Token>,
+    /// Their holders must be notified.
+    pub(super) at_risk: Vec<Token>,
 }
 
 impl Locks {
-    pub(super) fn new() -> Locks {
+    pub(super) fn new(members: usize, at_risk: Duration) -> Locks {
         Locks {
             lease: Arc::new(Lease::new()),
             held: BTreeMap::new(),
             passed: BTreeMap::new(),
-            groups: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            notified: BTreeSet::new(),
+            safe: BTreeSet::new(),
+            voters: vec![VoterLocks::default(); members],
+            at_risk,
         }
     }
 
@@ -85,17 +117,32 @@ impl Locks {
     }
 
     pub(super) fn insert(&mut self, token: Token, lock: HeldLock) {
-        self.groups
-            .entry(votes(&lock.standing))
-            .or_default()
-            .add(token);
+        let (votes, quorums) = votes(&lock.standing);
+        for member in quorums.voters().iter() {
+            let voter = &mut self.voters[member.place()];
+            if votes.contains(member) {
+                voter.digest = voter.digest.with(token);
+            } else {
+                voter.lacking.insert(token);
+            }
+        }
+        self.join_set(token, (votes, quorums));
         self.held.insert(token, lock);
     }
 
     pub(super) fn remove(&mut self, token: Token) -> Option<HeldLock> {
         let lock = self.held.remove(&token)?;
         self.passed.remove(&lock.token);
-        self.discount(token, votes(&lock.standing));
+        let (votes, quorums) = votes(&lock.standing);
+        for member in quorums.voters().iter() {
+            let voter = &mut self.voters[member.place()];
+            if votes.contains(member) {
+                voter.digest = voter.digest.without(token);
+            } else {
+                voter.lacking.remove(&token);
+            }
+        }
+        self.leave_set(token, &(votes, quorums));
         Some(lock)
     }
 
@@ -103,7 +150,7 @@ impl Locks {
         self.held.get(&token)
     }
 
-    /// The caller must not change the lock's votes: they are counted in `groups`.
+    /// The caller must not change the lock's votes: use [`Locks::vote`].
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut HeldLock> {
         self.held.get_mut(&token)
     }
@@ -129,112 +176,164 @@ impl Locks {
         let Some(lock) = self.held.get(&token) else {
             return false;
         };
-        let (old, quorum) = votes(&lock.standing);
-        let new = if granted {
-            old.with(member)
-        } else {
-            old.without(member)
-        };
-        if new == old {
+        let (old, quorums) = votes(&lock.standing);
+        if old.contains(member) == granted || !quorums.voters().contains(member) {
             return false;
         }
+        let voter = &mut self.voters[member.place()];
+        let new = if granted {
+            voter.digest = voter.digest.with(token);
+            voter.lacking.remove(&token);
+            old.with(member)
+        } else {
+            voter.digest = voter.digest.without(token);
+            voter.lacking.insert(token);
+            old.without(member)
+        };
         lock.standing.set(new);
-        let notified = self.discount(token, (old, quorum));
-        let groups = self.groups.entry((new, quorum)).or_default();
-        groups.add(token);
-        groups.notified && !notified
+        let (from, to) = ((old, quorums.clone()), (new, quorums));
+        let was_notified = self.leave_set(token, &from);
+        self.join_set(token, to) && !was_notified
     }
 
     /// Removes all votes of `member`, which has forgotten them.
     pub(super) fn forgotten(&mut self, member: Member) {
-        for lock in self.held.values() {
-            lock.standing.set(lock.standing.votes().without(member));
+        let with = |(votes, _): &&Votes| votes.contains(member);
+        for from in self.sets.keys().filter(with).cloned().collect::<Vec<_>>() {
+            let Some(mut set) = self.take_set(&from) else {
+                continue;
+            };
+            // With fewer votes, the locks may end earlier.
+            set.safe_until = set.safe_until.and(Some(Time::NEVER));
+            let to = (from.0.without(member), from.1);
+            for token in &set.tokens {
+                if let Some(lock) = self.held.get(token) {
+                    lock.standing.set(to.0);
+                }
+            }
+            self.voters[member.place()].lacking.extend(&set.tokens);
+            let merged = match self.take_set(&to) {
+                None => set,
+                Some(mut other) => {
+                    // If only one of the two was notified, all its holders are notified again.
+                    let is_notified = set.safe_until.is_none() && other.safe_until.is_none();
+                    other.safe_until = (!is_notified).then_some(Time::NEVER);
+                    other.tokens.extend(set.tokens);
+                    other
+                }
+            };
+            self.put_set(to, merged);
         }
-        let mut groups: BTreeMap<Votes, VoteGroup> = BTreeMap::new();
-        for ((set, quorum), old) in std::mem::take(&mut self.groups) {
-            let new = groups.entry((set.without(member), quorum)).or_default();
-            // If only one of the merged sets was notified, all its holders are notified again.
-            new.notified = old.notified && (new.count == 0 || new.notified);
-            new.count += old.count;
-            new.digest = new.digest.plus(old.digest);
-        }
-        self.groups = groups;
+        self.voters[member.place()].digest = Digest::default();
     }
 
     /// The digest of the locks that `member` has a vote for.
     pub(super) fn digest(&self, member: Member) -> Digest {
-        let voted = self
-            .groups
-            .iter()
-            .filter(|((set, _), _)| set.contains(member));
-        voted.fold(Digest::default(), |sum, (_, groups)| {
-            sum.plus(groups.digest)
-        })
+        self.voters[member.place()].digest
+    }
+
+    /// The locks without the vote of `member`, from `from` on.
+    pub(super) fn lacking(
+        &self,
+        member: Member,
+        from: Token,
+    ) -> impl Iterator<Item = (Token, &HeldLock)> {
+        let tokens = self.voters[member.place()].lacking.range(from..);
+        tokens.filter_map(|token| Some((*token, self.held.get(token)?)))
     }
 
     /// Whether any lock lacks the vote of `member`.
     pub(super) fn lacks(&self, member: Member) -> bool {
-        self.groups.keys().any(|(set, _)| !set.contains(member))
+        !self.voters[member.place()].lacking.is_empty()
     }
 
-    /// The locks whose lease has expired at `now`.
-    pub(super) fn expired(&self, now: Time) -> Vec<Token> {
-        self.among(|(set, quorum), _| self.lease.until(*set, *quorum) <= now)
+    /// Whether any lock is lost without the votes of `member`.
+    pub(super) fn rests_on(&self, member: Member) -> bool {
+        let mut sets = self.sets.keys();
+        sets.any(|(votes, quorums)| {
+            votes.contains(member) && !quorums.met_by(votes.without(member))
+        })
     }
 
-    /// The locks with less than `left` of their lease, whose holders were not notified yet.
-    pub(super) fn at_risk(&mut self, now: Time, left: Duration) -> Vec<Token> {
-        let at_risk = |votes: &Votes, lease: &Lease| lease.until(votes.0, votes.1) < now + left;
-        let tokens = self.among(|votes, groups| !groups.notified && at_risk(votes, &self.lease));
-        for (votes, groups) in &mut self.groups {
-            groups.notified = at_risk(votes, &self.lease);
-        }
-        tokens
-    }
-
-    /// When the next lock expires or becomes at risk, if nothing is renewed.
-    pub(super) fn deadline(&self, left: Duration) -> Option<Time> {
-        let next = |((set, quorum), groups): (&Votes, &VoteGroup)| {
-            let until = self.lease.until(*set, *quorum);
-            let before = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
-            if groups.notified {
-                until
-            } else {
-                Time(until.0.saturating_sub(before).saturating_add(1))
+    /// The locks whose lease has expired at `now`, and those that are at risk since the last call.
+    pub(super) fn look(&mut self, now: Time) -> Ending {
+        let mut ending = Ending::default();
+        let mut due: Vec<Votes> = self.notified.iter().cloned().collect();
+        let safe = self.safe.iter().take_while(|(at, _)| *at <= now);
+        due.extend(safe.map(|(_, votes)| votes.clone()));
+        for votes in due {
+            let until = self.lease.until(votes.0, &votes.1);
+            let Some(mut set) = self.take_set(&votes) else {
+                continue;
+            };
+            if until <= now {
+                ending.expired.extend(&set.tokens);
+            } else if until >= now + self.at_risk {
+                set.safe_until = Some(self.at_risk_after(&votes));
+            } else if set.safe_until.take().is_some() {
+                ending.at_risk.extend(&set.tokens);
             }
-        };
-        self.groups.iter().map(next).min()
-    }
-
-    fn among(&self, which: impl Fn(&Votes, &VoteGroup) -> bool) -> Vec<Token> {
-        let sets: Vec<_> = self
-            .groups
-            .iter()
-            .filter(|(votes, groups)| which(votes, groups))
-            .map(|(votes, _)| *votes)
-            .collect();
-        if sets.is_empty() {
-            return Vec::new();
+            self.put_set(votes, set);
         }
-        let locks = self
-            .held
-            .iter()
-            .filter(|(_, lock)| sets.contains(&votes(&lock.standing)));
-        locks.map(|(token, _)| *token).collect()
+        ending.expired.sort_unstable();
+        ending.at_risk.sort_unstable();
+        ending
     }
 
-    /// Removes a lock from the count of its set. Returns whether the holders of the set were notified.
-    fn discount(&mut self, token: Token, votes: Votes) -> bool {
-        let Some(groups) = self.groups.get_mut(&votes) else {
+    /// When to call [`Locks::look`] if nothing is renewed.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let notified = self.notified.iter();
+        let expires = notified.map(|(votes, quorums)| self.lease.until(*votes, quorums));
+        let safe = self.safe.first().map(|(at, _)| *at);
+        expires.chain(safe).min()
+    }
+
+    /// The first moment at which locks with these votes are at risk.
+    fn at_risk_after(&self, (votes, quorums): &Votes) -> Time {
+        let until = self.lease.until(*votes, quorums);
+        let before = i64::try_from(self.at_risk.as_nanos()).unwrap_or(i64::MAX);
+        Time(until.0.saturating_sub(before).saturating_add(1))
+    }
+
+    /// Adds a lock to its set. Returns whether the holders of the set were notified.
+    fn join_set(&mut self, token: Token, votes: Votes) -> bool {
+        if let Some(set) = self.sets.get_mut(&votes) {
+            set.tokens.insert(token);
+            return set.safe_until.is_none();
+        }
+        let (tokens, safe_until) = (BTreeSet::from([token]), Some(self.at_risk_after(&votes)));
+        self.put_set(votes, LockSet { tokens, safe_until });
+        false
+    }
+
+    /// Removes a lock from its set. Returns whether the holders of the set were notified.
+    fn leave_set(&mut self, token: Token, votes: &Votes) -> bool {
+        let Some(set) = self.sets.get_mut(votes) else {
             return false;
         };
-        let notified = groups.notified;
-        groups.count -= 1;
-        groups.digest = groups.digest.without(token);
-        if groups.count == 0 {
-            self.groups.remove(&votes);
+        set.tokens.remove(&token);
+        let was_notified = set.safe_until.is_none();
+        if set.tokens.is_empty() {
+            self.take_set(votes);
         }
-        notified
+        was_notified
+    }
+
+    fn put_set(&mut self, votes: Votes, set: LockSet) {
+        match set.safe_until {
+            None => self.notified.insert(votes.clone()),
+            Some(at) => self.safe.insert((at, votes.clone())),
+        };
+        self.sets.insert(votes, set);
+    }
+
+    fn take_set(&mut self, votes: &Votes) -> Option<LockSet> {
+        let set = self.sets.remove(votes)?;
+        match set.safe_until {
+            None => self.notified.remove(votes),
+            Some(at) => self.safe.remove(&(at, votes.clone())),
+        };
+        Some(set)
     }
 
     #[cfg(feature = "model")]
@@ -247,18 +346,23 @@ impl Locks {
             lock.since = Time(0);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
         }
-    }
-}
-
-impl VoteGroup {
-    fn add(&mut self, token: Token) {
-        self.count += 1;
-        self.digest = self.digest.with(token);
+        self.safe.clear();
+        for votes in self.sets.keys().cloned().collect::<Vec<_>>() {
+            let at = self.at_risk_after(&votes);
+            let set = self
+                .sets
+                .get_mut(&votes)
+                .filter(|set| set.safe_until.is_some());
+            if let Some(set) = set {
+                set.safe_until = Some(at);
+                self.safe.insert((at, votes));
+            }
+        }
     }
 }
 
 fn votes(standing: &Standing) -> Votes {
-    (standing.votes(), standing.quorum())
+    (standing.votes(), standing.quorums().clone())
 }
 
 // A copied agent must have its own standings and lease, because the original changes them.
@@ -276,7 +380,11 @@ impl Clone for Locks {
                 .map(|(token, lock)| (*token, own(lock)))
                 .collect(),
             passed: self.passed.clone(),
-            groups: self.groups.clone(),
+            sets: self.sets.clone(),
+            notified: self.notified.clone(),
+            safe: self.safe.clone(),
+            voters: self.voters.clone(),
+            at_risk: self.at_risk,
         }
     }
 }
@@ -288,7 +396,7 @@ mod tests {
 
     const LEFT: Duration = Duration::from_nanos(10);
 
-    fn insert(locks: &mut Locks, token: u64, votes: u16) {
+    fn insert(locks: &mut Locks, token: u64, votes: u64) {
         let lock = HeldLock {
             token: Token(token),
             names: Name::new(&token.to_be_bytes()).unwrap().into(),
@@ -297,7 +405,11 @@ mod tests {
             last: Fence(token),
             since: Time(0),
             pass_until: None,
-            standing: Arc::new(Standing::new(MemberSet::from_bits(votes), 2)),
+            asked: MemberSet::from_bits(votes),
+            standing: Arc::new(Standing::new(
+                MemberSet::from_bits(votes),
+                Quorums::new([MemberSet::from_bits(0b111)].into(), 2),
+            )),
         };
         locks.insert(Token(token), lock);
     }
@@ -305,14 +417,20 @@ mod tests {
     /// Three voters, of which the middle one has not renewed its votes. Lock 1 has the votes of the first two, and its
     /// holder was notified. Lock 2 has all three.
     fn first_at_risk() -> Locks {
-        let mut locks = Locks::new();
+        let mut locks = Locks::new(3, LEFT);
         for (place, until) in [100, 10, 100].into_iter().enumerate() {
             locks.lease.set(Member::at(place).unwrap(), Time(until));
         }
         insert(&mut locks, 1, 0b011);
         insert(&mut locks, 2, 0b111);
-        assert_eq!(locks.at_risk(Time(5), LEFT), [Token(1)]);
+        assert_eq!(at_risk(&mut locks, 5), [Token(1)]);
         locks
+    }
+
+    fn at_risk(locks: &mut Locks, now: i64) -> Vec<Token> {
+        let ending = locks.look(Time(now));
+        assert_eq!(ending.expired, []);
+        ending.at_risk
     }
 
     /// The last voter forgets its votes. Both locks then have the same votes.
@@ -320,9 +438,9 @@ mod tests {
     fn a_lock_whose_votes_become_those_of_a_lock_at_risk_is_at_risk() {
         let mut locks = first_at_risk();
         locks.forgotten(Member::at(2).unwrap());
-        assert!(locks.deadline(LEFT) <= Some(Time(5)));
-        assert!(locks.at_risk(Time(5), LEFT).contains(&Token(2)));
-        assert_eq!(locks.at_risk(Time(5), LEFT), []);
+        assert!(locks.deadline() <= Some(Time(5)));
+        assert!(at_risk(&mut locks, 5).contains(&Token(2)));
+        assert_eq!(at_risk(&mut locks, 5), []);
     }
 
     /// The last voter loses its vote for the second lock only.
@@ -333,6 +451,61 @@ mod tests {
         assert!(locks.vote(Token(2), last, false));
         // Its holder is notified now, and not again.
         assert!(!locks.vote(Token(2), last, false));
-        assert_eq!(locks.at_risk(Time(5), LEFT), []);
+        assert_eq!(at_risk(&mut locks, 5), []);
+    }
+
+    /// Once until more is left again, and expired at the end.
+    #[test]
+    fn a_renewed_lock_is_at_risk_again_later() {
+        let mut locks = first_at_risk();
+        let middle = Member::at(1).unwrap();
+        assert_eq!(locks.deadline(), Some(Time(10)));
+        locks.lease.set(middle, Time(30));
+        assert_eq!(at_risk(&mut locks, 6), []);
+        assert_eq!(locks.deadline(), Some(Time(21)));
+        assert_eq!(at_risk(&mut locks, 20), []);
+        assert_eq!(at_risk(&mut locks, 21), [Token(1)]);
+        assert_eq!(locks.look(Time(30)).expired, [Token(1)]);
+    }
+
+    #[test]
+    fn each_voter_knows_its_locks() {
+        let mut locks = first_at_risk();
+        let [first, _, last] = [0, 1, 2].map(|place| Member::at(place).unwrap());
+        let digest = |tokens: &[u64]| {
+            let tokens = tokens.iter().map(|token| Token(*token));
+            tokens.fold(Digest::default(), Digest::with)
+        };
+        let lacking = |locks: &Locks, member| {
+            let tokens = locks.lacking(member, Token(0)).map(|(token, _)| token.0);
+            tokens.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (locks.digest(first), locks.digest(last)),
+            (digest(&[1, 2]), digest(&[2]))
+        );
+        assert_eq!(
+            (locks.lacks(first), lacking(&locks, last)),
+            (false, vec![1])
+        );
+        assert!(locks.rests_on(first) && !locks.rests_on(last));
+        locks.vote(Token(1), last, true);
+        assert_eq!(
+            (locks.digest(last), locks.lacks(last)),
+            (digest(&[1, 2]), false)
+        );
+        assert!(!locks.rests_on(first));
+        locks.forgotten(last);
+        assert_eq!(
+            (locks.digest(last), lacking(&locks, last)),
+            (digest(&[]), vec![1, 2])
+        );
+        locks.remove(Token(1));
+        assert_eq!(
+            (locks.digest(first), lacking(&locks, last)),
+            (digest(&[2]), vec![2])
+        );
+        locks.remove(Token(2));
+        assert!(locks.is_empty() && !locks.lacks(last) && locks.deadline().is_none());
     }
 }

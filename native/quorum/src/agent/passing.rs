@@ -56,7 +56,7 @@ impl Agent {
             self.pass(attempt, next);
             return Some(Released::Passed);
         }
-        self.give_up(attempt).then_some(Released::VotesReleased)
+        self.give_up(attempt).map(Released::VotesReleased)
     }
 
     /// The next request for the lock, if it may be passed on. A lock at risk is not passed on, so that a new holder
@@ -66,8 +66,9 @@ impl Agent {
         let in_time = lock.pass_until.is_none_or(|until| self.now < until);
         let left =
             in_time && lock.fence < lock.last || self.setup.bugs.have(ProtocolBug::FencesNotTaken);
-        let (votes, quorum) = (lock.standing.votes(), lock.standing.quorum());
-        let safe = self.locks.lease.until(votes, quorum) >= self.now + self.setup.rules.at_risk;
+        let standing = &lock.standing;
+        let until = self.locks.lease.until(standing.votes(), standing.quorums());
+        let safe = until >= self.now + self.setup.rules.at_risk;
         let name = lock.names.single()?;
         let next = self.queues.first(name)?;
         let fits = self.requests.get(&next).and_then(writes_one).is_some();
@@ -94,7 +95,7 @@ impl Agent {
         self.timers.remove(&(pending.timer(), next));
         self.queues.passed(next, &lock.names);
         let votes = lock.standing.votes();
-        let standing = Arc::new(Standing::new(votes, lock.standing.quorum()));
+        let standing = Arc::new(Standing::new(votes, lock.standing.quorums().clone()));
         if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
             lock.standing.set(MemberSet::EMPTY);
         }

@@ -75,6 +75,10 @@ pub(super) struct Peer {
     pub(super) repair: Repair,
     /// When the next heartbeat is due.
     pub(super) next_batch: Time,
+    /// Not before this time it is asked again for votes that it did not give.
+    pub(super) next_assert: Time,
+    /// It is sent nothing before this time, while locks are lost without its earlier votes.
+    pub(super) held_back: Option<Time>,
     /// Before this time its digest is not compared again.
     pub(super) compare: Time,
     /// The last unlock that it has executed.
@@ -101,6 +105,8 @@ impl Peer {
             flight: None,
             repair: Repair::None,
             next_batch: now,
+            next_assert: now,
+            held_back: None,
             compare: now,
             unlocked: 0,
             outbox: VecDeque::new(),
@@ -148,6 +154,15 @@ impl Peer {
             .map_or(issued, |(_, at)| at.saturating_sub(1))
     }
 
+    /// The last unlock such that it has executed this one and all earlier ones, of those that it was sent.
+    pub(super) fn executed(&self, issued: u64) -> u64 {
+        let waits = self.flight.is_some() || self.has_ops() || self.repair != Repair::None;
+        match self.ready() && self.settled && !self.doubtful && !waits {
+            true => issued,
+            false => self.unlocked,
+        }
+    }
+
     pub(super) fn has_ops(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -182,6 +197,7 @@ impl Peer {
         }
         self.settled = false;
         self.doubtful = false;
+        self.held_back = None;
         self.answered();
         self.flight = None;
         self.compare = Time::NEVER;
@@ -193,6 +209,8 @@ impl Peer {
     #[cfg(feature = "model")]
     pub(super) fn rebase(&mut self, now: Time) {
         self.next_batch = self.next_batch.relative_to(now);
+        self.next_assert = self.next_assert.relative_to(now);
+        self.held_back = self.held_back.map(|until| until.relative_to(now));
         self.compare = self.compare.relative_to(now);
         self.faulty_until = self.faulty_until.relative_to(now);
         if let Some(flight) = &mut self.flight {

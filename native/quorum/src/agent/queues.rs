@@ -8,8 +8,8 @@
 //! for a name of the partition had to, or another node asked for its lock.
 
 use super::output::Request;
+use crate::groups::partition;
 use crate::message::{Mode, Name, Names};
-use crate::partition::partition;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -7,19 +7,21 @@
 //!              pausing                             from any state at its deadline: refused
 //! ```
 
+use crate::groups::Quorums;
 use crate::members::{Member, MemberSet};
 use crate::message::{Fence, Mode, Names, Priority, Reason, Token};
 use crate::time::Time;
 use std::num::NonZeroU16;
 
-/// Which voters an attempt has asked.
+/// Which voters an attempt has asked. An attempt for names with different voters has several sequencers: one for each
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Asked {
-    /// All. Only the sequencer may queue it.
+    /// A quorum. Only the sequencers may queue it.
     Wide,
-    /// The sequencer alone, which queues it.
+    /// The sequencers alone, which queue it.
     Sequencer,
-    /// All, which may queue it: the sequencer has voted for it or has hinted.
+    /// A quorum, which may queue it: the sequencers have voted for it or have hinted.
     All,
 }
 
@@ -27,9 +29,9 @@ pub(super) enum Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) token: Token,
-    /// The sequencer: see `in_order`.
-    pub(super) first: Member,
-    /// Whether it has waited for the sequencer for long.
+    /// The sequencers: see `in_order`.
+    pub(super) first: MemberSet,
+    /// Whether it has been queued for long. From then on, it asks other voters, too, and any quorum is enough.
     pub(super) any: bool,
     pub(super) stage: Asked,
     pub(super) asked: MemberSet,
@@ -61,7 +63,7 @@ pub(super) struct Attempt {
 impl Attempt {
     pub(super) fn new(
         token: Token,
-        first: Member,
+        first: MemberSet,
         stage: Asked,
         run: NonZeroU16,
         again: Time,
@@ -136,6 +138,14 @@ impl Attempt {
         self.fence.map(|(fence, _)| fence)
     }
 
+    /// `member` votes again. Returns whether it has rejected the attempt because it could not vote.
+    pub(super) fn can_vote_again(&mut self, member: Member) -> bool {
+        let rejected = self.out.or(self.storing).contains(member);
+        self.out = self.out.without(member);
+        self.storing = self.storing.without(member);
+        rejected
+    }
+
     /// The voters with a vote for the attempt.
     pub(super) fn votes(&self) -> MemberSet {
         self.yes.or(self.lagging)
@@ -147,16 +157,21 @@ impl Attempt {
         self.fence.is_some_and(|(_, votes)| votes.contains(member))
     }
 
-    /// Whether the votes of a quorum are enough: the sequencer has voted for it, no voter has rejected it yet, or it
-    /// has waited for the sequencer for long.
+    /// Whether the votes of a quorum are enough: the sequencers have voted for it, no voter has rejected it yet, or it
+    /// has waited for a sequencer for long.
     pub(super) fn in_order(&self) -> bool {
         let alone = self.stage == Asked::Wide && self.busy.is_empty();
-        self.any || alone || self.votes().contains(self.first)
+        self.any || alone || self.has_first_votes()
     }
 
-    /// The voters that may still vote for it.
+    /// Whether the sequencers have voted for it.
+    pub(super) fn has_first_votes(&self) -> bool {
+        self.first.minus(self.votes()).is_empty()
+    }
+
+    /// The voters that may still vote for it, and need not wait for their disks.
     pub(super) fn possible(&self) -> MemberSet {
-        self.asked.minus(self.out)
+        self.asked.minus(self.out).minus(self.storing)
     }
 
     /// The highest fence of the votes.
@@ -182,13 +197,14 @@ pub(super) enum Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pending {
     pub(super) names: Names,
+    pub(super) quorums: Quorums,
     pub(super) mode: Mode,
     pub(super) deadline: Time,
     pub(super) stage: Stage,
     /// Since its first attempt.
     pub(super) priority: Option<Priority>,
-    /// Which voters its next attempt asks: the sequencer alone if requests of other nodes probably conflict with it,
-    /// all if the sequencer has sent a hint.
+    /// Which voters its next attempt asks: the sequencers alone if requests of other nodes probably conflict with it, a
+    /// quorum if a sequencer has sent a hint.
     pub(super) next: Asked,
     /// Whether requests of other nodes conflicted with it.
     pub(super) contended: bool,
@@ -199,9 +215,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn new(names: Names, mode: Mode, deadline: Time) -> Pending {
+    pub(super) fn new(names: Names, quorums: Quorums, mode: Mode, deadline: Time) -> Pending {
         Pending {
             names,
+            quorums,
             mode,
             deadline,
             stage: Stage::Queued,

@@ -1,13 +1,13 @@
-//! Which voters vote now, and which of them a contended request asks first: the *sequencer*.
+//! Which voters a request asks, and which of them a contended request asks first: the *sequencer* of its name.
 //!
-//! All agents prefer the same order of the voters. An agent passes over voters that it cannot ask, and puts those last
-//! that were slow or late a short time ago. Agents need not agree: their requests meet at other voters, where their
-//! priorities decide.
+//! All agents prefer the voters of a name in the same order: see `groups.rs`. A request asks as many voters as a quorum
+//! needs, the preferred ones. An agent passes over voters that it cannot ask, and puts those last that were slow or
+//! late a short time ago. Agents need not agree: their requests meet at other voters, where their priorities decide.
 
 use super::peer::Peer;
 use super::Agent;
 use crate::members::{Member, MemberSet};
-use crate::message::{Mode, VoterState};
+use crate::message::{Mode, Names, VoterState};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use std::time::Duration;
@@ -22,26 +22,60 @@ const SLOW: u32 = 4;
 impl Agent {
     /// The voters that can vote for a request of this mode.
     pub(super) fn voters(&self, mode: Mode) -> MemberSet {
-        let peers = self.setup.members.iter().zip(&self.peers);
-        peers
-            .filter(|(_, peer)| peer.votes(mode))
-            .map(|(member, _)| member)
-            .collect()
+        self.members_that(|peer| peer.votes(mode))
     }
 
-    /// The first of `voters` in the order of this agent.
-    pub(super) fn sequencer(&mut self, voters: MemberSet) -> Option<Member> {
+    /// The sequencers of `names`: for each, the first of `voters` that may vote for it. `None` if a name has none.
+    pub(super) fn sequencers(&mut self, names: &Names, voters: MemberSet) -> Option<MemberSet> {
+        let any = self.setup.bugs.have(ProtocolBug::FirstSequences);
+        let mut sequencers = MemberSet::EMPTY;
+        for partition in self.groups.partitions(names) {
+            let order = self.order(partition);
+            let mut order = order.into_iter();
+            let first = order.find(|member| any || voters.contains(*member))?;
+            sequencers = sequencers.with(first);
+        }
+        Some(sequencers)
+    }
+
+    /// The voters to ask for `names` besides `asked`: so many that each group has a quorum, if there are enough
+    /// `voters`.
+    pub(super) fn besides(
+        &mut self,
+        asked: MemberSet,
+        names: &Names,
+        voters: MemberSet,
+    ) -> MemberSet {
+        let quorum = self.setup.members.quorum();
+        let mut all = asked;
+        for partition in self.groups.partitions(names) {
+            let order = self.order(partition);
+            let mut missing = order.iter().fold(quorum, |missing, member| {
+                missing.saturating_sub(usize::from(all.contains(*member)))
+            });
+            for member in order {
+                if missing > 0 && voters.contains(member) && !all.contains(member) {
+                    all = all.with(member);
+                    missing -= 1;
+                }
+            }
+        }
+        all.minus(asked)
+    }
+
+    /// The voters of a partition in the order of this agent.
+    fn order(&mut self, partition: usize) -> Vec<Member> {
+        let mut order = self.groups.voters(partition).to_vec();
         if self.setup.bugs.have(ProtocolBug::AnySequencer) {
-            let drawn = self.random.up_to(Duration::from_nanos(voters.len() as u64));
-            return voters.iter().nth(drawn.as_nanos() as usize - 1);
+            for place in 1..order.len() {
+                let drawn = self.random.up_to(Duration::from_nanos(place as u64 + 1));
+                order.swap(place, drawn.as_nanos() as usize - 1);
+            }
+        } else if !self.setup.bugs.have(ProtocolBug::FirstSequences) {
+            let (peers, now) = (&self.peers, self.now);
+            order.sort_by_key(|member| peers[member.place()].rank(now));
         }
-        if self.setup.bugs.have(ProtocolBug::FirstSequences) {
-            return self.setup.members.iter().next();
-        }
-        let (peers, now) = (&self.peers, self.now);
-        voters
-            .iter()
-            .min_by_key(|member| peers[member.place()].rank(now))
+        order
     }
 
     /// The voter is late or slow: requests that wait for it ask another one, if there is a better one.
@@ -50,7 +84,7 @@ impl Agent {
         let rank = |member: Member| self.peers[member.place()].rank(now);
         let best = self.voters(Mode::Write).iter().map(rank).min();
         if best.is_some_and(|best| best < rank(member)) {
-            self.leave_sequencer(member);
+            self.leave_voter(member);
         }
     }
 
@@ -102,7 +136,7 @@ impl Peer {
     }
 
     /// Whether its answer to a batch is late.
-    fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         let flight = self.flight.as_ref();
         flight.is_some_and(|flight| flight.late_at.is_none())
     }

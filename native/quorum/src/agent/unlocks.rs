@@ -1,20 +1,33 @@
-//! Counts the unlocks that a quorum of voters has executed.
+//! Counts the unlocks that voters have executed.
 //!
-//! Each unlock has an ordinal and goes to all voters, in the same order to each. One number per voter, the last
-//! ordinal that it has executed, is therefore enough. The quorum's number is the highest one that a quorum has
-//! reached. Only unlocks with a waiting caller take memory.
+//! Each unlock has an ordinal. Unlocks go to the voters that may have a vote, in the same order to each. One number per
+//! voter, the last ordinal up to which it has executed all that it was sent, is therefore enough. Only unlocks with a
+//! waiting caller take memory.
 
 use super::output::Request;
+use crate::groups::Quorums;
+use crate::members::{Member, MemberSet};
 use crate::time::Time;
 use std::collections::VecDeque;
+
+/// A caller of `unlock`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Unlocking {
+    ordinal: u64,
+    until: Time,
+    request: Request,
+    /// The voters that may have a vote for the lock until they have executed the unlock.
+    asked: MemberSet,
+    quorums: Quorums,
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Unlocks {
     issued: u64,
     done: u64,
-    /// Callers of `unlock`, with the ordinal that they wait for and their deadline.
-    unlocking: VecDeque<(u64, Time, Request)>,
-    /// Callers of `try_unlock` that wait until fewer unlocks are pending, likewise.
+    unlocking: VecDeque<Unlocking>,
+    /// Callers of `try_unlock` that wait until fewer unlocks are pending, with the ordinal that they wait for and their
+    /// deadline.
     throttled: VecDeque<(u64, Time, Request)>,
 }
 
@@ -29,32 +42,54 @@ impl Unlocks {
         self.issued
     }
 
-    /// How many unlocks a quorum has not executed yet.
+    /// How many unlocks more than half of the members have not executed yet.
     pub(super) fn pending(&self) -> u64 {
         self.issued - self.done
     }
 
-    pub(super) fn await_done(&mut self, until: Time, request: Request) {
-        self.unlocking.push_back((self.issued, until, request));
+    pub(super) fn await_done(
+        &mut self,
+        until: Time,
+        request: Request,
+        asked: MemberSet,
+        quorums: Quorums,
+    ) {
+        let ordinal = self.issued;
+        self.unlocking.push_back(Unlocking {
+            ordinal,
+            until,
+            request,
+            asked,
+            quorums,
+        });
     }
 
     pub(super) fn await_accepted(&mut self, until: Time, request: Request) {
         self.throttled.push_back((self.issued, until, request));
     }
 
-    /// A quorum has executed the unlocks up to `ordinal`.
+    /// More than half of the members have executed the unlocks up to `ordinal`.
     pub(super) fn reached(&mut self, ordinal: u64) {
         self.done = self.done.max(ordinal);
     }
 
-    /// Takes the next caller of `unlock` whose wait is over, and whether its unlock is executed.
-    pub(super) fn unlocked(&mut self, now: Time) -> Option<(Request, bool)> {
-        let (ordinal, until, request) = *self.unlocking.front()?;
-        let done = ordinal <= self.done;
-        (done || until <= now)
-            .then(|| self.unlocking.pop_front())
-            .flatten()
-            .map(|_| (request, done))
+    /// Takes the callers of `unlock` whose wait is over, and whether a quorum has no vote for the lock any more.
+    /// `executed` returns the number of a voter.
+    pub(super) fn unlocked(
+        &mut self,
+        now: Time,
+        executed: impl Fn(Member) -> u64,
+    ) -> Vec<(Request, bool)> {
+        let mut over = Vec::new();
+        self.unlocking.retain(|unlocking| {
+            let done = unlocking.is_done(&executed);
+            let waits = !done && unlocking.until > now;
+            if !waits {
+                over.push((unlocking.request, done));
+            }
+            waits
+        });
+        over
     }
 
     /// Takes the next caller of `try_unlock` whose wait is over: at most `most` unlocks are pending, or its deadline
@@ -69,12 +104,9 @@ impl Unlocks {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.unlocking
-            .front()
-            .into_iter()
-            .chain(self.throttled.front())
-            .map(|(_, until, _)| *until)
-            .min()
+        let unlocking = self.unlocking.front().map(|unlocking| unlocking.until);
+        let throttled = self.throttled.front().map(|(_, until, _)| *until);
+        unlocking.into_iter().chain(throttled).min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -83,8 +115,20 @@ impl Unlocks {
 
     #[cfg(feature = "model")]
     pub(super) fn rebase(&mut self, now: Time) {
-        for (_, until, _) in self.unlocking.iter_mut().chain(&mut self.throttled) {
+        for unlocking in &mut self.unlocking {
+            unlocking.until = unlocking.until.relative_to(now);
+        }
+        for (_, until, _) in &mut self.throttled {
             *until = until.relative_to(now);
         }
+    }
+}
+
+impl Unlocking {
+    fn is_done(&self, executed: impl Fn(Member) -> u64) -> bool {
+        let has_executed = |member: &Member| executed(*member) >= self.ordinal;
+        let done: MemberSet = self.asked.iter().filter(has_executed).collect();
+        let never_asked = self.quorums.voters().minus(self.asked);
+        self.quorums.met_by(never_asked.or(done))
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! A caller that chooses names of one partition can cause one more exchange of messages for their locks.
 
+use crate::groups::partition;
 use crate::message::{Fence, Name};
-use crate::partition::partition;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Floors {

@@ -1,18 +1,21 @@
 //! Decides when the answers of other voters are enough for a voter that has lost its fences, and above which fence it
 //! begins. `recovery.rs` exchanges the messages.
 //!
-//! The answers are enough in one of two cases:
+//! The voter begins when the answers are enough in each group of names that it votes for. (Not in one group after the
+//! other: a mark that it stores says that it knows all of its fences.) They are enough in one of two cases:
 //!
-//! - *At least [`co_quorum`](crate::members::Members::co_quorum) voting members have sent their fences.* One of them
-//!   was in each earlier quorum, so no lock was granted with a fence above theirs. This rule is exact and needs no
+//! - *At least [`co_quorum`](crate::members::Members::co_quorum) voters of the group have sent their fences.* One of
+//!   them was in each earlier quorum, so no lock was granted with a fence above theirs. This rule is exact and needs no
 //!   clock.
-//! - *All others have answered*, but fewer have sent fences. Either all members start for the first time, or too many
-//!   have lost their fences at once. The voter then begins above all fences received and above each
-//!   [`origin`](super::Fences::origin), of the others and its own. The fences that it recorded in an earlier lifetime
-//!   were given before its own start, so they are at most its own origin if its clock and those of the others are
-//!   right: no voter gives or stores fences faster than a clock advances, in any number of lives (`pace.rs`). The
-//!   highest origin also compensates for clocks that differ, unless a clock is set back: the clock that was the highest
-//!   at the start of the cluster is now ahead by at least as much as the fences have grown.
+//! - *All other members have answered*, but too few voters of the group have sent fences. Either they start for the
+//!   first time, or too many have lost their fences at once, or the list has changed. (All members, not only those of
+//!   the group: a group may consist of new members only. They must not vote while others still vote in an earlier
+//!   list.) The voter then begins above all fences received and above each [`origin`](super::Fences::origin), of the
+//!   others and its own. The fences that it recorded in an earlier lifetime were given before its own start, so they
+//!   are at most its own origin if its clock and those of the others are right: no voter gives or stores fences faster
+//!   than a clock advances, in any number of lives (`pace.rs`). The highest origin also compensates for clocks that
+//!   differ, unless a clock is set back: the clock that was the highest at the start of the cluster is now ahead by at
+//!   least as much as the fences have grown.
 //!
 //! With fewer answers the voter waits, although its own clock would allow it to begin. The missing members may be
 //! those that know their fences, and a clock can be wrong. The only cost is that all members must start once.
@@ -33,8 +36,10 @@ use crate::message::Fence;
 use crate::time::Time;
 
 /// The answers so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Learning {
+    /// The different groups that the voter is in.
+    groups: Vec<MemberSet>,
     /// When the voter asks again.
     pub(super) again: Time,
     /// The members that have sent their fences.
@@ -48,8 +53,9 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    pub(super) fn new(origin: Fence, again: Time) -> Learning {
+    pub(super) fn new(groups: Vec<MemberSet>, origin: Fence, again: Time) -> Learning {
         Learning {
+            groups,
             again,
             known: MemberSet::EMPTY,
             floor: Fence(0),
@@ -84,7 +90,8 @@ impl Learning {
 
     /// The fence above which the voter begins, if the answers are enough.
     pub(super) fn learned(&self, members: Members) -> Option<Fence> {
-        if self.known.len() >= members.co_quorum() {
+        let enough = |group: &MemberSet| self.known.and(*group).len() >= members.co_quorum();
+        if self.groups.iter().all(enough) {
             return Some(self.floor);
         }
         let all = self.missing(members).minus(self.lost).is_empty();
@@ -101,14 +108,49 @@ mod tests {
     }
 
     fn learning() -> Learning {
-        Learning::new(Fence(100), Time(0))
+        learning_in(&[0b1111])
+    }
+
+    fn learning_in(groups: &[u64]) -> Learning {
+        let groups = groups.iter().map(|bits| MemberSet::from_bits(*bits));
+        Learning::new(groups.collect(), Fence(100), Time(0))
+    }
+
+    /// Five members, of which three vote for each name. This voter is in two groups.
+    #[test]
+    fn the_answers_must_be_enough_in_each_group() {
+        let members = Members::new(5, 0).unwrap().with_replicas(3).unwrap();
+        let of = || learning_in(&[0b0_0111, 0b0_1101]);
+        let mut learning = of();
+        assert_eq!(learning.missing(members).bits(), 0b1_1110);
+        for (place, fence) in [(1, 10), (2, 30)] {
+            learning.known(at(place), Fence(fence));
+            assert_eq!(learning.learned(members), None);
+        }
+        learning.known(at(3), Fence(5));
+        assert_eq!(
+            learning.learned(members),
+            Some(Fence(30)),
+            "no origin counts"
+        );
+        // Member 4 is in none of its groups, and must answer if not enough of the others know their fences.
+        let mut learning = of();
+        (1..=2).for_each(|place| learning.known(at(place), Fence(10)));
+        learning.lost(at(3), Fence(90));
+        assert_eq!(learning.learned(members), None);
+        learning.lost(at(4), Fence(90));
+        assert_eq!(
+            learning.learned(members),
+            Some(Fence(100)),
+            "the own origin"
+        );
     }
 
     #[test]
     fn a_co_quorum_of_fences_is_enough_without_clocks() {
-        for (count, enough) in [(2, 1), (3, 2), (4, 2), (5, 3), (16, 8)] {
+        for (count, enough) in [(2, 1), (3, 2), (4, 2), (5, 3)] {
             let members = Members::new(count, 0).unwrap();
-            let mut learning = learning();
+            let mut learning = learning_in(&[(1 << count) - 1]);
             // In clusters where all others are just enough, the last answer would also satisfy the second rule.
             for place in 1..enough {
                 learning.known(at(place), Fence(10 + place as u64));
@@ -149,15 +191,15 @@ mod tests {
     #[test]
     fn a_single_member_needs_no_answers() {
         let members = Members::new(1, 0).unwrap();
-        assert!(learning().missing(members).is_empty());
-        assert_eq!(learning().learned(members), Some(Fence(100)));
+        assert!(learning_in(&[1]).missing(members).is_empty());
+        assert_eq!(learning_in(&[1]).learned(members), Some(Fence(100)));
     }
 
     #[test]
     fn fences_replace_a_lost_answer_but_not_vice_versa() {
         let members = Members::new(3, 0).unwrap();
         for late in [false, true] {
-            let mut learning = learning();
+            let mut learning = learning_in(&[0b111]);
             if !late {
                 learning.lost(at(1), Fence(200));
             }

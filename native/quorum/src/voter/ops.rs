@@ -92,7 +92,7 @@ impl Voter {
                 fence: self.highest_of(&names),
             };
         }
-        if let Some(reason) = self.abstains() {
+        if let Some(reason) = self.abstains(&names) {
             return Reply::No { reason };
         }
         let blocked = |name| self.names.is_blocked(name, priority, mode);
@@ -131,9 +131,17 @@ impl Voter {
         Reply::Yes { fence }
     }
 
-    /// Why the voter grants nothing new, if it does not.
-    fn abstains(&self) -> Option<Reason> {
+    /// Whether this voter may vote for all of them.
+    fn serves(&self, names: &Names) -> bool {
+        let (me, bugs) = (self.members().me(), self.setup.bugs);
+        let any = bugs.have(ProtocolBug::NotMineIgnored) || bugs.have(ProtocolBug::LivingGroups);
+        any || names.iter().all(|name| self.groups.serves(me, name))
+    }
+
+    /// Why the voter does not vote for these names, if it does not.
+    fn abstains(&self, names: &Names) -> Option<Reason> {
         match self.stage {
+            _ if !self.serves(names) => Some(Reason::NotMine),
             _ if self.conflicted => Some(Reason::Conflicted),
             Stage::Quarantine { .. } | Stage::Superseded { .. } => Some(Reason::Quarantine),
             Stage::Learning(_) => Some(Reason::Learning),
@@ -174,6 +182,10 @@ impl Voter {
 
     fn assert(&mut self, id: VoteId, mode: Mode, fence: Fence, names: Names) -> Reply {
         let (generation, token) = id;
+        if !self.serves(&names) {
+            let reason = Reason::NotMine;
+            return Reply::No { reason };
+        }
         let voted = self.vote(id).is_some();
         if !voted && names.iter().any(|name| self.names.conflicts(name, mode)) {
             // Its conflicting votes are of requests that are not granted. They are recalled.

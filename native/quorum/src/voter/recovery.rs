@@ -10,8 +10,11 @@ use crate::protocol_bug::ProtocolBug;
 impl Voter {
     /// The quarantine is over, and the fences are lost: starts the recovery.
     pub(super) fn learn(&mut self) {
-        let learning = Learning::new(self.setup.fences.origin, self.now);
-        self.stage = Stage::Learning(learning);
+        let me = self.members().me();
+        let mut groups = self.groups.all();
+        groups.retain(|group| group.contains(me));
+        let learning = Learning::new(groups, self.setup.fences.origin, self.now);
+        self.stage = Stage::Learning(Box::new(learning));
         self.ask();
         // A single member has no other member to ask.
         self.finish_recovery();
@@ -153,7 +156,7 @@ impl Voter {
     }
 
     fn finish_recovery(&mut self) {
-        let Stage::Learning(learning) = self.stage else {
+        let Stage::Learning(learning) = &self.stage else {
             return;
         };
         if let Some(floor) = learning.learned(self.members()) {

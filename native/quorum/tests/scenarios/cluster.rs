@@ -2,6 +2,7 @@
 
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
 use quorum::frame;
+use quorum::groups::Groups;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members};
 use quorum::message::{Batch, Fence, Floor, Frame, Lifetime, Mode, Name, Names, Op, Send, Token};
@@ -10,7 +11,7 @@ use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The fences of a new cluster without stored fences.
@@ -76,6 +77,7 @@ pub enum Answer {
 pub struct Cluster {
     pub now: Time,
     pub rules: Rules,
+    pub members: Members,
     pub agents: Vec<Agent>,
     pub voters: Vec<Voter>,
     pub answers: BTreeMap<Request, Answer>,
@@ -102,9 +104,21 @@ impl Cluster {
     }
 
     pub fn with(count: usize, rules: Rules, fences: Fences) -> Cluster {
+        Cluster::of(Members::new(count, 0).unwrap(), rules, fences)
+    }
+
+    /// A cluster in which only some members vote for each name.
+    pub fn with_replicas(count: usize, replicas: usize) -> Cluster {
+        let members = Members::new(count, 0).unwrap().with_replicas(replicas);
+        Cluster::of(members.unwrap(), Rules::default(), NEW)
+    }
+
+    fn of(members: Members, rules: Rules, fences: Fences) -> Cluster {
+        let count = members.count();
         let mut cluster = Cluster {
             now: Time(1_000_000_000),
             rules,
+            members,
             agents: Vec::new(),
             voters: Vec::new(),
             answers: BTreeMap::new(),
@@ -121,9 +135,9 @@ impl Cluster {
             lifetimes: 0,
         };
         for place in 0..count {
-            let agent = cluster.agent(count, place);
+            let agent = cluster.agent(place);
             cluster.agents.push(agent);
-            let voter = cluster.voter(count, place, fences);
+            let voter = cluster.voter(place, fences);
             cluster.voters.push(voter);
         }
         for place in 0..count {
@@ -133,10 +147,16 @@ impl Cluster {
         cluster
     }
 
-    fn agent(&mut self, count: usize, place: usize) -> Agent {
+    /// The member list from the view of a node.
+    fn list(&self, place: usize) -> Members {
+        let members = Members::new(self.members.count(), place).unwrap();
+        members.with_replicas(self.members.replicas()).unwrap()
+    }
+
+    fn agent(&mut self, place: usize) -> Agent {
         self.lifetimes += 1;
         let setup = AgentSetup {
-            members: Members::new(count, place).unwrap(),
+            members: self.list(place),
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
             lifetime: Lifetime(self.lifetimes),
@@ -146,15 +166,15 @@ impl Cluster {
     }
 
     /// With a higher life than all others.
-    fn voter(&mut self, count: usize, place: usize, fences: Fences) -> Voter {
+    fn voter(&mut self, place: usize, fences: Fences) -> Voter {
         self.lifetimes += 1;
         let lifetime = Lifetime::new(self.lifetimes as u32, 0);
-        self.voter_of(count, place, lifetime, fences)
+        self.voter_of(place, lifetime, fences)
     }
 
-    fn voter_of(&self, count: usize, place: usize, lifetime: Lifetime, fences: Fences) -> Voter {
+    fn voter_of(&self, place: usize, lifetime: Lifetime, fences: Fences) -> Voter {
         let setup = VoterSetup {
-            members: Members::new(count, place).unwrap(),
+            members: self.list(place),
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
             lifetime,
@@ -167,7 +187,7 @@ impl Cluster {
 
     /// Crashes the voter of a node and starts one with this lifetime.
     pub fn restart_voter_as(&mut self, place: usize, lifetime: Lifetime, fences: Fences) {
-        self.voters[place] = self.voter_of(self.agents.len(), place, lifetime, fences);
+        self.voters[place] = self.voter_of(place, lifetime, fences);
     }
 
     fn connect(&mut self, place: usize) {
@@ -178,12 +198,12 @@ impl Cluster {
 
     /// Crashes and restarts the voter of a node.
     pub fn restart_voter(&mut self, place: usize, fences: Fences) {
-        self.voters[place] = self.voter(self.agents.len(), place, fences);
+        self.voters[place] = self.voter(place, fences);
     }
 
     /// Crashes and restarts the agent of a node. The holders of its locks die with it.
     pub fn restart_agent(&mut self, place: usize) {
-        self.agents[place] = self.agent(self.agents.len(), place);
+        self.agents[place] = self.agent(place);
         self.connect(place);
     }
 
@@ -241,10 +261,20 @@ impl Cluster {
     }
 
     fn ask(&mut self, node: usize, names: &[&str], mode: Mode, timeout: Duration) -> Request {
+        let names = names.iter().map(|bytes| self.name(bytes)).collect();
+        self.ask_for(node, Names::new(names).unwrap(), mode, timeout)
+    }
+
+    fn ask_for(&mut self, node: usize, names: Names, mode: Mode, timeout: Duration) -> Request {
         let request = self.request();
-        self.agents[node].lock(self.now, request, self::names(names), mode, timeout);
+        self.agents[node].lock(self.now, request, names, mode, timeout);
         self.run();
         request
+    }
+
+    /// See [`name`].
+    pub fn name(&self, bytes: &str) -> Name {
+        name(bytes, self.agents.len())
     }
 
     pub fn lock(&mut self, node: usize, name: &str, timeout: Duration) -> Request {
@@ -267,8 +297,10 @@ impl Cluster {
 
     /// `count` locks that must be granted immediately.
     pub fn locked_many(&mut self, node: usize, prefix: &str, count: usize) -> Vec<Lock> {
-        let names = (0..count).map(|i| format!("{prefix}{i}"));
-        names.map(|name| self.locked(node, &name)).collect()
+        let names = (0..count).map(|i| Name::new(format!("{prefix}{i}").as_bytes()).unwrap());
+        let requests = names.map(|name| self.ask_for(node, name.into(), Mode::Write, SECOND));
+        let requests: Vec<Request> = requests.collect();
+        requests.into_iter().map(|one| self.granted(one)).collect()
     }
 
     pub fn rlocked(&mut self, node: usize, name: &str) -> Lock {
@@ -478,12 +510,27 @@ pub fn at(place: usize) -> Member {
     Member::at(place).unwrap()
 }
 
-pub fn name(name: &str) -> Name {
-    Name::new(name.as_bytes()).unwrap()
-}
-
-fn names(names: &[&str]) -> Names {
-    Names::new(names.iter().map(|bytes| name(bytes)).collect()).unwrap()
+/// A name that begins with `bytes`. In a cluster of at most seven members, its voters are the first members, in the
+/// order of the list.
+pub fn name(bytes: &str, members: usize) -> Name {
+    static FOUND: Mutex<BTreeMap<(String, usize), Name>> = Mutex::new(BTreeMap::new());
+    let mut found = FOUND.lock().unwrap();
+    let name = found.entry((bytes.to_owned(), members)).or_insert_with(|| {
+        let members = Members::new(members, 0).unwrap();
+        let groups = Groups::new(members, Rules::default().partitions);
+        let is_in_order = |name: &Name| {
+            let voters = groups.voters_of(name).iter();
+            voters
+                .enumerate()
+                .all(|(place, voter)| voter.place() == place)
+        };
+        let named = |suffix: u32| Name::new(format!("{bytes}/{suffix}").as_bytes()).unwrap();
+        match members.count() {
+            8.. => named(0),
+            _ => (0..50_000).map(named).find(is_in_order).unwrap(),
+        }
+    });
+    name.clone()
 }
 
 /// The number of unlocks among these operations.

@@ -1,6 +1,6 @@
 //! Voters that grant nothing new, because members have different lists.
 
-use crate::cluster::{at, known, lost, name, Cluster, SECOND};
+use crate::cluster::{at, known, lost, Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::members::MemberSet;
 use quorum::message::{Fence, VoterState};
@@ -82,7 +82,7 @@ fn fences_are_not_learned_from_conflicted_voters() {
     conflict(&mut cluster, &[1], false);
     cluster.pass(SECOND * 2);
     assert!(cluster.voters[2].is_voting());
-    assert_eq!(cluster.voters[2].fence(&name("x")), Fence(fence));
+    assert_eq!(cluster.voters[2].fence(&cluster.name("x")), Fence(fence));
 }
 
 /// Members that have another list do not answer. If a quorum needs them, the conflict is the reason.

@@ -11,6 +11,7 @@ use std::time::Duration;
 fn heartbeats_keep_a_lock() {
     let mut cluster = Cluster::new(3);
     let locks = cluster.locked_many(0, "x", 100);
+    cluster.pass(SECOND * 2);
     cluster.isolate(2);
     cluster.batches();
     cluster.pass(SECOND * 60);
@@ -75,7 +76,7 @@ fn a_name_is_granted_after_its_holder_has_lost_it() {
     cluster.isolate(0);
     let other = cluster.lock(1, "x", SECOND * 60);
     while !cluster.is_granted(other) {
-        assert!(cluster.voters[1..].iter().all(|voter| !voter.is_empty()));
+        assert!(!cluster.voters[1].is_empty());
         cluster.pass(SECOND / 10);
         assert!(!(cluster.is_granted(other) && cluster.held(&lock)));
     }

@@ -1,6 +1,6 @@
 //! Voters that start with an old state file.
 
-use crate::cluster::{known, lost, name, Cluster, SECOND};
+use crate::cluster::{known, lost, Cluster, SECOND};
 use quorum::members::Members;
 use quorum::message::{Fence, Lifetime};
 use quorum::protocol_bug::ProtocolBugs;
@@ -62,7 +62,7 @@ fn the_voter_after_a_superseded_one_learns_its_fences() {
     cluster.run();
     assert_eq!(cluster.superseded.len(), 1);
     assert!(cluster.voters[1].is_voting());
-    assert_eq!(cluster.voters[1].fence(&name("x")), Fence(fence));
+    assert_eq!(cluster.voters[1].fence(&cluster.name("x")), Fence(fence));
 }
 
 /// The answers also tell the life of the voter that answers.

@@ -5,6 +5,7 @@ mod cluster;
 mod conflicts;
 mod fences;
 mod full;
+mod groups;
 mod leases;
 mod lives;
 mod locks;

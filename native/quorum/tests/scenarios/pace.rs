@@ -1,6 +1,6 @@
 //! Fences never outrun the clock, so the clock is above all of them if they are lost.
 
-use crate::cluster::{at, known, lost, name, rules, Cluster, SECOND};
+use crate::cluster::{at, known, lost, rules, Cluster, SECOND};
 use quorum::message::Fence;
 use quorum::voter::Fences;
 use std::time::Duration;
@@ -107,8 +107,8 @@ fn fences_of_a_voter_whose_clock_is_ahead_are_recorded() {
             assert!(fence > 1 << 50, "{turn} {node} {fence}");
         }
     }
-    for voter in &cluster.voters {
-        assert!(voter.fence(&name("x")) > Fence(1 << 50));
+    for voter in &cluster.voters[..2] {
+        assert!(voter.fence(&cluster.name("x")) > Fence(1 << 50));
     }
     // Without voter 0, the others continue from there, also one that does not know its fences yet: it cannot give the
     // fence that the agent guesses, and agrees to it.

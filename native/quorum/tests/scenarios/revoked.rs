@@ -1,10 +1,11 @@
 //! Revocation (`force_unlock`): the holder is notified, and no other request gets the name before it has lost it.
 
-use crate::cluster::{name, Cluster, SECOND};
+use crate::cluster::{Cluster, SECOND};
 use quorum::agent::Loss;
 
 fn revoke(cluster: &mut Cluster, node: usize, what: &str) {
-    cluster.agents[node].revoke(cluster.now, name(what));
+    let name = cluster.name(what);
+    cluster.agents[node].revoke(cluster.now, name);
     cluster.run();
 }
 

@@ -26,12 +26,15 @@ fn a_stale_vote_at_the_sequencer_is_passed_over() {
     }
 }
 
-/// No voter has another request for the name, so there is no order to wait for.
+/// No voter has another request for the name, so there is no order to wait for. The sequencer is late, and the third
+/// voter replaces it.
 #[test]
 fn a_quorum_without_rivals_does_not_wait_for_the_sequencer() {
     let mut cluster = Cluster::new(3);
     cluster.hold(0, 2);
-    let lock = cluster.locked(2, "x");
+    let request = cluster.lock(2, "x", SECOND);
+    cluster.pass(cluster.rules.hedge * 2);
+    let lock = cluster.granted(request);
     cluster.release();
     assert!(cluster.held(&lock));
     cluster.unlock_last([lock]);
@@ -110,10 +113,10 @@ fn sequencer(cluster: &mut Cluster, node: usize) -> usize {
 /// The first voter answers node 1 after this time.
 fn answer_after(cluster: &mut Cluster, time: Duration) {
     cluster.hold(0, 1);
-    let lock = cluster.locked(1, "y");
+    let request = cluster.lock(1, "y", SECOND * 60);
     cluster.pass(time);
     cluster.release();
-    cluster.unlock(&lock);
+    cluster.unlock_granted(request);
 }
 
 /// On a busy machine, a long round trip is usual.
@@ -149,8 +152,9 @@ fn a_voter_that_did_not_answer_is_asked_last_for_the_demotion() {
     let mut cluster = Cluster::new(3);
     let (attempt, demotion) = (cluster.rules.attempt, cluster.rules.demotion);
     cluster.cut(0, 1);
-    cluster.lock_and_unlock(1, "y");
+    let request = cluster.lock(1, "y", SECOND * 60);
     cluster.pass(attempt * 3 / 2);
+    cluster.unlock_granted(request);
     cluster.mend(0, 1);
     // Its next answer, also missed, was due now.
     cluster.pass(attempt / 2);
@@ -187,6 +191,8 @@ fn a_slow_voter_is_asked_last() {
     for (first_ms, others_ms, expected) in [(9, 0, 0), (30, 0, 1), (30, 9, 0), (30, 6, 1)] {
         let [first, others] = [first_ms, others_ms].map(Duration::from_millis);
         let mut cluster = Cluster::new(3);
+        // All voters were measured.
+        cluster.pass(SECOND * 5);
         answer_slowly(&mut cluster, first, others);
         let chosen = sequencer(&mut cluster, 1);
         assert_eq!(chosen, expected, "{first:?} {others:?}");
@@ -197,6 +203,8 @@ fn a_slow_voter_is_asked_last() {
 #[test]
 fn requests_leave_a_voter_that_becomes_slow() {
     let mut cluster = Cluster::new(3);
+    // All voters were measured.
+    cluster.pass(SECOND * 5);
     let lock = cluster.locked(2, "x");
     let waits = cluster.lock(1, "x", SECOND * 60);
     answer_slowly(&mut cluster, Duration::from_millis(30), Duration::ZERO);

@@ -1,7 +1,7 @@
 //! The process of a voter dies, and another process continues with the same voter. The outputs that the first process
 //! had taken were not executed.
 
-use crate::cluster::{at, durable, lost, name, Cluster, SECOND};
+use crate::cluster::{at, durable, lost, Cluster, SECOND};
 use quorum::agent::Loss;
 use quorum::rules::Rules;
 
@@ -52,7 +52,8 @@ fn agents_send_a_batch() {
     let lock = cluster.locked(0, "x");
     (0..3).for_each(|voter| cluster.hold(1, voter));
     let now = cluster.now;
-    cluster.agents[1].revoke(now, name("x"));
+    let name = cluster.name("x");
+    cluster.agents[1].revoke(now, name);
     cluster.run();
     for (from, send) in cluster.wire.drain(..).collect::<Vec<_>>() {
         let voter = send.to.place();
@@ -61,7 +62,7 @@ fn agents_send_a_batch() {
     }
     cluster.heal();
     assert!(cluster.lost.is_empty() && cluster.held(&lock));
-    take_over(&mut cluster, 2);
+    take_over(&mut cluster, 0);
     assert_eq!(cluster.lost, [(lock.token, Loss::Revoked)]);
     assert!(!cluster.held(&lock));
 }

@@ -7,6 +7,7 @@ use quorum::message::Mode::{Read, Write};
 use quorum::protocol_bug::ProtocolBug;
 
 const WRITE: Step = Step::Lock(Write, &[0]);
+const WRITE_B: Step = Step::Lock(Write, &[1]);
 const READ: Step = Step::Lock(Read, &[0]);
 const UNLOCK: Step = Step::Unlock;
 /// The second client starts when the first one holds the lock.
@@ -17,24 +18,24 @@ const WAIT_FOR_HOLDER: &[Step] = &[Step::Await(1), WRITE, UNLOCK];
 settings! {
     Setting::control;
 
-    // dsync's own counterexample: 3 of 8 nodes are down, a lock is granted by the other 5, 2 of these 5 restart, and
-    // the 3 start. The second client does not reach the voters that keep the lock.
-    "CE1" "8 members, 3 of them down at first, 2 restart, no quarantine":
-        members(8) client(0, &[WRITE]) client(3, THEN_WRITE) bug(ProtocolBug::NoQuarantine)
-        voter_crashes(2) disconnects(2) disaster_at(0) down(&[5, 6, 7])
-        apart(&[(0, 5), (0, 6), (0, 7), (3, 0), (3, 1), (3, 2)])
-        crashing(&[3, 4]) violates("Q1");
+    // dsync's own counterexample has 8 nodes: 3 are down, a lock is granted by the other 5, 2 of these 5 restart, and
+    // the 3 start. Here it has 5. The second client does not reach the voters that keep the lock.
+    "CE1" "5 members, 2 of them down at first, 1 restarts, no quarantine":
+        members(5) client(0, &[WRITE]) client(3, THEN_WRITE) bug(ProtocolBug::NoQuarantine)
+        voter_crashes(1) disconnects(1) disaster_at(0) down(&[3, 4])
+        apart(&[(0, 3), (0, 4), (3, 0), (3, 1)])
+        crashing(&[2]) violates("Q1");
 
     // With an odd number of members one restart is enough: two quorums share one voter. The holder is disconnected
     // from that voter and does not learn of the restart.
     "CE2" "3 members, 1 restart, no quarantine":
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::NoQuarantine) voter_crashes(1) disconnects(1)
-        apart(&[(0, 2)]) violates("Q1");
+        apart(&[(0, 2), (1, 0)]) violates("Q1");
 
     // All agents report, so the quarantine ends. One agent still counts the vote that the voter has lost.
     "CE3" "3 members, 1 restart, votes of an earlier lifetime of a voter count":
         clients(&[&[WRITE], THEN_WRITE]) agent(2) bug(ProtocolBug::ForgottenVotesCount)
-        voter_crashes(1) disconnects(1) apart(&[(0, 2)]) violates("Q1");
+        voter_crashes(1) disconnects(1) apart(&[(0, 2), (1, 0)]) violates("Q1");
 
     // A reader's quorum of half the members shares only one member with a writer's quorum, so one restart is enough.
     // The reader is not connected to one voter. Another voter restarts unnoticed while the reader holds.
@@ -120,6 +121,23 @@ settings! {
     "FirstFrameBuries" "3 members, the first frame of another agent ends the votes of the live one":
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
         apart(&[(0, 2), (1, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
+
+    // Q12: two quorums of a name that can be held at one instant have a voter in common. Each holder takes the group
+    // from the members that it is connected to.
+    "LivingGroups" "4 members, 3 vote for a name, and each agent chooses them from its connected members":
+        members(4) replicas(3) client(0, &[WRITE]) client(3, THEN_WRITE) bug(ProtocolBug::LivingGroups)
+        apart(&[(0, 2), (0, 3), (3, 0), (3, 1)]) disk(Disk::Fast) violates("Q1");
+
+    // The two agents divide names into different numbers of partitions, so they use different groups.
+    "TwoPartitionCounts" "4 members, 3 vote for a name, and one agent has other partitions":
+        members(4) replicas(3) names(2) client(0, &[WRITE_B]) client(2, &[Step::Await(0), WRITE_B])
+        bug(ProtocolBug::NotMineIgnored) renewed(&[2]) new_rules(|rules| rules.partitions = 1)
+        apart(&[(2, 1)]) disk(Disk::Fast) violates("Q1");
+
+    // A voter that votes only for its own names prevents it.
+    "TwoPartitionCounts-voters" "the same, and voters know which names are theirs":
+        members(4) replicas(3) names(2) client(0, &[WRITE_B]) client(2, &[Step::Await(0), WRITE_B])
+        renewed(&[2]) new_rules(|rules| rules.partitions = 1) apart(&[(2, 1)]) disk(Disk::Fast) time(2) only("Q1");
 
     // Each agent has the votes of its sequencer and of another voter, and waits for a third one.
     "NoRecalls" "4 members, two agents use different sequencers, and no vote is recalled":

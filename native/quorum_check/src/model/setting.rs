@@ -1,7 +1,8 @@
 //! Settings: the members, clients and faults of one search, and the builder with which a row of a table states its
 //! deviations from the default.
 
-use quorum::members::{Member, MemberSet};
+use quorum::groups::Groups;
+use quorum::members::{Member, MemberSet, Members};
 use quorum::message::{Mode, Name};
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
@@ -91,13 +92,15 @@ pub struct Setting {
     pub about: &'static str,
     pub expect: Expect,
     pub members: usize,
+    /// How many members vote for each name. `None`: the default.
+    pub replicas: Option<usize>,
     /// The members that have an agent. The others have only a voter.
     pub agents: MemberSet,
     pub scripts: Vec<Script>,
     pub names: usize,
     /// The time constants, in units of one nanosecond.
     pub rules: Rules,
-    /// The rules of voters that restart, and of the agents of `renewed`. Machines with different rules ignore each
+    /// The rules of voters that restart, and of the agents of `renewed`. Machines with different leases ignore each
     /// other.
     pub new_rules: Option<Rules>,
     pub renewed: MemberSet,
@@ -194,6 +197,7 @@ impl Setting {
             about,
             expect: Expect::Holds,
             members: 0,
+            replicas: None,
             agents: MemberSet::EMPTY,
             scripts: Vec::new(),
             names: 1,
@@ -276,6 +280,27 @@ impl Setting {
         self
     }
 
+    /// Only so many members vote for each name. There are two partitions, and each of the first two names is in one.
+    pub fn replicas(mut self, replicas: usize) -> Setting {
+        self.replicas = Some(replicas);
+        self.rules.partitions = 2;
+        self
+    }
+
+    /// The member list from the view of one member.
+    pub fn list(&self, me: Member) -> Members {
+        let members = Members::new(self.members, me.place()).expect("a member of the setting");
+        match self.replicas {
+            None => members,
+            Some(replicas) => members.with_replicas(replicas).expect("enough members"),
+        }
+    }
+
+    /// Which members vote for each name.
+    pub fn groups(&self) -> Groups {
+        Groups::new(self.list(member(0)), self.rules.partitions)
+    }
+
     pub fn disaster_at(mut self, client: usize) -> Setting {
         self.disaster_at = Some(client);
         self
@@ -327,6 +352,13 @@ macro_rules! settings {
     };
 }
 pub(super) use settings;
+
+#[test]
+fn the_first_two_names_have_different_groups() {
+    let groups = Setting::sound("", "").members(4).replicas(3).groups();
+    let group = |number| groups.group(&Setting::name_of(number));
+    assert_ne!(group(0), group(1));
+}
 
 #[test]
 fn small_rules_are_accepted() {

@@ -86,6 +86,28 @@ settings! {
     "apart" "four members, and two agents that use different sequencers":
         members(4) clients(TWO_WRITERS) apart(&[(0, 0)]) reorders(2) quiescence_every(16);
     "five" "five members": members(5) clients(TWO_WRITERS) time(1);
+    "groups" "four members, of which three vote for each name, and two writers of one name and of both":
+        members(4) replicas(3) names(2) time(2)
+        clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[WRITE, UNLOCK, Step::Lock(Write, B), UNLOCK]]);
+    "two-groups" "four members, of which three vote for each name, and two writers of both names":
+        members(4) replicas(3) names(2) quiescence_every(16)
+        clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[Step::Lock(Write, BOTH), UNLOCK]]);
+    "groups-crash" "the same, and a voter crashes and loses its fences":
+        members(4) replicas(3) names(2) time(5) voter_crashes(1) disk(Disk::None)
+        clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[Step::Lock(Write, BOTH), UNLOCK]]);
+    "replaced-vote" "a lock has the votes of a quorum, and one of these voters restarts":
+        clients(&[&[WRITE], &[Step::Await(0), WRITE]]) time(3) voter_crashes(1) delays(1);
+    "storm-of-groups" "for random walks: five members, of which three vote for each name, and every fault":
+        members(5) replicas(3) names(2) reorders(0) quiescence_every(256)
+        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)
+        client(0, &[
+            WRITE, UNLOCK, READ, UNLOCK, Step::Lock(Write, BOTH), Step::TryUnlock, WRITE, Step::Die,
+        ])
+        client(1, &[READ, UNLOCK, Step::Lock(Read, BOTH), UNLOCK, Step::Revoke(0), WRITE, UNLOCK])
+        client(2, &[
+            Step::Lock(Write, B), UNLOCK, Step::LockWithin(Write, BOTH, 5), UNLOCK, WRITE, Step::TryUnlock,
+        ])
+        client(3, &[READ, UNLOCK, WRITE, UNLOCK]);
     "storm" "for random walks: five members, four clients, two names, and every fault":
         members(5) names(2) reorders(0) quiescence_every(256)
         time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)

@@ -12,7 +12,7 @@ use crate::model::state::{
     agent_lifetime, voter_lifetime, AgentState, Client, State, Stored, Violation, VoterState, NOW,
 };
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
-use quorum::members::{Member, MemberSet, Members};
+use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
@@ -97,13 +97,9 @@ impl<'a> Transition<'a> {
         first
     }
 
-    fn members(&self, me: Member) -> Members {
-        Members::new(self.setting.members, me.place()).expect("a member of the setting")
-    }
-
     fn new_agent(&self, member: Member, lifetime: u8, connected: MemberSet) -> AgentState {
         let setup = AgentSetup {
-            members: self.members(member),
+            members: self.setting.list(member),
             rules: *self.rules_of_agent(member),
             bugs: self.setting.bugs,
             lifetime: agent_lifetime(member, lifetime),
@@ -142,7 +138,7 @@ impl<'a> Transition<'a> {
             false => rules.quarantine.max(longest),
         };
         let setup = VoterSetup {
-            members: self.members(me),
+            members: self.setting.list(me),
             rules,
             bugs: setting.bugs,
             lifetime: voter_lifetime(me, life, starts),

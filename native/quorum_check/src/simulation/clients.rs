@@ -83,7 +83,7 @@ impl World {
             )
         });
         let timeout = Duration::from_nanos(timeout as u64);
-        let connected = self.nodes[node].connected.len();
+        let connected = self.nodes[node].connected;
         self.call_agent(node, |agent, now| {
             agent.lock(now, request, names, mode, timeout)
         });

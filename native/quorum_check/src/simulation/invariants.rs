@@ -22,6 +22,8 @@ use crate::simulation::plan::{Plan, MOST_NAMES};
 use crate::simulation::summary::Summary;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
+use quorum::groups::{Groups, Quorums};
+use quorum::members::MemberSet;
 use quorum::message::{Fence, Mode, Name, Names, Token};
 use quorum::protocol_bug::ProtocolBug;
 use quorum::rules::Rules;
@@ -33,8 +35,7 @@ pub struct Checker {
     pub violation: Option<Violation>,
     pub healed_at: Option<Real>,
     pub summary: Summary,
-    quorum: usize,
-    members: usize,
+    groups: Groups,
     rules: Rules,
     drift: i64,
     fault_free: bool,
@@ -69,8 +70,7 @@ impl Checker {
             violation: None,
             healed_at: None,
             summary: Summary::default(),
-            quorum: plan.members / 2 + 1,
-            members: plan.members,
+            groups: Groups::new(plan.members(0), plan.rules.partitions),
             rules: plan.rules,
             drift: plan.drift,
             fault_free: plan.is_fault_free(),
@@ -109,6 +109,17 @@ impl Checker {
     pub fn names_of(&self, bits: u32) -> Names {
         let names = places(bits).map(|place| self.names[place].clone());
         Names::new(names.collect()).expect("a few different names")
+    }
+
+    /// What a lock of these names needs.
+    fn quorums(&self, names: u32) -> Quorums {
+        self.groups.quorums(&self.names_of(names))
+    }
+
+    /// Whether these members are a quorum of all names.
+    pub fn is_quorum(&self, members: MemberSet) -> bool {
+        let (with, all) = self.groups.with_quorum(members);
+        with == all
     }
 
     fn bits_of(&self, names: &Names) -> u32 {

@@ -364,15 +364,14 @@ impl World {
         let change = if up { "up" } else { "down" };
         self.log(|| format!("n{node} is informed: n{about} {change}"));
         let member = World::member(about);
-        let quorum = self.nodes.len() / 2 + 1;
         let seen = &mut self.nodes[node];
         seen.connected = if up {
             seen.connected.with(member)
         } else {
             seen.connected.without(member)
         };
-        seen.quorum_since =
-            (seen.connected.len() >= quorum).then(|| seen.quorum_since.unwrap_or(self.real));
+        let is_quorum = self.checker.is_quorum(seen.connected);
+        seen.quorum_since = is_quorum.then(|| seen.quorum_since.unwrap_or(self.real));
         self.checker.connection(node, about);
         let inform = if up { Agent::up } else { Agent::down };
         self.call_agent(node, |agent, now| inform(agent, now, member));

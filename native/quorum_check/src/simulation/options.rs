@@ -9,6 +9,8 @@ use quorum::rules::Rules;
 pub struct Options {
     /// The number of nodes. None: drawn.
     pub members: Option<usize>,
+    /// How many members vote for each name. None: drawn.
+    pub replicas: Option<usize>,
     /// The kinds of faults. None: drawn.
     pub faults: Option<Vec<Fault>>,
     /// Whether all clients write-lock one name and hold it for long: the shortest way to two holders.
@@ -36,6 +38,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             members: None,
+            replicas: None,
             faults: None,
             contended: false,
             rules: None,
@@ -60,6 +63,11 @@ impl Options {
 
     pub fn members(mut self, count: usize) -> Options {
         self.members = Some(count);
+        self
+    }
+
+    pub fn replicas(mut self, count: usize) -> Options {
+        self.replicas = Some(count);
         self
     }
 

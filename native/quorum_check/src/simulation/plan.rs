@@ -7,6 +7,7 @@ use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
 use crate::simulation::fault::Fault;
 use crate::simulation::network::Conditions;
 use crate::simulation::options::Options;
+use quorum::members::Members;
 use quorum::rules::Rules;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub enum Disk {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub members: usize,
+    /// How many members vote for each name.
+    pub replicas: usize,
     pub rules: Rules,
     /// How long clients lock and faults occur.
     pub active: Real,
@@ -79,6 +82,8 @@ impl Plan {
         };
         let rules = draw_rules(random, fault_free);
         let members = options.members.unwrap_or(members);
+        let replicas = random.pick(&[5, 5, 3]);
+        let replicas = options.replicas.unwrap_or(replicas).min(members);
         let clients = random.between(1, 4) as usize;
         let active = random.spread(2 * SECOND, 24 * SECOND);
         // From rarely used to always busy, with a bound on the number of locks.
@@ -87,6 +92,7 @@ impl Plan {
         let most_store = if fault_free { SECOND / 100 } else { 3 * SECOND };
         let plan = Plan {
             members,
+            replicas,
             rules: options.rules.map_or(rules, |change| change(rules)),
             active,
             conditions: draw_conditions(random, fault_free),
@@ -178,6 +184,14 @@ impl Plan {
             readers: 0,
             ..self
         }
+    }
+
+    /// The member list from the view of one node.
+    pub fn members(&self, me: usize) -> Members {
+        let members = Members::new(self.members, me).expect("a node is a member");
+        members
+            .with_replicas(self.replicas)
+            .expect("no more than members")
     }
 
     pub fn is_fault_free(&self) -> bool {

@@ -74,7 +74,7 @@ fn pr4_one_node_cannot_reach_the_sequencer() {
             load.cut = Some((0, nodes - 1));
             let title = format!("{nodes} nodes, {names} names, one cannot reach the sequencer");
             let figures = load.run(&title, SPAN);
-            assert!(figures.per_second > 2000, "{title}: {figures:?}");
+            assert!(figures.per_second > 1500, "{title}: {figures:?}");
             assert!(
                 figures.longest < Duration::from_millis(100),
                 "{title}: {figures:?}"
@@ -94,7 +94,7 @@ fn pr4_one_connection_to_the_sequencer_flaps() {
         load.flapping = Some((0, nodes - 1));
         let figures = load.run(&format!("{nodes} nodes, one flaps"), SPAN);
         assert!(
-            figures.per_second * 10 > control.per_second * 9,
+            figures.per_second * 10 > control.per_second * 8,
             "{figures:?}"
         );
         assert!(figures.longest < Duration::from_millis(200), "{figures:?}");

@@ -3,14 +3,15 @@
 use super::Transition;
 use crate::frame_text;
 use crate::model::coverage::CoverPoint;
-use crate::model::setting::{Disk, Setting};
+use crate::model::setting::{member, Disk, Setting};
 use crate::model::shared::Shared;
-use crate::model::state::{Flight, Phase, VoterState};
+use crate::model::state::{Flight, Phase};
 use quorum::agent::{AgentOutput, Refusal, Request};
-use quorum::members::Member;
+use quorum::members::{Member, MemberSet};
 use quorum::message::{
     Ack, Batch, Fence, Floor, Frame, Known, Mode, Op, Reason, Reply, Send, Token, Verdict,
 };
+use quorum::rules::Rules;
 
 /// The number of a request contains the client and the index of its step.
 pub(super) fn request(client: usize, step: usize) -> Request {
@@ -33,7 +34,7 @@ impl Transition<'_> {
             }
             Frame::Notice(_) => agent.is_some(),
         };
-        let arrives = arrives && self.same_rules(from, to, &frame);
+        let arrives = arrives && self.same_leases(from, to, &frame);
         self.note(|| {
             let dropped = if arrives { "" } else { " (dropped)" };
             let frame = frame_text::describe(&frame);
@@ -49,10 +50,11 @@ impl Transition<'_> {
         }
     }
 
-    /// Machines with different rules ignore each other.
-    fn same_rules(&self, from: Member, to: Member, frame: &Frame) -> bool {
-        let voter = |member: Member| *self.rules_of_voter(member.place());
-        let agent = |member: Member| *self.rules_of_agent(member);
+    /// Machines with different leases ignore each other.
+    fn same_leases(&self, from: Member, to: Member, frame: &Frame) -> bool {
+        let leases = |rules: &Rules| (rules.holder_lease, rules.voter_lease);
+        let voter = |member: Member| leases(self.rules_of_voter(member.place()));
+        let agent = |member: Member| leases(self.rules_of_agent(member));
         match frame {
             Frame::Batch(_) => agent(from) == voter(to),
             Frame::Ack(_) | Frame::Notice(_) => voter(from) == agent(to),
@@ -80,7 +82,7 @@ impl Transition<'_> {
                 if attempt != token {
                     self.coverage.count(CoverPoint::PassedOn);
                 }
-                self.granted(agent, request, token, fence);
+                self.granted(request, token, fence);
             }
             AgentOutput::Refused { request, why } => {
                 self.coverage.count(match why {
@@ -132,7 +134,7 @@ impl Transition<'_> {
         }
     }
 
-    fn granted(&mut self, agent: usize, request: Request, token: Token, fence: Fence) {
+    fn granted(&mut self, request: Request, token: Token, fence: Fence) {
         let (client, step) = client_and_step(request);
         self.note(|| format!("CLIENT {client} HOLDS t{} with fence {}", token.0, fence.0));
         if self.state.clients[client].phase != (Phase::Waits { step }) {
@@ -160,14 +162,17 @@ impl Transition<'_> {
                 // A voter that restarted without a disk, or with an old one, learns the fence from the others.
                 let disks_are_lost =
                     self.setting.disk == Disk::None || self.setting.budget.old_disks > 0;
-                let knows = |seen: &VoterState| {
+                let knows = |voter: &Member| {
+                    let seen = &self.state.voters[voter.place()];
                     let unsure = seen.starts > 1 && disks_are_lost;
                     let voter = seen.machine.as_ref();
                     voter.is_some_and(|voter| unsure || voter.fence(&name) >= fence)
                 };
-                let written = self.state.voters.iter().filter(|seen| knows(seen)).count();
-                if written < self.members(self.state.agents[agent].member).quorum() {
-                    let text = format!("{written} voters know fence {} at its grant", fence.0);
+                let members = (0..self.setting.members).map(member);
+                let written: MemberSet = members.filter(knows).collect();
+                let quorums = self.setting.groups().quorums(&name.into());
+                if !quorums.met_by(written) {
+                    let text = format!("{written:?} know fence {} at its grant", fence.0);
                     self.violated("Q6", text);
                 }
             }

@@ -8,6 +8,7 @@ use crate::simulation::clock::{Real, SECOND};
 use crate::simulation::node::Node;
 use quorum::agent::{Loss, Request};
 use quorum::lease::Standing;
+use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Mode, Token};
 use std::sync::Arc;
 
@@ -108,7 +109,7 @@ impl Checker {
         };
         let answers = self.answers.get(&(lifetime, attempt));
         let fences = answers.map(|answers| answers.fences.clone());
-        let mut written = 0;
+        let mut written = MemberSet::EMPTY;
         for (voter, (voter_lifetime, recorded)) in fences.unwrap_or_default() {
             let session = probe::session(agent, voter);
             let current = session.is_some_and(|session| session.voter.0 == voter_lifetime);
@@ -118,15 +119,16 @@ impl Checker {
             if !(current || restarted) || recorded < fence {
                 continue;
             }
-            written += 1;
+            written = Member::at(voter).map_or(written, |member| written.with(member));
             let seen = &nodes[voter];
             let same = seen.voter_host.lifetime == voter_lifetime;
             let Some(machine) = seen.voter.as_ref().filter(|_| same) else {
                 continue;
             };
             for place in places(lock.names) {
-                let known = machine.fence(&self.names[place]);
-                if known < fence {
+                let name = &self.names[place];
+                let known = machine.fence(name);
+                if known < fence && self.groups.serves(machine.member(), name) {
                     let text = || {
                         let (known, fence) = (known.0, fence.0);
                         format!("n{voter} knows fence {known} of name {place} and answered {fence}")
@@ -135,10 +137,10 @@ impl Checker {
                 }
             }
         }
-        if written < self.quorum {
+        if !self.quorums(lock.names).met_by(written) {
             let text = || {
                 let (attempt, fence) = (attempt.0, fence.0);
-                format!("t{attempt} has fence {fence}, which {written} voters recorded")
+                format!("t{attempt} has fence {fence}, which {written:?} recorded")
             };
             self.violated(Label::Q6, text);
         }
@@ -278,12 +280,15 @@ impl Checker {
     /// An agent that has not heard from a quorum for a lease and a second holds no lock.
     fn check_heard(&mut self, place: usize, real: Real) {
         let (node, _, token) = self.locks[place].id;
-        let heard = self.heard.iter().filter(|((agent, _), _)| *agent == node);
-        let mut heard: Vec<Real> = heard.map(|(_, at)| *at).collect();
-        heard.sort_unstable_by(|a, b| b.cmp(a));
         let lease = self.rules.holder_lease.as_nanos() as Real;
         let most = lease + lease * (self.drift + 1_000) / 1_000_000 + SECOND;
-        if heard.get(self.quorum - 1).is_none_or(|at| real - at > most) {
+        let recent =
+            |((agent, _), at): &(&(usize, usize), &Real)| *agent == node && real - **at <= most;
+        let heard = self.heard.iter().filter(recent);
+        let heard = heard
+            .filter_map(|((_, voter), _)| Member::at(*voter))
+            .collect();
+        if !self.quorums(self.locks[place].names).met_by(heard) {
             let text = || {
                 let token = token.0;
                 format!("n{node} t{token} is held, and no quorum answered for a lease")

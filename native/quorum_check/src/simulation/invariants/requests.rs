@@ -2,10 +2,12 @@
 
 use super::label::Label;
 use super::records::{Asked, Question};
-use super::Checker;
+use super::{places, Checker};
 use crate::simulation::clock::{Real, MILLISECOND, SECOND};
 use crate::simulation::node::Node;
 use quorum::agent::{Refusal, Request};
+use quorum::members::{Member, MemberSet};
+use quorum::voter::Voter;
 use std::time::Duration;
 
 /// How late an answer may be by the agent's clock. Timers fire up to 400 ms late.
@@ -18,11 +20,20 @@ impl Checker {
         if let Question::Lock { names, .. } = asked.question {
             self.summary.count("locks requested");
             let contended = self.contend(names, real);
-            asked.contended = contended || !ready(nodes, asked.node, self.quorum, real);
+            asked.contended = contended || !self.is_ready(nodes, asked.node, real);
         }
         self.asked.push(asked);
         self.open.push(request);
         request
+    }
+
+    /// Whether a quorum of voters votes, and this agent has known a quorum for a second.
+    fn is_ready(&self, nodes: &[Node], node: usize, real: Real) -> bool {
+        let votes = |node: &Node| node.voter.as_ref().is_some_and(Voter::is_voting);
+        let voting = nodes.iter().enumerate().filter(|(_, node)| votes(node));
+        let voting = voting.filter_map(|(place, _)| Member::at(place)).collect();
+        let since = nodes[node].quorum_since;
+        self.is_quorum(voting) && since.is_some_and(|since| real - since > SECOND)
     }
 
     /// Whether another client requests, holds or recently held one of the names. Such requests become contended, too.
@@ -70,9 +81,13 @@ impl Checker {
     }
 
     /// Without a quorum of connected members, a request must be refused in its call.
-    pub fn answered_at_once(&mut self, request: Request, connected: usize) {
-        if connected < self.quorum && !self.asked[request.0 as usize].answered {
-            let text = || format!("r{} was not refused, with {connected} connected", request.0);
+    pub fn answered_at_once(&mut self, request: Request, connected: MemberSet) {
+        let asked = &self.asked[request.0 as usize];
+        let Question::Lock { names, .. } = asked.question else {
+            return;
+        };
+        if !asked.answered && !self.quorums(names).met_by(connected) {
+            let text = || format!("r{} was not refused, with {connected:?}", request.0);
             self.violated(Label::Answers, text);
         }
     }
@@ -86,7 +101,7 @@ impl Checker {
         real: Real,
     ) -> Option<usize> {
         let asked = self.close(request, nodes)?;
-        let Question::Lock { .. } = asked.question else {
+        let Question::Lock { names, .. } = asked.question else {
             let text = || format!("r{} was refused and is no lock request", request.0);
             self.violated(Label::Answers, text);
             return None;
@@ -96,7 +111,7 @@ impl Checker {
             Refusal::NoQuorum => {
                 self.summary.count("locks refused: no quorum");
                 let connected = node.connected;
-                if connected.len() >= self.quorum {
+                if self.quorums(names).met_by(connected) {
                     let text = || format!("r{}: no quorum, with {connected:?}", request.0);
                     self.violated(Label::Answers, text);
                 }
@@ -153,9 +168,15 @@ impl Checker {
         if confirmed && !self.any_order && !self.is_passed_on(asked.lifetime, token) {
             let attempt = self.attempt_of(asked.lifetime, token);
             let keep = self.voters_that_keep(nodes, asked.lifetime, attempt);
-            if keep > self.members - self.quorum {
-                let text = || format!("{keep} voters keep the vote for t{}", token.0);
-                self.violated(Label::Confirmed, text);
+            let kept = keep.iter().fold(0, |all, (_, names)| all | names);
+            for place in places(kept) {
+                let of = |(_, names): &&(Member, u32)| names & 1 << place != 0;
+                let keep: MemberSet = keep.iter().filter(of).map(|(voter, _)| *voter).collect();
+                let free = self.groups.group(&self.names[place]).minus(keep);
+                if !self.quorums(1 << place).met_by(free) {
+                    let text = || format!("{keep:?} keep the vote for t{}", token.0);
+                    self.violated(Label::Confirmed, text);
+                }
             }
         }
         Some(asked.client)
@@ -230,12 +251,4 @@ impl Checker {
             self.summary.count("locks that took more than 10 ms");
         }
     }
-}
-
-/// Whether a quorum of voters votes, and this agent has known a quorum for a second.
-fn ready(nodes: &[Node], node: usize, quorum: usize, real: Real) -> bool {
-    let voters = nodes.iter().filter_map(|node| node.voter.as_ref());
-    let voting = voters.filter(|voter| voter.is_voting()).count();
-    let since = nodes[node].quorum_since;
-    voting >= quorum && since.is_some_and(|since| real - since > SECOND)
 }

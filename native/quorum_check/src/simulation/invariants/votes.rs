@@ -5,6 +5,7 @@ use super::label::Label;
 use super::{agent, conflict, probe, Checker};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
+use quorum::members::Member;
 use quorum::message::{Batch, Lifetime, Op, Token};
 use quorum::voter::Voter;
 
@@ -88,11 +89,22 @@ impl Checker {
             .map(|((_, _, token), attempt)| (token, attempt))
     }
 
-    pub(super) fn voters_that_keep(&self, nodes: &[Node], lifetime: u64, token: Token) -> usize {
-        let voters = nodes.iter().filter_map(|node| node.voter.as_ref());
-        voters
-            .filter(|voter| probe::keeps(voter, Lifetime(lifetime), token).is_some())
-            .count()
+    /// The voters that keep a vote, and for which names.
+    pub(super) fn voters_that_keep(
+        &self,
+        nodes: &[Node],
+        lifetime: u64,
+        token: Token,
+    ) -> Vec<(Member, u32)> {
+        let id = (Lifetime(lifetime), token);
+        let kept = |(place, node): (usize, &Node)| {
+            let votes = probe::votes(node.voter.as_ref()?);
+            let vote = votes
+                .into_iter()
+                .find(|vote| (vote.agent, vote.token) == id)?;
+            Some((Member::at(place)?, self.bits_of(&vote.names)))
+        };
+        nodes.iter().enumerate().filter_map(kept).collect()
     }
 
     pub fn after_batch(&mut self, nodes: &[Node]) {
