@@ -190,7 +190,11 @@ nodes_test_() ->
         ]),
         cluster(5, [
             {"Q1, Q13: a list of three meets a list of five, and no name has two holders", fun three_and_five/1},
-            {"Q1, Q13: separated nodes with a new list wait for those with the old one", fun separated/1}
+            {"Q1, Q13: separated nodes with a new list wait for those with the old one", fun separated/1},
+            {"Q5: fences grow if a quorum of the members leaves", fun quorum_leaves/1}
+        ]),
+        cluster(6, [
+            {"Q1, Q13: new members that are all voters of a name do not vote beside the earlier list", fun new_voters/1}
         ]),
         cluster(4, [
             {"a dead member is replaced", fun replaced/1},
@@ -479,6 +483,40 @@ separated([A, B, C, D, E] = Five) ->
     [ok = restart(Node, Five) || Node <- [A, B]],
     await_voting(Five),
     ?assert(fence(D) > Before).
+
+%% The two that stay were never asked for the name.
+quorum_leaves(Five) ->
+    Changes = #{rules => (test_quorum_cluster:rules())#{fence_block => 8}},
+    [ok = restart(Node, Five, Changes) || Node <- Five],
+    await_voting(Five),
+    Voters = test_quorum_groups:voters(x, members(Five), 5),
+    Ordered = [Node || Voter <- Voters, Node <- Five, name(Node) =:= Voter],
+    {Leaving, Staying} = lists:split(3, Ordered),
+    Fences = [fence(hd(Staying)) || _ <- lists:seq(1, 200)],
+    [stop(Node) || Node <- Five],
+    Forget = Changes#{forget => members(Leaving)},
+    [ok = restart(Node, Staying, Forget) || Node <- Staying],
+    await_voting(Staying),
+    ?assert(fence(hd(Staying)) > lists:max(Fences)).
+
+%% All names have the same voters: the first three of the list.
+new_voters(Six) ->
+    Changes = #{rules => (test_quorum_cluster:rules())#{partitions => 1}, replicas => 3},
+    {New, Old} = lists:split(3, lists:sort(fun(One, Other) -> name(One) =< name(Other) end, Six)),
+    [stop(Node) || Node <- Six],
+    _ = [file:delete(maps:get(fence_file, options(Node, Six))) || Node <- Six],
+    [ok = restart(Node, Old, Changes) || Node <- Old],
+    await_voting(Old),
+    Holder = worker(hd(Old)),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    [ok = test_quorum_cluster:isolate(Node, Old) || Node <- New],
+    [ok = restart(Node, Six, Changes) || Node <- New],
+    ?assertMatch({error, _}, lock(worker(hd(New)), x, 3000)),
+    ?assert(held(Holder, x)),
+    %% They vote when the others have the new list.
+    test_nodes:introduce(Six),
+    [ok = restart(Node, Six, Changes) || Node <- Old],
+    await_voting(Six).
 
 replaced([A, B, C, D]) ->
     New = [A, B, D],
