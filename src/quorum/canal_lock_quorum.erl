@@ -130,8 +130,8 @@
 %% names of a partition have the same voters; `without_quorum' is the number of partitions without a quorum, of 4096 in
 %% all (the rule `partitions'). `voting': whether the voter of this node votes for writers. It does not while it learns
 %% which locks are held, or while its disk stores nothing and its fences are used up. For this node: the number of
-%% requests that wait for a lock, of locks that are held, and of unlocks that no quorum has confirmed yet, and the
-%% totals.
+%% requests that wait for a lock, of locks that are held, and of unlocks that more than half of the members have not
+%% executed yet, and the totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
 %% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are
@@ -297,7 +297,7 @@ unlock_and_wait(Id) -> canal_lock_quorum_agent:unlock(Id).
 %% the background. A later lock by the caller never fails because of the old one.
 %%
 %% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
-%% only while more than 4096 unlocks (the rule `pending_unlocks') are not confirmed by a quorum. If the lock was lost or
+%% only while more than 4096 unlocks (the rule `pending_unlocks') are pending (see {@link status/0}). If the lock was lost or
 %% unlocked before, answers `{error, not_held}'. Raises `badarg' if `Lock' is not a lock of this node. Cost: a message
 %% to a process of this node, 1 to 7 microseconds.
 -spec unlock_async(lock()) -> ok | {error, not_held}.

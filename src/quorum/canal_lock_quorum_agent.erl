@@ -47,7 +47,7 @@
     silent = 0 :: non_neg_integer(),
     %% Whether this process has yielded since the last step.
     has_yielded = false :: boolean(),
-    %% Unlocks that a quorum has not confirmed.
+    %% Unlocks that more than half of the members have not executed.
     pending_unlocks = 0 :: non_neg_integer()
 }).
 

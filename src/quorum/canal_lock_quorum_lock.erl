@@ -40,7 +40,7 @@ is_lock(_) -> false.
 -spec is_held(lock()) -> boolean() | raise().
 is_held(Lock) -> call(Lock, fun canal_lock_quorum_nif:held/1).
 
-%% Unlocks without a wait. `full' if too many unlocks wait for a quorum; then nothing has changed.
+%% Unlocks without a wait. `full' if too many unlocks are pending; then nothing has changed.
 -spec unlock_async(lock()) -> ok | not_held | full | raise().
 unlock_async(Lock) -> call(Lock, fun canal_lock_quorum_nif:give_back/1).
 

@@ -146,7 +146,7 @@ agent_open(_Setup) -> erlang:nif_error(not_loaded).
 agent_close(_Agent) -> erlang:nif_error(not_loaded).
 
 %% Passes events and the time to the agent. `Silent' has a bit for each place whose voter does not answer. `Pending' is
-%% the number of unlocks that no quorum has confirmed.
+%% the number of unlocks that more than half of the members have not executed.
 -spec agent_step(agent(), [agent_event()]) ->
     {[agent_output()], wait(), Silent :: non_neg_integer(), Pending :: non_neg_integer()}.
 agent_step(_Agent, _Events) -> erlang:nif_error(not_loaded).

@@ -36,7 +36,7 @@ text(#{what := up, node := Node}) ->
 text(#{what := down, node := Node}) ->
     {"lost the connection to member ~tp; this node reconnects to it", [Node]};
 text(#{what := silent, node := Node, pending_unlocks := Pending}) ->
-    {"the voter of member ~tp does not answer; ~b unlocks wait for a quorum. Check that canal_lock_quorum runs there, "
+    {"the voter of member ~tp does not answer; ~b unlocks are pending. Check that canal_lock_quorum runs there, "
         "and that the node is not suspended or overloaded", [Node, Pending]};
 text(#{what := answers, node := Node}) ->
     {"the voter of member ~tp answers again", [Node]};

@@ -160,7 +160,6 @@ impl Agent {
                 let until = self.now + self.setup.rules.voter_lease;
                 let quorums = self.groups.quorums(&lock.names);
                 self.unlocks.await_done(until, request, lock.asked, quorums);
-                self.answer_unlocks();
             }
             Some(Released::Passed) => self.out.push(AgentOutput::Unlocked {
                 request,
@@ -173,7 +172,7 @@ impl Agent {
     }
 
     /// Releases a lock without waiting for a quorum. The answer is [`AgentOutput::Accepted`], immediately unless more
-    /// than [`pending_unlocks`](crate::rules::Rules::pending_unlocks) unlocks wait for a quorum. Returns `false`,
+    /// than [`pending_unlocks`](crate::rules::Rules::pending_unlocks) unlocks are pending. Returns `false`,
     /// without an answer, if there is no such lock.
     pub fn try_unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
@@ -399,7 +398,7 @@ impl Agent {
         self.groups.with_quorum(self.members_that(Peer::ready))
     }
 
-    /// The number of released locks whose unlock a quorum has not confirmed yet.
+    /// The number of released locks whose unlock more than half of the members have not executed yet.
     #[must_use]
     pub fn pending_unlocks(&self) -> u64 {
         self.unlocks.pending()

@@ -9,7 +9,7 @@
 //!                          quorum: any two of them
 //! ```
 //!
-//! The group of a partition are the members with the highest scores, where the score is a hash of partition and member
+//! The group of a partition has the members with the highest scores, where a score is a hash of partition and member
 //! (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", ToN 1998). It
 //! depends on the configured members only, never on which of them are alive, so any two quorums of a name have a voter
 //! in common. The scores also order the group. All agents prefer the same voters, so these see the same locks and give
@@ -59,7 +59,7 @@ impl Groups {
         let keys: Vec<(Member, u64)> = some.iter().map(key).collect();
         let mut known: Vec<Quorums> = Vec::new();
         let groups = (0..partitions).map(|partition| {
-            let voters = voters_of(partition, &keys, members.replicas());
+            let voters = preferred(partition, &keys, members.replicas());
             let set: MemberSet = voters.iter().copied().collect();
             // Groups with the same members share their memory.
             let place = known.partition_point(|quorums| quorums.groups[0] < set);
@@ -157,12 +157,12 @@ impl Groups {
     }
 }
 
-/// The hash of partition 0. With this value, that partition prefers the first eight members in the order of the list.
-/// Models have no other partition, so their controls can name voters.
+/// With this value, partition 0 prefers the first eight members in the order of the list. Models with one partition can
+/// therefore name voters by their preference.
 const SALT: u64 = 24_443;
 
 /// The `count` members with the highest scores for a partition, in descending order. `keys` has a hash of each member.
-fn voters_of(partition: usize, keys: &[(Member, u64)], count: usize) -> Vec<Member> {
+fn preferred(partition: usize, keys: &[(Member, u64)], count: usize) -> Vec<Member> {
     let partition = scatter(SALT + partition as u64);
     let mut best: Vec<(u64, Member)> = Vec::with_capacity(count + 1);
     for (member, key) in keys {

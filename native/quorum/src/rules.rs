@@ -1,5 +1,6 @@
-//! The constants of the protocol, with the reason for each value. The leases are the same on all members. The other
-//! constants only change what their own node does, and may differ while they are changed node by node.
+//! The constants of the protocol, with the reason for each value. The leases are the same on all members, and so are the
+//! partitions if not all members vote for each name. The other constants only change what their own node does, and may
+//! differ while they are changed node by node.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub struct Rules {
     /// their locks. At least `voter_lease`, for the same reason.
     pub quarantine: Duration,
     /// How long an attempt may last, and how long an agent waits for the answer to a batch before it considers it
-    /// lost.
+    /// lost. A lock that is held for this long asks the rest of its voters for their votes.
     pub attempt: Duration,
     /// The pause of a request for which too few voters vote. It is random: after `k` such attempts in a row it is in
     /// `(0, min(retry_most, retry_base + k * retry_step)]`. It ends when a voter votes again.
@@ -35,10 +36,11 @@ pub struct Rules {
     /// that released the name could lock it again before any other node can ask.
     pub keep: Duration,
     /// An answer is late after six average round trips of its voter, or after two and eight mean deviations if that
-    /// is longer. At least twice this, and at most twice `hedge_most`. Then contended requests ask another voter
-    /// first. Longer than the pauses of a busy node.
+    /// is longer. At least twice this, and at most twice `hedge_most`. Then requests that wait for it ask another
+    /// voter. Longer than the pauses of a busy node.
     pub hedge: Duration,
-    /// See `hedge`.
+    /// See `hedge`. Also how long an agent waits for other votes before it speaks to a restarted voter whose earlier
+    /// votes its locks need.
     pub hedge_most: Duration,
     /// A voter is slow if its average round trip is longer than this and than four times that of the median voter.
     pub slow: Duration,
@@ -58,11 +60,12 @@ pub struct Rules {
     pub at_risk: Duration,
     /// Fences are reserved on disk in blocks of this many, with one write per block.
     pub fence_block: u64,
-    /// Names are divided into this many partitions by a hash. A voter keeps one fence for all forgotten names of a
+    /// Names are divided into this many partitions by a hash. The names of a partition have the same voters. A voter
+    /// keeps one fence for all forgotten names of a
     /// partition, which takes eight bytes. Two names of a partition cost one more message exchange when they are locked
     /// at the same moment. A power of two.
     pub partitions: usize,
-    /// How many unlocks may wait for a quorum before callers of `try_unlock` wait, too.
+    /// Callers of `try_unlock` wait while more than half of the members have not executed this many unlocks.
     pub pending_unlocks: u64,
     /// How many operations a batch carries, and how many entries a machine processes in one call where there may be
     /// many. This bounds the time of a call.

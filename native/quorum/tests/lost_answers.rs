@@ -4,8 +4,8 @@ use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
 use quorum::groups::Groups;
 use quorum::members::{Member, Members};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Op, Reply, Session, Token,
-    Verdict, VoterNews, VoterState, EPOCH,
+    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Op, Reason, Reply, Session,
+    Token, Verdict, VoterNews, VoterState, EPOCH,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -25,6 +25,8 @@ const NEWS: VoterNews = VoterNews {
 struct Alone {
     agent: Agent,
     now: Time,
+    /// What the voters say of themselves.
+    news: VoterNews,
     outputs: Vec<AgentOutput>,
     sent: Vec<(usize, Batch)>,
 }
@@ -42,6 +44,7 @@ impl Alone {
         let mut alone = Alone {
             agent: Agent::new(setup, Time(0)),
             now: Time(0),
+            news: NEWS,
             outputs: Vec::new(),
             sent: Vec::new(),
         };
@@ -84,7 +87,7 @@ impl Alone {
     fn answer(&mut self, voter: usize, batch: &Batch, session: Session, verdict: Verdict) {
         let (seq, stamp) = (batch.seq, batch.stamp);
         let ack = Ack {
-            news: NEWS,
+            news: self.news,
             agent: A,
             session,
             seq,
@@ -244,4 +247,34 @@ fn an_agreed_fence_is_void_when_one_of_its_votes_is_lost() {
             assert!(*fence >= Fence(9), "granted {fence:?} after 8");
         }
     }
+}
+
+/// The sequencer forgets its vote while another voter waits for its disk: the third voter becomes the sequencer. The
+/// request does not wait for the end of a quarantine.
+#[test]
+fn a_sequencer_that_forgets_its_vote_is_replaced() {
+    let mut alone = Alone::locking();
+    let batches: Vec<Batch> = (0..2).map(|voter| alone.batch(voter)).collect();
+    let Some(Op::Lock { token, .. }) = batches[0].ops.first() else {
+        panic!("{batches:?}")
+    };
+    let (token, yes) = (*token, Reply::Yes { fence: Fence(7) });
+    let no = |reason| vec![Reply::No { reason }];
+    alone.done(1, &batches[1], no(Reason::Busy), &[]);
+    alone.done(0, &batches[0], vec![yes.clone()], &[token]);
+    let again = alone.batch(1);
+    alone.done(1, &again, no(Reason::Storing), &[]);
+    let named = batches[0].session;
+    let others = Vec::new();
+    alone.news.state = VoterState::Quarantined;
+    let forgotten = Verdict::Mismatch { named, others };
+    alone.answer(0, &batches[0], session(20), forgotten);
+    alone.news = NEWS;
+    let third = alone.batch(2);
+    alone.done(2, &third, vec![yes.clone()], &[token]);
+    alone.wait(Rules::default().retry_base + Rules::default().retry_step);
+    let again = alone.batch(1);
+    alone.done(1, &again, vec![yes], &[token]);
+    let granted = |output: &AgentOutput| matches!(output, AgentOutput::Granted { .. });
+    assert!(alone.outputs.iter().any(granted), "{:?}", alone.outputs);
 }

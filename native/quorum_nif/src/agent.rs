@@ -84,7 +84,7 @@ fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
 
 /// `agent_step(Handle, Events) -> {Outputs, WaitMs | infinity, Silent, Pending}`: applies the events and the time
 /// that has passed. `Silent` is a bit set of the members that do not answer, by index. `Pending` is the number of
-/// unlocks that wait for a quorum.
+/// unlocks that more than half of the members have not executed.
 #[rustler::nif]
 fn agent_step<'a>(
     env: Env<'a>,

@@ -127,7 +127,7 @@ fn claim(lock: ResourceArc<LockHandle>) -> bool {
 }
 
 /// `give_back(Handle) -> ok | not_held | full`: releases the lock. The agent's process gets the message `{try_unlock,
-/// Id}`, or `{late_unlock, Id}` if the lease has expired. `full` if too many unlocks wait for a quorum: the lock is
+/// Id}`, or `{late_unlock, Id}` if the lease has expired. `full` if too many unlocks are pending: the lock is
 /// unchanged.
 #[rustler::nif]
 fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {

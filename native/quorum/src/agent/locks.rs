@@ -58,6 +58,25 @@ struct VoterLocks {
     lacking: BTreeSet<Token>,
 }
 
+impl VoterLocks {
+    /// Adds a lock that it has `voted` for, or has not.
+    fn add(&mut self, token: Token, voted: bool) {
+        if voted {
+            self.digest = self.digest.with(token);
+        } else {
+            self.lacking.insert(token);
+        }
+    }
+
+    fn remove(&mut self, token: Token, voted: bool) {
+        if voted {
+            self.digest = self.digest.without(token);
+        } else {
+            self.lacking.remove(&token);
+        }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Locks {
     pub(super) lease: Arc<Lease>,
@@ -119,12 +138,7 @@ impl Locks {
     pub(super) fn insert(&mut self, token: Token, lock: HeldLock) {
         let (votes, quorums) = votes(&lock.standing);
         for member in quorums.voters().iter() {
-            let voter = &mut self.voters[member.place()];
-            if votes.contains(member) {
-                voter.digest = voter.digest.with(token);
-            } else {
-                voter.lacking.insert(token);
-            }
+            self.voters[member.place()].add(token, votes.contains(member));
         }
         self.join_set(token, (votes, quorums));
         self.held.insert(token, lock);
@@ -135,12 +149,7 @@ impl Locks {
         self.passed.remove(&lock.token);
         let (votes, quorums) = votes(&lock.standing);
         for member in quorums.voters().iter() {
-            let voter = &mut self.voters[member.place()];
-            if votes.contains(member) {
-                voter.digest = voter.digest.without(token);
-            } else {
-                voter.lacking.remove(&token);
-            }
+            self.voters[member.place()].remove(token, votes.contains(member));
         }
         self.leave_set(token, &(votes, quorums));
         Some(lock)
@@ -181,13 +190,11 @@ impl Locks {
             return false;
         }
         let voter = &mut self.voters[member.place()];
+        voter.remove(token, !granted);
+        voter.add(token, granted);
         let new = if granted {
-            voter.digest = voter.digest.with(token);
-            voter.lacking.remove(&token);
             old.with(member)
         } else {
-            voter.digest = voter.digest.without(token);
-            voter.lacking.insert(token);
             old.without(member)
         };
         lock.standing.set(new);

@@ -84,7 +84,7 @@ pub enum AgentOutput {
 pub enum Refusal {
     /// The timeout of the request passed.
     Timeout,
-    /// Too few members are connected.
+    /// Too few voters of a name are connected.
     NoQuorum,
     /// Too few voters vote, because members have different lists of members.
     Conflicted,

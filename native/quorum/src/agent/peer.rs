@@ -43,7 +43,7 @@ pub(super) enum Repair {
     None,
     /// The live tokens: the voter may have missed operations.
     Sync(Token),
-    /// The locks without its vote: the voter has forgotten its votes, or rejected these.
+    /// The locks without its vote: the voter has forgotten its votes, rejected these, or was not asked.
     Assert(Token),
 }
 

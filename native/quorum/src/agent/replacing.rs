@@ -66,10 +66,13 @@ impl Agent {
         let Some(attempt) = pending.attempt() else {
             return;
         };
-        // If no other voter is left, it waits for the disk.
         if !pending.quorums.met_by(attempt.asked.minus(attempt.out)) {
-            self.fail(request);
-        } else if attempt.first.contains(member) && pending.quorums.met_by(attempt.possible()) {
+            return self.fail(request);
+        }
+        let (is_first, others) = (attempt.first.contains(member), attempt.possible());
+        let names = pending.names.clone();
+        // If no other voter is left, it waits for the disk.
+        if is_first && self.sequencers(&names, others).is_some() {
             self.replace_sequencer(request);
         }
     }

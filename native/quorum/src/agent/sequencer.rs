@@ -38,8 +38,7 @@ impl Agent {
         Some(sequencers)
     }
 
-    /// The voters to ask for `names` besides `asked`: so many that each group has a quorum, if there are enough
-    /// `voters`.
+    /// The fewest of `voters` that complete `asked` to a quorum of each group of `names`, as far as possible.
     pub(super) fn besides(
         &mut self,
         asked: MemberSet,

@@ -280,7 +280,8 @@ impl Setting {
         self
     }
 
-    /// Only so many members vote for each name. There are two partitions, and each of the first two names is in one.
+    /// This number of members votes for each name. The first name is in the first of two partitions, the second one in
+    /// the other.
     pub fn replicas(mut self, replicas: usize) -> Setting {
         self.replicas = Some(replicas);
         self.rules.partitions = 2;

@@ -20,6 +20,37 @@ const HANDOVER: &[&[Step]] = &[
 ];
 const SECOND_OF_FIRST_NODE: &[Step] = &[Step::Await(1), WRITE, Step::TryUnlock];
 
+/// Each kind of step, on two names.
+const STORM: &[&[Step]] = &[
+    &[
+        WRITE,
+        UNLOCK,
+        READ,
+        UNLOCK,
+        Step::Lock(Write, BOTH),
+        Step::TryUnlock,
+        WRITE,
+        Step::Die,
+    ],
+    &[
+        READ,
+        UNLOCK,
+        Step::Lock(Read, BOTH),
+        UNLOCK,
+        Step::Revoke(0),
+        WRITE,
+        UNLOCK,
+    ],
+    &[
+        Step::Lock(Write, B),
+        UNLOCK,
+        Step::LockWithin(Write, BOTH, 5),
+        UNLOCK,
+        WRITE,
+        Step::TryUnlock,
+    ],
+];
+
 /// Leases before and after a change of the rules. Few heartbeats, for few states.
 pub const LONG_LEASES: fn(&mut Rules) = |rules| {
     (rules.holder_lease, rules.voter_lease, rules.quarantine) = (units(5), units(6), units(6));
@@ -100,23 +131,11 @@ settings! {
     "storm-of-groups" "for random walks: five members, of which three vote for each name, and every fault":
         members(5) replicas(3) names(2) reorders(0) quiescence_every(256)
         time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)
-        client(0, &[
-            WRITE, UNLOCK, READ, UNLOCK, Step::Lock(Write, BOTH), Step::TryUnlock, WRITE, Step::Die,
-        ])
-        client(1, &[READ, UNLOCK, Step::Lock(Read, BOTH), UNLOCK, Step::Revoke(0), WRITE, UNLOCK])
-        client(2, &[
-            Step::Lock(Write, B), UNLOCK, Step::LockWithin(Write, BOTH, 5), UNLOCK, WRITE, Step::TryUnlock,
-        ])
+        clients(STORM)
         client(3, &[READ, UNLOCK, WRITE, UNLOCK]);
     "storm" "for random walks: five members, four clients, two names, and every fault":
         members(5) names(2) reorders(0) quiescence_every(256)
         time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)
-        client(0, &[
-            WRITE, UNLOCK, READ, UNLOCK, Step::Lock(Write, BOTH), Step::TryUnlock, WRITE, Step::Die,
-        ])
-        client(1, &[READ, UNLOCK, Step::Lock(Read, BOTH), UNLOCK, Step::Revoke(0), WRITE, UNLOCK])
-        client(2, &[
-            Step::Lock(Write, B), UNLOCK, Step::LockWithin(Write, BOTH, 5), UNLOCK, WRITE, Step::TryUnlock,
-        ])
+        clients(STORM)
         client(0, &[READ, UNLOCK, WRITE, UNLOCK]);
 }
