@@ -95,6 +95,12 @@ fn a_voter_is_asked_for_its_own_names() {
             assert_eq!(Some(names), served.as_ref());
         }
     }
+    // The others are asked later, for their own names too.
+    cluster.pass(SECOND * 2);
+    let all = all
+        .iter()
+        .fold(MemberSet::EMPTY, |all, name| all.or(groups.group(name)));
+    assert_eq!(votes(&cluster), all);
     for name in names {
         let other = cluster.lock(1, name, SECOND / 2);
         cluster.pass(SECOND);
@@ -120,6 +126,46 @@ fn a_lock_needs_a_quorum_of_each_group() {
     assert!(!cluster.held(&lock));
     cluster.heal();
     cluster.assert_empty();
+}
+
+/// A request that waits asks the sequencers of all its names at once.
+#[test]
+fn a_request_waits_at_the_sequencer_of_each_name() {
+    let mut cluster = Cluster::with_replicas(16, 3);
+    let [one, other] = apart(&cluster);
+    let lock = cluster.locked(0, &one);
+    cluster.batches();
+    let both = cluster.lock_many(1, &[&one, &other], SECOND * 60);
+    let sequencers: BTreeSet<usize> = [&one, &other].map(|name| voters(&cluster, name)[0]).into();
+    let batches = cluster.batches();
+    let waits = |op: &Op| matches!(op, Op::Lock { wait: true, .. });
+    let asked = batches
+        .iter()
+        .filter(|(_, _, batch)| batch.ops.iter().any(waits));
+    assert_eq!(
+        asked.map(|(_, to, _)| *to).collect::<BTreeSet<_>>(),
+        sequencers
+    );
+    let last = batches.iter().filter(|(_, to, _)| sequencers.contains(to));
+    let last: Vec<_> = last.map(|(_, to, batch)| (*to, batch.ops.last())).collect();
+    for sequencer in sequencers {
+        let (_, op) = last.iter().rfind(|(to, _)| *to == sequencer).unwrap();
+        assert!(op.is_some_and(waits), "{op:?}");
+    }
+    cluster.unlock(&lock);
+    cluster.unlock_granted(both);
+    cluster.assert_empty();
+}
+
+/// An unlock that no other member was sent is not pending because these have executed nothing.
+#[test]
+fn members_without_an_unlock_do_not_make_it_pending() {
+    let mut cluster = Cluster::with_replicas(16, 3);
+    for _ in 0..10 {
+        let lock = cluster.locked(0, "x");
+        cluster.try_unlock(&lock);
+        assert_eq!(cluster.agents[0].pending_unlocks(), 0);
+    }
 }
 
 /// Two requests for the same names with different voters, in both orders, never wait for each other for long.

@@ -93,6 +93,40 @@ fn a_lock_survives_the_restart_of_a_voter_that_it_needs() {
     }
 }
 
+/// The notice of the restart is lost: the voter's answer shows the restart.
+#[test]
+fn a_lock_survives_a_restart_that_no_notice_announced() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.cut(1, 0);
+    cluster.restart_voter(1, NEW);
+    cluster.run();
+    cluster.mend(1, 0);
+    let request = cluster.lock(0, "y", SECOND * 60);
+    assert!(cluster.held(&lock));
+    cluster.pass(SECOND * 20);
+    assert!(cluster.held(&lock));
+    cluster.unlock_granted(request);
+    cluster.unlock_last([lock]);
+}
+
+/// An earlier disconnection, which was no restart, does not use up the protection of later locks.
+#[test]
+fn a_lock_survives_a_restart_after_a_disconnection() {
+    let mut cluster = Cluster::new(3);
+    let earlier = cluster.locked(0, "x");
+    let now = cluster.now;
+    cluster.agents[0].down(now, at(1));
+    cluster.agents[0].up(now, at(1));
+    cluster.run();
+    cluster.pass(SECOND * 10);
+    let lock = cluster.locked(0, "y");
+    cluster.restart_voter(1, NEW);
+    cluster.run();
+    assert!(cluster.held(&lock));
+    cluster.unlock_last([earlier, lock]);
+}
+
 /// The third voter does not answer: the agent speaks to the restarted ones after a while, and the lock is lost, but
 /// never held twice.
 #[test]
