@@ -297,9 +297,9 @@ unlock_and_wait(Id) -> canal_lock_quorum_agent:unlock(Id).
 %% the background. A later lock by the caller never fails because of the old one.
 %%
 %% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
-%% only while more than 4096 unlocks (the rule `pending_unlocks') are pending (see {@link status/0}). If the lock was lost or
-%% unlocked before, answers `{error, not_held}'. Raises `badarg' if `Lock' is not a lock of this node. Cost: a message
-%% to a process of this node, 1 to 7 microseconds.
+%% only while more than 4096 unlocks (the rule `pending_unlocks') are pending (see {@link status/0}). If the lock was
+%% lost or unlocked before, answers `{error, not_held}'. Raises `badarg' if `Lock' is not a lock of this node. Cost: a
+%% message to a process of this node, 1 to 7 microseconds.
 -spec unlock_async(lock()) -> ok | {error, not_held}.
 unlock_async(Lock) ->
     ?ANSWER([Lock], unlock_without_wait(Lock)).

@@ -1,6 +1,6 @@
-//! The constants of the protocol, with the reason for each value. The leases are the same on all members, and so are the
-//! partitions if not all members vote for each name. The other constants only change what their own node does, and may
-//! differ while they are changed node by node.
+//! The constants of the protocol, with the reason for each value. The leases are the same on all members, and so are
+//! the partitions if not all members vote for each name. The other constants only change what their own node does, and
+//! may differ while they are changed node by node.
 
 use std::time::Duration;
 
