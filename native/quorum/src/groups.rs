@@ -152,7 +152,8 @@ impl Groups {
     }
 
     /// Whether all members vote for each name.
-    fn is_whole(&self) -> bool {
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
         self.0.members.replicas() == self.0.members.count()
     }
 }

@@ -1,7 +1,8 @@
 //! Collects the votes of a request, from the head of this node's queue to the lock.
 //!
 //! ```text
-//!   wide      Lock to a quorum of voters; only the sequencer may queue it
+//!   wide      Lock to a quorum of voters, or to all members if all of them vote for each name: then the batches of
+//!             several requests go to the same voters. Only the sequencer may queue it
 //!               all vote                                  granted, after one round trip
 //!               the sequencer votes, others are busy      those are asked again, and queue it
 //!               the sequencer queues it                   all votes are given back; next attempt: ordered
@@ -83,6 +84,7 @@ impl Agent {
         let stage = pending.next;
         let asked = match stage {
             Asked::Sequencer => first,
+            Asked::Wide if self.groups.is_whole() => voters,
             Asked::Wide | Asked::All => first.or(self.besides(first, &names, voters)),
         };
         self.attempts.insert(token, request);

@@ -20,18 +20,21 @@ fn a_writer_excludes_others() {
     cluster.unlock_last([cluster.granted(second)]);
 }
 
-/// A lock takes one batch to each voter of a quorum, without a second round, if all of them return the same fence.
+/// A lock takes one batch to each voter of a quorum, or to each member if all of them vote for each name. There is no
+/// second round if all of them return the same fence.
 #[test]
 fn a_lock_takes_one_round() {
-    let mut cluster = Cluster::new(5);
-    for turn in 0..10 {
-        cluster.arrived.clear();
-        let lock = cluster.locked(turn % 5, "x");
-        assert_eq!(cluster.batches().len(), 3);
-        cluster.unlock(&lock);
-        assert_eq!(cluster.batches().len(), 3);
+    for (members, asked) in [(5, 5), (6, 3)] {
+        let mut cluster = Cluster::new(members);
+        for turn in 0..10 {
+            cluster.arrived.clear();
+            let lock = cluster.locked(turn % members, "x");
+            assert_eq!(cluster.batches().len(), asked);
+            cluster.unlock(&lock);
+            assert_eq!(cluster.batches().len(), asked);
+        }
+        cluster.assert_empty();
     }
-    cluster.assert_empty();
 }
 
 /// Q1: readers share a name. A writer gets it after the last reader has unlocked it.
@@ -94,7 +97,7 @@ fn fences_grow() {
 /// Q6: a voter with a lower fence gets the agreed one, and the lock is granted when a quorum has recorded it.
 #[test]
 fn a_quorum_records_the_fence_before_the_grant() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::with_replicas(4, 3);
     // Two voters take part in ten locks, and another two in the next one.
     for _ in 0..10 {
         cluster.lock_and_unlock(0, "x");

@@ -262,7 +262,7 @@ fn other_locks_are_not_passed_on() {
     cluster.arrived.clear();
     cluster.try_unlock(&read);
     cluster.unlock_granted(many);
-    assert_eq!(unlocks(&cluster.ops()), 4);
+    assert_eq!(unlocks(&cluster.ops()), 6);
     cluster.pass(SECOND);
     assert!(waiting.iter().all(|request| cluster.is_granted(*request)));
 }

@@ -73,7 +73,7 @@ fn a_lock_survives_rolling_restarts() {
 #[test]
 fn a_lock_survives_the_restart_of_a_voter_that_it_needs() {
     for (voter, disconnected) in [(0, false), (0, true), (1, false), (1, true)] {
-        let mut cluster = Cluster::new(3);
+        let mut cluster = Cluster::with_replicas(4, 3);
         let lock = cluster.locked(0, "x");
         let now = cluster.now;
         if disconnected {
@@ -96,7 +96,7 @@ fn a_lock_survives_the_restart_of_a_voter_that_it_needs() {
 /// The notice of the restart is lost: the voter's answer shows the restart.
 #[test]
 fn a_lock_survives_a_restart_that_no_notice_announced() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::with_replicas(4, 3);
     let lock = cluster.locked(0, "x");
     cluster.cut(1, 0);
     cluster.restart_voter(1, NEW);
@@ -113,7 +113,7 @@ fn a_lock_survives_a_restart_that_no_notice_announced() {
 /// An earlier disconnection, which was no restart, does not use up the protection of later locks.
 #[test]
 fn a_lock_survives_a_restart_after_a_disconnection() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::with_replicas(4, 3);
     let earlier = cluster.locked(0, "x");
     let now = cluster.now;
     cluster.agents[0].down(now, at(1));
@@ -132,7 +132,7 @@ fn a_lock_survives_a_restart_after_a_disconnection() {
 #[test]
 fn a_lock_without_another_voter_is_lost_with_the_restarted_one() {
     for restarted in [&[1][..], &[0, 1]] {
-        let mut cluster = Cluster::new(3);
+        let mut cluster = Cluster::with_replicas(4, 3);
         let lock = cluster.locked(0, "x");
         cluster.cut(0, 2);
         for voter in restarted {

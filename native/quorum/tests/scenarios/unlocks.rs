@@ -31,7 +31,7 @@ fn an_unlock_affects_only_its_own_token() {
     cluster.unlock(&first);
     let unlock = |(_, send): &&(usize, Send)| matches!(&send.frame, Frame::Batch(batch) if !batch.ops.is_empty());
     let old: Vec<(usize, Send)> = cluster.arrived.iter().filter(unlock).cloned().collect();
-    assert_eq!(old.len(), 2);
+    assert_eq!(old.len(), 3);
     let again = cluster.locked(0, "x");
     let other = cluster.locked(1, "y");
     assert_eq!(other.token, first.token);
@@ -108,7 +108,7 @@ fn unlocks_are_batched() {
         let count = batches.len();
         assert!(count <= 6, "{count} batches for 1000 unlocks at 3 voters");
         let sent = batches.iter().map(|(_, _, batch)| unlocks(&batch.ops));
-        assert_eq!(sent.sum::<usize>(), 2 * 1000);
+        assert_eq!(sent.sum::<usize>(), 3 * 1000);
         assert!(cluster.voters.iter().all(quorum::voter::Voter::is_empty));
         let accepted = |answer: &&Answer| matches!(answer, Answer::Accepted);
         assert_eq!(cluster.answers.values().filter(accepted).count(), 1000);
