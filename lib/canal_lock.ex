@@ -460,16 +460,6 @@ defmodule CanalLock do
   """
   @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok
   def top(options \\ []) do
-    rules = :canal_lock_errors.view_options()
-
-    options
-    |> CanalLock.Options.validate!([:interval_ms, :rows], "[rows: 20]", &:canal_lock_errors.wrong_option(rules, &1))
-    |> Map.put(:show, &show/1)
-    |> :canal_lock.top()
-  end
-
-  # The beginning of a term, as much as a line can show.
-  defp show(term) do
-    inspect(:canal_lock_text.pruned(term), limit: 30, printable_limit: 250, width: :infinity)
+    options |> CanalLock.View.options!() |> :canal_lock.top()
   end
 end

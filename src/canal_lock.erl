@@ -588,7 +588,7 @@ audit() ->
 %% @equiv top(#{})
 -spec top() -> ok.
 top() ->
-    ?ANSWER([], ?CAUGHT(canal_lock_top:run(#{}))).
+    ?ANSWER([], canal_lock_screen:run(canal_lock_top, #{})).
 
 %% @doc Shows the activity of the table of this node in a shell, as text, until Enter is pressed.
 %%
@@ -623,4 +623,4 @@ top() ->
 %% a quarter of one scheduler.
 -spec top(view_options()) -> ok.
 top(Options) ->
-    ?CHECKED([Options], ?ANSWER([Options], ?CAUGHT(canal_lock_top:run(Options)))).
+    ?CHECKED([Options], ?ANSWER([Options], canal_lock_screen:run(canal_lock_top, Options))).

@@ -53,7 +53,7 @@ keep_started() ->
 
 is_in_top(Pid) ->
     case process_info(Pid, current_stacktrace) of
-        {_, Frames} -> lists:keymember(canal_lock_top, 1, Frames);
+        {_, Frames} -> lists:keymember(canal_lock_screen, 1, Frames);
         undefined -> false
     end.
 

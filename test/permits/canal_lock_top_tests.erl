@@ -4,6 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_terminal, [cells/1]).
 -import(test_worker, [holder/1, take/1, caught/1]).
 
 %% For processes that tests spawn.
@@ -14,7 +15,7 @@
 ).
 
 top_test_() ->
-    on_a_terminal([
+    test_terminal:tests([
         test_setup:tests([
             {"keys and holders are sorted by their permits", fun figures/0},
             {"equal rows are in the order of terms", fun ties/0},
@@ -51,14 +52,6 @@ top_test_() ->
             {"P10: pictures continue with a kept table", fun kept/0}
         ])
     ]).
-
-%% Sets TERM, so the tests do not depend on the terminal that runs them.
-on_a_terminal(Tests) ->
-    Before = os:getenv("TERM"),
-    {setup, fun() -> os:putenv("TERM", "xterm") end, fun(_) -> reset("TERM", Before) end, Tests}.
-
-reset(Name, false) -> os:unsetenv(Name);
-reset(Name, Value) -> os:putenv(Name, Value).
 
 %% The next picture comes as soon as the test allows it.
 quick() -> #{interval_ms => 1}.
@@ -251,7 +244,7 @@ waits() ->
     #{"waiting" := "0", "hand-overs/s" := "0", "timeouts/s" := Timeouts} = waits_of(Picture),
     ?assertNotEqual("0", Timeouts),
     %% The list is gone.
-    ?assertMatch([_, _, _, []], sections_of(Picture)),
+    ?assertMatch([_, _, _, []], test_terminal:sections(Picture)),
     test_terminal:quit(Screen).
 
 waits_of([_Title, _, _, _, _, Names, Numbers | _]) ->
@@ -263,7 +256,7 @@ waiting() ->
     lists:foreach(fun({Rows, Expected}) ->
         Screen = top((slow())#{rows => Rows}, terminal()),
         Picture = test_terminal:picture(Screen),
-        [_, _, _, [Names | Lines] | _] = sections_of(Picture),
+        [_, _, _, [Names | Lines] | _] = test_terminal:sections(Picture),
         ?assertEqual(["waiting", "longest", "wait", "key"], string:lexemes(Names, " ")),
         ?assertEqual(Expected, [[N, Key] || [N, _, "ms", Key] <- [string:lexemes(Line, " ") || Line <- Lines]]),
         test_terminal:quit(Screen)
@@ -295,7 +288,7 @@ longest() ->
 %% Of the picture after the next one.
 longest_wait(Screen) ->
     test_terminal:go(Screen),
-    [_, _, _, [_, Line] | _] = sections_of(test_terminal:picture(Screen)),
+    [_, _, _, [_, Line] | _] = test_terminal:sections(test_terminal:picture(Screen)),
     case string:lexemes(Line, " ") of
         [_, Ms, "ms", "db"] -> {list_to_integer(Ms), "ms"};
         [_, Seconds, "s", "db"] -> {round(1000 * list_to_float(Seconds)), "s"}
@@ -518,7 +511,7 @@ thirds() ->
 %% How many rows of each list a screen of this height shows, which has a free row at the bottom.
 shown_rows(Rows) ->
     Screen = top((slow())#{rows => 100}, (terminal())#{rows => Rows}),
-    [_ | Lists] = sections_of(test_terminal:picture(Screen)),
+    [_ | Lists] = test_terminal:sections(test_terminal:picture(Screen)),
     test_terminal:quit(Screen),
     [length(Lines) - 1 || Lines <- Lists, Lines =/= [], Lines =/= [""]].
 
@@ -629,14 +622,8 @@ shown(Options, Settings) ->
 
 %% The words of each line, by sections.
 sections(Lines) ->
-    [Head, Keys, Holders | _] = sections_of(Lines),
+    [Head, Keys, Holders | _] = test_terminal:sections(Lines),
     {Head, rows_of(Keys), rows_of(Holders)}.
-
-sections_of(Lines) ->
-    case lists:splitwith(fun(Line) -> Line =/= "" end, Lines) of
-        {Section, [_ | Rest]} -> [Section | sections_of(Rest)];
-        {Section, []} -> [Section]
-    end.
 
 %% Without the line of headings.
 rows_of([_ | Rows]) ->
@@ -650,9 +637,6 @@ without_purpose(Holders) ->
 
 rates_of([_Title, _, _, Names, Rates | _]) ->
     maps:from_list(lists:zip(cells(Names), cells(Rates))).
-
-cells([]) -> [];
-cells(Line) -> [string:trim(string:slice(Line, 0, 13)) | cells(string:slice(Line, 13))].
 
 format(Term) ->
     lists:flatten(io_lib:format("~0tp", [Term])).

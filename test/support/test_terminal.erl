@@ -2,6 +2,7 @@
 %% waits until the test lets it continue. So a test can act between two pictures.
 -module(test_terminal).
 
+-export([tests/1, sections/1, cells/1]).
 -export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quit/1, await_result/1]).
 
 -export_type([terminal/0, settings/0]).
@@ -20,6 +21,28 @@
 
 -define(DEFAULTS, #{columns => none, rows => none, encoding => unicode}).
 -define(DEADLINE_MS, 20_000).
+
+%% Sets TERM, so the tests do not depend on the terminal that runs them.
+-spec tests(term()) -> term().
+tests(Tests) ->
+    Before = os:getenv("TERM"),
+    {setup, fun() -> os:putenv("TERM", "xterm") end, fun(_) -> reset("TERM", Before) end, Tests}.
+
+reset(Name, false) -> os:unsetenv(Name);
+reset(Name, Value) -> os:putenv(Name, Value).
+
+%% The parts of a picture that an empty line separates.
+-spec sections([string()]) -> [[string()]].
+sections(Lines) ->
+    case lists:splitwith(fun(Line) -> Line =/= "" end, Lines) of
+        {Section, [_ | Rest]} -> [Section | sections(Rest)];
+        {Section, []} -> [Section]
+    end.
+
+%% The numbers, or their headings, of a line.
+-spec cells(string()) -> [string()].
+cells([]) -> [];
+cells(Line) -> [string:trim(string:slice(Line, 0, 13)) | cells(string:slice(Line, 13))].
 
 %% Calls the function in a new process with this group leader.
 -spec start(fun(() -> term()), settings()) -> terminal().
