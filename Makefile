@@ -43,9 +43,9 @@ check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instr
 	$(call run,check,all layout cycles rust instructions erlang elixir promises dist)
 
 .PHONY: bench
-bench: ## measure (WHAT=full, quick, waiting, table, quorum, cluster; -quick; see bench/README.md)
+bench: ## measure (WHAT=full, quick, waiting, table, quorum, cluster, clients; -quick; see bench/README.md)
 	@scripts/setup.sh bench
-	$(call run,bench,full quick table waiting waiting-quick quorum cluster cluster-quick)
+	$(call run,bench,full quick table waiting waiting-quick quorum cluster cluster-quick clients)
 
 .PHONY: soak
 soak: ## long tests: memory checkers, mutants, leaks, faults (minutes=60, WHAT=one part; see docs/proof.md)
@@ -252,8 +252,10 @@ bench-quorum:
 	$(cargo) bench --locked --package quorum --bench machines
 
 # The quorum locks and OTP's global, on 4, 8 and 16 nodes: 15 minutes.
-.PHONY: bench-cluster bench-cluster-quick
+.PHONY: bench-cluster bench-cluster-quick bench-clients
 bench-cluster:
 	bench/cluster/run.sh full
 bench-cluster-quick:
 	bench/cluster/run.sh quick
+bench-clients:
+	bench/cluster/run.sh clients

@@ -3,7 +3,7 @@
 %% with the traffic that it measures.
 -module(bench_cluster_nodes).
 
--export([start/1, start_quorum/1, await_quiet/1]).
+-export([start/1, start_quorum/1, start_quorum/2, await_quiet/1]).
 %% Called on a node.
 -export([frames_sent/0, cpu_ns/0]).
 
@@ -33,9 +33,17 @@ start(Count) ->
 %% With the default options. Returns when all nodes vote and answer each other.
 -spec start_quorum([test_nodes:a_node()]) -> ok.
 start_quorum(Nodes) ->
+    start_quorum(Nodes, []).
+
+-spec start_quorum(Members :: [test_nodes:a_node()], Clients :: [test_nodes:a_node()]) -> ok.
+start_quorum(Members, Clients) ->
+    Common = #{members => test_quorum_cluster:members(Members)},
+    Allowed = case Clients of [] -> none; _ -> all end,
     %% A voter writes its file once per half a million writers' locks, which no run measures.
-    Options = #{members => test_quorum_cluster:members(Nodes), fence_file => none},
-    test_quorum_cluster:start_all([{Node, Options} || Node <- Nodes]).
+    OfMember = Common#{fence_file => none, clients => Allowed},
+    test_quorum_cluster:start_all(
+        [{Node, OfMember} || Node <- Members] ++ [{Node, Common#{voter => false}} || Node <- Clients]
+    ).
 
 %% Waits until no node has a lock or a waiter, of the quorum locks or of `global'.
 -spec await_quiet([test_nodes:a_node()]) -> ok.
