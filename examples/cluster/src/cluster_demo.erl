@@ -1,5 +1,6 @@
-%% Five nodes with quorum locks, in 30 s: locks move from node to node, the network is partitioned, a holder is killed
-%% and restarted, and a holder is suspended for longer than its lease. At the end the demo checks the recorded events.
+%% Five members and two clients with quorum locks, in 35 s: locks move from node to node, the network is partitioned, a
+%% member and a client are killed and restarted while they hold the lock, and a holder is suspended for longer than its
+%% lease. At the end the demo checks the recorded events.
 %% Run it with `make demo WHAT=cluster'.
 -module(cluster_demo).
 
@@ -11,7 +12,10 @@
     nodes :: #{Name :: atom() => {test_nodes:a_node(), Start :: pos_integer()}}
 }).
 
--define(NAMES, [n1, n2, n3, n4, n5]).
+-define(MEMBERS, [n1, n2, n3, n4, n5]).
+%% They lock, and have no voter.
+-define(CLIENTS, [c1, c2]).
+-define(NAMES, ?MEMBERS ++ ?CLIENTS).
 -define(NODE_ARGUMENTS, ["-kernel", "logger_level", "error", "+S", "2:2", "+sbwt", "none"]).
 -define(TURN_MS, 400).
 %% Long enough to suspend the node during it.
@@ -19,7 +23,7 @@
 %% Limits a wait that hangs. A wait normally takes at most a lease, a restart and a few turns.
 -define(AWAIT_MS, 20_000).
 
-%% A quarter of the default rules, so that the demo takes 30 s.
+%% A quarter of the default rules, so that the demo takes 35 s.
 rules() ->
     #{
         heartbeat_ms => 500,
@@ -57,7 +61,10 @@ run() ->
     Demo = #demo{recorder = Recorder, nodes = maps:from_list(lists:zip(?NAMES, [{Node, 1} || Node <- Nodes]))},
     ok = test_nodes:introduce(Nodes),
     lists:foreach(fun(Name) -> start_locks(Name, Demo) end, ?NAMES),
-    {Acted, Missing} = act(Demo, [fun await_voting/1, fun move/1, fun partition/1, fun kill/1, fun suspend/1]),
+    Acts = [
+        fun await_voting/1, fun move/1, fun partition/1, fun kill_member/1, fun kill_client/1, fun suspend/1
+    ],
+    {Acted, Missing} = act(Demo, Acts),
     AtRest = at_rest(Acted),
     Verdict = cluster_demo_verdict:judge(cluster_demo_recorder:record(Recorder), AtRest#{missing => Missing}),
     lists:foreach(fun(Name) -> test_nodes:stop(node_of(Name, Acted)) end, ?NAMES),
@@ -66,17 +73,18 @@ run() ->
 introduction() ->
     #{holder_lease_ms := Holder_ms, at_risk_ms := AtRisk_ms, voter_lease_ms := Voter_ms} = rules(),
     [
-        "Quorum locks on five nodes, n1 to n5, on this machine. A lock needs the votes of three nodes.",
+        "Quorum locks on seven nodes of this machine: five members, n1 to n5, and two clients, c1 and c2, which",
+        "lock and do not vote. A lock needs the votes of three members.",
         "",
-        "All times are a quarter of the defaults, so that the demo takes 30 s. A vote is valid for its holder for",
+        "All times are a quarter of the defaults, so that the demo takes 35 s. A vote is valid for its holder for",
         io_lib:format("~b ms. The holder gets a message ~b ms before its lock can be lost.", [Holder_ms, AtRisk_ms]),
         io_lib:format("A voter keeps its vote for ~b ms.", [Voter_ms]),
         "",
         "On each node an actor locks `account', adds one to its number in a register that checks fences, and unlocks.",
-        "A second client on each node (\"extra\") locks other names for milliseconds: as writer, as reader, or two",
+        "A second process on each node (\"extra\") locks other names for milliseconds: as writer, as reader, or two",
         "names at once. The demo counts the locks of extras, and shows them only if they fail.",
         "",
-        "seconds  node  name               fence                    event"
+        "seconds  node  name               fence                     event"
     ].
 
 %% Runs the acts one after the other, until a wait in one of them times out.
@@ -119,23 +127,29 @@ partition(Demo) ->
     await_locks(Few, Healed, Demo),
     Demo.
 
-kill(#demo{recorder = Recorder, nodes = Nodes} = Demo) ->
-    Ready = say("--- n2 is killed while it holds the lock", Demo),
-    ok = order([n2], keep, Demo),
-    await("that n2 keeps the lock", is(keeps, [n2]), Ready, Demo),
-    #{n2 := {Dead, Start}} = Nodes,
+kill_member(Demo) ->
+    kill(n2, "*** n2 restarts without its state", "    n2 has left quarantine and votes", Demo).
+
+kill_client(Demo) ->
+    kill(c1, "*** c1 restarts", "    c1 is connected to the members", Demo).
+
+kill(Name, Restarts, IsBack, #demo{recorder = Recorder, nodes = Nodes} = Demo) ->
+    Ready = say(["--- ", atom_to_list(Name), " is killed while it holds the lock"], Demo),
+    ok = order([Name], keep, Demo),
+    await("that the node keeps the lock", is(keeps, [Name]), Ready, Demo),
+    #{Name := {Dead, Start}} = Nodes,
     Since = canal_lock_quorum_nif:now(),
     ok = test_nodes:kill(Dead),
-    ok = cluster_demo_recorder:note(Recorder, {killed, n2, Start}),
-    await("a lock for another node", is(granted, ?NAMES -- [n2]), Since, Demo),
-    _ = say("*** n2 restarts without its state", Demo),
-    Restarted = Demo#demo{nodes = Nodes#{n2 := {test_nodes:restart(Dead, ?NODE_ARGUMENTS), Start + 1}}},
+    ok = cluster_demo_recorder:note(Recorder, {killed, Name, Start}),
+    await("a lock for another node", is(granted, ?NAMES -- [Name]), Since, Demo),
+    _ = say(Restarts, Demo),
+    Restarted = Demo#demo{nodes = Nodes#{Name := {test_nodes:restart(Dead, ?NODE_ARGUMENTS), Start + 1}}},
     ok = test_nodes:introduce(all(Restarted)),
-    start_locks(n2, Restarted),
+    start_locks(Name, Restarted),
     _ = await_voting(Restarted),
-    Votes = say("    n2 has left quarantine and votes", Restarted),
-    ok = order([n2], {turns, ?TURN_MS}, Restarted),
-    await_locks([n2], Votes, Restarted),
+    Back = say(IsBack, Restarted),
+    ok = order([Name], {turns, ?TURN_MS}, Restarted),
+    await_locks([Name], Back, Restarted),
     Restarted.
 
 suspend(Demo) ->
@@ -163,7 +177,7 @@ at_rest(#demo{nodes = Nodes} = Demo) ->
     Rests = fun(Client) -> fun({_, Who, Type}) -> {Who, Type} =:= {Client, rests} end end,
     _ = [cluster_demo_recorder:await(Demo#demo.recorder, Since, Rests(Client), ?AWAIT_MS) || Client <- Clients],
     States = test_await:last_value(
-        [{Name, cluster_demo_verdict:empty()} || Name <- ?NAMES],
+        [{Name, cluster_demo_verdict:empty(Name)} || Name <- ?NAMES],
         fun() -> [{Name, test_quorum_cluster:state(node_of(Name, Demo))} || Name <- ?NAMES] end,
         ?AWAIT_MS
     ),
@@ -182,10 +196,16 @@ node_of(Name, #demo{nodes = Nodes}) ->
 
 start_locks(Name, #demo{recorder = Recorder, nodes = Nodes} = Demo) ->
     {Node, Start} = maps:get(Name, Nodes),
-    Members = test_quorum_cluster:members(all(Demo)),
-    Options = #{members => Members, fence_file => none, rules => rules(), reconnect_ms => 200},
+    Options = (options(lists:member(Name, ?MEMBERS)))#{
+        members => test_quorum_cluster:members([node_of(Member, Demo) || Member <- ?MEMBERS]),
+        rules => rules(),
+        reconnect_ms => 200
+    },
     ok = test_quorum_cluster:start(Node, Options),
     test_nodes:call(Node, fun() -> cluster_demo_client:start({Name, Start}, Recorder) end).
+
+options(true) -> #{fence_file => none, clients => all};
+options(false) -> #{voter => false}.
 
 await_voting(Demo) ->
     try

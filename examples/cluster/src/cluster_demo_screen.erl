@@ -52,7 +52,7 @@ columns({_, Mode, Names, Fence}) ->
     columns(["read " || Mode =:= read] ++ [names(Names)], io_lib:format("fence ~b", [Fence])).
 
 columns(Names, Fence) ->
-    io_lib:format("~-18ts ~-24ts", [Names, Fence]).
+    io_lib:format("~-18ts ~-25ts", [Names, Fence]).
 
 names(Names) ->
     lists:join(", ", [name_of(Name) || Name <- Names]).

@@ -2,7 +2,7 @@
 %% is left on the nodes at the end. test_quorum_history checks the order of the locks and their fences.
 -module(cluster_demo_verdict).
 
--export([judge/2, empty/0, lines/1]).
+-export([judge/2, empty/1, lines/1]).
 
 -export_type([verdict/0, at_rest/0]).
 
@@ -26,11 +26,11 @@
     broken := [string()]
 }.
 
-%% The state of a node at rest.
--spec empty() -> #{atom() => term()}.
-empty() ->
+%% The state of a node at rest. Clients do not vote.
+-spec empty(Node :: atom()) -> #{atom() => term()}.
+empty(Node) ->
     #{
-        answering => 5, voting => true, quorum => all, voter_empty => true,
+        answering => 5, voting => hd(atom_to_list(Node)) =:= $n, quorum => all, voter_empty => true,
         held => 0, waiting => 0, pending_unlocks => 0
     }.
 
@@ -168,10 +168,9 @@ written(Events, Log, Killed) ->
         [io_lib:format("~0tp of ~0tp was written, and it got no answer", [Write, Who]) || {Who, Write} <- Unknown].
 
 left_over(#{nodes := Nodes, locks := Locks, silent := Silent, missing := Missing}) ->
-    Empty = maps:to_list(empty()),
     [
-        io_lib:format("~ts at the end: ~0tp", [Node, maps:from_list(maps:to_list(State) -- Empty)])
-     || {Node, State} <- Nodes, State =/= empty()
+        io_lib:format("~ts at the end: ~0tp", [Node, maps:from_list(maps:to_list(State) -- maps:to_list(empty(Node)))])
+     || {Node, State} <- Nodes, State =/= empty(Node)
     ] ++
         [io_lib:format("a lock is left: ~0tp", [Lock]) || Lock <- Locks] ++
         [io_lib:format("~ts does not report its locks", [Node]) || Node <- Silent] ++
@@ -220,7 +219,7 @@ lines(#{counts := Counts, names := Names, broken := Broken}) ->
             checks, writes, late
         ]),
         "",
-        io_lib:format("~-10ts ~8ts  ~-36ts ~22ts ~9ts", [
+        io_lib:format("~-10ts ~8ts  ~-41ts ~22ts ~9ts", [
             "name", "writers", "their fences", "at most at once", "number"
         ])
     ] ++ [name_line(Name, Of) || {Name, Of} <- Names] ++
@@ -233,4 +232,4 @@ name_line(Name, #{fences := Fences, writers := Writers, readers := Readers, valu
     Range = [io_lib:format("~b to ~b", [hd(Fences), lists:last(Fences)]) || Fences =/= []],
     Most = io_lib:format("~b writer, ~b readers", [Writers, Readers]),
     Shown = io_lib:format("~0tp", [Name]),
-    io_lib:format("~-10ts ~8b  ~-36ts ~22ts ~9b", [Shown, length(Fences), Range, Most, Value]).
+    io_lib:format("~-10ts ~8b  ~-41ts ~22ts ~9b", [Shown, length(Fences), Range, Most, Value]).

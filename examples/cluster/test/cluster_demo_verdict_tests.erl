@@ -146,7 +146,7 @@ at_rest(State) ->
     #{nodes => [{n1, State}], locks => [], silent => [], missing => []}.
 
 empty() ->
-    cluster_demo_verdict:empty().
+    cluster_demo_verdict:empty(n1).
 
 record(Events, Log, Values) ->
     #{events => lists:keysort(1, Events), log => Log, values => Values}.
