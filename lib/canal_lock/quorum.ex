@@ -57,6 +57,8 @@ defmodule CanalLock.Quorum do
   """
   @type option ::
           {:members, [node, ...]}
+          | {:voter, boolean}
+          | {:clients, :none | :all | [node]}
           | {:replicas, 3 | 5}
           | {:fence_file, Path.t() | :none}
           | {:forget, [node]}
@@ -82,8 +84,8 @@ defmodule CanalLock.Quorum do
   used the file and still runs. Raises `ArgumentError` if an option is wrong. See
   `:canal_lock_quorum.start_link/1`.
 
-      iex> CanalLock.Quorum.start_link(members: [:"a@somewhere.else"])
-      ** (ArgumentError) the option :members must contain this node, #{node()}, got: [:"a@somewhere.else"]
+      iex> CanalLock.Quorum.start_link(members: [:a@b])
+      ** (ArgumentError) the option :members must contain this node, #{node()}, or voter must be false, got: [:a@b]
 
       iex> CanalLock.Quorum.start_link(reconnect_ms: 1000)
       ** (ArgumentError) the option :members is missing; it must be a list of 1 to 64 nodes, the same on each of them
@@ -107,7 +109,8 @@ defmodule CanalLock.Quorum do
   Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}` at
   once if less than a quorum of the voters of `name` is connected, and `{:error, :too_many_waiting}` at once if
   `:max_waiting` requests of this node wait already. Answers `{:error, :misconfigured}` if too few voters are left
-  because the configurations of members differ. A process that locks a name twice waits for itself:
+  because configurations differ. Answers `{:error, :limit}` on a client that has as many locks or requests as a member
+  allows. A process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
@@ -265,4 +268,29 @@ defmodule CanalLock.Quorum do
   """
   @spec force_unlock(name) :: {:ok, :not_held | :ended} | {:error, :timeout}
   defdelegate force_unlock(name), to: :canal_lock_quorum
+
+  @doc """
+  Shows the quorum locks as this node sees them, as text until Enter is pressed, in a shell, also in one that is
+  attached to a running node. It shows the numbers of `status/0`, rates per second, the names that most requests of this
+  node wait for, the processes of this node that hold most locks, the members, and the clients.
+
+  Options, a keyword list: `:interval_ms` (default 1000) is the pause between two refreshes in milliseconds. `:rows`
+  (default 10) is the largest number of rows of each list. Names are formatted by `inspect/2`.
+
+  Raises `ArgumentError` if an option is wrong or the quorum locks are not started on this node.
+  `:canal_lock_quorum.top/1` explains each number, and the cost of a refresh.
+
+      iex> {:ok, screen} = StringIO.open("")
+      iex> Process.group_leader(self(), screen)
+      iex> {:ok, _lock} = CanalLock.Quorum.lock("file", 5000)
+      iex> CanalLock.Quorum.top(interval_ms: 1)
+      :ok
+      iex> {_, shown} = StringIO.contents(screen)
+      iex> shown =~ "quorum: for all names; this node votes"
+      true
+  """
+  @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok
+  def top(options \\ []) do
+    options |> CanalLock.View.options!() |> :canal_lock_quorum.top()
+  end
 end

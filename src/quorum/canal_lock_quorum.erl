@@ -1,10 +1,11 @@
 %% @doc Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 %%
-%% The <em>members</em> are up to 64 nodes, with the same list on each. Up to five of them are the <em>voters</em> of a
-%% name, the same ones on each node. A <em>lock</em> is held while a quorum votes for it: more than half of the voters
-%% of its name. So there is no master, and up to `(V - 1) div 2' of the `V' voters of a name may be down or unreachable.
-%% Without a quorum no lock is granted, and holders get `lost' after at most 8 s. Each vote has a lease: two nodes that
-%% cannot reach each other never both hold a name as writers. Readers can hold it together.
+%% The <em>members</em> are up to 64 nodes, with the same list on each. Other nodes can be <em>clients</em>, which lock
+%% and do not vote. Up to five of them are the <em>voters</em> of a name, the same ones on each node. A <em>lock</em> is
+%% held while a quorum votes for it: more than half of the voters of its name. So there is no master, and up to `(V - 1)
+%% div 2' of the `V' voters of a name may be down or unreachable. Without a quorum no lock is granted, and holders get
+%% `lost' after at most 8 s. Each vote has a lease: two nodes that cannot reach each other never both hold a name as
+%% writers. Readers can hold it together.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock_quorum:start_link(#{members => [node()]}).
@@ -43,10 +44,10 @@
 -export([start_link/1, child_spec/1, stop/0]).
 -export([lock/2, rlock/2, lock_many/2, with_lock/3]).
 -export([is_held/1, held/1, fence/1, unlock/1, unlock_async/1, try_unlock/1]).
--export([status/0, locks/0, holder/1, waiting/1, force_unlock/1]).
+-export([status/0, locks/0, holder/1, waiting/1, force_unlock/1, top/0, top/1]).
 
 -export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, member_status/0,
-    conflict/0, totals/0]).
+    client_status/0, conflict/0, totals/0]).
 
 %% How long locks/0, holder/1 and waiting/1 wait for the other nodes.
 -define(ASK_MS, 5000).
@@ -66,14 +67,19 @@
 -type lock() :: canal_lock_quorum_lock:lock().
 %% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
--type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured.
+-type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured | limit.
 %% Why a lock was refused: not granted within the timeout; less than a quorum of the voters of a name is connected,
-%% while other names may have one; `max_waiting' requests of this node wait already; configurations of members differ,
-%% so that too few voters of a name vote (`conflict' in {@link status/0} says which).
+%% while other names may have one; `max_waiting' requests of this node wait already; configurations differ, so that too
+%% few voters of a name vote (`conflict' in {@link status/0} says which). `limit': this node is a client, and has as
+%% many locks or waiting requests at a member as the rules `client_votes' and `client_positions' of that member allow,
+%% or that member knows as many clients as its rule `clients' allows.
 
 -type options() :: canal_lock_quorum_config:options().
-%% `members' (required): 1 to 64 nodes, this one among them, in any order. `replicas' (3 or 5, default 5): how many
-%% members vote for each name; all of them, if there are not more. It must be the same on all members. `fence_file'
+%% `members' (required): 1 to 64 nodes, this one among them, in any order. `voter' (default `true'): `false' on a
+%% <em>client</em>, a node that locks and is no member. Its `members' are those of the members, without this node, and
+%% it takes `replicas', `reconnect_ms', `max_waiting', `totals_interval_ms' and `rules' besides. `clients' (default
+%% `none'): the clients that a member allows: `none', `all', or a list of nodes. `replicas' (3 or 5, default 5): how
+%% many members vote for each name; all of them, if there are not more. It must be the same on all members. `fence_file'
 %% (required for two members or more): the file in which this node stores its fences and what else it must know after a
 %% restart, so that fences keep growing; or `none'. Each node needs a file of its own, in an existing folder. "The state
 %% file" in `docs/cluster.md' describes it, and what `none' costs. `forget' (default `[]'): members of an earlier list
@@ -113,8 +119,15 @@
 %% votes stay valid without another answer, and the version of the frames that this node sends to it. During an upgrade,
 %% nodes of the new version send older frames to those of the old version.
 
+-type client_status() :: #{
+    node := node(), votes := non_neg_integer(), waiting := non_neg_integer(), heard_ms := non_neg_integer()
+}.
+%% A client as the voter of this node sees it: how many votes and waiting requests it has here, and how many
+%% milliseconds ago it was heard of. A client that is not heard of for ten seconds (the rule `voter_lease_ms') has gone.
+
 -type status() :: #{
     members := [member_status()],
+    clients := [client_status()],
     conflict := [conflict()],
     quorum := all | some | none,
     without_quorum := non_neg_integer(),
@@ -124,28 +137,33 @@
     pending_unlocks := non_neg_integer(),
     totals := totals()
 }.
-%% The cluster as this node sees it. `members': see {@type member_status()}. `conflict': the nodes whose configuration
-%% differs from that of this node. While there is one, the voter of this node grants no lock. `quorum': whether a quorum
-%% of voters answers for `all' names, `some' of them or `none'. Names are divided into partitions by a hash, and the
-%% names of a partition have the same voters; `without_quorum' is the number of partitions without a quorum, of 4096 in
-%% all (the rule `partitions'). `voting': whether the voter of this node votes for writers. It does not while it learns
-%% which locks are held, or while its disk stores nothing and its fences are used up. For this node: the number of
-%% requests that wait for a lock, of locks that are held, and of unlocks that more than half of the members have not
-%% executed yet, and the totals.
+%% The cluster as this node sees it. `members': see {@type member_status()}. `clients': see {@type client_status()};
+%% empty on a client. `conflict': the nodes whose configuration differs from that of this node. While there is one, the
+%% voter of this node grants no lock. `quorum': whether a quorum of voters answers for `all' names, `some' of them or
+%% `none'. Names are divided into partitions by a hash, and the names of a partition have the same voters;
+%% `without_quorum' is the number of partitions without a quorum, of 4096 in all (the rule `partitions'). `voting':
+%% whether the voter of this node votes for writers; `false' on a client. It does not while it learns which locks are
+%% held, or while its disk stores nothing and its fences are used up. For this node: the number of requests that wait
+%% for a lock, of locks that are held, and of unlocks that more than half of the members have not executed yet, and the
+%% totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
 %% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are
 %% not the defaults, and its `replicas' and `partitions', if not all members vote for each name, or in `frames', if they
 %% have no version of frames in common. `not_heard': the list of this node has changed since its last start, and this
-%% node waits until the node has the new one, too.
+%% node waits until the node has the new one, too. `clients': this node is a client, and the member does not allow it.
 
 -type totals() :: canal_lock_quorum_totals:totals().
-%% Counts of this node since canal_lock_quorum was started. Requests: `granted', and of these `passed', which got the
-%% lock from another process of the node without a message; `refused_timeout', `refused_no_quorum',
-%% `refused_too_many_waiting' and `refused_misconfigured'; and `canceled', whose callers have died. Ends of locks:
-%% `unlocked' by a call or by the death of the holder, `lost', and `revoked'; `granted' is the sum of these and of the
-%% held locks. `at_risk': messages to holders. `wait_us': the time in microseconds that the granted requests waited;
-%% `longest_wait_us': the longest wait since the last telemetry event, or since the start.
+%% Counts of this node since canal_lock_quorum was started. Requests: `granted', the sum of `passed', which got the lock
+%% from another process of the node without a message, `wide', which asked a quorum at once, and `ordered', which asked
+%% one voter first because other nodes wanted the name; `refused_timeout', `refused_no_quorum',
+%% `refused_too_many_waiting', `refused_misconfigured' and `refused_limit'; and `canceled', whose callers have died.
+%% Ends of locks: `unlocked' by a call or by the death of the holder, `lost', and `revoked'; `granted' is the sum of
+%% these and of the held locks. `at_risk': messages to holders. `wait_us': the time in microseconds that the granted
+%% requests waited; `longest_wait_us': the longest wait since the last telemetry event, or since the start. Attempts
+%% that gave their votes back to begin again: `restarted_queued' because other requests were first, `restarted_recalled'
+%% because an older one waited for a vote, `restarted_voter' because a voter could not help. `asked_last': how often a
+%% voter was slow or late, so that others are asked before it for some time.
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
@@ -330,29 +348,25 @@ unlock_when_possible(Id) ->
 %% module. Cost: a call to two processes of this node.
 -spec status() -> status().
 status() ->
-    ?ANSWER_OR_EXIT([], ?STARTED(status_of_node())).
+    ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_status:read())).
 
-status_of_node() ->
-    Status = canal_lock_quorum_agent:status(),
-    #{voting := Voting} = canal_lock_quorum_voter:state(),
-    Status#{voting => Voting, held => canal_lock_quorum_agent:count()}.
-
-%% @doc The locks of all members, and the members that did not answer within five seconds. Raises as described for the
-%% module. Cost: a call to each member, which copies all of its locks.
+%% @doc The locks of all members and clients, and those nodes that did not answer within five seconds. Raises as
+%% described for the module. Cost: a call to each of these nodes, which copies all of its locks. Where clients are
+%% allowed, another call to each member before.
 -spec locks() -> {[lock_info()], Silent :: [node()]}.
 locks() ->
     ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_members:ask_all(canal_lock_quorum_held, {infos, []}, ?ASK_MS))).
 
-%% @doc The locks of `Name', of a writer or of readers, and the members that did not answer within five seconds. Such a
-%% member can have more. Raises as described for the module. Cost: a call to each member, which copies the locks of this
-%% name only, but searches all of its locks: about 20 ms for 100,000 of them.
+%% @doc The locks of `Name', of a writer or of readers, and the nodes that did not answer within five seconds. Such a
+%% node can have more. Raises as described for the module. Cost: as {@link locks/0}, but each node copies the locks of
+%% this name only. It searches all of its locks: about 20 ms for 100,000 of them.
 -spec holder(name()) -> {[lock_info()], Silent :: [node()]}.
 holder(Name) ->
     ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_held, infos))).
 
-%% @doc The requests that wait for `Name', the longest wait first, and the members that did not answer within five
-%% seconds. They do not get the lock in this order. Raises as described for the module. Cost: a call to the agent's
-%% process of each member, which reads all its waiting requests: about a millisecond for 10,000 of them.
+%% @doc The requests that wait for `Name', the longest wait first, and the nodes that did not answer within five
+%% seconds. They do not get the lock in this order. Raises as described for the module. Cost: as {@link locks/0}; the
+%% agent's process of each node reads all its waiting requests: about a millisecond for 10,000 of them.
 -spec waiting(name()) -> {[waiting_info()], Silent :: [node()]}.
 waiting(Name) ->
     {Infos, Silent} = ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_agent, waiting))),
@@ -384,3 +398,33 @@ revoke(Name) ->
         {ok, Bytes} -> canal_lock_quorum_force:unlock(Name, Bytes);
         {error, _} -> {raise, badarg}
     end.
+
+%% @equiv top(#{})
+-spec top() -> ok.
+top() ->
+    ?ANSWER([], canal_lock_screen:run(canal_lock_quorum_top, #{})).
+
+%% @doc Shows the quorum locks as this node sees them in a shell, as text, until Enter is pressed.
+%%
+%% The first lines are numbers of this node: locks that are held, requests that wait, and unlocks that are pending; then
+%% rates per second since the last refresh: locks granted, those of them that another process of this node has passed
+%% on, the mean wait of the granted ones, requests refused for any reason, and locks lost. A number is `-' at first and
+%% after canal_lock_quorum was started again. The next line says whether a quorum of voters answers and whether this
+%% node votes, and another one names the nodes with another configuration, if there are any.
+%%
+%% Then follow the names that most requests of this node wait for, if any wait, each with the longest wait and its
+%% holder on this node; of several readers, the one that has held it longest, and how many more there are. Then the
+%% processes of this node that hold most locks, with the age of the oldest one and what identifies the process, as in
+%% {@link canal_lock:top/1}; the members, those that need attention first, and how long their votes stay valid; and on a
+%% member the clients that it knows, those with most votes here first. {@type status()} explains these.
+%%
+%% If canal_lock_quorum stops, or its agent or voter does not answer for five seconds, the screen says so, until it does
+%% again. `docs/cluster.md' has an example. Options, input, output and end are those of {@link canal_lock:top/1}.
+%%
+%% Raises as described for the module, if canal_lock_quorum is not started at the time of the call. Cost: each refresh
+%% takes one {@link status/0}, and at most 5 ms of the agent's process to count waiting requests; of more than about
+%% 10,000 requests, it counts some. Then it reads the held locks in pieces of 0.1 ms, which the agent may have to wait
+%% for; all of 100,000 locks take 50 ms. The pause that follows is at least three times as long as the refresh took.
+-spec top(canal_lock:view_options()) -> ok.
+top(Options) ->
+    ?CHECKED([Options], ?ANSWER([Options], canal_lock_screen:run(canal_lock_quorum_top, Options))).

@@ -15,11 +15,18 @@
 -behaviour(gen_server).
 
 -export([start_link/1]).
--export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, waiting/1]).
+-export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, waiting/1, busiest/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A step should take less than a millisecond.
 -define(MAX_EVENTS, 64).
+
+%% How many bytes of the names of waiting requests one call counts: those of 10,000 requests with names of usual length,
+%% in at most 5 ms. The time grows with the length of the names.
+-define(MAX_COUNTED_BYTES, 500_000).
+
+%% As for `gen_server:call/2'.
+-define(COUNT_TIMEOUT_MS, 5000).
 
 -record(waiting, {
     from :: gen_server:from(),
@@ -83,7 +90,9 @@ revoke(Name) ->
     quorum := all | some | none,
     without_quorum := non_neg_integer(),
     pending_unlocks := non_neg_integer(),
-    waiting := non_neg_integer()
+    waiting := non_neg_integer(),
+    is_member := boolean(),
+    may_have_clients := boolean()
 }.
 status() ->
     call(status).
@@ -97,6 +106,13 @@ count() ->
 -spec waiting(canal_lock_quorum_names:name()) -> [canal_lock_quorum:waiting_info()].
 waiting(Name) ->
     call({waiting, Name}).
+
+%% The names that most requests of this node wait for, the busiest one first, each with the longest wait. If more
+%% requests wait than this can count in time, it counts any of them. Exits with `timeout' if the agent's process hangs.
+-spec busiest(Rows :: pos_integer()) ->
+    [{canal_lock_quorum_names:name(), Waiting :: pos_integer(), Longest_ms :: non_neg_integer()}].
+busiest(Rows) ->
+    canal_lock_exit:call(?MODULE, {busiest, Rows}, ?COUNT_TIMEOUT_MS).
 
 call(Request) ->
     canal_lock_exit:call(?MODULE, Request, infinity).
@@ -152,6 +168,9 @@ handle_call({revoke, Name}, From, State = #state{config = #{setup := #{rules := 
 handle_call({waiting, Name}, From, State) ->
     gen_server:reply(From, waiting(Name, State)),
     noreply(State);
+handle_call({busiest, Rows}, From, State) ->
+    gen_server:reply(From, busiest(Rows, State)),
+    noreply(State);
 handle_call(status, From, State) ->
     gen_server:reply(From, status(State)),
     noreply(State);
@@ -161,7 +180,7 @@ handle_call(Request, From, State) ->
     noreply(State).
 
 status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
-    #{members := Members, totals := Totals} = Config,
+    #{members := Members, totals := Totals, is_member := IsMember, clients := Clients} = Config,
     {WithQuorum, All} = canal_lock_quorum_nif:agent_partitions(Agent),
     Statuses = lists:zip3(Members, canal_lock_quorum_nif:agent_status(Agent), canal_lock_quorum_lists:frames(Config)),
     #{
@@ -174,7 +193,9 @@ status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking
         quorum => case WithQuorum of All -> all; 0 -> none; _ -> some end,
         without_quorum => All - WithQuorum,
         pending_unlocks => Pending,
-        waiting => map_size(Locking)
+        waiting => map_size(Locking),
+        is_member => IsMember,
+        may_have_clients => Clients =/= none orelse not IsMember
     }.
 
 waiting(Name, #state{locking = Locking}) ->
@@ -190,6 +211,25 @@ waiting(Name, #state{locking = Locking}) ->
      || #waiting{from = {Pid, _}, names = Names, mode = Mode, since = Since} <- maps:values(Locking),
         lists:member(Name, Names)
     ].
+
+busiest(Rows, #state{locking = Locking}) ->
+    Counted = count_names(maps:next(maps:iterator(Locking)), ?MAX_COUNTED_BYTES, #{}),
+    Add = fun(Name, {Waiting, Since}, Ranking) -> canal_lock_ranking:add({-Waiting, Name, Since}, Ranking) end,
+    Ranking = maps:fold(Add, canal_lock_ranking:new(Rows), Counted),
+    Now = os:perf_counter(),
+    [
+        {Name, -Negative, erlang:convert_time_unit(Now - Since, perf_counter, millisecond)}
+     || {Negative, Name, Since} <- canal_lock_ranking:least(Ranking)
+    ].
+
+%% How many requests wait for each name, and since when the first of them.
+count_names({_, #waiting{names = Names, since = Since}, Next}, Left, Counted) when Left > 0 ->
+    Add = fun(Name, Before) ->
+        maps:update_with(Name, fun({Count, First}) -> {Count + 1, min(First, Since)} end, {1, Since}, Before)
+    end,
+    count_names(maps:next(Next), Left - erlang:external_size(Names), lists:foldl(Add, Counted, Names));
+count_names(_, _, Counted) ->
+    Counted.
 
 handle_cast(lists_changed, State) ->
     noreply(compare_lists(State));
@@ -367,11 +407,11 @@ output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sen
         Sending -> State;
         Changed -> State#state{sending = Changed}
     end;
-output({granted, Request, Id, Fence, Handle, IsPassed}, State = #state{locking = Locking, events = Events}) ->
+output({granted, Request, Id, Fence, Handle, Path}, State = #state{locking = Locking, events = Events}) ->
     case maps:take(Request, Locking) of
         {Waiting = #waiting{since = Since}, Others} ->
             #state{config = #{totals := Totals}} = State,
-            ok = canal_lock_quorum_totals:granted(Totals, Since, IsPassed),
+            ok = canal_lock_quorum_totals:granted(Totals, Since, Path),
             ok = granted(Waiting, Id, Fence, Handle),
             State#state{locking = Others};
         error ->
@@ -397,6 +437,9 @@ output({accepted, Request}, State) ->
     answer(Request, ok, State);
 output({missing, Request}, State) ->
     answer(Request, {error, not_held}, State);
+output({counted, What}, State) ->
+    ok = count(What, State),
+    State;
 output({at_risk, Id}, State) ->
     Rows = canal_lock_quorum_held:lookup(Id),
     ok = notify(at_risk, Rows),
@@ -412,7 +455,8 @@ output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, r
 
 refused(timeout) -> refused_timeout;
 refused(no_quorum) -> refused_no_quorum;
-refused(misconfigured) -> refused_misconfigured.
+refused(misconfigured) -> refused_misconfigured;
+refused(limit) -> refused_limit.
 
 lost(quorum) -> lost;
 lost(revoked) -> revoked.

@@ -4,6 +4,8 @@
 -module(canal_lock_quorum_config).
 
 -export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1, is_grouped/1, list_of_all/1]).
+-export([is_client/2, is_node_name/1]).
+
 
 -export_type([config/0, options/0, place/0]).
 
@@ -12,6 +14,8 @@
 
 -type options() :: #{
     members := [node(), ...],
+    voter => boolean(),
+    clients => none | all | [node()],
     replicas => 3 | 5,
     fence_file => file:name_all() | none,
     forget => [node()],
@@ -26,6 +30,10 @@
     %% 32 hexadecimal digits that identify the list of members, and which of them vote for a name.
     list := binary(),
     places := #{node() => place()},
+    %% Whether this node is a member, and not a client.
+    is_member := boolean(),
+    %% The nodes that may lock here without being members.
+    clients := none | all | [node()],
     fingerprint := non_neg_integer(),
     %% The rules that all members must have, without those that have their first default. Also the replicas, if not all
     %% members vote for each name.
@@ -61,6 +69,7 @@
 -define(FENCE_FILE,
     "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
 -define(FORGET, "be a list of nodes that are dead, without this node").
+-define(CLIENTS, "be none, all, or a list of the nodes that may lock without being members").
 
 %% Changes with everything that nodes must agree on to understand each other, except the format of frames and new rules.
 -define(PROTOCOL, 2).
@@ -87,6 +96,8 @@
 options() ->
     [
         {members, {required, fun members/1}},
+        {voter, boolean},
+        {clients, fun clients/1},
         {replicas, fun replicas/1},
         {fence_file, fun fence_file/1},
         {forget, fun forget/1},
@@ -102,13 +113,31 @@ options() ->
 wrong_option(Options) ->
     case canal_lock_errors:wrong_option(options(), Options) of
         none ->
-            case {needs_file(Options), canal_lock_quorum_nif:load()} of
-                {true, _} -> {missing, fence_file, ?FENCE_FILE};
-                {false, ok} -> wrong_rules(Options);
-                {false, {error, _}} -> none
+            case {wrong_role(Options), canal_lock_quorum_nif:load()} of
+                {none, ok} -> wrong_rules(Options);
+                {none, {error, _}} -> none;
+                {Wrong, _} -> Wrong
             end;
         Wrong ->
             Wrong
+    end.
+
+%% Of options that are valid each by itself: this node is a member, or a client.
+wrong_role(Options = #{members := Members, voter := false}) ->
+    case {lists:member(node(), Members), maps:keys(maps:with([fence_file, forget, clients], Options))} of
+        {true, _} ->
+            {wrong, members, ["not contain this node, ", atom_to_list(node()), ", because voter is false"], Members};
+        {false, [Option | _]} ->
+            {wrong, Option, "not be set, because voter is false", maps:get(Option, Options)};
+        {false, []} ->
+            none
+    end;
+wrong_role(Options = #{members := Members}) ->
+    case {lists:member(node(), Members), needs_file(Options)} of
+        {false, _} ->
+            {wrong, members, ["contain this node, ", atom_to_list(node()), ", or voter must be false"], Members};
+        {true, true} -> {missing, fence_file, ?FENCE_FILE};
+        {true, false} -> none
     end.
 
 %% A member that has lost its fences needs answers of the others before it votes. So `none' must be a decision.
@@ -120,7 +149,7 @@ members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
     case {lists:all(fun is_atom/1, Members), length(lists:usort(Members)) =:= length(Members)} of
         {true, true} ->
             case lists:all(fun is_node_name/1, Members) of
-                true -> {lists:member(node(), Members), ["contain this node, ", atom_to_list(node())]};
+                true -> {true, []};
                 false -> {false, "contain names of nodes, without spaces"}
             end;
         {true, false} -> {false, "contain each node once"};
@@ -130,11 +159,17 @@ members(_) ->
     not_nodes().
 
 %% The state file separates them by spaces.
-is_node_name(Member) ->
-    Member =/= '' andalso nomatch =:= re:run(atom_to_list(Member), "[\\s[:cntrl:]]", [unicode, ucp]).
+-spec is_node_name(node()) -> boolean().
+is_node_name(Node) ->
+    Node =/= '' andalso nomatch =:= re:run(atom_to_list(Node), "[\\s[:cntrl:]]", [unicode, ucp]).
 
 not_nodes() ->
     {false, "be a list of 1 to 64 nodes, the same on each of them"}.
+
+clients(Clients) when Clients =:= none; Clients =:= all ->
+    {true, ?CLIENTS};
+clients(Clients) ->
+    {are_nodes(Clients), ?CLIENTS}.
 
 replicas(Replicas) ->
     {Replicas =:= 3 orelse Replicas =:= 5, "be 3 or 5, the same on all nodes"}.
@@ -147,10 +182,13 @@ fence_file(Path) ->
     end.
 
 forget(Nodes) ->
+    {are_nodes(Nodes) andalso not lists:member(node(), Nodes), ?FORGET}.
+
+are_nodes(Nodes) ->
     try
-        {lists:all(fun is_atom/1, Nodes) andalso not lists:member(node(), Nodes), ?FORGET}
+        lists:all(fun is_atom/1, Nodes)
     catch
-        error:_ -> {false, ?FORGET}
+        error:_ -> false
     end.
 
 wrong_rules(Options) ->
@@ -189,6 +227,8 @@ make(Options = #{members := Given}) ->
         members => Members,
         list => list_id(Members, Setup),
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
+        is_member => maps:get(voter, Options, true),
+        clients => maps:get(clients, Options, none),
         fingerprint => erlang:phash2({?PROTOCOL, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
         agreed_rules => Agreed,
         frames => canal_lock_quorum_nif:frame_versions(),
@@ -207,6 +247,13 @@ voter_lease_ms(#{setup := #{rules := #{voter_lease_ms := Lease_ms}}}) -> Lease_m
 -spec quarantine_ms(config()) -> pos_integer().
 quarantine_ms(#{setup := #{rules := #{quarantine_ms := Quarantine_ms}}}) -> Quarantine_ms.
 
+%% Whether this node may lock here without being a member.
+-spec is_client(node(), config()) -> boolean().
+is_client(Node, #{places := Places}) when is_map_key(Node, Places) -> false;
+is_client(_, #{clients := none}) -> false;
+is_client(_, #{clients := all}) -> true;
+is_client(Node, #{clients := Clients}) -> lists:member(Node, Clients).
+
 %% Whether only some of the members vote for each name: its group.
 -spec is_grouped(config()) -> boolean().
 is_grouped(#{setup := Setup}) -> has_groups(Setup).
@@ -219,7 +266,7 @@ setup(Options = #{members := Given}) ->
     Count = length(Members),
     #{
         count => Count,
-        me => length(Before),
+        me => case maps:get(voter, Options, true) of true -> length(Before); false -> nil end,
         replicas => min(Count, maps:get(replicas, Options, ?REPLICAS)),
         identity => <<>>,
         rules => maps:merge(canal_lock_quorum_nif:default_rules(), maps:get(rules, Options, #{}))

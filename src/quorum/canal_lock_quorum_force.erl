@@ -27,7 +27,7 @@
 %% `Encoded' is the name as bytes.
 -spec unlock(canal_lock_quorum_names:name(), Encoded :: binary()) -> {ok, not_held | ended} | {error, timeout}.
 unlock(Name, Encoded) ->
-    {Answers, NoAnswer} = ask(canal_lock_quorum_members:all(), {ids, [Name]}, ?ASK_MS),
+    {Answers, NoAnswer} = ask(canal_lock_quorum_members:all(?ASK_MS), {ids, [Name]}, ?ASK_MS),
     Lease_ms = canal_lock_quorum_agent:revoke(Encoded),
     Now_us = now_us(),
     Locks = lists:append([Held || {_, Held} <- Answers]),

@@ -6,7 +6,7 @@
 %% add two changes of an ordered table to each lock.
 -module(canal_lock_quorum_held).
 
--export([new/0, add/4, remove/1, take_all/0, lookup/1, count/0, infos/0, infos/1, ids/1, any/1]).
+-export([new/0, add/4, remove/1, take_all/0, lookup/1, count/0, infos/0, infos/1, ids/1, any/1, fold/3]).
 
 -export_type([row/0]).
 
@@ -20,6 +20,12 @@
 }.
 
 -define(TABLE, canal_lock_quorum).
+
+%% In a match specification, which cannot search a list: whether a lock has several names.
+-define(HAS_SEVERAL(Names), {'=/=', {tl, Names}, []}).
+
+%% Locks read in one piece, for which the agent's process may have to wait: about 0.1 ms.
+-define(PIECE, 512).
 
 %% The calling process owns the table.
 -spec new() -> ok.
@@ -53,9 +59,49 @@ take_all() ->
 lookup(Id) ->
     ets:lookup(?TABLE, Id).
 
+%% Exits with `noproc' if canal_lock_quorum is not started on this node.
 -spec count() -> non_neg_integer().
 count() ->
-    ets:info(?TABLE, size).
+    case ets:info(?TABLE, size) of
+        undefined -> exit(noproc);
+        Count -> Count
+    end.
+
+%% Folds over lists of the holders and the times of the grants of all locks, without keeping all of them. Locks of one
+%% of these names come with their names, and so does each lock of several names; other ones come with none. Exits with
+%% `noproc' if canal_lock_quorum is not started on this node, or stops.
+-spec fold([name()], fun(([{Holder :: pid(), Since_us :: integer(), [name()]}], Result) -> Result), Result) -> Result.
+fold(Names, Add, Result) ->
+    case ets:whereis(?TABLE) of
+        undefined ->
+            exit(noproc);
+        Table ->
+            %% So that no lock is read twice or left out because of others that come and go.
+            true = exists(fun() -> ets:safe_fixtable(Table, true) end),
+            try
+                add_pieces(exists(fun() -> ets:select(Table, patterns(Names), ?PIECE) end), Add, Result)
+            after
+                _ = exists(fun() -> ets:safe_fixtable(Table, false) end)
+            end
+    end.
+
+add_pieces('$end_of_table', _, Result) -> Result;
+add_pieces({Piece, Next}, Add, Result) -> add_pieces(exists(fun() -> ets:select(Next) end), Add, Add(Piece, Result)).
+
+%% The table ends with its owner.
+exists(Read) ->
+    try
+        Read()
+    catch
+        error:badarg -> exit(noproc)
+    end.
+
+patterns([]) ->
+    [{{'_', '$1', '_', '_', '$2'}, [], [{{'$1', '$2', []}}]}];
+patterns(Names) ->
+    Wanted = {is_map_key, {hd, '$3'}, {const, maps:from_keys(Names, [])}},
+    Pattern = {'_', '$1', '_', canal_lock_quorum_lock:pattern('$3'), '$2'},
+    [{Pattern, [{'orelse', Wanted, ?HAS_SEVERAL('$3')}], [{{'$1', '$2', '$3'}}]} | patterns([])].
 
 -spec infos() -> [canal_lock_quorum:lock_info()].
 infos() ->
@@ -91,8 +137,8 @@ ids(Name) ->
 any(Ids) ->
     lists:any(fun(Id) -> ets:member(?TABLE, Id) end, Ids).
 
-%% The match specification leaves out locks of one other name. It cannot search a list.
+%% The match specification leaves out locks of one other name.
 rows(Name) ->
-    Guard = {'orelse', {'=:=', {hd, '$1'}, {const, Name}}, {'=/=', {tl, '$1'}, []}},
+    Guard = {'orelse', {'=:=', {hd, '$1'}, {const, Name}}, ?HAS_SEVERAL('$1')},
     Rows = ets:select(?TABLE, [{{'_', '_', '_', canal_lock_quorum_lock:pattern('$1'), '_'}, [Guard], ['$_']}]),
     [Row || {_, _, _, Lock, _} = Row <- Rows, lists:member(Name, canal_lock_quorum_lock:names(Lock))].

@@ -32,10 +32,12 @@ started() ->
 ignored(Node) ->
     gen_server:cast(?MODULE, {ignored, Node}).
 
-init(Config) ->
+init(Config = #{is_member := IsMember}) ->
     %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
+    %% A client has no voter that starts.
+    _ = IsMember orelse canal_lock_quorum_lists:started([]),
     self() ! connect,
     {ok, #state{config = Config}}.
 
@@ -70,6 +72,9 @@ handle_info({nodeup, Node, _}, State = #state{config = Config}) ->
         true -> say_hello(Node, State);
         false -> ok
     end,
+    {noreply, State};
+handle_info({nodedown, Node, _}, State) ->
+    ok = canal_lock_quorum_lists:gone(Node),
     {noreply, State};
 handle_info({'DOWN', Monitor, process, _, _}, State = #state{connecting = Connecting}) ->
     {noreply, State#state{connecting = maps:remove(Monitor, Connecting)}};
@@ -122,6 +127,8 @@ changed(State = #state{config = Config, conflicts = Before}) ->
 report(#{differs := not_heard}, _) ->
     %% The voter reports at its start that the list has changed.
     ok;
+report(Conflict = #{differs := clients}, _) ->
+    canal_lock_quorum_reports:report(conflict, Conflict);
 report(Conflict = #{differs := What}, #{members := Members, agreed_rules := Rules, frames := Frames}) ->
     Ours = case What of members -> Members; rules -> Rules; frames -> Frames end,
     canal_lock_quorum_reports:report(conflict, Conflict#{ours => Ours}).

@@ -24,7 +24,7 @@
 %% its list. Voters with a conflict do not answer that.
 -module(canal_lock_quorum_lists).
 
--export([new/0, started/1, agreed/0, targets/1, hello_for/2, bye/0, hear/2]).
+-export([new/0, started/1, agreed/0, targets/1, hello_for/2, bye/0, hear/2, gone/1]).
 -export([conflicts/1, conflicts/3, differing/2, frames/1, is_heard/3, former_after/2]).
 
 -export_type([hello/0, conflict/0, own/0]).
@@ -37,12 +37,16 @@
     rules := #{atom() => pos_integer()},
     frames := {Lowest :: byte(), Highest :: byte()},
     heard := term(),
-    ask := boolean()
+    ask := boolean(),
+    %% Whether the sender is a client, and whether its receiver may lock at the sender. Absent in hellos of versions
+    %% without clients.
+    is_client => boolean(),
+    allows => boolean()
 }.
 
 -type conflict() :: #{
     node := node(),
-    differs := members | rules | frames | not_heard,
+    differs := members | rules | frames | not_heard | clients,
     members => [node(), ...],
     rules => #{atom() => pos_integer()},
     frames => {Lowest :: byte(), Highest :: byte()}
@@ -100,7 +104,7 @@ targets(#{members := Members}) ->
 
 %% `none' before the first start of the voter.
 -spec hello_for(node(), canal_lock_quorum_config:config()) -> hello() | none.
-hello_for(Node, #{members := Members, agreed_rules := Rules, frames := Frames}) ->
+hello_for(Node, Config = #{members := Members, agreed_rules := Rules, frames := Frames, is_member := IsMember}) ->
     Hellos = hellos(),
     case own() of
         none ->
@@ -108,7 +112,11 @@ hello_for(Node, #{members := Members, agreed_rules := Rules, frames := Frames}) 
         Own = {Id, _} ->
             Heard = case Hellos of #{Node := #{id := TheirId}} -> TheirId; _ -> none end,
             Ask = not answers(Node, Own, Hellos),
-            #{id => Id, members => Members, rules => Rules, frames => Frames, heard => Heard, ask => Ask}
+            Allows = lists:member(Node, Members) orelse canal_lock_quorum_config:is_client(Node, Config),
+            #{
+                id => Id, members => Members, rules => Rules, frames => Frames, heard => Heard, ask => Ask,
+                is_client => not IsMember, allows => Allows
+            }
     end.
 
 %% This node stops: the nodes to inform, and what to send.
@@ -131,6 +139,15 @@ hear(Node, Hello = #{ask := Ask}) ->
     true = ets:insert(?TABLE, {Node, Hello}),
     Ask.
 
+%% The connection to a node is lost. A client that ends without a word leaves no hello.
+-spec gone(node()) -> ok.
+gone(Node) ->
+    _ = case ets:lookup(?TABLE, Node) of
+        [{_, #{is_client := true}}] -> ets:delete(?TABLE, Node);
+        _ -> true
+    end,
+    ok.
+
 -spec conflicts(canal_lock_quorum_config:config()) -> [conflict()].
 conflicts(Config) ->
     conflicts(Config, own(), hellos()).
@@ -144,12 +161,15 @@ conflicts(Config, Own, Hellos) ->
 
 differs(Node, Hello, Config) ->
     #{members := Theirs, rules := TheirRules} = Hello,
-    #{members := Ours, agreed_rules := OurRules} = Config,
-    Concerned = lists:member(Node, Ours) orelse lists:member(node(), Theirs),
+    #{members := Ours, agreed_rules := OurRules, is_member := IsMember} = Config,
+    #{is_client := IsClient, allows := Allows} = maps:merge(#{is_client => false, allows => false}, Hello),
+    %% A client has no voter, so its list forms no quorum.
+    Concerned = lists:member(Node, Ours) orelse (not IsClient andalso lists:member(node(), Theirs)),
     if
         not Concerned -> [];
         Theirs =/= Ours -> [#{node => Node, differs => members, members => Theirs}];
         TheirRules =/= OurRules -> [#{node => Node, differs => rules, rules => TheirRules}];
+        not IsMember, not Allows -> [#{node => Node, differs => clients}];
         true -> [#{node => Node, differs => frames, frames => Frames} || {none, Frames} <- [version(Hello, Config)]]
     end.
 

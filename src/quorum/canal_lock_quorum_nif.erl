@@ -8,10 +8,10 @@
 -export([load/0, now/0, default_rules/0, frame_versions/0, check/1]).
 -export([held/1, give_back/1, claim/1, id/1]).
 -export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_partitions/1, agent_unlocks_arrived/1]).
--export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1]).
--export([state_lock/1, state_read/1, state_store/2]).
+-export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1, voter_clients/1]).
+-export([state_lock/1, state_read/1, state_store/3]).
 
--export_type([setup/0, rules/0, start/0, state/0, agent/0, voter/0, wait/0, sending/0]).
+-export_type([setup/0, rules/0, start/0, state/0, agent/0, voter/0, wait/0, sending/0, client/0]).
 -export_type([agent_event/0, agent_output/0, voter_event/0, voter_output/0]).
 
 -opaque agent() :: reference().
@@ -20,24 +20,27 @@
 %% Durations, with names that end in `_ms', and counts: see native/quorum/src/rules.rs.
 -type rules() :: #{atom() => pos_integer()}.
 
-%% `replicas' is how many of the `count' members vote for each name. `identity' stands for the names of the members and
-%% the path of the state file.
+%% `me' is `nil' on a client. `replicas' is how many of the `count' members vote for each name. `identity' stands for
+%% the names of the members and the path of the state file.
 -type setup() :: #{
     count := pos_integer(),
-    me := canal_lock_quorum_config:place(),
+    me := canal_lock_quorum_config:place() | nil,
     replicas := pos_integer(),
     identity := binary(),
     rules := rules()
 }.
 
 %% What a voter starts with: the number of its start, the fences of earlier ones (`floor' is `nil' if they are lost),
-%% and whether it waits for members that may have another list.
+%% the clients that may have votes of earlier ones, whether these are all of them, and whether it waits for members that
+%% may have another list.
 -type start() :: #{
     life := pos_integer(),
     quarantine_ms := pos_integer(),
     floor := non_neg_integer() | nil,
     durable := boolean(),
     origin := non_neg_integer(),
+    clients := [client()],
+    knows_clients := boolean(),
     conflicted := boolean()
 }.
 
@@ -47,6 +50,7 @@
     members := [binary()],
     list := binary(),
     former := [binary()],
+    clients := [client()],
     life := non_neg_integer(),
     lease_ms := non_neg_integer(),
     below := non_neg_integer() | nil
@@ -55,14 +59,17 @@
 %% Milliseconds until the next step is due.
 -type wait() :: non_neg_integer() | infinity.
 
+%% The name of a node that is no member.
+-type client() :: binary().
+
 -type place() :: canal_lock_quorum_config:place().
 -type id() :: canal_lock_quorum_lock:id().
 %% The number of a request. Each number is used once.
 -type request() :: pos_integer().
 
 -type sending() ::
-    {send, canal_lock_quorum_wire:kind(), place(), Frame :: binary()}
-    | {bad_frame, From :: place(), Sentence :: binary()}.
+    {send, canal_lock_quorum_wire:kind(), place() | client(), Frame :: binary()}
+    | {bad_frame, From :: place() | client(), Sentence :: binary()}.
 
 %% `{frames, Versions}' sets the version of frames for each place.
 -type agent_event() ::
@@ -77,18 +84,28 @@
 
 -type agent_output() ::
     sending()
-    | {granted, request(), id(), Fence :: non_neg_integer(), Handle :: reference(), IsPassed :: boolean()}
-    | {refused, request(), timeout | no_quorum | misconfigured}
+    | {granted, request(), id(), Fence :: non_neg_integer(), Handle :: reference(), passed | wide | ordered}
+    | {refused, request(), timeout | no_quorum | misconfigured | limit}
     | {unlocked, request(), Confirmed :: boolean()}
     | {accepted, request()}
     | {missing, request()}
+    | {counted, restarted_queued | restarted_recalled | restarted_voter | asked_last}
     | {at_risk, id()}
     | {lost, id(), quorum | revoked}.
 
 -type voter_event() ::
-    {frame, place(), binary()} | {stored, Mark :: pos_integer()} | {conflict, boolean()} | {frames, [byte()]}.
+    {frame, place(), binary()}
+    | {client_frame, client(), binary()}
+    | {registered, [client()]}
+    | {stored, Mark :: pos_integer()}
+    | {conflict, boolean()}
+    | {frames, [byte()]}.
 
--type voter_output() :: sending() | {store, Mark :: pos_integer()} | {superseded, Life :: pos_integer()}.
+-type voter_output() ::
+    sending()
+    | {store, Mark :: pos_integer()}
+    | {register | unregister, client()}
+    | {superseded, Life :: pos_integer()}.
 
 -on_load(load_again/0).
 
@@ -163,8 +180,9 @@ agent_partitions(_Agent) -> erlang:nif_error(not_loaded).
 -spec agent_unlocks_arrived(agent()) -> boolean().
 agent_unlocks_arrived(_Agent) -> erlang:nif_error(not_loaded).
 
-%% Continues the voter of a process that has died, if there is one with an equal setup and no conflict.
--spec voter_adopt(setup()) -> {voter(), Life :: pos_integer(), Quarantine_ms :: pos_integer()} | nil.
+%% Continues the voter of a process that has died, if there is one with an equal setup and no conflict. The state file
+%% must have these clients.
+-spec voter_adopt(setup()) -> {voter(), Life :: pos_integer(), Quarantine_ms :: pos_integer(), [client()]} | nil.
 voter_adopt(_Setup) -> erlang:nif_error(not_loaded).
 
 %% Opens a new voter for the calling process, in place of any other.
@@ -182,6 +200,11 @@ voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
 -spec voter_is_empty(voter()) -> boolean().
 voter_is_empty(_Voter) -> erlang:nif_error(not_loaded).
 
+%% The clients that have a lease: their votes and waiting requests, and how long ago they were heard of.
+-spec voter_clients(voter()) ->
+    [{client(), Votes :: non_neg_integer(), Waiting :: non_neg_integer(), Heard_ms :: non_neg_integer()}].
+voter_clients(_Voter) -> erlang:nif_error(not_loaded).
+
 %% Keeps other VMs away from this state file until this VM ends. `{ok, false}' if another VM does.
 -spec state_lock(Path :: binary()) -> {ok, boolean()} | {error, Sentence :: binary()}.
 state_lock(_Path) -> erlang:nif_error(not_loaded).
@@ -189,6 +212,8 @@ state_lock(_Path) -> erlang:nif_error(not_loaded).
 -spec state_read(Path :: binary()) -> {ok, state() | nil} | {error, Sentence :: binary()}.
 state_read(_Path) -> erlang:nif_error(not_loaded).
 
-%% After `{ok, true}' this state is stored, with this mark or a higher one. `{ok, false}': the file has a later life.
--spec state_store(Path :: binary(), state()) -> {ok, boolean()} | {error, Sentence :: binary()}.
-state_store(_Path, _State) -> erlang:nif_error(not_loaded).
+%% After `{ok, true}' this state is stored, with this mark or a higher one. `{ok, false}': the file has a later life, or
+%% there was a write with a higher number.
+-spec state_store(Path :: binary(), state(), Number :: pos_integer()) ->
+    {ok, boolean()} | {error, Sentence :: binary()}.
+state_store(_Path, _State, _Number) -> erlang:nif_error(not_loaded).

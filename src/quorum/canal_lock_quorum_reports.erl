@@ -51,10 +51,12 @@ text(#{what := conflict, differs := frames, node := Node, frames := {Lowest, Hig
     {OurLowest, OurHighest} = Ours,
     {"node ~tp speaks versions ~b to ~b of frames, this node ~b to ~b. This node grants no locks until one of them is "
         "upgraded", [Node, Lowest, Highest, OurLowest, OurHighest]};
+text(#{what := conflict, differs := clients, node := Node}) ->
+    {"member ~tp does not let this node lock. Name this node in its option clients", [Node]};
 text(#{what := agrees, node := Node}) ->
     {"node ~tp agrees with the configuration of this node now, or has stopped", [Node]};
 text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->
-    {"member ~tp sent a malformed frame: ~ts. ~b more have arrived since the last report. Run the same version of "
+    {"node ~tp sent a malformed frame: ~ts. ~b more have arrived since the last report. Run the same version of "
         "canal_lock on all members", [Node, Reason, Suppressed]};
 text(#{what := not_stored, path := Path, why := Reason, suppressed := Suppressed}) ->
     {"cannot store fences in ~ts: ~ts. ~b more writes have failed since the last report. Check the disk; the write is "

@@ -9,7 +9,7 @@
 %%   and grow by one.
 -module(canal_lock_quorum_state).
 
--export([lock/1, start/2, adopted/3, former/1, with_mark/2, with_lease/2, agreed/1]).
+-export([lock/1, start/2, store/2, adopted/4, former/1, with_mark/2, with_lease/2, agreed/1, register/2, unregister/2]).
 
 -export_type([started/0, found/0]).
 
@@ -52,6 +52,8 @@ start(Config = #{fence_file := none}, Seen) ->
         life => max(clock_life(), Seen + 1),
         quarantine_ms => canal_lock_quorum_config:quarantine_ms(Config),
         durable => false,
+        clients => [],
+        knows_clients => allows_none(Config),
         conflicted => false
     },
     {ok, #{start => Start, found => nothing, previous_members => none, list_changed => false, state => none}};
@@ -65,8 +67,8 @@ start(Config = #{fence_file := Path}, Seen) ->
 start(Path, Config, Seen) ->
     {Found, Earlier} = found(canal_lock_quorum_nif:state_read(Path)),
     {Mark, Origin} = fences(Earlier, Config, Seen),
-    State = #{life := Life, lease_ms := Longest_ms} = next(Earlier, Config, Seen, Mark),
-    case canal_lock_quorum_nif:state_store(Path, State) of
+    State = #{life := Life, lease_ms := Longest_ms, clients := Clients} = next(Earlier, Config, Seen, Mark),
+    case store(Path, State) of
         {ok, true} ->
             Start = #{
                 floor => Mark,
@@ -74,6 +76,8 @@ start(Path, Config, Seen) ->
                 life => Life,
                 quarantine_ms => max(Longest_ms, canal_lock_quorum_config:quarantine_ms(Config)),
                 durable => true,
+                clients => Clients,
+                knows_clients => allows_none(Config) orelse has_register(Earlier, Seen),
                 conflicted => former(State) =/= []
             },
             {ok, #{
@@ -101,6 +105,19 @@ found({ok, State = #{node := Node}}) ->
         false -> {{other_node, Node}, none}
     end.
 
+%% The numbers of the writes of a file grow, so a write of a process that was killed does not replace a later one.
+-spec store(binary(), canal_lock_quorum_nif:state()) -> {ok, boolean()} | {error, Sentence :: binary()}.
+store(Path, State) ->
+    canal_lock_quorum_nif:state_store(Path, State, erlang:unique_integer([positive, monotonic])).
+
+%% An old file may lack clients, and so does a new one in place of a lost one. A voter stores a mark after its
+%% quarantine. So in a file with a mark, the register is complete.
+has_register(#{below := Mark}, 0) -> Mark =/= nil;
+has_register(_, _) -> false.
+
+allows_none(#{clients := Clients}) ->
+    Clients =:= none.
+
 %% The mark, or `nil' if it is lost or does not count, and the origin.
 fences(none, _, _) ->
     {nil, clock_fence()};
@@ -127,24 +144,25 @@ was_grouped(#{members := Names, list := List}) -> List =/= canal_lock_quorum_con
 has_list(#{list := Theirs}, #{list := Ours}) -> Theirs =:= Ours.
 
 next(Earlier, Config, Seen, Mark) ->
-    {Life, EarlierLease_ms, Former} =
+    {Life, EarlierLease_ms, Former, Clients} =
         case Earlier of
             none ->
-                {clock_life(), 0, []};
-            #{life := Last, lease_ms := Longest_ms} ->
-                {Last + 1, Longest_ms, canal_lock_quorum_lists:former_after(Earlier, Config)}
+                {clock_life(), 0, [], []};
+            #{life := Last, lease_ms := Longest_ms, clients := Registered} ->
+                {Last + 1, Longest_ms, canal_lock_quorum_lists:former_after(Earlier, Config), Registered}
         end,
     %% Promises of earlier lives end only with the quarantine.
     Lease_ms = max(EarlierLease_ms, canal_lock_quorum_config:voter_lease_ms(Config)),
-    State = content(Config, max(Life, Seen + 1), Lease_ms, Mark),
+    State = content(Config, max(Life, Seen + 1), Lease_ms, Mark, Clients),
     State#{former := Former}.
 
-content(#{members := Members, list := List}, Life, Lease_ms, Mark) ->
+content(#{members := Members, list := List}, Life, Lease_ms, Mark, Clients) ->
     #{
         node => name(node()),
         members => [name(Member) || Member <- Members],
         list => List,
         former => [],
+        clients => Clients,
         life => Life,
         lease_ms => Lease_ms,
         below => Mark
@@ -152,10 +170,10 @@ content(#{members := Members, list := List}, Life, Lease_ms, Mark) ->
 
 %% The content of the file for a voter that another process has opened, and that is in no conflict. No lease was longer
 %% than its quarantine. The mark in the file stays: no write of this life lowers it.
--spec adopted(canal_lock_quorum_config:config(), pos_integer(), pos_integer()) ->
+-spec adopted(canal_lock_quorum_config:config(), pos_integer(), pos_integer(), [canal_lock_quorum_nif:client()]) ->
     none | canal_lock_quorum_nif:state().
-adopted(#{fence_file := none}, _, _) -> none;
-adopted(Config, Life, Quarantine_ms) -> content(Config, Life, Quarantine_ms, nil).
+adopted(#{fence_file := none}, _, _, _) -> none;
+adopted(Config, Life, Quarantine_ms, Clients) -> content(Config, Life, Quarantine_ms, nil, Clients).
 
 previous_members(#{members := [_ | _] = Members}) -> Members;
 previous_members(_) -> none.
@@ -180,6 +198,19 @@ former(#{former := Former}) -> [binary_to_atom(Name, utf8) || Name <- Former].
 -spec agreed(canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
 agreed(State) ->
     State#{former := []}.
+
+-spec register(canal_lock_quorum_nif:client(), canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
+register(Client, State = #{clients := Clients}) ->
+    case canal_lock_quorum_config:is_node_name(binary_to_atom(Client, utf8)) of
+        true -> State#{clients := lists:usort([Client | Clients])};
+        %% It cannot be stored, so this client gets no vote.
+        false -> State
+    end.
+
+-spec unregister(canal_lock_quorum_nif:client(), none | canal_lock_quorum_nif:state()) ->
+    none | canal_lock_quorum_nif:state().
+unregister(_, none) -> none;
+unregister(Client, State = #{clients := Clients}) -> State#{clients := lists:delete(Client, Clients)}.
 
 -spec with_mark(pos_integer(), canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
 with_mark(Mark, State) ->

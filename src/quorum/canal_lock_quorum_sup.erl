@@ -1,7 +1,7 @@
-%% @private
-%% Supervises the quorum locks of a node: the voter, the agent, the process that keeps the node connected, and the one
-%% that emits telemetry events. Each can be restarted alone: the state of the voter is in the native library, the next
-%% agent notifies the holders of the locks that the previous one held, and connections belong to the VM.
+%% @private Supervises the quorum locks of a node: the voter (on a member), the agent, the process that keeps the node
+%% connected, and the one that emits telemetry events. Each can be restarted alone: the state of the voter is in the
+%% native library, the next agent notifies the holders of the locks that the previous one held, and connections belong
+%% to the VM.
 -module(canal_lock_quorum_sup).
 
 -behaviour(supervisor).
@@ -35,15 +35,14 @@ start_link(Config = #{fence_file := Path}) ->
 stop() ->
     gen_server:stop(?NAME).
 
-init(Config) ->
+init(Config = #{is_member := IsMember}) ->
     %% The table must outlive the agent, because the next agent notifies the holders.
     ok = canal_lock_quorum_held:new(),
     %% A restarted process must not forget a conflict.
     ok = canal_lock_quorum_lists:new(),
     %% The first one ends last, and says that the voter has ended.
-    Children = [
-        canal_lock_quorum_links, canal_lock_quorum_voter, canal_lock_quorum_agent, canal_lock_quorum_telemetry
-    ],
+    Voters = [canal_lock_quorum_voter || IsMember],
+    Children = [canal_lock_quorum_links] ++ Voters ++ [canal_lock_quorum_agent, canal_lock_quorum_telemetry],
     Specs = [
         #{id => Module, start => {Module, start_link, [Config]}, shutdown => ?SHUTDOWN_MS}
      || Module <- Children

@@ -6,15 +6,25 @@
 %% process is killed, the next one continues with the same state machine, and only the messages in its mailbox are lost.
 %%
 %% A new voter starts when its life is stored (canal_lock_quorum_state). Until then this process only collects frames.
+%%
+%% A client that sends more than it should gets no more of this process's time than others: of its frames in one step,
+%% only the last ones count.
 -module(canal_lock_quorum_voter).
 
 -behaviour(gen_server).
 
--export([start_link/1, state/0, open/2, write/2]).
+-export([start_link/1, state/0, clients/0, open/2, write/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A frame can be long, and a step should take less than a millisecond.
 -define(MAX_EVENTS, 32).
+
+%% The number of frames of a client in one step. An agent has one batch in flight, and another one after a second if it
+%% gets no answer.
+-define(MAX_FRAMES, 4).
+
+%% The number of messages after which a step runs, even if most of their frames do not count.
+-define(MAX_MESSAGES, 1000).
 
 %% The pause after a failed write to the fence file. A full disk rarely recovers sooner.
 -define(STORE_RETRY_MS, 1000).
@@ -35,6 +45,9 @@
     seen = 0 :: non_neg_integer(),
     %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
+    %% How many frames of each client these have, and how many frames of clients were left out.
+    frames = #{} :: #{canal_lock_quorum_nif:client() => pos_integer()},
+    left_out = 0 :: non_neg_integer(),
     timer = none :: canal_lock_quorum_steps:timer(),
     %% Whether it voted for writers after the last step: its quarantine is over, it has fences to give, and no conflict.
     is_voting = false :: boolean(),
@@ -44,6 +57,8 @@
     %% What the state file should contain, and what it contains. `none' without a file.
     wanted = none :: none | canal_lock_quorum_nif:state(),
     stored = none :: none | canal_lock_quorum_nif:state(),
+    %% Whether the machine waits until a client is stored. If the file has that client already, it is written again.
+    is_registering = false :: boolean(),
     %% Whether it grants nothing new because of canal_lock_quorum_lists.
     is_conflicted = false :: boolean(),
     %% The current write: the monitor of the process that writes, and what it writes. Or the timer of the next try.
@@ -59,6 +74,11 @@ start_link(Config) ->
 state() ->
     canal_lock_exit:call(?MODULE, state, ?STATE_TIMEOUT_MS).
 
+%% The clients that this voter knows.
+-spec clients() -> [canal_lock_quorum:client_status()].
+clients() ->
+    canal_lock_exit:call(?MODULE, clients, ?STATE_TIMEOUT_MS).
+
 init(Config = #{setup := Setup}) ->
     %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
@@ -67,10 +87,11 @@ init(Config = #{setup := Setup}) ->
     case canal_lock_quorum_nif:voter_adopt(Setup) of
         nil ->
             {ok, #state{config = Config}, {continue, open}};
-        {Voter, Life, Quarantine_ms} ->
-            State = canal_lock_quorum_state:adopted(Config, Life, Quarantine_ms),
+        {Voter, Life, Quarantine_ms, Clients} ->
+            State = canal_lock_quorum_state:adopted(Config, Life, Quarantine_ms, Clients),
             ok = say_hello(same),
-            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State},
+            %% The file may lack some of the clients, and the machine waits for it.
+            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State, is_registering = true},
             {ok, compare_lists(Adopted), {continue, step}}
     end.
 
@@ -130,13 +151,23 @@ superseded(Life, State = #state{config = #{fence_file := Path}}) ->
 reopen(State = #state{storing = Storing, timer = Timer}) ->
     _ = case Storing of {Monitor, _} -> demonitor(Monitor, [flush]); none -> true end,
     _ = case Timer of {Reference, _} -> erlang:cancel_timer(Reference); none -> false end,
-    Ended = State#state{voter = none, events = [], wanted = none, stored = none, storing = none},
-    open(Ended#state{timer = none, is_voting = false}).
+    Ended = State#state{voter = none, wanted = none, stored = none, storing = none, is_registering = false},
+    open(Ended#state{events = [], frames = #{}, left_out = 0, timer = none, is_voting = false}).
 
 handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_conflicted = IsConflicted}) ->
     IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
     %% A conflict that this process knows may not have reached the state machine yet.
     gen_server:reply(From, #{voting => IsVoting andalso not IsConflicted, empty => IsEmpty}),
+    noreply(State);
+handle_call(clients, From, State = #state{voter = none}) ->
+    gen_server:reply(From, []),
+    noreply(State);
+handle_call(clients, From, State = #state{voter = Voter}) ->
+    Clients = canal_lock_quorum_nif:voter_clients(Voter),
+    gen_server:reply(From, [
+        #{node => binary_to_atom(Name, utf8), votes => Votes, waiting => Waiting, heard_ms => Heard_ms}
+     || {Name, Votes, Waiting, Heard_ms} <- Clients
+    ]),
     noreply(State);
 handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
@@ -152,11 +183,14 @@ handle_cast(Request, State) ->
     noreply(State).
 
 handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
-    case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
+    case canal_lock_quorum_wire:received_by_voter(Fingerprint, From, Frame, Config) of
         ignored ->
             ok = canal_lock_quorum_links:ignored(From),
             noreply(State);
-        Event -> add(Event, State)
+        Event = {client_frame, Client, _} ->
+            add(Event, limited(Client, State));
+        Event ->
+            add(Event, State)
     end;
 handle_info({{sent, Key}, _, process, _, _}, State = #state{config = Config, sending = Sending}) ->
     noreply(State#state{sending = canal_lock_quorum_wire:sent(Key, Config, Sending)});
@@ -203,6 +237,22 @@ terminate(Reason, #state{voter = Voter}) ->
         false -> ok
     end.
 
+%% Counts a frame of a client, and leaves out the first one that it has in this step if it has too many.
+limited(Client, State = #state{frames = Frames}) ->
+    case Frames of
+        #{Client := Count} when Count >= ?MAX_FRAMES ->
+            #state{events = Events, left_out = LeftOut} = State,
+            State#state{events = without_first(Client, Events), left_out = LeftOut + 1};
+        _ ->
+            State#state{frames = maps:update_with(Client, fun(Count) -> Count + 1 end, 1, Frames)}
+    end.
+
+%% The newest event comes first.
+without_first(Client, Events) ->
+    IsOther = fun({client_frame, From, _}) -> From =/= Client; (_) -> true end,
+    {Before, From} = lists:splitwith(IsOther, lists:reverse(Events)),
+    lists:reverse(Before ++ lists:nthtail(min(1, length(From)), From)).
+
 %% Frames that arrive before the voter: the first ones. An agent repeats what is lost.
 add(_Event, State = #state{voter = none, events = Events}) when length(Events) >= ?MAX_EVENTS ->
     {noreply, State};
@@ -211,8 +261,10 @@ add(Event, State = #state{voter = none, events = Events}) ->
 %% A step runs when the mailbox is empty, or when MAX_EVENTS events have been collected.
 add(Event, State = #state{events = Events}) ->
     case State#state{events = [Event | Events]} of
-        Added when length(Events) + 1 >= ?MAX_EVENTS -> step(Added);
-        Added -> noreply(Added)
+        Added = #state{left_out = LeftOut} when length(Events) + 1 >= ?MAX_EVENTS; LeftOut >= ?MAX_MESSAGES ->
+            step(Added);
+        Added ->
+            noreply(Added)
     end.
 
 noreply(State = #state{voter = none}) ->
@@ -225,21 +277,25 @@ step(State = #state{voter = none}) ->
 step(State = #state{voter = Voter, events = Events, timer = Timer}) ->
     {Outputs, Wait, IsVoting} = canal_lock_quorum_nif:voter_step(Voter, lists:reverse(Events)),
     Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
-    Stepped = State#state{events = [], timer = Waiting, is_voting = IsVoting},
+    Stepped = State#state{events = [], frames = #{}, left_out = 0, timer = Waiting, is_voting = IsVoting},
     {noreply, store(lists:foldl(fun output/2, with_lease(Stepped), Outputs))}.
 
-output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
-    case canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending) of
+output({send, Kind, To, Frame}, State = #state{config = Config, sending = Sending}) ->
+    case canal_lock_quorum_wire:send(Kind, To, Frame, Config, Sending) of
         %% Usually. Then the state is not copied.
         Sending -> State;
         Changed -> State#state{sending = Changed}
     end;
 output({store, Mark}, State = #state{wanted = Wanted}) ->
     State#state{wanted = canal_lock_quorum_state:with_mark(Mark, Wanted)};
+output({register, Client}, State = #state{wanted = Wanted}) ->
+    State#state{wanted = canal_lock_quorum_state:register(Client, Wanted), is_registering = true};
+output({unregister, Client}, State = #state{wanted = Wanted}) ->
+    State#state{wanted = canal_lock_quorum_state:unregister(Client, Wanted)};
 output({superseded, Life}, State) ->
     superseded(Life, State);
-output({bad_frame, Place, Why}, State = #state{config = #{members := Members}}) ->
-    Node = lists:nth(Place + 1, Members),
+output({bad_frame, From, Why}, State = #state{config = Config}) ->
+    Node = canal_lock_quorum_wire:node_of(From, Config),
     report(bad_frame, Node, #{node => Node, why => Why}, State).
 
 %% A voter that votes has ended its quarantine: longer leases of earlier lives are over.
@@ -275,24 +331,29 @@ add_conflict(IsConflicted, State = #state{events = Events}) ->
     State#state{is_conflicted = IsConflicted, events = [{conflict, IsConflicted} | Events]}.
 
 %% A separate process makes the write, because a disk can be slow. At most one write runs at a time.
-store(State = #state{storing = none, wanted = Wanted, stored = Stored, config = #{fence_file := Path}}) when
-    Wanted =/= Stored, Wanted =/= none
+store(State = #state{storing = none, wanted = Wanted, stored = Stored, is_registering = IsRegistering}) when
+    Wanted =/= Stored orelse IsRegistering, Wanted =/= none
 ->
-    State#state{storing = {spawn_writer(write, [Path, Wanted]), Wanted}};
+    #state{config = #{fence_file := Path}} = State,
+    %% Here and not in that process, which may begin after the next voter's process has written.
+    Number = erlang:unique_integer([positive, monotonic]),
+    State#state{storing = {spawn_writer(write, [Path, Wanted, Number]), Wanted}, is_registering = false};
 store(State) ->
     State.
 
 %% As `open/2': the exit reason is the result.
--spec write(binary(), canal_lock_quorum_nif:state()) -> no_return().
-write(Path, Content) ->
-    exit(canal_lock_quorum_nif:state_store(Path, Content)).
+-spec write(binary(), canal_lock_quorum_nif:state(), pos_integer()) -> no_return().
+write(Path, Content, Number) ->
+    exit(canal_lock_quorum_nif:state_store(Path, Content, Number)).
 
-stored(Content = #{below := Mark, former := Former}, {ok, true}, State) ->
+stored(Content = #{below := Mark, former := Former, clients := Clients}, {ok, true}, State) ->
     _ = Former =:= [] andalso canal_lock_quorum_lists:agreed(),
-    Compared = compare_lists(State#state{stored = Content}),
-    case Mark of
-        nil -> noreply(Compared);
-        _ -> add({stored, Mark}, Compared)
+    Compared = #state{events = Events, wanted = #{clients := Wanted}} = compare_lists(State#state{stored = Content}),
+    %% A client that has left since, and is back, is stored again.
+    Registered = [{registered, [Client || Client <- Clients, lists:member(Client, Wanted)]} || Clients =/= []],
+    case [{stored, Mark} || Mark =/= nil] ++ Registered of
+        [] -> noreply(Compared);
+        [Event | More] -> add(Event, Compared#state{events = More ++ Events})
     end;
 stored(_, {ok, false}, State) ->
     %% A process that was killed has begun a later life since.
@@ -300,7 +361,7 @@ stored(_, {ok, false}, State) ->
 stored(_, Failure, State) ->
     %% Until then, no other write.
     Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),
-    noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}})).
+    noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}, is_registering = true})).
 
 report_not_stored(Failure, State = #state{config = #{fence_file := Path}}) ->
     Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,

@@ -320,10 +320,13 @@ lost_after_the_step_test() ->
 foreign_lock_test() ->
     ok = canal_lock_quorum_nif:load(),
     #{setup := Setup} = canal_lock_quorum_config:make(#{members => [node()]}),
-    Start = #{life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0, conflicted => false},
+    Start = #{
+        life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0, conflicted => false,
+        clients => [], knows_clients => true
+    },
     Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
     Agent = canal_lock_quorum_nif:agent_open(Setup),
-    {granted, 1, {Incarnation, Token}, _, Handle, false} =
+    {granted, 1, {Incarnation, Token}, _, Handle, wide} =
         granted(Agent, Voter, [{up, 0}, {lock, 1, write, [<<"x">>], ?LONG_MS}]),
     Foreign = {Incarnation bxor 1, Token},
     lists:foreach(fun(How) ->

@@ -43,11 +43,14 @@ durable_test_() ->
 
 durable(Folder, Node) ->
     Path = path(Folder),
-    State = #{node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], lease_ms => 1, below => 17},
+    State = #{
+        node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], clients => [],
+        lease_ms => 1, below => 17
+    },
     call(Node, fun canal_lock_quorum_nif:load/0),
     Once = [{write, "fences.new"}, {sync, "fences.new"}, {rename, "fences"}, {sync, ""}],
     lists:foreach(fun(Life) ->
-        {ok, true} = call(Node, fun() -> canal_lock_quorum_nif:state_store(Path, State#{life => Life}) end),
+        {ok, true} = call(Node, fun() -> canal_lock_quorum_state:store(Path, State#{life => Life}) end),
         ?assertEqual(lists:append(lists:duplicate(Life, Once)), test_quorum_disk:calls(Folder))
     end, [1, 2]).
 

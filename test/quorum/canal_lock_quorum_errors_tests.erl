@@ -181,9 +181,21 @@ options_test_() ->
             must(members, "be a list of 1 to 64 nodes, the same on each of them", [node() | a]),
             must(members, "be a list of 1 to 64 nodes, the same on each of them", []),
             must(members, "contain each node once", [node(), node()]),
-            must(members, "contain this node, " ++ atom_to_list(node()), ['a@b']),
+            must(members, "contain this node, " ++ atom_to_list(node()) ++ ", or voter must be false", ['a@b']),
+            {#{members => [node()], voter => false},
+                lists:flatten(io_lib:format(
+                    "the option members must not contain this node, ~ts, because voter is false, got: ~0tp",
+                    [node(), [node()]]
+                ))},
+            {#{members => [a@b], voter => false, fence_file => none},
+                "the option fence_file must not be set, because voter is false, got: none"},
+            {#{members => [a@b], voter => false, clients => all},
+                "the option clients must not be set, because voter is false, got: all"},
+            must(voter, "be true or false", no),
+            must(clients, "be none, all, or a list of the nodes that may lock without being members", a@b),
+            must(clients, "be none, all, or a list of the nodes that may lock without being members", [a@b | c@d]),
             {#{members => [node()], member => a},
-                "unknown option member; the options are members, replicas, fence_file, forget, "
+                "unknown option member; the options are members, voter, clients, replicas, fence_file, forget, "
                 "reconnect_ms, max_waiting, totals_interval_ms, rules"},
             must(replicas, "be 3 or 5, the same on all nodes", 4),
             must(replicas, "be 3 or 5, the same on all nodes", 1),

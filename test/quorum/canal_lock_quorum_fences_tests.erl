@@ -23,10 +23,12 @@ reports_test_() ->
     Folder = fun canal_lock_quorum_state_tests:folder/0,
     Me = atom_to_binary(node(), utf8),
     #{list := List} = canal_lock_quorum_config:make(#{members => [node()]}),
-    State = #{node => Me, members => [Me], list => List, former => [], life => 7, lease_ms => 1, below => 17},
+    State = #{
+        node => Me, members => [Me], list => List, former => [], clients => [], life => 7, lease_ms => 1, below => 17
+    },
     Broken = fun(Path) -> ok = file:write_file(Path, "fences") end,
     Store = fun(Changes) ->
-        fun(Path) -> {ok, true} = canal_lock_quorum_nif:state_store(Path, maps:merge(State, Changes)) end
+        fun(Path) -> {ok, true} = canal_lock_quorum_state:store(Path, maps:merge(State, Changes)) end
     end,
     test_log_listener:tests(notice, {foreach, Folder, fun canal_lock_quorum_state_tests:delete/1, [
         fun(In) -> {Title, fun() -> ?assertEqual(Reports, reports(Prepare, path(In))) end} end
@@ -82,7 +84,7 @@ other_members(Path) ->
         Options#{members => [node(), 'zz@nowhere'], fence_file => none}),
     ?assertEqual(nil, canal_lock_quorum_nif:voter_adopt(SetupWithoutFile)),
     #{life := Life, quarantine_ms := Quarantine_ms} = Start,
-    ?assertMatch({_, Life, Quarantine_ms}, canal_lock_quorum_nif:voter_adopt(Setup)),
+    ?assertMatch({_, Life, Quarantine_ms, []}, canal_lock_quorum_nif:voter_adopt(Setup)),
     ok = canal_lock_quorum_nif:voter_close(Voter).
 
 same_life(Path) ->
@@ -196,7 +198,7 @@ restart_with_files(Folder, [A, B, _C] = Nodes) ->
 
 store_mark(Path, Mark) ->
     {ok, State} = canal_lock_quorum_nif:state_read(Path),
-    {ok, true} = canal_lock_quorum_nif:state_store(Path, State#{below := Mark}).
+    {ok, true} = canal_lock_quorum_state:store(Path, State#{below := Mark}).
 
 path_of(Folder, Node) ->
     unicode:characters_to_binary(file_of(Folder, Node)).
@@ -252,7 +254,7 @@ old_file(Folder, [A, B, _C] = Nodes) ->
         Path = path_of(Folder, A),
         {ok, State} = canal_lock_quorum_nif:state_read(Path),
         ok = file:delete(Path),
-        {ok, true} = canal_lock_quorum_nif:state_store(Path, State#{life := Old, below := 17})
+        {ok, true} = canal_lock_quorum_state:store(Path, State#{life := Old, below := 17})
     end),
     start(A, with_file(Folder, A, Nodes)),
     test_quorum_cluster:await_voting(Nodes),

@@ -98,7 +98,10 @@ one_of(List) ->
 
 config({Members, Rules, _}) ->
     List = term_to_binary({Members, Rules}),
-    #{members => lists:sort(Members), list => List, agreed_rules => Rules, frames => {2, 2}, forget => []}.
+    #{
+        members => lists:sort(Members), list => List, agreed_rules => Rules, frames => {2, 2}, forget => [],
+        is_member => true, clients => none
+    }.
 
 file(#{members := Members, list := List}, Former) ->
     #{members => Members, list => List, former => Former}.
@@ -387,7 +390,7 @@ passed_life([A, B, C, _]) ->
     await_status(A, conflict, not_heard([B])),
     Later = call(A, fun() ->
         {ok, State = #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
-        {ok, true} = canal_lock_quorum_nif:state_store(Path, State#{life := Life + 10}),
+        {ok, true} = canal_lock_quorum_state:store(Path, State#{life := Life + 10}),
         Life + 10
     end),
     ok = Pair(B),

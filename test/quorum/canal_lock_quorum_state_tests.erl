@@ -5,7 +5,7 @@
 
 -export([folder/0, delete/1]).
 
--import(canal_lock_quorum_nif, [state_lock/1, state_read/1, state_store/2]).
+-import(canal_lock_quorum_nif, [state_lock/1, state_read/1]).
 
 %% The number of processes that write the file at the same time, and of writes by each.
 -define(WRITERS, 8).
@@ -25,6 +25,9 @@ file_test_() ->
             {"a mark is not lowered", fun never_lowered/1},
             {"a later life without a mark removes it", fun mark_removed/1},
             {"a writer of an earlier life changes nothing", fun earlier_life/1},
+            {"a write that a later one has overtaken changes nothing", fun overtaken/1},
+            {"clients are stored, and kept by the next life", fun clients/1},
+            {"the register may lack a client if the file is lost, broken, old or of another node", fun lost_register/1},
             {"with many writers, some of them killed, the highest mark stays and the file is whole", fun writers/1},
             {"any changed byte is an error, and the file can be replaced", fun changed_byte/1},
             {"a file of format 1 has only a mark", fun format_1/1},
@@ -69,6 +72,7 @@ state(Life, Mark) ->
         members => [atom_to_binary(node(), utf8), <<"b@höst2"/utf8>>],
         list => <<"00112233445566778899aabbccddeeff">>,
         former => [],
+        clients => [],
         life => Life,
         lease_ms => 10000,
         below => Mark
@@ -79,14 +83,15 @@ state(Life, Mark) ->
 read_again(Path) ->
     ?assertEqual({ok, nil}, state_read(Path)),
     lists:foreach(fun(State) ->
-        ?assertEqual({ok, true}, state_store(Path, State)),
+        ?assertEqual({ok, true}, canal_lock_quorum_state:store(Path, State)),
         ?assertEqual({ok, State}, state_read(Path))
     end, [state(1, nil), state(2, 17), (state((1 bsl 32) - 1, 1 bsl 62))#{lease_ms := 1}]),
     %% No temporary file remains.
     {ok, [_]} = file:list_dir(filename:dirname(Path)).
 
 lines(Path) ->
-    {ok, true} = state_store(Path, (state(7, 900))#{node := <<"a@h">>, members := [<<"a@h">>, <<"b@h">>]}),
+    [One, Other] = [<<"a@h">>, <<"b@h">>],
+    {ok, true} = canal_lock_quorum_state:store(Path, (state(7, 900))#{node := One, members := [One, Other]}),
     Lines = [
         "canal_lock_quorum state 2\n", "node a@h\n", "members a@h b@h\n", "list 00112233445566778899aabbccddeeff\n",
         "life 7\n", "lease_ms 10000\n", "below 900\n"
@@ -95,41 +100,98 @@ lines(Path) ->
     ?assertEqual({ok, iolist_to_binary([Lines, Checksum])}, file:read_file(Path)).
 
 never_lowered(Path) ->
-    [{ok, true} = state_store(Path, state(3, Mark)) || Mark <- [5, 9, 7, nil]],
+    [{ok, true} = canal_lock_quorum_state:store(Path, state(3, Mark)) || Mark <- [5, 9, 7, nil]],
     ?assertEqual({ok, state(3, 9)}, state_read(Path)),
-    {ok, true} = state_store(Path, state(4, 8)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(4, 8)),
     ?assertEqual({ok, state(4, 9)}, state_read(Path)).
 
 mark_removed(Path) ->
-    {ok, true} = state_store(Path, state(3, 9)),
-    {ok, true} = state_store(Path, state(4, nil)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(3, 9)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(4, nil)),
     ?assertEqual({ok, state(4, nil)}, state_read(Path)).
 
 earlier_life(Path) ->
-    {ok, true} = state_store(Path, state(4, 5)),
-    ?assertEqual({ok, false}, state_store(Path, state(3, 9))),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(4, 5)),
+    ?assertEqual({ok, false}, canal_lock_quorum_state:store(Path, state(3, 9))),
     ?assertEqual({ok, state(4, 5)}, state_read(Path)),
     %% The file of another node has no life of this one.
-    {ok, true} = state_store(Path, (state(3, 1))#{node := ?OTHER_NODE}),
+    {ok, true} = canal_lock_quorum_state:store(Path, (state(3, 1))#{node := ?OTHER_NODE}),
     ?assertEqual({ok, (state(3, 1))#{node := ?OTHER_NODE}}, state_read(Path)).
 
+overtaken(Path) ->
+    Store = fun(Mark, Number) -> canal_lock_quorum_nif:state_store(Path, state(1, Mark), Number) end,
+    ?assertEqual({ok, true}, Store(1, 1)),
+    ?assertEqual({ok, true}, Store(5, 3)),
+    ?assertEqual({ok, false}, Store(9, 2)),
+    ?assertEqual({ok, state(1, 5)}, state_read(Path)),
+    %% Numbers belong to a file.
+    ?assertEqual({ok, true}, canal_lock_quorum_nif:state_store(<<Path/binary, "2">>, state(1, 1), 2)).
+
+clients(Path) ->
+    [One, Other] = [<<"a@h">>, <<"c@h">>],
+    Registered = canal_lock_quorum_state:register(Other, canal_lock_quorum_state:register(One, state(7, 900))),
+    {ok, true} = canal_lock_quorum_state:store(Path, Registered),
+    {ok, Text} = file:read_file(Path),
+    ?assertMatch({_, _}, binary:match(Text, <<"\nclients a@h c@h\nlife 7\n">>)),
+    #{start := Start, state := State} = start(Path),
+    ?assertMatch(#{clients := [One, Other], knows_clients := true}, Start),
+    ?assertMatch({ok, #{clients := [One, Other], life := 8}}, state_read(Path)),
+    {ok, true} = canal_lock_quorum_state:store(Path, canal_lock_quorum_state:unregister(One, State)),
+    ?assertMatch(#{start := #{clients := [Other]}}, start(Path)),
+    %% A name that the file cannot have.
+    ?assertEqual(State, canal_lock_quorum_state:register(<<"a b@h">>, State)).
+
+lost_register(Path) ->
+    Knows = fun(Clients, Seen) ->
+        {ok, #{start := #{knows_clients := Knows}}} =
+            canal_lock_quorum_state:start(config(Path, #{clients => Clients}), Seen),
+        Knows
+    end,
+    Files = [
+        {fun() -> ok end, 0, false},
+        %% In its quarantine, it has stored no mark.
+        {fun() -> ok end, 0, false},
+        {fun() -> store_mark(Path) end, 0, true},
+        {fun() -> ok end, 1 bsl 31, false},
+        {fun() -> ok end, 0, false},
+        {fun() -> file:write_file(Path, "broken") end, 0, false},
+        {fun() -> {ok, true} = canal_lock_quorum_state:store(Path, (state(1, 1))#{node := ?OTHER_NODE}) end, 0, false}
+    ],
+    lists:foreach(fun({Before, Seen, Known}) ->
+        _ = Before(),
+        ?assertEqual({Seen, Known}, {Seen, Knows(all, Seen)})
+    end, Files),
+    _ = file:delete(Path),
+    ?assert(Knows(none, 0)),
+    {ok, #{start := WithoutFile}} = canal_lock_quorum_state:start(
+        canal_lock_quorum_config:make(#{members => [node()], fence_file => none, clients => [a@b]}), 0),
+    ?assertMatch(#{knows_clients := false, clients := []}, WithoutFile).
+
+store_mark(Path) ->
+    {ok, State} = state_read(Path),
+    {ok, true} = canal_lock_quorum_state:store(Path, canal_lock_quorum_state:with_mark(17, State)).
+
 writers(Path) ->
-    {ok, true} = state_store(Path, state(1, 1)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(1, 1)),
     Marks = [[rand:uniform(1 bsl 40) || _ <- lists:seq(1, ?WRITES)] || _ <- lists:seq(1, ?WRITERS)],
-    Store = fun(Some) -> [{ok, true} = state_store(Path, state(1, Mark)) || Mark <- Some] end,
+    %% A write that a later one has overtaken says so.
+    Store = fun(Some) ->
+        exit({stored, [Mark || Mark <- Some, {ok, true} =:= canal_lock_quorum_state:store(Path, state(1, Mark))]})
+    end,
     {Written, [Killed | _]} = lists:split(?WRITERS div 2, Marks),
     Victims = [spawn(fun() -> Store(Killed) end) || _ <- lists:seq(1, ?WRITERS div 2)],
     Writers = [spawn_monitor(fun() -> Store(Some) end) || Some <- Written],
     test_worker:kill(Victims),
     [?assertMatch({ok, #{life := 1}}, state_read(Path)) || _ <- lists:seq(1, ?WRITES)],
-    [normal = test_await:reason(Writer) || Writer <- Writers],
+    Stored = [Mark || Writer <- Writers, {stored, Some} <- [test_await:reason(Writer)], Mark <- Some],
+    ?assert(length(Stored) >= ?WRITES),
     {ok, #{below := Highest}} = state_read(Path),
-    ?assert(Highest >= lists:max(lists:append(Written))),
+    ?assert(Highest >= lists:max(Stored)),
     ?assert(lists:member(Highest, lists:append(Marks))).
 
 changed_byte(Path) ->
     Invalid = {error, <<"not a fence file, or an incomplete one">>},
-    {ok, true} = state_store(Path, state(7, 900)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(7, 900)),
     {ok, Bytes} = file:read_file(Path),
     Size = byte_size(Bytes),
     lists:foreach(fun(Text) ->
@@ -143,26 +205,29 @@ changed_byte(Path) ->
         ?assertEqual(Invalid, state_read(Path))
     end, ["", "17\n", binary:part(Bytes, 0, Size - 1), [Bytes, "below 901\n"],
           "canal_lock_quorum fences below 17", "canal_lock_quorum fences below x\n"]),
-    ?assertEqual({ok, true}, state_store(Path, state(1, 17))),
+    ?assertEqual({ok, true}, canal_lock_quorum_state:store(Path, state(1, 17))),
     ?assertEqual({ok, state(1, 17)}, state_read(Path)).
 
 format_1(Path) ->
     ok = file:write_file(Path, "canal_lock_quorum fences below 17\n"),
-    Nothing = #{node => <<>>, members => [], list => <<>>, former => [], life => 0, lease_ms => 0},
+    Nothing = #{node => <<>>, members => [], list => <<>>, former => [], clients => [], life => 0, lease_ms => 0},
     ?assertEqual({ok, Nothing#{below => 17}}, state_read(Path)).
 
 no_file(Path) ->
     Nowhere = <<Path/binary, "/nowhere">>,
-    {error, Sentence} = state_store(Nowhere, state(1, 17)),
+    {error, Sentence} = canal_lock_quorum_state:store(Nowhere, state(1, 17)),
     ?assertNotEqual(nomatch, string:find(Sentence, "No such file")),
     ?assertMatch({error, _}, state_lock(Nowhere)),
     ok = file:make_dir(Path),
     ?assertMatch({error, _}, state_read(Path)),
-    ?assertMatch({error, _}, state_store(Path, state(1, 17))).
+    ?assertMatch({error, _}, canal_lock_quorum_state:store(Path, state(1, 17))).
 
 bad_name(Path) ->
-    [?assertError(badarg, state_store(Path, (state(1, 17))#{node := Name})) || Name <- [<<"a\nlife 9">>, <<"a\r">>]],
-    ?assertError(badarg, state_store(Path, (state(1, 17))#{members := [<<"a b">>]})),
+    [
+        ?assertError(badarg, canal_lock_quorum_state:store(Path, (state(1, 17))#{node := Name}))
+     || Name <- [<<"a\nlife 9">>, <<"a\r">>]
+    ],
+    ?assertError(badarg, canal_lock_quorum_state:store(Path, (state(1, 17))#{members := [<<"a b">>]})),
     ?assertEqual({ok, nil}, state_read(Path)).
 
 lock_again(Path) ->
@@ -218,7 +283,7 @@ life_of_format_1(Path) ->
     ?assertMatch({ok, #{life := 1, below := 17}}, state_read(Path)).
 
 other_node(Path) ->
-    {ok, true} = state_store(Path, (state((1 bsl 32) - 1, 17))#{node := ?OTHER_NODE}),
+    {ok, true} = canal_lock_quorum_state:store(Path, (state((1 bsl 32) - 1, 17))#{node := ?OTHER_NODE}),
     Started = #{start := #{life := Life}} = start(Path),
     ?assertMatch(#{found := {other_node, ?OTHER_NODE}, start := #{floor := nil}, previous_members := none}, Started),
     Me = atom_to_binary(node(), utf8),
@@ -231,21 +296,21 @@ broken(Path) ->
     ?assertMatch({ok, #{below := nil}}, state_read(Path)).
 
 seen_life(Path) ->
-    {ok, true} = state_store(Path, state(7, 900)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(7, 900)),
     {ok, #{start := Start}} = canal_lock_quorum_state:start(config(Path), 9),
     ?assertMatch(#{life := 10, floor := nil}, Start),
     ?assertMatch({ok, #{life := 10, below := nil}}, state_read(Path)),
     %% A life that the file exceeds: two starts had the same life.
-    {ok, true} = state_store(Path, state(20, 900)),
+    {ok, true} = canal_lock_quorum_state:store(Path, state(20, 900)),
     {ok, #{start := Later}} = canal_lock_quorum_state:start(config(Path), 20),
     ?assertMatch(#{life := 21, floor := nil}, Later).
 
 longest_lease(Path) ->
-    {ok, true} = state_store(Path, (state(1, 17))#{lease_ms := 60000}),
+    {ok, true} = canal_lock_quorum_state:store(Path, (state(1, 17))#{lease_ms := 60000}),
     ?assertMatch(#{start := #{quarantine_ms := 60000}}, start(Path)),
     %% The voter lowers it after its quarantine, not before.
     ?assertMatch({ok, #{lease_ms := 60000}}, state_read(Path)),
-    {ok, true} = state_store(Path, (state(2, 17))#{lease_ms := 10000}),
+    {ok, true} = canal_lock_quorum_state:store(Path, (state(2, 17))#{lease_ms := 10000}),
     Longer = config(Path, #{rules => #{voter_lease_ms => 20000, quarantine_ms => 30000}}),
     {ok, #{start := Start}} = canal_lock_quorum_state:start(Longer, 0),
     ?assertMatch(#{quarantine_ms := 30000}, Start),
@@ -278,7 +343,7 @@ former_members(Path) ->
     ?assertEqual({true, [a@b, b@b]}, Start([c@b])),
     ?assertEqual({true, [a@b, b@b, c@b]}, Start([a@b])),
     {ok, State} = state_read(Path),
-    {ok, true} = state_store(Path, canal_lock_quorum_state:agreed(State)),
+    {ok, true} = canal_lock_quorum_state:store(Path, canal_lock_quorum_state:agreed(State)),
     ?assertEqual({false, []}, Start([a@b])).
 
 %% A mark far ahead of the clock.
@@ -295,7 +360,7 @@ members(Count) ->
 changed(Path, Before, Now) ->
     _ = file:delete(Path),
     {ok, #{state := State}} = canal_lock_quorum_state:start(config(Path, Before), 0),
-    {ok, true} = state_store(Path, canal_lock_quorum_state:with_mark(?MARK, State)),
+    {ok, true} = canal_lock_quorum_state:store(Path, canal_lock_quorum_state:with_mark(?MARK, State)),
     {ok, Started = #{state := Stored}} = canal_lock_quorum_state:start(config(Path, Now), 0),
     ?assertEqual({ok, Stored}, state_read(Path)),
     Started.
@@ -329,7 +394,7 @@ regrouped(Path) ->
     ]),
     %% A mark below the clock does not lower the origin.
     {ok, #{state := State}} = canal_lock_quorum_state:start(config(Path, whole()), 0),
-    {ok, true} = state_store(Path, canal_lock_quorum_state:with_mark(17, State)),
+    {ok, true} = canal_lock_quorum_state:store(Path, canal_lock_quorum_state:with_mark(17, State)),
     {ok, #{start := #{origin := Clock}}} = canal_lock_quorum_state:start(config(Path, grouped()), 0),
     ?assert(Clock > 17),
     %% Format 1 is older than groups.
@@ -349,7 +414,7 @@ same_groups(Path) ->
         ]
     ],
     #{state := State = #{members := Names}} = changed(Path, grouped(), grouped()),
-    {ok, true} = state_store(Path, State#{list := canal_lock_quorum_config:list_of_all(Names)}),
+    {ok, true} = canal_lock_quorum_state:store(Path, State#{list := canal_lock_quorum_config:list_of_all(Names)}),
     {ok, Started} = canal_lock_quorum_state:start(config(Path, grouped()), 0),
     ?assertMatch(#{start := #{floor := nil, origin := ?MARK, conflicted := true}, list_changed := true}, Started).
 

@@ -55,7 +55,7 @@ counts() ->
     {ok, First} = canal_lock_quorum:lock(x, ?LONG_MS),
     {ok, Reader} = canal_lock_quorum:rlock(y, ?LONG_MS),
     {ok, Many} = canal_lock_quorum:lock_many([a, b, c], ?LONG_MS),
-    counted([{granted, 3}]),
+    counted([{granted, 3}, {wide, 3}]),
     {error, timeout} = canal_lock_quorum:lock(x, 10),
     counted([{refused_timeout, 1}]),
     %% Two waiters. The second gets the lock from the first without a message.
@@ -65,7 +65,7 @@ counts() ->
     counted([{refused_too_many_waiting, 1}]),
     ok = canal_lock_quorum:unlock(First),
     [normal = test_await:reason(Waiter) || Waiter <- Waiters],
-    counted([{granted, 2}, {passed, 1}, {unlocked, 3}]),
+    counted([{granted, 2}, {wide, 1}, {passed, 1}, {unlocked, 3}]),
     ok = canal_lock_quorum:unlock_async(Reader),
     await(held, 1),
     {error, not_held} = canal_lock_quorum:unlock_async(Reader),
@@ -79,7 +79,7 @@ counts() ->
     exit(Waiting, kill),
     killed = test_await:reason(WaitingDown),
     await(waiting, 0),
-    counted([{granted, 1}, {canceled, 1}]),
+    counted([{granted, 1}, {wide, 1}, {canceled, 1}]),
     exit(Holder, kill),
     killed = test_await:reason(HolderDown),
     await(held, 1),
@@ -100,14 +100,14 @@ expires() ->
     receive {canal_lock_quorum, at_risk, Lock} -> ok end,
     receive {canal_lock_quorum, lost, Lock} -> ok end,
     ok = sys:resume(canal_lock_quorum_voter),
-    counted([{granted, 1}, {at_risk, 1}, {lost, 1}]).
+    counted([{granted, 1}, {wide, 1}, {at_risk, 1}, {lost, 1}, {asked_last, 1}]).
 
 agent_dies() ->
     start(),
     {ok, _} = canal_lock_quorum:lock(x, ?LONG_MS),
     {ok, _} = canal_lock_quorum:lock(y, ?LONG_MS),
     test_quorum_cluster:kill_process(canal_lock_quorum_agent),
-    counted([{granted, 2}, {lost, 2}]).
+    counted([{granted, 2}, {wide, 2}, {lost, 2}]).
 
 waits() ->
     start(#{totals_interval_ms => 1_000_000}),
@@ -204,7 +204,7 @@ without() ->
     1 = erlang:trace(Process, false, [send, 'receive']),
     ?assertEqual([], [Sent || {trace, _, send, _, _} = Sent <- test_await:traced(Process)]),
     {ok, _} = canal_lock_quorum:lock(x, ?LONG_MS),
-    counted([{granted, 1}]).
+    counted([{granted, 1}, {wide, 1}]).
 
 without_agent() ->
     test_telemetry_app:load_and_start(),
@@ -238,7 +238,7 @@ slow_handler() ->
     Handler = test_await:answer(slow),
     {ok, Lock} = canal_lock_quorum:lock(x, ?LONG_MS),
     ok = canal_lock_quorum:unlock(Lock),
-    counted([{granted, 1}, {unlocked, 1}]),
+    counted([{granted, 1}, {wide, 1}, {unlocked, 1}]),
     ok = telemetry:detach(slow),
     Handler ! go_on.
 

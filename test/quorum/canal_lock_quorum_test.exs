@@ -31,6 +31,30 @@ defmodule CanalLock.QuorumTest do
     assert %{quorum: :all, without_quorum: 0, held: 0} = Quorum.status()
   end
 
+  test "top formats names as Elixir does, accepts its documented options and names a wrong one" do
+    message = assert_raise(ArgumentError, fn -> Quorum.top() end) |> Exception.message()
+    assert message =~ "canal_lock_quorum is not started"
+    start_supervised!({Quorum, members: [node()]})
+    {:ok, _lock} = Quorum.lock({:invoice, "17"}, 5000)
+    waiter = Task.async(fn -> Quorum.lock({:invoice, "17"}, 60_000) end)
+    await_waiting(1)
+
+    for options <- [[], [rows: 1]] do
+      shown = ExUnit.CaptureIO.capture_io(fn -> assert :ok = Quorum.top([interval_ms: 1] ++ options) end)
+      assert shown =~ ~s(#{inspect(self())}  {:invoice, "17"})
+    end
+
+    Task.shutdown(waiter, :brutal_kill)
+
+    for {options, words} <- [
+          {%{rows: 1}, ~r/^the options must be a keyword list such as \[rows: 20\], got: %{/},
+          {[show: &inspect/1], ~r/^unknown keys \[:show\]/},
+          {[rows: 0], ~r/^the option :rows must be a positive integer, got: 0$/}
+        ] do
+      assert_raise ArgumentError, words, fn -> Quorum.top(options) end
+    end
+  end
+
   test "a child is a supervisor that is restarted" do
     first = start_supervised!({Quorum, members: [node()]})
     assert %{id: Quorum, type: :supervisor} = Quorum.child_spec(members: [node()])
@@ -57,6 +81,10 @@ defmodule CanalLock.QuorumTest do
         ] do
       assert_raise ArgumentError, words, fn -> Quorum.start_link(options) end
     end
+  end
+
+  defp await_waiting(count) do
+    if Quorum.status().waiting != count, do: await_waiting(count)
   end
 
   # Repeats the call until the supervisor has restarted the quorum locks.

@@ -35,11 +35,10 @@ struct Cluster {
 impl Cluster {
     fn new(count: usize) -> Cluster {
         let rules = Rules::default();
-        let members = |me| Members::new(count, me).unwrap();
         let now = Time(0);
         let bugs = ProtocolBugs::NONE;
         let setup = AgentSetup {
-            members: members(0),
+            members: Members::new(count).unwrap(),
             rules,
             bugs,
             lifetime: Lifetime(1),
@@ -60,7 +59,7 @@ impl Cluster {
             requests: 0,
             longest: None,
         };
-        for member in members(0).iter() {
+        for member in setup.members.iter() {
             cluster.agent.up(now, member);
         }
         // The other agents never settle, so the quarantine lasts its full time.
@@ -118,7 +117,8 @@ impl Cluster {
                     AgentOutput::Send(send) => {
                         let frame = self.wire(&send.frame);
                         let begin = Instant::now();
-                        self.voters[send.to.place()].receive(self.now, member(0), frame);
+                        let voter = send.to.member().unwrap().place();
+                        self.voters[voter].receive(self.now, member(0).into(), frame);
                         self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
                     }
                     AgentOutput::Granted { token, .. } => self.granted.push(token),
@@ -131,7 +131,7 @@ impl Cluster {
                     let VoterOutput::Send(send) = output else {
                         continue;
                     };
-                    if send.to == member(0) {
+                    if send.to == member(0).into() {
                         let frame = self.wire(&send.frame);
                         let begin = Instant::now();
                         self.agent.receive(self.now, member(place), frame);
@@ -213,7 +213,7 @@ impl Cluster {
 }
 
 fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
-    let members = Members::new(count, me).unwrap();
+    let members = Members::new(count).unwrap();
     let fences = Fences {
         floor: Some(Fence(0)),
         origin: Fence(0),
@@ -224,13 +224,16 @@ fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
     Voter::new(
         VoterSetup {
             members,
+            me: member(me),
             rules,
             bugs,
             lifetime,
             quarantine: rules.quarantine,
             fences,
+            knows_clients: true,
             conflicted: false,
         },
+        &[],
         now,
     )
 }

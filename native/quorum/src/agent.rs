@@ -42,7 +42,7 @@ mod sequencer;
 mod spare;
 mod unlocks;
 
-pub use output::{AgentOutput, AgentSetup, Held, Loss, Refusal, Request, Status};
+pub use output::{AgentOutput, AgentSetup, Count, Held, Loss, Path, Refusal, Request, Status};
 
 use crate::groups::Groups;
 use crate::lease::{Lease, Standing};

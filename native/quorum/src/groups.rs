@@ -259,7 +259,7 @@ mod tests {
     use crate::rules::Rules;
 
     fn groups(count: usize, replicas: usize) -> Groups {
-        let members = Members::new(count, 0).unwrap().with_replicas(replicas);
+        let members = Members::new(count).unwrap().with_replicas(replicas);
         Groups::new(members.unwrap(), Rules::default().partitions)
     }
 
@@ -296,7 +296,7 @@ mod tests {
     fn each_member_serves_about_the_same_share() {
         for (count, replicas) in [(2, 2), (3, 3), (5, 5), (6, 5), (8, 3), (16, 3), (16, 5)] {
             let groups = groups(count, replicas);
-            for member in Members::new(count, 0).unwrap().iter() {
+            for member in Members::new(count).unwrap().iter() {
                 let share = |voters: &dyn Fn(&Group) -> bool, mean: usize| {
                     let count = groups.0.groups.iter().filter(|group| voters(group)).count();
                     assert!(count.abs_diff(mean) * 5 <= mean, "{count} of {member:?}");

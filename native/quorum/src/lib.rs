@@ -41,7 +41,7 @@
 //! use std::time::Duration;
 //!
 //! // A cluster of one member.
-//! let (members, rules, bugs) = (Members::new(1, 0).unwrap(), Rules::default(), ProtocolBugs::NONE);
+//! let (members, rules, bugs) = (Members::new(1).unwrap(), Rules::default(), ProtocolBugs::NONE);
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
 //! let mut agent = Agent::new(AgentSetup { members, rules, bugs, lifetime: Lifetime(1), seed: 1 }, now);
@@ -49,8 +49,9 @@
 //! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false, paced: false };
 //! let lifetime = Lifetime::new(1, 2);
 //! let conflicted = false;
-//! let setup = VoterSetup { members, rules, bugs, lifetime, quarantine, fences, conflicted };
-//! let mut voter = Voter::new(setup, now);
+//! let knows_clients = true;
+//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, fences, knows_clients, conflicted };
+//! let mut voter = Voter::new(setup, &[], now);
 //!
 //! agent.up(now, me);
 //! agent.lock(now, Request(1), Name::new(b"x").unwrap().into(), Mode::Write, Duration::from_secs(5));
@@ -62,7 +63,7 @@
 //!     agent.flush(now);
 //!     for output in agent.outputs() {
 //!         match output {
-//!             AgentOutput::Send(send) => voter.receive(now, me, send.frame),
+//!             AgentOutput::Send(send) => voter.receive(now, me.into(), send.frame),
 //!             AgentOutput::Granted { token, standing, .. } => break 'granted (token, standing),
 //!             other => panic!("{other:?}"),
 //!         }

@@ -1,4 +1,5 @@
-//! The members of a cluster: a list of nodes that is the same on all of them and does not change while they run.
+//! The members of a cluster: a list of nodes that is the same on all of them and does not change while they run. And
+//! the nodes whose agents lock without being members: *clients*.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,7 +10,7 @@ pub const MAX_MEMBERS: usize = 64;
 /// The most members that vote for a name: with more, each lock costs more and is hardly more available.
 pub const MAX_REPLICAS: usize = 5;
 
-/// A node, by its index in the member list.
+/// A member, by its index in the member list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u8);
 
@@ -33,6 +34,46 @@ impl Member {
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "m{}", self.0)
+    }
+}
+
+/// A node with an agent: a member, or a client. Clients have numbers that each voter gives them, and that no other node
+/// has as long as the voter knows the client.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Node(u32);
+
+impl Node {
+    /// The client of this number. `None` if the number is too high.
+    #[must_use]
+    pub fn client(number: u32) -> Option<Node> {
+        number.checked_add(MAX_MEMBERS as u32).map(Node)
+    }
+
+    /// The member, if it is one.
+    #[must_use]
+    pub fn member(self) -> Option<Member> {
+        Member::at(self.0 as usize)
+    }
+
+    /// The number of the client, if it is one.
+    #[must_use]
+    pub fn client_number(self) -> Option<u32> {
+        self.0.checked_sub(MAX_MEMBERS as u32)
+    }
+}
+
+impl From<Member> for Node {
+    fn from(member: Member) -> Node {
+        Node(member.0.into())
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.client_number() {
+            Some(number) => write!(f, "c{number}"),
+            None => write!(f, "m{}", self.0),
+        }
     }
 }
 
@@ -127,23 +168,20 @@ impl FromIterator<Member> for MemberSet {
     }
 }
 
-/// The member list from the view of one member.
+/// The member list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Members {
     count: u8,
-    me: Member,
     replicas: u8,
 }
 
 impl Members {
-    /// A list of `count` members in which this node has index `me`, with the default number of replicas: all members,
-    /// at most [`MAX_REPLICAS`]. `None` if `count` is not in 1..=[`MAX_MEMBERS`] or `me` is not below it.
+    /// A list of `count` members with the default number of replicas: all members, at most [`MAX_REPLICAS`]. `None` if
+    /// `count` is not in 1..=[`MAX_MEMBERS`].
     #[must_use]
-    pub fn new(count: usize, me: usize) -> Option<Members> {
-        let member = Member::at(me)?;
-        (me < count && count <= MAX_MEMBERS).then_some(Members {
+    pub fn new(count: usize) -> Option<Members> {
+        (1..=MAX_MEMBERS).contains(&count).then_some(Members {
             count: count as u8,
-            me: member,
             replicas: count.min(MAX_REPLICAS) as u8,
         })
     }
@@ -169,12 +207,6 @@ impl Members {
     #[must_use]
     pub fn count(self) -> usize {
         usize::from(self.count)
-    }
-
-    /// This node.
-    #[must_use]
-    pub fn me(self) -> Member {
-        self.me
     }
 
     /// Iterates over all members in the order of the list.
@@ -210,7 +242,7 @@ mod tests {
     #[test]
     fn quorums_intersect_each_other_and_co_quorums() {
         for count in 1..=MAX_MEMBERS {
-            let members = Members::new(count, 0).unwrap();
+            let members = Members::new(count).unwrap();
             let replicas = members.replicas();
             assert_eq!(replicas, count.min(MAX_REPLICAS));
             assert!(2 * members.quorum() > replicas);
@@ -223,23 +255,21 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_one_to_64_members_and_contains_this_node() {
-        assert_eq!(Members::new(0, 0), None);
-        assert_eq!(Members::new(65, 0), None);
-        assert_eq!(Members::new(3, 3), None);
-        let members = Members::new(64, 63).unwrap();
-        assert_eq!(members.me().place(), 63);
+    fn a_list_has_one_to_64_members() {
+        assert_eq!(Members::new(0), None);
+        assert_eq!(Members::new(65), None);
+        let members = Members::new(64).unwrap();
         assert_eq!(members.iter().collect::<MemberSet>().bits(), u64::MAX);
         assert_eq!(Member::at(64), None);
     }
 
     #[test]
     fn at_most_all_members_vote() {
-        let members = Members::new(4, 0).unwrap();
+        let members = Members::new(4).unwrap();
         for (replicas, possible) in [(0, false), (1, true), (3, true), (4, true), (5, false)] {
             assert_eq!(members.with_replicas(replicas).is_some(), possible);
         }
-        let members = Members::new(16, 0).unwrap();
+        let members = Members::new(16).unwrap();
         assert_eq!(members.with_replicas(3).map(Members::quorum), Some(2));
         assert_eq!(members.with_replicas(6), None);
     }

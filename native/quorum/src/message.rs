@@ -12,7 +12,7 @@
 pub use crate::name::{Name, Names};
 
 use crate::bounds::{self, MAX_FENCE};
-use crate::members::Member;
+use crate::members::Node;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU16;
@@ -207,12 +207,12 @@ pub enum Reason {
     Quarantine,
     /// The voter recovers its fences.
     Learning,
-    /// The fence is above the stored mark, and the voter is storing a higher mark. Or the fences are exhausted, after
-    /// 2^62.
+    /// The fence is above the stored mark, and the voter is storing a higher mark. Or the agent is that of a client,
+    /// and the voter is storing that it may have votes. Or the fences are exhausted, after 2^62.
     Storing,
     /// The voter is in no group of one of the names.
     NotMine,
-    /// The agent has too many votes or queue positions. Sent by later versions only.
+    /// The agent is that of a client, and has too many votes or queue positions, or there are too many clients.
     Limit,
     /// Members have different lists of members, so the voter grants nothing new.
     Conflicted,
@@ -468,7 +468,7 @@ pub enum Frame {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Send {
     /// The receiving node. The kind of frame determines whether its voter or its agent receives it.
-    pub to: Member,
+    pub to: Node,
     /// The frame to send.
     pub frame: Frame,
 }

@@ -32,6 +32,8 @@ pub enum ProtocolBug {
     /// A voter drops the votes of all other agents of a node when the first frame of one arrives, not when that agent
     /// has answered.
     FirstFrameBuries,
+    /// A voter votes for a client that is not in its stored register.
+    NotRegistered,
     /// An agent draws the order of the voters, and the priority of each attempt, at random. This must not break any
     /// promise but progress.
     AnySequencer,

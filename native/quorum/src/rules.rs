@@ -67,6 +67,12 @@ pub struct Rules {
     pub partitions: usize,
     /// Callers of `try_unlock` wait while more than half of the members have not executed this many unlocks.
     pub pending_unlocks: u64,
+    /// The most clients that a voter knows at a time. It stores their names before it votes for them.
+    pub clients: usize,
+    /// The most votes of a client at a voter.
+    pub client_votes: usize,
+    /// The most waiting requests of a client at a voter.
+    pub client_positions: usize,
     /// How many operations a batch carries, and how many entries a machine processes in one call where there may be
     /// many. This bounds the time of a call.
     pub batch: usize,
@@ -99,6 +105,9 @@ impl Default for Rules {
             fence_block: 1 << 20,
             partitions: 4096,
             pending_unlocks: 4096,
+            clients: 1024,
+            client_votes: 100_000,
+            client_positions: 10_000,
             batch: 1024,
             #[cfg(feature = "next_version")]
             next: 1,

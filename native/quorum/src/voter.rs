@@ -19,6 +19,8 @@
 //! - **V4** The fence that a writer gets for a name is higher than any that this voter gave or recorded for that
 //!   name, in this or an earlier lifetime. A voter with durable fences gives none that a crash would lose. (Q5, Q6)
 //! - **V5** All state expires: votes with the lease of their agent, queue positions with it or earlier. (Q9)
+//! - **V7** A client gets no vote before the register in the state file has it. So after a restart, the quarantine does
+//!   not end before each client that may count on a vote has settled. (Q4)
 //!
 //! Every call first advances the time, so leases that have expired by `now` end before the event of the call.
 //! Correctness does not depend on the order of batches. An agent never reuses a released token, so an old batch can
@@ -32,13 +34,14 @@ mod names;
 mod ops;
 mod pace;
 mod recovery;
+mod register;
 mod setup;
 
 pub use setup::{Fences, VoterOutput, VoterSetup};
 
 use crate::bounds::{MAX_FENCE, MAX_HINTS, MAX_OTHERS};
 use crate::groups::Groups;
-use crate::members::{Member, MemberSet, Members};
+use crate::members::{Member, MemberSet, Members, Node};
 use crate::message::{
     Ack, Batch, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Send, Session,
     Token, Verdict, VoterNews, VoterState, EPOCH,
@@ -50,6 +53,7 @@ use leases::{AgentLeases, Vote};
 use lives::Lives;
 use names::{VoteId, VoterNames};
 use pace::Pace;
+use register::Register;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +80,7 @@ pub struct Voter {
     now: Time,
     stage: Stage,
     lives: Lives,
+    register: Register,
     leases: AgentLeases,
     names: VoterNames,
     /// The stored mark: the highest fence that may be given or recorded. No limit if fences are not durable.
@@ -91,13 +96,16 @@ pub struct Voter {
     clock: u64,
     /// The state that the agents were told last.
     told: VoterState,
+    /// How many batches wait for it.
+    load: usize,
     out: Vec<VoterOutput>,
 }
 
 impl Voter {
-    /// Creates a voter. It sends a notice to all agents, which then assert their locks.
+    /// Creates a voter. `register` has the clients that are stored. It sends a notice to all agents, which then assert
+    /// their locks.
     #[must_use]
-    pub fn new(mut setup: VoterSetup, now: Time) -> Voter {
+    pub fn new(mut setup: VoterSetup, register: &[Node], now: Time) -> Voter {
         // A wall clock may show any time, but a fence above the highest cannot be encoded.
         setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
         let stage = match setup.bugs.have(ProtocolBug::NoQuarantine) {
@@ -119,7 +127,8 @@ impl Voter {
             groups: Groups::new(setup.members, setup.rules.partitions),
             now,
             stage,
-            lives: Lives::new(setup.members),
+            lives: Lives::new(setup.members, setup.me),
+            register: Register::new(register),
             leases: AgentLeases::new(),
             names: VoterNames::new(&setup.rules, now),
             reserved: if setup.fences.durable {
@@ -133,6 +142,7 @@ impl Voter {
             conflicted: setup.conflicted,
             clock: 0,
             told: VoterState::Quarantined,
+            load: 1,
             out: Vec::new(),
         };
         voter.names.raise_all(floor);
@@ -145,16 +155,53 @@ impl Voter {
         voter
     }
 
-    /// A frame arrived from a member. The voter ignores frames for agents and frames from non-members.
-    pub fn receive(&mut self, now: Time, from: Member, frame: Frame) {
+    /// A frame arrived from a member, or a batch from a client that may lock here. The voter ignores all other frames.
+    pub fn receive(&mut self, now: Time, from: Node, frame: Frame) {
         self.advance(now);
-        match frame {
-            _ if !self.members().contains(from) || self.is_superseded() => {}
-            Frame::Batch(batch) => self.batch(from, batch),
-            Frame::Floor(floor) => self.floor(from, floor),
-            Frame::Ack(_) | Frame::Notice(_) => {}
+        let is_known = |member| self.members().contains(member);
+        match (frame, from.member()) {
+            _ if self.is_superseded() || !from.member().is_none_or(is_known) => {}
+            (Frame::Batch(batch), _) => self.batch(from, batch),
+            (Frame::Floor(floor), Some(member)) => self.floor(member, floor),
+            (Frame::Floor(_), None) | (Frame::Ack(_) | Frame::Notice(_), _) => {}
         }
         self.send_notices();
+    }
+
+    /// This many batches wait for the voter. Agents get a share of the usual size for their next ones.
+    pub fn waiting(&mut self, batches: usize) {
+        self.load = batches.max(1);
+    }
+
+    /// The register with this client is stored and survives a crash.
+    pub fn registered(&mut self, now: Time, client: Node) {
+        self.advance(now);
+        self.register.stored(client);
+        self.send_notices();
+    }
+
+    /// Whether the voter has a lease of this client, or must know after a restart that it may have had one.
+    #[must_use]
+    pub fn knows(&self, client: Node) -> bool {
+        self.register.has(client) || self.leases.knows(client)
+    }
+
+    /// The clients that the stored register must have.
+    pub fn register(&self) -> impl Iterator<Item = Node> + '_ {
+        self.register.iter()
+    }
+
+    /// The agents that have a lease: its node, its votes, its waiting requests, and when it was last heard of.
+    pub fn agents(&self) -> impl Iterator<Item = (Node, usize, usize, Time)> + '_ {
+        self.leases.iter().map(|(generation, lease)| {
+            let heard = Time(lease.expires.0 - self.setup.rules.voter_lease.as_nanos() as i64);
+            (
+                lease.node,
+                lease.count(),
+                self.names.positions_of(generation),
+                heard,
+            )
+        })
     }
 
     /// `mark` is stored and survives a crash.
@@ -178,6 +225,9 @@ impl Voter {
         let stored = self.storing <= self.reserved;
         if !stored && !self.setup.bugs.have(ProtocolBug::NotStoredAgain) {
             self.out.push(VoterOutput::Store(self.storing));
+        }
+        for client in self.register.not_stored() {
+            self.out.push(VoterOutput::Register(client));
         }
         self.ask();
         self.announce(true);
@@ -250,7 +300,7 @@ impl Voter {
     /// The member of this voter.
     #[must_use]
     pub fn member(&self) -> Member {
-        self.setup.members.me()
+        self.setup.me
     }
 
     /// This lifetime of the voter.
@@ -282,8 +332,10 @@ impl Voter {
             if self.names.leave_one(generation) {
                 continue;
             }
-            if let Some((token, vote)) = self.leases.pop_ended() {
-                self.forget_names(generation, token, &vote);
+            match self.leases.pop_ended() {
+                Some(Ok((token, vote))) => self.forget_names(generation, token, &vote),
+                Some(Err(node)) => self.unregister(node),
+                None => {}
             }
         }
         self.names.advance(self.now, self.setup.rules.batch);
@@ -302,20 +354,29 @@ impl Voter {
     /// Whether the quarantine may end early. Not before all other voters have said whether they know a later life of
     /// this one: agents that have restarted could settle first.
     fn is_settled(&self, settled: MemberSet) -> bool {
-        settled.len() == self.members().count() && self.lives.unanswered().is_empty()
+        let members = settled.len() == self.members().count();
+        let clients = self.setup.knows_clients && self.register.is_settled();
+        members && clients && self.lives.unanswered().is_empty()
     }
 
     /// The agent of `from` has settled.
-    fn settled(&mut self, from: Member) {
+    fn settled(&mut self, from: Node) {
+        let Some(member) = from.member() else {
+            self.register.settled(from);
+            return self.advance(self.now);
+        };
         if let Stage::Quarantine { settled, .. } = &mut self.stage {
-            *settled = settled.with(from);
+            *settled = settled.with(member);
         }
         // Its node is connected, so its voter probably answers now.
-        self.ask_if_needed(from);
+        self.ask_if_needed(member);
         self.advance(self.now);
     }
 
     fn end_quarantine(&mut self) {
+        for client in self.register.iter().collect::<Vec<_>>() {
+            self.unregister(client);
+        }
         match self.setup.fences.floor {
             Some(_) => self.stage = Stage::Voting,
             // Not earlier: during the quarantine, a lock can still be granted by votes of this voter's earlier
@@ -325,7 +386,7 @@ impl Voter {
         }
     }
 
-    fn batch(&mut self, from: Member, batch: Batch) {
+    fn batch(&mut self, from: Node, batch: Batch) {
         let (agent, named) = (batch.agent, batch.session);
         let head = (agent, batch.seq, batch.stamp);
         if batch.epoch != EPOCH {
@@ -340,6 +401,7 @@ impl Voter {
         self.clock = self.clock.max(batch.clock);
         let expires = self.now + self.setup.rules.voter_lease;
         let generation = self.leases.generation(from, agent, expires);
+        self.add_client(from);
         let current = Session {
             voter: self.setup.lifetime,
             generation,
@@ -373,9 +435,31 @@ impl Voter {
         self.acknowledge(from, head, generation, done);
     }
 
+    /// Adds a client to the register, unless that is full.
+    fn add_client(&mut self, from: Node) {
+        let is_full = self.register.len() >= self.setup.rules.clients;
+        if from.member().is_some() || self.register.has(from) || is_full {
+            return;
+        }
+        // Without a file the quarantine of the next life does not end early.
+        let stores = self.setup.fences.durable && !self.setup.bugs.have(ProtocolBug::NotRegistered);
+        self.register.add(from, !stores);
+        if stores {
+            self.out.push(VoterOutput::Register(from));
+        }
+    }
+
+    /// Removes a client without a lease from the register. It may not be in it, if that was full.
+    fn unregister(&mut self, node: Node) {
+        if node.member().is_none() && !self.leases.knows(node) {
+            self.register.remove(node);
+            self.out.push(VoterOutput::Unregister(node));
+        }
+    }
+
     fn acknowledge(
         &mut self,
-        to: Member,
+        to: Node,
         (agent, seq, stamp): (Lifetime, u64, Time),
         generation: Generation,
         verdict: Verdict,
@@ -400,7 +484,7 @@ impl Voter {
             epoch: EPOCH,
             clock: self.clock,
             state: self.state(),
-            credit: u16::try_from(self.setup.rules.batch).unwrap_or(u16::MAX),
+            credit: u16::try_from((self.setup.rules.batch / self.load).max(1)).unwrap_or(u16::MAX),
         }
     }
 
@@ -486,7 +570,7 @@ impl Voter {
             if self.setup.bugs.have(ProtocolBug::NoRecalls) {
                 recalls.clear();
             }
-            let Some(member) = self.leases.get(generation).map(|lease| lease.member) else {
+            let Some(node) = self.leases.get(generation).map(|lease| lease.node) else {
                 continue;
             };
             let frames = hints.len().max(recalls.len()).div_ceil(MAX_HINTS);
@@ -498,7 +582,7 @@ impl Voter {
                     recalls,
                     ..self.notice(false)
                 };
-                self.send(member, Frame::Notice(notice));
+                self.send(node, Frame::Notice(notice));
             }
         }
         let state = self.state();
@@ -508,8 +592,9 @@ impl Voter {
     }
 
     fn announce(&mut self, speak: bool) {
-        for member in self.members().iter() {
-            self.send(member, Frame::Notice(self.notice(speak)));
+        let members = self.members().iter().map(Node::from);
+        for node in members.chain(self.register.iter()).collect::<Vec<_>>() {
+            self.send(node, Frame::Notice(self.notice(speak)));
         }
     }
 
@@ -525,13 +610,14 @@ impl Voter {
         }
     }
 
-    fn send(&mut self, to: Member, frame: Frame) {
+    fn send(&mut self, to: impl Into<Node>, frame: Frame) {
+        let to = to.into();
         self.out.push(VoterOutput::Send(Send { to, frame }));
     }
 
     /// Removes the votes and positions of a dead agent of a node.
-    fn bury(&mut self, member: Member, agent: Lifetime) {
-        self.leases.end(member, agent);
+    fn bury(&mut self, node: Node, agent: Lifetime) {
+        self.leases.end(node, agent);
         self.advance(self.now);
     }
 

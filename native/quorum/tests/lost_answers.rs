@@ -35,7 +35,7 @@ impl Alone {
     /// An agent with sessions at all voters that has sent a `Lock` to the first two.
     fn locking() -> Alone {
         let setup = AgentSetup {
-            members: Members::new(3, 0).unwrap(),
+            members: Members::new(3).unwrap(),
             rules: Rules::default(),
             bugs: ProtocolBugs::NONE,
             lifetime: A,
@@ -65,7 +65,9 @@ impl Alone {
         for output in self.agent.outputs() {
             match output {
                 AgentOutput::Send(send) => match send.frame {
-                    Frame::Batch(batch) => self.sent.push((send.to.place(), batch)),
+                    Frame::Batch(batch) => {
+                        self.sent.push((send.to.member().unwrap().place(), batch))
+                    }
                     other => panic!("{other:?}"),
                 },
                 other => self.outputs.push(other),
@@ -140,7 +142,7 @@ fn name(bytes: &str) -> Name {
 
 /// A name whose voters are in the order of the list.
 fn name_in_order() -> Name {
-    let groups = Groups::new(Members::new(3, 0).unwrap(), Rules::default().partitions);
+    let groups = Groups::new(Members::new(3).unwrap(), Rules::default().partitions);
     let places = [0, 1, 2].map(|place| Member::at(place).unwrap());
     let mut names = (b'a'..=b'z').map(|letter| Name::new(&[letter]).unwrap());
     names.find(|name| groups.voters_of(name) == places).unwrap()

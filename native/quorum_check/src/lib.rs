@@ -8,6 +8,9 @@
 //! Words that both use:
 //!
 //! - *Machine*: an agent or a voter.
+//! - *Client*: a process that locks, by the agent of its node.
+//! - *Guest*: a node that has an agent and no voter. The protocol calls it a client, too
+//!   ([`Node::client`](quorum::members::Node::client)), so it has another name here.
 //! - *Lifetime*: the time from the start of a machine to its crash. Each has a lifetime of its own.
 //! - *Trace*: the actions and outputs that lead to a violation, as text.
 //! - *Control*: a protocol or a cluster with one deliberate defect. A check that misses the defect is too weak.

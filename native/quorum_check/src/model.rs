@@ -42,6 +42,8 @@
 //! - Timers of several machines that are due at the same time fire in one order. Each timer changes only its own
 //!   machine, and the frames that it sends may be delivered in any order.
 //!
+//! Voters number guests in the same way, and a number is never used for another guest. (In the simulation it is.)
+//!
 //! The search does not use symmetry. Voters differ, because an agent asks the first available voter first. Agents
 //! differ, because each shares its member with one of these voters.
 

@@ -44,6 +44,10 @@ complete! {
     a_first_start: "first-start",
     all_fences_are_lost: "all-lost",
     frames_in_all_orders: "all-orders",
+    a_guest: "guest-small",
+    a_guest_that_settles: "guest-settled",
+    a_guest_and_lost_files: "guest-lost",
+    a_guest_and_an_old_disk: "guest-old-disk",
 }
 
 /// PR1: the states in which all clients are done, and a sample of the others, are continued without faults.
@@ -107,10 +111,14 @@ controls! {
     revoked_lock_forgotten: "RevokedForgotten", 4_000_000, 1;
     unlocked_lock_held: "UnlockKeepsHeld", 4_000_000, 1;
     first_frame_buries: "FirstFrameBuries", 4_000_000, 1;
+    first_frame_of_a_guest_buries: "FirstFrameBuries-guest", 4_000_000, 1;
+    guest_not_registered: "NotRegistered", 4_000_000, 1;
+    vote_for_a_guest_that_is_not_registered: "NotRegistered-V7", 4_000_000, 1;
     groups_of_connected_members: "LivingGroups", 4_000_000, 1;
     two_partition_counts: "TwoPartitionCounts", 4_000_000, 1;
     two_partition_counts_and_voters: "TwoPartitionCounts-voters", 300_000, 2;
     no_recalls: "NoRecalls", 4_000_000, 1;
     any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
+    any_sequencer_of_a_guest_violates_nothing: "AnySequencer-guest", 300_000, 2;
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

@@ -89,6 +89,19 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("hints", 5000),
         ("recalls", 5000),
         ("dead agents buried", 500),
+        ("histories with guests", 200),
+        ("histories with 100 agents", 1),
+        ("locks granted to guests", 1000),
+        ("locks refused: limit", 300),
+        ("guests registered", 2000),
+        ("guests unregistered", 50),
+        ("guests that left for ever", 20),
+        ("numbers of guests used again", 50),
+        ("votes refused: guest not stored", 30),
+        ("votes refused: limit", 500),
+        ("votes of guests asserted in quarantine", 10),
+        ("quarantines that guests ended early", 50),
+        ("dead agents of guests buried", 100),
         ("frames lost", 10_000),
         ("frames duplicated", 5000),
         ("frames held back", 1000),
@@ -198,6 +211,17 @@ violates! {
         bug(FirstFrameBuries).contended().faults(&[Fault::AgentCrash, Fault::BadLink, Fault::Stall])
     ): Q2 Q3 Q7 Q1, then Q1;
 
+    /// V7: a voter that restarts does not wait for a guest that still counts its vote.
+    fn guests_are_not_registered(
+        bug(NotRegistered).contended().guests(2).members(3).faults(&[Fault::VoterCrash, Fault::AgentPause])
+    ): V7, then Q1;
+
+    /// V7: the register was lost, and the next one is stored before the quarantine is over.
+    fn registers_are_trusted_after_a_loss(
+        Options { trusts_any_register: true, ..Options::default() }.contended().guests(4).members(2)
+            .faults(&[Fault::ForeignDisk, Fault::VoterCrash, Fault::AgentPause])
+    ): Q3;
+
     /// Two voters share a file, or one has the file of another.
     fn files_of_other_nodes_are_used(
         Options { uses_any_file: true, ..Options::default() }
@@ -283,6 +307,16 @@ holds! {
 
     /// Q5: CE9: where wall clocks advance, fences grow.
     fn all_fences_lost_while_wall_clocks_advance(disks_lost()): 2000;
+
+    /// A voter that restarts waits for each guest that may count its vote.
+    fn guests_are_registered(
+        Options::default().contended().guests(2).members(3).faults(&[Fault::VoterCrash, Fault::AgentPause])
+    ): 1000;
+
+    fn registers_are_not_trusted_after_a_loss(
+        Options::default().contended().guests(4).members(2)
+            .faults(&[Fault::ForeignDisk, Fault::VoterCrash, Fault::AgentPause])
+    ): 1000;
 
     /// Safety depends neither on priorities nor on the order in which voters are asked. Progress does.
     fn any_sequencer(Options {

@@ -3,7 +3,7 @@
 use crate::lock::{AgentCell, LockHandle, LockId, CURRENT};
 use crate::machine::{self, Running};
 use crate::{clock, error::CallError, setup::Setup};
-use quorum::agent::{Agent, AgentOutput, Loss, Refusal, Request};
+use quorum::agent::{Agent, AgentOutput, Count, Loss, Path, Refusal, Request};
 use quorum::members::Member;
 use quorum::message::{Mode, Name, Names};
 use quorum::time::Time;
@@ -14,8 +14,9 @@ use std::{sync::Arc, time::Duration};
 
 mod atoms {
     rustler::atoms! {
-        accepted, at_risk, bad_frame, misconfigured, revoked, granted, lost, missing, no_quorum, ok, quorum, refused,
-        timeout, unlocked,
+        accepted, asked_last, at_risk, bad_frame, counted, granted, limit, lost, misconfigured, missing, no_quorum,
+        ok, ordered, passed, quorum, refused, restarted_queued, restarted_recalled, restarted_voter, revoked,
+        timeout, unlocked, wide,
     }
 }
 
@@ -174,32 +175,31 @@ fn output_term<'a>(
 ) -> Term<'a> {
     let id = |token| cell.lock_id(token);
     match output {
-        AgentOutput::Send(send) => encoder.send_term(env, &send),
+        // An agent sends to members only.
+        AgentOutput::Send(send) => encoder.send_term(env, &send, |_| atoms::missing().encode(env)),
         AgentOutput::Granted {
             request,
             token,
-            attempt,
+            path,
             fence,
             standing,
+            ..
         } => {
             let lock = LockHandle::new(Arc::clone(cell), standing, token, env.pid());
             let lock = ResourceArc::new(lock);
-            let is_passed = attempt != token;
-            (
-                atoms::granted(),
-                request.0,
-                id(token),
-                fence.0,
-                lock,
-                is_passed,
-            )
-                .encode(env)
+            let path = match path {
+                Path::Passed => atoms::passed(),
+                Path::Wide => atoms::wide(),
+                Path::Ordered => atoms::ordered(),
+            };
+            (atoms::granted(), request.0, id(token), fence.0, lock, path).encode(env)
         }
         AgentOutput::Refused { request, why } => {
             let why = match why {
                 Refusal::Timeout => atoms::timeout(),
                 Refusal::NoQuorum => atoms::no_quorum(),
                 Refusal::Conflicted => atoms::misconfigured(),
+                Refusal::Limit => atoms::limit(),
             };
             (atoms::refused(), request.0, why).encode(env)
         }
@@ -207,6 +207,15 @@ fn output_term<'a>(
             (atoms::unlocked(), request.0, confirmed).encode(env)
         }
         AgentOutput::Accepted { request } => (atoms::accepted(), request.0).encode(env),
+        AgentOutput::Counted(what) => {
+            let what = match what {
+                Count::RestartedQueued => atoms::restarted_queued(),
+                Count::RestartedRecalled => atoms::restarted_recalled(),
+                Count::RestartedVoter => atoms::restarted_voter(),
+                Count::AskedLast => atoms::asked_last(),
+            };
+            (atoms::counted(), what).encode(env)
+        }
         AgentOutput::AtRisk { token } => (atoms::at_risk(), id(token)).encode(env),
         AgentOutput::Lost { token, why } => {
             let why = match why {

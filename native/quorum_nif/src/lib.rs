@@ -26,6 +26,7 @@
 //! has started.
 
 mod agent;
+mod clients;
 mod clock;
 mod error;
 mod lock;

@@ -6,7 +6,7 @@
 
 use crate::{clock, error::CallError};
 use quorum::frame;
-use quorum::members::MAX_MEMBERS;
+use quorum::members::{Node, MAX_MEMBERS};
 use quorum::message::{Frame, Send};
 use quorum::time::Time;
 use rustler::{Binary, Encoder as _, Env, NewBinary, Term};
@@ -96,10 +96,18 @@ impl Encoder {
         Ok(())
     }
 
-    /// `{send, Kind, Place, Frame}`
-    pub(crate) fn send_term<'a>(&mut self, env: Env<'a>, send: &Send) -> Term<'a> {
-        let place = send.to.place();
-        frame::encode_into(&send.frame, self.versions[place], &mut self.bytes);
+    /// `{send, Kind, Place | ClientName, Frame}`
+    pub(crate) fn send_term<'a>(
+        &mut self,
+        env: Env<'a>,
+        send: &Send,
+        name: impl FnOnce(Node) -> Term<'a>,
+    ) -> Term<'a> {
+        let place = send.to.member().map(|member| member.place());
+        // A client speaks the lowest version that its members speak, or is in conflict with them.
+        let version = place.map_or(frame::LOWEST, |place| self.versions[place]);
+        let to = place.map_or_else(|| name(send.to), |place| place.encode(env));
+        frame::encode_into(&send.frame, version, &mut self.bytes);
         let mut binary = NewBinary::new(env, self.bytes.len());
         binary.as_mut_slice().copy_from_slice(&self.bytes);
         let kind = match send.frame {
@@ -108,7 +116,7 @@ impl Encoder {
             Frame::Ack(_) => atoms::ack(),
             Frame::Notice(_) => atoms::notice(),
         };
-        (atoms::send(), kind, place, Binary::from(binary)).encode(env)
+        (atoms::send(), kind, to, Binary::from(binary)).encode(env)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{error::CallError, machine};
 use quorum::agent::AgentSetup;
 use quorum::frame;
-use quorum::members::Members;
+use quorum::members::{Member, Members};
 use quorum::message::{Fence, Lifetime};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -16,20 +16,21 @@ use std::time::Duration;
 #[rustler(decode)]
 pub(crate) struct Setup {
     count: usize,
-    me: usize,
+    /// The index of this node. `nil` for a client.
+    me: Option<usize>,
     /// How many members vote for each name.
     replicas: usize,
-    identity: Identity,
+    /// The names of the members and the path of the state file, encoded. Equal bytes mean equal ones.
+    identity: Bytes,
     rules: RulesInMs,
 }
 
-/// The names of the members and the path of the state file, encoded. Equal bytes mean equal ones.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Identity(Vec<u8>);
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
-impl<'a> Decoder<'a> for Identity {
-    fn decode(term: Term<'a>) -> NifResult<Identity> {
-        Ok(Identity(Binary::from_term(term)?.to_vec()))
+impl<'a> Decoder<'a> for Bytes {
+    fn decode(term: Term<'a>) -> NifResult<Bytes> {
+        Ok(Bytes(Binary::from_term(term)?.to_vec()))
     }
 }
 
@@ -57,6 +58,9 @@ struct RulesInMs {
     fence_block: u64,
     partitions: usize,
     pending_unlocks: u64,
+    clients: usize,
+    client_votes: usize,
+    client_positions: usize,
     batch: usize,
     #[cfg(feature = "next_version")]
     next: usize,
@@ -97,26 +101,38 @@ convert_rules! {
         hedge: hedge_ms, hedge_most: hedge_most_ms, slow: slow_ms, demotion: demotion_ms,
         recall: recall_ms, run_time: run_ms, at_risk: at_risk_ms,
     }
-    numbers { run, fence_block, partitions, pending_unlocks, batch, }
+    numbers {
+        run, fence_block, partitions, pending_unlocks, clients, client_votes, client_positions, batch,
+    }
 }
 
 /// What a voter starts with: its life, the known fences of earlier lives ([`Fences`]), and whether it waits for members
 /// that may have another list.
 #[derive(NifMap)]
+#[rustler(decode)]
 pub(crate) struct VoterStart {
     life: u32,
     quarantine_ms: u64,
     floor: Option<u64>,
     durable: bool,
     origin: u64,
+    /// The clients of the stored register, and whether it has all that may have votes.
+    pub(crate) clients: Vec<Bytes>,
+    knows_clients: bool,
     conflicted: bool,
 }
 
 impl Setup {
     pub(crate) fn members(&self) -> Result<Members, CallError> {
-        let members = Members::new(self.count, self.me);
+        let members = Members::new(self.count);
         let members = members.and_then(|members| members.with_replicas(self.replicas));
         members.ok_or(CallError::BadArg)
+    }
+
+    /// The member of this node, which is not a client.
+    pub(crate) fn me(&self) -> Result<Member, CallError> {
+        let me = self.me.filter(|me| *me < self.count);
+        me.and_then(Member::at).ok_or(CallError::BadArg)
     }
 
     pub(crate) fn rules(&self) -> Rules {
@@ -133,13 +149,14 @@ impl Setup {
         })
     }
 
-    pub(crate) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Bytes {
         self.identity.clone()
     }
 
     pub(crate) fn voter(&self, start: &VoterStart) -> Result<VoterSetup, CallError> {
         Ok(VoterSetup {
             members: self.members()?,
+            me: self.me()?,
             rules: self.rules(),
             bugs: ProtocolBugs::NONE,
             lifetime: Lifetime::new(start.life, machine::random()? as u32),
@@ -150,6 +167,7 @@ impl Setup {
                 paced: true,
                 origin: Fence(start.origin),
             },
+            knows_clients: start.knows_clients,
             conflicted: start.conflicted,
         })
     }

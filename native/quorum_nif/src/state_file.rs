@@ -8,6 +8,7 @@
 //!   members a@host1 b@host2          its member list
 //!   list 00112233445566778899aabbccddeeff      128 bits that identify the list, and which members vote for a name
 //!   former b@host2 c@host3           members of earlier lists that may still have one of these. Absent without any
+//!   clients x@host4                  the register: the clients that may have votes. Absent without any
 //!   life 7                           the number of the voter's last start
 //!   lease_ms 10000                   no vote was promised for longer
 //!   below 1790000000000              the mark: no higher fence was given. Absent while the fences are lost
@@ -19,11 +20,11 @@
 //! A write creates a temporary file next to the old one, syncs it, renames it, and syncs the directory. A complete
 //! file, old or new, therefore always exists.
 //!
-//! A mutex serializes the writers of this VM, and no writer of an earlier life replaces the file of a later one. A
-//! killed process may still be writing on a dirty scheduler, which cannot be interrupted, while its successor already
-//! writes.
+//! A mutex serializes the writers of this VM, and no earlier write replaces the file of a later one. A killed process
+//! may still be writing on a dirty scheduler, which cannot be interrupted, while its successor already writes.
 
 use rustler::{Binary, NifMap, NifResult};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -31,7 +32,8 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-static WRITERS: Mutex<()> = Mutex::new(());
+/// The number of the last write of each file.
+static WRITERS: Mutex<BTreeMap<PathBuf, u64>> = Mutex::new(BTreeMap::new());
 
 /// The content. In format 1, texts and lists are empty, and the numbers but `below` are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, NifMap)]
@@ -41,6 +43,7 @@ struct State {
     /// 32 hexadecimal digits.
     list: String,
     former: Vec<String>,
+    clients: Vec<String>,
     life: u32,
     lease_ms: u64,
     below: Option<u64>,
@@ -52,14 +55,18 @@ fn state_read(path: Binary) -> NifResult<Result<Option<State>, String>> {
     Ok(read(&path_of(&path)?).map_err(|error| error.to_string()))
 }
 
-/// `state_store(Path, State) -> {ok, Stored} | {error, Sentence}`: after it returns, the state survives a crash of the
-/// machine. `Stored` is `false` if the file has a later life of the same node; then it is not changed. A mark is never
-/// lowered. It is removed only by a later life whose fences are lost.
+/// `state_store(Path, State, Number) -> {ok, Stored} | {error, Sentence}`: after it returns, the state survives a crash
+/// of the machine. `Stored` is `false` if the file has a later life of the same node, or if there was a write with a
+/// higher number; then it is not changed. A mark is never lowered. It is removed only by a later life whose fences are
+/// lost.
 #[rustler::nif(schedule = "DirtyIo")]
-fn state_store(path: Binary, state: State) -> NifResult<Result<bool, String>> {
+fn state_store(path: Binary, state: State, number: u64) -> NifResult<Result<bool, String>> {
     let (path, mut state) = (path_of(&path)?, state);
     // A writer that panicked has left a complete file.
-    let _guard = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if writers.get(&path).is_some_and(|last| *last > number) {
+        return Ok(Ok(false));
+    }
     // An unreadable file is replaced: the voter that writes knows its state.
     if let Ok(Some(before)) = read(&path) {
         if before.node == state.node && before.life > state.life {
@@ -75,6 +82,9 @@ fn state_store(path: Binary, state: State) -> NifResult<Result<bool, String>> {
         return Err(rustler::Error::BadArg);
     }
     let stored = replace(&path, &text);
+    if stored.is_ok() {
+        writers.insert(path, number);
+    }
     Ok(stored.map(|()| true).map_err(|error| error.to_string()))
 }
 
@@ -103,6 +113,9 @@ impl State {
         if !self.former.is_empty() {
             let _ = writeln!(text, "former {}", self.former.join(" "));
         }
+        if !self.clients.is_empty() {
+            let _ = writeln!(text, "clients {}", self.clients.join(" "));
+        }
         let _ = write!(text, "life {}\nlease_ms {}\n", self.life, self.lease_ms);
         if let Some(below) = self.below {
             let _ = writeln!(text, "below {below}");
@@ -129,6 +142,7 @@ impl State {
                 "members" => state.members = names(value),
                 "list" => state.list = value.to_owned(),
                 "former" => state.former = names(value),
+                "clients" => state.clients = names(value),
                 "life" => state.life = value.parse().ok()?,
                 "lease_ms" => state.lease_ms = value.parse().ok()?,
                 "below" => state.below = Some(value.parse().ok()?),

@@ -1,32 +1,41 @@
 //! NIFs of the voter of this node. The voter's state is in this library and not in its process. A restarted process
 //! therefore continues with it, without a quarantine in which the node has no vote.
 
+use crate::clients::Clients;
 use crate::machine::{self, Current, Running};
-use crate::setup::{Identity, Setup, VoterStart};
+use crate::setup::{Bytes, Setup, VoterStart};
 use crate::{clock, error::CallError};
-use quorum::members::{Member, Members};
+use quorum::members::{Member, Members, Node};
 use quorum::message::{Fence, VoterState};
 use quorum::rules::Rules;
 use quorum::voter::{Voter, VoterOutput};
-use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, Resource, ResourceArc, Term};
+use rustler::{Atom, Binary, Encoder, Env, NewBinary, NifResult, NifTaggedEnum};
+use rustler::{Resource, ResourceArc, Term};
 use std::sync::{Arc, Mutex};
 
 mod atoms {
-    rustler::atoms! { bad_frame, ok, store, superseded }
+    rustler::atoms! { bad_frame, ok, register, store, superseded, unregister }
 }
 
 /// The voter and its configuration.
 pub(crate) struct VoterCell {
-    running: Mutex<Running<Voter>>,
+    running: Mutex<Running<VoterOfNames>>,
     config: Config,
+}
+
+/// The state machine, and the names of its clients.
+struct VoterOfNames {
+    voter: Voter,
+    clients: Clients,
 }
 
 /// A voter continues only with an equal configuration.
 #[derive(PartialEq)]
 struct Config {
     members: Members,
+    me: Member,
     rules: Rules,
-    identity: Identity,
+    identity: Bytes,
 }
 
 impl Config {
@@ -35,6 +44,7 @@ impl Config {
         rules.check().map_err(|_| CallError::BadArg)?;
         Ok(Config {
             members: setup.members()?,
+            me: setup.me()?,
             rules,
             identity: setup.identity(),
         })
@@ -55,43 +65,48 @@ static CURRENT: Current<VoterCell> = Current::none();
 #[derive(NifTaggedEnum)]
 enum VoterEvent<'a> {
     Frame(usize, Binary<'a>),
+    ClientFrame(Binary<'a>, Binary<'a>),
+    Registered(Vec<Binary<'a>>),
     Stored(u64),
     Conflict(bool),
     Frames(Vec<u8>),
 }
 
-/// `voter_adopt(Setup) -> {Handle, Life, QuarantineMs} | nil`: continues the voter of a process that has died. `nil` if
-/// there is none with the same names of members, rules and state file, if a panic has interrupted one of its steps, or
-/// if lists of members conflict: only the state file says which members the voter waits for.
+/// `voter_adopt(Setup) -> {Handle, Life, QuarantineMs, Clients} | nil`: continues the voter of a process that has died.
+/// `Clients` are those that the state file must have. `nil` if there is none with the same names of members, rules and
+/// state file, if a panic has interrupted one of its steps, or if lists of members conflict: only the state file says
+/// which members the voter waits for.
 #[rustler::nif]
-fn voter_adopt(setup: Setup) -> NifResult<Option<(ResourceArc<VoterHandle>, u32, u64)>> {
+fn voter_adopt(env: Env<'_>, setup: Setup) -> NifResult<Term<'_>> {
     let config = Config::new(&setup)?;
     let current = CURRENT.lock();
     let Some(cell) = current.as_ref().filter(|cell| cell.config == config) else {
-        return Ok(None);
+        return Ok(None::<u32>.encode(env));
     };
     let Ok(mut running) = cell.running.lock() else {
-        return Ok(None);
+        return Ok(None::<u32>.encode(env));
     };
-    if running.machine.is_conflicted() {
-        return Ok(None);
+    let VoterOfNames { voter, clients } = &mut running.machine;
+    if voter.is_conflicted() {
+        return Ok(None::<u32>.encode(env));
     }
-    running.machine.interrupted(clock::now());
+    voter.interrupted(clock::now());
+    let register = voter.register();
+    let register: Vec<Term> = register.map(|node| name_term(env, clients, node)).collect();
+    let (life, quarantine) = (voter.lifetime().life(), voter.quarantine().as_millis());
     let handle = ResourceArc::new(VoterHandle(Arc::clone(cell)));
-    let quarantine = running.machine.quarantine().as_millis() as u64;
-    Ok(Some((
-        handle,
-        running.machine.lifetime().life(),
-        quarantine,
-    )))
+    Ok((handle, life, quarantine as u64, register).encode(env))
 }
 
 /// `voter_open(Setup, Start) -> Handle`: opens a new voter that the calling process runs, in place of any other.
 #[rustler::nif]
 fn voter_open(setup: Setup, start: VoterStart) -> NifResult<ResourceArc<VoterHandle>> {
     let config = Config::new(&setup)?;
-    let voter = Voter::new(setup.voter(&start)?, clock::now());
-    let running = Running::new(voter);
+    let mut clients = Clients::default();
+    let register = start.clients.iter().map(|name| clients.node(&name.0));
+    let register = register.collect::<Result<Vec<Node>, CallError>>()?;
+    let voter = Voter::new(setup.voter(&start)?, &register, clock::now());
+    let running = Running::new(VoterOfNames { voter, clients });
     let cell = Arc::new(VoterCell { running, config });
     *CURRENT.lock() = Some(Arc::clone(&cell));
     Ok(ResourceArc::new(VoterHandle(cell)))
@@ -116,30 +131,55 @@ fn voter_step<'a>(
     CURRENT.check(cell)?;
     let mut guard = machine::take(&cell.running)?;
     let running = &mut *guard;
-    let (voter, encoder) = (&mut running.machine, &mut running.encoder);
+    let (VoterOfNames { voter, clients }, encoder) = (&mut running.machine, &mut running.encoder);
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
+    let is_frame =
+        |event: &&VoterEvent| matches!(event, VoterEvent::Frame(..) | VoterEvent::ClientFrame(..));
+    voter.waiting(events.iter().filter(is_frame).count());
     for event in events {
         match event {
             VoterEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
                 Ok(frame) => {
                     let from = Member::at(place).ok_or(CallError::BadArg)?;
-                    voter.receive(now, from, frame);
+                    voter.receive(now, from.into(), frame);
                 }
                 Err(why) => outputs.push((atoms::bad_frame(), place, why).encode(env)),
             },
+            VoterEvent::ClientFrame(name, bytes) => match machine::decoded(&bytes) {
+                Ok(frame) => voter.receive(now, clients.node(&name)?, frame),
+                Err(why) => outputs.push((atoms::bad_frame(), name, why).encode(env)),
+            },
+            VoterEvent::Registered(names) => {
+                for name in names {
+                    voter.registered(now, clients.node(&name)?);
+                }
+            }
             VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
             VoterEvent::Conflict(conflicted) => voter.conflict(now, conflicted),
             VoterEvent::Frames(versions) => encoder.set_versions(&versions)?,
         }
     }
     voter.tick(now);
+    let mut unregistered = Vec::new();
     for output in voter.outputs() {
+        let name = |node: Node| name_term(env, clients, node);
         outputs.push(match output {
-            VoterOutput::Send(send) => encoder.send_term(env, &send),
+            VoterOutput::Send(send) => encoder.send_term(env, &send, name),
             VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
+            VoterOutput::Register(client) => (atoms::register(), name(client)).encode(env),
+            VoterOutput::Unregister(client) => {
+                unregistered.push(client);
+                (atoms::unregister(), name(client)).encode(env)
+            }
             VoterOutput::Superseded { seen } => (atoms::superseded(), seen.life()).encode(env),
         });
+    }
+    // After the outputs, which may have its name. It may also be back.
+    for client in unregistered {
+        if !voter.knows(client) {
+            clients.forget(client);
+        }
     }
     let wait = machine::wait(env, voter.deadline(), now);
     let votes = voter.state() == VoterState::Voting;
@@ -149,9 +189,32 @@ fn voter_step<'a>(
     Ok(answer)
 }
 
+fn name_term<'a>(env: Env<'a>, clients: &Clients, node: Node) -> Term<'a> {
+    let name = clients.name(node);
+    let mut binary = NewBinary::new(env, name.len());
+    binary.as_mut_slice().copy_from_slice(name);
+    Binary::from(binary).encode(env)
+}
+
+/// `voter_clients(Handle) -> [{Name, Votes, Waiting, HeardMs}]`: the clients that have a lease, with their votes and
+/// waiting requests, and how long ago they were heard of.
+#[rustler::nif]
+fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Vec<Term<'_>>> {
+    CURRENT.check(&handle.0)?;
+    let running = machine::take(&handle.0.running)?;
+    let VoterOfNames { voter, clients } = &running.machine;
+    let now = clock::now();
+    let agents = voter.agents().filter(|agent| agent.0.member().is_none());
+    let info = |(node, votes, waiting, heard)| {
+        let heard_ms = (now - heard).as_millis() as u64;
+        (name_term(env, clients, node), votes, waiting, heard_ms).encode(env)
+    };
+    Ok(agents.map(info).collect())
+}
+
 /// `voter_is_empty(Handle) -> boolean()`: whether the voter has no votes and no queue positions.
 #[rustler::nif]
 fn voter_is_empty(handle: ResourceArc<VoterHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;
-    Ok(machine::take(&handle.0.running)?.machine.is_empty())
+    Ok(machine::take(&handle.0.running)?.machine.voter.is_empty())
 }

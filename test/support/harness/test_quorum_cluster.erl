@@ -3,7 +3,8 @@
 -module(test_quorum_cluster).
 
 -export([tests/2, tests/4, on/3, rules/0, options/1]).
--export([members/1, start/2, start_all/1, stop/1, state/1, await_voting/1, await_status/3, await_empty/1]).
+-export([members/1, client_options/1, start/2, start_all/1, stop/1, state/1]).
+-export([await_voting/1, await_status/3, await_empty/1]).
 -export([isolate/2, heal/1, kill_process/1, kill_supervisor/0]).
 -export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
 
@@ -32,6 +33,11 @@ rules() ->
 -spec options([a_node()]) -> canal_lock_quorum:options().
 options(Nodes) ->
     #{members => members(Nodes), fence_file => none, reconnect_ms => 100, rules => rules()}.
+
+%% Of a client of these members.
+-spec client_options([a_node()]) -> canal_lock_quorum:options().
+client_options(Members) ->
+    (maps:remove(fence_file, options(Members)))#{voter => false}.
 
 -spec members([a_node()]) -> [node()].
 members(Nodes) ->
@@ -64,7 +70,7 @@ on(Nodes, Options, Test) ->
         [stop(Node) || Node <- Nodes]
     end.
 
-%% Returns when all members vote.
+%% Returns when all members vote, and answer on all nodes.
 -spec start_all([{a_node(), canal_lock_quorum:options()}]) -> ok.
 start_all(Members) ->
     Nodes = [Node || {Node, _} <- Members],
@@ -108,15 +114,34 @@ state(Node) ->
 
 state_here() ->
     #{members := Members} = Status = canal_lock_quorum:status(),
-    #{empty := IsEmpty} = canal_lock_quorum_voter:state(),
+    #{empty := IsEmpty} =
+        case is_member(Status) of
+            true -> canal_lock_quorum_voter:state();
+            false -> #{empty => true}
+        end,
     (maps:with([voting, quorum, held, waiting, pending_unlocks], Status))#{
-        answering => length([Name || #{node := Name, answers := true} <- Members]), voter_empty => IsEmpty
+        answering => length([Name || #{node := Name, answers := true} <- Members]),
+        voter_empty => IsEmpty
     }.
 
-%% Until the state of each of these nodes, which are all members, says that it votes and that all members answer.
+%% Until the state of each of these nodes, members or clients, says that it votes and that all members answer.
 -spec await_voting([a_node()]) -> ok.
 await_voting(Nodes) ->
-    await_states(#{voting => true, quorum => all, answering => length(Nodes)}, Nodes).
+    lists:foreach(fun(Node) ->
+        call(Node, fun() ->
+            test_await:value(
+                #{voting => is_member(canal_lock_quorum:status()), quorum => all, silent => []},
+                fun() ->
+                    #{voting := Voting, quorum := Quorum, members := Members} = canal_lock_quorum:status(),
+                    Silent = [Name || #{node := Name, answers := false} <- Members],
+                    #{voting => Voting, quorum => Quorum, silent => Silent}
+                end
+            )
+        end)
+    end, Nodes).
+
+is_member(#{members := Members}) ->
+    lists:member(node(), [Name || #{node := Name} <- Members]).
 
 %% Until the nodes have no vote, no lock and no request.
 -spec await_empty([a_node()]) -> ok.

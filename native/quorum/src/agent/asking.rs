@@ -22,7 +22,7 @@
 //! recalls its votes any more.
 
 use super::locks::HeldLock;
-use super::output::{AgentOutput, Refusal, Request};
+use super::output::{AgentOutput, Count, Path, Refusal, Request};
 use super::peer::Peer;
 use super::request::{Asked, Attempt, Pending, Stage};
 use super::Agent;
@@ -219,8 +219,10 @@ impl Agent {
             Stage::Asking(attempt) => {
                 let recalled = attempt.recalled.is_some_and(|at| at <= self.now);
                 // A voter of the agreed fence may be dead.
-                if recalled || attempt.fence.is_some() {
-                    self.restart(request)
+                if recalled {
+                    self.restart(request, Count::RestartedRecalled)
+                } else if attempt.fence.is_some() {
+                    self.restart(request, Count::RestartedVoter)
                 } else {
                     self.ask_again(request)
                 }
@@ -260,7 +262,8 @@ impl Agent {
     }
 
     /// Gives all votes back. The next attempt asks the sequencer first, with the same priority.
-    pub(super) fn restart(&mut self, request: Request) {
+    pub(super) fn restart(&mut self, request: Request, why: Count) {
+        self.out.push(AgentOutput::Counted(why));
         self.begin_with(request, Asked::Sequencer);
     }
 
@@ -275,6 +278,13 @@ impl Agent {
     /// Gives all votes back, because too few voters can vote. The next attempt follows after a pause, or when a voter
     /// votes again.
     pub(super) fn fail(&mut self, request: Request) {
+        if self
+            .requests
+            .get(&request)
+            .is_some_and(|pending| pending.limited)
+        {
+            return self.refuse(request, Refusal::Limit);
+        }
         self.withdraw(request);
         if let Some(pending) = self.requests.get_mut(&request) {
             pending.next = match pending.next {
@@ -369,13 +379,14 @@ impl Agent {
                 let conflicts = matches!(reason, Some(Reason::Busy | Reason::Queued));
                 let waits = reason == Some(Reason::Storing) && attempt.fence.is_none();
                 pending.contended |= conflicts;
+                pending.limited |= reason == Some(Reason::Limit);
                 if waits {
                     // It says when it has stored a mark, but not when its clock allows more fences.
                     let soon = self.now + self.pause_of(request);
                     self.wait_until_again(request, soon);
                 }
                 if rested {
-                    self.restart(request);
+                    self.restart(request, Count::RestartedVoter);
                 } else if conflicts {
                     self.conflicted(request, member);
                 } else {
@@ -394,7 +405,7 @@ impl Agent {
         let alone = attempt.asked.len() == 1;
         match attempt.stage {
             Asked::Wide if first && alone => attempt.stage = Asked::Sequencer,
-            Asked::Wide if first => self.restart(request),
+            Asked::Wide if first => self.restart(request, Count::RestartedQueued),
             Asked::Wide => self.proceed(request),
             Asked::Sequencer | Asked::All => {}
         }
@@ -481,6 +492,10 @@ impl Agent {
         let Some(pending) = self.requests.remove(&request) else {
             return;
         };
+        let path = match pending.attempt().map(|attempt| attempt.stage) {
+            Some(Asked::Wide) => Path::Wide,
+            _ => Path::Ordered,
+        };
         self.timers.remove(&(pending.timer(), request));
         self.attempts.remove(&token);
         self.queues.contend(&pending.names, pending.contended);
@@ -489,6 +504,7 @@ impl Agent {
             request,
             token,
             attempt: token,
+            path,
             fence,
             standing: Arc::clone(&standing),
         });

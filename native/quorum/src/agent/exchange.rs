@@ -85,7 +85,7 @@ impl Agent {
             ops,
         };
         self.out.push(AgentOutput::Send(Send {
-            to: member,
+            to: member.into(),
             frame: Frame::Batch(batch),
         }));
     }

@@ -40,6 +40,8 @@ pub enum AgentOutput {
         token: Token,
         /// The attempt that collected the votes. It equals `token` unless the lock was passed on within this node.
         attempt: Token,
+        /// How the votes were collected.
+        path: Path,
         /// The fence. A writer's fence is higher than that of any earlier writer; a reader's fence is not lower.
         fence: Fence,
         /// The argument of [`holds`](crate::lease::Lease::holds).
@@ -70,6 +72,8 @@ pub enum AgentOutput {
         /// The lock's token.
         token: Token,
     },
+    /// Happened once more.
+    Counted(Count),
     /// The lock is lost, and the agent has released its votes.
     Lost {
         /// The lock's token.
@@ -77,6 +81,30 @@ pub enum AgentOutput {
         /// The reason.
         why: Loss,
     },
+}
+
+/// How a lock was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// Another process of this node has passed it on, without a message.
+    Passed,
+    /// A quorum was asked at once.
+    Wide,
+    /// The sequencer was asked first, because requests of other nodes conflicted with it.
+    Ordered,
+}
+
+/// What an operator wants to know, and no caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Count {
+    /// An attempt has released its votes, and the next one asks the sequencer first: the sequencer has queued it.
+    RestartedQueued,
+    /// The same: an older request has recalled a vote.
+    RestartedRecalled,
+    /// The same: a voter has lost its vote, or cannot vote, or does not answer.
+    RestartedVoter,
+    /// A voter is asked last for some time, because it was slow or late.
+    AskedLast,
 }
 
 /// Why a request was refused.
@@ -88,6 +116,8 @@ pub enum Refusal {
     NoQuorum,
     /// Too few voters vote, because members have different lists of members.
     Conflicted,
+    /// This node is a client, and has as many locks or requests as a voter allows, or there are too many clients.
+    Limit,
 }
 
 /// Why a lock was lost.

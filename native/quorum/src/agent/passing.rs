@@ -19,7 +19,7 @@
 //! PPoPP 2012): passing a lock on within a node is cheap.
 
 use super::locks::Released;
-use super::output::{AgentOutput, Request};
+use super::output::{AgentOutput, Path, Request};
 use super::request::Pending;
 use super::Agent;
 use crate::lease::Standing;
@@ -107,6 +107,7 @@ impl Agent {
             request: next,
             token,
             attempt,
+            path: Path::Passed,
             fence: lock.fence,
             standing,
         });

@@ -1,6 +1,6 @@
 //! Replaces voters that cannot vote for a request, or do not answer in time, by others of the same groups.
 
-use super::output::Request;
+use super::output::{Count, Request};
 use super::peer::Peer;
 use super::request::{Asked, Attempt, Pending, Stage};
 use super::Agent;
@@ -55,7 +55,7 @@ impl Agent {
             // A voter that votes and refuses would be asked again at once.
             return match self.peers[member.place()].votes(pending.mode) {
                 true => self.fail(request),
-                false => self.restart(request),
+                false => self.restart(request, Count::RestartedVoter),
             };
         }
         let more = self.more_voters(request);
@@ -93,7 +93,7 @@ impl Agent {
             Asked::Sequencer => None,
         };
         let Some(first) = first else {
-            return self.restart(request);
+            return self.restart(request, Count::RestartedVoter);
         };
         let Some(attempt) = self.attempt_mut(request) else {
             return;
@@ -102,7 +102,7 @@ impl Agent {
         if attempt.busy.and(first).is_empty() {
             self.proceed(request);
         } else {
-            self.restart(request);
+            self.restart(request, Count::RestartedVoter);
         }
     }
 

@@ -208,6 +208,8 @@ pub(super) struct Pending {
     pub(super) next: Asked,
     /// Whether requests of other nodes conflicted with it.
     pub(super) contended: bool,
+    /// Whether a voter has rejected it because this node has too many locks or requests.
+    pub(super) limited: bool,
     /// How many attempts in a row failed because too few voters could vote.
     pub(super) misses: u32,
     /// The highest fence that a voter has returned for it.
@@ -225,6 +227,7 @@ impl Pending {
             priority: None,
             next: Asked::Wide,
             contended: false,
+            limited: false,
             misses: 0,
             highest_fence: Fence(0),
         }

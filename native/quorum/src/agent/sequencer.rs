@@ -4,6 +4,7 @@
 //! needs, the preferred ones. An agent passes over voters that it cannot ask, and puts those last that were slow or
 //! late a short time ago. Agents need not agree: their requests meet at other voters, where their priorities decide.
 
+use super::output::{AgentOutput, Count};
 use super::peer::Peer;
 use super::Agent;
 use crate::members::{Member, MemberSet};
@@ -102,7 +103,11 @@ impl Agent {
     pub(super) fn ask_last(&mut self, member: Member, time: Duration) {
         let until = self.now + time.min(self.setup.rules.demotion);
         let peer = &mut self.peers[member.place()];
+        let is_last = peer.faulty_until > self.now;
         peer.faulty_until = peer.faulty_until.max(until);
+        if !is_last {
+            self.out.push(AgentOutput::Counted(Count::AskedLast));
+        }
     }
 
     fn is_slow(&self, member: Member) -> bool {

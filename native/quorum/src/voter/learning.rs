@@ -38,6 +38,9 @@ use crate::time::Time;
 /// The answers so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Learning {
+    members: Members,
+    /// All members except this voter's.
+    others: MemberSet,
     /// The different groups that the voter is in.
     groups: Vec<MemberSet>,
     /// When the voter asks again.
@@ -53,8 +56,17 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    pub(super) fn new(groups: Vec<MemberSet>, origin: Fence, again: Time) -> Learning {
+    pub(super) fn new(
+        members: Members,
+        me: Member,
+        groups: Vec<MemberSet>,
+        origin: Fence,
+        again: Time,
+    ) -> Learning {
+        let all: MemberSet = members.iter().collect();
         Learning {
+            members,
+            others: all.without(me),
             groups,
             again,
             known: MemberSet::EMPTY,
@@ -79,9 +91,8 @@ impl Learning {
     }
 
     /// The members to ask: those that have not sent their fences. One that had lost them may have recovered them.
-    pub(super) fn missing(&self, members: Members) -> MemberSet {
-        let others: MemberSet = members.iter().collect();
-        others.without(members.me()).minus(self.known)
+    pub(super) fn missing(&self) -> MemberSet {
+        self.others.minus(self.known)
     }
 
     pub(super) fn waits_for(&self, from: Member) -> bool {
@@ -89,12 +100,12 @@ impl Learning {
     }
 
     /// The fence above which the voter begins, if the answers are enough.
-    pub(super) fn learned(&self, members: Members) -> Option<Fence> {
-        let enough = |group: &MemberSet| self.known.and(*group).len() >= members.co_quorum();
+    pub(super) fn learned(&self) -> Option<Fence> {
+        let enough = |group: &MemberSet| self.known.and(*group).len() >= self.members.co_quorum();
         if self.groups.iter().all(enough) {
             return Some(self.floor);
         }
-        let all = self.missing(members).minus(self.lost).is_empty();
+        let all = self.missing().minus(self.lost).is_empty();
         all.then(|| self.floor.max(self.origin))
     }
 }
@@ -108,54 +119,46 @@ mod tests {
     }
 
     fn learning() -> Learning {
-        learning_in(&[0b1111])
+        learning_in(Members::new(4).unwrap(), 3, &[0b1111])
     }
 
-    fn learning_in(groups: &[u64]) -> Learning {
+    fn learning_in(members: Members, me: usize, groups: &[u64]) -> Learning {
         let groups = groups.iter().map(|bits| MemberSet::from_bits(*bits));
-        Learning::new(groups.collect(), Fence(100), Time(0))
+        Learning::new(members, at(me), groups.collect(), Fence(100), Time(0))
     }
 
     /// Five members, of which three vote for each name. This voter is in two groups.
     #[test]
     fn the_answers_must_be_enough_in_each_group() {
-        let members = Members::new(5, 0).unwrap().with_replicas(3).unwrap();
-        let of = || learning_in(&[0b0_0111, 0b0_1101]);
+        let members = Members::new(5).unwrap().with_replicas(3).unwrap();
+        let of = || learning_in(members, 0, &[0b0_0111, 0b0_1101]);
         let mut learning = of();
-        assert_eq!(learning.missing(members).bits(), 0b1_1110);
+        assert_eq!(learning.missing().bits(), 0b1_1110);
         for (place, fence) in [(1, 10), (2, 30)] {
             learning.known(at(place), Fence(fence));
-            assert_eq!(learning.learned(members), None);
+            assert_eq!(learning.learned(), None);
         }
         learning.known(at(3), Fence(5));
-        assert_eq!(
-            learning.learned(members),
-            Some(Fence(30)),
-            "no origin counts"
-        );
+        assert_eq!(learning.learned(), Some(Fence(30)), "no origin counts");
         // Member 4 is in none of its groups, and must answer if not enough of the others know their fences.
         let mut learning = of();
         (1..=2).for_each(|place| learning.known(at(place), Fence(10)));
         learning.lost(at(3), Fence(90));
-        assert_eq!(learning.learned(members), None);
+        assert_eq!(learning.learned(), None);
         learning.lost(at(4), Fence(90));
-        assert_eq!(
-            learning.learned(members),
-            Some(Fence(100)),
-            "the own origin"
-        );
+        assert_eq!(learning.learned(), Some(Fence(100)), "the own origin");
     }
 
     #[test]
     fn a_co_quorum_of_fences_is_enough_without_clocks() {
         for (count, enough) in [(2, 1), (3, 2), (4, 2), (5, 3)] {
-            let members = Members::new(count, 0).unwrap();
-            let mut learning = learning_in(&[(1 << count) - 1]);
+            let members = Members::new(count).unwrap();
+            let mut learning = learning_in(members, 0, &[(1 << count) - 1]);
             // In clusters where all others are just enough, the last answer would also satisfy the second rule.
             for place in 1..enough {
                 learning.known(at(place), Fence(10 + place as u64));
                 learning.known(at(place), Fence(3));
-                assert_eq!(learning.learned(members), None, "{place} of {count}");
+                assert_eq!(learning.learned(), None, "{place} of {count}");
             }
             learning.known(at(enough), Fence(7));
             let highest = if enough > 1 {
@@ -163,43 +166,42 @@ mod tests {
             } else {
                 7
             };
-            assert_eq!(learning.learned(members), Some(Fence(highest)));
+            assert_eq!(learning.learned(), Some(Fence(highest)));
         }
     }
 
     #[test]
     fn answers_of_all_others_are_enough_with_origins() {
-        let members = Members::new(4, 3).unwrap();
         let mut learning = learning();
         learning.lost(at(0), Fence(90));
         learning.lost(at(1), Fence(110));
         learning.lost(at(1), Fence(110));
-        assert_eq!(learning.learned(members), None);
+        assert_eq!(learning.learned(), None);
         learning.known(at(2), Fence(50));
-        assert_eq!(learning.learned(members), Some(Fence(110)));
+        assert_eq!(learning.learned(), Some(Fence(110)));
         // The voter's own origin counts, and so do fences received.
         let mut learning = self::learning();
         (0..2).for_each(|place| learning.lost(at(place), Fence(0)));
         learning.lost(at(2), Fence(1));
-        assert_eq!(learning.learned(members), Some(Fence(100)));
+        assert_eq!(learning.learned(), Some(Fence(100)));
         let mut learning = self::learning();
         (0..2).for_each(|place| learning.lost(at(place), Fence(0)));
         learning.known(at(2), Fence(1000));
-        assert_eq!(learning.learned(members), Some(Fence(1000)));
+        assert_eq!(learning.learned(), Some(Fence(1000)));
     }
 
     #[test]
     fn a_single_member_needs_no_answers() {
-        let members = Members::new(1, 0).unwrap();
-        assert!(learning_in(&[1]).missing(members).is_empty());
-        assert_eq!(learning_in(&[1]).learned(members), Some(Fence(100)));
+        let members = Members::new(1).unwrap();
+        assert!(learning_in(members, 0, &[1]).missing().is_empty());
+        assert_eq!(learning_in(members, 0, &[1]).learned(), Some(Fence(100)));
     }
 
     #[test]
     fn fences_replace_a_lost_answer_but_not_vice_versa() {
-        let members = Members::new(3, 0).unwrap();
+        let members = Members::new(3).unwrap();
         for late in [false, true] {
-            let mut learning = learning_in(&[0b111]);
+            let mut learning = learning_in(members, 0, &[0b111]);
             if !late {
                 learning.lost(at(1), Fence(200));
             }
@@ -207,14 +209,10 @@ mod tests {
             if late {
                 learning.lost(at(1), Fence(200));
             }
-            assert_eq!(learning.learned(members), None);
-            assert_eq!(learning.missing(members), MemberSet::EMPTY.with(at(2)));
+            assert_eq!(learning.learned(), None);
+            assert_eq!(learning.missing(), MemberSet::EMPTY.with(at(2)));
             learning.known(at(2), Fence(6));
-            assert_eq!(
-                learning.learned(members),
-                Some(Fence(6)),
-                "no origin counts"
-            );
+            assert_eq!(learning.learned(), Some(Fence(6)), "no origin counts");
         }
     }
 }

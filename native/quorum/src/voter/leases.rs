@@ -1,6 +1,6 @@
 //! The agents that a voter knows: the current lease of each, and its votes.
 
-use crate::members::Member;
+use crate::members::Node;
 use crate::message::{Digest, Generation, Lifetime, Mode, Names, Token};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ pub(super) struct Vote {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AgentLease {
-    pub(super) member: Member,
+    pub(super) node: Node,
     pub(super) agent: Lifetime,
     pub(super) expires: Time,
     /// The `seq` of the last batch.
@@ -65,6 +65,10 @@ impl AgentLease {
         self.revoked.iter().take(most).copied().collect()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.votes.len()
+    }
+
     pub(super) fn digest(&self) -> Digest {
         self.digest
     }
@@ -72,7 +76,7 @@ impl AgentLease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AgentLeases {
-    known: BTreeMap<(Member, Lifetime), Generation>,
+    known: BTreeMap<(Node, Lifetime), Generation>,
     leases: BTreeMap<Generation, AgentLease>,
     /// Expired leases whose votes are not removed yet. Until then the votes still conflict with other requests.
     ended: Vec<(Generation, AgentLease)>,
@@ -90,18 +94,13 @@ impl AgentLeases {
     }
 
     /// The lease of this agent. If it has none, a new one that expires at `expires`.
-    pub(super) fn generation(
-        &mut self,
-        member: Member,
-        agent: Lifetime,
-        expires: Time,
-    ) -> Generation {
-        *self.known.entry((member, agent)).or_insert_with(|| {
+    pub(super) fn generation(&mut self, node: Node, agent: Lifetime, expires: Time) -> Generation {
+        *self.known.entry((node, agent)).or_insert_with(|| {
             self.last = Generation(self.last.0 + 1);
             let votes = BTreeMap::new();
             let (digest, revoked) = (Digest::default(), BTreeSet::new());
             let lease = AgentLease {
-                member,
+                node,
                 agent,
                 expires,
                 seq: 0,
@@ -150,26 +149,39 @@ impl AgentLeases {
                 };
                 self.leases.insert(generation, renewed);
             } else {
-                self.known.remove(&(lease.member, lease.agent));
+                self.known.remove(&(lease.node, lease.agent));
             }
             self.ended.push((generation, lease));
         }
     }
 
-    /// Other agents of this member that have a lease, at most `most`.
-    pub(super) fn others(&self, member: Member, agent: Lifetime, most: usize) -> Vec<Lifetime> {
-        let known = self.known.range((member, Lifetime(0))..);
-        let of_member = known.take_while(|((of, _), _)| *of == member);
-        of_member
-            .map(|((_, other), _)| *other)
-            .filter(|other| *other != agent)
-            .take(most)
-            .collect()
+    /// Other agents of this node that have a lease, at most `most`.
+    pub(super) fn others(&self, node: Node, agent: Lifetime, most: usize) -> Vec<Lifetime> {
+        let others = self.of_node(node).filter(|other| *other != agent);
+        others.take(most).collect()
+    }
+
+    fn of_node(&self, node: Node) -> impl Iterator<Item = Lifetime> + '_ {
+        let known = self.known.range((node, Lifetime(0))..);
+        let of_node = known.take_while(move |((of, _), _)| *of == node);
+        of_node.map(|((_, agent), _)| *agent)
+    }
+
+    /// Whether an agent of this node has a lease, or had one that is not removed yet.
+    pub(super) fn knows(&self, node: Node) -> bool {
+        let ended = |(_, lease): &(Generation, AgentLease)| lease.node == node;
+        self.of_node(node).next().is_some() || self.ended.iter().any(ended)
+    }
+
+    /// The current leases.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Generation, &AgentLease)> {
+        let leases = self.leases.iter();
+        leases.map(|(generation, lease)| (*generation, lease))
     }
 
     /// Ends the lease of an agent, if it has one.
-    pub(super) fn end(&mut self, member: Member, agent: Lifetime) {
-        let generation = self.known.remove(&(member, agent));
+    pub(super) fn end(&mut self, node: Node, agent: Lifetime) {
+        let generation = self.known.remove(&(node, agent));
         if let Some(generation) = generation {
             let lease = self.leases.remove(&generation);
             self.ended.extend(lease.map(|lease| (generation, lease)));
@@ -181,14 +193,14 @@ impl AgentLeases {
         self.ended.last().map(|(generation, _)| *generation)
     }
 
-    /// Takes a vote of that lease. `None` after the last one: the lease is removed.
-    pub(super) fn pop_ended(&mut self) -> Option<(Token, Vote)> {
+    /// Takes a vote of that lease. After the last one, removes the lease and returns its node.
+    pub(super) fn pop_ended(&mut self) -> Option<Result<(Token, Vote), Node>> {
         let (_, lease) = self.ended.last_mut()?;
         let vote = lease.votes.pop_first();
         if vote.is_none() {
-            self.ended.pop();
+            return self.ended.pop().map(|(_, lease)| Err(lease.node));
         }
-        vote
+        vote.map(Ok)
     }
 
     /// When the next lease expires; [`Time::NEVER`], that is, immediately, if votes of an expired lease are left.

@@ -32,11 +32,11 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    pub(super) fn new(members: Members) -> Lives {
+    pub(super) fn new(members: Members, me: Member) -> Lives {
         let all: MemberSet = members.iter().collect();
         Lives {
             seen: BTreeMap::new(),
-            unanswered: all.without(members.me()),
+            unanswered: all.without(me),
         }
     }
 
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn the_highest_life_is_kept_and_of_equal_ones_the_first() {
-        let members = Members::new(3, 0).unwrap();
+        let members = Members::new(3).unwrap();
         let (one, other) = (Member::at(1).unwrap(), Member::at(2).unwrap());
-        let mut lives = Lives::new(members);
+        let mut lives = Lives::new(members, Member::at(0).unwrap());
         let first = Lifetime::new(5, 9);
         assert_eq!(lives.hear(one, first), first);
         for known in [
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn all_other_members_must_answer() {
-        let mut lives = Lives::new(Members::new(3, 0).unwrap());
+        let mut lives = Lives::new(Members::new(3).unwrap(), Member::at(0).unwrap());
         for place in [1, 1, 2] {
             assert!(!lives.unanswered().is_empty());
             lives.answered(Member::at(place).unwrap());

@@ -96,6 +96,8 @@ enum Timer {
 pub(super) struct VoterNames {
     entries: BTreeMap<Name, Entry>,
     positions: BTreeMap<VoteId, Position>,
+    /// How many of them each lease has.
+    counts: BTreeMap<Generation, usize>,
     floors: Floors,
     timers: BTreeSet<(Time, Timer)>,
     /// Names to look at after this event, and whether a vote or a position has gone.
@@ -116,6 +118,7 @@ impl VoterNames {
         VoterNames {
             entries: BTreeMap::new(),
             positions: BTreeMap::new(),
+            counts: BTreeMap::new(),
             floors: Floors::new(rules.partitions),
             timers: BTreeSet::new(),
             changed: BTreeMap::new(),
@@ -249,6 +252,7 @@ impl VoterNames {
             misses: 0,
         };
         self.positions.insert(id, position);
+        *self.counts.entry(id.0).or_default() += 1;
     }
 
     /// Removes the position of `id`, if it has one.
@@ -261,6 +265,15 @@ impl VoterNames {
         let all = (generation, Token(0))..=(generation, Token(u64::MAX));
         let id = self.positions.range(all).next().map(|(id, _)| *id);
         id.map(|id| self.leave(id)).is_some()
+    }
+
+    pub(super) fn has_position(&self, id: VoteId) -> bool {
+        self.positions.contains_key(&id)
+    }
+
+    /// How many positions the lease has.
+    pub(super) fn positions_of(&self, generation: Generation) -> usize {
+        self.counts.get(&generation).copied().unwrap_or_default()
     }
 
     /// The positions of the lease with tokens in `from..to`.
@@ -277,6 +290,12 @@ impl VoterNames {
         let Some(position) = self.positions.remove(&id) else {
             return;
         };
+        if let Some(count) = self.counts.get_mut(&id.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&id.0);
+            }
+        }
         self.timers.remove(&(position.expires, Timer::Expires(id)));
         if let Some(kept) = position.kept {
             self.timers.remove(&(kept, Timer::Kept(id)));

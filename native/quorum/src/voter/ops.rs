@@ -3,11 +3,12 @@
 use super::names::{VoteId, Waiting};
 use super::{Stage, Voter};
 use crate::bounds::MAX_FENCE;
-use crate::members::{Member, MemberSet};
+use crate::members::Node;
 use crate::message::{
     Fence, Frame, Generation, Lifetime, Mode, Name, Names, Op, Priority, Reason, Reply, Token,
 };
 use crate::protocol_bug::ProtocolBug;
+use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ struct Wanted {
 }
 
 impl Voter {
-    pub(super) fn apply(&mut self, from: Member, generation: Generation, op: Op) -> Option<Reply> {
+    pub(super) fn apply(&mut self, from: Node, generation: Generation, op: Op) -> Option<Reply> {
         match op {
             Op::Lock {
                 token,
@@ -92,20 +93,17 @@ impl Voter {
                 fence: self.highest_of(&names),
             };
         }
-        if let Some(reason) = self.abstains(&names) {
+        let abstains = self.abstains(&names);
+        if let Some(reason) = abstains.or_else(|| self.rejects(generation)) {
             return Reply::No { reason };
         }
         let blocked = |name| self.names.is_blocked(name, priority, mode);
         if names.iter().any(blocked) {
-            if wait {
-                self.wait(id, priority, mode, names);
-                return Reply::No {
-                    reason: Reason::Queued,
-                };
-            }
-            return Reply::No {
-                reason: Reason::Busy,
+            let reason = match wait {
+                true => self.wait(id, priority, mode, names),
+                false => Reason::Busy,
             };
+            return Reply::No { reason };
         }
         let highest = self.highest_of(&names);
         let fence = match mode {
@@ -133,7 +131,7 @@ impl Voter {
 
     /// Whether this voter may vote for all of them.
     fn serves(&self, names: &Names) -> bool {
-        let (me, bugs) = (self.members().me(), self.setup.bugs);
+        let (me, bugs) = (self.member(), self.setup.bugs);
         let any = bugs.have(ProtocolBug::NotMineIgnored) || bugs.have(ProtocolBug::LivingGroups);
         any || names.iter().all(|name| self.groups.serves(me, name))
     }
@@ -149,11 +147,33 @@ impl Voter {
         }
     }
 
-    fn wait(&mut self, id: VoteId, priority: Priority, mode: Mode, names: Names) {
+    /// Why the agent of this lease gets no vote, if it does not: it is a client that is not stored, or has too many.
+    fn rejects(&mut self, generation: Generation) -> Option<Reason> {
+        let rules = self.setup.rules;
+        let lease = self.leases.live(generation);
+        let (node, count) = (lease.node, lease.count());
+        if node.member().is_some() {
+            None
+        } else if !self.register.has(node) || count >= rules.client_votes {
+            Some(Reason::Limit)
+        } else if !self.register.is_stored(node) {
+            Some(Reason::Storing)
+        } else {
+            None
+        }
+    }
+
+    /// Gives a request a position, if its agent may have one more.
+    fn wait(&mut self, id: VoteId, priority: Priority, mode: Mode, names: Names) -> Reason {
         if self.setup.bugs.have(ProtocolBug::PositionsForgotten) {
-            return;
+            return Reason::Queued;
         }
         let rules = self.setup.rules;
+        let is_client = self.leases.live(id.0).node.member().is_none();
+        let is_new = is_client && !self.names.has_position(id);
+        if is_new && self.names.positions_of(id.0) >= rules.client_positions {
+            return Reason::Limit;
+        }
         let srtt = self.leases.live(id.0).srtt;
         let keep: Duration = (srtt * 4).clamp(rules.keep, rules.attempt);
         let request = Waiting {
@@ -163,6 +183,7 @@ impl Voter {
             keep,
         };
         self.names.wait(id, request);
+        Reason::Queued
     }
 
     fn confirm(&mut self, id: VoteId, fence: Fence) -> Reply {
@@ -187,6 +208,9 @@ impl Voter {
             return Reply::No { reason };
         }
         let voted = self.vote(id).is_some();
+        if let Some(reason) = self.rejects(generation).filter(|_| !voted) {
+            return Reply::No { reason };
+        }
         if !voted && names.iter().any(|name| self.names.conflicts(name, mode)) {
             // Its conflicting votes are of requests that are not granted. They are recalled.
             let agent = self.leases.live(generation).agent;
@@ -195,10 +219,8 @@ impl Voter {
                 token,
                 ..Priority::OLDEST
             };
-            self.wait(id, oldest, mode, names);
-            return Reply::No {
-                reason: Reason::Queued,
-            };
+            let reason = self.wait(id, oldest, mode, names);
+            return Reply::No { reason };
         }
         // A voter that has lost its fences records this one with the others, when it has learned them.
         if !self.may_record(fence) && self.knows_fences() {
@@ -259,12 +281,12 @@ impl Voter {
     /// Marks the votes of `name` as revoked. They stay, so no other request gets the name, until their agents release
     /// them or their leases expire.
     fn revoke(&mut self, name: &Name) {
-        let mut holders = MemberSet::EMPTY;
+        let mut holders = BTreeSet::new();
         for (generation, token) in self.names.votes_for(name) {
             let Some(lease) = self.leases.get_mut(generation) else {
                 continue;
             };
-            holders = holders.with(lease.member);
+            holders.insert(lease.node);
             if self.setup.bugs.have(ProtocolBug::RevokedForgotten) {
                 let vote = lease.remove(token);
                 vote.into_iter()
@@ -274,13 +296,13 @@ impl Voter {
             }
         }
         // The answers to the next batches of these agents list the revoked votes.
-        for member in holders.iter() {
-            self.send(member, Frame::Notice(self.notice(true)));
+        for node in holders {
+            self.send(node, Frame::Notice(self.notice(true)));
         }
     }
 
     /// An agent cannot bury itself.
-    fn bury_other(&mut self, from: Member, generation: Generation, agent: Lifetime) {
+    fn bury_other(&mut self, from: Node, generation: Generation, agent: Lifetime) {
         if self.leases.live(generation).agent != agent {
             self.bury(from, agent);
         }

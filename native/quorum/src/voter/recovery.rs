@@ -10,10 +10,10 @@ use crate::protocol_bug::ProtocolBug;
 impl Voter {
     /// The quarantine is over, and the fences are lost: starts the recovery.
     pub(super) fn learn(&mut self) {
-        let me = self.members().me();
+        let (members, me) = (self.members(), self.member());
         let mut groups = self.groups.all();
         groups.retain(|group| group.contains(me));
-        let learning = Learning::new(groups, self.setup.fences.origin, self.now);
+        let learning = Learning::new(members, me, groups, self.setup.fences.origin, self.now);
         self.stage = Stage::Learning(Box::new(learning));
         self.ask();
         // A single member has no other member to ask.
@@ -54,7 +54,7 @@ impl Voter {
     fn needed(&self) -> MemberSet {
         match &self.stage {
             Stage::Quarantine { .. } => self.lives.unanswered(),
-            Stage::Learning(learning) => learning.missing(self.setup.members),
+            Stage::Learning(learning) => learning.missing(),
             Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
         }
     }
@@ -159,7 +159,7 @@ impl Voter {
         let Stage::Learning(learning) = &self.stage else {
             return;
         };
-        if let Some(floor) = learning.learned(self.members()) {
+        if let Some(floor) = learning.learned() {
             self.stage = Stage::Voting;
             self.names.raise_all(floor);
             self.may_record(self.names.highest());

@@ -1,6 +1,6 @@
 //! Inputs and outputs of a voter, except frames.
 
-use crate::members::Members;
+use crate::members::{Member, Members, Node};
 use crate::message::{Fence, Lifetime, Send};
 use crate::protocol_bug::ProtocolBugs;
 use crate::rules::Rules;
@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct VoterSetup {
     /// The member list.
     pub members: Members,
+    /// The voter's own member.
+    pub me: Member,
     /// The constants of the protocol.
     pub rules: Rules,
     /// Enabled protocol bugs: none outside models.
@@ -22,6 +24,9 @@ pub struct VoterSetup {
     pub quarantine: Duration,
     /// The known fences of earlier lifetimes.
     pub fences: Fences,
+    /// Whether the stored register has all clients that may have votes of earlier lives. If not, the quarantine does
+    /// not end early: see `voter/register.rs`.
+    pub knows_clients: bool,
     /// Whether it begins conflicted: see [`Voter::conflict`](super::Voter::conflict).
     pub conflicted: bool,
 }
@@ -52,6 +57,12 @@ pub enum VoterOutput {
     /// Store this mark in place of the earlier one so that it survives a crash, then call
     /// [`stored`](super::Voter::stored).
     Store(Fence),
+    /// Store that this client may have votes so that it survives a crash, then call
+    /// [`registered`](super::Voter::registered).
+    Register(Node),
+    /// This client has no votes any more, so the stored register need not have it, if it has. Its number may be used
+    /// again, unless the voter still [`knows`](super::Voter::knows) it.
+    Unregister(Node),
     /// Another member knows this lifetime of this voter, whose life is not lower than that of the setup. So the stored
     /// life and mark were not the last ones. The voter has stopped. Store the life after this one, without a mark, and
     /// open another voter with that life and without known fences.

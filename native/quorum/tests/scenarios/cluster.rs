@@ -1,10 +1,10 @@
 //! A cluster in one process. Frames arrive in the order of sending unless a test cuts or holds a link.
 
-use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Count, Loss, Path, Refusal, Request};
 use quorum::frame;
 use quorum::groups::Groups;
 use quorum::lease::Standing;
-use quorum::members::{Member, Members};
+use quorum::members::{Member, Members, Node};
 use quorum::message::{Batch, Fence, Floor, Frame, Lifetime, Mode, Name, Names, Op, Send, Token};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -62,6 +62,7 @@ pub struct Lock {
     pub node: usize,
     pub token: Token,
     pub fence: u64,
+    pub path: Path,
     pub standing: Arc<Standing>,
 }
 
@@ -83,6 +84,12 @@ pub struct Cluster {
     pub answers: BTreeMap<Request, Answer>,
     pub lost: Vec<(Token, Loss)>,
     pub at_risk: Vec<Token>,
+    /// What the agent of each node has counted.
+    pub counted: Vec<(usize, Count)>,
+    /// The clients that are in the file of each voter, and those that a voter with a slow disk has requested to store.
+    pub registers: Vec<BTreeSet<Node>>,
+    pub registering: Vec<(usize, Node)>,
+    pub slow_disks: bool,
     /// The last mark that each voter requested to store.
     pub store: BTreeMap<usize, Fence>,
     /// The voters that were superseded, and by which lifetime.
@@ -104,12 +111,12 @@ impl Cluster {
     }
 
     pub fn with(count: usize, rules: Rules, fences: Fences) -> Cluster {
-        Cluster::of(Members::new(count, 0).unwrap(), rules, fences)
+        Cluster::of(Members::new(count).unwrap(), rules, fences)
     }
 
     /// A cluster in which only some members vote for each name.
     pub fn with_replicas(count: usize, replicas: usize) -> Cluster {
-        let members = Members::new(count, 0).unwrap().with_replicas(replicas);
+        let members = Members::new(count).unwrap().with_replicas(replicas);
         Cluster::of(members.unwrap(), Rules::default(), NEW)
     }
 
@@ -124,6 +131,10 @@ impl Cluster {
             answers: BTreeMap::new(),
             lost: Vec::new(),
             at_risk: Vec::new(),
+            counted: Vec::new(),
+            registers: vec![BTreeSet::new(); count],
+            registering: Vec::new(),
+            slow_disks: false,
             store: BTreeMap::new(),
             superseded: Vec::new(),
             arrived: Vec::new(),
@@ -135,7 +146,7 @@ impl Cluster {
             lifetimes: 0,
         };
         for place in 0..count {
-            let agent = cluster.agent(place);
+            let agent = cluster.agent();
             cluster.agents.push(agent);
             let voter = cluster.voter(place, fences);
             cluster.voters.push(voter);
@@ -147,16 +158,34 @@ impl Cluster {
         cluster
     }
 
-    /// The member list from the view of a node.
-    fn list(&self, place: usize) -> Members {
-        let members = Members::new(self.members.count(), place).unwrap();
-        members.with_replicas(self.members.replicas()).unwrap()
+    /// Adds a client: a node without a voter. Returns its index, which is above those of all members.
+    pub fn add_client(&mut self) -> usize {
+        let (agent, place) = (self.agent(), self.agents.len());
+        self.agents.push(agent);
+        self.connect(place);
+        self.run();
+        place
     }
 
-    fn agent(&mut self, place: usize) -> Agent {
+    pub fn node(&self, place: usize) -> Node {
+        match place.checked_sub(self.members.count()) {
+            None => at(place).into(),
+            Some(client) => Node::client(client as u32).unwrap(),
+        }
+    }
+
+    pub fn place(&self, node: Node) -> usize {
+        let client = node.client_number();
+        client.map_or_else(
+            || node.member().unwrap().place(),
+            |number| self.members.count() + number as usize,
+        )
+    }
+
+    fn agent(&mut self) -> Agent {
         self.lifetimes += 1;
         let setup = AgentSetup {
-            members: self.list(place),
+            members: self.members,
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
             lifetime: Lifetime(self.lifetimes),
@@ -174,15 +203,18 @@ impl Cluster {
 
     fn voter_of(&self, place: usize, lifetime: Lifetime, fences: Fences) -> Voter {
         let setup = VoterSetup {
-            members: self.list(place),
+            members: self.members,
+            me: at(place),
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
             lifetime,
             quarantine: self.rules.quarantine,
             fences,
+            knows_clients: fences.durable || self.agents.len() <= self.members.count(),
             conflicted: false,
         };
-        Voter::new(setup, self.now)
+        let register: Vec<Node> = self.registers[place].iter().copied().collect();
+        Voter::new(setup, &register, self.now)
     }
 
     /// Crashes the voter of a node and starts one with this lifetime.
@@ -191,7 +223,7 @@ impl Cluster {
     }
 
     fn connect(&mut self, place: usize) {
-        for member in 0..self.agents.len() {
+        for member in 0..self.voters.len() {
             self.agents[place].up(self.now, at(member));
         }
     }
@@ -203,7 +235,7 @@ impl Cluster {
 
     /// Crashes and restarts the agent of a node. The holders of its locks die with it.
     pub fn restart_agent(&mut self, place: usize) {
-        self.agents[place] = self.agent(place);
+        self.agents[place] = self.agent();
         self.connect(place);
     }
 
@@ -274,7 +306,7 @@ impl Cluster {
 
     /// See [`name`].
     pub fn name(&self, bytes: &str) -> Name {
-        name(bytes, self.agents.len())
+        name(bytes, self.members.count())
     }
 
     pub fn lock(&mut self, node: usize, name: &str, timeout: Duration) -> Request {
@@ -390,12 +422,12 @@ impl Cluster {
         self.collect();
         for _ in 0..100_000 {
             let movable =
-                |(from, send): &(usize, Send)| !self.held.contains(&(*from, send.to.place()));
+                |(from, send): &(usize, Send)| !self.held.contains(&(*from, self.place(send.to)));
             let Some(place) = self.wire.iter().position(movable) else {
                 return;
             };
             let (from, send) = self.wire.remove(place).unwrap();
-            let link = (from, send.to.place());
+            let link = (from, self.place(send.to));
             let is_answer = matches!(send.frame, Frame::Floor(Floor::Answer { .. }));
             let is_lost = is_answer && self.answers_lost.contains(&link);
             if !(is_lost || self.cut.contains(&link)) {
@@ -411,27 +443,48 @@ impl Cluster {
         let bytes = frame::encode(&send.frame);
         let frame = frame::decode(&bytes).unwrap();
         assert_eq!(frame, send.frame);
-        let to = send.to.place();
+        let (to, sender) = (self.place(send.to), self.node(from));
         self.arrived.push((from, send));
         match frame {
-            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(self.now, at(from), frame),
+            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(self.now, sender, frame),
             Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(self.now, at(from), frame),
         }
     }
 
     fn collect(&mut self) {
-        for node in 0..self.agents.len() {
+        for node in 0..self.voters.len() {
             for output in self.voters[node].outputs() {
-                match output {
-                    VoterOutput::Send(send) => self.wire.push_back((node, send)),
-                    VoterOutput::Store(fence) => drop(self.store.insert(node, fence)),
-                    VoterOutput::Superseded { seen } => self.superseded.push((node, seen)),
-                }
+                self.take_from_voter(node, output);
             }
+        }
+        for node in 0..self.agents.len() {
             self.agents[node].flush(self.now);
             for output in self.agents[node].outputs() {
                 self.take(node, output);
             }
+        }
+    }
+
+    fn take_from_voter(&mut self, node: usize, output: VoterOutput) {
+        match output {
+            VoterOutput::Send(send) => self.wire.push_back((node, send)),
+            VoterOutput::Store(fence) => drop(self.store.insert(node, fence)),
+            VoterOutput::Superseded { seen } => self.superseded.push((node, seen)),
+            VoterOutput::Register(client) => {
+                self.registering.push((node, client));
+                if !self.slow_disks {
+                    self.store_registers();
+                }
+            }
+            VoterOutput::Unregister(client) => drop(self.registers[node].remove(&client)),
+        }
+    }
+
+    /// Stores the clients that voters have requested to store.
+    pub fn store_registers(&mut self) {
+        for (node, client) in std::mem::take(&mut self.registering) {
+            self.registers[node].insert(client);
+            self.voters[node].registered(self.now, client);
         }
     }
 
@@ -440,9 +493,11 @@ impl Cluster {
             AgentOutput::Send(send) => return self.wire.push_back((node, send)),
             AgentOutput::Lost { token, why } => return self.lost.push((token, why)),
             AgentOutput::AtRisk { token } => return self.at_risk.push(token),
+            AgentOutput::Counted(what) => return self.counted.push((node, what)),
             AgentOutput::Granted {
                 request,
                 token,
+                path,
                 fence,
                 standing,
                 ..
@@ -452,6 +507,7 @@ impl Cluster {
                     node,
                     token,
                     fence: fence.0,
+                    path,
                     standing,
                 }),
             ),
@@ -484,7 +540,7 @@ impl Cluster {
     pub fn batches(&mut self) -> Vec<(usize, usize, Batch)> {
         let arrived = std::mem::take(&mut self.arrived).into_iter();
         let batch = |(from, send): (usize, Send)| match send.frame {
-            Frame::Batch(batch) => Some((from, send.to.place(), batch)),
+            Frame::Batch(batch) => Some((from, self.place(send.to), batch)),
             _ => None,
         };
         arrived.filter_map(batch).collect()
@@ -499,10 +555,12 @@ impl Cluster {
     /// Q9, Q10: no state is left anywhere when no process holds or requests a lock.
     pub fn assert_empty(&mut self) {
         self.pass(self.rules.voter_lease + self.rules.heartbeat * 2);
-        for (agent, voter) in self.agents.iter().zip(&self.voters) {
-            assert!(agent.is_empty(), "{agent:#?}");
-            assert!(voter.is_empty(), "{voter:#?}");
-        }
+        self.agents
+            .iter()
+            .for_each(|agent| assert!(agent.is_empty(), "{agent:#?}"));
+        self.voters
+            .iter()
+            .for_each(|voter| assert!(voter.is_empty(), "{voter:#?}"));
     }
 }
 
@@ -516,7 +574,7 @@ pub fn name(bytes: &str, members: usize) -> Name {
     static FOUND: Mutex<BTreeMap<(String, usize), Name>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap();
     let name = found.entry((bytes.to_owned(), members)).or_insert_with(|| {
-        let members = Members::new(members, 0).unwrap();
+        let members = Members::new(members).unwrap();
         let groups = Groups::new(members, Rules::default().partitions);
         let is_in_order = |name: &Name| {
             let voters = groups.voters_of(name).iter();

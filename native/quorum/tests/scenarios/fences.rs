@@ -13,7 +13,13 @@ fn all_vote(cluster: &Cluster) -> bool {
 
 fn from_voter(cluster: &mut Cluster, from: usize, to: usize, floor: Floor) {
     let frame = Frame::Floor(floor);
-    cluster.deliver(from, Send { to: at(to), frame });
+    cluster.deliver(
+        from,
+        Send {
+            to: at(to).into(),
+            frame,
+        },
+    );
     cluster.run();
 }
 

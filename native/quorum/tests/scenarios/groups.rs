@@ -268,7 +268,7 @@ fn a_voter_does_not_vote_for_other_names() {
         ..batch
     });
     let now = cluster.now;
-    cluster.voters[other].receive(now, at(0), forged);
+    cluster.voters[other].receive(now, at(0).into(), forged);
     let outputs = format!("{:?}", cluster.voters[other].outputs());
     let no = Reply::No {
         reason: Reason::NotMine,

@@ -1,6 +1,6 @@
 //! Voters that start with an old state file.
 
-use crate::cluster::{known, lost, Cluster, SECOND};
+use crate::cluster::{at, known, lost, Cluster, SECOND};
 use quorum::members::Members;
 use quorum::message::{Fence, Lifetime};
 use quorum::protocol_bug::ProtocolBugs;
@@ -85,7 +85,9 @@ fn a_restarted_voter_knows_the_lives_of_the_others() {
 fn a_quarantine_covers_the_leases_of_earlier_lives() {
     let rules = Rules::default();
     let setup = VoterSetup {
-        members: Members::new(3, 0).unwrap(),
+        members: Members::new(3).unwrap(),
+        me: at(0),
+        knows_clients: true,
         rules,
         bugs: ProtocolBugs::NONE,
         lifetime: Lifetime::new(2, 1),
@@ -93,7 +95,7 @@ fn a_quarantine_covers_the_leases_of_earlier_lives() {
         fences: known(10),
         conflicted: false,
     };
-    let mut voter = Voter::new(setup, Time(0));
+    let mut voter = Voter::new(setup, &[], Time(0));
     voter.tick(Time(0) + (setup.quarantine - Duration::from_nanos(1)));
     assert!(!voter.is_voting());
     voter.tick(Time(0) + setup.quarantine);

@@ -1,7 +1,7 @@
 //! Tests of writers, readers, locks of several names, and fences.
 
 use crate::cluster::{at, rules, Cluster, NEW, SECOND};
-use quorum::agent::Refusal;
+use quorum::agent::{Path, Refusal};
 use quorum::message::Op;
 use quorum::voter::Voter;
 
@@ -29,6 +29,7 @@ fn a_lock_takes_one_round() {
         for turn in 0..10 {
             cluster.arrived.clear();
             let lock = cluster.locked(turn % members, "x");
+            assert_eq!(lock.path, Path::Wide);
             assert_eq!(cluster.batches().len(), asked);
             cluster.unlock(&lock);
             assert_eq!(cluster.batches().len(), asked);

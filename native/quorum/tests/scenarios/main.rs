@@ -1,6 +1,7 @@
 //! Step-by-step scenarios in a small cluster, one per test. `quorum_check` searches for failures under arbitrary
 //! faults.
 
+mod clients;
 mod cluster;
 mod conflicts;
 mod fences;

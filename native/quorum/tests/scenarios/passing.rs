@@ -1,7 +1,7 @@
 //! Locks that are passed on within a node: without messages to voters, and with a limit.
 
 use crate::cluster::{known, rules, unlocks, Answer, Cluster, Lock, NEW, SECOND};
-use quorum::agent::{Refusal, Request};
+use quorum::agent::{Path, Refusal, Request};
 use quorum::frame::MAX_FENCE;
 use quorum::message::{Mode, Op};
 use quorum::rules::Rules;
@@ -44,6 +44,7 @@ fn a_run_sends_no_messages_until_its_end() {
     for (place, request) in waiting.iter().enumerate() {
         let lock = cluster.granted(*request);
         assert_eq!(lock.fence, last + 1);
+        assert_eq!(lock.path == Path::Passed, place > 0);
         last = lock.fence;
         assert!(cluster.held(&lock));
         let wrote = |voter: &&Voter| voter.fence(&cluster.name("x")).0 >= last;

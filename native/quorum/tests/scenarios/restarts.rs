@@ -334,7 +334,7 @@ fn a_new_session_confirms_earlier_unlocks() {
     cluster.restart_voter(1, NEW);
     cluster.run();
     // It receives the batches of the earlier session, and none of the new one.
-    let sent = |(from, send): &(usize, Send)| (*from, send.to) == (0, at(1));
+    let sent = |(from, send): &(usize, Send)| (*from, send.to) == (0, at(1).into());
     let wire = std::mem::take(&mut cluster.wire);
     let (early, rest) = wire.into_iter().partition::<Vec<_>, _>(sent);
     cluster.wire.extend(rest);
@@ -358,7 +358,7 @@ fn an_unlock_during_the_start_of_a_session_is_confirmed_soon() {
     cluster.restart_voter(1, NEW);
     cluster.run();
     let is_ack = |send: &Send| matches!(send.frame, Frame::Ack(_));
-    let sent = |(from, send): &(usize, Send)| (*from, send.to) == (1, at(0));
+    let sent = |(from, send): &(usize, Send)| (*from, send.to) == (1, at(0).into());
     while let Some(place) = cluster.wire.iter().position(sent) {
         let (from, send) = cluster.wire.remove(place).unwrap();
         if is_ack(&send) {

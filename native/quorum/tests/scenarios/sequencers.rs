@@ -1,7 +1,7 @@
 //! The choice of the sequencer, and requests that wait for one that cannot help.
 
 use crate::cluster::{at, known, unlocks, Cluster, SECOND};
-use quorum::agent::Request;
+use quorum::agent::{Count, Request};
 use quorum::message::{Batch, Frame, Op};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ fn a_quorum_without_rivals_does_not_wait_for_the_sequencer() {
     cluster.pass(cluster.rules.hedge * 2);
     let lock = cluster.granted(request);
     cluster.release();
+    // Its answer is so late that it is asked last.
+    assert_eq!(cluster.counted, [(2, Count::AskedLast)]);
     assert!(cluster.held(&lock));
     cluster.unlock_last([lock]);
 }

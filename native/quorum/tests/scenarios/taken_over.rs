@@ -56,8 +56,8 @@ fn agents_send_a_batch() {
     cluster.agents[1].revoke(now, name);
     cluster.run();
     for (from, send) in cluster.wire.drain(..).collect::<Vec<_>>() {
-        let voter = send.to.place();
-        cluster.voters[voter].receive(now, at(from), send.frame);
+        let voter = cluster.place(send.to);
+        cluster.voters[voter].receive(now, at(from).into(), send.frame);
         drop(cluster.voters[voter].outputs());
     }
     cluster.heal();

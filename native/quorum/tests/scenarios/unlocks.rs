@@ -123,7 +123,7 @@ fn a_voter_has_one_batch_in_flight() {
     // Each of them has a vote of this voter.
     cluster.pass(SECOND * 2);
     cluster.hold(0, 1);
-    let to_one = |(from, send): &&(usize, Send)| *from == 0 && send.to == at(1);
+    let to_one = |(from, send): &&(usize, Send)| *from == 0 && send.to == at(1).into();
     for lock in &locks {
         cluster.try_unlock(lock);
         assert_eq!(cluster.wire.iter().filter(to_one).count(), 1);

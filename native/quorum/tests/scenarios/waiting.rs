@@ -1,7 +1,7 @@
 //! The order of waiting requests, and hints.
 
 use crate::cluster::{at, rules, unlocks, Cluster, NEW, SECOND};
-use quorum::agent::{Agent, AgentOutput, AgentSetup, Refusal, Request};
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Count, Path, Refusal, Request};
 use quorum::members::{Member, Members};
 use quorum::message::{Frame, Lifetime, Mode, Name, Names, Op, Send};
 use quorum::protocol_bug::ProtocolBugs;
@@ -65,7 +65,7 @@ fn timeouts_are_answered_in_pieces() {
     const REQUESTS: usize = 1000;
     const MOST: usize = 128;
     let setup = AgentSetup {
-        members: Members::new(1, 0).unwrap(),
+        members: Members::new(1).unwrap(),
         rules: Rules::default(),
         bugs: ProtocolBugs::NONE,
         lifetime: Lifetime(1),
@@ -171,6 +171,8 @@ fn a_tie_with_different_first_voters_is_broken() {
         cluster.unlock_granted(granted.expect("one request is granted"));
         cluster.pass(SECOND / 4);
         assert!(requests.iter().all(|request| cluster.is_granted(*request)));
+        let recalled = |(_, what): &(usize, Count)| *what == Count::RestartedRecalled;
+        assert!(cluster.counted.iter().any(recalled));
     }
 }
 
@@ -236,8 +238,11 @@ fn a_contended_request_asks_the_sequencer_first() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     let next = cluster.lock(1, "x", SECOND * 60);
+    // The sequencer has queued the wide attempt of node 1.
+    assert_eq!(cluster.counted, [(1, Count::RestartedQueued)]);
     cluster.try_unlock(&lock);
     let lock = cluster.granted(next);
+    assert_eq!(lock.path, Path::Ordered);
     let other = cluster.lock(2, "x", SECOND * 60);
     let again = cluster.lock(1, "x", SECOND * 60);
     cluster.pass(Duration::from_millis(100));

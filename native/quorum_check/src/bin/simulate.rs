@@ -27,6 +27,7 @@ const BUGS: &[ProtocolBug] = &[
     ProtocolBug::UnlockKeepsHeld,
     ProtocolBug::NotStoredAgain,
     ProtocolBug::FirstFrameBuries,
+    ProtocolBug::NotRegistered,
     ProtocolBug::AnySequencer,
     ProtocolBug::FirstSequences,
     ProtocolBug::PositionsForgotten,

@@ -35,6 +35,8 @@ pub enum Action {
     Connect(usize, Member),
     /// The fence that the voter stores is on disk.
     Stored(Member),
+    /// The next change of the register is on disk.
+    RegisterStored(Member),
 }
 
 impl Action {
@@ -73,6 +75,9 @@ impl Action {
             }
             Action::Connect(place, voter) => format!("{} is connected to {voter:?}", agent(place)),
             Action::Stored(voter) => format!("voter of {voter:?} has stored its fence"),
+            Action::RegisterStored(voter) => {
+                format!("voter of {voter:?} has stored a change of its register")
+            }
         }
     }
 }

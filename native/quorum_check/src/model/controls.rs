@@ -122,6 +122,19 @@ settings! {
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
         apart(&[(0, 2), (1, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
 
+    "FirstFrameBuries-guest" "the same, and its node is a guest":
+        client(3, &[WRITE]) client(0, THEN_WRITE) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
+        apart(&[(3, 2), (0, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
+
+    // The voter that restarts has no guest in its register, so it waits for the members only. The guest still counts
+    // its earlier vote: it is not told of the restart.
+    "NotRegistered" "3 members, a voter votes for a guest that is not stored, and restarts":
+        client(3, &[WRITE]) client(0, THEN_WRITE) agent(1) agent(2) bug(ProtocolBug::NotRegistered)
+        voter_crashes(1) apart(&[(3, 2), (0, 0)]) disk(Disk::Fast) violates("Q1");
+
+    "NotRegistered-V7" "the same, found at the vote":
+        client(3, &[WRITE]) bug(ProtocolBug::NotRegistered) disk(Disk::Fast) violates("V7");
+
     // Q12: two quorums of a name that can be held at one instant have a voter in common. Each holder takes the group
     // from the members that it is connected to.
     "LivingGroups" "4 members, 3 vote for a name, and each agent chooses them from its connected members":
@@ -148,6 +161,10 @@ settings! {
     "AnySequencer" "3 members, agents draw the sequencer and the priority of each attempt":
         clients(&[&[WRITE, UNLOCK, READ, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::AnySequencer)
         time(3) delays(1) disk(Disk::Fast) quiescence_every(0);
+
+    "AnySequencer-guest" "the same, a guest and a member, and a voter restarts":
+        client(3, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) agent(2) bug(ProtocolBug::AnySequencer)
+        time(2) voter_crashes(1) disk(Disk::Fast) slow_register(true) quiescence_every(0);
 
     // Safety does not depend on this rule.
     "AnyOrder" "3 members, voters accept batches in any order, and twice":

@@ -39,11 +39,16 @@ coverage! {
     FloorTold: "fence floors reported",
     FloorLost: "fence floors lost by both voters",
     Superseded: "voters superseded",
+    /// The last agent that settled is that of a guest.
+    GuestSettled: "quarantines that a guest ended",
+    Registered: "guests registered",
+    Unregistered: "guests unregistered",
     Busy: "votes refused because of others",
     Queued: "requests queued by a voter",
     RefusedQuarantine: "votes refused in quarantine",
     RefusedLearning: "votes refused while fences are learned",
     RefusedStoring: "votes refused while a fence is stored",
+    RefusedGuest: "votes refused while a guest is stored",
     Quiescence: "quiescence checks",
 }
 

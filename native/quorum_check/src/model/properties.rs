@@ -13,12 +13,13 @@
 //! | Q11 | at each voter, a lock has the votes of all its names or of none | state |
 //! | Q14 | a voter that votes with a stored mark has a higher life than all of its earlier starts | state |
 //! | PR1 | once quiescent, every client gets what it requests, and all tables become empty (Q9, Q10) | sample |
+//! | V7 | a guest has no vote at a voter whose state file does not have the guest | state |
 //! | Machine | no machine panics, fires its timer endlessly, or answers what was not requested | action |
 //!
 //! `quiescence.rs` checks PR1, and `transition.rs` what actions do.
 
-use crate::model::setting::{member, Setting};
-use crate::model::state::{AgentState, Phase, State, NOW};
+use crate::model::setting::{member, Disk, Setting};
+use crate::model::state::{AgentState, Phase, State, VoterState, NOW};
 use quorum::agent::{Held, Status};
 use quorum::message::{Generation, Mode, Token};
 use quorum::voter::Voter;
@@ -103,10 +104,19 @@ pub fn leases_outlast(state: &State) -> bool {
     })
 }
 
-pub fn sessions_are_current(state: &State) -> bool {
+/// A member's session is current even if no vote of that voter counts. A guest that is not stored has no votes, and a
+/// restarted voter does not wait for it.
+pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
     state.agents.iter().all(|agent| {
-        counted(state, agent).all(|(voter, Status { session, .. })| {
-            let Some(session) = session else { return true };
+        let is_guest = setting.node(agent.member).client_number().is_some();
+        counted(state, agent).all(|(voter, status)| {
+            let Some(session) = status.session else {
+                return true;
+            };
+            let mut locks = agent.machine.locks();
+            if is_guest && !locks.any(|lock| lock.votes.contains(status.member)) {
+                return true;
+            }
             if session.voter == voter.lifetime() {
                 voter.session(agent.lifetime()) == Some(session)
             } else {
@@ -151,4 +161,20 @@ pub fn old_disks_are_not_used(state: &State) -> bool {
             .is_some_and(|machine| machine.is_voting());
         !(votes && voter.has_mark && voter.life <= voter.highest_life)
     })
+}
+
+/// Where voters have disks.
+pub fn guests_with_votes_are_stored(setting: &Setting, state: &State) -> bool {
+    let stored = |seen: &VoterState, voter: &Voter| {
+        let mut agents = voter.agents().filter(|(_, votes, ..)| *votes > 0);
+        agents.all(|(node, ..)| {
+            let is_guest = node.client_number().is_some();
+            !is_guest || seen.disk.register.contains(setting.place(node))
+        })
+    };
+    setting.disk == Disk::None
+        || state.voters.iter().all(|seen| {
+            let voter = seen.machine.as_ref();
+            voter.is_none_or(|voter| stored(seen, voter))
+        })
 }

@@ -92,6 +92,12 @@ fn settle(setting: &Setting, next: &mut Transition<'_>) -> Result<(), String> {
             .find(|client| next.state.enabled_step(setting, *client).is_some());
         let mut voters = next.state.voters.iter();
         let storing = voters.position(|voter| voter.storing.is_some());
+        let mut voters = next.state.voters.iter();
+        let registering = voters.position(|voter| !voter.registering.is_empty());
+        if let Some(voter) = registering {
+            next.register_stored(member(voter));
+            continue;
+        }
         match (client, storing) {
             (Some(client), _) => next.step(client),
             (None, Some(voter)) => next.stored(member(voter)),

@@ -149,6 +149,9 @@ impl QuorumModel {
             if voter.storing.is_some() {
                 actions.push(Action::Stored(place));
             }
+            if !voter.registering.is_empty() {
+                actions.push(Action::RegisterStored(place));
+            }
         }
     }
 
@@ -219,7 +222,9 @@ impl Model for QuorumModel {
                 properties::exclusive(&model.setting, state) && state.satisfies("Q1")
             }),
             Property::always("Q2", |_, state| properties::leases_outlast(state)),
-            Property::always("Q3", |_, state| properties::sessions_are_current(state)),
+            Property::always("Q3", |model, state| {
+                properties::sessions_are_current(&model.setting, state)
+            }),
             Property::always("Q4", |_, state: &State| state.satisfies("Q4")),
             Property::always("Q5", |_, state: &State| state.satisfies("Q5")),
             Property::always("Q6", |_, state: &State| state.satisfies("Q6")),
@@ -232,6 +237,9 @@ impl Model for QuorumModel {
                 properties::all_or_nothing(&model.setting, state)
             }),
             Property::always("Q14", |_, state| properties::old_disks_are_not_used(state)),
+            Property::always("V7", |model, state| {
+                properties::guests_with_votes_are_stored(&model.setting, state)
+            }),
             Property::always("Machine", |_, state: &State| state.satisfies("Machine")),
             Property::sometimes("a writer holds", |model, state| {
                 properties::holders(&model.setting, state).1 == 1

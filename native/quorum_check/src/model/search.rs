@@ -205,7 +205,7 @@ impl Chooser<QuorumModel> for WeightedChooser {
 
     fn choose_action(&self, random: &mut Random, _: &State, actions: &[Action]) -> usize {
         let weight = |action: &Action| match action {
-            Action::Deliver(_) | Action::Stored(_) => 40,
+            Action::Deliver(_) | Action::Stored(_) | Action::RegisterStored(_) => 40,
             Action::Step(_) => 20,
             Action::PassTime
             | Action::ResumeAgent(_)

@@ -2,7 +2,7 @@
 //! deviations from the default.
 
 use quorum::groups::Groups;
-use quorum::members::{Member, MemberSet, Members};
+use quorum::members::{Member, MemberSet, Members, Node};
 use quorum::message::{Mode, Name};
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
@@ -27,7 +27,7 @@ pub enum Step {
     Later(u8),
 }
 
-/// A client: the place of its member, and its steps. A lock that is held after the last step stays held.
+/// A client: the place of its node, and its steps. A lock that is held after the last step stays held.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub at: usize,
@@ -94,7 +94,7 @@ pub struct Setting {
     pub members: usize,
     /// How many members vote for each name. `None`: the default.
     pub replicas: Option<usize>,
-    /// The members that have an agent. The others have only a voter.
+    /// The nodes that have an agent. Other members have only a voter. The nodes after the members are guests.
     pub agents: MemberSet,
     pub scripts: Vec<Script>,
     pub names: usize,
@@ -129,6 +129,8 @@ pub struct Setting {
     /// correct value: the highest fence that any voter knows or started with.
     pub wall_clocks_stop: bool,
     pub disk: Disk,
+    /// Whether a write of the register completes in an action of its own, as with [`Disk::Slow`].
+    pub slow_register: bool,
     pub order: Order,
     /// Whether agents and voters do not know each other at first.
     pub cold: bool,
@@ -163,6 +165,9 @@ const SMALL: Rules = Rules {
     fence_block: 8,
     partitions: 1,
     pending_unlocks: 4,
+    clients: 4,
+    client_votes: 8,
+    client_positions: 8,
     batch: 8,
 };
 
@@ -217,6 +222,7 @@ impl Setting {
             origins: Vec::new(),
             wall_clocks_stop: false,
             disk: Disk::Fast,
+            slow_register: false,
             order: Order::Sent,
             cold: false,
             quiescence_every: 64,
@@ -232,7 +238,7 @@ impl Setting {
 
     setters! {
         names: usize, forgets_leases: bool, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order,
-        cold: bool, quiescence_every: u64;
+        slow_register: bool, cold: bool, quiescence_every: u64;
         apart: (usize, usize), floors: Option<u64>, origins: u64;
         crashing, down, renewed;
         time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, stalls, reorders
@@ -247,7 +253,7 @@ impl Setting {
         self
     }
 
-    /// Adds one client on each of the first members.
+    /// Adds one client on each of the first nodes.
     pub fn clients(self, scripts: &[&[Step]]) -> Setting {
         let scripts = scripts.iter().enumerate();
         scripts.fold(self, |setting, (at, steps)| setting.client(at, steps))
@@ -288,9 +294,29 @@ impl Setting {
         self
     }
 
-    /// The member list from the view of one member.
-    pub fn list(&self, me: Member) -> Members {
-        let members = Members::new(self.members, me.place()).expect("a member of the setting");
+    /// Whether there are guests: nodes without a voter. For a place after the members, [`Member`] stands for a guest.
+    pub fn has_guests(&self) -> bool {
+        self.agents.iter().any(|node| node.place() >= self.members)
+    }
+
+    /// The node at this place, as voters call it.
+    pub fn node(&self, at: Member) -> Node {
+        match at.place().checked_sub(self.members) {
+            None => at.into(),
+            Some(guest) => Node::client(guest as u32).expect("settings have few guests"),
+        }
+    }
+
+    /// The place of the node that voters call so.
+    pub fn place(&self, node: Node) -> Member {
+        let guest = |number: u32| member(self.members + number as usize);
+        let guest = node.client_number().map(guest);
+        guest.or(node.member()).expect("a guest or a member")
+    }
+
+    /// The list of members.
+    pub fn list(&self) -> Members {
+        let members = Members::new(self.members).expect("settings have few members");
         match self.replicas {
             None => members,
             Some(replicas) => members.with_replicas(replicas).expect("enough members"),
@@ -299,7 +325,7 @@ impl Setting {
 
     /// Which members vote for each name.
     pub fn groups(&self) -> Groups {
-        Groups::new(self.list(member(0)), self.rules.partitions)
+        Groups::new(self.list(), self.rules.partitions)
     }
 
     pub fn disaster_at(mut self, client: usize) -> Setting {

@@ -128,6 +128,27 @@ settings! {
         clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[Step::Lock(Write, BOTH), UNLOCK]]);
     "replaced-vote" "a lock has the votes of a quorum, and one of these voters restarts":
         clients(&[&[WRITE], &[Step::Await(0), WRITE]]) time(3) voter_crashes(1) delays(1);
+    "guest" "a guest and a member request a lock, and a voter crashes, possibly before it has stored the guest":
+        members(2) client(2, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) time(5) voter_crashes(1)
+        slow_register(true) reorders(1);
+    "guest-small" "a guest requests a lock, and a voter crashes, possibly before it has stored the guest":
+        members(2) client(2, &[WRITE]) agent(0) agent(1) time(1) voter_crashes(1) slow_register(true) reorders(0);
+    "guest-settled" "a guest holds a lock, and a voter ends its quarantine early when the guest has settled":
+        client(3, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) agent(2) voter_crashes(1) delays(1)
+        apart(&[(3, 2), (0, 0)]) reorders(0) quiescence_every(256);
+    "guest-crash" "the agent of a guest crashes, a voter crashes, and frames are delayed":
+        members(2) client(2, &[WRITE, UNLOCK]) client(0, &[Step::Await(0), WRITE]) agent(1) time(5) voter_crashes(1)
+        agent_crashes(1) delays(1) reorders(0);
+    "guest-lost" "a voter crashes and has no file, so it does not know that a guest may hold a lock":
+        members(2) client(2, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) time(5) voter_crashes(1)
+        disk(Disk::None) reorders(0);
+    "guest-old-disk" "a guest holds a lock, and a voter restarts with an old state file, which does not have the guest":
+        client(3, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) agent(2) time(1) voter_crashes(1) old_disks(1)
+        reorders(0);
+    "storm-of-guests" "for random walks: three members, two guests, and every fault":
+        names(2) reorders(0) quiescence_every(256) slow_register(true)
+        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(2) disconnects(4) stalls(3)
+        client(3, STORM[0]) client(0, STORM[1]) client(4, STORM[2]) client(1, &[READ, UNLOCK, WRITE, UNLOCK]) agent(2);
     "storm-of-groups" "for random walks: five members, of which three vote for each name, and every fault":
         members(5) replicas(3) names(2) reorders(0) quiescence_every(256)
         time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)

@@ -16,7 +16,7 @@ pub const NOW: Time = Time(0);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// In the order of their members.
+    /// In the order of their nodes.
     pub agents: Vec<AgentState>,
     /// One for each member.
     pub voters: Vec<VoterState>,
@@ -63,6 +63,8 @@ pub struct VoterState {
     /// What its wall clock showed at its start.
     pub origin: Fence,
     pub storing: Option<Fence>,
+    /// The changes of the register that are being written, in their order: a guest, and whether it is added.
+    pub registering: Vec<(Member, bool)>,
     pub stalled: bool,
 }
 
@@ -73,6 +75,8 @@ pub struct Stored {
     pub mark: Option<Fence>,
     /// No vote was promised for longer.
     pub lease: Duration,
+    /// The guests that may have votes.
+    pub register: MemberSet,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -130,6 +134,21 @@ pub fn voter_lifetime(member: Member, life: u32, starts: u8) -> Lifetime {
 impl AgentState {
     pub fn lifetime(&self) -> Lifetime {
         agent_lifetime(self.member, self.lifetime)
+    }
+}
+
+impl VoterState {
+    /// The next change of the register is on disk. Returns the guest if it is stored now and no later change is being
+    /// written.
+    pub fn store_register(&mut self) -> Option<Member> {
+        let (guest, added) = self.registering.remove(0);
+        let register = self.disk.register;
+        self.disk.register = match added {
+            true => register.with(guest),
+            false => register.without(guest),
+        };
+        let again = self.registering.iter().any(|(other, _)| *other == guest);
+        (added && !again).then_some(guest)
     }
 }
 

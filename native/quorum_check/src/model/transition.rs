@@ -12,7 +12,7 @@ use crate::model::state::{
     agent_lifetime, voter_lifetime, AgentState, Client, State, Stored, Violation, VoterState, NOW,
 };
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
-use quorum::members::{Member, MemberSet};
+use quorum::members::{Member, MemberSet, Node};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
@@ -69,6 +69,7 @@ impl<'a> Transition<'a> {
                 life: 0,
                 mark: floor,
                 lease: setting.rules.voter_lease,
+                register: MemberSet::EMPTY,
             };
             first.state.voters.push(VoterState {
                 starts: 0,
@@ -80,6 +81,7 @@ impl<'a> Transition<'a> {
                 old_disk: disk,
                 origin: Fence(setting.origins[place]),
                 storing: None,
+                registering: Vec::new(),
                 stalled: false,
             });
         }
@@ -99,7 +101,7 @@ impl<'a> Transition<'a> {
 
     fn new_agent(&self, member: Member, lifetime: u8, connected: MemberSet) -> AgentState {
         let setup = AgentSetup {
-            members: self.setting.list(member),
+            members: self.setting.list(),
             rules: *self.rules_of_agent(member),
             bugs: self.setting.bugs,
             lifetime: agent_lifetime(member, lifetime),
@@ -115,7 +117,8 @@ impl<'a> Transition<'a> {
     }
 
     /// Starts the voter as its host does: a life above the stored one, and above the one that another voter has `seen`,
-    /// is stored first. A mark that was stored before that life is not used. Without a disk the wall clock is the life.
+    /// is stored first. A mark that was stored before that life is not used, and the register may then lack guests.
+    /// Without a disk the wall clock is the life.
     fn run_voter(&mut self, me: Member, seen: Option<u32>) {
         let (setting, place) = (self.setting, me.place());
         let voter = &mut self.state.voters[place];
@@ -132,17 +135,25 @@ impl<'a> Transition<'a> {
         let longest = disk.lease.max(rules.voter_lease);
         let mark = disk.mark.filter(|_| seen.is_none());
         let lease = longest;
-        *disk = Stored { life, mark, lease };
+        let register = disk.register;
+        *disk = Stored {
+            life,
+            mark,
+            lease,
+            register,
+        };
         let quarantine = match setting.forgets_leases {
             true => rules.quarantine,
             false => rules.quarantine.max(longest),
         };
         let setup = VoterSetup {
-            members: self.setting.list(me),
+            members: self.setting.list(),
+            me,
             rules,
             bugs: setting.bugs,
             lifetime: voter_lifetime(me, life, starts),
             quarantine,
+            knows_clients: mark.is_some() || !setting.has_guests(),
             conflicted: false,
             fences: Fences {
                 floor: mark,
@@ -153,7 +164,8 @@ impl<'a> Transition<'a> {
         };
         let voter = &mut self.state.voters[place];
         voter.has_mark = mark.is_some();
-        voter.machine = Some(Shared::new(Voter::new(setup, NOW)));
+        let register: Vec<Node> = register.iter().map(|guest| setting.node(guest)).collect();
+        voter.machine = Some(Shared::new(Voter::new(setup, &register, NOW)));
         self.call_voter(me, |_| ());
     }
 
@@ -164,6 +176,7 @@ impl<'a> Transition<'a> {
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         (voter.storing, voter.stalled) = (None, false);
+        voter.registering.clear();
         if !self.setting.wall_clocks_stop {
             voter.origin = clock;
         }
@@ -251,6 +264,7 @@ impl<'a> Transition<'a> {
 
     fn call_voter(&mut self, me: Member, mut call: impl FnMut(&mut Voter)) {
         let mut stored = None;
+        let mut registered = Vec::new();
         let mut superseded = None;
         loop {
             let Some(machine) = &mut self.state.voters[me.place()].machine else {
@@ -258,9 +272,16 @@ impl<'a> Transition<'a> {
             };
             let called = catch_unwind(AssertUnwindSafe(|| {
                 machine.change(|voter| {
-                    match stored.take() {
-                        None => call(voter),
-                        Some(fence) => voter.stored(NOW, fence),
+                    match (stored.take(), registered.pop()) {
+                        (None, None) => call(voter),
+                        (fence, guest) => {
+                            if let Some(fence) = fence {
+                                voter.stored(NOW, fence);
+                            }
+                            if let Some(guest) = guest {
+                                voter.registered(NOW, guest);
+                            }
+                        }
                     }
                     voter.outputs()
                 })
@@ -281,13 +302,21 @@ impl<'a> Transition<'a> {
                         self.state.voters[me.place()].disk.mark = Some(fence);
                         stored = Some(fence);
                     }
+                    VoterOutput::Register(guest) => {
+                        self.coverage.count(CoverPoint::Registered);
+                        registered.extend(self.write_register(me, guest, true));
+                    }
+                    VoterOutput::Unregister(guest) => {
+                        self.coverage.count(CoverPoint::Unregistered);
+                        self.write_register(me, guest, false);
+                    }
                     VoterOutput::Superseded { seen } => superseded = Some(seen),
                 }
             }
             if let Some(seen) = superseded {
                 return self.supersede(me, seen);
             }
-            if stored.is_none() {
+            if stored.is_none() && registered.is_empty() {
                 break;
             }
         }
@@ -301,6 +330,18 @@ impl<'a> Transition<'a> {
             // The quarantine is over, and with it the promises of earlier lives.
             voter.disk.lease = lease;
         }
+    }
+
+    /// Starts a change of the register. Returns the guest if it is stored at once.
+    fn write_register(&mut self, me: Member, guest: Node, added: bool) -> Option<Node> {
+        let at = self.setting.place(guest);
+        let change = if added { "adds" } else { "removes" };
+        self.note(|| format!("{me:?} {change} {guest:?} in its register"));
+        let slow = self.setting.slow_register;
+        let voter = &mut self.state.voters[me.place()];
+        voter.registering.push((at, added));
+        let stored = if slow { None } else { voter.store_register() };
+        stored.map(|_| guest)
     }
 
     fn tick_agent(&mut self, agent: usize) {

@@ -189,7 +189,7 @@ impl World {
         let name = self.checker.name(place);
         self.summary.count("revocations");
         self.log(|| format!("n{node} revokes {name:?}"));
-        self.checker.revoked(place, self.real);
+        self.checker.revoked(node, &self.nodes, place, self.real);
         self.call_agent(node, |agent, now| agent.revoke(now, name));
     }
 

@@ -43,6 +43,11 @@ pub enum Event {
         process: u64,
         fence: Fence,
     },
+    /// The next change of the register is on the voter's disk.
+    RegisterStored {
+        node: usize,
+        process: u64,
+    },
     Client {
         node: usize,
         client: usize,
@@ -69,7 +74,9 @@ impl Event {
         match self {
             Event::Frame { to, role, .. } => Some((*to, *role)),
             Event::Timer { node, role, .. } => Some((*node, *role)),
-            Event::Stored { node, .. } => Some((*node, Role::Voter)),
+            Event::Stored { node, .. } | Event::RegisterStored { node, .. } => {
+                Some((*node, Role::Voter))
+            }
             Event::Flush { node, .. }
             | Event::Client { node, .. }
             | Event::Connection { node, .. } => Some((*node, Role::Agent)),

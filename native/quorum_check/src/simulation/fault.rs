@@ -37,6 +37,8 @@ faults! {
     OldDisk: "a voter restarts with an old disk",
     /// The voter finds the file of another node.
     ForeignDisk: "a voter restarts with the disk of another node",
+    /// A guest, with its clients.
+    GuestLeaves: "a guest leaves for ever",
     /// The node stops and later continues as if nothing had happened: SIGSTOP, or a system that is suspended.
     NodePause: "a node pauses",
     AgentPause: "an agent pauses",
@@ -55,6 +57,14 @@ faults! {
     BadLink: "a bad link",
     /// Clocks change their rate, or jump in the harmless direction.
     Clock: "a clock changes",
+}
+
+impl Fault {
+    /// Whether it concerns a voter only, and no guest.
+    pub fn is_of_voter(self) -> bool {
+        use Fault::*;
+        [VoterCrash, VoterTakeover, VoterPause, OldDisk, ForeignDisk].contains(&self)
+    }
 }
 
 impl fmt::Display for Fault {

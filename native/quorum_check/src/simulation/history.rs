@@ -1,7 +1,7 @@
 //! A history: the loop over its events, and its outcome.
 
 use crate::simulation::clock::{Real, SECOND};
-use crate::simulation::event::{Event, Role};
+use crate::simulation::event::{Event, Recovery, Role};
 use crate::simulation::invariants::label::{Label, Violation};
 use crate::simulation::options::Options;
 use crate::simulation::plan::Plan;
@@ -47,6 +47,12 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     } else {
         "histories with faults"
     });
+    if world.plan.guests > 0 {
+        world.summary.count("histories with guests");
+    }
+    if world.plan.nodes() >= 100 {
+        world.summary.count("histories with 100 agents");
+    }
     world.summary.add("events", events);
     world.summary += &world.checker.summary;
     world.trace.note(world.real, &[events], || "the end".into());
@@ -89,10 +95,12 @@ impl fmt::Display for Outcome {
 
 impl World {
     fn start(&mut self) {
-        for node in 0..self.nodes.len() {
+        for node in 0..self.plan.members {
+            self.begin_with_file(node);
             self.start_voter(node);
             self.start_agent(node);
         }
+        self.start_guests();
         if !self.plan.is_fault_free() {
             self.schedule_fault();
         }
@@ -135,6 +143,11 @@ impl World {
                     self.stored(node, fence);
                 }
             }
+            Event::RegisterStored { node, process } => {
+                if self.nodes[node].process == process {
+                    self.register_stored(node);
+                }
+            }
             Event::Client {
                 node,
                 client,
@@ -150,8 +163,24 @@ impl World {
             Event::Heal => self.end_faults(),
             // Probes may be running by then.
             Event::Empty if self.probed => {}
-            Event::Empty | Event::End => self.checker.check_all_empty(&self.nodes),
+            Event::Empty | Event::End => {
+                self.checker.check_all_empty(&self.nodes);
+                self.checker.check_registers(&self.nodes);
+            }
             Event::Probe => self.start_probes(),
+        }
+    }
+
+    /// Some guests come later.
+    fn start_guests(&mut self) {
+        for guest in self.plan.members..self.nodes.len() {
+            if self.random.chance(700) {
+                self.start_agent(guest);
+            } else {
+                let at = self.random.below(self.plan.active);
+                let start = Recovery::Start(guest, Role::Agent);
+                self.push(at, Event::Recovery(start));
+            }
         }
     }
 

@@ -14,10 +14,22 @@ impl World {
         }
         let fault = self.random.weighted(&self.plan.faults);
         self.summary.count(fault.label());
-        let node = self.random.below(self.nodes.len() as i64) as usize;
+        let node = self.target(fault);
         self.log(|| format!("{fault} (n{node})"));
         self.inject_kind(fault, node);
         self.schedule_fault();
+    }
+
+    /// Members, of which there may be fewer than guests, as often as guests.
+    fn target(&mut self, fault: Fault) -> usize {
+        let (members, guests) = (self.plan.members as i64, self.plan.guests as i64);
+        let is_guest = guests > 0
+            && (fault == Fault::GuestLeaves || !fault.is_of_voter() && self.random.chance(500));
+        let node = match is_guest {
+            true => members + self.random.below(guests),
+            false => self.random.below(members),
+        };
+        node as usize
     }
 
     pub fn schedule_fault(&mut self) {
@@ -37,7 +49,7 @@ impl World {
             Fault::VoterTakeover => self.nodes[node].dies_in_next_call = true,
             Fault::NodeCrash => self.crash_node(node, span),
             Fault::VotersCrash => {
-                for node in 0..self.nodes.len() {
+                for node in 0..self.plan.members {
                     if self.random.chance(600) {
                         self.crash(node, Role::Voter, span);
                     }
@@ -52,10 +64,17 @@ impl World {
             }
             Fault::OldDisk => self.restore_old_disk(node, span),
             Fault::ForeignDisk => {
-                let other = self.random.below(self.nodes.len() as i64) as usize;
+                let other = self.random.below(self.plan.members as i64) as usize;
                 self.crash(node, Role::Voter, span);
                 if !self.nodes[node].is_up(Role::Voter) {
-                    self.nodes[node].disk = self.nodes[other].disk;
+                    self.nodes[node].disk = self.nodes[other].disk.clone();
+                }
+            }
+            Fault::GuestLeaves => {
+                if self.is_guest(node) && !self.nodes[node].gone {
+                    self.summary.count("guests that left for ever");
+                    self.crash(node, Role::Agent, span);
+                    self.nodes[node].gone = true;
                 }
             }
             Fault::NodePause => {
@@ -76,11 +95,19 @@ impl World {
     }
 
     fn inject_link(&mut self, fault: Fault, node: usize, span: Real) {
-        let others = self.nodes.len() as i64 - 1;
+        // A guest has links to members only.
+        let others = match self.is_guest(node) {
+            true => self.plan.members,
+            false => self.nodes.len() - 1,
+        };
         if others == 0 {
             return;
         }
-        let other = (node + 1 + self.random.below(others) as usize) % self.nodes.len();
+        let other = self.random.below(others as i64) as usize;
+        let other = match self.is_guest(node) {
+            true => other,
+            false => (node + 1 + other) % self.nodes.len(),
+        };
         match fault {
             Fault::CutOneWay => self.cut(vec![(node, other)], span),
             Fault::CutBothWays => self.cut(vec![(node, other), (other, node)], span),
@@ -118,7 +145,7 @@ impl World {
         let all = 0..self.nodes.len();
         all.clone()
             .flat_map(|a| all.clone().map(move |b| (a, b)))
-            .filter(|(a, b)| a != b && which(*a, *b))
+            .filter(|(a, b)| a != b && !(self.is_guest(*a) && self.is_guest(*b)) && which(*a, *b))
             .collect()
     }
 
@@ -145,7 +172,7 @@ impl World {
 
     /// Informs an agent that a member is disconnected, with the plan's probability.
     fn inform_down(&mut self, node: usize, about: usize) {
-        if self.random.chance(self.plan.informed) {
+        if !self.is_guest(about) && self.random.chance(self.plan.informed) {
             let delay = self.random.spread(MILLISECOND, 5 * SECOND);
             self.inform(node, about, false, delay);
         }
@@ -171,7 +198,8 @@ impl World {
     /// several that restart at once, none knows the later life of another.
     fn restore_old_disk(&mut self, node: usize, span: Real) {
         let votes = |node: &Node| node.voter.as_ref().is_some_and(Voter::is_voting);
-        if self.nodes.len() == 1 || !self.nodes.iter().all(votes) {
+        let members = self.plan.members;
+        if members == 1 || !self.nodes[..members].iter().all(votes) {
             return;
         }
         self.crash(node, Role::Voter, span);
@@ -179,26 +207,31 @@ impl World {
         if count > 0 && self.random.chance(800) {
             let at = self.random.below(count) as usize;
             let is_old = true;
-            let old = self.nodes[node].earlier_disks[at];
+            let old = self.nodes[node].earlier_disks[at].clone();
             self.nodes[node].disk = Some(StateFile { is_old, ..old });
             self.summary.count("old disks");
         }
     }
 
-    /// Each write of a fence that was in progress has completed, or has not.
+    /// Each write of a fence that was in progress has completed, or has not. Of the changes of the register, the first
+    /// ones have.
     fn end_writes(&mut self, node: usize) {
         for fence in std::mem::take(&mut self.nodes[node].storing) {
             if self.random.chance(500) {
                 self.nodes[node].store(fence);
             }
         }
+        let changes = self.nodes[node].registering.len() as i64;
+        for _ in 0..self.random.between(0, changes) {
+            self.nodes[node].store_register();
+        }
+        self.nodes[node].registering.clear();
     }
 
     /// The process of a voter dies, and the voter lives.
     pub fn kill_voter_process(&mut self, node: usize) {
         self.log(|| format!("n{node} the voter's process dies"));
         self.nodes[node].without_process = true;
-        self.end_writes(node);
         let delay = self.random.spread(MICROSECOND, SECOND);
         self.recover_after(delay, Recovery::TakeOver(node));
     }
@@ -208,6 +241,7 @@ impl World {
             return;
         }
         self.summary.count("voters taken over");
+        self.end_writes(node);
         let process = self.new_lifetime();
         self.nodes[node].attach(process);
         self.log(|| format!("n{node} another process takes the voter over"));
@@ -321,7 +355,7 @@ impl World {
             self.nodes[node].dies_in_next_call = false;
             self.take_over(node);
             self.recover(Recovery::Clock(node));
-            for about in 0..self.nodes.len() {
+            for about in 0..self.plan.members {
                 let delay = self.random.spread(MILLISECOND, 200 * MILLISECOND);
                 self.inform(node, about, true, delay);
             }

@@ -36,6 +36,10 @@ pub struct Checker {
     pub healed_at: Option<Real>,
     pub summary: Summary,
     groups: Groups,
+    /// Nodes from this place on are guests.
+    members: usize,
+    /// Whether a guest may be refused a lock because of a limit.
+    has_limits: bool,
     rules: Rules,
     drift: i64,
     fault_free: bool,
@@ -70,7 +74,9 @@ impl Checker {
             violation: None,
             healed_at: None,
             summary: Summary::default(),
-            groups: Groups::new(plan.members(0), plan.rules.partitions),
+            groups: Groups::new(plan.list(), plan.rules.partitions),
+            members: plan.members,
+            has_limits: plan.has_limits(),
             rules: plan.rules,
             drift: plan.drift,
             fault_free: plan.is_fault_free(),
@@ -120,6 +126,10 @@ impl Checker {
     pub fn is_quorum(&self, members: MemberSet) -> bool {
         let (with, all) = self.groups.with_quorum(members);
         with == all
+    }
+
+    fn is_guest(&self, node: usize) -> bool {
+        node >= self.members
     }
 
     fn bits_of(&self, names: &Names) -> u32 {

@@ -10,9 +10,11 @@ use crate::simulation::plan::Disk;
 use crate::simulation::world::World;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::frame;
-use quorum::message::{Fence, Frame, Lifetime, Send};
+use quorum::members::Node as NodeId;
+use quorum::message::{Fence, Frame, Lifetime, Send, VoterState};
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use std::collections::BTreeSet;
 
 /// A machine whose timer was due at once this many times in a row spins.
 const MOST_SPINS: u32 = 20_000;
@@ -22,14 +24,14 @@ const FLUSH: Real = 500 * MICROSECOND;
 const CONNECT: Real = 200 * MILLISECOND;
 
 impl World {
-    /// Starts an agent, unless one is up.
+    /// Starts an agent, unless one is up, or its node has left.
     pub fn start_agent(&mut self, node: usize) {
-        if self.nodes[node].is_up(Role::Agent) {
+        if self.nodes[node].is_up(Role::Agent) || self.nodes[node].gone {
             return;
         }
         let lifetime = self.new_lifetime();
         let setup = AgentSetup {
-            members: self.members(node),
+            members: self.plan.list(),
             rules: self.plan.rules,
             bugs: self.bugs,
             lifetime: Lifetime(lifetime),
@@ -38,7 +40,7 @@ impl World {
         let now = self.nodes[node].agent_host.now(self.real);
         self.nodes[node].start_agent(lifetime, Agent::new(setup, now));
         self.log(|| format!("n{node} agent starts: a{lifetime}"));
-        for about in 0..self.nodes.len() {
+        for about in 0..self.plan.members {
             let delay = if about == node {
                 0
             } else {
@@ -57,26 +59,45 @@ impl World {
         self.arm(node, Role::Agent);
     }
 
-    /// Starts a voter, unless one is up.
+    /// If the cluster is not new, the voter finds the file of its last start, when there were no guests.
+    pub fn begin_with_file(&mut self, node: usize) {
+        self.nodes[node].disk = self.plan.has_files.then(|| StateFile {
+            node,
+            life: 1,
+            mark: Some(Fence(0)),
+            lease: self.plan.rules.voter_lease,
+            register: BTreeSet::new(),
+            is_old: false,
+        });
+    }
+
+    /// Starts a voter, unless one is up or the node is a guest.
     pub fn start_voter(&mut self, node: usize) {
-        if !self.nodes[node].is_up(Role::Voter) {
+        if !self.nodes[node].is_up(Role::Voter) && !self.is_guest(node) {
             self.begin_life(node, None);
         }
     }
 
     /// Starts a voter as its host does. With a disk, a life above the stored one is stored first, and above the one
     /// that another voter has `seen`. The mark of a file without that life is not used, nor is the file of another
-    /// node.
+    /// node. Its register is used, but may lack guests. So may that of a file without a mark.
     fn begin_life(&mut self, node: usize, seen: Option<u32>) {
         let durable = self.plan.disk == Disk::Durable;
         let uses = |file: &StateFile| file.node == node || self.uses_any_file;
-        let found = self.nodes[node].disk.filter(uses);
-        let last = found.map_or(self.clock_life(), |file| file.life + 1);
+        let found = self.nodes[node].disk.clone().filter(uses);
+        let last = found
+            .as_ref()
+            .map_or(self.clock_life(), |file| file.life + 1);
         let life = last.max(seen.map_or(0, |seen| seen + 1));
         let lease = self.plan.rules.voter_lease;
-        let longest = found.map_or(lease, |file| file.lease.max(lease));
-        let mark = found.and_then(|file| file.mark.filter(|_| seen.is_none()));
-        let is_old = mark.is_some() && found.is_some_and(|file| file.is_old);
+        let longest = found.as_ref().map_or(lease, |file| file.lease.max(lease));
+        let mark = found.as_ref().and_then(|file| file.mark);
+        let mark = mark.filter(|_| seen.is_none());
+        let is_old = mark.is_some() && found.as_ref().is_some_and(|file| file.is_old);
+        let register = found.as_ref().map(|file| file.register.clone());
+        let register = register.unwrap_or_default();
+        let trusted = self.trusts_any_register && found.is_some();
+        let knows_clients = self.plan.guests == 0 || mark.is_some() || trusted;
         if mark.is_none() {
             self.summary.count("voters without fences");
         }
@@ -88,12 +109,14 @@ impl World {
                 life,
                 mark,
                 lease,
+                register: register.clone(),
                 is_old,
             });
         }
         let number = self.new_lifetime();
         let setup = VoterSetup {
-            members: self.members(node),
+            members: self.plan.list(),
+            me: World::member(node),
             rules: self.plan.rules,
             bugs: self.bugs,
             lifetime: Lifetime::new(life, number as u32),
@@ -101,6 +124,7 @@ impl World {
                 true => self.plan.rules.quarantine,
                 false => self.plan.rules.quarantine.max(longest),
             },
+            knows_clients,
             conflicted: false,
             fences: Fences {
                 floor: mark,
@@ -112,8 +136,13 @@ impl World {
         let now = self.nodes[node].voter_host.now(self.real);
         self.nodes[node].lost_fences = mark.is_none();
         self.nodes[node].has_old_mark = is_old;
-        self.nodes[node].start_voter(setup.lifetime, Voter::new(setup, now));
-        self.nodes[node].attach(number);
+        let seen = &mut self.nodes[node];
+        seen.numbers = register.into_iter().map(Some).collect();
+        let guests = seen.numbers.iter().flatten();
+        let stored: Vec<NodeId> = guests.filter_map(|guest| seen.number_of(*guest)).collect();
+        seen.quarantine = Some((now + setup.quarantine, !stored.is_empty()));
+        seen.start_voter(setup.lifetime, Voter::new(setup, &stored, now));
+        seen.attach(number);
         self.log(|| format!("n{node} voter starts: v{life}/{number}, mark {mark:?}"));
         self.call_voter(node, |_, _| ());
     }
@@ -123,6 +152,7 @@ impl World {
         self.summary.count("voters superseded");
         self.log(|| format!("n{node} voter superseded by life {}", seen.life()));
         self.nodes[node].storing.clear();
+        self.nodes[node].registering.clear();
         self.begin_life(node, Some(seen.life()));
     }
 
@@ -168,14 +198,16 @@ impl World {
         for output in outputs {
             match output {
                 AgentOutput::Send(Send { to, frame }) => {
+                    let to = to.member().expect("agents send to members").place();
                     self.checker
-                        .agent_sends(node, to.place(), &frame, &self.nodes, real);
-                    self.send(node, to.place(), &frame);
+                        .agent_sends(node, to, &frame, &self.nodes, real);
+                    self.send(node, to, &frame);
                 }
                 AgentOutput::Granted {
                     request,
                     token,
                     attempt,
+                    path: _,
                     fence,
                     standing,
                 } => {
@@ -207,6 +239,7 @@ impl World {
                     self.log(|| format!("n{node} accepted r{}", request.0));
                     self.checker.accepted(request, &self.nodes, real);
                 }
+                AgentOutput::Counted(_) => {}
                 AgentOutput::AtRisk { token } => {
                     self.log(|| format!("n{node} at risk t{}", token.0));
                     self.checker.at_risk(node, &self.nodes, token, real);
@@ -234,6 +267,7 @@ impl World {
         }
         self.carry_out_voter(node, outputs);
         self.shorten_lease(node);
+        self.watch_quarantine(node, now);
         self.checker.after_voter(node, &self.nodes, self.real);
         self.arm(node, Role::Voter);
     }
@@ -243,7 +277,17 @@ impl World {
             match output {
                 VoterOutput::Send(Send { to, frame }) => {
                     self.checker.voter_sends(node, &frame, &self.nodes);
-                    self.send(node, to.place(), &frame);
+                    let to = self.nodes[node].place_of(to);
+                    self.send(node, to, &frame);
+                }
+                VoterOutput::Register(guest) => {
+                    self.summary.count("guests registered");
+                    self.write_register(node, self.nodes[node].place_of(guest), true);
+                }
+                VoterOutput::Unregister(guest) => {
+                    self.summary.count("guests unregistered");
+                    self.write_register(node, self.nodes[node].place_of(guest), false);
+                    self.nodes[node].free_number(guest);
                 }
                 VoterOutput::Superseded { seen } => return self.supersede(node, seen),
                 VoterOutput::Store(fence) => {
@@ -258,6 +302,42 @@ impl World {
                     };
                     self.push(self.real + delay, stored);
                 }
+            }
+        }
+    }
+
+    /// Changes of the register are written one after the other. Without a disk there is no register.
+    fn write_register(&mut self, node: usize, guest: usize, added: bool) {
+        if self.plan.disk == Disk::Lost {
+            return;
+        }
+        let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
+        let real = self.real;
+        let seen = &mut self.nodes[node];
+        seen.registering.push_back((guest, added));
+        seen.registered_at = seen.registered_at.max(real + delay);
+        let (process, at) = (seen.process, seen.registered_at);
+        self.push(at, Event::RegisterStored { node, process });
+    }
+
+    pub fn register_stored(&mut self, node: usize) {
+        let guest = self.nodes[node].store_register();
+        let number = guest.and_then(|guest| self.nodes[node].number_of(guest));
+        self.log(|| format!("n{node} stored its register, with {guest:?}"));
+        if let Some(number) = number {
+            self.call_voter(node, |voter, now| voter.registered(now, number));
+        }
+    }
+
+    fn watch_quarantine(&mut self, node: usize, now: Time) {
+        let seen = &mut self.nodes[node];
+        let voter = seen.voter.as_ref();
+        let over = voter.is_some_and(|voter| voter.state() != VoterState::Quarantined);
+        if let Some((until, with_guests)) = seen.quarantine.take_if(|_| over) {
+            match now < until {
+                true if with_guests => self.summary.count("quarantines that guests ended early"),
+                true => self.summary.count("quarantines that ended early"),
+                false => self.summary.count("quarantines that did not end early"),
             }
         }
     }
@@ -341,19 +421,34 @@ impl World {
             }
         };
         self.note_frame(from, to, &frame, None);
-        let sender = World::member(from);
         match role {
             Role::Agent => {
                 self.checker
                     .agent_receives(from, to, &frame, &self.nodes, self.real);
+                let sender = World::member(from);
                 self.call_agent(to, |agent, now| agent.receive(now, sender, frame));
             }
             Role::Voter => {
-                self.checker.voter_receives(to, &frame, &self.nodes);
+                self.checker.voter_receives(from, to, &frame, &self.nodes);
+                let sender = match self.is_guest(from) {
+                    true => self.number(to, from),
+                    false => World::member(from).into(),
+                };
                 self.call_voter(to, |voter, now| voter.receive(now, sender, frame));
                 self.checker.after_batch(&self.nodes);
             }
         }
+    }
+
+    /// How a voter calls a guest.
+    fn number(&mut self, voter: usize, guest: usize) -> NodeId {
+        let seen = &mut self.nodes[voter];
+        let (is_new, before) = (seen.number_of(guest).is_none(), seen.numbers.len());
+        let number = seen.give_number(guest);
+        if is_new && seen.numbers.len() == before {
+            self.summary.count("numbers of guests used again");
+        }
+        number
     }
 
     /// An agent is informed that a member is connected or disconnected. After healing no link is down.

@@ -1,4 +1,4 @@
-//! A node: an agent, a voter, and the clients of the agent.
+//! A node: an agent, the clients of the agent, and a voter, unless it is a guest.
 //!
 //! Each machine may be down or paused, and has a clock of its own. So a holder may find its lease expired too early,
 //! and a voter too late.
@@ -6,10 +6,11 @@
 use crate::simulation::clock::{Clock, Real};
 use crate::simulation::event::{Event, Role};
 use quorum::agent::{Agent, Request};
-use quorum::members::MemberSet;
+use quorum::members::{MemberSet, Node as NodeId};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// What a machine runs on.
@@ -81,7 +82,7 @@ pub struct Client {
 }
 
 /// The state file of a voter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFile {
     /// The node that wrote it.
     pub node: usize,
@@ -89,6 +90,9 @@ pub struct StateFile {
     pub mark: Option<Fence>,
     /// No vote was promised for longer.
     pub lease: Duration,
+    /// The guests that may have votes. It has all of them if there is a mark: a voter that has lost its file stores its
+    /// first mark after its quarantine.
+    pub register: BTreeSet<usize>,
     /// Whether the mark is that of an earlier life, since a fault has replaced the file.
     pub is_old: bool,
 }
@@ -116,12 +120,23 @@ pub struct Node {
     pub has_old_mark: bool,
     /// The fences that are being written. If the process dies, each write completes or not.
     pub storing: Vec<Fence>,
+    /// The changes of the register that are being written, in their order: a guest, and whether it is added. If the
+    /// process dies, the first ones complete.
+    pub registering: VecDeque<(usize, bool)>,
+    /// When the last of them completes.
+    pub registered_at: Real,
+    /// The guests that the voter's host has numbered: the place is the number.
+    pub numbers: Vec<Option<usize>>,
+    /// Until when the voter's quarantine lasts at most, and whether it began with guests in the register.
+    pub quarantine: Option<(Time, bool)>,
     /// The process that calls the voter. Writes of an earlier process are not reported.
     pub process: u64,
     /// Whether that process dies in the next call, after some of the outputs.
     pub dies_in_next_call: bool,
     /// Whether no process calls the voter. Events for the voter are then lost.
     pub without_process: bool,
+    /// Whether it is a guest that has left for ever.
+    pub gone: bool,
     pub clients: Vec<Client>,
 }
 
@@ -145,9 +160,14 @@ impl Node {
             lost_fences: false,
             has_old_mark: false,
             storing: Vec::new(),
+            registering: VecDeque::new(),
+            registered_at: 0,
+            numbers: Vec::new(),
+            quarantine: None,
             process: 0,
             dies_in_next_call: false,
             without_process: false,
+            gone: false,
             clients: vec![client; clients],
         }
     }
@@ -169,6 +189,64 @@ impl Node {
         let disk = self.disk.as_mut();
         let disk = disk.expect("a voter stores its life before any mark");
         disk.mark = disk.mark.max(Some(mark));
+    }
+
+    /// The next change of the register has completed. Returns the guest if it is stored now and no later change is
+    /// being written.
+    pub fn store_register(&mut self) -> Option<usize> {
+        let (guest, added) = self.registering.pop_front()?;
+        let disk = self.disk.as_mut();
+        let register = &mut disk.expect("a voter stores its life first").register;
+        if added {
+            register.insert(guest);
+        } else {
+            register.remove(&guest);
+        }
+        let again = self.registering.iter().any(|(other, _)| *other == guest);
+        (added && !again).then_some(guest)
+    }
+
+    /// How this voter calls a guest.
+    pub fn number_of(&self, guest: usize) -> Option<NodeId> {
+        let place = self
+            .numbers
+            .iter()
+            .position(|known| *known == Some(guest))?;
+        number(place)
+    }
+
+    /// As [`Node::number_of`]. A guest without a number gets the lowest one of which the voter knows no guest.
+    pub fn give_number(&mut self, guest: usize) -> NodeId {
+        if let Some(known) = self.number_of(guest) {
+            return known;
+        }
+        let voter = self.voter.as_ref();
+        let knows =
+            |place| voter.is_some_and(|voter| number(place).is_some_and(|of| voter.knows(of)));
+        let free = (0..self.numbers.len()).find(|place| !knows(*place));
+        let place = free.unwrap_or(self.numbers.len());
+        if free.is_none() {
+            self.numbers.push(None);
+        }
+        self.numbers[place] = Some(guest);
+        number(place).expect("a few guests")
+    }
+
+    /// The node that the voter calls so.
+    pub fn place_of(&self, node: NodeId) -> usize {
+        let Some(number) = node.client_number() else {
+            return node.member().expect("a member or a guest").place();
+        };
+        let guest = self.numbers.get(number as usize).copied().flatten();
+        guest.expect("the voter knows only guests that have numbers")
+    }
+
+    /// The voter needs no number of this guest any more, unless it still knows it.
+    pub fn free_number(&mut self, node: NodeId) {
+        let knows = self.voter.as_ref().is_some_and(|voter| voter.knows(node));
+        if let Some(number) = node.client_number().filter(|_| !knows) {
+            self.numbers[number as usize] = None;
+        }
     }
 
     pub fn crash(&mut self, role: Role) {
@@ -212,4 +290,8 @@ impl Node {
         self.process = process;
         (self.dies_in_next_call, self.without_process) = (false, false);
     }
+}
+
+fn number(place: usize) -> Option<NodeId> {
+    NodeId::client(u32::try_from(place).ok()?)
 }

@@ -7,8 +7,10 @@ use quorum::rules::Rules;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of nodes. None: drawn.
+    /// The number of members. None: drawn.
     pub members: Option<usize>,
+    /// The number of guests. None: drawn.
+    pub guests: Option<usize>,
     /// How many members vote for each name. None: drawn.
     pub replicas: Option<usize>,
     /// The kinds of faults. None: drawn.
@@ -27,6 +29,8 @@ pub struct Options {
     pub forgets_leases: bool,
     /// Whether a voter uses the file of another node.
     pub uses_any_file: bool,
+    /// Whether a voter trusts the register of a file that it wrote after it had lost an earlier one.
+    pub trusts_any_register: bool,
     /// Whether holders outlive their agent, and an unlock has the token of its lock only, not the agent.
     pub bare_tokens: bool,
     /// Invariants that are not checked, so that the violation of another one is found.
@@ -38,6 +42,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             members: None,
+            guests: None,
             replicas: None,
             faults: None,
             contended: false,
@@ -48,6 +53,7 @@ impl Default for Options {
             wall_clocks_stop: false,
             forgets_leases: false,
             uses_any_file: false,
+            trusts_any_register: false,
             bare_tokens: false,
             ignored: Vec::new(),
             lines: 0,
@@ -63,6 +69,11 @@ impl Options {
 
     pub fn members(mut self, count: usize) -> Options {
         self.members = Some(count);
+        self
+    }
+
+    pub fn guests(mut self, count: usize) -> Options {
+        self.guests = Some(count);
         self
     }
 

@@ -23,6 +23,8 @@ pub enum Disk {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub members: usize,
+    /// How many nodes have an agent and no voter.
+    pub guests: usize,
     /// How many members vote for each name.
     pub replicas: usize,
     pub rules: Rules,
@@ -40,7 +42,9 @@ pub struct Plan {
     /// How often an agent does not flush after an event, but together with later events.
     pub late_flushes: i64,
     pub disk: Disk,
-    /// How long the write of a fence takes at most.
+    /// Whether the voters find state files at their first start.
+    pub has_files: bool,
+    /// How long a write to the disk takes at most.
     pub store: Real,
     pub clients: usize,
     /// The average time from a client's unlock to its next lock.
@@ -57,6 +61,9 @@ pub struct Plan {
     /// How often an agent is informed that a link is down.
     pub informed: i64,
 }
+
+/// With the agents of 16 members: 100 agents.
+const MANY: usize = 84;
 
 /// Sets of names are the bits of a `u32`.
 pub const MOST_NAMES: usize = 32;
@@ -81,17 +88,28 @@ impl Plan {
             None => draw_faults(random),
         };
         let rules = draw_rules(random, fault_free);
+        let (members, guests) = match draw_guests(random) {
+            MANY if options.members.is_none() => (16, MANY),
+            MANY => (members, 0),
+            guests => (members, guests),
+        };
         let members = options.members.unwrap_or(members);
+        let guests = options.guests.unwrap_or(guests);
+        let nodes = members + guests;
+        let is_large = nodes > 20;
         let replicas = random.pick(&[5, 5, 3]);
         let replicas = options.replicas.unwrap_or(replicas).min(members);
-        let clients = random.between(1, 4) as usize;
+        let most_clients = if is_large { 1 } else { 4 };
+        let clients = random.between(1, most_clients) as usize;
         let active = random.spread(2 * SECOND, 24 * SECOND);
         // From rarely used to always busy, with a bound on the number of locks.
         let locks = random.spread(10, 250);
-        let think = (active * (members * clients) as i64 / locks).max(5 * MILLISECOND);
+        let think = (active * (nodes * clients) as i64 / locks).max(5 * MILLISECOND);
         let most_store = if fault_free { SECOND / 100 } else { 3 * SECOND };
+        let disk = random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]);
         let plan = Plan {
             members,
+            guests,
             replicas,
             rules: options.rules.map_or(rules, |change| change(rules)),
             active,
@@ -105,7 +123,8 @@ impl Plan {
                 random.spread(MILLISECOND, 400 * MILLISECOND)
             },
             late_flushes: random.pick(&[0, 0, 200, 800]),
-            disk: random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]),
+            disk,
+            has_files: guests > 0 && disk == Disk::Durable && random.chance(800),
             store: random.spread(100 * MICROSECOND, most_store),
             clients,
             think,
@@ -117,9 +136,9 @@ impl Plan {
             informed: random.pick(&[0, 500, 1000]),
         };
         let plan = plan.with_old_disks();
-        if options.contended || random.chance(50) {
+        if options.contended || !is_large && random.chance(50) {
             plan.contended()
-        } else if random.chance(60) {
+        } else if !is_large && random.chance(60) {
             plan.crowded(random)
         } else {
             plan
@@ -157,6 +176,7 @@ impl Plan {
                 Fault::OldDisk,
                 Fault::VoterTakeover,
                 Fault::AgentCrash,
+                Fault::GuestLeaves,
                 Fault::Flap,
             ];
             self.faults.retain(|(_, fault)| harmless.contains(fault));
@@ -186,9 +206,25 @@ impl Plan {
         }
     }
 
-    /// The member list from the view of one node.
-    pub fn members(&self, me: usize) -> Members {
-        let members = Members::new(self.members, me).expect("a node is a member");
+    /// All nodes: the members, then the guests.
+    pub fn nodes(&self) -> usize {
+        self.members + self.guests
+    }
+
+    /// Whether a voter may reject a guest because of its limits.
+    pub fn has_limits(&self) -> bool {
+        let Rules {
+            clients,
+            client_votes,
+            client_positions,
+            ..
+        } = self.rules;
+        clients < self.guests || client_votes < 100 || client_positions < 100
+    }
+
+    /// The list of members.
+    pub fn list(&self) -> Members {
+        let members = Members::new(self.members).expect("a few members");
         members
             .with_replicas(self.replicas)
             .expect("no more than members")
@@ -197,6 +233,12 @@ impl Plan {
     pub fn is_fault_free(&self) -> bool {
         self.faults.is_empty()
     }
+}
+
+/// In most histories all nodes are members.
+fn draw_guests(random: &mut Random) -> usize {
+    let few = random.between(4, 10) as usize;
+    random.weighted(&[(657, 0), (120, 1), (100, 2), (80, 3), (40, few), (3, MANY)])
 }
 
 fn draw_faults(random: &mut Random) -> Vec<(i64, Fault)> {
@@ -246,6 +288,9 @@ fn draw_rules(random: &mut Random, fault_free: bool) -> Rules {
             random.pick(&[1, 2, 16, 1024, 1024])
         },
         pending_unlocks: random.pick(&[1, 4, 4096]),
+        clients: random.pick(&[1024, 1024, 1024, 1024, 2, 1]),
+        client_votes: random.pick(&[100_000, 100_000, 100_000, 4, 1]),
+        client_positions: random.pick(&[10_000, 10_000, 10_000, 4, 1]),
         ..Rules::default()
     };
     if random.chance(700) {

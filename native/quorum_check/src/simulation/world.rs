@@ -10,7 +10,7 @@ use crate::simulation::options::Options;
 use crate::simulation::plan::Plan;
 use crate::simulation::summary::Summary;
 use crate::simulation::trace::Trace;
-use quorum::members::{Member, Members};
+use quorum::members::Member;
 use quorum::message::Fence;
 use quorum::protocol_bug::ProtocolBugs;
 use std::cmp::Reverse;
@@ -60,6 +60,8 @@ pub struct World {
     pub forgets_leases: bool,
     /// Whether a voter uses the file of another node.
     pub uses_any_file: bool,
+    /// Whether a voter trusts the register of any of its files.
+    pub trusts_any_register: bool,
     /// Whether holders outlive their agent.
     pub bare_tokens: bool,
     pub bugs: ProtocolBugs,
@@ -76,10 +78,10 @@ impl World {
     pub fn new(seed: u64, options: &Options, heartbeats: bool) -> World {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random, options);
-        let nodes = (0..plan.members).map(|_| node(&mut random, &plan));
+        let nodes = (0..plan.nodes()).map(|_| node(&mut random, &plan));
         World {
             nodes: nodes.collect(),
-            network: Network::new(plan.members, plan.conditions),
+            network: Network::new(plan.nodes(), plan.conditions),
             checker: Checker::new(&plan, options),
             trace: Trace::new(options.lines, heartbeats),
             summary: Summary::default(),
@@ -88,6 +90,7 @@ impl World {
             wall_clocks_stop: options.wall_clocks_stop,
             forgets_leases: options.forgets_leases,
             uses_any_file: options.uses_any_file,
+            trusts_any_register: options.trusts_any_register,
             bare_tokens: options.bare_tokens,
             bugs: options.bugs,
             probe_after: 0,
@@ -125,9 +128,11 @@ impl World {
         self.lifetimes
     }
 
-    /// Informs the agent of `node` after `delay` whether `about` is connected.
+    /// Informs the agent of `node` after `delay` whether `about` is connected. Agents are informed about members only.
     pub fn inform(&mut self, node: usize, about: usize, up: bool, delay: Real) {
-        self.push(self.real + delay, Event::Connection { node, about, up });
+        if !self.is_guest(about) {
+            self.push(self.real + delay, Event::Connection { node, about, up });
+        }
     }
 
     /// Sets the timer of a machine to its deadline, if that has changed. The timer fires slightly late.
@@ -181,12 +186,12 @@ impl World {
         })
     }
 
-    pub fn members(&self, me: usize) -> Members {
-        self.plan.members(me)
+    pub fn is_guest(&self, node: usize) -> bool {
+        node >= self.plan.members
     }
 
     pub fn member(place: usize) -> Member {
-        Member::at(place).expect("no more nodes than members")
+        Member::at(place).expect("a node with a voter")
     }
 }
 

@@ -142,7 +142,7 @@ impl Load {
     /// Starts all agents and voters, and runs for three seconds.
     pub fn start(mut self) -> Load {
         for node in 0..self.shares.len() {
-            let agent = self.new_agent(node);
+            let agent = self.new_agent();
             self.agents.push(agent);
             let voter = self.new_voter(node);
             self.voters.push(voter);
@@ -151,17 +151,17 @@ impl Load {
         self
     }
 
-    fn new_agent(&mut self, node: usize) -> Agent {
+    fn new_agent(&mut self) -> Agent {
         self.lifetimes += 1;
         let setup = AgentSetup {
-            members: self.members(node),
+            members: self.members(),
             rules: Rules::default(),
             bugs: self.bugs,
             lifetime: Lifetime(self.lifetimes.into()),
             seed: self.lifetimes.into(),
         };
         let mut agent = Agent::new(setup, self.now);
-        let members = self.members(node).iter();
+        let members = self.members().iter();
         members.for_each(|member| agent.up(self.now, member));
         agent
     }
@@ -170,11 +170,13 @@ impl Load {
         self.lifetimes += 1;
         let rules = Rules::default();
         let setup = VoterSetup {
-            members: self.members(node),
+            members: self.members(),
+            me: Member::at(node).expect("a few nodes"),
             rules,
             bugs: self.bugs,
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: rules.quarantine,
+            knows_clients: true,
             conflicted: false,
             fences: Fences {
                 floor: Some(Fence(0)),
@@ -183,11 +185,11 @@ impl Load {
                 paced: true,
             },
         };
-        Voter::new(setup, self.now)
+        Voter::new(setup, &[], self.now)
     }
 
-    fn members(&self, node: usize) -> Members {
-        Members::new(self.shares.len(), node).expect("a few nodes")
+    fn members(&self) -> Members {
+        Members::new(self.shares.len()).expect("a few nodes")
     }
 
     /// The voter of a node crashes and starts again.
@@ -241,7 +243,7 @@ impl Load {
     }
 
     fn send(&mut self, from: usize, send: Send) {
-        let to = send.to.place();
+        let to = place(&send);
         if let Frame::Batch(Batch { ops, .. }) = &send.frame {
             self.repairs += usize::from(ops.iter().any(|op| matches!(op, Op::Sync { .. })));
         }
@@ -302,7 +304,7 @@ impl Load {
                         AgentOutput::Granted { request, token, .. } => {
                             self.release_and_repeat(node, request, token)
                         }
-                        AgentOutput::Accepted { .. } => {}
+                        AgentOutput::Accepted { .. } | AgentOutput::Counted(_) => {}
                         other => panic!("{other:?}"),
                     }
                 }
@@ -354,7 +356,7 @@ impl Load {
         while self.now < end {
             self.cut = Some((one, other));
             self.wire.retain(|Reverse((_, _, from, send))| {
-                let ends = (*from, send.to.place());
+                let ends = (*from, place(send));
                 ends != (one, other) && ends != (other, one)
             });
             let ends = [(one, other), (other, one)];
@@ -395,7 +397,7 @@ impl Load {
                 let Some(Reverse((_, _, from, send))) = self.wire.pop() else {
                     break;
                 };
-                let to = send.to.place();
+                let to = place(&send);
                 if !self.dead.contains(&to) {
                     self.arrive(from, to, send.frame);
                 }
@@ -407,7 +409,7 @@ impl Load {
     fn arrive(&mut self, from: usize, to: usize, frame: Frame) {
         let (from, now) = (member(from), self.now);
         match frame {
-            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(now, from, frame),
+            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(now, from.into(), frame),
             Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(now, from, frame),
         }
         self.agents[to].flush(now);
@@ -416,4 +418,9 @@ impl Load {
 
 fn member(node: usize) -> Member {
     Member::at(node).expect("a member")
+}
+
+/// The receiver. No node is a client.
+fn place(send: &Send) -> usize {
+    send.to.member().expect("a member").place()
 }

@@ -5,10 +5,10 @@ use super::Transition;
 use crate::model::action::Action;
 use crate::model::coverage::CoverPoint;
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
-use crate::model::state::{agent_lifetime, Flight, Phase, VoterState, NOW};
+use crate::model::state::{self, agent_lifetime, Flight, Phase, NOW};
 use quorum::agent::{Agent, Request};
-use quorum::members::Member;
-use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Names, Op, Token};
+use quorum::members::{Member, MemberSet};
+use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Names, Op, Token, VoterState};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
@@ -48,6 +48,7 @@ impl Transition<'_> {
             Action::Disconnect(agent, voter) => self.disconnect(agent, voter),
             Action::Connect(agent, voter) => self.connect(agent, voter),
             Action::Stored(voter) => self.stored(voter),
+            Action::RegisterStored(voter) => self.register_stored(voter),
         }
     }
 
@@ -139,7 +140,8 @@ impl Transition<'_> {
         } else {
             self.state.flights.remove(place);
         }
-        let (from, frame) = (flight.from, flight.frame.clone());
+        let (sender, frame) = (flight.from, flight.frame.clone());
+        let from = self.setting.node(sender);
         match &flight.frame {
             Frame::Batch(batch) => self.deliver_batch(&flight, batch),
             Frame::Floor(_) => {
@@ -148,7 +150,7 @@ impl Transition<'_> {
             Frame::Ack(_) | Frame::Notice(_) => {
                 let agent = self.state.agent_of(flight.to);
                 let agent = agent.expect("frames to missing agents are dropped at once");
-                self.call_agent(agent, |agent| agent.receive(NOW, from, frame));
+                self.call_agent(agent, |agent| agent.receive(NOW, sender, frame));
             }
         }
     }
@@ -157,10 +159,13 @@ impl Transition<'_> {
         let me = flight.to;
         let voter = |next: &Self| next.state.voters[me.place()].machine.clone();
         let before = voter(self).expect("frames to missing voters are dropped at once");
-        self.call_voter(me, |voter| {
-            voter.receive(NOW, flight.from, flight.frame.clone())
-        });
+        let from = self.setting.node(flight.from);
+        self.call_voter(me, |voter| voter.receive(NOW, from, flight.frame.clone()));
         let after = voter(self).expect("a voter that runs");
+        let was_quarantined = before.state() == VoterState::Quarantined;
+        if was_quarantined && after.state() != VoterState::Quarantined && from.member().is_none() {
+            self.coverage.count(CoverPoint::GuestSettled);
+        }
         let (had, has) = (votes_of(&before), votes_of(&after));
         for (agent, token) in had.iter().copied() {
             let dropped = !has.contains(&(agent, token));
@@ -254,11 +259,12 @@ impl Transition<'_> {
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         voter.storing = None;
+        voter.registering.clear();
         voter.stalled = false;
         if old {
             voter.disk = voter.old_disk;
         } else if self.setting.disk == Disk::None {
-            voter.disk.mark = None;
+            (voter.disk.mark, voter.disk.register) = (None, MemberSet::EMPTY);
         }
         if voter.disk.mark.is_none() && !self.setting.wall_clocks_stop {
             voter.origin = clock;
@@ -269,7 +275,7 @@ impl Transition<'_> {
     /// The lowest value that a correct wall clock may show: no fence exceeds it.
     pub(super) fn lowest_correct_clock(&self) -> Fence {
         let voters = self.state.voters.iter();
-        let known = |voter: &VoterState| voter.machine.as_ref().map(|voter| voter.highest());
+        let known = |voter: &state::VoterState| voter.machine.as_ref().map(|voter| voter.highest());
         let highest = voters.map(|voter| known(voter).max(Some(voter.origin)));
         highest.flatten().max().unwrap_or_default()
     }
@@ -325,6 +331,13 @@ impl Transition<'_> {
         let fence = voter.storing.take().expect("a fence that is being stored");
         voter.disk.mark = Some(fence);
         self.call_voter(me, |voter| voter.stored(NOW, fence));
+    }
+
+    pub fn register_stored(&mut self, me: Member) {
+        let guest = self.state.voters[me.place()].store_register();
+        if let Some(guest) = guest.map(|guest| self.setting.node(guest)) {
+            self.call_voter(me, |voter| voter.registered(NOW, guest));
+        }
     }
 }
 

@@ -24,8 +24,8 @@ fn client_and_step(request: Request) -> (usize, usize) {
 
 impl Transition<'_> {
     pub(super) fn send(&mut self, from: Member, send: Send) {
-        let Send { to, frame } = send;
-        self.count_frame(&frame);
+        let (to, frame) = (self.setting.place(send.to), send.frame);
+        self.count_frame(from, to, &frame);
         let agent = self.state.agent_of(to);
         let arrives = match &frame {
             Frame::Batch(_) | Frame::Floor(_) => self.state.voters[to.place()].machine.is_some(),
@@ -48,6 +48,12 @@ impl Transition<'_> {
                 delayed: false,
             }));
         }
+    }
+
+    /// Whether it is a guest that the voter's file does not have.
+    fn is_being_stored(&self, voter: Member, guest: Member) -> bool {
+        let register = self.state.voters[voter.place()].disk.register;
+        self.setting.node(guest).member().is_none() && !register.contains(guest)
     }
 
     /// Machines with different leases ignore each other.
@@ -87,7 +93,9 @@ impl Transition<'_> {
             AgentOutput::Refused { request, why } => {
                 self.coverage.count(match why {
                     Refusal::Timeout => CoverPoint::TimedOut,
-                    Refusal::NoQuorum | Refusal::Conflicted => CoverPoint::NoQuorum,
+                    Refusal::NoQuorum | Refusal::Conflicted | Refusal::Limit => {
+                        CoverPoint::NoQuorum
+                    }
                 });
                 let text = format!("refused, {why:?}");
                 self.answered(request, &text, |phase| matches!(phase, Phase::Waits { .. }));
@@ -102,6 +110,7 @@ impl Transition<'_> {
                 self.answered(request, &text, unlocks);
             }
             AgentOutput::Accepted { request } => self.answered(request, "accepted", unlocks),
+            AgentOutput::Counted(_) => {}
             AgentOutput::AtRisk { token } => {
                 self.note(|| format!("{member:?}: t{} is at risk", token.0));
                 self.coverage.count(CoverPoint::AtRisk);
@@ -206,7 +215,7 @@ impl Transition<'_> {
         }
     }
 
-    fn count_frame(&self, frame: &Frame) {
+    fn count_frame(&self, from: Member, to: Member, frame: &Frame) {
         let count = |point| self.coverage.count(point);
         match frame {
             Frame::Batch(batch) => batch.ops.iter().for_each(|op| match op {
@@ -231,6 +240,9 @@ impl Transition<'_> {
                         Reason::Queued => count(CoverPoint::Queued),
                         Reason::Quarantine => count(CoverPoint::RefusedQuarantine),
                         Reason::Learning => count(CoverPoint::RefusedLearning),
+                        Reason::Storing if self.is_being_stored(from, to) => {
+                            count(CoverPoint::RefusedGuest);
+                        }
                         Reason::Storing => count(CoverPoint::RefusedStoring),
                         Reason::NotMine | Reason::Limit | Reason::Conflicted => {}
                     },

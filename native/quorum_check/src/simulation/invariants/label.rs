@@ -44,6 +44,10 @@ labels! {
     PR1,
     /// Without faults, no lock is lost or at risk, every unlock is confirmed, and a free name is granted.
     PR2,
+    /// A guest has no vote at a voter whose state file does not have the guest.
+    V7,
+    /// A voter has no more votes and positions of a guest than its rules allow, and knows no more guests.
+    Limits,
     /// The votes of a voter do not conflict.
     Votes,
     /// An agent has at most one unanswered batch to each voter, and it accepts each `try_unlock` (ADR 15 of AtlasDB).

@@ -40,6 +40,9 @@ impl Checker {
         if names.count_ones() > 1 {
             self.summary.count("locks of several names granted");
         }
+        if self.is_guest(asked.node) {
+            self.summary.count("locks granted to guests");
+        }
         let lock = Lock {
             id: (asked.node, asked.lifetime, token),
             attempt,
@@ -225,8 +228,15 @@ impl Checker {
         }
     }
 
-    pub fn revoked(&mut self, place: usize, real: Real) {
+    /// An agent revokes a name, at the voters with which it has sessions.
+    pub fn revoked(&mut self, node: usize, nodes: &[Node], place: usize, real: Real) {
         self.revoked[place] = Some(real);
+        let status = nodes[node].agent.iter().flat_map(|agent| agent.status());
+        let reached = status.filter(|status| status.connected && status.session.is_some());
+        let reached = reached.map(|status| status.member).collect();
+        if !self.quorums(1 << place).met_by(reached) {
+            return;
+        }
         let locks = self.locks.iter_mut();
         for lock in locks.filter(|lock| lock.names & 1 << place != 0) {
             lock.revoked.get_or_insert(real);
@@ -282,9 +292,8 @@ impl Checker {
         let (node, _, token) = self.locks[place].id;
         let lease = self.rules.holder_lease.as_nanos() as Real;
         let most = lease + lease * (self.drift + 1_000) / 1_000_000 + SECOND;
-        let recent =
-            |((agent, _), at): &(&(usize, usize), &Real)| *agent == node && real - **at <= most;
-        let heard = self.heard.iter().filter(recent);
+        let recent = |(_, at): &(&(usize, usize), &Real)| real - **at <= most;
+        let heard = self.heard.range((node, 0)..(node + 1, 0)).filter(recent);
         let heard = heard
             .filter_map(|((_, voter), _)| Member::at(*voter))
             .collect();

@@ -115,6 +115,7 @@ pub(super) struct Sent {
 
 #[derive(Debug)]
 pub(super) struct Received {
+    pub(super) from: usize,
     pub(super) voter: usize,
     pub(super) batch: Batch,
     pub(super) voted: bool,

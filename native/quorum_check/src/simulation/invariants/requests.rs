@@ -116,6 +116,13 @@ impl Checker {
                     self.violated(Label::Answers, text);
                 }
             }
+            Refusal::Limit => {
+                self.summary.count("locks refused: limit");
+                if !(self.has_limits && self.is_guest(asked.node)) {
+                    let text = || format!("r{}: no limit is reached", request.0);
+                    self.violated(Label::Answers, text);
+                }
+            }
             Refusal::Conflicted => {
                 let text = || format!("r{}: no lists conflict", request.0);
                 self.violated(Label::Answers, text);

@@ -1,5 +1,5 @@
 //! The votes of voters: those that count are kept (Q2, Q3), an unlock removes only its own (Q7), all names of a lock or
-//! none have a vote (Q11), and no two votes conflict.
+//! none have a vote (Q11), guests with votes are stored (V7), and no two votes conflict.
 
 use super::label::Label;
 use super::{agent, conflict, probe, Checker};
@@ -19,7 +19,39 @@ impl Checker {
             let text = || format!("n{node} votes with the mark of an old file");
             self.violated(Label::Q14, text);
         }
+        self.check_guests(node, nodes);
         self.watch_empty(nodes, real);
+    }
+
+    /// V7, if the voter has a disk, and the limits.
+    fn check_guests(&mut self, node: usize, nodes: &[Node]) {
+        let seen = &nodes[node];
+        let Some(voter) = &seen.voter else {
+            return;
+        };
+        let rules = self.rules;
+        let is_stored = |guest| {
+            let disk = seen.disk.as_ref();
+            disk.is_none_or(|disk| disk.register.contains(&guest))
+        };
+        for (guest, votes, positions, _) in voter.agents() {
+            if guest.client_number().is_none() {
+                continue;
+            }
+            let guest = seen.place_of(guest);
+            if votes > 0 && !is_stored(guest) {
+                let text = || format!("n{node} keeps votes for n{guest}, not in its file");
+                self.violated(Label::V7, text);
+            }
+            if votes > rules.client_votes || positions > rules.client_positions {
+                let text = || format!("n{guest} has {votes} votes and {positions} positions");
+                self.violated(Label::Limits, text);
+            }
+        }
+        if voter.register().count() > rules.clients {
+            let text = || format!("n{node} knows too many guests");
+            self.violated(Label::Limits, text);
+        }
     }
 
     /// Q2 and Q3: a vote that counts for a holder is kept by its voter in the same session, unless that voter is down

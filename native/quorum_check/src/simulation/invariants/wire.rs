@@ -59,6 +59,9 @@ impl Checker {
             Op::Settled | Op::Revoke { .. } => &[],
             Op::Bury { .. } => {
                 self.summary.count("dead agents buried");
+                if self.is_guest(node) {
+                    self.summary.count("dead agents of guests buried");
+                }
                 &[]
             }
         };
@@ -115,7 +118,7 @@ impl Checker {
         }
     }
 
-    pub fn voter_receives(&mut self, node: usize, frame: &Frame, nodes: &[Node]) {
+    pub fn voter_receives(&mut self, from: usize, node: usize, frame: &Frame, nodes: &[Node]) {
         let (Frame::Batch(batch), Some(voter)) = (frame, &nodes[node].voter) else {
             return;
         };
@@ -124,6 +127,7 @@ impl Checker {
             false => probe::votes(voter),
         };
         self.received = Some(Received {
+            from,
             voter: node,
             batch: batch.clone(),
             voted: voter.is_voting(),
@@ -207,6 +211,9 @@ impl Checker {
                 }
                 (Op::Assert { token, .. }, Reply::Yes { fence }) => {
                     self.summary.count("votes asserted");
+                    if !votes && self.is_guest(received.from) {
+                        self.summary.count("votes of guests asserted in quarantine");
+                    }
                     asserted.push(*token);
                     Some((*token, *fence))
                 }
@@ -219,6 +226,12 @@ impl Checker {
                     Reply::No { reason },
                 ) => {
                     self.summary.count(refusal(*reason));
+                    let disk = nodes[node].disk.as_ref();
+                    let is_guest = self.is_guest(received.from);
+                    let is_stored = disk.is_none_or(|disk| disk.register.contains(&received.from));
+                    if is_guest && !is_stored && *reason == Reason::Storing {
+                        self.summary.count("votes refused: guest not stored");
+                    }
                     None
                 }
                 (Op::Confirm { .. }, Reply::Missing) | (Op::Sync { .. }, Reply::Synced { .. }) => {
@@ -249,7 +262,8 @@ fn refusal(reason: Reason) -> &'static str {
         Reason::Quarantine => "votes refused: quarantine",
         Reason::Learning => "votes refused: learning",
         Reason::Storing => "votes refused: storing",
-        Reason::NotMine | Reason::Limit => "votes refused: by a later version",
+        Reason::NotMine => "votes refused: not a voter of the name",
+        Reason::Limit => "votes refused: limit",
         Reason::Conflicted => "votes refused: conflicting lists",
     }
 }

@@ -1,0 +1,508 @@
+%% Clients: nodes that lock without being members, on real nodes. native/quorum/tests/scenarios/clients.rs has the same
+%% rules step by step.
+-module(canal_lock_quorum_clients_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
+-import(test_quorum_cluster, [members/1, lock/3, rlock/3, held/2, unlock/2, try_unlock/2, await_status/3]).
+-import(test_quorum_cluster, [messages_until_lost/2]).
+
+-define(LONG_MS, 15_000).
+-define(MEMBERS, 3).
+
+cluster_test_() ->
+    tests(#{clients => all}, #{}, [
+        {"Q1, Q5: members and clients lock one after the other, and fences grow", fun in_turn/1},
+        {"a client locks for reading, and several names", fun modes/1},
+        {"a client that is killed during a lock unlocks it", fun holder_killed/1},
+        {"status/0 of a member has the clients, that of a client none", fun status/1},
+        {"locks/0, holder/1 and waiting/1 find clients, on all nodes", fun inspection/1},
+        {"force_unlock/1 revokes the lock of a client, also by a client", fun force/1},
+        {"a client stops, and its locks are free at once", fun stopped/1},
+        {"a client whose agent was killed gets the names back after a round trip", fun agent_killed/1},
+        {"a voter that restarts waits for its clients, and keeps their locks", fun voter_restarts/1},
+        {"a voter whose file is lost waits until the end of its quarantine", fun file_lost/1},
+        {"the voter's process is killed, and the next one keeps the register", fun voter_process_killed/1},
+        {"a client that is disconnected loses its lock in time, and the others get it", fun disconnected/1},
+        {"a client that floods a voter delays no one, and does not fill its mailbox", fun flood/1},
+        {"bytes that are no frame, from a client, change nothing", fun bad_frames/1},
+        {"hellos of clients that are gone do not stay", fun hellos/1},
+        {"a client that hangs delays no one, loses its lock in time, and locks again", fun hangs/1},
+        {"a client that disappears while it sends long frames delays no one", fun vanishes/1}
+    ]).
+
+%% With leases that do not end during the test.
+long_leases_test_() ->
+    Rules = #{holder_lease_ms => 60_000, at_risk_ms => 30_000, voter_lease_ms => 70_000, quarantine_ms => 70_000},
+    tests(#{clients => all, rules => Rules}, #{rules => Rules}, [
+        {"a client that was killed and is back gets its names after a round trip", fun is_back/1}
+    ]).
+
+%% Few are allowed.
+limits_test_() ->
+    tests(#{clients => all, rules => #{client_votes => 5, client_positions => 3}}, #{}, [
+        {"a client with too many locks or requests gets limit, and others are not affected", fun limits/1}
+    ]).
+
+refused_test_() ->
+    [
+        tests(#{}, #{await => none}, [{"members allow no clients by default", fun not_allowed/1}]),
+        tests(#{clients => [nobody@nowhere]}, #{await => none}, [
+            {"only named clients are allowed", fun not_allowed/1}
+        ]),
+        tests(#{clients => all}, #{await => none, rules => #{voter_lease_ms => 2000, quarantine_ms => 2000}}, [
+            {"a client with other leases is in conflict, and members are not", fun other_rules/1}
+        ]),
+        tests(#{clients => all}, #{await => none, missing => true}, [
+            {"a client with another list is in conflict, and members are not", fun other_list/1}
+        ])
+    ].
+
+%% Three members and two clients. `Changes' to the options of members; `Setup' of the clients.
+tests(Changes, Setup, Tests) ->
+    test_nodes:tests(?MEMBERS + 2, [], [
+        {Title, fun(Nodes) -> run(Nodes, Changes, Setup, Test) end}
+     || {Title, Test} <- Tests
+    ]).
+
+run(Nodes, Changes, Setup, Test) ->
+    {Members, Clients} = lists:split(?MEMBERS, Nodes),
+    Folder = canal_lock_quorum_state_tests:folder(),
+    Options = maps:from_list(
+        [{Node, member_options(Node, Members, Folder, Changes)} || Node <- Members] ++
+            [{Node, client_options(Members, Setup)} || Node <- Clients]
+    ),
+    %% As if the members had run before: they need not wait for clients that a lost file may have had.
+    _ = [ok = file:write_file(fence_file(Folder, Node), "canal_lock_quorum fences below 1\n") || Node <- Members],
+    test_nodes:introduce(Nodes),
+    put(options, Options),
+    try
+        [start(Node) || Node <- Nodes],
+        ok = test_quorum_cluster:await_voting(Members),
+        _ = [ok = test_quorum_cluster:await_voting(Clients) || not is_map_key(await, Setup)],
+        Test({Members, Clients}),
+        [test_nodes:kill_workers(Node) || Node <- Nodes],
+        test_quorum_cluster:await_empty(Nodes)
+    after
+        [test_quorum_cluster:stop(Node) || Node <- lists:reverse(Nodes)],
+        canal_lock_quorum_state_tests:delete(Folder)
+    end.
+
+member_options(Node, Members, Folder, Changes) ->
+    Options = #{rules := Rules} = test_quorum_cluster:options(Members),
+    Changed = maps:merge(Options#{fence_file := fence_file(Folder, Node)}, Changes),
+    Changed#{rules := maps:merge(Rules, maps:get(rules, Changes, #{}))}.
+
+client_options(Members, Setup) ->
+    Listed = case Setup of #{missing := true} -> tl(Members); _ -> Members end,
+    Options = #{rules := Rules} = test_quorum_cluster:client_options(Listed),
+    Options#{rules := maps:merge(Rules, maps:get(rules, Setup, #{}))}.
+
+start(Node) ->
+    test_quorum_cluster:start(Node, maps:get(Node, get(options))).
+
+fence_file(Folder, Node) ->
+    unicode:characters_to_binary(filename:join(Folder, test_nodes:name(Node))).
+
+%%% Locks
+
+in_turn({[A | _], [X, Y]}) ->
+    Workers = [worker(Node) || Node <- [A, X, Y, X]],
+    Fences = [
+        begin
+            {ok, Fence} = lock(Worker, x, ?LONG_MS),
+            ?assert(held(Worker, x)),
+            ok = Unlock(Worker, x),
+            Fence
+        end
+     || Unlock <- [fun test_quorum_cluster:unlock/2, fun test_quorum_cluster:try_unlock/2], Worker <- Workers
+    ],
+    ?assertEqual(lists:usort(Fences), Fences),
+    %% One after the other while all of them wait.
+    _ = [send_order(worker(Node), fun() -> count(20) end) || Node <- [A, X, Y]],
+    test_await:value(60, fun() -> call(A, fun() -> persistent_term:get(counted, 0) end) + counted(X) + counted(Y) end).
+
+counted(Node) ->
+    call(Node, fun() -> persistent_term:get(counted, 0) end).
+
+count(0) ->
+    ok;
+count(Left) ->
+    {ok, Lock} = canal_lock_quorum:lock(counter, ?LONG_MS),
+    persistent_term:put(counted, persistent_term:get(counted, 0) + 1),
+    ok = canal_lock_quorum:unlock_async(Lock),
+    count(Left - 1).
+
+modes({[A | _], [X, Y]}) ->
+    Readers = [worker(Node) || Node <- [A, X, Y]],
+    [{ok, _} = rlock(Reader, x, ?LONG_MS) || Reader <- Readers],
+    ?assertEqual({error, timeout}, lock(worker(X), x, 50)),
+    [ok = unlock(Reader, x) || Reader <- Readers],
+    order(worker(X), fun() ->
+        {ok, Lock} = canal_lock_quorum:lock_many([p, q, r], ?LONG_MS),
+        ?assertEqual({error, timeout}, canal_lock_quorum:lock(q, 50)),
+        ok = canal_lock_quorum:unlock(Lock)
+    end).
+
+holder_killed({[A | _], [X, _]}) ->
+    Holder = {_, Pid} = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    call(X, fun() -> exit(Pid, kill) end),
+    Next = worker(A),
+    {ok, _} = lock(Next, x, ?LONG_MS),
+    ok = unlock(Next, x).
+
+stopped({[A | _], [X, _]}) ->
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = test_quorum_cluster:stop(X),
+    ?assertEqual([{lost, x}], messages_until_lost(Holder, x)),
+    Next = worker(A),
+    {ok, _} = lock(Next, x, lease_ms() div 2),
+    ok = unlock(Next, x),
+    start(X).
+
+lease_ms() ->
+    #{voter_lease_ms := Lease_ms} = test_quorum_cluster:rules(),
+    Lease_ms.
+
+agent_killed({[A | _], [X, _]}) ->
+    Holder = worker(X),
+    {ok, First} = lock(Holder, x, ?LONG_MS),
+    call(X, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_agent) end),
+    ?assertEqual([{lost, x}], messages_until_lost(Holder, x)),
+    ?assertNot(held(Holder, x)),
+    Next = worker(A),
+    {ok, Second} = lock(Next, x, lease_ms() div 2),
+    ?assert(Second > First),
+    ok = unlock(Next, x).
+
+%%% What shows them
+
+status({[A | _] = Members, [X, Y]}) ->
+    [NameX, NameY] = members([X, Y]),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    Waiting = worker(Y),
+    send_order(Waiting, fun() -> canal_lock_quorum:lock(x, ?LONG_MS) end),
+    test_await:value(true, fun() ->
+        Statuses = [maps:get(clients, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members],
+        Of = fun(Name) -> [Client || Clients <- Statuses, Client = #{node := N} <- Clients, N =:= Name] end,
+        length(Of(NameX)) =:= ?MEMBERS andalso
+            length([one || #{votes := 1, waiting := 0} <- Of(NameX)]) =:= ?MEMBERS andalso
+            [] =/= [one || #{votes := 0, waiting := 1} <- Of(NameY)]
+    end),
+    #{clients := [#{heard_ms := Heard_ms} | _]} = call(A, fun canal_lock_quorum:status/0),
+    ?assert(Heard_ms =< lease_ms()),
+    OfClient = call(X, fun canal_lock_quorum:status/0),
+    ?assertMatch(#{clients := [], voting := false, quorum := all, conflict := []}, OfClient),
+    ok = unlock(Holder, x).
+
+inspection({[A, _, C], [X, Y]}) ->
+    [Name] = members([X]),
+    Holder = {_, Pid} = worker(X),
+    {ok, Fence} = lock(Holder, x, ?LONG_MS),
+    {_, WaitingPid} = Waiting = worker(Y),
+    send_order(Waiting, fun() -> canal_lock_quorum:lock(x, ?LONG_MS) end),
+    await_status(Y, waiting, 1),
+    lists:foreach(fun(Node) ->
+        Asked = fun(Function, Arguments) -> call(Node, fun() -> apply(canal_lock_quorum, Function, Arguments) end) end,
+        {[Lock], []} = Asked(holder, [x]),
+        ?assertMatch(#{node := Name, holder := Pid, fence := Fence, held := true}, Lock),
+        ?assertEqual({[Lock], []}, Asked(locks, [])),
+        ?assertMatch({[#{waiter := WaitingPid}], []}, Asked(waiting, [x]))
+    end, [A, C, X, Y]),
+    ok = unlock(Holder, x).
+
+force({[A | _], [X, Y]}) ->
+    lists:foreach(fun({From, Of}) ->
+        Holder = worker(Of),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
+        ?assertEqual({ok, ended}, call(From, fun() -> canal_lock_quorum:force_unlock(x) end)),
+        ?assertEqual([{lost, x}], messages_until_lost(Holder, x)),
+        ?assertNot(held(Holder, x))
+    end, [{A, X}, {Y, X}, {X, A}]),
+    ?assertEqual({ok, not_held}, call(X, fun() -> canal_lock_quorum:force_unlock(x) end)).
+
+%%% Restarts
+
+%% The register is in the files, and each voter in turn restarts with it. A client that does not settle delays it.
+voter_restarts({Members = [A, B, _], [X, _]}) ->
+    [Name] = members([X]),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    lists:foreach(fun(Node) ->
+        ?assert(lists:member(Name, registered(Node))),
+        ok = test_quorum_cluster:stop(Node),
+        start(Node),
+        ok = test_quorum_cluster:await_voting(Members),
+        ?assert(held(Holder, x)),
+        ?assertEqual({error, timeout}, lock(worker(A), x, 20))
+    end, Members),
+    ?assert(held(Holder, x)),
+    ok = call(X, fun() -> sys:suspend(canal_lock_quorum_agent) end),
+    ok = test_quorum_cluster:stop(B),
+    start(B),
+    ?assertMatch(#{voting := false}, call(B, fun canal_lock_quorum_voter:state/0)),
+    ok = call(X, fun() -> sys:resume(canal_lock_quorum_agent) end),
+    ok = test_quorum_cluster:await_voting(Members),
+    ?assertNot(lists:member({error, no_quorum}, [lock(worker(X), y, ?LONG_MS)])).
+
+registered(Node) ->
+    #{Node := #{fence_file := File}} = get(options),
+    {ok, #{clients := Clients}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(File) end),
+    [binary_to_atom(Client) || Client <- Clients].
+
+file_lost({Members = [A, _, _], [X, _]}) ->
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = test_quorum_cluster:stop(A),
+    #{A := #{fence_file := File}} = get(options),
+    ok = file:delete(File),
+    Begin_ms = erlang:monotonic_time(millisecond),
+    start(A),
+    ok = test_quorum_cluster:await_voting(Members),
+    ?assert(erlang:monotonic_time(millisecond) - Begin_ms >= lease_ms()),
+    ?assert(held(Holder, x)),
+    ok = unlock(Holder, x).
+
+voter_process_killed({Members = [A | _], [X, Y]}) ->
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    Clients = lists:sort(members([X, Y])),
+    [call(Node, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_voter) end) || Node <- Members],
+    %% Also after the next process has written the file.
+    [test_await:value(Clients, fun() -> lists:sort(registered(Node)) end) || Node <- Members],
+    ok = test_quorum_cluster:stop(Y),
+    test_await:value(members([X]), fun() -> registered(A) end),
+    ?assert(held(Holder, x)),
+    start(Y),
+    ok = unlock(Holder, x).
+
+disconnected({Members = [A | _], [X, _]}) ->
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = test_quorum_cluster:isolate(X, Members),
+    Next = worker(A),
+    {ok, _} = lock(Next, x, ?LONG_MS),
+    ?assertNot(held(Holder, x)),
+    ?assertEqual(lost, element(1, lists:last(messages_until_lost(Holder, x)))),
+    ok = unlock(Next, x),
+    test_nodes:introduce([X | Members]),
+    ok = test_quorum_cluster:await_voting([X]),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = unlock(Holder, x).
+
+%%% What is not right
+
+%% The client sends as fast as it can a batch that an earlier agent of it sent once. The voter answers each.
+flood({[A | _] = Members, [X, Y]}) ->
+    Fingerprint = fingerprint(A),
+    Frame = call(X, fun recorded_batch/0),
+    call(X, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_agent) end),
+    Names = members(Members),
+    {Flooder, _} = call(X, fun() ->
+        spawn_monitor(fun() -> flood_each(Names, {canal_lock_quorum, Fingerprint, node(), Frame}) end)
+    end),
+    try
+        Workers = [worker(Node) || Node <- [A, Y]],
+        Begin_ms = erlang:monotonic_time(millisecond),
+        [begin {ok, _} = lock(Worker, {y, I}, ?LONG_MS), ok = try_unlock(Worker, {y, I}) end
+         || I <- lists:seq(1, 100), Worker <- Workers],
+        Took_ms = erlang:monotonic_time(millisecond) - Begin_ms,
+        ?assert(Took_ms < ?LONG_MS),
+        %% An order of magnitude above what one step takes from the mailbox.
+        Length = call(A, fun() -> element(2, process_info(whereis(canal_lock_quorum_voter), message_queue_len)) end),
+        ?assert(Length < 100_000)
+    after
+        call(X, fun() -> exit(Flooder, kill) end)
+    end,
+    %% The flood is over: the client locks again.
+    Again = worker(X),
+    {ok, _} = lock(Again, x, ?LONG_MS),
+    ok = unlock(Again, x).
+
+%% A batch of the agent of this node.
+recorded_batch() ->
+    Agent = whereis(canal_lock_quorum_agent),
+    1 = erlang:trace(Agent, true, [send]),
+    {ok, Lock} = canal_lock_quorum:lock(flood, ?LONG_MS),
+    ok = canal_lock_quorum:unlock(Lock),
+    1 = erlang:trace(Agent, false, [send]),
+    receive {trace, Agent, send, {canal_lock_quorum, _, _, Frame}, {canal_lock_quorum_voter, _}} -> Frame end.
+
+flood_each(Names, Message) ->
+    _ = [erlang:send({canal_lock_quorum_voter, Name}, Message, [noconnect]) || Name <- Names],
+    flood_each(Names, Message).
+
+fingerprint(Node) ->
+    #{Node := Options} = get(options),
+    call(Node, fun() ->
+        #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(Options),
+        Fingerprint
+    end).
+
+bad_frames({[A | _], [X, _]}) ->
+    Fingerprint = fingerprint(A),
+    [Name] = members([A]),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    call(X, fun() ->
+        [{canal_lock_quorum_voter, Name} ! {canal_lock_quorum, Fingerprint, node(), rand:bytes(Size)}
+         || Size <- [0, 1, 10, 1000, 100_000]],
+        ok
+    end),
+    #{clients := [_ | _]} = call(A, fun canal_lock_quorum:status/0),
+    ?assert(held(Holder, x)),
+    ok = unlock(Holder, x).
+
+hellos({[A | _] = Members, [X, _]}) ->
+    [Name] = members([X]),
+    Known = fun() -> call(A, fun() -> ets:member(canal_lock_quorum_lists, Name) end) end,
+    ?assert(Known()),
+    ok = test_quorum_cluster:isolate(X, Members),
+    test_await:value(false, Known),
+    test_nodes:introduce([X | Members]),
+    ok = test_quorum_cluster:await_voting([X]).
+
+%% A third client, which the function may suspend or kill.
+with_another(Members, Do) ->
+    Node = test_nodes:start(),
+    try
+        start_another(Node, Members),
+        Do(Node)
+    after
+        test_nodes:stop(Node)
+    end.
+
+start_another(Node, Members) ->
+    test_nodes:introduce([Node | Members]),
+    [Options | _] = [Of || Of = #{voter := false} <- maps:values(get(options))],
+    test_quorum_cluster:start(Node, Options),
+    ok = test_quorum_cluster:await_voting([Node]).
+
+hangs({Members, [X, _]}) ->
+    with_another(Members, fun(Hanging) ->
+        Holder = worker(Hanging),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
+        Suspension = test_nodes:suspend(Hanging),
+        not_delayed(X),
+        Next = worker(X),
+        {ok, _} = lock(Next, x, ?LONG_MS),
+        not_delayed(X),
+        ok = test_nodes:resume(Suspension),
+        ?assertEqual(lost, element(1, lists:last(messages_until_lost(Holder, x)))),
+        ?assertNot(held(Holder, x)),
+        ?assert(held(Next, x)),
+        ok = unlock(Next, x),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
+        ok = unlock(Holder, x)
+    end).
+
+%% No lock takes as long as a lease.
+not_delayed(Node) ->
+    order(worker(Node), fun() ->
+        lists:foreach(fun(I) ->
+            {ok, Lock} = canal_lock_quorum:lock({other, I}, lease_ms() div 2),
+            ok = canal_lock_quorum:unlock(Lock)
+        end, lists:seq(1, 50))
+    end).
+
+%% The VM sends a long frame in parts. It is killed after some of them.
+vanishes({Members, [X, _]}) ->
+    with_another(Members, fun(Vanishing) ->
+        lists:foreach(fun(Number) ->
+            _ = [send_order(worker(Vanishing), fun() -> lock_many_long({Number, I}) end) || I <- lists:seq(1, 8)],
+            not_delayed(X)
+        end, [1, 2]),
+        ok = test_nodes:kill(Vanishing),
+        not_delayed(X)
+    end),
+    [Name | _] = long_names({1, 1}),
+    Next = worker(X),
+    {ok, _} = lock(Next, Name, ?LONG_MS),
+    ok = unlock(Next, Name),
+    [?assertMatch(#{conflict := [], voting := true}, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members].
+
+lock_many_long(Prefix) ->
+    {ok, Lock} = canal_lock_quorum:lock_many(long_names(Prefix), ?LONG_MS),
+    ok = canal_lock_quorum:unlock_async(Lock),
+    lock_many_long(Prefix).
+
+%% 60 kB.
+long_names(Prefix) ->
+    [{Prefix, I, binary:copy(<<"x">>, 900)} || I <- lists:seq(1, 64)].
+
+is_back({Members, [X, _]}) ->
+    with_another(Members, fun(Killed) ->
+        {ok, First} = lock(worker(Killed), x, ?LONG_MS),
+        ok = test_nodes:kill(Killed),
+        Back = test_nodes:restart(Killed, []),
+        try
+            start_another(Back, Members),
+            Next = worker(X),
+            {ok, Second} = lock(Next, x, ?LONG_MS),
+            ?assert(Second > First),
+            ok = unlock(Next, x)
+        after
+            test_nodes:stop(Back)
+        end
+    end).
+
+limits({[A | _], [X, Y]}) ->
+    Of = fun(Prefix, Count) -> [{Prefix, I} || I <- lists:seq(1, Count)] end,
+    order(worker(X), fun() ->
+        Locks = [begin {ok, Lock} = canal_lock_quorum:lock(Name, ?LONG_MS), Lock end || Name <- Of(x, 5)],
+        ?assertEqual({error, limit}, canal_lock_quorum:lock(more, ?LONG_MS)),
+        #{totals := #{refused_limit := 1}} = canal_lock_quorum:status(),
+        [ok = canal_lock_quorum:unlock(Lock) || Lock <- Locks],
+        {ok, Again} = canal_lock_quorum:lock(more, ?LONG_MS),
+        ok = canal_lock_quorum:unlock(Again)
+    end),
+    Holder = worker(A),
+    [{ok, _} = lock(Holder, Name, ?LONG_MS) || Name <- Of(a, 20)],
+    Requests = [
+        begin
+            Worker = worker(X),
+            send_order(Worker, fun() -> canal_lock_quorum:lock(Name, ?LONG_MS) end)
+        end
+     || Name <- Of(a, 4)
+    ],
+    ?assertEqual(4, length(Requests)),
+    test_await:value(2, fun() ->
+        #{totals := #{refused_limit := Refused}} = call(X, fun canal_lock_quorum:status/0),
+        Refused
+    end),
+    {ok, _} = lock(worker(Y), {y, 1}, ?LONG_MS).
+
+not_allowed({Members, [X | _]}) ->
+    Names = lists:sort(members(Members)),
+    test_await:value(Names, fun() ->
+        #{conflict := Conflicts} = call(X, fun canal_lock_quorum:status/0),
+        lists:sort([Node || #{node := Node, differs := clients} <- Conflicts])
+    end),
+    ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
+    in_no_conflict(Members).
+
+in_no_conflict(Members) ->
+    [?assertMatch(#{conflict := [], clients := []}, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members],
+    Worker = worker(hd(Members)),
+    {ok, _} = lock(Worker, x, ?LONG_MS),
+    ok = unlock(Worker, x).
+
+other_rules({Members, [X | _]}) ->
+    await_conflict(rules, X),
+    ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
+    in_no_conflict(Members).
+
+other_list({Members, [X | _]}) ->
+    await_conflict(members, X),
+    ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
+    in_no_conflict(Members).
+
+await_conflict(What, Node) ->
+    test_await:value([What], fun() ->
+        #{conflict := Conflicts} = call(Node, fun canal_lock_quorum:status/0),
+        lists:usort([Differs || #{differs := Differs} <- Conflicts])
+    end).
