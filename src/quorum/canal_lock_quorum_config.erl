@@ -251,7 +251,7 @@ quarantine_ms(#{setup := #{rules := #{quarantine_ms := Quarantine_ms}}}) -> Quar
 -spec is_client(node(), config()) -> boolean().
 is_client(Node, #{places := Places}) when is_map_key(Node, Places) -> false;
 is_client(_, #{clients := none}) -> false;
-is_client(_, #{clients := all}) -> true;
+is_client(Node, #{clients := all}) -> is_atom(Node);
 is_client(Node, #{clients := Clients}) -> lists:member(Node, Clients).
 
 %% Whether only some of the members vote for each name: its group.

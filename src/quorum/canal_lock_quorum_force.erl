@@ -20,43 +20,56 @@
     %% The locks that were held, and the nodes that have not confirmed that they have ended.
     ids :: [canal_lock_quorum_lock:id()],
     holding :: [node()],
-    %% The members that have not answered since the request, and may hold more of its locks.
-    silent :: [node()]
+    %% The nodes that have not answered since the request, and may hold more of its locks.
+    silent :: [node()],
+    %% The members whose clients are not known, and the nodes that were asked.
+    unknown :: [node()],
+    asked :: [node()]
 }).
 
 %% `Encoded' is the name as bytes.
 -spec unlock(canal_lock_quorum_names:name(), Encoded :: binary()) -> {ok, not_held | ended} | {error, timeout}.
 unlock(Name, Encoded) ->
-    {Answers, NoAnswer} = ask(canal_lock_quorum_members:all(?ASK_MS), {ids, [Name]}, ?ASK_MS),
+    {Nodes, NotKnown} = canal_lock_quorum_members:all(?ASK_MS),
+    {Answers, NoAnswer} = ask(Nodes, {ids, [Name]}, ?ASK_MS),
     Lease_ms = canal_lock_quorum_agent:revoke(Encoded),
     Now_us = now_us(),
     Locks = lists:append([Held || {_, Held} <- Answers]),
-    %% A writer is alone, so no other member holds the name.
-    Silent = case [Id || {Id, write, _} <- Locks] of [] -> NoAnswer; _ -> [] end,
+    %% A writer is alone, so no other node holds the name.
+    {Silent, Unknown} = case [Id || {Id, write, _} <- Locks] of [] -> {NoAnswer, NotKnown}; _ -> {[], []} end,
     Revocation = #revocation{
         name = Name,
         at_us = Now_us,
         deadline_us = Now_us + 1000 * Lease_ms,
         ids = [Id || {Id, _, _} <- Locks],
         holding = [Node || {Node, [_ | _]} <- Answers],
-        silent = Silent
+        silent = Silent,
+        unknown = Unknown,
+        asked = Nodes
     },
-    case {Locks, Silent} of
-        {[], []} -> {ok, not_held};
+    case {Locks, Silent, Unknown} of
+        {[], [], []} -> {ok, not_held};
         _ -> await_end(Revocation, ?FIRST_PAUSE_MS)
     end.
 
-await_end(#revocation{holding = [], silent = []}, _Pause_ms) ->
+await_end(#revocation{holding = [], silent = [], unknown = []}, _Pause_ms) ->
     {ok, ended};
 await_end(Revocation, Pause_ms) ->
     case left_ms(Revocation) of
         Left_ms when Left_ms > 0 ->
             ok = timer:sleep(min(Pause_ms, Left_ms)),
-            Asked = ask_silent(ask_holding(Revocation)),
+            Asked = ask_silent(ask_holding(ask_unknown(Revocation))),
             await_end(Asked, min(2 * Pause_ms, ?LAST_PAUSE_MS));
         _ ->
             {error, timeout}
     end.
+
+ask_unknown(Revocation = #revocation{unknown = []}) ->
+    Revocation;
+ask_unknown(Revocation = #revocation{asked = Asked, silent = Silent}) ->
+    {Nodes, Unknown} = canal_lock_quorum_members:all(left_ms(Revocation)),
+    More = Nodes -- Asked,
+    Revocation#revocation{unknown = Unknown, asked = Asked ++ More, silent = Silent ++ More}.
 
 ask_holding(Revocation = #revocation{holding = Nodes, ids = Ids}) ->
     {Answers, NoAnswer} = ask(Nodes, {any, [Ids]}, left_ms(Revocation)),

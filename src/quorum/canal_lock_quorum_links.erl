@@ -74,8 +74,10 @@ handle_info({nodeup, Node, _}, State = #state{config = Config}) ->
     end,
     {noreply, State};
 handle_info({nodedown, Node, _}, State) ->
-    ok = canal_lock_quorum_lists:gone(Node),
-    {noreply, State};
+    case canal_lock_quorum_lists:gone(Node) of
+        true -> {noreply, changed(State)};
+        false -> {noreply, State}
+    end;
 handle_info({'DOWN', Monitor, process, _, _}, State = #state{connecting = Connecting}) ->
     {noreply, State#state{connecting = maps:remove(Monitor, Connecting)}};
 handle_info({'EXIT', _Pid, Reason}, State) when Reason =/= normal ->

@@ -139,14 +139,13 @@ hear(Node, Hello = #{ask := Ask}) ->
     true = ets:insert(?TABLE, {Node, Hello}),
     Ask.
 
-%% The connection to a node is lost. A client that ends without a word leaves no hello.
--spec gone(node()) -> ok.
+%% The connection to a node is lost. A client that ends without a word leaves no hello. Returns whether it had one.
+-spec gone(node()) -> boolean().
 gone(Node) ->
-    _ = case ets:lookup(?TABLE, Node) of
+    case ets:lookup(?TABLE, Node) of
         [{_, #{is_client := true}}] -> ets:delete(?TABLE, Node);
-        _ -> true
-    end,
-    ok.
+        _ -> false
+    end.
 
 -spec conflicts(canal_lock_quorum_config:config()) -> [conflict()].
 conflicts(Config) ->
@@ -163,7 +162,7 @@ differs(Node, Hello, Config) ->
     #{members := Theirs, rules := TheirRules} = Hello,
     #{members := Ours, agreed_rules := OurRules, is_member := IsMember} = Config,
     #{is_client := IsClient, allows := Allows} = maps:merge(#{is_client => false, allows => false}, Hello),
-    %% A client has no voter, so its list forms no quorum.
+    %% A client has no voter, so its list forms no quorum. A node of this list should not be one.
     Concerned = lists:member(Node, Ours) orelse (not IsClient andalso lists:member(node(), Theirs)),
     if
         not Concerned -> [];

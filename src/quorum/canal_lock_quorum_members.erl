@@ -4,22 +4,22 @@
 
 -export([all/1, ask/4, ask_all/3]).
 
-%% All members, and the clients that voters of these know. Exits with `noproc' if canal_lock_quorum is not started on
-%% this node. On a cluster without clients this asks no node.
--spec all(Timeout_ms :: non_neg_integer()) -> [node()].
+%% All members, and the clients that voters of these know. `Unknown' are the members whose clients are not known. Exits
+%% with `noproc' if canal_lock_quorum is not started on this node. Where no clients are allowed this asks no node.
+-spec all(Timeout_ms :: non_neg_integer()) -> {[node()], Unknown :: [node()]}.
 all(Timeout_ms) ->
     #{members := Statuses, may_have_clients := MayHaveClients} = canal_lock_quorum_agent:status(),
     Members = [Node || #{node := Node} <- Statuses],
-    Clients =
+    {Clients, Unknown} =
         case MayHaveClients of
             true ->
-                %% A quorum of voters knows each client that has a lock. A member that does not answer is noticed later.
-                {Known, _} = ask(Members, canal_lock_quorum_voter, {clients, []}, Timeout_ms),
-                lists:usort([Node || {_, Clients} <- Known, #{node := Node} <- Clients]);
+                {Answers, Silent} = ask(Members, canal_lock_quorum_voter, {clients, []}, Timeout_ms),
+                Known = [Node || {_, [_ | _] = Of} <- Answers, #{node := Node} <- Of],
+                {lists:usort(Known), Silent ++ [Node || {Node, not_known} <- Answers]};
             false ->
-                []
+                {[], []}
         end,
-    Members ++ (Clients -- Members).
+    {Members ++ (Clients -- Members), Unknown}.
 
 %% The answers of these nodes, and those that did not answer in time. A node that is not connected, or on which
 %% canal_lock_quorum is not started, does not answer.
@@ -39,5 +39,6 @@ ask(Nodes, Module, {Function, Arguments}, Timeout_ms) ->
 -spec ask_all(module(), {Function :: atom(), Arguments :: [term()]}, Timeout_ms :: non_neg_integer()) ->
     {[term()], Silent :: [node()]}.
 ask_all(Module, Call, Timeout_ms) ->
-    {Answers, Silent} = ask(all(Timeout_ms), Module, Call, Timeout_ms),
-    {lists:append([Part || {_, Part} <- Answers]), Silent}.
+    {Nodes, Unknown} = all(Timeout_ms div 2),
+    {Answers, Silent} = ask(Nodes, Module, Call, Timeout_ms - Timeout_ms div 2),
+    {lists:append([Part || {_, Part} <- Answers]), lists:usort(Unknown ++ Silent)}.

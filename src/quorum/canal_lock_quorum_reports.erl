@@ -65,6 +65,9 @@ text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Sup
     {"a write of ~ts has not returned for ~b ms. ~b more have been late since the last report. Check the disk; until "
         "the write returns, this node gives writers only the fences that it has stored, and a voter that starts does "
         "not vote", [Path, After_ms, Suppressed]};
+text(#{what := bad_client, node := Name, suppressed := Suppressed}) ->
+    {"client ~ts gets no votes, because its name contains a space and cannot be stored. ~b more requests have arrived "
+        "since the last report. Rename the node", [Name, Suppressed]};
 %% The file exists and cannot be read. The voter starts as if there were none.
 text(#{what := no_fences, path := Path, why := Reason}) ->
     {"cannot read fences from ~ts: ~ts. This node learns them from the other members; check the file", [Path, Reason]};

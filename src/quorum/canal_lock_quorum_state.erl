@@ -9,7 +9,8 @@
 %%   and grow by one.
 -module(canal_lock_quorum_state).
 
--export([lock/1, start/2, store/2, adopted/4, former/1, with_mark/2, with_lease/2, agreed/1, register/2, unregister/2]).
+-export([lock/1, start/2, start/3, store/2, number/0, adopted/4]).
+-export([former/1, with_mark/2, with_lease/2, agreed/1, register/2, unregister/2]).
 
 -export_type([started/0, found/0]).
 
@@ -45,7 +46,13 @@ lock(Path) ->
 %% that the file did not have. Then the mark in the file may be too low, and is removed.
 -spec start(canal_lock_quorum_config:config(), Seen :: non_neg_integer()) ->
     {ok, started()} | {error, Sentence :: binary()}.
-start(Config = #{fence_file := none}, Seen) ->
+start(Config, Seen) ->
+    start(Config, Seen, number()).
+
+%% `Number' is that of the write.
+-spec start(canal_lock_quorum_config:config(), Seen :: non_neg_integer(), Number :: pos_integer()) ->
+    {ok, started()} | {error, Sentence :: binary()}.
+start(Config = #{fence_file := none}, Seen, _) ->
     Start = #{
         floor => nil,
         origin => clock_fence(),
@@ -57,18 +64,18 @@ start(Config = #{fence_file := none}, Seen) ->
         conflicted => false
     },
     {ok, #{start => Start, found => nothing, previous_members => none, list_changed => false, state => none}};
-start(Config = #{fence_file := Path}, Seen) ->
+start(Config = #{fence_file := Path}, Seen, Number) ->
     case lock(Path) of
-        ok -> start(Path, Config, Seen);
+        ok -> start(Path, Config, Seen, Number);
         in_use -> {error, <<"another node on this machine uses the file">>};
         Error -> Error
     end.
 
-start(Path, Config, Seen) ->
+start(Path, Config, Seen, Number) ->
     {Found, Earlier} = found(canal_lock_quorum_nif:state_read(Path)),
     {Mark, Origin} = fences(Earlier, Config, Seen),
     State = #{life := Life, lease_ms := Longest_ms, clients := Clients} = next(Earlier, Config, Seen, Mark),
-    case store(Path, State) of
+    case canal_lock_quorum_nif:state_store(Path, State, Number) of
         {ok, true} ->
             Start = #{
                 floor => Mark,
@@ -88,8 +95,8 @@ start(Path, Config, Seen) ->
                 state => State
             }};
         {ok, false} ->
-            %% A process that was killed has begun a life at the same time.
-            start(Path, Config, Seen);
+            %% The voter's process tries again, if it was not killed.
+            {error, <<"another process of this node has written it at the same time">>};
         Error ->
             Error
     end.
@@ -105,10 +112,15 @@ found({ok, State = #{node := Node}}) ->
         false -> {{other_node, Node}, none}
     end.
 
-%% The numbers of the writes of a file grow, so a write of a process that was killed does not replace a later one.
 -spec store(binary(), canal_lock_quorum_nif:state()) -> {ok, boolean()} | {error, Sentence :: binary()}.
 store(Path, State) ->
-    canal_lock_quorum_nif:state_store(Path, State, erlang:unique_integer([positive, monotonic])).
+    canal_lock_quorum_nif:state_store(Path, State, number()).
+
+%% The number of a write: higher than all before. So a write of a process that was killed does not replace a later one,
+%% if the process that decides what to write calls this.
+-spec number() -> pos_integer().
+number() ->
+    erlang:unique_integer([positive, monotonic]).
 
 %% An old file may lack clients, and so does a new one in place of a lost one. A voter stores a mark after its
 %% quarantine. So in a file with a mark, the register is complete.
@@ -199,12 +211,12 @@ former(#{former := Former}) -> [binary_to_atom(Name, utf8) || Name <- Former].
 agreed(State) ->
     State#{former := []}.
 
--spec register(canal_lock_quorum_nif:client(), canal_lock_quorum_nif:state()) -> canal_lock_quorum_nif:state().
+-spec register(canal_lock_quorum_nif:client(), canal_lock_quorum_nif:state()) ->
+    {ok, canal_lock_quorum_nif:state()} | bad_name.
 register(Client, State = #{clients := Clients}) ->
     case canal_lock_quorum_config:is_node_name(binary_to_atom(Client, utf8)) of
-        true -> State#{clients := lists:usort([Client | Clients])};
-        %% It cannot be stored, so this client gets no vote.
-        false -> State
+        true -> {ok, State#{clients := lists:usort([Client | Clients])}};
+        false -> bad_name
     end.
 
 -spec unregister(canal_lock_quorum_nif:client(), none | canal_lock_quorum_nif:state()) ->

@@ -10,8 +10,11 @@ read() ->
     Status = #{is_member := IsMember} = canal_lock_quorum_agent:status(),
     {#{voting := Voting}, Clients} =
         case IsMember of
-            true -> {canal_lock_quorum_voter:state(), canal_lock_quorum_voter:clients()};
+            true -> {canal_lock_quorum_voter:state(), clients()};
             false -> {#{voting => false}, []}
         end,
     OfNode = maps:without([is_member, may_have_clients], Status),
     OfNode#{voting => Voting, clients => Clients, held => canal_lock_quorum_agent:count()}.
+
+clients() ->
+    case canal_lock_quorum_voter:clients() of not_known -> []; Clients -> Clients end.

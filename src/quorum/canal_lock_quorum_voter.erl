@@ -13,7 +13,7 @@
 
 -behaviour(gen_server).
 
--export([start_link/1, state/0, clients/0, open/2, write/3]).
+-export([start_link/1, state/0, clients/0, open/3, write/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A frame can be long, and a step should take less than a millisecond.
@@ -57,8 +57,10 @@
     %% What the state file should contain, and what it contains. `none' without a file.
     wanted = none :: none | canal_lock_quorum_nif:state(),
     stored = none :: none | canal_lock_quorum_nif:state(),
-    %% Whether the machine waits until a client is stored. If the file has that client already, it is written again.
-    is_registering = false :: boolean(),
+    %% The clients of which the machine waits until they are stored. The file is written also if it has them already.
+    registering = [] :: [canal_lock_quorum_nif:client()],
+    %% Since when (monotonic, ms) all members of this and of the earlier lists have this one.
+    heard = none :: none | integer(),
     %% Whether it grants nothing new because of canal_lock_quorum_lists.
     is_conflicted = false :: boolean(),
     %% The current write: the monitor of the process that writes, and what it writes. Or the timer of the next try.
@@ -74,8 +76,8 @@ start_link(Config) ->
 state() ->
     canal_lock_exit:call(?MODULE, state, ?STATE_TIMEOUT_MS).
 
-%% The clients that this voter knows.
--spec clients() -> [canal_lock_quorum:client_status()].
+%% The clients that this voter knows. `not_known' while it starts.
+-spec clients() -> [canal_lock_quorum:client_status()] | not_known.
 clients() ->
     canal_lock_exit:call(?MODULE, clients, ?STATE_TIMEOUT_MS).
 
@@ -91,13 +93,13 @@ init(Config = #{setup := Setup}) ->
             State = canal_lock_quorum_state:adopted(Config, Life, Quarantine_ms, Clients),
             ok = say_hello(same),
             %% The file may lack some of the clients, and the machine waits for it.
-            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State, is_registering = true},
+            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State, registering = Clients},
             {ok, compare_lists(Adopted), {continue, step}}
     end.
 
 %% A separate process reads and writes the file, because a disk can be slow.
 open(State = #state{config = Config, seen = Seen}) ->
-    State#state{opening = spawn_writer(open, [Config, Seen])}.
+    State#state{opening = spawn_writer(open, [Config, Seen, canal_lock_quorum_state:number()])}.
 
 spawn_writer(Function, Arguments) ->
     {_, Monitor} = spawn_monitor(?MODULE, Function, Arguments),
@@ -105,9 +107,9 @@ spawn_writer(Function, Arguments) ->
     Monitor.
 
 %% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
--spec open(canal_lock_quorum_config:config(), non_neg_integer()) -> no_return().
-open(Config, Seen) ->
-    exit(canal_lock_quorum_state:start(Config, Seen)).
+-spec open(canal_lock_quorum_config:config(), non_neg_integer(), pos_integer()) -> no_return().
+open(Config, Seen, Number) ->
+    exit(canal_lock_quorum_state:start(Config, Seen, Number)).
 
 opened({ok, Started = #{start := Start, state := File}}, State) ->
     #state{config = Config = #{setup := Setup}} = State,
@@ -151,8 +153,8 @@ superseded(Life, State = #state{config = #{fence_file := Path}}) ->
 reopen(State = #state{storing = Storing, timer = Timer}) ->
     _ = case Storing of {Monitor, _} -> demonitor(Monitor, [flush]); none -> true end,
     _ = case Timer of {Reference, _} -> erlang:cancel_timer(Reference); none -> false end,
-    Ended = State#state{voter = none, wanted = none, stored = none, storing = none, is_registering = false},
-    open(Ended#state{events = [], frames = #{}, left_out = 0, timer = none, is_voting = false}).
+    Ended = State#state{voter = none, wanted = none, stored = none, storing = none, registering = []},
+    open(Ended#state{heard = none, events = [], frames = #{}, left_out = 0, timer = none, is_voting = false}).
 
 handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_conflicted = IsConflicted}) ->
     IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
@@ -160,7 +162,7 @@ handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_
     gen_server:reply(From, #{voting => IsVoting andalso not IsConflicted, empty => IsEmpty}),
     noreply(State);
 handle_call(clients, From, State = #state{voter = none}) ->
-    gen_server:reply(From, []),
+    gen_server:reply(From, not_known),
     noreply(State);
 handle_call(clients, From, State = #state{voter = Voter}) ->
     Clients = canal_lock_quorum_nif:voter_clients(Voter),
@@ -288,10 +290,14 @@ output({send, Kind, To, Frame}, State = #state{config = Config, sending = Sendin
     end;
 output({store, Mark}, State = #state{wanted = Wanted}) ->
     State#state{wanted = canal_lock_quorum_state:with_mark(Mark, Wanted)};
-output({register, Client}, State = #state{wanted = Wanted}) ->
-    State#state{wanted = canal_lock_quorum_state:register(Client, Wanted), is_registering = true};
-output({unregister, Client}, State = #state{wanted = Wanted}) ->
-    State#state{wanted = canal_lock_quorum_state:unregister(Client, Wanted)};
+output({register, Client}, State = #state{wanted = Wanted, registering = Registering}) ->
+    case canal_lock_quorum_state:register(Client, Wanted) of
+        {ok, More} -> State#state{wanted = More, registering = [Client | Registering]};
+        bad_name -> report(bad_client, Client, #{node => Client}, State)
+    end;
+output({unregister, Client}, State = #state{wanted = Wanted, registering = Registering}) ->
+    Others = [Other || Other <- Registering, Other =/= Client],
+    State#state{wanted = canal_lock_quorum_state:unregister(Client, Wanted), registering = Others};
 output({superseded, Life}, State) ->
     superseded(Life, State);
 output({bad_frame, From, Why}, State = #state{config = Config}) ->
@@ -313,47 +319,65 @@ with_lease(State) ->
 compare_lists(Compared = #state{config = Config, events = Events}) ->
     compare_members(Compared#state{events = [{frames, canal_lock_quorum_lists:frames(Config)} | Events]}).
 
-compare_members(State = #state{config = Config, wanted = Wanted, stored = Stored, is_conflicted = Before}) ->
+compare_members(State = #state{config = Config, stored = Stored, is_conflicted = Before}) ->
     Conflicts = canal_lock_quorum_lists:conflicts(Config),
     Former = canal_lock_quorum_state:former(Stored),
     Waits = Former =/= [],
     Compared =
         case Waits andalso canal_lock_quorum_lists:is_heard(Config, Former, Conflicts) of
-            true -> State#state{wanted = canal_lock_quorum_state:agreed(Wanted)};
-            false -> State
+            true -> heard(State);
+            false -> State#state{heard = none}
         end,
     case Conflicts =/= [] orelse Waits of
         Before -> Compared;
         Now -> add_conflict(Now, Compared)
     end.
 
+%% All members have this list. A client that has the earlier one can still count on votes of their earlier lives, which
+%% no register of this list has. So a voter that may have clients waits until these votes have expired.
+heard(State = #state{config = Config, wanted = Wanted, heard = Heard}) ->
+    #{clients := Clients, lease_ms := Longest_ms} = Wanted,
+    #{clients := Allowed} = Config,
+    Now_ms = erlang:monotonic_time(millisecond),
+    Lease_ms = max(Longest_ms, canal_lock_quorum_config:voter_lease_ms(Config)),
+    case Allowed =:= none andalso Clients =:= [] of
+        true ->
+            State#state{wanted = canal_lock_quorum_state:agreed(Wanted)};
+        false when Heard =:= none ->
+            _ = erlang:send_after(Lease_ms, self(), {'$gen_cast', lists_changed}),
+            State#state{heard = Now_ms};
+        false when Now_ms - Heard >= Lease_ms ->
+            State#state{wanted = canal_lock_quorum_state:agreed(Wanted)};
+        false ->
+            State
+    end.
+
 add_conflict(IsConflicted, State = #state{events = Events}) ->
     State#state{is_conflicted = IsConflicted, events = [{conflict, IsConflicted} | Events]}.
 
 %% A separate process makes the write, because a disk can be slow. At most one write runs at a time.
-store(State = #state{storing = none, wanted = Wanted, stored = Stored, is_registering = IsRegistering}) when
-    Wanted =/= Stored orelse IsRegistering, Wanted =/= none
+store(State = #state{storing = none, wanted = Wanted, stored = Stored, registering = Registering}) when
+    Wanted =/= Stored orelse Registering =/= [], Wanted =/= none
 ->
     #state{config = #{fence_file := Path}} = State,
     %% Here and not in that process, which may begin after the next voter's process has written.
-    Number = erlang:unique_integer([positive, monotonic]),
-    State#state{storing = {spawn_writer(write, [Path, Wanted, Number]), Wanted}, is_registering = false};
+    Number = canal_lock_quorum_state:number(),
+    State#state{storing = {spawn_writer(write, [Path, Wanted, Number]), Wanted}};
 store(State) ->
     State.
 
-%% As `open/2': the exit reason is the result.
+%% As `open/3': the exit reason is the result.
 -spec write(binary(), canal_lock_quorum_nif:state(), pos_integer()) -> no_return().
 write(Path, Content, Number) ->
     exit(canal_lock_quorum_nif:state_store(Path, Content, Number)).
 
 stored(Content = #{below := Mark, former := Former, clients := Clients}, {ok, true}, State) ->
     _ = Former =:= [] andalso canal_lock_quorum_lists:agreed(),
-    Compared = #state{events = Events, wanted = #{clients := Wanted}} = compare_lists(State#state{stored = Content}),
-    %% A client that has left since, and is back, is stored again.
-    Registered = [{registered, [Client || Client <- Clients, lists:member(Client, Wanted)]} || Clients =/= []],
-    case [{stored, Mark} || Mark =/= nil] ++ Registered of
-        [] -> noreply(Compared);
-        [Event | More] -> add(Event, Compared#state{events = More ++ Events})
+    Compared = #state{events = Events, registering = Registering} = compare_lists(State#state{stored = Content}),
+    {Registered, Left} = lists:partition(fun(Client) -> lists:member(Client, Clients) end, Registering),
+    case [{stored, Mark} || Mark =/= nil] ++ [{registered, Registered} || Registered =/= []] of
+        [] -> noreply(store(Compared));
+        [Event | More] -> add(Event, Compared#state{registering = Left, events = More ++ Events})
     end;
 stored(_, {ok, false}, State) ->
     %% A process that was killed has begun a later life since.
@@ -361,7 +385,7 @@ stored(_, {ok, false}, State) ->
 stored(_, Failure, State) ->
     %% Until then, no other write.
     Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),
-    noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}, is_registering = true})).
+    noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}})).
 
 report_not_stored(Failure, State = #state{config = #{fence_file := Path}}) ->
     Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,

@@ -24,6 +24,8 @@ cluster_test_() ->
         {"a voter that restarts waits for its clients, and keeps their locks", fun voter_restarts/1},
         {"a voter whose file is lost waits until the end of its quarantine", fun file_lost/1},
         {"the voter's process is killed, and the next one keeps the register", fun voter_process_killed/1},
+        {"Q1: a new list begins when locks of clients of the old one have expired", fun list_changed/1},
+        {"locks/0 and force_unlock/1 wait for members that may know more clients", fun unknown_clients/1},
         {"a client that is disconnected loses its lock in time, and the others get it", fun disconnected/1},
         {"a client that floods a voter delays no one, and does not fill its mailbox", fun flood/1},
         {"bytes that are no frame, from a client, change nothing", fun bad_frames/1},
@@ -266,6 +268,62 @@ file_lost({Members = [A, _, _], [X, _]}) ->
     ?assert(erlang:monotonic_time(millisecond) - Begin_ms >= lease_ms()),
     ?assert(held(Holder, x)),
     ok = unlock(Holder, x).
+
+%% Of members A, B and C, only A stays. When B and C are heard with the new list, the client still counts their votes.
+list_changed({[A, B, C], [X, Y]}) ->
+    Options = get(options),
+    with_another([A, B, C], fun(Z) ->
+        Holder = worker(X),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
+        New = members([A, Y, Z]),
+        [ok = test_quorum_cluster:stop(Node) || Node <- [A, Y, Z]],
+        #{A := #{fence_file := File} = OfA, Y := OfClient} = Options,
+        NewMember = fun(Path) -> OfA#{members := New, fence_file := Path} end,
+        test_nodes:introduce([A, B, C, X, Y, Z]),
+        Beside = fun(Number) -> <<File/binary, "-", Number/binary>> end,
+        test_quorum_cluster:start(A, NewMember(File)),
+        test_quorum_cluster:start(Y, NewMember(Beside(<<"y">>))),
+        test_quorum_cluster:start(Z, NewMember(Beside(<<"z">>))),
+        %% Their quarantines end. The others renew the votes of the client.
+        ok = timer:sleep(2 * lease_ms()),
+        ?assert(held(Holder, x)),
+        [ok = test_quorum_cluster:stop(Node) || Node <- [B, C]],
+        [test_quorum_cluster:start(Node, OfClient#{members := New}) || Node <- [B, C]],
+        Next = worker(Z),
+        ok = await_lock(Next, x),
+        ?assertNot(held(Holder, x)),
+        ok = unlock(Next, x),
+        [ok = test_quorum_cluster:stop(Node) || Node <- [A, B, C, X, Y, Z]]
+    end),
+    %% The test ends as it began.
+    _ = [file:write_file(File, "canal_lock_quorum fences below 1\n") || #{fence_file := File} <- maps:values(Options)],
+    [start(Node) || Node <- [A, B, C, X, Y]],
+    ok = test_quorum_cluster:await_voting([A, B, C, X, Y]).
+
+await_lock(Worker, Name) ->
+    case lock(Worker, Name, ?LONG_MS) of
+        {ok, _} -> ok;
+        {error, no_quorum} -> await_lock(Worker, Name);
+        {error, misconfigured} -> await_lock(Worker, Name)
+    end.
+
+%% Two of three voters start, and only they know the client.
+unknown_clients({[A, B, C], [X, _]}) ->
+    [NameA, NameB] = members([A, B]),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    ok = test_quorum_cluster:isolate(X, [C]),
+    test_await:value(0, fun() -> length(maps:get(clients, call(C, fun canal_lock_quorum:status/0))) - 1 end),
+    Suspend = fun(Node) -> call(Node, fun() -> sys:suspend(canal_lock_quorum_voter) end) end,
+    [ok = Suspend(Node) || Node <- [A, B]],
+    {Locks, Silent} = call(C, fun canal_lock_quorum:locks/0),
+    ?assertEqual([], Locks),
+    ?assertEqual([], lists:usort([NameA, NameB]) -- Silent),
+    [ok = call(Node, fun() -> sys:resume(canal_lock_quorum_voter) end) || Node <- [A, B]],
+    test_nodes:introduce([X, C]),
+    ok = test_quorum_cluster:await_voting([A, B, C]),
+    _ = unlock(Holder, x),
+    ok.
 
 voter_process_killed({Members = [A | _], [X, Y]}) ->
     Holder = worker(X),

@@ -173,14 +173,16 @@ impl Voter {
         self.load = batches.max(1);
     }
 
-    /// The register with this client is stored and survives a crash.
-    pub fn registered(&mut self, now: Time, client: Node) {
+    /// The register with these clients is stored and survives a crash.
+    pub fn registered(&mut self, now: Time, clients: &[Node]) {
         self.advance(now);
-        self.register.stored(client);
+        clients
+            .iter()
+            .for_each(|client| self.register.stored(*client));
         self.send_notices();
     }
 
-    /// Whether the voter has a lease of this client, or must know after a restart that it may have had one.
+    /// Whether the voter has a lease of this client, or waits for it because an earlier life had one.
     #[must_use]
     pub fn knows(&self, client: Node) -> bool {
         self.register.has(client) || self.leases.knows(client)
@@ -374,7 +376,7 @@ impl Voter {
     }
 
     fn end_quarantine(&mut self) {
-        for client in self.register.iter().collect::<Vec<_>>() {
+        for client in self.register.end_quarantine() {
             self.unregister(client);
         }
         match self.setup.fences.floor {
@@ -449,9 +451,11 @@ impl Voter {
         }
     }
 
-    /// Removes a client without a lease from the register. It may not be in it, if that was full.
+    /// Removes a client without a lease, also one for which the register had no room. One that is awaited stays until
+    /// the end of the quarantine.
     fn unregister(&mut self, node: Node) {
-        if node.member().is_none() && !self.leases.knows(node) {
+        let is_needed = self.register.awaits(node) || self.leases.knows(node);
+        if node.member().is_none() && !is_needed {
             self.register.remove(node);
             self.out.push(VoterOutput::Unregister(node));
         }
@@ -484,8 +488,17 @@ impl Voter {
             epoch: EPOCH,
             clock: self.clock,
             state: self.state(),
-            credit: u16::try_from((self.setup.rules.batch / self.load).max(1)).unwrap_or(u16::MAX),
+            credit: self.credit(),
         }
+    }
+
+    /// A share of the usual size while several batches wait, if there are clients: there can be many of them.
+    fn credit(&self) -> u16 {
+        let shares = match self.register.len() {
+            0 => 1,
+            _ => self.load,
+        };
+        u16::try_from((self.setup.rules.batch / shares).max(1)).unwrap_or(u16::MAX)
     }
 
     fn vote(&self, (generation, token): VoteId) -> Option<&Vote> {

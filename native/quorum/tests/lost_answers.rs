@@ -70,6 +70,7 @@ impl Alone {
                     }
                     other => panic!("{other:?}"),
                 },
+                AgentOutput::Counted(_) => {}
                 other => self.outputs.push(other),
             }
         }

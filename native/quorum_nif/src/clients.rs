@@ -20,7 +20,7 @@ impl Clients {
         if let Some(node) = self.nodes.get(name) {
             return Ok(*node);
         }
-        // Never again after four thousand million clients.
+        // Each number is used once: enough for a new client each millisecond for 49 days.
         let node = Node::client(self.next).ok_or(CallError::BadArg)?;
         self.next += 1;
         self.nodes.insert(name.to_vec(), node);

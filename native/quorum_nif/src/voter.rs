@@ -137,6 +137,7 @@ fn voter_step<'a>(
     let is_frame =
         |event: &&VoterEvent| matches!(event, VoterEvent::Frame(..) | VoterEvent::ClientFrame(..));
     voter.waiting(events.iter().filter(is_frame).count());
+    let mut named = Vec::new();
     for event in events {
         match event {
             VoterEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
@@ -147,13 +148,16 @@ fn voter_step<'a>(
                 Err(why) => outputs.push((atoms::bad_frame(), place, why).encode(env)),
             },
             VoterEvent::ClientFrame(name, bytes) => match machine::decoded(&bytes) {
-                Ok(frame) => voter.receive(now, clients.node(&name)?, frame),
+                Ok(frame) => {
+                    let from = clients.node(&name)?;
+                    named.push(from);
+                    voter.receive(now, from, frame);
+                }
                 Err(why) => outputs.push((atoms::bad_frame(), name, why).encode(env)),
             },
             VoterEvent::Registered(names) => {
-                for name in names {
-                    voter.registered(now, clients.node(&name)?);
-                }
+                let nodes = names.iter().map(|name| clients.node(name));
+                voter.registered(now, &nodes.collect::<Result<Vec<Node>, CallError>>()?);
             }
             VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
             VoterEvent::Conflict(conflicted) => voter.conflict(now, conflicted),
@@ -161,7 +165,6 @@ fn voter_step<'a>(
         }
     }
     voter.tick(now);
-    let mut unregistered = Vec::new();
     for output in voter.outputs() {
         let name = |node: Node| name_term(env, clients, node);
         outputs.push(match output {
@@ -169,14 +172,14 @@ fn voter_step<'a>(
             VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
             VoterOutput::Register(client) => (atoms::register(), name(client)).encode(env),
             VoterOutput::Unregister(client) => {
-                unregistered.push(client);
+                named.push(client);
                 (atoms::unregister(), name(client)).encode(env)
             }
             VoterOutput::Superseded { seen } => (atoms::superseded(), seen.life()).encode(env),
         });
     }
-    // After the outputs, which may have its name. It may also be back.
-    for client in unregistered {
+    // After the outputs, which may have its name. Not all frames make a lease, and a client that left may be back.
+    for client in named {
         if !voter.knows(client) {
             clients.forget(client);
         }

@@ -281,7 +281,8 @@ impl Agent {
         if self
             .requests
             .get(&request)
-            .is_some_and(|pending| pending.limited)
+            .and_then(Pending::attempt)
+            .is_some_and(|attempt| attempt.limited)
         {
             return self.refuse(request, Refusal::Limit);
         }
@@ -379,7 +380,7 @@ impl Agent {
                 let conflicts = matches!(reason, Some(Reason::Busy | Reason::Queued));
                 let waits = reason == Some(Reason::Storing) && attempt.fence.is_none();
                 pending.contended |= conflicts;
-                pending.limited |= reason == Some(Reason::Limit);
+                attempt.limited |= reason == Some(Reason::Limit);
                 if waits {
                     // It says when it has stored a mark, but not when its clock allows more fences.
                     let soon = self.now + self.pause_of(request);

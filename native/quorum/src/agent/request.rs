@@ -48,6 +48,8 @@ pub(super) struct Attempt {
     pub(super) queued: MemberSet,
     /// The voters that cannot vote now, or have forgotten their vote.
     pub(super) out: MemberSet,
+    /// Whether a voter has rejected it because this node has too many locks or requests.
+    pub(super) limited: bool,
     /// The voters that wait for their disks before they vote.
     pub(super) storing: MemberSet,
     /// The voters with a vote for the attempt that wait for their disks before they record the fence.
@@ -82,6 +84,7 @@ impl Attempt {
             busy: none,
             queued: none,
             out: none,
+            limited: false,
             storing: none,
             lagging: none,
             wrote: none,
@@ -208,8 +211,6 @@ pub(super) struct Pending {
     pub(super) next: Asked,
     /// Whether requests of other nodes conflicted with it.
     pub(super) contended: bool,
-    /// Whether a voter has rejected it because this node has too many locks or requests.
-    pub(super) limited: bool,
     /// How many attempts in a row failed because too few voters could vote.
     pub(super) misses: u32,
     /// The highest fence that a voter has returned for it.
@@ -227,7 +228,6 @@ impl Pending {
             priority: None,
             next: Asked::Wide,
             contended: false,
-            limited: false,
             misses: 0,
             highest_fence: Fence(0),
         }

@@ -62,13 +62,24 @@ impl Register {
         }
     }
 
-    /// The leases of all agents of `client` have ended.
+    /// The leases of all agents of `client` have ended, and it is not awaited.
     pub(super) fn remove(&mut self, client: Node) {
         self.clients.remove(&client);
     }
 
     pub(super) fn settled(&mut self, client: Node) {
         self.unsettled.remove(&client);
+    }
+
+    /// Whether `client` may hold votes of an earlier life.
+    pub(super) fn awaits(&self, client: Node) -> bool {
+        self.unsettled.contains(&client)
+    }
+
+    /// No vote of an earlier life counts any more. Returns all clients.
+    pub(super) fn end_quarantine(&mut self) -> Vec<Node> {
+        self.unsettled.clear();
+        self.iter().collect()
     }
 
     /// Whether no client may hold votes of an earlier life.

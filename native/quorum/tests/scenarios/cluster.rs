@@ -484,7 +484,7 @@ impl Cluster {
     pub fn store_registers(&mut self) {
         for (node, client) in std::mem::take(&mut self.registering) {
             self.registers[node].insert(client);
-            self.voters[node].registered(self.now, client);
+            self.voters[node].registered(self.now, &[client]);
         }
     }
 

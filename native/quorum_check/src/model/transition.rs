@@ -279,7 +279,7 @@ impl<'a> Transition<'a> {
                                 voter.stored(NOW, fence);
                             }
                             if let Some(guest) = guest {
-                                voter.registered(NOW, guest);
+                                voter.registered(NOW, &[guest]);
                             }
                         }
                     }

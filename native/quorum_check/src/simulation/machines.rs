@@ -325,7 +325,7 @@ impl World {
         let number = guest.and_then(|guest| self.nodes[node].number_of(guest));
         self.log(|| format!("n{node} stored its register, with {guest:?}"));
         if let Some(number) = number {
-            self.call_voter(node, |voter, now| voter.registered(now, number));
+            self.call_voter(node, |voter, now| voter.registered(now, &[number]));
         }
     }
 

@@ -336,7 +336,7 @@ impl Transition<'_> {
     pub fn register_stored(&mut self, me: Member) {
         let guest = self.state.voters[me.place()].store_register();
         if let Some(guest) = guest.map(|guest| self.setting.node(guest)) {
-            self.call_voter(me, |voter| voter.registered(NOW, guest));
+            self.call_voter(me, |voter| voter.registered(NOW, &[guest]));
         }
     }
 }
