@@ -95,7 +95,7 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("locks refused: limit", 300),
         ("guests registered", 2000),
         ("guests unregistered", 50),
-        ("guests that left for ever", 20),
+        ("guests that left", 20),
         ("numbers of guests used again", 50),
         ("votes refused: guest not stored", 30),
         ("votes refused: limit", 500),
@@ -191,10 +191,10 @@ violates! {
 
     fn unlocked_lock_held(bug(UnlockKeepsHeld)): Q8;
 
-    /// PR1: the voter grants no fences, so no client can lock.
+    /// PR1: the voter does not vote for writers any more. If a quorum of voters does not, no client can lock.
     fn voter_that_is_taken_over_does_not_store_again(
         bug(NotStoredAgain).faults(&[Fault::VoterTakeover])
-    ): PR1;
+    ): Voting PR1, then PR1;
 
     /// Q5: CE9: all fences are lost at once, and new ones start at the wall clock.
     fn all_fences_lost_while_wall_clocks_stand_still(

@@ -62,6 +62,8 @@ pub enum Event {
     Recovery(Recovery),
     /// All faults end, and clients send no new requests.
     Heal,
+    /// All voters must vote, unless one of them has started since this was scheduled.
+    Voting,
     /// All tables must be empty, unless probes are running.
     Empty,
     /// All tables must be empty, and each node locks once more.

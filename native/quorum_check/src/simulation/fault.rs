@@ -38,7 +38,7 @@ faults! {
     /// The voter finds the file of another node.
     ForeignDisk: "a voter restarts with the disk of another node",
     /// A guest, with its clients.
-    GuestLeaves: "a guest leaves for ever",
+    GuestLeaves: "a guest leaves and does not return",
     /// The node stops and later continues as if nothing had happened: SIGSTOP, or a system that is suspended.
     NodePause: "a node pauses",
     AgentPause: "an agent pauses",

@@ -3,6 +3,7 @@
 use crate::simulation::clock::{Real, SECOND};
 use crate::simulation::event::{Event, Recovery, Role};
 use crate::simulation::invariants::label::{Label, Violation};
+use crate::simulation::node::Node;
 use crate::simulation::options::Options;
 use crate::simulation::plan::Plan;
 use crate::simulation::summary::Summary;
@@ -12,6 +13,8 @@ use std::fmt;
 
 /// A history with more events does not end.
 const MOST_EVENTS: u64 = 3_000_000;
+/// How long after the last quarantine all voters must vote: they ask each other for lost fences, at least every second.
+const VOTE_WITHIN: Real = 2 * SECOND;
 /// Lines of the trace before a violation.
 const LINES: usize = 60;
 
@@ -168,6 +171,11 @@ impl World {
                 self.checker.check_registers(&self.nodes);
             }
             Event::Probe => self.start_probes(),
+            Event::Voting if self.must_vote_at == Some(self.real) => {
+                self.must_vote_at = None;
+                self.checker.check_all_vote(&self.nodes);
+            }
+            Event::Voting => {}
         }
     }
 
@@ -195,6 +203,7 @@ impl World {
             late += 4 * self.plan.rules.heartbeat.as_nanos() as Real;
         }
         self.heal();
+        self.schedule_voting();
         self.finish_clients();
         // The vote of a crashed agent stays for a lease, and a clock may be slow by the time that it stood still.
         // Frames sent before may still arrive. After a lease without frames, they have no effect.
@@ -213,6 +222,20 @@ impl World {
         self.push(empty.max(late) + SECOND, Event::Probe);
     }
 
+    /// All voters must vote soon after their quarantines, even if no agent settles.
+    pub fn schedule_voting(&mut self) {
+        let real = self.real;
+        let until = |node: &Node| {
+            let quarantine = node.quarantine.map(|(until, _)| until);
+            let ends = quarantine.map(|until| node.voter_host.clock.when(real, until));
+            ends.unwrap_or(real).max(node.voter_catches_up)
+        };
+        let last = self.nodes.iter().map(until).max();
+        let at = last.unwrap_or(real) + VOTE_WITHIN;
+        self.must_vote_at = Some(at);
+        self.push(at, Event::Voting);
+    }
+
     fn start_probes(&mut self) {
         if !self.probed {
             self.probed = true;
@@ -222,7 +245,8 @@ impl World {
         }
     }
 
-    /// Whether the cluster is quiescent and the probes have been answered. Starts the probes if they can start.
+    /// Whether the cluster is quiescent, all voters vote and the probes have been answered. Starts the probes if they
+    /// can start.
     fn is_over(&mut self) -> bool {
         if !self.healed || self.real < self.probe_after || !self.checker.is_empty(&self.nodes) {
             return false;
@@ -231,6 +255,6 @@ impl World {
             self.start_probes();
             return false;
         }
-        true
+        self.must_vote_at.is_none()
     }
 }

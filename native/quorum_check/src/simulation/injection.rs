@@ -72,7 +72,7 @@ impl World {
             }
             Fault::GuestLeaves => {
                 if self.is_guest(node) && !self.nodes[node].gone {
-                    self.summary.count("guests that left for ever");
+                    self.summary.count("guests that left");
                     self.crash(node, Role::Agent, span);
                     self.nodes[node].gone = true;
                 }
@@ -286,7 +286,11 @@ impl World {
                 seen.voter_host.clock.set_rate(real, rate);
             }
             1 => seen.agent_host.clock.jump(real, jump),
-            2 => seen.voter_host.clock.jump(real, -jump.min(3 * SECOND)),
+            2 => {
+                let back = jump.min(3 * SECOND);
+                seen.voter_host.clock.jump(real, -back);
+                seen.voter_catches_up = seen.voter_catches_up.max(real) + back * 102 / 100;
+            }
             _ => {
                 seen.voter_host.clock.set_rate(real, STANDS_STILL);
                 self.recover_after(jump.min(3 * SECOND), Recovery::Clock(node));

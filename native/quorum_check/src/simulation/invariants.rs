@@ -13,6 +13,7 @@ mod probe;
 pub mod records;
 mod requests;
 mod votes;
+mod voting;
 mod wire;
 
 use crate::simulation::clock::Real;

@@ -143,6 +143,9 @@ impl World {
         seen.quarantine = Some((now + setup.quarantine, !stored.is_empty()));
         seen.start_voter(setup.lifetime, Voter::new(setup, &stored, now));
         seen.attach(number);
+        if self.healed {
+            self.schedule_voting();
+        }
         self.log(|| format!("n{node} voter starts: v{life}/{number}, mark {mark:?}"));
         self.call_voter(node, |_, _| ());
     }

@@ -105,6 +105,8 @@ pub struct Node {
     /// None while it is down.
     pub voter: Option<Voter>,
     pub voter_host: Host,
+    /// When the voter's clock, which was set back, shows again what it showed before.
+    pub voter_catches_up: Real,
     /// The members that the agent believes to be connected.
     pub connected: MemberSet,
     /// Since when these are a quorum.
@@ -135,7 +137,7 @@ pub struct Node {
     pub dies_in_next_call: bool,
     /// Whether no process calls the voter. Events for the voter are then lost.
     pub without_process: bool,
-    /// Whether it is a guest that has left for ever.
+    /// Whether it is a guest that has left and does not return.
     pub gone: bool,
     pub clients: Vec<Client>,
 }
@@ -152,6 +154,7 @@ impl Node {
             agent_host: Host::new(agent),
             voter: None,
             voter_host: Host::new(voter),
+            voter_catches_up: 0,
             connected: MemberSet::EMPTY,
             quorum_since: None,
             flush_scheduled: false,

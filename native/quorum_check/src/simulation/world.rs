@@ -68,6 +68,8 @@ pub struct World {
     /// From when on the probes may start.
     pub probe_after: Real,
     pub probed: bool,
+    /// When all voters must vote. None: not yet known, or checked.
+    pub must_vote_at: Option<Real>,
     lifetimes: u64,
     queue: BinaryHeap<Reverse<Scheduled>>,
     order: u64,
@@ -95,6 +97,7 @@ impl World {
             bugs: options.bugs,
             probe_after: 0,
             probed: false,
+            must_vote_at: None,
             lifetimes: 0,
             queue: BinaryHeap::new(),
             order: 0,

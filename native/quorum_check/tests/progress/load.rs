@@ -1,8 +1,12 @@
-//! A load: five loops on each node lock and unlock the same names all the time, over links with latency.
+//! A load: loops on each node lock and unlock names all the time, over links with latency.
+//!
+//! The members are the first nodes. All other nodes are clients: they have an agent and no voter.
 
+use crate::choice::Choice;
+use crate::figures::Figures;
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
-use quorum::members::{Member, Members};
-use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Name, Op, Send, Token};
+use quorum::members::{Member, Members, Node};
+use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Op, Send, Token};
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use quorum::time::Time;
@@ -11,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-/// Concurrent loops of each node.
+/// Concurrent loops of each node, unless the test sets another number.
 pub const LOOPS: usize = 5;
 
 /// Latency between nodes, unless the test sets another one, and within a node.
@@ -29,7 +33,8 @@ pub struct Load {
     voters: Vec<Voter>,
     bugs: ProtocolBugs,
     lifetimes: u32,
-    names: u64,
+    members: Members,
+    choice: Choice,
     mode: fn(u64) -> Mode,
     /// The random state for names and latencies. `None`: constant latencies.
     random: Option<u64>,
@@ -39,6 +44,8 @@ pub struct Load {
     pub cut: Option<(usize, usize)>,
     /// These two nodes are disconnected for 100 ms of each 500 ms.
     pub flapping: Option<(usize, usize)>,
+    /// Concurrent loops of each node.
+    pub loops: usize,
     /// Latency between nodes.
     pub far: Duration,
     /// The additional latency of one frame in fifty.
@@ -54,9 +61,11 @@ pub struct Load {
     /// Frames in flight, by arrival time and order of sending.
     wire: BinaryHeap<Reverse<(Time, u64, usize, Send)>>,
     sent: u64,
+    frames: usize,
     repairs: usize,
+    longest_queue: usize,
     requests: u64,
-    asked: BTreeMap<Request, (usize, Time)>,
+    asked: BTreeMap<Request, Asked>,
     waits: Vec<Duration>,
     /// The number of locks that each node got.
     shares: Vec<usize>,
@@ -65,45 +74,33 @@ pub struct Load {
     most_behind: usize,
 }
 
-/// What a load achieved in a span of time.
-#[derive(Debug)]
-pub struct Figures {
-    pub per_second: usize,
-    /// The longest wait, ended or not.
-    pub longest: Duration,
-    /// The number of locks of each node that locks.
-    pub shares: Vec<usize>,
-    /// The most locks that other nodes got while a node waited.
-    pub most_behind: usize,
-    /// How many batches had a `Sync`: the votes at the voter differed from those that its agent knew.
-    pub repairs: usize,
-}
-
-impl Figures {
-    pub fn least(&self) -> usize {
-        self.shares.iter().copied().min().unwrap_or_default()
-    }
-
-    pub fn most(&self) -> usize {
-        self.shares.iter().copied().max().unwrap_or_default()
-    }
+/// A request that was not answered.
+#[derive(Clone, Copy)]
+struct Asked {
+    node: usize,
+    /// The number of the loop on its node.
+    of: usize,
+    since: Time,
 }
 
 impl Load {
-    /// All nodes write-lock one name, over links with constant latency.
-    pub fn new(nodes: usize) -> Load {
+    /// This many members write-lock one name, over links with constant latency. All of them vote for each name, up to
+    /// five members.
+    pub fn new(members: usize) -> Load {
         Load {
             now: Time(1_000_000_000),
             agents: Vec::new(),
             voters: Vec::new(),
             bugs: ProtocolBugs::NONE,
             lifetimes: 0,
-            names: 1,
+            members: Members::new(members).expect("a few members"),
+            choice: Choice::Shared(1),
             mode: |_| Mode::Write,
             random: None,
             last: BTreeMap::new(),
             cut: None,
             flapping: None,
+            loops: LOOPS,
             far: FAR,
             hiccup: HICCUP,
             slow: None,
@@ -112,19 +109,41 @@ impl Load {
             idle: BTreeSet::new(),
             wire: BinaryHeap::new(),
             sent: 0,
+            frames: 0,
             repairs: 0,
+            longest_queue: 0,
             requests: 0,
             asked: BTreeMap::new(),
             waits: Vec::new(),
-            shares: vec![0; nodes],
-            behind: vec![0; nodes],
+            shares: vec![0; members],
+            behind: vec![0; members],
             most_behind: 0,
         }
     }
 
+    /// How many clients there are besides the members.
+    pub fn clients(mut self, clients: usize) -> Load {
+        let nodes = self.members.count() + clients;
+        (self.shares, self.behind) = (vec![0; nodes], vec![0; nodes]);
+        self
+    }
+
+    /// How many members vote for each name.
+    pub fn replicas(mut self, replicas: usize) -> Load {
+        let members = self.members.with_replicas(replicas);
+        self.members = members.expect("no more than members");
+        self
+    }
+
     /// How many names there are, and in which mode each request locks one.
     pub fn names(mut self, names: u64, mode: fn(u64) -> Mode) -> Load {
-        (self.names, self.mode) = (names, mode);
+        (self.choice, self.mode) = (Choice::Shared(names), mode);
+        self
+    }
+
+    /// Which names each request write-locks.
+    pub fn choice(mut self, choice: Choice) -> Load {
+        self.choice = choice;
         self
     }
 
@@ -144,8 +163,10 @@ impl Load {
         for node in 0..self.shares.len() {
             let agent = self.new_agent();
             self.agents.push(agent);
-            let voter = self.new_voter(node);
-            self.voters.push(voter);
+            if node < self.members.count() {
+                let voter = self.new_voter(node, true);
+                self.voters.push(voter);
+            }
         }
         self.play(Duration::from_secs(3));
         self
@@ -154,29 +175,29 @@ impl Load {
     fn new_agent(&mut self) -> Agent {
         self.lifetimes += 1;
         let setup = AgentSetup {
-            members: self.members(),
+            members: self.members,
             rules: Rules::default(),
             bugs: self.bugs,
             lifetime: Lifetime(self.lifetimes.into()),
             seed: self.lifetimes.into(),
         };
         let mut agent = Agent::new(setup, self.now);
-        let members = self.members().iter();
+        let members = self.members.iter();
         members.for_each(|member| agent.up(self.now, member));
         agent
     }
 
-    fn new_voter(&mut self, node: usize) -> Voter {
+    fn new_voter(&mut self, node: usize, knows_clients: bool) -> Voter {
         self.lifetimes += 1;
         let rules = Rules::default();
         let setup = VoterSetup {
-            members: self.members(),
-            me: Member::at(node).expect("a few nodes"),
+            members: self.members,
+            me: member(node),
             rules,
             bugs: self.bugs,
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: rules.quarantine,
-            knows_clients: true,
+            knows_clients,
             conflicted: false,
             fences: Fences {
                 floor: Some(Fence(0)),
@@ -188,13 +209,14 @@ impl Load {
         Voter::new(setup, &[], self.now)
     }
 
-    fn members(&self) -> Members {
-        Members::new(self.shares.len()).expect("a few nodes")
+    /// The voter of a node crashes and starts again, in a cluster without clients.
+    pub fn restart_voter(&mut self, node: usize) {
+        self.voters[node] = self.new_voter(node, true);
     }
 
-    /// The voter of a node crashes and starts again.
-    pub fn restart_voter(&mut self, node: usize) {
-        self.voters[node] = self.new_voter(node);
+    /// The same, and it has lost its register of clients, so its quarantine does not end early.
+    pub fn restart_voter_without_register(&mut self, node: usize) {
+        self.voters[node] = self.new_voter(node, false);
     }
 
     /// A node stops: its agent releases what it has, then neither its agent nor its voter answers any more. No other
@@ -202,13 +224,22 @@ impl Load {
     pub fn stop(&mut self, node: usize) {
         self.idle.insert(node);
         let now = self.now;
-        let asked = self.asked.iter().filter(|(_, (of, _))| *of == node);
+        let asked = self.asked.iter().filter(|(_, asked)| asked.node == node);
         for request in asked.map(|(request, _)| *request).collect::<Vec<_>>() {
             self.asked.remove(&request);
             self.agents[node].cancel(now, request);
         }
         self.run("farewell", Duration::from_millis(200));
         self.dead.insert(node);
+    }
+
+    /// No loop locks any more. Whether, within `span`, all requests are granted and all locks unlocked, and no machine
+    /// keeps anything of them.
+    pub fn ends_within(&mut self, span: Duration) -> bool {
+        self.idle = (0..self.shares.len()).collect();
+        self.play(span);
+        let agents = self.agents.iter().all(Agent::is_empty);
+        self.asked.is_empty() && agents && self.voters.iter().all(Voter::is_empty)
     }
 
     fn running(&self) -> impl Iterator<Item = usize> + use<> {
@@ -232,18 +263,20 @@ impl Load {
         (*random >> 33) % below
     }
 
-    fn lock(&mut self, node: usize) {
+    /// The next request of a loop.
+    fn lock(&mut self, node: usize, of: usize) {
         self.requests += 1;
-        let (request, now) = (Request(self.requests), self.now);
-        self.asked.insert(request, (node, now));
+        let (request, since) = (Request(self.requests), self.now);
+        self.asked.insert(request, Asked { node, of, since });
         let mode = (self.mode)(self.requests);
-        let what = self.draw(self.names).to_string();
-        let what = Name::new(what.as_bytes()).expect("a short name");
-        self.agents[node].lock(now, request, what.into(), mode, Duration::from_secs(600));
+        let (choice, number) = (self.choice, self.requests);
+        let names = choice.names(node, of, number, |below| self.draw(below));
+        self.agents[node].lock(since, request, names, mode, Duration::from_secs(600));
     }
 
     fn send(&mut self, from: usize, send: Send) {
-        let to = place(&send);
+        let to = self.place(&send);
+        self.frames += 1;
         if let Frame::Batch(Batch { ops, .. }) = &send.frame {
             self.repairs += usize::from(ops.iter().any(|op| matches!(op, Op::Sync { .. })));
         }
@@ -267,10 +300,11 @@ impl Load {
         self.wire.push(Reverse((*last, self.sent, from, send)));
     }
 
-    /// Releases a granted lock and requests the next one.
+    /// Releases a granted lock and requests the next one, unless its node has become idle.
     fn release_and_repeat(&mut self, node: usize, request: Request, token: Token) {
         let now = self.now;
-        let (_, since) = self.asked.remove(&request).expect("a request of this load");
+        let asked = self.asked.remove(&request);
+        let Asked { of, since, .. } = asked.expect("a request of this load");
         self.waits.push(now - since);
         self.shares[node] += 1;
         self.behind.iter_mut().for_each(|behind| *behind += 1);
@@ -281,19 +315,26 @@ impl Load {
         self.requests += 1;
         let unlock = Request(self.requests);
         assert!(self.agents[node].try_unlock(now, token, unlock));
-        self.lock(node);
+        if !self.idle.contains(&node) {
+            self.lock(node, of);
+        }
     }
 
     fn settle(&mut self) {
         for node in self.running() {
-            for output in self.voters[node].outputs() {
+            let outputs = self.voters.get_mut(node).map(Voter::outputs);
+            for output in outputs.into_iter().flatten() {
                 match output {
                     VoterOutput::Send(send) => self.send(node, send),
-                    VoterOutput::Store(_) if self.full == Some(node) => {}
+                    VoterOutput::Store(_) | VoterOutput::Register(_) if self.full == Some(node) => {
+                    }
                     VoterOutput::Store(mark) => {
                         self.voters[node].stored(self.now, mark);
                     }
-                    superseded => panic!("{superseded:?}"),
+                    VoterOutput::Register(client) => {
+                        self.voters[node].registered(self.now, &[client]);
+                    }
+                    other => panic!("{other:?}"),
                 }
             }
             let mut outputs = self.agents[node].outputs();
@@ -318,11 +359,11 @@ impl Load {
     pub fn run(&mut self, title: &str, span: Duration) -> Figures {
         if self.asked.is_empty() {
             for node in self.locking() {
-                (0..LOOPS).for_each(|_| self.lock(node));
+                (0..self.loops).for_each(|of| self.lock(node, of));
             }
         }
         self.waits.clear();
-        self.repairs = 0;
+        (self.frames, self.repairs, self.longest_queue) = (0, 0, 0);
         self.shares.fill(0);
         self.behind.fill(0);
         self.most_behind = 0;
@@ -331,23 +372,19 @@ impl Load {
             None => self.play(span),
         }
         let now = self.now;
-        let unended = self.asked.values().map(|(_, since)| now - *since);
+        let unended = self.asked.values().map(|asked| now - asked.since);
         let longest = self.waits.iter().copied().chain(unended).max();
         let figures = Figures {
+            locks: self.waits.len(),
             per_second: self.waits.len() * 1000 / span.as_millis() as usize,
             longest: longest.unwrap_or_default(),
             shares: self.locking().map(|node| self.shares[node]).collect(),
             most_behind: self.most_behind,
+            frames: self.frames,
+            longest_queue: self.longest_queue,
             repairs: self.repairs,
         };
-        println!(
-            "{title}: {} locks/s, longest wait {:?}, {:?}, {} behind, {} repairs",
-            figures.per_second,
-            figures.longest,
-            figures.shares,
-            figures.most_behind,
-            figures.repairs
-        );
+        println!("{title}: {figures}");
         figures
     }
 
@@ -355,10 +392,12 @@ impl Load {
         let end = self.now + span;
         while self.now < end {
             self.cut = Some((one, other));
-            self.wire.retain(|Reverse((_, _, from, send))| {
-                let ends = (*from, place(send));
+            let wire = std::mem::take(&mut self.wire).into_iter();
+            let passes = |Reverse((_, _, from, send)): &Reverse<(Time, u64, usize, Send)>| {
+                let ends = (*from, self.place(send));
                 ends != (one, other) && ends != (other, one)
-            });
+            };
+            self.wire = wire.filter(passes).collect();
             let ends = [(one, other), (other, one)];
             for (node, peer) in ends {
                 self.agents[node].down(self.now, member(peer));
@@ -380,7 +419,7 @@ impl Load {
             let arrives = self.wire.peek().map(|Reverse((at, ..))| *at);
             let agents = self.running().map(|node| &self.agents[node]);
             let agents = agents.filter_map(Agent::deadline).min();
-            let voters = self.running().map(|node| &self.voters[node]);
+            let voters = self.running().filter_map(|node| self.voters.get(node));
             let voters = voters.filter_map(Voter::deadline).min();
             let ticks = agents.into_iter().chain(voters).min();
             let next = arrives.into_iter().chain(ticks).min().unwrap_or(end);
@@ -388,7 +427,8 @@ impl Load {
             self.now = now;
             if ticks.is_some_and(|at| at <= now) {
                 for node in self.running() {
-                    self.voters[node].tick(now);
+                    let voter = self.voters.get_mut(node);
+                    voter.into_iter().for_each(|voter| voter.tick(now));
                     self.agents[node].tick(now);
                     self.agents[node].flush(now);
                 }
@@ -397,30 +437,53 @@ impl Load {
                 let Some(Reverse((_, _, from, send))) = self.wire.pop() else {
                     break;
                 };
-                let to = place(&send);
+                let to = self.place(&send);
                 if !self.dead.contains(&to) {
                     self.arrive(from, to, send.frame);
                 }
             }
+            self.watch_queues();
             self.settle();
         }
     }
 
+    /// The waiting positions at each voter.
+    fn watch_queues(&mut self) {
+        let waiting = self.voters.iter().map(|voter| voter.queues().0);
+        let longest = waiting.max().unwrap_or_default();
+        self.longest_queue = self.longest_queue.max(longest);
+    }
+
     fn arrive(&mut self, from: usize, to: usize, frame: Frame) {
-        let (from, now) = (member(from), self.now);
+        let now = self.now;
         match frame {
-            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(now, from.into(), frame),
-            Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(now, from, frame),
+            Frame::Batch(_) | Frame::Floor(_) => {
+                let from = self.node(from);
+                self.voters[to].receive(now, from, frame);
+            }
+            Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(now, member(from), frame),
         }
         self.agents[to].flush(now);
+    }
+
+    /// How voters call a node.
+    fn node(&self, place: usize) -> Node {
+        match place.checked_sub(self.members.count()) {
+            Some(client) => Node::client(client as u32).expect("a few clients"),
+            None => member(place).into(),
+        }
+    }
+
+    /// The receiver.
+    fn place(&self, send: &Send) -> usize {
+        match (send.to.member(), send.to.client_number()) {
+            (Some(member), _) => member.place(),
+            (None, Some(client)) => self.members.count() + client as usize,
+            (None, None) => unreachable!("a node is a member or a client"),
+        }
     }
 }
 
 fn member(node: usize) -> Member {
     Member::at(node).expect("a member")
-}
-
-/// The receiver. No node is a client.
-fn place(send: &Send) -> usize {
-    send.to.member().expect("a member").place()
 }

@@ -1,7 +1,8 @@
 //! PR3: progress while one member is sick. Each member in turn is the sick one, and the result is compared with the
 //! same cluster without it. All nodes lock one name, except those that are slow or dead.
 
-use crate::load::{Figures, Load};
+use crate::figures::Figures;
+use crate::load::Load;
 use quorum::protocol_bug::ProtocolBug;
 use std::time::Duration;
 

@@ -1,0 +1,26 @@
+//! The end of a history: when the quarantines are over, all voters vote.
+
+use super::label::Label;
+use super::Checker;
+use crate::simulation::node::Node;
+use quorum::message::VoterState;
+use quorum::voter::Voter;
+
+impl Checker {
+    /// A voter that waits for its disk votes again when the write completes.
+    pub fn check_all_vote(&mut self, nodes: &[Node]) {
+        for (place, node) in nodes[..self.members].iter().enumerate() {
+            let state = node.voter.as_ref().map(Voter::state);
+            let votes = match state {
+                Some(VoterState::Voting) => true,
+                Some(VoterState::NoStore) => !node.storing.is_empty(),
+                _ => false,
+            };
+            if !votes {
+                self.violated(Label::Voting, || {
+                    format!("the voter of n{place} does not vote: {state:?}")
+                });
+            }
+        }
+    }
+}
