@@ -30,8 +30,9 @@
 %% <dt>`[canal_lock, quorum, totals]'</dt>
 %% <dd>Of the quorum locks of this node, once per `totals_interval_ms' (see {@link canal_lock_quorum:options()}).
 %% Measurements: the totals of {@link canal_lock_quorum:status/0}, of which `longest_wait_us' counts from the last
-%% event, and the current numbers `waiting', `held', `pending_unlocks', `members', `members_connected' and
-%% `members_silent' (connected, but their voters do not answer). Metadata: none.</dd>
+%% event, and the current numbers `waiting', `held', `pending_unlocks', `queued', `longest_queue', `members',
+%% `members_connected' and `members_silent' (connected, but their voters do not answer). `queued' and `longest_queue'
+%% are left out on a client, and while the voter of this node does not answer. Metadata: none.</dd>
 %% </dl>
 %%
 %% Its handlers run in a process of their own and delay no lock.

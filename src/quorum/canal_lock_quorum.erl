@@ -122,8 +122,8 @@
 -type client_status() :: #{
     node := node(), votes := non_neg_integer(), waiting := non_neg_integer(), heard_ms := non_neg_integer()
 }.
-%% A client as the voter of this node sees it: how many votes and waiting requests it has here, and how many
-%% milliseconds ago it was heard of. A client that is not heard of for ten seconds (the rule `voter_lease_ms') has gone.
+%% A client as the voter of this node sees it: how many votes and waiting requests it has here, and the time
+%% since its last frame. A client that has sent none for ten seconds (the rule `voter_lease_ms') is removed.
 
 -type status() :: #{
     members := [member_status()],
@@ -133,6 +133,8 @@
     without_quorum := non_neg_integer(),
     voting := boolean(),
     waiting := non_neg_integer(),
+    queued := non_neg_integer(),
+    longest_queue := non_neg_integer(),
     held := non_neg_integer(),
     pending_unlocks := non_neg_integer(),
     totals := totals()
@@ -143,9 +145,10 @@
 %% `none'. Names are divided into partitions by a hash, and the names of a partition have the same voters;
 %% `without_quorum' is the number of partitions without a quorum, of 4096 in all (the rule `partitions'). `voting':
 %% whether the voter of this node votes for writers; `false' on a client. It does not while it learns which locks are
-%% held, or while its disk stores nothing and its fences are used up. For this node: the number of requests that wait
-%% for a lock, of locks that are held, and of unlocks that more than half of the members have not executed yet, and the
-%% totals.
+%% held, or while its disk stores nothing and its fences are used up. `queued': how many requests of all nodes wait at
+%% the voter of this node; `longest_queue': how many of these wait for names of one partition, at most. For this node:
+%% the number of requests that wait for a lock, of locks that are held, and of unlocks that more than half of the
+%% members have not executed yet, and the totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
 %% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are

@@ -6,7 +6,6 @@
 -export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1, is_grouped/1, list_of_all/1]).
 -export([is_client/2, is_node_name/1]).
 
-
 -export_type([config/0, options/0, place/0]).
 
 %% The index of a member in the sorted list of members, from 0.
@@ -136,8 +135,10 @@ wrong_role(Options = #{members := Members}) ->
     case {lists:member(node(), Members), needs_file(Options)} of
         {false, _} ->
             {wrong, members, ["contain this node, ", atom_to_list(node()), ", or voter must be false"], Members};
-        {true, true} -> {missing, fence_file, ?FENCE_FILE};
-        {true, false} -> none
+        {true, true} ->
+            {missing, fence_file, ?FENCE_FILE};
+        {true, false} ->
+            none
     end.
 
 %% A member that has lost its fences needs answers of the others before it votes. So `none' must be a decision.
@@ -148,10 +149,7 @@ needs_file(_) -> true.
 members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
     case {lists:all(fun is_atom/1, Members), length(lists:usort(Members)) =:= length(Members)} of
         {true, true} ->
-            case lists:all(fun is_node_name/1, Members) of
-                true -> {true, []};
-                false -> {false, "contain names of nodes, without spaces"}
-            end;
+            {lists:all(fun is_node_name/1, Members), "contain names of nodes, without spaces"};
         {true, false} -> {false, "contain each node once"};
         {false, _} -> not_nodes()
     end;

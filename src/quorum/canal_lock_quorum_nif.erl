@@ -8,7 +8,7 @@
 -export([load/0, now/0, default_rules/0, frame_versions/0, check/1]).
 -export([held/1, give_back/1, claim/1, id/1]).
 -export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_partitions/1, agent_unlocks_arrived/1]).
--export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_is_empty/1, voter_clients/1]).
+-export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_load/1, voter_clients/1]).
 -export([state_lock/1, state_read/1, state_store/3]).
 
 -export_type([setup/0, rules/0, start/0, state/0, agent/0, voter/0, wait/0, sending/0, client/0]).
@@ -196,11 +196,13 @@ voter_close(_Voter) -> erlang:nif_error(not_loaded).
 -spec voter_step(voter(), [voter_event()]) -> {[voter_output()], wait(), IsVoting :: boolean()}.
 voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
 
-%% Whether the voter has neither votes nor waiting requests.
--spec voter_is_empty(voter()) -> boolean().
-voter_is_empty(_Voter) -> erlang:nif_error(not_loaded).
+%% Whether the voter has neither votes nor waiting requests; how many requests wait; and how many in the partition of
+%% names in which most wait.
+-spec voter_load(voter()) ->
+    {IsEmpty :: boolean(), Queued :: non_neg_integer(), LongestQueue :: non_neg_integer()}.
+voter_load(_Voter) -> erlang:nif_error(not_loaded).
 
-%% The clients that have a lease: their votes and waiting requests, and how long ago they were heard of.
+%% The clients that have a lease: their votes and waiting requests, and the time since their last batch.
 -spec voter_clients(voter()) ->
     [{client(), Votes :: non_neg_integer(), Waiting :: non_neg_integer(), Heard_ms :: non_neg_integer()}].
 voter_clients(_Voter) -> erlang:nif_error(not_loaded).

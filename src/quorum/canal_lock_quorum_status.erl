@@ -8,13 +8,11 @@
 -spec read() -> canal_lock_quorum:status().
 read() ->
     Status = #{is_member := IsMember} = canal_lock_quorum_agent:status(),
-    {#{voting := Voting}, Clients} =
-        case IsMember of
-            true -> {canal_lock_quorum_voter:state(), clients()};
-            false -> {#{voting => false}, []}
-        end,
-    OfNode = maps:without([is_member, may_have_clients], Status),
-    OfNode#{voting => Voting, clients => Clients, held => canal_lock_quorum_agent:count()}.
+    OfAgent = maps:without([is_member, may_have_clients], Status),
+    maps:merge(OfAgent#{held => canal_lock_quorum_agent:count()}, of_voter(IsMember)).
 
-clients() ->
-    case canal_lock_quorum_voter:clients() of not_known -> []; Clients -> Clients end.
+of_voter(true) ->
+    State = maps:remove(empty, canal_lock_quorum_voter:state()),
+    State#{clients => case canal_lock_quorum_voter:clients() of not_known -> []; Clients -> Clients end};
+of_voter(false) ->
+    #{voting => false, clients => [], queued => 0, longest_queue => 0}.

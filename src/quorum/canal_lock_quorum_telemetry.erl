@@ -55,7 +55,8 @@ measurements(Ref) ->
     #{members := Members, waiting := Waiting, pending_unlocks := Pending, totals := Totals} =
         canal_lock_quorum_agent:status(),
     ok = canal_lock_quorum_totals:reset_longest_wait(Ref),
-    Totals#{
+    Of = maps:merge(Totals, queues()),
+    Of#{
         waiting => Waiting,
         held => canal_lock_quorum_agent:count(),
         pending_unlocks => Pending,
@@ -63,6 +64,14 @@ measurements(Ref) ->
         members_connected => length([Node || #{node := Node, connected := true} <- Members]),
         members_silent => length([Node || #{node := Node, connected := true, answers := false} <- Members])
     }.
+
+%% Left out on a client, and while the voter does not answer.
+queues() ->
+    try
+        maps:with([queued, longest_queue], canal_lock_quorum_voter:state())
+    catch
+        exit:_ -> #{}
+    end.
 
 report_once(_Failure, State = #state{is_reported = true}) ->
     State;

@@ -71,8 +71,11 @@
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% Whether the voter votes, and whether it has neither votes nor waiting requests.
--spec state() -> #{voting := boolean(), empty := boolean()}.
+%% Whether the voter votes; whether it has neither votes nor waiting requests; how many requests wait; and how many in
+%% the partition of names in which most wait.
+-spec state() -> #{
+    voting := boolean(), empty := boolean(), queued := non_neg_integer(), longest_queue := non_neg_integer()
+}.
 state() ->
     canal_lock_exit:call(?MODULE, state, ?STATE_TIMEOUT_MS).
 
@@ -92,8 +95,8 @@ init(Config = #{setup := Setup}) ->
         {Voter, Life, Quarantine_ms, Clients} ->
             State = canal_lock_quorum_state:adopted(Config, Life, Quarantine_ms, Clients),
             ok = say_hello(same),
-            %% The file may lack some of the clients, and the machine waits for it.
-            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State, registering = Clients},
+            %% The file may lack some of the clients. The machine says again of which it waits.
+            Adopted = #state{config = Config, voter = Voter, wanted = State, stored = State},
             {ok, compare_lists(Adopted), {continue, step}}
     end.
 
@@ -157,9 +160,14 @@ reopen(State = #state{storing = Storing, timer = Timer}) ->
     open(Ended#state{heard = none, events = [], frames = #{}, left_out = 0, timer = none, is_voting = false}).
 
 handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting, is_conflicted = IsConflicted}) ->
-    IsEmpty = Voter =:= none orelse canal_lock_quorum_nif:voter_is_empty(Voter),
+    {IsEmpty, Queued, Longest} =
+        case Voter of
+            none -> {true, 0, 0};
+            _ -> canal_lock_quorum_nif:voter_load(Voter)
+        end,
     %% A conflict that this process knows may not have reached the state machine yet.
-    gen_server:reply(From, #{voting => IsVoting andalso not IsConflicted, empty => IsEmpty}),
+    Votes = IsVoting andalso not IsConflicted,
+    gen_server:reply(From, #{voting => Votes, empty => IsEmpty, queued => Queued, longest_queue => Longest}),
     noreply(State);
 handle_call(clients, From, State = #state{voter = none}) ->
     gen_server:reply(From, not_known),
@@ -208,6 +216,10 @@ handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{storing = {Mo
     stored(Content, Outcome, State#state{storing = none});
 handle_info(open, State = #state{voter = none, opening = none}) ->
     noreply(open(State));
+handle_info(waited, State = #state{voter = none}) ->
+    noreply(State);
+handle_info(waited, State) ->
+    noreply(compare_lists(State));
 handle_info({timeout, Timer, store}, State = #state{storing = {Timer, retry}}) ->
     noreply(store(State#state{storing = none}));
 handle_info({timeout, _Replaced, store}, State) ->
@@ -344,7 +356,7 @@ heard(State = #state{config = Config, wanted = Wanted, heard = Heard}) ->
         true ->
             State#state{wanted = canal_lock_quorum_state:agreed(Wanted)};
         false when Heard =:= none ->
-            _ = erlang:send_after(Lease_ms, self(), {'$gen_cast', lists_changed}),
+            _ = erlang:send_after(Lease_ms, self(), waited),
             State#state{heard = Now_ms};
         false when Now_ms - Heard >= Lease_ms ->
             State#state{wanted = canal_lock_quorum_state:agreed(Wanted)};

@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_terminal, [cells/1]).
+-import(test_terminal, [quick/0, slow/0, cells/1]).
 -import(test_worker, [holder/1, take/1, caught/1]).
 
 %% For processes that tests spawn.
@@ -52,12 +52,6 @@ top_test_() ->
             {"P10: pictures continue with a kept table", fun kept/0}
         ])
     ]).
-
-%% The next picture comes as soon as the test allows it.
-quick() -> #{interval_ms => 1}.
-
-%% The second picture does not come within a test.
-slow() -> #{interval_ms => 16#ffffffff}.
 
 terminal() -> #{columns => 100, rows => 50}.
 

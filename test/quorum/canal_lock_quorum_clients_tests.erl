@@ -28,6 +28,7 @@ cluster_test_() ->
         {"locks/0 and force_unlock/1 wait for members that may know more clients", fun unknown_clients/1},
         {"a client that is disconnected loses its lock in time, and the others get it", fun disconnected/1},
         {"a client that floods a voter delays no one, and does not fill its mailbox", fun flood/1},
+        {"of the frames of a client in a mailbox, a step takes the last few of a thousand", fun many_frames/1},
         {"bytes that are no frame, from a client, change nothing", fun bad_frames/1},
         {"hellos of clients that are gone do not stay", fun hellos/1},
         {"a client that hangs delays no one, loses its lock in time, and locks again", fun hangs/1},
@@ -50,7 +51,7 @@ limits_test_() ->
 refused_test_() ->
     [
         tests(#{}, #{await => none}, [{"members allow no clients by default", fun not_allowed/1}]),
-        tests(#{clients => [nobody@nowhere]}, #{await => none}, [
+        tests(#{clients => [other@host]}, #{await => none}, [
             {"only named clients are allowed", fun not_allowed/1}
         ]),
         tests(#{clients => all}, #{await => none, rules => #{voter_lease_ms => 2000, quarantine_ms => 2000}}, [
@@ -196,10 +197,12 @@ status({[A | _] = Members, [X, Y]}) ->
             length([one || #{votes := 1, waiting := 0} <- Of(NameX)]) =:= ?MEMBERS andalso
             [] =/= [one || #{votes := 0, waiting := 1} <- Of(NameY)]
     end),
+    Queues = [maps:with([queued, longest_queue], call(Node, fun canal_lock_quorum:status/0)) || Node <- Members],
+    ?assert(lists:member(#{queued => 1, longest_queue => 1}, Queues)),
     #{clients := [#{heard_ms := Heard_ms} | _]} = call(A, fun canal_lock_quorum:status/0),
     ?assert(Heard_ms =< lease_ms()),
     OfClient = call(X, fun canal_lock_quorum:status/0),
-    ?assertMatch(#{clients := [], voting := false, quorum := all, conflict := []}, OfClient),
+    ?assertMatch(#{clients := [], voting := false, queued := 0, quorum := all, conflict := []}, OfClient),
     ok = unlock(Holder, x).
 
 inspection({[A, _, C], [X, Y]}) ->
@@ -357,13 +360,8 @@ disconnected({Members = [A | _], [X, _]}) ->
 
 %% The client sends as fast as it can a batch that an earlier agent of it sent once. The voter answers each.
 flood({[A | _] = Members, [X, Y]}) ->
-    Fingerprint = fingerprint(A),
-    Frame = call(X, fun recorded_batch/0),
-    call(X, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_agent) end),
-    Names = members(Members),
-    {Flooder, _} = call(X, fun() ->
-        spawn_monitor(fun() -> flood_each(Names, {canal_lock_quorum, Fingerprint, node(), Frame}) end)
-    end),
+    Messages = old_batches(Members, X),
+    {Flooder, _} = call(X, fun() -> spawn_monitor(fun() -> flood_each(Messages) end) end),
     try
         Workers = [worker(Node) || Node <- [A, Y]],
         Begin_ms = erlang:monotonic_time(millisecond),
@@ -382,18 +380,52 @@ flood({[A | _] = Members, [X, Y]}) ->
     {ok, _} = lock(Again, x, ?LONG_MS),
     ok = unlock(Again, x).
 
-%% A batch of the agent of this node.
-recorded_batch() ->
+many_frames({[A | _], [X, _]}) ->
+    [{_, Message}] = old_batches([A], X),
+    Steps = order(worker(A), fun() ->
+        Voter = whereis(canal_lock_quorum_voter),
+        ok = sys:suspend(Voter),
+        _ = [Voter ! Message || _ <- lists:seq(1, 6000)],
+        1 = erlang:trace_pattern({canal_lock_quorum_nif, voter_step, 2}, true, []),
+        1 = erlang:trace(Voter, true, [call]),
+        ok = sys:resume(Voter),
+        _ = canal_lock_quorum_voter:state(),
+        1 = erlang:trace(Voter, false, [call]),
+        Delivered = erlang:trace_delivered(Voter),
+        receive {trace_delivered, Voter, Delivered} -> frames_of_steps(Voter) end
+    end),
+    %% A step after each 1,004 frames, of which it executes four.
+    ?assertEqual(lists:duplicate(5, 4), lists:sublist(Steps, 5)).
+
+%% How many frames of clients each traced step of the voter had.
+frames_of_steps(Voter) ->
+    receive
+        {trace, Voter, call, {_, voter_step, [_, Events]}} ->
+            [length([From || {client_frame, From, _} <- Events]) | frames_of_steps(Voter)]
+    after 0 ->
+        []
+    end.
+
+%% For the voter of each member, a message with a batch of an earlier agent of `Client'.
+old_batches(Members, Client) ->
+    Messages = [{Name, {canal_lock_quorum, fingerprint(Member), test_nodes:name(Client), Frame}}
+                || Member <- Members, Name <- [test_nodes:name(Member)],
+                   Frame <- [call(Client, fun() -> recorded_batch(Name) end)]],
+    call(Client, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_agent) end),
+    Messages.
+
+%% A batch of the agent of this node to the voter of `Name'.
+recorded_batch(Name) ->
     Agent = whereis(canal_lock_quorum_agent),
     1 = erlang:trace(Agent, true, [send]),
     {ok, Lock} = canal_lock_quorum:lock(flood, ?LONG_MS),
     ok = canal_lock_quorum:unlock(Lock),
     1 = erlang:trace(Agent, false, [send]),
-    receive {trace, Agent, send, {canal_lock_quorum, _, _, Frame}, {canal_lock_quorum_voter, _}} -> Frame end.
+    receive {trace, Agent, send, {canal_lock_quorum, _, _, Frame}, {canal_lock_quorum_voter, Name}} -> Frame end.
 
-flood_each(Names, Message) ->
-    _ = [erlang:send({canal_lock_quorum_voter, Name}, Message, [noconnect]) || Name <- Names],
-    flood_each(Names, Message).
+flood_each(Messages) ->
+    _ = [erlang:send({canal_lock_quorum_voter, Name}, Message, [noconnect]) || {Name, Message} <- Messages],
+    flood_each(Messages).
 
 fingerprint(Node) ->
     #{Node := Options} = get(options),

@@ -138,6 +138,69 @@ lock_once(Node, Name, Timeout_ms) ->
     ok = test_nodes:kill_worker(Worker),
     Answer.
 
+%%% Clients
+
+clients_test_() ->
+    with_disk(
+        "a client gets no vote before the disk has its name, also if the voter's process is killed meanwhile",
+        fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1, fun clients/2
+    ).
+
+clients(Folder, Member) ->
+    [X, Y, Z] = Clients = [test_nodes:start() || _ <- [1, 2, 3]],
+    Options = fun(_, _) -> (options(Member, [Member], Member, Folder))#{clients => all} end,
+    OfClient = test_quorum_cluster:client_options([Member]),
+    try
+        test_nodes:introduce([Member | Clients]),
+        test_quorum_cluster:on([Member], Options, fun(_) ->
+            Tracer = worker(Member),
+            order(Tracer, fun trace_registrations/0),
+            test_quorum_disk:hang(Member, Folder),
+            %% While X is written, Y waits for the next write.
+            [begin start(Client, OfClient), gets_no_lock(Client) end || Client <- [X, Y]],
+            test_quorum_disk:resume(Member, Folder),
+            [?assertMatch({ok, _}, lock_once(Client, x, ?LONG_MS)) || Client <- [X, Y]],
+            [OfX, OfY] = [atom_to_binary(test_nodes:name(Client)) || Client <- [X, Y]],
+            ?assertEqual(
+                [{store, [OfX]}, {registered, [OfX]}, {store, lists:sort([OfX, OfY])}, {registered, [OfY]}],
+                order(Tracer, fun registrations/0)
+            ),
+            test_quorum_disk:hang(Member, Folder),
+            start(Z, OfClient),
+            gets_no_lock(Z),
+            call(Member, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_voter) end),
+            gets_no_lock(Z),
+            test_quorum_disk:resume(Member, Folder),
+            ?assertMatch({ok, _}, lock_once(Z, x, ?LONG_MS)),
+            [stop(Client) || Client <- Clients]
+        end)
+    after
+        [test_nodes:stop(Client) || Client <- Clients]
+    end.
+
+gets_no_lock(Client) ->
+    ?assertMatch({error, _}, lock_once(Client, x, ?SHORT_MS)).
+
+%% Of this node's voter, and of the processes that write for it.
+trace_registrations() ->
+    _ = erlang:trace(whereis(canal_lock_quorum_voter), true, [call, set_on_spawn]),
+    1 = erlang:trace_pattern({canal_lock_quorum_nif, state_store, 3}, true),
+    1 = erlang:trace_pattern({canal_lock_quorum_nif, voter_step, 2}, true),
+    ok.
+
+%% What was written of clients, and what the state machine was told of it.
+registrations() ->
+    receive
+        {trace, _, call, {canal_lock_quorum_nif, state_store, [_, #{clients := Clients}, _]}} ->
+            [{store, lists:sort(Clients)} | registrations()];
+        {trace, _, call, {canal_lock_quorum_nif, voter_step, [_, Events]}} ->
+            [{registered, Clients} || {registered, Clients} <- Events] ++ registrations()
+    after 0 ->
+        []
+    end.
+
+%%% Reports
+
 listen(Node) ->
     Listener = worker(Node),
     order(Listener, fun() -> test_log_listener:start(warning) end),

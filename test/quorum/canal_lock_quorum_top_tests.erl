@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_terminal, [cells/1]).
+-import(test_terminal, [quick/0, slow/0, cells/1]).
 -import(test_worker, [caught/1]).
 
 -define(LONG_MS, 60_000).
@@ -59,12 +59,6 @@ start() ->
 stop(_) ->
     _ = whereis(canal_lock_quorum) =:= undefined orelse canal_lock_quorum:stop(),
     ok.
-
-%% The next picture comes as soon as the test allows it.
-quick() -> #{interval_ms => 1}.
-
-%% The second picture does not come within a test.
-slow() -> #{interval_ms => 16#ffffffff}.
 
 terminal() -> #{columns => 120, rows => 60}.
 

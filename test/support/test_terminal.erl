@@ -2,7 +2,7 @@
 %% waits until the test lets it continue. So a test can act between two pictures.
 -module(test_terminal).
 
--export([tests/1, sections/1, cells/1]).
+-export([tests/1, quick/0, slow/0, sections/1, cells/1]).
 -export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quit/1, await_result/1]).
 
 -export_type([terminal/0, settings/0]).
@@ -30,6 +30,14 @@ tests(Tests) ->
 
 reset(Name, false) -> os:unsetenv(Name);
 reset(Name, Value) -> os:putenv(Name, Value).
+
+%% Options of `top/1': the next picture comes as soon as the test allows it.
+-spec quick() -> #{interval_ms := pos_integer()}.
+quick() -> #{interval_ms => 1}.
+
+%% The second picture does not come within a test.
+-spec slow() -> #{interval_ms := pos_integer()}.
+slow() -> #{interval_ms => 16#ffffffff}.
 
 %% The parts of a picture that an empty line separates.
 -spec sections([string()]) -> [[string()]].

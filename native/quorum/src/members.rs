@@ -55,6 +55,12 @@ impl Node {
         Member::at(self.0 as usize)
     }
 
+    /// Whether it is a client.
+    #[must_use]
+    pub fn is_client(self) -> bool {
+        self.member().is_none()
+    }
+
     /// The number of the client, if it is one.
     #[must_use]
     pub fn client_number(self) -> Option<u32> {

@@ -61,9 +61,8 @@ pub struct Rules {
     /// Fences are reserved on disk in blocks of this many, with one write per block.
     pub fence_block: u64,
     /// Names are divided into this many partitions by a hash. The names of a partition have the same voters. A voter
-    /// keeps one fence for all forgotten names of a
-    /// partition, which takes eight bytes. Two names of a partition cost one more message exchange when they are locked
-    /// at the same moment. A power of two.
+    /// keeps one fence for all forgotten names of a partition, which takes eight bytes. Two names of a partition cost
+    /// one more message exchange when they are locked at the same moment. A power of two.
     pub partitions: usize,
     /// Callers of `try_unlock` wait while more than half of the members have not executed this many unlocks.
     pub pending_unlocks: u64,

@@ -26,6 +26,7 @@
 //! Correctness does not depend on the order of batches. An agent never reuses a released token, so an old batch can
 //! at worst leave a vote that its agent does not count. The next comparison of digests finds it.
 
+mod counts;
 mod floors;
 mod learning;
 mod leases;
@@ -193,15 +194,16 @@ impl Voter {
         self.register.iter()
     }
 
-    /// The agents that have a lease: its node, its votes, its waiting requests, and when it was last heard of.
+    /// Each agent that has a lease: its node, its votes, its waiting requests, and when its last batch arrived.
     pub fn agents(&self) -> impl Iterator<Item = (Node, usize, usize, Time)> + '_ {
         self.leases.iter().map(|(generation, lease)| {
-            let heard = Time(lease.expires.0 - self.setup.rules.voter_lease.as_nanos() as i64);
+            // A batch renews the lease.
+            let last = Time(lease.expires.0 - self.setup.rules.voter_lease.as_nanos() as i64);
             (
                 lease.node,
                 lease.count(),
                 self.names.positions_of(generation),
-                heard,
+                last,
             )
         })
     }
@@ -299,6 +301,12 @@ impl Voter {
         self.leases.is_empty() && self.names.is_empty()
     }
 
+    /// How many requests wait here, and how many for the names of one partition at most.
+    #[must_use]
+    pub fn queues(&self) -> (usize, usize) {
+        self.names.queues()
+    }
+
     /// The member of this voter.
     #[must_use]
     pub fn member(&self) -> Member {
@@ -334,10 +342,10 @@ impl Voter {
             if self.names.leave_one(generation) {
                 continue;
             }
-            match self.leases.pop_ended() {
-                Some(Ok((token, vote))) => self.forget_names(generation, token, &vote),
-                Some(Err(node)) => self.unregister(node),
-                None => {}
+            if let Some((token, vote)) = self.leases.pop_vote() {
+                self.forget_names(generation, token, &vote);
+            } else if let Some(node) = self.leases.pop_ended() {
+                self.unregister(node);
             }
         }
         self.names.advance(self.now, self.setup.rules.batch);
@@ -440,7 +448,7 @@ impl Voter {
     /// Adds a client to the register, unless that is full.
     fn add_client(&mut self, from: Node) {
         let is_full = self.register.len() >= self.setup.rules.clients;
-        if from.member().is_some() || self.register.has(from) || is_full {
+        if !from.is_client() || self.register.has(from) || is_full {
             return;
         }
         // Without a file the quarantine of the next life does not end early.
@@ -455,7 +463,7 @@ impl Voter {
     /// the end of the quarantine.
     fn unregister(&mut self, node: Node) {
         let is_needed = self.register.awaits(node) || self.leases.knows(node);
-        if node.member().is_none() && !is_needed {
+        if node.is_client() && !is_needed {
             self.register.remove(node);
             self.out.push(VoterOutput::Unregister(node));
         }

@@ -1,5 +1,6 @@
 //! NIFs of the agent of this node.
 
+use crate::clients::Clients;
 use crate::lock::{AgentCell, LockHandle, LockId, CURRENT};
 use crate::machine::{self, Running};
 use crate::{clock, error::CallError, setup::Setup};
@@ -176,7 +177,7 @@ fn output_term<'a>(
     let id = |token| cell.lock_id(token);
     match output {
         // An agent sends to members only.
-        AgentOutput::Send(send) => encoder.send_term(env, &send, |_| atoms::missing().encode(env)),
+        AgentOutput::Send(send) => encoder.send_term(env, &send, &Clients::default()),
         AgentOutput::Granted {
             request,
             token,

@@ -2,15 +2,13 @@
 
 use crate::error::CallError;
 use quorum::members::Node;
+use rustler::{Binary, Encoder, Env, NewBinary, Term};
 use std::collections::HashMap;
-
-/// The name of a node, as bytes.
-pub(crate) type NodeName = Vec<u8>;
 
 #[derive(Default)]
 pub(crate) struct Clients {
-    nodes: HashMap<NodeName, Node>,
-    names: HashMap<Node, NodeName>,
+    nodes: HashMap<Vec<u8>, Node>,
+    names: HashMap<Node, Vec<u8>>,
     next: u32,
 }
 
@@ -28,9 +26,12 @@ impl Clients {
         Ok(node)
     }
 
-    /// The name of a client. Empty if there is none with this number.
-    pub(crate) fn name(&self, node: Node) -> &[u8] {
-        self.names.get(&node).map_or(&[], Vec::as_slice)
+    /// The name of a client, as a binary. Empty if no client has this number.
+    pub(crate) fn name<'a>(&self, env: Env<'a>, node: Node) -> Term<'a> {
+        let name = self.names.get(&node).map_or(&[][..], Vec::as_slice);
+        let mut binary = NewBinary::new(env, name.len());
+        binary.as_mut_slice().copy_from_slice(name);
+        Binary::from(binary).encode(env)
     }
 
     pub(crate) fn forget(&mut self, node: Node) {

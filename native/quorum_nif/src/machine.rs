@@ -4,9 +4,9 @@
 //! successive lifetimes of one agent. The current machine is therefore ended before a new one is created, and the
 //! calls of a process that has the old one raise.
 
-use crate::{clock, error::CallError};
+use crate::{clients::Clients, clock, error::CallError};
 use quorum::frame;
-use quorum::members::{Node, MAX_MEMBERS};
+use quorum::members::MAX_MEMBERS;
 use quorum::message::{Frame, Send};
 use quorum::time::Time;
 use rustler::{Binary, Encoder as _, Env, NewBinary, Term};
@@ -101,12 +101,12 @@ impl Encoder {
         &mut self,
         env: Env<'a>,
         send: &Send,
-        name: impl FnOnce(Node) -> Term<'a>,
+        clients: &Clients,
     ) -> Term<'a> {
         let place = send.to.member().map(|member| member.place());
         // A client speaks the lowest version that its members speak, or is in conflict with them.
         let version = place.map_or(frame::LOWEST, |place| self.versions[place]);
-        let to = place.map_or_else(|| name(send.to), |place| place.encode(env));
+        let to = place.map_or_else(|| clients.name(env, send.to), |place| place.encode(env));
         frame::encode_into(&send.frame, version, &mut self.bytes);
         let mut binary = NewBinary::new(env, self.bytes.len());
         binary.as_mut_slice().copy_from_slice(&self.bytes);

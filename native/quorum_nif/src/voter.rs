@@ -9,7 +9,7 @@ use quorum::members::{Member, Members, Node};
 use quorum::message::{Fence, VoterState};
 use quorum::rules::Rules;
 use quorum::voter::{Voter, VoterOutput};
-use rustler::{Atom, Binary, Encoder, Env, NewBinary, NifResult, NifTaggedEnum};
+use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::{Arc, Mutex};
 
@@ -72,30 +72,32 @@ enum VoterEvent<'a> {
     Frames(Vec<u8>),
 }
 
+type Adopted<'a> = (ResourceArc<VoterHandle>, u32, u64, Vec<Term<'a>>);
+
 /// `voter_adopt(Setup) -> {Handle, Life, QuarantineMs, Clients} | nil`: continues the voter of a process that has died.
 /// `Clients` are those that the state file must have. `nil` if there is none with the same names of members, rules and
 /// state file, if a panic has interrupted one of its steps, or if lists of members conflict: only the state file says
 /// which members the voter waits for.
 #[rustler::nif]
-fn voter_adopt(env: Env<'_>, setup: Setup) -> NifResult<Term<'_>> {
+fn voter_adopt(env: Env<'_>, setup: Setup) -> NifResult<Option<Adopted<'_>>> {
     let config = Config::new(&setup)?;
     let current = CURRENT.lock();
     let Some(cell) = current.as_ref().filter(|cell| cell.config == config) else {
-        return Ok(None::<u32>.encode(env));
+        return Ok(None);
     };
     let Ok(mut running) = cell.running.lock() else {
-        return Ok(None::<u32>.encode(env));
+        return Ok(None);
     };
     let VoterOfNames { voter, clients } = &mut running.machine;
     if voter.is_conflicted() {
-        return Ok(None::<u32>.encode(env));
+        return Ok(None);
     }
     voter.interrupted(clock::now());
-    let register = voter.register();
-    let register: Vec<Term> = register.map(|node| name_term(env, clients, node)).collect();
-    let (life, quarantine) = (voter.lifetime().life(), voter.quarantine().as_millis());
     let handle = ResourceArc::new(VoterHandle(Arc::clone(cell)));
-    Ok((handle, life, quarantine as u64, register).encode(env))
+    let quarantine_ms = voter.quarantine().as_millis() as u64;
+    let register = voter.register().map(|node| clients.name(env, node));
+    let life = voter.lifetime().life();
+    Ok(Some((handle, life, quarantine_ms, register.collect())))
 }
 
 /// `voter_open(Setup, Start) -> Handle`: opens a new voter that the calling process runs, in place of any other.
@@ -166,9 +168,9 @@ fn voter_step<'a>(
     }
     voter.tick(now);
     for output in voter.outputs() {
-        let name = |node: Node| name_term(env, clients, node);
+        let name = |client: Node| clients.name(env, client);
         outputs.push(match output {
-            VoterOutput::Send(send) => encoder.send_term(env, &send, name),
+            VoterOutput::Send(send) => encoder.send_term(env, &send, clients),
             VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
             VoterOutput::Register(client) => (atoms::register(), name(client)).encode(env),
             VoterOutput::Unregister(client) => {
@@ -192,32 +194,28 @@ fn voter_step<'a>(
     Ok(answer)
 }
 
-fn name_term<'a>(env: Env<'a>, clients: &Clients, node: Node) -> Term<'a> {
-    let name = clients.name(node);
-    let mut binary = NewBinary::new(env, name.len());
-    binary.as_mut_slice().copy_from_slice(name);
-    Binary::from(binary).encode(env)
-}
-
 /// `voter_clients(Handle) -> [{Name, Votes, Waiting, HeardMs}]`: the clients that have a lease, with their votes and
-/// waiting requests, and how long ago they were heard of.
+/// waiting requests, and the time since their last batch.
 #[rustler::nif]
 fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Vec<Term<'_>>> {
     CURRENT.check(&handle.0)?;
     let running = machine::take(&handle.0.running)?;
     let VoterOfNames { voter, clients } = &running.machine;
     let now = clock::now();
-    let agents = voter.agents().filter(|agent| agent.0.member().is_none());
+    let agents = voter.agents().filter(|agent| agent.0.is_client());
     let info = |(node, votes, waiting, heard)| {
         let heard_ms = (now - heard).as_millis() as u64;
-        (name_term(env, clients, node), votes, waiting, heard_ms).encode(env)
+        (clients.name(env, node), votes, waiting, heard_ms).encode(env)
     };
     Ok(agents.map(info).collect())
 }
 
-/// `voter_is_empty(Handle) -> boolean()`: whether the voter has no votes and no queue positions.
+/// `voter_load(Handle) -> {IsEmpty, Queued, LongestQueue}`: whether the voter has no votes and no queue positions, how
+/// many positions it has, and how many in the partition that has most.
 #[rustler::nif]
-fn voter_is_empty(handle: ResourceArc<VoterHandle>) -> NifResult<bool> {
+fn voter_load(handle: ResourceArc<VoterHandle>) -> NifResult<(bool, usize, usize)> {
     CURRENT.check(&handle.0)?;
-    Ok(machine::take(&handle.0.running)?.machine.voter.is_empty())
+    let voter = &machine::take(&handle.0.running)?.machine.voter;
+    let (queued, longest) = voter.queues();
+    Ok((voter.is_empty(), queued, longest))
 }

@@ -53,7 +53,8 @@ impl Floors {
         self.seen(fence);
     }
 
-    fn index(&self, name: &Name) -> usize {
+    /// The partition of the name.
+    pub(super) fn index(&self, name: &Name) -> usize {
         partition(name, self.floors.len())
     }
 }

@@ -193,14 +193,14 @@ impl AgentLeases {
         self.ended.last().map(|(generation, _)| *generation)
     }
 
-    /// Takes a vote of that lease. After the last one, removes the lease and returns its node.
-    pub(super) fn pop_ended(&mut self) -> Option<Result<(Token, Vote), Node>> {
-        let (_, lease) = self.ended.last_mut()?;
-        let vote = lease.votes.pop_first();
-        if vote.is_none() {
-            return self.ended.pop().map(|(_, lease)| Err(lease.node));
-        }
-        vote.map(Ok)
+    /// Takes a vote of that lease. `None` after the last one.
+    pub(super) fn pop_vote(&mut self) -> Option<(Token, Vote)> {
+        self.ended.last_mut()?.1.votes.pop_first()
+    }
+
+    /// Removes that lease, which has no votes left. Returns its node.
+    pub(super) fn pop_ended(&mut self) -> Option<Node> {
+        self.ended.pop().map(|(_, lease)| lease.node)
     }
 
     /// When the next lease expires; [`Time::NEVER`], that is, immediately, if votes of an expired lease are left.

@@ -12,6 +12,7 @@
 //!
 //! If a request waits for a vote, the voter *recalls* the vote: it sends the vote's agent the priority of that request.
 
+use super::counts::Counts;
 use super::floors::Floors;
 use crate::message::{Fence, Generation, Mode, Name, Names, Priority, Recall, Token};
 use crate::rules::Rules;
@@ -96,8 +97,9 @@ enum Timer {
 pub(super) struct VoterNames {
     entries: BTreeMap<Name, Entry>,
     positions: BTreeMap<VoteId, Position>,
-    /// How many of them each lease has.
-    counts: BTreeMap<Generation, usize>,
+    /// How many of them each lease has, and each partition.
+    of_leases: Counts<Generation>,
+    of_partitions: Counts<usize>,
     floors: Floors,
     timers: BTreeSet<(Time, Timer)>,
     /// Names to look at after this event, and whether a vote or a position has gone.
@@ -118,7 +120,8 @@ impl VoterNames {
         VoterNames {
             entries: BTreeMap::new(),
             positions: BTreeMap::new(),
-            counts: BTreeMap::new(),
+            of_leases: Counts::new(),
+            of_partitions: Counts::new(),
             floors: Floors::new(rules.partitions),
             timers: BTreeSet::new(),
             changed: BTreeMap::new(),
@@ -251,8 +254,11 @@ impl VoterNames {
             kept: None,
             misses: 0,
         };
+        for name in position.request.names.iter() {
+            self.of_partitions.add(self.floors.index(name));
+        }
+        self.of_leases.add(id.0);
         self.positions.insert(id, position);
-        *self.counts.entry(id.0).or_default() += 1;
     }
 
     /// Removes the position of `id`, if it has one.
@@ -273,7 +279,12 @@ impl VoterNames {
 
     /// How many positions the lease has.
     pub(super) fn positions_of(&self, generation: Generation) -> usize {
-        self.counts.get(&generation).copied().unwrap_or_default()
+        self.of_leases.of(&generation)
+    }
+
+    /// How many positions there are, and how many in the partition that has most.
+    pub(super) fn queues(&self) -> (usize, usize) {
+        (self.positions.len(), self.of_partitions.most())
     }
 
     /// The positions of the lease with tokens in `from..to`.
@@ -290,12 +301,7 @@ impl VoterNames {
         let Some(position) = self.positions.remove(&id) else {
             return;
         };
-        if let Some(count) = self.counts.get_mut(&id.0) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&id.0);
-            }
-        }
+        self.of_leases.remove(id.0);
         self.timers.remove(&(position.expires, Timer::Expires(id)));
         if let Some(kept) = position.kept {
             self.timers.remove(&(kept, Timer::Kept(id)));
@@ -307,6 +313,7 @@ impl VoterNames {
             ..
         } = position.request;
         for name in names.iter() {
+            self.of_partitions.remove(self.floors.index(name));
             if let Some(entry) = self.entries.get_mut(name) {
                 entry.positions(mode).remove(&priority);
                 *self.changed.entry(name.clone()).or_default() |= freed;

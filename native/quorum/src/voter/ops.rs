@@ -152,7 +152,7 @@ impl Voter {
         let rules = self.setup.rules;
         let lease = self.leases.live(generation);
         let (node, count) = (lease.node, lease.count());
-        if node.member().is_some() {
+        if !node.is_client() {
             None
         } else if !self.register.has(node) || count >= rules.client_votes {
             Some(Reason::Limit)
@@ -169,7 +169,7 @@ impl Voter {
             return Reason::Queued;
         }
         let rules = self.setup.rules;
-        let is_client = self.leases.live(id.0).node.member().is_none();
+        let is_client = self.leases.live(id.0).node.is_client();
         let is_new = is_client && !self.names.has_position(id);
         if is_new && self.names.positions_of(id.0) >= rules.client_positions {
             return Reason::Limit;

@@ -225,7 +225,7 @@ fn a_repeated_assertion_is_no_new_vote() {
     assert_eq!(replies, &[yes.clone(), yes]);
 }
 
-/// A client has at most so many votes and waiting requests at a voter. Members have no such limit.
+/// The rules limit the votes and the waiting requests of a client at a voter. They do not limit members.
 #[test]
 fn a_client_has_limits() {
     let few = |rules: &mut Rules| (rules.client_votes, rules.client_positions) = (3, 2);
@@ -271,7 +271,7 @@ fn a_client_has_limits() {
     );
 }
 
-/// A voter knows at most so many clients. The others are told, and find room when one has left.
+/// A voter with as many clients as the rule allows refuses another one, until one of them has left.
 #[test]
 fn there_are_at_most_so_many_clients() {
     let (mut cluster, client) = with_client(rules(|rules| rules.clients = 2));

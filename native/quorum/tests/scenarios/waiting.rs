@@ -275,6 +275,33 @@ fn a_contended_request_asks_the_sequencer_first() {
     cluster.assert_empty();
 }
 
+/// Requests for several names wait in the partition of each.
+#[test]
+fn a_voter_counts_the_requests_that_wait() {
+    let mut cluster = Cluster::new(4);
+    let locks = ["x", "y"].map(|name| cluster.locked(0, name));
+    assert_eq!(cluster.voters[0].queues(), (0, 0));
+    let long = SECOND * 60;
+    let mut waiting = [1, 2, 3].map(|node| cluster.lock(node, "x", long)).to_vec();
+    waiting.push(cluster.lock(1, "y", long));
+    waiting.push(cluster.lock_many(2, &["y", "z"], long));
+    assert_eq!(cluster.voters[0].queues(), (5, 3));
+    let now = cluster.now;
+    cluster.agents[3].cancel(now, waiting[2]);
+    cluster.run();
+    assert_eq!(cluster.voters[0].queues(), (4, 2));
+    for lock in &locks {
+        cluster.try_unlock(lock);
+    }
+    cluster.pass(SECOND);
+    for request in [0, 1, 3, 4] {
+        cluster.unlock_granted(waiting[request]);
+        cluster.pass(SECOND);
+    }
+    assert_eq!(cluster.voters[0].queues(), (0, 0));
+    cluster.assert_empty();
+}
+
 /// Two nodes with one caller each: no request waits behind another of its node. Each knows from its last one that the
 /// name is contended.
 #[test]
