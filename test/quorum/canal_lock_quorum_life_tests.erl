@@ -75,7 +75,7 @@ voters_killed([A, B, C] = Nodes) ->
 %% Some lock is held. A voter that forgets its votes would be in quarantine. The agents, which could end a quarantine,
 %% are suspended.
 kill_voters(Nodes) ->
-    Remembers = #{voting => true, empty => false},
+    Remembers = #{voting => true, empty => false, queued => 0, longest_queue => 0},
     [call(Node, fun() -> test_await:value(Remembers, fun canal_lock_quorum_voter:state/0) end) || Node <- Nodes],
     [ok = call(Node, fun() -> sys:suspend(canal_lock_quorum_agent) end) || Node <- Nodes],
     [kill(Node, canal_lock_quorum_voter) || Node <- Nodes],
