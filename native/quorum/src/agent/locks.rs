@@ -1,8 +1,10 @@
 //! The locks that this node holds.
 //!
 //! Locks with the same votes expire at the same moment. They are therefore kept in *sets* of locks with the same votes.
-//! There may be thousands of sets if names have different voters. A set is looked at when its locks may be at risk, not
-//! at each event: renewals only move that time to later.
+//! There may be thousands of sets if names have different voters. So a set is not looked at while voters renew its
+//! votes. A voter is *sound* while more of its lease is left than `at_risk`. The locks of a set are not at risk while
+//! its sound voters are quorums. Only when a voter is no longer sound, the sets that are no quorums without it are looked
+//! at.
 
 use crate::groups::Quorums;
 use crate::lease::{Lease, Standing};
@@ -45,8 +47,8 @@ type Votes = (MemberSet, Quorums);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LockSet {
     tokens: BTreeSet<Token>,
-    /// They are not at risk before this time. `None` if their holders were notified that they are.
-    safe_until: Option<Time>,
+    /// Whether their holders were notified that they are at risk.
+    is_notified: bool,
 }
 
 /// What a voter has of the locks that it may vote for.
@@ -87,8 +89,10 @@ pub(super) struct Locks {
     sets: BTreeMap<Votes, LockSet>,
     /// The sets whose holders were notified that their locks are at risk.
     notified: BTreeSet<Votes>,
-    /// The other sets, by their `safe_until`.
-    safe: BTreeSet<(Time, Votes)>,
+    /// The other sets for which the sound voters are no quorums: to look at next.
+    doubtful: BTreeSet<Votes>,
+    /// Those of the last look.
+    sound: MemberSet,
     /// In the order of the member list.
     voters: Vec<VoterLocks>,
     /// A lock is at risk when less than this is left of its lease.
@@ -111,7 +115,8 @@ impl Locks {
             passed: BTreeMap::new(),
             sets: BTreeMap::new(),
             notified: BTreeSet::new(),
-            safe: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
+            sound: MemberSet::EMPTY,
             voters: vec![VoterLocks::default(); members],
             at_risk,
         }
@@ -207,11 +212,9 @@ impl Locks {
     pub(super) fn forgotten(&mut self, member: Member) {
         let with = |(votes, _): &&Votes| votes.contains(member);
         for from in self.sets.keys().filter(with).cloned().collect::<Vec<_>>() {
-            let Some(mut set) = self.take_set(&from) else {
+            let Some(set) = self.take_set(&from) else {
                 continue;
             };
-            // With fewer votes, the locks may end earlier.
-            set.safe_until = set.safe_until.and(Some(Time::NEVER));
             let to = (from.0.without(member), from.1);
             for token in &set.tokens {
                 if let Some(lock) = self.held.get(token) {
@@ -223,8 +226,7 @@ impl Locks {
                 None => set,
                 Some(mut other) => {
                     // If only one of the two was notified, all its holders are notified again.
-                    let is_notified = set.safe_until.is_none() && other.safe_until.is_none();
-                    other.safe_until = (!is_notified).then_some(Time::NEVER);
+                    other.is_notified &= set.is_notified;
                     other.tokens.extend(set.tokens);
                     other
                 }
@@ -262,12 +264,19 @@ impl Locks {
         })
     }
 
-    /// The locks whose lease has expired at `now`, and those that are at risk since the last call.
+    /// The locks whose lease has expired at `now`, and those that are at risk since the last call. The caller removes
+    /// the expired ones.
     pub(super) fn look(&mut self, now: Time) -> Ending {
         let mut ending = Ending::default();
-        let mut due: Vec<Votes> = self.notified.iter().cloned().collect();
-        let safe = self.safe.iter().take_while(|(at, _)| *at <= now);
-        due.extend(safe.map(|(_, votes)| votes.clone()));
+        let sound = self.sound_at(now);
+        let is_less = !self.sound.minus(sound).is_empty();
+        self.sound = sound;
+        let mut due = std::mem::take(&mut self.doubtful);
+        due.extend(self.notified.iter().cloned());
+        if is_less {
+            let doubtful = self.sets.keys().filter(|votes| !self.is_sound(votes));
+            due.extend(doubtful.cloned());
+        }
         for votes in due {
             let until = self.lease.until(votes.0, &votes.1);
             let Some(mut set) = self.take_set(&votes) else {
@@ -276,8 +285,9 @@ impl Locks {
             if until <= now {
                 ending.expired.extend(&set.tokens);
             } else if until >= now + self.at_risk {
-                set.safe_until = Some(self.at_risk_after(&votes));
-            } else if set.safe_until.take().is_some() {
+                set.is_notified = false;
+            } else if !set.is_notified {
+                set.is_notified = true;
                 ending.at_risk.extend(&set.tokens);
             }
             self.put_set(votes, set);
@@ -289,27 +299,42 @@ impl Locks {
 
     /// When to call [`Locks::look`] if nothing is renewed.
     pub(super) fn deadline(&self) -> Option<Time> {
+        if self.sets.is_empty() {
+            return None;
+        }
         let notified = self.notified.iter();
         let expires = notified.map(|(votes, quorums)| self.lease.until(*votes, quorums));
-        let safe = self.safe.first().map(|(at, _)| *at);
-        expires.chain(safe).min()
+        let left = i64::try_from(self.at_risk.as_nanos()).unwrap_or(i64::MAX);
+        let voters = self.sound.iter().map(|member| self.lease.valid(member));
+        let not_sound = voters.map(|until| Time(until.0.saturating_sub(left).saturating_add(1)));
+        let doubtful = (!self.doubtful.is_empty()).then_some(Time::NEVER);
+        expires.chain(not_sound).chain(doubtful).min()
     }
 
-    /// The first moment at which locks with these votes are at risk.
-    fn at_risk_after(&self, (votes, quorums): &Votes) -> Time {
-        let until = self.lease.until(*votes, quorums);
-        let before = i64::try_from(self.at_risk.as_nanos()).unwrap_or(i64::MAX);
-        Time(until.0.saturating_sub(before).saturating_add(1))
+    /// The voters whose lease lasts for so long that their votes put no lock at risk.
+    fn sound_at(&self, now: Time) -> MemberSet {
+        let members = (0..self.voters.len()).filter_map(Member::at);
+        members
+            .filter(|member| self.lease.valid(*member) >= now + self.at_risk)
+            .collect()
+    }
+
+    /// Whether the sound voters of a set are quorums.
+    fn is_sound(&self, (votes, quorums): &Votes) -> bool {
+        quorums.met_by(votes.and(self.sound))
     }
 
     /// Adds a lock to its set. Returns whether the holders of the set were notified.
     fn join_set(&mut self, token: Token, votes: Votes) -> bool {
         if let Some(set) = self.sets.get_mut(&votes) {
             set.tokens.insert(token);
-            return set.safe_until.is_none();
+            return set.is_notified;
         }
-        let (tokens, safe_until) = (BTreeSet::from([token]), Some(self.at_risk_after(&votes)));
-        self.put_set(votes, LockSet { tokens, safe_until });
+        let set = LockSet {
+            tokens: BTreeSet::from([token]),
+            is_notified: false,
+        };
+        self.put_set(votes, set);
         false
     }
 
@@ -319,7 +344,7 @@ impl Locks {
             return false;
         };
         set.tokens.remove(&token);
-        let was_notified = set.safe_until.is_none();
+        let was_notified = set.is_notified;
         if set.tokens.is_empty() {
             self.take_set(votes);
         }
@@ -327,20 +352,18 @@ impl Locks {
     }
 
     fn put_set(&mut self, votes: Votes, set: LockSet) {
-        match set.safe_until {
-            None => self.notified.insert(votes.clone()),
-            Some(at) => self.safe.insert((at, votes.clone())),
-        };
+        if set.is_notified {
+            self.notified.insert(votes.clone());
+        } else if !self.is_sound(&votes) {
+            self.doubtful.insert(votes.clone());
+        }
         self.sets.insert(votes, set);
     }
 
     fn take_set(&mut self, votes: &Votes) -> Option<LockSet> {
-        let set = self.sets.remove(votes)?;
-        match set.safe_until {
-            None => self.notified.remove(votes),
-            Some(at) => self.safe.remove(&(at, votes.clone())),
-        };
-        Some(set)
+        self.notified.remove(votes);
+        self.doubtful.remove(votes);
+        self.sets.remove(votes)
     }
 
     #[cfg(feature = "model")]
@@ -353,18 +376,11 @@ impl Locks {
             lock.since = Time(0);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
         }
-        self.safe.clear();
-        for votes in self.sets.keys().cloned().collect::<Vec<_>>() {
-            let at = self.at_risk_after(&votes);
-            let set = self
-                .sets
-                .get_mut(&votes)
-                .filter(|set| set.safe_until.is_some());
-            if let Some(set) = set {
-                set.safe_until = Some(at);
-                self.safe.insert((at, votes));
-            }
-        }
+        self.sound = self.sound_at(Time(0));
+        let is_doubtful =
+            |(votes, set): &(&Votes, &LockSet)| !set.is_notified && !self.is_sound(votes);
+        let doubtful = self.sets.iter().filter(is_doubtful);
+        self.doubtful = doubtful.map(|(votes, _)| votes.clone()).collect();
     }
 }
 
@@ -389,7 +405,8 @@ impl Clone for Locks {
             passed: self.passed.clone(),
             sets: self.sets.clone(),
             notified: self.notified.clone(),
-            safe: self.safe.clone(),
+            doubtful: self.doubtful.clone(),
+            sound: self.sound,
             voters: self.voters.clone(),
             at_risk: self.at_risk,
         }
@@ -473,6 +490,27 @@ mod tests {
         assert_eq!(at_risk(&mut locks, 20), []);
         assert_eq!(at_risk(&mut locks, 21), [Token(1)]);
         assert_eq!(locks.look(Time(30)).expired, [Token(1)]);
+    }
+
+    /// A lock with three votes, of which two end one after the other; and a lock of these two voters.
+    #[test]
+    fn a_lock_is_at_risk_when_its_sound_voters_are_no_quorum() {
+        let mut locks = Locks::new(3, LEFT);
+        for (place, until) in [100, 50, 30].into_iter().enumerate() {
+            locks.lease.set(Member::at(place).unwrap(), Time(until));
+        }
+        assert_eq!((locks.deadline(), at_risk(&mut locks, 0)), (None, vec![]));
+        insert(&mut locks, 1, 0b111);
+        assert_eq!(locks.deadline(), Some(Time(21)));
+        assert_eq!(at_risk(&mut locks, 21), []);
+        assert_eq!(locks.deadline(), Some(Time(41)));
+        assert_eq!(at_risk(&mut locks, 40), []);
+        assert_eq!(at_risk(&mut locks, 41), [Token(1)]);
+        assert_eq!(locks.deadline(), Some(Time(50)));
+        insert(&mut locks, 2, 0b011);
+        assert_eq!(locks.deadline(), Some(Time::NEVER));
+        assert_eq!(at_risk(&mut locks, 41), [Token(2)]);
+        assert_eq!(locks.look(Time(50)).expired, [Token(1), Token(2)]);
     }
 
     #[test]
