@@ -191,10 +191,10 @@ violates! {
 
     fn unlocked_lock_held(bug(UnlockKeepsHeld)): Q8;
 
-    /// PR1: the voter does not vote for writers any more. If a quorum of voters does not, no client can lock.
+    /// PR6: the voter does not vote for writers any more. If a quorum of voters does not, no client can lock (PR1).
     fn voter_that_is_taken_over_does_not_store_again(
         bug(NotStoredAgain).faults(&[Fault::VoterTakeover])
-    ): Voting PR1, then PR1;
+    ): PR6 PR1, then PR1;
 
     /// Q5: CE9: all fences are lost at once, and new ones start at the wall clock.
     fn all_fences_lost_while_wall_clocks_stand_still(

@@ -1,4 +1,4 @@
-//! PR1, PR3, PR4: how much a cluster achieves, and how long its requests wait, under load. Each test is deterministic:
+//! PR3, PR4, PR7: how much a cluster achieves, and how long its requests wait, under load. Each test is deterministic:
 //! links have simulated latencies. The controls enable protocol bugs that slow a cluster down, which must be found.
 
 mod choice;

@@ -1,4 +1,4 @@
-//! Requests for several names, which wait for each other at several voters, all end.
+//! PR7: requests for several names, which wait for each other at several voters, all end.
 
 use crate::choice::Choice;
 use crate::load::Load;
@@ -22,7 +22,7 @@ fn loads(seed: u64) -> [Load; 4] {
 
 /// Each is granted and unlocked, and none waits for long. In 160 runs of ten seconds, the longest wait was 177 ms.
 #[test]
-fn pr1_requests_for_several_names_all_end() {
+fn pr7_requests_for_several_names_all_end() {
     for seed in 1..4 {
         for load in loads(seed) {
             let mut load = load.start();
@@ -36,7 +36,7 @@ fn pr1_requests_for_several_names_all_end() {
 
 /// The control: without recalls, requests wait for votes of each other.
 #[test]
-fn pr1_requests_that_wait_for_each_other_are_found() {
+fn pr7_requests_that_wait_for_each_other_are_found() {
     for load in loads(1) {
         let mut load = load.bug(Some(ProtocolBug::NoRecalls)).start();
         let figures = load.run("NoRecalls", Duration::from_secs(5));

@@ -44,9 +44,9 @@ labels! {
     PR1,
     /// Without faults, no lock is lost or at risk, every unlock is confirmed, and a free name is granted.
     PR2,
-    /// Once healed, each voter votes, soon after its quarantine at the latest. Otherwise PR1 would depend on fewer
-    /// voters.
-    Voting,
+    /// Once healed, each voter votes, two seconds after its quarantine at the latest. Otherwise PR1 would depend on
+    /// fewer voters.
+    PR6,
     /// A guest has no vote at a voter whose state file does not have the guest.
     V7,
     /// A voter has no more votes and positions of a guest than its rules allow, and knows no more guests.

@@ -1,4 +1,4 @@
-//! The end of a history: when the quarantines are over, all voters vote.
+//! PR6, at the end of a history: when the quarantines are over, all voters vote.
 
 use super::label::Label;
 use super::Checker;
@@ -17,7 +17,7 @@ impl Checker {
                 _ => false,
             };
             if !votes {
-                self.violated(Label::Voting, || {
+                self.violated(Label::PR6, || {
                     format!("the voter of n{place} does not vote: {state:?}")
                 });
             }
