@@ -33,8 +33,6 @@
     }
 }).
 
-%% For each four nodes: a sample starts this much later, so that all nodes receive the order before.
--define(LEAD_NS, 100_000_000).
 -spec main() -> no_return().
 main() ->
     {Pid, Monitor} = spawn_monitor(fun() -> exit({status, main(init:get_plain_arguments())}) end),
@@ -56,73 +54,21 @@ main([Name, Folder]) ->
     Targets = bench_cluster_report:targets(Samples),
     io:put_chars(Targets),
     Tables = [bench_cluster_report:table(OfSize) || OfSize <- Measured],
-    Report = filename:join(Folder, "cluster-report-" ++ Name ++ ".txt"),
-    ok = file:write_file(Report, unicode:characters_to_binary([Head, Tables, Targets])),
-    File = filename:join(Folder, "cluster-samples-" ++ Name ++ ".csv"),
-    ok = bench_cluster_report:write(File, Facts, Samples),
-    io:format("~nreport: ~ts~nsamples: ~ts~n", [Report, File]),
+    ok = bench_cluster_report:write(Folder, Name, Facts, [Head, Tables, Targets], Samples),
     0.
 
 %% On new nodes. Those of the size before have been stopped.
 measured(Size, Mode) ->
     Nodes = bench_cluster_nodes:start(Size),
     Idle = idle(Size, Nodes, Mode),
-    Loads = lists:append([rounds(Size, Nodes, Case, Mode) || Case <- cases(Mode)]),
+    Loads = bench_cluster_rounds:samples(Size, [{Subject, Subject, Nodes} || Subject <- ?SUBJECTS], Mode),
     lists:foreach(fun test_nodes:stop/1, Nodes),
     Samples = Idle ++ Loads,
     io:put_chars(bench_cluster_report:table(Samples)),
     Samples.
 
-idle(Size, Nodes, Mode = #{locks := Locks}) ->
-    Without = bench_cluster_idle:shares(Nodes, Mode),
+idle(Size, Nodes, Mode) ->
+    Without = bench_cluster_idle:samples(Size, without, Nodes, Mode),
     ok = bench_cluster_nodes:start_quorum(Nodes),
-    With = bench_cluster_idle:shares(Nodes, Mode),
-    Holding = bench_cluster_idle:with_locks(Nodes, Locks, fun() -> bench_cluster_idle:shares(Nodes, Mode) end),
-    ok = bench_cluster_nodes:await_quiet(Nodes),
-    [
-        #{size => Size, 'case' => idle, subject => Subject, round => Place, values => #{core_percent => Share}}
-     || {Subject, Shares} <- [{without, Without}, {with_none, With}, {with_locks, Holding}],
-        Shares =/= unknown,
-        {Place, Share} <- lists:zip(lists:seq(1, Size), Shares)
-    ].
-
-%% `alone': one loop on one node, while the others vote.
-cases(#{rounds := Rounds, sample_ms := Sample_ms, one_rounds := OneRounds, one_ms := One_ms}) ->
-    [
-        {alone, #{names => own, loops => 1}, Rounds, Sample_ms},
-        {own_1, #{names => own, loops => 1}, Rounds, Sample_ms},
-        {own, #{names => own, loops => 5}, Rounds, Sample_ms},
-        {own_50, #{names => own, loops => 50}, Rounds, Sample_ms},
-        {readers, #{names => readers, loops => 5}, Rounds, Sample_ms},
-        {one, #{names => one, loops => 5}, OneRounds, One_ms}
-    ].
-
-%% Each round has one sample of each subject. The order of the subjects rotates.
-rounds(Size, Nodes, {Case, Work, Rounds, Window_ms}, Mode) ->
-    [
-        begin
-            Values = sample(Nodes, Case, Work#{subject => Subject}, Window_ms, Mode),
-            #{size => Size, 'case' => Case, subject => Subject, round => Round, values => Values}
-        end
-     || Round <- lists:seq(1, Rounds), Subject <- rotated(Round, ?SUBJECTS)
-    ].
-
-rotated(Round, Subjects) ->
-    {Last, First} = lists:split(Round rem length(Subjects), Subjects),
-    First ++ Last.
-
-sample(Nodes = [Alone | _], Case, Work, Window_ms, #{warm_up_ms := WarmUp_ms}) ->
-    Plan = #{
-        starts_ns => os:system_time(nanosecond) + ?LEAD_NS * length(Nodes) div 4,
-        warm_up_ms => WarmUp_ms,
-        window_ms => Window_ms
-    },
-    Name = test_nodes:name(Alone),
-    Done = test_nodes:call_all(Nodes, fun() ->
-        case Case =:= alone andalso node() =/= Name of
-            true -> bench_cluster_load:run(Work#{loops := 0}, Plan);
-            false -> bench_cluster_load:run(Work, Plan)
-        end
-    end),
-    ok = bench_cluster_nodes:await_quiet(Nodes),
-    bench_cluster_report:values(Done, Window_ms).
+    With = bench_cluster_idle:samples(Size, with_none, Nodes, Mode),
+    Without ++ With ++ bench_cluster_idle:samples_with_locks(Size, with_locks, Nodes, Mode).

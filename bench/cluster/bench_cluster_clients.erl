@@ -23,7 +23,7 @@
 -spec main() -> no_return().
 main() ->
     {Members, Clients} = lists:split(?MEMBERS, bench_cluster_nodes:start(?MEMBERS + ?CLIENTS)),
-    ok = bench_cluster_nodes:start_quorum(Members, Clients),
+    ok = bench_cluster_nodes:start_with_clients(Members, Clients),
     Cases = [{"5 members lock", Members}, {"16 clients lock", Clients}],
     Rounds = [[{Title, pair(Lockers, Members)} || {Title, Lockers} <- Cases] || _ <- lists:seq(1, ?ROUNDS)],
     io:format("~-18ts~-6ts~10ts~12ts~12ts~22ts~22ts~n", [

@@ -2,42 +2,49 @@
 %% processes of all nodes hold many locks, which heartbeats renew.
 -module(bench_cluster_idle).
 
--export([shares/2, with_locks/3]).
+-export([samples/4, samples_with_locks/4]).
 
--type mode() :: #{idle_ms := pos_integer(), idle_warm_up_ms := pos_integer(), _ => _}.
+%% `locks': how many each node holds in `samples_with_locks/4'.
+-type mode() :: #{
+    idle_ms := pos_integer(), idle_warm_up_ms := pos_integer(), locks := pos_integer(), _ => _
+}.
 
 %% Several processes, which lock faster than one.
 -define(HOLDERS, 20).
 -define(TIMEOUT_MS, 60_000).
 
-%% For each idle node the percentage of a core that it uses.
--spec shares([test_nodes:a_node()], mode()) -> [float()] | unknown.
-shares(Nodes, #{idle_ms := Idle_ms, idle_warm_up_ms := WarmUp_ms}) ->
-    Shares = test_nodes:call_all(Nodes, fun() ->
+%% For each idle node the percentage of a core that it uses. None where the system does not report processor times.
+-spec samples(pos_integer(), atom(), [test_nodes:a_node()], mode()) -> [bench_cluster_report:sample()].
+samples(Size, Subject, Nodes, #{idle_ms := Idle_ms, idle_warm_up_ms := WarmUp_ms}) ->
+    Used_ns = test_nodes:call_all(Nodes, fun() ->
         %% The times of the measurement.
         timer:sleep(WarmUp_ms),
         Cpu_ns = bench_cluster_nodes:cpu_ns(),
         timer:sleep(Idle_ms),
-        case bench_cluster_nodes:cpu_ns() of
+        case Cpu_ns of
             unknown -> unknown;
-            After_ns -> (After_ns - Cpu_ns) / Idle_ms / 10_000
+            _ -> bench_cluster_nodes:cpu_ns() - Cpu_ns
         end
     end),
-    case lists:member(unknown, Shares) of
-        true -> unknown;
-        false -> Shares
-    end.
+    [
+        #{
+            size => Size, 'case' => idle, subject => Subject, round => Place,
+            values => #{core_percent => Ns / Idle_ms / 10_000}
+        }
+     || {Place, Ns} <- lists:zip(lists:seq(1, Size), Used_ns), Ns =/= unknown
+    ].
 
-%% Calls the function while each node holds this many locks of different names. When it returns the nodes are unlocking.
--spec with_locks([test_nodes:a_node()], pos_integer(), fun(() -> Result)) -> Result.
-with_locks(Nodes, Locks, Fun) ->
+%% The same while each node holds locks of different names. When it returns all nodes have unlocked.
+-spec samples_with_locks(pos_integer(), atom(), [test_nodes:a_node()], mode()) -> [bench_cluster_report:sample()].
+samples_with_locks(Size, Subject, Nodes, Mode = #{locks := Locks}) ->
     Holders = test_nodes:call_all(Nodes, fun() -> hold(Locks) end),
-    Result = Fun(),
+    Samples = samples(Size, Subject, Nodes, Mode),
     Held = test_nodes:call_all(Nodes, fun() -> maps:get(held, canal_lock_quorum:status()) end),
     %% A lock that is lost during the measurement would cost nothing.
     true = lists:all(fun(Still) -> Still =:= Locks end, Held),
     _ = [test_nodes:call(Node, fun() -> kill(Pids) end) || {Node, Pids} <- lists:zip(Nodes, Holders)],
-    Result.
+    ok = bench_cluster_nodes:await_quiet(Nodes),
+    Samples.
 
 hold(Locks) ->
     Here = self(),

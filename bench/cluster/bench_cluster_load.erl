@@ -7,7 +7,7 @@
 
 -export([run/2]).
 
--export_type([work/0, plan/0, done/0]).
+-export_type([subject/0, work/0, plan/0, done/0]).
 
 -type subject() :: try_unlock | unlock | global.
 

@@ -3,7 +3,7 @@
 %% with the traffic that it measures.
 -module(bench_cluster_nodes).
 
--export([start/1, start_quorum/1, start_quorum/2, await_quiet/1]).
+-export([start/1, use/2, start_quorum/1, start_quorum/2, start_with_clients/2, await_quiet/1]).
 %% Called on a node.
 -export([frames_sent/0, cpu_ns/0]).
 
@@ -30,20 +30,36 @@ start(Count) ->
     end),
     Nodes.
 
+%% The nodes load the library from this folder, which has `ebin' and `priv'.
+-spec use(Library :: file:filename(), [test_nodes:a_node()]) -> ok.
+use(Library, Nodes) ->
+    Ebin = filename:absname(filename:join(Library, "ebin")),
+    _ = test_nodes:call_all(Nodes, fun() ->
+        true = code:add_patha(Ebin),
+        {module, _} = code:ensure_loaded(canal_lock_quorum),
+        Ebin = filename:dirname(code:which(canal_lock_quorum))
+    end),
+    ok.
+
 %% With the default options. Returns when all nodes vote and answer each other.
 -spec start_quorum([test_nodes:a_node()]) -> ok.
 start_quorum(Nodes) ->
-    start_quorum(Nodes, []).
+    start_quorum(Nodes, #{}).
 
--spec start_quorum(Members :: [test_nodes:a_node()], Clients :: [test_nodes:a_node()]) -> ok.
-start_quorum(Members, Clients) ->
-    Common = #{members => test_quorum_cluster:members(Members)},
-    Allowed = case Clients of [] -> none; _ -> all end,
-    %% A voter writes its file once per half a million writers' locks, which no run measures.
-    OfMember = Common#{fence_file => none, clients => Allowed},
-    test_quorum_cluster:start_all(
-        [{Node, OfMember} || Node <- Members] ++ [{Node, Common#{voter => false}} || Node <- Clients]
-    ).
+%% With further options.
+-spec start_quorum([test_nodes:a_node()], map()) -> ok.
+start_quorum(Nodes, Options) ->
+    test_quorum_cluster:start_all([{Node, maps:merge(of_member(Nodes), Options)} || Node <- Nodes]).
+
+-spec start_with_clients(Members :: [test_nodes:a_node()], Clients :: [test_nodes:a_node()]) -> ok.
+start_with_clients(Members, Clients) ->
+    OfMember = (of_member(Members))#{clients => all},
+    OfClient = #{members => test_quorum_cluster:members(Members), voter => false},
+    test_quorum_cluster:start_all([{Node, OfMember} || Node <- Members] ++ [{Node, OfClient} || Node <- Clients]).
+
+%% A voter writes its file once per half a million writers' locks, which no run measures.
+of_member(Members) ->
+    #{members => test_quorum_cluster:members(Members), fence_file => none}.
 
 %% Waits until no node has a lock or a waiter, of the quorum locks or of `global'.
 -spec await_quiet([test_nodes:a_node()]) -> ok.

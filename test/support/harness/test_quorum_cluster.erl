@@ -130,11 +130,12 @@ await_voting(Nodes) ->
     lists:foreach(fun(Node) ->
         call(Node, fun() ->
             test_await:value(
-                #{voting => is_member(canal_lock_quorum:status()), quorum => all, silent => []},
+                #{voting => is_member(canal_lock_quorum:status()), quorum => true, silent => []},
                 fun() ->
                     #{voting := Voting, quorum := Quorum, members := Members} = canal_lock_quorum:status(),
                     Silent = [Name || #{node := Name, answers := false} <- Members],
-                    #{voting => Voting, quorum => Quorum, silent => Silent}
+                    %% The benchmark also runs a build before groups, which says `true'.
+                    #{voting => Voting, quorum => lists:member(Quorum, [all, true]), silent => Silent}
                 end
             )
         end)
