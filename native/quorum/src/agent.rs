@@ -309,10 +309,17 @@ impl Agent {
     pub fn flush(&mut self, now: Time) {
         self.advance(now);
         self.start();
-        for member in self.setup.members.iter() {
+        let free = self.members_that(|peer| peer.connected && peer.flight.is_none());
+        let beats = |until: Time| self.members_that(|peer| peer.next_batch <= until).and(free);
+        // Heartbeats that are due soon go with those that are due: at rest, few steps then serve all voters.
+        let early = match beats(self.now).is_empty() {
+            true => MemberSet::EMPTY,
+            false => beats(self.now + self.setup.rules.heartbeat / 2),
+        };
+        for member in free.iter() {
             let peer = &self.peers[member.place()];
             let due = self.speaks_at(member, peer) <= self.now;
-            if peer.connected && peer.flight.is_none() && due {
+            if due || early.contains(member) && !self.is_held_back(member) {
                 self.send_batch(member);
             }
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// The constants. Clusters run with [`Rules::default`]; models use small numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// An agent sends a heartbeat to a voter that it has sent nothing for this long. It keeps the lease.
+    /// An agent sends a heartbeat to a voter that it has sent nothing for this long, or for half of it if another
+    /// heartbeat is due. It keeps the lease.
     pub heartbeat: Duration,
     /// For how long an answered batch lets the agent count on the voter's votes, measured from when the batch was
     /// *sent*.

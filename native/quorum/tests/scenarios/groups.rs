@@ -69,6 +69,26 @@ fn a_long_lock_has_all_its_voters() {
     cluster.unlock_last([lock]);
 }
 
+/// Locks at different times ask different voters. Soon after, all voters get their heartbeats at the same time.
+#[test]
+fn heartbeats_are_sent_together() {
+    let mut cluster = Cluster::with_replicas(8, 3);
+    for turn in 0..20 {
+        cluster.locked(0, &format!("x{turn}"));
+        cluster.pass(SECOND / 10);
+    }
+    cluster.pass(SECOND * 3);
+    cluster.batches();
+    cluster.pass(SECOND * 20);
+    let batches = cluster.batches().into_iter();
+    let stamps: Vec<_> = batches
+        .filter(|(from, ..)| *from == 0)
+        .map(|(_, _, batch)| batch.stamp)
+        .collect();
+    assert_eq!(stamps.len(), 80);
+    assert_eq!(stamps.into_iter().collect::<BTreeSet<_>>().len(), 10);
+}
+
 /// The voters of the first lock of node 0.
 fn votes(cluster: &Cluster) -> MemberSet {
     let mut locks = cluster.agents[0].locks();
