@@ -210,30 +210,31 @@ impl Locks {
 
     /// Removes all votes of `member`, which has forgotten them.
     pub(super) fn forgotten(&mut self, member: Member) {
+        let voted = |lock: &HeldLock| lock.standing.votes();
+        let forgotten = self
+            .held
+            .iter()
+            .filter(|(_, lock)| voted(lock).contains(member));
+        let without = |lock: &HeldLock| lock.standing.set(voted(lock).without(member));
+        let forgotten = forgotten.inspect(|(_, lock)| without(lock));
+        // In ascending order, so this takes linear time.
+        let mut forgotten: BTreeSet<Token> = forgotten.map(|(token, _)| *token).collect();
+        let voter = &mut self.voters[member.place()];
+        voter.lacking.append(&mut forgotten);
+        voter.digest = Digest::default();
         let with = |(votes, _): &&Votes| votes.contains(member);
         for from in self.sets.keys().filter(with).cloned().collect::<Vec<_>>() {
-            let Some(set) = self.take_set(&from) else {
+            let Some(mut set) = self.take_set(&from) else {
                 continue;
             };
             let to = (from.0.without(member), from.1);
-            for token in &set.tokens {
-                if let Some(lock) = self.held.get(token) {
-                    lock.standing.set(to.0);
-                }
+            if let Some(mut other) = self.take_set(&to) {
+                // If only one of the two was notified, all its holders are notified again.
+                set.is_notified &= other.is_notified;
+                set.tokens.append(&mut other.tokens);
             }
-            self.voters[member.place()].lacking.extend(&set.tokens);
-            let merged = match self.take_set(&to) {
-                None => set,
-                Some(mut other) => {
-                    // If only one of the two was notified, all its holders are notified again.
-                    other.is_notified &= set.is_notified;
-                    other.tokens.extend(set.tokens);
-                    other
-                }
-            };
-            self.put_set(to, merged);
+            self.put_set(to, set);
         }
-        self.voters[member.place()].digest = Digest::default();
     }
 
     /// The digest of the locks that `member` has a vote for.
