@@ -310,6 +310,8 @@ impl Agent {
         self.advance(now);
         self.start();
         let free = self.members_that(|peer| peer.connected && peer.flight.is_none());
+        let free = free.iter().filter(|member| !self.is_held_back(*member));
+        let free: MemberSet = free.collect();
         let beats = |until: Time| self.members_that(|peer| peer.next_batch <= until).and(free);
         // Heartbeats that are due soon go with those that are due: at rest, few steps then serve all voters.
         let early = match beats(self.now).is_empty() {
@@ -319,7 +321,7 @@ impl Agent {
         for member in free.iter() {
             let peer = &self.peers[member.place()];
             let due = self.speaks_at(member, peer) <= self.now;
-            if due || early.contains(member) && !self.is_held_back(member) {
+            if due || early.contains(member) {
                 self.send_batch(member);
             }
         }

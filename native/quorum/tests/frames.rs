@@ -7,7 +7,7 @@ use common::judge::{by_postcard, judge};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quorum::frame::{decode, encode, encode_into, Bound, FrameError, HIGHEST, MAX_FENCE};
+use quorum::frame::{decode, encode, encode_into, Bound, FrameError, HIGHEST};
 use quorum::message::{Fence, Floor, Frame, Known, Lifetime};
 
 /// A way to corrupt a frame.
@@ -144,5 +144,5 @@ fn encode_into_reuses_memory() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "encoded a frame that decode does not accept")]
 fn encoding_a_frame_that_breaks_a_bound_panics() {
-    let _ = encode(&told(Fence(MAX_FENCE + 1)));
+    let _ = encode(&told(Fence(quorum::frame::MAX_FENCE + 1)));
 }

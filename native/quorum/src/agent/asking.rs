@@ -509,7 +509,7 @@ impl Agent {
             fence,
             standing: Arc::clone(&standing),
         });
-        self.locks.insert(
+        let at_risk = self.locks.insert(
             token,
             HeldLock {
                 token,
@@ -522,7 +522,11 @@ impl Agent {
                 asked,
                 standing,
             },
+            self.now,
         );
+        if at_risk {
+            self.at_risk(token);
+        }
     }
 
     pub(super) fn confirmed(&mut self, member: Member, token: Token) {

@@ -2,9 +2,9 @@
 //!
 //! Locks with the same votes expire at the same moment. They are therefore kept in *sets* of locks with the same votes.
 //! There may be thousands of sets if names have different voters. So a set is not looked at while voters renew its
-//! votes. A voter is *sound* while more of its lease is left than `at_risk`. The locks of a set are not at risk while
-//! its sound voters are quorums. Only when a voter is no longer sound, the sets that are no quorums without it are looked
-//! at.
+//! votes. A voter is *sound* while at least `at_risk` of its lease is left. The locks of a set are not at risk while
+//! its sound voters contain a quorum of each group. When a voter is no longer sound, the agent looks at the sets whose
+//! sound voters no longer do.
 
 use crate::groups::Quorums;
 use crate::lease::{Lease, Standing};
@@ -89,9 +89,9 @@ pub(super) struct Locks {
     sets: BTreeMap<Votes, LockSet>,
     /// The sets whose holders were notified that their locks are at risk.
     notified: BTreeSet<Votes>,
-    /// The other sets for which the sound voters are no quorums: to look at next.
+    /// The other sets whose sound voters contain no quorum of each group: to look at next.
     doubtful: BTreeSet<Votes>,
-    /// Those of the last look.
+    /// The voters that were sound at the last look.
     sound: MemberSet,
     /// In the order of the member list.
     voters: Vec<VoterLocks>,
@@ -140,13 +140,16 @@ impl Locks {
         self.passed.insert(new, attempt);
     }
 
-    pub(super) fn insert(&mut self, token: Token, lock: HeldLock) {
+    /// Returns whether the holder must be notified that the lock is at risk: the other holders with the same votes
+    /// already were.
+    pub(super) fn insert(&mut self, token: Token, lock: HeldLock, now: Time) -> bool {
         let (votes, quorums) = votes(&lock.standing);
+        let until = self.lease.until(votes, &quorums);
         for member in quorums.voters().iter() {
             self.voters[member.place()].add(token, votes.contains(member));
         }
-        self.join_set(token, (votes, quorums));
         self.held.insert(token, lock);
+        self.join_set(token, (votes, quorums)) && until < now + self.at_risk
     }
 
     pub(super) fn remove(&mut self, token: Token) -> Option<HeldLock> {
@@ -320,7 +323,7 @@ impl Locks {
             .collect()
     }
 
-    /// Whether the sound voters of a set are quorums.
+    /// Whether the sound voters of a set contain a quorum of each group.
     fn is_sound(&self, (votes, quorums): &Votes) -> bool {
         quorums.met_by(votes.and(self.sound))
     }
@@ -421,7 +424,7 @@ mod tests {
 
     const LEFT: Duration = Duration::from_nanos(10);
 
-    fn insert(locks: &mut Locks, token: u64, votes: u64) {
+    fn insert(locks: &mut Locks, token: u64, votes: u64, now: i64) -> bool {
         let lock = HeldLock {
             token: Token(token),
             names: Name::new(&token.to_be_bytes()).unwrap().into(),
@@ -436,7 +439,7 @@ mod tests {
                 Quorums::new([MemberSet::from_bits(0b111)].into(), 2),
             )),
         };
-        locks.insert(Token(token), lock);
+        locks.insert(Token(token), lock, Time(now))
     }
 
     /// Three voters, of which the middle one has not renewed its votes. Lock 1 has the votes of the first two, and its
@@ -446,8 +449,8 @@ mod tests {
         for (place, until) in [100, 10, 100].into_iter().enumerate() {
             locks.lease.set(Member::at(place).unwrap(), Time(until));
         }
-        insert(&mut locks, 1, 0b011);
-        insert(&mut locks, 2, 0b111);
+        assert!(!insert(&mut locks, 1, 0b011, 0));
+        assert!(!insert(&mut locks, 2, 0b111, 0));
         assert_eq!(at_risk(&mut locks, 5), [Token(1)]);
         locks
     }
@@ -479,6 +482,19 @@ mod tests {
         assert_eq!(at_risk(&mut locks, 5), []);
     }
 
+    /// Its holder is notified at once, unless the voters have renewed their votes since the others were notified.
+    #[test]
+    fn a_new_lock_with_the_votes_of_a_lock_at_risk_is_at_risk() {
+        let mut locks = first_at_risk();
+        assert!(insert(&mut locks, 3, 0b011, 5));
+        assert_eq!(at_risk(&mut locks, 5), []);
+        locks.lease.set(Member::at(1).unwrap(), Time(30));
+        assert!(!insert(&mut locks, 4, 0b011, 6));
+        assert_eq!(at_risk(&mut locks, 6), []);
+        let all = [1, 2, 3, 4].map(Token);
+        assert_eq!(at_risk(&mut locks, 21), [all[0], all[2], all[3]]);
+    }
+
     /// Once until more is left again, and expired at the end.
     #[test]
     fn a_renewed_lock_is_at_risk_again_later() {
@@ -501,14 +517,14 @@ mod tests {
             locks.lease.set(Member::at(place).unwrap(), Time(until));
         }
         assert_eq!((locks.deadline(), at_risk(&mut locks, 0)), (None, vec![]));
-        insert(&mut locks, 1, 0b111);
+        assert!(!insert(&mut locks, 1, 0b111, 0));
         assert_eq!(locks.deadline(), Some(Time(21)));
         assert_eq!(at_risk(&mut locks, 21), []);
         assert_eq!(locks.deadline(), Some(Time(41)));
         assert_eq!(at_risk(&mut locks, 40), []);
         assert_eq!(at_risk(&mut locks, 41), [Token(1)]);
         assert_eq!(locks.deadline(), Some(Time(50)));
-        insert(&mut locks, 2, 0b011);
+        assert!(!insert(&mut locks, 2, 0b011, 0));
         assert_eq!(locks.deadline(), Some(Time::NEVER));
         assert_eq!(at_risk(&mut locks, 41), [Token(2)]);
         assert_eq!(locks.look(Time(50)).expired, [Token(1), Token(2)]);
