@@ -35,7 +35,7 @@ fn bug(bug: ProtocolBug) -> Options {
     Options::default().bug(bug)
 }
 
-/// PR1, PR2: progress is checked in each history, as all invariants are.
+/// PR1, PR2, PR6: progress is checked in each history, as all invariants are.
 #[test]
 fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
     let wanted = 10_000 * soak();

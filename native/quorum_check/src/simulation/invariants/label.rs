@@ -1,4 +1,4 @@
-//! The labels of the invariants. `docs/promises.md` describes Q1 to Q14, and the progress properties PR1 and PR2.
+//! The labels of the invariants. `docs/promises.md` describes Q1 to Q14, and the progress properties PR1, PR2 and PR6.
 
 use std::fmt;
 
@@ -44,8 +44,8 @@ labels! {
     PR1,
     /// Without faults, no lock is lost or at risk, every unlock is confirmed, and a free name is granted.
     PR2,
-    /// Once healed, each voter votes, two seconds after its quarantine at the latest. Otherwise PR1 would depend on
-    /// fewer voters.
+    /// Once healed, each voter votes, two seconds after the last quarantine at the latest. Otherwise PR1 would depend
+    /// on fewer voters.
     PR6,
     /// A guest has no vote at a voter whose state file does not have the guest.
     V7,
