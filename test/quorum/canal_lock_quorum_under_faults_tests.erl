@@ -34,11 +34,16 @@ settings() ->
     [
         {"Q1, Q5, Q8, Q9, Q10, Q11: nodes are cut off, suspended and killed", setting(#{}), Cut},
         {"Q1, Q3, Q5, Q8, Q9: processes end, connections are closed, messages are held back",
-            setting(#{network => proxies}), Ended ++ Late}
+            setting(#{network => proxies}), Ended ++ Late},
+        {"Q1, Q3, Q5, Q8, Q9: the same on a client, and on members that have clients",
+            setting(#{nodes => 5, clients => [1, 5], network => proxies}), Ended ++ Late ++ [one_is_killed]}
     ].
 
 setting(More) ->
-    More#{nodes => 3, rules => test_quorum_fault_run:short_rules(), enough => #{granted => ?GRANTED, adds => ?ADDS}}.
+    Setting = #{
+        nodes => 3, rules => test_quorum_fault_run:short_rules(), enough => #{granted => ?GRANTED, adds => ?ADDS}
+    },
+    maps:merge(Setting, More).
 
 run(Setting, Faults) ->
     #{wrong := Wrong, counts := Counts, seen := Seen} = test_quorum_fault_run:run(Setting, Faults),

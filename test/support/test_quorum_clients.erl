@@ -17,13 +17,15 @@
 -export_type([options/0]).
 
 %% `start': differs between the clients of a node before and after a restart. A client waits for a lock for at most 1.5
-%% times `lease_ms', and a contender holds it for at most twice that time.
+%% times `lease_ms', and a contender holds it for at most twice that time. `pause_ms': the shortest pause between two
+%% checks of a held lock.
 -type options() :: #{
     index := pos_integer(),
     start := pos_integer(),
     folder := file:filename(),
     register := file:filename(),
     busy := pos_integer(),
+    pause_ms := non_neg_integer(),
     lease_ms := pos_integer()
 }.
 
@@ -43,7 +45,8 @@
 -define(BUSY_NAMES, [{hot, Number} || Number <- lists:seq(1, 4)]).
 -define(CONTENDED, contended_lock).
 
-%% A client records that it holds a lock this often. If the node is killed, only what happened since then is unknown.
+%% A client records that it holds a lock this often, or at each check. If the node is killed, only what happened since
+%% then is unknown.
 -define(NOTE_NS, 5_000_000).
 
 %% How long a client waits for the message that a lock which it does not hold is lost.
@@ -203,14 +206,14 @@ answer_or_error(Call) ->
     end.
 
 %% Checks repeatedly whether the lock is held, for this time.
-hold(Lock, For_ms, Pause_ms, Client) ->
+hold(Lock, For_ms, Pause_ms, Client = #client{options = #{pause_ms := Least_ms}}) ->
     Now = now_ns(),
     Until =
         case For_ms of
             infinity -> infinity;
             _ -> Now + For_ms * 1_000_000
         end,
-    check(Lock, Until, Pause_ms, none, Client).
+    check(Lock, Until, max(Pause_ms, Least_ms), none, Client).
 
 %% `Span': since when and until when it was found held and this is not recorded yet.
 check(Lock, Until, Pause_ms, Span, Client = #client{request = Request}) ->

@@ -7,18 +7,24 @@
 
 %% For the faults.
 -export([start_clients/2, start_locks/2, recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
+-export([members/1, is_quorum/2]).
 -export([now_ns/0, ns/1, ms/1, notice_ms/0]).
 
 -export_type([setting/0, run/0, rules/0]).
 
--import(test_faulty_cluster, [call/3, file/3, folder/1, node_at/2, indexes/1]).
+-import(test_faulty_cluster, [call/3, file/3, folder/1, name/2, node_at/2, indexes/1]).
 
 -type rules() :: #{atom() => pos_integer()}.
 
-%% `enough': how many locks clients are granted after the last start of their nodes, and how many additions the register
+%% `clients': the nodes that are clients of the quorum locks. All others are members. (The processes that use locks are
+%% called clients here, too: each node has some, `busy' of one kind. They check a lock at most once in `pause_ms'.)
+%% `enough': how many locks these are granted after the last start of their nodes, and how many additions the register
 %% takes, before the run ends.
 -type setting() :: #{
     nodes := pos_integer(),
+    clients => [index()],
+    busy => pos_integer(),
+    pause_ms => pos_integer(),
     rules := rules(),
     enough => #{granted := non_neg_integer(), adds := non_neg_integer()},
     network => namespaces | proxies,
@@ -26,7 +32,14 @@
     arguments => [string()]
 }.
 
--type run() :: #{cluster := test_faulty_cluster:cluster(), rules := rules(), register := file:filename()}.
+-type run() :: #{
+    cluster := test_faulty_cluster:cluster(),
+    clients := [index()],
+    busy := pos_integer(),
+    pause_ms := non_neg_integer(),
+    rules := rules(),
+    register := file:filename()
+}.
 
 -type known() :: test_quorum_history:known().
 -type index() :: test_faulty_cluster:index().
@@ -43,7 +56,7 @@
 -define(ENOUGH_MS, 60_000).
 
 %% What a node has at the end.
--define(EMPTY, #{voting => true, voter_empty => true, held => 0, waiting => 0, pending_unlocks => 0}).
+-define(EMPTY, #{voter_empty => true, held => 0, waiting => 0, pending_unlocks => 0}).
 
 -spec default_rules() -> rules().
 default_rules() ->
@@ -68,7 +81,14 @@ run(Setting = #{rules := Rules}, Faults) ->
     Path = filename:join(folder(Cluster), "register"),
     Register = test_quorum_register:start(Path),
     try
-        Run = #{cluster => Cluster, rules => Rules, register => Path},
+        Run = #{
+            cluster => Cluster,
+            clients => maps:get(clients, Setting, []),
+            busy => maps:get(busy, Setting, ?BUSY_CLIENTS),
+            pause_ms => maps:get(pause_ms, Setting, 0),
+            rules => Rules,
+            register => Path
+        },
         start_clients(Run, indexes(Cluster)),
         {_, Start} = recovery(Run, indexes(Cluster), now_ns(), bound_ms(0, Run)),
         Caused = [{Fault, test_quorum_faults:cause(Fault, Run)} || Fault <- Faults],
@@ -103,7 +123,8 @@ start_clients(Run = #{cluster := Cluster, register := Register}, Indexes) ->
         start => erlang:unique_integer([positive]),
         folder => folder(Cluster),
         register => Register,
-        busy => ?BUSY_CLIENTS,
+        busy => maps:get(busy, Run),
+        pause_ms => maps:get(pause_ms, Run),
         lease_ms => rule(voter_lease_ms, Run)
     },
     [call(Cluster, Index, fun() -> test_quorum_clients:start(Options#{index => Index}) end) || Index <- Indexes],
@@ -118,22 +139,41 @@ await_enough(#{granted := Granted, adds := Adds}, Register, Run = #{cluster := C
 
 %% What is left on the nodes when all clients have ended and the leases of their locks are over.
 stop_clients(Run = #{cluster := Cluster}) ->
-    [call(Cluster, Index, fun test_quorum_clients:stop/0) || Index <- indexes(Cluster)],
+    Stop = fun(Index) -> call(Cluster, Index, fun test_quorum_clients:stop/0) end,
+    _ = test_await:in_parallel(Stop, indexes(Cluster)),
     Until = now_ns() + ns(bound_ms(0, Run)),
     [
-        {left, Index, test_await:last_value([], fun() -> left(node_at(Cluster, Index)) end, ms(Until - now_ns()))}
+        {left, Index, test_await:last_value([], fun() -> left(Index, Run) end, ms(Until - now_ns()))}
      || Index <- indexes(Cluster)
     ].
 
-left(Node) ->
-    maps:to_list(maps:with(maps:keys(?EMPTY), test_quorum_cluster:state(Node))) -- maps:to_list(?EMPTY).
+left(Index, Run = #{cluster := Cluster}) ->
+    Empty = maps:put(voting, lists:member(Index, members(Run)), ?EMPTY),
+    State = test_quorum_cluster:state(node_at(Cluster, Index)),
+    maps:to_list(maps:with(maps:keys(Empty), State)) -- maps:to_list(Empty).
 
 -spec start_locks(index(), run()) -> ok.
-start_locks(Index, #{cluster := Cluster, rules := Rules}) ->
-    Options = #{
-        members => test_faulty_cluster:names(Cluster), rules => Rules, fence_file => file(Cluster, fences, Index)
-    },
-    test_quorum_cluster:start(node_at(Cluster, Index), Options).
+start_locks(Index, Run = #{cluster := Cluster, clients := Clients, rules := Rules}) ->
+    Options = #{members => [name(Cluster, Member) || Member <- members(Run)], rules => Rules},
+    OfRole =
+        case {lists:member(Index, Clients), Clients} of
+            {true, _} -> #{voter => false};
+            {false, []} -> #{fence_file => file(Cluster, fences, Index)};
+            {false, _} -> #{fence_file => file(Cluster, fences, Index), clients => all}
+        end,
+    test_quorum_cluster:start(node_at(Cluster, Index), maps:merge(Options, OfRole)).
+
+%% The nodes that vote.
+-spec members(run()) -> [index()].
+members(#{cluster := Cluster, clients := Clients}) ->
+    indexes(Cluster) -- Clients.
+
+%% Whether more than half of the members are among these nodes. In a large cluster, some names have a quorum without
+%% that.
+-spec is_quorum([index()], run()) -> boolean().
+is_quorum(Indexes, Run) ->
+    Members = members(Run),
+    2 * length([Index || Index <- Indexes, lists:member(Index, Members)]) > length(Members).
 
 %% Waits until clients of all these nodes are granted a lock. How long it took, and by when it had to be.
 -spec recovery(run(), [index()], From_ns :: integer(), Within_ms :: integer()) -> {Took_ms :: integer(), [known()]}.

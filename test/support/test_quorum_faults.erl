@@ -8,10 +8,17 @@
 
 -import(test_faulty_cluster, [call/3, name/2, node_at/2, indexes/1]).
 -import(test_quorum_fault_run, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
--import(test_quorum_fault_run, [start_clients/2, start_locks/2, now_ns/0, ns/1, ms/1, notice_ms/0]).
+-import(test_quorum_fault_run, [start_clients/2, start_locks/2, members/1, is_quorum/2, now_ns/0, ns/1, ms/1]).
+-import(test_quorum_fault_run, [notice_ms/0]).
 
 %% A limit for a wait that hangs. The holder releases the lock after each half of an attempt, to any of the contenders.
 -define(CONTENDED_MS, 120_000).
+
+%% How many members vote for a name by default, if there are as many.
+-define(REPLICAS, 5).
+
+%% How many connections are closed. Between three nodes, each three times in both directions.
+-define(CLOSED, 18).
 
 -type fault() :: atom().
 -type run() :: test_quorum_fault_run:run().
@@ -80,7 +87,7 @@ cause(cut_flaps, Run = #{cluster := Cluster}) ->
 %% By nodes that keep trying to connect.
 cause(connections_are_closed, Run = #{cluster := Cluster}) ->
     Pairs = [{One, Other} || One <- indexes(Cluster), Other <- indexes(Cluster), One =/= Other],
-    Tried = [Pair || _ <- lists:seq(1, 3), Pair <- Pairs],
+    Tried = lists:sublist(test_setup:shuffled([Pair || _ <- lists:seq(1, 3), Pair <- Pairs]), ?CLOSED),
     Closed = [yes || {One, Other} <- Tried, heartbeat(Run), test_faulty_cluster:disconnect(Cluster, One, Other)],
     {Seen, Known} = recovered_now(Run, 0),
     {lists:concat([length(Closed), " of ", length(Tried), " connections were open and closed; ", Seen]), Known};
@@ -106,9 +113,9 @@ cause(all_are_suspended, Run = #{cluster := Cluster}) ->
     outlast_leases(Run),
     [test_faulty_cluster:resume(Cluster, Index) || Index <- indexes(Cluster), heartbeat(Run)],
     recovered_now(Run, 0);
-cause(voter_dies, Run = #{cluster := Cluster}) ->
+cause(voter_dies, Run) ->
     losing("each twice", Run, fun() ->
-        [kill_process(canal_lock_quorum_voter, Index, Run) || Index <- indexes(Cluster), _ <- [1, 2], heartbeat(Run)]
+        [kill_process(canal_lock_quorum_voter, Index, Run) || Index <- members(Run), _ <- [1, 2], heartbeat(Run)]
     end);
 %% A voter that its next agent does not reach keeps the locks of the dead agent until the lease expires. The next fault
 %% must not cause that.
@@ -127,14 +134,14 @@ cause(locks_are_stopped, Run) ->
 %% while clients on all other nodes want the lock.
 cause(voters_forget_a_holder, Run = #{cluster := Cluster}) ->
     Began = now_ns(),
-    {Near, Far} = lists:split(length(indexes(Cluster)) div 2, others(Run, 1)),
-    [test_faulty_cluster:cut(Cluster, 1, Index) || Index <- Far],
+    Near = near(Run),
+    [test_faulty_cluster:cut(Cluster, 1, Index) || Index <- others(Run, 1) -- Near],
     await_contended(1, Run),
     await_kept(1, Run),
     test_faulty_cluster:isolate(Cluster, 1),
     Since = now_ns(),
-    [stop_locks(Index, Run) || Index <- Near],
-    [start_locks(Index, Run) || Index <- Near],
+    [stop_locks(Index, Run) || Index <- Near -- [1]],
+    [start_locks(Index, Run) || Index <- Near -- [1]],
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
     outlast_leases(Run),
     test_faulty_cluster:heal_all(Cluster),
@@ -251,6 +258,22 @@ await_contended(Index, Run = #{cluster := Cluster}) ->
     end,
     test_await:value(true, Has, ?CONTENDED_MS).
 
+%% A bare quorum of the voters of the contended name, and a quorum of those of the name that node 1 keeps.
+near(Run = #{cluster := Cluster}) ->
+    Members = [{name(Cluster, Index), Index} || Index <- members(Run)],
+    Names = [Name || {Name, _} <- Members],
+    [Contended, Kept] = [
+        [proplists:get_value(Voter, Members) || Voter <- test_quorum_groups:voters(Locked, Names, ?REPLICAS)]
+     || Locked <- [contended_lock, {kept, 1}]
+    ],
+    Quorum = length(Contended) div 2 + 1,
+    %% Node 1 is not cut off from its own voter.
+    {Own, Others} = lists:partition(fun(Voter) -> Voter =:= 1 end, Contended),
+    {OfBoth, OfContended} = lists:partition(fun(Voter) -> lists:member(Voter, Kept) end, Others),
+    Bare = lists:sublist(Own ++ OfBoth ++ OfContended, Quorum),
+    Lacking = Quorum - length([Voter || Voter <- Bare, lists:member(Voter, Kept)]),
+    Bare ++ lists:sublist(Kept -- Contended, Lacking).
+
 %% How long a fault lasts is part of the fault.
 last_for(Ms) ->
     timer:sleep(Ms).
@@ -308,12 +331,11 @@ end_locks(Index, End, Restart, Run) ->
 
 kill_and_restart(Indexes, Run = #{cluster := Cluster}) ->
     Survivors = indexes(Cluster) -- Indexes,
-    IsQuorum = 2 * length(Survivors) > length(indexes(Cluster)),
     Began = now_ns(),
     test_faulty_cluster:kill(Cluster, Indexes),
     Dead = now_ns(),
     {During, Known} =
-        case {IsQuorum, Survivors} of
+        case {is_quorum(Survivors, Run), Survivors} of
             {true, _} ->
                 {Took_ms, Continue} = recovery(Run, Survivors, Dead, bound_ms(0, Run)),
                 {lists:concat(["the others continued after ", Took_ms, " ms; "]), Continue};
