@@ -20,6 +20,10 @@
 %% A hello answers the start of its receiver (`heard'), so that an old hello that arrives late does not count. And
 %% `former' is stored before a node says hello: a node that returns to an earlier list has to wait, too.
 %%
+%% The list of a client forms no quorum, so another list at a client is a conflict for the client only. But a client
+%% with an earlier list may count on votes of a voter that has changed its list. So a voter that may have clients waits
+%% for another lease when it has heard all members (canal_lock_quorum_voter).
+%%
 %% A voter without a file, or with a lost one, does not know its earlier list. It learns the fences from the members of
 %% its list. Voters with a conflict do not answer that.
 -module(canal_lock_quorum_lists).
@@ -139,7 +143,8 @@ hear(Node, Hello = #{ask := Ask}) ->
     true = ets:insert(?TABLE, {Node, Hello}),
     Ask.
 
-%% The connection to a node is lost. A client that ends without a word leaves no hello. Returns whether it had one.
+%% The connection to a node is lost. Removes its hello if it is a client: it may never return. Returns whether a hello
+%% was removed.
 -spec gone(node()) -> boolean().
 gone(Node) ->
     case ets:lookup(?TABLE, Node) of
