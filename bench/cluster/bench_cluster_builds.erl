@@ -46,10 +46,13 @@ measured(Size, Other) ->
     io:put_chars([bench_cluster_report:table(Samples), ratios(Samples)]),
     Samples.
 
+%% The processor time is measured on Linux only.
 ratios(Samples = [#{size := Size} | _]) ->
+    Has = fun(Measure) -> lists:any(fun(#{values := Values}) -> is_map_key(Measure, Values) end, Samples) end,
+    Measures = [Titled || Titled = {Measure, _} <- ?MEASURES, Has(Measure)],
     [
         io_lib:format("  as multiples of the other build~n    ~-18ts~ts~n", ["", [
-            io_lib:format("~24ts", [Title]) || {_, Title} <- ?MEASURES
+            io_lib:format("~24ts", [Title]) || {_, Title} <- Measures
         ]]),
         [
             io_lib:format("    ~-18ts~ts~n", [Case, [
@@ -57,7 +60,7 @@ ratios(Samples = [#{size := Size} | _]) ->
                     bench_cluster_report:ratio({Size, Case, Measure}, Subject, other, Samples)
                  || Subject <- [this, three]
                 ])
-             || {Measure, _} <- ?MEASURES
+             || {Measure, _} <- Measures
             ]])
          || Case <- [alone, own_1, own, own_50, readers, one]
         ],

@@ -37,7 +37,9 @@ use(Library, Nodes) ->
     _ = test_nodes:call_all(Nodes, fun() ->
         true = code:add_patha(Ebin),
         {module, _} = code:ensure_loaded(canal_lock_quorum),
-        Ebin = filename:dirname(code:which(canal_lock_quorum))
+        Ebin = filename:dirname(code:which(canal_lock_quorum)),
+        %% So that the native library is that of the folder, too.
+        true = filename:absname(Library) =:= code:lib_dir(canal_lock)
     end),
     ok.
 

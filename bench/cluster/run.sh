@@ -7,13 +7,14 @@
 #   bench/cluster/run.sh builds FOLDER
 set -eu
 mode=${1:-full}
+other=
 case "$mode $#" in
   'full '[01] | 'quick 1') module=bench_cluster ;;
   'clients 1') module=bench_cluster_clients ;;
   'builds 2') module=bench_cluster_builds ;;
   *) echo "usage: bench/cluster/run.sh [full|quick|clients|builds FOLDER]" >&2; exit 2 ;;
 esac
-if [ "$mode" = builds ]; then other=$(realpath -e "$2"); fi
+if [ "$mode" = builds ]; then other=$(realpath "$2"); fi
 cd "$(dirname "$0")/../.."
 out=_build/bench
 library=_build/rebar3/default/lib/canal_lock/ebin
