@@ -312,16 +312,15 @@ impl Agent {
         let free = self.members_that(|peer| peer.connected && peer.flight.is_none());
         let free = free.iter().filter(|member| !self.is_held_back(*member));
         let free: MemberSet = free.collect();
-        let beats = |until: Time| self.members_that(|peer| peer.next_batch <= until).and(free);
-        // Heartbeats that are due soon go with those that are due: at rest, few steps then serve all voters.
+        let beats = |until| self.members_that(|peer| peer.next_batch <= until).and(free);
+        // If a heartbeat is due, the agent also sends those that are due soon: at rest, few steps serve all voters.
         let early = match beats(self.now).is_empty() {
             true => MemberSet::EMPTY,
             false => beats(self.now + self.setup.rules.heartbeat / 2),
         };
         for member in free.iter() {
             let peer = &self.peers[member.place()];
-            let due = self.speaks_at(member, peer) <= self.now;
-            if due || early.contains(member) {
+            if early.contains(member) || self.speaks_at(member, peer) <= self.now {
                 self.send_batch(member);
             }
         }

@@ -213,15 +213,13 @@ impl Locks {
 
     /// Removes all votes of `member`, which has forgotten them.
     pub(super) fn forgotten(&mut self, member: Member) {
-        let voted = |lock: &HeldLock| lock.standing.votes();
-        let forgotten = self
-            .held
-            .iter()
-            .filter(|(_, lock)| voted(lock).contains(member));
-        let without = |lock: &HeldLock| lock.standing.set(voted(lock).without(member));
-        let forgotten = forgotten.inspect(|(_, lock)| without(lock));
+        let voted = |(_, lock): &(&Token, &HeldLock)| lock.standing.votes().contains(member);
+        let tokens = self.held.iter().filter(voted).map(|(token, lock)| {
+            lock.standing.set(lock.standing.votes().without(member));
+            *token
+        });
         // In ascending order, so this takes linear time.
-        let mut forgotten: BTreeSet<Token> = forgotten.map(|(token, _)| *token).collect();
+        let mut forgotten = tokens.collect();
         let voter = &mut self.voters[member.place()];
         voter.lacking.append(&mut forgotten);
         voter.digest = Digest::default();

@@ -86,7 +86,15 @@ fn heartbeats_are_sent_together() {
         .map(|(_, _, batch)| batch.stamp)
         .collect();
     assert_eq!(stamps.len(), 80);
-    assert_eq!(stamps.into_iter().collect::<BTreeSet<_>>().len(), 10);
+    assert_eq!(stamps.iter().collect::<BTreeSet<_>>().len(), 10);
+    // The voters of a lock were sent a batch a short time before the next heartbeats.
+    let next = *stamps.iter().max().unwrap() + cluster.rules.heartbeat;
+    cluster.pass(next - cluster.now - SECOND / 10);
+    cluster.locked(0, "y");
+    cluster.batches();
+    cluster.pass(SECOND / 5);
+    let batches = cluster.batches().into_iter();
+    assert_eq!(batches.filter(|(from, ..)| *from == 0).count(), 6);
 }
 
 /// The voters of the first lock of node 0.

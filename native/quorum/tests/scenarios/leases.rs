@@ -46,6 +46,28 @@ fn without_a_quorum_a_lock_is_lost() {
     cluster.assert_empty();
 }
 
+/// Node 0 has its own vote for a reader, and waits for that of node 1. Then its own voter is silent, so lock "x" is at
+/// risk. The reader is granted with the votes that "x" has.
+#[test]
+fn a_lock_is_granted_at_risk() {
+    let mut cluster = Cluster::new(3);
+    cluster.isolate(0);
+    let writer = cluster.locked(1, "y");
+    cluster.mend(0, 1);
+    let lock = cluster.locked(0, "x");
+    let reader = cluster.rlock(0, "y", SECOND * 60);
+    cluster.hold(0, 0);
+    cluster.pass(SECOND * 5);
+    assert_eq!(cluster.at_risk, [lock.token]);
+    cluster.unlock(&writer);
+    let reader = cluster.granted(reader);
+    assert_eq!(cluster.at_risk, [lock.token, reader.token]);
+    assert!(cluster.held(&lock) && cluster.held(&reader));
+    cluster.pass(SECOND * 5);
+    let lost = [lock, reader].map(|lock| (lock.token, Loss::Quorum));
+    assert_eq!(cluster.lost, lost);
+}
+
 /// L3: an agent's process may die at any point. After its lease is ended, none of its locks is held, whatever frames
 /// still arrive, and it grants nothing.
 #[test]
