@@ -47,13 +47,11 @@ chaos() ->
         {"writer starvation: a writer gets the lock although readers lock without end", fun starvation/1}
     ].
 
--define(REPLICAS, 5).
-
 %% The indexes of the voters of the name x, and of alike/2, in the order in which agents ask them.
 voters(Cluster) ->
     Names = test_faulty_cluster:names(Cluster),
     Index = fun(Voter) -> length(lists:takewhile(fun(Name) -> Name =/= Voter end, Names)) + 1 end,
-    lists:map(Index, test_quorum_groups:voters(x, Names, ?REPLICAS)).
+    lists:map(Index, test_quorum_groups:voters(x, Names)).
 
 %% The indexes of a bare quorum of them, of the other ones, which may be down, and of the nodes that do not vote for x.
 quorum(Cluster) ->

@@ -14,9 +14,6 @@
 %% A limit for a wait that hangs. The holder releases the lock after each half of an attempt, to any of the contenders.
 -define(CONTENDED_MS, 120_000).
 
-%% How many members vote for a name by default, if there are as many.
--define(REPLICAS, 5).
-
 %% How many connections are closed. Between three nodes, each three times in both directions.
 -define(CLOSED, 18).
 
@@ -263,7 +260,7 @@ near(Run = #{cluster := Cluster}) ->
     Members = [{name(Cluster, Index), Index} || Index <- members(Run)],
     Names = [Name || {Name, _} <- Members],
     [Contended, Kept] = [
-        [proplists:get_value(Voter, Members) || Voter <- test_quorum_groups:voters(Locked, Names, ?REPLICAS)]
+        [proplists:get_value(Voter, Members) || Voter <- test_quorum_groups:voters(Locked, Names)]
      || Locked <- [contended_lock, {kept, 1}]
     ],
     Quorum = length(Contended) div 2 + 1,

@@ -1,10 +1,17 @@
 %% Which members vote for a name: the hashes of native/quorum/src/groups.rs, with the default number of partitions.
 -module(test_quorum_groups).
 
--export([voters/3, alike/2]).
+-export([voters/2, voters/3, alike/2]).
+
+%% How many members vote for a name by default, if there are as many.
+-define(REPLICAS, 5).
 
 -define(PARTITIONS, 4096).
 -define(SALT, 24_443).
+
+-spec voters(canal_lock_quorum:name(), [node()]) -> [node()].
+voters(Name, Members) ->
+    voters(Name, Members, ?REPLICAS).
 
 %% The voters of a name, in the order in which agents ask them.
 -spec voters(canal_lock_quorum:name(), [node()], Replicas :: pos_integer()) -> [node()].
