@@ -318,13 +318,21 @@ unknown_clients({[A, B, C], [X, _]}) ->
     {ok, _} = lock(Holder, x, ?LONG_MS),
     ok = test_quorum_cluster:isolate(X, [C]),
     test_await:value(0, fun() -> length(maps:get(clients, call(C, fun canal_lock_quorum:status/0))) - 1 end),
-    Suspend = fun(Node) -> call(Node, fun() -> sys:suspend(canal_lock_quorum_voter) end) end,
-    [ok = Suspend(Node) || Node <- [A, B]],
+    %% The voter of A does not answer, and that of B cannot start: it cannot write its file.
+    ok = call(A, fun() -> sys:suspend(canal_lock_quorum_voter) end),
+    #{B := #{fence_file := File}} = get(options),
+    {ok, Stored} = file:read_file(File),
+    ok = test_quorum_cluster:stop(B),
+    ok = file:delete(File),
+    ok = file:make_dir(File),
+    start(B),
     {Locks, Silent} = call(C, fun canal_lock_quorum:locks/0),
     ?assertEqual([], Locks),
     ?assertEqual([], lists:usort([NameA, NameB]) -- Silent),
     ?assertEqual({error, timeout}, call(C, fun() -> canal_lock_quorum:force_unlock(x) end)),
-    [ok = call(Node, fun() -> sys:resume(canal_lock_quorum_voter) end) || Node <- [A, B]],
+    ok = file:del_dir(File),
+    ok = file:write_file(File, Stored),
+    ok = call(A, fun() -> sys:resume(canal_lock_quorum_voter) end),
     test_nodes:introduce([X, C]),
     ok = test_quorum_cluster:await_voting([A, B, C]),
     _ = unlock(Holder, x),
@@ -449,14 +457,19 @@ bad_frames({[A | _], [X, _]}) ->
     ?assert(held(Holder, x)),
     ok = unlock(Holder, x).
 
-hellos({[A | _] = Members, [X, _]}) ->
-    [Name] = members([X]),
-    Known = fun() -> call(A, fun() -> ets:member(canal_lock_quorum_lists, Name) end) end,
-    ?assert(Known()),
+hellos({[A, B | _] = Members, [X, _]}) ->
+    Known = fun(Node) ->
+        Name = test_nodes:name(Node),
+        call(A, fun() -> ets:member(canal_lock_quorum_lists, Name) end)
+    end,
+    ?assert(Known(X)),
+    ok = test_quorum_cluster:isolate(B, [A]),
     ok = test_quorum_cluster:isolate(X, Members),
-    test_await:value(false, Known),
+    test_await:value(false, fun() -> Known(X) end),
+    %% That of a member stays.
+    ?assert(Known(B)),
     test_nodes:introduce([X | Members]),
-    ok = test_quorum_cluster:await_voting([X]).
+    ok = test_quorum_cluster:await_voting([X | Members]).
 
 %% A third client, which the function may suspend or kill.
 with_another(Members, Do) ->

@@ -204,6 +204,7 @@ nodes_test_() ->
             {"Q5, Q13: other voters for a name are agreed as another list is", fun other_voters/1},
             {"without state files, all nodes stop before the list is changed", fun without_files/1},
             {"a voter whose life another process has passed begins a later one", fun passed_life/1},
+            {"a node of the list that runs as a client stops the members until it is gone", fun listed_client/1},
             {"a member moves to another machine with its name and its state file", fun moved/1}
         ])
     ].
@@ -329,6 +330,17 @@ other_voters([A, B | Others] = Four) ->
     [ok = restart(Node, Four) || Node <- Four],
     await_voting(Four),
     ?assert(fence(A) > Between).
+
+listed_client([A, B, C, Client] = Four) ->
+    Three = [A, B, C],
+    Listening = listen(A),
+    ok = start(Client, test_quorum_cluster:client_options(Three)),
+    [ok = restart(Node, Four, #{forget => [name(Client)]}) || Node <- Three],
+    [await_status(Node, conflict, [differs(Client, Three)]) || Node <- Three],
+    is_refused(A),
+    ok = test_quorum_cluster:isolate(Client, Three),
+    await_report(Listening, #{what => agrees, node => name(Client)}),
+    [await_status(Node, voting, true) || Node <- Three].
 
 %% The mark in the state file of a node.
 mark(Node) ->
