@@ -85,11 +85,14 @@ check_until_seen(Wanted, Property, Options, Tries) ->
         Missing -> error({did_not_occur, Missing})
     end.
 
-%% Prints the case that failed last, which is the shortest one.
+%% The case that failed last is the shortest one.
 fail() ->
-    [{failed, Calls, Difference}] = ets:lookup(?MODULE, failed),
-    io:format(user, "~n~ts~tp~n", [[io_lib:format("    ~0tp~n", [Call]) || Call <- Calls], Difference]),
+    show("the shortest"),
     error(not_allowed).
+
+show(Title) ->
+    [{failed, Calls, Difference}] = ets:lookup(?MODULE, failed),
+    io:format(user, "~n~s:~n~ts~tp~n", [Title, [io_lib:format("    ~0tp~n", [Call]) || Call <- Calls], Difference]).
 
 prop_allowed(Clients, Nodes) ->
     %% A client of another node cannot be suspended.
@@ -135,8 +138,11 @@ step(Call, Run = #run{model = Model, clients = Clients}) ->
             {differs, [{answer, Answer}, {allowed, Allowed}, {before, Model}]}
     end.
 
+%% Shows the first case at once: shrinking may take longer than the test may.
 failed(Difference, #run{clients = Clients, calls = Calls}) ->
+    IsFirst = not ets:member(?MODULE, failed),
     ets:insert(?MODULE, [{failed, lists:reverse(Calls), Difference}, {wait_ms, ?WAIT_WHILE_SHRINKING_MS}]),
+    IsFirst andalso show("the first that failed"),
     try
         ok = test_wait_clients:stop(Clients)
     catch

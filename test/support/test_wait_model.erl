@@ -5,7 +5,8 @@
 %%
 %% Two steps have several outcomes. A dead process releases its permits in up to three parts. Between the second and the
 %% third part its requests end, in any order. When a table closes, its requests end in any order, and what one has
-%% collected can grant another one. The order shows in answers `{acquired, N}' and in the totals.
+%% collected can grant another one. The order shows in answers `{acquired, N}' and in the totals. A client of another
+%% node that is granted then can get the answer `closed'.
 -module(test_wait_model).
 
 -export([new/2, step/2, snapshot/1, answered/1, total/2]).
@@ -214,8 +215,21 @@ die(Holder, Models) ->
 
 %% P10.
 closed(Model) ->
-    Close = fun(Key, Of) -> [put_state(Key, State, Of) || State <- test_wait_key:closings(state(Key, Of))] end,
+    Close = fun(Key, Of) ->
+        [put_state(Key, State, Of) || Closed <- test_wait_key:closings(state(Key, Of)), State <- late_answers(Closed)]
+    end,
     [(delivered(After))#{manager := none, table := closed} || After <- each_key(Close, [Model])].
+
+%% A proxy that gets a grant when the table is closed answers `closed', since its permits are released.
+late_answers(State = #{ended := Ended}) ->
+    Answers = fun
+        (End = {Waiter = #{holder := {Client, _}}, {acquired, _}}) ->
+            [End] ++ [{Waiter, closed} || is_far(Client)];
+        (End) ->
+            [End]
+    end,
+    Each = lists:foldr(fun(End, Rest) -> [[E | R] || E <- Answers(End), R <- Rest] end, [[]], Ended),
+    [State#{ended := Answered} || Answered <- Each].
 
 %% All combinations of the outcomes of all keys in the table.
 each_key(Outcomes, Models = [#{table := Table} | _]) when Table =/= closed ->
