@@ -63,8 +63,9 @@ sed -n 's/^ *SKIPPED: /  /p' "$logs"/[0-9] >"$logs/titles"
 # Each failure again, up to the empty line that ends its report: above, thousands of lines can follow it.
 if ((status != 0)); then
   echo 'eunit: the failures again:'
-  awk '/\*(failed|skipped|timed out)\*|^\*\*\*/ { lines = 40 }
-       lines > 0 { print; lines = /^ *$/ ? 0 : lines - 1 }' "$logs"/[0-9]
+  awk 'FNR == 1 { lines = 0 }
+       /\*(failed|skipped|timed out)\*|^\*\*\*/ { lines = 40 }
+       lines > 0 { print; lines = /^ *(undefined)?$/ ? 0 : lines - 1 }' "$logs"/[0-9]
   tail -n 3 "$logs"/[0-9]
 fi
 exit $status
