@@ -429,8 +429,12 @@ recorded_batch(Name) ->
     1 = erlang:trace(Agent, true, [send]),
     {ok, Lock} = canal_lock_quorum:lock(flood, ?LONG_MS),
     ok = canal_lock_quorum:unlock(Lock),
-    1 = erlang:trace(Agent, false, [send]),
-    receive {trace, Agent, send, {canal_lock_quorum, _, _, Frame}, {canal_lock_quorum_voter, Name}} -> Frame end.
+    %% The agent may send it later: when the voter has answered the batch before.
+    receive
+        {trace, Agent, send, {canal_lock_quorum, _, _, Frame}, {canal_lock_quorum_voter, Name}} ->
+            1 = erlang:trace(Agent, false, [send]),
+            Frame
+    end.
 
 flood_each(Messages) ->
     _ = [erlang:send({canal_lock_quorum_voter, Name}, Message, [noconnect]) || {Name, Message} <- Messages],
