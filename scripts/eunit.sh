@@ -60,7 +60,7 @@ skipped=_build/eunit-skipped.txt
 sed -n 's/^ *SKIPPED: /  /p' "$logs"/[0-9] >"$logs/titles"
 { echo "eunit: skipped on this machine: $(wc -l <"$logs/titles")"; cat "$logs/titles"; } | tee "$skipped"
 
-# Each failure again, up to the empty line that ends its report: above, thousands of lines can follow it.
+# Each failure again, up to the line that ends its report: above, thousands of lines can follow it.
 if ((status != 0)); then
   echo 'eunit: the failures again:'
   awk 'FNR == 1 { lines = 0 }
