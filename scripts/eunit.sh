@@ -18,8 +18,8 @@ case "${1-}" in
     # The groups take about the same time.
     groups=(
       "$(suites test/permits/*.erl test/quorum/*_{dsync,busy}_tests.erl)"
-      "$(suites test/quorum/!(*_dsync_tests|*_busy_tests).erl)"
-      "$(suites test/!(permits|quorum)/*.erl examples/*/test/*.erl)"
+      "$(suites test/quorum/!(*_dsync_tests|*_busy_tests|*_clients_tests).erl)"
+      "$(suites test/!(permits|quorum)/*.erl examples/*/test/*.erl test/quorum/*_clients_tests.erl)"
     )
     ;;
   quick)

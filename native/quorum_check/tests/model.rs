@@ -26,14 +26,21 @@ fn check(setting: Setting, strategy: Strategy, states: usize, threads: usize) ->
 
 /// Each row searches a setting until every state within its bounds is visited.
 macro_rules! complete {
-    ($($test:ident: $name:literal,)*) => {$(
-        #[test]
-        fn $test() {
-            let setting = settings::named($name).expect("a setting of this name");
-            let report = check(setting, Strategy::BreadthFirst, usize::MAX, 2);
-            assert!(report.complete, "{report}");
+    ($($test:ident: $name:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                let setting = settings::named($name).expect("a setting of this name");
+                let report = check(setting, Strategy::BreadthFirst, usize::MAX, 2);
+                assert!(report.complete, "{report}");
+            }
+        )*
+
+        /// The settings with more states than a test can visit.
+        fn large_settings() -> impl Iterator<Item = Setting> {
+            settings::all().into_iter().filter(|setting| ![$($name),*].contains(&setting.name))
         }
-    )*};
+    };
 }
 
 complete! {
@@ -52,16 +59,16 @@ complete! {
 
 /// PR1: the states in which all clients are done, and a sample of the others, are continued without faults.
 #[test]
-fn the_shortest_histories_of_each_setting() {
-    for setting in settings::all() {
+fn the_shortest_histories_of_each_large_setting() {
+    for setting in large_settings() {
         check(setting, Strategy::BreadthFirst, 150_000, 2);
     }
 }
 
 /// PR1: the same.
 #[test]
-fn random_walks_through_each_setting() {
-    for setting in settings::all() {
+fn random_walks_through_each_large_setting() {
+    for setting in large_settings() {
         let walks = Strategy::RandomWalks {
             length: 600,
             seed: 2,
