@@ -133,8 +133,8 @@ op(<<1, Bytes/binary>>) ->
     {{confirm, Token}, Rest};
 op(<<2, Bytes/binary>>) ->
     {Token, <<_Mode, AfterMode/binary>>} = number(Bytes),
-    {_Fence, AfterFence} = number(AfterMode),
-    {{assert, Token}, names(AfterFence)};
+    {_Fence, <<_Continues, AfterFlag/binary>>} = number(AfterMode),
+    {{assert, Token}, names(AfterFlag)};
 op(<<3, Bytes/binary>>) ->
     [Token, _Fence, Rest] = numbers(2, Bytes),
     {{unlock, Token}, Rest};

@@ -16,7 +16,8 @@
 //! - **G1** A lock is in the table if and only if a quorum of each group of its names (`groups.rs`) has votes for it
 //!   that they cannot have dropped yet: votes of their current sessions, for `holder_lease` after the sending of a
 //!   batch that they answered. (Q1, Q2)
-//! - **G2** The agent discards the votes of a session before it sends a batch in the voter's next session. (Q3)
+//! - **G2** The agent discards the votes of a session before it sends a batch in the voter's next session. It says of a
+//!   lock that it *continues* a vote only if a vote of the session before counted at that moment. (Q3, V3)
 //! - **G3** A lock is granted only after a quorum of each group has recorded its fence. (Q6)
 //! - **G4** A released lock leaves the table first, and its unlocks are queued after that, so nothing renews it. (Q7,
 //!   Q8)

@@ -47,7 +47,8 @@
 //!                 number first, flag wait, fence guess,        01 no         reason
 //!                 run, names                                   02 confirmed
 //!     01 confirm  number token, fence                          03 missing
-//!     02 assert   number token, mode, fence, names             04 synced     ascending missing
+//!     02 assert   number token, mode, fence,                   04 synced     ascending missing
+//!                 flag continues, names
 //!     03 unlock   number token, fence
 //!     04 sync     number from, number to, ascending live
 //!     05 settled
@@ -58,7 +59,7 @@
 //! - **F1** Each frame has exactly one encoding, and `decode` accepts no other: `decode(encode(f)) == f`, and
 //!   `encode(decode(b)) == b`.
 //! - **F2** `decode` allocates at most 56 bytes in total for each byte of a valid frame. A batch of one-byte
-//!   operations reaches this limit. For invalid input the limit is 84 bytes, because a nested count is trusted as
+//!   operations reaches this limit. For invalid input the limit is 83 bytes, because a nested count is trusted as
 //!   long as enough bytes follow it. `decode` compares each count with its limit and with the bytes that are left
 //!   before it allocates.
 //! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].

@@ -150,9 +150,9 @@ pub enum Op {
         /// The fence.
         fence: Fence,
     },
-    /// Requests a vote for a lock that is already held by votes of other voters. A voter in quarantine accepts it:
-    /// this is how it learns of held locks. If requests that are not granted have the vote, the lock queues as the
-    /// oldest. The answer is [`Reply::Yes`] or [`Reply::No`].
+    /// Requests a vote for a lock that is already held by votes of other voters. A voter in quarantine accepts it if
+    /// `continues` is true: this is how it learns of its earlier votes. If requests that are not granted have the
+    /// vote, the lock queues as the oldest. The answer is [`Reply::Yes`] or [`Reply::No`].
     Assert {
         /// The lock.
         token: Token,
@@ -160,6 +160,9 @@ pub enum Op {
         mode: Mode,
         /// Its fence.
         fence: Fence,
+        /// Whether the lock had a vote of an earlier lifetime of the voter, which still counted when the agent learned
+        /// of this lifetime.
+        continues: bool,
         /// The names of the lock.
         names: Names,
     },
@@ -181,7 +184,8 @@ pub enum Op {
         #[serde(deserialize_with = "bounds::live")]
         live: Vec<Token>,
     },
-    /// The agent has asserted all its locks, and no vote of an earlier session counts any more. Not answered.
+    /// The agent has asserted all locks that continue a vote, and no vote of an earlier session counts any more. Not
+    /// answered.
     Settled,
     /// Revokes the votes for this name. Not answered.
     Revoke {

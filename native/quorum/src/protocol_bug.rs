@@ -11,6 +11,8 @@ pub enum ProtocolBug {
     NoQuarantine,
     /// CE3: an agent counts votes of an earlier lifetime of the voter.
     ForgottenVotesCount,
+    /// CE11: in a voter's quarantine, an agent asserts each held lock as if it had a vote of the earlier lifetime.
+    AnyLockContinues,
     /// CE4: a reader accepts half of an even number of votes.
     ReadHalf,
     /// CE7: a writer uses the highest fence of its votes plus one, and does not send it to the voters.

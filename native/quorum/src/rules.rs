@@ -16,8 +16,8 @@ pub struct Rules {
     /// For how long the voter keeps an agent's votes after a batch *arrived*. It is longer than `holder_lease` by
     /// more than two clocks, each wrong by 1%, can differ, so every vote that a holder counts on exists.
     pub voter_lease: Duration,
-    /// For how long a restarted voter, which has forgotten its votes, grants nothing, unless all agents have asserted
-    /// their locks. At least `voter_lease`, for the same reason.
+    /// For how long a restarted voter, which has forgotten its votes, grants nothing, unless all agents have reported
+    /// which of these still count. At least `voter_lease`, for the same reason.
     pub quarantine: Duration,
     /// How long an attempt may last, and how long an agent waits for the answer to a batch before it considers it
     /// lost. A lock that is held for this long asks the rest of its voters for their votes.

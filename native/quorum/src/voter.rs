@@ -14,8 +14,10 @@
 //! - **V2** A vote stays while its agent's lease lasts, unless the agent releases it, or a later agent of its node
 //!   shows that it is dead. When a lease expires, its generation ends: a later batch of that agent gets a new
 //!   generation. (Q2, Q3)
-//! - **V3** In the stages before *voting*, a voter grants no vote, except for locks that are already held by votes of
-//!   other voters. (Q4)
+//! - **V3** In quarantine, a voter votes only for locks that *continue* a vote: it had voted for the lock before this
+//!   restart, and the vote still counted, by the agent's clock, when the agent began a session with this lifetime. An
+//!   agent that does not know of the restart may count a vote for any other lock or request. While it learns its
+//!   fences, a voter votes only for locks that are already held by votes of other voters. (Q4)
 //! - **V4** The fence that a writer gets for a name is higher than any that this voter gave or recorded for that
 //!   name, in this or an earlier lifetime. A voter with durable fences gives none that a crash would lose. (Q5, Q6)
 //! - **V5** All state expires: votes with the lease of their agent, queue positions with it or earlier. (Q9)
@@ -104,7 +106,7 @@ pub struct Voter {
 
 impl Voter {
     /// Creates a voter. `register` has the clients that are stored. It sends a notice to all agents, which then assert
-    /// their locks.
+    /// the locks that continue a vote.
     #[must_use]
     pub fn new(mut setup: VoterSetup, register: &[Node], now: Time) -> Voter {
         // A wall clock may show any time, but a fence above the highest cannot be encoded.
@@ -239,7 +241,8 @@ impl Voter {
     }
 
     /// Whether lists of members differ, or this voter must wait until other members have its list. While `conflicted`,
-    /// the voter grants nothing new. Votes are renewed and released, and held locks are asserted.
+    /// the voter grants nothing new. Votes are renewed and released, and held locks are asserted, as
+    /// otherwise.
     pub fn conflict(&mut self, now: Time, conflicted: bool) {
         self.advance(now);
         self.conflicted = conflicted;

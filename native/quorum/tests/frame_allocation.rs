@@ -99,7 +99,7 @@ fn f2_factors_are_exact() {
     assert_eq!(size_of::<Op>(), FRAME);
     let Raw(frame) = Raw::batch().bytes(MAX_OPS, 5);
     assert_eq!(allocated(&frame), (FRAME * MAX_OPS, true));
-    let Raw(none) = sets(MAX_OPS, MAX_OPS / 133 + 1);
+    let Raw(none) = sets(MAX_OPS, MAX_OPS / 134 + 1);
     assert!(allocated(&none).0 > (NO_FRAME - 2) * none.len());
     bounded(&none);
 }

@@ -63,7 +63,7 @@ fn a_fence_above_the_highest_is_rejected() {
         let priority = mode.number(1).number(5);
         priority.byte(0).number(fence).number(1).names(1)
     };
-    let assert = |fence| Raw::op(2).number(5).byte(1).number(fence).names(1);
+    let assert = |fence| Raw::op(2).number(5).byte(1).number(fence).byte(0).names(1);
     let yes = |fence| Raw::reply(0).number(fence).end();
     let all: [&dyn Fn(u64) -> Raw; 7] = [&told, &lost, &confirm, &unlock, &lock, &assert, &yes];
     for frame in all {

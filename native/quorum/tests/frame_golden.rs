@@ -194,6 +194,7 @@ fn frames() -> Vec<Frame> {
             token,
             mode: Mode::Read,
             fence,
+            continues: true,
             names: both,
         },
         Op::Unlock { token, fence },

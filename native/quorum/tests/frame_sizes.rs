@@ -80,6 +80,7 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
             token,
             mode,
             fence,
+            continues: true,
             names,
         },
         Op::Unlock { token, fence },

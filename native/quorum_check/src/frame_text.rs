@@ -99,10 +99,12 @@ fn describe_op(op: &Op) -> String {
             token,
             mode,
             fence,
+            continues,
             names: locked,
         } => {
             let (token, locked, fence) = (token.0, names(locked), fence.0);
-            format!("assert(t{token} {mode:?} {locked} {fence})")
+            let continues = if *continues { " continues" } else { "" };
+            format!("assert(t{token} {mode:?} {locked} {fence}{continues})")
         }
         Op::Unlock { token, fence } => format!("unlock(t{} {})", token.0, fence.0),
         Op::Sync { from, to, live } => {

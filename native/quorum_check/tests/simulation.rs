@@ -99,7 +99,7 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("numbers of guests used again", 50),
         ("votes refused: guest not stored", 30),
         ("votes refused: limit", 500),
-        ("votes of guests asserted in quarantine", 10),
+        ("votes of guests asserted in quarantine", 5),
         ("quarantines that guests ended early", 50),
         ("dead agents of guests buried", 100),
         ("frames lost", 10_000),

@@ -125,9 +125,8 @@ impl Agent {
             }
             Repair::Assert(from) => {
                 let mut bytes = 0;
-                let lacking = self.locks.lacking(member, from);
-                let lacking = lacking.map(|(token, _)| token).take(most + 1);
-                for token in lacking.collect::<Vec<_>>() {
+                let tokens = self.assertable(member, from).map(|(token, _)| token);
+                for token in tokens.take(most + 1).collect::<Vec<_>>() {
                     let Some(op) = self.assertion(member, token) else {
                         continue;
                     };
@@ -202,10 +201,16 @@ impl Agent {
         }
         peer.credit = news.credit;
         let before = std::mem::replace(&mut peer.state, news.state);
-        match (before, news.state) {
-            (before, now) if before == now => {}
-            (_, VoterState::Voting) => self.rejoin(member),
-            (_, _) => self.leave_queue(member),
+        if before == news.state {
+            return;
+        }
+        if before == VoterState::Quarantined {
+            // It accepts all locks from now on.
+            peer.next_assert = self.now;
+        }
+        match news.state {
+            VoterState::Voting => self.rejoin(member),
+            _ => self.leave_queue(member),
         }
     }
 
@@ -218,7 +223,7 @@ impl Agent {
         peer.dead_agents = others;
         if !self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
             // Before the next expiry of this voter is stored: see lease.rs.
-            self.locks.forgotten(member);
+            self.locks.forgotten(member, self.now);
             self.locks.lease.set(member, Time::NEVER);
             for token in self.attempts.keys().copied().collect::<Vec<_>>() {
                 self.count(member, token, Err(None));

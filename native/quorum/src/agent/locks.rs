@@ -58,6 +58,8 @@ struct VoterLocks {
     digest: Digest,
     /// The locks without its vote.
     lacking: BTreeSet<Token>,
+    /// Of these, the locks with a vote of its earlier lifetime that still counted when the session began.
+    continuing: BTreeSet<Token>,
 }
 
 impl VoterLocks {
@@ -75,6 +77,7 @@ impl VoterLocks {
             self.digest = self.digest.without(token);
         } else {
             self.lacking.remove(&token);
+            self.continuing.remove(&token);
         }
     }
 }
@@ -211,16 +214,21 @@ impl Locks {
         self.join_set(token, to) && !was_notified
     }
 
-    /// Removes all votes of `member`, which has forgotten them.
-    pub(super) fn forgotten(&mut self, member: Member) {
+    /// Removes all votes of `member`, which has forgotten them. Those that count at `now` can be continued.
+    pub(super) fn forgotten(&mut self, member: Member, now: Time) {
+        let count = self.lease.valid(member) > now;
         let voted = |(_, lock): &(&Token, &HeldLock)| lock.standing.votes().contains(member);
         let tokens = self.held.iter().filter(voted).map(|(token, lock)| {
             lock.standing.set(lock.standing.votes().without(member));
             *token
         });
         // In ascending order, so this takes linear time.
-        let mut forgotten = tokens.collect();
+        let mut forgotten: BTreeSet<Token> = tokens.collect();
         let voter = &mut self.voters[member.place()];
+        voter.continuing.clear();
+        if count {
+            voter.continuing.clone_from(&forgotten);
+        }
         voter.lacking.append(&mut forgotten);
         voter.digest = Digest::default();
         let with = |(votes, _): &&Votes| votes.contains(member);
@@ -243,19 +251,25 @@ impl Locks {
         self.voters[member.place()].digest
     }
 
-    /// The locks without the vote of `member`, from `from` on.
+    /// The locks without the vote of `member`, from `from` on: all of them, or those that continue an earlier vote.
     pub(super) fn lacking(
         &self,
         member: Member,
         from: Token,
+        only_continuing: bool,
     ) -> impl Iterator<Item = (Token, &HeldLock)> {
-        let tokens = self.voters[member.place()].lacking.range(from..);
-        tokens.filter_map(|token| Some((*token, self.held.get(token)?)))
+        let voter = &self.voters[member.place()];
+        let tokens = match only_continuing {
+            true => &voter.continuing,
+            false => &voter.lacking,
+        };
+        let tokens = tokens.range(from..);
+        tokens.map(|token| (*token, self.held.get(token).expect("it is held")))
     }
 
-    /// Whether any lock lacks the vote of `member`.
-    pub(super) fn lacks(&self, member: Member) -> bool {
-        !self.voters[member.place()].lacking.is_empty()
+    /// Whether a lock without the vote of `member` continues an earlier one.
+    pub(super) fn continues(&self, member: Member, token: Token) -> bool {
+        self.voters[member.place()].continuing.contains(&token)
     }
 
     /// Whether any lock is lost without the votes of `member`.
@@ -463,7 +477,7 @@ mod tests {
     #[test]
     fn a_lock_whose_votes_become_those_of_a_lock_at_risk_is_at_risk() {
         let mut locks = first_at_risk();
-        locks.forgotten(Member::at(2).unwrap());
+        locks.forgotten(Member::at(2).unwrap(), Time(5));
         assert!(locks.deadline() <= Some(Time(5)));
         assert!(at_risk(&mut locks, 5).contains(&Token(2)));
         assert_eq!(at_risk(&mut locks, 5), []);
@@ -537,7 +551,8 @@ mod tests {
             tokens.fold(Digest::default(), Digest::with)
         };
         let lacking = |locks: &Locks, member| {
-            let tokens = locks.lacking(member, Token(0)).map(|(token, _)| token.0);
+            let tokens = locks.lacking(member, Token(0), false);
+            let tokens = tokens.map(|(token, _)| token.0);
             tokens.collect::<Vec<_>>()
         };
         assert_eq!(
@@ -545,17 +560,17 @@ mod tests {
             (digest(&[1, 2]), digest(&[2]))
         );
         assert_eq!(
-            (locks.lacks(first), lacking(&locks, last)),
-            (false, vec![1])
+            (lacking(&locks, first), lacking(&locks, last)),
+            (vec![], vec![1])
         );
         assert!(locks.rests_on(first) && !locks.rests_on(last));
         locks.vote(Token(1), last, true);
         assert_eq!(
-            (locks.digest(last), locks.lacks(last)),
-            (digest(&[1, 2]), false)
+            (locks.digest(last), lacking(&locks, last)),
+            (digest(&[1, 2]), vec![])
         );
         assert!(!locks.rests_on(first));
-        locks.forgotten(last);
+        locks.forgotten(last, Time(5));
         assert_eq!(
             (locks.digest(last), lacking(&locks, last)),
             (digest(&[]), vec![1, 2])
@@ -566,6 +581,7 @@ mod tests {
             (digest(&[2]), vec![2])
         );
         locks.remove(Token(2));
-        assert!(locks.is_empty() && !locks.lacks(last) && locks.deadline().is_none());
+        assert!(locks.is_empty() && locks.deadline().is_none());
+        assert_eq!(lacking(&locks, last), []);
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Flight {
     pub(super) unlocked: Option<u64>,
     /// The rest of the repair after this batch.
     pub(super) repair: Repair,
-    /// Whether this batch tells the voter that all locks are asserted.
+    /// Whether this batch tells the voter that all locks that continue a vote are asserted.
     pub(super) settles: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Peer {
     /// Earlier agents of this node that have a lease there. Each batch of the session buries them until one is
     /// answered.
     pub(super) dead_agents: Vec<Lifetime>,
-    /// Whether it knows all locks that were held when the session began.
+    /// Whether it knows all locks that continue a vote.
     pub(super) settled: bool,
     /// Whether it may have votes, asserted in this session before it settled, for locks that were released since.
     /// Their answer was lost, and with it their unlocks.

@@ -19,6 +19,7 @@ const SMALL: usize = 1;
 const COUNT: usize = 2;
 
 const LOCK: usize = SMALL + NUMBER + SMALL + NUMBER + NUMBER + SMALL + FENCE + RUN + SMALL;
+const ASSERT: usize = SMALL + NUMBER + SMALL + FENCE + SMALL + SMALL;
 const SYNC: usize = SMALL + NUMBER + NUMBER + COUNT;
 
 // Every single operation must fit a batch.
@@ -32,7 +33,7 @@ pub fn wire_size(op: &Op) -> usize {
     match op {
         Op::Lock { names, .. } => LOCK + size_of_names(names),
         Op::Confirm { .. } | Op::Unlock { .. } => SMALL + NUMBER + FENCE,
-        Op::Assert { names, .. } => SMALL + NUMBER + SMALL + FENCE + SMALL + size_of_names(names),
+        Op::Assert { names, .. } => ASSERT + size_of_names(names),
         Op::Sync { live, .. } => SYNC + NUMBER * live.len(),
         Op::Settled => SMALL,
         Op::Revoke { name } => SMALL + size_of_name(name),

@@ -56,8 +56,12 @@ impl Voter {
                 token,
                 mode,
                 fence,
+                continues,
                 names,
-            } => Some(self.assert((generation, token), mode, fence, names)),
+            } => {
+                let vote = (generation, token);
+                Some(self.assert(vote, mode, fence, continues, names))
+            }
             Op::Unlock { token, fence } => {
                 self.unlock((generation, token), fence);
                 None
@@ -201,13 +205,25 @@ impl Voter {
         Reply::Confirmed
     }
 
-    fn assert(&mut self, id: VoteId, mode: Mode, fence: Fence, names: Names) -> Reply {
+    fn assert(
+        &mut self,
+        id: VoteId,
+        mode: Mode,
+        fence: Fence,
+        continues: bool,
+        names: Names,
+    ) -> Reply {
         let (generation, token) = id;
         if !self.serves(&names) {
             let reason = Reason::NotMine;
             return Reply::No { reason };
         }
         let voted = self.vote(id).is_some();
+        // An agent that has not learned of this lifetime may still count an earlier vote for one of the names.
+        if matches!(self.stage, Stage::Quarantine { .. }) && !voted && !continues {
+            let reason = Reason::Quarantine;
+            return Reply::No { reason };
+        }
         if let Some(reason) = self.rejects(generation).filter(|_| !voted) {
             return Reply::No { reason };
         }

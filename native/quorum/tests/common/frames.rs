@@ -131,12 +131,15 @@ pub fn op() -> impl Strategy<Value = Op> {
                 }
             ),
         (token(), fence()).prop_map(|(token, fence)| Op::Confirm { token, fence }),
-        (token(), mode(), fence(), names()).prop_map(|(token, mode, fence, names)| Op::Assert {
-            token,
-            mode,
-            fence,
-            names
-        }),
+        (token(), mode(), fence(), any::<bool>(), names()).prop_map(
+            |(token, mode, fence, continues, names)| Op::Assert {
+                token,
+                mode,
+                fence,
+                continues,
+                names
+            }
+        ),
         (token(), fence()).prop_map(|(token, fence)| Op::Unlock { token, fence }),
         (token(), token(), ascending()).prop_map(|(from, to, live)| Op::Sync { from, to, live }),
         Just(Op::Settled),

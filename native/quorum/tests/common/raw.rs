@@ -44,7 +44,7 @@ impl Raw {
 
     /// The fields of an `Assert`, up to its names.
     pub fn assertion(self) -> Raw {
-        self.number(5).byte(0).number(0)
+        self.number(5).byte(0).number(0).byte(0)
     }
 
     /// A notice, up to its hints. News are the epoch, the clock, the state and the credit.

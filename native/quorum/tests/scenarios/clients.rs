@@ -6,7 +6,6 @@ use quorum::message::{
     Batch, Fence, Frame, Lifetime, Mode, Op, Reason, Reply, Send, Token, Verdict, EPOCH,
 };
 use quorum::rules::Rules;
-use quorum::voter::VoterOutput;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -186,43 +185,16 @@ fn a_client_that_is_back_buries_its_earlier_agent() {
 #[test]
 fn a_repeated_assertion_is_no_new_vote() {
     let (mut cluster, client) = with_client(rules(|rules| rules.client_votes = 1));
-    let session = cluster.agents[client].status().next().unwrap().session;
     let assert = Op::Assert {
         token: Token(100),
         mode: Mode::Write,
         fence: Fence(7),
+        continues: false,
         names: cluster.name("x").into(),
     };
-    let batch = Batch {
-        epoch: EPOCH,
-        agent: Lifetime(7),
-        session,
-        seq: 1000,
-        stamp: cluster.now,
-        clock: 1,
-        srtt_us: 0,
-        moved: true,
-        ops: vec![assert.clone(), assert],
-    };
-    let (to, frame) = (at(0).into(), Frame::Batch(batch));
-    cluster.deliver(client, Send { to, frame });
-    let replies = |output| match output {
-        VoterOutput::Send(Send {
-            frame: Frame::Ack(ack),
-            ..
-        }) => Some(ack.verdict),
-        _ => None,
-    };
-    let verdicts: Vec<Verdict> = cluster.voters[0]
-        .outputs()
-        .into_iter()
-        .filter_map(replies)
-        .collect();
+    let replies = cluster.forge(client, 0, vec![assert.clone(), assert]);
     let yes = Reply::Yes { fence: Fence(7) };
-    let [Verdict::Done { replies, .. }] = &verdicts[..] else {
-        panic!("{verdicts:?}");
-    };
-    assert_eq!(replies, &[yes.clone(), yes]);
+    assert_eq!(replies, [yes.clone(), yes]);
 }
 
 /// The rules limit the votes and the waiting requests of a client at a voter. They do not limit members.

@@ -5,7 +5,9 @@ use quorum::frame;
 use quorum::groups::Groups;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members, Node};
-use quorum::message::{Batch, Fence, Floor, Frame, Lifetime, Mode, Name, Names, Op, Send, Token};
+use quorum::message::{
+    Batch, Fence, Floor, Frame, Lifetime, Mode, Name, Names, Op, Reply, Send, Token, Verdict,
+};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
@@ -249,11 +251,16 @@ impl Cluster {
         self.answers_lost.insert((from, to));
     }
 
+    /// Drops all frames between two nodes from now on, without a disconnect event.
+    pub fn cut_both(&mut self, one: usize, other: usize) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
     /// Cuts a node off from all others in both directions, without a disconnect event.
     pub fn isolate(&mut self, node: usize) {
         for other in (0..self.agents.len()).filter(|other| *other != node) {
-            self.cut(node, other);
-            self.cut(other, node);
+            self.cut_both(node, other);
         }
     }
 
@@ -449,6 +456,36 @@ impl Cluster {
             Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(self.now, sender, frame),
             Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(self.now, at(from), frame),
         }
+    }
+
+    /// Delivers a batch with these operations, in the name of the agent of a node. Returns the replies. The agent must
+    /// have sent a batch since the arrived frames were taken. The voter ignores its next batches in this session.
+    pub fn forge(&mut self, node: usize, voter: usize, ops: Vec<Op>) -> Vec<Reply> {
+        let sent = |(from, send): &(usize, Send)| match &send.frame {
+            Frame::Batch(batch) if *from == node => Some(batch.clone()),
+            _ => None,
+        };
+        let last = self.arrived.iter().rev().find_map(sent);
+        let batch = Batch {
+            session: self.agents[node].status().nth(voter).unwrap().session,
+            seq: 1_000_000,
+            ops,
+            ..last.expect("a batch of this agent")
+        };
+        let (from, frame) = (self.node(node), Frame::Batch(batch));
+        self.voters[voter].receive(self.now, from, frame);
+        let replies = |output| match output {
+            VoterOutput::Send(Send {
+                frame: Frame::Ack(ack),
+                ..
+            }) => Some(ack.verdict),
+            _ => None,
+        };
+        let verdict = self.voters[voter].outputs().into_iter().find_map(replies);
+        let Some(Verdict::Done { replies, .. }) = verdict else {
+            panic!("{verdict:?}");
+        };
+        replies
     }
 
     fn collect(&mut self) {

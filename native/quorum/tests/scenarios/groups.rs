@@ -4,7 +4,7 @@ use crate::cluster::{at, Answer, Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::groups::Groups;
 use quorum::members::MemberSet;
-use quorum::message::{Batch, Mode, Name, Names, Op, Reason, Reply};
+use quorum::message::{Fence, Frame, Mode, Name, Names, Op, Reason, Reply, Send};
 use std::collections::BTreeSet;
 
 fn groups(cluster: &Cluster) -> Groups {
@@ -273,36 +273,25 @@ fn a_voter_does_not_vote_for_other_names() {
     let mut cluster = Cluster::with_replicas(16, 3);
     let voters = voters(&cluster, "x");
     let other = (0..16).find(|node| !voters.contains(node)).unwrap();
-    cluster.arrived.clear();
     let lock = cluster.locked(0, "x");
-    let mut batches = cluster.batches();
-    let (_, to, batch) = batches.pop().unwrap();
-    assert!(voters.contains(&to));
-    let session = cluster.agents[0].status().nth(other).unwrap().session;
-    let (token, names) = (lock.token, cluster.name("x").into());
-    let (mode, fence) = (Mode::Write, quorum::message::Fence(1));
-    let assert = Op::Assert {
-        token,
-        mode,
-        fence,
-        names,
+    let asked = |(from, send): &(usize, Send)| match &send.frame {
+        Frame::Batch(batch) if *from == 0 => batch.ops.first().cloned(),
+        _ => None,
     };
-    let ops = vec![batch.ops[0].clone(), assert];
-    let seq = 1_000_000;
-    let forged = quorum::message::Frame::Batch(Batch {
-        session,
-        seq,
-        ops,
-        ..batch
-    });
-    let now = cluster.now;
-    cluster.voters[other].receive(now, at(0).into(), forged);
-    let outputs = format!("{:?}", cluster.voters[other].outputs());
+    let lock_op = cluster.arrived.iter().rev().find_map(asked).unwrap();
+    assert!(matches!(lock_op, Op::Lock { .. }));
+    let assert = Op::Assert {
+        token: lock.token,
+        mode: Mode::Write,
+        fence: Fence(1),
+        continues: false,
+        names: cluster.name("x").into(),
+    };
+    let replies = cluster.forge(0, other, vec![lock_op, assert]);
     let no = Reply::No {
         reason: Reason::NotMine,
     };
-    let both = format!("{:?}", vec![no.clone(), no]);
-    assert!(outputs.contains(&both), "{outputs}");
+    assert_eq!(replies, [no.clone(), no]);
     assert!(cluster.voters[other].is_empty());
 }
 

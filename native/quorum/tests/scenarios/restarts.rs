@@ -1,7 +1,8 @@
 //! Restarts of voters, which forget their votes, and of agents.
 
-use crate::cluster::{at, durable, lost, rules, Cluster, NEW, SECOND};
-use quorum::message::{Fence, Frame, Op, Send};
+use crate::cluster::{at, durable, lost, name, rules, Cluster, Lock, NEW, SECOND};
+use quorum::agent::Request;
+use quorum::message::{Fence, Frame, Mode, Op, Reason, Reply, Send, Token};
 use quorum::rules::Rules;
 use std::time::Duration;
 
@@ -382,4 +383,177 @@ fn an_unlock_during_the_start_of_a_session_is_confirmed_soon() {
     assert_eq!(cluster.unlocked(unlock), Some(true));
     cluster.release();
     cluster.assert_empty();
+}
+
+type Ask = fn(&mut Cluster, usize) -> Request;
+/// A name, the nodes that hold and wait, how they ask, and whether the restarted voter is conflicted.
+type Row = (&'static str, (usize, usize), Ask, Ask, bool);
+
+const WRITE: Ask = |cluster, node| cluster.lock(node, "x", SECOND * 60);
+const READ: Ask = |cluster, node| cluster.rlock(node, "x", SECOND * 60);
+const WRITE_TWO: Ask = |cluster, node| cluster.lock_many(node, &["w", "x"], SECOND * 60);
+
+/// Passes the time. At no moment the lock is held while the request is granted and held.
+fn never_both(cluster: &mut Cluster, lock: &Lock, request: Request, span: Duration) {
+    let end = cluster.now + span;
+    while cluster.now < end {
+        cluster.pass(SECOND / 10);
+        let granted = cluster.is_granted(request);
+        let both = granted && cluster.held(lock) && cluster.held(&cluster.granted(request));
+        assert!(!both, "two nodes hold the name");
+    }
+}
+
+/// Node `y`, which waits, counts a vote that voter 2 forgets now. Then node `x`, which holds the lock, reaches voter 2.
+/// The last other vote for the lock, that of voter 1, ends: the request has a quorum.
+fn restart_unheard(
+    cluster: &mut Cluster,
+    lock: &Lock,
+    other: Request,
+    (x, y): (usize, usize),
+    conflicted: bool,
+) {
+    let node = cluster.node(y);
+    let votes = cluster.voters[2].agents().find(|agent| agent.0 == node);
+    assert_eq!(votes.map(|agent| agent.1), Some(1));
+    assert!(cluster.held(lock) && !cluster.is_granted(other));
+    cluster.cut_both(y, 2);
+    cluster.restart_voter(2, NEW);
+    // A voter that says so may be in quarantine.
+    let now = cluster.now;
+    cluster.voters[2].conflict(now, conflicted);
+    cluster.mend(x, 2);
+    never_both(cluster, lock, other, SECOND * 20);
+    cluster.heal();
+    let now = cluster.now;
+    cluster.voters[2].conflict(now, false);
+    never_both(cluster, lock, other, SECOND * 20);
+    // Its node was cut off from two voters, so the other lock has ended, too.
+    let second = cluster.granted(other);
+    assert!(!cluster.held(lock) && !cluster.held(&second));
+    cluster.assert_empty();
+}
+
+/// Q4, CE11: a lock whose vote has ended gets none in the quarantine of its voter, because another request may count
+/// the vote that the voter has forgotten. The same for readers, for locks of several names, and for clients.
+#[test]
+fn a_quarantine_continues_no_vote_that_had_ended() {
+    let rows: [Row; 7] = [
+        ("writers", (0, 1), WRITE, WRITE, false),
+        ("conflicted", (0, 1), WRITE, WRITE, true),
+        ("a reader holds", (0, 1), READ, WRITE, false),
+        ("a reader waits", (0, 1), WRITE, READ, false),
+        ("two names", (0, 1), WRITE_TWO, WRITE, false),
+        ("a client holds", (3, 1), WRITE, WRITE, false),
+        ("a client waits", (0, 3), WRITE, WRITE, false),
+    ];
+    for (name, (x, y), hold, wait, conflicted) in rows {
+        println!("{name}");
+        let mut cluster = Cluster::new(3);
+        cluster.add_client();
+        let request = hold(&mut cluster, x);
+        cluster.pass(SECOND * 2);
+        let lock = cluster.granted(request);
+        cluster.cut_both(x, 2);
+        cluster.pass(SECOND * 12);
+        cluster.cut_both(x, 1);
+        cluster.cut_both(y, 0);
+        let other = wait(&mut cluster, y);
+        cluster.pass(SECOND * 6);
+        restart_unheard(&mut cluster, &lock, other, (x, y), conflicted);
+    }
+}
+
+/// Q4: the agent learns of the first restart, but its assertion is lost. The first quarantine ends, and voter 2 votes
+/// for another request. After the second restart, the lock has no vote to continue.
+#[test]
+fn a_vote_is_not_continued_over_a_life_without_it() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.pass(SECOND * 2);
+    cluster.hold(2, 0);
+    cluster.restart_voter(2, NEW);
+    cluster.pass(SECOND * 2);
+    cluster.cut(0, 2);
+    cluster.release_link(2, 0);
+    let lifetime = cluster.voters[2].lifetime();
+    let session = cluster.agents[0].status().nth(2).unwrap().session;
+    assert_eq!(session.map(|session| session.voter), Some(lifetime));
+    cluster.pass(SECOND * 12);
+    assert!(cluster.voters[2].is_voting());
+    cluster.cut_both(0, 1);
+    let other = cluster.lock(1, "x", SECOND * 60);
+    cluster.pass(SECOND * 6);
+    restart_unheard(&mut cluster, &lock, other, (0, 1), false);
+}
+
+/// Q4: voters refuse what a correct agent does not send.
+#[test]
+fn a_voter_in_quarantine_accepts_only_continuing_locks() {
+    let mut cluster = Cluster::new(3);
+    cluster.isolate(0);
+    cluster.restart_voter(2, NEW);
+    cluster.run();
+    let assert = |token, continues| Op::Assert {
+        token: Token(token),
+        mode: Mode::Write,
+        fence: Fence(7),
+        continues,
+        names: name(&format!("{token}"), 3).into(),
+    };
+    let ops = vec![assert(1, false), assert(2, true), assert(2, false)];
+    let no = Reply::No {
+        reason: Reason::Quarantine,
+    };
+    let yes = Reply::Yes { fence: Fence(7) };
+    assert_eq!(cluster.forge(1, 2, ops), [no, yes.clone(), yes.clone()]);
+    cluster.heal();
+    cluster.pass(cluster.rules.quarantine);
+    assert!(cluster.voters[2].is_voting());
+    let ops = vec![assert(3, false)];
+    assert_eq!(cluster.forge(0, 2, ops), [yes]);
+}
+
+/// The quarantines last, because a member is dead. A vote that still counted is continued in them, so a lock survives
+/// one restart after the other.
+#[test]
+fn a_quarantine_continues_votes_that_count() {
+    let mut cluster = Cluster::new(5);
+    cluster.isolate(4);
+    let lock = cluster.locked(0, "x");
+    cluster.pass(SECOND * 2);
+    for voter in [1, 2, 3, 1] {
+        cluster.restart_voter(voter, NEW);
+        cluster.pass(SECOND * 2);
+        assert!(!cluster.voters[voter].is_voting());
+        let held = cluster.agents[0].locks().next().expect("it is held");
+        assert_eq!(held.votes.len(), 4);
+    }
+    cluster.unlock_last([lock]);
+}
+
+/// As soon as a restarted voter votes, it votes for the held locks that had lost its vote. The next restart loses
+/// nothing.
+#[test]
+fn a_lock_that_continues_no_vote_gets_one_after_the_quarantine() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    cluster.pass(SECOND * 2);
+    for voter in 0..3 {
+        cluster.cut_both(0, voter);
+        cluster.pass(SECOND * 9);
+        cluster.ops();
+        cluster.restart_voter(voter, NEW);
+        cluster.heal();
+        assert!(cluster.voters[voter].is_voting());
+        let ops = cluster.ops();
+        let continues = ops.iter().filter_map(|op| match op {
+            Op::Assert { continues, .. } => Some(*continues),
+            _ => None,
+        });
+        assert_eq!(continues.collect::<Vec<_>>(), [false]);
+        let held = cluster.agents[0].locks().next().expect("it is held");
+        assert_eq!(held.votes.len(), 3);
+    }
+    cluster.unlock_last([lock]);
 }
