@@ -47,12 +47,13 @@ rust() {
 
 # The state machines of the quorum locks: random histories, the models breadth-first, and random walks.
 machines() {
-  local each=$((($(minutes) + 2) / 3))
+  local each=$((($(minutes) + 3) / 4))
   check() { (cd native && cargo run --quiet --release --locked --package quorum_check --bin "$@" --minutes "$each"); }
   check simulate -- --from "${seed}000000"
+  check simulate -- --long --from "${seed}000000"
   check explore --
   check explore -- --walk
-  covered "simulation, search and walks of $each minutes each; the lines above have their counts"
+  covered "simulation, simulation of several leases, search, walks: $each minutes each, counts above"
 }
 
 # Decoding of frames, by libFuzzer. Inputs that fail go to _build/fuzz.

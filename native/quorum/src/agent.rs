@@ -379,6 +379,23 @@ impl Agent {
             .collect()
     }
 
+    /// The locks and the requests for which a vote of `member` counts at `now`: for model checks.
+    #[cfg(feature = "model")]
+    pub fn counting(&self, member: Member, now: Time) -> impl Iterator<Item = (&Names, Mode)> {
+        let counts = self.locks.lease.valid(member) > now;
+        let locks = self.locks.iter().map(|(_, lock)| {
+            let votes = lock.standing.votes();
+            (&lock.names, lock.mode, votes)
+        });
+        let requests = self.requests.values().filter_map(|pending| {
+            let votes = pending.attempt()?.yes;
+            Some((&pending.names, pending.mode, votes))
+        });
+        let all = locks.chain(requests);
+        let voted = all.filter(move |(_, _, votes)| counts && votes.contains(member));
+        voted.map(|(names, mode, _)| (names, mode))
+    }
+
     /// The state of each voter, in the order of the member list.
     pub fn status(&self) -> impl Iterator<Item = Status> + '_ {
         self.setup
@@ -542,7 +559,8 @@ impl Agent {
             .iter()
             .map(|(request, pending)| (pending.timer(), *request))
             .collect();
-        self.locks.rebase(now, self.setup.members.iter());
+        let attempt = self.setup.rules.attempt;
+        self.locks.rebase(now, self.setup.members.iter(), attempt);
         self.unlocks.rebase(now);
     }
 }

@@ -20,5 +20,6 @@
 
 mod frame_text;
 pub mod model;
+mod quarantine;
 mod random;
 pub mod simulation;

@@ -51,6 +51,8 @@ complete! {
     a_first_start: "first-start",
     all_fences_are_lost: "all-lost",
     frames_in_all_orders: "all-orders",
+    an_unheard_restart: "unheard-restart",
+    a_vote_of_a_voter_without_fences: "asserted-learning",
     a_guest: "guest-small",
     a_guest_that_settles: "guest-settled",
     a_guest_and_lost_files: "guest-lost",
@@ -113,6 +115,8 @@ controls! {
     fences_of_a_stale_disk: "StaleBelieved", 4_000_000, 1;
     stale_disk_believed: "StaleBelieved-Q14", 4_000_000, 1;
     ce10_fences_not_taken: "CE10", 4_000_000, 1;
+    ce11_any_lock_continues: "CE11", 4_000_000, 1;
+    any_lock_continues: "CE11-votes", 4_000_000, 1;
     votes_dropped_in_the_same_generation: "SameGeneration", 4_000_000, 1;
     lease_starts_at_the_answer: "LeaseFromAnswer", 4_000_000, 1;
     revoked_lock_forgotten: "RevokedForgotten", 4_000_000, 1;

@@ -71,6 +71,7 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("try_unlocks that had to wait", 10),
         ("clients that died waiting", 500),
         ("votes asserted", 100),
+        ("votes continued", 50),
         ("votes refused: storing", 1000),
         ("votes refused: busy", 3000),
         ("votes refused: queued", 3000),
@@ -99,7 +100,7 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("numbers of guests used again", 50),
         ("votes refused: guest not stored", 30),
         ("votes refused: limit", 500),
-        ("votes of guests asserted in quarantine", 5),
+        ("votes of guests continued", 5),
         ("quarantines that guests ended early", 50),
         ("dead agents of guests buried", 100),
         ("frames lost", 10_000),
@@ -167,6 +168,15 @@ violates! {
     fn votes_of_an_earlier_lifetime_count(bug(ForgottenVotesCount).contended().faults(&[
         Fault::VoterCrash, Fault::VotersCrash, Fault::BadLink, Fault::VoterPause,
     ])): Q2 Q3 Q1, then Q1;
+
+    /// CE11: a lock without a vote of the earlier lifetime is asserted in the quarantine. Another agent may count one.
+    fn any_lock_continues(bug(AnyLockContinues)): Votes;
+    fn any_lock_continues_for_several_leases(
+        bug(AnyLockContinues).long().members(3).guests(0).faults(&[Fault::VoterMoves, Fault::CutBothWays])
+    ): Votes Q1, then Q1;
+    fn any_lock_of_a_guest_continues(
+        bug(AnyLockContinues).long().members(3).guests(2).faults(&[Fault::VoterMoves, Fault::CutBothWays])
+    ): Votes;
 
     /// CE4: half and a majority share a voter, so Q1 holds while that voter keeps its vote. But the lock has no quorum.
     fn two_voters_and_half_is_enough_for_a_reader(bug(ReadHalf).members(2)): Lost;

@@ -383,13 +383,20 @@ impl Locks {
     }
 
     #[cfg(feature = "model")]
-    pub(super) fn rebase(&mut self, now: Time, members: impl Iterator<Item = Member>) {
+    pub(super) fn rebase(
+        &mut self,
+        now: Time,
+        members: impl Iterator<Item = Member>,
+        attempt: Duration,
+    ) {
         for member in members {
             self.lease
                 .set(member, self.lease.valid(member).relative_to(now));
         }
         for lock in self.held.values_mut() {
-            lock.since = Time(0);
+            // It counts for how long a lock that lacks votes is held: up to `attempt`.
+            let asserts = (lock.since + attempt).relative_to(now);
+            lock.since = Time(asserts.0 - (Time(0) + attempt).0);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
         }
         self.sound = self.sound_at(Time(0));

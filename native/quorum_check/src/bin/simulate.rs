@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --release -p quorum_check --bin simulate -- --histories 10000 --threads 2
 //! cargo run --release -p quorum_check --bin simulate -- --minutes 10 --threads 2 --from 1000000
+//! cargo run --release -p quorum_check --bin simulate -- --minutes 10 --long
 //! cargo run --release -p quorum_check --bin simulate -- --seed 7 --trace
 //! cargo run --release -p quorum_check --bin simulate -- --bug NoQuarantine
 //! ```
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 const BUGS: &[ProtocolBug] = &[
     ProtocolBug::NoQuarantine,
+    ProtocolBug::AnyLockContinues,
     ProtocolBug::ForgottenVotesCount,
     ProtocolBug::ReadHalf,
     ProtocolBug::FenceNotWritten,
@@ -37,7 +39,7 @@ const BUGS: &[ProtocolBug] = &[
 ];
 
 const USAGE: &str = "simulate [--seed S [--trace | --lines N]] [--histories N] [--from S] [--minutes M] [--threads T] \
-                     [--bug NAME]";
+                     [--long] [--bug NAME]";
 
 #[derive(Default)]
 struct Arguments {
@@ -47,6 +49,7 @@ struct Arguments {
     from: u64,
     minutes: Option<u64>,
     threads: Option<usize>,
+    long: bool,
     bug: Option<ProtocolBug>,
 }
 
@@ -59,6 +62,10 @@ fn arguments() -> Result<Arguments, String> {
             let known = BUGS.iter().find(|bug| format!("{bug:?}") == name);
             arguments.bug =
                 Some(*known.ok_or_else(|| format!("--bug: unknown bug {name:?}\n{USAGE}"))?);
+            continue;
+        }
+        if word == "--long" {
+            arguments.long = true;
             continue;
         }
         if word == "--trace" {
@@ -90,6 +97,7 @@ fn main() -> ExitCode {
     };
     let none = ProtocolBugs::NONE;
     let options = Options {
+        long: arguments.long,
         bugs: arguments.bug.map_or(none, |bug| none.with(bug)),
         lines: arguments.lines.unwrap_or(0),
         ..Options::default()

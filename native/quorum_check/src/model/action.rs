@@ -99,6 +99,11 @@ fn describe_step(step: Step) -> String {
         Step::TryUnlock => "unlocks without waiting".into(),
         Step::Die => "dies".into(),
         Step::Revoke(name) => format!("revokes {}", list(&[name])),
+        Step::Disconnect(agent, voter) => {
+            format!("disconnects the agent of m{agent} from m{voter}")
+        }
+        Step::Connect(agent, voter) => format!("connects the agent of m{agent} to m{voter}"),
+        Step::Crash(voter) => format!("restarts the voter of m{voter}"),
         Step::Later(units) => format!("waits until {units} units have passed"),
         Step::Await(other) => format!("waits for client {other}"),
     }

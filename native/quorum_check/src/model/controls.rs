@@ -2,7 +2,7 @@
 //! search must find the violation. If it does not, the search is too weak to show anything about the correct protocol.
 
 use crate::model::setting::{settings, units, Disk, Setting, Step};
-use crate::model::settings::{LONG_LEASES, SHORT_LEASES};
+use crate::model::settings::{LONG_LEASES, SHORT_LEASES, UNHEARD_RESTART};
 use quorum::message::Mode::{Read, Write};
 use quorum::protocol_bug::ProtocolBug;
 
@@ -99,6 +99,16 @@ settings! {
     "CE10" "3 members, a lock passed on within a node has a fence that no voter gave":
         clients(&[WAIT_FOR_HOLDER, &[WRITE, UNLOCK, WRITE]]) client(0, WAIT_FOR_HOLDER)
         bug(ProtocolBug::FencesNotTaken) disk(Disk::Fast) violates("Q5");
+
+    // The second client counts a vote that the restarted voter has forgotten. The first one gets a vote of the next
+    // lifetime beside it. Then its other vote ends, because it is cut off from that voter for a lease.
+    "CE11" "3 members, 1 restart, any held lock is asserted in the quarantine":
+        clients(&[UNHEARD_RESTART, THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) time(4) apart(&[(1, 0)])
+        disk(Disk::Fast) single_delays(false) rules(|rules| rules.heartbeat = units(2)) violates("Q1");
+
+    "CE11-votes" "the same, found at the assertion, with other faults":
+        clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) delays(1) voter_crashes(1) crashing(&[1])
+        apart(&[(1, 0)]) disk(Disk::Fast) violates("Votes");
 
     // The agent still counts a vote that the voter has dropped. (Until another client holds the lock, it takes a
     // second such voter and more time.)

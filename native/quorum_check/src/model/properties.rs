@@ -5,7 +5,7 @@
 //! | Q1 | `held` is true for one writer alone, or for readers only | state |
 //! | Q2 | a voter keeps the lease of an agent that counts on it, and the votes for its locks | state |
 //! | Q3 | no vote of an earlier lifetime or lease of a voter counts while the voter votes in a later one | state |
-//! | Q4 | a voter in quarantine grants no vote | batch |
+//! | Q4 | a voter in quarantine grants no vote, but for a lock that continues an earlier vote | batch |
 //! | Q5 | fences of a name's writers grow, and no reader's is lower than that of a writer before it | grant |
 //! | Q6 | a quorum knows a writer's fence before the writer gets it | grant |
 //! | Q7 | a voter forgets a vote only if its agent returned it, or if its lease has expired | batch |
@@ -13,6 +13,7 @@
 //! | Q11 | at each voter, a lock has the votes of all its names or of none | state |
 //! | Q14 | a voter that votes with a stored mark has a higher life than all of its earlier starts | state |
 //! | PR1 | once quiescent, every client gets what it requests, and all tables become empty (Q9, Q10) | sample |
+//! | Votes | no vote that an agent counts conflicts with one of the voter, or that another agent counts there | state |
 //! | V7 | a guest has no vote at a voter whose state file does not have the guest | state |
 //! | Machine | no machine panics, fires its timer endlessly, or answers what was not requested | action |
 //!
@@ -21,7 +22,8 @@
 use crate::model::setting::{member, Disk, Setting};
 use crate::model::state::{AgentState, Phase, State, VoterState, NOW};
 use quorum::agent::{Held, Status};
-use quorum::message::{Generation, Mode, Token};
+use quorum::members::Member;
+use quorum::message::{Generation, Lifetime, Mode, Name, Names, Token};
 use quorum::voter::Voter;
 
 struct Lock<'a> {
@@ -124,6 +126,35 @@ pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
             }
         })
     })
+}
+
+/// Q1 follows from this, and it is violated long before two locks are held: an agent that does not know of a restart
+/// counts votes that the voter has forgotten, for its locks and for its requests.
+pub fn counted_votes_are_exclusive(setting: &Setting, state: &State) -> bool {
+    type Vote<'a> = (Lifetime, &'a Names, Mode);
+    let groups = setting.groups();
+    let exclusive = |voter: Member| {
+        let counted = state.agents.iter().flat_map(|agent| {
+            let votes = agent.machine.counting(voter, NOW);
+            votes.map(|(names, mode)| (agent.lifetime(), names, mode))
+        });
+        let counted: Vec<Vote<'_>> = counted.collect();
+        let kept = state.voters[voter.place()].machine.iter();
+        let kept = kept.flat_map(|voter| voter.votes());
+        let kept = kept.map(|(agent, _, _, mode, names)| (agent, names, mode));
+        let all: Vec<Vote<'_>> = kept.chain(counted.iter().copied()).collect();
+        let conflict = |one: &Vote<'_>, other: &Vote<'_>| {
+            let shared = |name: &Name| other.1.iter().any(|of| of == name);
+            let share = one
+                .1
+                .iter()
+                .any(|name| shared(name) && groups.serves(voter, name));
+            one.0 != other.0 && share && (one.2, other.2) != (Mode::Read, Mode::Read)
+        };
+        let alone = |one: &Vote<'_>| all.iter().all(|other| !conflict(one, other));
+        counted.iter().all(alone)
+    };
+    (0..setting.members).map(member).all(exclusive)
 }
 
 pub fn past_locks_are_not_held(setting: &Setting, state: &State) -> bool {

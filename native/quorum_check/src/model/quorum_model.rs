@@ -118,7 +118,8 @@ impl QuorumModel {
                     if left.disconnects > 0 {
                         actions.push(Action::Disconnect(place, voter));
                     }
-                } else if state.voters[voter.place()].machine.is_some()
+                } else if self.setting.budget.disconnects > 0
+                    && state.voters[voter.place()].machine.is_some()
                     && self.setting.may_connect(agent.member, voter)
                 {
                     actions.push(Action::Connect(place, voter));
@@ -231,6 +232,9 @@ impl Model for QuorumModel {
             Property::always("Q7", |_, state: &State| state.satisfies("Q7")),
             Property::always("Q8", |model, state| {
                 properties::past_locks_are_not_held(&model.setting, state) && state.satisfies("Q8")
+            }),
+            Property::always("Votes", |model, state| {
+                properties::counted_votes_are_exclusive(&model.setting, state)
             }),
             Property::always("PR1", QuorumModel::becomes_quiescent),
             Property::always("Q11", |model, state| {

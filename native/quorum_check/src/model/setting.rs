@@ -21,6 +21,13 @@ pub enum Step {
     /// Dies while it waits or holds. The VM informs its agent.
     Die,
     Revoke(usize),
+    /// A fault that happens now, and is not in the budget. For directed searches: the agent of a node is informed that
+    /// it is disconnected from a voter.
+    Disconnect(usize, usize),
+    /// The same, and it is connected.
+    Connect(usize, usize),
+    /// The same: a voter crashes and restarts.
+    Crash(usize),
     /// Waits until that client holds a lock or is done.
     Await(usize),
     /// Waits until this many units of time have passed since the start.

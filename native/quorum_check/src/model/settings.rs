@@ -51,6 +51,30 @@ const STORM: &[&[Step]] = &[
     ],
 ];
 
+/// For a client of the first node, whose agent reaches the third voter only after the restart of that voter, and the
+/// second voter only before. The agent of the second node does not reach the third voter after the restart.
+pub const UNHEARD_RESTART: &[Step] = &[
+    Step::Disconnect(0, 2),
+    WRITE,
+    Step::Disconnect(0, 1),
+    Step::Later(2),
+    Step::Disconnect(1, 2),
+    Step::Crash(2),
+    Step::Connect(0, 2),
+];
+/// After [`UNHEARD_RESTART`].
+const RECONNECT: &[Step] = &[Step::Later(4), Step::Connect(0, 1), Step::Connect(1, 2)];
+
+/// For a client of the first node, whose agent reaches the third voter only after the restart of that voter.
+const LACKING_VOTE: &[Step] = &[
+    Step::Disconnect(0, 2),
+    WRITE,
+    Step::Later(2),
+    Step::Crash(2),
+    Step::Connect(0, 2),
+    Step::Disconnect(0, 1),
+];
+
 /// Leases before and after a change of the rules. Few heartbeats, for few states.
 pub const LONG_LEASES: fn(&mut Rules) = |rules| {
     (rules.holder_lease, rules.voter_lease, rules.quarantine) = (units(5), units(6), units(6));
@@ -95,7 +119,7 @@ settings! {
     "shorter-leases" "restarted voters have rules with shorter leases, and so has one agent":
         clients(&[&[WRITE], &[Step::Await(0), WRITE]]) renewed(&[1]) time(7) voter_crashes(2) delays(1)
         quiescence_every(0) rules(LONG_LEASES) new_rules(SHORT_LEASES);
-    "settled" "two members: a quarantine ends early, because both agents have reported what they hold":
+    "settled" "two members: a quarantine ends early, because both agents have settled":
         members(2) clients(WRITER_AND_READER) time(2) voter_crashes(1);
     "force-unlock" "a name is revoked, and frames of the revocation are lost": clients(REVOKER) time(3) delays(1);
     "force-unlock-crash" "a name is revoked, and a voter loses the revocation":
@@ -128,6 +152,12 @@ settings! {
         clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[Step::Lock(Write, BOTH), UNLOCK]]);
     "replaced-vote" "a lock has the votes of a quorum, and one of these voters restarts":
         clients(&[&[WRITE], &[Step::Await(0), WRITE]]) time(3) voter_crashes(1) delays(1);
+    "unheard-restart" "a voter restarts, and one of two agents is not connected to it from then on":
+        client(0, &[UNHEARD_RESTART, RECONNECT].concat()) client(1, &[Step::Await(0), WRITE]) time(4)
+        apart(&[(1, 0)]) reorders(0) single_delays(false) quiescence_every(256)
+        rules(|rules| rules.heartbeat = units(2));
+    "asserted-learning" "a voter without fences restarts, and a held lock that lacks its vote asks it":
+        client(0, LACKING_VOTE) agent(1) agent(2) time(4) disk(Disk::None) reorders(0);
     "guest" "a guest and a member request a lock, and a voter crashes, possibly before it has stored the guest":
         members(2) client(2, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) time(5) voter_crashes(1)
         slow_register(true) reorders(1);

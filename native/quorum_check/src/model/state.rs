@@ -179,24 +179,32 @@ impl State {
                 Step::Await(other) if self.is_done(setting, *other) => {}
                 Step::Await(other) if matches!(self.clients[*other].phase, Phase::Holds { .. }) => {
                 }
-                Step::Later(units) if setting.budget.time - self.left.time >= *units => {}
+                Step::Later(units) if self.has_passed(setting, *units) => {}
                 Step::Await(_) | Step::Later(_) => return None,
                 Step::Lock(..) | Step::LockWithin(..) => return idle.then_some(at),
                 Step::Unlock | Step::TryUnlock | Step::Die if idle => {}
                 Step::Unlock | Step::TryUnlock => return holds.then_some(at),
                 Step::Die => return Some(at),
-                Step::Revoke(_) => return (idle || holds).then_some(at),
+                Step::Revoke(_) | Step::Disconnect(..) | Step::Connect(..) | Step::Crash(_) => {
+                    return (idle || holds).then_some(at)
+                }
             }
         }
         None
     }
 
+    /// Whether this many units of time have passed. In quiescence, they have.
+    fn has_passed(&self, setting: &Setting, units: u8) -> bool {
+        let left = self.left.time;
+        left == Budget::UNLIMITED || setting.budget.time - left >= units
+    }
+
     /// Whether a client holds nothing, waits for nothing, and will request nothing.
     pub fn is_done(&self, setting: &Setting, client: usize) -> bool {
         let requests = |step: &Step| {
-            matches!(
+            !matches!(
                 step,
-                Step::Lock(..) | Step::LockWithin(..) | Step::Revoke(_)
+                Step::Unlock | Step::TryUnlock | Step::Die | Step::Await(_) | Step::Later(_)
             )
         };
         let Client { next, phase, .. } = &self.clients[client];

@@ -54,7 +54,8 @@ impl World {
         let bits = self.some_names();
         let reads = self.random.chance(self.plan.readers);
         let mode = if reads { Mode::Read } else { Mode::Write };
-        let timeout = self.random.spread(5 * MILLISECOND, 20 * SECOND);
+        let (shortest, longest) = self.plan.timeouts;
+        let timeout = self.random.spread(shortest, longest);
         let request = self.lock(node, client, bits, mode, timeout);
         let waits = self.nodes[node].clients[client].activity == Activity::Waiting(request);
         if waits && self.random.chance(100) {

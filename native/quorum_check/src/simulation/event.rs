@@ -1,5 +1,6 @@
 //! Events: what happens to a node at a moment.
 
+use crate::simulation::clock::Real;
 use quorum::message::{Fence, Frame};
 use std::rc::Rc;
 
@@ -59,6 +60,8 @@ pub enum Event {
         up: bool,
     },
     Fault,
+    /// These links are cut for this long.
+    Cut(Vec<(usize, usize)>, Real),
     Recovery(Recovery),
     /// All faults end, and clients send no new requests.
     Heal,

@@ -23,6 +23,8 @@ macro_rules! faults {
 
 faults! {
     VoterCrash: "a voter crashes",
+    /// It reaches other nodes than before. So the agents that it reached may not learn of the restart.
+    VoterMoves: "a voter restarts elsewhere in the network",
     /// With the clients that use it.
     AgentCrash: "an agent crashes",
     /// The process around a voter dies in the middle of a call, and another process takes the voter over.
@@ -63,7 +65,15 @@ impl Fault {
     /// Whether it concerns a voter only, and no guest.
     pub fn is_of_voter(self) -> bool {
         use Fault::*;
-        [VoterCrash, VoterTakeover, VoterPause, OldDisk, ForeignDisk].contains(&self)
+        [
+            VoterCrash,
+            VoterMoves,
+            VoterTakeover,
+            VoterPause,
+            OldDisk,
+            ForeignDisk,
+        ]
+        .contains(&self)
     }
 }
 

@@ -25,6 +25,7 @@ pub struct Outcome {
     pub summary: Summary,
     pub hash: u64,
     pub plan: Plan,
+    pub long: bool,
     pub lines: Vec<String>,
 }
 
@@ -65,6 +66,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         summary: world.summary,
         hash: world.trace.hash(),
         plan: world.plan,
+        long: options.long,
         lines: world.trace.into_lines(),
     }
 }
@@ -89,9 +91,10 @@ impl fmt::Display for Outcome {
             }
             None => writeln!(f, "seed {seed}: no violation")?,
         }
+        let long = if self.long { " --long" } else { "" };
         writeln!(
             f,
-            "  cargo run --release -p quorum_check --bin simulate -- --seed {seed} --trace"
+            "  cargo run --release -p quorum_check --bin simulate --{long} --seed {seed} --trace"
         )
     }
 }
@@ -162,6 +165,8 @@ impl World {
             }
             Event::Connection { node, about, up } => self.connection(node, about, up),
             Event::Fault => self.inject(),
+            Event::Cut(links, span) if !self.healed => self.cut(links, span),
+            Event::Cut(..) => {}
             Event::Recovery(recovery) => self.recover(recovery),
             Event::Heal => self.end_faults(),
             // Probes may be running by then.
@@ -227,8 +232,8 @@ impl World {
         let real = self.real;
         let until = |node: &Node| {
             let quarantine = node.quarantine.map(|(until, _)| until);
-            let ends = quarantine.map(|until| node.voter_host.clock.when(real, until));
-            ends.unwrap_or(real).max(node.voter_catches_up)
+            let until = quarantine.map_or(node.voter_shown, |until| until.max(node.voter_shown));
+            node.voter_host.clock.when(real, until)
         };
         let last = self.nodes.iter().map(until).max();
         let at = last.unwrap_or(real) + VOTE_WITHIN;

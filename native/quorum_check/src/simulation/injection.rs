@@ -45,6 +45,7 @@ impl World {
         let span = self.span();
         match fault {
             Fault::VoterCrash => self.crash(node, Role::Voter, span),
+            Fault::VoterMoves => self.move_voter(node, span),
             Fault::AgentCrash => self.crash(node, Role::Agent, span),
             Fault::VoterTakeover => self.nodes[node].dies_in_next_call = true,
             Fault::NodeCrash => self.crash_node(node, span),
@@ -131,11 +132,34 @@ impl World {
         }
     }
 
+    /// A voter crashes, and restarts soon. Some of its links are cut about then, and the others are restored.
+    fn move_voter(&mut self, node: usize, span: Real) {
+        let mut cut = Vec::new();
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let links = [(node, other), (other, node)];
+            if self.random.chance(500) {
+                cut.extend(links);
+                continue;
+            }
+            for (from, to) in links {
+                self.network.mend(from, to);
+                self.inform_up(from, to);
+            }
+        }
+        let down = self.random.spread(MILLISECOND, SECOND);
+        self.crash(node, Role::Voter, down);
+        // While it is down, or soon after its start.
+        let start = self.random.pick(&[0, down]);
+        let delay = self.random.spread(MICROSECOND, SECOND);
+        self.push(self.real + start + delay, Event::Cut(cut, span));
+    }
+
     /// How long a fault lasts: sometimes longer than the leases.
     fn span(&mut self) -> Real {
         let lease = self.plan.rules.voter_lease.as_nanos() as Real;
-        if self.random.chance(300) {
-            self.random.between(lease * 7 / 10, lease * 13 / 10)
+        let (share, shortest, longest) = self.plan.long_spans;
+        if self.random.chance(share) {
+            self.random.between(shortest, longest)
         } else {
             self.random.spread(MILLISECOND, lease)
         }
@@ -245,8 +269,18 @@ impl World {
         let process = self.new_lifetime();
         self.nodes[node].attach(process);
         self.log(|| format!("n{node} another process takes the voter over"));
+        self.forget_guests(node);
         self.call_voter(node, |voter, now| voter.interrupted(now));
         self.rearm(node);
+    }
+
+    /// An earlier process may not have removed guests from the register that the voter does not know any more.
+    fn forget_guests(&mut self, node: usize) {
+        let seen = &mut self.nodes[node];
+        let known = seen.voter.iter().flat_map(Voter::register);
+        let known: Vec<usize> = known.map(|guest| seen.place_of(guest)).collect();
+        let stored = seen.disk.iter().flat_map(|disk| &disk.register).copied();
+        seen.left_over = stored.filter(|guest| !known.contains(guest)).collect();
     }
 
     fn pause(&mut self, node: usize, role: Role, span: Real) {
@@ -264,12 +298,18 @@ impl World {
         self.recover_after(span, Recovery::Resume(node, role));
     }
 
-    fn cut(&mut self, links: Vec<(usize, usize)>, span: Real) {
+    pub fn cut(&mut self, links: Vec<(usize, usize)>, span: Real) {
         for (from, to) in &links {
             self.network.cut(*from, *to);
             self.inform_down(*from, *to);
         }
         self.recover_after(span, Recovery::Links(links));
+    }
+
+    /// Informs an agent that a link to a member is restored.
+    fn inform_up(&mut self, node: usize, about: usize) {
+        let delay = self.random.spread(MILLISECOND, 3 * SECOND);
+        self.inform(node, about, true, delay);
     }
 
     fn change_clock(&mut self, node: usize) {
@@ -289,7 +329,6 @@ impl World {
             2 => {
                 let back = jump.min(3 * SECOND);
                 seen.voter_host.clock.jump(real, -back);
-                seen.voter_catches_up = seen.voter_catches_up.max(real) + back * 102 / 100;
             }
             _ => {
                 seen.voter_host.clock.set_rate(real, STANDS_STILL);
@@ -314,8 +353,7 @@ impl World {
             Recovery::Links(links) => {
                 for (from, to) in links {
                     self.network.restore(from, to);
-                    let delay = self.random.spread(MILLISECOND, 3 * SECOND);
-                    self.inform(from, to, true, delay);
+                    self.inform_up(from, to);
                 }
             }
         }

@@ -48,6 +48,8 @@ pub struct Checker {
     ignored: Vec<Label>,
     names: Vec<Name>,
     bits: BTreeMap<Name, u32>,
+    /// For each member, the names that it votes for.
+    served: Vec<u32>,
     asked: Vec<Asked>,
     open: Vec<Request>,
     locks: Vec<Lock>,
@@ -71,11 +73,18 @@ impl Checker {
         let name = |place: usize| Name::new(format!("{place}").as_bytes()).expect("a short name");
         let names: Vec<Name> = (0..plan.hot + plan.cold).map(name).collect();
         let bit = |(place, name): (usize, &Name)| (name.clone(), 1 << place);
+        let groups = Groups::new(plan.list(), plan.rules.partitions);
+        let served = |member| {
+            let served = names.iter().enumerate();
+            let served = served.filter(|(_, name)| groups.serves(member, name));
+            served.map(|(place, _)| 1 << place).sum()
+        };
         Checker {
             violation: None,
             healed_at: None,
             summary: Summary::default(),
-            groups: Groups::new(plan.list(), plan.rules.partitions),
+            served: plan.list().iter().map(served).collect(),
+            groups,
             members: plan.members,
             has_limits: plan.has_limits(),
             rules: plan.rules,

@@ -263,6 +263,8 @@ impl World {
         };
         call(voter, now);
         let mut outputs = voter.outputs();
+        let shown = &mut self.nodes[node].voter_shown;
+        *shown = (*shown).max(now);
         if std::mem::take(&mut self.nodes[node].dies_in_next_call) {
             let done = self.random.between(0, outputs.len() as i64);
             outputs.truncate(done as usize);
@@ -314,6 +316,14 @@ impl World {
         if self.plan.disk == Disk::Lost {
             return;
         }
+        // A write has the whole register, so it is without these guests, too.
+        for other in std::mem::take(&mut self.nodes[node].left_over) {
+            self.write_one(node, other, false);
+        }
+        self.write_one(node, guest, added);
+    }
+
+    fn write_one(&mut self, node: usize, guest: usize, added: bool) {
         let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
         let real = self.real;
         let seen = &mut self.nodes[node];
@@ -428,17 +438,21 @@ impl World {
             Role::Agent => {
                 self.checker
                     .agent_receives(from, to, &frame, &self.nodes, self.real);
-                let sender = World::member(from);
+                let (sender, is_ack) = (World::member(from), matches!(frame, Frame::Ack(_)));
                 self.call_agent(to, |agent, now| agent.receive(now, sender, frame));
+                if is_ack {
+                    self.checker.check_conflicts(from, &self.nodes, self.real);
+                }
             }
             Role::Voter => {
-                self.checker.voter_receives(from, to, &frame, &self.nodes);
+                self.checker
+                    .voter_receives(from, to, &frame, &self.nodes, self.real);
                 let sender = match self.is_guest(from) {
                     true => self.number(to, from),
                     false => World::member(from).into(),
                 };
                 self.call_voter(to, |voter, now| voter.receive(now, sender, frame));
-                self.checker.after_batch(&self.nodes);
+                self.checker.after_batch(&self.nodes, self.real);
             }
         }
     }

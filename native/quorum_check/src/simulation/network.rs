@@ -136,7 +136,7 @@ impl Network {
         arrives
     }
 
-    /// Cuts a link until [`Network::restore`] was called as many times.
+    /// Cuts a link until [`Network::restore`] was called as many times, or [`Network::mend`].
     pub fn cut(&mut self, from: usize, to: usize) {
         self.link(from, to).cuts += 1;
     }
@@ -144,6 +144,11 @@ impl Network {
     pub fn restore(&mut self, from: usize, to: usize) {
         let link = self.link(from, to);
         link.cuts = link.cuts.saturating_sub(1);
+    }
+
+    /// Restores a link, whatever faults have cut it.
+    pub fn mend(&mut self, from: usize, to: usize) {
+        self.link(from, to).cuts = 0;
     }
 
     /// Frames that are sent from now on arrive at `until` at the earliest, in their order.

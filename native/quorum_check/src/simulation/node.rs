@@ -105,8 +105,8 @@ pub struct Node {
     /// None while it is down.
     pub voter: Option<Voter>,
     pub voter_host: Host,
-    /// When the voter's clock, which was set back, shows again what it showed before.
-    pub voter_catches_up: Real,
+    /// The highest time that the voter was called with. Its clock may have been set back since.
+    pub voter_shown: Time,
     /// The members that the agent believes to be connected.
     pub connected: MemberSet,
     /// Since when these are a quorum.
@@ -122,6 +122,8 @@ pub struct Node {
     pub has_old_mark: bool,
     /// The fences that are being written. If the process dies, each write completes or not.
     pub storing: Vec<Fence>,
+    /// The guests in the stored register that the voter does not know. The next write removes them.
+    pub left_over: Vec<usize>,
     /// The changes of the register that are being written, in their order: a guest, and whether it is added. If the
     /// process dies, the first ones complete.
     pub registering: VecDeque<(usize, bool)>,
@@ -154,7 +156,7 @@ impl Node {
             agent_host: Host::new(agent),
             voter: None,
             voter_host: Host::new(voter),
-            voter_catches_up: 0,
+            voter_shown: Time::NEVER,
             connected: MemberSet::EMPTY,
             quorum_since: None,
             flush_scheduled: false,
@@ -164,6 +166,7 @@ impl Node {
             has_old_mark: false,
             storing: Vec::new(),
             registering: VecDeque::new(),
+            left_over: Vec::new(),
             registered_at: 0,
             numbers: Vec::new(),
             quarantine: None,
@@ -184,6 +187,8 @@ impl Node {
 
     pub fn start_voter(&mut self, lifetime: Lifetime, voter: Voter) {
         self.voter = Some(voter);
+        self.left_over.clear();
+        self.voter_shown = Time::NEVER;
         self.voter_host.start(lifetime.0);
     }
 

@@ -17,6 +17,8 @@ pub struct Options {
     pub faults: Option<Vec<Fault>>,
     /// Whether all clients write-lock one name and hold it for long: the shortest way to two holders.
     pub contended: bool,
+    /// Whether histories last for several leases, and so do locks and faults.
+    pub long: bool,
     pub rules: Option<fn(Rules) -> Rules>,
     pub bugs: ProtocolBugs,
     /// The largest error of a clock's rate, in parts per million.
@@ -46,6 +48,7 @@ impl Default for Options {
             replicas: None,
             faults: None,
             contended: false,
+            long: false,
             rules: None,
             bugs: ProtocolBugs::NONE,
             drift: 10_000,
@@ -89,6 +92,11 @@ impl Options {
 
     pub fn contended(mut self) -> Options {
         self.contended = true;
+        self
+    }
+
+    pub fn long(mut self) -> Options {
+        self.long = true;
         self
     }
 

@@ -35,6 +35,8 @@ pub struct Plan {
     pub faults: Vec<(i64, Fault)>,
     /// The average time between faults.
     pub fault_gap: Real,
+    /// How often a fault lasts about as long as the leases, and how long then, from and to.
+    pub long_spans: (i64, Real, Real),
     /// The largest error of a clock's rate, in parts per million.
     pub drift: i64,
     /// How late a timer fires at most.
@@ -49,6 +51,8 @@ pub struct Plan {
     pub clients: usize,
     /// The average time from a client's unlock to its next lock.
     pub think: Real,
+    /// How long a request waits, from and to.
+    pub timeouts: (Real, Real),
     /// The longest time from lock to unlock.
     pub hold: Real,
     /// How many names are contended.
@@ -107,15 +111,18 @@ impl Plan {
         let think = (active * (nodes * clients) as i64 / locks).max(5 * MILLISECOND);
         let most_store = if fault_free { SECOND / 100 } else { 3 * SECOND };
         let disk = random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]);
+        let rules = options.rules.map_or(rules, |change| change(rules));
+        let lease = rules.voter_lease.as_nanos() as Real;
         let plan = Plan {
             members,
             guests,
             replicas,
-            rules: options.rules.map_or(rules, |change| change(rules)),
+            rules,
             active,
             conditions: draw_conditions(random, fault_free),
             faults,
             fault_gap: random.spread(200 * MILLISECOND, 5 * SECOND),
+            long_spans: (300, lease * 7 / 10, lease * 13 / 10),
             drift: if random.chance(800) { options.drift } else { 0 },
             lateness: if fault_free {
                 5 * MILLISECOND
@@ -128,6 +135,7 @@ impl Plan {
             store: random.spread(100 * MICROSECOND, most_store),
             clients,
             think,
+            timeouts: (5 * MILLISECOND, 20 * SECOND),
             hold: random.pick(&[10 * MILLISECOND, SECOND, 5 * SECOND, 30 * SECOND]),
             hot: random.between(1, 4) as usize,
             cold: random.between(0, 12) as usize,
@@ -136,12 +144,41 @@ impl Plan {
             informed: random.pick(&[0, 500, 1000]),
         };
         let plan = plan.with_old_disks();
-        if options.contended || !is_large && random.chance(50) {
+        let may_be_long = !(is_large || fault_free) && options.faults.is_none();
+        if options.long || may_be_long && random.chance(50) {
+            plan.long(random, options)
+        } else if options.contended || !is_large && random.chance(50) {
             plan.contended()
         } else if !is_large && random.chance(60) {
             plan.crowded(random)
         } else {
             plan
+        }
+    }
+
+    /// Several leases, in which locks are held, requests wait, and links are cut for longer than a lease. Most other
+    /// histories end before a second lease does.
+    fn long(mut self, random: &mut Random, options: &Options) -> Plan {
+        let lease = self.rules.voter_lease.as_nanos() as Real;
+        if options.faults.is_none() && !self.is_fault_free() {
+            self.faults.retain(|(_, fault)| *fault != Fault::OldDisk);
+            self.faults.truncate(2);
+            for fault in [Fault::VoterMoves, Fault::CutBothWays] {
+                self.faults.push((random.between(2, 6), fault));
+            }
+        }
+        Plan {
+            active: random.between(4, 8) * lease,
+            fault_gap: random.between(lease * 3 / 10, lease * 6 / 10),
+            long_spans: (800, lease, 2 * lease),
+            clients: 1,
+            think: SECOND,
+            timeouts: (SECOND, 3 * lease),
+            hold: 8 * lease,
+            hot: random.pick(&[1, 1, 2]),
+            cold: 0,
+            readers: random.pick(&[0, 0, 300]),
+            ..self
         }
     }
 

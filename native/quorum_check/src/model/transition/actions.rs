@@ -6,6 +6,7 @@ use crate::model::action::Action;
 use crate::model::coverage::CoverPoint;
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
 use crate::model::state::{self, agent_lifetime, Flight, Phase, NOW};
+use crate::quarantine;
 use quorum::agent::{Agent, Request};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Names, Op, Token, VoterState};
@@ -41,11 +42,21 @@ impl Transition<'_> {
             Action::ResumeAgent(agent) => self.stall_agent(agent, false),
             Action::StallVoter(voter) => self.stall_voter(voter, true),
             Action::ResumeVoter(voter) => self.stall_voter(voter, false),
-            Action::CrashVoter(voter) => self.crash_voter(voter, false),
-            Action::CrashWithOldDisk(voter) => self.crash_voter(voter, true),
+            Action::CrashVoter(voter) => {
+                spend(&mut self.state.left.voter_crashes, 1);
+                self.crash_voter(voter, false);
+            }
+            Action::CrashWithOldDisk(voter) => {
+                spend(&mut self.state.left.voter_crashes, 1);
+                spend(&mut self.state.left.old_disks, 1);
+                self.crash_voter(voter, true);
+            }
             Action::StartVoter(voter) => self.start_voter(voter),
             Action::CrashAgent(agent) => self.crash_agent(agent),
-            Action::Disconnect(agent, voter) => self.disconnect(agent, voter),
+            Action::Disconnect(agent, voter) => {
+                spend(&mut self.state.left.disconnects, 1);
+                self.disconnect(agent, voter);
+            }
             Action::Connect(agent, voter) => self.connect(agent, voter),
             Action::Stored(voter) => self.stored(voter),
             Action::RegisterStored(voter) => self.register_stored(voter),
@@ -53,9 +64,12 @@ impl Transition<'_> {
     }
 
     fn agent_of_client(&self, client: usize) -> usize {
-        let member = member(self.setting.scripts[client].at);
-        let agent = self.state.agent_of(member);
-        agent.expect("a client lives where an agent does")
+        self.agent_at(self.setting.scripts[client].at)
+    }
+
+    fn agent_at(&self, place: usize) -> usize {
+        let agent = self.state.agent_of(member(place));
+        agent.expect("a node with an agent")
     }
 
     pub fn step(&mut self, client: usize) {
@@ -85,6 +99,9 @@ impl Transition<'_> {
             Step::Revoke(name) => {
                 self.call_agent(agent, |agent| agent.revoke(NOW, Setting::name_of(name)))
             }
+            Step::Disconnect(at, voter) => self.disconnect(self.agent_at(at), member(voter)),
+            Step::Connect(at, voter) => self.connect(self.agent_at(at), member(voter)),
+            Step::Crash(voter) => self.crash_voter(member(voter), false),
             Step::Await(_) | Step::Later(_) => unreachable!("enabled_step skips it"),
         }
     }
@@ -159,6 +176,7 @@ impl Transition<'_> {
         let me = flight.to;
         let voter = |next: &Self| next.state.voters[me.place()].machine.clone();
         let before = voter(self).expect("frames to missing voters are dropped at once");
+        let refused = quarantine::refused(&before, batch, NOW);
         let from = self.setting.node(flight.from);
         self.call_voter(me, |voter| voter.receive(NOW, from, flight.frame.clone()));
         let after = voter(self).expect("a voter that runs");
@@ -181,16 +199,22 @@ impl Transition<'_> {
         }
         for (agent, token) in has.iter().copied() {
             // One batch may assert a held lock as well as request the vote for it.
-            let asserted = |op: &Op| matches!(op, Op::Assert { token: held, .. } if *held == token);
-            let granted = !had.contains(&(agent, token)) && !batch.ops.iter().any(asserted);
-            if granted && !before.is_voting() && !after.is_voting() {
+            let asserted =
+                |op: &&Op| matches!(op, Op::Assert { token: held, .. } if *held == token);
+            let mut asserted = batch.ops.iter().filter(asserted).peekable();
+            let granted = asserted.peek().is_none() && !before.is_voting() && !after.is_voting();
+            let continues =
+                asserted.any(|op| matches!(op, Op::Assert { continues, .. } if *continues));
+            if had.contains(&(agent, token)) {
+                continue;
+            }
+            if granted || refused.contains(&token) && !continues {
                 let vote = format!("a vote for t{} of {agent:?}", token.0);
                 self.violated("Q4", format!("{me:?} granted {vote} in quarantine"));
             }
-        }
-        let asserts = |op: &Op| matches!(op, Op::Assert { .. });
-        if !before.is_voting() && batch.ops.iter().any(asserts) {
-            self.coverage.count(CoverPoint::AssertedInQuarantine);
+            if was_quarantined && continues {
+                self.coverage.count(CoverPoint::AssertedInQuarantine);
+            }
         }
     }
 
@@ -254,8 +278,6 @@ impl Transition<'_> {
 
     /// With `old`, the new voter finds the disk as it was before the first start.
     fn crash_voter(&mut self, me: Member, old: bool) {
-        spend(&mut self.state.left.voter_crashes, 1);
-        spend(&mut self.state.left.old_disks, u8::from(old));
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         voter.storing = None;
@@ -320,7 +342,6 @@ impl Transition<'_> {
 
     /// Frames in flight may still arrive.
     fn disconnect(&mut self, agent: usize, other: Member) {
-        spend(&mut self.state.left.disconnects, 1);
         let connected = &mut self.state.agents[agent].connected;
         *connected = connected.without(other);
         self.call_agent(agent, |agent| agent.down(NOW, other));

@@ -22,7 +22,7 @@ labels! {
     Q2,
     /// No vote of an earlier lifetime or generation counts.
     Q3,
-    /// A voter in quarantine grants nothing.
+    /// A voter in quarantine grants nothing, and votes only for locks that continue an earlier vote.
     Q4,
     /// Fences of a name's writers grow.
     Q5,
@@ -51,7 +51,7 @@ labels! {
     V7,
     /// A voter has no more votes and positions of a guest than its rules allow, and knows no more guests.
     Limits,
-    /// The votes of a voter do not conflict.
+    /// The votes of a voter, and those that agents count there, do not conflict.
     Votes,
     /// An agent has at most one unanswered batch to each voter, and it accepts each `try_unlock` (ADR 15 of AtlasDB).
     Batches,

@@ -119,6 +119,9 @@ pub(super) struct Received {
     pub(super) voter: usize,
     pub(super) batch: Batch,
     pub(super) voted: bool,
+    pub(super) was_quarantined: bool,
+    /// The locks that it asserts, and that continue no vote.
+    pub(super) refused: Vec<Token>,
     /// The votes before it.
     pub(super) votes: Vec<probe::Vote>,
     pub(super) answered: bool,

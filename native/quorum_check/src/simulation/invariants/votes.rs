@@ -5,9 +5,13 @@ use super::label::Label;
 use super::{agent, conflict, probe, Checker};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
+use crate::simulation::world::World;
 use quorum::members::Member;
-use quorum::message::{Batch, Lifetime, Op, Token};
+use quorum::message::{Batch, Lifetime, Mode, Op, Token};
 use quorum::voter::Voter;
+
+/// For whom, for which names, and in which mode.
+type Vote = (Lifetime, u32, Mode);
 
 impl Checker {
     pub fn after_voter(&mut self, node: usize, nodes: &[Node], real: Real) {
@@ -139,7 +143,7 @@ impl Checker {
         nodes.iter().enumerate().filter_map(kept).collect()
     }
 
-    pub fn after_batch(&mut self, nodes: &[Node]) {
+    pub fn after_batch(&mut self, nodes: &[Node], real: Real) {
         let Some(received) = self.received.take() else {
             return;
         };
@@ -168,7 +172,7 @@ impl Checker {
             }
         }
         self.check_whole(node, batch, &votes);
-        self.check_conflicts(node, &votes);
+        self.check_conflicts(node, nodes, real);
     }
 
     fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[probe::Vote]) {
@@ -185,22 +189,65 @@ impl Checker {
         }
     }
 
-    fn check_conflicts(&mut self, node: usize, votes: &[probe::Vote]) {
-        let locks = votes.iter();
-        let locks: Vec<_> = locks
-            .map(|vote| (self.bits_of(&vote.names), vote.mode))
-            .collect();
-        for (place, lock) in locks.iter().enumerate() {
-            let mut others = locks[..place].iter();
-            if let Some(other) = others.position(|other| conflict(*lock, *other)) {
-                let describe =
-                    |vote: &probe::Vote| format!("t{} of a{}", vote.token.0, vote.agent.0);
-                let (one, other) = (describe(&votes[place]), describe(&votes[other]));
-                let text = || format!("n{node} keeps votes for {one} and {other}");
+    /// The votes of a voter do not conflict with each other, nor with those that agents count there, for their locks
+    /// and for their requests: an agent that does not know of a restart counts votes that the voter has forgotten. Q1
+    /// follows from this, and it is violated long before two locks are held.
+    ///
+    /// Q3: while the voter votes, no vote of an earlier lifetime counts, for requests either.
+    pub fn check_conflicts(&mut self, voter: usize, nodes: &[Node], real: Real) {
+        let kept = nodes[voter].voter.iter().flat_map(probe::votes);
+        let kept = kept.map(|vote| (vote.agent, self.bits_of(&vote.names), vote.mode));
+        let kept: Vec<Vote> = kept.collect();
+        let mut counted: Vec<Vote> = Vec::new();
+        for node in 0..nodes.len() {
+            let votes = self.counted_at(node, voter, nodes, real);
+            if !votes.is_empty() && is_outdated(&nodes[node], &nodes[voter], voter) {
+                let text = || format!("n{node} counts a vote of n{voter} of its earlier lifetime");
+                self.violated(Label::Q3, text);
+            }
+            counted.extend(votes);
+        }
+        if kept.len() + counted.len() < 2 {
+            return;
+        }
+        let conflict = |a: &Vote, b: &Vote| conflict((a.1, a.2), (b.1, b.2));
+        for (place, vote) in kept.iter().enumerate() {
+            if let Some(other) = kept[..place].iter().find(|other| conflict(vote, other)) {
+                let (one, other) = (vote.0 .0, other.0 .0);
+                let text = || format!("n{voter} keeps votes for a{one} and a{other}");
+                self.violated(Label::Votes, text);
+            }
+        }
+        for (place, vote) in counted.iter().enumerate() {
+            let mut others = kept.iter().chain(&counted[..place]);
+            let rival = others.find(|other| vote.0 != other.0 && conflict(vote, other));
+            if let Some(other) = rival {
+                let (one, other) = (vote.0 .0, other.0 .0);
+                let text = || format!("votes of n{voter} count for a{one} and a{other}");
                 self.violated(Label::Votes, text);
             }
         }
     }
+
+    /// The votes of a voter that an agent counts.
+    fn counted_at(&self, node: usize, voter: usize, nodes: &[Node], real: Real) -> Vec<Vote> {
+        let Some((agent, now)) = agent(nodes, node, real) else {
+            return Vec::new();
+        };
+        let (me, served) = (nodes[node].agent_host.lifetime(), self.served[voter]);
+        let counted = agent.counting(World::member(voter), now);
+        let counted = counted.map(|(names, mode)| (me, self.bits_of(names) & served, mode));
+        counted.collect()
+    }
+}
+
+/// Whether the agent of a node has a session with an earlier lifetime of a voter that votes.
+fn is_outdated(node: &Node, of_voter: &Node, voter: usize) -> bool {
+    let session = node.agent.as_ref();
+    let session = session.and_then(|agent| probe::session(agent, voter));
+    let current = of_voter.voter.as_ref().filter(|voter| voter.is_voting());
+    let lifetime = current.map(Voter::lifetime);
+    lifetime.is_some_and(|current| session.is_some_and(|session| session.voter != current))
 }
 
 fn returns(op: &Op, token: Token) -> bool {

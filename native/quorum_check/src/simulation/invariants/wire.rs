@@ -3,9 +3,10 @@
 use super::label::Label;
 use super::records::{Received, Sent};
 use super::{probe, Checker};
+use crate::quarantine;
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
-use quorum::message::{Ack, Batch, Floor, Frame, Known, Op, Reason, Reply, Verdict};
+use quorum::message::{Ack, Batch, Floor, Frame, Known, Op, Reason, Reply, Verdict, VoterState};
 
 impl Checker {
     pub fn agent_sends(
@@ -118,7 +119,14 @@ impl Checker {
         }
     }
 
-    pub fn voter_receives(&mut self, from: usize, node: usize, frame: &Frame, nodes: &[Node]) {
+    pub fn voter_receives(
+        &mut self,
+        from: usize,
+        node: usize,
+        frame: &Frame,
+        nodes: &[Node],
+        real: Real,
+    ) {
         let (Frame::Batch(batch), Some(voter)) = (frame, &nodes[node].voter) else {
             return;
         };
@@ -131,6 +139,8 @@ impl Checker {
             voter: node,
             batch: batch.clone(),
             voted: voter.is_voting(),
+            was_quarantined: voter.state() == VoterState::Quarantined,
+            refused: quarantine::refused(voter, batch, nodes[node].voter_host.now(real)),
             votes,
             answered: false,
         });
@@ -209,10 +219,22 @@ impl Checker {
                     self.summary.count("votes granted");
                     Some((*token, *fence))
                 }
-                (Op::Assert { token, .. }, Reply::Yes { fence }) => {
+                (
+                    Op::Assert {
+                        token, continues, ..
+                    },
+                    Reply::Yes { fence },
+                ) => {
                     self.summary.count("votes asserted");
-                    if !votes && self.is_guest(received.from) {
-                        self.summary.count("votes of guests asserted in quarantine");
+                    if received.was_quarantined && *continues {
+                        self.summary.count("votes continued");
+                        if self.is_guest(received.from) {
+                            self.summary.count("votes of guests continued");
+                        }
+                    }
+                    if received.refused.contains(token) && !asserted.contains(token) {
+                        let text = || format!("n{node} votes for t{} in quarantine", token.0);
+                        self.violated(Label::Q4, text);
                     }
                     asserted.push(*token);
                     Some((*token, *fence))
