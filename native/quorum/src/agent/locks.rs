@@ -394,9 +394,10 @@ impl Locks {
                 .set(member, self.lease.valid(member).relative_to(now));
         }
         for lock in self.held.values_mut() {
-            // It counts for how long a lock that lacks votes is held: up to `attempt`.
-            let asserts = (lock.since + attempt).relative_to(now);
-            lock.since = Time(asserts.0 - (Time(0) + attempt).0);
+            // `attempt` after this time, the lock asks for the votes that it lacks. It does not matter how long ago
+            // that was.
+            let asks = (lock.since + attempt).relative_to(now);
+            lock.since = Time(asks.0 - (Time(0) + attempt).0);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
         }
         self.sound = self.sound_at(Time(0));

@@ -199,9 +199,9 @@ impl State {
         left == Budget::UNLIMITED || setting.budget.time - left >= units
     }
 
-    /// Whether a client holds nothing, waits for nothing, and will request nothing.
+    /// Whether a client holds nothing, waits for nothing, will request nothing, and will cause no fault.
     pub fn is_done(&self, setting: &Setting, client: usize) -> bool {
-        let requests = |step: &Step| {
+        let acts = |step: &Step| {
             !matches!(
                 step,
                 Step::Unlock | Step::TryUnlock | Step::Die | Step::Await(_) | Step::Later(_)
@@ -209,7 +209,7 @@ impl State {
         };
         let Client { next, phase, .. } = &self.clients[client];
         let mut left = setting.scripts[client].steps.iter().skip(*next);
-        *phase == Phase::Idle && !left.any(requests)
+        *phase == Phase::Idle && !left.any(acts)
     }
 
     pub fn all_done(&self, setting: &Setting) -> bool {

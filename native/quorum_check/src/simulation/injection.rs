@@ -274,7 +274,7 @@ impl World {
         self.rearm(node);
     }
 
-    /// An earlier process may not have removed guests from the register that the voter does not know any more.
+    /// An earlier process may have died before it removed guests from the register that the voter has forgotten.
     fn forget_guests(&mut self, node: usize) {
         let seen = &mut self.nodes[node];
         let known = seen.voter.iter().flat_map(Voter::register);

@@ -197,17 +197,19 @@ impl Transition<'_> {
                 self.violated("Q7", text);
             }
         }
-        for (agent, token) in has.iter().copied() {
+        for (agent, token) in has.iter().copied().filter(|vote| !had.contains(vote)) {
             // One batch may assert a held lock as well as request the vote for it.
-            let asserted =
-                |op: &&Op| matches!(op, Op::Assert { token: held, .. } if *held == token);
-            let mut asserted = batch.ops.iter().filter(asserted).peekable();
-            let granted = asserted.peek().is_none() && !before.is_voting() && !after.is_voting();
-            let continues =
-                asserted.any(|op| matches!(op, Op::Assert { continues, .. } if *continues));
-            if had.contains(&(agent, token)) {
-                continue;
-            }
+            let asserts = |op: &Op| match op {
+                Op::Assert {
+                    token: held,
+                    continues,
+                    ..
+                } if *held == token => Some(*continues),
+                _ => None,
+            };
+            let asserted: Vec<bool> = batch.ops.iter().filter_map(asserts).collect();
+            let granted = asserted.is_empty() && !before.is_voting() && !after.is_voting();
+            let continues = asserted.contains(&true);
             if granted || refused.contains(&token) && !continues {
                 let vote = format!("a vote for t{} of {agent:?}", token.0);
                 self.violated("Q4", format!("{me:?} granted {vote} in quarantine"));

@@ -120,7 +120,7 @@ pub(super) struct Received {
     pub(super) batch: Batch,
     pub(super) voted: bool,
     pub(super) was_quarantined: bool,
-    /// The locks that it asserts, and that continue no vote.
+    /// See [`crate::quarantine::refused`].
     pub(super) refused: Vec<Token>,
     /// The votes before it.
     pub(super) votes: Vec<probe::Vote>,

@@ -10,7 +10,7 @@ use quorum::members::Member;
 use quorum::message::{Batch, Lifetime, Mode, Op, Token};
 use quorum::voter::Voter;
 
-/// For whom, for which names, and in which mode.
+/// The agent, names and mode of a vote.
 type Vote = (Lifetime, u32, Mode);
 
 impl Checker {
