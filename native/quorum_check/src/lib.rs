@@ -23,3 +23,7 @@ pub mod model;
 mod quarantine;
 mod random;
 pub mod simulation;
+
+/// The searches allocate all the time: with this allocator they take two thirds of the time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
