@@ -317,7 +317,7 @@ fn draw_conditions(random: &mut Random, fault_free: bool) -> Conditions {
 /// reached.
 fn draw_rules(random: &mut Random, fault_free: bool) -> Rules {
     let rules = Rules {
-        partitions: random.pick(&[1, 2, 16, 4096]),
+        partitions: random.pick(&[1, 2, 16, 64]),
         fence_block: random.pick(&[1, 4, 1 << 20]),
         batch: if fault_free {
             1024
