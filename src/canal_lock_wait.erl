@@ -70,7 +70,7 @@ attempt(Key, MaxPer, Buckets, Permits) ->
     canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits).
 
 %% The reference is made in the function that receives the message. So the VM does not search the messages that arrived
-%% before. (A test looks for the instructions that the compiler emits for this.)
+%% before.
 -spec wait(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) -> answer().
 wait(_Key, _MaxPer, _Buckets, {0, _, _}) ->
     full;

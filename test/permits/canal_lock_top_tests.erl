@@ -303,7 +303,8 @@ purposes() ->
     ?assertEqual("fun canal_lock_top_tests:hold/2", Held(OfOtp)),
     %% The heap is too large to copy its dictionary.
     Large = held(proc_lib:spawn_opt(?MODULE, hold, [Test, large], [{min_heap_size, 1_000_000}])),
-    ?assertEqual("fun proc_lib:init_p/5", Held(Large)),
+    {initial_call, {Module, Function, Arity}} = process_info(Large, initial_call),
+    ?assertEqual(format(fun Module:Function/Arity), Held(Large)),
     true = register('with a name', Plain),
     ?assertEqual("'with a name'", Held(Plain)),
     [exit(Pid, kill) || Pid <- [Plain, Fun, OfOtp, Large]].

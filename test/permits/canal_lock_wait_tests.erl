@@ -21,7 +21,8 @@ answers_test_() ->
         {"a call with a long key waits", fun long_key/0},
         {"an unsatisfiable request waits for a new capacity", fun unsatisfiable/0},
         {"with_permit/5 waits, and releases all its permits", fun with_permit/0},
-        {"messages that arrived before do not end a wait", fun full_mailbox/0}
+        {"messages that arrived before do not end a wait", fun full_mailbox/0},
+        {"a wait does not search the messages that arrived before", fun long_mailbox/0}
     ]).
 
 request_test_() ->
@@ -83,15 +84,6 @@ others_test_() ->
             {"golang/go#63615: an expired deadline does not wait", fun go_63615/0}
         ])
     ).
-
-compiled_test() ->
-    %% With these instructions, the VM skips the messages that arrived before the request.
-    Source = proplists:get_value(source, canal_lock_wait:module_info(compile)),
-    {ok, Forms} = epp:parse_file(Source, [{includes, [filename:dirname(Source)]}]),
-    {ok, _, {_, _, _, Functions, _}, _} = compile:forms(Forms, [to_asm, binary, return]),
-    [Code] = [Code || {function, wait, 4, _, Code} <- Functions],
-    Used = [element(1, Instruction) || Instruction <- Code, is_tuple(Instruction)],
-    [?assert(lists:member(Name, Used)) || Name <- [recv_marker_reserve, recv_marker_bind, recv_marker_use]].
 
 %%% Answers
 
@@ -201,6 +193,26 @@ full_mailbox() ->
     ?assertEqual({message_queue_len, 1000}, process_info(self(), message_queue_len)),
     _ = [receive {canal_lock, _, {acquired, N}} -> ok end || N <- lists:seq(1, 1000)],
     ok.
+
+%% The VM counts a reduction for each message that it searches. The first wait also counts those that it fetches.
+long_mailbox() ->
+    Messages = 10_000,
+    [self() ! N || N <- lists:seq(1, Messages)],
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    full = canal_lock:acquire(db, 1, 1, 1),
+    Before = reductions(),
+    full = canal_lock:acquire(db, 1, 1, 1),
+    Searched = reductions() - Before,
+    ?assertMatch({_, true}, {Searched, Searched < Messages div 2}),
+    %% What a search costs.
+    self() ! last,
+    receive last -> ok end,
+    ?assert(reductions() - Before - Searched > Messages div 2),
+    ?assertEqual(lists:seq(1, Messages), messages()).
+
+reductions() ->
+    {reductions, Reductions} = process_info(self(), reductions),
+    Reductions.
 
 %%% Requests
 

@@ -176,7 +176,8 @@ system_message(Name, Is) ->
     true = erlang:suspend_process(Process),
     Caller = spawn_monitor(fun() -> exit(canal_lock_quorum:lock(x, ?LONG_MS)) end),
     await_message(Name, Is),
-    Process ! {system, {self(), Ref = make_ref()}, get_state},
+    Ref = make_ref(),
+    Process ! {system, {self(), Ref}, get_state},
     true = erlang:resume_process(Process),
     receive {Ref, _} -> ok end,
     ?assertMatch({ok, _}, test_await:reason(Caller)).

@@ -128,12 +128,7 @@ proxies(There) ->
     end).
 
 proxies_here() ->
-    [
-        Pid
-     || Pid <- processes(),
-        {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
-        lists:member({'$initial_call', {canal_lock_proxy, init, 1}}, Dictionary)
-    ].
+    [Pid || Pid <- processes(), proc_lib:translate_initial_call(Pid) =:= {canal_lock_proxy, init, 1}].
 
 %% All proxies that remain after each has received its idle timeout.
 idle_proxies() ->
