@@ -29,7 +29,7 @@
     | {release, canal_lock:key(), Permits :: pos_integer()}.
 
 %% After this time without a message, a proxy without permits exits, and a proxy with permits checks its connection and
-%% its table.
+%% its table. (Tests set another time in the environment of the application.)
 -define(IDLE_MS, 5000).
 
 -record(wait, {
@@ -76,7 +76,7 @@ init(Holder) ->
 
 represent(State = #state{holder = Holder}) ->
     try canal_lock_nif:represent(Holder) of
-        ok -> {ok, State, ?IDLE_MS};
+        ok -> {ok, State, idle_ms()};
         Proxy -> {stop, {shutdown, Proxy}}
     catch
         error:Cause -> {stop, {shutdown, {raise, Cause}}}
@@ -88,13 +88,13 @@ handle_call(Request, From = {Holder, _Tag}, State = #state{holder = Holder}) ->
         false -> {stop, normal, State}
     end;
 handle_call(_Request, _From, State) ->
-    {reply, {error, unknown_call}, State, ?IDLE_MS}.
+    {reply, {error, unknown_call}, State, idle_ms()}.
 
 serve(Request = {acquire, _, _, _, {_, Permits, _}}, From, State = #state{waits = Waits}) ->
     case answer(Request) of
         {waiting, Ref} ->
             Wait = #wait{from = From, permits = Permits, timer = start_timer(Request, Ref)},
-            {noreply, State#state{waits = Waits#{Ref => Wait}}, ?IDLE_MS};
+            {noreply, State#state{waits = Waits#{Ref => Wait}}, idle_ms()};
         Answer ->
             reply(From, Answer, Permits, State)
     end;
@@ -109,7 +109,7 @@ reply(From, Answer, Permits, State = #state{permits = Before}) ->
     case is_current(Next) of
         true ->
             gen_server:reply(From, Answer),
-            {noreply, Next, ?IDLE_MS};
+            {noreply, Next, idle_ms()};
         false ->
             {stop, normal, Next}
     end.
@@ -140,7 +140,7 @@ end_wait(Ref, Answer, State = #state{waits = Waits, permits = Before}) ->
     case is_current(Next) of
         true ->
             gen_server:reply(From, Answer),
-            {noreply, Next, ?IDLE_MS};
+            {noreply, Next, idle_ms()};
         false ->
             %% The request must not be repeated in another table, where its timeout would begin again.
             gen_server:reply(From, {raise, not_started}),
@@ -148,7 +148,7 @@ end_wait(Ref, Answer, State = #state{waits = Waits, permits = Before}) ->
     end.
 
 handle_cast(_Message, State) ->
-    {noreply, State, ?IDLE_MS}.
+    {noreply, State, idle_ms()}.
 
 handle_info({'DOWN', Monitor, process, Holder, _Reason}, State = #state{monitor = Monitor, holder = Holder}) ->
     {stop, normal, State};
@@ -160,11 +160,14 @@ handle_info({timeout, _Timer, Ref}, State = #state{waits = Waits}) when is_map_k
     end_wait(Ref, canal_lock_wait:cancel_after_timeout(Ref), State);
 handle_info(timeout, State = #state{permits = Permits, waits = Waits}) ->
     case Permits + map_size(Waits) > 0 andalso is_current(State) of
-        true -> {noreply, State, ?IDLE_MS};
+        true -> {noreply, State, idle_ms()};
         false -> {stop, normal, State}
     end;
 handle_info(_Message, State) ->
-    {noreply, State, ?IDLE_MS}.
+    {noreply, State, idle_ms()}.
+
+idle_ms() ->
+    application:get_env(canal_lock, proxy_idle_ms, ?IDLE_MS).
 
 %% Whether the proxy still represents its holder: over the same connection, in the open table.
 is_current(#state{holder = Holder, connection = Connection}) ->

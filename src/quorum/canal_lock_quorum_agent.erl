@@ -25,9 +25,6 @@
 %% in at most 5 ms. The time grows with the length of the names.
 -define(MAX_COUNTED_BYTES, 500_000).
 
-%% As for `gen_server:call/2'.
--define(COUNT_TIMEOUT_MS, 5000).
-
 -record(waiting, {
     from :: gen_server:from(),
     monitor :: reference(),
@@ -112,7 +109,7 @@ waiting(Name) ->
 -spec busiest(Rows :: pos_integer()) ->
     [{canal_lock_quorum_names:name(), Waiting :: pos_integer(), Longest_ms :: non_neg_integer()}].
 busiest(Rows) ->
-    canal_lock_exit:call(?MODULE, {busiest, Rows}, ?COUNT_TIMEOUT_MS).
+    canal_lock_quorum_steps:ask(?MODULE, {busiest, Rows}).
 
 call(Request) ->
     canal_lock_exit:call(?MODULE, Request, infinity).

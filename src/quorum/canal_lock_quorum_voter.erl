@@ -32,9 +32,6 @@
 %% A write that takes longer is reported: the disk may hang. Until the write returns, there is no other one.
 -define(STORE_LATE_MS, 2000).
 
-%% As for `gen_server:call/2'.
--define(STATE_TIMEOUT_MS, 5000).
-
 -record(state, {
     config :: canal_lock_quorum_config:config(),
     %% `none' until its life is stored.
@@ -77,12 +74,12 @@ start_link(Config) ->
     voting := boolean(), empty := boolean(), queued := non_neg_integer(), longest_queue := non_neg_integer()
 }.
 state() ->
-    canal_lock_exit:call(?MODULE, state, ?STATE_TIMEOUT_MS).
+    canal_lock_quorum_steps:ask(?MODULE, state).
 
 %% The clients that this voter knows. `not_known' while it starts.
 -spec clients() -> [canal_lock_quorum:client_status()] | not_known.
 clients() ->
-    canal_lock_exit:call(?MODULE, clients, ?STATE_TIMEOUT_MS).
+    canal_lock_quorum_steps:ask(?MODULE, clients).
 
 init(Config = #{setup := Setup}) ->
     %% So that terminate/2 runs at a clean shutdown.

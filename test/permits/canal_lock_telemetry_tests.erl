@@ -193,19 +193,25 @@ comes_and_goes() ->
     await_timer(),
     ok = load(),
     await_timer(),
-    ok = start(telemetry),
+    between_events(Manager, fun() -> start(telemetry) end),
     attach(here),
     ?assertMatch({?EVENT, #{permits := 0}, _, Manager, _}, event(here)),
-    test_telemetry_app:stop(),
+    between_events(Manager, fun test_telemetry_app:stop/0),
     flush(here),
     await_timer(),
     unload(),
     await_timer(),
     no_event(here),
-    ok = load_and_start(),
+    between_events(Manager, fun test_telemetry_app:load_and_start/0),
     attach(here),
     ?assertMatch({?EVENT, _, _, Manager, _}, event(here)),
     ?assertEqual([], test_log_listener:events()).
+
+%% An event that is emitted while telemetry starts or stops makes telemetry log a warning.
+between_events(Manager, Do) ->
+    ok = sys:suspend(Manager),
+    ok = Do(),
+    ok = sys:resume(Manager).
 
 failing_handler() ->
     load_and_start(),

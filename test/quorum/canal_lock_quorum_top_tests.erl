@@ -283,8 +283,10 @@ stopped() ->
 
 no_answer() ->
     ok = sys:suspend(canal_lock_quorum_agent),
+    ok = application:set_env(canal_lock, answer_ms, 1),
     Screen = top(quick()),
     ?assertMatch([_, "the agent or the voter of this node does not answer", ""], test_terminal:picture(Screen)),
+    ok = application:unset_env(canal_lock, answer_ms),
     ok = sys:resume(canal_lock_quorum_agent),
     ?assertMatch([_, _, _, _, _, "quorum: for all names" ++ _ | _], test_terminal:next(Screen)),
     %% Nothing is left of the call that was not answered.

@@ -18,7 +18,7 @@ remote_test_() ->
             {"a call for the own node does not use the manager", fun own_node/1},
             {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
             {"P8: remote calls leave no proxies, monitors or messages behind", fun leaves_nothing_behind/1},
-            {"a proxy without permits exits after some seconds", fun idle/1},
+            {"a proxy without permits exits after its idle time", fun idle/1},
             {"P4: the death of a remote holder, of any cause, releases its permits", fun deaths/1},
             {"P4: many remote holders that die together release everything", fun die_together/1},
             {"P4: a lost connection releases the permits of its holders, and no others", fun connection_lost/1},
@@ -198,6 +198,7 @@ leaves_nothing_behind([There, Here | _]) ->
     end)).
 
 idle([There, Here | _]) ->
+    test_nodes:call(There, fun() -> application:set_env(canal_lock, proxy_idle_ms, 50) end),
     Holder = test_nodes:worker(Here),
     {acquired, 1} = test_remote:acquire(Holder, There, db),
     Proxy = test_remote:proxy(Holder, There),
@@ -205,7 +206,8 @@ idle([There, Here | _]) ->
     ?assertEqual(normal, test_nodes:call(There, fun() ->
         test_await:reason({Proxy, monitor(process, Proxy)})
     end)),
-    ?assertEqual(none, test_remote:proxy(Holder, There)).
+    ?assertEqual(none, test_remote:proxy(Holder, There)),
+    test_nodes:call(There, fun() -> application:unset_env(canal_lock, proxy_idle_ms) end).
 
 monitors({Node, Pid}) ->
     test_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
