@@ -6,11 +6,11 @@
 %% withdrawn. So it is sent after everything that may raise, and later failures to read are shown, not raised.
 -module(canal_lock_screen).
 
--export([run/2]).
+-export([run/2, lines/6]).
 %% For callback modules.
--export([cells/1, cell/2, duration/1, growth/3, rate/3, described/2]).
+-export([cells/1, duration/1, growth/3, rate/3, described/2]).
 
--export_type([options/0, reading/0, section/0, show/0, last/0]).
+-export_type([options/0, reading/0, section/0, cell/0, show/0, last/0]).
 
 -type options() :: #{
     interval_ms => pos_integer(),
@@ -22,8 +22,18 @@
 -type reading() ::
     {read, Data :: term()} | {failed, Sentence :: unicode:chardata()} | {raise, canal_lock_errors:cause()}.
 
-%% The line above a list, the elements of the list, and how to show one.
--type section() :: {Heading :: unicode:chardata(), [Element :: term()], fun((term()) -> unicode:chardata())}.
+%% A list: whether it is shown while it is empty, the headings of its cells and of the text that follows them, its
+%% elements, and the cells and the text of an element.
+-type section() :: {
+    always | unless_empty,
+    [cell()],
+    Heading :: string(),
+    [Element :: term()],
+    fun((Element :: term()) -> {[cell()], unicode:chardata()})
+}.
+
+%% A number or text that is aligned to the right, in the usual or in another number of columns.
+-type cell() :: integer() | unicode:chardata() | {unicode:chardata(), Columns :: pos_integer()}.
 
 %% Formats a term. Never fails.
 -type show() :: fun((term()) -> unicode:chardata()).
@@ -201,18 +211,25 @@ title(#view{module = Module, is_terminal = IsTerminal}) ->
 lines(_Last, {failed, Sentence}, _View, _Space) ->
     [Sentence];
 lines(Last, Next = #snapshot{data = Data}, #view{module = Module, rows = Rows, show = Show}, Space) ->
-    Head = Module:head(last(Last, Next), Data),
+    lines(Module, last(Last, Next), Data, Show, Rows, Space).
+
+%% What follows the title: the first lines, and at most `Rows' elements of each list.
+-spec lines(module(), last(), Data :: term(), show(), Rows, Space) -> [unicode:chardata()] when
+    Rows :: pos_integer(), Space :: integer().
+lines(Module, Last, Data, Show, Rows, Space) ->
+    Head = Module:head(Last, Data),
     Sections = [
-        {Heading, lists:sublist(Elements, Rows), Row}
-     || {Heading, Elements, Row} <- Module:sections(Data, Show)
+        {{Headings, Heading}, [Row(Element) || Element <- lists:sublist(Elements, Rows)]}
+     || {When, Headings, Heading, Elements, Row} <- Module:sections(Data, Show),
+        When =:= always orelse Elements =/= []
     ],
     %% The title is one line. A section has an empty line and a heading.
     Free = max(0, Space - 1 - length(Head) - 2 * length(Sections)),
-    Shares = shares(Free, [length(Elements) || {_, Elements, _} <- Sections]),
+    Shares = shares(Free, [length(Lines) || {_, Lines} <- Sections]),
     Head ++
         lists:append([
-            ["", Heading | [Row(Element) || Element <- lists:sublist(Elements, Share)]]
-         || {{Heading, Elements, Row}, Share} <- lists:zip(Sections, Shares)
+            ["" | [[cells(Cells), "  ", Text] || {Cells, Text} <- [First | lists:sublist(Lines, Share)]]]
+         || {{First, Lines}, Share} <- lists:zip(Sections, Shares)
         ]).
 
 last(#snapshot{at = Before, data = Data}, #snapshot{at = Now}) when Now > Before ->
@@ -230,13 +247,13 @@ shares(Free, Lengths) ->
 %%% Parts of lines
 
 %% Numbers and headings, aligned to the right.
--spec cells([unicode:chardata() | integer()]) -> unicode:chardata().
+-spec cells([cell()]) -> unicode:chardata().
 cells(Cells) ->
-    [cell(Cell, ?CELL) || Cell <- Cells].
+    [cell(Cell) || Cell <- Cells].
 
--spec cell(unicode:chardata() | integer(), Columns :: pos_integer()) -> unicode:chardata().
-cell(Number, Columns) when is_integer(Number) -> cell(integer_to_list(Number), Columns);
-cell(Text, Columns) -> [$\s, string:pad(Text, Columns - 1, leading)].
+cell({Text, Columns}) -> [$\s, string:pad(Text, Columns - 1, leading)];
+cell(Number) when is_integer(Number) -> cell({integer_to_list(Number), ?CELL});
+cell(Text) -> cell({Text, ?CELL}).
 
 %% A fraction of a millisecond is shown if the number is a float.
 -spec duration(Ms :: number()) -> unicode:chardata().

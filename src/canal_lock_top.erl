@@ -106,16 +106,11 @@ bytes(Number, Unit) ->
 -spec sections(data(), canal_lock_screen:show()) -> [canal_lock_screen:section()].
 sections(#{keys := Keys, holders := Holders, queues := Queues}, Show) ->
     [
-        {[cells(["permits"]), "  key"], Keys, fun({Key, Permits}) ->
-            [cells([Permits]), "  ", Show(Key)]
+        {always, ["permits"], "key", Keys, fun({Key, Permits}) -> {[Permits], Show(Key)} end},
+        {always, ["permits", "keys"], "holder", Holders, fun({Pid, Permits, Count}) ->
+            {[Permits, Count], described(Pid, Show)}
         end},
-        {[cells(["permits", "keys"]), "  holder"], Holders, fun({Pid, Permits, Count}) ->
-            [cells([Permits, Count]), "  ", described(Pid, Show)]
+        {unless_empty, ["waiting", "longest wait"], "key", Queues, fun({Key, Waiting, Longest_ms}) ->
+            {[Waiting, duration(Longest_ms)], Show(Key)}
         end}
-    ] ++
-        [
-            {[cells(["waiting", "longest wait"]), "  key"], Queues, fun({Key, Waiting, Longest_ms}) ->
-                [cells([Waiting, duration(Longest_ms)]), "  ", Show(Key)]
-            end}
-         || Queues =/= []
-        ].
+    ].

@@ -8,7 +8,7 @@
 
 -export_type([data/0]).
 
--import(canal_lock_screen, [cells/1, cell/2, duration/1, described/2]).
+-import(canal_lock_screen, [cells/1, duration/1, described/2]).
 
 -type name() :: canal_lock_quorum_names:name().
 
@@ -137,28 +137,22 @@ conflict(#{node := Node, differs := Differs}) ->
 sections(#{status := Status, busiest := Busiest, holders := Holders}, Show) ->
     #{members := Members, clients := Clients, conflict := Conflicts} = Status,
     [
-        {[cells(["waiting", "longest wait"]), cell("holder here", ?PID_CELL), "  name"], Busiest,
+        {unless_empty, ["waiting", "longest wait", {"holder here", ?PID_CELL}], "name", Busiest,
             fun({Name, Waiting, Longest_ms, Holder}) ->
-                [cells([Waiting, duration(Longest_ms)]), cell(shown(Holder, Show), ?PID_CELL), "  ", Show(Name)]
-            end}
-     || Busiest =/= []
-    ] ++
-        [
-            {[cells(["locks", "oldest"]), "  holder"], Holders, fun({Pid, Locks, Oldest_ms}) ->
-                [cells([Locks, duration(Oldest_ms)]), "  ", described(Pid, Show)]
+                {[Waiting, duration(Longest_ms), {shown(Holder, Show), ?PID_CELL}], Show(Name)}
             end},
-            {[cells(["votes valid"]), cell("state", ?STATE_CELL), "  member"], members(Members, Conflicts),
-                fun({_Rank, Node, State, Valid_ms}) ->
-                    [cells([duration(Valid_ms)]), cell(State, ?STATE_CELL), "  ", atom_to_list(Node)]
-                end}
-        ] ++
-        [
-            {[cells(["votes", "waiting", "heard"]), "  client"], clients(Clients),
-                fun({Negative, Node, Waiting, Heard_ms}) ->
-                    [cells([-Negative, Waiting, [duration(Heard_ms), " ago"]]), "  ", atom_to_list(Node)]
-                end}
-         || Clients =/= []
-        ].
+        {always, ["locks", "oldest"], "holder", Holders, fun({Pid, Locks, Oldest_ms}) ->
+            {[Locks, duration(Oldest_ms)], described(Pid, Show)}
+        end},
+        {always, ["votes valid", {"state", ?STATE_CELL}], "member", members(Members, Conflicts),
+            fun({_Rank, Node, State, Valid_ms}) ->
+                {[duration(Valid_ms), {State, ?STATE_CELL}], atom_to_list(Node)}
+            end},
+        {unless_empty, ["votes", "waiting", "heard"], "client", clients(Clients),
+            fun({Negative, Node, Waiting, Heard_ms}) ->
+                {[-Negative, Waiting, [duration(Heard_ms), " ago"]], atom_to_list(Node)}
+            end}
+    ].
 
 shown(none, _) -> "-";
 shown({Pid, 0}, Show) -> Show(Pid);

@@ -1,10 +1,10 @@
 %% top/0,1 of the quorum locks: pictures show the locks of this node and the state of the others, continue when
-%% canal_lock_quorum stops, and leave nothing behind. canal_lock_top_tests tests screens, input and options.
+%% canal_lock_quorum stops, and leave nothing behind. canal_lock_screen_tests tests screens and input.
 -module(canal_lock_quorum_top_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
--import(test_terminal, [quick/0, slow/0, cells/1]).
+-import(test_terminal, [quick/0, slow/0, cells/1, shown/3]).
 -import(test_worker, [caught/1]).
 
 -define(LONG_MS, 60_000).
@@ -19,7 +19,6 @@ top_test_() ->
             {timeout, 60, {Title, Test}}
          || {Title, Test} <- [
                 {"the first lines have the numbers of status/0", fun head/0},
-                {"rates are per second since the last picture, and unknown after a restart", fun rates/0},
                 {"names are sorted by their waiting requests, and only while requests wait", fun busiest/0},
                 {"a name has its holder of this node, the longest one, and the number of others",
                     fun holder_of_a_name/0},
@@ -29,12 +28,10 @@ top_test_() ->
                 {"holders are sorted by their locks, with the age of the oldest one", fun holders/0},
                 {"a holder of more locks than one piece has is one row", fun one_row/0},
                 {"the locks of a fold do not change during it", fun fold/0},
-                {"each list has at most the requested number of rows", fun rows/0},
                 {"names and pids are formatted by the caller's function", fun shown_by_the_caller/0},
                 {"pictures continue when canal_lock_quorum stops and starts", fun stopped/0},
                 {"pictures continue when the agent does not answer", fun no_answer/0},
                 {"pictures continue when the agent dies while they are made", fun died/0},
-                {"Enter ends the call and nothing is left", fun ends/0},
                 {"a wrong option is named", fun wrong_options/0}
             ]
         ]},
@@ -43,8 +40,7 @@ top_test_() ->
 
 made_up_test_() ->
     [
-        {"the mean wait is that of the locks granted since the last picture", fun mean_wait/0},
-        {"refusals for any reason are one rate", fun refused/0},
+        {"rates are per second since the last picture, and unknown after a restart", fun rates/0},
         {"the head says which names have a quorum and whether this node votes", fun quorum_and_votes/0},
         {"the head names the nodes in conflict", fun conflicts/0},
         {"members that need attention come first", fun members/0},
@@ -77,48 +73,44 @@ head() ->
     ?assertEqual("quorum: for all names; this node votes", Quorum),
     test_terminal:quit(Screen).
 
+%% Over two seconds. The counts begin at 0 again when the agent is restarted.
 rates() ->
-    Screen = top(quick()),
-    Unknown = #{
-        "granted/s" => "-", "passed/s" => "-", "mean wait" => "-", "refused/s" => "-", "lost/s" => "-"
-    },
-    ?assertEqual(Unknown, rates(Screen)),
-    _ = holder([a]),
-    {error, timeout} = canal_lock_quorum:lock(a, 0),
-    ok = test_await:value({ok, ended}, fun() -> canal_lock_quorum:force_unlock(a) end),
-    test_terminal:go(Screen),
-    #{"granted/s" := Granted, "refused/s" := Refused, "mean wait" := Wait, "lost/s" := "0"} = rates(Screen),
-    ?assertNot(lists:member("0", [Granted, Refused])),
-    ?assertMatch([_, "ms"], string:lexemes(Wait, " ")),
-    test_terminal:go(Screen),
-    ?assertEqual(Unknown#{"granted/s" := "0", "passed/s" := "0", "refused/s" := "0", "lost/s" := "0"}, rates(Screen)),
-    %% The counts begin at 0 again.
-    stop(none),
-    start(),
-    test_terminal:go(Screen),
-    ?assertEqual(Unknown, rates(Screen)),
-    test_terminal:quit(Screen).
+    Rates = fun(Less, More) ->
+        [[_, _, Names, Rates | _] | _] =
+            shown(canal_lock_quorum_top, {data(#{totals => totals(Less)}), 2.0}, data(#{totals => totals(More)})),
+        ?assertEqual(["granted/s", "passed/s", "mean wait", "refused/s", "lost/s"], cells(Names)),
+        cells(Rates)
+    end,
+    Before = #{granted => 10, wait_us => 1_000_000, refused_timeout => 1, refused_limit => 5},
+    lists:foreach(fun({Changes, Expected}) ->
+        ?assertEqual(Expected, Rates(Before, maps:merge(Before, Changes)))
+    end, [
+        {#{}, ["0", "0", "-", "0", "0"]},
+        {#{granted => 14, wait_us => 1_001_000, passed => 2}, ["2.0", "1.0", "0.25 ms", "0", "0"]},
+        {#{granted => 11, wait_us => 3_500_000}, ["0.5", "0", "2.5 s", "0", "0"]},
+        {#{refused_timeout => 2, refused_limit => 8, refused_no_quorum => 16, lost => 6},
+            ["0", "0", "-", "10", "3.0"]},
+        {#{granted => 9, lost => 6}, ["-", "-", "-", "-", "-"]}
+    ]),
+    ?assertMatch([_, _, _, "            -            -            -            -            -" | _], head(none, #{})).
 
 %%% Lists
 
 busiest() ->
     Names = [{"first", 5}, {b, 2}, {a, 2}, {<<"last">>, 1}],
     _ = holder([Name || {Name, _} <- Names]),
-    Screen = top(quick()),
-    ?assertMatch([_, _, _, []], test_terminal:sections(test_terminal:picture(Screen))),
+    ?assertMatch([_, _], read(10)),
     Waiting = lists:append([wait(Count, Name) || {Name, Count} <- Names]),
-    test_terminal:go(Screen),
-    [_, [Headings | Rows] | _] = test_terminal:sections(test_terminal:picture(Screen)),
+    [[Headings | _], _, _] = read(10),
     ?assertEqual(["waiting", "longest", "wait", "holder", "here", "name"], string:lexemes(Headings, " ")),
-    ?assertEqual(
-        [["5", "\"first\""], ["2", "a"], ["2", "b"], ["1", "<<\"last\">>"]],
-        [[Count, Name] || [Count, _, "ms", _, Name] <- [string:lexemes(Row, " ") || Row <- Rows]]
-    ),
+    All = [["5", "\"first\""], ["2", "a"], ["2", "b"], ["1", "<<\"last\">>"]],
+    [
+        ?assertEqual(lists:sublist(All, Rows), [[Count, Name] || [Count, _, "ms", _, Name] <- waiting_rows(Rows)])
+     || Rows <- [1, 3, 10]
+    ],
     test_worker:kill(Waiting),
     ok = await_waiting(0),
-    test_terminal:go(Screen),
-    ?assertMatch([_, _, _, []], test_terminal:sections(test_terminal:picture(Screen))),
-    test_terminal:quit(Screen).
+    ?assertMatch([_, _], read(10)).
 
 %% The writer waits for all readers, and the next reader for the writer.
 holder_of_a_name() ->
@@ -128,11 +120,11 @@ holder_of_a_name() ->
     wait(2, {y, [z]}),
     ?assertEqual(
         [["2", pid_to_list(Writer), "{y,[z]}"], ["1", pid_to_list(First), "+2", "x"]],
-        [[Count | Rest] || [Count, _, "ms" | Rest] <- waiting_rows(slow())]
+        [[Count | Rest] || [Count, _, "ms" | Rest] <- waiting_rows(10)]
     ),
     %% A process of another node holds the name.
     Elsewhere = maps:put(busiest, [{x, 7, 5, none}], data(#{})),
-    [_, Row] = hd(sections(Elsewhere)),
+    [[_, Row] | _] = sections(Elsewhere),
     ?assertEqual(["7", "5", "ms", "-", "x"], string:lexemes(Row, " ")).
 
 several_names() ->
@@ -144,30 +136,24 @@ several_names() ->
     Held = pid_to_list(Holder),
     ?assertMatch(
         [["4", _, "b"], ["1", _, "a"], ["1", _, "c"], ["1", Held, "d"], ["1", Held, "e"]],
-        [[Count | Rest] || [Count, _, "ms" | Rest] <- waiting_rows(slow())]
+        [[Count | Rest] || [Count, _, "ms" | Rest] <- waiting_rows(10)]
     ).
 
 longest() ->
     _ = holder([a]),
     Since_ms = erlang:monotonic_time(millisecond),
     [First] = wait(1, a),
-    Screen = top(quick()),
-    _ = test_terminal:picture(Screen),
-    ok = test_await:value(true, fun() -> longest_wait(Screen) >= 100 end),
+    ok = test_await:value(true, fun() -> longest_wait() >= 100 end),
     Second_ms = erlang:monotonic_time(millisecond),
     wait(2, a),
-    ?assert(longest_wait(Screen) >= 100),
-    ?assert(longest_wait(Screen) =< erlang:monotonic_time(millisecond) - Since_ms + 1),
+    ?assert(longest_wait() >= 100),
+    ?assert(longest_wait() =< erlang:monotonic_time(millisecond) - Since_ms + 1),
     test_worker:kill(First),
     ok = await_waiting(2),
-    ?assert(longest_wait(Screen) =< erlang:monotonic_time(millisecond) - Second_ms + 1),
-    test_terminal:quit(Screen).
+    ?assert(longest_wait() =< erlang:monotonic_time(millisecond) - Second_ms + 1).
 
-%% Of the next picture.
-longest_wait(Screen) ->
-    test_terminal:go(Screen),
-    [_, [_, Row] | _] = test_terminal:sections(test_terminal:picture(Screen)),
-    [_, Ms, "ms", _, "a"] = string:lexemes(Row, " "),
+longest_wait() ->
+    [[_, Ms, "ms", _, "a"]] = waiting_rows(10),
     list_to_integer(Ms).
 
 %% Long names take longer to count. Usual ones are all counted.
@@ -199,12 +185,11 @@ holders() ->
     Pause_ms = 20,
     ok = test_await:value(true, fun() -> erlang:system_time(millisecond) >= Since_ms + Pause_ms end),
     _ = test_worker:order(Other, fun() -> {ok, _} = canal_lock_quorum:lock(e, ?LONG_MS) end),
-    Screen = top(slow()),
-    [_, [Headings | Rows] | _] = test_terminal:sections(test_terminal:picture(Screen)),
+    [[Headings | _] | _] = read(10),
+    Words = holder_rows(10),
     Most_ms = erlang:system_time(millisecond) - Since_ms,
-    test_terminal:quit(Screen),
     ?assertEqual(["locks", "oldest", "holder"], string:lexemes(Headings, " ")),
-    Words = [string:lexemes(Row, " ") || Row <- Rows],
+    ?assertEqual(lists:sublist([Locks || [Locks | _] <- Words], 2), [Locks || [Locks | _] <- holder_rows(2)]),
     %% Of two holders with as many locks, the one that has held one for longer is first.
     ?assertEqual(
         [["2", pid_to_list(Two)], ["2", pid_to_list(Other)], ["1", pid_to_list(One)]],
@@ -220,7 +205,7 @@ one_row() ->
     One = holder([a]),
     ?assertEqual(
         [["1500", pid_to_list(Many)], ["1", pid_to_list(One)]],
-        [[Locks, Pid] || [Locks, _, _, Pid | _] <- holder_rows(slow())]
+        [[Locks, Pid] || [Locks, _, _, Pid | _] <- holder_rows(10)]
     ).
 
 %% Locks of other processes come and go during the fold, and the table grows and shrinks.
@@ -241,31 +226,14 @@ fold() ->
     ?assertExit(noproc, canal_lock_quorum_held:fold([], Add, {0, []})),
     ?assertExit(noproc, canal_lock_quorum_held:count()).
 
-rows() ->
-    [holder([{held, N}]) || N <- lists:seq(1, 5)],
-    wait(1, {held, 1}),
-    wait(1, {held, 2}),
-    Rows = fun(Options) ->
-        Screen = top(Options),
-        [_ | Lists] = test_terminal:sections(test_terminal:picture(Screen)),
-        test_terminal:quit(Screen),
-        [length(Lines) - 1 || Lines <- Lists, Lines =/= []]
-    end,
-    ?assertEqual([2, 5, 1], Rows(slow())),
-    ?assertEqual([1, 1, 1], Rows((slow())#{rows => 1})),
-    stop(none),
-    Members = [node(), b@nowhere, c@nowhere],
-    {ok, Pid} = canal_lock_quorum:start_link(#{members => Members, fence_file => none}),
-    true = unlink(Pid),
-    ?assertEqual([0, 3], Rows(slow())),
-    ?assertEqual([0, 2], Rows((slow())#{rows => 2})).
-
 shown_by_the_caller() ->
     Holder = holder(["a\e[2J"]),
     wait(1, "a\e[2J"),
-    [Waiting] = waiting_rows((slow())#{show => fun(Term) -> io_lib:format("<~0p>", [Term]) end}),
-    ?assertMatch([_, _, "ms", _, "<\"a\\e[2J\">"], Waiting),
-    ?assertEqual("<" ++ pid_to_list(Holder) ++ ">", lists:nth(4, Waiting)).
+    Screen = top((slow())#{show => fun(Term) -> io_lib:format("<~0p>", [Term]) end}),
+    [_, [_, Waiting] | _] = test_terminal:sections(test_terminal:picture(Screen)),
+    test_terminal:quit(Screen),
+    ?assertMatch([_, _, "ms", _, "<\"a\\e[2J\">"], string:lexemes(Waiting, " ")),
+    ?assertEqual("<" ++ pid_to_list(Holder) ++ ">", lists:nth(4, string:lexemes(Waiting, " "))).
 
 %%% Ends
 
@@ -302,13 +270,6 @@ died() ->
     ?assertMatch([_, _, _, _, _, "quorum: " ++ _ | _], test_terminal:next(Screen)),
     test_terminal:quit(Screen).
 
-ends() ->
-    Screen = test_terminal:start(fun canal_lock_quorum:top/0, terminal()),
-    _ = test_terminal:picture(Screen),
-    test_terminal:go(Screen),
-    test_terminal:input(Screen, "\n"),
-    ?assertEqual(ok, test_terminal:await_result(Screen)).
-
 wrong_options() ->
     lists:foreach(fun({Options, Text}) ->
         {'EXIT', {badarg, Stack = [{canal_lock_quorum, top, [Options], _} | _]}} =
@@ -334,21 +295,6 @@ not_started() ->
     end, [[], [#{}]]).
 
 %%% Made-up readings
-
-mean_wait() ->
-    Wait = fun(Less, More) ->
-        lists:nth(3, cells(lists:nth(4, head({data(#{totals => totals(Less)}), 2.0}, #{totals => totals(More)}))))
-    end,
-    Before = #{granted => 10, wait_us => 1_000_000},
-    ?assertEqual("0.25 ms", Wait(Before, #{granted => 14, wait_us => 1_001_000})),
-    ?assertEqual("2.5 s", Wait(Before, #{granted => 11, wait_us => 3_500_000})),
-    ?assertEqual("-", Wait(Before, Before)).
-
-refused() ->
-    Before = totals(#{refused_timeout => 1, refused_limit => 5}),
-    After = totals(#{refused_timeout => 2, refused_limit => 8, refused_no_quorum => 16, lost => 6}),
-    Cells = cells(lists:nth(4, head({data(#{totals => Before}), 2.0}, #{totals => After}))),
-    ?assertEqual(["0", "0", "-", "10", "3.0"], Cells).
 
 quorum_and_votes() ->
     lists:foreach(fun({Changes, Line}) ->
@@ -420,14 +366,11 @@ totals(Changes) ->
     maps:merge(canal_lock_quorum_totals:read(canal_lock_quorum_totals:new()), Changes).
 
 head(Last, Changes) ->
-    [lists:flatten(Line) || Line <- canal_lock_quorum_top:head(Last, data(Changes))].
+    hd(shown(canal_lock_quorum_top, Last, data(Changes))).
 
 %% The lines of each list.
 sections(Data) ->
-    [
-        [lists:flatten(Line) || Line <- [Heading | [Row(Element) || Element <- Elements]]]
-     || {Heading, Elements, Row} <- canal_lock_quorum_top:sections(Data, fun(T) -> io_lib:format("~0p", [T]) end)
-    ].
+    tl(shown(canal_lock_quorum_top, none, Data)).
 
 members_of(Data) ->
     [Rows] = [Rows || [Headings | Rows] <- sections(Data), lists:last(string:lexemes(Headings, " ")) =:= "member"],
@@ -438,20 +381,18 @@ members_of(Data) ->
 top(Options) ->
     test_terminal:start(fun() -> canal_lock_quorum:top(Options) end, terminal()).
 
-rates(Screen) ->
-    [_, _, _, Names, Rates | _] = test_terminal:picture(Screen),
-    maps:from_list(lists:zip(cells(Names), cells(Rates))).
+%% The lists of a reading.
+read(Rows) ->
+    {read, Data} = canal_lock_quorum_top:read(Rows),
+    sections(Data).
 
 %% The words of each row.
-waiting_rows(Options) -> words(Options, "name").
-holder_rows(Options) -> words(Options, "holder").
+waiting_rows(Rows) -> words(Rows, "name").
+holder_rows(Rows) -> words(Rows, "holder").
 
-words(Options, Heading) ->
-    Screen = top(Options),
-    [_ | Lists] = test_terminal:sections(test_terminal:picture(Screen)),
-    test_terminal:quit(Screen),
-    [Rows] = [Rows || [Names | Rows] <- Lists, lists:last(string:lexemes(Names, " ")) =:= Heading],
-    [string:lexemes(Row, " ") || Row <- Rows].
+words(Rows, Heading) ->
+    [Lines] = [Lines || [Headings | Lines] <- read(Rows), lists:last(string:lexemes(Headings, " ")) =:= Heading],
+    [string:lexemes(Line, " ") || Line <- Lines].
 
 %% A worker that has locked each of these names.
 holder(Names) ->

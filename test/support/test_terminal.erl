@@ -2,7 +2,7 @@
 %% waits until the test lets it continue. So a test can act between two pictures.
 -module(test_terminal).
 
--export([tests/1, quick/0, slow/0, sections/1, cells/1]).
+-export([tests/1, quick/0, slow/0, sections/1, cells/1, shown/3]).
 -export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quit/1, await_result/1]).
 
 -export_type([terminal/0, settings/0]).
@@ -51,6 +51,12 @@ sections(Lines) ->
 -spec cells(string()) -> [string()].
 cells([]) -> [];
 cells(Line) -> [string:trim(string:slice(Line, 0, 13)) | cells(string:slice(Line, 13))].
+
+%% What a callback module of canal_lock_screen shows of a reading: the first lines, and the lines of each list.
+-spec shown(module(), canal_lock_screen:last(), Data :: term()) -> [[string()]].
+shown(Module, Last, Data) ->
+    Show = fun(Term) -> io_lib:format("~0tp", [Term]) end,
+    sections([lists:flatten(Line) || Line <- canal_lock_screen:lines(Module, Last, Data, Show, 1 bsl 60, 1 bsl 60)]).
 
 %% Calls the function in a new process with this group leader.
 -spec start(fun(() -> term()), settings()) -> terminal().
