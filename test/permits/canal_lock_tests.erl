@@ -27,15 +27,51 @@ start_and_stop_test_() ->
         {"P10: calls raise badarg when no manager runs", fun no_manager/0}
     ]).
 
+%% The shell transcript of "Usage" in the text of the original: the calls of one process.
 transcript() ->
-    [?assertEqual(Answer, canal_lock:Call(db, 3, B)) || {Call, B, Answer} <- test_original_cases:transcript()].
+    in_both(fun(Implementation) ->
+        [
+            ?assertEqual({Implementation, Answer}, {Implementation, Implementation:Call(db, 3, Buckets)})
+         || {Call, Buckets, Answer} <- [
+                {acquire, 1, {acquired, 1}},
+                {acquire, 1, {acquired, 2}},
+                {acquire, 1, {acquired, 3}},
+                {acquire, 1, full},
+                {acquire, 2, {acquired, 4}},
+                {acquire, 1, full},
+                {release, 1, ok},
+                {acquire, 1, full},
+                {release, 2, ok},
+                {acquire, 1, {acquired, 3}},
+                {acquire, 1, full}
+            ]
+        ]
+    end).
 
+%% "Behaviour Under Concurrent Resizes": five processes acquire in this order.
 resize_timeline() ->
-    lists:foreach(fun({Name, Buckets, Expected}) ->
-        {_, Answer} = test_worker:start(fun() -> canal_lock:acquire(app, 3, Buckets) end),
-        ?assertEqual({Name, Expected}, {Name, Answer})
-    end, test_original_cases:resize_timeline()),
+    in_both(fun(Implementation) ->
+        lists:foreach(fun({Name, Buckets, Expected}) ->
+            {_, Answer} = test_worker:start(fun() -> Implementation:acquire(app, 3, Buckets) end),
+            ?assertEqual({Implementation, Name, Expected}, {Implementation, Name, Answer})
+        end, [
+            {b, 1, {acquired, 1}},
+            {a, 1, {acquired, 2}},
+            {c, 2, {acquired, 3}},
+            {e, 1, full},
+            {d, 2, {acquired, 4}}
+        ])
+    end),
     ?assertEqual([3, 1], canal_lock:buckets(app, 3)).
+
+%% In canal_lock, and in the referee.
+in_both(Test) ->
+    {ok, _} = test_original:start_link(3),
+    try
+        lists:foreach(Test, [canal_lock, test_original])
+    after
+        test_original:stop()
+    end.
 
 capacity_is_the_product() ->
     [{acquired, N} = canal_lock:acquire(db, 2, 3) || N <- lists:seq(1, 6)],
