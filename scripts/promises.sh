@@ -42,7 +42,7 @@ citations() {
     }
     { cited = "" }
   ' test/*/*.{erl,exs} native/permit_table/{tests,src}/{,*/}*.rs \
-    native/quorum/tests/{,*/}*.rs native/quorum_check/tests/{,*/}*.rs | sort -u
+    native/quorum/tests/{,*/,*/*/}*.rs native/quorum_check/tests/{,*/}*.rs | sort -u
 }
 
 cited=$(citations)

@@ -1,5 +1,5 @@
-%% Clients: nodes that lock without being members, on real nodes. native/quorum/tests/scenarios/clients.rs has the same
-%% rules step by step.
+%% Clients: nodes that lock without being members, on real nodes. native/quorum/tests/all/scenarios/clients.rs has the
+%% same rules step by step.
 -module(canal_lock_quorum_clients_tests).
 
 -include_lib("eunit/include/eunit.hrl").

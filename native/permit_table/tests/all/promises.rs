@@ -1,9 +1,6 @@
 //! The promises in a single thread: the result of each call, and the state after it.
-#![cfg(not(loom))]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use permit_table::{
     pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Permits, Progress, Totals, Usage,
 };

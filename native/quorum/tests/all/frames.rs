@@ -1,9 +1,7 @@
 //! F1: each frame has exactly one encoding, and any bytes decode to a frame or an error.
 
-mod common;
-
-use common::frames::frame;
-use common::judge::{by_postcard, judge};
+use crate::common::frames::frame;
+use crate::common::judge::{by_postcard, judge};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;

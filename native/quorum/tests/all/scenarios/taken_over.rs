@@ -1,7 +1,7 @@
 //! The process of a voter dies, and another process continues with the same voter. The outputs that the first process
 //! had taken were not executed.
 
-use crate::cluster::{at, durable, lost, Cluster, SECOND};
+use super::cluster::{at, durable, lost, Cluster, SECOND};
 use quorum::agent::Loss;
 use quorum::rules::Rules;
 

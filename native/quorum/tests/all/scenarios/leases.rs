@@ -1,6 +1,6 @@
 //! Leases when answers are missing or late.
 
-use crate::cluster::{at, rules, Cluster, NEW, SECOND};
+use super::cluster::{at, rules, Cluster, NEW, SECOND};
 use quorum::agent::{Loss, Refusal};
 use quorum::message::{Frame, Op, Send};
 use quorum::time::Time;

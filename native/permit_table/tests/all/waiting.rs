@@ -1,10 +1,7 @@
 //! Waiting, transfers and several permits at once: any history against a model of the specification, the bugs of other
 //! projects, and the limits.
-#![cfg(not(loom))]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use permit_table::{
     pin, Acquired, Capacity, Cursor, Demand, Given, Holder, Line, NotHeld, OutOfMemory, Permits,
     Told, Totals, Waited,

@@ -15,7 +15,7 @@ use quorum::time::Time;
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 
-const GOLDEN: &str = include_str!("golden/v2.txt");
+const GOLDEN: &str = include_str!("../golden/v2.txt");
 
 fn names(names: &[&str]) -> Names {
     Names::new(

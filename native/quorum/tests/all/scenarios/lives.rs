@@ -1,6 +1,6 @@
 //! Voters that start with an old state file.
 
-use crate::cluster::{at, known, lost, Cluster, SECOND};
+use super::cluster::{at, known, lost, Cluster, SECOND};
 use quorum::members::Members;
 use quorum::message::{Fence, Lifetime};
 use quorum::protocol_bug::ProtocolBugs;

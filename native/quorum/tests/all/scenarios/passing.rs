@@ -1,6 +1,6 @@
 //! Locks that are passed on within a node: without messages to voters, and with a limit.
 
-use crate::cluster::{known, rules, unlocks, Answer, Cluster, Lock, NEW, SECOND};
+use super::cluster::{known, rules, unlocks, Answer, Cluster, Lock, NEW, SECOND};
 use quorum::agent::{Path, Refusal, Request};
 use quorum::frame::MAX_FENCE;
 use quorum::message::{Mode, Op};

@@ -1,10 +1,7 @@
 //! The promises with several threads. Every storm runs for a number of rounds, not for a time, and ends in a quiet
 //! state that must be exact. `CANAL_LOCK_SOAK` multiplies the rounds (`rounds`).
-#![cfg(not(loom))]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use permit_table::{pin, Cursor, Given, Holder, OutOfMemory, Told, Waited};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;

@@ -1,6 +1,6 @@
 //! The order of waiting requests, and hints.
 
-use crate::cluster::{at, rules, unlocks, Cluster, NEW, SECOND};
+use super::cluster::{at, rules, unlocks, Cluster, NEW, SECOND};
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Count, Path, Refusal, Request};
 use quorum::members::{Member, Members};
 use quorum::message::{Frame, Lifetime, Mode, Name, Names, Op, Send};

@@ -1,6 +1,6 @@
 //! Clients: nodes that lock and have no voter.
 
-use crate::cluster::{at, durable, rules, Cluster, NEW, SECOND};
+use super::cluster::{at, durable, rules, Cluster, NEW, SECOND};
 use quorum::agent::{Refusal, Request};
 use quorum::message::{
     Batch, Fence, Frame, Lifetime, Mode, Op, Reason, Reply, Send, Token, Verdict, EPOCH,

@@ -1,6 +1,6 @@
 //! Clusters in which only some members vote for each name.
 
-use crate::cluster::{at, Answer, Cluster, SECOND};
+use super::cluster::{at, Answer, Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::groups::Groups;
 use quorum::members::MemberSet;

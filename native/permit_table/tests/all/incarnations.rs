@@ -1,6 +1,5 @@
 //! Incarnations in a single thread: which one is open, which one is adopted, and when a closed one is freed.
 //! (`loom/incarnations.rs` has the concurrent cases.)
-#![cfg(not(loom))]
 
 use permit_table::{pin, Dismantle, Gate, Incarnations, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};

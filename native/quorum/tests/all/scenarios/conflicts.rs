@@ -1,6 +1,6 @@
 //! Voters that grant nothing new, because members have different lists.
 
-use crate::cluster::{at, known, lost, Cluster, SECOND};
+use super::cluster::{at, known, lost, Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::members::MemberSet;
 use quorum::message::{Fence, VoterState};

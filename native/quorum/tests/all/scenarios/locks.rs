@@ -1,6 +1,6 @@
 //! Tests of writers, readers, locks of several names, and fences.
 
-use crate::cluster::{at, rules, Cluster, NEW, SECOND};
+use super::cluster::{at, rules, Cluster, NEW, SECOND};
 use quorum::agent::{Path, Refusal};
 use quorum::message::Op;
 use quorum::voter::Voter;

@@ -1,8 +1,6 @@
 //! The limits of the format, one by one, and the errors of invalid frames.
 
-mod common;
-
-use common::raw::Raw;
+use crate::common::raw::Raw;
 use quorum::frame::{
     decode, Bound, FrameError, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME, MAX_NAMES,
     MAX_OPS, MAX_OTHERS, MAX_TOKENS,

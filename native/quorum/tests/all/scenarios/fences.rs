@@ -1,6 +1,6 @@
 //! Fences at the first start of a cluster, and after their loss.
 
-use crate::cluster::{at, lost, rules, Cluster, SECOND};
+use super::cluster::{at, lost, rules, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
 use quorum::message::{Fence, Floor, Frame, Known, Send};
 use quorum::rules::Rules;

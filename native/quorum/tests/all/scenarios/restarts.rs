@@ -1,6 +1,6 @@
 //! Restarts of voters, which forget their votes, and of agents.
 
-use crate::cluster::{at, durable, lost, name, rules, Cluster, Lock, NEW, SECOND};
+use super::cluster::{at, durable, lost, name, rules, Cluster, Lock, NEW, SECOND};
 use quorum::agent::Request;
 use quorum::message::{Fence, Frame, Mode, Op, Reason, Reply, Send, Token};
 use quorum::rules::Rules;

@@ -1,8 +1,6 @@
 //! F3: every message of agents and voters fits into a frame, and an agent knows when a batch is full.
 
-mod common;
-
-use common::frames::op;
+use crate::common::frames::op;
 use proptest::prelude::*;
 use quorum::frame::{
     decode, encode, wire_size, BATCH_BYTES, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME,

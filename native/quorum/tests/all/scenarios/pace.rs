@@ -1,6 +1,6 @@
 //! Fences never outrun the clock, so the clock is above all of them if they are lost.
 
-use crate::cluster::{at, known, lost, rules, Cluster, SECOND};
+use super::cluster::{at, known, lost, rules, Cluster, SECOND};
 use quorum::message::Fence;
 use quorum::voter::Fences;
 use std::time::Duration;

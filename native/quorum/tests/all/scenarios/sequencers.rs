@@ -1,6 +1,6 @@
 //! The choice of the sequencer, and requests that wait for one that cannot help.
 
-use crate::cluster::{at, known, unlocks, Cluster, SECOND};
+use super::cluster::{at, known, unlocks, Cluster, SECOND};
 use quorum::agent::{Count, Request};
 use quorum::message::{Batch, Frame, Op};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The state that an agent reports for operators and logs.
 
-use crate::cluster::{at, Cluster, SECOND};
+use super::cluster::{at, Cluster, SECOND};
 use quorum::members::MemberSet;
 
 #[track_caller]
@@ -42,7 +42,7 @@ fn a_restarted_voter_is_not_silent() {
     cluster.isolate(2);
     cluster.pass(SECOND * 4);
     assert_silent(&cluster, 0, &[2]);
-    cluster.restart_voter(2, crate::cluster::NEW);
+    cluster.restart_voter(2, super::cluster::NEW);
     cluster.heal();
     cluster.pass(SECOND * 2);
     assert_silent(&cluster, 0, &[]);

@@ -40,11 +40,8 @@
 //!
 //! The clock is sequentially consistent, so it hides memory orderings that are too weak. The models find those
 //! (`loom/`).
-#![cfg(not(loom))]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use permit_table::{Given, Holder, Told, Waited};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::spin_loop;

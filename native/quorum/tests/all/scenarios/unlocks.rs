@@ -1,6 +1,6 @@
 //! Unlocks: confirmed or not, batched, and without answers. After ADR 15 of AtlasDB.
 
-use crate::cluster::{at, durable, rules, unlocks, Answer, Cluster, NEW, SECOND};
+use super::cluster::{at, durable, rules, unlocks, Answer, Cluster, NEW, SECOND};
 use quorum::agent::{Held, Request};
 use quorum::message::{Fence, Frame, Mode, Op, Send};
 

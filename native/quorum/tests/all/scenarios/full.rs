@@ -1,6 +1,6 @@
 //! Frames at their limits: larger contents are split into several frames.
 
-use crate::cluster::{rules, Cluster, NEW, SECOND};
+use super::cluster::{rules, Cluster, NEW, SECOND};
 use quorum::frame::{MAX_HINTS, MAX_OPS};
 
 /// A dead node frees more names than one notice can hint at.

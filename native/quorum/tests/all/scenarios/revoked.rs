@@ -1,6 +1,6 @@
 //! Revocation (`force_unlock`): the holder is notified, and no other request gets the name before it has lost it.
 
-use crate::cluster::{Cluster, SECOND};
+use super::cluster::{Cluster, SECOND};
 use quorum::agent::Loss;
 
 fn revoke(cluster: &mut Cluster, node: usize, what: &str) {
