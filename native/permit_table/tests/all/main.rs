@@ -8,8 +8,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod histories;
 mod incarnations;
 mod linearizable;
 mod promises;
+mod specification;
 mod storms;
 mod waiting;

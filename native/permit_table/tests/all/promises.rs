@@ -6,7 +6,7 @@ use permit_table::{
 };
 use proptest::prelude::*;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 #[test]
 fn p6_capacity_of_the_call_decides() {
@@ -503,34 +503,6 @@ fn p8_sweep_step_keeps_its_budget() {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Call {
-    /// Holder, key, capacity.
-    Acquire(u64, u64, u64),
-    /// Holder, key.
-    Release(u64, u64),
-    /// Holder.
-    Die(u64),
-    /// The death of a process is reported after a new one has its pid.
-    DieLate(u64),
-    Sweep,
-    /// A part of a pass.
-    Step(usize),
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    let (holders, keys) = (0..6u64, 0..12u64);
-    prop_oneof![
-        6 => (holders.clone(), keys.clone(), prop_oneof![9 => 0..5u64, 1 => Just(u64::MAX)])
-            .prop_map(|(holder, key, capacity)| Call::Acquire(holder, key, capacity)),
-        4 => (holders.clone(), keys).prop_map(|(holder, key)| Call::Release(holder, key)),
-        1 => holders.clone().prop_map(Call::Die),
-        1 => holders.prop_map(Call::DieLate),
-        1 => Just(Call::Sweep),
-        3 => (1..9usize).prop_map(Call::Step),
-    ]
-}
-
 /// Permits by (holder, key).
 type Model = BTreeMap<(u64, u64), u64>;
 
@@ -540,71 +512,6 @@ fn part(model: &Model, is_wanted: impl Fn(&(u64, u64)) -> bool) -> Model {
 }
 
 proptest! {
-    /// P1, P2, P4, P5, P6, P8: for any history, the table answers as a map from (holder, key) to permits, at any point
-    /// of the sweep. Places collide on purpose.
-    #[test]
-    fn table_and_model_agree(calls in prop::collection::vec(call(), 0..300), places in 1u64..8) {
-        let table = Table::new(8).unwrap();
-        let mut model = Model::new();
-        let out = |model: &Model, key| part(model, |(_, held)| *held == key).values().sum::<u64>();
-        let process = |number| displaced_holder(number, number % places);
-        let mut counted = Totals::default();
-        for call in calls {
-            match call {
-                Call::Acquire(holder, key, capacity) => {
-                    let before = out(&model, key);
-                    let expected = (before < capacity).then_some(before + 1);
-                    prop_assert_eq!(acquire(&table, process(holder), key, capacity), expected);
-                    if expected.is_none() {
-                        counted.refused += 1;
-                    } else {
-                        counted.granted += 1;
-                        *model.entry((holder, key)).or_default() += 1;
-                    }
-                }
-                Call::Release(holder, key) => {
-                    let permits = model.entry((holder, key)).or_default();
-                    let expected = if *permits > 0 { Ok(()) } else { Err(NotHeld) };
-                    counted.released += u64::from(expected.is_ok());
-                    counted.not_held += u64::from(expected.is_err());
-                    *permits = permits.saturating_sub(1);
-                    prop_assert_eq!(release(&table, process(holder), key), expected);
-                }
-                Call::Die(holder) => {
-                    let permits: u64 = part(&model, |(of, _)| *of == holder).values().sum();
-                    model.retain(|(of, _), _| *of != holder);
-                    counted.released_by_death += permits;
-                    prop_assert_eq!(die(&table, process(holder)), permits);
-                }
-                Call::DieLate(holder) => {
-                    prop_assert_eq!(table.release_all(&pin(), process(holder), || true, ()), 0);
-                }
-                Call::Sweep => sweep(&table),
-                Call::Step(budget) => {
-                    step(&table, budget);
-                }
-            }
-            for key in 0..12 {
-                prop_assert_eq!(count(&table, key), out(&model, key));
-            }
-            prop_assert_eq!(permits(&table), model.values().sum::<u64>());
-        }
-        model.retain(|_, permits| *permits > 0);
-        prop_assert_eq!(&all_permits(&table), &model);
-        for number in 0..6 {
-            let expected = part(&model, |(of, _)| *of == number).into_iter();
-            let expected = expected.map(|((_, key), permits)| (key, permits)).collect();
-            prop_assert_eq!(held(&table, process(number)), expected);
-        }
-        for key in 0..12 {
-            prop_assert_eq!(holders_of(&table, key), part(&model, |(_, held)| *held == key));
-        }
-        let usage = table.usage();
-        prop_assert_eq!(Totals { reclaimed: 0, ..usage.totals }, counted);
-        let holding: BTreeSet<_> = model.keys().map(|(of, _)| of).collect();
-        prop_assert_eq!(usage.holders, holding.len());
-    }
-
     /// H4: for all places of holders, each permit is reported once, in pieces: of all keys, and of each key.
     #[test]
     fn inspection_reports_each_permit_once(

@@ -1,621 +1,20 @@
-//! Waiting, transfers and several permits at once: any history against a model of the specification, the bugs of other
-//! projects, and the limits.
+//! Waiting, transfers and several permits at once: the bugs of other projects, and the limits. (`histories.rs` has any
+//! history.)
 
 use crate::common::*;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, Demand, Given, Holder, Line, NotHeld, OutOfMemory, Permits,
-    Told, Totals, Waited,
+    pin, Acquired, Capacity, Cursor, Demand, Given, Line, NotHeld, OutOfMemory, Permits, Told,
+    Waited,
 };
-use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::num::NonZeroU64;
-use std::{iter, mem};
-
-fn waiting(table: &Table, key: u64) -> usize {
-    table.waiting(&pin(), &NameQuery(key))
-}
-
-/// The queues of all keys, by key.
-fn lines(table: &Table) -> BTreeMap<u64, Line> {
-    let mut lines = BTreeMap::new();
-    in_pieces((0, 0), |start| {
-        let next = table.queues_from(start, |key, line| {
-            assert!(lines.insert(key.number(), line).is_none(), "reported twice");
-        });
-        next.unwrap()
-    });
-    lines
-}
 
 /// A request that must wait.
 #[track_caller]
 fn must_wait(table: &Table, mailbox: &Mailbox, number: u64, request: u64, key: u64, of: Demand) {
     let waited = wait(table, holder(number), key, ask(mailbox, request, of));
     assert_eq!(waited, Waited::Waiting);
-}
-
-// ------------------------------------------------------------------------------------------------- the specification
-
-const HOLDERS: u64 = 4;
-const KEYS: u64 = 4;
-const MAX_CAPACITY: u64 = 6;
-const MAX_WEIGHT: u64 = 5;
-
-/// Requests of one holder that wait for one key. The model tries all orders in which a death can end them.
-const WAITS: usize = 3;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Waiter {
-    request: u64,
-    holder: u64,
-    capacity: u64,
-    weight: u64,
-    collected: u64,
-}
-
-impl Waiter {
-    fn is_satisfiable(&self) -> bool {
-        self.weight <= self.capacity
-    }
-}
-
-/// The specification of one key. It has no lanes, no word and no permits in hand: what is released is free for a
-/// moment, and no call can see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct OneKey {
-    /// Permits by holder.
-    held: BTreeMap<u64, u64>,
-    /// The oldest first.
-    queue: Vec<Waiter>,
-    /// Requests that were granted in this step, with the number of permits out.
-    told: Vec<(u64, u64)>,
-}
-
-impl OneKey {
-    fn out(&self) -> u64 {
-        let collected = self.queue.iter().map(|waiter| waiter.collected);
-        self.held.values().sum::<u64>() + collected.sum::<u64>()
-    }
-
-    fn held(&self, holder: u64) -> u64 {
-        self.held.get(&holder).copied().unwrap_or(0)
-    }
-
-    fn add(&mut self, holder: u64, permits: u64) {
-        *self.held.entry(holder).or_default() += permits;
-    }
-
-    /// Returns false if the holder has fewer. Settles nothing.
-    fn subtract(&mut self, holder: u64, permits: u64) -> bool {
-        let held = self.held(holder);
-        if held < permits {
-            return false;
-        }
-        self.held.insert(holder, held - permits);
-        true
-    }
-
-    fn acquire(&mut self, holder: u64, weight: u64, capacity: u64) -> Option<u64> {
-        let out = self.out() + weight;
-        (out <= capacity).then(|| {
-            self.add(holder, weight);
-            out
-        })
-    }
-
-    /// The rules of the design.
-    fn settle(&mut self) {
-        loop {
-            let out = self.out();
-            let satisfiable = |waiter: &Waiter| waiter.is_satisfiable();
-            let oldest = self.queue.iter().position(satisfiable);
-            let next = self.queue.iter().enumerate().find_map(|(index, waiter)| {
-                let free = waiter.capacity.saturating_sub(out);
-                let need = waiter.weight - waiter.collected;
-                let permits = match Some(index) == oldest {
-                    true => need.min(free),
-                    false if need <= free => need,
-                    false => 0,
-                };
-                (waiter.is_satisfiable() && permits > 0).then_some((index, permits))
-            });
-            let Some((index, permits)) = next else {
-                return;
-            };
-            let waiter = &mut self.queue[index];
-            waiter.collected += permits;
-            if waiter.collected == waiter.weight {
-                let waiter = self.queue.remove(index);
-                self.add(waiter.holder, waiter.weight);
-                assert!(out + permits <= waiter.capacity, "P1");
-                self.told.push((waiter.request, out + permits));
-            }
-        }
-    }
-
-    fn end(&mut self, request: u64) -> bool {
-        let before = self.queue.len();
-        self.queue.retain(|waiter| waiter.request != request);
-        before > self.queue.len()
-    }
-
-    fn resize(&mut self, capacity: u64) {
-        for waiter in &mut self.queue {
-            waiter.capacity = capacity;
-            waiter.collected = 0;
-        }
-        self.settle();
-    }
-
-    /// All outcomes of a death, with the number of permits released. The process can have permits in an entry of its
-    /// slot, in the list of its slot, and in the ledger. They are released in this order. Before the last of them, its
-    /// requests end one after the other, in any order.
-    fn deaths(&self, holder: u64) -> Vec<(OneKey, u64)> {
-        let own = self.queue.iter().filter(|waiter| waiter.holder == holder);
-        let own: Vec<u64> = own.map(|waiter| waiter.request).collect();
-        let held = self.held(holder);
-        let splits = (0..=held).flat_map(|entry| (0..=held - entry).map(move |list| [entry, list]));
-        let mut outcomes = Vec::new();
-        for (split, order) in
-            splits.flat_map(|split| orders(&own).into_iter().map(move |order| (split, order)))
-        {
-            let mut dead = self.clone();
-            let mut released = 0;
-            let mut release = |dead: &mut OneKey, permits| {
-                assert!(dead.subtract(holder, permits));
-                dead.settle();
-                released += permits;
-            };
-            split
-                .into_iter()
-                .for_each(|permits| release(&mut dead, permits));
-            for request in order {
-                // It can have been granted in this step, because of the end of another one.
-                if dead.end(request) {
-                    dead.settle();
-                }
-            }
-            let rest = dead.held(holder);
-            release(&mut dead, rest);
-            outcomes.push((dead, released));
-        }
-        outcomes
-    }
-
-    fn assert_invariants(&self) {
-        let out = self.out();
-        let satisfiable = || self.queue.iter().filter(|waiter| waiter.is_satisfiable());
-        for waiter in satisfiable() {
-            let needed = waiter.weight - waiter.collected;
-            assert!(out + needed > waiter.capacity, "W1, P12: {self:?}");
-        }
-        if let Some(oldest) = satisfiable().next() {
-            assert!(out >= oldest.capacity, "W1: {self:?}");
-        }
-        for waiter in self.queue.iter().filter(|waiter| waiter.collected > 0) {
-            let oldest = satisfiable().next().map(|oldest| oldest.request);
-            assert_eq!(oldest, Some(waiter.request), "W4: {self:?}");
-        }
-    }
-
-    /// P11: this request, or a call (a request with the greatest number), has got its permits. Before that, the queue
-    /// was `before`.
-    fn assert_fifo(&self, before: &[Waiter], request: u64, weight: u64, capacity: u64) {
-        let still_waits = |waiter: &&Waiter| {
-            self.queue
-                .iter()
-                .any(|other| other.request == waiter.request)
-        };
-        let older = before.iter().filter(|waiter| waiter.request < request);
-        for older in older.filter(still_waits) {
-            let is_overtaken = older.capacity >= capacity && older.weight <= weight;
-            assert!(!is_overtaken, "P11: {request} before {older:?}");
-        }
-    }
-}
-
-/// All orders of a few numbers.
-fn orders(numbers: &[u64]) -> Vec<Vec<u64>> {
-    if numbers.is_empty() {
-        return vec![Vec::new()];
-    }
-    let starting_with = |index: usize| {
-        let mut rest = numbers.to_vec();
-        let first = rest.remove(index);
-        let rest = orders(&rest).into_iter();
-        rest.map(move |rest| iter::once(first).chain(rest).collect())
-    };
-    (0..numbers.len()).flat_map(starting_with).collect()
-}
-
-#[derive(Clone, Debug)]
-enum Call {
-    /// Holder, key, weight, capacity.
-    Acquire(u64, u64, u64, u64),
-    /// Holder, key, weight, capacity, the most requests that may wait before this one.
-    Wait(u64, u64, u64, u64, usize),
-    /// One of the requests that wait, or of all requests. By its process or another one.
-    Cancel(prop::sample::Index, bool, bool),
-    /// Holder, key.
-    Release(u64, u64),
-    /// Holder, key, permits.
-    ReleaseMany(u64, u64, u64),
-    /// Giver, target, key, permits, whether the target is alive.
-    Give(u64, u64, u64, u64, bool),
-    /// Key, capacity.
-    Resized(u64, u64),
-    /// Holder.
-    Die(u64),
-    /// The death of a process is reported after a new one has its pid.
-    DieLate(u64),
-    Sweep,
-    /// A part of a pass.
-    Step(usize),
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    let holder = || 0..HOLDERS;
-    // Mostly the first two, so that many requests wait for one.
-    let key = || prop_oneof![4 => 0..2u64, 1 => 0..KEYS];
-    let weight = || prop_oneof![2 => Just(1u64), 3 => 1..=MAX_WEIGHT];
-    let capacity = || 0..=MAX_CAPACITY;
-    let max_waiting = prop_oneof![9 => Just(usize::MAX), 1 => 0..4usize];
-    prop_oneof![
-        4 => (holder(), key(), weight(), capacity())
-            .prop_map(|(holder, key, weight, capacity)| Call::Acquire(holder, key, weight, capacity)),
-        8 => (holder(), key(), weight(), capacity(), max_waiting)
-            .prop_map(|(holder, key, weight, capacity, max)| Call::Wait(holder, key, weight, capacity, max)),
-        3 => (any::<prop::sample::Index>(), prop::bool::weighted(0.8), prop::bool::weighted(0.9))
-            .prop_map(|(index, waits, is_own)| Call::Cancel(index, waits, is_own)),
-        6 => (holder(), key()).prop_map(|(holder, key)| Call::Release(holder, key)),
-        4 => (holder(), key(), weight())
-            .prop_map(|(holder, key, permits)| Call::ReleaseMany(holder, key, permits)),
-        3 => (holder(), holder(), key(), 1..4u64, prop::bool::weighted(0.9))
-            .prop_map(|(giver, target, key, permits, alive)| Call::Give(giver, target, key, permits, alive)),
-        1 => (key(), capacity()).prop_map(|(key, capacity)| Call::Resized(key, capacity)),
-        1 => holder().prop_map(Call::Die),
-        1 => holder().prop_map(Call::DieLate),
-        1 => Just(Call::Sweep),
-        1 => (1..9usize).prop_map(Call::Step),
-    ]
-}
-
-/// The table and the model, side by side.
-struct Pair {
-    table: Table,
-    places: u64,
-    mailbox: Mailbox,
-    model: Vec<OneKey>,
-    /// Key and holder of each request.
-    requests: Vec<(u64, u64)>,
-    /// Processes that have an entry in the ledger, because they were given permits or have waited.
-    known: BTreeSet<u64>,
-    counted: Totals,
-}
-
-impl Pair {
-    fn new(places: u64) -> Self {
-        Self {
-            table: Table::new(8).unwrap(),
-            places,
-            mailbox: Mailbox::default(),
-            model: vec![OneKey::default(); KEYS as usize],
-            requests: Vec::new(),
-            known: BTreeSet::new(),
-            counted: Totals::default(),
-        }
-    }
-
-    fn process(&self, number: u64) -> Holder {
-        displaced_holder(number, number % self.places)
-    }
-
-    fn key(&mut self, key: u64) -> &mut OneKey {
-        &mut self.model[key as usize]
-    }
-
-    /// What was granted to the requests of one key since the last step.
-    fn told(&self, messages: &[(u64, Told)], key: u64) -> Vec<(u64, u64)> {
-        let of_key = messages
-            .iter()
-            .filter(|(request, _)| self.requests[*request as usize].0 == key);
-        let granted = of_key.map(|(request, told)| match told {
-            Told::Granted(out) => (*request, *out),
-            Told::Closed => panic!("the table is open"),
-        });
-        granted.collect()
-    }
-
-    fn call(&mut self, call: &Call) {
-        let before = self.model.clone();
-        let mut died = None;
-        match *call {
-            Call::Acquire(number, key, weight, capacity) => {
-                let process = self.process(number);
-                let expected = self.key(key).acquire(number, weight, capacity);
-                let demand = demand(weight, capacity);
-                assert_eq!(acquire_many(&self.table, process, key, demand), expected);
-                match expected {
-                    Some(_) => self.model[key as usize].assert_fifo(
-                        &before[key as usize].queue,
-                        u64::MAX,
-                        weight,
-                        capacity,
-                    ),
-                    None => self.counted.refused += 1,
-                }
-            }
-            Call::Wait(number, key, weight, capacity, max_waiting) => {
-                let queue = &before[key as usize].queue;
-                let own = queue.iter().filter(|waiter| waiter.holder == number);
-                if own.count() < WAITS {
-                    self.wait(number, key, weight, capacity, max_waiting);
-                }
-            }
-            Call::Cancel(index, waits, is_own) => {
-                let waiters = self.model.iter().flat_map(|key| &key.queue);
-                let waiters: Vec<u64> = waiters.map(|waiter| waiter.request).collect();
-                let request = match (waits && !waiters.is_empty(), self.requests.len()) {
-                    (true, _) => *index.get(&waiters),
-                    (false, 0) => return,
-                    (false, len) => index.index(len) as u64,
-                };
-                let (key, owner) = self.requests[request as usize];
-                let caller = if is_own { owner } else { (owner + 1) % HOLDERS };
-                let expected = is_own && self.key(key).end(request);
-                if expected {
-                    self.key(key).settle();
-                }
-                let process = self.process(caller);
-                assert_eq!(cancel(&self.table, process, request), expected);
-            }
-            Call::Release(number, key) => {
-                let process = self.process(number);
-                let is_held = self.key(key).subtract(number, 1);
-                self.key(key).settle();
-                self.count_release(is_held, 1);
-                let expected = if is_held { Ok(()) } else { Err(NotHeld) };
-                assert_eq!(release(&self.table, process, key), expected);
-            }
-            Call::ReleaseMany(number, key, permits) => {
-                let process = self.process(number);
-                let is_held = self.key(key).subtract(number, permits);
-                self.key(key).settle();
-                self.count_release(is_held, permits);
-                let expected = if is_held { Ok(()) } else { Err(NotHeld) };
-                assert_eq!(release_many(&self.table, process, key, permits), expected);
-            }
-            Call::Give(giver, target, key, permits, is_alive) => {
-                let expected = if self.key(key).held(giver) < permits {
-                    Given::NotHeld
-                } else if giver == target {
-                    Given::Given
-                } else if self.known.contains(&target) || is_alive {
-                    self.key(key).subtract(giver, permits);
-                    self.key(key).add(target, permits);
-                    self.known.insert(target);
-                    self.counted.transferred += permits;
-                    Given::Given
-                } else {
-                    Given::NotAlive
-                };
-                let (giver, target) = (self.process(giver), self.process(target));
-                let permits = NonZeroU64::new(permits).unwrap();
-                let watch = || Ok::<bool, OutOfMemory>(is_alive);
-                let given = self
-                    .table
-                    .give(&pin(), giver, target, &NameQuery(key), permits, watch);
-                assert_eq!(given, Ok(expected));
-            }
-            Call::Resized(key, capacity) => {
-                self.key(key).resize(capacity);
-                resized(&self.table, key, capacity);
-            }
-            Call::Die(number) => died = Some((number, die(&self.table, self.process(number)))),
-            Call::DieLate(number) => {
-                let process = self.process(number);
-                let released = self.table.release_all(&pin(), process, || true, ());
-                assert_eq!(released, 0);
-            }
-            Call::Sweep => sweep(&self.table),
-            Call::Step(budget) => {
-                step(&self.table, budget);
-            }
-        }
-        let messages = self.mailbox.read();
-        if let Some((number, released)) = died {
-            self.die(number, released, &messages);
-        }
-        self.check_messages(&before, &messages);
-        self.check();
-    }
-
-    fn wait(&mut self, number: u64, key: u64, weight: u64, capacity: u64, max_waiting: usize) {
-        let request = self.requests.len() as u64;
-        self.requests.push((key, number));
-        let process = self.process(number);
-        let model = self.key(key);
-        let before = model.queue.clone();
-        let expected = if before.len() >= max_waiting {
-            Waited::Full
-        } else if let Some(out) = model.acquire(number, weight, capacity) {
-            model.assert_fifo(&before, u64::MAX, weight, capacity);
-            Waited::Permit(out)
-        } else {
-            let (holder, collected) = (number, 0);
-            model.queue.push(Waiter {
-                request,
-                holder,
-                capacity,
-                weight,
-                collected,
-            });
-            model.settle();
-            assert_eq!(model.told, [], "P12: no older request could be granted");
-            self.known.insert(number);
-            Waited::Waiting
-        };
-        let mut ask = ask(&self.mailbox, request, demand(weight, capacity));
-        ask.max_waiting = max_waiting;
-        assert_eq!(wait(&self.table, process, key, ask), expected);
-    }
-
-    fn count_release(&mut self, is_held: bool, permits: u64) {
-        match is_held {
-            true => self.counted.released += permits,
-            false => self.counted.not_held += 1,
-        }
-    }
-
-    /// Takes over the outcome of a death that the table shows.
-    fn die(&mut self, number: u64, released: u64, messages: &[(u64, Told)]) {
-        let mut expected = 0;
-        for key in 0..KEYS {
-            let told = self.told(messages, key);
-            let out = count(&self.table, key);
-            let outcomes = self.model[key as usize].deaths(number).into_iter();
-            let mut seen = outcomes.filter(|(model, _)| model.told == told && model.out() == out);
-            let (model, permits) = seen.next().expect("an outcome of the specification");
-            self.model[key as usize] = model;
-            expected += permits;
-        }
-        assert_eq!(released, expected);
-        self.counted.released_by_death += released;
-        self.known.remove(&number);
-    }
-
-    fn check_messages(&mut self, before: &[OneKey], messages: &[(u64, Told)]) {
-        for key in 0..KEYS {
-            let told = self.told(messages, key);
-            let expected = mem::take(&mut self.key(key).told);
-            assert_eq!(told, expected, "what was told about key {key}");
-            self.counted.handed_over += told.len() as u64;
-            let queue = &before[key as usize].queue;
-            for (request, _) in told {
-                // After `resized` all have the same capacity, and weights decide.
-                let waiter = queue
-                    .iter()
-                    .find(|waiter| waiter.request == request)
-                    .unwrap();
-                let is_same = queue.iter().all(|other| other.capacity == waiter.capacity);
-                if is_same {
-                    let (weight, capacity) = (waiter.weight, waiter.capacity);
-                    self.model[key as usize].assert_fifo(queue, request, weight, capacity);
-                }
-            }
-        }
-    }
-
-    fn check(&self) {
-        let mut rows = BTreeMap::new();
-        for (key, model) in (0..).zip(&self.model) {
-            model.assert_invariants();
-            assert_eq!(count(&self.table, key), model.out(), "permits of key {key}");
-            assert_eq!(
-                waiting(&self.table, key),
-                model.queue.len(),
-                "waiting for key {key}"
-            );
-            let collected = model.queue.iter();
-            let collected = collected.map(|waiter| (waiter.holder, waiter.collected));
-            let held = model.held.iter().map(|(holder, held)| (*holder, *held));
-            for (holder, permits) in held.chain(collected).filter(|(_, permits)| *permits > 0) {
-                *rows.entry((holder, key)).or_default() += permits;
-            }
-            let of_key = rows.iter().filter(|((_, of), _)| *of == key);
-            let of_key = of_key.map(|(row, permits)| (*row, *permits)).collect();
-            assert_eq!(holders_of(&self.table, key), of_key);
-        }
-        assert_eq!(all_permits(&self.table), rows);
-        for number in 0..HOLDERS {
-            let of_holder = rows.iter().filter(|((of, _), _)| *of == number);
-            let of_holder = of_holder
-                .map(|((_, key), permits)| (*key, *permits))
-                .collect();
-            assert_eq!(held(&self.table, self.process(number)), of_holder);
-        }
-        let lines = lines(&self.table);
-        for (key, model) in (0..).zip(&self.model) {
-            let line = lines
-                .get(&key)
-                .map(|line| (line.waiting, line.oldest - 1, line.since));
-            let first = model.queue.first();
-            let expected = first.map(|first| (model.queue.len(), first.holder, first.request));
-            assert_eq!(line, expected);
-        }
-        let out = rows.values().sum::<u64>();
-        assert_eq!(permits(&self.table), out);
-        let usage = self.table.usage();
-        let holders: BTreeSet<u64> = rows.keys().map(|(holder, _)| *holder).collect();
-        let queued = self.model.iter().map(|key| key.queue.len()).sum();
-        assert_eq!((usage.holders, usage.waiting), (holders.len(), queued));
-        let counted = Totals {
-            granted: out + self.counted.released + self.counted.released_by_death,
-            reclaimed: usage.totals.reclaimed,
-            ..self.counted
-        };
-        assert_eq!(usage.totals, counted);
-    }
-
-    /// Every holder releases what it has, until none has any.
-    fn drain(&mut self) {
-        let first_held = |model: &[OneKey]| {
-            let held = (0..).zip(model).flat_map(|(key, model)| {
-                let held = model.held.iter().filter(|(_, held)| **held > 0);
-                held.map(move |(holder, _)| (*holder, key))
-            });
-            held.into_iter().next()
-        };
-        while let Some((holder, key)) = first_held(&self.model) {
-            self.call(&Call::Release(holder, key));
-        }
-        for waiter in self.model.iter().flat_map(|key| &key.queue) {
-            assert!(!waiter.is_satisfiable(), "never granted: {waiter:?}");
-        }
-        assert_eq!(permits(&self.table), 0);
-    }
-
-    /// All processes die. Returns the memory that is left.
-    fn end(&mut self) -> usize {
-        for number in 0..HOLDERS {
-            self.call(&Call::Die(number));
-        }
-        assert_empty(&self.table);
-        let usage = self.table.usage();
-        assert_eq!((usage.waiting, lines(&self.table).len()), (0, 0));
-        let totals = usage.totals;
-        assert_eq!(totals.granted, totals.released + totals.released_by_death);
-        usage.memory
-    }
-
-    /// Uses every key and holder once, so that lists have the memory that they keep.
-    fn warm_up(&mut self) -> usize {
-        for number in 0..HOLDERS {
-            for key in 0..KEYS {
-                self.call(&Call::Acquire(number, key, 1, MAX_CAPACITY));
-                self.call(&Call::Wait(number, key, 1, 0, usize::MAX));
-            }
-        }
-        self.end()
-    }
-}
-
-proptest! {
-    /// P1, P2, P4, P5, P6, P8, P11 to P14, W1, W4: for any history, the table answers and tells as the specification.
-    /// A drained table has no request that could be granted, no key, and no more memory than before.
-    #[test]
-    fn p11_p12_p13_table_and_specification_agree(
-        calls in prop::collection::vec(call(), 0..150),
-        places in 1..=HOLDERS,
-    ) {
-        let mut pair = Pair::new(places);
-        let memory = pair.warm_up();
-        for call in &calls {
-            pair.call(call);
-        }
-        pair.drain();
-        prop_assert_eq!(pair.end(), memory);
-    }
 }
 
 // --------------------------------------------------------------------------------------------- bugs of other projects
@@ -995,10 +394,10 @@ fn p12_many_collected_permits_are_handed_over_by_one_call() {
 /// P6: all requests that wait get the capacity, in pieces. Those that have it already keep their places.
 #[test]
 fn p6_resized_reaches_all_requests_in_pieces() {
-    const REQUESTS: u64 = 1000;
+    let requests = if cfg!(miri) { 200 } else { 1000 };
     let (table, mailbox) = (Table::new(2048).unwrap(), Mailbox::default());
     acquire_all(&table, holder(0), (0..7).map(|_| 7));
-    for request in 0..REQUESTS {
+    for request in 0..requests {
         // Some have the new capacity, some cannot be satisfied. The first one collects.
         let (weight, capacity) = (1 + (request + 1) % 3, [8, 3, 2, 0][request as usize % 4]);
         must_wait(
@@ -1026,7 +425,7 @@ fn p6_resized_reaches_all_requests_in_pieces() {
         }
     }
     assert!((3..=1000).contains(&pieces), "{pieces} pieces");
-    let total = 1 + REQUESTS as usize;
+    let total = 1 + requests as usize;
     assert_eq!(waiting(&table, 7) + mailbox.read().len(), total);
     // Now they are granted in the order in which they began to wait.
     let mut granted: Vec<u64> = all_permits(&table)
@@ -1047,21 +446,21 @@ fn p6_resized_reaches_all_requests_in_pieces() {
 /// As above, but in the order of the grants: with one weight the oldest is always first.
 #[test]
 fn p11_resized_keeps_the_order() {
-    const REQUESTS: u64 = 1000;
+    let requests = many(1000);
     let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
     acquire_all(&table, holder(1), [7, 7]);
-    for request in 0..REQUESTS {
+    for request in 0..requests {
         let capacity = [2, 1, 0][request as usize % 3];
         must_wait(&table, &mailbox, 2, request, 7, demand(1, capacity));
     }
     resized(&table, 7, 2);
     let mut order = Vec::new();
     release_many(&table, holder(1), 7, 2).unwrap();
-    for _ in 0..REQUESTS {
+    for _ in 0..requests {
         order.extend(mailbox.read().into_iter().map(|(request, _)| request));
         release(&table, holder(2), 7).unwrap();
     }
-    assert!(order.into_iter().eq(0..REQUESTS));
+    assert!(order.into_iter().eq(0..requests));
     // Nobody waits, and a key that is not in the table.
     resized(&table, 7, 3);
     resized(&table, 8, 3);
@@ -1382,7 +781,8 @@ fn inspection_reports_the_queues_in_pieces() {
 fn inspection_reports_a_process_that_gets_a_slot_meanwhile() {
     for dies in [false, true] {
         let table = Table::<Name>::new(64).unwrap();
-        acquire_all(&table, holder(40), 0..3000);
+        // More than a piece, except in an interpreter.
+        acquire_all(&table, holder(40), 0..many(3000));
         assert_eq!(give(&table, holder(40), holder(3), 5, 1), Given::Given);
         let mut given = 0;
         let mut pieces = 0;
@@ -1398,7 +798,7 @@ fn inspection_reports_a_process_that_gets_a_slot_meanwhile() {
             }
             next
         });
-        assert!(pieces > 1);
+        assert!(cfg!(miri) || pieces > 1);
         assert_eq!(given, 1, "it had the permit until it was reported");
     }
 }

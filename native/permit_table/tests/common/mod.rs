@@ -8,8 +8,8 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::{Arc, Mutex};
 use permit_table::{
-    pin, Acquired, Ask, Budget, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice,
-    OutOfMemory, Permits, Progress, Query, Told, Waited,
+    pin, Acquired, Ask, Budget, Capacity, Cursor, Demand, Given, Holder, Key, Line, NotHeld,
+    Notice, OutOfMemory, Permits, Progress, Query, Told, Waited,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -283,6 +283,23 @@ pub fn wait(table: &Table, holder: Holder, key: u64, ask: Ask<Mail>) -> Waited {
 pub fn cancel(table: &Table, holder: Holder, request: u64) -> bool {
     let is_it = |mail: &Mail| mail.request == request;
     table.cancel(&pin(), holder, request / 2, is_it, ())
+}
+
+/// The number of requests that wait for a key.
+pub fn waiting(table: &Table, key: u64) -> usize {
+    table.waiting(&pin(), &NameQuery(key))
+}
+
+/// The queues of all keys, by key.
+pub fn lines(table: &Table) -> BTreeMap<u64, Line> {
+    let mut lines = BTreeMap::new();
+    in_pieces((0, 0), |start| {
+        let next = table.queues_from(start, |key, line| {
+            assert!(lines.insert(key.number(), line).is_none(), "reported twice");
+        });
+        next.unwrap()
+    });
+    lines
 }
 
 /// Gives a permit to a process that is alive.
