@@ -16,6 +16,8 @@ files | LC_ALL=C xargs -0 awk '
     fenced = 0
   }
   /\r/ { report("a carriage return") }
+  # A patch begins each line of code with one more character, and so also empty ones.
+  FILENAME ~ /\.patch$/ { next }
   /[ \t]$/ { report("a blank at the end") }
   /^ *\t/ && !is_make { report("a tab") }
   is_text && /^ *```/ { fenced = !fenced }

@@ -137,7 +137,7 @@ mod fences {
 
 #[cfg(loom)]
 mod model {
-    use crate::sync::{fence, global, seeded, AtomicU64, Ordering};
+    use crate::sync::{fence, global, AtomicU64, Ordering};
     use std::array;
     use std::cell::Cell;
 
@@ -162,9 +162,6 @@ mod model {
     pub(crate) fn choose() {}
 
     pub(crate) fn light(thread: usize) {
-        if seeded("e2_no_light_barrier") {
-            return;
-        }
         if FENCES.get() {
             fence(Ordering::SeqCst);
         } else {
@@ -173,9 +170,6 @@ mod model {
     }
 
     pub(super) fn heavy() -> bool {
-        if seeded("e2_no_heavy_barrier") {
-            return true;
-        }
         if FENCES.get() {
             fence(Ordering::SeqCst);
         } else {

@@ -32,7 +32,7 @@
 //! visits it is spared once. An idle key is reclaimed by the second sweep (P8). The flag costs nothing, because the
 //! compare-and-swap of acquire writes the word anyway.
 
-use crate::sync::{ordering, seeded, AtomicU64, Ordering};
+use crate::sync::{ordering, AtomicU64, Ordering};
 use std::num::NonZeroU64;
 
 /// Set by every acquire, cleared by the sweep.
@@ -151,14 +151,9 @@ impl Buckets {
             let Some(out) = seen.admits(demand) else {
                 return Err(seen.refusal());
             };
-            let next = (word | USED) + demand.permits;
-            if seeded("p1_acquire_without_cas") {
-                self.word.store(next, Ordering::Release);
-                return Ok(out);
-            }
             match self.word.compare_exchange_weak(
                 word,
-                next,
+                (word | USED) + demand.permits,
                 ordering("p1_acquired_relaxed", Ordering::AcqRel),
                 Ordering::Acquire,
             ) {
@@ -175,7 +170,7 @@ impl Buckets {
         // Relaxed: the swap orders.
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            if word & WAITERS != 0 && !seeded("w1_release_ignores_the_bit") {
+            if word & WAITERS != 0 {
                 return false;
             }
             debug_assert!(word != DEAD && word & COUNT >= permits);
@@ -211,10 +206,6 @@ impl Buckets {
     /// Takes permits of a key with a queue, whose lock is held, if the number of permits out is still `out`.
     pub(crate) fn raise(&self, out: u64, permits: u64) -> bool {
         let word = WAITERS | USED | out;
-        if seeded("w1_raised_by_a_store") {
-            self.word.store(word + permits, Ordering::Release);
-            return true;
-        }
         self.word
             .compare_exchange(word, word + permits, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -243,16 +234,12 @@ impl Buckets {
             .word
             .load(ordering("p8_swept_relaxed", Ordering::Acquire));
         let (before, next) = match word {
-            _ if seeded("p8_sweep_overlooks_the_bit") && word == WAITERS | USED => (word, DEAD),
             0 => (0, DEAD),
             USED => (USED, 0),
             // A step of the sweep killed it and then panicked. It is still linked.
             DEAD => return Idleness::Dead,
             _ => return Idleness::Kept,
         };
-        if seeded("p8_dead_stored_without_cas") {
-            self.word.store(before, Ordering::Release);
-        }
         // A failed swap means that a caller acquired in between: the key is in use.
         match self.word.compare_exchange(
             before,
@@ -283,9 +270,7 @@ impl Word {
             1 => before < capacity,
             _ => out <= capacity,
         };
-        let seeded =
-            seeded("p6_count_above_capacity_admits") && self.0 != DEAD && before > capacity;
-        (is_allowed || seeded).then_some(out)
+        is_allowed.then_some(out)
     }
 
     #[inline(always)]
@@ -296,9 +281,10 @@ impl Word {
     /// Why it does not admit a demand.
     #[inline(always)]
     fn refusal(self) -> Refusal {
-        match self.is_dead() && !seeded("p8_dead_key_reported_full") {
-            true => Refusal::Dead,
-            false => Refusal::Full,
+        if self.is_dead() {
+            Refusal::Dead
+        } else {
+            Refusal::Full
         }
     }
 }

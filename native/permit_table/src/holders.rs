@@ -21,7 +21,7 @@ use crate::ledger::{Ledger, Permits};
 use crate::memory::{Account, OutOfMemory};
 use crate::slot::{add_credits, Slot, RELEASING, RETIRING};
 use crate::sorted_list::{Ordered, SortedList};
-use crate::sync::{seeded, sized, yield_now, Mutex, MutexGuard, Ordering};
+use crate::sync::{sized, yield_now, Mutex, MutexGuard, Ordering};
 use crate::{epochs::Pin, inject, keys::Node, lazy_array::LazyArray};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
@@ -203,9 +203,6 @@ impl<K> Holders<K> {
             let Some(slot) = retired else {
                 return;
             };
-            if seeded("p4_vacated_before_released") {
-                self.vacate(holder, slot, account);
-            }
             slot.release_all(account, &mut lower);
             inject::panic();
             self.vacate(holder, slot, account);
@@ -217,11 +214,9 @@ impl<K> Holders<K> {
     }
 
     /// Makes the slot of a dead process RELEASING, and so the caller's (H1), unless its word is reused.
-    fn retire(&self, holder: Holder, mut is_reused: impl FnMut() -> bool) -> Option<&Slot<K>> {
+    fn retire(&self, holder: Holder, is_reused: impl FnMut() -> bool) -> Option<&Slot<K>> {
         let word = holder.word.get();
-        let too_soon = seeded("h1_reuse_checked_before_retiring").then(&mut is_reused);
         let slot = self.replace_word(holder, RETIRING)?;
-        let is_reused = || too_soon.unwrap_or_else(is_reused);
         slot.retire(word, is_reused).then_some(slot)
     }
 
@@ -350,12 +345,7 @@ impl<K> Holders<K> {
             }
             let displaced = self.displaced.lock();
             let mut slots = displaced.from(cursor.slot);
-            let next = if seeded("h4_dead_slot_hides_the_next") {
-                slots.last()
-            } else {
-                slots.next()
-            };
-            let Some(next) = next else {
+            let Some(next) = slots.next() else {
                 cursor = Cursor::of_part(LEDGER);
                 break;
             };
@@ -467,7 +457,7 @@ impl<K> Holders<K> {
             if seen == word {
                 return Some((home, None));
             }
-            if seen != RETIRING || seeded("h1_call_ignores_retiring") {
+            if seen != RETIRING {
                 let displaced = self.displaced.lock();
                 let slot = displaced.find(word, |_| true)?.slot;
                 // SAFETY: slots are freed under this lock, so the lock is returned with the slot.
@@ -498,9 +488,7 @@ impl<K> Holders<K> {
         // SAFETY: just allocated. Only the death of this process frees it, or the end of the table.
         let slot = unsafe { slot.as_ref() };
         slot.occupy(holder.word);
-        if !seeded("h4_displaced_not_counted") {
-            home.displaced().fetch_add(1, Ordering::Relaxed);
-        }
+        home.displaced().fetch_add(1, Ordering::Relaxed);
         Ok(slot)
     }
 
@@ -512,9 +500,7 @@ impl<K> Holders<K> {
             return;
         }
         let mut displaced = change(&self.displaced, account);
-        let is_it = |displaced: &Displaced<K>| {
-            ptr::eq(displaced.slot.as_ptr(), slot) || seeded("h4_removed_by_word")
-        };
+        let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.slot.as_ptr(), slot);
         let removed = displaced.remove(holder.word.get(), is_it);
         let removed = removed.expect("a slot that is not at home").slot;
         home.displaced().fetch_sub(1, Ordering::Relaxed);
@@ -539,12 +525,7 @@ struct Unwatched<'a, K> {
 
 impl<K> Drop for Unwatched<'_, K> {
     fn drop(&mut self) {
-        let next = if seeded("h3_freed_before_vacated") {
-            0
-        } else {
-            RELEASING
-        };
-        if let Some(slot) = self.holders.replace_word(self.holder, next) {
+        if let Some(slot) = self.holders.replace_word(self.holder, RELEASING) {
             self.holders.vacate(self.holder, slot, self.account);
         }
     }

@@ -38,9 +38,7 @@
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::memory::{reserve, OutOfMemory};
-use crate::sync::{
-    const_unless_loom, ordering, seeded, yield_now, Arc, AtomicPtr, Mutex, MutexGuard, Ordering,
-};
+use crate::sync::{const_unless_loom, ordering, Arc, AtomicPtr, Mutex, MutexGuard, Ordering};
 use crate::{inject, sweep::Progress};
 use std::{ops::Deref, panic::RefUnwindSafe, ptr};
 
@@ -154,13 +152,8 @@ impl<T: Dismantle> Incarnations<T> {
 
     /// The open incarnation, for longer than a pin should be held.
     pub fn shared(&self) -> Option<Shared<T>> {
-        let pin = pin();
+        let _pin = pin();
         let open = self.current.load(Ordering::Acquire).cast_const();
-        if seeded("i2_shared_without_pin") {
-            drop(pin);
-            // loom does not switch threads before an `Arc` is cloned, unless it is asked to.
-            yield_now();
-        }
         if open.is_null() {
             return None;
         }
@@ -194,7 +187,7 @@ impl<T: Dismantle> Incarnations<T> {
         let Some(oldest) = closed.iter_mut().find(|closed| !closed.is_emptied) else {
             return Progress::Done;
         };
-        if oldest.stamp != QUIET && !seeded("i2_freed_without_waiting") {
+        if oldest.stamp != QUIET {
             if oldest.stamp >= quiet_before() {
                 return Progress::Waiting;
             }
@@ -283,18 +276,12 @@ impl<T: Dismantle> Opening<T> {
         });
         let fresh = Arc::into_raw(incarnation).cast_mut();
         // First the gate (I1): a caller finds the incarnation by `current`, and the callback of its death by the gate.
-        let too_late = seeded("i1_current_set_before_gate");
-        if !too_late {
-            target.open.store(fresh, Ordering::Release);
-        }
+        target.open.store(fresh, Ordering::Release);
         let ordering = ordering("i1_opened_relaxed", Ordering::AcqRel);
         let previous = target.incarnations.current.swap(fresh, ordering);
-        if too_late {
-            target.open.store(fresh, Ordering::Release);
-        }
         // SAFETY: it was open until now, so it is alive, and stays alive while this thread has the lock (I5).
         let previous = unsafe { previous.as_ref() };
-        if let Some(previous) = previous.filter(|_| !seeded("i2_previous_left_open")) {
+        if let Some(previous) = previous {
             previous.gate.0.clone().close(&mut closed, |_| ());
         }
     }
@@ -318,7 +305,7 @@ impl<T: Dismantle> Gate<T> {
     /// is kept (I4).
     pub fn abandon(&self, before_close: impl FnOnce(&T)) {
         let kept = self.0.incarnation(&pin()).is_some_and(|open| open.kept);
-        if !kept || seeded("i4_death_closes_kept") {
+        if !kept {
             self.close(before_close);
         }
     }
@@ -332,13 +319,8 @@ impl<T> Clone for Gate<T> {
 
 impl<T> Target<T> {
     fn incarnation<'a>(&self, _pin: &'a Pin) -> Option<&'a Incarnation<T>> {
-        let target = if seeded("i1_gate_leads_to_current") {
-            &self.incarnations.current
-        } else {
-            &self.open
-        };
         // SAFETY: as in `Incarnations::current`.
-        unsafe { target.load(Ordering::Acquire).as_ref() }
+        unsafe { self.open.load(Ordering::Acquire).as_ref() }
     }
 
     fn close(&self, closed: &mut Vec<Closed<T>>, before_close: impl FnOnce(&T)) {
@@ -347,27 +329,20 @@ impl<T> Target<T> {
             return;
         };
         before_close(&open.opened);
-        let too_soon = seeded("i2_stamped_before_closed").then(stamp);
-        let incarnation = if seeded("i3_closed_and_gate_left_open") {
-            self.open.load(Ordering::Acquire)
-        } else {
-            self.open.swap(ptr::null_mut(), Ordering::AcqRel)
-        };
-        if !seeded("i2_closed_and_left_current") {
-            // A failed exchange means that another incarnation has been opened: that one stays.
-            let _ = self.incarnations.current.compare_exchange(
-                incarnation,
-                ptr::null_mut(),
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-        }
+        let incarnation = self.open.swap(ptr::null_mut(), Ordering::AcqRel);
+        // A failed exchange means that another incarnation has been opened: that one stays.
+        let _ = self.incarnations.current.compare_exchange(
+            incarnation,
+            ptr::null_mut(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
         // SAFETY: the pointer is from `Arc::into_raw` in `Opening::open`. This thread has just removed it from the
         // gate, so no other thread can.
         let incarnation = unsafe { Arc::from_raw(incarnation) };
         // The list has reserved memory (I5).
         closed.push(Closed {
-            stamp: too_soon.unwrap_or_else(stamp),
+            stamp: stamp(),
             is_emptied: false,
             incarnation,
         });

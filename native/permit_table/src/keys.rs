@@ -39,7 +39,7 @@
 
 use crate::buckets::{Buckets, Word};
 use crate::memory::{Account, OutOfMemory};
-use crate::sync::{ordering, seeded, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::{ordering, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use crate::{epochs::Pin, inject, lazy_array::LazyArray};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
@@ -166,10 +166,6 @@ impl Link {
 
     /// If this link is unmarked and points to `expected`, makes it point to `new`.
     pub(crate) fn redirect(&self, expected: *mut Link, new: *mut Link) -> bool {
-        if seeded("k3_redirected_without_cas") {
-            self.next.store(new, Ordering::Release);
-            return true;
-        }
         let ordering = ordering("k1_published_relaxed", Ordering::AcqRel);
         self.next
             .compare_exchange(expected, new, ordering, Ordering::Relaxed)
@@ -371,7 +367,7 @@ impl<K: Key> Keys<K> {
             let Some(gap) = self.gap(pin, &self.entry(link.order).link, link.order) else {
                 continue;
             };
-            if Self::run_has(&gap, link.order, query) && !seeded("k4_present_key_inserted_again") {
+            if Self::run_has(&gap, link.order, query) {
                 return Inserted::Present(new);
             }
             link.next.store(gap.next, Ordering::Relaxed);
@@ -448,9 +444,6 @@ impl<K: Key> Keys<K> {
         };
         inject::panic();
         let link = ptr::from_ref(&head.link).cast_mut();
-        if seeded("k1_head_marked_linked_early") {
-            head.state.store(LINKED, Ordering::Release);
-        }
         loop {
             let start = self.entry(parent(range));
             let Some(gap) = self.gap(pin, &start.link, range) else {

@@ -26,7 +26,7 @@ use crate::keys::{
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{reserve, Account};
-use crate::{buckets::Idleness, budget::Budget, inject, sync::seeded};
+use crate::{buckets::Idleness, budget::Budget, inject};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -200,11 +200,7 @@ impl<K: Key> Sweep<K> {
                 break gap;
             }
         };
-        let rest = if seeded("k2_unlinked_without_mark") {
-            link.next().0
-        } else {
-            link.mark()
-        };
+        let rest = link.mark();
         inject::panic();
         loop {
             // From here on it is found by its address. In front of it are only unmarked links (K7), or others of the
@@ -333,7 +329,7 @@ impl<K: Key> Sweep<K> {
         loop {
             match self.waiting.front() {
                 None => return true,
-                Some((stamp, _)) if *stamp < quiet || seeded("k5_freed_without_waiting") => {}
+                Some((stamp, _)) if *stamp < quiet => {}
                 Some(_) => return false,
             }
             // SAFETY: unlinked before its stamp was given, and no thread that was inside then is still inside (K5).

@@ -6,9 +6,11 @@
 //! # Seeded bugs
 //!
 //! A model that cannot fail proves nothing. So the code has named bugs that a test can enable, one at a time:
-//! [`seeded`] and [`ordering`] mark them. An environment variable that only a loom build reads selects one.
-//! `tests/loom/must_fail.rs` lists them, and checks that a model fails with each. In all other builds `seeded` is the
-//! constant `false`, which an assertion below checks at compile time.
+//! [`seeded`] and [`ordering`] mark them. An environment variable that only a loom build reads selects one. In all
+//! other builds `seeded` is the constant `false`, which an assertion below checks at compile time.
+//!
+//! Further bugs are not in this code: patches in `tests/loom/bugs` add them to a copy. `tests/loom/must_fail.rs` lists
+//! all bugs, and checks that a model fails with each.
 
 #[cfg(not(loom))]
 mod imp {

@@ -24,7 +24,7 @@ use crate::memory::{Account, OutOfMemory};
 use crate::queues::{NoNotice, Notice, Parts, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
-use crate::sync::{seeded, Mutex};
+use crate::sync::Mutex;
 use crate::{barrier, budget::Budget, epochs::Pin, inject};
 use ahash::RandomState;
 use equivalent::Equivalent;
@@ -416,14 +416,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         let released = Cell::new(0);
         let mut lower = |node: &Node<K>, permits: u64| {
             released.set(released.get() + permits);
-            if seeded("p4_death_settles_nothing") {
-                node.buckets.lower(permits);
-            } else {
-                self.lower(node, permits, here);
-            }
+            self.lower(node, permits, here);
         };
-        let too_soon = seeded("lg2_buried_before_the_slot_is_released")
-            .then(|| self.ledger.bury(holder, &mut is_reused, account));
         // First the slot. A process that inherits it is not watched by itself, so its entry in the ledger is found only
         // after the decision about the slot.
         self.holders
@@ -433,14 +427,11 @@ impl<K: Key, N: Notice> Table<K, N> {
         }
         let mut buried = None;
         let mut release_credits = || {
-            let mut bury = || self.ledger.bury(holder, &mut is_reused, account);
-            buried = buried.or_else(|| too_soon.unwrap_or_else(&mut bury));
+            buried = buried.or_else(|| self.ledger.bury(holder, &mut is_reused, account));
             let Some(id) = buried else {
                 return;
             };
-            if !seeded("w5_drained_before_off_the_queue") {
-                self.end_waits(pin, holder, id, here);
-            }
+            self.end_waits(pin, holder, id, here);
             while let Some((node, permits)) = self.ledger.next_permits(holder, id, account) {
                 // SAFETY: the count includes the permits (K6).
                 lower(unsafe { node.as_ref() }, permits);

@@ -20,7 +20,7 @@
 //! - The bound on preemptions is 5. It is 3 or 4 for models that take longer than a second with 5, and 2 for those that
 //!   take several seconds with 3. (loom's authors say that 3 show nearly all bugs.) Without a bound, loom would return
 //!   to fewer points. All models together take 40 seconds of processor time: 5 in
-//!   `p8_heads_are_closed_during_insertion`, and 3 in `must_fail.rs`.
+//!   `p8_heads_are_closed_during_insertion`, and 2 in `must_fail.rs`.
 //! - Each model is explored once with each of its sides first ([`FirstSide`]). loom lets a store precede a load that
 //!   another thread has already made only if that load was the last access to the variable. So if the side that goes
 //!   first only reads, loom would show it in a single interleaving. `must_fail.rs` proves this.

@@ -1,13 +1,18 @@
 //! Tests the models: each of them fails with a seeded bug.
 //!
-//! The code has named places where a bug can be enabled (`src/sync.rs`). This file lists them: the models that find
-//! each bug, and how. Every bug is a test. It runs this program again for each of its models, with the bug enabled. A
-//! model that finds no listed bug, or a bug in the code that is not listed, is a failure too.
+//! The code has named places where a bug can be enabled (`src/sync.rs`). The patches in `bugs/` add further places to a
+//! copy of the code: `scripts/seeded.sh` builds that copy and runs all tests in it. So the product does not contain
+//! those bugs, and one build contains all of them.
+//!
+//! This file lists the bugs: the models that find each bug, and how. Every bug is a test. It runs this program again
+//! for each of its models, with the bug enabled. A model that finds no listed bug, or a bug that is not listed, is a
+//! failure too.
 
 use super::ONE_FIRST_SIDE;
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// How a model finds a bug.
@@ -35,25 +40,25 @@ struct Bug {
 }
 
 macro_rules! bugs {
-    ($($name:ident: $($model:path => $found:expr),+;)*) => {
-        const BUGS: &[Bug] = &[$(
+    ($list:ident $attributes:tt $($name:ident: $($model:path => $found:expr),+;)*) => {
+        const $list: &[Bug] = &[$(
             Bug { name: stringify!($name), found: &[$((stringify!($model), $found)),+] },
         )*];
 
-        $(#[test]
+        $(bugs! { @test $attributes $name })*
+    };
+    (@test [$($attribute:tt)*] $name:ident) => {
+        #[test]
+        $($attribute)*
         fn $name() {
             assert_found(stringify!($name));
-        })*
+        }
     };
 }
 
 bugs! {
-    p1_acquire_without_cas:
-        counting::p1_two_acquire_the_last_permit => Asserted,
-        counting::p1_three_acquire_the_last_two_permits => Asserted,
-        counting::p1_release_during_acquire => Asserted,
-        counting::p1_acquire_during_release_and_sweep => Asserted,
-        counting::p6_two_acquire_with_different_capacities => Asserted;
+    IN_THE_CODE []
+
     p1_acquired_relaxed:
         counting::p1_acquire_sees_writes_of_the_previous_holder => Unordered;
     p1_released_relaxed:
@@ -61,34 +66,12 @@ bugs! {
         waiting::p1_waiter_sees_writes_of_the_last_holder => Unordered;
     p1_chunk_published_relaxed:
         counting::p1_two_insert_one_key => Unordered;
-    p6_count_above_capacity_admits:
-        counting::p6_larger_capacity_admits_while_smaller_is_full => Asserted;
 
-    p8_dead_stored_without_cas:
-        sweeping::p8_key_is_reclaimed_during_acquire => Asserted,
-        deaths::p4_key_is_reclaimed_after_its_last_holder_dies => Asserted;
     p8_swept_relaxed:
         inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
-    p8_dead_key_reported_full:
-        sweeping::p8_key_is_reclaimed_during_acquire => Asserted;
     k1_published_relaxed:
         counting::p1_two_insert_one_key => Unordered;
-    k1_head_marked_linked_early:
-        sweeping::k1_head_is_linked_during_lookup => Asserted;
-    k2_unlinked_without_mark:
-        sweeping::p8_key_is_unlinked_between_two_insertions => Asserted,
-        sweeping::p8_heads_are_closed_during_insertion => Asserted;
-    k3_redirected_without_cas:
-        counting::p1_two_insert_keys_in_one_range => Asserted;
-    k4_present_key_inserted_again:
-        counting::p1_two_insert_one_key => Asserted,
-        sweeping::k4_key_is_recreated_during_acquire_of_the_dead_node => Asserted;
-    k5_freed_without_waiting:
-        sweeping::p8_key_is_reclaimed_during_lookup => Unordered,
-        inspecting::h2_inspection_during_release_then_sweep => Unordered;
 
-    p4_vacated_before_released:
-        deaths::p4_next_process_acquires_during_a_death_at_its_place => Unordered;
     p4_released_and_left_on_record:
         deaths::p4_acquire_during_the_death_of_the_holder => Asserted,
         inspecting::h5_usage_during_a_death => Asserted;
@@ -99,15 +82,10 @@ bugs! {
     h1_reuse_ignored:
         deaths::p4_death_reported_after_pid_reuse => Unordered,
         inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
-    h1_reuse_checked_before_retiring:
-        deaths::p4_death_reported_after_pid_reuse => Unordered;
     h1_reuse_checked_without_fence:
         deaths::p4_death_reported_after_pid_reuse => Unordered;
     h1_no_fence_after_reuse_check:
         deaths::p4_death_reported_after_two_pid_reuses => Unordered;
-    h1_call_ignores_retiring:
-        deaths::p4_death_reported_after_pid_reuse => Asserted,
-        inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
     h1_reader_takes_retiring_for_free:
         inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
     h1_released_with_its_word:
@@ -115,8 +93,6 @@ bugs! {
         giving::p4_two_callbacks_of_a_death => Unordered;
     h1_retry_drops_other_holders:
         inspecting::h1_other_holders_while_a_slot_changes_hands => Asserted;
-    h3_freed_before_vacated:
-        deaths::h3_slot_is_occupied_after_a_failed_watch => Unordered;
     h1_holder_not_rechecked:
         inspecting::h1_all_permits_while_a_slot_changes_hands => Asserted,
         inspecting::h1_holders_of_a_key_while_a_slot_changes_hands => Asserted,
@@ -137,34 +113,16 @@ bugs! {
         inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
     h5_released_and_left_in_sum:
         inspecting::h5_usage_during_a_death => Asserted;
-    h4_displaced_not_counted:
-        deaths::p4_next_process_acquires_during_a_death_at_its_place => Asserted;
-    h4_removed_by_word:
-        deaths::p4_death_reported_after_two_pid_reuses => Asserted;
-    h4_dead_slot_hides_the_next:
-        inspecting::h4_inspection_of_two_slots_with_one_word => Asserted;
 
-    p4_death_settles_nothing:
-        waiting::p4_holder_dies_during_wait => Asserted,
-        waiting::p4_waiter_dies_during_its_grant => Asserted;
     p6_resized_keeps_collected:
         waiting::p6_resized_during_release => Asserted;
-    p8_sweep_overlooks_the_bit:
-        waiting::p8_key_is_reclaimed_during_wait => Asserted;
     w1_looked_before_the_bit:
         waiting::p12_release_during_wait => Asserted,
         waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted,
         waiting::p4_holder_dies_during_wait => Asserted;
-    w1_release_ignores_the_bit:
-        waiting::p11_two_releases_are_handed_over_to_the_oldest => Asserted,
-        waiting::p12_release_during_wait => Asserted,
-        waiting::p12_hand_over_during_wait => Asserted,
-        waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted;
     w1_cancel_settles_nothing:
         waiting::p12_collector_cancels_during_release => Asserted,
         waiting::p4_collector_dies_during_release => Asserted;
-    w1_raised_by_a_store:
-        waiting::p6_caller_takes_a_free_permit_during_a_hand_over_of_two => Asserted;
     w1_failed_raise_is_a_step:
         waiting::w1_two_acquires_during_wait_for_several => Checked;
     w2_lowered_before_handed_over:
@@ -189,8 +147,6 @@ bugs! {
         waiting::p6_resized_during_release_and_cancel => Asserted;
     w4_all_collect:
         waiting::w4_second_waiter_collects_nothing_during_acquire => Asserted;
-    w5_drained_before_off_the_queue:
-        waiting::p4_waiter_dies_during_its_grant => Checked;
 
     lg1_credited_before_taken_off:
         giving::p14_inspection_during_a_gift => Asserted;
@@ -205,10 +161,93 @@ bugs! {
         giving::lg2_wait_during_a_death_with_pid_reuse => Checked;
     lg2_wait_of_any_entry_with_the_word:
         giving::lg2_wait_during_the_death_of_a_waiter_with_pid_reuse => Checked;
-    lg2_buried_before_the_slot_is_released:
-        giving::lg2_inheriting_process_waits_and_dies => Asserted;
     lg3_locks_as_called:
         giving::lg3_two_processes_give_to_each_other => Deadlocked;
+
+    // Fences hide the next two. The caller's fence makes a relaxed load acquire, and loom does not switch threads
+    // between the stamp and the sweep's fence.
+    e3_stamped_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e3_epoch_read_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_left_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_entered_read_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_entered_stored_relaxed:
+        epochs::membarrier::e4_reads_under_an_earlier_pin_precede_the_free => Unordered,
+        epochs::fences::e4_reads_under_an_earlier_pin_precede_the_free => Unordered;
+
+    i1_opened_relaxed:
+        incarnations::i1_death_right_after_open => Unordered;
+}
+
+bugs! {
+    IN_PATCHES [#[ignore = "make soak WHAT=seeded"]]
+
+    p1_acquire_without_cas:
+        counting::p1_two_acquire_the_last_permit => Asserted,
+        counting::p1_three_acquire_the_last_two_permits => Asserted,
+        counting::p1_release_during_acquire => Asserted,
+        counting::p1_acquire_during_release_and_sweep => Asserted,
+        counting::p6_two_acquire_with_different_capacities => Asserted;
+    p6_count_above_capacity_admits:
+        counting::p6_larger_capacity_admits_while_smaller_is_full => Asserted;
+
+    p8_dead_stored_without_cas:
+        sweeping::p8_key_is_reclaimed_during_acquire => Asserted,
+        deaths::p4_key_is_reclaimed_after_its_last_holder_dies => Asserted;
+    p8_dead_key_reported_full:
+        sweeping::p8_key_is_reclaimed_during_acquire => Asserted;
+    k1_head_marked_linked_early:
+        sweeping::k1_head_is_linked_during_lookup => Asserted;
+    k2_unlinked_without_mark:
+        sweeping::p8_key_is_unlinked_between_two_insertions => Asserted,
+        sweeping::p8_heads_are_closed_during_insertion => Asserted;
+    k3_redirected_without_cas:
+        counting::p1_two_insert_keys_in_one_range => Asserted;
+    k4_present_key_inserted_again:
+        counting::p1_two_insert_one_key => Asserted,
+        sweeping::k4_key_is_recreated_during_acquire_of_the_dead_node => Asserted;
+    k5_freed_without_waiting:
+        sweeping::p8_key_is_reclaimed_during_lookup => Unordered,
+        inspecting::h2_inspection_during_release_then_sweep => Unordered;
+
+    p4_vacated_before_released:
+        deaths::p4_next_process_acquires_during_a_death_at_its_place => Unordered;
+    h1_reuse_checked_before_retiring:
+        deaths::p4_death_reported_after_pid_reuse => Unordered;
+    h1_call_ignores_retiring:
+        deaths::p4_death_reported_after_pid_reuse => Asserted,
+        inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
+    h3_freed_before_vacated:
+        deaths::h3_slot_is_occupied_after_a_failed_watch => Unordered;
+    h4_displaced_not_counted:
+        deaths::p4_next_process_acquires_during_a_death_at_its_place => Asserted;
+    h4_removed_by_word:
+        deaths::p4_death_reported_after_two_pid_reuses => Asserted;
+    h4_dead_slot_hides_the_next:
+        inspecting::h4_inspection_of_two_slots_with_one_word => Asserted;
+
+    p4_death_settles_nothing:
+        waiting::p4_holder_dies_during_wait => Asserted,
+        waiting::p4_waiter_dies_during_its_grant => Asserted;
+    p8_sweep_overlooks_the_bit:
+        waiting::p8_key_is_reclaimed_during_wait => Asserted;
+    w1_release_ignores_the_bit:
+        waiting::p11_two_releases_are_handed_over_to_the_oldest => Asserted,
+        waiting::p12_release_during_wait => Asserted,
+        waiting::p12_hand_over_during_wait => Asserted,
+        waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted;
+    w1_raised_by_a_store:
+        waiting::p6_caller_takes_a_free_permit_during_a_hand_over_of_two => Asserted;
+    w5_drained_before_off_the_queue:
+        waiting::p4_waiter_dies_during_its_grant => Checked;
+
+    lg2_buried_before_the_slot_is_released:
+        giving::lg2_inheriting_process_waits_and_dies => Asserted;
 
     e1_left_with_nested_pin:
         epochs::membarrier::e1_nested_pin_does_not_end_the_outer_one => Unordered,
@@ -230,26 +269,9 @@ bugs! {
     e3_stamped_without_increment:
         epochs::membarrier::e3_pin_after_the_stamp_delays_no_free => Asserted,
         epochs::fences::e3_pin_after_the_stamp_delays_no_free => Asserted;
-    // Fences hide the next two. The caller's fence makes a relaxed load acquire, and loom does not switch threads
-    // between the stamp and the sweep's fence.
-    e3_stamped_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e3_epoch_read_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e4_left_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
-        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e4_entered_read_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
-        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e4_entered_stored_relaxed:
-        epochs::membarrier::e4_reads_under_an_earlier_pin_precede_the_free => Unordered,
-        epochs::fences::e4_reads_under_an_earlier_pin_precede_the_free => Unordered;
 
     i1_current_set_before_gate:
         incarnations::i1_death_right_after_open => Asserted;
-    i1_opened_relaxed:
-        incarnations::i1_death_right_after_open => Unordered;
     i1_gate_leads_to_current:
         incarnations::i1_late_death_while_the_next_table_opens => Asserted;
     i2_freed_without_waiting:
@@ -298,8 +320,12 @@ fn name(model: &str) -> String {
     model.replace(' ', "")
 }
 
+fn all_bugs() -> impl Iterator<Item = &'static Bug> {
+    IN_THE_CODE.iter().chain(IN_PATCHES)
+}
+
 fn assert_found(name_of_bug: &str) {
-    let bug = BUGS.iter().find(|bug| bug.name == name_of_bug);
+    let bug = all_bugs().find(|bug| bug.name == name_of_bug);
     for (model, found) in bug.expect("listed").found {
         let model = name(model);
         let output = run(name_of_bug, &model, None);
@@ -349,21 +375,25 @@ fn every_model_finds_a_listed_bug() {
         .filter_map(|line| line.strip_suffix(": test"))
         .filter(|test| !test.starts_with("must_fail::"))
         .map(str::to_owned);
-    let found = BUGS.iter().flat_map(|bug| bug.found);
+    let found = all_bugs().flat_map(|bug| bug.found);
     assert_listed(models.collect(), found.map(|(model, _)| *model));
 }
 
-#[test]
-fn every_seeded_bug_is_listed() {
+/// The names of the bugs in the files of a folder of this crate, in the lines that begin with `marker`.
+fn bugs_in(folder: &str, marker: &str) -> BTreeSet<String> {
     let mut bugs = BTreeSet::new();
-    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
-    for source in fs::read_dir(sources).unwrap() {
+    for source in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
         let path = source.unwrap().path();
         // `sync.rs` defines the two functions. The folders contain tests.
         if path.ends_with("sync.rs") || path.is_dir() {
             continue;
         }
         let text = fs::read_to_string(path).unwrap();
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with(marker))
+            .collect();
+        let text = lines.join("\n");
         for function in ["seeded(", "ordering("] {
             let uses = text.split(function).skip(1);
             bugs.extend(
@@ -372,12 +402,22 @@ fn every_seeded_bug_is_listed() {
             );
         }
     }
-    assert_listed(bugs, BUGS.iter().map(|bug| bug.name));
+    bugs
+}
+
+#[test]
+fn every_seeded_bug_is_listed() {
+    let in_patches = bugs_in("tests/loom/bugs", "+");
+    // A copy of the code contains the others, too.
+    let in_the_code = &bugs_in("src", "") - &in_patches;
+    assert_listed(in_the_code, IN_THE_CODE.iter().map(|bug| bug.name));
+    assert_listed(in_patches, IN_PATCHES.iter().map(|bug| bug.name));
 }
 
 /// Shows why [`super::FirstSide`] exists: with one order only, loom sees the side that reads before the other one has
 /// written, and no other interleaving.
 #[test]
+#[ignore = "make soak WHAT=seeded"]
 fn a_model_with_one_first_side_misses_a_bug() {
     let (bug, model) = (
         "p6_count_above_capacity_admits",
