@@ -204,6 +204,7 @@ check-elixir:
 .PHONY: check-promises
 check-promises:
 	scripts/promises.sh
+	scripts/stale.sh
 
 # The archives of `make dist'.
 .PHONY: check-dist

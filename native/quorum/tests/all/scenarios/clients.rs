@@ -160,7 +160,7 @@ fn a_voter_without_a_file_waits_for_the_whole_quarantine() {
     assert!(cluster.held(&lock));
 }
 
-/// G9. A client that was killed and is back gets the names of its earlier agent after a round trip.
+/// A client that was killed and is back gets the names of its earlier agent after a round trip.
 #[test]
 fn a_client_that_is_back_buries_its_earlier_agent() {
     let (mut cluster, client) = with_client(Rules::default());
