@@ -43,9 +43,9 @@ check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instr
 	$(call run,check,all layout cycles rust instructions erlang elixir promises dist)
 
 .PHONY: bench
-bench: ## measure (WHAT=full, quick, waiting, table, quorum, cluster, clients; -quick; see bench/README.md)
+bench: ## measure (WHAT=permits, waiting, cluster, quorum or quick; OTHER=a build to compare with; see bench/README.md)
 	@scripts/setup.sh bench
-	$(call run,bench,full quick table waiting waiting-quick quorum cluster cluster-quick clients)
+	$(call run,bench,all permits waiting cluster quorum quick)
 
 .PHONY: soak
 soak: ## long tests: memory checkers, mutants, leaks, faults (minutes=60, WHAT=one part; see docs/proof.md)
@@ -231,32 +231,14 @@ dist-linux:
 dist-host:
 	scripts/dist.sh
 
-.PHONY: bench-full bench-quick
-bench-full bench-quick: bench-%:
-	bench/run.sh $*
-
-# The table without the BEAM, by as many threads as there are cores. The program can be copied to other machines.
-.PHONY: bench-table
-bench-table:
-	scripts/bench_table.sh
-
-# Waiting for permits, beside a gen_server queue and poolboy.
-.PHONY: bench-waiting bench-waiting-quick
-bench-waiting:
-	bench/waiting/run.sh full
-bench-waiting-quick:
-	bench/waiting/run.sh quick
+# OTHER is the library of another build, which is measured beside this one.
+.PHONY: bench-all bench-permits bench-waiting bench-cluster bench-quick
+bench-all bench-permits bench-waiting bench-cluster: bench-%:
+	bench/run.sh $* full $(OTHER)
+bench-quick:
+	bench/run.sh all quick $(OTHER)
 
 # The state machines of the quorum locks, in memory.
 .PHONY: bench-quorum
 bench-quorum:
 	$(cargo) bench --locked --package quorum --bench machines
-
-# The quorum locks and OTP's global, on 4, 8 and 16 nodes: 15 minutes.
-.PHONY: bench-cluster bench-cluster-quick bench-clients
-bench-cluster:
-	bench/cluster/run.sh full
-bench-cluster-quick:
-	bench/cluster/run.sh quick
-bench-clients:
-	bench/cluster/run.sh clients

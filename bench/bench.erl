@@ -1,139 +1,67 @@
-%% Runs all benchmark groups, prints a report and writes the results to files.
+%% Runs one program of the benchmark (permits, waiting or cluster): measures its groups one after the other, prints a
+%% report and writes it, and a summary of all figures, to files.
 -module(bench).
 
 -export([main/0]).
-%% For bench/waiting.
--export([halt_after/1, run/2]).
 
--export_type([suite/0]).
+-export_type([program/0, mode/0, target/0]).
 
--type suite() :: #{
-    %% In the order of execution. The seconds are the expected time in each mode, for the estimate of the time left.
-    groups := [{module(), Title :: string(), #{ModeName :: string() => number()}}, ...],
-    targets := [bench_targets:target()],
-    %% Before the names of the files.
-    prefix := string(),
-    facts := bench_results:facts()
+%% Numbers and durations: `full' for figures to publish, `quick' to see that the benchmark works.
+-type mode() :: #{atom() => term()}.
+-type program() :: #{
+    mode := mode(),
+    groups := [{Title :: string(), fun((mode()) -> bench_results:results())}, ...],
+    %% The cases, the variants and the subjects in the order of the report. Other variants follow alphabetically.
+    cases := [{Case :: atom(), Title :: string()}, ...],
+    variants := [string()],
+    subjects := [bench_results:subject(), ...],
+    targets := [target()],
+    facts := bench_machine:facts()
 }.
+%% Missed targets are printed and do not change the exit status, because load on a shared machine can cause them.
+%% Targets without a bound are printed for comparison with their neighbors.
+-type target() ::
+    {Text :: string(), bench_results:figure()}
+    | {Text :: string(), bench_results:figure(), {at_most | at_least, number()}}.
 
-%% full: figures to publish, in less than ten minutes. quick: a check that the benchmark works, in less than one.
--define(MODES, #{
-    "full" => #{
-        rounds => 21,
-        sample_ms => 30,
-        crowds => [1, 2, 10, 100, 1000],
-        held => [1, 2, 3, 10, 100, 1000, 10000, 100000],
-        keys => [1, 10, 100, 1000, 10000, 100000, 1000000],
-        latency_rounds => 3,
-        latency_calls => 100000,
-        first_acquires => 2500,
-        latency_pairs => 300000,
-        latency_keys => 1000000,
-        lifetime_rounds => 7,
-        lifetimes => 100000,
-        die_off_rounds => 3,
-        die_off_holders => 200000,
-        sweep_rounds => 3,
-        sweep_keys => 1000000,
-        inspection_rounds => 3,
-        inspection_keys => [1000, 100000, 1000000],
-        inspection_holders => 200000,
-        memory_rounds => 1,
-        memory_keys => 1000000,
-        memory_holders => 100000
-    },
-    "quick" => #{
-        rounds => 3,
-        sample_ms => 5,
-        crowds => [1, 2, 10, 100, 1000],
-        held => [1, 10, 1000, 100000],
-        keys => [1, 1000, 100000],
-        latency_rounds => 1,
-        latency_calls => 10000,
-        first_acquires => 300,
-        latency_pairs => 30000,
-        latency_keys => 100000,
-        lifetime_rounds => 1,
-        lifetimes => 10000,
-        die_off_rounds => 1,
-        die_off_holders => 20000,
-        sweep_rounds => 1,
-        sweep_keys => 100000,
-        inspection_rounds => 1,
-        inspection_keys => [1000, 100000],
-        inspection_holders => 20000,
-        memory_rounds => 1,
-        memory_keys => 100000,
-        memory_holders => 10000
-    }
+-define(PROGRAMS, #{
+    "permits" => fun bench_permits:program/1,
+    "waiting" => fun bench_waiting:program/1,
+    "cluster" => fun bench_cluster:program/1
 }).
 
--define(GROUPS, [
-    {bench_scenarios, "loops of calls", #{"full" => 180, "quick" => 6}},
-    {bench_keys, "many keys", #{"full" => 35, "quick" => 2}},
-    {bench_latency, "latency", #{"full" => 100, "quick" => 4}},
-    {bench_lifetimes, "short-lived processes", #{"full" => 28, "quick" => 1}},
-    {bench_die_off, "die-off", #{"full" => 25, "quick" => 2}},
-    {bench_sweep, "sweep", #{"full" => 10, "quick" => 1}},
-    {bench_inspection, "inspection", #{"full" => 28, "quick" => 2}},
-    {bench_memory, "memory", #{"full" => 51, "quick" => 6}}
-]).
-
+%% A separate process, because many processes are linked to it: if one crashes, this one still stops the VM.
 -spec main() -> no_return().
 main() ->
-    halt_after(fun() -> main(init:get_plain_arguments()) end).
-
-%% A separate process, because many processes are linked to it: if one crashes, this one still stops the VM.
--spec halt_after(fun(() -> Status :: non_neg_integer())) -> no_return().
-halt_after(Main) ->
-    {Pid, Monitor} = spawn_monitor(fun() -> exit({status, Main()}) end),
+    {Pid, Monitor} = spawn_monitor(fun() -> main(init:get_plain_arguments()) end),
     receive
-        {'DOWN', Monitor, process, Pid, {status, Status}} ->
-            halt(Status);
+        {'DOWN', Monitor, process, Pid, normal} ->
+            halt(0);
         {'DOWN', Monitor, process, Pid, Reason} ->
             io:format(standard_error, "~nbench: ~tp~n", [Reason]),
             halt(1)
     end.
 
-main(["compare", Old, New]) ->
-    io:put_chars(bench_compare:text(Old, New)),
-    0;
-main([Name, Folder, Output]) when is_map_key(Name, ?MODES) ->
-    Suite = #{groups => ?GROUPS, targets => bench_targets:targets(), prefix => "", facts => []},
-    run(Suite, {Name, maps:get(Name, ?MODES), Folder, Output}),
-    0;
-main([Name | _]) ->
-    io:format(standard_error, "bench: unknown mode ~ts; use ~ts~n", [Name, lists:join(" or ", maps:keys(?MODES))]),
-    2.
-
-output("terminal") -> terminal;
-output("lines") -> lines.
-
--spec run(suite(), {ModeName :: string(), bench_cases:mode(), file:filename(), Output :: string()}) -> ok.
-run(#{targets := Targets, prefix := Prefix, facts := More} = Suite, {Name, Mode, Folder, Output}) ->
-    Facts = bench_machine:facts(Name, Mode) ++ More,
-    Head = [io_lib:format("~-12ts~ts~n", [Fact, Value]) || {Fact, Value} <- Facts],
+main([Name, ModeName, Folder, This | Other]) ->
+    ok = bench_builds:define(This, Other),
+    Program = #{facts := More} = (maps:get(Name, ?PROGRAMS))(ModeName),
+    Facts = bench_machine:facts(Name, ModeName) ++ More ++ [{"other build", Library} || Library <- Other],
+    Head = [io_lib:format("~-12ts~ts~n", Fact) || Fact <- [tuple_to_list(Fact) || Fact <- Facts]],
     io:put_chars(Head),
-    Results = bench_results:merged(measured(Suite, Name, Mode, output(Output))),
-    Text = bench_report:text(Results, Targets),
+    {Results, Durations} = measured(Program),
+    Text = bench_report:text(Program, Results),
     io:put_chars(Text),
-    File = fun(Kind, Extension) -> filename:join(Folder, Prefix ++ Kind ++ "-" ++ Name ++ Extension) end,
-    ok = file:write_file(File("report", ".txt"), unicode:characters_to_binary([Head, Text])),
-    ok = bench_results:write(File("samples", ".csv"), Facts, Results),
-    ok = bench_results:write_summary(File("summary", ".csv"), Facts, Results),
-    io:format("~nreport: ~ts~nsamples: ~ts~nsummary: ~ts~n", [
-        File("report", ".txt"), File("samples", ".csv"), File("summary", ".csv")
-    ]).
+    File = fun(Suffix) -> filename:join(Folder, lists:concat([Name, "-", ModeName, Suffix])) end,
+    ok = file:write_file(File(".txt"), unicode:characters_to_binary([Head, Text])),
+    ok = bench_results:write(File(".csv"), Facts, bench_report:in_order(Program, Results)),
+    io:format("~nreport: ~ts~nsummary: ~ts~n~n", [File(".txt"), File(".csv")]),
+    [io:format("~6b s  ~ts~n", [Seconds, Title]) || {Seconds, Title} <- lists:reverse(lists:sort(Durations))].
 
-measured(#{groups := All}, Name, Mode, Output) ->
-    Groups = [{Group, Title, maps:get(Name, Seconds)} || {Group, Title, Seconds} <- All],
-    Progress = bench_progress:start(Output, {length(Groups), lists:sum([Seconds || {_, _, Seconds} <- Groups])}),
-    Results = [
-        begin
-            ok = bench_progress:begin_group(Progress, Title, Seconds),
-            Group:measure(Mode, fun(Text) -> bench_progress:report(Progress, Text) end)
-        end
-     || {Group, Title, Seconds} <- Groups
-    ],
-    ok = bench_progress:stop(Progress),
-    Results.
+%% Each group with its duration in seconds.
+measured(#{groups := Groups, mode := Mode}) ->
+    Measure = fun({Number, {Title, Measure}}, {Results, Durations}) ->
+        io:format("[~b/~b] ~ts~n", [Number, length(Groups), Title]),
+        {Us, OfGroup} = timer:tc(Measure, [Mode]),
+        {bench_results:merge(Results, OfGroup), [{Us div 1_000_000, Title} | Durations]}
+    end,
+    lists:foldl(Measure, {#{}, []}, lists:enumerate(Groups)).

@@ -1,31 +1,32 @@
-%% Describes the machine and the versions of a run. Each report and file begins with these facts.
+%% Describes the machine and the versions of a run. Each report and summary begins with these facts.
 -module(bench_machine).
 
 -export([facts/2]).
 
--spec facts(ModeName :: string(), bench_cases:mode()) -> bench_results:facts().
-facts(ModeName, #{rounds := Rounds, sample_ms := SampleMs}) ->
+-export_type([facts/0]).
+
+%% Names and values contain no line breaks.
+-type facts() :: [{Name :: string(), Value :: string()}].
+
+-spec facts(Program :: string(), ModeName :: string()) -> facts().
+facts(Program, ModeName) ->
     [
+        {"program", Program},
+        {"mode", ModeName},
         {"machine", processor()},
         {"system", erlang:system_info(system_architecture)},
-        {"otp", lists:append([erlang:system_info(otp_release), ", ", atom_to_list(erlang:system_info(emu_flavor))])},
+        {"otp", lists:concat([erlang:system_info(otp_release), ", ", erlang:system_info(emu_flavor)])},
         {"schedulers", integer_to_list(erlang:system_info(schedulers_online))},
         {"commit", commit()},
-        {"mode", ModeName},
-        {"calls", text("~b rounds, samples of ~b ms", [Rounds, SampleMs])},
         {"date", calendar:system_time_to_rfc3339(erlang:system_time(second), [{offset, "Z"}])}
     ].
 
 %% Only Linux has this file.
 processor() ->
-    case file:read_file("/proc/cpuinfo") of
-        {ok, Info} ->
-            case re:run(Info, "^model name\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
-                {match, [Model]} -> text("~ts, ~b processors", [Model, erlang:system_info(logical_processors)]);
-                nomatch -> "unknown"
-            end;
-        {error, _} ->
-            "unknown"
+    {ok, Info} = case file:read_file("/proc/cpuinfo") of {error, _} -> {ok, ""}; Read -> Read end,
+    case re:run(Info, "^model name\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
+        {match, [Model]} -> lists:concat([Model, ", ", erlang:system_info(logical_processors), " processors"]);
+        nomatch -> "unknown"
     end.
 
 commit() ->
@@ -33,6 +34,3 @@ commit() ->
         "" -> "none";
         Commit -> Commit
     end.
-
-text(Format, Arguments) ->
-    lists:flatten(io_lib:format(Format, Arguments)).

@@ -3,8 +3,6 @@
 
 -export([await_permits/3, await/2, closed/1]).
 
--type subject() :: ours | ets.
-
 %% Polls without sleep at first, to see a quick change within microseconds. Then it sleeps between polls, so that
 %% waiting does not take a processor from the work that it waits for.
 -define(QUICK_POLLS, 1000).
@@ -13,26 +11,20 @@
 -define(DEADLINE_MS, 120000).
 
 %% Waits until each of these keys has this number of permits in use. All permits are in the first bucket.
--spec await_permits(subject(), Keys :: [term()], Permits :: non_neg_integer()) -> ok.
+-spec await_permits(ours | other | ets, Keys :: [term()], Permits :: non_neg_integer()) -> ok.
 await_permits(Subject, Keys, Permits) ->
     lists:foreach(fun(Key) -> await(Permits, fun() -> count(Subject, Key) end) end, Keys).
 
-count(ours, Key) ->
-    canal_lock:count(Key);
 count(ets, Key) ->
     case ets:lookup(test_original, {Key, 1}) of
         [{_, Count}] -> Count;
         [] -> 0
-    end.
+    end;
+count(_, Key) ->
+    canal_lock:count(Key).
 
 %% Waits first: a 'DOWN' message can arrive shortly before the VM releases the permits.
--spec closed(subject() | counters) -> ok.
-closed(ours) ->
-    ok = await(0, fun() -> maps:get(permits, canal_lock:info()) end),
-    #{holders := 0} = canal_lock:info(),
-    [] = canal_lock:keys(),
-    [] = canal_lock:audit(),
-    ok;
+-spec closed(ours | other | ets | counters) -> ok.
 closed(ets) ->
     IsOut = [{{{'_', '$1'}, '$2'}, [{is_integer, '$1'}, {'=/=', '$2', 0}], [true]}],
     ok = await(0, fun() -> ets:select_count(test_original, IsOut) end),
@@ -41,6 +33,12 @@ closed(ets) ->
     ok;
 closed(counters) ->
     0 = ets:select_count(persistent_term:get(bench_counters), [{{'_', '$1'}, [{'=/=', '$1', 0}], [true]}]),
+    ok;
+closed(_) ->
+    ok = await(0, fun() -> maps:get(permits, canal_lock:info()) end),
+    #{holders := 0} = canal_lock:info(),
+    [] = canal_lock:keys(),
+    [] = canal_lock:audit(),
     ok.
 
 %% Waits until Ask returns Wanted.

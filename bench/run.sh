@@ -1,47 +1,43 @@
 #!/bin/sh
-# Builds and runs the benchmark, or compares the results of two runs:
-#   bench/run.sh [full|quick]
-#   bench/run.sh compare OLD.csv NEW.csv
+# Builds and runs the programs of the benchmark, and draws their plots:
+#   bench/run.sh all|permits|waiting|cluster [full|quick [OTHER]]
+# OTHER is the library of another build, which is measured beside this one: a folder named canal_lock with `ebin' and
+# `priv'.
 set -eu
-mode=${1:-full}
-case "$mode $#" in
-  'full '[01] | 'quick 1' | 'compare 3') ;;
-  *) echo "usage: bench/run.sh [full|quick], or bench/run.sh compare OLD.csv NEW.csv" >&2; exit 2 ;;
+programs=${1-}
+mode=${2-full}
+case "$programs $mode" in
+  'all full' | 'all quick') programs='permits waiting cluster' ;;
+  'permits full' | 'permits quick' | 'waiting full' | 'waiting quick' | 'cluster full' | 'cluster quick') ;;
+  *) echo "usage: bench/run.sh all|permits|waiting|cluster [full|quick [OTHER]]" >&2; exit 2 ;;
 esac
-if [ "$mode" = compare ]; then
-  # Resolved before cd.
-  for file in "$2" "$3"; do
-    [ -r "$file" ] || { echo "bench: cannot read $file" >&2; exit 1; }
-  done
-  old=$(realpath "$2")
-  new=$(realpath "$3")
+other=
+if [ -n "${3-}" ]; then
+  other=$(realpath "$3")
+  [ -d "$other/ebin" ] && [ -d "$other/priv" ] && [ "${other##*/}" = canal_lock ] ||
+    { echo "bench: $3 must be a folder named canal_lock with ebin and priv" >&2; exit 1; }
 fi
 cd "$(dirname "$0")/.."
-out=_build/bench
-library=_build/rebar3/default/lib/canal_lock/ebin
+out=$PWD/_build/bench
+library=$PWD/_build/rebar3/default/lib/canal_lock
 export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS:-+fnu}"
 
-# +Bd: no break handler, which would prompt on Ctrl-C while the benchmark continues.
-bench() {
-  erl -noinput +Bd +fnu -pa "$out" "$library" -s bench main -extra "$@"
-}
-
-mkdir -p "$out"
-erlc -o "$out" bench/*.erl test/support/test_original.erl
-if [ "$mode" = compare ]; then
-  bench compare "$old" "$new"
-  exit
-fi
 rebar3 compile
-escript native/build.escript --package bench_floor_nif "$out"
-elixirc -pa "$library" -o "$out" lib/canal_lock.ex
+mkdir -p "$out"
+rm -f "$out"/*.beam
+# The nodes of clusters come from the harness of the tests.
+erlc -o "$out" bench/*.erl bench/*/*.erl test/support/test_original.erl test/support/harness/*.erl
+case "$programs" in
+  permits*)
+    escript native/build.escript --package bench_floor_nif "$out"
+    elixirc -pa "$library/ebin" -o "$out" lib/canal_lock.ex
+    ;;
+esac
 
-# On a terminal, progress is updated in place.
-if [ -t 1 ]; then output=terminal; else output=lines; fi
-bench "$mode" "$out" "$output"
-
-if ! command -v gnuplot >/dev/null; then
-  echo "plots: skipped, because gnuplot is not installed"
-else
-  bench/plots.sh "$out/samples-$mode.csv" "$out"
-fi
+for program in $programs; do
+  echo "bench: $program (of: $programs)"
+  # +Bd: no break handler, which would prompt on Ctrl-C while the benchmark continues.
+  erl -noinput +Bd +fnu -pa "$out" "$library/ebin" -s bench main \
+    -extra "$program" "$mode" "$out" "$library" ${other:+"$other"}
+  bench/plots.sh "$out/$program-$mode.csv" "$out"
+done

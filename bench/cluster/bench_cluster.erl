@@ -1,74 +1,194 @@
-%% Measures the quorum locks and OTP's `global' on the same nodes, in alternating samples. bench/README.md describes the
-%% method. Prints a table for each size and whether the targets are met, and writes all samples to a file.
+%% The program `cluster': the quorum locks beside OTP's `global' on the same nodes, or beside another build. Each build
+%% has nodes of its own, which idle while those of the others lock.
+%%
+%% The nodes that lock run loops from the same moment (bench_cluster_load). In each round the subjects take turns.
+%%   cluster   members of which all lock (`alone': only one of them); X is their number
+%%   clients   five members and X clients; either the members lock or the clients
+%%   idle      what the VM of an idle member uses; the values are those of all nodes
 -module(bench_cluster).
 
--export([main/0]).
+-export([program/1]).
 
--define(SUBJECTS, [try_unlock, unlock, global]).
+%% For each four nodes: a sample starts this much later, so that all nodes receive the order before.
+-define(LEAD_NS, 100_000_000).
+-define(ALONE, "own names, one loop in the cluster").
+-define(OWN_1, "own names, 1 loop per node").
+-define(OWN, "own names, 5 loops per node").
+-define(OWN_50, "own names, 50 loops per node").
+%% Nine of ten locks are read locks.
+-define(READERS, "readers of ten names, 5 loops per node").
+-define(ONE, "one name, 5 loops per node").
 
-%% full: for published figures. quick: to check that the benchmark works.
--define(MODES, #{
-    "full" => #{
-        sizes => [4, 8, 16],
-        rounds => 3,
+-spec program(ModeName :: string()) -> bench:program().
+program(ModeName) ->
+    Mode = #{shapes := Shapes} = mode(ModeName),
+    #{
+        mode => Mode,
+        groups => [{title(Shape), fun(_) -> measure(Shape, Mode) end} || Shape <- Shapes],
+        cases => [
+            {cluster, "locks of clusters of X nodes"},
+            {clients, "five members and X clients"},
+            {idle, "share of a core that the VM of an idle node uses, X nodes"}
+        ],
+        variants => [?ALONE, ?OWN_1, ?OWN, ?OWN_50, ?READERS, ?ONE],
+        subjects => [ours, other, three, unlock, global],
+        targets => lists:append([targets(Nodes) || {Nodes, 0} <- Shapes]),
+        facts => [{"nodes", lists:join(", ", [title(Shape) || Shape <- Shapes])}]
+    }.
+
+%% A waiter of `global' sleeps for up to eight seconds between its attempts: hence `one_ms'.
+mode("full") ->
+    #{
+        shapes => [{4, 0}, {8, 0}, {16, 0}, {5, 3}, {5, 16}],
+        rounds => case bench_builds:ours() of [ours] -> 3; [ours, other] -> 5 end,
         sample_ms => 2000,
         warm_up_ms => 500,
-        %% A waiter of `global' sleeps for up to eight seconds between its attempts.
         one_rounds => 2,
         one_ms => 20_000,
         idle_ms => 10_000,
         idle_warm_up_ms => 3000,
         locks => 10_000
-    },
-    "quick" => #{
-        sizes => [4],
-        rounds => 2,
+    };
+mode("quick") ->
+    #{
+        shapes => [{4, 0}, {8, 0}, {5, 3}],
+        rounds => 1,
         sample_ms => 300,
         warm_up_ms => 200,
         one_rounds => 1,
-        one_ms => 3000,
-        idle_ms => 4000,
-        idle_warm_up_ms => 1000,
-        locks => 10_000
-    }
-}).
+        one_ms => 2000,
+        idle_ms => 1000,
+        idle_warm_up_ms => 500,
+        locks => 1000
+    }.
 
--spec main() -> no_return().
-main() ->
-    {Pid, Monitor} = spawn_monitor(fun() -> exit({status, main(init:get_plain_arguments())}) end),
-    receive
-        {'DOWN', Monitor, process, Pid, {status, Status}} ->
-            halt(Status);
-        {'DOWN', Monitor, process, Pid, Reason} ->
-            io:format(standard_error, "~nbench-cluster: ~tp~n", [Reason]),
-            halt(1)
+title({Nodes, 0}) -> integer_to_list(Nodes) ++ " nodes";
+title({Members, Clients}) -> lists:concat([Members, " members and ", Clients, " clients"]).
+
+measure({Members, Clients} = Shape, Mode) ->
+    Clusters = clusters(Members + Clients),
+    Idle = [
+        case Clients of
+            0 -> bench_cluster_idle:measure(Subject, Nodes, Start, Mode);
+            _ -> ok = Start(), #{}
+        end
+     || {[{Subject, _} | _], Nodes, Options} <- Clusters,
+        {OfMembers, OfClients} <- [lists:split(Members, Nodes)],
+        Start <- [fun() -> bench_cluster_nodes:start_quorum(OfMembers, OfClients, Options) end]
+    ],
+    Loads = [bench_rounds:play(Rounds, Groups) || {Rounds, Groups} <- loads(Shape, Clusters, Mode)],
+    _ = [test_nodes:stop(Node) || {_, Nodes, _} <- Clusters, Node <- Nodes],
+    lists:foldl(fun bench_results:merge/2, #{}, Idle ++ Loads).
+
+%% Another build is compared with this one, and with this one with three voters per name; `global' with this one.
+clusters(Count) ->
+    Cluster = fun(Subjects, Build, Options) -> {Subjects, bench_cluster_nodes:start(Count, Build), Options} end,
+    case bench_builds:ours() of
+        [ours] ->
+            [Cluster([{ours, unlock_async}, {unlock, unlock}, {global, global}], ours, #{})];
+        [ours, other] ->
+            [
+                Cluster([{ours, unlock_async}], ours, #{}),
+                Cluster([{other, unlock_async}], other, #{}),
+                Cluster([{three, unlock_async}], ours, #{replicas => 3})
+            ]
     end.
 
-main([Name, Folder]) ->
-    Mode = #{sizes := Sizes} = maps:get(Name, ?MODES),
-    Facts = bench_machine:facts(Name, Mode),
-    Head = [io_lib:format("~-12ts~ts~n", [Fact, Value]) || {Fact, Value} <- Facts],
-    io:put_chars(Head),
-    Measured = [measured(Size, Mode) || Size <- Sizes],
-    Samples = lists:append(Measured),
-    Targets = bench_cluster_report:targets(Samples),
-    io:put_chars(Targets),
-    Tables = [bench_cluster_report:table(OfSize) || OfSize <- Measured],
-    ok = bench_cluster_report:write(Folder, Name, Facts, [Head, Tables, Targets], Samples),
-    0.
+loads({Members, 0}, Clusters, #{rounds := Rounds, sample_ms := Sample_ms} = Mode) ->
+    #{one_rounds := OneRounds, one_ms := One_ms} = Mode,
+    Own = #{names => own, loops => 5},
+    Runs = fun(Variant, Work, Lockers, Window_ms) ->
+        runs({cluster, Variant, Members}, {1, Lockers}, Work, Clusters, Mode#{window_ms => Window_ms})
+    end,
+    [
+        {Rounds, [
+            Runs(?ALONE, Own#{loops := 1}, 1, Sample_ms),
+            Runs(?OWN_1, Own#{loops := 1}, Members, Sample_ms),
+            Runs(?OWN, Own, Members, Sample_ms),
+            Runs(?OWN_50, Own#{loops := 50}, Members, Sample_ms),
+            Runs(?READERS, Own#{names := readers}, Members, Sample_ms)
+        ]},
+        {OneRounds, [Runs(?ONE, Own#{names := one}, Members, One_ms)]}
+    ];
+loads({Members, Clients}, Clusters, #{rounds := Rounds, sample_ms := Sample_ms} = Mode) ->
+    [
+        {Rounds, [
+            lists:append([
+                runs({clients, Variant, Clients}, Lockers, #{names => own, loops => 5}, Clusters, Mode#{
+                    window_ms => Sample_ms
+                })
+             || {Variant, Lockers} <- [{"the members lock", {1, Members}}, {"the clients lock", {Members + 1, Clients}}]
+            ])
+        ]}
+    ].
 
-%% On new nodes. Those of the size before have been stopped.
-measured(Size, Mode) ->
-    Nodes = bench_cluster_nodes:start(Size),
-    Idle = idle(Size, Nodes, Mode),
-    Loads = bench_cluster_rounds:samples(Size, [{Subject, Subject, Nodes} || Subject <- ?SUBJECTS], Mode),
-    lists:foreach(fun test_nodes:stop/1, Nodes),
-    Samples = Idle ++ Loads,
-    io:put_chars(bench_cluster_report:table(Samples)),
-    Samples.
+%% `Lockers': the first of the nodes that lock, and their number.
+runs({Case, Variant, X}, {First, Count}, Work, Clusters, Mode) ->
+    [
+        fun() ->
+            Values = sample(Nodes, lists:sublist(Nodes, First, Count), Work#{calls => Calls}, Mode),
+            [{{Case, Variant, X, Subject, Measure}, Value} || {Measure, Value} <- Values]
+        end
+     || {Subjects, Nodes, _} <- Clusters, {Subject, Calls} <- Subjects
+    ].
 
-idle(Size, Nodes, Mode) ->
-    Without = bench_cluster_idle:samples(Size, without, Nodes, Mode),
-    ok = bench_cluster_nodes:start_quorum(Nodes),
-    With = bench_cluster_idle:samples(Size, with_none, Nodes, Mode),
-    Without ++ With ++ bench_cluster_idle:samples_with_locks(Size, with_locks, Nodes, Mode).
+%% The values of all nodes together. Five members vote for each name, which are those of a cluster with clients.
+sample(Nodes, Lockers, Work, #{warm_up_ms := WarmUp_ms, window_ms := Window_ms}) ->
+    Plan = #{
+        starts_ns => os:system_time(nanosecond) + ?LEAD_NS * max(4, length(Nodes)) div 4,
+        warm_up_ms => WarmUp_ms,
+        window_ms => Window_ms
+    },
+    Names = [test_nodes:name(Node) || Node <- Lockers],
+    Done = test_nodes:call_all(Nodes, fun() ->
+        case lists:member(node(), Names) of
+            true -> bench_cluster_load:run(Work, Plan);
+            false -> bench_cluster_load:run(Work#{loops := 0}, Plan)
+        end
+    end),
+    ok = bench_cluster_nodes:await_quiet(Nodes),
+    Waits = bench_waits:all([Filled || #{waits := Filled} <- Done]),
+    Ends = bench_waits:all([Filled || #{ends := Filled} <- Done]),
+    Cpu_ns = [Ns || #{cpu_ns := Ns} <- Done],
+    Locks = bench_waits:count(Waits),
+    Locks > 0 orelse error(no_lock_in_a_sample),
+    [
+        {per_second, 1000 * Locks / Window_ms},
+        {wait_p50, bench_waits:percentile(50, Waits)},
+        {wait_p99, bench_waits:percentile(99, Waits)},
+        {wait_longest, lists:max([Ns || #{longest_ns := Ns} <- Done])},
+        {end_p50, bench_waits:percentile(50, Ends)},
+        {end_p99, bench_waits:percentile(99, Ends)},
+        {frames_per_lock, lists:sum([Frames || #{frames := Frames} <- Done]) / Locks}
+        | [
+            {Measure, Value}
+         || not lists:member(unknown, Cpu_ns),
+            Busiest <- [lists:max(lists:sublist(Cpu_ns, 5))],
+            {Measure, Value} <- [
+                {cpu_per_lock, lists:sum(Cpu_ns) / Locks},
+                {busiest_member, Busiest / Window_ms / 1.0e6},
+                {busiest_member_per_lock, Busiest / Locks}
+            ]
+        ]
+    ].
+
+targets(Nodes) ->
+    Quotient = fun(Variant, Measure, Subject) ->
+        {quotient, {cluster, Variant, Nodes, Subject, Measure}, {cluster, Variant, Nodes, global, Measure}}
+    end,
+    Text = fun(Rest) -> lists:concat([Nodes, " nodes, ", Rest]) end,
+    lists:append([
+        [
+            {Text(Variant ++ ": locks/s, ours / global"), Quotient(Variant, per_second, ours), {at_least, 5}},
+            {Text(Variant ++ ": locks/s, with unlock/1 / global"), Quotient(Variant, per_second, unlock)},
+            {Text(Variant ++ ": wait p50, ours / global"), Quotient(Variant, wait_p50, ours), {at_most, 0.5}}
+        ]
+     || Variant <- [?OWN, ?READERS, ?ONE]
+    ]) ++ [
+        {Text(?ONE ++ ": longest wait"), {value, {cluster, ?ONE, Nodes, ours, wait_longest}}, {at_most, 1.0e9}},
+        {
+            Text("all hold locks: the busiest idle node"),
+            {value, {idle, "all hold locks", Nodes, ours, core_percent_most}},
+            {at_most, 1}
+        }
+    ].

@@ -2,49 +2,53 @@
 %% processes of all nodes hold many locks, which heartbeats renew.
 -module(bench_cluster_idle).
 
--export([samples/4, samples_with_locks/4]).
-
-%% `locks': how many each node holds in `samples_with_locks/4'.
--type mode() :: #{
-    idle_ms := pos_integer(), idle_warm_up_ms := pos_integer(), locks := pos_integer(), _ => _
-}.
+-export([measure/4]).
 
 %% Several processes, which lock faster than one.
 -define(HOLDERS, 20).
 -define(TIMEOUT_MS, 60_000).
 
-%% For each idle node the percentage of a core that it uses. None where the system does not report processor times.
--spec samples(pos_integer(), atom(), [test_nodes:a_node()], mode()) -> [bench_cluster_report:sample()].
-samples(Size, Subject, Nodes, #{idle_ms := Idle_ms, idle_warm_up_ms := WarmUp_ms}) ->
-    Used_ns = test_nodes:call_all(Nodes, fun() ->
-        %% The times of the measurement.
-        timer:sleep(WarmUp_ms),
-        Cpu_ns = bench_cluster_nodes:cpu_ns(),
-        timer:sleep(Idle_ms),
-        case Cpu_ns of
-            unknown -> unknown;
-            _ -> bench_cluster_nodes:cpu_ns() - Cpu_ns
-        end
-    end),
-    [
-        #{
-            size => Size, 'case' => idle, subject => Subject, round => Place,
-            values => #{core_percent => Ns / Idle_ms / 10_000}
-        }
-     || {Place, Ns} <- lists:zip(lists:seq(1, Size), Used_ns), Ns =/= unknown
-    ].
+%% Starts the quorum locks on all nodes, by `Start'. The values of a figure are those of the nodes, and one for the
+%% busiest node. There are none where the system does not report processor times.
+-spec measure(bench_results:subject(), [test_nodes:a_node()], fun(() -> ok), bench:mode()) -> bench_results:results().
+measure(Subject, Nodes, Start, #{locks := Locks} = Mode) ->
+    Percents = fun() -> test_nodes:call_all(Nodes, fun() -> percent(Mode) end) end,
+    Without = Percents(),
+    ok = Start(),
+    With = Percents(),
+    Holding = with_locks(Nodes, Locks, Percents),
+    lists:foldl(fun bench_results:merge/2, #{}, [
+        figures(Variant, Subject, Values)
+     || {Variant, Values} <- [{"without quorum locks", Without}, {"no lock held", With}, {"all hold locks", Holding}]
+    ]).
 
-%% The same while each node holds locks of different names. When it returns all nodes have unlocked.
--spec samples_with_locks(pos_integer(), atom(), [test_nodes:a_node()], mode()) -> [bench_cluster_report:sample()].
-samples_with_locks(Size, Subject, Nodes, Mode = #{locks := Locks}) ->
+percent(#{idle_ms := Idle_ms, idle_warm_up_ms := WarmUp_ms}) ->
+    %% The times of the measurement.
+    timer:sleep(WarmUp_ms),
+    Before = bench_cluster_nodes:cpu_ns(),
+    timer:sleep(Idle_ms),
+    case Before of
+        unknown -> unknown;
+        _ -> (bench_cluster_nodes:cpu_ns() - Before) / Idle_ms / 10_000
+    end.
+
+figures(Variant, Subject, Percents) ->
+    Figure = fun(Measure, Values) -> {{idle, Variant, length(Percents), Subject, Measure}, Values} end,
+    case lists:member(unknown, Percents) of
+        true -> #{};
+        false -> maps:from_list([Figure(core_percent, Percents), Figure(core_percent_most, [lists:max(Percents)])])
+    end.
+
+%% While each node holds locks of different names. When it returns all nodes have unlocked.
+with_locks(Nodes, Locks, Sample) ->
     Holders = test_nodes:call_all(Nodes, fun() -> hold(Locks) end),
-    Samples = samples(Size, Subject, Nodes, Mode),
+    Percents = Sample(),
     Held = test_nodes:call_all(Nodes, fun() -> maps:get(held, canal_lock_quorum:status()) end),
     %% A lock that is lost during the measurement would cost nothing.
     true = lists:all(fun(Still) -> Still =:= Locks end, Held),
     _ = [test_nodes:call(Node, fun() -> kill(Pids) end) || {Node, Pids} <- lists:zip(Nodes, Holders)],
     ok = bench_cluster_nodes:await_quiet(Nodes),
-    Samples.
+    Percents.
 
 hold(Locks) ->
     Here = self(),

@@ -7,12 +7,13 @@
 
 -export([run/2]).
 
--export_type([subject/0, work/0, plan/0, done/0]).
+-export_type([calls/0, work/0, plan/0, done/0]).
 
--type subject() :: try_unlock | unlock | global.
+%% With `lock/2' or `rlock/2', and this unlock; or `global'.
+-type calls() :: unlock_async | unlock | global.
 
 -type work() :: #{
-    subject := subject(),
+    calls := calls(),
     %% own: each name once only. one: the same name always. readers: one of ten names; nine of ten locks are shared.
     names := own | one | readers,
     loops := non_neg_integer()
@@ -22,23 +23,23 @@
 -type plan() :: #{starts_ns := integer(), warm_up_ms := pos_integer(), window_ms := pos_integer()}.
 
 -type done() :: #{
-    waits := bench_cluster_waits:filled(),
-    ends := bench_cluster_waits:filled(),
+    waits := bench_waits:filled(),
+    ends := bench_waits:filled(),
     longest_ns := non_neg_integer(),
     frames := non_neg_integer(),
     cpu_ns := non_neg_integer() | unknown
 }.
 
 -record(loop, {
-    subject :: subject(),
+    calls :: calls(),
     names :: own | one | readers,
     %% The nodes on which `global' locks.
     nodes :: [node()],
     starts :: integer(),
     begins :: integer(),
     ends :: integer(),
-    waits = bench_cluster_waits:new() :: bench_cluster_waits:waits(),
-    unlocks = bench_cluster_waits:new() :: bench_cluster_waits:waits(),
+    waits = bench_waits:new() :: bench_waits:waits(),
+    unlocks = bench_waits:new() :: bench_waits:waits(),
     %% Since when it waits, in nanoseconds after the start, or 0; and its longest wait.
     notes = atomics:new(2, []) :: atomics:atomics_ref()
 }).
@@ -52,7 +53,7 @@
 -define(READS_OF_TEN, 9).
 
 -spec run(work(), plan()) -> done().
-run(#{subject := Subject, names := Names, loops := Count}, #{starts_ns := At_ns} = Plan) ->
+run(#{calls := Calls, names := Names, loops := Count}, #{starts_ns := At_ns} = Plan) ->
     #{warm_up_ms := WarmUp_ms, window_ms := Window_ms} = Plan,
     Starts = now_ns() + At_ns - os:system_time(nanosecond),
     Begins = Starts + WarmUp_ms * 1_000_000,
@@ -61,7 +62,7 @@ run(#{subject := Subject, names := Names, loops := Count}, #{starts_ns := At_ns}
     Started = [
         begin
             Loop = #loop{
-                subject = Subject, names = Names, nodes = Nodes, starts = Starts, begins = Begins, ends = Ends
+                calls = Calls, names = Names, nodes = Nodes, starts = Starts, begins = Begins, ends = Ends
             },
             {spawn_monitor(fun() -> start(Loop) end), Loop}
         end
@@ -74,8 +75,8 @@ run(#{subject := Subject, names := Names, loops := Count}, #{starts_ns := At_ns}
     Longest = [longest(Loop) || {_, Loop} <- Started],
     _ = [kill(Process) || {Process, _} <- Started],
     #{
-        waits => bench_cluster_waits:all([bench_cluster_waits:filled(Waits) || {_, #loop{waits = Waits}} <- Started]),
-        ends => bench_cluster_waits:all([bench_cluster_waits:filled(Took) || {_, #loop{unlocks = Took}} <- Started]),
+        waits => bench_waits:all([bench_waits:filled(Waits) || {_, #loop{waits = Waits}} <- Started]),
+        ends => bench_waits:all([bench_waits:filled(Took) || {_, #loop{unlocks = Took}} <- Started]),
         longest_ns => lists:max([0 | Longest]),
         frames => FramesAfter - Frames,
         cpu_ns => case Cpu_ns of unknown -> unknown; _ -> CpuAfter_ns - Cpu_ns end
@@ -100,14 +101,14 @@ start(Loop = #loop{starts = Starts}) ->
     sleep_until(Starts),
     loop(Loop).
 
-loop(Loop = #loop{subject = Subject, names = Names, nodes = Nodes, starts = Starts, notes = Notes}) ->
+loop(Loop = #loop{calls = Calls, names = Names, nodes = Nodes, starts = Starts, notes = Notes}) ->
     {Mode, Name} = next(Names),
     Asked = now_ns(),
     ok = atomics:put(Notes, ?SINCE, max(1, Asked - Starts)),
-    Lock = lock(Subject, Mode, Name, Nodes),
+    Lock = lock(Calls, Mode, Name, Nodes),
     Got = now_ns(),
     ok = note_wait(Loop, Asked, Got),
-    ok = unlock(Subject, Lock, Nodes),
+    ok = unlock(Calls, Lock, Nodes),
     ok = note_end(Loop, Got, now_ns()),
     loop(Loop).
 
@@ -135,8 +136,8 @@ lock(_, read, Name, _Nodes) ->
 unlock(global, Id, Nodes) ->
     true = global:del_lock(Id, Nodes),
     ok;
-unlock(try_unlock, Lock, _Nodes) ->
-    canal_lock_quorum:try_unlock(Lock);
+unlock(unlock_async, Lock, _Nodes) ->
+    canal_lock_quorum:unlock_async(Lock);
 unlock(unlock, Lock, _Nodes) ->
     canal_lock_quorum:unlock(Lock).
 
@@ -144,11 +145,11 @@ unlock(unlock, Lock, _Nodes) ->
 note_wait(#loop{begins = Begins, ends = Ends, waits = Waits, notes = Notes}, Asked, Got) ->
     Wait = min(Got, Ends) - Asked,
     Got >= Begins andalso Wait > atomics:get(Notes, ?LONGEST) andalso atomics:put(Notes, ?LONGEST, Wait),
-    Got >= Begins andalso Got < Ends andalso bench_cluster_waits:note(Waits, Got - Asked),
+    Got >= Begins andalso Got < Ends andalso bench_waits:note(Waits, Got - Asked),
     atomics:put(Notes, ?SINCE, 0).
 
 note_end(#loop{begins = Begins, ends = Ends, unlocks = Unlocks}, Got, Done) ->
-    Got >= Begins andalso Got < Ends andalso bench_cluster_waits:note(Unlocks, Done - Got),
+    Got >= Begins andalso Got < Ends andalso bench_waits:note(Unlocks, Done - Got),
     ok.
 
 sleep_until(Then) ->

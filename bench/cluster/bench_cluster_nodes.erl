@@ -3,7 +3,7 @@
 %% with the traffic that it measures.
 -module(bench_cluster_nodes).
 
--export([start/1, use/2, start_quorum/1, start_quorum/2, start_with_clients/2, await_quiet/1]).
+-export([start/2, start_quorum/3, await_quiet/1]).
 %% Called on a node.
 -export([frames_sent/0, cpu_ns/0]).
 
@@ -14,12 +14,13 @@
 %% the side that sends more messages would be measured too slow.
 -define(NO_SPINNING, ["+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none"]).
 
-%% Returns when they are all connected, also for `global'.
--spec start(pos_integer()) -> [test_nodes:a_node()].
-start(Count) ->
+%% Nodes with the library of this subject. Returns when they are all connected, also for `global'.
+-spec start(Count :: pos_integer(), bench_results:subject()) -> [test_nodes:a_node()].
+start(Count, Subject) ->
     Arguments = ["+Bd", "-kernel", "logger_level", "error"] ++ ?NO_SPINNING ++ test_epmd:arguments(),
     Start = fun(_) -> test_nodes:boot(#{name => peer:random_name(canal_lock_bench), args => Arguments}) end,
     Nodes = lists:map(Start, lists:seq(1, Count)),
+    ok = use(bench_builds:library(Subject), Nodes),
     ok = test_nodes:introduce(Nodes),
     Names = test_quorum_cluster:members(Nodes),
     Connect = fun() -> [true = net_kernel:connect_node(Name) || Name <- Names, Name =/= node()] end,
@@ -30,8 +31,7 @@ start(Count) ->
     end),
     Nodes.
 
-%% The nodes load the library from this folder, which has `ebin' and `priv'.
--spec use(Library :: file:filename(), [test_nodes:a_node()]) -> ok.
+%% The nodes load the library from this folder.
 use(Library, Nodes) ->
     Ebin = filename:absname(filename:join(Library, "ebin")),
     _ = test_nodes:call_all(Nodes, fun() ->
@@ -43,25 +43,14 @@ use(Library, Nodes) ->
     end),
     ok.
 
-%% With the default options. Returns when all nodes vote and answer each other.
--spec start_quorum([test_nodes:a_node()]) -> ok.
-start_quorum(Nodes) ->
-    start_quorum(Nodes, #{}).
-
-%% With further options.
--spec start_quorum([test_nodes:a_node()], map()) -> ok.
-start_quorum(Nodes, Options) ->
-    test_quorum_cluster:start_all([{Node, maps:merge(of_member(Nodes), Options)} || Node <- Nodes]).
-
--spec start_with_clients(Members :: [test_nodes:a_node()], Clients :: [test_nodes:a_node()]) -> ok.
-start_with_clients(Members, Clients) ->
-    OfMember = (of_member(Members))#{clients => all},
-    OfClient = #{members => test_quorum_cluster:members(Members), voter => false},
+%% With these options beside the default ones. Returns when all members vote and answer.
+-spec start_quorum(Members :: [test_nodes:a_node()], Clients :: [test_nodes:a_node()], map()) -> ok.
+start_quorum(Members, Clients, Options) ->
+    Common = Options#{members => test_quorum_cluster:members(Members)},
+    %% A voter writes its file once per half a million writers' locks, which no run measures.
+    OfMember = maps:merge(Common#{fence_file => none}, maps:from_list([{clients, all} || Clients =/= []])),
+    OfClient = Common#{voter => false},
     test_quorum_cluster:start_all([{Node, OfMember} || Node <- Members] ++ [{Node, OfClient} || Node <- Clients]).
-
-%% A voter writes its file once per half a million writers' locks, which no run measures.
-of_member(Members) ->
-    #{members => test_quorum_cluster:members(Members), fence_file => none}.
 
 %% Waits until no node has a lock or a waiter, of the quorum locks or of `global'.
 -spec await_quiet([test_nodes:a_node()]) -> ok.

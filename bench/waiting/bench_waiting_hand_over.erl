@@ -14,26 +14,31 @@
 %% Options of the mode: hand_over_rounds; hand_overs (for each subject and round); slow_hand_overs (those of "asleep").
 -module(bench_waiting_hand_over).
 
--export([measure/2, with_schedulers/2]).
+-export([measure/1, with_schedulers/2]).
 
--define(PERCENTS, [50, 90, 99, 99.9, 99.99, 100]).
 %% Longer than a request to a gen_server takes, also if a thread of the VM must be woken for it.
 -define(HOLD_NS, 100000).
 -define(SLEEP_MS, 3).
 
--spec measure(map(), fun((iodata()) -> ok)) -> bench_results:results().
-measure(#{hand_over_rounds := Rounds, hand_overs := Many, slow_hand_overs := Few}, Report) ->
-    Variants = [{"two schedulers", 2, spin, Many}, {"two schedulers, asleep", 2, sleep, Few},
-                {"one scheduler", 1, yield, Many}],
-    bench_rounds:play(Rounds, fun(Round) ->
-        ok = Report(io_lib:format("hand-over, round ~b of ~b", [Round, Rounds])),
-        [
-            {{hand_over, Variant, Percent, Subject, to_run}, Ns}
-         || {Variant, Schedulers, Hold, Count} <- bench_rounds:shuffle(Variants),
-            Schedulers =< erlang:system_info(schedulers),
-            Subject <- bench_rounds:shuffle([none | bench_waiting_subjects:present()]),
-            {Percent, Ns} <- bench_times:percentiles(?PERCENTS, sample(Subject, Schedulers, Hold, Count))
-        ]
+-spec measure(bench:mode()) -> bench_results:results().
+measure(#{hand_over_rounds := Rounds, hand_overs := Many, slow_hand_overs := Few}) ->
+    Variants = [
+        {"two schedulers", 2, spin, Many},
+        {"two schedulers, asleep", 2, sleep, Few},
+        {"one scheduler", 1, yield, Many}
+    ],
+    bench_builds:in_vms(fun(Vm) ->
+        Run = fun({Variant, Schedulers, Hold, Count}, Subject) ->
+            fun() ->
+                Ns = bench_builds:call(Vm(Subject), fun() -> sample(Subject, Schedulers, Hold, Count) end),
+                Percentiles = bench_times:percentiles(Ns),
+                [{{hand_over, Variant, Percent, Subject, to_run}, Value} || {Percent, Value} <- Percentiles]
+            end
+        end,
+        bench_rounds:play(Rounds, [
+            [Run(Variant, Subject) || Subject <- [none | bench_waiting_subjects:present()]]
+         || Variant <- Variants, element(2, Variant) =< erlang:system_info(schedulers)
+        ])
     end).
 
 sample(Subject, Schedulers, Hold, Count) ->
@@ -87,13 +92,13 @@ pass(Other, Hold, Times, Count, Shared) ->
 turn(Runs, Times, Count, Shared) ->
     Released = atomics:get(Shared, 2),
     Turn = atomics:add_get(Shared, 1, 1) - 1,
-    Turn > 0 andalso Turn =< Count andalso bench_times:note(Times, Turn, max(1, Runs - Released)),
+    Turn > 0 andalso Turn =< Count andalso bench_times:note(Times, Turn, Runs - Released),
     Turn.
 
 releases(Shared) ->
     atomics:put(Shared, 2, erlang:monotonic_time()).
 
-hold(spin, _Place) -> bench_waiting_overload:spin(?HOLD_NS);
+hold(spin, _Place) -> bench_waiting_subjects:spin(?HOLD_NS);
 hold(sleep, _Place) -> timer:sleep(?SLEEP_MS);
 hold(yield, none) -> ok;
 hold(yield, Place) -> bench_waiting_subjects:await_waiting(Place, 1).

@@ -4,35 +4,32 @@
 %%
 %%   own  growth of the table's account (canal_lock:info/0)
 %%   vm   growth of erlang:memory(total), which includes the table's
-%%   os   growth of the resident set
 %%
 %% Options of the mode: memory_rounds; memory_waiters.
 -module(bench_waiting_memory).
 
--export([measure/2]).
-%% Called in the other VM.
--export([run/2]).
+-export([measure/1]).
 
 -define(KEY, db).
 -define(TIMEOUT_MS, 600000).
 
--spec measure(map(), fun((iodata()) -> ok)) -> bench_results:results().
-measure(#{memory_rounds := Rounds, memory_waiters := Waiters}, Report) ->
-    bench_rounds:play(Rounds, fun(Round) ->
-        ok = Report(io_lib:format("memory of waiters, round ~b of ~b", [Round, Rounds])),
-        [None, Process, Request] = [
-            bench_vm:call(ours, ?MODULE, run, [What, Waiters])
-         || What <- [none, process, request]
-        ],
-        Beyond = maps:map(fun(Of, Bytes) -> Bytes - maps:get(Of, None) end, Process),
-        [
-            {{waiter, Variant, none, ours, Of}, Bytes}
-         || {Variant, Growth} <- [{"request", Request}, {"process", Beyond}], {Of, Bytes} <- maps:to_list(Growth)
-        ]
-    end).
+-spec measure(bench:mode()) -> bench_results:results().
+measure(#{memory_rounds := Rounds, memory_waiters := Waiters}) ->
+    bench_rounds:play(Rounds, [[fun() -> sample(Subject, Waiters) end || Subject <- bench_builds:ours()]]).
 
--spec run(none | process | request, Waiters :: pos_integer()) -> #{own | vm | os => float()}.
-run(What, Waiters) ->
+sample(Subject, Waiters) ->
+    [None, Process, Request] = [
+        bench_builds:once(Subject, fun() -> waiters(What, Waiters) end)
+     || What <- [none, process, request]
+    ],
+    [
+        {{waiter, Variant, none, Subject, Of}, Bytes}
+     || {Variant, Growth, Base} <- [{"request", Request, #{own => 0, vm => 0}}, {"process", Process, None}],
+        Of <- [own, vm],
+        Bytes <- [maps:get(Of, Growth) - maps:get(Of, Base)]
+    ].
+
+waiters(What, Waiters) ->
     {ok, _} = canal_lock:start_link(1),
     {acquired, 1} = canal_lock:acquire(?KEY, 1, 1),
     %% The parts of the table that the first waiter creates are not part of the cost of a waiter.
@@ -42,25 +39,19 @@ run(What, Waiters) ->
 
 grown(request, Waiters) ->
     bench_process:result([], fun() ->
-        Before = bench_memory:account(ours),
-        ok = request(Waiters),
-        Growth = bench_memory:growth(Before, bench_memory:account(ours), Waiters),
+        Before = bench_growth:account(ours),
+        [{waiting, _} = canal_lock:request(?KEY, 1, 1) || _ <- lists:seq(1, Waiters)],
+        Growth = bench_growth:by(Waiters, Before, bench_growth:account(ours)),
         Waiters = canal_lock:waiting(?KEY),
         Growth
     end);
 grown(What, Waiters) ->
     Ready = atomics:new(1, []),
     Pids = [spawn_link(fun() -> receive wait -> wait(What, Ready) end end) || _ <- lists:seq(1, Waiters)],
-    Before = bench_memory:account(ours),
+    Before = bench_growth:account(ours),
     [Pid ! wait || Pid <- Pids],
     ok = bench_records:await(Waiters, fun() -> ready(What, Ready) end),
-    bench_memory:growth(Before, bench_memory:account(ours), Waiters).
-
-request(0) ->
-    ok;
-request(Left) ->
-    {waiting, _} = canal_lock:request(?KEY, 1, 1),
-    request(Left - 1).
+    bench_growth:by(Waiters, Before, bench_growth:account(ours)).
 
 wait(none, Ready) ->
     ok = atomics:add(Ready, 1, 1),

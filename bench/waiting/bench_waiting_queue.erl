@@ -12,25 +12,31 @@
 %% Options of the mode: queue_rounds; waiters; turns (timed, for each subject and round).
 -module(bench_waiting_queue).
 
--export([measure/2]).
+-export([measure/1]).
 
--define(HAND_OVER, "hand-over, processes").
 %% The first turns of new processes are not timed: each process has this number of turns before.
 -define(WARM_UP_LAPS, 1).
 %% Of the process that cancels: collections would copy its live references. The others have the default heap.
 -define(HEAP_WORDS, 1048576).
 
--spec measure(map(), fun((iodata()) -> ok)) -> bench_results:results().
-measure(#{queue_rounds := Rounds, waiters := Counts, turns := Turns}, Report) ->
-    Runs =
-        [{?HAND_OVER, Subject, fun chain/3} || Subject <- [none | bench_waiting_subjects:present()]] ++
-            [{"hand-over, requests", ours, fun requests/3}, {"cancel", ours, fun cancels/3}],
-    bench_rounds:play(Rounds, fun(Round) ->
-        ok = Report(io_lib:format("many waiters, round ~b of ~b", [Round, Rounds])),
-        [
-            {{queue, Variant, Count, Subject, turn}, Take(Subject, Count, Turns) / Turns}
-         || {Variant, Subject, Take} <- bench_rounds:shuffle(Runs), Count <- bench_rounds:shuffle(Counts)
-        ]
+-spec measure(bench:mode()) -> bench_results:results().
+measure(#{queue_rounds := Rounds, waiters := Counts, turns := Turns}) ->
+    Variants = [
+        {"hand-over, processes", fun chain/3, [none | bench_waiting_subjects:present()]},
+        {"hand-over, requests", fun requests/3, bench_builds:ours()},
+        {"cancel", fun cancels/3, bench_builds:ours()}
+    ],
+    bench_builds:in_vms(fun(Vm) ->
+        Run = fun(Variant, Take, Subject, Count) ->
+            fun() ->
+                Ns = bench_builds:call(Vm(Subject), fun() -> Take(Subject, Count, Turns) end),
+                [{{queue, Variant, Count, Subject, turn}, Ns / Turns}]
+            end
+        end,
+        bench_rounds:play(Rounds, [
+            [Run(Variant, Take, Subject, Count) || Subject <- Subjects, Count <- Counts]
+         || {Variant, Take, Subjects} <- Variants
+        ])
     end).
 
 %% Turns are numbered in an atomics. The process with the turn after the warm-up and the one with the last turn send the
@@ -45,7 +51,7 @@ chain(Subject, Waiters, Turns) ->
         receive {Last, End} -> ok end,
         lists:foreach(fun(Process) -> bench_process:await_exit(Process, normal) end, All),
         ok = bench_waiting_subjects:close(Place),
-        ns(Start, End)
+        bench_times:ns(Start, End)
     end).
 
 started(_Place, none, Waiters, Turn) ->
@@ -85,7 +91,7 @@ is_over({Turns, First, Last, Parent}) ->
     end,
     atomics:get(Turns, 1) >= Last.
 
-requests(ours, Waiters, Turns) ->
+requests(_Subject, Waiters, Turns) ->
     in_a_process([], fun(Key) ->
         lists:foreach(fun(_) -> request(Key) end, lists:seq(1, Waiters)),
         fun() -> release_and_request(Key, Turns) end
@@ -99,7 +105,7 @@ release_and_request(Key, Turns) ->
     _ = request(Key),
     release_and_request(Key, Turns - 1).
 
-cancels(ours, Waiters, Turns) ->
+cancels(_Subject, Waiters, Turns) ->
     in_a_process([{min_heap_size, ?HEAP_WORDS}], fun(Key) ->
         Refs = bench_rounds:shuffle([request(Key) || _ <- lists:seq(1, Waiters)]),
         true = erlang:garbage_collect(),
@@ -121,13 +127,10 @@ request(Key) ->
 %% The process holds the permit of the key.
 in_a_process(Options, Prepare) ->
     bench_process:result([{scheduler, 1} | Options], fun() ->
-        Key = {?MODULE, self()},
+        {ours, Key, 1} = bench_waiting_subjects:open(ours, 1),
         {acquired, 1} = canal_lock:acquire(Key, 1, 1),
         Run = Prepare(Key),
         Start = erlang:monotonic_time(),
         ok = Run(),
-        ns(Start, erlang:monotonic_time())
+        bench_times:ns(Start, erlang:monotonic_time())
     end).
-
-ns(Start, End) ->
-    erlang:convert_time_unit(End - Start, native, nanosecond).

@@ -1,12 +1,12 @@
 %% The subjects of the waiting benchmark: resources with a number of permits, for which callers wait.
 -module(bench_waiting_subjects).
 
--export([present/0, poolboy/0, open/2, close/1, acquire/1, release/2, waiting/1, await_waiting/2]).
+-export([present/0, poolboy/0, open/2, close/1, acquire/1, release/2, await_waiting/2, spin/1]).
+%% Called by poolboy.
+-export([start_link/1]).
 
--export_type([subject/0, place/0, permit/0]).
+-export_type([place/0, permit/0]).
 
-%% `none' has no limit: what the harness does without a subject.
--type subject() :: ours | gen_server | poolboy | none.
 -type place() :: {ours, Key :: term(), Permits :: pos_integer()} | {gen_server | poolboy, pid()} | none.
 -type permit() :: term().
 
@@ -16,9 +16,9 @@
 -define(POOLBOY_WAITING, 4).
 
 %% Without `none'. poolboy is left out where it is not installed.
--spec present() -> [subject(), ...].
+-spec present() -> [bench_results:subject(), ...].
 present() ->
-    [ours, gen_server | [poolboy || poolboy() =/= none]].
+    bench_builds:ours() ++ [gen_server | [poolboy || poolboy() =/= none]].
 
 -spec poolboy() -> Version :: string() | none.
 poolboy() ->
@@ -32,17 +32,24 @@ version() ->
     {ok, Version} = application:get_key(poolboy, vsn),
     Version.
 
--spec open(subject(), Permits :: pos_integer()) -> place().
-open(ours, Permits) ->
-    {ours, {bench_waiting, erlang:unique_integer()}, Permits};
+%% `none' has no limit: what the harness does without a subject.
+-spec open(bench_results:subject(), Permits :: pos_integer()) -> place().
 open(gen_server, Permits) ->
     {ok, Queue} = bench_queue:start_link(Permits),
     {gen_server, Queue};
 open(poolboy, Permits) ->
-    {ok, Pool} = poolboy:start_link([{worker_module, bench_waiting_worker}, {size, Permits}, {max_overflow, 0}], []),
+    {ok, Pool} = poolboy:start_link([{worker_module, ?MODULE}, {size, Permits}, {max_overflow, 0}], []),
     {poolboy, Pool};
 open(none, _Permits) ->
-    none.
+    none;
+open(_Ours, Permits) ->
+    _ = whereis(canal_lock) =/= undefined orelse canal_lock:start_link(1),
+    {ours, {?MODULE, erlang:unique_integer()}, Permits}.
+
+%% A worker of poolboy that does nothing: only its pid is needed, as a permit.
+-spec start_link(term()) -> {ok, pid()}.
+start_link(_) ->
+    {ok, spawn_link(fun() -> receive after infinity -> ok end end)}.
 
 %% Raises if a caller still waits.
 -spec close(place()) -> ok.
@@ -78,7 +85,6 @@ release({poolboy, Pool}, Worker) -> poolboy:checkin(Pool, Worker);
 release(none, none) -> ok.
 
 %% The number of callers that wait.
--spec waiting(place()) -> non_neg_integer().
 waiting({ours, Key, _}) -> canal_lock:waiting(Key);
 waiting({gen_server, Queue}) -> bench_queue:waiting(Queue);
 waiting({poolboy, Pool}) -> queue:len(element(?POOLBOY_WAITING, sys:get_state(Pool)));
@@ -93,4 +99,15 @@ await_waiting(Place, Count) ->
         _ ->
             true = erlang:yield(),
             await_waiting(Place, Count)
+    end.
+
+%% Reads a clock that takes no lock. erlang:monotonic_time/0 takes one, which spinning schedulers would contend for.
+-spec spin(Ns :: pos_integer()) -> ok.
+spin(Ns) ->
+    spin_until(os:perf_counter() + erlang:convert_time_unit(Ns, nanosecond, perf_counter)).
+
+spin_until(End) ->
+    case os:perf_counter() < End of
+        true -> spin_until(End);
+        false -> ok
     end.
