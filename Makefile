@@ -35,8 +35,8 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 	$(call run,demo,permits elixir cluster)
 
 .PHONY: test
-test: setup ## all tests (WHAT=quick for a small change; build, rust, loom, erlang, elixir, downstream, distro...)
-	$(call run,test,all quick build rust loom erlang elixir downstream conformance distro arm64)
+test: setup ## all tests (WHAT=quick for a small change; build, rust, searches, loom, erlang, elixir, downstream, distro...)
+	$(call run,test,all quick build rust searches loom erlang elixir downstream conformance distro arm64)
 
 .PHONY: check
 check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir, promises, dist)
@@ -108,9 +108,7 @@ test-all:
 test-quick: export CANAL_LOCK_SOAK := 0.1
 test-quick: export PROPTEST_CASES := 32
 test-quick:
-	$(cargo) test --locked --package permit_table --package quorum --package vm_allocator
-	scripts/eunit.sh quick
-	mix test --warnings-as-errors test/permits
+	scripts/test_quick.sh
 	@echo "quick: left out loom, the model checker, nodes, storms, downstream projects, and 9 of 10 random cases"
 
 # Both tools build the project, and a second build has nothing to do.
@@ -120,10 +118,14 @@ test-build:
 	mix compile --warnings-as-errors
 	@again=$$(mix compile) && test -z "$$again" || { echo "a second mix compile was not silent: $$again" >&2; exit 1; }
 
-# With cargo_test=--no-run, it only builds them.
+# With cargo_test=--no-run, these only build the tests.
 .PHONY: test-rust
 test-rust:
 	$(cargo) test --locked $(cargo_test) --package permit_table --package quorum --package vm_allocator
+
+# The model checker, the simulation and the progress properties of the quorum locks.
+.PHONY: test-searches
+test-searches:
 	$(cargo) test --locked $(cargo_test) --package quorum_check
 
 .PHONY: test-loom

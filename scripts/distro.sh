@@ -7,6 +7,8 @@
 # SUITE is trixie, sid or another one whose Rust is new enough. With ARCH=arm64 the folder is for that processor, and
 # runs under QEMU if this machine has another one. The folder, _build/distro/SUITE-ARCH, is used again by later runs;
 # remove it to begin from nothing. It gets a copy of the sources, uncommitted changes included.
+#
+# Exit status 75: the packages of the suite cannot be installed today, which is no defect of the library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,6 +55,11 @@ register_qemu() {
   echo ":qemu-aarch64:M::$magic:$mask:$(command -v qemu-aarch64-static):F" >$folder/register
 }
 
+not_installable() {
+  echo "distro: $suite ($arch): not tried: $*; see $log" >&2
+  exit 75
+}
+
 # Marks a complete folder, so that a run after an interrupted one begins again.
 make_root() {
   [ ! -e "$root/complete" ] || return 0
@@ -60,12 +67,12 @@ make_root() {
   rm -rf "$root"
   mkdir -p "$root"
   debootstrap --variant=minbase --arch="$arch" --include=ca-certificates "$suite" "$root" >"$log" 2>&1 ||
-    fail "debootstrap failed; see $log"
+    not_installable "debootstrap failed"
   # The lists of an archive's copy may have expired.
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90canal_lock"
   mkdir "$root/canal_lock"
   inside sh -c 'apt-get update -qq && apt-get install -qq --yes --no-install-recommends cargo git make' >>"$log" 2>&1 ||
-    fail "installing cargo, git and make failed; see $log"
+    not_installable "installing cargo, git and make failed"
   touch "$root/complete"
 }
 
@@ -104,6 +111,7 @@ register_qemu
 mkdir -p _build/distro
 make_root
 copy_sources
+inside scripts/setup.sh >"$log" 2>&1 || not_installable "scripts/setup.sh failed"
 echo "distro: $suite ($arch): $(inside rustc --version), in $root: $*"
 if inside "$@" 2>&1 | tee "$log"; then
   echo "distro: $suite ($arch): passed: $*"

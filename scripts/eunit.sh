@@ -1,71 +1,106 @@
 #!/usr/bin/env bash
-# Runs the EUnit and PropEr tests.
+# Runs the EUnit and PropEr suites, each in a VM of its own, several VMs side by side, because many suites mostly wait,
+# for leases to expire and for nodes to start. The longest suites start first.
 #
-#   scripts/eunit.sh         all, in three VMs side by side, because many suites mostly wait, for leases to expire and
-#                            for nodes to start. The output of the first VM is shown live, that of the others follows
-#   scripts/eunit.sh quick   those of test/permits and of the API of the quorum locks; CANAL_LOCK_SOAK=0.1 for less
+#   scripts/eunit.sh            all
+#   scripts/eunit.sh quick      those of test/permits and of the API of the quorum locks; CANAL_LOCK_SOAK=0.1 for less
+#   scripts/eunit.sh SUITE...   these
 #
-# Not by `rebar3 eunit', which compiles everything again, with other options, while tests run.
+# The output of a suite is in _build/eunit/SUITE.log. Not by `rebar3 eunit', which compiles everything again, with other
+# options, while tests run.
 set -euo pipefail
-shopt -s extglob
+shopt -s nullglob
 cd "$(dirname "$0")/.."
 
-rebar3 as test compile
+# As many VMs for each core.
+vms_per_core=2
+
+# The suites that take longest, the longest first.
+longest=(
+  canal_lock_panics_tests
+  canal_lock_quorum_clients_tests
+  prop_canal_lock_machine
+  canal_lock_quorum_lists_tests
+  canal_lock_quorum_dsync_tests
+  canal_lock_reload_tests
+  canal_lock_halt_tests
+  prop_canal_lock_keys
+  canal_lock_quorum_under_faults_tests
+  canal_lock_library_tests
+  canal_lock_remote_storm_tests
+  canal_lock_quorum_life_tests
+  canal_lock_quorum_disk_tests
+  canal_lock_view_storm_tests
+  canal_lock_quorum_faulty_cluster_tests
+  router_demo_tests
+  canal_lock_quorum_unlock_failures_tests
+  canal_lock_wait_storm_tests
+  canal_lock_docs_tests
+  canal_lock_death_storm_tests
+  canal_lock_quorum_upgrade_tests
+  canal_lock_keep_storm_tests
+  canal_lock_memory_tests
+  canal_lock_remote_tests
+  canal_lock_quorum_fences_tests
+)
+
 # The names of the suites among these files: a module may have tests whatever its name is.
 suites() { grep -lE '^[a-z0-9_]+_test_?\(\) ->' "$@" | xargs basename -s .erl -a | sort; }
+
 case "${1-}" in
-  '')
-    # The groups take about the same time.
-    groups=(
-      "$(suites test/permits/*.erl test/quorum/*_{dsync,busy}_tests.erl)"
-      "$(suites test/quorum/!(*_dsync_tests|*_busy_tests|*_clients_tests).erl)"
-      "$(suites test/!(permits|quorum)/*.erl examples/*/test/*.erl test/quorum/*_clients_tests.erl)"
-    )
-    ;;
-  quick)
-    groups=(
-      "$(suites test/permits/*.erl)"
-      "$(suites test/quorum/canal_lock_quorum_{,errors_}tests.erl)"
-    )
-    ;;
-  *) echo "usage: scripts/eunit.sh [quick]" >&2; exit 2 ;;
+  '') chosen=$(suites test/*/*.erl examples/*/test/*.erl) ;;
+  quick) chosen=$(suites test/permits/*.erl test/quorum/canal_lock_quorum_{,errors_}tests.erl) ;;
+  *) chosen=$(printf '%s\n' "$@") ;;
 esac
 
+for suite in "${longest[@]}"; do
+  [ -n "$(find test examples -name "$suite.erl")" ] || { echo "eunit: no suite $suite; see \`longest'" >&2; exit 2; }
+done
+
+rebar3 as test compile
+export logs=_build/eunit
+rm -rf $logs
+mkdir -p $logs
+
+# One suite. Prints one line.
 run() {
-  local modules=${1:?no suites}
-  modules=${modules//$'\n'/,}
+  local suite=$1 begun=$SECONDS status=0
   erl -noshell -pa _build/rebar3/test/lib/*/{ebin,test} -eval "
-    case eunit:test([{module, Module} || Module <- [$modules]], [verbose]) of
+    case eunit:test($suite, [verbose]) of
         ok -> halt(0);
         error -> halt(1)
-    end." </dev/null 2>&1
+    end." </dev/null >"$logs/$suite.log" 2>&1 || status=$?
+  [ $status -eq 0 ] || echo "$suite" >>$logs/failed
+  printf 'eunit: %4d s  %s%s\n' $((SECONDS - begun)) "$suite" "$([ $status -eq 0 ] || echo ': FAILED')"
+}
+export -f run
+
+# The chosen suites, the longest first.
+ordered() {
+  local suite
+  for suite in "${longest[@]}"; do
+    ! grep -qxF "$suite" <<<"$chosen" || echo "$suite"
+  done
+  grep -vxF "$(printf '%s\n' "${longest[@]}")" <<<"$chosen" || true
 }
 
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
-status=0
-beside=()
-for ((group = 1; group < ${#groups[@]}; group++)); do
-  run "${groups[group]}" >"$logs/$group" &
-  beside+=($!)
-done
-run "${groups[0]}" | tee "$logs/0" || status=1
-for pid in "${beside[@]}"; do
-  wait "$pid" || status=1
-done
-cat "$logs"/[1-9]
+ordered | xargs -P $((vms_per_core * $(nproc))) -I{} bash -euo pipefail -c 'run {}'
 
+# From the last lines of EUnit.
+awk '/^  (All )?[0-9]+ tests passed/ { passed += $(NF - 2) } /^  Test passed/ { passed += 1 }
+     /^  Failed: [0-9]/ { failed += $2; passed += $NF }
+     END { printf "eunit: %d tests passed, %d failed, in %d suites\n", passed, failed, ARGC - 1 }' $logs/*.log
 # The tests that test_setup:skipped/2 skipped on this machine. `make test' prints the file again as its last lines.
 skipped=_build/eunit-skipped.txt
-sed -n 's/^ *SKIPPED: /  /p' "$logs"/[0-9] >"$logs/titles"
-{ echo "eunit: skipped on this machine: $(wc -l <"$logs/titles")"; cat "$logs/titles"; } | tee "$skipped"
+titles=$(sed -n 's/^ *SKIPPED: /  /p' $logs/*.log)
+{ echo "eunit: skipped on this machine: $(grep -c . <<<"$titles" || true)"; echo "$titles"; } | sed '/^$/d' | tee $skipped
 
-# Each failure again, up to the line that ends its report: above, thousands of lines can follow it.
-if ((status != 0)); then
-  echo 'eunit: the failures again:'
-  awk 'FNR == 1 { lines = 0 }
-       /\*(failed|skipped|timed out)\*|^\*\*\*/ { lines = 40 }
-       lines > 0 { print; lines = /^ *(undefined)?$/ ? 0 : lines - 1 }' "$logs"/[0-9]
-  tail -n 3 "$logs"/[0-9]
-fi
-exit $status
+[ -e $logs/failed ] || exit 0
+# The failed tests, or the last lines of a suite whose VM ended.
+while read -r suite; do
+  echo "eunit: $suite failed; its output is $logs/$suite.log. Its failures:"
+  awk '/\*(failed|skipped|timed out)\*|^\*\*\*/ { lines = 40 }
+       lines > 0 { print; lines = /^ *(undefined)?$/ ? 0 : lines - 1 }' "$logs/$suite.log"
+  tail -n 5 "$logs/$suite.log"
+done <$logs/failed
+exit 1

@@ -3,21 +3,36 @@
 # others, but only while a core is idle: the others do not become slower. Their output follows at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/steps.sh
 
-idle=(nice -n 19)
-if chrt --idle 0 true 2>/dev/null; then idle=(chrt --idle 0); fi
+# What these tests depend on.
+cargo=(native/Cargo.toml native/Cargo.lock native/.cargo Makefile)
+quorum=(native/quorum native/quorum_check "${cargo[@]}")
+loom=(native/permit_table native/quorum "${cargo[@]}")
+downstream=(src include lib native test/packaging scripts/dist.sh rebar.config rebar.lock mix.exs)
 
-make test-build
+steps_begin test 8
+step 'build' make test-build
 # Before the others start, because cargo waits while another cargo builds in the same folder.
-make test-rust cargo_test=--no-run
+step 'build of the Rust tests' make test-rust test-searches cargo_test=--no-run
 
+rust() {
+  renice -n 19 $BASHPID
+  chrt --idle --pid 0 $BASHPID || true
+  step 'Rust' make test-rust
+  step 'model checker and simulation' scripts/once searches "${quorum[@]}" -- make test-searches
+  step 'loom' scripts/once loom "${loom[@]}" -- make test-loom
+}
 log=$(mktemp)
 set -m # a process group, which the trap ends
-"${idle[@]}" make test-rust test-loom >"$log" 2>&1 &
+rust >"$log" 2>&1 &
 rust=$!
 set +m
-trap 'kill -- -$rust 2>/dev/null || true; rm -f "$log"' EXIT
-make test-erlang test-elixir test-downstream
+trap 'kill -- -$rust 2>/dev/null || true; rm -f "$log"; steps_end' EXIT
+
+step 'Erlang' make test-erlang
+step 'Elixir' make test-elixir
+step 'projects that depend on the library' scripts/once downstream "${downstream[@]}" -- make test-downstream
 status=0
 wait $rust || status=$?
 cat "$log"
