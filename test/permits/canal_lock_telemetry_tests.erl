@@ -1,13 +1,9 @@
 %% The event of the manager for `telemetry': the totals at the beginning of each sweep, and nothing without `telemetry'.
 -module(canal_lock_telemetry_tests).
 
--behaviour(application).
-
 -include_lib("eunit/include/eunit.hrl").
 
--export([start/2, stop/1]).
-
--import(test_telemetry_app, [load/0, load/1, unload/0, start/1, load_and_start/0]).
+-import(test_telemetry_app, [load/0, unload/0, start/1, load_and_start/0]).
 
 -define(EVENT, [canal_lock, totals]).
 
@@ -48,13 +44,6 @@ clean(Test) ->
         test_telemetry_app:stop(),
         unload()
     end.
-
-%% The application callback, for tests whose telemetry is no application.
-start(normal, _) ->
-    {ok, spawn_link(fun test_setup:hold_forever/0)}.
-
-stop(_) ->
-    ok.
 
 %% Attaches a handler that sends each event to this process.
 attach(Id) ->
@@ -167,7 +156,7 @@ without() ->
     ?assertEqual(false, code:is_loaded(telemetry)).
 
 not_loaded() ->
-    ok = start(?MODULE),
+    ok = start(test_telemetry_app),
     sends_nothing(start_manager(?INTERVAL_MS)),
     ?assertEqual(false, code:is_loaded(telemetry)).
 
@@ -234,8 +223,8 @@ failing_handler() ->
 failure_of_telemetry() ->
     Huge = lists:duplicate(10_000, huge),
     lists:foreach(fun({Class, Reason}) ->
-        load(failing_with(Class, Reason)),
-        ok = start(?MODULE),
+        test_telemetry_app:load_failing(Class, Reason),
+        ok = start(test_telemetry_app),
         Manager = start_manager(?INTERVAL_MS),
         ok = await_calls(3),
         [#{level := error, msg := {report, Report}, meta := Meta}] = test_log_listener:events(),
@@ -272,21 +261,6 @@ own_failure() ->
     test_await:value(undefined, fun() -> whereis(canal_lock) end),
     ?assertMatch({not_started, _}, test_await:exit_reason(Manager)),
     ?assertEqual([], [Event || #{msg := {report, #{what := event_failed}}} = Event <- test_log_listener:events()]).
-
-%% A module `telemetry' that reports each call and raises.
-failing_with(Class, Reason) ->
-    Raise = io_lib:format("erlang:raise(~p, ~p, [])", [Class, Reason]),
-    Forms = [
-        "-module(telemetry).",
-        "-export([execute/3]).",
-        lists:flatten(["execute(_, _, _) -> test_log_listener ! {called, none}, ", Raise, "."])
-    ],
-    [form(Form) || Form <- Forms].
-
-form(Text) ->
-    {ok, Tokens, _} = erl_scan:string(Text),
-    {ok, Form} = erl_parse:parse_form(Tokens),
-    Form.
 
 %% Waits for this many new calls, and until the manager has handled the last one.
 await_calls(Calls) ->

@@ -247,17 +247,8 @@ slow_handler() ->
     Handler ! go_on.
 
 failure() ->
-    test_telemetry_app:load([
-        {attribute, 1, module, telemetry},
-        {attribute, 1, export, [{execute, 3}]},
-        {function, 1, execute, 3, [
-            {clause, 1, [{var, 1, '_'}, {var, 1, '_'}, {var, 1, '_'}], [], [
-                {call, 1, {remote, 1, {atom, 1, erlang}, {atom, 1, exit}}, [{atom, 1, meant}]}
-            ]}
-        ]}
-    ]),
-    %% Its callbacks start nothing else.
-    ok = test_telemetry_app:start(canal_lock_telemetry_tests),
+    ok = test_telemetry_app:load_failing(exit, meant),
+    ok = test_telemetry_app:start(test_telemetry_app),
     start(),
     Process = whereis(canal_lock_quorum_telemetry),
     [begin Process ! emit, _ = sys:get_state(Process) end || _ <- [1, 2, 3]],

@@ -1,7 +1,7 @@
 %% Keys of every kind of term. Many of them differ only slightly in one of the forms in which keys are stored.
 -module(test_key_terms).
 
--export([all/0, for_maps/0, by_kind/0, copies/1, deep/2]).
+-export([all/0, for_maps/0, by_kind/0, copies/1, deep/2, not_counts/0]).
 
 %% With numbers, because some terms are too long to print.
 -spec all() -> [{{Kind :: atom(), pos_integer()}, term()}].
@@ -204,3 +204,11 @@ deep(list, Levels, Term) -> deep(list, Levels - 1, [Term]);
 deep(tail, Levels, Term) -> deep(tail, Levels - 1, [x | Term]);
 deep(map, Levels, Term) -> deep(map, Levels - 1, #{x => Term});
 deep(map_key, Levels, Term) -> deep(map_key, Levels - 1, #{Term => x}).
+
+%% Every kind of term except non-negative integers, for calls that need one.
+-spec not_counts() -> [term()].
+not_counts() ->
+    [three, '', infinity, undefined, -1, -(1 bsl 59) - 1, -(1 bsl 63), -(1 bsl 64), -(1 bsl 70)] ++
+        [0.0, -0.0, 1.0, 1.5, -1.5, 1.0e300, [], [1], "3", [1 | 2], {}, {3}, {1, 2}, #{}, #{1 => 1}] ++
+        [<<>>, <<3>>, <<"3">>, <<1:1>>, binary:copy(<<1>>, 10), self(), make_ref(), atomics:new(1, [])] ++
+        [hd(erlang:ports()), fun() -> 1 end, fun erlang:abs/1].

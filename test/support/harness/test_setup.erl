@@ -86,6 +86,7 @@ start_vm(Arguments) ->
     Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
     {ok, Vm, _} = peer:start(#{
         connection => standard_io,
+        wait_boot => 1000 * timeout_s(),
         args => ["-kernel", "logger_level", "none", "-pa" | Paths] ++ Arguments
     }),
     Vm.
