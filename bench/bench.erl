@@ -20,9 +20,7 @@
 }.
 %% Missed targets are printed and do not change the exit status, because load on a shared machine can cause them.
 %% Targets without a bound are printed for comparison with their neighbors.
--type target() ::
-    {Text :: string(), bench_results:figure()}
-    | {Text :: string(), bench_results:figure(), {at_most | at_least, number()}}.
+-type target() :: {bench_results:figure(), none | {at_most | at_least, number()}}.
 
 -define(PROGRAMS, #{
     "permits" => fun bench_permits:program/1,

@@ -12,6 +12,9 @@
 
 -type vm() :: pid().
 
+%% Longer than the start of a VM takes on a busy machine.
+-define(BOOT_MS, 120_000).
+
 %% Folders with `ebin' and `priv'.
 -spec define(This :: file:filename(), [Other :: file:filename()]) -> ok.
 define(This, Other) ->
@@ -46,9 +49,10 @@ in_vms(Fun) ->
 start(Subject) ->
     Paths = [filename:dirname(code:which(?MODULE)), filename:join(library(Subject), "ebin")],
     %% +Bd: stops on Ctrl-C like the calling VM.
-    {ok, Vm, _} = peer:start_link(#{connection => standard_io, args => ["+Bd" | [A || P <- Paths, A <- ["-pa", P]]]}),
-    ok = peer:call(Vm, ?MODULE, serve, []),
-    true = filename:absname(library(Subject)) =:= peer:call(Vm, code, lib_dir, [canal_lock]),
+    Arguments = ["+Bd" | lists:append([["-pa", Path] || Path <- Paths])],
+    {ok, Vm, _} = peer:start_link(#{connection => standard_io, args => Arguments, wait_boot => ?BOOT_MS}),
+    ok = peer:call(Vm, ?MODULE, serve, [], infinity),
+    true = filename:absname(library(Subject)) =:= peer:call(Vm, code, lib_dir, [canal_lock], infinity),
     Vm.
 
 %% Calls the function in the VM: always in the same process, which keeps linked processes and its dictionary.

@@ -2,7 +2,7 @@
 %% overlap with the next measurement. If the process crashes, the caller raises an error.
 -module(bench_process).
 
--export([result/2, await/2, await_exit/2, kill/1]).
+-export([result/2, await/2, await_exit/2]).
 
 -spec result([term()], fun(() -> Result)) -> Result.
 result(Options, Fun) ->
@@ -29,8 +29,3 @@ await_exit({Pid, Monitor}, Reason) ->
             Reason = Actual,
             ok
     end.
-
--spec kill([{pid(), reference()}]) -> ok.
-kill(Processes) ->
-    [exit(Pid, kill) || {Pid, _} <- Processes],
-    lists:foreach(fun(Process) -> await_exit(Process, killed) end, Processes).

@@ -1,7 +1,7 @@
-%% Reads the permit counts of the subjects. Each measurement ends with a check that nothing is left over.
+%% Waits until the subjects have a number of permits in use.
 -module(bench_records).
 
--export([await_permits/3, await/2, closed/1]).
+-export([await_permits/3, await/2]).
 
 %% Polls without sleep at first, to see a quick change within microseconds. Then it sleeps between polls, so that
 %% waiting does not take a processor from the work that it waits for.
@@ -22,24 +22,6 @@ count(ets, Key) ->
     end;
 count(_, Key) ->
     canal_lock:count(Key).
-
-%% Waits first: a 'DOWN' message can arrive shortly before the VM releases the permits.
--spec closed(ours | other | ets | counters) -> ok.
-closed(ets) ->
-    IsOut = [{{{'_', '$1'}, '$2'}, [{is_integer, '$1'}, {'=/=', '$2', 0}], [true]}],
-    ok = await(0, fun() -> ets:select_count(test_original, IsOut) end),
-    ok = bench_subjects:settle(ets),
-    0 = ets:info(canal_lock_ets_monitors, size),
-    ok;
-closed(counters) ->
-    0 = ets:select_count(persistent_term:get(bench_counters), [{{'_', '$1'}, [{'=/=', '$1', 0}], [true]}]),
-    ok;
-closed(_) ->
-    ok = await(0, fun() -> maps:get(permits, canal_lock:info()) end),
-    #{holders := 0} = canal_lock:info(),
-    [] = canal_lock:keys(),
-    [] = canal_lock:audit(),
-    ok.
 
 %% Waits until Ask returns Wanted.
 -spec await(Wanted, fun(() -> Wanted | term())) -> ok.

@@ -49,23 +49,38 @@ builds(InOrder, Results) ->
     ],
     [[line("~nthis build / the other build (median   p25..p75)~n", []), Ratios] || Ratios =/= []].
 
-target({Text, Figure}, Results) ->
-    target({Text, Figure, none}, Results);
-target({Text, Figure, Bound}, Results) ->
+target({Figure, Bound}, Results) ->
+    Text = text_of(Figure),
     case bench_results:figure(Figure, Results) of
         {ok, Values} ->
-            {Median, _, _} = bench_results:spread(Values),
             Format =
                 case Figure of
                     {quotient, _, _} -> fun ratio/1;
                     _ -> fun(Value) -> number(Value, bench_results:unit(element(2, Figure))) end
                 end,
+            {Median, _, _} = bench_results:spread(Values),
             {Middle, Spread} = spread(Values, Format),
-            Line = line("  ~-66ts~10s   ~-24s~s", [Text, Middle, Spread, verdict(Bound, Median, Format)]),
+            Line = line("  ~-84ts~10s   ~-24s~s", [Text, Middle, Spread, verdict(Bound, Median, Format)]),
             [string:trim(Line, trailing), "\n"];
         not_measured ->
-            line("  ~-66ts not measured in this run~n", [Text])
+            line("  ~-84ts not measured in this run~n", [Text])
     end.
+
+%% What both have in common, then what differs.
+text_of({value, Id}) ->
+    names(fields(Id));
+text_of({How, A, B}) ->
+    Sign = case How of quotient -> " / "; difference -> " - " end,
+    {Same, Differ} = lists:partition(fun({X, Y}) -> X =:= Y end, lists:zip(fields(A), fields(B))),
+    {OfA, OfB} = lists:unzip(Differ),
+    [names([X || {X, _} <- Same]), ": ", names(OfA), Sign, names(OfB)].
+
+fields({Case, Variant, none, Subject, Measure}) -> [Case, Variant, Subject, Measure];
+fields(Id) -> tuple_to_list(Id).
+
+names(Fields) ->
+    Names = [case is_number(Field) of true -> axis(Field); false -> line("~ts", [Field]) end || Field <- Fields],
+    lists:join(", ", Names).
 
 verdict(none, _, _) -> "";
 verdict({at_most, Bound}, Median, Format) -> line("<= ~s  ~s", [Format(Bound), passed(Median =< Bound)]);

@@ -2,7 +2,7 @@
 %% the summary, which bench/plots.sh reads.
 -module(bench_results).
 
--export([merge/2, figure/2, spread/1, unit/1, write/3]).
+-export([merge/2, ratio/3, figure/2, spread/1, unit/1, write/3]).
 
 -export_type([id/0, subject/0, measure/0, results/0, figure/0]).
 
@@ -22,6 +22,11 @@
 merge(Some, Others) ->
     [] = maps:keys(maps:with(maps:keys(Some), Others)),
     maps:merge(Some, Others).
+
+%% Of two subjects.
+-spec ratio({Case :: atom(), Variant :: string(), X :: number() | none, measure()}, subject(), subject()) -> figure().
+ratio({Case, Variant, X, Measure}, Subject, Other) ->
+    {quotient, {Case, Variant, X, Subject, Measure}, {Case, Variant, X, Other, Measure}}.
 
 %% A quotient by 0 is not measured either.
 -spec figure(figure(), results()) -> {ok, [float(), ...]} | not_measured.

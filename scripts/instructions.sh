@@ -54,7 +54,7 @@ trap 'rm -rf "$work"' EXIT
 # Prints the version of the VM, then a line for each row of bench_instructions.
 count() {
   rebar3 compile >"$work/log" 2>&1 || fail "$(cat "$work/log")"
-  erlc -o "$work" bench/permits/bench_{pairs,instructions}.erl bench/bench_process.erl
+  erlc -o "$work" bench/permits/bench_{pairs,subjects,instructions}.erl bench/bench_process.erl
   ERL_CRASH_DUMP_SECONDS=0 scripts/valgrind_vm.sh --tool=callgrind --collect-bus=yes --combine-dumps=yes \
     --log-file="$work/log" --callgrind-out-file="$work/dumps" --toggle-collect='*::calls::*::entry' \
     --dump-before='*::inspect::*::nif_func' -- -S 1:1 -SDcpu 1:1 -- \

@@ -1,9 +1,8 @@
-%% Measures the death of many holders at once. Each process holds one permit. The processes are children of one parent
-%% per scheduler, and the benchmark kills all parents.
+%% Measures the death of many holders at once. Each process holds one permit.
 %%
-%% last_death_to_free: from the last death until no key has a permit in use. A watcher monitors all processes, and its
-%% last 'DOWN' message is the last death. It runs at high priority: otherwise it would receive most 'DOWN' messages
-%% late, and the result would be too small. The time to read the counts is included.
+%% last_death_to_free: from the last death until no key has a permit in use. A watcher starts, monitors and kills all
+%% processes, and its last 'DOWN' message is the last death. It runs at high priority: otherwise it would receive most
+%% 'DOWN' messages late, and the result would be too small. The time to read the counts is included.
 %%
 %% Each sample runs in a new VM. Its process limit must allow this number of processes.
 %%
@@ -38,41 +37,27 @@ variant(Holders) ->
 die(Subject, Holders) ->
     ok = bench_subjects:start(Subject),
     [Key = bench_subjects:prepare(Subject, Key) || Key <- keys()],
-    Ns = bench_process:result(
+    bench_process:result(
         [{priority, high}, {message_queue_data, off_heap}, {min_heap_size, ?WATCHER_HEAP_WORDS}],
         fun() -> watch(Subject, Holders) end
-    ),
-    ok = bench_records:closed(Subject),
-    Ns.
+    ).
 
 watch(Subject, Holders) ->
-    Parents = parents(Subject, Holders),
-    [monitor(process, Child) || {Parent, _} <- Parents, Child <- receive {Parent, Children} -> Children end],
+    Pids = [
+        begin
+            {Pid, _} = spawn_monitor(fun() -> hold(Subject, {app, I rem ?KEYS}) end),
+            Pid
+        end
+     || I <- lists:seq(1, Holders)
+    ],
     0 = Holders rem ?KEYS,
     ok = bench_records:await_permits(Subject, keys(), Holders div ?KEYS),
     ok = bench_subjects:settle(Subject),
-    [exit(Parent, kill) || {Parent, _} <- Parents],
-    ok = deaths(length(Parents) + Holders),
+    [exit(Pid, kill) || Pid <- Pids],
+    ok = deaths(Holders),
     LastDeath = erlang:monotonic_time(),
     ok = bench_records:await_permits(Subject, keys(), 0),
     bench_times:ns(LastDeath, erlang:monotonic_time()).
-
-parents(Subject, Holders) ->
-    Watcher = self(),
-    Schedulers = erlang:system_info(schedulers_online),
-    SpawnChildren = fun(First) ->
-        [spawn_link(fun() -> hold(Subject, {app, I rem ?KEYS}) end) || I <- lists:seq(First, Holders, Schedulers)]
-    end,
-    [
-        spawn_opt(
-            fun() ->
-                Watcher ! {self(), SpawnChildren(First)},
-                timer:sleep(infinity)
-            end,
-            [monitor, {scheduler, First}]
-        )
-     || First <- lists:seq(1, Schedulers)
-    ].
 
 hold(Subject, Key) ->
     {acquired, _} = (bench_subjects:module(Subject)):acquire(Key, ?MAX_PER, 1),

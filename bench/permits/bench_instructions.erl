@@ -27,7 +27,7 @@ main() ->
 rows() ->
     Nothing = fun() -> ok end,
     [{Variant, Nothing, fun(Times) -> pairs(Key, Times) end} || {Variant, Key} <- bench_pairs:keys()] ++
-        [{"atom, refused", fun hold/0, fun refused/1}].
+        [{"atom, refused", fun() -> bench_subjects:hold(ours, [[db]], 1, 1) end, fun refused/1}].
 
 %% Everything that determines the number of instructions of a VM function.
 vm() ->
@@ -56,16 +56,6 @@ pairs(Key, Left) ->
     {acquired, 1} = canal_lock:acquire(Key, ?MAX_PER, 1),
     ok = canal_lock:release(Key, ?MAX_PER, 1),
     pairs(Key, Left - 1).
-
-%% In another process.
-hold() ->
-    Parent = self(),
-    Holder = spawn_link(fun() ->
-        {acquired, 1} = canal_lock:acquire(db, 1, 1),
-        Parent ! {self(), holding},
-        receive after infinity -> ok end
-    end),
-    receive {Holder, holding} -> ok end.
 
 refused(0) ->
     ok;

@@ -1,12 +1,12 @@
 %% Measures pairs on random keys among many keys in use: the cost of a large table, where most accesses miss the caches.
-%% Each number of keys has VMs of its own. `none' is the loop that makes the keys, with a call that does nothing.
+%% Each number of keys has VMs of its own.
 %%
 %% Options of the mode: rounds; sample_ms; keys.
 -module(bench_keys).
 
 -export([measure/1]).
 
--define(SUBJECTS, [none, ours, ets, counters]).
+-define(SUBJECTS, [ours, ets, counters]).
 %% One permit of each key is held during the measurement, and no call is refused.
 -define(MAX_PER, 10).
 
@@ -26,5 +26,5 @@ among(Keys, #{rounds := Rounds} = Mode) ->
 %% Another process holds the keys, because the sweep reclaims keys without holders.
 workers(Subject, Keys) ->
     ok = bench_subjects:start(Subject),
-    Subject =:= none orelse bench_subjects:hold(Subject, [[{app, I} || I <- lists:seq(1, Keys)]], ?MAX_PER, 1),
+    ok = bench_subjects:hold(Subject, [[{app, I} || I <- lists:seq(1, Keys)]], ?MAX_PER, 1),
     [#{phases => [{pair, bench_loops:loop(Subject, pair_of_many), Keys, ?MAX_PER, 1}]}].

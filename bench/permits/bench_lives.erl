@@ -40,9 +40,7 @@ in_a_vm(Variant, Subject, Lives) ->
     _ = of_all(Subject, Life, Lives div ?WARM_UP_PART),
     %% Uses every process slot once, as in a VM that has run for a long time. The ETS design has no slots.
     _ = Subject =:= ets orelse of_all(Subject, Life, erlang:system_info(process_limit)),
-    Ns = of_all(Subject, Life, Lives),
-    lists:member(Subject, [none, floor]) orelse bench_records:closed(Subject),
-    Ns / Lives.
+    of_all(Subject, Life, Lives) / Lives.
 
 of_all(Subject, Life, Lives) ->
     Spawners = erlang:system_info(schedulers_online),

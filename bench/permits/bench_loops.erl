@@ -4,8 +4,6 @@
 -module(bench_loops).
 
 -export([loop/2]).
-%% Called by the loops of the subject `none', in place of an acquire and release.
--export([no_call/1]).
 
 -type kind() :: pair | full | pair_of_many.
 
@@ -44,8 +42,7 @@ loop(counters, full) -> fun counters_full/4;
 loop(floor, full) -> fun floor_full/4;
 loop(ours, pair_of_many) -> at_random(fun ours_pair_of_many/5);
 loop(ets, pair_of_many) -> at_random(fun ets_pair_of_many/5);
-loop(counters, pair_of_many) -> at_random(fun counters_pair_of_many/5);
-loop(none, pair_of_many) -> at_random(fun none_of_many/5).
+loop(counters, pair_of_many) -> at_random(fun counters_pair_of_many/5).
 
 at_random(Loop) ->
     fun(Keys, MaxPer, Buckets, Times) -> Loop(rand:uniform(1 bsl 32) - 1, Keys, MaxPer, Buckets, Times) end.
@@ -81,8 +78,3 @@ end).
 ?MANY_LOOP(ours_pair_of_many, ?PAIR(canal_lock)).
 ?MANY_LOOP(ets_pair_of_many, ?PAIR(test_original)).
 ?MANY_LOOP(counters_pair_of_many, ?PAIR(bench_counters)).
-%% Without this call the compiler would not build the key.
-?MANY_LOOP(none_of_many, ok = ?MODULE:no_call(Key)).
-
--spec no_call(term()) -> ok.
-no_call(_) -> ok.

@@ -81,7 +81,7 @@ acquire(Subject, Key, MaxPer, Buckets) -> (module(Subject)):acquire(Key, MaxPer,
 %% Waits until the manager has handled all messages of the caller.
 -spec settle(subject()) -> ok.
 settle(ets) ->
-    _ = sys:get_state(test_original),
+    _ = sys:get_state(test_original, infinity),
     ok;
 settle(_) ->
     ok.

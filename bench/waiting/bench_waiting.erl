@@ -1,5 +1,4 @@
-%% The program `waiting': what it costs to wait for permits and to give them away, beside a gen_server queue and
-%% poolboy.
+%% The program `waiting': what it costs to wait for permits and to give them away, beside poolboy.
 -module(bench_waiting).
 
 -export([program/1]).
@@ -24,8 +23,8 @@ program(ModeName) ->
             {waiter, "memory of a waiter"}
         ],
         variants => ["two schedulers", "two schedulers, asleep", "one scheduler"],
-        subjects => [ours, other, gen_server, poolboy, none],
-        targets => lists:append([free_permits(), hand_over(), many_waiters(), memory(), overload()]),
+        subjects => [ours, other, poolboy, none],
+        targets => targets(),
         facts => [{"poolboy", poolboy()}]
     }.
 
@@ -68,67 +67,48 @@ poolboy() ->
         Version -> Version
     end.
 
-free_permits() ->
-    Id = fun(Variant, Subject) -> {uncontended, Variant, none, Subject, pair} end,
-    Of = fun(Variant, Subject) -> {quotient, Id(Variant, Subject), Id("acquire/3", ours)} end,
-    [
-        {"free permit: acquire/4 with a timeout / acquire/3", Of("acquire/4, timeout", ours), {at_most, 1.03}},
-        {"free permit: acquire/4 with a map / acquire/3", Of("acquire/4, map", ours), {at_most, 1.1}},
-        {"free permit: gen_server / acquire/3", Of("with a timeout", gen_server)},
-        {"free permit: poolboy / acquire/3", Of("with a timeout", poolboy)},
-        {"give to a known process", {value, {give, "to a known process", none, ours, give}}, {at_most, 300}}
-    ].
-
-hand_over() ->
-    Id = fun(Variant, Percent, Subject) -> {hand_over, Variant, Percent, Subject, to_run} end,
-    Of = fun(Variant, Other) -> {quotient, Id(Variant, 50, ours), Id(Variant, 50, Other)} end,
-    Asleep = "two schedulers, asleep",
-    lists:append([
-        [
-            {"hand-over, " ++ Variant ++ ": ours / gen_server", Of(Variant, gen_server), {at_most, 0.6}},
-            {"hand-over, " ++ Variant ++ ": ours / poolboy", Of(Variant, poolboy), {at_most, 0.5}},
-            {"hand-over, " ++ Variant ++ ": ours / a message", Of(Variant, none)},
-            {"hand-over, " ++ Variant ++ ", p99.9: ours", {value, Id(Variant, 99.9, ours)}, {at_most, 50000}}
-        ]
-     || Variant <- ["two schedulers", "one scheduler"]
-    ]) ++ [{lists:concat(["hand-over, ", Asleep, ": ours / ", S]), Of(Asleep, S)} || S <- [gen_server, poolboy]].
-
-many_waiters() ->
-    Of = fun(Variant, Subject) ->
+targets() ->
+    Ratio = fun bench_results:ratio/3,
+    Free = fun(Variant, Subject) ->
+        {quotient, {uncontended, Variant, none, Subject, pair}, {uncontended, "acquire/3", none, ours, pair}}
+    end,
+    HandOver = fun(Variant) -> {hand_over, Variant, 50, to_run} end,
+    Queue = fun(Variant, Subject) ->
         {quotient, {queue, Variant, 10000, Subject, turn}, {queue, Variant, 1, Subject, turn}}
     end,
+    Waits = fun(Variant, Measure) -> {overload, Variant, none, ours, Measure} end,
+    PerSecond = fun(Variant) -> {overload, Variant, none, per_second} end,
     [
-        {"10,000 waiters / 1, a hand-over, requests of one process", Of("hand-over, requests", ours), {at_most, 1.3}},
-        {"10,000 waiters / 1, a hand-over, processes: ours", Of("hand-over, processes", ours), {at_most, 1.3}},
-        {"10,000 waiters / 1, a hand-over, processes: gen_server", Of("hand-over, processes", gen_server)},
-        {"10,000 waiters / 1, a hand-over, processes: poolboy", Of("hand-over, processes", poolboy)},
-        {"10,000 processes / 1, a message to the next one", Of("hand-over, processes", none)},
-        {"10,000 waiters / 1, a cancel and a new request", Of("cancel", ours), {at_most, 1.3}}
-    ].
-
-memory() ->
-    [
-        {Text, {value, {waiter, Variant, none, ours, Measure}}, {at_most, 1100}}
-     || {Text, Variant, Measure} <- [
-            {"memory of a request, table's account", "request", own},
-            {"memory of a request, of the VM", "request", vm},
-            {"memory of a waiting process beyond a bare one, of the VM", "process", vm}
-        ]
-    ].
-
-overload() ->
-    Id = fun(Variant, Subject, Measure) -> {overload, Variant, none, Subject, Measure} end,
-    Of = fun(Variant, Subject) -> {quotient, Id(Variant, ours, per_second), Id(Variant, Subject, per_second)} end,
-    [
-        {"permits/s, holds of 1 ms: ours / no limit", Of("holds of 1 ms", none), {at_least, 0.95}},
-        {"permits/s, holds of 1 ms: ours / gen_server", Of("holds of 1 ms", gen_server)},
-        {"permits/s, holds of 1 ms: ours / poolboy", Of("holds of 1 ms", poolboy)},
-        {"permits/s, holds of 5 us: ours / no limit", Of("holds of 5 us", none)},
-        {"permits/s, holds of 5 us: ours / gen_server", Of("holds of 5 us", gen_server), {at_least, 3}},
-        {"permits/s, holds of 5 us: ours / poolboy", Of("holds of 5 us", poolboy), {at_least, 3}}
-        | [
-            {"waits, " ++ Variant ++ ", p99.9 / median: ours",
-                {quotient, Id(Variant, ours, wait_p999), Id(Variant, ours, wait_median)}, {at_most, 2}}
+        {Free("acquire/4, timeout", ours), {at_most, 1.03}},
+        {Free("acquire/4, map", ours), {at_most, 1.1}},
+        {Free("with a timeout", poolboy), none},
+        {{value, {give, "to a known process", none, ours, give}}, {at_most, 300}}
+    ] ++
+        [
+            Target
+         || Variant <- ["two schedulers", "one scheduler"],
+            Target <- [
+                {Ratio(HandOver(Variant), ours, poolboy), {at_most, 0.5}},
+                {Ratio(HandOver(Variant), ours, none), none},
+                {{value, {hand_over, Variant, 99.9, ours, to_run}}, {at_most, 50000}}
+            ]
+        ] ++
+        [{Ratio(HandOver("two schedulers, asleep"), ours, Other), none} || Other <- [poolboy, none]] ++
+        [
+            {Queue(Variant, ours), {at_most, 1.3}}
+         || Variant <- ["hand-over, requests", "hand-over, processes", "cancel"]
+        ] ++
+        [{Queue("hand-over, processes", poolboy), none}] ++
+        [
+            {{value, {waiter, Variant, none, ours, Measure}}, {at_most, 1100}}
+         || {Variant, Measure} <- [{"request", own}, {"request", vm}, {"process", vm}]
+        ] ++
+        [
+            {Ratio(PerSecond("holds of 1 ms"), ours, none), {at_least, 0.95}},
+            {Ratio(PerSecond("holds of 5 us"), ours, none), none},
+            {Ratio(PerSecond("holds of 5 us"), ours, poolboy), {at_least, 3}}
+        ] ++
+        [
+            {{quotient, Waits(Variant, wait_p999), Waits(Variant, wait_median)}, {at_most, 2}}
          || {Variant, _} <- bench_waiting_overload:loads()
-        ]
-    ].
+        ].

@@ -7,8 +7,6 @@
 %% "one scheduler": only one is online. The holder yields until the other one waits. That one runs after the holder has
 %% waited again, and that call is included.
 %%
-%% The process of a gen_server is not bound to a scheduler.
-%%
 %% The subject `none' is the bound: each process sends a message to the other one, and waits for its answer.
 %%
 %% Options of the mode: hand_over_rounds; hand_overs (for each subject and round); slow_hand_overs (those of "asleep").
@@ -16,7 +14,7 @@
 
 -export([measure/1, with_schedulers/2]).
 
-%% Longer than a request to a gen_server takes, also if a thread of the VM must be woken for it.
+%% Longer than a request to a process takes, also if a thread of the VM must be woken for it.
 -define(HOLD_NS, 100000).
 -define(SLEEP_MS, 3).
 

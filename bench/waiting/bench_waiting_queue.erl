@@ -2,8 +2,7 @@
 %%
 %% "hand-over, processes": processes take turns with one permit, with one scheduler online. Each releases and waits
 %% again, so a turn is a release, a new wait and a switch to another process. With 10,000 waiters, each turn uses a
-%% process whose memory was last used 10,000 turns ago. The subject `none' shows what that alone costs: its processes
-%% stand in a ring, and each sends a message to the next.
+%% process whose memory was last used 10,000 turns ago.
 %%
 %% "hand-over, requests" (of canal_lock only): one process has made all requests. A turn is its release, the message to
 %% itself, and a new request. "cancel": the same, but a turn is the cancel of one of its requests, in random order, and
@@ -14,15 +13,13 @@
 
 -export([measure/1]).
 
-%% The first turns of new processes are not timed: each process has this number of turns before.
--define(WARM_UP_LAPS, 1).
 %% Of the process that cancels: collections would copy its live references. The others have the default heap.
 -define(HEAP_WORDS, 1048576).
 
 -spec measure(bench:mode()) -> bench_results:results().
 measure(#{queue_rounds := Rounds, waiters := Counts, turns := Turns}) ->
     Variants = [
-        {"hand-over, processes", fun chain/3, [none | bench_waiting_subjects:present()]},
+        {"hand-over, processes", fun processes/3, bench_waiting_subjects:present()},
         {"hand-over, requests", fun requests/3, bench_builds:ours()},
         {"cancel", fun cancels/3, bench_builds:ours()}
     ],
@@ -39,14 +36,18 @@ measure(#{queue_rounds := Rounds, waiters := Counts, turns := Turns}) ->
         ])
     end).
 
-%% Turns are numbered in an atomics. The process with the turn after the warm-up and the one with the last turn send the
-%% time. All processes end, because each passes the permit on.
-chain(Subject, Waiters, Turns) ->
+%% Turns are numbered in an atomics. Each process has one turn before the first that is timed. The processes with the
+%% first and the last turn send the time. All processes end, because each passes the permit on.
+processes(Subject, Waiters, Turns) ->
     bench_waiting_hand_over:with_schedulers(1, fun() ->
         Place = bench_waiting_subjects:open(Subject, 1),
-        First = (Waiters + 1) * ?WARM_UP_LAPS + 1,
+        First = Waiters + 2,
         Last = First + Turns,
-        All = started(Place, Subject, Waiters, {atomics:new(1, []), First, Last, self()}),
+        Turn = {atomics:new(1, []), First, Last, self()},
+        Permit = bench_waiting_subjects:acquire(Place),
+        All = [spawn_monitor(fun() -> take_turns(Place, Turn) end) || _ <- lists:seq(0, Waiters)],
+        ok = bench_waiting_subjects:await_waiting(Place, Waiters + 1),
+        ok = bench_waiting_subjects:release(Place, Permit),
         receive {First, Start} -> ok end,
         receive {Last, End} -> ok end,
         lists:foreach(fun(Process) -> bench_process:await_exit(Process, normal) end, All),
@@ -54,42 +55,15 @@ chain(Subject, Waiters, Turns) ->
         bench_times:ns(Start, End)
     end).
 
-started(_Place, none, Waiters, Turn) ->
-    All = [{Pid, _} | _] = [spawn_monitor(fun() -> stand(Turn) end) || _ <- lists:seq(0, Waiters)],
-    Pids = [P || {P, _} <- All],
-    [P ! {next, Next} || {P, Next} <- lists:zip(Pids, tl(Pids) ++ [Pid])],
-    Pid ! token,
-    All;
-started(Place, _Subject, Waiters, Turn) ->
+take_turns(Place, {Turns, First, Last, Parent} = Turn) ->
     Permit = bench_waiting_subjects:acquire(Place),
-    All = [spawn_monitor(fun() -> take_turns(Place, Turn) end) || _ <- lists:seq(0, Waiters)],
-    ok = bench_waiting_subjects:await_waiting(Place, Waiters + 1),
-    ok = bench_waiting_subjects:release(Place, Permit),
-    All.
-
-stand(Turn) ->
-    receive {next, Next} -> pass(Next, Turn) end.
-
-pass(Next, Turn) ->
-    receive
-        token ->
-            IsOver = is_over(Turn),
-            Next ! token,
-            IsOver orelse pass(Next, Turn)
-    end.
-
-take_turns(Place, Turn) ->
-    Permit = bench_waiting_subjects:acquire(Place),
-    IsOver = is_over(Turn),
-    ok = bench_waiting_subjects:release(Place, Permit),
-    IsOver orelse take_turns(Place, Turn).
-
-is_over({Turns, First, Last, Parent}) ->
     case atomics:add_get(Turns, 1, 1) of
-        Turn when Turn =:= First; Turn =:= Last -> Parent ! {Turn, erlang:monotonic_time()};
+        Timed when Timed =:= First; Timed =:= Last -> Parent ! {Timed, erlang:monotonic_time()};
         _ -> ok
     end,
-    atomics:get(Turns, 1) >= Last.
+    IsOver = atomics:get(Turns, 1) >= Last,
+    ok = bench_waiting_subjects:release(Place, Permit),
+    IsOver orelse take_turns(Place, Turn).
 
 requests(_Subject, Waiters, Turns) ->
     in_a_process([], fun(Key) ->

@@ -7,7 +7,7 @@
 
 -export_type([place/0, permit/0]).
 
--type place() :: {ours, Key :: term(), Permits :: pos_integer()} | {gen_server | poolboy, pid()} | none.
+-type place() :: {ours, Key :: term(), Permits :: pos_integer()} | {poolboy, pid()} | none.
 -type permit() :: term().
 
 %% Longer than any wait of a benchmark. All subjects get a timeout, because it costs a timer.
@@ -18,7 +18,7 @@
 %% Without `none'. poolboy is left out where it is not installed.
 -spec present() -> [bench_results:subject(), ...].
 present() ->
-    bench_builds:ours() ++ [gen_server | [poolboy || poolboy() =/= none]].
+    bench_builds:ours() ++ [poolboy || poolboy() =/= none].
 
 -spec poolboy() -> Version :: string() | none.
 poolboy() ->
@@ -34,9 +34,6 @@ version() ->
 
 %% `none' has no limit: what the harness does without a subject.
 -spec open(bench_results:subject(), Permits :: pos_integer()) -> place().
-open(gen_server, Permits) ->
-    {ok, Queue} = bench_queue:start_link(Permits),
-    {gen_server, Queue};
 open(poolboy, Permits) ->
     {ok, Pool} = poolboy:start_link([{worker_module, ?MODULE}, {size, Permits}, {max_overflow, 0}], []),
     {poolboy, Pool};
@@ -57,9 +54,6 @@ close({ours, Key, _} = Place) ->
     ok = bench_records:await(0, fun() -> canal_lock:count(Key) end),
     0 = waiting(Place),
     ok;
-close({gen_server, Queue} = Place) ->
-    0 = waiting(Place),
-    gen_server:stop(Queue);
 close({poolboy, Pool} = Place) ->
     0 = waiting(Place),
     poolboy:stop(Pool);
@@ -70,9 +64,6 @@ close(none) ->
 acquire({ours, Key, Permits}) ->
     {acquired, _} = canal_lock:acquire(Key, Permits, 1, ?TIMEOUT_MS),
     Key;
-acquire({gen_server, Queue}) ->
-    {acquired, Permit} = bench_queue:acquire(Queue, ?TIMEOUT_MS),
-    Permit;
 acquire({poolboy, Pool}) ->
     poolboy:checkout(Pool, true, ?TIMEOUT_MS);
 acquire(none) ->
@@ -80,14 +71,12 @@ acquire(none) ->
 
 -spec release(place(), permit()) -> ok.
 release({ours, Key, _}, Key) -> canal_lock:release(Key);
-release({gen_server, Queue}, Permit) -> bench_queue:release(Queue, Permit);
 release({poolboy, Pool}, Worker) -> poolboy:checkin(Pool, Worker);
 release(none, none) -> ok.
 
 %% The number of callers that wait.
 waiting({ours, Key, _}) -> canal_lock:waiting(Key);
-waiting({gen_server, Queue}) -> bench_queue:waiting(Queue);
-waiting({poolboy, Pool}) -> queue:len(element(?POOLBOY_WAITING, sys:get_state(Pool)));
+waiting({poolboy, Pool}) -> queue:len(element(?POOLBOY_WAITING, sys:get_state(Pool, infinity)));
 waiting(none) -> 0.
 
 %% Lets other processes run in between.
