@@ -100,7 +100,8 @@ awk -v percent=$max_percent -v wider=$max_percent_other_version -v least=$max_in
   }
   function fail(name, what) { line(name, "FAILED: " what); failed = 1 }
 
-  /^#/ { next }
+  # Not the name of a row, which may begin with #{.
+  /^# / { next }
   /^(rustc|OTP) / {
     if (NR == FNR) {
       known_by[$1] = $0
