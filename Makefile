@@ -36,7 +36,7 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 
 .PHONY: test
 test: setup ## all tests (WHAT=quick for a small change; build, rust, searches, loom, erlang, elixir, downstream, distro...)
-	$(call run,test,all quick build rust searches loom erlang elixir downstream conformance distro arm64)
+	$(call run,test,all quick build rust searches loom erlang elixir downstream distro arm64)
 
 .PHONY: check
 check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instructions, erlang, elixir, promises, dist)
@@ -155,12 +155,6 @@ test-distro:
 .PHONY: test-arm64
 test-arm64:
 	scripts/arm64.sh
-
-# Eight known defects of lock managers, shown in the design of the original and tried with this library.
-.PHONY: test-conformance
-test-conformance:
-	rebar3 as test compile
-	CANAL_LOCK_SOAK=4 erl -noinput -pa _build/rebar3/test/lib/canal_lock/{ebin,test} -s canal_lock_conformance_tests main
 
 .PHONY: check-all
 check-all: check-layout check-cycles check-rust check-instructions check-erlang check-elixir check-promises

@@ -11,7 +11,6 @@ permits_test_() ->
         {"P5: several permits are released, or none", fun release_several/0},
         {"permits above every capacity are never granted", fun above_capacity/0},
         {"W4: the oldest waiter collects permits, which are on its record", fun collects/0},
-        {"marusama/semaphore#3: two waiters for several permits do not block each other", fun semaphore_3/0},
         {"a smaller request behind a larger one is not starved by it, and does not starve it", fun both_granted/0}
     ]).
 
@@ -73,14 +72,6 @@ collects() ->
     ?assertEqual({error, not_held}, test_worker:order(Worker, Release)),
     ?assertEqual(ok, test_worker:order(Worker, fun() -> canal_lock:cancel(Ref) end)),
     ?assertEqual({1, []}, {canal_lock:count(db), canal_lock:held(Worker)}).
-
-semaphore_3() ->
-    {acquired, 2} = canal_lock:acquire(db, 2, 1, #{permits => 2}),
-    [{waiting, First}, {waiting, Second}] = [canal_lock:request(db, 2, 1, #{permits => 2}) || _ <- [1, 2]],
-    [ok = canal_lock:release(db) || _ <- [1, 2]],
-    ?assertEqual([{canal_lock, First, {acquired, 2}}], messages()),
-    ok = canal_lock:release(db, #{permits => 2}),
-    ?assertEqual([{canal_lock, Second, {acquired, 2}}], messages()).
 
 both_granted() ->
     {acquired, 2} = canal_lock:acquire(db, 2, 1, #{permits => 2}),

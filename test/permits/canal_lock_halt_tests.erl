@@ -20,7 +20,7 @@
 
 halt_test_() ->
     [
-        {timeout, 2 * test_setup:times(?DEADLINE_MS) div 1000,
+        {timeout, test_setup:timeout_s(),
             {lists:concat(["P9: a busy node ends cleanly by ", Way, "; schedulers: ", Schedulers]), fun() ->
                 [ends(Way, Schedulers) || _ <- lists:seq(1, test_setup:times(1))]
             end}}

@@ -1,5 +1,5 @@
-%% Tests of the referee, test_original: it has the defects that its header lists and that canal_lock_conformance_tests
-%% does not show. It does no more work than the text requires, because the benchmark compares with it as "the original".
+%% Tests of the referee, test_original: it answers what the text of the original says, and it has defects that its
+%% header lists. It does no more work than the text requires, because the benchmark compares with it as "the original".
 %% (canal_lock_tests and prop_canal_lock_referee compare its answers.)
 -module(canal_lock_referee_tests).
 

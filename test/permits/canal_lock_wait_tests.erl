@@ -70,20 +70,12 @@ closing_test_() ->
         ])
     ).
 
-%% What other libraries got wrong. Each test has the name of the report.
+%% What other libraries of the BEAM got wrong. (native/permit_table/tests/all/waiting.rs has more such reports.)
 others_test_() ->
-    test_setup:quietly(
-        test_setup:tests([
-            {"golang/go#37852, awslabs/shuttle#167: the first waiter cancels, and the next one is granted",
-                fun go_37852/0},
-            {"python/asyncio#270: a waiter is killed or cancels right after its grant, and the next one is granted",
-                fun asyncio_270/0},
-            {"poolboy#70, hackney#420: a grant at the time of the timeout is the answer", fun poolboy_70/0},
-            {"tokio#6450: two grants to a process that reads neither are on its record", fun tokio_6450/0},
-            {"nimble_pool#27: timeouts on a full key leave nothing", fun nimble_pool_27/0},
-            {"golang/go#63615: an expired deadline does not wait", fun go_63615/0}
-        ])
-    ).
+    test_setup:tests([
+        {"poolboy#70, hackney#420: a grant at the time of the timeout is the answer", fun poolboy_70/0},
+        {"nimble_pool#27: requests on a full key leave nothing", fun nimble_pool_27/0}
+    ]).
 
 %%% Answers
 
@@ -503,37 +495,6 @@ cancel_without_table() ->
 
 %%% Reports about other libraries
 
-go_37852() ->
-    [{acquired, N} = canal_lock:acquire(db, 3, 1) || N <- [1, 2, 3]],
-    {waiting, Three} = canal_lock:request(db, 3, 1, #{permits => 3}),
-    {waiting, One} = canal_lock:request(db, 3, 1),
-    ok = canal_lock:release(db),
-    ?assertEqual([], messages()),
-    ?assertEqual(ok, canal_lock:cancel(Three)),
-    ?assertEqual([{canal_lock, One, {acquired, 3}}], messages()).
-
-asyncio_270() ->
-    [
-        begin
-            {acquired, 1} = canal_lock:acquire(db, 1, 1),
-            Worker = test_worker:start(),
-            {waiting, Ref} = test_worker:order(Worker, fun() -> canal_lock:request(db, 1, 1) end),
-            Next = waiter(db, 1, infinity),
-            ok = canal_lock:release(db),
-            End(Worker, Ref),
-            ?assertEqual({acquired, 1}, answer(Next)),
-            ok = test_worker:kill([Worker, pid(Next)]),
-            ok = test_await:count(db, 0)
-        end
-     || End <- [
-            fun(Worker, _) -> test_worker:kill(Worker) end,
-            fun(Worker, Ref) ->
-                Cancel = fun() -> {canal_lock:cancel(Ref), canal_lock:release(db)} end,
-                {{acquired, 1}, ok} = test_worker:order(Worker, Cancel)
-            end
-        ]
-    ].
-
 poolboy_70() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     Worker = test_worker:start(),
@@ -548,17 +509,6 @@ poolboy_70() ->
     ?assertEqual({message_queue_len, 0}, process_info(Worker, message_queue_len)),
     ?assertEqual([{Worker, 1}], canal_lock:holders(db)).
 
-tokio_6450() ->
-    [{acquired, N} = canal_lock:acquire(db, 2, 1) || N <- [1, 2]],
-    Worker = test_worker:start(),
-    Request = fun() -> canal_lock:request(db, 2, 1) end,
-    [{waiting, _} = test_worker:order(Worker, Request) || _ <- [1, 2]],
-    Next = waiter(db, 2, infinity),
-    [ok = canal_lock:release(db) || _ <- [1, 2]],
-    ?assertEqual([{db, 2}], canal_lock:held(Worker)),
-    ok = test_worker:kill(Worker),
-    ?assertEqual({acquired, 1}, answer(Next)).
-
 nimble_pool_27() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     full = canal_lock:acquire(db, 1, 1, 1),
@@ -571,14 +521,6 @@ nimble_pool_27() ->
     #{memory := After} = canal_lock:info(),
     %% Lists keep up to 2 KB when they are empty.
     ?assert(After =< Before + 3 * 2048).
-
-go_63615() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    ?assertEqual(full, canal_lock:acquire(db, 1, 1, 0)),
-    ?assertMatch(#{timed_out := 0, waiting := 0}, canal_lock:info()),
-    ?assertError(badarg, canal_lock:acquire(db, 1, 1, -1)),
-    ok = canal_lock:release(db),
-    ?assertEqual({acquired, 1}, canal_lock:acquire(db, 1, 1, 0)).
 
 %%% Waiters
 

@@ -18,7 +18,6 @@
 
 -define(LOCAL_CASES, 200).
 -define(REMOTE_CASES, 40).
--define(TRIES, 5).
 
 %% At most this many commands, half as many on average. PropEr generates them in quadratic time.
 -define(SIZE, 40).
@@ -74,19 +73,10 @@ check(Cases, Clients, TableNode, Far, Wanted) ->
     ets:insert(?MODULE, [{{term, Name}, Term} || {Name, Term} <- Terms]),
     ets:insert(?MODULE, [{table_node, TableNode}, {far, Far}, {wait_ms, ?WAIT_MS}]),
     try
-        Options = [{numtests, test_setup:times(Cases)}, {start_size, ?SIZE}, {max_size, ?SIZE}, quiet],
-        check_until_seen(Wanted, prop_matches_model(distinct(Terms), Clients), Options, ?TRIES)
+        Property = prop_matches_model(distinct(Terms), Clients),
+        test_property:check(Property, Cases, ?SIZE, ?MODULE, Wanted) orelse fail()
     after
         ets:delete(?MODULE)
-    end.
-
-%% A rare event may need more cases.
-check_until_seen(Wanted, Property, Options, Tries) ->
-    proper:quickcheck(Property, Options) orelse fail(),
-    case [Event || Event <- Wanted, not ets:member(?MODULE, {seen, Event})] of
-        [] -> ok;
-        _ when Tries > 1 -> check_until_seen(Wanted, Property, Options, Tries - 1);
-        Missing -> error({did_not_occur, Missing})
     end.
 
 %% Prints the case that failed last, which is the shortest one.

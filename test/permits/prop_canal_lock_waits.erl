@@ -11,8 +11,6 @@
 
 -define(LOCAL_CASES, 200).
 -define(REMOTE_CASES, 25).
-%% With few cases, a rare event needs many tries.
--define(TRIES, 50).
 
 %% At most this many commands, half as many on average.
 -define(SIZE, 100).
@@ -71,18 +69,9 @@ check(Cases, Clients, Nodes, Wanted) ->
     ?MODULE = ets:new(?MODULE, [named_table, public]),
     ets:insert(?MODULE, {wait_ms, ?WAIT_MS}),
     try
-        Options = [{numtests, test_setup:times(Cases)}, {start_size, ?SIZE}, {max_size, ?SIZE}, quiet],
-        check_until_seen(Wanted, prop_allowed(Clients, Nodes), Options, ?TRIES)
+        test_property:check(prop_allowed(Clients, Nodes), Cases, ?SIZE, ?MODULE, Wanted) orelse fail()
     after
         ets:delete(?MODULE)
-    end.
-
-check_until_seen(Wanted, Property, Options, Tries) ->
-    proper:quickcheck(Property, Options) orelse fail(),
-    case [Event || Event <- Wanted, not ets:member(?MODULE, {seen, Event})] of
-        [] -> ok;
-        _ when Tries > 1 -> check_until_seen(Wanted, Property, Options, Tries - 1);
-        Missing -> error({did_not_occur, Missing})
     end.
 
 %% The case that failed last is the shortest one.

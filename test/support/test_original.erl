@@ -20,8 +20,7 @@
 %%   {{Key, highest}, Buckets}  how many buckets of the key were ever created. A release starts at the highest bucket.
 %% Only the manager uses `canal_lock_ets_monitors': {{Pid, Key}, Ref} and {Ref, Key} for each permit that it knows of.
 %%
-%% Defects that are kept because the text describes or implies them (tests and canal_lock_conformance_tests use the
-%% labels D1 to D10):
+%% Defects that are kept because the text describes or implies them, D1 to D10:
 %%  D1 Any process may release: a process that holds nothing frees another's permit, whose death then frees one more.
 %%  D2 Rows are never deleted: a key that was used once has two rows permanently.
 %%  D3 A new manager counts from zero while holders of the old one are alive.

@@ -12,8 +12,6 @@
 %% For 16 nodes on few processors.
 -define(ONE_SCHEDULER, ["+S", "1:1"]).
 
--define(TIMEOUT_S, 120).
-
 %% Each test begins when all nodes vote. After it all nodes run again, vote, and have no vote left: Q9.
 -spec tests(pos_integer(), [{Title :: string(), fun((cluster()) -> term())}]) -> term().
 tests(Count, Tests) ->
@@ -24,7 +22,7 @@ tests(Count, Tests) ->
     end,
     {setup, Start, fun test_faulty_cluster:stop/1, fun(Cluster) ->
         [
-            {timeout, test_setup:times(?TIMEOUT_S), {Title, fun() -> run(Test, Cluster) end}}
+            {timeout, test_setup:timeout_s(), {Title, fun() -> run(Test, Cluster) end}}
          || {Title, Test} <- Tests
         ]
     end}.

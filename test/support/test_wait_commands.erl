@@ -20,7 +20,8 @@ generator(Keys, Kinds) ->
         {8, {acquire, Any, Key, Capacity, Permits, none, infinity}},
         {20, {acquire, Any, Key, Capacity, Permits, request, Max}},
         {10, {acquire, Any, Key, Capacity, Permits, oneof(Kinds), Max}},
-        {5, {cancel, Any, own}},
+        {3, {cancel, Any, own}},
+        {4, {cancel, Any, waiting}},
         {1, {cancel, Any, Any}},
         {3, {read, Any}},
         {3, {expire, Any}},
@@ -42,8 +43,13 @@ call({acquire, Any, Key, Capacity, Permits, Kind, Max}, Model) ->
     Idle = [Client || Client <- test_wait_model:idle(Model), Kind =/= request orelse is_near(Client)],
     chosen(Any, Idle, fun(Client) -> {acquire, Client, Key, Capacity, Permits, Kind, Max} end);
 call({cancel, Any, own}, Model) ->
-    Own = [Request || {Client, _} = Request <- test_wait_model:requests(Model), lists:member(Client, near(Model))],
-    chosen(Any, Own, fun({Client, Request}) -> {cancel, Client, Request} end);
+    cancel(Any, test_wait_model:requests(Model), Model);
+call({cancel, Any, waiting}, Model) ->
+    Waits = test_wait_model:waits(Model),
+    %% The end of a request that has collected permits can grant others.
+    Collectors = [Wait || Wait = {_, _, #{collected := N}} <- Waits, N > 0],
+    Chosen = case Collectors of [] -> Waits; _ -> Collectors end,
+    cancel(Any, [{Client, Request} || {Client, _, #{number := Request}} <- Chosen], Model);
 call({cancel, Any, Of}, Model) ->
     chosen(Of, near(Model), fun(Client) ->
         chosen(Any, test_wait_model:requests(Model), fun({_, Request}) -> {cancel, Client, Request} end)
@@ -85,6 +91,10 @@ call(Call, Model) ->
 
 chosen(_, [], _) -> none;
 chosen(Any, Choices, Call) -> Call(lists:nth(1 + Any rem length(Choices), Choices)).
+
+cancel(Any, Requests, Model) ->
+    Own = [Request || {Client, _} = Request <- Requests, lists:member(Client, near(Model))],
+    chosen(Any, Own, fun({Client, Request}) -> {cancel, Client, Request} end).
 
 give(Client, Key, To, Permits, Model) ->
     Targets = [dead | lists:filter(fun is_near/1, test_wait_model:clients(Model))],

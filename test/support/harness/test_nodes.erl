@@ -17,8 +17,7 @@
 -type worker() :: {a_node(), pid()}.
 -opaque suspension() :: port().
 
-%% Limits for a test and for a call that hang.
--define(TIMEOUT_S, 120).
+%% Limits for a call that hangs.
 -define(TIMEOUT_MS, 60_000).
 -define(LONG_TIMEOUT_MS, 300_000).
 
@@ -40,9 +39,8 @@
 -spec tests(pos_integer(), [string()], [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
 tests(Count, Arguments, Tests) ->
     Start = fun() -> [start(Arguments) || _ <- lists:seq(1, Count)] end,
-    Timeout_s = test_setup:times(?TIMEOUT_S),
     {setup, Start, fun(Nodes) -> [stop(Node) || Node <- Nodes] end, fun(Nodes) ->
-        [{timeout, Timeout_s, {Title, fun() -> run(Test, Nodes) end}} || {Title, Test} <- Tests]
+        [{timeout, test_setup:timeout_s(), {Title, fun() -> run(Test, Nodes) end}} || {Title, Test} <- Tests]
     end}.
 
 run(Test, Nodes) ->

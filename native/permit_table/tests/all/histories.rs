@@ -8,6 +8,9 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
+/// The most calls of a history with requests that wait. An interpreter is slow.
+const CALLS: usize = if cfg!(miri) { 40 } else { 150 };
+
 const MAX_CAPACITY: u64 = 6;
 const MAX_WEIGHT: u64 = 5;
 
@@ -416,18 +419,18 @@ proptest! {
     /// P1, P2, P4, P5, P6, P8: while no request waits. Places collide on purpose.
     #[test]
     fn table_and_specification_agree(
-        calls in prop::collection::vec(plain_call(), 0..300),
+        calls in prop::collection::vec(plain_call(), 0..2 * CALLS),
         places in 1..8usize,
     ) {
         let mut pair = Pair::new(places, KEYS);
         calls.iter().for_each(|call| pair.call(call));
     }
 
-    /// P1, P2, P4, P5, P6, P8, P11 to P14, W1, W4: with all calls. A drained table has no request that could be granted,
-    /// no key, and no more memory than before.
+    /// P1, P2, P4, P5, P6, P8, P11 to P14, W1, W4: with all calls. A drained table has no request that could be
+    /// granted, no key, and no more memory than before.
     #[test]
     fn p11_p12_p13_table_and_specification_agree(
-        calls in prop::collection::vec(call(), 0..150),
+        calls in prop::collection::vec(call(), 0..CALLS),
         places in 1..=WAITERS,
     ) {
         let mut pair = Pair::new(places, CONTENDED);

@@ -122,8 +122,8 @@ impl OneKey {
         self.settle();
     }
 
-    /// P11, P12: gives free permits to the waiters. The oldest one that can be satisfied collects them. Another one gets
-    /// all that it needs, or none.
+    /// P11, P12: gives free permits to the waiters. The oldest one that can be satisfied collects them. Another one
+    /// gets all that it needs, or none.
     pub fn settle(&mut self) {
         loop {
             let out = self.out();
