@@ -37,7 +37,6 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
   defp settings do
     for {key, variable} <- [
           precompiled_url: "CANAL_LOCK_PRECOMPILED_URL",
-          precompiled: "CANAL_LOCK_PRECOMPILED",
           quorum: "CANAL_LOCK_QUORUM"
         ],
         System.get_env(variable, "") == "",

@@ -15,14 +15,14 @@ scripts/distro.sh trixie sh -c "scripts/setup.sh dist && scripts/dist.sh $target
 built=_build/distro/trixie-$(dpkg --print-architecture)/canal_lock/_build/dist
 export ARCH=arm64
 scripts/distro.sh trixie scripts/setup.sh
-cp "$built"/canal_lock-*-$target.tar.gz* _build/distro/trixie-arm64/
+cp "$built"/{checksum.term,canal_lock-*-$target.tar.gz} _build/distro/trixie-arm64/
 archive=/$(basename "$built"/canal_lock-*-$target.tar.gz)
 
 left_out='*_@(panics|stalls|memory)_tests|*_remote_*|soak_*'
 suites=$(basename -s .erl -a test/{permits,storms}/!($left_out).erl | xargs)
 # The VM maps the code that it generates twice. QEMU does not see that it changes (as for a trace) unless it is mapped
 # once.
-variables=(CANAL_LOCK_NIF_LIBRARY="$archive" ERL_FLAGS="+JMsingle true")
+variables=(CANAL_LOCK_ARCHIVE="$archive" ERL_FLAGS="+JMsingle true")
 CANAL_LOCK_SOAK=0.1 scripts/distro.sh trixie env "${variables[@]}" sh -euc "
   rebar3 as test compile
   ERL_LIBS=_build/rebar3/test/lib escript examples/demo.escript

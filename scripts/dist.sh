@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Packs the native libraries into archives in _build/dist (or $DIST), each with its checksum beside it, and writes
-# checksum.term of all archives there. With an archive, a machine without Rust installs the libraries
-# (docs/operating.md).
+# Packs the native libraries into archives in _build/dist (or $DIST), and writes the checksum.term of all archives
+# there. With an archive, a machine without Rust installs the libraries (docs/operating.md).
 #
 #   scripts/dist.sh              for this machine, linked with its own C library
 #   scripts/dist.sh TARGET...    for these targets, as x86_64-unknown-linux-gnu. Those of glibc need only glibc 2.28:
@@ -44,23 +43,23 @@ install_standard_library() { # TARGET
   fi
 }
 
-# A cargo that builds by zig. Not with the name cargo: the build script puts its folder on PATH.
-write_cargo() { # TARGET
-  cat >"$stage/zig-cargo" <<END
-#!/bin/sh
-case \$1 in
-  build) shift; exec cargo zigbuild --target ${1/%-gnu/-gnu.$glibc} "\$@" ;;
-  *) exec cargo "\$@" ;;
-esac
-END
-  chmod +x "$stage/zig-cargo"
+# In a target folder of its own, because the libraries of a usual build are linked with this machine's C library.
+build() { # TARGET CARGO_ARGUMENT...
+  local folder=_build/cargo-dist/$1/release library file
+  (cd native && cargo "${@:2}" --release --locked --target-dir ../_build/cargo-dist \
+    -p canal_lock_nif -p canal_lock_quorum_nif)
+  mkdir "$stage/$1"
+  for library in canal_lock_nif canal_lock_quorum_nif; do
+    file=$folder/lib$library.so
+    case $1 in *-apple-*) file=$folder/lib$library.dylib ;; esac
+    cp "$file" "$stage/$1/$library.so"
+  done
 }
 
 pack() { # TARGET
   local archive=canal_lock-$version-$1.tar.gz
   cp LICENSE "$stage/$1/"
   # By Erlang, because not every tar can omit times and owners. Without them, the same libraries give the same archive.
-  # The paths inside contain the version, so the archive may be renamed.
   STAGE=$stage/$1 ARCHIVE=$dist/$archive APP=canal_lock-$version erl -noinput -boot start_clean -eval '
     [Stage, Archive, App] = [os:getenv(Name) || Name <- ["STAGE", "ARCHIVE", "APP"]],
     {ok, Tar} = erl_tar:open(Archive, [write, compressed]),
@@ -70,10 +69,6 @@ pack() { # TARGET
      end || Name <- ["LICENSE", "priv/canal_lock_nif.so", "priv/canal_lock_quorum_nif.so"]],
     ok = erl_tar:close(Tar),
     halt().'
-  (
-    cd "$dist"
-    if command -v sha256sum >/dev/null; then sha256sum "$archive"; else shasum -a 256 "$archive"; fi >"$archive.sha256"
-  )
   echo "$dist/$archive"
 }
 
@@ -89,10 +84,9 @@ for target in "$@"; do
   case $target in
     *-linux-*)
       install_zig
-      write_cargo "$target"
-      PATH=$tools/bin:$PATH CARGO=$stage/zig-cargo escript native/build.escript "$stage/$target" >&2
+      PATH=$tools/bin:$PATH build "$target" zigbuild --target "${target/%-gnu/-gnu.$glibc}"
       ;;
-    *) CARGO_BUILD_TARGET=$target escript native/build.escript "$stage/$target" >&2 ;;
+    *) build "$target" build --target "$target" ;;
   esac
   pack "$target"
 done

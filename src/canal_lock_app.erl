@@ -8,7 +8,7 @@
 -export([start/2, stop/1]).
 
 %% What the application controller adds to the configured values, and the settings that mix.exs reads.
--define(OTHERS, [included_applications, precompiled_url, precompiled, quorum]).
+-define(OTHERS, [included_applications, precompiled_url, quorum]).
 
 start(_Type, _Arguments) ->
     Environment = maps:without(?OTHERS, maps:from_list(application:get_all_env(canal_lock))),

@@ -145,15 +145,14 @@ remedy(upgrade, _) ->
     "The library that this node has loaded is in use and stays loaded: a new version needs a new node.";
 remedy(_, Module) ->
     "Rebuild it for this kind of machine with `rebar3 do clean --apps canal_lock, compile' or "
-    "`mix deps.compile canal_lock --force' in the project that depends on it; " ++ prebuilt(Module).
+    "`mix deps.compile canal_lock --force' in the project that depends on it; the environment variable "
+    "CANAL_LOCK_ARCHIVE can name an archive that was built before." ++ left_out(Module).
 
-%% The variables of native/build.escript.
-prebuilt(canal_lock_nif) ->
-    "the environment variable CANAL_LOCK_NIF_LIBRARY can name a prebuilt library.";
-prebuilt(canal_lock_quorum_nif) ->
-    "the environment variable CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library, and must if "
-    "CANAL_LOCK_NIF_LIBRARY names a library and not an archive. A build with CANAL_LOCK_QUORUM=0, or with the setting "
-    "quorum of canal_lock set to false, leaves it out. Permits work without it.".
+left_out(canal_lock_nif) ->
+    "";
+left_out(canal_lock_quorum_nif) ->
+    " A build with CANAL_LOCK_QUORUM=0, or with the setting quorum of canal_lock set to false, leaves it out. Permits "
+    "work without it.".
 
 %% In an upgrade, the file of the loaded library may have been replaced, so the file is not examined.
 cause(upgrade, _, Text) ->

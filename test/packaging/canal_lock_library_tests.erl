@@ -218,7 +218,7 @@ quorum_missing() ->
     Ways = [
         <<": no such file or directory (">>,
         <<"`mix deps.compile canal_lock --force'">>,
-        <<"; the environment variable CANAL_LOCK_QUORUM_NIF_LIBRARY can name a prebuilt library, and must if">>
+        <<" A build with CANAL_LOCK_QUORUM=0, or">>
     ],
     [contains(Sentences, Way) || Way <- Ways].
 
@@ -267,7 +267,7 @@ is_refused(Name, Library) ->
     Ways = [
         <<"`rebar3 do clean --apps canal_lock, compile'">>,
         <<"`mix deps.compile canal_lock --force'">>,
-        <<"CANAL_LOCK_NIF_LIBRARY">>
+        <<"CANAL_LOCK_ARCHIVE">>
     ],
     [contains(Sentences, Way) || Way <- Ways],
     Sentences.

@@ -1,5 +1,5 @@
 #!/usr/bin/env escript
-%% A server of archives on loopback, with faults. Prints its ports: `http PORT https PORT'.
+%% A server of archives on loopback, with faults. Prints its ports, those of http and https.
 %%
 %%     escript server.escript FOLDER
 %%
@@ -8,9 +8,9 @@
 %%   /files/FILE     sends the file
 %%   /moved/FILE     redirects to /files/FILE
 %%   /secure/FILE    redirects to the https port
-%%   /busy/FILE      answers 503 to the first two requests, then sends the file
 %%   /missing/FILE   answers 404
 %%   /cut/FILE       sends half of the file and closes the connection
+%%   /damaged/FILE   sends the file with one more byte
 %%   /hang/FILE      reads the request and never answers
 %%
 %% It also works as a proxy. The host of a request does not matter: it sends its own file, or connects to its https
@@ -18,14 +18,13 @@
 
 main([Folder]) ->
     {ok, _} = application:ensure_all_started(ssl),
-    Counter = counters:new(1, []),
     {ok, Plain} = gen_tcp:listen(0, options()),
     {ok, Secure} = ssl:listen(0, certificate() ++ options()),
     {ok, PlainPort} = inet:port(Plain),
     {ok, {_, SecurePort}} = ssl:sockname(Secure),
-    io:format("http ~b https ~b~n", [PlainPort, SecurePort]),
+    io:format("~b ~b~n", [PlainPort, SecurePort]),
     spawn_link(fun() -> accept_secure(Secure) end),
-    accept(Plain, {Folder, SecurePort}, Counter).
+    accept(Plain, {Folder, SecurePort}).
 
 options() ->
     [binary, {ip, {127, 0, 0, 1}}, {active, false}, {packet, http_bin}, {reuseaddr, true}].
@@ -41,22 +40,22 @@ accept_secure(Listening) ->
     _ = ssl:handshake(Socket),
     accept_secure(Listening).
 
-accept(Listening, Folder, Counter) ->
+accept(Listening, Served) ->
     {ok, Socket} = gen_tcp:accept(Listening),
-    Pid = spawn(fun() -> receive owner -> serve(Socket, Folder, Counter) end end),
+    Pid = spawn(fun() -> receive owner -> serve(Socket, Served) end end),
     ok = gen_tcp:controlling_process(Socket, Pid),
     Pid ! owner,
-    accept(Listening, Folder, Counter).
+    accept(Listening, Served).
 
-serve(Socket, Folder, Counter) ->
+serve(Socket, Served) ->
     {ok, {http_request, Method, Uri, _}} = gen_tcp:recv(Socket, 0),
     ok = skip_headers(Socket),
     case Method of
         'GET' ->
             ["/", Behavior, File] = filename:split(path(Uri)),
-            respond(Behavior, File, Folder, Counter, Socket);
+            respond(Behavior, File, Served, Socket);
         <<"CONNECT">> ->
-            connect(Socket, element(2, Folder))
+            connect(Socket, element(2, Served))
     end,
     gen_tcp:close(Socket).
 
@@ -82,26 +81,23 @@ skip_headers(Socket) ->
         {ok, _} -> skip_headers(Socket)
     end.
 
-respond("files", File, {Folder, _}, _, Socket) ->
+respond("files", File, {Folder, _}, Socket) ->
     {ok, Bytes} = file:read_file(filename:join(Folder, File)),
     send(Socket, "200 OK", "", Bytes, Bytes);
-respond("moved", File, _, _, Socket) ->
+respond("moved", File, _, Socket) ->
     send(Socket, "302 Found", ["Location: /files/", File, "\r\n"], "", "");
-respond("secure", File, {_, Port}, _, Socket) ->
+respond("secure", File, {_, Port}, Socket) ->
     Location = ["Location: https://127.0.0.1:", integer_to_list(Port), "/", File, "\r\n"],
     send(Socket, "302 Found", Location, "", "");
-respond("busy", File, Folder, Counter, Socket) ->
-    ok = counters:add(Counter, 1, 1),
-    case counters:get(Counter, 1) rem 3 of
-        0 -> respond("files", File, Folder, Counter, Socket);
-        _ -> send(Socket, "503 Service Unavailable", "", "", "")
-    end;
-respond("missing", _, _, _, Socket) ->
+respond("missing", _, _, Socket) ->
     send(Socket, "404 Not Found", "", "", "");
-respond("cut", File, {Folder, _}, _, Socket) ->
+respond("cut", File, {Folder, _}, Socket) ->
     {ok, Bytes} = file:read_file(filename:join(Folder, File)),
     send(Socket, "200 OK", "", Bytes, binary:part(Bytes, 0, byte_size(Bytes) div 2));
-respond("hang", _, _, _, Socket) ->
+respond("damaged", File, {Folder, _}, Socket) ->
+    {ok, Bytes} = file:read_file(filename:join(Folder, File)),
+    send(Socket, "200 OK", "", [Bytes, 0], [Bytes, 0]);
+respond("hang", _, _, Socket) ->
     ok = inet:setopts(Socket, [{packet, raw}]),
     gen_tcp:recv(Socket, 0).
 

@@ -5,7 +5,7 @@ defmodule Downstream.MixProject do
     [
       app: :downstream,
       version: "1.0.0",
-      deps: [{:canal_lock, git: "https://example.org/canal_lock.git", branch: "main"}]
+      deps: [{:canal_lock, DEPENDENCY}]
     ]
   end
 

@@ -5,7 +5,7 @@ defmodule Downstream.Application do
   @impl true
   def start(_type, {canal_lock, _options} = child) do
     {:ok, supervisor} = Supervisor.start_link([child], strategy: :one_for_one)
-    :ok = Downstream.use_library(canal_lock)
+    :ok = :downstream.use_library(canal_lock)
     :ok = System.stop()
     {:ok, supervisor}
   end

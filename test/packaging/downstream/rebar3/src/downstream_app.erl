@@ -7,7 +7,7 @@
 
 start(_Type, _Arguments) ->
     {ok, Supervisor} = supervisor:start_link(?MODULE, []),
-    ok = downstream:use_library(),
+    ok = downstream:use_library(canal_lock),
     ok = init:stop(),
     {ok, Supervisor}.
 

@@ -1,20 +1,20 @@
 -module(downstream).
 
--export([use_library/0]).
+-export([use_library/1]).
 
 %% Much longer than the release takes.
 -define(TIMEOUT_MS, 10_000).
 
-%% Acquires three permits; the fourth acquire is refused until a holder dies.
-use_library() ->
-    [{First, Monitor}, _, _] = [holder() || _ <- [1, 2, 3]],
-    full = canal_lock:acquire(db, 3, 1),
+%% Acquires three permits; the fourth acquire is refused until a holder dies. Takes the module of either language.
+use_library(Module) ->
+    [{First, Monitor}, _, _] = [holder(Module) || _ <- [1, 2, 3]],
+    full = Module:acquire(db, 3, 1),
     exit(First, kill),
     receive
         {'DOWN', Monitor, process, First, killed} -> ok
     end,
     %% The permit may be released some microseconds after the 'DOWN' message.
-    {acquired, 3} = acquire_until(erlang:monotonic_time(millisecond) + ?TIMEOUT_MS),
+    {acquired, 3} = acquire_until(Module, erlang:monotonic_time(millisecond) + ?TIMEOUT_MS),
     io:format("canal_lock: three permits acquired, the fourth refused, and the permit of a dead holder released~n"),
     use_quorum_library().
 
@@ -38,10 +38,10 @@ is_mapped(Library, Default) ->
         {error, enoent} -> Default
     end.
 
-holder() ->
+holder(Module) ->
     Parent = self(),
     {Holder, Monitor} = spawn_monitor(fun() ->
-        Parent ! {self(), canal_lock:acquire(db, 3, 1)},
+        Parent ! {self(), Module:acquire(db, 3, 1)},
         receive
             stop -> ok
         end
@@ -52,12 +52,12 @@ holder() ->
         {'DOWN', Monitor, process, Holder, Reason} -> exit(Reason)
     end.
 
-acquire_until(Deadline_ms) ->
-    case canal_lock:acquire(db, 3, 1) of
+acquire_until(Module, Deadline_ms) ->
+    case Module:acquire(db, 3, 1) of
         full ->
             true = erlang:monotonic_time(millisecond) < Deadline_ms,
             true = erlang:yield(),
-            acquire_until(Deadline_ms);
+            acquire_until(Module, Deadline_ms);
         Acquired ->
             Acquired
     end.
