@@ -84,7 +84,7 @@ clean: ## remove what was built
 demo-permits:
 	rebar3 as examples compile
 	ERL_LIBS=_build/rebar3/examples/lib escript examples/demo.escript
-	@examples/router/demo.sh
+	ERL_LIBS=_build/rebar3/examples/lib erl -noinput +Bd -router port 0 -run router_demo main
 
 # Workers share a Redis that allows eight connections, and are killed at random.
 .PHONY: demo-elixir

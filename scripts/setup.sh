@@ -51,7 +51,7 @@ look_for_rust() {
 # The applications that the tools, tests and examples use. Debian has a package for each.
 look_for_erlang() {
   local applications=(
-    crypto ssl tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper mochiweb
+    crypto ssl tools eunit common_test dialyzer edoc xmerl syntax_tools parsetools inets public_key proper
   )
   local application found otp root absent
   if ! has erl || ! has escript; then
@@ -86,10 +86,9 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
-# For examples/router: a load generator. For examples/redis_connections.exs: a server and a client. The example starts
-# its own Redis. Debian's package may start another one, which can be stopped.
+# For examples/redis_connections.exs: a server and a client. The example starts its own Redis. Debian's package may
+# start another one, which can be stopped.
 look_for_example_programs() {
-  has wrk || lacks "wrk" wrk
   has redis-server || lacks "redis-server" redis-server
   # By its module, because another package creates a folder with the same name.
   if ! has erl || ! erl -boot start_clean -noshell -eval 'is_list(code:which(eredis)) orelse halt(1), halt().'; then

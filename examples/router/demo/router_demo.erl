@@ -1,248 +1,209 @@
 %% Runs the router under load, in both of its modes side by side. Two apps have equal dynos, clients and events. When
 %% all dynos of an app are busy, one app refuses requests at once, and the other one lets them wait. Both scale from
-%% one dyno to three, to six and back to two. Clients run in separate processes, and some disconnect. Dynos reset
-%% connections, request processes are killed, and the manager crashes. Ends with the verdict on the log of the dynos.
+%% one dyno to three, to six and back to two. Some clients disconnect, some dynos reset connections, request processes
+%% are killed, and the manager crashes. Ends with the verdict on the records (`router_demo_log').
 -module(router_demo).
 
--export([main/1, present/2, run/2, scenario/0]).
+-export([main/0, present/1, run/1]).
 
--export_type([scenario/0, event/0]).
+-export_type([scenario/0]).
 
 -type scenario() :: #{
-    %% Connections: of clients. Wait_ms: see router:put/4.
-    apps := [
-        {router_apps:host(), MaxPer :: pos_integer(), Connections :: pos_integer(), Wait_ms :: non_neg_integer()}
-    ],
+    %% Wait_ms: see router:put/4.
+    apps := [{router:host(), MaxPer :: pos_integer(), Clients :: pos_integer(), Wait_ms :: non_neg_integer()}],
     total_ms := pos_integer(),
-    %% Sorted by time. Events at 0 happen before any load.
-    events := [{At_ms :: non_neg_integer(), event()}],
+    %% What happens to all apps. Events at 0 happen before any load.
+    events := [{At_ms :: non_neg_integer(), {dynos, non_neg_integer()} | crash}],
     behavior := router_demo_dyno:behavior(),
-    kill_every_ms := pos_integer()
+    %% A client disconnects in one of this number of requests.
+    leave_one_of := pos_integer(),
+    %% The mean interval.
+    kill_every_ms := pos_integer(),
+    %% How long after its deadline a wait may end: its process runs after the timer of the VM, the other processes that
+    %% are ready, and the other threads of the machine.
+    late_ms := pos_integer(),
+    %% Time for the first requests between two changes, and for requests in progress when the load ends.
+    end_ms := pos_integer()
 }.
 
--type event() ::
-    {dynos, router_apps:host(), non_neg_integer()}
-    %% Clients on additional connections send requests for a second and disconnect.
-    | {hang_up, router_apps:host(), Connections :: pos_integer()}
-    | crash.
-
--record(show, {
+-record(demo, {
     scenario :: scenario(),
     log :: router_demo_log:log(),
-    screen :: router_demo_screen:screen(),
-    events :: [{non_neg_integer(), event()}],
-    started_ms = erlang:monotonic_time(millisecond) :: integer(),
-    dynos = #{} :: #{router_apps:host() => [router_demo_dyno:dyno()]},
-    loads = [] :: [router_demo_load:load()],
-    readings = #{} :: #{router_apps:host() => reading()},
-    killer = none :: none | pid()
+    started_ms = now_ms() :: integer(),
+    dynos = #{} :: #{router:host() => [router_demo_dyno:dyno()]},
+    %% Requests until the last change.
+    begun = #{} :: #{router:host() => non_neg_integer()},
+    %% Answers until the last output.
+    shown = #{} :: #{{admitted | refused, router:host()} => non_neg_integer()}
 }).
 
--type reading() :: {At_ms :: integer(), router_stats:reading()}.
-
--define(REFRESH_MS, 500).
-%% A request that looked up the old list of dynos has connected to its dyno by then.
--define(DRAIN_MS, 500).
-%% Time for requests in progress when the load ends.
--define(END_MS, 10000).
+-define(SHOW_MS, 2000).
+-define(REQUESTS, 10).
+%% Time for a manager to start.
+-define(RESTART_MS, 10000).
+-define(HEADER, "          app  dynos buckets        busy queue admitted/s refused/s").
+-define(ROW, "~-4ts ~5w ~-13ts ~5ts ~5w ~10w ~9w~n").
 
 %% The scenario of `make demo'.
--spec scenario() -> scenario().
-scenario() ->
-    #{
+-spec main() -> no_return().
+main() ->
+    present(#{
         apps => [{<<"shop">>, 3, 50, 0}, {<<"blog">>, 3, 50, 500}],
         total_ms => 32000,
         events => [
-            {0, {dynos, <<"shop">>, 1}},
-            {0, {dynos, <<"blog">>, 1}},
-            {5000, {hang_up, <<"shop">>, 10}},
-            {5000, {hang_up, <<"blog">>, 10}},
-            {8000, {dynos, <<"shop">>, 3}},
-            {8000, {dynos, <<"blog">>, 3}},
-            {16000, {dynos, <<"shop">>, 6}},
-            {16000, {dynos, <<"blog">>, 6}},
-            {20000, crash},
-            {24000, {dynos, <<"shop">>, 2}},
-            {24000, {dynos, <<"blog">>, 2}}
+            {0, {dynos, 1}}, {8000, {dynos, 3}}, {16000, {dynos, 6}}, {20000, crash}, {24000, {dynos, 2}}
         ],
         behavior => #{work_ms => 30, reset_one_of => 100},
-        kill_every_ms => 100
-    }.
-
-%% Called from the command line with the width of the terminal, or 0 without a terminal.
--spec main([string()]) -> no_return().
-main(["0"]) -> present(scenario(), lines);
-main([Columns]) -> present(scenario(), {terminal, list_to_integer(Columns)}).
+        leave_one_of => 50,
+        kill_every_ms => 100,
+        late_ms => 250,
+        end_ms => 10000
+    }).
 
 %% Runs the scenario and prints the verdict. Stops the VM, with status 1 if a promise was broken.
--spec present(scenario(), router_demo_screen:output()) -> no_return().
-present(Scenario, Output) ->
+-spec present(scenario()) -> no_return().
+present(Scenario) ->
     %% The deaths are part of the demo, so they are not logged.
     ok = logger:set_primary_config(level, none),
     {ok, _} = application:ensure_all_started(router),
-    Verdict = run(Scenario, Output),
+    #{broken := Broken} = Verdict = run(Scenario),
     io:put_chars([[Line, $\n] || Line <- router_demo_verdict:lines(Verdict)]),
-    case Verdict of
-        #{broken := []} -> halt(0);
-        _ -> halt(1)
-    end.
+    halt(case Broken of [] -> 0; _ -> 1 end).
 
 %% The router must be running, and no other process may hold permits.
--spec run(scenario(), router_demo_screen:output()) -> router_demo_verdict:verdict().
-run(#{apps := Apps, events := Events, kill_every_ms := Every_ms} = Scenario, Output) ->
+-spec run(scenario()) -> router_demo_verdict:verdict().
+run(#{apps := Apps, events := Events, total_ms := Total_ms} = Scenario) ->
+    io:format("Requests through a router that limits each app to the capacity of its dynos.~n"),
+    [io:format("~ts: a request waits for up to ~b ms.~n", [Host, Wait_ms]) || {Host, _, _, Wait_ms} <- Apps],
+    io:format("(busy: requests on dynos, and the capacity of the app)~n~n~ts~n", [?HEADER]),
     Log = router_demo_log:new(),
-    Prepared = due(0, #show{
-        scenario = Scenario, log = Log, screen = router_demo_screen:new(Output), events = Events
-    }),
-    Loads = [load(Host, Connections, Scenario) || {Host, _, Connections, _} <- Apps],
-    Killer = router_demo_killer:start(Log, hosts(Scenario), Every_ms),
-    Last = loop(Prepared#show{loads = Loads, killer = Killer, started_ms = now_ms()}),
+    {Before, Later} = lists:partition(fun({At_ms, _}) -> At_ms =:= 0 end, Events),
+    Ready = lists:foldl(fun happen/2, #demo{scenario = Scenario, log = Log}, Before),
+    Clients = [client(Host, Scenario, Log) || {Host, _, Count, _} <- Apps, _ <- lists:seq(1, Count)],
+    Killer = spawn_link(fun() -> kill(Log, Scenario) end),
+    Shows = [{At_ms, show} || At_ms <- lists:seq(?SHOW_MS, Total_ms, ?SHOW_MS)],
+    Timeline = lists:keysort(1, Later ++ Shows ++ [{Total_ms, finished}]),
+    Last = lists:foldl(fun happen/2, Ready#demo{started_ms = now_ms()}, Timeline),
+    lists:foreach(fun stop/1, [Killer | Clients]),
     finish(Last).
 
-load(Host, Connections, #{total_ms := Total_ms}) ->
-    router_demo_load:start(Host, router:port(), Connections, (Total_ms + 999) div 1000).
+client(Host, #{leave_one_of := OneOf}, Log) ->
+    spawn_link(fun() -> router_demo_client:run(Host, OneOf, Log) end).
 
-hosts(#{apps := Apps}) ->
-    [Host || {Host, _, _, _} <- Apps].
-
-loop(#show{scenario = #{total_ms := Total_ms}} = Show) ->
-    case elapsed_ms(Show) of
-        Elapsed_ms when Elapsed_ms >= Total_ms -> Show;
-        Elapsed_ms -> loop(wait(picture(due(Elapsed_ms, Show))))
+stop(Pid) ->
+    true = unlink(Pid),
+    Monitor = monitor(process, Pid),
+    true = exit(Pid, kill),
+    receive
+        {'DOWN', Monitor, process, Pid, _} -> ok
     end.
 
-wait(#show{events = Events} = Show) ->
-    Until = [At - elapsed_ms(Show) || {At, _} <- Events],
-    timer:sleep(max(0, lists:min([?REFRESH_MS | Until]))),
-    Show.
+%% Kills processes of requests, one at a time, at random moments: those that hold permits, and those that wait.
+kill(Log, #{apps := Apps, kill_every_ms := Every_ms} = Scenario) ->
+    timer:sleep(rand:uniform(2 * Every_ms)),
+    {Host, _, _, Wait_ms} = any_of(Apps),
+    Holders = [Pid || {Pid, _} <- canal_lock:holders(Host)],
+    Waiting = {current_function, {router_request, wait, 3}},
+    Waiters = [Pid || Wait_ms > 0, Pid <- processes(), process_info(Pid, current_function) =:= Waiting],
+    case any_of([Holders, Waiters]) of
+        [] ->
+            ok;
+        Pids ->
+            Pid = any_of(Pids),
+            ok = router_demo_log:note(Log, {killed, Host, Pid}),
+            exit(Pid, kill)
+    end,
+    kill(Log, Scenario).
 
-%% Applies the events that are due.
-due(Elapsed_ms, #show{events = [{At, Event} | Rest], screen = Screen} = Show) when At =< Elapsed_ms ->
-    {Text, After} = apply_event(Event, Show#show{events = Rest}),
-    due(Elapsed_ms, After#show{screen = router_demo_screen:add_event({Elapsed_ms, Text}, Screen)});
-due(_Elapsed_ms, Show) ->
-    Show.
+any_of(List) ->
+    lists:nth(rand:uniform(length(List)), List).
 
-apply_event({dynos, Host, Count}, #show{log = Log, dynos = Dynos, scenario = Scenario} = Show) ->
-    #{apps := Apps, behavior := Behavior} = Scenario,
-    {Host, MaxPer, _, Wait_ms} = lists:keyfind(Host, 1, Apps),
-    Present = maps:get(Host, Dynos, []),
-    {Kept, Leaving} = lists:split(min(Count, length(Present)), Present),
-    New = Kept ++ [router_demo_dyno:start(Host, Log, Behavior) || _ <- lists:seq(length(Kept) + 1, Count)],
-    ok = router_demo_log:scaling(Log, Host, MaxPer, Count, maps:get(refused, stats(Host))),
-    ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- New], Wait_ms),
-    lists:foreach(fun stop_when_idle/1, Leaving),
-    {io_lib:format("~ts: ~b -> ~b dynos", [Host, length(Present), Count]), Show#show{dynos = Dynos#{Host => New}}};
-apply_event({hang_up, Host, Connections}, #show{loads = Loads} = Show) ->
-    Load = router_demo_load:start(Host, router:port(), Connections, 1),
-    {io_lib:format("~ts: ~b more clients, which disconnect after a second", [Host, Connections]), Show#show{
-        loads = [Load | Loads]
-    }};
-apply_event(crash, Show) ->
+happen({At_ms, Event}, #demo{started_ms = Started_ms} = Demo) ->
+    timer:sleep(max(0, Started_ms + At_ms - now_ms())),
+    event(Event, Demo).
+
+event({dynos, Count}, #demo{scenario = #{apps := Apps}} = Demo) ->
+    ok = await_requests(Demo),
+    lists:foldl(fun(App, Before) -> scale(App, Count, Before) end, Demo, Apps);
+event(crash, Demo) ->
     Manager = whereis(canal_lock),
-    Monitor = monitor(process, Manager),
     #{permits := Permits, waiting := Waiting} = canal_lock:info(),
     Begun_ns = erlang:monotonic_time(nanosecond),
-    exit(Manager, kill),
-    receive
-        {'DOWN', Monitor, process, Manager, _} -> ok
-    end,
-    ok = await(fun() -> is_pid(whereis(canal_lock)) end),
+    ok = stop(Manager),
+    ok = await(fun() -> is_pid(whereis(canal_lock)) end, now_ms() + ?RESTART_MS),
     %% The manager replies after it has adopted the table.
     _ = sys:get_state(canal_lock),
-    Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    Format = "the manager is killed: ~b permits, ~b waiters; its restart took ~.1f ms",
-    {io_lib:format(Format, [Permits, Waiting, Took_ns / 1.0e6]), Show}.
+    Took_ms = (erlang:monotonic_time(nanosecond) - Begun_ns) / 1.0e6,
+    say("the manager is killed: ~b permits, ~b waiters; its restart took ~.1f ms~n", [Permits, Waiting, Took_ms], Demo);
+event(show, #demo{scenario = #{apps := Apps}} = Demo) ->
+    lists:foldl(fun show/2, Demo, Apps);
+event(finished, Demo) ->
+    ok = await_requests(Demo),
+    Demo.
 
-%% Stops a dyno when it has no connections left.
-stop_when_idle(Dyno) ->
-    spawn_link(fun() ->
-        timer:sleep(?DRAIN_MS),
-        ok = await(fun() -> mochiweb_socket_server:get(Dyno, active_sockets) =:= 0 end),
-        router_demo_dyno:stop(Dyno)
-    end).
+%% On a busy machine, a change waits until the previous one had an effect.
+await_requests(#demo{scenario = #{end_ms := End_ms}, log = Log, begun = Begun}) ->
+    Since = fun({Host, Before}) -> router_demo_log:count(Log, begins, Host) - Before end,
+    Enough = fun() -> lists:all(fun(App) -> Since(App) >= ?REQUESTS end, maps:to_list(Begun)) end,
+    %% The verdict reports an app without requests.
+    _ = await(Enough, now_ms() + End_ms),
+    ok.
 
-picture(#show{scenario = #{total_ms := Total_ms} = Scenario, log = Log, screen = Screen} = Show) ->
-    {Rows, Readings} = lists:unzip([row(Host, Show) || Host <- hosts(Scenario)]),
-    Picture = #{
-        elapsed_ms => elapsed_ms(Show), total_ms => Total_ms, killed => router_demo_log:killed(Log), rows => Rows
-    },
-    Show#show{screen = router_demo_screen:show(Picture, Screen), readings = maps:from_list(Readings)}.
+%% A dyno that is removed finishes its requests, and those that looked up the app just before. It stops at the end.
+scale({Host, MaxPer, _, Wait_ms}, Count, #demo{log = Log, dynos = Dynos, begun = Begun, scenario = Scenario} = Demo) ->
+    #{behavior := Behavior} = Scenario,
+    Before = maps:get(Host, Dynos, []),
+    More = max(0, Count - length(Before)),
+    All = Before ++ [router_demo_dyno:start(Host, Log, Behavior) || _ <- lists:seq(1, More)],
+    ok = router_demo_log:note(Log, {scaled, Host, MaxPer, Count}),
+    ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- lists:sublist(All, Count)], Wait_ms),
+    Now = Begun#{Host => router_demo_log:count(Log, begins, Host)},
+    say("~ts: ~b dynos~n", [Host, Count], Demo#demo{dynos = Dynos#{Host => All}, begun = Now}).
 
-%% The figures since the last picture.
-row(Host, #show{log = Log, readings = Readings} = Show) ->
-    {ok, #{max_per := MaxPer, dynos := Dynos, wait_ms := Wait_ms, stats := Stats} = App} = router_apps:find(Host),
-    Reading = router_stats:read(Stats),
-    None = {Show#show.started_ms, router_stats:read(router_stats:new())},
-    {Last_ms, Last} = maps:get(Host, Readings, None),
-    Now_ms = now_ms(),
-    Seconds = max(1, Now_ms - Last_ms) / 1000,
-    #{granted := Granted, refused := Refused, times := Times, waits := Waits} = router_stats:since(Last, Reading),
-    Row = #{
-        host => Host,
-        dynos => length(Dynos),
-        capacity => router_apps:capacity(App),
-        wait_ms => Wait_ms,
-        buckets => canal_lock:buckets(Host, MaxPer),
-        at_work => router_demo_log:at_work(Log, Host),
-        waiting => canal_lock:waiting(Host),
-        granted_s => Granted / Seconds,
-        refused_s => Refused / Seconds,
-        waited_s => router_stats:total(Waits) / Seconds,
-        acquire_p99_ns => router_stats:quantile(Times, 990),
-        wait_p99_ns => router_stats:quantile(Waits, 990)
-    },
-    {Row, {Host, {Now_ms, Reading}}}.
+%% The figures since the last output.
+show({Host, MaxPer, _, _}, #demo{log = Log, shown = Shown} = Demo) ->
+    {ok, #{dynos := Dynos} = App} = router:find(Host),
+    Now = maps:from_list([{{Kind, Host}, router_demo_log:count(Log, Kind, Host)} || Kind <- [admitted, refused]]),
+    Since = fun(Kind) -> maps:get({Kind, Host}, Now) - maps:get({Kind, Host}, Shown, 0) end,
+    Busy = io_lib:format("~b/~b", [router_demo_log:at_work(Log, Host), router:capacity(App)]),
+    Buckets = io_lib:format("~w", [canal_lock:buckets(Host, MaxPer)]),
+    Row = [Host, length(Dynos), Buckets, Busy, canal_lock:waiting(Host)] ++
+        [1000 * Since(Kind) div ?SHOW_MS || Kind <- [admitted, refused]],
+    say(?ROW, Row, Demo#demo{shown = maps:merge(Shown, Now)}).
 
-%% Stops the load, waits until all requests have ended, and counts what is left.
-finish(#show{scenario = Scenario, log = Log, loads = Loads, killer = Killer, screen = Screen, dynos = Dynos}) ->
-    #{apps := Apps} = Scenario,
-    ok = router_demo_killer:stop(Killer),
-    lists:foreach(fun router_demo_load:stop/1, Loads),
-    AtWork = fun() -> lists:sum([router_demo_log:at_work(Log, Host) || Host <- hosts(Scenario)]) end,
-    AtRest = fun() ->
+say(Format, Arguments, #demo{started_ms = Started_ms} = Demo) ->
+    io:format("~6.1f s  " ++ Format, [(now_ms() - Started_ms) / 1000 | Arguments]),
+    Demo.
+
+%% Waits until all requests have ended, and counts what is left.
+finish(#demo{scenario = #{apps := Apps, end_ms := End_ms, late_ms := Late_ms}, log = Log, dynos = Dynos}) ->
+    AtWork = fun() -> lists:sum([router_demo_log:at_work(Log, Host) || {Host, _, _, _} <- Apps]) end,
+    %% If requests remain, the verdict reports them.
+    _ = await(fun() ->
         #{permits := Permits, waiting := Waiting} = canal_lock:info(),
         Permits + Waiting + AtWork() =:= 0
-    end,
-    %% If requests remain, the verdict reports them.
-    _ = await(AtRest),
+    end, now_ms() + End_ms),
     AtTheEnd = (canal_lock:info())#{
         differing => length(canal_lock:audit()),
         at_work => AtWork(),
-        queued => lists:sum([canal_lock:waiting(Host) || Host <- hosts(Scenario)]),
-        %% The table also counts refusals of single dynos, so the verdict uses the router's own counts.
-        apps => maps:from_list([{Host, {Wait_ms, stats(Host)}} || {Host, _, _, Wait_ms} <- Apps])
+        queued => lists:sum([canal_lock:waiting(Host) || {Host, _, _, _} <- Apps]),
+        late_ms => Late_ms,
+        apps => maps:from_list([{Host, Wait_ms} || {Host, _, _, Wait_ms} <- Apps])
     },
-    Verdict = router_demo_verdict:judge(router_demo_log:record(Log), AtTheEnd),
+    Verdict = router_demo_verdict:judge(router_demo_log:events(Log), AtTheEnd),
     lists:foreach(fun router_demo_dyno:stop/1, lists:append(maps:values(Dynos))),
-    lists:foreach(fun router:delete/1, hosts(Scenario)),
+    [ok = router:delete(Host) || {Host, _, _, _} <- Apps],
     ok = router_demo_log:delete(Log),
-    ok = router_demo_screen:close(Screen),
     Verdict.
 
-stats(Host) ->
-    case router_apps:find(Host) of
-        {ok, #{stats := Stats}} -> router_stats:read(Stats);
-        error -> router_stats:read(router_stats:new())
-    end.
-
-%% Waits until the condition is true, at most ?END_MS.
-await(Condition) ->
-    await(Condition, now_ms() + ?END_MS).
-
+%% Waits until the condition is true, at most until this time.
 await(Condition, Until_ms) ->
-    case {Condition(), now_ms() < Until_ms} of
-        {true, _} ->
+    case Condition() of
+        true ->
             ok;
-        {false, true} ->
-            timer:sleep(1),
-            await(Condition, Until_ms);
-        {false, false} ->
-            timeout
+        false ->
+            now_ms() < Until_ms andalso timer:sleep(1) =:= ok andalso await(Condition, Until_ms)
     end.
-
-elapsed_ms(#show{started_ms = Started_ms}) ->
-    now_ms() - Started_ms.
 
 now_ms() ->
     erlang:monotonic_time(millisecond).

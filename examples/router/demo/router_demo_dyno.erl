@@ -3,11 +3,10 @@
 -module(router_demo_dyno).
 
 -export([start/3, stop/1, address/1]).
--export([handle/4]).
 
 -export_type([dyno/0, behavior/0]).
 
--type dyno() :: pid().
+-opaque dyno() :: {Server :: pid(), inet:port_number()}.
 
 -type behavior() :: #{
     %% Mean duration of a request. The maximum is five times as long.
@@ -16,69 +15,55 @@
     reset_one_of := pos_integer() | never
 }.
 
--define(HOST, {127, 0, 0, 1}).
+-define(READ_MS, 10000).
 
 %% Linked to the caller.
--spec start(router_apps:host(), router_demo_log:log(), behavior()) -> dyno().
+-spec start(router:host(), router_demo_log:log(), behavior()) -> dyno().
 start(Host, Log, Behavior) ->
-    Loop = {?MODULE, handle, [Host, Log, Behavior]},
-    {ok, Dyno} = mochiweb_http:start_link([
-        {name, undefined}, {ip, ?HOST}, {port, 0}, {backlog, 256}, {nodelay, true}, {loop, Loop}
-    ]),
-    Dyno.
+    {ok, Server, Port} = router_server:start_link(0, fun(Socket) -> serve(Socket, Host, Log, Behavior) end),
+    {Server, Port}.
 
 %% Aborts the requests in progress.
 -spec stop(dyno()) -> ok.
-stop(Dyno) ->
-    true = unlink(Dyno),
-    Monitor = monitor(process, Dyno),
-    ok = mochiweb_socket_server:stop(Dyno),
-    receive
-        {'DOWN', Monitor, process, Dyno, _} -> ok
-    end.
+stop({Server, _Port}) ->
+    gen_server:stop(Server).
 
--spec address(dyno()) -> router_dyno:address().
-address(Dyno) ->
-    {?HOST, mochiweb_socket_server:get(Dyno, port)}.
+-spec address(dyno()) -> router:address().
+address({_Server, Port}) ->
+    {{127, 0, 0, 1}, Port}.
 
--spec handle(term(), router_apps:host(), router_demo_log:log(), behavior()) -> ok.
-handle(Request, Host, Log, Behavior) ->
-    Begun_ns = router_demo_log:begin_request(Log, Host),
-    Socket = mochiweb_request:get(socket, Request),
-    {ok, Address} = inet:sockname(Socket),
-    Entry = #{
-        host => Host,
-        dyno => Address,
-        process => hd(string:split(mochiweb_request:get_header_value("x-request-id", Request), "-")),
-        capacity => list_to_integer(mochiweb_request:get_header_value("x-router-capacity", Request))
-    },
-    How = work(Socket, Behavior),
-    ok = router_demo_log:end_request(Log, Entry, Begun_ns, How),
-    conclude(How, Request, Socket).
+serve(Socket, Host, Log, Behavior) ->
+    try router_http:read_message(Socket, ?READ_MS) of
+        {_, Headers, _} ->
+            [Id] = router_http:values(<<"x-request-id">>, Headers),
+            [Capacity] = router_http:values(<<"x-router-capacity">>, Headers),
+            Process = list_to_pid("<" ++ binary_to_list(Id) ++ ">"),
+            {ok, Dyno} = inet:sockname(Socket),
+            ok = router_demo_log:note(Log, {begins, Host, Process, Dyno, binary_to_integer(Capacity)}),
+            How = work(Socket, Behavior),
+            ok = router_demo_log:note(Log, {ends, Host, Process, How}),
+            conclude(How, Socket)
+    catch
+        throw:closed -> ok
+    end,
+    gen_tcp:close(Socket).
 
 %% Returns immediately when the router disconnects.
-work(Socket, #{work_ms := Mean_ms, reset_one_of := One_of}) ->
-    _ = inet:setopts(Socket, [{active, once}]),
+work(Socket, #{work_ms := Mean_ms, reset_one_of := OneOf}) ->
+    %% Otherwise the VM would close the socket before this process has recorded the end of the request.
+    _ = inet:setopts(Socket, [{exit_on_close, false}, {active, once}]),
     %% Exponential distribution: most requests are shorter than the mean.
     Work_ms = min(5 * Mean_ms, round(-Mean_ms * math:log(rand:uniform()))),
     receive
         {tcp_closed, Socket} -> disconnected;
         {tcp_error, Socket, _} -> disconnected
     after Work_ms ->
-        _ = inet:setopts(Socket, [{active, false}]),
-        case is_integer(One_of) andalso rand:uniform(One_of) =:= 1 of
+        case is_integer(OneOf) andalso rand:uniform(OneOf) =:= 1 of
             true -> reset;
             false -> answered
         end
     end.
 
-conclude(answered, Request, _Socket) ->
-    _ = mochiweb_request:respond({200, [{"Content-Type", "text/plain"}], <<"done\n">>}, Request),
-    ok;
-conclude(reset, _Request, Socket) ->
-    _ = inet:setopts(Socket, [{linger, {true, 0}}]),
-    ok = gen_tcp:close(Socket),
-    exit(normal);
-conclude(disconnected, _Request, Socket) ->
-    ok = gen_tcp:close(Socket),
-    exit(normal).
+conclude(answered, Socket) -> gen_tcp:send(Socket, "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\ndone\n");
+conclude(reset, Socket) -> inet:setopts(Socket, [{linger, {true, 0}}]);
+conclude(disconnected, _Socket) -> ok.

@@ -1,107 +1,57 @@
-%% Records what the dynos saw: start, end and outcome of each request. Also records the changes: when an app was scaled,
-%% and when a process was killed.
-%%
-%% Times are VM monotonic time in nanoseconds.
+%% Records what dynos, clients and the demo itself see, each event with its time (VM monotonic time in nanoseconds).
 -module(router_demo_log).
 
--export([new/0, delete/1, begin_request/2, end_request/4, at_work/2]).
--export([scaling/5, kill/2, killed/1]).
--export([record/1]).
+-export([new/0, delete/1, note/2, count/3, at_work/2, events/1]).
 
--export_type([log/0, recording/0, request/0, scaling/0, how/0]).
+-export_type([log/0, event/0]).
 
--opaque log() :: #{entries := ets:table(), counts := ets:table()}.
+-opaque log() :: {Events :: ets:table(), Counts :: ets:table()}.
 
--type recording() :: #{requests := [request()], scalings := [scaling()], kills := #{Process :: string() => integer()}}.
-
--type request() :: #{
-    host := router_apps:host(),
-    dyno := router_dyno:address(),
-    %% The router's process for it, as `pid_to_list/1' shows it, without the brackets.
-    process := string(),
-    %% Capacity of the app when the request was admitted, as sent by the router.
-    capacity := non_neg_integer(),
-    begun_ns := integer(),
-    ended_ns := integer(),
-    how := how()
-}.
-
--type how() :: answered | reset | disconnected.
-%% reset: by the dyno. disconnected: by the router.
-
--type scaling() :: #{
-    host := router_apps:host(),
-    at_ns := integer(),
-    max_per := non_neg_integer(),
-    dynos := non_neg_integer(),
-    %% Number of requests that the router has refused before.
-    refused := non_neg_integer()
-}.
+-type event() ::
+    %% Before router:put/4.
+    {scaled, router:host(), MaxPer :: non_neg_integer(), Dynos :: non_neg_integer()}
+    %% Before the process of a request is killed.
+    | {killed, router:host(), pid()}
+    %% On a dyno. Capacity: of the app when the request was admitted, as sent by the router.
+    | {begins, router:host(), pid(), Dyno :: router:address(), Capacity :: non_neg_integer()}
+    %% Before any other process can see it. disconnected: by the router.
+    | {ends, router:host(), pid(), How :: answered | reset | disconnected}
+    %% A client has its answer. refused: the app was at its capacity. Took_ns: as seen by the client. Waited_ns: in the
+    %% queue, as reported by the router; one time, or none if the request did not wait.
+    | {admitted | refused, router:host(), Took_ns :: non_neg_integer(), Waited_ns :: [non_neg_integer()]}.
 
 -spec new() -> log().
 new() ->
-    #{
-        entries => ets:new(entries, [duplicate_bag, public, {write_concurrency, true}]),
-        counts => ets:new(counts, [set, public, {write_concurrency, true}])
-    }.
+    Options = [public, {write_concurrency, true}],
+    {ets:new(events, Options), ets:new(counts, Options)}.
 
 -spec delete(log()) -> ok.
-delete(#{entries := Entries, counts := Counts}) ->
-    true = ets:delete(Entries),
+delete({Events, Counts}) ->
+    true = ets:delete(Events),
     true = ets:delete(Counts),
     ok.
 
-%% Returns the start time.
--spec begin_request(log(), router_apps:host()) -> integer().
-begin_request(#{counts := Counts}, Host) ->
-    _ = ets:update_counter(Counts, Host, 1, {Host, 0}),
-    erlang:monotonic_time(nanosecond).
-
-%% Must be called before any other process can see that the request has ended.
--spec end_request(log(), #{host := _, dyno := _, process := _, capacity := _}, Begun_ns :: integer(), how()) -> ok.
-end_request(#{entries := Entries, counts := Counts}, #{host := Host} = Request, Begun_ns, How) ->
-    Ended_ns = erlang:monotonic_time(nanosecond),
-    true = ets:insert(Entries, {request, Request#{begun_ns => Begun_ns, ended_ns => Ended_ns, how => How}}),
-    _ = ets:update_counter(Counts, Host, -1),
+-spec note(log(), event()) -> ok.
+note({Events, Counts}, Event) ->
+    Name = {element(1, Event), element(2, Event)},
+    _ = ets:update_counter(Counts, Name, 1, {Name, 0}),
+    true = ets:insert(Events, {{erlang:monotonic_time(nanosecond), erlang:unique_integer()}, Event}),
     ok.
 
-%% Number of requests in progress on the app's dynos.
--spec at_work(log(), router_apps:host()) -> non_neg_integer().
-at_work(Log, Host) ->
-    count(Host, Log).
-
-count(Name, #{counts := Counts}) ->
-    case ets:lookup(Counts, Name) of
+%% The number of these events.
+-spec count(log(), Kind :: atom(), router:host()) -> non_neg_integer().
+count({_Events, Counts}, Kind, Host) ->
+    case ets:lookup(Counts, {Kind, Host}) of
         [{_, Count}] -> Count;
         [] -> 0
     end.
 
-%% Must be called before router:put/3.
--spec scaling(log(), router_apps:host(), non_neg_integer(), non_neg_integer(), Refused :: non_neg_integer()) -> ok.
-scaling(#{entries := Entries}, Host, MaxPer, Dynos, Refused) ->
-    At_ns = erlang:monotonic_time(nanosecond),
-    Scaling = #{host => Host, at_ns => At_ns, max_per => MaxPer, dynos => Dynos, refused => Refused},
-    true = ets:insert(Entries, {scaling, Scaling}),
-    ok.
+%% The requests in progress on the app's dynos.
+-spec at_work(log(), router:host()) -> integer().
+at_work(Log, Host) ->
+    count(Log, begins, Host) - count(Log, ends, Host).
 
-%% Must be called before the process is killed.
--spec kill(log(), pid()) -> ok.
-kill(#{entries := Entries, counts := Counts}, Pid) ->
-    Process = string:trim(pid_to_list(Pid), both, "<>"),
-    true = ets:insert(Entries, {kill, {Process, erlang:monotonic_time(nanosecond)}}),
-    _ = ets:update_counter(Counts, kills, 1, {kills, 0}),
-    ok.
-
--spec killed(log()) -> non_neg_integer().
-killed(Log) ->
-    count(kills, Log).
-
--spec record(log()) -> recording().
-record(#{entries := Entries}) ->
-    Of = fun(Kind) -> [Entry || {_, Entry} <- ets:lookup(Entries, Kind)] end,
-    #{
-        requests => Of(request),
-        scalings => lists:sort(fun(#{at_ns := A}, #{at_ns := B}) -> A =< B end, Of(scaling)),
-        %% If a process was killed several times, the first counts.
-        kills => maps:from_list(lists:reverse(lists:keysort(2, Of(kill))))
-    }.
+%% In no order.
+-spec events(log()) -> [{At_ns :: integer(), event()}].
+events({Events, _Counts}) ->
+    [{At_ns, Event} || {{At_ns, _}, Event} <- ets:tab2list(Events)].

@@ -4,23 +4,28 @@
 %%
 %% ```
 %% 1> {ok, _} = application:ensure_all_started(router).
-%% 2> router:put(<<"shop.example">>, 3, [{{127, 0, 0, 1}, 5001}, {{127, 0, 0, 1}, 5002}]).
+%% 2> router:put(<<"shop.example">>, 3, [{{127, 0, 0, 1}, 5001}, {{127, 0, 0, 1}, 5002}], 500).
 %% ok
 %% '''
 %%
 %% Requests with `Host: shop.example' then go to these two dynos, six at a time.
 -module(router).
 
--export([put/3, put/4, delete/1, port/0]).
+-export([put/4, delete/1, port/0]).
+%% For the router itself.
+-export([new/0, find/1, capacity/1, resize/1]).
 
-%% Waits of this many milliseconds are the longest that a `receive' supports.
--define(MAX_MS, 16#FFFFFFFF).
+-export_type([host/0, address/0, app/0]).
 
-%% @doc As {@link put/4}, with the application's `wait_ms' at the time of the call.
--spec put(router_apps:host(), MaxPer :: non_neg_integer(), [router_dyno:address()]) -> ok.
-put(Host, MaxPer, Dynos) ->
-    {ok, Wait_ms} = application:get_env(router, wait_ms),
-    put(Host, MaxPer, Dynos, Wait_ms).
+-type host() :: binary().
+%% The Host header in lower case and without the port. A binary, because it is also the key of the permits, and a string
+%% is a more expensive key (docs/performance.md).
+
+-type address() :: {inet:ip_address() | inet:hostname(), inet:port_number()}.
+
+-type app() :: #{
+    host := host(), max_per := non_neg_integer(), dynos := [address()], wait_ms := non_neg_integer()
+}.
 
 %% @doc Routes requests for `Host' to `Dynos', at most `MaxPer' at a time to each. If all are busy, a request waits for
 %% at most `Wait_ms' milliseconds, in the order of arrival; 0 means that it is refused at once.
@@ -28,27 +33,56 @@ put(Host, MaxPer, Dynos) ->
 %% Requests in progress continue. New requests and those that wait use the new dynos. If the capacity shrinks, the
 %% router admits no request until enough have been answered. A request that waits keeps the time limit with which it
 %% began.
-%%
-%% Raises `{What_it_is_not, Argument}' for a wrong argument.
--spec put(router_apps:host(), MaxPer :: non_neg_integer(), [router_dyno:address()], Wait_ms :: non_neg_integer()) -> ok.
-put(Host, MaxPer, Dynos, Wait_ms) ->
-    %% The port is removed from the Host header, so a host with a port would never match.
-    (is_binary(Host) andalso binary:match(Host, <<":">>) =:= nomatch) orelse error({not_a_host, Host}),
-    (is_integer(MaxPer) andalso MaxPer >= 0) orelse error({not_a_number_of_requests, MaxPer}),
-    is_list(Dynos) orelse error({not_a_list_of_dynos, Dynos}),
-    _ = [error({not_the_address_of_a_dyno, Dyno}) || Dyno <- Dynos, not router_dyno:is_address(Dyno)],
-    (is_integer(Wait_ms) andalso Wait_ms >= 0 andalso Wait_ms =< ?MAX_MS) orelse error({not_a_time, Wait_ms}),
+-spec put(host(), MaxPer :: non_neg_integer(), [address()], Wait_ms :: non_neg_integer()) -> ok.
+put(Host, MaxPer, Dynos, Wait_ms) when
+    is_binary(Host), is_integer(MaxPer), MaxPer >= 0, is_list(Dynos), is_integer(Wait_ms), Wait_ms >= 0
+->
     Lower = string:lowercase(Host),
     %% A duplicate does not increase the capacity.
-    ok = router_apps:put(Lower, MaxPer, lists:usort(Dynos), Wait_ms),
-    router_queue:resize(Lower).
+    App = #{host => Lower, max_per => MaxPer, dynos => lists:usort(Dynos), wait_ms => Wait_ms},
+    true = ets:insert(?MODULE, {Lower, App}),
+    resize(Lower).
 
 %% @doc Removes `Host'. New requests for it get 404, and so do requests that wait, when it is their turn.
--spec delete(router_apps:host()) -> ok.
+-spec delete(host()) -> ok.
 delete(Host) ->
-    router_apps:delete(string:lowercase(Host)).
+    true = ets:delete(?MODULE, string:lowercase(Host)),
+    ok.
 
-%% @doc Returns the listening port: the application's `port', or the port chosen by the system if that is 0.
+%% @doc Returns the listening port: the application's `port', or the port chosen by the system if that was 0.
 -spec port() -> inet:port_number().
 port() ->
-    mochiweb_socket_server:get(router_listener, port).
+    {ok, Port} = application:get_env(router, port),
+    Port.
+
+%% The table of apps. Every request looks its app up, and changes apply to the next lookup. The caller owns the table.
+-spec new() -> ok.
+new() ->
+    ?MODULE = ets:new(?MODULE, [named_table, public, {read_concurrency, true}]),
+    ok.
+
+-spec find(host()) -> {ok, app()} | error.
+find(Host) ->
+    case ets:lookup(?MODULE, Host) of
+        [{_, App}] -> {ok, App};
+        [] -> error
+    end.
+
+-spec capacity(app()) -> non_neg_integer().
+capacity(#{max_per := MaxPer, dynos := Dynos}) ->
+    MaxPer * length(Dynos).
+
+%% Gives the requests that wait the present capacity of the app. If the app changes at the same time, once more: of
+%% several calls, the last one then gives the last capacity.
+-spec resize(host()) -> ok.
+resize(Host) ->
+    case find(Host) of
+        {ok, #{max_per := MaxPer, dynos := Dynos} = App} ->
+            ok = canal_lock:resized(Host, MaxPer, length(Dynos)),
+            case find(Host) of
+                {ok, App} -> ok;
+                _ -> resize(Host)
+            end;
+        error ->
+            ok
+    end.

@@ -1,5 +1,5 @@
-%% The application and its supervisor: the manager of the permits, the table of apps, and the HTTP listener. Each is
-%% restarted separately, because none depends on the state of another: the table of permits survives a crash of the
+%% The application and its supervisor: the manager of the permits, the table of apps, and the server for clients. Each
+%% is restarted separately, because none depends on the state of another: the table of permits survives a crash of the
 %% manager, and requests continue during its restart.
 -module(router_app).
 
@@ -7,22 +7,26 @@
 -behaviour(supervisor).
 
 -export([start/2, stop/1]).
--export([init/1]).
+-export([init/1, start_server/0]).
 
 start(_Type, _Arguments) ->
-    {ok, Port} = application:get_env(router, port),
-    supervisor:start_link({local, router_sup}, ?MODULE, Port).
+    supervisor:start_link({local, router_sup}, ?MODULE, none).
 
 stop(_State) ->
     ok.
 
-init(Port) ->
-    ok = router_apps:new(),
-    {ok, {#{intensity => 10, period => 60}, [canal_lock:child_spec(1), listener(Port)]}}.
+init(none) ->
+    ok = router:new(),
+    Server = #{id => router_server, type => supervisor, start => {?MODULE, start_server, []}},
+    {ok, {#{intensity => 10, period => 60}, [canal_lock:child_spec(1), Server]}}.
 
-%% Each connection has a process, which handles all its requests.
-listener(Port) ->
-    Options = [
-        {name, router_listener}, {port, Port}, {backlog, 1024}, {nodelay, true}, {loop, {router_request, handle}}
-    ],
-    #{id => router_listener, start => {mochiweb_http, start_link, [Options]}}.
+%% Keeps the port that the system has chosen, so that a restarted server listens on the same one.
+start_server() ->
+    {ok, Wanted} = application:get_env(router, port),
+    case router_server:start_link(Wanted, fun router_request:serve/1) of
+        {ok, Server, Port} ->
+            ok = application:set_env(router, port, Port),
+            {ok, Server};
+        {error, _} = Error ->
+            Error
+    end.

@@ -1,106 +1,165 @@
 %% Handles a request in the process of its connection:
 %%
-%%   read the body -> a permit of the app, after a wait if it is at its capacity (`router_queue')
-%%     -> a permit of one of its dynos -> the dyno's answer -> release both
+%%   read the whole request -> a permit of the app, after a wait if it is at its capacity
+%%     -> a permit of one of its dynos -> the dyno's whole answer -> release both -> send the answer
 %%
-%% The permits are released before the last piece of the answer is sent. So a client that has its answer finds the
-%% permit free for its next request, and a client that reads slowly does not hold one.
+%% The permits are released before the answer is sent. So a client that has its answer finds the permit free for its
+%% next request, and a client that reads slowly does not hold one.
 %%
-%% There is no `try ... after' and no cleanup code: if the process dies for any reason, the VM releases its permits.
+%% There is no `try ... after' and no cleanup code: if the process dies for any reason, the VM releases its permits and
+%% removes its request from the queue of canal_lock.
+%%
+%% `canal_lock:acquire/4' would block the process, and a blocked process does not notice that its client disconnects. So
+%% a request waits in a `receive' for whichever is first: the permit, the disconnect, or the deadline.
+%%
+%% An app can change while requests wait. Three steps make sure that a request is admitted by the present capacity and
+%% passed on to a present dyno:
+%%
+%%   - a change gives the requests that wait the new capacity (`router:resize/1');
+%%   - a request that has begun to wait checks whether the app has changed since it was found, because that change may
+%%     have missed it;
+%%   - a request that has a permit finds the app again, and checks that the app is not above its present capacity. Then
+%%     it could also acquire the permit now. Otherwise it has got the permit just before the change: it releases it,
+%%     and waits again.
 -module(router_request).
 
--export([handle/1]).
+-export([serve/1, acquire/1, await/4, release/1]).
 
-%% How often all dynos are tried. One of them always has a free permit (see `acquire_dyno/3'), but another request may
+-export_type([acquired/0]).
+
+-type acquired() :: {acquired, pos_integer()} | {waiting, reference()} | full.
+
+%% How often all dynos are tried. One of them always has a free permit (see `acquire_dyno/2'), but another request may
 %% acquire it first.
 -define(ATTEMPTS, 100).
 
--spec handle(router_client:client()) -> ok.
-handle(Client) ->
-    case router_client:read(Client) of
-        {ok, Body} ->
-            case router_apps:find(router_client:host(Client)) of
-                {ok, App} -> admit(Client, Body, App);
-                error -> unknown(Client)
-            end;
-        {error, too_long} ->
-            router_client:refuse(Client, 413, {"body-too-long", "The body exceeds the maximum length."});
-        {error, malformed} ->
-            router_client:refuse(Client, 400, {"malformed", "The request is invalid or ambiguous."})
+-spec serve(gen_tcp:socket()) -> ok.
+serve(Client) ->
+    case router_http:read_request(Client) of
+        {ok, #{method := Method} = Request} ->
+            ok = router_http:watch(Client),
+            router_http:answer(Client, Method, answer(Client, Request));
+        {refused, Answer} ->
+            router_http:answer(Client, <<"GET">>, Answer);
+        closed ->
+            gen_tcp:close(Client)
     end.
 
-admit(Client, Body, #{stats := Stats} = App) ->
+answer(Client, #{host := Host} = Request) ->
     Begun_ns = erlang:monotonic_time(nanosecond),
-    Acquired = router_queue:acquire(App),
-    Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-    case router_queue:await(Acquired, Client, App, Begun_ns) of
-        {{acquired, Present}, Next} ->
-            ok = router_stats:granted(Stats, Took_ns),
-            {Outcome, ThenNext} = pass_on(Client, Body, Present),
-            ok = router_queue:release(Present),
-            ok = ended(Outcome, Stats),
-            case conclude(Outcome, Client) of
-                disconnected -> router_client:close(Client);
-                _ when ThenNext =:= close -> router_client:close(Client);
-                _ -> next(Next, Client)
+    case router:find(Host) of
+        {ok, App} ->
+            Acquired = acquire(App),
+            Admitted = await(Acquired, Client, App, Begun_ns),
+            Waited = [waited(Begun_ns) || {waiting, _} <- [Acquired]],
+            {Status, Headers, Body} = admitted(Admitted, Client, Request, App),
+            {Status, Waited ++ Headers, Body};
+        error ->
+            unknown()
+    end.
+
+%% Microseconds in the queue, for the client.
+waited(Begun_ns) ->
+    {<<"x-router-waited-us">>, integer_to_binary((erlang:monotonic_time(nanosecond) - Begun_ns) div 1000)}.
+
+admitted({acquired, App}, Client, Request, _) ->
+    Answer =
+        case acquire_dyno(App, ?ATTEMPTS) of
+            {ok, Dyno} ->
+                Passed = router_dyno:pass_on(Dyno, Client, Request, router:capacity(App)),
+                ok = release_dyno(App, Dyno),
+                Passed;
+            none ->
+                router_http:text(503, <<"no-dyno">>, "No dyno had a free permit.")
+        end,
+    ok = release(App),
+    Answer;
+admitted(full, _Client, _Request, App) ->
+    Sentence = io_lib:format("The app is at its capacity of ~b requests.", [router:capacity(App)]),
+    router_http:text(503, <<"full">>, Sentence);
+admitted(unknown, _Client, _Request, _App) ->
+    unknown().
+
+unknown() ->
+    router_http:text(404, <<"unknown-app">>, "No app is configured for this Host.").
+
+-spec acquire(router:app()) -> acquired().
+acquire(#{host := Host, max_per := MaxPer, dynos := Dynos, wait_ms := 0}) ->
+    canal_lock:acquire(Host, MaxPer, length(Dynos));
+acquire(#{host := Host, max_per := MaxPer, dynos := Dynos}) ->
+    canal_lock:request(Host, MaxPer, length(Dynos)).
+
+-spec release(router:app()) -> ok.
+release(#{host := Host, max_per := MaxPer, dynos := Dynos}) ->
+    canal_lock:release(Host, MaxPer, length(Dynos)).
+
+%% Waits until the deadline if the request has to wait, and returns the app with which it is admitted. `unknown': the
+%% app was deleted during the wait. Exits the process if the client disconnects. Begun_ns: the arrival of the request.
+-spec await(acquired(), gen_tcp:socket(), router:app(), Begun_ns :: integer()) ->
+    {acquired, router:app()} | full | unknown.
+await({waiting, Ref}, Client, #{host := Host, wait_ms := Wait_ms} = App, Begun_ns) ->
+    ok = case router:find(Host) of {ok, App} -> ok; _ -> router:resize(Host) end,
+    case wait(Ref, Client, Begun_ns + 1000000 * Wait_ms) of
+        acquired -> confirm(Client, App, Begun_ns);
+        full -> full
+    end;
+await({acquired, _}, _Client, App, _Begun_ns) ->
+    {acquired, App};
+await(full, _Client, _App, _Begun_ns) ->
+    full.
+
+%% Rounded up, so that no request is refused before its deadline.
+wait(Ref, Client, Deadline_ns) ->
+    Left_ms = (Deadline_ns - erlang:monotonic_time(nanosecond) + 999999) div 1000000,
+    receive
+        {canal_lock, Ref, {acquired, _}} ->
+            acquired;
+        {canal_lock, Ref, closed} ->
+            %% As canal_lock:acquire/3 raises without a table.
+            error(table_closed);
+        {tcp_closed, Client} ->
+            exit(normal);
+        {tcp_error, Client, _} ->
+            exit(normal)
+    after max(0, Left_ms) ->
+        case canal_lock:cancel(Ref) of
+            ok -> full;
+            %% A permit that was granted just before is used.
+            {acquired, _} -> acquired
+        end
+    end.
+
+confirm(Client, #{host := Host, wait_ms := Wait_ms} = App, Begun_ns) ->
+    case router:find(Host) of
+        {ok, Present} ->
+            case canal_lock:count(Host) =< router:capacity(Present) of
+                true ->
+                    {acquired, Present};
+                false ->
+                    ok = release(App),
+                    %% With the deadline with which it began.
+                    Again = Present#{wait_ms := Wait_ms},
+                    await(acquire(Again), Client, Again, Begun_ns)
             end;
-        {full, Next} ->
-            ok = router_stats:refused(Stats, Took_ns),
-            Sentence = io_lib:format("The app is at its capacity of ~b requests.", [router_apps:capacity(App)]),
-            ok = router_client:answer(Client, 503, {"full", Sentence}),
-            next(Next, Client);
-        {unknown, Next} ->
-            ok = unknown(Client),
-            next(Next, Client)
+        error ->
+            ok = release(App),
+            unknown
     end.
-
-unknown(Client) ->
-    router_client:answer(Client, 404, {"unknown-app", "No app is configured for this Host."}).
-
-next(next, _Client) -> ok;
-next(close, Client) -> router_client:close(Client).
-
-pass_on(Client, Body, #{host := Host, max_per := MaxPer, dynos := Dynos} = App) ->
-    case acquire_dyno(Host, MaxPer, Dynos) of
-        {ok, Dyno} ->
-            Outcome = router_dyno:pass_on(Dyno, Client, Body, router_apps:capacity(App)),
-            ok = canal_lock:release({Host, Dyno}, MaxPer, 1),
-            Outcome;
-        none ->
-            {no_dyno, next}
-    end.
-
-ended({answered, _}, Stats) ->
-    router_stats:ended(Stats);
-ended(_, Stats) ->
-    ok = router_stats:failed(Stats),
-    router_stats:ended(Stats).
-
-conclude({answered, Last}, _Client) ->
-    Last();
-conclude(cut_short, _Client) ->
-    %% Only the end of the connection can tell the client.
-    ok;
-conclude(no_dyno, Client) ->
-    router_client:answer(Client, 503, {"no-dyno", "No dyno had a free permit."});
-conclude(timeout, Client) ->
-    router_client:answer(Client, 504, {"dyno-timeout", "The dyno did not answer in time."});
-conclude(Failure, Client) ->
-    router_client:answer(Client, 502, {"dyno-failed", io_lib:format("The dyno failed: ~w.", [Failure])}).
 
 %% A permit of the app does not select a dyno: N of `{acquired, N}' is a count, and two requests can get the same N one
 %% after the other. So each dyno is also a key with one bucket. Each holder of a dyno's permit also holds one of the
 %% app's permits, of which there are no more than the sum over the dynos. So a request with a permit of the app always
-%% finds a free dyno (except for a moment when a holder dies, whose permits the VM releases one after the other).
-acquire_dyno(Host, MaxPer, Dynos) ->
-    {Before, From} = lists:split(rand:uniform(length(Dynos)) - 1, Dynos),
-    acquire_dyno(Host, MaxPer, From ++ Before, ?ATTEMPTS).
-
-acquire_dyno(_Host, _MaxPer, _Dynos, 0) ->
+%% finds a free dyno. There are two short exceptions: the permits of a holder that has died are released one after the
+%% other, and an app may just have changed.
+acquire_dyno(_App, 0) ->
     none;
-acquire_dyno(Host, MaxPer, Dynos, Left) ->
+acquire_dyno(#{host := Host, max_per := MaxPer, dynos := Dynos} = App, Left) ->
+    {Before, From} = lists:split(rand:uniform(length(Dynos)) - 1, Dynos),
     Acquire = fun(Dyno) -> canal_lock:acquire({Host, Dyno}, MaxPer, 1) =/= full end,
-    case lists:search(Acquire, Dynos) of
+    case lists:search(Acquire, From ++ Before) of
         {value, Dyno} -> {ok, Dyno};
-        false -> acquire_dyno(Host, MaxPer, Dynos, Left - 1)
+        false -> acquire_dyno(App, Left - 1)
     end.
+
+release_dyno(#{host := Host, max_per := MaxPer}, Dyno) ->
+    canal_lock:release({Host, Dyno}, MaxPer, 1).

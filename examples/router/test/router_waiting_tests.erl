@@ -4,28 +4,23 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
+-import(router_test_setup, [
+    answer/1, ask/1, await_held/1, await_waiting/1, closed/1, dyno/0, none_passed/0, open/1, passed/1, reply/1,
+    status/1
+]).
+
 %% The deadline in tests that reach it, and in tests that must not.
 -define(SOON_MS, 300).
 -define(NEVER_MS, 60000).
--define(CLIENTS, 60).
--define(CHANGES, 40).
 -define(ROUNDS, 10000).
--define(ANSWER, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok").
 
 waiting_test_() ->
     [
         router_test_setup:tests([
             {"requests above the capacity wait, and are admitted in the order of their arrival", fun in_order/0},
-            {"a request waits until the deadline and gets 503; its connection stays usable", fun deadline/0},
-            {"put/3 uses the wait_ms of the application", fun of_the_application/0},
-            {"a wrong time is named and changes nothing", fun wrong_time/0},
+            {"a request waits until the deadline and gets 503", fun deadline/0},
             {"a client disconnects while it waits: the next one is admitted", fun disconnects/0},
-            {"a client sends data while it waits: its connection closes after the answer", fun sends_more/0},
-            {"a client that keeps sending does not move its deadline", fun keeps_sending/0},
-            {"a process is killed while it waits: the next one is admitted", fun killed/0},
-            {"an admitted request is killed: a request that waits gets its permits", fun holder_killed/0},
             {"additional dynos admit requests that wait", fun grow/0},
-            {"requests for an app without dynos wait for the first dyno", fun first_dyno/0},
             {"after dynos are removed no request that waits is admitted until enough are answered", fun shrink/0},
             {"a request that waited goes to a dyno that was added during its wait", fun replaced/0},
             {"a request whose app grew between its look-up and its wait is admitted", fun grew_before_wait/0},
@@ -33,258 +28,173 @@ waiting_test_() ->
             {"a permit that is granted at the deadline is used", fun at_the_deadline/0},
             {"of concurrent changes, requests that wait get the last one", fun concurrent_changes/0},
             {"an app is deleted while requests wait: 404", fun deleted/0},
-            {"an app stops to let requests wait: those that wait continue to", fun mode_changes/0},
-            {"no dyno gets more requests than its limit while dynos come and go", fun changes/0},
-            {"statistics: waits that end with a permit, at the deadline, and by a disconnect", fun statistics/0}
+            {"an app stops to let requests wait: those that wait continue to", fun mode_changes/0}
         ]),
         router_test_setup:noisy([
-            {"P10: requests continue to wait while the manager is restarted", fun manager_dies/0}
+            {"a process is killed while it waits: the next one is admitted", fun killed/0},
+            {"an admitted request is killed: a request that waits gets its permits", fun holder_killed/0},
+            {"P10: requests continue, and continue to wait, while the manager is restarted", fun manager_dies/0}
         ])
     ].
 
 put_app(MaxPer, Dynos) ->
     router:put(<<"shop">>, MaxPer, Dynos, ?NEVER_MS).
 
-%% Returns a request that has reached a dyno.
-open(Path) ->
-    reached(router_test_client:get(Path), Path).
-
-reached(Socket, Path) ->
-    {Connection, #{dyno := Dyno}} = router_test_dyno:request(Path),
-    {Socket, Connection, Dyno}.
-
 %% Returns a request that waits behind this number of others.
 wait(Path, Before) ->
-    Socket = router_test_client:get(Path),
-    ok = router_test_setup:await_waiting(Before + 1),
-    Socket.
+    Client = ask(Path),
+    ok = await_waiting(Before + 1),
+    Client.
 
-answer({Socket, Connection, _}) ->
-    ok = router_test_dyno:answer(Connection, ?ANSWER),
-    ?assertMatch(#{status := 200, body := <<"ok">>}, router_test_client:answer(Socket)).
-
-reason(Socket) ->
-    #{status := Status, headers := Headers} = router_test_client:answer(Socket),
-    {Status, proplists:get_value(<<"x-router-reason">>, Headers)}.
+answered({Client, Request}) ->
+    ok = reply(Request),
+    {200, Headers, _} = answer(Client),
+    %% Whether it has waited.
+    lists:keymember(<<"x-router-waited-us">>, 1, Headers).
 
 %% The process of the only request that waits, once it has checked that its app has not changed.
 waiter() ->
     Waiting = fun() ->
-        [Pid || Pid <- processes(), process_info(Pid, current_function) =:= {current_function, {router_queue, wait, 5}}]
+        [P || P <- processes(), process_info(P, current_function) =:= {current_function, {router_request, wait, 3}}]
     end,
     ok = test_await:value(1, fun() -> length(Waiting()) end),
     hd(Waiting()).
 
 in_order() ->
-    ok = put_app(1, [router_test_dyno:start()]),
+    ok = put_app(1, [dyno()]),
     First = open(<<"/first">>),
     Paths = [<<"/", Letter>> || Letter <- "abcde"],
     Waiting = lists:zip(Paths, [wait(Path, Before) || {Before, Path} <- lists:enumerate(0, Paths)]),
-    ok = router_test_dyno:no_request(),
+    none_passed(),
     Last = lists:foldl(
-        fun({Path, Socket}, Present) ->
-            answer(Present),
-            Next = reached(Socket, Path),
-            ok = router_test_dyno:no_request(),
+        fun({Path, Client}, Present) ->
+            ?assertEqual(Present =/= First, answered(Present)),
+            Next = {Client, passed(Path)},
+            none_passed(),
             Next
         end,
         First,
         Waiting
     ),
-    answer(Last).
+    true = answered(Last).
 
 deadline() ->
-    Dynos = [router_test_dyno:start()],
-    ok = router:put(<<"shop">>, 1, Dynos, ?SOON_MS),
+    ok = router:put(<<"shop">>, 1, [dyno()], ?SOON_MS),
     Open = open(<<"/open">>),
-    Socket = router_test_client:connect(),
     lists:foreach(fun(_) ->
         Begun_ms = erlang:monotonic_time(millisecond),
-        ok = router_test_client:get(Socket, "/"),
-        ?assertEqual({503, <<"full">>}, reason(Socket)),
+        ?assertEqual({503, <<"full">>}, status(ask("/"))),
         ?assert(erlang:monotonic_time(millisecond) - Begun_ms >= ?SOON_MS),
         ?assertEqual(0, canal_lock:waiting(<<"shop">>))
     end, [1, 2]),
-    ok = put_app(1, Dynos),
-    ok = router_test_client:get(Socket, "/then"),
-    ok = router_test_setup:await_waiting(1),
-    answer(Open),
-    answer(reached(Socket, <<"/then">>)),
-    ok = router_test_dyno:no_request().
-
-of_the_application() ->
-    ok = application:set_env(router, wait_ms, ?NEVER_MS),
-    ok = router:put(<<"shop">>, 1, [router_test_dyno:start()]),
-    Open = open(<<"/open">>),
-    Waiting = wait(<<"/waits">>, 0),
-    answer(Open),
-    answer(reached(Waiting, <<"/waits">>)).
-
-wrong_time() ->
-    ok = put_app(0, []),
-    [?assertError({not_a_time, Time}, router:put(<<"shop">>, 1, [], Time)) || Time <- [-1, 1.0, infinity, 1 bsl 32]],
-    ?assertMatch({ok, #{max_per := 0, wait_ms := ?NEVER_MS}}, router_apps:find(<<"shop">>)),
-    ok = router:put(<<"shop">>, 1, [], 1 bsl 32 - 1),
-    ok = gen_tcp:close(wait(<<"/">>, 0)),
-    ok = router_test_setup:await_waiting(0).
+    answered(Open).
 
 disconnects() ->
-    ok = put_app(1, [router_test_dyno:start()]),
+    ok = put_app(1, [dyno()]),
     Open = open(<<"/open">>),
     lists:foreach(fun(Disconnect) ->
-        Socket = wait(<<"/disconnects">>, 0),
-        Next = wait(<<"/next">>, 1),
-        ok = Disconnect(Socket),
-        ok = router_test_setup:await_waiting(1),
-        ok = Disconnect(Next),
-        ok = router_test_setup:await_waiting(0)
-    end, [
-        fun gen_tcp:close/1,
-        fun router_test_client:reset/1,
-        fun(Socket) -> gen_tcp:shutdown(Socket, write) end
-    ]),
-    Socket = wait(<<"/disconnects">>, 0),
+        ok = Disconnect(wait(<<"/disconnects">>, 0)),
+        ok = await_waiting(0)
+    end, [fun gen_tcp:close/1, fun router_test_setup:reset/1, fun(Client) -> gen_tcp:shutdown(Client, write) end]),
+    Client = wait(<<"/disconnects">>, 0),
     Next = wait(<<"/next">>, 1),
-    ok = gen_tcp:close(Socket),
-    ok = router_test_setup:await_waiting(1),
-    answer(Open),
-    answer(reached(Next, <<"/next">>)),
-    ok = router_test_dyno:no_request().
-
-sends_more() ->
-    ok = router:put(<<"shop">>, 1, [router_test_dyno:start()], ?SOON_MS),
-    Open = open(<<"/open">>),
-    Refused = get_twice("/refused"),
-    ?assertEqual({503, <<"full">>}, reason(Refused)),
-    ?assertEqual(<<>>, router_test_client:rest(Refused)),
-    ok = put_app(1, [Dyno || {_, _, Dyno} <- [Open]]),
-    Admitted = get_twice("/admitted"),
-    ok = router_test_setup:await_waiting(1),
-    answer(Open),
-    answer(reached(Admitted, <<"/admitted">>)),
-    ?assertEqual(<<>>, router_test_client:rest(Admitted)),
-    %% Its disconnect is noticed as well.
-    Again = open(<<"/again">>),
-    Leaves = get_twice("/leaves"),
-    ok = router_test_setup:await_waiting(1),
-    ok = gen_tcp:close(Leaves),
-    ok = router_test_setup:await_waiting(0),
-    answer(Again),
-    ok = router_test_dyno:no_request().
-
-%% In one piece, so that the router has the second request when the first one begins to wait.
-get_twice(Path) ->
-    router_test_client:request(lists:duplicate(2, ["GET ", Path, " HTTP/1.1\r\nHost: shop\r\n\r\n"])).
-
-keeps_sending() ->
-    ok = router:put(<<"shop">>, 0, [], ?SOON_MS),
-    Socket = router_test_client:get("/"),
-    {Sender, _} = Monitored = spawn_monitor(fun() -> send_until_closed(Socket) end),
-    ?assertEqual({503, <<"full">>}, reason(Socket)),
-    true = exit(Sender, kill),
-    killed = test_await:reason(Monitored).
-
-send_until_closed(Socket) ->
-    case gen_tcp:send(Socket, binary:copy(<<"more">>, 1000)) of
-        ok -> send_until_closed(Socket);
-        {error, _} -> timer:sleep(infinity)
-    end.
+    ok = gen_tcp:close(Client),
+    ok = await_waiting(1),
+    answered(Open),
+    answered({Next, passed(<<"/next">>)}),
+    none_passed().
 
 killed() ->
-    ok = put_app(1, [router_test_dyno:start()]),
+    ok = put_app(1, [dyno()]),
     Open = open(<<"/open">>),
-    Socket = wait(<<"/killed">>, 0),
+    Client = wait(<<"/killed">>, 0),
     true = exit(waiter(), kill),
-    ok = router_test_setup:await_waiting(0),
-    ?assertEqual(<<>>, router_test_client:rest(Socket)),
+    ok = await_waiting(0),
+    ok = closed(Client),
     Next = wait(<<"/next">>, 0),
-    answer(Open),
-    answer(reached(Next, <<"/next">>)),
-    ok = router_test_dyno:no_request().
+    answered(Open),
+    answered({Next, passed(<<"/next">>)}),
+    none_passed().
 
 holder_killed() ->
-    ok = put_app(1, [router_test_dyno:start()]),
-    {_, Connection, _} = open(<<"/open">>),
-    Waiting = wait(<<"/waits">>, 0),
-    true = exit(router_test_setup:holder(<<"shop">>), kill),
-    answer(reached(Waiting, <<"/waits">>)),
-    ok = router_test_dyno:ended(Connection).
+    ok = put_app(1, [dyno()]),
+    {_, #{socket := Socket}} = open(<<"/open">>),
+    Client = wait(<<"/waits">>, 0),
+    true = exit(router_test_setup:holder(), kill),
+    answered({Client, passed(<<"/waits">>)}),
+    ok = closed(Socket).
 
 grow() ->
-    [First | _] = Dynos = [router_test_dyno:start() || _ <- [1, 2]],
+    [First | _] = Dynos = [dyno(), dyno()],
+    ok = put_app(1, []),
+    Paths = [<<"/1">>, <<"/2">>, <<"/3">>, <<"/4">>],
+    Clients = [{Path, wait(Path, Before)} || {Before, Path} <- lists:enumerate(0, Paths)],
+    Passed = fun(Numbers) -> [{Client, passed(Path)} || N <- Numbers, {Path, Client} <- [lists:nth(N, Clients)]] end,
     ok = put_app(1, [First]),
-    One = open(<<"/1">>),
-    [Second, Third, Fourth] = [wait(<<"/", (integer_to_binary(N))/binary>>, N - 2) || N <- [2, 3, 4]],
+    One = Passed([1]),
+    ok = await_waiting(3),
     ok = put_app(1, Dynos),
-    Two = reached(Second, <<"/2">>),
-    ok = router_test_setup:await_waiting(2),
+    Two = Passed([2]),
+    ok = await_waiting(2),
     %% MaxPer may grow, too.
     ok = put_app(2, Dynos),
-    Others = [reached(Third, <<"/3">>), reached(Fourth, <<"/4">>)],
-    ?assertEqual([2, 2], [length([x || {_, _, At} <- [One, Two | Others], At =:= Dyno]) || Dyno <- Dynos]),
-    [answer(Request) || Request <- [One, Two | Others]].
-
-first_dyno() ->
-    ok = put_app(1, []),
-    Waiting = wait(<<"/">>, 0),
-    ok = put_app(1, [router_test_dyno:start()]),
-    answer(reached(Waiting, <<"/">>)).
+    Four = One ++ Two ++ Passed([3, 4]),
+    ?assertEqual(lists:sort(Dynos ++ Dynos), lists:sort([Dyno || {_, #{dyno := Dyno}} <- Four])),
+    [answered(Request) || Request <- Four].
 
 shrink() ->
-    [First | _] = Dynos = [router_test_dyno:start() || _ <- [1, 2, 3]],
+    [First | _] = Dynos = [dyno(), dyno(), dyno()],
     ok = put_app(1, Dynos),
     Requests = [open(Path) || Path <- [<<"/1">>, <<"/2">>, <<"/3">>]],
-    Waiting = wait(<<"/waits">>, 0),
+    Client = wait(<<"/waits">>, 0),
     ok = put_app(1, [First]),
-    {[Kept], Others} = lists:partition(fun({_, _, Dyno}) -> Dyno =:= First end, Requests),
+    {[Kept], Others} = lists:partition(fun({_, #{dyno := Dyno}}) -> Dyno =:= First end, Requests),
     lists:foreach(fun(Request) ->
-        answer(Request),
-        ok = router_test_dyno:no_request(),
+        answered(Request),
+        none_passed(),
         ?assertEqual(1, canal_lock:waiting(<<"shop">>))
     end, Others),
-    answer(Kept),
-    {_, _, First} = Next = reached(Waiting, <<"/waits">>),
-    answer(Next).
+    answered(Kept),
+    #{dyno := First} = Request = passed(<<"/waits">>),
+    answered({Client, Request}).
 
 replaced() ->
-    [Old, New] = [router_test_dyno:start() || _ <- [1, 2]],
+    [Old, New] = [dyno(), dyno()],
     ok = put_app(1, [Old]),
     Open = open(<<"/open">>),
-    Waiting = wait(<<"/waits">>, 0),
+    Client = wait(<<"/waits">>, 0),
     ok = put_app(1, [New]),
-    answer(Open),
-    {_, _, New} = Next = reached(Waiting, <<"/waits">>),
-    answer(Next).
+    answered(Open),
+    #{dyno := New} = Request = passed(<<"/waits">>),
+    answered({Client, Request}).
 
 %% Called as by the router, with the app as it was before.
 grew_before_wait() ->
-    ok = put_app(1, []),
-    {ok, Before} = router_apps:find(<<"shop">>),
-    ok = put_app(1, [router_test_dyno:start()]),
-    {ok, Present} = router_apps:find(<<"shop">>),
+    {Before, Present} = grown(),
+    Acquired = router_request:acquire(Before),
     Begun_ns = erlang:monotonic_time(nanosecond),
-    ?assertEqual(
-        {{acquired, Present}, next}, router_queue:await(router_queue:acquire(Before), client(), Before, Begun_ns)
-    ),
-    ok = router_queue:release(Present).
+    ?assertEqual({acquired, Present}, router_request:await(Acquired, no_client, Before, Begun_ns)),
+    ok = router_request:release(Present).
 
-client() ->
-    mochiweb_request:new(router_test_client:connect(), 'GET', "/", {1, 1}, mochiweb_headers:make([])).
+grown() ->
+    ok = put_app(1, []),
+    {ok, Before} = router:find(<<"shop">>),
+    ok = put_app(1, [dyno()]),
+    {ok, Present} = router:find(<<"shop">>),
+    {Before, Present}.
 
 %% The deadline has passed, and the message with the permit has come.
 at_the_deadline() ->
-    ok = put_app(1, []),
-    {ok, Before} = router_apps:find(<<"shop">>),
-    {waiting, _} = Waiting = router_queue:acquire(Before),
-    ok = put_app(1, [router_test_dyno:start()]),
-    {ok, Present} = router_apps:find(<<"shop">>),
+    {Before, Present} = grown(),
+    {waiting, _} = Waiting = router_request:acquire(Before),
+    ok = router:resize(<<"shop">>),
     Long_ago_ns = erlang:monotonic_time(nanosecond) - 2 * ?NEVER_MS * 1000000,
-    ?assertEqual({{acquired, Present}, next}, router_queue:await(Waiting, client(), Before, Long_ago_ns)),
-    ok = router_queue:release(Present).
+    ?assertEqual({acquired, Present}, router_request:await(Waiting, no_client, Before, Long_ago_ns)),
+    ok = router_request:release(Present).
 
 %% Two permits are in use. When one is released, the request is admitted if the app has two dynos in the end.
 concurrent_changes() ->
-    [First, _] = Dynos = [router_test_dyno:start() || _ <- [1, 2]],
+    [First, _] = Dynos = [dyno(), dyno()],
     ok = put_app(1, Dynos),
     lists:foreach(fun(_) ->
         [{acquired, _} = canal_lock:acquire(<<"shop">>, 1, 2) || _ <- [1, 2]],
@@ -295,7 +205,7 @@ concurrent_changes() ->
         ok = counters:add(Gate, 1, 1),
         [normal = test_await:reason(One) || One <- Puts],
         ok = canal_lock:release(<<"shop">>),
-        {ok, #{dynos := Last}} = router_apps:find(<<"shop">>),
+        {ok, #{dynos := Last}} = router:find(<<"shop">>),
         ?assertEqual(length(Last), canal_lock:count(<<"shop">>)),
         _ = canal_lock:cancel(Ref),
         [ok = canal_lock:release(<<"shop">>) || _ <- Last]
@@ -303,109 +213,51 @@ concurrent_changes() ->
 
 %% The app has changed, but the request does not have the new capacity yet.
 shrank_after_wait() ->
-    Dynos = [router_test_dyno:start()],
+    Dynos = [dyno()],
     ok = put_app(1, Dynos),
+    {ok, Present} = router:find(<<"shop">>),
     Open = open(<<"/open">>),
-    Waiting = wait(<<"/waits">>, 0),
+    Client = wait(<<"/waits">>, 0),
     _ = waiter(),
-    ok = router_apps:put(<<"shop">>, 1, [], ?NEVER_MS),
-    answer(Open),
+    true = ets:insert(router, {<<"shop">>, Present#{dynos := []}}),
+    answered(Open),
     test_await:value(1, fun() -> maps:get(handed_over, canal_lock:info()) end),
-    ok = router_test_setup:await_held(0),
-    ok = router_test_setup:await_waiting(1),
-    ok = router_test_dyno:no_request(),
+    ok = await_held(0),
+    ok = await_waiting(1),
+    none_passed(),
     ok = put_app(1, Dynos),
-    answer(reached(Waiting, <<"/waits">>)).
+    answered({Client, passed(<<"/waits">>)}).
 
 deleted() ->
-    ok = put_app(1, [router_test_dyno:start()]),
+    ok = put_app(1, [dyno()]),
     Open = open(<<"/open">>),
     Waiting = [wait(<<"/waits">>, Before) || Before <- [0, 1, 2]],
     ok = router:delete(<<"shop">>),
-    answer(Open),
-    [?assertEqual({404, <<"unknown-app">>}, reason(Socket)) || Socket <- Waiting],
-    ok = router_test_dyno:no_request().
+    answered(Open),
+    [?assertEqual({404, <<"unknown-app">>}, status(Client)) || Client <- Waiting],
+    none_passed().
 
 mode_changes() ->
-    Dynos = [router_test_dyno:start()],
+    Dynos = [dyno()],
     ok = put_app(1, Dynos),
     Open = open(<<"/open">>),
-    Waiting = wait(<<"/waits">>, 0),
+    Client = wait(<<"/waits">>, 0),
     ok = router:put(<<"shop">>, 1, Dynos, 0),
-    ?assertEqual({503, <<"full">>}, reason(router_test_client:get("/refused"))),
-    answer(Open),
-    answer(reached(Waiting, <<"/waits">>)).
-
-%% Each dyno counts its requests. No request is refused because its app is full.
-changes() ->
-    Busy = atomics:new(4, []),
-    TooMany = counters:new(1, []),
-    Dynos = [router_test_dyno:start(serve_counting(Busy, Index, TooMany)) || Index <- lists:seq(1, 4)],
-    ok = put_app(2, Dynos),
-    Clients = [
-        spawn_monitor(fun() ->
-            Socket = router_test_client:connect(),
-            [ok = until_served(Socket) || _ <- lists:seq(1, 10)]
-        end)
-     || _ <- lists:seq(1, ?CLIENTS)
-    ],
-    lists:foreach(fun(Change) ->
-        ok = put_app(2, lists:sublist(Dynos, Change rem 5)),
-        timer:sleep(1)
-    end, lists:seq(1, ?CHANGES)),
-    ok = put_app(2, Dynos),
-    [normal = test_await:reason(Client) || Client <- Clients],
-    ?assertEqual(0, counters:get(TooMany, 1)).
-
-%% A request that was admitted with dynos that have been removed can occupy the place of another one on a dyno that has
-%% stayed. Then the other one finds no dyno.
-until_served(Socket) ->
-    ok = router_test_client:get(Socket, "/"),
-    case router_test_client:answer(Socket) of
-        #{status := 200} ->
-            ok;
-        #{status := 503, headers := Headers} ->
-            <<"no-dyno">> = proplists:get_value(<<"x-router-reason">>, Headers),
-            until_served(Socket)
-    end.
-
-serve_counting(Busy, Index, TooMany) ->
-    fun(_Request, Socket) ->
-        [counters:add(TooMany, 1, 1) || atomics:add_get(Busy, Index, 1) > 2],
-        [erlang:yield() || _ <- lists:seq(1, 100)],
-        ok = atomics:sub(Busy, Index, 1),
-        ok = gen_tcp:send(Socket, ?ANSWER)
-    end.
-
-statistics() ->
-    Dynos = [router_test_dyno:start()],
-    ok = put_app(1, Dynos),
-    Open = open(<<"/open">>),
-    ok = gen_tcp:close(wait(<<"/disconnects">>, 0)),
-    ok = router_test_setup:await_waiting(0),
-    Waiting = wait(<<"/waits">>, 0),
-    ok = router:put(<<"shop">>, 1, Dynos, ?SOON_MS),
-    ?assertEqual({503, <<"full">>}, reason(router_test_client:get("/refused"))),
-    answer(Open),
-    answer(reached(Waiting, <<"/waits">>)),
-    {ok, #{stats := Stats}} = router_apps:find(<<"shop">>),
-    test_await:value([2, 1, 3], fun() ->
-        #{granted := Granted, refused := Refused, waits := Waits} = router_stats:read(Stats),
-        [Granted, Refused, router_stats:total(Waits)]
-    end),
-    #{waits := Waits, times := Times} = router_stats:read(Stats),
-    ?assert(router_stats:quantile(Waits, 1000) > ?SOON_MS * 1000000),
-    %% The time of an acquire does not include the wait.
-    ?assert(router_stats:quantile(Times, 1000) < ?SOON_MS * 1000000).
+    ?assertEqual({503, <<"full">>}, status(ask("/refused"))),
+    answered(Open),
+    answered({Client, passed(<<"/waits">>)}).
 
 manager_dies() ->
-    ok = put_app(1, [router_test_dyno:start()]),
-    Open = open(<<"/open">>),
-    Waiting = wait(<<"/waits">>, 0),
+    ok = put_app(2, [dyno()]),
+    First = open(<<"/first">>),
     Manager = whereis(canal_lock),
     ok = test_manager_crash:kill(Manager),
-    Another = wait(<<"/another">>, 1),
+    %% A new manager may or may not have started.
+    Second = open(<<"/second">>),
+    Client = wait(<<"/waits">>, 0),
     _ = test_manager_crash:another(Manager),
-    answer(Open),
-    answer(reached(Waiting, <<"/waits">>)),
-    answer(reached(Another, <<"/another">>)).
+    Another = wait(<<"/another">>, 1),
+    answered(First),
+    Third = {Client, passed(<<"/waits">>)},
+    answered(Second),
+    [answered(Request) || Request <- [Third, {Another, passed(<<"/another">>)}]].
