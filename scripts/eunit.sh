@@ -93,7 +93,10 @@ awk '/^  (All )?[0-9]+ tests passed/ { passed += $(NF - 2) } /^  Test passed/ { 
 # The tests that test_setup:skipped/2 skipped on this machine. `make test' prints the file again as its last lines.
 skipped=_build/eunit-skipped.txt
 titles=$(sed -n 's/^ *SKIPPED: /  /p' $logs/*.log)
-{ echo "eunit: skipped on this machine: $(grep -c . <<<"$titles" || true)"; echo "$titles"; } | sed '/^$/d' | tee $skipped
+{
+  echo "eunit: skipped on this machine: $(grep -c . <<<"$titles" || true)"
+  [ -z "$titles" ] || echo "$titles"
+} | tee $skipped
 
 [ -e $logs/failed ] || exit 0
 # The failed tests, or the last lines of a suite whose VM ended.

@@ -1,5 +1,5 @@
-# For commands that take minutes: prints which step of how many begins, and at the end what each took, the longest first.
-# To be sourced.
+# For commands that take minutes: prints which step of how many begins, and at the end what each took, the longest
+# first. To be sourced.
 
 # NAME is that of the whole command, and COUNT its number of steps.
 steps_begin() { # NAME COUNT
