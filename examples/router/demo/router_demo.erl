@@ -188,6 +188,7 @@ finish(#demo{scenario = #{apps := Apps, end_ms := End_ms, late_ms := Late_ms}, l
         at_work => AtWork(),
         queued => lists:sum([canal_lock:waiting(Host) || {Host, _, _, _} <- Apps]),
         late_ms => Late_ms,
+        clients => lists:sum([Clients || {_, _, Clients, _} <- Apps]),
         apps => maps:from_list([{Host, Wait_ms} || {Host, _, _, Wait_ms} <- Apps])
     },
     Verdict = router_demo_verdict:judge(router_demo_log:events(Log), AtTheEnd),

@@ -30,7 +30,7 @@ run(Host, LeaveOneOf, Log) ->
             end;
         %% It left, or the process of its request was killed.
         error ->
-            ok
+            router_demo_log:note(Log, {unanswered, Host})
     end,
     run(Host, LeaveOneOf, Log).
 

@@ -42,7 +42,8 @@ serve(Socket, Host, Log, Behavior) ->
             ok = router_demo_log:note(Log, {begins, Host, Process, Dyno, binary_to_integer(Capacity)}),
             How = work(Socket, Behavior),
             ok = router_demo_log:note(Log, {ends, Host, Process, How}),
-            conclude(How, Socket)
+            _ = conclude(How, Socket),
+            ok
     catch
         throw:closed -> ok
     end,

@@ -18,7 +18,9 @@
     | {ends, router:host(), pid(), How :: answered | reset | disconnected}
     %% A client has its answer. refused: the app was at its capacity. Took_ns: as seen by the client. Waited_ns: in the
     %% queue, as reported by the router; one time, or none if the request did not wait.
-    | {admitted | refused, router:host(), Took_ns :: non_neg_integer(), Waited_ns :: [non_neg_integer()]}.
+    | {admitted | refused, router:host(), Took_ns :: non_neg_integer(), Waited_ns :: [non_neg_integer()]}
+    %% A client has left before that, or the process of its request was killed.
+    | {unanswered, router:host()}.
 
 -spec new() -> log().
 new() ->

@@ -25,7 +25,7 @@
 -type at_the_end() :: #{atom() => term()}.
 %% `canal_lock:info/0', and: `differing', the number of keys that `canal_lock:audit/0' reports; `queued', the sum of
 %% `canal_lock:waiting/1' of all apps; `at_work', the requests that dynos started and did not end; `apps', the Wait_ms
-%% of each; and `late_ms', how long after its deadline a wait may end.
+%% of each; `late_ms', how long after its deadline a wait may end; and `clients', whose last requests are not recorded.
 
 %% The time between two scalings of an app.
 -record(phase, {
@@ -55,6 +55,7 @@
     after_kill_ns = 0 :: non_neg_integer(),
     ends = #{} :: #{answered | reset | disconnected => pos_integer()},
     admitted = 0 :: non_neg_integer(),
+    unanswered = 0 :: non_neg_integer(),
     %% Each as seen by its client.
     refused_ns = [] :: [non_neg_integer()],
     waits_ns = [] :: [non_neg_integer()],
@@ -78,7 +79,7 @@ judge(Events, #{apps := Apps} = AtTheEnd) ->
         course(#course{host = Host}, [{At_ns, Event} || {At_ns, _, Event} <- Sorted, element(2, Event) =:= Host])
      || Host <- lists:sort(maps:keys(Apps))
     ],
-    Rules = lists:flatmap(fun(Course) -> course_rules(Course, AtTheEnd) end, Courses) ++ end_rules(AtTheEnd),
+    Rules = lists:flatmap(fun(Course) -> course_rules(Course, AtTheEnd) end, Courses) ++ end_rules(AtTheEnd, Courses),
     #{
         courses => Courses,
         at_the_end => AtTheEnd,
@@ -104,6 +105,8 @@ step({At_ns, {ends, _, Pid, How}}, #course{open = Open, killed = Killed, ends = 
     Course#course{open = maps:remove(Pid, Open), ends = add(How, Ends), after_kill_ns = AfterKill_ns};
 step({_, {admitted, _, _, Waited_ns}}, #course{admitted = Admitted, waits_ns = Waits_ns} = Course) ->
     Course#course{admitted = Admitted + 1, waits_ns = Waited_ns ++ Waits_ns};
+step({_, {unanswered, _}}, #course{unanswered = Unanswered} = Course) ->
+    Course#course{unanswered = Unanswered + 1};
 step({_, {refused, _, Took_ns, Waited_ns}}, Course) ->
     #course{phases = [Phase | Before], refused_ns = Refused_ns, waits_ns = Waits_ns} = Course,
     Phases = [Phase#phase{refused = Phase#phase.refused + 1} | Before],
@@ -197,7 +200,7 @@ wait_rules(#course{host = Host, waits_ns = Waits_ns, refused_ns = Refused_ns}, W
         {Early =:= 0, "~ts: ~b refused before their deadline of ~b ms", [Host, Early, Wait_ms]}
     ].
 
-end_rules(#{granted := Granted, released := Released, released_by_death := ByDeath} = AtTheEnd) ->
+end_rules(#{granted := Granted, released := Released, released_by_death := ByDeath} = AtTheEnd, Courses) ->
     Zeros = [
         {permits, "permits left"},
         {holders, "holders left"},
@@ -209,7 +212,11 @@ end_rules(#{granted := Granted, released := Released, released_by_death := ByDea
     ],
     Lost = {Granted - Released - ByDeath, "permits granted that were neither released nor reclaimed after a death"},
     Numbers = [Lost | [{maps:get(Name, AtTheEnd), What} || {Name, What} <- Zeros]],
-    [{Number =:= 0, "~b ~ts", [Number, What]} || {Number, What} <- Numbers].
+    %% A request that is answered releases its two permits itself.
+    Unanswered = lists:sum([maps:get(clients, AtTheEnd) | [Number || #course{unanswered = Number} <- Courses]]),
+    Few = ByDeath =< 2 * Unanswered,
+    [{Few, "~b permits released by deaths, but at most ~b requests not answered", [ByDeath, Unanswered]}] ++
+        [{Number =:= 0, "~b ~ts", [Number, What]} || {Number, What} <- Numbers].
 
 text(Format, Values) ->
     lists:flatten(io_lib:format(Format, Values)).

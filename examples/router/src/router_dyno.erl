@@ -89,11 +89,11 @@ answer(Received, Dyno, Method) ->
                 {ok, {Status, Headers, Body}} -> {Status, router_http:end_to_end(Headers), Body};
                 error -> failed(bad_answer)
             end;
-        {error, timeout} ->
-            router_http:text(504, <<"dyno-timeout">>, "The dyno did not answer in time.");
         {error, Reason} ->
             failed(Reason)
     end.
 
+failed(timeout) ->
+    router_http:text(504, <<"dyno-timeout">>, "The dyno did not answer in time.");
 failed(Reason) ->
     router_http:text(502, <<"dyno-failed">>, io_lib:format("The dyno failed: ~w.", [Reason])).

@@ -27,7 +27,7 @@ start_link(Wanted, Serve) ->
             {ok, Server} = supervisor:start_link(?MODULE, {Listener, Serve}),
             ok = gen_tcp:controlling_process(Listener, Server),
             {ok, Port} = inet:port(Listener),
-            [{ok, _} = supervisor:start_child(Server, [Server]) || _ <- lists:seq(1, ?ACCEPTORS)],
+            _ = [{ok, _} = supervisor:start_child(Server, [Server]) || _ <- lists:seq(1, ?ACCEPTORS)],
             {ok, Server, Port};
         {error, _} = Error ->
             Error

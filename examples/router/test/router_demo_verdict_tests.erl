@@ -122,7 +122,7 @@ left_over_test_() ->
             ?_assertMatch(#{broken := [_]}, Judge(#{Name => Number}))
          || {Name, Number} <- [
                 {permits, 1}, {holders, 1}, {differing, 1}, {not_held, 1}, {at_work, 1}, {granted, 8}, {released, 5},
-                {released_by_death, 2}, {waiting, 1}, {queued, 1}
+                {released_by_death, 2}, {waiting, 1}, {queued, 1}, {clients, 1}
             ]
         ].
 
@@ -167,5 +167,5 @@ request(Host, {Capacity, Number, Dyno, Begun_ns, Ended_ns}, _Scalings) ->
 at_the_end(Apps) ->
     #{
         permits => 0, holders => 0, granted => 7, released => 4, released_by_death => 3, not_held => 0, differing => 0,
-        at_work => 0, waiting => 0, queued => 0, apps => Apps, late_ms => 250
+        at_work => 0, waiting => 0, queued => 0, apps => Apps, late_ms => 250, clients => 2
     }.
