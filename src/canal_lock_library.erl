@@ -1,14 +1,11 @@
 %% @private
-%% Finds the native library of a module. If it does not load, explains what is wrong with the file and how to build it.
+%% Finds the native library of a module. If it does not load, says why, in the words of the system's loader, and how to
+%% build it.
 %% Two modules have a native library. The library of canal_lock_nif is loaded with its module. The library of
 %% canal_lock_quorum_nif is loaded when it is first used, so a node that uses only permits never loads it.
 %%
 %% Each module must call `erlang:load_nif/2' itself. It must not pass this module a fun that calls it: if the -on_load
 %% function of a new version of the module fails, the VM cannot call local funs of the old version (OTP 25: badfun).
-%%
-%% The explanation includes the error text of the system's loader, which alone would mislead. The loader of glibc
-%% reports "No such file or directory" for a library for another machine. For a library for another libc, it reports a
-%% missing symbol or a missing, unrelated file.
 -module(canal_lock_library).
 
 -export([path/1, check/2, on_load/2, was_loaded/1, on_load_again/2, ensure_loaded/0]).
@@ -26,11 +23,8 @@
 %% Set once a module has loaded its library in this VM.
 -define(LOADED(Module), {?MODULE, loaded, Module}).
 
-%% Names of ELF's machine numbers.
--define(MACHINES, #{
-    3 => "x86", 8 => "MIPS", 21 => "PowerPC", 22 => "S/390", 40 => "ARM", 62 => "x86-64", 183 => "AArch64",
-    243 => "RISC-V", 258 => "LoongArch"
-}).
+%% `erlang:load_nif/2' appends it.
+-define(EXTENSION, ".so").
 
 %% The argument for `erlang:load_nif/2'. A truncated library would crash the VM, because the system's loader does not
 %% check the length. For such a file, this answers a path that does not exist.
@@ -39,7 +33,7 @@
 -spec path(module()) -> file:filename().
 path(Module) ->
     Path = base_path(Module),
-    case is_truncated(Path ++ extension()) of
+    case is_truncated(Path ++ ?EXTENSION) of
         false -> Path;
         true -> Path ++ " is truncated"
     end.
@@ -48,7 +42,7 @@ path(Module) ->
 -spec check(module(), answer()) -> ok | {error, Sentences :: binary()}.
 check(Module, ok) -> persistent_term:put(?LOADED(Module), true);
 check(_, {error, {reload, _}}) -> ok;
-check(Module, {error, Failure}) -> {error, explain(Module, base_path(Module) ++ extension(), Failure)}.
+check(Module, {error, Failure}) -> {error, explain(Module, base_path(Module) ++ ?EXTENSION, Failure)}.
 
 %% The same for the -on_load function of a module that cannot work without its library.
 -spec on_load(module(), answer()) -> ok | refusal().
@@ -114,11 +108,16 @@ is_truncated(File) ->
             false
     end.
 
-%% The text for a failure of `erlang:load_nif/2'.
+%% The text for a failure of `erlang:load_nif/2'. In an upgrade, the file of the loaded library may have been replaced,
+%% so the file is not examined.
 explain(Module, File, {Kind, Text}) ->
+    Cause =
+        case Kind =/= upgrade andalso is_truncated(File) of
+            true -> "the file is truncated";
+            false -> string:trim(decoded(Text), trailing, ".")
+        end,
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
-    Trimmed = string:trim(decoded(Text), trailing, "."),
-    unicode:characters_to_binary(io_lib:format(Format, [File, cause(Kind, File, Trimmed), remedy(Kind, Module)])).
+    unicode:characters_to_binary(io_lib:format(Format, [File, Cause, remedy(Kind, Module)])).
 
 %% The VM passes the loader's message as bytes. If they are not UTF-8, or are decoded already, they are used as they
 %% are.
@@ -134,13 +133,6 @@ decoded(Text) ->
 printable(Character) when Character =< 16#ff -> [Character];
 printable(Character) -> io_lib:format("\\x{~.16B}", [Character]).
 
-%% The extension that `erlang:load_nif/2' appends.
-extension() ->
-    case os:type() of
-        {win32, _} -> ".dll";
-        _ -> ".so"
-    end.
-
 remedy(upgrade, _) ->
     "The library that this node has loaded is in use and stays loaded: a new version needs a new node.";
 remedy(_, Module) ->
@@ -153,64 +145,3 @@ left_out(canal_lock_nif) ->
 left_out(canal_lock_quorum_nif) ->
     " A build with CANAL_LOCK_QUORUM=0, or with the setting quorum of canal_lock set to false, leaves it out. Permits "
     "work without it.".
-
-%% In an upgrade, the file of the loaded library may have been replaced, so the file is not examined.
-cause(upgrade, _, Text) ->
-    Text;
-cause(_, File, Text) ->
-    case file:read_file(File) of
-        {error, Reason} ->
-            [file:format_error(Reason), in_parentheses(Text)];
-        {ok, Bytes} ->
-            case {differences(built_for(Bytes), this_vm()), is_truncated(File)} of
-                {_, true} -> "the file is truncated";
-                {[], false} -> Text;
-                {Differences, false} -> [lists:join(", and ", Differences), in_parentheses(Text)]
-            end
-    end.
-
-in_parentheses(Text) ->
-    [" (", Text, ")"].
-
-%% If there is a /proc, the VM's own program shows what a library must be built for.
-this_vm() ->
-    case file:read_file("/proc/self/exe") of
-        {ok, Bytes} -> built_for(Bytes);
-        {error, _} -> unknown
-    end.
-
-%% The machine (bits of a word, byte order, ELF's machine number) and the libc that an ELF file is built for.
-built_for(<<16#7f, "ELF", Class, Order, _:10/binary, _Type:2/binary, Machine:2/binary, _/binary>> = Bytes) ->
-    Endianness = case Order of 2 -> big; _ -> little end,
-    {{32 * Class, Endianness, binary:decode_unsigned(Machine, Endianness)}, libc(Bytes)};
-built_for(_) ->
-    unknown.
-
-%% Recognized by the name of the libc file that the library needs. A library may need none.
-libc(Bytes) ->
-    Names = [{"glibc", <<0, "libc.so.6", 0>>}, {"musl", <<0, "libc.so", 0>>}, {"musl", <<0, "libc.musl-">>}],
-    case [Libc || {Libc, Name} <- Names, binary:match(Bytes, Name) =/= nomatch] of
-        [Libc | _] -> Libc;
-        [] -> unknown
-    end.
-
-differences(_, unknown) ->
-    [];
-differences(unknown, _) ->
-    ["it is not a library for this system"];
-differences({Machine, Libc}, {OurMachine, OurLibc}) ->
-    machines(Machine, OurMachine) ++
-        [differ(Libc, OurLibc) || Libc =/= OurLibc, Libc =/= unknown, OurLibc =/= unknown].
-
-machines(Same, Same) -> [];
-machines({_, _, Number} = Machine, {_, _, Number} = Ours) -> [differ(in_full(Machine), in_full(Ours))];
-machines({_, _, Number}, {_, _, Ours}) -> [differ(name(Number), name(Ours))].
-
-differ(What, Ours) ->
-    io_lib:format("it is built for ~ts, but this VM for ~ts", [What, Ours]).
-
-in_full({Bits, Endianness, Number}) ->
-    io_lib:format("~ts (~b bits, ~ts-endian)", [name(Number), Bits, Endianness]).
-
-name(Number) ->
-    maps:get(Number, ?MACHINES, io_lib:format("ELF machine ~b", [Number])).
