@@ -2,7 +2,7 @@
 %% waits until the test lets it continue. So a test can act between two pictures.
 -module(test_terminal).
 
--export([tests/1, quick/0, slow/0, sections/1, cells/1, shown/3]).
+-export([tests/1, quick/0, slow/0, sections/1, cells/1, words/1, shown/3]).
 -export([start/2, picture/1, next/1, raw/1, input/2, is_asked/1, resize/2, go/1, quit/1, await_result/1]).
 
 -export_type([terminal/0, settings/0]).
@@ -51,6 +51,17 @@ sections(Lines) ->
 -spec cells(string()) -> [string()].
 cells([]) -> [];
 cells(Line) -> [string:trim(string:slice(Line, 0, 13)) | cells(string:slice(Line, 13))].
+
+%% The words of a row that begins with a number, or with a number and a duration. On a slow machine the duration is
+%% shown in seconds, rounded to one decimal; here it is in milliseconds, rounded down.
+-spec words(string()) -> [string()].
+words(Row) ->
+    case string:lexemes(Row, " ") of
+        [Number, Seconds, "s" | Rest] ->
+            [Number, integer_to_list(round(1000 * list_to_float(Seconds)) - 50), "ms" | Rest];
+        Words ->
+            Words
+    end.
 
 %% What a callback module of canal_lock_screen shows of a reading: the first lines, and the lines of each list.
 -spec shown(module(), canal_lock_screen:last(), Data :: term()) -> [[string()]].
