@@ -15,7 +15,6 @@ app_test_() ->
         {"P10: a child accepts options", fun child_with_options/0},
         {"P10: a child with keep_on_crash => false loses its table", fun child_without_keep/0},
         {"P10: a supervisor that gives up leaves the table to the next one", fun supervisor_gives_up/0},
-        {"child_spec/1 raises badarg for wrong arguments", fun wrong_child/0},
         {"the application without max_per starts no manager", fun application_without_manager/0},
         {"P10: the application with max_per starts a manager that keeps its table", fun application_with_manager/0},
         {"P10: the application's environment sets the options", fun application_with_options/0},
@@ -110,14 +109,6 @@ kill_and_await_next(0, Manager) ->
 kill_and_await_next(Times, Manager) ->
     ok = test_manager_crash:kill(Manager),
     kill_and_await_next(Times - 1, test_manager_crash:another(Manager)).
-
-wrong_child() ->
-    [
-        ?assertError(badarg, canal_lock:child_spec(Argument))
-     || Argument <- [0, -1, 3.0, three, [], {0, #{}}, {3, []}, {3, #{}, more}] ++
-            [{3, #{keep_on_crash => sometimes}}, {3, #{sweep_interval_ms => 0}}] ++
-            [{3, #{max_waiting => -1}}, {3, #{unknown => true}}]
-    ].
 
 %%% The application
 

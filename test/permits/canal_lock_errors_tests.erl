@@ -54,10 +54,12 @@ wrong_arguments() ->
     Before = canal_lock:info(),
     [is_explained(Function, Arguments, Texts) || {Function, Arguments, Texts} <- calls()],
     ?assertEqual(Before, canal_lock:info()),
-    ?assertEqual([{db, 1}], canal_lock:held()).
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    %% No fun was called.
+    ?assertEqual([], test_await:messages()).
 
 calls() ->
-    Fun = fun() -> not_called end,
+    Fun = fun() -> self() ! called end,
     Numbers = [
         {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets)}
      || Function <- [acquire, release, request, resized],
@@ -72,7 +74,7 @@ calls() ->
         {with_permit, [db, MaxPer, Buckets, Action],
             maps:merge(Texts, maps:from_list([{4, must("Fun", ?FUN, Action)} || Action =/= Fun]))}
      || {acquire, [db, MaxPer, Buckets], Texts} <- Numbers,
-        Action <- [Fun, not_a_fun, fun(_) -> not_called end]
+        Action <- [Fun, not_a_fun, fun(_) -> not_called end, fun erlang:self/1, {?MODULE, calls}]
     ],
     %% With node(), acquire_on/4 calls acquire/3, which explains its own arguments.
     On = [
@@ -126,7 +128,7 @@ calls() ->
 
 %% Calls with a wrong argument that has options, and with several wrong arguments.
 option_calls() ->
-    Fun = fun() -> not_called end,
+    Fun = fun() -> self() ! called end,
     Calls = [
         {wrong_waits(), [
             {acquire, [db, 3, 1], []}, {with_permit, [db, 3, 1], [Fun]}, {acquire_on, [there@nowhere, db, 3, 1], []}

@@ -22,7 +22,6 @@ with_permit_test_() ->
             {"P5: permits that the fun acquires stay held", fun leaves_something/0},
             {"P10: the result is returned if the manager stops during the call", fun stopped_meanwhile/0},
             {"P10: nothing of a table that is opened during the call is released", fun restarted_meanwhile/0},
-            {"wrong arguments raise badarg, and the fun is not called", fun bad_arguments/0},
             {"no more processes run their funs at once than there are permits", fun many/0}
         ]),
         test_setup:tests(without_manager, [{"P10: without a manager the fun is not called", fun not_started/0}])
@@ -61,6 +60,8 @@ goes_through() ->
     %% An error of the VM, and an error of another call of canal_lock.
     ?assertError(badarith, canal_lock:with_permit(db, 1, 1, fun() -> 1 div canal_lock:count(other) end)),
     ?assertError(badarg, canal_lock:with_permit(db, 1, 1, fun() -> canal_lock:acquire(db, -1, 1) end)),
+    %% A fun of a missing module is a fun.
+    ?assertError(undef, canal_lock:with_permit(db, 1, 1, fun no_such_module:f/0)),
     no_permits().
 
 fails(throw, Reason) -> throw(Reason);
@@ -220,29 +221,6 @@ restarted_meanwhile() ->
     end),
     ?assertEqual([{Other, 1}], canal_lock:holders(db)),
     ?assertMatch(#{permits := 1, granted := 1, released := 0}, canal_lock:info()).
-
-bad_arguments() ->
-    Called = fun() -> self() ! called end,
-    [
-        ?assertError(badarg, canal_lock:with_permit(db, MaxPer, Buckets, Fun))
-     || {MaxPer, Buckets, Fun} <- [
-            {-1, 1, Called},
-            {1, -1, Called},
-            {one, 1, Called},
-            {1, 1.0, Called},
-            {1, 1, not_a_fun},
-            {1, 1, fun(_) -> self() ! called end},
-            {1, 1, fun erlang:self/1},
-            {1, 1, {?MODULE, no_permits}},
-            {0, 1, not_a_fun},
-            {one, one, one}
-        ]
-    ],
-    is_not_called(),
-    ?assertMatch(#{keys := 0, granted := 0, refused := 0}, canal_lock:info()),
-    %% A fun of a missing module is a fun: it raises when it is called.
-    ?assertError(undef, canal_lock:with_permit(db, 1, 1, fun no_such_module:f/0)),
-    no_permits().
 
 not_started() ->
     Called = fun() -> self() ! called end,
