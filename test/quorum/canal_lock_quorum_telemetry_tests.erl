@@ -30,6 +30,7 @@ clean(Test) ->
     try
         test_log_listener:listening(Test)
     after
+        ok = application:unset_env(canal_lock, answer_ms),
         whereis(canal_lock_quorum) =:= undefined orelse canal_lock_quorum:stop(),
         test_telemetry_app:stop(),
         test_telemetry_app:unload()

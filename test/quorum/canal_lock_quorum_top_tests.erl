@@ -53,6 +53,7 @@ start() ->
     ok = test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 stop(_) ->
+    ok = application:unset_env(canal_lock, answer_ms),
     _ = whereis(canal_lock_quorum) =:= undefined orelse canal_lock_quorum:stop(),
     ok.
 
