@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 status=0
-report() {
-  [ -z "$1" ] || { printf "stale: $2\n$1\n" >&2; status=1; }
+report() { # LINES WHAT-THEY-ARE
+  [ -z "$1" ] || { printf 'stale: %s\n%s\n' "$2" "$1" >&2; status=1; }
 }
 
 code=(native/*/src native/*/tests src test)
