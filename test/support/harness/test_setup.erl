@@ -11,8 +11,8 @@
 
 -define(MAX_PER, 3).
 
-%% A limit for a test that hangs, also on a busy machine. A test that is only slow must be made faster; do not raise this
-%% limit for it.
+%% A limit for a test that hangs, also on a busy machine. A test that is only slow must be made faster; do not raise
+%% this limit for it.
 -define(TIMEOUT_S, 600).
 
 %% Each test has its own manager.
