@@ -35,7 +35,7 @@ demo: setup ## a live demo; fails if a promise is broken (WHAT=permits, elixir o
 	$(call run,demo,permits elixir cluster)
 
 .PHONY: test
-test: setup ## all tests (WHAT=quick for a small change; build, rust, searches, loom, erlang, elixir, downstream, distro...)
+test: setup ## all tests (WHAT=quick for a small change; rust, searches, loom, erlang, elixir, downstream, distro...)
 	$(call run,test,all quick build rust searches loom erlang elixir downstream distro arm64)
 
 .PHONY: check
