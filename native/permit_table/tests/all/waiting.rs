@@ -126,14 +126,16 @@ fn nimble_pool_27_timeouts_leave_nothing() {
             table.count_timeout(&pin());
         }
     };
-    time_out(6);
+    // A list that becomes empty keeps the memory of some entries, so in an interpreter there are no more later.
+    let at_first = if cfg!(miri) { many(5_000) } else { 6 };
+    time_out(at_first);
     let before = table.usage();
     (0..many(5_000)).for_each(|_| time_out(1));
     time_out(many(5_000));
     let after = table.usage();
     assert_eq!((after.waiting, waiting(&table, 7)), (0, 0));
     assert!(after.memory <= before.memory);
-    assert_eq!(after.totals.timed_out, 6 + 2 * many(5_000));
+    assert_eq!(after.totals.timed_out, at_first + 2 * many(5_000));
     assert_eq!((mailbox.read(), count(&table, 7)), (vec![], 1));
 }
 
@@ -753,7 +755,7 @@ fn inspection_reports_the_ledger_in_pieces() {
 #[test]
 fn inspection_reports_the_queues_in_pieces() {
     let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
-    let keys = many(100_000);
+    let keys = if cfg!(miri) { 100 } else { 100_000 };
     for key in 0..keys {
         must_wait(&table, &mailbox, 1, key, key, demand(1, 0));
     }
