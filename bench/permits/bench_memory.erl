@@ -16,6 +16,7 @@
 
 -define(SUBJECTS, [ours, ets]).
 -define(MAX_PER, 1000000).
+-define(CHUNK_KEYS, 1000).
 
 -spec measure(bench:mode()) -> bench_results:results().
 measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holders}) ->
@@ -54,14 +55,17 @@ shapes() ->
 
 keys(Shape, Subject, Keys) ->
     {Shape, Make} = lists:keyfind(Shape, 1, shapes()),
-    %% A persistent term, so that the keys exist before the measurement and traversing them allocates nothing.
-    persistent_term:put(?MODULE, [Make(I) || I <- lists:seq(1, Keys)]),
+    %% Persistent terms, so that the keys exist before the measurement and traversing them allocates nothing. Small
+    %% ones, because the table would reuse the memory that the garbage of a long list leaves.
+    Chunks = [{?MODULE, First} || First <- lists:seq(1, Keys, ?CHUNK_KEYS)],
+    MakeChunk = fun(First) -> [Make(I) || I <- lists:seq(First, First + ?CHUNK_KEYS - 1)] end,
+    [persistent_term:put(Chunk, MakeChunk(First)) || {_, First} = Chunk <- Chunks],
     ok = bench_subjects:start(Subject),
     bench_process:result([], fun() ->
         %% One key first, because the one-time costs of a holder and a table do not belong to a key.
         ok = bench_subjects:acquire_each(Subject, [first], ?MAX_PER, 1),
         Before = bench_growth:account(Subject),
-        ok = bench_subjects:acquire_each(Subject, persistent_term:get(?MODULE), ?MAX_PER, 1),
+        [ok = bench_subjects:acquire_each(Subject, persistent_term:get(Chunk), ?MAX_PER, 1) || Chunk <- Chunks],
         After = bench_growth:account(Subject),
         ok = check_acquired(Subject, Keys + 1),
         bench_growth:by(Keys, Before, After)
