@@ -2,9 +2,9 @@
 %% phases one after the other.
 -module(bench_sample).
 
--export([runs/4, take/2, heap/1]).
+-export([runs/4]).
 
--export_type([worker/0, loop/0, sample/0]).
+-export_type([worker/0, loop/0]).
 
 -type loop() ::
     fun((Place :: term(), MaxPer :: pos_integer(), Buckets :: pos_integer(), Times :: non_neg_integer()) -> ok).
@@ -84,7 +84,6 @@ between(Laps) ->
     erlang:convert_time_unit(lists:max(Ends) - lists:min(Starts), native, nanosecond).
 
 %% Heap words of one process if there are this many workers.
--spec heap(Workers :: pos_integer()) -> pos_integer().
 heap(Workers) ->
     min(?HEAP_WORDS, ?CROWD_WORDS div Workers).
 
