@@ -23,7 +23,8 @@ panics_test_() ->
     {timeout, ?BUILD_TIMEOUT_S,
         {setup, fun test_fault_injection:build/0, fun(Library) ->
             Passes = fun(Test) -> passed = test_fault_injection:in_a_vm(Library, fun() -> _ = Test(), passed end) end,
-            {inparallel, 4, [{timeout, 120, {Title, fun() -> Passes(Test) end}} || {Title, Test} <- tests()]}
+            Timeout_s = test_setup:timeout_s(),
+            {inparallel, 4, [{timeout, Timeout_s, {Title, fun() -> Passes(Test) end}} || {Title, Test} <- tests()]}
         end}}.
 
 tests() ->
@@ -46,11 +47,11 @@ every_native() ->
     Cases = cases(),
     All = Cases ++ halfway_cases(),
     ?assertEqual(test_fault_injection:natives(), lists:usort([Native || {Native, _, _} <- All])),
-    [with_each_failure(Case, unchanged, Failure) || Case <- Cases, Failure <- ?FAILURES].
+    [with_each_failure(Case, unchanged, Failure) || Case <- test_setup:sample(Cases), Failure <- ?FAILURES].
 
 %% These calls end several requests, or one request and its effects, one after the other.
 halfway() ->
-    [with_each_failure(Case, consistent, Failure) || Case <- halfway_cases(), Failure <- ?FAILURES].
+    [with_each_failure(Case, consistent, Failure) || Case <- test_setup:sample(halfway_cases()), Failure <- ?FAILURES].
 
 %% `{Native, Prepare, Call}': a process prepares the table and then makes the call. `Prepare' gets the handle of the
 %% table and returns the argument of `Call', which checks its own answer.
@@ -448,7 +449,7 @@ every_public() ->
     [stops(Failure, 0) || Failure <- ?FAILURES],
     [sweeps(Failure, 0) || Failure <- ?FAILURES],
     {ok, _} = canal_lock:start_link(3),
-    [public(Call, Failure, 0) || Call <- public_calls(), Failure <- ?FAILURES],
+    [public(Call, Failure, 0) || Call <- test_setup:sample(public_calls()), Failure <- ?FAILURES],
     ok = canal_lock:stop().
 
 public_calls() ->

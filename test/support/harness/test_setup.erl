@@ -4,7 +4,7 @@
 -behaviour(supervisor).
 
 -export([tests/1, tests/2, on_schedulers/2, schedulers/0, schedulers/1, in_a_vm/2]).
--export([permits/0, resident_bytes/0, times/1, timeout_s/0, in_soak/2, quietly/1, skipped/2]).
+-export([permits/0, resident_bytes/0, times/1, sample/1, timeout_s/0, in_soak/2, quietly/1, skipped/2]).
 -export([supervise/2, stop_supervisor/1, init/1]).
 -export([concurrently/2, concurrently/3, hold_forever/0, spin/1, shuffled/1]).
 -export([info/1, is_long_key/1, remote_pid/1, sums/1]).
@@ -109,6 +109,14 @@ resident_bytes() ->
 -spec times(pos_integer()) -> pos_integer().
 times(Times) ->
     max(1, round(Times * factor())).
+
+%% All elements, or as many random ones as `times/1' says, if these are fewer: for cases that are each played once.
+-spec sample([Element]) -> [Element].
+sample(Elements) ->
+    case times(length(Elements)) of
+        Fewer when Fewer < length(Elements) -> lists:sublist(shuffled(Elements), Fewer);
+        _ -> Elements
+    end.
 
 %% The first value in the soak, the second otherwise. For tests that need seconds in the soak only.
 -spec in_soak(Soak, Otherwise) -> Soak | Otherwise.
