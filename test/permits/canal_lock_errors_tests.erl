@@ -110,7 +110,8 @@ calls() ->
         {give, 2, [db], [not_a_pid, 1, [], make_ref(), test_setup:remote_pid(1)], "Pid", ?LOCAL_PID},
         {held, 1, [], [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []], "Pid", "be a pid"}
     ],
-    NotNodes = ["there@nowhere", <<"there@nowhere">>, 1, self()],
+    %% No request is sent: to a node that does not exist, it would raise another error.
+    NotNodes = ["there@nowhere", <<"there@nowhere">>, 1, self(), {canal_lock, there@nowhere}],
     Wrong ++
         [
             {Function, Before ++ [Value], #{N => must(Name, Must, Value)}}

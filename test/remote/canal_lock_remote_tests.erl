@@ -23,7 +23,6 @@ remote_test_() ->
             {"P4: many remote holders that die together release everything", fun die_together/1},
             {"P4: a lost connection releases the permits of its holders, and no others", fun connection_lost/1},
             {"P10: permits are void after a manager without keep_on_crash ends", fun void/1},
-            {"P9: wrong arguments raise before a request is sent", fun bad_arguments/1},
             {"P9: system_limit of the remote manager is raised in the caller", fun raised/1},
             {"P9: forged requests change nothing", fun forged/1},
             {"calls between nodes with different versions raise version_mismatch", fun versions/1},
@@ -314,28 +313,6 @@ void([There, Here | _]) ->
     ok = test_nodes:kill_worker(Holder),
     test_remote:nothing_is_left(There),
     ?assertMatch(#{granted := 1, released_by_death := 1}, test_remote:info(There)).
-
-bad_arguments([There, Here | _]) ->
-    Name = test_nodes:name(There),
-    Holder = test_nodes:worker(Here),
-    test_remote:suspend_manager(There),
-    Attempt = fun(Function, Arguments) ->
-        test_nodes:order(Holder, fun() ->
-            test_remote:attempt(fun() -> apply(canal_lock, Function, Arguments) end)
-        end)
-    end,
-    Numbers = [-1, 1.0, atom, [], <<>>, -(1 bsl 70)],
-    [
-        ?assertEqual({Bad, {error, badarg}}, {Bad, Attempt(acquire_on, Arguments)})
-     || Bad <- Numbers, Arguments <- [[Name, db, Bad, 1], [Name, db, 1, Bad]]
-    ],
-    [
-        ?assertEqual({Bad, {error, badarg}}, {Bad, Attempt(Function, Arguments)})
-     || Bad <- [1, "node", <<"node">>, {canal_lock, Name}, self()],
-        {Function, Arguments} <- [{acquire_on, [Bad, db, 1, 1]}, {release_on, [Bad, db]}]
-    ],
-    test_remote:resume_manager(There),
-    ?assertMatch(#{granted := 0, refused := 0, not_held := 0}, test_remote:info(There)).
 
 %% A process in place of the manager answers that it is out of memory.
 raised([_, Here, Elsewhere]) ->

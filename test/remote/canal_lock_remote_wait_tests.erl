@@ -14,8 +14,7 @@ remote_wait_test_() ->
             {"P4: a remote waiter that dies, or whose connection is lost, leaves the queue", fun waiter_ends/1},
             {"P4: a grant that a dead remote waiter does not get is passed on", fun granted_then_dead/1},
             {"P10: a remote wait of a closed table raises", fun closed/1},
-            {"a proxy whose holder waits does not exit when it is idle", fun idle/1},
-            {"P9: wrong arguments of acquire_on/5 and release_on/3 raise before a request is sent", fun bad_arguments/1}
+            {"a proxy whose holder waits does not exit when it is idle", fun idle/1}
         ]),
         test_remote:tests(2, #{keep_on_crash => true}, [
             {"P10: a remote wait goes on when the manager of a kept table crashes", fun kept/1}
@@ -105,18 +104,6 @@ idle([There, Here]) ->
     test_nodes:call(There, fun() -> Proxy ! timeout, sys:get_state(Proxy), ok end),
     ok = test_nodes:kill_worker(Holder),
     ?assertEqual({acquired, 1}, test_await:answer(Ref)).
-
-bad_arguments([{_, There}, Here]) ->
-    Worker = test_nodes:worker(Here),
-    Calls = [
-        fun() -> canal_lock:acquire_on(There, db, 1, 1, -1) end,
-        fun() -> canal_lock:acquire_on(There, db, 1, 1, #{permits => 0}) end,
-        fun() -> canal_lock:acquire_on(There, db, -1, 1, 10) end,
-        fun() -> canal_lock:release_on(There, db, #{permits => 0}) end,
-        fun() -> canal_lock:release_on(There, db, 1) end
-    ],
-    Attempt = fun(Call) -> test_nodes:order(Worker, fun() -> test_remote:attempt(Call) end) end,
-    ?assertEqual([{error, badarg} || _ <- Calls], [Attempt(Call) || Call <- Calls]).
 
 kept([There, Here]) ->
     Holder = hold(There),
