@@ -27,9 +27,17 @@ panics_test_() ->
             {inparallel, 4, [{timeout, Timeout_s, {Title, fun() -> Passes(Test) end}} || {Title, Test} <- tests()]}
         end}}.
 
+%% The first tests take longest, so they have a VM for each kind of failure.
 tests() ->
     [
-        {"P9: an injected failure anywhere in a native function raises and changes nothing", fun every_native/0},
+        {lists:concat(["P9: ", Failure, " anywhere in a native function raises and changes nothing"]), fun() ->
+            every_native(Failure)
+        end}
+     || Failure <- ?FAILURES
+    ] ++ other_tests().
+
+other_tests() ->
+    [
         {"P9: an injected failure while requests end leaves counts, records and queues usable", fun halfway/0},
         {"P9: an injected failure anywhere in a public function raises an explained error", fun every_public/0},
         {"P9: a panic anywhere in acquire/4 is raised", fun acquires/0},
@@ -43,113 +51,112 @@ tests() ->
 
 %%% Native functions
 
-every_native() ->
+every_native(Failure) ->
     Cases = cases(),
     All = Cases ++ halfway_cases(),
     ?assertEqual(test_fault_injection:natives(), lists:usort([Native || {Native, _, _} <- All])),
-    [with_each_failure(Case, unchanged, Failure) || Case <- test_setup:sample(Cases), Failure <- ?FAILURES].
+    [with_each_failure(Case, unchanged, Failure) || Case <- test_setup:sample(Cases)].
 
 %% These calls end several requests, or one request and its effects, one after the other.
 halfway() ->
     [with_each_failure(Case, consistent, Failure) || Case <- test_setup:sample(halfway_cases()), Failure <- ?FAILURES].
 
 %% `{Native, Prepare, Call}': a process prepares the table and then makes the call. `Prepare' gets the handle of the
-%% table and returns the argument of `Call', which checks its own answer.
+%% table and returns the last argument of `Call', which checks its own answer. Another process holds one permit of each
+%% of the three keys.
 cases() ->
     Nothing = fun(Handle) -> Handle end,
     Three = fun(Handle) -> acquire(?KEYS), Handle end,
+    Twice = fun(Handle) -> acquire(?KEYS ++ ?KEYS), Handle end,
     Many = fun(Handle) -> acquire(?KEYS ++ more_keys()), Handle end,
+    TwiceAndMany = fun(Handle) -> acquire(?KEYS), Many(Handle) end,
     Idle = fun(Handle) -> acquire(more_keys()), release(more_keys()), Handle end,
     Closed = fun(_) -> acquire(more_keys()), open(1024, 3, false) end,
     Kept = fun(_) -> Kept = open(1024, 3, true), acquire(?KEYS), Kept end,
-    Interned = fun(Key) -> fun(_) -> canal_lock_nif:intern(Key) end end,
     Proxy = fun(Handle) -> ok = canal_lock_nif:represent(remote()), Three(Handle) end,
-    lists:append([
-        [{{acquire, 3}, First, fun(_) -> {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1)) end}
-         || Key <- ?KEYS ++ [{new, key}, "a new key", {a, [#{new => "key"}]}, ?BEYOND_THE_STACK],
-            First <- [Nothing, Three, Many]],
-        [{{acquire, 3}, Many, fun(_) -> full = answer(canal_lock_nif:acquire(Key, 1, 1)) end} || Key <- ?KEYS],
-        [{{acquire, 4}, First, fun(_) -> {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1, 0)) end}
-         || Key <- ?KEYS ++ [{new, key}, ?BEYOND_THE_STACK], First <- [Nothing, Three, Many]],
-        [{{acquire, 4}, Many, fun(_) -> full = answer(canal_lock_nif:acquire(Key, 1, 1, 0)) end} || Key <- ?KEYS],
-        [{{release, 1}, First, fun(_) -> ok = answer(canal_lock_nif:release(Key)) end}
-         || Key <- ?KEYS, First <- [Three, Many]],
-        [{{release, 1}, Nothing, fun(_) -> {error, not_held} = answer(canal_lock_nif:release(Key)) end}
-         || Key <- ?KEYS],
-        [{{release, 3}, First, fun(_) -> ok = answer(canal_lock_nif:release(Key, 3, 1)) end}
-         || Key <- ?KEYS, First <- [Three, Many]],
-        [{{release, 3}, Nothing, fun(_) -> not_held = answer(canal_lock_nif:release(Key, 3, 1)) end}
-         || Key <- ?KEYS],
-        lists:append([
-            [
-                {{intern, 1}, Nothing, fun(_) -> true = is_reference(canal_lock_nif:intern(Key)) end},
-                {{acquire, 3}, Interned(Key), fun(Long) ->
-                    {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1))
-                end},
-                {{forget, 1}, Interned(Key), fun(Long) -> ok = canal_lock_nif:forget(Long) end},
-                {{has_unused, 0}, Interned(Key), fun(_) -> canal_lock_nif:has_unused() end},
-                {{free_unused, 0}, Interned(Key), fun(_) -> ok = canal_lock_nif:free_unused() end}
-            ]
-         || Key <- ?LONG_KEYS
-        ]),
-        [{{count, 1}, Three, fun(_) -> 2 = canal_lock_nif:count(Key) end} || Key <- ?KEYS],
-        [{{buckets, 2}, Three, fun(_) -> {2, 0} = canal_lock_nif:buckets(Key, 1) end} || Key <- ?KEYS],
-        [{{holders, 3}, First, fun(_) -> {_, [_, _], _} = canal_lock_nif:holders(0, {0, 0, 0}, Key) end}
-         || Key <- ?KEYS, First <- [Three, Many]],
-        [
-            {{keys, 3}, Many, fun(_) -> {_, [_ | _], done} = canal_lock_nif:keys(0, 0, 100) end},
-            {{permits, 2}, Many, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {0, 0, 0}) end},
-            {{held, 3}, Many, fun(_) -> {_, [_ | _], done} = canal_lock_nif:held(0, 0, self()) end},
-            {{info, 0}, Many, fun(_) -> #{holders := 2} = canal_lock_nif:info() end},
-            {{open, 4}, Many, fun(_) -> open(1024, "any term", false) end},
-            {{open, 4}, Many, fun(_) -> open(1024, 3, true) end},
-            {{open, 4}, Kept, fun(_) -> open(1024, 4, true) end},
-            {{close, 1}, Many, fun canal_lock_nif:close/1},
-            {{sweep_step, 2}, Idle, fun(Handle) -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 2) end) end},
-            {{dismantle_step, 0}, Closed, fun(_) -> steps(fun canal_lock_nif:dismantle_step/0) end},
-            {{free_unused, 0}, Closed, fun(_) -> free_closed() end},
-            {{held, 3}, Proxy, fun(_) -> {_, [_, _, _], done} = canal_lock_nif:held(0, 0, remote()) end},
-            {{permits, 2}, Proxy, fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {0, 0, 0}) end},
-            {{proxy_of, 1}, Nothing, fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
-            {{proxy_of, 1}, Proxy, fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end}
-        ],
-        several_permits(Nothing, Three, Many),
-        waits(Nothing, Three, Many),
-        gifts(Three),
-        [{{represent, 1}, First, fun(_) -> ok = canal_lock_nif:represent(remote()) end} || First <- [Nothing, Proxy]]
-    ]).
-
-several_permits(Nothing, Three, Many) ->
-    lists:append([
-        [{{acquire_many, 4}, First, fun(_) -> {acquired, _} = canal_lock_nif:acquire_many(Key, 9, 1, 2) end}
-         || Key <- ?KEYS ++ [{new, key}, "a new key"], First <- [Nothing, Three, Many]],
-        [{{acquire_many, 4}, Many, fun(_) -> full = canal_lock_nif:acquire_many(Key, 3, 1, 2) end} || Key <- ?KEYS],
-        [{{release_many, 2}, fun(Handle) -> acquire(?KEYS), First(Handle) end, fun(_) ->
-            ok = canal_lock_nif:release_many(Key, 2)
-        end}
-         || Key <- ?KEYS, First <- [Three, Many]],
-        [{{release_many, 2}, Three, fun(_) -> {error, not_held} = canal_lock_nif:release_many(Key, 2) end}
-         || Key <- ?KEYS]
-    ]).
-
-%% Another process holds one permit of each key.
-waits(Nothing, Three, Many) ->
     Waiting = fun(_) -> wait(db, 1, 1) end,
-    Awaited = awaited(Three),
-    lists:append([
-        [{{wait, 6}, First, fun(_) -> wait(Key, 1, 1) end} || Key <- ?KEYS, First <- [Nothing, Three, Many]],
-        [{{wait, 6}, First, fun(_) -> wait(Key, 0, 2) end}
-         || Key <- [{new, key}, "a new key"], First <- [Nothing, Many]],
-        [{{wait, 6}, First, fun(_) -> wait(Key, 2, 1) end} || Key <- ?KEYS, First <- [Awaited]],
-        [{{wait, 6}, Nothing, fun(_) -> {acquired, 3} = canal_lock_nif:wait(Key, 3, 1, 2, 9, make_ref()) end}
-         || Key <- ?KEYS],
-        [{{wait, 6}, Waiting, fun(_) -> full = canal_lock_nif:wait(db, 1, 1, 1, 1, make_ref()) end}],
-        [{{cancel, 2}, Nothing, fun(_) -> not_waiting = canal_lock_nif:cancel(make_ref(), true) end}],
-        [{{resized, 4}, Waiting, fun(_) -> done = canal_lock_nif:resized(db, 1, 1, 0) end}],
-        [{{resized, 4}, Three, fun(_) -> done = canal_lock_nif:resized(Key, 9, 1, 0) end} || Key <- ?KEYS],
-        [{{waiting, 1}, Waiting, fun(_) -> 1 = canal_lock_nif:waiting(db) end}],
-        [{{queues, 2}, Waiting, fun(_) -> [{db, 1, _, _}] = queues({0, 0}) end}]
-    ]).
+    Any = [Nothing, Three, Many],
+    New = [{new, key}, "a new key"],
+    OfKeys = [
+        {{acquire, 3}, Any, ?KEYS ++ New ++ [{a, [#{new => "key"}]}, ?BEYOND_THE_STACK], fun(Key, _) ->
+            {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1))
+        end},
+        {{acquire, 3}, [Many], ?KEYS, fun(Key, _) -> full = answer(canal_lock_nif:acquire(Key, 1, 1)) end},
+        {{acquire, 4}, Any, ?KEYS ++ [{new, key}, ?BEYOND_THE_STACK], fun(Key, _) ->
+            {acquired, _} = answer(canal_lock_nif:acquire(Key, 3, 1, 0))
+        end},
+        {{acquire, 4}, [Many], ?KEYS, fun(Key, _) -> full = answer(canal_lock_nif:acquire(Key, 1, 1, 0)) end},
+        {{release, 1}, [Three, Many], ?KEYS, fun(Key, _) -> ok = answer(canal_lock_nif:release(Key)) end},
+        {{release, 1}, [Nothing], ?KEYS, fun(Key, _) -> {error, not_held} = answer(canal_lock_nif:release(Key)) end},
+        {{release, 3}, [Three, Many], ?KEYS, fun(Key, _) -> ok = answer(canal_lock_nif:release(Key, 3, 1)) end},
+        {{release, 3}, [Nothing], ?KEYS, fun(Key, _) -> not_held = answer(canal_lock_nif:release(Key, 3, 1)) end},
+        {{count, 1}, [Three], ?KEYS, fun(Key, _) -> 2 = canal_lock_nif:count(Key) end},
+        {{buckets, 2}, [Three], ?KEYS, fun(Key, _) -> {2, 0} = canal_lock_nif:buckets(Key, 1) end},
+        {{holders, 3}, [Three, Many], ?KEYS, fun(Key, _) ->
+            {_, [_, _], _} = canal_lock_nif:holders(0, {0, 0, 0}, Key)
+        end},
+        {{intern, 1}, [Nothing], ?LONG_KEYS, fun(Key, _) -> true = is_reference(canal_lock_nif:intern(Key)) end},
+        %% Several permits.
+        {{acquire_many, 4}, Any, ?KEYS ++ New, fun(Key, _) ->
+            {acquired, _} = canal_lock_nif:acquire_many(Key, 9, 1, 2)
+        end},
+        {{acquire_many, 4}, [Many], ?KEYS, fun(Key, _) -> full = canal_lock_nif:acquire_many(Key, 3, 1, 2) end},
+        {{release_many, 2}, [Twice, TwiceAndMany], ?KEYS, fun(Key, _) -> ok = canal_lock_nif:release_many(Key, 2) end},
+        {{release_many, 2}, [Three], ?KEYS, fun(Key, _) ->
+            {error, not_held} = canal_lock_nif:release_many(Key, 2)
+        end},
+        %% Waits.
+        {{wait, 6}, Any, ?KEYS, fun(Key, _) -> wait(Key, 1, 1) end},
+        {{wait, 6}, [Nothing, Many], New, fun(Key, _) -> wait(Key, 0, 2) end},
+        {{wait, 6}, [awaited(Three)], ?KEYS, fun(Key, _) -> wait(Key, 2, 1) end},
+        {{wait, 6}, [Nothing], ?KEYS, fun(Key, _) ->
+            {acquired, 3} = canal_lock_nif:wait(Key, 3, 1, 2, 9, make_ref())
+        end},
+        {{resized, 4}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:resized(Key, 9, 1, 0) end},
+        %% To a process that has nothing, holds permits, or was given one before.
+        {{give, 3}, [gift(Three, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
+            ok = canal_lock_nif:give(Key, Pid, 1)
+        end}
+    ],
+    Others = [
+        {{keys, 3}, [Many], fun(_) -> {_, [_ | _], done} = canal_lock_nif:keys(0, 0, 100) end},
+        {{permits, 2}, [Many, Proxy], fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {0, 0, 0}) end},
+        {{held, 3}, [Many], fun(_) -> {_, [_ | _], done} = canal_lock_nif:held(0, 0, self()) end},
+        {{held, 3}, [Proxy], fun(_) -> {_, [_, _, _], done} = canal_lock_nif:held(0, 0, remote()) end},
+        {{info, 0}, [Many], fun(_) -> #{holders := 2} = canal_lock_nif:info() end},
+        {{open, 4}, [Many], fun(_) -> open(1024, "any term", false) end},
+        {{open, 4}, [Many], fun(_) -> open(1024, 3, true) end},
+        {{open, 4}, [Kept], fun(_) -> open(1024, 4, true) end},
+        {{close, 1}, [Many], fun canal_lock_nif:close/1},
+        {{sweep_step, 2}, [Idle], fun(Handle) -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 2) end) end},
+        {{dismantle_step, 0}, [Closed], fun(_) -> steps(fun canal_lock_nif:dismantle_step/0) end},
+        {{free_unused, 0}, [Closed], fun(_) -> free_closed() end},
+        {{represent, 1}, [Nothing, Proxy], fun(_) -> ok = canal_lock_nif:represent(remote()) end},
+        {{proxy_of, 1}, [Nothing], fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
+        {{proxy_of, 1}, [Proxy], fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end},
+        {{wait, 6}, [Waiting], fun(_) -> full = canal_lock_nif:wait(db, 1, 1, 1, 1, make_ref()) end},
+        {{cancel, 2}, [Nothing], fun(_) -> not_waiting = canal_lock_nif:cancel(make_ref(), true) end},
+        {{resized, 4}, [Waiting], fun(_) -> done = canal_lock_nif:resized(db, 1, 1, 0) end},
+        {{waiting, 1}, [Waiting], fun(_) -> 1 = canal_lock_nif:waiting(db) end},
+        {{queues, 2}, [Waiting], fun(_) -> [{db, 1, _, _}] = queues({0, 0}) end},
+        {{give, 3}, [fun(_) -> self() end], fun(Pid) -> {error, not_held} = canal_lock_nif:give(db, Pid, 1) end}
+    ],
+    OfLongKeys = [
+        {{acquire, 3}, fun(Long) -> {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1)) end},
+        {{forget, 1}, fun(Long) -> ok = canal_lock_nif:forget(Long) end},
+        {{has_unused, 0}, fun(_) -> canal_lock_nif:has_unused() end},
+        {{free_unused, 0}, fun(_) -> ok = canal_lock_nif:free_unused() end}
+    ],
+    of_keys(OfKeys) ++
+        [{Native, Prepare, Call} || {Native, All, Call} <- Others, Prepare <- All] ++
+        [{Native, fun(_) -> canal_lock_nif:intern(Key) end, Call} || {Native, Call} <- OfLongKeys, Key <- ?LONG_KEYS].
+
+%% A case for each key and each preparation.
+of_keys(Rows) ->
+    [
+        {Native, Prepare, fun(Prepared) -> Call(Key, Prepared) end}
+     || {Native, All, Keys, Call} <- Rows, Key <- Keys, Prepare <- All
+    ].
 
 %% The caller holds a permit of each key, which the next release passes on.
 awaited(First) ->
@@ -157,6 +164,24 @@ awaited(First) ->
         First(Handle),
         [waiter(Key, 2) || Key <- ?KEYS]
     end.
+
+gift(First, Receiver) ->
+    fun(Handle) ->
+        First(Handle),
+        Receiver()
+    end.
+
+receivers() ->
+    [
+        fun() -> test_worker:start() end,
+        fun() -> element(1, test_worker:start(fun() -> acquire(?KEYS) end)) end,
+        fun() ->
+            acquire(?KEYS),
+            Receiver = test_worker:start(),
+            [ok = canal_lock_nif:give(Key, Receiver, 1) || Key <- ?KEYS],
+            Receiver
+        end
+    ].
 
 %% After a failure, the calls can be repeated, and answer what is true then.
 halfway_cases() ->
@@ -173,33 +198,19 @@ halfway_cases() ->
         _ = [waiter(Key, 0) || Key <- [db, db, "a key"]],
         Handle
     end,
-    lists:append([
+    of_keys([
+        {{release, 1}, [Awaited], ?KEYS, fun(Key, _) -> answer(canal_lock_nif:release(Key)) end},
+        {{release, 3}, [Awaited], ?KEYS, fun(Key, _) -> answer(canal_lock_nif:release(Key, 3, 1)) end},
+        {{release_many, 2}, [Awaited], ?KEYS, fun(Key, _) -> canal_lock_nif:release_many(Key, 1) end}
+    ]) ++
         [{{cancel, 2}, First, fun(Ref) -> canal_lock_nif:cancel(Ref, IsTimeout) end}
-         || First <- [Waiting, Collecting], IsTimeout <- [true, false]],
+         || First <- [Waiting, Collecting], IsTimeout <- [true, false]] ++
         [{{resized, 4}, First, fun(_) -> done = canal_lock_nif:resized(db, Capacity, 1, 0) end}
-         || First <- [Waiting, Collecting], Capacity <- [1, 2, 4]],
-        [{{release, 1}, Awaited, fun(_) -> answer(canal_lock_nif:release(Key)) end} || Key <- ?KEYS],
-        [{{release, 3}, Awaited, fun(_) -> answer(canal_lock_nif:release(Key, 3, 1)) end} || Key <- ?KEYS],
-        [{{release_many, 2}, Awaited, fun(_) -> canal_lock_nif:release_many(Key, 1) end} || Key <- ?KEYS],
-        [{{end_waits, 1}, Closing, fun(Handle) -> done = steps(fun() -> canal_lock_nif:end_waits(Handle) end) end}],
-        [{{close, 1}, Closing, fun canal_lock_nif:close/1}]
-    ]).
-
-%% To a process that has nothing, holds permits, or was given one before.
-gifts(Three) ->
-    Targets = [
-        fun() -> test_worker:start() end,
-        fun() -> element(1, test_worker:start(fun() -> acquire(?KEYS) end)) end,
-        fun() ->
-            acquire(?KEYS),
-            Target = test_worker:start(),
-            [ok = canal_lock_nif:give(Key, Target, 1) || Key <- ?KEYS],
-            Target
-        end
-    ],
-    [{{give, 3}, fun(Handle) -> Three(Handle), Target() end, fun(Pid) -> ok = canal_lock_nif:give(Key, Pid, 1) end}
-     || Key <- ?KEYS, Target <- Targets] ++
-        [{{give, 3}, fun(_) -> self() end, fun(Pid) -> {error, not_held} = canal_lock_nif:give(db, Pid, 1) end}].
+         || First <- [Waiting, Collecting], Capacity <- [1, 2, 4]] ++
+        [
+            {{end_waits, 1}, Closing, fun(Handle) -> done = steps(fun() -> canal_lock_nif:end_waits(Handle) end) end},
+            {{close, 1}, Closing, fun canal_lock_nif:close/1}
+        ].
 
 more_keys() ->
     [{key, N} || N <- lists:seq(1, 5)].
