@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
 # PART:SHARE, in percent of the budget. The last column of the table in docs/proof.md shows which part runs which test.
-parts=(memory:8 nif_memory:3 seeded:3 rust:10 machines:14 fuzz:4 nodes:20 erlang:14 mutants:14 leaks:10)
+parts=(memory:8 nif_memory:3 seeded:3 rust:9 machines:14 fuzz:4 nodes:20 erlang:13 mutants:13 leaks:9 distro:4)
 budget=${1:-60}
 only=${2-}
 seed=${SEED:-$(date +%s)}
@@ -92,6 +92,12 @@ mutants() { scripts/mutants.sh --minutes "$(minutes)" --seed "$seed"; }
 # All calls under load, on nodes whose memory is watched.
 leaks() { erl -noshell -pa $tests/{ebin,test} -run soak_churn main "$(minutes)" </dev/null; }
 
+# The OTP, Elixir and Rust between the oldest and the newest, which CI runs.
+distro() {
+  scripts/distro.sh trixie make test WHAT=quick
+  covered "the quick tests on Debian trixie"
+}
+
 echo "soak: $budget minutes, SEED=$seed"
 rebar3 as test compile
 log=$(mktemp)
@@ -102,15 +108,16 @@ for entry in "${parts[@]}"; do
   part=${entry%:*}
   seconds=$((60 * budget * ${entry#*:} / 100))
   started=$SECONDS
-  echo "soak: $part, $seconds seconds"
+  echo "soak: step $((${#summary[@]} + 1)) of ${#parts[@]}: $part, $seconds seconds"
   # Not in a condition, where bash ignores failures inside of a function.
   set +e
   (set -e; "$part") 2>&1 | tee "$log"
   failed=${PIPESTATUS[0]}
   set -e
   if [ "$failed" -eq 0 ]; then result=passed; else result=FAILED status=1; fi
-  summary+=("$(printf '%-10s %6d s  %-6s  %s' "$part" $((SECONDS - started)) $result \
+  summary+=("$(printf '%6d s  %-10s  %-6s  %s' $((SECONDS - started)) "$part" $result \
     "$(sed -n 's/^covered: //p' "$log" | tail -n 1)")")
 done
-printf '%s\n' "soak: SEED=$seed" "${summary[@]}"
+echo "soak: SEED=$seed; what each part took and covered:"
+printf '%s\n' "${summary[@]}" | sort -rn
 exit $status

@@ -4,7 +4,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(TIMEOUT_S, 60).
+-define(TIMEOUT_S, 300).
 
 %% Public modules whose docs contain sessions.
 -define(MODULES, ["src/canal_lock.erl", "src/quorum/canal_lock_quorum.erl"]).

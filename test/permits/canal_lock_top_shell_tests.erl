@@ -5,7 +5,7 @@
 
 %% Limits for a test of a shell, and for expected output.
 -define(TIMEOUT_S, 120).
--define(DEADLINE_MS, 20_000).
+-define(DEADLINE_MS, 120_000).
 
 nodes_test_() ->
     test_nodes:tests(2, [], [

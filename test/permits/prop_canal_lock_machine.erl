@@ -29,7 +29,7 @@
 -define(NEVER_MS, 3_600_000).
 
 %% How long to wait for an asynchronous effect: normally, and while PropEr shrinks a failed case.
--define(WAIT_MS, 20_000).
+-define(WAIT_MS, 120_000).
 -define(WAIT_WHILE_SHRINKING_MS, 500).
 
 machine_test_() ->

@@ -19,7 +19,7 @@
 -define(KEYS, [db, {app, fun lists:sort/1}]).
 
 %% How long to wait for an asynchronous effect: normally, and while PropEr shrinks a failed case.
--define(WAIT_MS, 20_000).
+-define(WAIT_MS, 120_000).
 -define(WAIT_WHILE_SHRINKING_MS, 300).
 
 -record(run, {

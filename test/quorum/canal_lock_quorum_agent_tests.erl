@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -define(AGENT, canal_lock_quorum_agent).
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 %% Shorter than any lease.
 -define(SHORT_MS, 3000).

@@ -11,7 +11,7 @@
 -define(ATTEMPT_MS, 4000).
 -define(SOON_MS, 2500).
 
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 %% The size of a message that keeps a connection busy: more than the buffers of TCP take.
 -define(BYTES, 64_000_000).

@@ -8,7 +8,7 @@
 -import(test_quorum_cluster, [members/1, lock/3, rlock/3, held/2, unlock/2, try_unlock/2, await_status/3]).
 -import(test_quorum_cluster, [messages_until_lost/2]).
 
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 -define(MEMBERS, 3).
 
 cluster_test_() ->

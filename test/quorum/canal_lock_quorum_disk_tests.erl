@@ -10,7 +10,7 @@
 
 %% The timeout of a request that a disk must not delay, and of one that must be granted at last.
 -define(SHORT_MS, 1000).
--define(LONG_MS, 5000).
+-define(LONG_MS, 60_000).
 
 %% On a node that is started so, with a folder.
 with_disk(Title, Possible, Start, Test) ->

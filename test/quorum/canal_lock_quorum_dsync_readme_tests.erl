@@ -9,7 +9,7 @@
 -import(test_nodes, [worker/1, order/2, send_order/2]).
 -import(test_quorum_cluster, [lock/3, rlock/3, await_status/3]).
 
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 programs_test_() ->
     test_quorum_cluster:tests(3, [

@@ -11,7 +11,7 @@
 -import(test_quorum_restarts, [worker/2, restart/2]).
 
 %% The timeout of a lock that is granted, and of one that must be refused.
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 -define(SHORT_MS, 150).
 
 %% A lease of test_quorum_cluster:rules/0, and how much longer a lock may take on a busy machine.

@@ -7,7 +7,7 @@
 -import(test_quorum_cluster, [members/1, await_status/3]).
 -import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1]).
 
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 cluster_test_() ->
     test_quorum_cluster:tests(3, [

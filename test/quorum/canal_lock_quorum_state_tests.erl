@@ -12,7 +12,7 @@
 -define(WRITES, 20).
 
 %% One test starts VMs.
--define(TIMEOUT_S, 60).
+-define(TIMEOUT_S, 300).
 
 -define(OTHER_NODE, <<"other@somewhere">>).
 

@@ -4,7 +4,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -define(EVENT, [canal_lock, quorum, totals]).
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 %% Between two events.
 -define(INTERVAL_MS, 20).

@@ -14,8 +14,8 @@
 -define(SUSPENDED_MS, test_setup:in_soak(30_000, 14_000)).
 -define(UNLOCK_MS, 2000).
 
--define(ANSWERS_MS, 10_000).
--define(LONG_MS, 15_000).
+-define(ANSWERS_MS, 60_000).
+-define(LONG_MS, 60_000).
 
 %% The rule pending_unlocks in the tests of the bound.
 -define(BOUND, 20).

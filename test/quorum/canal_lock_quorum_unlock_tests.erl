@@ -32,7 +32,7 @@
 -define(ROUNDS, 200).
 
 %% Timeout in ms of a lock that must be granted. It expires only if the test fails.
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 unlock_test_() ->
     test_quorum_unlock:tests(#{}, [

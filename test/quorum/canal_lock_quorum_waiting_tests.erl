@@ -4,7 +4,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -define(MAX, 3).
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 bound_test_() ->
     [

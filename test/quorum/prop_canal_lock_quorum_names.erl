@@ -7,7 +7,7 @@
 -export([prop_one_form/0, one_form_test_/0]).
 
 -define(CASES, 1000).
--define(TIMEOUT_S, 60).
+-define(TIMEOUT_S, 300).
 
 %% The depth of a name, and the number of elements in each list and tuple.
 -define(DEPTH, 2).

@@ -50,7 +50,7 @@
 -define(NOTE_NS, 5_000_000).
 
 %% How long a client waits for the message that a lock which it does not hold is lost.
--define(NOTICE_MS, 20_000).
+-define(NOTICE_MS, 120_000).
 -define(STOP_MS, 60_000).
 
 -define(PAUSE_AFTER_REFUSAL_MS, 20).

@@ -7,7 +7,7 @@
 
 -type a_node() :: test_nodes:a_node().
 
--define(LONG_MS, 15_000).
+-define(LONG_MS, 60_000).
 
 %% Leases have their default length. A batch does not time out while a test delays its answer.
 -define(RULES, #{heartbeat_ms => 3500, attempt_ms => 3000, wait_ms => 5000}).

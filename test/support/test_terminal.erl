@@ -20,7 +20,7 @@
 }.
 
 -define(DEFAULTS, #{columns => none, rows => none, encoding => unicode}).
--define(DEADLINE_MS, 20_000).
+-define(DEADLINE_MS, 120_000).
 
 %% Sets TERM, so the tests do not depend on the terminal that runs them.
 -spec tests(term()) -> term().

@@ -17,9 +17,8 @@
 -type worker() :: {a_node(), pid()}.
 -opaque suspension() :: port().
 
-%% Limits for a call that hangs.
--define(TIMEOUT_MS, 60_000).
--define(LONG_TIMEOUT_MS, 300_000).
+%% The limit for a call that hangs.
+-define(TIMEOUT_MS, 300_000).
 
 %% The process of a node that is linked to all workers of the node.
 -define(KEEPER, canal_lock_nodes_keeper).
@@ -149,7 +148,7 @@ call({Peer, _}, Fun, Within_ms) ->
 %% On all nodes at the same time.
 -spec call_all([a_node()], fun(() -> Answer)) -> [Answer].
 call_all(Nodes, Fun) ->
-    test_await:in_parallel(fun(Node) -> call(Node, Fun, ?LONG_TIMEOUT_MS) end, Nodes).
+    test_await:in_parallel(fun(Node) -> call(Node, Fun, ?TIMEOUT_MS) end, Nodes).
 
 -spec connect(a_node(), a_node()) -> ok.
 connect(One, Other) ->

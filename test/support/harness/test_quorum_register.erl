@@ -27,7 +27,7 @@
 -opaque connection() :: gen_tcp:socket().
 
 -define(PACKET, {packet, 4}).
--define(ANSWER_MS, 20_000).
+-define(ANSWER_MS, 120_000).
 
 -spec handle(request(), register()) -> {answer(), register()}.
 handle(Request, Register) ->
