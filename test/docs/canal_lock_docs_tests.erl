@@ -20,7 +20,10 @@ transcripts_test_() ->
     ]}.
 
 %% Fails if transcripts/1 no longer finds sessions.
-there_are_transcripts_test() ->
+there_are_transcripts_test_() ->
+    {timeout, ?TIMEOUT_S, fun there_are_transcripts/0}.
+
+there_are_transcripts() ->
     [?assertNotEqual([], transcripts(File)) || File <- ["README.md" | ?MODULES]].
 
 %% Blocks that begin with the first prompt of a shell: `{LineNumber, Steps}'.
@@ -160,19 +163,28 @@ has_docs(Module) ->
     Documented = [{Name, Arity} || {{function, Name, Arity}, _, _, #{<<"en">> := [_ | _]}, _} <- Docs],
     ?assertEqual([], functions(Module) -- Documented).
 
-the_shell_shows_the_docs_test() ->
+the_shell_shows_the_docs_test_() ->
+    {timeout, ?TIMEOUT_S, fun the_shell_shows_the_docs/0}.
+
+the_shell_shows_the_docs() ->
     [Shown] = shell(["h(canal_lock, acquire, 3)."]),
     [
         ?assertNotEqual(nomatch, string:find(words(Shown), Words))
      || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Acquires a permit of Key for the calling process"]
     ].
 
-the_shell_shows_the_telemetry_event_test() ->
+the_shell_shows_the_telemetry_event_test_() ->
+    {timeout, ?TIMEOUT_S, fun the_shell_shows_the_telemetry_event/0}.
+
+the_shell_shows_the_telemetry_event() ->
     [Shown] = shell(["h(canal_lock_telemetry)."]),
     ?assertNotEqual(nomatch, string:find(words(Shown), "[canal_lock, totals]")).
 
 %% A chunk is written again only if its source is newer. Only public modules have chunks.
-docs_follow_their_sources_test() ->
+docs_follow_their_sources_test_() ->
+    {timeout, ?TIMEOUT_S, fun docs_follow_their_sources/0}.
+
+docs_follow_their_sources() ->
     Folder = "_build/docs tests",
     _ = file:del_dir_r(Folder),
     Chunks = fun() -> lists:sort(filelib:wildcard(filename:join(Folder, "chunks/*"))) end,
