@@ -9,7 +9,7 @@ source scripts/steps.sh
 cargo=(native/Cargo.toml native/Cargo.lock native/.cargo Makefile)
 quorum=(native/quorum native/quorum_check "${cargo[@]}")
 loom=(native/permit_table native/quorum "${cargo[@]}")
-downstream=(src include lib native test/packaging scripts/dist.sh rebar.config rebar.lock mix.exs)
+downstream=(src lib native test/packaging scripts checksum.term rebar.config rebar.lock mix.exs)
 
 steps_begin test 8
 step 'build' make test-build
