@@ -31,9 +31,9 @@ of_case(_Case, _Title, []) ->
 of_case(Case, Title, Figures) ->
     [
         line("~n~s: ~ts~n", [Case, Title]),
-        line("  ~-44ts~-10ts~-11ts~-24ts~12s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
+        line("  ~-44ts~-10ts~-11ts~-24ts~15s   p25..p75~n", ["", "X", "subject", "measure", "median"]),
         [
-            line("  ~-44ts~-10ts~-11ts~-24ts~12s   ~s~n", [Variant, axis(X), Subject, Measure, Median, Spread])
+            line("  ~-44ts~-10ts~-11ts~-24ts~15s   ~s~n", [Variant, axis(X), Subject, Measure, Median, Spread])
          || {{_, Variant, X, Subject, Measure} = Id, Values} <- Figures,
             {Median, Spread} <- [spread(Values, fun(Value) -> number(Value, bench_results:unit(Id)) end)]
         ]
@@ -69,11 +69,10 @@ target({Figure, Bound}, Results) ->
 %% What both have in common, then what differs.
 text_of({value, Id}) ->
     names(fields(Id));
-text_of({How, A, B}) ->
-    Sign = case How of quotient -> " / "; difference -> " - " end,
+text_of({quotient, A, B}) ->
     {Same, Differ} = lists:partition(fun({X, Y}) -> X =:= Y end, lists:zip(fields(A), fields(B))),
     {OfA, OfB} = lists:unzip(Differ),
-    [names([X || {X, _} <- Same]), ": ", names(OfA), Sign, names(OfB)].
+    [names([X || {X, _} <- Same]), ": ", names(OfA), " / ", names(OfB)].
 
 fields({Case, Variant, none, Subject, Measure}) -> [Case, Variant, Subject, Measure];
 fields(Id) -> tuple_to_list(Id).

@@ -13,7 +13,7 @@
 %% The values in the order of the rounds.
 -type results() :: #{id() => [float(), ...]}.
 %% Computed within each round, so that a disturbance that affects the whole round cancels out.
--type figure() :: {quotient, Dividend :: id(), Divisor :: id()} | {difference, id(), id()} | {value, id()}.
+-type figure() :: {quotient, Dividend :: id(), Divisor :: id()} | {value, id()}.
 
 -define(HEADER, "case,variant,x,subject,measure,unit,median,p25,p75,n").
 
@@ -35,10 +35,8 @@ figure({value, Id}, Results) ->
         #{Id := Values} -> {ok, Values};
         #{} -> not_measured
     end;
-figure({How, A, B}, Results) ->
+figure({quotient, A, B}, Results) ->
     case Results of
-        #{A := As, B := Bs} when How =:= difference ->
-            {ok, lists:zipwith(fun erlang:'-'/2, As, Bs)};
         #{A := As, B := Bs} ->
             case lists:all(fun(OfB) -> OfB /= 0 end, Bs) of
                 true -> {ok, lists:zipwith(fun erlang:'/'/2, As, Bs)};
@@ -59,9 +57,8 @@ spread(Values) ->
 -spec unit(id()) -> string().
 unit({_, _, _, _, per_second}) -> "1/s";
 unit({_, _, _, _, frames_per_lock}) -> "frames";
-unit({idle, _, _, _, _}) -> "%";
 unit({_, _, _, _, busiest_member}) -> "cores";
-unit({Case, _, _, _, _}) when Case =:= memory; Case =:= waiter -> "B";
+unit({memory, _, _, _, _}) -> "B";
 unit(_) -> "ns".
 
 -spec write(file:filename(), bench_machine:facts(), [{id(), [float(), ...]}]) -> ok.

@@ -5,6 +5,8 @@
 
 -export([play/2, shuffle/1]).
 
+-export_type([run/0]).
+
 -type run() :: fun(() -> [{bench_results:id(), number()}]).
 
 %% Between two lines that show the progress.

@@ -1,70 +1,60 @@
-%% Records times of single calls and computes percentiles. The times are stored outside the heap of the measuring
-%% process, in memory allocated before, so that storing them causes neither garbage nor page faults. Percentiles use the
-%% nearest rank: always a measured value.
+%% A histogram of times, with steps of one percent. Its memory is allocated once, so to add a time produces no garbage.
+%% Several processes can add to it.
 -module(bench_times).
 
--export([of_calls/2, new/1, note/3, ns/1, ns/2, percentiles/1]).
+-export([new/0, note/2, filled/1, all/1, count/1, percentile/2, percentiles/1, ns/2]).
 
--export_type([times/0]).
+-export_type([times/0, filled/0]).
 
--opaque times() :: atomics:atomics_ref().
+-opaque times() :: counters:counters_ref().
+%% The steps that have times and their counts. Unlike the histogram it can be sent to another node.
+-type filled() :: [{Step :: pos_integer(), Times :: pos_integer()}].
 
+%% 1 / ln(1.01)
+-define(STEPS_PER_E, 100.5).
+%% Up to a quarter of an hour in nanoseconds.
+-define(STEPS, 2760).
 -define(PERCENTS, [50, 90, 99, 99.9, 99.99, 100]).
-%% The measuring process collects garbage between two calls, before its heap is full: 250 pairs of the subject with most
-%% garbage leave less than 20,000 words.
--define(CALLS_PER_COLLECTION, 250).
--define(HEAP_WORDS, 32768).
-%% The untimed calls are this part of the timed ones.
--define(WARM_UP_PART, 10).
 
-%% Times this number of calls, in nanoseconds. The fun makes one call and returns its duration in native units. The
-%% calling process stays on the first scheduler (the option is undocumented, but the VM's own tests rely on it).
--spec of_calls(Calls :: pos_integer(), fun(() -> integer())) -> [integer()].
-of_calls(Calls, Time) ->
-    Times = new(Calls),
-    WarmUp = Calls div ?WARM_UP_PART + 1,
-    ok = bench_process:result([{scheduler, 1}, {min_heap_size, ?HEAP_WORDS}], fun() ->
-        ok = each(Time, new(WarmUp), WarmUp),
-        each(Time, Times, Calls)
-    end),
-    ns(Times).
+-spec new() -> times().
+new() ->
+    counters:new(?STEPS, []).
 
-each(_Time, _Times, 0) ->
-    ok;
-each(Time, Times, Call) ->
-    ok = note(Times, Call, Time()),
-    Call rem ?CALLS_PER_COLLECTION =:= 0 andalso erlang:garbage_collect(),
-    each(Time, Times, Call - 1).
+-spec note(times(), Ns :: integer()) -> ok.
+note(Times, Ns) ->
+    counters:add(Times, min(?STEPS, 1 + trunc(?STEPS_PER_E * math:log(max(1, Ns)))), 1).
 
--spec new(Calls :: pos_integer()) -> times().
-new(Calls) ->
-    atomics:new(Calls, []).
+-spec filled(times()) -> filled().
+filled(Times) ->
+    [{Step, Count} || Step <- lists:seq(1, ?STEPS), Count <- [counters:get(Times, Step)], Count > 0].
 
-%% Stores the time of one call, in native units. A time of 0 means that the call was not timed.
--spec note(times(), Call :: pos_integer(), Native :: integer()) -> ok.
-note(Times, Call, Native) ->
-    atomics:put(Times, Call, max(1, Native)).
+%% The sum of several histograms.
+-spec all([filled()]) -> filled().
+all(Filled) ->
+    Add = fun({Step, Times}, Sum) -> maps:update_with(Step, fun(Before) -> Before + Times end, Times, Sum) end,
+    lists:sort(maps:to_list(lists:foldl(Add, #{}, lists:append(Filled)))).
 
-%% All times in nanoseconds. Raises if one is missing.
--spec ns(times()) -> [integer()].
-ns(Times) ->
-    #{size := Calls} = atomics:info(Times),
-    [begin true = Time > 0, ns(0, Time) end || Call <- lists:seq(1, Calls), Time <- [atomics:get(Times, Call)]].
+-spec count(filled()) -> non_neg_integer().
+count(Filled) ->
+    lists:sum([Times || {_, Times} <- Filled]).
+
+%% In nanoseconds, by the nearest rank, with an error of at most half a percent.
+-spec percentile(number(), filled()) -> float().
+percentile(P, Filled) ->
+    step(rank(P, Filled), Filled).
+
+rank(P, Filled) ->
+    max(1, ceil(P * count(Filled) / 100)).
+
+step(Rank, [{Step, Times} | _]) when Rank =< Times -> math:exp((Step - 0.5) / ?STEPS_PER_E);
+step(Rank, [{_, Times} | Filled]) -> step(Rank - Times, Filled).
+
+%% 100 is the longest time. A percentile with no time beyond it is left out, because it would equal the longest time.
+-spec percentiles(filled()) -> [{Percent :: number(), Ns :: float()}].
+percentiles(Filled) ->
+    [{P, percentile(P, Filled)} || P <- ?PERCENTS, rank(P, Filled) < count(Filled) orelse P =:= 100].
 
 %% Between two instants in native units.
 -spec ns(Start :: integer(), End :: integer()) -> Ns :: integer().
 ns(Start, End) ->
     erlang:convert_time_unit(End - Start, native, nanosecond).
-
-%% 100 is the longest call. A percentile with no call beyond it is left out, because it would equal the longest call.
--spec percentiles(Ns :: [integer(), ...]) -> [{Percent :: number(), Ns :: integer()}].
-percentiles(Ns) ->
-    Sorted = list_to_tuple(lists:sort(Ns)),
-    Count = tuple_size(Sorted),
-    [
-        {Percent, element(Rank, Sorted)}
-     || Percent <- ?PERCENTS,
-        %% Integer arithmetic: as floats, 99.99 % of 200,000 are 199,980.00000000003.
-        Rank <- [max(1, (round(Percent * 100) * Count + 9999) div 10000)],
-        Rank < Count orelse Percent =:= 100
-    ].

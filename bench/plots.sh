@@ -220,14 +220,6 @@ place(x) = log10(x)
 set xtics ("1" 0, "10" 1, "100" 2, "1k" 3, "10k" 4, "100k" 5, "1M" 6)
 GNUPLOT
 
-draw crowd crowd per_second lines <<'GNUPLOT'
-title = "Pairs of acquire and release per second, by the number of processes"
-subtitle = "Sum of all processes."
-better = "more"; is_rows = 0; x_says = "processes"
-place(x) = log10(x)
-set xtics ("1" 0, "10" 1, "100" 2, "1k" 3)
-GNUPLOT
-
 # From left to right, one call in 2, 10, 100... takes longer than the curve shows: the tail is stretched.
 draw hand_over hand_over to_run lines <<'GNUPLOT'
 title = "From the release to the instant when the waiter runs"

@@ -25,7 +25,7 @@ export ELIXIR_ERL_OPTIONS="${ELIXIR_ERL_OPTIONS:-+fnu}"
 rebar3 compile
 mkdir -p "$out"
 rm -f "$out"/*.beam
-# The nodes of clusters come from the harness of the tests.
+# The nodes of clusters, and waits for a state, come from the harness of the tests.
 erlc -o "$out" bench/*.erl bench/*/*.erl test/support/test_original.erl test/support/harness/*.erl
 case "$programs" in
   permits*)

@@ -4,7 +4,6 @@
 %% The nodes that lock run loops from the same moment (bench_cluster_load). In each round the subjects take turns.
 %%   cluster   members of which all lock (`alone': only one of them); X is their number
 %%   clients   five members and X clients; either the members lock or the clients
-%%   idle      what the VM of an idle member uses; the values are those of all nodes
 -module(bench_cluster).
 
 -export([program/1]).
@@ -27,8 +26,7 @@ program(ModeName) ->
         groups => [{title(Shape), fun(_) -> measure(Shape, Mode) end} || Shape <- Shapes],
         cases => [
             {cluster, "locks of clusters of X nodes"},
-            {clients, "five members and X clients"},
-            {idle, "share of a core that the VM of an idle node uses, X nodes"}
+            {clients, "five members and X clients"}
         ],
         variants => [?ALONE, ?OWN_1, ?OWN, ?OWN_50, ?READERS, ?ONE],
         subjects => [ours, other, three, unlock, global],
@@ -44,10 +42,7 @@ mode("full") ->
         sample_ms => 2000,
         warm_up_ms => 500,
         one_rounds => 2,
-        one_ms => 20_000,
-        idle_ms => 10_000,
-        idle_warm_up_ms => 3000,
-        locks => 10_000
+        one_ms => 20_000
     };
 mode("quick") ->
     #{
@@ -56,10 +51,7 @@ mode("quick") ->
         sample_ms => 300,
         warm_up_ms => 200,
         one_rounds => 1,
-        one_ms => 2000,
-        idle_ms => 1000,
-        idle_warm_up_ms => 500,
-        locks => 1000
+        one_ms => 2000
     }.
 
 title({Nodes, 0}) -> integer_to_list(Nodes) ++ " nodes";
@@ -67,18 +59,13 @@ title({Members, Clients}) -> lists:concat([Members, " members and ", Clients, " 
 
 measure({Members, Clients} = Shape, Mode) ->
     Clusters = clusters(Members + Clients),
-    Idle = [
-        case Clients of
-            0 -> bench_cluster_idle:measure(Subject, Nodes, Start, Mode);
-            _ -> ok = Start(), #{}
-        end
-     || {[{Subject, _} | _], Nodes, Options} <- Clusters,
-        {OfMembers, OfClients} <- [lists:split(Members, Nodes)],
-        Start <- [fun() -> bench_cluster_nodes:start_quorum(OfMembers, OfClients, Options) end]
+    _ = [
+        ok = bench_cluster_nodes:start_quorum(OfMembers, OfClients, Options)
+     || {_, Nodes, Options} <- Clusters, {OfMembers, OfClients} <- [lists:split(Members, Nodes)]
     ],
     Loads = [bench_rounds:play(Rounds, Groups) || {Rounds, Groups} <- loads(Shape, Clusters, Mode)],
     _ = [test_nodes:stop(Node) || {_, Nodes, _} <- Clusters, Node <- Nodes],
-    lists:foldl(fun bench_results:merge/2, #{}, Idle ++ Loads).
+    lists:foldl(fun bench_results:merge/2, #{}, Loads).
 
 %% Another build is compared with this one, and with this one with three voters per name; `global' with this one.
 clusters(Count) ->
@@ -147,18 +134,18 @@ sample(Nodes, Lockers, Work, #{warm_up_ms := WarmUp_ms, window_ms := Window_ms})
         end
     end),
     ok = bench_cluster_nodes:await_quiet(Nodes),
-    Waits = bench_waits:all([Filled || #{waits := Filled} <- Done]),
-    Ends = bench_waits:all([Filled || #{ends := Filled} <- Done]),
+    Waits = bench_times:all([Filled || #{waits := Filled} <- Done]),
+    Ends = bench_times:all([Filled || #{ends := Filled} <- Done]),
     Cpu_ns = [Ns || #{cpu_ns := Ns} <- Done],
-    Locks = bench_waits:count(Waits),
+    Locks = bench_times:count(Waits),
     Locks > 0 orelse error(no_lock_in_a_sample),
     [
         {per_second, 1000 * Locks / Window_ms},
-        {wait_p50, bench_waits:percentile(50, Waits)},
-        {wait_p99, bench_waits:percentile(99, Waits)},
+        {wait_p50, bench_times:percentile(50, Waits)},
+        {wait_p99, bench_times:percentile(99, Waits)},
         {wait_longest, lists:max([Ns || #{longest_ns := Ns} <- Done])},
-        {end_p50, bench_waits:percentile(50, Ends)},
-        {end_p99, bench_waits:percentile(99, Ends)},
+        {end_p50, bench_times:percentile(50, Ends)},
+        {end_p99, bench_times:percentile(99, Ends)},
         {frames_per_lock, lists:sum([Frames || #{frames := Frames} <- Done]) / Locks}
         | [
             {Measure, Value}
@@ -181,7 +168,4 @@ targets(Nodes) ->
             {Ratio({cluster, Variant, Nodes, wait_p50}, ours, global), {at_most, 0.5}}
         ]
      || Variant <- [?OWN, ?READERS, ?ONE]
-    ]) ++ [
-        {{value, {cluster, ?ONE, Nodes, ours, wait_longest}}, {at_most, 1.0e9}},
-        {{value, {idle, "all hold locks", Nodes, ours, core_percent_most}}, {at_most, 1}}
-    ].
+    ]) ++ [{{value, {cluster, ?ONE, Nodes, ours, wait_longest}}, {at_most, 1.0e9}}].

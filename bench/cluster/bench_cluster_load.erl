@@ -23,8 +23,8 @@
 -type plan() :: #{starts_ns := integer(), warm_up_ms := pos_integer(), window_ms := pos_integer()}.
 
 -type done() :: #{
-    waits := bench_waits:filled(),
-    ends := bench_waits:filled(),
+    waits := bench_times:filled(),
+    ends := bench_times:filled(),
     longest_ns := non_neg_integer(),
     frames := non_neg_integer(),
     cpu_ns := non_neg_integer() | unknown
@@ -38,8 +38,8 @@
     starts :: integer(),
     begins :: integer(),
     ends :: integer(),
-    waits = bench_waits:new() :: bench_waits:waits(),
-    unlocks = bench_waits:new() :: bench_waits:waits(),
+    waits = bench_times:new() :: bench_times:times(),
+    unlocks = bench_times:new() :: bench_times:times(),
     %% Since when it waits, in nanoseconds after the start, or 0; and its longest wait.
     notes = atomics:new(2, []) :: atomics:atomics_ref()
 }).
@@ -75,8 +75,8 @@ run(#{calls := Calls, names := Names, loops := Count}, #{starts_ns := At_ns} = P
     Longest = [longest(Loop) || {_, Loop} <- Started],
     _ = [kill(Process) || {Process, _} <- Started],
     #{
-        waits => bench_waits:all([bench_waits:filled(Waits) || {_, #loop{waits = Waits}} <- Started]),
-        ends => bench_waits:all([bench_waits:filled(Took) || {_, #loop{unlocks = Took}} <- Started]),
+        waits => bench_times:all([bench_times:filled(Waits) || {_, #loop{waits = Waits}} <- Started]),
+        ends => bench_times:all([bench_times:filled(Took) || {_, #loop{unlocks = Took}} <- Started]),
         longest_ns => lists:max([0 | Longest]),
         frames => FramesAfter - Frames,
         cpu_ns => case Cpu_ns of unknown -> unknown; _ -> CpuAfter_ns - Cpu_ns end
@@ -145,11 +145,11 @@ unlock(unlock, Lock, _Nodes) ->
 note_wait(#loop{begins = Begins, ends = Ends, waits = Waits, notes = Notes}, Asked, Got) ->
     Wait = min(Got, Ends) - Asked,
     Got >= Begins andalso Wait > atomics:get(Notes, ?LONGEST) andalso atomics:put(Notes, ?LONGEST, Wait),
-    Got >= Begins andalso Got < Ends andalso bench_waits:note(Waits, Got - Asked),
+    Got >= Begins andalso Got < Ends andalso bench_times:note(Waits, Got - Asked),
     atomics:put(Notes, ?SINCE, 0).
 
 note_end(#loop{begins = Begins, ends = Ends, unlocks = Unlocks}, Got, Done) ->
-    Got >= Begins andalso Got < Ends andalso bench_waits:note(Unlocks, Done - Got),
+    Got >= Begins andalso Got < Ends andalso bench_times:note(Unlocks, Done - Got),
     ok.
 
 sleep_until(Then) ->

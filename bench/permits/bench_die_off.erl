@@ -51,12 +51,12 @@ watch(Subject, Holders) ->
      || I <- lists:seq(1, Holders)
     ],
     0 = Holders rem ?KEYS,
-    ok = bench_records:await_permits(Subject, keys(), Holders div ?KEYS),
+    ok = await_permits(Subject, Holders div ?KEYS),
     ok = bench_subjects:settle(Subject),
     [exit(Pid, kill) || Pid <- Pids],
     ok = deaths(Holders),
     LastDeath = erlang:monotonic_time(),
-    ok = bench_records:await_permits(Subject, keys(), 0),
+    ok = await_permits(Subject, 0),
     bench_times:ns(LastDeath, erlang:monotonic_time()).
 
 hold(Subject, Key) ->
@@ -72,6 +72,18 @@ deaths(Left) ->
             deaths(Left - 1)
     after ?DEADLINE_MS -> error({still_alive, Left})
     end.
+
+%% Waits until each key has this number of permits in use. All permits are in the first bucket.
+await_permits(Subject, Permits) ->
+    lists:foreach(fun(Key) -> test_await:value(Permits, fun() -> count(Subject, Key) end) end, keys()).
+
+count(ets, Key) ->
+    case ets:lookup(test_original, {Key, 1}) of
+        [{_, Count}] -> Count;
+        [] -> 0
+    end;
+count(_, Key) ->
+    canal_lock:count(Key).
 
 keys() ->
     [{app, I} || I <- lists:seq(0, ?KEYS - 1)].

@@ -2,7 +2,7 @@
 %% the beam file.
 -module(bench_floor_nif).
 
--export([floor_acquire/3, floor_release/3, floor_watch/0]).
+-export([floor_acquire/3, floor_release/3]).
 -on_load(load/0).
 
 -spec floor_acquire(term(), non_neg_integer(), non_neg_integer()) -> {acquired, pos_integer()} | full.
@@ -11,11 +11,6 @@ floor_acquire(_Key, _MaxPer, _Buckets) ->
 
 -spec floor_release(term(), non_neg_integer(), non_neg_integer()) -> ok.
 floor_release(_Key, _MaxPer, _Buckets) ->
-    erlang:nif_error(not_loaded).
-
-%% Makes the VM monitor the caller.
--spec floor_watch() -> boolean().
-floor_watch() ->
     erlang:nif_error(not_loaded).
 
 load() ->

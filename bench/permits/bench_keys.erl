@@ -17,8 +17,8 @@ measure(#{keys := Counts} = Mode) ->
 among(Keys, #{rounds := Rounds} = Mode) ->
     bench_builds:in_vms(fun(Vm) ->
         Run = fun(Subject) ->
-            Options = #{workers => fun() -> workers(Subject, Keys) end},
-            bench_sample:runs(Vm(Subject), {keys, "random keys", Keys, Subject}, Options, Mode)
+            Workers = fun() -> workers(Subject, Keys) end,
+            bench_sample:run(Vm(Subject), {keys, "random keys", Keys, Subject}, [pair], Workers, Mode)
         end,
         bench_rounds:play(Rounds, [[Run(Subject) || Subject <- bench_builds:with_ours(?SUBJECTS)]])
     end).
@@ -27,4 +27,4 @@ among(Keys, #{rounds := Rounds} = Mode) ->
 workers(Subject, Keys) ->
     ok = bench_subjects:start(Subject),
     ok = bench_subjects:hold(Subject, [[{app, I} || I <- lists:seq(1, Keys)]], ?MAX_PER, 1),
-    [#{phases => [{pair, bench_loops:loop(Subject, pair_of_many), Keys, ?MAX_PER, 1}]}].
+    [{bench_loops:loop(Subject, pair_of_many), Keys, ?MAX_PER, 1}].

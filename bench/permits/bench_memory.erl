@@ -18,6 +18,10 @@
 -define(MAX_PER, 1000000).
 -define(CHUNK_KEYS, 1000).
 
+%% own: reported by the subject. vm: erlang:memory(total), which includes the table's. os: the resident set, only with
+%% /proc.
+-type account() :: #{own | vm | os => number()}.
+
 -spec measure(bench:mode()) -> bench_results:results().
 measure(#{memory_rounds := Rounds, memory_keys := Keys, memory_holders := Holders}) ->
     Subjects = bench_builds:with_ours(?SUBJECTS),
@@ -64,11 +68,11 @@ keys(Shape, Subject, Keys) ->
     bench_process:result([], fun() ->
         %% One key first, because the one-time costs of a holder and a table do not belong to a key.
         ok = bench_subjects:acquire_each(Subject, [first], ?MAX_PER, 1),
-        Before = bench_growth:account(Subject),
+        Before = account(Subject),
         [ok = bench_subjects:acquire_each(Subject, persistent_term:get(Chunk), ?MAX_PER, 1) || Chunk <- Chunks],
-        After = bench_growth:account(Subject),
+        After = account(Subject),
         ok = check_acquired(Subject, Keys + 1),
-        bench_growth:by(Keys, Before, After)
+        growth(Keys, Before, After)
     end).
 
 check_acquired(ets, Keys) ->
@@ -91,14 +95,42 @@ holders(Subject, Holders) ->
         receive after infinity -> ok end
     end,
     Pids = [spawn_link(Hold) || _ <- lists:seq(1, Holders)],
-    Before = bench_growth:account(Subject),
+    Before = account(Subject),
     [Pid ! acquire || Pid <- Pids],
-    ok = bench_records:await(Holders, fun() -> counters:get(Acquired, 1) end),
+    ok = test_await:value(Holders, fun() -> counters:get(Acquired, 1) end),
     ok = bench_subjects:settle(Subject),
-    bench_growth:by(Holders, Before, bench_growth:account(Subject)).
+    growth(Holders, Before, account(Subject)).
 
 acquire(none) ->
     ok;
 acquire(Subject) ->
     {acquired, _} = (bench_subjects:module(Subject)):acquire(same, ?MAX_PER, 1),
     ok.
+
+-spec account(bench_results:subject()) -> account().
+account(Subject) ->
+    true = erlang:garbage_collect(),
+    maps:from_list([{vm, erlang:memory(total)} | resident() ++ own(Subject)]).
+
+own(none) ->
+    [];
+%% The public table and the manager's.
+own(ets) ->
+    Words = [ets:info(Table, memory) || Table <- [test_original, canal_lock_ets_monitors]],
+    [{own, lists:sum(Words) * erlang:system_info(wordsize)}];
+own(_) ->
+    #{memory := Bytes} = canal_lock:info(),
+    [{own, Bytes}].
+
+resident() ->
+    case file:read_file("/proc/self/status") of
+        {ok, Status} ->
+            {match, [KB]} = re:run(Status, "^VmRSS:\\s*(\\d+) kB$", [multiline, {capture, all_but_first, list}]),
+            [{os, list_to_integer(KB) * 1024}];
+        {error, _} ->
+            []
+    end.
+
+%% From one account to another, divided by the count.
+growth(Count, Before, After) ->
+    maps:map(fun(Of, Bytes) -> (Bytes - maps:get(Of, Before)) / Count end, After).

@@ -1,6 +1,6 @@
 %% Measures loops of calls: the scenarios below, each with all of its subjects.
 %%
-%% Options of the mode: rounds; sample_ms; crowds; held.
+%% Options of the mode: rounds; sample_ms.
 -module(bench_pairs).
 
 -export([measure/1, keys/0]).
@@ -14,12 +14,8 @@
     buckets := pos_integer(),
     %% The number of other processes that hold a permit of the key during the measurement.
     held := non_neg_integer(),
-    %% What the measuring process itself holds besides: further permits of the key, or of as many other keys.
-    beside := {permits | keys, non_neg_integer()},
-    %% Timed one after the other, each from the start of the first worker to the end of the last.
-    phases := [pair | full, ...],
-    %% Nanoseconds per loop as each worker sees it, or loops per second of all workers.
-    measures := [per_loop | per_second, ...]
+    call := pair | full,
+    measures := [bench_results:measure(), ...]
 }.
 
 %% More than any sample acquires before it releases.
@@ -28,61 +24,37 @@
 
 -spec measure(bench:mode()) -> bench_results:results().
 measure(#{rounds := Rounds} = Mode) ->
-    Scenarios = scenarios(Mode),
-    Subjects = lists:usort(lists:append([bench_builds:with_ours(Of) || #{subjects := Of} <- Scenarios])),
+    Subjects = lists:usort(lists:append([bench_builds:with_ours(Of) || #{subjects := Of} <- scenarios()])),
     bench_builds:in_vms(fun(Vm) ->
         [ok = bench_builds:call(Vm(Subject), fun() -> bench_subjects:start(Subject) end) || Subject <- Subjects],
         Runs = [
-            {{Case, Variant}, bench_sample:runs(Vm(Subject), {Case, Variant, X, Subject}, Options, Mode)}
-         || #{id := {Case, Variant, X}, subjects := Of, measures := Measures} <- Scenarios,
-            Subject <- bench_builds:with_ours(Of),
-            Options <- [#{workers => workers_of({Case, Variant, X}, Subject, Mode), measures => Measures}]
+            {
+                {Case, Variant},
+                bench_sample:run(Vm(Subject), {Case, Variant, X, Subject}, Measures, workers_of(Id, Subject), Mode)
+            }
+         || #{id := {Case, Variant, X} = Id, subjects := Of, measures := Measures} <- scenarios(),
+            Subject <- bench_builds:with_ours(Of)
         ],
         Groups = maps:groups_from_list(fun({Compared, _}) -> Compared end, fun({_, Run}) -> Run end, Runs),
         bench_rounds:play(Rounds, maps:values(Groups))
     end).
 
 %% Finds the scenario again in the VM in which it is measured, because its keys can be a pid or a reference.
-workers_of(Id, Subject, Mode) ->
+workers_of(Id, Subject) ->
     fun() ->
-        [Scenario] = [Scenario || #{id := I} = Scenario <- scenarios(Mode), I =:= Id],
+        [Scenario] = [Scenario || #{id := I} = Scenario <- scenarios(), I =:= Id],
         workers(Scenario, Subject)
     end.
 
 -spec workers(scenario(), bench_results:subject()) -> [bench_sample:worker(), ...].
-workers(#{keys := Keys, max_per := MaxPer, buckets := Buckets, phases := Phases} = Scenario, Subject) ->
-    #{held := Held, beside := Beside} = Scenario,
+workers(#{keys := Keys, max_per := MaxPer, buckets := Buckets, held := Held, call := Call}, Subject) ->
     Places = maps:from_list([{Key, bench_subjects:prepare(Subject, Key)} || Key <- lists:usort(Keys)]),
     ok = bench_subjects:hold(Subject, lists:duplicate(Held, [hd(Keys)]), MaxPer, Buckets),
-    [
-        #{
-            phases => [
-                {Kind, bench_loops:loop(Subject, Kind), maps:get(Key, Places), MaxPer, Buckets}
-             || Kind <- Phases
-            ],
-            around => fun(Run) -> beside(Beside, Key, Run) end
-        }
-     || Key <- Keys
-    ].
+    [{bench_loops:loop(Subject, Call), maps:get(Key, Places), MaxPer, Buckets} || Key <- Keys].
 
-%% Only of the builds of the library. Without garbage: a collection would take longer than a sample.
-beside({Of, Count}, Key, Run) ->
-    Other = fun(I) -> case Of of permits -> Key; keys -> {Key, I} end end,
-    ok = each(Count, fun(I) -> {acquired, _} = canal_lock:acquire(Other(I), ?UNBOUNDED, 1) end),
-    true = erlang:garbage_collect(),
-    Laps = Run(),
-    ok = each(Count, fun(I) -> ok = canal_lock:release(Other(I)) end),
-    Laps.
-
-each(0, _Fun) ->
-    ok;
-each(I, Fun) ->
-    _ = Fun(I),
-    each(I - 1, Fun).
-
--spec scenarios(bench:mode()) -> [scenario(), ...].
-scenarios(#{held := Held, crowds := Crowds}) ->
-    lists:append([pairs(), refused(), buckets(), crowd(Crowds), held(Held)]).
+-spec scenarios() -> [scenario(), ...].
+scenarios() ->
+    lists:append([pairs(), refused(), buckets(), crowd()]).
 
 pairs() ->
     [pair({pair, Variant, none}, subjects_of_pairs(Variant), [Key]) || {Variant, Key} <- keys()].
@@ -121,7 +93,7 @@ keys() ->
 refused() ->
     [
         (pair({refused, Variant, none}, [ours, ets, counters, floor], [Key]))#{
-            max_per := 1, held := 1, phases := [full]
+            max_per := 1, held := 1, call := full, measures := [full]
         }
      || {Variant, Key} <- [{"atom", refused}, {"{app, 12345}", {refused, 12345}}, {"32-byte binary", <<12346:256>>}]
     ].
@@ -134,8 +106,9 @@ buckets() ->
      || Full <- [1, 1000]
     ].
 
-%% The floor has one counter for all keys, so it cannot run the variant with several keys.
-crowd(Crowds) ->
+%% The workers have a scheduler each. The floor has one counter for all keys, so it cannot run the variant with several
+%% keys.
+crowd() ->
     lists:append([
         [
             crowd("one key", Processes, [ours, ets, counters, atomics, floor], [
@@ -145,19 +118,11 @@ crowd(Crowds) ->
                 {distinct, Processes, I} || I <- lists:seq(1, Processes)
             ])
         ]
-     || Processes <- Crowds
+     || Processes <- lists:usort([1, 2, erlang:system_info(schedulers_online)])
     ]).
 
 crowd(Variant, Processes, Subjects, Keys) ->
-    (pair({crowd, Variant, Processes}, Subjects, Keys))#{
-        max_per := ?UNBOUNDED, measures := [per_second | [per_loop || Processes =< 2]]
-    }.
-
-held(Counts) ->
-    [
-        (pair({held, Variant, Count}, [ours], [{Of, Count}]))#{max_per := ?UNBOUNDED, beside := {Of, Count}}
-     || {Variant, Of} <- [{"permits of the key", permits}, {"permits of other keys", keys}], Count <- Counts
-    ].
+    (pair({crowd, Variant, Processes}, Subjects, Keys))#{max_per := ?UNBOUNDED, measures := [pair, per_second]}.
 
 pair(Id, Subjects, Keys) ->
     #{
@@ -167,7 +132,6 @@ pair(Id, Subjects, Keys) ->
         max_per => 10,
         buckets => 1,
         held => 0,
-        beside => {keys, 0},
-        phases => [pair],
-        measures => [per_loop]
+        call => pair,
+        measures => [pair]
     }.

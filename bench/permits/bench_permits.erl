@@ -10,8 +10,6 @@ program(ModeName) ->
         groups => [
             {"loops of calls", fun bench_pairs:measure/1},
             {"many keys", fun bench_keys:measure/1},
-            {"latency", fun bench_latency:measure/1},
-            {"short-lived processes", fun bench_lives:measure/1},
             {"die-off", fun bench_die_off:measure/1},
             {"memory", fun bench_memory:measure/1}
         ],
@@ -21,9 +19,6 @@ program(ModeName) ->
             {buckets, "acquire + release above X full buckets (MaxPer 1, other processes hold them)"},
             {keys, "acquire + release of a random key among X keys in use, one process"},
             {crowd, "acquire + release by X concurrent processes"},
-            {held, "acquire + release by a process that holds X permits"},
-            {latency, "duration of single calls (X is the percentile)"},
-            {lives, "short-lived processes"},
             {die_off, "many holders killed at once"},
             {memory, "memory of a key in use, and of a holder"}
         ],
@@ -37,13 +32,7 @@ mode("full") ->
     #{
         rounds => 21,
         sample_ms => 30,
-        crowds => [1, 2, 10, 100, 1000],
-        held => [1, 100000],
         keys => [1, 10, 100, 1000, 10000, 100000, 1000000],
-        latency_rounds => 3,
-        latency_calls => 300000,
-        lives_rounds => 7,
-        lives => 100000,
         die_off_rounds => 3,
         die_off_holders => 200000,
         memory_rounds => 1,
@@ -54,13 +43,7 @@ mode("quick") ->
     #{
         rounds => 3,
         sample_ms => 5,
-        crowds => [1, 2, 1000],
-        held => [1, 100000],
         keys => [1, 100000],
-        latency_rounds => 1,
-        latency_calls => 30000,
-        lives_rounds => 1,
-        lives => 10000,
         die_off_rounds => 1,
         die_off_holders => 20000,
         memory_rounds => 1,
@@ -73,14 +56,9 @@ targets() ->
     Frequent = [{"atom", 1.4}, {"{app, 12345}", 1.4}, {"32-byte binary", 1.7}],
     Pair = fun(Variant) -> {pair, Variant, none, pair} end,
     Crowd = fun(Variant, Processes, Subject) -> {crowd, Variant, Processes, Subject, per_second} end,
-    Flat = fun({Case, Variant}, Many) ->
-        {{quotient, {Case, Variant, Many, ours, pair}, {Case, Variant, 1, ours, pair}}, {at_most, 1.1}}
-    end,
-    Lives = ["release and exit", "die holding"],
-    Life = fun(Variant, Subject) -> {lives, Variant, none, Subject, per_life} end,
+    Buckets = fun(Full) -> {buckets, "MaxPer 1", Full, ours, pair} end,
     Memory = fun(Variant, Measure) -> {value, {memory, Variant, none, ours, Measure}} end,
     Shapes = [Shape || {Shape, _} <- bench_memory:shapes()],
-    Latency = fun(Percentile) -> {latency, "under load", Percentile, ours, acquire} end,
     lists:append([
         [{Ratio(Pair(Variant), ours, floor), {at_most, Most}} || {Variant, Most} <- Frequent],
         [{Ratio(Pair(Variant), ours, atomics), {at_most, 2}} || {Variant, _} <- Frequent],
@@ -105,18 +83,12 @@ targets() ->
         ],
         [{Ratio({crowd, "one key", 2, pair}, ours, floor), {at_most, 1.15}}],
         %% The cost must not change; 10 % is the tolerance for noise on a shared machine.
-        [Flat({buckets, "MaxPer 1"}, 1000)],
-        [Flat({held, Variant}, 100000) || Variant <- ["permits of the key", "permits of other keys"]],
+        [{{quotient, Buckets(1000), Buckets(1)}, {at_most, 1.1}}],
         [{{value, {keys, "random keys", 1000000, ours, pair}}, {at_most, 350}}],
         [{Ratio({keys, "random keys", 1000000, pair}, ets, ours), {at_least, 10}}],
-        %% Wall time while all schedulers are busy with lives: with two, a life takes twice that in processor time.
-        [{{difference, Life(Variant, ours), Life(Variant, none)}, {at_most, 350}} || Variant <- Lives],
-        %% The lower bound: the VM's monitor with a library that does nothing on a death.
-        [{{quotient, Life(Variant, ours), Life(Variant, floor)}, {at_most, 1.1}} || Variant <- Lives],
         [{{value, {die_off, bench_die_off:variant(200000), none, ours, last_death_to_free}}, {at_most, 1.0e6}}],
         [{Memory(Shape, per_key), {at_most, 160}} || Shape <- Shapes],
         %% This includes overhead of the allocator and partly used pages, which the library's own figure does not.
         [{Memory(Shape, per_key_os), none} || Shape <- Shapes],
-        [{Memory("holder", per_holder), {at_most, 64}}, {Memory("holder", per_holder_vm), none}],
-        [{{quotient, Latency(99.9), Latency(50)}, {at_most, 10}}]
+        [{Memory("holder", per_holder), {at_most, 64}}, {Memory("holder", per_holder_vm), none}]
     ]).

@@ -10,17 +10,12 @@ program(ModeName) ->
         groups => [
             {"free permits", fun bench_waiting_pairs:measure/1},
             {"hand-over", fun bench_waiting_hand_over:measure/1},
-            {"many waiters", fun bench_waiting_queue:measure/1},
-            {"overload", fun bench_waiting_overload:measure/1},
-            {"memory of waiters", fun bench_waiting_memory:measure/1}
+            {"many waiters", fun bench_waiting_queue:measure/1}
         ],
         cases => [
             {uncontended, "acquire of a free permit + release, one process"},
-            {give, "give of a permit to another process"},
             {hand_over, "from the release to the instant when the waiter runs (X is the percentile)"},
-            {queue, "a turn with X waiters on the key"},
-            {overload, "1,000 clients and 100 permits"},
-            {waiter, "memory of a waiter"}
+            {queue, "a turn with X waiters on the key"}
         ],
         variants => ["two schedulers", "two schedulers, asleep", "one scheduler"],
         subjects => [ours, other, poolboy, none],
@@ -37,12 +32,7 @@ mode("full") ->
         slow_hand_overs => 200,
         queue_rounds => 11,
         waiters => [1, 100, 10000],
-        turns => 30000,
-        memory_rounds => 3,
-        memory_waiters => 50000,
-        overload_rounds => 7,
-        overload_ms => 1500,
-        warm_up_ms => 300
+        turns => 30000
     };
 mode("quick") ->
     #{
@@ -53,12 +43,7 @@ mode("quick") ->
         slow_hand_overs => 100,
         queue_rounds => 1,
         waiters => [1, 10000],
-        turns => 5000,
-        memory_rounds => 1,
-        memory_waiters => 10000,
-        overload_rounds => 1,
-        overload_ms => 300,
-        warm_up_ms => 100
+        turns => 5000
     }.
 
 poolboy() ->
@@ -76,13 +61,10 @@ targets() ->
     Queue = fun(Variant, Subject) ->
         {quotient, {queue, Variant, 10000, Subject, turn}, {queue, Variant, 1, Subject, turn}}
     end,
-    Waits = fun(Variant, Measure) -> {overload, Variant, none, ours, Measure} end,
-    PerSecond = fun(Variant) -> {overload, Variant, none, per_second} end,
     [
         {Free("acquire/4, timeout", ours), {at_most, 1.03}},
         {Free("acquire/4, map", ours), {at_most, 1.1}},
-        {Free("with a timeout", poolboy), none},
-        {{value, {give, "to a known process", none, ours, give}}, {at_most, 300}}
+        {Free("with a timeout", poolboy), none}
     ] ++
         [
             Target
@@ -98,17 +80,4 @@ targets() ->
             {Queue(Variant, ours), {at_most, 1.3}}
          || Variant <- ["hand-over, requests", "hand-over, processes", "cancel"]
         ] ++
-        [{Queue("hand-over, processes", poolboy), none}] ++
-        [
-            {{value, {waiter, Variant, none, ours, Measure}}, {at_most, 1100}}
-         || {Variant, Measure} <- [{"request", own}, {"request", vm}, {"process", vm}]
-        ] ++
-        [
-            {Ratio(PerSecond("holds of 1 ms"), ours, none), {at_least, 0.95}},
-            {Ratio(PerSecond("holds of 5 us"), ours, none), none},
-            {Ratio(PerSecond("holds of 5 us"), ours, poolboy), {at_least, 3}}
-        ] ++
-        [
-            {{quotient, Waits(Variant, wait_p999), Waits(Variant, wait_median)}, {at_most, 2}}
-         || {Variant, _} <- bench_waiting_overload:loads()
-        ].
+        [{Queue("hand-over, processes", poolboy), none}].

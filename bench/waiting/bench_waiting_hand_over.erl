@@ -28,8 +28,8 @@ measure(#{hand_over_rounds := Rounds, hand_overs := Many, slow_hand_overs := Few
     bench_builds:in_vms(fun(Vm) ->
         Run = fun({Variant, Schedulers, Hold, Count}, Subject) ->
             fun() ->
-                Ns = bench_builds:call(Vm(Subject), fun() -> sample(Subject, Schedulers, Hold, Count) end),
-                Percentiles = bench_times:percentiles(Ns),
+                Times = bench_builds:call(Vm(Subject), fun() -> sample(Subject, Schedulers, Hold, Count) end),
+                Percentiles = bench_times:percentiles(Times),
                 [{{hand_over, Variant, Percent, Subject, to_run}, Value} || {Percent, Value} <- Percentiles]
             end
         end,
@@ -41,7 +41,7 @@ measure(#{hand_over_rounds := Rounds, hand_overs := Many, slow_hand_overs := Few
 
 sample(Subject, Schedulers, Hold, Count) ->
     Place = bench_waiting_subjects:open(Subject, 1),
-    Times = bench_times:new(Count),
+    Times = bench_times:new(),
     %% The turn, and when the last holder released.
     Shared = atomics:new(2, []),
     ok = with_schedulers(Schedulers, fun() ->
@@ -62,7 +62,9 @@ sample(Subject, Schedulers, Hold, Count) ->
         lists:foreach(fun(Process) -> bench_process:await_exit(Process, normal) end, Both)
     end),
     ok = bench_waiting_subjects:close(Place),
-    bench_times:ns(Times).
+    Filled = bench_times:filled(Times),
+    Count = bench_times:count(Filled),
+    Filled.
 
 %% Turn 0 found the permit free. After the last turn, the other process gets the permit once more.
 turns(Place, Hold, Times, Count, Shared) ->
@@ -90,7 +92,7 @@ pass(Other, Hold, Times, Count, Shared) ->
 turn(Runs, Times, Count, Shared) ->
     Released = atomics:get(Shared, 2),
     Turn = atomics:add_get(Shared, 1, 1) - 1,
-    Turn > 0 andalso Turn =< Count andalso bench_times:note(Times, Turn, Runs - Released),
+    Turn > 0 andalso Turn =< Count andalso bench_times:note(Times, bench_times:ns(Released, Runs)),
     Turn.
 
 releases(Shared) ->

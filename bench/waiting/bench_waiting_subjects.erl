@@ -51,7 +51,7 @@ start_link(_) ->
 %% Raises if a caller still waits.
 -spec close(place()) -> ok.
 close({ours, Key, _} = Place) ->
-    ok = bench_records:await(0, fun() -> canal_lock:count(Key) end),
+    ok = test_await:value(0, fun() -> canal_lock:count(Key) end),
     0 = waiting(Place),
     ok;
 close({poolboy, Pool} = Place) ->

@@ -4,23 +4,18 @@
 //! API, does one atomic step and builds the same answer as the library. The difference between the library and the
 //! floor is the cost of keys, holders and reclamation, without the cost of the border.
 //!
-//! `floor_watch` is the least cost of a death watch: it asks the VM to report the caller's death, and ignores the
-//! report.
-//!
-//! The functions that are measured in a loop are raw NIFs, registered by hand. `#[rustler::nif]` would allocate a `Vec`
-//! of terms for each call, which costs more than the library's own calls. These functions cannot panic, so they catch
-//! nothing.
+//! The functions are raw NIFs, registered by hand. `#[rustler::nif]` would allocate a `Vec` of terms for each call,
+//! which costs more than the library's own calls. These functions cannot panic, so they catch nothing.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustler::codegen_runtime::{c_int, inventory};
 use rustler::sys::{
     enif_make_badarg, enif_make_tuple_from_array, ErlNifEnv, ERL_NIF_TERM as ErlNifTerm,
 };
 use rustler::types::atom::ok;
-use rustler::{Encoder, Env, LocalPid, Monitor, Resource, ResourceArc, SchedulerFlags, Term};
+use rustler::{Encoder, Env, SchedulerFlags, Term};
 
 mod atoms {
     rustler::atoms! { acquired, full }
@@ -52,29 +47,6 @@ rustler::init!("bench_floor_nif", load = load);
 fn load(_env: Env, _load_info: Term) -> bool {
     let _ = (atoms::acquired(), atoms::full(), ok());
     true
-}
-
-/// The VM reports deaths to it.
-struct Watch;
-
-#[rustler::resource_impl]
-impl Resource for Watch {
-    const IMPLEMENTS_DOWN: bool = true;
-
-    fn down<'a>(&'a self, _: Env<'a>, _: LocalPid, _: Monitor) {}
-}
-
-/// The library has the same number per table.
-const WATCHES: usize = 1024;
-
-/// Makes the VM watch the caller. Returns whether it does.
-#[rustler::nif]
-fn floor_watch(env: Env) -> bool {
-    static ALL: OnceLock<Vec<ResourceArc<Watch>>> = OnceLock::new();
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let all = ALL.get_or_init(|| (0..WATCHES).map(|_| ResourceArc::new(Watch)).collect());
-    let watch = &all[NEXT.fetch_add(1, Ordering::Relaxed) % WATCHES];
-    env.monitor(watch, &env.pid()).is_some()
 }
 
 /// `floor_acquire(Key, MaxPer, Buckets)`: `{acquired, N}`, or `full` at capacity.
