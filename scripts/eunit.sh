@@ -19,7 +19,7 @@ vms_per_core=2
 longest=(
   canal_lock_panics_tests
   canal_lock_quorum_clients_tests
-  prop_canal_lock_machine
+  prop_canal_lock_model
   canal_lock_quorum_lists_tests
   canal_lock_quorum_dsync_tests
   canal_lock_reload_tests

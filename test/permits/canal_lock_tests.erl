@@ -62,7 +62,7 @@ resize_timeline() ->
     end),
     ?assertEqual([3, 1], canal_lock:buckets(app, 3)).
 
-%% In canal_lock, and in the referee.
+%% In canal_lock, and in the design of the original.
 in_both(Test) ->
     {ok, _} = test_original:start_link(3),
     try

@@ -15,7 +15,7 @@
 -export([command/1, precondition/2, postcondition/3, next_state/3]).
 
 %% The commands.
--export([acquire/4, release/2, count/1, die/1, sweep/0, restart/0]).
+-export([acquire/3, release/2, count/1, die/1, sweep/0, restart/0]).
 
 %% PropEr takes long to generate a case, so each case runs 40 times. The interleaving differs between runs.
 -define(CASES, 60).
@@ -65,7 +65,10 @@ side_by_side() ->
 fail() ->
     [{failed, {Before, Branches}, Outcome, Answers}] = ets:lookup(?MODULE, failed),
     Parts = lists:zip(["before", "on one side", "on the other"], [Before | Branches]),
-    Case = [[Title, ":\n", test_model:format(Commands)] || {Title, Commands} <- Parts],
+    Case = [
+        [Title, ":\n", [io_lib:format("    ~p~0tp~n", [Name, Of]) || {set, _, {call, _, Name, Of}} <- Commands]]
+     || {Title, Commands} <- Parts
+    ],
     io:format(user, "~n~ts~tp~n~tp~n", [Case, Outcome, Answers]),
     error(no_such_order).
 
@@ -76,7 +79,7 @@ prop_some_order() ->
     end).
 
 start(Keys) ->
-    {ok, Start} = test_model:step(start, [keeping, 1], test_model:new(Keys, ?CLIENTS)),
+    [{ok, Start}] = test_model:step({start, keeping, 1}, test_model:new(Keys, ?CLIENTS)),
     Start.
 
 run(Case) ->
@@ -117,7 +120,7 @@ command(Model) ->
     Key = oneof(Keys),
     weighted_union(
         [
-            {12, call(acquire, [Client, Key, range(1, 3), 1])},
+            {12, call(acquire, [Client, Key, range(1, 3)])},
             {8, call(release, [Client, Key])},
             {3, call(count, [Key])},
             {1, call(sweep, [])},
@@ -139,14 +142,24 @@ postcondition(Model, {call, _, Function, Arguments}, Answer) ->
     {Wanted, _} = step(Function, Arguments, Model),
     Answer =:= Wanted.
 
-step(restart, [], Model) -> {ok, Model};
-step(die, [Client], Model) -> test_model:step(die, [Client, killed], Model);
-step(Function, Arguments, Model) -> test_model:step(Function, Arguments, Model).
+%% Without waits, a call has one outcome.
+step(restart, [], Model) ->
+    {ok, Model};
+step(count, [Key], Model) ->
+    {test_model:count(Key, Model), Model};
+step(Function, Arguments, Model) ->
+    [Outcome] = test_model:step(model_call(Function, Arguments), Model),
+    Outcome.
+
+model_call(acquire, [Client, Key, Capacity]) -> {acquire, Client, Key, {Capacity, 1}, 1, none, infinity};
+model_call(release, [Client, Key]) -> {release, Client, Key, 1};
+model_call(die, [Client]) -> {die, Client, killed};
+model_call(sweep, []) -> sweep.
 
 %% The commands.
 
-acquire(Client, Key, MaxPer, Buckets) ->
-    perform(Client, fun() -> canal_lock:acquire(Key, MaxPer, Buckets) end).
+acquire(Client, Key, Capacity) ->
+    perform(Client, fun() -> canal_lock:acquire(Key, Capacity, 1) end).
 
 release(Client, Key) ->
     perform(Client, fun() -> canal_lock:release(Key) end).

@@ -9,7 +9,7 @@
 %%   release   one lookup of `{Key, highest}', one `ets:update_counter/3'; one message to the manager, which looks up
 %%             the monitor, removes it and its two rows, and answers
 %%
-%% It omits what costs time and is not in the text. The manager is a plain process, not a `gen_server'. `release/3'
+%% It omits what costs time and is not in the text. The manager is a plain process, not a `gen_server'. A release
 %% neither monitors the manager nor starts a timer. No call looks up a name: the table and the manager are in one
 %% persistent term. The rest is necessary: the reference of a release identifies its answer, the bag has a monitor for
 %% each permit of a process, and without `write_concurrency' two processes together are slower than one.
@@ -20,25 +20,15 @@
 %%   {{Key, highest}, Buckets}  how many buckets of the key were ever created. A release starts at the highest bucket.
 %% Only the manager uses `canal_lock_ets_monitors': {{Pid, Key}, Ref} and {Ref, Key} for each permit that it knows of.
 %%
-%% Defects that are kept because the text describes or implies them, D1 to D10:
-%%  D1 Any process may release: a process that holds nothing frees another's permit, whose death then frees one more.
-%%  D2 Rows are never deleted: a key that was used once has two rows permanently.
-%%  D3 A new manager counts from zero while holders of the old one are alive.
-%%  D4 A caller with a smaller MaxPer that finds a bucket full lowers its count to its own overflow value, and with
-%%     different values of MaxPer the N of `{acquired, N}' has no meaning.
-%%  D5 The manager learns of an acquire by a message: a holder that is killed before it sends that leaks its permit.
-%%  D6 A release frees the permit before it calls the manager: a release that times out has been executed. (The text
-%%     has no timeout, but a call of OTP has one. So there are `release/3' and `release/4'.)
-%%  D7 Only `Bucket =:= Buckets' ends the search, so Buckets = 0 has no limit.
-%%  D8 A bucket and its key's `highest' are two writes: a process that creates the second bucket, or releases, between
-%%     the writes for the first bucket gets `badarg'.
-%%  D9 No single step leaves the overflow value: after MAX_DECR_TRIES a release subtracts two, which may grant one
-%%     permit too many. A release that finds a bucket empty takes it below 0 and back, which may undo an acquire.
-%% D10 Its cost: a release waits for one process, and both calls visit all full buckets.
+%% It has the defects that the text describes or implies: any process may release; rows are never deleted; a new
+%% manager counts from zero while holders of the old one are alive; a caller with a smaller MaxPer lowers the count of
+%% a full bucket; a holder that is killed before it sends its message leaks its permit; Buckets = 0 has no limit;
+%% between the two writes for a new bucket other calls raise `badarg'; after MAX_DECR_TRIES a release may grant one
+%% permit too many.
 -module(test_original).
 
--export([start_link/1, stop/0, acquire/3, release/3, release/4]).
-%% For proc_lib and sys: tests suspend the manager, and wait until it has read its messages.
+-export([start_link/1, stop/0, acquire/3, release/3]).
+%% For proc_lib and sys: the benchmark waits until the manager has read its messages.
 -export([init/2, system_continue/3, system_terminate/4]).
 
 -define(TABLE, ?MODULE).
@@ -105,20 +95,13 @@ note_bucket(Table, Key, _) ->
 %% Ignores Buckets: it starts at the highest bucket that was ever created.
 -spec release(Key :: term(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
     ok | {error, out_of_buckets}.
-release(Key, MaxPer, Buckets) ->
-    release(Key, MaxPer, Buckets, infinity).
-
-%% The same with a timeout for the manager's answer, after which the caller exits with `timeout'.
--spec release(Key :: term(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), timeout()) ->
-    ok | {error, out_of_buckets}.
-release(Key, MaxPer, _Buckets, Timeout_ms) ->
+release(Key, MaxPer, _Buckets) ->
     {Table, Manager} = persistent_term:get(?MODULE),
     Answer = give_back(Table, Key, MaxPer),
     Ref = make_ref(),
     Manager ! {released, self(), Key, Ref},
     receive
         Ref -> Answer
-    after Timeout_ms -> exit(timeout)
     end.
 
 give_back(Table, Key, MaxPer) ->

@@ -1,8 +1,7 @@
-%% The sequential specification of one key: its permits by holder, and its requests that wait. A part of
-%% `test_wait_model'.
+%% The sequential specification of one key: its permits by holder, and its requests that wait. A part of `test_model'.
 %%
 %% It has no lanes and no permits in hand. What is released is free for a moment, and no call can see that.
--module(test_wait_key).
+-module(test_model_key).
 
 -export([new/0, settled/1, queued/2, resized/2, without/2, held/2, held/3, out/1, shown/1, deaths/2, closings/1]).
 
@@ -18,12 +17,12 @@
 -type waiter() :: #{
     number := pos_integer(),
     holder := holder(),
-    kind := test_wait_model:kind(),
+    kind := test_model:kind(),
     capacity := non_neg_integer(),
     weight := pos_integer(),
     collected := non_neg_integer()
 }.
--type holder() :: test_wait_model:holder().
+-type holder() :: test_model:holder().
 -type ended() :: {acquired, pos_integer()} | closed.
 
 -spec new() -> key().

@@ -1,20 +1,21 @@
-%% The processes of prop_canal_lock_waits: they make the calls of `test_wait_model', and show its snapshots.
--module(test_wait_clients).
+%% The processes of prop_canal_lock_model: they make the calls of `test_model', and show its snapshots.
+-module(test_model_clients).
 
 -export([start/3, stop/1, perform/2, snapshot/1, returned/1]).
 
 -export_type([clients/0]).
 
--type client() :: test_wait_model:client().
+-type client() :: test_model:client().
 -type where() :: here | test_nodes:a_node().
 
 -record(clients, {
-    keys :: [term()],
+    %% With their names in the model.
+    keys :: [{Name :: term(), term()}],
     %% The node of the table and the near clients, and that of the far ones.
     table :: where(),
     far :: test_nodes:a_node() | none,
     workers = #{} :: #{parent | client() => {where(), pid()}},
-    names = #{} :: #{pid() => test_wait_model:holder()},
+    names = #{} :: #{pid() => test_model:holder()},
     %% A process that has died.
     dead :: pid(),
     requests = #{} :: #{reference() => pos_integer()},
@@ -32,7 +33,7 @@
 %% For a manager that sweeps only on request.
 -define(NEVER_MS, 3_600_000).
 
--spec start([term()], [client()], {where(), test_nodes:a_node() | none}) -> clients().
+-spec start([{Name :: term(), term()}], [client()], {where(), test_nodes:a_node() | none}) -> clients().
 start(Keys, Names, {Table, Far}) ->
     Dead = on(Table, fun() ->
         Pid = spawn(fun() -> ok end),
@@ -44,10 +45,11 @@ start(Keys, Names, {Table, Far}) ->
 
 %% No process and no table is left.
 -spec stop(clients()) -> ok.
-stop(#clients{table = Table, workers = Workers}) ->
+stop(#clients{table = Table, far = Far, workers = Workers}) ->
     %% The manager ends before its parent.
     on(Table, fun test_manager_crash:forget/0),
     [on(Where, fun() -> test_worker:kill(Pid) end) || {Where, Pid} <- maps:values(Workers)],
+    Far =:= none orelse test_nodes:connect(Table, Far),
     flush().
 
 %% Answers of calls that waited until the end.
@@ -58,27 +60,45 @@ flush() ->
     end.
 
 start_worker(Client, Life, All = #clients{table = Table, far = Far, workers = Workers, names = Names}) ->
-    Where = case test_wait_model:is_far(Client) of true -> Far; false -> Table end,
+    Where = case test_model:is_far(Client) of true -> Far; false -> Table end,
     Pid = case Where of here -> test_worker:start(); _ -> element(2, test_nodes:worker(Where)) end,
     All#clients{workers = Workers#{Client => {Where, Pid}}, names = Names#{Pid => {Client, Life}}}.
 
 %% Makes a call. The answer is in the terms of the model, and `closed' if there is no table.
--spec perform(test_wait_model:call(), clients()) -> {test_wait_model:answer(), clients()}.
-perform({acquire, Client, Key, Capacity, Permits, request, MaxWaiting}, All) ->
+-spec perform(test_model:call(), clients()) -> {test_model:answer(), clients()}.
+perform({acquire, Client, Name, {MaxPer, Buckets}, Permits, request, MaxWaiting}, All) ->
+    Key = term(Name, All),
     Options = #{permits => Permits, max_waiting => MaxWaiting},
-    case order(Client, All, fun() -> canal_lock:request(Key, Capacity, 1, Options) end) of
+    case order(Client, All, fun() -> canal_lock:request(Key, MaxPer, Buckets, Options) end) of
         {waiting, Ref} ->
             #clients{requests = Requests, next = Number} = All,
             {{waiting, Number}, All#clients{requests = Requests#{Ref => Number}, next = Number + 1}};
         Answer ->
             {Answer, All}
     end;
-perform({acquire, Client, Key, Capacity, Permits, Kind, MaxWaiting}, All) ->
+perform({acquire, Client, Key, Size, Permits, Kind, MaxWaiting}, All) ->
     Timeout_ms = maps:get(Kind, #{none => 0, runs => infinity, suspended => ?TIMEOUT_MS}),
-    Acquire = acquiring(Client, Key, Capacity, options(Timeout_ms, Permits, MaxWaiting), All),
+    Acquire = acquiring(Client, Key, Size, options(Timeout_ms, Permits, MaxWaiting), All),
     case Kind of
         none -> {order(Client, All, Acquire), All};
         _ -> call(Client, Kind, Acquire, All)
+    end;
+perform({with_permit, Client, Name, {MaxPer, Buckets}, Ending}, All) ->
+    Key = term(Name, All),
+    Count = fun() -> canal_lock:count(Key) end,
+    Fun =
+        case Ending of
+            returns -> Count;
+            nested -> fun() -> canal_lock:with_permit(Key, MaxPer, Buckets, Count) end;
+            throws -> fun() -> throw(meant) end;
+            raises -> fun() -> error(meant) end;
+            exits -> fun() -> exit(meant) end;
+            dies -> fun() -> exit(self(), kill) end;
+            stops -> fun canal_lock:stop/0
+        end,
+    case order(Client, All, fun() -> canal_lock:with_permit(Key, MaxPer, Buckets, Fun) end) of
+        dead -> {dead, successor(Client, All)};
+        Answer -> {Answer, All}
     end;
 perform({cancel, Client, Number}, All = #clients{requests = Requests}) ->
     [Ref] = [Ref || {Ref, Other} <- maps:to_list(Requests), Other =:= Number],
@@ -88,29 +108,50 @@ perform({read, Client}, All) ->
 perform({expire, Client}, All = #clients{calls = Calls}) ->
     true = resume(Client, All),
     {test_await:answer(maps:get(Client, Calls)), All#clients{calls = maps:remove(Client, Calls)}};
-perform({release, Client, Key, Permits}, All = #clients{table = Table}) ->
+perform({release, Client, Name, Permits}, All = #clients{table = Table}) ->
+    Key = term(Name, All),
     Release =
-        case test_wait_model:is_far(Client) of
+        case test_model:is_far(Client) of
             true -> fun() -> canal_lock:release_on(test_nodes:name(Table), Key, #{permits => Permits}) end;
+            false when is_tuple(Permits) -> fun() -> apply(canal_lock, release, [Key | tuple_to_list(Permits)]) end;
             false when Permits =:= 1 -> fun() -> canal_lock:release(Key) end;
             false -> fun() -> canal_lock:release(Key, #{permits => Permits}) end
         end,
     {order(Client, All, Release), All};
-perform({give, Client, Key, Target, Permits}, All = #clients{dead = Dead, workers = Workers}) ->
+perform({give, Client, Name, Target, Permits}, All = #clients{dead = Dead, workers = Workers}) ->
+    Key = term(Name, All),
     {_, Pid} = maps:get(Target, Workers, {none, Dead}),
     {order(Client, All, fun() -> canal_lock:give(Key, Pid, #{permits => Permits}) end), All};
-perform({resized, Key, Capacity}, All) ->
-    {order(parent, All, fun() -> canal_lock:resized(Key, Capacity, 1) end), All};
-perform({die, Client}, All = #clients{workers = Workers, names = Names, calls = Calls}) ->
+perform({resized, Name, {MaxPer, Buckets}}, All) ->
+    Key = term(Name, All),
+    {order(parent, All, fun() -> canal_lock:resized(Key, MaxPer, Buckets) end), All};
+perform({die, Client, How}, All = #clients{workers = Workers}) ->
     {Where, Pid} = maps:get(Client, Workers),
-    {Client, Life} = maps:get(Pid, Names),
-    on(Where, fun() -> test_worker:kill(Pid) end),
-    {dead, start_worker(Client, Life + 1, All#clients{calls = maps:remove(Client, Calls)})};
-perform({start, Kind}, All) ->
+    Last =
+        case How of
+            returns -> fun() -> ok end;
+            shuts_down -> fun() -> exit(shutdown) end;
+            raises -> fun() -> error(meant) end;
+            throws -> fun() -> throw(meant) end;
+            kills_itself -> fun() -> exit(self(), kill) end;
+            linked -> fun() -> [spawn_link(fun() -> exit(meant) end) | test_setup:hold_forever()] end;
+            {acquires, Key, Size} -> acquiring(Client, Key, Size, 0, All);
+            _ -> none
+        end,
+    on(Where, fun() ->
+        case How of
+            killed -> exit(Pid, kill);
+            signalled -> exit(Pid, meant);
+            _ -> Pid ! {last_order, Last}
+        end,
+        test_await:down([Pid])
+    end),
+    {dead, successor(Client, All)};
+perform({start, Kind, MaxPer}, All) ->
     Options = #{keep_on_crash => Kind =:= keeping, sweep_interval_ms => ?NEVER_MS},
     Start = fun() ->
         process_flag(trap_exit, true),
-        {ok, _} = canal_lock:start_link(1, Options),
+        {ok, _} = canal_lock:start_link(MaxPer, Options),
         %% The first pass of a manager that adopts a table does not count as a sweep.
         [canal_lock_manager:sweep() || Kind =:= keeping],
         ok
@@ -120,18 +161,45 @@ perform(sweep, All) ->
     {order(parent, All, fun canal_lock_manager:sweep/0), All};
 perform(stop, All) ->
     {order(parent, All, fun canal_lock:stop/0), All};
-perform(crash, All) ->
-    {order(parent, All, fun() -> test_manager_crash:kill(whereis(canal_lock)) end), All}.
+perform({end_manager, How}, All = #clients{table = Table}) ->
+    on(Table, fun() ->
+        Manager = whereis(canal_lock),
+        Monitor = monitor(process, Manager),
+        exit(Manager, maps:get(How, #{killed => kill, crashes => meant, shut_down => shutdown})),
+        _ = test_await:reason({Manager, Monitor})
+    end),
+    {ok, All};
+perform({disconnect, near}, All = #clients{table = Table, far = Far}) ->
+    {test_nodes:cut(Table, Far), All};
+perform({disconnect, far}, All = #clients{table = Table, far = Far}) ->
+    {test_nodes:cut(Far, Table), All};
+perform(connect, All = #clients{table = Table, far = Far}) ->
+    {test_nodes:connect(Table, Far), All}.
+
+%% The process that replaces a dead one.
+successor(Client, All = #clients{workers = Workers, names = Names, calls = Calls}) ->
+    {_, Pid} = maps:get(Client, Workers),
+    {Client, Life} = maps:get(Pid, Names),
+    start_worker(Client, Life + 1, All#clients{calls = maps:remove(Client, Calls)}).
 
 %% In the simplest form that has the same meaning.
 options(Timeout_ms, 1, infinity) -> Timeout_ms;
 options(Timeout_ms, Permits, MaxWaiting) -> #{timeout_ms => Timeout_ms, permits => Permits, max_waiting => MaxWaiting}.
 
-acquiring(Client, Key, Capacity, Options, #clients{table = Table}) ->
-    case test_wait_model:is_far(Client) of
-        true -> fun() -> canal_lock:acquire_on(test_nodes:name(Table), Key, Capacity, 1, Options) end;
-        false -> fun() -> canal_lock:acquire(Key, Capacity, 1, Options) end
+acquiring(Client, Name, {MaxPer, Buckets}, Options, All = #clients{table = Table}) ->
+    Key = term(Name, All),
+    case test_model:is_far(Client) of
+        true -> fun() -> canal_lock:acquire_on(test_nodes:name(Table), Key, MaxPer, Buckets, Options) end;
+        false -> fun() -> canal_lock:acquire(Key, MaxPer, Buckets, Options) end
     end.
+
+term(Name, #clients{keys = Keys}) ->
+    {Name, Term} = lists:keyfind(Name, 1, Keys),
+    Term.
+
+%% Only the names of the case: another name may have the same term.
+key_name(Term, #clients{keys = Keys}) ->
+    hd([Name || {Name, Same} <- Keys, Same =:= Term] ++ [{unknown, Term}]).
 
 %% A call that can wait. Answers `waits' when it does.
 call(Client, Kind, Acquire, All = #clients{workers = Workers, calls = Calls, next = Number}) ->
@@ -176,7 +244,7 @@ resume(Client, #clients{workers = Workers}) ->
     erlang:resume_process(Pid).
 
 %% The answers of calls that waited.
--spec returned(clients()) -> {[{client(), test_wait_model:answer()}], clients()}.
+-spec returned(clients()) -> {[{client(), test_model:answer()}], clients()}.
 returned(All = #clients{calls = Calls}) ->
     Answers = [{Client, Answer} || {Client, Ref} <- maps:to_list(Calls), {answer, Answer} <- [answered(Ref)]],
     {Answers, All#clients{calls = maps:without([Client || {Client, _} <- Answers], Calls)}}.
@@ -190,17 +258,24 @@ answered(Ref) ->
 on(here, Fun) -> Fun();
 on(Node, Fun) -> test_nodes:call(Node, Fun).
 
-%% Calls a function in the process of a client.
+%% Calls a function in the process of a client. Returns `dead' if the process dies.
 order(Client, #clients{workers = Workers}, Fun) ->
     {Where, Pid} = maps:get(Client, Workers),
-    on(Where, fun() -> test_worker:order(Pid, fun() -> attempt(Fun) end) end).
+    on(Where, fun() ->
+        try
+            test_worker:order(Pid, fun() -> attempt(Fun) end)
+        catch
+            error:{died_before_it_answered, _} -> dead
+        end
+    end).
 
 attempt(Fun) ->
     try
         Fun()
     catch
         error:badarg -> closed;
-        %% Of a call to another node.
+        %% Of calls to another node.
+        exit:{{nodedown, _}, {canal_lock, _, _}} -> nodedown;
         exit:{_, {canal_lock, _, _}} -> closed;
         Class:Reason -> {Class, Reason}
     end.
@@ -227,23 +302,27 @@ snapshot(All = #clients{keys = Keys, table = Table, workers = Workers, names = N
     case Shown of
         closed ->
             #{table => closed, mail => Mail};
-        #{holders := HoldersOf, held := Held} ->
+        #{keys := Held, holders := HoldersOf, held := HeldBy} ->
             Name = fun(Pid) -> maps:get(Pid, Names, {unknown, Pid}) end,
+            KeyNames = fun(Of) -> lists:sort([{key_name(Key, All), N} || {Key, N} <- Of]) end,
             Shown#{
                 table => open,
                 mail => Mail,
+                keys := KeyNames(Held),
                 holders := [{Key, lists:sort([{Name(Pid), N} || {Pid, N} <- Holders])} || {Key, Holders} <- HoldersOf],
-                held := lists:sort([{Name(Pid), lists:sort(Of)} || {Pid, Of = [_ | _]} <- Held])
+                held := lists:sort([{Name(Pid), KeyNames(Of)} || {Pid, Of = [_ | _]} <- HeldBy])
             }
     end.
 
 shown(Keys, Pids) ->
+    Each = fun(Of) -> [{Name, Of(Key)} || {Name, Key} <- Keys] end,
     #{
-        info => maps:without([max_per, memory, barriers_refused], canal_lock:info()),
-        counts => [{Key, canal_lock:count(Key)} || Key <- Keys],
-        waiting => [{Key, canal_lock:waiting(Key)} || Key <- Keys],
-        keys => lists:sort(canal_lock:keys()),
-        holders => [{Key, canal_lock:holders(Key)} || Key <- Keys],
+        info => maps:without([memory, barriers_refused], canal_lock:info()),
+        counts => Each(fun canal_lock:count/1),
+        buckets => Each(fun(Key) -> canal_lock:buckets(Key, 2) end),
+        waiting => Each(fun canal_lock:waiting/1),
+        keys => canal_lock:keys(),
+        holders => Each(fun canal_lock:holders/1),
         held => [{Pid, canal_lock:held(Pid)} || Pid <- Pids],
         audit => canal_lock:audit()
     }.
