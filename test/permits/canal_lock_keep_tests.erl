@@ -17,13 +17,9 @@
 
 keep_test_() ->
     test_manager_crash:tests([
-        {"P10: calls continue while no manager runs", fun calls_continue/0},
-        {"P10: the death of a holder releases its permits while no manager runs", fun deaths_without_manager/0},
         {"P10: every kind of crash keeps the table", fun crashes/0},
         {"P10: a clean shutdown closes the table at once", fun clean_shutdowns/0},
         {"P10: the manager survives the normal end of a linked process", fun linked_process_ends/0},
-        {"P10: a start without keep_on_crash closes the kept table", fun plain_after_kept/0},
-        {"P10: a start with keep_on_crash after the crash of a plain manager begins empty", fun kept_after_plain/0},
         {"P10: only a manager with keep_on_crash traps exits", fun traps_exits/0},
         {"P10: the adopting manager uses its own options", fun options_of_the_next/0},
         {"P8, P10: each manager sweeps at its own interval, also after an adoption", fun sweeps/0},
@@ -46,54 +42,6 @@ acquire(Key, MaxPer) ->
 holder(Keys) ->
     {Holder, _} = test_worker:start(fun() -> [{acquired, _} = acquire(Key, 99) || Key <- Keys] end),
     Holder.
-
-calls_continue() ->
-    Manager = start_keeping(),
-    Before = holder([db, db, #{rare => "map"}]),
-    {acquired, 3} = acquire(db, 4),
-    ok = test_manager_crash:kill(Manager),
-    ?assertEqual(undefined, whereis(canal_lock)),
-    {New, [{acquired, 4}, full]} = test_worker:start(fun() -> [acquire(db, 4) || _ <- [1, 2]] end),
-    ?assertEqual({ok, 1}, canal_lock:with_permit(other, 1, 1, fun() -> canal_lock:count(other) end)),
-    ?assertEqual([3, 1], canal_lock:buckets(db, 3)),
-    ?assertEqual(lists:sort([{Before, 2}, {New, 1}, {self(), 1}]), lists:sort(canal_lock:holders(db))),
-    ?assertEqual([{db, 1}], canal_lock:held()),
-    ?assertEqual([{db, 2}, {#{rare => "map"}, 1}], lists:sort(canal_lock:held(Before))),
-    ?assertEqual([{db, 4}, {#{rare => "map"}, 1}], lists:sort(canal_lock:keys())),
-    ?assertMatch(#{max_per := 3, permits := 5, holders := 3, granted := 6, refused := 1}, canal_lock:info()),
-    ?assertEqual([], canal_lock:audit()),
-    ?assertEqual([ok, {error, not_held}], [canal_lock:release(db) || _ <- [1, 2]]),
-    ?assertEqual(ok, canal_lock:release(db, 4, 1)),
-    ?assertEqual(ok, test_worker:order(Before, fun() -> canal_lock:release(db, 4, 1) end)),
-    ?assertExit(noproc, canal_lock:stop()),
-    All = canal_lock:info(),
-    _ = start_keeping(),
-    %% Adoption changes nothing, not even the memory.
-    ?assertEqual(All, canal_lock:info()),
-    ?assertMatch(#{permits := 3, released := 3, not_held := 2}, All),
-    ?assertEqual(lists:sort([{Before, 1}, {New, 1}]), lists:sort(canal_lock:holders(db))),
-    %% `New' became a holder while no manager ran.
-    ok = test_worker:kill(New),
-    test_await:count(db, 1).
-
-deaths_without_manager() ->
-    Manager = start_keeping(100, #{}),
-    Before = [holder([db, {app, N}]) || N <- lists:seq(1, 20)],
-    [Survivor | Doomed] = Before,
-    ok = test_manager_crash:kill(Manager),
-    ok = test_worker:kill(Doomed),
-    test_await:count(db, 1),
-    %% These holders start and die while no manager runs.
-    ok = test_worker:kill([holder([db, N]) || N <- lists:seq(1, 5)]),
-    test_await:permits(2),
-    ?assertEqual([{db, 1}, {{app, 1}, 1}], lists:sort(canal_lock:keys())),
-    _ = start_keeping(),
-    ?assertMatch(#{permits := 2, holders := 1, released_by_death := 48, granted := 50}, canal_lock:info()),
-    ?assertEqual([], canal_lock:audit()),
-    ok = test_worker:kill(Survivor),
-    test_await:count(db, 0),
-    ok = canal_lock_manager:sweep(),
-    ?assertMatch(#{keys := 0, permits := 0, released_by_death := 50}, canal_lock:info()).
 
 %% One table passes from manager to manager. Each manager has a parent that is linked to it and does not trap exits.
 crashes() ->
@@ -174,51 +122,6 @@ linked_process_ends() ->
     ok = canal_lock_manager:sweep(),
     ?assertEqual(Manager, whereis(canal_lock)),
     ?assertEqual({acquired, 2}, acquire(db, 3)).
-
-plain_after_kept() ->
-    Manager = start_keeping(),
-    [Early, Both, Late] = [holder([db, {app, 1}]) || _ <- [early, both, late]],
-    {acquired, 4} = acquire(db, 9),
-    ok = test_manager_crash:kill(Manager),
-    ok = test_worker:kill(Early),
-    {ok, _} = canal_lock:start_link(5),
-    ?assertMatch(#{max_per := 5, keys := 0, permits := 0, holders := 0, granted := 0}, canal_lock:info()),
-    ?assertEqual([], canal_lock:holders(db)),
-    ?assertEqual([[], []], [canal_lock:held(Pid) || Pid <- [Both, self()]]),
-    Release = fun() -> canal_lock:release(db) end,
-    ?assertEqual([{error, not_held}], lists:usort([Release() | [test_worker:order(P, Release) || P <- [Both, Late]]])),
-    {acquired, 1} = acquire(db, 9),
-    {acquired, 2} = test_worker:order(Both, fun() -> acquire(db, 9) end),
-    ok = test_worker:kill(Late),
-    %% `Both' has a permit in each table. Its death comes last: when it has released the permit of this table, the
-    %% earlier deaths have been handled too.
-    ok = test_worker:kill(Both),
-    test_await:count(db, 1),
-    ?assertMatch(#{permits := 1, holders := 1, released_by_death := 1}, canal_lock:info()),
-    ?assertEqual([], canal_lock:audit()).
-
-%% A parent may start the next manager before the old table receives the death of the first one. The old table is still
-%% open then, and must not be adopted. The VM reports a death to links first: with 1000 links, the next manager nearly
-%% always starts first.
-kept_after_plain() ->
-    Linked = [test_worker:start() || _ <- lists:seq(1, ?LINKED)],
-    [false = test_worker:order(Process, fun() -> process_flag(trap_exit, true) end) || Process <- Linked],
-    lists:foreach(fun(_) ->
-        {ok, Plain} = canal_lock:start_link(3),
-        [true = test_worker:order(Process, fun() -> link(Plain) end) || Process <- Linked],
-        Holder = holder([db]),
-        exit(Plain, kill),
-        killed = test_await:exit_reason(Plain),
-        Kept = start_keeping(),
-        ?assertMatch(#{keys := 0, permits := 0, holders := 0, granted := 0}, canal_lock:info()),
-        {acquired, 1} = acquire(db, 3),
-        %% The late death of the plain manager does not reach the new table.
-        [killed = test_worker:order(Process, fun() -> test_await:exit_reason(Plain) end) || Process <- Linked],
-        ok = test_worker:kill(Holder),
-        ok = test_manager_crash:kill(Kept),
-        ?assertEqual({acquired, 2}, acquire(db, 3))
-    end, lists:seq(1, test_setup:times(?ROUNDS))),
-    ok = test_worker:kill(Linked).
 
 traps_exits() ->
     lists:foreach(fun({Traps, Start}) ->

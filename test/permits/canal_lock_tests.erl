@@ -10,6 +10,7 @@ answers_test_() ->
         {"P6: the capacity is MaxPer * Buckets, whichever of the two grows", fun capacity_is_the_product/0},
         {"P6: capacity 0 refuses every call", fun capacity_0/0},
         {"P6: integers of any size are accepted; the product saturates", fun any_size/0},
+        {"P3: a thousand buckets take no more memory than one", fun memory_of_buckets/0},
         {"P2: a refusal creates no key and no holder, and takes no memory", fun refusal_changes_nothing/0},
         {"P5: release/1 returns ok or not_held", fun strict_release/0},
         {"P5: release by a non-holder changes nothing", fun only_a_holder_releases/0},
@@ -101,6 +102,17 @@ any_size() ->
     %% A product whose low 64 bits are 0 is still large.
     ?assertMatch({acquired, _}, canal_lock:acquire(db, 1 bsl 32, 1 bsl 32)),
     ?assertMatch({acquired, _}, canal_lock:acquire(db, 1 bsl 63, 2)).
+
+%% The table stores nothing per bucket, so calls have nothing to walk over. The case `buckets' of bench/ measures the
+%% cost of calls.
+memory_of_buckets() ->
+    Fill = fun(Bucket) -> [{acquired, _} = canal_lock:acquire(db, 5, Bucket) || _ <- lists:seq(1, 5)] end,
+    Fill(1),
+    #{memory := One} = canal_lock:info(),
+    lists:foreach(Fill, lists:seq(2, 1000)),
+    ?assertMatch(#{memory := One, permits := 5000}, canal_lock:info()),
+    ?assertEqual(full, canal_lock:acquire(db, 5, 1000)),
+    ?assertEqual({acquired, 5001}, canal_lock:acquire(db, 5, 1001)).
 
 refusal_changes_nothing() ->
     {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 1, 1) end),

@@ -13,11 +13,7 @@
 
 view_test_() ->
     test_setup:tests([
-        {"all views are empty when no permit is held", fun no_holders/0},
-        {"several processes hold several permits of several keys", fun several/0},
         {"processes hold from 1 to 10,000 keys", fun few_and_many_keys/0},
-        {"P4: the views are exact after each release and each death", fun releases_and_deaths/0},
-        {"P5: a refusal and a release by a non-holder appear in no view", fun nothing_done/0},
         {"P9: the views return a key of any kind unchanged", fun kinds/0},
         {"P9: the views return keys of every kind that several processes hold at once", fun kinds_at_once/0},
         {"P9: the views return keys that are very deep or wide", fun deep/0},
@@ -26,29 +22,6 @@ view_test_() ->
         {"processes of other nodes: holders and unknown ones", fun other_nodes/0}
     ]).
 
-no_holders() ->
-    views_show(#{self() => #{}}),
-    ?assertEqual([], canal_lock:holders(db)),
-    {Worker, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 3, 1) end),
-    views_show(#{self() => #{}, Worker => #{db => 1}}),
-    ?assertEqual([], canal_lock:holders(unknown)),
-    ok = test_worker:order(Worker, fun() -> canal_lock:release(db) end),
-    %% The key still exists, without a permit.
-    views_show(#{self() => #{}, Worker => #{}}),
-    ?assertMatch(#{keys := 1}, canal_lock:info()).
-
-several() ->
-    Wanted = [
-        #{db => 3, {app, 1} => 1},
-        #{db => 1},
-        #{"string" => 2, #{rare => key} => 1, db => 2, {app, 1} => 4},
-        #{}
-    ],
-    Holdings = maps:from_list([{holder(Held), Held} || Held <- Wanted]),
-    views_show(Holdings),
-    test_worker:take(#{db => 2, own => 1}),
-    views_show(Holdings#{self() => #{db => 2, own => 1}}).
-
 %% The slot of a process stores two keys; a separate table stores the others. The keys in the slot of one process are in
 %% the table of another.
 few_and_many_keys() ->
@@ -56,45 +29,6 @@ few_and_many_keys() ->
     Wanted = [maps:from_list([{{key, N}, 1 + N rem 3} || N <- lists:seq(1, Count)]) || Count <- Counts],
     Reversed = [maps:from_list([{{key, 10_001 - N}, 2} || N <- lists:seq(1, Count)]) || Count <- Counts],
     views_show(maps:from_list([{holder(Held), Held} || Held <- Wanted ++ Reversed])).
-
-releases_and_deaths() ->
-    Wanted = [maps:from_list([{{key, N}, 2} || N <- lists:seq(1, Count)]) || Count <- [1, 2, 3, 10]],
-    Holdings = maps:from_list([{holder(Held), Held} || Held <- [#{other => 1} | Wanted]]),
-    Left = lists:foldl(fun released_one_by_one/2, Holdings, maps:keys(Holdings)),
-    %% The keys are acquired again, in records that have been used before.
-    Again = maps:map(fun(Pid, _) ->
-        Held = maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5)]),
-        test_worker:order(Pid, fun() -> test_worker:take(Held) end)
-    end, Left),
-    views_show(Again),
-    lists:foldl(fun(Pid, Before) ->
-        ok = test_worker:kill(Pid),
-        After = Before#{Pid := #{}},
-        test_await:permits(permits(After)),
-        test_await:value(holders(After), fun() -> test_setup:info(holders) end),
-        views_show(After),
-        After
-    end, Again, maps:keys(Again)).
-
-released_one_by_one(Pid, Holdings) ->
-    case maps:to_list(maps:get(Pid, Holdings)) of
-        [] ->
-            Holdings;
-        [{Key, Permits} | Others] ->
-            ok = test_worker:order(Pid, fun() -> canal_lock:release(Key) end),
-            After = Holdings#{Pid := maps:from_list([{Key, Permits - 1} || Permits > 1] ++ Others)},
-            views_show(After),
-            released_one_by_one(Pid, After)
-    end.
-
-nothing_done() ->
-    Holder = holder(#{db => 3, {app, 1} => 1}),
-    full = canal_lock:acquire(db, 3, 1),
-    full = canal_lock:acquire(new, 3, 0),
-    {error, not_held} = canal_lock:release(db),
-    {error, not_held} = test_worker:order(Holder, fun() -> canal_lock:release(new) end),
-    ?assertError(badarg, canal_lock:acquire(new, -1, 1)),
-    views_show(#{self() => #{}, Holder => #{db => 3, {app, 1} => 1}}).
 
 kinds() ->
     lists:foreach(fun({Name, Term}) ->

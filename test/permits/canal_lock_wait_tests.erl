@@ -1,4 +1,5 @@
 %% Waiting for permits: acquire/4, request/3,4, cancel/1, resized/3 and waiting/1, and how waits end.
+%% (prop_canal_lock_model has all calls in sequence: in which order requests are granted, and what ends them.)
 -module(canal_lock_wait_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -13,56 +14,22 @@
 answers_test_() ->
     test_setup:tests([
         {"a free permit is acquired at once, with each kind of the last argument", fun free_permit/0},
-        {"a call on a full key waits, and gets the permit that is released", fun waits/0},
-        {"a timeout answers full, leaves the queue and counts as timed_out", fun timeout/0},
         {"a timeout of 0 and max_waiting of 0 never wait", fun never_waits/0},
-        {"a wait for what only the caller can release ends by its timeout and loses nothing", fun waits_for_itself/0},
-        {"two processes that wait for each other get `full' and keep their permits", fun wait_for_each_other/0},
         {"a call with a long key waits", fun long_key/0},
-        {"an unsatisfiable request waits for a new capacity", fun unsatisfiable/0},
         {"with_permit/5 waits, and releases all its permits", fun with_permit/0},
         {"messages that arrived before do not end a wait", fun full_mailbox/0},
-        {"a wait does not search the messages that arrived before", fun long_mailbox/0}
-    ]).
-
-request_test_() ->
-    test_setup:tests([
-        {"P13: a request that waits gets one message", fun one_message/0},
-        {"P13: cancel/1 of a waiting request answers ok, and no message comes", fun cancelled/0},
-        {"P13: cancel/1 of a granted request answers the grant and removes its message", fun cancelled_late/0},
+        {"a wait does not search the messages that arrived before", fun long_mailbox/0},
         {"P13: cancel/1 of anything else answers not_waiting and changes nothing", fun not_waiting/0},
-        {"a process cancels only its own requests", fun not_own/0},
         {"requests are granted and cancelled after the node got a name", fun node_gets_a_name/0},
-        {"waiting/1 and info/0 return the number of requests", fun waiting/0},
-        {"max_waiting limits the queue of a key for each call", fun max_waiting/0},
-        {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0}
+        {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0},
+        {"P6: resized/3 changes a thousand waiters", fun resized_many/0},
+        {"P4: the death of a holder grants the next waiter, while the manager is suspended", fun holder_dies/0}
     ]).
-
-order_test_() ->
-    test_setup:tests([
-        {"P11: waiters are granted in the order in which they began to wait", fun in_order/0},
-        {"P11: a caller with the same or a smaller capacity does not overtake a waiter", fun no_overtaking/0},
-        {"P6: a waiter whose smaller capacity is exceeded is passed over", fun passed_over/0},
-        {"P6: resized/3 grants what the new capacity admits, the oldest first", fun resized/0},
-        {"P6: resized/3 with a smaller capacity grants nothing and takes nothing away", fun resized_smaller/0},
-        {"P6: resized/3 changes a thousand waiters", fun resized_many/0}
-    ]).
-
-death_test_() ->
-    test_setup:quietly(
-        test_setup:tests([
-            {"P4: the death of a holder grants the next waiter, while the manager is suspended", fun holder_dies/0},
-            {"P4: a waiter that dies leaves the queue", fun waiter_dies/0},
-            {"P4: a grant that its process has not received is passed on when it dies", fun granted_waiter_dies/0}
-        ])
-    ).
 
 closing_test_() ->
     test_setup:quietly(
         test_setup:tests(without_manager, [
             {"P10: waits of a closed table end: a call raises, a request gets `closed'", fun stopped/0},
-            {"P10: a manager that is killed closes its table and ends the waits", fun killed/0},
-            {"P10: waits of a kept table go on when the manager crashes", fun kept/0},
             {"P10: a kept table takes new waits after a manager died while it closed the table", fun reopened/0},
             {"P10: stop/0 ends a thousand waits", fun stopped_with_many/0},
             {"the option max_waiting limits all requests together", fun max_waiting_of_the_table/0},
@@ -88,51 +55,12 @@ free_permit() ->
     ?assertEqual(full, canal_lock:acquire(db, 2, 1, #{timeout_ms => ?NEVER_MS, max_waiting => 0})),
     ?assertError(badarg, canal_lock:acquire(db, 3, 1, #{timeout_ms => 10, unknown => 1})).
 
-waits() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Worker = waiter(db, 1, ?NEVER_MS),
-    ?assertMatch(#{waiting := 1, refused := 1, holders := 1}, canal_lock:info()),
-    ?assertEqual(ok, canal_lock:release(db)),
-    ?assertEqual({acquired, 1}, answer(Worker)),
-    ?assertEqual([{pid(Worker), 1}], canal_lock:holders(db)),
-    ?assertEqual([{db, 1}], canal_lock:held(pid(Worker))),
-    ?assertMatch(#{waiting := 0, handed_over := 1, granted := 2, released := 1, permits := 1}, canal_lock:info()),
-    ?assertEqual([], canal_lock:audit()),
-    ?assertEqual(ok, test_worker:order(pid(Worker), fun() -> canal_lock:release(db) end)),
-    ?assertMatch(#{granted := 2, released := 2, permits := 0, holders := 0}, canal_lock:info()).
-
-timeout() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    [?assertEqual(full, canal_lock:acquire(db, 1, 1, Timeout)) || Timeout <- [1, #{timeout_ms => 5}]],
-    ?assertEqual(0, canal_lock:waiting(db)),
-    ?assertMatch(#{waiting := 0, refused := 2, timed_out := 2}, canal_lock:info()),
-    ?assertEqual({message_queue_len, 0}, process_info(self(), message_queue_len)).
-
 never_waits() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     Never = [0, #{}, #{timeout_ms => 0}, #{timeout_ms => infinity, max_waiting => 0}],
     [?assertEqual(full, canal_lock:acquire(db, 1, 1, Argument)) || Argument <- Never],
     ?assertEqual(full, canal_lock:request(db, 1, 1, #{max_waiting => 0})),
     ?assertMatch(#{timed_out := 0}, canal_lock:info()).
-
-waits_for_itself() ->
-    {acquired, 2} = canal_lock:acquire(db, 2, 1, #{permits => 2}),
-    [?assertEqual(full, canal_lock:acquire(db, 2, 1, #{timeout_ms => 5, permits => K})) || K <- [1, 2, 3]],
-    ?assertEqual([{db, 2}], canal_lock:held()),
-    ?assertMatch(#{waiting := 0, permits := 2}, canal_lock:info()),
-    ?assertEqual(ok, canal_lock:release(db, #{permits => 2})),
-    ?assertEqual({acquired, 1}, canal_lock:acquire(db, 2, 1, 5)).
-
-wait_for_each_other() ->
-    [{One, {acquired, 1}}, {Two, {acquired, 1}}] =
-        [test_worker:start(fun() -> canal_lock:acquire(Key, 1, 1) end) || Key <- [a, b]],
-    Orders = [
-        {Pid, test_worker:send_order(Pid, fun() -> canal_lock:acquire(Key, 1, 1, 50) end)}
-     || {Pid, Key} <- [{One, b}, {Two, a}]
-    ],
-    ?assertEqual([full, full], [answer(Order) || Order <- Orders]),
-    ?assertEqual([[{One, 1}], [{Two, 1}]], [canal_lock:holders(Key) || Key <- [a, b]]),
-    ?assertMatch(#{waiting := 0, timed_out := 2}, canal_lock:info()).
 
 long_key() ->
     Key = {long, binary:copy(<<"x">>, 100_000), fun long_key/0},
@@ -149,19 +77,6 @@ long_key() ->
     ?assertEqual({error, not_held}, canal_lock:release(Key, #{permits => 1})),
     Release = fun() -> canal_lock:release(Key, #{permits => 2}) end,
     ?assertEqual(ok, test_worker:order(pid(Worker), Release)).
-
-unsatisfiable() ->
-    {waiting, None} = canal_lock:request(app, 3, 0),
-    {waiting, Many} = canal_lock:request(app, 2, 1, #{permits => 3}),
-    %% They block no one.
-    ?assertEqual({acquired, 1}, canal_lock:acquire(app, 1, 1, 0)),
-    ?assertEqual(ok, canal_lock:release(app)),
-    ?assertEqual(0, canal_lock:count(app)),
-    ok = canal_lock:resized(app, 3, 1),
-    ?assertEqual({acquired, 1}, received(None)),
-    ok = canal_lock:resized(app, 4, 1),
-    ?assertEqual({acquired, 4}, received(Many)),
-    ?assertEqual([{app, 4}], canal_lock:held()).
 
 with_permit() ->
     Count = fun() -> canal_lock:count(db) end,
@@ -208,33 +123,6 @@ reductions() ->
 
 %%% Requests
 
-one_message() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    {waiting, Ref} = canal_lock:request(db, 1, 1),
-    ok = canal_lock:release(db),
-    ?assertEqual([{canal_lock, Ref, {acquired, 1}}], messages()),
-    ?assertEqual({error, not_waiting}, canal_lock:cancel(Ref)),
-    ?assertEqual(ok, canal_lock:release(db)),
-    ?assertEqual({acquired, 1}, canal_lock:request(db, 1, 1)),
-    ?assertEqual([], messages()).
-
-cancelled() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Refs = [Ref || _ <- lists:seq(1, 10), {waiting, Ref} <- [canal_lock:request(db, 1, 1)]],
-    [?assertEqual(ok, canal_lock:cancel(Ref)) || Ref <- test_setup:shuffled(Refs)],
-    [?assertEqual({error, not_waiting}, canal_lock:cancel(Ref)) || Ref <- Refs],
-    ok = canal_lock:release(db),
-    ?assertEqual([], messages()),
-    ?assertMatch(#{waiting := 0, handed_over := 0, timed_out := 0, permits := 0}, canal_lock:info()).
-
-cancelled_late() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    {waiting, Ref} = canal_lock:request(db, 1, 1),
-    ok = canal_lock:release(db),
-    ?assertEqual({acquired, 1}, canal_lock:cancel(Ref)),
-    ?assertEqual([], messages()),
-    ?assertEqual(ok, canal_lock:release(db)).
-
 not_waiting() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     {waiting, Ref} = canal_lock:request(db, 1, 1),
@@ -245,13 +133,6 @@ not_waiting() ->
     Others = [make_ref(), monitor(process, self()), Remote],
     [?assertEqual({error, not_waiting}, canal_lock:cancel(Other)) || Other <- Others],
     ?assertEqual(1, canal_lock:waiting(db)),
-    ?assertEqual(ok, canal_lock:cancel(Ref)).
-
-not_own() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    {waiting, Ref} = canal_lock:request(db, 1, 1),
-    {_, Answer} = test_worker:start(fun() -> canal_lock:cancel(Ref) end),
-    ?assertEqual({error, not_waiting}, Answer),
     ?assertEqual(ok, canal_lock:cancel(Ref)).
 
 %% A reference of the unnamed node, in a binary, is then one of another node.
@@ -274,25 +155,6 @@ node_gets_a_name() ->
         passed
     end).
 
-waiting() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Counts = [{canal_lock:request(db, Max, 1, #{permits => 2}), canal_lock:waiting(db)} || Max <- [1, 2, 2]],
-    ?assertMatch([{{waiting, _}, 1}, {{waiting, _}, 2}, {{waiting, _}, 3}], Counts),
-    ?assertEqual(0, canal_lock:waiting(other)),
-    ?assertMatch(#{waiting := 3}, canal_lock:info()),
-    [ok = canal_lock:cancel(Ref) || {{waiting, Ref}, _} <- Counts],
-    ?assertEqual(0, canal_lock:waiting(db)).
-
-max_waiting() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Request = fun(Max) -> canal_lock:request(db, 1, 1, #{max_waiting => Max}) end,
-    {waiting, _} = Request(1),
-    ?assertEqual(full, Request(1)),
-    ?assertEqual(full, canal_lock:acquire(db, 1, 1, #{timeout_ms => infinity, max_waiting => 1})),
-    {waiting, _} = Request(2),
-    {waiting, _} = Request(infinity),
-    ?assertEqual(3, canal_lock:waiting(db)).
-
 refused_by_max_waiting() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     {waiting, _} = canal_lock:request(db, 1, 1),
@@ -307,60 +169,6 @@ refused_by_max_waiting() ->
     ?assertEqual([{monitored_by, [Test]}], lists:usort(Answers)),
     ?assertMatch(#{memory := Before}, canal_lock:info()).
 
-%%% Order
-
-in_order() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Waiters = [waiter(db, 1, infinity) || _ <- lists:seq(1, 20)],
-    ok = canal_lock:release(db),
-    lists:foreach(fun(Waiter) ->
-        ?assertEqual({acquired, 1}, answer(Waiter)),
-        ?assertEqual([{pid(Waiter), 1}], canal_lock:holders(db)),
-        ok = test_worker:order(pid(Waiter), fun() -> canal_lock:release(db) end)
-    end, Waiters).
-
-no_overtaking() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Waiter = waiter(db, 1, infinity),
-    ok = canal_lock:release(db),
-    ?assertEqual([full, full], [canal_lock:acquire(db, Max, 1) || Max <- [1, 0]]),
-    ?assertEqual({acquired, 1}, answer(Waiter)),
-    ?assertEqual({acquired, 2}, canal_lock:acquire(db, 2, 1)).
-
-passed_over() ->
-    [{acquired, N} = canal_lock:acquire(db, 4, 1) || N <- [1, 2, 3, 4]],
-    {waiting, Small} = canal_lock:request(db, 2, 1),
-    {waiting, Large} = canal_lock:request(db, 4, 1),
-    ok = canal_lock:release(db),
-    ?assertEqual([{canal_lock, Large, {acquired, 4}}], messages()),
-    [ok = canal_lock:release(db) || _ <- [1, 2]],
-    ?assertEqual([], messages()),
-    ok = canal_lock:release(db),
-    ?assertEqual([{canal_lock, Small, {acquired, 2}}], messages()).
-
-resized() ->
-    {acquired, 1} = canal_lock:acquire(app, 1, 1),
-    Refs = [Ref || Buckets <- [1, 0, 1, 1], {waiting, Ref} <- [canal_lock:request(app, 1, Buckets)]],
-    ?assertEqual(ok, canal_lock:resized(app, 1, 1)),
-    ?assertEqual([], messages()),
-    ?assertEqual(ok, canal_lock:resized(app, 1, 3)),
-    [First, Second | Others] = Refs,
-    ?assertEqual([{canal_lock, First, {acquired, 2}}, {canal_lock, Second, {acquired, 3}}], messages()),
-    ?assertEqual(full, canal_lock:acquire(app, 1, 3)),
-    ?assertEqual(ok, canal_lock:resized(other, 1, 3)),
-    [ok = canal_lock:cancel(Ref) || Ref <- Others].
-
-resized_smaller() ->
-    [{acquired, N} = canal_lock:acquire(app, 4, 1) || N <- [1, 2, 3, 4]],
-    {waiting, Ref} = canal_lock:request(app, 4, 1, #{permits => 2}),
-    %% It collects one permit.
-    ok = canal_lock:release(app),
-    ?assertEqual({4, [{app, 4}], []}, {canal_lock:count(app), canal_lock:held(), canal_lock:audit()}),
-    ok = canal_lock:resized(app, 1, 1),
-    ?assertEqual({3, [{app, 3}], []}, {canal_lock:count(app), canal_lock:held(), canal_lock:audit()}),
-    ok = canal_lock:resized(app, 5, 1),
-    ?assertEqual([{canal_lock, Ref, {acquired, 5}}], messages()).
-
 resized_many() ->
     Refs = [Ref || _ <- lists:seq(1, ?MANY), {waiting, Ref} <- [canal_lock:request(app, 3, 0)]],
     ok = canal_lock:resized(app, 1, ?MANY - 1),
@@ -368,8 +176,6 @@ resized_many() ->
     ?assertEqual(Granted, messages()),
     ?assertEqual(1, canal_lock:waiting(app)),
     ?assertEqual([], canal_lock:audit()).
-
-%%% Deaths
 
 holder_dies() ->
     Holder = test_worker:holder(#{db => 1}),
@@ -380,45 +186,10 @@ holder_dies() ->
     ok = sys:resume(canal_lock),
     ?assertMatch(#{released_by_death := 1, handed_over := 1, granted := 2}, canal_lock:info()).
 
-waiter_dies() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    First = waiter(db, 1, infinity),
-    Second = waiter(db, 1, infinity),
-    ok = test_worker:kill(pid(First)),
-    ok = test_await:value(1, fun() -> canal_lock:waiting(db) end),
-    ok = canal_lock:release(db),
-    ?assertEqual({acquired, 1}, answer(Second)),
-    %% The one that waits for several permits, and has collected some.
-    {acquired, 2} = canal_lock:acquire(db, 2, 1),
-    Collector = waiter(db, 2, #{timeout_ms => infinity, permits => 2}),
-    ok = canal_lock:release(db),
-    ?assertEqual(2, canal_lock:count(db)),
-    ok = test_worker:kill(pid(Collector)),
-    ok = test_await:count(db, 1),
-    ?assertEqual([], canal_lock:audit()).
-
-granted_waiter_dies() ->
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    Worker = test_worker:start(),
-    {waiting, _} = test_worker:order(Worker, fun() -> canal_lock:request(db, 1, 1) end),
-    Next = waiter(db, 1, infinity),
-    ok = canal_lock:release(db),
-    ?assertEqual([{Worker, 1}], canal_lock:holders(db)),
-    ok = test_worker:kill(Worker),
-    ?assertEqual({acquired, 1}, answer(Next)).
-
 %%% The end of a table
 
 stopped() ->
     {ok, _} = canal_lock:start_link(3),
-    ok = with_waits(fun() -> ok = canal_lock:stop() end).
-
-killed() ->
-    {Parent, {ok, _}} = test_worker:start(fun() -> canal_lock:start_link(3) end),
-    ok = with_waits(fun() -> exit(Parent, kill) end),
-    ok = test_await:value(undefined, fun() -> whereis(canal_lock) end).
-
-with_waits(End) ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
     {waiting, Ref} = canal_lock:request(db, 1, 1),
     {waiting, Late} = canal_lock:request(db, 1, 1),
@@ -426,7 +197,7 @@ with_waits(End) ->
     Wait = fun() -> canal_lock:acquire(db, 1, 1, infinity) end,
     Order = test_worker:send_order(Worker, fun() -> test_worker:caught(Wait) end),
     ok = test_await:value(3, fun() -> canal_lock:waiting(db) end),
-    End(),
+    ok = canal_lock:stop(),
     ?assertMatch({'EXIT', {badarg, [{canal_lock, acquire, [db, 1, 1, infinity], _} | _]}}, answer({Worker, Order})),
     ?assertEqual(closed, received(Ref)),
     ok = test_await:value({messages, [{canal_lock, Late, closed}]}, fun() -> process_info(self(), messages) end),
@@ -434,23 +205,6 @@ with_waits(End) ->
     ?assertEqual([], messages()),
     ?assertError(badarg, canal_lock:request(db, 1, 1)),
     ok.
-
-kept() ->
-    process_flag(trap_exit, true),
-    Supervisor = test_setup:supervise(1, [canal_lock:child_spec(3)]),
-    {acquired, 1} = canal_lock:acquire(db, 1, 1),
-    {waiting, Ref} = canal_lock:request(db, 1, 1),
-    Waiter = waiter(db, 1, infinity),
-    Manager = whereis(canal_lock),
-    exit(Manager, kill),
-    ok = test_await:value(true, fun() -> is_pid(whereis(canal_lock)) andalso whereis(canal_lock) =/= Manager end),
-    ?assertEqual(2, canal_lock:waiting(db)),
-    ?assertEqual([], messages()),
-    ok = canal_lock:release(db),
-    ?assertEqual({acquired, 1}, received(Ref)),
-    ok = canal_lock:release(db),
-    ?assertEqual({acquired, 1}, answer(Waiter)),
-    ok = test_setup:stop_supervisor(Supervisor).
 
 reopened() ->
     Test = self(),

@@ -9,15 +9,11 @@ with_permit_test_() ->
     test_setup:quietly([
         test_setup:tests([
             {"it returns the result of the fun, whatever it is", fun returns/0},
-            {"the fun runs in the calling process, which holds the permit", fun under_a_permit/0},
             {"a throw, exit or error of the fun reaches the caller with its stack trace", fun goes_through/0},
             {"with options, too, and the fun is called once, with any reason and key", fun goes_through_with_options/0},
             {"with options, a long key is read once", fun long_key_with_options/0},
-            {"nested calls with the same key take a permit each", fun nested_same_key/0},
             {"nested calls with other keys of every kind work", fun nested_other_keys/0},
-            {"a nested call that fails releases only its own permit", fun inner_fails/0},
             {"a refused call does not call the fun", fun full/0},
-            {"P4: the death of the process during the call releases all its permits", fun killed/0},
             {"P5: a fun that releases its own permit releases no other", fun releases_its_own/0},
             {"P5: permits that the fun acquires stay held", fun leaves_something/0},
             {"P10: the result is returned if the manager stops during the call", fun stopped_meanwhile/0},
@@ -32,15 +28,6 @@ returns() ->
         ?assertEqual({ok, Result}, canal_lock:with_permit(db, 1, 1, fun() -> Result end))
      || Result <- [ok, full, {ok, full}, {error, not_held}, {raise, badarg, []}, {'EXIT', normal}, [], #{}]
     ],
-    no_permits().
-
-under_a_permit() ->
-    Self = self(),
-    Inspect = fun() -> {self(), canal_lock:held(), canal_lock:count(db), canal_lock:acquire(db, 2, 1)} end,
-    {acquired, 1} = canal_lock:acquire(db, 2, 1),
-    ?assertEqual({ok, {Self, [{db, 2}], 2, full}}, canal_lock:with_permit(db, 2, 1, Inspect)),
-    ?assertEqual([{db, 1}], canal_lock:held()),
-    ok = canal_lock:release(db),
     no_permits().
 
 goes_through() ->
@@ -106,19 +93,6 @@ long_key_with_options() ->
     ?assertMatch([_], Read),
     no_permits().
 
-nested_same_key() ->
-    Nested = fun
-        Nest([_, _, _, _]) ->
-            too_many;
-        Nest(Counts) ->
-            case canal_lock:with_permit(db, 3, 1, fun() -> Nest([canal_lock:count(db) | Counts]) end) of
-                {ok, Innermost} -> Innermost;
-                full -> Counts
-            end
-    end,
-    ?assertEqual([3, 2, 1], Nested([])),
-    no_permits().
-
 nested_other_keys() ->
     Keys = [Key || {_, Key} <- test_key_terms:all()],
     Innermost = fun() -> maps:get(permits, canal_lock:info()) end,
@@ -126,15 +100,6 @@ nested_other_keys() ->
     Nested = lists:foldl(Around, Innermost, Keys),
     Answer = lists:foldl(fun(_, Inner) -> {ok, Inner} end, length(Keys), Keys),
     ?assert(Nested() =:= Answer),
-    no_permits().
-
-inner_fails() ->
-    {ok, Seen} = canal_lock:with_permit(db, 3, 1, fun() ->
-        thrown = caught(fun() -> canal_lock:with_permit(db, 3, 1, fun() -> throw(thrown) end) end),
-        thrown = caught(fun() -> canal_lock:with_permit(app, 3, 1, fun() -> throw(thrown) end) end),
-        canal_lock:held()
-    end),
-    ?assertEqual([{db, 1}], Seen),
     no_permits().
 
 full() ->
@@ -147,32 +112,6 @@ full() ->
     is_not_called(),
     ?assertEqual([], canal_lock:held()),
     ?assertMatch(#{permits := 1}, canal_lock:info()).
-
-%% A process that runs in a nested with_permit until it is killed.
-inside(Key) ->
-    Test = self(),
-    Process = spawn(fun() ->
-        canal_lock:with_permit(Key, 1, 1, fun() ->
-            canal_lock:with_permit({Key, nested}, 1, 1, fun() ->
-                Test ! {inside, self()},
-                test_setup:hold_forever()
-            end)
-        end)
-    end),
-    receive {inside, Process} -> Process end.
-
-killed() ->
-    lists:foreach(fun({Key, Reason}) ->
-        Process = inside(Key),
-        ?assertMatch(#{permits := 2}, canal_lock:info()),
-        ?assertEqual(full, canal_lock:with_permit(Key, 1, 1, fun() -> not_called end)),
-        exit(Process, Reason),
-        test_await:down([Process]),
-        [test_await:count(K, 0) || K <- [Key, {Key, nested}]],
-        ?assertEqual({ok, acquired}, canal_lock:with_permit(Key, 1, 1, fun() -> acquired end)),
-        test_await:nothing_held(),
-        no_permits()
-    end, [{db, kill}, {#{}, meant}]).
 
 %% The fun must not do this, but it affects no other holder.
 releases_its_own() ->
