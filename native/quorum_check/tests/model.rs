@@ -1,7 +1,8 @@
 //! Searches within bounds: of the correct protocol, which must find no violation, and of the controls, which must find
 //! one.
 //!
-//! The bounds are chosen so that all searches take about a minute on two cores. `explore` searches further. Each search
+//! The bounds are chosen so that all searches take about a minute on two cores. The ignored ones are longer, and run in
+//! `make soak WHAT=machines`. `explore` searches further. Each search
 //! prints its report (`cargo test -- --nocapture`). *Complete* means that it visited every state within the setting's
 //! bounds, *stopped* that it visited those with the shortest histories, up to the bound on states.
 
@@ -26,8 +27,9 @@ fn check(setting: Setting, strategy: Strategy, states: usize, threads: usize) ->
 
 /// Each row searches a setting until every state within its bounds is visited.
 macro_rules! complete {
-    ($($test:ident: $name:literal,)*) => {
+    ($($(#[$attribute:meta])* $test:ident: $name:literal,)*) => {
         $(
+            $(#[$attribute])*
             #[test]
             fn $test() {
                 let setting = settings::named($name).expect("a setting of this name");
@@ -50,6 +52,7 @@ complete! {
     different_sequencers: "apart",
     a_first_start: "first-start",
     all_fences_are_lost: "all-lost",
+    #[ignore = "long"]
     frames_in_all_orders: "all-orders",
     an_unheard_restart: "unheard-restart",
     a_vote_of_a_voter_without_fences: "asserted-learning",
@@ -81,8 +84,9 @@ fn random_walks_through_each_large_setting() {
 
 /// Each row searches a control, up to a number of states, with a number of threads.
 macro_rules! controls {
-    ($($test:ident: $name:literal, $states:expr, $threads:literal;)*) => {
+    ($($(#[$attribute:meta])* $test:ident: $name:literal, $states:expr, $threads:literal;)*) => {
         $(
+            $(#[$attribute])*
             #[test]
             fn $test() {
                 let control = controls::named($name).expect("a control of this name");
@@ -129,7 +133,10 @@ controls! {
     two_partition_counts: "TwoPartitionCounts", 4_000_000, 1;
     two_partition_counts_and_voters: "TwoPartitionCounts-voters", 300_000, 2;
     no_recalls: "NoRecalls", 4_000_000, 1;
+    #[ignore = "long"]
     any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
+    #[ignore = "long"]
     any_sequencer_of_a_guest_violates_nothing: "AnySequencer-guest", 300_000, 2;
+    #[ignore = "long"]
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

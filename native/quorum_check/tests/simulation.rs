@@ -1,7 +1,7 @@
 //! Histories from seeds: of correct machines, which must violate no invariant, and of machines or clusters with one
 //! defect (the controls), which must violate one.
 //!
-//! `CANAL_LOCK_SOAK` multiplies the number of histories.
+//! `CANAL_LOCK_SOAK` multiplies the number of histories. The ignored searches run in `make soak WHAT=machines`.
 
 use quorum::protocol_bug::ProtocolBug::{self, *};
 use quorum::rules::Rules;
@@ -147,8 +147,8 @@ fn holds(options: &Options, most: u64) {
 /// Each row is a test of a control: its options must lead to a violation of one of the labels. `then` means: also to a
 /// violation of this label, if the others are ignored.
 macro_rules! violates {
-    ($($(#[$doc:meta])* fn $test:ident($options:expr): $($label:ident)* $(, then $only:ident)?;)*) => {$(
-        $(#[$doc])*
+    ($($(#[$attribute:meta])* fn $test:ident($options:expr): $($label:ident)* $(, then $only:ident)?;)*) => {$(
+        $(#[$attribute])*
         #[test]
         fn $test() {
             let options: Options = $options;
@@ -171,6 +171,7 @@ violates! {
 
     /// CE11: a lock without a vote of the earlier lifetime is asserted in the quarantine. Another agent may count one.
     fn any_lock_continues(bug(AnyLockContinues)): Votes;
+    #[ignore = "long"]
     fn any_lock_continues_for_several_leases(
         bug(AnyLockContinues).long().members(3).guests(0).faults(&[Fault::VoterMoves, Fault::CutBothWays])
     ): Votes Q1, then Q1;
@@ -291,8 +292,8 @@ fn large_blocks(options: Options) -> Options {
 
 /// Each row is a test: its options lead to no violation in this many histories.
 macro_rules! holds {
-    ($($(#[$doc:meta])* fn $test:ident($options:expr): $most:literal;)*) => {$(
-        $(#[$doc])*
+    ($($(#[$attribute:meta])* fn $test:ident($options:expr): $most:literal;)*) => {$(
+        $(#[$attribute])*
         #[test]
         fn $test() {
             holds(&$options, $most);
@@ -329,6 +330,7 @@ holds! {
     ): 1000;
 
     /// Safety depends neither on priorities nor on the order in which voters are asked. Progress does.
+    #[ignore = "long"]
     fn any_sequencer(Options {
         ignored: vec![Label::PR1, Label::PR2],
         ..bug(AnySequencer)
@@ -336,6 +338,7 @@ holds! {
 
     /// Safety does not depend on the order of batches or on duplicates. An old batch may leave a vote that no agent
     /// counts, so tables need not become empty, and later requests may fail.
+    #[ignore = "long"]
     fn batches_in_any_order(Options {
         ignored: vec![Label::Q9, Label::Q10, Label::PR1, Label::PR2],
         ..bug(AnyOrder)

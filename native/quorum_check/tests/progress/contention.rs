@@ -73,7 +73,7 @@ fn pr4_one_node_cannot_reach_the_sequencer() {
             let mut load = Load::new(nodes).names(names, mode).jitter(seed).start();
             load.cut = Some((0, nodes - 1));
             let title = format!("{nodes} nodes, {names} names, one cannot reach the sequencer");
-            let figures = load.run(&title, SPAN);
+            let figures = load.run(&title, SPAN / 2);
             assert!(figures.per_second > 1500, "{title}: {figures:?}");
             assert!(
                 figures.longest < Duration::from_millis(100),
