@@ -1,9 +1,9 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Builds and runs the programs of the benchmark, and draws their plots:
 #   bench/run.sh all|permits|waiting|cluster [full|quick [OTHER]]
 # OTHER is the library of another build, which is measured beside this one: a folder named canal_lock with `ebin' and
 # `priv'.
-set -eu
+set -euo pipefail
 programs=${1-}
 mode=${2-full}
 case "$programs $mode" in
@@ -34,10 +34,14 @@ case "$programs" in
     ;;
 esac
 
-for program in $programs; do
-  echo "bench: $program (of: $programs)"
+measure() { # PROGRAM
   # +Bd: no break handler, which would prompt on Ctrl-C while the benchmark continues.
   erl -noinput +Bd +fnu -pa "$out" "$library/ebin" -s bench main \
-    -extra "$program" "$mode" "$out" "$library" ${other:+"$other"}
-  bench/plots.sh "$out/$program-$mode.csv" "$out"
-done
+    -extra "$1" "$mode" "$out" "$library" ${other:+"$other"} &&
+    bench/plots.sh "$out/$1-$mode.csv" "$out"
+}
+
+source scripts/steps.sh
+steps_begin bench "$(wc -w <<<"$programs")"
+trap steps_end EXIT
+for program in $programs; do step "$program" measure "$program"; done
