@@ -4,7 +4,7 @@
 %% are killed, and the manager crashes. Ends with the verdict on the records (`router_demo_log').
 -module(router_demo).
 
--export([main/0, present/1, run/1]).
+-export([main/0, run/1]).
 
 -export_type([scenario/0]).
 
@@ -14,7 +14,9 @@
     total_ms := pos_integer(),
     %% What happens to all apps. Events at 0 happen before any load.
     events := [{At_ms :: non_neg_integer(), {dynos, non_neg_integer()} | crash}],
-    behavior := router_demo_dyno:behavior(),
+    %% See router_demo_dyno:start/4.
+    work_ms := pos_integer(),
+    reset_one_of := pos_integer(),
     %% A client disconnects in one of this number of requests.
     leave_one_of := pos_integer(),
     %% The mean interval.
@@ -30,7 +32,7 @@
     scenario :: scenario(),
     log :: router_demo_log:log(),
     started_ms = now_ms() :: integer(),
-    dynos = #{} :: #{router:host() => [router_demo_dyno:dyno()]},
+    dynos = #{} :: #{router:host() => [router:address()]},
     %% Requests until the last change.
     begun = #{} :: #{router:host() => non_neg_integer()},
     %% Answers until the last output.
@@ -47,13 +49,14 @@
 %% The scenario of `make demo'.
 -spec main() -> no_return().
 main() ->
-    present(#{
+    run(#{
         apps => [{<<"shop">>, 3, 50, 0}, {<<"blog">>, 3, 50, 500}],
         total_ms => 32000,
         events => [
             {0, {dynos, 1}}, {8000, {dynos, 3}}, {16000, {dynos, 6}}, {20000, crash}, {24000, {dynos, 2}}
         ],
-        behavior => #{work_ms => 30, reset_one_of => 100},
+        work_ms => 30,
+        reset_one_of => 100,
         leave_one_of => 50,
         kill_every_ms => 100,
         late_ms => 250,
@@ -61,18 +64,11 @@ main() ->
     }).
 
 %% Runs the scenario and prints the verdict. Stops the VM, with status 1 if a promise was broken.
--spec present(scenario()) -> no_return().
-present(Scenario) ->
+-spec run(scenario()) -> no_return().
+run(#{apps := Apps, events := Events, total_ms := Total_ms} = Scenario) ->
     %% The deaths are part of the demo, so they are not logged.
     ok = logger:set_primary_config(level, none),
     {ok, _} = application:ensure_all_started(router),
-    #{broken := Broken} = Verdict = run(Scenario),
-    io:put_chars([[Line, $\n] || Line <- router_demo_verdict:lines(Verdict)]),
-    halt(case Broken of [] -> 0; _ -> 1 end).
-
-%% The router must be running, and no other process may hold permits.
--spec run(scenario()) -> router_demo_verdict:verdict().
-run(#{apps := Apps, events := Events, total_ms := Total_ms} = Scenario) ->
     io:format("Requests through a router that limits each app to the capacity of its dynos.~n"),
     [io:format("~ts: a request waits for up to ~b ms.~n", [Host, Wait_ms]) || {Host, _, _, Wait_ms} <- Apps],
     io:format("(busy: requests on dynos, and the capacity of the app)~n~n~ts~n", [?HEADER]),
@@ -149,14 +145,14 @@ await_requests(#demo{scenario = #{end_ms := End_ms}, log = Log, begun = Begun}) 
     _ = await(Enough, now_ms() + End_ms),
     ok.
 
-%% A dyno that is removed finishes its requests, and those that looked up the app just before. It stops at the end.
+%% A dyno that is removed finishes its requests, and those that looked up the app just before.
 scale({Host, MaxPer, _, Wait_ms}, Count, #demo{log = Log, dynos = Dynos, begun = Begun, scenario = Scenario} = Demo) ->
-    #{behavior := Behavior} = Scenario,
+    #{work_ms := Work_ms, reset_one_of := OneOf} = Scenario,
     Before = maps:get(Host, Dynos, []),
     More = max(0, Count - length(Before)),
-    All = Before ++ [router_demo_dyno:start(Host, Log, Behavior) || _ <- lists:seq(1, More)],
+    All = Before ++ [router_demo_dyno:start(Host, Log, Work_ms, OneOf) || _ <- lists:seq(1, More)],
     ok = router_demo_log:note(Log, {scaled, Host, MaxPer, Count}),
-    ok = router:put(Host, MaxPer, [router_demo_dyno:address(Dyno) || Dyno <- lists:sublist(All, Count)], Wait_ms),
+    ok = router:put(Host, MaxPer, lists:sublist(All, Count), Wait_ms),
     Now = Begun#{Host => router_demo_log:count(Log, begins, Host)},
     say("~ts: ~b dynos~n", [Host, Count], Demo#demo{dynos = Dynos#{Host => All}, begun = Now}).
 
@@ -175,8 +171,9 @@ say(Format, Arguments, #demo{started_ms = Started_ms} = Demo) ->
     io:format("~6.1f s  " ++ Format, [(now_ms() - Started_ms) / 1000 | Arguments]),
     Demo.
 
-%% Waits until all requests have ended, and counts what is left.
-finish(#demo{scenario = #{apps := Apps, end_ms := End_ms, late_ms := Late_ms}, log = Log, dynos = Dynos}) ->
+%% Waits until all requests have ended, counts what is left, and judges.
+-spec finish(#demo{}) -> no_return().
+finish(#demo{scenario = #{apps := Apps, end_ms := End_ms, late_ms := Late_ms}, log = Log}) ->
     AtWork = fun() -> lists:sum([router_demo_log:at_work(Log, Host) || {Host, _, _, _} <- Apps]) end,
     %% If requests remain, the verdict reports them.
     _ = await(fun() ->
@@ -191,11 +188,10 @@ finish(#demo{scenario = #{apps := Apps, end_ms := End_ms, late_ms := Late_ms}, l
         clients => lists:sum([Clients || {_, _, Clients, _} <- Apps]),
         apps => maps:from_list([{Host, Wait_ms} || {Host, _, _, Wait_ms} <- Apps])
     },
-    Verdict = router_demo_verdict:judge(router_demo_log:events(Log), AtTheEnd),
-    lists:foreach(fun router_demo_dyno:stop/1, lists:append(maps:values(Dynos))),
-    [ok = router:delete(Host) || {Host, _, _, _} <- Apps],
-    ok = router_demo_log:delete(Log),
-    Verdict.
+    {Summary, Broken} = router_demo_verdict:judge(router_demo_log:events(Log), AtTheEnd),
+    io:put_chars(["\n", Summary, "\n"] ++ [["BROKEN  ", Promise, $\n] || Promise <- Broken]),
+    io:put_chars([["All promises were kept.\n"] || Broken =:= []]),
+    halt(min(1, length(Broken))).
 
 %% Waits until the condition is true, at most until this time.
 await(Condition, Until_ms) ->

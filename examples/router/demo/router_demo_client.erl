@@ -15,22 +15,20 @@ run(Host, LeaveOneOf, Log) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, router:port(), [binary, {active, false}, {nodelay, true}]),
     _ = gen_tcp:send(Socket, ["GET / HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"]),
     Patience_ms = case rand:uniform(LeaveOneOf) of 1 -> rand:uniform(?LEAVE_MS); _ -> ?PATIENCE_MS end,
-    Received = read(Socket, Patience_ms, <<>>),
+    Answer = read(Socket, Patience_ms, <<>>),
     ok = gen_tcp:close(Socket),
-    case router_http:parse_answer(Received, <<"GET">>) of
-        {ok, {_Status, Headers, _}} ->
-            Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
-            Waited_ns = [1000 * binary_to_integer(Us) || Us <- router_http:values(<<"x-router-waited-us">>, Headers)],
-            case router_http:values(<<"x-router-reason">>, Headers) of
-                [<<"full">>] ->
-                    ok = router_demo_log:note(Log, {refused, Host, Took_ns, Waited_ns}),
-                    timer:sleep(rand:uniform(?PAUSE_MS));
-                _ ->
-                    router_demo_log:note(Log, {admitted, Host, Took_ns, Waited_ns})
-            end;
+    Took_ns = erlang:monotonic_time(nanosecond) - Begun_ns,
+    Waited = re:run(Answer, "\r\nX-Router-Waited-Us: ([0-9]+)\r\n", [{capture, [1], list}]),
+    Waited_ns = case Waited of {match, [Us]} -> [1000 * list_to_integer(Us)]; nomatch -> [] end,
+    case Answer of
+        <<"HTTP/1.1 503", _/binary>> ->
+            ok = router_demo_log:note(Log, {refused, Host, Took_ns, Waited_ns}),
+            timer:sleep(rand:uniform(?PAUSE_MS));
         %% It left, or the process of its request was killed.
-        error ->
-            router_demo_log:note(Log, {unanswered, Host})
+        <<>> ->
+            router_demo_log:note(Log, {unanswered, Host});
+        _ ->
+            router_demo_log:note(Log, {admitted, Host, Took_ns, Waited_ns})
     end,
     run(Host, LeaveOneOf, Log).
 

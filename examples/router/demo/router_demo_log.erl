@@ -1,7 +1,7 @@
 %% Records what dynos, clients and the demo itself see, each event with its time (VM monotonic time in nanoseconds).
 -module(router_demo_log).
 
--export([new/0, delete/1, note/2, count/3, at_work/2, events/1]).
+-export([new/0, note/2, count/3, at_work/2, events/1]).
 
 -export_type([log/0, event/0]).
 
@@ -14,8 +14,8 @@
     | {killed, router:host(), pid()}
     %% On a dyno. Capacity: of the app when the request was admitted, as sent by the router.
     | {begins, router:host(), pid(), Dyno :: router:address(), Capacity :: non_neg_integer()}
-    %% Before any other process can see it. disconnected: by the router.
-    | {ends, router:host(), pid(), How :: answered | reset | disconnected}
+    %% Before any other process can see it.
+    | {ends, router:host(), pid()}
     %% A client has its answer. refused: the app was at its capacity. Took_ns: as seen by the client. Waited_ns: in the
     %% queue, as reported by the router; one time, or none if the request did not wait.
     | {admitted | refused, router:host(), Took_ns :: non_neg_integer(), Waited_ns :: [non_neg_integer()]}
@@ -26,12 +26,6 @@
 new() ->
     Options = [public, {write_concurrency, true}],
     {ets:new(events, Options), ets:new(counts, Options)}.
-
--spec delete(log()) -> ok.
-delete({Events, Counts}) ->
-    true = ets:delete(Events),
-    true = ets:delete(Counts),
-    ok.
 
 -spec note(log(), event()) -> ok.
 note({Events, Counts}, Event) ->

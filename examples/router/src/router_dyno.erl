@@ -1,7 +1,8 @@
 %% The dyno side of an exchange: one connection per request, which ends when the dyno has closed it.
 %%
 %% The router sends HTTP/1.0 and `Connection: close'. So a dyno answers without chunks and closes its connection after
-%% the answer. The connection belongs to the process of the request, and closes if that process dies.
+%% the answer, whose bytes the client gets as they are. The connection belongs to the process of the request, and closes
+%% if that process dies.
 %%
 %% When the client disconnects, the dyno must finish before the permits are released. Otherwise it would get a new
 %% request while it still works on this one. So the router closes its sending half, waits until the dyno has closed, and
@@ -20,40 +21,36 @@
 %% Capacity: of the app when the request was admitted; sent to the dyno.
 -spec pass_on(router:address(), gen_tcp:socket(), router_http:request(), Capacity :: non_neg_integer()) ->
     router_http:answer().
-pass_on({Host, Port}, Client, #{method := Method} = Request, Capacity) ->
+pass_on({Host, Port}, Client, Request, Capacity) ->
     %% The time limit for the whole exchange. The dyno may continue to work after it.
     {ok, Answer_ms} = application:get_env(router, answer_ms),
     Deadline = erlang:monotonic_time(millisecond) + Answer_ms,
-    Options = [binary, {active, false}, {nodelay, true}, {send_timeout, Answer_ms}],
+    Options = [binary, {active, false}, {nodelay, true}, {send_timeout, Answer_ms}, {show_econnreset, true}],
     case gen_tcp:connect(Host, Port, Options, min(?CONNECT_MS, Answer_ms)) of
         {ok, Dyno} ->
-            case gen_tcp:send(Dyno, request(Client, Request, Capacity)) of
-                ok -> answer(exchange(Dyno, Client, Deadline, <<>>), Dyno, Method);
-                {error, _} = Error -> answer(Error, Dyno, Method)
-            end;
-        {error, Reason} ->
-            failed(Reason)
+            Received =
+                case gen_tcp:send(Dyno, request(Request, Capacity)) of
+                    ok -> exchange(Dyno, Client, Deadline, <<>>);
+                    {error, _} = Error -> Error
+                end,
+            ok = gen_tcp:close(Dyno),
+            answer(Received);
+        {error, _} = Error ->
+            answer(Error)
     end.
 
-request(Client, #{method := Method, path := Path, headers := Headers, body := Body}, Capacity) ->
+request(#{method := Method, path := Path, headers := Headers, body := Body}, Capacity) ->
     Theirs = [Header || {Name, _} = Header <- router_http:end_to_end(Headers), not lists:member(Name, ?OURS)],
     Ours = [
         {"Connection", "close"},
         {"Content-Length", integer_to_list(byte_size(Body))},
         {"Via", "1.1 router"},
-        {"X-Forwarded-For", peer(Client)},
         %% Each request has its own process.
         {"X-Request-Id", string:trim(pid_to_list(self()), both, "<>")},
         {"X-Router-Capacity", integer_to_list(Capacity)}
     ],
     Lines = [[Name, ": ", Value, "\r\n"] || {Name, Value} <- Theirs ++ Ours],
-    [Method, " ", Path, " HTTP/1.0\r\n", Lines, "\r\n", Body].
-
-peer(Client) ->
-    case inet:peername(Client) of
-        {ok, {Address, _Port}} -> inet:ntoa(Address);
-        {error, _} -> "unknown"
-    end.
+    [io_lib:format("~s", [Method]), " ", Path, " HTTP/1.0\r\n", Lines, "\r\n", Body].
 
 %% Waits until the dyno has closed its connection. Client: `gone' after it has disconnected.
 exchange(_Dyno, _Client, _Deadline, Received) when byte_size(Received) > ?LONGEST_ANSWER ->
@@ -81,19 +78,13 @@ gone(Dyno, Deadline, Received) ->
     _ = exchange(Dyno, gone, Deadline, Received),
     exit(normal).
 
-answer(Received, Dyno, Method) ->
-    ok = gen_tcp:close(Dyno),
-    case Received of
-        {ok, Bytes} ->
-            case router_http:parse_answer(Bytes, Method) of
-                {ok, {Status, Headers, Body}} -> {Status, router_http:end_to_end(Headers), Body};
-                error -> failed(bad_answer)
-            end;
-        {error, Reason} ->
-            failed(Reason)
-    end.
-
-failed(timeout) ->
-    router_http:text(504, <<"dyno-timeout">>, "The dyno did not answer in time.");
-failed(Reason) ->
-    router_http:text(502, <<"dyno-failed">>, io_lib:format("The dyno failed: ~w.", [Reason])).
+answer({ok, Bytes}) ->
+    %% The dyno may have died before it had sent the whole head. The client notices a body that ends early.
+    case {binary:split(Bytes, <<"\r\n">>), binary:match(Bytes, <<"\r\n\r\n">>)} of
+        {[<<"HTTP/1.", _, " ", _/binary>> = StatusLine, Rest], {_, _}} -> {StatusLine, Rest};
+        _ -> answer({error, bad_answer})
+    end;
+answer({error, timeout}) ->
+    router_http:text(504, "The dyno did not answer in time");
+answer({error, Reason}) ->
+    router_http:text(502, io_lib:format("The dyno failed: ~w", [Reason])).

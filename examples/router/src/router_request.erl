@@ -36,11 +36,12 @@
 -spec serve(gen_tcp:socket()) -> ok.
 serve(Client) ->
     case router_http:read_request(Client) of
-        {ok, #{method := Method} = Request} ->
+        {ok, Request} ->
             ok = router_http:watch(Client),
-            router_http:answer(Client, Method, answer(Client, Request));
+            {Headers, Answer} = answer(Client, Request),
+            router_http:answer(Client, Headers, Answer);
         {refused, Answer} ->
-            router_http:answer(Client, <<"GET">>, Answer);
+            router_http:answer(Client, [], Answer);
         closed ->
             gen_tcp:close(Client)
     end.
@@ -51,18 +52,15 @@ answer(Client, #{host := Host} = Request) ->
         {ok, App} ->
             Acquired = acquire(App),
             Admitted = await(Acquired, Client, App, Begun_ns),
-            Waited = [waited(Begun_ns) || {waiting, _} <- [Acquired]],
-            {Status, Headers, Body} = admitted(Admitted, Client, Request, App),
-            {Status, Waited ++ Headers, Body};
+            %% Microseconds in the queue, for the client.
+            Waited_us = (erlang:monotonic_time(nanosecond) - Begun_ns) div 1000,
+            Headers = [{"X-Router-Waited-Us", integer_to_list(Waited_us)} || {waiting, _} <- [Acquired]],
+            {Headers, admitted(Admitted, Client, Request)};
         error ->
-            unknown()
+            {[], admitted(unknown, Client, Request)}
     end.
 
-%% Microseconds in the queue, for the client.
-waited(Begun_ns) ->
-    {<<"x-router-waited-us">>, integer_to_binary((erlang:monotonic_time(nanosecond) - Begun_ns) div 1000)}.
-
-admitted({acquired, App}, Client, Request, _) ->
+admitted({acquired, App}, Client, Request) ->
     Answer =
         case acquire_dyno(App, ?ATTEMPTS) of
             {ok, Dyno} ->
@@ -70,18 +68,14 @@ admitted({acquired, App}, Client, Request, _) ->
                 ok = release_dyno(App, Dyno),
                 Passed;
             none ->
-                router_http:text(503, <<"no-dyno">>, "No dyno had a free permit.")
+                router_http:text(500, "No dyno had a free permit")
         end,
     ok = release(App),
     Answer;
-admitted(full, _Client, _Request, App) ->
-    Sentence = io_lib:format("The app is at its capacity of ~b requests.", [router:capacity(App)]),
-    router_http:text(503, <<"full">>, Sentence);
-admitted(unknown, _Client, _Request, _App) ->
-    unknown().
-
-unknown() ->
-    router_http:text(404, <<"unknown-app">>, "No app is configured for this Host.").
+admitted(full, _Client, _Request) ->
+    router_http:text(503, "The app is at its capacity");
+admitted(unknown, _Client, _Request) ->
+    router_http:text(404, "No app is configured for this Host").
 
 -spec acquire(router:app()) -> acquired().
 acquire(#{host := Host, max_per := MaxPer, dynos := Dynos, wait_ms := 0}) ->

@@ -2,9 +2,9 @@
 %% left over afterwards.
 -module(router_test_setup).
 
--export([tests/1, noisy/1, set/2, await_held/1, await_waiting/1, holder/0]).
--export([ask/1, request/1, answer/1, status/1, closed/1, reset/1]).
--export([dyno/0, dyno/1, passed/0, passed/1, none_passed/0, reply/1, reply/2, open/1]).
+-export([tests/1, await_held/1, await_waiting/1, holder/0]).
+-export([ask/1, request/1, answer/1, status/1, closed/1, ways_to_leave/0]).
+-export([dyno/0, dyno/1, passed/1, none_passed/0, reply/2, open/1, answered/1]).
 
 -include_lib("eunit/include/eunit.hrl").
 
@@ -13,27 +13,19 @@
 -define(DEADLINE_MS, 120_000).
 
 %% Runs each test in a separate process, so that its clients and dynos end with it. Then checks that all permits are
-%% released, no request waits and no error was logged.
--spec tests([{Title :: string(), fun(() -> term())}]) -> term().
+%% released, no request waits and no error was logged. Kills are logged as errors: such a test is `noisy'.
+-spec tests([{silent | noisy, Title :: string(), fun(() -> term())}]) -> term().
 tests(Tests) ->
-    foreach(Tests, fun() -> ?assertEqual([], test_log_listener:events()) end).
-
-%% The same for tests whose kills are logged as errors.
--spec noisy([{Title :: string(), fun(() -> term())}]) -> term().
-noisy(Tests) ->
-    foreach(Tests, fun() -> ok end).
-
-foreach(Tests, Check) ->
     test_log_listener:tests(error,
         {foreach, fun start/0, fun stop/1, [
-            {timeout, ?TIMEOUT_S, {Title, fun() -> test_log_listener:listening(fun() -> run(Test, Check) end) end}}
-         || {Title, Test} <- Tests
+            {timeout, ?TIMEOUT_S, {Title, fun() -> test_log_listener:listening(fun() -> run(Noise, Test) end) end}}
+         || {Noise, Title, Test} <- Tests
         ]}
     ).
 
 start() ->
     ok = application:load(router),
-    ok = set(port, 0),
+    ok = application:set_env(router, port, 0),
     {ok, Started} = application:ensure_all_started(router),
     Started.
 
@@ -42,26 +34,21 @@ stop(Started) ->
     undefined = whereis(canal_lock),
     application:unload(router).
 
-run(Test, Check) ->
+run(Noise, Test) ->
     {Pid, Monitor} = spawn_monitor(fun() ->
         _ = Test(),
         exit(shutdown)
     end),
     shutdown = test_await:reason({Pid, Monitor}),
-    await_info(0, waiting),
+    test_await:value(0, fun() -> maps:get(waiting, canal_lock:info()) end),
     test_await:permits(0),
-    await_info(0, holders),
+    test_await:nothing_held(),
     ?assertEqual([], canal_lock:audit()),
     %% P4, and that no process released a permit that it did not hold.
     #{granted := Granted, released := Released, released_by_death := ByDeath} = Info = canal_lock:info(),
     ?assertMatch(#{not_held := 0}, Info),
     ?assertEqual(Granted, Released + ByDeath),
-    Check().
-
-%% Sets a parameter of the application.
--spec set(atom(), non_neg_integer()) -> ok.
-set(Name, Value) ->
-    application:set_env(router, Name, Value).
+    Noise =:= noisy orelse ?assertEqual([], test_log_listener:events()).
 
 %% Waits until the app `shop' has this number of permits in use, and its dynos together the same number.
 -spec await_held(non_neg_integer()) -> ok.
@@ -73,9 +60,6 @@ await_held(Permits) ->
 -spec await_waiting(non_neg_integer()) -> ok.
 await_waiting(Requests) ->
     test_await:value(Requests, fun() -> canal_lock:waiting(<<"shop">>) end).
-
-await_info(Value, Name) ->
-    test_await:value(Value, fun() -> maps:get(Name, canal_lock:info()) end).
 
 %% The process of the only open request.
 -spec holder() -> pid().
@@ -97,27 +81,22 @@ request(Bytes) ->
     ok = gen_tcp:send(Socket, Bytes),
     Socket.
 
-%% The answer. Fails if the router resets the connection.
--spec answer(gen_tcp:socket()) -> router_http:answer().
+%% The bytes of the answer. Fails if the router resets the connection.
+-spec answer(gen_tcp:socket()) -> binary().
 answer(Socket) ->
-    {ok, Answer} = router_http:parse_answer(read(Socket, <<>>), <<"GET">>),
-    Answer.
+    ok = inet:setopts(Socket, [{show_econnreset, true}]),
+    read(Socket, <<>>).
 
 read(Socket, Before) ->
-    ok = inet:setopts(Socket, [{show_econnreset, true}]),
     case gen_tcp:recv(Socket, 0, ?DEADLINE_MS) of
         {ok, Data} -> read(Socket, <<Before/binary, Data/binary>>);
         {error, closed} -> gen_tcp:close(Socket), Before
     end.
 
-%% Reason: the router's, if it is an answer of the router itself.
--spec status(gen_tcp:socket()) -> Status :: pos_integer() | {Status :: pos_integer(), Reason :: binary()}.
+-spec status(gen_tcp:socket()) -> pos_integer().
 status(Socket) ->
-    {Status, Headers, _} = answer(Socket),
-    case router_http:values(<<"x-router-reason">>, Headers) of
-        [] -> Status;
-        [Reason] -> {Status, Reason}
-    end.
+    <<"HTTP/1.", _, " ", Status:3/binary, " ", _/binary>> = answer(Socket),
+    binary_to_integer(Status).
 
 %% Waits until the other side has closed the connection, without having sent anything.
 -spec closed(gen_tcp:socket()) -> ok.
@@ -125,10 +104,14 @@ closed(Socket) ->
     {error, closed} = gen_tcp:recv(Socket, 0, ?DEADLINE_MS),
     ok.
 
--spec reset(gen_tcp:socket()) -> ok.
-reset(Socket) ->
-    ok = inet:setopts(Socket, [{linger, {true, 0}}]),
-    gen_tcp:close(Socket).
+%% A client closes its connection, resets it, or closes its sending half.
+-spec ways_to_leave() -> [fun((gen_tcp:socket()) -> ok)].
+ways_to_leave() ->
+    Reset = fun(Socket) ->
+        ok = inet:setopts(Socket, [{linger, {true, 0}}]),
+        gen_tcp:close(Socket)
+    end,
+    [fun gen_tcp:close/1, Reset, fun(Socket) -> gen_tcp:shutdown(Socket, write) end].
 
 %%% Dynos
 
@@ -147,27 +130,18 @@ dyno(Serve) ->
     {ok, _, Port} = router_server:start_link(0, fun(Socket) ->
         %% Otherwise it would close as soon as the router closes its sending half.
         ok = inet:setopts(Socket, [{exit_on_close, false}]),
-        try router_http:read_message(Socket, ?DEADLINE_MS) of
-            {{http_request, Method, {abs_path, Path}, {1, 0}}, Headers, Body} ->
+        case router_http:read_request(Socket) of
+            {ok, Request} ->
                 {ok, Address} = inet:sockname(Socket),
-                Serve(#{
-                    socket => Socket, dyno => Address, method => Method, path => Path, headers => Headers, body => Body
-                })
-        catch
+                Serve(Request#{socket => Socket, dyno => Address});
             %% The router has closed the connection without a request.
-            throw:closed -> ok
+            closed ->
+                ok
         end
     end),
     {{127, 0, 0, 1}, Port}.
 
-%% The next request that a dyno of the test has got.
--spec passed() -> map().
-passed() ->
-    receive
-        {passed, _, Request} -> Request
-    after ?DEADLINE_MS -> error(not_passed)
-    end.
-
+%% The request with this path that a dyno of the test has got.
 -spec passed(Path :: binary()) -> map().
 passed(Path) ->
     receive
@@ -183,10 +157,6 @@ none_passed() ->
     end.
 
 %% The dyno answers and closes.
--spec reply(map()) -> ok.
-reply(Request) ->
-    reply(Request, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok").
-
 -spec reply(map(), iodata()) -> ok.
 reply(#{socket := Socket}, Bytes) ->
     ok = gen_tcp:send(Socket, Bytes),
@@ -197,3 +167,10 @@ reply(#{socket := Socket}, Bytes) ->
 open(Path) ->
     Client = ask(Path),
     {Client, passed(Path)}.
+
+%% Has the dyno answer. Returns whether the request has waited.
+-spec answered({Client :: gen_tcp:socket(), Request :: map()}) -> boolean().
+answered({Client, Request}) ->
+    ok = reply(Request, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    <<"HTTP/1.0 200 OK\r\n", Rest/binary>> = answer(Client),
+    binary:match(Rest, <<"\r\nX-Router-Waited-Us: ">>) =/= nomatch.
