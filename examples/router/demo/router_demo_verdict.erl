@@ -51,7 +51,8 @@
 -define(ROW, "~-4ts ~5b ms ~9b ~9b ~9b ~5b ms~n").
 
 %% Returns a summary for the user, and the broken promises; none if all were kept.
--spec judge([{At_ns :: integer(), router_demo_log:event()}], at_the_end()) -> {Summary :: iolist(), Broken :: [string()]}.
+-spec judge([{At_ns :: integer(), router_demo_log:event()}], at_the_end()) ->
+    {Summary :: iolist(), Broken :: [string()]}.
 judge(Events, #{apps := Apps} = AtTheEnd) ->
     %% Of events at the same time, ends come before starts, because a start may have waited for an end.
     Sorted = lists:sort([{At_ns, order(Event), Event} || {At_ns, Event} <- Events]),
