@@ -23,10 +23,11 @@ serve(Socket, Host, Log) ->
             ok = router_demo_log:note(Log, {begins, Host, Process, Dyno, binary_to_integer(Capacity)}),
             Answer = work(Socket),
             ok = router_demo_log:note(Log, {ends, Host, Process}),
-            case rand:uniform(?RESET_ONE_OF) of
+            _ = case rand:uniform(?RESET_ONE_OF) of
                 1 -> inet:setopts(Socket, [{linger, {true, 0}}]);
                 _ -> gen_tcp:send(Socket, Answer)
-            end;
+            end,
+            ok;
         closed ->
             ok
     end,
