@@ -152,7 +152,8 @@ acquire_dyno(#{host := Host, max_per := MaxPer, dynos := Dynos} = App, Left) ->
     Acquire = fun(Dyno) -> canal_lock:acquire({Host, Dyno}, MaxPer, 1) =/= full end,
     case lists:search(Acquire, From ++ Before) of
         {value, Dyno} -> {ok, Dyno};
-        false -> acquire_dyno(App, Left - 1)
+        %% On a busy machine, the thread that releases the permits of a dead holder may have to wait for its turn.
+        false -> timer:sleep(1), acquire_dyno(App, Left - 1)
     end.
 
 release_dyno(#{host := Host, max_per := MaxPer}, Dyno) ->
