@@ -15,8 +15,6 @@ death_test_() ->
         ]),
         test_setup:tests([
             {"P4: holders that die in different ways at once release everything", fun at_once/0},
-            {"P4: a death does not release permits that the holder has already released", fun after_releases/0},
-            {"P4: the next holder gets `full` only until the dead holder's permit is released", fun successor/0},
             {"P4: 10,000 holders that die together release everything", fun die_together/0}
         ]),
         test_setup:tests(without_manager, [
@@ -103,31 +101,8 @@ at_once() ->
     test_await:down([Holder || {_, Holder} <- Holders]),
     [test_await:count(Key, 0) || Key <- [db, app | [{key, N} || N <- lists:seq(1, 300)]]].
 
-after_releases() ->
-    Keys = [{key, N} || N <- lists:seq(1, 50)],
-    {Survivor, _} = test_worker:start(fun() -> acquire([{1, Key} || Key <- Keys]) end),
-    {Holder, _} = test_worker:start(fun() -> acquire([{3, Key} || Key <- Keys]) end),
-    {Odd, Even} = lists:partition(fun({key, N}) -> N rem 2 =:= 1 end, Keys),
-    Release = fun() -> [canal_lock:release(Key) || Key <- Odd ++ Odd ++ Odd ++ Even] end,
-    ?assertEqual([ok], lists:usort(test_worker:order(Holder, Release))),
-    ?assertEqual({[1], [3]}, {counts(Odd), counts(Even)}),
-    ok = test_worker:kill(Holder),
-    test_await:value([1], fun() -> counts(Keys) end),
-    ok = test_worker:kill(Survivor),
-    test_await:value([0], fun() -> counts(Keys) end).
-
 counts(Keys) ->
     lists:usort([canal_lock:count(Key) || Key <- Keys]).
-
-%% Each worker retries until the VM has released the permit of its killed predecessor.
-successor() ->
-    lists:foldl(fun(_, Predecessor) ->
-        exit(Predecessor, kill),
-        {Next, ok} = test_worker:start(fun() ->
-            test_await:value({acquired, 1}, fun() -> canal_lock:acquire(db, 1, 1) end)
-        end),
-        Next
-    end, test_worker:start(), lists:seq(1, test_setup:times(2000))).
 
 die_together() ->
     Parent = test_worker:start(),

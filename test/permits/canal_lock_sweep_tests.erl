@@ -21,7 +21,6 @@ with_manager() ->
     [
         {"P8: a sweep frees 1,000,000 one-shot keys of the cheap kinds", fun cheap_keys/0},
         {"P8: a sweep frees 5,000 one-shot keys of each rare kind", fun rare_keys/0},
-        {"P8: a sweep frees the keys of dead holders", fun keys_of_the_dead/0},
         {"P8: a sweep does not reclaim held keys", fun held_keys_survive/0},
         {"P8: a reclaimed key can be acquired again", fun comes_back/0},
         {"P1, P8: no permit is granted beyond the capacity while sweeps run", fun one_at_a_time_while_sweeping/0},
@@ -74,16 +73,6 @@ acquire_and_release(Left, Key) ->
     {acquired, 1} = canal_lock:acquire(OneShot, 1, 1),
     ok = canal_lock:release(OneShot, 1, 1),
     acquire_and_release(Left - 1, Key).
-
-keys_of_the_dead() ->
-    #{memory := Before} = canal_lock:info(),
-    lists:foreach(fun(Round) ->
-        Keys = [{Round, N} || N <- lists:seq(1, 1000)],
-        {Holder, _} = test_worker:start(fun() -> [canal_lock:acquire(Key, 1, 1) || Key <- Keys] end),
-        ok = test_worker:kill(Holder)
-    end, lists:seq(1, 100)),
-    test_await:permits(0),
-    is_freed(Before).
 
 held_keys_survive() ->
     Held = [Key || N <- lists:seq(1, 5000), Key <- [{held, N}, #{held => N}]],

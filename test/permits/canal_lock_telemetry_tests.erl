@@ -23,7 +23,6 @@ telemetry_test_() ->
         {"telemetry that runs but is not loaded is not loaded", fun not_loaded/0},
         {"telemetry that is not running is not called", fun not_running/0},
         {"telemetry can start and stop while the manager runs", fun comes_and_goes/0},
-        {"a handler that fails is detached by telemetry and not reported", fun failing_handler/0},
         {"P9: a failure of telemetry is reported once, and the manager continues", fun failure_of_telemetry/0},
         {"a failure before the call of telemetry crashes the manager",
             test_manager_crash:alone(fun own_failure/0)},
@@ -201,23 +200,6 @@ between_events(Manager, Do) ->
     ok = sys:suspend(Manager),
     ok = Do(),
     ok = sys:resume(Manager).
-
-failing_handler() ->
-    load_and_start(),
-    Manager = start_manager(?INTERVAL_MS),
-    Test = self(),
-    Send = fun(_, _, Failure, _) -> Test ! {failure, Failure} end,
-    ok = telemetry:attach(failures, [telemetry, handler, failure], Send, none),
-    lists:foreach(fun(Class) ->
-        attach(Class, fun(_, _, _, _) -> erlang:raise(Class, meant, []) end),
-        ?assertMatch(#{event_name := ?EVENT, kind := Class, reason := meant}, test_await:answer(failure)),
-        ?assertEqual({error, not_found}, telemetry:detach(Class))
-    end, [error, exit, throw]),
-    attach(here),
-    {?EVENT, _, _, Manager, _} = event(here),
-    Logged = test_log_listener:events(),
-    ?assertMatch([_, _, _], Logged),
-    ?assertEqual([], [Domain || #{meta := #{domain := Domain}} <- Logged]).
 
 %% With a telemetry that raises at every call.
 failure_of_telemetry() ->

@@ -13,8 +13,6 @@ answers_test_() ->
         {"P3: a thousand buckets take no more memory than one", fun memory_of_buckets/0},
         {"P2: a refusal creates no key and no holder, and takes no memory", fun refusal_changes_nothing/0},
         {"P5: release/1 returns ok or not_held", fun strict_release/0},
-        {"P5: release by a non-holder changes nothing", fun only_a_holder_releases/0},
-        {"P5: a release of one key does not release another", fun release_of_another_key/0},
         {"P5: the numbers of a release have no effect", fun numbers_of_a_release/0},
         {"count/1 returns the permits of a key", fun count/0},
         {"buckets/2 returns full buckets first", fun buckets/0},
@@ -130,28 +128,6 @@ strict_release() ->
     [{acquired, N} = canal_lock:acquire(db, 3, 1) || N <- [1, 2, 3]],
     ?assertEqual([ok, ok, ok, {error, not_held}], [canal_lock:release(db) || _ <- [1, 2, 3, 4]]),
     ?assertEqual(0, canal_lock:count(db)).
-
-only_a_holder_releases() ->
-    {Holder, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(db, 2, 1) end),
-    Attempts = fun() -> [canal_lock:release(db, 2, 1), canal_lock:release(db)] end,
-    ?assertEqual([ok, {error, not_held}], Attempts()),
-    %% Neither a holder of another key, nor a former holder of this one.
-    {Other, {acquired, 1}} = test_worker:start(fun() -> canal_lock:acquire(other, 2, 1) end),
-    ?assertEqual([ok, {error, not_held}], test_worker:order(Other, Attempts)),
-    {acquired, 2} = canal_lock:acquire(db, 2, 1),
-    ok = canal_lock:release(db, 2, 1),
-    ?assertEqual([ok, {error, not_held}], Attempts()),
-    ?assertEqual([1, 1], [canal_lock:count(Key) || Key <- [db, other]]),
-    ok = test_worker:kill(Holder),
-    test_await:count(db, 0).
-
-release_of_another_key() ->
-    Keys = [{key, N} || N <- lists:seq(1, 10)],
-    [{acquired, 1} = canal_lock:acquire(Key, 1, 1) || Key <- Keys],
-    ?assertEqual({error, not_held}, canal_lock:release({key, 11})),
-    ok = canal_lock:release({key, 5}),
-    ?assertEqual({error, not_held}, canal_lock:release({key, 5})),
-    ?assertEqual([{key, 5}], [Key || Key <- Keys, canal_lock:count(Key) =:= 0]).
 
 numbers_of_a_release() ->
     Numbers = [{0, 0}, {1, 1}, {7, 3}, {1 bsl 70, 1 bsl 70}],

@@ -58,7 +58,7 @@ local_events() ->
         {give, [ok, not_held, not_alive, several]},
         {resized, [handed_over, collected]},
         {die, [holder, waiter, collected, granted, gave, received, handed_over]},
-        {die, [killed, signalled, returns, shuts_down, raises, throws, kills_itself, linked, acquires]},
+        {die, deaths()},
         {sweep, [waiting, no_permits, reclaimed]}, {stop, [ok, waiting]}, {start, [waiting, begins_empty, adopts]},
         {killed, [waiting, kept]}, {crashes, [waiting, kept]}, {shut_down, [waiting]}
     ]).
@@ -66,8 +66,12 @@ local_events() ->
 remote_events() ->
     each([
         {far, [acquire, runs, acquired_later, release, die, waiter, holder, nodedown, closed, full, not_held]},
+        {far_die, [without_manager | deaths()]},
         {disconnect, [managed, without_manager]}
     ]).
+
+deaths() ->
+    [killed, signalled, returns, shuts_down, raises, throws, kills_itself, linked, acquires].
 
 each(Events) ->
     [{Call, Kind} || {Call, Kinds} <- Events, Kind <- Kinds].
@@ -244,7 +248,11 @@ events({die, Client, How}, Before, After, Gifts) ->
     [{die, Event} || Event <- Of] ++ [{far, Event} || Event <- Of, test_model:is_far(Client)] ++
         [{die, granted} || Granted =/= []] ++
         [{die, Gift} || {Gift, Which} <- Gifts, Which =:= Client] ++
-        [{die, name(How)} || grew(released_by_death, Before, After)];
+        [
+            {case test_model:is_far(Client) of true -> far_die; false -> die end, Event}
+         || grew(released_by_death, Before, After),
+            Event <- [name(How)] ++ [without_manager || test_model:manager(Before) =:= none]
+        ];
 events({resized, Key, _}, Before, _, _) ->
     [{resized, collected} || {_, Of, #{collected := N}} <- test_model:waits(Before), N > 0, Of =:= Key];
 events(sweep, Before, After, _) ->

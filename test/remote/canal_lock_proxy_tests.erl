@@ -10,12 +10,7 @@
 
 manager_test_() ->
     tests(3, [
-        {"P10: a crash of the manager changes nothing; the next manager uses the same proxies", fun manager_crashes/1},
-        {"P4, P10: without a manager, the death of a remote holder releases its permits", fun die_without_manager/1},
-        {"P4, P10: without a manager, a lost connection releases its holders' permits", fun cut_without_manager/1},
-        {"P10: permits survive ten crashes of managers", fun many_managers/1},
-        {"P10: permits are void after a clean shutdown", fun clean_shutdown/1},
-        {"a release that no manager answers leaves the permit held and can be repeated", fun release_repeated/1}
+        {"P10: a crash of the manager changes nothing; the next manager uses the same proxies", fun manager_crashes/1}
     ]).
 
 proxy_test_() ->
@@ -90,67 +85,6 @@ manager_crashes([There, Here, Elsewhere]) ->
     test_nodes:cut(Elsewhere, There),
     test_remote:nothing_is_left(There),
     ?assertMatch(#{granted := 4, released := 1, released_by_death := 3}, test_remote:info(There)).
-
-die_without_manager([There, Here, Elsewhere]) ->
-    Survivor = test_nodes:worker(Elsewhere),
-    Holder = test_nodes:worker(Here),
-    [{acquired, N} = test_remote:acquire(Holder, There, db) || N <- [1, 2]],
-    {acquired, 3} = test_remote:acquire(Survivor, There, db),
-    test_remote:kill_manager(There),
-    ok = test_nodes:kill_worker(Holder),
-    test_remote:await_count(There, db, 1),
-    _ = test_remote:start_manager(There, ?KEPT),
-    ?assertEqual(ok, test_remote:release(Survivor, There, db)),
-    test_remote:nothing_is_left(There).
-
-cut_without_manager([There, Here | _]) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    Doomed = test_nodes:start(),
-    test_nodes:connect(Doomed, There),
-    {acquired, 2} = test_remote:acquire(test_nodes:worker(Doomed), There, db),
-    test_remote:kill_manager(There),
-    test_nodes:cut(Here, There),
-    test_remote:await_count(There, db, 1),
-    ok = test_nodes:kill(Doomed),
-    test_remote:await_count(There, db, 0),
-    _ = test_remote:start_manager(There, ?KEPT),
-    test_nodes:connect(Here, There),
-    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
-    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)).
-
-many_managers([There, Here, Elsewhere]) ->
-    Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, 5)],
-    lists:foldl(fun(Round, Before) ->
-        New = [{Worker, {key, Round, N}} || {N, Worker} <- lists:enumerate(Workers)],
-        [{acquired, 1} = test_remote:acquire(Worker, There, Key) || {Worker, Key} <- New],
-        {Released, Kept} = lists:split(5, Before ++ New),
-        [?assertEqual(ok, test_remote:release(Worker, There, Key)) || {Worker, Key} <- Released],
-        _ = new_manager(There),
-        Kept
-    end, [], lists:seq(1, 10)),
-    ?assertMatch(#{permits := 50}, test_remote:info(There)),
-    ?assertEqual(10, length(test_remote:proxies(There))),
-    test_nodes:kill_workers(Here),
-    test_nodes:kill_workers(Elsewhere),
-    test_remote:nothing_is_left(There).
-
-clean_shutdown([There, Here | _]) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    test_nodes:call(There, fun canal_lock:stop/0),
-    _ = test_remote:start_manager(There, ?KEPT),
-    test_remote:nothing_is_left(There),
-    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)).
-
-release_repeated([There, Here | _]) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    test_remote:kill_manager(There),
-    ?assertMatch({exit, {noproc, {canal_lock, release_on, _}}}, test_remote:release(Holder, There, db)),
-    ?assertEqual(1, test_remote:count(There, db)),
-    _ = test_remote:start_manager(There, ?KEPT),
-    holds_one(Holder, There).
 
 %% A holder with a request that waits for the manager, and the reference of its outcome.
 waits_at_manager(There, Here) ->

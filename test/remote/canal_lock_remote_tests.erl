@@ -10,16 +10,13 @@
 remote_test_() ->
     test_setup:quietly([
         test_remote:tests(3, #{}, [
-            {"P1: remote calls are granted, refused and released like local ones", fun like_local/1},
             {"P1, P6: of many concurrent calls, as many are granted as the capacity allows", fun many_at_once/1},
-            {"P5: a process can release only its own permits", fun only_a_holder_releases/1},
             {"keys of every kind that belong to the node of the holder work", fun keys/1},
             {"both nodes see the same holders and permits", fun seen_on_both/1},
             {"a call for the own node does not use the manager", fun own_node/1},
             {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
             {"P8: remote calls leave no proxies, monitors or messages behind", fun leaves_nothing_behind/1},
             {"a proxy without permits exits after its idle time", fun idle/1},
-            {"P4: the death of a remote holder, of any cause, releases its permits", fun deaths/1},
             {"P4: many remote holders that die together release everything", fun die_together/1},
             {"P4: a lost connection releases the permits of its holders, and no others", fun connection_lost/1},
             {"P10: permits are void after a manager without keep_on_crash ends", fun void/1},
@@ -32,26 +29,6 @@ remote_test_() ->
             {"P4: permits are released when the node of their holder stops or is killed", fun nodes_end/1}
         ])
     ]).
-
-like_local([There, Here, Elsewhere]) ->
-    {One, Other} = {test_nodes:worker(Here), test_nodes:worker(Elsewhere)},
-    ?assertEqual({acquired, 1}, test_remote:acquire(One, There, db)),
-    ?assertEqual({acquired, 2}, test_remote:acquire(Other, There, db)),
-    Local = test_nodes:worker(There),
-    ?assertEqual({acquired, 3}, test_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end)),
-    [?assertEqual(full, test_remote:acquire(Worker, There, db)) || Worker <- [One, Other]],
-    ?assertEqual({acquired, 1}, test_remote:acquire(One, There, app)),
-    ?assertEqual({acquired, 2}, test_remote:acquire(One, There, app)),
-    ?assertMatch(#{permits := 5, holders := 3, granted := 5, refused := 2}, test_remote:info(There)),
-    ?assertEqual([], test_nodes:call(There, fun canal_lock:audit/0)),
-    ?assertEqual([ok, {error, not_held}], [test_remote:release(One, There, db) || _ <- [1, 2]]),
-    ?assertEqual({error, not_held}, test_remote:release(Other, There, no_such_key)),
-    ?assertEqual({acquired, 3}, test_remote:acquire(Other, There, db)),
-    ?assertEqual([ok, ok], [test_remote:release(Other, There, db) || _ <- [1, 2]]),
-    ?assertEqual([ok, ok], [test_remote:release(One, There, app) || _ <- [1, 2]]),
-    ?assertEqual(ok, test_nodes:order(Local, fun() -> canal_lock:release(db) end)),
-    test_remote:nothing_is_left(There),
-    ?assertMatch(#{granted := 6, released := 6, not_held := 2, released_by_death := 0}, test_remote:info(There)).
 
 many_at_once([There, Here, Elsewhere]) ->
     Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
@@ -67,22 +44,6 @@ many_at_once([There, Here, Elsewhere]) ->
     test_nodes:kill_workers(Here),
     test_nodes:kill_workers(Elsewhere),
     test_remote:nothing_is_left(There).
-
-only_a_holder_releases([There, Here, Elsewhere]) ->
-    Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    Others = [test_nodes:worker(Node) || Node <- [Here, Elsewhere]],
-    [?assertEqual({error, not_held}, test_remote:release(Other, There, db)) || Other <- Others],
-    Local = test_nodes:worker(There),
-    Release = fun() -> canal_lock:release(db) end,
-    ?assertEqual({error, not_held}, test_nodes:order(Local, Release)),
-    %% The remote holder cannot release the permit of the local one.
-    {acquired, 2} = test_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1) end),
-    ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
-    %% A holder of another key.
-    {acquired, 1} = test_remote:acquire(Holder, There, app),
-    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
-    ?assertEqual([1, 1], [test_remote:count(There, Key) || Key <- [db, app]]).
 
 %% The holder creates the terms, the other node compares them, and the holder compares the terms that the views return.
 keys([There, Here | _]) ->
@@ -211,46 +172,9 @@ idle([There, Here | _]) ->
 monitors({Node, Pid}) ->
     test_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
 
-deaths([There, Here, Elsewhere]) ->
-    Survivor = test_nodes:worker(Elsewhere),
-    [{acquired, _} = test_remote:acquire(Survivor, There, Key) || Key <- [db, {key, 1}]],
-    lists:foreach(fun({N, Way}) ->
-        Holder = test_nodes:worker(Here),
-        Keys = [db, db, {key, 1}, {key, 2} | [{more, M} || M <- lists:seq(1, 10)]],
-        [{acquired, _} = test_remote:acquire(Holder, There, Key) || Key <- Keys],
-        ?assertEqual(3, test_remote:count(There, db)),
-        ok = die(Way, Holder),
-        Left = [{db, 1}, {{key, 1}, 1}, {{key, 2}, 0}],
-        [test_remote:await_count(There, Key, Count) || {Key, Count} <- Left],
-        Expected = length(Keys) * N,
-        ?assertMatch(#{permits := 2, holders := 1, released_by_death := Expected}, test_remote:info(There))
-    end, lists:enumerate([normal, shutdown, meant, {error, meant}, kill, linked, signal])),
-    {_, Pid} = Survivor,
-    test_await:value([Pid], fun() -> represented(There) end).
-
 %% The processes that have a proxy.
 represented(There) ->
     [Holder || {Holder, _} <- test_remote:proxies(There)].
-
-die(kill, Holder) ->
-    test_nodes:kill_worker(Holder);
-die(signal, {Here, Pid}) ->
-    test_nodes:call(Here, fun() ->
-        exit(Pid, meant),
-        test_await:down([Pid])
-    end);
-die(linked, Holder = {Here, Pid}) ->
-    {_, LinkedPid} = Linked = test_nodes:worker(Here),
-    true = test_nodes:order(Holder, fun() -> link(LinkedPid) end),
-    ok = test_nodes:kill_worker(Linked),
-    test_nodes:call(Here, fun() -> test_await:down([Pid]) end);
-die(How, {Here, Pid}) ->
-    Last =
-        case How of
-            {error, Reason} -> fun() -> error(Reason) end;
-            Reason -> fun() -> exit(Reason) end
-        end,
-    test_nodes:call(Here, fun() -> test_worker:release_then_die(Pid, Last) end).
 
 die_together([There, Here, Elsewhere]) ->
     Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],

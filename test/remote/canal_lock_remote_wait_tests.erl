@@ -8,36 +8,13 @@
 remote_wait_test_() ->
     test_setup:quietly([
         test_remote:tests(2, #{}, [
-            {"P11: remote and local callers wait in one queue", fun one_queue/1},
             {"a remote wait ends by its timeout, which is counted", fun timeout/1},
-            {"several permits of a remote holder are acquired and released together", fun several/1},
             {"P4: a remote waiter that dies, or whose connection is lost, leaves the queue", fun waiter_ends/1},
             {"P4: a grant that a dead remote waiter does not get is passed on", fun granted_then_dead/1},
             {"P10: a remote wait of a closed table raises", fun closed/1},
             {"a proxy whose holder waits does not exit when it is idle", fun idle/1}
-        ]),
-        test_remote:tests(2, #{keep_on_crash => true}, [
-            {"P10: a remote wait goes on when the manager of a kept table crashes", fun kept/1}
         ])
     ]).
-
-one_queue([There, Here]) ->
-    Local = test_nodes:worker(There),
-    Take = fun() -> canal_lock:acquire(db, 1, 1, infinity) end,
-    Release = fun() -> canal_lock:release(db) end,
-    {acquired, 1} = test_nodes:order(Local, Take),
-    {First, FirstRef} = waiter(There, Here, infinity, 1),
-    SecondRef = test_nodes:send_order(Local, fun() -> {Release(), Take()} end),
-    ?assertEqual({acquired, 1}, test_await:answer(FirstRef)),
-    ok = await_waiting(There, 1),
-    {Third, ThirdRef} = waiter(There, Here, ?NEVER_MS, 2),
-    ?assertEqual(ok, test_remote:release(First, There, db)),
-    ?assertEqual({ok, {acquired, 1}}, test_await:answer(SecondRef)),
-    ?assertEqual(ok, test_nodes:order(Local, Release)),
-    ?assertEqual({acquired, 1}, test_await:answer(ThirdRef)),
-    ?assertEqual([{element(2, Third), 1}], test_nodes:call(There, fun() -> canal_lock:holders(db) end)),
-    ?assertEqual(ok, test_remote:release(Third, There, db)),
-    test_remote:nothing_is_left(There).
 
 timeout([There, Here]) ->
     _ = hold(There),
@@ -46,17 +23,6 @@ timeout([There, Here]) ->
     ?assertMatch(#{timed_out := 1, waiting := 0, permits := 1}, test_remote:info(There)),
     {_, Ref} = waiter(There, Here, 100, 1),
     ?assertEqual(full, test_await:answer(Ref)).
-
-several([There, Here]) ->
-    Worker = test_nodes:worker(Here),
-    {_, Name} = There,
-    Order = fun(Call) -> test_nodes:order(Worker, Call) end,
-    Acquire = fun() -> canal_lock:acquire_on(Name, db, 3, 1, #{permits => 2}) end,
-    Release = fun(Permits) -> fun() -> canal_lock:release_on(Name, db, #{permits => Permits}) end end,
-    ?assertEqual([{acquired, 2}, full], [Order(Acquire) || _ <- [1, 2]]),
-    ?assertEqual({error, not_held}, Order(Release(3))),
-    ?assertEqual(ok, Order(Release(2))),
-    test_remote:nothing_is_left(There).
 
 waiter_ends([There, Here]) ->
     Holder = hold(There),
@@ -102,15 +68,6 @@ idle([There, Here]) ->
     {Worker, Ref} = waiter(There, Here, infinity, 1),
     Proxy = test_remote:proxy(Worker, There),
     test_nodes:call(There, fun() -> Proxy ! timeout, sys:get_state(Proxy), ok end),
-    ok = test_nodes:kill_worker(Holder),
-    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
-
-kept([There, Here]) ->
-    Holder = hold(There),
-    {_, Ref} = waiter(There, Here, infinity, 1),
-    ok = test_remote:kill_manager(There),
-    _ = test_remote:start_manager(There, #{keep_on_crash => true}),
-    ok = await_waiting(There, 1),
     ok = test_nodes:kill_worker(Holder),
     ?assertEqual({acquired, 1}, test_await:answer(Ref)).
 

@@ -11,16 +11,20 @@
 %% One command. On two nodes, clients of the other one cannot be suspended, and connections fail.
 -spec generator(Keys :: [term()], one_node | two_nodes) -> proper_types:type().
 generator(Keys, Nodes) ->
-    {Kinds, Connections} =
-        case Nodes of
-            one_node -> {[runs, suspended], []};
-            two_nodes -> {[runs], [{4, {disconnect, oneof([near, far])}}, {8, connect}]}
-        end,
     Any = range(0, 11),
     Key = oneof(Keys),
     Size = size(),
     Ways = [killed, signalled, returns, shuts_down, raises, throws, kills_itself, linked],
     Death = weighted_union([{length(Ways), oneof(Ways)}, {2, {acquires, Key, Size}}]),
+    {Kinds, More} =
+        case Nodes of
+            one_node ->
+                {[runs, suspended], []};
+            two_nodes ->
+                Disconnect = {disconnect, oneof([near, far])},
+                Crash = {end_manager, oneof([killed, crashes])},
+                {[runs], [{8, Disconnect}, {12, connect}, {4, Crash}, {6, {die, Any, far_holder, Death}}]}
+        end,
     Ending = weighted_union([{12, oneof([returns, nested, throws, raises, exits, dies])}, {1, stops}]),
     Permits = weighted_union([{6, 1}, {2, 2}, {2, 3}]),
     Max = weighted_union([{8, infinity}, {1, range(0, 2)}]),
@@ -44,7 +48,7 @@ generator(Keys, Nodes) ->
         {2, sweep},
         {2, oneof([stop, {end_manager, shut_down} | lists:duplicate(4, {end_manager, oneof([killed, crashes])})])},
         {12, {start, oneof([plain, keeping, keeping, keeping]), range(1, 9)}}
-        | Connections
+        | More
     ]).
 
 %% Most are so small that calls are sometimes refused.
@@ -95,6 +99,7 @@ call({die, Any, Who, How}, Model) ->
         case Who of
             any -> test_model:clients(Model);
             holder -> [Client || {Client, _, _} <- test_model:held(Model)];
+            far_holder -> [Client || {Client, _, _} <- test_model:held(Model), test_model:is_far(Client)];
             waiter -> [Client || {Client, _, _} <- test_model:waits(Model)];
             reader -> [Client || {Client, [_ | _]} <- maps:to_list(test_model:mail(Model))]
         end,
