@@ -266,18 +266,11 @@ explanation(Reason, [{_, _, _, Info} | _] = Stack) ->
 
 shell() ->
     Node = must("Node", ?NODE, "there@nowhere"),
-    shows([{2, must("MaxPer", ?COUNT, three)}], fun() -> canal_lock:acquire(db, three, 1) end),
-    shows([{3, must("Buckets", ?COUNT, -1)}], fun() -> canal_lock:release(db, 3, -1) end),
     shows(
         [{2, must("MaxPer", ?COUNT, 3.0)}, {3, must("Buckets", ?COUNT, one)}, {4, must("Fun", ?FUN, not_a_fun)}],
         fun() -> canal_lock:with_permit(db, 3.0, one, not_a_fun) end
     ),
-    shows([{4, must("TimeoutOrOptions", ?TIMEOUT_OR_OPTIONS, -1)}], fun() -> canal_lock:acquire(db, 3, 1, -1) end),
     shows([{4, must("the option permits", ?POSITIVE, 0)}], fun() -> canal_lock:acquire(db, 3, 1, #{permits => 0}) end),
-    shows([{1, must("Ref", "be a reference", ref)}], fun() -> canal_lock:cancel(ref) end),
-    shows([{2, must("Pid", ?LOCAL_PID, me)}], fun() -> canal_lock:give(db, me) end),
-    shows([{2, must("MaxPer", ?POSITIVE, 0)}], fun() -> canal_lock:buckets(db, 0) end),
-    shows([{1, must("Pid", "be a pid", canal_lock)}], fun() -> canal_lock:held(canal_lock) end),
     shows([{1, Node}, {4, must("Buckets", ?COUNT, one)}], fun() ->
         canal_lock:acquire_on("there@nowhere", db, 3, one)
     end).

@@ -19,8 +19,7 @@ life_test_() ->
         {"P10: a second start returns already_started and changes nothing", fun already_started/0},
         {"P10: stop/0 closes the table, and calls raise", fun stop/0},
         {"P10: the manager survives the normal end of its parent", fun parent_ends/0},
-        {"P10: the manager dies with a parent that crashes, and calls raise", fun parent_crashes/0},
-        {"P10: an exit signal stops the manager, and calls raise", fun exit_signals/0}
+        {"P10: the manager dies with a parent that crashes, and calls raise", fun parent_crashes/0}
     ]).
 
 acquire(Key) ->
@@ -124,12 +123,3 @@ parent_crashes() ->
     ok = test_worker:kill(Parent),
     test_await:down([Manager]),
     ok = test_manager_crash:await_closed().
-
-exit_signals() ->
-    lists:foreach(fun(Reason) ->
-        Manager = start(),
-        {acquired, 1} = acquire(db),
-        exit(Manager, Reason),
-        _ = test_await:exit_reason(Manager),
-        ok = test_manager_crash:await_closed()
-    end, [kill, shutdown, {shutdown, meant}, meant]).

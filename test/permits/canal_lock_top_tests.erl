@@ -17,7 +17,6 @@
 top_test_() ->
     test_terminal:tests([
         test_setup:tests([
-            {"keys and holders are sorted by their permits", fun figures/0},
             {"equal rows are in the order of terms", fun ties/0},
             {"the requested number of rows are the ones with most permits", fun rows/0},
             {"a holder of more keys than one piece has is one row", fun one_row/0},
@@ -46,13 +45,6 @@ shells_test_() ->
     ].
 
 %%% Figures
-
-figures() ->
-    One = holder(#{db => 3, {app, 1} => 2}),
-    Two = holder(#{db => 1, "other" => 5}),
-    ?assertMatch([_, _], sections(10)),
-    ?assertEqual([["5", "\"other\""], ["4", "db"], ["2", "{app,1}"]], keys(10)),
-    ?assertEqual([["6", "2", pid_to_list(Two)], ["5", "2", pid_to_list(One)]], holders(10)).
 
 %% With two keys that are `==' but not `=:='.
 ties() ->
