@@ -17,7 +17,6 @@
 top_test_() ->
     test_terminal:tests([
         test_setup:tests([
-            {"equal rows are in the order of terms", fun ties/0},
             {"the requested number of rows are the ones with most permits", fun rows/0},
             {"a holder of more keys than one piece has is one row", fun one_row/0},
             {"a holder on another node is shown with its node", fun other_node/0},
@@ -45,15 +44,6 @@ shells_test_() ->
     ].
 
 %%% Figures
-
-%% With two keys that are `==' but not `=:='.
-ties() ->
-    Keys = [c, {b}, 2, 1, "a", <<"d">>],
-    Pids = [holder(#{Key => 2}) || Key <- Keys],
-    ?assertEqual([["2", format(Key)] || Key <- lists:sort(Keys)], keys(6)),
-    ?assertEqual([["2", "1", pid_to_list(Pid)] || Pid <- lists:sort(Pids)], holders(6)),
-    take(#{1.0 => 2}),
-    ?assertEqual([["2", "1"], ["2", "1.0"]], lists:sort(keys(2))).
 
 %% More keys than one piece has, with more and fewer rows than keys. The expected rows come from keys/0 and all permits.
 rows() ->

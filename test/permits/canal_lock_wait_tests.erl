@@ -22,8 +22,7 @@ answers_test_() ->
         {"P13: cancel/1 of anything else answers not_waiting and changes nothing", fun not_waiting/0},
         {"requests are granted and cancelled after the node got a name", fun node_gets_a_name/0},
         {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0},
-        {"P6: resized/3 changes a thousand waiters", fun resized_many/0},
-        {"P4: the death of a holder grants the next waiter, while the manager is suspended", fun holder_dies/0}
+        {"P6: resized/3 changes a thousand waiters", fun resized_many/0}
     ]).
 
 closing_test_() ->
@@ -176,15 +175,6 @@ resized_many() ->
     ?assertEqual(Granted, messages()),
     ?assertEqual(1, canal_lock:waiting(app)),
     ?assertEqual([], canal_lock:audit()).
-
-holder_dies() ->
-    Holder = test_worker:holder(#{db => 1}),
-    Waiter = waiter(db, 1, infinity),
-    ok = sys:suspend(canal_lock),
-    ok = test_worker:kill(Holder),
-    ?assertEqual({acquired, 1}, answer(Waiter)),
-    ok = sys:resume(canal_lock),
-    ?assertMatch(#{released_by_death := 1, handed_over := 1, granted := 2}, canal_lock:info()).
 
 %%% The end of a table
 

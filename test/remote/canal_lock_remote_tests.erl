@@ -17,9 +17,7 @@ remote_test_() ->
             {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
             {"P8: remote calls leave no proxies, monitors or messages behind", fun leaves_nothing_behind/1},
             {"a proxy without permits exits after its idle time", fun idle/1},
-            {"P4: many remote holders that die together release everything", fun die_together/1},
             {"P4: a lost connection releases the permits of its holders, and no others", fun connection_lost/1},
-            {"P10: permits are void after a manager without keep_on_crash ends", fun void/1},
             {"P9: system_limit of the remote manager is raised in the caller", fun raised/1},
             {"P9: forged requests change nothing", fun forged/1},
             {"calls between nodes with different versions raise version_mismatch", fun versions/1},
@@ -176,17 +174,6 @@ monitors({Node, Pid}) ->
 represented(There) ->
     [Holder || {Holder, _} <- test_remote:proxies(There)].
 
-die_together([There, Here, Elsewhere]) ->
-    Workers = [test_nodes:worker(Node) || Node <- [Here, Elsewhere], _ <- lists:seq(1, ?PROCESSES)],
-    Sent = [test_remote:send_acquire(Worker, There, {key, N rem 30}) || {N, Worker} <- lists:enumerate(Workers)],
-    [{acquired, _} = test_await:answer(Ref) || Ref <- Sent],
-    ?assertMatch(#{permits := Permits} when Permits =:= 2 * ?PROCESSES, test_remote:info(There)),
-    test_nodes:kill_workers(Here),
-    test_nodes:kill_workers(Elsewhere),
-    test_remote:nothing_is_left(There),
-    #{released_by_death := ByDeath, released := 0} = test_remote:info(There),
-    ?assertEqual(2 * ?PROCESSES, ByDeath).
-
 connection_lost([There, Here, Elsewhere]) ->
     Name = test_nodes:name(There),
     {_, Pid} = Holder = test_nodes:worker(Here),
@@ -220,23 +207,6 @@ connection_lost([There, Here, Elsewhere]) ->
     ?assertEqual(ok, test_remote:release(Unaffected, There, db)),
     test_remote:nothing_is_left(There),
     ?assertMatch(#{released_by_death := 6, released := 1}, test_remote:info(There)).
-
-void([There, Here | _]) ->
-    {_, Pid} = Holder = test_nodes:worker(Here),
-    {acquired, 1} = test_remote:acquire(Holder, There, db),
-    test_remote:kill_manager(There),
-    Name = test_nodes:name(There),
-    ?assertEqual({exit, {noproc, {canal_lock, release_on, [Name, db]}}}, test_remote:release(Holder, There, db)),
-    _ = test_remote:start_manager(There, #{}),
-    ?assertEqual(0, test_remote:count(There, db)),
-    ?assertEqual([], test_remote:proxies(There)),
-    ?assertEqual({error, not_held}, test_remote:release(Holder, There, db)),
-    %% The death of the holder releases only the new permit.
-    ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
-    ?assertMatch([{Pid, _}], test_remote:proxies(There)),
-    ok = test_nodes:kill_worker(Holder),
-    test_remote:nothing_is_left(There),
-    ?assertMatch(#{granted := 1, released_by_death := 1}, test_remote:info(There)).
 
 %% A process in place of the manager answers that it is out of memory.
 raised([_, Here, Elsewhere]) ->
