@@ -25,7 +25,7 @@ shift
 arch=${ARCH:-$(dpkg --print-architecture)}
 # These variables are kept.
 passed_on=()
-for name in CANAL_LOCK_CI CANAL_LOCK_SOAK {http,https,no}_proxy {HTTP,HTTPS,NO}_PROXY; do
+for name in CANAL_LOCK_CI CANAL_LOCK_SOAK CARGO_INCREMENTAL {http,https,no}_proxy {HTTP,HTTPS,NO}_PROXY; do
   [ -z "${!name-}" ] || passed_on+=("$name=${!name}")
 done
 root=$PWD/_build/distro/$suite-$arch
