@@ -10,7 +10,6 @@ path_test_() ->
     test_setup:tests([
         {"P7: the manager's mailbox stays empty under 100,000 acquires", fun mailbox_stays_empty/0},
         {"P7: all calls work while the manager is suspended, and its mailbox stays empty", fun suspended_manager/0},
-        {"P7: a death releases permits while the manager is suspended", fun death_under_suspended_manager/0},
         {"P7: callers send nothing", fun callers_send_nothing/0},
         {"P7: the manager receives nothing", fun manager_receives_nothing/0}
     ]).
@@ -37,15 +36,6 @@ suspended_manager() ->
     ?assertEqual([], unexpected_while_busy()),
     ok = test_worker:kill(Holder),
     test_await:count({new, key}, 0),
-    ?assertEqual([], unexpected(whereis(canal_lock))),
-    ok = sys:resume(canal_lock).
-
-death_under_suspended_manager() ->
-    ok = sys:suspend(canal_lock),
-    Hold = fun() -> [canal_lock:acquire({key, N}, 1, 1) || N <- lists:seq(1, 100)] end,
-    Holders = [element(1, test_worker:start(Hold)) || _ <- lists:seq(1, 10)],
-    ok = test_worker:kill(Holders),
-    [test_await:count({key, N}, 0) || N <- lists:seq(1, 100)],
     ?assertEqual([], unexpected(whereis(canal_lock))),
     ok = sys:resume(canal_lock).
 

@@ -20,7 +20,6 @@ telemetry_test_() ->
         {"the totals are emitted at the interval of the sweep", fun totals/0},
         {"acquires, releases, deaths and requested sweeps emit nothing", fun not_by_callers/0},
         {"without telemetry nothing is emitted, and no process is called", fun without/0},
-        {"telemetry that runs but is not loaded is not loaded", fun not_loaded/0},
         {"telemetry that is not running is not called", fun not_running/0},
         {"telemetry can start and stop while the manager runs", fun comes_and_goes/0},
         {"P9: a failure of telemetry is reported once, and the manager continues", fun failure_of_telemetry/0},
@@ -154,11 +153,6 @@ without() ->
     sends_nothing(start_manager(?INTERVAL_MS)),
     ?assertEqual(false, code:is_loaded(telemetry)).
 
-not_loaded() ->
-    ok = start(test_telemetry_app),
-    sends_nothing(start_manager(?INTERVAL_MS)),
-    ?assertEqual(false, code:is_loaded(telemetry)).
-
 %% A call of the code server, or of any other process, would need a message.
 sends_nothing(Manager) ->
     1 = erlang:trace(Manager, true, [send]),
@@ -190,9 +184,6 @@ comes_and_goes() ->
     unload(),
     await_timer(),
     no_event(here),
-    between_events(Manager, fun test_telemetry_app:load_and_start/0),
-    attach(here),
-    ?assertMatch({?EVENT, _, _, Manager, _}, event(here)),
     ?assertEqual([], test_log_listener:events()).
 
 %% An event that is emitted while telemetry starts or stops makes telemetry log a warning.
