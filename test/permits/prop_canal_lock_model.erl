@@ -43,7 +43,7 @@ model_test_() ->
         ])
     ]).
 
-%% Events that must occur: without them the test proves nothing. See events/4.
+%% Events that must occur: without them the test proves nothing. See tallied/4.
 local_events() ->
     each([
         {acquire, [acquired, full, closed]},
@@ -100,7 +100,7 @@ show(Title) ->
     Shown = [Title, [io_lib:format("    ~0tp~n", [Call]) || Call <- Calls], Difference, Keys, 100],
     io:format(user, "~n~s:~n~ts~tp~nkeys: ~0tP~n", Shown).
 
-%% One slot of a key stores two holders, and few keys let requests wait more often.
+%% The slot of a process stores two keys. With few keys, requests wait more often.
 prop_allowed(Names, Clients, Nodes) ->
     Where = case Nodes of {here, _} -> one_node; _ -> two_nodes end,
     Name = proper_types:oneof(Names),
