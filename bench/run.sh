@@ -43,5 +43,4 @@ measure() { # PROGRAM
 
 source scripts/steps.sh
 steps_begin bench "$(wc -w <<<"$programs")"
-trap steps_end EXIT
 for program in $programs; do step "$program" measure "$program"; done

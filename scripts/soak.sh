@@ -48,8 +48,8 @@ rust() {
   covered "$rounds rounds of the tests of permit_table and quorum, each of 1,024 random cases"
 }
 
-# The state machines of the quorum locks: random histories, the models breadth-first, and random walks; and the tests
-# that are too long for `make test'.
+# The state machines of the quorum locks: the tests that `make test' ignores, random histories, the models
+# breadth-first, and random walks.
 machines() {
   (cd native && cargo test --quiet --locked --package quorum_check -- --ignored)
   local each=$((($(minutes) + 3) / 4))

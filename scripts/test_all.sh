@@ -21,19 +21,12 @@ rust() {
   step 'model checker and simulation' scripts/once searches "${quorum[@]}" -- make test-searches
   step 'loom' scripts/once loom "${loom[@]}" -- make test-loom
 }
-log=$(mktemp)
-set -m # a process group, which the trap ends
-rust >"$log" 2>&1 &
-rust=$!
-set +m
-trap 'kill -- -$rust 2>/dev/null || true; rm -f "$log"; steps_end' EXIT
-
+beside rust rust
 step 'build' make test-build
 step 'Erlang' make test-erlang
 step 'Elixir' make test-elixir
 step 'projects that depend on the library' scripts/once downstream "${downstream[@]}" -- make test-downstream
 status=0
-wait $rust || status=$?
-cat "$log"
+result rust || status=$?
 cat _build/eunit-skipped.txt
 exit $status

@@ -1,6 +1,6 @@
 %% Tests admission: no dyno gets more requests than its limit, even when the app changes. Requests that wait are
-%% admitted in order. A request holds its permits until its dyno has finished, whatever happens to the client, the dyno
-%% or the process of the request.
+%% admitted in order. A request holds its permits until its dyno has finished: also if the client disconnects, or the
+%% dyno fails.
 -module(router_request_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -1,10 +1,10 @@
 //! Searches within bounds: of the correct protocol, which must find no violation, and of the controls, which must find
 //! one.
 //!
-//! The bounds are chosen so that all searches take about a minute on two cores. The ignored ones are longer, and run in
-//! `make soak WHAT=machines`. `explore` searches further. Each search
-//! prints its report (`cargo test -- --nocapture`). *Complete* means that it visited every state within the setting's
-//! bounds, *stopped* that it visited those with the shortest histories, up to the bound on states.
+//! The bounds are chosen so that all searches take about a minute on two cores. The ignored ones run in `make soak`: the
+//! longest, and those that show what safety does not depend on. `explore` searches further. Each search prints its
+//! report (`cargo test -- --nocapture`). *Complete* means that it visited every state within the setting's bounds,
+//! *stopped* that it visited those with the shortest histories, up to the bound on states.
 
 use quorum_check::model::search::{search, Bounds, Report, Strategy};
 use quorum_check::model::setting::Setting;
@@ -52,7 +52,7 @@ complete! {
     different_sequencers: "apart",
     a_first_start: "first-start",
     all_fences_are_lost: "all-lost",
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     frames_in_all_orders: "all-orders",
     an_unheard_restart: "unheard-restart",
     a_vote_of_a_voter_without_fences: "asserted-learning",
@@ -133,10 +133,10 @@ controls! {
     two_partition_counts: "TwoPartitionCounts", 4_000_000, 1;
     two_partition_counts_and_voters: "TwoPartitionCounts-voters", 300_000, 2;
     no_recalls: "NoRecalls", 4_000_000, 1;
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     any_sequencer_of_a_guest_violates_nothing: "AnySequencer-guest", 300_000, 2;
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

@@ -171,7 +171,7 @@ violates! {
 
     /// CE11: a lock without a vote of the earlier lifetime is asserted in the quarantine. Another agent may count one.
     fn any_lock_continues(bug(AnyLockContinues)): Votes;
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     fn any_lock_continues_for_several_leases(
         bug(AnyLockContinues).long().members(3).guests(0).faults(&[Fault::VoterMoves, Fault::CutBothWays])
     ): Votes Q1, then Q1;
@@ -330,7 +330,7 @@ holds! {
     ): 1000;
 
     /// Safety depends neither on priorities nor on the order in which voters are asked. Progress does.
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     fn any_sequencer(Options {
         ignored: vec![Label::PR1, Label::PR2],
         ..bug(AnySequencer)
@@ -338,7 +338,7 @@ holds! {
 
     /// Safety does not depend on the order of batches or on duplicates. An old batch may leave a vote that no agent
     /// counts, so tables need not become empty, and later requests may fail.
-    #[ignore = "long"]
+    #[ignore = "make soak WHAT=machines"]
     fn batches_in_any_order(Options {
         ignored: vec![Label::Q9, Label::Q10, Label::PR1, Label::PR2],
         ..bug(AnyOrder)
