@@ -1,8 +1,8 @@
 //! Searches within bounds: of the correct protocol, which must find no violation, and of the controls, which must find
 //! one.
 //!
-//! The bounds are chosen so that all searches take about a minute on two cores. The ignored ones run in `make soak`: the
-//! longest, and those that show what safety does not depend on. `explore` searches further. Each search prints its
+//! The bounds are chosen so that all searches take about a minute on two cores. The ignored ones run in `make soak`:
+//! the longest, and those that show what safety does not depend on. `explore` searches further. Each search prints its
 //! report (`cargo test -- --nocapture`). *Complete* means that it visited every state within the setting's bounds,
 //! *stopped* that it visited those with the shortest histories, up to the bound on states.
 
